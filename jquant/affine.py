@@ -1,0 +1,21 @@
+"""The affine maps between integers and real numbers, which operators and kernel epilogues share."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jquant import exact
+
+
+def dequantize(x: jax.Array, scale: jax.Array, zero_point: jax.Array | None) -> jax.Array:
+    """``(x - zero_point) * scale`` in float32: an exact difference, one rounding."""
+    offset = x.astype(jnp.float32) if zero_point is None else exact.integer_difference(x, zero_point)
+    return exact.product(offset, exact.widen(scale))
+
+
+def quantize(x: jax.Array, scale: jax.Array, zero_point: jax.Array | None, dtype: np.dtype) -> jax.Array:
+    """``sat(rne(x / scale) + zero_point)``, for an integer `dtype` of at most 16 bits; NaN becomes 0."""
+    rounded = exact.round_half_even(exact.quotient(x, exact.widen(scale)))
+    # Exact below 2**23, and saturated above it whatever the zero point.
+    shifted = rounded if zero_point is None else rounded + zero_point.astype(jnp.float32)
+    return exact.saturating_cast(shifted, dtype)

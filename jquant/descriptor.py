@@ -1,0 +1,253 @@
+"""Operator descriptors: the documents' tables as data, and the assertions that they imply.
+
+An operator states its table once, with `Descriptor` and `Tensor`, and calls `Descriptor.check` before it
+computes. The assertions are chex's: they run while tracing, cost nothing at run time, and
+``chex.disable_asserts()`` turns them off. Looking a signature up costs a dictionary access in eager calls.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal, NamedTuple, Protocol
+
+import chex
+import numpy as np
+
+from jquant.errors import DescriptorError, DescriptorTypeError
+from jquant.modes import FeatureLevel, data_type_name
+
+
+class Shaped(Protocol):
+    """What a check needs to know of a tensor."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype: ...
+
+
+class Signature(NamedTuple):
+    """The shape and dtype of a tensor: of an output, or as a key."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+def require(given: object, allowed: object, message: str, error: type[DescriptorError] = DescriptorError) -> None:
+    """Asserts ``given == allowed``, through chex."""
+    chex.assert_equal(given, allowed, custom_message=message, exception_type=error)
+
+
+def require_axis(operator: str, axis: int, rank: int) -> None:
+    """Asserts that `axis` is a dimension counted from 0."""
+    message = (
+        f"{operator}: axis is {axis}; it must be a dimension of the input, from 0 to {rank - 1}, or None (negative "
+        'numbers mean "none" to TensorFlow and "from the end" to NumPy, so that they raise here)'
+    )
+    require(axis in range(rank), True, message)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """A row of a document's "Tensor support" table.
+
+    Attributes:
+      name: the tensor's name in the document.
+      kind: as in the document.
+      ranks: smallest and largest supported dimension count.
+      data_types: names of the supported data types.
+      sizes: the sizes, as the document writes them: numbers or names, ``[...]`` where the dimension may be
+        missing. None: those of the output.
+    """
+
+    name: str
+    kind: Literal["Input", "Optional input", "Output"]
+    ranks: tuple[int, int]
+    data_types: str
+    sizes: str | None = None
+
+    def allows_rank(self, rank: int) -> bool:
+        return self.ranks[0] <= rank <= self.ranks[1]
+
+    def allowed_ranks(self) -> str:
+        low, high = self.ranks
+        return f"{low} to {high}" if low < high else f"{low}"
+
+    def allows_data_type(self, name: str, level: FeatureLevel) -> bool:
+        return name in self.allowed_data_types(level)
+
+    def allowed_data_types(self, level: FeatureLevel) -> tuple[str, ...]:
+        names = tuple(self.data_types.split())
+        extended = level == FeatureLevel.EXTENDED and "FLOAT16" in names
+        return (*names, "BFLOAT16") if extended else names
+
+
+class Violation(NamedTuple):
+    """What is wrong with a call: the arguments of the assertion that fails."""
+
+    given: object
+    allowed: object
+    message: str
+    error: type[DescriptorError] = DescriptorError
+
+
+class Descriptor:
+    """The constraints of one operator, by feature level.
+
+    Args:
+      operator: the operator's name in the document.
+      levels: the rows of the document's tables, by the feature level from which on they hold.
+      same_data_type: pairs of tensors that must agree.
+      same_rank: tensors of named sizes whose dimension counts must agree.
+      one_element: tensors whose number of elements is 1.
+      counts: for each named size that may be 1 instead, the size it otherwise equals.
+      batch: the named sizes in which 1 broadcasts.
+
+    Every tensor whose sizes the table does not give has the output's dimension count, where sizes of 1
+    broadcast; a tensor of rank 0 stands for a one-element tensor of any rank.
+    """
+
+    def __init__(
+        self,
+        operator: str,
+        levels: Mapping[str, tuple[Tensor, ...]],
+        *,
+        same_data_type: tuple[tuple[str, str], ...] = (),
+        same_rank: tuple[str, ...] = (),
+        one_element: tuple[str, ...] = (),
+        counts: Mapping[str, str] | None = None,
+        batch: tuple[str, ...] = (),
+    ):
+        self.operator = operator
+        self.levels = {FeatureLevel(level): rows for level, rows in sorted(levels.items())}
+        self.same_data_type = same_data_type
+        self.same_rank = same_rank
+        self.one_element = one_element
+        self.counts = dict(counts or {})
+        self.batch = batch
+
+    def check(self, level: FeatureLevel, **tensors: Shaped | None) -> None:
+        """Asserts that `tensors`, by their names in the document, satisfy the rows for `level`."""
+        violation = self._violation(
+            level, tuple((name, t if t is None else Signature(t.shape, t.dtype)) for name, t in tensors.items())
+        )
+        if violation is not None:
+            require(violation.given, violation.allowed, f"{self.operator}: {violation.message}", violation.error)
+
+    @functools.lru_cache(maxsize=4096)  # noqa: B019 - descriptors are module constants
+    def _violation(self, level: FeatureLevel, tensors: tuple[tuple[str, Signature | None], ...]) -> Violation | None:
+        return next(self._violations(level, dict(tensors)), None)
+
+    def _violations(self, level: FeatureLevel, tensors: Mapping[str, Signature | None]) -> Iterator[Violation]:
+        introduced = min(self.levels)
+        if level < introduced:
+            yield Violation(
+                str(level), str(introduced), f"not available before {_name(introduced)}; {_name(level)} was given"
+            )
+            return
+        rows = self._rows(level)
+        for row in rows:
+            yield from self._row_violations(row, tensors[row.name], level)
+        for one, other in self.same_data_type:
+            a, b = tensors[one], tensors[other]
+            if a is not None and b is not None and a.dtype != b.dtype:
+                a_type, b_type = data_type_name(a.dtype), data_type_name(b.dtype)
+                message = f"{other} has data type {b_type}, but must have that of {one}, which is {a_type}"
+                yield Violation(b_type, a_type, message, DescriptorTypeError)
+        yield from self._size_violations(rows, tensors)
+
+    def _rows(self, level: FeatureLevel) -> tuple[Tensor, ...]:
+        return self.levels[max(known for known in self.levels if known <= level)]
+
+    def _row_violations(self, row: Tensor, tensor: Signature | None, level: FeatureLevel) -> Iterator[Violation]:
+        def later(allows: Callable[[Tensor, FeatureLevel], bool], what: str) -> str:
+            return self._from_level(row.name, allows, level, what)
+
+        if tensor is None:
+            if row.kind != "Optional input":
+                hint = later(lambda row, _: row.kind == "Optional input", "it may be None")
+                yield Violation(None, row.name, f"{row.name} is None, but {_name(level)} requires it{hint}")
+            return
+        rank, name = len(tensor.shape), data_type_name(tensor.dtype)
+        if not row.allows_rank(rank) and not (rank == 0 and self._may_be_scalar(row)):
+            ranks, hint = row.allowed_ranks(), later(lambda row, _: row.allows_rank(rank), f"{rank} is allowed")
+            message = f"{row.name} has {rank} dimensions, sizes {tensor.shape}; {_name(level)} allows {ranks}{hint}"
+            yield Violation(f"rank {rank}", f"rank {ranks}", message)
+        if not row.allows_data_type(name, level):
+            allowed = ", ".join(row.allowed_data_types(level))
+            hint = later(lambda row, level: row.allows_data_type(name, level), f"{name} is allowed")
+            message = f"{row.name} has data type {name}; {_name(level)} allows {allowed}{hint}"
+            yield Violation(name, allowed, message, DescriptorTypeError)
+
+    def _may_be_scalar(self, row: Tensor) -> bool:
+        """Whether a tensor of rank 0 can stand for this one: not where the table demands named sizes of it."""
+        return row.sizes is None or all(size == "1" or size in self.counts for size in _names(row.sizes))
+
+    def _from_level(self, name: str, allows: Callable[[Tensor, FeatureLevel], bool], level: FeatureLevel, what: str) -> str:
+        """The end of a message: the level from which on it would be right, if there is one."""
+        for later in (*self.levels, FeatureLevel.EXTENDED):
+            row = next(row for row in self._rows(later) if row.name == name)
+            if later > level and allows(row, later):
+                return f"; {what} from {_name(later)} on"
+        return ""
+
+    def _size_violations(self, rows: tuple[Tensor, ...], tensors: Mapping[str, Signature | None]) -> Iterator[Violation]:
+        for one, other in itertools.pairwise(self.same_rank):
+            a, b = tensors[one], tensors[other]
+            if a is not None and b is not None and len(a.shape) != len(b.shape):
+                message = f"{one} has sizes {a.shape}, {other} has {b.shape}: the dimension counts must be the same"
+                yield Violation(f"rank {len(b.shape)}", f"rank {len(a.shape)}", message)
+        output = next(row.name for row in rows if row.kind == "Output")
+        bound: dict[str, tuple[int, str]] = {}
+        for row in rows:
+            tensor = tensors[row.name]
+            if tensor is None or tensor.shape == ():
+                continue
+            if row.name in self.one_element and any(size != 1 for size in tensor.shape):
+                yield Violation(tensor.shape, "1 element", f"{row.name} has sizes {tensor.shape}, but must have 1 element")
+            elif row.sizes is not None:
+                yield from self._named_size_violations(row, tensor.shape, bound)
+            elif (main := tensors[output]) is not None and not _broadcasts(tensor.shape, main.shape):
+                yield Violation(
+                    tensor.shape,
+                    main.shape,
+                    f"{row.name} has sizes {tensor.shape}, {output} has {main.shape}: the dimension counts must be the "
+                    "same, and each size 1 or that of the output (a rank of 0 stands for one element)",
+                )
+
+    def _named_size_violations(self, row: Tensor, shape: tuple[int, ...], bound: dict) -> Iterator[Violation]:
+        assert row.sizes is not None
+        sizes = row.sizes.split()
+        # Dimensions that may be missing are left out from the left.
+        for _ in range(len(sizes) - len(shape)):
+            sizes.remove(next(size for size in sizes if size.startswith("[")))
+        for axis, (size, given) in enumerate(zip(_names(" ".join(sizes)), shape, strict=True)):
+            where = f"dimension {axis} of {row.name}, sizes {shape}"
+            if size == "1":
+                allowed = (1,)
+                why = f"{row.name} has sizes ({', '.join(_names(' '.join(sizes)))})"
+            elif size in self.counts:
+                allowed, why = (1, bound[self.counts[size]][0]), f"{size} is 1 or {self.counts[size]}"
+            else:
+                expected, who = bound.setdefault(size, (given, row.name))
+                if size in self.batch and 1 in (expected, given):
+                    bound[size] = (expected, who) if given == 1 else (given, row.name)
+                    continue
+                allowed, why = (expected,), f"{size} is {expected} in {who}"
+            if given not in allowed:
+                options = " or ".join(dict.fromkeys(map(str, allowed)))
+                yield Violation(given, options, f"{where}, is {given} but must be {options}: {why}")
+
+
+def _names(sizes: str) -> list[str]:
+    return sizes.replace("[", "").replace("]", "").split()
+
+
+def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    return len(shape) == len(to) and all(size in (1, full) for size, full in zip(shape, to, strict=True))
+
+
+def _name(level: FeatureLevel) -> str:
+    return f"DML_FEATURE_LEVEL_{level}" if level <= FeatureLevel.LATEST else f"FeatureLevel.{level}"

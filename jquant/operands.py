@@ -1,0 +1,72 @@
+"""What a person may pass for a tensor, brought to an array without changing a value."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike, DTypeLike
+
+from jquant.errors import DescriptorError, DescriptorTypeError
+from jquant.modes import data_type, data_type_name
+
+Operand = jax.Array | np.ndarray | np.number
+
+
+def operand(operator: str, name: str, value: ArrayLike, scalar_dtype: np.dtype | None = None) -> Operand:
+    """`value` as an array.
+
+    Arrays keep their dtype: one that JAX would narrow (float64, or any 64-bit type without
+    ``jax_enable_x64``) raises. A Python scalar becomes `scalar_dtype`, if it lies in its range.
+    """
+    if isinstance(value, jax.Array):
+        return value
+    if isinstance(value, np.ndarray | np.generic):
+        if jax.dtypes.canonicalize_dtype(value.dtype) != value.dtype:
+            raise DescriptorTypeError(
+                f"{operator}: {name} has data type {data_type_name(value.dtype)}, which JAX narrows to 32 bits unless "
+                "jax_enable_x64 is set; convert it, so that the loss is yours to see, or set it"
+            )
+        return value
+    if hasattr(value, "__jax_array__"):
+        return jnp.asarray(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if scalar_dtype is None:
+            raise DescriptorTypeError(
+                f"{operator}: {name} is the Python scalar {value!r}; it must be an array, whose data type counts"
+            )
+        return _scalar(operator, name, value, scalar_dtype)
+    raise DescriptorTypeError(f"{operator}: {name} must be an array or a Python scalar, not {type(value).__name__}")
+
+
+def optional_operand(operator: str, name: str, value: ArrayLike | None, scalar_dtype: np.dtype) -> Operand | None:
+    """`operand`, where the document calls the tensor optional."""
+    return None if value is None else operand(operator, name, value, scalar_dtype)
+
+
+def _scalar(operator: str, name: str, value: float, dtype: np.dtype) -> np.number:
+    type_name = data_type_name(dtype)
+    if jnp.issubdtype(dtype, jnp.integer):
+        if not isinstance(value, int):
+            raise DescriptorTypeError(f"{operator}: {name} is {value!r}, but must be an integer of type {type_name}")
+        limits = jnp.iinfo(dtype)
+        fits = limits.min <= value <= limits.max
+    else:
+        limits = jnp.finfo(dtype)
+        fits = not np.isfinite(value) or abs(value) <= float(limits.max)
+    if not fits:
+        raise DescriptorError(f"{operator}: {name} is {value!r}, outside of {type_name}, [{limits.min}, {limits.max}]")
+    return dtype.type(value)
+
+
+def output_data_type(output_dtype: DTypeLike | str | None, zero_point: ArrayLike | None, default: np.dtype) -> np.dtype:
+    """The dtype of a quantized output: as told, else that of an array `zero_point`, else `default`."""
+    if output_dtype is not None:
+        return data_type(output_dtype)
+    return getattr(zero_point, "dtype", default)
+
+
+def broadcast_shape(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    """The common shape of two operands; where there is none, `one`, for the descriptor to tell them apart."""
+    try:
+        return jnp.broadcast_shapes(one, other)
+    except ValueError:
+        return one

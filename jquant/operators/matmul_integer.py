@@ -1,0 +1,127 @@
+"""DML_MATRIX_MULTIPLY_INTEGER"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jquant.descriptor import Descriptor, Signature, Tensor
+from jquant.kernels import xla
+from jquant.modes import FeatureLevel
+from jquant.operands import broadcast_shape, operand, optional_operand
+
+_OPERATOR = "DML_MATRIX_MULTIPLY_INTEGER"
+_DESCRIPTOR = Descriptor(
+    _OPERATOR,
+    {
+        "5_2": (
+            Tensor("ATensor", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] M K"),
+            Tensor("AZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] AZeroPointCount [1]"),
+            Tensor("BTensor", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] K N"),
+            Tensor("BZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] [1] BZeroPointCount"),
+            Tensor("OutputTensor", "Output", (2, 4), "INT32", "[BatchCount] [ChannelCount] M N"),
+        ),
+        "4_0": (
+            Tensor("ATensor", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] M K"),
+            Tensor("AZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] AZeroPointCount [1]"),
+            Tensor("BTensor", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] K N"),
+            Tensor("BZeroPointTensor", "Optional input", (2, 4), "INT8 UINT8", "[1] [1] 1 BZeroPointCount"),
+            Tensor("OutputTensor", "Output", (2, 4), "INT32", "[BatchCount] [ChannelCount] M N"),
+        ),
+        "2_1": (
+            Tensor("ATensor", "Input", (4, 4), "INT8 UINT8", "BatchCount ChannelCount M K"),
+            Tensor("AZeroPointTensor", "Optional input", (4, 4), "INT8 UINT8", "1 1 AZeroPointCount 1"),
+            Tensor("BTensor", "Input", (4, 4), "INT8 UINT8", "BatchCount ChannelCount K N"),
+            Tensor("BZeroPointTensor", "Optional input", (4, 4), "INT8 UINT8", "1 1 1 BZeroPointCount"),
+            Tensor("OutputTensor", "Output", (4, 4), "INT32", "BatchCount ChannelCount M N"),
+        ),
+    },
+    same_data_type=(("BTensor", "BZeroPointTensor"), ("ATensor", "AZeroPointTensor")),
+    same_rank=("ATensor", "BTensor", "OutputTensor"),
+    counts={"AZeroPointCount": "M", "BZeroPointCount": "N"},
+    batch=("BatchCount", "ChannelCount"),
+)
+_IMPLEMENTATIONS = {"xla": xla.matmul_integer}
+
+
+@functools.partial(jax.jit, static_argnames="implementation")
+@jax.named_scope("matmul_integer")
+def _matmul_integer(
+    a: jax.Array,
+    b: jax.Array,
+    a_zero_point: jax.Array | None,
+    b_zero_point: jax.Array | None,
+    implementation: str,
+) -> jax.Array:
+    if a_zero_point is not None:
+        a_zero_point = a_zero_point.reshape(-1, 1)  # a column: per tensor or per row
+    if b_zero_point is not None:
+        b_zero_point = b_zero_point.reshape(1, -1)  # a row: per tensor or per column
+    return _IMPLEMENTATIONS[implementation](a, b, a_zero_point, b_zero_point)
+
+
+def matmul_integer(
+    a: ArrayLike,
+    b: ArrayLike,
+    a_zero_point: ArrayLike | None = None,
+    b_zero_point: ArrayLike | None = None,
+    /,
+    *,
+    implementation: str | None = None,
+    feature_level: FeatureLevel | str = FeatureLevel.LATEST,
+) -> jax.Array:
+    """Multiplies integer matrices, with zero points, into int32.
+
+    ``output[m, n] = sum over k of (a[m, k] - a_zero_point[m]) * (b[k, n] - b_zero_point[n])``
+
+    The sum is taken modulo 2**32: it is exact up to K = 33,025 and wraps where the true value leaves int32.
+    Every combination of signs runs on the platform's int8 unit. K = 0 gives zeros.
+
+    Args:
+      a: int8 or uint8, of shape (..., M, K) with up to two batch dimensions.
+      b: int8 or uint8, of shape (..., K, N) and the rank of `a`. Batch sizes of 1 broadcast.
+      a_zero_point: of the dtype of `a`: a scalar, or one per row in shape (M,), (M, 1), (1, M, 1) or
+        (1, 1, M, 1). None means 0. Zero points per batch come through `jax.vmap`.
+      b_zero_point: of the dtype of `b`: a scalar, or one per column in shape (N,), (1, N), (1, 1, N) or
+        (1, 1, 1, N). None means 0.
+      implementation: "xla", or None for the best one that has been run on the platform, which is "xla".
+      feature_level: the DirectML feature level whose table applies; the operator exists from 2_1 on.
+
+    Returns:
+      An int32 array of shape (..., M, N).
+
+    Raises:
+      DescriptorError: a rank, size or level outside of the table, or a scalar that its type cannot hold.
+      DescriptorTypeError: a data type outside of the table.
+      ValueError: an unknown implementation.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> a = jnp.array([[11, 7, 3], [10, 6, 2]], jnp.uint8)
+      >>> b = jnp.array([[1, 4], [2, 5], [3, 6]], jnp.int8)
+      >>> jquant.matmul_integer(a, b, 12)
+      Array([[-38, -83],
+             [-44, -98]], dtype=int32)
+
+    References:
+      DirectML, `DML_MATRIX_MULTIPLY_INTEGER_OPERATOR_DESC`. ONNX, `MatMulInteger`, whose 1-D A zero point is
+      per row as well.
+    """
+    a = operand(_OPERATOR, "ATensor", a)
+    b = operand(_OPERATOR, "BTensor", b)
+    a_zero_point = optional_operand(_OPERATOR, "AZeroPointTensor", a_zero_point, a.dtype)
+    b_zero_point = optional_operand(_OPERATOR, "BZeroPointTensor", b_zero_point, b.dtype)
+    output_shape = (*broadcast_shape(a.shape[:-2], b.shape[:-2]), *a.shape[-2:-1], *b.shape[-1:])
+    _DESCRIPTOR.check(
+        FeatureLevel(feature_level),
+        ATensor=a,
+        AZeroPointTensor=a_zero_point,
+        BTensor=b,
+        BZeroPointTensor=b_zero_point,
+        OutputTensor=Signature(output_shape, jnp.dtype(jnp.int32)),
+    )
+    implementation = implementation or "xla"
+    if implementation not in _IMPLEMENTATIONS:
+        raise ValueError(f"{implementation!r} is no implementation; it is None or one of {', '.join(_IMPLEMENTATIONS)}")
+    return _matmul_integer(a, b, a_zero_point, b_zero_point, implementation)

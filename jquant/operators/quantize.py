@@ -1,0 +1,233 @@
+"""TensorFlow's Quantize (the op `QuantizeV2`)"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import ArrayLike, DTypeLike
+
+from jquant import exact
+from jquant.descriptor import require, require_axis
+from jquant.errors import DescriptorTypeError
+from jquant.modes import QuantizeMode, RoundMode, data_type, data_type_name
+from jquant.operands import Operand, operand
+
+_OPERATOR = "QuantizeV2"
+_DATA_TYPES = {  # the attribute T, and the type that stores it here
+    "qint8": "INT8",
+    "quint8": "UINT8",
+    "qint32": "INT32",
+    "qint16": "INT16",
+    "quint16": "UINT16",
+}
+
+
+class QuantizeOutput(NamedTuple):
+    """The outputs of `quantize`: the integers, and the range that they cover."""
+
+    output: jax.Array
+    output_min: jax.Array
+    output_max: jax.Array
+
+
+def _adjusted_range(low: jax.Array, high: jax.Array, ensure_minimum_range: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The range with zero inside, at least as wide as told; how wide that is follows from the range as given."""
+    largest = _max(jnp.float32(1), _max(lax.abs(low), lax.abs(high)))
+    adjusted_low = _min(jnp.float32(0), low)
+    least_high = exact.sum(adjusted_low, exact.product(largest, ensure_minimum_range))
+    return adjusted_low, _max(jnp.float32(0), _max(high, least_high))
+
+
+def _min_combined(input: jax.Array, low: jax.Array, high: jax.Array, dtype: np.dtype) -> jax.Array:
+    scale = _scale(low, high, dtype)
+    value = exact.product(exact.difference(_clamp(input, low, high), low), scale)
+    if jnp.issubdtype(dtype, jnp.signedinteger):
+        return exact.round_half_away(exact.difference(value, jnp.float32(2.0 ** (jnp.iinfo(dtype).bits - 1))))
+    return exact.sum(value, jnp.float32(0.5))  # the cast truncates
+
+
+def _min_first(input: jax.Array, low: jax.Array, high: jax.Array, dtype: np.dtype) -> jax.Array:
+    limits = jnp.iinfo(dtype)
+    scale = jnp.where(high == low, jnp.float32(0), _scale(low, high, dtype))
+    offset = exact.difference(exact.round_half_away(exact.product(low, scale)), jnp.float32(limits.min))
+    value = exact.difference(exact.round_half_away(exact.product(input, scale)), offset)
+    return _clamp(value, jnp.float32(limits.min), jnp.float32(min(limits.max, 2147483520)))
+
+
+def _scaled(
+    input: jax.Array, low: jax.Array, high: jax.Array, dtype: np.dtype, round_mode: RoundMode, narrow_range: bool
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    limits = jnp.iinfo(dtype)
+    min_t, max_t = jnp.float32(limits.min + narrow_range), jnp.float32(limits.max)
+    max_float = jnp.float32(jnp.finfo(jnp.float32).max)
+    scale_from_min_side = jnp.where(exact.product(min_t, low) > 0, exact.quotient(min_t, low), max_float)
+    scale_from_max_side = jnp.where(exact.product(max_t, high) > 0, exact.quotient(max_t, high), max_float)
+    scale = _min(scale_from_min_side, scale_from_max_side)
+    low, high = exact.quotient(min_t, scale), exact.quotient(max_t, scale)
+    value = exact.product(_clamp(input, low, high), scale)
+    rounding = exact.round_half_even if round_mode == RoundMode.HALF_TO_EVEN else exact.round_half_away
+    return rounding(value), low, high
+
+
+def _scale(low: jax.Array, high: jax.Array, dtype: np.dtype) -> jax.Array:
+    """``(2 ** bits - 1) / (high - low)``"""
+    bits, width = jnp.iinfo(dtype).bits, exact.difference(high, low)
+    return exact.quotient_of_uint32_max(width) if bits == 32 else exact.quotient(jnp.float32(2.0**bits - 1), width)
+
+
+def _clamp(x: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+    return jnp.maximum(jnp.minimum(x, high), low)
+
+
+def _min(a: jax.Array, b: jax.Array) -> jax.Array:
+    """C++'s `std::min`, which passes over a NaN in `b`."""
+    return jnp.where(b < a, b, a)
+
+
+def _max(a: jax.Array, b: jax.Array) -> jax.Array:
+    """C++'s `std::max`, which passes over a NaN in `b`."""
+    return jnp.where(a < b, b, a)
+
+
+@functools.partial(jax.jit, static_argnames=("dtype", "mode", "round_mode", "narrow_range", "axis"))
+@jax.named_scope("quantize")
+def _quantize(
+    input: jax.Array,
+    min_range: jax.Array,
+    max_range: jax.Array,
+    ensure_minimum_range: jax.Array,
+    dtype: np.dtype,
+    mode: QuantizeMode,
+    round_mode: RoundMode,
+    narrow_range: bool,
+    axis: int | None,
+) -> QuantizeOutput:
+    range_shape = () if axis is None else (-1,)
+    sizes = () if axis is None else [-1 if dimension == axis else 1 for dimension in range(input.ndim)]
+    input, low, high, least = map(exact.widen, (input, min_range, max_range, ensure_minimum_range))
+    low, high = _adjusted_range(low.reshape(sizes), high.reshape(sizes), least)
+    if mode == QuantizeMode.MIN_COMBINED:
+        value = _min_combined(input, low, high, dtype)
+    elif mode == QuantizeMode.MIN_FIRST:
+        value = _min_first(input, low, high, dtype)
+    else:
+        value, low, high = _scaled(input, low, high, dtype, round_mode, narrow_range)
+    return QuantizeOutput(exact.saturating_cast(value, dtype), low.reshape(range_shape), high.reshape(range_shape))
+
+
+def quantize(
+    input: ArrayLike,
+    min_range: ArrayLike,
+    max_range: ArrayLike,
+    dtype: DTypeLike | str,
+    *,
+    mode: QuantizeMode | str = QuantizeMode.MIN_COMBINED,
+    round_mode: RoundMode | str = RoundMode.HALF_AWAY_FROM_ZERO,
+    narrow_range: bool = False,
+    axis: int | None = None,
+    ensure_minimum_range: ArrayLike = 0.01,
+) -> QuantizeOutput:
+    """Quantizes as TensorFlow's CPU kernel does, bit for bit.
+
+    The range is first adjusted: zero is brought inside, and the maximum raised until the range is at
+    least ``max(1, |min_range|, |max_range|) * ensure_minimum_range`` wide. With `T` the output type,
+
+    - ``MIN_COMBINED``: ``(clamp(input) - min_range) * (2**bits - 1) / (max_range - min_range)``, less
+      ``2**(bits - 1)`` for signed types; rounded half away from zero. (0 in [-6, 6] is -1 in qint8.)
+    - ``MIN_FIRST``: ``round(input * scale) - round(min_range * scale) + min(T)`` with
+      ``scale = (2**bits - 1) / (max_range - min_range)``, in float32.
+    - ``SCALED``: ``round(clamp(input) * scale)`` with the largest scale that keeps the range within T. Real 0
+      is integer 0, so that the output suits the operators with a zero point of 0 and ``1 / scale``.
+
+    Infinities saturate. Where TensorFlow's result depends on the position in the array or wraps, this one is
+    defined: NaN gives 0, and qint32 saturates at 2**31 - 1 (``MIN_FIRST``: at 2147483520, as in TensorFlow).
+    A NaN in `min_range` counts as 0, and so does one in `max_range`. Infinite ranges are not specified.
+
+    Args:
+      input: float32, any shape.
+      min_range, max_range: float32: one element in any shape or, with `axis`, of shape ``(input.shape[axis],)``.
+      dtype: "qint8", "quint8", "qint16", "quint16", "qint32", or the plain dtype that stores it.
+      mode: a `QuantizeMode` or its name.
+      round_mode: a `RoundMode` or its name; "HALF_TO_EVEN" for SCALED only.
+      narrow_range: leave the lowest integer unused. Acts in SCALED only. (With unsigned types, real 0 is then
+        integer 1.)
+      axis: the dimension along which each slice has a range of its own, counted from 0; None for one
+        range. Negative numbers raise. MIN_FIRST takes it only where that dimension has size 1.
+      ensure_minimum_range: the document recommends 0 for new uses; the default is its legacy 0.01.
+
+    Returns:
+      `QuantizeOutput`: `output` has the shape of `input`; `output_min` and `output_max`, float32, are the real
+      numbers that the adjusted range begins and ends with, in shape () or, with `axis`, ``(input.shape[axis],)``
+      (TensorFlow has () where that dimension has size 1).
+
+    Raises:
+      DescriptorError: a shape, axis or combination of modes that is not defined, or ``max_range < min_range``
+        in Python or NumPy values. A `jax.Array` is not read back for that: it gives a range with zero inside.
+      DescriptorTypeError: a data type outside of the table.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> x = jnp.array([-10.0, -0.5, 0.0, 9.0, 99.0])
+      >>> output, output_min, output_max = jquant.quantize(
+      ...     x, -10, 9, "qint8", mode="SCALED", ensure_minimum_range=0)
+      >>> print(output, output_min, output_max)
+      [-128   -6    0  115  127] -10.0 9.921875
+
+    References:
+      TensorFlow, `tf.raw_ops.QuantizeV2` (its CPU kernel without oneDNN).
+    """
+    dtype, mode, round_mode = data_type(dtype), QuantizeMode(mode), RoundMode(round_mode)
+    float32 = jnp.dtype(jnp.float32)
+    input = operand(_OPERATOR, "input", input, float32)
+    min_range = operand(_OPERATOR, "min_range", min_range, float32)
+    max_range = operand(_OPERATOR, "max_range", max_range, float32)
+    ensure_minimum_range = operand(_OPERATOR, "ensure_minimum_range", ensure_minimum_range, float32)
+    _check(input, min_range, max_range, ensure_minimum_range, dtype, mode, round_mode, axis)
+    return _quantize(input, min_range, max_range, ensure_minimum_range, dtype, mode, round_mode, bool(narrow_range), axis)
+
+
+def _check(
+    input: Operand,
+    min_range: Operand,
+    max_range: Operand,
+    ensure_minimum_range: Operand,
+    dtype: np.dtype,
+    mode: QuantizeMode,
+    round_mode: RoundMode,
+    axis: int | None,
+) -> None:
+    given = data_type_name(dtype)
+    types = ", ".join(f"{name} ({stored})" for name, stored in _DATA_TYPES.items())
+    message = f"{_OPERATOR}: T is {given}; the document has {types}"
+    require(given in _DATA_TYPES.values(), True, message, DescriptorTypeError)
+    operands = {
+        "input": input,
+        "min_range": min_range,
+        "max_range": max_range,
+        "ensure_minimum_range": ensure_minimum_range,
+    }
+    for name, value in operands.items():
+        given = data_type_name(value.dtype)
+        require(given, "FLOAT32", f"{_OPERATOR}: {name} has data type {given}, but is a float", DescriptorTypeError)
+    require(ensure_minimum_range.shape, (), f"{_OPERATOR}: ensure_minimum_range is a scalar")
+    if round_mode == RoundMode.HALF_TO_EVEN:
+        require(mode, QuantizeMode.SCALED, f"{_OPERATOR}: round_mode HALF_TO_EVEN is for mode SCALED only, not {mode}")
+    if axis is not None:
+        require_axis(_OPERATOR, axis, input.ndim)
+    for name, value in (("min_range", min_range), ("max_range", max_range)):
+        if axis is None:
+            message = f"{_OPERATOR}: {name} has sizes {value.shape}; without axis it must have 1 element"
+            require(value.size, 1, message)
+        else:
+            sizes = (input.shape[axis],)
+            message = f"{_OPERATOR}: {name} has sizes {value.shape}; with axis={axis} they must be {sizes}"
+            require(value.shape, sizes, message)
+    if axis is not None and mode == QuantizeMode.MIN_FIRST:
+        message = f"{_OPERATOR}: MIN_FIRST has one range: axis={axis} must be a dimension of size 1 or None"
+        require(input.shape[axis], 1, message)
+    if not isinstance(min_range, jax.Array) and not isinstance(max_range, jax.Array):
+        message = f"{_OPERATOR}: max_range, {max_range}, is less than min_range, {min_range}"
+        require(bool(np.any(max_range < min_range)), False, message)

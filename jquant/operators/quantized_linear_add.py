@@ -1,0 +1,138 @@
+"""DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike, DTypeLike
+
+from jquant import affine, exact
+from jquant.descriptor import Descriptor, Signature, Tensor
+from jquant.modes import FeatureLevel
+from jquant.operands import broadcast_shape, operand, optional_operand, output_data_type
+
+_OPERATOR = "DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD"
+_DESCRIPTOR = Descriptor(
+    _OPERATOR,
+    {
+        "4_0": (
+            Tensor("ATensor", "Input", (1, 8), "INT8 UINT8"),
+            Tensor("AScaleTensor", "Input", (1, 8), "FLOAT32"),
+            Tensor("AZeroPointTensor", "Optional input", (1, 8), "INT8 UINT8"),
+            Tensor("BTensor", "Input", (1, 8), "INT8 UINT8"),
+            Tensor("BScaleTensor", "Input", (1, 8), "FLOAT32"),
+            Tensor("BZeroPointTensor", "Optional input", (1, 8), "INT8 UINT8"),
+            Tensor("OutputScaleTensor", "Input", (1, 8), "FLOAT32"),
+            Tensor("OutputZeroPointTensor", "Optional input", (1, 8), "INT8 UINT8"),
+            Tensor("OutputTensor", "Output", (1, 8), "INT8 UINT8"),
+        ),
+    },
+    same_data_type=(
+        ("BTensor", "BZeroPointTensor"),
+        ("OutputTensor", "OutputZeroPointTensor"),
+        ("ATensor", "AZeroPointTensor"),
+    ),
+    one_element=(
+        *("AScaleTensor", "AZeroPointTensor", "BScaleTensor", "BZeroPointTensor"),
+        *("OutputScaleTensor", "OutputZeroPointTensor"),
+    ),
+)
+
+
+@functools.partial(jax.jit, static_argnames="output_dtype")
+@jax.named_scope("quantized_linear_add")
+def _quantized_linear_add(
+    a: jax.Array,
+    a_scale: jax.Array,
+    a_zero_point: jax.Array | None,
+    b: jax.Array,
+    b_scale: jax.Array,
+    b_zero_point: jax.Array | None,
+    output_scale: jax.Array,
+    output_zero_point: jax.Array | None,
+    output_dtype: np.dtype,
+) -> jax.Array:
+    a_value = affine.dequantize(a, a_scale, a_zero_point)
+    b_value = affine.dequantize(b, b_scale, b_zero_point)
+    output_value = exact.sum(a_value, b_value)
+    return affine.quantize(output_value, output_scale, output_zero_point, output_dtype)
+
+
+def quantized_linear_add(
+    a: ArrayLike,
+    a_scale: ArrayLike,
+    a_zero_point: ArrayLike | None,
+    b: ArrayLike,
+    b_scale: ArrayLike,
+    b_zero_point: ArrayLike | None,
+    output_scale: ArrayLike,
+    output_zero_point: ArrayLike | None = None,
+    /,
+    *,
+    output_dtype: DTypeLike | str | None = None,
+    feature_level: FeatureLevel | str = FeatureLevel.LATEST,
+) -> jax.Array:
+    """Adds two quantized tensors and quantizes the sum.
+
+    ``a_value = (a - a_zero_point) * a_scale``, ``b_value`` likewise, and
+    ``output = saturate(round((a_value + b_value) / output_scale) + output_zero_point)``
+
+    Each operation is rounded once to float32; the quotient is rounded to the nearest integer, ties to even,
+    *before* the output zero point is added. (onnxruntime's ``QLinearAdd`` adds it before rounding, so that
+    an odd one decides ties the other way.) NaN, which only scales of 0, infinity or NaN can produce and
+    the document leaves undefined, gives 0.
+
+    Args:
+      a, b: int8 or uint8, each of its own type, of one rank from 1 to 8; sizes of 1 broadcast, and a rank of
+        0 stands for one element.
+      a_scale, b_scale, output_scale: float32, one element each. A scale of 0 is undefined in the document;
+        here the arithmetic is done, and infinities saturate.
+      a_zero_point, b_zero_point: one element each, of the dtype of `a` and of `b`. None means 0.
+      output_zero_point: one element, of the dtype of the output. None means 0.
+      output_dtype: int8 or uint8. None: the dtype of `output_zero_point` if that is an array, else that of `a`.
+      feature_level: the DirectML feature level whose table applies; the operator exists from 4_0 on.
+
+    Returns:
+      An array of the broadcast shape of `a` and `b`, of `output_dtype`.
+
+    Raises:
+      DescriptorError: a rank, size or level outside of the table, or a scalar that its type cannot hold.
+      DescriptorTypeError: a data type outside of the table, or an `output_dtype` that is not that of
+        `output_zero_point`.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> a = jnp.array([-10, 0, 100], jnp.int8)
+      >>> b = jnp.array([0, 130, 255], jnp.uint8)
+      >>> jquant.quantized_linear_add(a, 0.5, 0, b, 0.25, 128, 0.5, 3)
+      Array([-71,   4, 127], dtype=int8)
+
+    References:
+      DirectML, `DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD_OPERATOR_DESC`.
+    """
+    float32 = jnp.dtype(jnp.float32)
+    a = operand(_OPERATOR, "ATensor", a)
+    a_scale = operand(_OPERATOR, "AScaleTensor", a_scale, float32)
+    b = operand(_OPERATOR, "BTensor", b)
+    b_scale = operand(_OPERATOR, "BScaleTensor", b_scale, float32)
+    output_scale = operand(_OPERATOR, "OutputScaleTensor", output_scale, float32)
+    output_dtype = output_data_type(output_dtype, output_zero_point, default=a.dtype)
+    a_zero_point = optional_operand(_OPERATOR, "AZeroPointTensor", a_zero_point, a.dtype)
+    b_zero_point = optional_operand(_OPERATOR, "BZeroPointTensor", b_zero_point, b.dtype)
+    output_zero_point = optional_operand(_OPERATOR, "OutputZeroPointTensor", output_zero_point, output_dtype)
+    _DESCRIPTOR.check(
+        FeatureLevel(feature_level),
+        ATensor=a,
+        AScaleTensor=a_scale,
+        AZeroPointTensor=a_zero_point,
+        BTensor=b,
+        BScaleTensor=b_scale,
+        BZeroPointTensor=b_zero_point,
+        OutputScaleTensor=output_scale,
+        OutputZeroPointTensor=output_zero_point,
+        OutputTensor=Signature(broadcast_shape(a.shape, b.shape), output_dtype),
+    )
+    return _quantized_linear_add(
+        a, a_scale, a_zero_point, b, b_scale, b_zero_point, output_scale, output_zero_point, output_dtype
+    )
