@@ -35,9 +35,9 @@ class Signature(NamedTuple):
     dtype: np.dtype
 
 
-def require(given: object, allowed: object, message: str, error: type[DescriptorError] = DescriptorError) -> None:
-    """Asserts ``given == allowed``, through chex."""
-    chex.assert_equal(given, allowed, custom_message=message, exception_type=error)
+def require(satisfied: bool, message: str, error: type[DescriptorError] = DescriptorError) -> None:
+    """Asserts a constraint, through chex."""
+    chex.assert_equal(satisfied, True, custom_message=message, include_default_message=False, exception_type=error)
 
 
 def require_axis(operator: str, axis: int, rank: int) -> None:
@@ -46,7 +46,7 @@ def require_axis(operator: str, axis: int, rank: int) -> None:
         f"{operator}: axis is {axis}; it must be a dimension of the input, from 0 to {rank - 1}, or None (negative "
         'numbers mean "none" to TensorFlow and "from the end" to NumPy, so that they raise here)'
     )
-    require(axis in range(rank), True, message)
+    require(axis in range(rank), message)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,10 +85,8 @@ class Tensor:
 
 
 class Violation(NamedTuple):
-    """What is wrong with a call: the arguments of the assertion that fails."""
+    """What is wrong with a call."""
 
-    given: object
-    allowed: object
     message: str
     error: type[DescriptorError] = DescriptorError
 
@@ -134,7 +132,7 @@ class Descriptor:
             level, tuple((name, t if t is None else Signature(t.shape, t.dtype)) for name, t in tensors.items())
         )
         if violation is not None:
-            require(violation.given, violation.allowed, f"{self.operator}: {violation.message}", violation.error)
+            require(False, f"{self.operator}: {violation.message}", violation.error)
 
     @functools.lru_cache(maxsize=4096)  # noqa: B019 - descriptors are module constants
     def _violation(self, level: FeatureLevel, tensors: tuple[tuple[str, Signature | None], ...]) -> Violation | None:
@@ -143,9 +141,7 @@ class Descriptor:
     def _violations(self, level: FeatureLevel, tensors: Mapping[str, Signature | None]) -> Iterator[Violation]:
         introduced = min(self.levels)
         if level < introduced:
-            yield Violation(
-                str(level), str(introduced), f"not available before {_name(introduced)}; {_name(level)} was given"
-            )
+            yield Violation(f"not available before {_name(introduced)}; {_name(level)} was given")
             return
         rows = self._rows(level)
         for row in rows:
@@ -155,7 +151,7 @@ class Descriptor:
             if a is not None and b is not None and a.dtype != b.dtype:
                 a_type, b_type = data_type_name(a.dtype), data_type_name(b.dtype)
                 message = f"{other} has data type {b_type}, but must have that of {one}, which is {a_type}"
-                yield Violation(b_type, a_type, message, DescriptorTypeError)
+                yield Violation(message, DescriptorTypeError)
         yield from self._size_violations(rows, tensors)
 
     def _rows(self, level: FeatureLevel) -> tuple[Tensor, ...]:
@@ -168,22 +164,23 @@ class Descriptor:
         if tensor is None:
             if row.kind != "Optional input":
                 hint = later(lambda row, _: row.kind == "Optional input", "it may be None")
-                yield Violation(None, row.name, f"{row.name} is None, but {_name(level)} requires it{hint}")
+                yield Violation(f"{row.name} is None, but {_name(level)} requires it{hint}")
             return
         rank, name = len(tensor.shape), data_type_name(tensor.dtype)
         if not row.allows_rank(rank) and not (rank == 0 and self._may_be_scalar(row)):
             ranks, hint = row.allowed_ranks(), later(lambda row, _: row.allows_rank(rank), f"{rank} is allowed")
             message = f"{row.name} has {rank} dimensions, sizes {tensor.shape}; {_name(level)} allows {ranks}{hint}"
-            yield Violation(f"rank {rank}", f"rank {ranks}", message)
+            yield Violation(message)
         if not row.allows_data_type(name, level):
             allowed = ", ".join(row.allowed_data_types(level))
             hint = later(lambda row, level: row.allows_data_type(name, level), f"{name} is allowed")
             message = f"{row.name} has data type {name}; {_name(level)} allows {allowed}{hint}"
-            yield Violation(name, allowed, message, DescriptorTypeError)
+            yield Violation(message, DescriptorTypeError)
 
     def _may_be_scalar(self, row: Tensor) -> bool:
         """Whether a tensor of rank 0 can stand for this one: not where the table demands named sizes of it."""
-        return row.sizes is None or all(size == "1" or size in self.counts for size in _names(row.sizes))
+        sizes = () if row.sizes is None else row.sizes.replace("[", "").replace("]", "").split()
+        return all(size == "1" or size in self.counts for size in sizes)
 
     def _from_level(self, name: str, allows: Callable[[Tensor, FeatureLevel], bool], level: FeatureLevel, what: str) -> str:
         """The end of a message: the level from which on it would be right, if there is one."""
@@ -194,55 +191,50 @@ class Descriptor:
         return ""
 
     def _size_violations(self, rows: tuple[Tensor, ...], tensors: Mapping[str, Signature | None]) -> Iterator[Violation]:
+        shapes = {name: tensor.shape for name, tensor in tensors.items() if tensor is not None}
         for one, other in itertools.pairwise(self.same_rank):
-            a, b = tensors[one], tensors[other]
-            if a is not None and b is not None and len(a.shape) != len(b.shape):
-                message = f"{one} has sizes {a.shape}, {other} has {b.shape}: the dimension counts must be the same"
-                yield Violation(f"rank {len(b.shape)}", f"rank {len(a.shape)}", message)
+            a, b = shapes[one], shapes[other]
+            if len(a) != len(b):
+                yield Violation(f"{one} has sizes {a}, {other} has {b}: the dimension counts must be the same")
         output = next(row.name for row in rows if row.kind == "Output")
         bound: dict[str, tuple[int, str]] = {}
         for row in rows:
-            tensor = tensors[row.name]
-            if tensor is None or tensor.shape == ():
+            shape = shapes.get(row.name, ())
+            if shape == ():
                 continue
-            if row.name in self.one_element and any(size != 1 for size in tensor.shape):
-                yield Violation(tensor.shape, "1 element", f"{row.name} has sizes {tensor.shape}, but must have 1 element")
+            if row.name in self.one_element and any(size != 1 for size in shape):
+                yield Violation(f"{row.name} has sizes {shape}, but must have 1 element")
             elif row.sizes is not None:
-                yield from self._named_size_violations(row, tensor.shape, bound)
-            elif (main := tensors[output]) is not None and not _broadcasts(tensor.shape, main.shape):
+                yield from self._named_size_violations(row.name, row.sizes.split(), shape, bound)
+            elif not _broadcasts(shape, shapes[output]):
                 yield Violation(
-                    tensor.shape,
-                    main.shape,
-                    f"{row.name} has sizes {tensor.shape}, {output} has {main.shape}: the dimension counts must be the "
-                    "same, and each size 1 or that of the output (a rank of 0 stands for one element)",
+                    f"{row.name} has sizes {shape}, {output} has {shapes[output]}: the dimension counts must be the same, "
+                    "and each size 1 or that of the output (a rank of 0 stands for one element)"
                 )
 
-    def _named_size_violations(self, row: Tensor, shape: tuple[int, ...], bound: dict) -> Iterator[Violation]:
-        assert row.sizes is not None
-        sizes = row.sizes.split()
-        # Dimensions that may be missing are left out from the left.
+    def _named_size_violations(
+        self, tensor: str, sizes: list[str], shape: tuple[int, ...], bound: dict[str, tuple[int, str]]
+    ) -> Iterator[Violation]:
+        """Compares `shape` with the document's `sizes`; `bound` holds each named size, and the tensor it is from."""
         for _ in range(len(sizes) - len(shape)):
-            sizes.remove(next(size for size in sizes if size.startswith("[")))
-        for axis, (size, given) in enumerate(zip(_names(" ".join(sizes)), shape, strict=True)):
-            where = f"dimension {axis} of {row.name}, sizes {shape}"
-            if size == "1":
-                allowed = (1,)
-                why = f"{row.name} has sizes ({', '.join(_names(' '.join(sizes)))})"
-            elif size in self.counts:
-                allowed, why = (1, bound[self.counts[size]][0]), f"{size} is 1 or {self.counts[size]}"
+            sizes.remove(next(size for size in sizes if size.startswith("[")))  # the leftmost optional one
+        names = [size.strip("[]") for size in sizes]
+        for axis, (name, size) in enumerate(zip(names, shape, strict=True)):
+            if name == "1":
+                allowed, why = {1}, f"the sizes are ({', '.join(names)})"
+            elif name in self.counts:
+                full, source = bound[self.counts[name]]
+                allowed, why = {1, full}, f"{name} is 1 or {self.counts[name]}, which is {full} in {source}"
             else:
-                expected, who = bound.setdefault(size, (given, row.name))
-                if size in self.batch and 1 in (expected, given):
-                    bound[size] = (expected, who) if given == 1 else (given, row.name)
+                known, source = bound.setdefault(name, (size, tensor))
+                allowed, why = {known}, f"{name} is {known} in {source}"
+                if name in self.batch and known == 1:
+                    bound[name] = size, tensor
+                if name in self.batch and 1 in (known, size):
                     continue
-                allowed, why = (expected,), f"{size} is {expected} in {who}"
-            if given not in allowed:
-                options = " or ".join(dict.fromkeys(map(str, allowed)))
-                yield Violation(given, options, f"{where}, is {given} but must be {options}: {why}")
-
-
-def _names(sizes: str) -> list[str]:
-    return sizes.replace("[", "").replace("]", "").split()
+            if size not in allowed:
+                options = " or ".join(map(str, sorted(allowed)))
+                yield Violation(f"dimension {axis} of {tensor}, sizes {shape}, must be {options}: {why}")
 
 
 def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:

@@ -8,7 +8,7 @@ from jax.typing import ArrayLike, DTypeLike
 from jquant.errors import DescriptorError, DescriptorTypeError
 from jquant.modes import data_type, data_type_name
 
-Operand = jax.Array | np.ndarray | np.number
+Operand = jax.Array | np.ndarray | np.number | np.bool
 
 
 def operand(operator: str, name: str, value: ArrayLike, scalar_dtype: np.dtype | None = None) -> Operand:
@@ -42,7 +42,7 @@ def optional_operand(operator: str, name: str, value: ArrayLike | None, scalar_d
     return None if value is None else operand(operator, name, value, scalar_dtype)
 
 
-def _scalar(operator: str, name: str, value: float, dtype: np.dtype) -> np.number:
+def _scalar(operator: str, name: str, value: float, dtype: np.dtype) -> Operand:
     type_name = data_type_name(dtype)
     if jnp.issubdtype(dtype, jnp.integer):
         if not isinstance(value, int):

@@ -20,7 +20,7 @@ def shifted(zero_point: jax.Array | None, dtype: np.dtype) -> jax.Array | None:
     """The int32 zero point that belongs to ``to_int8(x)`` of an `x` of `dtype`; None stands for 0."""
     if dtype == jnp.int8:
         return None if zero_point is None else zero_point.astype(jnp.int32)
-    return (np.zeros((1, 1), np.int32) if zero_point is None else zero_point.astype(jnp.int32)) - 128
+    return jnp.full((1, 1), -128, jnp.int32) if zero_point is None else zero_point.astype(jnp.int32) - 128
 
 
 def fold(product: jax.Array, row_sum, column_sum, k: int, a_zero_point, b_zero_point) -> jax.Array:

@@ -119,7 +119,7 @@ def clip(
         type_name = data_type_name(input.dtype)
         is_float = jnp.issubdtype(input.dtype, jnp.floating)
         message = f"{_OPERATOR}: ScaleBias is defined for float types; InputTensor has data type {type_name}"
-        require(is_float, True, message, DescriptorTypeError)
+        require(is_float, message, DescriptorTypeError)
         scale, bias = scale_bias
         scale_bias = ScaleBias(_float("ScaleBias.Scale", scale), _float("ScaleBias.Bias", bias))
     return _clip(input, min, max, scale_bias)
@@ -130,6 +130,6 @@ def _float(name: str, value: ArrayLike) -> Operand:
     float32 = jnp.dtype(jnp.float32)
     scalar = operand(_OPERATOR, name, value, float32)
     given = data_type_name(scalar.dtype)
-    require(given, "FLOAT32", f"{_OPERATOR}: {name} has data type {given}, but is a FLOAT", DescriptorTypeError)
-    require(scalar.shape, (), f"{_OPERATOR}: {name} has sizes {scalar.shape}, but is a scalar")
+    require(given == "FLOAT32", f"{_OPERATOR}: {name} has data type {given}, but is a FLOAT", DescriptorTypeError)
+    require(scalar.shape == (), f"{_OPERATOR}: {name} has sizes {scalar.shape}, but is a scalar")
     return scalar

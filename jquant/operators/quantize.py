@@ -202,7 +202,7 @@ def _check(
     given = data_type_name(dtype)
     types = ", ".join(f"{name} ({stored})" for name, stored in _DATA_TYPES.items())
     message = f"{_OPERATOR}: T is {given}; the document has {types}"
-    require(given in _DATA_TYPES.values(), True, message, DescriptorTypeError)
+    require(given in _DATA_TYPES.values(), message, DescriptorTypeError)
     operands = {
         "input": input,
         "min_range": min_range,
@@ -211,23 +211,23 @@ def _check(
     }
     for name, value in operands.items():
         given = data_type_name(value.dtype)
-        require(given, "FLOAT32", f"{_OPERATOR}: {name} has data type {given}, but is a float", DescriptorTypeError)
-    require(ensure_minimum_range.shape, (), f"{_OPERATOR}: ensure_minimum_range is a scalar")
+        require(given == "FLOAT32", f"{_OPERATOR}: {name} has data type {given}, but is a float", DescriptorTypeError)
+    require(ensure_minimum_range.shape == (), f"{_OPERATOR}: ensure_minimum_range is a scalar")
     if round_mode == RoundMode.HALF_TO_EVEN:
-        require(mode, QuantizeMode.SCALED, f"{_OPERATOR}: round_mode HALF_TO_EVEN is for mode SCALED only, not {mode}")
+        require(mode == QuantizeMode.SCALED, f"{_OPERATOR}: round_mode HALF_TO_EVEN is for mode SCALED only, not {mode}")
     if axis is not None:
         require_axis(_OPERATOR, axis, input.ndim)
     for name, value in (("min_range", min_range), ("max_range", max_range)):
         if axis is None:
             message = f"{_OPERATOR}: {name} has sizes {value.shape}; without axis it must have 1 element"
-            require(value.size, 1, message)
+            require(value.size == 1, message)
         else:
             sizes = (input.shape[axis],)
             message = f"{_OPERATOR}: {name} has sizes {value.shape}; with axis={axis} they must be {sizes}"
-            require(value.shape, sizes, message)
+            require(value.shape == sizes, message)
     if axis is not None and mode == QuantizeMode.MIN_FIRST:
         message = f"{_OPERATOR}: MIN_FIRST has one range: axis={axis} must be a dimension of size 1 or None"
-        require(input.shape[axis], 1, message)
+        require(input.shape[axis] == 1, message)
     if not isinstance(min_range, jax.Array) and not isinstance(max_range, jax.Array):
         message = f"{_OPERATOR}: max_range, {max_range}, is less than min_range, {min_range}"
-        require(bool(np.any(max_range < min_range)), False, message)
+        require(not np.any(max_range < min_range), message)

@@ -54,7 +54,7 @@ _DESCRIPTOR = Descriptor(
 
 def _along_axis(name: str, tensor: Operand, axis: int, rank: int) -> Operand:
     message = f"{_OPERATOR}: {name} has {tensor.ndim} dimensions, sizes {tensor.shape}; with axis={axis} it must have 1"
-    require(max(tensor.ndim, 1), 1, message)
+    require(tensor.ndim <= 1, message)
     return tensor.reshape([-1 if dimension == axis else 1 for dimension in range(rank)]) if tensor.ndim else tensor
 
 
@@ -124,12 +124,7 @@ def quantize_linear(
         ZeroPointTensor=zero_point,
         OutputTensor=Signature(input.shape, output_dtype),
     )
-    given, expected = data_type_name(scale.dtype), data_type_name(scale_dtype)
-    require(
-        given,
-        expected,
-        f"{_OPERATOR}: ScaleTensor has data type {given}; beside an InputTensor of {data_type_name(input.dtype)} it must "
-        f"be {expected}",
-        DescriptorTypeError,
-    )
+    types = f"ScaleTensor has data type {data_type_name(scale.dtype)}, InputTensor {data_type_name(input.dtype)}"
+    message = f"{_OPERATOR}: {types}; they must be the same, or FLOAT32 beside INT32"
+    require(scale.dtype == scale_dtype, message, DescriptorTypeError)
     return _quantize_linear(input, scale, zero_point, output_dtype)
