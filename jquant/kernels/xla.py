@@ -13,8 +13,8 @@ def matmul_integer(a: jax.Array, b: jax.Array, a_zero_point: jax.Array | None, b
     Args:
       a: int8 or uint8, shape (..., M, K).
       b: int8 or uint8, shape (..., K, N).
-      a_zero_point: of the dtype of `a`, shape (1, 1) or (M, 1), or None.
-      b_zero_point: of the dtype of `b`, shape (1, 1) or (1, N), or None.
+      a_zero_point: of the dtype of `a`, shape (..., 1, 1) or (..., M, 1), or None.
+      b_zero_point: of the dtype of `b`, shape (..., 1, 1) or (..., 1, N), or None.
     """
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a_shifted, b_shifted = zero_point.shifted(a_zero_point, a.dtype), zero_point.shifted(b_zero_point, b.dtype)

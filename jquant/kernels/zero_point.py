@@ -20,7 +20,7 @@ def shifted(zero_point: jax.Array | None, dtype: np.dtype) -> jax.Array | None:
     """The int32 zero point that belongs to ``to_int8(x)`` of an `x` of `dtype`; None stands for 0."""
     if dtype == jnp.int8:
         return None if zero_point is None else zero_point.astype(jnp.int32)
-    return jnp.full((1, 1), -128, jnp.int32) if zero_point is None else zero_point.astype(jnp.int32) - 128
+    return jnp.int32(-128) if zero_point is None else zero_point.astype(jnp.int32) - 128
 
 
 def fold(product: jax.Array, row_sum, column_sum, k: int, a_zero_point, b_zero_point) -> jax.Array:
@@ -31,8 +31,8 @@ def fold(product: jax.Array, row_sum, column_sum, k: int, a_zero_point, b_zero_p
       row_sum: int32, shape (..., M, 1); not read where `b_zero_point` is None.
       column_sum: int32, shape (..., 1, N); not read where `a_zero_point` is None.
       k: the number of terms in each sum.
-      a_zero_point: int32, shape (1, 1) or (M, 1), or None for 0.
-      b_zero_point: int32, shape (1, 1) or (1, N), or None for 0.
+      a_zero_point: int32, shape (), (..., 1, 1) or (..., M, 1), or None for 0.
+      b_zero_point: int32, shape (), (..., 1, 1) or (..., 1, N), or None for 0.
     """
     if a_zero_point is not None:
         product = product - a_zero_point * column_sum

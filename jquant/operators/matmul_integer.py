@@ -54,10 +54,11 @@ def _matmul_integer(
     b_zero_point: jax.Array | None,
     implementation: str,
 ) -> jax.Array:
+    leading = (1,) * (a.ndim - 2)
     if a_zero_point is not None:
-        a_zero_point = a_zero_point.reshape(-1, 1)  # a column: per tensor or per row
+        a_zero_point = a_zero_point.reshape(*leading, -1, 1)  # a column: per tensor or per row
     if b_zero_point is not None:
-        b_zero_point = b_zero_point.reshape(1, -1)  # a row: per tensor or per column
+        b_zero_point = b_zero_point.reshape(*leading, 1, -1)  # a row: per tensor or per column
     return _IMPLEMENTATIONS[implementation](a, b, a_zero_point, b_zero_point)
 
 

@@ -1,0 +1,172 @@
+"""The DirectML operators against onnxruntime with its optimisations off, bit for bit.
+
+It has no kernels for uint32 DequantizeLinear, int32 QuantizeLinear, (u)int16 Clip and per-row A zero points, wraps
+int32 differences, and takes a float16 infinity to the lowest integer: `tests/test_operators.py` compares those with
+NumPy.
+"""
+
+import jax
+import numpy as np
+import pytest
+import samples
+
+import jquant
+
+onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: oracle)")
+onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: oracle)")
+
+FLOAT32 = np.float32
+PAIRS = np.stack(np.meshgrid(np.arange(256), np.arange(256), indexing="ij")).reshape(2, -1)
+
+
+class Graph:
+    """An ONNX graph, run by onnxruntime node by node: its default would fuse and rewrite."""
+
+    def __init__(self, *nodes: tuple, opset: int = 21, **inputs: np.ndarray):
+        helper, types = onnx.helper, {name: onnx.helper.np_dtype_to_tensor_dtype(x.dtype) for name, x in inputs.items()}
+        graph = helper.make_graph(
+            [helper.make_node(op, ins, outs, **attributes) for op, ins, outs, attributes in nodes],
+            "graph",
+            [helper.make_tensor_value_info(name, types[name], x.shape) for name, x in inputs.items()],
+            [helper.make_empty_tensor_value_info("output")],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.intra_op_num_threads = 1
+        options.log_severity_level = 3
+        self.session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+    def __call__(self, **inputs: np.ndarray) -> np.ndarray:
+        return self.session.run(["output"], inputs)[0]
+
+
+def run(op: str, *inputs: np.ndarray, opset: int = 21, **attributes) -> np.ndarray:
+    """One node on `inputs`."""
+    named = {f"input{i}": np.asarray(x) for i, x in enumerate(inputs)}
+    return Graph((op, list(named), ["output"], attributes), opset=opset, **named)(**named)
+
+
+def every_value(dtype, rng: np.random.Generator, count: int) -> np.ndarray:
+    limits = np.iinfo(dtype)
+    if limits.bits <= 16:
+        return np.arange(limits.min, limits.max + 1).astype(dtype)
+    return rng.integers(limits.min // 2, limits.max // 2, count, dtype)
+
+
+@pytest.mark.parametrize("scale_dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32])
+def test_dequantize_linear(dtype, scale_dtype, full):
+    rng = np.random.default_rng(0)
+    x = every_value(dtype, rng, 2**16)
+    limits = np.iinfo(dtype)
+    for scale in samples.scales(rng, 200 if full else 40).astype(scale_dtype):
+        scale = -scale if scale > 1 else scale
+        zero_point = dtype(rng.integers(limits.min // 2, limits.max // 2))
+        np.testing.assert_array_equal(
+            jquant.dequantize_linear(x, scale, zero_point), run("DequantizeLinear", x, scale, zero_point)
+        )
+        np.testing.assert_array_equal(jquant.dequantize_linear(x, scale), run("DequantizeLinear", x, scale))
+
+
+@pytest.mark.parametrize("input_dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_quantize_linear(dtype, input_dtype, full):
+    rng = np.random.default_rng(1)
+    limits = np.iinfo(dtype)
+    for scale in samples.scales(rng, 200 if full else 40).astype(input_dtype):
+        x = np.concatenate([samples.near_ties(rng, 4096, scale, -300, 300), samples.wide_floats(rng, 4096)])
+        with np.errstate(over="ignore"):
+            x = x[~np.isnan(x)].astype(input_dtype)
+        x = x if input_dtype == np.float32 else x[np.isfinite(x)]
+        zero_point = rng.integers(limits.min, limits.max, (), dtype, endpoint=True)
+        np.testing.assert_array_equal(
+            jquant.quantize_linear(x, scale, zero_point), run("QuantizeLinear", x, scale, zero_point)
+        )
+
+
+def test_quantize_linear_along_an_axis():
+    rng = np.random.default_rng(2)
+    x = samples.near_ties(rng, 3 * 50 * 40, 0.5, -200, 200).reshape(3, 50, 40)
+    scale, zero_point = samples.scales(rng, 50), rng.integers(-100, 100, 50, np.int8)
+    theirs = run("QuantizeLinear", x, scale, zero_point, axis=1)
+    np.testing.assert_array_equal(jquant.quantize_linear(x, scale, zero_point, axis=1), theirs)
+    shape = (1, 50, 1)
+    np.testing.assert_array_equal(jquant.quantize_linear(x, scale.reshape(shape), zero_point.reshape(shape)), theirs)
+
+
+@pytest.mark.parametrize("output_dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("b_dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("a_dtype", [np.int8, np.uint8])
+def test_quantized_linear_add(a_dtype, b_dtype, output_dtype, full):
+    """All 65,536 pairs: DequantizeLinear twice, Add, QuantizeLinear."""
+    rng = np.random.default_rng(3)
+    count = 200 if full else 25
+    inputs = {"a": PAIRS[0].astype(a_dtype), "b": PAIRS[1].astype(b_dtype)}
+    graph, add = None, jax.jit(jquant.quantized_linear_add)
+    for a_scale, b_scale, output_scale in samples.scales(rng, 3 * count).reshape(count, 3):
+        named = inputs | {
+            "a_scale": np.asarray(a_scale),
+            "b_scale": np.asarray(b_scale),
+            "output_scale": np.asarray(np.maximum(output_scale, np.maximum(a_scale, b_scale) / 4)),
+        }
+        for name, dtype in (("a", a_dtype), ("b", b_dtype), ("output", output_dtype)):
+            limits = np.iinfo(dtype)
+            named[f"{name}_zero_point"] = rng.integers(limits.min, limits.max, (), dtype, endpoint=True)
+        graph = graph or Graph(
+            ("DequantizeLinear", ["a", "a_scale", "a_zero_point"], ["a_value"], {}),
+            ("DequantizeLinear", ["b", "b_scale", "b_zero_point"], ["b_value"], {}),
+            ("Add", ["a_value", "b_value"], ["output_value"], {}),
+            ("QuantizeLinear", ["output_value", "output_scale", "output_zero_point"], ["output"], {}),
+            **named,
+        )
+        ours = add(*(named[f"{tensor}{part}"] for tensor in "ab" for part in ("", "_scale", "_zero_point")),
+                   named["output_scale"], named["output_zero_point"])  # fmt: skip
+        np.testing.assert_array_equal(ours, graph(**named), str(named))
+
+
+SHAPES = [((), 1, 1, 1), ((), 1, 300, 77), ((), 16, 64, 32), ((), 65, 129, 31), ((3,), 7, 40, 9), ((2, 3), 5, 6, 7)]
+
+
+@pytest.mark.parametrize("b_dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("a_dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("saturated", [False, True])
+def test_matmul_integer(a_dtype, b_dtype, saturated):
+    """Scalar zero points for both, and one per column of B."""
+    rng = np.random.default_rng(4)
+
+    def matrix(dtype, *shape):
+        limits = np.iinfo(dtype)
+        if saturated:
+            return rng.choice(np.array([limits.min, limits.max], dtype), shape)
+        return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+
+    for batch, m, k, n in SHAPES:
+        a, b = matrix(a_dtype, *batch, m, k), matrix(b_dtype, *batch, k, n)
+        np.testing.assert_array_equal(jquant.matmul_integer(a, b), run("MatMulInteger", a, b))
+        a_zero_point = matrix(a_dtype, 1)[0]
+        for b_zero_point in (matrix(b_dtype, 1)[0], *(() if batch else (matrix(b_dtype, n),))):
+            theirs = run("MatMulInteger", a, b, a_zero_point, b_zero_point)
+            np.testing.assert_array_equal(jquant.matmul_integer(a, b, a_zero_point, b_zero_point), theirs)
+
+
+def test_matmul_integer_wraps():
+    a, b = np.full((1, 140_000), 255, np.uint8), np.full((140_000, 1), 255, np.uint8)
+    assert jquant.matmul_integer(a, b) == run("MatMulInteger", a, b) == 513_565_408
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8, np.uint8, np.int32])
+def test_clip(dtype):
+    """The bounds given to onnxruntime are of the input's type already, and ordered: it has max, not min, otherwise."""
+    rng = np.random.default_rng(5)
+    if np.issubdtype(dtype, np.floating):
+        with np.errstate(over="ignore"):
+            x = samples.wide_floats(rng, 10_000).astype(dtype)
+        bounds = [(-1.5, 2.25), (0, 6), (-np.inf, 3), (1, 1)]
+    else:
+        limits = np.iinfo(dtype)
+        x = rng.integers(limits.min, limits.max, 10_000, dtype, endpoint=True)
+        bounds = [(3, 100), (limits.min, 7), (0, 0), (limits.min, limits.max)]
+    for low, high in bounds:
+        theirs = run("Clip", x, np.asarray(low, dtype), np.asarray(high, dtype))
+        np.testing.assert_array_equal(jquant.clip(x, low, high), theirs)

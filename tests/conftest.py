@@ -1,0 +1,26 @@
+"""How the tests run: JAX's strict modes, and how much of the exhaustive sweeps."""
+
+import jax
+import pytest
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="run the sweeps over all of their values, not a sample")
+    parser.addoption("--no-skips", action="store_true", help="fail where a test would be skipped")
+
+
+@pytest.fixture(scope="session")
+def full(request: pytest.FixtureRequest) -> bool:
+    """Whether the sweeps run over all of their values."""
+    return request.config.getoption("--full")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
+    report = yield
+    if report.skipped and item.config.getoption("--no-skips"):
+        report.outcome = "failed"
+    return report

@@ -1,0 +1,94 @@
+"""The documents' formulas in NumPy, step by step: what the operators must equal, bit for bit.
+
+Independent of jquant, and as plain as the formulas. NumPy rounds every float32 operation once.
+"""
+
+import numpy as np
+
+float32 = np.float32
+
+
+def dequantize_linear(x, scale, zero_point=0):
+    """``(x - zero_point) * scale``: the difference in 64 bits."""
+    offset = np.asarray(x).astype(np.int64) - np.asarray(zero_point).astype(np.int64)
+    scale = np.asarray(scale)
+    with np.errstate(all="ignore"):
+        return (offset.astype(float32) * scale.astype(float32)).astype(scale.dtype)
+
+
+def quantize_linear(x, scale, zero_point, dtype):
+    """``sat(rne(x / scale) + zero_point)``, NaN -> 0."""
+    with np.errstate(all="ignore"):
+        quotient = np.asarray(x).astype(float32) / np.asarray(scale).astype(float32)
+    return saturate(np.rint(quotient).astype(np.float64) + np.asarray(zero_point).astype(np.float64), dtype)
+
+
+def quantized_linear_add(a, a_scale, a_zero_point, b, b_scale, b_zero_point, output_scale, output_zero_point, dtype):
+    with np.errstate(all="ignore"):
+        value = dequantize_linear(a, a_scale, a_zero_point) + dequantize_linear(b, b_scale, b_zero_point)
+    return quantize_linear(value, output_scale, output_zero_point, dtype)
+
+
+def matmul_integer(a, b, a_zero_point=0, b_zero_point=0):
+    """Zero points in a shape that broadcasts; modulo 2**32."""
+    a, b = (
+        np.asarray(x).astype(np.int64) - np.asarray(z).astype(np.int64) for x, z in ((a, a_zero_point), (b, b_zero_point))
+    )
+    return (a @ b).astype(np.int32)
+
+
+def clip(x, low=-np.inf, high=np.inf, scale_bias=None):
+    """``max(Min, min(g(x), Max))``"""
+    x = np.asarray(x)
+    with np.errstate(all="ignore"):
+        if np.issubdtype(x.dtype, np.integer):
+            low, high = (saturate(np.trunc(float32(bound)), x.dtype) for bound in (low, high))
+        else:
+            low, high = float32(low).astype(x.dtype), float32(high).astype(x.dtype)
+        if scale_bias is not None:
+            scale, bias = map(float32, scale_bias)
+            x = ((x.astype(float32) * scale) + bias).astype(x.dtype)
+        return np.maximum(low, np.minimum(x, high))
+
+
+def saturate(x, dtype):
+    """The integer `dtype` of float values: NaN -> 0, then limits."""
+    limits = np.iinfo(dtype)
+    x = np.where(np.isnan(x), 0, np.asarray(x, np.float64))
+    inside = np.where((x >= limits.max) | (x <= limits.min), 0, x).astype(dtype)
+    return np.where(x >= limits.max, dtype(limits.max), np.where(x <= limits.min, dtype(limits.min), inside)).astype(dtype)
+
+
+def quantize(x, low, high, dtype, mode, round_mode="HALF_AWAY_FROM_ZERO", narrow_range=False, ensure_minimum_range=0.01):
+    """TensorFlow's QuantizeV2: output, output_min, output_max. Ranges broadcast."""
+    with np.errstate(all="ignore"):
+        limits = np.iinfo(dtype)
+        x, low, high, least = (np.asarray(value, float32) for value in (x, low, high, ensure_minimum_range))
+        epsilon = np.maximum(float32(1), np.maximum(abs(low), abs(high))) * least
+        low = np.minimum(float32(0), low)
+        high = np.maximum(float32(0), np.maximum(high, low + epsilon))
+        steps = (np.float64(limits.max) - np.float64(limits.min)) / (high - low).astype(np.float64)
+        if mode == "MIN_COMBINED":
+            value = (np.maximum(np.minimum(x, high), low) - low) * steps.astype(float32)
+            half = float32(2.0 ** (limits.bits - 1))
+            value = away(value - half) if limits.min < 0 else np.trunc(value + float32(0.5))
+        elif mode == "MIN_FIRST":
+            scale = np.where(high == low, float32(0), steps.astype(float32))
+            offset = away(low * scale) - float32(limits.min)
+            value = away(x * scale) - offset
+            value = np.minimum(np.maximum(value, float32(limits.min)), float32(min(limits.max, 2147483520)))
+        else:
+            min_t, max_t, largest = float32(limits.min + narrow_range), float32(limits.max), np.finfo(float32).max
+            scale = np.minimum(
+                np.where(min_t * low > 0, min_t / low, largest), np.where(max_t * high > 0, max_t / high, largest)
+            ).astype(float32)
+            low, high = min_t / scale, max_t / scale
+            value = np.maximum(np.minimum(x, high), low) * scale
+            value = np.rint(value) if round_mode == "HALF_TO_EVEN" else away(value)
+        return saturate(value, dtype), low, high
+
+
+def away(x):
+    """C's `roundf`: ties away from zero, in float32."""
+    whole = np.trunc(x)
+    return (whole + np.where(abs(x - whole) >= float32(0.5), np.sign(x), float32(0))).astype(float32)

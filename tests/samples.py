@@ -1,0 +1,44 @@
+"""Test data: the numbers on which rounding goes wrong."""
+
+import numpy as np
+
+TINY = np.finfo(np.float32).tiny
+
+
+def is_subnormal(x: np.ndarray) -> np.ndarray:
+    """Whether a float32 is outside of the promise."""
+    with np.errstate(invalid="ignore"):
+        return (abs(x) < TINY) & (x != 0)
+
+
+def without_subnormals(x: np.ndarray) -> np.ndarray:
+    """`x` with 1 in the place of subnormal numbers."""
+    return np.where(is_subnormal(x), np.float32(1), x).astype(np.float32)
+
+
+def any_floats(rng: np.random.Generator, count: int) -> np.ndarray:
+    """float32 values with uniformly distributed bits: every magnitude, some NaN and infinities."""
+    return without_subnormals(rng.integers(0, 2**32, count, dtype=np.uint32).view(np.float32))
+
+
+def wide_floats(rng: np.random.Generator, count: int, decades: float = 4) -> np.ndarray:
+    """Normally distributed float32 values over several decades, with zeros, infinities and a NaN at the end."""
+    x = (rng.normal(size=count) * 10 ** rng.uniform(-decades, decades, count)).astype(np.float32)
+    special = np.float32([0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 0.5, -0.5, np.finfo(np.float32).max])
+    x[count - min(count, special.size) :] = special[: min(count, special.size)]
+    return without_subnormals(x)
+
+
+def near_ties(rng: np.random.Generator, count: int, step: float, low: int, high: int) -> np.ndarray:
+    """Multiples of `step` halfway between integers of [low, high], and their neighbours one ulp away."""
+    ties = ((rng.integers(low, high, count) + 0.5) * np.float64(step)).astype(np.float32)
+    side = rng.integers(-1, 2, count)
+    up, down = np.nextafter(ties, np.float32(np.inf)), np.nextafter(ties, np.float32(-np.inf))
+    return without_subnormals(np.where(side > 0, up, np.where(side < 0, down, ties)))
+
+
+def scales(rng: np.random.Generator, count: int) -> np.ndarray:
+    """float32 scales: a quarter powers of two (where ties are), the others log-uniform in [1e-4, 1e2]."""
+    scale = (10 ** rng.uniform(-4, 2, count)).astype(np.float32)
+    powers = np.ldexp(np.float32(1), rng.integers(-12, 6, count)).astype(np.float32)
+    return np.where(np.arange(count) % 4 == 0, powers, scale)

@@ -1,0 +1,163 @@
+"""The float operators inside a caller's jit: alone, and between the caller's own constant product and sum.
+
+Parameters are traced, and constants folded into the caller's program: XLA rewrites the two differently.
+The reference is NumPy, one float32 rounding a step.
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+import samples
+
+import jquant
+
+FLOAT32 = np.float32
+BEFORE, AFTER, FACTOR = FLOAT32(0.1), FLOAT32(0.7), FLOAT32(1.3)
+CHANNELS = 5
+
+
+@pytest.fixture(scope="module")
+def count(full) -> int:
+    """How many values each operator sees in each of its programs."""
+    return 10_000_000 if full else 1_000_000
+
+
+def assert_exact(operator: Callable, model: Callable, input: np.ndarray, parameters: tuple) -> None:
+    """`operator` equals `model` for `input`, in every program that a caller may put it in."""
+    for before in (unchanged, multiplied(BEFORE)):
+        with np.errstate(all="ignore"):
+            result = model(before(input), *parameters)
+        is_float = any(np.issubdtype(leaf.dtype, np.floating) for leaf in jax.tree.leaves(result))
+        for after in (unchanged, added(AFTER), multiplied(FACTOR)) if is_float else (unchanged,):
+
+            def program(x, *parameters, before=before, after=after):
+                return jax.tree.map(after, operator(before(x), *parameters))
+
+            with np.errstate(all="ignore"):
+                expected = jax.tree.map(after, result)
+            traced = jax.jit(program)(input, *parameters)
+            constant = jax.jit(lambda x, program=program: program(x, *parameters))(input)
+            jax.tree.map(functools.partial(assert_equal, what="traced"), traced, expected)
+            jax.tree.map(functools.partial(assert_equal, what="constant"), constant, expected)
+
+
+def unchanged(x):
+    return x
+
+
+def added(constant: np.float32) -> Callable:
+    """What a caller does to float arrays; integers pass."""
+    return lambda x: x + constant.astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+
+def multiplied(constant: np.float32) -> Callable:
+    return lambda x: x * constant.astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+
+def assert_equal(actual, expected, what: str) -> None:
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    assert actual.dtype == expected.dtype
+    if expected.dtype == FLOAT32:
+        kept = ~samples.is_subnormal(expected)
+        actual, expected = actual[kept], expected[kept]
+    np.testing.assert_array_equal(actual, expected, what)
+
+
+def integers(dtype, count: int) -> np.ndarray:
+    limits = np.iinfo(dtype)
+    values = np.random.default_rng(0).integers(limits.min, limits.max, count, dtype, endpoint=True)
+    values[:2] = limits.min, limits.max
+    return values.reshape(-1, CHANNELS)
+
+
+def floats(dtype, count: int, scale: float) -> np.ndarray:
+    """Half of them ties of `scale` and their neighbours."""
+    rng = np.random.default_rng(1)
+    wide = samples.wide_floats(rng, count - count // 2)
+    with np.errstate(over="ignore"):
+        return (
+            np.concatenate([samples.near_ties(rng, count // 2, scale, -140, 270), wide]).astype(dtype).reshape(-1, CHANNELS)
+        )
+
+
+def per_axis(values, dtype) -> np.ndarray:
+    return np.array(values, dtype).reshape(1, CHANNELS)
+
+
+@pytest.mark.parametrize("scale_dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("per", ["tensor", "axis"])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32])
+def test_dequantize_linear(dtype, per, scale_dtype, count):
+    if per == "tensor":
+        parameters = scale_dtype(0.0123), dtype(100)
+    else:
+        parameters = per_axis([0.5, 1e-3, 0.3, 7.7, 0.0123], scale_dtype), per_axis([0, 1, 100, 7, 127], dtype)
+    input = integers(dtype, count)
+    assert_exact(jquant.dequantize_linear, reference.dequantize_linear, input, parameters)
+
+
+@pytest.mark.parametrize("input_dtype", [np.float32, np.float16, np.int32])
+@pytest.mark.parametrize("per", ["tensor", "axis"])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_quantize_linear(dtype, per, input_dtype, count):
+    is_float = np.issubdtype(input_dtype, np.floating)
+    scale_dtype = input_dtype if is_float else FLOAT32
+    if per == "tensor":
+        parameters = scale_dtype(0.0123), dtype(101)
+    else:
+        parameters = per_axis([0.5, 1e-3, 0.3, 7.7, 0.0123], scale_dtype), per_axis([0, 1, 100, 7, 127], dtype)
+    input = floats(input_dtype, count, 0.0123 / 0.1) if is_float else integers(np.int32, count)
+    model = functools.partial(reference.quantize_linear, dtype=dtype)
+    assert_exact(jquant.quantize_linear, model, input, parameters)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("bounds", [(-np.inf, np.inf), (-1.0, 5.9999)])
+def test_clip(dtype, bounds, count):
+    input = floats(dtype, count, 1.0)
+    assert_exact(jquant.clip, reference.clip, input, tuple(map(FLOAT32, bounds)))
+
+    def operator(x, low, high, scale, bias):
+        return jquant.clip(x, low, high, scale_bias=jquant.ScaleBias(scale, bias))
+
+    def model(x, low, high, scale, bias):
+        return reference.clip(x, low, high, (scale, bias))
+
+    parameters = (*map(FLOAT32, bounds), FLOAT32(1.1), FLOAT32(-0.3))
+    assert_exact(operator, model, input, parameters)
+
+
+MODES = [
+    ("MIN_COMBINED", "HALF_AWAY_FROM_ZERO"),
+    ("MIN_FIRST", "HALF_AWAY_FROM_ZERO"),
+    ("SCALED", "HALF_AWAY_FROM_ZERO"),
+    ("SCALED", "HALF_TO_EVEN"),
+]
+
+
+@pytest.mark.parametrize("per", ["tensor", "axis"])
+@pytest.mark.parametrize(("mode", "round_mode"), MODES)
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32])
+def test_quantize(dtype, mode, round_mode, per, count):
+    low, high = FLOAT32(-5.7), FLOAT32(6.1)
+    axis = None
+    if per == "axis":
+        if mode == "MIN_FIRST":
+            return  # it has one range
+        axis = 1
+        low, high = FLOAT32([-1, -2.3, 0, -1e-3, -77]), FLOAT32([1, 7, 3.3, 1e3, -1])
+    step = (6.1 + 5.7) / (2.0 ** (8 * np.dtype(dtype).itemsize) - 1)
+
+    def operator(x, low, high):
+        return tuple(jquant.quantize(x, low, high, dtype, mode=mode, round_mode=round_mode, axis=axis))
+
+    def model(x, low, high):
+        return reference.quantize(x, low, high, dtype, mode, round_mode)
+
+    input = floats(FLOAT32, count, step / 0.1)
+    assert_exact(operator, model, input, (low, high))
