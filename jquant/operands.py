@@ -15,10 +15,12 @@ def operand(operator: str, name: str, value: ArrayLike, scalar_dtype: np.dtype |
     """`value` as an array.
 
     Arrays keep their dtype: one that JAX would narrow (float64, or any 64-bit type without
-    ``jax_enable_x64``) raises. A Python scalar becomes `scalar_dtype`, if it lies in its range.
+    ``jax_enable_x64``) raises. A Python scalar becomes `scalar_dtype`, if it lies in its range; so does what
+    a caller's `jax.jit` has made of one (JAX calls it weakly typed), for a float type, where no range is left.
     """
     if isinstance(value, jax.Array):
-        return value
+        is_scalar = value.weak_type and scalar_dtype is not None and jnp.issubdtype(scalar_dtype, jnp.floating)
+        return value.astype(scalar_dtype) if is_scalar else value
     if isinstance(value, np.ndarray | np.generic):
         if jax.dtypes.canonicalize_dtype(value.dtype) != value.dtype:
             raise DescriptorTypeError(

@@ -53,7 +53,7 @@ def clip(x, low=-np.inf, high=np.inf, scale_bias=None):
 
 def saturate(x, dtype):
     """The integer `dtype` of float values: NaN -> 0, then limits."""
-    limits = np.iinfo(dtype)
+    limits, dtype = np.iinfo(dtype), np.dtype(dtype).type
     x = np.where(np.isnan(x), 0, np.asarray(x, np.float64))
     inside = np.where((x >= limits.max) | (x <= limits.min), 0, x).astype(dtype)
     return np.where(x >= limits.max, dtype(limits.max), np.where(x <= limits.min, dtype(limits.min), inside)).astype(dtype)

@@ -1,0 +1,68 @@
+"""64-bit integers, and the other operators where ``jax_enable_x64`` is set: the results must be the same."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+
+import jquant
+
+
+@pytest.fixture(autouse=True)
+def x64():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_clip(dtype):
+    limits = np.iinfo(dtype)
+    x = np.array([limits.min, limits.max, 0, 1, 7, 2**31, 2**33 + 1, 2**53 + 1], dtype)
+    for low, high in [(-np.inf, np.inf), (0, 2**33), (-1e30, 1e30), (3.9, 2.0**62), (5, 2), (-9e18, 9e18)]:
+        actual = jquant.clip(x, low, high)
+        assert actual.dtype == dtype
+        np.testing.assert_array_equal(actual, reference.clip(x, low, high))
+
+
+def test_64_bit_integers_from_feature_level_5_0_on():
+    with pytest.raises(jquant.DescriptorTypeError, match="INT64 is allowed from DML_FEATURE_LEVEL_5_0 on"):
+        jquant.clip(np.ones(3, np.int64), feature_level="4_1")
+
+
+def test_float64_is_outside_of_every_table():
+    for call in (
+        lambda x: jquant.clip(x),
+        lambda x: jquant.quantize_linear(x, 0.5),
+        lambda x: jquant.quantize(x, 0, 1, "qint8"),
+        lambda x: jquant.dequantize_linear(np.ones(3, np.int8), x),
+    ):
+        with pytest.raises(jquant.DescriptorTypeError, match="FLOAT64"):
+            call(np.ones(3))
+
+
+def test_the_results_are_those_without_x64():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(64, 64)).astype(np.float32)
+    a, b = rng.integers(0, 256, (64, 64), np.uint8), rng.integers(-128, 128, (64, 64), np.int8)
+    scale = np.float32(0.0123)
+
+    def results():
+        return (
+            jquant.dequantize_linear(b, scale, 3),
+            jquant.dequantize_linear(b.astype(np.int32), np.float16(scale), 3),
+            jquant.quantize_linear(x, scale, 3),
+            jquant.quantized_linear_add(a, 0.1, 3, b, 0.2, None, 0.3, 5),
+            jquant.matmul_integer(a, b, 3, 5),
+            jquant.clip(x, -0.5, 0.5, scale_bias=(2, 1)),
+            *jquant.quantize(x, -1, 1, "qint8"),
+            *jquant.quantize(x, -1, 1, "qint32", mode="SCALED"),
+        )
+
+    with jax.enable_x64(False):
+        expected = results()
+    for actual, other in zip(results(), expected, strict=True):
+        assert actual.dtype == other.dtype
+        np.testing.assert_array_equal(actual, other)
+    gradient = jax.grad(lambda s: jnp.sum(jquant.dequantize_linear(b, s)))(scale)
+    assert gradient.dtype == np.float32
