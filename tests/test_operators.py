@@ -81,7 +81,7 @@ class TestQuantizeLinear:
             assert_equal(actual, reference.quantize_linear(x, np.array(scale, dtype), 3, np.int8))
 
     def test_output_data_type(self):
-        x = jnp.ones(2)
+        x = jnp.ones(2, FLOAT32)
         assert jquant.quantize_linear(x, 1.0).dtype == jnp.uint8
         assert jquant.quantize_linear(x, 1.0, 3).dtype == jnp.uint8
         assert jquant.quantize_linear(x, 1.0, np.int8(3)).dtype == jnp.int8
@@ -175,7 +175,7 @@ class TestClip:
         assert_equal(actual, expected)
 
     def test_donated_input_is_overwritten(self):
-        x = jnp.linspace(-1, 9, 1000)
+        x = jnp.linspace(-1, 9, 1000, dtype=FLOAT32)
         address, expected = x.unsafe_buffer_pointer(), reference.clip(np.asarray(x), 0, 6)
         y = jax.jit(jquant.clip, donate_argnums=0)(x, 0, 6)
         assert y.unsafe_buffer_pointer() == address
@@ -268,5 +268,5 @@ NAMED_CALLS = {
 @pytest.mark.parametrize("name", NAMED_CALLS)
 def test_named_scope(name):
     """The operators are found by their names in a profile."""
-    program = jax.jit(NAMED_CALLS[name]).lower(jnp.ones((2, 2), jnp.int8), jnp.ones((2, 2))).compile()
+    program = jax.jit(NAMED_CALLS[name]).lower(jnp.ones((2, 2), jnp.int8), jnp.ones((2, 2), FLOAT32)).compile()
     assert f"/{name}/" in program.as_text()
