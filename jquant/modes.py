@@ -1,6 +1,7 @@
 """The static arguments, and the spellings that each of them accepts."""
 
 import enum
+import functools
 from typing import Self
 
 import jax.numpy as jnp
@@ -100,6 +101,7 @@ def data_type(spelling: DTypeLike | str) -> np.dtype:
         raise DescriptorTypeError(f"{spelling!r} is no data type; dtypes and these names are: {known}") from None
 
 
+@functools.cache
 def data_type_name(dtype: np.dtype) -> str:
     """The name of a dtype in DirectML's tables: ``"INT8"``."""
     return dtype.name.upper()
