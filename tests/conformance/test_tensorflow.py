@@ -162,9 +162,7 @@ def test_errors_are_shared(message, arguments):
 def quantize_in_graph_mode(x, low, high, **attributes) -> None:
     """TensorFlow checks attributes (axis < -1) only there."""
     with tensorflow.Graph().as_default() as graph, tensorflow.compat.v1.Session(graph=graph) as session:
-        outputs = tensorflow.raw_ops.QuantizeV2(
-            input=x, min_range=low, max_range=high, T=tensorflow.quint8, **attributes
-        )
+        outputs = tensorflow.raw_ops.QuantizeV2(input=x, min_range=low, max_range=high, T=tensorflow.quint8, **attributes)
         session.run(outputs[1:])
 
 

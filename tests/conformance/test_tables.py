@@ -1,0 +1,278 @@
+"""The descriptors in the code, cell by cell, against the documents' "Tensor support" tables.
+
+The tables below were transcribed from the documents, not from the code: the level of introduction, the tensor
+constraints, and the rows under each level. Where a document leaves its one table without a heading
+(QUANTIZED_LINEAR_ADD), the level of introduction heads it.
+"""
+
+import importlib
+import re
+from typing import NamedTuple
+
+import pytest
+
+from jquant.modes import FeatureLevel
+
+DOCUMENTS = {
+    "dequantize_linear": """
+        DML_ELEMENT_WISE_DEQUANTIZE_LINEAR
+        Introduced in DML_FEATURE_LEVEL_1_0
+
+        Same DimensionCount and Sizes: InputTensor, OutputTensor, ScaleTensor, ZeroPointTensor
+        Same DataType: InputTensor, ZeroPointTensor
+        Same DataType: OutputTensor, ScaleTensor
+
+        DML_FEATURE_LEVEL_6_2 and above
+        InputTensor | Input | 1 to 8 | INT32, INT16, INT8, UINT32, UINT16, UINT8
+        ScaleTensor | Input | 1 to 8 | FLOAT32, FLOAT16
+        ZeroPointTensor | Optional input | 1 to 8 | INT32, INT16, INT8, UINT32, UINT16, UINT8
+        OutputTensor | Output | 1 to 8 | FLOAT32, FLOAT16
+
+        DML_FEATURE_LEVEL_6_0 and above
+        InputTensor | Input | 1 to 8 | INT32, INT16, INT8, UINT32, UINT16, UINT8
+        ScaleTensor | Input | 1 to 8 | FLOAT32, FLOAT16
+        ZeroPointTensor | Input | 1 to 8 | INT32, INT16, INT8, UINT32, UINT16, UINT8
+        OutputTensor | Output | 1 to 8 | FLOAT32, FLOAT16
+
+        DML_FEATURE_LEVEL_3_0 and above
+        InputTensor | Input | 1 to 8 | INT32, INT16, INT8, UINT32, UINT16, UINT8
+        ScaleTensor | Input | 1 to 8 | FLOAT32
+        ZeroPointTensor | Input | 1 to 8 | INT32, INT16, INT8, UINT32, UINT16, UINT8
+        OutputTensor | Output | 1 to 8 | FLOAT32
+
+        DML_FEATURE_LEVEL_2_1 and above
+        InputTensor | Input | 4 | INT32, INT16, INT8, UINT32, UINT16, UINT8
+        ScaleTensor | Input | 4 | FLOAT32
+        ZeroPointTensor | Input | 4 | INT32, INT16, INT8, UINT32, UINT16, UINT8
+        OutputTensor | Output | 4 | FLOAT32
+
+        DML_FEATURE_LEVEL_1_0 and above
+        InputTensor | Input | 4 | UINT8
+        ScaleTensor | Input | 4 | FLOAT32
+        ZeroPointTensor | Input | 4 | UINT8
+        OutputTensor | Output | 4 | FLOAT32
+    """,
+    # Input and Scale have the same data type too, but for INT32: test_descriptor.py has that.
+    "quantize_linear": """
+        DML_ELEMENT_WISE_QUANTIZE_LINEAR
+        Introduced in DML_FEATURE_LEVEL_1_0
+
+        Same DimensionCount and Sizes: InputTensor, OutputTensor, ScaleTensor, ZeroPointTensor
+        Same DataType: OutputTensor, ZeroPointTensor
+
+        DML_FEATURE_LEVEL_6_2 and above
+        InputTensor | Input | 1 to 8 | FLOAT32, FLOAT16, INT32
+        ScaleTensor | Input | 1 to 8 | FLOAT32, FLOAT16
+        ZeroPointTensor | Optional input | 1 to 8 | INT8, UINT8
+        OutputTensor | Output | 1 to 8 | INT8, UINT8
+
+        DML_FEATURE_LEVEL_6_0 and above
+        InputTensor | Input | 1 to 8 | FLOAT32, FLOAT16, INT32
+        ScaleTensor | Input | 1 to 8 | FLOAT32, FLOAT16
+        ZeroPointTensor | Input | 1 to 8 | INT8, UINT8
+        OutputTensor | Output | 1 to 8 | INT8, UINT8
+
+        DML_FEATURE_LEVEL_3_0 and above
+        InputTensor | Input | 1 to 8 | FLOAT32, INT32
+        ScaleTensor | Input | 1 to 8 | FLOAT32
+        ZeroPointTensor | Input | 1 to 8 | INT8, UINT8
+        OutputTensor | Output | 1 to 8 | INT8, UINT8
+
+        DML_FEATURE_LEVEL_2_1 and above
+        InputTensor | Input | 4 | FLOAT32, INT32
+        ScaleTensor | Input | 4 | FLOAT32
+        ZeroPointTensor | Input | 4 | INT8, UINT8
+        OutputTensor | Output | 4 | INT8, UINT8
+
+        DML_FEATURE_LEVEL_1_0 and above
+        InputTensor | Input | 4 | FLOAT32
+        ScaleTensor | Input | 4 | FLOAT32
+        ZeroPointTensor | Input | 4 | UINT8
+        OutputTensor | Output | 4 | UINT8
+    """,
+    "matmul_integer": """
+        DML_MATRIX_MULTIPLY_INTEGER
+        Introduced in DML_FEATURE_LEVEL_2_1
+
+        AZeroPointCount: 1 or M
+        BZeroPointCount: 1 or N
+        Same DimensionCount: ATensor, BTensor, OutputTensor
+        Same DataType: BTensor, BZeroPointTensor
+        Same DataType: ATensor, AZeroPointTensor
+
+        DML_FEATURE_LEVEL_5_2 and above
+        ATensor | Input | { [BatchCount], [ChannelCount], M, K } | 2 to 4 | INT8, UINT8
+        AZeroPointTensor | Optional input | { [1], [1], AZeroPointCount, [1] } | 1 to 4 | INT8, UINT8
+        BTensor | Input | { [BatchCount], [ChannelCount], K, N } | 2 to 4 | INT8, UINT8
+        BZeroPointTensor | Optional input | { [1], [1], [1], BZeroPointCount } | 1 to 4 | INT8, UINT8
+        OutputTensor | Output | { [BatchCount], [ChannelCount], M, N } | 2 to 4 | INT32
+
+        DML_FEATURE_LEVEL_4_0 and above
+        ATensor | Input | { [BatchCount], [ChannelCount], M, K } | 2 to 4 | INT8, UINT8
+        AZeroPointTensor | Optional input | { [1], [1], AZeroPointCount, [1] } | 1 to 4 | INT8, UINT8
+        BTensor | Input | { [BatchCount], [ChannelCount], K, N } | 2 to 4 | INT8, UINT8
+        BZeroPointTensor | Optional input | { [1], [1], 1, BZeroPointCount } | 2 to 4 | INT8, UINT8
+        OutputTensor | Output | { [BatchCount], [ChannelCount], M, N } | 2 to 4 | INT32
+
+        DML_FEATURE_LEVEL_2_1 and above
+        ATensor | Input | { BatchCount, ChannelCount, M, K } | 4 | INT8, UINT8
+        AZeroPointTensor | Optional input | { 1, 1, AZeroPointCount, 1 } | 4 | INT8, UINT8
+        BTensor | Input | { BatchCount, ChannelCount, K, N } | 4 | INT8, UINT8
+        BZeroPointTensor | Optional input | { 1, 1, 1, BZeroPointCount } | 4 | INT8, UINT8
+        OutputTensor | Output | { BatchCount, ChannelCount, M, N } | 4 | INT32
+    """,
+    "clip": """
+        DML_ELEMENT_WISE_CLIP
+        Introduced in DML_FEATURE_LEVEL_1_0
+
+        Same DimensionCount and Sizes: InputTensor, OutputTensor
+        Same DataType: InputTensor, OutputTensor
+
+        DML_FEATURE_LEVEL_5_0 and above
+        InputTensor | Input | 1 to 8 | FLOAT32, FLOAT16, INT64, INT32, INT16, INT8, UINT64, UINT32, UINT16, UINT8
+        OutputTensor | Output | 1 to 8 | FLOAT32, FLOAT16, INT64, INT32, INT16, INT8, UINT64, UINT32, UINT16, UINT8
+
+        DML_FEATURE_LEVEL_3_0 and above
+        InputTensor | Input | 1 to 8 | FLOAT32, FLOAT16, INT32, INT16, INT8, UINT32, UINT16, UINT8
+        OutputTensor | Output | 1 to 8 | FLOAT32, FLOAT16, INT32, INT16, INT8, UINT32, UINT16, UINT8
+
+        DML_FEATURE_LEVEL_2_1 and above
+        InputTensor | Input | 4 | FLOAT32, FLOAT16, INT32, INT16, INT8, UINT32, UINT16, UINT8
+        OutputTensor | Output | 4 | FLOAT32, FLOAT16, INT32, INT16, INT8, UINT32, UINT16, UINT8
+
+        DML_FEATURE_LEVEL_1_0 and above
+        InputTensor | Input | 4 | FLOAT32, FLOAT16
+        OutputTensor | Output | 4 | FLOAT32, FLOAT16
+    """,
+    "quantized_linear_add": """
+        DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD
+        Introduced in DML_FEATURE_LEVEL_4_0
+
+        One element: AScaleTensor, AZeroPointTensor
+        One element: BScaleTensor, BZeroPointTensor
+        One element: OutputScaleTensor, OutputZeroPointTensor
+        Same DimensionCount: AScaleTensor, ATensor, AZeroPointTensor
+        Same DimensionCount: AScaleTensor, BScaleTensor, BTensor, BZeroPointTensor
+        Same DimensionCount: AScaleTensor, OutputScaleTensor, OutputTensor, OutputZeroPointTensor
+        Same DataType: BTensor, BZeroPointTensor
+        Same DataType: OutputTensor, OutputZeroPointTensor
+        Same DataType: ATensor, AZeroPointTensor
+
+        DML_FEATURE_LEVEL_4_0 and above
+        ATensor | Input | 1 to 8 | INT8, UINT8
+        AScaleTensor | Input | 1 to 8 | FLOAT32
+        AZeroPointTensor | Optional input | 1 to 8 | INT8, UINT8
+        BTensor | Input | 1 to 8 | INT8, UINT8
+        BScaleTensor | Input | 1 to 8 | FLOAT32
+        BZeroPointTensor | Optional input | 1 to 8 | INT8, UINT8
+        OutputScaleTensor | Input | 1 to 8 | FLOAT32
+        OutputZeroPointTensor | Optional input | 1 to 8 | INT8, UINT8
+        OutputTensor | Output | 1 to 8 | INT8, UINT8
+    """,
+}
+
+
+class Row(NamedTuple):
+    name: str
+    kind: str
+    ranks: tuple[int, int]
+    data_types: frozenset[str]
+    sizes: tuple[str, ...] | None
+
+
+def row(line: str) -> Row:
+    name, kind, *sizes, ranks, data_types = line.split(" | ")
+    first, *last = ranks.split(" to ")
+    return Row(
+        name,
+        kind,
+        (int(first), int(*last or [first])),
+        frozenset(data_types.split(", ")),
+        tuple(sizes[0].strip("{ }").split(", ")) if sizes else None,
+    )
+
+
+def lines(operator: str) -> list[str]:
+    return [line.strip() for line in DOCUMENTS[operator].splitlines() if line.strip()]
+
+
+def values(operator: str, key: str) -> list[list[str]]:
+    return [line.split(": ")[1].split(", ") for line in lines(operator) if line.startswith(key)]
+
+
+def tables(operator: str) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for line in lines(operator):
+        if heading := re.fullmatch(r"DML_FEATURE_LEVEL_(\w+) and above", line):
+            table = found.setdefault(heading[1], [])
+        elif " | " in line:
+            table.append(row(line))
+    return found
+
+
+def descriptor(operator: str):
+    return importlib.import_module(f"jquant.operators.{operator}")._DESCRIPTOR
+
+
+operators = pytest.mark.parametrize("operator", DOCUMENTS)
+
+
+@operators
+def test_name(operator):
+    assert descriptor(operator).operator == lines(operator)[0]
+
+
+@operators
+def test_introduction(operator):
+    assert lines(operator)[1] == f"Introduced in DML_FEATURE_LEVEL_{min(descriptor(operator).levels)}"
+
+
+@operators
+def test_levels(operator):
+    assert set(descriptor(operator).levels) == {FeatureLevel[f"LEVEL_{level}"] for level in tables(operator)}
+
+
+@pytest.mark.parametrize(("operator", "level"), [(operator, level) for operator in DOCUMENTS for level in tables(operator)])
+def test_rows(operator, level):
+    rows = descriptor(operator).levels[FeatureLevel[f"LEVEL_{level}"]]
+    given = [
+        Row(
+            tensor.name,
+            tensor.kind,
+            tensor.ranks,
+            frozenset(tensor.data_types.split()),
+            None if tensor.sizes is None else tuple(tensor.sizes.split()),
+        )
+        for tensor in rows
+    ]
+    assert given == tables(operator)[level]
+
+
+@operators
+def test_same_data_type(operator):
+    pairs = [frozenset(pair) for pair in descriptor(operator).same_data_type]
+    assert sorted(map(sorted, pairs)) == sorted(map(sorted, values(operator, "Same DataType")))
+
+
+@operators
+def test_same_dimension_count(operator):
+    # Tensors whose sizes the table does not give have the output's dimension count: `Descriptor` says so.
+    latest = max(descriptor(operator).levels.items())[1]
+    same = set(descriptor(operator).same_rank) or {tensor.name for tensor in latest if tensor.sizes is None}
+    assert same == {name for names in values(operator, "Same DimensionCount") for name in names}
+
+
+@operators
+def test_one_element(operator):
+    assert set(descriptor(operator).one_element) == {name for names in values(operator, "One element") for name in names}
+
+
+@operators
+def test_counts(operator):
+    counts = {f"{count}: 1 or {size}" for count, size in descriptor(operator).counts.items()}
+    assert counts == {line for line in lines(operator) if re.match(r"\wZeroPointCount: ", line)}
+
+
+def test_batch():
+    # "BatchCount * ChannelCount independent matrix multiplications"
+    assert descriptor("matmul_integer").batch == ("BatchCount", "ChannelCount")

@@ -1,0 +1,197 @@
+"""The PTX that XLA makes for an H200, compiled without one, and the float instructions in it that are not exact.
+
+PTX is the last text before the chip. ptxas, which reads it, may merge or reorder only the arithmetic that names
+no rounding: `mul.rn.f32` and `add.rn.f32` stay as they stand, `mul.f32` and `add.f32` may become one `fma`.
+"""
+
+import functools
+import pathlib
+import re
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jax.experimental import topologies
+
+_TARGET = pathlib.Path(__file__).with_name("h200_target.txtpb")
+
+
+@functools.cache
+def _device() -> jax.Device:
+    topology = topologies.get_topology_desc(platform="cuda", target_config=_TARGET.read_text(), topology="1x1x1")
+    return topology.devices[0]
+
+
+def compile(function: Callable, *arguments: jax.ShapeDtypeStruct) -> list["Kernel"]:
+    """The kernels of ``jax.jit(function)``, for arguments of these shapes and dtypes."""
+    sharding = jax.sharding.SingleDeviceSharding(_device())
+    arguments = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for x in arguments]
+    with tempfile.TemporaryDirectory() as folder:
+        # jax 0.10 dumps PTX without being asked for it by name; 0.12 does not.
+        options = {"xla_dump_to": folder, "xla_dump_emitter_re": "ptx"}
+        jax.jit(function).lower(*arguments).compile(compiler_options=options)
+        return [kernel for file in pathlib.Path(folder).glob("*.ptx") for kernel in parse(file.read_text())]
+
+
+class Instruction(NamedTuple):
+    """``opcode results, operands``, each operand a register or an immediate."""
+
+    text: str
+    opcode: str
+    results: list[str]
+    operands: list[str]
+
+
+_INSTRUCTION = re.compile(r"(?:@!?(?P<guard>%\w+)\s+)?(?P<opcode>[a-z][\w.:]*)\s*(?P<first>\{.*?\}|[^,]*),?(?P<rest>.*);")
+_OPERAND = re.compile(r"%[\w.]+|0[fd][0-9A-F]+|0x[0-9A-F]+|-?\b\d+")
+_NO_RESULT = ("st.", "bra", "ret", "call", "bar.", "griddepcontrol.")
+
+
+def parse(text: str) -> list["Kernel"]:
+    """The kernels, which begin and end with a brace at the margin."""
+    bodies = re.findall(r"^\{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL)
+    return [Kernel([_instruction(line) for line in _lines(body)]) for body in bodies]
+
+
+def _lines(body: str) -> Iterator[str]:
+    for line in body.splitlines():
+        line = line.split("//")[0].strip()
+        if line and not line.startswith(".") and not line.endswith(":"):  # directives and labels
+            yield line
+
+
+def _instruction(line: str) -> Instruction:
+    match = _INSTRUCTION.fullmatch(line)
+    if match is None:
+        raise ValueError(f"this is no PTX instruction: {line!r}")
+    first, rest = (_OPERAND.findall(match[name]) for name in ("first", "rest"))
+    guard = [match["guard"]] if match["guard"] else []
+    if match["opcode"].startswith(_NO_RESULT):
+        return Instruction(line, match["opcode"], [], guard + first + rest)
+    return Instruction(line, match["opcode"], first, guard + rest)
+
+
+class Kernel:
+    """Instructions, and what defines and uses each register. Registers that hold a constant are replaced by it."""
+
+    def __init__(self, instructions: list[Instruction]):
+        times = Counter(register for one in instructions for register in one.results)
+        moves = {one.results[0]: one.operands[0] for one in instructions if one.opcode.startswith("mov.b")}
+        constants = {register: x for register, x in moves.items() if times[register] == 1 and not x.startswith("%")}
+        self.instructions = [one._replace(operands=[constants.get(x, x) for x in one.operands]) for one in instructions]
+        self._definitions, self._uses = defaultdict(list), defaultdict(list)
+        for one in self.instructions:
+            for register in one.results:
+                self._definitions[register].append(one)
+            for operand in dict.fromkeys(one.operands):
+                self._uses[operand].append(one)
+
+    def definition(self, register: str) -> Instruction:
+        """What computes `register`, where that is one instruction."""
+        definitions = self._definitions[register]
+        return definitions[0] if len(definitions) == 1 else Instruction("", "", [], [])
+
+    def uses(self, one: Instruction) -> list[Instruction]:
+        """What takes the result."""
+        return [use for register in one.results for use in self._uses[register]]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+_FLOAT_TYPE = re.compile(r"\.(b?f\d|tf\d|e\dm\d)")
+_EXACT = re.compile(
+    "|".join(
+        [
+            r"(add|sub|mul)\.rn\.(f32|b?f16)(x2)?|div\.rn\.f32",  # IEEE's, rounded once, half to even
+            r"(abs|copysign|max|min|neg|selp|(max|min)\.NaN|setp\.\w+(\.and|\.or)?)\.(f32|b?f16)(x2)?",
+            r"cvt\.rn\.f32\.[su](8|16|32)|cvt\.rzi\.[su](8|16|32)\.f32",  # from integers: half to even; to them: toward 0
+            r"cvt\.(rni|rzi)\.f32\.f32",  # to an integral float: half to even, toward 0
+            r"cvt\.f32\.b?f16|cvt\.rn\.b?f16\.f32",
+        ]
+    )
+)
+
+
+def inexact(kernels: list[Kernel], divisors: tuple[np.floating, ...] = ()) -> list[str]:
+    """The instructions whose result may differ from that of the formula, in order, for people to read.
+
+    Division counts as exact where its result is only a first guess, which integer arithmetic then puts right.
+    `divisors` are the constants that the program divides by, which XLA may do with their reciprocals.
+    """
+    reciprocals = {_significand(1 / np.float32(divisor)) for divisor in divisors} - {0}
+    return [text for kernel in kernels for one in kernel.instructions for text in _inexact(kernel, one, reciprocals)]
+
+
+def _significand(x: np.float32) -> int:
+    return int(x.view(np.int32)) & 0x7FFFFF
+
+
+def _inexact(kernel: Kernel, one: Instruction, reciprocals: set[int]) -> list[str]:
+    if one.opcode == "div.full.f32" and one.operands[0] == "0f00000000":
+        return []  # 0 or NaN
+    if one.opcode == "div.full.f32" or _multiplies_with(one, reciprocals):
+        return [f"{one.text} -> {use.text}" for use in kernel.uses(one) if not _corrects(kernel, use, one)]
+    if one.opcode == "add.rz.f32" and _rounds_half_away(kernel, one):
+        return []
+    is_float = _FLOAT_TYPE.search(one.opcode) or one.opcode.startswith("call")
+    return [one.text] if is_float and not _EXACT.fullmatch(one.opcode) else []
+
+
+def _multiplies_with(one: Instruction, reciprocals: set[int]) -> bool:
+    constants = [int(x[2:], 16) for x in one.operands if x.startswith("0f")]
+    return one.opcode == "mul.rn.f32" and any(bits & 0x7FFFFF in reciprocals for bits in constants)
+
+
+def _rounds_half_away(kernel: Kernel, addition: Instruction) -> bool:
+    """``trunc(x + copysign(0.5, x))``, the sum truncated as well: exact, and rounded half away from zero."""
+    x, half = addition.operands
+    copysign = kernel.definition(half)
+    is_half = copysign.opcode == "copysign.f32" and copysign.operands == [x, "0f3F000000"]
+    return is_half and all(use.opcode == "cvt.rzi.f32.f32" for use in kernel.uses(addition))
+
+
+def _corrects(kernel: Kernel, use: Instruction, division: Instruction) -> bool:
+    """Whether `use` does with a quotient that may be off what `exact.corrected_quotient` does with it."""
+    (quotient,) = division.results
+    if use.opcode == "cvt.rzi.s32.f32":
+        return _has_remainder(kernel, use)
+    if use.opcode == "setp.ge.f32":  # XLA's saturating conversion compares with the limit of the integers
+        return use.operands == [quotient, "0f4F000000"] and all(_saturates(x) for x in kernel.uses(use))
+    if use.opcode == "selp.f32":  # the special cases
+        finite, special, is_normal = use.operands
+        return finite != quotient == special and _is_normal(kernel, is_normal)
+    return False
+
+
+def _has_remainder(kernel: Kernel, integer: Instruction) -> bool:
+    """Whether something is multiplied by the integer, once it is saturated: ``numerator - integer * divisor``."""
+    uses = kernel.uses(integer)
+    return any(x.opcode in ("mul.lo.s32", "mad.lo.s32") or (_saturates(x) and _has_remainder(kernel, x)) for x in uses)
+
+
+def _saturates(one: Instruction) -> bool:
+    return one.opcode == "selp.b32" and one.operands[0] == "2147483647"
+
+
+def _is_normal(kernel: Kernel, predicate: str) -> bool:
+    """Whether `predicate` is false only where an exponent is 0 or 255: for zeros, infinities and NaN."""
+    test = kernel.definition(predicate)
+    if test.opcode == "and.pred":
+        return all(_is_normal(kernel, operand) for operand in test.operands)
+    if test.opcode not in ("setp.ne.b32", "setp.ne.and.b32"):
+        return False
+    exponent, limit, *others = test.operands
+    return _is_exponent(kernel, exponent) and limit in ("0", "255") and all(_is_normal(kernel, x) for x in others)
+
+
+def _is_exponent(kernel: Kernel, register: str) -> bool:
+    field = kernel.definition(register)
+    if field.opcode == "bfe.u32":
+        return field.operands[1:] == ["23", "8"]
+    if field.opcode != "and.b32" or field.operands[1] != "255":
+        return False
+    shift = kernel.definition(field.operands[0])
+    return shift.opcode == "shr.u32" and shift.operands[1] == "23"

@@ -1,0 +1,229 @@
+"""The static arguments: what they may be called, and that their spelling makes no difference."""
+
+import contextlib
+import importlib
+import itertools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jquant
+from jquant import DescriptorError, DescriptorTypeError, FeatureLevel, QuantizeMode, RoundMode
+from jquant.modes import data_type, data_type_name
+
+LEVELS = {
+    **{"1_0": 0x1000, "2_0": 0x2000, "2_1": 0x2100, "3_0": 0x3000, "3_1": 0x3100, "4_0": 0x4000, "4_1": 0x4100},
+    **{"5_0": 0x5000, "5_1": 0x5100, "5_2": 0x5200, "6_0": 0x6000, "6_1": 0x6100, "6_2": 0x6200, "6_3": 0x6300},
+    "6_4": 0x6400,
+}
+DATA_TYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32")
+
+
+# Feature levels.
+
+
+def test_feature_levels():
+    assert [level.name for level in FeatureLevel] == [*(f"LEVEL_{level}" for level in LEVELS), "EXTENDED"]
+    assert [level.value for level in FeatureLevel] == [*LEVELS.values(), 0xFFFF]
+    assert FeatureLevel.LATEST is FeatureLevel.LEVEL_6_4
+
+
+def test_the_order_of_feature_levels():
+    levels = list(FeatureLevel)
+    assert levels == sorted(levels)
+    assert levels[-1] is FeatureLevel.EXTENDED
+    assert FeatureLevel.LEVEL_2_1 < FeatureLevel.LEVEL_3_0 < FeatureLevel.LATEST < FeatureLevel.EXTENDED
+
+
+@pytest.mark.parametrize(("level", "value"), LEVELS.items())
+def test_spellings_of_a_feature_level(level, value):
+    expected = FeatureLevel[f"LEVEL_{level}"]
+    for spelling in (level, f"LEVEL_{level}", f"DML_FEATURE_LEVEL_{level}", value, expected):
+        assert FeatureLevel(spelling) is expected
+    assert str(expected) == level
+
+
+def test_spellings_of_jquants_own_levels():
+    assert FeatureLevel("LATEST") is FeatureLevel.LATEST
+    assert FeatureLevel("EXTENDED") is FeatureLevel.EXTENDED
+    assert (str(FeatureLevel.LATEST), str(FeatureLevel.EXTENDED)) == ("6_4", "EXTENDED")
+
+
+@pytest.mark.parametrize(
+    "value", ["7_0", "6.2", "6", "", "DML_FEATURE_LEVEL_", "extended", 6, 6.2, 0x6500, None, [], ("6_2",)]
+)
+def test_unknown_feature_levels(value):
+    with pytest.raises(DescriptorError) as raised:
+        jquant.clip(jnp.ones(2), feature_level=value)
+    choices = ", ".join([*LEVELS, "EXTENDED"])
+    assert str(raised.value) == f"{value!r} is no feature level; it is one of {choices}"
+
+
+# Modes.
+
+
+@pytest.mark.parametrize(
+    ("mode", "names"),
+    [
+        (QuantizeMode, ["MIN_COMBINED", "MIN_FIRST", "SCALED"]),
+        (RoundMode, ["HALF_AWAY_FROM_ZERO", "HALF_TO_EVEN"]),
+    ],
+)
+def test_modes(mode, names):
+    assert [member.name for member in mode] == names
+    for name in names:
+        assert mode(name) is mode[name]
+        assert mode(mode[name]) is mode[name]
+        assert str(mode[name]) == mode[name] == name
+
+
+@pytest.mark.parametrize("value", ["scaled", "SCALE", "", "MIN_COMBINED ", None, 0, [], "HALF_TO_EVEN"])
+def test_unknown_modes(value):
+    with pytest.raises(DescriptorError) as raised:
+        jquant.quantize(jnp.ones(2), 0, 1, "qint8", mode=value)
+    assert str(raised.value) == f"{value!r} is no mode; it is one of MIN_COMBINED, MIN_FIRST, SCALED"
+
+
+@pytest.mark.parametrize("value", ["half_to_even", "HALF_UP", "", None, 0, [], "SCALED"])
+def test_unknown_round_modes(value):
+    with pytest.raises(DescriptorError) as raised:
+        jquant.quantize(jnp.ones(2), 0, 1, "qint8", mode="SCALED", round_mode=value)
+    assert str(raised.value) == f"{value!r} is no round_mode; it is one of HALF_AWAY_FROM_ZERO, HALF_TO_EVEN"
+
+
+# Data types.
+
+
+@pytest.mark.parametrize("name", DATA_TYPES)
+def test_spellings_of_a_data_type(name):
+    expected = np.dtype(getattr(jnp, name))
+    for spelling in (name, name.upper(), expected, expected.type, getattr(jnp, name), np.zeros((), expected).dtype):
+        assert data_type(spelling) == expected
+        assert isinstance(data_type(spelling), np.dtype)
+    assert data_type_name(expected) == name.upper()
+
+
+@pytest.mark.parametrize("stored", ["int8", "int16", "int32", "uint8", "uint16"])
+def test_tensorflows_data_types(stored):
+    assert data_type(f"q{stored}") == np.dtype(stored)
+
+
+@pytest.mark.parametrize(
+    "value", ["INT4", "BOOL", "Int8", "quint32", "qint64", "QINT8", "q8", "", 3, 1.5, [1], (1, 2), object()]
+)
+def test_unknown_data_types(value):
+    for function in (
+        data_type,
+        lambda value: jquant.quantize(jnp.ones(2), 0, 1, value),
+        lambda value: jquant.quantize_linear(jnp.ones(2), 1.0, output_dtype=value),
+    ):
+        with pytest.raises(DescriptorTypeError) as raised:
+            function(value)
+        assert str(raised.value) == (
+            f"{value!r} is no data type; dtypes and these names are: FLOAT32, FLOAT16, BFLOAT16, INT64, INT32, INT16, INT8, "
+            "UINT64, UINT32, UINT16, UINT8, qint32, qint16, qint8, quint16, quint8"
+        )
+
+
+# One trace, whatever the spelling and the values.
+
+
+sizes = itertools.count(1000)
+
+
+@pytest.fixture
+def x():
+    """An input of sizes that no test had before."""
+    size = next(sizes)
+    return jnp.linspace(-1, 1, 3 * size).reshape(3, size)
+
+
+@contextlib.contextmanager
+def adds_traces(count, operator):
+    """Expects the calls inside to trace the operator's compiled core `count` times."""
+    core = getattr(importlib.import_module(f"jquant.operators.{operator}"), f"_{operator}")
+    before = core._cache_size()
+    yield
+    assert core._cache_size() - before == count
+
+
+def test_spellings_share_a_trace(x):
+    with adds_traces(1, "quantize"):
+        results = [
+            jquant.quantize(x, -1, 1, dtype, mode=mode, round_mode=round_mode, narrow_range=narrow_range)
+            for dtype in (jnp.int8, np.int8, "int8", "INT8", "qint8", np.dtype("int8"), "i1")
+            for mode in ("SCALED", QuantizeMode.SCALED)
+            for round_mode in ("HALF_TO_EVEN", RoundMode.HALF_TO_EVEN)
+            for narrow_range in (True, np.True_)
+        ]
+    chex.assert_trees_all_equal(*results)
+
+
+def test_each_mode_has_its_trace(x):
+    """That the counter counts."""
+    for mode in QuantizeMode:
+        with adds_traces(1, "quantize"):
+            jquant.quantize(x, -1, 1, "qint8", mode=mode)
+
+
+def test_spellings_of_an_output_share_a_trace(x):
+    with adds_traces(1, "quantize_linear"):
+        for dtype in ("INT8", jnp.int8, "qint8", np.dtype("int8"), None):
+            jquant.quantize_linear(x, 0.5, np.int8(1), output_dtype=dtype)
+
+
+def test_feature_levels_share_a_trace(x):
+    with adds_traces(1, "clip"):
+        for level in ("3_0", FeatureLevel.LEVEL_6_2, "DML_FEATURE_LEVEL_5_0", 0x6400, "EXTENDED"):
+            jquant.clip(x, -0.5, 0.5, feature_level=level)
+
+
+def test_quantize_is_not_retraced_for_values(x):
+    with adds_traces(1, "quantize"):
+        for low, high, least in ((-1, 1, 0), (0.0, 2.5, 0.01), (np.float32(-3), np.float32(7), np.float32(1))):
+            jquant.quantize(x, low, high, "quint8", ensure_minimum_range=least)
+
+
+def test_quantize_linear_is_not_retraced_for_values(x):
+    with adds_traces(1, "quantize_linear"):
+        for scale, zero_point in ((1, 0), (0.5, 128), (np.float32(3), np.uint8(255))):
+            jquant.quantize_linear(x, scale, zero_point)
+
+
+def test_dequantize_linear_is_not_retraced_for_values(x):
+    with adds_traces(1, "dequantize_linear"):
+        for scale, zero_point in ((1, 0), (0.5, -128), (np.float32(3), np.int8(127))):
+            jquant.dequantize_linear(x.astype(jnp.int8), scale, zero_point)
+
+
+def test_matmul_integer_is_not_retraced_for_values(x):
+    a, b = x.astype(jnp.int8), x.T.astype(jnp.uint8)
+    with adds_traces(1, "matmul_integer"):
+        for a_zero_point, b_zero_point in ((0, 0), (-128, 255), (np.int8(1), np.uint8(1))):
+            jquant.matmul_integer(a, b, a_zero_point, b_zero_point)
+
+
+def test_clip_is_not_retraced_for_values(x):
+    with adds_traces(1, "clip"):
+        for low, high, scale, bias in ((0, 1, 1, 0), (-0.5, np.inf, 2.5, 1), (np.float32(2), 3, np.float32(1), -1)):
+            jquant.clip(x, low, high, scale_bias=jquant.ScaleBias(scale, bias))
+
+
+def test_quantized_linear_add_is_not_retraced_for_values(x):
+    x = x.astype(jnp.int8)
+    with adds_traces(1, "quantized_linear_add"):
+        for scale, zero_point in ((1, 0), (0.5, -128), (np.float32(3), np.int8(127))):
+            jquant.quantized_linear_add(x, scale, zero_point, x, scale, zero_point, scale, zero_point)
+
+
+def test_a_callers_function_is_not_retraced_for_values():
+    @jax.jit
+    @chex.assert_max_traces(n=1)
+    def function(x, low, high):
+        return jquant.quantize(x, low, high, "qint8", mode="SCALED")
+
+    for low, high in ((-1.0, 1.0), (0.0, 2.0), (2.0, 1.0)):
+        function(jnp.ones(2), low, high)

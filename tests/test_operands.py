@@ -1,0 +1,386 @@
+"""What may be passed for a tensor: Python scalars of the documented type, and arrays, never narrowed."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jquant
+from jquant import DescriptorError, DescriptorTypeError
+from jquant.operands import broadcast_shape, operand, optional_operand, output_data_type
+
+INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32")
+FLOAT_MAX = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}
+
+
+def scalar(value, dtype):
+    return operand("OPERATOR", "Tensor", value, jnp.dtype(dtype))
+
+
+def array(*values, dtype="uint8"):
+    return jnp.array(values, dtype)
+
+
+class Wrapped:
+    """An array of some other library, as JAX sees it."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __jax_array__(self):
+        return self.value
+
+
+# Python scalars.
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integers_in_range(dtype):
+    limits = np.iinfo(dtype)
+    for value in (limits.min, 0, 1, limits.max):
+        result = scalar(value, dtype)
+        assert (result.dtype, result.shape, int(result)) == (dtype, (), value)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integers_out_of_range(dtype):
+    limits = np.iinfo(dtype)
+    for value in (limits.min - 1, limits.max + 1, 2**64, -(2**64)):
+        with pytest.raises(DescriptorError) as raised:
+            scalar(value, dtype)
+        assert type(raised.value) is DescriptorError  # the type is right, the value is not
+        text = f"OPERATOR: Tensor is {value}, outside of {dtype.upper()}, [{limits.min}, {limits.max}]"
+        assert str(raised.value) == text
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("value", [0.0, 1.0, 1.5, float("nan"), float("inf")])
+def test_floats_are_no_integers(value, dtype):
+    with pytest.raises(DescriptorTypeError) as raised:
+        scalar(value, dtype)
+    assert str(raised.value) == f"OPERATOR: Tensor is {value!r}, but must be an integer of type {dtype.upper()}"
+
+
+@pytest.mark.parametrize("dtype", FLOAT_MAX)
+@pytest.mark.parametrize("value", [0, 3, -2, 0.5, 0.1, -1e-3], ids=repr)
+def test_floats_in_range(value, dtype):
+    result = scalar(value, dtype)
+    assert (result.dtype, result.shape) == (dtype, ())
+    assert result == np.array(value, jnp.dtype(dtype))
+
+
+@pytest.mark.parametrize(("dtype", "limit"), FLOAT_MAX.items())
+def test_the_limits_of_floats(dtype, limit):
+    for value in (limit, -limit):
+        assert float(scalar(value, dtype)) == value
+    for value in (np.nextafter(limit, np.inf).item(), -1.01 * limit, 1e39, -1e300):
+        with pytest.raises(DescriptorError) as raised:
+            scalar(value, dtype)
+        assert type(raised.value) is DescriptorError
+        assert str(raised.value).startswith(f"OPERATOR: Tensor is {value!r}, outside of {dtype.upper()}, [-")
+
+
+@pytest.mark.parametrize("dtype", FLOAT_MAX)
+def test_infinities_and_nan_are_floats(dtype):
+    for value in (float("inf"), float("-inf")):
+        assert float(scalar(value, dtype)) == value
+    assert np.isnan(float(scalar(float("nan"), dtype)))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "float32"])
+@pytest.mark.parametrize("value", [True, False, 1j, [1], (1,), [], "1", b"1", None, {}, range(3), object], ids=repr)
+def test_other_objects(value, dtype):
+    with pytest.raises(DescriptorTypeError) as raised:
+        scalar(value, dtype)
+    assert str(raised.value) == f"OPERATOR: Tensor must be an array or a Python scalar, not {type(value).__name__}"
+
+
+def test_optional_operands():
+    assert optional_operand("OPERATOR", "Tensor", None, jnp.dtype("int8")) is None
+    assert optional_operand("OPERATOR", "Tensor", -3, jnp.dtype("int8")).dtype == jnp.int8
+    with pytest.raises(DescriptorTypeError, match=r"^OPERATOR: Tensor must be an array or a Python scalar, not bool$"):
+        optional_operand("OPERATOR", "Tensor", False, jnp.dtype("int8"))
+
+
+# Where the public functions take Python scalars, and of which type they become.
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_dequantize_linear(dtype):
+    limits = np.iinfo(dtype)
+    x = array(limits.max, dtype=dtype)
+    result = jquant.dequantize_linear(x, 2, int(limits.max))
+    assert (result.dtype, result.tolist()) == (jnp.float32, [0.0])
+    with pytest.raises(DescriptorError, match=f"DEQUANTIZE_LINEAR: ZeroPointTensor is {limits.max + 1}, outside of"):
+        jquant.dequantize_linear(x, 2, limits.max + 1)
+    with pytest.raises(DescriptorTypeError, match=f"ZeroPointTensor is 1.0, but must be an integer of type {dtype.upper()}"):
+        jquant.dequantize_linear(x, 2, 1.0)
+
+
+def test_dequantize_linear_scale():
+    with pytest.raises(DescriptorError, match=r"ScaleTensor is 1e\+39, outside of FLOAT32, "):
+        jquant.dequantize_linear(array(1), 1e39)
+    assert jquant.dequantize_linear(array(1), float("inf")).tolist() == [float("inf")]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "limit", "level", "type_name"),
+    [
+        ("float32", 3.4e38, "6_4", "FLOAT32"),
+        ("int32", 3.4e38, "6_4", "FLOAT32"),
+        ("float16", 65504, "6_4", "FLOAT16"),
+        ("bfloat16", 3.38e38, "EXTENDED", "BFLOAT16"),
+    ],
+)
+def test_quantize_linear_scale(dtype, limit, level, type_name):
+    """A Python scale is of the dtype of the input, and float32 beside int32."""
+    x = array(0, dtype=dtype)
+    assert jquant.quantize_linear(x, limit, feature_level=level).tolist() == [0]
+    with pytest.raises(DescriptorError, match=f"ScaleTensor is .*, outside of {type_name}, "):
+        jquant.quantize_linear(x, limit * 1.01, feature_level=level)
+
+
+def test_quantize_linear_zero_point():
+    x = array(0, dtype="float32")
+    for value, dtype in ((255, "uint8"), (-128, "int8")):
+        result = jquant.quantize_linear(x, 1.0, value, output_dtype=dtype)
+        assert (result.dtype, result.tolist()) == (dtype, [value])
+    with pytest.raises(DescriptorError, match=r"ZeroPointTensor is -1, outside of UINT8, \[0, 255\]"):
+        jquant.quantize_linear(x, 1.0, -1)  # uint8 where nothing else is said
+    with pytest.raises(DescriptorError, match=r"ZeroPointTensor is 128, outside of INT8, \[-128, 127\]"):
+        jquant.quantize_linear(x, 1.0, 128, output_dtype="int8")
+
+
+def test_matmul_integer():
+    a, b = jnp.ones((2, 3), jnp.uint8), jnp.ones((3, 4), jnp.int8)
+    assert jquant.matmul_integer(a, b, 255, -128).tolist() == [[3 * (1 - 255) * (1 + 128)] * 4] * 2
+    with pytest.raises(DescriptorError, match="AZeroPointTensor is 256, outside of UINT8"):
+        jquant.matmul_integer(a, b, 256)
+    with pytest.raises(DescriptorError, match="BZeroPointTensor is 128, outside of INT8"):
+        jquant.matmul_integer(a, b, None, 128)
+
+
+def test_quantized_linear_add():
+    a, b = array(1), array(-1, dtype="int8")
+    assert jquant.quantized_linear_add(a, 1, 255, b, 1, -128, 1, 255).tolist() == [128]
+    for position, name, value, text in [
+        (1, "AScaleTensor", 1e39, "outside of FLOAT32"),
+        (2, "AZeroPointTensor", -1, "outside of UINT8"),
+        (4, "BScaleTensor", -1e39, "outside of FLOAT32"),
+        (5, "BZeroPointTensor", 128, "outside of INT8"),
+        (6, "OutputScaleTensor", 1e39, "outside of FLOAT32"),
+        (7, "OutputZeroPointTensor", 256, "outside of UINT8"),  # the dtype of a
+    ]:
+        arguments = [a, 1, 0, b, 1, 0, 1, 0]
+        arguments[position] = value
+        with pytest.raises(DescriptorError, match=f"{name} is {value}, {text}".replace("+", r"\+")):
+            jquant.quantized_linear_add(*arguments)
+
+
+@pytest.mark.parametrize("name", ["Min", "Max", "ScaleBias.Scale", "ScaleBias.Bias"])
+def test_clip(name):
+    floats = {"Min": 0, "Max": 1, "ScaleBias.Scale": 1, "ScaleBias.Bias": 0, name: 1e39}
+    with pytest.raises(DescriptorError, match=rf"DML_ELEMENT_WISE_CLIP: {name} is 1e\+39, outside of FLOAT32, "):
+        jquant.clip(
+            jnp.ones(2, jnp.float16),
+            floats["Min"],
+            floats["Max"],
+            scale_bias=jquant.ScaleBias(floats["ScaleBias.Scale"], floats["ScaleBias.Bias"]),
+        )
+
+
+@pytest.mark.parametrize("name", ["min_range", "max_range", "ensure_minimum_range"])
+def test_quantize(name):
+    floats = {"min_range": 0, "max_range": 1, name: 1e39}
+    with pytest.raises(DescriptorError, match=rf"QuantizeV2: {name} is 1e\+39, outside of FLOAT32, "):
+        jquant.quantize(jnp.ones(2), dtype="qint8", **floats)
+
+
+@pytest.mark.parametrize("value", [1, 1.5, 0], ids=repr)
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda x: jquant.dequantize_linear(x, 1.0), "DML_ELEMENT_WISE_DEQUANTIZE_LINEAR: InputTensor"),
+        (lambda x: jquant.quantize_linear(x, 1.0), "DML_ELEMENT_WISE_QUANTIZE_LINEAR: InputTensor"),
+        (lambda x: jquant.matmul_integer(x, jnp.ones((2, 2), jnp.int8)), "DML_MATRIX_MULTIPLY_INTEGER: ATensor"),
+        (lambda x: jquant.matmul_integer(jnp.ones((2, 2), jnp.int8), x), "DML_MATRIX_MULTIPLY_INTEGER: BTensor"),
+        (lambda x: jquant.clip(x, 0, 1), "DML_ELEMENT_WISE_CLIP: InputTensor"),
+        (
+            lambda x: jquant.quantized_linear_add(x, 1.0, 0, array(1), 1.0, 0, 1.0),
+            "DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD: ATensor",
+        ),
+        (
+            lambda x: jquant.quantized_linear_add(array(1), 1.0, 0, x, 1.0, 0, 1.0),
+            "DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD: BTensor",
+        ),
+    ],
+)
+def test_the_data_is_no_python_scalar(function, name, value):
+    with pytest.raises(DescriptorTypeError) as raised:
+        function(value)
+    assert str(raised.value) == f"{name} is the Python scalar {value!r}; it must be an array, whose data type counts"
+
+
+# Arrays.
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        jnp.ones(2, jnp.int8),
+        np.ones(2, np.float32),
+        np.uint8(3),
+        np.float32(0.5),
+        np.bool_(True),
+        np.ones((), np.int16),
+        jnp.bfloat16(1),
+        np.ones(2, jnp.bfloat16),
+        jnp.asarray(0.5),
+    ],
+    ids=lambda value: f"{type(value).__name__}-{value.dtype}",
+)
+def test_arrays_stay_as_they_are(value):
+    assert scalar(value, "int32") is value
+    assert operand("OPERATOR", "Tensor", value) is value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.array([1.0]),
+        np.array([1]),
+        np.array([1], np.uint64),
+        np.array([1j]),
+        np.float64(1),
+        np.int64(1),
+        np.uint64(1),
+        np.complex128(1),
+    ],
+    ids=lambda value: f"{type(value).__name__}-{value.dtype}",
+)
+def test_arrays_that_jax_would_narrow(value):
+    with pytest.raises(DescriptorTypeError) as raised:
+        scalar(value, "float32")
+    given = value.dtype.name.upper()
+    assert str(raised.value).startswith(f"OPERATOR: Tensor has data type {given}, which JAX narrows to 32 bits unless ")
+    assert "jax_enable_x64" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda x: jquant.dequantize_linear(x, 1.0), "InputTensor"),
+        (lambda x: jquant.dequantize_linear(array(1), x), "ScaleTensor"),
+        (lambda x: jquant.dequantize_linear(array(1), 1.0, x), "ZeroPointTensor"),
+        (lambda x: jquant.quantize_linear(x, 1.0), "InputTensor"),
+        (lambda x: jquant.quantize_linear(jnp.ones(1), x), "ScaleTensor"),
+        (lambda x: jquant.quantize_linear(jnp.ones(1), 1.0, x), "ZeroPointTensor"),
+        (lambda x: jquant.matmul_integer(x, jnp.ones((1, 1), jnp.int8)), "ATensor"),
+        (lambda x: jquant.matmul_integer(jnp.ones((1, 1), jnp.int8), x), "BTensor"),
+        (lambda x: jquant.matmul_integer(jnp.ones((1, 1), jnp.int8), jnp.ones((1, 1), jnp.int8), x), "AZeroPointTensor"),
+        (lambda x: jquant.matmul_integer(jnp.ones((1, 1), jnp.int8), jnp.ones((1, 1), jnp.int8), 1, x), "BZeroPointTensor"),
+        (lambda x: jquant.clip(x, 0, 1), "InputTensor"),
+        (lambda x: jquant.clip(jnp.ones(1), x, 1), "Min"),
+        (lambda x: jquant.clip(jnp.ones(1), 0, x), "Max"),
+        (lambda x: jquant.clip(jnp.ones(1), 0, 1, scale_bias=jquant.ScaleBias(x, 0)), "ScaleBias.Scale"),
+        (lambda x: jquant.clip(jnp.ones(1), 0, 1, scale_bias=jquant.ScaleBias(1, x)), "ScaleBias.Bias"),
+        (lambda x: jquant.quantized_linear_add(x, 1, 0, array(1), 1, 0, 1), "ATensor"),
+        (lambda x: jquant.quantized_linear_add(array(1), x, 0, array(1), 1, 0, 1), "AScaleTensor"),
+        (lambda x: jquant.quantized_linear_add(array(1), 1, x, array(1), 1, 0, 1), "AZeroPointTensor"),
+        (lambda x: jquant.quantized_linear_add(array(1), 1, 0, x, 1, 0, 1), "BTensor"),
+        (lambda x: jquant.quantized_linear_add(array(1), 1, 0, array(1), x, 0, 1), "BScaleTensor"),
+        (lambda x: jquant.quantized_linear_add(array(1), 1, 0, array(1), 1, x, 1), "BZeroPointTensor"),
+        (lambda x: jquant.quantized_linear_add(array(1), 1, 0, array(1), 1, 0, x), "OutputScaleTensor"),
+        (lambda x: jquant.quantized_linear_add(array(1), 1, 0, array(1), 1, 0, 1, x), "OutputZeroPointTensor"),
+        (lambda x: jquant.quantize(x, 0, 1, "qint8"), "input"),
+        (lambda x: jquant.quantize(jnp.ones(1), x, 1, "qint8"), "min_range"),
+        (lambda x: jquant.quantize(jnp.ones(1), 0, x, "qint8"), "max_range"),
+        (lambda x: jquant.quantize(jnp.ones(1), 0, 1, "qint8", ensure_minimum_range=x), "ensure_minimum_range"),
+    ],
+)
+def test_no_operand_is_narrowed(function, name):
+    for value in (np.float64(1), np.int64(1)):
+        with pytest.raises(
+            DescriptorTypeError, match=f": {name} has data type {value.dtype.name.upper()}, which JAX narrows"
+        ):
+            function(value)
+
+
+def test_64_bits_with_x64():
+    with jax.enable_x64(True):
+        limit = np.array([2**63 - 1, 5])
+        assert jquant.clip(limit, 0).tolist() == limit.tolist()
+        assert jquant.clip(limit.astype(np.uint64), 0).dtype == jnp.uint64
+        with pytest.raises(DescriptorTypeError, match="InputTensor has data type FLOAT64; DML_FEATURE_LEVEL_6_4 allows"):
+            jquant.clip(np.ones(2), 0)
+        with pytest.raises(DescriptorTypeError, match="ScaleTensor has data type FLOAT64; DML_FEATURE_LEVEL_6_4 allows"):
+            jquant.dequantize_linear(array(1), np.float64(1))
+        assert jquant.dequantize_linear(array(3), 0.5, 1).dtype == jnp.float32  # a Python scalar is float32 all the same
+
+
+def test_objects_with_jax_array():
+    x, scale, zero_point = (Wrapped(value) for value in (array(3), jnp.float32(2), jnp.uint8(1)))
+    result = jquant.dequantize_linear(x, scale, zero_point)
+    assert (result.dtype, result.tolist()) == (jnp.float32, [4.0])
+    with pytest.raises(DescriptorTypeError, match="ScaleTensor has data type UINT8"):
+        jquant.dequantize_linear(x, zero_point)
+
+
+def test_numpy_and_jax_arrays_alike():
+    expected = jquant.dequantize_linear(array(1, 2, 250), jnp.float32(0.5), jnp.uint8(3))
+    given = jquant.dequantize_linear(np.array([1, 2, 250], np.uint8), np.float32(0.5), np.uint8(3))
+    assert isinstance(given, jax.Array)
+    np.testing.assert_array_equal(given, expected, strict=True)
+
+
+def test_python_scalars_through_a_callers_jit():
+    """They arrive as arrays that JAX calls weakly typed, and become floats as they would have outside."""
+    function = jax.jit(lambda x, scale: jquant.dequantize_linear(x, scale))
+    for scale in (0.5, 2):
+        result = function(array(3), scale)
+        assert (result.dtype, result.weak_type, result.tolist()) == (jnp.float32, False, [3 * scale])
+    with pytest.raises(DescriptorTypeError, match="ScaleTensor has data type INT32"):
+        function(array(3), np.int32(2))
+
+
+def test_integers_through_a_callers_jit_are_int32():
+    """Their range cannot be checked any more."""
+    function = jax.jit(lambda x, zero_point: jquant.dequantize_linear(x, 1.0, zero_point))
+    assert function(array(3), np.uint8(2)).tolist() == [1.0]
+    with pytest.raises(DescriptorTypeError, match="ZeroPointTensor has data type INT32"):
+        function(array(3), 2)
+
+
+# The types and shapes that follow.
+
+
+def test_output_data_type():
+    uint8, int8, int16 = map(jnp.dtype, ("uint8", "int8", "int16"))
+    assert output_data_type(None, None, uint8) == uint8
+    assert output_data_type(None, 5, uint8) == uint8
+    assert output_data_type(None, np.int8(5), uint8) == int8
+    assert output_data_type(None, jnp.int8(5), uint8) == int8
+    assert output_data_type("INT16", np.int8(5), uint8) == int16
+    assert output_data_type("qint8", None, uint8) == int8
+
+
+def test_output_data_type_of_quantize_linear():
+    x = jnp.ones(2)
+    assert jquant.quantize_linear(x, 1.0).dtype == jnp.uint8
+    assert jquant.quantize_linear(x, 1.0, 3).dtype == jnp.uint8
+    assert jquant.quantize_linear(x, 1.0, jnp.int8(3)).dtype == jnp.int8
+    assert jquant.quantize_linear(x, 1.0, 3, output_dtype="INT8").dtype == jnp.int8
+
+
+def test_output_data_type_of_quantized_linear_add():
+    a, b = array(1, dtype="int8"), array(1, dtype="uint8")
+    assert jquant.quantized_linear_add(a, 1, 0, b, 1, 0, 1).dtype == jnp.int8
+    assert jquant.quantized_linear_add(b, 1, 0, a, 1, 0, 1, 3).dtype == jnp.uint8
+    assert jquant.quantized_linear_add(a, 1, 0, b, 1, 0, 1, jnp.uint8(3)).dtype == jnp.uint8
+    assert jquant.quantized_linear_add(a, 1, 0, b, 1, 0, 1, 200, output_dtype="quint8").dtype == jnp.uint8
+
+
+def test_broadcast_shape():
+    assert broadcast_shape((2, 1), (1, 3)) == (2, 3)
+    assert broadcast_shape((2, 1), ()) == (2, 1)
+    assert broadcast_shape((3,), (2,)) == (3,)
