@@ -210,10 +210,14 @@ def is_arithmetic(kernel: ptx.Kernel, one: ptx.Instruction) -> bool:
 
 def is_of_a_seal(kernel: ptx.Kernel, one: ptx.Instruction) -> bool:
     """``x + x`` of ``select(p, x, x + x)``; or ``x + select(p, -0.0, x)``, which LLVM makes of it if x is no NaN."""
-    x, y = one.operands
-    select = kernel.definition(y)
-    is_identity = select.opcode.startswith("selp.") and select.operands[0] in ("0f80000000", "0x8000")
-    return one.opcode.startswith("add.rn.") and (x == y or (is_identity and select.operands[1] == x))
+    a, b = one.operands
+    return one.opcode.startswith("add.rn.") and (a == b or is_zero_or(kernel, a, b) or is_zero_or(kernel, b, a))
+
+
+def is_zero_or(kernel: ptx.Kernel, register: str, x: str) -> bool:
+    """Whether a register is ``select(..., -0.0, x)``."""
+    select = kernel.definition(register)
+    return select.opcode.startswith("selp.") and select.operands[:2] in (["0f80000000", x], ["0x8000", x])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -285,6 +289,7 @@ def test_arithmetic_with_a_product_of_the_callers_is_reported(instruction):
     [
         ("add.rn.f32 	%r3, %r1, 0f3FD9999A;", []),
         ("add.rn.f32 	%r3, %r4, 0f3FD9999A;", ["sub.rn.f32 	%r4, %r1, %r5;"]),
+        ("add.rn.f32 	%r6, %r1, 0f3FD9999A;\n	mul.rn.f32 	%r3, %r6, %r1;", ["mul.rn.f32 	%r3, %r6, %r1;"]),
     ],
 )
 def test_arithmetic_that_gives_to_a_sum_of_the_callers_is_reported(instruction, reported):
