@@ -21,7 +21,7 @@ def matmul_integer(a: jax.Array, b: jax.Array, a_zero_point: jax.Array | None, b
     a, b = (jnp.broadcast_to(zero_point.to_int8(x), (*batch, *x.shape[-2:])) for x in (a, b))
     k = a.shape[-1]
     # The sums run on the integer unit too: a few columns of ones are cheaper than a reduction.
-    ones = jnp.ones((*batch, k, 8), jnp.int8)
+    ones = jnp.ones((*batch, k, 4), jnp.int8)
     row_sum = None if b_shifted is None else _dot(a, ones)[..., :1]
     column_sum = None if a_shifted is None else _dot(jnp.swapaxes(ones, -1, -2), b)[..., :1, :]
     return zero_point.fold(_dot(a, b), row_sum, column_sum, k, a_shifted, b_shifted)
