@@ -143,6 +143,7 @@ def round_half_away(x: jax.Array) -> jax.Array:
 def saturating_cast(x: jax.Array, dtype: np.dtype) -> jax.Array:
     """``sat(trunc(x))``: toward zero, limited to the range of the integer `dtype`; NaN becomes 0."""
     limits = jnp.iinfo(dtype)
+    # What XLA makes of a NaN is the platform's choice.
     number = lax.select(x == x, x, lax.full_like(x, 0))
     inside = lax.max(number, lax.full_like(x, limits.min)).astype(dtype)
     # The upper limit itself may be no float32 (2**31 - 1 is not); the power of two above it is.

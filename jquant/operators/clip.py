@@ -54,7 +54,7 @@ def _clip(input: jax.Array, min: jax.Array, max: jax.Array, scale_bias: ScaleBia
     if scale_bias is not None:
         scale, bias = map(exact.seal, scale_bias)
         value = exact.narrow(exact.sum(exact.product(value.astype(jnp.float32), scale), bias), input.dtype)
-    return exact.seal(_max_min(value, min.astype(input.dtype), max.astype(input.dtype)))
+    return _max_min(value, exact.seal(min.astype(input.dtype)), exact.seal(max.astype(input.dtype)))
 
 
 def _max_min(x: jax.Array, min: jax.Array, max: jax.Array) -> jax.Array:

@@ -4,7 +4,7 @@ Needs the plug-in jax-cuda13-pjrt, but no GPU and no other part of CUDA. JAX_PLA
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
@@ -151,6 +151,12 @@ def is_float(x) -> bool:
     return jnp.issubdtype(x.dtype, jnp.floating)
 
 
+def is_narrow(case: Case) -> bool:
+    """Whether the operator gives floats of 16 bits."""
+    function, arguments = traced(case)
+    return all(is_float(y) and y.dtype.itemsize == 2 for y in jax.tree.leaves(jax.eval_shape(function, *arguments)))
+
+
 @pytest.mark.parametrize("program", [traced, folded])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_operator_alone(case, program):
@@ -178,11 +184,29 @@ def test_operator_amid_the_arithmetic_of_a_caller(case, program):
     assert merged(kernels) == []
 
 
+@pytest.mark.parametrize("program", [traced, folded])
+@pytest.mark.parametrize("case", [case for case in CASES if is_narrow(case)], ids=lambda case: case.name)
+def test_result_is_rounded_before_a_caller_widens_it(case, program):
+    function, arguments = program(case)
+    kernels = ptx.compile(lambda *arguments: function(*arguments).astype(jnp.float32) * FACTOR, *arguments)
+    assert set(widenings(kernels)) == {f"cvt.f32.{ptx_type(jax.eval_shape(function, *arguments).dtype)}"}
+
+
+def widenings(kernels: list[ptx.Kernel]) -> Iterator[str]:
+    """What gives the numbers that the caller multiplies."""
+    for kernel, product in callers_instructions(kernels, "mul.rn", FACTOR):
+        yield from (kernel.definition(x).opcode for x in product.operands if x.startswith("%"))
+
+
 def callers_instructions(kernels: list[ptx.Kernel], operation: str, constant: float):
     """The instructions, with their kernels, in which a constant of the caller's stands as it was written."""
     constants = {f"{operation}.{name}": ptx_constant(constant, type) for name, type in PTX_TYPES.items()}
     pairs = [(kernel, one) for kernel in kernels for one in kernel.instructions]
     return [(kernel, one) for kernel, one in pairs if constants.get(one.opcode) in one.operands]
+
+
+def ptx_type(dtype: np.dtype) -> str:
+    return next(name for name, type in PTX_TYPES.items() if dtype == type)
 
 
 def ptx_constant(value: float, type: type) -> str:
