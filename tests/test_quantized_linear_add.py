@@ -8,12 +8,13 @@ import samples
 
 import jquant
 
+FACTOR = np.float32(0.1)
 PAIRS = np.stack(np.meshgrid(np.arange(256), np.arange(256), indexing="ij")).reshape(2, -1)
 TYPES = [(a, b, output) for a in (np.int8, np.uint8) for b in (np.int8, np.uint8) for output in (np.int8, np.uint8)]
 
 
 def parameter_sets(count: int) -> list[tuple]:
-    """Types in turn; random scales, a quarter of them powers of two; random zero points."""
+    """Types in turn, and (scale, zero point) for each: random, a quarter of the scales powers of two."""
     rng = np.random.default_rng(0)
     sets = []
     for index, (a_scale, b_scale, output_scale) in enumerate(samples.scales(rng, 3 * count).reshape(count, 3)):
@@ -22,26 +23,35 @@ def parameter_sets(count: int) -> list[tuple]:
         zero_points = [
             rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, (), dtype, endpoint=True)[()] for dtype in types
         ]
-        sets.append((types, a_scale, zero_points[0], b_scale, zero_points[1], output_scale, zero_points[2]))
+        sets.append((types, list(zip((a_scale, b_scale, output_scale), zero_points, strict=True))))
     return sets
 
 
-@pytest.mark.parametrize("parameters", ["traced", "constant"])
-def test_all_pairs(parameters):
-    add = jax.jit(jquant.quantized_linear_add)
-    for types, *scales_and_zero_points in parameter_sets(500):
+def add(a, b, parameters):
+    of_a, of_b, of_output = parameters
+    return jquant.quantized_linear_add(a, *of_a, b, *of_b, *of_output)
+
+
+def multiplied(parameters):
+    return [(scale * FACTOR, zero_point) for scale, zero_point in parameters]
+
+
+# The parameters are arguments of the caller's program, constants of it, or scales that it computes.
+PROGRAMS = {
+    "traced": jax.jit(add),
+    "constant": lambda a, b, parameters: jax.jit(lambda a, b: add(a, b, parameters))(a, b),
+    "computed": jax.jit(lambda a, b, parameters: add(a, b, multiplied(parameters))),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_all_pairs(program):
+    for types, parameters in parameter_sets(500):
         a, b = (pairs.astype(dtype) for pairs, dtype in zip(PAIRS, types, strict=False))
-        a_parameters, b_parameters, output_parameters = (scales_and_zero_points[i : i + 2] for i in (0, 2, 4))
-        if parameters == "traced":
-            ours = add(a, *a_parameters, b, *b_parameters, *output_parameters)
-        else:
-
-            def constant(a, b, of_a=a_parameters, of_b=b_parameters, of_output=output_parameters):
-                return jquant.quantized_linear_add(a, *of_a, b, *of_b, *of_output)
-
-            ours = jax.jit(constant)(a, b)
-        expected = reference.quantized_linear_add(a, *a_parameters, b, *b_parameters, *output_parameters, types[2])
-        np.testing.assert_array_equal(ours, expected, str(scales_and_zero_points))
+        ours = PROGRAMS[program](a, b, parameters)
+        of_a, of_b, of_output = multiplied(parameters) if program == "computed" else parameters
+        expected = reference.quantized_linear_add(a, *of_a, b, *of_b, *of_output, types[2])
+        np.testing.assert_array_equal(ours, expected, str(parameters))
 
 
 def test_broadcast_and_defaults():
