@@ -20,7 +20,16 @@ def full(request: pytest.FixtureRequest) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
-    report = yield
-    if report.skipped and item.config.getoption("--no-skips"):
+    return failed_if_skipped(item.config, (yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector):
+    """A module that skips as a whole, for want of a package, never gets as far as its tests."""
+    return failed_if_skipped(collector.config, (yield))
+
+
+def failed_if_skipped(config: pytest.Config, report):
+    if report.skipped and config.getoption("--no-skips"):
         report.outcome = "failed"
     return report
