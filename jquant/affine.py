@@ -15,7 +15,12 @@ def dequantize(x: jax.Array, scale: jax.Array, zero_point: jax.Array | None) -> 
 
 def quantize(x: jax.Array, scale: jax.Array, zero_point: jax.Array | None, dtype: np.dtype) -> jax.Array:
     """``sat(rne(x / scale) + zero_point)``, for an integer `dtype` of at most 16 bits; NaN becomes 0."""
-    rounded = exact.round_half_even(exact.quotient(x, exact.widen(scale)))
+    return to_integer(exact.quotient(x, exact.widen(scale)), zero_point, dtype)
+
+
+def to_integer(x: jax.Array, zero_point: jax.Array | None, dtype: np.dtype) -> jax.Array:
+    """``sat(rne(x) + zero_point)``, for an integer `dtype` of at most 16 bits; NaN becomes 0."""
+    rounded = exact.round_half_even(x)
     # Exact below 2**23, and saturated above it whatever the zero point.
     shifted = rounded if zero_point is None else rounded + zero_point.astype(jnp.float32)
     return exact.saturating_cast(shifted, dtype)

@@ -145,6 +145,9 @@ def saturating_cast(x: jax.Array, dtype: np.dtype) -> jax.Array:
     limits = jnp.iinfo(dtype)
     # What XLA makes of a NaN is the platform's choice.
     number = lax.select(x == x, x, lax.full_like(x, 0))
+    if limits.bits < 32:  # by way of int32, because kernels convert to nothing else
+        inside = lax.max(lax.full_like(x, limits.min), lax.min(number, lax.full_like(x, limits.max)))
+        return inside.astype(jnp.int32).astype(dtype)
     inside = lax.max(number, lax.full_like(x, limits.min)).astype(dtype)
     # The upper limit itself may be no float32 (2**31 - 1 is not); the power of two above it is.
     return lax.select(

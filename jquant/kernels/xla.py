@@ -4,29 +4,22 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jquant.kernels import zero_point
+from jquant.kernels import epilogue as epilogues
+from jquant.kernels.epilogue import Epilogue
 
 
-def matmul_integer(a: jax.Array, b: jax.Array, a_zero_point: jax.Array | None, b_zero_point: jax.Array | None) -> jax.Array:
-    """``(a - a_zero_point) @ (b - b_zero_point)`` in int32.
+def integer_dot(a: jax.Array, b: jax.Array, epilogue: Epilogue, *, transpose_b: bool = False) -> jax.Array:
+    """``epilogue(a @ b)``, the product in int32.
 
     Args:
-      a: int8 or uint8, shape (..., M, K).
-      b: int8 or uint8, shape (..., K, N).
-      a_zero_point: of the dtype of `a`, shape (..., 1, 1) or (..., M, 1), or None.
-      b_zero_point: of the dtype of `b`, shape (..., 1, 1) or (..., 1, N), or None.
+      a: int8, of shape (..., M, K).
+      b: int8, of shape (..., K, N), or (..., N, K) with `transpose_b`. Batch sizes of 1 broadcast.
+      epilogue: the steps that follow, whose arrays have the rank of `a`.
+      transpose_b: whether `b` is K-major, as packed weights are.
     """
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    a_shifted, b_shifted = zero_point.shifted(a_zero_point, a.dtype), zero_point.shifted(b_zero_point, b.dtype)
-    a, b = (jnp.broadcast_to(zero_point.to_int8(x), (*batch, *x.shape[-2:])) for x in (a, b))
-    k = a.shape[-1]
-    # The sums run on the integer unit too: a few columns of ones are cheaper than a reduction.
-    ones = jnp.ones((*batch, k, 4), jnp.int8)
-    row_sum = None if b_shifted is None else _dot(a, ones)[..., :1]
-    column_sum = None if a_shifted is None else _dot(jnp.swapaxes(ones, -1, -2), b)[..., :1, :]
-    return zero_point.fold(_dot(a, b), row_sum, column_sum, k, a_shifted, b_shifted)
-
-
-def _dot(a: jax.Array, b: jax.Array) -> jax.Array:
-    batch = tuple(range(a.ndim - 2))
-    return lax.dot_general(a, b, (((a.ndim - 1,), (a.ndim - 2,)), (batch, batch)), preferred_element_type=jnp.int32)
+    a, b = (jnp.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, b))
+    dimensions, k = tuple(range(len(batch))), a.ndim - 1
+    contraction = ((k,), (k if transpose_b else k - 1,))
+    product = lax.dot_general(a, b, (contraction, (dimensions, dimensions)), preferred_element_type=jnp.int32)
+    return epilogues.apply(epilogue, product)

@@ -10,33 +10,46 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jquant.kernels.epilogue import Fold
+
 
 def to_int8(x: jax.Array) -> jax.Array:
     """`x` if it is int8, and ``x - 128`` if it is uint8."""
     return x if x.dtype == jnp.int8 else lax.bitcast_convert_type(x ^ np.uint8(0x80), jnp.int8)
 
 
-def shifted(zero_point: jax.Array | None, dtype: np.dtype) -> jax.Array | None:
-    """The int32 zero point that belongs to ``to_int8(x)`` of an `x` of `dtype`; None stands for 0."""
+def shifted(zero_point: jax.Array | None, dtype: np.dtype, shape: tuple[int, ...]) -> jax.Array | None:
+    """The int32 zero point, of `shape`, that belongs to ``to_int8(x)`` of an `x` of `dtype`; None stands for 0."""
     if dtype == jnp.int8:
         return None if zero_point is None else zero_point.astype(jnp.int32)
-    return jnp.int32(-128) if zero_point is None else zero_point.astype(jnp.int32) - 128
+    return jnp.full(shape, -128, jnp.int32) if zero_point is None else zero_point.astype(jnp.int32) - 128
 
 
-def fold(product: jax.Array, row_sum, column_sum, k: int, a_zero_point, b_zero_point) -> jax.Array:
-    """``(A - az) @ (B - bz)`` from ``A @ B``: minus ``az * colsum(B)`` and ``(rowsum(A) - K * az) * bz``.
+def fold(
+    a_zero_point: jax.Array | None,
+    b_zero_point: jax.Array | None,
+    row_sum: jax.Array | None,
+    column_sum: jax.Array | None,
+    k: int,
+) -> Fold:
+    """The step from ``A @ B`` to ``(A - a_zero_point) @ (B - b_zero_point)``.
+
+    That is, minus ``a_zero_point * column_sum`` and ``(row_sum - k * a_zero_point) * b_zero_point``. A zero point per
+    tensor is multiplied into the sum beside it, which leaves no multiplication to each element of the output.
 
     Args:
-      product: int32, shape (..., M, N).
-      row_sum: int32, shape (..., M, 1); not read where `b_zero_point` is None.
-      column_sum: int32, shape (..., 1, N); not read where `a_zero_point` is None.
+      a_zero_point: int32, of shape (..., 1, 1) or (..., M, 1), or None for 0.
+      b_zero_point: int32, of shape (..., 1, 1) or (..., 1, N), or None for 0.
+      row_sum: of A, int32, of shape (..., M, 1); not read where `b_zero_point` is None.
+      column_sum: of B, int32, of shape (..., 1, N); not read where `a_zero_point` is None.
       k: the number of terms in each sum.
-      a_zero_point: int32, shape (), (..., 1, 1) or (..., M, 1), or None for 0.
-      b_zero_point: int32, shape (), (..., 1, 1) or (..., 1, N), or None for 0.
     """
+    terms = []
     if a_zero_point is not None:
-        product = product - a_zero_point * column_sum
-        row_sum = row_sum - k * a_zero_point if b_zero_point is not None else row_sum
+        per_tensor = a_zero_point.shape[-2] == 1
+        terms.append((None, a_zero_point * column_sum) if per_tensor else (a_zero_point, column_sum))
     if b_zero_point is not None:
-        product = product - row_sum * b_zero_point
-    return product
+        row = row_sum if a_zero_point is None else row_sum - k * a_zero_point
+        per_tensor = b_zero_point.shape[-1] == 1
+        terms.append((row * b_zero_point, None) if per_tensor else (row, b_zero_point))
+    return Fold(tuple(terms))

@@ -1,0 +1,88 @@
+"""What follows an integer product: zero points, scales, the output's type.
+
+Each step is a pytree, whose arrays broadcast against the product, and a function of the product. So XLA can apply
+it to a whole matrix and a kernel to one block of it, with the same arithmetic: a kernel takes the arrays apart
+with `jax.tree.flatten`, and puts the blocks of them together again.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jquant import affine, exact
+
+Step = Callable[[jax.Array], jax.Array]
+Epilogue = tuple[Step, ...]
+
+
+def apply(epilogue: Epilogue, product: jax.Array) -> jax.Array:
+    """The steps, one after the other, of an int32 `product` of shape (..., M, N) or a block of it."""
+    for step in epilogue:
+        product = step(product)
+    return product
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Fold:
+    """``product - sum of row * column`` in int32: what zero points add to a product (see `zero_point`).
+
+    Attributes:
+      terms: a row factor, int32 of shape (..., M, 1) or (..., 1, 1), and a column factor, int32 of shape (..., 1, N) or
+        (..., 1, 1), each; None stands for 1.
+    """
+
+    terms: tuple[tuple[jax.Array | None, jax.Array | None], ...]
+
+    def __call__(self, product: jax.Array) -> jax.Array:
+        for row, column in self.terms:
+            if row is None or column is None:
+                term = column if row is None else row
+            else:
+                term = row * column
+            product = product - term
+        return product
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Dequantize:
+    """``fl(float32(product) * fl(a_scale * b_scale))``, and ``fl(... + bias)``, rounded once more to `dtype`.
+
+    Attributes:
+      a_scale: float32, of shape (..., M, 1) or (..., 1, 1).
+      b_scale: float32, of shape (..., 1, N) or (..., 1, 1).
+      bias: float32, of a shape that broadcasts to (..., M, N), or None.
+      dtype: float32, float16 or bfloat16.
+    """
+
+    a_scale: jax.Array
+    b_scale: jax.Array
+    bias: jax.Array | None
+    dtype: np.dtype = dataclasses.field(metadata={"static": True})
+
+    def __call__(self, product: jax.Array) -> jax.Array:
+        value = exact.product(product.astype(jnp.float32), exact.product(self.a_scale, self.b_scale))
+        return exact.narrow(value if self.bias is None else exact.sum(value, self.bias), self.dtype)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Requantize:
+    """``sat(rne(fl(float32(product) * multiplier)) + zero_point)``; NaN becomes 0.
+
+    Attributes:
+      multiplier: float32, of a shape that broadcasts to (..., M, N).
+      zero_point: float32 or int32, of shape (..., M, 1) or (..., 1, 1), or None for 0.
+      dtype: int8 or uint8.
+    """
+
+    multiplier: jax.Array
+    zero_point: jax.Array | None
+    dtype: np.dtype = dataclasses.field(metadata={"static": True})
+
+    def __call__(self, product: jax.Array) -> jax.Array:
+        return affine.to_integer(exact.product(product.astype(jnp.float32), self.multiplier), self.zero_point, self.dtype)
