@@ -99,7 +99,7 @@ class Descriptor:
       operator: the operator's name in the document.
       levels: the rows of the document's tables, by the feature level from which on they hold.
       same_data_type: pairs of tensors that must agree.
-      same_rank: tensors of named sizes whose dimension counts must agree.
+      same_rank: groups of tensors of named sizes whose dimension counts must agree.
       one_element: tensors whose number of elements is 1.
       counts: for each named size that may be 1 instead, the size it otherwise equals.
       batch: the named sizes in which 1 broadcasts.
@@ -114,7 +114,7 @@ class Descriptor:
         levels: Mapping[str, tuple[Tensor, ...]],
         *,
         same_data_type: tuple[tuple[str, str], ...] = (),
-        same_rank: tuple[str, ...] = (),
+        same_rank: tuple[tuple[str, ...], ...] = (),
         one_element: tuple[str, ...] = (),
         counts: Mapping[str, str] | None = None,
         batch: tuple[str, ...] = (),
@@ -193,10 +193,11 @@ class Descriptor:
 
     def _size_violations(self, rows: tuple[Tensor, ...], tensors: Mapping[str, Signature | None]) -> Iterator[Violation]:
         shapes = {name: tensor.shape for name, tensor in tensors.items() if tensor is not None}
-        for one, other in itertools.pairwise(self.same_rank):
-            a, b = shapes[one], shapes[other]
-            if len(a) != len(b):
-                yield Violation(f"{one} has sizes {a}, {other} has {b}: the dimension counts must be the same")
+        for group in self.same_rank:
+            for one, other in itertools.pairwise(name for name in group if shapes.get(name, ()) != ()):
+                a, b = shapes[one], shapes[other]
+                if len(a) != len(b):
+                    yield Violation(f"{one} has sizes {a}, {other} has {b}: the dimension counts must be the same")
         output = next(row.name for row in rows if row.kind == "Output")
         bound: dict[str, tuple[int, str]] = {}
         for row in rows:

@@ -78,6 +78,18 @@ class RoundMode(enum.StrEnum):
         raise _unknown("round_mode", value, list(cls))
 
 
+class Implementation(enum.StrEnum):
+    """What multiplies integers. Its strings will do as well."""
+
+    XLA = "xla"
+    MOSAIC_TPU = "mosaic_tpu"
+    MOSAIC_GPU = "mosaic_gpu"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self:
+        raise _unknown("implementation", value, list(cls))
+
+
 # The documents' names. TensorFlow's quantized types are stored in the plain type of the same width.
 _DML_NAMES = (
     *("FLOAT32", "FLOAT16", "BFLOAT16"),

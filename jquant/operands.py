@@ -6,6 +6,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from jquant.errors import DescriptorError, DescriptorTypeError
+from jquant.kernels.packed import PackedMatrix
 from jquant.modes import data_type, data_type_name
 
 Operand = jax.Array | np.ndarray | np.number | np.bool
@@ -66,9 +67,42 @@ def output_data_type(output_dtype: DTypeLike | str | None, zero_point: ArrayLike
     return getattr(zero_point, "dtype", default)
 
 
+def float_data_type(*values: ArrayLike | None) -> np.dtype:
+    """The dtype of the first of `values` that is an array: what the Python scalars beside it become. Else float32."""
+    arrays = (value for value in values if isinstance(value, Operand) and not getattr(value, "weak_type", False))
+    return next((array.dtype for array in arrays), jnp.dtype(jnp.float32))
+
+
 def broadcast_shape(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
     """The common shape of two operands; where there is none, `one`, for the descriptor to tell them apart."""
     try:
         return jnp.broadcast_shapes(one, other)
     except ValueError:
         return one
+
+
+def weights(
+    operator: str, b: ArrayLike | PackedMatrix, zero_point: ArrayLike | None
+) -> tuple[Operand | PackedMatrix, Operand | None]:
+    """BTensor and BZeroPointTensor: an array and the zero point beside it, or packed weights, which hold theirs."""
+    if not isinstance(b, PackedMatrix):
+        b = operand(operator, "BTensor", b)
+        return b, optional_operand(operator, "BZeroPointTensor", zero_point, b.dtype)
+    if zero_point is not None:
+        raise DescriptorError(f"{operator}: BZeroPointTensor is given beside packed weights, which hold their own")
+    return b, None
+
+
+def product_shape(a: Operand, b: Operand | PackedMatrix) -> tuple[int, ...]:
+    """The shape of a matrix product."""
+    return (*broadcast_shape(a.shape[:-2], b.shape[:-2]), *a.shape[-2:-1], *b.shape[-1:])
+
+
+def as_column(x: jax.Array, rank: int) -> jax.Array:
+    """One value per tensor or per row of a matrix, in shape (..., 1 or M, 1)."""
+    return jnp.reshape(x, (*(1,) * (rank - 2), -1, 1))
+
+
+def as_row(x: jax.Array, rank: int) -> jax.Array:
+    """One value per tensor or per column of a matrix, in shape (..., 1, 1 or N)."""
+    return jnp.reshape(x, (*(1,) * (rank - 2), 1, -1))

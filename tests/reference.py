@@ -92,3 +92,21 @@ def away(x):
     """C's `roundf`: ties away from zero, in float32."""
     whole = np.trunc(x)
     return (whole + np.where(abs(x - whole) >= float32(0.5), np.sign(x), float32(0))).astype(float32)
+
+
+def matmul_integer_to_float(a, a_scale, a_zero_point, b, b_scale, b_zero_point, bias=None, dtype=float32):
+    """``fl(fl(acc) * fl(a_scale * b_scale)) + bias``; scales and zero points in a shape that broadcasts."""
+    with np.errstate(all="ignore"):
+        scale = np.asarray(a_scale).astype(float32) * np.asarray(b_scale).astype(float32)
+        value = matmul_integer(a, b, a_zero_point, b_zero_point).astype(float32) * scale
+        if bias is not None:
+            value = value + np.asarray(bias).astype(float32)
+        return value.astype(dtype)
+
+
+def quantized_linear_matmul(a, a_scale, a_zero_point, b, b_scale, b_zero_point, output_scale, output_zero_point, dtype):
+    """``sat(rne(fl(acc) * fl(fl(a_scale * b_scale) / output_scale)) + output_zero_point)``"""
+    with np.errstate(all="ignore"):
+        multiplier = np.asarray(a_scale, float32) * np.asarray(b_scale, float32) / np.asarray(output_scale, float32)
+        value = matmul_integer(a, b, a_zero_point, b_zero_point).astype(float32) * multiplier
+    return saturate(np.rint(value).astype(np.float64) + np.asarray(output_zero_point).astype(np.float64), dtype)

@@ -7,6 +7,7 @@ from them is worked out here once more, without the code that the functions use.
 import contextlib
 import functools
 import importlib
+import itertools
 
 import chex
 import jax
@@ -26,8 +27,16 @@ OPERATORS = {  # the tensors, in the order of the function's arguments
         *("ATensor", "AScaleTensor", "AZeroPointTensor", "BTensor", "BScaleTensor", "BZeroPointTensor"),
         *("OutputScaleTensor", "OutputZeroPointTensor"),
     ),
+    "matmul_integer_to_float": (
+        *("ATensor", "AScaleTensor", "AZeroPointTensor", "BTensor", "BScaleTensor", "BZeroPointTensor", "BiasTensor"),
+    ),
+    "quantized_linear_matmul": (
+        *("ATensor", "AScaleTensor", "AZeroPointTensor", "BTensor", "BScaleTensor", "BZeroPointTensor"),
+        *("OutputScaleTensor", "OutputZeroPointTensor"),
+    ),
 }
-TAKE_OUTPUT_DTYPE = ("quantize_linear", "quantized_linear_add")
+PRODUCTS = ("matmul_integer", "matmul_integer_to_float", "quantized_linear_matmul")
+TAKE_OUTPUT_DTYPE = ("quantize_linear", "quantized_linear_add", "matmul_integer_to_float", "quantized_linear_matmul")
 MAIN = ("InputTensor", "ATensor", "BTensor", "OutputTensor")  # the others may have rank 0 beside them
 SAME_DATA_TYPE = {
     "dequantize_linear": ({"InputTensor", "ZeroPointTensor"}, {"ScaleTensor", "OutputTensor"}),
@@ -35,6 +44,14 @@ SAME_DATA_TYPE = {
     "matmul_integer": ({"ATensor", "AZeroPointTensor"}, {"BTensor", "BZeroPointTensor"}),
     "clip": ({"InputTensor", "OutputTensor"},),
     "quantized_linear_add": (
+        *({"ATensor", "AZeroPointTensor"}, {"BTensor", "BZeroPointTensor"}, {"AScaleTensor"}, {"BScaleTensor"}),
+        *({"OutputScaleTensor"}, {"OutputTensor", "OutputZeroPointTensor"}),
+    ),
+    "matmul_integer_to_float": (
+        *({"ATensor", "AZeroPointTensor"}, {"BTensor", "BZeroPointTensor"}),
+        {"AScaleTensor", "BScaleTensor", "BiasTensor", "OutputTensor"},
+    ),
+    "quantized_linear_matmul": (
         *({"ATensor", "AZeroPointTensor"}, {"BTensor", "BZeroPointTensor"}, {"AScaleTensor"}, {"BScaleTensor"}),
         *({"OutputScaleTensor"}, {"OutputTensor", "OutputZeroPointTensor"}),
     ),
@@ -86,15 +103,15 @@ def from_level(levels, what):
 
 def shape(operator, name, rank):
     """Sizes of a tensor: one that the operator accepts, if it accepts the rank."""
-    if operator != "matmul_integer":
+    if operator not in PRODUCTS:
         return (2, 3, 1, 2, 1, 3, 1, 2, 1)[:rank] if name in MAIN else (1,) * rank
     m, k, n, batch = 2, 3, 4, (1, 5, 6)
     if name in MAIN:
         matrix = {"ATensor": (m, k), "BTensor": (k, n), "OutputTensor": (m, n)}[name]
         return (*batch, *matrix)[-rank:] if rank else ()
-    leading = (1,) * max(rank - 2, 0)
-    vector = {"AZeroPointTensor": (m, 1)[:rank], "BZeroPointTensor": (1, n)[2 - rank :] if rank < 2 else (1, n)}
-    return (*leading, *vector[name])
+    last = (1, n) if name.startswith("B") else (m, 1)  # one per column of B and of the output, or per row of A
+    first = 2 - rank if rank < 2 and last[0] == 1 else 0
+    return (*(1,) * max(rank - 2, 0), *last[first:][:rank])
 
 
 def valid(operator, level):
@@ -215,7 +232,7 @@ def ranks(operator, level, name):
 def test_dimension_counts(operator, level, name):
     allowed = ranks(operator, level, name)
     low, high = allowed[0], allowed[-1]
-    may_be_scalar = not (operator == "matmul_integer" and name in MAIN)
+    may_be_scalar = not (operator in PRODUCTS and name in MAIN)
     got, expected = {}, {}
     for rank in sorted({0, low - 1, low, high, high + 1}):
         tensors = {other: of(dtype=tensor.dtype) for other, tensor in valid(operator, level).items()}
@@ -240,7 +257,7 @@ def test_dimension_counts(operator, level, name):
     assert got == expected
 
 
-@tensors_where(lambda _, name: "ZeroPoint" in name)
+@tensors_where(lambda _, name: "ZeroPoint" in name or name == "BiasTensor")
 def test_optional_tensors(operator, level, name):
     tensors = valid(operator, level)
     expected = result_of(tensors)
@@ -252,7 +269,8 @@ def test_optional_tensors(operator, level, name):
 
 @pytest.mark.parametrize(
     ("operator", "level", "introduced"),
-    [("matmul_integer", level, "2_1") for level in ("1_0", "2_0")]
+    [(operator, level, "2_1") for operator in ("matmul_integer", "quantized_linear_matmul") for level in ("1_0", "2_0")]
+    + [("matmul_integer_to_float", level, "6_2") for level in ("1_0", "5_2", "6_1")]
     + [("quantized_linear_add", level, "4_0") for level in ("1_0", "2_0", "2_1", "3_0", "3_1")],
 )
 def test_before_the_introduction(operator, level, introduced):
@@ -293,6 +311,7 @@ def test_extended():
         ("quantize_linear", "InputTensor"),
         ("quantize_linear", "ScaleTensor"),
         ("clip", "InputTensor"),
+        *(("matmul_integer_to_float", name) for name in ("AScaleTensor", "BScaleTensor", "BiasTensor")),
     }
 
 
@@ -327,6 +346,11 @@ def test_the_types_of_the_errors():
         ("quantized_linear_add", "AZeroPointTensor", "ATensor", "AZeroPointTensor"),
         ("quantized_linear_add", "BZeroPointTensor", "BTensor", "BZeroPointTensor"),
         ("quantized_linear_add", "OutputZeroPointTensor", "OutputTensor", "OutputZeroPointTensor"),
+        ("matmul_integer_to_float", "AZeroPointTensor", "ATensor", "AZeroPointTensor"),
+        ("matmul_integer_to_float", "BZeroPointTensor", "BTensor", "BZeroPointTensor"),
+        ("quantized_linear_matmul", "AZeroPointTensor", "ATensor", "AZeroPointTensor"),
+        ("quantized_linear_matmul", "BZeroPointTensor", "BTensor", "BZeroPointTensor"),
+        ("quantized_linear_matmul", "OutputZeroPointTensor", "OutputTensor", "OutputZeroPointTensor"),
     ],
 )
 def test_same_data_type(operator, wrong, one, other):
@@ -336,7 +360,24 @@ def test_same_data_type(operator, wrong, one, other):
     assert outcome(operator, FeatureLevel.LATEST, tensors) == (DescriptorTypeError, expected)
 
 
-@pytest.mark.parametrize("operator", ["matmul_integer", "quantized_linear_add"])
+@pytest.mark.parametrize("wrong", ["BScaleTensor", "BiasTensor", "OutputTensor"])
+def test_matmul_integer_to_float_has_one_float_type(wrong):
+    """The output's may differ from the scales' at jquant's own level."""
+    operator = "matmul_integer_to_float"
+    tensors = changed(valid(operator, FeatureLevel.LATEST), wrong, dtype=jnp.float16)
+    text = f"{DESCRIPTORS[operator].operator}: {wrong} has data type FLOAT16, but must have that of AScaleTensor, which is"
+    text = f"{text} FLOAT32"
+    kept = DescriptorTypeError, text
+    if wrong == "OutputTensor":
+        latest = DescriptorTypeError, f"{text}; they may differ from FeatureLevel.EXTENDED on"
+        extended = result_of(tensors)
+    else:
+        latest = extended = kept
+    assert outcome(operator, FeatureLevel.LATEST, tensors) == latest
+    assert outcome(operator, FeatureLevel.EXTENDED, tensors) == extended
+
+
+@pytest.mark.parametrize("operator", [*PRODUCTS, "quantized_linear_add"])
 @pytest.mark.parametrize("a", [i8, u8])
 @pytest.mark.parametrize("b", [i8, u8])
 def test_a_and_b_may_differ_in_data_type(operator, a, b):
@@ -620,12 +661,60 @@ class TestMatmulSizes:
         assert self.outcome((7, 3), (3, 4), None, (7,))[0] is DescriptorError
 
 
+@pytest.mark.parametrize("operator", ["matmul_integer_to_float", "quantized_linear_matmul"])
+class TestFusedSizes:
+    def outcome(self, operator, **shapes):
+        tensors = {name: of(dtype=tensor.dtype) for name, tensor in valid(operator, FeatureLevel.LATEST).items()}
+        shapes = {"ATensor": (2, 3), "BTensor": (3, 4), **shapes}
+        tensors |= {name: of(*sizes, dtype=tensors[name].dtype) for name, sizes in shapes.items()}
+        return outcome(operator, FeatureLevel.LATEST, tensors)
+
+    def dtype(self, operator):
+        return f32 if operator == "matmul_integer_to_float" else u8
+
+    def vectors(self, operator):
+        """The scales and zero points, and the size that they may have besides 1."""
+        names = [name for name in OPERATORS[operator] if name not in (*MAIN, "BiasTensor")]
+        return [(name, 4 if name.startswith("B") else 2) for name in names]
+
+    def test_a_vector_is_per_row_of_a_and_of_the_output_and_per_column_of_b(self, operator):
+        for name, size in self.vectors(operator):
+            assert self.outcome(operator, **{name: (size,)}) == ((2, 4), self.dtype(operator))
+            expected = f"dimension 0 of {name}, sizes ({6 - size},), must be 1 or {size}: "
+            kind, message = self.outcome(operator, **{name: (6 - size,)})
+            assert kind is DescriptorError
+            assert message.startswith(f"{DESCRIPTORS[operator].operator}: {expected}")
+
+    def test_one_dimension_count(self, operator):
+        """Scales and zero points have one dimension count, but for scalars."""
+        names = [name for name, _ in self.vectors(operator)]
+        for one, other in itertools.pairwise(names):
+            assert self.outcome(operator, **{one: (1,), other: ()}) == ((2, 4), self.dtype(operator))
+            assert self.outcome(operator, **{one: (1, 1), other: (1, 1)}) == ((2, 4), self.dtype(operator))
+            text = f"{one} has sizes (1, 1), {other} has (1,): the dimension counts must be the same"
+            expected = DescriptorError, f"{DESCRIPTORS[operator].operator}: {text}"
+            assert self.outcome(operator, **{one: (1, 1), other: (1,)}) == expected
+
+
+@pytest.mark.parametrize("sizes", [(), (1, 1), (2, 1), (1, 4), (2, 4)], ids=str)
+def test_bias(sizes):
+    assert TestFusedSizes().outcome("matmul_integer_to_float", BiasTensor=sizes) == ((2, 4), f32)
+
+
+@pytest.mark.parametrize("sizes", [(4, 1), (1, 2), (3, 4), (1, 1, 4)], ids=str)
+def test_wrong_bias(sizes):
+    text = f"BiasTensor has sizes {sizes}, OutputTensor has (2, 4): the dimension counts must be the same, and each size"
+    text = f"{text} 1 or that of the output (a rank of 0 stands for one element)"
+    expected = DescriptorError, f"DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT: {text}"
+    assert TestFusedSizes().outcome("matmul_integer_to_float", BiasTensor=sizes) == expected
+
+
 # Arguments that are no tensors of the tables.
 
 
 def test_matmul_implementation():
     a, b = jnp.ones((2, 3), u8), jnp.ones((3, 4), i8)
-    with pytest.raises(ValueError, match=r"^'tpu' is no implementation; it is None or one of .*\bxla\b"):
+    with pytest.raises(ValueError, match=r"^'tpu' is no implementation; it is one of xla, mosaic_tpu, mosaic_gpu"):
         jquant.matmul_integer(a, b, implementation="tpu")
 
 

@@ -6,6 +6,8 @@ with `jax.tree.flatten`, and puts the blocks of them together again.
 """
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Callable
 
 import jax
@@ -28,22 +30,17 @@ def apply(epilogue: Epilogue, product: jax.Array) -> jax.Array:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Fold:
-    """``product - sum of row * column`` in int32: what zero points add to a product (see `zero_point`).
+    """``product - sum of the terms`` in int32: what zero points add to a product (see `zero_point.fold`).
 
     Attributes:
-      terms: a row factor, int32 of shape (..., M, 1) or (..., 1, 1), and a column factor, int32 of shape (..., 1, N) or
-        (..., 1, 1), each; None stands for 1.
+      terms: of each term, the factors: int32, of shape (..., M, 1), (..., 1, N) or (..., 1, 1).
     """
 
-    terms: tuple[tuple[jax.Array | None, jax.Array | None], ...]
+    terms: tuple[tuple[jax.Array, ...], ...]
 
     def __call__(self, product: jax.Array) -> jax.Array:
-        for row, column in self.terms:
-            if row is None or column is None:
-                term = column if row is None else row
-            else:
-                term = row * column
-            product = product - term
+        for factors in self.terms:
+            product = product - functools.reduce(operator.mul, factors)
         return product
 
 

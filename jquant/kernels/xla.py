@@ -8,7 +8,7 @@ from jquant.kernels import epilogue as epilogues
 from jquant.kernels.epilogue import Epilogue
 
 
-def integer_dot(a: jax.Array, b: jax.Array, epilogue: Epilogue, *, transpose_b: bool = False) -> jax.Array:
+def integer_dot(a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, transpose_b: bool = False) -> jax.Array:
     """``epilogue(a @ b)``, the product in int32.
 
     Args:
@@ -17,9 +17,31 @@ def integer_dot(a: jax.Array, b: jax.Array, epilogue: Epilogue, *, transpose_b: 
       epilogue: the steps that follow, whose arrays have the rank of `a`.
       transpose_b: whether `b` is K-major, as packed weights are.
     """
-    batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    a, b = (jnp.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, b))
-    dimensions, k = tuple(range(len(batch))), a.ndim - 1
-    contraction = ((k,), (k if transpose_b else k - 1,))
-    product = lax.dot_general(a, b, (contraction, (dimensions, dimensions)), preferred_element_type=jnp.int32)
-    return epilogues.apply(epilogue, product)
+    return epilogues.apply(epilogue, _product(a, b, transpose_b))
+
+
+def integer_dot_on_cpu(a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, transpose_b: bool = False) -> jax.Array:
+    """`integer_dot`, where XLA has a fast product of matrices but not of vectors: those get a second row, or column."""
+    m, n = a.shape[-2], b.shape[-2 if transpose_b else -1]
+    if m == 1:
+        a = _with_zeros(a, axis=a.ndim - 2)
+    if n == 1:
+        b = _with_zeros(b, axis=b.ndim - (2 if transpose_b else 1))
+    product = _product(a, b, transpose_b)
+    return epilogues.apply(epilogue, product[..., : 1 if m == 1 else None, : 1 if n == 1 else None])
+
+
+def _with_zeros(x: jax.Array, axis: int) -> jax.Array:
+    return lax.concatenate([x, lax.full_like(x, 0)], axis)
+
+
+def _product(a: jax.Array, b: jax.Array, transpose_b: bool) -> jax.Array:
+    if all(size == 1 for size in b.shape[:-2]):  # one matrix for all: the batch of A is only more rows
+        b = b.reshape(b.shape[-2:])
+        batch = ()
+    else:
+        sizes = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        a, b = (jnp.broadcast_to(x, (*sizes, *x.shape[-2:])) for x in (a, b))
+        batch = tuple(range(len(sizes)))
+    contraction = ((a.ndim - 1,), (b.ndim - (1 if transpose_b else 2),))
+    return lax.dot_general(a, b, (contraction, (batch, batch)), preferred_element_type=jnp.int32)

@@ -5,17 +5,25 @@ become signed by flipping their sign bit, which subtracts 128 from them and from
 points are then folded into the product with row and column sums. All of it is exact modulo 2**32.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jquant.kernels import xla
 from jquant.kernels.epilogue import Fold
 
 
 def to_int8(x: jax.Array) -> jax.Array:
     """`x` if it is int8, and ``x - 128`` if it is uint8."""
     return x if x.dtype == jnp.int8 else lax.bitcast_convert_type(x ^ np.uint8(0x80), jnp.int8)
+
+
+def from_int8(x: jax.Array, dtype: np.dtype) -> jax.Array:
+    """The inverse of `to_int8`, for the `dtype` that there was."""
+    return x if dtype == jnp.int8 else lax.bitcast_convert_type(x, jnp.uint8) ^ np.uint8(0x80)
 
 
 def shifted(zero_point: jax.Array | None, dtype: np.dtype, shape: tuple[int, ...]) -> jax.Array | None:
@@ -25,13 +33,7 @@ def shifted(zero_point: jax.Array | None, dtype: np.dtype, shape: tuple[int, ...
     return jnp.full(shape, -128, jnp.int32) if zero_point is None else zero_point.astype(jnp.int32) - 128
 
 
-def fold(
-    a_zero_point: jax.Array | None,
-    b_zero_point: jax.Array | None,
-    row_sum: jax.Array | None,
-    column_sum: jax.Array | None,
-    k: int,
-) -> Fold:
+def fold(a_zero_point: jax.Array | None, b_zero_point: jax.Array | None, row_sum, column_sum, k: int) -> Fold:
     """The step from ``A @ B`` to ``(A - a_zero_point) @ (B - b_zero_point)``.
 
     That is, minus ``a_zero_point * column_sum`` and ``(row_sum - k * a_zero_point) * b_zero_point``. A zero point per
@@ -47,9 +49,37 @@ def fold(
     terms = []
     if a_zero_point is not None:
         per_tensor = a_zero_point.shape[-2] == 1
-        terms.append((None, a_zero_point * column_sum) if per_tensor else (a_zero_point, column_sum))
+        terms.append((a_zero_point * column_sum,) if per_tensor else (a_zero_point, column_sum))
     if b_zero_point is not None:
         row = row_sum if a_zero_point is None else row_sum - k * a_zero_point
         per_tensor = b_zero_point.shape[-1] == 1
-        terms.append((row * b_zero_point, None) if per_tensor else (row, b_zero_point))
+        terms.append((row * b_zero_point,) if per_tensor else (row, b_zero_point))
     return Fold(tuple(terms))
+
+
+def row_sum(a: jax.Array) -> jax.Array:
+    """The sums along K of an int8 array of shape (..., M, K), in int32, of shape (..., M, 1)."""
+    return lax.platform_dependent(a, cpu=_row_sum_by_product, default=functools.partial(_sum, axis=-1))
+
+
+def column_sum(b: jax.Array) -> jax.Array:
+    """The sums along K of an int8 array of shape (..., K, N), in int32, of shape (..., 1, N)."""
+    return lax.platform_dependent(b, cpu=_column_sum_by_product, default=functools.partial(_sum, axis=-2))
+
+
+def _sum(x: jax.Array, axis: int) -> jax.Array:
+    return jnp.sum(x, axis, dtype=jnp.int32, keepdims=True)
+
+
+# On a CPU, a product with a few columns of ones is several times as fast as a reduction; four are faster than one.
+_ONES = 4
+
+
+def _row_sum_by_product(a: jax.Array) -> jax.Array:
+    ones = jnp.ones((*(1,) * (a.ndim - 2), _ONES, a.shape[-1]), jnp.int8)
+    return xla.integer_dot_on_cpu(a, ones, transpose_b=True)[..., :1]
+
+
+def _column_sum_by_product(b: jax.Array) -> jax.Array:
+    ones = jnp.ones((*(1,) * (b.ndim - 2), _ONES, b.shape[-2]), jnp.int8)
+    return xla.integer_dot_on_cpu(ones, b)[..., :1, :]

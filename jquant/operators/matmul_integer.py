@@ -7,9 +7,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jquant.descriptor import Descriptor, Signature, Tensor
-from jquant.kernels import xla
-from jquant.modes import FeatureLevel
-from jquant.operands import broadcast_shape, operand, optional_operand
+from jquant.kernels.matmul import matmul
+from jquant.kernels.packed import PackedMatrix
+from jquant.modes import FeatureLevel, Implementation
+from jquant.operands import as_column, as_row, operand, optional_operand, product_shape, weights
 
 _OPERATOR = "DML_MATRIX_MULTIPLY_INTEGER"
 _DESCRIPTOR = Descriptor(
@@ -38,38 +39,36 @@ _DESCRIPTOR = Descriptor(
         ),
     },
     same_data_type=(("BTensor", "BZeroPointTensor"), ("ATensor", "AZeroPointTensor")),
-    same_rank=("ATensor", "BTensor", "OutputTensor"),
+    same_rank=(("ATensor", "BTensor", "OutputTensor"),),
     counts={"AZeroPointCount": "M", "BZeroPointCount": "N"},
     batch=("BatchCount", "ChannelCount"),
 )
-_IMPLEMENTATIONS = {"xla": xla.matmul_integer}
 
 
 @functools.partial(jax.jit, static_argnames="implementation")
 @jax.named_scope("matmul_integer")
 def _matmul_integer(
     a: jax.Array,
-    b: jax.Array,
+    b: jax.Array | PackedMatrix,
     a_zero_point: jax.Array | None,
     b_zero_point: jax.Array | None,
-    implementation: str,
+    implementation: Implementation | None,
 ) -> jax.Array:
-    leading = (1,) * (a.ndim - 2)
     if a_zero_point is not None:
-        a_zero_point = a_zero_point.reshape(*leading, -1, 1)  # a column: per tensor or per row
+        a_zero_point = as_column(a_zero_point, a.ndim)
     if b_zero_point is not None:
-        b_zero_point = b_zero_point.reshape(*leading, 1, -1)  # a row: per tensor or per column
-    return _IMPLEMENTATIONS[implementation](a, b, a_zero_point, b_zero_point)
+        b_zero_point = as_row(b_zero_point, a.ndim)
+    return matmul(a, b, a_zero_point, b_zero_point, implementation=implementation)
 
 
 def matmul_integer(
     a: ArrayLike,
-    b: ArrayLike,
+    b: ArrayLike | PackedMatrix,
     a_zero_point: ArrayLike | None = None,
     b_zero_point: ArrayLike | None = None,
     /,
     *,
-    implementation: str | None = None,
+    implementation: Implementation | str | None = None,
     feature_level: FeatureLevel | str = FeatureLevel.LATEST,
 ) -> jax.Array:
     """Multiplies integer matrices, with zero points, into int32.
@@ -81,21 +80,25 @@ def matmul_integer(
 
     Args:
       a: int8 or uint8, of shape (..., M, K) with up to two batch dimensions.
-      b: int8 or uint8, of shape (..., K, N) and the rank of `a`. Batch sizes of 1 broadcast.
+      b: int8 or uint8, of shape (..., K, N) and the rank of `a`, or what `pack_matrix` made of it. Batch sizes of 1
+        broadcast.
       a_zero_point: of the dtype of `a`: a scalar, or one per row in shape (M,), (M, 1), (1, M, 1) or
         (1, 1, M, 1). None means 0. Zero points per batch come through `jax.vmap`.
       b_zero_point: of the dtype of `b`: a scalar, or one per column in shape (N,), (1, N), (1, 1, N) or
-        (1, 1, 1, N). None means 0.
-      implementation: "xla", or None for the best one that has been run on the platform, which is "xla".
+        (1, 1, 1, N). None means 0, or the zero point of packed weights.
+      implementation: what multiplies, with the same bits: "xla", "mosaic_tpu" (v5e, v5p, v6e, 7x) or "mosaic_gpu"
+        (Hopper). None is the fastest that has been run on the platform; so far, that is "xla" on all.
       feature_level: the DirectML feature level whose table applies; the operator exists from 2_1 on.
 
     Returns:
       An int32 array of shape (..., M, N).
 
     Raises:
-      DescriptorError: a rank, size or level outside of the table, or a scalar that its type cannot hold.
+      DescriptorError: a rank, size or level outside of the table, a scalar that its type cannot hold, a zero point
+        beside packed weights, or an unknown implementation.
       DescriptorTypeError: a data type outside of the table.
-      ValueError: an unknown implementation.
+      NotImplementedError: from the compilation, where `implementation` names one that cannot do this: not on this
+        platform or chip, or not for this shape.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -110,19 +113,15 @@ def matmul_integer(
       per row as well.
     """
     a = operand(_OPERATOR, "ATensor", a)
-    b = operand(_OPERATOR, "BTensor", b)
     a_zero_point = optional_operand(_OPERATOR, "AZeroPointTensor", a_zero_point, a.dtype)
-    b_zero_point = optional_operand(_OPERATOR, "BZeroPointTensor", b_zero_point, b.dtype)
-    output_shape = (*broadcast_shape(a.shape[:-2], b.shape[:-2]), *a.shape[-2:-1], *b.shape[-1:])
+    b, b_zero_point = weights(_OPERATOR, b, b_zero_point)
     _DESCRIPTOR.check(
         FeatureLevel(feature_level),
         ATensor=a,
         AZeroPointTensor=a_zero_point,
         BTensor=b,
         BZeroPointTensor=b_zero_point,
-        OutputTensor=Signature(output_shape, jnp.dtype(jnp.int32)),
+        OutputTensor=Signature(product_shape(a, b), jnp.dtype(jnp.int32)),
     )
-    implementation = implementation or "xla"
-    if implementation not in _IMPLEMENTATIONS:
-        raise ValueError(f"{implementation!r} is no implementation; it is None or one of {', '.join(_IMPLEMENTATIONS)}")
+    implementation = None if implementation is None else Implementation(implementation)
     return _matmul_integer(a, b, a_zero_point, b_zero_point, implementation)

@@ -5,6 +5,8 @@ int32 differences, and takes a float16 infinity to the lowest integer: `tests/te
 NumPy.
 """
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
@@ -153,6 +155,82 @@ def test_matmul_integer(a_dtype, b_dtype, saturated):
 def test_matmul_integer_wraps():
     a, b = np.full((1, 140_000), 255, np.uint8), np.full((140_000, 1), 255, np.uint8)
     assert jquant.matmul_integer(a, b) == run("MatMulInteger", a, b) == 513_565_408
+
+
+class Quantized:
+    """Random operands of a fused product: B's scale and zero point per tensor or per column."""
+
+    def __init__(self, rng, a_dtype, b_dtype, batch, m, k, n, per_column):
+        def integers(dtype, *shape):
+            limits = np.iinfo(dtype)
+            return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+
+        self.a, self.b = integers(a_dtype, *batch, m, k), integers(b_dtype, *batch, k, n)
+        self.a_scale = samples.scales(rng, 1)[0]
+        self.a_zero_point = integers(a_dtype)
+        sizes = (n,) if per_column else ()
+        self.b_scale = np.asarray(samples.scales(rng, n)[: n if per_column else 1].reshape(sizes))
+        self.b_zero_point = integers(b_dtype, *sizes)
+        self.spread = max(1, float(np.std(self.a @ self.b.astype(np.float64)))) * self.a_scale * self.b_scale.mean()
+
+
+fused = [
+    pytest.mark.parametrize("b_dtype", [np.int8, np.uint8]),
+    pytest.mark.parametrize("a_dtype", [np.int8, np.uint8]),
+]
+
+
+@fused[0]
+@fused[1]
+def test_quantized_linear_matmul(a_dtype, b_dtype):
+    """QLinearMatMul: the output of A's type, in and out of saturation."""
+    rng = np.random.default_rng(6)
+    for (batch, m, k, n), per_column in itertools.product(SHAPES, (False, True)):
+        if (batch and per_column) or (a_dtype == np.int8 and b_dtype == np.uint8):
+            continue  # onnxruntime has no kernel
+        for width in (3, 30, 300):
+            p = Quantized(rng, a_dtype, b_dtype, batch, m, k, n, per_column)
+            limits = np.iinfo(a_dtype)
+            output_scale = np.float32(p.spread / width)
+            output_zero_point = rng.integers(limits.min, limits.max, (), a_dtype, endpoint=True)
+            theirs = run(
+                "QLinearMatMul",
+                *(p.a, p.a_scale, p.a_zero_point, p.b, p.b_scale, p.b_zero_point, output_scale, output_zero_point),
+            )
+            for weights in ((p.b, p.b_zero_point), (jquant.pack_matrix(p.b, p.b_zero_point), None)):
+                ours = jquant.quantized_linear_matmul(
+                    *(p.a, p.a_scale, p.a_zero_point, weights[0], p.b_scale, weights[1], output_scale, output_zero_point)
+                )
+                np.testing.assert_array_equal(ours, theirs)
+
+
+@fused[0]
+@fused[1]
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_matmul_integer_to_float(a_dtype, b_dtype, with_bias):
+    """MatMulInteger, Cast, Mul, Add: what onnxruntime fuses to MatMulIntegerToFloat."""
+    rng = np.random.default_rng(7)
+    for (batch, m, k, n), per_column in itertools.product(SHAPES, (False, True)):
+        if batch and per_column:
+            continue  # onnxruntime has no kernel
+        p = Quantized(rng, a_dtype, b_dtype, batch, m, k, n, per_column)
+        named = {
+            name: np.asarray(getattr(p, name)) for name in ("a", "a_scale", "a_zero_point", "b", "b_scale", "b_zero_point")
+        }
+        nodes = [
+            ("MatMulInteger", ["a", "b", "a_zero_point", "b_zero_point"], ["product"], {}),
+            ("Cast", ["product"], ["value"], {"to": onnx.TensorProto.FLOAT}),
+            ("Mul", ["a_scale", "b_scale"], ["scale"], {}),
+            ("Mul", ["value", "scale"], ["scaled" if with_bias else "output"], {}),
+        ]
+        bias = None
+        if with_bias:
+            nodes.append(("Add", ["scaled", "bias"], ["output"], {}))
+            bias = named["bias"] = (rng.normal(size=(*(1,) * len(batch), 1, n)) * p.spread).astype(FLOAT32)
+        theirs = Graph(*nodes, **named)(**named)
+        for weights in ((p.b, p.b_zero_point), (jquant.pack_matrix(p.b, p.b_zero_point), None)):
+            ours = jquant.matmul_integer_to_float(p.a, p.a_scale, p.a_zero_point, weights[0], p.b_scale, weights[1], bias)
+            np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8, np.uint8, np.int32])

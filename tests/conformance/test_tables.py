@@ -169,6 +169,82 @@ DOCUMENTS = {
         OutputZeroPointTensor | Optional input | 1 to 8 | INT8, UINT8
         OutputTensor | Output | 1 to 8 | INT8, UINT8
     """,
+    # One data type for A and B, and those of 16 and 32 bits, are the document's: DEVIATIONS has what is ours.
+    "matmul_integer_to_float": """
+        DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT
+        Introduced in DML_FEATURE_LEVEL_6_2
+
+        Same DimensionCount: AScaleTensor, AZeroPointTensor, BScaleTensor, BZeroPointTensor
+        Same DimensionCount: ATensor, BTensor, OutputTensor
+        Same DimensionCount and Sizes: BiasTensor, OutputTensor
+        Same DataType: ATensor, AZeroPointTensor, BTensor, BZeroPointTensor
+        Same DataType: AScaleTensor, BiasTensor, BScaleTensor, OutputTensor
+        AScaleCount: 1 or M
+        AZeroPointCount: 1 or M
+        BScaleCount: 1 or N
+        BZeroPointCount: 1 or N
+
+        DML_FEATURE_LEVEL_6_2 and above
+        ATensor | Input | { [BatchCount], [ChannelCount], M, K } | 2 to 4 | INT32, INT16, INT8, UINT32, UINT16, UINT8
+        AScaleTensor | Input | { [1], [1], AScaleCount, [1] } | 1 to 4 | FLOAT32, FLOAT16
+        AZeroPointTensor | Optional input | { [1], [1], AZeroPointCount, [1] } | 1 to 4 | INT32, INT16, INT8, UINT32, UINT16, UINT8
+        BTensor | Input | { [BatchCount], [ChannelCount], K, N } | 2 to 4 | INT32, INT16, INT8, UINT32, UINT16, UINT8
+        BScaleTensor | Input | { [1], [1], [1], BScaleCount } | 1 to 4 | FLOAT32, FLOAT16
+        BZeroPointTensor | Optional input | { [1], [1], [1], BZeroPointCount } | 1 to 4 | INT32, INT16, INT8, UINT32, UINT16, UINT8
+        BiasTensor | Optional input | 2 to 4 | FLOAT32, FLOAT16
+        OutputTensor | Output | { [BatchCount], [ChannelCount], M, N } | 2 to 4 | FLOAT32, FLOAT16
+    """,  # noqa: E501
+    "quantized_linear_matmul": """
+        DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY
+        Introduced in DML_FEATURE_LEVEL_2_1
+
+        Same DataType: ATensor, AZeroPointTensor
+        Same DimensionCount: ATensor, BTensor, OutputTensor
+        Same DataType: BTensor, BZeroPointTensor
+        Same DataType: OutputTensor, OutputZeroPointTensor
+        Same DimensionCount: AScaleTensor, AZeroPointTensor, BScaleTensor, BZeroPointTensor, OutputScaleTensor, OutputZeroPointTensor
+        AScaleCount: 1 or M
+        AZeroPointCount: 1 or M
+        BScaleCount: 1 or N
+        BZeroPointCount: 1 or N
+        OutputScaleCount: 1 or M
+        OutputZeroPointCount: 1 or M
+
+        DML_FEATURE_LEVEL_4_0 and above
+        ATensor | Input | { [BatchCount], [ChannelCount], M, K } | 2 to 4 | INT8, UINT8
+        AScaleTensor | Input | { [1], [1], AScaleCount, [1] } | 1 to 4 | FLOAT32
+        AZeroPointTensor | Optional input | { [1], [1], AZeroPointCount, [1] } | 1 to 4 | INT8, UINT8
+        BTensor | Input | { [BatchCount], [ChannelCount], K, N } | 2 to 4 | INT8, UINT8
+        BScaleTensor | Input | { [1], [1], [1], BScaleCount } | 1 to 4 | FLOAT32
+        BZeroPointTensor | Optional input | { [1], [1], [1], BZeroPointCount } | 1 to 4 | INT8, UINT8
+        OutputScaleTensor | Input | { [1], [1], OutputScaleCount, [1] } | 1 to 4 | FLOAT32
+        OutputZeroPointTensor | Optional input | { [1], [1], OutputZeroPointCount, [1] } | 1 to 4 | INT8, UINT8
+        OutputTensor | Output | { [BatchCount], [ChannelCount], M, N } | 2 to 4 | INT8, UINT8
+
+        DML_FEATURE_LEVEL_2_1 and above
+        ATensor | Input | { BatchCount, ChannelCount, M, K } | 4 | INT8, UINT8
+        AScaleTensor | Input | { 1, 1, AScaleCount, 1 } | 4 | FLOAT32
+        AZeroPointTensor | Optional input | { 1, 1, AZeroPointCount, 1 } | 4 | INT8, UINT8
+        BTensor | Input | { BatchCount, ChannelCount, K, N } | 4 | INT8, UINT8
+        BScaleTensor | Input | { 1, 1, 1, BScaleCount } | 4 | FLOAT32
+        BZeroPointTensor | Optional input | { 1, 1, 1, BZeroPointCount } | 4 | INT8, UINT8
+        OutputScaleTensor | Input | { 1, 1, OutputScaleCount, 1 } | 4 | FLOAT32
+        OutputZeroPointTensor | Optional input | { 1, 1, OutputZeroPointCount, 1 } | 4 | INT8, UINT8
+        OutputTensor | Output | { BatchCount, ChannelCount, M, N } | 4 | INT8, UINT8
+    """,  # noqa: E501
+}
+# What the descriptors have in the place of a line above.
+DEVIATIONS = {
+    "matmul_integer_to_float": {
+        "INT32, INT16, INT8, UINT32, UINT16, UINT8": "INT8, UINT8",  # the integer unit's
+        "Same DataType: ATensor, AZeroPointTensor, BTensor, BZeroPointTensor": (
+            "Same DataType: ATensor, AZeroPointTensor\nSame DataType: BTensor, BZeroPointTensor"  # every sign
+        ),
+        # The output's is compared by the operator: it is free at jquant's own level.
+        "Same DataType: AScaleTensor, BiasTensor, BScaleTensor, OutputTensor": (
+            "Same DataType: AScaleTensor, BScaleTensor\nSame DataType: AScaleTensor, BiasTensor"
+        ),
+    },
 }
 
 
@@ -193,7 +269,11 @@ def row(line: str) -> Row:
 
 
 def lines(operator: str) -> list[str]:
-    return [line.strip() for line in DOCUMENTS[operator].splitlines() if line.strip()]
+    text = DOCUMENTS[operator]
+    for theirs, ours in DEVIATIONS.get(operator, {}).items():
+        assert theirs in text
+        text = text.replace(theirs, ours)
+    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def values(operator: str, key: str) -> list[list[str]]:
@@ -258,8 +338,18 @@ def test_same_data_type(operator):
 def test_same_dimension_count(operator):
     # Tensors whose sizes the table does not give have the output's dimension count: `Descriptor` says so.
     latest = max(descriptor(operator).levels.items())[1]
-    same = set(descriptor(operator).same_rank) or {tensor.name for tensor in latest if tensor.sizes is None}
-    assert same == {name for names in values(operator, "Same DimensionCount") for name in names}
+    like_output = [{tensor.name for tensor in latest if tensor.sizes is None} | {"OutputTensor"}]
+    groups = [set(group) for group in descriptor(operator).same_rank] + [group for group in like_output if len(group) > 1]
+    assert joined(groups) == joined(map(set, values(operator, "Same DimensionCount")))
+
+
+def joined(groups):
+    """The groups, those with a common member as one."""
+    found: list[set[str]] = []
+    for group in groups:
+        apart = [other for other in found if not other & group]
+        found = [*apart, set.union(group, *(other for other in found if other & group))]
+    return sorted(map(sorted, found))
 
 
 @operators
@@ -270,9 +360,10 @@ def test_one_element(operator):
 @operators
 def test_counts(operator):
     counts = {f"{count}: 1 or {size}" for count, size in descriptor(operator).counts.items()}
-    assert counts == {line for line in lines(operator) if re.match(r"\wZeroPointCount: ", line)}
+    assert counts == {line for line in lines(operator) if re.match(r"\w+Count: ", line)}
 
 
-def test_batch():
+@pytest.mark.parametrize("operator", ["matmul_integer", "matmul_integer_to_float", "quantized_linear_matmul"])
+def test_batch(operator):
     # "BatchCount * ChannelCount independent matrix multiplications"
-    assert descriptor("matmul_integer").batch == ("BatchCount", "ChannelCount")
+    assert descriptor(operator).batch == ("BatchCount", "ChannelCount")

@@ -1,0 +1,133 @@
+"""The primitive behind every integer product: the one door to all implementations.
+
+Which implementation multiplies is decided where the program is lowered, once for each platform that it is lowered for:
+`jax.default_backend` is not that platform under `jax.export`, ahead-of-time compilation or ``jax.default_device``.
+Kernels are imported there, so that jquant works where Pallas does not.
+"""
+
+import functools
+import importlib
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from jquant.kernels import epilogue as epilogues
+from jquant.kernels import xla
+from jquant.kernels.epilogue import Epilogue
+from jquant.modes import Implementation
+
+# The platform that each kernel is for, and the module that holds it.
+KERNELS = {
+    Implementation.MOSAIC_TPU: ("tpu", "jquant.kernels.mosaic_tpu"),
+    Implementation.MOSAIC_GPU: ("cuda", "jquant.kernels.mosaic_gpu"),
+}
+# What None stands for: an implementation that has been run on the platform.
+DEFAULTS = {"cpu": Implementation.XLA, "tpu": Implementation.XLA, "cuda": Implementation.XLA}
+
+_integer_dot_p = Primitive("integer_dot")
+
+
+def integer_dot(
+    a: jax.Array,
+    b: jax.Array,
+    epilogue: Epilogue = (),
+    *,
+    transpose_b: bool = False,
+    implementation: Implementation | None = None,
+) -> jax.Array:
+    """``epilogue(a @ b)``, the product in int32: the same bits from every implementation.
+
+    Args:
+      a: int8, of shape (..., M, K).
+      b: int8, of shape (..., K, N), or (..., N, K) with `transpose_b`. Batch sizes of 1 broadcast.
+      epilogue: the steps that follow, whose arrays have the rank of `a`.
+      transpose_b: whether `b` is K-major, as packed weights are.
+      implementation: None stands for the default of the platform.
+
+    Raises:
+      NotImplementedError: while lowering, where the implementation that was asked for cannot do this: not on the
+        platform, the chip, or for the shape.
+    """
+    arrays, steps = jax.tree.flatten(epilogue)
+    return _integer_dot_p.bind(a, b, *arrays, steps=steps, transpose_b=transpose_b, implementation=implementation)
+
+
+def function_for(platform: str, implementation: Implementation | None) -> Callable[..., jax.Array]:
+    """What `implementation` is in a program for `platform`."""
+    implementation = implementation or DEFAULTS.get(platform, Implementation.XLA)
+    if implementation is Implementation.XLA:
+        return xla.integer_dot_on_cpu if platform == "cpu" else xla.integer_dot
+    home, module = KERNELS[implementation]
+    if platform != home:
+        raise NotImplementedError(
+            f"implementation '{implementation}' is for {home}; this program is compiled for {platform}"
+        )
+    try:
+        return importlib.import_module(module).integer_dot
+    except ImportError as error:
+        raise NotImplementedError(
+            f"implementation '{implementation}' needs a part of Pallas that is missing: {error}"
+        ) from error
+
+
+def _call(function, a, b, *arrays, steps, transpose_b, implementation=None):
+    return function(a, b, jax.tree.unflatten(steps, arrays), transpose_b=transpose_b)
+
+
+@_integer_dot_p.def_impl
+@functools.partial(jax.jit, static_argnames=("steps", "transpose_b", "implementation"))
+def _run(*operands, **parameters):
+    return _integer_dot_p.bind(*operands, **parameters)
+
+
+@_integer_dot_p.def_abstract_eval
+def _abstract_value(*operands, **parameters):
+    reference = functools.partial(_call, xla.integer_dot, **parameters)
+    return jax.make_jaxpr(reference)(*operands).out_avals[0]
+
+
+def _lower(platform, ctx, *operands, implementation, **parameters):
+    function = function_for(platform, implementation)
+    if implementation is None and DEFAULTS.get(platform) in KERNELS:
+        function = _or_xla(function)
+    return mlir.lower_fun(functools.partial(_call, function, **parameters), multiple_results=False)(ctx, *operands)
+
+
+def _or_xla(kernel):
+    """`kernel`, and what XLA makes of it where the kernel declines."""
+
+    def function(*operands, **parameters):
+        try:
+            return kernel(*operands, **parameters)
+        except NotImplementedError:
+            return xla.integer_dot(*operands, **parameters)
+
+    return function
+
+
+for _platform in DEFAULTS:
+    mlir.register_lowering(_integer_dot_p, functools.partial(_lower, _platform), platform=_platform)
+mlir.register_lowering(_integer_dot_p, functools.partial(_lower, "other"))
+
+
+def _batch(operands, dimensions, **parameters):
+    """The mapped dimension becomes the first of the batch; of 1, where an operand has none."""
+    operands = [x[None] if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, dimensions, strict=True)]
+    return _integer_dot_p.bind(*operands, **parameters), 0
+
+
+batching.primitive_batchers[_integer_dot_p] = _batch
+
+
+def _differentiate(primals, tangents, *, steps, **parameters):
+    """In the epilogue's arrays: the product is one of integers, which have no tangents."""
+    a, b, *arrays = primals
+    product = _integer_dot_p.bind(a, b, steps=jax.tree.structure(()), **parameters)
+    tangents = [ad.instantiate_zeros(tangent) for tangent in tangents[2:]]
+    return jax.jvp(lambda *arrays: epilogues.apply(jax.tree.unflatten(steps, arrays), product), arrays, tangents)
+
+
+ad.primitive_jvps[_integer_dot_p] = _differentiate

@@ -1,0 +1,60 @@
+"""The product of quantized matrices: signs, zero points and sums around `integer_dot`."""
+
+import functools
+
+import jax
+from jax import lax
+
+from jquant.kernels import epilogue as epilogues
+from jquant.kernels import zero_point as zero_points
+from jquant.kernels.epilogue import Epilogue
+from jquant.kernels.integer_dot import integer_dot
+from jquant.kernels.packed import PackedMatrix
+from jquant.modes import Implementation
+
+# Up to so many rows of A, the column sums of B are one more row: reading B is what takes the time.
+_FEW_ROWS = 16
+
+
+def matmul(
+    a: jax.Array,
+    b: jax.Array | PackedMatrix,
+    a_zero_point: jax.Array | None,
+    b_zero_point: jax.Array | None,
+    epilogue: Epilogue = (),
+    *,
+    implementation: Implementation | None = None,
+) -> jax.Array:
+    """``epilogue((a - a_zero_point) @ (b - b_zero_point))``, the product in int32.
+
+    Args:
+      a: int8 or uint8, of shape (..., M, K).
+      b: int8 or uint8, of shape (..., K, N), or packed.
+      a_zero_point: of the dtype of `a`, of shape (..., 1, 1) or (..., M, 1), or None.
+      b_zero_point: of the dtype of `b`, of shape (..., 1, 1) or (..., 1, N), or None; that of packed weights is theirs.
+      epilogue: the steps that follow, whose arrays have the rank of `a`.
+      implementation: as for `integer_dot`.
+    """
+    k, scalar = a.shape[-1], (1,) * a.ndim
+    a_zero_point = zero_points.shifted(a_zero_point, a.dtype, scalar)
+    a = zero_points.to_int8(a)
+    if isinstance(b, PackedMatrix):
+        b_zero_point = zero_points.shifted(b.zero_point, b.dtype, scalar)
+        b, column_sum = b.data, b.column_sum()
+        transpose_b = True
+    else:
+        b_zero_point = zero_points.shifted(b_zero_point, b.dtype, scalar)
+        b, column_sum = zero_points.to_int8(b), None
+        transpose_b = False
+    row_sum = None if b_zero_point is None else zero_points.row_sum(a)
+    product = functools.partial(integer_dot, transpose_b=transpose_b, implementation=implementation)
+
+    if a_zero_point is not None and column_sum is None:
+        if a.shape[-2] in range(1, _FEW_ROWS + 1):
+            with_column_sum = product(lax.concatenate([a, lax.full_like(a[..., :1, :], 1)], a.ndim - 2), b)
+            a_b, column_sum = with_column_sum[..., :-1, :], with_column_sum[..., -1:, :]
+            fold = zero_points.fold(a_zero_point, b_zero_point, row_sum, column_sum, k)
+            return epilogues.apply((fold, *epilogue), a_b)
+        column_sum = zero_points.column_sum(b)
+    fold = zero_points.fold(a_zero_point, b_zero_point, row_sum, column_sum, k)
+    return product(a, b, (fold, *epilogue))

@@ -1,0 +1,160 @@
+"""DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT"""
+
+import functools
+
+import jax
+import numpy as np
+from jax.typing import ArrayLike, DTypeLike
+
+from jquant import exact
+from jquant.descriptor import Descriptor, Signature, Tensor, require
+from jquant.errors import DescriptorTypeError
+from jquant.kernels.epilogue import Dequantize
+from jquant.kernels.matmul import matmul
+from jquant.kernels.packed import PackedMatrix
+from jquant.modes import FeatureLevel, Implementation, data_type, data_type_name
+from jquant.operands import as_column, as_row, float_data_type, operand, optional_operand, product_shape, weights
+
+_OPERATOR = "DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT"
+_DESCRIPTOR = Descriptor(
+    _OPERATOR,
+    {
+        "6_2": (  # the document has INT32, INT16, UINT32 and UINT16 besides INT8 and UINT8
+            Tensor("ATensor", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] M K"),
+            Tensor("AScaleTensor", "Input", (1, 4), "FLOAT32 FLOAT16", "[1] [1] AScaleCount [1]"),
+            Tensor("AZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] AZeroPointCount [1]"),
+            Tensor("BTensor", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] K N"),
+            Tensor("BScaleTensor", "Input", (1, 4), "FLOAT32 FLOAT16", "[1] [1] [1] BScaleCount"),
+            Tensor("BZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] [1] BZeroPointCount"),
+            Tensor("BiasTensor", "Optional input", (2, 4), "FLOAT32 FLOAT16"),
+            Tensor("OutputTensor", "Output", (2, 4), "FLOAT32 FLOAT16", "[BatchCount] [ChannelCount] M N"),
+        ),
+    },
+    same_data_type=(
+        ("ATensor", "AZeroPointTensor"),
+        ("BTensor", "BZeroPointTensor"),
+        ("AScaleTensor", "BScaleTensor"),
+        ("AScaleTensor", "BiasTensor"),
+    ),
+    same_rank=(
+        ("AScaleTensor", "AZeroPointTensor", "BScaleTensor", "BZeroPointTensor"),
+        ("ATensor", "BTensor", "OutputTensor"),
+    ),
+    counts={"AScaleCount": "M", "AZeroPointCount": "M", "BScaleCount": "N", "BZeroPointCount": "N"},
+    batch=("BatchCount", "ChannelCount"),
+)
+
+
+@functools.partial(jax.jit, static_argnames=("output_dtype", "implementation"))
+@jax.named_scope("matmul_integer_to_float")
+def _matmul_integer_to_float(
+    a: jax.Array,
+    a_scale: jax.Array,
+    a_zero_point: jax.Array | None,
+    b: jax.Array | PackedMatrix,
+    b_scale: jax.Array,
+    b_zero_point: jax.Array | None,
+    bias: jax.Array | None,
+    output_dtype: np.dtype,
+    implementation: Implementation | None,
+) -> jax.Array:
+    if a_zero_point is not None:
+        a_zero_point = as_column(a_zero_point, a.ndim)
+    if b_zero_point is not None:
+        b_zero_point = as_row(b_zero_point, a.ndim)
+    if bias is not None:
+        bias = exact.widen(bias)
+        bias = bias.reshape((1,) * a.ndim) if bias.ndim == 0 else bias
+    a_scale, b_scale = as_column(exact.widen(a_scale), a.ndim), as_row(exact.widen(b_scale), a.ndim)
+    epilogue = (Dequantize(a_scale, b_scale, bias, output_dtype),)
+    return matmul(a, b, a_zero_point, b_zero_point, epilogue, implementation=implementation)
+
+
+def matmul_integer_to_float(
+    a: ArrayLike,
+    a_scale: ArrayLike,
+    a_zero_point: ArrayLike | None,
+    b: ArrayLike | PackedMatrix,
+    b_scale: ArrayLike,
+    b_zero_point: ArrayLike | None,
+    bias: ArrayLike | None = None,
+    /,
+    *,
+    output_dtype: DTypeLike | str | None = None,
+    implementation: Implementation | str | None = None,
+    feature_level: FeatureLevel | str = FeatureLevel.LATEST,
+) -> jax.Array:
+    """Multiplies integer matrices and dequantizes the product, in one pass.
+
+    ``product[m, n] = sum over k of (a[m, k] - a_zero_point[m]) * (b[k, n] - b_zero_point[n])``, and
+    ``output = float32(product) * (a_scale * b_scale) + bias``
+
+    The product is `matmul_integer`'s, modulo 2**32. Its conversion to float32, the product of the scales, the product
+    with that and the sum with the bias are rounded once each, half to even, in float32; a 16-bit output once more. The
+    document promises no order of operations; this is onnxruntime's.
+
+    Args:
+      a: int8 or uint8, of shape (..., M, K) with up to two batch dimensions.
+      a_scale: float32 or float16: a scalar, or one per row in shape (M,), (M, 1), (1, M, 1) or (1, 1, M, 1).
+      a_zero_point: of the dtype of `a`, in the shapes of `a_scale`. None means 0.
+      b: int8 or uint8, of shape (..., K, N) and the rank of `a`, or what `pack_matrix` made of it. Batch sizes of 1
+        broadcast.
+      b_scale: of the dtype of `a_scale`: a scalar, or one per column in shape (N,), (1, N), (1, 1, N) or (1, 1, 1, N).
+      b_zero_point: of the dtype of `b`, in the shapes of `b_scale`. None means 0, or the zero point of packed weights.
+      bias: of the dtype of `a_scale` and the rank of the output, where sizes of 1 broadcast: (1, N) is one per
+        column. None means 0.
+      output_dtype: None is that of `a_scale`, which the document demands; `FeatureLevel.EXTENDED` takes any other of
+        float32, float16 and bfloat16.
+      implementation: as for `matmul_integer`.
+      feature_level: the DirectML feature level whose table applies; the operator exists from 6_2 on.
+
+    Returns:
+      An array of shape (..., M, N), of `output_dtype`.
+
+    Raises:
+      DescriptorError: a rank, size or level outside of the table, a scalar that its type cannot hold, a zero point
+        beside packed weights, or an unknown implementation. Scales and zero points have one dimension count, scalars
+        aside.
+      DescriptorTypeError: a data type outside of the table. `a` and `b` may differ in theirs, as they may in
+        onnxruntime's operator, on DirectML too; the document wants one. 16 and 32 bits are not supported.
+      NotImplementedError: as `matmul_integer`.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> a = jnp.array([[11, 7, 3], [10, 6, 2]], jnp.uint8)
+      >>> b = jnp.array([[1, 4], [2, 5], [3, 6]], jnp.int8)
+      >>> jquant.matmul_integer_to_float(a, 0.5, 12, b, jnp.array([0.25, 0.125]), None, jnp.array([[1.0, 2.0]]))
+      Array([[-3.75  , -3.1875],
+             [-4.5   , -4.125 ]], dtype=float32)
+
+    References:
+      DirectML, `DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT_OPERATOR_DESC`. onnxruntime, `com.microsoft.MatMulIntegerToFloat`,
+      whose bias has shape (N,).
+    """
+    level = FeatureLevel(feature_level)
+    a = operand(_OPERATOR, "ATensor", a)
+    a_scale = operand(_OPERATOR, "AScaleTensor", a_scale, float_data_type(a_scale, b_scale, bias))
+    a_zero_point = optional_operand(_OPERATOR, "AZeroPointTensor", a_zero_point, a.dtype)
+    b, b_zero_point = weights(_OPERATOR, b, b_zero_point)
+    b_scale = operand(_OPERATOR, "BScaleTensor", b_scale, a_scale.dtype)
+    bias = optional_operand(_OPERATOR, "BiasTensor", bias, a_scale.dtype)
+    output_dtype = a_scale.dtype if output_dtype is None else data_type(output_dtype)
+    _DESCRIPTOR.check(
+        level,
+        ATensor=a,
+        AScaleTensor=a_scale,
+        AZeroPointTensor=a_zero_point,
+        BTensor=b,
+        BScaleTensor=b_scale,
+        BZeroPointTensor=b_zero_point,
+        BiasTensor=bias,
+        OutputTensor=Signature(product_shape(a, b), output_dtype),
+    )
+    require(
+        output_dtype == a_scale.dtype or level == FeatureLevel.EXTENDED,
+        f"{_OPERATOR}: OutputTensor has data type {data_type_name(output_dtype)}, but must have that of AScaleTensor, "
+        f"which is {data_type_name(a_scale.dtype)}; they may differ from FeatureLevel.EXTENDED on",
+        DescriptorTypeError,
+    )
+    implementation = None if implementation is None else Implementation(implementation)
+    return _matmul_integer_to_float(a, a_scale, a_zero_point, b, b_scale, b_zero_point, bias, output_dtype, implementation)

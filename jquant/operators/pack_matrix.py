@@ -1,0 +1,79 @@
+"""Weights, packed once for all products."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jquant.descriptor import Descriptor, Signature, Tensor, require
+from jquant.kernels import packed
+from jquant.kernels.packed import PackedMatrix
+from jquant.modes import FeatureLevel
+from jquant.operands import as_row, operand, optional_operand
+
+_OPERATOR = "pack_matrix"
+_DESCRIPTOR = Descriptor(
+    _OPERATOR,
+    {
+        "2_1": (
+            Tensor("BTensor", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] K N"),
+            Tensor("BZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] [1] BZeroPointCount"),
+            Tensor("OutputTensor", "Output", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] K N"),
+        ),
+    },
+    same_data_type=(("BTensor", "BZeroPointTensor"),),
+    counts={"BZeroPointCount": "N"},
+)
+
+
+@functools.partial(jax.jit, static_argnames="block_size")
+@jax.named_scope("pack_matrix")
+def _pack_matrix(b: jax.Array, zero_point: jax.Array | None, block_size: int) -> PackedMatrix:
+    return packed.pack(b, None if zero_point is None else as_row(zero_point, b.ndim), block_size)
+
+
+def pack_matrix(b: ArrayLike, zero_point: ArrayLike | None = None, /, *, block_size: int | None = None) -> PackedMatrix:
+    """Packs weights for `matmul_integer` and its fused forms, which then spend their time on A alone.
+
+    The packed matrix is int8 in K-major order, ``data[n, k] = b[k, n]`` (minus 128 where `b` is uint8), with its column
+    sums and its zero point. One row times 4096 x 4096 takes a small part of the time on a CPU; on a GPU there is no
+    transposition to do. The product is the same, bit for bit.
+
+    It is a pytree: `jax.jit`, `jax.vmap`, `jax.lax.scan`, `jax.device_put` and checkpoints take it like an array, and
+    `PackedMatrix.sharding_for` says how it lies on a mesh.
+
+    Args:
+      b: int8 or uint8, of shape (..., K, N) with up to two batch dimensions.
+      zero_point: of the dtype of `b`: a scalar, or one per column in shape (N,), (1, N), (1, 1, N) or (1, 1, 1, N).
+        None means 0, which saves the row sums of A.
+      block_size: how many rows of `b` a column sum covers, a divisor of K: a mesh can split K between blocks only. None
+        is the largest divisor from 32 to 256, or K where there is none.
+
+    Returns:
+      A `PackedMatrix` of the shape and dtype of `b`.
+
+    Raises:
+      DescriptorError: a rank or size that no product takes, or a block size that does not divide K.
+      DescriptorTypeError: a data type other than int8 and uint8.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> packed = jquant.pack_matrix(jnp.array([[1, 4], [2, 5], [3, 6]], jnp.int8), jnp.array([0, 1], jnp.int8))
+      >>> packed
+      PackedMatrix(int8[3,2])
+      >>> jquant.matmul_integer(jnp.array([[11, 7, 3], [10, 6, 2]], jnp.uint8), packed, 12)
+      Array([[-38, -68],
+             [-44, -80]], dtype=int32)
+    """
+    b = operand(_OPERATOR, "BTensor", b)
+    zero_point = optional_operand(_OPERATOR, "BZeroPointTensor", zero_point, b.dtype)
+    output = Signature(b.shape, b.dtype)
+    _DESCRIPTOR.check(FeatureLevel.LATEST, BTensor=b, BZeroPointTensor=zero_point, OutputTensor=output)
+    k = jnp.shape(b)[-2]
+    block_size = packed.block_size_for(k) if block_size is None else block_size
+    require(
+        block_size > 0 and k % block_size == 0,
+        f"{_OPERATOR}: block_size is {block_size}; it must divide K, which is {k} in BTensor",
+    )
+    return _pack_matrix(b, zero_point, block_size)

@@ -1,0 +1,179 @@
+"""DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike, DTypeLike
+
+from jquant import exact
+from jquant.descriptor import Descriptor, Signature, Tensor
+from jquant.kernels.epilogue import Requantize
+from jquant.kernels.matmul import matmul
+from jquant.kernels.packed import PackedMatrix
+from jquant.modes import FeatureLevel, Implementation
+from jquant.operands import as_column, as_row, operand, optional_operand, output_data_type, product_shape, weights
+
+_OPERATOR = "DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY"
+_DESCRIPTOR = Descriptor(
+    _OPERATOR,
+    {
+        "4_0": (
+            Tensor("ATensor", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] M K"),
+            Tensor("AScaleTensor", "Input", (1, 4), "FLOAT32", "[1] [1] AScaleCount [1]"),
+            Tensor("AZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] AZeroPointCount [1]"),
+            Tensor("BTensor", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] K N"),
+            Tensor("BScaleTensor", "Input", (1, 4), "FLOAT32", "[1] [1] [1] BScaleCount"),
+            Tensor("BZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] [1] BZeroPointCount"),
+            Tensor("OutputScaleTensor", "Input", (1, 4), "FLOAT32", "[1] [1] OutputScaleCount [1]"),
+            Tensor("OutputZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] OutputZeroPointCount [1]"),
+            Tensor("OutputTensor", "Output", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] M N"),
+        ),
+        "2_1": (
+            Tensor("ATensor", "Input", (4, 4), "INT8 UINT8", "BatchCount ChannelCount M K"),
+            Tensor("AScaleTensor", "Input", (4, 4), "FLOAT32", "1 1 AScaleCount 1"),
+            Tensor("AZeroPointTensor", "Optional input", (4, 4), "INT8 UINT8", "1 1 AZeroPointCount 1"),
+            Tensor("BTensor", "Input", (4, 4), "INT8 UINT8", "BatchCount ChannelCount K N"),
+            Tensor("BScaleTensor", "Input", (4, 4), "FLOAT32", "1 1 1 BScaleCount"),
+            Tensor("BZeroPointTensor", "Optional input", (4, 4), "INT8 UINT8", "1 1 1 BZeroPointCount"),
+            Tensor("OutputScaleTensor", "Input", (4, 4), "FLOAT32", "1 1 OutputScaleCount 1"),
+            Tensor("OutputZeroPointTensor", "Optional input", (4, 4), "INT8 UINT8", "1 1 OutputZeroPointCount 1"),
+            Tensor("OutputTensor", "Output", (4, 4), "INT8 UINT8", "BatchCount ChannelCount M N"),
+        ),
+    },
+    same_data_type=(
+        ("ATensor", "AZeroPointTensor"),
+        ("BTensor", "BZeroPointTensor"),
+        ("OutputTensor", "OutputZeroPointTensor"),
+    ),
+    same_rank=(
+        ("ATensor", "BTensor", "OutputTensor"),
+        (
+            *("AScaleTensor", "AZeroPointTensor", "BScaleTensor", "BZeroPointTensor"),
+            *("OutputScaleTensor", "OutputZeroPointTensor"),
+        ),
+    ),
+    counts={
+        **{"AScaleCount": "M", "AZeroPointCount": "M", "BScaleCount": "N", "BZeroPointCount": "N"},
+        **{"OutputScaleCount": "M", "OutputZeroPointCount": "M"},
+    },
+    batch=("BatchCount", "ChannelCount"),
+)
+
+
+@functools.partial(jax.jit, static_argnames=("output_dtype", "implementation"))
+@jax.named_scope("quantized_linear_matmul")
+def _quantized_linear_matmul(
+    a: jax.Array,
+    a_scale: jax.Array,
+    a_zero_point: jax.Array | None,
+    b: jax.Array | PackedMatrix,
+    b_scale: jax.Array,
+    b_zero_point: jax.Array | None,
+    output_scale: jax.Array,
+    output_zero_point: jax.Array | None,
+    output_dtype: np.dtype,
+    implementation: Implementation | None,
+) -> jax.Array:
+    if a_zero_point is not None:
+        a_zero_point = as_column(a_zero_point, a.ndim)
+    if b_zero_point is not None:
+        b_zero_point = as_row(b_zero_point, a.ndim)
+    if output_zero_point is not None:
+        output_zero_point = as_column(output_zero_point, a.ndim).astype(jnp.float32)
+    a_scale, output_scale = (as_column(exact.widen(scale), a.ndim) for scale in (a_scale, output_scale))
+    b_scale = as_row(exact.widen(b_scale), a.ndim)
+    multiplier = exact.quotient(exact.product(a_scale, b_scale), output_scale)
+    epilogue = (Requantize(multiplier, output_zero_point, output_dtype),)
+    return matmul(a, b, a_zero_point, b_zero_point, epilogue, implementation=implementation)
+
+
+def quantized_linear_matmul(
+    a: ArrayLike,
+    a_scale: ArrayLike,
+    a_zero_point: ArrayLike | None,
+    b: ArrayLike | PackedMatrix,
+    b_scale: ArrayLike,
+    b_zero_point: ArrayLike | None,
+    output_scale: ArrayLike,
+    output_zero_point: ArrayLike | None = None,
+    /,
+    *,
+    output_dtype: DTypeLike | str | None = None,
+    implementation: Implementation | str | None = None,
+    feature_level: FeatureLevel | str = FeatureLevel.LATEST,
+) -> jax.Array:
+    """Multiplies quantized matrices and quantizes the product, in one pass.
+
+    ``product[m, n] = sum over k of (a[m, k] - a_zero_point[m]) * (b[k, n] - b_zero_point[n])``, and
+    ``output = saturate(round(float32(product) * ((a_scale * b_scale) / output_scale)) + output_zero_point)``
+
+    The product is `matmul_integer`'s, modulo 2**32. Each operation after it is rounded once to float32; the last
+    product is rounded to the nearest integer, ties to even, *before* the output zero point is added. The document
+    promises no order of operations; this is onnxruntime's. NaN, which only scales of 0, infinity or NaN can produce and
+    the document leaves undefined, gives 0.
+
+    Args:
+      a: int8 or uint8, of shape (..., M, K) with up to two batch dimensions.
+      a_scale: float32: a scalar, or one per row in shape (M,), (M, 1), (1, M, 1) or (1, 1, M, 1).
+      a_zero_point: of the dtype of `a`, in the shapes of `a_scale`. None means 0.
+      b: int8 or uint8, of shape (..., K, N) and the rank of `a`, or what `pack_matrix` made of it. Batch sizes of 1
+        broadcast.
+      b_scale: float32: a scalar, or one per column in shape (N,), (1, N), (1, 1, N) or (1, 1, 1, N).
+      b_zero_point: of the dtype of `b`, in the shapes of `b_scale`. None means 0, or the zero point of packed weights.
+      output_scale: float32, in the shapes of `a_scale`.
+      output_zero_point: of the dtype of the output, in the shapes of `a_scale`. None means 0.
+      output_dtype: int8 or uint8. None: the dtype of `output_zero_point` if that is an array, else that of `a`.
+      implementation: as for `matmul_integer`.
+      feature_level: the DirectML feature level whose table applies; the operator exists from 2_1 on.
+
+    Returns:
+      An array of shape (..., M, N), of `output_dtype`.
+
+    Raises:
+      DescriptorError: a rank, size or level outside of the table, a scalar that its type cannot hold, a zero point
+        beside packed weights, or an unknown implementation. Scales and zero points have one dimension count, scalars
+        aside.
+      DescriptorTypeError: a data type outside of the table, or an `output_dtype` that is not that of
+        `output_zero_point`.
+      NotImplementedError: as `matmul_integer`.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> a = jnp.array([[11, 7, 3], [10, 6, 2]], jnp.uint8)
+      >>> b = jnp.array([[1, 4], [2, 5], [3, 6]], jnp.int8)
+      >>> jquant.quantized_linear_matmul(a, 0.5, 12, b, 0.25, None, 0.25, 100)
+      Array([[81, 58],
+             [78, 51]], dtype=uint8)
+
+    References:
+      DirectML, `DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY_OPERATOR_DESC`. ONNX, `QLinearMatMul`.
+    """
+    float32 = jnp.dtype(jnp.float32)
+    a = operand(_OPERATOR, "ATensor", a)
+    a_scale = operand(_OPERATOR, "AScaleTensor", a_scale, float32)
+    a_zero_point = optional_operand(_OPERATOR, "AZeroPointTensor", a_zero_point, a.dtype)
+    b, b_zero_point = weights(_OPERATOR, b, b_zero_point)
+    b_scale = operand(_OPERATOR, "BScaleTensor", b_scale, float32)
+    output_scale = operand(_OPERATOR, "OutputScaleTensor", output_scale, float32)
+    output_dtype = output_data_type(output_dtype, output_zero_point, default=a.dtype)
+    output_zero_point = optional_operand(_OPERATOR, "OutputZeroPointTensor", output_zero_point, output_dtype)
+    _DESCRIPTOR.check(
+        FeatureLevel(feature_level),
+        ATensor=a,
+        AScaleTensor=a_scale,
+        AZeroPointTensor=a_zero_point,
+        BTensor=b,
+        BScaleTensor=b_scale,
+        BZeroPointTensor=b_zero_point,
+        OutputScaleTensor=output_scale,
+        OutputZeroPointTensor=output_zero_point,
+        OutputTensor=Signature(product_shape(a, b), output_dtype),
+    )
+    implementation = None if implementation is None else Implementation(implementation)
+    return _quantized_linear_matmul(
+        *(a, a_scale, a_zero_point, b, b_scale, b_zero_point, output_scale, output_zero_point),
+        output_dtype,
+        implementation,
+    )

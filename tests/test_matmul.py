@@ -1,0 +1,456 @@
+"""The integer products, their fused forms and packed weights, against NumPy."""
+
+import functools
+import itertools
+import pickle
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+import samples
+from jax import export
+from jax.sharding import PartitionSpec as P
+
+import jquant
+from jquant.kernels import packed as packing
+
+FLOAT32 = np.float32
+INTEGERS = (np.int8, np.uint8)
+
+
+def matrix(rng, dtype, *shape):
+    limits = np.iinfo(dtype)
+    return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+
+
+def assert_equal(actual, expected):
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    assert actual.dtype == expected.dtype
+    if actual.dtype == jnp.bfloat16:  # NumPy does not know that its NaN are equal
+        actual, expected = actual.astype(FLOAT32), expected.astype(FLOAT32)
+    np.testing.assert_array_equal(actual, expected)
+
+
+# The shape classes: a row, a few rows, a column, tall, wide, sizes that nothing divides, batches.
+SHAPES = [
+    *(((), m, 64, 96) for m in (1, 2, 3, 8, 15, 16, 17)),
+    *(((), m, 129, n) for m, n in ((1, 1), (1, 77), (33, 1), (2, 2), (301, 5), (5, 301), (31, 67))),
+    *(((3,), m, 40, n) for m, n in ((1, 9), (7, 1), (1, 1), (7, 9))),
+    ((2, 3), 5, 6, 7),
+]
+ZERO_POINTS = list(itertools.product((None, "tensor", "row"), (None, "tensor", "column")))
+
+
+def thinned(cases, count, seed):
+    """`count` of the cases: each is a program to compile, and other seeds take others."""
+    cases = list(cases)
+    chosen = np.random.default_rng(seed).choice(len(cases), count, replace=False)
+    return [(int(index), cases[index]) for index in chosen]
+
+
+class Problem:
+    """Random operands of a product, its zero points as the operators and as the reference take them."""
+
+    def __init__(self, seed, a_dtype, b_dtype, shape, zero_points, b_batch=None):
+        self.rng = rng = np.random.default_rng(seed)
+        batch, self.m, k, self.n = shape
+        self.a = matrix(rng, a_dtype, *batch, self.m, k)
+        self.b = matrix(rng, b_dtype, *(batch if b_batch is None else b_batch), k, self.n)
+        of_a, of_b = zero_points
+        sizes = {"tensor": (), "row": (self.m,), "column": (self.n,)}
+        self.a_zero_point = None if of_a is None else matrix(rng, a_dtype, *sizes[of_a])
+        self.b_zero_point = None if of_b is None else matrix(rng, b_dtype, *sizes[of_b])
+        self.a_column = 0 if of_a is None else self.a_zero_point.reshape(-1, 1)
+        self.b_row = 0 if of_b is None else self.b_zero_point.reshape(1, -1)
+
+    @functools.cached_property
+    def packed(self):
+        return jquant.pack_matrix(self.b, self.b_zero_point)
+
+    @functools.cached_property
+    def expected(self):
+        return reference.matmul_integer(self.a, self.b, self.a_column, self.b_row)
+
+    def scale(self, *shape):
+        return self.rng.uniform(1e-3, 1e-1, shape).astype(FLOAT32)
+
+
+integers = pytest.mark.parametrize(("a_dtype", "b_dtype"), list(itertools.product(INTEGERS, INTEGERS)))
+
+
+@integers
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_matmul_integer(a_dtype, b_dtype, shape):
+    seed = 100 * SHAPES.index(shape) + 10 * INTEGERS.index(a_dtype) + INTEGERS.index(b_dtype)
+    for _, zero_points in thinned(ZERO_POINTS, 2, seed):
+        p = Problem(seed, a_dtype, b_dtype, shape, zero_points)
+        assert_equal(jquant.matmul_integer(p.a, p.b, p.a_zero_point, p.b_zero_point), p.expected)
+        assert_equal(jquant.matmul_integer(p.a, p.packed, p.a_zero_point), p.expected)
+
+
+@integers
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, jnp.bfloat16])
+def test_matmul_integer_to_float(a_dtype, b_dtype, dtype):
+    """Scales per tensor, row and column; each shape of a bias; each type of the output."""
+    cases = itertools.product(SHAPES, ("tensor", "row"), ("tensor", "column"), (None, (1, 1), (1, 0), (0, 1), (0, 0)))
+    choice = 100 * INTEGERS.index(a_dtype) + 10 * INTEGERS.index(b_dtype) + np.dtype(dtype).num
+    for seed, (shape, of_a, of_b, bias_shape) in thinned(cases, 8, choice):
+        p = Problem(seed, a_dtype, b_dtype, shape, ZERO_POINTS[seed % len(ZERO_POINTS)])
+        a_scale = p.scale(*() if of_a == "tensor" else (p.m, 1))
+        b_scale = p.scale(*() if of_b == "tensor" else (1, p.n))
+        a_zero_point = None if p.a_zero_point is None else p.a_column
+        b_zero_point = None if p.b_zero_point is None else p.b_row
+        bias = None
+        if bias_shape is not None:
+            sizes = [one or size for one, size in zip(bias_shape, (p.m, p.n), strict=True)]
+            bias = (p.rng.normal(size=(*(1,) * len(shape[0]), *sizes)) * 100).astype(FLOAT32)
+        expected = reference.matmul_integer_to_float(p.a, a_scale, p.a_column, p.b, b_scale, p.b_row, bias, dtype)
+        for weights in ((p.b, b_zero_point), (jquant.pack_matrix(p.b, b_zero_point), None)):
+            actual = jquant.matmul_integer_to_float(
+                *(p.a, a_scale, a_zero_point, weights[0], b_scale, weights[1], bias),
+                output_dtype=dtype,
+                feature_level="EXTENDED",
+            )
+            assert_equal(actual, expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16])
+def test_scales_of_16_bits(dtype):
+    """Widened, multiplied in float32, rounded once."""
+    p = Problem(0, np.uint8, np.int8, ((), 33, 70, 65), ("row", "column"))
+    a_scale, b_scale, bias = p.scale(33, 1).astype(dtype), p.scale(1, 65).astype(dtype), p.scale(1, 65).astype(dtype)
+    expected = reference.matmul_integer_to_float(p.a, a_scale, p.a_column, p.b, b_scale, p.b_row, bias, dtype)
+    arguments = (p.a, a_scale, p.a_column, p.b, b_scale, p.b_row, bias)
+    assert_equal(jquant.matmul_integer_to_float(*arguments, feature_level="EXTENDED"), expected)
+    assert jquant.matmul_integer_to_float(p.a, 0.5, 1, p.b, b_scale, 2, feature_level="EXTENDED").dtype == dtype
+
+
+@integers
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_quantized_linear_matmul(a_dtype, b_dtype, dtype):
+    """Scales per tensor, row and column; outputs that saturate and outputs that do not."""
+    vectors = itertools.product(("tensor", "row"), ("tensor", "column"), ("tensor", "row"), (None, "tensor", "row"))
+    choice = 100 * INTEGERS.index(a_dtype) + 10 * INTEGERS.index(b_dtype) + INTEGERS.index(dtype)
+    cases = itertools.product(SHAPES, vectors)
+    for seed, (shape, (of_a, of_b, of_output, of_zero_point)) in thinned(cases, 10, choice):
+        p = Problem(seed, a_dtype, b_dtype, shape, ZERO_POINTS[seed % len(ZERO_POINTS)])
+        a_scale = p.scale(*() if of_a == "tensor" else (p.m, 1))
+        b_scale = p.scale(*() if of_b == "tensor" else (1, p.n))
+        spread = max(1, p.expected.std()) / (50 if seed % 3 else 500)
+        output_scale = p.scale(*() if of_output == "tensor" else (p.m, 1)) * FLOAT32(spread / 20)
+        output_zero_point = None
+        if of_zero_point is not None:
+            output_zero_point = matrix(p.rng, dtype, *() if of_zero_point == "tensor" else (p.m, 1))
+        expected = reference.quantized_linear_matmul(
+            *(p.a, a_scale, p.a_column, p.b, b_scale, p.b_row),
+            *(output_scale, 0 if output_zero_point is None else output_zero_point, dtype),
+        )
+        a_zero_point = None if p.a_zero_point is None else p.a_column
+        b_zero_point = None if p.b_zero_point is None else p.b_row
+        for weights in ((p.b, b_zero_point), (jquant.pack_matrix(p.b, b_zero_point), None)):
+            actual = jquant.quantized_linear_matmul(
+                *(p.a, a_scale, a_zero_point, weights[0], b_scale, weights[1], output_scale, output_zero_point),
+                output_dtype=dtype,
+            )
+            assert_equal(actual, expected)
+
+
+def test_quantized_linear_matmul_rounds_ties_to_even_before_the_zero_point():
+    a = np.arange(-128, 128, dtype=np.int8)[:, None]
+    for zero_point in (0, 1, 2, -3):
+        expected = reference.saturate(np.rint(a / 2) + zero_point, np.int8)
+        assert_equal(jquant.quantized_linear_matmul(a, 0.5, None, np.int8([[1]]), 1.0, None, 1.0, zero_point), expected)
+
+
+def test_special_scales():
+    """Infinities saturate, NaN is 0."""
+    p = Problem(0, np.int8, np.int8, ((), 9, 20, 11), (None, None))
+    for a_scale, output_scale in itertools.product((0.0, np.inf, -np.inf, np.nan, -1.5, 3e38), repeat=2):
+        scales = np.array(a_scale, FLOAT32), np.array(output_scale, FLOAT32)
+        expected = reference.quantized_linear_matmul(p.a, scales[0], 0, p.b, 0.5, 0, scales[1], 3, np.uint8)
+        actual = jquant.quantized_linear_matmul(p.a, *scales[:1], None, p.b, 0.5, None, *scales[1:], np.uint8(3))
+        assert_equal(actual, expected)
+        expected = reference.matmul_integer_to_float(p.a, scales[0], 0, p.b, scales[1], 0)
+        assert_equal(jquant.matmul_integer_to_float(p.a, scales[0], None, p.b, scales[1], None), expected)
+
+
+@pytest.mark.parametrize("constant", [False, True])
+def test_inside_a_caller(constant):
+    """Between a caller's multiplication and addition, which XLA would merge with an epilogue in the open."""
+    p = Problem(0, np.uint8, np.int8, ((), 64, 300, 257), ("tensor", "column"))
+    a_scale, b_scale, bias = p.scale(), p.scale(1, p.n), p.scale(1, p.n) * 1000
+    factor, addend = FLOAT32(0.1), FLOAT32(1.7)
+
+    def to_float(a_scale, b_scale, bias):
+        output = jquant.matmul_integer_to_float(p.a, a_scale * factor, p.a_zero_point, p.b, b_scale, p.b_row, bias * factor)
+        return output, output * factor + addend
+
+    def quantized(a_scale, b_scale, bias):
+        return jquant.quantized_linear_matmul(p.a, a_scale * factor, p.a_zero_point, p.b, b_scale, p.b_row, 0.01, 7)
+
+    arguments = (a_scale, b_scale, bias)
+    results = []
+    for function in (to_float, quantized):
+        traced = jax.jit(lambda *x, function=function: function(*(arguments if constant else x)))
+        results.append(traced(*arguments))
+    scaled = a_scale * factor, p.a_zero_point, p.b, b_scale, p.b_row
+    assert_equal(results[0][0], reference.matmul_integer_to_float(p.a, *scaled, bias * factor))
+    assert_equal(results[1], reference.quantized_linear_matmul(p.a, *scaled, FLOAT32(0.01), 7, np.uint8))
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(2, 0, 3), (0, 4, 3), (2, 4, 0), (0, 0, 0), (1, 0, 1), (20, 0, 30)])
+def test_empty(m, k, n):
+    a, b = np.ones((m, k), np.uint8), np.ones((k, n), np.int8)
+    for weights in ((b, np.int8(3)), (jquant.pack_matrix(b, 3), None)):
+        assert_equal(jquant.matmul_integer(a, weights[0], 7, weights[1]), np.zeros((m, n), np.int32))
+        to_float = jquant.matmul_integer_to_float(a, 0.5, 7, weights[0], 0.5, weights[1], np.ones((1, n), FLOAT32))
+        assert_equal(to_float, np.ones((m, n), FLOAT32))
+        quantized = jquant.quantized_linear_matmul(a, 0.5, 7, weights[0], 0.5, weights[1], 0.5, 9)
+        assert_equal(quantized, np.full((m, n), 9, np.uint8))
+
+
+def test_wraps_modulo_2_to_the_32():
+    """The fused forms scale the wrapped product, packed weights wrap in their sums."""
+    k = 140_000
+    a, b = np.full((1, k), 255, np.uint8), np.full((k, 2), 255, np.uint8)
+    for a_zero_point, b_zero_point in ((0, 0), (7, 127)):
+        expected = reference.matmul_integer(a, b, a_zero_point, b_zero_point)
+        packed = jquant.pack_matrix(b, b_zero_point)
+        assert_equal(jquant.matmul_integer(a, packed, a_zero_point), expected)
+        to_float = jquant.matmul_integer_to_float(a, 0.5, a_zero_point, packed, 1.0, None)
+        assert_equal(to_float, expected.astype(FLOAT32) * FLOAT32(0.5))
+
+
+class TestPackedMatrix:
+    @pytest.mark.parametrize("dtype", INTEGERS)
+    @pytest.mark.parametrize("shape", [(3, 2), (300, 7), (2, 64, 5), (2, 3, 8, 9), (0, 4), (4, 0)])
+    def test_is_the_matrix(self, dtype, shape):
+        b = matrix(np.random.default_rng(0), dtype, *shape)
+        packed = jquant.pack_matrix(b)
+        assert (packed.shape, packed.ndim, packed.dtype, packed.zero_point) == (b.shape, b.ndim, b.dtype, None)
+        assert_equal(packed.unpack(), b)
+        signed = b.astype(np.int32) - (128 if dtype == np.uint8 else 0)
+        assert_equal(packed.data, np.swapaxes(signed, -1, -2).astype(np.int8))
+        assert_equal(packed.block_sums.sum(-2, dtype=jnp.int32), signed.sum(-2, dtype=np.int32))
+        assert repr(packed) == f"PackedMatrix({np.dtype(dtype)}[{','.join(map(str, shape))}])"
+
+    @pytest.mark.parametrize(
+        ("k", "block_size"),
+        [(4096, 256), (768, 256), (300, 150), (96, 96), (11008, 256), (251, 251), (509, 509), (514, 514), (1, 1), (0, 256)],
+    )
+    def test_block_size(self, k, block_size):
+        assert packing.block_size_for(k) == block_size
+        packed = jquant.pack_matrix(np.ones((k, 3), np.int8))
+        assert packed.block_sums.shape == (k // block_size, 3)
+
+    def test_block_size_must_divide_k(self):
+        b = np.ones((12, 3), np.int8)
+        assert jquant.pack_matrix(b, block_size=4).block_sums.shape == (3, 3)
+        for block_size in (5, 0, -4, 24):
+            with pytest.raises(jquant.DescriptorError, match=f"block_size is {block_size}; it must divide K, which is 12"):
+                jquant.pack_matrix(b, block_size=block_size)
+
+    def test_rejects(self):
+        b = np.ones((4, 3), np.int8)
+        packed = jquant.pack_matrix(b, 1)
+        beside = "BZeroPointTensor is given beside packed weights, which hold their own"
+        with pytest.raises(jquant.DescriptorError, match=beside):
+            jquant.matmul_integer(b.T, packed, None, np.int8(1))
+        with pytest.raises(jquant.DescriptorError, match=beside):
+            jquant.matmul_integer_to_float(b.T, 1.0, None, packed, 1.0, 1)
+        with pytest.raises(jquant.DescriptorError, match=beside):
+            jquant.quantized_linear_matmul(b.T, 1.0, None, packed, 1.0, 1, 1.0)
+        with pytest.raises(jquant.DescriptorError, match="dimension 0 of BTensor, sizes \\(4, 3\\), must be 5: K is 5"):
+            jquant.matmul_integer(np.ones((2, 5), np.int8), packed)
+        with pytest.raises(jquant.DescriptorTypeError, match="BTensor has data type INT16"):
+            jquant.pack_matrix(b.astype(np.int16))
+        with pytest.raises(jquant.DescriptorTypeError, match="BZeroPointTensor has data type UINT8, but must have that of"):
+            jquant.pack_matrix(b, np.uint8(1))
+        with pytest.raises(jquant.DescriptorError, match="BZeroPointCount is 1 or N, which is 3"):
+            jquant.pack_matrix(b, np.ones(4, np.int8))
+
+    def test_trees(self):
+        """Flattening, mapping to other things than arrays, pickling: nothing is checked or lost on the way."""
+        b = matrix(np.random.default_rng(0), np.uint8, 64, 5)
+        packed = jquant.pack_matrix(b, np.arange(5, dtype=np.uint8))
+        names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(packed)]
+        assert names == [".data", ".block_sums", ".zero_point"]
+        assert jax.tree.map(lambda _: None, packed).data is None
+        assert jax.tree.map(lambda x: x.dtype.name, packed).block_sums == "int32"
+        restored = pickle.loads(pickle.dumps(jax.tree.map(np.asarray, packed)))
+        assert restored.dtype == np.uint8
+        a = matrix(np.random.default_rng(1), np.int8, 3, 64)
+        assert_equal(jquant.matmul_integer(a, restored), jquant.matmul_integer(a, b, None, np.arange(5, dtype=np.uint8)))
+        assert_equal(restored.unpack(), b)
+
+    def test_jit_takes_and_returns_it(self):
+        p = Problem(0, np.uint8, np.uint8, ((), 5, 64, 7), ("tensor", "column"))
+        packed = jax.jit(jquant.pack_matrix)(p.b, p.b_zero_point)
+        assert_equal(jax.jit(jquant.matmul_integer)(p.a, packed, p.a_zero_point), p.expected)
+        assert_equal(jax.jit(lambda packed: packed.unpack())(packed), p.b)
+
+    @pytest.mark.parametrize("of_b", [None, "tensor", "column"])
+    def test_vmap(self, of_b):
+        """Weights shared, weights mapped, zero points mapped or not."""
+        problems = [Problem(seed, np.uint8, np.uint8, ((), 3, 64, 7), ("row", of_b)) for seed in range(4)]
+        a, b = np.stack([p.a for p in problems]), np.stack([p.b for p in problems])
+        a_zero_point = np.stack([p.a_zero_point for p in problems])
+        b_zero_point = None if of_b is None else np.stack([p.b_zero_point for p in problems])
+        packed = jax.vmap(jquant.pack_matrix)(b, b_zero_point)
+        assert packed.shape == (4, 64, 7)
+        expected = np.stack([p.expected for p in problems])
+        assert_equal(jax.vmap(jquant.matmul_integer)(a, packed, a_zero_point), expected)
+        first = np.stack([reference.matmul_integer(p.a, problems[0].b, p.a_column, problems[0].b_row) for p in problems])
+        shared = jax.vmap(jquant.matmul_integer, in_axes=(0, None, 0))
+        assert_equal(shared(a, problems[0].packed, a_zero_point), first)
+        last = jax.vmap(jquant.matmul_integer, in_axes=(0, None, 0), out_axes=2)
+        assert_equal(last(a, problems[0].packed, a_zero_point), np.moveaxis(first, 0, 2))
+
+    def test_scan_over_layers(self):
+        rng = np.random.default_rng(0)
+        x, layers = matrix(rng, np.int8, 5, 16), matrix(rng, np.uint8, 3, 16, 16)
+        zero_points = matrix(rng, np.uint8, 3, 16)
+        stacks = jax.vmap(jquant.pack_matrix)(layers, zero_points), jquant.pack_matrix(layers, 128)
+
+        def layer(x, weights):
+            return jquant.quantized_linear_matmul(x, 0.01, None, weights, 0.01, None, 0.01), None
+
+        for packed, used in zip(stacks, (zero_points, np.full_like(zero_points, 128)), strict=True):
+            expected = x
+            for weights, zero_point in zip(layers, used, strict=True):
+                step = FLOAT32(0.01)
+                expected = reference.quantized_linear_matmul(expected, step, 0, weights, step, zero_point, step, 0, np.int8)
+            assert_equal(jax.jit(lambda x, packed: jax.lax.scan(layer, x, packed)[0])(x, packed), expected)
+
+    def test_export(self):
+        """As an argument of a program, with the sizes symbolic, for three platforms at once."""
+        p = Problem(0, np.uint8, np.uint8, ((), 5, 64, 7), ("row", "column"))
+        (m,) = export.symbolic_shape("m")
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), p.packed)
+        a, zero_point = jax.ShapeDtypeStruct((m, 64), np.uint8), jax.ShapeDtypeStruct((m,), np.uint8)
+        program = export.export(jax.jit(jquant.matmul_integer), platforms=("cpu", "cuda", "tpu"))(a, shapes, zero_point)
+        restored = export.deserialize(program.serialize())
+        assert_equal(restored.call(p.a, p.packed, p.a_zero_point), p.expected)
+
+    def test_shardings(self):
+        b = np.ones((512, 8), np.int8)
+        spec = jquant.pack_matrix(b).sharding_for(P("k", "n"))
+        assert (spec.data, spec.block_sums, spec.zero_point) == (P("n", "k"), P("k", "n"), None)
+        spec = jquant.pack_matrix(b, np.ones(8, np.int8)).sharding_for(P(None, ("n", "o")))
+        assert (spec.data, spec.block_sums) == (P(("n", "o"), None), P(None, ("n", "o")))
+        assert spec.zero_point == P(None, ("n", "o"))
+        spec = jquant.pack_matrix(b, 1).sharding_for(P("k"))
+        assert (spec.data, spec.block_sums, spec.zero_point) == (P(None, "k"), P("k", None), P(None, None))
+        spec = jquant.pack_matrix(b[None], 1).sharding_for(P("e", "k", "n"))
+        assert (spec.data, spec.block_sums) == (P("e", "n", "k"), P("e", "k", "n"))
+        assert spec.zero_point == P("e", None, None)
+        with pytest.raises(ValueError, match="has 3 entries, for the 2 dimensions of PackedMatrix"):
+            jquant.pack_matrix(b).sharding_for(P(None, None, "k"))
+
+
+def test_on_a_mesh():
+    """Rows, columns and K split over 8 devices, in a process that has so many."""
+    program = """
+import jax, numpy as np
+jax.config.update("jax_num_cpu_devices", 8)
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+import jquant
+rng = np.random.default_rng(0)
+a, b = rng.integers(0, 256, (8, 512), np.uint8), rng.integers(0, 256, (512, 16), np.uint8)
+row, column = rng.integers(0, 256, (8,), np.uint8), rng.integers(0, 256, (16,), np.uint8)
+expected = (a.astype(np.int32) - row[:, None]) @ (b.astype(np.int32) - column)
+packed = jquant.pack_matrix(b, column, block_size=64)
+for kind in (AxisType.Auto, AxisType.Explicit):
+    mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(kind, kind))
+    with jax.set_mesh(mesh):
+        split = packed.sharding_for(NamedSharding(mesh, P(None, "y")))
+        given = jax.device_put(a, NamedSharding(mesh, P("x", None))), jax.device_put(packed, split)
+        output = jax.jit(jquant.matmul_integer)(*given, jax.device_put(row, NamedSharding(mesh, P("x"))))
+        np.testing.assert_array_equal(output, expected)
+        assert output.sharding.spec == P("x", "y"), output.sharding
+        for k_axes in ("x", ("x", "y")):
+            def of_a_part(a, packed, row):
+                return jax.lax.psum(jquant.matmul_integer(a, packed, row), k_axes)
+            specs = P(None, k_axes), packed.sharding_for(P(k_axes, None)), P(None)
+            given = jax.tree.map(lambda x, spec: jax.device_put(x, NamedSharding(mesh, spec)), (a, packed, row), specs)
+            output = jax.jit(jax.shard_map(of_a_part, in_specs=specs, out_specs=P(None, None)))(*given)
+            np.testing.assert_array_equal(output, expected)
+mesh = jax.make_mesh((8,), ("x",))
+try:
+    jquant.pack_matrix(b, block_size=128).sharding_for(NamedSharding(mesh, P("x")))
+except ValueError as error:
+    print(error)
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    cut = (
+        "K is split into 8 parts over x, but PackedMatrix(uint8[512,16]) has 4 blocks of column sums, which no part may cut"
+    )
+    assert cut in result.stdout
+
+
+class TestImplementations:
+    def test_all_names(self):
+        assert [str(name) for name in jquant.Implementation] == ["xla", "mosaic_tpu", "mosaic_gpu"]
+        a = jnp.ones((2, 2), jnp.int8)
+        for name in ("xla", jquant.Implementation.XLA):
+            assert_equal(jquant.matmul_integer(a, a, implementation=name), np.full((2, 2), 2, np.int32))
+
+    @pytest.mark.parametrize(("name", "home"), [("mosaic_tpu", "tpu"), ("mosaic_gpu", "cuda")])
+    def test_a_kernel_on_another_platform(self, name, home):
+        a = jnp.ones((2, 2), jnp.int8)
+        with pytest.raises(NotImplementedError, match=f"'{name}' is for {home}; this program is compiled for cpu"):
+            jquant.matmul_integer(a, a, implementation=name)
+
+    @pytest.mark.parametrize("argument", ["a_scale", "b_scale", "bias"])
+    def test_scales_and_bias_are_differentiable(self, argument):
+        p = Problem(0, np.uint8, np.int8, ((), 5, 64, 7), ("tensor", "column"))
+        parameters = {"a_scale": p.scale(5, 1), "b_scale": p.scale(1, 7), "bias": p.scale(1, 7)}
+
+        def total(**changed):
+            x = {**parameters, **changed}
+            weights = p.b, x["b_scale"], p.b_row, x["bias"]
+            return jquant.matmul_integer_to_float(p.a, x["a_scale"], p.a_zero_point, *weights).sum()
+
+        gradient = jax.grad(lambda x: total(**{argument: x}))(parameters[argument])
+        product = p.expected.astype(np.float64)
+        expected = {
+            "a_scale": (product * parameters["b_scale"]).sum(1, keepdims=True),
+            "b_scale": (product * parameters["a_scale"]).sum(0, keepdims=True),
+            "bias": np.full((1, 7), 5.0),
+        }
+        np.testing.assert_allclose(gradient, expected[argument], rtol=1e-5)  # a sum of floats, in any order
+
+
+def test_without_pallas():
+    """jquant is imported and multiplies where Pallas cannot be imported; a kernel that needs it says so."""
+    program = """
+import sys
+sys.modules["jax.experimental.pallas"] = None
+import jax.numpy as jnp, jquant
+a = jnp.ones((2, 2), jnp.uint8)
+print(jquant.matmul_integer(a, a, 3).tolist())
+from jquant.kernels import integer_dot
+try:
+    integer_dot.function_for("tpu", jquant.Implementation.MOSAIC_TPU)
+except NotImplementedError as error:
+    print(error)
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    product, error = result.stdout.splitlines()
+    assert product == "[[-4, -4], [-4, -4]]"
+    assert error.startswith("implementation 'mosaic_tpu' needs a part of Pallas that is missing: ")
+
+
+def test_near_ties():
+    """Multipliers that put the products on ties and next to them."""
+    rng = np.random.default_rng(0)
+    a, b = matrix(rng, np.int8, 200, 3), matrix(rng, np.int8, 3, 200)
+    for a_scale, output_scale in samples.scales(rng, 200).reshape(-1, 2):
+        expected = reference.quantized_linear_matmul(a, a_scale, 0, b, FLOAT32(0.5), 0, output_scale, 3, np.int8)
+        assert_equal(jquant.quantized_linear_matmul(a, a_scale, None, b, 0.5, None, output_scale, 3), expected)
