@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-import reference
 import samples
 
 import jquant
+from jquant import reference
 
 FLOAT32 = np.float32
 FLOATS = np.float32, np.float16, ml_dtypes.bfloat16

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
 import samples
 
 import jquant
+from jquant import reference
 
 FLOAT32 = np.float32
 INTEGERS = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32]

@@ -3,10 +3,10 @@
 import jax
 import numpy as np
 import pytest
-import reference
 import samples
 
 import jquant
+from jquant import reference
 
 FACTOR = np.float32(0.1)
 PAIRS = np.stack(np.meshgrid(np.arange(256), np.arange(256), indexing="ij")).reshape(2, -1)

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
 
 import jquant
+from jquant import reference
 
 
 @pytest.fixture(autouse=True)

@@ -62,14 +62,12 @@ def function_for(platform: str, implementation: Implementation | None) -> Callab
         return xla.integer_dot_on_cpu if platform == "cpu" else xla.integer_dot
     home, module = KERNELS[implementation]
     if platform != home:
-        raise NotImplementedError(
-            f"implementation '{implementation}' is for {home}; this program is compiled for {platform}"
-        )
+        raise NotImplementedError(f"implementation {implementation} is for {home}; this program is for {platform}")
     try:
         return importlib.import_module(module).integer_dot
     except ImportError as error:
         raise NotImplementedError(
-            f"implementation '{implementation}' needs a part of Pallas that is missing: {error}"
+            f"implementation {implementation} needs a part of Pallas that is missing: {error}"
         ) from error
 
 

@@ -34,6 +34,7 @@ OPERATORS: dict[str, Callable] = {
     "QuantizeLinear": quantize_linear,
     "DequantizeLinear": dequantize_linear,
     "MatMulInteger": jquant.matmul_integer,
+    "QLinearMatMul": jquant.quantized_linear_matmul,
     "Clip": clip,
 }
 LEFT_OUT = {
@@ -41,6 +42,7 @@ LEFT_OUT = {
     r"test_(de)?quantizelinear_(e4m3fn|e5m2|float4e2m1).*": "float8 and float4 are no types of DirectML's operators",
     r"test_(de)?quantizelinear_u?int[24]": "types of fewer than 8 bits are not in the operators' tables",
     r"test_quantizelinear_u?int16": "ELEMENT_WISE_QUANTIZE_LINEAR has 8-bit outputs only",
+    r"test_qlinearmatmul_.*_float16": "QUANTIZED_LINEAR_MATRIX_MULTIPLY has FLOAT32 scales only",
     r"test_(de)?quantizelinear_blocked.*": "blocks of a scale are not part of the element-wise operators",
 }
 

@@ -1,14 +1,16 @@
-"""The documents' formulas in NumPy, step by step: what the operators must equal, bit for bit.
+"""The formulas of the documents in NumPy, step by step: what the operators must equal, bit for bit.
 
-Independent of jquant, and as plain as the formulas. NumPy rounds every float32 operation once.
+Independent of the operators, and as plain as the formulas. NumPy rounds every float32 operation once. The tests and
+``python -m jquant`` compare with it.
 """
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 float32 = np.float32
 
 
-def dequantize_linear(x, scale, zero_point=0):
+def dequantize_linear(x, scale, zero_point: ArrayLike = 0):
     """``(x - zero_point) * scale``: the difference in 64 bits."""
     offset = np.asarray(x).astype(np.int64) - np.asarray(zero_point).astype(np.int64)
     scale = np.asarray(scale)
@@ -29,12 +31,30 @@ def quantized_linear_add(a, a_scale, a_zero_point, b, b_scale, b_zero_point, out
     return quantize_linear(value, output_scale, output_zero_point, dtype)
 
 
-def matmul_integer(a, b, a_zero_point=0, b_zero_point=0):
+def matmul_integer(a, b, a_zero_point: ArrayLike = 0, b_zero_point: ArrayLike = 0):
     """Zero points in a shape that broadcasts; modulo 2**32."""
     a, b = (
         np.asarray(x).astype(np.int64) - np.asarray(z).astype(np.int64) for x, z in ((a, a_zero_point), (b, b_zero_point))
     )
     return (a @ b).astype(np.int32)
+
+
+def matmul_integer_to_float(a, a_scale, a_zero_point, b, b_scale, b_zero_point, bias=None, dtype=float32):
+    """``fl(fl(acc) * fl(a_scale * b_scale)) + bias``; scales and zero points in a shape that broadcasts."""
+    with np.errstate(all="ignore"):
+        scale = np.asarray(a_scale).astype(float32) * np.asarray(b_scale).astype(float32)
+        value = matmul_integer(a, b, a_zero_point, b_zero_point).astype(float32) * scale
+        if bias is not None:
+            value = value + np.asarray(bias).astype(float32)
+        return value.astype(dtype)
+
+
+def quantized_linear_matmul(a, a_scale, a_zero_point, b, b_scale, b_zero_point, output_scale, output_zero_point, dtype):
+    """``sat(rne(fl(acc) * fl(fl(a_scale * b_scale) / output_scale)) + output_zero_point)``"""
+    with np.errstate(all="ignore"):
+        multiplier = np.asarray(a_scale, float32) * np.asarray(b_scale, float32) / np.asarray(output_scale, float32)
+        value = matmul_integer(a, b, a_zero_point, b_zero_point).astype(float32) * multiplier
+    return saturate(np.rint(value).astype(np.float64) + np.asarray(output_zero_point).astype(np.float64), dtype)
 
 
 def clip(x, low=-np.inf, high=np.inf, scale_bias=None):
@@ -91,22 +111,4 @@ def quantize(x, low, high, dtype, mode, round_mode="HALF_AWAY_FROM_ZERO", narrow
 def away(x):
     """C's `roundf`: ties away from zero, in float32."""
     whole = np.trunc(x)
-    return (whole + np.where(abs(x - whole) >= float32(0.5), np.sign(x), float32(0))).astype(float32)
-
-
-def matmul_integer_to_float(a, a_scale, a_zero_point, b, b_scale, b_zero_point, bias=None, dtype=float32):
-    """``fl(fl(acc) * fl(a_scale * b_scale)) + bias``; scales and zero points in a shape that broadcasts."""
-    with np.errstate(all="ignore"):
-        scale = np.asarray(a_scale).astype(float32) * np.asarray(b_scale).astype(float32)
-        value = matmul_integer(a, b, a_zero_point, b_zero_point).astype(float32) * scale
-        if bias is not None:
-            value = value + np.asarray(bias).astype(float32)
-        return value.astype(dtype)
-
-
-def quantized_linear_matmul(a, a_scale, a_zero_point, b, b_scale, b_zero_point, output_scale, output_zero_point, dtype):
-    """``sat(rne(fl(acc) * fl(fl(a_scale * b_scale) / output_scale)) + output_zero_point)``"""
-    with np.errstate(all="ignore"):
-        multiplier = np.asarray(a_scale, float32) * np.asarray(b_scale, float32) / np.asarray(output_scale, float32)
-        value = matmul_integer(a, b, a_zero_point, b_zero_point).astype(float32) * multiplier
-    return saturate(np.rint(value).astype(np.float64) + np.asarray(output_zero_point).astype(np.float64), dtype)
+    return np.copysign(whole + np.where(abs(x - whole) >= float32(0.5), np.sign(x), float32(0)), x).astype(float32)

@@ -1,0 +1,57 @@
+"""``python -m jquant``: what it prints, and when it fails."""
+
+import subprocess
+import sys
+
+import pytest
+
+from jquant import __main__ as main
+from jquant import checks, exact
+
+
+def test_everything_is_exact():
+    result = subprocess.run([sys.executable, "-m", "jquant"], capture_output=True, text=True, timeout=500)
+    assert result.returncode == 0, result.stdout + result.stderr
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[-1] == "everything is exact"
+    assert "  xla          runs here" in lines
+    assert "  mosaic_tpu   implementation mosaic_tpu is for tpu; this program is for cpu" in lines
+    compared = [line.split() for line in lines if line.endswith(" 0")]
+    assert len(compared) == 18
+    assert all(int(elements.replace(",", "")) > 1000 for *_, elements, _ in compared)
+    assert [line.split("  ")[1] for line in lines[-6:-2]] == [
+        "M x K x N",
+        "lax.dot_general, int8 x int8",
+        "xla",
+        "xla, packed",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [
+        ("native_quotient", lambda x, d: x * (1 / d)),
+        ("seal", lambda x: x),
+        ("round_half_even", exact.round_half_away),
+    ],
+)
+def test_a_broken_identity(name, broken, monkeypatch, capsys):
+    monkeypatch.setattr(exact, name, broken)
+    for others in ("operators", "products"):
+        monkeypatch.setattr(checks, others, lambda *_: iter(()))
+    assert main.main(["--no-speed"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(line.endswith("<-") for line in lines)
+    assert lines[-1].endswith("of the comparisons above are INEXACT")
+
+
+def test_an_implementation_that_is_wrong(monkeypatch, capsys):
+    """A product that is off by one is found."""
+    monkeypatch.setattr(checks, "identities", lambda: iter(()))
+    monkeypatch.setattr(checks, "operators", lambda: iter(()))
+    right = checks.reference.matmul_integer
+    monkeypatch.setattr(checks.reference, "matmul_integer", lambda *operands: right(*operands) + 1)
+    assert main.main(["--no-speed"]) == 1
+    assert "matmul_integer  " in capsys.readouterr().out
