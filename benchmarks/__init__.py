@@ -1,0 +1,1 @@
+"""The integer matrix multiply beside its peers."""

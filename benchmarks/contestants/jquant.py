@@ -1,0 +1,76 @@
+"""The functions of this repository."""
+
+import jax
+import numpy as np
+
+import jquant
+from benchmarks.contestant import Call, Contestant, Unavailable, jitted
+from benchmarks.problem import Problem
+
+
+def _developed(*names: str) -> None:
+    missing = [name for name in names if not hasattr(jquant, name)]
+    if missing:
+        raise Unavailable(f"jquant has no {', '.join(missing)} yet")
+
+
+def _packed(b: np.ndarray, zero_point: np.ndarray) -> object:
+    return jax.block_until_ready(jquant.pack_matrix(b, zero_point))
+
+
+def _plain(problem: Problem) -> Call:
+    operands = problem.a, problem.b, problem.a_zero_point, problem.b_zero_point
+    return Call(jitted(jquant.matmul_integer, *operands), problem.product)
+
+
+def _pack(problem: Problem) -> Call:
+    if not problem.shape.weights:
+        raise Unavailable("B is no weight here: nothing to pack ahead")
+    _developed("pack_matrix")
+    packed = _packed(problem.b, problem.b_zero_point)
+    return Call(jitted(jquant.matmul_integer, problem.a, packed, problem.a_zero_point), problem.product)
+
+
+def _scaled_operands(problem: Problem) -> tuple:
+    """A, B and what belongs to them; B packed where it is a weight, its zero point with it."""
+    _developed("pack_matrix", "quantized_linear_matmul", "matmul_integer_to_float")
+    a = problem.a, problem.a_scale, problem.a_zero_point
+    if problem.shape.weights:
+        return *a, _packed(problem.b, problem.b_zero_point), problem.b_scale, None
+    return *a, problem.b, problem.b_scale, problem.b_zero_point
+
+
+def _to_uint8(problem: Problem) -> Call:
+    def function(*operands: jax.Array) -> jax.Array:
+        return jquant.quantized_linear_matmul(*operands, output_dtype="UINT8")
+
+    operands = *_scaled_operands(problem), problem.output_scale, problem.output_zero_point
+    return Call(jitted(function, *operands), problem.requantized)
+
+
+def _to_float32(problem: Problem) -> Call:
+    return Call(jitted(jquant.matmul_integer_to_float, *_scaled_operands(problem)), problem.dequantized)
+
+
+_PACKED = "B packed ahead of the call where it is a weight"
+CONTESTANTS = (
+    Contestant("jquant", "matmul_integer, uint8 x int8 to int32, both zero points", _plain, "jquant-jax"),
+    Contestant(
+        "jquant-packed",
+        "matmul_integer, uint8 x int8 to int32, both zero points, B packed ahead of the call",
+        _pack,
+        "jquant-jax",
+    ),
+    Contestant(
+        "jquant-to-uint8",
+        f"quantized_linear_matmul, uint8 x int8 to uint8, three scales and zero points, {_PACKED}",
+        _to_uint8,
+        "jquant-jax",
+    ),
+    Contestant(
+        "jquant-to-float32",
+        f"matmul_integer_to_float, uint8 x int8 to float32, both scales and zero points, {_PACKED}",
+        _to_float32,
+        "jquant-jax",
+    ),
+)

@@ -1,0 +1,117 @@
+"""onnxruntime, on the CPU."""
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from benchmarks.contestant import Call, Contestant, Unavailable, cores, require
+from benchmarks.problem import Problem
+
+_CONTRIBUTED = "com.microsoft"
+
+
+def _run(
+    operator: str, operands: Sequence[tuple[str, np.ndarray]], inputs: Sequence[str], expected: np.ndarray, domain: str = ""
+) -> Call:
+    """A session of the one operator, whose `operands` are constants of the model, but for `inputs`."""
+    if jax.default_backend() != "cpu":
+        raise Unavailable("its integer products run on a CPU")
+    onnxruntime, onnx = require("onnxruntime"), require("onnx")
+    helper, numpy_helper = onnx.helper, onnx.numpy_helper
+    values = {name: np.asarray(value) for name, value in operands}
+
+    def declared(name: str, value: np.ndarray) -> object:
+        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+
+    graph = helper.make_graph(
+        [helper.make_node(operator, list(values), ["output"], domain=domain)],
+        operator,
+        [declared(name, values[name]) for name in inputs],
+        [declared("output", expected)],
+        [numpy_helper.from_array(value, name) for name, value in values.items() if name not in inputs],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(_CONTRIBUTED, 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = cores()
+    options.inter_op_num_threads = 1
+    # Threads that spin while they wait for the next call take the processor from the other contestants.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    feed = {name: values[name].copy() for name in inputs}
+    return Call(lambda: session.run(None, feed)[0], expected)
+
+
+def _inputs(problem: Problem) -> Sequence[str]:
+    return ("a",) if problem.shape.weights else ("a", "b")
+
+
+def _matmul_integer(problem: Problem, inputs: Sequence[str]) -> Call:
+    zero_points = ("a_zero_point", problem.a_zero_point), ("b_zero_point", problem.b_zero_point)
+    return _run("MatMulInteger", [("a", problem.a), ("b", problem.b), *zero_points], inputs, problem.product)
+
+
+def _constant_b(problem: Problem) -> Call:
+    if not problem.shape.weights:
+        raise Unavailable("B is no weight here: nothing to pack ahead")
+    return _matmul_integer(problem, ("a",))
+
+
+def _input_b(problem: Problem) -> Call:
+    return _matmul_integer(problem, ("a", "b"))
+
+
+def _to_uint8(problem: Problem) -> Call:
+    operands = (
+        ("a", problem.a),
+        ("a_scale", problem.a_scale),
+        ("a_zero_point", problem.a_zero_point),
+        ("b", problem.b),
+        ("b_scale", problem.b_scale),
+        ("b_zero_point", problem.b_zero_point),
+        ("output_scale", problem.output_scale),
+        ("output_zero_point", problem.output_zero_point),
+    )
+    return _run("QLinearMatMul", operands, _inputs(problem), problem.requantized)
+
+
+def _to_float32(problem: Problem) -> Call:
+    operands = (
+        ("a", problem.a),
+        ("b", problem.b),
+        ("a_scale", problem.a_scale),
+        ("b_scale", problem.b_scale),
+        ("a_zero_point", problem.a_zero_point),
+        ("b_zero_point", problem.b_zero_point),
+    )
+    return _run("MatMulIntegerToFloat", operands, _inputs(problem), problem.dequantized, _CONTRIBUTED)
+
+
+_CONSTANT = "B and all parameters constants of the model (prepacked), B an input where it is no weight"
+CONTESTANTS = (
+    Contestant(
+        "onnxruntime",
+        "MatMulInteger, uint8 x int8 to int32, both zero points, B a constant of the model (prepacked)",
+        _constant_b,
+        "onnxruntime",
+    ),
+    Contestant(
+        "onnxruntime-input-b",
+        "MatMulInteger, uint8 x int8 to int32, both zero points, B an input",
+        _input_b,
+        "onnxruntime",
+    ),
+    Contestant(
+        "onnxruntime-to-uint8",
+        f"QLinearMatMul, uint8 x int8 to uint8, three scales and zero points, {_CONSTANT}",
+        _to_uint8,
+        "onnxruntime",
+    ),
+    Contestant(
+        "onnxruntime-to-float32",
+        f"MatMulIntegerToFloat, uint8 x int8 to float32, both scales and zero points, {_CONSTANT}",
+        _to_float32,
+        "onnxruntime",
+    ),
+)

@@ -1,0 +1,32 @@
+"""PyTorch, on the GPU if JAX has one, else on the CPU."""
+
+import jax
+import numpy as np
+
+from benchmarks.contestant import Call, Contestant, Unavailable, cores, require
+from benchmarks.problem import Problem
+
+
+def _int_mm(problem: Problem) -> Call:
+    torch = require("torch")
+    backend = jax.default_backend()
+    if backend not in ("cpu", "gpu"):
+        raise Unavailable(f"not measured beside a {backend.upper()}")
+    if backend == "gpu" and not torch.cuda.is_available():
+        raise Unavailable("this PyTorch has no GPU")
+    if problem.shape.batch > 1:
+        raise Unavailable("torch._int_mm takes no batch")
+    torch.set_num_threads(cores())
+    a, b = (torch.from_numpy(x.copy()).to("cuda" if backend == "gpu" else "cpu") for x in (problem.a_int8, problem.b))
+
+    def run() -> np.ndarray:
+        result = torch._int_mm(a, b)
+        if backend == "gpu":
+            torch.cuda.synchronize()
+        return result
+
+    # The check needs the result in host memory, which is not timed.
+    return Call(run, problem.int8_product)
+
+
+CONTESTANTS = (Contestant("torch", "torch._int_mm, int8 x int8 to int32, no zero points", _int_mm, "torch"),)

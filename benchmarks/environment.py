@@ -1,0 +1,45 @@
+"""What a result depends on besides the code."""
+
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+
+import jax
+
+from benchmarks.contestant import cores
+
+_INTEGER_EXTENSIONS = ("avx512_vnni", "avx_vnni", "amx_int8", "i8mm", "asimddp")  # instructions for 8-bit products
+
+
+def version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def processor() -> str:
+    """The CPU's name, and which instructions for 8-bit products it has."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    flags = fields.get("flags", fields.get("Features", "")).split()
+    extensions = [name for name in _INTEGER_EXTENSIONS if name in flags]
+    return f"{fields.get('model name', platform.machine())} ({', '.join(extensions) or 'no 8-bit products'})"
+
+
+def describe(packages: list[str]) -> dict:
+    """Of this process and machine; `packages` that are not installed are left out."""
+    versions = {name: version(name) for name in ("jax", "jaxlib", "numpy", *packages)}
+    return {
+        "platform": jax.default_backend(),
+        "device": jax.devices()[0].device_kind,
+        "processor": processor(),
+        "cores": cores(),
+        "load average": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+        "versions": {name: number for name, number in versions.items() if number is not None},
+    }

@@ -1,0 +1,208 @@
+"""Results as text, Markdown and a figure.
+
+    python -m benchmarks.report FILE.json [--plot FILE.png]
+
+prints the Markdown.
+"""
+
+import argparse
+import json
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure  # without pyplot, it needs no display
+from matplotlib.patches import Patch
+from matplotlib.ticker import LogLocator
+
+WIDTH = 100
+DATA = "uint8 x int8 with both zero points unless noted; values uniform over the whole range of each type"
+_HEADER = ("", "median, ms", "quartiles, ms", "GOPS", "ratio")
+# Okabe and Ito's colours, which the colour-blind tell apart; jquant has the one that stands out.
+_COLOURS = {
+    "jax": "#999999",
+    "jquant": "#D55E00",
+    "onnxruntime": "#0072B2",
+    "qwix": "#009E73",
+    "aqt": "#CC79A7",
+    "torch": "#E69F00",
+}
+
+
+def name(results: dict) -> str:
+    """Of the files: the platform, the GPU or TPU, and the version of jax."""
+    environment = results["environment"]
+    parts = [environment["platform"], "jax", environment["versions"]["jax"]]
+    if environment["platform"] != "cpu":
+        parts.insert(1, environment["device"].replace(" ", "-"))
+    return "-".join(parts)
+
+
+def machine(results: dict) -> str:
+    environment = results["environment"]
+    cpu = f"{environment['processor']}, {environment['cores']} cores"
+    return cpu if environment["platform"] == "cpu" else f"{environment['device']}; {cpu}"
+
+
+def versions(results: dict) -> str:
+    environment = results["environment"]
+    packages = ", ".join(f"{package} {number}" for package, number in environment["versions"].items())
+    return f"{packages}, Python {environment['python']}"
+
+
+def gops(shape: dict, milliseconds: float) -> float:
+    return shape["operations"] / milliseconds / 1e6
+
+
+def format_gops(value: float) -> str:
+    return f"{value:.{0 if value >= 100 else 1}f}"
+
+
+def cells(results: dict, shape: dict) -> Iterator[tuple[str, ...]]:
+    """The rows of a shape's table; of two cells where there is no figure but a reason."""
+    medians = {row["contestant"]: row["median_ms"] for row in shape["rows"] if "median_ms" in row}
+    baseline = medians.get(results["baseline"])
+    for row in shape["rows"]:
+        if "reason" in row:
+            yield row["contestant"], row["reason"]
+            continue
+        median = row["median_ms"]
+        yield (
+            row["contestant"],
+            f"{median:.3f}",
+            f"{row['lower_quartile_ms']:.3f} to {row['upper_quartile_ms']:.3f}",
+            format_gops(gops(shape, median)),
+            "-" if baseline is None else f"{median / baseline:.2f}",
+        )
+
+
+def introduction(results: dict) -> list[str]:
+    load = results["environment"]["load average"]
+    return [
+        f"{machine(results)}; {versions(results)}; load average before the run {load}.",
+        f"{DATA[0].upper()}{DATA[1:]}. {results['rounds']} rounds, in each of which every contestant runs once, in random "
+        "order. GOPS counts a multiplication and an addition as two. The ratio is the median time over that of "
+        f"{results['baseline']}: below 1 is faster. Every result was checked first, integers and what is scaled from them "
+        "by equality.",
+    ]
+
+
+def text(results: dict) -> str:
+    """For the terminal, within 100 columns."""
+    lines = [line for paragraph in introduction(results) for line in textwrap.wrap(paragraph, WIDTH)]
+    for shape in results["shapes"]:
+        lines += ["", *textwrap.wrap(f"{shape['name']}  {shape['size']}  {shape['layer']}", WIDTH)]
+        for first, *others in (_HEADER, *cells(results, shape)):
+            if len(others) == 1:
+                lines.append(textwrap.shorten(f"  {first:<26}{others[0]}".replace("  ", "\0"), WIDTH).replace("\0", "  "))
+            else:
+                lines.append(
+                    f"  {first:<26}"
+                    + "".join(f"{other:>{size}}" for other, size in zip(others, (12, 24, 10, 10), strict=True))
+                )
+    lines += ["", "What is timed:"]
+    for contestant, timed in results["contestants"].items():
+        lines += textwrap.wrap(f"{contestant}: {timed}", WIDTH, initial_indent="  ", subsequent_indent="    ")
+    return "\n".join(lines)
+
+
+def markdown(results: dict) -> str:
+    lines = [f"# {name(results)}", ""]
+    for paragraph in introduction(results):
+        lines += [paragraph, ""]
+    for shape in results["shapes"]:
+        lines += [f"## {shape['name']}", "", f"{shape['size']}: {shape['layer']}.", ""]
+        lines += ["| " + " | ".join(_HEADER) + " |", "|---|--:|--:|--:|--:|"]
+        for first, *others in cells(results, shape):
+            lines.append(f"| {first} | " + " | ".join([*others, *[""] * (len(_HEADER) - 1 - len(others))]) + " |")
+        lines.append("")
+    lines += ["## What is timed", ""]
+    lines += [f"- `{contestant}`: {timed}" for contestant, timed in results["contestants"].items()]
+    return "\n".join(lines) + "\n"
+
+
+def _family(contestant: str) -> str:
+    return contestant.partition("-")[0]
+
+
+def _panel(panel: Axes, results: dict, shape: dict, contestants: list[str]) -> None:
+    """Bars that begin at the baseline's speed: to the right is faster, to the left slower."""
+    rows = {row["contestant"]: row for row in shape["rows"]}
+    measured = [name for name in (results["baseline"], *contestants) if "median_ms" in rows.get(name, {})]
+    for position, contestant in enumerate(contestants):
+        row = rows[contestant]
+        if "reason" in row:
+            panel.annotate(
+                "not measured", (1, position), (4, 0), textcoords="offset points", va="center", color="0.5", size=7
+            )
+            continue
+        unit = rows[measured[0]]["median_ms"]
+        low, speed, high = (unit / row[key] for key in ("upper_quartile_ms", "median_ms", "lower_quartile_ms"))
+        panel.barh(position, speed - 1, 0.75, left=1, color=_COLOURS[_family(contestant)])
+        panel.plot([low, high], [position, position], color="0.15", lw=0.9)
+        faster = speed >= 1
+        panel.annotate(
+            format_gops(gops(shape, row["median_ms"])),
+            (max(high, 1) if faster else min(low, 1), position),
+            (4 if faster else -4, 0),
+            textcoords="offset points",
+            va="center",
+            ha="left" if faster else "right",
+            size=7,
+        )
+    panel.axvline(1, color="0.4", lw=0.8)
+    panel.set_title(f"{shape['name']}  {shape['size']}", size=9, loc="left")
+    panel.spines[["top", "right", "left"]].set_visible(False)
+    panel.tick_params(axis="y", length=0, labelsize=8)
+    panel.tick_params(axis="x", labelsize=8, labelbottom=True)
+
+
+def plot(results: dict, path: Path) -> None:
+    """A panel of bars for each shape, on logarithmic axes."""
+    shapes = results["shapes"]
+    measured = {row["contestant"] for shape in shapes for row in shape["rows"] if "median_ms" in row}
+    contestants = [contestant for contestant in results["contestants"] if contestant in measured]
+    columns = min(3, len(shapes))
+    lines = -(-len(shapes) // columns)
+    figure = Figure(figsize=(2.5 + 4.2 * columns, 1.6 + (0.6 + 0.21 * len(contestants)) * lines), layout="constrained")
+    panels = figure.subplots(lines, columns, sharex="row", sharey=True, squeeze=False)
+    for panel in panels.flat[len(shapes) :]:
+        panel.set_visible(False)
+    for panel, shape in zip(panels.flat, shapes, strict=False):
+        _panel(panel, results, shape, contestants)
+    for panel in panels[:, 0]:
+        panel.set_xscale("log")
+        low, high = panel.get_xlim()
+        panel.set_xlim(low / (high / low) ** 0.12, high * (high / low) ** 0.12)  # room for the numbers at the bars' ends
+        panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        panel.xaxis.set_major_formatter("{x:g}")
+        panel.xaxis.set_minor_formatter("")
+    panels[0, 0].set_yticks(range(len(contestants)), contestants)
+    panels[0, 0].set_ylim(len(contestants) - 0.4, -0.6)  # the first at the top
+    for panel in panels[-1]:
+        panel.set_xlabel(f"speed, {results['baseline']} = 1 (logarithmic)", size=8)
+    figure.suptitle(
+        f"Matrix products (M x K x N), jax {results['environment']['versions']['jax']} on {machine(results)}\n{DATA}\n"
+        f"bars and numbers: GOPS, median of {results['rounds']} alternating rounds; black lines: quartiles",
+        size=10,
+    )
+    families = dict.fromkeys(map(_family, contestants))
+    handles = [Patch(color=_COLOURS[family], label=family) for family in families]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=9)
+    figure.savefig(path, dpi=130)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path, metavar="FILE.json")
+    parser.add_argument("--plot", type=Path, metavar="FILE.png")
+    arguments = parser.parse_args()
+    results = json.loads(arguments.results.read_text())
+    print(markdown(results), end="")
+    if arguments.plot:
+        plot(results, arguments.plot)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Measures the contestants on the shapes, all in one run.
+
+    python -m benchmarks.run [--rounds 200] [--shapes 'llama-7b.*'] [--contestants 'j*'] [--output PREFIX]
+
+Writes PREFIX.json, .md and .png, and the table to the terminal. PREFIX is benchmarks/results/PLATFORM-jax-VERSION unless
+told otherwise. Exits with 1 if a function of this repository fails or is wrong.
+"""
+
+import argparse
+import fnmatch
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from tqdm import tqdm
+
+from benchmarks import environment, report
+from benchmarks.contestant import Contestant, Unavailable, Wrong
+from benchmarks.contestants import BASELINE, CONTESTANTS
+from benchmarks.measure import measure, quartiles
+from benchmarks.problem import Problem
+from benchmarks.shapes import SHAPES, Shape
+
+
+def select(patterns: Sequence[str], everything: Sequence[Any]) -> list[Any]:
+    """Those whose name matches one of the patterns, in their own order."""
+    for pattern in patterns:
+        if not fnmatch.filter([one.name for one in everything], pattern):
+            raise SystemExit(f"{pattern!r} is none of {', '.join(one.name for one in everything)}")
+    return [one for one in everything if any(fnmatch.fnmatchcase(one.name, pattern) for pattern in patterns)]
+
+
+def prepare(contestant: Contestant, problem: Problem) -> tuple[Callable[[], Any] | None, dict]:
+    """The call, its result found right; or None and why there is none."""
+    try:
+        call = contestant.make(problem)
+        call.check()
+    except Unavailable as reason:
+        return None, {"reason": str(reason), "failed": False}
+    except Wrong as reason:
+        return None, {"reason": str(reason), "failed": True}
+    except Exception as error:  # whatever a peer raises with this version of jax is its row of the table
+        first_line = str(error).strip().partition("\n")[0]
+        reason = f"does not work with jax {jax.__version__}: {type(error).__name__}: {first_line}"
+        return None, {"reason": reason, "failed": True}
+    return call.run, {}
+
+
+def measure_shape(shape: Shape, contestants: Sequence[Contestant], rounds: int, progress: tqdm) -> list[dict]:
+    """A row for each contestant."""
+    problem, calls, rows = Problem(shape), {}, {}
+    for contestant in contestants:
+        progress.set_description(f"{shape.name}: preparing {contestant.name}")
+        call, rows[contestant.name] = prepare(contestant, problem)
+        if call is not None:
+            calls[contestant.name] = call
+    progress.set_description(shape.name)
+    for name, times in measure(calls, rounds, after_round=progress.update).items():
+        low, median, high = quartiles(times)
+        rows[name] = {"median_ms": median, "lower_quartile_ms": low, "upper_quartile_ms": high}
+    return [{"contestant": contestant.name, **rows[contestant.name]} for contestant in contestants]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--shapes", nargs="+", default=["*"], metavar="NAME", help="names or patterns; all by default")
+    parser.add_argument("--contestants", nargs="+", default=["*"], metavar="NAME", help="names or patterns; all by default")
+    parser.add_argument("--output", type=Path, metavar="PREFIX", help="of the three files")
+    arguments = parser.parse_args()
+    shapes, contestants = select(arguments.shapes, SHAPES), select(arguments.contestants, CONTESTANTS)
+
+    results = {
+        "environment": environment.describe(sorted({contestant.package for contestant in contestants})),
+        "rounds": arguments.rounds,
+        "baseline": BASELINE,
+        "contestants": {contestant.name: contestant.timed for contestant in contestants},
+        "shapes": [],
+    }
+    with tqdm(total=len(shapes) * arguments.rounds, unit="round", leave=False, disable=None) as progress:
+        for shape in shapes:
+            rows = measure_shape(shape, contestants, arguments.rounds, progress)
+            results["shapes"].append(
+                {"name": shape.name, "size": shape.size, "operations": shape.operations, "layer": shape.layer, "rows": rows}
+            )
+
+    print(report.text(results))
+    prefix = arguments.output or Path(__file__).parent / "results" / report.name(results)
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    Path(f"{prefix}.json").write_text(json.dumps(results, indent=1) + "\n")
+    Path(f"{prefix}.md").write_text(report.markdown(results))
+    report.plot(results, Path(f"{prefix}.png"))
+    print(f"\nwritten: {prefix}.json, .md and .png")
+    rows = [row for shape in results["shapes"] for row in shape["rows"]]
+    return int(any(row["contestant"].startswith("jquant") and row.get("failed") for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
