@@ -30,15 +30,17 @@ class Call:
       run: returns when the result is there.
       expected: the result.
       tolerance: the largest absolute error, per element; None demands equality, and the same type.
+      fetch: brings the result to NumPy, which is not timed.
     """
 
     run: Callable[[], Any]
     expected: np.ndarray
     tolerance: np.ndarray | None = None
+    fetch: Callable[[Any], np.ndarray] = np.asarray
 
     def check(self) -> None:
         """Raises `Wrong` if the result is."""
-        result = np.asarray(self.run())
+        result = self.fetch(self.run())
         if result.shape != self.expected.shape:
             raise Wrong(f"wrong result: shape {result.shape}, not {self.expected.shape}")
         if self.tolerance is None:
@@ -59,13 +61,13 @@ class Contestant:
       name: of the row.
       timed: what exactly is timed.
       make: prepares everything that is not timed. Raises `Unavailable`.
-      package: the distribution whose version counts.
+      package: the distribution whose version counts; None for this repository.
     """
 
     name: str
     timed: str
     make: Callable[[Problem], Call]
-    package: str
+    package: str | None = None
 
 
 def require(module: str) -> ModuleType:

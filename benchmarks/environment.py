@@ -2,6 +2,8 @@
 
 import os
 import platform
+import subprocess
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -31,12 +33,22 @@ def processor() -> str:
     return f"{fields.get('model name', platform.machine())} ({', '.join(extensions) or 'no 8-bit products'})"
 
 
-def describe(packages: list[str]) -> dict:
+def revision() -> str:
+    """Of this repository, with "-dirty" if files differ from it."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def describe(packages: Sequence[str]) -> dict:
     """Of this process and machine; `packages` that are not installed are left out."""
     versions = {name: version(name) for name in ("jax", "jaxlib", "numpy", *packages)}
     return {
         "platform": jax.default_backend(),
         "device": jax.devices()[0].device_kind,
+        "revision": revision(),
         "processor": processor(),
         "cores": cores(),
         "load average": round(os.getloadavg()[0], 2),

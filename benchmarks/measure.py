@@ -1,15 +1,19 @@
 """Alternating rounds, and what is kept of them."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import numpy as np
 
 
 def measure(
-    calls: Mapping[str, Callable[[], Any]], rounds: int, *, seed: int = 0, after_round: Callable[[], object] = lambda: None
-) -> dict[str, np.ndarray]:
+    calls: Mapping[Hashable, Callable[[], Any]],
+    rounds: int,
+    *,
+    seed: int = 0,
+    after_round: Callable[[], object] = lambda: None,
+) -> dict[Any, np.ndarray]:
     """Milliseconds of each call in each round.
 
     In a round each call runs once, so that what else the machine does falls on all of them. Their order is drawn anew
@@ -20,7 +24,7 @@ def measure(
     for call in calls.values():
         call()
     for index in range(rounds):
-        for name in rng.permutation(names):
+        for name in (names[place] for place in rng.permutation(len(names))):
             start = time.perf_counter()
             calls[name]()
             times[name][index] = 1e3 * (time.perf_counter() - start)

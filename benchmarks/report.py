@@ -17,7 +17,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator
 
 WIDTH = 100
-DATA = "uint8 x int8 with both zero points unless noted; values uniform over the whole range of each type"
+DATA = "values uniform over the whole range of each integer type, and over -1 to 1 in floating point"
+_ZERO_POINTS = "jquant, onnxruntime, jax-int32-formula: uint8 x int8, both zero points; other integers: int8 x int8"
 _HEADER = ("", "median, ms", "quartiles, ms", "GOPS", "ratio")
 # Okabe and Ito's colours, which the colour-blind tell apart; jquant has the one that stands out.
 _COLOURS = {
@@ -56,7 +57,7 @@ def gops(shape: dict, milliseconds: float) -> float:
 
 
 def format_gops(value: float) -> str:
-    return f"{value:.{0 if value >= 100 else 1}f}"
+    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
 
 
 def cells(results: dict, shape: dict) -> Iterator[tuple[str, ...]]:
@@ -80,8 +81,9 @@ def cells(results: dict, shape: dict) -> Iterator[tuple[str, ...]]:
 def introduction(results: dict) -> list[str]:
     load = results["environment"]["load average"]
     return [
-        f"{machine(results)}; {versions(results)}; load average before the run {load}.",
-        f"{DATA[0].upper()}{DATA[1:]}. {results['rounds']} rounds, in each of which every contestant runs once, in random "
+        f"{machine(results)}; {versions(results)}; revision {results['environment']['revision']}; "
+        f"load average before the run {load}.",
+        f"Data: {DATA}. {results['rounds']} rounds, in each of which every contestant runs once, in random "
         "order. GOPS counts a multiplication and an addition as two. The ratio is the median time over that of "
         f"{results['baseline']}: below 1 is faster. Every result was checked first, integers and what is scaled from them "
         "by equality.",
@@ -183,8 +185,10 @@ def plot(results: dict, path: Path) -> None:
     for panel in panels[-1]:
         panel.set_xlabel(f"speed, {results['baseline']} = 1 (logarithmic)", size=8)
     figure.suptitle(
-        f"Matrix products (M x K x N), jax {results['environment']['versions']['jax']} on {machine(results)}\n{DATA}\n"
-        f"bars and numbers: GOPS, median of {results['rounds']} alternating rounds; black lines: quartiles",
+        f"Matrix products (M x K x N), jax {results['environment']['versions']['jax']} on {machine(results)}\n"
+        f"{_ZERO_POINTS}; {DATA}\n"
+        f"bars: speed beside {results['baseline']}; numbers: GOPS; medians of {results['rounds']} alternating rounds; "
+        "black lines: quartiles",
         size=10,
     )
     families = dict.fromkeys(map(_family, contestants))

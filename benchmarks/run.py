@@ -2,8 +2,8 @@
 
     python -m benchmarks.run [--rounds 200] [--shapes 'llama-7b.*'] [--contestants 'j*'] [--output PREFIX]
 
-Writes PREFIX.json, .md and .png, and the table to the terminal. PREFIX is benchmarks/results/PLATFORM-jax-VERSION unless
-told otherwise. Exits with 1 if a function of this repository fails or is wrong.
+Prints the table, and writes it and its data and figure to PREFIX.md, .json and .png: by default, of a run with all shapes
+and contestants, to benchmarks/results/PLATFORM-jax-VERSION. Exits with 1 if a function of this repository fails or is wrong.
 """
 
 import argparse
@@ -74,26 +74,33 @@ def main() -> int:
     shapes, contestants = select(arguments.shapes, SHAPES), select(arguments.contestants, CONTESTANTS)
 
     results = {
-        "environment": environment.describe(sorted({contestant.package for contestant in contestants})),
+        "environment": environment.describe(
+            sorted({contestant.package for contestant in contestants if contestant.package})
+        ),
         "rounds": arguments.rounds,
         "baseline": BASELINE,
         "contestants": {contestant.name: contestant.timed for contestant in contestants},
         "shapes": [],
     }
+    prefix = arguments.output
+    if prefix is None and (len(shapes), len(contestants)) == (len(SHAPES), len(CONTESTANTS)):
+        prefix = Path(__file__).parent / "results" / report.name(results)
+    if prefix is not None:
+        prefix.parent.mkdir(parents=True, exist_ok=True)
     with tqdm(total=len(shapes) * arguments.rounds, unit="round", leave=False, disable=None) as progress:
         for shape in shapes:
             rows = measure_shape(shape, contestants, arguments.rounds, progress)
             results["shapes"].append(
                 {"name": shape.name, "size": shape.size, "operations": shape.operations, "layer": shape.layer, "rows": rows}
             )
+            if prefix is not None:  # already now, so that a run that is interrupted leaves what it has
+                Path(f"{prefix}.json").write_text(json.dumps(results, indent=1) + "\n")
 
     print(report.text(results))
-    prefix = arguments.output or Path(__file__).parent / "results" / report.name(results)
-    prefix.parent.mkdir(parents=True, exist_ok=True)
-    Path(f"{prefix}.json").write_text(json.dumps(results, indent=1) + "\n")
-    Path(f"{prefix}.md").write_text(report.markdown(results))
-    report.plot(results, Path(f"{prefix}.png"))
-    print(f"\nwritten: {prefix}.json, .md and .png")
+    if prefix is not None:
+        Path(f"{prefix}.md").write_text(report.markdown(results))
+        report.plot(results, Path(f"{prefix}.png"))
+        print(f"\nwritten: {prefix}.md, .json and .png")
     rows = [row for shape in results["shapes"] for row in shape["rows"]]
     return int(any(row["contestant"].startswith("jquant") and row.get("failed") for row in rows))
 

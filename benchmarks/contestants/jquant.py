@@ -1,6 +1,7 @@
 """The functions of this repository."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import jquant
@@ -42,7 +43,7 @@ def _scaled_operands(problem: Problem) -> tuple:
 
 def _to_uint8(problem: Problem) -> Call:
     def function(*operands: jax.Array) -> jax.Array:
-        return jquant.quantized_linear_matmul(*operands, output_dtype="UINT8")
+        return jquant.quantized_linear_matmul(*operands, output_dtype=jnp.uint8)
 
     operands = *_scaled_operands(problem), problem.output_scale, problem.output_zero_point
     return Call(jitted(function, *operands), problem.requantized)
@@ -54,23 +55,20 @@ def _to_float32(problem: Problem) -> Call:
 
 _PACKED = "B packed ahead of the call where it is a weight"
 CONTESTANTS = (
-    Contestant("jquant", "matmul_integer, uint8 x int8 to int32, both zero points", _plain, "jquant-jax"),
+    Contestant("jquant", "matmul_integer, uint8 x int8 to int32, both zero points", _plain),
     Contestant(
         "jquant-packed",
         "matmul_integer, uint8 x int8 to int32, both zero points, B packed ahead of the call",
         _pack,
-        "jquant-jax",
     ),
     Contestant(
         "jquant-to-uint8",
         f"quantized_linear_matmul, uint8 x int8 to uint8, three scales and zero points, {_PACKED}",
         _to_uint8,
-        "jquant-jax",
     ),
     Contestant(
         "jquant-to-float32",
         f"matmul_integer_to_float, uint8 x int8 to float32, both scales and zero points, {_PACKED}",
         _to_float32,
-        "jquant-jax",
     ),
 )

@@ -1,0 +1,139 @@
+"""Measures tile plans of the Pallas kernels on this machine's TPU or GPU.
+
+    python -m benchmarks.tune [--rounds 20] [--repeats 50] [--shapes square-1024] [--transpose-b]
+
+For each shape it prints the plans, the fastest first, to be pasted into the kernel's plan module, and XLA's own product
+among them. The product is uint8 x int8 with both zero points, the sums given. Exits with 2 where there is no such device.
+"""
+
+import argparse
+import dataclasses
+import functools
+import importlib
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from tqdm import tqdm
+
+from benchmarks.contestant import jitted
+from benchmarks.measure import measure, quartiles
+from benchmarks.problem import Problem
+from benchmarks.run import select
+from benchmarks.shapes import SHAPES, Shape
+from jquant.kernels import xla, zero_point
+
+# Values of the fields of each platform's `Plan`. All combinations are tried; the kernel refuses those that it cannot do.
+CANDIDATES = {
+    "tpu": {
+        "block_m": (128, 256, 512, 1024, 2048),
+        "block_n": (256, 512, 1024, 2048),
+        "block_k": (512, 1024),
+        "vmem_limit_bytes": (96 * 2**20,),
+    },
+    "gpu": {
+        "block_m": (64, 128, 256),
+        "block_n": (64, 128, 256),
+        "block_k": (128,),
+        "stages": (3, 4, 5),
+        "warpgroups": (1, 2),
+        "blocks": (132,),  # multiprocessors of an H100 or H200
+        "tile_width": (4, 8, 16),
+    },
+}
+
+
+def candidates(plans: ModuleType, values: dict[str, tuple]) -> Iterator[object]:
+    """Every plan of the `values`, of which those are ignored that `Plan` has no field for."""
+    fields = dataclasses.fields(plans.Plan)
+    required = {field.name for field in fields if field.default is field.default_factory is dataclasses.MISSING}
+    if missing := required - values.keys():
+        raise SystemExit(f"{plans.__name__}.Plan has fields that CANDIDATES does not know: {', '.join(sorted(missing))}")
+    names = [field.name for field in fields if field.name in values]
+    for combination in itertools.product(*(values[name] for name in names)):
+        yield plans.Plan(**dict(zip(names, combination, strict=True)))
+
+
+def repeated(product: Callable[..., jax.Array], repeats: int) -> Callable[..., jax.Array]:
+    """As many products, one after the other, in one call, so that dispatch does not count."""
+
+    def function(a: jax.Array, *others: object) -> jax.Array:
+        def step(_: jax.Array, a: jax.Array) -> jax.Array:
+            # The next product waits for an element of this one, of which XLA must still compute all of the others.
+            result = lax.optimization_barrier(product(a, *others))
+            return a.at[..., 0, 0].set(result[..., 0, 0].astype(a.dtype))
+
+        return lax.fori_loop(0, repeats, step, a)
+
+    return function
+
+
+def operands(shape: Shape, transpose_b: bool) -> tuple:
+    problem = Problem(shape)
+    a, b = zero_point.to_int8(jnp.array(problem.a)), jnp.array(problem.b)
+    ones = (1,) * a.ndim
+    a_zero_point = zero_point.shifted(jnp.full(ones, problem.a_zero_point), problem.a.dtype, ones)
+    b_zero_point = zero_point.shifted(jnp.full(ones, problem.b_zero_point), problem.b.dtype, ones)
+    row_sum, column_sum = (x.astype(jnp.int32).sum(axis, keepdims=True) for x, axis in ((a, -1), (b, -2)))
+    fold = zero_point.fold(a_zero_point, b_zero_point, row_sum, column_sum, shape.k)
+    return a, b.mT if transpose_b else b, (fold,)
+
+
+def tune(shape: Shape, kernel: Callable, plans: list, transpose_b: bool, rounds: int, repeats: int) -> None:
+    arguments = operands(shape, transpose_b)
+    reference = functools.partial(xla.integer_dot, transpose_b=transpose_b)
+    expected = jax.jit(reference)(*arguments)
+    calls = {"XLA": jitted(repeated(reference, repeats), *arguments)}
+    print(f"# {shape.name} {shape.size}, {jax.devices()[0].device_kind}, jax {jax.__version__}")
+    for plan in tqdm(plans, desc=f"{shape.name}: compiling", unit="plan", leave=False, disable=None):
+        product = functools.partial(kernel, transpose_b=transpose_b, plan=plan)
+        try:
+            if not (jax.jit(product)(*arguments) == expected).all():
+                print(f"# {plan}: WRONG RESULT")
+                continue
+            calls[plan] = jitted(repeated(product, repeats), *arguments)
+            calls[plan]()
+        except Exception as error:  # what a kernel or a compiler refuses with is not of one type
+            calls.pop(plan, None)
+            print(f"# {plan}: not possible: {type(error).__name__}: {str(error).strip().partition(chr(10))[0][:100]}")
+    with tqdm(total=rounds, desc=shape.name, unit="round", leave=False, disable=None) as progress:
+        times = {
+            plan: quartiles(each / repeats) for plan, each in measure(calls, rounds, after_round=progress.update).items()
+        }
+    for plan, (low, median, high) in sorted(times.items(), key=lambda item: item[1][1]):
+        speed = shape.operations / median / 1e9
+        line = "# XLA" if plan == "XLA" else f"{plan},"
+        print(f"{line}  # {1e3 * median:.1f} us ({1e3 * low:.1f} to {1e3 * high:.1f}), {speed:.1f} TOPS")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--repeats", type=int, default=50, help="products in a call")
+    parser.add_argument("--shapes", nargs="+", default=["*"], metavar="NAME", help="names or patterns; all by default")
+    parser.add_argument("--transpose-b", action="store_true", help="B is (N, K), which a GPU's kernel needs")
+    arguments = parser.parse_args()
+    platform = jax.default_backend()
+    if platform not in CANDIDATES:
+        print(f"The kernels run on a TPU or a GPU, and jax finds neither here, only {platform!r}.", file=sys.stderr)
+        return 2
+    kernel, plans = (importlib.import_module(f"jquant.kernels.mosaic_{platform}{part}") for part in ("", "_plans"))
+    every_plan = list(candidates(plans, CANDIDATES[platform]))
+    for shape in select(arguments.shapes, SHAPES):
+        tune(
+            shape,
+            kernel.integer_dot,
+            every_plan,
+            arguments.transpose_b or platform == "gpu",
+            arguments.rounds,
+            arguments.repeats,
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
