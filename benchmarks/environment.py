@@ -51,7 +51,7 @@ def describe(packages: Sequence[str]) -> dict:
         "revision": revision(),
         "processor": processor(),
         "cores": cores(),
-        "load average": round(os.getloadavg()[0], 2),
+        "load average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else "unknown",
         "python": platform.python_version(),
         "versions": {name: number for name, number in versions.items() if number is not None},
     }

@@ -97,7 +97,7 @@ def text(results: dict) -> str:
         lines += ["", *textwrap.wrap(f"{shape['name']}  {shape['size']}  {shape['layer']}", WIDTH)]
         for first, *others in (_HEADER, *cells(results, shape)):
             if len(others) == 1:
-                lines.append(textwrap.shorten(f"  {first:<26}{others[0]}".replace("  ", "\0"), WIDTH).replace("\0", "  "))
+                lines += textwrap.wrap(others[0], WIDTH, initial_indent=f"  {first:<26}", subsequent_indent=" " * 28)
             else:
                 lines.append(
                     f"  {first:<26}"
