@@ -9,12 +9,6 @@ from benchmarks.contestant import Call, Contestant, Unavailable, jitted
 from benchmarks.problem import Problem
 
 
-def _developed(*names: str) -> None:
-    missing = [name for name in names if not hasattr(jquant, name)]
-    if missing:
-        raise Unavailable(f"jquant has no {', '.join(missing)} yet")
-
-
 def _packed(b: np.ndarray, zero_point: np.ndarray) -> object:
     return jax.block_until_ready(jquant.pack_matrix(b, zero_point))
 
@@ -27,14 +21,12 @@ def _plain(problem: Problem) -> Call:
 def _pack(problem: Problem) -> Call:
     if not problem.shape.weights:
         raise Unavailable("B is no weight here: nothing to pack ahead")
-    _developed("pack_matrix")
     packed = _packed(problem.b, problem.b_zero_point)
     return Call(jitted(jquant.matmul_integer, problem.a, packed, problem.a_zero_point), problem.product)
 
 
 def _scaled_operands(problem: Problem) -> tuple:
     """A, B and what belongs to them; B packed where it is a weight, its zero point with it."""
-    _developed("pack_matrix", "quantized_linear_matmul", "matmul_integer_to_float")
     a = problem.a, problem.a_scale, problem.a_zero_point
     if problem.shape.weights:
         return *a, _packed(problem.b, problem.b_zero_point), problem.b_scale, None
