@@ -44,7 +44,7 @@ def prepare(contestant: Contestant, problem: Problem) -> tuple[Callable[[], Any]
         return None, {"reason": str(reason), "failed": True}
     except Exception as error:  # whatever a peer raises with this version of jax is its row of the table
         first_line = str(error).strip().partition("\n")[0]
-        reason = f"does not work with jax {jax.__version__}: {type(error).__name__}: {first_line}"
+        reason = f"fails with jax {jax.__version__}: {type(error).__name__}: {first_line}"
         return None, {"reason": reason, "failed": True}
     return call.run, {}
 
