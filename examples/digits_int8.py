@@ -38,8 +38,8 @@ class Dense(NamedTuple):
 
 class Int8Dense(NamedTuple):
     weight: jax.Array  # int8 (inputs, outputs)
-    bias: jax.Array  # int32 (1, outputs), in units of `scale`
-    scale: jax.Array  # float32 (1, outputs): the real value of 1 in the int32 accumulator
+    scale: jax.Array  # float32 (1, outputs)
+    bias: jax.Array  # float32 (1, outputs)
 
 
 Layer = TypeVar("Layer", Dense, Int8Dense)
@@ -110,30 +110,21 @@ def calibrated_scale(activation: jax.Array) -> jax.Array:
     return output_max / 127  # `quantize` takes output_max to 127, the largest qint8
 
 
-def quantized_dense(layer: Dense, input_scale: jax.Array) -> Int8Dense:
+def quantized_dense(layer: Dense) -> Int8Dense:
     low, high = layer.weight.min(axis=0), layer.weight.max(axis=0)
     weight, _, weight_max = quantize_int8(layer.weight, low, high, narrow_range=True, axis=1)  # one range a column
-    scale = input_scale * (weight_max / 127)
-    bias = jnp.round(layer.bias / scale).astype(jnp.int32)
-    return Int8Dense(weight, bias[None, :], scale[None, :])
+    return Int8Dense(weight, weight_max[None, :] / 127, layer.bias[None, :])
 
 
 def quantized_network(layers: Layers[Dense], calibration_images: jax.Array) -> Int8Network:
     _, activations = float_network(layers, calibration_images)
     scales = jax.tree.map(calibrated_scale, activations)
-    int8_layers = Layers(
-        stem=quantized_dense(layers.stem, scales.image),
-        hidden=quantized_dense(layers.hidden, scales.stem),
-        branch=quantized_dense(layers.branch, scales.hidden),
-        head=quantized_dense(layers.head, scales.residual),
-    )
-    return Int8Network(int8_layers, scales, (calibration_images.min(), calibration_images.max()))
+    return Int8Network(Layers(*map(quantized_dense, layers)), scales, (calibration_images.min(), calibration_images.max()))
 
 
-def int8_dense(layer: Int8Dense, x: jax.Array) -> jax.Array:
-    """int8 in, float32 out; the bias is added to the int32 accumulator."""
-    accumulator = jquant.matmul_integer(x, layer.weight) + layer.bias
-    return jquant.dequantize_linear(accumulator, layer.scale)
+def int8_dense(layer: Int8Dense, x: jax.Array, x_scale: jax.Array) -> jax.Array:
+    """int8 in, float32 out."""
+    return jquant.matmul_integer_to_float(x, x_scale, None, layer.weight, layer.scale, None, layer.bias)
 
 
 @jax.jit
@@ -142,11 +133,12 @@ def int8_network(network: Int8Network, images: jax.Array) -> tuple[jax.Array, Ac
     layers, scales, image_range = network
     requantize = functools.partial(jquant.quantize_linear, output_dtype="INT8")
     image = quantize_int8(images, *image_range).output
-    stem = requantize(jquant.clip(int8_dense(layers.stem, image), 0, 6), scales.stem)
-    hidden = requantize(jquant.clip(int8_dense(layers.hidden, stem), 0, 1, scale_bias=HARD_SIGMOID), scales.hidden)
-    branch = requantize(int8_dense(layers.branch, hidden), scales.branch)
+    stem = requantize(jquant.clip(int8_dense(layers.stem, image, scales.image), 0, 6), scales.stem)
+    hidden = int8_dense(layers.hidden, stem, scales.stem)
+    hidden = requantize(jquant.clip(hidden, 0, 1, scale_bias=HARD_SIGMOID), scales.hidden)
+    branch = requantize(int8_dense(layers.branch, hidden, scales.hidden), scales.branch)
     residual = jquant.quantized_linear_add(stem, scales.stem, None, branch, scales.branch, None, scales.residual)
-    logits = int8_dense(layers.head, residual)
+    logits = int8_dense(layers.head, residual, scales.residual)
     return logits, Activations(image, stem, hidden, branch, residual)
 
 
