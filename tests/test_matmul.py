@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 import jquant
 from jquant import reference
 from jquant.kernels import packed as packing
+from jquant.kernels.integer_dot import integer_dot
 
 FLOAT32 = np.float32
 INTEGERS = (np.int8, np.uint8)
@@ -223,6 +224,10 @@ def test_wraps_modulo_2_to_the_32():
         assert_equal(jquant.matmul_integer(a, packed, a_zero_point), expected)
         to_float = jquant.matmul_integer_to_float(a, 0.5, a_zero_point, packed, 1.0, None)
         assert_equal(to_float, expected.astype(FLOAT32) * FLOAT32(0.5))
+    # In parts, none of which can leave int32 by itself: there are units that saturate.
+    program = jax.make_jaxpr(functools.partial(integer_dot, transpose_b=True))(packed.data[:1], packed.data)
+    sizes = [x.invars[0].aval.shape[-1] for x in program.eqns if x.primitive.name == "integer_dot"]
+    assert sizes == [65_536, 65_536, 8_928]
 
 
 class TestPackedMatrix:

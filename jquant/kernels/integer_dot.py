@@ -7,10 +7,12 @@ Kernels are imported there, so that jquant works where Pallas does not.
 
 import functools
 import importlib
+import operator
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
@@ -26,6 +28,9 @@ KERNELS = {
 }
 # What None stands for: an implementation that has been run on the platform.
 DEFAULTS = {"cpu": Implementation.XLA, "tpu": Implementation.XLA, "cuda": Implementation.XLA}
+
+# The longest sum: 128 * 128 * 2**16 is 2**30. Some of XLA's GPU kernels saturate (`mma.satfinite`) instead of wrapping.
+_LONGEST_K = 2**16
 
 _integer_dot_p = Primitive("integer_dot")
 
@@ -51,6 +56,14 @@ def integer_dot(
       NotImplementedError: while lowering, where the implementation that was asked for cannot do this: not on the
         platform, the chip, or for the shape.
     """
+    k = a.shape[-1]
+    if isinstance(k, int) and k > _LONGEST_K:
+        parts = range(0, k, _LONGEST_K)
+        a_parts = (a[..., start : start + _LONGEST_K] for start in parts)
+        b_axis = b.ndim - (1 if transpose_b else 2)
+        b_parts = (lax.slice_in_dim(b, start, min(start + _LONGEST_K, k), axis=b_axis) for start in parts)
+        multiply = functools.partial(integer_dot, transpose_b=transpose_b, implementation=implementation)
+        return epilogues.apply(epilogue, functools.reduce(operator.add, map(multiply, a_parts, b_parts)))
     arrays, steps = jax.tree.flatten(epilogue)
     return _integer_dot_p.bind(a, b, *arrays, steps=steps, transpose_b=transpose_b, implementation=implementation)
 

@@ -57,10 +57,16 @@ def parse(text: str) -> list["Kernel"]:
 
 
 def _lines(body: str) -> Iterator[str]:
+    """The instructions. Triton's stand several in a line, or one in several lines."""
+    pending = ""
     for line in body.splitlines():
         line = line.split("//")[0].strip()
-        if line and not line.startswith(".") and not line.endswith(":"):  # directives and labels
-            yield line
+        if not pending and (line in ("", "{", "}") or line.startswith(".") or line.endswith(":")):
+            continue  # scopes, directives and labels
+        *instructions, pending = f"{pending} {line}".split(";")
+        yield from (f"{instruction.strip()};" for instruction in instructions)
+    if pending.strip():
+        raise ValueError(f"this is no PTX instruction: {pending!r}")
 
 
 def _instruction(line: str) -> Instruction:
@@ -79,7 +85,7 @@ class Kernel:
 
     def __init__(self, instructions: list[Instruction]):
         times = Counter(register for one in instructions for register in one.results)
-        moves = {one.results[0]: one.operands[0] for one in instructions if one.opcode.startswith("mov.b")}
+        moves = {one.results[0]: one.operands[0] for one in instructions if one.opcode.startswith("mov.b") and one.operands}
         constants = {register: x for register, x in moves.items() if times[register] == 1 and not x.startswith("%")}
         self.instructions = [one._replace(operands=[constants.get(x, x) for x in one.operands]) for one in instructions]
         self._definitions, self._uses = defaultdict(list), defaultdict(list)

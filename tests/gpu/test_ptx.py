@@ -126,12 +126,31 @@ def quantize_cases():
             yield Case(name, operator, [tensor(np.float32)], ranges[axis])
 
 
+def product_cases():
+    """The epilogues of the integer products, as XLA compiles them behind its own product."""
+
+    def to_float(a, b, a_scale, b_scale, bias):
+        return jquant.matmul_integer_to_float(a, a_scale, 3, b, b_scale, None, bias, feature_level="EXTENDED")
+
+    def quantized(a, b, a_scale, b_scale, output_scale):
+        return jquant.quantized_linear_matmul(a, a_scale, 3, b, b_scale, None, output_scale, np.uint8(7))
+
+    tensors = [tensor(np.uint8), tensor(np.int8)]
+    a_scale, b_scale, bias = np.float32(0.3), np.linspace(0.1, 0.9, CHANNELS), np.linspace(-3, 3, CHANNELS)[None, :]
+    for float_ in FLOATS:
+        parameters = [np.asarray(x, float_) for x in (a_scale, b_scale, bias)]
+        yield Case(f"matmul_integer_to_float-{np.dtype(float_)}", to_float, tensors, parameters)
+    parameters = [a_scale, b_scale.astype(np.float32), np.float32(0.7)]
+    yield Case("quantized_linear_matmul", quantized, tensors, parameters, np.float32(0.7))
+
+
 CASES = [
     *dequantize_linear_cases(),
     *quantize_linear_cases(),
     *quantized_linear_add_cases(),
     *clip_cases(),
     *quantize_cases(),
+    *product_cases(),
 ]
 
 
