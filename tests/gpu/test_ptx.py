@@ -341,8 +341,8 @@ def test_arithmetic_that_gives_to_a_sum_of_the_callers_is_reported(instruction, 
 
 
 def test_text_that_is_no_ptx_raises():
-    with pytest.raises(ValueError, match="no PTX instruction: '%r3 = add %r1, %r2'"):
-        ptx.parse(KERNEL.replace("INSTRUCTION", "%r3 = add %r1, %r2"))
+    with pytest.raises(ValueError, match="no PTX instruction: '%r3 = add %r1, %r2;'"):
+        ptx.parse(KERNEL.replace("INSTRUCTION", "%r3 = add %r1, %r2;"))
 
 
 def opcodes_reported(function: Callable, *arguments: jax.ShapeDtypeStruct, divisors=()) -> set[str]:
