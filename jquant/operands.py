@@ -96,13 +96,3 @@ def weights(
 def product_shape(a: Operand, b: Operand | PackedMatrix) -> tuple[int, ...]:
     """The shape of a matrix product."""
     return (*broadcast_shape(a.shape[:-2], b.shape[:-2]), *a.shape[-2:-1], *b.shape[-1:])
-
-
-def as_column(x: jax.Array, rank: int) -> jax.Array:
-    """One value per tensor or per row of a matrix, in shape (..., 1 or M, 1)."""
-    return jnp.reshape(x, (*(1,) * (rank - 2), -1, 1))
-
-
-def as_row(x: jax.Array, rank: int) -> jax.Array:
-    """One value per tensor or per column of a matrix, in shape (..., 1, 1 or N)."""
-    return jnp.reshape(x, (*(1,) * (rank - 2), 1, -1))

@@ -83,3 +83,13 @@ class Requantize:
 
     def __call__(self, product: jax.Array) -> jax.Array:
         return affine.to_integer(exact.product(product.astype(jnp.float32), self.multiplier), self.zero_point, self.dtype)
+
+
+def as_column(x: jax.Array, rank: int) -> jax.Array:
+    """One value per tensor or per row of a matrix, in shape (..., 1 or M, 1)."""
+    return jnp.reshape(x, (*(1,) * (rank - 2), -1, 1))
+
+
+def as_row(x: jax.Array, rank: int) -> jax.Array:
+    """One value per tensor or per column of a matrix, in shape (..., 1, 1 or N)."""
+    return jnp.reshape(x, (*(1,) * (rank - 2), 1, -1))

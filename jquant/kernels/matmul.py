@@ -7,7 +7,7 @@ from jax import lax
 
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels import zero_point as zero_points
-from jquant.kernels.epilogue import Epilogue
+from jquant.kernels.epilogue import Epilogue, as_column, as_row
 from jquant.kernels.integer_dot import integer_dot
 from jquant.kernels.packed import PackedMatrix
 from jquant.modes import Implementation
@@ -30,22 +30,22 @@ def matmul(
     Args:
       a: int8 or uint8, of shape (..., M, K).
       b: int8 or uint8, of shape (..., K, N), or packed.
-      a_zero_point: of the dtype of `a`, of shape (..., 1, 1) or (..., M, 1), or None.
-      b_zero_point: of the dtype of `b`, of shape (..., 1, 1) or (..., 1, N), or None; that of packed weights is theirs.
+      a_zero_point: of the dtype of `a`, one element or M of them, or None.
+      b_zero_point: of the dtype of `b`, one element or N of them, or None; that of packed weights is theirs.
       epilogue: the steps that follow, whose arrays have the rank of `a`.
       implementation: as for `integer_dot`.
     """
-    k, scalar = a.shape[-1], (1,) * a.ndim
-    a_zero_point = zero_points.shifted(a_zero_point, a.dtype, scalar)
-    a = zero_points.to_int8(a)
+    k, rank = a.shape[-1], a.ndim
     if isinstance(b, PackedMatrix):
-        b_zero_point = zero_points.shifted(b.zero_point, b.dtype, scalar)
-        b, column_sum = b.data, b.column_sum()
-        transpose_b = True
+        data, transpose_b, column_sum = b.data, True, b.column_sum()
+        b_zero_point = b.zero_point
     else:
-        b_zero_point = zero_points.shifted(b_zero_point, b.dtype, scalar)
-        b, column_sum = zero_points.to_int8(b), None
-        transpose_b = False
+        data, transpose_b, column_sum = zero_points.to_int8(b), False, None
+        b_zero_point = None if b_zero_point is None else as_row(b_zero_point, rank)
+    a_zero_point = None if a_zero_point is None else as_column(a_zero_point, rank)
+    a_zero_point = zero_points.shifted(a_zero_point, a.dtype, rank)
+    b_zero_point = zero_points.shifted(b_zero_point, b.dtype, rank)
+    a, b = zero_points.to_int8(a), data
     row_sum = None if b_zero_point is None else zero_points.row_sum(a)
     product = functools.partial(integer_dot, transpose_b=transpose_b, implementation=implementation)
 

@@ -26,11 +26,11 @@ def from_int8(x: jax.Array, dtype: np.dtype) -> jax.Array:
     return x if dtype == jnp.int8 else lax.bitcast_convert_type(x, jnp.uint8) ^ np.uint8(0x80)
 
 
-def shifted(zero_point: jax.Array | None, dtype: np.dtype, shape: tuple[int, ...]) -> jax.Array | None:
-    """The int32 zero point, of `shape`, that belongs to ``to_int8(x)`` of an `x` of `dtype`; None stands for 0."""
+def shifted(zero_point: jax.Array | None, dtype: np.dtype, rank: int) -> jax.Array | None:
+    """The int32 zero point, of `rank`, that belongs to ``to_int8(x)`` of an `x` of `dtype`; None stands for 0."""
     if dtype == jnp.int8:
         return None if zero_point is None else zero_point.astype(jnp.int32)
-    return jnp.full(shape, -128, jnp.int32) if zero_point is None else zero_point.astype(jnp.int32) - 128
+    return jnp.full((1,) * rank, -128, jnp.int32) if zero_point is None else zero_point.astype(jnp.int32) - 128
 
 
 def fold(a_zero_point: jax.Array | None, b_zero_point: jax.Array | None, row_sum, column_sum, k: int) -> Fold:

@@ -10,7 +10,7 @@ from jquant.descriptor import Descriptor, Signature, Tensor
 from jquant.kernels.matmul import matmul
 from jquant.kernels.packed import PackedMatrix
 from jquant.modes import FeatureLevel, Implementation
-from jquant.operands import as_column, as_row, operand, optional_operand, product_shape, weights
+from jquant.operands import operand, optional_operand, product_shape, weights
 
 _OPERATOR = "DML_MATRIX_MULTIPLY_INTEGER"
 _DESCRIPTOR = Descriptor(
@@ -54,10 +54,6 @@ def _matmul_integer(
     b_zero_point: jax.Array | None,
     implementation: Implementation | None,
 ) -> jax.Array:
-    if a_zero_point is not None:
-        a_zero_point = as_column(a_zero_point, a.ndim)
-    if b_zero_point is not None:
-        b_zero_point = as_row(b_zero_point, a.ndim)
     return matmul(a, b, a_zero_point, b_zero_point, implementation=implementation)
 
 

@@ -9,11 +9,11 @@ from jax.typing import ArrayLike, DTypeLike
 from jquant import exact
 from jquant.descriptor import Descriptor, Signature, Tensor, require
 from jquant.errors import DescriptorTypeError
-from jquant.kernels.epilogue import Dequantize
+from jquant.kernels.epilogue import Dequantize, as_column, as_row
 from jquant.kernels.matmul import matmul
 from jquant.kernels.packed import PackedMatrix
 from jquant.modes import FeatureLevel, Implementation, data_type, data_type_name
-from jquant.operands import as_column, as_row, float_data_type, operand, optional_operand, product_shape, weights
+from jquant.operands import float_data_type, operand, optional_operand, product_shape, weights
 
 _OPERATOR = "DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT"
 _DESCRIPTOR = Descriptor(
@@ -58,10 +58,6 @@ def _matmul_integer_to_float(
     output_dtype: np.dtype,
     implementation: Implementation | None,
 ) -> jax.Array:
-    if a_zero_point is not None:
-        a_zero_point = as_column(a_zero_point, a.ndim)
-    if b_zero_point is not None:
-        b_zero_point = as_row(b_zero_point, a.ndim)
     if bias is not None:
         bias = exact.widen(bias)
         bias = bias.reshape((1,) * a.ndim) if bias.ndim == 0 else bias

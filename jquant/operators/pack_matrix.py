@@ -8,9 +8,10 @@ from jax.typing import ArrayLike
 
 from jquant.descriptor import Descriptor, Signature, Tensor, require
 from jquant.kernels import packed
+from jquant.kernels.epilogue import as_row
 from jquant.kernels.packed import PackedMatrix
 from jquant.modes import FeatureLevel
-from jquant.operands import as_row, operand, optional_operand
+from jquant.operands import operand, optional_operand
 
 _OPERATOR = "pack_matrix"
 _DESCRIPTOR = Descriptor(

@@ -9,11 +9,11 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jquant import exact
 from jquant.descriptor import Descriptor, Signature, Tensor
-from jquant.kernels.epilogue import Requantize
+from jquant.kernels.epilogue import Requantize, as_column, as_row
 from jquant.kernels.matmul import matmul
 from jquant.kernels.packed import PackedMatrix
 from jquant.modes import FeatureLevel, Implementation
-from jquant.operands import as_column, as_row, operand, optional_operand, output_data_type, product_shape, weights
+from jquant.operands import operand, optional_operand, output_data_type, product_shape, weights
 
 _OPERATOR = "DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY"
 _DESCRIPTOR = Descriptor(
@@ -76,10 +76,6 @@ def _quantized_linear_matmul(
     output_dtype: np.dtype,
     implementation: Implementation | None,
 ) -> jax.Array:
-    if a_zero_point is not None:
-        a_zero_point = as_column(a_zero_point, a.ndim)
-    if b_zero_point is not None:
-        b_zero_point = as_row(b_zero_point, a.ndim)
     if output_zero_point is not None:
         output_zero_point = as_column(output_zero_point, a.ndim).astype(jnp.float32)
     a_scale, output_scale = (as_column(exact.widen(scale), a.ndim) for scale in (a_scale, output_scale))
