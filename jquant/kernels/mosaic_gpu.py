@@ -1,0 +1,273 @@
+"""The integer product for Hopper GPUs (H100, H200), with its epilogue, as a Pallas Mosaic GPU kernel.
+
+Compiled for an H200 and simulated, not run on one.
+
+One block for each multiprocessor goes through the tiles of the output. In a block, one warpgroup loads the
+operands to shared memory (TMA), `stages` steps of K ahead; the others multiply them (`wgmma`), each its share of
+the rows, then finish and store the output piece by piece, while the loads of the next tile begin.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from jquant.kernels import _compat, mosaic_gpu_plans
+from jquant.kernels import epilogue as epilogues
+from jquant.kernels.epilogue import Epilogue
+from jquant.kernels.mosaic_gpu_plans import PIECE_M, ROW_ALIGNMENT, Plan
+
+_BLOCK, _WARPGROUP = "block", "warpgroup"  # the axes of the grid
+_LOADING_REGISTERS = 40  # of a thread that loads; those that multiply share the others
+
+
+def integer_dot(
+    a: jax.Array,
+    b: jax.Array,
+    epilogue: Epilogue,
+    *,
+    transpose_b: bool = False,
+    plan: Plan | None = None,
+    interpret: Any = None,
+) -> jax.Array:
+    """``epilogue(a @ b)``, the product in int32: `xla.integer_dot`, bit for bit.
+
+    Args:
+      a: int8, of shape (..., M, K).
+      b: int8, of shape (..., K, N), or (..., N, K) with `transpose_b`, which spares a transposition. Batch sizes of 1
+        broadcast.
+      epilogue: the steps that follow, whose arrays have the rank of `a`. From the first step on that has a value of
+        its own for each element of the output, they run in XLA, after the kernel.
+      plan: the tiles; by default `mosaic_gpu_plans.plan_for`'s.
+      interpret: parameters of Pallas' GPU simulator, to run on a CPU.
+
+    Returns:
+      An array of shape (..., M, N), of the epilogue's dtype.
+
+    Raises:
+      NotImplementedError: operands that are not int8, empty matrices, symbolic sizes, or a GPU that is not a Hopper.
+      ValueError: a plan that the kernel cannot follow.
+    """
+    _check_operands(a, b)
+    if interpret is None:
+        _check_device()
+    batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    fused = _fusible(epilogue, batch)
+    if fused < len(epilogue):
+        options = {"transpose_b": transpose_b, "plan": plan, "interpret": interpret}
+        return epilogues.apply(epilogue[fused:], integer_dot(a, b, epilogue[:fused], **options))
+
+    b = b if transpose_b else jnp.swapaxes(b, -1, -2)
+    shape = (*batch, a.shape[-2], b.shape[-2])
+    dtype = jax.eval_shape(functools.partial(epilogues.apply, epilogue), jax.ShapeDtypeStruct(shape, jnp.int32)).dtype
+    leaves, structure = jax.tree.flatten(epilogue)
+    a, b, *leaves = _with_one_batch_axis(a, b, leaves, batch)
+    if plan is None:
+        plan = mosaic_gpu_plans.plan_for(max(len(a), len(b)), a.shape[1], b.shape[1], a.shape[2], dtype.itemsize)
+    mosaic_gpu_plans.check(plan, dtype.itemsize)
+    return _padded_call(a, b, leaves, structure, dtype, plan, interpret).reshape(shape)
+
+
+def _check_operands(a: jax.Array, b: jax.Array) -> None:
+    if not a.dtype == b.dtype == jnp.int8:
+        raise NotImplementedError(f"the Hopper kernel multiplies int8 by int8, not {a.dtype} by {b.dtype}")
+    sizes = (*a.shape, *b.shape)
+    if not all(isinstance(size, int) for size in sizes):
+        raise NotImplementedError(f"the Hopper kernel needs sizes that are known when it compiles, not {a.shape}, {b.shape}")
+    if 0 in sizes:
+        raise NotImplementedError(f"the Hopper kernel multiplies no empty matrices: {a.shape}, {b.shape}")
+
+
+def _check_device() -> None:
+    capability = _compat.compute_capability()
+    if capability not in (None, "9.0"):
+        raise NotImplementedError(
+            f"the Hopper kernel needs a GPU of compute capability 9.0 (H100, H200), and this one has {capability}"
+        )
+
+
+def _fusible(epilogue: Epilogue, batch: tuple[int, ...]) -> int:
+    """How many of the steps have only scalars and vectors: what the kernel loads beside a block of the product."""
+
+    def is_vector(x: jax.Array) -> bool:
+        spreads = all(size in (1, other) for size, other in zip(x.shape[:-2], batch, strict=True))
+        return spreads and 1 in x.shape[-2:] and x.dtype in (jnp.int32, jnp.float32)
+
+    fusible = (all(is_vector(x) for x in jax.tree.leaves(step)) for step in epilogue)
+    return next((number for number, holds in enumerate(fusible) if not holds), len(epilogue))
+
+
+def _with_one_batch_axis(a: jax.Array, b: jax.Array, leaves: Sequence[jax.Array], batch: tuple[int, ...]) -> list[jax.Array]:
+    """The operands as (batch, rows, columns), the batch of each all of it or 1; it joins the rows where it can."""
+    if math.prod(b.shape[:-2]) == 1 and all(x.shape[-1] == 1 or math.prod(x.shape[:-2]) == 1 for x in leaves):
+        m = a.shape[-2]
+
+        def joined(x: jax.Array) -> jax.Array:
+            if x.shape[-1] == 1 and x.size > 1:
+                x = jnp.broadcast_to(x, (*batch, m, 1))
+            return x.reshape(1, -1, x.shape[-1])
+
+        return [a.reshape(1, -1, a.shape[-1]), b.reshape(1, *b.shape[-2:]), *map(joined, leaves)]
+
+    def spread(x: jax.Array) -> jax.Array:
+        if math.prod(x.shape[:-2]) > 1:
+            x = jnp.broadcast_to(x, (*batch, *x.shape[-2:]))
+        return x.reshape(-1, *x.shape[-2:])
+
+    return [spread(x) for x in (a, b, *leaves)]
+
+
+def _padded_call(a, b, leaves, structure, dtype: jnp.dtype, plan: Plan, interpret: Any) -> jax.Array:
+    """The output for operands padded to what TMA can address and vectors padded to whole tiles, less the padding."""
+    m, n = a.shape[1], b.shape[1]
+    a, b = (_padded(_padded(x, 1, ROW_ALIGNMENT), 2, plan.block_k) for x in (a, b))
+    vectors, roles = [], []
+    for x in leaves:
+        role = "scalar" if x.shape[1:] == (1, 1) else "row" if x.shape[2] == 1 else "column"
+        tile = {"scalar": 1, "row": plan.block_m, "column": plan.block_n}[role]
+        vectors.append(_padded(x.reshape(len(x), -1), 1, tile))
+        roles.append(role)
+    n_padded = math.ceil(n / plan.epilogue_n) * plan.epilogue_n
+    out_type = jax.ShapeDtypeStruct((max(len(a), len(b)), a.shape[1], n_padded), dtype)
+    return _call(a, b, vectors, structure, tuple(roles), out_type, plan, interpret)[:, :m, :n]
+
+
+def _padded(x: jax.Array, axis: int, multiple: int) -> jax.Array:
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (0, -x.shape[axis] % multiple)
+    return jnp.pad(x, widths)
+
+
+def _call(a, b, vectors, structure, roles, out_type: jax.ShapeDtypeStruct, plan: Plan, interpret: Any) -> jax.Array:
+    batch, m, n = out_type.shape
+    tiles = batch * math.ceil(m / plan.block_m) * math.ceil(n / plan.block_n)
+    kernel = plgpu.kernel(
+        functools.partial(_kernel, plan=plan, structure=structure, roles=roles),
+        out_type=out_type,
+        grid=(min(tiles, plan.blocks),),
+        grid_names=(_BLOCK,),
+        num_threads=plan.warpgroups + 1,
+        thread_name=_WARPGROUP,
+        compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
+        interpret=interpret,
+    )
+    return kernel(a, b, *vectors)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The kernel. A (batch or 1, M, K), B (batch or 1, N, K), vectors (batch or 1, M or N or 1), output (batch, M, N).
+
+
+def _kernel(*refs: Any, plan: Plan, structure: jax.tree_util.PyTreeDef, roles: tuple[str, ...]) -> None:
+    a, b, *vectors, output = refs
+    batch, m, n = output.shape
+    grid = pl.cdiv(m, plan.block_m), pl.cdiv(n, plan.block_n)
+    rows = plan.block_m // plan.warpgroups
+    steps = a.shape[-1] // plan.block_k
+    pieces = [(i, j) for i in range(0, rows, PIECE_M) for j in range(0, plan.block_n, plan.epilogue_n)]
+    buffers = mosaic_gpu_plans.output_buffers(plan)
+
+    def pipeline(multiply, context):
+        transforms = _tiled(plan.block_k, a.dtype)
+        blocks = [
+            plgpu.BlockSpec((size, plan.block_k), lambda k: (0, k), transforms=transforms)
+            for size in (plan.block_m, plan.block_n)
+        ]
+        return plgpu.emit_pipeline_warp_specialized(
+            multiply,
+            grid=(steps,),
+            in_specs=blocks,
+            max_concurrent_steps=plan.stages,
+            wg_axis=_WARPGROUP,
+            num_compute_wgs=plan.warpgroups,
+            memory_registers=_LOADING_REGISTERS,
+            compute_context=context,
+        )
+
+    @functools.partial(
+        pl.run_scoped,
+        inputs=pipeline(_nothing, _nothing).get_allocations(a.at[0], b.at[0]),
+        outputs=plgpu.SMEM(
+            (plan.warpgroups, buffers, PIECE_M, plan.epilogue_n),
+            output.dtype,
+            transforms=_tiled(plan.epilogue_n, output.dtype),
+        ),
+        collective_axes=_WARPGROUP,
+    )
+    def _(inputs, outputs):
+        warpgroup = lax.axis_index(_WARPGROUP)
+
+        @plgpu.nd_loop((batch, math.prod(grid)), collective_axes=_BLOCK)
+        def _(loop):
+            index, tile = loop.index
+            i, j = plgpu.planar_snake(tile, grid, 0, plan.group_m)
+            top, left = i * plan.block_m, j * plan.block_n
+            own_top = top + warpgroup * rows
+
+            def of_batch(ref):
+                return ref.at[0 if ref.shape[0] == 1 else index]
+
+            def multiply(_, a_block, b_block, accumulator):
+                own = a_block.at[pl.ds(warpgroup * rows, rows)]
+                plgpu.wgmma(accumulator, own, _compat.transposed(b_block))
+                # Not left running into the next step: the buffers of the last one are free to the next tile's loads.
+                plgpu.wgmma_wait(0)
+                return accumulator
+
+            def finish(product, i, j):
+                starts = {"scalar": 0, "row": own_top + i, "column": left + j}
+                blocks = [
+                    _vector(of_batch(x), role, starts[role], product.shape) for x, role in zip(vectors, roles, strict=True)
+                ]
+                return _compat.inlined(functools.partial(_epilogue, structure))(product, *blocks)
+
+            def compute(multiply_all):
+                @functools.partial(pl.run_scoped, accumulator=plgpu.ACC((rows, plan.block_n), jnp.int32))
+                def _(accumulator):
+                    multiply_all(accumulator)
+                    product = accumulator[...]
+                    plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+                    for number, (i, j) in enumerate(pieces):
+                        buffer = outputs.at[warpgroup, number % buffers]
+                        plgpu.wait_smem_to_gmem(buffers - 1, wait_read_only=True)
+                        buffer[...] = finish(product[i : i + PIECE_M, j : j + plan.epilogue_n], i, j)
+                        plgpu.commit_smem()
+                        place = pl.ds(own_top + i, PIECE_M), pl.ds(left + j, plan.epilogue_n)
+                        plgpu.copy_smem_to_gmem(buffer, output.at[index].at[place])
+
+            pipeline(multiply, compute)(
+                of_batch(a).at[pl.ds(top, plan.block_m)],
+                of_batch(b).at[pl.ds(left, plan.block_n)],
+                allocations=inputs,
+            )
+
+        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+
+
+def _tiled(columns: int, dtype: jnp.dtype) -> tuple:
+    """The layout in shared memory that TMA, `wgmma` and registers exchange without bank conflicts."""
+    swizzle = columns * dtype.itemsize
+    return plgpu.TilingTransform((ROW_ALIGNMENT, columns)), plgpu.SwizzleTransform(swizzle)
+
+
+def _nothing(*_: Any) -> None:
+    """Stands for the parts of a pipeline that have no influence on what it allocates."""
+
+
+def _vector(ref: Any, role: str, start: jax.Array | int, shape: tuple[int, int]) -> jax.Array:
+    """A part of a vector beside a piece of the product, in the layout of that and broadcast to it."""
+    if role == "scalar":
+        return lax.broadcast_in_dim(ref[0], shape, ())
+    axis = 0 if role == "row" else 1
+    block = _compat.load(ref, (pl.ds(start, shape[axis]),), plgpu.Layout.WGMMA.reduce(1 - axis))
+    return lax.broadcast_in_dim(block, shape, (axis,))
+
+
+def _epilogue(structure: jax.tree_util.PyTreeDef, product: jax.Array, *blocks: jax.Array) -> jax.Array:
+    return epilogues.apply(jax.tree.unflatten(structure, blocks), product)
