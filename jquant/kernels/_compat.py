@@ -15,9 +15,9 @@ def compute_capability() -> str | None:
 
 def load(ref: Any, index: tuple, layout: Any) -> jax.Array:
     """The block of a GPU reference at `index`, in `layout`. From 0.11 on the index is part of the reference."""
-    if jax.__version_info__ < (0, 11):
-        return plgpu.load(ref, index, layout=layout, optimized=False)
-    return plgpu.load(ref.at[index], layout=layout, optimized=False)
+    function: Any = plgpu.load
+    arguments = (ref, index) if jax.__version_info__ < (0, 11) else (ref.at[index],)
+    return function(*arguments, layout=layout, optimized=False)
 
 
 def transposed(ref: Any) -> Any:

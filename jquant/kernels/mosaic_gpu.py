@@ -164,7 +164,7 @@ def _call(a, b, vectors, structure, roles, out_type: jax.ShapeDtypeStruct, plan:
 # The kernel. A (batch or 1, M, K), B (batch or 1, N, K), vectors (batch or 1, M or N or 1), output (batch, M, N).
 
 
-def _kernel(*refs: Any, plan: Plan, structure: jax.tree_util.PyTreeDef, roles: tuple[str, ...]) -> None:
+def _kernel(*refs: Any, plan: Plan, structure: Any, roles: tuple[str, ...]) -> None:
     a, b, *vectors, output = refs
     batch, m, n = output.shape
     grid = pl.cdiv(m, plan.block_m), pl.cdiv(n, plan.block_n)
@@ -206,7 +206,7 @@ def _kernel(*refs: Any, plan: Plan, structure: jax.tree_util.PyTreeDef, roles: t
         @plgpu.nd_loop((batch, math.prod(grid)), collective_axes=_BLOCK)
         def _(loop):
             index, tile = loop.index
-            i, j = plgpu.planar_snake(tile, grid, 0, plan.group_m)
+            i, j = _snake(tile, grid, plan.group_m)
             top, left = i * plan.block_m, j * plan.block_n
             own_top = top + warpgroup * rows
 
@@ -228,7 +228,7 @@ def _kernel(*refs: Any, plan: Plan, structure: jax.tree_util.PyTreeDef, roles: t
                 return _compat.inlined(functools.partial(_epilogue, structure))(product, *blocks)
 
             def compute(multiply_all):
-                @functools.partial(pl.run_scoped, accumulator=plgpu.ACC((rows, plan.block_n), jnp.int32))
+                @functools.partial(pl.run_scoped, accumulator=plgpu.WGMMAAccumulatorRef((rows, plan.block_n), jnp.int32))
                 def _(accumulator):
                     multiply_all(accumulator)
                     product = accumulator[...]
@@ -250,6 +250,15 @@ def _kernel(*refs: Any, plan: Plan, structure: jax.tree_util.PyTreeDef, roles: t
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
 
 
+def _snake(tile: jax.Array, grid: tuple[int, int], group_m: int) -> tuple[jax.Array, jax.Array]:
+    """The place of a tile in an order that goes through `group_m` rows of tiles at a time, to the right and back."""
+    m, n = grid
+    group, within = lax.div(tile, jnp.int32(group_m * n)), lax.rem(tile, jnp.int32(group_m * n))
+    height = lax.min(m - group * group_m, jnp.int32(group_m))  # never 0, of which division would have no meaning
+    j = lax.div(within, height)
+    return group * group_m + lax.rem(within, height), lax.select(lax.rem(group, jnp.int32(2)) == 0, j, n - 1 - j)
+
+
 def _tiled(columns: int, dtype: jnp.dtype) -> tuple:
     """The layout in shared memory that TMA, `wgmma` and registers exchange without bank conflicts."""
     swizzle = columns * dtype.itemsize
@@ -269,5 +278,5 @@ def _vector(ref: Any, role: str, start: jax.Array | int, shape: tuple[int, int])
     return lax.broadcast_in_dim(block, shape, (axis,))
 
 
-def _epilogue(structure: jax.tree_util.PyTreeDef, product: jax.Array, *blocks: jax.Array) -> jax.Array:
+def _epilogue(structure: Any, product: jax.Array, *blocks: jax.Array) -> jax.Array:
     return epilogues.apply(jax.tree.unflatten(structure, blocks), product)
