@@ -4,6 +4,7 @@ Needs the plug-in jax-cuda13-pjrt and jax-cuda13-plugin, but no GPU and no other
 """
 
 import functools
+import itertools
 import os
 import pathlib
 import re
@@ -104,6 +105,27 @@ def test_multiplies_in_the_unit_for_int8(shape, output):
 def test_loads_and_stores_by_tma(shape, output):
     copies = set(re.findall(r"cp\.async\.bulk\.tensor\.\dd\.(\w+)\S*\.(global|shared)\b", compiled(shape, output).text))
     assert copies == {("shared", "global"), ("global", "shared")}
+
+
+@every_kernel
+def test_buffers_are_released_after_the_multiplication_that_reads_them(shape, output):
+    """Which the simulator cannot see: its multiplications are done when they return."""
+    events = re.findall(
+        r"wgmma\.mma_async|wgmma\.wait_group\.sync\.aligned\s+\d+|mbarrier\.arrive\.release", compiled(shape, output).text
+    )
+    following = {after for one, after in itertools.pairwise(events) if one == "wgmma.mma_async"}
+    assert {re.sub(r"\s+", " ", one) for one in following} == {"wgmma.mma_async", "wgmma.wait_group.sync.aligned 0"}
+
+
+@every_kernel
+def test_stores_follow_a_fence(shape, output):
+    """Of what a warpgroup has written to shared memory, TMA sees what a fence stands after."""
+    events = re.findall(
+        r"st(?:matrix|\.shared)|fence\.proxy\.async|cp\.async\.bulk\.tensor\.\dd\.global", compiled(shape, output).text
+    )
+    assert {"st.shared", "stmatrix"} & set(events)
+    before = {one for one, after in itertools.pairwise(events) if after.startswith("cp.async")}
+    assert before == {"fence.proxy.async"}
 
 
 @every_kernel
