@@ -5,6 +5,7 @@
 prints, as JSON, for each case the elements in which the simulated kernel differs from NumPy, or the exception.
 """
 
+import functools
 import json
 import sys
 import zlib
@@ -60,7 +61,7 @@ class Maker:
 
 
 def fold(*kinds: tuple[str | None, str | None]):
-    return lambda make: Fold(tuple(tuple(None if x is None else make.integers(x) for x in pair) for pair in kinds))
+    return lambda make: Fold(tuple(tuple(make.integers(x) for x in pair if x is not None) for pair in kinds))
 
 
 def dequantize(a_scale: str, b_scale: str, bias: str | None, dtype: type):
@@ -134,9 +135,7 @@ def reference(case: Case) -> np.ndarray:
 def _stepped(step: Any, value: np.ndarray) -> np.ndarray:
     match step:
         case Fold(terms):
-            for row, column in terms:
-                value = value - (1 if row is None else row) * (1 if column is None else column)
-            return value
+            return value - sum(functools.reduce(np.multiply, factors) for factors in terms)
         case Dequantize(a_scale, b_scale, bias, dtype):
             value = value.astype(np.float32) * (a_scale * b_scale)
             return (value if bias is None else value + bias).astype(dtype)

@@ -17,11 +17,12 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from ptx import ptx
 
 from jquant.kernels import mosaic_gpu
 from jquant.kernels.epilogue import Dequantize, Epilogue, Fold, Requantize
 from jquant.kernels.mosaic_gpu_plans import plan_for
+
+from . import ptx
 
 pytest.importorskip("jax_plugins.xla_cuda13", reason="XLA compiles for NVIDIA GPUs only where jax-cuda13-pjrt is installed")
 
@@ -61,7 +62,7 @@ def epilogues(m: int, n: int) -> dict[str, Epilogue]:
 
     integer_row, integer_column = vector(jnp.int32, m, 1), vector(jnp.int32, 1, n)
     row, column, scalar = vector(jnp.float32, m, 1), vector(jnp.float32, 1, n), vector(jnp.float32, 1, 1)
-    vectors, scalars = Fold(((integer_row, integer_column),)), Fold(((None, integer_column),))
+    vectors, scalars = Fold(((integer_row, integer_column),)), Fold(((integer_column,),))
     float_types = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
     return {
         "int32": (vectors,),
