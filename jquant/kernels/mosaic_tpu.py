@@ -1,0 +1,162 @@
+"""The integer product on TPUs, in Pallas: compiled for v5e, v5p, v6e and 7x, and interpreted; not run on a TPU.
+
+The grid is (..., M, N, K) in blocks, the last one innermost: the int32 sums of a block of the output stay in vector
+memory from the first block of K to the last one, where the epilogue makes the output of them. Where one block holds
+all of K, the sums never leave the registers and the compiler's buffers.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from jquant import exact
+from jquant.kernels import epilogue as epilogues
+from jquant.kernels.epilogue import Dequantize, Epilogue
+from jquant.kernels.mosaic_tpu_plans import LANES, Plan, plan_for
+
+_ROW_AXIS, _COLUMN_AXIS, _SUM_AXIS = 0, 1, 2  # of the grid, after those of the batch
+
+
+def integer_dot(
+    a: jax.Array,
+    b: jax.Array,
+    epilogue: Epilogue,
+    *,
+    transpose_b: bool = False,
+    plan: Plan | None = None,
+    interpret: Any = False,
+) -> jax.Array:
+    """``epilogue(a @ b)``, the product in int32.
+
+    Args:
+      a: int8, of shape (..., M, K).
+      b: int8, of shape (..., K, N), or (..., N, K) with `transpose_b`. Batch sizes of 1 broadcast.
+      epilogue: the steps that follow, whose arrays have the rank of `a`.
+      transpose_b: whether `b` is K-major, as packed weights are.
+      plan: the tiles; by default those for `current_chip` and the shapes.
+      interpret: whether to interpret the kernel, where there is no TPU; or how (`pltpu.InterpretParams`).
+
+    Raises:
+      NotImplementedError: the chip has no plans, `a` or `b` is not int8, or a size is 0 or symbolic.
+    """
+    *steps, last = epilogue or (None,)
+    if isinstance(last, Dequantize) and last.dtype == jnp.float16:
+        # Mosaic does not store float16. The rounding to it is the epilogue's last, so it may follow the kernel.
+        epilogue = (*steps, dataclasses.replace(last, dtype=jnp.dtype(jnp.float32)))
+        return exact.narrow(
+            integer_dot(a, b, epilogue, transpose_b=transpose_b, plan=plan, interpret=interpret), last.dtype
+        )
+
+    _check(a, b)
+    batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    (m, k), n = a.shape[-2:], b.shape[-2 if transpose_b else -1]
+    output = jax.eval_shape(functools.partial(epilogues.apply, epilogue), jax.ShapeDtypeStruct((*batch, m, n), jnp.int32))
+    leaves, structure = jax.tree.flatten(epilogue)
+    if plan is None:
+        plan = plan_for(current_chip(), m, k, n, output.dtype, tuple(leaf.shape[-2:] for leaf in leaves))
+    rows, columns, sums = (plan.block_m, _ROW_AXIS), (plan.block_n, _COLUMN_AXIS), (plan.block_k, _SUM_AXIS)
+    k_steps = pl.cdiv(k, plan.block_k)
+    return pl.pallas_call(
+        functools.partial(_kernel, k=k, k_axis=len(batch) + _SUM_AXIS, transpose_b=transpose_b, epilogue=structure),
+        out_shape=output,
+        grid=(*batch, pl.cdiv(m, plan.block_m), pl.cdiv(n, plan.block_n), k_steps),
+        in_specs=[
+            _block_spec(a.shape, rows, sums),
+            _block_spec(b.shape, columns, sums) if transpose_b else _block_spec(b.shape, sums, columns),
+            *(_leaf_spec(leaf.shape, rows, columns) for leaf in leaves),
+        ],
+        out_specs=_block_spec(output.shape, rows, columns),
+        scratch_shapes=[pltpu.VMEM((plan.block_m, plan.block_n), jnp.int32)] if k_steps > 1 else [],
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=(*["parallel"] * (len(batch) + 2), "arbitrary"), vmem_limit_bytes=plan.vmem_limit_bytes
+        ),
+        interpret=interpret,
+        name="integer_dot",
+    )(a, b, *leaves)
+
+
+def current_chip() -> str | None:
+    """The TPU that is being traced for, "v5e" for example: that of the mesh in context, or the default device.
+
+    None where that is no TPU, as in lowering for TPUs on a machine without one.
+    """
+    try:
+        return str(pltpu.get_tpu_info().chip_version)
+    except (ValueError, RuntimeError):
+        return None
+
+
+def _check(a: jax.Array, b: jax.Array) -> None:
+    if not a.dtype == b.dtype == jnp.int8:
+        raise NotImplementedError(f"the TPU kernel multiplies int8 by int8, not {a.dtype} by {b.dtype}")
+    sizes = (*a.shape, *b.shape)
+    if not all(isinstance(size, int) for size in sizes):
+        raise NotImplementedError(f"the TPU kernel needs sizes that are known, not symbolic ones: {a.shape} by {b.shape}")
+    if 0 in sizes:
+        raise NotImplementedError(f"the TPU kernel multiplies no empty matrices: {a.shape} by {b.shape}")
+
+
+def _block_spec(shape: tuple[int, ...], *blocks: tuple[int, int | None]) -> pl.BlockSpec:
+    """Blocks of the last two dimensions, each with the grid axis that it follows (None: the only one); one of the batch."""
+
+    def index_map(*indices):
+        batch, matrix = indices[:-3], indices[-3:]
+        return (
+            *(index if size > 1 else 0 for index, size in zip(batch, shape[:-2], strict=True)),
+            *(0 if axis is None else matrix[axis] for _, axis in blocks),
+        )
+
+    return pl.BlockSpec((*[None] * len(shape[:-2]), *(block for block, _ in blocks)), index_map)
+
+
+def _leaf_spec(shape: tuple[int, ...], rows: tuple[int, int], columns: tuple[int, int]) -> pl.BlockSpec:
+    blocks = (block if size > 1 else (1, None) for size, block in zip(shape[-2:], (rows, columns), strict=True))
+    return _block_spec(shape, *blocks)
+
+
+def _kernel(a_ref, b_ref, *refs, k: int, k_axis: int, transpose_b: bool, epilogue: jax.tree_util.PyTreeDef):
+    """One grid step: a block of A, one of B, those of the epilogue's arrays, of the output, and the sums if they stay."""
+    leaf_refs, (out_ref, *scratch) = refs[: epilogue.num_leaves], refs[epilogue.num_leaves :]
+    block_k = a_ref.shape[1]
+    last = pl.cdiv(k, block_k) - 1
+
+    def product(size: int = block_k):
+        """Over the first `size` of the block of K; beyond the end of the matrices, memory holds anything."""
+        width = min(block_k, pl.cdiv(size, LANES) * LANES)
+        a = a_ref[:, :width]
+        b = b_ref[:, :width] if transpose_b else b_ref[:width, :]
+        if size < width:
+            # Zeros on one side are enough: anything is an integer.
+            a = jnp.where(lax.broadcasted_iota(jnp.int32, a.shape, 1) < size, a, jnp.int8(0))
+        contraction = ((1,), (1 if transpose_b else 0,))
+        return lax.dot_general(a, b, (contraction, ((), ())), preferred_element_type=jnp.int32)
+
+    def store(total):
+        steps = jax.tree.unflatten(epilogue, [ref[...] for ref in leaf_refs])
+        out_ref[...] = epilogues.apply(steps, total)
+
+    if last == 0:
+        store(product(k))
+        return
+    (sums_ref,) = scratch
+    step = pl.program_id(k_axis)
+
+    @pl.when(step == 0)
+    def _first():
+        sums_ref[...] = product()
+
+    if last > 1:
+
+        @pl.when((step > 0) & (step < last))
+        def _middle():
+            sums_ref[...] += product()
+
+    @pl.when(step == last)
+    def _last():
+        store(sums_ref[...] + product(k - last * block_k))
