@@ -1,0 +1,271 @@
+"""The TPU kernel, interpreted, against the formulas in NumPy; and lowered for TPUs, which needs none."""
+
+import itertools
+import zlib
+from typing import NamedTuple
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+import reference
+from jax.experimental.pallas import tpu as pltpu
+
+from jquant.kernels import mosaic_tpu, xla, zero_point
+from jquant.kernels.epilogue import Dequantize, Fold, Requantize
+from jquant.kernels.mosaic_tpu_plans import Plan
+
+float32 = np.float32
+SIGNS = tuple(itertools.product((np.int8, np.uint8), repeat=2))
+ZERO_POINTS = ("none", "per tensor", "per row or column")
+FORMS = ("int32", "float32", "float16", "bfloat16", "int8", "uint8")
+DTYPES = {"bfloat16": ml_dtypes.bfloat16}
+BLOCKS = {"m": (8, 16, 32), "k": (8, 16, 32, 128), "n": (8, 16, 32, 128)}
+CASES_PER_PROGRAM = 48  # in the batch: one compilation is for all of them
+
+
+def plan(m: int, k: int, n: int) -> Plan:
+    return Plan(m, k, n, vmem_limit_bytes=2**24)
+
+
+class Program(NamedTuple):
+    """Shapes, tiles and kinds of operands: what is compiled once."""
+
+    m: int
+    k: int
+    n: int
+    plan: Plan
+    batch: tuple[tuple[int, ...], tuple[int, ...]]
+    transpose_b: bool
+    signs: tuple[type, type]
+    zero_points: tuple[str, str]
+    form: str
+
+
+def program(random: np.random.Generator, form: str, signs, zero_points) -> Program:
+    m, k, n = (int(size) for size in random.integers(1, 71, 3))
+    blocks = (int(random.choice(BLOCKS[axis])) for axis in "mkn")
+    count = CASES_PER_PROGRAM
+    batches = (((count,), (count,)), ((count,), (1,)), ((1,), (count,)), ((3, 1), (1, count // 3)), ((2, count // 2),) * 2)
+    batch = batches[random.integers(len(batches))]
+    return Program(m, k, n, plan(*blocks), batch, bool(random.integers(2)), signs, zero_points, form)
+
+
+def operand(random: np.random.Generator, dtype, shape) -> np.ndarray:
+    """Anything, and in some matrices only the two ends of the range, for the largest sums."""
+    limits = np.iinfo(dtype)
+    ends = random.choice(np.array([limits.min, limits.max], dtype), shape)
+    is_extreme = random.random((*shape[:-2], 1, 1)) < 0.2
+    return np.where(is_extreme, ends, random.integers(limits.min, limits.max, shape, dtype, endpoint=True))
+
+
+def factors(random: np.random.Generator, shape) -> np.ndarray:
+    """float32, far from overflow and underflow; some infinities and NaN."""
+    values = (random.choice([-1, 1], shape) * 2.0 ** random.uniform(-14, 2, shape)).astype(float32)
+    return np.where(random.random(shape) < 0.02, random.choice(float32([np.inf, np.nan, 0]), shape), values)
+
+
+def check(program: Program, random: np.random.Generator, interpret) -> None:
+    """Compares all cases of a program."""
+    m, k, n, plan, (a_batch, b_batch), transpose_b, (a_dtype, b_dtype), (a_kind, b_kind), form = program
+    batch = np.broadcast_shapes(a_batch, b_batch)
+    a, b = operand(random, a_dtype, (*a_batch, m, k)), operand(random, b_dtype, (*b_batch, k, n))
+    a_shape = {"none": None, "per tensor": (*a_batch, 1, 1), "per row or column": (*a_batch, m, 1)}[a_kind]
+    b_shape = {"none": None, "per tensor": (*b_batch, 1, 1), "per row or column": (*b_batch, 1, n)}[b_kind]
+    a_zero_point = None if a_shape is None else operand(random, a_dtype, a_shape)
+    b_zero_point = None if b_shape is None else operand(random, b_dtype, b_shape)
+    zeros = [np.int64(0) if zero is None else zero for zero in (a_zero_point, b_zero_point)]
+    expected = reference.matmul_integer(a, b, *zeros)
+    steps, expected = epilogue(random, form, batch, expected)
+
+    @jax.jit
+    def actual(a, b, a_zero_point, b_zero_point, steps):
+        def fold():
+            a_zero = zero_point.shifted(a_zero_point, a.dtype, (1,) * a.ndim)
+            b_zero = zero_point.shifted(b_zero_point, b.dtype, (1,) * b.ndim)
+            row_sum = a8.sum(-1, keepdims=True, dtype=jnp.int32)
+            column_sum = b8.sum(-2, keepdims=True, dtype=jnp.int32)
+            return zero_point.fold(a_zero, b_zero, row_sum, column_sum, k)
+
+        a8, b8 = zero_point.to_int8(a), zero_point.to_int8(b)
+        matrix = b8.mT if transpose_b else b8
+        return mosaic_tpu.integer_dot(
+            a8, matrix, (fold(), *steps), transpose_b=transpose_b, plan=plan, interpret=interpret
+        )
+
+    result = actual(a, b, a_zero_point, b_zero_point, steps)
+    assert result.dtype == expected.dtype
+    wide = np.float32 if form in ("float16", "bfloat16") else expected.dtype  # NumPy knows no NaN of bfloat16
+    np.testing.assert_array_equal(np.asarray(result).astype(wide), expected.astype(wide), err_msg=str(program))
+
+def epilogue(random: np.random.Generator, form: str, batch, product: np.ndarray):
+    """Steps with arrays of any of the shapes that broadcast, and what they make of the product."""
+    m, n = product.shape[-2:]
+    batches = (batch, (1,) * len(batch))
+    rows, columns, scalar, full = ((m, 1), (1, n), (1, 1), (m, n))
+
+    def shape(*kinds):
+        return (*batches[random.integers(2)], *kinds[random.integers(len(kinds))])
+
+    dtype = np.dtype(DTYPES.get(form, form))
+    with np.errstate(all="ignore"):
+        if form == "int32":
+            return (), product
+        if form in ("int8", "uint8"):
+            multiplier = factors(random, shape(scalar, columns, rows, full)) / k_scale(product)
+            zero = None
+            if random.random() < 0.7:
+                zero = random.integers(-128, 256, shape(scalar, rows)).astype(random.choice([np.int32, float32]))
+            rounded = np.rint(product.astype(float32) * multiplier)
+            value = rounded if zero is None else rounded + zero.astype(float32)
+            return (Requantize(multiplier, zero, dtype),), reference.saturate(value, dtype)
+        a_scale, b_scale = factors(random, shape(scalar, rows)), factors(random, shape(scalar, columns))
+        bias = factors(random, shape(scalar, columns, rows, full)) if random.random() < 0.7 else None
+        value = product.astype(float32) * (a_scale * b_scale)
+        value = value if bias is None else value + bias
+        return (Dequantize(a_scale, b_scale, bias, dtype),), value.astype(dtype)
+
+
+def k_scale(product: np.ndarray) -> np.ndarray:
+    """What brings most products into the range of 8 bits."""
+    return float32(np.abs(product.astype(np.float64)).mean() / 64 + 1)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_random_programs(form):
+    random = np.random.default_rng(zlib.crc32(form.encode()))
+    kinds = list(itertools.product(SIGNS, itertools.product(ZERO_POINTS, repeat=2)))
+    if form != "int32":  # which has them all
+        kinds = [kinds[i] for i in random.permutation(len(kinds))[:8]]
+    for kind in kinds:
+        check(program(random, form, *kind), random, interpret=True)
+
+
+@pytest.mark.parametrize("transpose_b", [False, True])
+@pytest.mark.parametrize("form", ["int32", "bfloat16", "uint8"])
+def test_no_races_and_no_reads_out_of_bounds(form, transpose_b, capfd):
+    """Memory that nothing has written, as the ends of ragged blocks are, holds the largest integer here."""
+    random = np.random.default_rng(zlib.crc32(form.encode()) + transpose_b)
+    interpret = pltpu.InterpretParams(detect_races=True, num_cores_or_threads=2, random_seed=1)
+    kinds = (SIGNS[random.integers(4)], ("per tensor", "per row or column"))
+    for sizes in ((45, 300, 130), (33, 40, 200)):
+        check(Program(*sizes, plan(32, 128, 128), ((1,), (2,)), transpose_b, *kinds, form), random, interpret)
+    assert "race" not in "".join(capfd.readouterr()).lower()
+
+
+@pytest.mark.parametrize("k", [1, 127, 128, 129, 1024, 1025, 2500])
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_tails_of_k_with_its_own_plan(k, transpose_b):
+    random = np.random.default_rng(k)
+    a, b = operand(random, np.int8, (5, k)), operand(random, np.int8, (k, 300))
+    result = mosaic_tpu.integer_dot(a, b.T if transpose_b else b, (), transpose_b=transpose_b, interpret=True)
+    np.testing.assert_array_equal(result, reference.matmul_integer(a, b))
+
+
+def test_wraps_where_the_sum_leaves_int32():
+    a, b = np.full((1, 132_000), -128, np.int8), np.full((132_000, 1), -128, np.int8)
+    result = mosaic_tpu.integer_dot(a, b, (), plan=plan(32, 1024, 128), interpret=True)
+    np.testing.assert_array_equal(result, reference.matmul_integer(a, b))
+    assert result[0, 0] < 0
+
+
+@pytest.mark.parametrize("form", ["int32", "bfloat16", "uint8"])
+def test_equals_the_implementation_of_xla(form):
+    random = np.random.default_rng(zlib.crc32(form.encode()))
+    a, b = operand(random, np.int8, (2, 50, 200)), operand(random, np.int8, (1, 200, 140))
+    fold = Fold(((random.integers(-9, 9, (2, 50, 1), np.int32), random.integers(-999, 999, (1, 1, 140), np.int32)),))
+    steps, _ = epilogue(random, form, (2,), reference.matmul_integer(a, b))
+
+    def dot(implementation, **options):
+        return jax.jit(lambda *operands: implementation(*operands, **options))(a, b, (fold, *steps))
+
+    tiled = dot(mosaic_tpu.integer_dot, plan=plan(32, 128, 128), interpret=True)
+    np.testing.assert_array_equal(tiled, dot(xla.integer_dot))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def lower(form: str, *, m=300, k=1100, n=520, batch=(), transpose_b=False, a_dtype=jnp.int8):
+    """The text of the program for TPUs, of which nothing is known but that."""
+    b_shape = (*(1,) * len(batch), *((n, k) if transpose_b else (k, n)))
+    a, b = jax.ShapeDtypeStruct((*batch, m, k), a_dtype), jax.ShapeDtypeStruct(b_shape, jnp.int8)
+    ones = (1,) * len(batch)
+
+    def array(rows, columns, dtype=jnp.float32):
+        return jax.ShapeDtypeStruct((*ones, rows, columns), dtype)
+
+    fold = Fold(((array(m, 1, jnp.int32), array(1, n, jnp.int32)), (None, array(1, n, jnp.int32))))
+    dtype = np.dtype(DTYPES.get(form, form))
+    if form == "int32":
+        steps = (fold,)
+    elif form in ("int8", "uint8"):
+        steps = (fold, Requantize(array(1, n), array(1, 1), dtype))
+    else:
+        steps = (fold, Dequantize(array(m, 1), array(1, n), array(m, n), dtype))
+    traced = jax.jit(mosaic_tpu.integer_dot, static_argnames="transpose_b").trace(a, b, steps, transpose_b=transpose_b)
+    assert traced.out_info.dtype == dtype
+    assert traced.out_info.shape == (*batch, m, n)
+    return traced.lower(lowering_platforms=("tpu",)).as_text()
+
+
+@pytest.mark.parametrize("transpose_b", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_lowers_without_a_tpu(form, transpose_b):
+    assert "tpu_custom_call" in lower(form, transpose_b=transpose_b)
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(1, 1, 1), (1, 4096, 4096), (7, 130, 3), (4096, 64, 129), (257, 9000, 1000)])
+def test_lowers_at_odd_sizes(m, k, n):
+    assert "tpu_custom_call" in lower("float32", m=m, k=k, n=n, batch=(2, 3))
+
+
+def test_exports_for_tpus():
+    shape = jax.ShapeDtypeStruct((256, 256), jnp.int8)
+    exported = jax.export.export(jax.jit(lambda a, b: mosaic_tpu.integer_dot(a, b, ())), platforms=["tpu"])(shape, shape)
+    assert exported.out_avals[0].dtype == jnp.int32
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sizes", [{"m": 0}, {"k": 0}, {"n": 0}, {"batch": (0,)}])
+def test_empty_matrices_raise(sizes):
+    with pytest.raises(NotImplementedError, match="empty"):
+        lower("int32", **sizes)
+
+
+def test_uint8_raises():
+    with pytest.raises(NotImplementedError, match="uint8"):
+        lower("int32", a_dtype=jnp.uint8)
+
+
+def test_symbolic_sizes_raise():
+    (m,) = jax.export.symbolic_shape("m")
+    with pytest.raises(NotImplementedError, match="symbolic"):
+        lower("int32", m=m)
+
+
+def abstract_chip(device_kind: str):
+    device = jax.sharding.AbstractDevice(device_kind, 1, "tpu")
+    return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((1,), ("x",), abstract_device=device))
+
+
+def test_old_chips_raise():
+    with abstract_chip("TPU v4"), pytest.raises(NotImplementedError, match="TPU v4 does not multiply int8"):
+        lower("int32")
+
+
+@pytest.mark.parametrize(
+    ("device_kind", "chip"), [("TPU v5 lite", "v5e"), ("TPU v5", "v5p"), ("TPU v6 lite", "v6e"), ("TPU7x", "7x"), ("cpu", None)]
+)
+def test_the_chip_of_the_mesh_in_context(device_kind, chip):
+    with abstract_chip(device_kind):
+        assert mosaic_tpu.current_chip() == chip
+
+
+def test_the_chip_is_unknown_where_there_is_no_tpu():
+    with jax.default_device(jax.devices("cpu")[0]):
+        assert mosaic_tpu.current_chip() is None
