@@ -63,7 +63,14 @@ def integer_dot(
     rows, columns, sums = (plan.block_m, _ROW_AXIS), (plan.block_n, _COLUMN_AXIS), (plan.block_k, _SUM_AXIS)
     k_steps = pl.cdiv(k, plan.block_k)
     return pl.pallas_call(
-        functools.partial(_kernel, k=k, k_axis=len(batch) + _SUM_AXIS, transpose_b=transpose_b, epilogue=structure),
+        functools.partial(
+            _kernel,
+            k=k,
+            k_axis=len(batch) + _SUM_AXIS,
+            transpose_b=transpose_b,
+            rows_at_once=plan.rows_at_once,
+            epilogue=structure,
+        ),
         out_shape=output,
         grid=(*batch, pl.cdiv(m, plan.block_m), pl.cdiv(n, plan.block_n), k_steps),
         in_specs=[
@@ -120,43 +127,52 @@ def _leaf_spec(shape: tuple[int, ...], rows: tuple[int, int], columns: tuple[int
     return _block_spec(shape, *blocks)
 
 
-def _kernel(a_ref, b_ref, *refs, k: int, k_axis: int, transpose_b: bool, epilogue: jax.tree_util.PyTreeDef):
+def _kernel(
+    a_ref, b_ref, *refs, k: int, k_axis: int, transpose_b: bool, rows_at_once: int, epilogue: jax.tree_util.PyTreeDef
+):
     """One grid step: a block of A, one of B, those of the epilogue's arrays, of the output, and the sums if they stay."""
     leaf_refs, (out_ref, *scratch) = refs[: epilogue.num_leaves], refs[epilogue.num_leaves :]
-    block_k = a_ref.shape[1]
+    block_m, block_k = a_ref.shape
     last = pl.cdiv(k, block_k) - 1
+    # Few rows at once: their sums find room in the registers, and their epilogue beside the products of the next rows.
+    slices = [pl.ds(start, min(rows_at_once, block_m - start)) for start in range(0, block_m, rows_at_once)]
 
-    def product(size: int = block_k):
+    def product(rows, size: int = block_k):
         """Over the first `size` of the block of K; beyond the end of the matrices, memory holds anything."""
         width = min(block_k, pl.cdiv(size, LANES) * LANES)
-        a = a_ref[:, :width]
+        a = a_ref[rows, :width]
         b = b_ref[:, :width] if transpose_b else b_ref[:width, :]
         if size < width:
-            # Zeros on one side are enough: anything is an integer.
-            a = jnp.where(lax.broadcasted_iota(jnp.int32, a.shape, 1) < size, a, jnp.int8(0))
+            # Zeros on one side are enough: whatever an integer is, it times 0 is 0. A `select` of a block of fewer rows
+            # than a register holds does not compile.
+            a &= jnp.where(lax.broadcasted_iota(jnp.int32, a.shape, 1) < size, -1, 0).astype(jnp.int8)
         contraction = ((1,), (1 if transpose_b else 0,))
         return lax.dot_general(a, b, (contraction, ((), ())), preferred_element_type=jnp.int32)
 
-    def store(total):
-        steps = jax.tree.unflatten(epilogue, [ref[...] for ref in leaf_refs])
-        out_ref[...] = epilogues.apply(steps, total)
+    def store(rows, total):
+        leaves = [ref[rows if ref.shape[0] > 1 else slice(None), :] for ref in leaf_refs]
+        out_ref[rows, :] = epilogues.apply(jax.tree.unflatten(epilogue, leaves), total)
 
     if last == 0:
-        store(product(k))
+        for rows in slices:
+            store(rows, product(rows, k))
         return
     (sums_ref,) = scratch
     step = pl.program_id(k_axis)
 
     @pl.when(step == 0)
     def _first():
-        sums_ref[...] = product()
+        for rows in slices:
+            sums_ref[rows, :] = product(rows)
 
     if last > 1:
 
         @pl.when((step > 0) & (step < last))
         def _middle():
-            sums_ref[...] += product()
+            for rows in slices:
+                sums_ref[rows, :] += product(rows)
 
     @pl.when(step == last)
     def _last():
-        store(sums_ref[...] + product(k - last * block_k))
+        for rows in slices:
+            store(rows, sums_ref[rows, :] + product(rows, k - last * block_k))

@@ -18,12 +18,14 @@ class Plan:
       block_m: a multiple of 32.
       block_k: a multiple of 128.
       block_n: a multiple of 128.
+      rows_at_once: of the `block_m` rows, how many are multiplied and finished at once: a multiple of 32.
       vmem_limit_bytes: of the vector memory, what the kernel may use.
     """
 
     block_m: int
     block_k: int
     block_n: int
+    rows_at_once: int
     vmem_limit_bytes: int
 
 
@@ -41,6 +43,7 @@ class Chip(NamedTuple):
     Attributes:
       vmem_mebibytes: of the vector memory of one core, what the blocks may take.
       columns: of one matrix unit.
+      rows_at_once: see `Plan`. Each time, B goes into the matrix units anew.
       tiles: the first that holds the whole of K, so that no sum goes through memory between two grid steps; or else
         the last.
       decode_tiles: likewise for few rows, where the time goes into reading B.
@@ -48,6 +51,7 @@ class Chip(NamedTuple):
 
     vmem_mebibytes: int
     columns: int
+    rows_at_once: int
     tiles: tuple[Tile, ...]
     decode_tiles: tuple[Tile, ...]
 
@@ -56,11 +60,11 @@ _V5_TILES = (Tile(1024, 4096, 512), Tile(1024, 1024, 1024))
 _DECODE_TILES = (Tile(256, 4096, 512), Tile(256, 2048, 1024))
 # TPU 7x has no int8 unit: it multiplies in bfloat16 and sums a block of K in float32, which is exact up to 2**24, the
 # sum of 1024 products of -128 and -128.
-_FLOAT32_SUMS = Chip(40, 256, (Tile(1024, 1024, 1024),), (Tile(256, 1024, 2048),))
+_FLOAT32_SUMS = Chip(40, 256, 1024, (Tile(1024, 1024, 1024),), (Tile(256, 1024, 2048),))
 _CHIPS = {
-    "v5e": Chip(96, 128, _V5_TILES, _DECODE_TILES),
-    "v5p": Chip(40, 128, _V5_TILES, _DECODE_TILES),
-    "v6e": Chip(96, 256, (Tile(2048, 4096, 1024), Tile(2048, 1024, 2048)), _DECODE_TILES),
+    "v5e": Chip(96, 128, 256, _V5_TILES, _DECODE_TILES),
+    "v5p": Chip(40, 128, 256, _V5_TILES, _DECODE_TILES),
+    "v6e": Chip(96, 256, 256, (Tile(2048, 4096, 1024), Tile(2048, 1024, 2048)), _DECODE_TILES),
     "7": _FLOAT32_SUMS,
     "7x": _FLOAT32_SUMS,
     None: _FLOAT32_SUMS,  # exact, and small enough, on all of them
@@ -89,7 +93,7 @@ def plan_for(
         raise NotImplementedError(f"TPU {chip} does not multiply int8 matrices in Pallas kernels; v5e and later ones do")
     if chip not in _CHIPS:
         raise NotImplementedError(f"there are no tile plans for TPU {chip}; there are some for {', '.join(filter(None, _CHIPS))}")
-    vmem_mebibytes, columns, tiles, decode_tiles = _CHIPS[chip]
+    vmem_mebibytes, columns, rows_at_once, tiles, decode_tiles = _CHIPS[chip]
     tiles = decode_tiles if m <= decode_tiles[0].m else tiles
     tile = next((tile for tile in tiles if k <= tile.k), tiles[-1])
     blocks = Tile(_split(m, tile.m, ROWS), min(_round_up(k, LANES), tile.k), _split(n, tile.n, columns))
@@ -98,7 +102,7 @@ def plan_for(
         m_is_longer = blocks.m > blocks.n
         longer = _split(max(blocks.m, blocks.n), max(blocks.m, blocks.n) // 2, LANES)
         blocks = blocks._replace(m=longer) if m_is_longer else blocks._replace(n=longer)
-    return Plan(*blocks, vmem_limit_bytes=needed)
+    return Plan(*blocks, rows_at_once, vmem_limit_bytes=needed)
 
 
 def _vmem_bytes(blocks: Tile, output_dtype: np.dtype, leaves: tuple[tuple[int, int], ...]) -> int:

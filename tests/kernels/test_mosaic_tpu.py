@@ -27,7 +27,7 @@ CASES_PER_PROGRAM = 48  # in the batch: one compilation is for all of them
 
 
 def plan(m: int, k: int, n: int) -> Plan:
-    return Plan(m, k, n, vmem_limit_bytes=2**24)
+    return Plan(m, k, n, rows_at_once=16, vmem_limit_bytes=2**24)
 
 
 class Program(NamedTuple):

@@ -1,0 +1,102 @@
+"""The programs that libtpu compiles for TPUs, of which none is needed, as VLIW bundles, to be counted.
+
+A bundle is a cycle, as long as no instruction waits. So the bundles of a step, set against the cycles that its
+products take in the matrix units, are the utilisation to hope for:
+
+      | matrix units | int8 TOPS | clock    | products a cycle
+  v5e | 4 of 128**2  |  394      | 1.50 GHz | 394e12 / 2 / 1.50e9 = 131e3 = 2 * 4 * 128**2
+  v5p | 4 of 128**2  |  459      | 1.75 GHz | 459e12 / 2 / 1.75e9 = 131e3 = 2 * 4 * 128**2    (each of its two cores)
+  v6e | 2 of 256**2  | 1836      | 1.75 GHz | 1836e12 / 2 / 1.75e9 = 524e3 = 4 * 2 * 256**2
+
+The programs say the same: a `vmatmul.s8` takes 32 rows. On v5e, it follows the last one in its unit after 16 bundles,
+2 rows a cycle; on v6e after 8, 4 rows a cycle. On 7x, a bundle is not a cycle.
+
+libtpu reads what it shall dump when it is loaded: import this module before anything compiles for a TPU.
+"""
+
+import functools
+import os
+import pathlib
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+from jax.experimental import topologies
+
+TOPOLOGIES = {"v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2", "7x": "tpu7x:2x2x1"}
+PRODUCTS_PER_CYCLE = {"v5e": 2 * 4 * 128**2, "v5p": 2 * 4 * 128**2, "v6e": 4 * 2 * 256**2}
+
+_FOLDER = tempfile.TemporaryDirectory()
+os.environ.update(
+    TPU_SKIP_MDS_QUERY="1",
+    ALLOW_MULTIPLE_LIBTPU_LOAD="1",
+    LIBTPU_INIT_ARGS=f"--xla_jf_dump_to={_FOLDER.name} --xla_jf_dump_llo_text=true "
+    "--xla_jf_dump_llo_pass_label_regex=.*final_bundles.*",
+)
+
+
+@functools.cache
+def _device(chip: str) -> jax.Device:
+    return topologies.get_topology_desc(TOPOLOGIES[chip], "tpu").devices[0]
+
+
+class Body(NamedTuple):
+    """A straight run of bundles."""
+
+    bundles: int
+    instructions: Counter[str]
+
+    def count(self, prefix: str) -> int:
+        return sum(count for name, count in self.instructions.items() if name.startswith(prefix))
+
+
+class Program(NamedTuple):
+    """A kernel: one body for each kind of K step, in order, and the bundles of the pipeline in every grid step."""
+
+    bodies: list[Body]
+    pipeline: int
+
+    def tile(self, k_steps: int) -> int:
+        """The bundles of all the K steps of a tile."""
+        first, *middle, last = (body.bundles for body in self.bodies) if k_steps > 1 else (0, self.bodies[0].bundles)
+        return first + sum(middle) * (k_steps - 2) + last + self.pipeline * k_steps
+
+    @property
+    def k_loop(self) -> Body:
+        """What most K steps are: the middle ones, if there are any."""
+        return self.bodies[len(self.bodies) // 2]
+
+
+def compile(chip: str, function: Callable, *arguments) -> Program:
+    """The kernel of ``jax.jit(function)``, for trees of arguments of these shapes and dtypes."""
+    sharding = jax.sharding.SingleDeviceSharding(_device(chip))
+    arguments = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), arguments)
+    folder = pathlib.Path(_FOLDER.name)
+    before = set(folder.iterdir())
+    jax.jit(function).lower(*arguments).compile()
+    (file,) = (file for file in set(folder.iterdir()) - before if re.search(r"-integer_dot[^-]*-\d+-final_bundles", file.name))
+    return parse(file.read_text())
+
+
+_BUNDLE = re.compile(r"^ *(?:0x[0-9a-f]+|0) +(LB|LH|LE|PB|PF|CT)? *:[ >]*(?=\{)", re.MULTILINE)
+_INSTRUCTION = re.compile(r"= (v[a-z][\w.]*)")
+
+
+def parse(text: str) -> Program:
+    """Splits the loop over the grid where anything branches: the runs that multiply are the bodies."""
+    runs, in_loop = [[]], False
+    _, *bundles = _BUNDLE.split(text)
+    for label, bundle in zip(bundles[::2], bundles[1::2], strict=True):
+        in_loop = in_loop or label == "LB"
+        if label:
+            runs.append([])
+        if in_loop:
+            runs[-1].append(bundle)
+        if "sbr.rel" in bundle:
+            runs.append([])
+    bodies = [Body(len(run), Counter(name for bundle in run for name in _INSTRUCTION.findall(bundle))) for run in runs]
+    multiply = [body for body in bodies if body.count("vmatmul")]
+    return Program(multiply, pipeline=sum(body.bundles for body in bodies) - sum(body.bundles for body in multiply))
