@@ -7,6 +7,7 @@ all of K, the sums never leave the registers and the compiler's buffers.
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -49,14 +50,14 @@ def integer_dot(
     if isinstance(last, Dequantize) and last.dtype == jnp.float16:
         # Mosaic does not store float16. The rounding to it is the epilogue's last, so it may follow the kernel.
         epilogue = (*steps, dataclasses.replace(last, dtype=jnp.dtype(jnp.float32)))
-        return exact.narrow(
-            integer_dot(a, b, epilogue, transpose_b=transpose_b, plan=plan, interpret=interpret), last.dtype
-        )
+        return exact.narrow(integer_dot(a, b, epilogue, transpose_b=transpose_b, plan=plan, interpret=interpret), last.dtype)
 
     _check(a, b)
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     (m, k), n = a.shape[-2:], b.shape[-2 if transpose_b else -1]
-    output = jax.eval_shape(functools.partial(epilogues.apply, epilogue), jax.ShapeDtypeStruct((*batch, m, n), jnp.int32))
+    product = jax.ShapeDtypeStruct((*batch, m, n), jnp.int32)
+    output = jax.eval_shape(functools.partial(epilogues.apply, epilogue), product)
+    batch = output.shape[:-2]  # of which the epilogue's arrays may have more
     leaves, structure = jax.tree.flatten(epilogue)
     if plan is None:
         plan = plan_for(current_chip(), m, k, n, output.dtype, tuple(leaf.shape[-2:] for leaf in leaves))
@@ -69,7 +70,7 @@ def integer_dot(
             k_axis=len(batch) + _SUM_AXIS,
             transpose_b=transpose_b,
             rows_at_once=plan.rows_at_once,
-            epilogue=structure,
+            unflatten=structure.unflatten,
         ),
         out_shape=output,
         grid=(*batch, pl.cdiv(m, plan.block_m), pl.cdiv(n, plan.block_n), k_steps),
@@ -81,7 +82,8 @@ def integer_dot(
         out_specs=_block_spec(output.shape, rows, columns),
         scratch_shapes=[pltpu.VMEM((plan.block_m, plan.block_n), jnp.int32)] if k_steps > 1 else [],
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=(*["parallel"] * (len(batch) + 2), "arbitrary"), vmem_limit_bytes=plan.vmem_limit_bytes
+            dimension_semantics=(*[pltpu.PARALLEL] * (len(batch) + 2), pltpu.ARBITRARY),
+            vmem_limit_bytes=plan.vmem_limit_bytes,
         ),
         interpret=interpret,
         name="integer_dot",
@@ -128,12 +130,19 @@ def _leaf_spec(shape: tuple[int, ...], rows: tuple[int, int], columns: tuple[int
 
 
 def _kernel(
-    a_ref, b_ref, *refs, k: int, k_axis: int, transpose_b: bool, rows_at_once: int, epilogue: jax.tree_util.PyTreeDef
+    a_ref,
+    b_ref,
+    *refs,
+    k: int,
+    k_axis: int,
+    transpose_b: bool,
+    rows_at_once: int,
+    unflatten: Callable[[list[jax.Array]], Epilogue],
 ):
     """One grid step: a block of A, one of B, those of the epilogue's arrays, of the output, and the sums if they stay."""
-    leaf_refs, (out_ref, *scratch) = refs[: epilogue.num_leaves], refs[epilogue.num_leaves :]
     block_m, block_k = a_ref.shape
     last = pl.cdiv(k, block_k) - 1
+    *leaf_refs, out_ref = refs if last == 0 else refs[:-1]
     # Few rows at once: their sums find room in the registers, and their epilogue beside the products of the next rows.
     slices = [pl.ds(start, min(rows_at_once, block_m - start)) for start in range(0, block_m, rows_at_once)]
 
@@ -143,22 +152,22 @@ def _kernel(
         a = a_ref[rows, :width]
         b = b_ref[:, :width] if transpose_b else b_ref[:width, :]
         if size < width:
-            # Zeros on one side are enough: whatever an integer is, it times 0 is 0. A `select` of a block of fewer rows
-            # than a register holds does not compile.
-            a &= jnp.where(lax.broadcasted_iota(jnp.int32, a.shape, 1) < size, -1, 0).astype(jnp.int8)
+            # Zeros on one side are enough: whatever an integer is, it times 0 is 0. By bits, because a `select` of int8
+            # does not compile where A has less rows than a register.
+            inside = lax.broadcasted_iota(jnp.int32, a.shape, 1) < size
+            a &= (-inside.astype(jnp.int32)).astype(jnp.int8)
         contraction = ((1,), (1 if transpose_b else 0,))
         return lax.dot_general(a, b, (contraction, ((), ())), preferred_element_type=jnp.int32)
 
     def store(rows, total):
         leaves = [ref[rows if ref.shape[0] > 1 else slice(None), :] for ref in leaf_refs]
-        out_ref[rows, :] = epilogues.apply(jax.tree.unflatten(epilogue, leaves), total)
+        out_ref[rows, :] = epilogues.apply(unflatten(leaves), total)
 
     if last == 0:
         for rows in slices:
             store(rows, product(rows, k))
         return
-    (sums_ref,) = scratch
-    step = pl.program_id(k_axis)
+    sums_ref, step = refs[-1], pl.program_id(k_axis)
 
     @pl.when(step == 0)
     def _first():

@@ -92,7 +92,9 @@ def plan_for(
     if chip in _WITHOUT_INT8:
         raise NotImplementedError(f"TPU {chip} does not multiply int8 matrices in Pallas kernels; v5e and later ones do")
     if chip not in _CHIPS:
-        raise NotImplementedError(f"there are no tile plans for TPU {chip}; there are some for {', '.join(filter(None, _CHIPS))}")
+        raise NotImplementedError(
+            f"there are no tile plans for TPU {chip}; there are some for {', '.join(filter(None, _CHIPS))}"
+        )
     vmem_mebibytes, columns, rows_at_once, tiles, decode_tiles = _CHIPS[chip]
     tiles = decode_tiles if m <= decode_tiles[0].m else tiles
     tile = next((tile for tile in tiles if k <= tile.k), tiles[-1])
@@ -108,7 +110,9 @@ def plan_for(
 def _vmem_bytes(blocks: Tile, output_dtype: np.dtype, leaves: tuple[tuple[int, int], ...]) -> int:
     """Blocks in two buffers each, of which one is read or written meanwhile, the accumulator, and the compiler's own."""
     m, k, n = blocks
-    leaf_bytes = sum(4 * _round_up(m if rows > 1 else 1, 8) * _round_up(n if columns > 1 else 1, LANES) for rows, columns in leaves)
+    leaf_bytes = sum(
+        4 * _round_up(m if rows > 1 else 1, 8) * _round_up(n if columns > 1 else 1, LANES) for rows, columns in leaves
+    )
     buffers = 2 * (m * k + k * n + m * n * output_dtype.itemsize + leaf_bytes)
     return buffers + 4 * m * n + 4 * _MEBIBYTE
 

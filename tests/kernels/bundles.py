@@ -77,7 +77,9 @@ def compile(chip: str, function: Callable, *arguments) -> Program:
     folder = pathlib.Path(_FOLDER.name)
     before = set(folder.iterdir())
     jax.jit(function).lower(*arguments).compile()
-    (file,) = (file for file in set(folder.iterdir()) - before if re.search(r"-integer_dot[^-]*-\d+-final_bundles", file.name))
+    (file,) = (
+        file for file in set(folder.iterdir()) - before if re.search(r"-integer_dot[^-]*-\d+-final_bundles", file.name)
+    )
     return parse(file.read_text())
 
 

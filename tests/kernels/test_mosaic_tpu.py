@@ -91,14 +91,13 @@ def check(program: Program, random: np.random.Generator, interpret) -> None:
 
         a8, b8 = zero_point.to_int8(a), zero_point.to_int8(b)
         matrix = b8.mT if transpose_b else b8
-        return mosaic_tpu.integer_dot(
-            a8, matrix, (fold(), *steps), transpose_b=transpose_b, plan=plan, interpret=interpret
-        )
+        return mosaic_tpu.integer_dot(a8, matrix, (fold(), *steps), transpose_b=transpose_b, plan=plan, interpret=interpret)
 
     result = actual(a, b, a_zero_point, b_zero_point, steps)
     assert result.dtype == expected.dtype
     wide = np.float32 if form in ("float16", "bfloat16") else expected.dtype  # NumPy knows no NaN of bfloat16
     np.testing.assert_array_equal(np.asarray(result).astype(wide), expected.astype(wide), err_msg=str(program))
+
 
 def epilogue(random: np.random.Generator, form: str, batch, product: np.ndarray):
     """Steps with arrays of any of the shapes that broadcast, and what they make of the product."""
@@ -171,6 +170,14 @@ def test_wraps_where_the_sum_leaves_int32():
     assert result[0, 0] < 0
 
 
+def test_a_batch_of_the_epilogue_alone():
+    random = np.random.default_rng(0)
+    a, b = operand(random, np.int8, (1, 40, 50)), operand(random, np.int8, (1, 50, 60))
+    columns = random.integers(-999, 999, (3, 1, 60), np.int32)
+    result = mosaic_tpu.integer_dot(a, b, (Fold(((None, columns),)),), plan=plan(32, 128, 128), interpret=True)
+    np.testing.assert_array_equal(result, reference.matmul_integer(a, b) - columns)
+
+
 @pytest.mark.parametrize("form", ["int32", "bfloat16", "uint8"])
 def test_equals_the_implementation_of_xla(form):
     random = np.random.default_rng(zlib.crc32(form.encode()))
@@ -222,6 +229,12 @@ def test_lowers_at_odd_sizes(m, k, n):
     assert "tpu_custom_call" in lower("float32", m=m, k=k, n=n, batch=(2, 3))
 
 
+@pytest.mark.parametrize("form", ["int32", "bfloat16", "uint8"])
+def test_lowers_with_64_bits_enabled(form):
+    with jax.enable_x64(True):
+        assert "tpu_custom_call" in lower(form)
+
+
 def test_exports_for_tpus():
     shape = jax.ShapeDtypeStruct((256, 256), jnp.int8)
     exported = jax.export.export(jax.jit(lambda a, b: mosaic_tpu.integer_dot(a, b, ())), platforms=["tpu"])(shape, shape)
@@ -259,7 +272,8 @@ def test_old_chips_raise():
 
 
 @pytest.mark.parametrize(
-    ("device_kind", "chip"), [("TPU v5 lite", "v5e"), ("TPU v5", "v5p"), ("TPU v6 lite", "v6e"), ("TPU7x", "7x"), ("cpu", None)]
+    ("device_kind", "chip"),
+    [("TPU v5 lite", "v5e"), ("TPU v5", "v5p"), ("TPU v6 lite", "v6e"), ("TPU7x", "7x"), ("cpu", None)],
 )
 def test_the_chip_of_the_mesh_in_context(device_kind, chip):
     with abstract_chip(device_kind):
