@@ -18,6 +18,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from jquant import exact
 from jquant.kernels import epilogue as epilogues
+from jquant.kernels import xla
 from jquant.kernels.epilogue import Dequantize, Epilogue
 from jquant.kernels.mosaic_tpu_plans import LANES, Plan, plan_for
 
@@ -53,11 +54,9 @@ def integer_dot(
         return exact.narrow(integer_dot(a, b, epilogue, transpose_b=transpose_b, plan=plan, interpret=interpret), last.dtype)
 
     _check(a, b)
-    batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    (m, k), n = a.shape[-2:], b.shape[-2 if transpose_b else -1]
-    product = jax.ShapeDtypeStruct((*batch, m, n), jnp.int32)
-    output = jax.eval_shape(functools.partial(epilogues.apply, epilogue), product)
-    batch = output.shape[:-2]  # of which the epilogue's arrays may have more
+    output = jax.eval_shape(functools.partial(xla.integer_dot, transpose_b=transpose_b), a, b, epilogue)
+    *batch, m, n = output.shape
+    k = a.shape[-1]
     leaves, structure = jax.tree.flatten(epilogue)
     if plan is None:
         plan = plan_for(current_chip(), m, k, n, output.dtype, tuple(leaf.shape[-2:] for leaf in leaves))

@@ -1,6 +1,8 @@
 """The TPU kernel, interpreted, against the formulas in NumPy; and lowered for TPUs, which needs none."""
 
 import itertools
+import subprocess
+import sys
 import zlib
 from typing import NamedTuple
 
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 import reference
 from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import PartitionSpec as P
 
 from jquant.kernels import mosaic_tpu, xla, zero_point
 from jquant.kernels.epilogue import Dequantize, Fold, Requantize
@@ -233,6 +236,27 @@ def test_lowers_at_odd_sizes(m, k, n):
 def test_lowers_with_64_bits_enabled(form):
     with jax.enable_x64(True):
         assert "tpu_custom_call" in lower(form)
+
+
+def test_varies_over_a_mesh_as_its_operands_do():
+    mesh = jax.sharding.Mesh(np.array(jax.devices("cpu")[:1]), ("x",))
+    a, b = jax.ShapeDtypeStruct((64, 128), jnp.int8), jax.ShapeDtypeStruct((128, 128), jnp.int8)
+
+    def lowered(out_spec):
+        def dot(a, b):
+            return mosaic_tpu.integer_dot(a, b, ())
+
+        sharded = jax.shard_map(dot, mesh=mesh, in_specs=(P("x"), P()), out_specs=out_spec)
+        return jax.jit(sharded).trace(a, b).lower(lowering_platforms=("tpu",)).as_text()
+
+    assert "tpu_custom_call" in lowered(P("x"))
+    with pytest.raises(ValueError, match="replicated"):
+        lowered(P())
+
+
+def test_pallas_is_imported_with_the_kernel_only():
+    program = "import sys, jquant; assert 'jax.experimental.pallas' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_exports_for_tpus():

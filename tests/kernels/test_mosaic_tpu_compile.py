@@ -96,7 +96,7 @@ def test_the_chip_of_a_mesh_chooses_the_plan(monkeypatch):
     def dot(a, b):
         return mosaic_tpu.integer_dot(a, b, ())
 
-    jax.jit(jax.shard_map(dot, mesh=mesh, in_specs=(P("x"), P()), out_specs=P("x"), check_vma=False)).lower(a, b).compile()
+    jax.jit(jax.shard_map(dot, mesh=mesh, in_specs=(P("x"), P()), out_specs=P("x"))).lower(a, b).compile()
     jax.jit(dot).trace(*(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (a, b))).lower(lowering_platforms=("tpu",))
     assert chips == ["v6e", None]
 
