@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-import reference
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import PartitionSpec as P
 
+from jquant import reference
 from jquant.kernels import mosaic_tpu, xla, zero_point
 from jquant.kernels.epilogue import Dequantize, Fold, Requantize
 from jquant.kernels.mosaic_tpu_plans import Plan
@@ -86,8 +86,8 @@ def check(program: Program, random: np.random.Generator, interpret) -> None:
     @jax.jit
     def actual(a, b, a_zero_point, b_zero_point, steps):
         def fold():
-            a_zero = zero_point.shifted(a_zero_point, a.dtype, (1,) * a.ndim)
-            b_zero = zero_point.shifted(b_zero_point, b.dtype, (1,) * b.ndim)
+            a_zero = zero_point.shifted(a_zero_point, a.dtype, a.ndim)
+            b_zero = zero_point.shifted(b_zero_point, b.dtype, b.ndim)
             row_sum = a8.sum(-1, keepdims=True, dtype=jnp.int32)
             column_sum = b8.sum(-2, keepdims=True, dtype=jnp.int32)
             return zero_point.fold(a_zero, b_zero, row_sum, column_sum, k)
@@ -177,7 +177,7 @@ def test_a_batch_of_the_epilogue_alone():
     random = np.random.default_rng(0)
     a, b = operand(random, np.int8, (1, 40, 50)), operand(random, np.int8, (1, 50, 60))
     columns = random.integers(-999, 999, (3, 1, 60), np.int32)
-    result = mosaic_tpu.integer_dot(a, b, (Fold(((None, columns),)),), plan=plan(32, 128, 128), interpret=True)
+    result = mosaic_tpu.integer_dot(a, b, (Fold(((columns,),)),), plan=plan(32, 128, 128), interpret=True)
     np.testing.assert_array_equal(result, reference.matmul_integer(a, b) - columns)
 
 
@@ -207,7 +207,7 @@ def lower(form: str, *, m=300, k=1100, n=520, batch=(), transpose_b=False, a_dty
     def array(rows, columns, dtype=jnp.float32):
         return jax.ShapeDtypeStruct((*ones, rows, columns), dtype)
 
-    fold = Fold(((array(m, 1, jnp.int32), array(1, n, jnp.int32)), (None, array(1, n, jnp.int32))))
+    fold = Fold(((array(m, 1, jnp.int32), array(1, n, jnp.int32)), (array(1, n, jnp.int32),)))
     dtype = np.dtype(DTYPES.get(form, form))
     if form == "int32":
         steps = (fold,)
