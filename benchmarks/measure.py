@@ -2,9 +2,16 @@
 
 import time
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+
+
+class Times(NamedTuple):
+    """Milliseconds in each round: of the first call, and of the second, which finds in the caches what that left."""
+
+    first: np.ndarray
+    second: np.ndarray
 
 
 def measure(
@@ -13,21 +20,22 @@ def measure(
     *,
     seed: int = 0,
     after_round: Callable[[], object] = lambda: None,
-) -> dict[Any, np.ndarray]:
-    """Milliseconds of each call in each round.
+) -> dict[Any, Times]:
+    """The times of each call in each round.
 
-    In a round each call runs once, so that what else the machine does falls on all of them. Their order is drawn anew
-    in each round, so that none always follows the same other.
+    In a round each call runs, twice in a row, so that what else the machine does falls on all of them. Their order is
+    drawn anew in each round, so that none always follows the same other.
     """
     names, rng = list(calls), np.random.default_rng(seed)
-    times = {name: np.empty(rounds) for name in names}
+    times = {name: Times(np.empty(rounds), np.empty(rounds)) for name in names}
     for call in calls.values():
         call()
     for index in range(rounds):
         for name in (names[place] for place in rng.permutation(len(names))):
-            start = time.perf_counter()
-            calls[name]()
-            times[name][index] = 1e3 * (time.perf_counter() - start)
+            for turn in times[name]:
+                start = time.perf_counter()
+                calls[name]()
+                turn[index] = 1e3 * (time.perf_counter() - start)
         after_round()
     return times
 
