@@ -84,9 +84,10 @@ def introduction(results: dict) -> list[str]:
     return [
         f"{machine(results)}; {versions(results)}; revision {results['environment']['revision']}; "
         f"load average before the run {load}.",
-        f"Data: {DATA}. {results['rounds']} rounds, in each of which every contestant runs twice in a row, in random order: "
-        '"first" is the median of the first call, before which others had the caches, everything else is of the second. GOPS counts a multiplication and an addition as two. The ratio is the median time over that of "
-        f"{results['baseline']}: below 1 is faster. Every result was checked first, integers and what is scaled from them "
+        f"Data: {DATA}. {results['rounds']} rounds, in each of which every contestant runs twice in a row, in random "
+        'order: "first" is the median of the first calls, which find in the caches what another contestant left; the rest is '
+        "of the second calls. GOPS counts a multiplication and an addition as two. The ratio is the median time over that "
+        f"of {results['baseline']}: below 1 is faster. Every result was checked first, integers and what is scaled from them "
         "by equality.",
     ]
 
