@@ -7,11 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 
+TURN_MS = 25
+
+
 class Times(NamedTuple):
-    """Milliseconds in each round: of the first call, and of the second, which finds in the caches what that left."""
+    """Milliseconds in each round: of the first call of a turn, and of those after it, on average."""
 
     first: np.ndarray
-    second: np.ndarray
+    further: np.ndarray
 
 
 def measure(
@@ -23,8 +26,9 @@ def measure(
 ) -> dict[Any, Times]:
     """The times of each call in each round.
 
-    In a round each call runs, twice in a row, so that what else the machine does falls on all of them. Their order is
-    drawn anew in each round, so that none always follows the same other.
+    In a round each call has its turn, so that what else the machine does falls on all of them. Their order is drawn anew
+    in each round, so that none always follows the same other. The first call of a turn finds in the caches what another
+    contestant left, the further ones what it left itself: at least one of them, and as many as `TURN_MS` take.
     """
     names, rng = list(calls), np.random.default_rng(seed)
     times = {name: Times(np.empty(rounds), np.empty(rounds)) for name in names}
@@ -32,12 +36,19 @@ def measure(
         call()
     for index in range(rounds):
         for name in (names[place] for place in rng.permutation(len(names))):
-            for turn in times[name]:
-                start = time.perf_counter()
-                calls[name]()
-                turn[index] = 1e3 * (time.perf_counter() - start)
+            times[name].first[index] = _milliseconds(calls[name])
+            further = [_milliseconds(calls[name])]
+            while sum(further) < TURN_MS:
+                further.append(_milliseconds(calls[name]))
+            times[name].further[index] = np.mean(further)
         after_round()
     return times
+
+
+def _milliseconds(call: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    call()
+    return 1e3 * (time.perf_counter() - start)
 
 
 def quartiles(times: np.ndarray) -> tuple[float, float, float]:

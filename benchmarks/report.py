@@ -16,6 +16,8 @@ from matplotlib.figure import Figure  # without pyplot, it needs no display
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator
 
+from benchmarks.measure import TURN_MS
+
 WIDTH = 100
 DATA = "values uniform over the whole range of each integer type, and over -1 to 1 in floating point"
 _ZERO_POINTS = "jquant, onnxruntime, jax-int32-formula: uint8 x int8, both zero points; other integers: int8 x int8"
@@ -84,11 +86,11 @@ def introduction(results: dict) -> list[str]:
     return [
         f"{machine(results)}; {versions(results)}; revision {results['environment']['revision']}; "
         f"load average before the run {load}.",
-        f"Data: {DATA}. {results['rounds']} rounds, in each of which every contestant runs twice in a row, in random "
-        'order: "first" is the median of the first calls, which find in the caches what another contestant left; the rest is '
-        "of the second calls. GOPS counts a multiplication and an addition as two. The ratio is the median time over that "
-        f"of {results['baseline']}: below 1 is faster. Every result was checked first, integers and what is scaled from them "
-        "by equality.",
+        f"Data: {DATA}. {results['rounds']} rounds, in each of which every contestant has a turn of {TURN_MS} ms, or two "
+        'calls, in random order: "first" is of the first call of a turn, which finds in the caches what another contestant '
+        "left, the rest of the further calls. GOPS counts a multiplication and an addition as two. The ratio is the median "
+        f"time over that of {results['baseline']}: below 1 is faster. Every result was checked first, integers and what is "
+        "scaled from them by equality.",
     ]
 
 

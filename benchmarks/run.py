@@ -59,7 +59,7 @@ def measure_shape(shape: Shape, contestants: Sequence[Contestant], rounds: int, 
             calls[contestant.name] = call
     progress.set_description(shape.name)
     for name, times in measure(calls, rounds, after_round=progress.update).items():
-        low, median, high = quartiles(times.second)
+        low, median, high = quartiles(times.further)
         _, first, _ = quartiles(times.first)
         rows[name] = {"median_ms": median, "lower_quartile_ms": low, "upper_quartile_ms": high, "first_median_ms": first}
     return [{"contestant": contestant.name, **rows[contestant.name]} for contestant in contestants]

@@ -102,7 +102,7 @@ def tune(shape: Shape, kernel: Callable, plans: list, transpose_b: bool, rounds:
             print(f"# {plan}: not possible: {type(error).__name__}: {str(error).strip().partition(chr(10))[0][:100]}")
     with tqdm(total=rounds, desc=shape.name, unit="round", leave=False, disable=None) as progress:
         times = {
-            plan: quartiles(each.second / repeats)
+            plan: quartiles(each.further / repeats)
             for plan, each in measure(calls, rounds, after_round=progress.update).items()
         }
     for plan, (low, median, high) in sorted(times.items(), key=lambda item: item[1][1]):
