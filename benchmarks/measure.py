@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-
 TURN_MS = 25
 
 

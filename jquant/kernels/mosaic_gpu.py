@@ -20,6 +20,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jquant.kernels import _compat, mosaic_gpu_plans
 from jquant.kernels import epilogue as epilogues
+from jquant.kernels.batch import join_rows
 from jquant.kernels.epilogue import Epilogue
 from jquant.kernels.mosaic_gpu_plans import PIECE_M, ROW_ALIGNMENT, Plan
 
@@ -105,15 +106,10 @@ def _fusible(epilogue: Epilogue, batch: tuple[int, ...]) -> int:
 
 def _with_one_batch_axis(a: jax.Array, b: jax.Array, leaves: Sequence[jax.Array], batch: tuple[int, ...]) -> list[jax.Array]:
     """The operands as (batch, rows, columns), the batch of each all of it or 1; it joins the rows where it can."""
-    if math.prod(b.shape[:-2]) == 1 and all(x.shape[-1] == 1 or math.prod(x.shape[:-2]) == 1 for x in leaves):
-        m = a.shape[-2]
-
-        def joined(x: jax.Array) -> jax.Array:
-            if x.shape[-1] == 1 and x.size > 1:
-                x = jnp.broadcast_to(x, (*batch, m, 1))
-            return x.reshape(1, -1, x.shape[-1])
-
-        return [a.reshape(1, -1, a.shape[-1]), b.reshape(1, *b.shape[-2:]), *map(joined, leaves)]
+    joined = join_rows(a, b, leaves, batch)
+    if joined is not None:
+        a, b, leaves = joined
+        return [a, b, *leaves]
 
     def spread(x: jax.Array) -> jax.Array:
         if math.prod(x.shape[:-2]) > 1:

@@ -7,6 +7,7 @@ all of K, the sums never leave the registers and the compiler's buffers.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jquant import exact
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels import xla
+from jquant.kernels.batch import join_rows
 from jquant.kernels.epilogue import Dequantize, Epilogue
 from jquant.kernels.mosaic_tpu_plans import LANES, Plan, plan_for
 
@@ -58,6 +60,11 @@ def integer_dot(
     *batch, m, n = output.shape
     k = a.shape[-1]
     leaves, structure = jax.tree.flatten(epilogue)
+    joined = join_rows(a, b, leaves, batch) if math.prod(batch) > 1 else None
+    if joined is not None:  # few rows in each of many batches would leave most of a block empty
+        a, b, leaves = joined
+        options = {"transpose_b": transpose_b, "plan": plan, "interpret": interpret}
+        return integer_dot(a, b, jax.tree.unflatten(structure, leaves), **options).reshape(output.shape)
     if plan is None:
         plan = plan_for(current_chip(), m, k, n, output.dtype, tuple(leaf.shape[-2:] for leaf in leaves))
     rows, columns, sums = (plan.block_m, _ROW_AXIS), (plan.block_n, _COLUMN_AXIS), (plan.block_k, _SUM_AXIS)

@@ -1,0 +1,121 @@
+"""The primitive as the door to the kernels: which of them it takes for a platform, and how they are batched."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+
+import jquant
+from jquant.kernels import batch, integer_dot, mosaic_gpu, mosaic_tpu, xla
+from jquant.kernels.epilogue import Dequantize, Fold
+from jquant.modes import Implementation
+
+A, B = jax.ShapeDtypeStruct((100, 300), jnp.uint8), jax.ShapeDtypeStruct((300, 70), jnp.int8)
+ZERO_POINT = jax.ShapeDtypeStruct((), jnp.uint8)
+KERNELS = [("mosaic_tpu", "tpu", "tpu_custom_call"), ("mosaic_gpu", "cuda", "mosaic_gpu_v2")]
+every_kernel = pytest.mark.parametrize(("name", "platform", "call"), KERNELS)
+
+
+def lowered(function, *arguments, platform):
+    return jax.jit(function).trace(*arguments).lower(lowering_platforms=(platform,)).as_text()
+
+
+def calls(text):
+    return [line for line in text.splitlines() if "stablehlo.custom_call @" in line]
+
+
+@every_kernel
+@pytest.mark.parametrize("packed", [False, True])
+def test_by_name(name, platform, call, packed):
+    """Each operator is one call of the kernel, and no product of XLA's."""
+    weights = jax.eval_shape(jquant.pack_matrix, B) if packed else B
+    operators = [
+        lambda a, b, az: jquant.matmul_integer(a, b, az, implementation=name),
+        lambda a, b, az: jquant.matmul_integer_to_float(a, 0.5, az, b, 0.25, None, implementation=name),
+        lambda a, b, az: jquant.quantized_linear_matmul(a, 0.5, az, b, 0.25, None, 0.5, implementation=name),
+    ]
+    for operator in operators:
+        text = lowered(operator, A, weights, ZERO_POINT, platform=platform)
+        assert [call in line for line in calls(text)] == [True]
+        assert "dot_general" not in text
+
+
+@pytest.mark.parametrize("platform", ["cpu", "tpu", "cuda"])
+def test_by_default(platform):
+    """No kernel has been run on its chip, so none is the default."""
+    text = lowered(jquant.matmul_integer, A, B, ZERO_POINT, platform=platform)
+    assert calls(text) == []
+    assert "dot_general" in text
+
+
+@pytest.mark.parametrize("platform", ["tpu", "cuda"])
+def test_a_default_kernel_that_declines_leaves_it_to_xla(monkeypatch, platform):
+    kernel = {"tpu": Implementation.MOSAIC_TPU, "cuda": Implementation.MOSAIC_GPU}[platform]
+    monkeypatch.setitem(integer_dot.DEFAULTS, platform, kernel)
+    assert len(calls(lowered(lambda a, b: jquant.matmul_integer(a, b), A, B, platform=platform))) == 1
+    empty = jax.ShapeDtypeStruct((0, 300), jnp.uint8)
+    text = lowered(lambda a, b: jquant.matmul_integer(a, b), empty, B, platform=platform)
+    assert calls(text) == []
+    assert "dot_general" in text
+
+
+def test_a_program_for_three_platforms_takes_the_default_of_each(monkeypatch):
+    """Also where two of the defaults are kernels; on a CPU, it runs."""
+    monkeypatch.setitem(integer_dot.DEFAULTS, "tpu", Implementation.MOSAIC_TPU)
+    monkeypatch.setitem(integer_dot.DEFAULTS, "cuda", Implementation.MOSAIC_GPU)
+
+    def function(a, b):
+        return jquant.matmul_integer(a, b, 7)
+
+    program = export.export(jax.jit(function), platforms=("cpu", "tpu", "cuda"))(A, B)
+    text = program.mlir_module()
+    assert sorted(call for _, _, call in KERNELS if call in text) == sorted(call for _, _, call in KERNELS)
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(0, 256, A.shape, np.uint8), rng.integers(-128, 128, B.shape, np.int8)
+    expected = (a.astype(np.int32) - 7) @ b.astype(np.int32)
+    np.testing.assert_array_equal(export.deserialize(program.serialize()).call(a, b), expected)
+
+
+@every_kernel
+def test_vmap_is_one_call(name, platform, call):
+    multiply = functools.partial(jquant.matmul_integer, implementation=name)
+    a, b = jax.ShapeDtypeStruct((5, *A.shape), A.dtype), jax.ShapeDtypeStruct((5, *B.shape), B.dtype)
+    for in_axes, weights in ((0, b), ((0, None), B)):
+        text = lowered(jax.vmap(multiply, in_axes=in_axes), a, weights, platform=platform)
+        assert [call in line for line in calls(text)] == [True]
+        assert "stablehlo.while" not in text
+
+
+@pytest.mark.parametrize("kernel", [mosaic_tpu, mosaic_gpu])
+def test_a_batch_of_a_alone_joins_its_rows(monkeypatch, kernel):
+    """One B for all: the kernel sees one matrix A; the epilogue's arrays follow, whatever they have of rows and batch."""
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-128, 128, (2, 3, 5, 40), np.int8), rng.integers(-128, 128, (1, 1, 40, 9), np.int8)
+
+    def integers(*shape):
+        return rng.integers(-999, 999, shape, np.int32)
+
+    fold = Fold(((integers(2, 3, 5, 1), integers(1, 1, 1, 9)), (integers(1, 1, 5, 1),), (integers(2, 3, 1, 1),)))
+    matrix = rng.normal(size=(1, 1, 5, 9)).astype(np.float32)
+    scales = np.float32(rng.uniform(size=(2, 1, 5, 1))), np.float32(rng.uniform(size=(1, 1, 1, 9)))
+    epilogue = (fold, Dequantize(*scales, matrix, np.dtype(np.float32)))
+    expected = xla.integer_dot(a, b, epilogue)
+    leaves, structure = jax.tree.flatten(epilogue)
+    joined_a, joined_b, joined = batch.join_rows(a, b, leaves, (2, 3))
+    assert (joined_a.shape, joined_b.shape) == ((1, 30, 40), (1, 40, 9))
+    actual = xla.integer_dot(joined_a, joined_b, jax.tree.unflatten(structure, joined))
+    np.testing.assert_array_equal(actual.reshape(expected.shape), expected)
+
+    seen = []
+    monkeypatch.setattr(kernel, "join_rows", lambda *operands: seen.append(batch.join_rows(*operands)) or seen[-1])
+    jax.jit(kernel.integer_dot).trace(a, b, epilogue).lower(lowering_platforms=("tpu" if kernel is mosaic_tpu else "cuda",))
+    assert seen[0][0].shape == (1, 30, 40)
+
+
+def test_other_columns_for_each_batch_do_not_join():
+    a, b = np.ones((2, 5, 40), np.int8), np.ones((1, 40, 9), np.int8)
+    assert batch.join_rows(a, b, [np.ones((2, 1, 9), np.int32)], (2,)) is None
+    assert batch.join_rows(a, np.ones((2, 40, 9), np.int8), [], (2,)) is None
