@@ -87,10 +87,9 @@ integers = pytest.mark.parametrize(("a_dtype", "b_dtype"), list(itertools.produc
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_matmul_integer(a_dtype, b_dtype, shape):
     seed = 100 * SHAPES.index(shape) + 10 * INTEGERS.index(a_dtype) + INTEGERS.index(b_dtype)
-    for _, zero_points in thinned(ZERO_POINTS, 2, seed):
-        p = Problem(seed, a_dtype, b_dtype, shape, zero_points)
-        assert_equal(jquant.matmul_integer(p.a, p.b, p.a_zero_point, p.b_zero_point), p.expected)
-        assert_equal(jquant.matmul_integer(p.a, p.packed, p.a_zero_point), p.expected)
+    p = Problem(seed, a_dtype, b_dtype, shape, ZERO_POINTS[seed % len(ZERO_POINTS)])
+    assert_equal(jquant.matmul_integer(p.a, p.b, p.a_zero_point, p.b_zero_point), p.expected)
+    assert_equal(jquant.matmul_integer(p.a, p.packed, p.a_zero_point), p.expected)
 
 
 @integers
@@ -99,7 +98,7 @@ def test_matmul_integer_to_float(a_dtype, b_dtype, dtype):
     """Scales per tensor, row and column; each shape of a bias; each type of the output."""
     cases = itertools.product(SHAPES, ("tensor", "row"), ("tensor", "column"), (None, (1, 1), (1, 0), (0, 1), (0, 0)))
     choice = 100 * INTEGERS.index(a_dtype) + 10 * INTEGERS.index(b_dtype) + np.dtype(dtype).num
-    for seed, (shape, of_a, of_b, bias_shape) in thinned(cases, 8, choice):
+    for seed, (shape, of_a, of_b, bias_shape) in thinned(cases, 5, choice):
         p = Problem(seed, a_dtype, b_dtype, shape, ZERO_POINTS[seed % len(ZERO_POINTS)])
         a_scale = p.scale(*() if of_a == "tensor" else (p.m, 1))
         b_scale = p.scale(*() if of_b == "tensor" else (1, p.n))
@@ -137,7 +136,7 @@ def test_quantized_linear_matmul(a_dtype, b_dtype, dtype):
     vectors = itertools.product(("tensor", "row"), ("tensor", "column"), ("tensor", "row"), (None, "tensor", "row"))
     choice = 100 * INTEGERS.index(a_dtype) + 10 * INTEGERS.index(b_dtype) + INTEGERS.index(dtype)
     cases = itertools.product(SHAPES, vectors)
-    for seed, (shape, (of_a, of_b, of_output, of_zero_point)) in thinned(cases, 10, choice):
+    for seed, (shape, (of_a, of_b, of_output, of_zero_point)) in thinned(cases, 6, choice):
         p = Problem(seed, a_dtype, b_dtype, shape, ZERO_POINTS[seed % len(ZERO_POINTS)])
         a_scale = p.scale(*() if of_a == "tensor" else (p.m, 1))
         b_scale = p.scale(*() if of_b == "tensor" else (1, p.n))
