@@ -26,7 +26,7 @@ KERNELS = {
     Implementation.MOSAIC_TPU: ("tpu", "jquant.kernels.mosaic_tpu"),
     Implementation.MOSAIC_GPU: ("cuda", "jquant.kernels.mosaic_gpu"),
 }
-# What None stands for: an implementation that has been run on the platform.
+# What None stands for: a kernel once it has been run on the platform, until then XLA's product.
 DEFAULTS = {"cpu": Implementation.XLA, "tpu": Implementation.XLA, "cuda": Implementation.XLA}
 
 # The longest sum: 128 * 128 * 2**16 is 2**30. Some of XLA's GPU kernels saturate (`mma.satfinite`) instead of wrapping.
