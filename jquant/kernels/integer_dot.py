@@ -8,6 +8,7 @@ Kernels are imported there, so that jquant works where Pallas does not.
 import functools
 import importlib
 import operator
+import warnings
 from collections.abc import Callable
 
 import jax
@@ -17,7 +18,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from jquant.kernels import epilogue as epilogues
-from jquant.kernels import xla
+from jquant.kernels import partition, xla
 from jquant.kernels.epilogue import Epilogue
 from jquant.modes import Implementation
 
@@ -100,11 +101,27 @@ def _abstract_value(*operands, **parameters):
     return jax.make_jaxpr(reference)(*operands).out_avals[0]
 
 
-def _lower(platform, ctx, *operands, implementation, **parameters):
+def _lower(platform, context, *operands, implementation, **parameters):
     function = function_for(platform, implementation)
+    if (implementation or DEFAULTS.get(platform)) in KERNELS and partition.is_partitioned(context):
+        function = partition.on_each_shard(function, context, parameters["transpose_b"])
+        if function is None:
+            _warn_of_partitioning(implementation)
+            function = function_for(platform, Implementation.XLA)
     if implementation is None and DEFAULTS.get(platform) in KERNELS:
         function = _or_xla(function)
-    return mlir.lower_fun(functools.partial(_call, function, **parameters), multiple_results=False)(ctx, *operands)
+    return mlir.lower_fun(functools.partial(_call, function, **parameters), multiple_results=False)(context, *operands)
+
+
+@functools.cache
+def _warn_of_partitioning(implementation):
+    """Once: the results are the same."""
+    if implementation is not None:
+        warnings.warn(
+            f"implementation {implementation} cannot be partitioned by XLA, whose own product takes its place in programs "
+            "over several devices; inside jax.shard_map, or on a mesh of explicit axes, the kernel runs on each shard",
+            stacklevel=2,
+        )
 
 
 def _or_xla(kernel):

@@ -10,6 +10,7 @@ from jquant.kernels import zero_point as zero_points
 from jquant.kernels.epilogue import Epilogue, as_column, as_row
 from jquant.kernels.integer_dot import integer_dot
 from jquant.kernels.packed import PackedMatrix
+from jquant.kernels.partition import unless_partitioned
 from jquant.modes import Implementation
 
 # Up to so many rows of A, the column sums of B are one more row: reading B is what takes the time.
@@ -51,8 +52,15 @@ def matmul(
 
     if a_zero_point is not None and column_sum is None:
         if a.shape[-2] in range(1, _FEW_ROWS + 1):
-            with_column_sum = product(lax.concatenate([a, lax.full_like(a[..., :1, :], 1)], a.ndim - 2), b)
-            a_b, column_sum = with_column_sum[..., :-1, :], with_column_sum[..., -1:, :]
+
+            def at_once(a, b):
+                both = product(lax.concatenate([a, lax.full_like(a[..., :1, :], 1)], a.ndim - 2), b)
+                return both[..., :-1, :], both[..., -1:, :]
+
+            def apart(a, b):  # no row can be added to rows that are split without moving them
+                return product(a, b), zero_points.column_sum(b)
+
+            a_b, column_sum = unless_partitioned(at_once, apart, a, b)
             fold = zero_points.fold(a_zero_point, b_zero_point, row_sum, column_sum, k)
             return epilogues.apply((fold, *epilogue), a_b)
         column_sum = zero_points.column_sum(b)

@@ -46,7 +46,10 @@ class PackedMatrix:
         return self.data.ndim
 
     def __repr__(self) -> str:
-        return f"PackedMatrix({self.dtype}[{','.join(map(str, self.shape))}])"
+        if hasattr(self.data, "shape"):
+            return f"PackedMatrix({self.dtype}[{','.join(map(str, self.shape))}])"
+        # In the place of arrays, a transformation may hold anything: shardings, for one.
+        return f"PackedMatrix({self.dtype}, {self.data}, {self.block_sums}, {self.zero_point})"
 
     def unpack(self) -> jax.Array:
         """The matrix, of shape (..., K, N) and `dtype`."""

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import PartitionSpec
 
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels.epilogue import Epilogue
@@ -43,5 +44,9 @@ def _product(a: jax.Array, b: jax.Array, transpose_b: bool) -> jax.Array:
         sizes = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         a, b = (jnp.broadcast_to(x, (*sizes, *x.shape[-2:])) for x in (a, b))
         batch = tuple(range(len(sizes)))
-    contraction = ((a.ndim - 1,), (b.ndim - (1 if transpose_b else 2),))
-    return lax.dot_general(a, b, (contraction, (batch, batch)), preferred_element_type=jnp.int32)
+    k_axis, n_axis = (-1, -2) if transpose_b else (-2, -1)
+    contraction = ((a.ndim - 1,), (b.ndim + k_axis,))
+    sharding, b_spec = jax.typeof(a).sharding, jax.typeof(b).sharding.spec
+    split_k = sharding.spec[-1] is not None and b_spec[k_axis] is not None  # by explicit axes: JAX asks for the output's
+    output = sharding.update(spec=PartitionSpec(*sharding.spec[:-1], b_spec[n_axis])) if split_k else None
+    return lax.dot_general(a, b, (contraction, (batch, batch)), preferred_element_type=jnp.int32, out_sharding=output)

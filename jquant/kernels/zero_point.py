@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.kernels import xla
+from jquant.kernels import partition, xla
 from jquant.kernels.epilogue import Fold
 
 
@@ -59,27 +59,42 @@ def fold(a_zero_point: jax.Array | None, b_zero_point: jax.Array | None, row_sum
 
 def row_sum(a: jax.Array) -> jax.Array:
     """The sums along K of an int8 array of shape (..., M, K), in int32, of shape (..., M, 1)."""
-    return lax.platform_dependent(a, cpu=_row_sum_by_product, default=functools.partial(_sum, axis=-1))
+    (sums,) = partition.unless_partitioned(_row_sum_by_platform, _row_sum, a)
+    return sums
 
 
 def column_sum(b: jax.Array) -> jax.Array:
     """The sums along K of an int8 array of shape (..., K, N), in int32, of shape (..., 1, N)."""
-    return lax.platform_dependent(b, cpu=_column_sum_by_product, default=functools.partial(_sum, axis=-2))
+    (sums,) = partition.unless_partitioned(_column_sum_by_platform, _column_sum, b)
+    return sums
 
 
-def _sum(x: jax.Array, axis: int) -> jax.Array:
-    return jnp.sum(x, axis, dtype=jnp.int32, keepdims=True)
+def _row_sum(a: jax.Array) -> tuple[jax.Array]:
+    return (jnp.sum(a, -1, dtype=jnp.int32, keepdims=True),)
 
 
-# On a CPU, a product with a few columns of ones is several times as fast as a reduction; four are faster than one.
+def _column_sum(b: jax.Array) -> tuple[jax.Array]:
+    return (jnp.sum(b, -2, dtype=jnp.int32, keepdims=True),)
+
+
+def _row_sum_by_platform(a: jax.Array) -> tuple[jax.Array]:
+    return lax.platform_dependent(a, cpu=_row_sum_by_product, default=_row_sum)
+
+
+def _column_sum_by_platform(b: jax.Array) -> tuple[jax.Array]:
+    return lax.platform_dependent(b, cpu=_column_sum_by_product, default=_column_sum)
+
+
+# On a CPU, a product with a few columns of ones is several times as fast as a reduction; four are faster than one. On a
+# mesh, a split of K would sum all four over the devices.
 _ONES = 4
 
 
-def _row_sum_by_product(a: jax.Array) -> jax.Array:
+def _row_sum_by_product(a: jax.Array) -> tuple[jax.Array]:
     ones = jnp.ones((*(1,) * (a.ndim - 2), _ONES, a.shape[-1]), jnp.int8)
-    return xla.integer_dot_on_cpu(a, ones, transpose_b=True)[..., :1]
+    return (xla.integer_dot_on_cpu(a, ones, transpose_b=True)[..., :1],)
 
 
-def _column_sum_by_product(b: jax.Array) -> jax.Array:
+def _column_sum_by_product(b: jax.Array) -> tuple[jax.Array]:
     ones = jnp.ones((*(1,) * (b.ndim - 2), _ONES, b.shape[-2]), jnp.int8)
-    return xla.integer_dot_on_cpu(ones, b)[..., :1, :]
+    return (xla.integer_dot_on_cpu(ones, b)[..., :1, :],)
