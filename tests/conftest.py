@@ -1,10 +1,11 @@
-"""How the tests run: JAX's strict modes, and how much of the exhaustive sweeps."""
+"""How the tests run: JAX's strict modes, devices enough for a mesh, and how much of the exhaustive sweeps."""
 
 import jax
 import pytest
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_num_cpu_devices", 8)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -9,7 +9,7 @@ import functools
 import importlib
 import operator
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -59,14 +59,33 @@ def integer_dot(
     """
     k = a.shape[-1]
     if isinstance(k, int) and k > _LONGEST_K:
-        parts = range(0, k, _LONGEST_K)
-        a_parts = (a[..., start : start + _LONGEST_K] for start in parts)
-        b_axis = b.ndim - (1 if transpose_b else 2)
-        b_parts = (lax.slice_in_dim(b, start, min(start + _LONGEST_K, k), axis=b_axis) for start in parts)
         multiply = functools.partial(integer_dot, transpose_b=transpose_b, implementation=implementation)
-        return epilogues.apply(epilogue, functools.reduce(operator.add, map(multiply, a_parts, b_parts)))
+        b_axis = b.ndim - (1 if transpose_b else 2)
+
+        def sum_of_parts(parts, a, b):
+            products = map(multiply, parts(a, a.ndim - 1), parts(b, b_axis))
+            return (functools.reduce(operator.add, products),)
+
+        whole, split = (functools.partial(sum_of_parts, parts) for parts in (_consecutive_parts, _interleaved_parts))
+        (product,) = partition.unless_partitioned(whole, split, a, b)
+        return epilogues.apply(epilogue, product)
     arrays, steps = jax.tree.flatten(epilogue)
     return _integer_dot_p.bind(a, b, *arrays, steps=steps, transpose_b=transpose_b, implementation=implementation)
+
+
+def _consecutive_parts(x: jax.Array, axis: int) -> Iterator[jax.Array]:
+    """`x` cut along K into parts that are short enough."""
+    k = x.shape[axis]
+    return (lax.slice_in_dim(x, start, min(start + _LONGEST_K, k), axis=axis) for start in range(0, k, _LONGEST_K))
+
+
+def _interleaved_parts(x: jax.Array, axis: int) -> Iterator[jax.Array]:
+    """Every n-th element along K, so that what is split along K is in its place already; if n divides K."""
+    k, n = x.shape[axis], -(-x.shape[axis] // _LONGEST_K)
+    if k % n:
+        return _consecutive_parts(x, axis)
+    x = x.reshape(*x.shape[:axis], k // n, n, *x.shape[axis + 1 :])
+    return (lax.index_in_dim(x, index, axis + 1, keepdims=False) for index in range(n))
 
 
 def function_for(platform: str, implementation: Implementation | None) -> Callable[..., jax.Array]:

@@ -3,6 +3,7 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 
 from jquant.kernels import epilogue as epilogues
@@ -58,7 +59,8 @@ def matmul(
                 return both[..., :-1, :], both[..., -1:, :]
 
             def apart(a, b):  # no row can be added to rows that are split without moving them
-                return product(a, b), zero_points.column_sum(b)
+                a_b, column_sum = product(a, b), zero_points.column_sum(b)
+                return a_b, jnp.broadcast_to(column_sum, (*a_b.shape[:-2], *column_sum.shape[-2:]))
 
             a_b, column_sum = unless_partitioned(at_once, apart, a, b)
             fold = zero_points.fold(a_zero_point, b_zero_point, row_sum, column_sum, k)

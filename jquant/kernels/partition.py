@@ -75,11 +75,11 @@ def on_each_shard(
     Where K is split, the int32 products of the shards are summed, and the epilogue follows the sum. None where the types
     do not tell how everything is split: unless all axes of the mesh are explicit, and K is split alike in both operands.
     """
-    a_type, b_type, *_ = context.avals_in
-    (output_type,) = context.avals_out
-    mesh, (*batch, m, n) = output_type.sharding.mesh, output_type.sharding.spec
-    k = a_type.sharding.spec[-1]
-    if mesh.empty or not mesh.are_all_axes_explicit or b_type.sharding.spec[-1 if transpose_b else -2] != k:
+    types: Any = (*context.avals_in[:2], *context.avals_out)
+    a_spec, b_spec, output_spec = (x.sharding.spec for x in types)
+    mesh = types[-1].sharding.mesh
+    (*batch, m, n), k = output_spec, a_spec[-1]
+    if mesh.empty or not mesh.are_all_axes_explicit or b_spec[-1 if transpose_b else -2] != k:
         return None
 
     def split(x: jax.Array, *entries) -> PartitionSpec:
@@ -91,12 +91,12 @@ def on_each_shard(
         return epilogues.apply(epilogue, lax.psum(product(a, b, (), transpose_b=transpose_b), k))
 
     def on_all(a: jax.Array, b: jax.Array, epilogue: Epilogue, *, transpose_b: bool) -> jax.Array:
-        b_entries = (n, k) if transpose_b else (k, n)
-        specs = split(a, *batch, m, k), split(b, *batch, *b_entries), jax.tree.map(lambda x: split(x, *batch, m, n), epilogue)
+        b_split = split(b, *batch, *((n, k) if transpose_b else (k, n)))
+        specs = split(a, *batch, m, k), b_split, jax.tree.map(lambda x: split(x, *batch, m, n), epilogue)
         shardings = jax.tree.map(functools.partial(NamedSharding, mesh), specs)
         operands = jax.reshard((a, b, epilogue), shardings)
         # Nothing differentiates this any more; unchecked, a kernel can be interpreted, too.
-        placed = {"mesh": mesh, "in_specs": specs, "out_specs": output_type.sharding.spec, "check_vma": False}
+        placed = {"mesh": mesh, "in_specs": specs, "out_specs": output_spec, "check_vma": False}
         return jax.shard_map(on_a_shard, **placed)(*operands)
 
     return on_all

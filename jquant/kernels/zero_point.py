@@ -5,8 +5,6 @@ become signed by flipping their sign bit, which subtracts 128 from them and from
 points are then folded into the product with row and column sums. All of it is exact modulo 2**32.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np

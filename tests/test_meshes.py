@@ -1,0 +1,285 @@
+"""Products over 8 devices: the bits of one device, and no more communication than the sums need."""
+
+import functools
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from collectives import collectives
+from jax import lax
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jquant
+from jquant import reference
+from jquant.kernels import integer_dot as door
+from jquant.kernels import mosaic_tpu
+
+BATCH, K, N = 8, 512, 64
+BOTH = ("x", "y")  # the axes of the mesh, 2 x 4
+# How A (M, K) and B (K, N) are split; their zero points follow.
+LAYOUTS = {
+    "M": (P(BOTH, None), P(None, None)),
+    "N": (P(None, None), P(None, BOTH)),
+    "K": (P(None, BOTH), P(BOTH, None)),
+    "M+N": (P("x", None), P(None, "y")),
+    "M+K": (P("x", "y"), P("y", None)),
+    "batch": (P(BOTH, None, None), P(BOTH, None, None)),
+}
+layouts = pytest.mark.parametrize("layout", LAYOUTS)
+packed_or_not = pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
+kinds = pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
+
+
+@functools.cache
+def mesh_of(kind: AxisType) -> jax.sharding.Mesh:
+    return jax.make_mesh((2, 4), BOTH, axis_types=(kind, kind))
+
+
+class Problem:
+    """A product, what each operator makes of it, and its operands split over a mesh."""
+
+    def __init__(self, layout: str, m: int):
+        rng = np.random.default_rng(0)
+        batch = (BATCH,) if layout == "batch" else ()
+        self.a_spec, self.b_spec = LAYOUTS[layout]
+        self.m_axis, self.k_axis, self.n_axis = self.a_spec[-2], self.a_spec[-1], self.b_spec[-1]
+        self.a, self.b = (rng.integers(0, 256, (*batch, *sizes), np.uint8) for sizes in ((m, K), (K, N)))
+        self.a_zero_point, self.b_zero_point = (rng.integers(0, 256, size, np.uint8) for size in (m, N))
+        self.scales = a_scale, b_scale = [rng.uniform(0.01, 0.1, size).astype(np.float32) for size in (m, N)]
+        a_row = self.a, a_scale[:, None], self.a_zero_point[:, None]
+        self.product = reference.matmul_integer(self.a, self.b, a_row[2], self.b_zero_point)
+        self.requantized = reference.quantized_linear_matmul(
+            *a_row, self.b, b_scale, self.b_zero_point, np.float32(9), 7, np.uint8
+        )
+
+    def operands(self, mesh, packed: bool):
+        """A, its zero point, B and its zero point, or packed."""
+
+        def put(x, spec):
+            return jax.device_put(x, NamedSharding(mesh, spec))
+
+        a, a_zero_point = put(self.a, self.a_spec), put(self.a_zero_point, P(self.m_axis))
+        b, b_zero_point = put(self.b, self.b_spec), put(self.b_zero_point, P(self.n_axis))
+        return (a, a_zero_point, pack(b, b_zero_point)) if packed else (a, a_zero_point, b, b_zero_point)
+
+
+@jax.jit
+def pack(b, zero_point):
+    return jquant.pack_matrix(b, zero_point, block_size=64)
+
+
+def matmul_integer(a, a_zero_point, b, b_zero_point=None, **options):
+    return jquant.matmul_integer(a, b, a_zero_point, b_zero_point, **options)
+
+
+def shape_of_a_shard(array: jax.Array) -> tuple[int, ...]:
+    return array.sharding.shard_shape(array.shape)
+
+
+@kinds
+@packed_or_not
+@layouts
+def test_xla_partitions_by_itself(layout, packed, kind):
+    """Under plain jit: nothing moves unless K is split, and then what the sums need, in one all-reduce."""
+    for m in (16, 64):  # few rows have a way of their own on one device
+        problem, mesh = Problem(layout, m), mesh_of(kind)
+        with jax.set_mesh(mesh):
+            operands = problem.operands(mesh, packed)
+            program = jax.jit(matmul_integer).lower(*operands).compile()
+            output = program(*operands)
+        np.testing.assert_array_equal(output, problem.product)
+        assert_communicates_no_more_than_sums(program, problem, output)
+        assert shape_of_a_shard(output)[-2:] == (m // ways(problem.m_axis), N // ways(problem.n_axis))
+
+
+def ways(axes) -> int:
+    return {None: 1, "x": 2, "y": 4, BOTH: 8}[axes]
+
+
+def assert_communicates_no_more_than_sums(program, problem, output) -> None:
+    found = collectives(program.as_text())
+    if problem.k_axis is None:
+        assert found == []
+        return
+    assert [collective.kind for collective in found] == ["all-reduce"]
+    assert {dtype for dtype, _ in found[0].arrays} == {"s32"}
+    m, n = shape_of_a_shard(output)
+    assert found[0].elements == m * n + m + n
+
+
+@packed_or_not
+@layouts
+def test_fused_operators(layout, packed):
+    """The epilogue follows the sum over the devices, so that its roundings are those of one device."""
+    problem, mesh = Problem(layout, 64), mesh_of(AxisType.Auto)
+    a_scale, b_scale = problem.scales
+
+    def both(a, a_zero_point, b, b_zero_point=None):
+        operands = a, a_scale, a_zero_point, b, b_scale, b_zero_point
+        return jquant.matmul_integer_to_float(*operands), jquant.quantized_linear_matmul(*operands, 9.0, 7)
+
+    one_device = jax.jit(both)(problem.a, problem.a_zero_point, problem.b, problem.b_zero_point)
+    np.testing.assert_array_equal(one_device[1], problem.requantized)
+    outputs = jax.jit(both)(*problem.operands(mesh, packed))
+    for output, expected in zip(outputs, one_device, strict=True):
+        np.testing.assert_array_equal(output, expected)
+
+
+@packed_or_not
+@layouts
+def test_inside_shard_map(layout, packed):
+    """Each shard multiplies what it has; a split K is the caller's sum, whatever the zero points."""
+    problem, mesh = Problem(layout, 64), mesh_of(AxisType.Auto)
+    operands = problem.operands(mesh, packed)
+    specs = [problem.a_spec, P(problem.m_axis), problem.b_spec, P(problem.n_axis)]
+    if packed:
+        specs[2:] = [operands[2].sharding_for(problem.b_spec)]
+
+    def of_a_shard(*operands):
+        product = matmul_integer(*operands)
+        return product if problem.k_axis is None else lax.psum(product, problem.k_axis)
+
+    out_specs = P(*problem.a_spec[:-1], problem.n_axis)
+    program = jax.jit(jax.shard_map(of_a_shard, mesh=mesh, in_specs=tuple(specs), out_specs=out_specs))
+    program = program.lower(*operands).compile()
+    np.testing.assert_array_equal(program(*operands), problem.product)
+    assert [x.kind for x in collectives(program.as_text())] == ([] if problem.k_axis is None else ["all-reduce"])
+
+
+@kinds
+@layouts
+def test_packing_moves_nothing(layout, kind):
+    problem, mesh = Problem(layout, 16), mesh_of(kind)
+    with jax.set_mesh(mesh):
+        b, b_zero_point = (
+            jax.device_put(x, NamedSharding(mesh, spec))
+            for x, spec in ((problem.b, problem.b_spec), (problem.b_zero_point, P(problem.n_axis)))
+        )
+        program = pack.lower(b, b_zero_point).compile()
+        packed = program(b, b_zero_point)
+    assert collectives(program.as_text()) == []
+    wanted = packed.sharding_for(NamedSharding(mesh, problem.b_spec))
+    assert packed.data.sharding.is_equivalent_to(wanted.data, packed.ndim)
+    assert packed.block_sums.sharding.is_equivalent_to(wanted.block_sums, packed.ndim)
+    if layout != "batch":  # there, one zero point is made into one for each matrix, on every device
+        assert packed.zero_point.sharding.is_equivalent_to(wanted.zero_point, packed.ndim)
+
+
+@kinds
+def test_a_sum_too_long_for_one_product(kind):
+    """It is cut into parts for which nothing moves."""
+    rng, mesh = np.random.default_rng(0), mesh_of(kind)
+    a, b = rng.integers(0, 256, (4, 2**17), np.uint8), rng.integers(0, 256, (2**17, 3), np.uint8)
+    with jax.set_mesh(mesh):
+        operands = [jax.device_put(x, NamedSharding(mesh, spec)) for x, spec in zip((a, b), LAYOUTS["K"], strict=True)]
+        program = jax.jit(lambda a, b: jquant.matmul_integer(a, b, 3, 5)).lower(*operands).compile()
+        output = program(*operands)
+    np.testing.assert_array_equal(output, reference.matmul_integer(a, b, 3, 5))
+    assert {x.kind for x in collectives(program.as_text())} == {"all-reduce"}
+
+
+def test_vmap_over_split_matrices():
+    rng, mesh = np.random.default_rng(0), mesh_of(AxisType.Explicit)
+    a, b = rng.integers(0, 256, (8, 16, 64), np.uint8), rng.integers(0, 256, (8, 64, 32), np.uint8)
+    with jax.set_mesh(mesh):
+        operands = [jax.device_put(x, NamedSharding(mesh, P(BOTH))) for x in (a, b)]
+        program = jax.jit(jax.vmap(lambda a, b: jquant.matmul_integer(a, b, 3, 5))).lower(*operands).compile()
+        output = program(*operands)
+    np.testing.assert_array_equal(output, reference.matmul_integer(a, b, 3, 5))
+    assert collectives(program.as_text()) == []
+
+
+class TestKernels:
+    """The TPU kernel, interpreted: what of a product reaches it on a mesh."""
+
+    @pytest.fixture
+    def shapes(self, monkeypatch):
+        """Those of A and B, of each product that the kernel has been given."""
+        given, function_for = [], door.function_for
+
+        def interpreted(a, b, epilogue, *, transpose_b):
+            given.append((a.shape, b.shape))
+            return mosaic_tpu.integer_dot(a, b, epilogue, transpose_b=transpose_b, interpret=True)
+
+        def on_a_cpu(platform, implementation):
+            is_kernel = implementation is jquant.Implementation.MOSAIC_TPU
+            return interpreted if is_kernel else function_for(platform, implementation)
+
+        monkeypatch.setattr(door, "function_for", on_a_cpu)
+        door._warn_of_partitioning.cache_clear()
+        return given
+
+    @packed_or_not
+    @layouts
+    def test_run_on_each_shard_of_explicit_axes(self, shapes, layout, packed):
+        problem, mesh = Problem(layout, 64), mesh_of(AxisType.Explicit)
+        with jax.set_mesh(mesh):
+            operands = problem.operands(mesh, packed)
+            program = jax.jit(functools.partial(matmul_integer, implementation="mosaic_tpu")).lower(*operands).compile()
+            output = program(*operands)
+        np.testing.assert_array_equal(output, problem.product)
+        b = operands[2].data if packed else operands[2]
+        assert shapes == [(shape_of_a_shard(operands[0]), shape_of_a_shard(b))]
+        assert_communicates_no_more_than_sums(program, problem, output)
+
+    def test_epilogues_follow_the_sum(self, shapes):
+        for layout in ("M+N", "M+K"):
+            problem, mesh = Problem(layout, 64), mesh_of(AxisType.Explicit)
+            a_scale, b_scale = problem.scales
+
+            def requantized(a, a_zero_point, b, a_scale=a_scale, b_scale=b_scale):
+                operands = a, a_scale, a_zero_point, b, b_scale, None
+                return jquant.quantized_linear_matmul(*operands, 9.0, 7, implementation="mosaic_tpu")
+
+            with jax.set_mesh(mesh):
+                output = jax.jit(requantized)(*problem.operands(mesh, packed=True))
+            np.testing.assert_array_equal(output, problem.requantized)
+        assert len(shapes) == 2
+
+    def test_leave_other_meshes_to_xla_and_say_so_once(self, shapes):
+        multiply = functools.partial(matmul_integer, implementation="mosaic_tpu")
+        problem, mesh = Problem("M+K", 64), mesh_of(AxisType.Auto)
+        with pytest.warns(UserWarning, match="implementation mosaic_tpu cannot be partitioned by XLA, whose own product"):
+            output = jax.jit(multiply)(*problem.operands(mesh, packed=False))
+        np.testing.assert_array_equal(output, problem.product)
+        with warnings.catch_warnings(action="error"):
+            output = jax.jit(multiply)(*problem.operands(mesh, packed=True))
+        np.testing.assert_array_equal(output, problem.product)
+        assert shapes == []
+
+    def test_leave_a_mesh_of_both_kinds_of_axes_to_xla(self, shapes):
+        mesh = jax.make_mesh((2, 4), BOTH, axis_types=(AxisType.Explicit, AxisType.Auto))
+        problem = Problem("M+N", 64)
+        multiply = jax.jit(functools.partial(jquant.matmul_integer, implementation="mosaic_tpu"))
+        with jax.set_mesh(mesh):
+            a, b = (jax.device_put(x, NamedSharding(mesh, spec)) for x, spec in ((problem.a, P("x")), (problem.b, P())))
+            with pytest.warns(UserWarning, match="cannot be partitioned"):
+                output = multiply(a, b)
+        np.testing.assert_array_equal(output, reference.matmul_integer(problem.a, problem.b))
+        assert shapes == []
+
+    def test_inside_shard_map(self, shapes):
+        """Over the whole mesh; over some of its axes, XLA partitions the rest."""
+        mesh = jax.make_mesh((2, 4), BOTH, axis_types=(AxisType.Auto, AxisType.Auto))
+        problem = Problem("M+N", 64)
+        options = {"mesh": mesh, "in_specs": (P("x"), P()), "out_specs": P("x"), "check_vma": False}
+        multiply = functools.partial(jquant.matmul_integer, implementation="mosaic_tpu")
+        expected = reference.matmul_integer(problem.a, problem.b)
+        np.testing.assert_array_equal(jax.jit(jax.shard_map(multiply, **options))(problem.a, problem.b), expected)
+        assert shapes == [((32, K), (K, N))]
+        with pytest.warns(UserWarning, match="cannot be partitioned"):
+            output = jax.jit(jax.shard_map(multiply, **options, axis_names={"x"}))(problem.a, problem.b)
+        np.testing.assert_array_equal(output, expected)
+        assert len(shapes) == 1
+
+
+def test_sharding_for_a_split_of_k_between_blocks():
+    packed = jquant.pack_matrix(jnp.ones((512, 16), jnp.uint8), block_size=128)
+    message = r"K is split into 8 parts over x, y, but PackedMatrix\(uint8\[512,16\]\) has 4 blocks of column sums, which no"
+    with pytest.raises(ValueError, match=message):
+        packed.sharding_for(NamedSharding(mesh_of(AxisType.Auto), P(BOTH)))
+    shardings = packed.sharding_for(NamedSharding(mesh_of(AxisType.Auto), P("y")))
+    assert repr(shardings).startswith("PackedMatrix(uint8, NamedSharding(")
