@@ -20,14 +20,14 @@ _TARGET = pathlib.Path(__file__).with_name("h200_target.txtpb")
 
 
 @functools.cache
-def _device() -> jax.Device:
-    topology = topologies.get_topology_desc(platform="cuda", target_config=_TARGET.read_text(), topology="1x1x1")
-    return topology.devices[0]
+def devices(topology: str = "1x1x1") -> list[jax.Device]:
+    """H200s to compile for: of so many slices, hosts in each, and GPUs in each of those."""
+    return topologies.get_topology_desc(platform="cuda", target_config=_TARGET.read_text(), topology=topology).devices
 
 
 def compile(function: Callable, *arguments: jax.ShapeDtypeStruct) -> list["Kernel"]:
     """The kernels of ``jax.jit(function)``, for arguments of these shapes and dtypes."""
-    sharding = jax.sharding.SingleDeviceSharding(_device())
+    sharding = jax.sharding.SingleDeviceSharding(devices()[0])
     arguments = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for x in arguments]
     with tempfile.TemporaryDirectory() as folder:
         # jax 0.10 dumps PTX without being asked for it by name; 0.12 does not.

@@ -34,7 +34,7 @@ class Compiled(NamedTuple):
 
 
 def tensor(dtype, *shape: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, dtype, sharding=jax.sharding.SingleDeviceSharding(ptx._device()))
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=jax.sharding.SingleDeviceSharding(ptx.devices()[0]))
 
 
 def lowered(m: int, n: int, k: int, steps: Epilogue, *, transpose_b: bool = True) -> jax.stages.Lowered:

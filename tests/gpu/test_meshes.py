@@ -1,0 +1,55 @@
+"""Products over 8 and 16 GPUs, compiled for them: what moves, with XLA's product and with the kernel on each shard."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from layouts import BOTH, LAYOUTS, assert_only_sums_move, collectives, matmul_integer, shapes
+
+import jquant
+
+from . import ptx
+
+M, K, N = 256, 4096, 1024
+topologies = pytest.mark.parametrize("topology", ["1x8x1", "2x8x1"])  # one machine, and two
+
+
+@functools.cache
+def mesh_of(topology: str, kind: AxisType) -> jax.sharding.Mesh:
+    devices = np.array(ptx.devices(topology))
+    return jax.sharding.Mesh(devices.reshape(-1, 4), BOTH, axis_types=(kind, kind))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
+@topologies
+def test_xla_partitions_by_itself(topology, packed, layout):
+    mesh = mesh_of(topology, AxisType.Auto)
+    program = jax.jit(matmul_integer).lower(*shapes(mesh, layout, M, K, N, packed=packed)).compile()
+    assert_only_sums_move(program, mesh, layout, M, N)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@topologies
+def test_the_kernel_runs_on_each_shard_of_explicit_axes(topology, layout):
+    mesh = mesh_of(topology, AxisType.Explicit)
+    multiply = functools.partial(matmul_integer, implementation="mosaic_gpu")
+    program = jax.jit(multiply).lower(*shapes(mesh, layout, M, K, N, packed=True)).compile()
+    assert program.as_text().count('custom_call_target="mosaic_gpu_v2"') == 1
+    assert_only_sums_move(program, mesh, layout, M, N)
+
+
+@topologies
+def test_an_output_that_is_split_is_reduced_to_its_parts(topology):
+    mesh = mesh_of(topology, AxisType.Auto)
+    a, b = (
+        jax.ShapeDtypeStruct(shape, jnp.uint8, sharding=NamedSharding(mesh, spec))
+        for shape, spec in zip(((M, K), (K, N)), LAYOUTS["K"], strict=True)
+    )
+    multiply = jax.jit(lambda a, b: jquant.matmul_integer(a, b, 3, 5), out_shardings=NamedSharding(mesh, P(BOTH)))
+    kinds = [collective.kind for collective in collectives(multiply.lower(a, b).compile())]
+    assert sorted(kinds) == ["all-reduce", "reduce-scatter"]  # of the column sums, and of the product and the row sums

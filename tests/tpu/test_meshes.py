@@ -1,0 +1,39 @@
+"""Products over 16 chips, compiled for them: what moves, with XLA's product and with the kernel on each shard."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from jax.experimental import topologies
+from jax.sharding import AxisType
+from layouts import BOTH, LAYOUTS, assert_only_sums_move, matmul_integer, shapes
+
+pytest.importorskip("libtpu", reason="programs compile for TPUs only where libtpu is installed")
+
+M, K, N = 256, 4096, 1024
+
+
+@functools.cache
+def mesh_of(topology: str, kind: AxisType) -> jax.sharding.Mesh:
+    devices = np.array(topologies.get_topology_desc(topology, "tpu").devices)
+    return jax.sharding.Mesh(devices.reshape(4, 4), BOTH, axis_types=(kind, kind))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
+@pytest.mark.parametrize("topology", ["v5e:4x4", "v6e:4x4"])
+def test_xla_partitions_by_itself(topology, packed, layout):
+    mesh = mesh_of(topology, AxisType.Auto)
+    program = jax.jit(matmul_integer).lower(*shapes(mesh, layout, M, K, N, packed=packed)).compile()
+    assert_only_sums_move(program, mesh, layout, M, N)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("topology", ["v5e:4x4", "v6e:4x4"])
+def test_the_kernel_runs_on_each_shard_of_explicit_axes(topology, layout):
+    mesh = mesh_of(topology, AxisType.Explicit)
+    multiply = functools.partial(matmul_integer, implementation="mosaic_tpu")
+    program = jax.jit(multiply).lower(*shapes(mesh, layout, M, K, N, packed=True)).compile()
+    assert program.as_text().count('custom_call_target="tpu_custom_call"') == 1
+    assert_only_sums_move(program, mesh, layout, M, N)
