@@ -42,3 +42,9 @@ def scales(rng: np.random.Generator, count: int) -> np.ndarray:
     scale = (10 ** rng.uniform(-4, 2, count)).astype(np.float32)
     powers = np.ldexp(np.float32(1), rng.integers(-12, 6, count)).astype(np.float32)
     return np.where(np.arange(count) % 4 == 0, powers, scale)
+
+
+def integers(rng: np.random.Generator, dtype: type, *shape: int) -> np.ndarray:
+    """Uniformly distributed over all integers of `dtype`."""
+    limits = np.iinfo(dtype)
+    return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)

@@ -14,6 +14,7 @@ import pytest
 import samples
 from jax import export
 from jax.sharding import PartitionSpec as P
+from samples import integers as matrix
 
 import jquant
 from jquant import reference
@@ -22,11 +23,6 @@ from jquant.kernels.integer_dot import integer_dot
 
 FLOAT32 = np.float32
 INTEGERS = (np.int8, np.uint8)
-
-
-def matrix(rng, dtype, *shape):
-    limits = np.iinfo(dtype)
-    return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
 
 
 def assert_equal(actual, expected):

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import samples
+from samples import integers as matrix
 
 import jquant
 from jquant import reference
@@ -21,11 +22,6 @@ def assert_equal(actual, expected):
     if actual.dtype == jnp.bfloat16:  # NumPy does not know that its NaN are equal
         actual, expected = actual.astype(FLOAT32), expected.astype(FLOAT32)
     np.testing.assert_array_equal(actual, expected)
-
-
-def matrix(rng, dtype, *shape):
-    limits = np.iinfo(dtype)
-    return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
 
 
 class TestDequantizeLinear:
