@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import export
 from jax.typing import ArrayLike
 
 from jquant import exact
@@ -43,6 +44,9 @@ class ScaleBias(NamedTuple):
 
     scale: ArrayLike
     bias: ArrayLike
+
+
+export.register_namedtuple_serialization(ScaleBias, serialized_name="jquant.ScaleBias")
 
 
 @jax.jit

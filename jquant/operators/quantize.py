@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import export, lax
 from jax.typing import ArrayLike, DTypeLike
 
 from jquant import exact
@@ -31,6 +31,9 @@ class QuantizeOutput(NamedTuple):
     output: jax.Array
     output_min: jax.Array
     output_max: jax.Array
+
+
+export.register_namedtuple_serialization(QuantizeOutput, serialized_name="jquant.QuantizeOutput")
 
 
 def _adjusted_range(low: jax.Array, high: jax.Array, ensure_minimum_range: jax.Array) -> tuple[jax.Array, jax.Array]:
