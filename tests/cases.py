@@ -43,15 +43,15 @@ class Case:
         return tuple(value[:count] if index in self.rows else value for index, value in enumerate(arguments))
 
 
-def assert_equal(actual, expected) -> None:
+def assert_equal(actual, expected, what: str = "") -> None:
     """Trees of the same structure, arrays of the same dtype, shape and values, zeros of the same sign."""
 
     def compare(actual, expected):
         actual, expected = np.asarray(actual), np.asarray(expected)
-        np.testing.assert_array_equal(actual, expected, strict=True)
+        np.testing.assert_array_equal(actual, expected, what, strict=True)
         if np.issubdtype(expected.dtype, np.floating):
             signs = (np.signbit(np.nan_to_num(x)) for x in (actual, expected))
-            np.testing.assert_array_equal(*signs)
+            np.testing.assert_array_equal(*signs, f"signs: {what}")
 
     jax.tree.map(compare, actual, expected)
 
@@ -180,9 +180,9 @@ CASES: dict[str, Case] = {
         lambda rng: (floats(rng, 0.1), np.float32(rng.uniform(-2, 0)), np.float32(rng.uniform(3, 6))),
     ),
     "clip, scale_bias": Case(
-        lambda x, low, high, scale, bias: jquant.clip(x, low, high, scale_bias=jquant.ScaleBias(scale, bias)),
-        lambda x, low, high, scale, bias: reference.clip(x, low, high, (scale, bias)),
-        lambda rng: (floats(rng, 0.1), np.float32(-2), np.float32(5), scales(rng), scales(rng)),
+        lambda x, low, high, scale_bias: jquant.clip(x, low, high, scale_bias=scale_bias),
+        reference.clip,
+        lambda rng: (floats(rng, 0.1), np.float32(-2), np.float32(5), jquant.ScaleBias(scales(rng), scales(rng))),
     ),
     "quantize, MIN_COMBINED": quantize("MIN_COMBINED"),
     "quantize, MIN_FIRST": quantize("MIN_FIRST"),

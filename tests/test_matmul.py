@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import samples
-from jax import export
 from jax.sharding import PartitionSpec as P
 from samples import integers as matrix
 
@@ -326,16 +325,6 @@ class TestPackedMatrix:
                 step = FLOAT32(0.01)
                 expected = reference.quantized_linear_matmul(expected, step, 0, weights, step, zero_point, step, 0, np.int8)
             assert_equal(jax.jit(lambda x, packed: jax.lax.scan(layer, x, packed)[0])(x, packed), expected)
-
-    def test_export(self):
-        """As an argument of a program, with the sizes symbolic, for three platforms at once."""
-        p = Problem(0, np.uint8, np.uint8, ((), 5, 64, 7), ("row", "column"))
-        (m,) = export.symbolic_shape("m")
-        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), p.packed)
-        a, zero_point = jax.ShapeDtypeStruct((m, 64), np.uint8), jax.ShapeDtypeStruct((m,), np.uint8)
-        program = export.export(jax.jit(jquant.matmul_integer), platforms=("cpu", "cuda", "tpu"))(a, shapes, zero_point)
-        restored = export.deserialize(program.serialize())
-        assert_equal(restored.call(p.a, p.packed, p.a_zero_point), p.expected)
 
     def test_shardings(self):
         b = np.ones((512, 8), np.int8)

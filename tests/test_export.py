@@ -1,0 +1,98 @@
+"""Every operator exported for three platforms, stored, and called by a process that has nothing of this one."""
+
+import subprocess
+import sys
+
+import cases
+import jax
+import numpy as np
+import pytest
+from jax import export
+
+import jquant
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+COUNTS = (cases.ROWS, 3)
+# Calls every program on each of its inputs. Of jquant it needs the types of arguments and results alone.
+PROCESS = """
+import pathlib
+import sys
+import jax
+import numpy as np
+from jax import export
+
+for needs in ("jax", "jquant"):
+    __import__(needs)
+    for path in pathlib.Path(sys.argv[1], needs).glob("*.program"):
+        program = export.deserialize(path.read_bytes())
+        for inputs in path.parent.glob(f"{path.stem}.*.inputs.npz"):
+            with np.load(inputs) as leaves:
+                arguments, options = jax.tree.unflatten(program.in_tree, list(leaves.values()))
+            results = program.call(*arguments, **options)
+            np.savez(str(inputs).replace("inputs", "results"), *jax.tree.leaves(results))
+    print("jquant" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("name", cases.CASES)
+def test_direct_call(name):
+    """What the programs must equal."""
+    case = cases.CASES[name]
+    arguments = case.arguments()
+    cases.assert_equal(case.function(*arguments), case.formula(*arguments))
+
+
+def test_every_operator_has_a_case():
+    operators = {name for name in dir(jquant) if callable(getattr(jquant, name)) and name[0].islower()}
+    assert {name.split(",")[0] for name in cases.CASES} == operators
+
+
+def exported(case: cases.Case, *, symbolic: bool) -> bytes:
+    """The case as a program of fixed sizes, or of any number of rows."""
+    (rows,) = export.symbolic_shape("b") if symbolic else (cases.ROWS,)
+
+    def shape(index, x):
+        return jax.ShapeDtypeStruct((rows, *x.shape[1:]) if index in case.rows else x.shape, x.dtype)
+
+    arguments = case.arguments()
+    shapes = [jax.tree.map(lambda x, index=index: shape(index, x), value) for index, value in enumerate(arguments)]
+    program = export.export(jax.jit(case.function), platforms=PLATFORMS)(*shapes)
+    data = program.serialize()
+    restored = export.deserialize(data)
+    assert restored.platforms == PLATFORMS
+    assert (restored.in_tree, restored.out_tree) == (program.in_tree, program.out_tree)
+    return bytes(data)
+
+
+def test_in_another_process(tmp_path):
+    """With fixed sizes; and with any number of rows, for two numbers of them."""
+    expected = {}
+    for needs in ("jax", "jquant"):
+        (tmp_path / needs).mkdir()
+    for name, case in cases.CASES.items():
+        results = case.formula(*case.arguments())
+        folder = tmp_path / ("jquant" if holds_own_type((case.arguments(), results)) else "jax")
+        for kind, counts in (("fixed", COUNTS[:1]), ("symbolic", COUNTS)):
+            (folder / f"{name} {kind}.program").write_bytes(exported(case, symbolic=kind == "symbolic"))
+            for count in counts:
+                arguments = case.first(count, case.arguments())
+                stem = f"{name} {kind}.{count}"
+                np.savez(folder / f"{stem}.inputs.npz", *jax.tree.leaves(arguments))
+                expected[folder / f"{stem}.results.npz"] = jax.tree.leaves(case.formula(*arguments))
+    result = subprocess.run([sys.executable, "-c", PROCESS, str(tmp_path)], capture_output=True, text=True, timeout=500)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == ["False", "True"]
+    assert len(expected) == (len(COUNTS) + 1) * len(cases.CASES)
+    for path, leaves in expected.items():
+        with np.load(path) as results:
+            for number, (actual, leaf) in enumerate(zip(results.values(), leaves, strict=True)):
+                cases.assert_equal(actual, leaf, f"result {number} of {path.name}")
+
+
+def holds_own_type(tree) -> bool:
+    """Whether some part of the tree is a type of jquant's, which the other process must know."""
+
+    def is_own(node):
+        return type(node).__module__.partition(".")[0] == "jquant"
+
+    return any(map(is_own, jax.tree.leaves(tree, is_leaf=is_own)))
