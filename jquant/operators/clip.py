@@ -58,12 +58,23 @@ def _clip(input: jax.Array, min: jax.Array, max: jax.Array, scale_bias: ScaleBia
     if scale_bias is not None:
         scale, bias = map(exact.seal, scale_bias)
         value = exact.narrow(exact.sum(exact.product(value.astype(jnp.float32), scale), bias), input.dtype)
-    return _max_min(value, exact.seal(min.astype(input.dtype)), exact.seal(max.astype(input.dtype)))
+    return _differentiable(value, exact.seal(min.astype(input.dtype)), exact.seal(max.astype(input.dtype)))
 
 
 def _max_min(x: jax.Array, min: jax.Array, max: jax.Array) -> jax.Array:
     """``max(Min, min(x, Max))``, which is Min where Min > Max; `lax.clamp` and `jnp.clip` are Max there."""
     return jnp.maximum(min, jnp.minimum(x, max))
+
+
+_differentiable = jax.custom_jvp(_max_min)
+
+
+@_differentiable.defjvp
+def _max_min_jvp(primals, tangents):
+    """DML_ELEMENT_WISE_CLIP_GRAD: 0 where ``x <= Min`` or ``x >= Max``, where the result is that bound."""
+    (x, min, max), (x_dot, min_dot, max_dot) = primals, tangents
+    inside_dot = jnp.where(x >= max, max_dot, x_dot)
+    return _differentiable(*primals), jnp.where(jnp.minimum(x, max) <= min, min_dot, inside_dot)
 
 
 def clip(
@@ -85,6 +96,9 @@ def clip(
     arrives as 2147483648 and means "no upper bound" for int32, and -1.5 means 0 for uint8); for float16 to
     the nearest, so that 70000 means infinity. ``x * scale + bias`` is rounded after the product and after the
     sum, both in float32, then once more for float16.
+
+    The derivative is the one that DirectML's CLIP_GRAD defines: that of `input` strictly between the bounds, 0 at and
+    beyond them (`jnp.clip` has 1/2 at a bound); there the result is a bound, and so is the derivative in it.
 
     To work in place, as the document allows, donate the buffer: ``jax.jit(jquant.clip, donate_argnums=0)``.
 
@@ -113,7 +127,7 @@ def clip(
       Array([0., 2., 6.], dtype=float32)
 
     References:
-      DirectML, `DML_ELEMENT_WISE_CLIP_OPERATOR_DESC`.
+      DirectML, `DML_ELEMENT_WISE_CLIP_OPERATOR_DESC`, `DML_ELEMENT_WISE_CLIP_GRAD_OPERATOR_DESC`.
     """
     input = operand(_OPERATOR, "InputTensor", input)
     min, max = _float("Min", min), _float("Max", max)
