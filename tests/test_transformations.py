@@ -1,0 +1,193 @@
+"""Every operator through every transformation of JAX: the bits of the formula each time."""
+
+import itertools
+
+import cases
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from layouts import collectives
+
+import jquant
+
+COUNT = 3  # of calls that a transformation makes one of
+every_case = pytest.mark.parametrize("name", cases.CASES)
+
+
+def drawn(case: cases.Case) -> list[tuple]:
+    """Arguments for `COUNT` calls."""
+    return [case.arguments(seed) for seed in range(COUNT)]
+
+
+def stacked(trees):
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
+
+
+def is_float(x) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.floating)
+
+
+@every_case
+def test_jit_compiles_once(name):
+    """Other values are no other program."""
+    case = cases.CASES[name]
+    chex.clear_trace_counter()  # it counts by the name of the function
+    function = jax.jit(chex.assert_max_traces(case.function, n=1))
+    for arguments in drawn(case):
+        cases.assert_equal(function(*arguments), case.formula(*arguments))
+
+
+def subsets(count: int) -> list[tuple[int, ...]]:
+    """Which arguments have a batch: each alone, all but each, and all; every subset of a few."""
+    sizes = range(1, count + 1) if count <= 4 else (1, count - 1, count)
+    return [subset for size in sizes for subset in itertools.combinations(range(count), size)]
+
+
+@every_case
+def test_vmap(name):
+    """Over each subset of the arguments."""
+    case, calls = cases.CASES[name], drawn(cases.CASES[name])
+    arguments = [index for index, value in enumerate(calls[0]) if value is not None]
+    choices = [{arguments[index] for index in subset} for subset in subsets(len(arguments))]
+
+    def picked(choice, batched, shared):
+        return [batched[index] if index in choice else value for index, value in enumerate(shared)]
+
+    @jax.jit
+    def every_subset(batched, shared):
+        axes = [[0 if index in choice else None for index in range(len(shared))] for choice in choices]
+        mapped = [jax.vmap(case.function, in_axes=tuple(axis)) for axis in axes]
+        return [function(*picked(choice, batched, shared)) for function, choice in zip(mapped, choices, strict=True)]
+
+    outputs = every_subset(stacked(calls), calls[0])
+    for choice, output in zip(choices, outputs, strict=True):
+        expected = stacked([case.formula(*picked(choice, call, calls[0])) for call in calls])
+        cases.assert_equal(output, expected, f"arguments {sorted(choice)} have a batch")
+
+
+@every_case
+def test_scan(name):
+    case, calls = cases.CASES[name], drawn(cases.CASES[name])
+    _, outputs = jax.jit(lambda xs: lax.scan(lambda carry, x: (carry, case.function(*x)), 0, xs))(stacked(calls))
+    cases.assert_equal(outputs, stacked([case.formula(*call) for call in calls]))
+
+
+@every_case
+def test_remat(name):
+    case = cases.CASES[name]
+    arguments = case.arguments()
+    cases.assert_equal(jax.jit(jax.checkpoint(case.function))(*arguments), case.formula(*arguments))
+
+
+@every_case
+def test_eval_shape(name):
+    case = cases.CASES[name]
+    arguments = case.arguments()
+    shapes = jax.eval_shape(case.function, *arguments)
+    jax.tree.map(lambda x, y: chex.assert_equal((x.shape, x.dtype), (y.shape, y.dtype)), shapes, case.formula(*arguments))
+
+
+def by_rows(case: cases.Case, arguments, results):
+    """The specs of arguments and results of which each device has some rows, and of the others, which it has whole."""
+    given = tuple(P("x") if index in case.rows else P() for index in range(len(arguments)))
+    return given, jax.tree.map(lambda x: P("x") if x.shape[:1] == (cases.ROWS,) else P(), results)
+
+
+@every_case
+def test_shard_map(name):
+    case = cases.CASES[name]
+    arguments = case.arguments()
+    expected = case.formula(*arguments)
+    in_specs, out_specs = by_rows(case, arguments, expected)
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
+    mapped = jax.shard_map(case.function, mesh=mesh, in_specs=in_specs, out_specs=out_specs)
+    cases.assert_equal(jax.jit(mapped)(*arguments), expected)
+
+
+@every_case
+def test_split_operands(name):
+    """Under plain jit, and nothing moves."""
+    case = cases.CASES[name]
+    arguments = case.arguments()
+    expected = case.formula(*arguments)
+    in_specs, _ = by_rows(case, arguments, expected)
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Explicit,))
+    split = [
+        jax.tree.map(lambda x, spec=spec: jax.device_put(x, NamedSharding(mesh, spec)), value)
+        for value, spec in zip(arguments, in_specs, strict=True)
+    ]
+    with jax.set_mesh(mesh):
+        program = jax.jit(case.function).lower(*split).compile()
+        output = program(*split)
+    cases.assert_equal(output, expected)
+    assert collectives(program) == []
+
+
+@every_case
+def test_derivatives(name):
+    """Forward, reverse and second: of float arguments in float results; integers have JAX's zero, of type float0."""
+    case = cases.CASES[name]
+    arguments, expected = case.arguments(), case.formula(*case.arguments())
+
+    def tangent(x):
+        return np.ones_like(x) if is_float(x) else np.zeros(x.shape, jax.dtypes.float0)
+
+    def assert_is_tangent(x, dot):
+        assert dot.shape == x.shape
+        assert dot.dtype == (x.dtype if is_float(x) else jax.dtypes.float0)
+
+    dots, cotangents = jax.tree.map(tangent, arguments), jax.tree.map(tangent, expected)
+    outputs, output_dots = jax.jvp(case.function, arguments, dots)
+    cases.assert_equal(outputs, expected)
+    jax.tree.map(assert_is_tangent, expected, output_dots)
+
+    outputs, pull = jax.vjp(case.function, *arguments)
+    cases.assert_equal(outputs, expected)
+    jax.tree.map(assert_is_tangent, arguments, pull(cotangents))
+
+    def twice(*arguments):
+        return jax.jvp(lambda *arguments: jax.jvp(case.function, arguments, dots)[0], arguments, dots)
+
+    outputs, output_dots = twice(*arguments)
+    cases.assert_equal(outputs, expected)
+
+
+class TestDerivatives:
+    """Their values."""
+
+    def test_of_dequantize_linear_in_its_scale(self):
+        x, zero_point = np.int8([-128, 3, 127]), np.int8(5)
+        gradient = jax.jacrev(lambda scale: jquant.dequantize_linear(x, scale, zero_point))(np.float32(0.3))
+        np.testing.assert_array_equal(gradient, np.float32([-133, -2, 122]))
+        of_each = jax.grad(lambda scale: jquant.dequantize_linear(x, scale, zero_point).sum())(np.full(3, 0.3, np.float32))
+        np.testing.assert_array_equal(of_each, np.float32([-133, -2, 122]))
+
+    @pytest.mark.parametrize("dtype", [np.float32, np.float16])
+    def test_of_clip(self, dtype):
+        """As CLIP_GRAD has it: 0 at both bounds, and beyond."""
+        x = np.array([-np.inf, -1, 0, 0.5, 2, 3, np.inf, np.nan], dtype)
+        gradient = jax.grad(lambda x: jquant.clip(x, 0, 2).sum())(x)
+        np.testing.assert_array_equal(gradient, np.array([0, 0, 0, 1, 0, 0, 0, 1], dtype), strict=True)
+        forward = jax.jvp(lambda x: jquant.clip(x, 0, 2), (x,), (np.ones_like(x),))[1]
+        np.testing.assert_array_equal(forward, gradient, strict=True)
+        gradient = jax.grad(lambda x: jquant.clip(x, 0, 2, scale_bias=(4, 1)).sum())(x)
+        np.testing.assert_array_equal(gradient, np.array([0, 0, 4, 0, 0, 0, 0, 4], dtype), strict=True)
+
+    def test_of_clip_in_its_bounds(self):
+        """Where the result is a bound, it moves with the bound."""
+        x = np.float32([-1, 0, 0.5, 2, 3])
+        gradient = jax.grad(lambda low, high: jquant.clip(x, low, high).sum(), argnums=(0, 1))
+        assert gradient(0.0, 2.0) == (2, 2)
+        assert gradient(2.0, 0.0) == (5, 0)  # min > max: the result is min everywhere
+
+    def test_of_a_quotient(self):
+        def scale(low):  # 127 / low, as SCALED has it, for a range whose lower side decides
+            return jquant.quantize(np.zeros(1, np.float32), low, 1.0, "qint8", mode="SCALED").output_max
+
+        assert scale(-8.0) == 7.9375
+        assert jax.grad(scale)(-8.0) == -0.9921875
