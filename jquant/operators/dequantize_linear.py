@@ -70,6 +70,8 @@ def dequantize_linear(
     rounds (as in ONNX's reference). The product is rounded once to float32; a float16 result is rounded
     from there.
 
+    It is differentiable in the scale. Integers have no derivative (JAX's zero, of type float0).
+
     Args:
       input: integers of 8, 16 or 32 bits, signed or unsigned, of rank 1 to 8.
       scale: float32 or float16 (bfloat16 at ``FeatureLevel.EXTENDED``), of the rank of `input`, where sizes of

@@ -74,6 +74,8 @@ def matmul_integer(
     The sum is taken modulo 2**32: it is exact up to K = 33,025 and wraps where the true value leaves int32.
     Every combination of signs runs on the platform's int8 unit. K = 0 gives zeros.
 
+    The result is of integers, which have no derivative: JAX's zero, of type float0.
+
     Args:
       a: int8 or uint8, of shape (..., M, K) with up to two batch dimensions.
       b: int8 or uint8, of shape (..., K, N) and the rank of `a`, or what `pack_matrix` made of it. Batch sizes of 1

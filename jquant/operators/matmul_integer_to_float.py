@@ -89,6 +89,8 @@ def matmul_integer_to_float(
     with that and the sum with the bias are rounded once each, half to even, in float32; a 16-bit output once more. The
     document promises no order of operations; this is onnxruntime's.
 
+    It is differentiable in the scales and in the bias. Integers have no derivative (JAX's zero, of type float0).
+
     Args:
       a: int8 or uint8, of shape (..., M, K) with up to two batch dimensions.
       a_scale: float32 or float16: a scalar, or one per row in shape (M,), (M, 1), (1, M, 1) or (1, 1, M, 1).

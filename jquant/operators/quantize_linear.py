@@ -83,6 +83,9 @@ def quantize_linear(
     added after that, and decides no tie. Infinities saturate; NaN, which the document leaves undefined,
     gives 0. A scale of 0 divides as IEEE 754 does: the results are the limits of the type, and 0 for 0/0.
 
+    The result is of integers, which have no derivative: JAX's zero, of type float0. To train through the rounding, take
+    `quantize_and_dequantize` or `fake_quantize`.
+
     Args:
       input: float32, float16 (bfloat16 at ``FeatureLevel.EXTENDED``) or int32, of rank 1 to 8.
       scale: of the dtype of `input`, float32 for int32; of the rank of `input`, where sizes of 1 broadcast. A

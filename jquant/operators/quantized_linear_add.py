@@ -83,6 +83,9 @@ def quantized_linear_add(
     an odd one decides ties the other way.) NaN, which only scales of 0, infinity or NaN can produce and
     the document leaves undefined, gives 0.
 
+    The result is of integers, which have no derivative: JAX's zero, of type float0. To train through the rounding, take
+    `quantize_and_dequantize` or `fake_quantize`.
+
     Args:
       a, b: int8 or uint8, each of its own type, of one rank from 1 to 8; sizes of 1 broadcast, and a rank of
         0 stands for one element.

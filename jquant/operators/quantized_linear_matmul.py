@@ -110,6 +110,9 @@ def quantized_linear_matmul(
     promises no order of operations; this is onnxruntime's. NaN, which only scales of 0, infinity or NaN can produce and
     the document leaves undefined, gives 0.
 
+    The result is of integers, which have no derivative: JAX's zero, of type float0. To train through the rounding, take
+    `quantize_and_dequantize` or `fake_quantize`.
+
     Args:
       a: int8 or uint8, of shape (..., M, K) with up to two batch dimensions.
       a_scale: float32: a scalar, or one per row in shape (M,), (M, 1), (1, M, 1) or (1, 1, M, 1).
