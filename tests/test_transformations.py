@@ -1,6 +1,7 @@
 """Every operator through every transformation of JAX: the bits of the formula each time."""
 
 import itertools
+import pathlib
 
 import cases
 import chex
@@ -33,7 +34,7 @@ def is_float(x) -> bool:
 
 
 @every_case
-def test_jit_compiles_once(name):
+def test_jit(name):
     """Other values are no other program."""
     case = cases.CASES[name]
     chex.clear_trace_counter()  # it counts by where a function is defined
@@ -110,7 +111,7 @@ def test_shard_map(name):
 
 
 @every_case
-def test_split_operands(name):
+def test_mesh(name):
     """Under plain jit, and nothing moves."""
     case = cases.CASES[name]
     arguments = case.arguments()
@@ -129,7 +130,7 @@ def test_split_operands(name):
 
 
 @every_case
-def test_derivatives(name):
+def test_derivative(name):
     """Forward, reverse and second: of float arguments in float results; integers have JAX's zero, of type float0."""
     case = cases.CASES[name]
     arguments, expected = case.arguments(), case.formula(*case.arguments())
@@ -191,3 +192,18 @@ class TestDerivatives:
 
         assert scale(-8.0) == 7.9375
         assert jax.grad(scale)(-8.0) == -0.9921875
+
+
+def test_the_readmes_table():
+    """It has every operator; and of its columns, each one that is not tested here is tested with exported programs."""
+    lines = pathlib.Path(__file__).parents[1].joinpath("README.md").read_text().splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("| operator | `jit`"))
+    header, _, *rows = ([cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines[start:])
+    table = list(itertools.takewhile(lambda row: len(row) == len(header), rows))
+    assert {row[0] for row in table} == {name.split(",")[0] for name in cases.CASES}
+    tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
+    assert {*header[1:]} - tested == {"export"}
+    for name, *cells, derivative in table:
+        assert set(cells) == {"yes"}
+        results = [case.formula(*case.arguments()) for key, case in cases.CASES.items() if key.split(",")[0] == name]
+        assert derivative.startswith("none") != any(map(is_float, jax.tree.leaves(results)))

@@ -85,7 +85,9 @@ def matmul_integer(
       b_zero_point: of the dtype of `b`: a scalar, or one per column in shape (N,), (1, N), (1, 1, N) or
         (1, 1, 1, N). None means 0, or the zero point of packed weights.
       implementation: what multiplies, with the same bits: "xla", "mosaic_tpu" (v5e, v5p, v6e, 7x) or "mosaic_gpu"
-        (Hopper). None takes a kernel once it has been run on the platform; so far, it is "xla" on all.
+        (Hopper). None takes a kernel once it has been run on the platform; so far, it is "xla" on all. On a mesh, a
+        kernel runs on each shard inside `jax.shard_map` or where all axes are explicit; elsewhere a warning says that
+        "xla" takes its place.
       feature_level: the DirectML feature level whose table applies; the operator exists from 2_1 on.
 
     Returns:
