@@ -64,6 +64,7 @@ def identities() -> Iterator[Comparison]:
     halves = np.concatenate([ties, near[abs(near) > 0.1]])
     yield "rounding, half to even", jax.jit(exact.round_half_even)(halves), np.rint(halves)
     yield "rounding, half away from zero", jax.jit(exact.round_half_away)(halves), reference.away(halves)
+    yield "rounding, half up", jax.jit(exact.round_half_up)(halves), np.floor(halves + float32(0.5))
     extreme = np.concatenate([halves, x, np.array([np.nan, np.inf, -np.inf, 2.0**31, -(2.0**31), 3e9], float32)])
     for dtype in map(np.dtype, (np.int8, np.uint8, np.int16, np.int32)):
         cast = jax.jit(exact.saturating_cast, static_argnums=1)(extreme, dtype)
@@ -94,6 +95,13 @@ def operators() -> Iterator[Comparison]:
     for mode, dtype in modes:
         output = _in_a_caller(lambda x, mode=mode, dtype=dtype: jquant.quantize(x, -1.3, 2.9, dtype, mode=mode)[0], x)
         yield "quantize", output, reference.quantize(scaled, float32(-1.3), float32(2.9), dtype, mode)[0]
+    bounds = float32(-1.3), float32(2.9)
+    for round_mode in ("HALF_TO_EVEN", "HALF_UP"):
+        output = _in_a_caller(lambda x, mode=round_mode: jquant.quantize_and_dequantize(x, *bounds, round_mode=mode), x)
+        expected = reference.quantize_and_dequantize(scaled, *bounds, round_mode=round_mode)
+        yield "quantize_and_dequantize", output, expected
+    faked = _in_a_caller(jquant.fake_quantize, x, *bounds)
+    yield "fake_quantize", faked, reference.fake_quantize(scaled, *bounds)
 
 
 def products(implementation: Implementation) -> Iterator[Comparison]:

@@ -15,7 +15,7 @@ import chex
 import numpy as np
 
 from jquant.errors import DescriptorError, DescriptorTypeError
-from jquant.modes import FeatureLevel, data_type_name
+from jquant.modes import FeatureLevel, RoundMode, data_type_name
 
 
 class Shaped(Protocol):
@@ -48,6 +48,11 @@ def require_axis(operator: str, axis: int, rank: int) -> None:
         'numbers mean "none" to TensorFlow and "from the end" to NumPy, so that they raise here)'
     )
     require(axis in range(rank), message)
+
+
+def require_round_mode(operator: str, round_mode: RoundMode, allowed: tuple[RoundMode, ...]) -> None:
+    """Asserts that the operator's document has this way to round."""
+    require(round_mode in allowed, f"{operator}: round_mode is {round_mode}; the document has {', '.join(allowed)}")
 
 
 @dataclasses.dataclass(frozen=True)

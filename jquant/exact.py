@@ -140,6 +140,11 @@ def round_half_away(x: jax.Array) -> jax.Array:
     return lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO)
 
 
+def round_half_up(x: jax.Array) -> jax.Array:
+    """``floor(fl(x + 0.5))``, ties toward infinity; the sum takes the float32 below 0.5 to 1, as in TensorFlow."""
+    return lax.floor(sum(x, lax.full_like(x, 0.5)))
+
+
 def saturating_cast(x: jax.Array, dtype: np.dtype) -> jax.Array:
     """``sat(trunc(x))``: toward zero, limited to the range of the integer `dtype`; NaN becomes 0."""
     limits = jnp.iinfo(dtype)

@@ -68,10 +68,11 @@ class QuantizeMode(enum.StrEnum):
 
 
 class RoundMode(enum.StrEnum):
-    """How TensorFlow's Quantize rounds ties. Its strings will do as well."""
+    """How TensorFlow's operators round ties, each operator in two of these ways. Its strings will do as well."""
 
     HALF_AWAY_FROM_ZERO = "HALF_AWAY_FROM_ZERO"
     HALF_TO_EVEN = "HALF_TO_EVEN"
+    HALF_UP = "HALF_UP"
 
     @classmethod
     def _missing_(cls, value: object) -> Self:

@@ -108,6 +108,57 @@ def quantize(x, low, high, dtype, mode, round_mode="HALF_AWAY_FROM_ZERO", narrow
         return saturate(value, dtype), low, high
 
 
+def quantize_and_dequantize(
+    x, low=None, high=None, signed_input=True, num_bits=8, round_mode="HALF_TO_EVEN", narrow_range=False, axis=None
+):
+    """TensorFlow's QuantizeAndDequantizeV4; without a range, with that of the values."""
+    with np.errstate(all="ignore"):
+        x, given = np.asarray(x, float32), low is not None
+        if not given:
+            others = tuple(dimension for dimension in range(x.ndim) if dimension != axis)
+            low, high = x.min(others, initial=np.inf), x.max(others, initial=-np.inf)
+        low, high = along(low, x, axis), along(high, x, axis)
+        half, unlimited = 2 ** (num_bits - 1), np.finfo(float32).max
+        limits = (narrow_range - half, half - 1) if signed_input else (0, 2 * half - 1)
+        smallest, largest = map(float32, limits)
+        low_scale = np.where(smallest * low > 0, smallest / low, unlimited)
+        high_scale = np.where(largest * high > 0, largest / high, unlimited)
+        by_low = low_scale < high_scale
+        scale, inverse = np.where(by_low, low_scale, high_scale), np.where(by_low, low / smallest, high / largest)
+        if given:
+            x = clamp(x, np.where(by_low, low, smallest * inverse), np.where(by_low, largest * inverse, high))
+        value = x * scale
+        return (np.rint(value) if round_mode == "HALF_TO_EVEN" else np.floor(value + float32(0.5))) * inverse
+
+
+def fake_quantize(x, low, high, num_bits=8, narrow_range=False, axis=None):
+    """TensorFlow's FakeQuantWithMinMaxVars and, with an axis, FakeQuantWithMinMaxVarsPerChannel."""
+    with np.errstate(all="ignore"):
+        x = np.asarray(x, float32)
+        low, high = along(low, x, axis), along(high, x, axis)
+        smallest, largest = float32(narrow_range), float32(2**num_bits - 1)
+        scale, inverse = (high - low) / (largest - smallest), (largest - smallest) / (high - low)
+        zero_point = clamp(away(smallest - low / scale), smallest, largest)
+        nudged_low, nudged_high = (smallest - zero_point) * scale, (largest - zero_point) * scale
+        zero = np.floor(-nudged_low * inverse + float32(0.5))
+        offset = clamp(x, nudged_low, nudged_high) - nudged_low
+        steps = offset / scale if axis is None else offset * inverse
+        value = np.floor(steps - zero + float32(0.5)) * scale
+        return np.where((low == 0) & (high == 0), float32(0), value)
+
+
+def clamp(x, low, high):
+    """C++'s `std::max(std::min(x, high), low)`, in which a bound that is NaN does nothing."""
+    x = np.where(high < x, high, x)
+    return np.where(x < low, low, x)
+
+
+def along(bound, x, axis):
+    """A bound per tensor or per slice, in sizes that broadcast."""
+    shape = () if axis is None else [-1 if dimension == axis else 1 for dimension in range(x.ndim)]
+    return np.asarray(bound, float32).reshape(shape)
+
+
 def away(x):
     """C's `roundf`: ties away from zero, in float32."""
     whole = np.trunc(x)

@@ -166,3 +166,19 @@ def test_quantize(dtype, mode, round_mode, axis, low, high, count):
 
     input = floats(FLOAT32, count, step / 0.1)
     assert_exact(operator, model, input, (low, high))
+
+
+@pytest.mark.parametrize(("axis", "low", "high"), [ONE_RANGE, PER_CHANNEL])
+@pytest.mark.parametrize("round_mode", ["HALF_TO_EVEN", "HALF_UP"])
+def test_quantize_and_dequantize(round_mode, axis, low, high, count):
+    options = {"round_mode": round_mode, "axis": axis}
+    operator = functools.partial(jquant.quantize_and_dequantize, **options)
+    model = functools.partial(reference.quantize_and_dequantize, **options)
+    assert_exact(operator, model, floats(FLOAT32, count, 6.1 / 127 / 0.1), (low, high))
+
+
+@pytest.mark.parametrize(("axis", "low", "high"), [ONE_RANGE, PER_CHANNEL])
+def test_fake_quantize(axis, low, high, count):
+    operator = functools.partial(jquant.fake_quantize, axis=axis)
+    model = functools.partial(reference.fake_quantize, axis=axis)
+    assert_exact(operator, model, floats(FLOAT32, count, (6.1 + 5.7) / 255 / 0.1), (low, high))

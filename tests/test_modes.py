@@ -69,7 +69,7 @@ def test_unknown_feature_levels(value):
     ("mode", "names"),
     [
         (QuantizeMode, ["MIN_COMBINED", "MIN_FIRST", "SCALED"]),
-        (RoundMode, ["HALF_AWAY_FROM_ZERO", "HALF_TO_EVEN"]),
+        (RoundMode, ["HALF_AWAY_FROM_ZERO", "HALF_TO_EVEN", "HALF_UP"]),
     ],
 )
 def test_modes(mode, names):
@@ -87,11 +87,23 @@ def test_unknown_modes(value):
     assert str(raised.value) == f"{value!r} is no mode; it is one of MIN_COMBINED, MIN_FIRST, SCALED"
 
 
-@pytest.mark.parametrize("value", ["half_to_even", "HALF_UP", "", None, 0, [], "SCALED"])
+@pytest.mark.parametrize("value", ["half_to_even", "HALF_DOWN", "", None, 0, [], "SCALED"])
 def test_unknown_round_modes(value):
     with pytest.raises(DescriptorError) as raised:
         jquant.quantize(jnp.ones(2), 0, 1, "qint8", mode="SCALED", round_mode=value)
-    assert str(raised.value) == f"{value!r} is no round_mode; it is one of HALF_AWAY_FROM_ZERO, HALF_TO_EVEN"
+    assert str(raised.value) == f"{value!r} is no round_mode; it is one of HALF_AWAY_FROM_ZERO, HALF_TO_EVEN, HALF_UP"
+
+
+def test_each_operator_rounds_in_the_ways_of_its_document():
+    x = jnp.ones(2)
+    with pytest.raises(DescriptorError) as raised:
+        jquant.quantize(x, 0, 1, "qint8", mode="SCALED", round_mode="HALF_UP")
+    message = "QuantizeV2: round_mode is HALF_UP; the document has HALF_AWAY_FROM_ZERO, HALF_TO_EVEN"
+    assert str(raised.value).endswith(f"[{message}]")
+    with pytest.raises(DescriptorError) as raised:
+        jquant.quantize_and_dequantize(x, 0, 1, round_mode="HALF_AWAY_FROM_ZERO")
+    message = "QuantizeAndDequantizeV4: round_mode is HALF_AWAY_FROM_ZERO; the document has HALF_TO_EVEN, HALF_UP"
+    assert str(raised.value).endswith(f"[{message}]")
 
 
 # Data types.
@@ -217,6 +229,21 @@ def test_quantized_linear_add_is_not_retraced_for_values(x):
     with adds_traces(1, "quantized_linear_add"):
         for scale, zero_point in ((1, 0), (0.5, -128), (np.float32(3), np.int8(127))):
             jquant.quantized_linear_add(x, scale, zero_point, x, scale, zero_point, scale, zero_point)
+
+
+def test_quantize_and_dequantize_is_not_retraced_for_values_or_spellings(x):
+    with adds_traces(1, "quantize_and_dequantize"):
+        for low, high, num_bits, round_mode in (
+            (-1, 1, 8, "HALF_UP"),
+            (0.0, np.float32(2.5), np.int64(8), RoundMode.HALF_UP),
+        ):
+            jquant.quantize_and_dequantize(x, low, high, num_bits=num_bits, round_mode=round_mode)
+
+
+def test_fake_quantize_is_not_retraced_for_values_or_spellings(x):
+    with adds_traces(1, "fake_quantize"):
+        for low, high, num_bits, narrow_range in ((-1, 1, 8, True), (0.0, np.float32(2.5), np.int64(8), np.True_)):
+            jquant.fake_quantize(x, low, high, num_bits=num_bits, narrow_range=narrow_range)
 
 
 def test_a_callers_function_is_not_retraced_for_values():

@@ -57,6 +57,8 @@ def test_the_results_are_those_without_x64():
             jquant.clip(x, -0.5, 0.5, scale_bias=(2, 1)),
             *jquant.quantize(x, -1, 1, "qint8"),
             *jquant.quantize(x, -1, 1, "qint32", mode="SCALED"),
+            jquant.quantize_and_dequantize(x),
+            jquant.fake_quantize(x, -1, 1),
         )
 
     with jax.enable_x64(False):

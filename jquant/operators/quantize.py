@@ -9,8 +9,8 @@ import numpy as np
 from jax import export, lax
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant import exact
-from jquant.descriptor import require, require_axis
+from jquant import exact, ranges
+from jquant.descriptor import require, require_round_mode
 from jquant.errors import DescriptorTypeError
 from jquant.modes import QuantizeMode, RoundMode, data_type, data_type_name
 from jquant.operands import Operand, operand
@@ -23,6 +23,7 @@ _DATA_TYPES = {  # the attribute T, and the type that stores it here
     "qint16": "INT16",
     "quint16": "UINT16",
 }
+_ROUND_MODES = RoundMode.HALF_AWAY_FROM_ZERO, RoundMode.HALF_TO_EVEN
 
 
 class QuantizeOutput(NamedTuple):
@@ -38,15 +39,15 @@ export.register_namedtuple_serialization(QuantizeOutput, serialized_name="jquant
 
 def _adjusted_range(low: jax.Array, high: jax.Array, ensure_minimum_range: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The range with zero inside, at least as wide as told; how wide that is follows from the range as given."""
-    largest = _max(jnp.float32(1), _max(lax.abs(low), lax.abs(high)))
-    adjusted_low = _min(jnp.float32(0), low)
+    largest = ranges.maximum(jnp.float32(1), ranges.maximum(lax.abs(low), lax.abs(high)))
+    adjusted_low = ranges.minimum(jnp.float32(0), low)
     least_high = exact.sum(adjusted_low, exact.product(largest, ensure_minimum_range))
-    return adjusted_low, _max(jnp.float32(0), _max(high, least_high))
+    return adjusted_low, ranges.maximum(jnp.float32(0), ranges.maximum(high, least_high))
 
 
 def _min_combined(input: jax.Array, low: jax.Array, high: jax.Array, dtype: np.dtype) -> jax.Array:
     scale = _scale(low, high, dtype)
-    value = exact.product(exact.difference(_clamp(input, low, high), low), scale)
+    value = exact.product(exact.difference(ranges.clamp(input, low, high), low), scale)
     if jnp.issubdtype(dtype, jnp.signedinteger):
         return exact.round_half_away(exact.difference(value, jnp.float32(2.0 ** (jnp.iinfo(dtype).bits - 1))))
     return exact.sum(value, jnp.float32(0.5))  # the cast truncates
@@ -57,7 +58,7 @@ def _min_first(input: jax.Array, low: jax.Array, high: jax.Array, dtype: np.dtyp
     scale = jnp.where(high == low, jnp.float32(0), _scale(low, high, dtype))
     offset = exact.difference(exact.round_half_away(exact.product(low, scale)), jnp.float32(limits.min))
     value = exact.difference(exact.round_half_away(exact.product(input, scale)), offset)
-    return _clamp(value, jnp.float32(limits.min), jnp.float32(min(limits.max, 2147483520)))
+    return ranges.clamp(value, jnp.float32(limits.min), jnp.float32(min(limits.max, 2147483520)))
 
 
 def _scaled(
@@ -68,9 +69,9 @@ def _scaled(
     max_float = jnp.float32(jnp.finfo(jnp.float32).max)
     scale_from_min_side = jnp.where(exact.product(min_t, low) > 0, exact.quotient(min_t, low), max_float)
     scale_from_max_side = jnp.where(exact.product(max_t, high) > 0, exact.quotient(max_t, high), max_float)
-    scale = _min(scale_from_min_side, scale_from_max_side)
+    scale = ranges.minimum(scale_from_min_side, scale_from_max_side)
     low, high = exact.quotient(min_t, scale), exact.quotient(max_t, scale)
-    value = exact.product(_clamp(input, low, high), scale)
+    value = exact.product(ranges.clamp(input, low, high), scale)
     rounding = exact.round_half_even if round_mode == RoundMode.HALF_TO_EVEN else exact.round_half_away
     return rounding(value), low, high
 
@@ -79,20 +80,6 @@ def _scale(low: jax.Array, high: jax.Array, dtype: np.dtype) -> jax.Array:
     """``(2 ** bits - 1) / (high - low)``"""
     bits, width = jnp.iinfo(dtype).bits, exact.difference(high, low)
     return exact.quotient_of_uint32_max(width) if bits == 32 else exact.quotient(jnp.float32(2.0**bits - 1), width)
-
-
-def _clamp(x: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
-    return jnp.maximum(jnp.minimum(x, high), low)
-
-
-def _min(a: jax.Array, b: jax.Array) -> jax.Array:
-    """C++'s `std::min`, which passes over a NaN in `b`."""
-    return jnp.where(b < a, b, a)
-
-
-def _max(a: jax.Array, b: jax.Array) -> jax.Array:
-    """C++'s `std::max`, which passes over a NaN in `b`."""
-    return jnp.where(a < b, b, a)
 
 
 @functools.partial(jax.jit, static_argnames=("dtype", "mode", "round_mode", "narrow_range", "axis"))
@@ -109,7 +96,7 @@ def _quantize(
     axis: int | None,
 ) -> QuantizeOutput:
     range_shape = () if axis is None else (-1,)
-    sizes = () if axis is None else [-1 if dimension == axis else 1 for dimension in range(input.ndim)]
+    sizes = ranges.sizes(axis, input.ndim)
     input, low, high, least = map(exact.widen, (input, min_range, max_range, ensure_minimum_range))
     low, high = _adjusted_range(low.reshape(sizes), high.reshape(sizes), least)
     if mode == QuantizeMode.MIN_COMBINED:
@@ -209,31 +196,12 @@ def _check(
     types = ", ".join(f"{name} ({stored})" for name, stored in _DATA_TYPES.items())
     message = f"{_OPERATOR}: T is {given}; the document has {types}"
     require(given in _DATA_TYPES.values(), message, DescriptorTypeError)
-    operands = {
-        "input": input,
-        "min_range": min_range,
-        "max_range": max_range,
-        "ensure_minimum_range": ensure_minimum_range,
-    }
-    for name, value in operands.items():
-        given = data_type_name(value.dtype)
-        require(given == "FLOAT32", f"{_OPERATOR}: {name} has data type {given}, but is a float", DescriptorTypeError)
+    ranges.check(_OPERATOR, input, axis, min_range=min_range, max_range=max_range)
+    ranges.require_float32(_OPERATOR, ensure_minimum_range=ensure_minimum_range)
     require(ensure_minimum_range.shape == (), f"{_OPERATOR}: ensure_minimum_range is a scalar")
+    require_round_mode(_OPERATOR, round_mode, _ROUND_MODES)
     if round_mode == RoundMode.HALF_TO_EVEN:
         require(mode == QuantizeMode.SCALED, f"{_OPERATOR}: round_mode HALF_TO_EVEN is for mode SCALED only, not {mode}")
-    if axis is not None:
-        require_axis(_OPERATOR, axis, input.ndim)
-    for name, value in (("min_range", min_range), ("max_range", max_range)):
-        if axis is None:
-            message = f"{_OPERATOR}: {name} has sizes {value.shape}; without axis it must have 1 element"
-            require(value.size == 1, message)
-        else:
-            sizes = (input.shape[axis],)
-            message = f"{_OPERATOR}: {name} has sizes {value.shape}; with axis={axis} they must be {sizes}"
-            require(value.shape == sizes, message)
     if axis is not None and mode == QuantizeMode.MIN_FIRST:
         message = f"{_OPERATOR}: MIN_FIRST has one range: axis={axis} must be a dimension of size 1 or None"
         require(input.shape[axis] == 1, message)
-    if not isinstance(min_range, jax.Array) and not isinstance(max_range, jax.Array):
-        message = f"{_OPERATOR}: max_range, {max_range}, is less than min_range, {min_range}"
-        require(not np.any(max_range < min_range), message)

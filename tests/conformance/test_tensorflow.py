@@ -139,7 +139,7 @@ def test_nan_in_the_range(low, high, mode):
         ("max_range", {"min_range": 1.0, "max_range": 0.0}),
         ("HALF_TO_EVEN", {"round_mode": "HALF_TO_EVEN"}),
         ("no mode", {"mode": "MIN_LAST"}),
-        ("no round_mode", {"round_mode": "HALF_UP"}),
+        ("round_mode is HALF_UP", {"mode": "SCALED", "round_mode": "HALF_UP"}),
         ("axis is 2", {"axis": 2, "min_range": [0.0, 0], "max_range": [1.0, 1]}),
         ("axis is -2", {"axis": -2, "min_range": [0.0, 0], "max_range": [1.0, 1]}),
         ("min_range has sizes", {"min_range": [0.0, 0]}),

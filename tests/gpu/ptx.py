@@ -114,7 +114,7 @@ _EXACT = re.compile(
             r"(add|sub|mul)\.rn\.(f32|b?f16)(x2)?|div\.rn\.f32",  # IEEE's, rounded once, half to even
             r"(abs|copysign|max|min|neg|selp|(max|min)\.NaN|setp\.\w+(\.and|\.or)?)\.(f32|b?f16)(x2)?",
             r"cvt\.rn\.f32\.[su](8|16|32)|cvt\.rzi\.[su](8|16|32)\.f32",  # from integers: half to even; to them: toward 0
-            r"cvt\.(rni|rzi)\.f32\.f32",  # to an integral float: half to even, toward 0
+            r"cvt\.(rni|rzi|rmi)\.f32\.f32",  # to an integral float: half to even, toward 0, down
             r"cvt\.f32\.b?f16|cvt\.rn\.b?f16\.f32",
         ]
     )

@@ -3,6 +3,7 @@
 Needs the plug-in jax-cuda13-pjrt, but no GPU and no other part of CUDA. JAX_PLATFORMS=cpu keeps jax from seeking a GPU.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -126,6 +127,18 @@ def quantize_cases():
             yield Case(name, operator, [tensor(np.float32)], ranges[axis])
 
 
+def straight_through_cases():
+    ranges = {None: np.float32([-1.3, 5.9]), 1: np.linspace([-3, 0.2], [0.1, 7], CHANNELS, dtype=np.float32, axis=1)}
+    for (axis, (low, high)), round_mode in itertools.product(ranges.items(), ("HALF_TO_EVEN", "HALF_UP")):
+        operator = functools.partial(jquant.quantize_and_dequantize, round_mode=round_mode, axis=axis)
+        yield Case(f"quantize_and_dequantize-{round_mode}-{axis}", operator, [tensor(np.float32)], [low, high])
+    yield Case("quantize_and_dequantize-own-range", jquant.quantize_and_dequantize, [tensor(np.float32)], [])
+    for axis, (low, high) in ranges.items():
+        operator = functools.partial(jquant.fake_quantize, axis=axis)
+        scale = (high - low) / np.float32(255) if axis is None else None  # it divides by one, and by none of many
+        yield Case(f"fake_quantize-{axis}", operator, [tensor(np.float32)], [low, high], scale)
+
+
 def product_cases():
     """The epilogues of the integer products, as XLA compiles them behind its own product."""
 
@@ -150,6 +163,7 @@ CASES = [
     *quantized_linear_add_cases(),
     *clip_cases(),
     *quantize_cases(),
+    *straight_through_cases(),
     *product_cases(),
 ]
 

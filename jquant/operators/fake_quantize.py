@@ -1,0 +1,122 @@
+"""TensorFlow's FakeQuantWithMinMaxVars and FakeQuantWithMinMaxVarsPerChannel"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import ArrayLike
+
+from jquant import exact, ranges
+from jquant.descriptor import require
+from jquant.operands import operand
+from jquant.straight_through import straight_through
+
+_OPERATOR = "FakeQuantWithMinMaxVars"
+_NUM_BITS = range(2, 17)
+
+
+class _Range(NamedTuple):
+    """A range of which 0 is a step, and what one step is."""
+
+    low: jax.Array
+    high: jax.Array
+    scale: jax.Array
+    inverse_scale: jax.Array
+
+
+def _nudged(low: jax.Array, high: jax.Array, num_bits: int, narrow_range: bool) -> _Range:
+    smallest, largest = jnp.float32(narrow_range), jnp.float32(2**num_bits - 1)
+    width = exact.difference(high, low)
+    scale = exact.quotient(width, largest - smallest)
+    inverse_scale = exact.quotient(largest - smallest, width)
+    zero_point = exact.difference(smallest, exact.quotient(low, scale))
+    zero_point = ranges.clamp(exact.round_half_away(zero_point), smallest, largest)
+    nudged_low, nudged_high = (exact.product(exact.difference(x, zero_point), scale) for x in (smallest, largest))
+    return _Range(nudged_low, nudged_high, scale, inverse_scale)
+
+
+@functools.partial(jax.jit, static_argnames=("num_bits", "narrow_range", "axis"))
+@jax.named_scope("fake_quantize")
+def _fake_quantize(
+    input: jax.Array, min: jax.Array, max: jax.Array, num_bits: int, narrow_range: bool, axis: int | None
+) -> jax.Array:
+    sizes = ranges.sizes(axis, input.ndim)
+    operands = exact.widen(input), exact.widen(min).reshape(sizes), exact.widen(max).reshape(sizes)
+    x, low, high = map(lax.stop_gradient, operands)
+    nudged = _nudged(low, high, num_bits, narrow_range)
+
+    zero = exact.round_half_up(exact.product(-nudged.low, nudged.inverse_scale))
+    offset = exact.difference(ranges.clamp(x, nudged.low, nudged.high), nudged.low)
+    # TensorFlow divides by the one scale, and multiplies with the reciprocals of many.
+    steps = exact.quotient(offset, nudged.scale) if axis is None else exact.product(offset, nudged.inverse_scale)
+    value = exact.product(exact.round_half_up(exact.difference(steps, zero)), nudged.scale)
+
+    empty = (low == 0) & (high == 0)
+    surrogate = jnp.where(x < nudged.low, operands[1], jnp.where(x > nudged.high, operands[2], x))
+    surrogate = jnp.where((x >= nudged.low) & (x <= nudged.high) | empty, operands[0], surrogate)
+    return straight_through(jnp.where(empty, jnp.float32(0), value), surrogate)
+
+
+def fake_quantize(
+    input: ArrayLike,
+    min: ArrayLike,
+    max: ArrayLike,
+    /,
+    *,
+    num_bits: int = 8,
+    narrow_range: bool = False,
+    axis: int | None = None,
+) -> jax.Array:
+    """Rounds to the ``2 ** num_bits`` steps of a range, as TensorFlow's CPU kernels do, bit for bit.
+
+    ``f(x) = floor((clamp(x) - nudged_min) / scale - zero + 1/2) * scale``, with a derivative to train with
+
+    ``scale = (max - min) / (2 ** num_bits - 1)``. The range is nudged first, by half a step at most, for real 0 to be
+    one of its steps, the one numbered `zero`; a range that does not hold 0 is shifted to begin or end there. With
+    `axis`, ``* ((2 ** num_bits - 1) / (max - min))`` stands in the place of ``/ scale``, as in TensorFlow, which differs
+    in a few ties. Every step is in float32, so that ties and what is within an ulp of them are rounded up.
+
+    The derivative is the straight-through one, also for the range, which can be learned: that of `input` where
+    ``nudged_min <= input <= nudged_max``, that of `min` below and of `max` above; 0 for a NaN. A derivative of 0 stays 0
+    where it meets an infinite or NaN cotangent (TensorFlow multiplies, and gives NaN).
+
+    A NaN stays NaN. If `min` and `max` are both 0, the result is 0, for a NaN too, and the derivative that of `input`.
+    If they are equal otherwise, it is NaN.
+
+    Args:
+      input: float32, any shape.
+      min, max: float32: one element in any shape or, with `axis`, of shape ``(input.shape[axis],)``. Infinite
+        bounds are not specified.
+      num_bits: 2 to 16.
+      narrow_range: one step less, which leaves out the lowest integer.
+      axis: the dimension along which each slice has a range of its own, counted from 0 (in TensorFlow it is the
+        last); None for one range. Negative numbers raise.
+
+    Returns:
+      float32, of the shape of `input`.
+
+    Raises:
+      DescriptorError: a shape, axis or number of bits that is not defined, or ``max < min`` in Python or NumPy values. A
+        `jax.Array` is not read back for that.
+      DescriptorTypeError: a data type other than float32.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, jquant
+      >>> x = jnp.array([-2.0, -0.3, 0.3, 0.9, 5.0])
+      >>> jquant.fake_quantize(x, -1, 2, num_bits=2)
+      Array([-1.,  0.,  0.,  1.,  2.], dtype=float32)
+      >>> jax.grad(lambda range: jquant.fake_quantize(x, *range, num_bits=2).sum())(jnp.array([-1.0, 2.0]))
+      Array([1., 1.], dtype=float32)
+
+    References:
+      TensorFlow, `tf.raw_ops.FakeQuantWithMinMaxVars`, `tf.raw_ops.FakeQuantWithMinMaxVarsPerChannel` and their
+      gradients (the CPU kernels).
+    """
+    float32 = jnp.dtype(jnp.float32)
+    input = operand(_OPERATOR, "input", input, float32)
+    min, max = operand(_OPERATOR, "min", min, float32), operand(_OPERATOR, "max", max, float32)
+    ranges.check(_OPERATOR, input, axis, min=min, max=max)
+    require(num_bits in _NUM_BITS, f"{_OPERATOR}: num_bits is {num_bits}; it must be from 2 to 16")
+    return _fake_quantize(input, min, max, int(num_bits), bool(narrow_range), axis)

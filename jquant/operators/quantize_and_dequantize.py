@@ -1,0 +1,157 @@
+"""TensorFlow's QuantizeAndDequantizeV4"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import ArrayLike
+
+from jquant import exact, ranges
+from jquant.descriptor import require, require_round_mode
+from jquant.modes import RoundMode
+from jquant.operands import operand, optional_operand
+from jquant.straight_through import straight_through
+
+_OPERATOR = "QuantizeAndDequantizeV4"
+_ROUND_MODES = RoundMode.HALF_TO_EVEN, RoundMode.HALF_UP
+_LARGEST_NUM_BITS = {True: 61, False: 62}  # by signed_input
+
+
+def _limits(signed_input: bool, num_bits: int, narrow_range: bool) -> tuple[np.float32, np.float32]:
+    """The smallest and the largest integer."""
+    half = 2 ** (num_bits - 1)
+    return (
+        (np.float32(narrow_range - half), np.float32(half - 1))
+        if signed_input
+        else (np.float32(0), np.float32(2 * half - 1))
+    )
+
+
+def _own_range(input: jax.Array, axis: int | None) -> tuple[jax.Array, jax.Array]:
+    """The range of the values themselves, in sizes that broadcast."""
+    others = tuple(dimension for dimension in range(input.ndim) if dimension != axis)
+    keep = axis is not None
+    return (
+        jnp.min(input, others, keepdims=keep, initial=np.inf),
+        jnp.max(input, others, keepdims=keep, initial=-np.inf),
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("signed_input", "num_bits", "round_mode", "narrow_range", "axis"))
+@jax.named_scope("quantize_and_dequantize")
+def _quantize_and_dequantize(
+    input: jax.Array,
+    bounds: tuple[jax.Array, jax.Array] | None,
+    signed_input: bool,
+    num_bits: int,
+    round_mode: RoundMode,
+    narrow_range: bool,
+    axis: int | None,
+) -> jax.Array:
+    surrogate = exact.widen(input)
+    x = lax.stop_gradient(surrogate)
+    if bounds is None:
+        low, high = _own_range(x, axis)
+    else:
+        low, high = (lax.stop_gradient(exact.widen(bound)).reshape(ranges.sizes(axis, x.ndim)) for bound in bounds)
+        surrogate = jnp.where((x >= low) & (x <= high), surrogate, x)  # the range as given, not as adjusted below
+
+    smallest, largest = map(jnp.float32, _limits(signed_input, num_bits, narrow_range))
+    unlimited = jnp.float32(jnp.finfo(jnp.float32).max)
+    low_scale = jnp.where(exact.product(smallest, low) > 0, exact.quotient(smallest, low), unlimited)
+    high_scale = jnp.where(exact.product(largest, high) > 0, exact.quotient(largest, high), unlimited)
+    low_decides = low_scale < high_scale
+    scale = jnp.where(low_decides, low_scale, high_scale)
+    inverse = jnp.where(low_decides, exact.quotient(low, smallest), exact.quotient(high, largest))
+    if bounds is not None:
+        low, high = (
+            jnp.where(low_decides, low, exact.product(smallest, inverse)),
+            jnp.where(low_decides, exact.product(largest, inverse), high),
+        )
+        x = ranges.clamp(x, low, high)
+    rounding = exact.round_half_even if round_mode == RoundMode.HALF_TO_EVEN else exact.round_half_up
+    return straight_through(exact.product(rounding(exact.product(x, scale)), inverse), surrogate)
+
+
+def quantize_and_dequantize(
+    input: ArrayLike,
+    input_min: ArrayLike | None = None,
+    input_max: ArrayLike | None = None,
+    /,
+    *,
+    signed_input: bool = True,
+    num_bits: int = 8,
+    round_mode: RoundMode | str = RoundMode.HALF_TO_EVEN,
+    narrow_range: bool = False,
+    axis: int | None = None,
+) -> jax.Array:
+    """Rounds to the real numbers that `num_bits` can express, as TensorFlow's CPU kernel does, bit for bit.
+
+    ``f(x) = round(clamp(x) * scale) * inverse_scale``, with a derivative to train with
+
+    The scale is the largest that keeps the range within the integers [qmin, qmax]: the smaller one of
+    ``qmin / input_min`` and ``qmax / input_max``, of those that are positive, and `inverse_scale` that quotient
+    the other way round, rounded for itself. Real 0 stays 0. The bound that did not decide is replaced by what the
+    integers reach on its side, so that a range that does not hold 0 is extended to it, and values in [2, 4] may be
+    clamped to [-4.03, 4]. Without a range, it is that of the values, and nothing is clamped.
+
+    The derivative is the straight-through one: that of `input` where ``input_min <= input <= input_max``, for
+    the range as given, and 0 elsewhere and for a NaN. Without a range it is that of `input`. It is 0 for
+    `input_min` and `input_max`, as in TensorFlow; `fake_quantize` learns its range. A derivative of 0 stays 0 where it
+    meets an infinite or NaN cotangent (TensorFlow multiplies, and gives NaN).
+
+    A NaN in `input` stays NaN; without a range it makes all of its slice NaN (TensorFlow: depending on its
+    position in the array), and an infinity does so too.
+
+    Args:
+      input: float32, any shape.
+      input_min, input_max: float32: one element in any shape or, with `axis`, of shape ``(input.shape[axis],)``.
+        Both, or neither.
+      signed_input: whether the integers have a sign.
+      num_bits: of the integers; 1 to 61, or to 62 without a sign. (With 1 bit, a sign and `narrow_range` no integer
+        but 0 is left, and the result is NaN or infinite.)
+      round_mode: "HALF_TO_EVEN", or "HALF_UP": ties toward infinity (-7.5 to -7).
+      narrow_range: leave the lowest integer unused, where there is a sign.
+      axis: the dimension along which each slice has a range of its own, counted from 0; None for one
+        range. Negative numbers raise.
+
+    Returns:
+      float32, of the shape of `input`.
+
+    Raises:
+      DescriptorError: a shape, axis, number of bits or round mode that is not defined, one bound without the other,
+        or ``input_max < input_min`` in Python or NumPy values. A `jax.Array` is not read back for that.
+      DescriptorTypeError: a data type other than float32.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, jquant
+      >>> x = jnp.array([-2.0, -0.3, 0.3, 0.9, 5.0])
+      >>> jquant.quantize_and_dequantize(x, -1, 0.75, num_bits=3)
+      Array([-1.  , -0.25,  0.25,  0.75,  0.75], dtype=float32)
+      >>> jax.grad(lambda x: jquant.quantize_and_dequantize(x, -1, 0.75, num_bits=3).sum())(x)
+      Array([0., 1., 1., 0., 0.], dtype=float32)
+
+    References:
+      TensorFlow, `tf.raw_ops.QuantizeAndDequantizeV4` and `tf.raw_ops.QuantizeAndDequantizeV4Grad` (their CPU kernels).
+    """
+    round_mode = RoundMode(round_mode)
+    float32 = jnp.dtype(jnp.float32)
+    input = operand(_OPERATOR, "input", input, float32)
+    low = optional_operand(_OPERATOR, "input_min", input_min, float32)
+    high = optional_operand(_OPERATOR, "input_max", input_max, float32)
+    if low is not None and high is not None:
+        bounds = {"input_min": low, "input_max": high}
+    else:
+        message = f"{_OPERATOR}: one of input_min and input_max is given; give both, or neither for the range of the input"
+        require(low is None and high is None, message)
+        bounds = {}
+    ranges.check(_OPERATOR, input, axis, **bounds)
+    bits = range(1, _LARGEST_NUM_BITS[bool(signed_input)] + 1)
+    message = f"{_OPERATOR}: num_bits is {num_bits}; with signed_input={signed_input} it must be from 1 to {bits[-1]}"
+    require(num_bits in bits, message)
+    require_round_mode(_OPERATOR, round_mode, _ROUND_MODES)
+    return _quantize_and_dequantize(
+        input, tuple(bounds.values()) or None, bool(signed_input), int(num_bits), round_mode, bool(narrow_range), axis
+    )
