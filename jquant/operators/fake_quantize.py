@@ -76,7 +76,7 @@ def fake_quantize(
     ``scale = (max - min) / (2 ** num_bits - 1)``. The range is nudged first, by half a step at most, for real 0 to be
     one of its steps, the one numbered `zero`; a range that does not hold 0 is shifted to begin or end there. With
     `axis`, ``* ((2 ** num_bits - 1) / (max - min))`` stands in the place of ``/ scale``, as in TensorFlow, which differs
-    in a few ties. Every step is in float32, so that ties and what is within an ulp of them are rounded up.
+    next to ties. Ties are rounded up; the arithmetic is float32's, in which a number next to a tie may become one.
 
     The derivative is the straight-through one, also for the range, which can be learned: that of `input` where
     ``nudged_min <= input <= nudged_max``, that of `min` below and of `max` above; 0 for a NaN. A derivative of 0 stays 0
