@@ -1,0 +1,81 @@
+"""The recipes run, and the document shows them as they are."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import jquant
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = {
+    "flax_nnx": "flax",
+    "equinox_model": "equinox",
+    "dlpack_torch": "torch",
+    "safetensors_model": "safetensors",
+    "orbax_checkpoint": "orbax.checkpoint",
+}
+DOCUMENT = (ROOT / "docs" / "recipes.md").read_text()
+SECTIONS = {
+    match[1]: text for text in DOCUMENT.split("\n## ") if (match := re.search(r"`examples/recipes/(\w+)\.py`", text))
+}
+
+
+def blocks(name: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", SECTIONS[name], re.MULTILINE | re.DOTALL)
+
+
+def test_every_recipe_is_in_the_document():
+    assert {path.stem for path in (ROOT / "examples" / "recipes").glob("*.py")} == set(SECTIONS) == set(PACKAGES)
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_the_document_shows_the_program(name):
+    """Each block stands in the file, letter for letter, but for the indentation."""
+    program = (ROOT / "examples" / "recipes" / f"{name}.py").read_text()
+    shown = blocks(name, "python")
+    assert shown
+    for block in shown:
+        assert any(textwrap.indent(block, margin) in program for margin in ("", " " * 4, " " * 8)), block
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_runs(name):
+    """Its own checks pass, and it prints what the document says."""
+    pytest.importorskip(PACKAGES[name], reason=f"the recipe is for {PACKAGES[name]}")
+    program = ROOT / "examples" / "recipes" / f"{name}.py"
+    result = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    assert blocks(name, "text") == [result.stdout]
+
+
+def test_checkpoint_of_another_structure(tmp_path):
+    """A wrong dtype, and a zero point too few or too many: what Orbax would let pass, all of it or some."""
+    pytest.importorskip(PACKAGES["orbax_checkpoint"], reason="the recipe is for Orbax")
+    specification = importlib.util.spec_from_file_location("recipe", ROOT / "examples" / "recipes" / "orbax_checkpoint.py")
+    recipe = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(recipe)
+    weight, zero_point = np.full((64, 4), 200, np.uint8), np.full(4, 100, np.uint8)
+    kinds = {
+        "uint8": (weight, None),
+        "uint8 and a zero point": (weight, zero_point),
+        "int8": (weight.view(np.int8), None),
+        "int8 and a zero point": (weight.view(np.int8), zero_point.view(np.int8)),
+    }
+    for saved, arguments in kinds.items():
+        if saved.startswith("uint8"):
+            recipe.save(tmp_path / saved, {"layer": jquant.pack_matrix(*arguments)})
+            for asked, others in kinds.items():
+                target = {"layer": jax.eval_shape(jquant.pack_matrix, *others)}
+                if asked != saved:
+                    with pytest.raises(ValueError, match=r"the checkpoint has PyTreeDef.*uint8.*, not PyTreeDef"):
+                        recipe.restore(tmp_path / saved, target)
+                    continue
+                restored = recipe.restore(tmp_path / saved, target)["layer"]
+                np.testing.assert_array_equal(restored.unpack(), weight)
