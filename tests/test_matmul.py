@@ -225,6 +225,20 @@ def test_wraps_modulo_2_to_the_32():
     assert sizes == ["65536", "65536", "8928"]
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_vmap_over_rows_is_a_product_of_a_matrix(packed):
+    """One B for all of them: no row is added to each, and no B is read for each."""
+    p = Problem(0, np.uint8, np.int8, ((), 20, 64, 7), ("tensor", None))
+    weights = p.packed if packed else p.b
+
+    def rows(a):
+        return jax.vmap(lambda row: jquant.matmul_integer(row[None], weights, p.a_zero_point)[0])(a)
+
+    assert_equal(rows(p.a), p.expected)
+    program = jax.jit(rows).lower(p.a).as_text()
+    assert "20x1x64" in re.findall(r"stablehlo.dot_general .*\(tensor<(\S+)xi8>, ", program)
+
+
 class TestPackedMatrix:
     @pytest.mark.parametrize("dtype", INTEGERS)
     @pytest.mark.parametrize("shape", [(3, 2), (300, 7), (2, 64, 5), (2, 3, 8, 9), (0, 4), (4, 0)])

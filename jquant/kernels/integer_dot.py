@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable, Iterator
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
@@ -60,10 +59,9 @@ def integer_dot(
     k = a.shape[-1]
     if isinstance(k, int) and k > _LONGEST_K:
         multiply = functools.partial(integer_dot, transpose_b=transpose_b, implementation=implementation)
-        b_axis = b.ndim - (1 if transpose_b else 2)
 
         def sum_of_parts(parts, a, b):
-            products = map(multiply, parts(a, a.ndim - 1), parts(b, b_axis))
+            products = map(multiply, parts(a, a.ndim - 1), parts(b, b.ndim - (1 if transpose_b else 2)))
             return (functools.reduce(operator.add, products),)
 
         whole, split = (functools.partial(sum_of_parts, parts) for parts in (_consecutive_parts, _interleaved_parts))
@@ -161,9 +159,8 @@ mlir.register_lowering(_integer_dot_p, functools.partial(_lower, "other"))
 
 
 def _batch(operands, dimensions, **parameters):
-    """The mapped dimension becomes the first of the batch; of 1, where an operand has none."""
-    operands = [x[None] if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, dimensions, strict=True)]
-    return _integer_dot_p.bind(*operands, **parameters), 0
+    """The mapped dimension becomes the first of the batch."""
+    return _integer_dot_p.bind(*partition.mapped_first(operands, dimensions), **parameters), 0
 
 
 batching.primitive_batchers[_integer_dot_p] = _batch

@@ -1,6 +1,8 @@
 """The product of quantized matrices: signs, zero points and sums around `integer_dot`."""
 
 import functools
+import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -52,19 +54,30 @@ def matmul(
     product = functools.partial(integer_dot, transpose_b=transpose_b, implementation=implementation)
 
     if a_zero_point is not None and column_sum is None:
-        if a.shape[-2] in range(1, _FEW_ROWS + 1):
-
-            def at_once(a, b):
-                both = product(lax.concatenate([a, lax.full_like(a[..., :1, :], 1)], a.ndim - 2), b)
-                return both[..., :-1, :], both[..., -1:, :]
-
-            def apart(a, b):  # no row can be added to rows that are split without moving them
-                a_b, column_sum = product(a, b), zero_points.column_sum(b)
-                return a_b, jnp.broadcast_to(column_sum, (*a_b.shape[:-2], *column_sum.shape[-2:]))
-
+        if _are_few_rows(a, b):
+            at_once, apart = (functools.partial(function, product) for function in (_sums_in_the_product, _sums_apart))
             a_b, column_sum = unless_partitioned(at_once, apart, a, b)
             fold = zero_points.fold(a_zero_point, b_zero_point, row_sum, column_sum, k)
             return epilogues.apply((fold, *epilogue), a_b)
         column_sum = zero_points.column_sum(b)
     fold = zero_points.fold(a_zero_point, b_zero_point, row_sum, column_sum, k)
     return product(a, b, (fold, *epilogue))
+
+
+def _are_few_rows(a: jax.Array, b: jax.Array) -> bool:
+    m = a.shape[-2] if math.prod(b.shape[:-2]) != 1 else math.prod(a.shape[:-1])
+    return m in range(1, _FEW_ROWS + 1)
+
+
+def _sums_in_the_product(product: Callable, a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """``a @ b`` and the column sums of `b`, which is read once, unless a batch has made the rows many."""
+    if not _are_few_rows(a, b):
+        return _sums_apart(product, a, b)
+    both = product(lax.concatenate([a, lax.full_like(a[..., :1, :], 1)], a.ndim - 2), b)
+    return both[..., :-1, :], both[..., -1:, :]
+
+
+def _sums_apart(product: Callable, a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The same for rows that are split over devices: no other can be added to them without moving them."""
+    a_b, column_sum = product(a, b), zero_points.column_sum(b)
+    return a_b, jnp.broadcast_to(column_sum, (*a_b.shape[:-2], *column_sum.shape[-2:]))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
@@ -28,6 +29,11 @@ def is_partitioned(context: mlir.LoweringRuleContext) -> bool:
     return getattr(axes, "num_devices", 1) > 1
 
 
+def mapped_first(operands: Sequence[jax.Array], dimensions: Sequence[int | None]) -> list[jax.Array]:
+    """The operands of a batching rule, their mapped dimension as the first; of size 1, where there is none."""
+    return [x[None] if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, dimensions, strict=True)]
+
+
 _unless_partitioned_p = Primitive("unless_partitioned")
 _unless_partitioned_p.multiple_results = True
 
@@ -35,7 +41,8 @@ _unless_partitioned_p.multiple_results = True
 def unless_partitioned(function: Callable, otherwise: Callable, *operands: jax.Array) -> Sequence[jax.Array]:
     """``function(*operands)``; in a program that XLA partitions, ``otherwise(*operands)``.
 
-    Both return a sequence of arrays, of the same values. What is fast on one device may communicate on a mesh.
+    What is fast on one device may communicate on a mesh. Both return a sequence of arrays, of the same values; and both
+    take operands with more dimensions in front, which broadcast, and of which each result has all.
     """
     return _unless_partitioned_p.bind(*operands, functions=(function, otherwise))
 
@@ -59,8 +66,7 @@ mlir.register_lowering(_unless_partitioned_p, _lower)
 
 
 def _batch(operands, dimensions, *, functions):
-    mapped = tuple(jax.vmap(function, in_axes=tuple(dimensions)) for function in functions)
-    results = _unless_partitioned_p.bind(*operands, functions=mapped)
+    results = _unless_partitioned_p.bind(*mapped_first(operands, dimensions), functions=functions)
     return results, [0] * len(results)
 
 

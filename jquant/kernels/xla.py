@@ -23,13 +23,19 @@ def integer_dot(a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, transpos
 
 def integer_dot_on_cpu(a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, transpose_b: bool = False) -> jax.Array:
     """`integer_dot`, where XLA has a fast product of matrices but not of vectors: those get a second row, or column."""
-    m, n = a.shape[-2], b.shape[-2 if transpose_b else -1]
-    if m == 1:
+    # A batch of rows that one B multiplies, as `jax.vmap` makes it, is a matrix.
+    one_row = a.shape[-2] == 1 and (_is_one_matrix(a) or not _is_one_matrix(b))
+    one_column = b.shape[-2 if transpose_b else -1] == 1
+    if one_row:
         a = _with_zeros(a, axis=a.ndim - 2)
-    if n == 1:
+    if one_column:
         b = _with_zeros(b, axis=b.ndim - (2 if transpose_b else 1))
     product = _product(a, b, transpose_b)
-    return epilogues.apply(epilogue, product[..., : 1 if m == 1 else None, : 1 if n == 1 else None])
+    return epilogues.apply(epilogue, product[..., : 1 if one_row else None, : 1 if one_column else None])
+
+
+def _is_one_matrix(x: jax.Array) -> bool:
+    return all(size == 1 for size in x.shape[:-2])
 
 
 def _with_zeros(x: jax.Array, axis: int) -> jax.Array:
@@ -37,7 +43,7 @@ def _with_zeros(x: jax.Array, axis: int) -> jax.Array:
 
 
 def _product(a: jax.Array, b: jax.Array, transpose_b: bool) -> jax.Array:
-    if all(size == 1 for size in b.shape[:-2]):  # one matrix for all: the batch of A is only more rows
+    if _is_one_matrix(b):  # one matrix for all: the batch of A is only more rows
         b = b.reshape(b.shape[-2:])
         batch = ()
     else:
