@@ -99,15 +99,20 @@ def test_both_bounds_0():
 def test_bounds_of_one_element_have_any_shape(operator):
     x = values(4, 5)
     expected = operator(x, LOW, HIGH)
-    gradients = jax.grad(lambda *operands: operator(*operands)[:, 2:].sum(), (1, 2))
-    for shape in ((), (1,), (1, 1), (1, 1, 1)):
-        operands = x, np.full(shape, LOW), np.full(shape, HIGH)
-        np.testing.assert_array_equal(operator(*operands), expected)
-        assert [gradient.shape for gradient in gradients(*operands)] == [shape, shape]
+
+    @jax.jit
+    def value_and_gradients(*operands):
+        value, pull_back = jax.vjp(operator, *operands)
+        return value, pull_back(value)
+
+    for shape in ((1,), (1, 1, 1)):
+        value, (_, *gradients) = value_and_gradients(x, np.full(shape, LOW), np.full(shape, HIGH))
+        np.testing.assert_array_equal(value, expected)
+        assert [gradient.shape for gradient in gradients] == [shape, shape]
 
 
 @both
-@pytest.mark.parametrize("axis", [None, 0, 1, 2])
+@pytest.mark.parametrize("axis", [None, 0, 1])
 class TestDerivatives:
     """Of operands, and along tangents, that are integers: the sums over them are exact."""
 

@@ -141,11 +141,11 @@ class TestFakeQuantize:
     def test_per_axis(self, narrow_range):
         rng = np.random.default_rng(4)
         compared = 0
-        for num_bits, axis in itertools.product((2, 3, 4, 8, 12, 16), (0, 1, 2)):
-            x, low, high = slices(rng, 40, num_bits, axis)
+        for num_bits, axis in ((2, 0), (3, 1), (4, 2), (8, 0), (12, 1), (16, 2)):
+            x, low, high = slices(rng, 160, num_bits, axis)
             options = {"num_bits": num_bits, "narrow_range": narrow_range, "axis": axis}
             compared += assert_same(jquant.fake_quantize(x, low, high, **options), their_fake(x, low, high, **options))
-        assert compared == 18 * 60 * 500
+        assert compared == 6 * 180 * 500
 
 
 def their_qdq_gradients(cotangent, x, low, high, *, axis):
@@ -186,7 +186,7 @@ def gradient_cases(rng: np.random.Generator, num_bits: int, axis: int | None):
         yield rng.integers(-9, 10, x.shape).astype(np.float32), x, low, high
 
 
-@pytest.mark.parametrize("axis", [None, 0, 1, 2])
+@pytest.mark.parametrize("axis", [None, 0, 1])
 class TestGradients:
     @pytest.mark.parametrize(("signed_input", "narrow_range"), INTEGERS)
     def test_quantize_and_dequantize(self, signed_input, narrow_range, axis):
@@ -202,7 +202,7 @@ class TestGradients:
             assert not np.any(ours[1:])
         assert compared == 60 * 500 + 2 * 60
 
-    @pytest.mark.parametrize(("num_bits", "narrow_range"), [(2, False), (4, True), (8, False), (8, True), (16, False)])
+    @pytest.mark.parametrize(("num_bits", "narrow_range"), [(2, False), (8, True), (16, False)])
     def test_fake_quantize(self, num_bits, narrow_range, axis):
         """The bounds are the nudged ones, which are among the inputs, with their neighbours."""
         options = {"num_bits": num_bits, "narrow_range": narrow_range, "axis": axis}
@@ -250,14 +250,14 @@ def test_ranges_that_are_none():
     bounds = list(itertools.product(np.float32([-np.inf, -6, 0, 3, np.inf, np.nan]), repeat=2))
     low, high = map(np.stack, zip(*bounds, strict=True))
     x = np.broadcast_to(x, (len(bounds), x.size))
-    for num_bits, (signed_input, narrow_range) in itertools.product((2, 8), INTEGERS):
-        options = {"signed_input": signed_input, "narrow_range": narrow_range, "num_bits": num_bits, "axis": 0}
+    for signed_input, narrow_range in INTEGERS:
+        options = {"signed_input": signed_input, "narrow_range": narrow_range, "axis": 0}
         ours = jquant.quantize_and_dequantize(x, jnp.asarray(low), jnp.asarray(high), **options)
         assert_same(ours, their_qdq(x, low, high, **options))
     low, high = (bound[np.isfinite(low) & np.isfinite(high)] for bound in (low, high))
     assert np.any(high < low)
-    for num_bits, narrow_range in itertools.product((2, 8), (False, True)):
-        options = {"num_bits": num_bits, "narrow_range": narrow_range, "axis": 0}
+    for narrow_range in (False, True):
+        options = {"narrow_range": narrow_range, "axis": 0}
         ours = jquant.fake_quantize(x[: low.size], jnp.asarray(low), jnp.asarray(high), **options)
         assert_same(ours, their_fake(x[: low.size], low, high, **options))
 
