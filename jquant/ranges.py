@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jquant import exact
 from jquant.descriptor import require, require_axis
 from jquant.errors import DescriptorTypeError
 from jquant.modes import data_type_name
@@ -38,6 +39,16 @@ def require_float32(operator: str, **tensors: Operand) -> None:
 def sizes(axis: int | None, rank: int) -> list[int]:
     """What to reshape a bound to, for it to broadcast along `axis` of a tensor of that rank."""
     return [] if axis is None else [-1 if dimension == axis else 1 for dimension in range(rank)]
+
+
+def scales(low: jax.Array, high: jax.Array, smallest: jax.Array, largest: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """What takes each bound to its integer; the largest float32 where that is not positive, and so limits nothing."""
+
+    def scale(integer: jax.Array, bound: jax.Array) -> jax.Array:
+        unlimited = jnp.float32(jnp.finfo(jnp.float32).max)
+        return jnp.where(exact.product(integer, bound) > 0, exact.quotient(integer, bound), unlimited)
+
+    return scale(smallest, low), scale(largest, high)
 
 
 def minimum(a: jax.Array, b: jax.Array) -> jax.Array:

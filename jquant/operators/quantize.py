@@ -66,10 +66,7 @@ def _scaled(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     limits = jnp.iinfo(dtype)
     min_t, max_t = jnp.float32(limits.min + narrow_range), jnp.float32(limits.max)
-    max_float = jnp.float32(jnp.finfo(jnp.float32).max)
-    scale_from_min_side = jnp.where(exact.product(min_t, low) > 0, exact.quotient(min_t, low), max_float)
-    scale_from_max_side = jnp.where(exact.product(max_t, high) > 0, exact.quotient(max_t, high), max_float)
-    scale = ranges.minimum(scale_from_min_side, scale_from_max_side)
+    scale = ranges.minimum(*ranges.scales(low, high, min_t, max_t))
     low, high = exact.quotient(min_t, scale), exact.quotient(max_t, scale)
     value = exact.product(ranges.clamp(input, low, high), scale)
     rounding = exact.round_half_even if round_mode == RoundMode.HALF_TO_EVEN else exact.round_half_away

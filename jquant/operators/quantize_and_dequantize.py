@@ -21,12 +21,10 @@ _LARGEST_NUM_BITS = {True: 61, False: 62}  # by signed_input
 
 def _limits(signed_input: bool, num_bits: int, narrow_range: bool) -> tuple[np.float32, np.float32]:
     """The smallest and the largest integer."""
+    if not signed_input:
+        return np.float32(0), np.float32(2**num_bits - 1)
     half = 2 ** (num_bits - 1)
-    return (
-        (np.float32(narrow_range - half), np.float32(half - 1))
-        if signed_input
-        else (np.float32(0), np.float32(2 * half - 1))
-    )
+    return np.float32(narrow_range - half), np.float32(half - 1)
 
 
 def _own_range(input: jax.Array, axis: int | None) -> tuple[jax.Array, jax.Array]:
@@ -59,9 +57,7 @@ def _quantize_and_dequantize(
         surrogate = jnp.where((x >= low) & (x <= high), surrogate, x)  # the range as given, not as adjusted below
 
     smallest, largest = map(jnp.float32, _limits(signed_input, num_bits, narrow_range))
-    unlimited = jnp.float32(jnp.finfo(jnp.float32).max)
-    low_scale = jnp.where(exact.product(smallest, low) > 0, exact.quotient(smallest, low), unlimited)
-    high_scale = jnp.where(exact.product(largest, high) > 0, exact.quotient(largest, high), unlimited)
+    low_scale, high_scale = ranges.scales(low, high, smallest, largest)
     low_decides = low_scale < high_scale
     scale = jnp.where(low_decides, low_scale, high_scale)
     inverse = jnp.where(low_decides, exact.quotient(low, smallest), exact.quotient(high, largest))
