@@ -2,12 +2,13 @@
 
     JAX_PLATFORMS=cpu python -m benchmarks.collectives v5e:4x4 v5e:16x16
 
-prints Markdown: what each way of splitting a product, and a feed-forward block, makes every chip send, in int8 and in
-bfloat16, as read from the programs that XLA compiles. Needs libtpu (``pip install "jax[tpu]"``), and a few minutes.
+prints two tables in Markdown: what each way of splitting a product, and a feed-forward block, makes every chip send, in
+int8 and in bfloat16, as read from the programs that XLA compiles: the operations for the first topology, the bytes for all.
+Needs libtpu (``pip install "jax[tpu]"``), and some minutes for each topology.
 """
 
 import argparse
-import itertools
+import functools
 import math
 import os
 import re
@@ -27,6 +28,10 @@ import jquant
 ROWS, WIDTH, HIDDEN = 16 * 512, 4096, 11008  # the feed-forward block of Llama 7B, for 16 sequences of 512
 BATCH, HEAD = 16 * 32, 128  # attention scores: the heads of 16 sequences
 TOPOLOGIES = ("v5e:4x4", "v5e:16x16")
+TYPES = ("int8", "bf16")
+# XLA passes large operands on in steps while it multiplies, by collective-permutes in loops, of which the program does not
+# say how often they go round. This has it use one operation, as for small operands; the bytes are the same.
+OPTIONS = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
 
 
 class Collective(NamedTuple):
@@ -169,21 +174,18 @@ def array(mesh: Mesh, spec: P, dtype, *shape: int) -> jax.ShapeDtypeStruct:
 
 
 def packed(mesh: Mesh, spec: P, k: int, n: int) -> jquant.PackedMatrix:
-    """int8 weights with a zero point for each column, in blocks that the split of K leaves whole."""
+    """int8 weights, in blocks that the split of K leaves whole."""
     axes = spec[0] if spec else None
     part = k // (mesh.shape[axes] if axes else 1)
     block_size = next(size for size in range(256, 0, -1) if part % size == 0)
-    matrix = jax.eval_shape(
-        lambda b, zero_point: jquant.pack_matrix(b, zero_point, block_size=block_size),
-        jax.ShapeDtypeStruct((k, n), jnp.int8),
-        jax.ShapeDtypeStruct((n,), jnp.int8),
-    )
+    pack = functools.partial(jquant.pack_matrix, block_size=block_size)
+    matrix = jax.eval_shape(pack, jax.ShapeDtypeStruct((k, n), jnp.int8))
     shardings = matrix.sharding_for(NamedSharding(mesh, spec))
     return jax.tree.map(lambda x, sharding: array(mesh, sharding.spec, x.dtype, *x.shape), matrix, shardings)
 
 
 def product(type_: str, layout: Layout, mesh: Mesh) -> jax.stages.Compiled:
-    """uint8 x int8 with zero points to uint8, or bfloat16; the rows of A and the columns of B are those of the block."""
+    """uint8 with a zero point by int8 to uint8, or bfloat16."""
     a, b, output = layout.specs.values()
     is_batch = layout.title == "batch"
     shapes = ((BATCH, 512, HEAD), (BATCH, HEAD, 512)) if is_batch else ((ROWS, WIDTH), (WIDTH, HIDDEN))
@@ -233,18 +235,27 @@ def block(type_: str, layout: Layout, mesh: Mesh) -> jax.stages.Compiled:
 
 
 def compiled(function: Callable, mesh: Mesh, output: P, *operands) -> jax.stages.Compiled:
-    return jax.jit(function, out_shardings=NamedSharding(mesh, output)).lower(*operands).compile()
+    return jax.jit(function, out_shardings=NamedSharding(mesh, output)).lower(*operands).compile(OPTIONS)
 
 
-def rows(topology: str, subject: Callable, layouts: tuple[Layout, ...]) -> Iterator[str]:
-    """Of the Markdown table of a subject: for each layout, what it takes in int8 and in bfloat16."""
+def described(found: list[Collective]) -> str:
+    """Those that matter."""
+    sent = sum(collective.bytes_sent() for collective in found)
+    large = [collective for collective in found if collective.bytes_sent() > sent / 100]
+    names = [f"`{collective}`" for collective in large]
+    if small := len(found) - len(large):
+        names.append(f"{small} of less than 1 %")
+    return ", ".join(names) or "none"
+
+
+def rows(names: list[str], subject: Callable, layouts: tuple[Layout, ...]) -> Iterator[str]:
+    """Of the Markdown table of a subject: for each layout, what the first topology does, and what each chip of all sends."""
     for layout in layouts:
         axes = {axis for spec in layout.specs.values() for entry in spec for axis in np.atleast_1d(entry) if axis}
-        mesh = mesh_of(topology, len(axes))
-        found = [collectives(subject(type_, layout, mesh).as_text()) for type_ in ("int8", "bf16")]
-        operations = ("; ".join(f"`{collective}`" for collective in one) or "none" for one in found)
-        sums = (f"{sum(collective.bytes_sent() for collective in one) / 1e6:.1f}" for one in found)
-        yield f"| {layout.title} | {' | '.join(itertools.chain(operations, sums))} |"
+        meshes = [mesh_of(topology, len(axes)) for topology in names]
+        found = [collectives(subject(type_, layout, mesh).as_text()) for mesh in meshes for type_ in TYPES]
+        sums = [f"{sum(collective.bytes_sent() for collective in one) / 1e6:.1f}" for one in found]
+        yield f"| {' | '.join([layout.title, *map(described, found[: len(TYPES)]), *sums])} |"
 
 
 def main() -> None:
@@ -252,15 +263,16 @@ def main() -> None:
     parser.add_argument("topologies", nargs="*", default=TOPOLOGIES, help="such as v5e:4x4")
     arguments = parser.parse_args()
     os.environ.update(TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="1")
-    header = "| | int8 | bfloat16 | int8, MB sent | bfloat16, MB sent |\n|---|---|---|--:|--:|"
-    for topology in arguments.topologies:
-        for title, subject, layouts in (
-            (f"{ROWS} x {WIDTH} x {HIDDEN}", product, PRODUCTS),
-            (f"the block, {ROWS} rows, {WIDTH} to {HIDDEN} to {WIDTH}", block, BLOCKS),
-        ):
-            print(f"\n{topology}: {title}\n\n{header}", flush=True)
-            for row in rows(topology, subject, layouts):
-                print(row, flush=True)
+    names = arguments.topologies
+    columns = [
+        "",
+        *(f"{type_}, {names[0]}" for type_ in TYPES),
+        *(f"{type_}, {name}, MB" for name in names for type_ in TYPES),
+    ]
+    for subject, layouts in ((product, PRODUCTS), (block, BLOCKS)):
+        print(f"\n| {' | '.join(columns)} |\n|{'---|' * 3}{'--:|' * (len(columns) - 3)}", flush=True)
+        for row in rows(names, subject, layouts):
+            print(row, flush=True)
 
 
 if __name__ == "__main__":
