@@ -21,7 +21,7 @@ RANGES = [
     *[(-6, 6), (0, 6), (2, 4), (-4, -2), (-10, 9), (0, 255), (-128, 127), (0, 1), (-1, 1), (0, 0), (-7, 0), (-1, 254)],
     *[(-1, 1e-3), (-3e-4, 2e5), (1e-17, 1e-12), (-1e30, 2e30), (0, 1 / 255), (-1e-18, 0), (3, 3), (-3, -3)],
 ]
-INTEGERS = [(True, False), (True, True), (False, False)]  # signed_input, narrow_range
+INTEGERS = [(True, False), (True, True), (False, True)]  # signed_input, narrow_range: without a sign, it does nothing
 
 
 def ranges(rng: np.random.Generator, count: int) -> np.ndarray:
