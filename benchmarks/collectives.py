@@ -128,7 +128,7 @@ def group_size(attributes: str) -> int:
         return spelled[1].count(",") + 1
     if counted := re.search(r"replica_groups=\[\d+,(\d+)\]", attributes):
         return int(counted[1])
-    if named := re.search(r"replica_groups=mesh\[(.*?)\] \{([^:]*?)\}", attributes):
+    if named := re.search(r"replica_groups=mesh\[(.*?)\](?:, device_ids=\S+)? \{([^:]*?)\}", attributes):
         sizes = dict(re.findall(r"'(\w+)'=(\d+)", named[1]))
         return math.prod(int(sizes[axis]) for axis in re.findall(r"'(\w+)'", named[2]))
     raise ValueError(f"groups in an unknown notation: {attributes}")
