@@ -126,7 +126,7 @@ def test_mesh(name):
         program = jax.jit(case.function).lower(*split).compile()
         output = program(*split)
     cases.assert_equal(output, expected)
-    assert collectives(program) == []
+    assert collectives(program.as_text()) == []
 
 
 @every_case

@@ -51,5 +51,5 @@ def test_an_output_that_is_split_is_reduced_to_its_parts(topology):
         for shape, spec in zip(((M, K), (K, N)), LAYOUTS["K"], strict=True)
     )
     multiply = jax.jit(lambda a, b: jquant.matmul_integer(a, b, 3, 5), out_shardings=NamedSharding(mesh, P(BOTH)))
-    kinds = [collective.kind for collective in collectives(multiply.lower(a, b).compile())]
+    kinds = [collective.kind for collective in collectives(multiply.lower(a, b).compile().as_text())]
     assert sorted(kinds) == ["all-reduce", "reduce-scatter"]  # of the column sums, and of the product and the row sums
