@@ -95,6 +95,16 @@ def test_both_bounds_0():
     np.testing.assert_array_equal(jquant.quantize_and_dequantize(x, 0, 0), [0, 0, np.nan, 0])
 
 
+def test_nudged_range():
+    """0 lies half a step above -0.5: the range becomes [-1, 2], whose bounds are inside of it."""
+    x = np.float32([-9, np.nextafter(np.float32(-1), -9), -1, -0.5, 0, 1.5, 2, np.nextafter(np.float32(2), 9), 9])
+    value, pull_back = jax.vjp(functools.partial(jquant.fake_quantize, num_bits=2), x, np.float32(-0.5), np.float32(2.5))
+    np.testing.assert_array_equal(value, [-1, -1, -1, 0, 0, 2, 2, 2, 2])
+    for_input, for_low, for_high = pull_back(np.ones_like(x))
+    np.testing.assert_array_equal(for_input, [0, 0, 1, 1, 1, 1, 1, 0, 0])
+    np.testing.assert_array_equal([for_low, for_high], [2, 2])
+
+
 @both
 def test_bounds_of_one_element_have_any_shape(operator):
     x = values(4, 5)
