@@ -14,7 +14,7 @@ TYPES = [(a, b, output) for a in (np.int8, np.uint8) for b in (np.int8, np.uint8
 
 
 def parameter_sets(count: int) -> list[tuple]:
-    """Types in turn, and (scale, zero point) for each: random, a quarter of the scales powers of two."""
+    """`TYPES` in turn, and (scale, zero point) for each: random, a quarter of the scales powers of two."""
     rng = np.random.default_rng(0)
     sets = []
     for index, (a_scale, b_scale, output_scale) in enumerate(samples.scales(rng, 3 * count).reshape(count, 3)):
@@ -36,22 +36,34 @@ def multiplied(parameters):
     return [(scale * FACTOR, zero_point) for scale, zero_point in parameters]
 
 
+@jax.jit
+def traced(a, b, parameters):
+    return add(a, b, parameters)
+
+
+@jax.jit
+def computed(a, b, parameters):
+    return add(a, b, multiplied(parameters))
+
+
 # The parameters are arguments of the caller's program, constants of it, or scales that it computes.
 PROGRAMS = {
-    "traced": jax.jit(add),
-    "constant": lambda a, b, parameters: jax.jit(lambda a, b: add(a, b, parameters))(a, b),
-    "computed": jax.jit(lambda a, b, parameters: add(a, b, multiplied(parameters))),
+    "traced": lambda a, b, sets: [traced(a, b, parameters) for parameters in sets],
+    "constant": lambda a, b, sets: jax.jit(lambda a, b: [add(a, b, parameters) for parameters in sets])(a, b),
+    "computed": lambda a, b, sets: [computed(a, b, parameters) for parameters in sets],
 }
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_all_pairs(program):
-    for types, parameters in parameter_sets(500):
+    sets = parameter_sets(500)
+    for index, types in enumerate(TYPES):
+        of_these_types = [parameters for _, parameters in sets[index :: len(TYPES)]]
         a, b = (pairs.astype(dtype) for pairs, dtype in zip(PAIRS, types, strict=False))
-        ours = PROGRAMS[program](a, b, parameters)
-        of_a, of_b, of_output = multiplied(parameters) if program == "computed" else parameters
-        expected = reference.quantized_linear_add(a, *of_a, b, *of_b, *of_output, types[2])
-        np.testing.assert_array_equal(ours, expected, str(parameters))
+        for ours, parameters in zip(PROGRAMS[program](a, b, of_these_types), of_these_types, strict=True):
+            of_a, of_b, of_output = multiplied(parameters) if program == "computed" else parameters
+            expected = reference.quantized_linear_add(a, *of_a, b, *of_b, *of_output, types[2])
+            np.testing.assert_array_equal(ours, expected, str(parameters))
 
 
 def test_broadcast_and_defaults():
