@@ -152,6 +152,16 @@ def test_a_sum_too_long_for_one_product(kind):
     assert {x.kind for x in collectives(program.as_text())} == {"all-reduce"}
 
 
+@packed_or_not
+def test_a_mesh_of_one_device(packed):
+    """Its types say how operands are split, too, while nothing is."""
+    problem = Problem("M+K", 1)
+    mesh = jax.make_mesh((1, 1), BOTH, axis_types=(AxisType.Explicit, AxisType.Explicit), devices=jax.devices()[:1])
+    with jax.set_mesh(mesh):
+        output = jax.jit(matmul_integer)(*problem.operands(mesh, packed))
+    np.testing.assert_array_equal(output, problem.product)
+
+
 def test_vmap_over_split_matrices():
     rng, mesh = np.random.default_rng(0), mesh_of(AxisType.Explicit)
     a, b = rng.integers(0, 256, (8, 16, 64), np.uint8), rng.integers(0, 256, (8, 64, 32), np.uint8)

@@ -18,6 +18,7 @@ from jax.interpreters import ad, batching, mlir
 
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels import partition, xla
+from jquant.kernels.batch import mapped_first
 from jquant.kernels.epilogue import Epilogue
 from jquant.modes import Implementation
 
@@ -160,7 +161,7 @@ mlir.register_lowering(_integer_dot_p, functools.partial(_lower, "other"))
 
 def _batch(operands, dimensions, **parameters):
     """The mapped dimension becomes the first of the batch."""
-    return _integer_dot_p.bind(*partition.mapped_first(operands, dimensions), **parameters), 0
+    return _integer_dot_p.bind(*mapped_first(operands, dimensions), **parameters), 0
 
 
 batching.primitive_batchers[_integer_dot_p] = _batch

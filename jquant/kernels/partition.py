@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jquant.kernels import epilogue as epilogues
+from jquant.kernels.batch import mapped_first
 from jquant.kernels.epilogue import Epilogue
 
 
@@ -29,17 +29,12 @@ def is_partitioned(context: mlir.LoweringRuleContext) -> bool:
     return getattr(axes, "num_devices", 1) > 1
 
 
-def mapped_first(operands: Sequence[jax.Array], dimensions: Sequence[int | None]) -> list[jax.Array]:
-    """The operands of a batching rule, their mapped dimension as the first; of size 1, where there is none."""
-    return [x[None] if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, dimensions, strict=True)]
-
-
 _unless_partitioned_p = Primitive("unless_partitioned")
 _unless_partitioned_p.multiple_results = True
 
 
 def unless_partitioned(function: Callable, otherwise: Callable, *operands: jax.Array) -> Sequence[jax.Array]:
-    """``function(*operands)``; in a program that XLA partitions, ``otherwise(*operands)``.
+    """``function(*operands)``; in a program that XLA partitions, or of operands of explicit types, ``otherwise(*operands)``.
 
     What is fast on one device may communicate on a mesh. Both return a sequence of arrays, of the same values; and both
     take operands with more dimensions in front, which broadcast, and of which each result has all.
@@ -55,11 +50,15 @@ def _run(*operands, functions):
 
 @_unless_partitioned_p.def_abstract_eval
 def _abstract_values(*operands, functions):
-    return jax.make_jaxpr(functions[True])(*operands).out_avals
+    _, otherwise = functions
+    return jax.make_jaxpr(otherwise)(*operands).out_avals
 
 
 def _lower(context, *operands, functions):
-    return mlir.lower_fun(functions[is_partitioned(context)], multiple_results=True)(context, *operands)
+    function, otherwise = functions
+    is_explicit = any(axes is not None for x in context.avals_in for axes in x.sharding.spec)  # a mesh of one device, too
+    chosen = otherwise if is_explicit or is_partitioned(context) else function
+    return mlir.lower_fun(chosen, multiple_results=True)(context, *operands)
 
 
 mlir.register_lowering(_unless_partitioned_p, _lower)
