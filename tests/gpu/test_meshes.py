@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 from layouts import BOTH, LAYOUTS, assert_only_sums_move, collectives, matmul_integer, shapes
 
 import jquant
+from jquant.kernels import integer_dot
 
 from . import ptx
 
@@ -53,3 +54,14 @@ def test_an_output_that_is_split_is_reduced_to_its_parts(topology):
     multiply = jax.jit(lambda a, b: jquant.matmul_integer(a, b, 3, 5), out_shardings=NamedSharding(mesh, P(BOTH)))
     kinds = [collective.kind for collective in collectives(multiply.lower(a, b).compile().as_text())]
     assert sorted(kinds) == ["all-reduce", "reduce-scatter"]  # of the column sums, and of the product and the row sums
+
+
+@topologies
+def test_a_kernel_that_xla_would_have_to_partition_gives_way(topology):
+    mesh = mesh_of(topology, AxisType.Auto)
+    integer_dot._warn_of_partitioning.cache_clear()
+    multiply = jax.jit(functools.partial(matmul_integer, implementation="mosaic_gpu"))
+    with pytest.warns(UserWarning, match="implementation mosaic_gpu cannot be partitioned by XLA"):
+        program = multiply.lower(*shapes(mesh, "M+K", M, K, N, packed=True)).compile()
+    assert "mosaic_gpu_v2" not in program.as_text()
+    assert_only_sums_move(program, mesh, "M+K", M, N)

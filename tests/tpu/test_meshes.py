@@ -9,6 +9,8 @@ from jax.experimental import topologies
 from jax.sharding import AxisType
 from layouts import BOTH, LAYOUTS, assert_only_sums_move, matmul_integer, shapes
 
+from jquant.kernels import integer_dot
+
 pytest.importorskip("libtpu", reason="programs compile for TPUs only where libtpu is installed")
 
 M, K, N = 256, 4096, 1024
@@ -37,3 +39,14 @@ def test_the_kernel_runs_on_each_shard_of_explicit_axes(topology, layout):
     program = jax.jit(multiply).lower(*shapes(mesh, layout, M, K, N, packed=True)).compile()
     assert program.as_text().count('custom_call_target="tpu_custom_call"') == 1
     assert_only_sums_move(program, mesh, layout, M, N)
+
+
+@pytest.mark.parametrize("topology", ["v5e:4x4", "v6e:4x4"])
+def test_a_kernel_that_xla_would_have_to_partition_gives_way(topology):
+    mesh = mesh_of(topology, AxisType.Auto)
+    integer_dot._warn_of_partitioning.cache_clear()
+    multiply = jax.jit(functools.partial(matmul_integer, implementation="mosaic_tpu"))
+    with pytest.warns(UserWarning, match="implementation mosaic_tpu cannot be partitioned by XLA"):
+        program = multiply.lower(*shapes(mesh, "M+K", M, K, N, packed=True)).compile()
+    assert "tpu_custom_call" not in program.as_text()
+    assert_only_sums_move(program, mesh, "M+K", M, N)
