@@ -111,13 +111,14 @@ def test_shard_map(name):
 
 
 @every_case
-def test_mesh(name):
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
+def test_mesh(name, kind):
     """Under plain jit, and nothing moves."""
     case = cases.CASES[name]
     arguments = case.arguments()
     expected = case.formula(*arguments)
     in_specs, _ = by_rows(case, arguments, expected)
-    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Explicit,))
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(kind,))
     split = [
         jax.tree.map(lambda x, spec=spec: jax.device_put(x, NamedSharding(mesh, spec)), value)
         for value, spec in zip(arguments, in_specs, strict=True)
