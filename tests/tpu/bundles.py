@@ -40,8 +40,9 @@ os.environ.update(
 
 
 @functools.cache
-def _device(chip: str) -> jax.Device:
-    return topologies.get_topology_desc(TOPOLOGIES[chip], "tpu").devices[0]
+def devices(topology: str) -> list[jax.Device]:
+    """TPUs to compile for; several processes may do so at a time, as the environment above has it."""
+    return topologies.get_topology_desc(topology, "tpu").devices
 
 
 class Body(NamedTuple):
@@ -73,7 +74,7 @@ class Program(NamedTuple):
 
 def compile(chip: str, function: Callable, *arguments) -> Program:
     """The kernel of ``jax.jit(function)``, for trees of arguments of these shapes and dtypes."""
-    sharding = jax.sharding.SingleDeviceSharding(_device(chip))
+    sharding = jax.sharding.SingleDeviceSharding(devices(TOPOLOGIES[chip])[0])
     arguments = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), arguments)
     folder = pathlib.Path(_FOLDER.name)
     before = set(folder.iterdir())

@@ -5,21 +5,21 @@ import functools
 import jax
 import numpy as np
 import pytest
-from jax.experimental import topologies
 from jax.sharding import AxisType
 from layouts import BOTH, LAYOUTS, assert_only_sums_move, matmul_integer, shapes
 
 from jquant.kernels import integer_dot
 
+from . import bundles
+
 pytest.importorskip("libtpu", reason="programs compile for TPUs only where libtpu is installed")
 
-M, K, N = 256, 4096, 1024
+M, K, N = 64, 2048, 256
 
 
 @functools.cache
 def mesh_of(topology: str, kind: AxisType) -> jax.sharding.Mesh:
-    devices = np.array(topologies.get_topology_desc(topology, "tpu").devices)
-    return jax.sharding.Mesh(devices.reshape(4, 4), BOTH, axis_types=(kind, kind))
+    return jax.sharding.Mesh(np.array(bundles.devices(topology)).reshape(4, 4), BOTH, axis_types=(kind, kind))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

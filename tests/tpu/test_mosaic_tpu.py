@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental import topologies
 from jax.sharding import PartitionSpec as P
 
 from jquant.kernels import mosaic_tpu
@@ -88,7 +87,7 @@ def test_the_chip_of_a_mesh_chooses_the_plan(monkeypatch):
     """As under `jax.shard_map`; a sharding of the arguments alone says nothing while the kernel is traced."""
     chips = []
     monkeypatch.setattr(mosaic_tpu, "plan_for", lambda chip, *rest: chips.append(chip) or plan_for(chip, *rest))
-    mesh = jax.sharding.Mesh(np.array(topologies.get_topology_desc(bundles.TOPOLOGIES["v6e"], "tpu").devices), ("x",))
+    mesh = jax.sharding.Mesh(np.array(bundles.devices(bundles.TOPOLOGIES["v6e"])), ("x",))
     rows, whole = (jax.sharding.NamedSharding(mesh, spec) for spec in (P("x"), P()))
     a = jax.ShapeDtypeStruct((1024, 256), jnp.int8, sharding=rows)
     b = jax.ShapeDtypeStruct((256, 512), jnp.int8, sharding=whole)
