@@ -85,62 +85,42 @@ SHAPES = [
 ]
 
 
-@functools.cache
-def compiled(shape: tuple[int, int, int], output: str) -> Compiled:
-    return compile_product(*shape, epilogues(*shape[:2])[output])
-
-
-every_kernel = pytest.mark.parametrize(
-    ("shape", "output"), [(shape, output) for shape in SHAPES for output in OUTPUTS], ids=str
-)
-
-
-@every_kernel
-def test_multiplies_in_the_unit_for_int8(shape, output):
+def multiplies_in_the_unit_for_int8(compiled: Compiled, shape, output):
     plan = plan_for(1, *shape, np.dtype(output).itemsize)
-    found = set(re.findall(r"wgmma\.mma_async\S*", compiled(shape, output).text))
+    found = set(re.findall(r"wgmma\.mma_async\S*", compiled.text))
     assert found == {f"wgmma.mma_async.sync.aligned.m64n{plan.block_n}k32.s32.s8.s8"}
 
 
-@every_kernel
-def test_loads_and_stores_by_tma(shape, output):
-    copies = set(re.findall(r"cp\.async\.bulk\.tensor\.\dd\.(\w+)\S*\.(global|shared)\b", compiled(shape, output).text))
+def loads_and_stores_by_tma(compiled: Compiled, shape, output):
+    copies = set(re.findall(r"cp\.async\.bulk\.tensor\.\dd\.(\w+)\S*\.(global|shared)\b", compiled.text))
     assert copies == {("shared", "global"), ("global", "shared")}
 
 
-@every_kernel
-def test_buffers_are_released_after_the_multiplication_that_reads_them(shape, output):
+def buffers_are_released_after_the_multiplication_that_reads_them(compiled: Compiled, shape, output):
     """Which the simulator cannot see: its multiplications are done when they return."""
-    events = re.findall(
-        r"wgmma\.mma_async|wgmma\.wait_group\.sync\.aligned\s+\d+|mbarrier\.arrive\.release", compiled(shape, output).text
-    )
+    events = re.findall(r"wgmma\.mma_async|wgmma\.wait_group\.sync\.aligned\s+\d+|mbarrier\.arrive\.release", compiled.text)
     following = {after for one, after in itertools.pairwise(events) if one == "wgmma.mma_async"}
     assert {re.sub(r"\s+", " ", one) for one in following} == {"wgmma.mma_async", "wgmma.wait_group.sync.aligned 0"}
 
 
-@every_kernel
-def test_stores_follow_a_fence(shape, output):
+def stores_follow_a_fence(compiled: Compiled, shape, output):
     """Of what a warpgroup has written to shared memory, TMA sees what a fence stands after."""
-    events = re.findall(
-        r"st(?:matrix|\.shared)|fence\.proxy\.async|cp\.async\.bulk\.tensor\.\dd\.global", compiled(shape, output).text
-    )
+    events = re.findall(r"st(?:matrix|\.shared)|fence\.proxy\.async|cp\.async\.bulk\.tensor\.\dd\.global", compiled.text)
     assert {"st.shared", "stmatrix"} & set(events)
     before = {one for one, after in itertools.pairwise(events) if after.startswith("cp.async")}
     assert before == {"fence.proxy.async"}
 
 
-@every_kernel
-def test_registers_suffice(shape, output):
-    log = compiled(shape, output).log
+def registers_suffice(compiled: Compiled, shape, output):
+    log = compiled.log
     assert re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log) == [
         ("0", "0", "0")
     ]
     assert "serialized" not in log  # ptxas: "wgmma.mma_async instructions are serialized due to …"
 
 
-@every_kernel
-def test_float_arithmetic_of_the_epilogue_rounds_once(shape, output):
-    kernel = compiled(shape, output).kernel
+def float_arithmetic_of_the_epilogue_rounds_once(compiled: Compiled, shape, output):
+    kernel = compiled.kernel
     assert inexact(kernel) == []
     assert merging(kernel) == []
     opcodes = {one.opcode for one in kernel.instructions}
@@ -152,6 +132,25 @@ def test_float_arithmetic_of_the_epilogue_rounds_once(shape, output):
         assert (f"cvt.rn.{ {'float16': 'f16', 'bfloat16': 'bf16'}.get(output) }.f32" in opcodes) == output.endswith(
             "float16"
         )
+
+
+CHECKS = (
+    multiplies_in_the_unit_for_int8,
+    loads_and_stores_by_tma,
+    buffers_are_released_after_the_multiplication_that_reads_them,
+    stores_follow_a_fence,
+    registers_suffice,
+    float_arithmetic_of_the_epilogue_rounds_once,
+)
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_kernel(shape, output):
+    """Compiled once, for all that is asked of it."""
+    compiled = compile_product(*shape, epilogues(*shape[:2])[output])
+    for check in CHECKS:
+        check(compiled, shape, output)
 
 
 def test_b_that_is_not_k_major_is_multiplied_by_the_same_kernel():
