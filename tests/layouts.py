@@ -1,15 +1,18 @@
 """How a product can be split over a mesh of two axes, and what its compiled program may communicate."""
 
+import functools
 import math
 import re
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jquant
+from jquant.kernels import integer_dot
 
 BOTH = ("x", "y")
 # How A (..., M, K) and B (..., K, N) are split; their zero points follow.
@@ -50,6 +53,19 @@ def shapes(mesh: jax.sharding.Mesh, layout: str, m: int, k: int, n: int, *, pack
 def matmul_integer(a, a_zero_point, b, b_zero_point=None, **options) -> jax.Array:
     """The operator, its operands in the order of `shapes`."""
     return jquant.matmul_integer(a, b, a_zero_point, b_zero_point, **options)
+
+
+def compiled(mesh: jax.sharding.Mesh, layout: str, *sizes: int, packed: bool = True, **options) -> jax.stages.Compiled:
+    """The operator's program for `mesh`, of M, K and N."""
+    multiply = jax.jit(functools.partial(matmul_integer, **options))
+    return multiply.lower(*shapes(mesh, layout, *sizes, packed=packed)).compile()
+
+
+def compiled_with_a_warning(mesh: jax.sharding.Mesh, layout: str, *sizes: int, implementation: str) -> jax.stages.Compiled:
+    """The same where the kernel gives way, which is said once in a process."""
+    integer_dot._warn_of_partitioning.cache_clear()
+    with pytest.warns(UserWarning, match=f"implementation {implementation} cannot be partitioned by XLA"):
+        return compiled(mesh, layout, *sizes, implementation=implementation)
 
 
 _KINDS = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all", "collective-broadcast")

@@ -27,6 +27,12 @@ SECTIONS = {
 }
 
 
+def require(name: str) -> None:
+    package = PACKAGES[name]
+    extra = "no extra: it is large" if package == "torch" else "extra: recipes"
+    pytest.importorskip(package, reason=f"{package} is not installed ({extra})")
+
+
 def blocks(name: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", SECTIONS[name], re.MULTILINE | re.DOTALL)
 
@@ -48,7 +54,7 @@ def test_the_document_shows_the_program(name):
 @pytest.mark.parametrize("name", PACKAGES)
 def test_runs(name):
     """Its own checks pass, and it prints what the document says."""
-    pytest.importorskip(PACKAGES[name], reason=f"the recipe is for {PACKAGES[name]}")
+    require(name)
     program = ROOT / "examples" / "recipes" / f"{name}.py"
     result = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
@@ -57,7 +63,7 @@ def test_runs(name):
 
 def test_checkpoint_of_another_structure(tmp_path):
     """A wrong dtype, and a zero point too few or too many: what Orbax would let pass, all of it or some."""
-    pytest.importorskip(PACKAGES["orbax_checkpoint"], reason="the recipe is for Orbax")
+    require("orbax_checkpoint")
     specification = importlib.util.spec_from_file_location("recipe", ROOT / "examples" / "recipes" / "orbax_checkpoint.py")
     recipe = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(recipe)

@@ -124,8 +124,9 @@ def _lower(platform, context, *operands, implementation, **parameters):
     if (implementation or DEFAULTS.get(platform)) in KERNELS and partition.is_partitioned(context):
         function = partition.on_each_shard(function, context, parameters["transpose_b"])
         if function is None:
-            _warn_of_partitioning(implementation)
             function = function_for(platform, Implementation.XLA)
+            if implementation is not None:
+                _warn_of_partitioning(implementation)
     if implementation is None and DEFAULTS.get(platform) in KERNELS:
         function = _or_xla(function)
     return mlir.lower_fun(functools.partial(_call, function, **parameters), multiple_results=False)(context, *operands)
@@ -134,12 +135,11 @@ def _lower(platform, context, *operands, implementation, **parameters):
 @functools.cache
 def _warn_of_partitioning(implementation):
     """Once: the results are the same."""
-    if implementation is not None:
-        warnings.warn(
-            f"implementation {implementation} cannot be partitioned by XLA, whose own product takes its place in programs "
-            "over several devices; inside jax.shard_map, or on a mesh of explicit axes, the kernel runs on each shard",
-            stacklevel=2,
-        )
+    warnings.warn(
+        f"implementation {implementation} cannot be partitioned by XLA, whose own product takes its place in programs "
+        "over several devices; inside jax.shard_map, or on a mesh of explicit axes, the kernel runs on each shard",
+        stacklevel=2,
+    )
 
 
 def _or_xla(kernel):

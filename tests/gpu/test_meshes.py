@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from layouts import BOTH, LAYOUTS, assert_only_sums_move, collectives, matmul_integer, shapes
+from layouts import BOTH, LAYOUTS, assert_only_sums_move, collectives, compiled, compiled_with_a_warning
 
 import jquant
-from jquant.kernels import integer_dot
 
 from . import ptx
 
@@ -32,7 +31,7 @@ def mesh_of(topology: str, kind: AxisType) -> jax.sharding.Mesh:
 @topologies
 def test_xla_partitions_by_itself(topology, packed, layout):
     mesh = mesh_of(topology, AxisType.Auto)
-    program = jax.jit(matmul_integer).lower(*shapes(mesh, layout, M, K, N, packed=packed)).compile()
+    program = compiled(mesh, layout, M, K, N, packed=packed)
     assert_only_sums_move(program, mesh, layout, M, N)
 
 
@@ -40,8 +39,7 @@ def test_xla_partitions_by_itself(topology, packed, layout):
 @topologies
 def test_the_kernel_runs_on_each_shard_of_explicit_axes(topology, layout):
     mesh = mesh_of(topology, AxisType.Explicit)
-    multiply = functools.partial(matmul_integer, implementation="mosaic_gpu")
-    program = jax.jit(multiply).lower(*shapes(mesh, layout, M, K, N, packed=True)).compile()
+    program = compiled(mesh, layout, M, K, N, implementation="mosaic_gpu")
     assert program.as_text().count('custom_call_target="mosaic_gpu_v2"') == 1
     assert_only_sums_move(program, mesh, layout, M, N)
 
@@ -61,9 +59,6 @@ def test_an_output_that_is_split_is_reduced_to_its_parts(topology):
 @topologies
 def test_a_kernel_that_xla_would_have_to_partition_gives_way(topology):
     mesh = mesh_of(topology, AxisType.Auto)
-    integer_dot._warn_of_partitioning.cache_clear()
-    multiply = jax.jit(functools.partial(matmul_integer, implementation="mosaic_gpu"))
-    with pytest.warns(UserWarning, match="implementation mosaic_gpu cannot be partitioned by XLA"):
-        program = multiply.lower(*shapes(mesh, "M+K", M, K, N, packed=True)).compile()
+    program = compiled_with_a_warning(mesh, "M+K", M, K, N, implementation="mosaic_gpu")
     assert "mosaic_gpu_v2" not in program.as_text()
     assert_only_sums_move(program, mesh, "M+K", M, N)

@@ -6,15 +6,14 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import AxisType
-from layouts import BOTH, LAYOUTS, assert_only_sums_move, matmul_integer, shapes
-
-from jquant.kernels import integer_dot
+from layouts import BOTH, LAYOUTS, assert_only_sums_move, compiled, compiled_with_a_warning
 
 from . import bundles
 
 pytest.importorskip("libtpu", reason="programs compile for TPUs only where libtpu is installed")
 
 M, K, N = 64, 2048, 256
+topologies = pytest.mark.parametrize("topology", ["v5e:4x4", "v6e:4x4"])
 
 
 @functools.cache
@@ -24,29 +23,25 @@ def mesh_of(topology: str, kind: AxisType) -> jax.sharding.Mesh:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
-@pytest.mark.parametrize("topology", ["v5e:4x4", "v6e:4x4"])
+@topologies
 def test_xla_partitions_by_itself(topology, packed, layout):
     mesh = mesh_of(topology, AxisType.Auto)
-    program = jax.jit(matmul_integer).lower(*shapes(mesh, layout, M, K, N, packed=packed)).compile()
+    program = compiled(mesh, layout, M, K, N, packed=packed)
     assert_only_sums_move(program, mesh, layout, M, N)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("topology", ["v5e:4x4", "v6e:4x4"])
+@topologies
 def test_the_kernel_runs_on_each_shard_of_explicit_axes(topology, layout):
     mesh = mesh_of(topology, AxisType.Explicit)
-    multiply = functools.partial(matmul_integer, implementation="mosaic_tpu")
-    program = jax.jit(multiply).lower(*shapes(mesh, layout, M, K, N, packed=True)).compile()
+    program = compiled(mesh, layout, M, K, N, implementation="mosaic_tpu")
     assert program.as_text().count('custom_call_target="tpu_custom_call"') == 1
     assert_only_sums_move(program, mesh, layout, M, N)
 
 
-@pytest.mark.parametrize("topology", ["v5e:4x4", "v6e:4x4"])
+@topologies
 def test_a_kernel_that_xla_would_have_to_partition_gives_way(topology):
     mesh = mesh_of(topology, AxisType.Auto)
-    integer_dot._warn_of_partitioning.cache_clear()
-    multiply = jax.jit(functools.partial(matmul_integer, implementation="mosaic_tpu"))
-    with pytest.warns(UserWarning, match="implementation mosaic_tpu cannot be partitioned by XLA"):
-        program = multiply.lower(*shapes(mesh, "M+K", M, K, N, packed=True)).compile()
+    program = compiled_with_a_warning(mesh, "M+K", M, K, N, implementation="mosaic_tpu")
     assert "tpu_custom_call" not in program.as_text()
     assert_only_sums_move(program, mesh, "M+K", M, N)
