@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import samples
+from cases import assert_equal
 from jax.sharding import PartitionSpec as P
 from samples import integers as matrix
 
@@ -22,14 +23,6 @@ from jquant.kernels.integer_dot import integer_dot
 
 FLOAT32 = np.float32
 INTEGERS = (np.int8, np.uint8)
-
-
-def assert_equal(actual, expected):
-    actual, expected = np.asarray(actual), np.asarray(expected)
-    assert actual.dtype == expected.dtype
-    if actual.dtype == jnp.bfloat16:  # NumPy does not know that its NaN are equal
-        actual, expected = actual.astype(FLOAT32), expected.astype(FLOAT32)
-    np.testing.assert_array_equal(actual, expected)
 
 
 # The shape classes: a row, a few rows, a column, tall, wide, sizes that nothing divides, batches.

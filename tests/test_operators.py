@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import samples
+from cases import assert_equal
 from samples import integers as matrix
 
 import jquant
@@ -14,14 +15,6 @@ from jquant import reference
 
 FLOAT32 = np.float32
 INTEGERS = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32]
-
-
-def assert_equal(actual, expected):
-    actual, expected = np.asarray(actual), np.asarray(expected)
-    assert actual.dtype == expected.dtype
-    if actual.dtype == jnp.bfloat16:  # NumPy does not know that its NaN are equal
-        actual, expected = actual.astype(FLOAT32), expected.astype(FLOAT32)
-    np.testing.assert_array_equal(actual, expected)
 
 
 class TestDequantizeLinear:
