@@ -1,8 +1,9 @@
 """Operator descriptors: the documents' tables as data, and the assertions that they imply.
 
 An operator states its table once, with `Descriptor` and `Tensor`, and calls `Descriptor.check` before it
-computes. The assertions are chex's: they run while tracing, cost nothing at run time, and
-``chex.disable_asserts()`` turns them off. Looking a signature up costs a dictionary access in eager calls.
+computes. DirectML has a table for each of several feature levels, ONNX one. The assertions are chex's: they run while
+tracing, cost nothing at run time, and ``chex.disable_asserts()`` turns them off. Looking a signature up costs a
+dictionary access in eager calls.
 """
 
 import dataclasses
@@ -62,7 +63,7 @@ class Tensor:
     Attributes:
       name: the tensor's name in the document.
       kind: as in the document.
-      ranks: smallest and largest supported dimension count.
+      ranks: smallest and largest supported dimension count; None where the document has no limits.
       data_types: names of the supported data types.
       sizes: the sizes, as the document writes them: numbers or names, ``[...]`` where the dimension may be
         missing. None: those of the output.
@@ -70,21 +71,21 @@ class Tensor:
 
     name: str
     kind: Literal["Input", "Optional input", "Output"]
-    ranks: tuple[int, int]
+    ranks: tuple[int, int] | None
     data_types: str
     sizes: str | None = None
 
     def allows_rank(self, rank: int) -> bool:
-        return self.ranks[0] <= rank <= self.ranks[1]
+        return self.ranks is None or self.ranks[0] <= rank <= self.ranks[1]
 
     def allowed_ranks(self) -> str:
-        low, high = self.ranks
+        low, high = self.ranks or (0, 0)
         return f"{low} to {high}" if low < high else f"{low}"
 
-    def allows_data_type(self, name: str, level: FeatureLevel) -> bool:
+    def allows_data_type(self, name: str, level: FeatureLevel | None) -> bool:
         return name in self.allowed_data_types(level)
 
-    def allowed_data_types(self, level: FeatureLevel) -> tuple[str, ...]:
+    def allowed_data_types(self, level: FeatureLevel | None) -> tuple[str, ...]:
         names = tuple(self.data_types.split())
         extended = level == FeatureLevel.EXTENDED and "FLOAT16" in names
         return (*names, "BFLOAT16") if extended else names
@@ -102,7 +103,8 @@ class Descriptor:
 
     Args:
       operator: the operator's name in the document.
-      levels: the rows of the document's tables, by the feature level from which on they hold.
+      levels: the rows of the document's tables, by the feature level from which on they hold; the rows alone where
+        the document has one table.
       same_data_type: pairs of tensors that must agree.
       same_rank: groups of tensors of named sizes whose dimension counts must agree.
       one_element: tensors whose number of elements is 1.
@@ -116,7 +118,7 @@ class Descriptor:
     def __init__(
         self,
         operator: str,
-        levels: Mapping[str, tuple[Tensor, ...]],
+        levels: Mapping[str, tuple[Tensor, ...]] | tuple[Tensor, ...],
         *,
         same_data_type: tuple[tuple[str, str], ...] = (),
         same_rank: tuple[tuple[str, ...], ...] = (),
@@ -125,15 +127,17 @@ class Descriptor:
         batch: tuple[str, ...] = (),
     ):
         self.operator = operator
-        self.levels = {FeatureLevel(level): rows for level, rows in sorted(levels.items())}
+        tables = {} if isinstance(levels, tuple) else levels
+        self.table = levels if isinstance(levels, tuple) else ()
+        self.levels = {FeatureLevel(level): rows for level, rows in sorted(tables.items())}
         self.same_data_type = same_data_type
         self.same_rank = same_rank
         self.one_element = one_element
         self.counts = dict(counts or {})
         self.batch = batch
 
-    def check(self, level: FeatureLevel, **tensors: Shaped | None) -> None:
-        """Asserts that `tensors`, by their names in the document, satisfy the rows for `level`."""
+    def check(self, level: FeatureLevel | None, **tensors: Shaped | None) -> None:
+        """Asserts that `tensors`, by their names in the document, satisfy the rows for `level` (None: its one table)."""
         violation = self._violation(
             level, tuple((name, t if t is None else Signature(t.shape, t.dtype)) for name, t in tensors.items())
         )
@@ -141,12 +145,11 @@ class Descriptor:
             require(False, f"{self.operator}: {violation.message}", violation.error)
 
     @functools.lru_cache(maxsize=4096)  # noqa: B019 - descriptors are module constants
-    def _violation(self, level: FeatureLevel, tensors: tuple[tuple[str, Signature | None], ...]) -> Violation | None:
+    def _violation(self, level: FeatureLevel | None, tensors: tuple[tuple[str, Signature | None], ...]) -> Violation | None:
         return next(self._violations(level, dict(tensors)), None)
 
-    def _violations(self, level: FeatureLevel, tensors: Mapping[str, Signature | None]) -> Iterator[Violation]:
-        introduced = min(self.levels)
-        if level < introduced:
+    def _violations(self, level: FeatureLevel | None, tensors: Mapping[str, Signature | None]) -> Iterator[Violation]:
+        if level is not None and level < (introduced := min(self.levels)):
             yield Violation(f"not available before {_name(introduced)}; {_name(level)} was given")
             return
         rows = self._rows(level)
@@ -160,10 +163,10 @@ class Descriptor:
                 yield Violation(message, DescriptorTypeError)
         yield from self._size_violations(rows, tensors)
 
-    def _rows(self, level: FeatureLevel) -> tuple[Tensor, ...]:
-        return self.levels[max(known for known in self.levels if known <= level)]
+    def _rows(self, level: FeatureLevel | None) -> tuple[Tensor, ...]:
+        return self.table if level is None else self.levels[max(known for known in self.levels if known <= level)]
 
-    def _row_violations(self, row: Tensor, tensor: Signature | None, level: FeatureLevel) -> Iterator[Violation]:
+    def _row_violations(self, row: Tensor, tensor: Signature | None, level: FeatureLevel | None) -> Iterator[Violation]:
         def later(allows: Callable[[Tensor, FeatureLevel], bool], what: str) -> str:
             return self._from_level(row.name, allows, level, what)
 
@@ -188,8 +191,12 @@ class Descriptor:
         sizes = () if row.sizes is None else row.sizes.replace("[", "").replace("]", "").split()
         return all(size == "1" or size in self.counts for size in sizes)
 
-    def _from_level(self, name: str, allows: Callable[[Tensor, FeatureLevel], bool], level: FeatureLevel, what: str) -> str:
+    def _from_level(
+        self, name: str, allows: Callable[[Tensor, FeatureLevel], bool], level: FeatureLevel | None, what: str
+    ) -> str:
         """The end of a message: the level from which on it would be right, if there is one."""
+        if level is None:
+            return ""
         for later in (*self.levels, FeatureLevel.EXTENDED):
             row = next(row for row in self._rows(later) if row.name == name)
             if later > level and allows(row, later):
@@ -248,5 +255,7 @@ def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
     return len(shape) == len(to) and all(size in (1, full) for size, full in zip(shape, to, strict=True))
 
 
-def _name(level: FeatureLevel) -> str:
+def _name(level: FeatureLevel | None) -> str:
+    if level is None:
+        return "the document"
     return f"DML_FEATURE_LEVEL_{level}" if level <= FeatureLevel.LATEST else f"FeatureLevel.{level}"

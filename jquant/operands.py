@@ -1,5 +1,7 @@
 """What a person may pass for a tensor, brought to an array without changing a value."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from jquant.errors import DescriptorError, DescriptorTypeError
 from jquant.kernels.packed import PackedMatrix
 from jquant.modes import data_type, data_type_name
 
+_FLOAT32 = jnp.dtype(jnp.float32)
 Operand = jax.Array | np.ndarray | np.number | np.bool
 
 
@@ -60,6 +63,53 @@ def _scalar(operator: str, name: str, value: float, dtype: np.dtype) -> Operand:
     return dtype.type(value)
 
 
+class Names(NamedTuple):
+    """What a document calls a quantized tensor, its scale and its zero point."""
+
+    tensor: str
+    scale: str
+    zero_point: str
+
+
+def directml(name: str) -> Names:
+    """DirectML's names."""
+    return Names(f"{name}Tensor", f"{name}ScaleTensor", f"{name}ZeroPointTensor")
+
+
+def onnx(name: str) -> Names:
+    """ONNX's names."""
+    return Names(name, f"{name}_scale", f"{name}_zero_point")
+
+
+def quantized(
+    operator: str,
+    names: Names,
+    value: ArrayLike,
+    scale: ArrayLike,
+    zero_point: ArrayLike | None,
+    scale_dtype: np.dtype = _FLOAT32,
+) -> tuple[Operand, Operand, Operand | None]:
+    """A quantized tensor: its integers, its scale (a Python scalar is of `scale_dtype`) and its zero point."""
+    value = operand(operator, names.tensor, value)
+    scale = operand(operator, names.scale, scale, scale_dtype)
+    return value, scale, optional_operand(operator, names.zero_point, zero_point, value.dtype)
+
+
+def output_quantization(
+    operator: str,
+    names: Names,
+    scale: ArrayLike,
+    zero_point: ArrayLike | None,
+    dtype: DTypeLike | str | None,
+    default: np.dtype,
+    scale_dtype: np.dtype = _FLOAT32,
+) -> tuple[Operand, Operand | None, np.dtype]:
+    """How an output is to be quantized: its scale, its zero point and its dtype, by `output_data_type`."""
+    scale = operand(operator, names.scale, scale, scale_dtype)
+    dtype = output_data_type(dtype, zero_point, default)
+    return scale, optional_operand(operator, names.zero_point, zero_point, dtype), dtype
+
+
 def output_data_type(output_dtype: DTypeLike | str | None, zero_point: ArrayLike | None, default: np.dtype) -> np.dtype:
     """The dtype of a quantized output: as told, else that of an array `zero_point`, else `default`."""
     if output_dtype is not None:
@@ -70,7 +120,7 @@ def output_data_type(output_dtype: DTypeLike | str | None, zero_point: ArrayLike
 def float_data_type(*values: ArrayLike | None) -> np.dtype:
     """The dtype of the first of `values` that is an array: what the Python scalars beside it become. Else float32."""
     arrays = (value for value in values if isinstance(value, Operand) and not getattr(value, "weak_type", False))
-    return next((array.dtype for array in arrays), jnp.dtype(jnp.float32))
+    return next((array.dtype for array in arrays), _FLOAT32)
 
 
 def broadcast_shape(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:

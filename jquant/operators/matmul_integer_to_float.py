@@ -13,7 +13,7 @@ from jquant.kernels.epilogue import Dequantize, as_column, as_row
 from jquant.kernels.matmul import matmul
 from jquant.kernels.packed import PackedMatrix
 from jquant.modes import FeatureLevel, Implementation, data_type, data_type_name
-from jquant.operands import float_data_type, operand, optional_operand, product_shape, weights
+from jquant.operands import directml, float_data_type, operand, optional_operand, product_shape, quantized, weights
 
 _OPERATOR = "DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT"
 _DESCRIPTOR = Descriptor(
@@ -130,9 +130,8 @@ def matmul_integer_to_float(
       whose bias has shape (N,).
     """
     level = FeatureLevel(feature_level)
-    a = operand(_OPERATOR, "ATensor", a)
-    a_scale = operand(_OPERATOR, "AScaleTensor", a_scale, float_data_type(a_scale, b_scale, bias))
-    a_zero_point = optional_operand(_OPERATOR, "AZeroPointTensor", a_zero_point, a.dtype)
+    float_dtype = float_data_type(a_scale, b_scale, bias)
+    a, a_scale, a_zero_point = quantized(_OPERATOR, directml("A"), a, a_scale, a_zero_point, float_dtype)
     b, b_zero_point = weights(_OPERATOR, b, b_zero_point)
     b_scale = operand(_OPERATOR, "BScaleTensor", b_scale, a_scale.dtype)
     bias = optional_operand(_OPERATOR, "BiasTensor", bias, a_scale.dtype)

@@ -3,14 +3,13 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from jquant import affine, exact
 from jquant.descriptor import Descriptor, Signature, Tensor
 from jquant.modes import FeatureLevel
-from jquant.operands import broadcast_shape, operand, optional_operand, output_data_type
+from jquant.operands import broadcast_shape, directml, output_quantization, quantized
 
 _OPERATOR = "DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD"
 _DESCRIPTOR = Descriptor(
@@ -114,16 +113,11 @@ def quantized_linear_add(
     References:
       DirectML, `DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD_OPERATOR_DESC`.
     """
-    float32 = jnp.dtype(jnp.float32)
-    a = operand(_OPERATOR, "ATensor", a)
-    a_scale = operand(_OPERATOR, "AScaleTensor", a_scale, float32)
-    b = operand(_OPERATOR, "BTensor", b)
-    b_scale = operand(_OPERATOR, "BScaleTensor", b_scale, float32)
-    output_scale = operand(_OPERATOR, "OutputScaleTensor", output_scale, float32)
-    output_dtype = output_data_type(output_dtype, output_zero_point, default=a.dtype)
-    a_zero_point = optional_operand(_OPERATOR, "AZeroPointTensor", a_zero_point, a.dtype)
-    b_zero_point = optional_operand(_OPERATOR, "BZeroPointTensor", b_zero_point, b.dtype)
-    output_zero_point = optional_operand(_OPERATOR, "OutputZeroPointTensor", output_zero_point, output_dtype)
+    a, a_scale, a_zero_point = quantized(_OPERATOR, directml("A"), a, a_scale, a_zero_point)
+    b, b_scale, b_zero_point = quantized(_OPERATOR, directml("B"), b, b_scale, b_zero_point)
+    output_scale, output_zero_point, output_dtype = output_quantization(
+        _OPERATOR, directml("Output"), output_scale, output_zero_point, output_dtype, default=a.dtype
+    )
     _DESCRIPTOR.check(
         FeatureLevel(feature_level),
         ATensor=a,

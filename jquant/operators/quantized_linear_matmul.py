@@ -13,7 +13,7 @@ from jquant.kernels.epilogue import Requantize, as_column, as_row
 from jquant.kernels.matmul import matmul
 from jquant.kernels.packed import PackedMatrix
 from jquant.modes import FeatureLevel, Implementation
-from jquant.operands import operand, optional_operand, output_data_type, product_shape, weights
+from jquant.operands import directml, operand, output_quantization, product_shape, quantized, weights
 
 _OPERATOR = "DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY"
 _DESCRIPTOR = Descriptor(
@@ -149,15 +149,12 @@ def quantized_linear_matmul(
     References:
       DirectML, `DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY_OPERATOR_DESC`. ONNX, `QLinearMatMul`.
     """
-    float32 = jnp.dtype(jnp.float32)
-    a = operand(_OPERATOR, "ATensor", a)
-    a_scale = operand(_OPERATOR, "AScaleTensor", a_scale, float32)
-    a_zero_point = optional_operand(_OPERATOR, "AZeroPointTensor", a_zero_point, a.dtype)
+    a, a_scale, a_zero_point = quantized(_OPERATOR, directml("A"), a, a_scale, a_zero_point)
     b, b_zero_point = weights(_OPERATOR, b, b_zero_point)
-    b_scale = operand(_OPERATOR, "BScaleTensor", b_scale, float32)
-    output_scale = operand(_OPERATOR, "OutputScaleTensor", output_scale, float32)
-    output_dtype = output_data_type(output_dtype, output_zero_point, default=a.dtype)
-    output_zero_point = optional_operand(_OPERATOR, "OutputZeroPointTensor", output_zero_point, output_dtype)
+    b_scale = operand(_OPERATOR, "BScaleTensor", b_scale, jnp.dtype(jnp.float32))
+    output_scale, output_zero_point, output_dtype = output_quantization(
+        _OPERATOR, directml("Output"), output_scale, output_zero_point, output_dtype, default=a.dtype
+    )
     _DESCRIPTOR.check(
         FeatureLevel(feature_level),
         ATensor=a,

@@ -1,0 +1,24 @@
+"""Roundings and limits, as the documents name them."""
+
+import numpy as np
+from numpy import float32
+
+
+def saturate(x, dtype):
+    """The integer `dtype` of float values: NaN -> 0, then limits."""
+    limits, dtype = np.iinfo(dtype), np.dtype(dtype).type
+    x = np.where(np.isnan(x), 0, np.asarray(x, np.float64))
+    inside = np.where((x >= limits.max) | (x <= limits.min), 0, x).astype(dtype)
+    return np.where(x >= limits.max, dtype(limits.max), np.where(x <= limits.min, dtype(limits.min), inside)).astype(dtype)
+
+
+def clamp(x, low, high):
+    """C++'s `std::max(std::min(x, high), low)`, in which a bound that is NaN does nothing."""
+    x = np.where(high < x, high, x)
+    return np.where(x < low, low, x)
+
+
+def away(x):
+    """C's `roundf`: ties away from zero, in float32."""
+    whole = np.trunc(x)
+    return np.copysign(whole + np.where(abs(x - whole) >= float32(0.5), np.sign(x), float32(0)), x).astype(float32)

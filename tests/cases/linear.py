@@ -1,0 +1,51 @@
+"""The element-wise operators of DirectML and ONNX."""
+
+import functools
+
+import numpy as np
+import samples
+
+import jquant
+from cases.case import CHANNELS, ROWS, Case, floats, scales
+from jquant import reference
+
+CASES: dict[str, Case] = {
+    "dequantize_linear": Case(
+        jquant.dequantize_linear,
+        reference.dequantize_linear,
+        lambda rng: (
+            samples.integers(rng, np.uint8, ROWS, CHANNELS),
+            scales(rng, 1, CHANNELS),
+            samples.integers(rng, np.uint8, 1, 1),
+        ),
+    ),
+    "quantize_linear": Case(
+        jquant.quantize_linear,
+        functools.partial(reference.quantize_linear, dtype=np.int8),
+        lambda rng: (
+            floats(rng, 0.0123),
+            np.full((1, CHANNELS), 0.0123, np.float32),
+            samples.integers(rng, np.int8, 1, CHANNELS),
+        ),
+    ),
+    "quantized_linear_add": Case(
+        jquant.quantized_linear_add,
+        functools.partial(reference.quantized_linear_add, dtype=np.int8),
+        lambda rng: (
+            *(samples.integers(rng, np.uint8, ROWS, CHANNELS), scales(rng), samples.integers(rng, np.uint8)),
+            *(samples.integers(rng, np.int8, ROWS, CHANNELS), scales(rng), samples.integers(rng, np.int8)),
+            *(scales(rng), samples.integers(rng, np.int8)),
+        ),
+        rows=(0, 3),
+    ),
+    "clip": Case(
+        jquant.clip,
+        reference.clip,
+        lambda rng: (floats(rng, 0.1), np.float32(rng.uniform(-2, 0)), np.float32(rng.uniform(3, 6))),
+    ),
+    "clip, scale_bias": Case(
+        lambda x, low, high, scale_bias: jquant.clip(x, low, high, scale_bias=scale_bias),
+        reference.clip,
+        lambda rng: (floats(rng, 0.1), np.float32(-2), np.float32(5), jquant.ScaleBias(scales(rng), scales(rng))),
+    ),
+}

@@ -1,0 +1,89 @@
+"""The integer products of DirectML and ONNX."""
+
+import functools
+
+import numpy as np
+import samples
+
+import jquant
+from cases.case import CHANNELS, DEPTH, ROWS, Case, scales
+from jquant import reference
+
+
+def packed(b, zero_point=None, block_size=DEPTH):
+    """What `pack_matrix` says that it makes, in NumPy."""
+    *batch, k, n = b.shape
+    data = (b.astype(np.int16) - (128 if b.dtype == np.uint8 else 0)).astype(np.int8)
+    block_sums = data.reshape(*batch, k // block_size, block_size, n).sum(-2, dtype=np.int32)
+    if zero_point is not None:
+        zero_point = np.broadcast_to(zero_point, (*batch, *np.shape(zero_point)[-2:]))
+    return jquant.PackedMatrix(np.swapaxes(data, -1, -2), block_sums, zero_point, b.dtype)
+
+
+def unpacked(matrix):
+    """`packed`, undone: the matrix and its zero point."""
+    b = np.swapaxes(np.asarray(matrix.data), -1, -2).astype(np.int16) + (128 if matrix.dtype == np.uint8 else 0)
+    return b.astype(matrix.dtype), 0 if matrix.zero_point is None else np.asarray(matrix.zero_point)
+
+
+def draw_product(rng):
+    """A of uint8 and B of int8, with a scale and a zero point for each row and each column."""
+    a = samples.integers(rng, np.uint8, ROWS, DEPTH), scales(rng, ROWS, 1), samples.integers(rng, np.uint8, ROWS, 1)
+    return (
+        *a,
+        samples.integers(rng, np.int8, DEPTH, CHANNELS),
+        scales(rng, 1, CHANNELS),
+        samples.integers(rng, np.int8, 1, CHANNELS),
+    )
+
+
+def draw_matmul_integer(rng):
+    a, _, a_zero_point, b, _, b_zero_point = draw_product(rng)
+    return a, b, a_zero_point, b_zero_point
+
+
+def of_packed(case: Case, b: int, b_zero_point: int) -> Case:
+    """The case with its weights packed: argument `b` then holds its zero point, which is no argument of its own."""
+
+    def draw(rng):
+        arguments = list(case.draw(rng))
+        arguments[b], arguments[b_zero_point] = packed(arguments[b], arguments[b_zero_point]), None
+        return tuple(arguments)
+
+    def formula(*arguments):
+        plain = list(arguments)
+        plain[b], plain[b_zero_point] = unpacked(arguments[b])
+        return case.formula(*plain)
+
+    return Case(case.function, formula, draw, case.rows)
+
+
+CASES: dict[str, Case] = {
+    "matmul_integer": Case(jquant.matmul_integer, reference.matmul_integer, draw_matmul_integer, rows=(0, 2)),
+    "matmul_integer_to_float": Case(
+        jquant.matmul_integer_to_float,
+        reference.matmul_integer_to_float,
+        lambda rng: (*draw_product(rng), (rng.normal(size=(1, CHANNELS)) * 100).astype(np.float32)),
+        rows=(0, 1, 2),
+    ),
+    "quantized_linear_matmul": Case(
+        jquant.quantized_linear_matmul,
+        functools.partial(reference.quantized_linear_matmul, dtype=np.int8),
+        lambda rng: (
+            *draw_product(rng),
+            rng.uniform(1, 9, (ROWS, 1)).astype(np.float32),
+            samples.integers(rng, np.int8, ROWS, 1),
+        ),
+        rows=(0, 1, 2, 6, 7),
+    ),
+    "pack_matrix": Case(
+        jquant.pack_matrix,
+        packed,
+        lambda rng: (
+            samples.integers(rng, np.uint8, ROWS, DEPTH, CHANNELS),
+            samples.integers(rng, np.uint8, 1, 1, CHANNELS),
+        ),
+    ),
+}
+for name, *positions in (("matmul_integer", 1, 3), ("matmul_integer_to_float", 3, 5), ("quantized_linear_matmul", 3, 5)):
+    CASES[f"{name}, packed"] = of_packed(CASES[name], *positions)
