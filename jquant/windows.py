@@ -83,10 +83,9 @@ def windows(
         pairs = lax.padtype_to_pads(spatial, reach, strides, padding)
     else:
         pairs = padding
-    pairs = tuple(map(tuple, pairs))
     message = f"{operator}: padding is {padding}; it must be a name, or {rank} pairs of numbers that are not negative"
     require(len(pairs) == rank and all(len(pair) == 2 and min(pair) >= 0 for pair in pairs), message)
-    return Windows(sizes, strides, dilations, pairs)
+    return Windows(sizes, strides, dilations, tuple((low, high) for low, high in pairs))
 
 
 def _positive(operator: str, name: str, values: Sequence[int], rank: int) -> tuple[int, ...]:
