@@ -26,7 +26,7 @@ CHANNELS = 5
 @pytest.fixture(scope="module")
 def count(full) -> int:
     """How many values each operator sees in each of its programs."""
-    return 10_000_000 if full else 1_000_000
+    return 10_000_000 if full else 250_000
 
 
 def assert_exact(operator: Callable, model: Callable, input: np.ndarray, parameters: tuple) -> None:
