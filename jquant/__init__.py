@@ -18,5 +18,6 @@ from jquant.operators.quantize import QuantizeOutput as QuantizeOutput
 from jquant.operators.quantize import quantize as quantize
 from jquant.operators.quantize_and_dequantize import quantize_and_dequantize as quantize_and_dequantize
 from jquant.operators.quantize_linear import quantize_linear as quantize_linear
+from jquant.operators.quantized_gemm import quantized_gemm as quantized_gemm
 from jquant.operators.quantized_linear_add import quantized_linear_add as quantized_linear_add
 from jquant.operators.quantized_linear_matmul import quantized_linear_matmul as quantized_linear_matmul

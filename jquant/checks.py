@@ -128,6 +128,10 @@ def products(implementation: Implementation) -> Iterator[Comparison]:
             operands = a, scale, row, b, b_scale, column, float32(2.5), np.uint8(77)
             quantized = jquant.quantized_linear_matmul(*operands, **options)
             yield "quantized_linear_matmul", quantized, reference.quantized_linear_matmul(*operands, np.uint8)
+        operands = a, a_scale[0], row[0], b, b_scale[0], column[0], _integers(rng, np.int16, n).astype(np.int32)
+        quantized = jquant.quantized_gemm(*operands, float32(2.5), np.uint8(77), **options)
+        expected = reference.quantized_gemm(*operands, float32(2.5), np.uint8(77), np.uint8)
+        yield "quantized_gemm", quantized, expected
 
 
 def _in_a_caller(function: Callable[..., jax.Array], x: ArrayLike, *others: ArrayLike) -> jax.Array:

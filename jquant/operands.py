@@ -132,14 +132,14 @@ def broadcast_shape(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, 
 
 
 def weights(
-    operator: str, b: ArrayLike | PackedMatrix, zero_point: ArrayLike | None
+    operator: str, names: Names, b: ArrayLike | PackedMatrix, zero_point: ArrayLike | None
 ) -> tuple[Operand | PackedMatrix, Operand | None]:
-    """BTensor and BZeroPointTensor: an array and the zero point beside it, or packed weights, which hold theirs."""
+    """The matrix B and its zero point: an array and the one beside it, or packed weights, which hold theirs."""
     if not isinstance(b, PackedMatrix):
-        b = operand(operator, "BTensor", b)
-        return b, optional_operand(operator, "BZeroPointTensor", zero_point, b.dtype)
+        b = operand(operator, names.tensor, b)
+        return b, optional_operand(operator, names.zero_point, zero_point, b.dtype)
     if zero_point is not None:
-        raise DescriptorError(f"{operator}: BZeroPointTensor is given beside packed weights, which hold their own")
+        raise DescriptorError(f"{operator}: {names.zero_point} is given beside packed weights, which hold their own")
     return b, None
 
 

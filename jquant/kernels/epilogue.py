@@ -46,6 +46,21 @@ class Fold:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class AddBias:
+    """``product + bias`` in int32.
+
+    Attributes:
+      bias: int32, of a shape that broadcasts to (..., M, N).
+    """
+
+    bias: jax.Array
+
+    def __call__(self, product: jax.Array) -> jax.Array:
+        return product + self.bias
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Dequantize:
     """``fl(float32(product) * fl(a_scale * b_scale))``, and ``fl(... + bias)``, rounded once more to `dtype`.
 

@@ -10,7 +10,7 @@ from jquant.descriptor import Descriptor, Signature, Tensor
 from jquant.kernels.matmul import matmul
 from jquant.kernels.packed import PackedMatrix
 from jquant.modes import FeatureLevel, Implementation
-from jquant.operands import operand, optional_operand, product_shape, weights
+from jquant.operands import directml, operand, optional_operand, product_shape, weights
 
 _OPERATOR = "DML_MATRIX_MULTIPLY_INTEGER"
 _DESCRIPTOR = Descriptor(
@@ -114,7 +114,7 @@ def matmul_integer(
     """
     a = operand(_OPERATOR, "ATensor", a)
     a_zero_point = optional_operand(_OPERATOR, "AZeroPointTensor", a_zero_point, a.dtype)
-    b, b_zero_point = weights(_OPERATOR, b, b_zero_point)
+    b, b_zero_point = weights(_OPERATOR, directml("B"), b, b_zero_point)
     _DESCRIPTOR.check(
         FeatureLevel(feature_level),
         ATensor=a,

@@ -132,7 +132,7 @@ def matmul_integer_to_float(
     level = FeatureLevel(feature_level)
     float_dtype = float_data_type(a_scale, b_scale, bias)
     a, a_scale, a_zero_point = quantized(_OPERATOR, directml("A"), a, a_scale, a_zero_point, float_dtype)
-    b, b_zero_point = weights(_OPERATOR, b, b_zero_point)
+    b, b_zero_point = weights(_OPERATOR, directml("B"), b, b_zero_point)
     b_scale = operand(_OPERATOR, "BScaleTensor", b_scale, a_scale.dtype)
     bias = optional_operand(_OPERATOR, "BiasTensor", bias, a_scale.dtype)
     output_dtype = a_scale.dtype if output_dtype is None else data_type(output_dtype)

@@ -150,7 +150,7 @@ def quantized_linear_matmul(
       DirectML, `DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY_OPERATOR_DESC`. ONNX, `QLinearMatMul`.
     """
     a, a_scale, a_zero_point = quantized(_OPERATOR, directml("A"), a, a_scale, a_zero_point)
-    b, b_zero_point = weights(_OPERATOR, b, b_zero_point)
+    b, b_zero_point = weights(_OPERATOR, directml("B"), b, b_zero_point)
     b_scale = operand(_OPERATOR, "BScaleTensor", b_scale, jnp.dtype(jnp.float32))
     output_scale, output_zero_point, output_dtype = output_quantization(
         _OPERATOR, directml("Output"), output_scale, output_zero_point, output_dtype, default=a.dtype

@@ -47,10 +47,21 @@ def matmul_integer_to_float(a, a_scale, a_zero_point, b, b_scale, b_zero_point, 
 
 
 def quantized_linear_matmul(a, a_scale, a_zero_point, b, b_scale, b_zero_point, output_scale, output_zero_point, dtype):
-    """``sat(rne(fl(acc) * fl(fl(a_scale * b_scale) / output_scale)) + output_zero_point)``"""
+    product = matmul_integer(a, b, a_zero_point, b_zero_point)
+    return requantize_product(product, a_scale, b_scale, output_scale, output_zero_point, dtype)
+
+
+def quantized_gemm(a, a_scale, a_zero_point, b, b_scale, b_zero_point, c, output_scale, output_zero_point, dtype):
+    """The product and `c` modulo 2**32."""
+    total = matmul_integer(a, b, a_zero_point, b_zero_point) + np.asarray(0 if c is None else c, np.int32)
+    return requantize_product(total, a_scale, b_scale, output_scale, output_zero_point, dtype)
+
+
+def requantize_product(product, a_scale, b_scale, output_scale, output_zero_point, dtype):
+    """``sat(rne(fl(product) * fl(fl(a_scale * b_scale) / output_scale)) + output_zero_point)``"""
     with np.errstate(all="ignore"):
         multiplier = np.asarray(a_scale, float32) * np.asarray(b_scale, float32) / np.asarray(output_scale, float32)
-        value = matmul_integer(a, b, a_zero_point, b_zero_point).astype(float32) * multiplier
+        value = product.astype(float32) * multiplier
     return saturate(np.rint(value).astype(np.float64) + np.asarray(output_zero_point).astype(np.float64), dtype)
 
 

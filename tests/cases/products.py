@@ -16,7 +16,8 @@ def packed(b, zero_point=None, block_size=DEPTH):
     data = (b.astype(np.int16) - (128 if b.dtype == np.uint8 else 0)).astype(np.int8)
     block_sums = data.reshape(*batch, k // block_size, block_size, n).sum(-2, dtype=np.int32)
     if zero_point is not None:
-        zero_point = np.broadcast_to(zero_point, (*batch, *np.shape(zero_point)[-2:]))
+        zero_point = np.atleast_2d(zero_point)
+        zero_point = np.broadcast_to(zero_point, (*batch, *zero_point.shape[-2:]))
     return jquant.PackedMatrix(np.swapaxes(data, -1, -2), block_sums, zero_point, b.dtype)
 
 
@@ -40,6 +41,17 @@ def draw_product(rng):
 def draw_matmul_integer(rng):
     a, _, a_zero_point, b, _, b_zero_point = draw_product(rng)
     return a, b, a_zero_point, b_zero_point
+
+
+def draw_quantized_gemm(rng):
+    """A scale and a zero point per tensor of A, per column of B, and a bias."""
+    a, _, _, b, _, _ = draw_product(rng)
+    return (
+        *(a, scales(rng), samples.integers(rng, np.uint8)),
+        *(b, scales(rng, CHANNELS), samples.integers(rng, np.int8, CHANNELS)),
+        rng.integers(-(2**18), 2**18, CHANNELS, np.int32),
+        *(rng.uniform(1, 9, ()).astype(np.float32), samples.integers(rng, np.int8)),
+    )
 
 
 def of_packed(case: Case, b: int, b_zero_point: int) -> Case:
@@ -76,6 +88,11 @@ CASES: dict[str, Case] = {
         ),
         rows=(0, 1, 2, 6, 7),
     ),
+    "quantized_gemm": Case(
+        jquant.quantized_gemm,
+        functools.partial(reference.quantized_gemm, dtype=np.int8),
+        draw_quantized_gemm,
+    ),
     "pack_matrix": Case(
         jquant.pack_matrix,
         packed,
@@ -85,5 +102,10 @@ CASES: dict[str, Case] = {
         ),
     ),
 }
-for name, *positions in (("matmul_integer", 1, 3), ("matmul_integer_to_float", 3, 5), ("quantized_linear_matmul", 3, 5)):
+for name, *positions in (
+    ("matmul_integer", 1, 3),
+    ("matmul_integer_to_float", 3, 5),
+    ("quantized_linear_matmul", 3, 5),
+    ("quantized_gemm", 3, 5),
+):
     CASES[f"{name}, packed"] = of_packed(CASES[name], *positions)

@@ -32,7 +32,8 @@ class Graph:
             [helper.make_tensor_value_info(name, types[name], x.shape) for name, x in inputs.items()],
             [helper.make_empty_tensor_value_info("output")],
         )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+        opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads = 1
@@ -43,10 +44,11 @@ class Graph:
         return self.session.run(["output"], inputs)[0]
 
 
-def run(op: str, *inputs: np.ndarray, opset: int = 21, **attributes) -> np.ndarray:
+def run(op: str, *inputs: np.ndarray | None, opset: int = 21, **attributes) -> np.ndarray:
     """One node on `inputs`."""
-    named = {f"input{i}": np.asarray(x) for i, x in enumerate(inputs)}
-    return Graph((op, list(named), ["output"], attributes), opset=opset, **named)(**named)
+    named = {f"input{i}": np.asarray(x) for i, x in enumerate(inputs) if x is not None}
+    names = [f"input{i}" if x is not None else "" for i, x in enumerate(inputs)]
+    return Graph((op, names, ["output"], attributes), opset=opset, **named)(**named)
 
 
 def every_value(dtype, rng: np.random.Generator, count: int) -> np.ndarray:
@@ -205,6 +207,29 @@ def test_quantized_linear_matmul(a_dtype, b_dtype):
                     *(p.a, p.a_scale, p.a_zero_point, weights[0], p.b_scale, weights[1], output_scale, output_zero_point)
                 )
                 np.testing.assert_array_equal(ours, theirs)
+
+
+@fused[0]
+@fused[1]
+def test_quantized_gemm(a_dtype, b_dtype):
+    """QGemm: a bias for each column, for each element, or none."""
+    rng = np.random.default_rng(8)
+    shapes = (1, 300, 77), (300, 257, 200)
+    forms = (True, None), (False, "n"), (True, "mn")
+    for (m, k, n), (per_column, c_sizes) in itertools.product(shapes, forms):
+        if a_dtype == np.int8 and b_dtype == np.uint8:
+            continue  # onnxruntime has no kernel
+        p = Quantized(rng, a_dtype, b_dtype, (), m, k, n, per_column)
+        unit, output_scale = p.a_scale * p.b_scale.mean(), np.float32(p.spread / 60)
+        c = None
+        if c_sizes:
+            c = (rng.normal(size=(n,) if c_sizes == "n" else (m, n)) * p.spread / unit).astype(np.int32)
+        output_zero_point = samples.integers(rng, a_dtype)
+        of_a, of_b = (p.a, p.a_scale, p.a_zero_point), (p.b, p.b_scale, p.b_zero_point)
+        theirs = run("QGemm", *of_a, *of_b, c, output_scale, output_zero_point, domain="com.microsoft")
+        for weights in ((p.b, p.b_zero_point), (jquant.pack_matrix(p.b, p.b_zero_point), None)):
+            ours = jquant.quantized_gemm(*of_a, weights[0], p.b_scale, weights[1], c, output_scale, output_zero_point)
+            np.testing.assert_array_equal(ours, theirs)
 
 
 @fused[0]

@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from jquant.kernels import mosaic_gpu
-from jquant.kernels.epilogue import Dequantize, Epilogue, Fold, Requantize
+from jquant.kernels.epilogue import AddBias, Dequantize, Epilogue, Fold, Requantize
 from jquant.kernels.mosaic_gpu_plans import Plan
 
 LARGE = Plan(block_m=128, block_n=256, stages=2, warpgroups=2, epilogue_n=32, blocks=2)
@@ -64,6 +64,10 @@ def fold(*kinds: tuple[str | None, str | None]):
     return lambda make: Fold(tuple(tuple(make.integers(x) for x in pair if x is not None) for pair in kinds))
 
 
+def add_bias(kind: str):
+    return lambda make: AddBias(make.integers(kind))
+
+
 def dequantize(a_scale: str, b_scale: str, bias: str | None, dtype: type):
     return lambda make: Dequantize(
         make.floats(a_scale), make.floats(b_scale), None if bias is None else make.floats(bias, 1e4), np.dtype(dtype)
@@ -100,7 +104,15 @@ CASES = [
     Case("float16", (70, 300), (300, 90), (dequantize("row", "scalar", "column", np.float16),), plan=TALL),
     Case("bfloat16", (70, 300), (90, 300), (dequantize("row", "column", "row", ml_dtypes.bfloat16),), k_major=True),
     Case("int8", (70, 300), (300, 90), (fold((None, "column")), requantize("column", "row", np.int8)), plan=SQUARE),
-    Case("uint8", (70, 300), (300, 90), (requantize("row", "scalar", np.uint8),)),
+    Case(
+        "uint8",
+        (70, 300),
+        (300, 90),
+        (
+            add_bias("column"),
+            requantize("row", "scalar", np.uint8),
+        ),
+    ),
     Case("uint8, no zero point", (70, 300), (300, 200), (requantize("scalar", None, np.uint8),), plan=NARROW),
     Case("batch", (2, 40, 200), (2, 200, 50), (fold(("batch row", "batch column")),)),
     Case("batch of A", (2, 3, 5, 200), (1, 1, 200, 50), (fold(("batch row", "column"), ("batch scalar", None)), SCALED[1])),
@@ -136,6 +148,8 @@ def _stepped(step: Any, value: np.ndarray) -> np.ndarray:
     match step:
         case Fold(terms):
             return value - sum(functools.reduce(np.multiply, factors) for factors in terms)
+        case AddBias(bias):
+            return value + bias
         case Dequantize(a_scale, b_scale, bias, dtype):
             value = value.astype(np.float32) * (a_scale * b_scale)
             return (value if bias is None else value + bias).astype(dtype)

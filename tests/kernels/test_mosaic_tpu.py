@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from jquant import reference
 from jquant.kernels import mosaic_tpu, xla, zero_point
-from jquant.kernels.epilogue import Dequantize, Fold, Requantize
+from jquant.kernels.epilogue import AddBias, Dequantize, Fold, Requantize
 from jquant.kernels.mosaic_tpu_plans import Plan
 
 float32 = np.float32
@@ -116,13 +116,15 @@ def epilogue(random: np.random.Generator, form: str, batch, product: np.ndarray)
         if form == "int32":
             return (), product
         if form in ("int8", "uint8"):
+            bias = random.integers(-(2**16), 2**16, shape(scalar, columns, rows, full), np.int32)
+            product = product + bias
             multiplier = factors(random, shape(scalar, columns, rows, full)) / k_scale(product)
             zero = None
             if random.random() < 0.7:
                 zero = random.integers(-128, 256, shape(scalar, rows)).astype(random.choice([np.int32, float32]))
             rounded = np.rint(product.astype(float32) * multiplier)
             value = rounded if zero is None else rounded + zero.astype(float32)
-            return (Requantize(multiplier, zero, dtype),), reference.saturate(value, dtype)
+            return (AddBias(bias), Requantize(multiplier, zero, dtype)), reference.saturate(value, dtype)
         a_scale, b_scale = factors(random, shape(scalar, rows)), factors(random, shape(scalar, columns))
         bias = factors(random, shape(scalar, columns, rows, full)) if random.random() < 0.7 else None
         value = product.astype(float32) * (a_scale * b_scale)

@@ -1,0 +1,153 @@
+"""onnxruntime's QGemm (domain com.microsoft)"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike, DTypeLike
+
+from jquant import exact
+from jquant.descriptor import Descriptor, Signature, Tensor
+from jquant.kernels.epilogue import AddBias, Requantize, as_row
+from jquant.kernels.matmul import matmul
+from jquant.kernels.packed import PackedMatrix
+from jquant.modes import Implementation
+from jquant.operands import Names, operand, optional_operand, output_quantization, product_shape, quantized, weights
+
+_OPERATOR = "QGemm"
+_A, _B, _Y = (Names(name, f"{name.lower()}_scale", f"{name.lower()}_zero_point") for name in "ABY")
+_DESCRIPTOR = Descriptor(
+    _OPERATOR,
+    (
+        Tensor("A", "Input", (2, 2), "INT8 UINT8", "M K"),
+        Tensor("a_scale", "Input", (0, 1), "FLOAT32", "[1]"),
+        Tensor("a_zero_point", "Optional input", (0, 1), "INT8 UINT8", "[1]"),
+        Tensor("B", "Input", (2, 2), "INT8 UINT8", "K N"),
+        Tensor("b_scale", "Input", (0, 1), "FLOAT32", "[BScaleCount]"),
+        Tensor("b_zero_point", "Optional input", (0, 1), "INT8 UINT8", "[BZeroPointCount]"),
+        Tensor("C", "Optional input", (0, 2), "INT32", "[CRowCount] [CColumnCount]"),
+        Tensor("y_scale", "Input", (0, 1), "FLOAT32", "[1]"),
+        Tensor("y_zero_point", "Optional input", (0, 1), "INT8 UINT8", "[1]"),
+        Tensor("Y", "Output", (2, 2), "INT8 UINT8", "M N"),
+    ),
+    same_data_type=(("A", "a_zero_point"), ("B", "b_zero_point"), ("Y", "y_zero_point")),
+    counts={"BScaleCount": "N", "BZeroPointCount": "N", "CRowCount": "M", "CColumnCount": "N"},
+)
+
+
+@functools.partial(jax.jit, static_argnames=("output_dtype", "implementation"))
+@jax.named_scope("quantized_gemm")
+def _quantized_gemm(
+    a: jax.Array,
+    a_scale: jax.Array,
+    a_zero_point: jax.Array | None,
+    b: jax.Array | PackedMatrix,
+    b_scale: jax.Array,
+    b_zero_point: jax.Array | None,
+    c: jax.Array | None,
+    output_scale: jax.Array,
+    output_zero_point: jax.Array | None,
+    output_dtype: np.dtype,
+    implementation: Implementation | None,
+) -> jax.Array:
+    a_scale, b_scale, output_scale = (as_row(exact.widen(scale), 2) for scale in (a_scale, b_scale, output_scale))
+    multiplier = exact.quotient(exact.product(a_scale, b_scale), output_scale)
+    if output_zero_point is not None:
+        output_zero_point = as_row(output_zero_point, 2).astype(jnp.float32)
+    epilogue = (Requantize(multiplier, output_zero_point, output_dtype),)
+    if c is not None:
+        epilogue = (AddBias(c.reshape((1,) * (2 - c.ndim) + c.shape)), *epilogue)
+    return matmul(a, b, a_zero_point, b_zero_point, epilogue, implementation=implementation)
+
+
+def quantized_gemm(
+    a: ArrayLike,
+    a_scale: ArrayLike,
+    a_zero_point: ArrayLike | None,
+    b: ArrayLike | PackedMatrix,
+    b_scale: ArrayLike,
+    b_zero_point: ArrayLike | None,
+    c: ArrayLike | None,
+    output_scale: ArrayLike,
+    output_zero_point: ArrayLike | None = None,
+    /,
+    *,
+    output_dtype: DTypeLike | str | None = None,
+    implementation: Implementation | str | None = None,
+) -> jax.Array:
+    """Multiplies quantized matrices, adds a bias and quantizes the sum, in one pass: a dense layer.
+
+    ``sum[m, n] = sum over k of (a[m, k] - a_zero_point) * (b[k, n] - b_zero_point[n]) + c[m, n]``, and
+    ``output = saturate(round(float32(sum) * ((a_scale * b_scale) / output_scale)) + output_zero_point)``
+
+    The sum is of integers, modulo 2**32. Each operation after it is rounded once to float32; the last product is rounded to
+    the nearest integer, ties to even, *before* the output zero point is added. NaN, which only scales of 0, infinity or NaN
+    can produce, gives 0.
+
+    The document's ``transA`` and ``transB`` are ``a.T`` and ``b.T``, and `alpha`, a factor of the product, may be part of
+    `a_scale`. Without an output scale the document's operator gives float32; so does `matmul_integer_to_float`.
+
+    The result is of integers, which have no derivative: JAX's zero, of type float0. To train through the rounding, take
+    `quantize_and_dequantize` or `fake_quantize`.
+
+    Args:
+      a: int8 or uint8, of shape (M, K).
+      a_scale: float32, one element.
+      a_zero_point: of the dtype of `a`, one element. None means 0.
+      b: int8 or uint8, of shape (K, N), or what `pack_matrix` made of it.
+      b_scale: float32: a scalar, or one per column in shape (N,).
+      b_zero_point: of the dtype of `b`: a scalar, or one per column in shape (N,). None means 0, or the zero point of
+        packed weights.
+      c: int32, in units of ``a_scale * b_scale``, of a shape that broadcasts to (M, N): (N,) is a bias. None means 0.
+      output_scale: float32, one element.
+      output_zero_point: of the dtype of the output, one element. None means 0.
+      output_dtype: int8 or uint8. None: the dtype of `output_zero_point` if that is an array, else that of `a`.
+      implementation: as for `matmul_integer`.
+
+    Returns:
+      An array of shape (M, N), of `output_dtype`.
+
+    Raises:
+      DescriptorError: a rank or size that is not allowed, a scalar that its type cannot hold, a zero point beside packed
+        weights, or an unknown implementation.
+      DescriptorTypeError: a data type that is not allowed, or an `output_dtype` that is not that of `output_zero_point`.
+      NotImplementedError: as `matmul_integer`.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> a = jnp.array([[11, 7, 3], [10, 6, 2]], jnp.uint8)
+      >>> b = jnp.array([[1, 4], [2, 5], [3, 6]], jnp.int8)
+      >>> jquant.quantized_gemm(a, 0.5, 12, b, 0.25, None, jnp.array([40, -6]), 0.25, 100)
+      Array([[101,  56],
+             [ 98,  48]], dtype=uint8)
+
+    References:
+      onnxruntime, `com.microsoft.QGemm`.
+    """
+    a, a_scale, a_zero_point = quantized(_OPERATOR, _A, a, a_scale, a_zero_point)
+    b, b_zero_point = weights(_OPERATOR, _B, b, b_zero_point)
+    b_scale = operand(_OPERATOR, _B.scale, b_scale, jnp.dtype(jnp.float32))
+    c = optional_operand(_OPERATOR, "C", c, jnp.dtype(jnp.int32))
+    output_scale, output_zero_point, output_dtype = output_quantization(
+        _OPERATOR, _Y, output_scale, output_zero_point, output_dtype, default=a.dtype
+    )
+    _DESCRIPTOR.check(
+        None,
+        A=a,
+        a_scale=a_scale,
+        a_zero_point=a_zero_point,
+        B=b,
+        b_scale=b_scale,
+        b_zero_point=b_zero_point,
+        C=c,
+        y_scale=output_scale,
+        y_zero_point=output_zero_point,
+        Y=Signature(product_shape(a, b), output_dtype),
+    )
+    implementation = None if implementation is None else Implementation(implementation)
+    return _quantized_gemm(
+        *(a, a_scale, a_zero_point, b, b_scale, b_zero_point, c, output_scale, output_zero_point),
+        output_dtype,
+        implementation,
+    )
