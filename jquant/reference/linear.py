@@ -78,7 +78,8 @@ def quantized_linear_matmul(a, a_scale, a_zero_point, b, b_scale, b_zero_point, 
 
 def clip(x, low=-np.inf, high=np.inf, scale_bias=None):
     """``max(Min, min(g(x), Max))``, FLOAT bounds."""
-    return clip1(x, *typed_bounds(low, high, np.asarray(x).dtype), scale_bias)
+    low, high = typed_bounds(low, high, np.asarray(x).dtype)
+    return clip1(x, low, high, scale_bias)
 
 
 def clip1(x, low, high, scale_bias=None):
