@@ -89,6 +89,17 @@ def test_all_pairs(operator, program, count):
             np.testing.assert_array_equal(ours, expected, str(parameters))
 
 
+def test_a_constant_factor():
+    """One operand is a scalar of the program: XLA would multiply it with the scales first."""
+    sets = [parameters for types, parameters in parameter_sets("quantized_linear_multiply", 512) if types == TYPES[-1]]
+    a, factors = np.arange(256).astype(np.uint8), samples.integers(np.random.default_rng(0), np.uint8, len(sets))
+    calls = list(zip(factors, sets, strict=True))
+    program = jax.jit(lambda a: [applied("quantized_linear_multiply", a, *call) for call in calls])
+    for ours, (factor, (of_a, of_b, of_output)) in zip(program(a), calls, strict=True):
+        expected = reference.quantized_linear_multiply(a, *of_a, factor, *of_b, *of_output, np.uint8)
+        np.testing.assert_array_equal(ours, expected)
+
+
 @operators
 def test_broadcast_and_defaults(operator):
     """Sizes of 1, rank 0, no zero points, and a scale that is an array of one element."""
