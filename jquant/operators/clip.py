@@ -61,8 +61,9 @@ def clip(
     the nearest, so that 70000 means infinity. ``x * scale + bias`` is rounded after the product and after the
     sum, both in float32, then once more for float16.
 
-    The derivative is the one that DirectML's CLIP_GRAD defines: that of `input` strictly between the bounds, 0 at and
-    beyond them (`jnp.clip` has 1/2 at a bound); there the result is a bound, and so is the derivative in it.
+    The derivative is the one that DirectML's CLIP_GRAD defines, which `clip_gradient` is: that of `input` strictly
+    between the bounds, 0 at and beyond them (`jnp.clip` has 1/2 at a bound); there the result is a bound, and so is the
+    derivative in it.
 
     To work in place, as the document allows, donate the buffer: ``jax.jit(jquant.clip, donate_argnums=0)``.
 
