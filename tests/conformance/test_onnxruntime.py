@@ -1,4 +1,4 @@
-"""The DirectML operators against onnxruntime with its optimisations off, bit for bit.
+"""The operators of DirectML and onnxruntime against onnxruntime with its optimisations off, bit for bit.
 
 It has no kernels for uint32 DequantizeLinear, int32 QuantizeLinear, (u)int16 Clip and per-row A zero points, wraps
 int32 differences, and takes a float16 infinity to the lowest integer: `tests/test_operators.py` compares those with
@@ -132,6 +132,7 @@ def test_quantized_linear_add(a_dtype, b_dtype, output_dtype):
 
 
 MICROSOFT = {"domain": "com.microsoft"}
+ONNX_TYPES = {"tensor(float)": "FLOAT32", "tensor(int8)": "INT8", "tensor(uint8)": "UINT8"}
 
 
 def with_ties(rng, scale, width):
@@ -278,9 +279,6 @@ def test_table(operator):
         theirs.remove(("inputs", False, {"FLOAT32", "INT8", "UINT8"}))
         ours = [(name, False, data_types) for name, _, data_types in ours if not name.startswith("inputs[0]")]
     assert ours == theirs
-
-
-ONNX_TYPES = {"tensor(float)": "FLOAT32", "tensor(int8)": "INT8", "tensor(uint8)": "UINT8"}
 
 
 SHAPES = [((), 1, 1, 1), ((), 1, 300, 77), ((), 16, 64, 32), ((), 65, 129, 31), ((3,), 7, 40, 9), ((2, 3), 5, 6, 7)]
