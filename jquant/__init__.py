@@ -3,12 +3,15 @@
 from jquant.errors import DescriptorError as DescriptorError
 from jquant.errors import DescriptorTypeError as DescriptorTypeError
 from jquant.kernels.packed import PackedMatrix as PackedMatrix
+from jquant.limits import ScaleBias as ScaleBias
 from jquant.modes import FeatureLevel as FeatureLevel
 from jquant.modes import Implementation as Implementation
 from jquant.modes import QuantizeMode as QuantizeMode
 from jquant.modes import RoundMode as RoundMode
-from jquant.operators.clip import ScaleBias as ScaleBias
 from jquant.operators.clip import clip as clip
+from jquant.operators.clip1 import clip1 as clip1
+from jquant.operators.clip_gradient import clip_gradient as clip_gradient
+from jquant.operators.clip_gradient1 import clip_gradient1 as clip_gradient1
 from jquant.operators.dequantize_linear import dequantize_linear as dequantize_linear
 from jquant.operators.fake_quantize import fake_quantize as fake_quantize
 from jquant.operators.matmul_integer import matmul_integer as matmul_integer
@@ -20,4 +23,7 @@ from jquant.operators.quantize_and_dequantize import quantize_and_dequantize as 
 from jquant.operators.quantize_linear import quantize_linear as quantize_linear
 from jquant.operators.quantized_gemm import quantized_gemm as quantized_gemm
 from jquant.operators.quantized_linear_add import quantized_linear_add as quantized_linear_add
+from jquant.operators.quantized_linear_concat import quantized_linear_concat as quantized_linear_concat
+from jquant.operators.quantized_linear_leaky_relu import quantized_linear_leaky_relu as quantized_linear_leaky_relu
 from jquant.operators.quantized_linear_matmul import quantized_linear_matmul as quantized_linear_matmul
+from jquant.operators.quantized_linear_multiply import quantized_linear_multiply as quantized_linear_multiply

@@ -9,8 +9,12 @@ from jquant import exact
 
 def dequantize(x: jax.Array, scale: jax.Array, zero_point: jax.Array | None) -> jax.Array:
     """``(x - zero_point) * scale`` in float32: an exact difference, one rounding."""
-    offset = x.astype(jnp.float32) if zero_point is None else exact.integer_difference(x, zero_point)
-    return exact.product(offset, exact.widen(scale))
+    return exact.product(offset(x, zero_point), exact.widen(scale))
+
+
+def offset(x: jax.Array, zero_point: jax.Array | None) -> jax.Array:
+    """``fl(x - zero_point)``: exact up to 16 bits."""
+    return x.astype(jnp.float32) if zero_point is None else exact.integer_difference(x, zero_point)
 
 
 def quantize(x: jax.Array, scale: jax.Array, zero_point: jax.Array | None, dtype: np.dtype) -> jax.Array:

@@ -85,12 +85,29 @@ def operators() -> Iterator[Comparison]:
     added = _in_a_caller(lambda scale: jquant.quantized_linear_add(a, scale, 119, b, other_scale, -3, 0.05, 7), scale)
     operands = a, scale * _FACTOR, 119, b, other_scale, -3, float32(0.05), 7
     yield "quantized_linear_add", added, reference.quantized_linear_add(*operands, np.uint8)
+    multiplied = _in_a_caller(lambda s: jquant.quantized_linear_multiply(a, s, 119, b, other_scale, -3, 0.05, 7), scale)
+    yield "quantized_linear_multiply", multiplied, reference.quantized_linear_multiply(*operands, np.uint8)
+    rectified = _in_a_caller(lambda scale: jquant.quantized_linear_leaky_relu(a, scale, 119, 0.002, 7, alpha=0.3), scale)
+    expected = reference.quantized_linear_leaky_relu(a, scale * _FACTOR, 119, float32(0.002), 7, 0.3, np.uint8)
+    yield "quantized_linear_leaky_relu", rectified, expected
+
+    def concat(scale):
+        return jquant.quantized_linear_concat([(a, scale, 119), (b, other_scale, -3)], 0.05, 7, axis=0)
+
+    triples = [(a, scale * _FACTOR, 119), (b, other_scale, -3)]
+    expected = reference.quantized_linear_concat(triples, float32(0.05), 7, 0, np.uint8)
+    yield "quantized_linear_concat", _in_a_caller(concat, scale), expected
     for scale_bias in (None, (float32(0.7), float32(0.3))):
         clipped = _in_a_caller(
             lambda x, scale_bias=scale_bias: jquant.clip(x, -2, 6, scale_bias=scale_bias and jquant.ScaleBias(*scale_bias)),
             x,
         )
         yield "clip", clipped, reference.clip(scaled, -2, 6, scale_bias)
+    yield "clip1", _in_a_caller(lambda x: jquant.clip1(x, -2, 6), x), reference.clip1(scaled, -2, 6)
+    gradient = _floats(rng, 1)
+    for operator in ("clip_gradient", "clip_gradient1"):
+        passed = _in_a_caller(lambda g, operator=operator: getattr(jquant, operator)(x, g, -2, 6), gradient)
+        yield operator, passed, getattr(reference, operator)(x, gradient * _FACTOR, -2, 6)
     modes = itertools.product(jquant.QuantizeMode, (np.int8, np.uint8, np.int16))
     for mode, dtype in modes:
         output = _in_a_caller(lambda x, mode=mode, dtype=dtype: jquant.quantize(x, -1.3, 2.9, dtype, mode=mode)[0], x)

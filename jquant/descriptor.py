@@ -42,10 +42,11 @@ def require(satisfied: bool, message: str, error: type[DescriptorError] = Descri
         chex.assert_equal(False, True, custom_message=message, include_default_message=False, exception_type=error)
 
 
-def require_axis(operator: str, axis: int, rank: int) -> None:
-    """Asserts that `axis` is a dimension counted from 0."""
+def require_axis(operator: str, axis: int, rank: int, *, or_none: bool = True) -> None:
+    """Asserts that `axis` is a dimension counted from 0. `or_none` is for the message: whether it may be None as well."""
+    others = ", or None" if or_none else ""
     message = (
-        f"{operator}: axis is {axis}; it must be a dimension of the input, from 0 to {rank - 1}, or None (negative "
+        f"{operator}: axis is {axis}; it must be a dimension of the input, from 0 to {rank - 1}{others} (negative "
         'numbers mean "none" to TensorFlow and "from the end" to NumPy, so that they raise here)'
     )
     require(axis in range(rank), message)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
+from jquant.descriptor import require
 from jquant.errors import DescriptorError, DescriptorTypeError
 from jquant.kernels.packed import PackedMatrix
 from jquant.modes import data_type, data_type_name
@@ -61,6 +62,20 @@ def _scalar(operator: str, name: str, value: float, dtype: np.dtype) -> Operand:
     if not fits:
         raise DescriptorError(f"{operator}: {name} is {value!r}, outside of {type_name}, [{limits.min}, {limits.max}]")
     return dtype.type(value)
+
+
+def float_scalar(operator: str, name: str, value: ArrayLike) -> Operand:
+    """A FLOAT of a document: one number."""
+    scalar = operand(operator, name, value, _FLOAT32)
+    given = data_type_name(scalar.dtype)
+    require(given == "FLOAT32", f"{operator}: {name} has data type {given}, but is a FLOAT", DescriptorTypeError)
+    return require_scalar(operator, name, scalar)
+
+
+def require_scalar(operator: str, name: str, value: Operand) -> Operand:
+    """`value`, asserting that it has rank 0."""
+    require(value.shape == (), f"{operator}: {name} has sizes {value.shape}, but is a scalar")
+    return value
 
 
 class Names(NamedTuple):

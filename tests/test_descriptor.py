@@ -23,6 +23,9 @@ OPERATORS = {  # the tensors, in the order of the function's arguments
     "quantize_linear": ("InputTensor", "ScaleTensor", "ZeroPointTensor"),
     "matmul_integer": ("ATensor", "BTensor", "AZeroPointTensor", "BZeroPointTensor"),
     "clip": ("InputTensor",),
+    "clip1": ("InputTensor",),
+    "clip_gradient": ("InputTensor", "InputGradientTensor"),
+    "clip_gradient1": ("InputTensor", "InputGradientTensor"),
     "quantized_linear_add": (
         *("ATensor", "AScaleTensor", "AZeroPointTensor", "BTensor", "BScaleTensor", "BZeroPointTensor"),
         *("OutputScaleTensor", "OutputZeroPointTensor"),
@@ -37,12 +40,17 @@ OPERATORS = {  # the tensors, in the order of the function's arguments
 }
 PRODUCTS = ("matmul_integer", "matmul_integer_to_float", "quantized_linear_matmul")
 TAKE_OUTPUT_DTYPE = ("quantize_linear", "quantized_linear_add", "matmul_integer_to_float", "quantized_linear_matmul")
-MAIN = ("InputTensor", "ATensor", "BTensor", "OutputTensor")  # the others may have rank 0 beside them
+TAKE_BOUNDS = ("clip1", "clip_gradient", "clip_gradient1")
+OUTPUTS = ("OutputTensor", "OutputGradientTensor")
+MAIN = ("InputTensor", "ATensor", "BTensor", *OUTPUTS)  # the others may have rank 0 beside them
 SAME_DATA_TYPE = {
     "dequantize_linear": ({"InputTensor", "ZeroPointTensor"}, {"ScaleTensor", "OutputTensor"}),
     "quantize_linear": ({"InputTensor", "ScaleTensor"}, {"ZeroPointTensor", "OutputTensor"}),
     "matmul_integer": ({"ATensor", "AZeroPointTensor"}, {"BTensor", "BZeroPointTensor"}),
     "clip": ({"InputTensor", "OutputTensor"},),
+    "clip1": ({"InputTensor", "OutputTensor"},),
+    "clip_gradient": ({"InputTensor", "InputGradientTensor", "OutputGradientTensor"},),
+    "clip_gradient1": ({"InputTensor", "InputGradientTensor", "OutputGradientTensor"},),
     "quantized_linear_add": (
         *({"ATensor", "AZeroPointTensor"}, {"BTensor", "BZeroPointTensor"}, {"AScaleTensor"}, {"BScaleTensor"}),
         *({"OutputScaleTensor"}, {"OutputTensor", "OutputZeroPointTensor"}),
@@ -127,7 +135,19 @@ def valid(operator, level):
 
 def result_of(tensors):
     """What an operator that accepts `tensors` must return."""
-    return tensors["OutputTensor"].shape, tensors["OutputTensor"].dtype
+    output = tensors[output_of(tensors)]
+    return output.shape, output.dtype
+
+
+def output_of(tensors):
+    """The name of the output."""
+    return next(name for name in OUTPUTS if name in tensors)
+
+
+def options(operator, tensors):
+    """The keyword arguments that an operator needs besides its tensors."""
+    output = {"output_dtype": tensors["OutputTensor"].dtype} if operator in TAKE_OUTPUT_DTYPE else {}
+    return output | ({"min": 0, "max": 1} if operator in TAKE_BOUNDS else {})
 
 
 def changed(tensors, *names, dtype):
@@ -136,8 +156,7 @@ def changed(tensors, *names, dtype):
 
 def call(operator, level, tensors):
     """The shape and dtype of what the public function returns, without computing it."""
-    options = {"output_dtype": tensors["OutputTensor"].dtype} if operator in TAKE_OUTPUT_DTYPE else {}
-    function = functools.partial(getattr(jquant, operator), feature_level=level, **options)
+    function = functools.partial(getattr(jquant, operator), feature_level=level, **options(operator, tensors))
     return jax.eval_shape(function, *[tensors[name] for name in OPERATORS[operator]])
 
 
@@ -228,7 +247,7 @@ def ranks(operator, level, name):
     return range(low, high + 1)
 
 
-@tensors_where(lambda _, name: name != "OutputTensor")  # whose dimension count follows
+@tensors_where(lambda _, name: name not in OUTPUTS)  # whose dimension count follows
 def test_dimension_counts(operator, level, name):
     allowed = ranks(operator, level, name)
     low, high = allowed[0], allowed[-1]
@@ -242,7 +261,8 @@ def test_dimension_counts(operator, level, name):
             tensors[other] = of(*shape(operator, other, nearest), dtype=tensors[other].dtype)
         tensors[name] = of(*shape(operator, name, rank), dtype=tensors[name].dtype)
         if name == "InputTensor":
-            tensors["OutputTensor"] = of(*tensors[name].shape, dtype=tensors["OutputTensor"].dtype)
+            output = output_of(tensors)
+            tensors[output] = of(*tensors[name].shape, dtype=tensors[output].dtype)
         if rank in allowed or (rank == 0 and may_be_scalar):
             expected[rank] = result_of(tensors)
         else:
@@ -271,7 +291,9 @@ def test_optional_tensors(operator, level, name):
     ("operator", "level", "introduced"),
     [(operator, level, "2_1") for operator in ("matmul_integer", "quantized_linear_matmul") for level in ("1_0", "2_0")]
     + [("matmul_integer_to_float", level, "6_2") for level in ("1_0", "5_2", "6_1")]
-    + [("quantized_linear_add", level, "4_0") for level in ("1_0", "2_0", "2_1", "3_0", "3_1")],
+    + [("quantized_linear_add", level, "4_0") for level in ("1_0", "2_0", "2_1", "3_0", "3_1")]
+    + [("clip_gradient", level, "3_1") for level in ("1_0", "3_0")]
+    + [(operator, level, "5_0") for operator in ("clip1", "clip_gradient1") for level in ("1_0", "4_1")],
 )
 def test_before_the_introduction(operator, level, introduced):
     text = f"not available before DML_FEATURE_LEVEL_{introduced}; DML_FEATURE_LEVEL_{level} was given"
@@ -287,9 +309,8 @@ def test_before_the_introduction(operator, level, introduced):
 def test_runs(operator, level):
     """What is accepted is also computed."""
     tensors = valid(operator, level)
-    options = {"output_dtype": tensors["OutputTensor"].dtype} if operator in TAKE_OUTPUT_DTYPE else {}
     arguments = [jnp.ones(tensors[name].shape, tensors[name].dtype) for name in OPERATORS[operator]]
-    result = getattr(jquant, operator)(*arguments, feature_level=level, **options)
+    result = getattr(jquant, operator)(*arguments, feature_level=level, **options(operator, tensors))
     assert (result.shape, result.dtype) == result_of(tensors)
 
 
@@ -311,6 +332,9 @@ def test_extended():
         ("quantize_linear", "InputTensor"),
         ("quantize_linear", "ScaleTensor"),
         ("clip", "InputTensor"),
+        ("clip1", "InputTensor"),
+        *(("clip_gradient", name) for name in ("InputTensor", "InputGradientTensor")),
+        *(("clip_gradient1", name) for name in ("InputTensor", "InputGradientTensor")),
         *(("matmul_integer_to_float", name) for name in ("AScaleTensor", "BScaleTensor", "BiasTensor")),
     }
 
@@ -343,6 +367,8 @@ def test_the_types_of_the_errors():
         ("quantize_linear", "ZeroPointTensor", "ZeroPointTensor", "OutputTensor"),
         ("matmul_integer", "AZeroPointTensor", "ATensor", "AZeroPointTensor"),
         ("matmul_integer", "BZeroPointTensor", "BTensor", "BZeroPointTensor"),
+        ("clip_gradient", "InputGradientTensor", "InputTensor", "InputGradientTensor"),
+        ("clip_gradient1", "InputGradientTensor", "InputTensor", "InputGradientTensor"),
         ("quantized_linear_add", "AZeroPointTensor", "ATensor", "AZeroPointTensor"),
         ("quantized_linear_add", "BZeroPointTensor", "BTensor", "BZeroPointTensor"),
         ("quantized_linear_add", "OutputZeroPointTensor", "OutputTensor", "OutputZeroPointTensor"),

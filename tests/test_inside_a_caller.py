@@ -140,6 +140,59 @@ def test_clip(dtype, bounds, count):
     assert_exact(operator, model, input, parameters)
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_clip1(dtype, count):
+    def operator(x, low, high, scale, bias):
+        return jquant.clip1(x, low, high, scale_bias=jquant.ScaleBias(scale, bias), feature_level="EXTENDED")
+
+    def model(x, low, high, scale, bias):
+        return reference.clip1(x, low, high, (scale, bias))
+
+    parameters = (dtype(-1), dtype(5.9999), FLOAT32(1.1), FLOAT32(-0.3))
+    assert_exact(operator, model, floats(dtype, count, 1.0), parameters)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_clip_gradient(dtype, count):
+    """With bounds that the caller's products reach by rounding. CLIP_GRAD1 differs in the type of the bounds alone."""
+
+    def operator(x, low, high):
+        return jquant.clip_gradient(x, x[::-1], low, high, feature_level="EXTENDED")
+
+    def model(x, low, high):
+        return reference.clip_gradient(x, x[::-1], low, high)
+
+    bounds = tuple(FLOAT32(dtype(x) * dtype(BEFORE)) for x in (-61.5, 62.5))
+    assert_exact(operator, model, floats(dtype, count, 1.0), bounds)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_quantized_linear(dtype, count):
+    """Those of one tensor, the scale computed by the caller, and of two, the other one constant."""
+    input, other = integers(dtype, count), per_axis([0, 1, 100, 7, 127], dtype)
+
+    def scaled(function):
+        return lambda x, scale, *others: function(x, scale * BEFORE, *others)
+
+    def rectified(function, x, scale, alpha):
+        return function(x, scale, dtype(100), FLOAT32(0.017), dtype(7), alpha=alpha)
+
+    def multiplied(function, x, scale, output_scale):
+        return function(x, scale, dtype(100), other, FLOAT32(0.3), dtype(3), output_scale, dtype(7))
+
+    def joined(function, x, scale, output_scale):
+        return function([(x, scale, dtype(100)), (x, FLOAT32(0.3), dtype(3))], output_scale, dtype(7), axis=0)
+
+    for call, name, parameters in (
+        (rectified, "quantized_linear_leaky_relu", (FLOAT32(0.123), FLOAT32(0.3))),
+        (multiplied, "quantized_linear_multiply", (FLOAT32(0.123), FLOAT32(0.7))),
+        (joined, "quantized_linear_concat", (FLOAT32(0.123), FLOAT32(0.017))),
+    ):
+        operator = functools.partial(call, getattr(jquant, name))
+        model = functools.partial(call, functools.partial(getattr(reference, name), dtype=dtype))
+        assert_exact(scaled(operator), scaled(model), input, parameters)
+
+
 MODES = [
     ("MIN_COMBINED", "HALF_AWAY_FROM_ZERO"),
     ("MIN_FIRST", "HALF_AWAY_FROM_ZERO"),

@@ -1,5 +1,7 @@
 """64-bit integers, and the other operators where ``jax_enable_x64`` is set: the results must be the same."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +25,28 @@ def test_clip(dtype):
         actual = jquant.clip(x, low, high)
         assert actual.dtype == dtype
         np.testing.assert_array_equal(actual, reference.clip(x, low, high))
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_typed_bounds_are_exact(dtype):
+    """Next to each other where neither float32 nor float64 tells them apart."""
+    info = np.iinfo(dtype)
+    near = [0, 1, 2**31, 2**53, 2**53 + 1, 2**53 + 2, 2**62 + 1, info.min, info.min + 1, info.max - 1, info.max]
+    x = np.array(near, dtype)
+    gradient = np.arange(1, x.size + 1).astype(dtype)
+    for low, high in itertools.product(map(int, near), repeat=2):
+        np.testing.assert_array_equal(jquant.clip1(x, low, high), reference.clip1(x, low, high), strict=True)
+        expected = reference.clip_gradient1(x, gradient, low, high)
+        np.testing.assert_array_equal(jquant.clip_gradient1(x, gradient, low, high), expected, strict=True)
+    for function in (jquant.clip1, lambda x, *bounds: jquant.clip_gradient1(x, x, *bounds)):
+        with pytest.raises(jquant.DescriptorError, match=f": Max is {info.max + 1}, outside of {x.dtype.name.upper()}, "):
+            function(x, 0, info.max + 1)
+
+
+def test_clip_gradient_has_no_64_bit_integers():
+    x = np.ones(3, np.int64)
+    with pytest.raises(jquant.DescriptorTypeError, match="InputTensor has data type INT64; DML_FEATURE_LEVEL_6_4 allows"):
+        jquant.clip_gradient(x, x, 0, 1)
 
 
 def test_64_bit_integers_from_feature_level_5_0_on():
@@ -54,7 +78,13 @@ def test_the_results_are_those_without_x64():
             jquant.quantize_linear(x, scale, 3),
             jquant.quantized_linear_add(a, 0.1, 3, b, 0.2, None, 0.3, 5),
             jquant.matmul_integer(a, b, 3, 5),
+            jquant.quantized_linear_multiply(a, 0.1, 3, b, 0.2, None, 0.3, 5),
+            jquant.quantized_linear_leaky_relu(b, 0.1, 3, 0.3, 5),
+            jquant.quantized_linear_concat([(a, 0.1, 3), (b, 0.2, None)], 0.3, 5, axis=0),
             jquant.clip(x, -0.5, 0.5, scale_bias=(2, 1)),
+            jquant.clip1(x, -0.5, 0.5, scale_bias=(2, 1)),
+            jquant.clip_gradient(x, x, -0.5, 0.5),
+            jquant.clip_gradient1(x, x, -0.5, 0.5),
             *jquant.quantize(x, -1, 1, "qint8"),
             *jquant.quantize(x, -1, 1, "qint32", mode="SCALED"),
             jquant.quantize_and_dequantize(x),

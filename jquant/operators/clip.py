@@ -1,18 +1,14 @@
 """DML_ELEMENT_WISE_CLIP"""
 
-from typing import NamedTuple
-
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import export
 from jax.typing import ArrayLike
 
-from jquant import exact
-from jquant.descriptor import Descriptor, Signature, Tensor, require
-from jquant.errors import DescriptorTypeError
-from jquant.modes import FeatureLevel, data_type_name
-from jquant.operands import Operand, operand
+from jquant import limits
+from jquant.descriptor import Descriptor, Signature, Tensor
+from jquant.limits import ScaleBias, optional_scale_bias
+from jquant.modes import FeatureLevel
+from jquant.operands import float_scalar, operand
 
 _OPERATOR = "DML_ELEMENT_WISE_CLIP"
 _DESCRIPTOR = Descriptor(
@@ -39,42 +35,10 @@ _DESCRIPTOR = Descriptor(
 )
 
 
-class ScaleBias(NamedTuple):
-    """DML_SCALE_BIAS: what `clip` does to its input first, ``input * scale + bias``. Both are FLOAT."""
-
-    scale: ArrayLike
-    bias: ArrayLike
-
-
-export.register_namedtuple_serialization(ScaleBias, serialized_name="jquant.ScaleBias")
-
-
 @jax.jit
 @jax.named_scope("clip")
 def _clip(input: jax.Array, min: jax.Array, max: jax.Array, scale_bias: ScaleBias | None) -> jax.Array:
-    if not jnp.issubdtype(input.dtype, jnp.floating):
-        return _max_min(input, exact.saturating_cast(min, input.dtype), exact.saturating_cast(max, input.dtype))
-    value = exact.seal(input)
-    if scale_bias is not None:
-        scale, bias = map(exact.seal, scale_bias)
-        value = exact.narrow(exact.sum(exact.product(value.astype(jnp.float32), scale), bias), input.dtype)
-    return _differentiable(value, exact.seal(min.astype(input.dtype)), exact.seal(max.astype(input.dtype)))
-
-
-def _max_min(x: jax.Array, min: jax.Array, max: jax.Array) -> jax.Array:
-    """``max(Min, min(x, Max))``, which is Min where Min > Max; `lax.clamp` and `jnp.clip` are Max there."""
-    return jnp.maximum(min, jnp.minimum(x, max))
-
-
-_differentiable = jax.custom_jvp(_max_min)
-
-
-@_differentiable.defjvp
-def _max_min_jvp(primals, tangents):
-    """DML_ELEMENT_WISE_CLIP_GRAD: 0 where ``x <= Min`` or ``x >= Max``, where the result is that bound."""
-    (x, min, max), (x_dot, min_dot, max_dot) = primals, tangents
-    inside_dot = jnp.where(x >= max, max_dot, x_dot)
-    return _differentiable(*primals), jnp.where(jnp.minimum(x, max) <= min, min_dot, inside_dot)
+    return limits.clip(input, min, max, scale_bias)
 
 
 def clip(
@@ -97,8 +61,9 @@ def clip(
     the nearest, so that 70000 means infinity. ``x * scale + bias`` is rounded after the product and after the
     sum, both in float32, then once more for float16.
 
-    The derivative is the one that DirectML's CLIP_GRAD defines: that of `input` strictly between the bounds, 0 at and
-    beyond them (`jnp.clip` has 1/2 at a bound); there the result is a bound, and so is the derivative in it.
+    The derivative is the one that DirectML's CLIP_GRAD defines, which `clip_gradient` is: that of `input` strictly
+    between the bounds, 0 at and beyond them (`jnp.clip` has 1/2 at a bound); there the result is a bound, and so is the
+    derivative in it.
 
     To work in place, as the document allows, donate the buffer: ``jax.jit(jquant.clip, donate_argnums=0)``.
 
@@ -130,24 +95,7 @@ def clip(
       DirectML, `DML_ELEMENT_WISE_CLIP_OPERATOR_DESC`, `DML_ELEMENT_WISE_CLIP_GRAD_OPERATOR_DESC`.
     """
     input = operand(_OPERATOR, "InputTensor", input)
-    min, max = _float("Min", min), _float("Max", max)
+    min, max = float_scalar(_OPERATOR, "Min", min), float_scalar(_OPERATOR, "Max", max)
     signature = Signature(input.shape, input.dtype)
     _DESCRIPTOR.check(FeatureLevel(feature_level), InputTensor=signature, OutputTensor=signature)
-    if scale_bias is not None:
-        type_name = data_type_name(input.dtype)
-        is_float = jnp.issubdtype(input.dtype, jnp.floating)
-        message = f"{_OPERATOR}: ScaleBias is defined for float types; InputTensor has data type {type_name}"
-        require(is_float, message, DescriptorTypeError)
-        scale, bias = scale_bias
-        scale_bias = ScaleBias(_float("ScaleBias.Scale", scale), _float("ScaleBias.Bias", bias))
-    return _clip(input, min, max, scale_bias)
-
-
-def _float(name: str, value: ArrayLike) -> Operand:
-    """A FLOAT of the descriptor."""
-    float32 = jnp.dtype(jnp.float32)
-    scalar = operand(_OPERATOR, name, value, float32)
-    given = data_type_name(scalar.dtype)
-    require(given == "FLOAT32", f"{_OPERATOR}: {name} has data type {given}, but is a FLOAT", DescriptorTypeError)
-    require(scalar.shape == (), f"{_OPERATOR}: {name} has sizes {scalar.shape}, but is a scalar")
-    return scalar
+    return _clip(input, min, max, optional_scale_bias(_OPERATOR, input, scale_bias))

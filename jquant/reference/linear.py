@@ -28,6 +28,28 @@ def quantized_linear_add(a, a_scale, a_zero_point, b, b_scale, b_zero_point, out
     return quantize_linear(value, output_scale, output_zero_point, dtype)
 
 
+def quantized_linear_multiply(a, a_scale, a_zero_point, b, b_scale, b_zero_point, output_scale, output_zero_point, dtype):
+    """``sat(rne(fl(fl(p * fl(a_scale * b_scale)) / output_scale)) + output_zero_point)``, p the integer product."""
+    a, b = (
+        np.asarray(x).astype(np.int64) - np.asarray(z).astype(np.int64) for x, z in ((a, a_zero_point), (b, b_zero_point))
+    )
+    with np.errstate(all="ignore"):
+        value = (a * b).astype(float32) * (np.asarray(a_scale, float32) * np.asarray(b_scale, float32))
+    return quantize_linear(value, output_scale, output_zero_point, dtype)
+
+
+def quantized_linear_leaky_relu(x, scale, zero_point, output_scale, output_zero_point, alpha, dtype):
+    value = dequantize_linear(x, scale, zero_point)
+    with np.errstate(all="ignore"):
+        value = np.where(value < 0, float32(alpha) * value, value)
+    return quantize_linear(value, output_scale, output_zero_point, dtype)
+
+
+def quantized_linear_concat(inputs, output_scale, output_zero_point, axis, dtype):
+    values = [dequantize_linear(*operands) for operands in inputs]
+    return np.concatenate([quantize_linear(value, output_scale, output_zero_point, dtype) for value in values], axis)
+
+
 def matmul_integer(a, b, a_zero_point: ArrayLike = 0, b_zero_point: ArrayLike = 0):
     """Zero points in a shape that broadcasts; modulo 2**32."""
     a, b = (
@@ -66,14 +88,37 @@ def requantize_product(product, a_scale, b_scale, output_scale, output_zero_poin
 
 
 def clip(x, low=-np.inf, high=np.inf, scale_bias=None):
-    """``max(Min, min(g(x), Max))``"""
+    """``max(Min, min(g(x), Max))``, FLOAT bounds."""
+    low, high = typed_bounds(low, high, np.asarray(x).dtype)
+    return clip1(x, low, high, scale_bias)
+
+
+def clip1(x, low, high, scale_bias=None):
+    """``max(Min, min(g(x), Max))``, bounds of the type of `x`."""
     x = np.asarray(x)
     with np.errstate(all="ignore"):
-        if np.issubdtype(x.dtype, np.integer):
-            low, high = (saturate(np.trunc(float32(bound)), x.dtype) for bound in (low, high))
-        else:
-            low, high = float32(low).astype(x.dtype), float32(high).astype(x.dtype)
         if scale_bias is not None:
             scale, bias = map(float32, scale_bias)
             x = ((x.astype(float32) * scale) + bias).astype(x.dtype)
-        return np.maximum(low, np.minimum(x, high))
+        return np.maximum(np.asarray(low).astype(x.dtype), np.minimum(x, np.asarray(high).astype(x.dtype)))
+
+
+def clip_gradient(x, gradient, low, high):
+    """0 where ``x <= Min`` or ``x >= Max``, FLOAT bounds."""
+    return clip_gradient1(x, gradient, *typed_bounds(low, high, np.asarray(x).dtype))
+
+
+def clip_gradient1(x, gradient, low, high):
+    """0 where ``x <= Min`` or ``x >= Max``, bounds of the type of `x`."""
+    x = np.asarray(x)
+    with np.errstate(invalid="ignore"):
+        at_a_bound = (x <= np.asarray(low).astype(x.dtype)) | (x >= np.asarray(high).astype(x.dtype))
+    return np.where(at_a_bound, np.zeros((), x.dtype), gradient)
+
+
+def typed_bounds(low, high, dtype):
+    """FLOAT bounds in the type of a tensor: integers toward zero and saturating."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.issubdtype(dtype, np.integer):
+            return tuple(saturate(np.trunc(float32(bound)), dtype) for bound in (low, high))
+        return float32(low).astype(dtype), float32(high).astype(dtype)

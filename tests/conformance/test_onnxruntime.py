@@ -1,10 +1,12 @@
-"""The DirectML operators against onnxruntime with its optimisations off, bit for bit.
+"""The operators of DirectML and onnxruntime against onnxruntime with its optimisations off, bit for bit.
 
 It has no kernels for uint32 DequantizeLinear, int32 QuantizeLinear, (u)int16 Clip and per-row A zero points, wraps
 int32 differences, and takes a float16 infinity to the lowest integer: `tests/test_operators.py` compares those with
 NumPy.
 """
 
+import functools
+import importlib
 import itertools
 
 import jax
@@ -13,6 +15,7 @@ import pytest
 import samples
 
 import jquant
+from jquant import reference
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: oracle)")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: oracle)")
@@ -127,6 +130,156 @@ def test_quantized_linear_add(a_dtype, b_dtype, output_dtype):
         ours = add(*(named[f"{tensor}{part}"] for tensor in "ab" for part in ("", "_scale", "_zero_point")),
                    named["output_scale"], named["output_zero_point"])  # fmt: skip
         np.testing.assert_array_equal(ours, graph(**named), str(named))
+
+
+MICROSOFT = {"domain": "com.microsoft"}
+ONNX_TYPES = {"tensor(float)": "FLOAT32", "tensor(int8)": "INT8", "tensor(uint8)": "UINT8"}
+
+
+def with_ties(rng, scale, width):
+    """An output scale that spreads `width` steps of `scale`; that and many ties, where it is one of a few powers of two."""
+    return np.float32(scale * width) if rng.random() < 0.75 else np.float32(scale * np.exp2(np.round(np.log2(width))))
+
+
+@pytest.mark.parametrize("b_dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("a_dtype", [np.int8, np.uint8])
+def test_quantized_linear_multiply(a_dtype, b_dtype):
+    """All 65,536 pairs: the formula of the document, node by node."""
+    rng = np.random.default_rng(8)
+    inputs = {"a": PAIRS[0].astype(a_dtype), "b": PAIRS[1].astype(b_dtype)}
+    graph, multiply = None, jax.jit(jquant.quantized_linear_multiply)
+    for named in multiplications(rng, 100, inputs, a_dtype):
+        graph = graph or Graph(
+            *[
+                ("Cast", [name], [f"{name}_integer"], {"to": onnx.TensorProto.INT32})
+                for name in ("a", "a_zero_point", "b", "b_zero_point")
+            ],
+            *[("Sub", [f"{x}_integer", f"{x}_zero_point_integer"], [f"{x}_offset"], {}) for x in "ab"],
+            ("Mul", ["a_offset", "b_offset"], ["product"], {}),
+            ("Cast", ["product"], ["value"], {"to": onnx.TensorProto.FLOAT}),
+            ("Mul", ["a_scale", "b_scale"], ["scale"], {}),
+            ("Mul", ["value", "scale"], ["output_value"], {}),
+            ("QuantizeLinear", ["output_value", "output_scale", "output_zero_point"], ["output"], {}),
+            **named,
+        )
+        np.testing.assert_array_equal(multiply(*in_order(named)), graph(**named), str(named))
+
+
+def multiplications(rng, count, inputs, output_dtype):
+    """`inputs` with random scales and zero points, of products that spread over the output's range or beyond it."""
+    for a_scale, b_scale in samples.scales(rng, 2 * count).reshape(count, 2):
+        named = inputs | {
+            "a_scale": np.asarray(a_scale),
+            "b_scale": np.asarray(b_scale),
+            "output_scale": np.asarray(with_ties(rng, a_scale * b_scale, rng.uniform(3, 600))),
+        }
+        for name, dtype in (("a", inputs["a"].dtype), ("b", inputs["b"].dtype), ("output", output_dtype)):
+            named[f"{name}_zero_point"] = samples.integers(rng, dtype)
+        yield named
+
+
+def in_order(named):
+    tensors = [named[f"{tensor}{part}"] for tensor in "ab" for part in ("", "_scale", "_zero_point")]
+    return *tensors, named["output_scale"], named["output_zero_point"]
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_quantized_linear_multiply_of_other_roundings(dtype):
+    """The kernel multiplies with one ratio and adds the zero point before rounding; other nodes round in other places."""
+    rng = np.random.default_rng(9)
+    inputs = {"a": PAIRS[0].astype(dtype), "b": PAIRS[1].astype(dtype)}
+    kernel = nodes = None
+    count, of_kernel, of_nodes = 0, 0, 0
+    for named in multiplications(rng, 100, inputs, dtype):
+        order = [*("a", "a_scale", "a_zero_point", "b", "b_scale", "b_zero_point"), "output_scale", "output_zero_point"]
+        kernel = kernel or Graph(("QLinearMul", order, ["output"], MICROSOFT), **named)
+        nodes = nodes or Graph(
+            ("DequantizeLinear", ["a", "a_scale", "a_zero_point"], ["a_value"], {}),
+            ("DequantizeLinear", ["b", "b_scale", "b_zero_point"], ["b_value"], {}),
+            ("Mul", ["a_value", "b_value"], ["output_value"], {}),
+            ("QuantizeLinear", ["output_value", "output_scale", "output_zero_point"], ["output"], {}),
+            **named,
+        )
+        ours, theirs = jquant.quantized_linear_multiply(*in_order(named)), kernel(**named)
+        product = np.multiply(*(named[x].astype(np.int32) - named[f"{x}_zero_point"] for x in "ab"))
+        ratio = named["a_scale"] * named["b_scale"] / named["output_scale"]
+        value = np.rint(product.astype(FLOAT32) * ratio + FLOAT32(named["output_zero_point"]))
+        np.testing.assert_array_equal(theirs, reference.saturate(value, dtype))
+        count += theirs.size
+        of_kernel += np.count_nonzero(theirs != ours)
+        of_nodes += np.count_nonzero(nodes(**named) != ours)
+        assert np.max(abs(theirs.astype(int) - np.asarray(ours))) <= 1
+    assert 0 < of_kernel < count / 100
+    assert 0 < of_nodes < count / 1000
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_quantized_linear_leaky_relu(dtype):
+    """All 256 values."""
+    rng, count = np.random.default_rng(10), 2000
+    x = np.arange(256).astype(dtype)
+    for alpha in (0.01, 0.1, 0.25, -0.5, 1.7):
+        sets = []
+        for x_scale, output_scale in samples.scales(rng, 2 * count).reshape(count, 2):
+            if rng.random() < 0.5:
+                output_scale = with_ties(rng, x_scale, rng.uniform(0.3, 3))
+            sets.append((x_scale, samples.integers(rng, dtype), output_scale, samples.integers(rng, dtype)))
+        rectify = functools.partial(jquant.quantized_linear_leaky_relu, x, alpha=alpha)
+        assert_every_set_equal(rectify, sets, lambda *operands: (x, *operands), "QLinearLeakyRelu", alpha=alpha)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_quantized_linear_concat(dtype):
+    """All 256 values in each of two; where one has the quantization of the output, onnxruntime copies it."""
+    rng, count = np.random.default_rng(11), 2000
+    x = np.arange(256).astype(dtype)
+    sets = []
+    for scales in samples.scales(rng, 3 * count).reshape(count, 3):
+        a, b, output = zip(scales, samples.integers(rng, dtype, 3), strict=True)
+        sets.append((*(a if rng.random() < 0.25 else output), *a, *b))
+
+    def join(output_scale, output_zero_point, a_scale, a_zero_point, b_scale, b_zero_point):
+        triples = [(x, a_scale, a_zero_point), (x, b_scale, b_zero_point)]
+        return jquant.quantized_linear_concat(triples, output_scale, output_zero_point, axis=0)
+
+    def inputs(output_scale, output_zero_point, a_scale, a_zero_point, b_scale, b_zero_point):
+        return output_scale, output_zero_point, x, a_scale, a_zero_point, x, b_scale, b_zero_point
+
+    assert_every_set_equal(join, sets, inputs, "QLinearConcat", axis=0)
+
+
+def assert_every_set_equal(function, sets, inputs, op, **attributes):
+    """`function` of each set of scalars, all by one program, and what one node of onnxruntime makes of its inputs."""
+    outputs = jax.jit(jax.vmap(function))(*map(np.stack, zip(*sets, strict=True)))
+    graph = None
+    for ours, operands in zip(np.asarray(outputs), sets, strict=True):
+        named = {f"input{index}": np.asarray(value) for index, value in enumerate(inputs(*operands))}
+        graph = graph or Graph((op, list(named), ["output"], MICROSOFT | attributes), **named)
+        np.testing.assert_array_equal(ours, graph(**named), str(operands))
+
+
+@pytest.mark.parametrize("operator", ["quantized_linear_multiply", "quantized_linear_leaky_relu", "quantized_linear_concat"])
+def test_table(operator):
+    """The descriptor has the tensors of onnxruntime's own schema, their data types, and which of them are optional."""
+    from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
+
+    module = importlib.import_module(f"jquant.operators.{operator}")
+    descriptor = module._descriptor(0) if operator.endswith("concat") else module._DESCRIPTOR
+    schema = next(x for x in get_all_operator_schema() if (x.domain, x.name) == ("com.microsoft", descriptor.operator))
+    types = {x.type_param_str: x.allowed_type_strs for x in schema.type_constraints}
+
+    def rows(formals):
+        for formal in formals:
+            allowed = types.get(formal.typeStr, [formal.typeStr])
+            yield formal.name, formal.option.name == "Optional", {ONNX_TYPES[name] for name in allowed}
+
+    theirs, ours = [*rows(schema.inputs), *rows(schema.outputs)], []
+    for tensor in descriptor.table:
+        ours.append((tensor.name, tensor.kind == "Optional input", set(tensor.data_types.split())))
+    if operator.endswith("concat"):  # one row stands for all three of each input, and no zero point is optional
+        theirs.remove(("inputs", False, {"FLOAT32", "INT8", "UINT8"}))
+        ours = [(name, False, data_types) for name, _, data_types in ours if not name.startswith("inputs[0]")]
+    assert ours == theirs
 
 
 SHAPES = [((), 1, 1, 1), ((), 1, 300, 77), ((), 16, 64, 32), ((), 65, 129, 31), ((3,), 7, 40, 9), ((2, 3), 5, 6, 7)]

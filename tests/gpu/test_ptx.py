@@ -87,6 +87,26 @@ def quantized_linear_add_cases():
         yield Case(f"{name}-0-zero-points", without_zero_points, tensors, parameters, output_scale)
 
 
+def quantized_linear_cases():
+    """What else has the form of the sum: dequantize, compute, quantize."""
+
+    def multiplied(a, b, a_scale, b_scale, output_scale):
+        return jquant.quantized_linear_multiply(a, a_scale, 3, b, b_scale, 5, output_scale, 11)
+
+    def rectified(x, x_scale, alpha, output_scale):
+        return jquant.quantized_linear_leaky_relu(x, x_scale, 3, output_scale, 11, alpha=alpha)
+
+    def joined(a, b, a_scale, b_scale, output_scale):
+        return jquant.quantized_linear_concat([(a, a_scale, 3), (b, b_scale, 5)], output_scale, 11, axis=0)
+
+    scales = list(np.float32([0.3, 0.7, 0.9]))
+    for integer in (np.int8, np.uint8):
+        tensors = [tensor(integer), tensor(np.uint8)]
+        yield Case(f"quantized_linear_multiply-{np.dtype(integer)}", multiplied, tensors, scales, scales[-1])
+        yield Case(f"quantized_linear_leaky_relu-{np.dtype(integer)}", rectified, tensors[:1], scales, scales[-1])
+    yield Case("quantized_linear_concat", joined, tensors, scales, scales[-1])
+
+
 def clip_cases():
     def bounded(x, min, max, scale, bias):
         return jquant.clip(x, min, max, scale_bias=jquant.ScaleBias(scale, bias), feature_level="EXTENDED")
@@ -97,12 +117,21 @@ def clip_cases():
     def plain(x, min, max):
         return jquant.clip(x, min, max, feature_level="EXTENDED")
 
+    def typed_bounds(x, min, max, scale, bias):
+        return jquant.clip1(x, min, max, scale_bias=jquant.ScaleBias(scale, bias), feature_level="EXTENDED")
+
+    def gradient(x, gradient, min, max):
+        return jquant.clip_gradient(x, gradient, min, max, feature_level="EXTENDED")
+
     min, max, scale, bias = np.float32([-2, 6, 0.3, 0.7])
     for float_ in FLOATS:
         name = f"clip-{np.dtype(float_)}"
         yield Case(f"{name}-scale-bias", bounded, [tensor(float_)], [min, max, scale, bias])
         yield Case(f"{name}-scale-bias-unbounded", unbounded, [tensor(float_)], [scale, bias])
         yield Case(f"{name}-plain", plain, [tensor(float_)], [min, max])
+        typed = [float_(min), float_(max), scale, bias]
+        yield Case(f"clip1-{np.dtype(float_)}", typed_bounds, [tensor(float_)], typed)
+        yield Case(f"clip_gradient-{np.dtype(float_)}", gradient, [tensor(float_), tensor(float_)], [min, max])
 
 
 def quantize_cases():
@@ -161,6 +190,7 @@ CASES = [
     *dequantize_linear_cases(),
     *quantize_linear_cases(),
     *quantized_linear_add_cases(),
+    *quantized_linear_cases(),
     *clip_cases(),
     *quantize_cases(),
     *straight_through_cases(),

@@ -1,0 +1,94 @@
+"""Limits to an interval, [Min, Max]: what DirectML's clip operators and their gradients share."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+from jax.typing import ArrayLike
+
+from jquant import exact
+from jquant.descriptor import require
+from jquant.errors import DescriptorTypeError
+from jquant.modes import data_type_name
+from jquant.operands import Operand, float_scalar, operand, require_scalar
+
+
+class ScaleBias(NamedTuple):
+    """DML_SCALE_BIAS: what `clip` and `clip1` do to their input first, ``input * scale + bias``. Both are FLOAT."""
+
+    scale: ArrayLike
+    bias: ArrayLike
+
+
+export.register_namedtuple_serialization(ScaleBias, serialized_name="jquant.ScaleBias")
+
+
+def clip(input: jax.Array, min: jax.Array, max: jax.Array, scale_bias: ScaleBias | None) -> jax.Array:
+    """``max(Min, min(g(x), Max))``, g being the scale and the bias; differentiable."""
+    value = _sealed(input)
+    if scale_bias is not None:
+        scale, bias = map(exact.seal, scale_bias)
+        value = exact.narrow(exact.sum(exact.product(value.astype(jnp.float32), scale), bias), input.dtype)
+    return _max_min(value, _bound(min, input.dtype), _bound(max, input.dtype))
+
+
+def gradient(input: jax.Array, input_gradient: jax.Array, min: jax.Array, max: jax.Array) -> jax.Array:
+    """What the gradient of ``max(Min, min(x, Max))`` makes of the one that comes in."""
+    is_inside = _is_inside(_sealed(input), _bound(min, input.dtype), _bound(max, input.dtype))
+    return jnp.where(is_inside, _sealed(input_gradient), jnp.zeros((), input.dtype))
+
+
+@jax.custom_jvp
+def _max_min(x: jax.Array, min: jax.Array, max: jax.Array) -> jax.Array:
+    """Min where Min > Max; `lax.clamp` and `jnp.clip` are Max there."""
+    return jnp.maximum(min, jnp.minimum(x, max))
+
+
+@_max_min.defjvp
+def _max_min_jvp(primals, tangents):
+    """That of x inside; elsewhere the result is a bound, and so is the derivative."""
+    (x, min, max), (x_dot, min_dot, max_dot) = primals, tangents
+    bound_dot = jnp.where(jnp.minimum(x, max) <= min, min_dot, max_dot)
+    return _max_min(*primals), jnp.where(_is_inside(x, min, max), x_dot, bound_dot)
+
+
+def _is_inside(x: jax.Array, min: jax.Array, max: jax.Array) -> jax.Array:
+    """The rule of CLIP_GRAD and CLIP_GRAD1: 0 where ``x <= Min`` or ``x >= Max``. A NaN is neither."""
+    return ~((x <= min) | (x >= max))
+
+
+def _sealed(x: jax.Array) -> jax.Array:
+    return exact.seal(x) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+
+def _bound(bound: jax.Array, dtype: np.dtype) -> jax.Array:
+    """A bound in the type of the tensor: FLOAT becomes an integer toward zero, and saturates."""
+    if jnp.issubdtype(dtype, jnp.floating):
+        return exact.seal(bound.astype(dtype))
+    return bound if bound.dtype == dtype else exact.saturating_cast(bound, dtype)
+
+
+def typed_bound(operator: str, name: str, value: ArrayLike, dtype: np.dtype) -> Operand:
+    """A scalar whose data type, MinMaxDataType, must be that of the tensors; a Python scalar must lie in its range."""
+    bound = operand(operator, name, value, dtype)
+    given, needed = data_type_name(bound.dtype), data_type_name(dtype)
+    message = f"{operator}: {name} has data type {given}, but must have that of InputTensor, which is {needed}"
+    require(given == needed, message, DescriptorTypeError)
+    return require_scalar(operator, name, bound)
+
+
+def optional_scale_bias(operator: str, input: Operand, scale_bias: ScaleBias | None) -> ScaleBias | None:
+    """The scale and the bias as FLOATs, which are defined beside float types alone."""
+    if scale_bias is None:
+        return None
+    is_float = jnp.issubdtype(input.dtype, jnp.floating)
+    given = data_type_name(input.dtype)
+    message = f"{operator}: ScaleBias is defined for float types; InputTensor has data type {given}"
+    require(is_float, message, DescriptorTypeError)
+    scale, bias = scale_bias
+    return ScaleBias(
+        float_scalar(operator, "ScaleBias.Scale", scale),
+        float_scalar(operator, "ScaleBias.Bias", bias),
+    )

@@ -1,0 +1,85 @@
+"""DML_ELEMENT_WISE_CLIP_GRAD"""
+
+import jax
+from jax.typing import ArrayLike
+
+from jquant import limits
+from jquant.descriptor import Descriptor, Signature, Tensor
+from jquant.modes import FeatureLevel
+from jquant.operands import float_scalar, operand
+
+_OPERATOR = "DML_ELEMENT_WISE_CLIP_GRAD"
+_DESCRIPTOR = Descriptor(
+    _OPERATOR,
+    {
+        "3_1": (
+            Tensor("InputTensor", "Input", (1, 8), "FLOAT32 FLOAT16 INT32 INT16 INT8 UINT32 UINT16 UINT8"),
+            Tensor("InputGradientTensor", "Input", (1, 8), "FLOAT32 FLOAT16 INT32 INT16 INT8 UINT32 UINT16 UINT8"),
+            Tensor("OutputGradientTensor", "Output", (1, 8), "FLOAT32 FLOAT16 INT32 INT16 INT8 UINT32 UINT16 UINT8"),
+        ),
+    },
+    same_data_type=(("InputTensor", "InputGradientTensor"), ("InputTensor", "OutputGradientTensor")),
+)
+
+
+@jax.jit
+@jax.named_scope("clip_gradient")
+def _clip_gradient(input: jax.Array, input_gradient: jax.Array, min: jax.Array, max: jax.Array) -> jax.Array:
+    return limits.gradient(input, input_gradient, min, max)
+
+
+def clip_gradient(
+    input: ArrayLike,
+    input_gradient: ArrayLike,
+    /,
+    min: ArrayLike,
+    max: ArrayLike,
+    *,
+    feature_level: FeatureLevel | str = FeatureLevel.LATEST,
+) -> jax.Array:
+    """The gradient of `clip` in its input, from the gradient of its result.
+
+    ``f(x, gradient) = 0 if x <= min or x >= max else gradient``
+
+    This is what `jax.vjp` of `clip` gives, for integers too, which `jax.vjp` does not differentiate. A NaN is neither
+    below a bound nor above: the gradient of a NaN passes, and so does the gradient where both bounds are NaN. Where
+    min > max, the result of `clip` is min everywhere, and only the gradient of a NaN passes. An infinite or NaN gradient
+    outside of the bounds becomes 0. The bounds are cast as in `clip`: for integers toward zero and saturating.
+
+    The result is linear in the gradient, and so is its derivative; in the input it is 0.
+
+    Args:
+      input: what `clip` was given: float32, float16 (bfloat16 at ``FeatureLevel.EXTENDED``) or any integer type of 8
+        to 32 bits, of rank 1 to 8.
+      input_gradient: the gradient of what `clip` returned, of the dtype of `input`; of its rank, where sizes of 1
+        broadcast. A scalar holds for all of `input`.
+      min: a float32 scalar.
+      max: a float32 scalar.
+      feature_level: the DirectML feature level whose table applies; the operator exists from 3_1 on.
+
+    Returns:
+      An array of the shape and dtype of `input`.
+
+    Raises:
+      DescriptorError: a rank, size or level outside of the table, or a bound that is no scalar or no finite float32.
+      DescriptorTypeError: a data type outside of the table, or two different ones.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> x, gradient = jnp.array([-1.0, 0.0, 0.5, 6.0]), jnp.array([1.0, 2.0, 3.0, 4.0])
+      >>> jquant.clip_gradient(x, gradient, 0, 6)
+      Array([0., 0., 3., 0.], dtype=float32)
+
+    References:
+      DirectML, `DML_ELEMENT_WISE_CLIP_GRAD_OPERATOR_DESC`.
+    """
+    input = operand(_OPERATOR, "InputTensor", input)
+    input_gradient = operand(_OPERATOR, "InputGradientTensor", input_gradient)
+    min, max = float_scalar(_OPERATOR, "Min", min), float_scalar(_OPERATOR, "Max", max)
+    _DESCRIPTOR.check(
+        FeatureLevel(feature_level),
+        InputTensor=input,
+        InputGradientTensor=input_gradient,
+        OutputGradientTensor=Signature(input.shape, input.dtype),
+    )
+    return _clip_gradient(input, input_gradient, min, max)

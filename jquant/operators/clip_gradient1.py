@@ -1,0 +1,83 @@
+"""DML_ELEMENT_WISE_CLIP_GRAD1"""
+
+import jax
+from jax.typing import ArrayLike
+
+from jquant import limits
+from jquant.descriptor import Descriptor, Signature, Tensor
+from jquant.limits import typed_bound
+from jquant.modes import FeatureLevel
+from jquant.operands import operand
+
+_OPERATOR = "DML_ELEMENT_WISE_CLIP_GRAD1"
+_DATA_TYPES = "FLOAT32 FLOAT16 INT64 INT32 INT16 INT8 UINT64 UINT32 UINT16 UINT8"
+_DESCRIPTOR = Descriptor(
+    _OPERATOR,
+    {
+        "5_0": (
+            Tensor("InputTensor", "Input", (1, 8), _DATA_TYPES),
+            Tensor("InputGradientTensor", "Input", (1, 8), _DATA_TYPES),
+            Tensor("OutputGradientTensor", "Output", (1, 8), _DATA_TYPES),
+        ),
+    },
+    same_data_type=(("InputTensor", "InputGradientTensor"), ("InputTensor", "OutputGradientTensor")),
+)
+
+
+@jax.jit
+@jax.named_scope("clip_gradient1")
+def _clip_gradient1(input: jax.Array, input_gradient: jax.Array, min: jax.Array, max: jax.Array) -> jax.Array:
+    return limits.gradient(input, input_gradient, min, max)
+
+
+def clip_gradient1(
+    input: ArrayLike,
+    input_gradient: ArrayLike,
+    /,
+    min: ArrayLike,
+    max: ArrayLike,
+    *,
+    feature_level: FeatureLevel | str = FeatureLevel.LATEST,
+) -> jax.Array:
+    """The gradient of `clip1` in its input, from the gradient of its result.
+
+    ``f(x, gradient) = 0 if x <= min or x >= max else gradient``
+
+    The same as `clip_gradient`, but for the bounds, which have the data type of `input` instead of float32, and for
+    integers of 64 bits.
+
+    Args:
+      input: what `clip1` was given: float32, float16 (bfloat16 at ``FeatureLevel.EXTENDED``) or any integer type of 8
+        to 64 bits, of rank 1 to 8. 64-bit types need ``jax_enable_x64``.
+      input_gradient: the gradient of what `clip1` returned, of the dtype of `input`; of its rank, where sizes of 1
+        broadcast. A scalar holds for all of `input`.
+      min: a scalar of the dtype of `input`, or a Python scalar in its range. For integers an integer.
+      max: likewise.
+      feature_level: the DirectML feature level whose table applies; the operator exists from 5_0 on.
+
+    Returns:
+      An array of the shape and dtype of `input`.
+
+    Raises:
+      DescriptorError: a rank, size or level outside of the table, or a bound that is no scalar or outside of the type.
+      DescriptorTypeError: a data type outside of the table, or two different ones.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> x, gradient = jnp.array([-3, 0, 16_777_216, 16_777_217]), jnp.array([1, 2, 3, 4])
+      >>> jquant.clip_gradient1(x, gradient, 0, 16_777_217)
+      Array([0, 0, 3, 0], dtype=int32)
+
+    References:
+      DirectML, `DML_ELEMENT_WISE_CLIP_GRAD1_OPERATOR_DESC`.
+    """
+    input = operand(_OPERATOR, "InputTensor", input)
+    input_gradient = operand(_OPERATOR, "InputGradientTensor", input_gradient)
+    _DESCRIPTOR.check(
+        FeatureLevel(feature_level),
+        InputTensor=input,
+        InputGradientTensor=input_gradient,
+        OutputGradientTensor=Signature(input.shape, input.dtype),
+    )
+    min, max = typed_bound(_OPERATOR, "Min", min, input.dtype), typed_bound(_OPERATOR, "Max", max, input.dtype)
+    return _clip_gradient1(input, input_gradient, min, max)

@@ -1,0 +1,121 @@
+"""onnxruntime's QLinearConcat (domain com.microsoft)"""
+
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike, DTypeLike
+
+from jquant import affine
+from jquant.descriptor import Descriptor, Signature, Tensor, require, require_axis
+from jquant.operands import Operand, onnx, output_quantization, quantized
+
+_OPERATOR = "QLinearConcat"
+
+
+@functools.cache
+def _descriptor(index: int) -> Descriptor:
+    """The document's table, for one of the inputs."""
+    names = onnx(f"inputs[{index}]")
+    return Descriptor(
+        _OPERATOR,
+        (
+            Tensor(names.tensor, "Input", None, "INT8 UINT8"),
+            Tensor(names.scale, "Input", None, "FLOAT32"),
+            Tensor(names.zero_point, "Optional input", None, "INT8 UINT8"),
+            Tensor("Y_scale", "Input", None, "FLOAT32"),
+            Tensor("Y_zero_point", "Optional input", None, "INT8 UINT8"),
+            Tensor("Y", "Output", None, "INT8 UINT8"),
+        ),
+        same_data_type=((names.tensor, names.zero_point), ("Y", "Y_zero_point")),
+        one_element=(names.scale, names.zero_point, "Y_scale", "Y_zero_point"),
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("axis", "output_dtype"))
+@jax.named_scope("quantized_linear_concat")
+def _quantized_linear_concat(
+    inputs: list[tuple[jax.Array, jax.Array, jax.Array | None]],
+    output_scale: jax.Array,
+    output_zero_point: jax.Array | None,
+    axis: int,
+    output_dtype: np.dtype,
+) -> jax.Array:
+    values = [affine.dequantize(*operands) for operands in inputs]
+    parts = [affine.quantize(value, output_scale, output_zero_point, output_dtype) for value in values]
+    return jnp.concatenate(parts, axis)
+
+
+def quantized_linear_concat(
+    inputs: Sequence[tuple[ArrayLike, ArrayLike, ArrayLike | None]],
+    output_scale: ArrayLike,
+    output_zero_point: ArrayLike | None = None,
+    /,
+    *,
+    axis: int,
+    output_dtype: DTypeLike | str | None = None,
+) -> jax.Array:
+    """Joins quantized tensors along a dimension, and gives them one scale and one zero point.
+
+    ``output = concatenate([quantize_linear(dequantize_linear(tensor, scale, zero_point), output_scale,
+    output_zero_point) for tensor, scale, zero_point in inputs], axis)``
+
+    Each operation is rounded once to float32; the quotient is rounded to the nearest integer, ties to even, *before* the
+    output zero point is added. So does onnxruntime, bit for bit. A tensor that has the scale and the zero point of the
+    output comes out unchanged, for every scale from 2**-126 to the largest float32 over 255: the product and the
+    quotient are off by less than 2**-15 together. NaN, which only scales of 0, infinity or NaN can produce, gives 0.
+
+    The result is of integers, which have no derivative: JAX's zero, of type float0. To train through the rounding, take
+    `quantize_and_dequantize` or `fake_quantize`.
+
+    Args:
+      inputs: one triple or more of a tensor, its scale and its zero point. The tensors are int8 or uint8, each of its
+        own type, of one rank from 1 on, and of the same sizes but for that of `axis`. A scale is float32 and has one
+        element. A zero point has one element, of the dtype of its tensor; None means 0.
+      output_scale: float32, one element. A scale of 0 is undefined in the document; here the arithmetic is done, and
+        infinities saturate.
+      output_zero_point: one element, of the dtype of the output. None means 0.
+      axis: the dimension along which the tensors are joined, counted from 0. Negative numbers raise.
+      output_dtype: int8 or uint8. None: the dtype of `output_zero_point` if that is an array, else that of the first
+        tensor.
+
+    Returns:
+      An array of `output_dtype`, of the sizes of the tensors, but for `axis`, where it has their sum.
+
+    Raises:
+      DescriptorError: no triples, a rank, size or axis that is not allowed, or a scalar that its type cannot hold.
+      DescriptorTypeError: a data type that is not allowed, or an `output_dtype` that is not that of
+        `output_zero_point`.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> a, b = jnp.array([-10, 0, 100], jnp.int8), jnp.array([0, 130, 255], jnp.uint8)
+      >>> jquant.quantized_linear_concat([(a, 0.5, 0), (b, 0.25, 128)], 0.5, 3, axis=0)
+      Array([ -7,   3, 103, -61,   4,  67], dtype=int8)
+
+    References:
+      onnxruntime, `com.microsoft.QLinearConcat`.
+    """
+    triples = [_triple(index, given) for index, given in enumerate(inputs)]
+    require(len(triples) > 0, f"{_OPERATOR}: inputs is empty; it must have one triple or more")
+    first = triples[0][0]
+    output_scale, output_zero_point, output_dtype = output_quantization(
+        _OPERATOR, onnx("Y"), output_scale, output_zero_point, output_dtype, default=first.dtype
+    )
+    require_axis(_OPERATOR, axis, first.ndim, or_none=False)
+    for index, (tensor, scale, zero_point) in enumerate(triples):
+        named = dict(zip(onnx(f"inputs[{index}]"), (tensor, scale, zero_point), strict=True))
+        output = Signature(tensor.shape, output_dtype)
+        _descriptor(index).check(None, **named, Y_scale=output_scale, Y_zero_point=output_zero_point, Y=output)
+        sizes = (*tensor.shape[:axis], *first.shape[axis : axis + 1], *tensor.shape[axis + 1 :])
+        message = f"{_OPERATOR}: inputs[{index}] has sizes {tensor.shape}, inputs[0] has {first.shape}"
+        require(sizes == first.shape, f"{message}: they must be the same, but for dimension {axis}")
+    return _quantized_linear_concat(triples, output_scale, output_zero_point, axis, output_dtype)
+
+
+def _triple(index: int, given: tuple[ArrayLike, ArrayLike, ArrayLike | None]) -> tuple[Operand, Operand, Operand | None]:
+    message = f"{_OPERATOR}: inputs[{index}] must be a tuple of a tensor, its scale and its zero point"
+    require(isinstance(given, tuple | list) and len(given) == 3, message)
+    return quantized(_OPERATOR, onnx(f"inputs[{index}]"), *given)

@@ -1,0 +1,127 @@
+"""onnxruntime's QLinearMul (domain com.microsoft)"""
+
+import functools
+
+import jax
+import numpy as np
+from jax.typing import ArrayLike, DTypeLike
+
+from jquant import affine, exact
+from jquant.descriptor import Descriptor, Signature, Tensor
+from jquant.operands import broadcast_shape, onnx, output_quantization, quantized
+
+_OPERATOR = "QLinearMul"
+_DESCRIPTOR = Descriptor(
+    _OPERATOR,
+    (
+        Tensor("A", "Input", None, "INT8 UINT8"),
+        Tensor("A_scale", "Input", None, "FLOAT32"),
+        Tensor("A_zero_point", "Optional input", None, "INT8 UINT8"),
+        Tensor("B", "Input", None, "INT8 UINT8"),
+        Tensor("B_scale", "Input", None, "FLOAT32"),
+        Tensor("B_zero_point", "Optional input", None, "INT8 UINT8"),
+        Tensor("C_scale", "Input", None, "FLOAT32"),
+        Tensor("C_zero_point", "Optional input", None, "INT8 UINT8"),
+        Tensor("C", "Output", None, "INT8 UINT8"),
+    ),
+    # The document has one type for all; here A, B and C have each their own, as in quantized_linear_add.
+    same_data_type=(("A", "A_zero_point"), ("B", "B_zero_point"), ("C", "C_zero_point")),
+    one_element=("A_scale", "A_zero_point", "B_scale", "B_zero_point", "C_scale", "C_zero_point"),
+)
+
+
+@functools.partial(jax.jit, static_argnames="output_dtype")
+@jax.named_scope("quantized_linear_multiply")
+def _quantized_linear_multiply(
+    a: jax.Array,
+    a_scale: jax.Array,
+    a_zero_point: jax.Array | None,
+    b: jax.Array,
+    b_scale: jax.Array,
+    b_zero_point: jax.Array | None,
+    output_scale: jax.Array,
+    output_zero_point: jax.Array | None,
+    output_dtype: np.dtype,
+) -> jax.Array:
+    # At most 255 * 255, and exact; sealed all the same, because XLA merges the constants of two products.
+    product = exact.product(affine.offset(a, a_zero_point), affine.offset(b, b_zero_point))
+    scale = exact.product(exact.widen(a_scale), exact.widen(b_scale))
+    output_value = exact.product(product, scale)
+    return affine.quantize(output_value, output_scale, output_zero_point, output_dtype)
+
+
+def quantized_linear_multiply(
+    a: ArrayLike,
+    a_scale: ArrayLike,
+    a_zero_point: ArrayLike | None,
+    b: ArrayLike,
+    b_scale: ArrayLike,
+    b_zero_point: ArrayLike | None,
+    output_scale: ArrayLike,
+    output_zero_point: ArrayLike | None = None,
+    /,
+    *,
+    output_dtype: DTypeLike | str | None = None,
+) -> jax.Array:
+    """Multiplies two quantized tensors element by element and quantizes the product.
+
+    ``product = (a - a_zero_point) * (b - b_zero_point)``, an exact integer, and
+    ``output = saturate(round(product * (a_scale * b_scale) / output_scale) + output_zero_point)``
+
+    In the order of the document, from left to right: the product of the scales, its product with the integer, and the
+    quotient are rounded once each to float32. The quotient is rounded to the nearest integer, ties to even, *before* the
+    output zero point is added. (onnxruntime's own kernel multiplies with ``a_scale * b_scale / output_scale``, and adds
+    the zero point before rounding, so that an odd one decides ties the other way.) NaN, which only scales of 0,
+    infinity or NaN can produce, gives 0.
+
+    The result is of integers, which have no derivative: JAX's zero, of type float0. To train through the rounding, take
+    `quantize_and_dequantize` or `fake_quantize`.
+
+    Args:
+      a, b: int8 or uint8, each of its own type (the document has one for all), of one rank; sizes of 1 broadcast, and a
+        rank of 0 stands for one element, as in `quantized_linear_add`. Of NumPy's broadcasting, which the document
+        names, that leaves out the alignment of ranks: it raises.
+      a_scale, b_scale, output_scale: float32, one element each. A scale of 0 is undefined in the document;
+        here the arithmetic is done, and infinities saturate.
+      a_zero_point, b_zero_point: one element each, of the dtype of `a` and of `b`. None means 0.
+      output_zero_point: one element, of the dtype of the output. None means 0.
+      output_dtype: int8 or uint8. None: the dtype of `output_zero_point` if that is an array, else that of `a`.
+
+    Returns:
+      An array of the broadcast shape of `a` and `b`, of `output_dtype`.
+
+    Raises:
+      DescriptorError: a rank or size that is not allowed, or a scalar that its type cannot hold.
+      DescriptorTypeError: a data type that is not allowed, or an `output_dtype` that is not that of
+        `output_zero_point`.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> a = jnp.array([-10, 0, 100], jnp.int8)
+      >>> b = jnp.array([0, 130, 255], jnp.uint8)
+      >>> jquant.quantized_linear_multiply(a, 0.5, 0, b, 0.25, 128, 16, 3)
+      Array([ 13,   3, 102], dtype=int8)
+
+    References:
+      onnxruntime, `com.microsoft.QLinearMul`.
+    """
+    a, a_scale, a_zero_point = quantized(_OPERATOR, onnx("A"), a, a_scale, a_zero_point)
+    b, b_scale, b_zero_point = quantized(_OPERATOR, onnx("B"), b, b_scale, b_zero_point)
+    output_scale, output_zero_point, output_dtype = output_quantization(
+        _OPERATOR, onnx("C"), output_scale, output_zero_point, output_dtype, default=a.dtype
+    )
+    _DESCRIPTOR.check(
+        None,
+        A=a,
+        A_scale=a_scale,
+        A_zero_point=a_zero_point,
+        B=b,
+        B_scale=b_scale,
+        B_zero_point=b_zero_point,
+        C_scale=output_scale,
+        C_zero_point=output_zero_point,
+        C=Signature(broadcast_shape(a.shape, b.shape), output_dtype),
+    )
+    return _quantized_linear_multiply(
+        a, a_scale, a_zero_point, b, b_scale, b_zero_point, output_scale, output_zero_point, output_dtype
+    )

@@ -1,0 +1,273 @@
+"""`quantized_linear_leaky_relu` and `_concat` over all 256 values, against the formula step by step in NumPy."""
+
+import functools
+import itertools
+
+import jax
+import numpy as np
+import pytest
+import samples
+
+import jquant
+from jquant import DescriptorError, DescriptorTypeError, reference
+
+INTEGERS = np.int8, np.uint8
+COUNT = 4096  # of parameter sets that one program takes
+FACTOR = np.float32(0.1)
+
+
+def values(dtype):
+    return np.arange(256).astype(dtype)
+
+
+def parameters(rng, *types):
+    """For each of the types `COUNT` scales and zero points; a quarter of the scales are powers of two, and some equal."""
+    scales = [samples.scales(rng, COUNT) for _ in types]
+    scales[-1] = np.where(np.arange(COUNT) % 3 == 0, scales[0], scales[-1])
+    return [
+        operand
+        for scale, dtype in zip(scales, types, strict=True)
+        for operand in (scale, samples.integers(rng, dtype, COUNT))
+    ]
+
+
+def columns(operands):
+    """What broadcasts against a row of values."""
+    return [operand[:, None] for operand in operands]
+
+
+@pytest.mark.parametrize(("x_dtype", "output_dtype"), list(itertools.product(INTEGERS, INTEGERS)))
+def test_leaky_relu(x_dtype, output_dtype):
+    """With parameters that are arguments of the caller's program, and with scales that it computes."""
+    rng = np.random.default_rng(0)
+    x, operands = values(x_dtype), parameters(rng, x_dtype, output_dtype)
+    alpha = rng.choice(np.float32([0.01, 0.1, 0.25, 0.3, 0, 1.7, -0.5]), COUNT)
+
+    @jax.jit
+    @functools.partial(jax.vmap, in_axes=(None, 0, 0, 0, 0, 0))
+    def rectified(x, x_scale, x_zero_point, output_scale, output_zero_point, alpha):
+        def call(x_scale, alpha):
+            return jquant.quantized_linear_leaky_relu(x, x_scale, x_zero_point, output_scale, output_zero_point, alpha=alpha)
+
+        return call(x_scale, alpha), call(x_scale * FACTOR, alpha * FACTOR)
+
+    def formula(x_scale, x_zero_point, output_scale, output_zero_point, alpha):
+        return reference.quantized_linear_leaky_relu(
+            *(x, x_scale, x_zero_point, output_scale, output_zero_point, alpha, output_dtype)
+        )
+
+    x_scale, *others, alphas = columns([*operands, alpha])
+    given, computed = rectified(x, *operands, alpha)
+    np.testing.assert_array_equal(given, formula(x_scale, *others, alphas), strict=True)
+    np.testing.assert_array_equal(computed, formula(x_scale * FACTOR, *others, alphas * FACTOR), strict=True)
+
+
+def test_leaky_relu_with_constants():
+    rng = np.random.default_rng(1)
+    x = values(np.int8)
+    sets = [(*(operand[index] for operand in parameters(rng, np.int8, np.uint8)), np.float32(0.3)) for index in range(24)]
+    formula = functools.partial(reference.quantized_linear_leaky_relu, dtype=np.uint8)
+    ours = jax.jit(lambda x: [jquant.quantized_linear_leaky_relu(x, *four, alpha=alpha) for *four, alpha in sets])(x)
+    for actual, operands in zip(ours, sets, strict=True):
+        np.testing.assert_array_equal(actual, formula(x, *operands), str(operands), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("scale", "output_scale", "alpha", "expected"),
+    [
+        (1.0, 1.0, 0.01, [3, 8, 3]),  # alpha * 5 is less than a half
+        (1.0, 0.0, 0.01, [0, 127, -128]),  # 0/0, and infinities
+        (0.0, 1.0, 0.01, [3, 3, 3]),
+        (np.inf, 1.0, 0.01, [0, 127, -128]),  # 0 * inf is NaN
+        (np.inf, 1.0, 0.0, [0, 127, 0]),
+        (np.nan, 1.0, 0.01, [0, 0, 0]),
+        (1.0, 1.0, np.nan, [3, 8, 0]),
+        (1.0, 1.0, np.inf, [3, 8, -128]),
+        (1.0, 1.0, -2, [3, 8, 13]),
+        (-1.0, 1.0, 2, [3, -7, 8]),
+    ],
+)
+def test_leaky_relu_of_special_values(scale, output_scale, alpha, expected):
+    x = np.array([0, 5, -5], np.int8)
+    actual = jquant.quantized_linear_leaky_relu(x, scale, 0, output_scale, 3, alpha=alpha)
+    np.testing.assert_array_equal(actual, np.array(expected, np.int8), strict=True)
+
+
+def test_leaky_relu_has_defaults():
+    x = values(np.int8)
+    actual = jquant.quantized_linear_leaky_relu(x, 1.0, None, 0.01)
+    expected = reference.quantized_linear_leaky_relu(x, np.float32(1), 0, np.float32(0.01), 0, 0.01, np.int8)
+    np.testing.assert_array_equal(actual, expected, strict=True)
+    assert jquant.quantized_linear_leaky_relu(x, 1.0, None, 0.01, np.uint8(5)).dtype == np.uint8
+    assert jquant.quantized_linear_leaky_relu(x[:0], 1.0, None, 0.01, output_dtype="UINT8").dtype == np.uint8
+
+
+@pytest.mark.parametrize("output_dtype", INTEGERS)
+def test_concat(output_dtype):
+    """int8 and uint8 in one, with parameters that are arguments of the caller's program, and scales that it computes."""
+    rng = np.random.default_rng(2)
+    operands = parameters(rng, np.int8, np.uint8, output_dtype)
+    a, b = map(values, INTEGERS)
+
+    @jax.jit
+    @functools.partial(jax.vmap, in_axes=(None, None, *[0] * 6))
+    def joined(a, b, a_scale, a_zero_point, b_scale, b_zero_point, *output):
+        def call(a_scale):
+            return jquant.quantized_linear_concat([(a, a_scale, a_zero_point), (b, b_scale, b_zero_point)], *output, axis=0)
+
+        return call(a_scale), call(a_scale * FACTOR)
+
+    def formula(a_scale, a_zero_point, b_scale, b_zero_point, *output):
+        rows = [np.broadcast_to(x, (COUNT, 256)) for x in (a, b)]
+        triples = [(rows[0], a_scale, a_zero_point), (rows[1], b_scale, b_zero_point)]
+        return reference.quantized_linear_concat(triples, *output, 1, output_dtype)
+
+    a_scale, *others = columns(operands)
+    given, computed = joined(a, b, *operands)
+    np.testing.assert_array_equal(given, formula(a_scale, *others), strict=True)
+    np.testing.assert_array_equal(computed, formula(a_scale * FACTOR, *others), strict=True)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_what_has_the_quantization_of_the_output_comes_out_unchanged(dtype):
+    """With every zero point, for scales from the smallest normal number to where the largest value overflows."""
+    rng = np.random.default_rng(3)
+    largest = np.float32(np.finfo(np.float32).max / 255)
+    scales = np.concatenate([np.exp2(rng.uniform(-126, 120, 509)).astype(np.float32), [samples.TINY, 1, largest]])
+    x, zero_points = values(dtype), values(dtype)
+
+    @jax.jit
+    @functools.partial(jax.vmap, in_axes=(None, None, 0))
+    @functools.partial(jax.vmap, in_axes=(None, 0, None))
+    def joined(x, zero_point, scale):
+        return jquant.quantized_linear_concat([(x, scale, zero_point)], scale, zero_point, axis=0)
+
+    actual = joined(x, zero_points, scales.astype(np.float32))
+    assert actual.shape == (512, 256, 256)
+    np.testing.assert_array_equal(actual, np.broadcast_to(x, actual.shape), strict=True)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_axis_of_concat(axis):
+    """Sizes may differ along it, and be 0."""
+    rng = np.random.default_rng(4)
+
+    def tensor(size):
+        return samples.integers(rng, np.int8, *(size if dimension == axis else 2 for dimension in range(3)))
+
+    triples = [(tensor(size), np.float32(scale), zero) for size, scale, zero in ((3, 0.5, 1), (0, 1, 0), (1, 0.25, -7))]
+    actual = jquant.quantized_linear_concat(triples, 0.75, 2, axis=axis)
+    expected = reference.quantized_linear_concat(triples, np.float32(0.75), 2, axis, np.int8)
+    np.testing.assert_array_equal(actual, expected, strict=True)
+
+
+def test_concat_has_defaults():
+    a, b = np.array([1, 2], np.int8), np.array([3, 200], np.uint8)
+    actual = jquant.quantized_linear_concat([(a, 1.0, None), (b, 1.0, None)], 1.0, axis=0)
+    np.testing.assert_array_equal(actual, np.array([1, 2, 3, 127], np.int8), strict=True)
+    assert jquant.quantized_linear_concat([(a, 1.0, 0)], 1.0, np.uint8(5), axis=0).dtype == np.uint8
+    assert jquant.quantized_linear_concat(((a, 1.0, 0),), 1.0, 200, axis=0, output_dtype="UINT8").dtype == np.uint8
+
+
+def concat(inputs, *output, axis=0, **options):
+    return jquant.quantized_linear_concat(inputs, *(output or (1.0, 0)), axis=axis, **options)
+
+
+X = np.ones((2, 3), np.int8)
+GOOD = X, 1.0, 0
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda: concat([]), DescriptorError, "inputs is empty; it must have one triple or more"),
+        (lambda: concat(GOOD), DescriptorError, "inputs[0] must be a tuple of a tensor, its scale and its zero point"),
+        (lambda: concat([GOOD, GOOD[:2]]), DescriptorError, "inputs[1] must be a tuple of a tensor, its scale and its"),
+        (lambda: concat([GOOD, (1, 1.0, 0)]), DescriptorTypeError, "inputs[1] is the Python scalar 1; it must be an array"),
+        (lambda: concat([GOOD, (X, 1e39, 0)]), DescriptorError, "inputs[1]_scale is 1e+39, outside of FLOAT32, "),
+        (
+            lambda: concat([GOOD, (X, 1.0, 128)]),
+            DescriptorError,
+            "inputs[1]_zero_point is 128, outside of INT8, [-128, 127]",
+        ),
+        (
+            lambda: concat([GOOD, (X, 1.0, np.uint8(1))]),
+            DescriptorTypeError,
+            "inputs[1]_zero_point has data type UINT8, but must have that of inputs[1], which is INT8",
+        ),
+        (
+            lambda: concat([GOOD, (X.astype(np.int16), 1.0, None)]),
+            DescriptorTypeError,
+            "inputs[1] has data type INT16; the document allows INT8, UINT8",
+        ),
+        (
+            lambda: concat([GOOD, (X, np.float16(1), 0)]),
+            DescriptorTypeError,
+            "inputs[1]_scale has data type FLOAT16; the document allows FLOAT32",
+        ),
+        (
+            lambda: concat([GOOD, (X, np.ones((1, 3), np.float32), 0)]),
+            DescriptorError,
+            "inputs[1]_scale has sizes (1, 3), but must have 1 element",
+        ),
+        (lambda: concat([GOOD], 1.0, 300), DescriptorError, "Y_zero_point is 300, outside of INT8"),
+        (lambda: concat([GOOD], np.float16(1)), DescriptorTypeError, "Y_scale has data type FLOAT16; the document allows"),
+        (
+            lambda: concat([GOOD], 1.0, output_dtype="INT32"),
+            DescriptorTypeError,
+            "Y has data type INT32; the document allows",
+        ),
+        (
+            lambda: concat([GOOD], 1.0, np.int8(1), output_dtype="UINT8"),
+            DescriptorTypeError,
+            "Y_zero_point has data type INT8, but must have that of Y, which is UINT8",
+        ),
+        *(
+            (
+                lambda axis=axis: concat([GOOD, GOOD], axis=axis),
+                DescriptorError,
+                f"axis is {axis}; it must be a dimension of the input, from 0 to 1 (negative numbers mean ",
+            )
+            for axis in (-1, 2)
+        ),
+        *(
+            (
+                lambda sizes=sizes: concat([GOOD, (np.ones(sizes, np.int8), 1.0, 0)]),
+                DescriptorError,
+                f"inputs[1] has sizes {sizes}, inputs[0] has (2, 3): they must be the same, but for dimension 0",
+            )
+            for sizes in ((2, 4), (2, 1), (3,), (), (1, 2, 3), (2, 3, 1))
+        ),
+    ],
+)
+def test_bad_operands_of_concat(call, error, text):
+    with pytest.raises(DescriptorError) as raised:
+        call()
+    assert type(raised.value) is error
+    assert str(raised.value).removeprefix("[Chex] False != True [").startswith(f"QLinearConcat: {text}")
+
+
+@pytest.mark.parametrize(
+    ("operands", "error", "text"),
+    [
+        ((1, 1.0, 0, 1.0, 0), DescriptorTypeError, "X is the Python scalar 1; it must be an array"),
+        ((np.ones(2, np.int16), 1.0, None, 1.0, 0), DescriptorTypeError, "X has data type INT16; the document allows INT8,"),
+        ((X, np.float16(1), 0, 1.0, 0), DescriptorTypeError, "X_scale has data type FLOAT16; the document allows FLOAT32"),
+        ((X, np.ones((1, 3), np.float32), 0, 1.0, 0), DescriptorError, "X_scale has sizes (1, 3), but must have 1 element"),
+        ((X, 1.0, np.uint8(0), 1.0, 0), DescriptorTypeError, "X_zero_point has data type UINT8, but must have that of X, "),
+        ((X, 1.0, 128, 1.0, 0), DescriptorError, "X_zero_point is 128, outside of INT8, [-128, 127]"),
+        ((X, 1.0, 0, 1e39, 0), DescriptorError, "Y_scale is 1e+39, outside of FLOAT32"),
+        ((X, 1.0, 0, 1.0, np.int16(0)), DescriptorTypeError, "Y_zero_point has data type INT16; the document allows INT8,"),
+        ((X, 1.0, 0, 1.0, np.zeros(2, np.int8)), DescriptorError, "Y_zero_point has sizes (2,), but must have 1 element"),
+        ((X, 1.0, 0, 1.0, 0, 1e39), DescriptorError, "alpha is 1e+39, outside of FLOAT32"),
+        ((X, 1.0, 0, 1.0, 0, np.float16(1)), DescriptorTypeError, "alpha has data type FLOAT16, but is a FLOAT"),
+        ((X, 1.0, 0, 1.0, 0, np.ones(1, np.float32)), DescriptorError, "alpha has sizes (1,), but is a scalar"),
+        ((X, 1.0, 0, 1.0, 0, None), DescriptorTypeError, "alpha must be an array or a Python scalar, not NoneType"),
+    ],
+)
+def test_bad_operands_of_leaky_relu(operands, error, text):
+    *five, alpha = operands if len(operands) == 6 else (*operands, 0.01)
+    with pytest.raises(DescriptorError) as raised:
+        jquant.quantized_linear_leaky_relu(*five, alpha=alpha)
+    assert type(raised.value) is error
+    assert str(raised.value).removeprefix("[Chex] False != True [").startswith(f"QLinearLeakyRelu: {text}")
