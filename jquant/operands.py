@@ -51,6 +51,8 @@ def optional_operand(operator: str, name: str, value: ArrayLike | None, scalar_d
 
 def _scalar(operator: str, name: str, value: float, dtype: np.dtype) -> Operand:
     type_name = data_type_name(dtype)
+    if dtype == jnp.bool:
+        return dtype.type(value)  # no operator has it, and the tensor that does is what the error names
     if jnp.issubdtype(dtype, jnp.integer):
         if not isinstance(value, int):
             raise DescriptorTypeError(f"{operator}: {name} is {value!r}, but must be an integer of type {type_name}")

@@ -221,6 +221,12 @@ def test_the_data_is_no_python_scalar(function, name, value):
     assert str(raised.value) == f"{name} is the Python scalar {value!r}; it must be an array, whose data type counts"
 
 
+def test_a_scalar_beside_booleans():
+    """The error is about the tensor."""
+    with pytest.raises(DescriptorTypeError, match="InputTensor has data type BOOL"):
+        jquant.dequantize_linear(np.ones(2, np.bool), 0.5, 3)
+
+
 # Arrays.
 
 
