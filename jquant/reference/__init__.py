@@ -6,11 +6,14 @@ Independent of the operators, and as plain as the formulas. NumPy rounds every f
 
 from jquant.reference.linear import clip as clip
 from jquant.reference.linear import dequantize_linear as dequantize_linear
+from jquant.reference.linear import dynamic_quantize_linear as dynamic_quantize_linear
 from jquant.reference.linear import matmul_integer as matmul_integer
 from jquant.reference.linear import matmul_integer_to_float as matmul_integer_to_float
+from jquant.reference.linear import pack_integers as pack_integers
 from jquant.reference.linear import quantize_linear as quantize_linear
 from jquant.reference.linear import quantized_linear_add as quantized_linear_add
 from jquant.reference.linear import quantized_linear_matmul as quantized_linear_matmul
+from jquant.reference.linear import unpack_integers as unpack_integers
 from jquant.reference.rounding import away as away
 from jquant.reference.rounding import saturate as saturate
 from jquant.reference.tensorflow import fake_quantize as fake_quantize
