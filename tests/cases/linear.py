@@ -23,7 +23,7 @@ def finite_floats(rng):
 
 def narrow(rng):
     """Arrays of integers that have a byte each: exported programs take and return no others."""
-    return (samples.integers(rng, np.int8, ROWS, CHANNELS),)
+    return (samples.integers(rng, jnp.int4, ROWS, CHANNELS).astype(np.int8),)
 
 
 CASES: dict[str, Case] = {
