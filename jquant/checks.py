@@ -4,6 +4,7 @@ The identities of `jquant.exact`, every operator beside a caller's own arithmeti
 implementation. Each is a generator of a name, a result and what it must equal; a name may come more than once.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 
@@ -82,14 +83,14 @@ def operators() -> Iterator[Comparison]:
     yield "dequantize_linear", dequantized, reference.dequantize_linear(a, scale * _FACTOR, zero_point)
     quantized = _in_a_caller(jquant.quantize_linear, x, scale, zero_point)
     yield "quantize_linear", quantized, reference.quantize_linear(scaled, scale, zero_point, np.uint8)
-    blocks = {"axis": 0, "block_size": 48}  # the last one is partial
+    in_blocks = functools.partial(functools.partial, axis=0, block_size=48)  # the last one is partial
     scales = rng.uniform(0.01, 0.1, -(-_COUNT // 48)).astype(float32)
     for dtype in map(jnp.dtype, (jnp.int4, jnp.uint4)):
-        of_blocks = _in_a_caller(lambda x, dtype=dtype: jquant.quantize_linear(x, scales, output_dtype=dtype, **blocks), x)
-        narrow = reference.quantize_linear(scaled, scales, 0, dtype, **blocks)
-        yield "quantize_linear", of_blocks, narrow
-        of_blocks = _in_a_caller(lambda scales, narrow=narrow: jquant.dequantize_linear(narrow, scales, **blocks), scales)
-        yield "dequantize_linear", of_blocks, reference.dequantize_linear(narrow, scales * _FACTOR, **blocks)
+        quantized = _in_a_caller(in_blocks(jquant.quantize_linear, output_dtype=dtype), x, scales)
+        narrow = in_blocks(reference.quantize_linear)(scaled, scales, 0, dtype)
+        yield "quantize_linear", quantized, narrow
+        dequantized = _in_a_caller(lambda scales, x=narrow: in_blocks(jquant.dequantize_linear)(x, scales), scales)
+        yield "dequantize_linear", dequantized, in_blocks(reference.dequantize_linear)(narrow, scales * _FACTOR)
         packed = reference.pack_integers(narrow)
         yield "pack_integers", jquant.pack_integers(narrow), packed
         yield "unpack_integers", jquant.unpack_integers(packed, dtype, size=_COUNT), narrow

@@ -56,10 +56,8 @@ def require_round_mode(operator: str, round_mode: RoundMode, allowed: tuple[Roun
     require(round_mode in allowed, f"{operator}: round_mode is {round_mode}; the document has {', '.join(allowed)}")
 
 
-def require_output_data_type(
-    operator: str, output_dtype: np.dtype, name: str, dtype: np.dtype, level: FeatureLevel
-) -> None:
-    """Asserts that the output has the data type of the tensor `name`, as DirectML has it: at jquant's own level it is free."""
+def require_output_data_type(operator: str, output_dtype: np.dtype, name: str, dtype: np.dtype, level: FeatureLevel) -> None:
+    """Asserts that the output has the data type of the tensor `name`; at jquant's own level it is free."""
     require(
         output_dtype == dtype or level == FeatureLevel.EXTENDED,
         f"{operator}: OutputTensor has data type {data_type_name(output_dtype)}, but must have that of {name}, "

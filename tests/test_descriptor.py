@@ -374,7 +374,9 @@ def test_same_data_type(operator, wrong, one, other):
 def test_one_float_type(operator, wrong, scale):
     """The output's may differ from the scales' at jquant's own level."""
     tensors = changed(valid(operator, FeatureLevel.LATEST), wrong, dtype=jnp.float16)
-    text = f"{DESCRIPTORS[operator].operator}: {wrong} has data type FLOAT16, but must have that of {scale}, which is FLOAT32"
+    text = (
+        f"{DESCRIPTORS[operator].operator}: {wrong} has data type FLOAT16, but must have that of {scale}, which is FLOAT32"
+    )
     kept = DescriptorTypeError, text
     if wrong == "OutputTensor":
         latest = DescriptorTypeError, f"{text}; they may differ from FeatureLevel.EXTENDED on"
@@ -394,15 +396,15 @@ def test_a_and_b_may_differ_in_data_type(operator, a, b):
     assert outcome(operator, FeatureLevel.LATEST, tensors) == result_of(tensors)
 
 
-@pytest.mark.parametrize(
-    ("input", "scale"), [("float32", "float16"), ("float16", "float32"), ("int32", "float16")]
-)
+@pytest.mark.parametrize(("input", "scale"), [("float32", "float16"), ("float16", "float32"), ("int32", "float16")])
 def test_quantize_linear_scale_has_the_data_type_of_the_input(input, scale):
     """They may differ at jquant's own level, as in ONNX."""
     tensors = valid("quantize_linear", FeatureLevel.LATEST)
     tensors |= {"InputTensor": of(2, dtype=input), "ScaleTensor": of(2, dtype=scale), "ZeroPointTensor": None}
     tensors["OutputTensor"] = of(2)
-    text = f"ScaleTensor has data type {scale.upper()}, InputTensor {input.upper()}; they must be the same, or FLOAT32 beside"
+    text = (
+        f"ScaleTensor has data type {scale.upper()}, InputTensor {input.upper()}; they must be the same, or FLOAT32 beside"
+    )
     expected = f"DML_ELEMENT_WISE_QUANTIZE_LINEAR: {text} INT32; they may differ from FeatureLevel.EXTENDED on"
     assert outcome("quantize_linear", FeatureLevel.LATEST, tensors) == (DescriptorTypeError, expected)
     assert outcome("quantize_linear", FeatureLevel.EXTENDED, tensors) == result_of(tensors)
@@ -820,7 +822,9 @@ class TestAxis:
         "sizes", [(2,), (3,), (2, 2), (2, 3), (2, 1, 4), (2, 3, 4), (2, 0, 4), (1, 1, 1), (1, 2, 2, 4)], ids=str
     )
     def test_wrong_number_of_blocks(self, operator, sizes):
-        text = f"Tensor has {len(sizes)} dimensions, sizes {sizes}; with axis=1 and block_size=2 it must have 3, and a size of"
+        text = (
+            f"Tensor has {len(sizes)} dimensions, sizes {sizes}; with axis=1 and block_size=2 it must have 3, and a size of"
+        )
         assert self.outcome(operator, 1, sizes, None, 2) == self.error(operator, f"Scale{text} 2 there")
         assert self.outcome(operator, 1, (), sizes, 2) == self.error(operator, f"ZeroPoint{text} 2 there")
 
@@ -828,7 +832,9 @@ class TestAxis:
     def test_other_sizes_beside_blocks(self, operator, sizes):
         """The message names the sizes that are covered."""
         covered = sizes[0], 3, sizes[2]
-        text = f"ScaleTensor has sizes {covered}, OutputTensor has (2, 3, 4): the dimension counts must be the same, and each"
+        text = (
+            f"ScaleTensor has sizes {covered}, OutputTensor has (2, 3, 4): the dimension counts must be the same, and each"
+        )
         text = f"{text} size 1 or that of the output (a rank of 0 stands for one element)"
         assert self.outcome(operator, 1, sizes, None, 2) == self.error(operator, text)
 

@@ -14,13 +14,14 @@ from jquant.operands import Names, quantized
 
 _OPERATOR = "DML_ELEMENT_WISE_DEQUANTIZE_LINEAR"
 _NAMES = Names("InputTensor", "ScaleTensor", "ZeroPointTensor")
+_INTEGERS = "INT32 INT16 INT8 INT4 INT2 UINT32 UINT16 UINT8 UINT4 UINT2"
 _DESCRIPTOR = Descriptor(
     _OPERATOR,
     {
         "EXTENDED": (  # what ONNX has beyond DirectML
-            Tensor("InputTensor", "Input", (1, 8), "INT32 INT16 INT8 INT4 INT2 UINT32 UINT16 UINT8 UINT4 UINT2"),
+            Tensor("InputTensor", "Input", (1, 8), _INTEGERS),
             Tensor("ScaleTensor", "Input", (1, 8), "FLOAT32 FLOAT16"),
-            Tensor("ZeroPointTensor", "Optional input", (1, 8), "INT32 INT16 INT8 INT4 INT2 UINT32 UINT16 UINT8 UINT4 UINT2"),
+            Tensor("ZeroPointTensor", "Optional input", (1, 8), _INTEGERS),
             Tensor("OutputTensor", "Output", (1, 8), "FLOAT32 FLOAT16"),
         ),
         "6_3": (  # with DML_DEQUANTIZE, which has the types of 4 bits
@@ -73,7 +74,8 @@ def _dequantize_linear(
     output_dtype: np.dtype,
     granularity: Granularity,
 ) -> jax.Array:
-    scale, zero_point = (granularity.expand(tensor, input.shape) for tensor in (scale, zero_point))
+    scale = granularity.expand(scale, input.shape)
+    zero_point = None if zero_point is None else granularity.expand(zero_point, input.shape)
     return exact.narrow(affine.dequantize(input, scale, zero_point), output_dtype)
 
 
@@ -141,15 +143,7 @@ def dequantize_linear(
     level, granularity = FeatureLevel(feature_level), Granularity(axis, block_size)
     input, scale, zero_point = quantized(_OPERATOR, _NAMES, input, scale, zero_point)
     output_dtype = scale.dtype if output_dtype is None else data_type(output_dtype)
-    granularity.check(_OPERATOR, input.ndim)
-    scale, covered_by_scale = granularity.align(_OPERATOR, _NAMES.scale, scale, input.shape)
-    zero_point, covered_by_zero_point = granularity.align(_OPERATOR, _NAMES.zero_point, zero_point, input.shape)
-    _DESCRIPTOR.check(
-        level,
-        InputTensor=input,
-        ScaleTensor=covered_by_scale,
-        ZeroPointTensor=covered_by_zero_point,
-        OutputTensor=Signature(input.shape, output_dtype),
-    )
+    scale, zero_point, covered = granularity.align(_OPERATOR, _NAMES, input.shape, scale, zero_point)
+    _DESCRIPTOR.check(level, InputTensor=input, **covered, OutputTensor=Signature(input.shape, output_dtype))
     require_output_data_type(_OPERATOR, output_dtype, _NAMES.scale, scale.dtype, level)
     return _dequantize_linear(input, scale, zero_point, output_dtype, granularity)

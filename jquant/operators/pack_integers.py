@@ -1,6 +1,7 @@
 """Integers of fewer than 8 bits, several in a byte, as ONNX stores them."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -81,7 +82,7 @@ def _unpack_integers(packed: jax.Array, dtype: np.dtype, size: int) -> jax.Array
     integers = jnp.broadcast_to(packed[..., None].astype(jnp.int32), (*packed.shape, 8 // bits))
     unsigned = (integers >> _places(integers.shape, bits)) & (2**bits - 1)
     flat = unsigned.reshape(*packed.shape[:-1], packed.shape[-1] * (8 // bits))[..., :size]
-    sign = -jnp.iinfo(dtype).min  # the highest bit of a signed type, 0 of an unsigned one
+    sign = -int(jnp.iinfo(dtype).min)  # the highest bit of a signed type, 0 of an unsigned one
     return ((flat ^ sign) - sign).astype(dtype)
 
 
@@ -117,8 +118,9 @@ def unpack_integers(packed: ArrayLike, dtype: DTypeLike | str, /, *, size: int |
     given = data_type_name(packed.dtype)
     require(given == "UINT8", f"unpack_integers: packed has data type {given}; it must be UINT8", DescriptorTypeError)
     require(packed.ndim > 0, "unpack_integers: packed is a scalar; its last dimension is that of the bytes")
-    count, available = 8 // jnp.iinfo(dtype).bits, packed.shape[-1]
-    size = available * count if size is None else size
-    message = f"unpack_integers: {size} integers of {data_type_name(dtype)} need {-(-size // count)} bytes, not {available}"
-    require(-(-size // count) == available, message)
-    return _unpack_integers(packed, dtype, size)
+    available, count = math.prod(packed.shape[-1:]), 8 // jnp.iinfo(dtype).bits
+    integers = available * count if size is None else size
+    needed = -(-integers // count)
+    message = f"unpack_integers: {integers} integers of {data_type_name(dtype)} need {needed} bytes, not {available}"
+    require(needed == available, message)
+    return _unpack_integers(packed, dtype, integers)

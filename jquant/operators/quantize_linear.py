@@ -76,8 +76,10 @@ def _quantize_linear(
     granularity: Granularity,
 ) -> jax.Array:
     value = input.astype(jnp.float32) if input.dtype == jnp.int32 else exact.widen(input)
-    scale, zero_point = (granularity.expand(tensor, input.shape) for tensor in (scale, zero_point))
-    return affine.quantize(value, scale, zero_point, output_dtype)
+    # Widened before it is expanded, so that XLA:GPU divides and corrects the quotient in one kernel.
+    scale = granularity.expand(exact.widen(scale), input.shape)
+    zero_point = None if zero_point is None else granularity.expand(zero_point, input.shape)
+    return affine.to_integer(exact.quotient(value, scale), zero_point, output_dtype)
 
 
 def quantize_linear(
@@ -146,20 +148,10 @@ def quantize_linear(
     scale, zero_point, output_dtype = output_quantization(
         _OPERATOR, _NAMES, scale, zero_point, output_dtype, jnp.dtype(jnp.uint8), scale_dtype
     )
-    granularity.check(_OPERATOR, input.ndim)
-    scale, covered_by_scale = granularity.align(_OPERATOR, _NAMES.scale, scale, input.shape)
-    zero_point, covered_by_zero_point = granularity.align(_OPERATOR, _NAMES.zero_point, zero_point, input.shape)
-    _DESCRIPTOR.check(
-        level,
-        InputTensor=input,
-        ScaleTensor=covered_by_scale,
-        ZeroPointTensor=covered_by_zero_point,
-        OutputTensor=Signature(input.shape, output_dtype),
-    )
-    types = f"ScaleTensor has data type {data_type_name(scale.dtype)}, InputTensor {data_type_name(input.dtype)}"
-    require(
-        scale.dtype == scale_dtype or level == FeatureLevel.EXTENDED,
-        f"{_OPERATOR}: {types}; they must be the same, or FLOAT32 beside INT32; they may differ from FeatureLevel.EXTENDED on",
-        DescriptorTypeError,
-    )
+    scale, zero_point, covered = granularity.align(_OPERATOR, _NAMES, input.shape, scale, zero_point)
+    _DESCRIPTOR.check(level, InputTensor=input, **covered, OutputTensor=Signature(input.shape, output_dtype))
+    given = f"ScaleTensor has data type {data_type_name(scale.dtype)}, InputTensor {data_type_name(input.dtype)}"
+    wanted = "they must be the same, or FLOAT32 beside INT32; they may differ from FeatureLevel.EXTENDED on"
+    allowed = scale.dtype == scale_dtype or level == FeatureLevel.EXTENDED
+    require(allowed, f"{_OPERATOR}: {given}; {wanted}", DescriptorTypeError)
     return _quantize_linear(input, scale, zero_point, output_dtype, granularity)

@@ -126,8 +126,8 @@ def quantized_linear_matmul(
 
     Args:
       a: int8 or uint8, of shape (..., M, K) with up to two batch dimensions.
-      a_scale: float32 (``FeatureLevel.EXTENDED``: or float16, bfloat16, which are widened to it): a scalar, or one per row in
-        shape (M,), (M, 1), (1, M, 1) or (1, 1, M, 1).
+      a_scale: float32; at ``FeatureLevel.EXTENDED`` also float16 or bfloat16, which are widened to it: a scalar, or one
+        per row in shape (M,), (M, 1), (1, M, 1) or (1, 1, M, 1).
       a_zero_point: of the dtype of `a`, in the shapes of `a_scale`. None means 0.
       b: int8 or uint8, of shape (..., K, N) and the rank of `a`, or what `pack_matrix` made of it. Batch sizes of 1
         broadcast.

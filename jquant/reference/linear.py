@@ -11,8 +11,8 @@ from jquant.reference.rounding import saturate
 def dequantize_linear(x, scale, zero_point: ArrayLike = 0, *, axis=None, block_size=None, dtype=None):
     """``(x - zero_point) * scale``: the difference in 64 bits."""
     x = np.asarray(x)
-    scale, zero_point = (of_each(tensor, x, axis, block_size) for tensor in (scale, zero_point))
-    offset = x.astype(np.int64) - zero_point.astype(np.int64)
+    offset = x.astype(np.int64) - of_each(zero_point, x, axis, block_size).astype(np.int64)
+    scale = of_each(scale, x, axis, block_size)
     with np.errstate(all="ignore"):
         return (offset.astype(float32) * scale.astype(float32)).astype(scale.dtype if dtype is None else dtype)
 
@@ -52,7 +52,7 @@ def pack_integers(x):
     count = 8 // bits
     unsigned = x.astype(np.int64) % 2**bits
     padded = np.concatenate([unsigned, np.zeros((*x.shape[:-1], -x.shape[-1] % count), np.int64)], axis=-1)
-    return sum(padded[..., place::count] * 2 ** (bits * place) for place in range(count)).astype(np.uint8)
+    return np.sum([padded[..., place::count] * 2 ** (bits * place) for place in range(count)], axis=0).astype(np.uint8)
 
 
 def unpack_integers(packed, dtype, size):

@@ -128,7 +128,7 @@ def run_linear(op: str, x: np.ndarray, scale: np.ndarray, zero_point: np.ndarray
 @pytest.mark.parametrize("float_dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("dtype", ["int2", "uint2", "int4", "uint4", "int8", "uint8", "int16", "uint16"])
 class TestGranularity:
-    """Per tensor, per axis, per block. Quotients of 2**31 or more, which onnxruntime takes to the lowest integer, are left out."""
+    """Per tensor, axis and block. onnxruntime makes the lowest integer of quotients from 2**31 on: they are left out."""
 
     def operands(self, rng, dtype, float_dtype):
         """Scales and zero points for each granularity."""

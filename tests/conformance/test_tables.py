@@ -287,7 +287,7 @@ DOCUMENTS = {
 # What the descriptors have in the place of a line above.
 DEVIATIONS = {
     "dequantize_linear": {
-        "Same DataType: OutputTensor, ScaleTensor": "",  # compared by the operator: the output's is free at jquant's own level
+        "Same DataType: OutputTensor, ScaleTensor": "",  # the operator compares them: free at jquant's own level
     },
     "matmul_integer_to_float": {
         "INT32, INT16, INT8, UINT32, UINT16, UINT8": "INT8, UINT8",  # the integer unit's
