@@ -1,14 +1,17 @@
 """The onnx package's own node cases for these operators, by equality; each one left out stands here with its reason."""
 
 import functools
+import itertools
 import re
 import warnings
 from collections.abc import Callable
 
 import cases
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+import samples
 
 import jquant
 
@@ -86,6 +89,42 @@ def test_every_case_is_equal():
 def test_left_out_cases_exist():
     for pattern in LEFT_OUT:
         assert any(re.fullmatch(pattern, name) for name in node_cases()), pattern
+
+
+def types(operator: str) -> list[list[np.dtype]]:
+    """The types of its three type parameters, at opset 25: those that are no floats of 8 bits and fewer."""
+    return [
+        [
+            jnp.dtype({"float": "float32"}.get(name, name))
+            for name in (type.removeprefix("tensor(").removesuffix(")") for type in constraint.allowed_type_strs)
+            if not re.match(r"float\de", name)
+        ]
+        for constraint in onnx.defs.get_schema(operator, 25).type_constraints
+    ]
+
+
+def test_every_type_is_accepted():
+    """In every combination; but for scales that are integers."""
+
+    def result(operator, x, scale, **options):
+        operator = functools.partial(operator, feature_level="EXTENDED", **options)
+        return jax.eval_shape(operator, *(jax.ShapeDtypeStruct((2,), dtype) for dtype in (x, scale)))
+
+    for x, scale, output in itertools.product(*types("QuantizeLinear")):
+        if scale != jnp.int32:
+            assert result(jquant.quantize_linear, x, scale, output_dtype=output).dtype == output
+    for x, scale, output in itertools.product(*types("DequantizeLinear")):
+        assert result(jquant.dequantize_linear, x, scale, output_dtype=output).dtype == output
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "int2", "uint2"])
+def test_packed_integers(dtype):
+    """The bytes of a tensor as a whole, the last of them filled in part."""
+    x = samples.integers(np.random.default_rng(0), jnp.dtype(dtype), 5, 9)
+    tensor = onnx.numpy_helper.from_array(x)
+    stored = np.frombuffer(tensor.raw_data, np.uint8)
+    cases.assert_equal(jquant.pack_integers(x.reshape(-1)), stored)
+    cases.assert_equal(jquant.unpack_integers(stored, dtype, size=x.size).reshape(x.shape), x)
 
 
 def test_min_greater_than_max():
