@@ -7,6 +7,7 @@ implementation. Each is a generator of a name, a result and what it must equal; 
 import functools
 import itertools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -83,14 +84,14 @@ def operators() -> Iterator[Comparison]:
     yield "dequantize_linear", dequantized, reference.dequantize_linear(a, scale * _FACTOR, zero_point)
     quantized = _in_a_caller(jquant.quantize_linear, x, scale, zero_point)
     yield "quantize_linear", quantized, reference.quantize_linear(scaled, scale, zero_point, np.uint8)
-    in_blocks = functools.partial(functools.partial, axis=0, block_size=48)  # the last one is partial
+    blocks: dict[str, Any] = {"axis": 0, "block_size": 48}  # the last one is partial
     scales = rng.uniform(0.01, 0.1, -(-_COUNT // 48)).astype(float32)
     for dtype in map(jnp.dtype, (jnp.int4, jnp.uint4)):
-        quantized = _in_a_caller(in_blocks(jquant.quantize_linear, output_dtype=dtype), x, scales)
-        narrow = in_blocks(reference.quantize_linear)(scaled, scales, 0, dtype)
+        quantized = _in_a_caller(functools.partial(jquant.quantize_linear, output_dtype=dtype, **blocks), x, scales)
+        narrow = reference.quantize_linear(scaled, scales, 0, dtype, **blocks)
         yield "quantize_linear", quantized, narrow
-        dequantized = _in_a_caller(lambda scales, x=narrow: in_blocks(jquant.dequantize_linear)(x, scales), scales)
-        yield "dequantize_linear", dequantized, in_blocks(reference.dequantize_linear)(narrow, scales * _FACTOR)
+        dequantized = _in_a_caller(lambda scales, x=narrow: jquant.dequantize_linear(x, scales, **blocks), scales)
+        yield "dequantize_linear", dequantized, reference.dequantize_linear(narrow, scales * _FACTOR, **blocks)
         packed = reference.pack_integers(narrow)
         yield "pack_integers", jquant.pack_integers(narrow), packed
         yield "unpack_integers", jquant.unpack_integers(packed, dtype, size=_COUNT), narrow

@@ -115,8 +115,8 @@ def dequantize_linear(
         A scale of 0, which the document leaves undefined, gives 0 or -0.
       zero_point: integers of the dtype of `input`, in any shape that `scale` could have. None means 0.
       axis: the dimension of `input` along which `scale` and `zero_point` lie, counted from 0. Negative numbers raise.
-      block_size: for how many elements along `axis` each scale and zero point hold. (A scale with fewer elements than
-        `input` in more than one dimension, which DML_DEQUANTIZE allows, is not supported.)
+      block_size: for how many elements along `axis` each scale and zero point hold; the table applies to them as they are
+        then spread. (Blocks in more than one dimension, which DML_DEQUANTIZE allows, are not supported.)
       output_dtype: None is that of `scale`, which the document demands; ``FeatureLevel.EXTENDED`` takes any other of
         float32, float16 and bfloat16.
       feature_level: the DirectML feature level whose table applies.

@@ -67,7 +67,7 @@ def pack_integers(x: ArrayLike, /) -> jax.Array:
       Array([241,   7], dtype=uint8)
 
     References:
-      ONNX, "Int4" and "2 bit integer types" of its documentation.
+      ONNX, "4 bit integer types" and "2 bit integer types".
     """
     x = operand("pack_integers", "x", x)
     _require_narrow("pack_integers", x.dtype)
@@ -111,7 +111,7 @@ def unpack_integers(packed: ArrayLike, dtype: DTypeLike | str, /, *, size: int |
       Array([1, -1, 7], dtype=int4)
 
     References:
-      ONNX, "Int4" and "2 bit integer types" of its documentation.
+      ONNX, "4 bit integer types" and "2 bit integer types".
     """
     packed, dtype = operand("unpack_integers", "packed", packed), data_type(dtype)
     _require_narrow("unpack_integers", dtype)

@@ -117,8 +117,8 @@ def quantize_linear(
           along that axis; the last block may be partial. Sizes of 1 broadcast along the others.
       zero_point: of the dtype of the output, in any shape that `scale` could have. None means 0.
       axis: the dimension of `input` along which `scale` and `zero_point` lie, counted from 0. Negative numbers raise.
-      block_size: for how many elements along `axis` each scale and zero point hold. (A scale with fewer elements than
-        `input` in more than one dimension, which DML_QUANTIZE allows, is not supported.)
+      block_size: for how many elements along `axis` each scale and zero point hold; the table applies to them as they are
+        then spread. (Blocks in more than one dimension, which DML_QUANTIZE allows, are not supported.)
       output_dtype: int8 or uint8; int4 or uint4, from level 6_3 on; int16, uint16, int2 or uint2, at
         ``FeatureLevel.EXTENDED``. None: the dtype of `zero_point` if that is an array, else uint8, as in ONNX.
         `pack_integers` stores several of the narrow ones in a byte.
