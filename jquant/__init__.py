@@ -13,9 +13,13 @@ from jquant.operators.clip1 import clip1 as clip1
 from jquant.operators.clip_gradient import clip_gradient as clip_gradient
 from jquant.operators.clip_gradient1 import clip_gradient1 as clip_gradient1
 from jquant.operators.dequantize_linear import dequantize_linear as dequantize_linear
+from jquant.operators.dynamic_quantize_linear import DynamicQuantizeOutput as DynamicQuantizeOutput
+from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear as dynamic_quantize_linear
 from jquant.operators.fake_quantize import fake_quantize as fake_quantize
 from jquant.operators.matmul_integer import matmul_integer as matmul_integer
 from jquant.operators.matmul_integer_to_float import matmul_integer_to_float as matmul_integer_to_float
+from jquant.operators.pack_integers import pack_integers as pack_integers
+from jquant.operators.pack_integers import unpack_integers as unpack_integers
 from jquant.operators.pack_matrix import pack_matrix as pack_matrix
 from jquant.operators.quantize import QuantizeOutput as QuantizeOutput
 from jquant.operators.quantize import quantize as quantize

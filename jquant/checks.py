@@ -4,8 +4,10 @@ The identities of `jquant.exact`, every operator beside a caller's own arithmeti
 implementation. Each is a generator of a name, a result and what it must equal; a name may come more than once.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -82,6 +84,19 @@ def operators() -> Iterator[Comparison]:
     yield "dequantize_linear", dequantized, reference.dequantize_linear(a, scale * _FACTOR, zero_point)
     quantized = _in_a_caller(jquant.quantize_linear, x, scale, zero_point)
     yield "quantize_linear", quantized, reference.quantize_linear(scaled, scale, zero_point, np.uint8)
+    blocks: dict[str, Any] = {"axis": 0, "block_size": 48}  # the last one is partial
+    scales = rng.uniform(0.01, 0.1, -(-_COUNT // 48)).astype(float32)
+    for dtype in map(jnp.dtype, (jnp.int4, jnp.uint4)):
+        quantized = _in_a_caller(functools.partial(jquant.quantize_linear, output_dtype=dtype, **blocks), x, scales)
+        narrow = reference.quantize_linear(scaled, scales, 0, dtype, **blocks)
+        yield "quantize_linear", quantized, narrow
+        dequantized = _in_a_caller(lambda scales, x=narrow: jquant.dequantize_linear(x, scales, **blocks), scales)
+        yield "dequantize_linear", dequantized, reference.dequantize_linear(narrow, scales * _FACTOR, **blocks)
+        packed = reference.pack_integers(narrow)
+        yield "pack_integers", jquant.pack_integers(narrow), packed
+        yield "unpack_integers", jquant.unpack_integers(packed, dtype, size=_COUNT), narrow
+    dynamic = _in_a_caller(lambda x: jquant.dynamic_quantize_linear(x).output, x)
+    yield "dynamic_quantize_linear", dynamic, reference.dynamic_quantize_linear(scaled)[0]
     added = _in_a_caller(lambda scale: jquant.quantized_linear_add(a, scale, 119, b, other_scale, -3, 0.05, 7), scale)
     operands = a, scale * _FACTOR, 119, b, other_scale, -3, float32(0.05), 7
     yield "quantized_linear_add", added, reference.quantized_linear_add(*operands, np.uint8)

@@ -57,6 +57,16 @@ def require_round_mode(operator: str, round_mode: RoundMode, allowed: tuple[Roun
     require(round_mode in allowed, f"{operator}: round_mode is {round_mode}; the document has {', '.join(allowed)}")
 
 
+def require_output_data_type(operator: str, output_dtype: np.dtype, name: str, dtype: np.dtype, level: FeatureLevel) -> None:
+    """Asserts that the output has the data type of the tensor `name`; at jquant's own level it is free."""
+    require(
+        output_dtype == dtype or level == FeatureLevel.EXTENDED,
+        f"{operator}: OutputTensor has data type {data_type_name(output_dtype)}, but must have that of {name}, "
+        f"which is {data_type_name(dtype)}; they may differ from FeatureLevel.EXTENDED on",
+        DescriptorTypeError,
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Tensor:
     """A row of a document's "Tensor support" table.

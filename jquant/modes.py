@@ -21,7 +21,7 @@ class FeatureLevel(enum.IntEnum):
     True
 
     ``LATEST`` is 6_4. ``EXTENDED`` lies above every level of DirectML and is jquant's own: it allows
-    bfloat16 wherever the tables allow FLOAT16 (computed in float32, rounded once).
+    bfloat16 wherever the tables allow FLOAT16 (computed in float32, rounded once), and the types that only ONNX has.
     """
 
     LEVEL_1_0 = 0x1000
@@ -94,8 +94,8 @@ class Implementation(enum.StrEnum):
 # The documents' names. TensorFlow's quantized types are stored in the plain type of the same width.
 _DML_NAMES = (
     *("FLOAT32", "FLOAT16", "BFLOAT16"),
-    *("INT64", "INT32", "INT16", "INT8"),
-    *("UINT64", "UINT32", "UINT16", "UINT8"),
+    *("INT64", "INT32", "INT16", "INT8", "INT4", "INT2"),
+    *("UINT64", "UINT32", "UINT16", "UINT8", "UINT4", "UINT2"),
 )
 _TENSORFLOW_NAMES = ("qint32", "qint16", "qint8", "quint16", "quint8")
 

@@ -1,5 +1,6 @@
 """Test data: the numbers on which rounding goes wrong."""
 
+import jax.numpy as jnp
 import numpy as np
 
 TINY = np.finfo(np.float32).tiny
@@ -46,5 +47,6 @@ def scales(rng: np.random.Generator, count: int) -> np.ndarray:
 
 def integers(rng: np.random.Generator, dtype: type, *shape: int) -> np.ndarray:
     """Uniformly distributed over all integers of `dtype`."""
-    limits = np.iinfo(dtype)
-    return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    limits = jnp.iinfo(dtype)
+    wide = np.int8 if limits.bits < 8 else dtype  # NumPy draws none that are narrower than a byte
+    return np.asarray(rng.integers(limits.min, limits.max, shape, wide, endpoint=True)).astype(dtype)

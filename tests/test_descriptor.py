@@ -39,7 +39,9 @@ OPERATORS = {  # the tensors, in the order of the function's arguments
     ),
 }
 PRODUCTS = ("matmul_integer", "matmul_integer_to_float", "quantized_linear_matmul")
-TAKE_OUTPUT_DTYPE = ("quantize_linear", "quantized_linear_add", "matmul_integer_to_float", "quantized_linear_matmul")
+TAKE_OUTPUT_DTYPE = (
+    *("dequantize_linear", "quantize_linear", "quantized_linear_add", "matmul_integer_to_float", "quantized_linear_matmul"),
+)
 TAKE_BOUNDS = ("clip1", "clip_gradient", "clip_gradient1")
 OUTPUTS = ("OutputTensor", "OutputGradientTensor")
 MAIN = ("InputTensor", "ATensor", "BTensor", *OUTPUTS)  # the others may have rank 0 beside them
@@ -65,7 +67,8 @@ SAME_DATA_TYPE = {
     ),
 }
 DATA_TYPES = (
-    *("bool", "int4", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("bool", "int2", "int4", "int8", "int16", "int32", "int64"),
+    *("uint2", "uint4", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "bfloat16", "float32", "float64", "complex64"),
 )
 DESCRIPTORS = {operator: importlib.import_module(f"jquant.operators.{operator}")._DESCRIPTOR for operator in OPERATORS}
@@ -336,6 +339,7 @@ def test_extended():
         *(("clip_gradient", name) for name in ("InputTensor", "InputGradientTensor")),
         *(("clip_gradient1", name) for name in ("InputTensor", "InputGradientTensor")),
         *(("matmul_integer_to_float", name) for name in ("AScaleTensor", "BScaleTensor", "BiasTensor")),
+        *(("quantized_linear_matmul", name) for name in ("AScaleTensor", "BScaleTensor", "OutputScaleTensor")),
     }
 
 
@@ -386,13 +390,19 @@ def test_same_data_type(operator, wrong, one, other):
     assert outcome(operator, FeatureLevel.LATEST, tensors) == (DescriptorTypeError, expected)
 
 
-@pytest.mark.parametrize("wrong", ["BScaleTensor", "BiasTensor", "OutputTensor"])
-def test_matmul_integer_to_float_has_one_float_type(wrong):
+@pytest.mark.parametrize(
+    ("operator", "wrong", "scale"),
+    [
+        *(("matmul_integer_to_float", wrong, "AScaleTensor") for wrong in ("BScaleTensor", "BiasTensor", "OutputTensor")),
+        ("dequantize_linear", "OutputTensor", "ScaleTensor"),
+    ],
+)
+def test_one_float_type(operator, wrong, scale):
     """The output's may differ from the scales' at jquant's own level."""
-    operator = "matmul_integer_to_float"
     tensors = changed(valid(operator, FeatureLevel.LATEST), wrong, dtype=jnp.float16)
-    text = f"{DESCRIPTORS[operator].operator}: {wrong} has data type FLOAT16, but must have that of AScaleTensor, which is"
-    text = f"{text} FLOAT32"
+    text = (
+        f"{DESCRIPTORS[operator].operator}: {wrong} has data type FLOAT16, but must have that of {scale}, which is FLOAT32"
+    )
     kept = DescriptorTypeError, text
     if wrong == "OutputTensor":
         latest = DescriptorTypeError, f"{text}; they may differ from FeatureLevel.EXTENDED on"
@@ -412,22 +422,18 @@ def test_a_and_b_may_differ_in_data_type(operator, a, b):
     assert outcome(operator, FeatureLevel.LATEST, tensors) == result_of(tensors)
 
 
-@pytest.mark.parametrize(
-    ("input", "scale", "level"),
-    [
-        ("float32", "float16", "6_4"),
-        ("float16", "float32", "6_4"),
-        ("int32", "float16", "6_4"),
-        ("bfloat16", "float32", "EXTENDED"),
-        ("int32", "bfloat16", "EXTENDED"),
-    ],
-)
-def test_quantize_linear_scale_has_the_data_type_of_the_input(input, scale, level):
+@pytest.mark.parametrize(("input", "scale"), [("float32", "float16"), ("float16", "float32"), ("int32", "float16")])
+def test_quantize_linear_scale_has_the_data_type_of_the_input(input, scale):
+    """They may differ at jquant's own level, as in ONNX."""
     tensors = valid("quantize_linear", FeatureLevel.LATEST)
     tensors |= {"InputTensor": of(2, dtype=input), "ScaleTensor": of(2, dtype=scale), "ZeroPointTensor": None}
-    text = f"ScaleTensor has data type {scale.upper()}, InputTensor {input.upper()}"
-    expected = f"DML_ELEMENT_WISE_QUANTIZE_LINEAR: {text}; they must be the same, or FLOAT32 beside INT32"
-    assert outcome("quantize_linear", level, tensors) == (DescriptorTypeError, expected)
+    tensors["OutputTensor"] = of(2)
+    text = (
+        f"ScaleTensor has data type {scale.upper()}, InputTensor {input.upper()}; they must be the same, or FLOAT32 beside"
+    )
+    expected = f"DML_ELEMENT_WISE_QUANTIZE_LINEAR: {text} INT32; they may differ from FeatureLevel.EXTENDED on"
+    assert outcome("quantize_linear", FeatureLevel.LATEST, tensors) == (DescriptorTypeError, expected)
+    assert outcome("quantize_linear", FeatureLevel.EXTENDED, tensors) == result_of(tensors)
 
 
 # Constraints between tensors: sizes.
@@ -782,48 +788,161 @@ def wrong_axis(operator, axis, rank):
     )
 
 
-class TestQuantizeLinearAxis:
-    def outcome(self, axis, scale=(), zero_point=None):
-        def function(x, scale, zero_point):
-            return jquant.quantize_linear(x, scale, zero_point, axis=axis)
-
-        zero_point = None if zero_point is None else of(*zero_point)
+@pytest.mark.parametrize("operator", ["dequantize_linear", "quantize_linear"])
+class TestAxis:
+    def outcome(self, operator, axis, scale=(), zero_point=None, block_size=None):
+        input, output = (u8, f32) if operator == "dequantize_linear" else (f32, u8)
+        tensors = [of(2, 3, 4, dtype=input), of(*scale, dtype=f32), None if zero_point is None else of(*zero_point)]
+        function = functools.partial(getattr(jquant, operator), axis=axis, block_size=block_size)
         try:
-            result = jax.eval_shape(function, of(2, 3, 4, dtype=f32), of(*scale, dtype=f32), zero_point)
+            result = jax.eval_shape(function, *tensors)
         except DescriptorError as error:
             return type(error), message(error)
-        return result.shape, result.dtype
+        assert (result.shape, result.dtype) == ((2, 3, 4), output)
+        return "accepted"
+
+    def error(self, operator, text):
+        return DescriptorError, f"{DESCRIPTORS[operator].operator}: {text}"
 
     @pytest.mark.parametrize(("axis", "size"), [(0, 2), (1, 3), (2, 4)])
-    def test_accepted(self, axis, size):
-        expected = (2, 3, 4), u8
-        assert self.outcome(axis, (size,)) == expected
-        assert self.outcome(axis, (1,)) == expected
-        assert self.outcome(axis, ()) == expected
-        assert self.outcome(axis, (size,), (size,)) == expected
-        assert self.outcome(axis, (size,), ()) == expected
-        assert self.outcome(axis, (), (size,)) == expected
+    def test_accepted(self, operator, axis, size):
+        for scale in ((), (1,), (size,)):
+            for zero_point in (None, (), (1,), (size,)):
+                assert self.outcome(operator, axis, scale, zero_point) == "accepted"
 
     @pytest.mark.parametrize("axis", [-1, -3, 3, 4])
-    def test_is_a_dimension(self, axis):
-        expected = DescriptorError, wrong_axis("DML_ELEMENT_WISE_QUANTIZE_LINEAR", axis, 3)
-        assert self.outcome(axis) == expected
+    def test_is_a_dimension(self, operator, axis):
+        expected = DescriptorError, wrong_axis(DESCRIPTORS[operator].operator, axis, 3)
+        assert self.outcome(operator, axis) == self.outcome(operator, axis, block_size=2) == expected
 
     @pytest.mark.parametrize("sizes", [(1, 3), (1, 3, 1), (1, 1, 1)], ids=str)
-    @pytest.mark.parametrize("name", ["ScaleTensor", "ZeroPointTensor"])
-    def test_vectors_only(self, name, sizes):
-        text = f"{name} has {len(sizes)} dimensions, sizes {sizes}; with axis=1 it must have 1"
-        got = self.outcome(1, sizes) if name == "ScaleTensor" else self.outcome(1, (), sizes)
-        assert got == (DescriptorError, f"DML_ELEMENT_WISE_QUANTIZE_LINEAR: {text}")
+    def test_vectors_only(self, operator, sizes):
+        text = f"Tensor has {len(sizes)} dimensions, sizes {sizes}; with axis=1 it must have 1"
+        assert self.outcome(operator, 1, sizes) == self.error(operator, f"Scale{text}")
+        assert self.outcome(operator, 1, (), sizes) == self.error(operator, f"ZeroPoint{text}")
 
     @pytest.mark.parametrize("axis", [0, 1])
-    def test_size_along_the_axis(self, axis):
-        assert self.outcome(axis, (4,))[0] is DescriptorError
-        assert self.outcome(axis, (), (4,))[0] is DescriptorError
+    def test_size_along_the_axis(self, operator, axis):
+        assert self.outcome(operator, axis, (4,))[0] is DescriptorError
+        assert self.outcome(operator, axis, (), (4,))[0] is DescriptorError
 
-    def test_none_is_none(self):
-        assert self.outcome(None, (4,))[0] is DescriptorError
-        assert self.outcome(None, (1, 1, 4)) == ((2, 3, 4), u8)
+    def test_none_is_none(self, operator):
+        assert self.outcome(operator, None, (4,))[0] is DescriptorError
+        assert self.outcome(operator, None, (1, 1, 4)) == "accepted"
+
+    @pytest.mark.parametrize(
+        ("axis", "block_size", "sizes"),
+        [
+            *((2, block_size, (2, 3, blocks)) for block_size, blocks in ((1, 4), (2, 2), (3, 2), (4, 1), (5, 1), (99, 1))),
+            *((1, block_size, (2, blocks, 4)) for block_size, blocks in ((1, 3), (2, 2), (3, 1))),
+            (0, 2, (1, 3, 4)),
+            (1, 2, (1, 2, 4)),
+            (1, 2, (1, 2, 1)),
+        ],
+    )
+    def test_blocks(self, operator, axis, block_size, sizes):
+        for scale, zero_point in ((sizes, None), (sizes, ()), (sizes, sizes), ((), sizes)):
+            assert self.outcome(operator, axis, scale, zero_point, block_size) == "accepted"
+
+    @pytest.mark.parametrize(
+        "sizes", [(2,), (3,), (2, 2), (2, 3), (2, 1, 4), (2, 3, 4), (2, 0, 4), (1, 1, 1), (1, 2, 2, 4)], ids=str
+    )
+    def test_wrong_number_of_blocks(self, operator, sizes):
+        text = (
+            f"Tensor has {len(sizes)} dimensions, sizes {sizes}; with axis=1 and block_size=2 it must have 3, and a size of"
+        )
+        assert self.outcome(operator, 1, sizes, None, 2) == self.error(operator, f"Scale{text} 2 there")
+        assert self.outcome(operator, 1, (), sizes, 2) == self.error(operator, f"ZeroPoint{text} 2 there")
+
+    @pytest.mark.parametrize("sizes", [(3, 2, 4), (2, 2, 3), (0, 2, 4), (2, 2, 2)], ids=str)
+    def test_other_sizes_beside_blocks(self, operator, sizes):
+        """The message names the sizes that are covered."""
+        covered = sizes[0], 3, sizes[2]
+        text = (
+            f"ScaleTensor has sizes {covered}, OutputTensor has (2, 3, 4): the dimension counts must be the same, and each"
+        )
+        text = f"{text} size 1 or that of the output (a rank of 0 stands for one element)"
+        assert self.outcome(operator, 1, sizes, None, 2) == self.error(operator, text)
+
+    @pytest.mark.parametrize("block_size", [0, -1])
+    def test_block_size_is_positive(self, operator, block_size):
+        text = f"block_size is {block_size}; it must be positive, or None"
+        assert self.outcome(operator, 1, (), None, block_size) == self.error(operator, text)
+
+    def test_blocks_need_an_axis(self, operator):
+        text = "block_size=2 needs the axis of the blocks"
+        assert self.outcome(operator, None, (2, 2, 4), None, 2) == self.error(operator, text)
+
+
+class TestDynamicQuantizeLinear:
+    """Its outputs are more than one: of one row of tests each, not of the table's."""
+
+    def outcome(self, level="6_4", shape=(2, 3), dtype="float32", output="uint8"):
+        function = functools.partial(jquant.dynamic_quantize_linear, dtype=output, feature_level=level)
+        try:
+            result = jax.eval_shape(function, of(*shape, dtype=dtype))
+        except DescriptorError as error:
+            return type(error), message(error).removeprefix("DML_DYNAMIC_QUANTIZE_LINEAR: ")
+        return [(x.shape, x.dtype.name) for x in result]
+
+    @pytest.mark.usefixtures("x64")
+    @pytest.mark.parametrize("level", ["4_0", "6_4", "EXTENDED"])
+    def test_data_types(self, level):
+        name = level_name(FeatureLevel(level))
+        inputs = {"float32", "float16", *(["bfloat16"] if level == "EXTENDED" else [])}
+        names = "FLOAT32, FLOAT16, BFLOAT16" if level == "EXTENDED" else "FLOAT32, FLOAT16"
+        for dtype in DATA_TYPES:
+            expected = [((2, 3), "uint8"), ((), "float32"), ((), "uint8")]
+            if dtype not in inputs:
+                hint = "; BFLOAT16 is allowed from FeatureLevel.EXTENDED on" if dtype == "bfloat16" else ""
+                text = f"InputTensor has data type {dtype.upper()}; {name} allows {names}{hint}"
+                expected = DescriptorTypeError, text
+            assert self.outcome(level, dtype=dtype) == expected
+            expected = [((2, 3), dtype), ((), "float32"), ((), dtype)]
+            if dtype not in ("int8", "uint8"):
+                text = f"OutputTensor has data type {dtype.upper()}; {name} allows INT8, UINT8"
+                expected = DescriptorTypeError, text
+            assert self.outcome(level, output=dtype) == expected
+
+    @pytest.mark.parametrize("rank", [0, 1, 8, 9])
+    def test_ranks(self, rank):
+        expected = [((2,) * rank, "uint8"), ((), "float32"), ((), "uint8")]
+        if rank == 9:
+            text = f"InputTensor has 9 dimensions, sizes {(2,) * 9}; DML_FEATURE_LEVEL_6_4 allows 1 to 8"
+            expected = DescriptorError, text
+        assert self.outcome(shape=(2,) * rank) == expected
+
+    @pytest.mark.parametrize("level", ["1_0", "3_1"])
+    def test_levels(self, level):
+        text = f"not available before DML_FEATURE_LEVEL_4_0; DML_FEATURE_LEVEL_{level} was given"
+        assert self.outcome(level) == (DescriptorError, text)
+
+
+class TestPackedIntegers:
+    @pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int16", "int32", "float32", "bfloat16"])
+    def test_data_types(self, dtype):
+        text = f"the integers have data type {dtype.upper()}; it must be INT4, UINT4, INT2, UINT2"
+        with raises(f"pack_integers: {text}", DescriptorTypeError):
+            jquant.pack_integers(jnp.zeros(3, dtype))
+        with raises(f"unpack_integers: {text}", DescriptorTypeError):
+            jquant.unpack_integers(jnp.zeros(3, u8), dtype)
+        if dtype != "uint8":
+            with raises(f"unpack_integers: packed has data type {dtype.upper()}; it must be UINT8", DescriptorTypeError):
+                jquant.unpack_integers(jnp.zeros(3, dtype), "INT4")
+
+    def test_scalars(self):
+        with raises("pack_integers: x is a scalar; its last dimension is packed"):
+            jquant.pack_integers(jnp.zeros((), jnp.int4))
+        with raises("unpack_integers: packed is a scalar; its last dimension is that of the bytes"):
+            jquant.unpack_integers(jnp.zeros((), u8), "INT4")
+
+    @pytest.mark.parametrize(("dtype", "right"), [("int4", (5, 6)), ("uint2", (9, 10, 11, 12))])
+    def test_sizes(self, dtype, right):
+        for size in right:
+            assert jquant.unpack_integers(jnp.zeros((2, 3), u8), dtype, size=size).shape == (2, size)
+        for size, count in ((right[0] - 1, 2), (right[-1] + 1, 4)):
+            with raises(f"unpack_integers: {size} integers of {dtype.upper()} need {count} bytes, not 3"):
+                jquant.unpack_integers(jnp.zeros((2, 3), u8), dtype, size=size)
 
 
 class TestQuantize:

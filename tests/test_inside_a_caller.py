@@ -123,6 +123,39 @@ def test_quantize_linear(dtype, per, input_dtype, count):
     assert_exact(operator, model, input, parameters)
 
 
+BLOCKS = {"axis": 0, "block_size": 64}
+
+
+def blocks(dtype, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """A scale and a zero point for each block of rows, of which the last may be partial."""
+    rng = np.random.default_rng(2)
+    sizes = -(-count // CHANNELS // BLOCKS["block_size"]), CHANNELS
+    return samples.scales(rng, sizes[0] * CHANNELS).reshape(sizes), samples.integers(rng, dtype, *sizes)
+
+
+def test_dequantize_linear_in_blocks(count):
+    input = samples.integers(np.random.default_rng(3), np.dtype(ml_dtypes.int4), count // CHANNELS, CHANNELS)
+    operator = functools.partial(jquant.dequantize_linear, **BLOCKS)
+    model = functools.partial(reference.dequantize_linear, **BLOCKS)
+    assert_exact(operator, model, input, blocks(input.dtype, count))
+
+
+def test_quantize_linear_in_blocks(count):
+    dtype = np.dtype(ml_dtypes.uint4)
+    operator = functools.partial(jquant.quantize_linear, **BLOCKS)
+    model = functools.partial(reference.quantize_linear, dtype=dtype, **BLOCKS)
+    assert_exact(operator, model, floats(FLOAT32, count, 0.25 / 0.1), blocks(dtype, count))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_dynamic_quantize_linear(dtype, count):
+    def operator(x):
+        return tuple(jquant.dynamic_quantize_linear(x, dtype=dtype))
+
+    input = np.nan_to_num(floats(FLOAT32, count, 1.0)).clip(-140, 120)
+    assert_exact(operator, functools.partial(reference.dynamic_quantize_linear, dtype=dtype), input, ())
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("bounds", [(-np.inf, np.inf), (-1.0, 5.9999)])
 def test_clip(dtype, bounds, count):

@@ -155,6 +155,17 @@ def test_quantized_linear_matmul_rounds_ties_to_even_before_the_zero_point():
         assert_equal(jquant.quantized_linear_matmul(a, 0.5, None, np.int8([[1]]), 1.0, None, 1.0, zero_point), expected)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16])
+def test_quantized_linear_matmul_with_scales_of_16_bits(dtype):
+    """They are widened to float32, in which their product and quotient are rounded. (ONNX's reference: to 16 bits.)"""
+    p = Problem(1, np.uint8, np.int8, ((), 17, 20, 33), ("row", "column"))
+    a_scale, output_scale = (p.rng.uniform(0.1, 1, (17, 1)).astype(dtype) for _ in range(2))
+    b_scale = p.rng.uniform(0.1, 1, (1, 33)).astype(dtype)
+    expected = reference.quantized_linear_matmul(p.a, a_scale, p.a_column, p.b, b_scale, p.b_row, output_scale, 7, np.uint8)
+    operands = p.a, a_scale, p.a_column, p.b, b_scale, p.b_row, output_scale, 7
+    assert_equal(jquant.quantized_linear_matmul(*operands, feature_level="EXTENDED"), expected)
+
+
 def test_special_scales():
     """Infinities saturate, NaN is 0."""
     p = Problem(0, np.int8, np.int8, ((), 9, 20, 11), (None, None))

@@ -19,7 +19,10 @@ LEVELS = {
     **{"5_0": 0x5000, "5_1": 0x5100, "5_2": 0x5200, "6_0": 0x6000, "6_1": 0x6100, "6_2": 0x6200, "6_3": 0x6300},
     "6_4": 0x6400,
 }
-DATA_TYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32")
+DATA_TYPES = (
+    *("int2", "int4", "int8", "int16", "int32", "int64", "uint2", "uint4", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "bfloat16", "float32"),
+)
 
 
 # Feature levels.
@@ -124,7 +127,7 @@ def test_tensorflows_data_types(stored):
 
 
 @pytest.mark.parametrize(
-    "value", ["INT4", "BOOL", "Int8", "quint32", "qint64", "QINT8", "q8", "", 3, 1.5, [1], (1, 2), object()]
+    "value", ["INT3", "BOOL", "Int8", "quint32", "qint64", "QINT8", "q8", "", 3, 1.5, [1], (1, 2), object()]
 )
 def test_unknown_data_types(value):
     for function in (
@@ -136,7 +139,7 @@ def test_unknown_data_types(value):
             function(value)
         assert str(raised.value) == (
             f"{value!r} is no data type; dtypes and these names are: FLOAT32, FLOAT16, BFLOAT16, INT64, INT32, INT16, INT8, "
-            "UINT64, UINT32, UINT16, UINT8, qint32, qint16, qint8, quint16, quint8"
+            "INT4, INT2, UINT64, UINT32, UINT16, UINT8, UINT4, UINT2, qint32, qint16, qint8, quint16, quint8"
         )
 
 

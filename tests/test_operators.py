@@ -247,6 +247,7 @@ def test_vmap_over_every_argument():
 NAMED_CALLS = {
     "dequantize_linear": lambda x, real: jquant.dequantize_linear(x, 0.5),
     "quantize_linear": lambda x, real: jquant.quantize_linear(real, 0.5),
+    "dynamic_quantize_linear": lambda x, real: jquant.dynamic_quantize_linear(real),
     "quantized_linear_add": lambda x, real: jquant.quantized_linear_add(x, 0.5, None, x, 0.5, None, 0.5),
     "matmul_integer": lambda x, real: jquant.matmul_integer(x, x),
     "clip": lambda x, real: jquant.clip(real, 0, 1),

@@ -1,18 +1,35 @@
 """DML_ELEMENT_WISE_DEQUANTIZE_LINEAR"""
 
+import functools
+
 import jax
-import jax.numpy as jnp
-from jax.typing import ArrayLike
+import numpy as np
+from jax.typing import ArrayLike, DTypeLike
 
 from jquant import affine, exact
-from jquant.descriptor import Descriptor, Signature, Tensor
-from jquant.modes import FeatureLevel
-from jquant.operands import operand, optional_operand
+from jquant.descriptor import Descriptor, Signature, Tensor, require_output_data_type
+from jquant.granularity import Granularity
+from jquant.modes import FeatureLevel, data_type
+from jquant.operands import Names, quantized
 
 _OPERATOR = "DML_ELEMENT_WISE_DEQUANTIZE_LINEAR"
+_NAMES = Names("InputTensor", "ScaleTensor", "ZeroPointTensor")
+_INTEGERS = "INT32 INT16 INT8 INT4 INT2 UINT32 UINT16 UINT8 UINT4 UINT2"
 _DESCRIPTOR = Descriptor(
     _OPERATOR,
     {
+        "EXTENDED": (  # what ONNX has beyond DirectML
+            Tensor("InputTensor", "Input", (1, 8), _INTEGERS),
+            Tensor("ScaleTensor", "Input", (1, 8), "FLOAT32 FLOAT16"),
+            Tensor("ZeroPointTensor", "Optional input", (1, 8), _INTEGERS),
+            Tensor("OutputTensor", "Output", (1, 8), "FLOAT32 FLOAT16"),
+        ),
+        "6_3": (  # with DML_DEQUANTIZE, which has the types of 4 bits
+            Tensor("InputTensor", "Input", (1, 8), "INT32 INT16 INT8 INT4 UINT32 UINT16 UINT8 UINT4"),
+            Tensor("ScaleTensor", "Input", (1, 8), "FLOAT32 FLOAT16"),
+            Tensor("ZeroPointTensor", "Optional input", (1, 8), "INT32 INT16 INT8 INT4 UINT32 UINT16 UINT8 UINT4"),
+            Tensor("OutputTensor", "Output", (1, 8), "FLOAT32 FLOAT16"),
+        ),
         "6_2": (
             Tensor("InputTensor", "Input", (1, 8), "INT32 INT16 INT8 UINT32 UINT16 UINT8"),
             Tensor("ScaleTensor", "Input", (1, 8), "FLOAT32 FLOAT16"),
@@ -44,14 +61,22 @@ _DESCRIPTOR = Descriptor(
             Tensor("OutputTensor", "Output", (4, 4), "FLOAT32"),
         ),
     },
-    same_data_type=(("InputTensor", "ZeroPointTensor"), ("ScaleTensor", "OutputTensor")),
+    same_data_type=(("InputTensor", "ZeroPointTensor"),),
 )
 
 
-@jax.jit
+@functools.partial(jax.jit, static_argnames=("output_dtype", "granularity"))
 @jax.named_scope("dequantize_linear")
-def _dequantize_linear(input: jax.Array, scale: jax.Array, zero_point: jax.Array | None) -> jax.Array:
-    return exact.narrow(affine.dequantize(input, scale, zero_point), scale.dtype)
+def _dequantize_linear(
+    input: jax.Array,
+    scale: jax.Array,
+    zero_point: jax.Array | None,
+    output_dtype: np.dtype,
+    granularity: Granularity,
+) -> jax.Array:
+    scale = granularity.expand(scale, input.shape)
+    zero_point = None if zero_point is None else granularity.expand(zero_point, input.shape)
+    return exact.narrow(affine.dequantize(input, scale, zero_point), output_dtype)
 
 
 def dequantize_linear(
@@ -60,6 +85,9 @@ def dequantize_linear(
     zero_point: ArrayLike | None = None,
     /,
     *,
+    axis: int | None = None,
+    block_size: int | None = None,
+    output_dtype: DTypeLike | str | None = None,
     feature_level: FeatureLevel | str = FeatureLevel.LATEST,
 ) -> jax.Array:
     """Maps quantized integers back to real numbers.
@@ -73,36 +101,49 @@ def dequantize_linear(
     It is differentiable in the scale. Integers have no derivative (JAX's zero, of type float0).
 
     Args:
-      input: integers of 8, 16 or 32 bits, signed or unsigned, of rank 1 to 8.
-      scale: float32 or float16 (bfloat16 at ``FeatureLevel.EXTENDED``), of the rank of `input`, where sizes of
-        1 broadcast: shape ``(1, C, 1, 1)`` for one scale a channel of NCHW. A scalar holds for all of `input`; a
-        Python one is float32. A scale of 0, which the document leaves undefined, gives 0 or -0.
+      input: integers of 8, 16 or 32 bits, signed or unsigned, of rank 1 to 8; of 4 bits, from level 6_3 on; of 2 bits, at
+        ``FeatureLevel.EXTENDED``. `unpack_integers` takes the narrow ones out of the bytes that store them.
+      scale: float32 or float16 (bfloat16 at ``FeatureLevel.EXTENDED``); a Python scalar is float32. Its shape says what has
+        a scale of its own:
+
+        - per tensor: a scalar;
+        - per axis: rank 1, with `axis`; or the rank of `input`, where sizes of 1 broadcast: shape ``(1, C, 1, 1)`` for one
+          scale a channel of NCHW;
+        - per block: the rank of `input`, with `axis` and `block_size`, and ``ceil(input.shape[axis] / block_size)``
+          along that axis; the last block may be partial. Sizes of 1 broadcast along the others.
+
+        A scale of 0, which the document leaves undefined, gives 0 or -0.
       zero_point: integers of the dtype of `input`, in any shape that `scale` could have. None means 0.
+      axis: the dimension of `input` along which `scale` and `zero_point` lie, counted from 0. Negative numbers raise.
+      block_size: for how many elements along `axis` each scale and zero point hold; the table applies to them as they are
+        then spread. (Blocks in more than one dimension, which DML_DEQUANTIZE allows, are not supported.)
+      output_dtype: None is that of `scale`, which the document demands; ``FeatureLevel.EXTENDED`` takes any other of
+        float32, float16 and bfloat16.
       feature_level: the DirectML feature level whose table applies.
 
     Returns:
-      An array of the shape of `input` and the dtype of `scale`.
+      An array of the shape of `input` and of `output_dtype`.
 
     Raises:
-      DescriptorError: a rank, size or level outside of the table, or a scalar that its type cannot hold.
+      DescriptorError: a rank, size, axis, block size or level outside of the table, or a scalar that its type cannot hold.
       DescriptorTypeError: a data type outside of the table.
 
     Example:
       >>> import jax.numpy as jnp, jquant
       >>> jquant.dequantize_linear(jnp.array([0, 128, 255], jnp.uint8), 0.5, 128)
       Array([-64. ,   0. ,  63.5], dtype=float32)
+      >>> scale = jnp.array([[0.5, 2.0]])  # for blocks of 3 and of 1
+      >>> jquant.dequantize_linear(jnp.array([[-2, 0, 2, 4]], jnp.int4), scale, axis=1, block_size=3)
+      Array([[-1.,  0.,  1.,  8.]], dtype=float32)
 
     References:
-      DirectML, `DML_ELEMENT_WISE_DEQUANTIZE_LINEAR_OPERATOR_DESC`. ONNX, `DequantizeLinear`.
+      DirectML, `DML_ELEMENT_WISE_DEQUANTIZE_LINEAR_OPERATOR_DESC` and `DML_DEQUANTIZE_OPERATOR_DESC`. ONNX,
+      `DequantizeLinear`.
     """
-    input = operand(_OPERATOR, "InputTensor", input)
-    scale = operand(_OPERATOR, "ScaleTensor", scale, jnp.dtype(jnp.float32))
-    zero_point = optional_operand(_OPERATOR, "ZeroPointTensor", zero_point, input.dtype)
-    _DESCRIPTOR.check(
-        FeatureLevel(feature_level),
-        InputTensor=input,
-        ScaleTensor=scale,
-        ZeroPointTensor=zero_point,
-        OutputTensor=Signature(input.shape, scale.dtype),
-    )
-    return _dequantize_linear(input, scale, zero_point)
+    level, granularity = FeatureLevel(feature_level), Granularity(axis, block_size)
+    input, scale, zero_point = quantized(_OPERATOR, _NAMES, input, scale, zero_point)
+    output_dtype = scale.dtype if output_dtype is None else data_type(output_dtype)
+    scale, zero_point, covered = granularity.align(_OPERATOR, _NAMES, input.shape, scale, zero_point)
+    _DESCRIPTOR.check(level, InputTensor=input, **covered, OutputTensor=Signature(input.shape, output_dtype))
+    require_output_data_type(_OPERATOR, output_dtype, _NAMES.scale, scale.dtype, level)
+    return _dequantize_linear(input, scale, zero_point, output_dtype, granularity)

@@ -7,12 +7,11 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from jquant import exact
-from jquant.descriptor import Descriptor, Signature, Tensor, require
-from jquant.errors import DescriptorTypeError
+from jquant.descriptor import Descriptor, Signature, Tensor, require_output_data_type
 from jquant.kernels.epilogue import Dequantize, as_column, as_row
 from jquant.kernels.matmul import matmul
 from jquant.kernels.packed import PackedMatrix
-from jquant.modes import FeatureLevel, Implementation, data_type, data_type_name
+from jquant.modes import FeatureLevel, Implementation, data_type
 from jquant.operands import directml, float_data_type, operand, optional_operand, product_shape, quantized, weights
 
 _OPERATOR = "DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT"
@@ -147,11 +146,6 @@ def matmul_integer_to_float(
         BiasTensor=bias,
         OutputTensor=Signature(product_shape(a, b), output_dtype),
     )
-    require(
-        output_dtype == a_scale.dtype or level == FeatureLevel.EXTENDED,
-        f"{_OPERATOR}: OutputTensor has data type {data_type_name(output_dtype)}, but must have that of AScaleTensor, "
-        f"which is {data_type_name(a_scale.dtype)}; they may differ from FeatureLevel.EXTENDED on",
-        DescriptorTypeError,
-    )
+    require_output_data_type(_OPERATOR, output_dtype, "AScaleTensor", a_scale.dtype, level)
     implementation = None if implementation is None else Implementation(implementation)
     return _matmul_integer_to_float(a, a_scale, a_zero_point, b, b_scale, b_zero_point, bias, output_dtype, implementation)

@@ -8,15 +8,29 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from jquant import affine, exact
-from jquant.descriptor import Descriptor, Signature, Tensor, require, require_axis
+from jquant.descriptor import Descriptor, Signature, Tensor, require
 from jquant.errors import DescriptorTypeError
+from jquant.granularity import Granularity
 from jquant.modes import FeatureLevel, data_type_name
-from jquant.operands import Operand, operand, optional_operand, output_data_type
+from jquant.operands import Names, operand, output_quantization
 
 _OPERATOR = "DML_ELEMENT_WISE_QUANTIZE_LINEAR"
+_NAMES = Names("InputTensor", "ScaleTensor", "ZeroPointTensor")
 _DESCRIPTOR = Descriptor(
     _OPERATOR,
     {
+        "EXTENDED": (  # what ONNX has beyond DirectML
+            Tensor("InputTensor", "Input", (1, 8), "FLOAT32 FLOAT16 INT32"),
+            Tensor("ScaleTensor", "Input", (1, 8), "FLOAT32 FLOAT16"),
+            Tensor("ZeroPointTensor", "Optional input", (1, 8), "INT16 INT8 INT4 INT2 UINT16 UINT8 UINT4 UINT2"),
+            Tensor("OutputTensor", "Output", (1, 8), "INT16 INT8 INT4 INT2 UINT16 UINT8 UINT4 UINT2"),
+        ),
+        "6_3": (  # with DML_QUANTIZE, which has the types of 4 bits
+            Tensor("InputTensor", "Input", (1, 8), "FLOAT32 FLOAT16 INT32"),
+            Tensor("ScaleTensor", "Input", (1, 8), "FLOAT32 FLOAT16"),
+            Tensor("ZeroPointTensor", "Optional input", (1, 8), "INT8 INT4 UINT8 UINT4"),
+            Tensor("OutputTensor", "Output", (1, 8), "INT8 INT4 UINT8 UINT4"),
+        ),
         "6_2": (
             Tensor("InputTensor", "Input", (1, 8), "FLOAT32 FLOAT16 INT32"),
             Tensor("ScaleTensor", "Input", (1, 8), "FLOAT32 FLOAT16"),
@@ -52,17 +66,20 @@ _DESCRIPTOR = Descriptor(
 )
 
 
-def _along_axis(name: str, tensor: Operand, axis: int, rank: int) -> Operand:
-    message = f"{_OPERATOR}: {name} has {tensor.ndim} dimensions, sizes {tensor.shape}; with axis={axis} it must have 1"
-    require(tensor.ndim <= 1, message)
-    return tensor.reshape([-1 if dimension == axis else 1 for dimension in range(rank)]) if tensor.ndim else tensor
-
-
-@functools.partial(jax.jit, static_argnames="output_dtype")
+@functools.partial(jax.jit, static_argnames=("output_dtype", "granularity"))
 @jax.named_scope("quantize_linear")
-def _quantize_linear(input: jax.Array, scale: jax.Array, zero_point: jax.Array | None, output_dtype: np.dtype) -> jax.Array:
+def _quantize_linear(
+    input: jax.Array,
+    scale: jax.Array,
+    zero_point: jax.Array | None,
+    output_dtype: np.dtype,
+    granularity: Granularity,
+) -> jax.Array:
     value = input.astype(jnp.float32) if input.dtype == jnp.int32 else exact.widen(input)
-    return affine.quantize(value, scale, zero_point, output_dtype)
+    # Widened before it is expanded, so that XLA:GPU divides and corrects the quotient in one kernel.
+    scale = granularity.expand(exact.widen(scale), input.shape)
+    zero_point = None if zero_point is None else granularity.expand(zero_point, input.shape)
+    return affine.to_integer(exact.quotient(value, scale), zero_point, output_dtype)
 
 
 def quantize_linear(
@@ -72,6 +89,7 @@ def quantize_linear(
     /,
     *,
     axis: int | None = None,
+    block_size: int | None = None,
     output_dtype: DTypeLike | str | None = None,
     feature_level: FeatureLevel | str = FeatureLevel.LATEST,
 ) -> jax.Array:
@@ -83,51 +101,57 @@ def quantize_linear(
     added after that, and decides no tie. Infinities saturate; NaN, which the document leaves undefined,
     gives 0. A scale of 0 divides as IEEE 754 does: the results are the limits of the type, and 0 for 0/0.
 
+    The quotient is float32's whatever the types of its operands, as with ONNX's ``precision=FLOAT``.
+
     The result is of integers, which have no derivative: JAX's zero, of type float0. To train through the rounding, take
     `quantize_and_dequantize` or `fake_quantize`.
 
     Args:
       input: float32, float16 (bfloat16 at ``FeatureLevel.EXTENDED``) or int32, of rank 1 to 8.
-      scale: of the dtype of `input`, float32 for int32; of the rank of `input`, where sizes of 1 broadcast. A
-        scalar holds for all of `input`.
-      zero_point: int8 or uint8, in any shape that `scale` could have. None means 0.
-      axis: if given, `scale` and `zero_point` have rank 1 and lie along this dimension of `input`, counted
-        from 0. Negative numbers raise.
-      output_dtype: int8 or uint8. None: the dtype of `zero_point` if that is an array, else uint8, as in ONNX.
+      scale: of the dtype of `input`, float32 for int32 (``FeatureLevel.EXTENDED``: any of the float types). Its shape says
+        what has a scale of its own:
+
+        - per tensor: a scalar;
+        - per axis: rank 1, with `axis`; or the rank of `input`, where sizes of 1 broadcast;
+        - per block: the rank of `input`, with `axis` and `block_size`, and ``ceil(input.shape[axis] / block_size)``
+          along that axis; the last block may be partial. Sizes of 1 broadcast along the others.
+      zero_point: of the dtype of the output, in any shape that `scale` could have. None means 0.
+      axis: the dimension of `input` along which `scale` and `zero_point` lie, counted from 0. Negative numbers raise.
+      block_size: for how many elements along `axis` each scale and zero point hold; the table applies to them as they are
+        then spread. (Blocks in more than one dimension, which DML_QUANTIZE allows, are not supported.)
+      output_dtype: int8 or uint8; int4 or uint4, from level 6_3 on; int16, uint16, int2 or uint2, at
+        ``FeatureLevel.EXTENDED``. None: the dtype of `zero_point` if that is an array, else uint8, as in ONNX.
+        `pack_integers` stores several of the narrow ones in a byte.
       feature_level: the DirectML feature level whose table applies.
 
     Returns:
       An array of the shape of `input` and of `output_dtype`.
 
     Raises:
-      DescriptorError: a rank, size, axis or level outside of the table, or a scalar that its type cannot hold.
+      DescriptorError: a rank, size, axis, block size or level outside of the table, or a scalar that its type cannot hold.
       DescriptorTypeError: a data type outside of the table, or an `output_dtype` that is not that of `zero_point`.
 
     Example:
       >>> import jax.numpy as jnp, jquant
       >>> jquant.quantize_linear(jnp.array([-1.0, 0.25, 0.75, 9.0]), 0.5, 1, output_dtype="INT8")
       Array([-1,  1,  3, 19], dtype=int8)
+      >>> scale = jnp.array([[0.5, 2.0]])  # for blocks of 3 and of 1
+      >>> jquant.quantize_linear(jnp.array([[-1.0, 0.25, 0.75, 9.0]]), scale, axis=1, block_size=3, output_dtype="INT4")
+      Array([[-2, 0, 2, 4]], dtype=int4)
 
     References:
-      DirectML, `DML_ELEMENT_WISE_QUANTIZE_LINEAR_OPERATOR_DESC`. ONNX, `QuantizeLinear`.
+      DirectML, `DML_ELEMENT_WISE_QUANTIZE_LINEAR_OPERATOR_DESC` and `DML_QUANTIZE_OPERATOR_DESC`. ONNX, `QuantizeLinear`.
     """
-    input = operand(_OPERATOR, "InputTensor", input)
+    level, granularity = FeatureLevel(feature_level), Granularity(axis, block_size)
+    input = operand(_OPERATOR, _NAMES.tensor, input)
     scale_dtype = input.dtype if jnp.issubdtype(input.dtype, jnp.floating) else jnp.dtype(jnp.float32)
-    scale = operand(_OPERATOR, "ScaleTensor", scale, scale_dtype)
-    output_dtype = output_data_type(output_dtype, zero_point, default=jnp.dtype(jnp.uint8))
-    zero_point = optional_operand(_OPERATOR, "ZeroPointTensor", zero_point, output_dtype)
-    if axis is not None:
-        require_axis(_OPERATOR, axis, input.ndim)
-        scale = _along_axis("ScaleTensor", scale, axis, input.ndim)
-        zero_point = None if zero_point is None else _along_axis("ZeroPointTensor", zero_point, axis, input.ndim)
-    _DESCRIPTOR.check(
-        FeatureLevel(feature_level),
-        InputTensor=input,
-        ScaleTensor=scale,
-        ZeroPointTensor=zero_point,
-        OutputTensor=Signature(input.shape, output_dtype),
+    scale, zero_point, output_dtype = output_quantization(
+        _OPERATOR, _NAMES, scale, zero_point, output_dtype, jnp.dtype(jnp.uint8), scale_dtype
     )
-    types = f"ScaleTensor has data type {data_type_name(scale.dtype)}, InputTensor {data_type_name(input.dtype)}"
-    message = f"{_OPERATOR}: {types}; they must be the same, or FLOAT32 beside INT32"
-    require(scale.dtype == scale_dtype, message, DescriptorTypeError)
-    return _quantize_linear(input, scale, zero_point, output_dtype)
+    scale, zero_point, covered = granularity.align(_OPERATOR, _NAMES, input.shape, scale, zero_point)
+    _DESCRIPTOR.check(level, InputTensor=input, **covered, OutputTensor=Signature(input.shape, output_dtype))
+    given = f"ScaleTensor has data type {data_type_name(scale.dtype)}, InputTensor {data_type_name(input.dtype)}"
+    wanted = "they must be the same, or FLOAT32 beside INT32; they may differ from FeatureLevel.EXTENDED on"
+    allowed = scale.dtype == scale_dtype or level == FeatureLevel.EXTENDED
+    require(allowed, f"{_OPERATOR}: {given}; {wanted}", DescriptorTypeError)
+    return _quantize_linear(input, scale, zero_point, output_dtype, granularity)

@@ -19,6 +19,17 @@ _OPERATOR = "DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY"
 _DESCRIPTOR = Descriptor(
     _OPERATOR,
     {
+        "EXTENDED": (  # with the scales of ONNX
+            Tensor("ATensor", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] M K"),
+            Tensor("AScaleTensor", "Input", (1, 4), "FLOAT32 FLOAT16", "[1] [1] AScaleCount [1]"),
+            Tensor("AZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] AZeroPointCount [1]"),
+            Tensor("BTensor", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] K N"),
+            Tensor("BScaleTensor", "Input", (1, 4), "FLOAT32 FLOAT16", "[1] [1] [1] BScaleCount"),
+            Tensor("BZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] [1] BZeroPointCount"),
+            Tensor("OutputScaleTensor", "Input", (1, 4), "FLOAT32 FLOAT16", "[1] [1] OutputScaleCount [1]"),
+            Tensor("OutputZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] OutputZeroPointCount [1]"),
+            Tensor("OutputTensor", "Output", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] M N"),
+        ),
         "4_0": (
             Tensor("ATensor", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] M K"),
             Tensor("AScaleTensor", "Input", (1, 4), "FLOAT32", "[1] [1] AScaleCount [1]"),
@@ -115,13 +126,14 @@ def quantized_linear_matmul(
 
     Args:
       a: int8 or uint8, of shape (..., M, K) with up to two batch dimensions.
-      a_scale: float32: a scalar, or one per row in shape (M,), (M, 1), (1, M, 1) or (1, 1, M, 1).
+      a_scale: float32; at ``FeatureLevel.EXTENDED`` also float16 or bfloat16, which are widened to it: a scalar, or one
+        per row in shape (M,), (M, 1), (1, M, 1) or (1, 1, M, 1).
       a_zero_point: of the dtype of `a`, in the shapes of `a_scale`. None means 0.
       b: int8 or uint8, of shape (..., K, N) and the rank of `a`, or what `pack_matrix` made of it. Batch sizes of 1
         broadcast.
-      b_scale: float32: a scalar, or one per column in shape (N,), (1, N), (1, 1, N) or (1, 1, 1, N).
+      b_scale: of the types of `a_scale`: a scalar, or one per column in shape (N,), (1, N), (1, 1, N) or (1, 1, 1, N).
       b_zero_point: of the dtype of `b`, in the shapes of `b_scale`. None means 0, or the zero point of packed weights.
-      output_scale: float32, in the shapes of `a_scale`.
+      output_scale: of the types of `a_scale`, and in its shapes.
       output_zero_point: of the dtype of the output, in the shapes of `a_scale`. None means 0.
       output_dtype: int8 or uint8. None: the dtype of `output_zero_point` if that is an array, else that of `a`.
       implementation: as for `matmul_integer`.

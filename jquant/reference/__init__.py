@@ -9,8 +9,10 @@ from jquant.reference.linear import clip1 as clip1
 from jquant.reference.linear import clip_gradient as clip_gradient
 from jquant.reference.linear import clip_gradient1 as clip_gradient1
 from jquant.reference.linear import dequantize_linear as dequantize_linear
+from jquant.reference.linear import dynamic_quantize_linear as dynamic_quantize_linear
 from jquant.reference.linear import matmul_integer as matmul_integer
 from jquant.reference.linear import matmul_integer_to_float as matmul_integer_to_float
+from jquant.reference.linear import pack_integers as pack_integers
 from jquant.reference.linear import quantize_linear as quantize_linear
 from jquant.reference.linear import quantized_gemm as quantized_gemm
 from jquant.reference.linear import quantized_linear_add as quantized_linear_add
@@ -19,6 +21,7 @@ from jquant.reference.linear import quantized_linear_leaky_relu as quantized_lin
 from jquant.reference.linear import quantized_linear_matmul as quantized_linear_matmul
 from jquant.reference.linear import quantized_linear_multiply as quantized_linear_multiply
 from jquant.reference.linear import requantize_product as requantize_product
+from jquant.reference.linear import unpack_integers as unpack_integers
 from jquant.reference.rounding import away as away
 from jquant.reference.rounding import saturate as saturate
 from jquant.reference.tensorflow import fake_quantize as fake_quantize

@@ -1,25 +1,66 @@
 """The operators of DirectML and ONNX."""
 
 import numpy as np
+from jax.numpy import iinfo
 from numpy import float32
 from numpy.typing import ArrayLike
 
 from jquant.reference.rounding import saturate
 
 
-def dequantize_linear(x, scale, zero_point: ArrayLike = 0):
+def dequantize_linear(x, scale, zero_point: ArrayLike = 0, *, axis=None, block_size=None, dtype=None):
     """``(x - zero_point) * scale``: the difference in 64 bits."""
-    offset = np.asarray(x).astype(np.int64) - np.asarray(zero_point).astype(np.int64)
-    scale = np.asarray(scale)
+    x = np.asarray(x)
+    offset = x.astype(np.int64) - of_each(zero_point, x, axis, block_size).astype(np.int64)
+    scale = of_each(scale, x, axis, block_size)
     with np.errstate(all="ignore"):
-        return (offset.astype(float32) * scale.astype(float32)).astype(scale.dtype)
+        return (offset.astype(float32) * scale.astype(float32)).astype(scale.dtype if dtype is None else dtype)
 
 
-def quantize_linear(x, scale, zero_point, dtype):
+def quantize_linear(x, scale, zero_point, dtype, *, axis=None, block_size=None):
     """``sat(rne(x / scale) + zero_point)``, NaN -> 0."""
+    scale, zero_point = (of_each(tensor, x, axis, block_size) for tensor in (scale, zero_point))
     with np.errstate(all="ignore"):
         quotient = np.asarray(x).astype(float32) / np.asarray(scale).astype(float32)
     return saturate(np.rint(quotient).astype(np.float64) + np.asarray(zero_point).astype(np.float64), dtype)
+
+
+def of_each(tensor, x, axis, block_size):
+    """A scale or zero point in sizes that broadcast to those of `x`: of each slice along the axis, its block's."""
+    tensor = np.asarray(tensor)
+    if axis is None or tensor.ndim == 0:
+        return tensor
+    if block_size is None:
+        return tensor.reshape([-1 if dimension == axis else 1 for dimension in range(x.ndim)])
+    return tensor.take(np.arange(x.shape[axis]) // block_size, axis)
+
+
+def dynamic_quantize_linear(x, dtype=np.uint8):
+    """Output, scale and zero point; the range is that of the values and 0."""
+    with np.errstate(all="ignore"):
+        x, limits = np.asarray(x).astype(float32), iinfo(dtype)
+        low, high = x.min(initial=0), x.max(initial=0)
+        scale = float32(1) if high == low else (high - low) / float32(limits.max - limits.min)
+        zero_point = saturate(np.rint(float32(limits.min) - low / scale), dtype)
+    return quantize_linear(x, scale, zero_point, dtype), scale, zero_point
+
+
+def pack_integers(x):
+    """The first integer of each byte has its lowest bits; zeros fill each row's last byte."""
+    x = np.asarray(x)
+    bits = iinfo(x.dtype).bits
+    count = 8 // bits
+    unsigned = x.astype(np.int64) % 2**bits
+    padded = np.concatenate([unsigned, np.zeros((*x.shape[:-1], -x.shape[-1] % count), np.int64)], axis=-1)
+    return np.sum([padded[..., place::count] * 2 ** (bits * place) for place in range(count)], axis=0).astype(np.uint8)
+
+
+def unpack_integers(packed, dtype, size):
+    """The inverse."""
+    bits = iinfo(dtype).bits
+    places = np.arange(size)
+    unsigned = packed[..., places * bits // 8].astype(np.int64) // 2 ** (places * bits % 8) % 2**bits
+    return np.where(unsigned > iinfo(dtype).max, unsigned - 2**bits, unsigned).astype(dtype)
 
 
 def quantized_linear_add(a, a_scale, a_zero_point, b, b_scale, b_zero_point, output_scale, output_zero_point, dtype):
@@ -82,7 +123,8 @@ def quantized_gemm(a, a_scale, a_zero_point, b, b_scale, b_zero_point, c, output
 def requantize_product(product, a_scale, b_scale, output_scale, output_zero_point, dtype):
     """``sat(rne(fl(product) * fl(fl(a_scale * b_scale) / output_scale)) + output_zero_point)``"""
     with np.errstate(all="ignore"):
-        multiplier = np.asarray(a_scale, float32) * np.asarray(b_scale, float32) / np.asarray(output_scale, float32)
+        a_scale, b_scale, output_scale = (np.asarray(scale).astype(float32) for scale in (a_scale, b_scale, output_scale))
+        multiplier = a_scale * b_scale / output_scale
         value = product.astype(float32) * multiplier
     return saturate(np.rint(value).astype(np.float64) + np.asarray(output_zero_point).astype(np.float64), dtype)
 

@@ -1,12 +1,13 @@
 """Roundings and limits, as the documents name them."""
 
 import numpy as np
+from jax.numpy import iinfo  # which knows integers of 4 and 2 bits, too
 from numpy import float32
 
 
 def saturate(x, dtype):
     """The integer `dtype` of float values: NaN -> 0, then limits."""
-    limits, dtype = np.iinfo(dtype), np.dtype(dtype).type
+    limits, dtype = iinfo(dtype), np.dtype(dtype).type
     x = np.where(np.isnan(x), 0, np.asarray(x, np.float64))
     inside = np.where((x >= limits.max) | (x <= limits.min), 0, x).astype(dtype)
     return np.where(x >= limits.max, dtype(limits.max), np.where(x <= limits.min, dtype(limits.min), inside)).astype(dtype)

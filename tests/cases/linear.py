@@ -2,12 +2,28 @@
 
 import functools
 
+import jax.numpy as jnp
 import numpy as np
 import samples
 
 import jquant
 from cases.case import CHANNELS, ROWS, Case, floats, scales
 from jquant import reference
+
+BLOCKS = {"axis": 1, "block_size": 2}  # three of them, the last one partial
+
+
+def dynamic_quantize_linear(x):
+    return jquant.DynamicQuantizeOutput(*reference.dynamic_quantize_linear(x))
+
+
+def finite_floats(rng):
+    return (np.nan_to_num(floats(rng, 0.1), posinf=7, neginf=-5),)
+
+
+def narrow(rng):
+    """Arrays of integers that have a byte each: exported programs take and return no others."""
+    return (samples.integers(rng, jnp.int4, ROWS, CHANNELS).astype(np.int8),)
 
 
 def of_triples(concat):
@@ -27,6 +43,16 @@ CASES: dict[str, Case] = {
             samples.integers(rng, np.uint8, 1, 1),
         ),
     ),
+    "dequantize_linear, blocks": Case(
+        functools.partial(jquant.dequantize_linear, **BLOCKS),
+        functools.partial(reference.dequantize_linear, **BLOCKS),
+        lambda rng: (
+            samples.integers(rng, np.int8, ROWS, CHANNELS),
+            scales(rng, ROWS, 3),
+            samples.integers(rng, np.int8, ROWS, 3),
+        ),
+        rows=(0, 1, 2),
+    ),
     "quantize_linear": Case(
         jquant.quantize_linear,
         functools.partial(reference.quantize_linear, dtype=np.int8),
@@ -35,6 +61,22 @@ CASES: dict[str, Case] = {
             np.full((1, CHANNELS), 0.0123, np.float32),
             samples.integers(rng, np.int8, 1, CHANNELS),
         ),
+    ),
+    "quantize_linear, blocks": Case(
+        functools.partial(jquant.quantize_linear, **BLOCKS),
+        functools.partial(reference.quantize_linear, dtype=np.int8, **BLOCKS),
+        lambda rng: (floats(rng, 0.0123), np.full((1, 3), 0.0123, np.float32), samples.integers(rng, np.int8, 1, 3)),
+    ),
+    "dynamic_quantize_linear": Case(
+        jquant.dynamic_quantize_linear, dynamic_quantize_linear, finite_floats, collectives=("all-reduce",)
+    ),
+    "pack_integers": Case(
+        lambda x: jquant.pack_integers(x.astype(jnp.int4)), lambda x: reference.pack_integers(x.astype(jnp.int4)), narrow
+    ),
+    "unpack_integers": Case(
+        lambda x: jquant.unpack_integers(x, jnp.int2, size=19).astype(jnp.int8),
+        lambda x: reference.unpack_integers(x, jnp.int2, 19).astype(np.int8),
+        lambda rng: (samples.integers(rng, np.uint8, ROWS, CHANNELS),),
     ),
     "quantized_linear_add": Case(
         jquant.quantized_linear_add,

@@ -1,27 +1,32 @@
 """The onnx package's own node cases for these operators, by equality; each one left out stands here with its reason."""
 
 import functools
+import itertools
 import re
 import warnings
 from collections.abc import Callable
 
+import cases
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+import samples
 
 import jquant
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: oracle)")
 
 
-def quantize_linear(x, scale, zero_point=None, *, axis=1):
-    return jquant.quantize_linear(x, scale, zero_point, axis=axis if scale.ndim else None)
+def linear(operator):
+    """The attributes of both operators; only a scale that is no scalar has an axis."""
 
+    def call(x, scale, zero_point=None, *, axis=1, output_dtype=None, **blocks):
+        output_dtype = output_dtype and onnx.helper.tensor_dtype_to_np_dtype(output_dtype)
+        options = {"axis": axis, **blocks} if scale.ndim else {}
+        return operator(x, scale, zero_point, output_dtype=output_dtype, feature_level="EXTENDED", **options)
 
-def dequantize_linear(x, scale, zero_point=None, *, axis=1):
-    if scale.ndim:
-        shape = [-1 if dimension == axis else 1 for dimension in range(x.ndim)]
-        scale, zero_point = scale.reshape(shape), None if zero_point is None else zero_point.reshape(shape)
-    return jquant.dequantize_linear(x, scale, zero_point)
+    return call
 
 
 def clip(x, min=None, max=None):
@@ -31,19 +36,16 @@ def clip(x, min=None, max=None):
 
 
 OPERATORS: dict[str, Callable] = {
-    "QuantizeLinear": quantize_linear,
-    "DequantizeLinear": dequantize_linear,
+    "QuantizeLinear": linear(jquant.quantize_linear),
+    "DequantizeLinear": linear(jquant.dequantize_linear),
+    "DynamicQuantizeLinear": jquant.dynamic_quantize_linear,
     "MatMulInteger": jquant.matmul_integer,
-    "QLinearMatMul": jquant.quantized_linear_matmul,
+    "QLinearMatMul": functools.partial(jquant.quantized_linear_matmul, feature_level="EXTENDED"),
     "Clip": clip,
 }
 LEFT_OUT = {
     r"test_clip_min_greater_than_max": "ONNX gives Max where Min > Max, the document's formula gives Min",
     r"test_(de)?quantizelinear_(e4m3fn|e5m2|float4e2m1).*": "float8 and float4 are no types of DirectML's operators",
-    r"test_(de)?quantizelinear_u?int[24]": "types of fewer than 8 bits are not in the operators' tables",
-    r"test_quantizelinear_u?int16": "ELEMENT_WISE_QUANTIZE_LINEAR has 8-bit outputs only",
-    r"test_qlinearmatmul_.*_float16": "QUANTIZED_LINEAR_MATRIX_MULTIPLY has FLOAT32 scales only",
-    r"test_(de)?quantizelinear_blocked.*": "blocks of a scale are not part of the element-wise operators",
 }
 
 
@@ -54,9 +56,14 @@ def node_cases() -> dict:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        cases = collect_testcases(None)
+        found = collect_testcases(None)
     prefixes = tuple(f"test_{operator.lower()}" for operator in OPERATORS)
-    return {case.name: case for case in cases if case.name.startswith(prefixes) and not case.name.endswith("_expanded")}
+    return {case.name: case for case in found if case.name.startswith(prefixes) and not case.name.endswith("_expanded")}
+
+
+def array(tensor) -> np.ndarray:
+    """The package has arrays of the types of NumPy, and messages of the others."""
+    return onnx.numpy_helper.to_array(tensor) if isinstance(tensor, onnx.TensorProto) else np.asarray(tensor)
 
 
 def left_out(name: str) -> bool:
@@ -70,12 +77,11 @@ def test_every_case_is_equal():
             continue
         (node,) = case.model.graph.node
         attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
-        for inputs, (expected,) in case.data_sets:
-            given = iter(inputs)
+        for inputs, outputs in case.data_sets:
+            given = iter(map(array, inputs))
             tensors = [next(given) if tensor else None for tensor in node.input]
-            actual = OPERATORS[node.op_type](*tensors, **attributes)
-            assert actual.dtype == expected.dtype, name
-            np.testing.assert_array_equal(actual, expected, name)
+            actual = jax.tree.leaves(OPERATORS[node.op_type](*tensors, **attributes))
+            cases.assert_equal(actual, [array(output) for output in outputs], name)
         operators.add(node.op_type)
     assert operators == set(OPERATORS)
 
@@ -83,6 +89,42 @@ def test_every_case_is_equal():
 def test_left_out_cases_exist():
     for pattern in LEFT_OUT:
         assert any(re.fullmatch(pattern, name) for name in node_cases()), pattern
+
+
+def types(operator: str) -> list[list[np.dtype]]:
+    """The types of its three type parameters, at opset 25: those that are no floats of 8 bits and fewer."""
+    return [
+        [
+            jnp.dtype({"float": "float32"}.get(name, name))
+            for name in (type.removeprefix("tensor(").removesuffix(")") for type in constraint.allowed_type_strs)
+            if not re.match(r"float\de", name)
+        ]
+        for constraint in onnx.defs.get_schema(operator, 25).type_constraints
+    ]
+
+
+def test_every_type_is_accepted():
+    """In every combination; but for scales that are integers."""
+
+    def result(operator, x, scale, **options):
+        operator = functools.partial(operator, feature_level="EXTENDED", **options)
+        return jax.eval_shape(operator, *(jax.ShapeDtypeStruct((2,), dtype) for dtype in (x, scale)))
+
+    for x, scale, output in itertools.product(*types("QuantizeLinear")):
+        if scale != jnp.int32:
+            assert result(jquant.quantize_linear, x, scale, output_dtype=output).dtype == output
+    for x, scale, output in itertools.product(*types("DequantizeLinear")):
+        assert result(jquant.dequantize_linear, x, scale, output_dtype=output).dtype == output
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "int2", "uint2"])
+def test_packed_integers(dtype):
+    """The bytes of a tensor as a whole, the last of them filled in part."""
+    x = samples.integers(np.random.default_rng(0), jnp.dtype(dtype), 5, 9)
+    tensor = onnx.numpy_helper.from_array(x)
+    stored = np.frombuffer(tensor.raw_data, np.uint8)
+    cases.assert_equal(jquant.pack_integers(x.reshape(-1)), stored)
+    cases.assert_equal(jquant.unpack_integers(stored, dtype, size=x.size).reshape(x.shape), x)
 
 
 def test_min_greater_than_max():

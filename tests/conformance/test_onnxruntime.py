@@ -10,6 +10,7 @@ import importlib
 import itertools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import samples
@@ -33,10 +34,10 @@ class Graph:
             [helper.make_node(op, ins, outs, **attributes) for op, ins, outs, attributes in nodes],
             "graph",
             [helper.make_tensor_value_info(name, types[name], x.shape) for name, x in inputs.items()],
-            [helper.make_empty_tensor_value_info("output")],
+            [helper.make_empty_tensor_value_info(name) for name in nodes[-1][2]],
         )
         opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=13)
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads = 1
@@ -100,6 +101,95 @@ def test_quantize_linear_along_an_axis():
     np.testing.assert_array_equal(jquant.quantize_linear(x, scale, zero_point, axis=1), theirs)
     shape = (1, 50, 1)
     np.testing.assert_array_equal(jquant.quantize_linear(x, scale.reshape(shape), zero_point.reshape(shape)), theirs)
+
+
+SIZES = 6, 70, 300
+GRANULARITIES = {  # the sizes of the scales, and which of them they are
+    (): {},
+    (70,): {"axis": 1},
+    (6, 70, 10): {"axis": 2, "block_size": 32},  # the last block is partial
+    (6, 5, 300): {"axis": 1, "block_size": 14},
+    (1, 70, 300): {"axis": 0, "block_size": 7},  # as is the only one here
+}
+
+
+def run_linear(op: str, x: np.ndarray, scale: np.ndarray, zero_point: np.ndarray, dtype, **attributes) -> np.ndarray:
+    """QuantizeLinear or DequantizeLinear of integers that come in and go out as int32: NumPy has none of 4 and 2 bits."""
+    inputs = {"x": x, "scale": scale, "zero_point": zero_point.astype(np.int32)}
+    is_quantize = op == "QuantizeLinear"
+    inputs["x"] = x if is_quantize else x.astype(np.int32)
+    narrow = {"to": onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))}
+    wide = {"to": onnx.TensorProto.INT32 if is_quantize else onnx.helper.np_dtype_to_tensor_dtype(scale.dtype)}
+    return Graph(
+        *(() if is_quantize else [("Cast", ["x"], ["narrow_x"], narrow)]),
+        ("Cast", ["zero_point"], ["narrow_zero_point"], narrow),
+        (op, ["x" if is_quantize else "narrow_x", "scale", "narrow_zero_point"], ["y"], attributes),
+        ("Cast", ["y"], ["output"], wide),
+        opset=25,
+        **inputs,
+    )(**inputs)
+
+
+@pytest.mark.parametrize("float_dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("dtype", ["int2", "uint2", "int4", "uint4", "int8", "uint8", "int16", "uint16"])
+class TestGranularity:
+    """Per tensor, axis and block. onnxruntime makes the lowest integer of quotients from 2**31 on: they are left out."""
+
+    def operands(self, rng, dtype, float_dtype):
+        """Scales and zero points for each granularity."""
+        for sizes in GRANULARITIES:
+            scale = np.maximum(samples.scales(rng, np.prod(sizes, dtype=int)), FLOAT32(1e-2)).astype(float_dtype)
+            yield scale.reshape(sizes), samples.integers(rng, jnp.dtype(dtype), *sizes)
+
+    def call(self, operator, x, operands, **options):
+        """All granularities, as one program."""
+        options["feature_level"] = "EXTENDED"
+
+        @jax.jit
+        def program(x, operands):
+            return [
+                operator(x, *pair, **granularity, **options)
+                for pair, granularity in zip(operands, GRANULARITIES.values(), strict=True)
+            ]
+
+        return program(x, operands)
+
+    def test_dequantize_linear(self, dtype, float_dtype):
+        rng = np.random.default_rng(8)
+        x, operands = samples.integers(rng, jnp.dtype(dtype), *SIZES), [*self.operands(rng, dtype, float_dtype)]
+        ours = self.call(jquant.dequantize_linear, x, operands)
+        for actual, pair, granularity in zip(ours, operands, GRANULARITIES.values(), strict=True):
+            theirs = run_linear("DequantizeLinear", x, *pair, dtype, **granularity)
+            np.testing.assert_array_equal(actual, theirs, str(granularity), strict=True)
+
+    def test_quantize_linear(self, dtype, float_dtype):
+        rng = np.random.default_rng(9)
+        count, limits = np.prod(SIZES, dtype=int), jnp.iinfo(dtype)
+        x = samples.near_ties(rng, count // 2, 0.5, 2 * limits.min - 9, 2 * limits.max + 9)
+        wide = np.nan_to_num(samples.wide_floats(rng, count - count // 2))
+        x = rng.permutation(np.concatenate([x, wide])).clip(-60_000, 60_000).astype(float_dtype).reshape(SIZES)
+        operands = [*self.operands(rng, dtype, float_dtype)]
+        ours = self.call(jquant.quantize_linear, x, operands)
+        for actual, pair, granularity in zip(ours, operands, GRANULARITIES.values(), strict=True):
+            theirs = run_linear("QuantizeLinear", x, *pair, dtype, **granularity)
+            np.testing.assert_array_equal(np.asarray(actual).astype(np.int32), theirs, str(granularity))
+
+
+def test_dynamic_quantize_linear():
+    """Its three outputs: of values on both sides of zero or on one, of any magnitude, ties, and of zeros."""
+    rng = np.random.default_rng(10)
+    quantize, graph = jax.jit(jquant.dynamic_quantize_linear), None
+    for number in range(300):
+        low, high = [(-1, 1), (0, 1), (-1, 0), (0.5, 1), (-1, -0.5), (0, 0)][number % 6]
+        scale = samples.scales(rng, 4)[number % 4]
+        x = (rng.uniform(low, high, 10_000) * scale).astype(FLOAT32)
+        if number % 2:  # the scale is that of the ties
+            x[:5000] = samples.near_ties(rng, 5000, scale, 0, 255) + x.min()
+            x[:2] = x.min(), x.min() + 255 * scale
+        graph = graph or Graph(("DynamicQuantizeLinear", ["x"], ["output", "scale", "zero_point"], {}), x=x)
+        theirs = graph.session.run(["output", "scale", "zero_point"], {"x": x})
+        for ours, expected in zip(quantize(x), theirs, strict=True):
+            np.testing.assert_array_equal(ours, expected, strict=True)
 
 
 @pytest.mark.parametrize("output_dtype", [np.int8, np.uint8])

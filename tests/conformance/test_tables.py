@@ -2,7 +2,8 @@
 
 The tables below were transcribed from the documents, not from the code: the level of introduction, the tensor
 constraints, and the rows under each level. Where a document leaves its one table without a heading
-(QUANTIZED_LINEAR_ADD, CLIP1, CLIP_GRAD, CLIP_GRAD1), the level of introduction heads it.
+(QUANTIZED_LINEAR_ADD, CLIP1, CLIP_GRAD, CLIP_GRAD1), the level of introduction heads it. Level 6_3 has what DML_QUANTIZE and
+DML_DEQUANTIZE have beyond the element-wise operators, integers of 4 bits, and EXTENDED what ONNX has beyond DirectML.
 """
 
 import importlib
@@ -21,6 +22,18 @@ DOCUMENTS = {
         Same DimensionCount and Sizes: InputTensor, OutputTensor, ScaleTensor, ZeroPointTensor
         Same DataType: InputTensor, ZeroPointTensor
         Same DataType: OutputTensor, ScaleTensor
+
+        EXTENDED and above
+        InputTensor | Input | 1 to 8 | INT32, INT16, INT8, INT4, INT2, UINT32, UINT16, UINT8, UINT4, UINT2
+        ScaleTensor | Input | 1 to 8 | FLOAT32, FLOAT16
+        ZeroPointTensor | Optional input | 1 to 8 | INT32, INT16, INT8, INT4, INT2, UINT32, UINT16, UINT8, UINT4, UINT2
+        OutputTensor | Output | 1 to 8 | FLOAT32, FLOAT16
+
+        DML_FEATURE_LEVEL_6_3 and above
+        InputTensor | Input | 1 to 8 | INT32, INT16, INT8, INT4, UINT32, UINT16, UINT8, UINT4
+        ScaleTensor | Input | 1 to 8 | FLOAT32, FLOAT16
+        ZeroPointTensor | Optional input | 1 to 8 | INT32, INT16, INT8, INT4, UINT32, UINT16, UINT8, UINT4
+        OutputTensor | Output | 1 to 8 | FLOAT32, FLOAT16
 
         DML_FEATURE_LEVEL_6_2 and above
         InputTensor | Input | 1 to 8 | INT32, INT16, INT8, UINT32, UINT16, UINT8
@@ -60,6 +73,18 @@ DOCUMENTS = {
         Same DimensionCount and Sizes: InputTensor, OutputTensor, ScaleTensor, ZeroPointTensor
         Same DataType: OutputTensor, ZeroPointTensor
 
+        EXTENDED and above
+        InputTensor | Input | 1 to 8 | FLOAT32, FLOAT16, INT32
+        ScaleTensor | Input | 1 to 8 | FLOAT32, FLOAT16
+        ZeroPointTensor | Optional input | 1 to 8 | INT16, INT8, INT4, INT2, UINT16, UINT8, UINT4, UINT2
+        OutputTensor | Output | 1 to 8 | INT16, INT8, INT4, INT2, UINT16, UINT8, UINT4, UINT2
+
+        DML_FEATURE_LEVEL_6_3 and above
+        InputTensor | Input | 1 to 8 | FLOAT32, FLOAT16, INT32
+        ScaleTensor | Input | 1 to 8 | FLOAT32, FLOAT16
+        ZeroPointTensor | Optional input | 1 to 8 | INT8, INT4, UINT8, UINT4
+        OutputTensor | Output | 1 to 8 | INT8, INT4, UINT8, UINT4
+
         DML_FEATURE_LEVEL_6_2 and above
         InputTensor | Input | 1 to 8 | FLOAT32, FLOAT16, INT32
         ScaleTensor | Input | 1 to 8 | FLOAT32, FLOAT16
@@ -89,6 +114,21 @@ DOCUMENTS = {
         ScaleTensor | Input | 4 | FLOAT32
         ZeroPointTensor | Input | 4 | UINT8
         OutputTensor | Output | 4 | UINT8
+    """,
+    "dynamic_quantize_linear": """
+        DML_DYNAMIC_QUANTIZE_LINEAR
+        Introduced in DML_FEATURE_LEVEL_4_0
+
+        One element: OutputScaleTensor
+        One element: OutputZeroPointTensor
+        Same DimensionCount: InputTensor, OutputScaleTensor, OutputTensor, OutputZeroPointTensor
+        Same DataType: OutputTensor, OutputZeroPointTensor
+
+        DML_FEATURE_LEVEL_4_0 and above
+        InputTensor | Input | 1 to 8 | FLOAT32, FLOAT16
+        OutputTensor | Output | 1 to 8 | INT8, UINT8
+        OutputScaleTensor | Output | 1 to 8 | FLOAT32
+        OutputZeroPointTensor | Output | 1 to 8 | INT8, UINT8
     """,
     "matmul_integer": """
         DML_MATRIX_MULTIPLY_INTEGER
@@ -245,6 +285,17 @@ DOCUMENTS = {
         OutputScaleCount: 1 or M
         OutputZeroPointCount: 1 or M
 
+        EXTENDED and above
+        ATensor | Input | { [BatchCount], [ChannelCount], M, K } | 2 to 4 | INT8, UINT8
+        AScaleTensor | Input | { [1], [1], AScaleCount, [1] } | 1 to 4 | FLOAT32, FLOAT16
+        AZeroPointTensor | Optional input | { [1], [1], AZeroPointCount, [1] } | 1 to 4 | INT8, UINT8
+        BTensor | Input | { [BatchCount], [ChannelCount], K, N } | 2 to 4 | INT8, UINT8
+        BScaleTensor | Input | { [1], [1], [1], BScaleCount } | 1 to 4 | FLOAT32, FLOAT16
+        BZeroPointTensor | Optional input | { [1], [1], [1], BZeroPointCount } | 1 to 4 | INT8, UINT8
+        OutputScaleTensor | Input | { [1], [1], OutputScaleCount, [1] } | 1 to 4 | FLOAT32, FLOAT16
+        OutputZeroPointTensor | Optional input | { [1], [1], OutputZeroPointCount, [1] } | 1 to 4 | INT8, UINT8
+        OutputTensor | Output | { [BatchCount], [ChannelCount], M, N } | 2 to 4 | INT8, UINT8
+
         DML_FEATURE_LEVEL_4_0 and above
         ATensor | Input | { [BatchCount], [ChannelCount], M, K } | 2 to 4 | INT8, UINT8
         AScaleTensor | Input | { [1], [1], AScaleCount, [1] } | 1 to 4 | FLOAT32
@@ -270,6 +321,9 @@ DOCUMENTS = {
 }
 # What the descriptors have in the place of a line above.
 DEVIATIONS = {
+    "dequantize_linear": {
+        "Same DataType: OutputTensor, ScaleTensor": "",  # the operator compares them: free at jquant's own level
+    },
     "matmul_integer_to_float": {
         "INT32, INT16, INT8, UINT32, UINT16, UINT8": "INT8, UINT8",  # the integer unit's
         "Same DataType: ATensor, AZeroPointTensor, BTensor, BZeroPointTensor": (
@@ -318,7 +372,7 @@ def values(operator: str, key: str) -> list[list[str]]:
 def tables(operator: str) -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
     for line in lines(operator):
-        if heading := re.fullmatch(r"DML_FEATURE_LEVEL_(\w+) and above", line):
+        if heading := re.fullmatch(r"(?:DML_FEATURE_LEVEL_)?(\w+) and above", line):
             table = found.setdefault(heading[1], [])
         elif " | " in line:
             table.append(row(line))
@@ -344,12 +398,12 @@ def test_introduction(operator):
 
 @operators
 def test_levels(operator):
-    assert set(descriptor(operator).levels) == {FeatureLevel[f"LEVEL_{level}"] for level in tables(operator)}
+    assert set(descriptor(operator).levels) == {FeatureLevel(level) for level in tables(operator)}
 
 
 @pytest.mark.parametrize(("operator", "level"), [(operator, level) for operator in DOCUMENTS for level in tables(operator)])
 def test_rows(operator, level):
-    rows = descriptor(operator).levels[FeatureLevel[f"LEVEL_{level}"]]
+    rows = descriptor(operator).levels[FeatureLevel(level)]
     given = [
         Row(
             tensor.name,

@@ -195,6 +195,9 @@ def _is_normal(kernel: Kernel, predicate: str) -> bool:
 
 def _is_exponent(kernel: Kernel, register: str) -> bool:
     field = kernel.definition(register)
+    if field.opcode == "shr.u32" and field.operands[1] == "23":  # of a number without a sign
+        number = kernel.definition(field.operands[0])
+        return number.opcode == "max.s32" and number.operands[1] == "0"
     if field.opcode == "bfe.u32":
         return field.operands[1:] == ["23", "8"]
     if field.opcode != "and.b32" or field.operands[1] != "255":

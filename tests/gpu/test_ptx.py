@@ -69,6 +69,17 @@ def quantize_linear_cases():
     yield Case("quantize_linear-per-channel", per_channel, [tensor(np.float32)], [scales, np.full(CHANNELS, 3, np.int8)])
 
 
+def block_cases():
+    form, parameters = {"axis": 1, "block_size": 32}, [np.full((SHAPE[0], CHANNELS // 32), 0.3, np.float32)]
+    parameters.append(np.full_like(parameters[0], 3, ml_dtypes.int4))
+    for operator, dtype in ((jquant.dequantize_linear, ml_dtypes.int4), (jquant.quantize_linear, np.float32)):
+        yield Case(f"{operator.__name__}-blocks", functools.partial(operator, **form), [tensor(dtype)], parameters)
+
+
+def dynamic_quantize_linear_cases():
+    yield Case("dynamic_quantize_linear", lambda x: tuple(jquant.dynamic_quantize_linear(x)), [tensor(np.float32)], [])
+
+
 def quantized_linear_add_cases():
     def operator(a, b, a_scale, a_zero_point, b_scale, b_zero_point, output_scale, output_zero_point):
         return jquant.quantized_linear_add(
@@ -189,6 +200,8 @@ def product_cases():
 CASES = [
     *dequantize_linear_cases(),
     *quantize_linear_cases(),
+    *block_cases(),
+    *dynamic_quantize_linear_cases(),
     *quantized_linear_add_cases(),
     *quantized_linear_cases(),
     *clip_cases(),

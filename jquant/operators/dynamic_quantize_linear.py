@@ -1,0 +1,130 @@
+"""DML_DYNAMIC_QUANTIZE_LINEAR"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export, lax
+from jax.typing import ArrayLike, DTypeLike
+
+from jquant import affine, exact
+from jquant.descriptor import Descriptor, Signature, Tensor
+from jquant.modes import FeatureLevel, data_type
+from jquant.operands import operand
+
+_OPERATOR = "DML_DYNAMIC_QUANTIZE_LINEAR"
+_DESCRIPTOR = Descriptor(
+    _OPERATOR,
+    {
+        "4_0": (
+            Tensor("InputTensor", "Input", (1, 8), "FLOAT32 FLOAT16"),
+            Tensor("OutputTensor", "Output", (1, 8), "INT8 UINT8"),
+            Tensor("OutputScaleTensor", "Output", (1, 8), "FLOAT32"),
+            Tensor("OutputZeroPointTensor", "Output", (1, 8), "INT8 UINT8"),
+        ),
+    },
+    same_data_type=(("OutputTensor", "OutputZeroPointTensor"),),
+    one_element=("OutputScaleTensor", "OutputZeroPointTensor"),
+)
+
+
+class DynamicQuantizeOutput(NamedTuple):
+    """The outputs of `dynamic_quantize_linear`: the integers, and the scale and the zero point that they have."""
+
+    output: jax.Array
+    scale: jax.Array
+    zero_point: jax.Array
+
+
+export.register_namedtuple_serialization(DynamicQuantizeOutput, serialized_name="jquant.DynamicQuantizeOutput")
+
+
+@jax.custom_jvp
+def _largest(x: jax.Array) -> jax.Array:
+    """``max(0, max x)``, NaN where one is.
+
+    As integers: those of floats that are not negative have the floats' order, with NaN above all. The float maxima of
+    libraries that reduce over several devices pass over a NaN, or not, by where it is.
+    """
+    bits = lax.bitcast_convert_type(jnp.where(x <= 0, jnp.float32(0), lax.abs(x)), jnp.int32)
+    return lax.bitcast_convert_type(bits.max(initial=0), jnp.float32)
+
+
+@_largest.defjvp
+def _largest_jvp(primals, tangents):
+    _, dot = jax.jvp(lambda x: x.max(initial=0), primals, tangents)
+    return _largest(*primals), dot
+
+
+@functools.partial(jax.jit, static_argnames="dtype")
+@jax.named_scope("dynamic_quantize_linear")
+def _dynamic_quantize_linear(input: jax.Array, dtype: np.dtype) -> DynamicQuantizeOutput:
+    limits = jnp.iinfo(dtype)
+    x = exact.widen(input)
+    high, low = _largest(x), -_largest(-x)
+    width = exact.difference(high, low)
+    scale = jnp.where(width == 0, jnp.float32(1), exact.quotient(width, jnp.float32(limits.max - limits.min)))
+    zero_point = affine.to_integer(exact.difference(jnp.float32(limits.min), exact.quotient(low, scale)), None, dtype)
+    return DynamicQuantizeOutput(affine.quantize(x, scale, zero_point, dtype), scale, zero_point)
+
+
+def dynamic_quantize_linear(
+    input: ArrayLike,
+    /,
+    *,
+    dtype: DTypeLike | str = jnp.uint8,
+    feature_level: FeatureLevel | str = FeatureLevel.LATEST,
+) -> DynamicQuantizeOutput:
+    """Quantizes by the range of the values, zero included.
+
+    With ``[low, high] = [min(0, min(input)), max(0, max(input))]`` and `T` the output type,
+    ``scale = (high - low) / 255``, or 1 if that is 0; ``zero_point = saturate(round(min(T) - low / scale))``;
+    ``output = saturate(round(input / scale) + zero_point)``
+
+    Each step is rounded once in float32, ties to even; the zero point is added after the rounding. int8 has the whole of
+    -128 to 127, as in DirectML; ONNX, which has no int8 so far, mentions -127. DirectML's document does not say that zero is
+    included; ONNX's does.
+
+    Zeros, and an empty array, have scale 1 and the zero point ``min(T)``. A NaN makes the scale NaN and the rest 0.
+    Where the range is infinite, or wider than float32 goes, so is the scale: finite values become the zero point, infinite
+    ones 0; with -inf, the zero point is 0.
+
+    On a mesh that splits the input, one number of each device is reduced for the maximum and one for the minimum; inside
+    `jax.shard_map`, each shard has a range of its own.
+
+    The output and the zero point are integers, which have no derivative: JAX's zero, of type float0. The scale has that of
+    the range: of the largest and of the smallest value.
+
+    Args:
+      input: float32 or float16 (bfloat16 at ``FeatureLevel.EXTENDED``), of rank 1 to 8, or a scalar.
+      dtype: uint8 or int8.
+      feature_level: the DirectML feature level whose table applies; the operator exists from 4_0 on.
+
+    Returns:
+      `DynamicQuantizeOutput`: `output` has the shape of `input` and `dtype`; `scale`, float32, and `zero_point`, of `dtype`,
+      have shape (), as in ONNX.
+
+    Raises:
+      DescriptorError: a rank or level outside of the table.
+      DescriptorTypeError: a data type outside of the table.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> output, scale, zero_point = jquant.dynamic_quantize_linear(jnp.array([-1.0, 0.0, 0.25, 1.55]))
+      >>> print(output, scale, zero_point)
+      [  0 100 125 255] 0.01 100
+
+    References:
+      DirectML, `DML_DYNAMIC_QUANTIZE_LINEAR_OPERATOR_DESC`. ONNX, `DynamicQuantizeLinear`.
+    """
+    input, dtype = operand(_OPERATOR, "InputTensor", input, jnp.dtype(jnp.float32)), data_type(dtype)
+    _DESCRIPTOR.check(
+        FeatureLevel(feature_level),
+        InputTensor=input,
+        OutputTensor=Signature(input.shape, dtype),
+        OutputScaleTensor=Signature((), jnp.dtype(jnp.float32)),
+        OutputZeroPointTensor=Signature((), dtype),
+    )
+    return _dynamic_quantize_linear(input, dtype)

@@ -1,0 +1,126 @@
+"""Integers of fewer than 8 bits, several in a byte, as ONNX stores them."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import ArrayLike, DTypeLike
+
+from jquant.descriptor import require
+from jquant.errors import DescriptorTypeError
+from jquant.modes import data_type, data_type_name
+from jquant.operands import operand
+
+_DATA_TYPES = "INT4", "UINT4", "INT2", "UINT2"
+
+
+def _require_narrow(operator: str, dtype: np.dtype) -> None:
+    given = data_type_name(dtype)
+    message = f"{operator}: the integers have data type {given}; it must be {', '.join(_DATA_TYPES)}"
+    require(given in _DATA_TYPES, message, DescriptorTypeError)
+
+
+def _places(shape: tuple[int, ...], bits: int) -> jax.Array:
+    """For each integer of a byte, which lie along the last dimension, its lowest bit."""
+    return lax.broadcasted_iota(jnp.int32, shape, len(shape) - 1) * bits
+
+
+@jax.jit
+@jax.named_scope("pack_integers")
+def _pack_integers(x: jax.Array) -> jax.Array:
+    bits = jnp.iinfo(x.dtype).bits
+    count = 8 // bits
+    unsigned = x.astype(jnp.int32) & (2**bits - 1)
+    padded = jnp.pad(unsigned, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % count)])
+    bytes_ = padded.reshape(*x.shape[:-1], padded.shape[-1] // count, count)
+    return (bytes_ << _places(bytes_.shape, bits)).sum(axis=-1).astype(jnp.uint8)
+
+
+def pack_integers(x: ArrayLike, /) -> jax.Array:
+    """Stores integers of 4 or 2 bits, 2 or 4 of them in a byte.
+
+    ``byte = x[0] | x[1] << 4`` for 4 bits and ``x[0] | x[1] << 2 | x[2] << 4 | x[3] << 6`` for 2, along the last dimension:
+    the first integer has the lowest bits. Each row begins with a byte of its own, so that a split of the rows over a mesh
+    splits the bytes; what its last byte has no integer for is 0.
+
+    This is how ONNX stores a tensor, but that it packs the tensor as a whole: ``pack_integers(x.reshape(-1))``. The same,
+    where the last size is even (a multiple of 4, for 2 bits).
+
+    The result is of integers, which have no derivative: JAX's zero, of type float0.
+
+    Args:
+      x: int4, uint4, int2 or uint2, of shape (..., N).
+
+    Returns:
+      A uint8 array of shape (..., ceil(N / 2)), for 2 bits (..., ceil(N / 4)).
+
+    Raises:
+      DescriptorError: a scalar.
+      DescriptorTypeError: another data type.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> jquant.pack_integers(jnp.array([1, -1, 7], jnp.int4))
+      Array([241,   7], dtype=uint8)
+
+    References:
+      ONNX, "4 bit integer types" and "2 bit integer types".
+    """
+    x = operand("pack_integers", "x", x)
+    _require_narrow("pack_integers", x.dtype)
+    require(x.ndim > 0, "pack_integers: x is a scalar; its last dimension is packed")
+    return _pack_integers(x)
+
+
+@functools.partial(jax.jit, static_argnames=("dtype", "size"))
+@jax.named_scope("unpack_integers")
+def _unpack_integers(packed: jax.Array, dtype: np.dtype, size: int) -> jax.Array:
+    bits = jnp.iinfo(dtype).bits
+    integers = jnp.broadcast_to(packed[..., None].astype(jnp.int32), (*packed.shape, 8 // bits))
+    unsigned = (integers >> _places(integers.shape, bits)) & (2**bits - 1)
+    flat = unsigned.reshape(*packed.shape[:-1], packed.shape[-1] * (8 // bits))[..., :size]
+    sign = -int(jnp.iinfo(dtype).min)  # the highest bit of a signed type, 0 of an unsigned one
+    return ((flat ^ sign) - sign).astype(dtype)
+
+
+def unpack_integers(packed: ArrayLike, dtype: DTypeLike | str, /, *, size: int | None = None) -> jax.Array:
+    """Takes integers of 4 or 2 bits out of the bytes that store them: the inverse of `pack_integers`.
+
+    The result is of integers, which have no derivative: JAX's zero, of type float0. Inside a program, XLA keeps it in as
+    many bits as it has, or computes it where it is used; as an array of its own, jax 0.10.2 stores it on a CPU in a byte for
+    each integer, jax 0.12 in 4 or 2 bits.
+
+    Args:
+      packed: uint8, of shape (..., B).
+      dtype: int4, uint4, int2 or uint2.
+      size: the last size of the result, which must need all B bytes. None: 2 * B or 4 * B.
+
+    Returns:
+      An array of shape (..., size) and of `dtype`.
+
+    Raises:
+      DescriptorError: a scalar, or a `size` that needs more or fewer bytes.
+      DescriptorTypeError: another data type.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> jquant.unpack_integers(jnp.array([241, 7], jnp.uint8), jnp.int4, size=3)
+      Array([1, -1, 7], dtype=int4)
+
+    References:
+      ONNX, "4 bit integer types" and "2 bit integer types".
+    """
+    packed, dtype = operand("unpack_integers", "packed", packed), data_type(dtype)
+    _require_narrow("unpack_integers", dtype)
+    given = data_type_name(packed.dtype)
+    require(given == "UINT8", f"unpack_integers: packed has data type {given}; it must be UINT8", DescriptorTypeError)
+    require(packed.ndim > 0, "unpack_integers: packed is a scalar; its last dimension is that of the bytes")
+    available, count = math.prod(packed.shape[-1:]), 8 // jnp.iinfo(dtype).bits
+    integers = available * count if size is None else size
+    needed = -(-integers // count)
+    message = f"unpack_integers: {integers} integers of {data_type_name(dtype)} need {needed} bytes, not {available}"
+    require(needed == available, message)
+    return _unpack_integers(packed, dtype, integers)
