@@ -20,12 +20,15 @@ class Case:
       formula: the same in NumPy, from the same arguments to the same tree.
       draw: random arguments, each a NumPy array or a tree of them, of the same shapes and dtypes every time.
       rows: which of the arguments have a row for each row of the results: their first dimension.
+      collectives: the kinds of what moves between devices that have some of the rows each: nothing, where rows are
+        independent of each other.
     """
 
     function: Callable[..., Any]
     formula: Callable[..., Any]
     draw: Callable[[np.random.Generator], tuple]
     rows: tuple[int, ...] = (0,)
+    collectives: tuple[str, ...] = ()
 
     def arguments(self, seed: int = 0) -> tuple:
         return self.draw(np.random.default_rng(seed))
