@@ -9,14 +9,25 @@ from jquant.modes import QuantizeMode as QuantizeMode
 from jquant.modes import RoundMode as RoundMode
 from jquant.operators.clip import ScaleBias as ScaleBias
 from jquant.operators.clip import clip as clip
+from jquant.operators.dequantize import dequantize as dequantize
 from jquant.operators.dequantize_linear import dequantize_linear as dequantize_linear
 from jquant.operators.fake_quantize import fake_quantize as fake_quantize
 from jquant.operators.matmul_integer import matmul_integer as matmul_integer
 from jquant.operators.matmul_integer_to_float import matmul_integer_to_float as matmul_integer_to_float
 from jquant.operators.pack_matrix import pack_matrix as pack_matrix
-from jquant.operators.quantize import QuantizeOutput as QuantizeOutput
 from jquant.operators.quantize import quantize as quantize
 from jquant.operators.quantize_and_dequantize import quantize_and_dequantize as quantize_and_dequantize
+from jquant.operators.quantize_down_and_shrink_range import (
+    quantize_down_and_shrink_range as quantize_down_and_shrink_range,
+)
 from jquant.operators.quantize_linear import quantize_linear as quantize_linear
 from jquant.operators.quantized_linear_add import quantized_linear_add as quantized_linear_add
 from jquant.operators.quantized_linear_matmul import quantized_linear_matmul as quantized_linear_matmul
+from jquant.operators.requantization_range import requantization_range as requantization_range
+from jquant.operators.requantization_range_per_channel import (
+    requantization_range_per_channel as requantization_range_per_channel,
+)
+from jquant.operators.requantize import requantize as requantize
+from jquant.operators.requantize_per_channel import requantize_per_channel as requantize_per_channel
+from jquant.ranges import QuantizeOutput as QuantizeOutput
+from jquant.ranges import RangeOutput as RangeOutput

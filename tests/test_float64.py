@@ -130,6 +130,8 @@ def half_away(x: float) -> int:
 @pytest.mark.parametrize(("function", "rounding"), [(float64.truncate, int), (float64.round_half_away, half_away)])
 def test_integers(function, rounding):
     x = draw(9)[:20_000]
-    x = np.concatenate([x, np.round(x[:5000] * 2.0**-20) + 0.5, [0, 0.5, -0.5, 2.0**62, -(2.0**62), 2.0**-65, 2.0**-70, 1e30]])
+    x = np.concatenate(
+        [x, np.round(x[:5000] * 2.0**-20) + 0.5, [0, 0.5, -0.5, 2.0**62, -(2.0**62), 2.0**-65, 2.0**-70, 1e30]]
+    )
     result = numbers(jax.jit(functools.partial(function))(soft(x)))
     assert result == [to_integer(value, rounding) % 2**64 for value in x.tolist()]
