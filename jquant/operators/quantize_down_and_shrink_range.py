@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.typing import ArrayLike
 
 from jquant import exact, requantization
@@ -17,9 +16,7 @@ _OPERATOR = "QuantizeDownAndShrinkRange"
 def _quantize_down_and_shrink_range(input: jax.Array, input_min: jax.Array, input_max: jax.Array) -> QuantizeOutput:
     low, high = (exact.widen(bound).reshape(()) for bound in (input_min, input_max))
     new_low, new_high = requantization.actual_range(input, low, high)
-    # Without the barrier, XLA computes the range again in each place that uses it, and takes seconds to compile.
-    bounds = lax.optimization_barrier((lax.stop_gradient(new_low), lax.stop_gradient(new_high)))
-    output = requantization.in_range(input, low, high, *bounds, jnp.dtype(jnp.uint8))
+    output = requantization.in_range(input, low, high, new_low, new_high, jnp.dtype(jnp.uint8))
     return QuantizeOutput(output, new_low, new_high)
 
 

@@ -72,7 +72,7 @@ def of_actual_range(function, formula, output) -> Case:
     def draw(rng):
         return draw_accumulators(rng), *draw_with_range(rng)[1:]
 
-    return Case(function, lambda *arguments: output(*formula(*arguments)), draw, collectives=("all-reduce",))
+    return Case(function, lambda *arguments: output(*formula(*arguments)), draw, collectives=("all-reduce", "all-reduce"))
 
 
 CASES: dict[str, Case] = {
@@ -104,7 +104,7 @@ CASES: dict[str, Case] = {
         jquant.requantization_range_per_channel,
         reference.requantization_range_per_channel,
         jquant.RangeOutput,
-        collectives=("all-reduce",),
+        collectives=("all-reduce", "all-reduce"),
     ),
     "requantize_per_channel": per_channel(
         functools.partial(jquant.requantize_per_channel, dtype="qint8"),
