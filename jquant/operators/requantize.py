@@ -54,7 +54,7 @@ def requantize(
     - qint8, in float32: `dequantize` and then the formula of `quantize`, both in MIN_FIRST.
 
     `input` is first rounded to float32, of 24 bits, as TensorFlow does. Real numbers beyond the requested range saturate;
-    where the fixed-point number needs more than 64 bits (from 64 times the requested range on), TensorFlow wraps.
+    those from 128 times its width on wrap in TensorFlow, in quint8.
 
     `output` is of integers, which have no derivative. The range of the output is the requested one, with its derivative.
 
