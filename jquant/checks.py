@@ -100,6 +100,7 @@ def operators() -> Iterator[Comparison]:
         output = _in_a_caller(lambda x, mode=round_mode: jquant.quantize_and_dequantize(x, *bounds, round_mode=mode), x)
         expected = reference.quantize_and_dequantize(scaled, *bounds, round_mode=round_mode)
         yield "quantize_and_dequantize", output, expected
+    lowest = float32(-13)
     for mode, dtype in itertools.product(jquant.QuantizeMode, (np.int8, np.uint8, np.int32)):
         integers = _integers(rng, dtype, _COUNT)
         dequantized = _in_a_caller(
@@ -110,9 +111,9 @@ def operators() -> Iterator[Comparison]:
     for dtype in (np.int8, np.uint8):
         requested = float32(-0.2), float32(0.7)
         requantized = _in_a_caller(
-            lambda low, dtype=dtype: jquant.requantize(accumulators, low, 2.9, -0.2, 0.7, dtype=dtype).output, float32(-13)
+            lambda low, dtype=dtype: jquant.requantize(accumulators, low, 2.9, -0.2, 0.7, dtype=dtype).output, lowest
         )
-        expected, *_ = reference.requantize(accumulators, float32(-13) * _FACTOR, float32(2.9), *requested, dtype)
+        expected, *_ = reference.requantize(accumulators, lowest * _FACTOR, float32(2.9), *requested, dtype)
         yield "requantize", requantized, expected
     of_range = accumulators >> 3, float32(-1.3), float32(2.9)
     shrunk = jquant.quantize_down_and_shrink_range(*of_range)

@@ -83,6 +83,7 @@ def _quotient_jvp(primals, tangents):
 
 def native_quotient(x: jax.Array, d: jax.Array) -> jax.Array:
     """The platform's division, of a divisor in which XLA cannot see a broadcast to take the reciprocal of."""
+    x = lax.select(d != d, d, x)  # or else, if x were a constant, XLA would know that it is no NaN
     return x / lax.select(x != x, x, d)
 
 
