@@ -120,7 +120,8 @@ def operators() -> Iterator[Comparison]:
     yield from _each("quantize_down_and_shrink_range", shrunk, reference.quantize_down_and_shrink_range(*of_range))
     found = jquant.requantization_range(*of_range)
     yield from _each("requantization_range", found, reference.requantization_range(*of_range))
-    per_channel = accumulators.reshape(-1, 5), float32([-1.3, -2, -0.7, -0.1, -5]), float32([2.9, 1, 0.3, 0, 4])
+    low, high = np.array([[-1.3, -2, -0.7, -0.1, -5], [2.9, 1, 0.3, 0, 4]], float32)
+    per_channel = accumulators.reshape(-1, 5), low, high
     found = jquant.requantization_range_per_channel(*per_channel)
     yield from _each("requantization_range_per_channel", found, reference.requantization_range_per_channel(*per_channel))
     requantized = jquant.requantize_per_channel(*per_channel, -0.2, 0.7)

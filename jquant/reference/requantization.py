@@ -27,7 +27,7 @@ def dequantize(x, low, high, mode="MIN_COMBINED", narrow_range=False, axis=None,
 
 def requantize(x, low, high, new_low, new_high, dtype):
     """TensorFlow's Requantize, to quint8 in Python's integers, which do not wrap: output, output_min, output_max."""
-    x, (low, high, new_low, new_high) = np.asarray(x), np.float32([low, high, new_low, new_high])
+    x, (low, high, new_low, new_high) = np.asarray(x), map(float32, (low, high, new_low, new_high))
     with np.errstate(all="ignore"):
         width, new_width = float64(high - low), float64(new_high - new_low)
         if np.dtype(dtype) == np.int8:
