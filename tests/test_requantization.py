@@ -69,10 +69,10 @@ def test_requantize(dtype):
 def test_requantize_to_the_actual_range():
     """In one operator, or in two."""
     x = np.random.default_rng(2).integers(-(2**24), 2**26, 1000, np.int32)
-    found = jquant.requantization_range(x, -50.0, 90.0)
+    found = jquant.requantization_range(x, -60.0, 60.0)
     assert found.output_min < 0 < found.output_max
-    expected = jquant.requantize(x, -50.0, 90.0, *found, dtype="quint8")
-    assert_equal(jquant.quantize_down_and_shrink_range(x, -50.0, 90.0), expected)
+    expected = jquant.requantize(x, -60.0, 60.0, *found, dtype="quint8")
+    assert_equal(jquant.quantize_down_and_shrink_range(x, -60.0, 60.0), expected)
     assert {0, 255} < set(np.asarray(expected.output).tolist())
 
 
@@ -91,7 +91,7 @@ class TestDerivatives:
     def test_of_dequantize(self):
         x = np.uint8([0, 51, 255])
         low, high = jax.jacrev(lambda *bounds: jquant.dequantize(x, *bounds), argnums=(0, 1))(FLOAT32(-1.0), FLOAT32(2.0))
-        np.testing.assert_allclose(low, 1 - x / 255, rtol=1e-6)
+        np.testing.assert_allclose(low, 1 - x / 255, atol=1e-6)
         np.testing.assert_allclose(high, x / 255, rtol=1e-6)
         low, high = jax.jacrev(
             lambda *bounds: jquant.dequantize(np.int8([-128, 64]), *bounds, mode="SCALED"), argnums=(0, 1)
