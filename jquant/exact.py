@@ -191,7 +191,7 @@ def _scaled(significand: jax.Array, shift: jax.Array | int) -> jax.Array:
 
 
 def assemble(sign: jax.Array, exponent: jax.Array, significand: jax.Array) -> jax.Array:
-    """The float32 of a sign bit, a biased exponent and a significand in [2**23, 2**24]; 0 where it were subnormal."""
+    """The float32 of a sign bit, a biased exponent and a significand in [2**23, 2**24]; 0 in place of a subnormal."""
     # Added, not or-ed: the hidden bit, and a significand of 2**24, carry into the exponent.
     magnitude = ((exponent - 1) << 23) + significand
     magnitude = lax.select(exponent <= 0, jnp.zeros_like(magnitude), magnitude)

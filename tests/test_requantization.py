@@ -10,7 +10,7 @@ import samples
 from cases import assert_equal
 
 import jquant
-from jquant import reference
+from jquant import reference, requantization
 
 FLOAT32 = np.float32
 TYPES = {"qint8": np.int8, "quint8": np.uint8, "qint16": np.int16, "quint16": np.uint16, "qint32": np.int32}
@@ -64,6 +64,18 @@ def test_requantize(dtype):
     for bounds in ((-6, 6, -1, 1), (0, 6, 0, 6), (-1e9, 3e9, -0.01, 0.01), (-1, 7, 0, 0), (3, 3, -1, 1), (-1e-12, 1, -5, 0)):
         bounds = tuple(map(FLOAT32, bounds))
         assert_equal(tuple(jquant.requantize(x, *bounds, dtype=dtype)), reference.requantize(x, *bounds, dtype))
+
+
+def test_quotients_of_the_fixed_point():
+    """As NumPy's float64 has them, whose last bit the 8 bits of a result hardly ever show."""
+    rng = np.random.default_rng(3)
+    x, width = (10 ** rng.uniform(-9, 9, (2, 100_000))).astype(FLOAT32)
+    x[:1000] = width[:1000] * 4
+    x = np.minimum(x, width * FLOAT32(2**36))
+    low, high = jax.jit(requantization._twice_of_steps)(x, width)
+    quotients = 255.0 * 2**16 * x.astype(np.float64) / width
+    expected = np.floor(2 * quotients).astype(np.uint64)
+    np.testing.assert_array_equal((np.asarray(high).astype(np.uint64) << 32) | np.asarray(low), expected)
 
 
 def test_requantize_to_the_actual_range():
