@@ -12,6 +12,7 @@ from jquant.operators.clip import clip as clip
 from jquant.operators.clip1 import clip1 as clip1
 from jquant.operators.clip_gradient import clip_gradient as clip_gradient
 from jquant.operators.clip_gradient1 import clip_gradient1 as clip_gradient1
+from jquant.operators.dequantize import dequantize as dequantize
 from jquant.operators.dequantize_linear import dequantize_linear as dequantize_linear
 from jquant.operators.dynamic_quantize_linear import DynamicQuantizeOutput as DynamicQuantizeOutput
 from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear as dynamic_quantize_linear
@@ -21,9 +22,11 @@ from jquant.operators.matmul_integer_to_float import matmul_integer_to_float as 
 from jquant.operators.pack_integers import pack_integers as pack_integers
 from jquant.operators.pack_integers import unpack_integers as unpack_integers
 from jquant.operators.pack_matrix import pack_matrix as pack_matrix
-from jquant.operators.quantize import QuantizeOutput as QuantizeOutput
 from jquant.operators.quantize import quantize as quantize
 from jquant.operators.quantize_and_dequantize import quantize_and_dequantize as quantize_and_dequantize
+from jquant.operators.quantize_down_and_shrink_range import (
+    quantize_down_and_shrink_range as quantize_down_and_shrink_range,
+)
 from jquant.operators.quantize_linear import quantize_linear as quantize_linear
 from jquant.operators.quantized_gemm import quantized_gemm as quantized_gemm
 from jquant.operators.quantized_linear_add import quantized_linear_add as quantized_linear_add
@@ -31,3 +34,11 @@ from jquant.operators.quantized_linear_concat import quantized_linear_concat as 
 from jquant.operators.quantized_linear_leaky_relu import quantized_linear_leaky_relu as quantized_linear_leaky_relu
 from jquant.operators.quantized_linear_matmul import quantized_linear_matmul as quantized_linear_matmul
 from jquant.operators.quantized_linear_multiply import quantized_linear_multiply as quantized_linear_multiply
+from jquant.operators.requantization_range import requantization_range as requantization_range
+from jquant.operators.requantization_range_per_channel import (
+    requantization_range_per_channel as requantization_range_per_channel,
+)
+from jquant.operators.requantize import requantize as requantize
+from jquant.operators.requantize_per_channel import requantize_per_channel as requantize_per_channel
+from jquant.ranges import QuantizeOutput as QuantizeOutput
+from jquant.ranges import RangeOutput as RangeOutput

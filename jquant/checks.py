@@ -132,6 +132,33 @@ def operators() -> Iterator[Comparison]:
         output = _in_a_caller(lambda x, mode=round_mode: jquant.quantize_and_dequantize(x, *bounds, round_mode=mode), x)
         expected = reference.quantize_and_dequantize(scaled, *bounds, round_mode=round_mode)
         yield "quantize_and_dequantize", output, expected
+    lowest = float32(-13)
+    for mode, dtype in itertools.product(jquant.QuantizeMode, (np.int8, np.uint8, np.int32)):
+        integers = _integers(rng, dtype, _COUNT)
+        dequantized = _in_a_caller(
+            lambda low, mode=mode, x=integers: jquant.dequantize(x, low, 2.9, mode=mode), float32(-13)
+        )
+        yield "dequantize", dequantized, reference.dequantize(integers, float32(-13) * _FACTOR, float32(2.9), mode)
+    accumulators = _integers(rng, np.int32, _COUNT) >> rng.integers(0, 31, _COUNT, np.int32)
+    for dtype in (np.int8, np.uint8):
+        requested = float32(-0.2), float32(0.7)
+        requantized = _in_a_caller(
+            lambda low, dtype=dtype: jquant.requantize(accumulators, low, 2.9, -0.2, 0.7, dtype=dtype).output, lowest
+        )
+        expected, *_ = reference.requantize(accumulators, lowest * _FACTOR, float32(2.9), *requested, dtype)
+        yield "requantize", requantized, expected
+    of_range = accumulators >> 3, float32(-1.3), float32(2.9)
+    shrunk = jquant.quantize_down_and_shrink_range(*of_range)
+    yield from _each("quantize_down_and_shrink_range", shrunk, reference.quantize_down_and_shrink_range(*of_range))
+    found = jquant.requantization_range(*of_range)
+    yield from _each("requantization_range", found, reference.requantization_range(*of_range))
+    low, high = np.array([[-1.3, -2, -0.7, -0.1, -5], [2.9, 1, 0.3, 0, 4]], float32)
+    per_channel = accumulators.reshape(-1, 5), low, high
+    found = jquant.requantization_range_per_channel(*per_channel)
+    yield from _each("requantization_range_per_channel", found, reference.requantization_range_per_channel(*per_channel))
+    requantized = jquant.requantize_per_channel(*per_channel, -0.2, 0.7)
+    expected = reference.requantize_per_channel(*per_channel, float32(-0.2), float32(0.7), np.uint8)
+    yield from _each("requantize_per_channel", requantized, expected)
     faked = _in_a_caller(jquant.fake_quantize, x, *bounds)
     yield "fake_quantize", faked, reference.fake_quantize(scaled, *bounds)
 
@@ -164,6 +191,11 @@ def products(implementation: Implementation) -> Iterator[Comparison]:
         quantized = jquant.quantized_gemm(*operands, float32(2.5), np.uint8(77), **options)
         expected = reference.quantized_gemm(*operands, float32(2.5), np.uint8(77), np.uint8)
         yield "quantized_gemm", quantized, expected
+
+
+def _each(name: str, actual: tuple, expected: tuple) -> Iterator[Comparison]:
+    for result, formula in zip(actual, expected, strict=True):
+        yield name, result, np.asarray(formula)
 
 
 def _in_a_caller(function: Callable[..., jax.Array], x: ArrayLike, *others: ArrayLike) -> jax.Array:

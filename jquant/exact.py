@@ -83,6 +83,7 @@ def _quotient_jvp(primals, tangents):
 
 def native_quotient(x: jax.Array, d: jax.Array) -> jax.Array:
     """The platform's division, of a divisor in which XLA cannot see a broadcast to take the reciprocal of."""
+    x = lax.select(d != d, d, x)  # or else, if x were a constant, XLA would know that it is no NaN
     return x / lax.select(x != x, x, d)
 
 
@@ -92,27 +93,27 @@ def corrected_quotient(x: jax.Array, d: jax.Array) -> jax.Array:
     The division is of the significands, as integers of 24 bits: float32 arithmetic gives it to within 2,
     the remainder of that is exact in (wrapping) integer arithmetic, and decides.
     """
-    x_exponent, x_significand = _significand(x)
-    d_exponent, d_significand = _significand(d)
+    x_exponent, x_significand = decompose(x)
+    d_exponent, d_significand = decompose(d)
     # The shift that brings the quotient of the significands into [2**23, 2**24).
     shift = 23 + (x_significand < d_significand).astype(jnp.int32)
     approximation = _scaled(x_significand, shift) / _scaled(d_significand, 0)
     significand = nearest_integer_quotient(x_significand << shift, d_significand, approximation)
     exponent = x_exponent - d_exponent + 150 - shift
     sign = (_bits(x) ^ _bits(d)) & _SIGN
-    finite = _assemble(sign, exponent, significand)
+    finite = assemble(sign, exponent, significand)
     normal = _is_normal_exponent(x_exponent) & _is_normal_exponent(d_exponent)
     return lax.select(normal, finite, x / d)
 
 
 def quotient_of_uint32_max(d: jax.Array) -> jax.Array:
     """``fl((2**32 - 1) / d)`` for ``d >= 0``: the numerator is no float32, so that `quotient` cannot take it."""
-    exponent, divisor = _significand(d)
+    exponent, divisor = decompose(d)
     shift = 15
     numerator = jnp.full_like(divisor, -(1 << shift))  # (2**32 - 1) << 15, modulo 2**32
     approximation = np.float32(2.0 ** (32 + shift)) / _scaled(divisor, 0)
     significand = nearest_integer_quotient(numerator, divisor, approximation)
-    finite = _assemble(jnp.zeros_like(divisor), 300 - shift - exponent, significand)
+    finite = assemble(jnp.zeros_like(divisor), 300 - shift - exponent, significand)
     return seal(lax.select(_is_normal_exponent(exponent), finite, np.float32(2.0**32) / d))
 
 
@@ -175,7 +176,7 @@ def _float(bits: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(bits, jnp.float32)
 
 
-def _significand(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+def decompose(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Biased exponent and 24-bit integer significand: ``abs(x) == significand * 2.0 ** (exponent - 150)``."""
     return (_bits(x) >> 23) & 0xFF, (_bits(x) & _FRACTION) | _HIDDEN_BIT
 
@@ -189,8 +190,8 @@ def _scaled(significand: jax.Array, shift: jax.Array | int) -> jax.Array:
     return _float((significand & _FRACTION) | ((150 + shift) << 23))
 
 
-def _assemble(sign: jax.Array, exponent: jax.Array, significand: jax.Array) -> jax.Array:
-    """The float32 of a biased exponent and a significand in [2**23, 2**24]."""
+def assemble(sign: jax.Array, exponent: jax.Array, significand: jax.Array) -> jax.Array:
+    """The float32 of a sign bit, a biased exponent and a significand in [2**23, 2**24]; 0 in place of a subnormal."""
     # Added, not or-ed: the hidden bit, and a significand of 2**24, carry into the exponent.
     magnitude = ((exponent - 1) << 23) + significand
     magnitude = lax.select(exponent <= 0, jnp.zeros_like(magnitude), magnitude)

@@ -44,6 +44,11 @@ def operand(operator: str, name: str, value: ArrayLike, scalar_dtype: np.dtype |
     raise DescriptorTypeError(f"{operator}: {name} must be an array or a Python scalar, not {type(value).__name__}")
 
 
+def is_known(*values: Operand) -> bool:
+    """Whether they are Python's or NumPy's: a `jax.Array` may be traced, and is not read back for a check."""
+    return not any(isinstance(value, jax.Array) for value in values)
+
+
 def optional_operand(operator: str, name: str, value: ArrayLike | None, scalar_dtype: np.dtype) -> Operand | None:
     """`operand`, where the document calls the tensor optional."""
     return None if value is None else operand(operator, name, value, scalar_dtype)

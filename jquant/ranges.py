@@ -1,19 +1,41 @@
 """The range of real numbers, [min, max], that TensorFlow's operators take: one, or one for each slice along an axis."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import export
 
 from jquant import exact
 from jquant.descriptor import require, require_axis
 from jquant.errors import DescriptorTypeError
-from jquant.modes import data_type_name
-from jquant.operands import Operand
+from jquant.modes import data_type, data_type_name
+from jquant.operands import Operand, is_known
+
+
+class QuantizeOutput(NamedTuple):
+    """Integers, and the range that they cover."""
+
+    output: jax.Array
+    output_min: jax.Array
+    output_max: jax.Array
+
+
+class RangeOutput(NamedTuple):
+    """A range for the integers of another operator to cover."""
+
+    output_min: jax.Array
+    output_max: jax.Array
+
+
+export.register_namedtuple_serialization(QuantizeOutput, serialized_name="jquant.QuantizeOutput")
+export.register_namedtuple_serialization(RangeOutput, serialized_name="jquant.RangeOutput")
 
 
 def check(operator: str, input: Operand, axis: int | None, **bounds: Operand) -> None:
-    """Asserts what the operators have in common: data types, the axis, and the two `bounds`, if given, the lower first."""
-    require_float32(operator, input=input, **bounds)
+    """Asserts what the operators have in common: the axis of `input`, and the two `bounds`, if given, the lower first."""
+    require_float32(operator, **bounds)
     if axis is not None:
         require_axis(operator, axis, input.ndim)
     for name, bound in bounds.items():
@@ -24,7 +46,7 @@ def check(operator: str, input: Operand, axis: int | None, **bounds: Operand) ->
             sizes = (input.shape[axis],)
             message = f"{operator}: {name} has sizes {bound.shape}; with axis={axis} they must be {sizes}"
             require(bound.shape == sizes, message)
-    if bounds and not any(isinstance(bound, jax.Array) for bound in bounds.values()):
+    if bounds and is_known(*bounds.values()):
         (low_name, low), (high_name, high) = bounds.items()
         require(not np.any(high < low), f"{operator}: {high_name}, {high}, is less than {low_name}, {low}")
 
@@ -34,6 +56,20 @@ def require_float32(operator: str, **tensors: Operand) -> None:
     for name, tensor in tensors.items():
         given = data_type_name(tensor.dtype)
         require(given == "FLOAT32", f"{operator}: {name} has data type {given}, but is a float", DescriptorTypeError)
+
+
+def require_one(operator: str, input: Operand, axis: int | None) -> None:
+    """Asserts that there is one range, as MIN_FIRST has it."""
+    if axis is not None:
+        message = f"{operator}: MIN_FIRST has one range: axis={axis} must be a dimension of size 1 or None"
+        require(input.shape[axis] == 1, message)
+
+
+def require_quantized(operator: str, name: str, dtype: np.dtype, *allowed: str) -> None:
+    """Asserts that a dtype stores one of TensorFlow's quantized types."""
+    given, types = data_type_name(dtype), {type: data_type_name(data_type(type)) for type in allowed}
+    listed = ", ".join(f"{type} ({stored})" for type, stored in types.items())
+    require(given in types.values(), f"{operator}: {name} is {given}; the document has {listed}", DescriptorTypeError)
 
 
 def sizes(axis: int | None, rank: int) -> list[int]:
@@ -49,6 +85,19 @@ def scales(low: jax.Array, high: jax.Array, smallest: jax.Array, largest: jax.Ar
         return jnp.where(exact.product(integer, bound) > 0, exact.quotient(integer, bound), unlimited)
 
     return scale(smallest, low), scale(largest, high)
+
+
+def step(low: jax.Array, high: jax.Array, dtype: np.dtype) -> jax.Array:
+    """``(high - low) / (2**bits - 1)``"""
+    limits = jnp.iinfo(dtype)
+    # For 32 bits, the divisor as a float32, 2**32, gives the same float32.
+    return exact.quotient(exact.difference(high, low), jnp.float32(limits.max - limits.min))
+
+
+def steps_per_unit(low: jax.Array, high: jax.Array, dtype: np.dtype) -> jax.Array:
+    """``(2**bits - 1) / (high - low)``"""
+    bits, width = jnp.iinfo(dtype).bits, exact.difference(high, low)
+    return exact.quotient_of_uint32_max(width) if bits == 32 else exact.quotient(jnp.float32(2.0**bits - 1), width)
 
 
 def minimum(a: jax.Array, b: jax.Array) -> jax.Array:

@@ -75,6 +75,15 @@ def test_arithmetic_between_the_callers(name, formula):
         assert_same_bits(jax.jit(caller_product)(*arguments), then_product)
 
 
+def test_quotient_of_constants_by_one_number():
+    """XLA knows all of the dividend, and that the divisor is one number, of which it would take the reciprocal."""
+    x = samples.near_ties(np.random.default_rng(11), 100_000, 0.3, -9999, 9999)  # without a NaN
+    for d in FLOAT32([0.3, -7.7, 1e-3]):
+        with np.errstate(all="ignore"):
+            expected = x / d
+        assert_same_bits(jax.jit(lambda d: exact.quotient(jnp.asarray(x), d))(d), expected)
+
+
 def test_quotient_of_every_kind():
     rng = np.random.default_rng(2)
     x, d = samples.any_floats(rng, 4_000_000), samples.any_floats(rng, 4_000_000)

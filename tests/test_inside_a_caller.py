@@ -268,3 +268,49 @@ def test_fake_quantize(axis, low, high, count):
     operator = functools.partial(jquant.fake_quantize, axis=axis)
     model = functools.partial(reference.fake_quantize, axis=axis)
     assert_exact(operator, model, floats(FLOAT32, count, (6.1 + 5.7) / 255 / 0.1), (low, high))
+
+
+@pytest.mark.parametrize(
+    ("mode", "axis", "low", "high"),
+    [("MIN_COMBINED", *PER_CHANNEL), ("MIN_FIRST", *ONE_RANGE), ("SCALED", *ONE_RANGE)],
+)
+@pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int32])
+def test_dequantize(dtype, mode, axis, low, high, count):
+    operator = functools.partial(jquant.dequantize, mode=mode, axis=axis)
+    model = functools.partial(reference.dequantize, mode=mode, axis=axis)
+    assert_exact(operator, model, integers(dtype, count), (low, high))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_requantize(dtype, count):
+    """And the range of the output, which it passes on; the formula is in Python's integers, which take their time."""
+
+    def operator(x, *bounds):
+        return tuple(jquant.requantize(x, *bounds, dtype=dtype))
+
+    model = functools.partial(reference.requantize, dtype=dtype)
+    bounds = tuple(map(FLOAT32, (-5.7, 6.1, -0.3, 0.4)))
+    x = integers(np.int32, count // 5) >> np.random.default_rng(2).integers(
+        0, 31, (count // 5 // CHANNELS, CHANNELS), np.int32
+    )
+    assert_exact(operator, model, x, bounds)
+
+
+@pytest.mark.parametrize("name", ["requantization_range", "quantize_down_and_shrink_range"])
+def test_actual_range(name, count):
+    x = integers(np.int32, count // 20) >> 3
+    assert_exact(lambda *arguments: tuple(getattr(jquant, name)(*arguments)), getattr(reference, name), x, ONE_RANGE[1:])
+
+
+def test_per_channel(count):
+    x, bounds = integers(np.int32, count) >> 3, (np.minimum(*PER_CHANNEL[1:]), np.maximum(*PER_CHANNEL[1:]))
+
+    def operator(x, low, high):
+        found = jquant.requantization_range_per_channel(x, low, high)
+        return tuple(found), tuple(jquant.requantize_per_channel(x, low, high, *found, dtype="qint8"))
+
+    def model(x, low, high):
+        found = reference.requantization_range_per_channel(x, low, high)
+        return found, reference.requantize_per_channel(x, low, high, *found, np.int8)
+
+    assert_exact(operator, model, x, bounds)

@@ -257,3 +257,13 @@ def test_a_callers_function_is_not_retraced_for_values():
 
     for low, high in ((-1.0, 1.0), (0.0, 2.0), (2.0, 1.0)):
         function(jnp.ones(2), low, high)
+
+
+def test_dequantize_is_not_retraced_for_values_or_spellings(x):
+    integers = x.astype(np.int8)
+    with adds_traces(1, "dequantize"):
+        for mode, dtype, low in (("SCALED", "float32", -1.0), (jquant.QuantizeMode.SCALED, np.float32, -2)):
+            jquant.dequantize(integers, low, 3, mode=mode, dtype=dtype)
+    with adds_traces(1, "requantize"):
+        for dtype, low in (("quint8", -1), ("UINT8", -2.0), (np.uint8, np.float32(-3))):
+            jquant.requantize(x.astype(np.int32), low, 3, low, 1, dtype=dtype)

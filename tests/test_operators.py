@@ -252,6 +252,7 @@ NAMED_CALLS = {
     "matmul_integer": lambda x, real: jquant.matmul_integer(x, x),
     "clip": lambda x, real: jquant.clip(real, 0, 1),
     "quantize": lambda x, real: jquant.quantize(real, 0, 1, "qint8"),
+    "dequantize": lambda x, real: jquant.dequantize(x, 0, 1),
 }
 
 

@@ -92,6 +92,11 @@ def test_the_results_are_those_without_x64():
             *jquant.quantize(x, -1, 1, "qint32", mode="SCALED"),
             jquant.quantize_and_dequantize(x),
             jquant.fake_quantize(x, -1, 1),
+            jquant.dequantize(b, -1, 1, mode="MIN_FIRST"),
+            *jquant.quantize_down_and_shrink_range(x.view(np.int32), -1, 1),
+            *jquant.requantize(x.view(np.int32), -1, 1, -0.5, 0.25, dtype="qint8"),
+            *jquant.requantize_per_channel(x.view(np.int32), -abs(x[0]), abs(x[0]), -0.5, 0.25),
+            *jquant.requantization_range_per_channel(x.view(np.int32), -abs(x[0]), abs(x[0])),
         )
 
     with jax.enable_x64(False):

@@ -117,6 +117,7 @@ def fake_quantize(
     float32 = jnp.dtype(jnp.float32)
     input = operand(_OPERATOR, "input", input, float32)
     min, max = operand(_OPERATOR, "min", min, float32), operand(_OPERATOR, "max", max, float32)
+    ranges.require_float32(_OPERATOR, input=input)
     ranges.check(_OPERATOR, input, axis, min=min, max=max)
     require(num_bits in _NUM_BITS, f"{_OPERATOR}: num_bits is {num_bits}; it must be from 2 to 16")
     return _fake_quantize(input, min, max, int(num_bits), bool(narrow_range), axis)

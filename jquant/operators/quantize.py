@@ -1,40 +1,22 @@
 """TensorFlow's Quantize (the op `QuantizeV2`)"""
 
 import functools
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import export, lax
+from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant import exact, ranges
+from jquant import exact, min_first, ranges
 from jquant.descriptor import require, require_round_mode
-from jquant.errors import DescriptorTypeError
-from jquant.modes import QuantizeMode, RoundMode, data_type, data_type_name
+from jquant.modes import QuantizeMode, RoundMode, data_type
 from jquant.operands import Operand, operand
+from jquant.ranges import QuantizeOutput
 
 _OPERATOR = "QuantizeV2"
-_DATA_TYPES = {  # the attribute T, and the type that stores it here
-    "qint8": "INT8",
-    "quint8": "UINT8",
-    "qint32": "INT32",
-    "qint16": "INT16",
-    "quint16": "UINT16",
-}
+_DATA_TYPES = "qint8", "quint8", "qint32", "qint16", "quint16"  # the attribute T
 _ROUND_MODES = RoundMode.HALF_AWAY_FROM_ZERO, RoundMode.HALF_TO_EVEN
-
-
-class QuantizeOutput(NamedTuple):
-    """The outputs of `quantize`: the integers, and the range that they cover."""
-
-    output: jax.Array
-    output_min: jax.Array
-    output_max: jax.Array
-
-
-export.register_namedtuple_serialization(QuantizeOutput, serialized_name="jquant.QuantizeOutput")
 
 
 def _adjusted_range(low: jax.Array, high: jax.Array, ensure_minimum_range: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -46,19 +28,11 @@ def _adjusted_range(low: jax.Array, high: jax.Array, ensure_minimum_range: jax.A
 
 
 def _min_combined(input: jax.Array, low: jax.Array, high: jax.Array, dtype: np.dtype) -> jax.Array:
-    scale = _scale(low, high, dtype)
+    scale = ranges.steps_per_unit(low, high, dtype)
     value = exact.product(exact.difference(ranges.clamp(input, low, high), low), scale)
     if jnp.issubdtype(dtype, jnp.signedinteger):
         return exact.round_half_away(exact.difference(value, jnp.float32(2.0 ** (jnp.iinfo(dtype).bits - 1))))
     return exact.sum(value, jnp.float32(0.5))  # the cast truncates
-
-
-def _min_first(input: jax.Array, low: jax.Array, high: jax.Array, dtype: np.dtype) -> jax.Array:
-    limits = jnp.iinfo(dtype)
-    scale = jnp.where(high == low, jnp.float32(0), _scale(low, high, dtype))
-    offset = exact.difference(exact.round_half_away(exact.product(low, scale)), jnp.float32(limits.min))
-    value = exact.difference(exact.round_half_away(exact.product(input, scale)), offset)
-    return ranges.clamp(value, jnp.float32(limits.min), jnp.float32(min(limits.max, 2147483520)))
 
 
 def _scaled(
@@ -71,12 +45,6 @@ def _scaled(
     value = exact.product(ranges.clamp(input, low, high), scale)
     rounding = exact.round_half_even if round_mode == RoundMode.HALF_TO_EVEN else exact.round_half_away
     return rounding(value), low, high
-
-
-def _scale(low: jax.Array, high: jax.Array, dtype: np.dtype) -> jax.Array:
-    """``(2 ** bits - 1) / (high - low)``"""
-    bits, width = jnp.iinfo(dtype).bits, exact.difference(high, low)
-    return exact.quotient_of_uint32_max(width) if bits == 32 else exact.quotient(jnp.float32(2.0**bits - 1), width)
 
 
 @functools.partial(jax.jit, static_argnames=("dtype", "mode", "round_mode", "narrow_range", "axis"))
@@ -99,7 +67,7 @@ def _quantize(
     if mode == QuantizeMode.MIN_COMBINED:
         value = _min_combined(input, low, high, dtype)
     elif mode == QuantizeMode.MIN_FIRST:
-        value = _min_first(input, low, high, dtype)
+        value = min_first.quantize(input, low, high, dtype)
     else:
         value, low, high = _scaled(input, low, high, dtype, round_mode, narrow_range)
     return QuantizeOutput(exact.saturating_cast(value, dtype), low.reshape(range_shape), high.reshape(range_shape))
@@ -189,16 +157,12 @@ def _check(
     round_mode: RoundMode,
     axis: int | None,
 ) -> None:
-    given = data_type_name(dtype)
-    types = ", ".join(f"{name} ({stored})" for name, stored in _DATA_TYPES.items())
-    message = f"{_OPERATOR}: T is {given}; the document has {types}"
-    require(given in _DATA_TYPES.values(), message, DescriptorTypeError)
+    ranges.require_quantized(_OPERATOR, "T", dtype, *_DATA_TYPES)
+    ranges.require_float32(_OPERATOR, input=input, ensure_minimum_range=ensure_minimum_range)
     ranges.check(_OPERATOR, input, axis, min_range=min_range, max_range=max_range)
-    ranges.require_float32(_OPERATOR, ensure_minimum_range=ensure_minimum_range)
     require(ensure_minimum_range.shape == (), f"{_OPERATOR}: ensure_minimum_range is a scalar")
     require_round_mode(_OPERATOR, round_mode, _ROUND_MODES)
     if round_mode == RoundMode.HALF_TO_EVEN:
         require(mode == QuantizeMode.SCALED, f"{_OPERATOR}: round_mode HALF_TO_EVEN is for mode SCALED only, not {mode}")
-    if axis is not None and mode == QuantizeMode.MIN_FIRST:
-        message = f"{_OPERATOR}: MIN_FIRST has one range: axis={axis} must be a dimension of size 1 or None"
-        require(input.shape[axis] == 1, message)
+    if mode == QuantizeMode.MIN_FIRST:
+        ranges.require_one(_OPERATOR, input, axis)

@@ -143,6 +143,7 @@ def quantize_and_dequantize(
         message = f"{_OPERATOR}: one of input_min and input_max is given; give both, or neither for the range of the input"
         require(low is None and high is None, message)
         bounds = {}
+    ranges.require_float32(_OPERATOR, input=input)
     ranges.check(_OPERATOR, input, axis, **bounds)
     bits = range(1, _LARGEST_NUM_BITS[bool(signed_input)] + 1)
     message = f"{_OPERATOR}: num_bits is {num_bits}; with signed_input={signed_input} it must be from 1 to {bits[-1]}"

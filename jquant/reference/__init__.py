@@ -22,6 +22,12 @@ from jquant.reference.linear import quantized_linear_matmul as quantized_linear_
 from jquant.reference.linear import quantized_linear_multiply as quantized_linear_multiply
 from jquant.reference.linear import requantize_product as requantize_product
 from jquant.reference.linear import unpack_integers as unpack_integers
+from jquant.reference.requantization import dequantize as dequantize
+from jquant.reference.requantization import quantize_down_and_shrink_range as quantize_down_and_shrink_range
+from jquant.reference.requantization import requantization_range as requantization_range
+from jquant.reference.requantization import requantization_range_per_channel as requantization_range_per_channel
+from jquant.reference.requantization import requantize as requantize
+from jquant.reference.requantization import requantize_per_channel as requantize_per_channel
 from jquant.reference.rounding import away as away
 from jquant.reference.rounding import saturate as saturate
 from jquant.reference.tensorflow import fake_quantize as fake_quantize

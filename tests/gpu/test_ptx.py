@@ -197,6 +197,13 @@ def product_cases():
     yield Case("quantized_linear_matmul", quantized, tensors, parameters, np.float32(0.7))
 
 
+def dequantize_cases():
+    low, high = np.float32([-1.3, 5.9])
+    for integer, mode in itertools.product((np.int8, np.int32), jquant.QuantizeMode):
+        operator = functools.partial(jquant.dequantize, mode=mode)
+        yield Case(f"dequantize-{np.dtype(integer)}-{mode}", operator, [tensor(integer)], [low, high])
+
+
 CASES = [
     *dequantize_linear_cases(),
     *quantize_linear_cases(),
@@ -207,6 +214,7 @@ CASES = [
     *clip_cases(),
     *quantize_cases(),
     *straight_through_cases(),
+    *dequantize_cases(),
     *product_cases(),
 ]
 

@@ -1,0 +1,30 @@
+"""MIN_FIRST, which several of TensorFlow's operators share: the lower end of a range is rounded to a step of it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jquant import exact, ranges
+
+
+def quantize(x: jax.Array, low: jax.Array, high: jax.Array, dtype: np.dtype) -> jax.Array:
+    """``clamp(away(x * scale) - (away(low * scale) - min(T)))`` with ``scale = (2**bits - 1) / (high - low)``, as a float"""
+    limits = jnp.iinfo(dtype)
+    scale = jnp.where(high == low, jnp.float32(0), ranges.steps_per_unit(low, high, dtype))
+    offset = exact.difference(exact.round_half_away(exact.product(low, scale)), jnp.float32(limits.min))
+    value = exact.difference(exact.round_half_away(exact.product(x, scale)), offset)
+    return ranges.clamp(value, jnp.float32(limits.min), jnp.float32(min(limits.max, 2147483520)))
+
+
+def dequantize(x: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+    """``(rounded_low - min(T) * scale) + x * scale`` with ``scale = (high - low) / (2**bits - 1)``"""
+    scale = ranges.step(low, high, x.dtype)
+    origin = exact.difference(rounded_low(low, high, scale), exact.product(jnp.float32(jnp.iinfo(x.dtype).min), scale))
+    return exact.sum(origin, exact.product(x.astype(jnp.float32), scale))
+
+
+def rounded_low(low: jax.Array, high: jax.Array, scale: jax.Array) -> jax.Array:
+    """``away(low / scale) * scale``; the lower end as it is where there are no steps."""
+    empty = high == low
+    steps = exact.round_half_away(exact.quotient(low, jnp.where(empty, jnp.float32(1), scale)))
+    return jnp.where(empty, low, exact.product(steps, scale))

@@ -1,0 +1,123 @@
+"""TensorFlow's Dequantize"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike, DTypeLike
+
+from jquant import exact, min_first, ranges
+from jquant.descriptor import require
+from jquant.errors import DescriptorTypeError
+from jquant.modes import QuantizeMode, data_type, data_type_name
+from jquant.operands import operand
+
+_OPERATOR = "Dequantize"
+_DATA_TYPES = "qint8", "quint8", "qint32", "qint16", "quint16"  # the attribute T
+
+
+def _min_combined(input: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+    half = -float(jnp.iinfo(input.dtype).min)
+    value = exact.sum(input.astype(jnp.float32), jnp.float32(half))
+    return exact.sum(exact.product(value, ranges.step(low, high, input.dtype)), low)
+
+
+def _scaled(input: jax.Array, low: jax.Array, high: jax.Array, narrow_range: bool) -> jax.Array:
+    limits = jnp.iinfo(input.dtype)
+    scale = exact.quotient(high, jnp.float32(limits.max))
+    if limits.min < 0:
+        scale = ranges.maximum(exact.quotient(low, jnp.float32(limits.min + narrow_range)), scale)
+    return exact.product(input.astype(jnp.float32), scale)
+
+
+@functools.partial(jax.jit, static_argnames=("mode", "narrow_range", "axis", "dtype"))
+@jax.named_scope("dequantize")
+def _dequantize(
+    input: jax.Array,
+    min_range: jax.Array,
+    max_range: jax.Array,
+    mode: QuantizeMode,
+    narrow_range: bool,
+    axis: int | None,
+    dtype: np.dtype,
+) -> jax.Array:
+    sizes = ranges.sizes(axis, input.ndim)
+    low, high = exact.widen(min_range).reshape(sizes), exact.widen(max_range).reshape(sizes)
+    if mode == QuantizeMode.MIN_COMBINED:
+        value = _min_combined(input, low, high)
+    elif mode == QuantizeMode.MIN_FIRST:
+        value = min_first.dequantize(input, low, high)
+    else:
+        value = _scaled(input, low, high, narrow_range)
+    return exact.narrow(value, dtype)
+
+
+def dequantize(
+    input: ArrayLike,
+    min_range: ArrayLike,
+    max_range: ArrayLike,
+    /,
+    *,
+    mode: QuantizeMode | str = QuantizeMode.MIN_COMBINED,
+    narrow_range: bool = False,
+    axis: int | None = None,
+    dtype: DTypeLike | str = jnp.float32,
+) -> jax.Array:
+    """Dequantizes as TensorFlow's CPU kernel does, bit for bit: the real numbers of the integers of `quantize`.
+
+    With `T` the type of `input`, and each step in float32,
+
+    - ``MIN_COMBINED``: ``(input - min(T)) * scale + min_range`` with
+      ``scale = (max_range - min_range) / (2**bits - 1)``.
+    - ``MIN_FIRST``: ``(away(min_range / scale) * scale - min(T) * scale) + input * scale`` with the same scale: a
+      range that holds 0 gives a real 0.
+    - ``SCALED``: ``input * scale`` with ``scale = max_range / max(T)`` or, for signed types, the larger one of that and
+      ``min_range / min(T)``. Integer 0 is real 0.
+
+    The range is that which `quantize` returns, and is taken as it is: neither is zero brought inside, nor is it
+    widened. 32-bit integers are first rounded to float32.
+
+    The derivative is that of the formula in the range; rounding has none.
+
+    Args:
+      input: int8, uint8, int16, uint16 or int32 (TensorFlow's qint8 ... qint32), any shape.
+      min_range, max_range: float32: one element in any shape or, with `axis`, of shape ``(input.shape[axis],)``.
+        Infinite bounds are not specified.
+      mode: a `QuantizeMode` or its name.
+      narrow_range: that the lowest integer is not in use. Acts in SCALED, for signed types, only.
+      axis: the dimension along which each slice has a range of its own, counted from 0; None for one range. Negative
+        numbers raise. MIN_FIRST takes it only where that dimension has size 1.
+      dtype: float32, or bfloat16, which rounds the result once more; in MIN_COMBINED only.
+
+    Returns:
+      `dtype`, of the shape of `input`.
+
+    Raises:
+      DescriptorError: a shape, axis or combination of modes that is not defined, or ``max_range < min_range``
+        in Python or NumPy values. A `jax.Array` is not read back for that.
+      DescriptorTypeError: a data type outside of the table.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> x = jnp.array([-128, -6, 0, 115, 127], jnp.int8)
+      >>> jquant.dequantize(x, -10, 9.921875, mode="SCALED")
+      Array([-10.      ,  -0.46875 ,   0.      ,   8.984375,   9.921875],      dtype=float32)
+
+    References:
+      TensorFlow, `tf.raw_ops.Dequantize` (its CPU kernel).
+    """
+    mode, dtype = QuantizeMode(mode), data_type(dtype)
+    float32 = jnp.dtype(jnp.float32)
+    input = operand(_OPERATOR, "input", input)
+    low, high = operand(_OPERATOR, "min_range", min_range, float32), operand(_OPERATOR, "max_range", max_range, float32)
+    ranges.require_quantized(_OPERATOR, "T", input.dtype, *_DATA_TYPES)
+    ranges.check(_OPERATOR, input, axis, min_range=low, max_range=high)
+    given = data_type_name(dtype)
+    message = f"{_OPERATOR}: dtype is {given}; the document has FLOAT32, BFLOAT16"
+    require(given in ("FLOAT32", "BFLOAT16"), message, DescriptorTypeError)
+    if given == "BFLOAT16":
+        require(mode == QuantizeMode.MIN_COMBINED, f"{_OPERATOR}: BFLOAT16 is for mode MIN_COMBINED only, not {mode}")
+    if mode == QuantizeMode.MIN_FIRST:
+        ranges.require_one(_OPERATOR, input, axis)
+    return _dequantize(input, low, high, mode, bool(narrow_range), axis, dtype)

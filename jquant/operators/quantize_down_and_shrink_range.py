@@ -1,0 +1,58 @@
+"""TensorFlow's QuantizeDownAndShrinkRange"""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jquant import exact, requantization
+from jquant.operands import operand
+from jquant.ranges import QuantizeOutput
+
+_OPERATOR = "QuantizeDownAndShrinkRange"
+
+
+@jax.jit
+@jax.named_scope("quantize_down_and_shrink_range")
+def _quantize_down_and_shrink_range(input: jax.Array, input_min: jax.Array, input_max: jax.Array) -> QuantizeOutput:
+    low, high = (exact.widen(bound).reshape(()) for bound in (input_min, input_max))
+    new_low, new_high = requantization.actual_range(input, low, high)
+    output = requantization.in_range(input, low, high, new_low, new_high, jnp.dtype(jnp.uint8))
+    return QuantizeOutput(output, new_low, new_high)
+
+
+def quantize_down_and_shrink_range(input: ArrayLike, input_min: ArrayLike, input_max: ArrayLike, /) -> QuantizeOutput:
+    """Takes 32-bit integers to uint8 and the range of those that occur, as TensorFlow's CPU kernel does, bit for bit.
+
+    `requantization_range`, and `requantize` to that range; their formulas, roundings and derivatives. If no integer
+    stands for more than the minimum of the range, all become 0.
+
+    On a mesh the range is that of the whole array; inside `jax.shard_map`, of the shard.
+
+    Args:
+      input: int32 (TensorFlow's qint32), any shape.
+      input_min, input_max: float32, one element in any shape. Infinite bounds are not specified.
+
+    Returns:
+      `QuantizeOutput`: `output`, uint8 (quint8), has the shape of `input`; `output_min` and `output_max`, float32, are of
+      shape ().
+
+    Raises:
+      DescriptorError: a range of more than one element, or ``input_max < input_min`` in Python or NumPy values. A
+        `jax.Array` is not read back for that.
+      DescriptorTypeError: a data type other than int32 for `input`, or float32 for its range.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> x = jnp.array([-(2**29), 0, 2**30], jnp.int32)
+      >>> output, output_min, output_max = jquant.quantize_down_and_shrink_range(x, -2, 2)
+      >>> print(output, output_min, output_max)
+      [  0  85 255] -0.5 1.0
+
+    References:
+      TensorFlow, `tf.raw_ops.QuantizeDownAndShrinkRange` (its CPU kernel).
+    """
+    float32 = jnp.dtype(jnp.float32)
+    input = operand(_OPERATOR, "input", input)
+    low, high = operand(_OPERATOR, "input_min", input_min, float32), operand(_OPERATOR, "input_max", input_max, float32)
+    requantization.check(_OPERATOR, input, None, low, high)
+    return _quantize_down_and_shrink_range(input, low, high)

@@ -1,0 +1,63 @@
+"""TensorFlow's RequantizationRange"""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jquant import exact, requantization
+from jquant.operands import operand
+from jquant.ranges import RangeOutput
+
+_OPERATOR = "RequantizationRange"
+
+
+@jax.jit
+@jax.named_scope("requantization_range")
+def _requantization_range(input: jax.Array, input_min: jax.Array, input_max: jax.Array) -> RangeOutput:
+    low, high = (exact.widen(bound).reshape(()) for bound in (input_min, input_max))
+    return requantization.actual_range(input, low, high)
+
+
+def requantization_range(input: ArrayLike, input_min: ArrayLike, input_max: ArrayLike, /) -> RangeOutput:
+    """The range of the integers that occur, for `requantize`, as TensorFlow's CPU kernel computes it, bit for bit.
+
+    ``output_min = min(0, real(min(input)))`` and ``output_max = real(max(input))``, where
+    ``real(x) = away(input_min / scale) * scale + (x + 2**31) * scale`` with
+    ``scale = (input_max - input_min) / (2**32 - 1)``
+
+    `real` is computed in float64, but for its first product, and rounded to float32 at last. The integers are rounded to
+    float32 first, as TensorFlow does. The maximum may be below 0; without elements it is `input_min`.
+
+    The derivative is that of the formula without its roundings.
+
+    On a mesh the minimum and the maximum are those of the whole array; inside `jax.shard_map`, of the shard.
+
+    Args:
+      input: int32 (TensorFlow's qint32), any shape.
+      input_min, input_max: float32, one element in any shape. Infinite bounds are not specified.
+
+    Returns:
+      `RangeOutput`: `output_min` and `output_max`, float32, of shape ().
+
+    Raises:
+      DescriptorError: a range of more than one element, or ``input_max < input_min`` in Python or NumPy values. A
+        `jax.Array` is not read back for that.
+      DescriptorTypeError: a data type other than int32 for `input`, or float32 for its range.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> x = jnp.array([-(2**29), 0, 2**30], jnp.int32)
+      >>> low, high = jquant.requantization_range(x, -2, 2)
+      >>> print(low, high)
+      -0.5 1.0
+      >>> jquant.requantize(x, -2, 2, low, high, dtype="quint8").output
+      Array([  0,  85, 255], dtype=uint8)
+
+    References:
+      TensorFlow, `tf.raw_ops.RequantizationRange` (its CPU kernel).
+    """
+    float32 = jnp.dtype(jnp.float32)
+    input = operand(_OPERATOR, "input", input)
+    low, high = operand(_OPERATOR, "input_min", input_min, float32), operand(_OPERATOR, "input_max", input_max, float32)
+    requantization.check(_OPERATOR, input, None, low, high)
+    return _requantization_range(input, low, high)

@@ -1,0 +1,77 @@
+"""TensorFlow's RequantizationRangePerChannel"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import ArrayLike
+
+from jquant import exact, ranges, requantization
+from jquant.descriptor import require
+from jquant.operands import operand
+from jquant.ranges import RangeOutput
+
+_OPERATOR = "RequantizationRangePerChannel"
+_LEAST = np.finfo(np.float32).tiny
+
+
+@jax.jit
+@jax.named_scope("requantization_range_per_channel")
+def _requantization_range_per_channel(
+    input: jax.Array, input_min: jax.Array, input_max: jax.Array, clip_value_max: jax.Array
+) -> RangeOutput:
+    largest = jnp.max(lax.abs(input.astype(jnp.float32)), range(input.ndim - 1), initial=0)
+    magnitude = requantization.magnitude(exact.widen(input_min), exact.widen(input_max))
+    each = exact.product(magnitude, largest) * 2.0**-31
+    output_max = jnp.max(ranges.maximum(jnp.float32(_LEAST), each), initial=_LEAST)
+    output_max = ranges.minimum(output_max, exact.widen(clip_value_max).reshape(()))
+    return RangeOutput(jnp.where(jnp.any(input < 0), -output_max, jnp.float32(0)), output_max)
+
+
+def requantization_range_per_channel(
+    input: ArrayLike, input_min: ArrayLike, input_max: ArrayLike, /, *, clip_value_max: ArrayLike = np.inf
+) -> RangeOutput:
+    """The range of the integers that occur, for `requantize_per_channel`, as TensorFlow's kernel computes it, bit for bit.
+
+    ``output_max = min(clip_value_max, max_c(magnitude[c] * max(abs(input[..., c])) / 2**31))``, in float32, with
+    ``magnitude = max(abs(input_min), abs(input_max))``; ``output_min = -output_max``, or 0 if no integer is negative
+
+    `output_max` is the smallest normal float32 at least, unless `clip_value_max` is less. A channel whose magnitude
+    is NaN is passed over, and so is a NaN in `clip_value_max`. TensorFlow passes over integers whose absolute value
+    rounds to 2**31 in float32; here they are 2**31.
+
+    The derivative is that of the formula: of the channel that has the maximum, if it is not clipped.
+
+    On a mesh the maximum is that of the whole array; inside `jax.shard_map`, of the shard.
+
+    Args:
+      input: int32 (TensorFlow's qint32) of rank 1 or more, the channels last (TensorFlow: rank 4, not empty).
+      input_min, input_max: float32, of shape ``(input.shape[-1],)``.
+      clip_value_max: float32, one element in any shape: the largest that an activation allows, as 6 of relu6.
+
+    Returns:
+      `RangeOutput`: `output_min` and `output_max`, float32, of shape ().
+
+    Raises:
+      DescriptorError: a shape that is not defined, or ``input_max < input_min`` in Python or NumPy values. A
+        `jax.Array` is not read back for that.
+      DescriptorTypeError: a data type outside of the table.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> x = jnp.array([[-(2**29), 2**28], [2**30, 0]], jnp.int32)
+      >>> low, high = jquant.requantization_range_per_channel(x, jnp.array([-1.0, -6.0]), jnp.array([1.0, 6.0]))
+      >>> print(low, high)
+      -0.75 0.75
+
+    References:
+      TensorFlow, `tf.raw_ops.RequantizationRangePerChannel` (its kernel for x86).
+    """
+    float32 = jnp.dtype(jnp.float32)
+    input = operand(_OPERATOR, "input", input)
+    low, high = operand(_OPERATOR, "input_min", input_min, float32), operand(_OPERATOR, "input_max", input_max, float32)
+    clip = operand(_OPERATOR, "clip_value_max", clip_value_max, float32)
+    requantization.check_per_channel(_OPERATOR, input, low, high)
+    ranges.require_float32(_OPERATOR, clip_value_max=clip)
+    require(clip.size == 1, f"{_OPERATOR}: clip_value_max has sizes {clip.shape}; it must have 1 element")
+    return _requantization_range_per_channel(input, low, high, clip)

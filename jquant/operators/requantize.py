@@ -1,0 +1,95 @@
+"""TensorFlow's Requantize"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike, DTypeLike
+
+from jquant import exact, ranges, requantization
+from jquant.descriptor import require
+from jquant.modes import data_type
+from jquant.operands import is_known, operand
+from jquant.ranges import QuantizeOutput
+
+_OPERATOR = "Requantize"
+
+
+@functools.partial(jax.jit, static_argnames="dtype")
+@jax.named_scope("requantize")
+def _requantize(
+    input: jax.Array,
+    input_min: jax.Array,
+    input_max: jax.Array,
+    requested_output_min: jax.Array,
+    requested_output_max: jax.Array,
+    dtype: np.dtype,
+) -> QuantizeOutput:
+    bounds = input_min, input_max, requested_output_min, requested_output_max
+    low, high, new_low, new_high = (exact.widen(bound).reshape(()) for bound in bounds)
+    return QuantizeOutput(requantization.in_range(input, low, high, new_low, new_high, dtype), new_low, new_high)
+
+
+def requantize(
+    input: ArrayLike,
+    input_min: ArrayLike,
+    input_max: ArrayLike,
+    requested_output_min: ArrayLike,
+    requested_output_max: ArrayLike,
+    /,
+    *,
+    dtype: DTypeLike | str,
+) -> QuantizeOutput:
+    """Takes 32-bit integers to 8 bits and another range, as TensorFlow's CPU kernels do, bit for bit.
+
+    The integers of each range are those of `quantize` in MIN_FIRST: the lowest one stands for its lower end, the highest
+    for its upper. The arithmetic is another one for each type, as in TensorFlow:
+
+    - quint8, in fixed point, all quotients in float64 and cut off:
+      ``clamp((((input * scale) >> 32) + input_offset - output_offset + 2**15) >> 16)`` with
+      ``scale = 255 * 2**16 * (input_max - input_min) / width``, where `width` is that of the requested range,
+      ``input_offset = 2**16 * (input_min + input_max) / 2 * (255 / width)`` in float32 and
+      ``output_offset = 255 * 2**16 * requested_output_min / width``, rounded half away from zero. A width of 0 gives 0.
+    - qint8, in float32: `dequantize` and then the formula of `quantize`, both in MIN_FIRST.
+
+    `input` is first rounded to float32, of 24 bits, as TensorFlow does. Real numbers beyond the requested range saturate;
+    those from 128 times its width on wrap in TensorFlow, in quint8.
+
+    `output` is of integers, which have no derivative. The range of the output is the requested one, with its derivative.
+
+    Args:
+      input: int32 (TensorFlow's qint32), any shape.
+      input_min, input_max, requested_output_min, requested_output_max: float32, one element in any shape. Not
+        specified: infinite bounds, and an input range of which a width or bound exceeds the requested width ``2**38``-fold.
+      dtype: "quint8" or "qint8", or the plain dtype that stores it.
+
+    Returns:
+      `QuantizeOutput`: `output` has the shape of `input`; `output_min` and `output_max` are the requested ones, in
+      shape ().
+
+    Raises:
+      DescriptorError: a range of more than one element or, in Python or NumPy values, a maximum less than its minimum,
+        or ``requested_output_min > 0``. A `jax.Array` is not read back for that.
+      DescriptorTypeError: a data type outside of the table.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> x = jnp.array([-(2**31), -(2**29), 0, 2**29, 2**31 - 1], jnp.int32)
+      >>> jquant.requantize(x, -2, 2, -1, 1, dtype="quint8").output
+      Array([  0,  64, 128, 191, 255], dtype=uint8)
+
+    References:
+      TensorFlow, `tf.raw_ops.Requantize` (its CPU kernels).
+    """
+    dtype, float32 = data_type(dtype), jnp.dtype(jnp.float32)
+    input = operand(_OPERATOR, "input", input)
+    low, high = operand(_OPERATOR, "input_min", input_min, float32), operand(_OPERATOR, "input_max", input_max, float32)
+    new_low = operand(_OPERATOR, "requested_output_min", requested_output_min, float32)
+    new_high = operand(_OPERATOR, "requested_output_max", requested_output_max, float32)
+    ranges.require_quantized(_OPERATOR, "out_type", dtype, "quint8", "qint8")
+    requantization.check(_OPERATOR, input, None, low, high)
+    ranges.check(_OPERATOR, input, None, requested_output_min=new_low, requested_output_max=new_high)
+    if is_known(new_low):
+        require(bool(np.all(new_low <= 0)), f"{_OPERATOR}: requested_output_min is {new_low}; it must be 0 or less")
+    return _requantize(input, low, high, new_low, new_high, dtype)

@@ -1,0 +1,95 @@
+"""TensorFlow's RequantizePerChannel"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import ArrayLike, DTypeLike
+
+from jquant import affine, exact, ranges, requantization
+from jquant.descriptor import require
+from jquant.modes import data_type
+from jquant.operands import is_known, operand
+from jquant.ranges import QuantizeOutput
+
+_OPERATOR = "RequantizePerChannel"
+
+
+@functools.partial(jax.jit, static_argnames="dtype")
+@jax.named_scope("requantize_per_channel")
+def _requantize_per_channel(
+    input: jax.Array,
+    input_min: jax.Array,
+    input_max: jax.Array,
+    requested_output_min: jax.Array,
+    requested_output_max: jax.Array,
+    dtype: np.dtype,
+) -> QuantizeOutput:
+    new_low, new_high = (exact.widen(bound).reshape(()) for bound in (requested_output_min, requested_output_max))
+    largest = requantization.magnitude(exact.widen(input_min), exact.widen(input_max))
+    ratio = exact.quotient(largest, ranges.maximum(lax.abs(new_low), lax.abs(new_high))) * 2.0**-31
+    scale = exact.product(jnp.float32(jnp.iinfo(dtype).max), ratio).reshape(ranges.sizes(input.ndim - 1, input.ndim))
+    value = exact.product(input.astype(jnp.float32), scale)
+    return QuantizeOutput(affine.to_integer(value, None, dtype), new_low, new_high)
+
+
+def requantize_per_channel(
+    input: ArrayLike,
+    input_min: ArrayLike,
+    input_max: ArrayLike,
+    requested_output_min: ArrayLike,
+    requested_output_max: ArrayLike,
+    /,
+    *,
+    dtype: DTypeLike | str = "quint8",
+) -> QuantizeOutput:
+    """Takes 32-bit integers, of a range for each channel, to 8 bits and one range, as TensorFlow's kernel does, bit for bit.
+
+    ``saturate(round(input * (max(T) * (input_magnitude / requested_magnitude / 2**31))))``, with the larger one of
+    ``abs(min)`` and ``abs(max)`` of each range as its magnitude, in float32; ties to even
+
+    Unlike those of `requantize` the ranges are symmetric: integer 0 is real 0, and ``max(T)`` the magnitude. In quint8,
+    negative numbers become 0. NaN, which takes a requested magnitude of 0, gives 0.
+
+    `output` is of integers, which have no derivative. The range of the output is the requested one, with its derivative.
+
+    Args:
+      input: int32 (TensorFlow's qint32) of rank 1 or more, the channels last (TensorFlow: rank 4).
+      input_min, input_max: float32, of shape ``(input.shape[-1],)``.
+      requested_output_min, requested_output_max: float32, one element in any shape. Infinite bounds are not specified.
+      dtype: "quint8" or "qint8", or the plain dtype that stores it.
+
+    Returns:
+      `QuantizeOutput`: `output` has the shape of `input`; `output_min` and `output_max` are the requested ones, in
+      shape ().
+
+    Raises:
+      DescriptorError: a shape that is not defined or, in Python or NumPy values, a maximum less than its minimum, or
+        ``requested_output_min >= 0`` for qint8. A `jax.Array` is not read back for that.
+      DescriptorTypeError: a data type outside of the table.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> x = jnp.array([[-(2**30), -(2**30)], [2**30, 2**30]], jnp.int32)
+      >>> low, high = jnp.array([-1.0, -2.0]), jnp.array([1.0, 2.0])
+      >>> jquant.requantize_per_channel(x, low, high, -1.5, 1.5, dtype="qint8").output
+      Array([[-42, -85],
+             [ 42,  85]], dtype=int8)
+
+    References:
+      TensorFlow, `tf.raw_ops.RequantizePerChannel` (its kernel for x86, which calls oneDNN).
+    """
+    dtype, float32 = data_type(dtype), jnp.dtype(jnp.float32)
+    input = operand(_OPERATOR, "input", input)
+    low, high = operand(_OPERATOR, "input_min", input_min, float32), operand(_OPERATOR, "input_max", input_max, float32)
+    new_low = operand(_OPERATOR, "requested_output_min", requested_output_min, float32)
+    new_high = operand(_OPERATOR, "requested_output_max", requested_output_max, float32)
+    ranges.require_quantized(_OPERATOR, "out_type", dtype, "quint8", "qint8")
+    requantization.check_per_channel(_OPERATOR, input, low, high)
+    ranges.check(_OPERATOR, input, None, requested_output_min=new_low, requested_output_max=new_high)
+    if dtype == jnp.int8 and is_known(new_low):
+        message = f"{_OPERATOR}: requested_output_min is {new_low}; for out_type INT8 it must be less than 0"
+        require(bool(np.all(new_low < 0)), message)
+    return _requantize_per_channel(input, low, high, new_low, new_high, dtype)

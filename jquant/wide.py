@@ -1,0 +1,90 @@
+"""Integers wider than 32 bits, which JAX has no type for unless ``jax_enable_x64`` is set.
+
+A number is its words of 32 bits, the lowest first, and counts modulo ``2 ** (32 * len(words))``: a negative one is the
+two's complement.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+Words = tuple[jax.Array, ...]
+_HALF = np.uint32(0xFFFF)
+
+
+def select(condition: jax.Array, a: Words, b: Words) -> Words:
+    return tuple(jnp.where(condition, x, y) for x, y in zip(a, b, strict=True))
+
+
+def is_negative(a: Words) -> jax.Array:
+    return a[-1] >> 31 == 1
+
+
+def add(a: Words, b: Words) -> Words:
+    """``a + b``"""
+    (first, *a_rest), (second, *b_rest) = a, b
+    total = [first + second]
+    carry = total[0] < first
+    for x, y in zip(a_rest, b_rest, strict=True):
+        partial = x + y
+        total.append(partial + carry.astype(jnp.uint32))
+        carry = (partial < x) | (total[-1] < partial)
+    return tuple(total)
+
+
+def negate(a: Words) -> Words:
+    """``-a``"""
+    total, carry = [], jnp.bool_(True)
+    for word in a:
+        total.append(~word + carry.astype(jnp.uint32))
+        carry = carry & (word == 0)
+    return tuple(total)
+
+
+def product(a: jax.Array, b: Words) -> Words:
+    """``a * b`` of a word and a number that is not negative, in all its words."""
+    total, carry = [], jnp.uint32(0)
+    for word in b:
+        low, high = _word_product(a, word)
+        total.append(low + carry)
+        carry = high + (total[-1] < low).astype(jnp.uint32)
+    return *total, carry
+
+
+def _word_product(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """By halves: no product or sum of them needs more than 32 bits."""
+    a_low, a_high, b_low, b_high = a & _HALF, a >> 16, b & _HALF, b >> 16
+    one, other = a_low * b_high, a_high * b_low
+    middle = ((a_low * b_low) >> 16) + (one & _HALF) + (other & _HALF)
+    return a * b, a_high * b_high + (one >> 16) + (other >> 16) + (middle >> 16)
+
+
+def shift_left(a: Words, count: jax.Array) -> Words:
+    """``a << count``, for a count from 0 to the number of bits."""
+    zero = jnp.uint32(0)
+    for size in _sizes(a):
+        a = select((count >> 5) & size != 0, ((zero,) * size + a)[: len(a)], a)
+    bits = (count & 31).astype(jnp.uint32)
+    # In two steps, because what a shift by 32 gives is the platform's choice.
+    return tuple((word << bits) | ((lower >> 1) >> (31 - bits)) for word, lower in zip(a, (zero, *a[:-1]), strict=True))
+
+
+def shift_right(a: Words, count: jax.Array) -> Words:
+    """``a >> count`` of a number that is not negative, for a count from 0 to the number of bits."""
+    zero = jnp.uint32(0)
+    for size in _sizes(a):
+        a = select((count >> 5) & size != 0, (a + (zero,) * size)[size:], a)
+    bits = (count & 31).astype(jnp.uint32)
+    return tuple((word >> bits) | ((upper << 1) << (31 - bits)) for word, upper in zip(a, (*a[1:], zero), strict=True))
+
+
+def _sizes(a: Words) -> list[int]:
+    """The powers of two that every number of whole words is a sum of."""
+    return [1 << place for place in range(len(a).bit_length())]
+
+
+def leading_zeros(a: Words) -> jax.Array:
+    *rest, word = a
+    zeros = lax.clz(word).astype(jnp.int32)
+    return jnp.where(word == 0, 32 + leading_zeros(tuple(rest)), zeros) if rest else zeros
