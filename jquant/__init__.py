@@ -19,4 +19,10 @@ from jquant.operators.quantize import quantize as quantize
 from jquant.operators.quantize_and_dequantize import quantize_and_dequantize as quantize_and_dequantize
 from jquant.operators.quantize_linear import quantize_linear as quantize_linear
 from jquant.operators.quantized_linear_add import quantized_linear_add as quantized_linear_add
+from jquant.operators.quantized_linear_average_pool import quantized_linear_average_pool as quantized_linear_average_pool
+from jquant.operators.quantized_linear_global_average_pool import (
+    quantized_linear_global_average_pool as quantized_linear_global_average_pool,
+)
 from jquant.operators.quantized_linear_matmul import quantized_linear_matmul as quantized_linear_matmul
+from jquant.operators.quantized_linear_sigmoid import quantized_linear_sigmoid as quantized_linear_sigmoid
+from jquant.operators.quantized_linear_softmax import quantized_linear_softmax as quantized_linear_softmax

@@ -11,6 +11,10 @@ from jquant.reference.linear import matmul_integer_to_float as matmul_integer_to
 from jquant.reference.linear import quantize_linear as quantize_linear
 from jquant.reference.linear import quantized_linear_add as quantized_linear_add
 from jquant.reference.linear import quantized_linear_matmul as quantized_linear_matmul
+from jquant.reference.nonlinear import quantized_linear_average_pool as quantized_linear_average_pool
+from jquant.reference.nonlinear import quantized_linear_global_average_pool as quantized_linear_global_average_pool
+from jquant.reference.nonlinear import quantized_linear_sigmoid as quantized_linear_sigmoid
+from jquant.reference.nonlinear import quantized_linear_softmax as quantized_linear_softmax
 from jquant.reference.rounding import away as away
 from jquant.reference.rounding import saturate as saturate
 from jquant.reference.tensorflow import fake_quantize as fake_quantize
