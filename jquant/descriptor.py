@@ -42,10 +42,10 @@ def require(satisfied: bool, message: str, error: type[DescriptorError] = Descri
         chex.assert_equal(False, True, custom_message=message, include_default_message=False, exception_type=error)
 
 
-def require_axis(operator: str, axis: int, rank: int) -> None:
+def require_axis(operator: str, axis: int, rank: int, or_none: str = ", or None") -> None:
     """Asserts that `axis` is a dimension counted from 0."""
     message = (
-        f"{operator}: axis is {axis}; it must be a dimension of the input, from 0 to {rank - 1}, or None (negative "
+        f"{operator}: axis is {axis}; it must be a dimension of the input, from 0 to {rank - 1}{or_none} (negative "
         'numbers mean "none" to TensorFlow and "from the end" to NumPy, so that they raise here)'
     )
     require(axis in range(rank), message)

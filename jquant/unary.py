@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+import jax
 from jax.typing import ArrayLike
 
 from jquant.descriptor import Descriptor, Signature, Tensor
@@ -34,8 +35,8 @@ def operands(
     x_zero_point: ArrayLike | None,
     y_scale: ArrayLike,
     y_zero_point: ArrayLike | None,
-) -> tuple[Operand, Operand, Operand | None, Operand, Operand | None]:
-    """The operands as arrays that satisfy the table, the scales and zero points without dimensions."""
+) -> tuple[Operand, ...]:
+    """The operands as arrays that satisfy the table, or None; the scales and zero points without dimensions."""
     x, x_scale, x_zero_point = quantized(table.operator, onnx("X"), x, x_scale, x_zero_point)
     y_scale, y_zero_point, dtype = output_quantization(table.operator, onnx("Y"), y_scale, y_zero_point, x.dtype, x.dtype)
     table.check(
@@ -47,4 +48,4 @@ def operands(
         Y_zero_point=y_zero_point,
         Y=Signature(x.shape, dtype),  # or fewer elements, as the operator has it
     )
-    return x, *(value if value is None else value.reshape(()) for value in (x_scale, x_zero_point, y_scale, y_zero_point))
+    return x, *jax.tree.map(lambda value: value.reshape(()), (x_scale, x_zero_point, y_scale, y_zero_point))

@@ -46,9 +46,9 @@ def _quantized_linear_average_pool(
     include_padding: bool,
     output_dtype: np.dtype,
 ) -> jax.Array:
-    input_scale, input_zero_point, output_scale, output_zero_point = (
-        value if value is None or value.size > 1 else value.reshape(())
-        for value in (input_scale, input_zero_point, output_scale, output_zero_point)
+    input_scale, input_zero_point, output_scale, output_zero_point = jax.tree.map(
+        lambda value: value if value.size > 1 else value.reshape(()),
+        (input_scale, input_zero_point, output_scale, output_zero_point),
     )
     total = pooling.sums(pooling.differences(input, input_zero_point), w)
     if include_padding:

@@ -44,7 +44,8 @@ def quantized_linear_global_average_pool(
       An array of the dtype of `x` and of shape (N, C, 1, ...), of the rank of `x`.
 
     Raises:
-      DescriptorError: no spatial dimension, a scale or zero point of several elements, or a scalar that its type cannot hold.
+      DescriptorError: no spatial dimension, a scale or zero point of several elements, or a scalar that its type cannot
+        hold.
       DescriptorTypeError: a data type that the document does not have.
 
     Example:
@@ -58,10 +59,8 @@ def quantized_linear_global_average_pool(
     References:
       onnxruntime, ``com.microsoft.QLinearGlobalAveragePool``.
     """
-    x, x_scale, x_zero_point, y_scale, y_zero_point = unary.operands(
-        _DESCRIPTOR, x, x_scale, x_zero_point, y_scale, y_zero_point
-    )
-    require(
-        x.ndim >= 3, f"{_OPERATOR}: X has sizes {x.shape}; after the batch and the channels it must have more dimensions"
-    )
-    return _quantized_linear_global_average_pool(x, x_scale, x_zero_point, y_scale, y_zero_point)
+    operands = unary.operands(_DESCRIPTOR, x, x_scale, x_zero_point, y_scale, y_zero_point)
+    sizes = operands[0].shape
+    message = f"{_OPERATOR}: X has sizes {sizes}; after those of the batch and the channels there must be more"
+    require(len(sizes) > 2, message)
+    return _quantized_linear_global_average_pool(*operands)

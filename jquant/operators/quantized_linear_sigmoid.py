@@ -82,7 +82,4 @@ def quantized_linear_sigmoid(
     References:
       onnxruntime, ``com.microsoft.QLinearSigmoid``.
     """
-    x, x_scale, x_zero_point, y_scale, y_zero_point = unary.operands(
-        _DESCRIPTOR, x, x_scale, x_zero_point, y_scale, y_zero_point
-    )
-    return _quantized_linear_sigmoid(x, x_scale, x_zero_point, y_scale, y_zero_point)
+    return _quantized_linear_sigmoid(*unary.operands(_DESCRIPTOR, x, x_scale, x_zero_point, y_scale, y_zero_point))

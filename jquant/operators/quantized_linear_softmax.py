@@ -20,7 +20,12 @@ _DESCRIPTOR = unary.descriptor(_OPERATOR, x_zero_point="Optional input", y_zero_
 @functools.partial(jax.jit, static_argnames="axis")
 @jax.named_scope("quantized_linear_softmax")
 def _quantized_linear_softmax(
-    x: jax.Array, x_scale: jax.Array, y_scale: jax.Array, y_zero_point: jax.Array, axis: int
+    x: jax.Array,
+    x_scale: jax.Array,
+    x_zero_point: jax.Array | None,  # cancels
+    y_scale: jax.Array,
+    y_zero_point: jax.Array,
+    axis: int,
 ) -> jax.Array:
     scale = exact.widen(x_scale)
     # One that is not finite makes NaN of the whole slice, as the largest value of it is.
@@ -49,8 +54,8 @@ def quantized_linear_softmax(
 ) -> jax.Array:
     """Normalises the exponentials of a quantized tensor along an axis.
 
-    ``y = saturate(round(e / sum(e) / y_scale) + y_zero_point)``, where ``e = exp((x - largest) * x_scale)``, the sum is along
-    `axis`, and so is the largest of ``x``
+    ``y = saturate(round(e / sum(e) / y_scale) + y_zero_point)``, where ``e = exp((x - largest) * x_scale)``; the sum and the
+    largest of ``x`` are along `axis`
 
     The product, the first quotient as a whole and the second are each rounded once to float32, the second then to the
     nearest integer, ties to even, *before* the zero point is added. The exponential is no platform's own: its error is below
@@ -88,12 +93,11 @@ def quantized_linear_softmax(
     References:
       onnxruntime, ``com.microsoft.QLinearSoftmax``.
     """
-    x, x_scale, x_zero_point, y_scale, y_zero_point = unary.operands(
-        _DESCRIPTOR, x, x_scale, x_zero_point, y_scale, y_zero_point
-    )
-    require_axis(_OPERATOR, axis, x.ndim)
+    operands = unary.operands(_DESCRIPTOR, x, x_scale, x_zero_point, y_scale, y_zero_point)
+    sizes = operands[0].shape
+    require_axis(_OPERATOR, axis, len(sizes), or_none="")
     message = (
-        f"{_OPERATOR}: axis {axis} has {x.shape[axis]} elements; the sum is exact for {fixed_point.LARGEST_COUNT} at most"
+        f"{_OPERATOR}: axis {axis} has {sizes[axis]} elements; the sum is exact for {fixed_point.LARGEST_COUNT} at most"
     )
-    require(x.shape[axis] <= fixed_point.LARGEST_COUNT, message)
-    return _quantized_linear_softmax(x, x_scale, y_scale, y_zero_point, axis)
+    require(sizes[axis] <= fixed_point.LARGEST_COUNT, message)
+    return _quantized_linear_softmax(*operands, axis)
