@@ -17,14 +17,13 @@ def descriptor(operator: str, x_zero_point: Kind, y_zero_point: Kind) -> Descrip
         operator,
         (
             Tensor("X", "Input", None, "INT8 UINT8"),
-            Tensor("X_scale", "Input", None, "FLOAT32"),
-            Tensor("X_zero_point", x_zero_point, None, "INT8 UINT8"),
-            Tensor("Y_scale", "Input", None, "FLOAT32"),
-            Tensor("Y_zero_point", y_zero_point, None, "INT8 UINT8"),
+            Tensor("X_scale", "Input", (0, 1), "FLOAT32", "[1]"),
+            Tensor("X_zero_point", x_zero_point, (0, 1), "INT8 UINT8", "[1]"),
+            Tensor("Y_scale", "Input", (0, 1), "FLOAT32", "[1]"),
+            Tensor("Y_zero_point", y_zero_point, (0, 1), "INT8 UINT8", "[1]"),
             Tensor("Y", "Output", None, "INT8 UINT8"),
         ),
         same_data_type=(("X", "X_zero_point"), ("X", "Y_zero_point"), ("X", "Y")),
-        one_element=("X_scale", "X_zero_point", "Y_scale", "Y_zero_point"),
     )
 
 

@@ -135,8 +135,8 @@ def quantized_linear_average_pool(
         OutputZeroPointTensor=output_zero_point,
         OutputTensor=Signature((*input.shape[:2], *counts), output_dtype),
     )
-    message = f"{_OPERATOR}: InputTensor has sizes {input.shape}; with a padding of {w.padding} no window of {w.sizes} fits"
-    require(min(counts) > 0, message)
+    steps = f"a padding of {w.padding} no window of {w.sizes}, with steps of {w.dilations}, fits"
+    require(min(counts) > 0, f"{_OPERATOR}: InputTensor has sizes {input.shape}; with {steps}")
     return _quantized_linear_average_pool(
         input, input_scale, input_zero_point, output_scale, output_zero_point, w, bool(include_padding), output_dtype
     )

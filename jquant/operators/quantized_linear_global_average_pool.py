@@ -37,8 +37,8 @@ def quantized_linear_global_average_pool(
 
     Args:
       x: int8 or uint8, of shape (N, C, ...) with at least one spatial dimension.
-      x_scale, y_scale: float32, one element each.
-      x_zero_point, y_zero_point: one element each, of the dtype of `x`.
+      x_scale, y_scale: float32, scalars or of shape (1,).
+      x_zero_point, y_zero_point: scalars or of shape (1,), of the dtype of `x`.
 
     Returns:
       An array of the dtype of `x` and of shape (N, C, 1, ...), of the rank of `x`.

@@ -63,8 +63,8 @@ def quantized_linear_sigmoid(
 
     Args:
       x: int8 or uint8, of any shape.
-      x_scale, y_scale: float32, one element each.
-      x_zero_point, y_zero_point: one element each, of the dtype of `x`. None means 0.
+      x_scale, y_scale: float32, scalars or of shape (1,).
+      x_zero_point, y_zero_point: scalars or of shape (1,), of the dtype of `x`. None means 0.
 
     Returns:
       An array of the shape and dtype of `x`.

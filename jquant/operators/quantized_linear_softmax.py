@@ -69,9 +69,9 @@ def quantized_linear_softmax(
 
     Args:
       x: int8 or uint8, of at least one dimension.
-      x_scale, y_scale: float32, one element each.
-      x_zero_point: one element, of the dtype of `x`, or None. The result does not depend on it.
-      y_zero_point: one element, of the dtype of `x`.
+      x_scale, y_scale: float32, scalars or of shape (1,).
+      x_zero_point: a scalar or of shape (1,), of the dtype of `x`, or None. The result does not depend on it.
+      y_zero_point: a scalar or of shape (1,), of the dtype of `x`.
       axis: the dimension of `x` along which the results add up to 1, counted from 0, of at most 524,287 elements. (In the
         document it is -1 by default, and before version 13 of ONNX's operator set stands for all dimensions from there on.)
 

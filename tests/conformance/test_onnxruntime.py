@@ -32,7 +32,8 @@ class Graph:
             [helper.make_tensor_value_info(name, types[name], x.shape) for name, x in inputs.items()],
             [helper.make_empty_tensor_value_info("output")],
         )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+        opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads = 1
