@@ -19,7 +19,7 @@ def test_everything_is_exact():
     assert "  xla          runs here" in lines
     assert "  mosaic_tpu   implementation mosaic_tpu is for tpu; this program is for cpu" in lines
     compared = [line.split() for line in lines if line.endswith(" 0")]
-    assert len(compared) == 21
+    assert len(compared) == 25
     assert all(int(elements.replace(",", "")) > 1000 for *_, elements, _ in compared)
     assert [line.split("  ")[1] for line in lines[-6:-2]] == [
         "M x K x N",

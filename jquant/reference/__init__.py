@@ -15,6 +15,7 @@ from jquant.reference.nonlinear import quantized_linear_average_pool as quantize
 from jquant.reference.nonlinear import quantized_linear_global_average_pool as quantized_linear_global_average_pool
 from jquant.reference.nonlinear import quantized_linear_sigmoid as quantized_linear_sigmoid
 from jquant.reference.nonlinear import quantized_linear_softmax as quantized_linear_softmax
+from jquant.reference.nonlinear import window_sums as window_sums
 from jquant.reference.rounding import away as away
 from jquant.reference.rounding import saturate as saturate
 from jquant.reference.tensorflow import fake_quantize as fake_quantize

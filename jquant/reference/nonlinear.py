@@ -30,34 +30,36 @@ def quantized_linear_softmax(x, x_scale, x_zero_point, y_scale, y_zero_point, ax
     return quantize_linear(value, y_scale, y_zero_point, x.dtype)
 
 
-def quantized_linear_average_pool(
-    x, x_scale, x_zero_point, y_scale, y_zero_point, window_sizes, strides, dilations, padding, include_padding, dtype
-):
-    """``fl(fl(fl(sum) * x_scale) / count)`` over windows, one after the other; pairs of paddings."""
-    x = np.asarray(x)
-    offset = np.pad(x.astype(np.int64) - np.asarray(x_zero_point).astype(np.int64), ((0, 0), (0, 0), *padding))
-    counted = np.pad(np.ones(x.shape[2:]), padding, constant_values=include_padding)
+def window_sums(x, zero_point, window_sizes, strides, dilations, padding, include_padding):
+    """The sum over each window, one after the other, and how many elements it has; pairs of paddings."""
+    offset = np.pad(x.astype(np.int64) - np.asarray(zero_point).astype(np.int64), ((0, 0), (0, 0), *padding))
+    counted = np.pad(np.ones(x.shape[2:], np.int64), padding, constant_values=include_padding)
     reach = [(size - 1) * dilation + 1 for size, dilation in zip(window_sizes, dilations, strict=True)]
     starts = [
         range(0, size - extent + 1, stride) for size, extent, stride in zip(offset.shape[2:], reach, strides, strict=True)
     ]
     shape = tuple(map(len, starts))
-    total, count = np.zeros((*x.shape[:2], *shape), np.int64), np.zeros((1, 1, *shape))
+    total, count = np.zeros((*x.shape[:2], *shape), np.int64), np.zeros((1, 1, *shape), np.int64)
     for index, start in zip(np.ndindex(shape), itertools.product(*starts), strict=True):
         window = tuple(
             slice(first, first + extent, dilation) for first, extent, dilation in zip(start, reach, dilations, strict=True)
         )
-        spatial = tuple(range(2, x.ndim))
-        total[(..., *index)] = offset[(..., *window)].sum(spatial)
+        total[(..., *index)] = offset[(..., *window)].sum(tuple(range(2, x.ndim)))
         count[(..., *index)] = counted[window].sum()
+    return total, count
+
+
+def quantized_average(total, count, x_scale, y_scale, y_zero_point, dtype):
+    """``fl(fl(fl(total) * x_scale) / count)``, quantized; the total modulo 2**32."""
     with np.errstate(all="ignore"):
-        value = total.astype(np.int32).astype(float32) * np.asarray(x_scale, float32) / count.astype(float32)
+        value = total.astype(np.int32).astype(float32) * np.asarray(x_scale, float32) / np.asarray(count, float32)
     return quantize_linear(value, y_scale, y_zero_point, dtype)
 
 
+def quantized_linear_average_pool(x, x_scale, x_zero_point, y_scale, y_zero_point, dtype, **windows):
+    return quantized_average(*window_sums(x, x_zero_point, **windows), x_scale, y_scale, y_zero_point, dtype)
+
+
 def quantized_linear_global_average_pool(x, x_scale, x_zero_point, y_scale, y_zero_point):
-    spatial = tuple(range(2, x.ndim))
-    total = (x.astype(np.int64) - np.asarray(x_zero_point).astype(np.int64)).sum(spatial, keepdims=True)
-    with np.errstate(all="ignore"):
-        value = total.astype(np.int32).astype(float32) * float32(x_scale) / float32(math.prod(x.shape[2:]))
-    return quantize_linear(value, y_scale, y_zero_point, x.dtype)
+    total = (x.astype(np.int64) - np.asarray(x_zero_point).astype(np.int64)).sum(tuple(range(2, x.ndim)), keepdims=True)
+    return quantized_average(total, math.prod(x.shape[2:]), x_scale, y_scale, y_zero_point, x.dtype)
