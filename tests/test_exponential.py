@@ -1,6 +1,7 @@
 """Pairs of float32, the exponential function made of them, and their sums in fixed point, against 64-bit significands."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import samples
@@ -83,6 +84,7 @@ def test_values_below_the_smallest_normal_number_are_0():
     x, power = FLOAT32([1, 0.99, 1.5, 0.75, 1.4, np.nan]), smallest * FLOAT32([1, 1, 1, 1, 0, 1])
     expected = FLOAT32([smallest, 0, 1.5 * smallest, 0, 0, np.nan])
     np.testing.assert_array_equal(jax.jit(exponential.scaled)(x, power), expected)
+    np.testing.assert_array_equal(jax.jit(lambda: exponential.scaled(jnp.asarray(x), jnp.asarray(power)))(), expected)
 
 
 def test_digits():

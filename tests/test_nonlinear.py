@@ -1,6 +1,7 @@
 """`quantized_linear_sigmoid` and `quantized_linear_softmax` against their formulas in float64, and where those end."""
 
 import functools
+import importlib
 
 import jax
 import numpy as np
@@ -12,6 +13,7 @@ from layouts import Collective, collectives
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError, reference
+from jquant.reference import nonlinear
 
 FLOAT32 = np.float32
 FACTOR = FLOAT32(0.1)
@@ -46,6 +48,15 @@ def test_sigmoid_of_every_integer(dtype, factor):
     expected = reference.quantized_linear_sigmoid(x[None], x_scale, x_zero_point, y_scale, y_zero_point)
     np.testing.assert_array_equal(jax.jit(caller)(x, *sets), expected)
     assert len(np.unique(expected)) == 256
+
+
+def test_sigmoid_before_it_is_quantized():
+    """As float32 numbers, which show more than the integers made of them."""
+    rng = np.random.default_rng(1)
+    x = np.concatenate([rng.normal(size=300_000) * 10, rng.uniform(-88, 20, 200_000)]).astype(FLOAT32)
+    module = importlib.import_module("jquant.operators.quantized_linear_sigmoid")
+    expected = nonlinear.normal(1 / (1 + np.exp(-x.astype(np.float64))))
+    np.testing.assert_array_equal(jax.jit(module._sigmoid)(x), expected)
 
 
 def test_sigmoid_with_constants():

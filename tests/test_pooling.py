@@ -67,17 +67,16 @@ def test_average_pool(sizes, windows, strides, dilations, padding, include_paddi
 
 
 @every_type
-def test_every_sum_of_four(dtype):
-    """Each total of 2 x 2 windows, 1,021 of them, x 300 sets of parameters: ties and their neighbours."""
+def test_every_sum_of_six(dtype):
+    """Each total of 2 x 3 windows, 1,531 of them, x 300 sets of parameters, every other with ties and their neighbours."""
     rng, limits = np.random.default_rng(1), np.iinfo(dtype)
-    totals = np.arange(4 * 255 + 1)
-    x = np.stack([(totals + index) // 4 for index in range(4)], -1)
-    x = (x + limits.min).astype(dtype).reshape(1, 1, -1, 4).reshape(1, 1021, 2, 2)
-    pool = jax.jit(functools.partial(jquant.quantized_linear_average_pool, window_sizes=(2, 2)))
+    totals = np.arange(6 * 255 + 1)
+    x = np.stack([(totals + index) // 6 + limits.min for index in range(6)], -1).astype(dtype).reshape(1, -1, 2, 3)
+    pool = jax.jit(functools.partial(jquant.quantized_linear_average_pool, window_sizes=(2, 3)))
     same_everywhere = jax.jit(jquant.quantized_linear_global_average_pool)
-    for _ in range(300):
-        given = (x, *drawn(rng, dtype, dtype, (1, 1, 2, 2), per_channel=False)[1:])
-        given = tuple(np.asarray(value).reshape(()) if index else value for index, value in enumerate(given))
+    for index, x_scale in enumerate(samples.scales(rng, 300)):
+        y_scale = x_scale * FLOAT32(rng.uniform(0.1, 2) if index % 2 else 1)
+        given = x, x_scale, samples.integers(rng, dtype), y_scale, samples.integers(rng, dtype)
         expected = reference.quantized_linear_global_average_pool(*given)
         np.testing.assert_array_equal(pool(*given), expected)
         np.testing.assert_array_equal(same_everywhere(*given), expected)
