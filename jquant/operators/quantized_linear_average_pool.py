@@ -81,7 +81,7 @@ def quantized_linear_average_pool(
     The document has the real numbers averaged, and is silent on the roundings. Here the sum of the integers is exact (and
     taken modulo 2**32, of windows of more than 8,421,504 elements); it, the product and the two quotients are each rounded
     once to float32, the last then to the nearest integer, ties to even, *before* the zero point is added. (onnxruntime's
-    ``QLinearAveragePool`` sums float32 numbers, and adds the zero point before it rounds.) NaN, which a scale of 0,
+    ``QLinearAveragePool`` sums float32 numbers, whose roundings decide ties otherwise.) NaN, which a scale of 0,
     infinity or NaN can produce and a window of padding alone does, gives 0.
 
     The result is of integers, which have no derivative: JAX's zero, of type float0.
