@@ -85,7 +85,7 @@ def operators() -> Iterator[Comparison]:
     added = _in_a_caller(lambda scale: jquant.quantized_linear_add(a, scale, 119, b, other_scale, -3, 0.05, 7), scale)
     operands = a, scale * _FACTOR, 119, b, other_scale, -3, float32(0.05), 7
     yield "quantized_linear_add", added, reference.quantized_linear_add(*operands, np.uint8)
-    rows, images = a.reshape(-1, 50), a.reshape(10, 10, 25, 40)
+    rows, images = a.reshape(-1, 50), a.reshape(1000, 10, 2, 5)
     x_parameters = scale * _FACTOR, np.uint8(119)
     y_parameters, small = (float32(1 / 256), np.uint8(3)), (float32(1e-3), np.uint8(3))
     output = _in_a_caller(lambda scale: jquant.quantized_linear_sigmoid(a, scale, 119, *y_parameters), scale)
