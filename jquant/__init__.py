@@ -30,10 +30,16 @@ from jquant.operators.quantize_down_and_shrink_range import (
 from jquant.operators.quantize_linear import quantize_linear as quantize_linear
 from jquant.operators.quantized_gemm import quantized_gemm as quantized_gemm
 from jquant.operators.quantized_linear_add import quantized_linear_add as quantized_linear_add
+from jquant.operators.quantized_linear_average_pool import quantized_linear_average_pool as quantized_linear_average_pool
 from jquant.operators.quantized_linear_concat import quantized_linear_concat as quantized_linear_concat
+from jquant.operators.quantized_linear_global_average_pool import (
+    quantized_linear_global_average_pool as quantized_linear_global_average_pool,
+)
 from jquant.operators.quantized_linear_leaky_relu import quantized_linear_leaky_relu as quantized_linear_leaky_relu
 from jquant.operators.quantized_linear_matmul import quantized_linear_matmul as quantized_linear_matmul
 from jquant.operators.quantized_linear_multiply import quantized_linear_multiply as quantized_linear_multiply
+from jquant.operators.quantized_linear_sigmoid import quantized_linear_sigmoid as quantized_linear_sigmoid
+from jquant.operators.quantized_linear_softmax import quantized_linear_softmax as quantized_linear_softmax
 from jquant.operators.requantization_range import requantization_range as requantization_range
 from jquant.operators.requantization_range_per_channel import (
     requantization_range_per_channel as requantization_range_per_channel,

@@ -112,6 +112,21 @@ def operators() -> Iterator[Comparison]:
     triples = [(a, scale * _FACTOR, 119), (b, other_scale, -3)]
     expected = reference.quantized_linear_concat(triples, float32(0.05), 7, 0, np.uint8)
     yield "quantized_linear_concat", _in_a_caller(concat, scale), expected
+    rows, images = a.reshape(-1, 50), a.reshape(1000, 10, 2, 5)
+    x_parameters = scale * _FACTOR, np.uint8(119)
+    y_parameters, small = (float32(1 / 256), np.uint8(3)), (float32(1e-3), np.uint8(3))
+    output = _in_a_caller(lambda scale: jquant.quantized_linear_sigmoid(a, scale, 119, *y_parameters), scale)
+    yield "quantized_linear_sigmoid", output, reference.quantized_linear_sigmoid(a, *x_parameters, *y_parameters)
+    output = _in_a_caller(lambda scale: jquant.quantized_linear_softmax(rows, scale, 119, *small, axis=1), scale)
+    yield "quantized_linear_softmax", output, reference.quantized_linear_softmax(rows, *x_parameters, *small, axis=1)
+    windows = {"window_sizes": (3, 2), "strides": (2, 1), "dilations": (1, 2), "padding": ((1, 1), (0, 1))}
+    output = _in_a_caller(lambda scale: jquant.quantized_linear_average_pool(images, scale, 119, *small, **windows), scale)
+    windows |= {"include_padding": False}
+    averages = reference.quantized_linear_average_pool(images, *x_parameters, *small, np.uint8, **windows)
+    yield "quantized_linear_average_pool", output, averages
+    output = _in_a_caller(lambda scale: jquant.quantized_linear_global_average_pool(images, scale, 119, *small), scale)
+    averages = reference.quantized_linear_global_average_pool(images, *x_parameters, *small)
+    yield "quantized_linear_global_average_pool", output, averages
     for scale_bias in (None, (float32(0.7), float32(0.3))):
         clipped = _in_a_caller(
             lambda x, scale_bias=scale_bias: jquant.clip(x, -2, 6, scale_bias=scale_bias and jquant.ScaleBias(*scale_bias)),

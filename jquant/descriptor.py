@@ -119,6 +119,7 @@ class Descriptor:
       same_data_type: pairs of tensors that must agree.
       same_rank: groups of tensors of named sizes whose dimension counts must agree.
       one_element: tensors whose number of elements is 1.
+      per_channel: tensors of 1 element, or of 1 for each channel, along the second dimension of the output's rank.
       counts: for each named size that may be 1 instead, the size it otherwise equals.
       batch: the named sizes in which 1 broadcasts.
 
@@ -134,6 +135,7 @@ class Descriptor:
         same_data_type: tuple[tuple[str, str], ...] = (),
         same_rank: tuple[tuple[str, ...], ...] = (),
         one_element: tuple[str, ...] = (),
+        per_channel: tuple[str, ...] = (),
         counts: Mapping[str, str] | None = None,
         batch: tuple[str, ...] = (),
     ):
@@ -144,6 +146,7 @@ class Descriptor:
         self.same_data_type = same_data_type
         self.same_rank = same_rank
         self.one_element = one_element
+        self.per_channel = per_channel
         self.counts = dict(counts or {})
         self.batch = batch
 
@@ -229,6 +232,13 @@ class Descriptor:
                 continue
             if row.name in self.one_element and any(size != 1 for size in shape):
                 yield Violation(f"{row.name} has sizes {shape}, but must have 1 element")
+            elif row.name in self.per_channel:
+                channels = tuple(size if axis == 1 else 1 for axis, size in enumerate(shapes[output]))
+                if any(size != 1 for size in shape) and shape != channels:
+                    text = (
+                        f"{row.name} has sizes {shape}, but must have 1 element, or for each channel 1, in sizes {channels}"
+                    )
+                    yield Violation(text)
             elif row.sizes is not None:
                 yield from self._named_size_violations(row.name, row.sizes.split(), shape, bound)
             elif not _broadcasts(shape, shapes[output]):

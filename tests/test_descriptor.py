@@ -30,6 +30,9 @@ OPERATORS = {  # the tensors, in the order of the function's arguments
         *("ATensor", "AScaleTensor", "AZeroPointTensor", "BTensor", "BScaleTensor", "BZeroPointTensor"),
         *("OutputScaleTensor", "OutputZeroPointTensor"),
     ),
+    "quantized_linear_average_pool": (
+        *("InputTensor", "InputScaleTensor", "InputZeroPointTensor", "OutputScaleTensor", "OutputZeroPointTensor"),
+    ),
     "matmul_integer_to_float": (
         *("ATensor", "AScaleTensor", "AZeroPointTensor", "BTensor", "BScaleTensor", "BZeroPointTensor", "BiasTensor"),
     ),
@@ -39,8 +42,10 @@ OPERATORS = {  # the tensors, in the order of the function's arguments
     ),
 }
 PRODUCTS = ("matmul_integer", "matmul_integer_to_float", "quantized_linear_matmul")
+NAMED_SIZES = (*PRODUCTS, "quantized_linear_average_pool")  # of the main tensors, which are no scalars then
 TAKE_OUTPUT_DTYPE = (
     *("dequantize_linear", "quantize_linear", "quantized_linear_add", "matmul_integer_to_float", "quantized_linear_matmul"),
+    "quantized_linear_average_pool",
 )
 TAKE_BOUNDS = ("clip1", "clip_gradient", "clip_gradient1")
 OUTPUTS = ("OutputTensor", "OutputGradientTensor")
@@ -56,6 +61,10 @@ SAME_DATA_TYPE = {
     "quantized_linear_add": (
         *({"ATensor", "AZeroPointTensor"}, {"BTensor", "BZeroPointTensor"}, {"AScaleTensor"}, {"BScaleTensor"}),
         *({"OutputScaleTensor"}, {"OutputTensor", "OutputZeroPointTensor"}),
+    ),
+    "quantized_linear_average_pool": (
+        *({"InputTensor", "InputZeroPointTensor"}, {"InputScaleTensor"}, {"OutputScaleTensor"}),
+        {"OutputTensor", "OutputZeroPointTensor"},
     ),
     "matmul_integer_to_float": (
         *({"ATensor", "AZeroPointTensor"}, {"BTensor", "BZeroPointTensor"}),
@@ -147,19 +156,23 @@ def output_of(tensors):
     return next(name for name in OUTPUTS if name in tensors)
 
 
-def options(operator, tensors):
-    """The keyword arguments that an operator needs besides its tensors."""
-    output = {"output_dtype": tensors["OutputTensor"].dtype} if operator in TAKE_OUTPUT_DTYPE else {}
-    return output | ({"min": 0, "max": 1} if operator in TAKE_BOUNDS else {})
-
-
 def changed(tensors, *names, dtype):
     return tensors | {name: of(*tensors[name].shape, dtype=dtype) for name in names}
 
 
+def public(operator, level, tensors):
+    """The public function, for tensors such as these."""
+    options = {"output_dtype": tensors["OutputTensor"].dtype} if operator in TAKE_OUTPUT_DTYPE else {}
+    if operator in TAKE_BOUNDS:
+        options |= {"min": 0, "max": 1}
+    if operator == "quantized_linear_average_pool":
+        options["window_sizes"] = (1,) * len(tensors["InputTensor"].shape[2:])
+    return functools.partial(getattr(jquant, operator), feature_level=level, **options)
+
+
 def call(operator, level, tensors):
     """The shape and dtype of what the public function returns, without computing it."""
-    function = functools.partial(getattr(jquant, operator), feature_level=level, **options(operator, tensors))
+    function = public(operator, level, tensors)
     return jax.eval_shape(function, *[tensors[name] for name in OPERATORS[operator]])
 
 
@@ -254,7 +267,7 @@ def ranks(operator, level, name):
 def test_dimension_counts(operator, level, name):
     allowed = ranks(operator, level, name)
     low, high = allowed[0], allowed[-1]
-    may_be_scalar = not (operator in PRODUCTS and name in MAIN)
+    may_be_scalar = not (operator in NAMED_SIZES and name in MAIN)
     got, expected = {}, {}
     for rank in sorted({0, low - 1, low, high, high + 1}):
         tensors = {other: of(dtype=tensor.dtype) for other, tensor in valid(operator, level).items()}
@@ -293,7 +306,11 @@ def test_optional_tensors(operator, level, name):
 @pytest.mark.parametrize(
     ("operator", "level", "introduced"),
     [(operator, level, "2_1") for operator in ("matmul_integer", "quantized_linear_matmul") for level in ("1_0", "2_0")]
-    + [("matmul_integer_to_float", level, "6_2") for level in ("1_0", "5_2", "6_1")]
+    + [
+        (operator, level, "6_2")
+        for operator in ("matmul_integer_to_float", "quantized_linear_average_pool")
+        for level in ("1_0", "5_2", "6_1")
+    ]
     + [("quantized_linear_add", level, "4_0") for level in ("1_0", "2_0", "2_1", "3_0", "3_1")]
     + [("clip_gradient", level, "3_1") for level in ("1_0", "3_0")]
     + [(operator, level, "5_0") for operator in ("clip1", "clip_gradient1") for level in ("1_0", "4_1")],
@@ -313,7 +330,7 @@ def test_runs(operator, level):
     """What is accepted is also computed."""
     tensors = valid(operator, level)
     arguments = [jnp.ones(tensors[name].shape, tensors[name].dtype) for name in OPERATORS[operator]]
-    result = getattr(jquant, operator)(*arguments, feature_level=level, **options(operator, tensors))
+    result = public(operator, level, tensors)(*arguments)
     assert (result.shape, result.dtype) == result_of(tensors)
 
 
@@ -376,6 +393,8 @@ def test_the_types_of_the_errors():
         ("quantized_linear_add", "AZeroPointTensor", "ATensor", "AZeroPointTensor"),
         ("quantized_linear_add", "BZeroPointTensor", "BTensor", "BZeroPointTensor"),
         ("quantized_linear_add", "OutputZeroPointTensor", "OutputTensor", "OutputZeroPointTensor"),
+        ("quantized_linear_average_pool", "InputZeroPointTensor", "InputTensor", "InputZeroPointTensor"),
+        ("quantized_linear_average_pool", "OutputZeroPointTensor", "OutputTensor", "OutputZeroPointTensor"),
         ("matmul_integer_to_float", "AZeroPointTensor", "ATensor", "AZeroPointTensor"),
         ("matmul_integer_to_float", "BZeroPointTensor", "BTensor", "BZeroPointTensor"),
         ("quantized_linear_matmul", "AZeroPointTensor", "ATensor", "AZeroPointTensor"),

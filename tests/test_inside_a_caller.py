@@ -314,3 +314,30 @@ def test_per_channel(count):
         return found, reference.requantize_per_channel(x, low, high, *found, np.int8)
 
     assert_exact(operator, model, x, bounds)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_quantized_linear_sigmoid(dtype, count):
+    parameters = FLOAT32(0.0371), dtype(101), FLOAT32(0.0043), dtype(7)
+    model = reference.quantized_linear_sigmoid
+    assert_exact(jquant.quantized_linear_sigmoid, model, integers(dtype, count), parameters)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_quantized_linear_softmax(dtype, count):
+    parameters = FLOAT32(0.0371), dtype(101), FLOAT32(0.0013), dtype(7)
+    operator = functools.partial(jquant.quantized_linear_softmax, axis=0)
+    model = functools.partial(reference.quantized_linear_softmax, axis=0)
+    assert_exact(operator, model, integers(dtype, count).reshape(-1, CHANNELS * 2000), parameters)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_quantized_linear_average_pool(dtype, count):
+    parameters = FLOAT32(0.0371), dtype(101), FLOAT32(0.0103), dtype(7)
+    options = {"window_sizes": (2, 3), "strides": (1, 2), "dilations": (2, 1), "padding": ((1, 1), (0, 2))}
+    operator = functools.partial(jquant.quantized_linear_average_pool, **options)
+    model = functools.partial(reference.quantized_linear_average_pool, **options, include_padding=False, dtype=dtype)
+    input = integers(dtype, count).reshape(-1, CHANNELS, 20, 10)
+    assert_exact(operator, model, input, parameters)
+    model = reference.quantized_linear_global_average_pool
+    assert_exact(jquant.quantized_linear_global_average_pool, model, input, parameters)

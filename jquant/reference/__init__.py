@@ -22,6 +22,11 @@ from jquant.reference.linear import quantized_linear_matmul as quantized_linear_
 from jquant.reference.linear import quantized_linear_multiply as quantized_linear_multiply
 from jquant.reference.linear import requantize_product as requantize_product
 from jquant.reference.linear import unpack_integers as unpack_integers
+from jquant.reference.nonlinear import quantized_linear_average_pool as quantized_linear_average_pool
+from jquant.reference.nonlinear import quantized_linear_global_average_pool as quantized_linear_global_average_pool
+from jquant.reference.nonlinear import quantized_linear_sigmoid as quantized_linear_sigmoid
+from jquant.reference.nonlinear import quantized_linear_softmax as quantized_linear_softmax
+from jquant.reference.nonlinear import window_sums as window_sums
 from jquant.reference.requantization import dequantize as dequantize
 from jquant.reference.requantization import quantize_down_and_shrink_range as quantize_down_and_shrink_range
 from jquant.reference.requantization import requantization_range as requantization_range

@@ -318,6 +318,24 @@ DOCUMENTS = {
         OutputZeroPointTensor | Optional input | { 1, 1, OutputZeroPointCount, 1 } | 4 | INT8, UINT8
         OutputTensor | Output | { BatchCount, ChannelCount, M, N } | 4 | INT8, UINT8
     """,  # noqa: E501
+    # Its table has no column of sizes: they are those that the document gives for each member.
+    "quantized_linear_average_pool": """
+        DML_QUANTIZED_LINEAR_AVERAGE_POOLING
+        Introduced in DML_FEATURE_LEVEL_6_2
+
+        Same DimensionCount: InputTensor, OutputTensor
+        Same DataType: InputTensor, InputZeroPointTensor
+        Same DataType: OutputTensor, OutputZeroPointTensor
+        Per channel: InputScaleTensor, InputZeroPointTensor, OutputScaleTensor, OutputZeroPointTensor
+
+        DML_FEATURE_LEVEL_6_2 and above
+        InputTensor | Input | { BatchCount, ChannelCount, [Depth], Height, Width } | 4 to 5 | INT8, UINT8
+        InputScaleTensor | Input | 1 to 5 | FLOAT32
+        InputZeroPointTensor | Optional input | 1 to 5 | INT8, UINT8
+        OutputScaleTensor | Input | 1 to 5 | FLOAT32
+        OutputZeroPointTensor | Optional input | 1 to 5 | INT8, UINT8
+        OutputTensor | Output | 4 to 5 | INT8, UINT8
+    """,
 }
 # What the descriptors have in the place of a line above.
 DEVIATIONS = {
@@ -427,7 +445,8 @@ def test_same_data_type(operator):
 def test_same_dimension_count(operator):
     # Tensors whose sizes the table does not give have the output's dimension count: `Descriptor` says so.
     latest = max(descriptor(operator).levels.items())[1]
-    like_output = [{tensor.name for tensor in latest if tensor.sizes is None or tensor.kind == "Output"}]
+    per_channel = set(descriptor(operator).per_channel)  # these have 1 element, or the output's dimension count
+    like_output = [{tensor.name for tensor in latest if tensor.sizes is None or tensor.kind == "Output"} - per_channel]
     groups = [set(group) for group in descriptor(operator).same_rank] + [group for group in like_output if len(group) > 1]
     assert joined(groups) == joined(map(set, values(operator, "Same DimensionCount")))
 
@@ -444,6 +463,11 @@ def joined(groups):
 @operators
 def test_one_element(operator):
     assert set(descriptor(operator).one_element) == {name for names in values(operator, "One element") for name in names}
+
+
+@operators
+def test_per_channel(operator):
+    assert set(descriptor(operator).per_channel) == {name for names in values(operator, "Per channel") for name in names}
 
 
 @operators

@@ -204,6 +204,18 @@ def dequantize_cases():
         yield Case(f"dequantize-{np.dtype(integer)}-{mode}", operator, [tensor(integer)], [low, high])
 
 
+def nonlinear_cases():
+    parameters = [np.float32(0.3), np.uint8(3), np.float32(0.7), np.uint8(7)]
+    yield Case("quantized_linear_sigmoid", jquant.quantized_linear_sigmoid, [tensor(np.uint8)], parameters, parameters[2])
+    softmax = functools.partial(jquant.quantized_linear_softmax, axis=1)
+    yield Case("quantized_linear_softmax", softmax, [tensor(np.uint8)], parameters, parameters[2])
+    images = [jax.ShapeDtypeStruct((8, 16, 64, 128), np.uint8)]
+    pool = functools.partial(jquant.quantized_linear_average_pool, window_sizes=(3, 2), padding="SAME")
+    yield Case("quantized_linear_average_pool", pool, images, parameters, parameters[2])
+    pool = jquant.quantized_linear_global_average_pool
+    yield Case("quantized_linear_global_average_pool", pool, images, parameters, parameters[2])
+
+
 CASES = [
     *dequantize_linear_cases(),
     *quantize_linear_cases(),
@@ -216,6 +228,7 @@ CASES = [
     *straight_through_cases(),
     *dequantize_cases(),
     *product_cases(),
+    *nonlinear_cases(),
 ]
 
 

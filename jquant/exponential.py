@@ -1,0 +1,76 @@
+"""The exponential function of float32 numbers that are not positive, to about 2**-45 and alike on every platform.
+
+The platforms' own float32 functions differ, and are off by ulps. This one costs a few hundred operations a number: it is
+for the 256 numbers that 8 bits can tell apart.
+"""
+
+import math
+from fractions import Fraction
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jquant import exact, pairs
+from jquant.pairs import Pair
+
+_LN2 = Fraction("0.69314718055994530941723212145817656807550013436026")
+
+
+def _float32s(value: Fraction, *bits: int) -> np.ndarray:
+    """`value` as a sum of float32 numbers of so many bits each."""
+    parts = []
+    for count in bits:
+        mantissa, exponent = math.frexp(value)
+        part = np.ldexp(np.float32(round(math.ldexp(mantissa, count))), exponent - count)
+        parts.append(part)
+        value -= Fraction(float(part))
+    return np.array(parts, np.float32)
+
+
+# The products of an integer of 8 bits and either of the first two are exact.
+_LN2_PARTS = _float32s(_LN2, 16, 16, 24)
+# 1 / n!, from the last term that counts to the first.
+_COEFFICIENTS = np.stack([_float32s(Fraction(1, math.factorial(n)), 24, 24) for n in range(13, -1, -1)])
+
+
+class Exponential(NamedTuple):
+    """``significand * power``: the significand from 0.7 to 1.42, and a power of two, which is 0 below 2**-126."""
+
+    significand: Pair
+    power: jax.Array
+
+
+def exponential(x: jax.Array) -> Exponential:
+    """``exp(x)`` of float32 numbers ``x <= 0``; NaN stays NaN. Its derivative is 0, as that of integers.
+
+    Reduced to ``exp(r) * 2 ** k`` with ``abs(r) <= log(2) / 2``, where Taylor's series has 14 terms that count.
+    """
+    x = lax.max(lax.stop_gradient(x), lax.full_like(x, -128))
+    k = exact.round_half_even(exact.product(x, lax.full_like(x, 1 / math.log(2))))
+    multiples = [exact.product(k, lax.full_like(k, part)) for part in _LN2_PARTS]
+    # The first difference is exact, for the numbers are near each other.
+    reduced = pairs.two_sum(x - multiples[0], -multiples[1])
+    reduced = pairs.add(reduced, pairs.widen(-multiples[2]))
+
+    def term(partial: Pair, coefficient: jax.Array) -> tuple[Pair, None]:
+        high, low = (jnp.broadcast_to(part, x.shape) for part in coefficient)
+        return pairs.add(pairs.multiply(partial, reduced), Pair(high, low)), None
+
+    significand, _ = lax.scan(term, pairs.widen(lax.full_like(x, 0)), jnp.asarray(_COEFFICIENTS))
+    return Exponential(significand, _power_of_two(k))
+
+
+def _power_of_two(exponent: jax.Array) -> jax.Array:
+    """``2 ** exponent``, for integers of float32 up to 0; 0 below -126."""
+    normal = exponent >= lax.full_like(exponent, -126)
+    bits = (lax.max(exponent, lax.full_like(exponent, -126)).astype(jnp.int32) + 127) << 23
+    return lax.select(normal, lax.bitcast_convert_type(bits, jnp.float32), lax.full_like(exponent, 0))
+
+
+def scaled(x: jax.Array, power: jax.Array) -> jax.Array:
+    """``x * power``; 0 where that is subnormal."""
+    value = exact.product(x, power)
+    return lax.select(lax.abs(value) < jnp.finfo(jnp.float32).tiny, lax.full_like(value, 0), value)

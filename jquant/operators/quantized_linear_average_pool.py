@@ -1,0 +1,142 @@
+"""DML_QUANTIZED_LINEAR_AVERAGE_POOLING"""
+
+import functools
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike, DTypeLike
+
+from jquant import pooling
+from jquant.descriptor import Descriptor, Signature, Tensor, require
+from jquant.modes import FeatureLevel
+from jquant.operands import directml, output_quantization, quantized
+from jquant.windows import Padding, Windows, windows
+
+_OPERATOR = "DML_QUANTIZED_LINEAR_AVERAGE_POOLING"
+_DESCRIPTOR = Descriptor(
+    _OPERATOR,
+    {
+        "6_2": (
+            Tensor("InputTensor", "Input", (4, 5), "INT8 UINT8", "BatchCount ChannelCount [Depth] Height Width"),
+            Tensor("InputScaleTensor", "Input", (1, 5), "FLOAT32"),
+            Tensor("InputZeroPointTensor", "Optional input", (1, 5), "INT8 UINT8"),
+            Tensor("OutputScaleTensor", "Input", (1, 5), "FLOAT32"),
+            Tensor("OutputZeroPointTensor", "Optional input", (1, 5), "INT8 UINT8"),
+            Tensor("OutputTensor", "Output", (4, 5), "INT8 UINT8"),
+        ),
+    },
+    same_data_type=(("InputTensor", "InputZeroPointTensor"), ("OutputTensor", "OutputZeroPointTensor")),
+    same_rank=(("InputTensor", "OutputTensor"),),
+    per_channel=("InputScaleTensor", "InputZeroPointTensor", "OutputScaleTensor", "OutputZeroPointTensor"),
+)
+
+
+@functools.partial(jax.jit, static_argnames=("w", "include_padding", "output_dtype"))
+@jax.named_scope("quantized_linear_average_pool")
+def _quantized_linear_average_pool(
+    input: jax.Array,
+    input_scale: jax.Array,
+    input_zero_point: jax.Array | None,
+    output_scale: jax.Array,
+    output_zero_point: jax.Array | None,
+    w: Windows,
+    include_padding: bool,
+    output_dtype: np.dtype,
+) -> jax.Array:
+    input_scale, input_zero_point, output_scale, output_zero_point = jax.tree.map(
+        lambda value: value if value.size > 1 else value.reshape(()),
+        (input_scale, input_zero_point, output_scale, output_zero_point),
+    )
+    total = pooling.sums(pooling.differences(input, input_zero_point), w)
+    if include_padding:
+        count = jnp.int32(math.prod(w.sizes))
+    else:
+        count = pooling.sums(jnp.ones((1, 1, *input.shape[2:]), jnp.int32), w)
+    return pooling.quantized_average(total, count, input_scale, output_scale, output_zero_point, output_dtype)
+
+
+def quantized_linear_average_pool(
+    input: ArrayLike,
+    input_scale: ArrayLike,
+    input_zero_point: ArrayLike | None,
+    output_scale: ArrayLike,
+    output_zero_point: ArrayLike | None = None,
+    /,
+    *,
+    window_sizes: Sequence[int],
+    strides: Sequence[int] | None = None,
+    dilations: Sequence[int] | None = None,
+    padding: Padding = "VALID",
+    include_padding: bool = False,
+    output_dtype: DTypeLike | str | None = None,
+    feature_level: FeatureLevel | str = FeatureLevel.LATEST,
+) -> jax.Array:
+    """Averages a quantized tensor over windows that slide over its spatial dimensions, and quantizes the averages.
+
+    ``output = saturate(round(sum(input - input_zero_point) * input_scale / count / output_scale) + output_zero_point)``
+
+    The document has the real numbers averaged, and is silent on the roundings. Here the sum of the integers is exact (and
+    taken modulo 2**32, of windows of more than 8,421,504 elements); it, the product and the two quotients are each rounded
+    once to float32, the last then to the nearest integer, ties to even, *before* the zero point is added. (onnxruntime's
+    ``QLinearAveragePool`` sums float32 numbers, whose roundings decide ties otherwise.) NaN, which a scale of 0,
+    infinity or NaN can produce and a window of padding alone does, gives 0.
+
+    The result is of integers, which have no derivative: JAX's zero, of type float0.
+
+    Args:
+      input: int8 or uint8, of shape (N, C, H, W) or (N, C, D, H, W).
+      input_scale, output_scale: float32: one element, or one for each channel in shape (1, C, 1, 1) or (1, C, 1, 1, 1). A
+        scale of 0 is undefined in the document; here the arithmetic is done, and infinities saturate.
+      input_zero_point: of the dtype of `input`, in any shape that `input_scale` could have. None means 0.
+      output_zero_point: of the dtype of the output, likewise.
+      window_sizes: the elements of a window in each spatial dimension.
+      strides: the steps from a window to the next. None means 1 everywhere.
+      dilations: the steps from an element of a window to the next. None means 1 everywhere.
+      padding: ``"VALID"``, ``"SAME"``, ``"SAME_LOWER"``, or the numbers of elements (before, after) each spatial dimension.
+        The padding is of real zeros.
+      include_padding: whether the padding counts, as so many zeros; else the average is of the input's elements alone.
+      output_dtype: int8 or uint8. None: the dtype of `output_zero_point` if that is an array, else that of `input`.
+      feature_level: the DirectML feature level whose table applies; the operator exists from 6_2 on.
+
+    Returns:
+      An array of `output_dtype` and of the rank of `input`: of N, C, and the number of windows in each spatial dimension.
+
+    Raises:
+      DescriptorError: a rank, size or level outside of the table, windows that are larger than the tensor with its padding,
+        or a scalar that its type cannot hold.
+      DescriptorTypeError: a data type outside of the table, or an `output_dtype` that is not that of `output_zero_point`.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> x = jnp.array([[[[1, 2, 3], [5, 6, 7]]]], jnp.uint8)
+      >>> jquant.quantized_linear_average_pool(x, 0.5, 1, 0.25, 0, window_sizes=(2, 2), padding="SAME")
+      Array([[[[ 5,  7,  8],
+               [ 9, 11, 12]]]], dtype=uint8)
+
+    References:
+      DirectML, `DML_QUANTIZED_LINEAR_AVERAGE_POOLING_OPERATOR_DESC`. onnxruntime, ``com.microsoft.QLinearAveragePool``.
+    """
+    names = directml("Input"), directml("Output")
+    input, input_scale, input_zero_point = quantized(_OPERATOR, names[0], input, input_scale, input_zero_point)
+    output_scale, output_zero_point, output_dtype = output_quantization(
+        _OPERATOR, names[1], output_scale, output_zero_point, output_dtype, default=input.dtype
+    )
+    w = windows(_OPERATOR, input.shape[2:], window_sizes, strides, dilations, padding)
+    counts = w.counts(input.shape[2:])
+    _DESCRIPTOR.check(
+        FeatureLevel(feature_level),
+        InputTensor=input,
+        InputScaleTensor=input_scale,
+        InputZeroPointTensor=input_zero_point,
+        OutputScaleTensor=output_scale,
+        OutputZeroPointTensor=output_zero_point,
+        OutputTensor=Signature((*input.shape[:2], *counts), output_dtype),
+    )
+    steps = f"a padding of {w.padding} no window of {w.sizes}, with steps of {w.dilations}, fits"
+    require(min(counts) > 0, f"{_OPERATOR}: InputTensor has sizes {input.shape}; with {steps}")
+    return _quantized_linear_average_pool(
+        input, input_scale, input_zero_point, output_scale, output_zero_point, w, bool(include_padding), output_dtype
+    )

@@ -1,0 +1,66 @@
+"""com.microsoft QLinearGlobalAveragePool"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jquant import pooling, unary
+from jquant.descriptor import require
+
+_OPERATOR = "com.microsoft QLinearGlobalAveragePool"
+_DESCRIPTOR = unary.descriptor(_OPERATOR, x_zero_point="Input", y_zero_point="Input")
+
+
+@jax.jit
+@jax.named_scope("quantized_linear_global_average_pool")
+def _quantized_linear_global_average_pool(
+    x: jax.Array, x_scale: jax.Array, x_zero_point: jax.Array, y_scale: jax.Array, y_zero_point: jax.Array
+) -> jax.Array:
+    total = jnp.sum(pooling.differences(x, x_zero_point), range(2, x.ndim), jnp.int32, keepdims=True)
+    count = jnp.int32(math.prod(x.shape[2:]))
+    return pooling.quantized_average(total, count, x_scale, y_scale, y_zero_point, x.dtype)
+
+
+def quantized_linear_global_average_pool(
+    x: ArrayLike, x_scale: ArrayLike, x_zero_point: ArrayLike, y_scale: ArrayLike, y_zero_point: ArrayLike, /
+) -> jax.Array:
+    """Averages each channel of a quantized tensor, and quantizes the average.
+
+    ``y = saturate(round(sum(x - x_zero_point) * x_scale / count / y_scale) + y_zero_point)``, over all spatial dimensions
+
+    It is `quantized_linear_average_pool` with one window, of the size of the tensor: see there for the roundings. Split over
+    a mesh in its spatial dimensions, it sums int32.
+
+    The result is of integers, which have no derivative: JAX's zero, of type float0.
+
+    Args:
+      x: int8 or uint8, of shape (N, C, ...) with at least one spatial dimension.
+      x_scale, y_scale: float32, scalars or of shape (1,).
+      x_zero_point, y_zero_point: scalars or of shape (1,), of the dtype of `x`.
+
+    Returns:
+      An array of the dtype of `x` and of shape (N, C, 1, ...), of the rank of `x`.
+
+    Raises:
+      DescriptorError: no spatial dimension, a scale or zero point of several elements, or a scalar that its type cannot
+        hold.
+      DescriptorTypeError: a data type that the document does not have.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> x = jnp.array([[[[1, 2], [3, 8]], [[10, 10], [10, 11]]]], jnp.uint8)
+      >>> jquant.quantized_linear_global_average_pool(x, 0.5, 1, 0.25, 0)
+      Array([[[[ 5]],
+      <BLANKLINE>
+              [[18]]]], dtype=uint8)
+
+    References:
+      onnxruntime, ``com.microsoft.QLinearGlobalAveragePool``.
+    """
+    operands = unary.operands(_DESCRIPTOR, x, x_scale, x_zero_point, y_scale, y_zero_point)
+    sizes = operands[0].shape
+    message = f"{_OPERATOR}: X has sizes {sizes}; after those of the batch and the channels there must be more"
+    require(len(sizes) > 2, message)
+    return _quantized_linear_global_average_pool(*operands)

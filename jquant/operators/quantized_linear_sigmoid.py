@@ -1,0 +1,85 @@
+"""com.microsoft QLinearSigmoid"""
+
+import jax
+from jax import lax
+from jax.typing import ArrayLike
+
+from jquant import affine, lookup, pairs, unary
+from jquant.exponential import exponential, scaled
+from jquant.pairs import Pair
+
+_OPERATOR = "com.microsoft QLinearSigmoid"
+_DESCRIPTOR = unary.descriptor(_OPERATOR, x_zero_point="Optional input", y_zero_point="Optional input")
+
+
+def _sigmoid(x: jax.Array) -> jax.Array:
+    """``fl(1 / (1 + exp(-x)))``; 0 where that is subnormal."""
+    # Of a negative number it is exp(x) / (1 + exp(x)): no exponential is larger than 1.
+    significand, power = exponential(-lax.abs(x))
+    one = lax.full_like(x, 1)
+    denominator = pairs.add(pairs.widen(one), Pair(*(scaled(part, power) for part in significand)))
+    negative = x < lax.full_like(x, 0)
+    numerator = Pair(*(lax.select(negative, *sides) for sides in zip(significand, pairs.widen(one), strict=True)))
+    quotient = pairs.multiply(numerator, pairs.reciprocal(denominator))
+    return scaled(quotient.high, lax.select(negative, power, one))
+
+
+@jax.jit
+@jax.named_scope("quantized_linear_sigmoid")
+def _quantized_linear_sigmoid(
+    x: jax.Array,
+    x_scale: jax.Array,
+    x_zero_point: jax.Array | None,
+    y_scale: jax.Array,
+    y_zero_point: jax.Array | None,
+) -> jax.Array:
+    values = affine.dequantize(lookup.integers(x.dtype), x_scale, x_zero_point)
+    table = affine.quantize(_sigmoid(values), y_scale, y_zero_point, x.dtype)
+    return lookup.look_up(table, x)
+
+
+def quantized_linear_sigmoid(
+    x: ArrayLike,
+    x_scale: ArrayLike,
+    x_zero_point: ArrayLike | None,
+    y_scale: ArrayLike,
+    y_zero_point: ArrayLike | None = None,
+    /,
+) -> jax.Array:
+    """Applies the logistic function to a quantized tensor.
+
+    ``y = saturate(round(sigmoid((x - x_zero_point) * x_scale) / y_scale) + y_zero_point)``, where
+    ``sigmoid(v) = 1 / (1 + exp(-v))``
+
+    The product, the sigmoid as a whole and the quotient are each rounded once to float32, the quotient then to the nearest
+    integer, ties to even, *before* the zero point is added. The exponential is no platform's own: its error is below
+    2**-45, and its bits are the same everywhere. A sigmoid below 2**-126 is 0. There are 256 results, which are computed
+    from the scales and the zero points in each call, and looked up.
+
+    A negative scale mirrors the function, one of 0 makes every result that of 0.5; infinite ones follow IEEE 754. NaN, which
+    only scales of 0, infinity or NaN can produce, gives 0.
+
+    The result is of integers, which have no derivative: JAX's zero, of type float0.
+
+    Args:
+      x: int8 or uint8, of any shape.
+      x_scale, y_scale: float32, scalars or of shape (1,).
+      x_zero_point, y_zero_point: scalars or of shape (1,), of the dtype of `x`. None means 0.
+
+    Returns:
+      An array of the shape and dtype of `x`.
+
+    Raises:
+      DescriptorError: a scale or zero point of several elements, or a scalar that its type cannot hold.
+      DescriptorTypeError: a data type that the document does not have.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> x = jnp.array([0, 98, 128, 158, 255], jnp.uint8)
+      >>> jquant.quantized_linear_sigmoid(x, 0.05, 128, 1 / 256)
+      Array([  0,  47, 128, 209, 255], dtype=uint8)
+
+    References:
+      onnxruntime, ``com.microsoft.QLinearSigmoid``.
+    """
+    return _quantized_linear_sigmoid(*unary.operands(_DESCRIPTOR, x, x_scale, x_zero_point, y_scale, y_zero_point))

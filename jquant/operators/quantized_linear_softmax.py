@@ -1,0 +1,103 @@
+"""com.microsoft QLinearSoftmax"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import ArrayLike
+
+from jquant import affine, exact, fixed_point, pairs, unary
+from jquant.descriptor import require, require_axis
+from jquant.exponential import exponential, scaled
+from jquant.lookup import look_up
+from jquant.pairs import Pair
+
+_OPERATOR = "com.microsoft QLinearSoftmax"
+_DESCRIPTOR = unary.descriptor(_OPERATOR, x_zero_point="Optional input", y_zero_point="Input")
+
+
+@functools.partial(jax.jit, static_argnames="axis")
+@jax.named_scope("quantized_linear_softmax")
+def _quantized_linear_softmax(
+    x: jax.Array,
+    x_scale: jax.Array,
+    x_zero_point: jax.Array | None,  # cancels
+    y_scale: jax.Array,
+    y_zero_point: jax.Array,
+    axis: int,
+) -> jax.Array:
+    scale = exact.widen(x_scale)
+    # One that is not finite makes NaN of the whole slice, as the largest value of it is.
+    scale = lax.select(lax.abs(scale) < jnp.inf, scale, lax.full_like(scale, jnp.nan))
+    ascending = jnp.where(scale < 0, ~x, x)  # in the order of the values
+    largest = jnp.max(ascending, axis, keepdims=True, initial=jnp.iinfo(x.dtype).min)
+    # In 32 bits: XLA's CPU compiler lets int8 saturate here, in long slices, where it should wrap.
+    below = largest.astype(jnp.int32) - ascending.astype(jnp.int32)
+    significand, power = exponential(exact.product(lax.iota(jnp.float32, 256), -lax.abs(scale)))
+    fractions = fixed_point.digits(Pair(*(scaled(part, power) for part in significand)))
+    total = fixed_point.value(jnp.sum(look_up(fractions, below), axis, jnp.int32, keepdims=True))
+    numerator = Pair(*(look_up(part, below) for part in significand))
+    quotient = pairs.multiply(numerator, pairs.reciprocal(total))
+    return affine.quantize(scaled(quotient.high, look_up(power, below)), y_scale, y_zero_point, x.dtype)
+
+
+def quantized_linear_softmax(
+    x: ArrayLike,
+    x_scale: ArrayLike,
+    x_zero_point: ArrayLike | None,
+    y_scale: ArrayLike,
+    y_zero_point: ArrayLike,
+    /,
+    *,
+    axis: int,
+) -> jax.Array:
+    """Normalises the exponentials of a quantized tensor along an axis.
+
+    ``y = saturate(round(e / sum(e) / y_scale) + y_zero_point)``, where ``e = exp((x - largest) * x_scale)``; the sum and the
+    largest of ``x`` are along `axis`
+
+    The product, the first quotient as a whole and the second are each rounded once to float32, the second then to the
+    nearest integer, ties to even, *before* the zero point is added. The exponential is no platform's own: its error is below
+    2**-45, and its bits are the same everywhere. So are those of the sum, which is taken in fixed point: no order of its
+    terms and no split of the axis over a mesh changes it. A first quotient below 2**-126 is 0.
+
+    Where `x_scale` is negative the smallest of ``x`` takes the place of the largest, for it stands for the largest value. A
+    scale of 0 makes all elements equal. One that is not finite makes all results NaN, which give 0.
+
+    The result is of integers, which have no derivative: JAX's zero, of type float0.
+
+    Args:
+      x: int8 or uint8, of at least one dimension.
+      x_scale, y_scale: float32, scalars or of shape (1,).
+      x_zero_point: a scalar or of shape (1,), of the dtype of `x`, or None. The result does not depend on it.
+      y_zero_point: a scalar or of shape (1,), of the dtype of `x`.
+      axis: the dimension of `x` along which the results add up to 1, counted from 0, of at most 524,287 elements. (In the
+        document it is -1 by default, and before version 13 of ONNX's operator set stands for all dimensions from there on.)
+
+    Returns:
+      An array of the shape and dtype of `x`.
+
+    Raises:
+      DescriptorError: an axis that `x` does not have, or that is too long, a scale or zero point of several elements, or a
+        scalar that its type cannot hold.
+      DescriptorTypeError: a data type that the document does not have.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> x = jnp.array([[10, 20, 30], [5, 5, 5]], jnp.uint8)
+      >>> jquant.quantized_linear_softmax(x, 0.1, None, 1 / 256, 0, axis=1)
+      Array([[ 23,  63, 170],
+             [ 85,  85,  85]], dtype=uint8)
+
+    References:
+      onnxruntime, ``com.microsoft.QLinearSoftmax``.
+    """
+    operands = unary.operands(_DESCRIPTOR, x, x_scale, x_zero_point, y_scale, y_zero_point)
+    sizes = operands[0].shape
+    require_axis(_OPERATOR, axis, len(sizes), or_none=False)
+    message = (
+        f"{_OPERATOR}: axis {axis} has {sizes[axis]} elements; the sum is exact for {fixed_point.LARGEST_COUNT} at most"
+    )
+    require(sizes[axis] <= fixed_point.LARGEST_COUNT, message)
+    return _quantized_linear_softmax(*operands, axis)

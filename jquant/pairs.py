@@ -1,0 +1,79 @@
+"""Float32 arithmetic of twice the precision: each number is the unevaluated sum of two.
+
+A pair holds about 48 bits, and its high part is the pair rounded to float32. Every product, and every sum that is
+rounded, is sealed (`jquant.exact`): the low parts are what a compiler would otherwise prove to be 0. The errors that
+these low parts hold are exact, and need no seal.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jquant import exact
+
+
+class Pair(NamedTuple):
+    """``high + low``, where ``high == fl(high + low)``."""
+
+    high: jax.Array
+    low: jax.Array
+
+
+def widen(x: jax.Array) -> Pair:
+    """The pair of a float32."""
+    return Pair(x, lax.full_like(x, 0))
+
+
+def two_sum(a: jax.Array, b: jax.Array) -> Pair:
+    """``a + b``, exactly."""
+    high = exact.sum(a, b)
+    of_b = high - a
+    return Pair(high, (a - (high - of_b)) + (b - of_b))
+
+
+def ordered_sum(a: jax.Array, b: jax.Array) -> Pair:
+    """``a + b``, exactly, where ``abs(a) >= abs(b)`` or ``a == 0``."""
+    high = exact.sum(a, b)
+    return Pair(high, b - (high - a))
+
+
+def two_product(a: jax.Array, b: jax.Array) -> Pair:
+    """``a * b``, exactly: of halves of 12 bits the products are exact."""
+    high = exact.product(a, b)
+    a_upper, a_lower = _halves(a)
+    b_upper, b_lower = _halves(b)
+    error = exact.product(a_upper, b_upper) - high
+    error = (error + exact.product(a_upper, b_lower)) + exact.product(a_lower, b_upper)
+    return Pair(high, error + exact.product(a_lower, b_lower))
+
+
+def _halves(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The upper 12 bits of a significand, and the lower 12."""
+    upper = lax.bitcast_convert_type(lax.bitcast_convert_type(x, jnp.int32) & np.int32(-1 << 12), jnp.float32)
+    return upper, x - upper
+
+
+def add(a: Pair, b: Pair) -> Pair:
+    """``a + b``, to about 2**-46 where the signs agree."""
+    high, low = two_sum(a.high, b.high)
+    return ordered_sum(high, low + (a.low + b.low))
+
+
+def multiply(a: Pair, b: Pair) -> Pair:
+    """``a * b``, to about 2**-46."""
+    high, low = two_product(a.high, b.high)
+    return ordered_sum(high, low + (exact.product(a.high, b.low) + exact.product(a.low, b.high)))
+
+
+def reciprocal(x: Pair) -> Pair:
+    """``1 / x``, to about 2**-46."""
+    one = lax.full_like(x.high, 1)
+    # Not seen to be 1: of that XLA's GPU compiler takes the reciprocal, another instruction than division.
+    approximation = exact.quotient(lax.select(x.high != x.high, x.high, one), x.high)
+    product = multiply(x, widen(approximation))
+    # Near 1, and the difference is exact: a Newton step.
+    error = (one - product.high) - product.low
+    return ordered_sum(approximation, exact.product(approximation, error))

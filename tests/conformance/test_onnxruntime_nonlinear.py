@@ -1,0 +1,155 @@
+"""The operators of com.microsoft against onnxruntime's kernels and its schemas, with its optimisations off.
+
+The kernels are no oracle where they compute something else than their document: there the differences are bounded here.
+"""
+
+import functools
+import importlib
+
+import jax
+import numpy as np
+import pytest
+import samples
+
+import jquant
+from jquant import reference
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: oracle)")
+from .test_onnxruntime import Graph  # noqa: E402
+
+FLOAT32 = np.float32
+every_type = pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+
+
+class Kernel:
+    """One node of com.microsoft, on operands of the same shapes each time."""
+
+    def __init__(self, operator: str, **attributes):
+        self.graph, self.node = None, (operator, attributes | {"domain": "com.microsoft"})
+
+    def __call__(self, *operands: np.ndarray) -> np.ndarray:
+        named = {f"input{i}": np.asarray(x) for i, x in enumerate(operands)}
+        operator, attributes = self.node
+        self.graph = self.graph or Graph((operator, list(named), ["output"], attributes), **named)
+        return self.graph(**named)
+
+
+def operands(rng, x):
+    """With scales and zero points: the steps of the output are fine, coarse, or 1/256."""
+    y_scale = FLOAT32([10 ** rng.uniform(-4, -1), 1 / 256])[rng.integers(0, 2)]
+    x_scale = np.minimum(samples.scales(rng, 1)[0], FLOAT32(1))
+    return x, x_scale, samples.integers(rng, x.dtype), y_scale, samples.integers(rng, x.dtype)
+
+
+def for_pooling(rng, dtype, sizes):
+    """Operands, a third of them with steps of the input and the output in a ratio that makes ties."""
+    x, x_scale, x_zero_point, _, y_zero_point = operands(rng, samples.integers(rng, dtype, *sizes))
+    ratio = FLOAT32([rng.uniform(0.2, 2), rng.uniform(0.2, 2), 0.5])[rng.integers(0, 3)]
+    return x, x_scale, x_zero_point, x_scale * ratio, y_zero_point
+
+
+def differences(ours, theirs) -> np.ndarray:
+    assert ours.dtype == theirs.dtype
+    return np.asarray(ours).astype(int) - theirs.astype(int)
+
+
+@every_type
+def test_quantized_linear_sigmoid(dtype):
+    """Every input x 1,000 sets of parameters: onnxruntime's own float32 sigmoid is off by ulps, which decides ties."""
+    rng, found, distances = np.random.default_rng(0), [], []
+    ours, theirs = jax.jit(jquant.quantized_linear_sigmoid), Kernel("QLinearSigmoid")
+    for _ in range(1000):
+        given = x, x_scale, x_zero_point, y_scale, _ = operands(rng, np.arange(256, dtype=np.uint8).view(dtype))
+        found.append(differences(ours(*given), theirs(*given)))
+        value = 1 / (1 + np.exp(-reference.dequantize_linear(x, x_scale, x_zero_point).astype(np.float64))) / y_scale
+        distances.append(abs(value - np.floor(value) - 0.5) / value)
+    found, distances = np.concatenate(found), np.concatenate(distances)
+    assert distances[found != 0].max(initial=0) < 2.0**-21
+    assert np.mean(found != 0) < 1e-4  # 1 of 256,000
+
+
+@every_type
+def test_quantized_linear_softmax(dtype):
+    """onnxruntime sums its table truncated to integers, and divides integers, rounding half away from zero: what it gives
+    is at most 1 less, and seldom."""
+    rng = np.random.default_rng(1)
+    softmax, found = jax.jit(functools.partial(jquant.quantized_linear_softmax, axis=1)), []
+    for _ in range(100):
+        theirs = Kernel("QLinearSoftmax", axis=1, opset=13)
+        given = operands(rng, samples.integers(rng, dtype, 50, 64))
+        found.append(differences(softmax(*given), theirs(*given)))
+    assert set(np.unique(found)) == {0, 1}
+    assert np.mean(found) < 0.003  # 560 of 320,000
+
+
+POOLINGS = [
+    ((3, 4, 9, 10), {"kernel_shape": (3, 2), "strides": (2, 1), "pads": (1, 0, 1, 1)}),
+    ((3, 4, 9, 10), {"kernel_shape": (3, 2), "strides": (2, 1), "pads": (1, 0, 1, 1), "count_include_pad": 1}),
+    ((2, 3, 5, 6, 7), {"kernel_shape": (2, 3, 3), "pads": (1, 1, 1, 0, 1, 1)}),
+]
+
+
+@every_type
+def test_quantized_linear_average_pool(dtype):
+    """onnxruntime sums dequantized float32 numbers: their roundings decide ties, and nothing else."""
+    rng, found, distances = np.random.default_rng(2), [], []
+    for sizes, attributes in POOLINGS:
+        rank = len(sizes) - 2
+        before, after = attributes["pads"][:rank], attributes["pads"][rank:]
+        windows = {
+            "window_sizes": attributes["kernel_shape"],
+            "strides": attributes.get("strides", (1,) * rank),
+            "dilations": (1,) * rank,
+            "padding": tuple(zip(before, after, strict=True)),
+            "include_padding": bool(attributes.get("count_include_pad", 0)),
+        }
+        ours = jax.jit(functools.partial(jquant.quantized_linear_average_pool, **windows))
+        theirs = Kernel("QLinearAveragePool", **attributes)
+        for _ in range(100):
+            given = x, x_scale, x_zero_point, y_scale, _ = for_pooling(rng, dtype, sizes)
+            found.append(differences(ours(*given), theirs(*given)).ravel())
+            total, count = reference.window_sums(x, x_zero_point, **windows)
+            value = total * np.float64(x_scale) / count / y_scale
+            distances.append(abs(value - np.floor(value) - 0.5).ravel())
+    found, distances = np.concatenate(found), np.concatenate(distances)
+    assert np.all(distances[found != 0] == 0)
+    assert set(np.unique(found)) == {-1, 0, 1}
+    assert np.mean(found != 0) < 0.01  # 1,746 of 246,000
+
+
+@every_type
+def test_quantized_linear_global_average_pool(dtype):
+    rng = np.random.default_rng(3)
+    ours, theirs = jax.jit(jquant.quantized_linear_global_average_pool), Kernel("QLinearGlobalAveragePool")
+    for _ in range(300):
+        given = for_pooling(rng, dtype, (8, 30, 3, 4))
+        np.testing.assert_array_equal(ours(*given), theirs(*given))
+
+
+@pytest.mark.parametrize(
+    ("operator", "name"),
+    [
+        ("quantized_linear_sigmoid", "QLinearSigmoid"),
+        ("quantized_linear_softmax", "QLinearSoftmax"),
+        ("quantized_linear_global_average_pool", "QLinearGlobalAveragePool"),
+    ],
+)
+def test_tables(operator, name):
+    """The descriptors have the names, kinds and types of onnxruntime's schemas."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    schema = next(s for s in state.get_all_operator_schema() if (s.domain, s.name) == ("com.microsoft", name))
+    types = {constraint.type_param_str: constraint.allowed_type_strs for constraint in schema.type_constraints}
+
+    def row(tensor, kind):
+        names = types.get(tensor.typeStr, [tensor.typeStr])
+        data_types = {text.removeprefix("tensor(").removesuffix(")") for text in names}
+        return tensor.name.lower(), kind, {"float32" if text == "float" else text for text in data_types}
+
+    optional = state.schemadef.OpSchema.FormalParameterOption.Optional
+    expected = [row(tensor, "Optional input" if tensor.option == optional else "Input") for tensor in schema.inputs]
+    expected += [row(tensor, "Output") for tensor in schema.outputs]
+    descriptor = importlib.import_module(f"jquant.operators.{operator}")._DESCRIPTOR
+    assert descriptor.operator == f"com.microsoft {name}"
+    rows = [(tensor.name.lower(), tensor.kind, set(tensor.data_types.lower().split())) for tensor in descriptor.table]
+    assert rows == expected

@@ -1,0 +1,188 @@
+"""`quantized_linear_average_pool` and `quantized_linear_global_average_pool` against their formulas."""
+
+import functools
+import itertools
+
+import jax
+import numpy as np
+import pytest
+import samples
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from layouts import Collective, collectives
+
+import jquant
+from jquant import DescriptorError, reference
+
+FLOAT32 = np.float32
+FACTOR = FLOAT32(0.1)
+every_type = pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+# Sizes of the input, then windows, strides, dilations and padding.
+POOLINGS = [
+    ((3, 4, 9, 10), (3, 2), (2, 1), (1, 1), ((1, 1), (0, 1))),
+    ((3, 4, 9, 10), (2, 3), (1, 3), (4, 2), ((3, 0), (2, 5))),
+    ((2, 3, 8, 8), (8, 8), (1, 1), (1, 1), ((0, 0), (0, 0))),
+    ((2, 3, 5, 6, 7), (2, 3, 1), (1, 2, 3), (3, 1, 1), ((1, 2), (2, 1), (0, 0))),
+    ((2, 3, 1, 2), (1, 1), (1, 1), (1, 1), ((2, 2), (0, 0))),  # windows of padding alone
+]
+
+
+def drawn(rng, dtype, output_dtype, sizes, per_channel):
+    """Operands, half of them with the input's and the output's scale in a ratio that makes ties."""
+    shape = (1, sizes[1], *(1,) * (len(sizes) - 2)) if per_channel else ()
+    x_scale = samples.scales(rng, 8)[: sizes[1] if per_channel else 1].reshape(shape)
+    ratio = FLOAT32(rng.uniform(0.1, 2)) if rng.integers(0, 2) else FLOAT32(0.25)
+    x = samples.integers(rng, dtype, *sizes), x_scale, samples.integers(rng, dtype, *shape)
+    return *x, x_scale * ratio, samples.integers(rng, output_dtype, *shape)
+
+
+@every_type
+@pytest.mark.parametrize("include_padding", [False, True])
+@pytest.mark.parametrize(("sizes", "windows", "strides", "dilations", "padding"), POOLINGS)
+def test_average_pool(sizes, windows, strides, dilations, padding, include_padding, dtype):
+    """Parameters that are traced, constant, and computed by the caller; of the tensor, and of each channel."""
+    rng = np.random.default_rng(0)
+    options = {"window_sizes": windows, "strides": strides, "dilations": dilations, "padding": padding}
+    output_dtype = np.uint8 if dtype == np.int8 else np.int8
+
+    def pool(*arguments):
+        return jquant.quantized_linear_average_pool(*arguments, **options, include_padding=include_padding)
+
+    for per_channel in (False, True):
+        sets = [drawn(rng, dtype, output_dtype, sizes, per_channel) for _ in range(6)]
+
+        def programs(sets, per_channel=per_channel):
+            computed = [(x, x_scale * FACTOR, xz, y_scale * FACTOR, yz) for x, x_scale, xz, y_scale, yz in sets[3:]]
+            return [pool(*arguments) for arguments in sets[:3] + computed]
+
+        results = jax.jit(programs)(sets)
+        results.append(jax.jit(lambda x, rest=sets[0][1:]: pool(x, *rest))(sets[0][0]))
+        sets = sets[:3] + [(x, x_scale * FACTOR, xz, y_scale * FACTOR, yz) for x, x_scale, xz, y_scale, yz in sets[3:]]
+        for arguments, actual in zip([*sets, sets[0]], results, strict=True):
+            expected = reference.quantized_linear_average_pool(
+                *arguments, **options, include_padding=include_padding, dtype=output_dtype
+            )
+            assert actual.dtype == output_dtype
+            np.testing.assert_array_equal(actual, expected)
+
+
+@every_type
+def test_every_sum_of_six(dtype):
+    """Each total of 2 x 3 windows, 1,531 of them, x 300 sets of parameters, every other with ties and their neighbours."""
+    rng, limits = np.random.default_rng(1), np.iinfo(dtype)
+    totals = np.arange(6 * 255 + 1)
+    x = np.stack([(totals + index) // 6 + limits.min for index in range(6)], -1).astype(dtype).reshape(1, -1, 2, 3)
+    pool = jax.jit(functools.partial(jquant.quantized_linear_average_pool, window_sizes=(2, 3)))
+    same_everywhere = jax.jit(jquant.quantized_linear_global_average_pool)
+    for index, x_scale in enumerate(samples.scales(rng, 300)):
+        y_scale = x_scale * FLOAT32(rng.uniform(0.1, 2) if index % 2 else 1)
+        given = x, x_scale, samples.integers(rng, dtype), y_scale, samples.integers(rng, dtype)
+        expected = reference.quantized_linear_global_average_pool(*given)
+        np.testing.assert_array_equal(pool(*given), expected)
+        np.testing.assert_array_equal(same_everywhere(*given), expected)
+
+
+@every_type
+@pytest.mark.parametrize("sizes", [(2, 3, 7), (2, 5, 6, 7), (1, 2, 3, 4, 5, 6), (2, 3, 0, 4), (0, 3, 2)])
+def test_global_average_pool(dtype, sizes):
+    """Of any rank; without elements the average is NaN."""
+    rng = np.random.default_rng(2)
+    pool = jax.jit(jquant.quantized_linear_global_average_pool)
+    for _ in range(20):
+        x, x_scale, x_zero_point, y_scale, y_zero_point = drawn(rng, dtype, dtype, sizes, per_channel=False)
+        given = x, x_scale[()], x_zero_point, y_scale[()], y_zero_point
+        actual = pool(*given)
+        np.testing.assert_array_equal(actual, reference.quantized_linear_global_average_pool(*given))
+        assert actual.shape == (*sizes[:2], *(1,) * (len(sizes) - 2))
+
+
+def test_paddings_by_name():
+    x = samples.integers(np.random.default_rng(3), np.uint8, 2, 3, 5, 6)
+    pool = functools.partial(jquant.quantized_linear_average_pool, x, 0.5, 100, 0.5, 7, window_sizes=(2, 3), strides=(1, 2))
+    for name, pairs in (("VALID", ((0, 0), (0, 0))), ("SAME", ((0, 1), (0, 1))), ("SAME_LOWER", ((1, 0), (1, 0)))):
+        np.testing.assert_array_equal(pool(padding=name), pool(padding=pairs))
+
+
+def test_defaults():
+    """Zero points of 0, the type of the input, steps of 1, no padding; one element of any rank that the table has."""
+    x = np.arange(12, dtype=np.int8).reshape(1, 1, 3, 4)
+    actual = jquant.quantized_linear_average_pool(x, 1.0, None, 1.0, window_sizes=[2, 2])
+    np.testing.assert_array_equal(actual, np.int8([[[[2, 4, 4], [6, 8, 8]]]]))  # 2.5, 3.5, 4.5, to even
+    assert actual.dtype == np.int8
+    one = np.ones((1, 1, 1, 1, 1), FLOAT32)
+    same = jquant.quantized_linear_average_pool(x, one, np.int8([0]), one[0, 0], np.int8(0), window_sizes=[2, 2])
+    np.testing.assert_array_equal(same, actual)
+    other = jquant.quantized_linear_average_pool(x, 1.0, None, 1.0, 3, window_sizes=[2, 2], output_dtype="UINT8")
+    np.testing.assert_array_equal(other, np.uint8([[[[5, 7, 7], [9, 11, 11]]]]))
+    assert other.dtype == np.uint8
+
+
+@pytest.mark.parametrize("x_scale", [0.0, np.inf, np.nan, -1.0])
+@pytest.mark.parametrize("y_scale", [0.0, np.inf, np.nan, -0.5])
+def test_scales_that_the_document_leaves_undefined(x_scale, y_scale):
+    x = np.array([[[[5, 5, 9, 1]]]], np.int8)
+    options = {"window_sizes": (1, 2), "strides": (1, 2)}
+    actual = jquant.quantized_linear_average_pool(x, x_scale, 5, y_scale, 3, **options)
+    options |= {"dilations": (1, 1), "padding": ((0, 0), (0, 0)), "include_padding": False}
+    given = x, FLOAT32(x_scale), 5, FLOAT32(y_scale), 3
+    np.testing.assert_array_equal(actual, reference.quantized_linear_average_pool(*given, **options, dtype=np.int8))
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
+@pytest.mark.parametrize("spec", [P("x"), P(None, "x"), P(None, None, "x")], ids=["N", "C", "spatial"])
+def test_global_average_pool_on_a_mesh(spec, kind):
+    """A split of the batch or of the channels moves nothing; one of a spatial dimension sums int32."""
+    x = samples.integers(np.random.default_rng(4), np.uint8, 8, 16, 24, 5)
+    parameters = FLOAT32(0.02), np.uint8(3), FLOAT32(0.01), np.uint8(9)
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(kind,))
+    split = jax.device_put(x, NamedSharding(mesh, spec))
+    with jax.set_mesh(mesh):
+        program = jax.jit(jquant.quantized_linear_global_average_pool).lower(split, *parameters).compile()
+        actual = program(split, *parameters)
+    np.testing.assert_array_equal(actual, reference.quantized_linear_global_average_pool(x, *parameters))
+    moved = [] if len(spec) < 3 else [Collective("all-reduce", {"s32"}, 8 * 16)]
+    assert collectives(program.as_text()) == moved
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
+def test_average_pool_of_channels_on_a_mesh(kind):
+    sizes, windows, strides, dilations, padding = (2, 16, 9, 10), (3, 2), (2, 1), (1, 1), ((1, 1), (0, 1))
+    options = {"window_sizes": windows, "strides": strides, "dilations": dilations, "padding": padding}
+    given = drawn(np.random.default_rng(5), np.int8, np.int8, sizes, per_channel=False)
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(kind,))
+    split = jax.device_put(given[0], NamedSharding(mesh, P(None, "x")))
+    with jax.set_mesh(mesh):
+        pool = jax.jit(functools.partial(jquant.quantized_linear_average_pool, **options))
+        program = pool.lower(split, *given[1:]).compile()
+        actual = program(split, *given[1:])
+    expected = reference.quantized_linear_average_pool(*given, **options, include_padding=False, dtype=np.int8)
+    np.testing.assert_array_equal(actual, expected)
+    assert collectives(program.as_text()) == []
+
+
+def test_what_average_pool_does_not_take():
+    x = np.zeros((2, 3, 4, 5), np.uint8)
+    pool = functools.partial(jquant.quantized_linear_average_pool, window_sizes=(2, 2))
+    by_channel = "must have 1 element, or for each channel 1, in sizes (1, 3, 1, 1)"
+    bad = [((3, 1, 1, 1), by_channel), ((3,), by_channel), ((1, 3, 1), by_channel), ((1, 3, 1, 2), by_channel)]
+    for (sizes, message), position in itertools.product(bad, (1, 3)):
+        arguments = [x, FLOAT32(1), None, FLOAT32(1), None]
+        arguments[position] = np.ones(sizes, FLOAT32)
+        with pytest.raises(DescriptorError) as raised:
+            pool(*arguments)
+        assert message in str(raised.value)
+    for options, message in (
+        (
+            {"window_sizes": (5, 2)},
+            "InputTensor has sizes (2, 3, 4, 5); with a padding of ((0, 0), (0, 0)) no window of (5, 2), with",
+        ),
+        ({"window_sizes": (2, 2), "dilations": (1, 5)}, "no window of (2, 2), with steps of (1, 5), fits"),
+        ({"window_sizes": (2, 2, 2)}, "the sizes of a window are (2, 2, 2); they must be 2 positive numbers"),
+        ({"padding": ((0, -1), (0, 0))}, "2 pairs of numbers that are not negative"),
+        ({"feature_level": "6_1"}, "not available before DML_FEATURE_LEVEL_6_2"),
+    ):
+        with pytest.raises(DescriptorError) as raised:
+            pool(x, 1.0, None, 1.0, **options)
+        assert message in str(raised.value)
+    with pytest.raises(DescriptorError, match=r"X has sizes \(2, 3\); after those of the batch and the channels"):
+        jquant.quantized_linear_global_average_pool(x[..., 0, 0], 1.0, 0, 1.0, 0)
