@@ -1,0 +1,203 @@
+"""The convolution of quantized tensors: products of matrices on the integer unit, wherever there is a sum for one.
+
+A matrix of patches has the elements of each window along one dimension, and the windows along the other. Its product with
+the matrix of filters is the convolution, and through `integer_dot` has all that products have.
+"""
+
+import functools
+import math
+import operator
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jquant.convolutions import Geometry
+from jquant.kernels import epilogue as epilogues
+from jquant.kernels import zero_point as zero_points
+from jquant.kernels.epilogue import Epilogue
+from jquant.kernels.integer_dot import integer_dot
+from jquant.windows import Windows
+
+# Filters of one channel: up to so many for each, which sum over the elements of a window alone, shifted multiplications are
+# faster than a product of matrices; on a CPU, one is three times as fast, four are level.
+_FEW_FILTERS = 4
+
+
+def convolution(
+    input: jax.Array,
+    filter: jax.Array,
+    input_zero_point: jax.Array | None,
+    filter_zero_point: jax.Array | None,
+    geometry: Geometry,
+    epilogue: Epilogue = (),
+) -> jax.Array:
+    """``epilogue(convolution of (input - input_zero_point) and (filter - filter_zero_point))``, the convolution in int32.
+
+    Padding counts as the zero point of the input.
+
+    Args:
+      input: int8 or uint8.
+      filter: int8 or uint8.
+      input_zero_point: of the dtype of `input`, one element, or None.
+      filter_zero_point: of the dtype of `filter`, one element or one for each filter, or None.
+      geometry: the layout of the input, of the filter and of the result, groups and windows.
+      epilogue: the steps that follow, whose arrays have one element or one for each filter.
+    """
+    groups, channels_last = geometry.groups, geometry.channels_last
+    input, filter = geometry.arranged(input, filter)
+    filters, depth, *sizes = filter.shape
+    matrix = filter.reshape(1, groups, filters // groups, depth, math.prod(sizes))
+    if channels_last:
+        batch, *space, _ = input.shape
+        image = jnp.moveaxis(input.reshape(batch, *space, groups, depth), -2, 1)
+    else:
+        batch, _, *space = input.shape
+        image = input.reshape(batch, groups, depth, *space)
+    operands = _Operands(
+        image, jnp.swapaxes(matrix, -1, -2), input_zero_point, filter_zero_point, geometry.windows, channels_last
+    )
+    way = _shifted if depth == 1 and filters // groups <= _FEW_FILTERS else _multiplied
+    product, counts = way(operands, epilogue), geometry.windows.counts(space)
+    if channels_last:
+        output = jnp.moveaxis(product, 1, -2).reshape(batch, *counts, filters)
+    else:
+        output = product.reshape(batch, filters, *counts)
+    return geometry.restored(output)
+
+
+class _Operands(NamedTuple):
+    """A convolution as its parts take it, and products come out of them: batch and groups first.
+
+    As the input has its channels, so have patches and products, so that nothing of their size is transposed: in the matrix
+    products, the windows are the columns, or with `channels_last` the rows.
+
+    Attributes:
+      image: of shape (batch, groups, channels, ...), or (batch, groups, ..., channels) with `channels_last`.
+      matrix: of shape (1, groups, filters, elements of a window, channels).
+    """
+
+    image: jax.Array
+    matrix: jax.Array
+    input_zero_point: jax.Array | None
+    filter_zero_point: jax.Array | None
+    windows: Windows
+    channels_last: bool
+
+    @property
+    def channels(self) -> int:
+        """The dimension of the channels, and of the filters."""
+        return self.image.ndim - 1 if self.channels_last else 2
+
+    def padded(self, image: jax.Array, value: jax.Array | np.number) -> jax.Array:
+        padding = [(0, 0, 0)] * image.ndim
+        first = self._first_spatial
+        padding[first : first + len(self.windows.padding)] = [(low, high, 0) for low, high in self.windows.padding]
+        return lax.pad(image, value, padding)
+
+    def elements(self, padded: jax.Array) -> Iterator[jax.Array]:
+        """Of each window, one after the other."""
+        return self.windows.elements(padded, self._first_spatial)
+
+    @property
+    def _first_spatial(self) -> int:
+        return 2 if self.channels_last else 3
+
+    def flat(self, x: jax.Array) -> jax.Array:
+        """The spatial dimensions as one."""
+        if self.channels_last:
+            return x.reshape(*x.shape[:2], math.prod(x.shape[2:-1]), x.shape[-1])
+        return x.reshape(*x.shape[:3], math.prod(x.shape[3:]))
+
+    def by_filter(self, x: jax.Array, rank: int) -> jax.Array:
+        """One element, or one for each filter, as they stand beside a product of `rank` dimensions."""
+        _, groups, filters, *_ = self.matrix.shape if x.size > 1 else (1, 1, 1)
+        ones = (1,) * (rank - 3)
+        return x.reshape((1, groups, *ones, filters) if self.channels_last else (1, groups, filters, *ones))
+
+
+def _shifted(operands: _Operands, epilogue: Epilogue) -> jax.Array:
+    """The sum of the elements of the windows, each times the element of the filter, of a single channel."""
+    image, rank = operands.image.astype(jnp.int16), operands.image.ndim
+    if operands.input_zero_point is not None:
+        image = image - operands.input_zero_point.astype(jnp.int16).reshape((1,) * rank)
+    elements = operands.elements(operands.padded(image, np.int16(0)))
+    weights = operands.matrix.astype(jnp.int32)
+    zero_point = operands.filter_zero_point
+    zero_point = np.int32(0) if zero_point is None else operands.by_filter(zero_point, rank).astype(jnp.int32)
+    products = [
+        element.astype(jnp.int32) * (operands.by_filter(weights[:, :, :, index], rank) - zero_point)
+        for index, element in enumerate(elements)
+    ]
+    steps = jax.tree.map(functools.partial(operands.by_filter, rank=rank), epilogue)
+    return epilogues.apply(steps, functools.reduce(operator.add, products))
+
+
+def _multiplied(operands: _Operands, epilogue: Epilogue) -> jax.Array:
+    """The product of two matrices of int8, corrected for zero points."""
+    by_filter = functools.partial(operands.by_filter, rank=4)
+    input_zero_point, filter_zero_point = (
+        zero_points.shifted(None if zero_point is None else by_filter(zero_point), x.dtype, 4)
+        for x, zero_point in (
+            (operands.image, operands.input_zero_point),
+            (operands.matrix, operands.filter_zero_point),
+        )
+    )
+    image, matrix = zero_points.to_int8(operands.image), zero_points.to_int8(operands.matrix)
+    no_value = np.int8(0) if input_zero_point is None else input_zero_point.astype(jnp.int8).reshape(())
+    image, matrix = operands.padded(image, no_value), matrix.reshape(*matrix.shape[:3], -1)
+    window_sum = None if filter_zero_point is None else _window_sum(operands, image)
+    filter_sum = None if input_zero_point is None else by_filter(zero_points.row_sum(matrix))
+    k = matrix.shape[-1]
+    if operands.channels_last:
+        fold = zero_points.fold(input_zero_point, filter_zero_point, window_sum, filter_sum, k)
+    else:
+        fold = zero_points.fold(filter_zero_point, input_zero_point, filter_sum, window_sum, k)
+    multiply = functools.partial(_product_with_patches, operands)
+    steps = (fold, *jax.tree.map(by_filter, epilogue))
+    if matrix.shape[1] > 1:
+        return multiply(image, matrix, steps)
+    return lax.platform_dependent(
+        image, matrix, steps, tpu=functools.partial(_convolution_of_xla, operands), default=multiply
+    )
+
+
+def _window_sum(operands: _Operands, image: jax.Array) -> jax.Array:
+    """The sum over each window of a padded image in int8: over the channels first, which there is much less of."""
+    summed = zero_points.row_sum if operands.channels_last else zero_points.column_sum
+    sizes = list(image.shape)
+    sizes[operands.channels] = 1
+    by_pixel = summed(operands.flat(image)).reshape(sizes)
+    return operands.flat(functools.reduce(operator.add, operands.elements(by_pixel)))
+
+
+def _product_with_patches(operands: _Operands, image: jax.Array, matrix: jax.Array, epilogue: Epilogue) -> jax.Array:
+    patches = operands.flat(lax.concatenate(list(operands.elements(image)), operands.channels))
+    if operands.channels_last:
+        return integer_dot(patches, matrix, epilogue, transpose_b=True)
+    return integer_dot(matrix, patches, epilogue)
+
+
+def _convolution_of_xla(operands: _Operands, image: jax.Array, matrix: jax.Array, epilogue: Epilogue) -> jax.Array:
+    """Without patches in the memory: XLA's TPU programs for it are of the int8 unit, which they are not for several groups.
+
+    Read from the programs; it has not been measured. On a CPU, it is a slow loop; on a GPU, cuDNN has no such convolution.
+    """
+    sizes, spatial = operands.windows.sizes, range(1, image.ndim - 2)
+    filter = matrix.reshape(-1, *sizes, operands.matrix.shape[-1])
+    image = jnp.squeeze(image, 1)
+    last = image.ndim - 1
+    layout = (0, last, *spatial) if operands.channels_last else tuple(range(image.ndim))
+    product = lax.conv_general_dilated(
+        image,
+        filter,
+        window_strides=operands.windows.strides,
+        padding="VALID",
+        rhs_dilation=operands.windows.dilations,
+        dimension_numbers=lax.ConvDimensionNumbers(layout, (0, last, *range(1, last)), layout),
+        preferred_element_type=jnp.int32,
+    )
+    return epilogues.apply(epilogue, operands.flat(jnp.expand_dims(product, 1)))
