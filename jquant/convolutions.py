@@ -42,19 +42,20 @@ class Geometry(NamedTuple):
         output_sizes = sizes[0], filter_sizes[0], *self.windows.counts(sizes[2:])
         return Signature(sizes, input.dtype), Signature(filter_sizes, filter.dtype), output_sizes
 
-    def arranged(self, input: jax.Array, filter: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The input with its batch first and its channels second or last, as they nearly are; the documents' filter."""
-        lhs, rhs = self._arrangement(self.dimensions.lhs_spec), self.dimensions.rhs_spec
-        return jnp.transpose(input, lhs), jnp.transpose(filter, rhs)
+    def arranged(self, input: jax.Array, filter: jax.Array, *, channels_last: bool) -> tuple[jax.Array, jax.Array]:
+        """The input with its batch first, and its channels second or last; the filter with its dimensions in order."""
+        order = _arrangement(self.dimensions.lhs_spec, channels_last)
+        return jnp.transpose(input, order), jnp.transpose(filter, self.dimensions.rhs_spec)
 
-    def restored(self, output: jax.Array) -> jax.Array:
-        """An output, arranged as the input, in its own layout."""
-        arrangement = self._arrangement(self.dimensions.out_spec)
-        return jnp.transpose(output, [arrangement.index(dimension) for dimension in range(output.ndim)])
+    def restored(self, output: jax.Array, *, channels_last: bool) -> jax.Array:
+        """An output, arranged as an input, in its own layout."""
+        order = _arrangement(self.dimensions.out_spec, channels_last)
+        return jnp.transpose(output, [order.index(dimension) for dimension in range(output.ndim)])
 
-    def _arrangement(self, order: Sequence[int]) -> tuple[int, ...]:
-        batch, channels, *spatial = order
-        return (batch, *spatial, channels) if self.channels_last else tuple(order)
+
+def _arrangement(order: Sequence[int], channels_last: bool) -> tuple[int, ...]:
+    batch, channels, *spatial = order
+    return (batch, *spatial, channels) if channels_last else tuple(order)
 
 
 def geometry(

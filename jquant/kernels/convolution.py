@@ -47,36 +47,31 @@ def convolution(
       geometry: the layout of the input, of the filter and of the result, groups and windows.
       epilogue: the steps that follow, whose arrays have one element or one for each filter.
     """
-    groups, channels_last = geometry.groups, geometry.channels_last
-    input, filter = geometry.arranged(input, filter)
-    filters, depth, *sizes = filter.shape
-    matrix = filter.reshape(1, groups, filters // groups, depth, math.prod(sizes))
+    groups, windows = geometry.groups, geometry.windows
+    filters, depth = (filter.shape[dimension] for dimension in geometry.dimensions.rhs_spec[:2])
+    way = _shifted if depth == 1 and filters // groups <= _FEW_FILTERS else _multiplied
+    # The products of several groups want each group's channels together.
+    channels_last = geometry.channels_last and (groups == 1 or way is _shifted)
+    input, filter = geometry.arranged(input, filter, channels_last=channels_last)
+    matrix = jnp.swapaxes(filter.reshape(1, groups, filters // groups, depth, math.prod(windows.sizes)), -1, -2)
     if channels_last:
         batch, *space, _ = input.shape
-        image = jnp.moveaxis(input.reshape(batch, *space, groups, depth), -2, 1)
+        image, output_shape = input.reshape(batch, *space, groups, depth), (batch, *windows.counts(space), filters)
     else:
         batch, _, *space = input.shape
-        image = input.reshape(batch, groups, depth, *space)
-    operands = _Operands(
-        image, jnp.swapaxes(matrix, -1, -2), input_zero_point, filter_zero_point, geometry.windows, channels_last
-    )
-    way = _shifted if depth == 1 and filters // groups <= _FEW_FILTERS else _multiplied
-    product, counts = way(operands, epilogue), geometry.windows.counts(space)
-    if channels_last:
-        output = jnp.moveaxis(product, 1, -2).reshape(batch, *counts, filters)
-    else:
-        output = product.reshape(batch, filters, *counts)
-    return geometry.restored(output)
+        image, output_shape = input.reshape(batch, groups, depth, *space), (batch, filters, *windows.counts(space))
+    product = way(_Operands(image, matrix, input_zero_point, filter_zero_point, windows, channels_last), epilogue)
+    return geometry.restored(product.reshape(output_shape), channels_last=channels_last)
 
 
 class _Operands(NamedTuple):
-    """A convolution as its parts take it, and products come out of them: batch and groups first.
+    """A convolution as its ways take it.
 
-    As the input has its channels, so have patches and products, so that nothing of their size is transposed: in the matrix
-    products, the windows are the columns, or with `channels_last` the rows.
+    As the input has its channels, so have patches and products, so that nothing of their size is transposed: in the products
+    of matrices, the windows are the columns, or with `channels_last` the rows.
 
     Attributes:
-      image: of shape (batch, groups, channels, ...), or (batch, groups, ..., channels) with `channels_last`.
+      image: of shape (batch, groups, channels, ...), or (batch, ..., groups, channels) with `channels_last`.
       matrix: of shape (1, groups, filters, elements of a window, channels).
     """
 
@@ -89,34 +84,34 @@ class _Operands(NamedTuple):
 
     @property
     def channels(self) -> int:
-        """The dimension of the channels, and of the filters."""
+        """The dimension of the channels, and in a product of the filters."""
         return self.image.ndim - 1 if self.channels_last else 2
+
+    @property
+    def first_spatial(self) -> int:
+        return 1 if self.channels_last else 3
 
     def padded(self, image: jax.Array, value: jax.Array | np.number) -> jax.Array:
         padding = [(0, 0, 0)] * image.ndim
-        first = self._first_spatial
-        padding[first : first + len(self.windows.padding)] = [(low, high, 0) for low, high in self.windows.padding]
+        for dimension, (low, high) in enumerate(self.windows.padding, start=self.first_spatial):
+            padding[dimension] = low, high, 0
         return lax.pad(image, value, padding)
 
     def elements(self, padded: jax.Array) -> Iterator[jax.Array]:
         """Of each window, one after the other."""
-        return self.windows.elements(padded, self._first_spatial)
+        return self.windows.elements(padded, self.first_spatial)
 
-    @property
-    def _first_spatial(self) -> int:
-        return 2 if self.channels_last else 3
-
-    def flat(self, x: jax.Array) -> jax.Array:
-        """The spatial dimensions as one."""
+    def matrices(self, x: jax.Array) -> jax.Array:
+        """The spatial dimensions as one: (batch, groups, channels, space), or (batch, 1, space, channels)."""
         if self.channels_last:
-            return x.reshape(*x.shape[:2], math.prod(x.shape[2:-1]), x.shape[-1])
+            return x.reshape(x.shape[0], 1, math.prod(x.shape[1:-2]), x.shape[-1])
         return x.reshape(*x.shape[:3], math.prod(x.shape[3:]))
 
     def by_filter(self, x: jax.Array, rank: int) -> jax.Array:
-        """One element, or one for each filter, as they stand beside a product of `rank` dimensions."""
+        """One element, or one for each filter, as it stands beside a product of `rank` dimensions."""
         _, groups, filters, *_ = self.matrix.shape if x.size > 1 else (1, 1, 1)
         ones = (1,) * (rank - 3)
-        return x.reshape((1, groups, *ones, filters) if self.channels_last else (1, groups, filters, *ones))
+        return x.reshape((1, *ones, groups, filters) if self.channels_last else (1, groups, filters, *ones))
 
 
 def _shifted(operands: _Operands, epilogue: Epilogue) -> jax.Array:
@@ -170,12 +165,12 @@ def _window_sum(operands: _Operands, image: jax.Array) -> jax.Array:
     summed = zero_points.row_sum if operands.channels_last else zero_points.column_sum
     sizes = list(image.shape)
     sizes[operands.channels] = 1
-    by_pixel = summed(operands.flat(image)).reshape(sizes)
-    return operands.flat(functools.reduce(operator.add, operands.elements(by_pixel)))
+    by_pixel = summed(operands.matrices(image)).reshape(sizes)
+    return operands.matrices(functools.reduce(operator.add, operands.elements(by_pixel)))
 
 
 def _product_with_patches(operands: _Operands, image: jax.Array, matrix: jax.Array, epilogue: Epilogue) -> jax.Array:
-    patches = operands.flat(lax.concatenate(list(operands.elements(image)), operands.channels))
+    patches = operands.matrices(lax.concatenate(list(operands.elements(image)), operands.channels))
     if operands.channels_last:
         return integer_dot(patches, matrix, epilogue, transpose_b=True)
     return integer_dot(matrix, patches, epilogue)
@@ -186,13 +181,12 @@ def _convolution_of_xla(operands: _Operands, image: jax.Array, matrix: jax.Array
 
     Read from the programs; it has not been measured. On a CPU, it is a slow loop; on a GPU, cuDNN has no such convolution.
     """
-    sizes, spatial = operands.windows.sizes, range(1, image.ndim - 2)
-    filter = matrix.reshape(-1, *sizes, operands.matrix.shape[-1])
-    image = jnp.squeeze(image, 1)
-    last = image.ndim - 1
-    layout = (0, last, *spatial) if operands.channels_last else tuple(range(image.ndim))
+    filter = matrix.reshape(-1, *operands.windows.sizes, operands.matrix.shape[-1])
+    group = image.ndim - 2 if operands.channels_last else 1
+    last = image.ndim - 2
+    layout = (0, last, *range(1, last)) if operands.channels_last else tuple(range(last + 1))
     product = lax.conv_general_dilated(
-        image,
+        jnp.squeeze(image, group),
         filter,
         window_strides=operands.windows.strides,
         padding="VALID",
@@ -200,4 +194,4 @@ def _convolution_of_xla(operands: _Operands, image: jax.Array, matrix: jax.Array
         dimension_numbers=lax.ConvDimensionNumbers(layout, (0, last, *range(1, last)), layout),
         preferred_element_type=jnp.int32,
     )
-    return epilogues.apply(epilogue, operands.flat(jnp.expand_dims(product, 1)))
+    return epilogues.apply(epilogue, operands.matrices(jnp.expand_dims(product, group)))
