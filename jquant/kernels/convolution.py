@@ -54,14 +54,19 @@ def convolution(
     channels_last = geometry.channels_last and (groups == 1 or way is _shifted)
     input, filter = geometry.arranged(input, filter, channels_last=channels_last)
     matrix = jnp.swapaxes(filter.reshape(1, groups, filters // groups, depth, math.prod(windows.sizes)), -1, -2)
+    # Dimensions are split, or joined, one reshape at a time: so JAX knows what that is over explicit axes of a mesh.
     if channels_last:
         batch, *space, _ = input.shape
-        image, output_shape = input.reshape(batch, *space, groups, depth), (batch, *windows.counts(space), filters)
+        image = input.reshape(batch, *space, groups, depth)
     else:
         batch, _, *space = input.shape
-        image, output_shape = input.reshape(batch, groups, depth, *space), (batch, filters, *windows.counts(space))
+        image = input.reshape(batch, groups, depth, *space)
     product = way(_Operands(image, matrix, input_zero_point, filter_zero_point, windows, channels_last), epilogue)
-    return geometry.restored(product.reshape(output_shape), channels_last=channels_last)
+    if channels_last:
+        output = product.reshape(batch, *product.shape[1:-2], filters).reshape(batch, *windows.counts(space), filters)
+    else:
+        output = product.reshape(batch, filters, *product.shape[3:]).reshape(batch, filters, *windows.counts(space))
+    return geometry.restored(output, channels_last=channels_last)
 
 
 class _Operands(NamedTuple):
@@ -102,9 +107,9 @@ class _Operands(NamedTuple):
         return self.windows.elements(padded, self.first_spatial)
 
     def matrices(self, x: jax.Array) -> jax.Array:
-        """The spatial dimensions as one: (batch, groups, channels, space), or (batch, 1, space, channels)."""
+        """The spatial dimensions as one: (batch, groups, channels, space) or (batch, groups, space, channels)."""
         if self.channels_last:
-            return x.reshape(x.shape[0], 1, math.prod(x.shape[1:-2]), x.shape[-1])
+            return jnp.swapaxes(x.reshape(x.shape[0], math.prod(x.shape[1:-2]), *x.shape[-2:]), 1, 2)
         return x.reshape(*x.shape[:3], math.prod(x.shape[3:]))
 
     def by_filter(self, x: jax.Array, rank: int) -> jax.Array:
@@ -155,9 +160,9 @@ def _multiplied(operands: _Operands, epilogue: Epilogue) -> jax.Array:
     steps = (fold, *jax.tree.map(by_filter, epilogue))
     if matrix.shape[1] > 1:
         return multiply(image, matrix, steps)
-    return lax.platform_dependent(
-        image, matrix, steps, tpu=functools.partial(_convolution_of_xla, operands), default=multiply
-    )
+    convolve = functools.partial(_convolution_of_xla, operands)
+    product = lax.platform_dependent(image, matrix, steps, tpu=convolve, default=multiply)
+    return jnp.swapaxes(product, 1, 2) if operands.channels_last else product
 
 
 def _window_sum(operands: _Operands, image: jax.Array) -> jax.Array:

@@ -4,9 +4,9 @@ A table for whoever puts all operators through one thing: an export, a transform
 operator is another entry of one of these tables.
 """
 
-from cases import linear, products, tensorflow
+from cases import convolutions, linear, products, tensorflow
 from cases.case import ROWS as ROWS
 from cases.case import Case as Case
 from cases.case import assert_equal as assert_equal
 
-CASES: dict[str, Case] = {**linear.CASES, **products.CASES, **tensorflow.CASES}
+CASES: dict[str, Case] = {**convolutions.CASES, **linear.CASES, **products.CASES, **tensorflow.CASES}
