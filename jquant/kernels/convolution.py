@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import PartitionSpec
 
 from jquant.convolutions import Geometry
 from jquant.kernels import epilogue as epilogues
@@ -53,8 +54,9 @@ def convolution(
     # The products of several groups want each group's channels together.
     channels_last = geometry.channels_last and (groups == 1 or way is _shifted)
     input, filter = geometry.arranged(input, filter, channels_last=channels_last)
-    matrix = jnp.swapaxes(filter.reshape(1, groups, filters // groups, depth, math.prod(windows.sizes)), -1, -2)
     # Dimensions are split, or joined, one reshape at a time: so JAX knows what that is over explicit axes of a mesh.
+    matrix = jnp.swapaxes(filter.reshape(filters, depth, math.prod(windows.sizes)), 1, 2)
+    matrix = matrix.reshape(1, groups, filters // groups, *matrix.shape[1:])
     if channels_last:
         batch, *space, _ = input.shape
         image = input.reshape(batch, *space, groups, depth)
@@ -186,17 +188,21 @@ def _convolution_of_xla(operands: _Operands, image: jax.Array, matrix: jax.Array
 
     Read from the programs; it has not been measured. On a CPU, it is a slow loop; on a GPU, cuDNN has no such convolution.
     """
-    filter = matrix.reshape(-1, *operands.windows.sizes, operands.matrix.shape[-1])
+    filter = jnp.squeeze(matrix, (0, 1)).reshape(matrix.shape[2], *operands.windows.sizes, operands.matrix.shape[-1])
     group = image.ndim - 2 if operands.channels_last else 1
-    last = image.ndim - 2
+    image, last = jnp.squeeze(image, group), image.ndim - 2
     layout = (0, last, *range(1, last)) if operands.channels_last else tuple(range(last + 1))
+    split = {0: jax.typeof(image).sharding.spec[0], layout[1]: jax.typeof(filter).sharding.spec[0]}
+    spec = PartitionSpec(*(split.get(dimension) for dimension in range(image.ndim)))
     product = lax.conv_general_dilated(
-        jnp.squeeze(image, group),
+        image,
         filter,
         window_strides=operands.windows.strides,
         padding="VALID",
         rhs_dilation=operands.windows.dilations,
         dimension_numbers=lax.ConvDimensionNumbers(layout, (0, last, *range(1, last)), layout),
         preferred_element_type=jnp.int32,
+        # Over explicit axes: JAX asks for it where the filters are split.
+        out_sharding=jax.typeof(image).sharding.update(spec=spec) if split[layout[1]] else None,
     )
     return epilogues.apply(epilogue, operands.matrices(jnp.expand_dims(product, group)))
