@@ -110,9 +110,9 @@ def main() -> None:
     lines = [
         f"# {name}\n",
         f"{report.machine(results)}; {report.versions(results)}; load average before the run {load}. uint8 x int8, values "
-        f"uniform over all of each type, both zero points. {arguments.rounds} rounds, in each of which every contestant has "
-        "a turn of at least two calls, in random order; the first call of each turn does not count. Every result was checked "
-        "first, by equality.",
+        f"uniform over all of each type, both zero points. {arguments.rounds} rounds, in each of which every contestant "
+        "has a turn of at least two calls, in random order; the first call of each turn does not count. Every result was "
+        "checked first, by equality.",
     ]
     for layer in LAYERS:
         lines += table(layer, arguments.rounds)
