@@ -184,9 +184,9 @@ def _product_with_patches(operands: _Operands, image: jax.Array, matrix: jax.Arr
 
 
 def _convolution_of_xla(operands: _Operands, image: jax.Array, matrix: jax.Array, epilogue: Epilogue) -> jax.Array:
-    """Without patches in the memory: XLA's TPU programs for it are of the int8 unit, which they are not for several groups.
+    """The same without patches in the memory. XLA's TPU programs of it are for the int8 unit, unless there are groups.
 
-    Read from the programs; it has not been measured. On a CPU, it is a slow loop; on a GPU, cuDNN has no such convolution.
+    That was read from the programs; it has not been measured. On a CPU it is a slow loop, and on GPUs it has not been tried.
     """
     filter = jnp.squeeze(matrix, (0, 1)).reshape(matrix.shape[2], *operands.windows.sizes, operands.matrix.shape[-1])
     group = image.ndim - 2 if operands.channels_last else 1
