@@ -21,8 +21,7 @@ class FeatureLevel(enum.IntEnum):
     True
 
     ``LATEST`` is 6_4. ``EXTENDED`` lies above every level of DirectML and is jquant's own: it allows
-    bfloat16 wherever the tables allow FLOAT16 (computed in float32, rounded once), and a third spatial dimension of
-    convolutions.
+    bfloat16 wherever the tables allow FLOAT16 (computed in float32, rounded once).
     """
 
     LEVEL_1_0 = 0x1000
