@@ -12,6 +12,7 @@ from jquant.operators.clip import clip as clip
 from jquant.operators.clip1 import clip1 as clip1
 from jquant.operators.clip_gradient import clip_gradient as clip_gradient
 from jquant.operators.clip_gradient1 import clip_gradient1 as clip_gradient1
+from jquant.operators.convolution_integer import convolution_integer as convolution_integer
 from jquant.operators.dequantize import dequantize as dequantize
 from jquant.operators.dequantize_linear import dequantize_linear as dequantize_linear
 from jquant.operators.dynamic_quantize_linear import DynamicQuantizeOutput as DynamicQuantizeOutput
@@ -32,6 +33,7 @@ from jquant.operators.quantized_gemm import quantized_gemm as quantized_gemm
 from jquant.operators.quantized_linear_add import quantized_linear_add as quantized_linear_add
 from jquant.operators.quantized_linear_average_pool import quantized_linear_average_pool as quantized_linear_average_pool
 from jquant.operators.quantized_linear_concat import quantized_linear_concat as quantized_linear_concat
+from jquant.operators.quantized_linear_convolution import quantized_linear_convolution as quantized_linear_convolution
 from jquant.operators.quantized_linear_global_average_pool import (
     quantized_linear_global_average_pool as quantized_linear_global_average_pool,
 )

@@ -74,7 +74,7 @@ def identities() -> Iterator[Comparison]:
 
 
 def operators() -> Iterator[Comparison]:
-    """Every element-wise operator, between a caller's multiplication and addition."""
+    """Every operator but the products of matrices, between a caller's multiplication and addition."""
     rng = np.random.default_rng(1)
     x, a, b = _floats(rng, 1), _integers(rng, np.uint8, _COUNT), _integers(rng, np.int8, _COUNT)
     scaled = x * _FACTOR
@@ -127,6 +127,21 @@ def operators() -> Iterator[Comparison]:
     output = _in_a_caller(lambda scale: jquant.quantized_linear_global_average_pool(images, scale, 119, *small), scale)
     averages = reference.quantized_linear_global_average_pool(images, *x_parameters, *small)
     yield "quantized_linear_global_average_pool", output, averages
+    image, weights = _integers(rng, np.uint8, 2, 12, 30, 31), _integers(rng, np.int8, 24, 12, 3, 3)
+    options = {"strides": (2, 1), "padding": ((1, 1), (0, 2))}
+    for filters, groups in ((weights, 1), (weights[:, :3], 4), (weights[:, :1], 12)):
+        integers = jquant.convolution_integer(image, filters, 119, -3, groups=groups, **options)
+        expected = reference.convolution_integer(image, filters, 119, -3, groups=groups, **options)
+        yield "convolution_integer", integers, expected
+        convolved = _in_a_caller(
+            lambda scale, filters=filters, groups=groups: jquant.quantized_linear_convolution(
+                image, scale, 119, filters, other_scale, -3, 25.0, zero_point, groups=groups, **options
+            ),
+            scale,
+        )
+        operands = image, scale * _FACTOR, 119, filters, other_scale, -3, float32(25), zero_point
+        expected = reference.quantized_linear_convolution(*operands, dtype=np.uint8, groups=groups, **options)
+        yield "quantized_linear_convolution", convolved, expected
     for scale_bias in (None, (float32(0.7), float32(0.3))):
         clipped = _in_a_caller(
             lambda x, scale_bias=scale_bias: jquant.clip(x, -2, 6, scale_bias=scale_bias and jquant.ScaleBias(*scale_bias)),

@@ -122,6 +122,7 @@ class Descriptor:
       per_channel: tensors of 1 element, or of 1 for each channel, along the second dimension of the output's rank.
       counts: for each named size that may be 1 instead, the size it otherwise equals.
       batch: the named sizes in which 1 broadcasts.
+      lacks: which of its optional sizes a tensor of fewer dimensions is without: the leading or the trailing ones.
 
     Every tensor whose sizes the table does not give has the output's dimension count, where sizes of 1
     broadcast; a tensor of rank 0 stands for a one-element tensor of any rank.
@@ -138,6 +139,7 @@ class Descriptor:
         per_channel: tuple[str, ...] = (),
         counts: Mapping[str, str] | None = None,
         batch: tuple[str, ...] = (),
+        lacks: Literal["leading", "trailing"] = "leading",
     ):
         self.operator = operator
         tables = {} if isinstance(levels, tuple) else levels
@@ -149,6 +151,7 @@ class Descriptor:
         self.per_channel = per_channel
         self.counts = dict(counts or {})
         self.batch = batch
+        self.lacks = lacks
 
     def check(self, level: FeatureLevel | None, **tensors: Shaped | None) -> None:
         """Asserts that `tensors`, by their names in the document, satisfy the rows for `level` (None: its one table)."""
@@ -251,9 +254,10 @@ class Descriptor:
         self, tensor: str, sizes: list[str], shape: tuple[int, ...], bound: dict[str, tuple[int, str]]
     ) -> Iterator[Violation]:
         """Compares `shape` with the document's `sizes`; `bound` holds each named size, and the tensor it is from."""
-        for _ in range(len(sizes) - len(shape)):
-            sizes.remove(next(size for size in sizes if size.startswith("[")))  # the leftmost optional one
-        names = [size.strip("[]") for size in sizes]
+        optional = [axis for axis, size in enumerate(sizes) if size.startswith("[")]
+        missing = len(sizes) - len(shape)
+        left_out = optional[:missing] if self.lacks == "leading" else optional[len(optional) - missing :]
+        names = [size.strip("[]") for axis, size in enumerate(sizes) if axis not in left_out]
         for axis, (name, size) in enumerate(zip(names, shape, strict=True)):
             if name == "1":
                 allowed, why = {1}, f"the sizes are ({', '.join(names)})"

@@ -49,8 +49,9 @@ class Windows(NamedTuple):
             for dimension, index, count, stride, dilation in zip(
                 dimensions, element, counts, self.strides, self.dilations, strict=True
             ):
-                start[dimension], step[dimension] = index * dilation, stride
-                limit[dimension] = index * dilation + max(0, (count - 1) * stride + 1)
+                first_value = index * dilation if count else 0  # where no window fits, an element may lie outside
+                start[dimension], step[dimension] = first_value, stride
+                limit[dimension] = first_value + max(0, (count - 1) * stride + 1)
             yield lax.slice(padded, start, limit, step)
 
 

@@ -26,6 +26,12 @@ OPERATORS = {  # the tensors, in the order of the function's arguments
     "clip1": ("InputTensor",),
     "clip_gradient": ("InputTensor", "InputGradientTensor"),
     "clip_gradient1": ("InputTensor", "InputGradientTensor"),
+    "convolution_integer": ("InputTensor", "FilterTensor", "InputZeroPointTensor", "FilterZeroPointTensor"),
+    "quantized_linear_convolution": (
+        *("InputTensor", "InputScaleTensor", "InputZeroPointTensor"),
+        *("FilterTensor", "FilterScaleTensor", "FilterZeroPointTensor"),
+        *("OutputScaleTensor", "OutputZeroPointTensor", "BiasTensor"),
+    ),
     "quantized_linear_add": (
         *("ATensor", "AScaleTensor", "AZeroPointTensor", "BTensor", "BScaleTensor", "BZeroPointTensor"),
         *("OutputScaleTensor", "OutputZeroPointTensor"),
@@ -43,13 +49,16 @@ OPERATORS = {  # the tensors, in the order of the function's arguments
 }
 PRODUCTS = ("matmul_integer", "matmul_integer_to_float", "quantized_linear_matmul")
 NAMED_SIZES = (*PRODUCTS, "quantized_linear_average_pool")  # of the main tensors, which are no scalars then
+CONVOLUTIONS = ("convolution_integer", "quantized_linear_convolution")
 TAKE_OUTPUT_DTYPE = (
     *("dequantize_linear", "quantize_linear", "quantized_linear_add", "matmul_integer_to_float", "quantized_linear_matmul"),
-    "quantized_linear_average_pool",
+    *("quantized_linear_average_pool", "quantized_linear_convolution"),
 )
 TAKE_BOUNDS = ("clip1", "clip_gradient", "clip_gradient1")
 OUTPUTS = ("OutputTensor", "OutputGradientTensor")
 MAIN = ("InputTensor", "ATensor", "BTensor", *OUTPUTS)  # the others may have rank 0 beside them
+# The same for convolutions, whose dimension counts go together: tests/test_convolution.py changes them one by one.
+MAIN_OF_CONVOLUTIONS = ("InputTensor", "FilterTensor", "BiasTensor", "OutputTensor")
 SAME_DATA_TYPE = {
     "dequantize_linear": ({"InputTensor", "ZeroPointTensor"}, {"ScaleTensor", "OutputTensor"}),
     "quantize_linear": ({"InputTensor", "ScaleTensor"}, {"ZeroPointTensor", "OutputTensor"}),
@@ -58,6 +67,11 @@ SAME_DATA_TYPE = {
     "clip1": ({"InputTensor", "OutputTensor"},),
     "clip_gradient": ({"InputTensor", "InputGradientTensor", "OutputGradientTensor"},),
     "clip_gradient1": ({"InputTensor", "InputGradientTensor", "OutputGradientTensor"},),
+    "convolution_integer": ({"InputTensor", "InputZeroPointTensor"}, {"FilterTensor", "FilterZeroPointTensor"}),
+    "quantized_linear_convolution": (
+        *({"InputTensor", "InputZeroPointTensor"}, {"FilterTensor", "FilterZeroPointTensor"}, {"InputScaleTensor"}),
+        *({"FilterScaleTensor"}, {"OutputScaleTensor"}, {"OutputTensor", "OutputZeroPointTensor"}, {"BiasTensor"}),
+    ),
     "quantized_linear_add": (
         *({"ATensor", "AZeroPointTensor"}, {"BTensor", "BZeroPointTensor"}, {"AScaleTensor"}, {"BScaleTensor"}),
         *({"OutputScaleTensor"}, {"OutputTensor", "OutputZeroPointTensor"}),
@@ -123,6 +137,10 @@ def from_level(levels, what):
 
 def shape(operator, name, rank):
     """Sizes of a tensor: one that the operator accepts, if it accepts the rank."""
+    if operator in CONVOLUTIONS:
+        sizes = {"InputTensor": (2, 3, 5, 4, 3), "FilterTensor": (4, 3, 1, 1, 1), "OutputTensor": (2, 4, 5, 4, 3)}
+        of_filters = (1, 4, 1, 1, 1, 1) if rank > 1 else (4,)
+        return sizes.get(name, of_filters if name.startswith(("Filter", "Bias")) else (1,) * rank)[:rank]
     if operator not in PRODUCTS:
         return (2, 3, 1, 2, 1, 3, 1, 2, 1)[:rank] if name in MAIN else (1,) * rank
     m, k, n, batch = 2, 3, 4, (1, 5, 6)
@@ -263,15 +281,21 @@ def ranks(operator, level, name):
     return range(low, high + 1)
 
 
-@tensors_where(lambda _, name: name not in OUTPUTS)  # whose dimension count follows
+@tensors_where(
+    lambda operator, name: (
+        name not in OUTPUTS  # whose dimension count follows
+        and not (operator in CONVOLUTIONS and name in MAIN_OF_CONVOLUTIONS)
+    )
+)
 def test_dimension_counts(operator, level, name):
+    main = MAIN_OF_CONVOLUTIONS if operator in CONVOLUTIONS else MAIN
     allowed = ranks(operator, level, name)
     low, high = allowed[0], allowed[-1]
     may_be_scalar = not (operator in NAMED_SIZES and name in MAIN)
     got, expected = {}, {}
     for rank in sorted({0, low - 1, low, high, high + 1}):
         tensors = {other: of(dtype=tensor.dtype) for other, tensor in valid(operator, level).items()}
-        for other in tensors.keys() & MAIN:
+        for other in tensors.keys() & main:
             others = ranks(operator, level, other)
             nearest = min(max(rank, others[0]), others[-1])
             tensors[other] = of(*shape(operator, other, nearest), dtype=tensors[other].dtype)
@@ -305,7 +329,11 @@ def test_optional_tensors(operator, level, name):
 
 @pytest.mark.parametrize(
     ("operator", "level", "introduced"),
-    [(operator, level, "2_1") for operator in ("matmul_integer", "quantized_linear_matmul") for level in ("1_0", "2_0")]
+    [
+        (operator, level, "2_1")
+        for operator in ("matmul_integer", "quantized_linear_matmul", *CONVOLUTIONS)
+        for level in ("1_0", "2_0")
+    ]
     + [
         (operator, level, "6_2")
         for operator in ("matmul_integer_to_float", "quantized_linear_average_pool")

@@ -156,6 +156,26 @@ def test_dynamic_quantize_linear(dtype, count):
     assert_exact(operator, functools.partial(reference.dynamic_quantize_linear, dtype=dtype), input, ())
 
 
+@pytest.mark.parametrize("channels", [1, 4])
+def test_quantized_linear_convolution(channels, count):
+    """Of shifted multiplications, and of products of matrices."""
+    side = int((count / channels) ** 0.5)
+    input = integers(np.uint8, channels * side**2).reshape(1, channels, side, side)
+    rng = np.random.default_rng(11)
+    filter, zero_points = samples.integers(rng, np.int8, 3, channels, 2, 2), samples.integers(rng, np.int8, 3)
+    scales = rng.uniform(0.01, 0.1, 3).astype(FLOAT32)
+
+    def operands(x, x_scale, w_scale, y_scale):
+        return x, x_scale, np.uint8(99), filter, w_scale, zero_points, y_scale, np.uint8(130)
+
+    assert_exact(
+        lambda *given: jquant.quantized_linear_convolution(*operands(*given)),
+        lambda *given: reference.quantized_linear_convolution(*operands(*given), dtype=np.uint8),
+        input,
+        (FLOAT32(0.037), scales, FLOAT32(0.3)),
+    )
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("bounds", [(-np.inf, np.inf), (-1.0, 5.9999)])
 def test_clip(dtype, bounds, count):

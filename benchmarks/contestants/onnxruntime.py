@@ -1,6 +1,7 @@
 """onnxruntime, on the CPU."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,8 +12,13 @@ from benchmarks.problem import Problem
 _CONTRIBUTED = "com.microsoft"
 
 
-def _run(
-    operator: str, operands: Sequence[tuple[str, np.ndarray]], inputs: Sequence[str], expected: np.ndarray, domain: str = ""
+def run(
+    operator: str,
+    operands: Sequence[tuple[str, np.ndarray]],
+    inputs: Sequence[str],
+    expected: np.ndarray,
+    domain: str = "",
+    **attributes: Any,
 ) -> Call:
     """A session of the one operator, whose `operands` are constants of the model, but for `inputs`."""
     if jax.default_backend() != "cpu":
@@ -25,7 +31,7 @@ def _run(
         return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
 
     graph = helper.make_graph(
-        [helper.make_node(operator, list(values), ["output"], domain=domain)],
+        [helper.make_node(operator, list(values), ["output"], domain=domain, **attributes)],
         operator,
         [declared(name, values[name]) for name in inputs],
         [declared("output", expected)],
@@ -49,7 +55,7 @@ def _inputs(problem: Problem) -> Sequence[str]:
 
 def _matmul_integer(problem: Problem, inputs: Sequence[str]) -> Call:
     zero_points = ("a_zero_point", problem.a_zero_point), ("b_zero_point", problem.b_zero_point)
-    return _run("MatMulInteger", [("a", problem.a), ("b", problem.b), *zero_points], inputs, problem.product)
+    return run("MatMulInteger", [("a", problem.a), ("b", problem.b), *zero_points], inputs, problem.product)
 
 
 def _constant_b(problem: Problem) -> Call:
@@ -73,7 +79,7 @@ def _to_uint8(problem: Problem) -> Call:
         ("output_scale", problem.output_scale),
         ("output_zero_point", problem.output_zero_point),
     )
-    return _run("QLinearMatMul", operands, _inputs(problem), problem.requantized)
+    return run("QLinearMatMul", operands, _inputs(problem), problem.requantized)
 
 
 def _to_float32(problem: Problem) -> Call:
@@ -85,7 +91,7 @@ def _to_float32(problem: Problem) -> Call:
         ("a_zero_point", problem.a_zero_point),
         ("b_zero_point", problem.b_zero_point),
     )
-    return _run("MatMulIntegerToFloat", operands, _inputs(problem), problem.dequantized, _CONTRIBUTED)
+    return run("MatMulIntegerToFloat", operands, _inputs(problem), problem.dequantized, _CONTRIBUTED)
 
 
 _CONSTANT = "B and all parameters constants of the model (prepacked), B an input where it is no weight"

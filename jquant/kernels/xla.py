@@ -47,12 +47,25 @@ def _product(a: jax.Array, b: jax.Array, transpose_b: bool) -> jax.Array:
         b = b.reshape(b.shape[-2:])
         batch = ()
     else:
-        sizes = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-        a, b = (jnp.broadcast_to(x, (*sizes, *x.shape[-2:])) for x in (a, b))
-        batch = tuple(range(len(sizes)))
+        a, b = _of_one_batch(a, b)
+        batch = tuple(range(a.ndim - 2))
     k_axis, n_axis = (-1, -2) if transpose_b else (-2, -1)
     contraction = ((a.ndim - 1,), (b.ndim + k_axis,))
     sharding, b_spec = jax.typeof(a).sharding, jax.typeof(b).sharding.spec
     split_k = sharding.spec[-1] is not None and b_spec[k_axis] is not None  # by explicit axes: JAX asks for the output's
     output = sharding.update(spec=PartitionSpec(*sharding.spec[:-1], b_spec[n_axis])) if split_k else None
     return lax.dot_general(a, b, (contraction, (batch, batch)), preferred_element_type=jnp.int32, out_sharding=output)
+
+
+def _of_one_batch(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Both broadcast to the batch of both; what explicit axes split of the one is split of the other."""
+    sizes = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    specs = (jax.typeof(x).sharding.spec[:-2] for x in (a, b))
+    axes = [one if one is not None else other for one, other in zip(*specs, strict=True)]
+
+    def spread(x: jax.Array) -> jax.Array:
+        sharding = jax.typeof(x).sharding
+        split = sharding.update(spec=PartitionSpec(*axes, *sharding.spec[-2:]))
+        return jnp.broadcast_to(x, (*sizes, *x.shape[-2:]), out_sharding=split if any(axes) else None)
+
+    return spread(a), spread(b)

@@ -4,6 +4,8 @@ Independent of the operators, and as plain as the formulas. NumPy rounds every f
 ``python -m jquant`` compare with it.
 """
 
+from jquant.reference.convolutions import convolution_integer as convolution_integer
+from jquant.reference.convolutions import quantized_linear_convolution as quantized_linear_convolution
 from jquant.reference.linear import clip as clip
 from jquant.reference.linear import clip1 as clip1
 from jquant.reference.linear import clip_gradient as clip_gradient

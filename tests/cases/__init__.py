@@ -4,9 +4,15 @@ A table for whoever puts all operators through one thing: an export, a transform
 operator is another entry of one of these tables.
 """
 
-from cases import linear, nonlinear, products, tensorflow
+from cases import convolutions, linear, nonlinear, products, tensorflow
 from cases.case import ROWS as ROWS
 from cases.case import Case as Case
 from cases.case import assert_equal as assert_equal
 
-CASES: dict[str, Case] = {**linear.CASES, **nonlinear.CASES, **products.CASES, **tensorflow.CASES}
+CASES: dict[str, Case] = {
+    **linear.CASES,
+    **nonlinear.CASES,
+    **products.CASES,
+    **convolutions.CASES,
+    **tensorflow.CASES,
+}

@@ -35,12 +35,23 @@ def clip(x, min=None, max=None):
     return jquant.clip(x, **bounds)
 
 
+def pairs(pads):
+    """ONNX has the pads before all dimensions, then those after."""
+    return "VALID" if pads is None else list(zip(pads[: len(pads) // 2], pads[len(pads) // 2 :], strict=True))
+
+
+def conv_integer(x, w, x_zero_point=None, w_zero_point=None, *, pads=None):
+    return jquant.convolution_integer(x, w, x_zero_point, w_zero_point, padding=pairs(pads))
+
+
 OPERATORS: dict[str, Callable] = {
     "QuantizeLinear": linear(jquant.quantize_linear),
     "DequantizeLinear": linear(jquant.dequantize_linear),
     "DynamicQuantizeLinear": jquant.dynamic_quantize_linear,
     "MatMulInteger": jquant.matmul_integer,
     "QLinearMatMul": functools.partial(jquant.quantized_linear_matmul, feature_level="EXTENDED"),
+    "ConvInteger": conv_integer,
+    "QLinearConv": jquant.quantized_linear_convolution,
     "Clip": clip,
 }
 LEFT_OUT = {

@@ -504,6 +504,66 @@ def test_matmul_integer_to_float(a_dtype, b_dtype, with_bias):
             np.testing.assert_array_equal(ours, theirs)
 
 
+# The sizes of input and filter, and ONNX's attributes.
+CONVOLUTIONS = [
+    ((2, 3, 33, 31), (16, 3, 3, 3), {"pads": [1, 1, 1, 1]}),
+    ((1, 16, 41, 40), (33, 16, 1, 1), {}),
+    ((3, 8, 30, 29), (12, 8, 5, 3), {"strides": [2, 3], "pads": [0, 2, 3, 1], "dilations": [2, 1]}),
+    ((2, 24, 28, 28), (24, 1, 3, 3), {"pads": [1, 1, 1, 1], "group": 24}),
+    ((2, 24, 29, 28), (48, 1, 5, 5), {"strides": [2, 2], "pads": [2, 1, 1, 2], "group": 24}),
+    ((1, 32, 20, 20), (32, 4, 3, 3), {"pads": [1, 1, 1, 1], "group": 8}),
+    ((4, 5, 200), (10, 5, 4), {"strides": [2], "pads": [3, 0]}),
+    ((1, 3, 12, 11, 13), (8, 3, 3, 2, 3), {"pads": [1, 0, 1, 1, 1, 0]}),
+    ((1, 200, 9, 8), (64, 200, 3, 3), {"pads": [1, 1, 1, 1]}),
+]
+
+
+def convolution_options(rank, pads=None, group=1, **windows):
+    """ONNX's attributes as ours."""
+    padding = "VALID" if pads is None else list(zip(pads[: len(pads) // 2], pads[len(pads) // 2 :], strict=True))
+    level = "EXTENDED" if rank > 4 else "6_4"  # DirectML has no third spatial dimension
+    return {**windows, "padding": padding, "groups": group, "feature_level": level}
+
+
+@fused[0]
+@fused[1]
+def test_convolution_integer(a_dtype, b_dtype):
+    """Without zero points, with that of the input, with both: of the tensors, onnxruntime has no others."""
+    rng = np.random.default_rng(8)
+    for index, (sizes, filter_sizes, attributes) in [*enumerate(CONVOLUTIONS)] * 2:
+        options = convolution_options(len(sizes), **attributes)
+        x, w = samples.integers(rng, a_dtype, *sizes), samples.integers(rng, b_dtype, *filter_sizes)
+        zero_points = (samples.integers(rng, a_dtype), samples.integers(rng, b_dtype))[: index % 3]
+        theirs = run("ConvInteger", x, w, *zero_points, **attributes)
+        np.testing.assert_array_equal(jquant.convolution_integer(x, w, *zero_points, **options), theirs)
+
+
+def test_convolution_integer_wraps():
+    x, w = np.full((1, 140_000, 1, 1), 255, np.uint8), np.full((1, 140_000, 1, 1), 255, np.uint8)
+    assert jquant.convolution_integer(x, w) == run("ConvInteger", x, w) == 513_565_408
+
+
+@pytest.mark.parametrize(("a_dtype", "b_dtype"), [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)])
+def test_quantized_linear_convolution(a_dtype, b_dtype):
+    """QLinearConv: the output of the input's type, in and out of saturation. For int8 x uint8 onnxruntime has no kernel."""
+    rng = np.random.default_rng(9)
+    for (index, (sizes, filter_sizes, attributes)), width in itertools.product(enumerate(CONVOLUTIONS), (30, 300)):
+        options = convolution_options(len(sizes), **attributes)
+        filters, per_filter = filter_sizes[0], (index + (a_dtype == b_dtype)) % 2
+        parameters = (filters,) if per_filter else ()
+        x, w = samples.integers(rng, a_dtype, *sizes), samples.integers(rng, b_dtype, *filter_sizes)
+        x_scale, x_zero_point = samples.scales(rng, 1)[0], samples.integers(rng, a_dtype)
+        w_scale = np.resize(samples.scales(rng, filters), parameters)
+        w_zero_point = samples.integers(rng, b_dtype, *parameters)
+        spread = 74**2 * np.sqrt(np.prod(filter_sizes[1:])) * x_scale * w_scale.mean()  # 74: of uniform integers
+        y_scale, y_zero_point = np.float32(spread / width), samples.integers(rng, a_dtype)
+        operands = x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point
+        bias = [rng.integers(-(10**5), 10**5, filters, np.int32)] if per_filter else []
+        theirs = run("QLinearConv", *operands, *bias, **attributes)
+        our_bias = [values.reshape(1, -1, *(1,) * (len(sizes) - 2)) for values in bias]
+        np.testing.assert_array_equal(jquant.quantized_linear_convolution(*operands, *our_bias, **options), theirs)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8, np.uint8, np.int32])
 def test_clip(dtype):
     """The bounds given to onnxruntime are of the input's type already, and ordered: it has max, not min, otherwise."""

@@ -196,6 +196,15 @@ def product_cases():
     parameters = [a_scale, b_scale.astype(np.float32), np.float32(0.7)]
     yield Case("quantized_linear_matmul", quantized, tensors, parameters, np.float32(0.7))
 
+    def convolved(x, w, x_scale, w_scale, y_scale):
+        """Of one channel: the multiplications are in the same kernel."""
+        image, filter = x.reshape(1, 1, *SHAPE), w[:4, :4].reshape(1, 1, 4, 4)
+        return jquant.quantized_linear_convolution(image, x_scale, 3, filter, w_scale, None, y_scale, np.uint8(7))
+
+    yield Case(
+        "quantized_linear_convolution", convolved, tensors, [a_scale, np.float32(0.2), np.float32(0.7)], np.float32(0.7)
+    )
+
 
 def dequantize_cases():
     low, high = np.float32([-1.3, 5.9])

@@ -1,0 +1,132 @@
+"""DML_CONVOLUTION_INTEGER"""
+
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jquant.convolutions import DimensionNumbers, Geometry, geometry, with_depth
+from jquant.descriptor import Descriptor, Signature, Tensor
+from jquant.kernels.convolution import convolution
+from jquant.modes import FeatureLevel
+from jquant.operands import operand, optional_operand
+from jquant.windows import Padding
+
+_OPERATOR = "DML_CONVOLUTION_INTEGER"
+_LATEST = (
+    Tensor("InputTensor", "Input", (3, 4), "INT8 UINT8", "BatchCount InputChannelCount [InputHeight] InputWidth"),
+    Tensor("InputZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] [1] 1"),
+    Tensor("FilterTensor", "Input", (3, 4), "INT8 UINT8", "FilterBatchCount FilterChannelCount [FilterHeight] FilterWidth"),
+    Tensor("FilterZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] FilterZeroPointChannelCount [1] [1]"),
+    Tensor("OutputTensor", "Output", (3, 4), "INT32", "BatchCount OutputChannelCount [OutputHeight] OutputWidth"),
+)
+_DESCRIPTOR = Descriptor(
+    _OPERATOR,
+    {
+        "EXTENDED": with_depth(_LATEST),
+        "4_0": _LATEST,
+        "2_1": (
+            Tensor("InputTensor", "Input", (4, 4), "INT8 UINT8", "BatchCount InputChannelCount InputHeight InputWidth"),
+            Tensor("InputZeroPointTensor", "Optional input", (4, 4), "INT8 UINT8", "1 1 1 1"),
+            Tensor(
+                "FilterTensor", "Input", (4, 4), "INT8 UINT8", "FilterBatchCount FilterChannelCount FilterHeight FilterWidth"
+            ),
+            Tensor("FilterZeroPointTensor", "Optional input", (4, 4), "INT8 UINT8", "1 FilterZeroPointChannelCount 1 1"),
+            Tensor("OutputTensor", "Output", (4, 4), "INT32", "BatchCount OutputChannelCount OutputHeight OutputWidth"),
+        ),
+    },
+    same_data_type=(("InputTensor", "InputZeroPointTensor"), ("FilterTensor", "FilterZeroPointTensor")),
+    same_rank=(("FilterZeroPointTensor", "InputZeroPointTensor"), ("FilterTensor", "InputTensor", "OutputTensor")),
+    counts={"FilterZeroPointChannelCount": "FilterBatchCount"},
+    lacks="trailing",
+)
+
+
+@functools.partial(jax.jit, static_argnames="geometry")
+@jax.named_scope("convolution_integer")
+def _convolution_integer(
+    input: jax.Array,
+    filter: jax.Array,
+    input_zero_point: jax.Array | None,
+    filter_zero_point: jax.Array | None,
+    geometry: Geometry,
+) -> jax.Array:
+    return convolution(input, filter, input_zero_point, filter_zero_point, geometry)
+
+
+def convolution_integer(
+    input: ArrayLike,
+    filter: ArrayLike,
+    input_zero_point: ArrayLike | None = None,
+    filter_zero_point: ArrayLike | None = None,
+    /,
+    *,
+    strides: Sequence[int] | None = None,
+    padding: Padding = "VALID",
+    dilations: Sequence[int] | None = None,
+    groups: int = 1,
+    dimension_numbers: DimensionNumbers = None,
+    feature_level: FeatureLevel | str = FeatureLevel.LATEST,
+) -> jax.Array:
+    """Convolves an integer tensor with filters, with zero points, into int32.
+
+    ``output[n, o, y, x] = sum over c, i, j of (input[n, c, y * stride + i * dilation, x * stride + j * dilation] -
+    input_zero_point) * (filter[o, c, i, j] - filter_zero_point[o])``
+
+    Padding counts as the input's zero point: it adds nothing to a sum. The sum is taken modulo 2**32: it is exact up to
+    33,025 terms and wraps where the true value leaves int32. As in the document, and in `jax.lax`, the filter is not
+    flipped. Every combination of signs runs on the platform's int8 unit, where there is a sum over channels; that is
+    measured on a CPU, and read from the compiled programs for a TPU. The bits are the same everywhere.
+
+    The result is of integers, which have no derivative: JAX's zero, of type float0.
+
+    Args:
+      input: int8 or uint8, of shape (N, C, H, W) or (N, C, W); (N, C, D, H, W) at `FeatureLevel.EXTENDED`.
+      filter: int8 or uint8, of shape (O, C / groups, H, W), and the rank of `input`.
+      input_zero_point: of the dtype of `input`, one element. None means 0.
+      filter_zero_point: of the dtype of `filter`: a scalar, or one per filter in shape (O,), (1, O), (1, O, 1) or
+        (1, O, 1, 1), whatever the layout. None means 0.
+      strides: the steps from a window to the next, in each spatial dimension. None means 1.
+      padding: ``"VALID"``, ``"SAME"``, ``"SAME_LOWER"``, or a pair (before, after) for each spatial dimension.
+      dilations: the steps from an element of a window to the next, in each spatial dimension. None means 1.
+      groups: how many convolutions lie beside each other: each of C / groups channels and O / groups filters.
+      dimension_numbers: another layout, as `jax.lax.conv_general_dilated` takes it: ``("NHWC", "HWIO", "NHWC")``.
+      feature_level: the DirectML feature level whose table applies; the operator exists from 2_1 on. The document's table
+        is of the shapes above; `FeatureLevel.EXTENDED` has a third spatial dimension besides.
+
+    Returns:
+      An int32 array of shape (N, O, ...).
+
+    Raises:
+      DescriptorError: a rank, size or level outside of the table, a scalar that its type cannot hold, or groups, strides,
+        padding, dilations or a layout that the tensors do not fit.
+      DescriptorTypeError: a data type outside of the table.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> x = jnp.arange(16, dtype=jnp.uint8).reshape(1, 1, 4, 4)
+      >>> w = jnp.array([[[[1, 2], [0, -1]]]], jnp.int8)
+      >>> jquant.convolution_integer(x, w, 5, strides=(2, 2))
+      Array([[[[-13,  -9],
+               [  3,   7]]]], dtype=int32)
+
+    References:
+      DirectML, `DML_CONVOLUTION_INTEGER_OPERATOR_DESC`. ONNX, `ConvInteger`.
+    """
+    input = operand(_OPERATOR, "InputTensor", input)
+    input_zero_point = optional_operand(_OPERATOR, "InputZeroPointTensor", input_zero_point, input.dtype)
+    filter = operand(_OPERATOR, "FilterTensor", filter)
+    filter_zero_point = optional_operand(_OPERATOR, "FilterZeroPointTensor", filter_zero_point, filter.dtype)
+    static = geometry(_OPERATOR, input, filter, strides, padding, dilations, groups, dimension_numbers)
+    input_signature, filter_signature, output_sizes = static.signatures(input, filter)
+    _DESCRIPTOR.check(
+        FeatureLevel(feature_level),
+        InputTensor=input_signature,
+        InputZeroPointTensor=input_zero_point,
+        FilterTensor=filter_signature,
+        FilterZeroPointTensor=filter_zero_point,
+        OutputTensor=Signature(output_sizes, jnp.dtype(jnp.int32)),
+    )
+    return _convolution_integer(input, filter, input_zero_point, filter_zero_point, static)

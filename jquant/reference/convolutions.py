@@ -1,0 +1,47 @@
+"""The convolutions of DirectML and ONNX, batch and channels first."""
+
+import numpy as np
+from numpy import float32
+from numpy.typing import ArrayLike
+
+from jquant.reference.rounding import saturate
+
+
+def convolution_integer(
+    x, w, x_zero_point: ArrayLike = 0, w_zero_point: ArrayLike = 0, *, strides=None, padding=None, dilations=None, groups=1
+):
+    """Element by element of the windows, in 64 bits, modulo 2**32. Padding in pairs, of zeros after the zero point."""
+    rank = x.ndim - 2
+    strides, dilations, padding = strides or (1,) * rank, dilations or (1,) * rank, padding or ((0, 0),) * rank
+    x = np.asarray(x).astype(np.int64) - np.asarray(x_zero_point).astype(np.int64).reshape(())
+    w = np.asarray(w).astype(np.int64) - np.asarray(w_zero_point).astype(np.int64).reshape(-1, *(1,) * (rank + 1))
+    x = np.pad(x, ((0, 0), (0, 0), *padding))
+    (batch, channels, *space), (filters, depth, *sizes) = x.shape, w.shape
+    x = x.reshape(batch, groups, channels // groups, *space)
+    w = w.reshape(groups, filters // groups, depth, *sizes)
+    reach = [(size - 1) * dilation + 1 for size, dilation in zip(sizes, dilations, strict=True)]
+    counts = [max(0, (n - r) // stride + 1) for n, r, stride in zip(space, reach, strides, strict=True)]
+    output = np.zeros((batch, groups, filters // groups, *counts), np.int64)
+    for element in np.ndindex(*sizes):
+        starts = [i * dilation for i, dilation in zip(element, dilations, strict=True)]
+        window = [
+            slice(start, start + count * stride, stride)
+            for start, count, stride in zip(starts, counts, strides, strict=True)
+        ]
+        values = x[:, :, :, *window][:, :, :, *map(slice, counts)]
+        output += np.einsum("ngc...,gfc->ngf...", values, w[:, :, :, *element])
+    return output.reshape(batch, filters, *counts).astype(np.int32)
+
+
+def quantized_linear_convolution(
+    x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, bias=None, *, dtype, **options
+):
+    """``sat(rne(fl(acc + bias) * fl(fl(x_scale * w_scale) / y_scale)) + y_zero_point)``, bias in acc's units."""
+    by_filter = (-1, *(1,) * (x.ndim - 2))
+    total = convolution_integer(x, w, x_zero_point, w_zero_point, **options)
+    if bias is not None:
+        total = (total.astype(np.int64) + np.reshape(bias, by_filter)).astype(np.int32)
+    with np.errstate(all="ignore"):
+        multiplier = np.reshape(x_scale, -1) * np.reshape(w_scale, -1) / np.reshape(y_scale, -1)
+        value = total.astype(float32) * multiplier.astype(float32).reshape(by_filter)
+    return saturate(np.rint(value).astype(np.float64) + np.asarray(y_zero_point).astype(np.float64).reshape(()), dtype)
