@@ -45,6 +45,14 @@ def test_readme():
     run_document("README.md")
 
 
+def test_operators():
+    """Every operator has its section."""
+    run_document("docs/operators.md")
+    text = (Path(__file__).parent.parent / "docs/operators.md").read_text()
+    headings = ", ".join(re.findall("^### (.*)$", text, re.MULTILINE)).split(", ")
+    assert sorted(headings) == sorted(FUNCTIONS)
+
+
 def test_scaling():
     """In a process of its own, which has several devices."""
     program = "import test_doctests; test_doctests.run_document('docs/scaling.md')"
