@@ -70,7 +70,7 @@ PROGRAMS = {
     ("operator", "program", "count"),
     [
         ("quantized_linear_add", "traced", 500),
-        ("quantized_linear_add", "constant", 500),
+        ("quantized_linear_add", "constant", 100),
         ("quantized_linear_add", "computed", 500),
         ("quantized_linear_multiply", "traced", 1000),
         ("quantized_linear_multiply", "constant", 48),
