@@ -1,7 +1,6 @@
 """`quantized_linear_leaky_relu` and `_concat` over all 256 values, against the formula step by step in NumPy."""
 
 import functools
-import itertools
 
 import jax
 import numpy as np
@@ -36,11 +35,11 @@ def columns(operands):
     return [operand[:, None] for operand in operands]
 
 
-@pytest.mark.parametrize(("x_dtype", "output_dtype"), list(itertools.product(INTEGERS, INTEGERS)))
-def test_leaky_relu(x_dtype, output_dtype):
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_leaky_relu(dtype):
     """With parameters that are arguments of the caller's program, and with scales that it computes."""
     rng = np.random.default_rng(0)
-    x, operands = values(x_dtype), parameters(rng, x_dtype, output_dtype)
+    x, operands = values(dtype), parameters(rng, dtype, dtype)
     alpha = rng.choice(np.float32([0.01, 0.1, 0.25, 0.3, 0, 1.7, -0.5]), COUNT)
 
     @jax.jit
@@ -52,9 +51,7 @@ def test_leaky_relu(x_dtype, output_dtype):
         return call(x_scale, alpha), call(x_scale * FACTOR, alpha * FACTOR)
 
     def formula(x_scale, x_zero_point, output_scale, output_zero_point, alpha):
-        return reference.quantized_linear_leaky_relu(
-            *(x, x_scale, x_zero_point, output_scale, output_zero_point, alpha, output_dtype)
-        )
+        return reference.quantized_linear_leaky_relu(x, x_scale, x_zero_point, output_scale, output_zero_point, alpha, dtype)
 
     x_scale, *others, alphas = columns([*operands, alpha])
     given, computed = rectified(x, *operands, alpha)
@@ -65,8 +62,8 @@ def test_leaky_relu(x_dtype, output_dtype):
 def test_leaky_relu_with_constants():
     rng = np.random.default_rng(1)
     x = values(np.int8)
-    sets = [(*(operand[index] for operand in parameters(rng, np.int8, np.uint8)), np.float32(0.3)) for index in range(24)]
-    formula = functools.partial(reference.quantized_linear_leaky_relu, dtype=np.uint8)
+    sets = [(*(operand[index] for operand in parameters(rng, np.int8, np.int8)), np.float32(0.3)) for index in range(24)]
+    formula = functools.partial(reference.quantized_linear_leaky_relu, dtype=np.int8)
     ours = jax.jit(lambda x: [jquant.quantized_linear_leaky_relu(x, *four, alpha=alpha) for *four, alpha in sets])(x)
     for actual, operands in zip(ours, sets, strict=True):
         np.testing.assert_array_equal(actual, formula(x, *operands), str(operands), strict=True)
@@ -98,8 +95,7 @@ def test_leaky_relu_has_defaults():
     actual = jquant.quantized_linear_leaky_relu(x, 1.0, None, 0.01)
     expected = reference.quantized_linear_leaky_relu(x, np.float32(1), 0, np.float32(0.01), 0, 0.01, np.int8)
     np.testing.assert_array_equal(actual, expected, strict=True)
-    assert jquant.quantized_linear_leaky_relu(x, 1.0, None, 0.01, np.uint8(5)).dtype == np.uint8
-    assert jquant.quantized_linear_leaky_relu(x[:0], 1.0, None, 0.01, output_dtype="UINT8").dtype == np.uint8
+    assert jquant.quantized_linear_leaky_relu(x[:0], 1.0, None, 0.01).shape == (0,)
 
 
 @pytest.mark.parametrize("output_dtype", INTEGERS)
@@ -253,12 +249,16 @@ def test_bad_operands_of_concat(call, error, text):
         ((1, 1.0, 0, 1.0, 0), DescriptorTypeError, "X is the Python scalar 1; it must be an array"),
         ((np.ones(2, np.int16), 1.0, None, 1.0, 0), DescriptorTypeError, "X has data type INT16; the document allows INT8,"),
         ((X, np.float16(1), 0, 1.0, 0), DescriptorTypeError, "X_scale has data type FLOAT16; the document allows FLOAT32"),
-        ((X, np.ones((1, 3), np.float32), 0, 1.0, 0), DescriptorError, "X_scale has sizes (1, 3), but must have 1 element"),
+        (
+            (X, np.ones((1, 3), np.float32), 0, 1.0, 0),
+            DescriptorError,
+            "X_scale has 2 dimensions, sizes (1, 3); the document allows 0 to 1",
+        ),
         ((X, 1.0, np.uint8(0), 1.0, 0), DescriptorTypeError, "X_zero_point has data type UINT8, but must have that of X, "),
         ((X, 1.0, 128, 1.0, 0), DescriptorError, "X_zero_point is 128, outside of INT8, [-128, 127]"),
         ((X, 1.0, 0, 1e39, 0), DescriptorError, "Y_scale is 1e+39, outside of FLOAT32"),
         ((X, 1.0, 0, 1.0, np.int16(0)), DescriptorTypeError, "Y_zero_point has data type INT16; the document allows INT8,"),
-        ((X, 1.0, 0, 1.0, np.zeros(2, np.int8)), DescriptorError, "Y_zero_point has sizes (2,), but must have 1 element"),
+        ((X, 1.0, 0, 1.0, np.zeros(2, np.int8)), DescriptorError, "dimension 0 of Y_zero_point, sizes (2,), must be 1"),
         ((X, 1.0, 0, 1.0, 0, 1e39), DescriptorError, "alpha is 1e+39, outside of FLOAT32"),
         ((X, 1.0, 0, 1.0, 0, np.float16(1)), DescriptorTypeError, "alpha has data type FLOAT16, but is a FLOAT"),
         ((X, 1.0, 0, 1.0, 0, np.ones(1, np.float32)), DescriptorError, "alpha has sizes (1,), but is a scalar"),

@@ -100,6 +100,15 @@ class Requantize:
         return affine.to_integer(exact.product(product.astype(jnp.float32), self.multiplier), self.zero_point, self.dtype)
 
 
+def requantize(
+    a_scale: jax.Array, b_scale: jax.Array, output_scale: jax.Array, zero_point: jax.Array | None, dtype: np.dtype
+) -> Requantize:
+    """`Requantize` with the multiplier ``fl(fl(a_scale * b_scale) / output_scale)``, all in shapes that broadcast."""
+    a_scale, b_scale, output_scale = map(exact.widen, (a_scale, b_scale, output_scale))
+    multiplier = exact.quotient(exact.product(a_scale, b_scale), output_scale)
+    return Requantize(multiplier, None if zero_point is None else zero_point.astype(jnp.float32), dtype)
+
+
 def as_column(x: jax.Array, rank: int) -> jax.Array:
     """One value per tensor or per row of a matrix, in shape (..., 1 or M, 1)."""
     return jnp.reshape(x, (*(1,) * (rank - 2), -1, 1))

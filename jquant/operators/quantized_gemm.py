@@ -7,9 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant import exact
 from jquant.descriptor import Descriptor, Signature, Tensor
-from jquant.kernels.epilogue import AddBias, Requantize, as_row
+from jquant.kernels.epilogue import AddBias, as_row, requantize
 from jquant.kernels.matmul import matmul
 from jquant.kernels.packed import PackedMatrix
 from jquant.modes import Implementation
@@ -51,11 +50,9 @@ def _quantized_gemm(
     output_dtype: np.dtype,
     implementation: Implementation | None,
 ) -> jax.Array:
-    a_scale, b_scale, output_scale = (as_row(exact.widen(scale), 2) for scale in (a_scale, b_scale, output_scale))
-    multiplier = exact.quotient(exact.product(a_scale, b_scale), output_scale)
-    if output_zero_point is not None:
-        output_zero_point = as_row(output_zero_point, 2).astype(jnp.float32)
-    epilogue = (Requantize(multiplier, output_zero_point, output_dtype),)
+    a_scale, b_scale, output_scale = (as_row(scale, 2) for scale in (a_scale, b_scale, output_scale))
+    output_zero_point = None if output_zero_point is None else as_row(output_zero_point, 2)
+    epilogue = (requantize(a_scale, b_scale, output_scale, output_zero_point, output_dtype),)
     if c is not None:
         epilogue = (AddBias(c.reshape((1,) * (2 - c.ndim) + c.shape)), *epilogue)
     return matmul(a, b, a_zero_point, b_zero_point, epilogue, implementation=implementation)

@@ -117,7 +117,7 @@ def quantized_linear_average_pool(
                [ 9, 11, 12]]]], dtype=uint8)
 
     References:
-      DirectML, `DML_QUANTIZED_LINEAR_AVERAGE_POOLING_OPERATOR_DESC`. onnxruntime, ``com.microsoft.QLinearAveragePool``.
+      DirectML, `DML_QUANTIZED_LINEAR_AVERAGE_POOLING_OPERATOR_DESC`. onnxruntime, `com.microsoft.QLinearAveragePool`.
     """
     names = directml("Input"), directml("Output")
     input, input_scale, input_zero_point = quantized(_OPERATOR, names[0], input, input_scale, input_zero_point)

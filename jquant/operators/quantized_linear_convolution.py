@@ -8,11 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant import exact
 from jquant.convolutions import DimensionNumbers, Geometry, geometry, with_depth
 from jquant.descriptor import Descriptor, Signature, Tensor
 from jquant.kernels.convolution import convolution
-from jquant.kernels.epilogue import Fold, Requantize
+from jquant.kernels.epilogue import AddBias, requantize
 from jquant.modes import FeatureLevel
 from jquant.operands import directml, optional_operand, output_quantization, quantized
 from jquant.windows import Padding
@@ -98,15 +97,10 @@ def _quantized_linear_convolution(
     output_dtype: np.dtype,
     geometry: Geometry,
 ) -> jax.Array:
-    input_scale, filter_scale, output_scale = (
-        exact.widen(jnp.reshape(scale, -1)) for scale in (input_scale, filter_scale, output_scale)
-    )
-    multiplier = exact.quotient(exact.product(input_scale, filter_scale), output_scale)
-    if output_zero_point is not None:
-        output_zero_point = output_zero_point.astype(jnp.float32)
-    epilogue = (Requantize(multiplier, output_zero_point, output_dtype),)
+    input_scale, filter_scale, output_scale = (scale.reshape(-1) for scale in (input_scale, filter_scale, output_scale))
+    epilogue = (requantize(input_scale, filter_scale, output_scale, output_zero_point, output_dtype),)
     if bias is not None:
-        epilogue = (Fold(((-bias,),)), *epilogue)
+        epilogue = (AddBias(bias), *epilogue)
     return convolution(input, filter, input_zero_point, filter_zero_point, geometry, epilogue)
 
 

@@ -1,4 +1,4 @@
-"""com.microsoft QLinearGlobalAveragePool"""
+"""onnxruntime's QLinearGlobalAveragePool (domain com.microsoft)"""
 
 import math
 
@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from jquant import pooling, unary
 from jquant.descriptor import require
 
-_OPERATOR = "com.microsoft QLinearGlobalAveragePool"
+_OPERATOR = "QLinearGlobalAveragePool"
 _DESCRIPTOR = unary.descriptor(_OPERATOR, x_zero_point="Input", y_zero_point="Input")
 
 
@@ -57,7 +57,7 @@ def quantized_linear_global_average_pool(
               [[18]]]], dtype=uint8)
 
     References:
-      onnxruntime, ``com.microsoft.QLinearGlobalAveragePool``.
+      onnxruntime, `com.microsoft.QLinearGlobalAveragePool`.
     """
     operands = unary.operands(_DESCRIPTOR, x, x_scale, x_zero_point, y_scale, y_zero_point)
     sizes = operands[0].shape

@@ -7,9 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant import exact
 from jquant.descriptor import Descriptor, Signature, Tensor
-from jquant.kernels.epilogue import Requantize, as_column, as_row
+from jquant.kernels.epilogue import as_column, as_row, requantize
 from jquant.kernels.matmul import matmul
 from jquant.kernels.packed import PackedMatrix
 from jquant.modes import FeatureLevel, Implementation
@@ -87,12 +86,9 @@ def _quantized_linear_matmul(
     output_dtype: np.dtype,
     implementation: Implementation | None,
 ) -> jax.Array:
-    if output_zero_point is not None:
-        output_zero_point = as_column(output_zero_point, a.ndim).astype(jnp.float32)
-    a_scale, output_scale = (as_column(exact.widen(scale), a.ndim) for scale in (a_scale, output_scale))
-    b_scale = as_row(exact.widen(b_scale), a.ndim)
-    multiplier = exact.quotient(exact.product(a_scale, b_scale), output_scale)
-    epilogue = (Requantize(multiplier, output_zero_point, output_dtype),)
+    a_scale, output_scale = (as_column(scale, a.ndim) for scale in (a_scale, output_scale))
+    output_zero_point = None if output_zero_point is None else as_column(output_zero_point, a.ndim)
+    epilogue = (requantize(a_scale, as_row(b_scale, a.ndim), output_scale, output_zero_point, output_dtype),)
     return matmul(a, b, a_zero_point, b_zero_point, epilogue, implementation=implementation)
 
 

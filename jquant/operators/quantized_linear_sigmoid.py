@@ -1,4 +1,4 @@
-"""com.microsoft QLinearSigmoid"""
+"""onnxruntime's QLinearSigmoid (domain com.microsoft)"""
 
 import jax
 from jax import lax
@@ -8,7 +8,7 @@ from jquant import affine, lookup, pairs, unary
 from jquant.exponential import exponential, scaled
 from jquant.pairs import Pair
 
-_OPERATOR = "com.microsoft QLinearSigmoid"
+_OPERATOR = "QLinearSigmoid"
 _DESCRIPTOR = unary.descriptor(_OPERATOR, x_zero_point="Optional input", y_zero_point="Optional input")
 
 
@@ -80,6 +80,6 @@ def quantized_linear_sigmoid(
       Array([  0,  47, 128, 209, 255], dtype=uint8)
 
     References:
-      onnxruntime, ``com.microsoft.QLinearSigmoid``.
+      onnxruntime, `com.microsoft.QLinearSigmoid`.
     """
     return _quantized_linear_sigmoid(*unary.operands(_DESCRIPTOR, x, x_scale, x_zero_point, y_scale, y_zero_point))

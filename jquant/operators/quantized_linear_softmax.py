@@ -1,4 +1,4 @@
-"""com.microsoft QLinearSoftmax"""
+"""onnxruntime's QLinearSoftmax (domain com.microsoft)"""
 
 import functools
 
@@ -13,7 +13,7 @@ from jquant.exponential import exponential, scaled
 from jquant.lookup import look_up
 from jquant.pairs import Pair
 
-_OPERATOR = "com.microsoft QLinearSoftmax"
+_OPERATOR = "QLinearSoftmax"
 _DESCRIPTOR = unary.descriptor(_OPERATOR, x_zero_point="Optional input", y_zero_point="Input")
 
 
@@ -91,7 +91,7 @@ def quantized_linear_softmax(
              [ 85,  85,  85]], dtype=uint8)
 
     References:
-      onnxruntime, ``com.microsoft.QLinearSoftmax``.
+      onnxruntime, `com.microsoft.QLinearSoftmax`.
     """
     operands = unary.operands(_DESCRIPTOR, x, x_scale, x_zero_point, y_scale, y_zero_point)
     sizes = operands[0].shape

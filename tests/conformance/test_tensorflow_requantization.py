@@ -216,7 +216,7 @@ class TestActualRange:
         rng = np.random.default_rng(6)
         compared = 0
         for low, high in ranges(rng, 40):
-            x = accumulators(rng, 4200)
+            x = accumulators(rng, 5600)
             for index, each in enumerate((x, x >> 9, abs(x >> 1), -abs(x >> 3) - 77, x[:0])):
                 operands = {"input": quantized(each, "qint32"), "input_min": low, "input_max": high}
                 theirs = plain(tensorflow.raw_ops.RequantizationRange(**operands))
@@ -225,7 +225,7 @@ class TestActualRange:
                     theirs = plain(tensorflow.raw_ops.QuantizeDownAndShrinkRange(**operands, out_type=tensorflow.quint8))
                     assert_equal(list(jquant.quantize_down_and_shrink_range(each, low, high)), theirs)
                     compared += each.size
-        assert compared == 60 * 4200 * 3
+        assert compared == 60 * 5600 * 3
 
     def test_many_ranges(self):
         """Each of one integer: ranges far from 0 and around it, and integers that stand for nearly 0."""
