@@ -348,25 +348,25 @@ def assert_every_set_equal(function, sets, inputs, op, **attributes):
         np.testing.assert_array_equal(ours, graph(**named), str(operands))
 
 
-@pytest.mark.parametrize("operator", ["quantized_linear_multiply", "quantized_linear_leaky_relu", "quantized_linear_concat"])
+@pytest.mark.parametrize("operator", ["multiply", "concat", "leaky_relu", "sigmoid", "softmax", "global_average_pool"])
 def test_table(operator):
     """The descriptor has the tensors of onnxruntime's own schema, their data types, and which of them are optional."""
     from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
-    module = importlib.import_module(f"jquant.operators.{operator}")
-    descriptor = module._descriptor(0) if operator.endswith("concat") else module._DESCRIPTOR
+    module = importlib.import_module(f"jquant.operators.quantized_linear_{operator}")
+    descriptor = module._descriptor(0) if operator == "concat" else module._DESCRIPTOR
     schema = next(x for x in get_all_operator_schema() if (x.domain, x.name) == ("com.microsoft", descriptor.operator))
     types = {x.type_param_str: x.allowed_type_strs for x in schema.type_constraints}
 
     def rows(formals):
         for formal in formals:
             allowed = types.get(formal.typeStr, [formal.typeStr])
-            yield formal.name, formal.option.name == "Optional", {ONNX_TYPES[name] for name in allowed}
+            yield formal.name.lower(), formal.option.name == "Optional", {ONNX_TYPES[name] for name in allowed}
 
     theirs, ours = [*rows(schema.inputs), *rows(schema.outputs)], []
     for tensor in descriptor.table:
-        ours.append((tensor.name, tensor.kind == "Optional input", set(tensor.data_types.split())))
-    if operator.endswith("concat"):  # one row stands for all three of each input, and no zero point is optional
+        ours.append((tensor.name.lower(), tensor.kind == "Optional input", set(tensor.data_types.split())))
+    if operator == "concat":  # one row stands for all three of each input, and no zero point is optional
         theirs.remove(("inputs", False, {"FLOAT32", "INT8", "UINT8"}))
         ours = [(name, False, data_types) for name, _, data_types in ours if not name.startswith("inputs[0]")]
     assert ours == theirs

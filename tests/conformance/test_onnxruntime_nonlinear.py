@@ -1,10 +1,9 @@
-"""The operators of com.microsoft against onnxruntime's kernels and its schemas, with its optimisations off.
+"""The operators of com.microsoft against onnxruntime's kernels, with its optimisations off.
 
 The kernels are no oracle where they compute something else than their document: there the differences are bounded here.
 """
 
 import functools
-import importlib
 
 import jax
 import numpy as np
@@ -124,32 +123,3 @@ def test_quantized_linear_global_average_pool(dtype):
     for _ in range(300):
         given = for_pooling(rng, dtype, (8, 30, 3, 4))
         np.testing.assert_array_equal(ours(*given), theirs(*given))
-
-
-@pytest.mark.parametrize(
-    ("operator", "name"),
-    [
-        ("quantized_linear_sigmoid", "QLinearSigmoid"),
-        ("quantized_linear_softmax", "QLinearSoftmax"),
-        ("quantized_linear_global_average_pool", "QLinearGlobalAveragePool"),
-    ],
-)
-def test_tables(operator, name):
-    """The descriptors have the names, kinds and types of onnxruntime's schemas."""
-    from onnxruntime.capi import onnxruntime_pybind11_state as state
-
-    schema = next(s for s in state.get_all_operator_schema() if (s.domain, s.name) == ("com.microsoft", name))
-    types = {constraint.type_param_str: constraint.allowed_type_strs for constraint in schema.type_constraints}
-
-    def row(tensor, kind):
-        names = types.get(tensor.typeStr, [tensor.typeStr])
-        data_types = {text.removeprefix("tensor(").removesuffix(")") for text in names}
-        return tensor.name.lower(), kind, {"float32" if text == "float" else text for text in data_types}
-
-    optional = state.schemadef.OpSchema.FormalParameterOption.Optional
-    expected = [row(tensor, "Optional input" if tensor.option == optional else "Input") for tensor in schema.inputs]
-    expected += [row(tensor, "Output") for tensor in schema.outputs]
-    descriptor = importlib.import_module(f"jquant.operators.{operator}")._DESCRIPTOR
-    assert descriptor.operator == f"com.microsoft {name}"
-    rows = [(tensor.name.lower(), tensor.kind, set(tensor.data_types.lower().split())) for tensor in descriptor.table]
-    assert rows == expected
