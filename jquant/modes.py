@@ -21,7 +21,8 @@ class FeatureLevel(enum.IntEnum):
     True
 
     ``LATEST`` is 6_4. ``EXTENDED`` lies above every level of DirectML and is jquant's own: it allows
-    bfloat16 wherever the tables allow FLOAT16 (computed in float32, rounded once), and the types that only ONNX has.
+    bfloat16 wherever the tables allow FLOAT16 (computed in float32, rounded once), the types that only ONNX has, and
+    convolutions in three dimensions.
     """
 
     LEVEL_1_0 = 0x1000
