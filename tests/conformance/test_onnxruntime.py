@@ -481,7 +481,7 @@ def test_quantized_gemm(a_dtype, b_dtype):
 def test_matmul_integer_to_float(a_dtype, b_dtype, with_bias):
     """MatMulInteger, Cast, Mul, Add: what onnxruntime fuses to MatMulIntegerToFloat."""
     rng = np.random.default_rng(7)
-    for (batch, m, k, n), per_column in itertools.product(FUSED_SHAPES, (False, True)):
+    for (batch, m, k, n), per_column in itertools.product(FUSED_SHAPES if with_bias else FUSED_SHAPES[-1:], (False, True)):
         if batch and per_column:
             continue  # onnxruntime has no kernel
         p = Quantized(rng, a_dtype, b_dtype, batch, m, k, n, per_column)

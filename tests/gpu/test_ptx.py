@@ -263,9 +263,11 @@ def is_narrow(case: Case) -> bool:
     return all(is_float(y) and y.dtype.itemsize == 2 for y in jax.tree.leaves(jax.eval_shape(function, *arguments)))
 
 
-@pytest.mark.parametrize("program", [traced, folded])
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    ("case", "program"), zip(CASES, itertools.cycle([traced, folded])), ids=lambda x: getattr(x, "name", "")
+)
 def test_operator_alone(case, program):
+    """Each case with its parameters traced or constant, by turns; amid a caller's arithmetic it has both."""
     function, arguments = program(case)
     kernels = ptx.compile(function, *arguments)
     assert len(kernels) > 0
