@@ -81,6 +81,11 @@ def _quotient_jvp(primals, tangents):
     return q, (x_dot - q * d_dot) / d
 
 
+def reciprocal(d: jax.Array) -> jax.Array:
+    """``fl(1 / d)``, of a 1 that XLA:GPU cannot see: it would take the platform's reciprocal, which is no division."""
+    return quotient(lax.select(d != d, d, lax.full_like(d, 1)), d)
+
+
 def native_quotient(x: jax.Array, d: jax.Array) -> jax.Array:
     """The platform's division, of a divisor in which XLA cannot see a broadcast to take the reciprocal of."""
     x = lax.select(d != d, d, x)  # or else, if x were a constant, XLA would know that it is no NaN

@@ -70,10 +70,8 @@ def multiply(a: Pair, b: Pair) -> Pair:
 
 def reciprocal(x: Pair) -> Pair:
     """``1 / x``, to about 2**-46."""
-    one = lax.full_like(x.high, 1)
-    # Not seen to be 1: of that XLA's GPU compiler takes the reciprocal, another instruction than division.
-    approximation = exact.quotient(lax.select(x.high != x.high, x.high, one), x.high)
+    approximation = exact.reciprocal(x.high)
     product = multiply(x, widen(approximation))
     # Near 1, and the difference is exact: a Newton step.
-    error = (one - product.high) - product.low
+    error = (1 - product.high) - product.low
     return ordered_sum(approximation, exact.product(approximation, error))
