@@ -264,7 +264,8 @@ def is_narrow(case: Case) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("case", "program"), zip(CASES, itertools.cycle([traced, folded])), ids=lambda x: getattr(x, "name", "")
+    ("case", "program"),
+    [pytest.param(*pair, id=pair[0].name) for pair in zip(CASES, itertools.cycle([traced, folded]), strict=False)],
 )
 def test_operator_alone(case, program):
     """Each case with its parameters traced or constant, by turns; amid a caller's arithmetic it has both."""
