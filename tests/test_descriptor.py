@@ -1032,7 +1032,7 @@ class TestQuantize:
     def test_floats_only(self, name, dtype):
         document_name = {"low": "min_range", "high": "max_range"}.get(name, name)
         operands = {"input": jnp.zeros((), f32), "low": 0, "high": 1, name: jnp.zeros((), dtype)}
-        with self.raises(f"{document_name} has data type {dtype.upper()}, but is a float", DescriptorTypeError):
+        with self.raises(f"{document_name} has data type {dtype.upper()}, but is a FLOAT", DescriptorTypeError):
             self.quantize(**operands)
 
     def test_ensure_minimum_range_is_a_scalar(self):

@@ -174,7 +174,7 @@ REFUSED_TYPES = [
         lambda: jquant.dequantize(X, 0, 1, dtype="float16"),
         "Dequantize: dtype is FLOAT16; the document has FLOAT32, BFLOAT16",
     ),
-    (lambda: jquant.dequantize(X, np.float16(0), 1), "Dequantize: min_range has data type FLOAT16, but is a float"),
+    (lambda: jquant.dequantize(X, np.float16(0), 1), "Dequantize: min_range has data type FLOAT16, but is a FLOAT"),
     (
         lambda: jquant.requantize(X, 0, 1, 0, 1, dtype="quint8"),
         "Requantize: Tinput is INT8; the document has qint32 (INT32)",

@@ -318,7 +318,7 @@ def test_data_types(operator, position, dtype):
     names = ("input", "min", "max") if operator is jquant.fake_quantize else ("input", "input_min", "input_max")
     with pytest.raises(jquant.DescriptorTypeError) as raised:
         operator(*operands)
-    message = f"{names[position]} has data type {np.dtype(dtype).name.upper()}, but is a float"
+    message = f"{names[position]} has data type {np.dtype(dtype).name.upper()}, but is a FLOAT"
     assert str(raised.value).endswith(f": {message}]")
 
 

@@ -1,7 +1,7 @@
 """`dequantize`, `requantize` and their ranges against TensorFlow's, bit for bit, and each deviation on its own."""
 
+import functools
 import itertools
-import os
 
 import jax
 import jax.numpy as jnp
@@ -12,22 +12,11 @@ from cases import assert_equal
 
 import jquant
 
-# As in test_tensorflow.py: read when TensorFlow is imported.
-os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-tensorflow = pytest.importorskip("tensorflow", reason="TensorFlow is not installed (extra: oracle)")
+from . import raw_ops
+from .raw_ops import TYPES, tensorflow
 
-TYPES = {"qint8": np.int8, "quint8": np.uint8, "qint16": np.int16, "quint16": np.uint16, "qint32": np.int32}
-RANGES = [
-    *[(-6, 6), (0, 6), (2, 4), (-4, -2), (-10, 9), (0, 255), (-128, 127), (0, 1), (-1, 1), (0, 0), (-7, 0), (-1, 254)],
-    *[(-1, 1e-3), (-3e-4, 2e5), (1e-17, 1e-12), (-1e20, 2e20), (0, 1 / 255), (-1e-18, 0), (3, 3), (-3, -3)],
-]
+ranges = functools.partial(raw_ops.ranges, others=[(1e-17, 1e-12), (-1e20, 2e20), (-1e-18, 0), (3, 3), (-3, -3)])
 TO_2_31 = 2**31 - 64  # from here on, an integer is 2**31 in float32
-
-
-def ranges(rng: np.random.Generator, count: int) -> list[tuple[np.float32, np.float32]]:
-    random = np.sort(rng.normal(size=(count, 2)) * 10.0 ** rng.integers(-5, 6, (count, 1)), axis=-1)
-    return [(np.float32(low), np.float32(high)) for low, high in [*RANGES, *random]]
 
 
 def quantized(x, dtype: str):
@@ -35,8 +24,7 @@ def quantized(x, dtype: str):
 
 
 def plain(tensors) -> list[np.ndarray]:
-    stored = {getattr(tensorflow, name): tensorflow.dtypes.as_dtype(dtype) for name, dtype in TYPES.items()}
-    return [(tensorflow.bitcast(x, stored[x.dtype]) if x.dtype in stored else x).numpy() for x in tensors]
+    return [raw_ops.plain(tensor) for tensor in tensors]
 
 
 def accumulators(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -76,7 +64,7 @@ class TestDequantize:
     @pytest.mark.parametrize("dtype", TYPES)
     def test_per_axis(self, dtype, mode):
         rng = np.random.default_rng(1)
-        low, high = map(np.stack, zip(*ranges(rng, 20), strict=True))
+        low, high = ranges(rng, 20).T
         for axis, narrow_range in ((0, False), (1, True), (2, False)):
             x = np.moveaxis(samples.integers(rng, TYPES[dtype], 40, 10, 50), 0, axis)
             attributes = {"mode": mode, "narrow_range": narrow_range, "axis": axis}
@@ -258,8 +246,7 @@ class TestActualRange:
 
 def channels(rng: np.random.Generator, count: int):
     bounds = ranges(rng, 100)
-    low, high = map(np.stack, zip(*(bounds[index] for index in rng.integers(0, len(bounds), count)), strict=True))
-    return low, high
+    return bounds[rng.integers(0, len(bounds), count)].T
 
 
 class TestPerChannel:

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import os
 
 import jax
 import jax.numpy as jnp
@@ -12,22 +11,11 @@ import samples
 
 import jquant
 
-# As in test_tensorflow.py: read when TensorFlow is imported.
-os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-tensorflow = pytest.importorskip("tensorflow", reason="TensorFlow is not installed (extra: oracle)")
+from . import raw_ops
+from .raw_ops import tensorflow
 
-RANGES = [
-    *[(-6, 6), (0, 6), (2, 4), (-4, -2), (-10, 9), (0, 255), (-128, 127), (0, 1), (-1, 1), (0, 0), (-7, 0), (-1, 254)],
-    *[(-1, 1e-3), (-3e-4, 2e5), (1e-17, 1e-12), (-1e30, 2e30), (0, 1 / 255), (-1e-18, 0), (3, 3), (-3, -3)],
-]
+ranges = functools.partial(raw_ops.ranges, others=[(1e-17, 1e-12), (-1e30, 2e30), (-1e-18, 0), (3, 3), (-3, -3)])
 INTEGERS = [(True, False), (True, True), (False, True)]  # signed_input, narrow_range: without a sign, it does nothing
-
-
-def ranges(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Lower and upper bounds, in two rows."""
-    random = np.sort(rng.normal(size=(count, 2)) * 10.0 ** rng.integers(-5, 6, (count, 1)), axis=-1)
-    return np.float32([*RANGES, *random]).T
 
 
 def inputs(rng: np.random.Generator, low: float, high: float, num_bits: int, count: int) -> np.ndarray:
@@ -79,7 +67,7 @@ def their_fake(x, low, high, *, axis=None, **attributes):
 
 def slices(rng: np.random.Generator, count: int, num_bits: int, axis: int):
     """One array, of whose slices along `axis` each has a range of its own; and the bounds."""
-    low, high = ranges(rng, count)
+    low, high = ranges(rng, count).T
     x = np.stack([inputs(rng, *bounds, num_bits, 500) for bounds in zip(low, high, strict=True)])
     return np.moveaxis(x.reshape(low.size, 10, -1), 0, axis), low, high
 
@@ -93,7 +81,7 @@ class TestQuantizeAndDequantize:
         compared = 0
         for num_bits in (1, 2, 4, 8, 16, 31, 61):
             options["num_bits"] = num_bits
-            for low, high in ranges(rng, 120 if full else 40).T:
+            for low, high in ranges(rng, 120 if full else 40):
                 x = inputs(rng, low, high, num_bits, 5000 if full else 500)
                 theirs = their_qdq(x, low, high, **options)
                 compared += assert_same(jquant.quantize_and_dequantize(x, low, high, **options), theirs)
@@ -133,7 +121,7 @@ class TestFakeQuantize:
         compared = 0
         for num_bits in (2, 3, 4, 8, 12, 16):
             options = {"num_bits": num_bits, "narrow_range": narrow_range}
-            for low, high in ranges(rng, 220 if full else 80).T:
+            for low, high in ranges(rng, 220 if full else 80):
                 x = inputs(rng, low, high, num_bits, 10_000 if full else 1000)
                 compared += assert_same(jquant.fake_quantize(x, low, high, **options), their_fake(x, low, high, **options))
         assert compared == (6 * 240 * 10_000 if full else 6 * 100 * 1000)
@@ -178,7 +166,7 @@ def gradients_of(function):
 def gradient_cases(rng: np.random.Generator, num_bits: int, axis: int | None):
     """Cotangents, inputs and bounds. The cotangents are integers: in whatever order they are summed, it is exact."""
     if axis is None:
-        for low, high in ranges(rng, 40).T:
+        for low, high in ranges(rng, 40):
             x = inputs(rng, low, high, num_bits, 500)
             yield rng.integers(-9, 10, x.shape).astype(np.float32), x, low, high
     else:

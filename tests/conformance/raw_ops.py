@@ -1,0 +1,30 @@
+"""TensorFlow as an oracle: the module `tensorflow` with oneDNN off, and what the tests against its raw operators share."""
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+# oneDNN's kernels compute something else; the variable is read when TensorFlow is imported.
+os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+tensorflow = pytest.importorskip("tensorflow", reason="TensorFlow is not installed (extra: oracle)")
+
+TYPES = {"qint8": np.int8, "quint8": np.uint8, "qint16": np.int16, "quint16": np.uint16, "qint32": np.int32}
+RANGES = [
+    *[(-6, 6), (0, 6), (2, 4), (-4, -2), (-10, 9), (0, 255), (-128, 127), (0, 1), (-1, 1), (0, 0), (-7, 0), (-1, 254)],
+    *[(-1, 1e-3), (-3e-4, 2e5), (0, 1 / 255)],
+]
+
+
+def ranges(rng: np.random.Generator, count: int, others: Sequence[tuple[float, float]]) -> np.ndarray:
+    """Lower and upper bounds in rows of two: `RANGES`, the `others` and `count` random ones."""
+    random = np.sort(rng.normal(size=(count, 2)) * 10.0 ** rng.integers(-5, 6, (count, 1)), axis=-1)
+    return np.float32([*RANGES, *others, *random])
+
+
+def plain(tensor) -> np.ndarray:
+    """As NumPy has it: the quantized types as the integers that store them."""
+    stored = {getattr(tensorflow, name): tensorflow.dtypes.as_dtype(dtype) for name, dtype in TYPES.items()}
+    return (tensorflow.bitcast(tensor, stored[tensor.dtype]) if tensor.dtype in stored else tensor).numpy()
