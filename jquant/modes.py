@@ -92,6 +92,11 @@ class Implementation(enum.StrEnum):
         raise _unknown("implementation", value, list(cls))
 
 
+def optional_implementation(spelling: Implementation | str | None) -> Implementation | None:
+    """The implementation that is named; None stays the best one that is right."""
+    return None if spelling is None else Implementation(spelling)
+
+
 # The documents' names. TensorFlow's quantized types are stored in the plain type of the same width.
 _DML_NAMES = (
     *("FLOAT32", "FLOAT16", "BFLOAT16"),

@@ -71,12 +71,17 @@ def _scalar(operator: str, name: str, value: float, dtype: np.dtype) -> Operand:
     return dtype.type(value)
 
 
+def float_operand(operator: str, name: str, value: ArrayLike) -> Operand:
+    """A tensor of FLOAT, for which the document has no other type."""
+    value = operand(operator, name, value, _FLOAT32)
+    given = data_type_name(value.dtype)
+    require(given == "FLOAT32", f"{operator}: {name} has data type {given}, but is a FLOAT", DescriptorTypeError)
+    return value
+
+
 def float_scalar(operator: str, name: str, value: ArrayLike) -> Operand:
     """A FLOAT of a document: one number."""
-    scalar = operand(operator, name, value, _FLOAT32)
-    given = data_type_name(scalar.dtype)
-    require(given == "FLOAT32", f"{operator}: {name} has data type {given}, but is a FLOAT", DescriptorTypeError)
-    return require_scalar(operator, name, scalar)
+    return require_scalar(operator, name, float_operand(operator, name, value))
 
 
 def require_scalar(operator: str, name: str, value: Operand) -> Operand:
@@ -163,6 +168,19 @@ def weights(
     if zero_point is not None:
         raise DescriptorError(f"{operator}: {names.zero_point} is given beside packed weights, which hold their own")
     return b, None
+
+
+def quantized_weights(
+    operator: str,
+    names: Names,
+    b: ArrayLike | PackedMatrix,
+    scale: ArrayLike,
+    zero_point: ArrayLike | None,
+    scale_dtype: np.dtype = _FLOAT32,
+) -> tuple[Operand | PackedMatrix, Operand, Operand | None]:
+    """`quantized`, of the matrix B or packed weights."""
+    b, zero_point = weights(operator, names, b, zero_point)
+    return b, operand(operator, names.scale, scale, scale_dtype), zero_point
 
 
 def product_shape(a: Operand, b: Operand | PackedMatrix) -> tuple[int, ...]:

@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import export
+from jax.typing import ArrayLike
 
 from jquant import exact
 from jquant.descriptor import require, require_axis
 from jquant.errors import DescriptorTypeError
 from jquant.modes import data_type, data_type_name
-from jquant.operands import Operand, is_known
+from jquant.operands import Operand, float_operand, is_known
 
 
 class QuantizeOutput(NamedTuple):
@@ -33,12 +34,15 @@ export.register_namedtuple_serialization(QuantizeOutput, serialized_name="jquant
 export.register_namedtuple_serialization(RangeOutput, serialized_name="jquant.RangeOutput")
 
 
-def check(operator: str, input: Operand, axis: int | None, **bounds: Operand) -> None:
-    """Asserts what the operators have in common: the axis of `input`, and the two `bounds`, if given, the lower first."""
-    require_float32(operator, **bounds)
+def operands(operator: str, input: Operand, axis: int | None, **bounds: ArrayLike) -> tuple[Operand, ...]:
+    """The two `bounds`, the lower first, as arrays that fit `input`: one for all of it, or for each slice along its `axis`.
+
+    There may be none, where the range is that of `input`.
+    """
+    given = {name: float_operand(operator, name, bound) for name, bound in bounds.items()}
     if axis is not None:
         require_axis(operator, axis, input.ndim)
-    for name, bound in bounds.items():
+    for name, bound in given.items():
         if axis is None:
             message = f"{operator}: {name} has sizes {bound.shape}; without axis it must have 1 element"
             require(bound.size == 1, message)
@@ -46,16 +50,10 @@ def check(operator: str, input: Operand, axis: int | None, **bounds: Operand) ->
             sizes = (input.shape[axis],)
             message = f"{operator}: {name} has sizes {bound.shape}; with axis={axis} they must be {sizes}"
             require(bound.shape == sizes, message)
-    if bounds and is_known(*bounds.values()):
-        (low_name, low), (high_name, high) = bounds.items()
+    if given and is_known(*given.values()):
+        (low_name, low), (high_name, high) = given.items()
         require(not np.any(high < low), f"{operator}: {high_name}, {high}, is less than {low_name}, {low}")
-
-
-def require_float32(operator: str, **tensors: Operand) -> None:
-    """Asserts the one data type of the real numbers."""
-    for name, tensor in tensors.items():
-        given = data_type_name(tensor.dtype)
-        require(given == "FLOAT32", f"{operator}: {name} has data type {given}, but is a float", DescriptorTypeError)
+    return tuple(given.values())
 
 
 def require_one(operator: str, input: Operand, axis: int | None) -> None:

@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import ArrayLike
 
 from jquant import exact, min_first, ranges, wide
 from jquant.descriptor import require
-from jquant.operands import Operand
+from jquant.operands import Operand, operand
 from jquant.straight_through import straight_through
 from jquant.wide import Words
 
@@ -161,13 +162,13 @@ def magnitude(low: jax.Array, high: jax.Array) -> jax.Array:
     return ranges.maximum(lax.abs(low), lax.abs(high))
 
 
-def check(operator: str, input: Operand, axis: int | None, input_min: Operand, input_max: Operand) -> None:
-    """Asserts what the operators have in common: the data types, and the range."""
+def operands(
+    operator: str, input: ArrayLike, input_min: ArrayLike, input_max: ArrayLike, *, per_channel: bool = False
+) -> tuple[Operand, ...]:
+    """The integers and their range, or the ranges of their channels, as arrays."""
+    input = operand(operator, "input", input)
     ranges.require_quantized(operator, "Tinput", input.dtype, "qint32")
-    ranges.check(operator, input, axis, input_min=input_min, input_max=input_max)
-
-
-def check_per_channel(operator: str, input: Operand, input_min: Operand, input_max: Operand) -> None:
-    """The same, with a range for each of the last dimension."""
-    require(input.ndim > 0, f"{operator}: input is a scalar; it must have channels, which are its last dimension")
-    check(operator, input, input.ndim - 1, input_min, input_max)
+    if per_channel:
+        require(input.ndim > 0, f"{operator}: input is a scalar; it must have channels, which are its last dimension")
+    axis = input.ndim - 1 if per_channel else None
+    return input, *ranges.operands(operator, input, axis, input_min=input_min, input_max=input_max)

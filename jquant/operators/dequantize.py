@@ -108,11 +108,9 @@ def dequantize(
       TensorFlow, `tf.raw_ops.Dequantize` (its CPU kernel).
     """
     mode, dtype = QuantizeMode(mode), data_type(dtype)
-    float32 = jnp.dtype(jnp.float32)
     input = operand(_OPERATOR, "input", input)
-    low, high = operand(_OPERATOR, "min_range", min_range, float32), operand(_OPERATOR, "max_range", max_range, float32)
     ranges.require_quantized(_OPERATOR, "T", input.dtype, *_DATA_TYPES)
-    ranges.check(_OPERATOR, input, axis, min_range=low, max_range=high)
+    low, high = ranges.operands(_OPERATOR, input, axis, min_range=min_range, max_range=max_range)
     given = data_type_name(dtype)
     message = f"{_OPERATOR}: dtype is {given}; the document has FLOAT32, BFLOAT16"
     require(given in ("FLOAT32", "BFLOAT16"), message, DescriptorTypeError)

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 
 from jquant import exact, ranges
 from jquant.descriptor import require
-from jquant.operands import operand
+from jquant.operands import float_operand
 from jquant.straight_through import straight_through
 
 _OPERATOR = "FakeQuantWithMinMaxVars"
@@ -114,10 +114,7 @@ def fake_quantize(
       TensorFlow, `tf.raw_ops.FakeQuantWithMinMaxVars`, `tf.raw_ops.FakeQuantWithMinMaxVarsPerChannel` and their
       gradients (the CPU kernels).
     """
-    float32 = jnp.dtype(jnp.float32)
-    input = operand(_OPERATOR, "input", input, float32)
-    min, max = operand(_OPERATOR, "min", min, float32), operand(_OPERATOR, "max", max, float32)
-    ranges.require_float32(_OPERATOR, input=input)
-    ranges.check(_OPERATOR, input, axis, min=min, max=max)
+    input = float_operand(_OPERATOR, "input", input)
+    min, max = ranges.operands(_OPERATOR, input, axis, min=min, max=max)
     require(num_bits in _NUM_BITS, f"{_OPERATOR}: num_bits is {num_bits}; it must be from 2 to 16")
     return _fake_quantize(input, min, max, int(num_bits), bool(narrow_range), axis)

@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from jquant.descriptor import Descriptor, Signature, Tensor
 from jquant.kernels.matmul import matmul
 from jquant.kernels.packed import PackedMatrix
-from jquant.modes import FeatureLevel, Implementation
+from jquant.modes import FeatureLevel, Implementation, optional_implementation
 from jquant.operands import directml, operand, optional_operand, product_shape, weights
 
 _OPERATOR = "DML_MATRIX_MULTIPLY_INTEGER"
@@ -123,5 +123,5 @@ def matmul_integer(
         BZeroPointTensor=b_zero_point,
         OutputTensor=Signature(product_shape(a, b), jnp.dtype(jnp.int32)),
     )
-    implementation = None if implementation is None else Implementation(implementation)
+    implementation = optional_implementation(implementation)
     return _matmul_integer(a, b, a_zero_point, b_zero_point, implementation)

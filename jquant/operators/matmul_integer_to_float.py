@@ -11,8 +11,8 @@ from jquant.descriptor import Descriptor, Signature, Tensor, require_output_data
 from jquant.kernels.epilogue import Dequantize, as_column, as_row
 from jquant.kernels.matmul import matmul
 from jquant.kernels.packed import PackedMatrix
-from jquant.modes import FeatureLevel, Implementation, data_type
-from jquant.operands import directml, float_data_type, operand, optional_operand, product_shape, quantized, weights
+from jquant.modes import FeatureLevel, Implementation, data_type, optional_implementation
+from jquant.operands import directml, float_data_type, optional_operand, product_shape, quantized, quantized_weights
 
 _OPERATOR = "DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT"
 _DESCRIPTOR = Descriptor(
@@ -131,8 +131,7 @@ def matmul_integer_to_float(
     level = FeatureLevel(feature_level)
     float_dtype = float_data_type(a_scale, b_scale, bias)
     a, a_scale, a_zero_point = quantized(_OPERATOR, directml("A"), a, a_scale, a_zero_point, float_dtype)
-    b, b_zero_point = weights(_OPERATOR, directml("B"), b, b_zero_point)
-    b_scale = operand(_OPERATOR, "BScaleTensor", b_scale, a_scale.dtype)
+    b, b_scale, b_zero_point = quantized_weights(_OPERATOR, directml("B"), b, b_scale, b_zero_point, a_scale.dtype)
     bias = optional_operand(_OPERATOR, "BiasTensor", bias, a_scale.dtype)
     output_dtype = a_scale.dtype if output_dtype is None else data_type(output_dtype)
     _DESCRIPTOR.check(
@@ -147,5 +146,5 @@ def matmul_integer_to_float(
         OutputTensor=Signature(product_shape(a, b), output_dtype),
     )
     require_output_data_type(_OPERATOR, output_dtype, "AScaleTensor", a_scale.dtype, level)
-    implementation = None if implementation is None else Implementation(implementation)
+    implementation = optional_implementation(implementation)
     return _matmul_integer_to_float(a, a_scale, a_zero_point, b, b_scale, b_zero_point, bias, output_dtype, implementation)

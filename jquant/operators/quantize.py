@@ -11,7 +11,7 @@ from jax.typing import ArrayLike, DTypeLike
 from jquant import exact, min_first, ranges
 from jquant.descriptor import require, require_round_mode
 from jquant.modes import QuantizeMode, RoundMode, data_type
-from jquant.operands import Operand, operand
+from jquant.operands import float_operand, float_scalar
 from jquant.ranges import QuantizeOutput
 
 _OPERATOR = "QuantizeV2"
@@ -138,31 +138,13 @@ def quantize(
       TensorFlow, `tf.raw_ops.QuantizeV2` (its CPU kernel without oneDNN).
     """
     dtype, mode, round_mode = data_type(dtype), QuantizeMode(mode), RoundMode(round_mode)
-    float32 = jnp.dtype(jnp.float32)
-    input = operand(_OPERATOR, "input", input, float32)
-    min_range = operand(_OPERATOR, "min_range", min_range, float32)
-    max_range = operand(_OPERATOR, "max_range", max_range, float32)
-    ensure_minimum_range = operand(_OPERATOR, "ensure_minimum_range", ensure_minimum_range, float32)
-    _check(input, min_range, max_range, ensure_minimum_range, dtype, mode, round_mode, axis)
-    return _quantize(input, min_range, max_range, ensure_minimum_range, dtype, mode, round_mode, bool(narrow_range), axis)
-
-
-def _check(
-    input: Operand,
-    min_range: Operand,
-    max_range: Operand,
-    ensure_minimum_range: Operand,
-    dtype: np.dtype,
-    mode: QuantizeMode,
-    round_mode: RoundMode,
-    axis: int | None,
-) -> None:
+    input = float_operand(_OPERATOR, "input", input)
+    min_range, max_range = ranges.operands(_OPERATOR, input, axis, min_range=min_range, max_range=max_range)
+    ensure_minimum_range = float_scalar(_OPERATOR, "ensure_minimum_range", ensure_minimum_range)
     ranges.require_quantized(_OPERATOR, "T", dtype, *_DATA_TYPES)
-    ranges.require_float32(_OPERATOR, input=input, ensure_minimum_range=ensure_minimum_range)
-    ranges.check(_OPERATOR, input, axis, min_range=min_range, max_range=max_range)
-    require(ensure_minimum_range.shape == (), f"{_OPERATOR}: ensure_minimum_range is a scalar")
     require_round_mode(_OPERATOR, round_mode, _ROUND_MODES)
     if round_mode == RoundMode.HALF_TO_EVEN:
         require(mode == QuantizeMode.SCALED, f"{_OPERATOR}: round_mode HALF_TO_EVEN is for mode SCALED only, not {mode}")
     if mode == QuantizeMode.MIN_FIRST:
         ranges.require_one(_OPERATOR, input, axis)
+    return _quantize(input, min_range, max_range, ensure_minimum_range, dtype, mode, round_mode, bool(narrow_range), axis)

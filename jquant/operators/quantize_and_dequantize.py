@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from jquant import exact, ranges
 from jquant.descriptor import require, require_round_mode
 from jquant.modes import RoundMode
-from jquant.operands import operand, optional_operand
+from jquant.operands import float_operand
 from jquant.straight_through import straight_through
 
 _OPERATOR = "QuantizeAndDequantizeV4"
@@ -133,22 +133,16 @@ def quantize_and_dequantize(
       TensorFlow, `tf.raw_ops.QuantizeAndDequantizeV4` and `tf.raw_ops.QuantizeAndDequantizeV4Grad` (their CPU kernels).
     """
     round_mode = RoundMode(round_mode)
-    float32 = jnp.dtype(jnp.float32)
-    input = operand(_OPERATOR, "input", input, float32)
-    low = optional_operand(_OPERATOR, "input_min", input_min, float32)
-    high = optional_operand(_OPERATOR, "input_max", input_max, float32)
-    if low is not None and high is not None:
-        bounds = {"input_min": low, "input_max": high}
-    else:
-        message = f"{_OPERATOR}: one of input_min and input_max is given; give both, or neither for the range of the input"
-        require(low is None and high is None, message)
-        bounds = {}
-    ranges.require_float32(_OPERATOR, input=input)
-    ranges.check(_OPERATOR, input, axis, **bounds)
+    input = float_operand(_OPERATOR, "input", input)
+    bounds = {"input_min": input_min, "input_max": input_max}
+    given = {name: bound for name, bound in bounds.items() if bound is not None}
+    message = f"{_OPERATOR}: one of input_min and input_max is given; give both, or neither for the range of the input"
+    require(len(given) != 1, message)
+    bounds = ranges.operands(_OPERATOR, input, axis, **given)
     bits = range(1, _LARGEST_NUM_BITS[bool(signed_input)] + 1)
     message = f"{_OPERATOR}: num_bits is {num_bits}; with signed_input={signed_input} it must be from 1 to {bits[-1]}"
     require(num_bits in bits, message)
     require_round_mode(_OPERATOR, round_mode, _ROUND_MODES)
     return _quantize_and_dequantize(
-        input, tuple(bounds.values()) or None, bool(signed_input), int(num_bits), round_mode, bool(narrow_range), axis
+        input, bounds or None, bool(signed_input), int(num_bits), round_mode, bool(narrow_range), axis
     )

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jquant import exact, requantization
-from jquant.operands import operand
 from jquant.ranges import QuantizeOutput
 
 _OPERATOR = "QuantizeDownAndShrinkRange"
@@ -51,8 +50,4 @@ def quantize_down_and_shrink_range(input: ArrayLike, input_min: ArrayLike, input
     References:
       TensorFlow, `tf.raw_ops.QuantizeDownAndShrinkRange` (its CPU kernel).
     """
-    float32 = jnp.dtype(jnp.float32)
-    input = operand(_OPERATOR, "input", input)
-    low, high = operand(_OPERATOR, "input_min", input_min, float32), operand(_OPERATOR, "input_max", input_max, float32)
-    requantization.check(_OPERATOR, input, None, low, high)
-    return _quantize_down_and_shrink_range(input, low, high)
+    return _quantize_down_and_shrink_range(*requantization.operands(_OPERATOR, input, input_min, input_max))

@@ -11,8 +11,8 @@ from jquant.descriptor import Descriptor, Signature, Tensor
 from jquant.kernels.epilogue import AddBias, as_row, requantize
 from jquant.kernels.matmul import matmul
 from jquant.kernels.packed import PackedMatrix
-from jquant.modes import Implementation
-from jquant.operands import Names, operand, optional_operand, output_quantization, product_shape, quantized, weights
+from jquant.modes import Implementation, optional_implementation
+from jquant.operands import Names, optional_operand, output_quantization, product_shape, quantized, quantized_weights
 
 _OPERATOR = "QGemm"
 _A, _B, _Y = (Names(name, f"{name.lower()}_scale", f"{name.lower()}_zero_point") for name in "ABY")
@@ -123,8 +123,7 @@ def quantized_gemm(
       onnxruntime, `com.microsoft.QGemm`.
     """
     a, a_scale, a_zero_point = quantized(_OPERATOR, _A, a, a_scale, a_zero_point)
-    b, b_zero_point = weights(_OPERATOR, _B, b, b_zero_point)
-    b_scale = operand(_OPERATOR, _B.scale, b_scale, jnp.dtype(jnp.float32))
+    b, b_scale, b_zero_point = quantized_weights(_OPERATOR, _B, b, b_scale, b_zero_point)
     c = optional_operand(_OPERATOR, "C", c, jnp.dtype(jnp.int32))
     output_scale, output_zero_point, output_dtype = output_quantization(
         _OPERATOR, _Y, output_scale, output_zero_point, output_dtype, default=a.dtype
@@ -142,7 +141,7 @@ def quantized_gemm(
         y_zero_point=output_zero_point,
         Y=Signature(product_shape(a, b), output_dtype),
     )
-    implementation = None if implementation is None else Implementation(implementation)
+    implementation = optional_implementation(implementation)
     return _quantized_gemm(
         *(a, a_scale, a_zero_point, b, b_scale, b_zero_point, c, output_scale, output_zero_point),
         output_dtype,

@@ -6,10 +6,10 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant import affine, exact
-from jquant.descriptor import Descriptor, Signature, Tensor
+from jquant import affine, binary, exact
+from jquant.descriptor import Descriptor, Tensor
 from jquant.modes import FeatureLevel
-from jquant.operands import broadcast_shape, directml, output_quantization, quantized
+from jquant.operands import directml
 
 _OPERATOR = "DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD"
 _DESCRIPTOR = Descriptor(
@@ -113,23 +113,8 @@ def quantized_linear_add(
     References:
       DirectML, `DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD_OPERATOR_DESC`.
     """
-    a, a_scale, a_zero_point = quantized(_OPERATOR, directml("A"), a, a_scale, a_zero_point)
-    b, b_scale, b_zero_point = quantized(_OPERATOR, directml("B"), b, b_scale, b_zero_point)
-    output_scale, output_zero_point, output_dtype = output_quantization(
-        _OPERATOR, directml("Output"), output_scale, output_zero_point, output_dtype, default=a.dtype
+    operands = binary.operands(
+        *(_DESCRIPTOR, FeatureLevel(feature_level), (directml("A"), directml("B"), directml("Output"))),
+        *((a, a_scale, a_zero_point), (b, b_scale, b_zero_point), output_scale, output_zero_point, output_dtype),
     )
-    _DESCRIPTOR.check(
-        FeatureLevel(feature_level),
-        ATensor=a,
-        AScaleTensor=a_scale,
-        AZeroPointTensor=a_zero_point,
-        BTensor=b,
-        BScaleTensor=b_scale,
-        BZeroPointTensor=b_zero_point,
-        OutputScaleTensor=output_scale,
-        OutputZeroPointTensor=output_zero_point,
-        OutputTensor=Signature(broadcast_shape(a.shape, b.shape), output_dtype),
-    )
-    return _quantized_linear_add(
-        a, a_scale, a_zero_point, b, b_scale, b_zero_point, output_scale, output_zero_point, output_dtype
-    )
+    return _quantized_linear_add(*operands)

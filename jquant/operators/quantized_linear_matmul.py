@@ -3,7 +3,6 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
@@ -11,8 +10,8 @@ from jquant.descriptor import Descriptor, Signature, Tensor
 from jquant.kernels.epilogue import as_column, as_row, requantize
 from jquant.kernels.matmul import matmul
 from jquant.kernels.packed import PackedMatrix
-from jquant.modes import FeatureLevel, Implementation
-from jquant.operands import directml, operand, output_quantization, product_shape, quantized, weights
+from jquant.modes import FeatureLevel, Implementation, optional_implementation
+from jquant.operands import directml, output_quantization, product_shape, quantized, quantized_weights
 
 _OPERATOR = "DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY"
 _DESCRIPTOR = Descriptor(
@@ -158,8 +157,7 @@ def quantized_linear_matmul(
       DirectML, `DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY_OPERATOR_DESC`. ONNX, `QLinearMatMul`.
     """
     a, a_scale, a_zero_point = quantized(_OPERATOR, directml("A"), a, a_scale, a_zero_point)
-    b, b_zero_point = weights(_OPERATOR, directml("B"), b, b_zero_point)
-    b_scale = operand(_OPERATOR, "BScaleTensor", b_scale, jnp.dtype(jnp.float32))
+    b, b_scale, b_zero_point = quantized_weights(_OPERATOR, directml("B"), b, b_scale, b_zero_point)
     output_scale, output_zero_point, output_dtype = output_quantization(
         _OPERATOR, directml("Output"), output_scale, output_zero_point, output_dtype, default=a.dtype
     )
@@ -175,7 +173,7 @@ def quantized_linear_matmul(
         OutputZeroPointTensor=output_zero_point,
         OutputTensor=Signature(product_shape(a, b), output_dtype),
     )
-    implementation = None if implementation is None else Implementation(implementation)
+    implementation = optional_implementation(implementation)
     return _quantized_linear_matmul(
         *(a, a_scale, a_zero_point, b, b_scale, b_zero_point, output_scale, output_zero_point),
         output_dtype,

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant import affine, exact
-from jquant.descriptor import Descriptor, Signature, Tensor
-from jquant.operands import broadcast_shape, onnx, output_quantization, quantized
+from jquant import affine, binary, exact
+from jquant.descriptor import Descriptor, Tensor
+from jquant.operands import onnx
 
 _OPERATOR = "QLinearMul"
 _DESCRIPTOR = Descriptor(
@@ -105,23 +105,8 @@ def quantized_linear_multiply(
     References:
       onnxruntime, `com.microsoft.QLinearMul`.
     """
-    a, a_scale, a_zero_point = quantized(_OPERATOR, onnx("A"), a, a_scale, a_zero_point)
-    b, b_scale, b_zero_point = quantized(_OPERATOR, onnx("B"), b, b_scale, b_zero_point)
-    output_scale, output_zero_point, output_dtype = output_quantization(
-        _OPERATOR, onnx("C"), output_scale, output_zero_point, output_dtype, default=a.dtype
+    operands = binary.operands(
+        *(_DESCRIPTOR, None, (onnx("A"), onnx("B"), onnx("C"))),
+        *((a, a_scale, a_zero_point), (b, b_scale, b_zero_point), output_scale, output_zero_point, output_dtype),
     )
-    _DESCRIPTOR.check(
-        None,
-        A=a,
-        A_scale=a_scale,
-        A_zero_point=a_zero_point,
-        B=b,
-        B_scale=b_scale,
-        B_zero_point=b_zero_point,
-        C_scale=output_scale,
-        C_zero_point=output_zero_point,
-        C=Signature(broadcast_shape(a.shape, b.shape), output_dtype),
-    )
-    return _quantized_linear_multiply(
-        a, a_scale, a_zero_point, b, b_scale, b_zero_point, output_scale, output_zero_point, output_dtype
-    )
+    return _quantized_linear_multiply(*operands)

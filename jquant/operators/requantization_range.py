@@ -1,11 +1,9 @@
 """TensorFlow's RequantizationRange"""
 
 import jax
-import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jquant import exact, requantization
-from jquant.operands import operand
 from jquant.ranges import RangeOutput
 
 _OPERATOR = "RequantizationRange"
@@ -56,8 +54,4 @@ def requantization_range(input: ArrayLike, input_min: ArrayLike, input_max: Arra
     References:
       TensorFlow, `tf.raw_ops.RequantizationRange` (its CPU kernel).
     """
-    float32 = jnp.dtype(jnp.float32)
-    input = operand(_OPERATOR, "input", input)
-    low, high = operand(_OPERATOR, "input_min", input_min, float32), operand(_OPERATOR, "input_max", input_max, float32)
-    requantization.check(_OPERATOR, input, None, low, high)
-    return _requantization_range(input, low, high)
+    return _requantization_range(*requantization.operands(_OPERATOR, input, input_min, input_max))

@@ -8,7 +8,7 @@ from jax.typing import ArrayLike
 
 from jquant import exact, ranges, requantization
 from jquant.descriptor import require
-from jquant.operands import operand
+from jquant.operands import float_operand
 from jquant.ranges import RangeOutput
 
 _OPERATOR = "RequantizationRangePerChannel"
@@ -67,11 +67,7 @@ def requantization_range_per_channel(
     References:
       TensorFlow, `tf.raw_ops.RequantizationRangePerChannel` (its kernel for x86).
     """
-    float32 = jnp.dtype(jnp.float32)
-    input = operand(_OPERATOR, "input", input)
-    low, high = operand(_OPERATOR, "input_min", input_min, float32), operand(_OPERATOR, "input_max", input_max, float32)
-    clip = operand(_OPERATOR, "clip_value_max", clip_value_max, float32)
-    requantization.check_per_channel(_OPERATOR, input, low, high)
-    ranges.require_float32(_OPERATOR, clip_value_max=clip)
+    operands = requantization.operands(_OPERATOR, input, input_min, input_max, per_channel=True)
+    clip = float_operand(_OPERATOR, "clip_value_max", clip_value_max)
     require(clip.size == 1, f"{_OPERATOR}: clip_value_max has sizes {clip.shape}; it must have 1 element")
-    return _requantization_range_per_channel(input, low, high, clip)
+    return _requantization_range_per_channel(*operands, clip)

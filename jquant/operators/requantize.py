@@ -3,14 +3,13 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from jquant import exact, ranges, requantization
 from jquant.descriptor import require
 from jquant.modes import data_type
-from jquant.operands import is_known, operand
+from jquant.operands import is_known
 from jquant.ranges import QuantizeOutput
 
 _OPERATOR = "Requantize"
@@ -82,14 +81,12 @@ def requantize(
     References:
       TensorFlow, `tf.raw_ops.Requantize` (its CPU kernels).
     """
-    dtype, float32 = data_type(dtype), jnp.dtype(jnp.float32)
-    input = operand(_OPERATOR, "input", input)
-    low, high = operand(_OPERATOR, "input_min", input_min, float32), operand(_OPERATOR, "input_max", input_max, float32)
-    new_low = operand(_OPERATOR, "requested_output_min", requested_output_min, float32)
-    new_high = operand(_OPERATOR, "requested_output_max", requested_output_max, float32)
+    dtype = data_type(dtype)
     ranges.require_quantized(_OPERATOR, "out_type", dtype, "quint8", "qint8")
-    requantization.check(_OPERATOR, input, None, low, high)
-    ranges.check(_OPERATOR, input, None, requested_output_min=new_low, requested_output_max=new_high)
+    input, low, high = requantization.operands(_OPERATOR, input, input_min, input_max)
+    new_low, new_high = ranges.operands(
+        _OPERATOR, input, None, requested_output_min=requested_output_min, requested_output_max=requested_output_max
+    )
     if is_known(new_low):
         require(bool(np.all(new_low <= 0)), f"{_OPERATOR}: requested_output_min is {new_low}; it must be 0 or less")
     return _requantize(input, low, high, new_low, new_high, dtype)

@@ -5,13 +5,12 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
 from jquant import affine, exact, ranges, requantization
 from jquant.descriptor import require
 from jquant.modes import data_type
-from jquant.operands import is_known, operand
+from jquant.operands import is_known
 from jquant.ranges import QuantizeOutput
 
 _OPERATOR = "RequantizePerChannel"
@@ -29,7 +28,7 @@ def _requantize_per_channel(
 ) -> QuantizeOutput:
     new_low, new_high = (exact.widen(bound).reshape(()) for bound in (requested_output_min, requested_output_max))
     largest = requantization.magnitude(exact.widen(input_min), exact.widen(input_max))
-    ratio = exact.quotient(largest, ranges.maximum(lax.abs(new_low), lax.abs(new_high))) * 2.0**-31
+    ratio = exact.quotient(largest, requantization.magnitude(new_low, new_high)) * 2.0**-31
     scale = exact.product(jnp.float32(jnp.iinfo(dtype).max), ratio).reshape(ranges.sizes(input.ndim - 1, input.ndim))
     value = exact.product(input.astype(jnp.float32), scale)
     return QuantizeOutput(affine.to_integer(value, None, dtype), new_low, new_high)
@@ -81,14 +80,12 @@ def requantize_per_channel(
     References:
       TensorFlow, `tf.raw_ops.RequantizePerChannel` (its kernel for x86, which calls oneDNN).
     """
-    dtype, float32 = data_type(dtype), jnp.dtype(jnp.float32)
-    input = operand(_OPERATOR, "input", input)
-    low, high = operand(_OPERATOR, "input_min", input_min, float32), operand(_OPERATOR, "input_max", input_max, float32)
-    new_low = operand(_OPERATOR, "requested_output_min", requested_output_min, float32)
-    new_high = operand(_OPERATOR, "requested_output_max", requested_output_max, float32)
+    dtype = data_type(dtype)
     ranges.require_quantized(_OPERATOR, "out_type", dtype, "quint8", "qint8")
-    requantization.check_per_channel(_OPERATOR, input, low, high)
-    ranges.check(_OPERATOR, input, None, requested_output_min=new_low, requested_output_max=new_high)
+    input, low, high = requantization.operands(_OPERATOR, input, input_min, input_max, per_channel=True)
+    new_low, new_high = ranges.operands(
+        _OPERATOR, input, None, requested_output_min=requested_output_min, requested_output_max=requested_output_max
+    )
     if dtype == jnp.int8 and is_known(new_low):
         message = f"{_OPERATOR}: requested_output_min is {new_low}; for out_type INT8 it must be less than 0"
         require(bool(np.all(new_low < 0)), message)
