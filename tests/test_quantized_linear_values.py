@@ -240,7 +240,7 @@ def test_bad_operands_of_concat(call, error, text):
     with pytest.raises(DescriptorError) as raised:
         call()
     assert type(raised.value) is error
-    assert str(raised.value).removeprefix("[Chex] False != True [").startswith(f"QLinearConcat: {text}")
+    assert str(raised.value).startswith(f"QLinearConcat: {text}")
 
 
 @pytest.mark.parametrize(
@@ -270,4 +270,4 @@ def test_bad_operands_of_leaky_relu(operands, error, text):
     with pytest.raises(DescriptorError) as raised:
         jquant.quantized_linear_leaky_relu(*five, alpha=alpha)
     assert type(raised.value) is error
-    assert str(raised.value).removeprefix("[Chex] False != True [").startswith(f"QLinearLeakyRelu: {text}")
+    assert str(raised.value).startswith(f"QLinearLeakyRelu: {text}")
