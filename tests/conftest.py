@@ -6,6 +6,7 @@ import pytest
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_traceback_filtering", "off")  # it takes longer than most of the calls that must raise
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
