@@ -1,5 +1,7 @@
 """How the tests run: JAX's strict modes, devices enough for a mesh, and how much of the exhaustive sweeps."""
 
+import gc
+
 import jax
 import pytest
 
@@ -18,6 +20,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def full(request: pytest.FixtureRequest) -> bool:
     """Whether the sweeps run over all of their values."""
     return request.config.getoption("--full")
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays; and what JAX leaves behind is looked for less often than after 700 objects."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.hookimpl(wrapper=True)
