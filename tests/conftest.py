@@ -1,11 +1,14 @@
 """How the tests run: JAX's strict modes, devices enough for a mesh, and how much of the exhaustive sweeps."""
 
+import gc
+
 import jax
 import pytest
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_traceback_filtering", "off")  # it takes longer than most of the calls that must raise
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -17,6 +20,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def full(request: pytest.FixtureRequest) -> bool:
     """Whether the sweeps run over all of their values."""
     return request.config.getoption("--full")
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays; and what JAX leaves behind is looked for less often than after 700 objects."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -14,6 +14,7 @@ import pytest
 import samples
 from cases import assert_equal
 from jax.sharding import PartitionSpec as P
+from programs import together, with_packed_weights
 from samples import integers as matrix
 
 import jquant
@@ -72,13 +73,19 @@ class Problem:
 integers = pytest.mark.parametrize(("a_dtype", "b_dtype"), list(itertools.product(INTEGERS, INTEGERS)))
 
 
-@integers
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_matmul_integer(a_dtype, b_dtype, shape):
-    seed = 100 * SHAPES.index(shape) + 10 * INTEGERS.index(a_dtype) + INTEGERS.index(b_dtype)
-    p = Problem(seed, a_dtype, b_dtype, shape, ZERO_POINTS[seed % len(ZERO_POINTS)])
-    assert_equal(jquant.matmul_integer(p.a, p.b, p.a_zero_point, p.b_zero_point), p.expected)
-    assert_equal(jquant.matmul_integer(p.a, p.packed, p.a_zero_point), p.expected)
+def test_matmul_integer(shape):
+    """Of each pair of types, plain and packed."""
+    problems = []
+    for a_dtype, b_dtype in itertools.product(INTEGERS, repeat=2):
+        seed = 100 * SHAPES.index(shape) + 10 * INTEGERS.index(a_dtype) + INTEGERS.index(b_dtype)
+        problems.append(Problem(seed, a_dtype, b_dtype, shape, ZERO_POINTS[seed % len(ZERO_POINTS)]))
+    packed = together([(jquant.pack_matrix, (p.b, p.b_zero_point)) for p in problems])  # its results are operands below
+    calls = [(p.a, p.b, p.a_zero_point, p.b_zero_point) for p in problems]
+    calls += [(p.a, weights, p.a_zero_point) for p, weights in zip(problems, packed, strict=True)]
+    results = together([(jquant.matmul_integer, operands) for operands in calls])
+    for p, result in zip(problems * 2, results, strict=True):
+        assert_equal(result, p.expected, f"{p.a.dtype} x {p.b.dtype}")
 
 
 @integers
@@ -87,6 +94,8 @@ def test_matmul_integer_to_float(a_dtype, b_dtype, dtype):
     """Scales per tensor, row and column; each shape of a bias; each type of the output."""
     cases = itertools.product(SHAPES, ("tensor", "row"), ("tensor", "column"), (None, (1, 1), (1, 0), (0, 1), (0, 0)))
     choice = 100 * INTEGERS.index(a_dtype) + 10 * INTEGERS.index(b_dtype) + np.dtype(dtype).num
+    multiply = functools.partial(jquant.matmul_integer_to_float, output_dtype=dtype, feature_level="EXTENDED")
+    operands, expected = [], []
     for seed, (shape, of_a, of_b, bias_shape) in thinned(cases, 4, choice):
         p = Problem(seed, a_dtype, b_dtype, shape, ZERO_POINTS[seed % len(ZERO_POINTS)])
         a_scale = p.scale(*() if of_a == "tensor" else (p.m, 1))
@@ -97,14 +106,11 @@ def test_matmul_integer_to_float(a_dtype, b_dtype, dtype):
         if bias_shape is not None:
             sizes = [one or size for one, size in zip(bias_shape, (p.m, p.n), strict=True)]
             bias = (p.rng.normal(size=(*(1,) * len(shape[0]), *sizes)) * 100).astype(FLOAT32)
-        expected = reference.matmul_integer_to_float(p.a, a_scale, p.a_column, p.b, b_scale, p.b_row, bias, dtype)
-        for weights in ((p.b, b_zero_point), (jquant.pack_matrix(p.b, b_zero_point), None)):
-            actual = jquant.matmul_integer_to_float(
-                *(p.a, a_scale, a_zero_point, weights[0], b_scale, weights[1], bias),
-                output_dtype=dtype,
-                feature_level="EXTENDED",
-            )
-            assert_equal(actual, expected)
+        operands.append((p.a, a_scale, a_zero_point, p.b, b_scale, b_zero_point, bias))
+        expected.append(reference.matmul_integer_to_float(p.a, a_scale, p.a_column, p.b, b_scale, p.b_row, bias, dtype))
+    results = together([(multiply, given) for given in [*operands, *with_packed_weights(operands)]])
+    for actual, wanted in zip(results, expected * 2, strict=True):
+        assert_equal(actual, wanted)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16])
@@ -125,6 +131,8 @@ def test_quantized_linear_matmul(a_dtype, b_dtype, dtype):
     vectors = itertools.product(("tensor", "row"), ("tensor", "column"), ("tensor", "row"), (None, "tensor", "row"))
     choice = 100 * INTEGERS.index(a_dtype) + 10 * INTEGERS.index(b_dtype) + INTEGERS.index(dtype)
     cases = itertools.product(SHAPES, vectors)
+    multiply = functools.partial(jquant.quantized_linear_matmul, output_dtype=dtype)
+    operands, expected = [], []
     for seed, (shape, (of_a, of_b, of_output, of_zero_point)) in thinned(cases, 4, choice):
         p = Problem(seed, a_dtype, b_dtype, shape, ZERO_POINTS[seed % len(ZERO_POINTS)])
         a_scale = p.scale(*() if of_a == "tensor" else (p.m, 1))
@@ -134,18 +142,18 @@ def test_quantized_linear_matmul(a_dtype, b_dtype, dtype):
         output_zero_point = None
         if of_zero_point is not None:
             output_zero_point = matrix(p.rng, dtype, *() if of_zero_point == "tensor" else (p.m, 1))
-        expected = reference.quantized_linear_matmul(
-            *(p.a, a_scale, p.a_column, p.b, b_scale, p.b_row),
-            *(output_scale, 0 if output_zero_point is None else output_zero_point, dtype),
+        expected.append(
+            reference.quantized_linear_matmul(
+                *(p.a, a_scale, p.a_column, p.b, b_scale, p.b_row),
+                *(output_scale, 0 if output_zero_point is None else output_zero_point, dtype),
+            )
         )
         a_zero_point = None if p.a_zero_point is None else p.a_column
         b_zero_point = None if p.b_zero_point is None else p.b_row
-        for weights in ((p.b, b_zero_point), (jquant.pack_matrix(p.b, b_zero_point), None)):
-            actual = jquant.quantized_linear_matmul(
-                *(p.a, a_scale, a_zero_point, weights[0], b_scale, weights[1], output_scale, output_zero_point),
-                output_dtype=dtype,
-            )
-            assert_equal(actual, expected)
+        operands.append((p.a, a_scale, a_zero_point, p.b, b_scale, b_zero_point, output_scale, output_zero_point))
+    results = together([(multiply, given) for given in [*operands, *with_packed_weights(operands)]])
+    for actual, wanted in zip(results, expected * 2, strict=True):
+        assert_equal(actual, wanted)
 
 
 def test_quantized_linear_matmul_rounds_ties_to_even_before_the_zero_point():

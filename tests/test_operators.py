@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import samples
 from cases import assert_equal
+from programs import together
 from samples import integers as matrix
 
 import jquant
@@ -34,10 +35,13 @@ class TestDequantizeLinear:
         rng = np.random.default_rng(1)
         x = matrix(rng, dtype, 2, 3, 4)
         shapes = [(), (1, 1, 1), (1, 3, 1), (2, 1, 4), (2, 3, 4)]
+        calls = []
         for scale_shape, zero_point_shape in itertools.product(shapes, repeat=2):
             scale = rng.uniform(0.1, 1, scale_shape).astype(FLOAT32)
-            zero_point = matrix(rng, dtype, *zero_point_shape)
-            assert_equal(jquant.dequantize_linear(x, scale, zero_point), reference.dequantize_linear(x, scale, zero_point))
+            calls.append((x, scale, matrix(rng, dtype, *zero_point_shape)))
+        results = together([(jquant.dequantize_linear, operands) for operands in calls])
+        for result, operands in zip(results, calls, strict=True):
+            assert_equal(result, reference.dequantize_linear(*operands))
 
     def test_special_scales(self):
         x = np.array([-2, 0, 3], np.int8)
@@ -86,18 +90,18 @@ class TestMatmulInteger:
         m, k, n = 5, 33, 7
         shapes = [*itertools.product([None, (), (m,)], [None, (), (n,)])]
         shapes += [((m, 1), (1, n)), ((1, m, 1), (1, 1, n)), ((1, 1, m, 1), (1, 1, 1, n)), ((1,), (1,)), ((1, 1), (1, 1))]
+        calls, expected = [], []
         for batch in ((), (2, 3)):
             a, b = matrix(rng, a_dtype, *batch, m, k), matrix(rng, b_dtype, *batch, k, n)
             for row, column in shapes:
                 a_zero_point = None if row is None else matrix(rng, a_dtype, *row)
                 b_zero_point = None if column is None else matrix(rng, b_dtype, *column)
-                expected = reference.matmul_integer(
-                    a,
-                    b,
-                    0 if a_zero_point is None else a_zero_point.reshape(-1, 1),
-                    0 if b_zero_point is None else b_zero_point.reshape(1, -1),
-                )
-                assert_equal(jquant.matmul_integer(a, b, a_zero_point, b_zero_point), expected)
+                calls.append((jquant.matmul_integer, (a, b, a_zero_point, b_zero_point)))
+                of_rows = 0 if a_zero_point is None else a_zero_point.reshape(-1, 1)
+                of_columns = 0 if b_zero_point is None else b_zero_point.reshape(1, -1)
+                expected.append(reference.matmul_integer(a, b, of_rows, of_columns))
+        for result, product in zip(together(calls), expected, strict=True):
+            assert_equal(result, product)
 
     def test_batch_sizes_of_1_broadcast(self):
         rng = np.random.default_rng(1)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import samples
+from programs import together, with_packed_weights
 
 import jquant
 from jquant import reference
@@ -357,13 +358,18 @@ def test_matmul_integer(a_dtype, b_dtype, saturated):
             return rng.choice(np.array([limits.min, limits.max], dtype), shape)
         return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
 
+    calls, theirs = [], []
     for batch, m, k, n in SHAPES:
         a, b = matrix(a_dtype, *batch, m, k), matrix(b_dtype, *batch, k, n)
-        np.testing.assert_array_equal(jquant.matmul_integer(a, b), run("MatMulInteger", a, b))
         a_zero_point = matrix(a_dtype, 1)[0]
-        for b_zero_point in (matrix(b_dtype, 1)[0], *(() if batch else (matrix(b_dtype, n),))):
-            theirs = run("MatMulInteger", a, b, a_zero_point, b_zero_point)
-            np.testing.assert_array_equal(jquant.matmul_integer(a, b, a_zero_point, b_zero_point), theirs)
+        with_zero_points = [(a, b, a_zero_point, matrix(b_dtype, 1)[0])]
+        if not batch:
+            with_zero_points.append((a, b, a_zero_point, matrix(b_dtype, n)))
+        for operands in ((a, b), *with_zero_points):
+            calls.append((jquant.matmul_integer, operands))
+            theirs.append(run("MatMulInteger", *operands))
+    for ours, expected in zip(together(calls), theirs, strict=True):
+        np.testing.assert_array_equal(ours, expected)
 
 
 def test_matmul_integer_wraps():
@@ -395,53 +401,52 @@ fused = [
     pytest.mark.parametrize("b_dtype", [np.int8, np.uint8]),
     pytest.mark.parametrize("a_dtype", [np.int8, np.uint8]),
 ]
+# For int8 x uint8, the operators that quantize their result have no kernel in onnxruntime.
+with_kernel = pytest.mark.parametrize(
+    ("a_dtype", "b_dtype"), [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)]
+)
 
 
-@fused[0]
-@fused[1]
+def assert_plain_and_packed_equal(function, operands, theirs):
+    """The function of each tuple of operands, with plain and with packed weights."""
+    ours = together([(function, given) for given in [*operands, *with_packed_weights(operands)]])
+    for actual, expected in zip(ours, theirs * 2, strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+@with_kernel
 def test_quantized_linear_matmul(a_dtype, b_dtype):
     """QLinearMatMul: the output of A's type, in and out of saturation."""
     rng = np.random.default_rng(6)
-    for (batch, m, k, n), per_column in itertools.product(FUSED_SHAPES, (False, True)):
-        if (batch and per_column) or (a_dtype == np.int8 and b_dtype == np.uint8):
-            continue  # onnxruntime has no kernel
-        for width in (3, 30, 300):
+    for width in (3, 30, 300):
+        operands, theirs = [], []
+        for (batch, m, k, n), per_column in itertools.product(FUSED_SHAPES, (False, True)):
+            if batch and per_column:
+                continue  # onnxruntime has no kernel
             p = Quantized(rng, a_dtype, b_dtype, batch, m, k, n, per_column)
-            limits = np.iinfo(a_dtype)
-            output_scale = np.float32(p.spread / width)
-            output_zero_point = rng.integers(limits.min, limits.max, (), a_dtype, endpoint=True)
-            theirs = run(
-                "QLinearMatMul",
-                *(p.a, p.a_scale, p.a_zero_point, p.b, p.b_scale, p.b_zero_point, output_scale, output_zero_point),
-            )
-            for weights in ((p.b, p.b_zero_point), (jquant.pack_matrix(p.b, p.b_zero_point), None)):
-                ours = jquant.quantized_linear_matmul(
-                    *(p.a, p.a_scale, p.a_zero_point, weights[0], p.b_scale, weights[1], output_scale, output_zero_point)
-                )
-                np.testing.assert_array_equal(ours, theirs)
+            output = np.float32(p.spread / width), samples.integers(rng, a_dtype)
+            operands.append((p.a, p.a_scale, p.a_zero_point, p.b, p.b_scale, p.b_zero_point, *output))
+            theirs.append(run("QLinearMatMul", *operands[-1]))
+        assert_plain_and_packed_equal(jquant.quantized_linear_matmul, operands, theirs)
 
 
-@fused[0]
-@fused[1]
+@with_kernel
 def test_quantized_gemm(a_dtype, b_dtype):
     """QGemm: a bias for each column, for each element, or none."""
     rng = np.random.default_rng(8)
     shapes = (1, 300, 77), (300, 257, 200)
     forms = (True, None), (False, "n"), (True, "mn")
+    operands, theirs = [], []
     for (m, k, n), (per_column, c_sizes) in itertools.product(shapes, forms):
-        if a_dtype == np.int8 and b_dtype == np.uint8:
-            continue  # onnxruntime has no kernel
         p = Quantized(rng, a_dtype, b_dtype, (), m, k, n, per_column)
         unit, output_scale = p.a_scale * p.b_scale.mean(), np.float32(p.spread / 60)
         c = None
         if c_sizes:
             c = (rng.normal(size=(n,) if c_sizes == "n" else (m, n)) * p.spread / unit).astype(np.int32)
-        output_zero_point = samples.integers(rng, a_dtype)
         of_a, of_b = (p.a, p.a_scale, p.a_zero_point), (p.b, p.b_scale, p.b_zero_point)
-        theirs = run("QGemm", *of_a, *of_b, c, output_scale, output_zero_point, domain="com.microsoft")
-        for weights in ((p.b, p.b_zero_point), (jquant.pack_matrix(p.b, p.b_zero_point), None)):
-            ours = jquant.quantized_gemm(*of_a, weights[0], p.b_scale, weights[1], c, output_scale, output_zero_point)
-            np.testing.assert_array_equal(ours, theirs)
+        operands.append((*of_a, *of_b, c, output_scale, samples.integers(rng, a_dtype)))
+        theirs.append(run("QGemm", *operands[-1], domain="com.microsoft"))
+    assert_plain_and_packed_equal(jquant.quantized_gemm, operands, theirs)
 
 
 @fused[0]
@@ -450,6 +455,7 @@ def test_quantized_gemm(a_dtype, b_dtype):
 def test_matmul_integer_to_float(a_dtype, b_dtype, with_bias):
     """MatMulInteger, Cast, Mul, Add: what onnxruntime fuses to MatMulIntegerToFloat."""
     rng = np.random.default_rng(7)
+    operands, theirs = [], []
     for (batch, m, k, n), per_column in itertools.product(FUSED_SHAPES if with_bias else FUSED_SHAPES[-1:], (False, True)):
         if batch and per_column:
             continue  # onnxruntime has no kernel
@@ -463,14 +469,12 @@ def test_matmul_integer_to_float(a_dtype, b_dtype, with_bias):
             ("Mul", ["a_scale", "b_scale"], ["scale"], {}),
             ("Mul", ["value", "scale"], ["scaled" if with_bias else "output"], {}),
         ]
-        bias = None
         if with_bias:
             nodes.append(("Add", ["scaled", "bias"], ["output"], {}))
-            bias = named["bias"] = (rng.normal(size=(*(1,) * len(batch), 1, n)) * p.spread).astype(FLOAT32)
-        theirs = Graph(*nodes, **named)(**named)
-        for weights in ((p.b, p.b_zero_point), (jquant.pack_matrix(p.b, p.b_zero_point), None)):
-            ours = jquant.matmul_integer_to_float(p.a, p.a_scale, p.a_zero_point, weights[0], p.b_scale, weights[1], bias)
-            np.testing.assert_array_equal(ours, theirs)
+            named["bias"] = (rng.normal(size=(*(1,) * len(batch), 1, n)) * p.spread).astype(FLOAT32)
+        operands.append(tuple(named.values()))
+        theirs.append(Graph(*nodes, **named)(**named))
+    assert_plain_and_packed_equal(jquant.matmul_integer_to_float, operands, theirs)
 
 
 # The sizes of input and filter, and ONNX's attributes.
@@ -512,9 +516,9 @@ def test_convolution_integer_wraps():
     assert jquant.convolution_integer(x, w) == run("ConvInteger", x, w) == 513_565_408
 
 
-@pytest.mark.parametrize(("a_dtype", "b_dtype"), [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)])
+@with_kernel
 def test_quantized_linear_convolution(a_dtype, b_dtype):
-    """QLinearConv: the output of the input's type, in and out of saturation. For int8 x uint8 onnxruntime has no kernel."""
+    """QLinearConv: the output of the input's type, in and out of saturation."""
     rng = np.random.default_rng(9)
     for (index, (sizes, filter_sizes, attributes)), width in itertools.product(enumerate(CONVOLUTIONS), (30, 300)):
         options = convolution_options(len(sizes), **attributes)
