@@ -23,6 +23,7 @@ import numpy as np
 import onnx
 import onnxruntime
 from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure  # without pyplot, it draws with Agg and needs no display
 from tokenizers import Tokenizer
 from tqdm import tqdm, trange
@@ -198,6 +199,13 @@ def encode(encoder: Encoder, tokens: jax.Array, mask: jax.Array) -> jax.Array:
     return encode_with_integers(encoder, tokens, mask)[0]
 
 
+@jax.jit
+def encode_each(encoder: Encoder, tokens: jax.Array, mask: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
+    """`encode_with_integers`, of each sentence by itself: its ranges are its own, whatever stands beside it."""
+    each = jax.vmap(encode_with_integers, in_axes=(None, 0, 0))
+    return jax.tree.map(lambda x: x[:, 0], each(encoder, tokens[:, None], mask[:, None]))
+
+
 def tokenize(sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """int64 token indices and mask, as the graph takes them, padded to the longest sentence."""
     encodings = Tokenizer.from_file(str(model_folder() / "tokenizer.json")).encode_batch(list(sentences))
@@ -214,6 +222,16 @@ def onnxruntime_session(path: Path, exposed: Sequence[str] = (), optimised: bool
     if not optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def run(session: onnxruntime.InferenceSession, tokens: np.ndarray, mask: np.ndarray) -> list[np.ndarray]:
+    return session.run(None, {"input_ids": tokens, "attention_mask": mask})
+
+
+def run_each(session: onnxruntime.InferenceSession, tokens: np.ndarray, mask: np.ndarray) -> list[np.ndarray]:
+    """Of each sentence by itself."""
+    results = [run(session, tokens[[index]], mask[[index]]) for index in range(len(tokens))]
+    return [np.concatenate(outputs) for outputs in zip(*results, strict=True)]
 
 
 def cosines(actual: np.ndarray, expected: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -233,7 +251,9 @@ def similarities(hidden: np.ndarray, mask: np.ndarray) -> np.ndarray:
 def median_milliseconds(calls: Sequence[Callable[[], object]], rounds: int) -> list[float]:
     """Of calls that take turns, so that what else the machine does falls on all of them."""
     times = np.empty((rounds, len(calls)))
-    for index in trange(-2, rounds, desc="timing", unit="round"):  # two that do not count
+    for call in calls:
+        call()
+    for index in trange(rounds, desc="timing", unit="round"):
         for place, call in enumerate(calls):
             start = time.perf_counter()
             call()
@@ -242,7 +262,7 @@ def median_milliseconds(calls: Sequence[Callable[[], object]], rounds: int) -> l
 
 
 def draw_similarities(axes: Axes, similarity: np.ndarray) -> None:
-    image = axes.imshow(similarity, cmap="RdBu_r", vmin=-1, vmax=1)
+    image = axes.imshow(similarity, cmap="RdBu_r", vmin=-0.5, vmax=0.5)
     lines = np.cumsum([len(sentences) for sentences in SENTENCES.values()])
     for line in lines[:-1] - 0.5:
         axes.axhline(line, color="white", linewidth=2)
@@ -251,17 +271,17 @@ def draw_similarities(axes: Axes, similarity: np.ndarray) -> None:
     axes.set_yticks(range(len(labels)), labels, fontsize=7)
     axes.set_xticks(lines - 2.5, SENTENCES, fontsize=9)
     axes.set_title("How similar the sentences are to the encoder", fontsize=11)
-    axes.figure.colorbar(image, ax=axes, shrink=0.7, label="cosine of the mean tokens, less the mean of all")
+    axes.figure.colorbar(image, ax=axes, shrink=0.7, label="cosine of the mean tokens, less the mean of all", extend="both")
 
 
 def draw_agreement(axes: Axes, differing: np.ndarray) -> None:
-    names = "query, key, value", "attention output", "feed-forward input", "feed-forward output"
-    positions = np.arange(len(differing)) + 1
-    for kind, (name, shares) in enumerate(zip(names, 100 * differing.T, strict=True)):
-        axes.bar(positions + 0.2 * (kind - 1.5), shares, 0.2, label=name)
-    axes.set(xlabel="block", ylabel="uint8 inputs that differ, %", xticks=positions)
-    axes.set_title("End to end: what differs from onnxruntime", fontsize=11)
-    axes.legend(fontsize=8, frameon=False)
+    image = axes.imshow(100 * np.ma.masked_equal(differing, 0), cmap="viridis", norm=LogNorm(1e-3, 100), aspect="auto")
+    for block in range(1, differing.shape[1] // 4):
+        axes.axvline(4 * block - 0.5, color="#dddddd", linewidth=0.7)
+    axes.set_xticks(np.arange(1.5, differing.shape[1], 4), [f"{block + 1}" for block in range(differing.shape[1] // 4)])
+    axes.set(xlabel="product, by blocks of four", yticks=[])
+    axes.set_title("The uint8 inputs of the 32 products that\ndiffer from onnxruntime's (white: none)", fontsize=11)
+    axes.figure.colorbar(image, ax=axes, shrink=0.7, label="%")
 
 
 def draw_latencies(axes: Axes, latencies: dict[str, list[float]]) -> None:
@@ -272,56 +292,61 @@ def draw_latencies(axes: Axes, latencies: dict[str, list[float]]) -> None:
         axes.bar_label(bars, fmt=f" %.1f  {label}", fontsize=8)
     axes.set_yticks(range(len(latencies)), latencies)
     axes.invert_yaxis()
-    axes.margins(x=0.35)
+    axes.margins(x=0.15)
     axes.set(xlabel="milliseconds, median")
     axes.set_title("How long it takes", fontsize=11)
 
 
 def draw(path: Path, similarity: np.ndarray, differing: np.ndarray, latencies: dict[str, list[float]]) -> None:
-    figure = Figure(figsize=(14, 6.5), layout="constrained")
-    left, right = figure.subfigures(1, 2, width_ratios=(1.5, 1))
-    draw_similarities(left.subplots(), similarity)
-    top, bottom = right.subplots(2, 1, height_ratios=(1.6, 1))
-    draw_agreement(top, differing)
-    draw_latencies(bottom, latencies)
+    figure = Figure(figsize=(15, 8), layout="constrained")
+    top, bottom = figure.subfigures(2, 1, height_ratios=(3.6, 1))
+    left, right = top.subplots(1, 2, width_ratios=(1.5, 1))
+    draw_similarities(left, similarity)
+    draw_agreement(right, differing)
+    draw_latencies(bottom.subplots(), latencies)
     figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.2)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="The int8 encoder of a language model, beside onnxruntime.")
     parser.add_argument("--output", type=Path, default=Path("title_encoder.png"), help="the PNG to write")
-    parser.add_argument("--rounds", type=int, default=50, help="of the timing")
+    parser.add_argument("--rounds", type=int, default=30, help="of the timing")
     arguments = parser.parse_args()
 
     path = model_folder() / "encoder.onnx"
     graph = onnx.load(path).graph
     encoder = load_encoder(graph)
-    tokens, mask = tokenize([sentence for group in SENTENCES.values() for sentence in group])
-    feed = {"input_ids": tokens, "attention_mask": mask}
+    sentences = [sentence for group in SENTENCES.values() for sentence in group]
+    tokens, mask = tokenize(sentences)
+    optimised = onnxruntime_session(path)
 
+    hidden, integers = jax.device_get(encode_each(encoder, tokens, mask))
     quantized = [node.output[0] for node in graph.node if node.op_type == "DynamicQuantizeLinear"]
-    expected, *theirs = onnxruntime_session(path, quantized, optimised=False).run(None, feed)
-    hidden, ours = jax.device_get(encode_with_integers(encoder, tokens, mask))
-    differing = np.array([np.mean(a != b) for a, b in zip(ours, theirs, strict=True)]).reshape(len(encoder.blocks), -1)
-    steps = [np.max(np.abs(a.astype(int) - b)) for a, b in zip(ours, theirs, strict=True)]
+    expected, *their_integers = run_each(onnxruntime_session(path, quantized, optimised=False), tokens, mask)
+    differing = np.stack([np.mean(a != b, axis=(1, 2)) for a, b in zip(integers, their_integers, strict=True)], axis=1)
     cosine = cosines(hidden, expected, mask)
-    print(f"{'block':<8}{'uint8 inputs that differ':>28}{'by at most':>14}")
-    for index, (shares, most) in enumerate(zip(differing, np.reshape(steps, differing.shape), strict=True)):
-        print(f"{index + 1:<8}{np.mean(shares):>28.2%}{most.max():>14}")
-    print(f"cosine with onnxruntime's last hidden state: {cosine.min():.6f} or more, {np.median(cosine):.6f} in the median")
+    print(f"{'sentence':<34}{'first product whose input differs':>36}{'inputs that differ':>22}{'1 - cosine':>14}")
+    for sentence, shares, similarity in zip(sentences, differing, cosine, strict=True):
+        first = f"{np.flatnonzero(shares)[0] + 1} of {shares.size}" if shares.any() else "none"
+        print(f"{sentence[:32]:<34}{first:>36}{np.mean(shares):>22.2%}{1 - similarity:>14.1e}")
+    (optimised_output,) = run_each(optimised, tokens, mask)
+    for name, found in ("jquant", cosine), ("onnxruntime, optimised", cosines(optimised_output, expected, mask)):
+        print(f"{name}: cosines with onnxruntime node by node from {found.min():.4f}, {np.median(found):.6f} in the median")
 
-    session, latencies = onnxruntime_session(path), {}
-    for count in (1, len(tokens)):
-        part = {name: array[:count] for name, array in feed.items()}
-        on_device = [jnp.asarray(array) for array in part.values()]
+    latencies = {}
+    one, all = ((tokens[:count], mask[:count]) for count in (1, len(tokens)))
+    for title, function, operands, session_run in (
+        ("1 sentence", encode, one, run),
+        (f"{len(tokens)} sentences, each with its ranges", encode_each, all, run_each),
+        (f"{len(tokens)} sentences, one range for all", encode, all, run),
+    ):
+        on_device = jax.device_put(operands)
         calls = {
-            "jquant": lambda operands=on_device: encode(encoder, *operands).block_until_ready(),
-            "onnxruntime": lambda part=part: session.run(None, part),
+            "jquant": lambda function=function, operands=on_device: jax.block_until_ready(function(encoder, *operands)),
+            "onnxruntime": lambda session_run=session_run, operands=operands: session_run(optimised, *operands),
         }
-        medians = median_milliseconds([*calls.values()], arguments.rounds)
-        title = f"{count} x {tokens.shape[1]} tokens"
-        latencies[title] = medians
-        print(f"{title}: " + ", ".join(f"{name} {time:.2f} ms" for name, time in zip(calls, medians, strict=True)))
+        latencies[title] = median_milliseconds([*calls.values()], arguments.rounds)
+        print(f"{title}: " + ", ".join(f"{name} {time:.2f} ms" for name, time in zip(calls, latencies[title], strict=True)))
     draw(arguments.output, similarities(hidden, mask), differing, latencies)
 
 

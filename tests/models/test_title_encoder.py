@@ -6,12 +6,14 @@ outputs, on 20 sentences.
 
 import importlib.util
 import itertools
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import numpy as np
 import pytest
+from documents import run_document
 
 import jquant
 
@@ -59,10 +61,9 @@ def run() -> Run:
     wanted = {name for node in quantized for name in (*node.input, *node.output)} - set(constants)
     wanted |= {float_output(node) for node in nodes["MatMulInteger"]} | {BUCKETS, BIAS}
     names = sorted(wanted)
-    session = example.onnxruntime_session(path, names, optimised=False)
     tokens, mask = example.tokenize([sentence for group in example.SENTENCES.values() for sentence in group])
-    output, *between = session.run(None, {"input_ids": tokens, "attention_mask": mask})
-    values = {**constants, **dict(zip(names, between, strict=True)), "last_hidden_state": output}
+    _, *between = example.run(example.onnxruntime_session(path, names, optimised=False), tokens, mask)
+    values = {**constants, **dict(zip(names, between, strict=True))}
     return Run(nodes, example.load_encoder(graph), tokens, mask, values)
 
 
@@ -102,9 +103,32 @@ def test_attention_bias(run):
     np.testing.assert_array_equal(example.attention_bias(run.encoder.position_bias, run.mask), run.values[BIAS], strict=True)
 
 
-def test_encode(run):
-    """Float sums in another order change some of the integers that follow, and with them a little of the output."""
-    hidden = example.encode(run.encoder, run.tokens, run.mask)
-    cosines = example.cosines(np.asarray(hidden), run.values["last_hidden_state"], run.mask)
+def test_encode_each(run):
+    """End to end, sentence by sentence. Where no integer differs, nor does the output, but for the order of float sums.
+
+    That order also takes one integer in a million to the other side of a rounding, and the outliers of this model (of the
+    1024 columns in block 8, a few are a thousand times the others) make much of it: onnxruntime with its optimisations has
+    cosines from 0.988 with itself without them. So the bound on those is loose, and that on where it begins is not.
+    """
+    path = example.model_folder() / "encoder.onnx"
+    names = [node.output[0] for node in run.nodes["DynamicQuantizeLinear"]]
+    session = example.onnxruntime_session(path, names, optimised=False)
+    expected, *their_integers = example.run_each(session, run.tokens, run.mask)
+    hidden, integers = jax.device_get(example.encode_each(run.encoder, run.tokens, run.mask))
+    differences = [ours.astype(int) - theirs for ours, theirs in zip(integers, their_integers, strict=True)]
+    cosines = example.cosines(hidden, expected, run.mask)
     assert cosines.shape == (20,)
-    assert cosines.min() >= 0.999
+    assert cosines.min() >= 0.95
+    assert np.median(cosines) >= 0.999
+    for sentence, cosine in enumerate(cosines):
+        first = next((each[sentence] for each in differences if each[sentence].any()), None)
+        if first is None:
+            assert cosine >= 1 - 1e-9
+            continue
+        assert np.abs(first).max() == 1
+        assert np.count_nonzero(first) <= 4
+
+
+def test_document(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "title_encoder", example)
+    run_document("docs/models.md", "A language model's encoder")
