@@ -167,13 +167,17 @@ def attention_bias(table: Table, mask: jax.Array) -> jax.Array:
     return by_distance + ((1 - mask.astype(jnp.float32)) * jnp.finfo(jnp.float32).min)[:, None, None]
 
 
+@jax.named_scope("attend")
+def attend(query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array) -> jax.Array:
+    scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) + bias  # T5 does not divide by the root of the width
+    return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores), value)
+
+
 def attention(block: Block, x: jax.Array, bias: jax.Array, integers: list[jax.Array]) -> jax.Array:
     batch, length, _ = x.shape
     projected = linear(block.query_key_value, x, integers)
     query, key, value = jnp.moveaxis(projected.reshape(batch, length, 3, HEADS, -1), 2, 0)
-    scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) + bias  # T5 does not divide by the root of the width
-    mixed = jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores), value)
-    return linear(block.attention_output, mixed.reshape(batch, length, -1), integers)
+    return linear(block.attention_output, attend(query, key, value, bias).reshape(batch, length, -1), integers)
 
 
 def feed_forward(block: Block, x: jax.Array, integers: list[jax.Array]) -> jax.Array:
