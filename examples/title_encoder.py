@@ -102,17 +102,15 @@ def model_folder() -> Path:
 def load_encoder(graph: onnx.GraphProto) -> Encoder:
     """The graph's weights in the order of the code below."""
     values = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    products = {
-        node.name: node.input[1].removesuffix("_quantized") for node in graph.node if node.op_type == "MatMulInteger"
-    }
+    products = [node for node in graph.node if node.op_type == "MatMulInteger"]
+    matrices = {node.name: node.input[1].removesuffix("_quantized") for node in products}
 
     def linear(layer: str, *names: str) -> Linear:
-        matrices = [products[f"/enc/block.{layer}/{name}/MatMul_quant"] for name in names]
-        weights = [values[f"{matrix}_quantized"] for matrix in matrices]  # their zero points are 0
-        scales = [
-            np.full(weight.shape[1], values[f"{matrix}_scale"]) for matrix, weight in zip(matrices, weights, strict=True)
-        ]
-        return Linear(jquant.pack_matrix(np.concatenate(weights, axis=1)[None]), jnp.asarray(np.concatenate(scales)))
+        chosen = [matrices[f"/enc/block.{layer}/{name}/MatMul_quant"] for name in names]
+        weights = [values[f"{matrix}_quantized"] for matrix in chosen]  # whose zero points are 0
+        scales = [values[f"{matrix}_scale"] for matrix in chosen]
+        scale = np.repeat(scales, [weight.shape[1] for weight in weights])
+        return Linear(jquant.pack_matrix(np.concatenate(weights, axis=1)[None]), jnp.asarray(scale))
 
     def table(name: str) -> Table:
         return Table(*(jnp.asarray(values[f"enc.{name}.weight_{part}"]) for part in ("quantized", "scale", "zero_point")))

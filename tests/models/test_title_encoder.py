@@ -22,7 +22,6 @@ for package in ("traceforge_title_model", "tokenizers", "onnxruntime", "matplotl
     pytest.importorskip(package, reason=f"{package} is not installed (extra: models)")
 
 PROGRAM = Path(__file__).parent.parent.parent / "examples" / "title_encoder.py"
-QUANTIZED = "DynamicQuantizeLinear", "MatMulInteger"
 BUCKETS, BIAS = (f"/enc/block.0/layer.0/SelfAttention/Add_{number}_output_0" for number in (2, 3))
 
 
@@ -55,9 +54,12 @@ def float_output(node) -> str:
 def run() -> Run:
     path = example.model_folder() / "encoder.onnx"
     graph = onnx.load(path).graph
-    nodes = {operator: [node for node in graph.node if node.op_type == operator] for operator in QUANTIZED}
+    nodes = {}
+    for node in graph.node:
+        nodes.setdefault(node.op_type, []).append(node)
     constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    quantized = itertools.chain(*nodes.values())
+    constants |= {node.output[0]: onnx.numpy_helper.to_array(node.attribute[0].t) for node in nodes["Constant"]}
+    quantized = itertools.chain(nodes["DynamicQuantizeLinear"], nodes["MatMulInteger"])
     wanted = {name for node in quantized for name in (*node.input, *node.output)} - set(constants)
     wanted |= {float_output(node) for node in nodes["MatMulInteger"]} | {BUCKETS, BIAS}
     names = sorted(wanted)
@@ -96,6 +98,13 @@ def test_linear(run):
         products = [node for node in run.nodes["MatMulInteger"] if node.input[0] == quantizer.output[0]]
         theirs = np.concatenate([run.values[float_output(node)] for node in products], axis=-1)
         np.testing.assert_array_equal(linear(layer, run.values[quantizer.input[0]]), theirs, quantizer.name, strict=True)
+
+
+def test_epsilon(run):
+    """Too small to be seen in the results: the mean squares are large."""
+    nodes = [node for node in run.nodes["Add"] if node.name.endswith("layer_norm/Add")]
+    assert len(nodes) == 17
+    assert {run.values[node.input[1]].item() for node in nodes} == {np.float32(example.EPSILON)}
 
 
 def test_attention_bias(run):
