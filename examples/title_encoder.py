@@ -2,8 +2,8 @@
 
 Reads the weights of the ONNX file in the package `traceforge-title-model` (FLAN-T5 small, trained further to write titles,
 with dynamically quantized products), and runs 20 sentences about software through the encoder below and through
-onnxruntime. Prints how the two agree, layer by layer, and how long they take; draws both, and how similar the sentences
-are.
+onnxruntime. Prints how the two agree, sentence by sentence, and how long they take; draws both, and how similar the
+sentences are.
 
     pip install "jquant-jax[models]"
     python examples/title_encoder.py --output title_encoder.png
