@@ -1,6 +1,7 @@
 """DML_DYNAMIC_QUANTIZE_LINEAR"""
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -11,6 +12,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jquant import affine, exact
 from jquant.descriptor import Descriptor, Signature, Tensor
+from jquant.kernels.partition import unless_partitioned
 from jquant.modes import FeatureLevel, data_type
 from jquant.operands import operand
 
@@ -42,20 +44,39 @@ export.register_namedtuple_serialization(DynamicQuantizeOutput, serialized_name=
 
 
 @jax.custom_jvp
-def _largest(x: jax.Array) -> jax.Array:
-    """``max(0, max x)``, NaN where one is.
+def _ends(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """``max(0, max x)`` and ``min(0, min x)``, both NaN where one is.
 
     As integers: those of floats that are not negative have the floats' order, with NaN above all. The float maxima of
     libraries that reduce over several devices pass over a NaN, or not, by where it is.
     """
-    bits = lax.bitcast_convert_type(jnp.where(x <= 0, jnp.float32(0), lax.abs(x)), jnp.int32)
-    return lax.bitcast_convert_type(bits.max(initial=0), jnp.float32)
+    magnitude, zero = lax.abs(x), lax.full_like(x, 0)
+    sides = lax.select(x <= zero, zero, magnitude), lax.select(x >= zero, zero, magnitude)
+    bits = (lax.bitcast_convert_type(side, jnp.int32) for side in sides)
+    at_once, apart = (functools.partial(maxima, x.ndim) for maxima in (_maxima_at_once, _maxima_apart))
+    high, low = (lax.bitcast_convert_type(end, jnp.float32) for end in unless_partitioned(at_once, apart, *bits))
+    return high, -low
 
 
-@_largest.defjvp
-def _largest_jvp(primals, tangents):
-    _, dot = jax.jvp(lambda x: x.max(initial=0), primals, tangents)
-    return _largest(*primals), dot
+def _maxima_at_once(rank: int, *operands: jax.Array) -> Sequence[jax.Array]:
+    """Of the last `rank` dimensions, with 0: XLA:CPU computes the operands of one reduction in it, those of two ahead."""
+    zeros = (np.int32(0),) * len(operands)
+    return lax.reduce(operands, zeros, lambda a, b: tuple(map(lax.max, a, b)), _last(rank, operands[0]))
+
+
+def _maxima_apart(rank: int, *operands: jax.Array) -> Sequence[jax.Array]:
+    """The same where a mesh splits them: XLA would gather the results of the one reduction, and combines those of two."""
+    return [x.max(_last(rank, x), initial=0) for x in operands]
+
+
+def _last(rank: int, x: jax.Array) -> tuple[int, ...]:
+    return tuple(range(x.ndim - rank, x.ndim))
+
+
+@_ends.defjvp
+def _ends_jvp(primals, tangents):
+    _, dots = jax.jvp(lambda x: (x.max(initial=0), x.min(initial=0)), primals, tangents)
+    return _ends(*primals), dots
 
 
 @functools.partial(jax.jit, static_argnames="dtype")
@@ -63,7 +84,7 @@ def _largest_jvp(primals, tangents):
 def _dynamic_quantize_linear(input: jax.Array, dtype: np.dtype) -> DynamicQuantizeOutput:
     limits = jnp.iinfo(dtype)
     x = exact.widen(input)
-    high, low = _largest(x), -_largest(-x)
+    high, low = _ends(x)
     width = exact.difference(high, low)
     scale = jnp.where(width == 0, jnp.float32(1), exact.quotient(width, jnp.float32(limits.max - limits.min)))
     zero_point = affine.to_integer(exact.difference(jnp.float32(limits.min), exact.quotient(low, scale)), None, dtype)

@@ -1,0 +1,158 @@
+"""Measures int8 models as a whole beside the engines that they were made for, and says where our time goes.
+
+    python -m benchmarks.models [--rounds 100] [--models NAME ...] [--output FILE.md]
+
+Prints the tables. A run with all models, or one with --output, also writes them: by default to
+benchmarks/results/models-PLATFORM-jax-VERSION.md.
+"""
+
+import argparse
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from benchmarks import environment, report
+from benchmarks.measure import measure, quartiles
+
+PROFILED_CALLS = 20
+HEADER = "| | median, ms | quartiles, ms | times the engine's |\n|---|--:|--:|--:|"
+
+
+class Case(NamedTuple):
+    """A model on one input.
+
+    Attributes:
+      title: which input.
+      program: ours, jitted.
+      operands: what it is called with, on the device.
+      engine: the other engine's call, which returns when the result is there.
+    """
+
+    title: str
+    program: Callable[..., Any]
+    operands: tuple
+    engine: Callable[[], Any]
+
+
+class Model(NamedTuple):
+    """A model and the engine that it was made for.
+
+    Attributes:
+      engine: the package of the engine, whose name and version the tables have.
+      packages: the others whose versions count.
+      cases: prepares everything that is not timed.
+    """
+
+    engine: str
+    packages: tuple[str, ...]
+    cases: Callable[[], Iterator[Case]]
+
+
+def title_encoder() -> Iterator[Case]:
+    from examples import title_encoder as example
+
+    path = example.model_folder() / "encoder.onnx"
+    encoder = example.load_encoder(example.onnx.load(path).graph)
+    session = example.onnxruntime_session(path)
+    tokens, mask = example.tokenize([sentence for group in example.SENTENCES.values() for sentence in group])
+    each, one_range = (example.encode_each, example.run_each), (example.encode, example.run)
+    for count, ranges, (program, run) in (
+        (1, "", one_range),
+        (len(tokens), ", one range for all", one_range),
+        (len(tokens), ", each with its ranges", each),
+    ):
+        operands = tokens[:count], mask[:count]
+        yield Case(
+            f"{count} x {tokens.shape[1]} tokens{ranges}",
+            program,
+            (encoder, *jax.device_put(operands)),
+            lambda run=run, operands=operands: run(session, *operands),
+        )
+
+
+MODELS = {"FLAN-T5 small, encoder": Model("onnxruntime", ("onnx", "traceforge-title-model"), title_encoder)}
+
+# What an operation of ours is: the first that is in its name in JAX, which XLA gives to all that it fuses with it.
+KINDS = {
+    "products of integers": r"matmul_integer\w*/dot_general",
+    "ranges, division by the scale, rounding to integers": r"dynamic_quantize_linear.*/(reduce|div)|/bitcast_convert_type",
+    "attention: scores, softmax, mixture": "attend/",
+    "all else: norms, activation functions, scales of products, sums, look-ups": "",
+}
+
+
+def profile(case: Case) -> Counter:
+    """Milliseconds of a call in each kind of operation, on average."""
+    text = case.program.lower(*case.operands).compile().as_text()
+    names = dict(re.findall(r'^ *(?:ROOT )?%([\w.-]+) = .*?(?:op_name="([^"]*)".*)?$', text, re.MULTILINE))
+    kinds = {
+        operation: next(kind for kind, words in KINDS.items() if re.search(words, name)) for operation, name in names.items()
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            for _ in range(PROFILED_CALLS):
+                jax.block_until_ready(case.program(*case.operands))
+        (path,) = Path(folder).rglob("*.xplane.pb")
+        planes = jax.profiler.ProfileData.from_file(str(path)).planes
+        events = [event for plane in planes for line in plane.lines for event in line.events]
+    spent: Counter = Counter()
+    for event in events:
+        if event.name in kinds:
+            spent[kinds[event.name]] += 1e-6 * event.duration_ns / PROFILED_CALLS
+    return spent
+
+
+def tables(name: str, rounds: int) -> list[str]:
+    """The lines of a model."""
+    model = MODELS[name]
+    lines = [f"\n## {name}"]
+    for case in model.cases():
+        calls = {
+            model.engine: case.engine,
+            "jquant": lambda case=case: jax.block_until_ready(case.program(*case.operands)),
+        }
+        times = {contestant: quartiles(found.further) for contestant, found in measure(calls, rounds).items()}
+        lines += [f"\n### {case.title}\n", HEADER]
+        for contestant, (low, median, high) in times.items():
+            ratio = median / times[model.engine][1]
+            lines.append(f"| {contestant} | {median:.2f} | {low:.2f} to {high:.2f} | {ratio:.2f} |")
+        spent = profile(case)
+        lines += ["\n| of the time in our operations | ms | share |\n|---|--:|--:|"]
+        lines += [f"| {kind} | {spent[kind]:.2f} | {spent[kind] / spent.total():.0%} |" for kind in KINDS]
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=[*MODELS], metavar="NAME", help=", ".join(MODELS))
+    parser.add_argument("--output", type=Path, metavar="FILE.md")
+    arguments = parser.parse_args()
+    packages = dict.fromkeys(
+        package for name in arguments.models for package in (MODELS[name].engine, *MODELS[name].packages)
+    )
+    results = {"environment": environment.describe([*packages])}
+    name, load = f"models-{report.name(results)}", results["environment"]["load average"]
+    lines = [
+        f"# {name}\n",
+        f"{report.machine(results)}; {report.versions(results)}; load average before the run {load}. {arguments.rounds} "
+        "rounds, in each of which both have a turn of at least two calls, in random order; the first call of each turn does "
+        "not count. The engine has its default optimisations, as many threads as XLA, and they do not spin between calls. "
+        f"Where our time goes is from JAX's profiler, of {PROFILED_CALLS} calls in a row.",
+    ]
+    for model in arguments.models:
+        lines += tables(model, arguments.rounds)
+    text = "\n".join(lines) + "\n"
+    print(text)
+    default = Path(__file__).parent / "results" / f"{name}.md"
+    if arguments.output or arguments.models == [*MODELS]:
+        (arguments.output or default).write_text(text)
+
+
+if __name__ == "__main__":
+    main()
