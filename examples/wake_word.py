@@ -1,0 +1,246 @@
+"""Wake words in int8: the networks of the package pymicro-wakeword, read from their TensorFlow Lite files, beside LiteRT.
+
+Four networks listen to recordings of all four wake words, each step of 30 ms with what it remembers of the steps before.
+Prints how far each layer, and each network, agrees with LiteRT's two sets of kernels, and draws what the networks hear:
+
+    python examples/wake_word.py [--audio FILE.wav] [--output wake_word.png]
+"""
+
+import argparse
+import warnings
+import wave
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pymicro_wakeword
+from ai_edge_litert import schema_py_generated as schema
+from ai_edge_litert.interpreter import Interpreter, OpResolverType
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure  # without pyplot, it draws with Agg and needs no display
+from tqdm import tqdm
+
+import jquant
+
+MODELS = Path(pymicro_wakeword.__file__).parent / "models"
+NAMES = tuple(model.value for model in pymicro_wakeword.Model)
+RECORDINGS = Path(__file__).parent / "wake_words"
+STRIDE = 3  # frames of 10 ms in a step
+CHANNELS = 40  # of the frames
+SAMPLES = 16_000  # in a second
+ENGINES = {"XNNPACK": OpResolverType.AUTO, "built-in": OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES}
+
+
+class Quantization(NamedTuple):
+    scale: np.float32
+    zero_point: np.int8
+
+
+class Layer(NamedTuple):
+    """A convolution, in the layout of the file, or a dense layer, whose weight is int8 (inputs, outputs)."""
+
+    input: Quantization
+    weight: np.ndarray  # int8
+    weight_scale: np.ndarray  # float32 (outputs,)
+    bias: np.ndarray  # int32 (outputs,)
+    output: Quantization
+
+
+class Sigmoid(NamedTuple):
+    input: Quantization
+    output: Quantization
+
+
+class Operation(NamedTuple):
+    """One operation of the file that computes: what it is, and the tensors that it reads and writes."""
+
+    kind: str
+    layer: Layer | Sigmoid
+    input: int
+    output: int
+
+
+class Block(NamedTuple):
+    depthwise: tuple[Layer, ...]  # each over its part of the channels, of the same size
+    pointwise: Layer
+
+
+class Network(NamedTuple):
+    stem: Layer
+    blocks: tuple[Block, ...]
+    dense: Layer
+    sigmoid: Sigmoid
+
+
+def read(path: Path) -> list[Operation]:
+    """The operations of a TensorFlow Lite file that have weights, and the sigmoid."""
+    model = schema.ModelT.InitFromPackedBuf(path.read_bytes(), 0)
+    tensors, operators = model.subgraphs[0].tensors, model.subgraphs[0].operators
+    kinds = {number: kind for kind, number in vars(schema.BuiltinOperator).items()}
+
+    def quantization(index: int) -> Quantization:
+        parameters = tensors[index].quantization
+        return Quantization(np.float32(parameters.scale[0]), np.int8(parameters.zeroPoint[0]))
+
+    def constant(index: int, dtype: type) -> np.ndarray:
+        return model.buffers[tensors[index].buffer].data.view(dtype).reshape(tensors[index].shape)
+
+    operations = []
+    for operator in operators:
+        kind = kinds[model.operatorCodes[operator.opcodeIndex].builtinCode]
+        if kind not in OPERATORS:
+            continue
+        (input, *weights), (output,) = map(int, operator.inputs), map(int, operator.outputs)
+        layer = Sigmoid(quantization(input), quantization(output))
+        if weights:
+            weight, bias = constant(weights[0], np.int8), constant(weights[1], np.int32)
+            if kind == "FULLY_CONNECTED":
+                weight = weight.T
+            layer = Layer(layer.input, weight, np.float32(tensors[weights[0]].quantization.scale), bias, layer.output)
+        operations.append(Operation(kind, layer, input, output))
+    return operations
+
+
+def assemble(operations: Sequence[Operation]) -> Network:
+    (_, stem, *_), *layers, (_, dense, *_), (_, sigmoid, *_) = operations
+    blocks, depthwise = [], ()
+    for kind, layer, *_ in layers:
+        if kind == "DEPTHWISE_CONV_2D":
+            depthwise += (layer,)
+        else:
+            blocks.append(Block(depthwise, layer))
+            depthwise = ()
+    return Network(stem, tuple(blocks), dense, sigmoid)
+
+
+def convolution(layer: Layer, x: jax.Array, stride: int = 1) -> jax.Array:
+    """Batch, time, 1, channels; a relu is the saturation at the output's zero point, the lowest int8."""
+    groups = x.shape[3] // layer.weight.shape[3]
+    bias = layer.bias.reshape(1, -1, 1, 1)
+    return jquant.quantized_linear_convolution(
+        *(x, *layer.input, layer.weight, layer.weight_scale, None, *layer.output, bias),
+        strides=(stride, 1),
+        groups=groups,
+        dimension_numbers=("NHWC", "OHWI", "NHWC"),
+    )
+
+
+def depthwise_convolution(layer: Layer, x: jax.Array) -> jax.Array:
+    """The same with a filter for each channel, which comes last in the file."""
+    return convolution(layer._replace(weight=layer.weight.transpose(3, 1, 2, 0)), x)
+
+
+def dense(layer: Layer, x: jax.Array) -> jax.Array:
+    x = x.reshape(x.shape[0], -1)
+    return jquant.quantized_gemm(x, *layer.input, layer.weight, layer.weight_scale, None, layer.bias, *layer.output)
+
+
+def sigmoid(layer: Sigmoid, x: jax.Array) -> jax.Array:
+    return jquant.quantized_linear_sigmoid(x, *layer.input, *layer.output)
+
+
+OPERATORS = {
+    "CONV_2D": convolution,
+    "DEPTHWISE_CONV_2D": depthwise_convolution,
+    "FULLY_CONNECTED": dense,
+    "LOGISTIC": sigmoid,
+}
+
+
+def initial_state(network: Network) -> list[jax.Array]:
+    """What each layer remembers at first: as many frames of real 0 as its window has beyond those that come in."""
+    stem, blocks, dense, _ = network
+    channels = dense.weight.shape[0] // (frames := dense.weight.shape[0] // blocks[-1].pointwise.weight.shape[0])
+    sizes = [
+        (stem.weight.shape[1] - STRIDE, CHANNELS, stem.input),
+        *(
+            (max(layer.weight.shape[1] for layer in depthwise) - 1, pointwise.weight.shape[3], depthwise[0].input)
+            for depthwise, pointwise in blocks
+        ),
+        (frames - 1, channels, dense.input),
+    ]
+    return [jnp.full((1, time, 1, channels), input.zero_point) for time, channels, input in sizes]
+
+
+def listen(network: Network, state: list[jax.Array], frames: jax.Array) -> tuple[list[jax.Array], jax.Array]:
+    """The next state, and a probability (uint8, of 1/256) for each `STRIDE` of the frames, int8 (time, channels)."""
+    new_state = []
+
+    def window(x: jax.Array) -> jax.Array:
+        """What is remembered, then `x`."""
+        old = state[len(new_state)]
+        joined = jnp.concatenate([old, x], axis=1)
+        new_state.append(joined[:, x.shape[1] :])
+        return joined
+
+    x = convolution(network.stem, window(frames[None, :, None, :]), STRIDE)
+    steps = x.shape[1]
+    for depthwise, pointwise in network.blocks:
+        parts = zip(depthwise, jnp.split(window(x), len(depthwise), axis=3), strict=True)
+        parts = [depthwise_convolution(layer, part[:, 1 - steps - layer.weight.shape[1] :]) for layer, part in parts]
+        x = convolution(pointwise, jnp.concatenate(parts, axis=3))
+    x = window(x)[0, :, 0]
+    windows = jnp.stack([x[start : start + steps] for start in range(x.shape[0] - steps + 1)], axis=1)
+    probability = sigmoid(network.sigmoid, dense(network.dense, windows))[:, 0]
+    probability = jquant.dequantize_linear(probability, *network.sigmoid.output)
+    return new_state, jquant.quantize_linear(probability, network.sigmoid.output.scale)
+
+
+@jax.jit
+def stream(network: Network, state: list[jax.Array], frames: jax.Array) -> tuple[list[jax.Array], jax.Array]:
+    """Step by step, as the sound comes in."""
+    state, probability = jax.lax.scan(lambda state, step: listen(network, state, step), state, frames)
+    return state, probability[:, 0]
+
+
+def spoken(paths: Sequence[Path]) -> tuple[np.ndarray, list[float]]:
+    """Recordings of 16 kHz, 16 bits, mono, with a second of silence around each; and when each begins, in seconds."""
+    silence, parts, starts = np.zeros(SAMPLES, np.int16), [], []
+    for path in paths:
+        with wave.open(str(path)) as file:
+            if (file.getframerate(), file.getsampwidth(), file.getnchannels()) != (SAMPLES, 2, 1):
+                raise ValueError(f"{path}: 16 kHz, 16 bits and mono are wanted")
+            parts += [silence, np.frombuffer(file.readframes(file.getnframes()), "<i2")]
+        starts.append(sum(map(len, parts[:-1])) / SAMPLES)
+    return np.concatenate([*parts, silence]), starts
+
+
+def features(audio: np.ndarray, input: Quantization) -> np.ndarray:
+    """int8 (steps, `STRIDE`, `CHANNELS`): what the package's own front end makes of the sound, quantized."""
+    frames = np.concatenate([*pymicro_wakeword.MicroWakeWordFeatures().process_streaming(audio.tobytes())], axis=1)
+    frames = frames[0, : frames.shape[1] // STRIDE * STRIDE].reshape(-1, STRIDE, CHANNELS)
+    return np.asarray(jquant.quantize_linear(np.float32(frames), *input))
+
+
+def litert(path: Path, resolver: OpResolverType, *, keep: bool = False) -> Interpreter:
+    """LiteRT's interpreter, which can keep every tensor, to be read after each step."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*experimental_preserve_all_tensors")  # says that it costs memory
+        interpreter = Interpreter(
+            str(path), experimental_op_resolver_type=resolver, experimental_preserve_all_tensors=keep, num_threads=1
+        )
+    interpreter.allocate_tensors()
+    return interpreter
+
+
+def trace(
+    path: Path, resolver: OpResolverType, operations: Sequence[Operation], frames: np.ndarray
+) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
+    """LiteRT's probabilities, and what each operation read and wrote in each step."""
+    interpreter = litert(path, resolver, keep=True)
+    (input,), (output,) = interpreter.get_input_details(), interpreter.get_output_details()
+    places = [output["index"], *(index for operation in operations for index in (operation.input, operation.output))]
+    steps = []
+    for frame in frames:
+        interpreter.set_tensor(input["index"], frame[None])
+        interpreter.invoke()
+        steps.append([interpreter.get_tensor(place) for place in places])
+    probability, *tensors = (np.concatenate(values) for values in zip(*steps, strict=True))
+    return probability[:, 0], list(zip(tensors[::2], tensors[1::2], strict=True))
+
+
+def difference(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    return np.asarray(one).astype(int) - np.asarray(other).astype(int)
