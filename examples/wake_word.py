@@ -19,7 +19,6 @@ import numpy as np
 import pymicro_wakeword
 from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure  # without pyplot, it draws with Agg and needs no display
 from tqdm import tqdm
 
@@ -244,3 +243,112 @@ def trace(
 
 def difference(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.asarray(one).astype(int) - np.asarray(other).astype(int)
+
+
+class Agreement(NamedTuple):
+    """Of a kind of operation, each fed what LiteRT fed its own."""
+
+    elements: int = 0
+    different: int = 0
+    largest: int = 0
+
+    def with_more(self, difference: np.ndarray) -> "Agreement":
+        largest = max(self.largest, int(np.abs(difference).max()))
+        return Agreement(self.elements + difference.size, self.different + np.count_nonzero(difference), largest)
+
+
+class Heard(NamedTuple):
+    """What a network made of what it heard, in 256ths."""
+
+    probability: np.ndarray
+    litert: dict[str, np.ndarray]  # by engine
+
+
+def print_agreement(agreement: dict[tuple[str, str], Agreement], heard: dict[str, Heard]) -> None:
+    print(f"{'each fed what LiteRT fed its own':<34}{'elements':>11}" + "".join(f"{engine:>22}" for engine in ENGINES))
+    for kind in OPERATORS:
+        found = [agreement[kind, engine] for engine in ENGINES]
+        cells = (f"{each.different} differ, by {each.largest}" if each.different else "equal" for each in found)
+        print(f"{kind:<34}{found[0].elements:>11,}" + "".join(f"{cell:>22}" for cell in cells))
+    print(f"{'network, end to end':<34}")
+    for name, (probability, litert) in heard.items():
+        found = [Agreement().with_more(difference(probability, other)) for other in litert.values()]
+        cells = (f"{each.different} differ, by {each.largest}" if each.different else "equal" for each in found)
+        print(f"{name:<34}{probability.size:>11,}" + "".join(f"{cell:>22}" for cell in cells))
+
+
+def draw(path: Path, frames: np.ndarray, starts: dict[str, float], heard: dict[str, Heard]) -> None:
+    """What the networks hear, the probability that each gives, and by how much LiteRT's differs."""
+    figure = Figure(figsize=(12, 9), layout="constrained")
+    axes = figure.subplots(
+        len(heard) + 1, 2, sharex=True, gridspec_kw={"width_ratios": (2, 1), "height_ratios": (1.6, *[1] * len(heard))}
+    )
+    seconds = 0.01 * STRIDE * np.arange(len(frames) + 1)
+    sound = frames.reshape(-1, CHANNELS).T
+    axes[0, 0].imshow(sound, origin="lower", aspect="auto", cmap="magma", extent=(0, seconds[-1], 0, CHANNELS))
+    axes[0, 0].set(title="What the networks hear", ylabel="channel")
+    for name, start in starts.items():
+        axes[0, 0].text(start, CHANNELS - 2, spelled(name), color="white", va="top")
+    axes[0, 1].set_axis_off()
+    axes[0, 1].legend(*draw_probabilities(axes[1:], seconds, heard), loc="center", frameon=False)
+    axes[1, 0].set_title("Probability that each network gives to its wake word")
+    axes[1, 1].set_title("LiteRT minus jquant, in 256ths")
+    for bottom in axes[-1]:
+        bottom.set_xlabel("seconds")
+    figure.savefig(path, dpi=150)
+
+
+def draw_probabilities(axes: np.ndarray, seconds: np.ndarray, heard: dict[str, Heard]) -> tuple[list, list[str]]:
+    """A row for each network; returns the lines and what they are."""
+    limit = 1 + max(np.abs(difference(other, one)).max() for one, litert in heard.values() for other in litert.values())
+    styles = {"XNNPACK": ("#009E73", "-", 2), "built-in": ("#0072B2", "-", 1)}
+    for (left, right), (name, (probability, litert)) in zip(axes, heard.items(), strict=True):
+        lines = {"jquant": left.stairs(probability / 256, seconds, baseline=None, color="#D55E00", linewidth=5, alpha=0.4)}
+        for engine, other in litert.items():
+            colour, style, width = styles[engine]
+            options = {"baseline": None, "color": colour, "linestyle": style, "linewidth": width}
+            lines[f"LiteRT, {engine} kernels"] = left.stairs(other / 256, seconds, **options)
+            right.stairs(difference(other, probability), seconds, **options)
+        left.set(ylabel=spelled(name), ylim=(-0.05, 1.05))
+        right.set_ylim(-limit, limit)
+    return list(lines.values()), list(lines)
+
+
+def spelled(name: str) -> str:
+    return name.replace("_", " ").title()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--audio", type=Path, nargs="+", help="16 kHz, 16 bits, mono; instead of a voice's wake words")
+    parser.add_argument("--output", type=Path, default=Path("wake_word.png"), help="the PNG to write")
+    arguments = parser.parse_args()
+
+    paths = arguments.audio or [RECORDINGS / f"{name}.wav" for name in NAMES]
+    audio, starts = spoken(paths)
+    noise = np.random.default_rng(0).integers(-128, 128, (200, STRIDE, CHANNELS), np.int8)
+    operators = {kind: jax.jit(operator) for kind, operator in OPERATORS.items()}
+    agreement, heard = {}, {}
+    for name in tqdm(NAMES, unit="network"):
+        operations = read(path := MODELS / f"{name}.tflite")
+        network = assemble(operations)
+        sound = features(audio, network.stem.input)
+        frames = np.concatenate([sound, noise])  # noise of every value after what is drawn
+        probability = np.asarray(stream(network, initial_state(network), frames)[1])
+        heard[name] = Heard(probability, {})
+        for engine, resolver in ENGINES.items():
+            heard[name].litert[engine], tensors = trace(path, resolver, operations, frames)
+            for operation, (input, output) in zip(operations, tensors, strict=True):
+                found = difference(operators[operation.kind](operation.layer, input), output)
+                key = operation.kind, engine
+                agreement[key] = agreement.get(key, Agreement()).with_more(found)
+    print_agreement(agreement, heard)
+    shown = {
+        name: Heard(one[: len(sound)], {engine: other[: len(sound)] for engine, other in litert.items()})
+        for name, (one, litert) in heard.items()
+    }
+    draw(arguments.output, sound, dict(zip((path.stem for path in paths), starts, strict=True)), shown)
+
+
+if __name__ == "__main__":
+    main()
