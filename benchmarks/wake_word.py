@@ -1,6 +1,6 @@
 """Measures the wake-word networks beside LiteRT, for which they were made: one step of 30 ms, and a whole recording.
 
-    python -m benchmarks.wake_word [--rounds 100] [--networks NAME ...]
+python -m benchmarks.wake_word [--rounds 100] [--networks NAME ...]
 """
 
 import argparse
