@@ -22,12 +22,28 @@ import onnx.parser
 import onnxruntime
 from digits_int8 import Activations, Int8Dense, Int8Network, digits, initial_layers, int8_network, quantized_network, train
 
-HEADER = """<ir_version: 10, opset_import: ["" : 21]>
-digits (float[N, 64] images) => (float[N, 10] logits, OUTPUTS) {
-  image = QuantizeLinear (images, image_scale, zero)
-"""
-OUTPUTS = ", ".join(f"int8[N, 64] {name}" for name in Activations._fields)
 LAYERS = {"stem": "image", "hidden": "stem", "branch": "hidden", "head": "residual"}  # and what each reads
+GRAPH = """<ir_version: 10, opset_import: ["" : 21]>
+digits (float[N, 64] images) => (float[N, 10] logits, {activations}) {{
+  image = QuantizeLinear (images, image_scale, zero)
+  {stem}
+  stem_limited = Clip (stem_dense, low, six)
+  stem = QuantizeLinear (stem_limited, stem_scale, zero)
+  {hidden}
+  hidden_sixth = Mul (hidden_dense, sixth)
+  hidden_moved = Add (hidden_sixth, half)
+  hidden_limited = Clip (hidden_moved, low, one)
+  hidden = QuantizeLinear (hidden_limited, hidden_scale, zero)
+  {branch}
+  branch = QuantizeLinear (branch_dense, branch_scale, zero)
+  stem_real = DequantizeLinear (stem, stem_scale, zero)
+  branch_real = DequantizeLinear (branch, branch_scale, zero)
+  residual_real = Add (stem_real, branch_real)
+  residual = QuantizeLinear (residual_real, residual_scale, zero)
+  {head}
+  logits = Identity (head_dense)
+}}
+"""
 DENSE = {
     "integers": """
   {name}_sum = MatMulInteger ({x}, {name}_weight)
@@ -40,29 +56,6 @@ DENSE = {
   {name}_matrix = DequantizeLinear <axis = 1> ({name}_weight, {name}_weight_scale)
   {name}_product = MatMul ({name}_input, {name}_matrix)
   {name}_dense = Add ({name}_product, {name}_bias)
-""",
-}
-AFTER = {
-    "stem": """
-  stem_limited = Clip (stem_dense, low, six)
-  stem = QuantizeLinear (stem_limited, stem_scale, zero)
-""",
-    "hidden": """
-  hidden_sixth = Mul (hidden_dense, sixth)
-  hidden_moved = Add (hidden_sixth, half)
-  hidden_limited = Clip (hidden_moved, low, one)
-  hidden = QuantizeLinear (hidden_limited, hidden_scale, zero)
-""",
-    "branch": """
-  branch = QuantizeLinear (branch_dense, branch_scale, zero)
-  stem_real = DequantizeLinear (stem, stem_scale, zero)
-  branch_real = DequantizeLinear (branch, branch_scale, zero)
-  residual_real = Add (stem_real, branch_real)
-  residual = QuantizeLinear (residual_real, residual_scale, zero)
-""",
-    "head": """
-  logits = Identity (head_dense)
-}
 """,
 }
 
@@ -81,10 +74,9 @@ def constants(network: Int8Network) -> dict[str, np.ndarray]:
 
 def model(network: Int8Network, form: str) -> onnx.ModelProto:
     """In one of the forms of `DENSE`; the int8 activations are outputs besides the logits, to be compared."""
-    text = HEADER.replace("OUTPUTS", OUTPUTS)
-    for name, x in LAYERS.items():
-        text += DENSE[form].format(name=name, x=x) + AFTER[name]
-    result = onnx.parser.parse_model(text)
+    dense = {name: DENSE[form].format(name=name, x=x) for name, x in LAYERS.items()}
+    activations = ", ".join(f"int8[N, 64] {name}" for name in Activations._fields)
+    result = onnx.parser.parse_model(GRAPH.format(activations=activations, **dense))
     read = {name for node in result.graph.node for name in node.input}
     tensors = {name: value for name, value in constants(network).items() if name in read}
     result.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in tensors.items())

@@ -1,4 +1,4 @@
-"""The int8 network of the digits as ONNX files: onnxruntime gives the test digits the same classes, from the same integers."""
+"""The int8 network of the digits as ONNX files: the same classes in onnxruntime, from the same integers."""
 
 import jax
 import numpy as np
