@@ -20,7 +20,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import onnxruntime
-from digits_int8 import Activations, Int8Dense, Int8Network, digits, initial_layers, int8_network, quantized_network, train
+from digits_int8 import Activations, Int8Network, digits, initial_layers, int8_network, quantized_network, train
 
 LAYERS = {"stem": "image", "hidden": "stem", "branch": "hidden", "head": "residual"}  # and what each reads
 GRAPH = """<ir_version: 10, opset_import: ["" : 21]>
@@ -65,7 +65,6 @@ def constants(network: Int8Network) -> dict[str, np.ndarray]:
     scales = network.scales._asdict()
     named = {"zero": np.int8(0), "low": 0.0, "one": 1.0, "six": 6.0, "sixth": 1 / 6, "half": 1 / 2}
     named |= {f"{name}_scale": scale for name, scale in scales.items()}
-    layer: Int8Dense
     for (name, x), layer in zip(LAYERS.items(), network.layers, strict=True):
         named |= {f"{name}_weight": layer.weight, f"{name}_weight_scale": layer.scale[0], f"{name}_bias": layer.bias}
         named[f"{name}_scale_product"] = np.float32(scales[x]) * np.float32(layer.scale)

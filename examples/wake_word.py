@@ -19,6 +19,7 @@ import numpy as np
 import pymicro_wakeword
 from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure  # without pyplot, it draws with Agg and needs no display
 from tqdm import tqdm
 
@@ -150,17 +151,14 @@ OPERATORS = {
 
 
 def initial_state(network: Network) -> list[jax.Array]:
-    """What each layer remembers at first: as many frames of real 0 as its window has beyond those that come in."""
+    """What each window remembers at first: frames of real 0, as many as it has beyond those that come in."""
     stem, blocks, dense, _ = network
-    channels = dense.weight.shape[0] // (frames := dense.weight.shape[0] // blocks[-1].pointwise.weight.shape[0])
-    sizes = [
-        (stem.weight.shape[1] - STRIDE, CHANNELS, stem.input),
-        *(
-            (max(layer.weight.shape[1] for layer in depthwise) - 1, pointwise.weight.shape[3], depthwise[0].input)
-            for depthwise, pointwise in blocks
-        ),
-        (frames - 1, channels, dense.input),
-    ]
+    sizes = [(stem.weight.shape[1] - STRIDE, CHANNELS, stem.input)]
+    for depthwise, pointwise in blocks:
+        longest = max(layer.weight.shape[1] for layer in depthwise)
+        sizes.append((longest - 1, pointwise.weight.shape[3], depthwise[0].input))
+    channels = blocks[-1].pointwise.weight.shape[0]
+    sizes.append((dense.weight.shape[0] // channels - 1, channels, dense.input))
     return [jnp.full((1, time, 1, channels), input.zero_point) for time, channels, input in sizes]
 
 
@@ -246,7 +244,7 @@ def difference(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 class Agreement(NamedTuple):
-    """Of a kind of operation, each fed what LiteRT fed its own."""
+    """How many int8 or uint8 were compared, how many differ, and by how much."""
 
     elements: int = 0
     different: int = 0
@@ -256,62 +254,58 @@ class Agreement(NamedTuple):
         largest = max(self.largest, int(np.abs(difference).max()))
         return Agreement(self.elements + difference.size, self.different + np.count_nonzero(difference), largest)
 
+    def __str__(self) -> str:
+        return f"{self.different} differ, by {self.largest}" if self.different else "equal"
+
 
 class Heard(NamedTuple):
-    """What a network made of what it heard, in 256ths."""
+    """What a network makes of the sound, in 256ths, here and in each engine of LiteRT."""
 
     probability: np.ndarray
     litert: dict[str, np.ndarray]  # by engine
 
 
-def print_agreement(agreement: dict[tuple[str, str], Agreement], heard: dict[str, Heard]) -> None:
-    print(f"{'each fed what LiteRT fed its own':<34}{'elements':>11}" + "".join(f"{engine:>22}" for engine in ENGINES))
-    for kind in OPERATORS:
-        found = [agreement[kind, engine] for engine in ENGINES]
-        cells = (f"{each.different} differ, by {each.largest}" if each.different else "equal" for each in found)
-        print(f"{kind:<34}{found[0].elements:>11,}" + "".join(f"{cell:>22}" for cell in cells))
-    print(f"{'network, end to end':<34}")
-    for name, (probability, litert) in heard.items():
-        found = [Agreement().with_more(difference(probability, other)) for other in litert.values()]
-        cells = (f"{each.different} differ, by {each.largest}" if each.different else "equal" for each in found)
-        print(f"{name:<34}{probability.size:>11,}" + "".join(f"{cell:>22}" for cell in cells))
+def print_agreement(title: str, rows: dict[str, dict[str, Agreement]]) -> None:
+    """A row for each name, a column for each engine."""
+    print(f"{title:<34}{'elements':>11}" + "".join(f"{engine:>20}" for engine in ENGINES))
+    for name, found in rows.items():
+        elements = found["XNNPACK"].elements
+        print(f"  {name:<32}{elements:>11,}" + "".join(f"{found[engine]!s:>20}" for engine in ENGINES))
 
 
-def draw(path: Path, frames: np.ndarray, starts: dict[str, float], heard: dict[str, Heard]) -> None:
-    """What the networks hear, the probability that each gives, and by how much LiteRT's differs."""
+def draw(path: Path, sound: np.ndarray, starts: dict[str, float], heard: dict[str, Heard]) -> None:
+    """The sound, the probability that each network gives to its wake word, and by how much LiteRT's differs."""
     figure = Figure(figsize=(12, 9), layout="constrained")
-    axes = figure.subplots(
-        len(heard) + 1, 2, sharex=True, gridspec_kw={"width_ratios": (2, 1), "height_ratios": (1.6, *[1] * len(heard))}
-    )
-    seconds = 0.01 * STRIDE * np.arange(len(frames) + 1)
-    sound = frames.reshape(-1, CHANNELS).T
-    axes[0, 0].imshow(sound, origin="lower", aspect="auto", cmap="magma", extent=(0, seconds[-1], 0, CHANNELS))
-    axes[0, 0].set(title="What the networks hear", ylabel="channel")
+    sizes = {"width_ratios": (2, 1), "height_ratios": (1.6, *[1] * len(heard))}
+    (left, right), *rows = figure.subplots(1 + len(heard), 2, sharex=True, gridspec_kw=sizes)
+    seconds = 0.01 * STRIDE * np.arange(len(sound) + 1)
+    image = sound.reshape(-1, CHANNELS).T
+    left.imshow(image, origin="lower", aspect="auto", cmap="magma", extent=(0, seconds[-1], 0, CHANNELS))
+    left.set_ylabel("channels of the sound")
     for name, start in starts.items():
-        axes[0, 0].text(start, CHANNELS - 2, spelled(name), color="white", va="top")
-    axes[0, 1].set_axis_off()
-    axes[0, 1].legend(*draw_probabilities(axes[1:], seconds, heard), loc="center", frameon=False)
-    axes[1, 0].set_title("Probability that each network gives to its wake word")
-    axes[1, 1].set_title("LiteRT minus jquant, in 256ths")
-    for bottom in axes[-1]:
-        bottom.set_xlabel("seconds")
+        left.text(start, CHANNELS, f"“{spelled(name)}”", va="bottom")
+    for axes, (name, one) in zip(rows, heard.items(), strict=True):
+        draw_probability(*axes, one, seconds)
+        axes[0].set_ylabel(spelled(name))
+    right.set_axis_off()
+    right.legend(*rows[0][0].get_legend_handles_labels(), loc="center", frameon=False)
+    rows[0][0].set_title("Probability that each network gives to its wake word")
+    rows[0][1].set_title("LiteRT minus jquant, in 256ths")
+    limit = max(np.abs(axes[1].get_ylim()).max() for axes in rows)
+    for axes in rows:
+        axes[1].set_ylim(-limit, limit)
+    for axes in rows[-1]:
+        axes.set_xlabel("seconds")
     figure.savefig(path, dpi=150)
 
 
-def draw_probabilities(axes: np.ndarray, seconds: np.ndarray, heard: dict[str, Heard]) -> tuple[list, list[str]]:
-    """A row for each network; returns the lines and what they are."""
-    limit = 1 + max(np.abs(difference(other, one)).max() for one, litert in heard.values() for other in litert.values())
-    styles = {"XNNPACK": ("#009E73", "-", 2), "built-in": ("#0072B2", "-", 1)}
-    for (left, right), (name, (probability, litert)) in zip(axes, heard.items(), strict=True):
-        lines = {"jquant": left.stairs(probability / 256, seconds, baseline=None, color="#D55E00", linewidth=5, alpha=0.4)}
-        for engine, other in litert.items():
-            colour, style, width = styles[engine]
-            options = {"baseline": None, "color": colour, "linestyle": style, "linewidth": width}
-            lines[f"LiteRT, {engine} kernels"] = left.stairs(other / 256, seconds, **options)
-            right.stairs(difference(other, probability), seconds, **options)
-        left.set(ylabel=spelled(name), ylim=(-0.05, 1.05))
-        right.set_ylim(-limit, limit)
-    return list(lines.values()), list(lines)
+def draw_probability(left: Axes, right: Axes, heard: Heard, seconds: np.ndarray) -> None:
+    left.set_ylim(-0.05, 1.05)
+    left.stairs(heard.probability / 256, seconds, baseline=None, color="#E69F00", linewidth=6, alpha=0.5, label="jquant")
+    for (engine, other), (colour, width) in zip(heard.litert.items(), (("#009E73", 3), ("#0072B2", 1)), strict=True):
+        style = {"baseline": None, "color": colour, "linewidth": width}
+        left.stairs(other / 256, seconds, label=f"LiteRT, {engine} kernels", **style)
+        right.stairs(difference(other, heard.probability), seconds, **style)
 
 
 def spelled(name: str) -> str:
@@ -328,26 +322,26 @@ def main() -> None:
     audio, starts = spoken(paths)
     noise = np.random.default_rng(0).integers(-128, 128, (200, STRIDE, CHANNELS), np.int8)
     operators = {kind: jax.jit(operator) for kind, operator in OPERATORS.items()}
-    agreement, heard = {}, {}
+    layers = {kind: {engine: Agreement() for engine in ENGINES} for kind in OPERATORS}
+    networks, heard = {}, {}
     for name in tqdm(NAMES, unit="network"):
         operations = read(path := MODELS / f"{name}.tflite")
         network = assemble(operations)
         sound = features(audio, network.stem.input)
-        frames = np.concatenate([sound, noise])  # noise of every value after what is drawn
+        frames = np.concatenate([sound, noise])
         probability = np.asarray(stream(network, initial_state(network), frames)[1])
-        heard[name] = Heard(probability, {})
+        networks[name], litert = {}, {}
         for engine, resolver in ENGINES.items():
-            heard[name].litert[engine], tensors = trace(path, resolver, operations, frames)
-            for operation, (input, output) in zip(operations, tensors, strict=True):
-                found = difference(operators[operation.kind](operation.layer, input), output)
-                key = operation.kind, engine
-                agreement[key] = agreement.get(key, Agreement()).with_more(found)
-    print_agreement(agreement, heard)
-    shown = {
-        name: Heard(one[: len(sound)], {engine: other[: len(sound)] for engine, other in litert.items()})
-        for name, (one, litert) in heard.items()
-    }
-    draw(arguments.output, sound, dict(zip((path.stem for path in paths), starts, strict=True)), shown)
+            other, tensors = trace(path, resolver, operations, frames)
+            networks[name][engine] = Agreement().with_more(difference(probability, other))
+            litert[engine] = other[: len(sound)]
+            for (kind, layer, *_), (input, output) in zip(operations, tensors, strict=True):
+                found = difference(operators[kind](layer, input), output)
+                layers[kind][engine] = layers[kind][engine].with_more(found)
+        heard[name] = Heard(probability[: len(sound)], litert)
+    print_agreement("layers, fed what LiteRT fed its own", layers)
+    print_agreement("networks, probabilities in 256ths", networks)
+    draw(arguments.output, sound, dict(zip((path.stem for path in paths), starts, strict=True)), heard)
 
 
 if __name__ == "__main__":
