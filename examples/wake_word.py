@@ -1,9 +1,12 @@
-"""Wake words in int8: the networks of the package pymicro-wakeword, read from their TensorFlow Lite files, beside LiteRT.
+"""Wake words in int8: the networks of the package pymicro-wakeword, as plain JAX code around jquant's operators.
 
-Four networks listen to recordings of all four wake words, each step of 30 ms with what it remembers of the steps before.
-Prints how far each layer, and each network, agrees with LiteRT's two sets of kernels, and draws what the networks hear:
+Reads the weights of four TensorFlow Lite files. Each network hears all four wake words, in steps of 30 ms, and remembers
+between the steps what its convolutions over time need. LiteRT, for which they were made, hears the same with each of its two
+sets of kernels. Prints how the layers and the networks agree with it, on speech and on noise of every int8 value; draws what
+the networks hear and say. The recordings beside this program are of a synthetic voice (eSpeak NG's).
 
-    python examples/wake_word.py [--audio FILE.wav] [--output wake_word.png]
+    pip install "jquant-jax[models]"
+    python examples/wake_word.py --output wake_word.png
 """
 
 import argparse
@@ -105,6 +108,7 @@ def read(path: Path) -> list[Operation]:
 
 
 def assemble(operations: Sequence[Operation]) -> Network:
+    """A convolution, blocks of convolutions over time and over channels, a dense layer and the sigmoid, in this order."""
     (_, stem, *_), *layers, (_, dense, *_), (_, sigmoid, *_) = operations
     blocks, depthwise = [], ()
     for kind, layer, *_ in layers:
@@ -117,7 +121,7 @@ def assemble(operations: Sequence[Operation]) -> Network:
 
 
 def convolution(layer: Layer, x: jax.Array, stride: int = 1) -> jax.Array:
-    """Batch, time, 1, channels; a relu is the saturation at the output's zero point, the lowest int8."""
+    """Of (batch, time, 1, channels). Where the file has a relu, the output's zero point is the lowest int8: it saturates."""
     groups = x.shape[3] // layer.weight.shape[3]
     bias = layer.bias.reshape(1, -1, 1, 1)
     return jquant.quantized_linear_convolution(
@@ -129,7 +133,7 @@ def convolution(layer: Layer, x: jax.Array, stride: int = 1) -> jax.Array:
 
 
 def depthwise_convolution(layer: Layer, x: jax.Array) -> jax.Array:
-    """The same with a filter for each channel, which comes last in the file."""
+    """The same with a filter for each channel; the channels come last in the file."""
     return convolution(layer._replace(weight=layer.weight.transpose(3, 1, 2, 0)), x)
 
 
@@ -250,9 +254,10 @@ class Agreement(NamedTuple):
     different: int = 0
     largest: int = 0
 
-    def with_more(self, difference: np.ndarray) -> "Agreement":
-        largest = max(self.largest, int(np.abs(difference).max()))
-        return Agreement(self.elements + difference.size, self.different + np.count_nonzero(difference), largest)
+    def with_more(self, found: np.ndarray) -> "Agreement":
+        """Of some more, of which `found` are the differences."""
+        largest = max(self.largest, int(np.abs(found).max()))
+        return Agreement(self.elements + found.size, self.different + np.count_nonzero(found), largest)
 
     def __str__(self) -> str:
         return f"{self.different} differ, by {self.largest}" if self.different else "equal"
@@ -314,7 +319,7 @@ def spelled(name: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--audio", type=Path, nargs="+", help="16 kHz, 16 bits, mono; instead of a voice's wake words")
+    parser.add_argument("--audio", type=Path, nargs="+", help="WAV, 16 kHz, 16 bits, mono, for the four recordings")
     parser.add_argument("--output", type=Path, default=Path("wake_word.png"), help="the PNG to write")
     arguments = parser.parse_args()
 
