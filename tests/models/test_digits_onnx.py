@@ -68,7 +68,7 @@ def test_operators_of_floats(trained):
         apart = np.abs(found[name].astype(int) - value).max(axis=1)
         assert apart[same].max() <= 1, name
         same &= apart == 0
-    assert same.any()
+        assert same.any(), name
     constants = {name: value.astype(np.float64) for name, value in example.constants(network).items()}
     x, weight = activations["residual"] * constants["residual_scale"], constants["head_weight"]
     magnitude = np.abs(x) @ np.abs(weight * constants["head_weight_scale"])
