@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 from programs import load_example
 
-for package, extra in {"onnx": "models", "onnxruntime": "models", "sklearn": "examples", "matplotlib": "examples"}.items():
-    pytest.importorskip(package, reason=f"{package} is not installed (extra: {extra})")
+for package in ("onnx", "onnxruntime"):
+    pytest.importorskip(package, reason=f"{package} is not installed (extra: models)")
+for package in ("sklearn", "matplotlib", "tqdm"):
+    pytest.importorskip(package, reason=f"{package} is not installed (extra: examples)")
 example = load_example("digits_onnx")
 
 
