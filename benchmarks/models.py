@@ -7,6 +7,7 @@ benchmarks/results/models-PLATFORM-jax-VERSION.md.
 """
 
 import argparse
+import functools
 import re
 import tempfile
 from collections import Counter
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from benchmarks import environment, report
 from benchmarks.measure import measure, quartiles
@@ -45,11 +47,14 @@ class Model(NamedTuple):
     Attributes:
       engine: the package of the engine, whose name and version the tables have.
       packages: the others whose versions count.
+      kinds: what an operation of ours is: the first whose expression is found in its name in JAX, which XLA gives to all
+        that it fuses with it.
       cases: prepares everything that is not timed.
     """
 
     engine: str
     packages: tuple[str, ...]
+    kinds: dict[str, str]
     cases: Callable[[], Iterator[Case]]
 
 
@@ -75,23 +80,61 @@ def title_encoder() -> Iterator[Case]:
         )
 
 
-MODELS = {"FLAN-T5 small, encoder": Model("onnxruntime", ("onnx", "traceforge-title-model"), title_encoder)}
+def wake_word(name: str) -> Iterator[Case]:
+    """The weights are constants of our programs, as they are of LiteRT's; each step is a call of the latter."""
+    from examples import wake_word as example
 
-# What an operation of ours is: the first that is in its name in JAX, which XLA gives to all that it fuses with it.
-KINDS = {
+    path = example.MODELS / f"{name}.tflite"
+    network = example.assemble(example.read(path))
+    sound, _ = example.spoken([example.RECORDINGS / f"{word}.wav" for word in example.NAMES])
+    steps = example.features(sound, network.stem.input)
+    interpreter = example.litert(path, example.OpResolverType.AUTO)
+    (input,), (output,) = interpreter.get_input_details(), interpreter.get_output_details()
+
+    def invoke(steps: np.ndarray) -> None:
+        for step in steps:
+            interpreter.set_tensor(input["index"], step[None])
+            interpreter.invoke()
+            interpreter.get_tensor(output["index"])
+
+    listen, stream = (jax.jit(functools.partial(program, network)) for program in (example.listen, example.stream))
+    start, on_device, frames = jax.device_put((example.initial_state(network), steps, steps.reshape(-1, example.CHANNELS)))
+    seconds = 0.01 * len(frames)
+    for title, program, operand, count in (
+        ("one step of 30 ms", listen, frames[: example.STRIDE], 1),
+        (f"{seconds:.1f} s, step by step", stream, on_device, len(steps)),
+        (f"{seconds:.1f} s at once", listen, frames, len(steps)),
+    ):
+        yield Case(title, program, (start, operand), functools.partial(invoke, steps[:count]))
+
+
+TITLE_ENCODER_KINDS = {
     "products of integers": r"matmul_integer\w*/dot_general",
     "ranges, division by the scale, rounding to integers": r"dynamic_quantize_linear.*/(reduce|div)|/bitcast_convert_type",
     "attention: scores, softmax, mixture": "attend/",
     "all else: norms, activation functions, scales of products, sums, look-ups": "",
 }
+WAKE_WORD_KINDS = {
+    "convolutions": "quantized_linear_convolution",
+    "dense layer, sigmoid": "quantized_gemm|quantized_linear_sigmoid",
+    "all else: state, loop": "",
+}
+LITERT = "ai-edge-litert", ("pymicro-wakeword",), WAKE_WORD_KINDS
+MODELS = {
+    "title encoder (FLAN-T5 small)": Model(
+        "onnxruntime", ("onnx", "traceforge-title-model"), TITLE_ENCODER_KINDS, title_encoder
+    ),
+    "wake word okay_nabu": Model(*LITERT, functools.partial(wake_word, "okay_nabu")),
+    "wake word alexa": Model(*LITERT, functools.partial(wake_word, "alexa")),
+}
 
 
-def profile(case: Case) -> Counter:
+def profile(case: Case, kinds: dict[str, str]) -> Counter:
     """Milliseconds of a call in each kind of operation, on average."""
     text = case.program.lower(*case.operands).compile().as_text()
     names = dict(re.findall(r'^ *(?:ROOT )?%([\w.-]+) = .*?(?:op_name="([^"]*)".*)?$', text, re.MULTILINE))
-    kinds = {
-        operation: next(kind for kind, words in KINDS.items() if re.search(words, name)) for operation, name in names.items()
+    kind_of = {
+        operation: next(kind for kind, words in kinds.items() if re.search(words, name)) for operation, name in names.items()
     }
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
@@ -102,8 +145,8 @@ def profile(case: Case) -> Counter:
         events = [event for plane in planes for line in plane.lines for event in line.events]
     spent: Counter = Counter()
     for event in events:
-        if event.name in kinds:
-            spent[kinds[event.name]] += 1e-6 * event.duration_ns / PROFILED_CALLS
+        if event.name in kind_of:
+            spent[kind_of[event.name]] += 1e-6 * event.duration_ns / PROFILED_CALLS
     return spent
 
 
@@ -120,10 +163,10 @@ def tables(name: str, rounds: int) -> list[str]:
         lines += [f"\n### {case.title}\n", HEADER]
         for contestant, (low, median, high) in times.items():
             ratio = median / times[model.engine][1]
-            lines.append(f"| {contestant} | {median:.2f} | {low:.2f} to {high:.2f} | {ratio:.2f} |")
-        spent = profile(case)
+            lines.append(f"| {contestant} | {median:.3f} | {low:.3f} to {high:.3f} | {ratio:.2f} |")
+        spent = profile(case, model.kinds)
         lines += ["\n| of the time in our operations | ms | share |\n|---|--:|--:|"]
-        lines += [f"| {kind} | {spent[kind]:.2f} | {spent[kind] / spent.total():.0%} |" for kind in KINDS]
+        lines += [f"| {kind} | {spent[kind]:.3f} | {spent[kind] / spent.total():.0%} |" for kind in model.kinds]
     return lines
 
 
@@ -142,7 +185,8 @@ def main() -> None:
         f"# {name}\n",
         f"{report.machine(results)}; {report.versions(results)}; load average before the run {load}. {arguments.rounds} "
         "rounds, in each of which both have a turn of at least two calls, in random order; the first call of each turn does "
-        "not count. The engine has its default optimisations, as many threads as XLA, and they do not spin between calls. "
+        "not count. The engine has its default optimisations: onnxruntime with as many threads as XLA, which do not spin between "
+        "calls, LiteRT with one. "
         f"Where our time goes is from JAX's profiler, of {PROFILED_CALLS} calls in a row.",
     ]
     for model in arguments.models:

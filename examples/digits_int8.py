@@ -177,16 +177,19 @@ def draw(path: Path, errors: dict[str, np.ndarray], scales: Activations, digits:
     figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.2)
 
 
+def digits(seed: int) -> list[np.ndarray]:
+    """Images of 64 pixels in [0, 1] for training and for the test, and the labels of both."""
+    pixels, labels = load_digits(return_X_y=True)
+    return train_test_split(np.float32(pixels / 16), labels, test_size=1 / 3, random_state=seed, stratify=labels)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="An int8 network for the scikit-learn digits, quantized after training.")
     parser.add_argument("--output", type=Path, default=Path("digits_int8.png"), help="the PNG to write")
     parser.add_argument("--seed", type=int, default=0, help="of the initial weights and the split into training and test")
     arguments = parser.parse_args()
 
-    pixels, labels = load_digits(return_X_y=True)
-    images = np.float32(pixels / 16)
-    split = train_test_split(images, labels, test_size=1 / 3, random_state=arguments.seed, stratify=labels)
-    train_images, test_images, train_labels, test_labels = split
+    train_images, test_images, train_labels, test_labels = digits(arguments.seed)
     layers = train(initial_layers(jax.random.key(arguments.seed)), train_images, train_labels)
     network = quantized_network(layers, train_images)
 
@@ -204,8 +207,8 @@ def main() -> None:
     del errors["image"]  # its own rounding and nothing else
     margin = np.diff(np.sort(float_logits, axis=1))[:, -1]
     shown = np.lexsort((margin, agree))[:8]  # sorts by the last key first
-    digits = [array[shown] for array in (test_images, test_labels, float_digits, int8_digits, margin)]
-    draw(arguments.output, errors, network.scales, list(zip(*digits, strict=True)))
+    drawn = [array[shown] for array in (test_images, test_labels, float_digits, int8_digits, margin)]
+    draw(arguments.output, errors, network.scales, list(zip(*drawn, strict=True)))
 
 
 if __name__ == "__main__":

@@ -4,16 +4,14 @@ onnxruntime runs the package's graph node by node (its optimisations are off), w
 outputs, on 20 sentences.
 """
 
-import importlib.util
 import itertools
-import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import numpy as np
 import pytest
 from documents import run_document
+from example_programs import load_example
 
 import jquant
 
@@ -21,18 +19,9 @@ onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: models)
 for package in ("traceforge_title_model", "tokenizers", "onnxruntime", "matplotlib", "tqdm"):
     pytest.importorskip(package, reason=f"{package} is not installed (extra: models)")
 
-PROGRAM = Path(__file__).parent.parent.parent / "examples" / "title_encoder.py"
+example = load_example("title_encoder")
+
 BUCKETS, BIAS = (f"/enc/block.0/layer.0/SelfAttention/Add_{number}_output_0" for number in (2, 3))
-
-
-def load_example():
-    specification = importlib.util.spec_from_file_location("title_encoder", PROGRAM)
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-example = load_example()
 
 
 class Run(NamedTuple):
@@ -138,6 +127,5 @@ def test_encode_each(run):
         assert np.count_nonzero(first) <= 4
 
 
-def test_document(run, monkeypatch):
-    monkeypatch.setitem(sys.modules, "title_encoder", example)
+def test_document():
     run_document("docs/models.md", "A language model's encoder")

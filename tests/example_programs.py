@@ -1,0 +1,15 @@
+"""The programs in `examples`, as modules."""
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def load_example(name: str) -> ModuleType:
+    """examples/NAME.py, which is not run; it may import its neighbours."""
+    if str(EXAMPLES) not in sys.path:
+        sys.path.append(str(EXAMPLES))
+    return importlib.import_module(name)
