@@ -9,7 +9,7 @@ from jax import lax
 
 from jquant import exact, wide
 from jquant.calibration.arithmetic import logarithm, tree_sum
-from jquant.calibration.histogram import Histogram, edges, histogram_observer, require_bins, within
+from jquant.calibration.histogram import Histogram, cumulative, edges, histogram_observer, require_bins, within
 from jquant.calibration.observer import AxisName, Observer, Range
 from jquant.descriptor import require
 
@@ -84,7 +84,7 @@ def _entropy(num_bins: int, num_quantized_bins: int, axis_name: AxisName) -> Obs
 
 def _in_one_word(counts: wide.Words) -> jax.Array:
     """int32, of a sum that is one, too: halved as often as that takes."""
-    total = tuple(word[-1] for word in lax.associative_scan(wide.add, counts))
+    total = tuple(word[-1] for word in cumulative(counts))
     halvings = jnp.maximum(0, 64 - _LARGEST - wide.leading_zeros(total))
     return wide.shift_right(counts, jnp.full(counts[0].shape, halvings))[0].astype(jnp.int32)
 

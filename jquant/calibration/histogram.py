@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import export, lax
+from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from jquant import exact, wide
@@ -102,6 +103,17 @@ def power_of_two(exponent: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type((exponent + 127) << 23, jnp.float32)
 
 
+def cumulative(counts: wide.Words) -> wide.Words:
+    """How many numbers there are up to each bin, and in it."""
+
+    def add(total: wide.Words, count: wide.Words) -> tuple[wide.Words, wide.Words]:
+        total = wide.add(total, count)
+        return total, total
+
+    # One after the other: a program of all the sums of a tree takes longer to compile than that to run.
+    return lax.scan(add, tuple(jnp.zeros_like(word[0]) for word in counts), counts)[1]
+
+
 def _log2(num_bins: int) -> int:
     return num_bins.bit_length() - 1
 
@@ -114,7 +126,8 @@ def _counts(x: jax.Array, exponent: jax.Array, num_bins: int) -> jax.Array:
     shift = jnp.minimum(exponent - _SUBNORMAL - biased + (25 - _log2(num_bins)), 31)
     index = (signed >> shift) + num_bins // 2  # the shift rounds down, on both sides of 0
     index = jnp.where(observer.is_finite(x), index, num_bins)
-    return jnp.zeros(num_bins, jnp.uint32).at[index.ravel()].add(np.uint32(1), mode="drop")
+    whole = jax.typeof(index).sharding.update(spec=PartitionSpec(None))  # one array of counts for all devices
+    return jnp.zeros(num_bins, jnp.uint32).at[index].add(np.uint32(1), mode="drop", out_sharding=whole)
 
 
 def _merged(counts: wide.Words, times: jax.Array) -> wide.Words:

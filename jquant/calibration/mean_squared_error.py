@@ -35,8 +35,8 @@ def mean_squared_error(
 
     With zero brought inside ``[min, max]``, the ranges tried are ``[i * min / 32, j * max / 32]`` for i and j from 0 to 32,
     then those around the best of them in steps of 1/512. `symmetric`: ``[-t, t]`` with ``t = i * max(-min, max) / 1024``.
-    Each step is rounded once in float32, and sums have one order: neither the
-    order of the batches, nor how they are split, nor the platform changes a bit.
+    Each step is rounded once in float32, and sums have one order: neither the order of the batches, nor how they are split,
+    nor the platform changes a bit.
 
     NaN and infinities are passed over; subnormal numbers count as 0.
 
@@ -101,7 +101,7 @@ def _mean_squared_error(
             around = jnp.clip(parts[None] + offsets * width, 0, 1)
             return around[jnp.argmin(jax.vmap(error)(around))], None
 
-        offsets, widths = _tried(symmetric)
+        offsets, widths = map(jnp.asarray, _tried(symmetric))
         parts, _ = lax.scan(best, jnp.full(2, 0.5, jnp.float32), widths)
         return candidate(parts)
 
@@ -110,8 +110,7 @@ def _mean_squared_error(
 
 def _tried(symmetric: bool) -> tuple[np.ndarray, np.ndarray]:
     """What is tried of the lower and of the upper side, in rows, from the middle of each; and in how wide parts, in turn."""
-    if symmetric:
-        side = np.linspace(-0.5, 0.5, _BOTH_SIDES + 1, dtype=np.float32)
-        return np.stack([side, side], axis=1), np.float32([1])
-    side = np.linspace(-0.5, 0.5, _EACH_SIDE + 1, dtype=np.float32)
-    return np.stack(np.meshgrid(side, side, indexing="ij"), axis=-1).reshape(-1, 2), np.float32([1, 2 / _EACH_SIDE])
+    side = np.linspace(-0.5, 0.5, (_BOTH_SIDES if symmetric else _EACH_SIDE) + 1)
+    each = (side, side) if symmetric else np.meshgrid(side, side, indexing="ij")
+    widths = (1,) if symmetric else (1, 2 / _EACH_SIDE)
+    return np.stack(each, axis=-1).reshape(-1, 2).astype(np.float32), np.array(widths, np.float32)

@@ -6,10 +6,9 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from jquant import wide
-from jquant.calibration.histogram import Histogram, edges, histogram_observer, require_bins, within
+from jquant.calibration.histogram import Histogram, cumulative, edges, histogram_observer, require_bins, within
 from jquant.calibration.observer import AxisName, Observer, Range
 from jquant.descriptor import require
 
@@ -86,7 +85,7 @@ def _percentile(percentile: float, symmetric: bool, num_bins: int, axis_name: Ax
 
 def _first_reaching(share: fractions.Fraction, counts: wide.Words) -> jax.Array:
     """The index of the first bin up to which at least that share of the numbers lies."""
-    sums = lax.associative_scan(wide.add, counts)
+    sums = cumulative(counts)
     total = tuple(jnp.broadcast_to(word[-1], word.shape) for word in sums)
     have = wide.product(jnp.uint32(share.denominator), sums)
     need = wide.product(jnp.uint32(share.numerator), total)
