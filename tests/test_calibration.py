@@ -1,6 +1,7 @@
 """The observers of ranges beside NumPy: exact, whatever the order, the split and the program."""
 
 import fractions
+import functools
 import itertools
 import sys
 import types
@@ -13,12 +14,12 @@ import numpy as np
 import pytest
 import samples
 from cases import assert_equal
+from histograms import all_edges, close_to_least, divergences, observed, of_counts, wide_counts
 from jax import export, lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from layouts import collectives
 
-import jquant
 from jquant import DescriptorError, DescriptorTypeError, calibration, reference
 from jquant.calibration import arithmetic
 from jquant.calibration.histogram import edges
@@ -56,25 +57,6 @@ def with_special_values(x: np.ndarray) -> np.ndarray:
 
 def finite(x: np.ndarray) -> np.ndarray:
     return x[np.isfinite(x)]
-
-
-def observed(observer: calibration.Observer, batches):
-    """The state after all of them."""
-    state = observer.init(batches[0])
-    for batch in batches:
-        state = observer.update(state, batch)
-    return state
-
-
-def wide_counts(state: calibration.Histogram) -> list[int]:
-    """Python's integers, which have any width."""
-    low, high = (np.asarray(words).tolist() for words in state.counts)
-    return [one + (other << 32) for one, other in zip(low, high, strict=True)]
-
-
-def of_counts(counts: list[int], low: float, high: float) -> calibration.Histogram:
-    words = tuple(jnp.array([count >> bits & 2**32 - 1 for count in counts], jnp.uint32) for bits in (0, 32))
-    return calibration.Histogram(calibration.Range(jnp.float32(low), jnp.float32(high)), words)
 
 
 # The extreme values.
@@ -132,8 +114,8 @@ def test_nothing(name):
     """As onnxruntime has it of an empty array: [0, 0]; and a batch without a number changes nothing."""
     observer, x = OBSERVERS[name], activations()
     shape = (CHANNELS,) if "axis" in name else ()
-    nothing = calibration.Range(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
-    assert_equal(observer.compute_range(observer.init(x[0])), nothing)
+    for bound in observer.compute_range(observer.init(x[0])):
+        np.testing.assert_array_equal(bound, np.zeros(shape, np.float32), strict=True)
     state = observer.update(observer.init(x[0]), x[0])
     assert_equal(observer.update(state, np.full_like(x[0], np.nan)), state)
     assert_equal(observer.update(state, x[0][:0]), state)
@@ -154,11 +136,11 @@ def test_bins_are_numpys():
         x = np.concatenate([x, np.float32([0, -0.0]), np.ldexp(np.float32([1, -1]), exponent)]).astype(np.float32)
         x = np.where(samples.is_subnormal(x), 0, x)
         state = observed(OF_HISTOGRAM, [np.resize(x, 2000)])
-        k = max(np.frexp(abs(x).max())[1], -126 + 8)
+        k = max(np.frexp(abs(x).max() or 1e-38)[1], -126 + 8)
         expected, at = np.histogram(np.resize(x, 2000).astype(np.float64), BINS, (-np.ldexp(1.0, k), np.ldexp(1.0, k)))
         assert wide_counts(state) == expected.tolist()
-        actual = edges(state.range, BINS, np.arange(BINS))
-        np.testing.assert_array_equal(np.asarray(actual, np.float64), at[:-1])
+        with np.errstate(over="ignore"):  # of the ends, 2.0**128
+            np.testing.assert_array_equal(all_edges(state), at.astype(np.float32))
 
 
 @pytest.mark.parametrize("name", ["min_max", "min_max, axis", "percentile"])
@@ -175,10 +157,10 @@ def test_order_and_split_do_not_matter(name):
 
 
 def test_bins_join_from_one_end_of_float32_to_the_other():
-    for batches in itertools.permutations(np.float32([[1e-38, 0], [-1, 1], [3e38, -2e38], [0, 1e-20]])):
-        assert wide_counts(observed(OF_HISTOGRAM, batches)) == [
-            *([0] * 53), 1, *([0] * 73), 1, 5, *([0] * 112), 1, *([0] * 14)
-        ]  # fmt: skip
+    x = np.float32([[2e-38, 0], [-1, 1], [3e38, -2e38], [0, 1e-20]])
+    expected, _ = np.histogram(x.astype(np.float64), BINS, (-(2.0**128), 2.0**128))
+    for batches in itertools.permutations(x):
+        assert wide_counts(observed(OF_HISTOGRAM, batches)) == expected.tolist()
 
 
 def test_counts_of_64_bits():
@@ -202,7 +184,7 @@ def test_percentile(magnitude):
     """The definition in fractions; some shares are met exactly."""
     rng = np.random.default_rng(0)
     states = [of_counts([int(count) * magnitude for count in rng.integers(0, 3, BINS)], -3.75, 3.9) for _ in range(3)]
-    states.append(of_counts([magnitude] * BINS, -4, 3.9))
+    states.append(of_counts([magnitude] * BINS, -3.999, 3.999))
     for given in ("0", "50", "90", "99", "99.9", "99.99999", "100"):
         percentile, share = float(given), fractions.Fraction(given) / 100
         for symmetric in (False, True):
@@ -284,47 +266,20 @@ def test_mean_squared_error_has_no_magnitude(exponent):
     assert_equal(tuple(actual), tuple(np.ldexp(np.asarray(bound), exponent) for bound in expected))
 
 
-def divergences(counts: np.ndarray, quantized: int) -> list[float]:
-    """The definition in float64, for each range."""
-    zero, found = counts.size // 2, []
-    for reach in range(quantized // 2, zero + 1):
-        start, end = zero - reach, min(zero + reach + 1, counts.size)
-        inside = counts[start:end]
-        p, q = inside.copy(), np.zeros_like(inside)
-        p[0] += counts[:start].sum()
-        p[-1] += counts[end:].sum()
-        width = inside.size // quantized
-        for part in range(quantized):
-            bins = slice(part * width, (part + 1) * width)
-            joined = inside[bins.start : None if part == quantized - 1 else bins.stop].sum()
-            q[bins] = joined // max(1, np.count_nonzero(p[bins])) if np.any(p[bins]) else 0
-        if not np.any(q):
-            found.append(np.inf)
-            continue
-        p, q = (np.where(x == 0, 1e-4, x - 1e-4 * np.mean(x == 0) / np.mean(x != 0)) for x in (p, q))
-        found.append(np.sum(p / p.sum() * np.log(p / p.sum() / (q / q.sum()))))
-    return found
-
-
 @pytest.mark.parametrize("quantized", [2, 32, 100, BINS])
 @pytest.mark.parametrize("kind", ["both", "positive", "lopsided"])
 def test_entropy(kind, quantized):
     """The least divergence, but for what float32 cannot tell apart."""
     observer = calibration.entropy(num_bins=BINS, num_quantized_bins=quantized)
     state = observed(observer, [skewed(kind)])
-    low, high = map(float, observer.compute_range(state))
-    found = divergences(np.array(wide_counts(state)), quantized)
-    width = float(edges(state.range, BINS, BINS // 2 + 1))
-    reach = round(max(-low, high) / width)  # the end that is not that of the numbers, or further than both
-    near = {reach - 1, reach} if high < float(state.range.max) else set(range(reach - 1, BINS // 2 + 1))
-    assert min(found[each - quantized // 2] for each in near if each >= quantized // 2) <= min(found) * (1 + 1e-5)
+    assert tuple(observer.compute_range(state)) in map(tuple, close_to_least(divergences(state, quantized)))
 
 
 def test_entropy_of_many_numbers():
     """The counts are halved, all alike."""
     state = observed(OBSERVERS["entropy"], [skewed("both")])
     many = of_counts([count << 40 for count in wide_counts(state)], *map(float, state.range))
-    few = of_counts([count << 18 for count in wide_counts(state)], *map(float, state.range))
+    few = of_counts([count << 19 for count in wide_counts(state)], *map(float, state.range))
     assert sum(wide_counts(few)) < 2**31 <= 2 * sum(wide_counts(few))
     compute_range = OBSERVERS["entropy"].compute_range
     assert_equal(compute_range(many), compute_range(few))
@@ -390,32 +345,27 @@ def test_mesh(name, kind):
         assert_equal(observer.compute_range(state), observer.compute_range(expected))
     moved = [collective.elements for collective in collectives(program.as_text())]
     extremes = [CHANNELS if "axis" in name else 1] * 2
-    assert moved == (extremes + [BINS] if isinstance(state, calibration.Histogram) else extremes)
+    assert moved == ([*extremes, BINS] if isinstance(state, calibration.Histogram) else extremes)
 
 
 @pytest.mark.parametrize(
-    ("alone", "together"),
+    ("constructor", "arguments", "axis_name"),
     [
-        (calibration.min_max(axis=1), calibration.min_max(axis=1, axis_name="x")),
-        (calibration.moving_average(), calibration.moving_average(axis_name="x")),
-        (calibration.percentile(num_bins=BINS), calibration.percentile(num_bins=BINS, axis_name=("x", "y"))),
-        (calibration.entropy(num_bins=BINS), calibration.entropy(num_bins=BINS, axis_name=("x", "y"))),
-        (
-            calibration.mean_squared_error("INT8", num_bins=BINS),
-            calibration.mean_squared_error("INT8", num_bins=BINS, axis_name="x"),
-        ),
+        (calibration.min_max, {"axis": 1}, "x"),
+        (calibration.moving_average, {}, "x"),
+        (calibration.percentile, {"num_bins": BINS}, ("x", "y")),
+        (calibration.entropy, {"num_bins": BINS}, "x"),
+        (functools.partial(calibration.mean_squared_error, "INT8"), {"num_bins": BINS}, ("x", "y")),
     ],
 )
-def test_shard_map(alone, together):
-    x = activations()
+def test_shard_map(constructor, arguments, axis_name):
+    x, alone, together = activations(), constructor(**arguments), constructor(**arguments, axis_name=axis_name)
     mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
 
     def of_shard(state, x):
         return lax.scan(lambda state, batch: (together.update(state, batch), None), state, x)[0]
 
-    update = jax.shard_map(of_shard, mesh=mesh, in_specs=(P(), P(None, "x")), out_specs=P())
-    if together in (calibration.percentile(num_bins=BINS, axis_name=("x", "y")),):
-        update = jax.shard_map(of_shard, mesh=mesh, in_specs=(P(), P(None, ("x", "y"))), out_specs=P())
+    update = jax.shard_map(of_shard, mesh=mesh, in_specs=(P(), P(None, axis_name)), out_specs=P())
     state = jax.jit(update)(together.init(x[0]), x)
     assert_bits(state, observed(alone, x))
 

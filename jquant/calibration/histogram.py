@@ -94,8 +94,9 @@ def edges(range: Range, num_bins: int, index: ArrayLike) -> jax.Array:
 
 def within(range: Range, low: jax.Array, high: jax.Array) -> Range:
     """``[low, high]``, no further than the numbers go; of numbers that lie in one bin alone, their minimum."""
-    low = jnp.maximum(low, range.min)
-    return observer.or_zero(Range(low, jnp.maximum(low, jnp.minimum(high, range.max))))
+    seen = observer.or_zero(range)
+    low = jnp.minimum(jnp.maximum(low, seen.min), seen.max)
+    return Range(low, jnp.maximum(jnp.minimum(high, seen.max), low))
 
 
 def power_of_two(exponent: jax.Array) -> jax.Array:
