@@ -165,9 +165,10 @@ def test_bins_join_from_one_end_of_float32_to_the_other():
 
 def test_counts_of_64_bits():
     counts = [7 * 2**30 + index**5 for index in range(BINS)]
+    index = int((0.9 + 1) * BINS / 2)
+    counts[index] = 2**32 - 8
     state = of_counts(counts, -0.9, 0.9)
     same = OF_HISTOGRAM.update(state, np.full(16, 0.9, np.float32))
-    index = int((0.9 + 1) * BINS / 2)
     assert wide_counts(same) == [count + 16 * (place == index) for place, count in enumerate(counts)]
     grown = OF_HISTOGRAM.update(state, np.full(16, 3.9, np.float32))
     joined = [0] * 96 + [sum(counts[place : place + 4]) for place in range(0, BINS, 4)] + [0] * 96
@@ -185,6 +186,8 @@ def test_percentile(magnitude):
     rng = np.random.default_rng(0)
     states = [of_counts([int(count) * magnitude for count in rng.integers(0, 3, BINS)], -3.75, 3.9) for _ in range(3)]
     states.append(of_counts([magnitude] * BINS, -3.999, 3.999))
+    few = min(magnitude, 2**31)  # of the last bin, of which 99.99999 per cent leave none
+    states.append(of_counts([0] * 10 + [99_999_995 * few] + [0] * 9 + [5 * few] + [0] * (BINS - 21), -3.75, 3.9))
     for given in ("0", "50", "90", "99", "99.9", "99.99999", "100"):
         percentile, share = float(given), fractions.Fraction(given) / 100
         for symmetric in (False, True):
@@ -255,6 +258,10 @@ def test_mean_squared_error(kind, dtype, symmetric):
         numbers, weight = numbers[kept], np.broadcast_to(weight, numbers.shape)[kept]
         least = min(error(numbers, weight, *map(np.float32, bounds), dtype, symmetric) for bounds in tried)
         assert error(numbers, weight, low, high, dtype, symmetric) <= least * (1 + tolerance)
+        if symmetric:
+            assert low == -high
+        elif tolerance == 1e-5:  # the second search found a better one
+            assert error(numbers, weight, low, high, dtype) < least * (1 - tolerance)
 
 
 @pytest.mark.parametrize("exponent", [-100, 120])
