@@ -1,5 +1,6 @@
 """A functional set of quantized operators for JAX, exact under compilation."""
 
+from jquant import calibration as calibration
 from jquant.errors import DescriptorError as DescriptorError
 from jquant.errors import DescriptorTypeError as DescriptorTypeError
 from jquant.kernels.packed import PackedMatrix as PackedMatrix
@@ -48,5 +49,7 @@ from jquant.operators.requantization_range_per_channel import (
 )
 from jquant.operators.requantize import requantize as requantize
 from jquant.operators.requantize_per_channel import requantize_per_channel as requantize_per_channel
+from jquant.operators.scale_and_zero_point import ScaleZeroPoint as ScaleZeroPoint
+from jquant.operators.scale_and_zero_point import scale_and_zero_point as scale_and_zero_point
 from jquant.ranges import QuantizeOutput as QuantizeOutput
 from jquant.ranges import RangeOutput as RangeOutput

@@ -97,6 +97,9 @@ def operators() -> Iterator[Comparison]:
         yield "unpack_integers", jquant.unpack_integers(packed, dtype, size=_COUNT), narrow
     dynamic = _in_a_caller(lambda x: jquant.dynamic_quantize_linear(x).output, x)
     yield "dynamic_quantize_linear", dynamic, reference.dynamic_quantize_linear(scaled)[0]
+    lows, highs = -abs(x), abs(x[::-1])
+    expressed = _in_a_caller(lambda low: jquant.scale_and_zero_point(low, highs, np.uint8).scale, lows)
+    yield "scale_and_zero_point", expressed, reference.scale_and_zero_point(lows * _FACTOR, highs, np.uint8)[0]
     added = _in_a_caller(lambda scale: jquant.quantized_linear_add(a, scale, 119, b, other_scale, -3, 0.05, 7), scale)
     operands = a, scale * _FACTOR, 119, b, other_scale, -3, float32(0.05), 7
     yield "quantized_linear_add", added, reference.quantized_linear_add(*operands, np.uint8)

@@ -40,6 +40,10 @@ def test_operators():
     assert sorted(headings) == sorted(FUNCTIONS)
 
 
+def test_calibration():
+    run_document("docs/calibration.md")
+
+
 def test_scaling():
     """In a process of its own, which has several devices."""
     program = "import documents; documents.run_document('docs/scaling.md')"

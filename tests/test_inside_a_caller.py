@@ -163,6 +163,18 @@ def test_dynamic_quantize_linear(dtype, count, assert_exact):
     assert_exact(operator, functools.partial(reference.dynamic_quantize_linear, dtype=dtype), input, ())
 
 
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_scale_and_zero_point(dtype, symmetric, count, assert_exact):
+    options = {"symmetric": symmetric, "narrow_range": symmetric}
+
+    def operator(x, high):
+        return tuple(jquant.scale_and_zero_point(x, jnp.broadcast_to(high, x.shape), dtype, **options))
+
+    model = functools.partial(reference.scale_and_zero_point, dtype=dtype, **options)
+    assert_exact(operator, model, floats(FLOAT32, count, 1.0), (FLOAT32(5.7),))
+
+
 @pytest.mark.parametrize("channels", [1, 4])
 def test_quantized_linear_convolution(channels, count, assert_exact):
     """Of shifted multiplications, and of products of matrices."""

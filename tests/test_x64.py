@@ -79,6 +79,7 @@ def test_the_results_are_those_without_x64():
             jquant.quantize_linear(x, np.full((64, 3), scale), axis=1, block_size=30, output_dtype="INT4"),
             jquant.pack_integers(jquant.unpack_integers(a, "INT2")),
             *jquant.dynamic_quantize_linear(x),
+            *jquant.scale_and_zero_point(-1, 2, "INT8"),
             jquant.quantized_linear_add(a, 0.1, 3, b, 0.2, None, 0.3, 5),
             jquant.matmul_integer(a, b, 3, 5),
             jquant.quantized_linear_multiply(a, 0.1, 3, b, 0.2, None, 0.3, 5),

@@ -23,6 +23,7 @@ from jquant.reference.linear import quantized_linear_leaky_relu as quantized_lin
 from jquant.reference.linear import quantized_linear_matmul as quantized_linear_matmul
 from jquant.reference.linear import quantized_linear_multiply as quantized_linear_multiply
 from jquant.reference.linear import requantize_product as requantize_product
+from jquant.reference.linear import scale_and_zero_point as scale_and_zero_point
 from jquant.reference.linear import unpack_integers as unpack_integers
 from jquant.reference.nonlinear import quantized_linear_average_pool as quantized_linear_average_pool
 from jquant.reference.nonlinear import quantized_linear_global_average_pool as quantized_linear_global_average_pool

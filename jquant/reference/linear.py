@@ -45,6 +45,22 @@ def dynamic_quantize_linear(x, dtype=np.uint8):
     return quantize_linear(x, scale, zero_point, dtype), scale, zero_point
 
 
+def scale_and_zero_point(low, high, dtype, *, symmetric=False, narrow_range=False):
+    """Scale and zero point; of a range that is empty, or nearly, 1 and 0."""
+    limits = iinfo(dtype)
+    smallest, largest = limits.min + narrow_range, limits.max
+    with np.errstate(all="ignore"):
+        low, high = np.minimum(np.asarray(low, float32), float32(0)), np.maximum(np.asarray(high, float32), float32(0))
+        if symmetric:
+            scale = np.maximum(-low, high) / float32((largest - smallest) / 2)
+            zero_point = np.rint(np.where(np.isnan(scale), np.nan, (smallest + largest) / 2))
+        else:
+            scale = (high - low) / float32(largest - smallest)
+            zero_point = np.rint(float32(smallest) - low / scale)
+    empty = scale < np.finfo(float32).tiny
+    return np.where(empty, float32(1), scale), saturate(np.where(empty, 0, zero_point), dtype)
+
+
 def pack_integers(x):
     """The first integer of each byte has its lowest bits; zeros fill each row's last byte."""
     x = np.asarray(x)

@@ -21,6 +21,22 @@ def finite_floats(rng):
     return (np.nan_to_num(floats(rng, 0.1), posinf=7, neginf=-5),)
 
 
+def scale_and_zero_point(**options) -> Case:
+    """Ranges with and without zero, of every magnitude, infinities and NaN."""
+
+    def formula(low, high):
+        return jquant.ScaleZeroPoint(*reference.scale_and_zero_point(low, high, np.int8, **options))
+
+    def draw(rng):
+        low, high = floats(rng, 0.1), floats(rng, 0.3)
+        return np.minimum(low, high), np.maximum(low, high)
+
+    def function(low, high):
+        return jquant.scale_and_zero_point(low, high, "INT8", **options)
+
+    return Case(function, formula, draw, rows=(0, 1))
+
+
 def narrow(rng):
     """Arrays of integers that have a byte each: exported programs take and return no others."""
     return (samples.integers(rng, jnp.int4, ROWS, CHANNELS).astype(np.int8),)
@@ -67,6 +83,8 @@ CASES: dict[str, Case] = {
         functools.partial(reference.quantize_linear, dtype=np.int8, **BLOCKS),
         lambda rng: (floats(rng, 0.0123), np.full((1, 3), 0.0123, np.float32), samples.integers(rng, np.int8, 1, 3)),
     ),
+    "scale_and_zero_point": scale_and_zero_point(),
+    "scale_and_zero_point, symmetric": scale_and_zero_point(symmetric=True, narrow_range=True),
     "dynamic_quantize_linear": Case(
         jquant.dynamic_quantize_linear, dynamic_quantize_linear, finite_floats, collectives=("all-reduce",)
     ),

@@ -1,0 +1,22 @@
+"""Ranges for quantization, from data: observers of a stream of batches, as pure functions.
+
+An observer is three of them: ``init``, ``update`` and ``compute_range``. Its state is a pytree of arrays.
+
+    observer = jquant.calibration.percentile(99.99)
+    state = observer.init()
+    for batch in batches:
+        state = observer.update(state, batch)
+    scale, zero_point = jquant.scale_and_zero_point(*observer.compute_range(state), "INT8")
+
+`calibrate` does that for all activations of a network.
+"""
+
+from jquant.calibration.calibrate import calibrate as calibrate
+from jquant.calibration.entropy import entropy as entropy
+from jquant.calibration.histogram import Histogram as Histogram
+from jquant.calibration.mean_squared_error import mean_squared_error as mean_squared_error
+from jquant.calibration.observer import Observer as Observer
+from jquant.calibration.observer import Range as Range
+from jquant.calibration.observer import min_max as min_max
+from jquant.calibration.observer import moving_average as moving_average
+from jquant.calibration.percentile import percentile as percentile

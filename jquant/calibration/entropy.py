@@ -1,0 +1,133 @@
+"""The range whose quantization changes the distribution least"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jquant import exact, wide
+from jquant.calibration.arithmetic import logarithm, tree_sum
+from jquant.calibration.histogram import Histogram, cumulative, edges, histogram_observer, require_bins, within
+from jquant.calibration.observer import AxisName, Observer, Range
+from jquant.descriptor import require
+
+_NAME = "entropy"
+_SMOOTHING = np.float32(1e-4)
+_LARGEST = 31  # bits of the counts
+
+
+def entropy(*, num_bins: int = 2048, num_quantized_bins: int = 128, axis_name: AxisName = None) -> Observer:
+    """Observes the distribution, and finds the range in which it is told best by few bins: the least divergence.
+
+    For each range of bins around zero, from `num_quantized_bins` of them to all: P are its counts, those of the bins outside
+    added to its first and last; Q are its counts joined to `num_quantized_bins`, and spread again over the bins of P that
+    hold something. With both smoothed and divided by their sums, the range is that of the least ``sum(P * log(P / Q))``; it
+    goes no further than the smallest and the largest number.
+
+    As onnxruntime has it: Q is of integers, rounded down; a range reaches one bin further above 0 than below; bins that
+    are left over when they are joined add to the last. Each step is rounded once in float32, and sums have one order:
+    neither the order of the batches, nor how they are split, nor the platform changes a bit.
+
+    Of 2**31 numbers and more, the counts are halved until they are less in all. NaN and infinities are passed over;
+    subnormal numbers count as 0.
+
+    Args:
+      num_bins: a power of two, from 4 to 65,536. The bins divide ``[-2**k, 2**k)``, k the smallest that holds all numbers.
+      num_quantized_bins: an even number, 2 to `num_bins`.
+      axis_name: the axes of a `jax.shard_map` over which a batch is split. Elsewhere a mesh needs no mention.
+
+    Returns:
+      `Observer` of the whole of a batch, whose state is a `Histogram` of up to 2**64 - 1 numbers. For an observer of each
+      channel, map its functions with `jax.vmap`.
+
+    Raises:
+      DescriptorError: a `num_bins` or `num_quantized_bins` outside of these.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, jquant
+      >>> observer = jquant.calibration.entropy()
+      >>> batch = jnp.append(jax.random.normal(jax.random.key(0), 10_000), 50.0)
+      >>> low, high = observer.compute_range(observer.update(observer.init(), batch))
+      >>> bool(-6 < low < -2), bool(2 < high < 6)
+      (True, True)
+
+    References:
+      onnxruntime, `EntropyCalibrater`, whose bins divide ``[-t, t]``, t the largest magnitude of the first batch; its
+      default of 128 bins leaves no choice of a range.
+    """
+    require_bins(_NAME, num_bins)
+    even = num_quantized_bins in range(2, num_bins + 1, 2)
+    message = f"{_NAME}: num_quantized_bins is {num_quantized_bins}; it must be even, from 2 to num_bins, {num_bins}"
+    require(even, message)
+    return _entropy(num_bins, num_quantized_bins, axis_name)
+
+
+@functools.cache
+def _entropy(num_bins: int, num_quantized_bins: int, axis_name: AxisName) -> Observer:
+    zero = num_bins // 2
+
+    def bounds(reach: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The bins of a range: the first, and the one after the last."""
+        return zero - reach, jnp.minimum(zero + reach + 1, num_bins)
+
+    def compute_range(state: Histogram) -> Range:
+        counts = _in_one_word(state.counts)
+        reaches = jnp.arange(num_quantized_bins // 2, zero + 1, dtype=jnp.int32)
+        divergences = lax.map(lambda reach: _divergence(counts, *bounds(reach), num_quantized_bins), reaches)
+        best = bounds(reaches[jnp.argmin(divergences)])
+        return within(state.range, *(edges(state.range, num_bins, index) for index in best))
+
+    return histogram_observer(_NAME, num_bins, axis_name, compute_range)
+
+
+def _in_one_word(counts: wide.Words) -> jax.Array:
+    """int32, of a sum that is one, too: halved as often as that takes."""
+    total = tuple(word[-1] for word in cumulative(counts))
+    halvings = jnp.maximum(0, 64 - _LARGEST - wide.leading_zeros(total))
+    return wide.shift_right(counts, jnp.full(counts[0].shape, halvings))[0].astype(jnp.int32)
+
+
+def _divergence(counts: jax.Array, start: jax.Array, end: jax.Array, num_quantized_bins: int) -> jax.Array:
+    """What the bins from `start` to `end` lose where they are joined; infinite where nothing is left of them."""
+    index = jnp.arange(counts.size, dtype=jnp.int32)
+    inside = (start <= index) & (index < end)
+    before = _sums_before(counts)
+    outside = jnp.where(index == start, before[start], 0) + jnp.where(index == end - 1, before[-1] - before[end], 0)
+    p = jnp.where(inside, counts, 0) + outside
+
+    width = (end - start) // num_quantized_bins
+    part = (index - start) // width
+    first = jnp.clip(start + part * width, 0, counts.size)
+    last = jnp.clip(first + width, 0, counts.size)
+    filled_before = _sums_before((p != 0).astype(jnp.int32))
+    filled = filled_before[last] - filled_before[first]
+    joined = jnp.where(part == num_quantized_bins - 1, before[end], before[last]) - before[first]
+    spread = inside & (part < num_quantized_bins) & (filled > 0)
+    q = jnp.where(spread, joined // jnp.maximum(filled, 1), 0)
+    return _relative_entropy(p, q, inside)
+
+
+def _sums_before(counts: jax.Array) -> jax.Array:
+    """Of the bins before each bin, and of all."""
+    return jnp.concatenate([jnp.zeros(1, counts.dtype), jnp.cumsum(counts, dtype=counts.dtype)])
+
+
+def _relative_entropy(p: jax.Array, q: jax.Array, inside: jax.Array) -> jax.Array:
+    """``sum(P * log(P / Q))`` of the counts inside, smoothed and divided by their sums."""
+    p, q = _smoothed(p, inside), _smoothed(q, inside)
+    defined = jnp.all((p > 0) & (q > 0) | ~inside)
+    p, q = (exact.quotient(x, jnp.broadcast_to(tree_sum(x), x.shape)) for x in (p, q))
+    p, q = (jnp.where(inside, x, jnp.float32(1)) for x in (p, q))
+    terms = exact.product(p, logarithm(exact.quotient(p, q)))
+    return jnp.where(defined, tree_sum(jnp.where(inside, terms, jnp.float32(0))), jnp.inf)
+
+
+def _smoothed(counts: jax.Array, inside: jax.Array) -> jax.Array:
+    """A little for each count of 0, taken off the others evenly; 0 outside, and inside where nothing can be taken."""
+    zeros = jnp.sum(inside & (counts == 0), dtype=jnp.int32).astype(jnp.float32)
+    others = jnp.sum(inside & (counts != 0), dtype=jnp.int32).astype(jnp.float32)
+    taken = exact.product(jnp.float32(_SMOOTHING), exact.quotient(zeros, others))
+    smoothed = jnp.where(counts == 0, _SMOOTHING, exact.difference(counts.astype(jnp.float32), taken))
+    return jnp.where(inside & (taken < 1), smoothed, 0)

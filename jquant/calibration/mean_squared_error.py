@@ -1,0 +1,116 @@
+"""The range whose quantization has the least mean squared error"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import DTypeLike
+
+from jquant import affine, exact
+from jquant.calibration.arithmetic import tree_sum
+from jquant.calibration.histogram import Histogram, edges, exponent, histogram_observer, power_of_two, require_bins
+from jquant.calibration.observer import AxisName, Observer, Range, or_zero
+from jquant.modes import data_type
+from jquant.operators.scale_and_zero_point import express, require_data_type
+
+_NAME = "mean_squared_error"
+_BOTH_SIDES, _EACH_SIDE = 1024, 32  # into how many parts a side is divided: alike, and each by itself
+
+
+def mean_squared_error(
+    dtype: DTypeLike | str,
+    /,
+    *,
+    symmetric: bool = False,
+    narrow_range: bool = False,
+    num_bins: int = 2048,
+    axis_name: AxisName = None,
+) -> Observer:
+    """Observes the distribution, and finds the range that `quantize_linear` loses least with.
+
+    The least ``sum(count * (dequantized(quantized(x)) - x) ** 2)`` over the bins, x being the middle of a bin, with the
+    scale and the zero point that `scale_and_zero_point` gives a range with these arguments.
+
+    With zero brought inside ``[min, max]``, the ranges tried are ``[i * min / 32, j * max / 32]`` for i and j from 0 to 32,
+    then those around the best of them in steps of 1/512. `symmetric`: ``[-t, t]`` with ``t = i * max(-min, max) / 1024``.
+    Each step is rounded once in float32, and sums have one order: neither the order of the batches, nor how they are split,
+    nor the platform changes a bit.
+
+    NaN and infinities are passed over; subnormal numbers count as 0.
+
+    Args:
+      dtype, symmetric, narrow_range: as in `scale_and_zero_point`.
+      num_bins: a power of two, from 4 to 65,536: more than the integers of `dtype` by a factor of 8, or of more where a few
+        numbers are much larger than the others.
+      axis_name: the axes of a `jax.shard_map` over which a batch is split. Elsewhere a mesh needs no mention.
+
+    Returns:
+      `Observer` of the whole of a batch, whose state is a `Histogram` of up to 2**64 - 1 numbers. For an observer of each
+      channel, map its functions with `jax.vmap`.
+
+    Raises:
+      DescriptorError: a `num_bins` outside of these.
+      DescriptorTypeError: a `dtype` that `scale_and_zero_point` does not have.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> observer = jquant.calibration.mean_squared_error("UINT4")
+      >>> batch = jnp.append(jnp.linspace(0, 1, 100_000), 8)  # the last one is worth losing
+      >>> low, high = observer.compute_range(observer.update(observer.init(), batch))
+      >>> bool(low == 0), bool(0.9 < high < 1.1)
+      (True, True)
+
+    References:
+      PyTorch, `torch.ao.quantization.HistogramObserver`, which searches one end at a time, with an estimate of the error.
+    """
+    dtype = data_type(dtype)
+    require_data_type(_NAME, dtype)
+    require_bins(_NAME, num_bins)
+    return _mean_squared_error(dtype, bool(symmetric), bool(narrow_range), num_bins, axis_name)
+
+
+@functools.cache
+def _mean_squared_error(
+    dtype: np.dtype, symmetric: bool, narrow_range: bool, num_bins: int, axis_name: AxisName
+) -> Observer:
+    def compute_range(state: Histogram) -> Range:
+        seen = or_zero(state.range)
+        low, high = jnp.minimum(seen.min, 0), jnp.maximum(seen.max, 0)
+        if symmetric:
+            low, high = -jnp.maximum(-low, high), jnp.maximum(-low, high)
+        x = edges(state.range, num_bins, np.arange(num_bins) + 0.5)
+        unit = power_of_two(2 - exponent(state.range, num_bins))  # squares of larger errors have no float32
+        low_words, high_words = (words.astype(jnp.float32) for words in state.counts)
+        weight = exact.sum(exact.product(high_words, jnp.full(num_bins, 2.0**32)), low_words)
+
+        def candidate(parts: jax.Array) -> Range:
+            return Range(exact.product(low, parts[0]), exact.product(high, parts[1]))
+
+        def error(parts: jax.Array) -> jax.Array:
+            tried = candidate(parts)
+            scale, zero_point = express(*tried, dtype, symmetric, narrow_range)
+            expressed = affine.dequantize(affine.quantize(x, scale, zero_point, dtype), scale, zero_point)
+            difference = exact.product(exact.difference(expressed, x), unit)
+            squares = exact.product(exact.product(difference, difference), weight)
+            return jnp.where(tried.min == tried.max, jnp.inf, tree_sum(squares))
+
+        def best(parts: jax.Array, width: jax.Array) -> tuple[jax.Array, None]:
+            """Of those around the best so far."""
+            around = jnp.clip(parts[None] + offsets * width, 0, 1)
+            return around[jnp.argmin(jax.vmap(error)(around))], None
+
+        offsets, widths = map(jnp.asarray, _tried(symmetric))
+        parts, _ = lax.scan(best, jnp.full(2, 0.5, jnp.float32), widths)
+        return candidate(parts)
+
+    return histogram_observer(_NAME, num_bins, axis_name, compute_range)
+
+
+def _tried(symmetric: bool) -> tuple[np.ndarray, np.ndarray]:
+    """What is tried of the lower and of the upper side, in rows, from the middle of each; and in how wide parts, in turn."""
+    side = np.linspace(-0.5, 0.5, (_BOTH_SIDES if symmetric else _EACH_SIDE) + 1)
+    each = (side, side) if symmetric else np.meshgrid(side, side, indexing="ij")
+    widths = (1,) if symmetric else (1, 2 / _EACH_SIDE)
+    return np.stack(each, axis=-1).reshape(-1, 2).astype(np.float32), np.array(widths, np.float32)

@@ -1,0 +1,126 @@
+"""The scale and the zero point that express a range of real numbers in integers"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+from jax.typing import ArrayLike, DTypeLike
+
+from jquant import affine, exact
+from jquant.descriptor import require
+from jquant.errors import DescriptorTypeError
+from jquant.modes import data_type, data_type_name
+from jquant.operands import is_known, operand
+from jquant.ranges import require_float32
+
+_OPERATOR = "scale_and_zero_point"
+_DATA_TYPES = "INT16", "INT8", "INT4", "INT2", "UINT16", "UINT8", "UINT4", "UINT2"
+
+
+class ScaleZeroPoint(NamedTuple):
+    """What `quantize_linear` and the operators on quantized tensors take: the scale, and the integer of real 0."""
+
+    scale: jax.Array
+    zero_point: jax.Array
+
+
+export.register_namedtuple_serialization(ScaleZeroPoint, serialized_name="jquant.ScaleZeroPoint")
+
+
+@functools.partial(jax.jit, static_argnames=("dtype", "symmetric", "narrow_range"))
+@jax.named_scope("scale_and_zero_point")
+def express(min: jax.Array, max: jax.Array, dtype: np.dtype, symmetric: bool, narrow_range: bool) -> ScaleZeroPoint:
+    """`scale_and_zero_point` of float32 arrays of one shape."""
+    limits = jnp.iinfo(dtype)
+    smallest, largest = int(limits.min) + narrow_range, int(limits.max)
+    low, high = jnp.minimum(exact.widen(min), 0), jnp.maximum(exact.widen(max), 0)
+    if symmetric:  # half of the range over half of the integers, which has no wider range than it was given
+        low, high = -jnp.maximum(-low, high), jnp.zeros_like(high)
+    steps = jnp.float32((largest - smallest) / (2 if symmetric else 1))
+    scale = exact.quotient(exact.difference(high, low), steps)
+    empty = scale < jnp.finfo(jnp.float32).tiny
+    scale = jnp.where(empty, jnp.float32(1), scale)
+    if symmetric:
+        middle = jnp.full_like(low, round((smallest + largest) / 2), dtype)
+        zero_point = jnp.where(empty | jnp.isnan(scale), jnp.zeros_like(middle), middle)
+    else:
+        offset = exact.difference(jnp.float32(smallest), exact.quotient(low, scale))
+        zero_point = affine.to_integer(jnp.where(empty, jnp.float32(0), offset), None, dtype)
+    return ScaleZeroPoint(scale, zero_point)
+
+
+def require_data_type(name: str, dtype: np.dtype) -> None:
+    """Asserts that quantized tensors can have it."""
+    given, allowed = data_type_name(dtype), ", ".join(_DATA_TYPES)
+    require(given in _DATA_TYPES, f"{name}: dtype is {given}; it must be one of {allowed}", DescriptorTypeError)
+
+
+def scale_and_zero_point(
+    min: ArrayLike,
+    max: ArrayLike,
+    dtype: DTypeLike | str,
+    /,
+    *,
+    symmetric: bool = False,
+    narrow_range: bool = False,
+) -> ScaleZeroPoint:
+    """Expresses a range of real numbers in the integers of `dtype`.
+
+    With zero brought inside, ``[low, high] = [min(0, min), max(0, max)]``, and ``[smallest, largest]`` the integers:
+    ``scale = (high - low) / (largest - smallest)``; ``zero_point = round(smallest - low / scale)``.
+    `symmetric`: ``scale = max(-low, high) / ((largest - smallest) / 2)``; ``zero_point = round((smallest + largest) / 2)``,
+    which is 0 in signed types, and the half of the integers in unsigned ones.
+
+    Each step is rounded once in float32, ties to even: with the range of a tensor, these are the scale and the zero point
+    of `dynamic_quantize_linear`. What `quantize_linear` makes of them saturates by half a step at most within the range.
+
+    A range of width 0, or so narrow that its scale is no normal number, has scale 1 and zero point 0. Where the range is
+    infinite, or wider than float32 goes, so is the scale. A NaN makes the scale NaN and the zero point 0.
+
+    Of TensorFlow's modes, which `quantize` has: ``SCALED`` has zero point 0, and its scale is ``output_max / largest``.
+    ``MIN_FIRST`` rounds the lower end of the range to a step, so that real 0 is an integer, and without `symmetric` and
+    `narrow_range` this function gives its scale and, but for ties, its zero point, for a range that holds 0.
+    ``MIN_COMBINED`` lays the ends of the range on integers; real 0 then lies between two of them in general (0 in [-6, 6]),
+    and no zero point gives the same integers.
+
+    The zero point is an integer, which has no derivative: JAX's zero, of type float0. The scale has that of the range.
+
+    Args:
+      min, max: float32, of one shape: a range for each element, as for a channel.
+      dtype: int8 or uint8, or one of the types of 2, 4 and 16 bits.
+      symmetric: the same range on both sides of 0, wide enough for the given one.
+      narrow_range: leave the lowest integer unused. Symmetric int8 is then -127 to 127, as onnxruntime has it.
+
+    Returns:
+      `ScaleZeroPoint`: `scale`, float32, and `zero_point`, of `dtype`, both of the shape of `min`.
+
+    Raises:
+      DescriptorError: shapes that differ, or ``max < min`` in Python or NumPy values. A `jax.Array` is not read back
+        for that.
+      DescriptorTypeError: a data type outside of those above.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> print(*jquant.scale_and_zero_point(-1.0, 1.55, "UINT8"))
+      0.01 100
+      >>> scale, zero_point = jquant.scale_and_zero_point(jnp.array([-1.0, 0.0]), jnp.array([1.55, 5.1]), "UINT8")
+      >>> jquant.quantize_linear(jnp.array([[1.0, 1.0]]), scale, zero_point, axis=1)
+      Array([[200,  50]], dtype=uint8)
+      >>> print(*jquant.scale_and_zero_point(-1.0, 2.54, "INT8", symmetric=True, narrow_range=True))
+      0.02 0
+
+    References:
+      ONNX, `DynamicQuantizeLinear`, and onnxruntime's `quantization.quant_utils.compute_scale_zp`, which divides in
+      float64 and rounds the scale at the end.
+    """
+    dtype, float32 = data_type(dtype), jnp.dtype(jnp.float32)
+    min, max = operand(_OPERATOR, "min", min, float32), operand(_OPERATOR, "max", max, float32)
+    require_float32(_OPERATOR, min=min, max=max)
+    require_data_type(_OPERATOR, dtype)
+    require(min.shape == max.shape, f"{_OPERATOR}: min has sizes {min.shape}, max {max.shape}; they must be the same")
+    if is_known(min, max):
+        require(not np.any(max < min), f"{_OPERATOR}: max, {max}, is less than min, {min}")
+    return express(min, max, dtype, bool(symmetric), bool(narrow_range))
