@@ -1,0 +1,41 @@
+"""What griffe, which reads the docstrings for the site, does not know of how they are written."""
+
+import re
+
+import griffe
+
+import jquant
+
+
+class Docstrings(griffe.Extension):
+    def on_function(self, *, func: griffe.Function, **_) -> None:
+        if func.docstring:
+            func.docstring.value = translate(func.docstring.value)
+
+
+def translate(docstring: str) -> str:
+    """Formulas as blocks, an entry for each argument, plain references, and links from one operator to another."""
+    docstring = "\n\n".join(map(_formulas, docstring.split("\n\n")))
+    # "a, b: float32" describes two arguments.
+    docstring = re.sub(r"^  ((?:\w+, )+\w+): ((?:.*\n)(?:    .*\n|\n(?=    ))*)", _entries, docstring, flags=re.MULTILINE)
+    docstring = docstring.replace("\nExample:\n", "\nExamples:\n")
+    before, found, references = docstring.partition("\nReferences:\n")
+    if found:
+        docstring = f"{before}\n**References:** {references.replace('  ', '')}"
+    names = "|".join(name for name in dir(jquant) if name[0].islower() and callable(getattr(jquant, name)))
+    return re.sub(rf"(?<!`)`({names})`(?!`)", r"[`\1`](\1.md)", docstring)
+
+
+def _formulas(paragraph: str) -> str:
+    """A paragraph of formulas and words between them as a block, a line for each; any other one as it is."""
+    *parts, end = re.split(r"``([^`]*)``", paragraph)
+    words, formulas = [part.strip(" ,\n") for part in parts[::2]], parts[1::2]
+    if not formulas or words[0] or end or not set(words[1:]) <= {"and", "where", "with"}:
+        return paragraph
+    lines = (f"{word} {formula}".strip() for word, formula in zip(words, formulas, strict=True))
+    return "```text\n{}\n```".format("\n".join(lines))
+
+
+def _entries(match: re.Match) -> str:
+    names, text = match.groups()
+    return "".join(f"  {name}: {text}" for name in names.split(", "))

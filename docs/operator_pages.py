@@ -1,0 +1,118 @@
+"""A page for each operator, made while the site is built: its docstring, its section of operators.md, its tables."""
+
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import jquant
+from jquant.descriptor import Descriptor, Tensor
+from jquant.modes import FeatureLevel
+
+_DOCUMENT = Path(__file__).with_name("operators.md").read_text()
+_INTRODUCTION, *_FAMILIES = re.split(r"^## ", _DOCUMENT, flags=re.MULTILINE)
+_IMPORTS = re.search(r"^```python\n(.*?)^```$", _INTRODUCTION, re.MULTILINE | re.DOTALL)[1]
+
+
+def sections() -> Iterator[tuple[str, dict[str, str]]]:
+    """The families of operators.md, and the section of each of their operators."""
+    for family in _FAMILIES:
+        title, *parts = re.split(r"^### ", family, flags=re.MULTILINE)
+        headed = (part.split("\n\n", 1) for part in parts)
+        yield title.split("\n")[0], {name: text for heading, text in headed for name in heading.split(", ")}
+
+
+def pages() -> dict[str, str]:
+    """The page of each operator, by its name."""
+    return {name: _page(name, text) for _, texts in sections() for name, text in texts.items()}
+
+
+def overview() -> str:
+    """operators.md with a table in the place of the sections that have a page."""
+
+    def row(name: str) -> str:
+        return f"| [`{name}`](operators/{name}.md) | {getattr(jquant, name).__doc__.splitlines()[0]} |\n"
+
+    text = _DOCUMENT
+    for family, (_, texts) in zip(_FAMILIES, sections(), strict=True):
+        if texts:
+            table = "| operator | |\n|---|---|\n" + "".join(map(row, texts))
+            text = text.replace(family, family[: family.index("### ")] + table + "\n")
+    return text
+
+
+def _page(name: str, example: str) -> str:
+    example = re.sub(r"\]\((\w+\.md)", r"](../\1", example).replace("```python\n", f"```python\n{_IMPORTS}", 1)
+    parts = [f"::: jquant.{name}", "## Example", example]
+    descriptor = _descriptor(name)
+    if descriptor:
+        title = "## Data types, ranks and sizes"
+        parts += [title, f"Those of `{descriptor.operator}`.", *_tables(descriptor), *_constraints(descriptor)]
+    return "\n\n".join(parts)
+
+
+def _descriptor(name: str) -> Descriptor | None:
+    module = vars(importlib.import_module(getattr(jquant, name).__module__))
+    # One operator has any number of inputs, and a table for each.
+    return module["_descriptor"](0) if "_descriptor" in module else module.get("_DESCRIPTOR")
+
+
+def _tables(descriptor: Descriptor) -> Iterator[str]:
+    """The rows of each feature level, the newest of DirectML first, a tab for each; or those of the one table."""
+    if descriptor.table:
+        yield _table(descriptor.table, None)
+    for level, rows in sorted(descriptor.levels.items(), key=lambda item: (item[0] == FeatureLevel.EXTENDED, -item[0])):
+        table = _table(rows, level).replace("\n", "\n    ")
+        yield f'=== "{level}"\n\n    {table}'
+
+
+def _table(rows: tuple[Tensor, ...], level: FeatureLevel | None) -> str:
+    lines = ["| tensor | | ranks | sizes | data types |", "|---|---|---|---|---|"]
+    for row in rows:
+        sizes = f"`{row.sizes}`" if row.sizes else ""
+        types = ", ".join(row.allowed_data_types(level))
+        ranks = row.allowed_ranks() if row.ranks else "any"
+        lines.append(f"| {row.name} | {row.kind.lower()} | {ranks} | {sizes} | {types} |")
+    return "\n".join(lines)
+
+
+def _constraints(descriptor: Descriptor) -> Iterator[str]:
+    constraints = [f"{' and '.join(pair)} have the same data type." for pair in descriptor.same_data_type]
+    constraints += [f"{', '.join(group)} have the same rank." for group in descriptor.same_rank]
+    if descriptor.one_element:
+        constraints.append(f"{', '.join(descriptor.one_element)}: 1 element each.")
+    if descriptor.per_channel:
+        constraints.append(f"{', '.join(descriptor.per_channel)}: 1 element, or 1 for each channel.")
+    constraints += [f"`{name}` is 1 or `{full}`." for name, full in descriptor.counts.items()]
+    if descriptor.batch:
+        constraints.append(f"A size of 1 broadcasts in {' and '.join(f'`{name}`' for name in descriptor.batch)}.")
+    if descriptor.levels:
+        rows = next(iter(descriptor.levels.values()))
+    else:
+        rows = descriptor.table
+    if any(row.sizes is None and row.kind != "Output" for row in rows):
+        constraints.append("Where no sizes are given, they are those of the output, and sizes of 1 broadcast.")
+    yield "\n".join(f"- {constraint}" for constraint in constraints)
+
+
+def on_config(config):
+    operators = next(entry["Operators"] for entry in config.nav if "Operators" in entry)
+    for family, texts in sections():
+        if texts:
+            operators.append({family: [{name: f"operators/{name}.md"} for name in texts]})
+    return config
+
+
+def on_files(files, config):
+    from mkdocs.structure.files import File
+
+    for name, content in pages().items():
+        files.append(File.generated(config, f"operators/{name}.md", content=content))
+    return files
+
+
+def on_page_markdown(markdown, page, **_):
+    """The overview; and files of the repository by their names, because they are no part of the site."""
+    if page.file.src_uri == "operators.md":
+        markdown = overview()
+    return re.sub(r"\[([^\]]*)\]\(\.\./(?!\w+\.md)[^)]*\)", r"\1", markdown)
