@@ -1,4 +1,7 @@
-"""A page for each operator, made while the site is built: its docstring, its section of operators.md, its tables."""
+"""What the site has that no file holds: a page for each operator, and sections of the README.
+
+The page of an operator is its docstring, its section of operators.md, and its tables.
+"""
 
 import importlib
 import re
@@ -10,6 +13,7 @@ from jquant.descriptor import Descriptor, Tensor
 from jquant.modes import FeatureLevel
 
 _DOCUMENT = Path(__file__).with_name("operators.md").read_text()
+_README = Path(__file__).parent.with_name("README.md").read_text()
 _INTRODUCTION, *_FAMILIES = re.split(r"^## ", _DOCUMENT, flags=re.MULTILINE)
 _IMPORTS = re.search(r"^```python\n(.*?)^```$", _INTRODUCTION, re.MULTILINE | re.DOTALL)[1]
 
@@ -44,14 +48,14 @@ def overview() -> str:
 def _page(name: str, example: str) -> str:
     example = re.sub(r"\]\((\w+\.md)", r"](../\1", example).replace("```python\n", f"```python\n{_IMPORTS}", 1)
     parts = [f"::: jquant.{name}", "## Example", example]
-    descriptor = _descriptor(name)
+    descriptor = descriptor_of(name)
     if descriptor:
         title = "## Data types, ranks and sizes"
         parts += [title, f"Those of `{descriptor.operator}`.", *_tables(descriptor), *_constraints(descriptor)]
     return "\n\n".join(parts)
 
 
-def _descriptor(name: str) -> Descriptor | None:
+def descriptor_of(name: str) -> Descriptor | None:
     module = vars(importlib.import_module(getattr(jquant, name).__module__))
     # One operator has any number of inputs, and a table for each.
     return module["_descriptor"](0) if "_descriptor" in module else module.get("_DESCRIPTOR")
@@ -86,10 +90,7 @@ def _constraints(descriptor: Descriptor) -> Iterator[str]:
     constraints += [f"`{name}` is 1 or `{full}`." for name, full in descriptor.counts.items()]
     if descriptor.batch:
         constraints.append(f"A size of 1 broadcasts in {' and '.join(f'`{name}`' for name in descriptor.batch)}.")
-    if descriptor.levels:
-        rows = next(iter(descriptor.levels.values()))
-    else:
-        rows = descriptor.table
+    rows = next(iter(descriptor.levels.values())) if descriptor.levels else descriptor.table
     if any(row.sizes is None and row.kind != "Output" for row in rows):
         constraints.append("Where no sizes are given, they are those of the output, and sizes of 1 broadcast.")
     yield "\n".join(f"- {constraint}" for constraint in constraints)
@@ -112,7 +113,14 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, **_):
-    """The overview; and files of the repository by their names, because they are no part of the site."""
+    """The overview, sections of the README, and files of the repository by name: they are no part of the site."""
     if page.file.src_uri == "operators.md":
         markdown = overview()
-    return re.sub(r"\[([^\]]*)\]\(\.\./(?!\w+\.md)[^)]*\)", r"\1", markdown)
+    markdown = re.sub(r"^\[(.*)\]\(\.\./README\.md#.*\)$", readme_section, markdown, flags=re.MULTILINE)
+    return re.sub(r"\[([^\]]*)\]\((?:\.\./(?!\w+\.md)|examples/|\.\./README)[^)]*\)", r"\1", markdown)
+
+
+def readme_section(link: re.Match) -> str:
+    """What the README has under the title of a link to it that is a line of its own."""
+    section = re.search(rf"^## {re.escape(link[1])}\n.*?(?=^## |\Z)", _README, re.MULTILINE | re.DOTALL)[0]
+    return section.replace("](docs/", "](")

@@ -1,0 +1,23 @@
+"""The code in the documents, run as it stands there."""
+
+import doctest
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def run_document(name: str, section: str | None = None) -> None:
+    """Runs the code blocks of a Markdown file of the repository, or of one section of it, one after the other."""
+    text = (ROOT / name).read_text()
+    if section is not None:
+        (text,) = (part for part in re.split("^## ", text, flags=re.MULTILINE) if part.partition("\n")[0] == section)
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    parser, runner = doctest.DocTestParser(), doctest.DocTestRunner()
+    globals_: dict = {}
+    for number, block in enumerate(blocks):
+        test = parser.get_doctest(block, globals_, f"{name} block {number}", name, 0)
+        assert test.examples
+        assert runner.run(test, clear_globs=False).failed == 0
+        globals_ |= test.globs
+    assert blocks
