@@ -3,6 +3,7 @@
 import importlib.util
 import re
 import tomllib
+from pathlib import Path
 
 import pytest
 from documents import ROOT, run_document
@@ -57,9 +58,8 @@ def test_there_is_a_page_for_every_operator():
 def cross_reference(title: str) -> dict[str, list[str]]:
     """The rows of a table, by the operators in their first cell."""
     section = (DOCS / "cross_reference.md").read_text().split(f"## {title}\n")[1].split("\n## ")[0]
-    rows = [
-        [cell.strip() for cell in line.strip("|").split(" | ")] for line in section.splitlines() if line.startswith("| `")
-    ]
+    lines = (line for line in section.splitlines() if line.startswith("| `"))
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
     named = [(name, cells) for first, *cells in rows for name in re.findall(r"`(\w+)`", first)]
     assert len(named) == len(dict(named))
     return dict(named)
@@ -88,20 +88,21 @@ COMMANDS = [
 ]
 
 
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
 def test_commands():
     """Every line of a shell block is one that the gate runs, but for one; its extras and files exist."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    blocks = [
-        block for page in DOCS.glob("*.md") for block in re.findall(r"```(?:ba)?sh\n(.*?)```", page.read_text(), re.DOTALL)
-    ]
-    for line in "".join(blocks).splitlines():
+    for line in "".join(block for page in DOCS.glob("*.md") for block in blocks(page, "(?:ba)?sh")).splitlines():
         (match,) = filter(None, (re.fullmatch(pattern, line) for pattern in COMMANDS))
         assert match.groupdict().get("extra") in {None, *extras}
         assert all((ROOT / path).exists() for path in (match.groupdict().get("paths") or "").split())
 
 
-def test_every_python_block_can_run():
-    """Blocks are examples with their output; those of recipes.md and models.md may be parts of programs, which are tested."""
+def test_every_python_block_runs():
+    """Blocks are examples with their output; but those of two pages may be parts of programs, which are tested."""
     for page in DOCS.glob("*.md"):
-        for block in re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
+        for block in blocks(page, "python"):
             assert block.startswith(">>> ") or page.name in {"recipes.md", "models.md"}, (page.name, block)
