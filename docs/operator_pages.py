@@ -50,8 +50,9 @@ def _page(name: str, example: str) -> str:
     parts = [f"::: jquant.{name}", "## Example", example]
     descriptor = descriptor_of(name)
     if descriptor:
-        title = "## Data types, ranks and sizes"
-        parts += [title, f"Those of `{descriptor.operator}`.", *_tables(descriptor), *_constraints(descriptor)]
+        since = ", from each feature level on" if descriptor.levels else ""
+        title = f"## Data types, ranks and sizes\n\nThose of `{descriptor.operator}`{since}."
+        parts += [title, *_tables(descriptor), *_constraints(descriptor)]
     return "\n\n".join(parts)
 
 
