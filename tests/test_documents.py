@@ -41,11 +41,14 @@ def test_operator_page(name, tmp_path):
     (tmp_path / "page.md").write_text(page)
     run_document(str(tmp_path / "page.md"))
     descriptor = operator_pages.descriptor_of(name)
-    tables = [] if descriptor is None else [descriptor.table] if descriptor.table else descriptor.levels.values()
-    rows = [row for table in tables for row in table]
-    assert page.count("\n| tensor |") + page.count("    | tensor |") == len(tables)
-    for row in rows:
-        assert re.search(rf"\| {re.escape(row.name)} \| {row.kind.lower()} \| .*{', '.join(row.data_types.split())}", page)
+    tables = {} if descriptor is None else descriptor.levels or {None: descriptor.table}
+    assert page.count("| tensor |") == len(tables)
+    for level, rows in tables.items():
+        table = page if level is None else page.split(f'=== "{level}"\n')[1].split("\n===")[0]
+        for row in rows:
+            types, sizes = ", ".join(row.allowed_data_types(level)), f"`{row.sizes}`" if row.sizes else ""
+            ranks = "any" if row.ranks is None else row.allowed_ranks()
+            assert f"| {row.name} | {row.kind.lower()} | {ranks} | {sizes} | {types} |" in table
 
 
 def test_there_is_a_page_for_every_operator():
