@@ -8,14 +8,14 @@ import jquant
 
 
 class Docstrings(griffe.Extension):
-    def on_function(self, *, func: griffe.Function, **_) -> None:
-        if func.docstring:
-            func.docstring.value = translate(func.docstring.value)
+    def on_object(self, *, obj: griffe.Object, **_) -> None:
+        if obj.docstring:
+            obj.docstring.value = translate(obj.docstring.value)
 
 
 def translate(docstring: str) -> str:
     """Formulas as blocks, an entry for each argument, plain references, and links from one operator to another."""
-    docstring = "\n\n".join(map(_formulas, docstring.split("\n\n")))
+    docstring = "\n\n".join(map(_block, docstring.split("\n\n")))
     # "a, b: float32" describes two arguments.
     docstring = re.sub(r"^  ((?:\w+, )+\w+): ((?:.*\n)(?:    .*\n|\n(?=    ))*)", _entries, docstring, flags=re.MULTILINE)
     docstring = docstring.replace("\nExample:\n", "\nExamples:\n")
@@ -26,8 +26,10 @@ def translate(docstring: str) -> str:
     return re.sub(rf"(?<!`)`({names})`(?!`)", r"[`\1`](\1.md)", docstring)
 
 
-def _formulas(paragraph: str) -> str:
-    """A paragraph of formulas and words between them as a block, a line for each; any other one as it is."""
+def _block(paragraph: str) -> str:
+    """A paragraph of formulas and words between them as a block, a line for each, and one of code; others as they are."""
+    if paragraph.startswith(">>> "):
+        return f"```python\n{paragraph}\n```"
     *parts, end = re.split(r"``([^`]*)``", paragraph)
     words, formulas = [part.strip(" ,\n") for part in parts[::2]], parts[1::2]
     if not formulas or words[0] or end or not set(words[1:]) <= {"and", "where", "with"}:

@@ -1,8 +1,9 @@
-"""What the site has that no file holds: a page for each operator, and sections of the README.
+"""What the site has that no file holds: a page for each operator, one of the types, and sections of the README.
 
 The page of an operator is its docstring, its section of operators.md, and its tables.
 """
 
+import enum
 import importlib
 import re
 from collections.abc import Iterator
@@ -29,6 +30,20 @@ def sections() -> Iterator[tuple[str, dict[str, str]]]:
 def pages() -> dict[str, str]:
     """The page of each operator, by its name."""
     return {name: _page(name, text) for _, texts in sections() for name, text in texts.items()}
+
+
+def types_page() -> str:
+    """The page of what is no operator: the types of arguments and results, and the errors."""
+    options = "    options: {heading_level: 2, separate_signature: false}"
+    parts = ["# Types and errors"]
+    for name, value in vars(jquant).items():
+        if name[0].isupper():
+            parts.append(f"::: jquant.{name}\n{options}")
+            if issubclass(value, enum.Enum):
+                parts.append("Values: " + ", ".join(f'`"{member}"`' for member in value))
+            if issubclass(value, tuple):
+                parts.append("Fields: " + ", ".join(f"`{field}`" for field in value._fields))
+    return "\n\n".join(parts)
 
 
 def overview() -> str:
@@ -102,13 +117,14 @@ def on_config(config):
     for family, texts in sections():
         if texts:
             operators.append({family: [{name: f"operators/{name}.md"} for name in texts]})
+    operators.append({"Types and errors": "operators/types.md"})
     return config
 
 
 def on_files(files, config):
     from mkdocs.structure.files import File
 
-    for name, content in pages().items():
+    for name, content in (*pages().items(), ("types", types_page())):
         files.append(File.generated(config, f"operators/{name}.md", content=content))
     return files
 

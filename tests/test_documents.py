@@ -56,6 +56,8 @@ def test_there_is_a_page_for_every_operator():
     overview = operator_pages.overview()
     assert {name for name in FUNCTIONS if f"[`{name}`](operators/{name}.md)" in overview} == FUNCTIONS
     assert "\n### " not in overview
+    types = {name for name in dir(jquant) if name[0].isupper()}
+    assert set(re.findall(r"^::: jquant\.(\w+)$", operator_pages.types_page(), re.MULTILINE)) == types
 
 
 def cross_reference(title: str) -> dict[str, list[str]]:
