@@ -1,4 +1,4 @@
-"""What the site has that no file holds: a page for each operator, one of the types, and sections of the README.
+"""What the site has that no file holds: a page for each operator, pages of the rest, and sections of the README.
 
 The page of an operator is its docstring, its section of operators.md, and its tables.
 """
@@ -8,6 +8,7 @@ import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import jquant
 from jquant.descriptor import Descriptor, Tensor
@@ -33,16 +34,25 @@ def pages() -> dict[str, str]:
 
 
 def types_page() -> str:
-    """The page of what is no operator: the types of arguments and results, and the errors."""
-    options = "    options: {heading_level: 2, separate_signature: false}"
-    parts = ["# Types and errors"]
-    for name, value in vars(jquant).items():
-        if name[0].isupper():
-            parts.append(f"::: jquant.{name}\n{options}")
-            if issubclass(value, enum.Enum):
-                parts.append("Values: " + ", ".join(f'`"{member}"`' for member in value))
-            if issubclass(value, tuple):
-                parts.append("Fields: " + ", ".join(f"`{field}`" for field in value._fields))
+    """The types of arguments and results, and the errors."""
+    return _reference("Types and errors", [name for name in dir(jquant) if name[0].isupper()], jquant)
+
+
+def observers_page() -> str:
+    """What jquant.calibration has."""
+    names = [name for name, value in vars(jquant.calibration).items() if callable(value)]
+    return _reference("Observers of ranges", sorted(names, key=str.swapcase), jquant.calibration)
+
+
+def _reference(title: str, names: list[str], module: ModuleType) -> str:
+    parts = [f"# {title}"]
+    for name in names:
+        value = getattr(module, name)
+        parts.append(f"::: {value.__module__}.{name}\n    options: {{heading_level: 2, show_docstring_examples: true}}")
+        if isinstance(value, type) and issubclass(value, enum.Enum):
+            parts.append("Values: " + ", ".join(f'`"{member}"`' for member in value))
+        if isinstance(value, type) and issubclass(value, tuple):
+            parts.append("Fields: " + ", ".join(f"`{field}`" for field in value._fields))
     return "\n\n".join(parts)
 
 
@@ -117,14 +127,14 @@ def on_config(config):
     for family, texts in sections():
         if texts:
             operators.append({family: [{name: f"operators/{name}.md"} for name in texts]})
-    operators.append({"Types and errors": "operators/types.md"})
+    operators += [{"Observers of ranges": "operators/observers.md"}, {"Types and errors": "operators/types.md"}]
     return config
 
 
 def on_files(files, config):
     from mkdocs.structure.files import File
 
-    for name, content in (*pages().items(), ("types", types_page())):
+    for name, content in (pages() | {"observers": observers_page(), "types": types_page()}).items():
         files.append(File.generated(config, f"operators/{name}.md", content=content))
     return files
 
