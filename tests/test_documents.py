@@ -17,10 +17,10 @@ ELSEWHERE = {"operators.md", "scaling.md", "calibration.md", "recipes.md", "mode
 PAGES = [path.name for path in DOCS.glob("*.md") if path.name not in ELSEWHERE and "```python" in path.read_text()]
 REQUIRES = {"tutorial.md": "sklearn", "off_by_one.md": "matplotlib"}
 
-specification = importlib.util.spec_from_file_location("operator_pages", DOCS / "operator_pages.py")
-operator_pages = importlib.util.module_from_spec(specification)
-specification.loader.exec_module(operator_pages)
-OPERATOR_PAGES = operator_pages.pages()
+specification = importlib.util.spec_from_file_location("generated_pages", DOCS / "generated_pages.py")
+generated_pages = importlib.util.module_from_spec(specification)
+specification.loader.exec_module(generated_pages)
+OPERATOR_PAGES = generated_pages.pages()
 
 
 @pytest.mark.parametrize("name", sorted(PAGES))
@@ -40,7 +40,7 @@ def test_operator_page(name, tmp_path):
     assert f"jquant.{name}(" in page
     (tmp_path / "page.md").write_text(page)
     run_document(str(tmp_path / "page.md"))
-    descriptor = operator_pages.descriptor_of(name)
+    descriptor = generated_pages.descriptor_of(name)
     tables = {} if descriptor is None else descriptor.levels or {None: descriptor.table}
     assert page.count("| tensor |") == len(tables)
     for level, rows in tables.items():
@@ -53,11 +53,11 @@ def test_operator_page(name, tmp_path):
 
 def test_there_is_a_page_for_every_operator():
     assert set(OPERATOR_PAGES) == FUNCTIONS
-    overview = operator_pages.overview()
+    overview = generated_pages.overview()
     assert {name for name in FUNCTIONS if f"[`{name}`](operators/{name}.md)" in overview} == FUNCTIONS
     assert "\n### " not in overview
     types = {name for name in dir(jquant) if name[0].isupper()}
-    assert set(re.findall(r"^::: .*\.(\w+)$", operator_pages.types_page(), re.MULTILINE)) == types
+    assert set(re.findall(r"^::: .*\.(\w+)$", generated_pages.types_page(), re.MULTILINE)) == types
 
 
 def cross_reference(title: str) -> dict[str, list[str]]:

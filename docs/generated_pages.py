@@ -77,7 +77,7 @@ def _page(name: str, example: str) -> str:
     if descriptor:
         since = ", from each feature level on" if descriptor.levels else ""
         title = f"## Data types, ranks and sizes\n\nThose of `{descriptor.operator}`{since}."
-        parts += [title, *_tables(descriptor), *_constraints(descriptor)]
+        parts += [title, *_tables(descriptor), _constraints(descriptor)]
     return "\n\n".join(parts)
 
 
@@ -106,7 +106,7 @@ def _table(rows: tuple[Tensor, ...], level: FeatureLevel | None) -> str:
     return "\n".join(lines)
 
 
-def _constraints(descriptor: Descriptor) -> Iterator[str]:
+def _constraints(descriptor: Descriptor) -> str:
     constraints = [f"{' and '.join(pair)} have the same data type." for pair in descriptor.same_data_type]
     constraints += [f"{', '.join(group)} have the same rank." for group in descriptor.same_rank]
     if descriptor.one_element:
@@ -119,7 +119,7 @@ def _constraints(descriptor: Descriptor) -> Iterator[str]:
     rows = next(iter(descriptor.levels.values())) if descriptor.levels else descriptor.table
     if any(row.sizes is None and row.kind != "Output" for row in rows):
         constraints.append("Where no sizes are given, they are those of the output, and sizes of 1 broadcast.")
-    yield "\n".join(f"- {constraint}" for constraint in constraints)
+    return "\n".join(f"- {constraint}" for constraint in constraints)
 
 
 def on_config(config):
