@@ -34,7 +34,6 @@ def test_readme():
 
 def test_operators():
     """Every operator has its section."""
-    run_document("docs/operators.md")
     text = (Path(__file__).parent.parent / "docs/operators.md").read_text()
     headings = ", ".join(re.findall("^### (.*)$", text, re.MULTILINE)).split(", ")
     assert sorted(headings) == sorted(FUNCTIONS)

@@ -1,0 +1,43 @@
+"""What griffe, which reads the docstrings for the site, does not know of how they are written."""
+
+import re
+
+import griffe
+
+import jquant
+
+
+class Docstrings(griffe.Extension):
+    def on_object(self, *, obj: griffe.Object, **_) -> None:
+        if obj.docstring:
+            obj.docstring.value = translate(obj.docstring.value)
+
+
+def translate(docstring: str) -> str:
+    """Formulas as blocks, an entry for each argument, plain references, and links from one operator to another."""
+    docstring = "\n\n".join(map(_block, docstring.split("\n\n")))
+    # "a, b: float32" describes two arguments.
+    docstring = re.sub(r"^  ((?:\w+, )+\w+): ((?:.*\n)(?:    .*\n|\n(?=    ))*)", _entries, docstring, flags=re.MULTILINE)
+    docstring = docstring.replace("\nExample:\n", "\nExamples:\n")
+    before, found, references = docstring.partition("\nReferences:\n")
+    if found:
+        docstring = f"{before}\n**References:** {references.replace('  ', '')}"
+    names = "|".join(name for name in dir(jquant) if name[0].islower() and callable(getattr(jquant, name)))
+    return re.sub(rf"(?<!`)`({names})`(?!`)", r"[`\1`](\1.md)", docstring)
+
+
+def _block(paragraph: str) -> str:
+    """A paragraph of formulas and words between them as a block, a line for each, and one of code; others as they are."""
+    if paragraph.startswith(">>> "):
+        return f"```python\n{paragraph}\n```"
+    *parts, end = re.split(r"``([^`]*)``", paragraph)
+    words, formulas = [part.strip(" ,\n") for part in parts[::2]], parts[1::2]
+    if not formulas or words[0] or end or not set(words[1:]) <= {"and", "where", "with"}:
+        return paragraph
+    lines = (f"{word} {formula}".strip() for word, formula in zip(words, formulas, strict=True))
+    return "```text\n{}\n```".format("\n".join(lines))
+
+
+def _entries(match: re.Match) -> str:
+    names, text = match.groups()
+    return "".join(f"  {name}: {text}" for name in names.split(", "))

@@ -1,0 +1,153 @@
+"""What the site has that no file holds: a page for each operator, pages of the rest, and sections of the README.
+
+The page of an operator is its docstring, its section of operators.md, and its tables.
+"""
+
+import enum
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import jquant
+from jquant.descriptor import Descriptor, Tensor
+from jquant.modes import FeatureLevel
+
+_DOCUMENT = Path(__file__).with_name("operators.md").read_text()
+_README = Path(__file__).parent.with_name("README.md").read_text()
+_INTRODUCTION, *_FAMILIES = re.split(r"^## ", _DOCUMENT, flags=re.MULTILINE)
+_IMPORTS = re.search(r"^```python\n(.*?)^```$", _INTRODUCTION, re.MULTILINE | re.DOTALL)[1]
+
+
+def sections() -> Iterator[tuple[str, dict[str, str]]]:
+    """The families of operators.md, and the section of each of their operators."""
+    for family in _FAMILIES:
+        title, *parts = re.split(r"^### ", family, flags=re.MULTILINE)
+        headed = (part.split("\n\n", 1) for part in parts)
+        yield title.split("\n")[0], {name: text for heading, text in headed for name in heading.split(", ")}
+
+
+def pages() -> dict[str, str]:
+    """The page of each operator, by its name."""
+    return {name: _page(name, text) for _, texts in sections() for name, text in texts.items()}
+
+
+def types_page() -> str:
+    """The types of arguments and results, and the errors."""
+    return _reference("Types and errors", [name for name in dir(jquant) if name[0].isupper()], jquant)
+
+
+def observers_page() -> str:
+    """What jquant.calibration has."""
+    names = [name for name, value in vars(jquant.calibration).items() if callable(value)]
+    return _reference("Observers of ranges", sorted(names, key=str.swapcase), jquant.calibration)
+
+
+def _reference(title: str, names: list[str], module: ModuleType) -> str:
+    parts = [f"# {title}"]
+    for name in names:
+        value = getattr(module, name)
+        parts.append(f"::: {value.__module__}.{name}\n    options: {{heading_level: 2, show_docstring_examples: true}}")
+        if isinstance(value, type) and issubclass(value, enum.Enum):
+            parts.append("Values: " + ", ".join(f'`"{member}"`' for member in value))
+        if isinstance(value, type) and issubclass(value, tuple):
+            parts.append("Fields: " + ", ".join(f"`{field}`" for field in value._fields))
+    return "\n\n".join(parts)
+
+
+def overview() -> str:
+    """operators.md with a table in the place of the sections that have a page."""
+
+    def row(name: str) -> str:
+        return f"| [`{name}`](operators/{name}.md) | {getattr(jquant, name).__doc__.splitlines()[0]} |\n"
+
+    text = _DOCUMENT
+    for family, (_, texts) in zip(_FAMILIES, sections(), strict=True):
+        if texts:
+            table = "| operator | |\n|---|---|\n" + "".join(map(row, texts))
+            text = text.replace(family, family[: family.index("### ")] + table + "\n")
+    return text
+
+
+def _page(name: str, example: str) -> str:
+    example = re.sub(r"\]\((\w+\.md)", r"](../\1", example).replace("```python\n", f"```python\n{_IMPORTS}", 1)
+    parts = [f"::: jquant.{name}", "## Example", example]
+    descriptor = descriptor_of(name)
+    if descriptor:
+        since = ", from each feature level on" if descriptor.levels else ""
+        title = f"## Data types, ranks and sizes\n\nThose of `{descriptor.operator}`{since}."
+        parts += [title, *_tables(descriptor), _constraints(descriptor)]
+    return "\n\n".join(parts)
+
+
+def descriptor_of(name: str) -> Descriptor | None:
+    module = vars(importlib.import_module(getattr(jquant, name).__module__))
+    # One operator has any number of inputs, and a table for each.
+    return module["_descriptor"](0) if "_descriptor" in module else module.get("_DESCRIPTOR")
+
+
+def _tables(descriptor: Descriptor) -> Iterator[str]:
+    """The rows of each feature level, the newest of DirectML first, a tab for each; or those of the one table."""
+    if descriptor.table:
+        yield _table(descriptor.table, None)
+    for level, rows in sorted(descriptor.levels.items(), key=lambda item: (item[0] == FeatureLevel.EXTENDED, -item[0])):
+        table = _table(rows, level).replace("\n", "\n    ")
+        yield f'=== "{level}"\n\n    {table}'
+
+
+def _table(rows: tuple[Tensor, ...], level: FeatureLevel | None) -> str:
+    lines = ["| tensor | | ranks | sizes | data types |", "|---|---|---|---|---|"]
+    for row in rows:
+        sizes = f"`{row.sizes}`" if row.sizes else ""
+        types = ", ".join(row.allowed_data_types(level))
+        ranks = row.allowed_ranks() if row.ranks else "any"
+        lines.append(f"| {row.name} | {row.kind.lower()} | {ranks} | {sizes} | {types} |")
+    return "\n".join(lines)
+
+
+def _constraints(descriptor: Descriptor) -> str:
+    constraints = [f"{' and '.join(pair)} have the same data type." for pair in descriptor.same_data_type]
+    constraints += [f"{', '.join(group)} have the same rank." for group in descriptor.same_rank]
+    if descriptor.one_element:
+        constraints.append(f"{', '.join(descriptor.one_element)}: 1 element each.")
+    if descriptor.per_channel:
+        constraints.append(f"{', '.join(descriptor.per_channel)}: 1 element, or 1 for each channel.")
+    constraints += [f"`{name}` is 1 or `{full}`." for name, full in descriptor.counts.items()]
+    if descriptor.batch:
+        constraints.append(f"A size of 1 broadcasts in {' and '.join(f'`{name}`' for name in descriptor.batch)}.")
+    rows = next(iter(descriptor.levels.values())) if descriptor.levels else descriptor.table
+    if any(row.sizes is None and row.kind != "Output" for row in rows):
+        constraints.append("Where no sizes are given, they are those of the output, and sizes of 1 broadcast.")
+    return "\n".join(f"- {constraint}" for constraint in constraints)
+
+
+def on_config(config):
+    operators = next(entry["Operators"] for entry in config.nav if "Operators" in entry)
+    for family, texts in sections():
+        if texts:
+            operators.append({family: [{name: f"operators/{name}.md"} for name in texts]})
+    operators += [{"Observers of ranges": "operators/observers.md"}, {"Types and errors": "operators/types.md"}]
+    return config
+
+
+def on_files(files, config):
+    from mkdocs.structure.files import File
+
+    for name, content in (pages() | {"observers": observers_page(), "types": types_page()}).items():
+        files.append(File.generated(config, f"operators/{name}.md", content=content))
+    return files
+
+
+def on_page_markdown(markdown, page, **_):
+    """The overview, sections of the README, and files of the repository by name: they are no part of the site."""
+    if page.file.src_uri == "operators.md":
+        markdown = overview()
+    markdown = re.sub(r"^\[(.*)\]\(\.\./README\.md#.*\)$", readme_section, markdown, flags=re.MULTILINE)
+    return re.sub(r"\[([^\]]*)\]\((?:\.\./(?!\w+\.md)|examples/|\.\./README)[^)]*\)", r"\1", markdown)
+
+
+def readme_section(link: re.Match) -> str:
+    """What the README has under the title of a link to it that is a line of its own."""
+    section = re.search(rf"^## {re.escape(link[1])}\n.*?(?=^## |\Z)", _README, re.MULTILINE | re.DOTALL)[0]
+    return section.replace("](docs/", "](")

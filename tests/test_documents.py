@@ -1,0 +1,113 @@
+"""The pages of the site: their code runs, the generated ones are whole, and the tables name every operator."""
+
+import importlib.util
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from documents import ROOT, run_document
+
+import jquant
+
+DOCS = ROOT / "docs"
+FUNCTIONS = {name for name in dir(jquant) if callable(getattr(jquant, name)) and name[0].islower()}
+# operators.md runs here, by its pages; the others in test_doctests.py, test_recipes.py and models.
+ELSEWHERE = {"operators.md", "scaling.md", "calibration.md", "recipes.md", "models.md"}
+PAGES = [path.name for path in DOCS.glob("*.md") if path.name not in ELSEWHERE and "```python" in path.read_text()]
+REQUIRES = {"tutorial.md": "sklearn", "off_by_one.md": "matplotlib"}
+
+specification = importlib.util.spec_from_file_location("generated_pages", DOCS / "generated_pages.py")
+generated_pages = importlib.util.module_from_spec(specification)
+specification.loader.exec_module(generated_pages)
+OPERATOR_PAGES = generated_pages.pages()
+
+
+@pytest.mark.parametrize("name", sorted(PAGES))
+def test_page(name, tmp_path, monkeypatch):
+    if name in REQUIRES:
+        pytest.importorskip(REQUIRES[name], reason=f"{REQUIRES[name]} is not installed (extra: examples)")
+    monkeypatch.chdir(tmp_path)
+    run_document(f"docs/{name}")
+    assert {path.name for path in tmp_path.iterdir()} == ({"off_by_one.png"} if name == "off_by_one.md" else set())
+
+
+@pytest.mark.parametrize("name", sorted(OPERATOR_PAGES))
+def test_operator_page(name, tmp_path):
+    """Its example runs by itself, and calls it; its table has every tensor and data type of each level."""
+    page = OPERATOR_PAGES[name]
+    assert page.startswith(f"::: jquant.{name}\n")
+    assert f"jquant.{name}(" in page
+    (tmp_path / "page.md").write_text(page)
+    run_document(str(tmp_path / "page.md"))
+    descriptor = generated_pages.descriptor_of(name)
+    tables = {} if descriptor is None else descriptor.levels or {None: descriptor.table}
+    assert page.count("| tensor |") == len(tables)
+    for level, rows in tables.items():
+        table = page if level is None else page.split(f'=== "{level}"\n')[1].split("\n===")[0]
+        for row in rows:
+            types, sizes = ", ".join(row.allowed_data_types(level)), f"`{row.sizes}`" if row.sizes else ""
+            ranks = "any" if row.ranks is None else row.allowed_ranks()
+            assert f"| {row.name} | {row.kind.lower()} | {ranks} | {sizes} | {types} |" in table
+
+
+def test_there_is_a_page_for_every_operator():
+    assert set(OPERATOR_PAGES) == FUNCTIONS
+    overview = generated_pages.overview()
+    assert {name for name in FUNCTIONS if f"[`{name}`](operators/{name}.md)" in overview} == FUNCTIONS
+    assert "\n### " not in overview
+    types = {name for name in dir(jquant) if name[0].isupper()}
+    assert set(re.findall(r"^::: .*\.(\w+)$", generated_pages.types_page(), re.MULTILINE)) == types
+
+
+def cross_reference(title: str) -> dict[str, list[str]]:
+    """The rows of a table, by the operators in their first cell."""
+    section = (DOCS / "cross_reference.md").read_text().split(f"## {title}\n")[1].split("\n## ")[0]
+    lines = (line for line in section.splitlines() if line.startswith("| `"))
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    named = [(name, cells) for first, *cells in rows for name in re.findall(r"`(\w+)`", first)]
+    assert len(named) == len(dict(named))
+    return dict(named)
+
+
+def test_cross_reference():
+    """Every operator is in both tables, under the names that its docstring refers to."""
+    names = cross_reference("Names")
+    assert set(names) == set(cross_reference("How they round")) == FUNCTIONS
+    for operator, (directml, *others) in names.items():
+        references = getattr(jquant, operator).__doc__.partition("References:")[2]
+        documents = set(re.findall(r"DML_(\w+)_OPERATOR_DESC", references))
+        assert (set(directml.split(", ")) - {"—"}) <= documents, operator
+        assert (directml == "—") == (not documents), operator
+        referred = re.findall(r"(?:com\.microsoft\.|tf\.raw_ops\.|ONNX,\s+`)(\w+)", references)
+        for name in referred:
+            assert any(name.removesuffix("Grad") in re.findall(r"\w+", cell) for cell in others), (operator, name)
+
+
+COMMANDS = [
+    r"pip install jquant-jax",
+    r'pip install "jquant-jax\[(?P<extra>\w+)\]"',
+    r"python -m jquant",  # test_main.py
+    r"python -m pytest (?P<paths>.+)",
+    r'pip install "jax\[tpu\]" && JAX_PLATFORMS=cpu python -m benchmarks\.collectives .+',  # compiles for minutes: by hand
+]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def test_commands():
+    """Every line of a shell block is one that the gate runs, but for one; its extras and files exist."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for line in "".join(block for page in DOCS.glob("*.md") for block in blocks(page, "(?:ba)?sh")).splitlines():
+        (match,) = filter(None, (re.fullmatch(pattern, line) for pattern in COMMANDS))
+        assert match.groupdict().get("extra") in {None, *extras}
+        assert all((ROOT / path).exists() for path in (match.groupdict().get("paths") or "").split())
+
+
+def test_every_python_block_runs():
+    """Blocks are examples with their output; but those of two pages may be parts of programs, which are tested."""
+    for page in DOCS.glob("*.md"):
+        for block in blocks(page, "python"):
+            assert block.startswith(">>> ") or page.name in {"recipes.md", "models.md"}, (page.name, block)
