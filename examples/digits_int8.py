@@ -4,7 +4,7 @@ Trains a small float network in plain JAX, quantizes its weights per column and 
 the training set, and runs the test set through one jitted int8 function. Prints how the two networks compare, and
 draws the errors of the int8 activations and the digits on which the networks disagree, or nearly do.
 
-    pip install "jquant-jax[examples]"
+    pip install ".[examples]"
     python examples/digits_int8.py --output digits_int8.png
 """
 

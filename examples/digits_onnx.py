@@ -7,7 +7,7 @@ runs the test set through each:
 - QDQ, as quantizers write it: products of floats between DequantizeLinear and QuantizeLinear. onnxruntime computes them as
   they stand, or fuses them to products of integers.
 
-    pip install "jquant-jax[examples,models]"
+    pip install ".[examples,models]"
     python examples/digits_onnx.py --output digits
 """
 

@@ -6,7 +6,7 @@ Trains the same small network twice from the same weights: in float, and with it
 the training set. Both are tested in integers. Prints how they compare over several seeds, each with its own initial
 weights and its own split into training and test set, and draws the learning curves.
 
-    pip install "jquant-jax[examples]"
+    pip install ".[examples]"
     python examples/quantization_aware_training.py --output quantization_aware_training.png
 """
 

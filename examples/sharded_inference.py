@@ -5,7 +5,7 @@ devices that there are, 8 virtual ones where there is one, in two ways, and comp
 bit for bit. Reads the operations between devices from the compiled programs, and from those of the same block in bfloat16
 and float32. Prints all that, and draws the bytes that each device holds and sends.
 
-    pip install "jquant-jax[examples]"
+    pip install ".[examples]"
     python examples/sharded_inference.py --output sharded_inference.png
 """
 

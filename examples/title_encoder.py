@@ -5,7 +5,7 @@ with dynamically quantized products), and runs 20 sentences about software throu
 onnxruntime. Prints how the two agree, sentence by sentence, and how long they take; draws both, and how similar the
 sentences are.
 
-    pip install "jquant-jax[models]"
+    pip install ".[models]"
     python examples/title_encoder.py --output title_encoder.png
 """
 

@@ -5,7 +5,7 @@ between the steps what its convolutions over time need. LiteRT, for which they w
 sets of kernels. Prints how the layers and the networks agree with it, on speech and on noise of every int8 value; draws what
 the networks hear and say. The recordings beside this program are of a synthetic voice (eSpeak NG's).
 
-    pip install "jquant-jax[models]"
+    pip install ".[models]"
     python examples/wake_word.py --output wake_word.png
 """
 

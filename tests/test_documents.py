@@ -85,8 +85,7 @@ def test_cross_reference():
 
 
 COMMANDS = [
-    r"pip install jquant-jax",
-    r'pip install "jquant-jax\[(?P<extra>\w+)\]"',
+    r"pip install \.",
     r"python -m jquant",  # test_main.py
     r"python -m pytest (?P<paths>.+)",
     r'pip install "jax\[tpu\]" && JAX_PLATFORMS=cpu python -m benchmarks\.collectives .+',  # compiles for minutes: by hand

@@ -1,6 +1,6 @@
 """int8 arrays to and from PyTorch, through DLPack: the same memory, no copy.
 
-pip install jquant-jax torch
+pip install . torch
 python examples/recipes/dlpack_torch.py
 """
 

@@ -1,6 +1,6 @@
 """An Equinox model on int8: every `eqx.nn.Linear` in it replaced, the rest of the model left as it is.
 
-pip install "jquant-jax[recipes]"
+pip install ".[recipes]"
 python examples/recipes/equinox_model.py
 """
 

@@ -1,6 +1,6 @@
 """A Flax NNX layer on int8: `nnx.Linear` replaced by its quantized form, under `nnx.jit`.
 
-pip install "jquant-jax[recipes]"
+pip install ".[recipes]"
 python examples/recipes/flax_nnx.py
 """
 

@@ -1,6 +1,6 @@
 """Packed weights in an Orbax checkpoint, restored on another mesh: saved with N split, restored with K split.
 
-pip install "jquant-jax[recipes]"
+pip install ".[recipes]"
 python examples/recipes/orbax_checkpoint.py
 """
 

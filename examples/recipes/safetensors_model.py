@@ -1,6 +1,6 @@
 """An int8 layer in a safetensors file: written from NumPy, read back, packed again.
 
-pip install "jquant-jax[recipes]"
+pip install ".[recipes]"
 python examples/recipes/safetensors_model.py
 """
 

@@ -74,6 +74,6 @@ def _shown(batches: Iterable[Any]) -> Iterable[Any]:
     try:
         from tqdm import tqdm
     except ImportError as error:
-        message = f'{_NAME}: progress=True needs tqdm: pip install "jquant-jax[progress]"'
+        message = f"{_NAME}: progress=True needs tqdm: pip install tqdm"
         raise ImportError(message) from error
     return tqdm(batches, desc="calibrating", unit="batch")

@@ -13,8 +13,7 @@ from jquant import affine, exact
 from jquant.descriptor import require
 from jquant.errors import DescriptorTypeError
 from jquant.modes import data_type, data_type_name
-from jquant.operands import is_known, operand
-from jquant.ranges import require_float32
+from jquant.operands import float_operand, is_known
 
 _OPERATOR = "scale_and_zero_point"
 _DATA_TYPES = "INT16", "INT8", "INT4", "INT2", "UINT16", "UINT8", "UINT4", "UINT2"
@@ -116,9 +115,8 @@ def scale_and_zero_point(
       ONNX, `DynamicQuantizeLinear`, and onnxruntime's `quantization.quant_utils.compute_scale_zp`, which divides in
       float64 and rounds the scale at the end.
     """
-    dtype, float32 = data_type(dtype), jnp.dtype(jnp.float32)
-    min, max = operand(_OPERATOR, "min", min, float32), operand(_OPERATOR, "max", max, float32)
-    require_float32(_OPERATOR, min=min, max=max)
+    dtype = data_type(dtype)
+    min, max = float_operand(_OPERATOR, "min", min), float_operand(_OPERATOR, "max", max)
     require_data_type(_OPERATOR, dtype)
     require(min.shape == max.shape, f"{_OPERATOR}: min has sizes {min.shape}, max {max.shape}; they must be the same")
     if is_known(min, max):
