@@ -105,7 +105,7 @@ def corrected_quotient(x: jax.Array, d: jax.Array) -> jax.Array:
     approximation = _scaled(x_significand, shift) / _scaled(d_significand, 0)
     significand = nearest_integer_quotient(x_significand << shift, d_significand, approximation)
     exponent = x_exponent - d_exponent + 150 - shift
-    sign = (_bits(x) ^ _bits(d)) & _SIGN
+    sign = (bits(x) ^ bits(d)) & _SIGN
     finite = assemble(sign, exponent, significand)
     normal = _is_normal_exponent(x_exponent) & _is_normal_exponent(d_exponent)
     return lax.select(normal, finite, x / d)
@@ -173,8 +173,13 @@ _HIDDEN_BIT = np.int32(2**23)
 _INFINITY = np.int32(0xFF << 23)
 
 
-def _bits(x: jax.Array) -> jax.Array:
+def bits(x: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(x, jnp.int32)
+
+
+def power_of_two(exponent: jax.Array) -> jax.Array:
+    """``2.0 ** exponent``, for the exponents of normal numbers."""
+    return _float((exponent + 127) << 23)
 
 
 def _float(bits: jax.Array) -> jax.Array:
@@ -183,7 +188,7 @@ def _float(bits: jax.Array) -> jax.Array:
 
 def decompose(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Biased exponent and 24-bit integer significand: ``abs(x) == significand * 2.0 ** (exponent - 150)``."""
-    return (_bits(x) >> 23) & 0xFF, (_bits(x) & _FRACTION) | _HIDDEN_BIT
+    return (bits(x) >> 23) & 0xFF, (bits(x) & _FRACTION) | _HIDDEN_BIT
 
 
 def _is_normal_exponent(exponent: jax.Array) -> jax.Array:

@@ -66,8 +66,8 @@ def exponential(x: jax.Array) -> Exponential:
 def _power_of_two(exponent: jax.Array) -> jax.Array:
     """``2 ** exponent``, for integers of float32 up to 0; 0 below -126."""
     normal = exponent >= lax.full_like(exponent, -126)
-    bits = (lax.max(exponent, lax.full_like(exponent, -126)).astype(jnp.int32) + 127) << 23
-    return lax.select(normal, lax.bitcast_convert_type(bits, jnp.float32), lax.full_like(exponent, 0))
+    power = exact.power_of_two(lax.max(exponent, lax.full_like(exponent, -126)).astype(jnp.int32))
+    return lax.select(normal, power, lax.full_like(exponent, 0))
 
 
 def scaled(x: jax.Array, power: jax.Array) -> jax.Array:

@@ -81,14 +81,14 @@ def _updated(state: Histogram, x: jax.Array, axis_name: AxisName) -> Histogram:
 
 def exponent(range: Range, num_bins: int) -> jax.Array:
     """The k of the bins: the smallest that holds the range, and leaves the width of a bin a normal number."""
-    biased = jnp.maximum(*((observer.bits(bound) >> 23) & 0xFF for bound in range))
+    biased = jnp.maximum(*((exact.bits(bound) >> 23) & 0xFF for bound in range))
     least = _SUBNORMAL + _log2(num_bins)
     return jnp.where(observer.is_empty(range), least, jnp.maximum(biased + _SUBNORMAL, least))
 
 
 def edges(range: Range, num_bins: int, index: ArrayLike) -> jax.Array:
     """Where the bin `index` begins, exactly; or where its middle is, of an `index` with a fraction of 1/2."""
-    width = power_of_two(exponent(range, num_bins) + 1 - _log2(num_bins))
+    width = exact.power_of_two(exponent(range, num_bins) + 1 - _log2(num_bins))
     return (jnp.asarray(index).astype(jnp.float32) - np.float32(num_bins // 2)) * width
 
 
@@ -97,11 +97,6 @@ def within(range: Range, low: jax.Array, high: jax.Array) -> Range:
     seen = observer.or_zero(range)
     low = jnp.minimum(jnp.maximum(low, seen.min), seen.max)
     return Range(low, jnp.maximum(jnp.minimum(high, seen.max), low))
-
-
-def power_of_two(exponent: jax.Array) -> jax.Array:
-    """``2.0 ** exponent``, of a normal number."""
-    return lax.bitcast_convert_type((exponent + 127) << 23, jnp.float32)
 
 
 def cumulative(counts: wide.Words) -> wide.Words:
@@ -123,7 +118,7 @@ def _counts(x: jax.Array, exponent: jax.Array, num_bins: int) -> jax.Array:
     """How many finite numbers lie in each bin. The index of a bin is that of integers: no rounding can change it."""
     biased, significand = exact.decompose(x)
     magnitude = jnp.where(biased == 0, 0, significand)  # zeros, and subnormal numbers, which are less than a bin
-    signed = jnp.where(observer.bits(x) < 0, -magnitude, magnitude)
+    signed = jnp.where(exact.bits(x) < 0, -magnitude, magnitude)
     shift = jnp.minimum(exponent - _SUBNORMAL - biased + (25 - _log2(num_bins)), 31)
     index = (signed >> shift) + num_bins // 2  # the shift rounds down, on both sides of 0
     index = jnp.where(observer.is_finite(x), index, num_bins)

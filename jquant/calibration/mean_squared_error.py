@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 
 from jquant import affine, exact
 from jquant.calibration.arithmetic import tree_sum
-from jquant.calibration.histogram import Histogram, edges, exponent, histogram_observer, power_of_two, require_bins
+from jquant.calibration.histogram import Histogram, edges, exponent, histogram_observer, require_bins
 from jquant.calibration.observer import AxisName, Observer, Range, or_zero
 from jquant.modes import data_type
 from jquant.operators.scale_and_zero_point import express, require_data_type
@@ -81,7 +81,7 @@ def _mean_squared_error(
         if symmetric:
             low, high = -jnp.maximum(-low, high), jnp.maximum(-low, high)
         x = edges(state.range, num_bins, np.arange(num_bins) + 0.5)
-        unit = power_of_two(2 - exponent(state.range, num_bins))  # squares of larger errors have no float32
+        unit = exact.power_of_two(2 - exponent(state.range, num_bins))  # squares of larger errors have no float32
         low_words, high_words = (words.astype(jnp.float32) for words in state.counts)
         weight = exact.sum(exact.product(high_words, jnp.full(num_bins, 2.0**32)), low_words)
 

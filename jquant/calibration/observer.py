@@ -180,11 +180,7 @@ def union(a: Range, b: Range) -> Range:
 
 
 def is_finite(x: jax.Array) -> jax.Array:
-    return (bits(x) & _MAGNITUDE) < _INFINITY
-
-
-def bits(x: jax.Array) -> jax.Array:
-    return lax.bitcast_convert_type(x, jnp.int32)
+    return (exact.bits(x) & _MAGNITUDE) < _INFINITY
 
 
 def _order(x: jax.Array) -> jax.Array:
@@ -192,7 +188,7 @@ def _order(x: jax.Array) -> jax.Array:
 
     What a maximum of floats makes of those is the platform's choice, and depends on the order.
     """
-    return bits(x) ^ ((bits(x) >> 31) & _MAGNITUDE)
+    return exact.bits(x) ^ ((exact.bits(x) >> 31) & _MAGNITUDE)
 
 
 def _value(order: jax.Array) -> jax.Array:
