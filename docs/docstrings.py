@@ -11,6 +11,8 @@ class Docstrings(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **_) -> None:
         if obj.docstring:
             obj.docstring.value = translate(obj.docstring.value)
+        if obj.docstring and isinstance(obj, griffe.Function):
+            _in_order(obj)
 
 
 def translate(docstring: str) -> str:
@@ -24,6 +26,21 @@ def translate(docstring: str) -> str:
         docstring = f"{before}\n**References:** {references.replace('  ', '')}"
     names = "|".join(name for name in dir(jquant) if name[0].islower() and callable(getattr(jquant, name)))
     return re.sub(rf"(?<!`)`({names})`(?!`)", r"[`\1`](\1.md)", docstring)
+
+
+def _in_order(function: griffe.Function) -> None:
+    """The entries of the arguments in the order of the call; and what a signature without named ones does not show."""
+    places = {parameter.name: place for place, parameter in enumerate(function.parameters)}
+    before, found, after = function.docstring.value.partition("Args:\n")
+    if found:
+        arguments, blank, rest = after.partition("\n\n")
+        entries = re.split(r"^(?=  \w+:)", arguments + "\n", flags=re.MULTILINE)
+        entries.sort(key=lambda entry: places.get(entry.partition(":")[0].strip(), -1))
+        function.docstring.value = f"{before}{found}{''.join(entries).rstrip()}{blank}{rest}"
+    kinds = {parameter.kind for parameter in function.parameters}
+    if kinds == {griffe.ParameterKind.positional_only}:
+        first, blank, rest = function.docstring.value.partition("\n\n")
+        function.docstring.value = f"{first}\n\nArguments are given by position, not by name.{blank}{rest}"
 
 
 def _block(paragraph: str) -> str:

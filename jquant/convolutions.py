@@ -84,7 +84,8 @@ def geometry(
     require(
         groups > 0 and channels == groups * depth and filters % groups == 0,
         f"{operator}: groups is {groups}, for {channels} channels of the input, {depth} of each filter, and {filters} "
-        "filters; it must divide the filters, and times the channels of a filter be those of the input",
+        "filters; it must divide the filters, and times the channels of a filter be those of the input. The layout is "
+        f"{dimension_numbers or 'that of the document, NCHW and OIHW: dimension_numbers says another'}",
     )
     return Geometry(dimensions, groups, windows(operator, spatial, sizes, strides, dilations, padding))
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import jax
+import numpy as np
 from jax import lax
 
 from jquant.descriptor import require
@@ -83,13 +84,17 @@ def windows(
         reach = [(size - 1) * dilation + 1 for size, dilation in zip(sizes, dilations, strict=True)]
         pairs = lax.padtype_to_pads(spatial, reach, strides, padding)
     else:
-        pairs = padding
+        pairs = tuple(padding) if _is_sequence(padding) and all(map(_is_sequence, padding)) else ()
     message = f"{operator}: padding is {padding}; it must be a name, or {rank} pairs of numbers that are not negative"
     require(len(pairs) == rank and all(len(pair) == 2 and min(pair) >= 0 for pair in pairs), message)
     return Windows(sizes, strides, dilations, tuple((low, high) for low, high in pairs))
 
 
 def _positive(operator: str, name: str, values: Sequence[int], rank: int) -> tuple[int, ...]:
-    message = f"{operator}: the {name} are {tuple(values)}; they must be {rank} positive numbers, one for each dimension"
-    require(len(values) == rank and all(value > 0 for value in values), message)
+    message = f"{operator}: the {name} are {values}; they must be {rank} positive numbers, one for each dimension"
+    require(_is_sequence(values) and len(values) == rank and all(value > 0 for value in values), message)
     return tuple(values)
+
+
+def _is_sequence(value: object) -> bool:
+    return isinstance(value, Sequence | np.ndarray)

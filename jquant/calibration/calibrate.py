@@ -31,7 +31,8 @@ def calibrate(
 
     Args:
       observer: what is observed of each array.
-      batches: an iterable of batches: arrays, or pytrees of them. It is read once, a batch at a time.
+      batches: an iterable of batches: arrays, or pytrees of them. It is read once, a batch at a time. They are arguments of
+        a jitted program: without ``jax_enable_x64``, float64 becomes float32.
       activations: a pure function of a batch, to a pytree of float arrays; to be traced. By default, the batch.
       progress: show a progress bar, which needs tqdm.
 

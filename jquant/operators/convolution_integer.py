@@ -97,7 +97,7 @@ def convolution_integer(
         is of the shapes above; `FeatureLevel.EXTENDED` has a third spatial dimension besides.
 
     Returns:
-      An int32 array of shape (N, O, ...).
+      An int32 array of shape (N, O, ...), or in the layout of `dimension_numbers`.
 
     Raises:
       DescriptorError: a rank, size or level outside of the table, a scalar that its type cannot hold, or groups, strides,

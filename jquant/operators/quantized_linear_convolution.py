@@ -147,14 +147,16 @@ def quantized_linear_convolution(
       filter_zero_point: of the dtype of `filter`, in the shapes of `filter_scale`. None means 0.
       output_scale: float32, one element.
       output_zero_point: of the dtype of the output, one element. None means 0.
-      bias: int32, in units of ``input_scale * filter_scale``, of shape (1, O, 1, 1), and the rank of `input`. None means 0.
-      strides, padding, dilations, groups, dimension_numbers: as for `convolution_integer`.
+      bias: int32, in units of ``input_scale * filter_scale``, of shape (1, O, 1, 1), whatever the layout, and the rank of
+        `input`. None means 0.
+      strides, padding, dilations, groups: as for `convolution_integer`.
+      dimension_numbers: another layout than NCHW and OIHW: ``("NHWC", "HWIO", "NHWC")`` is Flax's.
       output_dtype: int8 or uint8. None: the dtype of `output_zero_point` if that is an array, else that of `input`.
       feature_level: the DirectML feature level whose table applies; the operator exists from 2_1 on. `FeatureLevel.EXTENDED`
         has a third spatial dimension besides.
 
     Returns:
-      An array of shape (N, O, ...), of `output_dtype`.
+      An array of shape (N, O, ...), or in the layout of `dimension_numbers`, of `output_dtype`.
 
     Raises:
       DescriptorError: as `convolution_integer`.

@@ -36,7 +36,8 @@ def quantized_linear_global_average_pool(
     The result is of integers, which have no derivative: JAX's zero, of type float0.
 
     Args:
-      x: int8 or uint8, of shape (N, C, ...) with at least one spatial dimension.
+      x: int8 or uint8, of shape (N, C, ...) with at least one spatial dimension; ``jnp.moveaxis(x, -1, 1)`` brings channels
+        there that are last.
       x_scale, y_scale: float32, scalars or of shape (1,).
       x_zero_point, y_zero_point: scalars or of shape (1,), of the dtype of `x`.
 
