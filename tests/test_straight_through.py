@@ -306,7 +306,7 @@ NO_AXIS = (
 def test_errors(call, message):
     with pytest.raises(jquant.DescriptorError) as raised:
         call()
-    assert str(raised.value).endswith(f"[{message}]")
+    assert str(raised.value) == message
 
 
 @both
@@ -319,7 +319,7 @@ def test_data_types(operator, position, dtype):
     with pytest.raises(jquant.DescriptorTypeError) as raised:
         operator(*operands)
     message = f"{names[position]} has data type {np.dtype(dtype).name.upper()}, but is a FLOAT"
-    assert str(raised.value).endswith(f": {message}]")
+    assert str(raised.value).endswith(f": {message}")
 
 
 def test_traced_ranges_are_not_read_back():
