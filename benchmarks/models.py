@@ -9,6 +9,7 @@ benchmarks/results/models-PLATFORM-jax-VERSION.md.
 import argparse
 import functools
 import re
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -21,6 +22,8 @@ import numpy as np
 from benchmarks import environment, report
 from benchmarks.measure import measure, quartiles
 
+sys.path.append(str(Path(__file__).parent.parent / "examples"))  # which import their neighbours
+
 PROFILED_CALLS = 20
 HEADER = "| | median, ms | quartiles, ms | times the engine's |\n|---|--:|--:|--:|"
 
@@ -30,13 +33,13 @@ class Case(NamedTuple):
 
     Attributes:
       title: which input.
-      program: ours, jitted.
-      operands: what it is called with, on the device.
+      programs: ours, jitted, by name.
+      operands: what they are called with, on the device.
       engine: the other engine's call, which returns when the result is there.
     """
 
     title: str
-    program: Callable[..., Any]
+    programs: dict[str, Callable[..., Any]]
     operands: tuple
     engine: Callable[[], Any]
 
@@ -59,11 +62,11 @@ class Model(NamedTuple):
 
 
 def title_encoder() -> Iterator[Case]:
-    from examples import title_encoder as example
+    import title_encoder as example
 
-    path = example.model_folder() / "encoder.onnx"
-    encoder = example.load_encoder(example.onnx.load(path).graph)
-    session = example.onnxruntime_session(path)
+    model = example.onnx.load(example.model_folder() / "encoder.onnx")
+    encoder = example.load_encoder(model.graph)
+    session = example.onnxruntime_session(model)
     tokens, mask = example.tokenize([sentence for group in example.SENTENCES.values() for sentence in group])
     each, one_range = (example.encode_each, example.run_each), (example.encode, example.run)
     for count, ranges, (program, run) in (
@@ -72,9 +75,10 @@ def title_encoder() -> Iterator[Case]:
         (len(tokens), ", each with its ranges", each),
     ):
         operands = tokens[:count], mask[:count]
+        ours = {name: jax.jit(functools.partial(program, functions=floats)) for name, floats in example.PROGRAMS.items()}
         yield Case(
             f"{count} x {tokens.shape[1]} tokens{ranges}",
-            program,
+            ours,
             (encoder, *jax.device_put(operands)),
             lambda run=run, operands=operands: run(session, *operands),
         )
@@ -82,7 +86,7 @@ def title_encoder() -> Iterator[Case]:
 
 def wake_word(name: str) -> Iterator[Case]:
     """The weights are constants of our programs, as they are of LiteRT's; each step is a call of the latter."""
-    from examples import wake_word as example
+    import wake_word as example
 
     path = example.MODELS / f"{name}.tflite"
     network = example.assemble(example.read(path))
@@ -105,7 +109,7 @@ def wake_word(name: str) -> Iterator[Case]:
         (f"{seconds:.1f} s, step by step", stream, on_device, len(steps)),
         (f"{seconds:.1f} s at once", listen, frames, len(steps)),
     ):
-        yield Case(title, program, (start, operand), functools.partial(invoke, steps[:count]))
+        yield Case(title, {"jquant": program}, (start, operand), functools.partial(invoke, steps[:count]))
 
 
 TITLE_ENCODER_KINDS = {
@@ -129,9 +133,13 @@ MODELS = {
 }
 
 
-def profile(case: Case, kinds: dict[str, str]) -> Counter:
+def finish(program: Callable[..., Any], operands: tuple) -> Any:
+    return jax.block_until_ready(program(*operands))
+
+
+def profile(program: Callable[..., Any], operands: tuple, kinds: dict[str, str]) -> Counter:
     """Milliseconds of a call in each kind of operation, on average."""
-    text = case.program.lower(*case.operands).compile().as_text()
+    text = program.lower(*operands).compile().as_text()
     names = dict(re.findall(r'^ *(?:ROOT )?%([\w.-]+) = .*?(?:op_name="([^"]*)".*)?$', text, re.MULTILINE))
     kind_of = {
         operation: next(kind for kind, words in kinds.items() if re.search(words, name)) for operation, name in names.items()
@@ -139,7 +147,7 @@ def profile(case: Case, kinds: dict[str, str]) -> Counter:
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
             for _ in range(PROFILED_CALLS):
-                jax.block_until_ready(case.program(*case.operands))
+                finish(program, operands)
         (path,) = Path(folder).rglob("*.xplane.pb")
         planes = jax.profiler.ProfileData.from_file(str(path)).planes
         events = [event for plane in planes for line in plane.lines for event in line.events]
@@ -155,18 +163,18 @@ def tables(name: str, rounds: int) -> list[str]:
     model = MODELS[name]
     lines = [f"\n## {name}"]
     for case in model.cases():
-        calls = {
-            model.engine: case.engine,
-            "jquant": lambda case=case: jax.block_until_ready(case.program(*case.operands)),
-        }
+        calls = {model.engine: case.engine}
+        for label, program in case.programs.items():
+            calls[label] = functools.partial(finish, program, case.operands)
         times = {contestant: quartiles(found.further) for contestant, found in measure(calls, rounds).items()}
         lines += [f"\n### {case.title}\n", HEADER]
         for contestant, (low, median, high) in times.items():
             ratio = median / times[model.engine][1]
             lines.append(f"| {contestant} | {median:.3f} | {low:.3f} to {high:.3f} | {ratio:.2f} |")
-        spent = profile(case, model.kinds)
-        lines += ["\n| of the time in our operations | ms | share |\n|---|--:|--:|"]
-        lines += [f"| {kind} | {spent[kind]:.3f} | {spent[kind] / spent.total():.0%} |" for kind in model.kinds]
+        for label, program in case.programs.items():
+            spent = profile(program, case.operands, model.kinds)
+            lines += [f"\n| of the time in the operations of {label} | ms | share |\n|---|--:|--:|"]
+            lines += [f"| {kind} | {spent[kind]:.3f} | {spent[kind] / spent.total():.0%} |" for kind in model.kinds]
     return lines
 
 

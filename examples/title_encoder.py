@@ -2,15 +2,18 @@
 
 Reads the weights of the ONNX file in the package `traceforge-title-model` (FLAN-T5 small, trained further to write titles,
 with dynamically quantized products), and runs 20 sentences about software through the encoder below and through
-onnxruntime. Prints how the two agree, sentence by sentence, and how long they take; draws both, and how similar the
-sentences are.
+onnxruntime. With onnxruntime's float32 functions the result is onnxruntime's bit for bit; with JAX's own, last bits differ,
+which now and then makes another integer. Prints how they agree, sentence by sentence, and how long they take; draws both,
+and how similar the sentences are.
 
     pip install ".[models]"
     python examples/title_encoder.py --output title_encoder.png
 """
 
 import argparse
+import functools
 import importlib.resources
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -22,15 +25,16 @@ import jax.numpy as jnp
 import numpy as np
 import onnx
 import onnxruntime
+import onnxruntime_float32
 from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure  # without pyplot, it draws with Agg and needs no display
 from tokenizers import Tokenizer
 from tqdm import tqdm, trange
 
 import jquant
+from jquant import exact
 
-HEADS, BUCKETS, NEAREST, FARTHEST = 6, 16, 8, 128  # the graph's constants, as are EPSILON and those of `jax.nn.gelu`
+HEADS, BUCKETS, NEAREST, FARTHEST = 6, 16, 8, 128  # the graph's constants, as are EPSILON and those of `gelu`
 EPSILON = 1e-6
 SENTENCES = {
     "crashes": (
@@ -64,6 +68,26 @@ SENTENCES = {
         "Sessions have to expire after thirty minutes without activity.",
     ),
 }
+
+
+class Functions(NamedTuple):
+    """What the network needs in float32 besides single products, sums and quotients."""
+
+    matmul: Callable[[jax.Array, jax.Array], jax.Array]
+    mean: Callable[[jax.Array], jax.Array]  # of the last axis, which stays
+    softmax: Callable[[jax.Array], jax.Array]
+    tanh: Callable[[jax.Array], jax.Array]
+
+
+JAX = Functions(jnp.matmul, functools.partial(jnp.mean, axis=-1, keepdims=True), jax.nn.softmax, jnp.tanh)
+ONNXRUNTIME = Functions(
+    onnxruntime_float32.matmul, onnxruntime_float32.mean, onnxruntime_float32.softmax, onnxruntime_float32.tanh
+)
+
+
+PROGRAMS = {"jquant, JAX's functions": JAX, "jquant, onnxruntime's functions": ONNXRUNTIME}
+OPTIMISED = "onnxruntime, optimised"
+COLOURS = dict(zip((*PROGRAMS, OPTIMISED), ("#E69F00", "#D55E00", "#0072B2"), strict=True))
 
 
 class Linear(NamedTuple):
@@ -139,15 +163,22 @@ def look_up(table: Table, indices: jax.Array | np.ndarray) -> jax.Array:
     return jquant.dequantize_linear(table.rows[indices], table.scale, table.zero_point)
 
 
-def root_mean_square_norm(x: jax.Array, weight: jax.Array) -> jax.Array:
-    return weight * (x * (1 / jnp.sqrt(jnp.mean(x**2, axis=-1, keepdims=True) + EPSILON)))
+def root_mean_square_norm(x: jax.Array, weight: jax.Array, functions: Functions) -> jax.Array:
+    mean_square = functions.mean(exact.product(x, x))
+    root = exact.seal(jnp.sqrt(exact.sum(mean_square, EPSILON)))
+    return exact.product(weight, exact.product(x, exact.reciprocal(root)))
 
 
-def linear(layer: Linear, x: jax.Array, integers: list[jax.Array]) -> jax.Array:
-    """Quantizes `x` by the range that it has, multiplies, and returns to float32; notes the integers."""
-    quantized = jquant.dynamic_quantize_linear(x)
-    integers.append(quantized.output)
-    return jquant.matmul_integer_to_float(*quantized, layer.weight, layer.scale, None)
+def gelu(x: jax.Array, functions: Functions) -> jax.Array:
+    """`jax.nn.gelu`, each operation rounded by itself."""
+    cube = exact.product(exact.product(x, x), x)
+    inner = exact.product(exact.sum(x, exact.product(cube, 0.044715)), math.sqrt(2 / math.pi))
+    return exact.product(0.5 * x, exact.sum(functions.tanh(inner), 1))
+
+
+def linear(layer: Linear, x: jax.Array) -> jax.Array:
+    """Quantizes `x` by the range that it has, multiplies, and returns to float32."""
+    return jquant.matmul_integer_to_float(*jquant.dynamic_quantize_linear(x), layer.weight, layer.scale, None)
 
 
 def position_buckets(length: int) -> np.ndarray:
@@ -166,46 +197,39 @@ def attention_bias(table: Table, mask: jax.Array) -> jax.Array:
 
 
 @jax.named_scope("attend")
-def attend(query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array) -> jax.Array:
-    scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) + bias  # T5 does not divide by the root of the width
-    return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores), value)
+def attend(query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array, functions: Functions) -> jax.Array:
+    """Of operands of shape (batch, heads, length, width). T5 does not divide the scores by the root of the width."""
+    scores = exact.sum(functions.matmul(query, jnp.swapaxes(key, -1, -2)), bias)
+    return functions.matmul(functions.softmax(scores), value)
 
 
-def attention(block: Block, x: jax.Array, bias: jax.Array, integers: list[jax.Array]) -> jax.Array:
+def attention(block: Block, x: jax.Array, bias: jax.Array, functions: Functions) -> jax.Array:
     batch, length, _ = x.shape
-    projected = linear(block.query_key_value, x, integers)
-    query, key, value = jnp.moveaxis(projected.reshape(batch, length, 3, HEADS, -1), 2, 0)
-    return linear(block.attention_output, attend(query, key, value, bias).reshape(batch, length, -1), integers)
+    projected = linear(block.query_key_value, x).reshape(batch, length, 3, HEADS, -1)
+    mixed = attend(*jnp.moveaxis(projected, (2, 3), (0, 2)), bias, functions)
+    return linear(block.attention_output, jnp.swapaxes(mixed, 1, 2).reshape(batch, length, -1))
 
 
-def feed_forward(block: Block, x: jax.Array, integers: list[jax.Array]) -> jax.Array:
-    gate, value = jnp.split(linear(block.feed_forward_input, x, integers), 2, axis=-1)
-    return linear(block.feed_forward_output, jax.nn.gelu(gate) * value, integers)
+def feed_forward(block: Block, x: jax.Array, functions: Functions) -> jax.Array:
+    gate, value = jnp.split(linear(block.feed_forward_input, x), 2, axis=-1)
+    return linear(block.feed_forward_output, exact.product(gelu(gate, functions), value))
 
 
-@jax.jit
-def encode_with_integers(encoder: Encoder, tokens: jax.Array, mask: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
-    """The last hidden state, of shape (sentences, length, width), and the uint8 input of each of the 32 products."""
-    integers: list[jax.Array] = []
+@functools.partial(jax.jit, static_argnames="functions")
+def encode(encoder: Encoder, tokens: jax.Array, mask: jax.Array, functions: Functions) -> jax.Array:
+    """The last hidden state, of shape (sentences, length, width)."""
     x = look_up(encoder.embedding, tokens)
     bias = attention_bias(encoder.position_bias, mask)
     for block in encoder.blocks:
-        x = x + attention(block, root_mean_square_norm(x, block.attention_norm), bias, integers)
-        x = x + feed_forward(block, root_mean_square_norm(x, block.feed_forward_norm), integers)
-    return root_mean_square_norm(x, encoder.norm), integers
+        x = x + attention(block, root_mean_square_norm(x, block.attention_norm, functions), bias, functions)
+        x = x + feed_forward(block, root_mean_square_norm(x, block.feed_forward_norm, functions), functions)
+    return root_mean_square_norm(x, encoder.norm, functions)
 
 
-@jax.jit
-def encode(encoder: Encoder, tokens: jax.Array, mask: jax.Array) -> jax.Array:
-    """The last hidden state alone."""
-    return encode_with_integers(encoder, tokens, mask)[0]
-
-
-@jax.jit
-def encode_each(encoder: Encoder, tokens: jax.Array, mask: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
-    """`encode_with_integers`, of each sentence by itself: its ranges are its own, whatever stands beside it."""
-    each = jax.vmap(encode_with_integers, in_axes=(None, 0, 0))
-    return jax.tree.map(lambda x: x[:, 0], each(encoder, tokens[:, None], mask[:, None]))
+@functools.partial(jax.jit, static_argnames="functions")
+def encode_each(encoder: Encoder, tokens: jax.Array, mask: jax.Array, functions: Functions) -> jax.Array:
+    """`encode`, of each sentence by itself: its ranges are its own, whatever stands beside it."""
+    return jax.vmap(lambda *sentence: encode(encoder, *sentence, functions)[0])(tokens[:, None], mask[:, None])
 
 
 def tokenize(sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -214,10 +238,8 @@ def tokenize(sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     return np.array([encoding.ids for encoding in encodings]), np.array([encoding.attention_mask for encoding in encodings])
 
 
-def onnxruntime_session(path: Path, exposed: Sequence[str] = (), optimised: bool = True) -> onnxruntime.InferenceSession:
-    """With as many threads as XLA takes, which do not spin between calls; `exposed` are outputs beside the graph's own."""
-    model = onnx.load(path)
-    model.graph.output.extend(map(onnx.helper.make_empty_tensor_value_info, exposed))
+def onnxruntime_session(model: onnx.ModelProto, optimised: bool = True) -> onnxruntime.InferenceSession:
+    """With as many threads as XLA takes, which do not spin between calls."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -226,20 +248,20 @@ def onnxruntime_session(path: Path, exposed: Sequence[str] = (), optimised: bool
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def run(session: onnxruntime.InferenceSession, tokens: np.ndarray, mask: np.ndarray) -> list[np.ndarray]:
-    return session.run(None, {"input_ids": tokens, "attention_mask": mask})
+def run(session: onnxruntime.InferenceSession, tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    return session.run(["last_hidden_state"], {"input_ids": tokens, "attention_mask": mask})[0]
 
 
-def run_each(session: onnxruntime.InferenceSession, tokens: np.ndarray, mask: np.ndarray) -> list[np.ndarray]:
+def run_each(session: onnxruntime.InferenceSession, tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """Of each sentence by itself."""
-    results = [run(session, tokens[[index]], mask[[index]]) for index in range(len(tokens))]
-    return [np.concatenate(outputs) for outputs in zip(*results, strict=True)]
+    return np.concatenate([run(session, tokens[[index]], mask[[index]]) for index in range(len(tokens))])
 
 
-def cosines(actual: np.ndarray, expected: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Of each sentence, over its tokens without the padding."""
-    actual, expected = (np.where(mask[..., None], x, 0).reshape(len(x), -1).astype(np.float64) for x in (actual, expected))
-    return np.sum(actual * expected, 1) / (np.linalg.norm(actual, axis=1) * np.linalg.norm(expected, axis=1))
+def cosine_distances(actual: np.ndarray, expected: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """1 - cosine, of each sentence, over its tokens without the padding; 0 where they are equal."""
+    pair = (np.where(mask[..., None], x, 0).reshape(len(x), -1).astype(np.float64) for x in (actual, expected))
+    actual, expected = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in pair)
+    return np.sum((actual - expected) ** 2, 1) / 2
 
 
 def similarities(hidden: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -276,35 +298,37 @@ def draw_similarities(axes: Axes, similarity: np.ndarray) -> None:
     axes.figure.colorbar(image, ax=axes, shrink=0.7, label="cosine of the mean tokens, less the mean of all", extend="both")
 
 
-def draw_agreement(axes: Axes, differing: np.ndarray) -> None:
-    image = axes.imshow(100 * np.ma.masked_equal(differing, 0), cmap="viridis", norm=LogNorm(1e-3, 100), aspect="auto")
-    for block in range(1, differing.shape[1] // 4):
-        axes.axvline(4 * block - 0.5, color="#dddddd", linewidth=0.7)
-    axes.set_xticks(np.arange(1.5, differing.shape[1], 4), [f"{block + 1}" for block in range(differing.shape[1] // 4)])
-    axes.set(xlabel="product, by blocks of four", yticks=[])
-    axes.set_title("The uint8 inputs of the 32 products that\ndiffer from onnxruntime's (white: none)", fontsize=11)
-    axes.figure.colorbar(image, ax=axes, shrink=0.7, label="%")
+def draw_agreement(axes: Axes, distances: dict[str, np.ndarray]) -> None:
+    for (label, distance), marker in zip(distances.items(), "sdo", strict=True):
+        axes.plot(distance, range(len(distance)), marker, label=label, color=COLOURS[label], fillstyle="none", clip_on=False)
+    axes.set_xscale("symlog", linthresh=1e-16)
+    axes.set_xticks([0, *10.0 ** np.arange(-15, 1, 3)])
+    axes.minorticks_off()
+    axes.set(xlim=(0, 1), xlabel="1 - cosine", yticks=[], ylim=(len(distance) - 0.5, -0.5))
+    axes.set_title("How far the last hidden state is from\nonnxruntime's without its optimisations", fontsize=11)
+    axes.legend(loc="lower center", fontsize=8)
 
 
-def draw_latencies(axes: Axes, latencies: dict[str, list[float]]) -> None:
-    for offset, (label, colour, place) in zip(
-        (-0.2, 0.2), (("jquant", "#D55E00", 0), ("onnxruntime", "#0072B2", 1)), strict=True
-    ):
-        bars = axes.barh(np.arange(len(latencies)) + offset, [pair[place] for pair in latencies.values()], 0.4, color=colour)
+def draw_latencies(axes: Axes, latencies: dict[str, dict[str, float]]) -> None:
+    for place, (label, colour) in enumerate(COLOURS.items()):
+        times = [found[label] for found in latencies.values()]
+        bars = axes.barh(np.arange(len(latencies)) + 0.28 * (place - 1), times, 0.28, color=colour)
         axes.bar_label(bars, fmt=f" %.1f  {label}", fontsize=8)
     axes.set_yticks(range(len(latencies)), latencies)
     axes.invert_yaxis()
-    axes.margins(x=0.15)
+    axes.margins(x=0.2)
     axes.set(xlabel="milliseconds, median")
     axes.set_title("How long it takes", fontsize=11)
 
 
-def draw(path: Path, similarity: np.ndarray, differing: np.ndarray, latencies: dict[str, list[float]]) -> None:
-    figure = Figure(figsize=(15, 8), layout="constrained")
-    top, bottom = figure.subfigures(2, 1, height_ratios=(3.6, 1))
-    left, right = top.subplots(1, 2, width_ratios=(1.5, 1))
+def draw(
+    path: Path, similarity: np.ndarray, distances: dict[str, np.ndarray], latencies: dict[str, dict[str, float]]
+) -> None:
+    figure = Figure(figsize=(15, 9), layout="constrained")
+    top, bottom = figure.subfigures(2, 1, height_ratios=(2.8, 1))
+    left, right = top.subplots(1, 2, width_ratios=(1.7, 1))
     draw_similarities(left, similarity)
-    draw_agreement(right, differing)
+    draw_agreement(right, distances)
     draw_latencies(bottom.subplots(), latencies)
     figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.2)
 
@@ -315,41 +339,42 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30, help="of the timing")
     arguments = parser.parse_args()
 
-    path = model_folder() / "encoder.onnx"
-    graph = onnx.load(path).graph
-    encoder = load_encoder(graph)
+    model = onnx.load(model_folder() / "encoder.onnx")
+    encoder = load_encoder(model.graph)
     sentences = [sentence for group in SENTENCES.values() for sentence in group]
     tokens, mask = tokenize(sentences)
-    optimised = onnxruntime_session(path)
+    session = onnxruntime_session(model)
 
-    hidden, integers = jax.device_get(encode_each(encoder, tokens, mask))
-    quantized = [node.output[0] for node in graph.node if node.op_type == "DynamicQuantizeLinear"]
-    expected, *their_integers = run_each(onnxruntime_session(path, quantized, optimised=False), tokens, mask)
-    differing = np.stack([np.mean(a != b, axis=(1, 2)) for a, b in zip(integers, their_integers, strict=True)], axis=1)
-    cosine = cosines(hidden, expected, mask)
-    print(f"{'sentence':<34}{'first product whose input differs':>36}{'inputs that differ':>22}{'1 - cosine':>14}")
-    for sentence, shares, similarity in zip(sentences, differing, cosine, strict=True):
-        first = f"{np.flatnonzero(shares)[0] + 1} of {shares.size}" if shares.any() else "none"
-        print(f"{sentence[:32]:<34}{first:>36}{np.mean(shares):>22.2%}{1 - similarity:>14.1e}")
-    (optimised_output,) = run_each(optimised, tokens, mask)
-    for name, found in ("jquant", cosine), ("onnxruntime, optimised", cosines(optimised_output, expected, mask)):
-        print(f"{name}: cosines with onnxruntime node by node from {found.min():.4f}, {np.median(found):.6f} in the median")
+    def calls(ours: Callable, theirs: Callable, count: int) -> dict[str, Callable[[], np.ndarray | jax.Array]]:
+        """Of the contestants, on the first sentences."""
+        operands = tokens[:count], mask[:count]
+        on_device = jax.device_put(operands)
+        programs = {
+            name: lambda functions=functions: ours(encoder, *on_device, functions).block_until_ready()
+            for name, functions in PROGRAMS.items()
+        }
+        return programs | {OPTIMISED: lambda: theirs(session, *operands)}
+
+    expected = run_each(onnxruntime_session(model, optimised=False), tokens, mask)
+    results = {name: np.asarray(call()) for name, call in calls(encode_each, run_each, len(tokens)).items()}
+    distances = {name: cosine_distances(result, expected, mask) for name, result in results.items()}
+    print("The last hidden state beside onnxruntime's without its optimisations, 1 - cosine:")
+    print(f"{'':<34}" + "".join(f"{name:>34}" for name in distances))
+    for sentence, *found in zip(sentences, *distances.values(), strict=True):
+        columns = (f"{distance:.1e}" if distance else "equal" for distance in found)
+        print(f"{sentence[:32]:<34}" + "".join(f"{column:>34}" for column in columns))
 
     latencies = {}
-    one, all = ((tokens[:count], mask[:count]) for count in (1, len(tokens)))
-    for title, function, operands, session_run in (
-        ("1 sentence", encode, one, run),
-        (f"{len(tokens)} sentences, each with its ranges", encode_each, all, run_each),
-        (f"{len(tokens)} sentences, one range for all", encode, all, run),
+    for title, ours, theirs, count in (
+        ("1 sentence", encode, run, 1),
+        (f"{len(tokens)} sentences, one range for all", encode, run, len(tokens)),
+        (f"{len(tokens)} sentences, each with its ranges", encode_each, run_each, len(tokens)),
     ):
-        on_device = jax.device_put(operands)
-        calls = {
-            "jquant": lambda function=function, operands=on_device: jax.block_until_ready(function(encoder, *operands)),
-            "onnxruntime": lambda session_run=session_run, operands=operands: session_run(optimised, *operands),
-        }
-        latencies[title] = median_milliseconds([*calls.values()], arguments.rounds)
-        print(f"{title}: " + ", ".join(f"{name} {time:.2f} ms" for name, time in zip(calls, latencies[title], strict=True)))
-    draw(arguments.output, similarities(hidden, mask), differing, latencies)
+        contestants = calls(ours, theirs, count)
+        times = median_milliseconds([*contestants.values()], arguments.rounds)
+        latencies[title] = dict(zip(contestants, times, strict=True))
+        print(f"{title}: " + ", ".join(f"{name} {time:.2f} ms" for name, time in latencies[title].items()))
+    draw(arguments.output, similarities(results[OPTIMISED], mask), distances, latencies)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,102 @@
+"""float32 functions as onnxruntime's kernels compute them on x86-64, bit for bit.
+
+Quantized operators are exact, and so are single products, sums and quotients. A product of matrices, a mean, a softmax or
+a tanh is not: every library adds in an order of its own and has polynomials of its own, so that last bits differ, and one
+of them, where numbers are rounded to integers, is enough for another integer. For a network that has to be what onnxruntime
+makes of it, these take the place of those of `jax.numpy` and `jax.nn`. `jquant.exact` keeps compilers from rounding
+elsewhere.
+"""
+
+import functools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jquant import exact
+
+CPU = Path("/proc/cpuinfo")
+SOFTMAX_DISTANCES = (8, 1, 2, 4) if CPU.exists() and "avx512f" in CPU.read_text() else (1, 2, 4)
+MEAN_DISTANCES = (4, 2, 1)
+
+
+def fused_multiply_add(a: jax.Array, b: jax.Array | float, c: jax.Array | float) -> jax.Array:
+    """``a * b + c``, rounded once: float64 holds the product, and 29 bits more of the sum than float32."""
+    with jax.enable_x64(True):
+        a, b, c = (jnp.asarray(x, jnp.float32).astype(jnp.float64) for x in (a, b, c))
+        return (a * b + c).astype(jnp.float32)
+
+
+def matmul(a: jax.Array, b: jax.Array) -> jax.Array:
+    """MatMul of up to 128 terms, and not of a single row: one term after the other."""
+
+    def add(total: jax.Array, terms: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        column, row = terms
+        return fused_multiply_add(column[..., :, None], row[..., None, :], total), None
+
+    start = jnp.zeros((*a.shape[:-1], b.shape[-1]), a.dtype)
+    return lax.scan(add, start, (jnp.moveaxis(a, -1, 0), jnp.moveaxis(b, -2, 0)))[0]
+
+
+def vector_sum(x: jax.Array, distances: tuple[int, ...]) -> jax.Array:
+    """The sum of the last axis, which stays, in the order of vector instructions.
+
+    They have ``2 ** len(distances)`` partial sums side by side. In the end each is added to that at the first distance, the
+    result to that at the second, and so on.
+    """
+    partial = functools.reduce(jnp.add, jnp.split(x, x.shape[-1] >> len(distances), axis=-1))
+    for distance in distances:
+        partial += partial[..., np.arange(partial.shape[-1]) ^ distance]
+    return partial[..., :1]
+
+
+def polynomial(x: jax.Array, *coefficients: float) -> jax.Array:
+    """Of the coefficients from the highest power down, by Horner's rule."""
+    value = jnp.full_like(x, coefficients[0])
+    for coefficient in coefficients[1:]:
+        value = fused_multiply_add(value, x, coefficient)
+    return value
+
+
+def exponential(x: jax.Array) -> jax.Array:
+    """Of numbers up to 0. It is 0 where it would be subnormal."""
+    x = jnp.maximum(x, -88.3762626647949)
+    shift = 1.5 * 2**23  # there, float32 has integers alone
+    power = exact.difference(fused_multiply_add(x, 1.4426950408889634, shift), shift)
+    remainder = fused_multiply_add(power, -0.693145752, x)
+    remainder = fused_multiply_add(power, -1.42860677e-6, remainder)
+    significand = polynomial(remainder, 0.0013780594, 0.0083731245, 0.041669536, 0.16666472, 0.49999985, 1, 1)
+    return exact.product(significand, exact.power_of_two(power.astype(jnp.int32)))
+
+
+def softmax(x: jax.Array) -> jax.Array:
+    """Softmax of the last axis."""
+    weights = exponential(exact.difference(x, jnp.max(x, axis=-1, keepdims=True)))
+    padding = -x.shape[-1] % 2 ** len(SOFTMAX_DISTANCES)
+    padded = jnp.pad(weights, [(0, 0)] * (x.ndim - 1) + [(0, padding)])
+    return exact.product(weights, exact.reciprocal(vector_sum(padded, SOFTMAX_DISTANCES)))
+
+
+def mean(x: jax.Array) -> jax.Array:
+    """ReduceMean of the last axis, which stays, and has a multiple of 8 elements."""
+    return exact.quotient(vector_sum(x, MEAN_DISTANCES), jnp.float32(x.shape[-1]))
+
+
+def tanh(x: jax.Array) -> jax.Array:
+    """Tanh."""
+    x = jnp.clip(x, -9, 9)
+    square = exact.product(x, x)
+    odd = polynomial(
+        square,
+        -2.76076847742355e-16,
+        2.00018790482477e-13,
+        -8.60467152213735e-11,
+        5.12229709037114e-08,
+        1.48572235717979e-05,
+        6.37261928875436e-04,
+        4.89352455891786e-03,
+    )
+    even = polynomial(square, 1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03)
+    return exact.quotient(exact.product(x, odd), even)
