@@ -192,7 +192,7 @@ def main() -> None:
     lines = [
         f"# {name}\n",
         f"{report.machine(results)}; {report.versions(results)}; load average before the run {load}. {arguments.rounds} "
-        "rounds, in each of which both have a turn of at least two calls, in random order; the first call of each turn does "
+        "rounds, in each of which each has a turn of at least two calls, in random order; the first call of each turn does "
         "not count. The engine has its default optimisations: onnxruntime with as many threads as XLA, which do not spin "
         "between calls, LiteRT with one. "
         f"Where our time goes is from JAX's profiler, of {PROFILED_CALLS} calls in a row.",
