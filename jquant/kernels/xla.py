@@ -8,6 +8,9 @@ from jax.sharding import PartitionSpec
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels.epilogue import Epilogue
 
+# XLA:CPU reads K-major weights faster as the left operand, up to jax 0.10; later it takes several times as long.
+_WEIGHTS_ON_THE_LEFT = jax.__version_info__ < (0, 11)
+
 
 def integer_dot(a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, transpose_b: bool = False) -> jax.Array:
     """``epilogue(a @ b)``, the product in int32.
@@ -30,8 +33,11 @@ def integer_dot_on_cpu(a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, t
         a = _with_zeros(a, axis=a.ndim - 2)
     if one_column:
         b = _with_zeros(b, axis=b.ndim - (2 if transpose_b else 1))
-    product = _product(a, b, transpose_b)
-    return epilogues.apply(epilogue, product[..., : 1 if one_row else None, : 1 if one_column else None])
+    if one_row and transpose_b and not one_column and _WEIGHTS_ON_THE_LEFT:
+        product = _product(b, a, transpose_b)[..., None, :, 0]
+    else:
+        product = _product(a, b, transpose_b)[..., : 1 if one_row else None, : 1 if one_column else None]
+    return epilogues.apply(epilogue, product)
 
 
 def _is_one_matrix(x: jax.Array) -> bool:
