@@ -83,8 +83,6 @@ JAX = Functions(jnp.matmul, functools.partial(jnp.mean, axis=-1, keepdims=True),
 ONNXRUNTIME = Functions(
     onnxruntime_float32.matmul, onnxruntime_float32.mean, onnxruntime_float32.softmax, onnxruntime_float32.tanh
 )
-
-
 PROGRAMS = {"jquant, JAX's functions": JAX, "jquant, onnxruntime's functions": ONNXRUNTIME}
 OPTIMISED = "onnxruntime, optimised"
 COLOURS = dict(zip((*PROGRAMS, OPTIMISED), ("#E69F00", "#D55E00", "#0072B2"), strict=True))
