@@ -83,9 +83,9 @@ JAX = Functions(jnp.matmul, functools.partial(jnp.mean, axis=-1, keepdims=True),
 ONNXRUNTIME = Functions(
     onnxruntime_float32.matmul, onnxruntime_float32.mean, onnxruntime_float32.softmax, onnxruntime_float32.tanh
 )
-PROGRAMS = {"jquant, JAX's functions": JAX, "jquant, onnxruntime's functions": ONNXRUNTIME}
-OPTIMISED = "onnxruntime, optimised"
-COLOURS = dict(zip((*PROGRAMS, OPTIMISED), ("#E69F00", "#D55E00", "#0072B2"), strict=True))
+OWN, EQUAL, OPTIMISED = "jquant, JAX's functions", "jquant, onnxruntime's functions", "onnxruntime, optimised"
+PROGRAMS = {OWN: JAX, EQUAL: ONNXRUNTIME}
+COLOURS = {OWN: "#E69F00", EQUAL: "#D55E00", OPTIMISED: "#0072B2"}
 
 
 class Linear(NamedTuple):
@@ -372,7 +372,7 @@ def main() -> None:
         times = median_milliseconds([*contestants.values()], arguments.rounds)
         latencies[title] = dict(zip(contestants, times, strict=True))
         print(f"{title}: " + ", ".join(f"{name} {time:.2f} ms" for name, time in latencies[title].items()))
-    draw(arguments.output, similarities(results[OPTIMISED], mask), distances, latencies)
+    draw(arguments.output, similarities(results[EQUAL], mask), distances, latencies)
 
 
 if __name__ == "__main__":

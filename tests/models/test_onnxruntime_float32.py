@@ -1,13 +1,16 @@
 """The float32 functions of onnxruntime, written out, against its own nodes."""
 
+import importlib
+
 import jax
 import numpy as np
 import pytest
 from example_programs import load_example
 
-parser = pytest.importorskip("onnx.parser", reason="onnx is not installed (extra: models)")
+pytest.importorskip("onnx", reason="onnx is not installed (extra: models)")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: models)")
 
+parser = importlib.import_module("onnx.parser")
 functions = load_example("onnxruntime_float32")
 
 ATTRIBUTES = {"MatMul": "", "ReduceMean": "<axes = [-1], keepdims = 1>", "Softmax": "<axis = -1>", "Tanh": ""}
