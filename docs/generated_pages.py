@@ -34,8 +34,17 @@ def pages() -> dict[str, str]:
 
 
 def types_page() -> str:
-    """The types of arguments and results, and the errors."""
-    return _reference("Types and errors", [name for name in dir(jquant) if name[0].isupper()], jquant)
+    """The types of arguments and results, the errors, and the level of the surroundings."""
+    names = [name for name in dir(jquant) if name[0].isupper()]
+    return _reference("Types, levels and errors", [*names, "feature_level"], jquant)
+
+
+def exact_page() -> str:
+    """What jquant.exact has."""
+    names = [name for name, value in vars(jquant.exact).items() if getattr(value, "__module__", "") == "jquant.exact"]
+    page = _reference("Exact arithmetic", [name for name in names if not name.startswith("_")], jquant.exact)
+    title, rest = page.split("\n\n", 1)
+    return f"{title}\n\n{jquant.exact.__doc__}\n\n{rest}"
 
 
 def observers_page() -> str:
@@ -108,7 +117,11 @@ def _table(rows: tuple[Tensor, ...], level: FeatureLevel | None) -> str:
 
 def _constraints(descriptor: Descriptor) -> str:
     constraints = [f"{' and '.join(pair)} have the same data type." for pair in descriptor.same_data_type]
-    constraints += [f"{', '.join(group)} have the same rank." for group in descriptor.same_rank]
+    below = ", below `EXTENDED`" if FeatureLevel.EXTENDED in descriptor.levels else ""
+    constraints += [f"{', '.join(group)} have the same rank{below}." for group in descriptor.same_rank]
+    if descriptor.broadcast:
+        where = " at `EXTENDED`" if descriptor.levels else ""
+        constraints.append(f"{' and '.join(descriptor.broadcast)} may be of a lower rank{where}, as NumPy aligns it.")
     if descriptor.one_element:
         constraints.append(f"{', '.join(descriptor.one_element)}: 1 element each.")
     if descriptor.per_channel:
@@ -127,14 +140,18 @@ def on_config(config):
     for family, texts in sections():
         if texts:
             operators.append({family: [{name: f"operators/{name}.md"} for name in texts]})
-    operators += [{"Observers of ranges": "operators/observers.md"}, {"Types and errors": "operators/types.md"}]
+    operators += [
+        {"Observers of ranges": "operators/observers.md"},
+        {"Exact arithmetic": "operators/exact.md"},
+        {"Types, levels and errors": "operators/types.md"},
+    ]
     return config
 
 
 def on_files(files, config):
     from mkdocs.structure.files import File
 
-    for name, content in (pages() | {"observers": observers_page(), "types": types_page()}).items():
+    for name, content in (pages() | {"observers": observers_page(), "exact": exact_page(), "types": types_page()}).items():
         files.append(File.generated(config, f"operators/{name}.md", content=content))
     return files
 

@@ -69,7 +69,8 @@ def exponential(x: jax.Array) -> jax.Array:
     remainder = fused_multiply_add(power, -0.693145752, x)
     remainder = fused_multiply_add(power, -1.42860677e-6, remainder)
     significand = polynomial(remainder, 0.0013780594, 0.0083731245, 0.041669536, 0.16666472, 0.49999985, 1, 1)
-    return exact.product(significand, exact.power_of_two(power.astype(jnp.int32)))
+    power_of_two = jax.lax.bitcast_convert_type((power.astype(jnp.int32) + 127) << 23, jnp.float32)
+    return exact.product(significand, power_of_two)
 
 
 def softmax(x: jax.Array) -> jax.Array:

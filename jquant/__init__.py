@@ -1,6 +1,7 @@
 """A functional set of quantized operators for JAX, exact under compilation."""
 
 from jquant import calibration as calibration
+from jquant import exact as exact
 from jquant.errors import DescriptorError as DescriptorError
 from jquant.errors import DescriptorTypeError as DescriptorTypeError
 from jquant.kernels.packed import PackedMatrix as PackedMatrix
@@ -9,6 +10,7 @@ from jquant.modes import FeatureLevel as FeatureLevel
 from jquant.modes import Implementation as Implementation
 from jquant.modes import QuantizeMode as QuantizeMode
 from jquant.modes import RoundMode as RoundMode
+from jquant.modes import feature_level as feature_level
 from jquant.operators.clip import clip as clip
 from jquant.operators.clip1 import clip1 as clip1
 from jquant.operators.clip_gradient import clip_gradient as clip_gradient

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jquant import exact
+from jquant.arithmetic import exact
 
 
 def dequantize(x: jax.Array, scale: jax.Array, zero_point: jax.Array | None) -> jax.Array:

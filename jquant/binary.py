@@ -21,7 +21,7 @@ def operands(
     """Both inputs, each with its scale and zero point, and those of the output and its dtype, as the table has them."""
     one, other = (quantized(table.operator, *named) for named in ((names[0], *a), (names[1], *b)))
     scale, zero_point, dtype = output_quantization(
-        table.operator, names[2], output_scale, output_zero_point, output_dtype, default=one[0].dtype
+        table, level, names[2], output_scale, output_zero_point, output_dtype, default=one[0].dtype
     )
     output = Signature(broadcast_shape(one[0].shape, other[0].shape), dtype)
     given = (*one, *other, output, scale, zero_point)

@@ -15,7 +15,8 @@ import numpy as np
 from jax.typing import ArrayLike
 
 import jquant
-from jquant import exact, reference
+from jquant import reference
+from jquant.arithmetic import exact
 from jquant.modes import Implementation
 
 Comparison = tuple[str, jax.Array, np.ndarray]
@@ -206,7 +207,7 @@ def products(implementation: Implementation) -> Iterator[Comparison]:
         row, column = _integers(rng, a_dtype, m, 1), _integers(rng, b_dtype, 1, n)
         a_scale, b_scale = (rng.uniform(1e-3, 1e-1, shape).astype(float32) for shape in ((m, 1), (1, n)))
         bias = rng.normal(size=(1, n)).astype(float32)
-        options = {"implementation": implementation}
+        options: dict[str, Any] = {"implementation": implementation}
         for zero_points in ((None, None), (row[0, 0], None), (row[0, 0], column[0, 0]), (row, column)):
             az, bz = (0 if zero_point is None else zero_point for zero_point in zero_points)
             expected = reference.matmul_integer(a, b, az, bz)

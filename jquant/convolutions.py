@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,7 +11,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from jquant.descriptor import Shaped, Signature, Tensor, require
-from jquant.errors import DescriptorError
+from jquant.errors import DescriptorError, DescriptorTypeError, shown
+from jquant.statics import are_integers, integer, is_sequence
 from jquant.windows import Padding, Windows, windows
 
 # As `jax.lax` takes it: three strings, or the numbers themselves.
@@ -58,6 +60,9 @@ def _arrangement(order: Sequence[int], channels_last: bool) -> tuple[int, ...]:
     return (batch, *spatial, channels) if channels_last else tuple(order)
 
 
+_CHANNELS_LAST = '; for channels last pass dimension_numbers=("NHWC", "HWIO", "NHWC")'
+
+
 def geometry(
     operator: str,
     input: Shaped,
@@ -70,24 +75,39 @@ def geometry(
 ) -> Geometry:
     """The geometry that a caller describes as `jax.lax` takes it, or an error."""
     rank, filter_rank = len(input.shape), len(filter.shape)
-    require(
-        rank == filter_rank >= 3,
-        f"{operator}: InputTensor has sizes {input.shape}, FilterTensor has {filter.shape}: the dimension counts must be "
-        "the same, and at least 3",
-    )
+    if not rank == filter_rank >= 3:
+        given = f"InputTensor has sizes {input.shape}, FilterTensor has {filter.shape}"
+        require(False, f"{operator}: {given}: the dimension counts must be the same, and at least 3")
+    is_layout = dimension_numbers is None or isinstance(dimension_numbers, lax.ConvDimensionNumbers)
+    if not is_layout and not (is_sequence(dimension_numbers) and all(isinstance(spec, str) for spec in dimension_numbers)):
+        message = f"{operator}: dimension_numbers is {shown(dimension_numbers)}; it must be three strings, or None"
+        raise DescriptorTypeError(message)
     try:
         dimensions = lax.conv_dimension_numbers(input.shape, filter.shape, dimension_numbers)
-    except (TypeError, ValueError) as error:
-        raise DescriptorError(f"{operator}: dimension_numbers are {dimension_numbers}: {error}") from error
+    except (TypeError, ValueError, IndexError) as error:
+        message = f"{operator}: dimension_numbers is {shown(dimension_numbers)}: {error}"
+        raise DescriptorError(message) from error
+    if dimension_numbers is not None and not all(_is_an_order(spec, rank) for spec in dimensions):
+        wanted = f"each part must be the numbers from 0 to {rank - 1}"
+        raise DescriptorError(f"{operator}: dimension_numbers is {shown(dimension_numbers)}; {wanted}")
     _, channels, *spatial = _ordered(input, dimensions.lhs_spec)
     filters, depth, *sizes = _ordered(filter, dimensions.rhs_spec)
-    require(
-        groups > 0 and channels == groups * depth and filters % groups == 0,
-        f"{operator}: groups is {groups}, for {channels} channels of the input, {depth} of each filter, and {filters} "
-        "filters; it must divide the filters, and times the channels of a filter be those of the input. The layout is "
-        f"{dimension_numbers or 'that of the document, NCHW and OIHW: dimension_numbers says another'}",
-    )
-    return Geometry(dimensions, groups, windows(operator, spatial, sizes, strides, dilations, padding))
+    groups = integer(operator, "groups", groups, range(1, sys.maxsize), "a positive integer")
+    if not filters > 0:
+        require(False, f"{operator}: FilterTensor has shape {filter.shape}; it must have one filter or more")
+    if channels != groups * depth:
+        given = f"the input has {channels} channels (dimension {dimensions.lhs_spec[1]})"
+        message = f"{operator}: groups is {groups}: {given}, the {filters} filters expect {depth} x groups"
+        require(False, f"{message}{_CHANNELS_LAST if dimension_numbers is None and rank == 4 else ''}")
+    if filters % groups:
+        require(False, f"{operator}: groups is {groups}; it must divide the number of filters, which is {filters}")
+    found = windows(operator, spatial, sizes, strides, dilations, padding, source="FilterTensor")
+    return Geometry(dimensions, groups, found)
+
+
+def _is_an_order(numbers: object, rank: int) -> bool:
+    """Whether these are the dimensions of a tensor, each once: `ConvDimensionNumbers` may hold anything."""
+    return are_integers(numbers) and sorted(numbers) == list(range(rank))
 
 
 def _ordered(tensor: Shaped, order: Sequence[int]) -> tuple[int, ...]:
@@ -95,10 +115,12 @@ def _ordered(tensor: Shaped, order: Sequence[int]) -> tuple[int, ...]:
 
 
 def with_depth(rows: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """A document's table with one spatial dimension more, which is jquant's own."""
+    """A document's table with one spatial dimension more, and a bias of one dimension; which is jquant's own."""
 
     def deeper(row: Tensor) -> Tensor:
         (low, high), sizes = row.ranks or (0, 0), row.sizes or ""
+        if row.name == "BiasTensor":
+            return dataclasses.replace(row, ranks=(1, high + 1), sizes="[1] FilterBatchCount [1] [1] [1]")
         main = re.sub(r"\[(\w+)Height\]", r"[\1Depth] [\1Height]", sizes)
         return dataclasses.replace(row, ranks=(low, high + 1), sizes=f"{sizes} [1]" if main == sizes else main)
 

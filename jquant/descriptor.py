@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple, Protocol
 import chex
 import numpy as np
 
+from jquant.broadcasting import aligned, broadcasts
 from jquant.errors import DescriptorError, DescriptorTypeError
 from jquant.modes import FeatureLevel, RoundMode, data_type_name
 
@@ -45,16 +46,6 @@ def require(satisfied: bool, message: str, error: type[DescriptorError] = Descri
             raise error(message) from None  # without chex's words around it
 
 
-def require_axis(operator: str, axis: int, rank: int, *, or_none: bool = True) -> None:
-    """Asserts that `axis` is a dimension counted from 0. `or_none` is for the message: whether it may be None as well."""
-    others = ", or None" if or_none else ""
-    message = (
-        f"{operator}: axis is {axis}; it must be a dimension of the input, from 0 to {rank - 1}{others} (negative "
-        'numbers mean "none" to TensorFlow and "from the end" to NumPy, so that they raise here)'
-    )
-    require(axis in range(rank), message)
-
-
 def require_round_mode(operator: str, round_mode: RoundMode, allowed: tuple[RoundMode, ...]) -> None:
     """Asserts that the operator's document has this way to round."""
     require(round_mode in allowed, f"{operator}: round_mode is {round_mode}; the document has {', '.join(allowed)}")
@@ -64,8 +55,8 @@ def require_output_data_type(operator: str, output_dtype: np.dtype, name: str, d
     """Asserts that the output has the data type of the tensor `name`; at jquant's own level it is free."""
     require(
         output_dtype == dtype or level == FeatureLevel.EXTENDED,
-        f"{operator}: OutputTensor has data type {data_type_name(output_dtype)}, but must have that of {name}, "
-        f"which is {data_type_name(dtype)}; they may differ from FeatureLevel.EXTENDED on",
+        f"{operator}: OutputTensor has data type {data_type_name(output_dtype)}; it must have that of {name}, "
+        f"{data_type_name(dtype)}; they may differ from FeatureLevel.EXTENDED on",
         DescriptorTypeError,
     )
 
@@ -125,6 +116,8 @@ class Descriptor:
       per_channel: tensors of 1 element, or of 1 for each channel, along the second dimension of the output's rank.
       counts: for each named size that may be 1 instead, the size it otherwise equals.
       batch: the named sizes in which 1 broadcasts.
+      broadcast: tensors whose ranks may differ from the output's, as NumPy aligns them, at jquant's own level or where the
+        document has one table. At that level neither the groups of `same_rank` hold.
       lacks: which of its optional sizes a tensor of fewer dimensions is without: the leading or the trailing ones.
 
     Every tensor whose sizes the table does not give has the output's dimension count, where sizes of 1
@@ -142,6 +135,7 @@ class Descriptor:
         per_channel: tuple[str, ...] = (),
         counts: Mapping[str, str] | None = None,
         batch: tuple[str, ...] = (),
+        broadcast: tuple[str, ...] = (),
         lacks: Literal["leading", "trailing"] = "leading",
     ):
         self.operator = operator
@@ -154,6 +148,7 @@ class Descriptor:
         self.per_channel = per_channel
         self.counts = dict(counts or {})
         self.batch = batch
+        self.broadcast = broadcast
         self.lacks = lacks
 
     def check(self, level: FeatureLevel | None, **tensors: Shaped | None) -> None:
@@ -164,47 +159,116 @@ class Descriptor:
         if violation is not None:
             require(False, f"{self.operator}: {violation.message}", violation.error)
 
+    def check_rank(self, level: FeatureLevel | None, name: str, shape: tuple[int, ...]) -> None:
+        """Asserts that the tensor may have as many dimensions, ahead of `check`, where something is made of them before."""
+        violation = next(self._rank_violations(level, name, shape), None) if self._is_introduced(level) else None
+        if violation is not None:
+            require(False, f"{self.operator}: {violation.message}", violation.error)
+
+    def check_data_type(self, level: FeatureLevel | None, name: str, dtype: np.dtype) -> None:
+        """Asserts that the tensor may have the data type, ahead of `check`: where a Python scalar is to have it as well."""
+        if not self.allows_data_type(level, name, dtype):
+            violation = self._data_type_violation(self._row(level, name), data_type_name(dtype), level)
+            require(False, f"{self.operator}: {violation.message}", violation.error)
+
+    def allows_data_type(self, level: FeatureLevel | None, name: str, dtype: np.dtype) -> bool:
+        """Whether the tensor may have the data type. Before the operator's introduction it may be anything."""
+        return not self._is_introduced(level) or self._row(level, name).allows_data_type(data_type_name(dtype), level)
+
     @functools.lru_cache(maxsize=4096)  # noqa: B019 - descriptors are module constants
     def _violation(self, level: FeatureLevel | None, tensors: tuple[tuple[str, Signature | None], ...]) -> Violation | None:
         return next(self._violations(level, dict(tensors)), None)
 
     def _violations(self, level: FeatureLevel | None, tensors: Mapping[str, Signature | None]) -> Iterator[Violation]:
-        if level is not None and level < (introduced := min(self.levels)):
-            yield Violation(f"not available before {_name(introduced)}; {_name(level)} was given")
+        if not self._is_introduced(level):
+            yield Violation(f"not available before {_name(min(self.levels))}; {_name(level)} was given")
             return
         rows = self._rows(level)
         for row in rows:
-            yield from self._row_violations(row, tensors[row.name], level)
+            yield from self._row_violations(row, tensors, level)
         for one, other in self.same_data_type:
             a, b = tensors[one], tensors[other]
             if a is not None and b is not None and a.dtype != b.dtype:
                 a_type, b_type = data_type_name(a.dtype), data_type_name(b.dtype)
-                message = f"{other} has data type {b_type}, but must have that of {one}, which is {a_type}"
+                message = f"{other} has data type {b_type}; it must have that of {one}, {a_type}"
                 yield Violation(message, DescriptorTypeError)
-        yield from self._size_violations(rows, tensors)
+        yield from self._size_violations(rows, tensors, level)
+
+    def _is_introduced(self, level: FeatureLevel | None) -> bool:
+        return level is None or level >= min(self.levels)
+
+    def _row(self, level: FeatureLevel | None, name: str) -> Tensor:
+        return next(row for row in self._rows(level) if row.name == name)
 
     def _rows(self, level: FeatureLevel | None) -> tuple[Tensor, ...]:
         return self.table if level is None else self.levels[max(known for known in self.levels if known <= level)]
 
-    def _row_violations(self, row: Tensor, tensor: Signature | None, level: FeatureLevel | None) -> Iterator[Violation]:
-        def later(allows: Callable[[Tensor, FeatureLevel], bool], what: str) -> str:
-            return self._from_level(row.name, allows, level, what)
-
+    def _row_violations(
+        self, row: Tensor, tensors: Mapping[str, Signature | None], level: FeatureLevel | None
+    ) -> Iterator[Violation]:
+        tensor = tensors[row.name]
         if tensor is None:
             if row.kind != "Optional input":
-                hint = later(lambda row, _: row.kind == "Optional input", "it may be None")
+                hint = self._from_level(row.name, lambda row, _: row.kind == "Optional input", level, "it may be None")
                 yield Violation(f"{row.name} is None, but {_name(level)} requires it{hint}")
             return
-        rank, name = len(tensor.shape), data_type_name(tensor.dtype)
-        if not row.allows_rank(rank) and not (rank == 0 and self._may_be_scalar(row)):
-            ranks, hint = row.allowed_ranks(), later(lambda row, _: row.allows_rank(rank), f"{rank} is allowed")
-            message = f"{row.name} has {rank} dimensions, sizes {tensor.shape}; {_name(level)} allows {ranks}{hint}"
-            yield Violation(message)
+        for violation in self._rank_violations(level, row.name, tensor.shape):
+            remedy = self._reshaping(row, tensor.shape, len(self._output(level, tensors).shape))
+            yield violation._replace(message=violation.message + remedy)
+        name = data_type_name(tensor.dtype)
         if not row.allows_data_type(name, level):
-            allowed = ", ".join(row.allowed_data_types(level))
-            hint = later(lambda row, level: row.allows_data_type(name, level), f"{name} is allowed")
-            message = f"{row.name} has data type {name}; {_name(level)} allows {allowed}{hint}"
-            yield Violation(message, DescriptorTypeError)
+            yield self._data_type_violation(row, name, level, self._model_of(row, tensors, level))
+
+    def _rank_violations(self, level: FeatureLevel | None, name: str, shape: tuple[int, ...]) -> Iterator[Violation]:
+        row, rank = self._row(level, name), len(shape)
+        if not row.allows_rank(rank) and not (rank == 0 and self._may_be_scalar(row)):
+            hint = self._from_level(name, lambda row, _: row.allows_rank(rank), level, f"{rank} is allowed")
+            allowed = f"{_name(level)} allows {row.allowed_ranks()}{hint}"
+            yield Violation(f"{name} has {rank} dimensions, sizes {shape}; {allowed}")
+
+    def _data_type_violation(
+        self, row: Tensor, name: str, level: FeatureLevel | None, model: str | None = None
+    ) -> Violation:
+        if model is None:
+            hint = self._from_level(
+                row.name, lambda row, level: row.allows_data_type(name, level), level, f"{name} is allowed"
+            )
+            wanted = f"{_name(level)} allows {', '.join(row.allowed_data_types(level))}{hint}"
+        else:
+            wanted = f"it must have that of {model}"
+        return Violation(f"{row.name} has data type {name}; {wanted}", DescriptorTypeError)
+
+    def _model_of(self, row: Tensor, tensors: Mapping[str, Signature | None], level: FeatureLevel | None) -> str | None:
+        """The tensor whose data type, which is allowed, this one must have; and that type."""
+        rows = {other.name: other for other in self._rows(level)}
+        for one, other in self.same_data_type:
+            model = tensors[one]
+            if other == row.name and model is not None:
+                data_type = data_type_name(model.dtype)
+                return f"{one}, {data_type}" if rows[one].allows_data_type(data_type, level) else None
+        return None
+
+    def _reshaping(self, row: Tensor, shape: tuple[int, ...], rank: int) -> str:
+        """The end of a message on a tensor of fewer dimensions than the output's `rank`: the shape that would do."""
+        if len(shape) < rank and row.name in self.broadcast:
+            return f"; reshape it to {aligned(shape, rank)}"
+        sizes = [] if row.sizes is None else row.sizes.split()
+        if len(shape) == 1 and sum(size.strip("[]") != "1" for size in sizes) == 1:
+            return f"; reshape it to ({', '.join('1' if name == '1' else '-1' for name in self._names(sizes, rank))})"
+        return ""
+
+    def _names(self, sizes: list[str], rank: int) -> list[str]:
+        """The names of `rank` sizes, of which the others are missing."""
+        optional = [axis for axis, size in enumerate(sizes) if size.startswith("[")]
+        missing = len(sizes) - rank
+        left_out = optional[:missing] if self.lacks == "leading" else optional[len(optional) - missing :]
+        return [size.strip("[]") for axis, size in enumerate(sizes) if axis not in left_out]
+
+    def _output(self, level: FeatureLevel | None, tensors: Mapping[str, Signature | None]) -> Signature:
+        name = next(row.name for row in self._rows(level) if row.kind == "Output")
+        output = tensors[name]
+        assert output is not None
+        return output
 
     def _may_be_scalar(self, row: Tensor) -> bool:
         """Whether a tensor of rank 0 can stand for this one: not where the table demands named sizes of it."""
@@ -218,19 +282,24 @@ class Descriptor:
         if level is None:
             return ""
         for later in (*self.levels, FeatureLevel.EXTENDED):
-            row = next(row for row in self._rows(later) if row.name == name)
-            if later > level and allows(row, later):
+            if later > level and allows(self._row(later, name), later):
                 return f"; {what} from {_name(later)} on"
         return ""
 
-    def _size_violations(self, rows: tuple[Tensor, ...], tensors: Mapping[str, Signature | None]) -> Iterator[Violation]:
+    def _size_violations(
+        self, rows: tuple[Tensor, ...], tensors: Mapping[str, Signature | None], level: FeatureLevel | None
+    ) -> Iterator[Violation]:
         shapes = {name: tensor.shape for name, tensor in tensors.items() if tensor is not None}
-        for group in self.same_rank:
+        output = next(row.name for row in rows if row.kind == "Output")
+        for group in self.same_rank if level != FeatureLevel.EXTENDED else ():
             for one, other in itertools.pairwise(name for name in group if shapes.get(name, ()) != ()):
                 a, b = shapes[one], shapes[other]
                 if len(a) != len(b):
-                    yield Violation(f"{one} has sizes {a}, {other} has {b}: the dimension counts must be the same")
-        output = next(row.name for row in rows if row.kind == "Output")
+                    few, shape = (one, a) if len(a) < len(b) else (other, b)
+                    to = aligned(shape, max(len(a), len(b)))
+                    remedy = f"; reshape {few} to {to}, or take {_ALIGNS}" if output in group else ""
+                    message = f"{one} has sizes {a}, {other} has {b}: the dimension counts must be the same"
+                    yield Violation(f"{message}{remedy}")
         bound: dict[str, tuple[int, str]] = {}
         for row in rows:
             shape = shapes.get(row.name, ())
@@ -247,20 +316,32 @@ class Descriptor:
                     yield Violation(text)
             elif row.sizes is not None:
                 yield from self._named_size_violations(row.name, row.sizes.split(), shape, bound)
-            elif not _broadcasts(shape, shapes[output]):
-                yield Violation(
-                    f"{row.name} has sizes {shape}, {output} has {shapes[output]}: the dimension counts must be the same, "
-                    "and each size 1 or that of the output (a rank of 0 stands for one element)"
-                )
+            else:
+                yield from self._broadcast_violations(row, self._to_fit(row, rows, output, shapes), output, shapes, level)
+
+    def _to_fit(self, row: Tensor, rows: tuple[Tensor, ...], output: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
+        """What `row` does not fit: the input that the output has its shape from, or else the output."""
+        inputs = (other.name for other in rows if other != row and other.kind == "Input" and other.sizes is None)
+        same = (name for name in inputs if shapes.get(name) == shapes[output])
+        return next(same, output)
+
+    def _broadcast_violations(
+        self, row: Tensor, fitted: str, output: str, shapes: Mapping[str, tuple[int, ...]], level: FeatureLevel | None
+    ) -> Iterator[Violation]:
+        shape, to = shapes[row.name], shapes[output]
+        aligns = row.name in self.broadcast and broadcasts(aligned(shape, len(to)), to)
+        if not (broadcasts(shape, to) or (aligns and level in (None, FeatureLevel.EXTENDED))):
+            yield Violation(
+                f"{row.name} has sizes {shape}, {fitted} has {to}: the dimension counts must be the same, and each size 1 "
+                "or that of the output (a rank of 0 stands for one element)"
+                + (f"; reshape it to {aligned(shape, len(to))}, or take {_ALIGNS}" if aligns else "")
+            )
 
     def _named_size_violations(
         self, tensor: str, sizes: list[str], shape: tuple[int, ...], bound: dict[str, tuple[int, str]]
     ) -> Iterator[Violation]:
         """Compares `shape` with the document's `sizes`; `bound` holds each named size, and the tensor it is from."""
-        optional = [axis for axis, size in enumerate(sizes) if size.startswith("[")]
-        missing = len(sizes) - len(shape)
-        left_out = optional[:missing] if self.lacks == "leading" else optional[len(optional) - missing :]
-        names = [size.strip("[]") for axis, size in enumerate(sizes) if axis not in left_out]
+        names = self._names(sizes, len(shape))
         for axis, (name, size) in enumerate(zip(names, shape, strict=True)):
             if name == "1":
                 allowed, why = {1}, f"the sizes are ({', '.join(names)})"
@@ -279,8 +360,7 @@ class Descriptor:
                 yield Violation(f"dimension {axis} of {tensor}, sizes {shape}, must be {options}: {why}")
 
 
-def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    return len(shape) == len(to) and all(size in (1, full) for size, full in zip(shape, to, strict=True))
+_ALIGNS = "FeatureLevel.EXTENDED, which aligns ranks as NumPy does"
 
 
 def _name(level: FeatureLevel | None) -> str:

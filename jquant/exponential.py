@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant import exact, pairs
+from jquant import pairs
+from jquant.arithmetic import exact
 from jquant.pairs import Pair
 
 _LN2 = Fraction("0.69314718055994530941723212145817656807550013436026")

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant import exact, pairs
+from jquant import pairs
+from jquant.arithmetic import exact
 from jquant.pairs import Pair
 
 _BITS, _COUNT = 12, 5

@@ -8,9 +8,10 @@ import numpy as np
 from jax import export
 from jax.typing import ArrayLike
 
-from jquant import exact
+from jquant.arithmetic import exact
+from jquant.broadcasting import to_rank
 from jquant.descriptor import require
-from jquant.errors import DescriptorTypeError
+from jquant.errors import DescriptorTypeError, shown
 from jquant.modes import data_type_name
 from jquant.operands import Operand, float_scalar, operand, require_scalar
 
@@ -25,19 +26,21 @@ class ScaleBias(NamedTuple):
 export.register_namedtuple_serialization(ScaleBias, serialized_name="jquant.ScaleBias")
 
 
-def clip(input: jax.Array, min: jax.Array, max: jax.Array, scale_bias: ScaleBias | None) -> jax.Array:
-    """``max(Min, min(g(x), Max))``, g being the scale and the bias; differentiable."""
+def clip(input: jax.Array, min: jax.Array | None, max: jax.Array | None, scale_bias: ScaleBias | None) -> jax.Array:
+    """``max(Min, min(g(x), Max))``, g being the scale and the bias; differentiable. A bound of None is infinite."""
+    low = jnp.float32(-np.inf) if min is None else min
+    high = jnp.float32(np.inf) if max is None else max
     value = _sealed(input)
     if scale_bias is not None:
         scale, bias = map(exact.seal, scale_bias)
         value = exact.narrow(exact.sum(exact.product(value.astype(jnp.float32), scale), bias), input.dtype)
-    return _max_min(value, _bound(min, input.dtype), _bound(max, input.dtype))
+    return _max_min(value, _bound(low, input.dtype), _bound(high, input.dtype))
 
 
 def gradient(input: jax.Array, input_gradient: jax.Array, min: jax.Array, max: jax.Array) -> jax.Array:
     """What the gradient of ``max(Min, min(x, Max))`` makes of the one that comes in."""
     is_inside = _is_inside(_sealed(input), _bound(min, input.dtype), _bound(max, input.dtype))
-    return jnp.where(is_inside, _sealed(input_gradient), jnp.zeros((), input.dtype))
+    return jnp.where(is_inside, to_rank(_sealed(input_gradient), input.ndim), jnp.zeros((), input.dtype))
 
 
 @jax.custom_jvp
@@ -74,7 +77,7 @@ def typed_bound(operator: str, name: str, value: ArrayLike, dtype: np.dtype) -> 
     """A scalar whose data type, MinMaxDataType, must be that of the tensors; a Python scalar must lie in its range."""
     bound = operand(operator, name, value, dtype)
     given, needed = data_type_name(bound.dtype), data_type_name(dtype)
-    message = f"{operator}: {name} has data type {given}, but must have that of InputTensor, which is {needed}"
+    message = f"{operator}: {name} has data type {given}; it must have that of InputTensor, {needed}"
     require(given == needed, message, DescriptorTypeError)
     return require_scalar(operator, name, bound)
 
@@ -87,6 +90,9 @@ def optional_scale_bias(operator: str, input: Operand, scale_bias: ScaleBias | N
     given = data_type_name(input.dtype)
     message = f"{operator}: ScaleBias is defined for float types; InputTensor has data type {given}"
     require(is_float, message, DescriptorTypeError)
+    if not isinstance(scale_bias, tuple | list) or len(scale_bias) != 2:
+        message = f"{operator}: scale_bias is {shown(scale_bias)}; it must be a ScaleBias, a scale and a bias"
+        raise DescriptorTypeError(message)
     scale, bias = scale_bias
     return ScaleBias(
         float_scalar(operator, "ScaleBias.Scale", scale),

@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jquant import exact, ranges
+from jquant import ranges
+from jquant.arithmetic import exact
 
 
 def quantize(x: jax.Array, low: jax.Array, high: jax.Array, dtype: np.dtype) -> jax.Array:

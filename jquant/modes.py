@@ -1,14 +1,17 @@
 """The static arguments, and the spellings that each of them accepts."""
 
+import contextlib
+import contextvars
 import enum
 import functools
+from collections.abc import Iterator
 from typing import Self
 
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from jquant.errors import DescriptorError, DescriptorTypeError
+from jquant.errors import DescriptorError, DescriptorTypeError, shown
 
 
 class FeatureLevel(enum.IntEnum):
@@ -50,7 +53,7 @@ class FeatureLevel(enum.IntEnum):
             for candidate in (f"LEVEL_{name}", name):
                 if candidate in cls.__members__:
                     return cls[candidate]
-        raise _unknown("feature level", value, [str(level) for level in cls])
+        raise _unknown("feature_level", value, [str(level) for level in cls])
 
     def __str__(self) -> str:
         return self.name.removeprefix("LEVEL_")
@@ -92,9 +95,95 @@ class Implementation(enum.StrEnum):
         raise _unknown("implementation", value, list(cls))
 
 
+def quantize_mode(spelling: QuantizeMode | str) -> QuantizeMode:
+    """The mode that a caller names."""
+    return QuantizeMode(_string("mode", spelling, QuantizeMode))
+
+
+def rounding_mode(spelling: RoundMode | str) -> RoundMode:
+    """The way to round that a caller names."""
+    return RoundMode(_string("round_mode", spelling, RoundMode))
+
+
 def optional_implementation(spelling: Implementation | str | None) -> Implementation | None:
-    """The implementation that is named; None stays the best one that is right."""
-    return None if spelling is None else Implementation(spelling)
+    """The implementation that a caller names; `None` lets the library choose."""
+    return None if spelling is None else Implementation(_string("implementation", spelling, Implementation))
+
+
+def _string(argument: str, spelling: object, choices: type[enum.StrEnum]) -> str:
+    if isinstance(spelling, str):
+        return spelling
+    raise _unknown(argument, spelling, list(choices), DescriptorTypeError)
+
+
+_feature_level = contextvars.ContextVar("feature_level", default=FeatureLevel.LATEST)
+
+
+def resolved_level(spelling: FeatureLevel | str | None) -> FeatureLevel:
+    """The level that a caller names; of None that of the surrounding `feature_level`, or else the latest."""
+    return _feature_level.get() if spelling is None else _level(spelling)
+
+
+def _level(spelling: FeatureLevel | str) -> FeatureLevel:
+    if isinstance(spelling, FeatureLevel | str):
+        return FeatureLevel(spelling)
+    is_value = isinstance(spelling, int) and not isinstance(spelling, bool | enum.Enum)
+    if is_value and spelling in [level.value for level in FeatureLevel]:  # Enum would print an integer of any length
+        return FeatureLevel(spelling)
+    error = DescriptorError if is_value else DescriptorTypeError
+    raise _unknown("feature_level", spelling, [str(level) for level in FeatureLevel], error)
+
+
+def feature_level(level: FeatureLevel | str, /) -> contextlib.AbstractContextManager[FeatureLevel]:
+    """Sets the feature level of the calls inside that name none themselves.
+
+    A context manager, and a decorator. It holds for the thread, or the asynchronous task, that entered it; contexts nest,
+    and a call's own `feature_level` comes first.
+
+    It acts while a function is traced, and is no part of the key under which `jax.jit` keeps a program: one that was
+    traced at a level keeps it, inside and outside. So set the level around the calls in the function, or around
+    everything, but not around the calls of a jitted function that is called elsewhere as well.
+
+    Args:
+      level: a `FeatureLevel` or its name.
+
+    Returns:
+      A context manager, which is a decorator as well.
+
+    Raises:
+      DescriptorError: an unknown level.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, jquant
+      >>> x = jnp.array([-1.0, 7.0], jnp.bfloat16)
+      >>> with jquant.feature_level("EXTENDED"):
+      ...     print(jquant.clip(x, 0, 6))
+      [0 6]
+      >>> @jquant.feature_level("EXTENDED")
+      ... def relu6(x):
+      ...     return jquant.clip(x, 0, 6)
+      >>> print(relu6(x))
+      [0 6]
+
+      What surprises: a jitted function that was traced inside also runs outside, where it could not be traced.
+
+      >>> clip = jax.jit(lambda x: jquant.clip(x, 0, 6))
+      >>> with jquant.feature_level("EXTENDED"):
+      ...     print(clip(x))
+      [0 6]
+      >>> print(clip(x))  # the same program; for another shape it would be traced anew, and raise
+      [0 6]
+    """
+    return _surrounded(_level(level))
+
+
+@contextlib.contextmanager
+def _surrounded(level: FeatureLevel) -> Iterator[FeatureLevel]:
+    token = _feature_level.set(level)
+    try:
+        yield level
+    finally:
+        _feature_level.reset(token)
 
 
 # The documents' names. TensorFlow's quantized types are stored in the plain type of the same width.
@@ -106,18 +195,34 @@ _DML_NAMES = (
 _TENSORFLOW_NAMES = ("qint32", "qint16", "qint8", "quint16", "quint8")
 
 
-def data_type(spelling: DTypeLike | str) -> np.dtype:
-    """The dtype that a spelling means: anything NumPy takes, ``"INT8"`` (DirectML), ``"qint8"`` (TensorFlow)."""
-    try:
-        if isinstance(spelling, str):
-            if spelling in _DML_NAMES:
-                return jnp.dtype(spelling.lower())
-            if spelling in _TENSORFLOW_NAMES:
-                return jnp.dtype(spelling.removeprefix("q"))
-        return jnp.dtype(spelling)
-    except TypeError:
-        known = ", ".join((*_DML_NAMES, *_TENSORFLOW_NAMES))
-        raise DescriptorTypeError(f"{spelling!r} is no data type; dtypes and these names are: {known}") from None
+def data_type(argument: str, spelling: DTypeLike | str) -> np.dtype:
+    """The dtype that a spelling means: a type, a dtype, its name, ``"INT8"`` (DirectML), ``"qint8"`` (TensorFlow).
+
+    `argument` is the name that an error gives to it.
+    """
+    if isinstance(spelling, str | type | np.dtype):
+        try:
+            dtype = _as_dtype(spelling).newbyteorder("=")
+        except (TypeError, ValueError, SyntaxError):  # all of which NumPy raises for strings
+            dtype = None
+        if dtype is not None and is_numeric(dtype):
+            return dtype
+    known = ", ".join((*_DML_NAMES, *_TENSORFLOW_NAMES))
+    raise DescriptorTypeError(f"{argument} is {shown(spelling)}; it must be a dtype or one of the names {known}")
+
+
+def _as_dtype(spelling: np.dtype | type | str) -> np.dtype:
+    if isinstance(spelling, str) and spelling in _DML_NAMES:
+        return jnp.dtype(spelling.lower())
+    if isinstance(spelling, str) and spelling in _TENSORFLOW_NAMES:
+        return jnp.dtype(spelling.removeprefix("q"))
+    return jnp.dtype(spelling)
+
+
+@functools.cache
+def is_numeric(dtype: np.dtype) -> bool:
+    """Whether it is a dtype of numbers or of booleans: none of dates, strings, records or objects."""
+    return jnp.issubdtype(dtype, np.number) or dtype == np.bool
 
 
 @functools.cache
@@ -126,5 +231,7 @@ def data_type_name(dtype: np.dtype) -> str:
     return dtype.name.upper()
 
 
-def _unknown(argument: str, value: object, choices: list[str]) -> DescriptorError:
-    return DescriptorError(f"{value!r} is no {argument}; it is one of {', '.join(choices)}")
+def _unknown(
+    argument: str, value: object, choices: list[str], error: type[DescriptorError] = DescriptorError
+) -> DescriptorError:
+    return error(f"unknown {argument} {shown(value)}; choose one of {', '.join(choices)}")

@@ -1,5 +1,7 @@
 """What a person may pass for a tensor, brought to an array without changing a value."""
 
+import enum
+import math
 from typing import NamedTuple
 
 import jax
@@ -7,41 +9,80 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant.descriptor import require
-from jquant.errors import DescriptorError, DescriptorTypeError
-from jquant.kernels.packed import PackedMatrix
-from jquant.modes import data_type, data_type_name
+from jquant.descriptor import Descriptor, require
+from jquant.errors import DescriptorError, DescriptorTypeError, shown
+from jquant.modes import FeatureLevel, data_type, data_type_name, is_numeric
 
-_FLOAT32 = jnp.dtype(jnp.float32)
+FLOAT32 = jnp.dtype(jnp.float32)
 Operand = jax.Array | np.ndarray | np.number | np.bool
 
 
 def operand(operator: str, name: str, value: ArrayLike, scalar_dtype: np.dtype | None = None) -> Operand:
     """`value` as an array.
 
-    Arrays keep their dtype: one that JAX would narrow (float64, or any 64-bit type without
-    ``jax_enable_x64``) raises. A Python scalar becomes `scalar_dtype`, if it lies in its range; so does what
-    a caller's `jax.jit` has made of one (JAX calls it weakly typed), for a float type, where no range is left.
+    Arrays keep their dtype: one that JAX would narrow (float64, or any 64-bit type without ``jax_enable_x64``) raises. A
+    Python scalar becomes `scalar_dtype`, if it lies in its range; so does what a caller's `jax.jit` has made of one (JAX
+    calls it weakly typed), for a float type, where no range is left.
     """
     if isinstance(value, jax.Array):
-        is_scalar = value.weak_type and scalar_dtype is not None and jnp.issubdtype(scalar_dtype, jnp.floating)
-        return value.astype(scalar_dtype) if is_scalar else value
+        if not isinstance(value.dtype, np.dtype):
+            raise DescriptorTypeError(f"{operator}: {name} is an array of {value.dtype}; it must be one of numbers")
+        return _from_weak(operator, name, value, scalar_dtype) if value.weak_type and value.shape == () else value
     if isinstance(value, np.ndarray | np.generic):
-        if jax.dtypes.canonicalize_dtype(value.dtype) != value.dtype:
-            raise DescriptorTypeError(
-                f"{operator}: {name} has data type {data_type_name(value.dtype)}, which JAX narrows to 32 bits unless "
-                "jax_enable_x64 is set; convert it, so that the loss is yours to see, or set it"
-            )
-        return value
+        _require_plain(operator, name, value)
+        return value if isinstance(value, np.generic) else np.asarray(value)  # without what a subclass would do with it
     if hasattr(value, "__jax_array__"):
-        return jnp.asarray(value)
-    if isinstance(value, int | float) and not isinstance(value, bool):
+        return operand(operator, name, _as_jax_array(operator, name, value), scalar_dtype)
+    if isinstance(value, int | float) and not isinstance(value, bool | enum.Enum):
         if scalar_dtype is None:
             raise DescriptorTypeError(
-                f"{operator}: {name} is the Python scalar {value!r}; it must be an array, whose data type counts"
+                f"{operator}: {name} is the Python scalar {shown(value)}; it must be an array, whose data type counts"
             )
         return _scalar(operator, name, value, scalar_dtype)
     raise DescriptorTypeError(f"{operator}: {name} must be an array or a Python scalar, not {type(value).__name__}")
+
+
+def _as_jax_array(operator: str, name: str, value: ArrayLike) -> jax.Array:
+    """What `value` says that JAX should take in its place."""
+    try:
+        return jnp.asarray(value)
+    except Exception as error:  # whatever a class of somebody's raises
+        given = f"{type(value).__name__}, whose __jax_array__ gives no array"
+        raise DescriptorTypeError(f"{operator}: {name} is of type {given}: {shown(error)}") from error
+
+
+def _from_weak(operator: str, name: str, value: jax.Array, dtype: np.dtype | None) -> jax.Array:
+    """A weakly typed scalar as the `dtype` that the Python scalar would have had; what is no such number, as it is."""
+    is_integer = jnp.issubdtype(value.dtype, jnp.integer)
+    if dtype is None or not (is_integer or jnp.issubdtype(value.dtype, jnp.floating)):
+        return value
+    if jnp.issubdtype(dtype, jnp.floating):
+        return value.astype(dtype)
+    if is_integer and value.dtype != dtype and jnp.issubdtype(dtype, jnp.integer):
+        given, wanted = data_type_name(value.dtype), dtype.name
+        raise DescriptorTypeError(
+            f"{operator}: {name} has data type {given}, but must have {wanted.upper()}: a Python int becomes {value.dtype} "
+            f"inside jax.jit; pass jnp.{wanted}(...), or close over the number"
+        )
+    return value
+
+
+def _require_plain(operator: str, name: str, value: np.ndarray | np.generic) -> None:
+    """Asserts that JAX takes the array as it is."""
+    dtype = value.dtype
+    if isinstance(value, np.ma.MaskedArray):
+        raise DescriptorTypeError(f"{operator}: {name} is a masked array; fill in what is masked with .filled(...)")
+    if not dtype.isnative:
+        raise DescriptorTypeError(
+            f"{operator}: {name} has byte order {dtype.str!r}; convert it with .astype(np.{dtype.name})"
+        )
+    if not is_numeric(dtype):
+        raise DescriptorTypeError(f"{operator}: {name} has data type {dtype}, which JAX does not have")
+    if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+        raise DescriptorTypeError(
+            f"{operator}: {name} has data type {data_type_name(dtype)}, which JAX narrows to 32 bits unless "
+            "jax_enable_x64 is set; convert it, so that the loss is yours to see, or set it"
+        )
 
 
 def is_known(*values: Operand) -> bool:
@@ -56,7 +97,7 @@ def optional_operand(operator: str, name: str, value: ArrayLike | None, scalar_d
 
 def _scalar(operator: str, name: str, value: float, dtype: np.dtype) -> Operand:
     type_name = data_type_name(dtype)
-    if dtype == jnp.bool:
+    if not jnp.issubdtype(dtype, jnp.integer) and not jnp.issubdtype(dtype, jnp.floating):
         return dtype.type(value)  # no operator has it, and the tensor that does is what the error names
     if jnp.issubdtype(dtype, jnp.integer):
         if not isinstance(value, int):
@@ -65,15 +106,26 @@ def _scalar(operator: str, name: str, value: float, dtype: np.dtype) -> Operand:
         fits = limits.min <= value <= limits.max
     else:
         limits = jnp.finfo(dtype)
-        fits = not np.isfinite(value) or abs(value) <= float(limits.max)
+        is_finite = isinstance(value, int) or math.isfinite(value)
+        fits = not is_finite or abs(value) <= float(limits.max)
+        if is_finite and fits and value != 0 and _vanishes(dtype.type(value)):
+            raise DescriptorError(
+                f"{operator}: {name} is {value!r}, which becomes 0: the smallest normal {type_name} is {limits.tiny}"
+            )
     if not fits:
-        raise DescriptorError(f"{operator}: {name} is {value!r}, outside of {type_name}, [{limits.min}, {limits.max}]")
+        given = shown(value)
+        raise DescriptorError(f"{operator}: {name} is {given}, outside of {type_name}, [{limits.min}, {limits.max}]")
     return dtype.type(value)
+
+
+def _vanishes(value: np.number) -> bool:
+    """Whether it is 0, or so small that a backend makes 0 of it, once it is a float32."""
+    return abs(float(value)) < float(jnp.finfo(jnp.float32).tiny)
 
 
 def float_operand(operator: str, name: str, value: ArrayLike) -> Operand:
     """A tensor of FLOAT, for which the document has no other type."""
-    value = operand(operator, name, value, _FLOAT32)
+    value = operand(operator, name, value, FLOAT32)
     given = data_type_name(value.dtype)
     require(given == "FLOAT32", f"{operator}: {name} has data type {given}, but is a FLOAT", DescriptorTypeError)
     return value
@@ -84,10 +136,26 @@ def float_scalar(operator: str, name: str, value: ArrayLike) -> Operand:
     return require_scalar(operator, name, float_operand(operator, name, value))
 
 
+def optional_scalar(operator: str, name: str, value: ArrayLike | None) -> Operand | None:
+    """`float_scalar`; None for a default that the formula holds, which then need not be sent to the device."""
+    return None if value is None else float_scalar(operator, name, value)
+
+
 def require_scalar(operator: str, name: str, value: Operand) -> Operand:
-    """`value`, asserting that it has rank 0."""
-    require(value.shape == (), f"{operator}: {name} has sizes {value.shape}, but is a scalar")
-    return value
+    """`value` without its dimensions, asserting that it has one element."""
+    if value.shape == ():
+        return value
+    require(is_one_element(value.shape), f"{operator}: {name} has sizes {value.shape}, but must have 1 element")
+    return value.reshape(())
+
+
+def without_dimensions(value: Operand) -> Operand:
+    """`value`, of rank 0 if it has one element: which rank that is given in makes no difference."""
+    return value.reshape(()) if value.shape != () and is_one_element(value.shape) else value
+
+
+def is_one_element(shape: tuple[int, ...]) -> bool:
+    return all(size == 1 for size in shape)
 
 
 class Names(NamedTuple):
@@ -114,40 +182,57 @@ def quantized(
     value: ArrayLike,
     scale: ArrayLike,
     zero_point: ArrayLike | None,
-    scale_dtype: np.dtype = _FLOAT32,
+    scale_dtype: np.dtype = FLOAT32,
 ) -> tuple[Operand, Operand, Operand | None]:
     """A quantized tensor: its integers, its scale (a Python scalar is of `scale_dtype`) and its zero point."""
     value = operand(operator, names.tensor, value)
-    scale = operand(operator, names.scale, scale, scale_dtype)
-    return value, scale, optional_operand(operator, names.zero_point, zero_point, value.dtype)
+    scale = without_dimensions(operand(operator, names.scale, scale, scale_dtype))
+    return value, scale, optional_zero_point(operator, names.zero_point, zero_point, value.dtype)
+
+
+def optional_zero_point(operator: str, name: str, zero_point: ArrayLike | None, dtype: np.dtype) -> Operand | None:
+    """`zero_point` as an array, without dimensions if it is one element."""
+    return None if zero_point is None else without_dimensions(operand(operator, name, zero_point, dtype))
 
 
 def output_quantization(
-    operator: str,
+    table: Descriptor,
+    level: FeatureLevel | None,
     names: Names,
     scale: ArrayLike,
     zero_point: ArrayLike | None,
     dtype: DTypeLike | str | None,
     default: np.dtype,
-    scale_dtype: np.dtype = _FLOAT32,
+    scale_dtype: np.dtype = FLOAT32,
 ) -> tuple[Operand, Operand | None, np.dtype]:
     """How an output is to be quantized: its scale, its zero point and its dtype, by `output_data_type`."""
-    scale = operand(operator, names.scale, scale, scale_dtype)
-    dtype = output_data_type(dtype, zero_point, default)
-    return scale, optional_operand(operator, names.zero_point, zero_point, dtype), dtype
+    scale = without_dimensions(operand(table.operator, names.scale, scale, scale_dtype))
+    is_told, dtype = dtype is not None, output_data_type(dtype, zero_point, default)
+    if is_told:
+        table.check_data_type(level, names.tensor, dtype)
+    return scale, optional_zero_point(table.operator, names.zero_point, zero_point, dtype), dtype
 
 
 def output_data_type(output_dtype: DTypeLike | str | None, zero_point: ArrayLike | None, default: np.dtype) -> np.dtype:
     """The dtype of a quantized output: as told, else that of an array `zero_point`, else `default`."""
     if output_dtype is not None:
-        return data_type(output_dtype)
-    return getattr(zero_point, "dtype", default)
+        return data_type("output_dtype", output_dtype)
+    return zero_point.dtype if isinstance(zero_point, Operand) and not _is_weak_scalar(zero_point) else default
 
 
-def float_data_type(*values: ArrayLike | None) -> np.dtype:
-    """The dtype of the first of `values` that is an array: what the Python scalars beside it become. Else float32."""
-    arrays = (value for value in values if isinstance(value, Operand) and not getattr(value, "weak_type", False))
-    return next((array.dtype for array in arrays), _FLOAT32)
+def float_data_type(table: Descriptor, level: FeatureLevel, name: str, *values: ArrayLike | None) -> np.dtype:
+    """The dtype of the first array in `values` of one that the tensor `name` may have; else float32.
+
+    It is what the Python scalars beside the array become.
+    """
+    dtypes = (value.dtype for value in values if isinstance(value, Operand) and not _is_weak_scalar(value))
+    numeric = (dtype for dtype in dtypes if isinstance(dtype, np.dtype))
+    return next((dtype for dtype in numeric if table.allows_data_type(level, name, dtype)), FLOAT32)
+
+
+def _is_weak_scalar(value: Operand) -> bool:
+    """Whether it may be a Python scalar that went through a caller's `jax.jit`."""
+    return isinstance(value, jax.Array) and getattr(value, "weak_type", False) and value.ndim == 0
 
 
 def broadcast_shape(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
@@ -156,33 +241,3 @@ def broadcast_shape(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, 
         return jnp.broadcast_shapes(one, other)
     except ValueError:
         return one
-
-
-def weights(
-    operator: str, names: Names, b: ArrayLike | PackedMatrix, zero_point: ArrayLike | None
-) -> tuple[Operand | PackedMatrix, Operand | None]:
-    """The matrix B and its zero point: an array and the one beside it, or packed weights, which hold theirs."""
-    if not isinstance(b, PackedMatrix):
-        b = operand(operator, names.tensor, b)
-        return b, optional_operand(operator, names.zero_point, zero_point, b.dtype)
-    if zero_point is not None:
-        raise DescriptorError(f"{operator}: {names.zero_point} is given beside packed weights, which hold their own")
-    return b, None
-
-
-def quantized_weights(
-    operator: str,
-    names: Names,
-    b: ArrayLike | PackedMatrix,
-    scale: ArrayLike,
-    zero_point: ArrayLike | None,
-    scale_dtype: np.dtype = _FLOAT32,
-) -> tuple[Operand | PackedMatrix, Operand, Operand | None]:
-    """`quantized`, of the matrix B or packed weights."""
-    b, zero_point = weights(operator, names, b, zero_point)
-    return b, operand(operator, names.scale, scale, scale_dtype), zero_point
-
-
-def product_shape(a: Operand, b: Operand | PackedMatrix) -> tuple[int, ...]:
-    """The shape of a matrix product."""
-    return (*broadcast_shape(a.shape[:-2], b.shape[:-2]), *a.shape[-2:-1], *b.shape[-1:])

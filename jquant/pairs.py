@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant import exact
+from jquant.arithmetic import exact
 
 
 class Pair(NamedTuple):

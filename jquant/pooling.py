@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant import affine, exact
+from jquant import affine
+from jquant.arithmetic import exact
 from jquant.windows import Windows
 
 

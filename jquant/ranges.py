@@ -8,11 +8,12 @@ import numpy as np
 from jax import export
 from jax.typing import ArrayLike
 
-from jquant import exact
-from jquant.descriptor import require, require_axis
+from jquant.arithmetic import exact
+from jquant.descriptor import require
 from jquant.errors import DescriptorTypeError
 from jquant.modes import data_type, data_type_name
 from jquant.operands import Operand, float_operand, is_known
+from jquant.statics import dimension_from_0
 
 
 class QuantizeOutput(NamedTuple):
@@ -41,7 +42,7 @@ def operands(operator: str, input: Operand, axis: int | None, **bounds: ArrayLik
     """
     given = {name: float_operand(operator, name, bound) for name, bound in bounds.items()}
     if axis is not None:
-        require_axis(operator, axis, input.ndim)
+        axis = dimension_from_0(operator, axis, input.ndim)
     for name, bound in given.items():
         if axis is None:
             message = f"{operator}: {name} has sizes {bound.shape}; without axis it must have 1 element"
@@ -49,7 +50,7 @@ def operands(operator: str, input: Operand, axis: int | None, **bounds: ArrayLik
         else:
             sizes = (input.shape[axis],)
             message = f"{operator}: {name} has sizes {bound.shape}; with axis={axis} they must be {sizes}"
-            require(bound.shape == sizes, message)
+            require(bound.shape == sizes, f"{message}: input has shape {input.shape}")
     if given and is_known(*given.values()):
         (low_name, low), (high_name, high) = given.items()
         require(not np.any(high < low), f"{operator}: {high_name}, {high}, is less than {low_name}, {low}")
@@ -65,7 +66,7 @@ def require_one(operator: str, input: Operand, axis: int | None) -> None:
 
 def require_quantized(operator: str, name: str, dtype: np.dtype, *allowed: str) -> None:
     """Asserts that a dtype stores one of TensorFlow's quantized types."""
-    given, types = data_type_name(dtype), {type: data_type_name(data_type(type)) for type in allowed}
+    given, types = data_type_name(dtype), {type: data_type_name(data_type("dtype", type)) for type in allowed}
     listed = ", ".join(f"{type} ({stored})" for type, stored in types.items())
     require(given in types.values(), f"{operator}: {name} is {given}; the document has {listed}", DescriptorTypeError)
 

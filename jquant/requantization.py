@@ -9,7 +9,8 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from jquant import exact, min_first, ranges, wide
+from jquant import min_first, ranges, wide
+from jquant.arithmetic import exact
 from jquant.descriptor import require
 from jquant.operands import Operand, operand
 from jquant.straight_through import straight_through
@@ -167,7 +168,7 @@ def operands(
 ) -> tuple[Operand, ...]:
     """The integers and their range, or the ranges of their channels, as arrays."""
     input = operand(operator, "input", input)
-    ranges.require_quantized(operator, "Tinput", input.dtype, "qint32")
+    ranges.require_quantized(operator, "the data type of input", input.dtype, "qint32")
     if per_channel:
         require(input.ndim > 0, f"{operator}: input is a scalar; it must have channels, which are its last dimension")
     axis = input.ndim - 1 if per_channel else None

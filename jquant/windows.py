@@ -5,12 +5,13 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import jax
-import numpy as np
 from jax import lax
 
 from jquant.descriptor import require
+from jquant.errors import shown
+from jquant.statics import are_integers, is_sequence, positive_integers, require_words
 
-Padding = str | Sequence[tuple[int, int]]
+Padding = str | Sequence[tuple[int, int]] | Sequence[int]
 
 
 class Windows(NamedTuple):
@@ -31,7 +32,7 @@ class Windows(NamedTuple):
     def counts(self, spatial: Sequence[int]) -> tuple[int, ...]:
         """How many windows fit into a tensor of these `spatial` sizes, in each dimension."""
         return tuple(
-            max(0, (size + low + high - (window - 1) * dilation - 1) // stride + 1)
+            (size + low + high - (window - 1) * dilation - 1) // stride + 1
             for size, window, stride, dilation, (low, high) in zip(spatial, *self, strict=True)
         )
 
@@ -50,9 +51,8 @@ class Windows(NamedTuple):
             for dimension, index, count, stride, dilation in zip(
                 dimensions, element, counts, self.strides, self.dilations, strict=True
             ):
-                first_value = index * dilation if count else 0  # where no window fits, an element may lie outside
-                start[dimension], step[dimension] = first_value, stride
-                limit[dimension] = first_value + max(0, (count - 1) * stride + 1)
+                start[dimension], step[dimension] = index * dilation, stride
+                limit[dimension] = index * dilation + (count - 1) * stride + 1
             yield lax.slice(padded, start, limit, step)
 
 
@@ -63,8 +63,10 @@ def windows(
     strides: Sequence[int] | None = None,
     dilations: Sequence[int] | None = None,
     padding: Padding = "VALID",
+    *,
+    source: str = "window_sizes",
 ) -> Windows:
-    """The windows that a caller describes as `jax.lax` takes them, or an error.
+    """The windows that a caller describes as `jax.lax` or ONNX takes them, or an error.
 
     Args:
       operator: whom errors name.
@@ -72,29 +74,47 @@ def windows(
       sizes: the sizes of a window.
       strides: None means 1 everywhere.
       dilations: None means 1 everywhere.
-      padding: ``"VALID"``, ``"SAME"``, ``"SAME_LOWER"``, or a pair (before, after) for each dimension.
+      padding: a name; a pair (before, after) for each dimension; or, as ONNX has it, all numbers before, then all after.
+      source: the argument or the tensor that has the sizes, for errors.
     """
     rank = len(spatial)
-    sizes = _positive(operator, "sizes of a window", sizes, rank)
-    strides = _positive(operator, "strides", (1,) * rank if strides is None else strides, rank)
-    dilations = _positive(operator, "dilations", (1,) * rank if dilations is None else dilations, rank)
+    strides = positive_integers(operator, "strides", (1,) * rank if strides is None else strides, rank)
+    dilations = positive_integers(operator, "dilations", (1,) * rank if dilations is None else dilations, rank)
+    if not all(size > 0 for size in sizes):
+        require(False, f"{operator}: a window has sizes {tuple(sizes)}; they must be positive: they are those of {source}")
+    reach = [(size - 1) * dilation + 1 for size, dilation in zip(sizes, dilations, strict=True)]
+    pairs = _padding(operator, padding, spatial, reach, strides)
+    found = Windows(tuple(sizes), strides, dilations, pairs)
+    # A symbolic size of `jax.export` is taken to be large enough.
+    if not all(count > 0 for count in found.counts(spatial) if isinstance(count, int)):
+        steps = f"steps of {dilations}, fits into {tuple(spatial)} elements with a padding of {pairs}"
+        given = f"they follow from {source}, dilations, InputTensor and padding"
+        require(False, f"{operator}: no window of {tuple(sizes)} elements, with {steps}; {given}")
+    return found
+
+
+_NAMES = {"VALID": "VALID", "SAME": "SAME", "SAME_UPPER": "SAME", "SAME_LOWER": "SAME_LOWER"}  # those of `jax.lax`
+
+
+def _padding(
+    operator: str, padding: Padding, spatial: Sequence[int], reach: Sequence[int], strides: Sequence[int]
+) -> tuple[tuple[int, int], ...]:
+    rank = len(spatial)
     if isinstance(padding, str):
-        names = "VALID", "SAME", "SAME_LOWER"
-        require(padding in names, f"{operator}: padding is {padding!r}; names are {', '.join(names)}")
-        reach = [(size - 1) * dilation + 1 for size, dilation in zip(sizes, dilations, strict=True)]
-        pairs = lax.padtype_to_pads(spatial, reach, strides, padding)
+        if padding not in _NAMES:
+            require(False, f"{operator}: padding is {shown(padding)}; names are {', '.join(_NAMES)}")
+        pairs = lax.padtype_to_pads(spatial, reach, strides, _NAMES[padding])
+        return tuple((low, high) for low, high in pairs)
+    if are_integers(padding) and len(padding) == 2 * rank:
+        pairs = tuple(zip(padding[:rank], padding[rank:], strict=True))
     else:
-        pairs = tuple(padding) if _is_sequence(padding) and all(map(_is_sequence, padding)) else ()
-    message = f"{operator}: padding is {padding}; it must be a name, or {rank} pairs of numbers that are not negative"
-    require(len(pairs) == rank and all(len(pair) == 2 and min(pair) >= 0 for pair in pairs), message)
-    return Windows(sizes, strides, dilations, tuple((low, high) for low, high in pairs))
-
-
-def _positive(operator: str, name: str, values: Sequence[int], rank: int) -> tuple[int, ...]:
-    message = f"{operator}: the {name} are {values}; they must be {rank} positive numbers, one for each dimension"
-    require(_is_sequence(values) and len(values) == rank and all(value > 0 for value in values), message)
-    return tuple(values)
-
-
-def _is_sequence(value: object) -> bool:
-    return isinstance(value, Sequence | np.ndarray)
+        pairs = tuple(padding) if is_sequence(padding) and all(map(are_integers, padding)) else ()
+    if len(pairs) != rank or not all(len(pair) == 2 and min(pair) >= 0 for pair in pairs):
+        wanted = (
+            f"{rank} pairs of integers that are not negative, or {2 * rank} of them, as in ONNX: first those before each"
+        )
+        names = f"{operator}: padding is {shown(padding)}; it must be one of {', '.join(_NAMES)}"
+        require(False, f"{names}, {wanted} spatial dimension, then those after")
+    for pair in pairs:
+        require_words(operator, "padding", pair)
+    return tuple((int(low), int(high)) for low, high in pairs)

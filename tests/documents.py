@@ -1,10 +1,18 @@
 """The code in the documents, run as it stands there."""
 
 import doctest
+import inspect
 import re
 from pathlib import Path
 
+import jquant
+
 ROOT = Path(__file__).parent.parent
+OPERATORS = [  # the public functions that are operators
+    name
+    for name, function in inspect.getmembers(jquant, inspect.isfunction)
+    if function.__module__.startswith("jquant.operators.")
+]
 
 
 def run_document(name: str, section: str | None = None) -> None:

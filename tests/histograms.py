@@ -34,11 +34,11 @@ def all_edges(state: calibration.Histogram) -> np.ndarray:
     return np.asarray(edges(state.range, bins, np.arange(bins + 1)))
 
 
-def divergences(state: calibration.Histogram, quantized: int) -> list[tuple[float, np.ndarray]]:
-    """Each range that `entropy` tries, and its divergence, in float64."""
+def divergences(state: calibration.Histogram, quantized: int, reaches=None) -> list[tuple[float, np.ndarray]]:
+    """The ranges of as many bins to each side of zero as `reaches` says, or all, and their divergences, in float64."""
     counts, at = np.array(wide_counts(state)), all_edges(state)
     zero, found = counts.size // 2, []
-    for reach in range(quantized // 2, zero + 1):
+    for reach in range(quantized // 2, zero + 1) if reaches is None else reaches:
         start, end = zero - reach, min(zero + reach + 1, counts.size)
         inside = counts[start:end]
         p, q = inside.copy(), np.zeros_like(inside)
@@ -49,9 +49,8 @@ def divergences(state: calibration.Histogram, quantized: int) -> list[tuple[floa
             bins = slice(part * width, (part + 1) * width)
             joined = inside[bins.start : None if part == quantized - 1 else bins.stop].sum()
             q[bins] = joined // max(1, np.count_nonzero(p[bins])) if np.any(p[bins]) else 0
-        if np.any(q):
-            bounds = np.clip([at[start], at[end]], *state.range)
-            found.append((_relative_entropy(_smoothed(p), _smoothed(q)), bounds))
+        bounds = np.clip([at[start], at[end]], *state.range)
+        found.append((_relative_entropy(_smoothed(p), _smoothed(q)) if np.any(q) else np.inf, bounds))
     return found
 
 

@@ -71,6 +71,16 @@ def test_min_max():
         assert_equal(actual, calibration.Range(np.nanmin(values, dimensions), np.nanmax(values, dimensions)))
 
 
+def test_axis_from_the_end():
+    x = activations()
+    for constructor in (calibration.min_max, calibration.moving_average):
+        for axis in (0, 1):
+            expected = observed(constructor(axis=axis), x)
+            assert_bits(observed(constructor(axis=axis - 2), x), expected)
+    observer = calibration.min_max(axis=-1)  # the last one, whatever the rank
+    assert_bits(observed(observer, [x]), observed(observer, x))
+
+
 @pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16])
 def test_16_bits(dtype):
     x = activations()[3].astype(dtype)
@@ -107,6 +117,8 @@ def test_moving_average():
             low, high = low + constant * (values.min() - low), high + constant * (values.max() - high)
     observer = OBSERVERS["moving_average"]
     assert_equal(observer.compute_range(observed(observer, x)), calibration.Range(low, high))
+    zeros = np.float32([-0.0, -0.0])
+    assert_bits(observed(observer, [zeros]), calibration.Range(*zeros))  # not averaged with anything
 
 
 @every_observer
@@ -282,6 +294,57 @@ def test_entropy(kind, quantized):
     assert tuple(observer.compute_range(state)) in map(tuple, close_to_least(divergences(state, quantized)))
 
 
+def test_entropy_of_few_numbers():
+    """Where ranges hold none, or no quantized bin is left of them."""
+    rng, bins, count = np.random.default_rng(0), 16, 100
+    counts = rng.integers(0, 50, (count, bins)) ** rng.integers(0, 4, (count, 1))
+    counts[rng.random(counts.shape) < rng.random((count, 1))] = 0
+    counts[:, 0] += 1
+    states = [of_counts(each.tolist(), -3.9, 3.9) for each in counts]
+    compute_range = jax.jit(jax.vmap(calibration.entropy(num_bins=bins, num_quantized_bins=2).compute_range))
+    ranges = compute_range(jax.tree.map(lambda *leaves: jnp.stack(leaves), *states))
+    for state, *bounds in zip(states, *map(np.asarray, ranges), strict=True):
+        assert tuple(bounds) in map(tuple, close_to_least(divergences(state, 2)))
+
+
+@pytest.mark.parametrize(("bins", "quantized"), [(4096, 66), (8192, 62), (8192, 200)])
+def test_entropy_of_many_bins(bins, quantized):
+    """The search in two steps, in NumPy: every n-th range, and those around the best of them."""
+    step, least, zero = bins // 2048, quantized // 2, bins // 2
+    observer = calibration.entropy(num_bins=bins, num_quantized_bins=quantized)
+    state = observed(observer, [skewed("both")])
+
+    def best(reaches):
+        tried = divergences(state, quantized, reaches)
+        index = np.argmin([divergence for divergence, _ in tried])
+        return reaches[index], tried[index][1]
+
+    coarse, _ = best(range(least + (zero - least) % step, zero + 1, step))
+    fine, expected = best(range(max(least, coarse - step + 1), min(zero, coarse + step - 1) + 1))
+    assert fine != coarse  # or else nothing would be seen of the second step
+    assert_equal(tuple(observer.compute_range(state)), tuple(expected))
+
+
+@pytest.mark.parametrize(
+    ("bins", "quantized", "tried"),
+    [(256, 128, [65]), (2048, 128, [961]), (4096, 128, [993, 3]), (65536, 128, [1023, 63]), (65536, 65536, [1, 63])],
+)
+def test_entropy_tries_about_a_thousand_ranges(bins, quantized, tried):
+    """However many bins there are: a try takes as many steps as there are bins."""
+    observer = calibration.entropy(num_bins=bins, num_quantized_bins=quantized)
+    program = jax.make_jaxpr(observer.compute_range)(observer.init())
+    assert list(trips(program.jaxpr)) == [bins, *tried]  # the first one adds the counts up
+
+
+def trips(jaxpr):
+    """How often each loop runs, of those that are in no other loop."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "scan":
+            yield equation.params["length"]
+        elif "jaxpr" in equation.params:
+            yield from trips(equation.params["jaxpr"])
+
+
 def test_entropy_of_many_numbers():
     """The counts are halved, all alike."""
     state = observed(OBSERVERS["entropy"], [skewed("both")])
@@ -412,7 +475,29 @@ def test_observers_of_equal_arguments_are_equal():
     assert calibration.min_max() != calibration.min_max(axis=1)
 
 
+def test_numbers_of_numpy():
+    """They are the same arguments as Python's."""
+    assert calibration.min_max(axis=np.int64(-1), axis_name=()) == calibration.min_max(axis=-1)
+    assert calibration.moving_average(np.float32(0.5)) == calibration.moving_average(0.5)
+    assert calibration.moving_average(np.int8(1)) == calibration.moving_average(1.0)
+    given = calibration.percentile(np.float64(90), symmetric=np.True_, num_bins=np.uint16(64))
+    assert given == calibration.percentile(90, symmetric=True, num_bins=64)
+    given = calibration.entropy(num_bins=np.int32(64), num_quantized_bins=np.int8(8))
+    assert given == calibration.entropy(num_bins=64, num_quantized_bins=8)
+    given = calibration.mean_squared_error("INT8", symmetric=np.True_, narrow_range=np.False_)
+    assert given == calibration.mean_squared_error("INT8", symmetric=True)
+
+
 # Errors.
+
+
+class Unhashable:
+    """A network that `jax.jit` cannot tell from another one."""
+
+    __hash__ = None
+
+    def __call__(self, x):
+        return x
 
 
 @pytest.mark.parametrize(
@@ -448,14 +533,26 @@ def test_observers_of_equal_arguments_are_equal():
         ),
         (lambda: calibration.min_max(axis=2).init(np.ones((2, 3))), DescriptorError, "min_max: axis is 2; it must be"),
         (
-            lambda: calibration.min_max(axis=-1).update(calibration.min_max().init(), np.ones((2, 3), np.float32)),
+            lambda: calibration.min_max(axis=-3).update(calibration.min_max().init(), np.ones((2, 3), np.float32)),
             DescriptorError,
-            "min_max: axis is -1; it must be a dimension of the input, from 0 to 1",
+            "min_max: axis is -3; it must be a dimension of the input, from -2 to 1",
         ),
+        (
+            lambda: calibration.min_max(axis=99).init(np.ones((2, 3))),
+            DescriptorError,
+            "min_max: axis is 99; it must be a dimension of the input, from -2 to 1",
+        ),
+        (lambda: calibration.moving_average(np.nan), DescriptorError, "averaging_constant is nan; it must be from 0 to 1"),
+        (lambda: calibration.percentile(np.float32(np.nan)), DescriptorError, "percentile is np.float32.nan.; it must"),
         (
             lambda: observed(calibration.moving_average(axis=1), [np.ones((2, n), np.float32) for n in (3, 4)]),
             DescriptorError,
-            r"moving_average: axis=1 of the batch has sizes \(4,\), that of the first \(3,\)",
+            r"moving_average: state has ranges of shape \(3,\); with axis=1, a batch of shape \(2, 4\) has \(4,\)",
+        ),
+        (
+            lambda: calibration.min_max().update(calibration.min_max(axis=0).init(np.ones(3)), np.ones(3, np.float32)),
+            DescriptorError,
+            r"min_max: state has ranges of shape \(3,\); with axis=None, a batch of shape \(3,\) has \(\)",
         ),
         (
             lambda: observed(calibration.min_max(), [np.ones(3, np.int32)]),
@@ -474,13 +571,163 @@ def test_observers_of_equal_arguments_are_equal():
             DescriptorError,
             r"percentile: a batch has 4294967296 elements; it must have less than 2\*\*32",
         ),
-        (lambda: calibration.calibrate(calibration.min_max(), []), DescriptorError, "calibrate: there is no batch"),
+        (lambda: calibrated([]), DescriptorError, "calibrate: there is no batch in batches"),
+        (lambda: calibrated([None]), DescriptorError, "calibrate: batches holds None, which has no array"),
+        (lambda: calibrated([{"a": []}]), DescriptorError, "calibrate: batches holds {'a': ..}, which has no array"),
+        (
+            lambda: calibrated(["text"]),
+            DescriptorTypeError,
+            "whose batch is .text.; it must be an array",
+        ),
+        (
+            lambda: calibrated([np.ones(3, np.float32), {"a": ["text"]}]),
+            DescriptorTypeError,
+            r"calibrate: batches holds a batch whose batch\['a'\]\[0\] is 'text'; it must be an array",
+        ),
+        (lambda: calibrated([np.ma.masked_array(np.ones(3))]), DescriptorTypeError, "whose batch is masked_array"),
+        (
+            lambda: calibrated([jax.ShapeDtypeStruct((3,), np.float32)]),
+            DescriptorTypeError,
+            "batch is ShapeDtypeStruct",
+        ),
+        (
+            lambda: calibrated([np.ones(3, np.int32)]),
+            DescriptorTypeError,
+            r"calibrate: activations\(batch\) has data type INT32; it must be one of FLOAT32, FLOAT16, BFLOAT16",
+        ),
+        (
+            lambda: calibrated([np.ones(3, np.float32)], lambda x: {"a": [x, x > 0]}),
+            DescriptorTypeError,
+            r"calibrate: activations\(batch\)\['a'\]\[1\] has data type BOOL; it must be one of FLOAT32",
+        ),
+        (
+            lambda: calibrated([np.ones(3, np.float32)], lambda x: [x, "text"]),
+            DescriptorTypeError,
+            r"calibrate: activations\(batch\)\[1\] must be an array or a Python scalar, not str",
+        ),
+        (
+            lambda: calibrated([np.ones(3, np.float32)], lambda x: None),
+            DescriptorError,
+            r"calibrate: activations\(batch\) is a PyTreeDef\(None\), which has no array",
+        ),
+        (
+            lambda: calibrated([{"a": np.ones(3, np.float32)}, {"b": np.ones(3, np.float32)}]),
+            DescriptorError,
+            r"calibrate: activations\(batch\) has the structure PyTreeDef\({'b': \*}\), that of the first batch .*'a'",
+        ),
     ],
 )
 def test_errors(call, error, message):
     with pytest.raises(error, match=message) as raised:
         call()
     assert type(raised.value) is error
+
+
+def calibrated(batches, *activations):
+    return calibration.calibrate(calibration.min_max(), batches, *activations)
+
+
+X = np.ones((2, CHANNELS), np.float32)
+NO_INTEGERS = (64.0, True, "64", None, np.array(64), jnp.int32(64), (64,))
+NO_NUMBERS = ("0.5", True, np.True_, None, np.array(0.5), jnp.float32(0.5), 0.5j)
+NO_BOOLEANS = ("no", 1, 0.0, None, np.array(True))
+NO_AXIS_NAMES = (1, ["x"], ("x", 1), {"x"}, np.array("x"))
+# Of each argument, a value that is right (which a cache then holds), and some of other types.
+ARGUMENTS = {
+    "min_max: axis": (lambda value: calibration.min_max(axis=value), 1, (True, 1.0, "1", jnp.array(1), np.array(1), [1])),
+    "min_max: axis_name": (lambda value: calibration.min_max(axis_name=value), "x", NO_AXIS_NAMES),
+    "moving_average: averaging_constant": (calibration.moving_average, 1, NO_NUMBERS),
+    "moving_average: axis": (lambda value: calibration.moving_average(axis=value), 0, (False, 0.0, "0", jnp.array(0))),
+    "moving_average: axis_name": (lambda value: calibration.moving_average(axis_name=value), None, NO_AXIS_NAMES),
+    "percentile: percentile": (calibration.percentile, 1, NO_NUMBERS),
+    "percentile: symmetric": (lambda value: calibration.percentile(symmetric=value), True, NO_BOOLEANS),
+    "percentile: num_bins": (lambda value: calibration.percentile(num_bins=value), 64, NO_INTEGERS),
+    "percentile: axis_name": (lambda value: calibration.percentile(axis_name=value), ("x", "y"), NO_AXIS_NAMES),
+    "entropy: num_bins": (lambda value: calibration.entropy(num_bins=value, num_quantized_bins=8), 64, NO_INTEGERS),
+    "entropy: num_quantized_bins": (lambda value: calibration.entropy(num_quantized_bins=value), 64, NO_INTEGERS),
+    "entropy: axis_name": (lambda value: calibration.entropy(axis_name=value), "x", NO_AXIS_NAMES),
+    "dtype": (calibration.mean_squared_error, "INT8", (None, 3, "text", np.ones(2, np.int8))),
+    "mean_squared_error: symmetric": (
+        lambda value: calibration.mean_squared_error("INT8", symmetric=value),
+        True,
+        NO_BOOLEANS,
+    ),
+    "mean_squared_error: narrow_range": (
+        lambda value: calibration.mean_squared_error("INT8", narrow_range=value),
+        True,
+        NO_BOOLEANS,
+    ),
+    "mean_squared_error: num_bins": (
+        lambda value: calibration.mean_squared_error("INT8", num_bins=value),
+        64,
+        NO_INTEGERS,
+    ),
+    "mean_squared_error: axis_name": (
+        lambda value: calibration.mean_squared_error("INT8", axis_name=value),
+        "x",
+        NO_AXIS_NAMES,
+    ),
+    "calibrate: observer": (
+        lambda value: calibration.calibrate(value, [X]),
+        calibration.min_max(),
+        (None, "min_max", calibration.min_max, calibration.Range(0, 1)),
+    ),
+    "calibrate: batches": (calibrated, [X], (None, 3, np.float32(3), jnp.float32(3), lambda: [X])),
+    "calibrate: activations": (lambda value: calibrated([X], value), abs, (None, 3, "text", Unhashable())),
+    "calibrate: progress": (
+        lambda value: calibration.calibrate(calibration.min_max(), [X], progress=value),
+        False,
+        NO_BOOLEANS,
+    ),
+    **{
+        f"{name}: batch": (constructor().init, X, (3, 1.0, "text", [1.0], X.shape))
+        for name, constructor in (("min_max", calibration.min_max), ("percentile", calibration.percentile))
+    },
+    "moving_average: state": (
+        lambda value: calibration.moving_average().update(value, X),
+        calibration.moving_average().init(),
+        (
+            None,
+            3,
+            (x for x in X),
+            (0.0, 1.0),
+            calibration.Range(0.0, 1.0),
+            calibration.Range(*np.zeros(2)),
+            OF_HISTOGRAM.init(),
+        ),
+    ),
+    "min_max: state": (
+        calibration.min_max(axis=0).compute_range,
+        calibration.min_max(axis=0).init(X),
+        (None, {}, calibration.Range(X[0], None), calibration.Range(X[0], X[0, :2]), OF_HISTOGRAM.init()),
+    ),
+    **{
+        f"percentile: state, {name}": (
+            function,
+            OF_HISTOGRAM.init(),
+            (
+                *(None, 3, calibration.min_max().init(), tuple(OF_HISTOGRAM.init())),
+                calibration.percentile(num_bins=BINS // 2).init(),
+                OF_HISTOGRAM.init()._replace(counts=(np.zeros(BINS, np.int32),) * 2),
+                OF_HISTOGRAM.init()._replace(counts=list(OF_HISTOGRAM.init().counts)),
+                jax.tree.map(lambda leaf: leaf[None], OF_HISTOGRAM.init()),
+            ),
+        )
+        for name, function in (
+            ("update", lambda state: OF_HISTOGRAM.update(state, X)),
+            ("range", OF_HISTOGRAM.compute_range),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("argument", ARGUMENTS)
+def test_types_of_arguments(argument):
+    function, right, others = ARGUMENTS[argument]
+    function(right)
+    for other in others:
+        with pytest.raises(DescriptorTypeError, match=f"^{argument.split(',')[0]} is "):
+            function(other)
 
 
 # A data set.
@@ -531,7 +778,11 @@ def test_progress(monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm", types.SimpleNamespace(tqdm=tqdm))
     expected = calibration.calibrate(calibration.min_max(), activations())
     assert_equal(calibration.calibrate(calibration.min_max(), activations(), progress=True), expected)
-    assert shown == [{"desc": "calibrating", "unit": "batch"}]
+    assert_equal(calibration.calibrate(calibration.min_max(), iter(activations()), progress=True), expected)
+    given = {"desc": "calibrating", "unit": "batch"}
+    assert shown == [given | {"total": BATCHES}, given | {"total": BATCHES}]  # an iterator of an array knows its length
+    assert_equal(calibration.calibrate(calibration.min_max(), (x for x in activations()), progress=True), expected)
+    assert shown[2:] == [given | {"total": None}]
     monkeypatch.setitem(sys.modules, "tqdm", None)
     with pytest.raises(ImportError, match="progress=True needs tqdm: pip install tqdm"):
         calibration.calibrate(calibration.min_max(), activations(), progress=True)

@@ -1,17 +1,18 @@
 """The pages of the site: their code runs, the generated ones are whole, and the tables name every operator."""
 
 import importlib.util
+import inspect
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
-from documents import ROOT, run_document
+from documents import OPERATORS, ROOT, run_document
 
 import jquant
+from jquant.arithmetic import exact
 
 DOCS = ROOT / "docs"
-FUNCTIONS = {name for name in dir(jquant) if callable(getattr(jquant, name)) and name[0].islower()}
 # operators.md runs here, by its pages; the others in test_doctests.py, test_recipes.py and models.
 ELSEWHERE = {"operators.md", "scaling.md", "calibration.md", "recipes.md", "models.md"}
 PAGES = [path.name for path in DOCS.glob("*.md") if path.name not in ELSEWHERE and "```python" in path.read_text()]
@@ -53,12 +54,17 @@ def test_operator_page(name, tmp_path):
 
 
 def test_there_is_a_page_for_every_operator():
-    assert set(OPERATOR_PAGES) == FUNCTIONS
+    assert set(OPERATOR_PAGES) == set(OPERATORS)
     overview = generated_pages.overview()
-    assert {name for name in FUNCTIONS if f"[`{name}`](operators/{name}.md)" in overview} == FUNCTIONS
+    assert [name for name in OPERATORS if f"[`{name}`](operators/{name}.md)" in overview] == OPERATORS
     assert "\n### " not in overview
     types = {name for name in dir(jquant) if name[0].isupper()}
-    assert set(re.findall(r"^::: .*\.(\w+)$", generated_pages.types_page(), re.MULTILINE)) == types
+    arithmetic = {name for name, _ in inspect.getmembers(jquant.exact, inspect.isfunction) if name in vars(exact)}
+    for page, names in (
+        (generated_pages.types_page(), types | {"feature_level"}),
+        (generated_pages.exact_page(), arithmetic),
+    ):
+        assert set(re.findall(r"^::: .*\.(\w+)$", page, re.MULTILINE)) == names
 
 
 def cross_reference(title: str) -> dict[str, list[str]]:
@@ -74,7 +80,7 @@ def cross_reference(title: str) -> dict[str, list[str]]:
 def test_cross_reference():
     """Every operator is in both tables, under the names that its docstring refers to."""
     names = cross_reference("Names")
-    assert set(names) == set(cross_reference("How they round")) == FUNCTIONS
+    assert set(names) == set(cross_reference("How they round")) == set(OPERATORS)
     for operator, (directml, *others) in names.items():
         references = getattr(jquant, operator).__doc__.partition("References:")[2]
         documents = set(re.findall(r"DML_(\w+)_OPERATOR_DESC", references))

@@ -20,11 +20,11 @@ both_types = pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 
 @functools.cache
 def program(dtype):
-    return jax.jit(functools.partial(jquant.dynamic_quantize_linear, dtype=dtype, feature_level="EXTENDED"))
+    return jax.jit(functools.partial(jquant.dynamic_quantize_linear, output_dtype=dtype, feature_level="EXTENDED"))
 
 
 def assert_formula(x, dtype):
-    output = jquant.DynamicQuantizeOutput(*reference.dynamic_quantize_linear(x, dtype))
+    output = jquant.DynamicQuantizeOutput(*reference.dynamic_quantize_linear(x, dtype=dtype))
     assert_equal(program(dtype)(x), output, f"{x}")
     return output
 

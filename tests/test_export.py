@@ -7,6 +7,7 @@ import cases
 import jax
 import numpy as np
 import pytest
+from documents import OPERATORS
 from jax import export
 
 import jquant
@@ -43,8 +44,7 @@ def test_direct_call(name):
 
 
 def test_every_operator_has_a_case():
-    operators = {name for name in dir(jquant) if callable(getattr(jquant, name)) and name[0].islower()}
-    assert {name.split(",")[0] for name in cases.CASES} == operators
+    assert {name.split(",")[0] for name in cases.CASES} == set(OPERATORS)
 
 
 def exported(case: cases.Case, *, symbolic: bool) -> bytes:
@@ -96,3 +96,22 @@ def holds_own_type(tree) -> bool:
         return type(node).__module__.partition(".")[0] == "jquant"
 
     return any(map(is_own, jax.tree.leaves(tree, is_leaf=is_own)))
+
+
+def test_symbolic_space():
+    """Of images of any size that windows fit into."""
+    h, w = export.symbolic_shape("h, w", constraints=("h >= 3", "w >= 2"))
+    filters = np.arange(24, dtype=np.int8).reshape(2, 2, 3, 2) - 12
+
+    def function(x):
+        windows = {"strides": (2, 1), "padding": ((1, 0), (1, 1)), "dilations": (1, 1)}
+        return (
+            jquant.convolution_integer(x, filters, 3, **windows),
+            jquant.quantized_linear_average_pool(x, 0.5, 3, 0.25, 7, window_sizes=(3, 2), **windows),
+            jquant.quantized_linear_global_average_pool(x, 0.5, 3, 0.25, 7),
+        )
+
+    program = export.export(jax.jit(function))(jax.ShapeDtypeStruct((1, 2, h, w), np.uint8))
+    for sizes in ((5, 4), (3, 7), (8, 2)):
+        x = np.random.default_rng(0).integers(0, 256, (1, 2, *sizes), np.uint8)
+        cases.assert_equal(program.call(x), function(x))

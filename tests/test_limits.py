@@ -183,11 +183,12 @@ class TestTypedBounds:
         assert self.call(function, name, np.zeros((), dtype), dtype).dtype == dtype
         for other in {np.int8, np.uint8, np.float16, np.float32, np.int32, np.bool} - {dtype}:
             given = np.dtype(other).name.upper()
-            text = f": {name} has data type {given}, but must have that of InputTensor, which is {kind}"
+            text = f": {name} has data type {given}; it must have that of InputTensor, {kind}"
             with pytest.raises(DescriptorTypeError, match=text):
                 self.call(function, name, np.zeros((), other), dtype)
-        for sizes in ((1,), (3,), (0,)):
-            with pytest.raises(DescriptorError, match=rf": {name} has sizes .*, but is a scalar"):
+        assert self.call(function, name, np.zeros((1, 1), dtype), dtype).dtype == dtype
+        for sizes in ((2,), (3, 1), (0,)):
+            with pytest.raises(DescriptorError, match=rf": {name} has sizes .*, but must have 1 element"):
                 self.call(function, name, np.zeros(sizes, dtype), dtype)
 
 
@@ -197,8 +198,9 @@ def test_bounds_of_clip_gradient_are_floats(name):
     for dtype in (np.float16, np.int8, np.int32):
         with pytest.raises(DescriptorTypeError, match=f"CLIP_GRAD: {name} has data type .*, but is a FLOAT"):
             jquant.clip_gradient(x, x, **{"min": 0, "max": 1, name.lower(): np.zeros((), dtype)})
-    with pytest.raises(DescriptorError, match=f"CLIP_GRAD: {name} has sizes .*, but is a scalar"):
-        jquant.clip_gradient(x, x, **{"min": 0, "max": 1, name.lower(): np.zeros(1, np.float32)})
+    with pytest.raises(DescriptorError, match=f"CLIP_GRAD: {name} has sizes .*, but must have 1 element"):
+        jquant.clip_gradient(x, x, **{"min": 0, "max": 1, name.lower(): np.zeros(2, np.float32)})
+    assert jquant.clip_gradient(x, x, **{"min": 0, "max": 1, name.lower(): np.zeros(1, np.float32)}).shape == (3,)
     with pytest.raises(DescriptorError, match=rf"CLIP_GRAD: {name} is 1e\+39, outside of FLOAT32"):
         jquant.clip_gradient(x, x, **{"min": 0, "max": 1, name.lower(): 1e39})
 

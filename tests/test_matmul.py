@@ -1,5 +1,6 @@
 """The integer products, their fused forms and packed weights, against NumPy."""
 
+import dataclasses
 import functools
 import itertools
 import pickle
@@ -277,27 +278,81 @@ class TestPackedMatrix:
         b = np.ones((12, 3), np.int8)
         assert jquant.pack_matrix(b, block_size=4).block_sums.shape == (3, 3)
         for block_size in (5, 0, -4, 24):
-            with pytest.raises(jquant.DescriptorError, match=f"block_size is {block_size}; it must divide K, which is 12"):
+            with pytest.raises(
+                jquant.DescriptorError, match=f"block_size is {block_size}; it must be a positive divisor of K, which is 12"
+            ):
                 jquant.pack_matrix(b, block_size=block_size)
 
     def test_rejects(self):
         b = np.ones((4, 3), np.int8)
         packed = jquant.pack_matrix(b, 1)
         beside = "BZeroPointTensor is given beside packed weights, which hold their own"
+        for product in (
+            lambda zero_point, packed=packed: jquant.matmul_integer(b.T, packed, None, zero_point),
+            lambda zero_point, packed=packed: jquant.matmul_integer_to_float(b.T, 1.0, None, packed, 1.0, zero_point),
+            lambda zero_point, packed=packed: jquant.quantized_linear_matmul(b.T, 1.0, None, packed, 1.0, zero_point, 1.0),
+        ):
+            for equal in (1, np.int8(1), jnp.ones(1, jnp.int8), np.ones((1, 3), np.int8)):
+                np.testing.assert_array_equal(product(equal), product(None), strict=True)
+            for other in (2, np.int8(0), np.int8([1, 1, 2]), np.ones(2, np.int8)):
+                with pytest.raises(jquant.DescriptorError, match=f"{beside}, a different one: pass None, or pack"):
+                    product(other)
+            with pytest.raises(jquant.DescriptorTypeError, match="BZeroPointTensor has data type UINT8; it must have that"):
+                product(np.uint8(1))
+            with pytest.raises(jquant.DescriptorError, match=f"{beside}; traced, the two cannot be compared: pass None"):
+                jax.jit(product)(np.int8(1))
+        without = jquant.pack_matrix(b)
+        expected = jquant.matmul_integer(b.T, b)
+        np.testing.assert_array_equal(jquant.matmul_integer(b.T, without, b_zero_point=np.zeros(3, np.int8)), expected)
         with pytest.raises(jquant.DescriptorError, match=beside):
-            jquant.matmul_integer(b.T, packed, None, np.int8(1))
-        with pytest.raises(jquant.DescriptorError, match=beside):
-            jquant.matmul_integer_to_float(b.T, 1.0, None, packed, 1.0, 1)
-        with pytest.raises(jquant.DescriptorError, match=beside):
-            jquant.quantized_linear_matmul(b.T, 1.0, None, packed, 1.0, 1, 1.0)
+            jquant.matmul_integer(b.T, without, b_zero_point=1)
         with pytest.raises(jquant.DescriptorError, match="dimension 0 of BTensor, sizes \\(4, 3\\), must be 5: K is 5"):
             jquant.matmul_integer(np.ones((2, 5), np.int8), packed)
         with pytest.raises(jquant.DescriptorTypeError, match="BTensor has data type INT16"):
             jquant.pack_matrix(b.astype(np.int16))
-        with pytest.raises(jquant.DescriptorTypeError, match="BZeroPointTensor has data type UINT8, but must have that of"):
+        with pytest.raises(jquant.DescriptorTypeError, match="BZeroPointTensor has data type UINT8; it must have that of"):
             jquant.pack_matrix(b, np.uint8(1))
         with pytest.raises(jquant.DescriptorError, match="BZeroPointCount is 1 or N, which is 3"):
             jquant.pack_matrix(b, np.ones(4, np.int8))
+
+    @pytest.mark.parametrize("dtype", [jnp.bfloat16, np.float16, np.uint8, np.int32, np.float32])
+    def test_a_cast_of_the_model_is_found(self, dtype):
+        """What casts all arrays of a model casts these, and the integers would be wrong."""
+        b = samples.integers(np.random.default_rng(0), np.int8, 4, 3)
+        cast = jax.tree.map(lambda x: x.astype(dtype), jquant.pack_matrix(b, 1))
+        assert repr(cast) == f"PackedMatrix(int8[4,3], data of {jnp.dtype(dtype)})"
+        text = f"data of the packed matrix is of {jnp.dtype(dtype)}; pack_matrix made it of int8"
+        for product in (jquant.matmul_integer, jax.jit(jquant.matmul_integer)):
+            with pytest.raises(jquant.DescriptorTypeError, match=f"DML_MATRIX_MULTIPLY_INTEGER: BTensor: {text}"):
+                product(np.ones((2, 4), np.uint8), cast)
+        with pytest.raises(jquant.DescriptorTypeError, match=f"PackedMatrix.unpack: {text}"):
+            cast.unpack()
+
+    def test_each_array_is_checked(self):
+        packed = jquant.pack_matrix(np.ones((4, 3), np.int8), 1)
+        for changed, text in (
+            (
+                {"block_sums": packed.block_sums.astype(jnp.float32)},
+                "block_sums of the packed matrix is of float32; pack_mat",
+            ),
+            (
+                {"zero_point": packed.zero_point.astype(jnp.uint8)},
+                "zero_point of the packed matrix is of uint8; pack_matrix",
+            ),
+            ({"zero_point": 3}, "zero_point of the packed matrix is int; pack_matrix made it of int8"),
+            ({"data": [1]}, "data of the packed matrix is list; pack_matrix made it of int8"),
+            ({"dtype": "int8"}, "dtype of the packed matrix is 'int8'; it must be int8 or uint8"),
+            ({"dtype": np.dtype(np.int16)}, "dtype of the packed matrix is dtype('int16'); it must be int8 or uint8"),
+            ({"block_sums": packed.block_sums[:, :2]}, "data, block_sums and zero_point of the packed matrix do not fit: "),
+            (
+                {"zero_point": jnp.ones((1, 2), jnp.int8)},
+                "data, block_sums and zero_point of the packed matrix do not fit: ",
+            ),
+            ({"data": packed.data[None]}, "data, block_sums and zero_point of the packed matrix do not fit: "),
+        ):
+            with pytest.raises(jquant.DescriptorError) as raised:
+                jquant.matmul_integer(np.ones((2, 4), np.int8), dataclasses.replace(packed, **changed))
+            assert str(raised.value).startswith(f"DML_MATRIX_MULTIPLY_INTEGER: BTensor: {text}")
 
     def test_trees(self):
         """Flattening, mapping to other things than arrays, pickling: nothing is checked or lost on the way."""
@@ -466,14 +521,14 @@ class TestQuantizedGemm:
             ({"c": np.float32(1)}, "C has data type FLOAT32; the document allows INT32"),
             ({"c": 0.5}, "C is 0.5, but must be an integer of type INT32"),
             (
-                {"c": None, "a_scale": np.ones((1, 1), np.float32)},
-                "a_scale has 2 dimensions, sizes (1, 1); the document allows 0 to 1",
+                {"c": None, "a_scale": np.ones((1, 2), np.float32)},
+                "a_scale has 2 dimensions, sizes (1, 2); the document allows 0 to 1",
             ),
             (
                 {"c": None, "b_scale": np.ones(3, np.float32)},
                 "dimension 0 of b_scale, sizes (3,), must be 1 or 2: BScaleCount is 1 or N",
             ),
-            ({"c": None, "output_dtype": "INT32"}, "y_zero_point has data type INT32; the document allows INT8, UINT8"),
+            ({"c": None, "output_dtype": "INT32"}, "Y has data type INT32; the document allows INT8, UINT8"),
         ],
     )
     def test_errors(self, changed, text):

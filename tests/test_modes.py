@@ -1,6 +1,7 @@
 """The static arguments: what they may be called, and that their spelling makes no difference."""
 
 import contextlib
+import functools
 import importlib
 import itertools
 
@@ -56,13 +57,14 @@ def test_spellings_of_jquants_own_levels():
 
 
 @pytest.mark.parametrize(
-    "value", ["7_0", "6.2", "6", "", "DML_FEATURE_LEVEL_", "extended", 6, 6.2, 0x6500, None, [], ("6_2",)]
+    "value", ["7_0", "6.2", "6", "", "DML_FEATURE_LEVEL_", "extended", 6, 6.2, 0x6500, 4096.0, True, [], ("6_2",)]
 )
 def test_unknown_feature_levels(value):
-    with pytest.raises(DescriptorError) as raised:
-        jquant.clip(jnp.ones(2), feature_level=value)
-    choices = ", ".join([*LEVELS, "EXTENDED"])
-    assert str(raised.value) == f"{value!r} is no feature level; it is one of {choices}"
+    text = f"unknown feature_level {value!r}; choose one of {', '.join([*LEVELS, 'EXTENDED'])}"
+    for function in (lambda level: jquant.clip(jnp.ones(2), feature_level=level), jquant.feature_level):
+        with pytest.raises(DescriptorError) as raised:
+            function(value)
+        assert str(raised.value) == text
 
 
 # Modes.
@@ -87,14 +89,14 @@ def test_modes(mode, names):
 def test_unknown_modes(value):
     with pytest.raises(DescriptorError) as raised:
         jquant.quantize(jnp.ones(2), 0, 1, "qint8", mode=value)
-    assert str(raised.value) == f"{value!r} is no mode; it is one of MIN_COMBINED, MIN_FIRST, SCALED"
+    assert str(raised.value) == f"unknown mode {value!r}; choose one of MIN_COMBINED, MIN_FIRST, SCALED"
 
 
 @pytest.mark.parametrize("value", ["half_to_even", "HALF_DOWN", "", None, 0, [], "SCALED"])
 def test_unknown_round_modes(value):
     with pytest.raises(DescriptorError) as raised:
         jquant.quantize(jnp.ones(2), 0, 1, "qint8", mode="SCALED", round_mode=value)
-    assert str(raised.value) == f"{value!r} is no round_mode; it is one of HALF_AWAY_FROM_ZERO, HALF_TO_EVEN, HALF_UP"
+    assert str(raised.value) == f"unknown round_mode {value!r}; choose one of HALF_AWAY_FROM_ZERO, HALF_TO_EVEN, HALF_UP"
 
 
 def test_each_operator_rounds_in_the_ways_of_its_document():
@@ -116,31 +118,59 @@ def test_each_operator_rounds_in_the_ways_of_its_document():
 def test_spellings_of_a_data_type(name):
     expected = np.dtype(getattr(jnp, name))
     for spelling in (name, name.upper(), expected, expected.type, getattr(jnp, name), np.zeros((), expected).dtype):
-        assert data_type(spelling) == expected
-        assert isinstance(data_type(spelling), np.dtype)
+        assert data_type("dtype", spelling) == expected
+        assert isinstance(data_type("dtype", spelling), np.dtype)
     assert data_type_name(expected) == name.upper()
 
 
 @pytest.mark.parametrize("stored", ["int8", "int16", "int32", "uint8", "uint16"])
 def test_tensorflows_data_types(stored):
-    assert data_type(f"q{stored}") == np.dtype(stored)
+    assert data_type("dtype", f"q{stored}") == np.dtype(stored)
 
 
 @pytest.mark.parametrize(
-    "value", ["INT3", "BOOL", "Int8", "quint32", "qint64", "QINT8", "q8", "", 3, 1.5, [1], (1, 2), object()]
+    "value",
+    [
+        "INT3",
+        "BOOL",
+        "Int8",
+        "quint32",
+        "qint64",
+        "QINT8",
+        "q8",
+        "",
+        3,
+        1.5,
+        [1],
+        (1, 2),
+        object(),
+        True,
+        np.zeros(2, np.int8),
+    ],
 )
 def test_unknown_data_types(value):
-    for function in (
-        data_type,
-        lambda value: jquant.quantize(jnp.ones(2), 0, 1, value),
-        lambda value: jquant.quantize_linear(jnp.ones(2), 1.0, output_dtype=value),
+    for argument, function in (
+        ("T", functools.partial(data_type, "T")),
+        ("dtype", lambda value: jquant.quantize(jnp.ones(2), 0, 1, value)),
+        ("output_dtype", lambda value: jquant.quantize_linear(jnp.ones(2), 1.0, output_dtype=value)),
     ):
         with pytest.raises(DescriptorTypeError) as raised:
             function(value)
         assert str(raised.value) == (
-            f"{value!r} is no data type; dtypes and these names are: FLOAT32, FLOAT16, BFLOAT16, INT64, INT32, INT16, INT8, "
-            "INT4, INT2, UINT64, UINT32, UINT16, UINT8, UINT4, UINT2, qint32, qint16, qint8, quint16, quint8"
+            f"{argument} is {value!r}; it must be a dtype or one of the names FLOAT32, FLOAT16, BFLOAT16, INT64, INT32, "
+            "INT16, INT8, INT4, INT2, UINT64, UINT32, UINT16, UINT8, UINT4, UINT2, qint32, qint16, qint8, quint16, quint8"
         )
+
+
+def test_no_data_type_is_not_that_of_numpy():
+    """`np.dtype(None)` is float64."""
+    with pytest.raises(DescriptorTypeError, match=r"^dtype is None; it must be a dtype"):
+        jquant.quantize(jnp.ones(2), 0, 1, None)
+
+
+def test_byte_orders_of_an_output_make_no_difference():
+    result = jquant.quantize_linear(jnp.ones(2), 1.0, output_dtype=np.dtype(">i2"), feature_level="EXTENDED")
+    assert result.dtype == jnp.int16
 
 
 # One trace, whatever the spelling and the values.

@@ -1,5 +1,7 @@
 """What may be passed for a tensor: Python scalars of the documented type, and arrays, never narrowed."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -349,12 +351,115 @@ def test_python_scalars_through_a_callers_jit():
         function(array(3), np.int32(2))
 
 
-def test_integers_through_a_callers_jit_are_int32():
-    """Their range cannot be checked any more."""
-    function = jax.jit(lambda x, zero_point: jquant.dequantize_linear(x, 1.0, zero_point))
-    assert function(array(3), np.uint8(2)).tolist() == [1.0]
-    with pytest.raises(DescriptorTypeError, match="ZeroPointTensor has data type INT32"):
-        function(array(3), 2)
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda x, zero_point: jquant.dequantize_linear(x, 1.0, zero_point), "ZeroPointTensor"),
+        (lambda x, zero_point: jquant.matmul_integer(x[None], x[:, None], zero_point), "AZeroPointTensor"),
+        (
+            lambda x, zero_point: jquant.quantized_linear_add(x, 1.0, None, x, 1.0, None, 1.0, zero_point),
+            "OutputZeroPointTensor",
+        ),
+        (lambda x, zero_point: jquant.quantize_linear(x.astype(jnp.float32), 1.0, zero_point), "ZeroPointTensor"),
+    ],
+)
+def test_integers_through_a_callers_jit_are_int32(call, name):
+    """Their range cannot be checked any more; the message says what to do."""
+    function = jax.jit(call)
+    function(array(3), np.uint8(2))
+    text = f": {name} has data type INT32, but must have UINT8: a Python int becomes int32 inside jax.jit; pass jnp.uint8"
+    for zero_point in (2, jnp.asarray(2)):
+        with pytest.raises(DescriptorTypeError, match=re.escape(text)):
+            function(array(3), zero_point)
+    with pytest.raises(DescriptorTypeError, match=f"{name} has data type INT32; (it must have that of|DML)"):
+        function(array(3), np.int32(2))  # no Python int
+
+
+def test_a_bias_through_a_callers_jit_is_int32():
+    """As it must be."""
+    function = jax.jit(lambda c: jquant.quantized_gemm(array(3)[None], 1.0, None, array(3)[None], 1.0, None, c, 1.0))
+    assert function(7).tolist() == [[16]]
+
+
+# Weakly typed arrays: scalars are Python's, and others are tensors of a dtype of their own.
+
+
+def test_weakly_typed_numbers_of_other_kinds():
+    """The imaginary part would be lost."""
+    text = "ScaleTensor has data type COMPLEX64; DML_FEATURE_LEVEL_6_4 allows FLOAT32, FLOAT16"
+    for function in (jquant.quantize_linear, jax.jit(jquant.quantize_linear)):
+        with pytest.raises(DescriptorTypeError, match=text):
+            function(jnp.ones(3), jnp.asarray(1j))
+    with pytest.raises(DescriptorTypeError, match="Min has data type COMPLEX64, but is a FLOAT"):
+        jax.jit(jquant.clip)(jnp.ones(3), 1j, 2.0)
+
+
+def test_weakly_typed_tensors_are_not_narrowed():
+    with jax.enable_x64(True):
+        assert jquant.fake_quantize(np.ones(3, np.float32), jnp.asarray(-1.0), jnp.asarray(1.0)).dtype == jnp.float32
+        with pytest.raises(DescriptorTypeError, match="input has data type FLOAT64, but is a FLOAT"):
+            jquant.fake_quantize(jnp.full((3,), 0.1), -1, 1)
+        with pytest.raises(DescriptorTypeError, match="ScaleTensor has data type FLOAT64"):
+            jquant.quantize_linear(np.ones((6,), np.float32), jnp.full((6,), 1e-60), axis=0)
+    half = jnp.ones((2, 2), jnp.float16)
+    with pytest.raises(DescriptorTypeError, match="ScaleTensor has data type FLOAT32, InputTensor FLOAT16"):
+        jquant.quantize_linear(half, jnp.full((2,), 0.1), axis=0)
+    assert jquant.quantize_linear(half, jnp.asarray(0.1)).dtype == jnp.uint8
+
+
+# Numbers that a type makes 0 of.
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kept", "lost"),
+    [
+        ("float32", (1.2e-38, -1.2e-38, 0, -0.0), (1e-46, -1e-46, 1e-39, 5e-324)),
+        ("bfloat16", (1.2e-38, 0.0), (1e-41, 1e-39)),
+        ("float16", (6e-8, -1e-7, 0), (1e-8, -2e-8)),
+    ],
+)
+def test_small_numbers(dtype, kept, lost):
+    """Everything would saturate, without a word."""
+    for value in kept:
+        assert float(scalar(value, dtype)) == float(np.array(value, jnp.dtype(dtype)))
+    for value in lost:
+        with pytest.raises(DescriptorError) as raised:
+            scalar(value, dtype)
+        assert str(raised.value).startswith(
+            f"OPERATOR: Tensor is {value!r}, which becomes 0: the smallest normal {dtype.upper()}"
+        )
+
+
+# Arrays that are no arrays of JAX's.
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (np.array([1.0], ">f4"), "has byte order '>f4'; convert it with .astype(np.float32)"),
+        (np.array(1, ">i2"), "has byte order '>i2'; convert it with .astype(np.int16)"),
+        (np.ma.array([1.0, 2.0], mask=[True, False], dtype=np.float32), "is a masked array; fill in what is masked"),
+        (np.array([None, 1]), "has data type object, which JAX does not have"),
+        (np.array(["1"]), "has data type <U1, which JAX does not have"),
+        (np.datetime64("2020-01-01"), "has data type datetime64[D], which JAX does not have"),
+        (np.zeros(2, [("a", np.int8)]), "has data type [('a', 'i1')], which JAX does not have"),
+        (jax.random.key(0), "is an array of key<fry>; it must be one of numbers"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_arrays_that_jax_does_not_have(value, text):
+    for dtype in (None, jnp.dtype("float32")):
+        with pytest.raises(DescriptorTypeError) as raised:
+            operand("OPERATOR", "Tensor", value, dtype)
+        assert str(raised.value).startswith(f"OPERATOR: Tensor {text}")
+
+
+def test_huge_integers():
+    """Of more digits than Python prints, too."""
+    for value in (10**400, -(10**400), 10**5000):
+        for dtype in ("float32", "int8"):
+            with pytest.raises(DescriptorError, match=rf"^OPERATOR: Tensor is .*, outside of {dtype.upper()}, \["):
+                scalar(value, dtype)
 
 
 # The types and shapes that follow.

@@ -127,7 +127,7 @@ class TestMatmulInteger:
     def test_implementations(self):
         a = jnp.ones((2, 2), jnp.int8)
         assert_equal(jquant.matmul_integer(a, a, implementation="xla"), np.full((2, 2), 2, np.int32))
-        with pytest.raises(ValueError, match="'magic' is no implementation; it is one of xla, mosaic_tpu, mosaic_gpu"):
+        with pytest.raises(ValueError, match="unknown implementation 'magic'; choose one of xla, mosaic_tpu, mosaic_gpu"):
             jquant.matmul_integer(a, a, implementation="magic")
 
 

@@ -174,11 +174,14 @@ def test_what_average_pool_does_not_take():
     for options, message in (
         (
             {"window_sizes": (5, 2)},
-            "InputTensor has sizes (2, 3, 4, 5); with a padding of ((0, 0), (0, 0)) no window of (5, 2), with",
+            "no window of (5, 2) elements, with steps of (1, 1), fits into (4, 5) elements with a padding of ((0, 0), (0, ",
         ),
-        ({"window_sizes": (2, 2), "dilations": (1, 5)}, "no window of (2, 2), with steps of (1, 5), fits"),
-        ({"window_sizes": (2, 2, 2)}, "the sizes of a window are (2, 2, 2); they must be 2 positive numbers"),
-        ({"padding": ((0, -1), (0, 0))}, "2 pairs of numbers that are not negative"),
+        ({"window_sizes": (2, 2), "dilations": (1, 5)}, "no window of (2, 2) elements, with steps of (1, 5), fits"),
+        (
+            {"window_sizes": (2, 2, 2)},
+            "window_sizes must be 2 positive Python ints, one for each spatial dimension, not ",
+        ),
+        ({"padding": ((0, -1), (0, 0))}, "2 pairs of integers that are not negative"),
         ({"feature_level": "6_1"}, "not available before DML_FEATURE_LEVEL_6_2"),
     ):
         with pytest.raises(DescriptorError) as raised:

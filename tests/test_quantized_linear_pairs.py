@@ -190,15 +190,17 @@ class TestOperandsOfMultiply:
 
     def test_sizes(self, name):
         if name in ("A", "B"):
-            for sizes in ((), (1, 3), (2, 1), (1, 1), (2, 3)):
+            for sizes in ((), (1, 3), (2, 1), (1, 1), (2, 3), (3,), (1,)):
                 assert self.call(name, np.ones(sizes, np.uint8)).shape == (2, 3)
+            assert self.call(name, np.ones((5, 1, 3), np.uint8)).shape == (5, 2, 3)
             text = "the dimension counts must be the same, and each size 1 or that of the output"
-            for sizes in ((3,), (1, 2, 3), (3, 3), (2, 2)):
+            for sizes in ((2,), (3, 3), (2, 2)):
                 with pytest.raises(DescriptorError, match=text):
                     self.call(name, np.ones(sizes, np.uint8))
         else:
             dtype = np.float32 if "scale" in name else np.uint8
-            assert self.call(name, np.ones((1, 1), dtype)).shape == (2, 3)
+            for sizes in ((1,), (1, 1), (1, 1, 1)):
+                assert self.call(name, np.ones(sizes, dtype)).shape == (2, 3)
             for sizes in ((2, 3), (1, 3), (0,)):
                 with pytest.raises(DescriptorError, match=rf"QLinearMul: {name} has sizes .*, but must have 1 element"):
                     self.call(name, np.ones(sizes, dtype))

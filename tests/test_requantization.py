@@ -159,7 +159,7 @@ REFUSED = [
     (lambda: jquant.requantization_range_per_channel(np.int32(1), 0, 1), "input is a scalar; it must have channels"),
     (
         lambda: jquant.requantization_range_per_channel(ACCUMULATORS, -PAIR, PAIR, clip_value_max=PAIR),
-        "clip_value_max has sizes (2,); it must have 1 element",
+        "clip_value_max has sizes (2,), but must have 1 element",
     ),
     (
         lambda: jquant.requantize_per_channel(ACCUMULATORS, -PAIR, PAIR, 0, 1, dtype="qint8"),
@@ -168,8 +168,14 @@ REFUSED = [
 ]
 REFUSED_TYPES = [
     (lambda: jquant.dequantize(1, 0, 1), "Dequantize: input is the Python scalar 1"),
-    (lambda: jquant.dequantize(X.astype(FLOAT32), 0, 1), "Dequantize: T is FLOAT32; the document has qint8 (INT8), quint8"),
-    (lambda: jquant.dequantize(X.astype(np.uint32), 0, 1), "Dequantize: T is UINT32; the document has qint8 (INT8), quint8"),
+    (
+        lambda: jquant.dequantize(X.astype(FLOAT32), 0, 1),
+        "Dequantize: the data type of input is FLOAT32; the document has qint8 (INT8), quint8",
+    ),
+    (
+        lambda: jquant.dequantize(X.astype(np.uint32), 0, 1),
+        "Dequantize: the data type of input is UINT32; the document has qint8 (INT8), quint8",
+    ),
     (
         lambda: jquant.dequantize(X, 0, 1, dtype="float16"),
         "Dequantize: dtype is FLOAT16; the document has FLOAT32, BFLOAT16",
@@ -177,18 +183,21 @@ REFUSED_TYPES = [
     (lambda: jquant.dequantize(X, np.float16(0), 1), "Dequantize: min_range has data type FLOAT16, but is a FLOAT"),
     (
         lambda: jquant.requantize(X, 0, 1, 0, 1, dtype="quint8"),
-        "Requantize: Tinput is INT8; the document has qint32 (INT32)",
+        "Requantize: the data type of input is INT8; the document has qint32 (INT32)",
     ),
     (
         lambda: jquant.requantize(ACCUMULATORS, 0, 1, 0, 1, dtype="qint16"),
-        "Requantize: out_type is INT16; the document has quint8 (UINT8), qint8 (INT8)",
+        "Requantize: dtype is INT16; the document has quint8 (UINT8), qint8 (INT8)",
     ),
     (
         lambda: jquant.requantize_per_channel(ACCUMULATORS, -PAIR, PAIR, 0, 1, dtype="qint16"),
-        "RequantizePerChannel: out_type is INT16; the document has quint8 (UINT8), qint8 (INT8)",
+        "RequantizePerChannel: dtype is INT16; the document has quint8 (UINT8), qint8 (INT8)",
     ),
-    (lambda: jquant.requantization_range(X, 0, 1), "RequantizationRange: Tinput is INT8; the document has qint32 (INT32)"),
-    (lambda: jquant.quantize_down_and_shrink_range(X, 0, 1), "QuantizeDownAndShrinkRange: Tinput is INT8"),
+    (
+        lambda: jquant.requantization_range(X, 0, 1),
+        "RequantizationRange: the data type of input is INT8; the document has qint32 (INT32)",
+    ),
+    (lambda: jquant.quantize_down_and_shrink_range(X, 0, 1), "QuantizeDownAndShrinkRange: the data type of input is INT8"),
 ]
 
 

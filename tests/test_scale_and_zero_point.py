@@ -36,7 +36,7 @@ def test_formula(dtype):
 def test_dynamic_quantize_linear(dtype):
     """Of the same range, the same two, but for the zero point of zeros."""
     for low, high in np.stack(ranges(50), 1):
-        _, scale, zero_point = jquant.dynamic_quantize_linear(np.array([low, high]), dtype=dtype)
+        _, scale, zero_point = jquant.dynamic_quantize_linear(np.array([low, high]), output_dtype=dtype)
         actual = jquant.scale_and_zero_point(low, high, dtype)
         expected = (scale, 0) if low == high == 0 else (scale, zero_point)
         np.testing.assert_array_equal(actual, expected)

@@ -252,8 +252,8 @@ X = np.ones((3, 2), np.float32)
 PAIR = np.ones(2, np.float32)
 QDQ, FAKE = "QuantizeAndDequantizeV4", "FakeQuantWithMinMaxVars"
 NO_AXIS = (
-    'it must be a dimension of the input, from 0 to 1, or None (negative numbers mean "none" to TensorFlow and '
-    '"from the end" to NumPy, so that they raise here)'
+    "it must be a dimension of the input, from 0 to 1, or None (a negative axis means none to TensorFlow, and counts from "
+    "the end elsewhere, so that it raises here)"
 )
 
 
@@ -280,15 +280,15 @@ NO_AXIS = (
         ),
         (
             lambda: jquant.quantize_and_dequantize(X, PAIR, 1, axis=1),
-            f"{QDQ}: input_max has sizes (); with axis=1 they must be (2,)",
+            f"{QDQ}: input_max has sizes (); with axis=1 they must be (2,): input has shape (3, 2)",
         ),
         (
             lambda: jquant.quantize_and_dequantize(X, num_bits=62),
-            f"{QDQ}: num_bits is 62; with signed_input=True it must be from 1 to 61",
+            f"{QDQ}: num_bits is 62; it must be from 1 to 61, with signed_input=True",
         ),
         (
             lambda: jquant.quantize_and_dequantize(X, num_bits=7.5, signed_input=False),
-            f"{QDQ}: num_bits is 7.5; with signed_input=False it must be from 1 to 62",
+            f"{QDQ}: num_bits is the float 7.5; it must be from 1 to 62, with signed_input=False",
         ),
         (
             lambda: jquant.quantize_and_dequantize(X, round_mode="HALF_AWAY_FROM_ZERO"),
@@ -298,8 +298,20 @@ NO_AXIS = (
         (lambda: jquant.fake_quantize(X, PAIR, PAIR, axis=2), f"{FAKE}: axis is 2; {NO_AXIS}"),
         (lambda: jquant.fake_quantize(X, PAIR, PAIR, axis=-1), f"{FAKE}: axis is -1; {NO_AXIS}"),
         (lambda: jquant.fake_quantize(X, PAIR, 1), f"{FAKE}: min has sizes (2,); without axis it must have 1 element"),
-        (lambda: jquant.fake_quantize(X, 0, PAIR, axis=0), f"{FAKE}: min has sizes (); with axis=0 they must be (3,)"),
+        (
+            lambda: jquant.fake_quantize(X, 0, PAIR, axis=0),
+            f"{FAKE}: min has sizes (); with axis=0 they must be (3,): input has shape (3, 2)",
+        ),
         (lambda: jquant.fake_quantize(X, 0, 1, num_bits=1), f"{FAKE}: num_bits is 1; it must be from 2 to 16"),
+        (lambda: jquant.fake_quantize(X, 0, 1, num_bits="8"), f"{FAKE}: num_bits is the str '8'; it must be from 2 to 16"),
+        (
+            lambda: jquant.fake_quantize(X, 0, 1, num_bits=True),
+            f"{FAKE}: num_bits is the bool True; it must be from 2 to 16",
+        ),
+        (
+            lambda: jquant.fake_quantize(X, 0, 1, narrow_range="no"),
+            f"{FAKE}: narrow_range is the str 'no'; it must be True or False",
+        ),
         (lambda: jquant.fake_quantize(X, 0, 1, num_bits=17), f"{FAKE}: num_bits is 17; it must be from 2 to 16"),
     ],
 )

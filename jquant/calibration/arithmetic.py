@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jquant import exact
+from jquant.arithmetic import exact
 
 _LN_2 = np.float32(np.log(2))
 _ONE = np.int32(1) << 23  # as a significand

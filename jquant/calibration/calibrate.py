@@ -1,13 +1,17 @@
 """The ranges of a network's activations over a data set"""
 
 import functools
-from collections.abc import Callable, Iterable
+import operator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
+from jax.tree_util import keystr, tree_leaves_with_path, tree_map_with_path
 
-from jquant.calibration.observer import Observer
-from jquant.errors import DescriptorError
+from jquant.calibration.observer import Observer, float_batch
+from jquant.descriptor import require
+from jquant.errors import DescriptorError, DescriptorTypeError, shown
+from jquant.statics import boolean
 
 _NAME = "calibrate"
 
@@ -18,9 +22,9 @@ def identity(batch: Any) -> Any:
 
 def calibrate(
     observer: Observer,
+    /,
     batches: Iterable[Any],
     activations: Callable[[Any], Any] = identity,
-    /,
     *,
     progress: bool = False,
 ) -> Any:
@@ -33,14 +37,17 @@ def calibrate(
       observer: what is observed of each array.
       batches: an iterable of batches: arrays, or pytrees of them. It is read once, a batch at a time. They are arguments of
         a jitted program: without ``jax_enable_x64``, float64 becomes float32.
-      activations: a pure function of a batch, to a pytree of float arrays; to be traced. By default, the batch.
+      activations: a pure function of a batch, to a pytree of float arrays; to be traced, and so hashable. By default, the
+        batch.
       progress: show a progress bar, which needs tqdm.
 
     Returns:
       The pytree of the activations, with a `Range` in the place of each array.
 
     Raises:
-      DescriptorError: without a batch.
+      DescriptorError: without a batch; a batch without an array; activations of another structure than those of the first
+        batch, or without an array.
+      DescriptorTypeError: an argument of another type, such as a batch of strings, or activations that are no floats.
       ImportError: `progress` without tqdm.
 
     Example:
@@ -55,26 +62,85 @@ def calibrate(
       hidden 0.0 6.5 0.051181104 0
       image -4.0 3.0 0.031496063 0
     """
-    structure, states = None, None
-    for batch in _shown(batches) if progress else batches:
+    if not isinstance(observer, Observer):
+        raise DescriptorTypeError(f"{_NAME}: observer is {shown(observer)}; it must be an Observer, as min_max() is one")
+    if not callable(activations) or not _is_hashable(activations):
+        message = f"{_NAME}: activations is {shown(activations)}; it must be a function of a batch, and hashable"
+        raise DescriptorTypeError(message)
+    structure, states = None, []
+    for batch in _each(batches, boolean(_NAME, "progress", progress)):
+        _require_arrays(batch)
         if structure is None:
-            shapes = jax.eval_shape(activations, batch)
-            structure, states = jax.tree.structure(shapes), jax.tree.map(observer.init, shapes)
-        states = _updated(observer, activations, states, batch)
+            shapes, structure = jax.tree.flatten(jax.eval_shape(functools.partial(_floats, activations), batch))
+            require(len(shapes) > 0, f"{_NAME}: activations(batch) is a {shown(structure)}, which has no array")
+            states = [observer.init(shape) for shape in shapes]
+        states = _updated(observer, activations, structure, states, batch)
     if structure is None:
-        raise DescriptorError(f"{_NAME}: there is no batch")
-    return structure.unflatten(map(observer.compute_range, structure.flatten_up_to(states)))
+        raise DescriptorError(f"{_NAME}: there is no batch in batches")
+    return structure.unflatten(map(observer.compute_range, states))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _updated(observer: Observer, activations: Callable[[Any], Any], states: Any, batch: Any) -> Any:
-    return jax.tree.map(lambda x, state: observer.update(state, x), activations(batch), states)
+def _is_hashable(value: object) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
-def _shown(batches: Iterable[Any]) -> Iterable[Any]:
+def _each(batches: Iterable[Any], progress: bool) -> Iterator[Any]:
+    """One batch after the other, with a progress bar if wanted."""
+    try:
+        each = iter(batches)
+    except TypeError as error:
+        message = f"{_NAME}: batches is {shown(batches)}; it must be an iterable of batches"
+        raise DescriptorTypeError(message) from error
+    return iter(_with_progress(each, operator.length_hint(batches) or None)) if progress else each
+
+
+def _with_progress(batches: Iterator[Any], count: int | None) -> Iterable[Any]:
     try:
         from tqdm import tqdm
     except ImportError as error:
         message = f"{_NAME}: progress=True needs tqdm: pip install tqdm"
         raise ImportError(message) from error
-    return tqdm(batches, desc="calibrating", unit="batch")
+    return tqdm(batches, desc="calibrating", unit="batch", total=count)
+
+
+def _require_arrays(batch: Any) -> None:
+    """Asserts that a batch is what a jitted program takes, and that there is something in it."""
+    leaves = tree_leaves_with_path(batch)
+    if not leaves:
+        raise DescriptorError(f"{_NAME}: batches holds {shown(batch)}, which has no array")
+    for path, leaf in leaves:
+        if not _is_array(leaf):
+            message = f"{_NAME}: batches holds a batch whose batch{keystr(path)} is {shown(leaf)}; it must be an array"
+            raise DescriptorTypeError(message)
+
+
+def _is_array(leaf: Any) -> bool:
+    """Whether `jax.jit` takes it."""
+    try:
+        jax.typeof(leaf)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return not isinstance(leaf, jax.ShapeDtypeStruct)  # which has a type, but no values
+
+
+def _floats(activations: Callable[[Any], Any], batch: Any) -> Any:
+    """``activations(batch)``, asserting that they are arrays of floats."""
+
+    def checked(path: Any, x: Any) -> Any:
+        return float_batch(_NAME, f"activations(batch){keystr(path)}", x)
+
+    return tree_map_with_path(checked, activations(batch))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _updated(
+    observer: Observer, activations: Callable[[Any], Any], structure: Any, states: list[Any], batch: Any
+) -> list[Any]:
+    values, given = jax.tree.flatten(_floats(activations, batch))
+    message = f"{_NAME}: activations(batch) has the structure {shown(given)}, that of the first batch {shown(structure)}"
+    require(given == structure, message)
+    return list(map(observer.update, states, values))

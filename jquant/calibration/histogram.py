@@ -14,10 +14,12 @@ from jax import export, lax
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
-from jquant import exact, wide
+from jquant import wide
+from jquant.arithmetic import exact
 from jquant.calibration import observer
 from jquant.calibration.observer import AxisName, Observer, Range
 from jquant.descriptor import require
+from jquant.statics import integer
 
 _BINS = tuple(2**bits for bits in range(2, 17))
 _SUBNORMAL = -126  # the exponent below which no float32 is normal
@@ -38,9 +40,9 @@ class Histogram(NamedTuple):
 export.register_namedtuple_serialization(Histogram, serialized_name="jquant.calibration.Histogram")
 
 
-def require_bins(name: str, num_bins: int) -> None:
-    message = f"{name}: num_bins is {num_bins}; it must be a power of two from {_BINS[0]} to {_BINS[-1]}"
-    require(num_bins in _BINS, message)
+def checked_bins(name: str, num_bins: int) -> int:
+    """`num_bins`, asserting that a histogram has as many. Before a cache, to which 64 and 64.0 are the same."""
+    return integer(name, "num_bins", num_bins, _BINS, f"a power of two from {_BINS[0]} to {_BINS[-1]}")
 
 
 def histogram_observer(
@@ -48,23 +50,35 @@ def histogram_observer(
 ) -> Observer:
     """The observer of the histogram; `compute_range` makes a range of one that may be empty."""
 
-    def init(batch: Any = None) -> Histogram:
-        del batch  # one histogram, whatever the shape
+    @jax.jit
+    def empty() -> Histogram:
         return Histogram(observer.empty(), (jnp.zeros(num_bins, jnp.uint32), jnp.zeros(num_bins, jnp.uint32)))
+
+    def init(batch: Any = None) -> Histogram:
+        observer.require_shape(name, batch)
+        return empty()  # one histogram, whatever the shape
+
+    like = jax.eval_shape(empty)
+    computed = jax.jit(compute_range)
 
     @jax.jit
     def updated(state: Histogram, batch: jax.Array) -> Histogram:
         return _updated(state, exact.widen(batch), axis_name)
 
     def update(state: Histogram, batch: ArrayLike) -> Histogram:
-        batch = observer.float_batch(name, batch)
+        batch = observer.float_batch(name, "batch", batch)
+        observer.require_state(name, state, like)
         devices = 1 if axis_name is None else lax.axis_size(axis_name)
         if isinstance(batch.size, int):  # and no symbol of `jax.export`
             message = f"{name}: a batch has {batch.size * devices} elements; it must have less than 2**32"
             require(batch.size * devices < 2**32, message)
         return updated(state, batch)
 
-    return Observer(init, update, jax.jit(compute_range))
+    def checked(state: Histogram) -> Range:
+        observer.require_state(name, state, like)
+        return computed(state)
+
+    return Observer(init, update, checked)
 
 
 def _updated(state: Histogram, x: jax.Array, axis_name: AxisName) -> Histogram:

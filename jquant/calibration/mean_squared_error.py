@@ -8,12 +8,14 @@ import numpy as np
 from jax import lax
 from jax.typing import DTypeLike
 
-from jquant import affine, exact
+from jquant import affine
+from jquant.arithmetic import exact
 from jquant.calibration.arithmetic import tree_sum
-from jquant.calibration.histogram import Histogram, edges, exponent, histogram_observer, require_bins
-from jquant.calibration.observer import AxisName, Observer, Range, or_zero
+from jquant.calibration.histogram import Histogram, checked_bins, edges, exponent, histogram_observer
+from jquant.calibration.observer import AxisName, Observer, Range, checked_axis_name, or_zero
 from jquant.modes import data_type
 from jquant.operators.scale_and_zero_point import express, require_data_type
+from jquant.statics import boolean
 
 _NAME = "mean_squared_error"
 _BOTH_SIDES, _EACH_SIDE = 1024, 32  # into how many parts a side is divided: alike, and each by itself
@@ -52,7 +54,7 @@ def mean_squared_error(
 
     Raises:
       DescriptorError: a `num_bins` outside of these.
-      DescriptorTypeError: a `dtype` that `scale_and_zero_point` does not have.
+      DescriptorTypeError: a `dtype` that `scale_and_zero_point` does not have, or an argument of another type.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -65,10 +67,12 @@ def mean_squared_error(
     References:
       PyTorch, `torch.ao.quantization.HistogramObserver`, which searches one end at a time, with an estimate of the error.
     """
-    dtype = data_type(dtype)
+    dtype = data_type("dtype", dtype)
     require_data_type(_NAME, dtype)
-    require_bins(_NAME, num_bins)
-    return _mean_squared_error(dtype, bool(symmetric), bool(narrow_range), num_bins, axis_name)
+    symmetric = boolean(_NAME, "symmetric", symmetric)
+    narrow_range = boolean(_NAME, "narrow_range", narrow_range)
+    num_bins = checked_bins(_NAME, num_bins)
+    return _mean_squared_error(dtype, symmetric, narrow_range, num_bins, checked_axis_name(_NAME, axis_name))
 
 
 @functools.cache

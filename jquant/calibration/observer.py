@@ -1,6 +1,7 @@
 """Observers: what is kept of a stream of batches, and the range that it gives. Those of the extreme values."""
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,15 +11,17 @@ import numpy as np
 from jax import export, lax
 from jax.typing import ArrayLike
 
-from jquant import exact
-from jquant.descriptor import require, require_axis
-from jquant.errors import DescriptorTypeError
+from jquant.arithmetic import exact
+from jquant.descriptor import require
+from jquant.errors import DescriptorError, DescriptorTypeError, shown
 from jquant.modes import data_type_name
 from jquant.operands import Operand, operand
+from jquant.statics import dimension, integer, number
 
 AxisName = str | tuple[str, ...] | None
 _INFINITY = np.int32(0x7F800000)
 _MAGNITUDE = np.int32(0x7FFFFFFF)
+_ANY_DIMENSION = range(-sys.maxsize, sys.maxsize)
 
 
 class Range(NamedTuple):
@@ -57,12 +60,15 @@ def min_max(*, axis: int | None = None, axis_name: AxisName = None) -> Observer:
     NaN and infinities are passed over.
 
     Args:
-      axis: the dimension of a batch along which each slice, as of a channel, has a range of its own, counted from 0; None
-        for one range. Negative numbers raise.
+      axis: the dimension of a batch along which each slice, as of a channel, has a range of its own; a negative one
+        counts from the end. None: one range.
       axis_name: the axes of a `jax.shard_map` over which a batch is split. Elsewhere a mesh needs no mention.
 
     Returns:
       `Observer`, whose state is the `Range` so far.
+
+    Raises:
+      DescriptorTypeError: an `axis` that is no integer, or an `axis_name` that is no string and no tuple of strings.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -75,7 +81,7 @@ def min_max(*, axis: int | None = None, axis_name: AxisName = None) -> Observer:
     References:
       PyTorch, `torch.ao.quantization.MinMaxObserver` and `PerChannelMinMaxObserver`. onnxruntime, `MinMaxCalibrater`.
     """
-    return _extremes_observer("min_max", None, axis, axis_name)
+    return _checked_extremes_observer("min_max", None, axis, axis_name)
 
 
 def moving_average(averaging_constant: float = 0.01, *, axis: int | None = None, axis_name: AxisName = None) -> Observer:
@@ -95,6 +101,7 @@ def moving_average(averaging_constant: float = 0.01, *, axis: int | None = None,
 
     Raises:
       DescriptorError: an `averaging_constant` outside of [0, 1].
+      DescriptorTypeError: one that is no number; an `axis` or an `axis_name` as in `min_max`.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -109,19 +116,30 @@ def moving_average(averaging_constant: float = 0.01, *, axis: int | None = None,
       all batches of one call before that.
     """
     name = "moving_average"
-    inside = 0 <= averaging_constant <= 1
-    require(inside, f"{name}: averaging_constant is {averaging_constant}; it must be from 0 to 1")
-    return _extremes_observer(name, float(averaging_constant), axis, axis_name)
+    averaging_constant = number(name, "averaging_constant", averaging_constant, 0, 1)
+    return _checked_extremes_observer(name, averaging_constant, axis, axis_name)
+
+
+def _checked_extremes_observer(
+    name: str, averaging_constant: float | None, axis: int | None, axis_name: AxisName
+) -> Observer:
+    """Before the cache, to which 1, 1.0 and True are the same."""
+    if axis is not None:
+        axis = integer(name, "axis", axis, _ANY_DIMENSION, "a dimension of a batch, or None")
+    return _extremes_observer(name, averaging_constant, axis, checked_axis_name(name, axis_name))
 
 
 @functools.cache
 def _extremes_observer(name: str, averaging_constant: float | None, axis: int | None, axis_name: AxisName) -> Observer:
+    def kept(shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the state, for batches of a shape."""
+        return () if axis is None else (shape[dimension(name, axis, len(shape))],)
+
     def init(batch: Any = None) -> Range:
-        if axis is None:
-            return empty()
-        require(batch is not None, f"{name}: with axis={axis}, init needs a batch or a jax.ShapeDtypeStruct, for its shape")
-        require_axis(name, axis, len(batch.shape))
-        return empty(batch.shape[axis])
+        require_shape(name, batch)
+        if axis is not None and batch is None:
+            raise DescriptorError(f"{name}: with axis={axis}, init needs a batch or a jax.ShapeDtypeStruct, for its shape")
+        return empty(() if batch is None else kept(batch.shape))
 
     @jax.jit
     def updated(state: Range, batch: jax.Array) -> Range:
@@ -129,27 +147,80 @@ def _extremes_observer(name: str, averaging_constant: float | None, axis: int | 
         return union(state, seen) if averaging_constant is None else _averaged(state, seen, averaging_constant)
 
     def update(state: Range, batch: ArrayLike) -> Range:
-        batch = float_batch(name, batch)
-        if axis is not None:
-            require_axis(name, axis, batch.ndim)
-            sizes, wanted = batch.shape[axis : axis + 1], state.min.shape
-            require(sizes == wanted, f"{name}: axis={axis} of the batch has sizes {sizes}, that of the first {wanted}")
+        batch = float_batch(name, "batch", batch)
+        require_ranges(state)
+        shape, given = kept(batch.shape), state.min.shape
+        require(
+            given == shape,
+            f"{name}: state has ranges of shape {given}; with axis={axis}, a batch of shape {batch.shape} has {shape}",
+        )
         return updated(state, batch)
 
-    return Observer(init, update, jax.jit(or_zero))
+    def require_ranges(state: Range) -> None:
+        require_state(name, state, _ranges_of(getattr(getattr(state, "min", None), "shape", ())))
+
+    computed = jax.jit(or_zero)
+
+    def compute_range(state: Range) -> Range:
+        require_ranges(state)
+        return computed(state)
+
+    return Observer(init, update, compute_range)
 
 
-def float_batch(name: str, batch: ArrayLike) -> Operand:
+def float_batch(name: str, what: str, batch: ArrayLike) -> Operand:
     """A batch as an array, asserting that it is of floats."""
-    batch = operand(name, "batch", batch, jnp.dtype(jnp.float32))
+    batch = operand(name, what, batch, jnp.dtype(jnp.float32))
     given, allowed = data_type_name(batch.dtype), ("FLOAT32", "FLOAT16", "BFLOAT16")
-    message = f"{name}: batch has data type {given}; it must be one of {', '.join(allowed)}"
+    message = f"{name}: {what} has data type {given}; it must be one of {', '.join(allowed)}"
     require(given in allowed, message, DescriptorTypeError)
     return batch
 
 
-def empty(*shape: int) -> Range:
-    """The range of nothing, before the first batch."""
+def checked_axis_name(name: str, axis_name: AxisName) -> AxisName:
+    """`axis_name`, asserting that it names axes of a mesh; None for none of them."""
+    names = axis_name if isinstance(axis_name, tuple) else () if axis_name is None else (axis_name,)
+    if not all(isinstance(each, str) for each in names):
+        message = f"{name}: axis_name is {shown(axis_name)}; it must be a string, a tuple of strings, or None"
+        raise DescriptorTypeError(message)
+    return axis_name if names else None
+
+
+def require_shape(name: str, batch: Any) -> None:
+    """Asserts that it is an array, as far as `init` reads it, or None."""
+    if batch is not None and not isinstance(getattr(batch, "shape", None), tuple):
+        message = f"{name}: batch is {shown(batch)}; init takes an array, a jax.ShapeDtypeStruct, or None"
+        raise DescriptorTypeError(message)
+
+
+def require_state(name: str, state: Any, like: Any) -> None:
+    """Asserts that `state` is a tree of arrays of the shapes and the dtypes of `like`."""
+    is_one = isinstance(state, type(like))
+    (leaves, structure), (wanted, wanted_structure) = map(jax.tree.flatten, (state if is_one else None, like))
+    if structure != wanted_structure or list(map(_signature, leaves)) != list(map(_signature, wanted)):
+        given = jax.tree.map(_described, state) if is_one else state
+        right = jax.tree.map(_described, like)
+        raise DescriptorTypeError(f"{name}: state is {shown(given)}; this observer's init and update return {shown(right)}")
+
+
+def _signature(leaf: Any) -> tuple:
+    return getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
+
+
+def _described(leaf: Any) -> str:
+    shape, dtype = _signature(leaf)
+    return type(leaf).__name__ if shape is None or dtype is None else f"{dtype}{list(shape)}"
+
+
+@functools.cache
+def _ranges_of(shape: tuple[int, ...]) -> Range:
+    bound: Any = jax.ShapeDtypeStruct(shape, jnp.float32)
+    return Range(bound, bound)
+
+
+@functools.partial(jax.jit, static_argnames="shape")
+def empty(shape: tuple[int, ...] = ()) -> Range:
+    """The range of nothing, before the first batch. A program, which sends no number to the device."""
     return Range(jnp.full(shape, jnp.inf, jnp.float32), jnp.full(shape, -jnp.inf, jnp.float32))
 
 
@@ -164,7 +235,8 @@ def or_zero(range: Range) -> Range:
 
 def extremes(x: jax.Array, axis: int | None, axis_name: AxisName) -> Range:
     """Of the finite values: of all of them, or of each slice along `axis`."""
-    others = tuple(dimension for dimension in range(x.ndim) if dimension != axis)
+    kept = None if axis is None else axis % x.ndim
+    others = tuple(dimension for dimension in range(x.ndim) if dimension != kept)
     finite, order = is_finite(x), _order(x)
     low = jnp.where(finite, order, _INFINITY).min(others, initial=_INFINITY)
     high = jnp.where(finite, order, ~_INFINITY).max(others, initial=~_INFINITY)
@@ -199,6 +271,12 @@ def _value(order: jax.Array) -> jax.Array:
 def _averaged(state: Range, seen: Range, averaging_constant: float) -> Range:
     def average(old: jax.Array, new: jax.Array) -> jax.Array:
         moved = exact.product(exact.difference(new, old), jnp.float32(averaging_constant))
-        return jnp.where(is_empty(seen), old, jnp.where(is_empty(state), new, exact.sum(old, moved)))
+        return exact.sum(old, moved)
 
-    return Range(*map(average, state, seen))
+    averages = map(average, or_zero(state), or_zero(seen))  # of numbers: no infinity of an empty range makes a NaN
+    return Range(
+        *(
+            jnp.where(is_empty(seen), old, jnp.where(is_empty(state), new, averaged))
+            for old, new, averaged in zip(state, seen, averages, strict=True)
+        )
+    )

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jquant import wide
-from jquant.calibration.histogram import Histogram, cumulative, edges, histogram_observer, require_bins, within
-from jquant.calibration.observer import AxisName, Observer, Range
-from jquant.descriptor import require
+from jquant.calibration.histogram import Histogram, checked_bins, cumulative, edges, histogram_observer, within
+from jquant.calibration.observer import AxisName, Observer, Range, checked_axis_name
+from jquant.statics import boolean, number
 
 _NAME = "percentile"
 _LARGEST_DENOMINATOR = 10**7  # with that of a percentage, and of a half, it is a word
@@ -48,6 +48,7 @@ def percentile(
 
     Raises:
       DescriptorError: a `percentile` or `num_bins` outside of these.
+      DescriptorTypeError: an argument of another type.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -61,9 +62,10 @@ def percentile(
     References:
       onnxruntime, `PercentileCalibrater`, whose bins divide ``[-t, t]``, t the largest magnitude of the first batch.
     """
-    require(0 <= percentile <= 100, f"{_NAME}: percentile is {percentile}; it must be from 0 to 100")
-    require_bins(_NAME, num_bins)
-    return _percentile(float(percentile), bool(symmetric), num_bins, axis_name)
+    percentile = number(_NAME, "percentile", percentile, 0, 100)
+    symmetric = boolean(_NAME, "symmetric", symmetric)
+    num_bins = checked_bins(_NAME, num_bins)
+    return _percentile(percentile, symmetric, num_bins, checked_axis_name(_NAME, axis_name))
 
 
 @functools.cache

@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jquant import affine, exact
+from jquant import affine
+from jquant.arithmetic import exact
 
 Step = Callable[[jax.Array], jax.Array]
 Epilogue = tuple[Step, ...]

@@ -15,6 +15,7 @@ import jax
 from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+from jax.interpreters.xla import apply_primitive
 
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels import partition, xla
@@ -107,10 +108,7 @@ def _call(function, a, b, *arrays, steps, transpose_b, implementation=None):
     return function(a, b, jax.tree.unflatten(steps, arrays), transpose_b=transpose_b)
 
 
-@_integer_dot_p.def_impl
-@functools.partial(jax.jit, static_argnames=("steps", "transpose_b", "implementation"))
-def _run(*operands, **parameters):
-    return _integer_dot_p.bind(*operands, **parameters)
+_integer_dot_p.def_impl(functools.partial(apply_primitive, _integer_dot_p))
 
 
 @_integer_dot_p.def_abstract_eval

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jquant.broadcasting import to_rank
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels import zero_point as zero_points
 from jquant.kernels.epilogue import Epilogue, as_column, as_row
@@ -33,13 +34,14 @@ def matmul(
 
     Args:
       a: int8 or uint8, of shape (..., M, K).
-      b: int8 or uint8, of shape (..., K, N), or packed.
+      b: int8 or uint8, of shape (..., K, N), or packed. Ranks align as NumPy's do.
       a_zero_point: of the dtype of `a`, one element or M of them, or None.
       b_zero_point: of the dtype of `b`, one element or N of them, or None; that of packed weights is theirs.
-      epilogue: the steps that follow, whose arrays have the rank of `a`.
+      epilogue: the steps that follow, whose arrays have the larger rank of the two.
       implementation: as for `integer_dot`.
     """
-    k, rank = a.shape[-1], a.ndim
+    k, rank = a.shape[-1], max(a.ndim, b.ndim)
+    a, b = jax.tree.map(functools.partial(to_rank, rank=rank), (a, b))
     if isinstance(b, PackedMatrix):
         data, transpose_b, column_sum = b.data, True, b.column_sum()
         b_zero_point = b.zero_point

@@ -17,7 +17,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from jquant import exact
+from jquant.arithmetic import exact
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels import xla
 from jquant.kernels.batch import join_rows

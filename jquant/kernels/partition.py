@@ -12,6 +12,7 @@ import jax
 from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
+from jax.interpreters.xla import apply_primitive
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jquant.kernels import epilogue as epilogues
@@ -42,10 +43,7 @@ def unless_partitioned(function: Callable, otherwise: Callable, *operands: jax.A
     return _unless_partitioned_p.bind(*operands, functions=(function, otherwise))
 
 
-@_unless_partitioned_p.def_impl
-@functools.partial(jax.jit, static_argnames="functions")
-def _run(*operands, functions):
-    return _unless_partitioned_p.bind(*operands, functions=functions)
+_unless_partitioned_p.def_impl(functools.partial(apply_primitive, _unless_partitioned_p))
 
 
 @_unless_partitioned_p.def_abstract_eval

@@ -1,14 +1,13 @@
 """DML_ELEMENT_WISE_CLIP"""
 
 import jax
-import numpy as np
 from jax.typing import ArrayLike
 
 from jquant import limits
 from jquant.descriptor import Descriptor, Signature, Tensor
 from jquant.limits import ScaleBias, optional_scale_bias
-from jquant.modes import FeatureLevel
-from jquant.operands import float_scalar, operand
+from jquant.modes import FeatureLevel, resolved_level
+from jquant.operands import operand, optional_scalar
 
 _OPERATOR = "DML_ELEMENT_WISE_CLIP"
 _DESCRIPTOR = Descriptor(
@@ -37,18 +36,18 @@ _DESCRIPTOR = Descriptor(
 
 @jax.jit
 @jax.named_scope("clip")
-def _clip(input: jax.Array, min: jax.Array, max: jax.Array, scale_bias: ScaleBias | None) -> jax.Array:
+def _clip(input: jax.Array, min: jax.Array | None, max: jax.Array | None, scale_bias: ScaleBias | None) -> jax.Array:
     return limits.clip(input, min, max, scale_bias)
 
 
 def clip(
     input: ArrayLike,
     /,
-    min: ArrayLike = -np.inf,
-    max: ArrayLike = np.inf,
+    min: ArrayLike | None = None,
+    max: ArrayLike | None = None,
     *,
     scale_bias: ScaleBias | None = None,
-    feature_level: FeatureLevel | str = FeatureLevel.LATEST,
+    feature_level: FeatureLevel | str | None = None,
 ) -> jax.Array:
     """Limits every element to [min, max].
 
@@ -71,8 +70,8 @@ def clip(
       input: float32, float16 (bfloat16 at ``FeatureLevel.EXTENDED``) or any integer type of 8 to 64 bits, of
         rank 1 to 8. 64-bit types need ``jax_enable_x64``; NumPy arrays of them raise without it, but what
         a `jax.jit` around the caller has narrowed already cannot be seen here.
-      min: a float32 scalar.
-      max: a float32 scalar.
+      min: float32, one element. None: no lower bound.
+      max: float32, one element. None: no upper bound.
       scale_bias: None, or two float32 scalars; for float types only.
       feature_level: the DirectML feature level whose table applies.
 
@@ -80,7 +79,7 @@ def clip(
       An array of the shape and dtype of `input`.
 
     Raises:
-      DescriptorError: a rank or level outside of the table, or a bound that is no scalar or no finite float32.
+      DescriptorError: a rank or level outside of the table, or a bound of several elements or outside of float32.
       DescriptorTypeError: a data type outside of the table, or a `scale_bias` beside an integer type.
 
     Example:
@@ -95,7 +94,7 @@ def clip(
       DirectML, `DML_ELEMENT_WISE_CLIP_OPERATOR_DESC`, `DML_ELEMENT_WISE_CLIP_GRAD_OPERATOR_DESC`.
     """
     input = operand(_OPERATOR, "InputTensor", input)
-    min, max = float_scalar(_OPERATOR, "Min", min), float_scalar(_OPERATOR, "Max", max)
+    min, max = optional_scalar(_OPERATOR, "Min", min), optional_scalar(_OPERATOR, "Max", max)
     signature = Signature(input.shape, input.dtype)
-    _DESCRIPTOR.check(FeatureLevel(feature_level), InputTensor=signature, OutputTensor=signature)
+    _DESCRIPTOR.check(resolved_level(feature_level), InputTensor=signature, OutputTensor=signature)
     return _clip(input, min, max, optional_scale_bias(_OPERATOR, input, scale_bias))

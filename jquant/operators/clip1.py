@@ -6,7 +6,7 @@ from jax.typing import ArrayLike
 from jquant import limits
 from jquant.descriptor import Descriptor, Signature, Tensor
 from jquant.limits import ScaleBias, optional_scale_bias, typed_bound
-from jquant.modes import FeatureLevel
+from jquant.modes import FeatureLevel, resolved_level
 from jquant.operands import operand
 
 _OPERATOR = "DML_ELEMENT_WISE_CLIP1"
@@ -35,7 +35,7 @@ def clip1(
     max: ArrayLike,
     *,
     scale_bias: ScaleBias | None = None,
-    feature_level: FeatureLevel | str = FeatureLevel.LATEST,
+    feature_level: FeatureLevel | str | None = None,
 ) -> jax.Array:
     """Limits every element to [min, max], with bounds of the type of the tensor.
 
@@ -58,7 +58,7 @@ def clip1(
       An array of the shape and dtype of `input`.
 
     Raises:
-      DescriptorError: a rank or level outside of the table, or a bound that is no scalar or outside of the type.
+      DescriptorError: a rank or level outside of the table, or a bound of several elements or outside of the type.
       DescriptorTypeError: a data type outside of the table, a bound of another type, or a `scale_bias` beside an
         integer type.
 
@@ -73,6 +73,6 @@ def clip1(
     """
     input = operand(_OPERATOR, "InputTensor", input)
     signature = Signature(input.shape, input.dtype)
-    _DESCRIPTOR.check(FeatureLevel(feature_level), InputTensor=signature, OutputTensor=signature)
+    _DESCRIPTOR.check(resolved_level(feature_level), InputTensor=signature, OutputTensor=signature)
     min, max = typed_bound(_OPERATOR, "Min", min, input.dtype), typed_bound(_OPERATOR, "Max", max, input.dtype)
     return _clip1(input, min, max, optional_scale_bias(_OPERATOR, input, scale_bias))

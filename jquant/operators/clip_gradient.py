@@ -5,7 +5,7 @@ from jax.typing import ArrayLike
 
 from jquant import limits
 from jquant.descriptor import Descriptor, Signature, Tensor
-from jquant.modes import FeatureLevel
+from jquant.modes import FeatureLevel, resolved_level
 from jquant.operands import float_scalar, operand
 
 _OPERATOR = "DML_ELEMENT_WISE_CLIP_GRAD"
@@ -19,6 +19,7 @@ _DESCRIPTOR = Descriptor(
         ),
     },
     same_data_type=(("InputTensor", "InputGradientTensor"), ("InputTensor", "OutputGradientTensor")),
+    broadcast=("InputGradientTensor",),
 )
 
 
@@ -30,12 +31,12 @@ def _clip_gradient(input: jax.Array, input_gradient: jax.Array, min: jax.Array, 
 
 def clip_gradient(
     input: ArrayLike,
-    input_gradient: ArrayLike,
     /,
+    input_gradient: ArrayLike,
     min: ArrayLike,
     max: ArrayLike,
     *,
-    feature_level: FeatureLevel | str = FeatureLevel.LATEST,
+    feature_level: FeatureLevel | str | None = None,
 ) -> jax.Array:
     """The gradient of `clip` in its input, from the gradient of its result.
 
@@ -52,7 +53,7 @@ def clip_gradient(
       input: what `clip` was given: float32, float16 (bfloat16 at ``FeatureLevel.EXTENDED``) or any integer type of 8
         to 32 bits, of rank 1 to 8.
       input_gradient: the gradient of what `clip` returned, of the dtype of `input`; of its rank, where sizes of 1
-        broadcast. A scalar holds for all of `input`.
+        broadcast; at ``FeatureLevel.EXTENDED`` also of a lower one, as in NumPy. A scalar holds for all of `input`.
       min: a float32 scalar.
       max: a float32 scalar.
       feature_level: the DirectML feature level whose table applies; the operator exists from 3_1 on.
@@ -61,7 +62,7 @@ def clip_gradient(
       An array of the shape and dtype of `input`.
 
     Raises:
-      DescriptorError: a rank, size or level outside of the table, or a bound that is no scalar or no finite float32.
+      DescriptorError: a rank, size or level outside of the table, or a bound of several elements or outside of float32.
       DescriptorTypeError: a data type outside of the table, or two different ones.
 
     Example:
@@ -77,7 +78,7 @@ def clip_gradient(
     input_gradient = operand(_OPERATOR, "InputGradientTensor", input_gradient)
     min, max = float_scalar(_OPERATOR, "Min", min), float_scalar(_OPERATOR, "Max", max)
     _DESCRIPTOR.check(
-        FeatureLevel(feature_level),
+        resolved_level(feature_level),
         InputTensor=input,
         InputGradientTensor=input_gradient,
         OutputGradientTensor=Signature(input.shape, input.dtype),

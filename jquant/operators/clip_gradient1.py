@@ -6,7 +6,7 @@ from jax.typing import ArrayLike
 from jquant import limits
 from jquant.descriptor import Descriptor, Signature, Tensor
 from jquant.limits import typed_bound
-from jquant.modes import FeatureLevel
+from jquant.modes import FeatureLevel, resolved_level
 from jquant.operands import operand
 
 _OPERATOR = "DML_ELEMENT_WISE_CLIP_GRAD1"
@@ -21,6 +21,7 @@ _DESCRIPTOR = Descriptor(
         ),
     },
     same_data_type=(("InputTensor", "InputGradientTensor"), ("InputTensor", "OutputGradientTensor")),
+    broadcast=("InputGradientTensor",),
 )
 
 
@@ -32,12 +33,12 @@ def _clip_gradient1(input: jax.Array, input_gradient: jax.Array, min: jax.Array,
 
 def clip_gradient1(
     input: ArrayLike,
-    input_gradient: ArrayLike,
     /,
+    input_gradient: ArrayLike,
     min: ArrayLike,
     max: ArrayLike,
     *,
-    feature_level: FeatureLevel | str = FeatureLevel.LATEST,
+    feature_level: FeatureLevel | str | None = None,
 ) -> jax.Array:
     """The gradient of `clip1` in its input, from the gradient of its result.
 
@@ -50,7 +51,7 @@ def clip_gradient1(
       input: what `clip1` was given: float32, float16 (bfloat16 at ``FeatureLevel.EXTENDED``) or any integer type of 8
         to 64 bits, of rank 1 to 8. 64-bit types need ``jax_enable_x64``.
       input_gradient: the gradient of what `clip1` returned, of the dtype of `input`; of its rank, where sizes of 1
-        broadcast. A scalar holds for all of `input`.
+        broadcast; at ``FeatureLevel.EXTENDED`` also of a lower one, as in NumPy. A scalar holds for all of `input`.
       min: a scalar of the dtype of `input`, or a Python scalar in its range. For integers an integer.
       max: likewise.
       feature_level: the DirectML feature level whose table applies; the operator exists from 5_0 on.
@@ -59,7 +60,7 @@ def clip_gradient1(
       An array of the shape and dtype of `input`.
 
     Raises:
-      DescriptorError: a rank, size or level outside of the table, or a bound that is no scalar or outside of the type.
+      DescriptorError: a rank, size or level outside of the table, or a bound of several elements or outside of the type.
       DescriptorTypeError: a data type outside of the table, or two different ones.
 
     Example:
@@ -74,7 +75,7 @@ def clip_gradient1(
     input = operand(_OPERATOR, "InputTensor", input)
     input_gradient = operand(_OPERATOR, "InputGradientTensor", input_gradient)
     _DESCRIPTOR.check(
-        FeatureLevel(feature_level),
+        resolved_level(feature_level),
         InputTensor=input,
         InputGradientTensor=input_gradient,
         OutputGradientTensor=Signature(input.shape, input.dtype),

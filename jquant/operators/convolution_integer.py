@@ -10,8 +10,8 @@ from jax.typing import ArrayLike
 from jquant.convolutions import DimensionNumbers, Geometry, geometry, with_depth
 from jquant.descriptor import Descriptor, Signature, Tensor
 from jquant.kernels.convolution import convolution
-from jquant.modes import FeatureLevel
-from jquant.operands import operand, optional_operand
+from jquant.modes import FeatureLevel, resolved_level
+from jquant.operands import operand, optional_zero_point
 from jquant.windows import Padding
 
 _OPERATOR = "DML_CONVOLUTION_INTEGER"
@@ -58,17 +58,17 @@ def _convolution_integer(
 
 def convolution_integer(
     input: ArrayLike,
+    /,
     filter: ArrayLike,
     input_zero_point: ArrayLike | None = None,
     filter_zero_point: ArrayLike | None = None,
-    /,
     *,
     strides: Sequence[int] | None = None,
     padding: Padding = "VALID",
     dilations: Sequence[int] | None = None,
     groups: int = 1,
     dimension_numbers: DimensionNumbers = None,
-    feature_level: FeatureLevel | str = FeatureLevel.LATEST,
+    feature_level: FeatureLevel | str | None = None,
 ) -> jax.Array:
     """Convolves an integer tensor with filters, with zero points, into int32.
 
@@ -89,7 +89,8 @@ def convolution_integer(
       filter_zero_point: of the dtype of `filter`: a scalar, or one per filter in shape (O,), (1, O), (1, O, 1) or
         (1, O, 1, 1), whatever the layout. None means 0.
       strides: the steps from a window to the next, in each spatial dimension. None means 1.
-      padding: ``"VALID"``, ``"SAME"``, ``"SAME_LOWER"``, or a pair (before, after) for each spatial dimension.
+      padding: ``"VALID"``, ``"SAME"`` (ONNX's ``"SAME_UPPER"``), ``"SAME_LOWER"``; a pair (before, after) for each spatial
+        dimension; or, as in ONNX, all numbers before and then all after: ``[top, left, bottom, right]``.
       dilations: the steps from an element of a window to the next, in each spatial dimension. None means 1.
       groups: how many convolutions lie beside each other: each of C / groups channels and O / groups filters.
       dimension_numbers: another layout, as `jax.lax.conv_general_dilated` takes it: ``("NHWC", "HWIO", "NHWC")``.
@@ -101,7 +102,7 @@ def convolution_integer(
 
     Raises:
       DescriptorError: a rank, size or level outside of the table, a scalar that its type cannot hold, or groups, strides,
-        padding, dilations or a layout that the tensors do not fit.
+        padding, dilations or a layout that the tensors do not fit: a filter larger than the padded input is one.
       DescriptorTypeError: a data type outside of the table.
 
     Example:
@@ -116,13 +117,13 @@ def convolution_integer(
       DirectML, `DML_CONVOLUTION_INTEGER_OPERATOR_DESC`. ONNX, `ConvInteger`.
     """
     input = operand(_OPERATOR, "InputTensor", input)
-    input_zero_point = optional_operand(_OPERATOR, "InputZeroPointTensor", input_zero_point, input.dtype)
+    input_zero_point = optional_zero_point(_OPERATOR, "InputZeroPointTensor", input_zero_point, input.dtype)
     filter = operand(_OPERATOR, "FilterTensor", filter)
-    filter_zero_point = optional_operand(_OPERATOR, "FilterZeroPointTensor", filter_zero_point, filter.dtype)
+    filter_zero_point = optional_zero_point(_OPERATOR, "FilterZeroPointTensor", filter_zero_point, filter.dtype)
     static = geometry(_OPERATOR, input, filter, strides, padding, dilations, groups, dimension_numbers)
     input_signature, filter_signature, output_sizes = static.signatures(input, filter)
     _DESCRIPTOR.check(
-        FeatureLevel(feature_level),
+        resolved_level(feature_level),
         InputTensor=input_signature,
         InputZeroPointTensor=input_zero_point,
         FilterTensor=filter_signature,

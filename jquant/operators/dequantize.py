@@ -7,11 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant import exact, min_first, ranges
+from jquant import min_first, ranges
+from jquant.arithmetic import exact
 from jquant.descriptor import require
 from jquant.errors import DescriptorTypeError
-from jquant.modes import QuantizeMode, data_type, data_type_name
+from jquant.modes import QuantizeMode, data_type, data_type_name, quantize_mode
 from jquant.operands import operand
+from jquant.statics import boolean
 
 _OPERATOR = "Dequantize"
 _DATA_TYPES = "qint8", "quint8", "qint32", "qint16", "quint16"  # the attribute T
@@ -55,9 +57,9 @@ def _dequantize(
 
 def dequantize(
     input: ArrayLike,
+    /,
     min_range: ArrayLike,
     max_range: ArrayLike,
-    /,
     *,
     mode: QuantizeMode | str = QuantizeMode.MIN_COMBINED,
     narrow_range: bool = False,
@@ -107,9 +109,10 @@ def dequantize(
     References:
       TensorFlow, `tf.raw_ops.Dequantize` (its CPU kernel).
     """
-    mode, dtype = QuantizeMode(mode), data_type(dtype)
+    mode, dtype = quantize_mode(mode), data_type("dtype", dtype)
+    narrow_range = boolean(_OPERATOR, "narrow_range", narrow_range)
     input = operand(_OPERATOR, "input", input)
-    ranges.require_quantized(_OPERATOR, "T", input.dtype, *_DATA_TYPES)
+    ranges.require_quantized(_OPERATOR, "the data type of input", input.dtype, *_DATA_TYPES)
     low, high = ranges.operands(_OPERATOR, input, axis, min_range=min_range, max_range=max_range)
     given = data_type_name(dtype)
     message = f"{_OPERATOR}: dtype is {given}; the document has FLOAT32, BFLOAT16"
@@ -118,4 +121,4 @@ def dequantize(
         require(mode == QuantizeMode.MIN_COMBINED, f"{_OPERATOR}: BFLOAT16 is for mode MIN_COMBINED only, not {mode}")
     if mode == QuantizeMode.MIN_FIRST:
         ranges.require_one(_OPERATOR, input, axis)
-    return _dequantize(input, low, high, mode, bool(narrow_range), axis, dtype)
+    return _dequantize(input, low, high, mode, narrow_range, axis, dtype)

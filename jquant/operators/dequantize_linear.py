@@ -6,10 +6,11 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant import affine, exact
+from jquant import affine
+from jquant.arithmetic import exact
 from jquant.descriptor import Descriptor, Signature, Tensor, require_output_data_type
-from jquant.granularity import Granularity
-from jquant.modes import FeatureLevel, data_type
+from jquant.granularity import Granularity, granularity_of
+from jquant.modes import FeatureLevel, data_type, resolved_level
 from jquant.operands import Names, quantized
 
 _OPERATOR = "DML_ELEMENT_WISE_DEQUANTIZE_LINEAR"
@@ -81,14 +82,14 @@ def _dequantize_linear(
 
 def dequantize_linear(
     input: ArrayLike,
+    /,
     scale: ArrayLike,
     zero_point: ArrayLike | None = None,
-    /,
     *,
     axis: int | None = None,
     block_size: int | None = None,
     output_dtype: DTypeLike | str | None = None,
-    feature_level: FeatureLevel | str = FeatureLevel.LATEST,
+    feature_level: FeatureLevel | str | None = None,
 ) -> jax.Array:
     """Maps quantized integers back to real numbers.
 
@@ -106,7 +107,7 @@ def dequantize_linear(
       scale: float32 or float16 (bfloat16 at ``FeatureLevel.EXTENDED``); a Python scalar is float32. Its shape says what has
         a scale of its own:
 
-        - per tensor: a scalar;
+        - per tensor: one element, in any shape;
         - per axis: rank 1, with `axis`; or the rank of `input`, where sizes of 1 broadcast: shape ``(1, C, 1, 1)`` for one
           scale a channel of NCHW;
         - per block: the rank of `input`, with `axis` and `block_size`, and ``ceil(input.shape[axis] / block_size)``
@@ -114,7 +115,7 @@ def dequantize_linear(
 
         A scale of 0, which the document leaves undefined, gives 0 or -0.
       zero_point: integers of the dtype of `input`, in any shape that `scale` could have. None means 0.
-      axis: the dimension of `input` along which `scale` and `zero_point` lie, counted from 0. Negative numbers raise.
+      axis: the dimension of `input` along which `scale` and `zero_point` lie; a negative one counts from the end.
       block_size: for how many elements along `axis` each scale and zero point hold; the table applies to them as they are
         then spread. (Blocks in more than one dimension, which DML_DEQUANTIZE allows, are not supported.)
       output_dtype: None is that of `scale`, which the document demands; ``FeatureLevel.EXTENDED`` takes any other of
@@ -140,9 +141,10 @@ def dequantize_linear(
       DirectML, `DML_ELEMENT_WISE_DEQUANTIZE_LINEAR_OPERATOR_DESC` and `DML_DEQUANTIZE_OPERATOR_DESC`. ONNX,
       `DequantizeLinear`.
     """
-    level, granularity = FeatureLevel(feature_level), Granularity(axis, block_size)
+    level = resolved_level(feature_level)
     input, scale, zero_point = quantized(_OPERATOR, _NAMES, input, scale, zero_point)
-    output_dtype = scale.dtype if output_dtype is None else data_type(output_dtype)
+    granularity = granularity_of(_OPERATOR, axis, block_size, input.ndim)
+    output_dtype = scale.dtype if output_dtype is None else data_type("output_dtype", output_dtype)
     scale, zero_point, covered = granularity.align(_OPERATOR, _NAMES, input.shape, scale, zero_point)
     _DESCRIPTOR.check(level, InputTensor=input, **covered, OutputTensor=Signature(input.shape, output_dtype))
     require_output_data_type(_OPERATOR, output_dtype, _NAMES.scale, scale.dtype, level)

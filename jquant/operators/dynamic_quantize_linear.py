@@ -10,11 +10,14 @@ import numpy as np
 from jax import export, lax
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant import affine, exact
-from jquant.descriptor import Descriptor, Signature, Tensor
+from jquant import affine
+from jquant.arithmetic import exact
+from jquant.broadcasting import broadcasts
+from jquant.descriptor import Descriptor, Signature, Tensor, require
+from jquant.errors import DescriptorTypeError
 from jquant.kernels.partition import unless_partitioned
-from jquant.modes import FeatureLevel, data_type
-from jquant.operands import operand
+from jquant.modes import FeatureLevel, data_type, data_type_name, resolved_level
+from jquant.operands import FLOAT32, Operand, operand
 
 _OPERATOR = "DML_DYNAMIC_QUANTIZE_LINEAR"
 _DESCRIPTOR = Descriptor(
@@ -81,10 +84,11 @@ def _ends_jvp(primals, tangents):
 
 @functools.partial(jax.jit, static_argnames="dtype")
 @jax.named_scope("dynamic_quantize_linear")
-def _dynamic_quantize_linear(input: jax.Array, dtype: np.dtype) -> DynamicQuantizeOutput:
+def _dynamic_quantize_linear(input: jax.Array, where: jax.Array | None, dtype: np.dtype) -> DynamicQuantizeOutput:
     limits = jnp.iinfo(dtype)
     x = exact.widen(input)
-    high, low = _ends(x)
+    # The range holds 0 in any case.
+    high, low = _ends(x if where is None else jnp.where(where, x, jnp.zeros_like(x)))
     width = exact.difference(high, low)
     scale = jnp.where(width == 0, jnp.float32(1), exact.quotient(width, jnp.float32(limits.max - limits.min)))
     zero_point = affine.to_integer(exact.difference(jnp.float32(limits.min), exact.quotient(low, scale)), None, dtype)
@@ -95,8 +99,9 @@ def dynamic_quantize_linear(
     input: ArrayLike,
     /,
     *,
-    dtype: DTypeLike | str = jnp.uint8,
-    feature_level: FeatureLevel | str = FeatureLevel.LATEST,
+    output_dtype: DTypeLike | str = jnp.uint8,
+    where: ArrayLike | None = None,
+    feature_level: FeatureLevel | str | None = None,
 ) -> DynamicQuantizeOutput:
     """Quantizes by the range of the values, zero included.
 
@@ -120,12 +125,14 @@ def dynamic_quantize_linear(
 
     Args:
       input: float32 or float16 (bfloat16 at ``FeatureLevel.EXTENDED``), of rank 1 to 8, or a scalar.
-      dtype: uint8 or int8.
+      output_dtype: uint8 or int8.
+      where: booleans, of the rank of `input`, where sizes of 1 broadcast. Elements where it is false do not count in the
+        range, as padding should not; they are quantized all the same. None: all count.
       feature_level: the DirectML feature level whose table applies; the operator exists from 4_0 on.
 
     Returns:
-      `DynamicQuantizeOutput`: `output` has the shape of `input` and `dtype`; `scale`, float32, and `zero_point`, of `dtype`,
-      have shape (), as in ONNX.
+      `DynamicQuantizeOutput`: `output` has the shape of `input` and `output_dtype`; `scale`, float32, and `zero_point`, of
+      `output_dtype`, have shape (), as in ONNX.
 
     Raises:
       DescriptorError: a rank or level outside of the table.
@@ -136,16 +143,32 @@ def dynamic_quantize_linear(
       >>> output, scale, zero_point = jquant.dynamic_quantize_linear(jnp.array([-1.0, 0.0, 0.25, 1.55]))
       >>> print(output, scale, zero_point)
       [  0 100 125 255] 0.01 100
+      >>> tokens = jnp.array([[-1.0, 1.55], [9.0, 9.0]])  # the second one is padding
+      >>> output, scale, zero_point = jquant.dynamic_quantize_linear(tokens, where=jnp.array([[True], [False]]))
+      >>> print(*output, scale, zero_point)
+      [  0 255] [255 255] 0.01 100
 
     References:
       DirectML, `DML_DYNAMIC_QUANTIZE_LINEAR_OPERATOR_DESC`. ONNX, `DynamicQuantizeLinear`.
     """
-    input, dtype = operand(_OPERATOR, "InputTensor", input, jnp.dtype(jnp.float32)), data_type(dtype)
+    input, dtype = operand(_OPERATOR, "InputTensor", input, FLOAT32), data_type("output_dtype", output_dtype)
+    where = None if where is None else operand(_OPERATOR, "where", where)
     _DESCRIPTOR.check(
-        FeatureLevel(feature_level),
+        resolved_level(feature_level),
         InputTensor=input,
         OutputTensor=Signature(input.shape, dtype),
-        OutputScaleTensor=Signature((), jnp.dtype(jnp.float32)),
+        OutputScaleTensor=Signature((), FLOAT32),
         OutputZeroPointTensor=Signature((), dtype),
     )
-    return _dynamic_quantize_linear(input, dtype)
+    if where is not None:
+        _require_mask(where, input)
+    return _dynamic_quantize_linear(input, where, dtype)
+
+
+def _require_mask(where: Operand, input: Operand) -> None:
+    """Asserts that it says of each element of the input whether it counts."""
+    given = data_type_name(where.dtype)
+    require(given == "BOOL", f"{_OPERATOR}: where has data type {given}; it must be BOOL", DescriptorTypeError)
+    fits = where.ndim == 0 or broadcasts(where.shape, input.shape)
+    message = f"{_OPERATOR}: where has sizes {where.shape}, InputTensor has {input.shape}: the dimension counts must be the"
+    require(fits, f"{message} same, and each size 1 or that of the input (where[..., None] adds a dimension)")

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from jquant import exact, ranges
-from jquant.descriptor import require
+from jquant import ranges
+from jquant.arithmetic import exact
 from jquant.operands import float_operand
+from jquant.statics import boolean, integer
 from jquant.straight_through import straight_through
 
 _OPERATOR = "FakeQuantWithMinMaxVars"
-_NUM_BITS = range(2, 17)
 
 
 class _Range(NamedTuple):
@@ -61,9 +61,9 @@ def _fake_quantize(
 
 def fake_quantize(
     input: ArrayLike,
+    /,
     min: ArrayLike,
     max: ArrayLike,
-    /,
     *,
     num_bits: int = 8,
     narrow_range: bool = False,
@@ -116,5 +116,5 @@ def fake_quantize(
     """
     input = float_operand(_OPERATOR, "input", input)
     min, max = ranges.operands(_OPERATOR, input, axis, min=min, max=max)
-    require(num_bits in _NUM_BITS, f"{_OPERATOR}: num_bits is {num_bits}; it must be from 2 to 16")
-    return _fake_quantize(input, min, max, int(num_bits), bool(narrow_range), axis)
+    num_bits = integer(_OPERATOR, "num_bits", num_bits, range(2, 17), "from 2 to 16")
+    return _fake_quantize(input, min, max, num_bits, boolean(_OPERATOR, "narrow_range", narrow_range), axis)

@@ -9,20 +9,23 @@ from jax.typing import ArrayLike
 from jquant.descriptor import Descriptor, Signature, Tensor
 from jquant.kernels.matmul import matmul
 from jquant.kernels.packed import PackedMatrix
-from jquant.modes import FeatureLevel, Implementation, optional_implementation
-from jquant.operands import directml, operand, optional_operand, product_shape, weights
+from jquant.modes import FeatureLevel, Implementation, optional_implementation, resolved_level
+from jquant.operands import directml, operand, optional_zero_point
+from jquant.products import BATCH, product_shape, weights, with_more_dimensions
 
 _OPERATOR = "DML_MATRIX_MULTIPLY_INTEGER"
+_LATEST = (
+    Tensor("ATensor", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] M K"),
+    Tensor("AZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] AZeroPointCount [1]"),
+    Tensor("BTensor", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] K N"),
+    Tensor("BZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] [1] BZeroPointCount"),
+    Tensor("OutputTensor", "Output", (2, 4), "INT32", "[BatchCount] [ChannelCount] M N"),
+)
 _DESCRIPTOR = Descriptor(
     _OPERATOR,
     {
-        "5_2": (
-            Tensor("ATensor", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] M K"),
-            Tensor("AZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] AZeroPointCount [1]"),
-            Tensor("BTensor", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] K N"),
-            Tensor("BZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] [1] BZeroPointCount"),
-            Tensor("OutputTensor", "Output", (2, 4), "INT32", "[BatchCount] [ChannelCount] M N"),
-        ),
+        "EXTENDED": with_more_dimensions(_LATEST),
+        "5_2": _LATEST,
         "4_0": (
             Tensor("ATensor", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] M K"),
             Tensor("AZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] AZeroPointCount [1]"),
@@ -41,7 +44,7 @@ _DESCRIPTOR = Descriptor(
     same_data_type=(("BTensor", "BZeroPointTensor"), ("ATensor", "AZeroPointTensor")),
     same_rank=(("ATensor", "BTensor", "OutputTensor"),),
     counts={"AZeroPointCount": "M", "BZeroPointCount": "N"},
-    batch=("BatchCount", "ChannelCount"),
+    batch=BATCH,
 )
 
 
@@ -59,13 +62,13 @@ def _matmul_integer(
 
 def matmul_integer(
     a: ArrayLike,
+    /,
     b: ArrayLike | PackedMatrix,
     a_zero_point: ArrayLike | None = None,
     b_zero_point: ArrayLike | None = None,
-    /,
     *,
     implementation: Implementation | str | None = None,
-    feature_level: FeatureLevel | str = FeatureLevel.LATEST,
+    feature_level: FeatureLevel | str | None = None,
 ) -> jax.Array:
     """Multiplies integer matrices, with zero points, into int32.
 
@@ -77,13 +80,13 @@ def matmul_integer(
     The result is of integers, which have no derivative: JAX's zero, of type float0.
 
     Args:
-      a: int8 or uint8, of shape (..., M, K) with up to two batch dimensions.
+      a: int8 or uint8, of shape (..., M, K), with up to two batch dimensions; six at ``FeatureLevel.EXTENDED``.
       b: int8 or uint8, of shape (..., K, N) and the rank of `a`, or what `pack_matrix` made of it. Batch sizes of 1
-        broadcast.
+        broadcast. At ``FeatureLevel.EXTENDED`` the ranks may differ, as in NumPy: (batch, M, K) times (K, N).
       a_zero_point: of the dtype of `a`: a scalar, or one per row in shape (M,), (M, 1), (1, M, 1) or
         (1, 1, M, 1). None means 0. Zero points per batch come through `jax.vmap`.
       b_zero_point: of the dtype of `b`: a scalar, or one per column in shape (N,), (1, N), (1, 1, N) or
-        (1, 1, 1, N). None means 0, or the zero point of packed weights.
+        (1, 1, 1, N). None means 0, or the zero point of packed weights; beside these it must be theirs.
       implementation: what multiplies, with the same bits: "xla", "mosaic_tpu" (v5e, v5p, v6e, 7x) or "mosaic_gpu"
         (Hopper). None takes a kernel once it has been run on the platform; so far, it is "xla" on all. On a mesh, a
         kernel runs on each shard inside `jax.shard_map` or where all axes are explicit; elsewhere a warning says that
@@ -94,7 +97,7 @@ def matmul_integer(
       An int32 array of shape (..., M, N).
 
     Raises:
-      DescriptorError: a rank, size or level outside of the table, a scalar that its type cannot hold, a zero point
+      DescriptorError: a rank, size or level outside of the table, a scalar that its type cannot hold, another zero point
         beside packed weights, or an unknown implementation.
       DescriptorTypeError: a data type outside of the table.
       NotImplementedError: from the compilation, where `implementation` names one that cannot do this: not on this
@@ -113,10 +116,10 @@ def matmul_integer(
       per row as well.
     """
     a = operand(_OPERATOR, "ATensor", a)
-    a_zero_point = optional_operand(_OPERATOR, "AZeroPointTensor", a_zero_point, a.dtype)
+    a_zero_point = optional_zero_point(_OPERATOR, "AZeroPointTensor", a_zero_point, a.dtype)
     b, b_zero_point = weights(_OPERATOR, directml("B"), b, b_zero_point)
     _DESCRIPTOR.check(
-        FeatureLevel(feature_level),
+        resolved_level(feature_level),
         ATensor=a,
         AZeroPointTensor=a_zero_point,
         BTensor=b,

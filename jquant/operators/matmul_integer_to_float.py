@@ -6,28 +6,32 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant import exact
+from jquant.arithmetic import exact
+from jquant.broadcasting import to_rank
 from jquant.descriptor import Descriptor, Signature, Tensor, require_output_data_type
 from jquant.kernels.epilogue import Dequantize, as_column, as_row
 from jquant.kernels.matmul import matmul
 from jquant.kernels.packed import PackedMatrix
-from jquant.modes import FeatureLevel, Implementation, data_type, optional_implementation
-from jquant.operands import directml, float_data_type, optional_operand, product_shape, quantized, quantized_weights
+from jquant.modes import FeatureLevel, Implementation, data_type, optional_implementation, resolved_level
+from jquant.operands import directml, float_data_type, optional_operand, quantized
+from jquant.products import BATCH, product_shape, quantized_weights, with_more_dimensions
 
 _OPERATOR = "DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT"
+_LATEST = (  # the document has INT32, INT16, UINT32 and UINT16 besides INT8 and UINT8
+    Tensor("ATensor", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] M K"),
+    Tensor("AScaleTensor", "Input", (1, 4), "FLOAT32 FLOAT16", "[1] [1] AScaleCount [1]"),
+    Tensor("AZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] AZeroPointCount [1]"),
+    Tensor("BTensor", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] K N"),
+    Tensor("BScaleTensor", "Input", (1, 4), "FLOAT32 FLOAT16", "[1] [1] [1] BScaleCount"),
+    Tensor("BZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] [1] BZeroPointCount"),
+    Tensor("BiasTensor", "Optional input", (2, 4), "FLOAT32 FLOAT16"),
+    Tensor("OutputTensor", "Output", (2, 4), "FLOAT32 FLOAT16", "[BatchCount] [ChannelCount] M N"),
+)
 _DESCRIPTOR = Descriptor(
     _OPERATOR,
     {
-        "6_2": (  # the document has INT32, INT16, UINT32 and UINT16 besides INT8 and UINT8
-            Tensor("ATensor", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] M K"),
-            Tensor("AScaleTensor", "Input", (1, 4), "FLOAT32 FLOAT16", "[1] [1] AScaleCount [1]"),
-            Tensor("AZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] AZeroPointCount [1]"),
-            Tensor("BTensor", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] K N"),
-            Tensor("BScaleTensor", "Input", (1, 4), "FLOAT32 FLOAT16", "[1] [1] [1] BScaleCount"),
-            Tensor("BZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] [1] BZeroPointCount"),
-            Tensor("BiasTensor", "Optional input", (2, 4), "FLOAT32 FLOAT16"),
-            Tensor("OutputTensor", "Output", (2, 4), "FLOAT32 FLOAT16", "[BatchCount] [ChannelCount] M N"),
-        ),
+        "EXTENDED": with_more_dimensions(_LATEST),
+        "6_2": _LATEST,
     },
     same_data_type=(
         ("ATensor", "AZeroPointTensor"),
@@ -40,7 +44,8 @@ _DESCRIPTOR = Descriptor(
         ("ATensor", "BTensor", "OutputTensor"),
     ),
     counts={"AScaleCount": "M", "AZeroPointCount": "M", "BScaleCount": "N", "BZeroPointCount": "N"},
-    batch=("BatchCount", "ChannelCount"),
+    batch=BATCH,
+    broadcast=("BiasTensor",),
 )
 
 
@@ -57,27 +62,26 @@ def _matmul_integer_to_float(
     output_dtype: np.dtype,
     implementation: Implementation | None,
 ) -> jax.Array:
-    if bias is not None:
-        bias = exact.widen(bias)
-        bias = bias.reshape((1,) * a.ndim) if bias.ndim == 0 else bias
-    a_scale, b_scale = as_column(exact.widen(a_scale), a.ndim), as_row(exact.widen(b_scale), a.ndim)
+    rank = max(a.ndim, b.ndim)
+    bias = None if bias is None else to_rank(exact.widen(bias), rank)
+    a_scale, b_scale = as_column(exact.widen(a_scale), rank), as_row(exact.widen(b_scale), rank)
     epilogue = (Dequantize(a_scale, b_scale, bias, output_dtype),)
     return matmul(a, b, a_zero_point, b_zero_point, epilogue, implementation=implementation)
 
 
 def matmul_integer_to_float(
     a: ArrayLike,
+    /,
     a_scale: ArrayLike,
     a_zero_point: ArrayLike | None,
     b: ArrayLike | PackedMatrix,
     b_scale: ArrayLike,
-    b_zero_point: ArrayLike | None,
+    b_zero_point: ArrayLike | None = None,
     bias: ArrayLike | None = None,
-    /,
     *,
     output_dtype: DTypeLike | str | None = None,
     implementation: Implementation | str | None = None,
-    feature_level: FeatureLevel | str = FeatureLevel.LATEST,
+    feature_level: FeatureLevel | str | None = None,
 ) -> jax.Array:
     """Multiplies integer matrices and dequantizes the product, in one pass.
 
@@ -91,15 +95,16 @@ def matmul_integer_to_float(
     It is differentiable in the scales and in the bias. Integers have no derivative (JAX's zero, of type float0).
 
     Args:
-      a: int8 or uint8, of shape (..., M, K) with up to two batch dimensions.
+      a: int8 or uint8, of shape (..., M, K), with up to two batch dimensions; six at ``FeatureLevel.EXTENDED``.
       a_scale: float32 or float16: a scalar, or one per row in shape (M,), (M, 1), (1, M, 1) or (1, 1, M, 1).
       a_zero_point: of the dtype of `a`, in the shapes of `a_scale`. None means 0.
       b: int8 or uint8, of shape (..., K, N) and the rank of `a`, or what `pack_matrix` made of it. Batch sizes of 1
-        broadcast.
+        broadcast. At ``FeatureLevel.EXTENDED`` the ranks may differ, as in NumPy: (batch, M, K) times (K, N).
       b_scale: of the dtype of `a_scale`: a scalar, or one per column in shape (N,), (1, N), (1, 1, N) or (1, 1, 1, N).
-      b_zero_point: of the dtype of `b`, in the shapes of `b_scale`. None means 0, or the zero point of packed weights.
+      b_zero_point: of the dtype of `b`, in the shapes of `b_scale`. None means 0, or the zero point of packed weights;
+        beside these it must be theirs.
       bias: of the dtype of `a_scale` and the rank of the output, where sizes of 1 broadcast: (1, N) is one per
-        column. None means 0.
+        column, and so is (N,) at ``FeatureLevel.EXTENDED``. None means 0.
       output_dtype: None is that of `a_scale`, which the document demands; `FeatureLevel.EXTENDED` takes any other of
         float32, float16 and bfloat16.
       implementation: as for `matmul_integer`.
@@ -109,7 +114,7 @@ def matmul_integer_to_float(
       An array of shape (..., M, N), of `output_dtype`.
 
     Raises:
-      DescriptorError: a rank, size or level outside of the table, a scalar that its type cannot hold, a zero point
+      DescriptorError: a rank, size or level outside of the table, a scalar that its type cannot hold, another zero point
         beside packed weights, or an unknown implementation. Scales and zero points have one dimension count, scalars
         aside.
       DescriptorTypeError: a data type outside of the table. `a` and `b` may differ in theirs, as they may in
@@ -128,12 +133,12 @@ def matmul_integer_to_float(
       DirectML, `DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT_OPERATOR_DESC`. onnxruntime, `com.microsoft.MatMulIntegerToFloat`,
       whose bias has shape (N,).
     """
-    level = FeatureLevel(feature_level)
-    float_dtype = float_data_type(a_scale, b_scale, bias)
+    level = resolved_level(feature_level)
+    float_dtype = float_data_type(_DESCRIPTOR, level, "AScaleTensor", a_scale, b_scale, bias)
     a, a_scale, a_zero_point = quantized(_OPERATOR, directml("A"), a, a_scale, a_zero_point, float_dtype)
-    b, b_scale, b_zero_point = quantized_weights(_OPERATOR, directml("B"), b, b_scale, b_zero_point, a_scale.dtype)
-    bias = optional_operand(_OPERATOR, "BiasTensor", bias, a_scale.dtype)
-    output_dtype = a_scale.dtype if output_dtype is None else data_type(output_dtype)
+    b, b_scale, b_zero_point = quantized_weights(_OPERATOR, directml("B"), b, b_scale, b_zero_point, float_dtype)
+    bias = optional_operand(_OPERATOR, "BiasTensor", bias, float_dtype)
+    output_dtype = a_scale.dtype if output_dtype is None else data_type("output_dtype", output_dtype)
     _DESCRIPTOR.check(
         level,
         ATensor=a,

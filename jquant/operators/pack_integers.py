@@ -2,6 +2,7 @@
 
 import functools
 import math
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -10,17 +11,17 @@ from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
 from jquant.descriptor import require
-from jquant.errors import DescriptorTypeError
+from jquant.errors import DescriptorTypeError, shown
 from jquant.modes import data_type, data_type_name
 from jquant.operands import operand
+from jquant.statics import integer
 
 _DATA_TYPES = "INT4", "UINT4", "INT2", "UINT2"
 
 
-def _require_narrow(operator: str, dtype: np.dtype) -> None:
+def _require_narrow(what: str, dtype: np.dtype) -> None:
     given = data_type_name(dtype)
-    message = f"{operator}: the integers have data type {given}; it must be {', '.join(_DATA_TYPES)}"
-    require(given in _DATA_TYPES, message, DescriptorTypeError)
+    require(given in _DATA_TYPES, f"{what} {given}; it must be {', '.join(_DATA_TYPES)}", DescriptorTypeError)
 
 
 def _places(shape: tuple[int, ...], bits: int) -> jax.Array:
@@ -70,7 +71,7 @@ def pack_integers(x: ArrayLike, /) -> jax.Array:
       ONNX, "4 bit integer types" and "2 bit integer types".
     """
     x = operand("pack_integers", "x", x)
-    _require_narrow("pack_integers", x.dtype)
+    _require_narrow("pack_integers: x has data type", x.dtype)
     require(x.ndim > 0, "pack_integers: x is a scalar; its last dimension is packed")
     return _pack_integers(x)
 
@@ -86,7 +87,7 @@ def _unpack_integers(packed: jax.Array, dtype: np.dtype, size: int) -> jax.Array
     return ((flat ^ sign) - sign).astype(dtype)
 
 
-def unpack_integers(packed: ArrayLike, dtype: DTypeLike | str, /, *, size: int | None = None) -> jax.Array:
+def unpack_integers(packed: ArrayLike, /, dtype: DTypeLike | str, *, size: int | None = None) -> jax.Array:
     """Takes integers of 4 or 2 bits out of the bytes that store them: the inverse of `pack_integers`.
 
     The result is of integers, which have no derivative: JAX's zero, of type float0. Inside a program, XLA keeps it in as
@@ -113,14 +114,15 @@ def unpack_integers(packed: ArrayLike, dtype: DTypeLike | str, /, *, size: int |
     References:
       ONNX, "4 bit integer types" and "2 bit integer types".
     """
-    packed, dtype = operand("unpack_integers", "packed", packed), data_type(dtype)
-    _require_narrow("unpack_integers", dtype)
+    packed, dtype = operand("unpack_integers", "packed", packed), data_type("dtype", dtype)
+    _require_narrow("unpack_integers: dtype is", dtype)
     given = data_type_name(packed.dtype)
     require(given == "UINT8", f"unpack_integers: packed has data type {given}; it must be UINT8", DescriptorTypeError)
     require(packed.ndim > 0, "unpack_integers: packed is a scalar; its last dimension is that of the bytes")
     available, count = math.prod(packed.shape[-1:]), 8 // jnp.iinfo(dtype).bits
-    integers = available * count if size is None else size
+    what = "the last size of the result, an integer"
+    integers = available * count if size is None else integer("unpack_integers", "size", size, range(sys.maxsize), what)
     needed = -(-integers // count)
-    message = f"unpack_integers: {integers} integers of {data_type_name(dtype)} need {needed} bytes, not {available}"
-    require(needed == available, message)
+    required = f"{integers} integers of dtype {data_type_name(dtype)} need {needed} bytes; packed has {available}"
+    require(needed == available, f"unpack_integers: size is {shown(size)}: {required}")
     return _unpack_integers(packed, dtype, integers)

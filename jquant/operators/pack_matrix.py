@@ -1,6 +1,7 @@
 """Weights, packed once for all products."""
 
 import functools
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -10,19 +11,20 @@ from jquant.descriptor import Descriptor, Signature, Tensor, require
 from jquant.kernels import packed
 from jquant.kernels.epilogue import as_row
 from jquant.kernels.packed import PackedMatrix
-from jquant.modes import FeatureLevel
-from jquant.operands import operand, optional_operand
+from jquant.operands import operand, optional_zero_point
+from jquant.products import with_more_dimensions
+from jquant.statics import integer
 
 _OPERATOR = "pack_matrix"
 _DESCRIPTOR = Descriptor(
     _OPERATOR,
-    {
-        "2_1": (
+    with_more_dimensions(
+        (
             Tensor("BTensor", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] K N"),
             Tensor("BZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] [1] BZeroPointCount"),
             Tensor("OutputTensor", "Output", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] K N"),
-        ),
-    },
+        )
+    ),
     same_data_type=(("BTensor", "BZeroPointTensor"),),
     counts={"BZeroPointCount": "N"},
 )
@@ -34,7 +36,7 @@ def _pack_matrix(b: jax.Array, zero_point: jax.Array | None, block_size: int) ->
     return packed.pack(b, None if zero_point is None else as_row(zero_point, b.ndim), block_size)
 
 
-def pack_matrix(b: ArrayLike, zero_point: ArrayLike | None = None, /, *, block_size: int | None = None) -> PackedMatrix:
+def pack_matrix(b: ArrayLike, /, zero_point: ArrayLike | None = None, *, block_size: int | None = None) -> PackedMatrix:
     """Packs weights for `matmul_integer` and its fused forms, which then spend their time on A alone.
 
     The packed matrix is int8 in K-major order, ``data[n, k] = b[k, n]`` (minus 128 where `b` is uint8), with its column
@@ -45,7 +47,8 @@ def pack_matrix(b: ArrayLike, zero_point: ArrayLike | None = None, /, *, block_s
     `PackedMatrix.sharding_for` says how it lies on a mesh.
 
     Args:
-      b: int8 or uint8, of shape (..., K, N) with up to two batch dimensions.
+      b: int8 or uint8, of shape (..., K, N), with up to six batch dimensions, of which products take two below
+        ``FeatureLevel.EXTENDED``.
       zero_point: of the dtype of `b`: a scalar, or one per column in shape (N,), (1, N), (1, 1, N) or (1, 1, 1, N).
         None means 0, which saves the row sums of A.
       block_size: how many rows of `b` a column sum covers, a divisor of K: a mesh can split K between blocks only. None
@@ -68,13 +71,13 @@ def pack_matrix(b: ArrayLike, zero_point: ArrayLike | None = None, /, *, block_s
              [-44, -80]], dtype=int32)
     """
     b = operand(_OPERATOR, "BTensor", b)
-    zero_point = optional_operand(_OPERATOR, "BZeroPointTensor", zero_point, b.dtype)
+    zero_point = optional_zero_point(_OPERATOR, "BZeroPointTensor", zero_point, b.dtype)
     output = Signature(b.shape, b.dtype)
-    _DESCRIPTOR.check(FeatureLevel.LATEST, BTensor=b, BZeroPointTensor=zero_point, OutputTensor=output)
+    _DESCRIPTOR.check(None, BTensor=b, BZeroPointTensor=zero_point, OutputTensor=output)
     k = jnp.shape(b)[-2]
-    block_size = packed.block_size_for(k) if block_size is None else block_size
-    require(
-        block_size > 0 and k % block_size == 0,
-        f"{_OPERATOR}: block_size is {block_size}; it must divide K, which is {k} in BTensor",
-    )
+    if block_size is None:
+        block_size = packed.block_size_for(k)
+    what = f"a positive divisor of K, which is {k} in BTensor"
+    block_size = integer(_OPERATOR, "block_size", block_size, range(1, sys.maxsize), what)
+    require(k % block_size == 0, f"{_OPERATOR}: block_size is {block_size}; it must be {what}")
     return _pack_matrix(b, zero_point, block_size)

@@ -8,14 +8,17 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant import exact, min_first, ranges
+from jquant import min_first, ranges
+from jquant.arithmetic import exact
 from jquant.descriptor import require, require_round_mode
-from jquant.modes import QuantizeMode, RoundMode, data_type
-from jquant.operands import float_operand, float_scalar
+from jquant.modes import QuantizeMode, RoundMode, data_type, quantize_mode, rounding_mode
+from jquant.operands import float_operand, optional_scalar
 from jquant.ranges import QuantizeOutput
+from jquant.statics import boolean
 
 _OPERATOR = "QuantizeV2"
 _DATA_TYPES = "qint8", "quint8", "qint32", "qint16", "quint16"  # the attribute T
+_LEGACY_MINIMUM_RANGE = 0.01
 _ROUND_MODES = RoundMode.HALF_AWAY_FROM_ZERO, RoundMode.HALF_TO_EVEN
 
 
@@ -41,10 +44,15 @@ def _scaled(
     limits = jnp.iinfo(dtype)
     min_t, max_t = jnp.float32(limits.min + narrow_range), jnp.float32(limits.max)
     scale = ranges.minimum(*ranges.scales(low, high, min_t, max_t))
-    low, high = exact.quotient(min_t, scale), exact.quotient(max_t, scale)
+    low, high = (_without_subnormals(exact.quotient(limit, scale)) for limit in (min_t, max_t))
     value = exact.product(ranges.clamp(input, low, high), scale)
     rounding = exact.round_half_even if round_mode == RoundMode.HALF_TO_EVEN else exact.round_half_away
     return rounding(value), low, high
+
+
+def _without_subnormals(x: jax.Array) -> jax.Array:
+    """`x`, with 0 for subnormal numbers, which XLA flushes at run time but not where it folds constants."""
+    return lax.select(lax.abs(x) < lax.full_like(x, jnp.finfo(jnp.float32).tiny), lax.full_like(x, 0), x)
 
 
 @functools.partial(jax.jit, static_argnames=("dtype", "mode", "round_mode", "narrow_range", "axis"))
@@ -53,7 +61,7 @@ def _quantize(
     input: jax.Array,
     min_range: jax.Array,
     max_range: jax.Array,
-    ensure_minimum_range: jax.Array,
+    ensure_minimum_range: jax.Array | None,
     dtype: np.dtype,
     mode: QuantizeMode,
     round_mode: RoundMode,
@@ -62,7 +70,8 @@ def _quantize(
 ) -> QuantizeOutput:
     range_shape = () if axis is None else (-1,)
     sizes = ranges.sizes(axis, input.ndim)
-    input, low, high, least = map(exact.widen, (input, min_range, max_range, ensure_minimum_range))
+    least = jnp.float32(_LEGACY_MINIMUM_RANGE) if ensure_minimum_range is None else exact.widen(ensure_minimum_range)
+    input, low, high = map(exact.widen, (input, min_range, max_range))
     low, high = _adjusted_range(low.reshape(sizes), high.reshape(sizes), least)
     if mode == QuantizeMode.MIN_COMBINED:
         value = _min_combined(input, low, high, dtype)
@@ -75,6 +84,7 @@ def _quantize(
 
 def quantize(
     input: ArrayLike,
+    /,
     min_range: ArrayLike,
     max_range: ArrayLike,
     dtype: DTypeLike | str,
@@ -83,7 +93,7 @@ def quantize(
     round_mode: RoundMode | str = RoundMode.HALF_AWAY_FROM_ZERO,
     narrow_range: bool = False,
     axis: int | None = None,
-    ensure_minimum_range: ArrayLike = 0.01,
+    ensure_minimum_range: ArrayLike | None = None,
 ) -> QuantizeOutput:
     """Quantizes as TensorFlow's CPU kernel does, bit for bit.
 
@@ -114,7 +124,7 @@ def quantize(
         integer 1.)
       axis: the dimension along which each slice has a range of its own, counted from 0; None for one
         range. Negative numbers raise. MIN_FIRST takes it only where that dimension has size 1.
-      ensure_minimum_range: the document recommends 0 for new uses; the default is its legacy 0.01.
+      ensure_minimum_range: float32, one element. None: the document's default, 0.01, a legacy; it recommends 0 for new uses.
 
     Returns:
       `QuantizeOutput`: `output` has the shape of `input`; `output_min` and `output_max`, float32, are the real
@@ -137,14 +147,15 @@ def quantize(
     References:
       TensorFlow, `tf.raw_ops.QuantizeV2` (its CPU kernel without oneDNN).
     """
-    dtype, mode, round_mode = data_type(dtype), QuantizeMode(mode), RoundMode(round_mode)
+    dtype, mode, round_mode = data_type("dtype", dtype), quantize_mode(mode), rounding_mode(round_mode)
     input = float_operand(_OPERATOR, "input", input)
     min_range, max_range = ranges.operands(_OPERATOR, input, axis, min_range=min_range, max_range=max_range)
-    ensure_minimum_range = float_scalar(_OPERATOR, "ensure_minimum_range", ensure_minimum_range)
-    ranges.require_quantized(_OPERATOR, "T", dtype, *_DATA_TYPES)
+    least = optional_scalar(_OPERATOR, "ensure_minimum_range", ensure_minimum_range)
+    narrow_range = boolean(_OPERATOR, "narrow_range", narrow_range)
+    ranges.require_quantized(_OPERATOR, "dtype", dtype, *_DATA_TYPES)
     require_round_mode(_OPERATOR, round_mode, _ROUND_MODES)
     if round_mode == RoundMode.HALF_TO_EVEN:
         require(mode == QuantizeMode.SCALED, f"{_OPERATOR}: round_mode HALF_TO_EVEN is for mode SCALED only, not {mode}")
     if mode == QuantizeMode.MIN_FIRST:
         ranges.require_one(_OPERATOR, input, axis)
-    return _quantize(input, min_range, max_range, ensure_minimum_range, dtype, mode, round_mode, bool(narrow_range), axis)
+    return _quantize(input, min_range, max_range, least, dtype, mode, round_mode, narrow_range, axis)

@@ -8,10 +8,12 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from jquant import exact, ranges
+from jquant import ranges
+from jquant.arithmetic import exact
 from jquant.descriptor import require, require_round_mode
-from jquant.modes import RoundMode
+from jquant.modes import RoundMode, rounding_mode
 from jquant.operands import float_operand
+from jquant.statics import boolean, integer
 from jquant.straight_through import straight_through
 
 _OPERATOR = "QuantizeAndDequantizeV4"
@@ -73,9 +75,9 @@ def _quantize_and_dequantize(
 
 def quantize_and_dequantize(
     input: ArrayLike,
+    /,
     input_min: ArrayLike | None = None,
     input_max: ArrayLike | None = None,
-    /,
     *,
     signed_input: bool = True,
     num_bits: int = 8,
@@ -132,17 +134,17 @@ def quantize_and_dequantize(
     References:
       TensorFlow, `tf.raw_ops.QuantizeAndDequantizeV4` and `tf.raw_ops.QuantizeAndDequantizeV4Grad` (their CPU kernels).
     """
-    round_mode = RoundMode(round_mode)
+    round_mode = rounding_mode(round_mode)
     input = float_operand(_OPERATOR, "input", input)
     bounds = {"input_min": input_min, "input_max": input_max}
     given = {name: bound for name, bound in bounds.items() if bound is not None}
     message = f"{_OPERATOR}: one of input_min and input_max is given; give both, or neither for the range of the input"
     require(len(given) != 1, message)
     bounds = ranges.operands(_OPERATOR, input, axis, **given)
-    bits = range(1, _LARGEST_NUM_BITS[bool(signed_input)] + 1)
-    message = f"{_OPERATOR}: num_bits is {num_bits}; with signed_input={signed_input} it must be from 1 to {bits[-1]}"
-    require(num_bits in bits, message)
+    signed_input = boolean(_OPERATOR, "signed_input", signed_input)
+    narrow_range = boolean(_OPERATOR, "narrow_range", narrow_range)
+    largest = _LARGEST_NUM_BITS[signed_input]
+    what = f"from 1 to {largest}, with signed_input={signed_input}"
+    num_bits = integer(_OPERATOR, "num_bits", num_bits, range(1, largest + 1), what)
     require_round_mode(_OPERATOR, round_mode, _ROUND_MODES)
-    return _quantize_and_dequantize(
-        input, bounds or None, bool(signed_input), int(num_bits), round_mode, bool(narrow_range), axis
-    )
+    return _quantize_and_dequantize(input, bounds or None, signed_input, num_bits, round_mode, narrow_range, axis)

@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jquant import exact, requantization
+from jquant import requantization
+from jquant.arithmetic import exact
 from jquant.ranges import QuantizeOutput
 
 _OPERATOR = "QuantizeDownAndShrinkRange"
@@ -19,7 +20,7 @@ def _quantize_down_and_shrink_range(input: jax.Array, input_min: jax.Array, inpu
     return QuantizeOutput(output, new_low, new_high)
 
 
-def quantize_down_and_shrink_range(input: ArrayLike, input_min: ArrayLike, input_max: ArrayLike, /) -> QuantizeOutput:
+def quantize_down_and_shrink_range(input: ArrayLike, /, input_min: ArrayLike, input_max: ArrayLike) -> QuantizeOutput:
     """Takes 32-bit integers to uint8 and the range of those that occur, as TensorFlow's CPU kernel does, bit for bit.
 
     `requantization_range`, and `requantize` to that range; their formulas, roundings and derivatives. If no integer

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant import affine, exact
+from jquant import affine
+from jquant.arithmetic import exact
 from jquant.descriptor import Descriptor, Signature, Tensor, require
 from jquant.errors import DescriptorTypeError
-from jquant.granularity import Granularity
-from jquant.modes import FeatureLevel, data_type_name
+from jquant.granularity import Granularity, granularity_of
+from jquant.modes import FeatureLevel, data_type_name, resolved_level
 from jquant.operands import Names, operand, output_quantization
 
 _OPERATOR = "DML_ELEMENT_WISE_QUANTIZE_LINEAR"
@@ -84,14 +85,14 @@ def _quantize_linear(
 
 def quantize_linear(
     input: ArrayLike,
+    /,
     scale: ArrayLike,
     zero_point: ArrayLike | None = None,
-    /,
     *,
     axis: int | None = None,
     block_size: int | None = None,
     output_dtype: DTypeLike | str | None = None,
-    feature_level: FeatureLevel | str = FeatureLevel.LATEST,
+    feature_level: FeatureLevel | str | None = None,
 ) -> jax.Array:
     """Maps real numbers to quantized integers.
 
@@ -111,12 +112,12 @@ def quantize_linear(
       scale: of the dtype of `input`, float32 for int32 (``FeatureLevel.EXTENDED``: any of the float types). Its shape says
         what has a scale of its own:
 
-        - per tensor: a scalar;
+        - per tensor: one element, in any shape;
         - per axis: rank 1, with `axis`; or the rank of `input`, where sizes of 1 broadcast;
         - per block: the rank of `input`, with `axis` and `block_size`, and ``ceil(input.shape[axis] / block_size)``
           along that axis; the last block may be partial. Sizes of 1 broadcast along the others.
       zero_point: of the dtype of the output, in any shape that `scale` could have. None means 0.
-      axis: the dimension of `input` along which `scale` and `zero_point` lie, counted from 0. Negative numbers raise.
+      axis: the dimension of `input` along which `scale` and `zero_point` lie; a negative one counts from the end.
       block_size: for how many elements along `axis` each scale and zero point hold; the table applies to them as they are
         then spread. (Blocks in more than one dimension, which DML_QUANTIZE allows, are not supported.)
       output_dtype: int8 or uint8; int4 or uint4, from level 6_3 on; int16, uint16, int2 or uint2, at
@@ -142,11 +143,12 @@ def quantize_linear(
     References:
       DirectML, `DML_ELEMENT_WISE_QUANTIZE_LINEAR_OPERATOR_DESC` and `DML_QUANTIZE_OPERATOR_DESC`. ONNX, `QuantizeLinear`.
     """
-    level, granularity = FeatureLevel(feature_level), Granularity(axis, block_size)
-    input = operand(_OPERATOR, _NAMES.tensor, input)
+    level, input = resolved_level(feature_level), operand(_OPERATOR, _NAMES.tensor, input)
+    granularity = granularity_of(_OPERATOR, axis, block_size, input.ndim)
     scale_dtype = input.dtype if jnp.issubdtype(input.dtype, jnp.floating) else jnp.dtype(jnp.float32)
+    output = _NAMES._replace(tensor="OutputTensor")
     scale, zero_point, output_dtype = output_quantization(
-        _OPERATOR, _NAMES, scale, zero_point, output_dtype, jnp.dtype(jnp.uint8), scale_dtype
+        _DESCRIPTOR, level, output, scale, zero_point, output_dtype, jnp.dtype(jnp.uint8), scale_dtype
     )
     scale, zero_point, covered = granularity.align(_OPERATOR, _NAMES, input.shape, scale, zero_point)
     _DESCRIPTOR.check(level, InputTensor=input, **covered, OutputTensor=Signature(input.shape, output_dtype))

@@ -12,7 +12,8 @@ from jquant.kernels.epilogue import AddBias, as_row, requantize
 from jquant.kernels.matmul import matmul
 from jquant.kernels.packed import PackedMatrix
 from jquant.modes import Implementation, optional_implementation
-from jquant.operands import Names, optional_operand, output_quantization, product_shape, quantized, quantized_weights
+from jquant.operands import Names, optional_zero_point, output_quantization, quantized
+from jquant.products import product_shape, quantized_weights
 
 _OPERATOR = "QGemm"
 _A, _B, _Y = (Names(name, f"{name.lower()}_scale", f"{name.lower()}_zero_point") for name in "ABY")
@@ -60,6 +61,7 @@ def _quantized_gemm(
 
 def quantized_gemm(
     a: ArrayLike,
+    /,
     a_scale: ArrayLike,
     a_zero_point: ArrayLike | None,
     b: ArrayLike | PackedMatrix,
@@ -68,7 +70,6 @@ def quantized_gemm(
     c: ArrayLike | None,
     output_scale: ArrayLike,
     output_zero_point: ArrayLike | None = None,
-    /,
     *,
     output_dtype: DTypeLike | str | None = None,
     implementation: Implementation | str | None = None,
@@ -106,8 +107,8 @@ def quantized_gemm(
       An array of shape (M, N), of `output_dtype`.
 
     Raises:
-      DescriptorError: a rank or size that is not allowed, a scalar that its type cannot hold, a zero point beside packed
-        weights, or an unknown implementation.
+      DescriptorError: a rank or size that is not allowed, a scalar that its type cannot hold, another zero point beside
+        packed weights, or an unknown implementation.
       DescriptorTypeError: a data type that is not allowed, or an `output_dtype` that is not that of `output_zero_point`.
       NotImplementedError: as `matmul_integer`.
 
@@ -124,9 +125,9 @@ def quantized_gemm(
     """
     a, a_scale, a_zero_point = quantized(_OPERATOR, _A, a, a_scale, a_zero_point)
     b, b_scale, b_zero_point = quantized_weights(_OPERATOR, _B, b, b_scale, b_zero_point)
-    c = optional_operand(_OPERATOR, "C", c, jnp.dtype(jnp.int32))
+    c = optional_zero_point(_OPERATOR, "C", c, jnp.dtype(jnp.int32))
     output_scale, output_zero_point, output_dtype = output_quantization(
-        _OPERATOR, _Y, output_scale, output_zero_point, output_dtype, default=a.dtype
+        _DESCRIPTOR, None, _Y, output_scale, output_zero_point, output_dtype, default=a.dtype
     )
     _DESCRIPTOR.check(
         None,

@@ -6,9 +6,11 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant import affine, binary, exact
+from jquant import affine, binary
+from jquant.arithmetic import exact
+from jquant.broadcasting import to_rank
 from jquant.descriptor import Descriptor, Tensor
-from jquant.modes import FeatureLevel
+from jquant.modes import FeatureLevel, resolved_level
 from jquant.operands import directml
 
 _OPERATOR = "DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD"
@@ -36,6 +38,7 @@ _DESCRIPTOR = Descriptor(
         *("AScaleTensor", "AZeroPointTensor", "BScaleTensor", "BZeroPointTensor"),
         *("OutputScaleTensor", "OutputZeroPointTensor"),
     ),
+    broadcast=("ATensor", "BTensor"),
 )
 
 
@@ -52,14 +55,16 @@ def _quantized_linear_add(
     output_zero_point: jax.Array | None,
     output_dtype: np.dtype,
 ) -> jax.Array:
-    a_value = affine.dequantize(a, a_scale, a_zero_point)
-    b_value = affine.dequantize(b, b_scale, b_zero_point)
+    rank = max(a.ndim, b.ndim)
+    a_value = affine.dequantize(to_rank(a, rank), a_scale, a_zero_point)
+    b_value = affine.dequantize(to_rank(b, rank), b_scale, b_zero_point)
     output_value = exact.sum(a_value, b_value)
     return affine.quantize(output_value, output_scale, output_zero_point, output_dtype)
 
 
 def quantized_linear_add(
     a: ArrayLike,
+    /,
     a_scale: ArrayLike,
     a_zero_point: ArrayLike | None,
     b: ArrayLike,
@@ -67,10 +72,9 @@ def quantized_linear_add(
     b_zero_point: ArrayLike | None,
     output_scale: ArrayLike,
     output_zero_point: ArrayLike | None = None,
-    /,
     *,
     output_dtype: DTypeLike | str | None = None,
-    feature_level: FeatureLevel | str = FeatureLevel.LATEST,
+    feature_level: FeatureLevel | str | None = None,
 ) -> jax.Array:
     """Adds two quantized tensors and quantizes the sum.
 
@@ -78,8 +82,9 @@ def quantized_linear_add(
     ``output = saturate(round((a_value + b_value) / output_scale) + output_zero_point)``
 
     Each operation is rounded once to float32; the quotient is rounded to the nearest integer, ties to even,
-    *before* the output zero point is added. (onnxruntime's ``QLinearAdd`` adds it before rounding, so that
-    an odd one decides ties the other way.) NaN, which only scales of 0, infinity or NaN can produce and
+    *before* the output zero point is added. (That is the chain DequantizeLinear, Add, QuantizeLinear. onnxruntime's own
+    ``QLinearAdd`` multiplies by precomputed ratios of the scales, with a fused multiply-add, and differs by 1 where its
+    roundings decide otherwise.) NaN, which only scales of 0, infinity or NaN can produce and
     the document leaves undefined, gives 0.
 
     The result is of integers, which have no derivative: JAX's zero, of type float0. To train through the rounding, take
@@ -87,7 +92,7 @@ def quantized_linear_add(
 
     Args:
       a, b: int8 or uint8, each of its own type, of one rank from 1 to 8; sizes of 1 broadcast, and a rank of
-        0 stands for one element.
+        0 stands for one element. At ``FeatureLevel.EXTENDED`` their ranks may differ, as in NumPy.
       a_scale, b_scale, output_scale: float32, one element each. A scale of 0 is undefined in the document;
         here the arithmetic is done, and infinities saturate.
       a_zero_point, b_zero_point: one element each, of the dtype of `a` and of `b`. None means 0.
@@ -114,7 +119,7 @@ def quantized_linear_add(
       DirectML, `DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD_OPERATOR_DESC`.
     """
     operands = binary.operands(
-        *(_DESCRIPTOR, FeatureLevel(feature_level), (directml("A"), directml("B"), directml("Output"))),
+        *(_DESCRIPTOR, resolved_level(feature_level), (directml("A"), directml("B"), directml("Output"))),
         *((a, a_scale, a_zero_point), (b, b_scale, b_zero_point), output_scale, output_zero_point, output_dtype),
     )
     return _quantized_linear_add(*operands)

@@ -10,9 +10,10 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from jquant import pooling
-from jquant.descriptor import Descriptor, Signature, Tensor, require
-from jquant.modes import FeatureLevel
+from jquant.descriptor import Descriptor, Signature, Tensor
+from jquant.modes import FeatureLevel, resolved_level
 from jquant.operands import directml, output_quantization, quantized
+from jquant.statics import boolean, positive_integers
 from jquant.windows import Padding, Windows, windows
 
 _OPERATOR = "DML_QUANTIZED_LINEAR_AVERAGE_POOLING"
@@ -46,10 +47,6 @@ def _quantized_linear_average_pool(
     include_padding: bool,
     output_dtype: np.dtype,
 ) -> jax.Array:
-    input_scale, input_zero_point, output_scale, output_zero_point = jax.tree.map(
-        lambda value: value if value.size > 1 else value.reshape(()),
-        (input_scale, input_zero_point, output_scale, output_zero_point),
-    )
     total = pooling.sums(pooling.differences(input, input_zero_point), w)
     if include_padding:
         count = jnp.int32(math.prod(w.sizes))
@@ -60,11 +57,11 @@ def _quantized_linear_average_pool(
 
 def quantized_linear_average_pool(
     input: ArrayLike,
+    /,
     input_scale: ArrayLike,
     input_zero_point: ArrayLike | None,
     output_scale: ArrayLike,
     output_zero_point: ArrayLike | None = None,
-    /,
     *,
     window_sizes: Sequence[int],
     strides: Sequence[int] | None = None,
@@ -72,7 +69,7 @@ def quantized_linear_average_pool(
     padding: Padding = "VALID",
     include_padding: bool = False,
     output_dtype: DTypeLike | str | None = None,
-    feature_level: FeatureLevel | str = FeatureLevel.LATEST,
+    feature_level: FeatureLevel | str | None = None,
 ) -> jax.Array:
     """Averages a quantized tensor over windows that slide over its spatial dimensions, and quantizes the averages.
 
@@ -96,8 +93,7 @@ def quantized_linear_average_pool(
       window_sizes: the elements of a window in each spatial dimension.
       strides: the steps from a window to the next. None means 1 everywhere.
       dilations: the steps from an element of a window to the next. None means 1 everywhere.
-      padding: ``"VALID"``, ``"SAME"``, ``"SAME_LOWER"``, or the numbers of elements (before, after) each spatial dimension.
-        The padding is of real zeros.
+      padding: as for `convolution_integer`. The padding is of real zeros.
       include_padding: whether the padding counts, as so many zeros; else the average is of the input's elements alone.
       output_dtype: int8 or uint8. None: the dtype of `output_zero_point` if that is an array, else that of `input`.
       feature_level: the DirectML feature level whose table applies; the operator exists from 6_2 on.
@@ -120,24 +116,25 @@ def quantized_linear_average_pool(
     References:
       DirectML, `DML_QUANTIZED_LINEAR_AVERAGE_POOLING_OPERATOR_DESC`. onnxruntime, `com.microsoft.QLinearAveragePool`.
     """
-    names = directml("Input"), directml("Output")
+    level, names = resolved_level(feature_level), (directml("Input"), directml("Output"))
+    include_padding = boolean(_OPERATOR, "include_padding", include_padding)
     input, input_scale, input_zero_point = quantized(_OPERATOR, names[0], input, input_scale, input_zero_point)
     output_scale, output_zero_point, output_dtype = output_quantization(
-        _OPERATOR, names[1], output_scale, output_zero_point, output_dtype, default=input.dtype
+        _DESCRIPTOR, level, names[1], output_scale, output_zero_point, output_dtype, default=input.dtype
     )
-    w = windows(_OPERATOR, input.shape[2:], window_sizes, strides, dilations, padding)
-    counts = w.counts(input.shape[2:])
+    _DESCRIPTOR.check_rank(level, "InputTensor", input.shape)
+    spatial = input.shape[2:]
+    window_sizes = positive_integers(_OPERATOR, "window_sizes", window_sizes, len(spatial))
+    w = windows(_OPERATOR, spatial, window_sizes, strides, dilations, padding)
     _DESCRIPTOR.check(
-        FeatureLevel(feature_level),
+        level,
         InputTensor=input,
         InputScaleTensor=input_scale,
         InputZeroPointTensor=input_zero_point,
         OutputScaleTensor=output_scale,
         OutputZeroPointTensor=output_zero_point,
-        OutputTensor=Signature((*input.shape[:2], *counts), output_dtype),
+        OutputTensor=Signature((*input.shape[:2], *w.counts(spatial)), output_dtype),
     )
-    steps = f"a padding of {w.padding} no window of {w.sizes}, with steps of {w.dilations}, fits"
-    require(min(counts) > 0, f"{_OPERATOR}: InputTensor has sizes {input.shape}; with {steps}")
     return _quantized_linear_average_pool(
-        input, input_scale, input_zero_point, output_scale, output_zero_point, w, bool(include_padding), output_dtype
+        input, input_scale, input_zero_point, output_scale, output_zero_point, w, include_padding, output_dtype
     )

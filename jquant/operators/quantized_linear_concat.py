@@ -9,8 +9,10 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from jquant import affine
-from jquant.descriptor import Descriptor, Signature, Tensor, require, require_axis
+from jquant.descriptor import Descriptor, Signature, Tensor, require
+from jquant.errors import DescriptorTypeError
 from jquant.operands import Operand, onnx, output_quantization, quantized
+from jquant.statics import dimension
 
 _OPERATOR = "QLinearConcat"
 
@@ -50,9 +52,9 @@ def _quantized_linear_concat(
 
 def quantized_linear_concat(
     inputs: Sequence[tuple[ArrayLike, ArrayLike, ArrayLike | None]],
+    /,
     output_scale: ArrayLike,
     output_zero_point: ArrayLike | None = None,
-    /,
     *,
     axis: int,
     output_dtype: DTypeLike | str | None = None,
@@ -77,7 +79,7 @@ def quantized_linear_concat(
       output_scale: float32, one element. A scale of 0 is undefined in the document; here the arithmetic is done, and
         infinities saturate.
       output_zero_point: one element, of the dtype of the output. None means 0.
-      axis: the dimension along which the tensors are joined, counted from 0. Negative numbers raise.
+      axis: the dimension along which the tensors are joined; a negative one counts from the end.
       output_dtype: int8 or uint8. None: the dtype of `output_zero_point` if that is an array, else that of the first
         tensor.
 
@@ -98,13 +100,15 @@ def quantized_linear_concat(
     References:
       onnxruntime, `com.microsoft.QLinearConcat`.
     """
+    message = f"{_OPERATOR}: inputs must be a list of tuples of a tensor, its scale and its zero point"
+    require(isinstance(inputs, list | tuple), f"{message}, not {type(inputs).__name__}", DescriptorTypeError)
     triples = [_triple(index, given) for index, given in enumerate(inputs)]
     require(len(triples) > 0, f"{_OPERATOR}: inputs is empty; it must have one triple or more")
     first = triples[0][0]
     output_scale, output_zero_point, output_dtype = output_quantization(
-        _OPERATOR, onnx("Y"), output_scale, output_zero_point, output_dtype, default=first.dtype
+        _descriptor(0), None, onnx("Y"), output_scale, output_zero_point, output_dtype, default=first.dtype
     )
-    require_axis(_OPERATOR, axis, first.ndim, or_none=False)
+    axis = dimension(_OPERATOR, axis, first.ndim)
     for index, (tensor, scale, zero_point) in enumerate(triples):
         named = dict(zip(onnx(f"inputs[{index}]"), (tensor, scale, zero_point), strict=True))
         output = Signature(tensor.shape, output_dtype)

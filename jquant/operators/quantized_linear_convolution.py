@@ -12,7 +12,7 @@ from jquant.convolutions import DimensionNumbers, Geometry, geometry, with_depth
 from jquant.descriptor import Descriptor, Signature, Tensor
 from jquant.kernels.convolution import convolution
 from jquant.kernels.epilogue import AddBias, requantize
-from jquant.modes import FeatureLevel
+from jquant.modes import FeatureLevel, resolved_level
 from jquant.operands import directml, optional_operand, output_quantization, quantized
 from jquant.windows import Padding
 
@@ -106,6 +106,7 @@ def _quantized_linear_convolution(
 
 def quantized_linear_convolution(
     input: ArrayLike,
+    /,
     input_scale: ArrayLike,
     input_zero_point: ArrayLike | None,
     filter: ArrayLike,
@@ -114,7 +115,6 @@ def quantized_linear_convolution(
     output_scale: ArrayLike,
     output_zero_point: ArrayLike | None = None,
     bias: ArrayLike | None = None,
-    /,
     *,
     strides: Sequence[int] | None = None,
     padding: Padding = "VALID",
@@ -122,7 +122,7 @@ def quantized_linear_convolution(
     groups: int = 1,
     dimension_numbers: DimensionNumbers = None,
     output_dtype: DTypeLike | str | None = None,
-    feature_level: FeatureLevel | str = FeatureLevel.LATEST,
+    feature_level: FeatureLevel | str | None = None,
 ) -> jax.Array:
     """Convolves a quantized tensor with quantized filters, adds a bias and quantizes the sum, in one pass.
 
@@ -148,12 +148,12 @@ def quantized_linear_convolution(
       output_scale: float32, one element.
       output_zero_point: of the dtype of the output, one element. None means 0.
       bias: int32, in units of ``input_scale * filter_scale``, of shape (1, O, 1, 1), whatever the layout, and the rank of
-        `input`. None means 0.
+        `input`; also (O,) at ``FeatureLevel.EXTENDED``. None means 0.
       strides, padding, dilations, groups: as for `convolution_integer`.
       dimension_numbers: another layout than NCHW and OIHW: ``("NHWC", "HWIO", "NHWC")`` is Flax's.
       output_dtype: int8 or uint8. None: the dtype of `output_zero_point` if that is an array, else that of `input`.
       feature_level: the DirectML feature level whose table applies; the operator exists from 2_1 on. `FeatureLevel.EXTENDED`
-        has a third spatial dimension besides.
+        has a third spatial dimension and a bias of shape (O,) besides.
 
     Returns:
       An array of shape (N, O, ...), or in the layout of `dimension_numbers`, of `output_dtype`.
@@ -175,18 +175,19 @@ def quantized_linear_convolution(
     References:
       DirectML, `DML_QUANTIZED_LINEAR_CONVOLUTION_OPERATOR_DESC`. ONNX, `QLinearConv`, whose bias has shape (O,).
     """
+    level = resolved_level(feature_level)
     input, input_scale, input_zero_point = quantized(_OPERATOR, directml("Input"), input, input_scale, input_zero_point)
     filter, filter_scale, filter_zero_point = quantized(
         _OPERATOR, directml("Filter"), filter, filter_scale, filter_zero_point
     )
     bias = optional_operand(_OPERATOR, "BiasTensor", bias, jnp.dtype(jnp.int32))
     output_scale, output_zero_point, output_dtype = output_quantization(
-        _OPERATOR, directml("Output"), output_scale, output_zero_point, output_dtype, default=input.dtype
+        *(_DESCRIPTOR, level, directml("Output"), output_scale, output_zero_point, output_dtype), default=input.dtype
     )
     static = geometry(_OPERATOR, input, filter, strides, padding, dilations, groups, dimension_numbers)
     input_signature, filter_signature, output_sizes = static.signatures(input, filter)
     _DESCRIPTOR.check(
-        FeatureLevel(feature_level),
+        level,
         InputTensor=input_signature,
         InputScaleTensor=input_scale,
         InputZeroPointTensor=input_zero_point,

@@ -10,25 +10,35 @@ from jquant import pooling, unary
 from jquant.descriptor import require
 
 _OPERATOR = "QLinearGlobalAveragePool"
-_DESCRIPTOR = unary.descriptor(_OPERATOR, x_zero_point="Input", y_zero_point="Input")
+_DESCRIPTOR = unary.descriptor(_OPERATOR)
 
 
 @jax.jit
 @jax.named_scope("quantized_linear_global_average_pool")
 def _quantized_linear_global_average_pool(
-    x: jax.Array, x_scale: jax.Array, x_zero_point: jax.Array, y_scale: jax.Array, y_zero_point: jax.Array
+    x: jax.Array,
+    x_scale: jax.Array,
+    x_zero_point: jax.Array | None,
+    output_scale: jax.Array,
+    output_zero_point: jax.Array | None,
 ) -> jax.Array:
     total = jnp.sum(pooling.differences(x, x_zero_point), range(2, x.ndim), jnp.int32, keepdims=True)
     count = jnp.int32(math.prod(x.shape[2:]))
-    return pooling.quantized_average(total, count, x_scale, y_scale, y_zero_point, x.dtype)
+    return pooling.quantized_average(total, count, x_scale, output_scale, output_zero_point, x.dtype)
 
 
 def quantized_linear_global_average_pool(
-    x: ArrayLike, x_scale: ArrayLike, x_zero_point: ArrayLike, y_scale: ArrayLike, y_zero_point: ArrayLike, /
+    x: ArrayLike,
+    /,
+    x_scale: ArrayLike,
+    x_zero_point: ArrayLike | None,
+    output_scale: ArrayLike,
+    output_zero_point: ArrayLike | None = None,
 ) -> jax.Array:
     """Averages each channel of a quantized tensor, and quantizes the average.
 
-    ``y = saturate(round(sum(x - x_zero_point) * x_scale / count / y_scale) + y_zero_point)``, over all spatial dimensions
+    ``output = saturate(round(sum(x - x_zero_point) * x_scale / count / output_scale) + output_zero_point)``, over all
+    spatial dimensions
 
     It is `quantized_linear_average_pool` with one window, of the size of the tensor: see there for the roundings. Split over
     a mesh in its spatial dimensions, it sums int32.
@@ -38,8 +48,8 @@ def quantized_linear_global_average_pool(
     Args:
       x: int8 or uint8, of shape (N, C, ...) with at least one spatial dimension; ``jnp.moveaxis(x, -1, 1)`` brings channels
         there that are last.
-      x_scale, y_scale: float32, scalars or of shape (1,).
-      x_zero_point, y_zero_point: scalars or of shape (1,), of the dtype of `x`.
+      x_scale, output_scale: float32, one element each.
+      x_zero_point, output_zero_point: one element each, of the dtype of `x`. None means 0 (the document requires them).
 
     Returns:
       An array of the dtype of `x` and of shape (N, C, 1, ...), of the rank of `x`.
@@ -60,7 +70,7 @@ def quantized_linear_global_average_pool(
     References:
       onnxruntime, `com.microsoft.QLinearGlobalAveragePool`.
     """
-    operands = unary.operands(_DESCRIPTOR, x, x_scale, x_zero_point, y_scale, y_zero_point)
+    operands = unary.operands(_DESCRIPTOR, x, x_scale, x_zero_point, output_scale, output_zero_point)
     sizes = operands[0].shape
     message = f"{_OPERATOR}: X has sizes {sizes}; after those of the batch and the channels there must be more"
     require(len(sizes) > 2, message)

@@ -10,23 +10,26 @@ from jquant.descriptor import Descriptor, Signature, Tensor
 from jquant.kernels.epilogue import as_column, as_row, requantize
 from jquant.kernels.matmul import matmul
 from jquant.kernels.packed import PackedMatrix
-from jquant.modes import FeatureLevel, Implementation, optional_implementation
-from jquant.operands import directml, output_quantization, product_shape, quantized, quantized_weights
+from jquant.modes import FeatureLevel, Implementation, optional_implementation, resolved_level
+from jquant.operands import directml, output_quantization, quantized
+from jquant.products import BATCH, product_shape, quantized_weights, with_more_dimensions
 
 _OPERATOR = "DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY"
 _DESCRIPTOR = Descriptor(
     _OPERATOR,
     {
-        "EXTENDED": (  # with the scales of ONNX
-            Tensor("ATensor", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] M K"),
-            Tensor("AScaleTensor", "Input", (1, 4), "FLOAT32 FLOAT16", "[1] [1] AScaleCount [1]"),
-            Tensor("AZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] AZeroPointCount [1]"),
-            Tensor("BTensor", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] K N"),
-            Tensor("BScaleTensor", "Input", (1, 4), "FLOAT32 FLOAT16", "[1] [1] [1] BScaleCount"),
-            Tensor("BZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] [1] BZeroPointCount"),
-            Tensor("OutputScaleTensor", "Input", (1, 4), "FLOAT32 FLOAT16", "[1] [1] OutputScaleCount [1]"),
-            Tensor("OutputZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] OutputZeroPointCount [1]"),
-            Tensor("OutputTensor", "Output", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] M N"),
+        "EXTENDED": with_more_dimensions(
+            (  # with the scales of ONNX
+                Tensor("ATensor", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] M K"),
+                Tensor("AScaleTensor", "Input", (1, 4), "FLOAT32 FLOAT16", "[1] [1] AScaleCount [1]"),
+                Tensor("AZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] AZeroPointCount [1]"),
+                Tensor("BTensor", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] K N"),
+                Tensor("BScaleTensor", "Input", (1, 4), "FLOAT32 FLOAT16", "[1] [1] [1] BScaleCount"),
+                Tensor("BZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] [1] BZeroPointCount"),
+                Tensor("OutputScaleTensor", "Input", (1, 4), "FLOAT32 FLOAT16", "[1] [1] OutputScaleCount [1]"),
+                Tensor("OutputZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] OutputZeroPointCount [1]"),
+                Tensor("OutputTensor", "Output", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] M N"),
+            )
         ),
         "4_0": (
             Tensor("ATensor", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] M K"),
@@ -67,7 +70,7 @@ _DESCRIPTOR = Descriptor(
         **{"AScaleCount": "M", "AZeroPointCount": "M", "BScaleCount": "N", "BZeroPointCount": "N"},
         **{"OutputScaleCount": "M", "OutputZeroPointCount": "M"},
     },
-    batch=("BatchCount", "ChannelCount"),
+    batch=BATCH,
 )
 
 
@@ -85,14 +88,16 @@ def _quantized_linear_matmul(
     output_dtype: np.dtype,
     implementation: Implementation | None,
 ) -> jax.Array:
-    a_scale, output_scale = (as_column(scale, a.ndim) for scale in (a_scale, output_scale))
-    output_zero_point = None if output_zero_point is None else as_column(output_zero_point, a.ndim)
-    epilogue = (requantize(a_scale, as_row(b_scale, a.ndim), output_scale, output_zero_point, output_dtype),)
+    rank = max(a.ndim, b.ndim)
+    a_scale, output_scale = (as_column(scale, rank) for scale in (a_scale, output_scale))
+    output_zero_point = None if output_zero_point is None else as_column(output_zero_point, rank)
+    epilogue = (requantize(a_scale, as_row(b_scale, rank), output_scale, output_zero_point, output_dtype),)
     return matmul(a, b, a_zero_point, b_zero_point, epilogue, implementation=implementation)
 
 
 def quantized_linear_matmul(
     a: ArrayLike,
+    /,
     a_scale: ArrayLike,
     a_zero_point: ArrayLike | None,
     b: ArrayLike | PackedMatrix,
@@ -100,11 +105,10 @@ def quantized_linear_matmul(
     b_zero_point: ArrayLike | None,
     output_scale: ArrayLike,
     output_zero_point: ArrayLike | None = None,
-    /,
     *,
     output_dtype: DTypeLike | str | None = None,
     implementation: Implementation | str | None = None,
-    feature_level: FeatureLevel | str = FeatureLevel.LATEST,
+    feature_level: FeatureLevel | str | None = None,
 ) -> jax.Array:
     """Multiplies quantized matrices and quantizes the product, in one pass.
 
@@ -120,14 +124,15 @@ def quantized_linear_matmul(
     `quantize_and_dequantize` or `fake_quantize`.
 
     Args:
-      a: int8 or uint8, of shape (..., M, K) with up to two batch dimensions.
+      a: int8 or uint8, of shape (..., M, K), with up to two batch dimensions; six at ``FeatureLevel.EXTENDED``.
       a_scale: float32; at ``FeatureLevel.EXTENDED`` also float16 or bfloat16, which are widened to it: a scalar, or one
         per row in shape (M,), (M, 1), (1, M, 1) or (1, 1, M, 1).
       a_zero_point: of the dtype of `a`, in the shapes of `a_scale`. None means 0.
       b: int8 or uint8, of shape (..., K, N) and the rank of `a`, or what `pack_matrix` made of it. Batch sizes of 1
-        broadcast.
+        broadcast. At ``FeatureLevel.EXTENDED`` the ranks may differ, as in NumPy: (batch, M, K) times (K, N).
       b_scale: of the types of `a_scale`: a scalar, or one per column in shape (N,), (1, N), (1, 1, N) or (1, 1, 1, N).
-      b_zero_point: of the dtype of `b`, in the shapes of `b_scale`. None means 0, or the zero point of packed weights.
+      b_zero_point: of the dtype of `b`, in the shapes of `b_scale`. None means 0, or the zero point of packed weights;
+        beside these it must be theirs.
       output_scale: of the types of `a_scale`, and in its shapes.
       output_zero_point: of the dtype of the output, in the shapes of `a_scale`. None means 0.
       output_dtype: int8 or uint8. None: the dtype of `output_zero_point` if that is an array, else that of `a`.
@@ -138,7 +143,7 @@ def quantized_linear_matmul(
       An array of shape (..., M, N), of `output_dtype`.
 
     Raises:
-      DescriptorError: a rank, size or level outside of the table, a scalar that its type cannot hold, a zero point
+      DescriptorError: a rank, size or level outside of the table, a scalar that its type cannot hold, another zero point
         beside packed weights, or an unknown implementation. Scales and zero points have one dimension count, scalars
         aside.
       DescriptorTypeError: a data type outside of the table, or an `output_dtype` that is not that of
@@ -156,13 +161,14 @@ def quantized_linear_matmul(
     References:
       DirectML, `DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY_OPERATOR_DESC`. ONNX, `QLinearMatMul`.
     """
+    level = resolved_level(feature_level)
     a, a_scale, a_zero_point = quantized(_OPERATOR, directml("A"), a, a_scale, a_zero_point)
     b, b_scale, b_zero_point = quantized_weights(_OPERATOR, directml("B"), b, b_scale, b_zero_point)
     output_scale, output_zero_point, output_dtype = output_quantization(
-        _OPERATOR, directml("Output"), output_scale, output_zero_point, output_dtype, default=a.dtype
+        *(_DESCRIPTOR, level, directml("Output"), output_scale, output_zero_point, output_dtype), default=a.dtype
     )
     _DESCRIPTOR.check(
-        FeatureLevel(feature_level),
+        level,
         ATensor=a,
         AScaleTensor=a_scale,
         AZeroPointTensor=a_zero_point,

@@ -6,7 +6,9 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant import affine, binary, exact
+from jquant import affine, binary
+from jquant.arithmetic import exact
+from jquant.broadcasting import to_rank
 from jquant.descriptor import Descriptor, Tensor
 from jquant.operands import onnx
 
@@ -27,6 +29,7 @@ _DESCRIPTOR = Descriptor(
     # The document has one type for all; here A, B and C have each their own, as in quantized_linear_add.
     same_data_type=(("A", "A_zero_point"), ("B", "B_zero_point"), ("C", "C_zero_point")),
     one_element=("A_scale", "A_zero_point", "B_scale", "B_zero_point", "C_scale", "C_zero_point"),
+    broadcast=("A", "B"),
 )
 
 
@@ -44,7 +47,8 @@ def _quantized_linear_multiply(
     output_dtype: np.dtype,
 ) -> jax.Array:
     # At most 255 * 255, and exact; sealed all the same, because XLA merges the constants of two products.
-    product = exact.product(affine.offset(a, a_zero_point), affine.offset(b, b_zero_point))
+    rank = max(a.ndim, b.ndim)
+    product = exact.product(affine.offset(to_rank(a, rank), a_zero_point), affine.offset(to_rank(b, rank), b_zero_point))
     scale = exact.product(exact.widen(a_scale), exact.widen(b_scale))
     output_value = exact.product(product, scale)
     return affine.quantize(output_value, output_scale, output_zero_point, output_dtype)
@@ -52,6 +56,7 @@ def _quantized_linear_multiply(
 
 def quantized_linear_multiply(
     a: ArrayLike,
+    /,
     a_scale: ArrayLike,
     a_zero_point: ArrayLike | None,
     b: ArrayLike,
@@ -59,7 +64,6 @@ def quantized_linear_multiply(
     b_zero_point: ArrayLike | None,
     output_scale: ArrayLike,
     output_zero_point: ArrayLike | None = None,
-    /,
     *,
     output_dtype: DTypeLike | str | None = None,
 ) -> jax.Array:
@@ -78,9 +82,7 @@ def quantized_linear_multiply(
     `quantize_and_dequantize` or `fake_quantize`.
 
     Args:
-      a, b: int8 or uint8, each of its own type (the document has one for all), of one rank; sizes of 1 broadcast, and a
-        rank of 0 stands for one element, as in `quantized_linear_add`. Of NumPy's broadcasting, which the document
-        names, that leaves out the alignment of ranks: it raises.
+      a, b: int8 or uint8, each of its own type (the document has one for all), of shapes that broadcast as NumPy's do.
       a_scale, b_scale, output_scale: float32, one element each. A scale of 0 is undefined in the document;
         here the arithmetic is done, and infinities saturate.
       a_zero_point, b_zero_point: one element each, of the dtype of `a` and of `b`. None means 0.

@@ -9,7 +9,7 @@ from jquant.exponential import exponential, scaled
 from jquant.pairs import Pair
 
 _OPERATOR = "QLinearSigmoid"
-_DESCRIPTOR = unary.descriptor(_OPERATOR, x_zero_point="Optional input", y_zero_point="Optional input")
+_DESCRIPTOR = unary.descriptor(_OPERATOR)
 
 
 def _sigmoid(x: jax.Array) -> jax.Array:
@@ -30,25 +30,25 @@ def _quantized_linear_sigmoid(
     x: jax.Array,
     x_scale: jax.Array,
     x_zero_point: jax.Array | None,
-    y_scale: jax.Array,
-    y_zero_point: jax.Array | None,
+    output_scale: jax.Array,
+    output_zero_point: jax.Array | None,
 ) -> jax.Array:
     values = affine.dequantize(lookup.integers(x.dtype), x_scale, x_zero_point)
-    table = affine.quantize(_sigmoid(values), y_scale, y_zero_point, x.dtype)
+    table = affine.quantize(_sigmoid(values), output_scale, output_zero_point, x.dtype)
     return lookup.look_up(table, x)
 
 
 def quantized_linear_sigmoid(
     x: ArrayLike,
+    /,
     x_scale: ArrayLike,
     x_zero_point: ArrayLike | None,
-    y_scale: ArrayLike,
-    y_zero_point: ArrayLike | None = None,
-    /,
+    output_scale: ArrayLike,
+    output_zero_point: ArrayLike | None = None,
 ) -> jax.Array:
     """Applies the logistic function to a quantized tensor.
 
-    ``y = saturate(round(sigmoid((x - x_zero_point) * x_scale) / y_scale) + y_zero_point)``, where
+    ``output = saturate(round(sigmoid((x - x_zero_point) * x_scale) / output_scale) + output_zero_point)``, where
     ``sigmoid(v) = 1 / (1 + exp(-v))``
 
     The product, the sigmoid as a whole and the quotient are each rounded once to float32, the quotient then to the nearest
@@ -63,8 +63,8 @@ def quantized_linear_sigmoid(
 
     Args:
       x: int8 or uint8, of any shape.
-      x_scale, y_scale: float32, scalars or of shape (1,).
-      x_zero_point, y_zero_point: scalars or of shape (1,), of the dtype of `x`. None means 0.
+      x_scale, output_scale: float32, one element each.
+      x_zero_point, output_zero_point: one element each, of the dtype of `x`. None means 0.
 
     Returns:
       An array of the shape and dtype of `x`.
@@ -82,4 +82,4 @@ def quantized_linear_sigmoid(
     References:
       onnxruntime, `com.microsoft.QLinearSigmoid`.
     """
-    return _quantized_linear_sigmoid(*unary.operands(_DESCRIPTOR, x, x_scale, x_zero_point, y_scale, y_zero_point))
+    return _quantized_linear_sigmoid(*unary.operands(_DESCRIPTOR, x, x_scale, x_zero_point, output_scale, output_zero_point))

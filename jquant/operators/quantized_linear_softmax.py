@@ -7,14 +7,16 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from jquant import affine, exact, fixed_point, pairs, unary
-from jquant.descriptor import require, require_axis
+from jquant import affine, fixed_point, pairs, unary
+from jquant.arithmetic import exact
+from jquant.descriptor import require
 from jquant.exponential import exponential, scaled
 from jquant.lookup import look_up
 from jquant.pairs import Pair
+from jquant.statics import dimension
 
 _OPERATOR = "QLinearSoftmax"
-_DESCRIPTOR = unary.descriptor(_OPERATOR, x_zero_point="Optional input", y_zero_point="Input")
+_DESCRIPTOR = unary.descriptor(_OPERATOR)
 
 
 @functools.partial(jax.jit, static_argnames="axis")
@@ -23,8 +25,8 @@ def _quantized_linear_softmax(
     x: jax.Array,
     x_scale: jax.Array,
     x_zero_point: jax.Array | None,  # cancels
-    y_scale: jax.Array,
-    y_zero_point: jax.Array,
+    output_scale: jax.Array,
+    output_zero_point: jax.Array | None,
     axis: int,
 ) -> jax.Array:
     scale = exact.widen(x_scale)
@@ -39,23 +41,23 @@ def _quantized_linear_softmax(
     total = fixed_point.value(jnp.sum(look_up(fractions, below), axis, jnp.int32, keepdims=True))
     numerator = Pair(*(look_up(part, below) for part in significand))
     quotient = pairs.multiply(numerator, pairs.reciprocal(total))
-    return affine.quantize(scaled(quotient.high, look_up(power, below)), y_scale, y_zero_point, x.dtype)
+    return affine.quantize(scaled(quotient.high, look_up(power, below)), output_scale, output_zero_point, x.dtype)
 
 
 def quantized_linear_softmax(
     x: ArrayLike,
+    /,
     x_scale: ArrayLike,
     x_zero_point: ArrayLike | None,
-    y_scale: ArrayLike,
-    y_zero_point: ArrayLike,
-    /,
+    output_scale: ArrayLike,
+    output_zero_point: ArrayLike | None = None,
     *,
     axis: int,
 ) -> jax.Array:
     """Normalises the exponentials of a quantized tensor along an axis.
 
-    ``y = saturate(round(e / sum(e) / y_scale) + y_zero_point)``, where ``e = exp((x - largest) * x_scale)``; the sum and the
-    largest of ``x`` are along `axis`
+    ``output = saturate(round(e / sum(e) / output_scale) + output_zero_point)``, where
+    ``e = exp((x - largest) * x_scale)``; the sum and the largest of ``x`` are along `axis`
 
     The product, the first quotient as a whole and the second are each rounded once to float32, the second then to the
     nearest integer, ties to even, *before* the zero point is added. The exponential is no platform's own: its error is below
@@ -69,11 +71,12 @@ def quantized_linear_softmax(
 
     Args:
       x: int8 or uint8, of at least one dimension.
-      x_scale, y_scale: float32, scalars or of shape (1,).
-      x_zero_point: a scalar or of shape (1,), of the dtype of `x`, or None. The result does not depend on it.
-      y_zero_point: a scalar or of shape (1,), of the dtype of `x`.
-      axis: the dimension of `x` along which the results add up to 1, counted from 0, of at most 524,287 elements. (In the
-        document it is -1 by default, and before version 13 of ONNX's operator set stands for all dimensions from there on.)
+      x_scale, output_scale: float32, one element each.
+      x_zero_point: one element, of the dtype of `x`, or None. The result does not depend on it.
+      output_zero_point: one element, of the dtype of `x`. None means 0 (the document requires it).
+      axis: the dimension of `x` along which the results add up to 1, of at most 524,287 elements; a negative one counts from
+        the end. (In the document it is -1 by default, and before version 13 of ONNX's operator set stands for all dimensions
+        from there on.)
 
     Returns:
       An array of the shape and dtype of `x`.
@@ -93,9 +96,9 @@ def quantized_linear_softmax(
     References:
       onnxruntime, `com.microsoft.QLinearSoftmax`.
     """
-    operands = unary.operands(_DESCRIPTOR, x, x_scale, x_zero_point, y_scale, y_zero_point)
+    operands = unary.operands(_DESCRIPTOR, x, x_scale, x_zero_point, output_scale, output_zero_point)
     sizes = operands[0].shape
-    require_axis(_OPERATOR, axis, len(sizes), or_none=False)
+    axis = dimension(_OPERATOR, axis, len(sizes))
     message = (
         f"{_OPERATOR}: axis {axis} has {sizes[axis]} elements; the sum is exact for {fixed_point.LARGEST_COUNT} at most"
     )

@@ -3,7 +3,8 @@
 import jax
 from jax.typing import ArrayLike
 
-from jquant import exact, requantization
+from jquant import requantization
+from jquant.arithmetic import exact
 from jquant.ranges import RangeOutput
 
 _OPERATOR = "RequantizationRange"
@@ -16,7 +17,7 @@ def _requantization_range(input: jax.Array, input_min: jax.Array, input_max: jax
     return requantization.actual_range(input, low, high)
 
 
-def requantization_range(input: ArrayLike, input_min: ArrayLike, input_max: ArrayLike, /) -> RangeOutput:
+def requantization_range(input: ArrayLike, /, input_min: ArrayLike, input_max: ArrayLike) -> RangeOutput:
     """The range of the integers that occur, for `requantize`, as TensorFlow's CPU kernel computes it, bit for bit.
 
     ``output_min = min(0, real(min(input)))`` and ``output_max = real(max(input))``, where

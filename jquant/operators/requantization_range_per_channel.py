@@ -6,9 +6,9 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from jquant import exact, ranges, requantization
-from jquant.descriptor import require
-from jquant.operands import float_operand
+from jquant import ranges, requantization
+from jquant.arithmetic import exact
+from jquant.operands import optional_scalar
 from jquant.ranges import RangeOutput
 
 _OPERATOR = "RequantizationRangePerChannel"
@@ -18,18 +18,19 @@ _LEAST = np.finfo(np.float32).tiny
 @jax.jit
 @jax.named_scope("requantization_range_per_channel")
 def _requantization_range_per_channel(
-    input: jax.Array, input_min: jax.Array, input_max: jax.Array, clip_value_max: jax.Array
+    input: jax.Array, input_min: jax.Array, input_max: jax.Array, clip_value_max: jax.Array | None
 ) -> RangeOutput:
     largest = jnp.max(lax.abs(input.astype(jnp.float32)), range(input.ndim - 1), initial=0)
     magnitude = requantization.magnitude(exact.widen(input_min), exact.widen(input_max))
     each = exact.product(magnitude, largest) * 2.0**-31
     output_max = jnp.max(ranges.maximum(jnp.float32(_LEAST), each), initial=_LEAST)
-    output_max = ranges.minimum(output_max, exact.widen(clip_value_max).reshape(()))
+    if clip_value_max is not None:
+        output_max = ranges.minimum(output_max, exact.widen(clip_value_max))
     return RangeOutput(jnp.where(jnp.any(input < 0), -output_max, jnp.float32(0)), output_max)
 
 
 def requantization_range_per_channel(
-    input: ArrayLike, input_min: ArrayLike, input_max: ArrayLike, /, *, clip_value_max: ArrayLike = np.inf
+    input: ArrayLike, /, input_min: ArrayLike, input_max: ArrayLike, *, clip_value_max: ArrayLike | None = None
 ) -> RangeOutput:
     """The range of the integers that occur, for `requantize_per_channel`, as TensorFlow's kernel computes it, bit for bit.
 
@@ -47,7 +48,8 @@ def requantization_range_per_channel(
     Args:
       input: int32 (TensorFlow's qint32) of rank 1 or more, the channels last (TensorFlow: rank 4, not empty).
       input_min, input_max: float32, of shape ``(input.shape[-1],)``.
-      clip_value_max: float32, one element in any shape: the largest that an activation allows, as 6 of relu6.
+      clip_value_max: float32, one element in any shape: the largest that an activation allows, as 6 of relu6. None: no
+        limit.
 
     Returns:
       `RangeOutput`: `output_min` and `output_max`, float32, of shape ().
@@ -68,6 +70,5 @@ def requantization_range_per_channel(
       TensorFlow, `tf.raw_ops.RequantizationRangePerChannel` (its kernel for x86).
     """
     operands = requantization.operands(_OPERATOR, input, input_min, input_max, per_channel=True)
-    clip = float_operand(_OPERATOR, "clip_value_max", clip_value_max)
-    require(clip.size == 1, f"{_OPERATOR}: clip_value_max has sizes {clip.shape}; it must have 1 element")
+    clip = optional_scalar(_OPERATOR, "clip_value_max", clip_value_max)
     return _requantization_range_per_channel(*operands, clip)

@@ -6,7 +6,8 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant import exact, ranges, requantization
+from jquant import ranges, requantization
+from jquant.arithmetic import exact
 from jquant.descriptor import require
 from jquant.modes import data_type
 from jquant.operands import is_known
@@ -32,11 +33,11 @@ def _requantize(
 
 def requantize(
     input: ArrayLike,
+    /,
     input_min: ArrayLike,
     input_max: ArrayLike,
     requested_output_min: ArrayLike,
     requested_output_max: ArrayLike,
-    /,
     *,
     dtype: DTypeLike | str,
 ) -> QuantizeOutput:
@@ -81,8 +82,8 @@ def requantize(
     References:
       TensorFlow, `tf.raw_ops.Requantize` (its CPU kernels).
     """
-    dtype = data_type(dtype)
-    ranges.require_quantized(_OPERATOR, "out_type", dtype, "quint8", "qint8")
+    dtype = data_type("dtype", dtype)
+    ranges.require_quantized(_OPERATOR, "dtype", dtype, "quint8", "qint8")
     input, low, high = requantization.operands(_OPERATOR, input, input_min, input_max)
     new_low, new_high = ranges.operands(
         _OPERATOR, input, None, requested_output_min=requested_output_min, requested_output_max=requested_output_max

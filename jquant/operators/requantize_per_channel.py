@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant import affine, exact, ranges, requantization
+from jquant import affine, ranges, requantization
+from jquant.arithmetic import exact
 from jquant.descriptor import require
 from jquant.modes import data_type
 from jquant.operands import is_known
@@ -36,11 +37,11 @@ def _requantize_per_channel(
 
 def requantize_per_channel(
     input: ArrayLike,
+    /,
     input_min: ArrayLike,
     input_max: ArrayLike,
     requested_output_min: ArrayLike,
     requested_output_max: ArrayLike,
-    /,
     *,
     dtype: DTypeLike | str = "quint8",
 ) -> QuantizeOutput:
@@ -80,8 +81,8 @@ def requantize_per_channel(
     References:
       TensorFlow, `tf.raw_ops.RequantizePerChannel` (its kernel for x86, which calls oneDNN).
     """
-    dtype = data_type(dtype)
-    ranges.require_quantized(_OPERATOR, "out_type", dtype, "quint8", "qint8")
+    dtype = data_type("dtype", dtype)
+    ranges.require_quantized(_OPERATOR, "dtype", dtype, "quint8", "qint8")
     input, low, high = requantization.operands(_OPERATOR, input, input_min, input_max, per_channel=True)
     new_low, new_high = ranges.operands(
         _OPERATOR, input, None, requested_output_min=requested_output_min, requested_output_max=requested_output_max

@@ -9,11 +9,13 @@ import numpy as np
 from jax import export
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant import affine, exact
+from jquant import affine
+from jquant.arithmetic import exact
 from jquant.descriptor import require
 from jquant.errors import DescriptorTypeError
 from jquant.modes import data_type, data_type_name
 from jquant.operands import float_operand, is_known
+from jquant.statics import boolean
 
 _OPERATOR = "scale_and_zero_point"
 _DATA_TYPES = "INT16", "INT8", "INT4", "INT2", "UINT16", "UINT8", "UINT4", "UINT2"
@@ -59,9 +61,9 @@ def require_data_type(name: str, dtype: np.dtype) -> None:
 
 def scale_and_zero_point(
     min: ArrayLike,
+    /,
     max: ArrayLike,
     dtype: DTypeLike | str,
-    /,
     *,
     symmetric: bool = False,
     narrow_range: bool = False,
@@ -115,10 +117,11 @@ def scale_and_zero_point(
       ONNX, `DynamicQuantizeLinear`, and onnxruntime's `quantization.quant_utils.compute_scale_zp`, which divides in
       float64 and rounds the scale at the end.
     """
-    dtype = data_type(dtype)
+    dtype = data_type("dtype", dtype)
     min, max = float_operand(_OPERATOR, "min", min), float_operand(_OPERATOR, "max", max)
     require_data_type(_OPERATOR, dtype)
     require(min.shape == max.shape, f"{_OPERATOR}: min has sizes {min.shape}, max {max.shape}; they must be the same")
     if is_known(min, max):
         require(not np.any(max < min), f"{_OPERATOR}: max, {max}, is less than min, {min}")
-    return express(min, max, dtype, bool(symmetric), bool(narrow_range))
+    symmetric = boolean(_OPERATOR, "symmetric", symmetric)
+    return express(min, max, dtype, symmetric, boolean(_OPERATOR, "narrow_range", narrow_range))

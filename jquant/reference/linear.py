@@ -35,11 +35,11 @@ def of_each(tensor, x, axis, block_size):
     return tensor.take(np.arange(x.shape[axis]) // block_size, axis)
 
 
-def dynamic_quantize_linear(x, dtype=np.uint8):
-    """Output, scale and zero point; the range is that of the values and 0."""
+def dynamic_quantize_linear(x, where=True, dtype=np.uint8):
+    """Output, scale and zero point; the range is that of the values that count and 0."""
     with np.errstate(all="ignore"):
         x, limits = np.asarray(x).astype(float32), iinfo(dtype)
-        low, high = x.min(initial=0), x.max(initial=0)
+        low, high = x.min(initial=0, where=where), x.max(initial=0, where=where)
         scale = float32(1) if high == low else (high - low) / float32(limits.max - limits.min)
         zero_point = saturate(np.rint(float32(limits.min) - low / scale), dtype)
     return quantize_linear(x, scale, zero_point, dtype), scale, zero_point

@@ -29,7 +29,8 @@ def quantize(x, low, high, dtype, mode, round_mode="HALF_AWAY_FROM_ZERO", narrow
             scale = np.minimum(
                 np.where(min_t * low > 0, min_t / low, largest), np.where(max_t * high > 0, max_t / high, largest)
             ).astype(float32)
-            low, high = min_t / scale, max_t / scale
+            tiny = np.finfo(float32).tiny  # 0 stands for subnormal numbers
+            low, high = (np.where(abs(end) < tiny, float32(0), end) for end in (min_t / scale, max_t / scale))
             value = np.maximum(np.minimum(x, high), low) * scale
             value = np.rint(value) if round_mode == "HALF_TO_EVEN" else away(value)
         return saturate(value, dtype), low, high

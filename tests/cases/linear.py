@@ -13,8 +13,8 @@ from jquant import reference
 BLOCKS = {"axis": 1, "block_size": 2}  # three of them, the last one partial
 
 
-def dynamic_quantize_linear(x):
-    return jquant.DynamicQuantizeOutput(*reference.dynamic_quantize_linear(x))
+def dynamic_quantize_linear(x, where=True):
+    return jquant.DynamicQuantizeOutput(*reference.dynamic_quantize_linear(x, where))
 
 
 def finite_floats(rng):
@@ -88,6 +88,13 @@ CASES: dict[str, Case] = {
     "dynamic_quantize_linear": Case(
         jquant.dynamic_quantize_linear, dynamic_quantize_linear, finite_floats, collectives=("all-reduce",)
     ),
+    "dynamic_quantize_linear, where": Case(
+        lambda x, where: jquant.dynamic_quantize_linear(x, where=where),
+        dynamic_quantize_linear,
+        lambda rng: (*finite_floats(rng), rng.random((ROWS, 1)) < 0.7),
+        rows=(0, 1),
+        collectives=("all-reduce",),
+    ),
     "pack_integers": Case(
         lambda x: jquant.pack_integers(x.astype(jnp.int4)), lambda x: reference.pack_integers(x.astype(jnp.int4)), narrow
     ),
@@ -132,6 +139,15 @@ CASES: dict[str, Case] = {
             *(scales(rng), samples.integers(rng, np.int8)),
         ),
         rows=(0, 3),
+    ),
+    "quantized_linear_add, ranks": Case(
+        functools.partial(jquant.quantized_linear_add, feature_level="EXTENDED"),
+        functools.partial(reference.quantized_linear_add, dtype=np.int8),
+        lambda rng: (
+            *(samples.integers(rng, np.uint8, ROWS, 2, CHANNELS), scales(rng), samples.integers(rng, np.uint8)),
+            *(samples.integers(rng, np.int8, CHANNELS), scales(rng), samples.integers(rng, np.int8)),
+            *(scales(rng), samples.integers(rng, np.int8)),
+        ),
     ),
     "clip": Case(
         jquant.clip,

@@ -54,6 +54,15 @@ def draw_quantized_gemm(rng):
     )
 
 
+def draw_many_matrices(rng):
+    """A of several matrices, with a zero point for each of their rows, and one B; a scale per tensor, and a bias."""
+    return (
+        *(samples.integers(rng, np.uint8, ROWS, 3, DEPTH), scales(rng), samples.integers(rng, np.uint8, 3, 1)),
+        *(samples.integers(rng, np.int8, DEPTH, CHANNELS), scales(rng, CHANNELS), samples.integers(rng, np.int8)),
+        (rng.normal(size=CHANNELS) * 100).astype(np.float32),
+    )
+
+
 def of_packed(case: Case, b: int, b_zero_point: int) -> Case:
     """The case with its weights packed: argument `b` then holds its zero point, which is no argument of its own."""
 
@@ -77,6 +86,11 @@ CASES: dict[str, Case] = {
         reference.matmul_integer_to_float,
         lambda rng: (*draw_product(rng), (rng.normal(size=(1, CHANNELS)) * 100).astype(np.float32)),
         rows=(0, 1, 2),
+    ),
+    "matmul_integer_to_float, ranks": Case(
+        functools.partial(jquant.matmul_integer_to_float, feature_level="EXTENDED"),
+        reference.matmul_integer_to_float,
+        draw_many_matrices,
     ),
     "quantized_linear_matmul": Case(
         jquant.quantized_linear_matmul,
@@ -105,6 +119,7 @@ CASES: dict[str, Case] = {
 for name, *positions in (
     ("matmul_integer", 1, 3),
     ("matmul_integer_to_float", 3, 5),
+    ("matmul_integer_to_float, ranks", 3, 5),
     ("quantized_linear_matmul", 3, 5),
     ("quantized_gemm", 3, 5),
 ):

@@ -141,7 +141,8 @@ class TestGranularity:
         operands = [*self.operands(rng, dtype, float_dtype)]
         ours = self.call(jquant.quantize_linear, x, operands)
         for actual, pair, granularity in zip(ours, operands, GRANULARITIES.values(), strict=True):
-            theirs = run_linear("QuantizeLinear", x, *pair, dtype, **granularity)
+            # Without it onnxruntime divides float16 in float16, from 1.32 on: ONNX leaves it to the type of the scale.
+            theirs = run_linear("QuantizeLinear", x, *pair, dtype, precision=onnx.TensorProto.FLOAT, **granularity)
             np.testing.assert_array_equal(np.asarray(actual).astype(np.int32), theirs, str(granularity))
 
 
@@ -320,7 +321,10 @@ def assert_every_set_equal(function, sets, inputs, op, **attributes):
 
 @pytest.mark.parametrize("operator", ["multiply", "concat", "leaky_relu", "sigmoid", "softmax", "global_average_pool"])
 def test_table(operator):
-    """The descriptor has the tensors of onnxruntime's own schema, their data types, and which of them are optional."""
+    """The descriptor has the tensors of onnxruntime's own schema, their data types, and which of them are optional.
+
+    Two zero points that the schema requires may be missing here, and are 0 then.
+    """
     from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
     module = importlib.import_module(f"jquant.operators.quantized_linear_{operator}")
@@ -339,7 +343,10 @@ def test_table(operator):
     if operator == "concat":  # one row stands for all three of each input, and no zero point is optional
         theirs.remove(("inputs", False, {"FLOAT32", "INT8", "UINT8"}))
         ours = [(name, False, data_types) for name, _, data_types in ours if not name.startswith("inputs[0]")]
-    assert ours == theirs
+    also_optional = {"softmax": {"y_zero_point"}, "global_average_pool": {"x_zero_point", "y_zero_point"}}.get(
+        operator, set()
+    )
+    assert ours == [(name, optional or name in also_optional, data_types) for name, optional, data_types in theirs]
 
 
 SHAPES = [((), 1, 1, 1), ((), 1, 300, 77), ((), 16, 64, 32), ((), 65, 129, 31), ((3,), 7, 40, 9), ((2, 3), 5, 6, 7)]

@@ -286,15 +286,15 @@ DOCUMENTS = {
         OutputZeroPointCount: 1 or M
 
         EXTENDED and above
-        ATensor | Input | { [BatchCount], [ChannelCount], M, K } | 2 to 4 | INT8, UINT8
-        AScaleTensor | Input | { [1], [1], AScaleCount, [1] } | 1 to 4 | FLOAT32, FLOAT16
-        AZeroPointTensor | Optional input | { [1], [1], AZeroPointCount, [1] } | 1 to 4 | INT8, UINT8
-        BTensor | Input | { [BatchCount], [ChannelCount], K, N } | 2 to 4 | INT8, UINT8
-        BScaleTensor | Input | { [1], [1], [1], BScaleCount } | 1 to 4 | FLOAT32, FLOAT16
-        BZeroPointTensor | Optional input | { [1], [1], [1], BZeroPointCount } | 1 to 4 | INT8, UINT8
-        OutputScaleTensor | Input | { [1], [1], OutputScaleCount, [1] } | 1 to 4 | FLOAT32, FLOAT16
-        OutputZeroPointTensor | Optional input | { [1], [1], OutputZeroPointCount, [1] } | 1 to 4 | INT8, UINT8
-        OutputTensor | Output | { [BatchCount], [ChannelCount], M, N } | 2 to 4 | INT8, UINT8
+        ATensor | Input | { [Batch1], [Batch2], [Batch3], [Batch4], [BatchCount], [ChannelCount], M, K } | 2 to 8 | INT8, UINT8
+        AScaleTensor | Input | { [1], [1], [1], [1], [1], [1], AScaleCount, [1] } | 1 to 8 | FLOAT32, FLOAT16
+        AZeroPointTensor | Optional input | { [1], [1], [1], [1], [1], [1], AZeroPointCount, [1] } | 1 to 8 | INT8, UINT8
+        BTensor | Input | { [Batch1], [Batch2], [Batch3], [Batch4], [BatchCount], [ChannelCount], K, N } | 2 to 8 | INT8, UINT8
+        BScaleTensor | Input | { [1], [1], [1], [1], [1], [1], [1], BScaleCount } | 1 to 8 | FLOAT32, FLOAT16
+        BZeroPointTensor | Optional input | { [1], [1], [1], [1], [1], [1], [1], BZeroPointCount } | 1 to 8 | INT8, UINT8
+        OutputScaleTensor | Input | { [1], [1], [1], [1], [1], [1], OutputScaleCount, [1] } | 1 to 8 | FLOAT32, FLOAT16
+        OutputZeroPointTensor | Optional input | { [1], [1], [1], [1], [1], [1], OutputZeroPointCount, [1] } | 1 to 8 | INT8, UINT8
+        OutputTensor | Output | { [Batch1], [Batch2], [Batch3], [Batch4], [BatchCount], [ChannelCount], M, N } | 2 to 8 | INT8, UINT8
 
         DML_FEATURE_LEVEL_4_0 and above
         ATensor | Input | { [BatchCount], [ChannelCount], M, K } | 2 to 4 | INT8, UINT8
@@ -558,5 +558,5 @@ def test_counts(operator):
 
 @pytest.mark.parametrize("operator", ["matmul_integer", "matmul_integer_to_float", "quantized_linear_matmul"])
 def test_batch(operator):
-    # "BatchCount * ChannelCount independent matrix multiplications"
-    assert descriptor(operator).batch == ("BatchCount", "ChannelCount")
+    # "BatchCount * ChannelCount independent matrix multiplications"; four sizes more at jquant's own level
+    assert descriptor(operator).batch == ("Batch1", "Batch2", "Batch3", "Batch4", "BatchCount", "ChannelCount")

@@ -3,6 +3,7 @@
 import functools
 import itertools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -68,6 +69,21 @@ def compare(x, low, high, dtype, **attributes) -> int:
     return np.count_nonzero(~deviates)
 
 
+@pytest.mark.parametrize("dtype", ["quint8", "quint16"])
+@pytest.mark.parametrize(("low", "high"), [(-3.0, -1.0), (-1e-20, 0.0), (-1e30, -1e29)])
+def test_an_end_of_the_range_that_would_be_subnormal(dtype, low, high):
+    """It is 0, whether the range is traced or a constant of the program, whose subnormal numbers XLA does not flush."""
+    x = np.float32([low, 0, 1])
+    attributes = {"mode": "SCALED", "narrow_range": True, "ensure_minimum_range": 0.0}
+    theirs, *their_range = tensorflow_quantize(x, low, high, dtype, **attributes)
+    constant = jax.jit(lambda x: jquant.quantize(x, low, high, dtype, **attributes))(x)
+    traced = jax.jit(lambda x, low, high: jquant.quantize(x, low, high, dtype, **attributes))(x, low, high)
+    for output, *range_ in (constant, traced):
+        np.testing.assert_array_equal(output, theirs)
+        np.testing.assert_array_equal(range_, their_range)
+        assert range_[0] == 0
+
+
 @pytest.mark.parametrize(("mode", "round_mode", "narrow_range"), MODES)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_per_tensor(dtype, mode, round_mode, narrow_range, full):
@@ -126,7 +142,7 @@ def test_nan_in_the_range(low, high, mode):
     [
         ("max_range", {"min_range": 1.0, "max_range": 0.0}),
         ("HALF_TO_EVEN", {"round_mode": "HALF_TO_EVEN"}),
-        ("no mode", {"mode": "MIN_LAST"}),
+        ("unknown mode", {"mode": "MIN_LAST"}),
         ("round_mode is HALF_UP", {"mode": "SCALED", "round_mode": "HALF_UP"}),
         ("axis is 2", {"axis": 2, "min_range": [0.0, 0], "max_range": [1.0, 1]}),
         ("axis is -2", {"axis": -2, "min_range": [0.0, 0], "max_range": [1.0, 1]}),

@@ -88,7 +88,7 @@ class TestDequantize:
     @pytest.mark.parametrize(
         ("message", "arguments"),
         [
-            ("no mode", {"mode": "MIN_LAST"}),
+            ("unknown mode", {"mode": "MIN_LAST"}),
             ("axis is 2", {"axis": 2, "bounds": ([0.0, 0], [1.0, 1])}),
             ("min_range has sizes", {"bounds": ([0.0, 0], 1.0)}),
             ("max_range has sizes", {"bounds": (0.0, [1.0, 1])}),

@@ -259,7 +259,7 @@ ERRORS = tensorflow.errors.InvalidArgumentError, ValueError
         ("num_bits is 0", {"num_bits": 0}),
         ("num_bits is 62", {"num_bits": 62}),
         ("num_bits is 63", {"num_bits": 63, "signed_input": False}),
-        ("no round_mode", {"round_mode": "HALF_DOWN"}),
+        ("unknown round_mode", {"round_mode": "HALF_DOWN"}),
         ("round_mode is HALF_AWAY_FROM_ZERO", {"round_mode": "HALF_AWAY_FROM_ZERO"}),
         ("input_max, 0.0, is less than input_min", {"input_min": 1.0, "input_max": 0.0}),
         ("axis is 2", {"axis": 2, "range_given": False}),

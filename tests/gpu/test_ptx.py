@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import jquant
-from jquant import exact
+from jquant.arithmetic import exact
 
 from . import ptx
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax import export
 
-from jquant import exact
+from jquant.arithmetic import exact
 from jquant.kernels import _compat, epilogue, mosaic_gpu, mosaic_gpu_plans, xla
 from jquant.kernels.mosaic_gpu_plans import Plan, plan_for
 

@@ -1,0 +1,1 @@
+"""Arithmetic that has the same bits inside any program."""

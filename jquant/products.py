@@ -1,0 +1,79 @@
+"""What the integer products have in common: the matrix B, which may be packed, and the ranks of A and B."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.core
+import numpy as np
+from jax.typing import ArrayLike
+
+from jquant.broadcasting import aligned, broadcasts
+from jquant.descriptor import Tensor, require
+from jquant.errors import DescriptorError, DescriptorTypeError
+from jquant.kernels.packed import PackedMatrix
+from jquant.modes import data_type_name
+from jquant.operands import FLOAT32, Names, Operand, broadcast_shape, operand, optional_zero_point, without_dimensions
+
+# The sizes before the last two: what DirectML calls them, and four more at jquant's own level.
+BATCH = ("Batch1", "Batch2", "Batch3", "Batch4", "BatchCount", "ChannelCount")
+_LARGEST_RANK = 8
+
+
+def with_more_dimensions(rows: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """A document's table with four dimensions more in front, which is jquant's own; a bias aligns with the output."""
+
+    def extended(row: Tensor) -> Tensor:
+        (low, _), sizes = row.ranks or (1, 0), row.sizes
+        if sizes is None:
+            return dataclasses.replace(row, ranks=(1, _LARGEST_RANK))
+        more = BATCH[:4] if "BatchCount" in sizes else ("1",) * 4
+        return dataclasses.replace(row, ranks=(low, _LARGEST_RANK), sizes=" ".join((*(f"[{name}]" for name in more), sizes)))
+
+    return tuple(map(extended, rows))
+
+
+def weights(
+    operator: str, names: Names, b: ArrayLike | PackedMatrix, zero_point: ArrayLike | None
+) -> tuple[Operand | PackedMatrix, Operand | None]:
+    """The matrix B and its zero point: an array and the one beside it, or packed weights, which hold theirs."""
+    if not isinstance(b, PackedMatrix):
+        b = operand(operator, names.tensor, b)
+        return b, optional_zero_point(operator, names.zero_point, zero_point, b.dtype)
+    b.require_intact(f"{operator}: {names.tensor}")
+    if zero_point is not None:
+        zero_point = without_dimensions(operand(operator, names.zero_point, zero_point, b.dtype))
+        given, wanted = data_type_name(zero_point.dtype), data_type_name(b.dtype)
+        message = f"{operator}: {names.zero_point} has data type {given}; it must have that of {names.tensor}, {wanted}"
+        require(given == wanted, message, DescriptorTypeError)
+        _require_equal(operator, names, zero_point, b)
+    return b, None
+
+
+def _require_equal(operator: str, names: Names, given: Operand, b: PackedMatrix) -> None:
+    """Asserts that a zero point given beside packed weights is theirs: it takes no part in the product."""
+    message = f"{operator}: {names.zero_point} is given beside packed weights, which hold their own"
+    if isinstance(given, jax.core.Tracer) or isinstance(b.zero_point, jax.core.Tracer):
+        raise DescriptorError(f"{message}; traced, the two cannot be compared: pass None")
+    given, held = jax.device_get((given, 0 if b.zero_point is None else b.zero_point))
+    fits = broadcasts(aligned(given.shape, b.ndim), aligned(b.shape[-1:], b.ndim))
+    if not fits or np.any(given != held):
+        raise DescriptorError(f"{message}, a different one: pass None, or pack the weights with it")
+
+
+def quantized_weights(
+    operator: str,
+    names: Names,
+    b: ArrayLike | PackedMatrix,
+    scale: ArrayLike,
+    zero_point: ArrayLike | None,
+    scale_dtype: np.dtype = FLOAT32,
+) -> tuple[Operand | PackedMatrix, Operand, Operand | None]:
+    """The matrix B or packed weights, with its scale and its zero point."""
+    b, zero_point = weights(operator, names, b, zero_point)
+    return b, without_dimensions(operand(operator, names.scale, scale, scale_dtype)), zero_point
+
+
+def product_shape(a: Operand, b: Operand | PackedMatrix) -> tuple[int, ...]:
+    """The shape of a matrix product."""
+    return (*broadcast_shape(a.shape[:-2], b.shape[:-2]), *a.shape[-2:-1], *b.shape[-1:])

@@ -1,0 +1,97 @@
+"""Static arguments that are numbers, switches and lists of numbers: what a caller may write for them."""
+
+import enum
+from collections.abc import Container, Sequence
+from typing import TypeGuard
+
+import jax
+import numpy as np
+
+from jquant.descriptor import require
+from jquant.errors import DescriptorTypeError, shown
+
+
+def integer(operator: str, name: str, value: int, allowed: Container[int], what: str) -> int:
+    """`value`, asserting that it is an integer in `allowed`, which an error calls `what`."""
+    if not _is_integer(value):
+        raise DescriptorTypeError(f"{operator}: {name} is {_typed(value)}; it must be {what}")
+    if int(value) not in allowed:  # a range looks for a NumPy integer one by one
+        require(False, f"{operator}: {name} is {shown(value)}; it must be {what}")
+    return int(value)
+
+
+def number(operator: str, name: str, value: float, low: float, high: float) -> float:
+    """`value`, asserting that it is a number from `low` to `high`."""
+    if not _is_integer(value) and not isinstance(value, float | np.floating):
+        raise DescriptorTypeError(f"{operator}: {name} is {_typed(value)}; it must be a number from {low} to {high}")
+    require(low <= value <= high, f"{operator}: {name} is {shown(value)}; it must be from {low} to {high}")
+    return float(value)
+
+
+def boolean(operator: str, name: str, value: bool) -> bool:
+    """`value`, asserting that it is a truth value: what merely has one raises."""
+    if not isinstance(value, bool | np.bool):
+        raise DescriptorTypeError(f"{operator}: {name} is {_typed(value)}; it must be True or False")
+    return bool(value)
+
+
+def positive_integers(operator: str, name: str, values: Sequence[int], count: int) -> tuple[int, ...]:
+    """`values`, asserting that they are `count` positive integers."""
+    wanted = f"must be {count} positive Python ints, one for each spatial dimension, not"
+    if not are_integers(values):
+        raise DescriptorTypeError(f"{operator}: {name} {wanted} {_typed(values)}")
+    if len(values) != count or min(values, default=1) < 1:
+        require(False, f"{operator}: {name} {wanted} {shown(values)}")
+    require_words(operator, name, values)
+    return tuple(map(int, values))
+
+
+def require_words(operator: str, name: str, values: Sequence[int]) -> None:
+    """Asserts that integers which have no other limit are of a size that compilers count in."""
+    if max(values, default=0) >= 2**31:
+        require(False, f"{operator}: {name} is {shown(values)}; it must be less than 2**31")
+
+
+def is_sequence(value: object) -> TypeGuard[Sequence]:
+    """Whether it is a list of something: no string, no bytes, and no `jax.Array`, which may be traced."""
+    if isinstance(value, tuple | list):  # the common ones, told at once
+        return True
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview)
+
+
+def are_integers(values: object) -> TypeGuard[Sequence[int]]:
+    """Whether it is a list of integers."""
+    return is_sequence(values) and all(map(_is_integer, values))
+
+
+def dimension(operator: str, axis: int, rank: int, *, optional: bool = False) -> int:
+    """`axis`, counted from 0: a negative one counts from the end, as in ONNX and NumPy."""
+    _require_dimensions(operator, axis, rank)
+    what = f"a dimension of the input, from {-rank} to {rank - 1}" + (", or None" if optional else "")
+    return integer(operator, "axis", axis, range(-rank, rank), what) % max(rank, 1)
+
+
+def dimension_from_0(operator: str, axis: int, rank: int) -> int:
+    """`axis` of an operator of TensorFlow, where a negative one stands for none."""
+    _require_dimensions(operator, axis, rank)
+    what = (
+        f"a dimension of the input, from 0 to {rank - 1}, or None (a negative axis means none to TensorFlow, and "
+        "counts from the end elsewhere, so that it raises here)"
+    )
+    return integer(operator, "axis", axis, range(rank), what)
+
+
+def _require_dimensions(operator: str, axis: object, rank: int) -> None:
+    require(rank > 0, f"{operator}: axis is {shown(axis)}, but the input is a scalar, which has no dimensions")
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool | enum.Enum)
+
+
+def _typed(value: object) -> str:
+    if isinstance(value, jax.Array):
+        return "a jax.Array"
+    return "None" if value is None else f"the {type(value).__name__} {shown(value)}"

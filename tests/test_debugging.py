@@ -1,0 +1,150 @@
+"""Every operator and every observer in the modes that JAX has for debugging: the bits of the formula, and no complaint."""
+
+import functools
+import gc
+
+import cases
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import checkify
+
+import jquant
+from jquant import calibration
+from jquant.kernels.integer_dot import integer_dot
+
+ROWS, BINS = 4, 8  # few: the programs, and not the numbers, are what is tested
+OBSERVERS = {
+    "min_max": calibration.min_max(),
+    "min_max, axis": calibration.min_max(axis=1),
+    "moving_average": calibration.moving_average(0.1),
+    "moving_average, axis": calibration.moving_average(0.1, axis=-1),
+    "percentile": calibration.percentile(90, num_bins=BINS),
+    "percentile, symmetric": calibration.percentile(90, symmetric=True, num_bins=BINS),
+    "entropy": calibration.entropy(num_bins=BINS, num_quantized_bins=4),
+    "mean_squared_error": calibration.mean_squared_error("INT2", num_bins=BINS),
+    "mean_squared_error, symmetric": calibration.mean_squared_error("UINT2", symmetric=True, num_bins=BINS),
+}
+
+
+def without_leaks(function, *arguments):
+    """Looked for where something is traced, and so before the other modes have traced it."""
+    gc.freeze()  # JAX collects garbage after each trace, of which there is little then
+    with jax.checking_leaks():
+        return function(*arguments)
+
+
+def without_jit(function, *arguments):
+    with jax.disable_jit():
+        return function(*arguments)
+
+
+def without_nans(function, *arguments):
+    with jax.debug_nans(True):
+        return function(*arguments)
+
+
+def without_transfers(function, *arguments):
+    """Of arguments that are on the device: nothing of ours goes there with them."""
+    arguments = jax.device_put(arguments)
+    with jax.transfer_guard("disallow"):
+        return function(*arguments)
+
+
+def checked(function, *arguments):
+    """No operation divides by 0, makes a NaN, or reads outside of an array: not where the result is discarded, either."""
+    error, outputs = checked_program(function)(*arguments)
+    error.throw()
+    return outputs
+
+
+@functools.cache
+def checked_program(function):
+    unoptimized = {"xla_backend_optimization_level": 0}  # half the time to compile
+    return jax.jit(checkify.checkify(function, errors=checkify.all_checks), compiler_options=unoptimized)
+
+
+# The first traces and compiles the programs that the next two run.
+MODES = {mode.__name__: mode for mode in (without_leaks, without_nans, without_transfers, without_jit, checked)}
+OF_FINITE_NUMBERS = (without_nans, checked)
+every_mode = pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_traced():
+    jax.clear_caches()
+
+
+def finite(x):
+    return np.nan_to_num(x, nan=0.5, posinf=7, neginf=-5) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+
+@pytest.mark.parametrize("name", cases.CASES)
+@every_mode
+def test_operators(name, mode):
+    case = cases.CASES[name]
+    arguments = case.first(ROWS, case.arguments())
+    if mode in OF_FINITE_NUMBERS:
+        arguments = jax.tree.map(finite, arguments)
+    cases.assert_equal(mode(case.function, *arguments), case.formula(*arguments))
+
+
+# Calls that leave numbers out, and the numbers that they then stand for.
+DEFAULTS = {
+    "clip": (jquant.clip, cases.CASES["clip"].arguments()[:1], {"min": -np.inf, "max": np.inf}),
+    "quantize": (
+        functools.partial(jquant.quantize, dtype="qint8"),
+        cases.CASES["quantize, MIN_COMBINED"].arguments(),
+        {"ensure_minimum_range": 0.01},
+    ),
+    "quantized_linear_leaky_relu": (
+        jquant.quantized_linear_leaky_relu,
+        (np.int8([-128, 3]), np.float32(1), None, np.float32(0.05)),
+        {"alpha": 0.01},
+    ),
+    "requantization_range_per_channel": (
+        jquant.requantization_range_per_channel,
+        cases.CASES["requantization_range_per_channel"].arguments(),
+        {"clip_value_max": np.inf},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_defaults_are_not_transferred(name):
+    """They are constants of the programs."""
+    function, arguments, defaults = DEFAULTS[name]
+    cases.assert_equal(without_transfers(function, *arguments), function(*arguments, **defaults))
+
+
+@pytest.mark.parametrize("name", OBSERVERS)
+@every_mode
+def test_observers(name, mode):
+    """The range of nothing, and that of two batches, the second of which is larger than the first."""
+    observer = OBSERVERS[name]
+    batches = np.random.default_rng(0).standard_t(3, (2, ROWS, 5)).astype(np.float32)
+    batches[1] *= 10
+
+    def states_and_ranges(run):
+        empty = run(observer.init, batches[0])
+        first = run(observer.update, empty, batches[0])
+        second = run(observer.update, first, batches[1])
+        return (empty, first, second), [run(observer.compute_range, state) for state in (empty, second)]
+
+    cases.assert_equal(states_and_ranges(mode), states_and_ranges(lambda function, *arguments: function(*arguments)))
+
+
+@pytest.mark.parametrize("k", [2, 2**16 + 3])
+def test_products_without_jit(k):
+    """Of long sums, too, where one primitive binds another."""
+    a, b = jnp.ones((2, k), jnp.int8), jnp.ones((k, 3), jnp.int8)
+    np.testing.assert_array_equal(without_jit(integer_dot, a, b), np.full((2, 3), k, np.int32), strict=True)
+
+
+def test_a_nan_of_a_product_is_found():
+    """``0 * inf``: JAX runs the operator's program again, operation by operation, and names the one that made it."""
+    zeros = np.zeros((2, 3), np.int8), np.float32(np.inf), None
+    ones = np.ones((3, 2), np.int8), np.float32(1), None
+    with jax.debug_nans(True), pytest.raises(FloatingPointError, match="encountered in integer_dot"):
+        jquant.matmul_integer_to_float(*zeros, *ones)
