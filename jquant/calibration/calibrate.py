@@ -90,10 +90,12 @@ def _is_hashable(value: object) -> bool:
 
 def _each(batches: Iterable[Any], progress: bool) -> Iterator[Any]:
     """One batch after the other, with a progress bar if wanted."""
+    message = f"{_NAME}: batches is {shown(batches)}; it must be an iterable of batches"
+    if isinstance(batches, bytes | bytearray | memoryview):  # of integers, each of which would be a batch
+        raise DescriptorTypeError(message)
     try:
         each = iter(batches)
     except TypeError as error:
-        message = f"{_NAME}: batches is {shown(batches)}; it must be an iterable of batches"
         raise DescriptorTypeError(message) from error
     return iter(_with_progress(each, operator.length_hint(batches) or None)) if progress else each
 
