@@ -526,7 +526,7 @@ class Batches(Kind):
 
     def _batch(self, leaf: object) -> object:
         """Without `jax_enable_x64`, a jitted program makes float32 of float64."""
-        narrows = isinstance(leaf, np.ndarray | np.float64) and leaf.dtype == np.float64
+        narrows = isinstance(leaf, np.ndarray | np.float64) and leaf.dtype == np.float64 and not jax.config.jax_enable_x64
         return FLOAT_BATCH.means(leaf.astype(np.float32) if narrows else leaf)
 
 
