@@ -1,6 +1,8 @@
 """How the tests run: JAX's strict modes, devices enough for a mesh, and how much of the exhaustive sweeps."""
 
+import collections
 import gc
+from collections.abc import Callable
 
 import jax
 import pytest
@@ -9,6 +11,8 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_traceback_filtering", "off")  # it takes longer than most of the calls that must raise
+
+_COUNTED = "counted: "
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -20,6 +24,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def full(request: pytest.FixtureRequest) -> bool:
     """Whether the sweeps run over all of their values."""
     return request.config.getoption("--full")
+
+
+@pytest.fixture
+def count(record_property: Callable[[str, object], None]) -> Callable[[str, int], None]:
+    """Of what, and how many, a test has compared: summed over all tests, and said at the end of the run."""
+    return lambda what, number: record_property(f"{_COUNTED}{what}", number)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    totals = collections.Counter()
+    for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed"):
+        for what, number in report.user_properties if report.when == "call" else ():
+            if what.startswith(_COUNTED):
+                totals[what.removeprefix(_COUNTED)] += number
+    if totals:
+        terminalreporter.section("counts")
+    for what, number in sorted(totals.items()):
+        terminalreporter.line(f"{what}: {number:,}")
 
 
 def pytest_collection_finish() -> None:

@@ -73,17 +73,6 @@ def _few_right(cells: Iterable[Cell]) -> Iterator[Cell]:
     return (cell for index, cell in enumerate(cells) if index < _SAMPLED or cell.means() is WRONG)
 
 
-@pytest.fixture(scope="module")
-def tally(request: pytest.FixtureRequest, full: bool) -> Iterator[collections.Counter]:
-    """How many calls there were, and how they ended: said where all of them are made."""
-    counter = collections.Counter()
-    yield counter
-    if full:
-        ended = ", ".join(f"{count} {what}" for what, count in sorted(counter.items()))
-        with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-            print(f"\nmisuse: {sum(counter.values())} calls: {ended}")
-
-
 def _outcome(
     cell: Cell, meant: object, call: Callable[[], object], canonical: Callable[[], object] | None
 ) -> tuple[str, str]:
@@ -165,8 +154,9 @@ def _swept_traced(cell: Cell, *, compiled: bool) -> tuple[str, str]:
     return _outcome(cell, meant, lambda: cell.traced(seen), lambda: cell.call(**{cell.name: meant}))
 
 
-def _sweep(cells: list[Cell], sweep: Callable[[Cell], tuple[str, str]], tally: collections.Counter) -> None:
-    wrong = []
+def _sweep(cells: list[Cell], sweep: Callable[[Cell], tuple[str, str]], count: Callable[[str, int], None]) -> None:
+    """Asserts of all that nothing is wrong with how they ended, and counts how they did."""
+    wrong, tally = [], collections.Counter()
     for cell in cells:
         ended, message = sweep(cell)
         if ended in ("unspecified", "untraceable"):
@@ -174,24 +164,26 @@ def _sweep(cells: list[Cell], sweep: Callable[[Cell], tuple[str, str]], tally: c
         tally[ended] += 1
         if message:
             wrong.append(f"{cell} {message}")
+    for ended, number in tally.items():
+        count(f"misuse, {ended}", number)
     assert not wrong, f"{len(wrong)} of {len(cells)}:\n" + "\n".join(wrong)
 
 
 @pytest.mark.parametrize("function", _FUNCTIONS)
-def test_wrong_arguments(function, full, tally):
-    _sweep(_cells(full)[function], _swept, tally)
+def test_wrong_arguments(function, full, count):
+    _sweep(_cells(full)[function], _swept, count)
 
 
 @pytest.mark.parametrize("function", _FUNCTIONS)
-def test_wrong_arguments_through_a_callers_jit(function, full, tally):
-    _sweep(_cells(full)[function], functools.partial(_swept_traced, compiled=full), tally)
+def test_wrong_arguments_through_a_callers_jit(function, full, count):
+    _sweep(_cells(full)[function], functools.partial(_swept_traced, compiled=full), count)
 
 
 @pytest.mark.parametrize("function", _FUNCTIONS)
-def test_wrong_arguments_with_64_bits(function, full, tally):
+def test_wrong_arguments_with_64_bits(function, full, count):
     """Where JAX narrows nothing. In the normal run, what of it is no argument all the same."""
     with jax.enable_x64(True):
-        _sweep([cell for cell in _cells(full)[function] if full or cell.means() is WRONG], _swept, tally)
+        _sweep([cell for cell in _cells(full)[function] if full or cell.means() is WRONG], _swept, count)
 
 
 def test_every_argument_of_every_function_is_swept():
