@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import jquant
-from jquant.descriptor import Descriptor, Tensor
+from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.modes import FeatureLevel
 
 _DOCUMENT = Path(__file__).with_name("operators.md").read_text()

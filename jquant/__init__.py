@@ -4,8 +4,6 @@ from jquant import calibration as calibration
 from jquant import exact as exact
 from jquant.errors import DescriptorError as DescriptorError
 from jquant.errors import DescriptorTypeError as DescriptorTypeError
-from jquant.kernels.packed import PackedMatrix as PackedMatrix
-from jquant.limits import ScaleBias as ScaleBias
 from jquant.modes import FeatureLevel as FeatureLevel
 from jquant.modes import Implementation as Implementation
 from jquant.modes import QuantizeMode as QuantizeMode
@@ -18,7 +16,6 @@ from jquant.operators.clip_gradient1 import clip_gradient1 as clip_gradient1
 from jquant.operators.convolution_integer import convolution_integer as convolution_integer
 from jquant.operators.dequantize import dequantize as dequantize
 from jquant.operators.dequantize_linear import dequantize_linear as dequantize_linear
-from jquant.operators.dynamic_quantize_linear import DynamicQuantizeOutput as DynamicQuantizeOutput
 from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear as dynamic_quantize_linear
 from jquant.operators.fake_quantize import fake_quantize as fake_quantize
 from jquant.operators.matmul_integer import matmul_integer as matmul_integer
@@ -51,7 +48,10 @@ from jquant.operators.requantization_range_per_channel import (
 )
 from jquant.operators.requantize import requantize as requantize
 from jquant.operators.requantize_per_channel import requantize_per_channel as requantize_per_channel
-from jquant.operators.scale_and_zero_point import ScaleZeroPoint as ScaleZeroPoint
 from jquant.operators.scale_and_zero_point import scale_and_zero_point as scale_and_zero_point
-from jquant.ranges import QuantizeOutput as QuantizeOutput
-from jquant.ranges import RangeOutput as RangeOutput
+from jquant.packed_matrix import PackedMatrix as PackedMatrix
+from jquant.pytrees import DynamicQuantizeOutput as DynamicQuantizeOutput
+from jquant.pytrees import QuantizeOutput as QuantizeOutput
+from jquant.pytrees import RangeOutput as RangeOutput
+from jquant.pytrees import ScaleBias as ScaleBias
+from jquant.pytrees import ScaleZeroPoint as ScaleZeroPoint

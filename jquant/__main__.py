@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 
 import jquant
-from jquant import checks
+from jquant import self_check
 from jquant.modes import Implementation
 
 _PACKAGES = ("jquant-jax", "jax", "jaxlib", "numpy", "chex")
@@ -78,8 +78,8 @@ def print_implementations() -> list[Implementation]:
 
 def print_checks(available: list[Implementation]) -> int:
     """Runs all comparisons, and returns how many of them found a difference."""
-    groups = {"identities": checks.identities, "operators": checks.operators}
-    groups |= {f"products by {name}": lambda name=name: checks.products(name) for name in available}
+    groups = {"identities": self_check.identities, "operators": self_check.operators}
+    groups |= {f"products by {name}": lambda name=name: self_check.products(name) for name in available}
     inexact = 0
     for group, comparisons in groups.items():
         print(f"\n{f'{group}, compared with NumPy':<46}{'elements':>14}{'different':>14}")
@@ -87,7 +87,7 @@ def print_checks(available: list[Implementation]) -> int:
         for name, actual, expected in comparisons():
             total = totals.setdefault(name, [0, 0])
             total[0] += expected.size
-            total[1] += checks.differing(actual, expected)
+            total[1] += self_check.differing(actual, expected)
         for name, (elements, different) in totals.items():
             print(f"  {name:<44}{elements:>14,}{different or '0':>14}{'  <-' if different else ''}")
             inexact += different > 0

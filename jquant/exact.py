@@ -19,12 +19,12 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
+from jquant.arguments.descriptor import require
+from jquant.arguments.operands import FLOAT32, Operand, float_operand, operand
 from jquant.arithmetic import exact
-from jquant.broadcasting import to_rank
-from jquant.descriptor import require
+from jquant.arithmetic.broadcasting import to_rank
 from jquant.errors import DescriptorTypeError
 from jquant.modes import data_type, data_type_name
-from jquant.operands import FLOAT32, Operand, float_operand, operand
 
 _FLOATS = ("FLOAT32", "FLOAT16", "BFLOAT16")
 

@@ -13,6 +13,7 @@ from documents import OPERATORS
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError, FeatureLevel, reference
+from jquant.arguments import call
 
 RNG = np.random.default_rng(0)
 A, B = samples.integers(RNG, np.uint8, 4, 3), samples.integers(RNG, np.int8, 3, 5)
@@ -277,9 +278,8 @@ def test_a_program_keeps_its_level():
     "operator", [name for name in OPERATORS if "feature_level" in inspect.signature(getattr(jquant, name)).parameters]
 )
 def test_every_operator_with_a_level_asks_for_it(operator, monkeypatch):
-    module = inspect.getmodule(getattr(jquant, operator))
     asked = []
-    monkeypatch.setattr(module, "resolved_level", lambda level: asked.append(level) or FeatureLevel.LEVEL_1_0)
+    monkeypatch.setattr(call, "resolved_level", lambda level: asked.append(level) or FeatureLevel.LEVEL_1_0)
     main = {
         "clip": X,
         "clip1": X,

@@ -15,7 +15,8 @@ from jax.sharding import PartitionSpec as P
 from layouts import collectives
 
 import jquant
-from jquant import DescriptorError, DescriptorTypeError, convolutions, reference
+from jquant import DescriptorError, DescriptorTypeError, reference
+from jquant.arguments import convolutions
 from jquant.kernels import convolution as kernel
 
 INTEGERS = (np.int8, np.uint8)

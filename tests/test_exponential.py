@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import samples
 
-from jquant import exponential, fixed_point, pairs
-from jquant.pairs import Pair
+from jquant.arithmetic import double_float, exponential, fixed_point
+from jquant.arithmetic.double_float import Pair
 
 FLOAT32, EXACT = np.float32, np.longdouble
 
@@ -32,10 +32,10 @@ def random_pairs(rng, count):
 def test_sums_and_products_are_exact():
     rng = np.random.default_rng(0)
     a, b = (samples.wide_floats(rng, 500_000)[:-10] for _ in range(2))
-    np.testing.assert_array_equal(value(jax.jit(pairs.two_sum)(a, b)), a.astype(EXACT) + b.astype(EXACT))
-    np.testing.assert_array_equal(value(jax.jit(pairs.two_product)(a, b)), a.astype(EXACT) * b.astype(EXACT))
+    np.testing.assert_array_equal(value(jax.jit(double_float.two_sum)(a, b)), a.astype(EXACT) + b.astype(EXACT))
+    np.testing.assert_array_equal(value(jax.jit(double_float.two_product)(a, b)), a.astype(EXACT) * b.astype(EXACT))
     large, small = np.where(abs(a) > abs(b), (a, b), (b, a))
-    np.testing.assert_array_equal(value(jax.jit(pairs.ordered_sum)(large, small)), a.astype(EXACT) + b.astype(EXACT))
+    np.testing.assert_array_equal(value(jax.jit(double_float.ordered_sum)(large, small)), a.astype(EXACT) + b.astype(EXACT))
 
 
 @pytest.mark.parametrize(
@@ -45,13 +45,13 @@ def test_sums_and_products_are_exact():
 def test_arithmetic_of_pairs(name, formula, count):
     rng = np.random.default_rng(1)
     operands = [random_pairs(rng, 500_000) for _ in range(count)]
-    actual = jax.jit(getattr(pairs, name))(*operands)
+    actual = jax.jit(getattr(double_float, name))(*operands)
     assert_near(actual, formula(*map(value, operands)), bits=45)
 
 
 def test_reciprocals_of_what_has_one():
     powers = np.ldexp(FLOAT32(1), np.arange(-30, 30))
-    actual = jax.jit(pairs.reciprocal)(pairs.widen(powers))
+    actual = jax.jit(double_float.reciprocal)(double_float.widen(powers))
     np.testing.assert_array_equal(actual.high, 1 / powers)
     np.testing.assert_array_equal(actual.low, np.zeros_like(powers))
 
@@ -104,7 +104,7 @@ def test_digits():
 @pytest.mark.parametrize("count", [1, 3, 2**12 + 1, fixed_point.LARGEST_COUNT])
 def test_sums_of_the_largest_numbers(count):
     """As many as there may be, of 1, of what is just below it, and of the smallest that counts."""
-    ones = np.int64(fixed_point.digits(pairs.widen(np.ones(1, FLOAT32)))[0])
+    ones = np.int64(fixed_point.digits(double_float.widen(np.ones(1, FLOAT32)))[0])
     for x in (Pair(FLOAT32([1]), FLOAT32([-(2.0**-25)])), Pair(FLOAT32([2.0**-40]), FLOAT32([2.0**-66]))):
         sums = ones + np.int64(fixed_point.digits(x)[0]) * (count - 1)
         np.testing.assert_array_equal(sums, sums.astype(np.int32))

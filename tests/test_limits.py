@@ -10,7 +10,8 @@ import samples
 from cases import assert_equal
 
 import jquant
-from jquant import DescriptorError, DescriptorTypeError, limits, reference
+from jquant import DescriptorError, DescriptorTypeError, reference
+from jquant.formulas import clip as limits
 
 SMALL_INTEGERS = np.int8, np.uint8, np.int16, np.uint16
 INTEGERS = *SMALL_INTEGERS, np.int32, np.uint32

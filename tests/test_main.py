@@ -8,7 +8,7 @@ import pytest
 from documents import OPERATORS
 
 from jquant import __main__ as main
-from jquant import checks
+from jquant import self_check
 from jquant.arithmetic import exact
 
 
@@ -44,7 +44,7 @@ def test_everything_is_exact():
 def test_a_broken_identity(name, broken, monkeypatch, capsys):
     monkeypatch.setattr(exact, name, broken)
     for others in ("operators", "products"):
-        monkeypatch.setattr(checks, others, lambda *_: iter(()))
+        monkeypatch.setattr(self_check, others, lambda *_: iter(()))
     assert main.main(["--no-speed"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
@@ -54,10 +54,10 @@ def test_a_broken_identity(name, broken, monkeypatch, capsys):
 
 def test_an_implementation_that_is_wrong(monkeypatch, capsys):
     """A product that is off by one is found."""
-    monkeypatch.setattr(checks, "identities", lambda: iter(()))
-    monkeypatch.setattr(checks, "operators", lambda: iter(()))
-    products, right = checks.products, checks.reference.matmul_integer
-    monkeypatch.setattr(checks, "products", lambda implementation: itertools.islice(products(implementation), 1))
-    monkeypatch.setattr(checks.reference, "matmul_integer", lambda *operands: right(*operands) + 1)
+    monkeypatch.setattr(self_check, "identities", lambda: iter(()))
+    monkeypatch.setattr(self_check, "operators", lambda: iter(()))
+    products, right = self_check.products, self_check.reference.matmul_integer
+    monkeypatch.setattr(self_check, "products", lambda implementation: itertools.islice(products(implementation), 1))
+    monkeypatch.setattr(self_check.reference, "matmul_integer", lambda *operands: right(*operands) + 1)
     assert main.main(["--no-speed"]) == 1
     assert "matmul_integer  " in capsys.readouterr().out

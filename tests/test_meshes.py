@@ -15,7 +15,7 @@ from layouts import BOTH, LAYOUTS, assert_only_sums_move, collectives, matmul_in
 import jquant
 from jquant import reference
 from jquant.kernels import integer_dot as door
-from jquant.kernels import mosaic_tpu
+from jquant.kernels.pallas import tpu
 
 BATCH, K, N = 8, 512, 64
 layouts = pytest.mark.parametrize("layout", LAYOUTS)
@@ -183,7 +183,7 @@ class TestKernels:
 
         def interpreted(a, b, epilogue, *, transpose_b):
             given.append((a.shape, b.shape))
-            return mosaic_tpu.integer_dot(a, b, epilogue, transpose_b=transpose_b, interpret=True)
+            return tpu.integer_dot(a, b, epilogue, transpose_b=transpose_b, interpret=True)
 
         def on_a_cpu(platform, implementation):
             is_kernel = implementation is jquant.Implementation.MOSAIC_TPU

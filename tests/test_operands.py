@@ -9,7 +9,9 @@ import pytest
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError
-from jquant.operands import broadcast_shape, operand, optional_operand, output_data_type
+from jquant.arguments.call import Call, output_data_type
+from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.operands import broadcast_shape, operand
 
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32")
 FLOAT_MAX = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}
@@ -97,11 +99,12 @@ def test_other_objects(value, dtype):
     assert str(raised.value) == f"OPERATOR: Tensor must be an array or a Python scalar, not {type(value).__name__}"
 
 
-def test_optional_operands():
-    assert optional_operand("OPERATOR", "Tensor", None, jnp.dtype("int8")) is None
-    assert optional_operand("OPERATOR", "Tensor", -3, jnp.dtype("int8")).dtype == jnp.int8
+def test_optional_tensors():
+    call = Call(Descriptor("OPERATOR", (Tensor("Tensor", "Optional input", None, "INT8"),)))
+    assert call.optional_tensor("Tensor", None, jnp.dtype("int8")) is None
+    assert call.optional_tensor("Tensor", -3, jnp.dtype("int8")).dtype == jnp.int8
     with pytest.raises(DescriptorTypeError, match=r"^OPERATOR: Tensor must be an array or a Python scalar, not bool$"):
-        optional_operand("OPERATOR", "Tensor", False, jnp.dtype("int8"))
+        call.optional_tensor("Tensor", False, jnp.dtype("int8"))
 
 
 # Where the public functions take Python scalars, and of which type they become.

@@ -10,7 +10,8 @@ import samples
 from cases import assert_equal
 
 import jquant
-from jquant import reference, requantization
+from jquant import reference
+from jquant.formulas import requantization
 
 FLOAT32 = np.float32
 TYPES = {"qint8": np.int8, "quint8": np.uint8, "qint16": np.int16, "quint16": np.uint16, "qint32": np.int32}

@@ -1,9 +1,9 @@
-"""`jquant.wide` beside Python's integers."""
+"""`jquant.arithmetic.wide` beside Python's integers."""
 
 import jax
 import numpy as np
 
-from jquant import wide
+from jquant.arithmetic import wide
 
 BITS, COUNT = 96, 2000
 

@@ -136,6 +136,11 @@ def nearest_integer_quotient(numerator: jax.Array, divisor: jax.Array, approxima
     return quotient
 
 
+def without_subnormals(x: jax.Array) -> jax.Array:
+    """`x`, with 0 for subnormal numbers, which XLA flushes at run time but not where it folds constants."""
+    return lax.select(lax.abs(x) < lax.full_like(x, jnp.finfo(jnp.float32).tiny), lax.full_like(x, 0), x)
+
+
 def round_half_even(x: jax.Array) -> jax.Array:
     """``rne(x)``: the nearest integer, ties to the even one."""
     return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)

@@ -8,10 +8,10 @@ from typing import Any
 import jax
 from jax.tree_util import keystr, tree_leaves_with_path, tree_map_with_path
 
+from jquant.arguments.descriptor import require
+from jquant.arguments.statics import boolean
 from jquant.calibration.observer import Observer, float_batch
-from jquant.descriptor import require
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
-from jquant.statics import boolean
 
 _NAME = "calibrate"
 

@@ -7,12 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant import wide
-from jquant.arithmetic import exact
+from jquant.arguments.statics import integer
+from jquant.arithmetic import exact, wide
 from jquant.calibration.arithmetic import logarithm, tree_sum
 from jquant.calibration.histogram import Histogram, checked_bins, cumulative, edges, histogram_observer, within
 from jquant.calibration.observer import AxisName, Observer, Range, checked_axis_name
-from jquant.statics import integer
 
 _NAME = "entropy"
 _SMOOTHING = np.float32(1e-4)

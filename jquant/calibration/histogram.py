@@ -14,12 +14,11 @@ from jax import export, lax
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
-from jquant import wide
-from jquant.arithmetic import exact
+from jquant.arguments.descriptor import require
+from jquant.arguments.statics import integer
+from jquant.arithmetic import exact, wide
 from jquant.calibration import observer
 from jquant.calibration.observer import AxisName, Observer, Range
-from jquant.descriptor import require
-from jquant.statics import integer
 
 _BINS = tuple(2**bits for bits in range(2, 17))
 _SUBNORMAL = -126  # the exponent below which no float32 is normal

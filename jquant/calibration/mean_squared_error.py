@@ -8,14 +8,14 @@ import numpy as np
 from jax import lax
 from jax.typing import DTypeLike
 
-from jquant import affine
+from jquant.arguments.statics import boolean, quantized_data_type
 from jquant.arithmetic import exact
 from jquant.calibration.arithmetic import tree_sum
 from jquant.calibration.histogram import Histogram, checked_bins, edges, exponent, histogram_observer
 from jquant.calibration.observer import AxisName, Observer, Range, checked_axis_name, or_zero
-from jquant.modes import data_type
-from jquant.operators.scale_and_zero_point import express, require_data_type
-from jquant.statics import boolean
+from jquant.formulas import affine
+from jquant.formulas.scale_and_zero_point import express
+from jquant.pytrees import Quantized
 
 _NAME = "mean_squared_error"
 _BOTH_SIDES, _EACH_SIDE = 1024, 32  # into how many parts a side is divided: alike, and each by itself
@@ -67,8 +67,7 @@ def mean_squared_error(
     References:
       PyTorch, `torch.ao.quantization.HistogramObserver`, which searches one end at a time, with an estimate of the error.
     """
-    dtype = data_type("dtype", dtype)
-    require_data_type(_NAME, dtype)
+    dtype = quantized_data_type(_NAME, dtype)
     symmetric = boolean(_NAME, "symmetric", symmetric)
     narrow_range = boolean(_NAME, "narrow_range", narrow_range)
     num_bins = checked_bins(_NAME, num_bins)
@@ -94,9 +93,9 @@ def _mean_squared_error(
 
         def error(parts: jax.Array) -> jax.Array:
             tried = candidate(parts)
-            scale, zero_point = express(*tried, dtype, symmetric, narrow_range)
-            expressed = affine.dequantize(affine.quantize(x, scale, zero_point, dtype), scale, zero_point)
-            difference = exact.product(exact.difference(expressed, x), unit)
+            expressed = express(*tried, dtype, symmetric, narrow_range)
+            rounded = affine.dequantize(Quantized(affine.quantize(x, expressed, dtype), *expressed))
+            difference = exact.product(exact.difference(rounded, x), unit)
             squares = exact.product(exact.product(difference, difference), weight)
             return jnp.where(tried.min == tried.max, jnp.inf, tree_sum(squares))
 

@@ -11,12 +11,12 @@ import numpy as np
 from jax import export, lax
 from jax.typing import ArrayLike
 
+from jquant.arguments.descriptor import require
+from jquant.arguments.operands import Operand, operand
+from jquant.arguments.statics import dimension, integer, number
 from jquant.arithmetic import exact
-from jquant.descriptor import require
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
 from jquant.modes import data_type_name
-from jquant.operands import Operand, operand
-from jquant.statics import dimension, integer, number
 
 AxisName = str | tuple[str, ...] | None
 _INFINITY = np.int32(0x7F800000)

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jquant import wide
+from jquant.arguments.statics import boolean, number
+from jquant.arithmetic import wide
 from jquant.calibration.histogram import Histogram, checked_bins, cumulative, edges, histogram_observer, within
 from jquant.calibration.observer import AxisName, Observer, Range, checked_axis_name
-from jquant.statics import boolean, number
 
 _NAME = "percentile"
 _LARGEST_DENOMINATOR = 10**7  # with that of a percentage, and of a half, it is a word

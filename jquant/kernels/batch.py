@@ -1,15 +1,10 @@
-"""The batch of a product: where `jax.vmap` puts it, and what of it a kernel need not have."""
+"""The batch of a product: what of it a kernel need not have."""
 
 import math
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-
-
-def mapped_first(operands: Sequence[jax.Array], dimensions: Sequence[int | None]) -> list[jax.Array]:
-    """The operands of a batching rule, their mapped dimension as the first; of size 1, where there is none."""
-    return [x[None] if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, dimensions, strict=True)]
 
 
 def join_rows(

@@ -16,12 +16,12 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from jquant.convolutions import Geometry
+from jquant.arithmetic import signs
+from jquant.formulas.windows import Geometry, Windows
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels import zero_point as zero_points
 from jquant.kernels.epilogue import Epilogue
 from jquant.kernels.integer_dot import integer_dot
-from jquant.windows import Windows
 
 # Filters of one channel: up to so many for each, which sum over the elements of a window alone, shifted multiplications are
 # faster than a product of matrices; on a CPU, one is three times as fast, four are level.
@@ -148,7 +148,7 @@ def _multiplied(operands: _Operands, epilogue: Epilogue) -> jax.Array:
             (operands.matrix, operands.filter_zero_point),
         )
     )
-    image, matrix = zero_points.to_int8(operands.image), zero_points.to_int8(operands.matrix)
+    image, matrix = signs.to_int8(operands.image), signs.to_int8(operands.matrix)
     no_value = np.int8(0) if input_zero_point is None else input_zero_point.astype(jnp.int8).reshape(())
     image, matrix = operands.padded(image, no_value), matrix.reshape(*matrix.shape[:3], -1)
     window_sum = None if filter_zero_point is None else _window_sum(operands, image)

@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jquant import affine
 from jquant.arithmetic import exact
+from jquant.formulas import affine
+from jquant.pytrees import ScaleZeroPoint
 
 Step = Callable[[jax.Array], jax.Array]
 Epilogue = tuple[Step, ...]
@@ -101,13 +102,11 @@ class Requantize:
         return affine.to_integer(exact.product(product.astype(jnp.float32), self.multiplier), self.zero_point, self.dtype)
 
 
-def requantize(
-    a_scale: jax.Array, b_scale: jax.Array, output_scale: jax.Array, zero_point: jax.Array | None, dtype: np.dtype
-) -> Requantize:
+def requantize(a_scale: jax.Array, b_scale: jax.Array, output: ScaleZeroPoint, dtype: np.dtype) -> Requantize:
     """`Requantize` with the multiplier ``fl(fl(a_scale * b_scale) / output_scale)``, all in shapes that broadcast."""
-    a_scale, b_scale, output_scale = map(exact.widen, (a_scale, b_scale, output_scale))
+    a_scale, b_scale, output_scale = map(exact.widen, (a_scale, b_scale, output.scale))
     multiplier = exact.quotient(exact.product(a_scale, b_scale), output_scale)
-    return Requantize(multiplier, None if zero_point is None else zero_point.astype(jnp.float32), dtype)
+    return Requantize(multiplier, None if output.zero_point is None else output.zero_point.astype(jnp.float32), dtype)
 
 
 def as_column(x: jax.Array, rank: int) -> jax.Array:

@@ -17,16 +17,16 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.xla import apply_primitive
 
+from jquant.arithmetic.partitioned import is_partitioned, mapped_first, unless_partitioned
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels import partition, xla
-from jquant.kernels.batch import mapped_first
 from jquant.kernels.epilogue import Epilogue
 from jquant.modes import Implementation
 
 # The platform that each kernel is for, and the module that holds it.
 KERNELS = {
-    Implementation.MOSAIC_TPU: ("tpu", "jquant.kernels.mosaic_tpu"),
-    Implementation.MOSAIC_GPU: ("cuda", "jquant.kernels.mosaic_gpu"),
+    Implementation.MOSAIC_TPU: ("tpu", "jquant.kernels.pallas.tpu"),
+    Implementation.MOSAIC_GPU: ("cuda", "jquant.kernels.pallas.gpu"),
 }
 # What None stands for: a kernel once it has been run on the platform, until then XLA's product.
 DEFAULTS = {"cpu": Implementation.XLA, "tpu": Implementation.XLA, "cuda": Implementation.XLA}
@@ -67,7 +67,7 @@ def integer_dot(
             return (functools.reduce(operator.add, products),)
 
         whole, split = (functools.partial(sum_of_parts, parts) for parts in (_consecutive_parts, _interleaved_parts))
-        (product,) = partition.unless_partitioned(whole, split, a, b)
+        (product,) = unless_partitioned(whole, split, a, b)
         return epilogues.apply(epilogue, product)
     arrays, steps = jax.tree.flatten(epilogue)
     return _integer_dot_p.bind(a, b, *arrays, steps=steps, transpose_b=transpose_b, implementation=implementation)
@@ -119,7 +119,7 @@ def _abstract_value(*operands, **parameters):
 
 def _lower(platform, context, *operands, implementation, **parameters):
     function = function_for(platform, implementation)
-    if (implementation or DEFAULTS.get(platform)) in KERNELS and partition.is_partitioned(context):
+    if (implementation or DEFAULTS.get(platform)) in KERNELS and is_partitioned(context):
         function = partition.on_each_shard(function, context, parameters["transpose_b"])
         if function is None:
             function = function_for(platform, Implementation.XLA)

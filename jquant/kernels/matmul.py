@@ -8,14 +8,15 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jquant.broadcasting import to_rank
+from jquant.arithmetic import signs
+from jquant.arithmetic.broadcasting import to_rank
+from jquant.arithmetic.partitioned import unless_partitioned
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels import zero_point as zero_points
 from jquant.kernels.epilogue import Epilogue, as_column, as_row
 from jquant.kernels.integer_dot import integer_dot
-from jquant.kernels.packed import PackedMatrix
-from jquant.kernels.partition import unless_partitioned
 from jquant.modes import Implementation
+from jquant.packed_matrix import PackedMatrix
 
 # Up to so many rows of A, the column sums of B are one more row: reading B is what takes the time.
 _FEW_ROWS = 16
@@ -46,12 +47,12 @@ def matmul(
         data, transpose_b, column_sum = b.data, True, b.column_sum()
         b_zero_point = b.zero_point
     else:
-        data, transpose_b, column_sum = zero_points.to_int8(b), False, None
+        data, transpose_b, column_sum = signs.to_int8(b), False, None
         b_zero_point = None if b_zero_point is None else as_row(b_zero_point, rank)
     a_zero_point = None if a_zero_point is None else as_column(a_zero_point, rank)
     a_zero_point = zero_points.shifted(a_zero_point, a.dtype, rank)
     b_zero_point = zero_points.shifted(b_zero_point, b.dtype, rank)
-    a, b = zero_points.to_int8(a), data
+    a, b = signs.to_int8(a), data
     row_sum = None if b_zero_point is None else zero_points.row_sum(a)
     product = functools.partial(integer_dot, transpose_b=transpose_b, implementation=implementation)
 

@@ -1,154 +1,18 @@
-"""Weights in the order in which they are multiplied."""
-
-import dataclasses
-import math
+"""How `PackedMatrix` is made of a matrix."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import export
-from jax.sharding import NamedSharding, PartitionSpec
 
-from jquant.errors import DescriptorError, DescriptorTypeError, shown
-from jquant.kernels import zero_point as zero_points
+from jquant.arithmetic import signs
+from jquant.packed_matrix import PackedMatrix
 
 LARGEST_BLOCK, SMALLEST_BLOCK = 256, 32
-_INT8, _UINT8, _INT32 = map(np.dtype, (np.int8, np.uint8, np.int32))
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class PackedMatrix:
-    """A matrix of shape (..., K, N) as `pack_matrix` makes it: signed, K-major, its column sums taken.
-
-    A pytree of arrays, so that JAX's transformations, shardings and checkpoints take it like any array. The sizes are
-    those of the arrays, whatever a transformation has made of them; the logical dtype alone is static.
-
-    Attributes:
-      data: int8, of shape (..., N, K): the matrix, or the matrix - 128 if it is uint8.
-      block_sums: int32, of shape (..., K / block, N): the column sums of `data`, by blocks of K, which a split of K
-        splits with it.
-      zero_point: of `dtype`, of shape (..., 1, 1) or (..., 1, N), or None for 0.
-      dtype: int8 or uint8.
-    """
-
-    data: jax.Array
-    block_sums: jax.Array
-    zero_point: jax.Array | None
-    dtype: np.dtype = dataclasses.field(metadata={"static": True})
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The sizes of the matrix: (..., K, N)."""
-        *batch, n, k = self.data.shape
-        return (*batch, k, n)
-
-    @property
-    def ndim(self) -> int:
-        return self.data.ndim
-
-    def __repr__(self) -> str:
-        if hasattr(self.data, "shape"):
-            cast = "" if self.data.dtype == jnp.int8 else f", data of {self.data.dtype}"
-            return f"PackedMatrix({self.dtype}[{','.join(map(str, self.shape))}]{cast})"
-        # In the place of arrays, a transformation may hold anything: shardings, for one.
-        return f"PackedMatrix({self.dtype}, {self.data}, {self.block_sums}, {self.zero_point})"
-
-    def unpack(self) -> jax.Array:
-        """The matrix, of shape (..., K, N) and `dtype`."""
-        self.require_intact("PackedMatrix.unpack")
-        return zero_points.from_int8(jnp.swapaxes(self.data, -1, -2), self.dtype)
-
-    def require_intact(self, name: str) -> None:
-        """Asserts that the arrays have the dtypes and the shapes that `pack_matrix` gave them.
-
-        What casts the arrays of a model (``jax.tree.map(lambda x: x.astype(jnp.bfloat16), model)``) casts these, too.
-        """
-        if not isinstance(self.dtype, np.dtype) or self.dtype not in (_INT8, _UINT8):
-            raise DescriptorTypeError(f"{name}: dtype of the packed matrix is {shown(self.dtype)}; it must be int8 or uint8")
-        arrays = {"data": _INT8, "block_sums": _INT32, "zero_point": self.dtype}
-        for field, dtype in arrays.items():
-            array = getattr(self, field)
-            if field == "zero_point" and array is None:
-                continue
-            is_array = isinstance(array, jax.Array | np.ndarray) and not isinstance(array, np.ma.MaskedArray)
-            given = array.dtype if is_array else None
-            if given != dtype:
-                what = type(array).__name__ if given is None else f"of {given}"
-                message = f"{name}: {field} of the packed matrix is {what}; pack_matrix made it of {dtype}"
-                raise DescriptorTypeError(f"{message}. (Did a cast of the model's arrays change it?)")
-        data, sums = self.data.shape, self.block_sums.shape
-        fits = len(data) == len(sums) >= 2 and data[:-2] == sums[:-2] and data[-2] == sums[-1]
-        fits = fits and (data[-1] == 0 if sums[-2] == 0 else data[-1] % sums[-2] == 0)
-        if self.zero_point is not None:
-            zero_point = self.zero_point.shape
-            fits = fits and len(zero_point) == len(data) and zero_point[-2] == 1 and zero_point[-1] in (1, data[-2])
-        if not fits:
-            shapes = jax.tree.map(jnp.shape, (self.data, self.block_sums, self.zero_point))
-            raise DescriptorError(f"{name}: data, block_sums and zero_point of the packed matrix do not fit: {shapes}")
-
-    def column_sum(self) -> jax.Array:
-        """The column sums of `data`, of shape (..., 1, N)."""
-        return jnp.sum(self.block_sums, axis=-2, keepdims=True, dtype=jnp.int32)
-
-    def sharding_for(self, sharding: NamedSharding | PartitionSpec) -> "PackedMatrix":
-        """The shardings of the arrays in here that belong to a sharding of the matrix, (..., K, N).
-
-        For `jax.device_put`, ``in_shardings``, ``in_specs``: a tree of `NamedSharding`, or of `PartitionSpec`, as given.
-
-        Raises:
-          DescriptorError: more entries than dimensions; or K split otherwise than between blocks.
-          DescriptorTypeError: another type.
-
-        Example:
-          >>> import jax, jax.numpy as jnp, jquant
-          >>> packed = jquant.pack_matrix(jnp.ones((512, 8), jnp.uint8), jnp.arange(8, dtype=jnp.uint8))
-          >>> shardings = packed.sharding_for(jax.P("k", "n"))
-          >>> shardings.data, shardings.block_sums, shardings.zero_point
-          (P('n', 'k'), P('k', 'n'), P(None, 'n'))
-        """
-        if not isinstance(sharding, NamedSharding | PartitionSpec):
-            wanted = "it must be a NamedSharding or a PartitionSpec"
-            raise DescriptorTypeError(f"PackedMatrix.sharding_for: sharding is {shown(sharding)}; {wanted}")
-        spec = sharding.spec if isinstance(sharding, NamedSharding) else sharding
-        if len(spec) > self.ndim:
-            message = f"PackedMatrix.sharding_for: sharding is {spec}, which has {len(spec)} entries"
-            raise DescriptorError(f"{message}, for the {self.ndim} dimensions of {self}")
-        *batch, k, n = (*spec, *(None,) * (self.ndim - len(spec)))
-        if isinstance(sharding, NamedSharding):
-            self._require_whole_blocks(sharding, k)
-
-        def place(*entries) -> NamedSharding | PartitionSpec:
-            placed = PartitionSpec(*batch, *entries)
-            return NamedSharding(sharding.mesh, placed) if isinstance(sharding, NamedSharding) else placed
-
-        zero_point = self.zero_point
-        if zero_point is not None:
-            zero_point = place(None, n if zero_point.shape[-1] > 1 else None)
-        return dataclasses.replace(self, data=place(n, k), block_sums=place(k, n), zero_point=zero_point)
-
-    def _require_whole_blocks(self, sharding: NamedSharding, axes) -> None:
-        names = (axes,) if isinstance(axes, str) else axes if isinstance(axes, tuple) else ()
-        parts = math.prod(sharding.mesh.shape[name] for name in names)
-        blocks = self.block_sums.shape[-2]
-        if blocks % parts:
-            raise DescriptorError(
-                f"K is split into {parts} parts over {', '.join(names)}, but {self} has {blocks} blocks of column sums, "
-                f"which no part may cut; pack_matrix takes a smaller block_size"
-            )
-
-
-export.register_pytree_node_serialization(
-    PackedMatrix,
-    serialized_name="jquant.PackedMatrix",
-    serialize_auxdata=lambda static: static[0].name.encode(),
-    deserialize_auxdata=lambda name: (np.dtype(name.decode()),),
-)
 
 
 def pack(b: jax.Array, zero_point: jax.Array | None, block_size: int) -> PackedMatrix:
     """`b` of shape (..., K, N), its zero point of shape (..., 1, 1) or (..., 1, N), in blocks that divide K."""
-    data = zero_points.to_int8(b)
+    data = signs.to_int8(b)
     *batch, k, n = b.shape
     blocks = data.reshape(*batch, k // block_size, block_size, n)
     if zero_point is not None:

@@ -1,73 +1,20 @@
-"""Programs that XLA partitions over a mesh: what they do otherwise, and how a kernel runs on each part.
+"""How a kernel runs on each part of a program that is partitioned over a mesh.
 
-Where a program is lowered, it is known whether XLA partitions it: a `jax.jit` over several devices is partitioned, and
-what is inside of a `jax.shard_map` over the whole mesh is not. How it is split, only explicit mesh axes tell.
+Whether a program is partitioned is known where it is lowered (`jquant.arithmetic.partitioned`); how it is split, only
+explicit mesh axes tell.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 from jax import lax
-from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
-from jax.interpreters.xla import apply_primitive
+from jax.interpreters import mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jquant.kernels import epilogue as epilogues
-from jquant.kernels.batch import mapped_first
 from jquant.kernels.epilogue import Epilogue
-
-
-def is_partitioned(context: mlir.LoweringRuleContext) -> bool:
-    """Whether XLA partitions what is lowered here: more than one device, and not a shard of its own."""
-    axes: Any = context.module_context.axis_context
-    mesh = getattr(axes, "mesh", None)
-    if mesh is not None:  # inside of a shard_map, over all axes of the mesh or over some
-        manual = axes.manual_axes | set(mesh.manual_axes)
-        return any(size > 1 for name, size in mesh.shape.items() if name not in manual)
-    return getattr(axes, "num_devices", 1) > 1
-
-
-_unless_partitioned_p = Primitive("unless_partitioned")
-_unless_partitioned_p.multiple_results = True
-
-
-def unless_partitioned(function: Callable, otherwise: Callable, *operands: jax.Array) -> Sequence[jax.Array]:
-    """``function(*operands)``; in a program that XLA partitions, or of operands of explicit types, ``otherwise(*operands)``.
-
-    What is fast on one device may communicate on a mesh. Both return a sequence of arrays, of the same values; and both
-    take operands with more dimensions in front, which broadcast, and of which each result has all.
-    """
-    return _unless_partitioned_p.bind(*operands, functions=(function, otherwise))
-
-
-_unless_partitioned_p.def_impl(functools.partial(apply_primitive, _unless_partitioned_p))
-
-
-@_unless_partitioned_p.def_abstract_eval
-def _abstract_values(*operands, functions):
-    _, otherwise = functions
-    return jax.make_jaxpr(otherwise)(*operands).out_avals
-
-
-def _lower(context, *operands, functions):
-    function, otherwise = functions
-    is_explicit = any(axes is not None for x in context.avals_in for axes in x.sharding.spec)  # a mesh of one device, too
-    chosen = otherwise if is_explicit or is_partitioned(context) else function
-    return mlir.lower_fun(chosen, multiple_results=True)(context, *operands)
-
-
-mlir.register_lowering(_unless_partitioned_p, _lower)
-
-
-def _batch(operands, dimensions, *, functions):
-    results = _unless_partitioned_p.bind(*mapped_first(operands, dimensions), functions=functions)
-    return results, [0] * len(results)
-
-
-batching.primitive_batchers[_unless_partitioned_p] = _batch
 
 
 def on_each_shard(

@@ -10,18 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.kernels import partition, xla
+from jquant.arithmetic.partitioned import unless_partitioned
+from jquant.kernels import xla
 from jquant.kernels.epilogue import Fold
-
-
-def to_int8(x: jax.Array) -> jax.Array:
-    """`x` if it is int8, and ``x - 128`` if it is uint8."""
-    return x if x.dtype == jnp.int8 else lax.bitcast_convert_type(x ^ np.uint8(0x80), jnp.int8)
-
-
-def from_int8(x: jax.Array, dtype: np.dtype) -> jax.Array:
-    """The inverse of `to_int8`, for the `dtype` that there was."""
-    return x if dtype == jnp.int8 else lax.bitcast_convert_type(x, jnp.uint8) ^ np.uint8(0x80)
 
 
 def shifted(zero_point: jax.Array | None, dtype: np.dtype, rank: int) -> jax.Array | None:
@@ -57,13 +48,13 @@ def fold(a_zero_point: jax.Array | None, b_zero_point: jax.Array | None, row_sum
 
 def row_sum(a: jax.Array) -> jax.Array:
     """The sums along K of an int8 array of shape (..., M, K), in int32, of shape (..., M, 1)."""
-    (sums,) = partition.unless_partitioned(_row_sum_by_platform, _row_sum, a)
+    (sums,) = unless_partitioned(_row_sum_by_platform, _row_sum, a)
     return sums
 
 
 def column_sum(b: jax.Array) -> jax.Array:
     """The sums along K of an int8 array of shape (..., K, N), in int32, of shape (..., 1, N)."""
-    (sums,) = partition.unless_partitioned(_column_sum_by_platform, _column_sum, b)
+    (sums,) = unless_partitioned(_column_sum_by_platform, _column_sum, b)
     return sums
 
 

@@ -3,11 +3,17 @@
 import jax
 from jax.typing import ArrayLike
 
-from jquant import limits
-from jquant.descriptor import Descriptor, Signature, Tensor
-from jquant.limits import ScaleBias, optional_scale_bias
-from jquant.modes import FeatureLevel, resolved_level
-from jquant.operands import operand, optional_scalar
+from jquant.arguments.call import Call
+from jquant.arguments.clip import optional_scale_bias
+from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.operands import (
+    optional_scalar,
+)
+from jquant.formulas import clip as formulas
+from jquant.modes import (
+    FeatureLevel,
+)
+from jquant.pytrees import ScaleBias
 
 _OPERATOR = "DML_ELEMENT_WISE_CLIP"
 _DESCRIPTOR = Descriptor(
@@ -37,7 +43,7 @@ _DESCRIPTOR = Descriptor(
 @jax.jit
 @jax.named_scope("clip")
 def _clip(input: jax.Array, min: jax.Array | None, max: jax.Array | None, scale_bias: ScaleBias | None) -> jax.Array:
-    return limits.clip(input, min, max, scale_bias)
+    return formulas.clip(input, min, max, scale_bias)
 
 
 def clip(
@@ -93,8 +99,8 @@ def clip(
     References:
       DirectML, `DML_ELEMENT_WISE_CLIP_OPERATOR_DESC`, `DML_ELEMENT_WISE_CLIP_GRAD_OPERATOR_DESC`.
     """
-    input = operand(_OPERATOR, "InputTensor", input)
+    call = Call(_DESCRIPTOR, feature_level)
+    input = call.tensor("InputTensor", input)
     min, max = optional_scalar(_OPERATOR, "Min", min), optional_scalar(_OPERATOR, "Max", max)
-    signature = Signature(input.shape, input.dtype)
-    _DESCRIPTOR.check(resolved_level(feature_level), InputTensor=signature, OutputTensor=signature)
+    call.check(input.shape, input.dtype)
     return _clip(input, min, max, optional_scale_bias(_OPERATOR, input, scale_bias))

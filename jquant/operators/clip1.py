@@ -3,11 +3,14 @@
 import jax
 from jax.typing import ArrayLike
 
-from jquant import limits
-from jquant.descriptor import Descriptor, Signature, Tensor
-from jquant.limits import ScaleBias, optional_scale_bias, typed_bound
-from jquant.modes import FeatureLevel, resolved_level
-from jquant.operands import operand
+from jquant.arguments.call import Call
+from jquant.arguments.clip import optional_scale_bias, typed_bound
+from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.formulas import clip as formulas
+from jquant.modes import (
+    FeatureLevel,
+)
+from jquant.pytrees import ScaleBias
 
 _OPERATOR = "DML_ELEMENT_WISE_CLIP1"
 _DESCRIPTOR = Descriptor(
@@ -25,7 +28,7 @@ _DESCRIPTOR = Descriptor(
 @jax.jit
 @jax.named_scope("clip1")
 def _clip1(input: jax.Array, min: jax.Array, max: jax.Array, scale_bias: ScaleBias | None) -> jax.Array:
-    return limits.clip(input, min, max, scale_bias)
+    return formulas.clip(input, min, max, scale_bias)
 
 
 def clip1(
@@ -71,8 +74,8 @@ def clip1(
     References:
       DirectML, `DML_ELEMENT_WISE_CLIP1_OPERATOR_DESC`.
     """
-    input = operand(_OPERATOR, "InputTensor", input)
-    signature = Signature(input.shape, input.dtype)
-    _DESCRIPTOR.check(resolved_level(feature_level), InputTensor=signature, OutputTensor=signature)
+    call = Call(_DESCRIPTOR, feature_level)
+    input = call.tensor("InputTensor", input)
+    call.check(input.shape, input.dtype)
     min, max = typed_bound(_OPERATOR, "Min", min, input.dtype), typed_bound(_OPERATOR, "Max", max, input.dtype)
     return _clip1(input, min, max, optional_scale_bias(_OPERATOR, input, scale_bias))

@@ -3,10 +3,15 @@
 import jax
 from jax.typing import ArrayLike
 
-from jquant import limits
-from jquant.descriptor import Descriptor, Signature, Tensor
-from jquant.modes import FeatureLevel, resolved_level
-from jquant.operands import float_scalar, operand
+from jquant.arguments.call import Call
+from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.operands import (
+    float_scalar,
+)
+from jquant.formulas import clip as formulas
+from jquant.modes import (
+    FeatureLevel,
+)
 
 _OPERATOR = "DML_ELEMENT_WISE_CLIP_GRAD"
 _DESCRIPTOR = Descriptor(
@@ -26,7 +31,7 @@ _DESCRIPTOR = Descriptor(
 @jax.jit
 @jax.named_scope("clip_gradient")
 def _clip_gradient(input: jax.Array, input_gradient: jax.Array, min: jax.Array, max: jax.Array) -> jax.Array:
-    return limits.gradient(input, input_gradient, min, max)
+    return formulas.gradient(input, input_gradient, min, max)
 
 
 def clip_gradient(
@@ -74,13 +79,8 @@ def clip_gradient(
     References:
       DirectML, `DML_ELEMENT_WISE_CLIP_GRAD_OPERATOR_DESC`.
     """
-    input = operand(_OPERATOR, "InputTensor", input)
-    input_gradient = operand(_OPERATOR, "InputGradientTensor", input_gradient)
+    call = Call(_DESCRIPTOR, feature_level)
+    input, input_gradient = call.tensor("InputTensor", input), call.tensor("InputGradientTensor", input_gradient)
     min, max = float_scalar(_OPERATOR, "Min", min), float_scalar(_OPERATOR, "Max", max)
-    _DESCRIPTOR.check(
-        resolved_level(feature_level),
-        InputTensor=input,
-        InputGradientTensor=input_gradient,
-        OutputGradientTensor=Signature(input.shape, input.dtype),
-    )
+    call.check(input.shape, input.dtype)
     return _clip_gradient(input, input_gradient, min, max)

@@ -3,11 +3,13 @@
 import jax
 from jax.typing import ArrayLike
 
-from jquant import limits
-from jquant.descriptor import Descriptor, Signature, Tensor
-from jquant.limits import typed_bound
-from jquant.modes import FeatureLevel, resolved_level
-from jquant.operands import operand
+from jquant.arguments.call import Call
+from jquant.arguments.clip import typed_bound
+from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.formulas import clip as formulas
+from jquant.modes import (
+    FeatureLevel,
+)
 
 _OPERATOR = "DML_ELEMENT_WISE_CLIP_GRAD1"
 _DATA_TYPES = "FLOAT32 FLOAT16 INT64 INT32 INT16 INT8 UINT64 UINT32 UINT16 UINT8"
@@ -28,7 +30,7 @@ _DESCRIPTOR = Descriptor(
 @jax.jit
 @jax.named_scope("clip_gradient1")
 def _clip_gradient1(input: jax.Array, input_gradient: jax.Array, min: jax.Array, max: jax.Array) -> jax.Array:
-    return limits.gradient(input, input_gradient, min, max)
+    return formulas.gradient(input, input_gradient, min, max)
 
 
 def clip_gradient1(
@@ -72,13 +74,8 @@ def clip_gradient1(
     References:
       DirectML, `DML_ELEMENT_WISE_CLIP_GRAD1_OPERATOR_DESC`.
     """
-    input = operand(_OPERATOR, "InputTensor", input)
-    input_gradient = operand(_OPERATOR, "InputGradientTensor", input_gradient)
-    _DESCRIPTOR.check(
-        resolved_level(feature_level),
-        InputTensor=input,
-        InputGradientTensor=input_gradient,
-        OutputGradientTensor=Signature(input.shape, input.dtype),
-    )
+    call = Call(_DESCRIPTOR, feature_level)
+    input, input_gradient = call.tensor("InputTensor", input), call.tensor("InputGradientTensor", input_gradient)
+    call.check(input.shape, input.dtype)
     min, max = typed_bound(_OPERATOR, "Min", min, input.dtype), typed_bound(_OPERATOR, "Max", max, input.dtype)
     return _clip_gradient1(input, input_gradient, min, max)

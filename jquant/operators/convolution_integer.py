@@ -7,12 +7,15 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jquant.convolutions import DimensionNumbers, Geometry, geometry, with_depth
-from jquant.descriptor import Descriptor, Signature, Tensor
+from jquant.arguments.call import Call
+from jquant.arguments.convolutions import DimensionNumbers, geometry, signatures, with_depth
+from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.windows import Padding
+from jquant.formulas.windows import Geometry
 from jquant.kernels.convolution import convolution
-from jquant.modes import FeatureLevel, resolved_level
-from jquant.operands import operand, optional_zero_point
-from jquant.windows import Padding
+from jquant.modes import (
+    FeatureLevel,
+)
 
 _OPERATOR = "DML_CONVOLUTION_INTEGER"
 _LATEST = (
@@ -116,18 +119,12 @@ def convolution_integer(
     References:
       DirectML, `DML_CONVOLUTION_INTEGER_OPERATOR_DESC`. ONNX, `ConvInteger`.
     """
-    input = operand(_OPERATOR, "InputTensor", input)
-    input_zero_point = optional_zero_point(_OPERATOR, "InputZeroPointTensor", input_zero_point, input.dtype)
-    filter = operand(_OPERATOR, "FilterTensor", filter)
-    filter_zero_point = optional_zero_point(_OPERATOR, "FilterZeroPointTensor", filter_zero_point, filter.dtype)
+    call = Call(_DESCRIPTOR, feature_level)
+    input = call.tensor("InputTensor", input)
+    input_zero_point = call.zero_point("Input", input_zero_point, input.dtype)
+    filter = call.tensor("FilterTensor", filter)
+    filter_zero_point = call.zero_point("Filter", filter_zero_point, filter.dtype)
     static = geometry(_OPERATOR, input, filter, strides, padding, dilations, groups, dimension_numbers)
-    input_signature, filter_signature, output_sizes = static.signatures(input, filter)
-    _DESCRIPTOR.check(
-        resolved_level(feature_level),
-        InputTensor=input_signature,
-        InputZeroPointTensor=input_zero_point,
-        FilterTensor=filter_signature,
-        FilterZeroPointTensor=filter_zero_point,
-        OutputTensor=Signature(output_sizes, jnp.dtype(jnp.int32)),
-    )
+    ordered_input, ordered_filter, output_sizes = signatures(static, input, filter)
+    call.check(output_sizes, jnp.dtype(jnp.int32), InputTensor=ordered_input, FilterTensor=ordered_filter)
     return _convolution_integer(input, filter, input_zero_point, filter_zero_point, static)

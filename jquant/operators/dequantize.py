@@ -7,13 +7,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant import min_first, ranges
+from jquant.arguments.descriptor import require
+from jquant.arguments.operands import (
+    operand,
+)
+from jquant.arguments.ranges import range_operands, require_one_range, require_quantized
+from jquant.arguments.statics import boolean
 from jquant.arithmetic import exact
-from jquant.descriptor import require
+from jquant.arithmetic.broadcasting import sizes_along
 from jquant.errors import DescriptorTypeError
-from jquant.modes import QuantizeMode, data_type, data_type_name, quantize_mode
-from jquant.operands import operand
-from jquant.statics import boolean
+from jquant.formulas import min_first, ranges
+from jquant.modes import (
+    QuantizeMode,
+    data_type,
+    data_type_name,
+    quantize_mode,
+)
 
 _OPERATOR = "Dequantize"
 _DATA_TYPES = "qint8", "quint8", "qint32", "qint16", "quint16"  # the attribute T
@@ -44,7 +53,7 @@ def _dequantize(
     axis: int | None,
     dtype: np.dtype,
 ) -> jax.Array:
-    sizes = ranges.sizes(axis, input.ndim)
+    sizes = sizes_along(axis, input.ndim)
     low, high = exact.widen(min_range).reshape(sizes), exact.widen(max_range).reshape(sizes)
     if mode == QuantizeMode.MIN_COMBINED:
         value = _min_combined(input, low, high)
@@ -112,13 +121,13 @@ def dequantize(
     mode, dtype = quantize_mode(mode), data_type("dtype", dtype)
     narrow_range = boolean(_OPERATOR, "narrow_range", narrow_range)
     input = operand(_OPERATOR, "input", input)
-    ranges.require_quantized(_OPERATOR, "the data type of input", input.dtype, *_DATA_TYPES)
-    low, high = ranges.operands(_OPERATOR, input, axis, min_range=min_range, max_range=max_range)
+    require_quantized(_OPERATOR, "the data type of input", input.dtype, *_DATA_TYPES)
+    low, high = range_operands(_OPERATOR, input, axis, min_range=min_range, max_range=max_range)
     given = data_type_name(dtype)
     message = f"{_OPERATOR}: dtype is {given}; the document has FLOAT32, BFLOAT16"
     require(given in ("FLOAT32", "BFLOAT16"), message, DescriptorTypeError)
     if given == "BFLOAT16":
         require(mode == QuantizeMode.MIN_COMBINED, f"{_OPERATOR}: BFLOAT16 is for mode MIN_COMBINED only, not {mode}")
     if mode == QuantizeMode.MIN_FIRST:
-        ranges.require_one(_OPERATOR, input, axis)
+        require_one_range(_OPERATOR, input, axis)
     return _dequantize(input, low, high, mode, narrow_range, axis, dtype)

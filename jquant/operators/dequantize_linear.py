@@ -6,15 +6,19 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant import affine
+from jquant.arguments.call import Call
+from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.granularity import align, granularity_of
 from jquant.arithmetic import exact
-from jquant.descriptor import Descriptor, Signature, Tensor, require_output_data_type
-from jquant.granularity import Granularity, granularity_of
-from jquant.modes import FeatureLevel, data_type, resolved_level
-from jquant.operands import Names, quantized
+from jquant.formulas import affine
+from jquant.formulas.granularity import Granularity
+from jquant.modes import (
+    FeatureLevel,
+    data_type,
+)
+from jquant.pytrees import Quantized
 
 _OPERATOR = "DML_ELEMENT_WISE_DEQUANTIZE_LINEAR"
-_NAMES = Names("InputTensor", "ScaleTensor", "ZeroPointTensor")
 _INTEGERS = "INT32 INT16 INT8 INT4 INT2 UINT32 UINT16 UINT8 UINT4 UINT2"
 _DESCRIPTOR = Descriptor(
     _OPERATOR,
@@ -68,16 +72,8 @@ _DESCRIPTOR = Descriptor(
 
 @functools.partial(jax.jit, static_argnames=("output_dtype", "granularity"))
 @jax.named_scope("dequantize_linear")
-def _dequantize_linear(
-    input: jax.Array,
-    scale: jax.Array,
-    zero_point: jax.Array | None,
-    output_dtype: np.dtype,
-    granularity: Granularity,
-) -> jax.Array:
-    scale = granularity.expand(scale, input.shape)
-    zero_point = None if zero_point is None else granularity.expand(zero_point, input.shape)
-    return exact.narrow(affine.dequantize(input, scale, zero_point), output_dtype)
+def _dequantize_linear(input: Quantized, output_dtype: np.dtype, granularity: Granularity) -> jax.Array:
+    return exact.narrow(affine.dequantize(granularity.expand(input)), output_dtype)
 
 
 def dequantize_linear(
@@ -141,11 +137,13 @@ def dequantize_linear(
       DirectML, `DML_ELEMENT_WISE_DEQUANTIZE_LINEAR_OPERATOR_DESC` and `DML_DEQUANTIZE_OPERATOR_DESC`. ONNX,
       `DequantizeLinear`.
     """
-    level = resolved_level(feature_level)
-    input, scale, zero_point = quantized(_OPERATOR, _NAMES, input, scale, zero_point)
-    granularity = granularity_of(_OPERATOR, axis, block_size, input.ndim)
-    output_dtype = scale.dtype if output_dtype is None else data_type("output_dtype", output_dtype)
-    scale, zero_point, covered = granularity.align(_OPERATOR, _NAMES, input.shape, scale, zero_point)
-    _DESCRIPTOR.check(level, InputTensor=input, **covered, OutputTensor=Signature(input.shape, output_dtype))
-    require_output_data_type(_OPERATOR, output_dtype, _NAMES.scale, scale.dtype, level)
-    return _dequantize_linear(input, scale, zero_point, output_dtype, granularity)
+    call = Call(_DESCRIPTOR, feature_level)
+    given = call.quantized("Input", input, scale, zero_point)
+    sizes = given.values.shape
+    granularity = granularity_of(_OPERATOR, axis, block_size, len(sizes))
+    output_dtype = given.scale.dtype if output_dtype is None else data_type("output_dtype", output_dtype)
+    names = _DESCRIPTOR.names("Input")
+    scale, zero_point, covered = align(granularity, _OPERATOR, names, sizes, given.scale, given.zero_point)
+    call.check(sizes, output_dtype, **covered)
+    call.require_output_data_type(output_dtype, names.scale, scale.dtype)
+    return _dequantize_linear(Quantized(given.values, scale, zero_point), output_dtype, granularity)

@@ -1,23 +1,30 @@
 """DML_DYNAMIC_QUANTIZE_LINEAR"""
 
 import functools
-from collections.abc import Sequence
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import export, lax
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant import affine
+from jquant.arguments.call import Call
+from jquant.arguments.descriptor import Descriptor, Signature, Tensor, require
+from jquant.arguments.operands import (
+    FLOAT32,
+    Operand,
+    operand,
+)
 from jquant.arithmetic import exact
-from jquant.broadcasting import broadcasts
-from jquant.descriptor import Descriptor, Signature, Tensor, require
+from jquant.arithmetic.broadcasting import broadcasts
 from jquant.errors import DescriptorTypeError
-from jquant.kernels.partition import unless_partitioned
-from jquant.modes import FeatureLevel, data_type, data_type_name, resolved_level
-from jquant.operands import FLOAT32, Operand, operand
+from jquant.formulas import affine
+from jquant.formulas.extremes import range_with_zero
+from jquant.modes import (
+    FeatureLevel,
+    data_type,
+    data_type_name,
+)
+from jquant.pytrees import DynamicQuantizeOutput, ScaleZeroPoint
 
 _OPERATOR = "DML_DYNAMIC_QUANTIZE_LINEAR"
 _DESCRIPTOR = Descriptor(
@@ -35,64 +42,16 @@ _DESCRIPTOR = Descriptor(
 )
 
 
-class DynamicQuantizeOutput(NamedTuple):
-    """The outputs of `dynamic_quantize_linear`: the integers, and the scale and the zero point that they have."""
-
-    output: jax.Array
-    scale: jax.Array
-    zero_point: jax.Array
-
-
-export.register_namedtuple_serialization(DynamicQuantizeOutput, serialized_name="jquant.DynamicQuantizeOutput")
-
-
-@jax.custom_jvp
-def _ends(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """``max(0, max x)`` and ``min(0, min x)``, both NaN where one is.
-
-    As integers: those of floats that are not negative have the floats' order, with NaN above all. The float maxima of
-    libraries that reduce over several devices pass over a NaN, or not, by where it is.
-    """
-    magnitude, zero = lax.abs(x), lax.full_like(x, 0)
-    sides = lax.select(x <= zero, zero, magnitude), lax.select(x >= zero, zero, magnitude)
-    bits = (lax.bitcast_convert_type(side, jnp.int32) for side in sides)
-    at_once, apart = (functools.partial(maxima, x.ndim) for maxima in (_maxima_at_once, _maxima_apart))
-    high, low = (lax.bitcast_convert_type(end, jnp.float32) for end in unless_partitioned(at_once, apart, *bits))
-    return high, -low
-
-
-def _maxima_at_once(rank: int, *operands: jax.Array) -> Sequence[jax.Array]:
-    """Of the last `rank` dimensions, with 0: XLA:CPU computes the operands of one reduction in it, those of two ahead."""
-    zeros = (np.int32(0),) * len(operands)
-    return lax.reduce(operands, zeros, lambda a, b: tuple(map(lax.max, a, b)), _last(rank, operands[0]))
-
-
-def _maxima_apart(rank: int, *operands: jax.Array) -> Sequence[jax.Array]:
-    """The same where a mesh splits them: XLA would gather the results of the one reduction, and combines those of two."""
-    return [x.max(_last(rank, x), initial=0) for x in operands]
-
-
-def _last(rank: int, x: jax.Array) -> tuple[int, ...]:
-    return tuple(range(x.ndim - rank, x.ndim))
-
-
-@_ends.defjvp
-def _ends_jvp(primals, tangents):
-    _, dots = jax.jvp(lambda x: (x.max(initial=0), x.min(initial=0)), primals, tangents)
-    return _ends(*primals), dots
-
-
 @functools.partial(jax.jit, static_argnames="dtype")
 @jax.named_scope("dynamic_quantize_linear")
 def _dynamic_quantize_linear(input: jax.Array, where: jax.Array | None, dtype: np.dtype) -> DynamicQuantizeOutput:
     limits = jnp.iinfo(dtype)
     x = exact.widen(input)
-    # The range holds 0 in any case.
-    high, low = _ends(x if where is None else jnp.where(where, x, jnp.zeros_like(x)))
+    low, high = range_with_zero(x if where is None else jnp.where(where, x, jnp.zeros_like(x)))
     width = exact.difference(high, low)
     scale = jnp.where(width == 0, jnp.float32(1), exact.quotient(width, jnp.float32(limits.max - limits.min)))
     zero_point = affine.to_integer(exact.difference(jnp.float32(limits.min), exact.quotient(low, scale)), None, dtype)
-    return DynamicQuantizeOutput(affine.quantize(x, scale, zero_point, dtype), scale, zero_point)
+    return DynamicQuantizeOutput(affine.quantize(x, ScaleZeroPoint(scale, zero_point), dtype), scale, zero_point)
 
 
 def dynamic_quantize_linear(
@@ -151,15 +110,11 @@ def dynamic_quantize_linear(
     References:
       DirectML, `DML_DYNAMIC_QUANTIZE_LINEAR_OPERATOR_DESC`. ONNX, `DynamicQuantizeLinear`.
     """
-    input, dtype = operand(_OPERATOR, "InputTensor", input, FLOAT32), data_type("output_dtype", output_dtype)
+    call = Call(_DESCRIPTOR, feature_level)
+    input, dtype = call.tensor("InputTensor", input, FLOAT32), data_type("output_dtype", output_dtype)
     where = None if where is None else operand(_OPERATOR, "where", where)
-    _DESCRIPTOR.check(
-        resolved_level(feature_level),
-        InputTensor=input,
-        OutputTensor=Signature(input.shape, dtype),
-        OutputScaleTensor=Signature((), FLOAT32),
-        OutputZeroPointTensor=Signature((), dtype),
-    )
+    outputs = {"OutputScaleTensor": Signature((), FLOAT32), "OutputZeroPointTensor": Signature((), dtype)}
+    call.check(input.shape, dtype, **outputs)
     if where is not None:
         _require_mask(where, input)
     return _dynamic_quantize_linear(input, where, dtype)

@@ -8,11 +8,15 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from jquant import ranges
+from jquant.arguments.operands import (
+    float_operand,
+)
+from jquant.arguments.ranges import range_operands
+from jquant.arguments.statics import boolean, integer
 from jquant.arithmetic import exact
-from jquant.operands import float_operand
-from jquant.statics import boolean, integer
-from jquant.straight_through import straight_through
+from jquant.arithmetic.broadcasting import sizes_along
+from jquant.arithmetic.straight_through import straight_through
+from jquant.formulas import ranges
 
 _OPERATOR = "FakeQuantWithMinMaxVars"
 
@@ -42,7 +46,7 @@ def _nudged(low: jax.Array, high: jax.Array, num_bits: int, narrow_range: bool) 
 def _fake_quantize(
     input: jax.Array, min: jax.Array, max: jax.Array, num_bits: int, narrow_range: bool, axis: int | None
 ) -> jax.Array:
-    sizes = ranges.sizes(axis, input.ndim)
+    sizes = sizes_along(axis, input.ndim)
     operands = exact.widen(input), exact.widen(min).reshape(sizes), exact.widen(max).reshape(sizes)
     x, low, high = map(lax.stop_gradient, operands)
     nudged = _nudged(low, high, num_bits, narrow_range)
@@ -115,6 +119,6 @@ def fake_quantize(
       gradients (the CPU kernels).
     """
     input = float_operand(_OPERATOR, "input", input)
-    min, max = ranges.operands(_OPERATOR, input, axis, min=min, max=max)
+    min, max = range_operands(_OPERATOR, input, axis, min=min, max=max)
     num_bits = integer(_OPERATOR, "num_bits", num_bits, range(2, 17), "from 2 to 16")
     return _fake_quantize(input, min, max, num_bits, boolean(_OPERATOR, "narrow_range", narrow_range), axis)

@@ -6,12 +6,16 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jquant.descriptor import Descriptor, Signature, Tensor
+from jquant.arguments.call import Call
+from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.products import BATCH, product_shape, weights, with_more_dimensions
 from jquant.kernels.matmul import matmul
-from jquant.kernels.packed import PackedMatrix
-from jquant.modes import FeatureLevel, Implementation, optional_implementation, resolved_level
-from jquant.operands import directml, operand, optional_zero_point
-from jquant.products import BATCH, product_shape, weights, with_more_dimensions
+from jquant.modes import (
+    FeatureLevel,
+    Implementation,
+    optional_implementation,
+)
+from jquant.packed_matrix import PackedMatrix
 
 _OPERATOR = "DML_MATRIX_MULTIPLY_INTEGER"
 _LATEST = (
@@ -115,16 +119,9 @@ def matmul_integer(
       DirectML, `DML_MATRIX_MULTIPLY_INTEGER_OPERATOR_DESC`. ONNX, `MatMulInteger`, whose 1-D A zero point is
       per row as well.
     """
-    a = operand(_OPERATOR, "ATensor", a)
-    a_zero_point = optional_zero_point(_OPERATOR, "AZeroPointTensor", a_zero_point, a.dtype)
-    b, b_zero_point = weights(_OPERATOR, directml("B"), b, b_zero_point)
-    _DESCRIPTOR.check(
-        resolved_level(feature_level),
-        ATensor=a,
-        AZeroPointTensor=a_zero_point,
-        BTensor=b,
-        BZeroPointTensor=b_zero_point,
-        OutputTensor=Signature(product_shape(a, b), jnp.dtype(jnp.int32)),
-    )
-    implementation = optional_implementation(implementation)
-    return _matmul_integer(a, b, a_zero_point, b_zero_point, implementation)
+    call = Call(_DESCRIPTOR, feature_level)
+    a = call.tensor("ATensor", a)
+    a_zero_point = call.zero_point("A", a_zero_point, a.dtype)
+    matrix, its_zero_point = weights(call, "B", b, b_zero_point)
+    call.check(product_shape(a, matrix), jnp.dtype(jnp.int32))
+    return _matmul_integer(a, matrix, a_zero_point, its_zero_point, optional_implementation(implementation))

@@ -6,15 +6,21 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
+from jquant.arguments.call import Call
+from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.products import BATCH, product_shape, quantized_weights, with_more_dimensions
 from jquant.arithmetic import exact
-from jquant.broadcasting import to_rank
-from jquant.descriptor import Descriptor, Signature, Tensor, require_output_data_type
+from jquant.arithmetic.broadcasting import to_rank
 from jquant.kernels.epilogue import Dequantize, as_column, as_row
 from jquant.kernels.matmul import matmul
-from jquant.kernels.packed import PackedMatrix
-from jquant.modes import FeatureLevel, Implementation, data_type, optional_implementation, resolved_level
-from jquant.operands import directml, float_data_type, optional_operand, quantized
-from jquant.products import BATCH, product_shape, quantized_weights, with_more_dimensions
+from jquant.modes import (
+    FeatureLevel,
+    Implementation,
+    data_type,
+    optional_implementation,
+)
+from jquant.packed_matrix import PackedMatrix
+from jquant.pytrees import Quantized
 
 _OPERATOR = "DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT"
 _LATEST = (  # the document has INT32, INT16, UINT32 and UINT16 besides INT8 and UINT8
@@ -52,21 +58,13 @@ _DESCRIPTOR = Descriptor(
 @functools.partial(jax.jit, static_argnames=("output_dtype", "implementation"))
 @jax.named_scope("matmul_integer_to_float")
 def _matmul_integer_to_float(
-    a: jax.Array,
-    a_scale: jax.Array,
-    a_zero_point: jax.Array | None,
-    b: jax.Array | PackedMatrix,
-    b_scale: jax.Array,
-    b_zero_point: jax.Array | None,
-    bias: jax.Array | None,
-    output_dtype: np.dtype,
-    implementation: Implementation | None,
+    a: Quantized, b: Quantized, bias: jax.Array | None, output_dtype: np.dtype, implementation: Implementation | None
 ) -> jax.Array:
-    rank = max(a.ndim, b.ndim)
+    rank = max(a.values.ndim, b.values.ndim)
     bias = None if bias is None else to_rank(exact.widen(bias), rank)
-    a_scale, b_scale = as_column(exact.widen(a_scale), rank), as_row(exact.widen(b_scale), rank)
+    a_scale, b_scale = as_column(exact.widen(a.scale), rank), as_row(exact.widen(b.scale), rank)
     epilogue = (Dequantize(a_scale, b_scale, bias, output_dtype),)
-    return matmul(a, b, a_zero_point, b_zero_point, epilogue, implementation=implementation)
+    return matmul(a.values, b.values, a.zero_point, b.zero_point, epilogue, implementation=implementation)
 
 
 def matmul_integer_to_float(
@@ -133,23 +131,12 @@ def matmul_integer_to_float(
       DirectML, `DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT_OPERATOR_DESC`. onnxruntime, `com.microsoft.MatMulIntegerToFloat`,
       whose bias has shape (N,).
     """
-    level = resolved_level(feature_level)
-    float_dtype = float_data_type(_DESCRIPTOR, level, "AScaleTensor", a_scale, b_scale, bias)
-    a, a_scale, a_zero_point = quantized(_OPERATOR, directml("A"), a, a_scale, a_zero_point, float_dtype)
-    b, b_scale, b_zero_point = quantized_weights(_OPERATOR, directml("B"), b, b_scale, b_zero_point, float_dtype)
-    bias = optional_operand(_OPERATOR, "BiasTensor", bias, float_dtype)
-    output_dtype = a_scale.dtype if output_dtype is None else data_type("output_dtype", output_dtype)
-    _DESCRIPTOR.check(
-        level,
-        ATensor=a,
-        AScaleTensor=a_scale,
-        AZeroPointTensor=a_zero_point,
-        BTensor=b,
-        BScaleTensor=b_scale,
-        BZeroPointTensor=b_zero_point,
-        BiasTensor=bias,
-        OutputTensor=Signature(product_shape(a, b), output_dtype),
-    )
-    require_output_data_type(_OPERATOR, output_dtype, "AScaleTensor", a_scale.dtype, level)
-    implementation = optional_implementation(implementation)
-    return _matmul_integer_to_float(a, a_scale, a_zero_point, b, b_scale, b_zero_point, bias, output_dtype, implementation)
+    call = Call(_DESCRIPTOR, feature_level)
+    float_dtype = call.float_data_type("AScaleTensor", a_scale, b_scale, bias)
+    one = call.quantized("A", a, a_scale, a_zero_point, float_dtype)
+    other = quantized_weights(call, "B", b, b_scale, b_zero_point, float_dtype)
+    bias = call.optional_tensor("BiasTensor", bias, float_dtype)
+    output_dtype = one.scale.dtype if output_dtype is None else data_type("output_dtype", output_dtype)
+    call.check(product_shape(one.values, other.values), output_dtype)
+    call.require_output_data_type(output_dtype, "AScaleTensor", one.scale.dtype)
+    return _matmul_integer_to_float(one, other, bias, output_dtype, optional_implementation(implementation))

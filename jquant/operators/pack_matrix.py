@@ -4,16 +4,15 @@ import functools
 import sys
 
 import jax
-import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jquant.descriptor import Descriptor, Signature, Tensor, require
+from jquant.arguments.call import Call
+from jquant.arguments.descriptor import Descriptor, Tensor, require
+from jquant.arguments.products import with_more_dimensions
+from jquant.arguments.statics import integer
 from jquant.kernels import packed
 from jquant.kernels.epilogue import as_row
-from jquant.kernels.packed import PackedMatrix
-from jquant.operands import operand, optional_zero_point
-from jquant.products import with_more_dimensions
-from jquant.statics import integer
+from jquant.packed_matrix import PackedMatrix
 
 _OPERATOR = "pack_matrix"
 _DESCRIPTOR = Descriptor(
@@ -70,11 +69,11 @@ def pack_matrix(b: ArrayLike, /, zero_point: ArrayLike | None = None, *, block_s
       Array([[-38, -68],
              [-44, -80]], dtype=int32)
     """
-    b = operand(_OPERATOR, "BTensor", b)
-    zero_point = optional_zero_point(_OPERATOR, "BZeroPointTensor", zero_point, b.dtype)
-    output = Signature(b.shape, b.dtype)
-    _DESCRIPTOR.check(None, BTensor=b, BZeroPointTensor=zero_point, OutputTensor=output)
-    k = jnp.shape(b)[-2]
+    call = Call(_DESCRIPTOR)
+    b = call.tensor("BTensor", b)
+    zero_point = call.zero_point("B", zero_point, b.dtype)
+    call.check(b.shape, b.dtype)
+    k = b.shape[-2]
     if block_size is None:
         block_size = packed.block_size_for(k)
     what = f"a positive divisor of K, which is {k} in BTensor"

@@ -8,13 +8,24 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant import min_first, ranges
+from jquant.arguments.descriptor import require, require_round_mode
+from jquant.arguments.operands import (
+    float_operand,
+    optional_scalar,
+)
+from jquant.arguments.ranges import range_operands, require_one_range, require_quantized
+from jquant.arguments.statics import boolean
 from jquant.arithmetic import exact
-from jquant.descriptor import require, require_round_mode
-from jquant.modes import QuantizeMode, RoundMode, data_type, quantize_mode, rounding_mode
-from jquant.operands import float_operand, optional_scalar
-from jquant.ranges import QuantizeOutput
-from jquant.statics import boolean
+from jquant.arithmetic.broadcasting import sizes_along
+from jquant.formulas import min_first, ranges
+from jquant.modes import (
+    QuantizeMode,
+    RoundMode,
+    data_type,
+    quantize_mode,
+    rounding_mode,
+)
+from jquant.pytrees import QuantizeOutput
 
 _OPERATOR = "QuantizeV2"
 _DATA_TYPES = "qint8", "quint8", "qint32", "qint16", "quint16"  # the attribute T
@@ -44,15 +55,10 @@ def _scaled(
     limits = jnp.iinfo(dtype)
     min_t, max_t = jnp.float32(limits.min + narrow_range), jnp.float32(limits.max)
     scale = ranges.minimum(*ranges.scales(low, high, min_t, max_t))
-    low, high = (_without_subnormals(exact.quotient(limit, scale)) for limit in (min_t, max_t))
+    low, high = (exact.without_subnormals(exact.quotient(limit, scale)) for limit in (min_t, max_t))
     value = exact.product(ranges.clamp(input, low, high), scale)
     rounding = exact.round_half_even if round_mode == RoundMode.HALF_TO_EVEN else exact.round_half_away
     return rounding(value), low, high
-
-
-def _without_subnormals(x: jax.Array) -> jax.Array:
-    """`x`, with 0 for subnormal numbers, which XLA flushes at run time but not where it folds constants."""
-    return lax.select(lax.abs(x) < lax.full_like(x, jnp.finfo(jnp.float32).tiny), lax.full_like(x, 0), x)
 
 
 @functools.partial(jax.jit, static_argnames=("dtype", "mode", "round_mode", "narrow_range", "axis"))
@@ -69,7 +75,7 @@ def _quantize(
     axis: int | None,
 ) -> QuantizeOutput:
     range_shape = () if axis is None else (-1,)
-    sizes = ranges.sizes(axis, input.ndim)
+    sizes = sizes_along(axis, input.ndim)
     least = jnp.float32(_LEGACY_MINIMUM_RANGE) if ensure_minimum_range is None else exact.widen(ensure_minimum_range)
     input, low, high = map(exact.widen, (input, min_range, max_range))
     low, high = _adjusted_range(low.reshape(sizes), high.reshape(sizes), least)
@@ -149,13 +155,13 @@ def quantize(
     """
     dtype, mode, round_mode = data_type("dtype", dtype), quantize_mode(mode), rounding_mode(round_mode)
     input = float_operand(_OPERATOR, "input", input)
-    min_range, max_range = ranges.operands(_OPERATOR, input, axis, min_range=min_range, max_range=max_range)
+    min_range, max_range = range_operands(_OPERATOR, input, axis, min_range=min_range, max_range=max_range)
     least = optional_scalar(_OPERATOR, "ensure_minimum_range", ensure_minimum_range)
     narrow_range = boolean(_OPERATOR, "narrow_range", narrow_range)
-    ranges.require_quantized(_OPERATOR, "dtype", dtype, *_DATA_TYPES)
+    require_quantized(_OPERATOR, "dtype", dtype, *_DATA_TYPES)
     require_round_mode(_OPERATOR, round_mode, _ROUND_MODES)
     if round_mode == RoundMode.HALF_TO_EVEN:
         require(mode == QuantizeMode.SCALED, f"{_OPERATOR}: round_mode HALF_TO_EVEN is for mode SCALED only, not {mode}")
     if mode == QuantizeMode.MIN_FIRST:
-        ranges.require_one(_OPERATOR, input, axis)
+        require_one_range(_OPERATOR, input, axis)
     return _quantize(input, min_range, max_range, least, dtype, mode, round_mode, narrow_range, axis)

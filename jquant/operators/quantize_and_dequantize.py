@@ -8,13 +8,20 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from jquant import ranges
+from jquant.arguments.descriptor import require, require_round_mode
+from jquant.arguments.operands import (
+    float_operand,
+)
+from jquant.arguments.ranges import range_operands
+from jquant.arguments.statics import boolean, integer
 from jquant.arithmetic import exact
-from jquant.descriptor import require, require_round_mode
-from jquant.modes import RoundMode, rounding_mode
-from jquant.operands import float_operand
-from jquant.statics import boolean, integer
-from jquant.straight_through import straight_through
+from jquant.arithmetic.broadcasting import sizes_along
+from jquant.arithmetic.straight_through import straight_through
+from jquant.formulas import ranges
+from jquant.modes import (
+    RoundMode,
+    rounding_mode,
+)
 
 _OPERATOR = "QuantizeAndDequantizeV4"
 _ROUND_MODES = RoundMode.HALF_TO_EVEN, RoundMode.HALF_UP
@@ -55,7 +62,7 @@ def _quantize_and_dequantize(
     if bounds is None:
         low, high = _own_range(x, axis)
     else:
-        low, high = (lax.stop_gradient(exact.widen(bound)).reshape(ranges.sizes(axis, x.ndim)) for bound in bounds)
+        low, high = (lax.stop_gradient(exact.widen(bound)).reshape(sizes_along(axis, x.ndim)) for bound in bounds)
         surrogate = jnp.where((x >= low) & (x <= high), surrogate, x)  # the range as given, not as adjusted below
 
     smallest, largest = map(jnp.float32, _limits(signed_input, num_bits, narrow_range))
@@ -140,7 +147,7 @@ def quantize_and_dequantize(
     given = {name: bound for name, bound in bounds.items() if bound is not None}
     message = f"{_OPERATOR}: one of input_min and input_max is given; give both, or neither for the range of the input"
     require(len(given) != 1, message)
-    bounds = ranges.operands(_OPERATOR, input, axis, **given)
+    bounds = range_operands(_OPERATOR, input, axis, **given)
     signed_input = boolean(_OPERATOR, "signed_input", signed_input)
     narrow_range = boolean(_OPERATOR, "narrow_range", narrow_range)
     largest = _LARGEST_NUM_BITS[signed_input]

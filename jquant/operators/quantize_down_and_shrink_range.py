@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jquant import requantization
+from jquant.arguments.ranges import accumulators
 from jquant.arithmetic import exact
-from jquant.ranges import QuantizeOutput
+from jquant.formulas import requantization
+from jquant.pytrees import QuantizeOutput
 
 _OPERATOR = "QuantizeDownAndShrinkRange"
 
@@ -51,4 +52,4 @@ def quantize_down_and_shrink_range(input: ArrayLike, /, input_min: ArrayLike, in
     References:
       TensorFlow, `tf.raw_ops.QuantizeDownAndShrinkRange` (its CPU kernel).
     """
-    return _quantize_down_and_shrink_range(*requantization.operands(_OPERATOR, input, input_min, input_max))
+    return _quantize_down_and_shrink_range(*accumulators(_OPERATOR, input, input_min, input_max))

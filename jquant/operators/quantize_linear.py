@@ -7,16 +7,23 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant import affine
+from jquant.arguments.call import Call
+from jquant.arguments.descriptor import Descriptor, Tensor, require
+from jquant.arguments.granularity import align, granularity_of
+from jquant.arguments.operands import (
+    FLOAT32,
+)
 from jquant.arithmetic import exact
-from jquant.descriptor import Descriptor, Signature, Tensor, require
 from jquant.errors import DescriptorTypeError
-from jquant.granularity import Granularity, granularity_of
-from jquant.modes import FeatureLevel, data_type_name, resolved_level
-from jquant.operands import Names, operand, output_quantization
+from jquant.formulas import affine
+from jquant.formulas.granularity import Granularity
+from jquant.modes import (
+    FeatureLevel,
+    data_type_name,
+)
+from jquant.pytrees import ScaleZeroPoint
 
 _OPERATOR = "DML_ELEMENT_WISE_QUANTIZE_LINEAR"
-_NAMES = Names("InputTensor", "ScaleTensor", "ZeroPointTensor")
 _DESCRIPTOR = Descriptor(
     _OPERATOR,
     {
@@ -70,16 +77,10 @@ _DESCRIPTOR = Descriptor(
 @functools.partial(jax.jit, static_argnames=("output_dtype", "granularity"))
 @jax.named_scope("quantize_linear")
 def _quantize_linear(
-    input: jax.Array,
-    scale: jax.Array,
-    zero_point: jax.Array | None,
-    output_dtype: np.dtype,
-    granularity: Granularity,
+    input: jax.Array, output: ScaleZeroPoint, output_dtype: np.dtype, granularity: Granularity
 ) -> jax.Array:
     value = input.astype(jnp.float32) if input.dtype == jnp.int32 else exact.widen(input)
-    # Widened before it is expanded, so that XLA:GPU divides and corrects the quotient in one kernel.
-    scale = granularity.expand(exact.widen(scale), input.shape)
-    zero_point = None if zero_point is None else granularity.expand(zero_point, input.shape)
+    scale, zero_point = granularity.expand_output(output, input.shape)
     return affine.to_integer(exact.quotient(value, scale), zero_point, output_dtype)
 
 
@@ -143,17 +144,17 @@ def quantize_linear(
     References:
       DirectML, `DML_ELEMENT_WISE_QUANTIZE_LINEAR_OPERATOR_DESC` and `DML_QUANTIZE_OPERATOR_DESC`. ONNX, `QuantizeLinear`.
     """
-    level, input = resolved_level(feature_level), operand(_OPERATOR, _NAMES.tensor, input)
+    call = Call(_DESCRIPTOR, feature_level)
+    input = call.tensor("InputTensor", input)
     granularity = granularity_of(_OPERATOR, axis, block_size, input.ndim)
-    scale_dtype = input.dtype if jnp.issubdtype(input.dtype, jnp.floating) else jnp.dtype(jnp.float32)
-    output = _NAMES._replace(tensor="OutputTensor")
-    scale, zero_point, output_dtype = output_quantization(
-        _DESCRIPTOR, level, output, scale, zero_point, output_dtype, jnp.dtype(jnp.uint8), scale_dtype
+    scale_dtype = input.dtype if jnp.issubdtype(input.dtype, jnp.floating) else FLOAT32
+    output, output_dtype = call.output(
+        "Output", scale, zero_point, output_dtype, default=jnp.dtype(jnp.uint8), scale_dtype=scale_dtype
     )
-    scale, zero_point, covered = granularity.align(_OPERATOR, _NAMES, input.shape, scale, zero_point)
-    _DESCRIPTOR.check(level, InputTensor=input, **covered, OutputTensor=Signature(input.shape, output_dtype))
+    scale, zero_point, covered = align(granularity, _OPERATOR, _DESCRIPTOR.names("Input"), input.shape, *output)
+    call.check(input.shape, output_dtype, **covered)
     given = f"ScaleTensor has data type {data_type_name(scale.dtype)}, InputTensor {data_type_name(input.dtype)}"
     wanted = "they must be the same, or FLOAT32 beside INT32; they may differ from FeatureLevel.EXTENDED on"
-    allowed = scale.dtype == scale_dtype or level == FeatureLevel.EXTENDED
+    allowed = scale.dtype == scale_dtype or call.level == FeatureLevel.EXTENDED
     require(allowed, f"{_OPERATOR}: {given}; {wanted}", DescriptorTypeError)
-    return _quantize_linear(input, scale, zero_point, output_dtype, granularity)
+    return _quantize_linear(input, ScaleZeroPoint(scale, zero_point), output_dtype, granularity)

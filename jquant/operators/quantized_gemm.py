@@ -7,16 +7,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant.descriptor import Descriptor, Signature, Tensor
+from jquant.arguments.call import Call
+from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.products import product_shape, quantized_weights
+from jquant.arithmetic.broadcasting import to_rank
 from jquant.kernels.epilogue import AddBias, as_row, requantize
 from jquant.kernels.matmul import matmul
-from jquant.kernels.packed import PackedMatrix
-from jquant.modes import Implementation, optional_implementation
-from jquant.operands import Names, optional_zero_point, output_quantization, quantized
-from jquant.products import product_shape, quantized_weights
+from jquant.modes import (
+    Implementation,
+    optional_implementation,
+)
+from jquant.packed_matrix import PackedMatrix
+from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QGemm"
-_A, _B, _Y = (Names(name, f"{name.lower()}_scale", f"{name.lower()}_zero_point") for name in "ABY")
 _DESCRIPTOR = Descriptor(
     _OPERATOR,
     (
@@ -39,24 +43,18 @@ _DESCRIPTOR = Descriptor(
 @functools.partial(jax.jit, static_argnames=("output_dtype", "implementation"))
 @jax.named_scope("quantized_gemm")
 def _quantized_gemm(
-    a: jax.Array,
-    a_scale: jax.Array,
-    a_zero_point: jax.Array | None,
-    b: jax.Array | PackedMatrix,
-    b_scale: jax.Array,
-    b_zero_point: jax.Array | None,
+    a: Quantized,
+    b: Quantized,
     c: jax.Array | None,
-    output_scale: jax.Array,
-    output_zero_point: jax.Array | None,
+    output: ScaleZeroPoint,
     output_dtype: np.dtype,
     implementation: Implementation | None,
 ) -> jax.Array:
-    a_scale, b_scale, output_scale = (as_row(scale, 2) for scale in (a_scale, b_scale, output_scale))
-    output_zero_point = None if output_zero_point is None else as_row(output_zero_point, 2)
-    epilogue = (requantize(a_scale, b_scale, output_scale, output_zero_point, output_dtype),)
+    a_scale, b_scale, output = jax.tree.map(functools.partial(as_row, rank=2), (a.scale, b.scale, output))
+    epilogue = (requantize(a_scale, b_scale, output, output_dtype),)
     if c is not None:
-        epilogue = (AddBias(c.reshape((1,) * (2 - c.ndim) + c.shape)), *epilogue)
-    return matmul(a, b, a_zero_point, b_zero_point, epilogue, implementation=implementation)
+        epilogue = (AddBias(to_rank(c, 2)), *epilogue)
+    return matmul(a.values, b.values, a.zero_point, b.zero_point, epilogue, implementation=implementation)
 
 
 def quantized_gemm(
@@ -123,28 +121,10 @@ def quantized_gemm(
     References:
       onnxruntime, `com.microsoft.QGemm`.
     """
-    a, a_scale, a_zero_point = quantized(_OPERATOR, _A, a, a_scale, a_zero_point)
-    b, b_scale, b_zero_point = quantized_weights(_OPERATOR, _B, b, b_scale, b_zero_point)
-    c = optional_zero_point(_OPERATOR, "C", c, jnp.dtype(jnp.int32))
-    output_scale, output_zero_point, output_dtype = output_quantization(
-        _DESCRIPTOR, None, _Y, output_scale, output_zero_point, output_dtype, default=a.dtype
-    )
-    _DESCRIPTOR.check(
-        None,
-        A=a,
-        a_scale=a_scale,
-        a_zero_point=a_zero_point,
-        B=b,
-        b_scale=b_scale,
-        b_zero_point=b_zero_point,
-        C=c,
-        y_scale=output_scale,
-        y_zero_point=output_zero_point,
-        Y=Signature(product_shape(a, b), output_dtype),
-    )
-    implementation = optional_implementation(implementation)
-    return _quantized_gemm(
-        *(a, a_scale, a_zero_point, b, b_scale, b_zero_point, c, output_scale, output_zero_point),
-        output_dtype,
-        implementation,
-    )
+    call = Call(_DESCRIPTOR)
+    one = call.quantized("A", a, a_scale, a_zero_point)
+    other = quantized_weights(call, "B", b, b_scale, b_zero_point)
+    c = call.one_or_more("C", c, jnp.dtype(jnp.int32))
+    output, output_dtype = call.output("Y", output_scale, output_zero_point, output_dtype, default=one.values.dtype)
+    call.check(product_shape(one.values, other.values), output_dtype)
+    return _quantized_gemm(one, other, c, output, output_dtype, optional_implementation(implementation))

@@ -6,12 +6,17 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant import affine, binary
+from jquant.arguments.call import Call
+from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.operands import (
+    broadcast_shape,
+)
 from jquant.arithmetic import exact
-from jquant.broadcasting import to_rank
-from jquant.descriptor import Descriptor, Tensor
-from jquant.modes import FeatureLevel, resolved_level
-from jquant.operands import directml
+from jquant.formulas import affine
+from jquant.modes import (
+    FeatureLevel,
+)
+from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD"
 _DESCRIPTOR = Descriptor(
@@ -44,22 +49,10 @@ _DESCRIPTOR = Descriptor(
 
 @functools.partial(jax.jit, static_argnames="output_dtype")
 @jax.named_scope("quantized_linear_add")
-def _quantized_linear_add(
-    a: jax.Array,
-    a_scale: jax.Array,
-    a_zero_point: jax.Array | None,
-    b: jax.Array,
-    b_scale: jax.Array,
-    b_zero_point: jax.Array | None,
-    output_scale: jax.Array,
-    output_zero_point: jax.Array | None,
-    output_dtype: np.dtype,
-) -> jax.Array:
-    rank = max(a.ndim, b.ndim)
-    a_value = affine.dequantize(to_rank(a, rank), a_scale, a_zero_point)
-    b_value = affine.dequantize(to_rank(b, rank), b_scale, b_zero_point)
-    output_value = exact.sum(a_value, b_value)
-    return affine.quantize(output_value, output_scale, output_zero_point, output_dtype)
+def _quantized_linear_add(a: Quantized, b: Quantized, output: ScaleZeroPoint, output_dtype: np.dtype) -> jax.Array:
+    rank = max(a.values.ndim, b.values.ndim)
+    a_value, b_value = (affine.dequantize(x.to_rank(rank)) for x in (a, b))
+    return affine.quantize(exact.sum(a_value, b_value), output, output_dtype)
 
 
 def quantized_linear_add(
@@ -118,8 +111,9 @@ def quantized_linear_add(
     References:
       DirectML, `DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD_OPERATOR_DESC`.
     """
-    operands = binary.operands(
-        *(_DESCRIPTOR, resolved_level(feature_level), (directml("A"), directml("B"), directml("Output"))),
-        *((a, a_scale, a_zero_point), (b, b_scale, b_zero_point), output_scale, output_zero_point, output_dtype),
-    )
-    return _quantized_linear_add(*operands)
+    call = Call(_DESCRIPTOR, feature_level)
+    one = call.quantized("A", a, a_scale, a_zero_point)
+    other = call.quantized("B", b, b_scale, b_zero_point)
+    output, output_dtype = call.output("Output", output_scale, output_zero_point, output_dtype, default=one.values.dtype)
+    call.check(broadcast_shape(one.values.shape, other.values.shape), output_dtype)
+    return _quantized_linear_add(one, other, output, output_dtype)

@@ -9,12 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant import pooling
-from jquant.descriptor import Descriptor, Signature, Tensor
-from jquant.modes import FeatureLevel, resolved_level
-from jquant.operands import directml, output_quantization, quantized
-from jquant.statics import boolean, positive_integers
-from jquant.windows import Padding, Windows, windows
+from jquant.arguments.call import Call
+from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.statics import boolean, positive_integers
+from jquant.arguments.windows import Padding, windows
+from jquant.formulas import pooling
+from jquant.formulas.windows import Windows
+from jquant.modes import (
+    FeatureLevel,
+)
+from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "DML_QUANTIZED_LINEAR_AVERAGE_POOLING"
 _DESCRIPTOR = Descriptor(
@@ -38,21 +42,14 @@ _DESCRIPTOR = Descriptor(
 @functools.partial(jax.jit, static_argnames=("w", "include_padding", "output_dtype"))
 @jax.named_scope("quantized_linear_average_pool")
 def _quantized_linear_average_pool(
-    input: jax.Array,
-    input_scale: jax.Array,
-    input_zero_point: jax.Array | None,
-    output_scale: jax.Array,
-    output_zero_point: jax.Array | None,
-    w: Windows,
-    include_padding: bool,
-    output_dtype: np.dtype,
+    input: Quantized, output: ScaleZeroPoint, w: Windows, include_padding: bool, output_dtype: np.dtype
 ) -> jax.Array:
-    total = pooling.sums(pooling.differences(input, input_zero_point), w)
+    total = pooling.sums(pooling.differences(input), w)
     if include_padding:
         count = jnp.int32(math.prod(w.sizes))
     else:
-        count = pooling.sums(jnp.ones((1, 1, *input.shape[2:]), jnp.int32), w)
-    return pooling.quantized_average(total, count, input_scale, output_scale, output_zero_point, output_dtype)
+        count = pooling.sums(jnp.ones((1, 1, *input.values.shape[2:]), jnp.int32), w)
+    return pooling.quantized_average(total, count, input.scale, output, output_dtype)
 
 
 def quantized_linear_average_pool(
@@ -116,25 +113,13 @@ def quantized_linear_average_pool(
     References:
       DirectML, `DML_QUANTIZED_LINEAR_AVERAGE_POOLING_OPERATOR_DESC`. onnxruntime, `com.microsoft.QLinearAveragePool`.
     """
-    level, names = resolved_level(feature_level), (directml("Input"), directml("Output"))
+    call = Call(_DESCRIPTOR, feature_level)
     include_padding = boolean(_OPERATOR, "include_padding", include_padding)
-    input, input_scale, input_zero_point = quantized(_OPERATOR, names[0], input, input_scale, input_zero_point)
-    output_scale, output_zero_point, output_dtype = output_quantization(
-        _DESCRIPTOR, level, names[1], output_scale, output_zero_point, output_dtype, default=input.dtype
-    )
-    _DESCRIPTOR.check_rank(level, "InputTensor", input.shape)
-    spatial = input.shape[2:]
-    window_sizes = positive_integers(_OPERATOR, "window_sizes", window_sizes, len(spatial))
-    w = windows(_OPERATOR, spatial, window_sizes, strides, dilations, padding)
-    _DESCRIPTOR.check(
-        level,
-        InputTensor=input,
-        InputScaleTensor=input_scale,
-        InputZeroPointTensor=input_zero_point,
-        OutputScaleTensor=output_scale,
-        OutputZeroPointTensor=output_zero_point,
-        OutputTensor=Signature((*input.shape[:2], *w.counts(spatial)), output_dtype),
-    )
-    return _quantized_linear_average_pool(
-        input, input_scale, input_zero_point, output_scale, output_zero_point, w, include_padding, output_dtype
-    )
+    given = call.quantized("Input", input, input_scale, input_zero_point)
+    sizes = given.values.shape
+    output, output_dtype = call.output("Output", output_scale, output_zero_point, output_dtype, default=given.values.dtype)
+    _DESCRIPTOR.check_rank(call.level, "InputTensor", sizes)
+    window_sizes = positive_integers(_OPERATOR, "window_sizes", window_sizes, len(sizes[2:]))
+    w = windows(_OPERATOR, sizes[2:], window_sizes, strides, dilations, padding)
+    call.check((*sizes[:2], *w.counts(sizes[2:])), output_dtype)
+    return _quantized_linear_average_pool(given, output, w, include_padding, output_dtype)

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant import affine
-from jquant.descriptor import Descriptor, Signature, Tensor, require
+from jquant.arguments.call import Call
+from jquant.arguments.descriptor import Descriptor, Tensor, require
+from jquant.arguments.statics import dimension
 from jquant.errors import DescriptorTypeError
-from jquant.operands import Operand, onnx, output_quantization, quantized
-from jquant.statics import dimension
+from jquant.formulas import affine
+from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QLinearConcat"
 
@@ -20,33 +21,28 @@ _OPERATOR = "QLinearConcat"
 @functools.cache
 def _descriptor(index: int) -> Descriptor:
     """The document's table, for one of the inputs."""
-    names = onnx(f"inputs[{index}]")
+    tensor, scale, zero_point = (f"inputs[{index}]{suffix}" for suffix in ("", "_scale", "_zero_point"))
     return Descriptor(
         _OPERATOR,
         (
-            Tensor(names.tensor, "Input", None, "INT8 UINT8"),
-            Tensor(names.scale, "Input", None, "FLOAT32"),
-            Tensor(names.zero_point, "Optional input", None, "INT8 UINT8"),
+            Tensor(tensor, "Input", None, "INT8 UINT8"),
+            Tensor(scale, "Input", None, "FLOAT32"),
+            Tensor(zero_point, "Optional input", None, "INT8 UINT8"),
             Tensor("Y_scale", "Input", None, "FLOAT32"),
             Tensor("Y_zero_point", "Optional input", None, "INT8 UINT8"),
             Tensor("Y", "Output", None, "INT8 UINT8"),
         ),
-        same_data_type=((names.tensor, names.zero_point), ("Y", "Y_zero_point")),
-        one_element=(names.scale, names.zero_point, "Y_scale", "Y_zero_point"),
+        same_data_type=((tensor, zero_point), ("Y", "Y_zero_point")),
+        one_element=(scale, zero_point, "Y_scale", "Y_zero_point"),
     )
 
 
 @functools.partial(jax.jit, static_argnames=("axis", "output_dtype"))
 @jax.named_scope("quantized_linear_concat")
 def _quantized_linear_concat(
-    inputs: list[tuple[jax.Array, jax.Array, jax.Array | None]],
-    output_scale: jax.Array,
-    output_zero_point: jax.Array | None,
-    axis: int,
-    output_dtype: np.dtype,
+    inputs: list[Quantized], output: ScaleZeroPoint, axis: int, output_dtype: np.dtype
 ) -> jax.Array:
-    values = [affine.dequantize(*operands) for operands in inputs]
-    parts = [affine.quantize(value, output_scale, output_zero_point, output_dtype) for value in values]
+    parts = [affine.quantize(affine.dequantize(x), output, output_dtype) for x in inputs]
     return jnp.concatenate(parts, axis)
 
 
@@ -102,24 +98,22 @@ def quantized_linear_concat(
     """
     message = f"{_OPERATOR}: inputs must be a list of tuples of a tensor, its scale and its zero point"
     require(isinstance(inputs, list | tuple), f"{message}, not {type(inputs).__name__}", DescriptorTypeError)
-    triples = [_triple(index, given) for index, given in enumerate(inputs)]
-    require(len(triples) > 0, f"{_OPERATOR}: inputs is empty; it must have one triple or more")
-    first = triples[0][0]
-    output_scale, output_zero_point, output_dtype = output_quantization(
-        _descriptor(0), None, onnx("Y"), output_scale, output_zero_point, output_dtype, default=first.dtype
-    )
+    calls = [Call(_descriptor(index)) for index in range(len(inputs))]
+    tensors = [_quantized(call, index, given) for index, (call, given) in enumerate(zip(calls, inputs, strict=True))]
+    require(len(tensors) > 0, f"{_OPERATOR}: inputs is empty; it must have one triple or more")
+    first = tensors[0].values
+    output, output_dtype = calls[0].output("Y", output_scale, output_zero_point, output_dtype, default=first.dtype)
     axis = dimension(_OPERATOR, axis, first.ndim)
-    for index, (tensor, scale, zero_point) in enumerate(triples):
-        named = dict(zip(onnx(f"inputs[{index}]"), (tensor, scale, zero_point), strict=True))
-        output = Signature(tensor.shape, output_dtype)
-        _descriptor(index).check(None, **named, Y_scale=output_scale, Y_zero_point=output_zero_point, Y=output)
-        sizes = (*tensor.shape[:axis], *first.shape[axis : axis + 1], *tensor.shape[axis + 1 :])
-        message = f"{_OPERATOR}: inputs[{index}] has sizes {tensor.shape}, inputs[0] has {first.shape}"
-        require(sizes == first.shape, f"{message}: they must be the same, but for dimension {axis}")
-    return _quantized_linear_concat(triples, output_scale, output_zero_point, axis, output_dtype)
+    for index, (call, tensor) in enumerate(zip(calls, tensors, strict=True)):
+        sizes = tensor.values.shape
+        call.check(sizes, output_dtype, Y_scale=output.scale, Y_zero_point=output.zero_point)
+        message = f"{_OPERATOR}: inputs[{index}] has sizes {sizes}, inputs[0] has {first.shape}"
+        fits = (*sizes[:axis], *first.shape[axis : axis + 1], *sizes[axis + 1 :]) == first.shape
+        require(fits, f"{message}: they must be the same, but for dimension {axis}")
+    return _quantized_linear_concat(tensors, output, axis, output_dtype)
 
 
-def _triple(index: int, given: tuple[ArrayLike, ArrayLike, ArrayLike | None]) -> tuple[Operand, Operand, Operand | None]:
+def _quantized(call: Call, index: int, given: tuple[ArrayLike, ArrayLike, ArrayLike | None]) -> Quantized:
     message = f"{_OPERATOR}: inputs[{index}] must be a tuple of a tensor, its scale and its zero point"
     require(isinstance(given, tuple | list) and len(given) == 3, message)
-    return quantized(_OPERATOR, onnx(f"inputs[{index}]"), *given)
+    return call.quantized(f"inputs[{index}]", *given)

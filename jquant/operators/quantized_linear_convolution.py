@@ -8,13 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant.convolutions import DimensionNumbers, Geometry, geometry, with_depth
-from jquant.descriptor import Descriptor, Signature, Tensor
+from jquant.arguments.call import Call
+from jquant.arguments.convolutions import DimensionNumbers, geometry, signatures, with_depth
+from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.windows import Padding
+from jquant.formulas.windows import Geometry
 from jquant.kernels.convolution import convolution
 from jquant.kernels.epilogue import AddBias, requantize
-from jquant.modes import FeatureLevel, resolved_level
-from jquant.operands import directml, optional_operand, output_quantization, quantized
-from jquant.windows import Padding
+from jquant.modes import (
+    FeatureLevel,
+)
+from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "DML_QUANTIZED_LINEAR_CONVOLUTION"
 _LATEST = (
@@ -85,23 +89,18 @@ _DESCRIPTOR = Descriptor(
 @functools.partial(jax.jit, static_argnames=("output_dtype", "geometry"))
 @jax.named_scope("quantized_linear_convolution")
 def _quantized_linear_convolution(
-    input: jax.Array,
-    input_scale: jax.Array,
-    input_zero_point: jax.Array | None,
-    filter: jax.Array,
-    filter_scale: jax.Array,
-    filter_zero_point: jax.Array | None,
+    input: Quantized,
+    filter: Quantized,
     bias: jax.Array | None,
-    output_scale: jax.Array,
-    output_zero_point: jax.Array | None,
+    output: ScaleZeroPoint,
     output_dtype: np.dtype,
     geometry: Geometry,
 ) -> jax.Array:
-    input_scale, filter_scale, output_scale = (scale.reshape(-1) for scale in (input_scale, filter_scale, output_scale))
-    epilogue = (requantize(input_scale, filter_scale, output_scale, output_zero_point, output_dtype),)
+    input_scale, filter_scale, output_scale = (x.scale.reshape(-1) for x in (input, filter, output))
+    epilogue = (requantize(input_scale, filter_scale, output._replace(scale=output_scale), output_dtype),)
     if bias is not None:
         epilogue = (AddBias(bias), *epilogue)
-    return convolution(input, filter, input_zero_point, filter_zero_point, geometry, epilogue)
+    return convolution(input.values, filter.values, input.zero_point, filter.zero_point, geometry, epilogue)
 
 
 def quantized_linear_convolution(
@@ -175,31 +174,12 @@ def quantized_linear_convolution(
     References:
       DirectML, `DML_QUANTIZED_LINEAR_CONVOLUTION_OPERATOR_DESC`. ONNX, `QLinearConv`, whose bias has shape (O,).
     """
-    level = resolved_level(feature_level)
-    input, input_scale, input_zero_point = quantized(_OPERATOR, directml("Input"), input, input_scale, input_zero_point)
-    filter, filter_scale, filter_zero_point = quantized(
-        _OPERATOR, directml("Filter"), filter, filter_scale, filter_zero_point
-    )
-    bias = optional_operand(_OPERATOR, "BiasTensor", bias, jnp.dtype(jnp.int32))
-    output_scale, output_zero_point, output_dtype = output_quantization(
-        *(_DESCRIPTOR, level, directml("Output"), output_scale, output_zero_point, output_dtype), default=input.dtype
-    )
-    static = geometry(_OPERATOR, input, filter, strides, padding, dilations, groups, dimension_numbers)
-    input_signature, filter_signature, output_sizes = static.signatures(input, filter)
-    _DESCRIPTOR.check(
-        level,
-        InputTensor=input_signature,
-        InputScaleTensor=input_scale,
-        InputZeroPointTensor=input_zero_point,
-        FilterTensor=filter_signature,
-        FilterScaleTensor=filter_scale,
-        FilterZeroPointTensor=filter_zero_point,
-        BiasTensor=bias,
-        OutputScaleTensor=output_scale,
-        OutputZeroPointTensor=output_zero_point,
-        OutputTensor=Signature(output_sizes, output_dtype),
-    )
-    return _quantized_linear_convolution(
-        *(input, input_scale, input_zero_point, filter, filter_scale, filter_zero_point, bias),
-        *(output_scale, output_zero_point, output_dtype, static),
-    )
+    call = Call(_DESCRIPTOR, feature_level)
+    image = call.quantized("Input", input, input_scale, input_zero_point)
+    filters = call.quantized("Filter", filter, filter_scale, filter_zero_point)
+    bias = call.optional_tensor("BiasTensor", bias, jnp.dtype(jnp.int32))
+    output, output_dtype = call.output("Output", output_scale, output_zero_point, output_dtype, default=image.values.dtype)
+    static = geometry(_OPERATOR, image.values, filters.values, strides, padding, dilations, groups, dimension_numbers)
+    ordered_input, ordered_filter, output_sizes = signatures(static, image.values, filters.values)
+    call.check(output_sizes, output_dtype, InputTensor=ordered_input, FilterTensor=ordered_filter)
+    return _quantized_linear_convolution(image, filters, bias, output, output_dtype, static)

@@ -6,25 +6,22 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jquant import pooling, unary
-from jquant.descriptor import require
+from jquant.arguments import elementwise
+from jquant.arguments.descriptor import require
+from jquant.formulas import pooling
+from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QLinearGlobalAveragePool"
-_DESCRIPTOR = unary.descriptor(_OPERATOR)
+_DESCRIPTOR = elementwise.descriptor(_OPERATOR)
 
 
 @jax.jit
 @jax.named_scope("quantized_linear_global_average_pool")
-def _quantized_linear_global_average_pool(
-    x: jax.Array,
-    x_scale: jax.Array,
-    x_zero_point: jax.Array | None,
-    output_scale: jax.Array,
-    output_zero_point: jax.Array | None,
-) -> jax.Array:
-    total = jnp.sum(pooling.differences(x, x_zero_point), range(2, x.ndim), jnp.int32, keepdims=True)
-    count = jnp.int32(math.prod(x.shape[2:]))
-    return pooling.quantized_average(total, count, x_scale, output_scale, output_zero_point, x.dtype)
+def _quantized_linear_global_average_pool(x: Quantized, output: ScaleZeroPoint) -> jax.Array:
+    sizes = x.values.shape
+    total = jnp.sum(pooling.differences(x), range(2, len(sizes)), jnp.int32, keepdims=True)
+    count = jnp.int32(math.prod(sizes[2:]))
+    return pooling.quantized_average(total, count, x.scale, output, x.values.dtype)
 
 
 def quantized_linear_global_average_pool(
@@ -70,8 +67,8 @@ def quantized_linear_global_average_pool(
     References:
       onnxruntime, `com.microsoft.QLinearGlobalAveragePool`.
     """
-    operands = unary.operands(_DESCRIPTOR, x, x_scale, x_zero_point, output_scale, output_zero_point)
-    sizes = operands[0].shape
+    given, output = elementwise.unary(_DESCRIPTOR, x, x_scale, x_zero_point, output_scale, output_zero_point)
+    sizes = given.values.shape
     message = f"{_OPERATOR}: X has sizes {sizes}; after those of the batch and the channels there must be more"
     require(len(sizes) > 2, message)
-    return _quantized_linear_global_average_pool(*operands)
+    return _quantized_linear_global_average_pool(given, output)

@@ -4,29 +4,26 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jquant import affine, unary
+from jquant.arguments import elementwise
+from jquant.arguments.operands import (
+    optional_scalar,
+)
 from jquant.arithmetic import exact
-from jquant.operands import optional_scalar
+from jquant.formulas import affine
+from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QLinearLeakyRelu"
 _ALPHA = 0.01
-_DESCRIPTOR = unary.descriptor(_OPERATOR)
+_DESCRIPTOR = elementwise.descriptor(_OPERATOR)
 
 
 @jax.jit
 @jax.named_scope("quantized_linear_leaky_relu")
-def _quantized_linear_leaky_relu(
-    x: jax.Array,
-    x_scale: jax.Array,
-    x_zero_point: jax.Array | None,
-    output_scale: jax.Array,
-    output_zero_point: jax.Array | None,
-    alpha: jax.Array | None,
-) -> jax.Array:
-    value = affine.dequantize(x, x_scale, x_zero_point)
+def _quantized_linear_leaky_relu(x: Quantized, output: ScaleZeroPoint, alpha: jax.Array | None) -> jax.Array:
+    value = affine.dequantize(x)
     slope = jnp.float32(_ALPHA) if alpha is None else exact.seal(alpha)
     rectified = jnp.where(value < 0, exact.product(slope, value), value)
-    return affine.quantize(rectified, output_scale, output_zero_point, x.dtype)
+    return affine.quantize(rectified, output, x.values.dtype)
 
 
 def quantized_linear_leaky_relu(
@@ -76,5 +73,5 @@ def quantized_linear_leaky_relu(
       onnxruntime, `com.microsoft.QLinearLeakyRelu`.
     """
     slope = optional_scalar(_OPERATOR, "alpha", alpha)
-    operands = unary.operands(_DESCRIPTOR, x, x_scale, x_zero_point, output_scale, output_zero_point)
-    return _quantized_linear_leaky_relu(*operands, slope)
+    given, output = elementwise.unary(_DESCRIPTOR, x, x_scale, x_zero_point, output_scale, output_zero_point)
+    return _quantized_linear_leaky_relu(given, output, slope)

@@ -6,13 +6,18 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant.descriptor import Descriptor, Signature, Tensor
+from jquant.arguments.call import Call
+from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.products import BATCH, product_shape, quantized_weights, with_more_dimensions
 from jquant.kernels.epilogue import as_column, as_row, requantize
 from jquant.kernels.matmul import matmul
-from jquant.kernels.packed import PackedMatrix
-from jquant.modes import FeatureLevel, Implementation, optional_implementation, resolved_level
-from jquant.operands import directml, output_quantization, quantized
-from jquant.products import BATCH, product_shape, quantized_weights, with_more_dimensions
+from jquant.modes import (
+    FeatureLevel,
+    Implementation,
+    optional_implementation,
+)
+from jquant.packed_matrix import PackedMatrix
+from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY"
 _DESCRIPTOR = Descriptor(
@@ -77,22 +82,12 @@ _DESCRIPTOR = Descriptor(
 @functools.partial(jax.jit, static_argnames=("output_dtype", "implementation"))
 @jax.named_scope("quantized_linear_matmul")
 def _quantized_linear_matmul(
-    a: jax.Array,
-    a_scale: jax.Array,
-    a_zero_point: jax.Array | None,
-    b: jax.Array | PackedMatrix,
-    b_scale: jax.Array,
-    b_zero_point: jax.Array | None,
-    output_scale: jax.Array,
-    output_zero_point: jax.Array | None,
-    output_dtype: np.dtype,
-    implementation: Implementation | None,
+    a: Quantized, b: Quantized, output: ScaleZeroPoint, output_dtype: np.dtype, implementation: Implementation | None
 ) -> jax.Array:
-    rank = max(a.ndim, b.ndim)
-    a_scale, output_scale = (as_column(scale, rank) for scale in (a_scale, output_scale))
-    output_zero_point = None if output_zero_point is None else as_column(output_zero_point, rank)
-    epilogue = (requantize(a_scale, as_row(b_scale, rank), output_scale, output_zero_point, output_dtype),)
-    return matmul(a, b, a_zero_point, b_zero_point, epilogue, implementation=implementation)
+    rank = max(a.values.ndim, b.values.ndim)
+    a_scale, output = jax.tree.map(functools.partial(as_column, rank=rank), (a.scale, output))
+    epilogue = (requantize(a_scale, as_row(b.scale, rank), output, output_dtype),)
+    return matmul(a.values, b.values, a.zero_point, b.zero_point, epilogue, implementation=implementation)
 
 
 def quantized_linear_matmul(
@@ -161,27 +156,9 @@ def quantized_linear_matmul(
     References:
       DirectML, `DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY_OPERATOR_DESC`. ONNX, `QLinearMatMul`.
     """
-    level = resolved_level(feature_level)
-    a, a_scale, a_zero_point = quantized(_OPERATOR, directml("A"), a, a_scale, a_zero_point)
-    b, b_scale, b_zero_point = quantized_weights(_OPERATOR, directml("B"), b, b_scale, b_zero_point)
-    output_scale, output_zero_point, output_dtype = output_quantization(
-        *(_DESCRIPTOR, level, directml("Output"), output_scale, output_zero_point, output_dtype), default=a.dtype
-    )
-    _DESCRIPTOR.check(
-        level,
-        ATensor=a,
-        AScaleTensor=a_scale,
-        AZeroPointTensor=a_zero_point,
-        BTensor=b,
-        BScaleTensor=b_scale,
-        BZeroPointTensor=b_zero_point,
-        OutputScaleTensor=output_scale,
-        OutputZeroPointTensor=output_zero_point,
-        OutputTensor=Signature(product_shape(a, b), output_dtype),
-    )
-    implementation = optional_implementation(implementation)
-    return _quantized_linear_matmul(
-        *(a, a_scale, a_zero_point, b, b_scale, b_zero_point, output_scale, output_zero_point),
-        output_dtype,
-        implementation,
-    )
+    call = Call(_DESCRIPTOR, feature_level)
+    one = call.quantized("A", a, a_scale, a_zero_point)
+    other = quantized_weights(call, "B", b, b_scale, b_zero_point)
+    output, output_dtype = call.output("Output", output_scale, output_zero_point, output_dtype, default=one.values.dtype)
+    call.check(product_shape(one.values, other.values), output_dtype)
+    return _quantized_linear_matmul(one, other, output, output_dtype, optional_implementation(implementation))

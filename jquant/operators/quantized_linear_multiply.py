@@ -6,11 +6,14 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant import affine, binary
+from jquant.arguments.call import Call
+from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.operands import (
+    broadcast_shape,
+)
 from jquant.arithmetic import exact
-from jquant.broadcasting import to_rank
-from jquant.descriptor import Descriptor, Tensor
-from jquant.operands import onnx
+from jquant.formulas import affine
+from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QLinearMul"
 _DESCRIPTOR = Descriptor(
@@ -35,23 +38,11 @@ _DESCRIPTOR = Descriptor(
 
 @functools.partial(jax.jit, static_argnames="output_dtype")
 @jax.named_scope("quantized_linear_multiply")
-def _quantized_linear_multiply(
-    a: jax.Array,
-    a_scale: jax.Array,
-    a_zero_point: jax.Array | None,
-    b: jax.Array,
-    b_scale: jax.Array,
-    b_zero_point: jax.Array | None,
-    output_scale: jax.Array,
-    output_zero_point: jax.Array | None,
-    output_dtype: np.dtype,
-) -> jax.Array:
-    # At most 255 * 255, and exact; sealed all the same, because XLA merges the constants of two products.
-    rank = max(a.ndim, b.ndim)
-    product = exact.product(affine.offset(to_rank(a, rank), a_zero_point), affine.offset(to_rank(b, rank), b_zero_point))
-    scale = exact.product(exact.widen(a_scale), exact.widen(b_scale))
-    output_value = exact.product(product, scale)
-    return affine.quantize(output_value, output_scale, output_zero_point, output_dtype)
+def _quantized_linear_multiply(a: Quantized, b: Quantized, output: ScaleZeroPoint, output_dtype: np.dtype) -> jax.Array:
+    rank = max(a.values.ndim, b.values.ndim)
+    product = exact.product(affine.offset(a.to_rank(rank)), affine.offset(b.to_rank(rank)))
+    scale = exact.product(exact.widen(a.scale), exact.widen(b.scale))
+    return affine.quantize(exact.product(product, scale), output, output_dtype)
 
 
 def quantized_linear_multiply(
@@ -107,8 +98,9 @@ def quantized_linear_multiply(
     References:
       onnxruntime, `com.microsoft.QLinearMul`.
     """
-    operands = binary.operands(
-        *(_DESCRIPTOR, None, (onnx("A"), onnx("B"), onnx("C"))),
-        *((a, a_scale, a_zero_point), (b, b_scale, b_zero_point), output_scale, output_zero_point, output_dtype),
-    )
-    return _quantized_linear_multiply(*operands)
+    call = Call(_DESCRIPTOR)
+    one = call.quantized("A", a, a_scale, a_zero_point)
+    other = call.quantized("B", b, b_scale, b_zero_point)
+    output, output_dtype = call.output("C", output_scale, output_zero_point, output_dtype, default=one.values.dtype)
+    call.check(broadcast_shape(one.values.shape, other.values.shape), output_dtype)
+    return _quantized_linear_multiply(one, other, output, output_dtype)

@@ -4,12 +4,15 @@ import jax
 from jax import lax
 from jax.typing import ArrayLike
 
-from jquant import affine, lookup, pairs, unary
-from jquant.exponential import exponential, scaled
-from jquant.pairs import Pair
+from jquant.arguments import elementwise
+from jquant.arithmetic import double_float, lookup
+from jquant.arithmetic.double_float import Pair
+from jquant.arithmetic.exponential import exponential, scaled
+from jquant.formulas import affine
+from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QLinearSigmoid"
-_DESCRIPTOR = unary.descriptor(_OPERATOR)
+_DESCRIPTOR = elementwise.descriptor(_OPERATOR)
 
 
 def _sigmoid(x: jax.Array) -> jax.Array:
@@ -17,25 +20,19 @@ def _sigmoid(x: jax.Array) -> jax.Array:
     # Of a negative number it is exp(x) / (1 + exp(x)): no exponential is larger than 1.
     significand, power = exponential(-lax.abs(x))
     one = lax.full_like(x, 1)
-    denominator = pairs.add(pairs.widen(one), Pair(*(scaled(part, power) for part in significand)))
+    denominator = double_float.add(double_float.widen(one), Pair(*(scaled(part, power) for part in significand)))
     negative = x < lax.full_like(x, 0)
-    numerator = Pair(*(lax.select(negative, *sides) for sides in zip(significand, pairs.widen(one), strict=True)))
-    quotient = pairs.multiply(numerator, pairs.reciprocal(denominator))
+    numerator = Pair(*(lax.select(negative, *sides) for sides in zip(significand, double_float.widen(one), strict=True)))
+    quotient = double_float.multiply(numerator, double_float.reciprocal(denominator))
     return scaled(quotient.high, lax.select(negative, power, one))
 
 
 @jax.jit
 @jax.named_scope("quantized_linear_sigmoid")
-def _quantized_linear_sigmoid(
-    x: jax.Array,
-    x_scale: jax.Array,
-    x_zero_point: jax.Array | None,
-    output_scale: jax.Array,
-    output_zero_point: jax.Array | None,
-) -> jax.Array:
-    values = affine.dequantize(lookup.integers(x.dtype), x_scale, x_zero_point)
-    table = affine.quantize(_sigmoid(values), output_scale, output_zero_point, x.dtype)
-    return lookup.look_up(table, x)
+def _quantized_linear_sigmoid(x: Quantized, output: ScaleZeroPoint) -> jax.Array:
+    dtype = x.values.dtype
+    values = affine.dequantize(x._replace(values=lookup.integers(dtype)))
+    return lookup.look_up(affine.quantize(_sigmoid(values), output, dtype), x.values)
 
 
 def quantized_linear_sigmoid(
@@ -82,4 +79,5 @@ def quantized_linear_sigmoid(
     References:
       onnxruntime, `com.microsoft.QLinearSigmoid`.
     """
-    return _quantized_linear_sigmoid(*unary.operands(_DESCRIPTOR, x, x_scale, x_zero_point, output_scale, output_zero_point))
+    operands = elementwise.unary(_DESCRIPTOR, x, x_scale, x_zero_point, output_scale, output_zero_point)
+    return _quantized_linear_sigmoid(*operands)

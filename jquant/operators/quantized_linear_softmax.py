@@ -7,41 +7,34 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from jquant import affine, fixed_point, pairs, unary
-from jquant.arithmetic import exact
-from jquant.descriptor import require
-from jquant.exponential import exponential, scaled
-from jquant.lookup import look_up
-from jquant.pairs import Pair
-from jquant.statics import dimension
+from jquant.arguments import elementwise
+from jquant.arguments.descriptor import require
+from jquant.arguments.statics import dimension
+from jquant.arithmetic import double_float, exact, fixed_point
+from jquant.arithmetic.double_float import Pair
+from jquant.arithmetic.exponential import exponential, scaled
+from jquant.arithmetic.lookup import look_up
+from jquant.formulas import affine
+from jquant.formulas.extremes import below_largest
+from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QLinearSoftmax"
-_DESCRIPTOR = unary.descriptor(_OPERATOR)
+_DESCRIPTOR = elementwise.descriptor(_OPERATOR)
 
 
 @functools.partial(jax.jit, static_argnames="axis")
 @jax.named_scope("quantized_linear_softmax")
-def _quantized_linear_softmax(
-    x: jax.Array,
-    x_scale: jax.Array,
-    x_zero_point: jax.Array | None,  # cancels
-    output_scale: jax.Array,
-    output_zero_point: jax.Array | None,
-    axis: int,
-) -> jax.Array:
-    scale = exact.widen(x_scale)
+def _quantized_linear_softmax(x: Quantized, output: ScaleZeroPoint, axis: int) -> jax.Array:  # the zero point cancels
+    scale = exact.widen(x.scale)
     # One that is not finite makes NaN of the whole slice, as the largest value of it is.
     scale = lax.select(lax.abs(scale) < jnp.inf, scale, lax.full_like(scale, jnp.nan))
-    ascending = jnp.where(scale < 0, ~x, x)  # in the order of the values
-    largest = jnp.max(ascending, axis, keepdims=True, initial=jnp.iinfo(x.dtype).min)
-    # In 32 bits: XLA's CPU compiler lets int8 saturate here, in long slices, where it should wrap.
-    below = largest.astype(jnp.int32) - ascending.astype(jnp.int32)
+    below = below_largest(jnp.where(scale < 0, ~x.values, x.values), axis)  # in the order of the values
     significand, power = exponential(exact.product(lax.iota(jnp.float32, 256), -lax.abs(scale)))
     fractions = fixed_point.digits(Pair(*(scaled(part, power) for part in significand)))
     total = fixed_point.value(jnp.sum(look_up(fractions, below), axis, jnp.int32, keepdims=True))
     numerator = Pair(*(look_up(part, below) for part in significand))
-    quotient = pairs.multiply(numerator, pairs.reciprocal(total))
-    return affine.quantize(scaled(quotient.high, look_up(power, below)), output_scale, output_zero_point, x.dtype)
+    quotient = double_float.multiply(numerator, double_float.reciprocal(total))
+    return affine.quantize(scaled(quotient.high, look_up(power, below)), output, x.values.dtype)
 
 
 def quantized_linear_softmax(
@@ -96,11 +89,11 @@ def quantized_linear_softmax(
     References:
       onnxruntime, `com.microsoft.QLinearSoftmax`.
     """
-    operands = unary.operands(_DESCRIPTOR, x, x_scale, x_zero_point, output_scale, output_zero_point)
-    sizes = operands[0].shape
+    given, output = elementwise.unary(_DESCRIPTOR, x, x_scale, x_zero_point, output_scale, output_zero_point)
+    sizes = given.values.shape
     axis = dimension(_OPERATOR, axis, len(sizes))
     message = (
         f"{_OPERATOR}: axis {axis} has {sizes[axis]} elements; the sum is exact for {fixed_point.LARGEST_COUNT} at most"
     )
     require(sizes[axis] <= fixed_point.LARGEST_COUNT, message)
-    return _quantized_linear_softmax(*operands, axis)
+    return _quantized_linear_softmax(given, output, axis)

@@ -3,9 +3,10 @@
 import jax
 from jax.typing import ArrayLike
 
-from jquant import requantization
+from jquant.arguments.ranges import accumulators
 from jquant.arithmetic import exact
-from jquant.ranges import RangeOutput
+from jquant.formulas import requantization
+from jquant.pytrees import RangeOutput
 
 _OPERATOR = "RequantizationRange"
 
@@ -55,4 +56,4 @@ def requantization_range(input: ArrayLike, /, input_min: ArrayLike, input_max: A
     References:
       TensorFlow, `tf.raw_ops.RequantizationRange` (its CPU kernel).
     """
-    return _requantization_range(*requantization.operands(_OPERATOR, input, input_min, input_max))
+    return _requantization_range(*accumulators(_OPERATOR, input, input_min, input_max))

@@ -6,10 +6,13 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from jquant import ranges, requantization
+from jquant.arguments.operands import (
+    optional_scalar,
+)
+from jquant.arguments.ranges import accumulators
 from jquant.arithmetic import exact
-from jquant.operands import optional_scalar
-from jquant.ranges import RangeOutput
+from jquant.formulas import ranges, requantization
+from jquant.pytrees import RangeOutput
 
 _OPERATOR = "RequantizationRangePerChannel"
 _LEAST = np.finfo(np.float32).tiny
@@ -69,6 +72,6 @@ def requantization_range_per_channel(
     References:
       TensorFlow, `tf.raw_ops.RequantizationRangePerChannel` (its kernel for x86).
     """
-    operands = requantization.operands(_OPERATOR, input, input_min, input_max, per_channel=True)
+    operands = accumulators(_OPERATOR, input, input_min, input_max, per_channel=True)
     clip = optional_scalar(_OPERATOR, "clip_value_max", clip_value_max)
     return _requantization_range_per_channel(*operands, clip)

@@ -6,12 +6,17 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant import ranges, requantization
+from jquant.arguments.descriptor import require
+from jquant.arguments.operands import (
+    is_known,
+)
+from jquant.arguments.ranges import accumulators, range_operands, require_quantized
 from jquant.arithmetic import exact
-from jquant.descriptor import require
-from jquant.modes import data_type
-from jquant.operands import is_known
-from jquant.ranges import QuantizeOutput
+from jquant.formulas import requantization
+from jquant.modes import (
+    data_type,
+)
+from jquant.pytrees import QuantizeOutput
 
 _OPERATOR = "Requantize"
 
@@ -83,9 +88,9 @@ def requantize(
       TensorFlow, `tf.raw_ops.Requantize` (its CPU kernels).
     """
     dtype = data_type("dtype", dtype)
-    ranges.require_quantized(_OPERATOR, "dtype", dtype, "quint8", "qint8")
-    input, low, high = requantization.operands(_OPERATOR, input, input_min, input_max)
-    new_low, new_high = ranges.operands(
+    require_quantized(_OPERATOR, "dtype", dtype, "quint8", "qint8")
+    input, low, high = accumulators(_OPERATOR, input, input_min, input_max)
+    new_low, new_high = range_operands(
         _OPERATOR, input, None, requested_output_min=requested_output_min, requested_output_max=requested_output_max
     )
     if is_known(new_low):

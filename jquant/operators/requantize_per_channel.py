@@ -7,12 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant import affine, ranges, requantization
+from jquant.arguments.descriptor import require
+from jquant.arguments.operands import (
+    is_known,
+)
+from jquant.arguments.ranges import accumulators, range_operands, require_quantized
 from jquant.arithmetic import exact
-from jquant.descriptor import require
-from jquant.modes import data_type
-from jquant.operands import is_known
-from jquant.ranges import QuantizeOutput
+from jquant.arithmetic.broadcasting import sizes_along
+from jquant.formulas import affine, requantization
+from jquant.modes import (
+    data_type,
+)
+from jquant.pytrees import QuantizeOutput
 
 _OPERATOR = "RequantizePerChannel"
 
@@ -30,7 +36,7 @@ def _requantize_per_channel(
     new_low, new_high = (exact.widen(bound).reshape(()) for bound in (requested_output_min, requested_output_max))
     largest = requantization.magnitude(exact.widen(input_min), exact.widen(input_max))
     ratio = exact.quotient(largest, requantization.magnitude(new_low, new_high)) * 2.0**-31
-    scale = exact.product(jnp.float32(jnp.iinfo(dtype).max), ratio).reshape(ranges.sizes(input.ndim - 1, input.ndim))
+    scale = exact.product(jnp.float32(jnp.iinfo(dtype).max), ratio).reshape(sizes_along(input.ndim - 1, input.ndim))
     value = exact.product(input.astype(jnp.float32), scale)
     return QuantizeOutput(affine.to_integer(value, None, dtype), new_low, new_high)
 
@@ -82,9 +88,9 @@ def requantize_per_channel(
       TensorFlow, `tf.raw_ops.RequantizePerChannel` (its kernel for x86, which calls oneDNN).
     """
     dtype = data_type("dtype", dtype)
-    ranges.require_quantized(_OPERATOR, "dtype", dtype, "quint8", "qint8")
-    input, low, high = requantization.operands(_OPERATOR, input, input_min, input_max, per_channel=True)
-    new_low, new_high = ranges.operands(
+    require_quantized(_OPERATOR, "dtype", dtype, "quint8", "qint8")
+    input, low, high = accumulators(_OPERATOR, input, input_min, input_max, per_channel=True)
+    new_low, new_high = range_operands(
         _OPERATOR, input, None, requested_output_min=requested_output_min, requested_output_max=requested_output_max
     )
     if dtype == jnp.int8 and is_known(new_low):

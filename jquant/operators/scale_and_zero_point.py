@@ -1,62 +1,15 @@
 """The scale and the zero point that express a range of real numbers in integers"""
 
-import functools
-from typing import NamedTuple
-
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import export
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant import affine
-from jquant.arithmetic import exact
-from jquant.descriptor import require
-from jquant.errors import DescriptorTypeError
-from jquant.modes import data_type, data_type_name
-from jquant.operands import float_operand, is_known
-from jquant.statics import boolean
+from jquant.arguments.descriptor import require
+from jquant.arguments.operands import float_operand, is_known
+from jquant.arguments.statics import boolean, quantized_data_type
+from jquant.formulas.scale_and_zero_point import express
+from jquant.pytrees import ScaleZeroPoint
 
 _OPERATOR = "scale_and_zero_point"
-_DATA_TYPES = "INT16", "INT8", "INT4", "INT2", "UINT16", "UINT8", "UINT4", "UINT2"
-
-
-class ScaleZeroPoint(NamedTuple):
-    """What `quantize_linear` and the operators on quantized tensors take: the scale, and the integer of real 0."""
-
-    scale: jax.Array
-    zero_point: jax.Array
-
-
-export.register_namedtuple_serialization(ScaleZeroPoint, serialized_name="jquant.ScaleZeroPoint")
-
-
-@functools.partial(jax.jit, static_argnames=("dtype", "symmetric", "narrow_range"))
-@jax.named_scope("scale_and_zero_point")
-def express(min: jax.Array, max: jax.Array, dtype: np.dtype, symmetric: bool, narrow_range: bool) -> ScaleZeroPoint:
-    """`scale_and_zero_point` of float32 arrays of one shape."""
-    limits = jnp.iinfo(dtype)
-    smallest, largest = int(limits.min) + narrow_range, int(limits.max)
-    low, high = jnp.minimum(exact.widen(min), 0), jnp.maximum(exact.widen(max), 0)
-    if symmetric:  # half of the range over half of the integers, which has no wider range than it was given
-        low, high = -jnp.maximum(-low, high), jnp.zeros_like(high)
-    steps = jnp.float32((largest - smallest) / (2 if symmetric else 1))
-    scale = exact.quotient(exact.difference(high, low), steps)
-    empty = scale < jnp.finfo(jnp.float32).tiny
-    scale = jnp.where(empty, jnp.float32(1), scale)
-    if symmetric:
-        middle = jnp.full_like(low, round((smallest + largest) / 2), dtype)
-        zero_point = jnp.where(empty | jnp.isnan(scale), jnp.zeros_like(middle), middle)
-    else:
-        offset = exact.difference(jnp.float32(smallest), exact.quotient(low, scale))
-        zero_point = affine.to_integer(jnp.where(empty, jnp.float32(0), offset), None, dtype)
-    return ScaleZeroPoint(scale, zero_point)
-
-
-def require_data_type(name: str, dtype: np.dtype) -> None:
-    """Asserts that quantized tensors can have it."""
-    given, allowed = data_type_name(dtype), ", ".join(_DATA_TYPES)
-    require(given in _DATA_TYPES, f"{name}: dtype is {given}; it must be one of {allowed}", DescriptorTypeError)
 
 
 def scale_and_zero_point(
@@ -117,9 +70,8 @@ def scale_and_zero_point(
       ONNX, `DynamicQuantizeLinear`, and onnxruntime's `quantization.quant_utils.compute_scale_zp`, which divides in
       float64 and rounds the scale at the end.
     """
-    dtype = data_type("dtype", dtype)
+    dtype = quantized_data_type(_OPERATOR, dtype)
     min, max = float_operand(_OPERATOR, "min", min), float_operand(_OPERATOR, "max", max)
-    require_data_type(_OPERATOR, dtype)
     require(min.shape == max.shape, f"{_OPERATOR}: min has sizes {min.shape}, max {max.shape}; they must be the same")
     if is_known(min, max):
         require(not np.any(max < min), f"{_OPERATOR}: max, {max}, is less than min, {min}")

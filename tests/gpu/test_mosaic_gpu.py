@@ -18,9 +18,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jquant.kernels import mosaic_gpu
 from jquant.kernels.epilogue import Dequantize, Epilogue, Fold, Requantize
-from jquant.kernels.mosaic_gpu_plans import plan_for
+from jquant.kernels.pallas import gpu
+from jquant.kernels.pallas.gpu_plans import plan_for
 
 from . import ptx
 
@@ -40,7 +40,7 @@ def tensor(dtype, *shape: int) -> jax.ShapeDtypeStruct:
 def lowered(m: int, n: int, k: int, steps: Epilogue, *, transpose_b: bool = True) -> jax.stages.Lowered:
     a, b = tensor(jnp.int8, m, k), tensor(jnp.int8, *((n, k) if transpose_b else (k, n)))
     steps = jax.tree.map(lambda x: tensor(x.dtype, *x.shape), steps)
-    return jax.jit(functools.partial(mosaic_gpu.integer_dot, transpose_b=transpose_b)).lower(a, b, steps)
+    return jax.jit(functools.partial(gpu.integer_dot, transpose_b=transpose_b)).lower(a, b, steps)
 
 
 def compile_product(m: int, n: int, k: int, steps: Epilogue) -> Compiled:
@@ -171,7 +171,7 @@ def test_unsigned_operands_reach_no_kernel():
     a, b = tensor(jnp.uint8, 64, 128), tensor(jnp.int8, 64, 128)
     for operands in [(a, b), (b, a), (a, a)]:
         with pytest.raises(NotImplementedError, match="multiplies int8 by int8"):
-            jax.jit(functools.partial(mosaic_gpu.integer_dot, epilogue=(), transpose_b=True)).lower(*operands)
+            jax.jit(functools.partial(gpu.integer_dot, epilogue=(), transpose_b=True)).lower(*operands)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from jquant.kernels import mosaic_gpu
 from jquant.kernels.epilogue import AddBias, Dequantize, Epilogue, Fold, Requantize
-from jquant.kernels.mosaic_gpu_plans import Plan
+from jquant.kernels.pallas import gpu
+from jquant.kernels.pallas.gpu_plans import Plan
 
 LARGE = Plan(block_m=128, block_n=256, stages=2, warpgroups=2, epilogue_n=32, blocks=2)
 TALL = Plan(block_m=256, block_n=64, stages=3, warpgroups=2, epilogue_n=32, group_m=2, blocks=3)
@@ -163,7 +163,7 @@ def _stepped(step: Any, value: np.ndarray) -> np.ndarray:
 def result(case: Case, interpret: Any = None) -> np.ndarray:
     a, b, epilogue = jax.tree.map(jnp.asarray, operands(case))
     options = {"transpose_b": case.k_major, "plan": case.plan, "interpret": interpret}
-    return np.asarray(jax.jit(lambda *operands: mosaic_gpu.integer_dot(*operands, **options))(a, b, epilogue))
+    return np.asarray(jax.jit(lambda *operands: gpu.integer_dot(*operands, **options))(a, b, epilogue))
 
 
 def differences(got: np.ndarray, wanted: np.ndarray) -> list[str]:

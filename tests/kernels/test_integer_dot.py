@@ -9,8 +9,9 @@ import pytest
 from jax import export
 
 import jquant
-from jquant.kernels import batch, integer_dot, mosaic_gpu, mosaic_tpu, xla
+from jquant.kernels import batch, integer_dot, xla
 from jquant.kernels.epilogue import Dequantize, Fold
+from jquant.kernels.pallas import gpu, tpu
 from jquant.modes import Implementation
 
 A, B = jax.ShapeDtypeStruct((100, 300), jnp.uint8), jax.ShapeDtypeStruct((300, 70), jnp.int8)
@@ -89,7 +90,7 @@ def test_vmap_is_one_call(name, platform, call):
         assert "stablehlo.while" not in text
 
 
-@pytest.mark.parametrize("kernel", [mosaic_tpu, mosaic_gpu])
+@pytest.mark.parametrize("kernel", [tpu, gpu])
 def test_a_batch_of_a_alone_joins_its_rows(monkeypatch, kernel):
     """One B for all: the kernel sees one matrix A; the epilogue's arrays follow, whatever they have of rows and batch."""
     rng = np.random.default_rng(0)
@@ -111,7 +112,7 @@ def test_a_batch_of_a_alone_joins_its_rows(monkeypatch, kernel):
 
     seen = []
     monkeypatch.setattr(kernel, "join_rows", lambda *operands: seen.append(batch.join_rows(*operands)) or seen[-1])
-    jax.jit(kernel.integer_dot).trace(a, b, epilogue).lower(lowering_platforms=("tpu" if kernel is mosaic_tpu else "cuda",))
+    jax.jit(kernel.integer_dot).trace(a, b, epilogue).lower(lowering_platforms=("tpu" if kernel is tpu else "cuda",))
     assert seen[0][0].shape == (1, 30, 40)
 
 

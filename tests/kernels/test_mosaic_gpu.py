@@ -13,8 +13,9 @@ import pytest
 from jax import export
 
 from jquant.arithmetic import exact
-from jquant.kernels import _compat, epilogue, mosaic_gpu, mosaic_gpu_plans, xla
-from jquant.kernels.mosaic_gpu_plans import Plan, plan_for
+from jquant.kernels import epilogue, xla
+from jquant.kernels.pallas import _compat, gpu, gpu_plans
+from jquant.kernels.pallas.gpu_plans import Plan, plan_for
 
 from . import mosaic_gpu_cases
 from .mosaic_gpu_cases import CASES, Case
@@ -64,7 +65,7 @@ INT32 = {"preferred_element_type": jnp.int32}
 @by_name
 @pytest.mark.parametrize("planned", [False, True], ids=["as the case says", "as planned"])
 def test_operands_of_the_kernel(monkeypatch, case, planned):
-    monkeypatch.setattr(mosaic_gpu, "_call", kernel_in_xla)
+    monkeypatch.setattr(gpu, "_call", kernel_in_xla)
     got = mosaic_gpu_cases.result(case._replace(plan=None) if planned else case)
     assert mosaic_gpu_cases.differences(got, mosaic_gpu_cases.reference(case)) == []
 
@@ -77,7 +78,7 @@ def shapes_of_the_kernel(monkeypatch, case: Case) -> tuple:
         calls.append((a.shape, b.shape, [(role, x.shape) for role, x in zip(roles, vectors, strict=True)], out_type))
         return jnp.zeros(out_type.shape, out_type.dtype)
 
-    monkeypatch.setattr(mosaic_gpu, "_call", record)
+    monkeypatch.setattr(gpu, "_call", record)
     mosaic_gpu_cases.result(case)
     ((*shapes, out_type),) = calls
     return (*shapes, (out_type.shape, out_type.dtype))
@@ -106,7 +107,7 @@ def test_steps_from_the_first_with_a_matrix_on_follow_the_kernel(monkeypatch):
 @pytest.mark.parametrize("group_m", [1, 2, 8])
 def test_snake_goes_through_each_tile_once(grid, group_m):
     tiles = jnp.arange(math.prod(grid), dtype=jnp.int32)
-    places = [place.tolist() for place in jax.vmap(lambda tile: mosaic_gpu._snake(tile, grid, group_m))(tiles)]
+    places = [place.tolist() for place in jax.vmap(lambda tile: gpu._snake(tile, grid, group_m))(tiles)]
     assert sorted(zip(*places, strict=True)) == list(itertools.product(*map(range, grid)))
 
 
@@ -122,19 +123,19 @@ def test_operands_that_are_not_int8(dtype, operand):
     operands = [INT8, INT8]
     operands[operand] = operands[operand].astype(dtype)
     with pytest.raises(NotImplementedError, match="multiplies int8 by int8, not"):
-        mosaic_gpu.integer_dot(*operands, (), transpose_b=True)
+        gpu.integer_dot(*operands, (), transpose_b=True)
 
 
 @pytest.mark.parametrize("shape", [(0, 8, 128), (2, 0, 128), (2, 8, 0)])
 def test_empty_matrices(shape):
     with pytest.raises(NotImplementedError, match="multiplies no empty matrices"):
-        mosaic_gpu.integer_dot(jnp.ones(shape, jnp.int8), jnp.ones((1, 8, shape[2]), jnp.int8), (), transpose_b=True)
+        gpu.integer_dot(jnp.ones(shape, jnp.int8), jnp.ones((1, 8, shape[2]), jnp.int8), (), transpose_b=True)
 
 
 def test_symbolic_sizes():
     (m,) = export.symbolic_shape("m")
     with pytest.raises(NotImplementedError, match="needs sizes that are known when it compiles"):
-        jax.jit(mosaic_gpu.integer_dot, static_argnames="transpose_b").trace(
+        jax.jit(gpu.integer_dot, static_argnames="transpose_b").trace(
             jax.ShapeDtypeStruct((m, 128), jnp.int8), INT8, (), transpose_b=True
         )
 
@@ -145,7 +146,7 @@ def test_gpu_that_is_no_hopper(monkeypatch, capability):
     with pytest.raises(
         NotImplementedError, match=f"needs a GPU of compute capability 9.0 .*, and this one has {capability}"
     ):
-        mosaic_gpu.integer_dot(INT8, INT8, (), transpose_b=True)
+        gpu.integer_dot(INT8, INT8, (), transpose_b=True)
 
 
 @pytest.mark.parametrize(
@@ -167,13 +168,13 @@ def test_plan_that_the_kernel_cannot_follow(field, value, message):
     if field == "warpgroups":
         plan = dataclasses.replace(plan, block_m=256)
     with pytest.raises(ValueError, match=message):
-        mosaic_gpu.integer_dot(INT8, INT8, (), transpose_b=True, plan=plan)
+        gpu.integer_dot(INT8, INT8, (), transpose_b=True, plan=plan)
 
 
 def test_plan_with_too_many_accumulators():
     plan = Plan(block_m=256, block_n=256, stages=2, warpgroups=2, epilogue_n=32)
     with pytest.raises(ValueError, match="a thread has at most 128 accumulators"):
-        mosaic_gpu.integer_dot(INT8, INT8, (), transpose_b=True, plan=plan)
+        gpu.integer_dot(INT8, INT8, (), transpose_b=True, plan=plan)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -186,7 +187,7 @@ SIZES = (1, 8, 63, 64, 65, 100, 200, 512, 1000, 2048, 4096, 11008)
 def test_every_plan_can_be_followed(itemsize):
     for batch, m, n, k in itertools.product((1, 6), SIZES, SIZES, (1, 128, 4096)):
         plan = plan_for(batch, m, n, k, itemsize)
-        mosaic_gpu_plans.check(plan, itemsize)
+        gpu_plans.check(plan, itemsize)
         assert plan == plan_for(batch, m, n, k, itemsize)
         assert plan.stages >= 4
 
@@ -218,7 +219,7 @@ STABLEHLO = {"int32": "i32", "int8": "i8", "uint8": "ui8", "float32": "f32", "fl
 def test_lowers_for_cuda(case, planned):
     operands = mosaic_gpu_cases.operands(case)
     options = {"transpose_b": case.k_major, "plan": None if planned else case.plan}
-    traced = jax.jit(lambda *operands: mosaic_gpu.integer_dot(*operands, **options)).trace(*operands)
+    traced = jax.jit(lambda *operands: gpu.integer_dot(*operands, **options)).trace(*operands)
     text = traced.lower(lowering_platforms=("cuda",)).as_text()
     (call,) = [line for line in text.splitlines() if "stablehlo.custom_call @mosaic_gpu" in line]
     steps = [step for step in operands[2] if "matrix" not in case.name and "each element" not in case.name]
@@ -228,7 +229,7 @@ def test_lowers_for_cuda(case, planned):
 
 def test_lowers_with_64_bit_types():
     with jax.enable_x64(True):
-        traced = jax.jit(lambda a, b: mosaic_gpu.integer_dot(a, b, (), transpose_b=True)).trace(INT8, INT8)
+        traced = jax.jit(lambda a, b: gpu.integer_dot(a, b, (), transpose_b=True)).trace(INT8, INT8)
         assert "custom_call @mosaic_gpu" in traced.lower(lowering_platforms=("cuda",)).as_text()
 
 

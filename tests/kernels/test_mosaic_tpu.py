@@ -16,9 +16,11 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import PartitionSpec as P
 
 from jquant import reference
-from jquant.kernels import mosaic_tpu, xla, zero_point
+from jquant.arithmetic import signs
+from jquant.kernels import xla, zero_point
 from jquant.kernels.epilogue import AddBias, Dequantize, Fold, Requantize
-from jquant.kernels.mosaic_tpu_plans import Plan
+from jquant.kernels.pallas import tpu
+from jquant.kernels.pallas.tpu_plans import Plan
 
 float32 = np.float32
 SIGNS = tuple(itertools.product((np.int8, np.uint8), repeat=2))
@@ -92,9 +94,9 @@ def check(program: Program, random: np.random.Generator, interpret) -> None:
             column_sum = b8.sum(-2, keepdims=True, dtype=jnp.int32)
             return zero_point.fold(a_zero, b_zero, row_sum, column_sum, k)
 
-        a8, b8 = zero_point.to_int8(a), zero_point.to_int8(b)
+        a8, b8 = signs.to_int8(a), signs.to_int8(b)
         matrix = b8.mT if transpose_b else b8
-        return mosaic_tpu.integer_dot(a8, matrix, (fold(), *steps), transpose_b=transpose_b, plan=plan, interpret=interpret)
+        return tpu.integer_dot(a8, matrix, (fold(), *steps), transpose_b=transpose_b, plan=plan, interpret=interpret)
 
     result = actual(a, b, a_zero_point, b_zero_point, steps)
     assert result.dtype == expected.dtype
@@ -163,13 +165,13 @@ def test_no_races_and_no_reads_out_of_bounds(form, transpose_b, capfd):
 def test_tails_of_k_with_its_own_plan(k, transpose_b):
     random = np.random.default_rng(k)
     a, b = operand(random, np.int8, (5, k)), operand(random, np.int8, (k, 300))
-    result = mosaic_tpu.integer_dot(a, b.T if transpose_b else b, (), transpose_b=transpose_b, interpret=True)
+    result = tpu.integer_dot(a, b.T if transpose_b else b, (), transpose_b=transpose_b, interpret=True)
     np.testing.assert_array_equal(result, reference.matmul_integer(a, b))
 
 
 def test_wraps_where_the_sum_leaves_int32():
     a, b = np.full((1, 132_000), -128, np.int8), np.full((132_000, 1), -128, np.int8)
-    result = mosaic_tpu.integer_dot(a, b, (), plan=plan(32, 1024, 128), interpret=True)
+    result = tpu.integer_dot(a, b, (), plan=plan(32, 1024, 128), interpret=True)
     np.testing.assert_array_equal(result, reference.matmul_integer(a, b))
     assert result[0, 0] < 0
 
@@ -178,7 +180,7 @@ def test_a_batch_of_the_epilogue_alone():
     random = np.random.default_rng(0)
     a, b = operand(random, np.int8, (1, 40, 50)), operand(random, np.int8, (1, 50, 60))
     columns = random.integers(-999, 999, (3, 1, 60), np.int32)
-    result = mosaic_tpu.integer_dot(a, b, (Fold(((columns,),)),), plan=plan(32, 128, 128), interpret=True)
+    result = tpu.integer_dot(a, b, (Fold(((columns,),)),), plan=plan(32, 128, 128), interpret=True)
     np.testing.assert_array_equal(result, reference.matmul_integer(a, b) - columns)
 
 
@@ -192,7 +194,7 @@ def test_equals_the_implementation_of_xla(form):
     def dot(implementation, **options):
         return jax.jit(lambda *operands: implementation(*operands, **options))(a, b, (fold, *steps))
 
-    tiled = dot(mosaic_tpu.integer_dot, plan=plan(32, 128, 128), interpret=True)
+    tiled = dot(tpu.integer_dot, plan=plan(32, 128, 128), interpret=True)
     np.testing.assert_array_equal(tiled, dot(xla.integer_dot))
 
 
@@ -216,7 +218,7 @@ def lower(form: str, *, m=300, k=1100, n=520, batch=(), transpose_b=False, a_dty
         steps = (fold, Requantize(array(1, n), array(1, 1), dtype))
     else:
         steps = (fold, Dequantize(array(m, 1), array(1, n), array(m, n), dtype))
-    traced = jax.jit(mosaic_tpu.integer_dot, static_argnames="transpose_b").trace(a, b, steps, transpose_b=transpose_b)
+    traced = jax.jit(tpu.integer_dot, static_argnames="transpose_b").trace(a, b, steps, transpose_b=transpose_b)
     assert traced.out_info.dtype == dtype
     assert traced.out_info.shape == (*batch, m, n)
     return traced.lower(lowering_platforms=("tpu",)).as_text()
@@ -245,7 +247,7 @@ def test_varies_over_a_mesh_as_its_operands_do():
 
     def lowered(out_spec):
         def dot(a, b):
-            return mosaic_tpu.integer_dot(a, b, ())
+            return tpu.integer_dot(a, b, ())
 
         sharded = jax.shard_map(dot, mesh=mesh, in_specs=(P("x"), P()), out_specs=out_spec)
         return jax.jit(sharded).trace(a, b).lower(lowering_platforms=("tpu",)).as_text()
@@ -262,7 +264,7 @@ def test_pallas_is_imported_with_the_kernel_only():
 
 def test_exports_for_tpus():
     shape = jax.ShapeDtypeStruct((256, 256), jnp.int8)
-    exported = jax.export.export(jax.jit(lambda a, b: mosaic_tpu.integer_dot(a, b, ())), platforms=["tpu"])(shape, shape)
+    exported = jax.export.export(jax.jit(lambda a, b: tpu.integer_dot(a, b, ())), platforms=["tpu"])(shape, shape)
     assert exported.out_avals[0].dtype == jnp.int32
 
 
@@ -302,9 +304,9 @@ def test_old_chips_raise():
 )
 def test_the_chip_of_the_mesh_in_context(device_kind, chip):
     with abstract_chip(device_kind):
-        assert mosaic_tpu.current_chip() == chip
+        assert tpu.current_chip() == chip
 
 
 def test_the_chip_is_unknown_where_there_is_no_tpu():
     with jax.default_device(jax.devices("cpu")[0]):
-        assert mosaic_tpu.current_chip() is None
+        assert tpu.current_chip() is None

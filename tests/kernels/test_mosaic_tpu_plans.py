@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from jquant.kernels.mosaic_tpu_plans import LANES, ROWS, plan_for
+from jquant.kernels.pallas.tpu_plans import LANES, ROWS, plan_for
 
 CHIPS = ("v5e", "v5p", "v6e", "7", "7x", None)
 VMEM_MEBIBYTES = {"v5e": 128, "v5p": 64, "v6e": 128, "7": 64, "7x": 64, None: 64}

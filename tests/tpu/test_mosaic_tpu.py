@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from jquant.kernels import mosaic_tpu
 from jquant.kernels.epilogue import Dequantize, Fold, Requantize
-from jquant.kernels.mosaic_tpu_plans import Plan, plan_for
+from jquant.kernels.pallas import tpu
+from jquant.kernels.pallas.tpu_plans import Plan, plan_for
 
 from . import bundles
 
@@ -48,7 +48,7 @@ def compiled(chip: str, form: str, m: int, k: int, n: int, *, transpose_b=False,
     stored = jnp.dtype(jnp.float32) if form == "float16" else dtype
     leaves = tuple(leaf.shape[-2:] for leaf in jax.tree.leaves(steps))
     plan = plan_for(chip if chip_is_known else None, m, k, n, stored, leaves)
-    dot = functools.partial(mosaic_tpu.integer_dot, transpose_b=transpose_b, plan=plan)
+    dot = functools.partial(tpu.integer_dot, transpose_b=transpose_b, plan=plan)
     return Compiled(plan, bundles.compile(chip, dot, a, b, steps))
 
 
@@ -80,20 +80,20 @@ def test_compiles_with_a_whole_matrix_of_bias(chip):
     leaves = tuple(leaf.shape for leaf in jax.tree.leaves(steps))
     plan = plan_for(chip, size, size, size, np.dtype(np.float32), leaves)
     a = jax.ShapeDtypeStruct((size, size), jnp.int8)
-    bundles.compile(chip, functools.partial(mosaic_tpu.integer_dot, plan=plan), a, a, steps)
+    bundles.compile(chip, functools.partial(tpu.integer_dot, plan=plan), a, a, steps)
 
 
 def test_the_chip_of_a_mesh_chooses_the_plan(monkeypatch):
     """As under `jax.shard_map`; a sharding of the arguments alone says nothing while the kernel is traced."""
     chips = []
-    monkeypatch.setattr(mosaic_tpu, "plan_for", lambda chip, *rest: chips.append(chip) or plan_for(chip, *rest))
+    monkeypatch.setattr(tpu, "plan_for", lambda chip, *rest: chips.append(chip) or plan_for(chip, *rest))
     mesh = jax.sharding.Mesh(np.array(bundles.devices(bundles.TOPOLOGIES["v6e"])), ("x",))
     rows, whole = (jax.sharding.NamedSharding(mesh, spec) for spec in (P("x"), P()))
     a = jax.ShapeDtypeStruct((1024, 256), jnp.int8, sharding=rows)
     b = jax.ShapeDtypeStruct((256, 512), jnp.int8, sharding=whole)
 
     def dot(a, b):
-        return mosaic_tpu.integer_dot(a, b, ())
+        return tpu.integer_dot(a, b, ())
 
     jax.jit(jax.shard_map(dot, mesh=mesh, in_specs=(P("x"), P()), out_specs=P("x"))).lower(a, b).compile()
     jax.jit(dot).trace(*(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (a, b))).lower(lowering_platforms=("tpu",))

@@ -13,9 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant import pairs
-from jquant.arithmetic import exact
-from jquant.pairs import Pair
+from jquant.arithmetic import double_float, exact
+from jquant.arithmetic.double_float import Pair
 
 _LN2 = Fraction("0.69314718055994530941723212145817656807550013436026")
 
@@ -53,14 +52,14 @@ def exponential(x: jax.Array) -> Exponential:
     k = exact.round_half_even(exact.product(x, lax.full_like(x, 1 / math.log(2))))
     multiples = [exact.product(k, lax.full_like(k, part)) for part in _LN2_PARTS]
     # The first difference is exact, for the numbers are near each other.
-    reduced = pairs.two_sum(x - multiples[0], -multiples[1])
-    reduced = pairs.add(reduced, pairs.widen(-multiples[2]))
+    reduced = double_float.two_sum(x - multiples[0], -multiples[1])
+    reduced = double_float.add(reduced, double_float.widen(-multiples[2]))
 
     def term(partial: Pair, coefficient: jax.Array) -> tuple[Pair, None]:
         high, low = (jnp.broadcast_to(part, x.shape) for part in coefficient)
-        return pairs.add(pairs.multiply(partial, reduced), Pair(high, low)), None
+        return double_float.add(double_float.multiply(partial, reduced), Pair(high, low)), None
 
-    significand, _ = lax.scan(term, pairs.widen(lax.full_like(x, 0)), jnp.asarray(_COEFFICIENTS))
+    significand, _ = lax.scan(term, double_float.widen(lax.full_like(x, 0)), jnp.asarray(_COEFFICIENTS))
     return Exponential(significand, _power_of_two(k))
 
 

@@ -8,12 +8,14 @@ import jax.core
 import numpy as np
 from jax.typing import ArrayLike
 
-from jquant.broadcasting import aligned, broadcasts
-from jquant.descriptor import Tensor, require
+from jquant.arguments.call import Call
+from jquant.arguments.descriptor import Names, Tensor, require
+from jquant.arguments.operands import FLOAT32, Operand, broadcast_shape, operand, without_dimensions
+from jquant.arithmetic.broadcasting import aligned, broadcasts
 from jquant.errors import DescriptorError, DescriptorTypeError
-from jquant.kernels.packed import PackedMatrix
 from jquant.modes import data_type_name
-from jquant.operands import FLOAT32, Names, Operand, broadcast_shape, operand, optional_zero_point, without_dimensions
+from jquant.packed_matrix import PackedMatrix
+from jquant.pytrees import Quantized
 
 # The sizes before the last two: what DirectML calls them, and four more at jquant's own level.
 BATCH = ("Batch1", "Batch2", "Batch3", "Batch4", "BatchCount", "ChannelCount")
@@ -34,20 +36,21 @@ def with_more_dimensions(rows: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def weights(
-    operator: str, names: Names, b: ArrayLike | PackedMatrix, zero_point: ArrayLike | None
-) -> tuple[Operand | PackedMatrix, Operand | None]:
-    """The matrix B and its zero point: an array and the one beside it, or packed weights, which hold theirs."""
+    call: Call, tensor: str, b: ArrayLike | PackedMatrix, zero_point: ArrayLike | None
+) -> tuple[jax.Array | PackedMatrix, jax.Array | None]:
+    """The matrix and its zero point: an array and the one beside it, or packed weights, which hold theirs."""
+    names = call.descriptor.names(tensor)
     if not isinstance(b, PackedMatrix):
-        b = operand(operator, names.tensor, b)
-        return b, optional_zero_point(operator, names.zero_point, zero_point, b.dtype)
-    b.require_intact(f"{operator}: {names.tensor}")
+        matrix = call.tensor(names.tensor, b)
+        return matrix, call.zero_point(tensor, zero_point, matrix.dtype)
+    b.require_intact(f"{call.operator}: {names.tensor}")
     if zero_point is not None:
-        zero_point = without_dimensions(operand(operator, names.zero_point, zero_point, b.dtype))
+        zero_point = without_dimensions(operand(call.operator, names.zero_point, zero_point, b.dtype))
         given, wanted = data_type_name(zero_point.dtype), data_type_name(b.dtype)
-        message = f"{operator}: {names.zero_point} has data type {given}; it must have that of {names.tensor}, {wanted}"
+        message = f"{call.operator}: {names.zero_point} has data type {given}; it must have that of {names.tensor}, {wanted}"
         require(given == wanted, message, DescriptorTypeError)
-        _require_equal(operator, names, zero_point, b)
-    return b, None
+        _require_equal(call.operator, names, zero_point, b)
+    return call.packed(tensor, b), None
 
 
 def _require_equal(operator: str, names: Names, given: Operand, b: PackedMatrix) -> None:
@@ -62,18 +65,18 @@ def _require_equal(operator: str, names: Names, given: Operand, b: PackedMatrix)
 
 
 def quantized_weights(
-    operator: str,
-    names: Names,
+    call: Call,
+    tensor: str,
     b: ArrayLike | PackedMatrix,
     scale: ArrayLike,
     zero_point: ArrayLike | None,
     scale_dtype: np.dtype = FLOAT32,
-) -> tuple[Operand | PackedMatrix, Operand, Operand | None]:
-    """The matrix B or packed weights, with its scale and its zero point."""
-    b, zero_point = weights(operator, names, b, zero_point)
-    return b, without_dimensions(operand(operator, names.scale, scale, scale_dtype)), zero_point
+) -> Quantized:
+    """The matrix or packed weights, with its scale and its zero point."""
+    values, its_zero_point = weights(call, tensor, b, zero_point)
+    return Quantized(values, call.scale(tensor, scale, scale_dtype), its_zero_point)
 
 
-def product_shape(a: Operand, b: Operand | PackedMatrix) -> tuple[int, ...]:
+def product_shape(a: jax.Array, b: jax.Array | PackedMatrix) -> tuple[int, ...]:
     """The shape of a matrix product."""
     return (*broadcast_shape(a.shape[:-2], b.shape[:-2]), *a.shape[-2:-1], *b.shape[-1:])

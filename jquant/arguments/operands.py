@@ -2,16 +2,15 @@
 
 import enum
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike, DTypeLike
+from jax.typing import ArrayLike
 
-from jquant.descriptor import Descriptor, require
+from jquant.arguments.descriptor import require
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
-from jquant.modes import FeatureLevel, data_type, data_type_name, is_numeric
+from jquant.modes import data_type_name, is_numeric
 
 FLOAT32 = jnp.dtype(jnp.float32)
 Operand = jax.Array | np.ndarray | np.number | np.bool
@@ -156,83 +155,6 @@ def without_dimensions(value: Operand) -> Operand:
 
 def is_one_element(shape: tuple[int, ...]) -> bool:
     return all(size == 1 for size in shape)
-
-
-class Names(NamedTuple):
-    """What a document calls a quantized tensor, its scale and its zero point."""
-
-    tensor: str
-    scale: str
-    zero_point: str
-
-
-def directml(name: str) -> Names:
-    """DirectML's names."""
-    return Names(f"{name}Tensor", f"{name}ScaleTensor", f"{name}ZeroPointTensor")
-
-
-def onnx(name: str) -> Names:
-    """ONNX's names."""
-    return Names(name, f"{name}_scale", f"{name}_zero_point")
-
-
-def quantized(
-    operator: str,
-    names: Names,
-    value: ArrayLike,
-    scale: ArrayLike,
-    zero_point: ArrayLike | None,
-    scale_dtype: np.dtype = FLOAT32,
-) -> tuple[Operand, Operand, Operand | None]:
-    """A quantized tensor: its integers, its scale (a Python scalar is of `scale_dtype`) and its zero point."""
-    value = operand(operator, names.tensor, value)
-    scale = without_dimensions(operand(operator, names.scale, scale, scale_dtype))
-    return value, scale, optional_zero_point(operator, names.zero_point, zero_point, value.dtype)
-
-
-def optional_zero_point(operator: str, name: str, zero_point: ArrayLike | None, dtype: np.dtype) -> Operand | None:
-    """`zero_point` as an array, without dimensions if it is one element."""
-    return None if zero_point is None else without_dimensions(operand(operator, name, zero_point, dtype))
-
-
-def output_quantization(
-    table: Descriptor,
-    level: FeatureLevel | None,
-    names: Names,
-    scale: ArrayLike,
-    zero_point: ArrayLike | None,
-    dtype: DTypeLike | str | None,
-    default: np.dtype,
-    scale_dtype: np.dtype = FLOAT32,
-) -> tuple[Operand, Operand | None, np.dtype]:
-    """How an output is to be quantized: its scale, its zero point and its dtype, by `output_data_type`."""
-    scale = without_dimensions(operand(table.operator, names.scale, scale, scale_dtype))
-    is_told, dtype = dtype is not None, output_data_type(dtype, zero_point, default)
-    if is_told:
-        table.check_data_type(level, names.tensor, dtype)
-    return scale, optional_zero_point(table.operator, names.zero_point, zero_point, dtype), dtype
-
-
-def output_data_type(output_dtype: DTypeLike | str | None, zero_point: ArrayLike | None, default: np.dtype) -> np.dtype:
-    """The dtype of a quantized output: as told, else that of an array `zero_point`, else `default`."""
-    if output_dtype is not None:
-        return data_type("output_dtype", output_dtype)
-    return zero_point.dtype if isinstance(zero_point, Operand) and not _is_weak_scalar(zero_point) else default
-
-
-def float_data_type(table: Descriptor, level: FeatureLevel, name: str, *values: ArrayLike | None) -> np.dtype:
-    """The dtype of the first array in `values` of one that the tensor `name` may have; else float32.
-
-    It is what the Python scalars beside the array become.
-    """
-    dtypes = (value.dtype for value in values if isinstance(value, Operand) and not _is_weak_scalar(value))
-    numeric = (dtype for dtype in dtypes if isinstance(dtype, np.dtype))
-    return next((dtype for dtype in numeric if table.allows_data_type(level, name, dtype)), FLOAT32)
-
-
-def _is_weak_scalar(value: Operand) -> bool:
-    """Whether it may be a Python scalar that went through a caller's `jax.jit`."""
-    return isinstance(value, jax.Array) and getattr(value, "weak_type", False) and value.ndim == 0
 
 
 def broadcast_shape(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:

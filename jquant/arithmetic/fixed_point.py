@@ -11,9 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant import pairs
-from jquant.arithmetic import exact
-from jquant.pairs import Pair
+from jquant.arithmetic import double_float, exact
+from jquant.arithmetic.double_float import Pair
 
 _BITS, _COUNT = 12, 5
 _MASK = np.int32(2**_BITS - 1)
@@ -27,7 +26,7 @@ def digits(x: Pair) -> jax.Array:
     def step(rest: Pair, _: None) -> tuple[Pair, jax.Array]:
         high, low = (exact.product(part, jnp.full_like(part, 2**_BITS)) for part in rest)
         digit = exact.round_half_even(high)
-        return pairs.ordered_sum(high - digit, low), digit.astype(jnp.int32)
+        return double_float.ordered_sum(high - digit, low), digit.astype(jnp.int32)
 
     # A loop, for XLA would compute the digits anew for each number that is looked up in a table of them.
     _, found = lax.scan(step, x, length=_COUNT)
@@ -46,5 +45,5 @@ def value(sums: jax.Array) -> Pair:
     parts = first >> _BITS, (first & _MASK) << _BITS | second, third << _BITS | fourth
     whole, upper, lower = (part.astype(jnp.float32) for part in parts)
     scale = functools.partial(jnp.full_like, whole)
-    high, low = pairs.ordered_sum(whole, exact.product(upper, scale(2.0 ** (-2 * _BITS))))
-    return pairs.ordered_sum(high, low + exact.product(lower, scale(2.0 ** (-4 * _BITS))))
+    high, low = double_float.ordered_sum(whole, exact.product(upper, scale(2.0 ** (-2 * _BITS))))
+    return double_float.ordered_sum(high, low + exact.product(lower, scale(2.0 ** (-4 * _BITS))))

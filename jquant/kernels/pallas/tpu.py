@@ -22,7 +22,7 @@ from jquant.kernels import epilogue as epilogues
 from jquant.kernels import xla
 from jquant.kernels.batch import join_rows
 from jquant.kernels.epilogue import Dequantize, Epilogue
-from jquant.kernels.mosaic_tpu_plans import LANES, Plan, plan_for
+from jquant.kernels.pallas.tpu_plans import LANES, Plan, plan_for
 
 _ROW_AXIS, _COLUMN_AXIS, _SUM_AXIS = 0, 1, 2  # of the grid, after those of the batch
 

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, Protocol
 import chex
 import numpy as np
 
-from jquant.broadcasting import aligned, broadcasts
+from jquant.arithmetic.broadcasting import aligned, broadcasts
 from jquant.errors import DescriptorError, DescriptorTypeError
 from jquant.modes import FeatureLevel, RoundMode, data_type_name
 
@@ -37,6 +37,14 @@ class Signature(NamedTuple):
     dtype: np.dtype
 
 
+class Names(NamedTuple):
+    """What a document calls a quantized tensor, its scale and its zero point."""
+
+    tensor: str
+    scale: str
+    zero_point: str
+
+
 def require(satisfied: bool, message: str, error: type[DescriptorError] = DescriptorError) -> None:
     """Asserts a constraint, through chex, which is asked only where it fails: an eager call should cost little."""
     if not satisfied:
@@ -49,16 +57,6 @@ def require(satisfied: bool, message: str, error: type[DescriptorError] = Descri
 def require_round_mode(operator: str, round_mode: RoundMode, allowed: tuple[RoundMode, ...]) -> None:
     """Asserts that the operator's document has this way to round."""
     require(round_mode in allowed, f"{operator}: round_mode is {round_mode}; the document has {', '.join(allowed)}")
-
-
-def require_output_data_type(operator: str, output_dtype: np.dtype, name: str, dtype: np.dtype, level: FeatureLevel) -> None:
-    """Asserts that the output has the data type of the tensor `name`; at jquant's own level it is free."""
-    require(
-        output_dtype == dtype or level == FeatureLevel.EXTENDED,
-        f"{operator}: OutputTensor has data type {data_type_name(output_dtype)}; it must have that of {name}, "
-        f"{data_type_name(dtype)}; they may differ from FeatureLevel.EXTENDED on",
-        DescriptorTypeError,
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,6 +148,26 @@ class Descriptor:
         self.batch = batch
         self.broadcast = broadcast
         self.lacks = lacks
+
+    @functools.cached_property
+    def output(self) -> str:
+        """The name of the output; of several, the one that the others describe."""
+        rows = self.table or self.levels[max(self.levels)]
+        return next(row.name for row in rows if row.kind == "Output")
+
+    @functools.lru_cache(maxsize=64)  # noqa: B019 - descriptors are module constants
+    def names(self, tensor: str) -> Names:
+        """The names in the table of a tensor, its scale and its zero point: of A, as ATensor, a_scale, AZeroPointTensor."""
+        rows = [row.name for row in self.table or self.levels[max(self.levels)]]
+
+        def found(*spellings: str) -> str:
+            return next((name for name in spellings if name in rows), "")
+
+        return Names(
+            found(f"{tensor}Tensor", tensor),
+            found(f"{tensor}ScaleTensor", f"{tensor}_scale", f"{tensor.lower()}_scale", "ScaleTensor"),
+            found(f"{tensor}ZeroPointTensor", f"{tensor}_zero_point", f"{tensor.lower()}_zero_point", "ZeroPointTensor"),
+        )
 
     def check(self, level: FeatureLevel | None, **tensors: Shaped | None) -> None:
         """Asserts that `tensors`, by their names in the document, satisfy the rows for `level` (None: its one table)."""
@@ -265,8 +283,7 @@ class Descriptor:
         return [size.strip("[]") for axis, size in enumerate(sizes) if axis not in left_out]
 
     def _output(self, level: FeatureLevel | None, tensors: Mapping[str, Signature | None]) -> Signature:
-        name = next(row.name for row in self._rows(level) if row.kind == "Output")
-        output = tensors[name]
+        output = tensors[self.output]
         assert output is not None
         return output
 
@@ -290,7 +307,7 @@ class Descriptor:
         self, rows: tuple[Tensor, ...], tensors: Mapping[str, Signature | None], level: FeatureLevel | None
     ) -> Iterator[Violation]:
         shapes = {name: tensor.shape for name, tensor in tensors.items() if tensor is not None}
-        output = next(row.name for row in rows if row.kind == "Output")
+        output = self.output
         for group in self.same_rank if level != FeatureLevel.EXTENDED else ():
             for one, other in itertools.pairwise(name for name in group if shapes.get(name, ()) != ()):
                 a, b = shapes[one], shapes[other]

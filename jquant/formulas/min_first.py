@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jquant import ranges
 from jquant.arithmetic import exact
+from jquant.formulas import ranges
 
 
 def quantize(x: jax.Array, low: jax.Array, high: jax.Array, dtype: np.dtype) -> jax.Array:

@@ -6,9 +6,11 @@ from typing import TypeGuard
 
 import jax
 import numpy as np
+from jax.typing import DTypeLike
 
-from jquant.descriptor import require
+from jquant.arguments.descriptor import require
 from jquant.errors import DescriptorTypeError, shown
+from jquant.modes import data_type, data_type_name
 
 
 def integer(operator: str, name: str, value: int, allowed: Container[int], what: str) -> int:
@@ -95,3 +97,14 @@ def _typed(value: object) -> str:
     if isinstance(value, jax.Array):
         return "a jax.Array"
     return "None" if value is None else f"the {type(value).__name__} {shown(value)}"
+
+
+_QUANTIZED = "INT16", "INT8", "INT4", "INT2", "UINT16", "UINT8", "UINT4", "UINT2"
+
+
+def quantized_data_type(operator: str, dtype: DTypeLike | str) -> np.dtype:
+    """The integer dtype that a caller names, of those that quantized tensors have."""
+    found = data_type("dtype", dtype)
+    given, allowed = data_type_name(found), ", ".join(_QUANTIZED)
+    require(given in _QUANTIZED, f"{operator}: dtype is {given}; it must be one of {allowed}", DescriptorTypeError)
+    return found

@@ -18,11 +18,11 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from jquant.kernels import _compat, mosaic_gpu_plans
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels.batch import join_rows
 from jquant.kernels.epilogue import Epilogue
-from jquant.kernels.mosaic_gpu_plans import PIECE_M, ROW_ALIGNMENT, Plan
+from jquant.kernels.pallas import _compat, gpu_plans
+from jquant.kernels.pallas.gpu_plans import PIECE_M, ROW_ALIGNMENT, Plan
 
 _BLOCK, _WARPGROUP = "block", "warpgroup"  # the axes of the grid
 _LOADING_REGISTERS = 40  # of a thread that loads; those that multiply share the others
@@ -45,7 +45,7 @@ def integer_dot(
         broadcast.
       epilogue: the steps that follow, whose arrays have the rank of `a`. From the first step on that has a value of
         its own for each element of the output, they run in XLA, after the kernel.
-      plan: the tiles; by default `mosaic_gpu_plans.plan_for`'s.
+      plan: the tiles; by default `gpu_plans.plan_for`'s.
       interpret: parameters of Pallas' GPU simulator, to run on a CPU.
 
     Returns:
@@ -70,8 +70,8 @@ def integer_dot(
     leaves, structure = jax.tree.flatten(epilogue)
     a, b, *leaves = _with_one_batch_axis(a, b, leaves, batch)
     if plan is None:
-        plan = mosaic_gpu_plans.plan_for(max(len(a), len(b)), a.shape[1], b.shape[1], a.shape[2], dtype.itemsize)
-    mosaic_gpu_plans.check(plan, dtype.itemsize)
+        plan = gpu_plans.plan_for(max(len(a), len(b)), a.shape[1], b.shape[1], a.shape[2], dtype.itemsize)
+    gpu_plans.check(plan, dtype.itemsize)
     return _padded_call(a, b, leaves, structure, dtype, plan, interpret).reshape(shape)
 
 
@@ -167,7 +167,7 @@ def _kernel(*refs: Any, plan: Plan, structure: Any, roles: tuple[str, ...]) -> N
     rows = plan.block_m // plan.warpgroups
     steps = a.shape[-1] // plan.block_k
     pieces = [(i, j) for i in range(0, rows, PIECE_M) for j in range(0, plan.block_n, plan.epilogue_n)]
-    buffers = mosaic_gpu_plans.output_buffers(plan)
+    buffers = gpu_plans.output_buffers(plan)
 
     def pipeline(multiply, context):
         transforms = _tiled(plan.block_k, a.dtype)

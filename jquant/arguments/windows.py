@@ -1,59 +1,15 @@
-"""Windows that slide over the spatial dimensions of a tensor: what convolutions and pooling have in common."""
+"""Windows that slide over the spatial dimensions of a tensor, as a caller describes them."""
 
-import itertools
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
-import jax
 from jax import lax
 
-from jquant.descriptor import require
+from jquant.arguments.descriptor import require
+from jquant.arguments.statics import are_integers, is_sequence, positive_integers, require_words
 from jquant.errors import shown
-from jquant.statics import are_integers, is_sequence, positive_integers, require_words
+from jquant.formulas.windows import Windows
 
 Padding = str | Sequence[tuple[int, int]] | Sequence[int]
-
-
-class Windows(NamedTuple):
-    """Each field has an entry for each spatial dimension.
-
-    Attributes:
-      sizes: the elements of a window.
-      strides: the steps from a window to the next.
-      dilations: the steps from an element of a window to the next.
-      padding: the elements before the first and after the last of the tensor.
-    """
-
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
-    padding: tuple[tuple[int, int], ...]
-
-    def counts(self, spatial: Sequence[int]) -> tuple[int, ...]:
-        """How many windows fit into a tensor of these `spatial` sizes, in each dimension."""
-        return tuple(
-            (size + low + high - (window - 1) * dilation - 1) // stride + 1
-            for size, window, stride, dilation, (low, high) in zip(spatial, *self, strict=True)
-        )
-
-    def elements(self, padded: jax.Array, first: int) -> Iterator[jax.Array]:
-        """For each element of a window, in row-major order, its values in all windows.
-
-        Args:
-          padded: a tensor that has its padding.
-          first: the first of its spatial dimensions.
-        """
-        unpadded = self._replace(padding=((0, 0),) * len(self.sizes))
-        dimensions = range(first, first + len(self.sizes))
-        counts = unpadded.counts([padded.shape[dimension] for dimension in dimensions])
-        for element in itertools.product(*map(range, self.sizes)):
-            start, limit, step = [0] * padded.ndim, list(padded.shape), [1] * padded.ndim
-            for dimension, index, count, stride, dilation in zip(
-                dimensions, element, counts, self.strides, self.dilations, strict=True
-            ):
-                start[dimension], step[dimension] = index * dilation, stride
-                limit[dimension] = index * dilation + (count - 1) * stride + 1
-            yield lax.slice(padded, start, limit, step)
 
 
 def windows(

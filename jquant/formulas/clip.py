@@ -1,29 +1,12 @@
-"""Limits to an interval, [Min, Max]: what DirectML's clip operators and their gradients share."""
-
-from typing import NamedTuple
+"""Limits to an interval, [Min, Max]: what DirectML's clip operators and their gradients compute."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import export
-from jax.typing import ArrayLike
 
 from jquant.arithmetic import exact
-from jquant.broadcasting import to_rank
-from jquant.descriptor import require
-from jquant.errors import DescriptorTypeError, shown
-from jquant.modes import data_type_name
-from jquant.operands import Operand, float_scalar, operand, require_scalar
-
-
-class ScaleBias(NamedTuple):
-    """DML_SCALE_BIAS: what `clip` and `clip1` do to their input first, ``input * scale + bias``. Both are FLOAT."""
-
-    scale: ArrayLike
-    bias: ArrayLike
-
-
-export.register_namedtuple_serialization(ScaleBias, serialized_name="jquant.ScaleBias")
+from jquant.arithmetic.broadcasting import to_rank
+from jquant.pytrees import ScaleBias
 
 
 def clip(input: jax.Array, min: jax.Array | None, max: jax.Array | None, scale_bias: ScaleBias | None) -> jax.Array:
@@ -71,30 +54,3 @@ def _bound(bound: jax.Array, dtype: np.dtype) -> jax.Array:
     if jnp.issubdtype(dtype, jnp.floating):
         return exact.seal(bound.astype(dtype))
     return bound if bound.dtype == dtype else exact.saturating_cast(bound, dtype)
-
-
-def typed_bound(operator: str, name: str, value: ArrayLike, dtype: np.dtype) -> Operand:
-    """A scalar whose data type, MinMaxDataType, must be that of the tensors; a Python scalar must lie in its range."""
-    bound = operand(operator, name, value, dtype)
-    given, needed = data_type_name(bound.dtype), data_type_name(dtype)
-    message = f"{operator}: {name} has data type {given}; it must have that of InputTensor, {needed}"
-    require(given == needed, message, DescriptorTypeError)
-    return require_scalar(operator, name, bound)
-
-
-def optional_scale_bias(operator: str, input: Operand, scale_bias: ScaleBias | None) -> ScaleBias | None:
-    """The scale and the bias as FLOATs, which are defined beside float types alone."""
-    if scale_bias is None:
-        return None
-    is_float = jnp.issubdtype(input.dtype, jnp.floating)
-    given = data_type_name(input.dtype)
-    message = f"{operator}: ScaleBias is defined for float types; InputTensor has data type {given}"
-    require(is_float, message, DescriptorTypeError)
-    if not isinstance(scale_bias, tuple | list) or len(scale_bias) != 2:
-        message = f"{operator}: scale_bias is {shown(scale_bias)}; it must be a ScaleBias, a scale and a bias"
-        raise DescriptorTypeError(message)
-    scale, bias = scale_bias
-    return ScaleBias(
-        float_scalar(operator, "ScaleBias.Scale", scale),
-        float_scalar(operator, "ScaleBias.Bias", bias),
-    )

@@ -5,21 +5,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from jquant.arithmetic import exact
+from jquant.pytrees import Quantized, ScaleZeroPoint
 
 
-def dequantize(x: jax.Array, scale: jax.Array, zero_point: jax.Array | None) -> jax.Array:
+def dequantize(x: Quantized) -> jax.Array:
     """``(x - zero_point) * scale`` in float32: an exact difference, one rounding."""
-    return exact.product(offset(x, zero_point), exact.widen(scale))
+    return exact.product(offset(x), exact.widen(x.scale))
 
 
-def offset(x: jax.Array, zero_point: jax.Array | None) -> jax.Array:
+def offset(x: Quantized) -> jax.Array:
     """``fl(x - zero_point)``: exact up to 16 bits."""
-    return x.astype(jnp.float32) if zero_point is None else exact.integer_difference(x, zero_point)
+    return x.values.astype(jnp.float32) if x.zero_point is None else exact.integer_difference(x.values, x.zero_point)
 
 
-def quantize(x: jax.Array, scale: jax.Array, zero_point: jax.Array | None, dtype: np.dtype) -> jax.Array:
+def quantize(x: jax.Array, output: ScaleZeroPoint, dtype: np.dtype) -> jax.Array:
     """``sat(rne(x / scale) + zero_point)``, for an integer `dtype` of at most 16 bits; NaN becomes 0."""
-    return to_integer(exact.quotient(x, exact.widen(scale)), zero_point, dtype)
+    return to_integer(exact.quotient(x, exact.widen(output.scale)), output.zero_point, dtype)
 
 
 def to_integer(x: jax.Array, zero_point: jax.Array | None, dtype: np.dtype) -> jax.Array:

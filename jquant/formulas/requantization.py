@@ -7,14 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.typing import ArrayLike
 
-from jquant import min_first, ranges, wide
-from jquant.arithmetic import exact
-from jquant.descriptor import require
-from jquant.operands import Operand, operand
-from jquant.straight_through import straight_through
-from jquant.wide import Words
+from jquant.arithmetic import exact, wide
+from jquant.arithmetic.straight_through import straight_through
+from jquant.arithmetic.wide import Words
+from jquant.formulas import min_first, ranges
+from jquant.pytrees import RangeOutput
 
 
 def in_range(x: jax.Array, low: jax.Array, high: jax.Array, new_low: jax.Array, new_high: jax.Array, dtype: np.dtype):
@@ -82,12 +80,12 @@ def _twice_of_steps(x: jax.Array, width: jax.Array) -> Words:
     return wide.shift_right(number, jnp.clip(55 - 1 - 16 - (x_exponent - exponent), 0, 64))
 
 
-def actual_range(x: jax.Array, low: jax.Array, high: jax.Array) -> ranges.RangeOutput:
+def actual_range(x: jax.Array, low: jax.Array, high: jax.Array) -> RangeOutput:
     """The real numbers of the smallest of `x`, or 0 if that is less, and of the largest one."""
     limits = jnp.iinfo(x.dtype)
     extremes = jnp.stack([jnp.min(x, initial=limits.max), jnp.max(x, initial=limits.min)])
     smallest, largest = _real(_in_float32(extremes), low, high)
-    return ranges.RangeOutput(ranges.minimum(jnp.float32(0), smallest), largest)
+    return RangeOutput(ranges.minimum(jnp.float32(0), smallest), largest)
 
 
 def _real(x: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
@@ -161,15 +159,3 @@ def _in_float32(x: jax.Array) -> jax.Array:
 def magnitude(low: jax.Array, high: jax.Array) -> jax.Array:
     """The largest absolute value of a range."""
     return ranges.maximum(lax.abs(low), lax.abs(high))
-
-
-def operands(
-    operator: str, input: ArrayLike, input_min: ArrayLike, input_max: ArrayLike, *, per_channel: bool = False
-) -> tuple[Operand, ...]:
-    """The integers and their range, or the ranges of their channels, as arrays."""
-    input = operand(operator, "input", input)
-    ranges.require_quantized(operator, "the data type of input", input.dtype, "qint32")
-    if per_channel:
-        require(input.ndim > 0, f"{operator}: input is a scalar; it must have channels, which are its last dimension")
-    axis = input.ndim - 1 if per_channel else None
-    return input, *ranges.operands(operator, input, axis, input_min=input_min, input_max=input_max)

@@ -4,60 +4,17 @@ import dataclasses
 import re
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 from jax import lax
 
-from jquant.descriptor import Shaped, Signature, Tensor, require
+from jquant.arguments.descriptor import Shaped, Signature, Tensor, require
+from jquant.arguments.statics import are_integers, integer, is_sequence
+from jquant.arguments.windows import Padding, windows
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
-from jquant.statics import are_integers, integer, is_sequence
-from jquant.windows import Padding, Windows, windows
+from jquant.formulas.windows import Geometry
 
 # As `jax.lax` takes it: three strings, or the numbers themselves.
 DimensionNumbers = lax.ConvDimensionNumbers | tuple[str, str, str] | None
-
-
-class Geometry(NamedTuple):
-    """Everything of a convolution but its values: static, and hashable.
-
-    Attributes:
-      dimensions: where the dimensions of the documents (batch, channels, height, width) are in the input, in the filter
-        (filters, channels, height, width) and in the output.
-      groups: the number of convolutions, of as many parts of the channels, that lie beside each other.
-      windows: of the filter, over the input.
-    """
-
-    dimensions: lax.ConvDimensionNumbers
-    groups: int
-    windows: Windows
-
-    @property
-    def channels_last(self) -> bool:
-        """Whether the channels of the input are its last dimension."""
-        return self.dimensions.lhs_spec[1] == len(self.dimensions.lhs_spec) - 1
-
-    def signatures(self, input: Shaped, filter: Shaped) -> tuple[Signature, Signature, tuple[int, ...]]:
-        """The input, the filter, and the sizes of the output, with their dimensions in the order of the documents."""
-        sizes, filter_sizes = _ordered(input, self.dimensions.lhs_spec), _ordered(filter, self.dimensions.rhs_spec)
-        output_sizes = sizes[0], filter_sizes[0], *self.windows.counts(sizes[2:])
-        return Signature(sizes, input.dtype), Signature(filter_sizes, filter.dtype), output_sizes
-
-    def arranged(self, input: jax.Array, filter: jax.Array, *, channels_last: bool) -> tuple[jax.Array, jax.Array]:
-        """The input with its batch first, and its channels second or last; the filter with its dimensions in order."""
-        order = _arrangement(self.dimensions.lhs_spec, channels_last)
-        return jnp.transpose(input, order), jnp.transpose(filter, self.dimensions.rhs_spec)
-
-    def restored(self, output: jax.Array, *, channels_last: bool) -> jax.Array:
-        """An output, arranged as an input, in its own layout."""
-        order = _arrangement(self.dimensions.out_spec, channels_last)
-        return jnp.transpose(output, [order.index(dimension) for dimension in range(output.ndim)])
-
-
-def _arrangement(order: Sequence[int], channels_last: bool) -> tuple[int, ...]:
-    batch, channels, *spatial = order
-    return (batch, *spatial, channels) if channels_last else tuple(order)
 
 
 _CHANNELS_LAST = '; for channels last pass dimension_numbers=("NHWC", "HWIO", "NHWC")'
@@ -112,6 +69,13 @@ def _is_an_order(numbers: object, rank: int) -> bool:
 
 def _ordered(tensor: Shaped, order: Sequence[int]) -> tuple[int, ...]:
     return tuple(tensor.shape[dimension] for dimension in order)
+
+
+def signatures(geometry: Geometry, input: Shaped, filter: Shaped) -> tuple[Signature, Signature, tuple[int, ...]]:
+    """The input, the filter, and the sizes of the output, with their dimensions in the order of the documents."""
+    sizes, filter_sizes = _ordered(input, geometry.dimensions.lhs_spec), _ordered(filter, geometry.dimensions.rhs_spec)
+    output_sizes = sizes[0], filter_sizes[0], *geometry.windows.counts(sizes[2:])
+    return Signature(sizes, input.dtype), Signature(filter_sizes, filter.dtype), output_sizes
 
 
 def with_depth(rows: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -17,3 +17,8 @@ def aligned(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
 def to_rank(x: jax.Array, rank: int) -> jax.Array:
     """`x` with dimensions of size 1 in front, up to `rank` dimensions."""
     return lax.expand_dims(x, range(rank - x.ndim)) if x.ndim < rank else x
+
+
+def sizes_along(axis: int | None, rank: int) -> list[int]:
+    """What to reshape a vector to, for it to broadcast along `axis` of a tensor of `rank` dimensions; [] for a scalar."""
+    return [] if axis is None else [-1 if dimension == axis else 1 for dimension in range(rank)]

@@ -7,15 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant import affine
 from jquant.arithmetic import exact
-from jquant.windows import Windows
+from jquant.formulas import affine
+from jquant.formulas.windows import Windows
+from jquant.pytrees import Quantized, ScaleZeroPoint
 
 
-def differences(x: jax.Array, zero_point: jax.Array | None) -> jax.Array:
+def differences(x: Quantized) -> jax.Array:
     """``x - zero_point`` in int32."""
-    x = x.astype(jnp.int32)
-    return x if zero_point is None else x - zero_point.astype(jnp.int32)
+    values = x.values.astype(jnp.int32)
+    return values if x.zero_point is None else values - x.zero_point.astype(jnp.int32)
 
 
 def sums(x: jax.Array, w: Windows) -> jax.Array:
@@ -29,14 +30,8 @@ def sums(x: jax.Array, w: Windows) -> jax.Array:
 
 
 def quantized_average(
-    total: jax.Array,
-    count: jax.Array,
-    scale: jax.Array,
-    output_scale: jax.Array,
-    output_zero_point: jax.Array | None,
-    dtype: np.dtype,
+    total: jax.Array, count: jax.Array, scale: jax.Array, output: ScaleZeroPoint, dtype: np.dtype
 ) -> jax.Array:
     """The average of `count` numbers whose integers have this `total`: ``total * scale / count``, quantized."""
     value = exact.product(total.astype(jnp.float32), exact.widen(scale))
-    average = exact.quotient(value, count.astype(jnp.float32))
-    return affine.quantize(average, output_scale, output_zero_point, dtype)
+    return affine.quantize(exact.quotient(value, count.astype(jnp.float32)), output, dtype)

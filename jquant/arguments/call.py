@@ -1,0 +1,128 @@
+"""The arguments of an operator that has a table: brought to arrays one after the other, and then checked together."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.typing import ArrayLike, DTypeLike
+
+from jquant.arguments.descriptor import Descriptor, Shaped, Signature, require
+from jquant.arguments.operands import FLOAT32, Operand, operand, without_dimensions
+from jquant.errors import DescriptorTypeError
+from jquant.modes import FeatureLevel, data_type, data_type_name, resolved_level
+from jquant.packed_matrix import PackedMatrix
+from jquant.pytrees import Quantized, ScaleZeroPoint
+
+
+class Call:
+    """One call of an operator.
+
+    Args:
+      descriptor: the operator's table.
+      feature_level: as the caller names it; without meaning where the document has one table.
+    """
+
+    def __init__(self, descriptor: Descriptor, feature_level: FeatureLevel | str | None = None):
+        self.descriptor = descriptor
+        self.operator = descriptor.operator
+        self.level = resolved_level(feature_level) if descriptor.levels else None
+        self._tensors: dict[str, Shaped | None] = {}
+
+    def tensor(self, name: str, value: ArrayLike, scalar_dtype: np.dtype | None = None) -> jax.Array:
+        """The tensor that the table calls `name`, as an array: a JAX one, or a NumPy one that a jitted function takes."""
+        found: Any = operand(self.operator, name, value, scalar_dtype)
+        self._tensors[name] = found
+        return found
+
+    def optional_tensor(self, name: str, value: ArrayLike | None, scalar_dtype: np.dtype) -> jax.Array | None:
+        """The same of one that the table calls optional, which may be None."""
+        if value is None:
+            self._tensors[name] = None
+            return None
+        return self.tensor(name, value, scalar_dtype)
+
+    def one_or_more(self, name: str, value: ArrayLike | None, scalar_dtype: np.dtype) -> jax.Array | None:
+        """An optional tensor, without dimensions if it is one element: which rank that is given in makes no difference."""
+        found: Any = None if value is None else without_dimensions(operand(self.operator, name, value, scalar_dtype))
+        self._tensors[name] = found
+        return found
+
+    def packed(self, tensor: str, matrix: PackedMatrix) -> PackedMatrix:
+        """Packed weights, which hold their zero point, as a tensor of the table."""
+        names = self.descriptor.names(tensor)
+        self._tensors[names.tensor], self._tensors[names.zero_point] = matrix, None
+        return matrix
+
+    def scale(self, tensor: str, value: ArrayLike, scalar_dtype: np.dtype = FLOAT32) -> jax.Array:
+        """The scale of a tensor, without dimensions if it is one element."""
+        found: Any = without_dimensions(operand(self.operator, self.descriptor.names(tensor).scale, value, scalar_dtype))
+        self._tensors[self.descriptor.names(tensor).scale] = found
+        return found
+
+    def zero_point(self, tensor: str, value: ArrayLike | None, dtype: np.dtype) -> jax.Array | None:
+        """The zero point of a tensor of `dtype`, without dimensions if it is one element, or None."""
+        return self.one_or_more(self.descriptor.names(tensor).zero_point, value, dtype)
+
+    def quantized(
+        self,
+        tensor: str,
+        values: ArrayLike,
+        scale: ArrayLike,
+        zero_point: ArrayLike | None,
+        scale_dtype: np.dtype = FLOAT32,
+    ) -> Quantized:
+        """A quantized tensor: its integers, its scale (a Python scalar is of `scale_dtype`) and its zero point."""
+        array = self.tensor(self.descriptor.names(tensor).tensor, values)
+        return Quantized(array, self.scale(tensor, scale, scale_dtype), self.zero_point(tensor, zero_point, array.dtype))
+
+    def output(
+        self,
+        tensor: str,
+        scale: ArrayLike,
+        zero_point: ArrayLike | None,
+        dtype: DTypeLike | str | None,
+        *,
+        default: np.dtype,
+        scale_dtype: np.dtype = FLOAT32,
+    ) -> tuple[ScaleZeroPoint, np.dtype]:
+        """How an output is to be quantized, and its dtype: as told, else that of an array `zero_point`, else `default`."""
+        scale = self.scale(tensor, scale, scale_dtype)
+        is_told, dtype = dtype is not None, output_data_type(dtype, zero_point, default)
+        if is_told:
+            self.descriptor.check_data_type(self.level, self.descriptor.names(tensor).tensor, dtype)
+        return ScaleZeroPoint(scale, self.zero_point(tensor, zero_point, dtype)), dtype
+
+    def check(self, shape: tuple[int, ...], dtype: np.dtype, **others: Shaped | None) -> None:
+        """Asserts that the tensors, an output of `shape` and `dtype`, and `others` in their places, satisfy the table."""
+        tensors = {**self._tensors, **others, self.descriptor.output: Signature(shape, dtype)}
+        self.descriptor.check(self.level, **tensors)
+
+    def require_output_data_type(self, dtype: np.dtype, name: str, needed: np.dtype) -> None:
+        """Asserts that the output has the data type of the tensor `name`; at jquant's own level it is free."""
+        require(
+            dtype == needed or self.level == FeatureLevel.EXTENDED,
+            f"{self.operator}: {self.descriptor.output} has data type {data_type_name(dtype)}; it must have that of {name}, "
+            f"{data_type_name(needed)}; they may differ from FeatureLevel.EXTENDED on",
+            DescriptorTypeError,
+        )
+
+    def float_data_type(self, name: str, *values: ArrayLike | None) -> np.dtype:
+        """The dtype of the first array in `values` of one that the tensor `name` may have; else float32.
+
+        It is what the Python scalars beside the array become.
+        """
+        dtypes = (value.dtype for value in values if isinstance(value, Operand) and not _is_weak_scalar(value))
+        numeric = (dtype for dtype in dtypes if isinstance(dtype, np.dtype))
+        return next((dtype for dtype in numeric if self.descriptor.allows_data_type(self.level, name, dtype)), FLOAT32)
+
+
+def output_data_type(output_dtype: DTypeLike | str | None, zero_point: ArrayLike | None, default: np.dtype) -> np.dtype:
+    """The dtype of a quantized output: as told, else that of an array `zero_point`, else `default`."""
+    if output_dtype is not None:
+        return data_type("output_dtype", output_dtype)
+    return zero_point.dtype if isinstance(zero_point, Operand) and not _is_weak_scalar(zero_point) else default
+
+
+def _is_weak_scalar(value: Operand) -> bool:
+    """Whether it may be a Python scalar that went through a caller's `jax.jit`."""
+    return isinstance(value, jax.Array) and getattr(value, "weak_type", False) and value.ndim == 0

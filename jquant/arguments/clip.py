@@ -1,0 +1,38 @@
+"""The bounds of DirectML's clip operators, their scale and their bias, as a caller passes them."""
+
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from jquant.arguments.descriptor import require
+from jquant.arguments.operands import Operand, float_scalar, operand, require_scalar
+from jquant.errors import DescriptorTypeError, shown
+from jquant.modes import data_type_name
+from jquant.pytrees import ScaleBias
+
+
+def typed_bound(operator: str, name: str, value: ArrayLike, dtype: np.dtype) -> Operand:
+    """A scalar whose data type, MinMaxDataType, must be that of the tensors; a Python scalar must lie in its range."""
+    bound = operand(operator, name, value, dtype)
+    given, needed = data_type_name(bound.dtype), data_type_name(dtype)
+    message = f"{operator}: {name} has data type {given}; it must have that of InputTensor, {needed}"
+    require(given == needed, message, DescriptorTypeError)
+    return require_scalar(operator, name, bound)
+
+
+def optional_scale_bias(operator: str, input: Operand, scale_bias: ScaleBias | None) -> ScaleBias | None:
+    """The scale and the bias as FLOATs, which are defined beside float types alone."""
+    if scale_bias is None:
+        return None
+    is_float = jnp.issubdtype(input.dtype, jnp.floating)
+    given = data_type_name(input.dtype)
+    message = f"{operator}: ScaleBias is defined for float types; InputTensor has data type {given}"
+    require(is_float, message, DescriptorTypeError)
+    if not isinstance(scale_bias, tuple | list) or len(scale_bias) != 2:
+        message = f"{operator}: scale_bias is {shown(scale_bias)}; it must be a ScaleBias, a scale and a bias"
+        raise DescriptorTypeError(message)
+    scale, bias = scale_bias
+    return ScaleBias(
+        float_scalar(operator, "ScaleBias.Scale", scale),
+        float_scalar(operator, "ScaleBias.Bias", bias),
+    )

@@ -1,0 +1,39 @@
+"""The operators of com.microsoft that take a quantized tensor X to one of its type, Y: their table and their arguments."""
+
+from jax.typing import ArrayLike
+
+from jquant.arguments.call import Call
+from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.pytrees import Quantized, ScaleZeroPoint
+
+
+def descriptor(operator: str) -> Descriptor:
+    """The table of such an operator. The documents differ in the zero points that may be missing; here all may."""
+    return Descriptor(
+        operator,
+        (
+            Tensor("X", "Input", None, "INT8 UINT8"),
+            Tensor("X_scale", "Input", (0, 1), "FLOAT32", "[1]"),
+            Tensor("X_zero_point", "Optional input", (0, 1), "INT8 UINT8", "[1]"),
+            Tensor("Y_scale", "Input", (0, 1), "FLOAT32", "[1]"),
+            Tensor("Y_zero_point", "Optional input", (0, 1), "INT8 UINT8", "[1]"),
+            Tensor("Y", "Output", None, "INT8 UINT8"),
+        ),
+        same_data_type=(("X", "X_zero_point"), ("X", "Y_zero_point"), ("X", "Y")),
+    )
+
+
+def unary(
+    table: Descriptor,
+    x: ArrayLike,
+    x_scale: ArrayLike,
+    x_zero_point: ArrayLike | None,
+    output_scale: ArrayLike,
+    output_zero_point: ArrayLike | None,
+) -> tuple[Quantized, ScaleZeroPoint]:
+    """The tensor, and how the output is to be quantized, as they satisfy the table."""
+    call = Call(table)
+    given = call.quantized("X", x, x_scale, x_zero_point)
+    output, dtype = call.output("Y", output_scale, output_zero_point, None, default=given.values.dtype)
+    call.check(given.values.shape, dtype)  # or fewer elements, as the operator has it
+    return given, output

@@ -1,0 +1,71 @@
+"""How finely a tensor is quantized, as a caller says it; and scales and zero points that fit that."""
+
+import sys
+
+import jax
+
+from jquant.arguments.descriptor import Names, Signature, require
+from jquant.arguments.statics import dimension, integer
+from jquant.arithmetic.broadcasting import sizes_along
+from jquant.formulas.granularity import Granularity
+
+
+def granularity_of(operator: str, axis: int | None, block_size: int | None, rank: int) -> Granularity:
+    """That of a tensor of `rank` dimensions, as a caller describes it."""
+    if axis is not None:
+        axis = dimension(operator, axis, rank, optional=True)
+    if block_size is not None:
+        block_size = integer(operator, "block_size", block_size, range(1, sys.maxsize), "a positive integer, or None")
+        require(axis is not None, f"{operator}: block_size={block_size} needs the axis of the blocks")
+    return Granularity(axis, block_size)
+
+
+def align(
+    granularity: Granularity,
+    operator: str,
+    names: Names,
+    sizes: tuple[int, ...],
+    scale: jax.Array,
+    zero_point: jax.Array | None,
+) -> tuple[jax.Array, jax.Array | None, dict[str, Signature | None]]:
+    """`scale` and `zero_point` with the rank of a tensor of these `sizes`, checked, and what each covers of it, by name.
+
+    Scalars stay scalars.
+    """
+    scale, covered = _aligned(granularity, operator, names, names.scale, sizes, scale)
+    if zero_point is None:
+        return scale, None, {names.scale: covered, names.zero_point: None}
+    zero_point, also_covered = _aligned(granularity, operator, names, names.zero_point, sizes, zero_point)
+    return scale, zero_point, {names.scale: covered, names.zero_point: also_covered}
+
+
+def _aligned(
+    granularity: Granularity, operator: str, names: Names, name: str, sizes: tuple[int, ...], scale: jax.Array
+) -> tuple[jax.Array, Signature]:
+    covered = scale.shape
+    if scale.ndim > 0 and granularity.axis is None:
+        _require_an_axis(operator, name, sizes, scale)
+    elif scale.ndim > 0 and granularity.axis is not None:
+        given = f"{operator}: {name} has {scale.ndim} dimensions, sizes {scale.shape}; with axis={granularity.axis}"
+        size, beside = sizes[granularity.axis], f"{names.tensor} has shape {sizes}"
+        if granularity.block_size is None:
+            require(scale.shape == (size,), f"{given} and no block_size it must have 1, of size {size}: {beside}")
+            scale = scale.reshape(sizes_along(granularity.axis, len(sizes)))
+            covered = scale.shape
+        else:
+            blocks = -(-size // granularity.block_size)
+            matches = scale.ndim == len(sizes) and scale.shape[granularity.axis] == blocks
+            wanted = f"it must have {len(sizes)}, and a size of {blocks} there: {beside}"
+            require(matches, f"{given} and block_size={granularity.block_size} {wanted}")
+            covered = (*covered[: granularity.axis], size, *covered[granularity.axis + 1 :])
+    return scale, Signature(covered, scale.dtype)
+
+
+def _require_an_axis(operator: str, name: str, sizes: tuple[int, ...], scale: jax.Array) -> None:
+    """Asserts that a vector is not left to a guess at its axis, where it could be meant for one."""
+    if scale.ndim == 1 < len(sizes):
+        fits = [axis for axis, size in enumerate(sizes) if scale.shape == (size,)]
+        ways = (f"axis={axis}, or shape {(*(1,) * axis, sizes[axis], *(1,) * (len(sizes) - axis - 1))}" for axis in fits)
+        message = f"{operator}: {name} has sizes {scale.shape}, InputTensor has {sizes}: for a value for each index of "
+        others = "; of ".join(f"dimension {axis} pass {way}" for axis, way in zip(fits, ways, strict=True))
+        require(not fits, f"{message}{others}")

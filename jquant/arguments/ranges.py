@@ -1,0 +1,58 @@
+"""The ranges of real numbers, [min, max], that TensorFlow's operators take, as a caller passes them."""
+
+import numpy as np
+from jax.typing import ArrayLike
+
+from jquant.arguments.descriptor import require
+from jquant.arguments.operands import Operand, float_operand, is_known, operand
+from jquant.arguments.statics import dimension_from_0
+from jquant.errors import DescriptorTypeError
+from jquant.modes import data_type, data_type_name
+
+
+def range_operands(operator: str, input: Operand, axis: int | None, **bounds: ArrayLike) -> tuple[Operand, ...]:
+    """The two `bounds`, the lower first, as arrays that fit `input`: one for all of it, or for each slice along its `axis`.
+
+    There may be none, where the range is that of `input`.
+    """
+    given = {name: float_operand(operator, name, bound) for name, bound in bounds.items()}
+    if axis is not None:
+        axis = dimension_from_0(operator, axis, input.ndim)
+    for name, bound in given.items():
+        if axis is None:
+            message = f"{operator}: {name} has sizes {bound.shape}; without axis it must have 1 element"
+            require(bound.size == 1, message)
+        else:
+            sizes = (input.shape[axis],)
+            message = f"{operator}: {name} has sizes {bound.shape}; with axis={axis} they must be {sizes}"
+            require(bound.shape == sizes, f"{message}: input has shape {input.shape}")
+    if given and is_known(*given.values()):
+        (low_name, low), (high_name, high) = given.items()
+        require(not np.any(high < low), f"{operator}: {high_name}, {high}, is less than {low_name}, {low}")
+    return tuple(given.values())
+
+
+def require_one_range(operator: str, input: Operand, axis: int | None) -> None:
+    """Asserts that there is one range, as MIN_FIRST has it."""
+    if axis is not None:
+        message = f"{operator}: MIN_FIRST has one range: axis={axis} must be a dimension of size 1 or None"
+        require(input.shape[axis] == 1, message)
+
+
+def require_quantized(operator: str, name: str, dtype: np.dtype, *allowed: str) -> None:
+    """Asserts that a dtype stores one of TensorFlow's quantized types."""
+    given, types = data_type_name(dtype), {type: data_type_name(data_type("dtype", type)) for type in allowed}
+    listed = ", ".join(f"{type} ({stored})" for type, stored in types.items())
+    require(given in types.values(), f"{operator}: {name} is {given}; the document has {listed}", DescriptorTypeError)
+
+
+def accumulators(
+    operator: str, input: ArrayLike, input_min: ArrayLike, input_max: ArrayLike, *, per_channel: bool = False
+) -> tuple[Operand, ...]:
+    """The 32-bit integers and their range, or the ranges of their channels, as arrays."""
+    input = operand(operator, "input", input)
+    require_quantized(operator, "the data type of input", input.dtype, "qint32")
+    if per_channel:
+        require(input.ndim > 0, f"{operator}: input is a scalar; it must have channels, which are its last dimension")
+    axis = input.ndim - 1 if per_channel else None
+    return input, *range_operands(operator, input, axis, input_min=input_min, input_max=input_max)

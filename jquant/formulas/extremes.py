@@ -1,0 +1,60 @@
+"""The largest and the smallest of many numbers: as fast as XLA can, and the same however a mesh splits them."""
+
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jquant.arithmetic.partitioned import unless_partitioned
+
+
+def range_with_zero(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """``min(0, min x)`` and ``max(0, max x)``, both NaN where one is."""
+    high, low = _ends(x)
+    return low, high
+
+
+def below_largest(x: jax.Array, axis: int) -> jax.Array:
+    """How far each integer of at most 16 bits is below the largest of its slice along `axis`, in int32."""
+    largest = jnp.max(x, axis, keepdims=True, initial=jnp.iinfo(x.dtype).min)
+    # In 32 bits: XLA's CPU compiler lets int8 saturate here, in long slices, where it should wrap.
+    return largest.astype(jnp.int32) - x.astype(jnp.int32)
+
+
+@jax.custom_jvp
+def _ends(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """``max(0, max x)`` and ``min(0, min x)``, both NaN where one is.
+
+    As integers: those of floats that are not negative have the floats' order, with NaN above all. The float maxima of
+    libraries that reduce over several devices pass over a NaN, or not, by where it is.
+    """
+    magnitude, zero = lax.abs(x), lax.full_like(x, 0)
+    sides = lax.select(x <= zero, zero, magnitude), lax.select(x >= zero, zero, magnitude)
+    bits = (lax.bitcast_convert_type(side, jnp.int32) for side in sides)
+    at_once, apart = (functools.partial(maxima, x.ndim) for maxima in (_maxima_at_once, _maxima_apart))
+    high, low = (lax.bitcast_convert_type(end, jnp.float32) for end in unless_partitioned(at_once, apart, *bits))
+    return high, -low
+
+
+def _maxima_at_once(rank: int, *operands: jax.Array) -> Sequence[jax.Array]:
+    """Of the last `rank` dimensions, with 0: XLA:CPU computes the operands of one reduction in it, those of two ahead."""
+    zeros = (np.int32(0),) * len(operands)
+    return lax.reduce(operands, zeros, lambda a, b: tuple(map(lax.max, a, b)), _last(rank, operands[0]))
+
+
+def _maxima_apart(rank: int, *operands: jax.Array) -> Sequence[jax.Array]:
+    """The same where a mesh splits them: XLA would gather the results of the one reduction, and combines those of two."""
+    return [x.max(_last(rank, x), initial=0) for x in operands]
+
+
+def _last(rank: int, x: jax.Array) -> tuple[int, ...]:
+    return tuple(range(x.ndim - rank, x.ndim))
+
+
+@_ends.defjvp
+def _ends_jvp(primals, tangents):
+    _, dots = jax.jvp(lambda x: (x.max(initial=0), x.min(initial=0)), primals, tangents)
+    return _ends(*primals), dots

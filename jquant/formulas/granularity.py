@@ -1,0 +1,48 @@
+"""How finely a tensor is quantized: one scale for all of it, one for each slice along an axis, or one for each block.
+
+A zero point has the choices of a scale.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jquant.arithmetic import exact
+from jquant.pytrees import Quantized, ScaleZeroPoint
+
+
+class Granularity(NamedTuple):
+    """Per tensor, per axis or per block: the axis, and the elements that share a scale.
+
+    Attributes:
+      axis: the dimension along which scales differ; None where their shapes say so themselves.
+      block_size: how many elements along `axis` share a scale; None for one.
+    """
+
+    axis: int | None
+    block_size: int | None
+
+    def expand(self, x: Quantized) -> Quantized:
+        """`x`, its scale and its zero point, which are aligned with it, in shapes that broadcast to that of its values."""
+        parameters = ScaleZeroPoint(x.scale, x.zero_point)
+        return Quantized(x.values, *self._repeated(parameters, x.values.shape))
+
+    def expand_output(self, output: ScaleZeroPoint, sizes: tuple[int, ...]) -> ScaleZeroPoint:
+        """The same for what is to be quantized, of these `sizes`; the scale in float32."""
+        # Widened before it is expanded, so that XLA:GPU divides and corrects the quotient in one kernel.
+        return self._repeated(output._replace(scale=exact.widen(output.scale)), sizes)
+
+    def _repeated(self, parameters: ScaleZeroPoint, sizes: tuple[int, ...]) -> ScaleZeroPoint:
+        """Those of a block as often as the block has elements."""
+        axis, block_size = self
+        if axis is None or block_size is None:
+            return parameters
+
+        def repeated(x: jax.Array) -> jax.Array:
+            if x.ndim == 0:
+                return x
+            return lax.slice_in_dim(jnp.repeat(x, block_size, axis), 0, sizes[axis], axis=axis)  # the last may be partial
+
+        return jax.tree.map(repeated, parameters)

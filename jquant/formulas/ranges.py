@@ -1,0 +1,45 @@
+"""Ranges of real numbers, [min, max], as TensorFlow's operators have them: one, or one for each slice along an axis."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jquant.arithmetic import exact
+
+
+def scales(low: jax.Array, high: jax.Array, smallest: jax.Array, largest: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """What takes each bound to its integer; the largest float32 where that is not positive, and so limits nothing."""
+
+    def scale(integer: jax.Array, bound: jax.Array) -> jax.Array:
+        unlimited = jnp.float32(jnp.finfo(jnp.float32).max)
+        return jnp.where(exact.product(integer, bound) > 0, exact.quotient(integer, bound), unlimited)
+
+    return scale(smallest, low), scale(largest, high)
+
+
+def step(low: jax.Array, high: jax.Array, dtype: np.dtype) -> jax.Array:
+    """``(high - low) / (2**bits - 1)``"""
+    limits = jnp.iinfo(dtype)
+    # For 32 bits, the divisor as a float32, 2**32, gives the same float32.
+    return exact.quotient(exact.difference(high, low), jnp.float32(limits.max - limits.min))
+
+
+def steps_per_unit(low: jax.Array, high: jax.Array, dtype: np.dtype) -> jax.Array:
+    """``(2**bits - 1) / (high - low)``"""
+    bits, width = jnp.iinfo(dtype).bits, exact.difference(high, low)
+    return exact.quotient_of_uint32_max(width) if bits == 32 else exact.quotient(jnp.float32(2.0**bits - 1), width)
+
+
+def minimum(a: jax.Array, b: jax.Array) -> jax.Array:
+    """C++'s `std::min`, which passes over a NaN in `b`."""
+    return jnp.where(b < a, b, a)
+
+
+def maximum(a: jax.Array, b: jax.Array) -> jax.Array:
+    """C++'s `std::max`, which passes over a NaN in `b`."""
+    return jnp.where(a < b, b, a)
+
+
+def clamp(x: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+    """`x` brought into the range; a NaN stays one."""
+    return maximum(minimum(x, high), low)

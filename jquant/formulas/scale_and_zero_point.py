@@ -1,0 +1,33 @@
+"""The scale and the zero point that express a range of real numbers in integers."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jquant.arithmetic import exact
+from jquant.formulas import affine
+from jquant.pytrees import ScaleZeroPoint
+
+
+@functools.partial(jax.jit, static_argnames=("dtype", "symmetric", "narrow_range"))
+@jax.named_scope("scale_and_zero_point")
+def express(min: jax.Array, max: jax.Array, dtype: np.dtype, symmetric: bool, narrow_range: bool) -> ScaleZeroPoint:
+    """`scale_and_zero_point` of float32 arrays of one shape."""
+    limits = jnp.iinfo(dtype)
+    smallest, largest = int(limits.min) + narrow_range, int(limits.max)
+    low, high = jnp.minimum(exact.widen(min), 0), jnp.maximum(exact.widen(max), 0)
+    if symmetric:  # half of the range over half of the integers, which has no wider range than it was given
+        low, high = -jnp.maximum(-low, high), jnp.zeros_like(high)
+    steps = jnp.float32((largest - smallest) / (2 if symmetric else 1))
+    scale = exact.quotient(exact.difference(high, low), steps)
+    empty = scale < jnp.finfo(jnp.float32).tiny
+    scale = jnp.where(empty, jnp.float32(1), scale)
+    if symmetric:
+        middle = jnp.full_like(low, round((smallest + largest) / 2), dtype)
+        zero_point = jnp.where(empty | jnp.isnan(scale), jnp.zeros_like(middle), middle)
+    else:
+        offset = exact.difference(jnp.float32(smallest), exact.quotient(low, scale))
+        zero_point = affine.to_integer(jnp.where(empty, jnp.float32(0), offset), None, dtype)
+    return ScaleZeroPoint(scale, zero_point)

@@ -1,0 +1,1 @@
+"""Kernels of our own, in Pallas, for TPUs and GPUs."""
