@@ -122,7 +122,7 @@ def main() -> int:
     if platform not in CANDIDATES:
         print(f"The kernels run on a TPU or a GPU, and jax finds neither here, only {platform!r}.", file=sys.stderr)
         return 2
-    kernel, plans = (importlib.import_module(f"jquant.kernels.mosaic_{platform}{part}") for part in ("", "_plans"))
+    kernel, plans = (importlib.import_module(f"jquant.kernels.pallas.{platform}{part}") for part in ("", "_plans"))
     every_plan = list(candidates(plans, CANDIDATES[platform]))
     for shape in select(arguments.shapes, SHAPES):
         tune(
