@@ -41,11 +41,18 @@ class Call:
             return None
         return self.tensor(name, value, scalar_dtype)
 
-    def one_or_more(self, name: str, value: ArrayLike | None, scalar_dtype: np.dtype) -> jax.Array | None:
-        """An optional tensor, without dimensions if it is one element: which rank that is given in makes no difference."""
-        found: Any = None if value is None else without_dimensions(operand(self.operator, name, value, scalar_dtype))
+    def one_or_more(self, name: str, value: ArrayLike, scalar_dtype: np.dtype | None) -> jax.Array:
+        """The same, without dimensions if it is one element: which rank that is given in makes no difference."""
+        found: Any = without_dimensions(operand(self.operator, name, value, scalar_dtype))
         self._tensors[name] = found
         return found
+
+    def optional_one_or_more(self, name: str, value: ArrayLike | None, scalar_dtype: np.dtype) -> jax.Array | None:
+        """The same of one that may be None."""
+        if value is None:
+            self._tensors[name] = None
+            return None
+        return self.one_or_more(name, value, scalar_dtype)
 
     def packed(self, tensor: str, matrix: PackedMatrix) -> PackedMatrix:
         """Packed weights, which hold their zero point, as a tensor of the table."""
@@ -55,13 +62,11 @@ class Call:
 
     def scale(self, tensor: str, value: ArrayLike, scalar_dtype: np.dtype = FLOAT32) -> jax.Array:
         """The scale of a tensor, without dimensions if it is one element."""
-        found: Any = without_dimensions(operand(self.operator, self.descriptor.names(tensor).scale, value, scalar_dtype))
-        self._tensors[self.descriptor.names(tensor).scale] = found
-        return found
+        return self.one_or_more(self.descriptor.names(tensor).scale, value, scalar_dtype)
 
     def zero_point(self, tensor: str, value: ArrayLike | None, dtype: np.dtype) -> jax.Array | None:
         """The zero point of a tensor of `dtype`, without dimensions if it is one element, or None."""
-        return self.one_or_more(self.descriptor.names(tensor).zero_point, value, dtype)
+        return self.optional_one_or_more(self.descriptor.names(tensor).zero_point, value, dtype)
 
     def quantized(
         self,
@@ -72,8 +77,10 @@ class Call:
         scale_dtype: np.dtype = FLOAT32,
     ) -> Quantized:
         """A quantized tensor: its integers, its scale (a Python scalar is of `scale_dtype`) and its zero point."""
-        array = self.tensor(self.descriptor.names(tensor).tensor, values)
-        return Quantized(array, self.scale(tensor, scale, scale_dtype), self.zero_point(tensor, zero_point, array.dtype))
+        names = self.descriptor.names(tensor)
+        array = self.tensor(names.tensor, values)
+        its_scale = self.one_or_more(names.scale, scale, scale_dtype)
+        return Quantized(array, its_scale, self.optional_one_or_more(names.zero_point, zero_point, array.dtype))
 
     def output(
         self,
@@ -86,16 +93,19 @@ class Call:
         scale_dtype: np.dtype = FLOAT32,
     ) -> tuple[ScaleZeroPoint, np.dtype]:
         """How an output is to be quantized, and its dtype: as told, else that of an array `zero_point`, else `default`."""
-        scale = self.scale(tensor, scale, scale_dtype)
-        is_told, dtype = dtype is not None, output_data_type(dtype, zero_point, default)
-        if is_told:
-            self.descriptor.check_data_type(self.level, self.descriptor.names(tensor).tensor, dtype)
-        return ScaleZeroPoint(scale, self.zero_point(tensor, zero_point, dtype)), dtype
+        names = self.descriptor.names(tensor)
+        its_scale = self.one_or_more(names.scale, scale, scale_dtype)
+        found = output_data_type(dtype, zero_point, default)
+        if dtype is not None:
+            self.descriptor.check_data_type(self.level, names.tensor, found)
+        return ScaleZeroPoint(its_scale, self.optional_one_or_more(names.zero_point, zero_point, found)), found
 
     def check(self, shape: tuple[int, ...], dtype: np.dtype, **others: Shaped | None) -> None:
         """Asserts that the tensors, an output of `shape` and `dtype`, and `others` in their places, satisfy the table."""
-        tensors = {**self._tensors, **others, self.descriptor.output: Signature(shape, dtype)}
-        self.descriptor.check(self.level, **tensors)
+        tensors = self._tensors
+        tensors.update(others)
+        tensors[self.descriptor.output] = Signature(shape, dtype)
+        self.descriptor.check(self.level, tensors)
 
     def require_output_data_type(self, dtype: np.dtype, name: str, needed: np.dtype) -> None:
         """Asserts that the output has the data type of the tensor `name`; at jquant's own level it is free."""

@@ -169,11 +169,10 @@ class Descriptor:
             found(f"{tensor}ZeroPointTensor", f"{tensor}_zero_point", f"{tensor.lower()}_zero_point", "ZeroPointTensor"),
         )
 
-    def check(self, level: FeatureLevel | None, **tensors: Shaped | None) -> None:
+    def check(self, level: FeatureLevel | None, tensors: Mapping[str, Shaped | None]) -> None:
         """Asserts that `tensors`, by their names in the document, satisfy the rows for `level` (None: its one table)."""
-        violation = self._violation(
-            level, tuple((name, t if t is None else Signature(t.shape, t.dtype)) for name, t in tensors.items())
-        )
+        signatures = [None if tensor is None else (tensor.shape, tensor.dtype) for tensor in tensors.values()]
+        violation = self._violation(level, tuple(tensors), tuple(signatures))
         if violation is not None:
             require(False, f"{self.operator}: {violation.message}", violation.error)
 
@@ -194,8 +193,11 @@ class Descriptor:
         return not self._is_introduced(level) or self._row(level, name).allows_data_type(data_type_name(dtype), level)
 
     @functools.lru_cache(maxsize=4096)  # noqa: B019 - descriptors are module constants
-    def _violation(self, level: FeatureLevel | None, tensors: tuple[tuple[str, Signature | None], ...]) -> Violation | None:
-        return next(self._violations(level, dict(tensors)), None)
+    def _violation(
+        self, level: FeatureLevel | None, names: tuple[str, ...], signatures: tuple[tuple | None, ...]
+    ) -> Violation | None:
+        given = (None if signature is None else Signature(*signature) for signature in signatures)
+        return next(self._violations(level, dict(zip(names, given, strict=True))), None)
 
     def _violations(self, level: FeatureLevel | None, tensors: Mapping[str, Signature | None]) -> Iterator[Violation]:
         if not self._is_introduced(level):

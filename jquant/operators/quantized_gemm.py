@@ -124,7 +124,7 @@ def quantized_gemm(
     call = Call(_DESCRIPTOR)
     one = call.quantized("A", a, a_scale, a_zero_point)
     other = quantized_weights(call, "B", b, b_scale, b_zero_point)
-    c = call.one_or_more("C", c, jnp.dtype(jnp.int32))
+    c = call.optional_one_or_more("C", c, jnp.dtype(jnp.int32))
     output, output_dtype = call.output("Y", output_scale, output_zero_point, output_dtype, default=one.values.dtype)
     call.check(product_shape(one.values, other.values), output_dtype)
     return _quantized_gemm(one, other, c, output, output_dtype, optional_implementation(implementation))
