@@ -16,8 +16,24 @@ _COUNTED = "counted: "
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--gate", action="store_true", help="run what the gate adds, too: the tests that are marked so")
     parser.addoption("--full", action="store_true", help="run the sweeps over all of their values, not a sample")
     parser.addoption("--no-skips", action="store_true", help="fail where a test would be skipped")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without ``--gate``, what only the gate runs is left out."""
+    if config.getoption("--gate") or config.getoption("--full"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("gate")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if not item.get_closest_marker("gate")]
+
+
+@pytest.fixture(scope="session")
+def gate(request: pytest.FixtureRequest) -> bool:
+    """Whether this is the gate, or more."""
+    return request.config.getoption("--gate") or request.config.getoption("--full")
 
 
 @pytest.fixture(scope="session")

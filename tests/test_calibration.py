@@ -307,6 +307,7 @@ def test_entropy_of_few_numbers():
         assert tuple(bounds) in map(tuple, close_to_least(divergences(state, 2)))
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("bins", "quantized"), [(4096, 66), (8192, 62), (8192, 200)])
 def test_entropy_of_many_bins(bins, quantized):
     """The search in two steps, in NumPy: every n-th range, and those around the best of them."""
@@ -440,6 +441,7 @@ def test_shard_map(constructor, arguments, axis_name):
     assert_bits(state, observed(alone, x))
 
 
+@pytest.mark.gate
 @every_observer
 def test_export(name):
     """For three platforms and batches of any number of rows; the states are types that an export can store."""

@@ -80,6 +80,7 @@ def finite(x):
     return np.nan_to_num(x, nan=0.5, posinf=7, neginf=-5) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("name", cases.CASES)
 @every_mode
 def test_operators(name, mode):
@@ -118,6 +119,7 @@ def test_defaults_are_not_transferred(name):
     cases.assert_equal(without_transfers(function, *arguments), function(*arguments, **defaults))
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("name", OBSERVERS)
 @every_mode
 def test_observers(name, mode):

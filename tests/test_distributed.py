@@ -100,7 +100,7 @@ def expected() -> np.ndarray:
     return output
 
 
-@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.gate)])
 def test_same_bits(processes, tmp_path):
     with Group(tmp_path, ["end"] * processes) as group:
         group.wait_for_results()
@@ -122,6 +122,7 @@ def test_same_bits(processes, tmp_path):
         assert any(x.elements >= part * output.shape[1] for x in found), "the second product is no sum"
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("killed", [0, 1], ids=["the coordinator", "another"])
 def test_all_end_when_one_is_killed(killed, tmp_path):
     """After a result: while half of the others compute, and with that wait for it, and half do something else."""

@@ -12,6 +12,7 @@ from jquant import self_check
 from jquant.arithmetic import exact
 
 
+@pytest.mark.gate
 def test_everything_is_exact():
     result = subprocess.run([sys.executable, "-m", "jquant"], capture_output=True, text=True, timeout=500)
     assert result.returncode == 0, result.stdout + result.stderr

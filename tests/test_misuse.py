@@ -169,16 +169,19 @@ def _sweep(cells: list[Cell], sweep: Callable[[Cell], tuple[str, str]], count: C
     assert not wrong, f"{len(wrong)} of {len(cells)}:\n" + "\n".join(wrong)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("function", _FUNCTIONS)
 def test_wrong_arguments(function, full, count):
     _sweep(_cells(full)[function], _swept, count)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("function", _FUNCTIONS)
 def test_wrong_arguments_through_a_callers_jit(function, full, count):
     _sweep(_cells(full)[function], functools.partial(_swept_traced, compiled=full), count)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("function", _FUNCTIONS)
 def test_wrong_arguments_with_64_bits(function, full, count):
     """Where JAX narrows nothing. In the normal run, what of it is no argument all the same."""
@@ -197,6 +200,7 @@ def test_every_argument_of_every_function_is_swept():
         assert not missing, f"{name}: {missing}"
 
 
+@pytest.mark.gate
 def test_the_calls_are_right():
     """Those of the table, before anything is replaced."""
     for call in calls():

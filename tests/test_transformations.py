@@ -43,18 +43,20 @@ def test_jit(name):
         cases.assert_equal(function(*arguments), case.formula(*arguments))
 
 
-def subsets(count: int) -> list[tuple[int, ...]]:
-    """Which arguments have a batch: each alone, and all; every subset of a few."""
+def subsets(count: int, *, gate: bool) -> list[tuple[int, ...]]:
+    """Which arguments have a batch: the first alone, and all; in the gate each alone, and every subset of a few."""
+    if not gate:
+        return [(0,), tuple(range(count))]
     sizes = range(1, count + 1) if count <= 4 else (1, count)
     return [subset for size in sizes for subset in itertools.combinations(range(count), size)]
 
 
 @every_case
-def test_vmap(name):
-    """Over each subset of the arguments."""
+def test_vmap(name, gate):
+    """Over subsets of the arguments."""
     case, calls = cases.CASES[name], drawn(cases.CASES[name])
     arguments = [index for index, value in enumerate(calls[0]) if value is not None]
-    choices = [{arguments[index] for index in subset} for subset in subsets(len(arguments))]
+    choices = [{arguments[index] for index in subset} for subset in subsets(len(arguments), gate=gate)]
 
     def picked(choice, batched, shared):
         return [batched[index] if index in choice else value for index, value in enumerate(shared)]
@@ -113,7 +115,9 @@ def test_shard_map(name):
 
 
 @every_case
-@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
+@pytest.mark.parametrize(
+    "kind", [AxisType.Auto, pytest.param(AxisType.Explicit, marks=pytest.mark.gate)], ids=["Auto", "Explicit"]
+)
 def test_mesh(name, kind):
     """Under plain jit, and nothing moves, but for what a case says."""
     case = cases.CASES[name]
@@ -146,19 +150,21 @@ def test_derivative(name):
         assert dot.dtype == (x.dtype if is_float(x) else jax.dtypes.float0)
 
     dots, cotangents = jax.tree.map(tangent, arguments), jax.tree.map(tangent, expected)
-    outputs, output_dots = jax.jvp(case.function, arguments, dots)
-    cases.assert_equal(outputs, expected)
+
+    @jax.jit  # to start the compiler takes longer than to compile any of the three
+    def derivatives(*arguments):
+        outputs, pull = jax.vjp(case.function, *arguments)
+
+        def forward(*arguments):
+            return jax.jvp(case.function, arguments, dots)
+
+        return forward(*arguments), (outputs, pull(cotangents)), jax.jvp(lambda *x: forward(*x)[0], arguments, dots)[0]
+
+    (forward, output_dots), (reverse, argument_dots), second = derivatives(*arguments)
     jax.tree.map(assert_is_tangent, expected, output_dots)
-
-    outputs, pull = jax.vjp(case.function, *arguments)
-    cases.assert_equal(outputs, expected)
-    jax.tree.map(assert_is_tangent, arguments, pull(cotangents))
-
-    def twice(*arguments):
-        return jax.jvp(lambda *arguments: jax.jvp(case.function, arguments, dots)[0], arguments, dots)
-
-    outputs, output_dots = twice(*arguments)
-    cases.assert_equal(outputs, expected)
+    jax.tree.map(assert_is_tangent, arguments, argument_dots)
+    for outputs in (forward, reverse, second):
+        cases.assert_equal(outputs, expected)
 
 
 class TestDerivatives:

@@ -17,6 +17,7 @@ from .mosaic_gpu_cases import CASES
 
 PROGRAM = str(pathlib.Path(__file__).with_name("mosaic_gpu_cases.py"))
 TIMEOUT = 300  # seconds; it takes less than 30
+pytestmark = pytest.mark.gate
 SIMULATES_THE_KERNEL = jax.__version_info__ >= (0, 11)
 
 

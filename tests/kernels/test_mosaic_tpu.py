@@ -139,6 +139,7 @@ def k_scale(product: np.ndarray) -> np.ndarray:
     return float32(np.abs(product.astype(np.float64)).mean() / 64 + 1)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("form", FORMS)
 def test_random_programs(form, full):
     random = np.random.default_rng(zlib.crc32(form.encode()))
@@ -148,6 +149,7 @@ def test_random_programs(form, full):
         check(program(random, form, *kind), random, interpret=True)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("transpose_b", [False, True])
 @pytest.mark.parametrize("form", ["int32", "bfloat16", "uint8"])
 def test_no_races_and_no_reads_out_of_bounds(form, transpose_b, capfd):
