@@ -143,6 +143,7 @@ RECORDED = [
 ]
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("recorded", RECORDED, ids=lambda recorded: "-".join(map(str, recorded[:5])))
 def test_bundles(recorded):
     chip, form, (m, k, n), layout, chip_is_known, *_ = recorded
