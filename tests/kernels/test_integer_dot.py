@@ -1,6 +1,9 @@
 """The primitive as the door to the kernels: which of them it takes for a platform, and how they are batched."""
 
 import functools
+import re
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -120,3 +123,32 @@ def test_other_columns_for_each_batch_do_not_join():
     a, b = np.ones((2, 5, 40), np.int8), np.ones((1, 40, 9), np.int8)
     assert batch.join_rows(a, b, [np.ones((2, 1, 9), np.int32)], (2,)) is None
     assert batch.join_rows(a, np.ones((2, 40, 9), np.int8), [], (2,)) is None
+
+
+def test_sums_in_parts():
+    """None of which can leave int32 by itself: there are units that saturate."""
+    x = jax.ShapeDtypeStruct((2, 140_000), jnp.int8)
+    program = jax.jit(functools.partial(integer_dot.integer_dot, transpose_b=True)).lower(x, x).as_text()
+    sizes = re.findall(r"stablehlo.dot_general .*\(tensor<2x(\d+)xi8>", program)
+    assert sizes == ["65536", "65536", "8928"]
+
+
+def test_without_pallas():
+    """jquant is imported and multiplies where Pallas cannot be imported; a kernel that needs it says so."""
+    program = """
+import sys
+sys.modules["jax.experimental.pallas"] = None
+import jax.numpy as jnp, jquant
+a = jnp.ones((2, 2), jnp.uint8)
+print(jquant.matmul_integer(a, a, 3).tolist())
+from jquant.kernels import integer_dot
+try:
+    integer_dot.function_for("tpu", jquant.Implementation.MOSAIC_TPU)
+except NotImplementedError as error:
+    print(error)
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    product, error = result.stdout.splitlines()
+    assert product == "[[-4, -4], [-4, -4]]"
+    assert error.startswith("implementation mosaic_tpu needs a part of Pallas that is missing: ")

@@ -1,4 +1,4 @@
-"""`quantized_linear_leaky_relu` and `_concat` over all 256 values, against the formula step by step in NumPy."""
+"""`quantized_linear_concat` over all 256 values, against the formula step by step in NumPy."""
 
 import functools
 
@@ -10,96 +10,11 @@ import samples
 import jquant
 from jquant import DescriptorError, DescriptorTypeError, reference
 
-INTEGERS = np.int8, np.uint8
-COUNT = 4096  # of parameter sets that one program takes
-FACTOR = np.float32(0.1)
-
-
-def values(dtype):
-    return np.arange(256).astype(dtype)
-
-
-def parameters(rng, *types):
-    """For each of the types `COUNT` scales and zero points; a quarter of the scales are powers of two, and some equal."""
-    scales = [samples.scales(rng, COUNT) for _ in types]
-    scales[-1] = np.where(np.arange(COUNT) % 3 == 0, scales[0], scales[-1])
-    return [
-        operand
-        for scale, dtype in zip(scales, types, strict=True)
-        for operand in (scale, samples.integers(rng, dtype, COUNT))
-    ]
-
-
-def columns(operands):
-    """What broadcasts against a row of values."""
-    return [operand[:, None] for operand in operands]
-
-
-@pytest.mark.parametrize("dtype", INTEGERS)
-def test_leaky_relu(dtype):
-    """With parameters that are arguments of the caller's program, and with scales that it computes."""
-    rng = np.random.default_rng(0)
-    x, operands = values(dtype), parameters(rng, dtype, dtype)
-    alpha = rng.choice(np.float32([0.01, 0.1, 0.25, 0.3, 0, 1.7, -0.5]), COUNT)
-
-    @jax.jit
-    @functools.partial(jax.vmap, in_axes=(None, 0, 0, 0, 0, 0))
-    def rectified(x, x_scale, x_zero_point, output_scale, output_zero_point, alpha):
-        def call(x_scale, alpha):
-            return jquant.quantized_linear_leaky_relu(x, x_scale, x_zero_point, output_scale, output_zero_point, alpha=alpha)
-
-        return call(x_scale, alpha), call(x_scale * FACTOR, alpha * FACTOR)
-
-    def formula(x_scale, x_zero_point, output_scale, output_zero_point, alpha):
-        return reference.quantized_linear_leaky_relu(x, x_scale, x_zero_point, output_scale, output_zero_point, alpha, dtype)
-
-    x_scale, *others, alphas = columns([*operands, alpha])
-    given, computed = rectified(x, *operands, alpha)
-    np.testing.assert_array_equal(given, formula(x_scale, *others, alphas), strict=True)
-    np.testing.assert_array_equal(computed, formula(x_scale * FACTOR, *others, alphas * FACTOR), strict=True)
-
-
-def test_leaky_relu_with_constants():
-    rng = np.random.default_rng(1)
-    x = values(np.int8)
-    sets = [(*(operand[index] for operand in parameters(rng, np.int8, np.int8)), np.float32(0.3)) for index in range(24)]
-    formula = functools.partial(reference.quantized_linear_leaky_relu, dtype=np.int8)
-    ours = jax.jit(lambda x: [jquant.quantized_linear_leaky_relu(x, *four, alpha=alpha) for *four, alpha in sets])(x)
-    for actual, operands in zip(ours, sets, strict=True):
-        np.testing.assert_array_equal(actual, formula(x, *operands), str(operands), strict=True)
-
-
-@pytest.mark.parametrize(
-    ("scale", "output_scale", "alpha", "expected"),
-    [
-        (1.0, 1.0, 0.01, [3, 8, 3]),  # alpha * 5 is less than a half
-        (1.0, 0.0, 0.01, [0, 127, -128]),  # 0/0, and infinities
-        (0.0, 1.0, 0.01, [3, 3, 3]),
-        (np.inf, 1.0, 0.01, [0, 127, -128]),  # 0 * inf is NaN
-        (np.inf, 1.0, 0.0, [0, 127, 0]),
-        (np.nan, 1.0, 0.01, [0, 0, 0]),
-        (1.0, 1.0, np.nan, [3, 8, 0]),
-        (1.0, 1.0, np.inf, [3, 8, -128]),
-        (1.0, 1.0, -2, [3, 8, 13]),
-        (-1.0, 1.0, 2, [3, -7, 8]),
-    ],
-)
-def test_leaky_relu_of_special_values(scale, output_scale, alpha, expected):
-    x = np.array([0, 5, -5], np.int8)
-    actual = jquant.quantized_linear_leaky_relu(x, scale, 0, output_scale, 3, alpha=alpha)
-    np.testing.assert_array_equal(actual, np.array(expected, np.int8), strict=True)
-
-
-def test_leaky_relu_has_defaults():
-    x = values(np.int8)
-    actual = jquant.quantized_linear_leaky_relu(x, 1.0, None, 0.01)
-    expected = reference.quantized_linear_leaky_relu(x, np.float32(1), 0, np.float32(0.01), 0, 0.01, np.int8)
-    np.testing.assert_array_equal(actual, expected, strict=True)
-    assert jquant.quantized_linear_leaky_relu(x[:0], 1.0, None, 0.01).shape == (0,)
+from .elementwise import COUNT, FACTOR, INTEGERS, columns, parameters, values
 
 
 @pytest.mark.parametrize("output_dtype", INTEGERS)
-def test_concat(output_dtype):
+def test_every_integer(output_dtype):
     """int8 and uint8 in one, with parameters that are arguments of the caller's program, and scales that it computes."""
     rng = np.random.default_rng(2)
     operands = parameters(rng, np.int8, np.uint8, output_dtype)
@@ -144,7 +59,7 @@ def test_what_has_the_quantization_of_the_output_comes_out_unchanged(dtype):
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_axis_of_concat(axis):
+def test_axis(axis):
     """Sizes may differ along it, and be 0."""
     rng = np.random.default_rng(4)
 
@@ -157,7 +72,7 @@ def test_axis_of_concat(axis):
     np.testing.assert_array_equal(actual, expected, strict=True)
 
 
-def test_concat_has_defaults():
+def test_defaults():
     a, b = np.array([1, 2], np.int8), np.array([3, 200], np.uint8)
     actual = jquant.quantized_linear_concat([(a, 1.0, None), (b, 1.0, None)], 1.0, axis=0)
     np.testing.assert_array_equal(actual, np.array([1, 2, 3, 127], np.int8), strict=True)
@@ -236,42 +151,8 @@ GOOD = X, 1.0, 0
         ),
     ],
 )
-def test_bad_operands_of_concat(call, error, text):
+def test_bad_operands(call, error, text):
     with pytest.raises(DescriptorError) as raised:
         call()
     assert type(raised.value) is error
     assert str(raised.value).startswith(f"QLinearConcat: {text}")
-
-
-@pytest.mark.parametrize(
-    ("operands", "error", "text"),
-    [
-        ((1, 1.0, 0, 1.0, 0), DescriptorTypeError, "X is the Python scalar 1; it must be an array"),
-        ((np.ones(2, np.int16), 1.0, None, 1.0, 0), DescriptorTypeError, "X has data type INT16; the document allows INT8,"),
-        ((X, np.float16(1), 0, 1.0, 0), DescriptorTypeError, "X_scale has data type FLOAT16; the document allows FLOAT32"),
-        (
-            (X, np.ones((1, 3), np.float32), 0, 1.0, 0),
-            DescriptorError,
-            "X_scale has 2 dimensions, sizes (1, 3); the document allows 0 to 1",
-        ),
-        ((X, 1.0, np.uint8(0), 1.0, 0), DescriptorTypeError, "X_zero_point has data type UINT8; it must have that of X, "),
-        ((X, 1.0, 128, 1.0, 0), DescriptorError, "X_zero_point is 128, outside of INT8, [-128, 127]"),
-        ((X, 1.0, 0, 1e39, 0), DescriptorError, "Y_scale is 1e+39, outside of FLOAT32"),
-        (
-            (X, 1.0, 0, 1.0, np.int16(0)),
-            DescriptorTypeError,
-            "Y_zero_point has data type INT16; it must have that of X, ",
-        ),
-        ((X, 1.0, 0, 1.0, np.zeros(2, np.int8)), DescriptorError, "dimension 0 of Y_zero_point, sizes (2,), must be 1"),
-        ((X, 1.0, 0, 1.0, 0, 1e39), DescriptorError, "alpha is 1e+39, outside of FLOAT32"),
-        ((X, 1.0, 0, 1.0, 0, np.float16(1)), DescriptorTypeError, "alpha has data type FLOAT16, but is a FLOAT"),
-        ((X, 1.0, 0, 1.0, 0, np.ones(2, np.float32)), DescriptorError, "alpha has sizes (2,), but must have 1 element"),
-        ((X, 1.0, 0, 1.0, 0, "1"), DescriptorTypeError, "alpha must be an array or a Python scalar, not str"),
-    ],
-)
-def test_bad_operands_of_leaky_relu(operands, error, text):
-    *five, alpha = operands if len(operands) == 6 else (*operands, 0.01)
-    with pytest.raises(DescriptorError) as raised:
-        jquant.quantized_linear_leaky_relu(*five, alpha=alpha)
-    assert type(raised.value) is error
-    assert str(raised.value).startswith(f"QLinearLeakyRelu: {text}")

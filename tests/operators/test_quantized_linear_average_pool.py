@@ -1,4 +1,4 @@
-"""`quantized_linear_average_pool` and `quantized_linear_global_average_pool` against their formulas."""
+"""`quantized_linear_average_pool`: windows of every kind against the formula, on a mesh, and what it refuses."""
 
 import functools
 import itertools
@@ -9,14 +9,14 @@ import pytest
 import samples
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from layouts import Collective, collectives
+from layouts import collectives
 
 import jquant
 from jquant import DescriptorError, reference
 
-FLOAT32 = np.float32
+from .pools import FLOAT32, assert_every_sum_of_six, drawn, every_type
+
 FACTOR = FLOAT32(0.1)
-every_type = pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 # Sizes of the input, then windows, strides, dilations and padding.
 POOLINGS = [
     ((3, 4, 9, 10), (3, 2), (2, 1), (1, 1), ((1, 1), (0, 1))),
@@ -27,19 +27,10 @@ POOLINGS = [
 ]
 
 
-def drawn(rng, dtype, output_dtype, sizes, per_channel):
-    """Operands, half of them with the input's and the output's scale in a ratio that makes ties."""
-    shape = (1, sizes[1], *(1,) * (len(sizes) - 2)) if per_channel else ()
-    x_scale = samples.scales(rng, 8)[: sizes[1] if per_channel else 1].reshape(shape)
-    ratio = FLOAT32(rng.uniform(0.1, 2)) if rng.integers(0, 2) else FLOAT32(0.25)
-    x = samples.integers(rng, dtype, *sizes), x_scale, samples.integers(rng, dtype, *shape)
-    return *x, x_scale * ratio, samples.integers(rng, output_dtype, *shape)
-
-
 @every_type
 @pytest.mark.parametrize("include_padding", [False, True])
 @pytest.mark.parametrize(("sizes", "windows", "strides", "dilations", "padding"), POOLINGS)
-def test_average_pool(sizes, windows, strides, dilations, padding, include_padding, dtype):
+def test_windows(sizes, windows, strides, dilations, padding, include_padding, dtype):
     """Parameters that are traced, constant, and computed by the caller; of the tensor, and of each channel."""
     rng = np.random.default_rng(0)
     options = {"window_sizes": windows, "strides": strides, "dilations": dilations, "padding": padding}
@@ -68,32 +59,7 @@ def test_average_pool(sizes, windows, strides, dilations, padding, include_paddi
 
 @every_type
 def test_every_sum_of_six(dtype):
-    """Each total of 2 x 3 windows, 1,531 of them, x 300 sets of parameters, every other with ties and their neighbours."""
-    rng, limits = np.random.default_rng(1), np.iinfo(dtype)
-    totals = np.arange(6 * 255 + 1)
-    x = np.stack([(totals + index) // 6 + limits.min for index in range(6)], -1).astype(dtype).reshape(1, -1, 2, 3)
-    pool = jax.jit(functools.partial(jquant.quantized_linear_average_pool, window_sizes=(2, 3)))
-    same_everywhere = jax.jit(jquant.quantized_linear_global_average_pool)
-    for index, x_scale in enumerate(samples.scales(rng, 300)):
-        y_scale = x_scale * FLOAT32(rng.uniform(0.1, 2) if index % 2 else 1)
-        given = x, x_scale, samples.integers(rng, dtype), y_scale, samples.integers(rng, dtype)
-        expected = reference.quantized_linear_global_average_pool(*given)
-        np.testing.assert_array_equal(pool(*given), expected)
-        np.testing.assert_array_equal(same_everywhere(*given), expected)
-
-
-@every_type
-@pytest.mark.parametrize("sizes", [(2, 3, 7), (2, 5, 6, 7), (1, 2, 3, 4, 5, 6), (2, 3, 0, 4), (0, 3, 2)])
-def test_global_average_pool(dtype, sizes):
-    """Of any rank; without elements the average is NaN."""
-    rng = np.random.default_rng(2)
-    pool = jax.jit(jquant.quantized_linear_global_average_pool)
-    for _ in range(20):
-        x, x_scale, x_zero_point, y_scale, y_zero_point = drawn(rng, dtype, dtype, sizes, per_channel=False)
-        given = x, x_scale[()], x_zero_point, y_scale[()], y_zero_point
-        actual = pool(*given)
-        np.testing.assert_array_equal(actual, reference.quantized_linear_global_average_pool(*given))
-        assert actual.shape == (*sizes[:2], *(1,) * (len(sizes) - 2))
+    assert_every_sum_of_six(jax.jit(functools.partial(jquant.quantized_linear_average_pool, window_sizes=(2, 3))), dtype)
 
 
 def test_paddings_by_name():
@@ -129,23 +95,7 @@ def test_scales_that_the_document_leaves_undefined(x_scale, y_scale):
 
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
-@pytest.mark.parametrize("spec", [P("x"), P(None, "x"), P(None, None, "x")], ids=["N", "C", "spatial"])
-def test_global_average_pool_on_a_mesh(spec, kind):
-    """A split of the batch or of the channels moves nothing; one of a spatial dimension sums int32."""
-    x = samples.integers(np.random.default_rng(4), np.uint8, 8, 16, 24, 5)
-    parameters = FLOAT32(0.02), np.uint8(3), FLOAT32(0.01), np.uint8(9)
-    mesh = jax.make_mesh((8,), ("x",), axis_types=(kind,))
-    split = jax.device_put(x, NamedSharding(mesh, spec))
-    with jax.set_mesh(mesh):
-        program = jax.jit(jquant.quantized_linear_global_average_pool).lower(split, *parameters).compile()
-        actual = program(split, *parameters)
-    np.testing.assert_array_equal(actual, reference.quantized_linear_global_average_pool(x, *parameters))
-    moved = [] if len(spec) < 3 else [Collective("all-reduce", {"s32"}, 8 * 16)]
-    assert collectives(program.as_text()) == moved
-
-
-@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
-def test_average_pool_of_channels_on_a_mesh(kind):
+def test_channels_on_a_mesh(kind):
     sizes, windows, strides, dilations, padding = (2, 16, 9, 10), (3, 2), (2, 1), (1, 1), ((1, 1), (0, 1))
     options = {"window_sizes": windows, "strides": strides, "dilations": dilations, "padding": padding}
     given = drawn(np.random.default_rng(5), np.int8, np.int8, sizes, per_channel=False)
@@ -160,7 +110,7 @@ def test_average_pool_of_channels_on_a_mesh(kind):
     assert collectives(program.as_text()) == []
 
 
-def test_what_average_pool_does_not_take():
+def test_what_it_does_not_take():
     x = np.zeros((2, 3, 4, 5), np.uint8)
     pool = functools.partial(jquant.quantized_linear_average_pool, window_sizes=(2, 2))
     by_channel = "must have 1 element, or for each channel 1, in sizes (1, 3, 1, 1)"
@@ -187,5 +137,3 @@ def test_what_average_pool_does_not_take():
         with pytest.raises(DescriptorError) as raised:
             pool(x, 1.0, None, 1.0, **options)
         assert message in str(raised.value)
-    with pytest.raises(DescriptorError, match=r"X has sizes \(2, 3\); after those of the batch and the channels"):
-        jquant.quantized_linear_global_average_pool(x[..., 0, 0], 1.0, 0, 1.0, 0)

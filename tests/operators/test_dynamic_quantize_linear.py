@@ -1,4 +1,4 @@
-"""dynamic_quantize_linear: what no engine covers."""
+"""`dynamic_quantize_linear`: what no engine covers."""
 
 import functools
 
@@ -10,9 +10,11 @@ import samples
 from cases import assert_equal
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from signatures import DATA_TYPES, level_name, of
+from signatures import x64 as x64
 
 import jquant
-from jquant import reference
+from jquant import DescriptorError, DescriptorTypeError, FeatureLevel, reference
 
 FLOAT32 = np.float32
 both_types = pytest.mark.parametrize("dtype", [np.uint8, np.int8])
@@ -117,3 +119,47 @@ def test_its_inverse():
     x = FLOAT32([-1, 0, 0.25, 1.55])
     output, scale, zero_point = jquant.dynamic_quantize_linear(x)
     np.testing.assert_allclose(jquant.dequantize_linear(output, scale, zero_point), x, atol=scale / 2)
+
+
+class TestArguments:
+    """It has several outputs: the tests of the tables, which are of one, do not have it."""
+
+    def outcome(self, level="6_4", shape=(2, 3), dtype="float32", output="uint8"):
+        function = functools.partial(jquant.dynamic_quantize_linear, output_dtype=output, feature_level=level)
+        try:
+            result = jax.eval_shape(function, of(*shape, dtype=dtype))
+        except DescriptorError as error:
+            return type(error), str(error).removeprefix("DML_DYNAMIC_QUANTIZE_LINEAR: ")
+        return [(x.shape, x.dtype.name) for x in result]
+
+    @pytest.mark.usefixtures("x64")
+    @pytest.mark.parametrize("level", ["4_0", "6_4", "EXTENDED"])
+    def test_data_types(self, level):
+        name = level_name(FeatureLevel(level))
+        inputs = {"float32", "float16", *(["bfloat16"] if level == "EXTENDED" else [])}
+        names = "FLOAT32, FLOAT16, BFLOAT16" if level == "EXTENDED" else "FLOAT32, FLOAT16"
+        for dtype in DATA_TYPES:
+            expected = [((2, 3), "uint8"), ((), "float32"), ((), "uint8")]
+            if dtype not in inputs:
+                hint = "; BFLOAT16 is allowed from FeatureLevel.EXTENDED on" if dtype == "bfloat16" else ""
+                text = f"InputTensor has data type {dtype.upper()}; {name} allows {names}{hint}"
+                expected = DescriptorTypeError, text
+            assert self.outcome(level, dtype=dtype) == expected
+            expected = [((2, 3), dtype), ((), "float32"), ((), dtype)]
+            if dtype not in ("int8", "uint8"):
+                text = f"OutputTensor has data type {dtype.upper()}; {name} allows INT8, UINT8"
+                expected = DescriptorTypeError, text
+            assert self.outcome(level, output=dtype) == expected
+
+    @pytest.mark.parametrize("rank", [0, 1, 8, 9])
+    def test_ranks(self, rank):
+        expected = [((2,) * rank, "uint8"), ((), "float32"), ((), "uint8")]
+        if rank == 9:
+            text = f"InputTensor has 9 dimensions, sizes {(2,) * 9}; DML_FEATURE_LEVEL_6_4 allows 1 to 8"
+            expected = DescriptorError, text
+        assert self.outcome(shape=(2,) * rank) == expected
+
+    @pytest.mark.parametrize("level", ["1_0", "3_1"])
+    def test_levels(self, level):
+        text = f"not available before DML_FEATURE_LEVEL_4_0; DML_FEATURE_LEVEL_{level} was given"
+        assert self.outcome(level) == (DescriptorError, text)

@@ -1,0 +1,45 @@
+"""What the operators of ONNX Runtime that work element by element, or sum, say to their operands alike."""
+
+import functools
+
+import numpy as np
+import pytest
+
+import jquant
+from jquant import DescriptorError, DescriptorTypeError
+
+FLOAT32 = np.float32
+
+
+def test_scales_of_one_element_may_have_a_dimension():
+    x, scale, zero = np.int8([[3, -4]]), np.full(1, 0.25, FLOAT32), np.full(1, 2, np.int8)
+    for function in (jquant.quantized_linear_sigmoid, functools.partial(jquant.quantized_linear_softmax, axis=1)):
+        np.testing.assert_array_equal(function(x, scale, zero, scale, zero), function(x, 0.25, 2, 0.25, 2))
+
+
+@pytest.mark.parametrize("operator", ["sigmoid", "softmax", "global_average_pool"])
+def test_what_the_table_does_not_have(operator):
+    """One type, 8-bit integers, float32 scales of one element; zero points that may be missing."""
+    function = getattr(jquant, f"quantized_linear_{operator}")
+    function = functools.partial(function, axis=1) if operator == "softmax" else function
+    x, scale, zero = np.ones((2, 3, 4), np.uint8), FLOAT32(0.5), np.uint8(1)
+    wrong = {
+        0: (x.astype(np.int16), "X has data type INT16; the document allows INT8, UINT8", DescriptorTypeError),
+        1: (np.float16(1), "X_scale has data type FLOAT16; the document allows FLOAT32", DescriptorTypeError),
+        2: (np.int8(1), "X_zero_point has data type INT8; it must have that of X, UINT8", DescriptorTypeError),
+        3: (np.ones(2, FLOAT32), "dimension 0 of Y_scale, sizes (2,), must be 1: the sizes are (1)", DescriptorError),
+        4: (np.int8(1), "Y_zero_point has data type INT8; it must have that of X, UINT8", DescriptorTypeError),
+    }
+    for position, (value, message, error) in wrong.items():
+        arguments = [x, scale, zero, scale, zero]
+        arguments[position] = value
+        with pytest.raises(error) as raised:
+            function(*arguments)
+        assert message in str(raised.value)
+    with pytest.raises(DescriptorError, match=r"X_zero_point is 256, outside of UINT8, \[0, 255\]"):
+        function(x, scale, 256, scale, zero)
+    with pytest.raises(DescriptorTypeError, match="X is the Python scalar 1; it must be an array"):
+        function(1, scale, zero, scale, zero)
+    for zero_points in ((None, zero), (zero, None), (None, None)):
+        given, zeros = ([x, scale, first, scale, second] for first, second in (zero_points, (z or 0 for z in zero_points)))
+        np.testing.assert_array_equal(function(*given), function(*zeros), strict=True)

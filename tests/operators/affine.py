@@ -1,0 +1,46 @@
+"""What `quantize_linear` and `dequantize_linear` have in common: every integer type, every granularity."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import samples
+
+FLOAT32 = np.float32
+TYPES = [jnp.dtype(f"{sign}int{bits}") for bits in (2, 4, 8, 16) for sign in ("", "u")]
+WIDE_TYPES = [np.dtype(np.int32), np.dtype(np.uint32)]
+FLOATS = [jnp.dtype(name) for name in ("float32", "float16", "bfloat16")]
+EXTENDED = {"feature_level": "EXTENDED"}
+SIZES = 4, 6, 5
+FORMS = [  # sizes of the scale, sizes of the zero point, and what says which elements they are of
+    ((), (), {}),
+    ((1, 6, 1), (4, 1, 5), {}),
+    (SIZES, (1, 1, 1), {}),
+    *(((SIZES[axis],), (SIZES[axis],), {"axis": axis}) for axis in range(3)),
+    ((), (6,), {"axis": 1}),
+    ((4, 6, 3), (4, 6, 3), {"axis": 2, "block_size": 2}),
+    ((4, 6, 2), (), {"axis": 2, "block_size": 3}),
+    ((4, 3, 5), (1, 3, 1), {"axis": 1, "block_size": 2}),
+    ((1, 2, 1), (4, 2, 5), {"axis": 1, "block_size": 5}),
+    ((2, 6, 5), (2, 6, 5), {"axis": 0, "block_size": 3}),
+    ((1, 6, 5), (1, 6, 5), {"axis": 0, "block_size": 99}),
+    ((), (4, 6, 5), {"axis": 1, "block_size": 1}),
+]
+
+
+def every_form(rng, dtype, scale_dtype):
+    for scale_sizes, zero_point_sizes, options in FORMS:
+        scale = rng.uniform(0.1, 1, scale_sizes).astype(scale_dtype)
+        yield scale, samples.integers(rng, dtype, *zero_point_sizes), options
+
+
+def jitted(operator, x, forms, **options):
+    """The operator in every form, as one program."""
+
+    @jax.jit
+    def program(x, operands):
+        return [
+            operator(x, scale, zero_point, **form, **options)
+            for (scale, zero_point), (*_, form) in zip(operands, forms, strict=True)
+        ]
+
+    return program(x, [(scale, zero_point) for scale, zero_point, _ in forms])

@@ -1,0 +1,35 @@
+"""`clip1`: bounds of the type of the input, its scale and bias, and what it refuses."""
+
+import numpy as np
+import pytest
+from cases import assert_equal
+
+import jquant
+from jquant import DescriptorTypeError, reference
+
+from . import clips
+from .clips import FLOATS, every_type, floats, level, of_pairs
+
+
+@every_type
+def test_every_type(x, bounds):
+    low, high, actual = of_pairs(lambda *a: jquant.clip1(*a, feature_level=level(x)), x, bounds=bounds)
+    zero = np.zeros((), x.dtype)  # -0 + 0 is 0: which zero is the larger is nowhere said
+    assert_equal(np.asarray(actual) + zero, reference.clip1(x, low[:, None], high[:, None]) + zero)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_scale_bias(dtype):
+    x, bounds = floats(dtype), np.array([-1, 6], dtype)
+    actual = jquant.clip1(x, *bounds, scale_bias=(1.1, -0.3), feature_level=level(x))
+    assert_equal(actual, reference.clip1(x, *bounds, (1.1, -0.3)))
+    with pytest.raises(DescriptorTypeError, match=r"CLIP1: ScaleBias\.Scale has data type FLOAT16, but is a FLOAT"):
+        jquant.clip1(x, *bounds, scale_bias=(np.float16(1), 0.0), feature_level=level(x))
+    with pytest.raises(
+        DescriptorTypeError, match="CLIP1: ScaleBias is defined for float types; InputTensor has data type I"
+    ):
+        jquant.clip1(np.ones(3, np.int8), 0, 1, scale_bias=(1.0, 0.0))
+
+
+class TestBounds(clips.TypedBounds):
+    function = staticmethod(jquant.clip1)

@@ -1,0 +1,27 @@
+"""`clip_gradient1` beside its formula, and beside JAX's derivative of `clip1`."""
+
+import numpy as np
+from cases import assert_equal
+
+import jquant
+from jquant import reference
+
+from . import clips
+from .clips import every_type, level, of_pairs
+
+
+@every_type
+def test_every_type(x, bounds):
+    gradient = (np.arange(x.size) % 100 + 1).astype(x.dtype)
+    low, high, actual = of_pairs(lambda *a: jquant.clip_gradient1(*a, feature_level=level(x)), x, gradient, bounds=bounds)
+    assert_equal(actual, reference.clip_gradient1(x, gradient, low[:, None], high[:, None]))
+
+
+class TestGradient(clips.Gradient):
+    clip, gradient_of = staticmethod(jquant.clip1), staticmethod(jquant.clip_gradient1)
+
+
+class TestBounds(clips.TypedBounds):
+    @staticmethod
+    def function(x, low, high):
+        return jquant.clip_gradient1(x, x, low, high)

@@ -1,0 +1,198 @@
+"""`pack_matrix` and the `PackedMatrix` that it makes: what is in it, what it refuses, and how it passes through JAX."""
+
+import dataclasses
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import samples
+from cases import assert_equal
+from jax.sharding import PartitionSpec as P
+
+import jquant
+from jquant import reference
+from jquant.kernels import packed as packing
+
+from .products import FLOAT32, INTEGERS, Problem
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("shape", [(3, 2), (300, 7), (2, 64, 5), (2, 3, 8, 9), (0, 4), (4, 0)])
+def test_is_the_matrix(dtype, shape):
+    b = samples.integers(np.random.default_rng(0), dtype, *shape)
+    packed = jquant.pack_matrix(b)
+    assert (packed.shape, packed.ndim, packed.dtype, packed.zero_point) == (b.shape, b.ndim, b.dtype, None)
+    assert_equal(packed.unpack(), b)
+    signed = b.astype(np.int32) - (128 if dtype == np.uint8 else 0)
+    assert_equal(packed.data, np.swapaxes(signed, -1, -2).astype(np.int8))
+    assert_equal(packed.block_sums.sum(-2, dtype=jnp.int32), signed.sum(-2, dtype=np.int32))
+    assert repr(packed) == f"PackedMatrix({np.dtype(dtype)}[{','.join(map(str, shape))}])"
+
+
+@pytest.mark.parametrize(
+    ("k", "block_size"),
+    [(4096, 256), (768, 256), (300, 150), (96, 96), (11008, 256), (251, 251), (509, 509), (514, 514), (1, 1), (0, 256)],
+)
+def test_block_size(k, block_size):
+    assert packing.block_size_for(k) == block_size
+    packed = jquant.pack_matrix(np.ones((k, 3), np.int8))
+    assert packed.block_sums.shape == (k // block_size, 3)
+
+
+def test_block_size_must_divide_k():
+    b = np.ones((12, 3), np.int8)
+    assert jquant.pack_matrix(b, block_size=4).block_sums.shape == (3, 3)
+    for block_size in (5, 0, -4, 24):
+        with pytest.raises(
+            jquant.DescriptorError, match=f"block_size is {block_size}; it must be a positive divisor of K, which is 12"
+        ):
+            jquant.pack_matrix(b, block_size=block_size)
+
+
+def test_rejects():
+    b = np.ones((4, 3), np.int8)
+    packed = jquant.pack_matrix(b, 1)
+    beside = "BZeroPointTensor is given beside packed weights, which hold their own"
+    for product in (
+        lambda zero_point, packed=packed: jquant.matmul_integer(b.T, packed, None, zero_point),
+        lambda zero_point, packed=packed: jquant.matmul_integer_to_float(b.T, 1.0, None, packed, 1.0, zero_point),
+        lambda zero_point, packed=packed: jquant.quantized_linear_matmul(b.T, 1.0, None, packed, 1.0, zero_point, 1.0),
+    ):
+        for equal in (1, np.int8(1), jnp.ones(1, jnp.int8), np.ones((1, 3), np.int8)):
+            np.testing.assert_array_equal(product(equal), product(None), strict=True)
+        for other in (2, np.int8(0), np.int8([1, 1, 2]), np.ones(2, np.int8)):
+            with pytest.raises(jquant.DescriptorError, match=f"{beside}, a different one: pass None, or pack"):
+                product(other)
+        with pytest.raises(jquant.DescriptorTypeError, match="BZeroPointTensor has data type UINT8; it must have that"):
+            product(np.uint8(1))
+        with pytest.raises(jquant.DescriptorError, match=f"{beside}; traced, the two cannot be compared: pass None"):
+            jax.jit(product)(np.int8(1))
+    without = jquant.pack_matrix(b)
+    expected = jquant.matmul_integer(b.T, b)
+    np.testing.assert_array_equal(jquant.matmul_integer(b.T, without, b_zero_point=np.zeros(3, np.int8)), expected)
+    with pytest.raises(jquant.DescriptorError, match=beside):
+        jquant.matmul_integer(b.T, without, b_zero_point=1)
+    with pytest.raises(jquant.DescriptorError, match="dimension 0 of BTensor, sizes \\(4, 3\\), must be 5: K is 5"):
+        jquant.matmul_integer(np.ones((2, 5), np.int8), packed)
+    with pytest.raises(jquant.DescriptorTypeError, match="BTensor has data type INT16"):
+        jquant.pack_matrix(b.astype(np.int16))
+    with pytest.raises(jquant.DescriptorTypeError, match="BZeroPointTensor has data type UINT8; it must have that of"):
+        jquant.pack_matrix(b, np.uint8(1))
+    with pytest.raises(jquant.DescriptorError, match="BZeroPointCount is 1 or N, which is 3"):
+        jquant.pack_matrix(b, np.ones(4, np.int8))
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, np.float16, np.uint8, np.int32, np.float32])
+def test_a_cast_of_the_model_is_found(dtype):
+    """What casts all arrays of a model casts these, and the integers would be wrong."""
+    b = samples.integers(np.random.default_rng(0), np.int8, 4, 3)
+    cast = jax.tree.map(lambda x: x.astype(dtype), jquant.pack_matrix(b, 1))
+    assert repr(cast) == f"PackedMatrix(int8[4,3], data of {jnp.dtype(dtype)})"
+    text = f"data of the packed matrix is of {jnp.dtype(dtype)}; pack_matrix made it of int8"
+    for product in (jquant.matmul_integer, jax.jit(jquant.matmul_integer)):
+        with pytest.raises(jquant.DescriptorTypeError, match=f"DML_MATRIX_MULTIPLY_INTEGER: BTensor: {text}"):
+            product(np.ones((2, 4), np.uint8), cast)
+    with pytest.raises(jquant.DescriptorTypeError, match=f"PackedMatrix.unpack: {text}"):
+        cast.unpack()
+
+
+def test_each_array_is_checked():
+    packed = jquant.pack_matrix(np.ones((4, 3), np.int8), 1)
+    for changed, text in (
+        (
+            {"block_sums": packed.block_sums.astype(jnp.float32)},
+            "block_sums of the packed matrix is of float32; pack_mat",
+        ),
+        (
+            {"zero_point": packed.zero_point.astype(jnp.uint8)},
+            "zero_point of the packed matrix is of uint8; pack_matrix",
+        ),
+        ({"zero_point": 3}, "zero_point of the packed matrix is int; pack_matrix made it of int8"),
+        ({"data": [1]}, "data of the packed matrix is list; pack_matrix made it of int8"),
+        ({"dtype": "int8"}, "dtype of the packed matrix is 'int8'; it must be int8 or uint8"),
+        ({"dtype": np.dtype(np.int16)}, "dtype of the packed matrix is dtype('int16'); it must be int8 or uint8"),
+        ({"block_sums": packed.block_sums[:, :2]}, "data, block_sums and zero_point of the packed matrix do not fit: "),
+        (
+            {"zero_point": jnp.ones((1, 2), jnp.int8)},
+            "data, block_sums and zero_point of the packed matrix do not fit: ",
+        ),
+        ({"data": packed.data[None]}, "data, block_sums and zero_point of the packed matrix do not fit: "),
+    ):
+        with pytest.raises(jquant.DescriptorError) as raised:
+            jquant.matmul_integer(np.ones((2, 4), np.int8), dataclasses.replace(packed, **changed))
+        assert str(raised.value).startswith(f"DML_MATRIX_MULTIPLY_INTEGER: BTensor: {text}")
+
+
+def test_trees():
+    """Flattening, mapping to other things than arrays, pickling: nothing is checked or lost on the way."""
+    b = samples.integers(np.random.default_rng(0), np.uint8, 64, 5)
+    packed = jquant.pack_matrix(b, np.arange(5, dtype=np.uint8))
+    names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(packed)]
+    assert names == [".data", ".block_sums", ".zero_point"]
+    assert jax.tree.map(lambda _: None, packed).data is None
+    assert jax.tree.map(lambda x: x.dtype.name, packed).block_sums == "int32"
+    restored = pickle.loads(pickle.dumps(jax.tree.map(np.asarray, packed)))
+    assert restored.dtype == np.uint8
+    a = samples.integers(np.random.default_rng(1), np.int8, 3, 64)
+    assert_equal(jquant.matmul_integer(a, restored), jquant.matmul_integer(a, b, None, np.arange(5, dtype=np.uint8)))
+    assert_equal(restored.unpack(), b)
+
+
+def test_jit_takes_and_returns_it():
+    p = Problem(0, np.uint8, np.uint8, ((), 5, 64, 7), ("tensor", "column"))
+    packed = jax.jit(jquant.pack_matrix)(p.b, p.b_zero_point)
+    assert_equal(jax.jit(jquant.matmul_integer)(p.a, packed, p.a_zero_point), p.expected)
+    assert_equal(jax.jit(lambda packed: packed.unpack())(packed), p.b)
+
+
+@pytest.mark.parametrize("of_b", [None, "tensor", "column"])
+def test_vmap(of_b):
+    """Weights shared, weights mapped, zero points mapped or not."""
+    problems = [Problem(seed, np.uint8, np.uint8, ((), 3, 64, 7), ("row", of_b)) for seed in range(4)]
+    a, b = np.stack([p.a for p in problems]), np.stack([p.b for p in problems])
+    a_zero_point = np.stack([p.a_zero_point for p in problems])
+    b_zero_point = None if of_b is None else np.stack([p.b_zero_point for p in problems])
+    packed = jax.vmap(jquant.pack_matrix)(b, b_zero_point)
+    assert packed.shape == (4, 64, 7)
+    expected = np.stack([p.expected for p in problems])
+    assert_equal(jax.vmap(jquant.matmul_integer)(a, packed, a_zero_point), expected)
+    first = np.stack([reference.matmul_integer(p.a, problems[0].b, p.a_column, problems[0].b_row) for p in problems])
+    shared = jax.vmap(jquant.matmul_integer, in_axes=(0, None, 0))
+    assert_equal(shared(a, problems[0].packed, a_zero_point), first)
+    last = jax.vmap(jquant.matmul_integer, in_axes=(0, None, 0), out_axes=2)
+    assert_equal(last(a, problems[0].packed, a_zero_point), np.moveaxis(first, 0, 2))
+
+
+def test_scan_over_layers():
+    rng = np.random.default_rng(0)
+    x, layers = samples.integers(rng, np.int8, 5, 16), samples.integers(rng, np.uint8, 3, 16, 16)
+    zero_points = samples.integers(rng, np.uint8, 3, 16)
+    stacks = jax.vmap(jquant.pack_matrix)(layers, zero_points), jquant.pack_matrix(layers, 128)
+
+    def layer(x, weights):
+        return jquant.quantized_linear_matmul(x, 0.01, None, weights, 0.01, None, 0.01), None
+
+    for packed, used in zip(stacks, (zero_points, np.full_like(zero_points, 128)), strict=True):
+        expected = x
+        for weights, zero_point in zip(layers, used, strict=True):
+            step = FLOAT32(0.01)
+            expected = reference.quantized_linear_matmul(expected, step, 0, weights, step, zero_point, step, 0, np.int8)
+        assert_equal(jax.jit(lambda x, packed: jax.lax.scan(layer, x, packed)[0])(x, packed), expected)
+
+
+def test_shardings():
+    b = np.ones((512, 8), np.int8)
+    spec = jquant.pack_matrix(b).sharding_for(P("k", "n"))
+    assert (spec.data, spec.block_sums, spec.zero_point) == (P("n", "k"), P("k", "n"), None)
+    spec = jquant.pack_matrix(b, np.ones(8, np.int8)).sharding_for(P(None, ("n", "o")))
+    assert (spec.data, spec.block_sums) == (P(("n", "o"), None), P(None, ("n", "o")))
+    assert spec.zero_point == P(None, ("n", "o"))
+    spec = jquant.pack_matrix(b, 1).sharding_for(P("k"))
+    assert (spec.data, spec.block_sums, spec.zero_point) == (P(None, "k"), P("k", None), P(None, None))
+    spec = jquant.pack_matrix(b[None], 1).sharding_for(P("e", "k", "n"))
+    assert (spec.data, spec.block_sums) == (P("e", "n", "k"), P("e", "k", "n"))
+    assert spec.zero_point == P("e", None, None)
+    with pytest.raises(ValueError, match="has 3 entries, for the 2 dimensions of PackedMatrix"):
+        jquant.pack_matrix(b).sharding_for(P(None, None, "k"))

@@ -1,0 +1,50 @@
+"""`quantize_down_and_shrink_range`: its edges, what it is made of, and what it refuses."""
+
+import numpy as np
+import pytest
+from cases import assert_equal
+from comparison import assert_refused
+
+import jquant
+
+FLOAT32 = np.float32
+
+
+def test_requantize_to_the_actual_range():
+    """In one operator, or in two."""
+    x = np.random.default_rng(2).integers(-(2**24), 2**26, 1000, np.int32)
+    found = jquant.requantization_range(x, -60.0, 60.0)
+    assert found.output_min < 0 < found.output_max
+    expected = jquant.requantize(x, -60.0, 60.0, *found, dtype="quint8")
+    assert_equal(jquant.quantize_down_and_shrink_range(x, -60.0, 60.0), expected)
+    assert {0, 255} < set(np.asarray(expected.output).tolist())
+
+
+@pytest.mark.parametrize(
+    ("x", "bounds", "output", "low", "high"),
+    [
+        ([-(2**31), 0, 2**31 - 1], (-1, 1), [0, 128, 255], -1, 1),  # all of the range: half a step, away from zero
+        ([-7, -7], (2, 3), [255, 255], 0, 2.5),  # the new range begins at 0 at most
+        ([-(2**31)] * 2, (-1, 1), [0, 0], -1, -1),  # no integer stands for more than the minimum
+        ([0, 5], (0, 0), [0, 0], 0, 0),
+    ],
+)
+def test_edges(x, bounds, output, low, high):
+    found = jquant.quantize_down_and_shrink_range(np.int32(x), *bounds)
+    assert_equal(found, jquant.QuantizeOutput(np.uint8(output), FLOAT32(low), FLOAT32(high)))
+
+
+def test_empty_arrays():
+    output = jquant.quantize_down_and_shrink_range(np.zeros((0, 3), np.int32), -2, 1)
+    assert_equal(output, jquant.QuantizeOutput(np.zeros((0, 3), np.uint8), FLOAT32(0), FLOAT32(-2)))
+
+
+X = np.zeros((3, 2), np.int8)
+REFUSED_TYPES = [
+    (lambda: jquant.quantize_down_and_shrink_range(X, 0, 1), "QuantizeDownAndShrinkRange: the data type of input is INT8")
+]
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED_TYPES)
+def test_refuses_types(call, message):
+    assert_refused(call, message, jquant.DescriptorTypeError)

@@ -1,0 +1,154 @@
+"""`quantize_linear`: rounding, then the zero point, then saturation, of every type and granularity; what the output's is."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import samples
+from cases import assert_equal
+from signatures import of, outcome, result_of, valid
+
+import jquant
+from jquant import DescriptorError, DescriptorTypeError, FeatureLevel, reference
+
+from .affine import EXTENDED, FLOAT32, FLOATS, SIZES, TYPES, every_form, jitted
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_int32_input(dtype):
+    rng = np.random.default_rng(0)
+    x = np.concatenate([samples.integers(rng, np.int32, 1000), rng.integers(-9999, 9999, 100_000, np.int32)])
+    for scale in samples.scales(rng, 20):
+        assert_equal(jquant.quantize_linear(x, scale, dtype(7)), reference.quantize_linear(x, scale, 7, dtype))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, jnp.bfloat16])
+def test_special_values(dtype):
+    x = np.array([0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 65504], dtype)
+    for scale in (1.0, -1.0, 0.0, np.inf, np.nan):
+        actual = jquant.quantize_linear(x, scale, 3, output_dtype="INT8", feature_level="EXTENDED")
+        assert_equal(actual, reference.quantize_linear(x, np.array(scale, dtype), 3, np.int8))
+
+
+def test_output_data_type():
+    x = jnp.ones(2, FLOAT32)
+    assert jquant.quantize_linear(x, 1.0).dtype == jnp.uint8
+    assert jquant.quantize_linear(x, 1.0, 3).dtype == jnp.uint8
+    assert jquant.quantize_linear(x, 1.0, np.int8(3)).dtype == jnp.int8
+    assert jquant.quantize_linear(x, 1.0, 3, output_dtype=jnp.int8).dtype == jnp.int8
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 0), (2, 0, 4)])
+def test_empty_arrays(shape):
+    scale = np.full((1,) * len(shape), 0.5, FLOAT32)
+    assert jquant.quantize_linear(np.zeros(shape, FLOAT32), scale).shape == shape
+
+
+def test_ranks_0_to_8():
+    for rank in range(9):
+        x = np.arange(2**rank, dtype=np.uint8).reshape((2,) * rank)
+        assert_equal(jquant.quantize_linear(reference.dequantize_linear(x, FLOAT32(0.5), 3), 0.5, 3), x)
+
+
+def test_vmap_over_every_argument():
+    rng = np.random.default_rng(0)
+    x, scale, zero_point = samples.integers(rng, np.int8, 3, 5, 6), samples.scales(rng, 3), samples.integers(rng, np.int8, 3)
+    real = np.stack([reference.dequantize_linear(*call) for call in zip(x, scale, zero_point, strict=True)])
+    assert_equal(jax.vmap(jquant.quantize_linear)(real, scale, zero_point), x)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "limit", "level", "type_name"),
+    [
+        ("float32", 3.4e38, "6_4", "FLOAT32"),
+        ("int32", 3.4e38, "6_4", "FLOAT32"),
+        ("float16", 65504, "6_4", "FLOAT16"),
+        ("bfloat16", 3.38e38, "EXTENDED", "BFLOAT16"),
+    ],
+)
+def test_python_scales(dtype, limit, level, type_name):
+    """A Python scale is of the dtype of the input, and float32 beside int32."""
+    x = jnp.array([0], dtype)
+    assert jquant.quantize_linear(x, limit, feature_level=level).tolist() == [0]
+    with pytest.raises(DescriptorError, match=f"ScaleTensor is .*, outside of {type_name}, "):
+        jquant.quantize_linear(x, limit * 1.01, feature_level=level)
+
+
+def test_python_zero_points():
+    x = np.zeros(1, FLOAT32)
+    for value, dtype in ((255, "uint8"), (-128, "int8")):
+        result = jquant.quantize_linear(x, 1.0, value, output_dtype=dtype)
+        assert (result.dtype, result.tolist()) == (dtype, [value])
+    with pytest.raises(DescriptorError, match=r"ZeroPointTensor is -1, outside of UINT8, \[0, 255\]"):
+        jquant.quantize_linear(x, 1.0, -1)  # uint8 where nothing else is said
+    with pytest.raises(DescriptorError, match=r"ZeroPointTensor is 128, outside of INT8, \[-128, 127\]"):
+        jquant.quantize_linear(x, 1.0, 128, output_dtype="int8")
+
+
+def test_output_data_type_of_jax_arrays():
+    x = jnp.ones(2)
+    assert jquant.quantize_linear(x, 1.0).dtype == jnp.uint8
+    assert jquant.quantize_linear(x, 1.0, 3).dtype == jnp.uint8
+    assert jquant.quantize_linear(x, 1.0, jnp.int8(3)).dtype == jnp.int8
+    assert jquant.quantize_linear(x, 1.0, 3, output_dtype="INT8").dtype == jnp.int8
+
+
+@pytest.mark.parametrize(("input", "scale"), [("float32", "float16"), ("float16", "float32"), ("int32", "float16")])
+def test_the_scale_has_the_data_type_of_the_input(input, scale):
+    """They may differ at jquant's own level, as in ONNX."""
+    tensors = valid("quantize_linear", FeatureLevel.LATEST)
+    tensors |= {"InputTensor": of(2, dtype=input), "ScaleTensor": of(2, dtype=scale), "ZeroPointTensor": None}
+    tensors["OutputTensor"] = of(2)
+    text = (
+        f"ScaleTensor has data type {scale.upper()}, InputTensor {input.upper()}; they must be the same, or FLOAT32 beside"
+    )
+    expected = f"DML_ELEMENT_WISE_QUANTIZE_LINEAR: {text} INT32; they may differ from FeatureLevel.EXTENDED on"
+    assert outcome("quantize_linear", FeatureLevel.LATEST, tensors) == (DescriptorTypeError, expected)
+    assert outcome("quantize_linear", FeatureLevel.EXTENDED, tensors) == result_of(tensors)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_every_granularity(dtype):
+    rng = np.random.default_rng(1)
+    limits = jnp.iinfo(dtype)
+    x = samples.near_ties(rng, np.prod(SIZES), 0.5, 2 * limits.min - 3, 2 * limits.max + 3).reshape(SIZES)
+    x[0, 0] = np.inf, -np.inf, np.nan, 3e38, -3e38
+    forms = [*every_form(rng, dtype, FLOAT32)]
+    outputs = jitted(jquant.quantize_linear, x, forms, output_dtype=dtype, **EXTENDED)
+    for actual, (scale, zero_point, form) in zip(outputs, forms, strict=True):
+        assert_equal(actual, reference.quantize_linear(x, scale, zero_point, dtype, **form), str(form))
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_ties_and_limits(dtype):
+    """Around both limits, for zero points at both and between them: rounded first, then shifted, then saturated."""
+    limits, rng = jnp.iinfo(dtype), np.random.default_rng(2)
+    zero_points = np.unique([limits.min, limits.min + 1, -1, 0, 1, limits.max - 1, limits.max]).clip(limits.min, limits.max)
+    width = limits.max - limits.min
+    ties = np.arange(-width, width + 1) if width < 256 else np.append(rng.integers(-width, width, 5000), [-width, width])
+    ties = (ties + 0.5).astype(FLOAT32)
+    x = np.concatenate([np.nextafter(ties, side) for side in FLOAT32([-np.inf, np.inf])] + [ties, ties - FLOAT32(0.5)])
+    tile = np.broadcast_to(x, (zero_points.size, x.size))
+    zero_point = zero_points.astype(dtype).reshape(-1, 1)
+    actual = jquant.quantize_linear(tile, 1.0, zero_point, **EXTENDED)
+    assert_equal(actual, reference.quantize_linear(tile, FLOAT32(1), zero_point, dtype))
+
+
+@pytest.mark.parametrize("scale_dtype", FLOATS, ids=str)
+def test_every_float_type(scale_dtype):
+    """At jquant's own level input and scale have theirs, and each is widened exactly."""
+    rng = np.random.default_rng(3)
+    real, scale = samples.wide_floats(rng, 1000, 2).clip(-60_000, 60_000), scale_dtype.type(0.0123)
+    integers = samples.integers(rng, np.int16, 1000).astype(np.int32)
+    for x in (*(real.astype(dtype) for dtype in FLOATS), integers):
+        actual = jquant.quantize_linear(x, scale, 7, output_dtype="INT16", **EXTENDED)
+        assert_equal(actual, reference.quantize_linear(x, scale, 7, np.int16))
+
+
+@pytest.mark.parametrize(
+    ("form", "sizes"),
+    [({"axis": 0}, (0,)), ({"axis": 0, "block_size": 2}, (0, 3)), ({"axis": 1, "block_size": 2}, (0, 2))],
+    ids=str,
+)
+def test_empty_arrays_of_every_granularity(form, sizes):
+    assert jquant.quantize_linear(np.zeros((0, 3), FLOAT32), np.ones(sizes, FLOAT32), **form).shape == (0, 3)

@@ -1,0 +1,54 @@
+"""`quantized_linear_global_average_pool`: sums of every size against the formula, on a mesh, and what it refuses."""
+
+import jax
+import numpy as np
+import pytest
+import samples
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from layouts import Collective, collectives
+
+import jquant
+from jquant import DescriptorError, reference
+
+from .pools import FLOAT32, assert_every_sum_of_six, drawn, every_type
+
+
+@every_type
+def test_every_sum_of_six(dtype):
+    assert_every_sum_of_six(jax.jit(jquant.quantized_linear_global_average_pool), dtype)
+
+
+@every_type
+@pytest.mark.parametrize("sizes", [(2, 3, 7), (2, 5, 6, 7), (1, 2, 3, 4, 5, 6), (2, 3, 0, 4), (0, 3, 2)])
+def test_ranks(dtype, sizes):
+    """Of any rank; without elements the average is NaN."""
+    rng = np.random.default_rng(2)
+    pool = jax.jit(jquant.quantized_linear_global_average_pool)
+    for _ in range(20):
+        x, x_scale, x_zero_point, y_scale, y_zero_point = drawn(rng, dtype, dtype, sizes, per_channel=False)
+        given = x, x_scale[()], x_zero_point, y_scale[()], y_zero_point
+        actual = pool(*given)
+        np.testing.assert_array_equal(actual, reference.quantized_linear_global_average_pool(*given))
+        assert actual.shape == (*sizes[:2], *(1,) * (len(sizes) - 2))
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
+@pytest.mark.parametrize("spec", [P("x"), P(None, "x"), P(None, None, "x")], ids=["N", "C", "spatial"])
+def test_on_a_mesh(spec, kind):
+    """A split of the batch or of the channels moves nothing; one of a spatial dimension sums int32."""
+    x = samples.integers(np.random.default_rng(4), np.uint8, 8, 16, 24, 5)
+    parameters = FLOAT32(0.02), np.uint8(3), FLOAT32(0.01), np.uint8(9)
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(kind,))
+    split = jax.device_put(x, NamedSharding(mesh, spec))
+    with jax.set_mesh(mesh):
+        program = jax.jit(jquant.quantized_linear_global_average_pool).lower(split, *parameters).compile()
+        actual = program(split, *parameters)
+    np.testing.assert_array_equal(actual, reference.quantized_linear_global_average_pool(x, *parameters))
+    moved = [] if len(spec) < 3 else [Collective("all-reduce", {"s32"}, 8 * 16)]
+    assert collectives(program.as_text()) == moved
+
+
+def test_what_it_does_not_take():
+    with pytest.raises(DescriptorError, match=r"X has sizes \(2, 3\); after those of the batch and the channels"):
+        jquant.quantized_linear_global_average_pool(np.zeros((2, 3), np.uint8), 1.0, 0, 1.0, 0)

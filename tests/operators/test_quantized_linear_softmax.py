@@ -1,0 +1,120 @@
+"""`quantized_linear_softmax` against its formula in float64, on a mesh, and where it ends."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+import samples
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from layouts import Collective, collectives
+
+import jquant
+from jquant import DescriptorError, reference
+
+from .elementwise import FACTOR, parameter_sets
+
+FLOAT32 = np.float32
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize(("sizes", "axis"), [((2000, 37), 1), ((300, 40, 11), 1), ((257, 400), 0)])
+def test_slices(dtype, sizes, axis):
+    """More than 1,000,000 outputs over all: traced parameters, constants, and what the caller computes."""
+    rng = np.random.default_rng(2)
+    softmax = functools.partial(jquant.quantized_linear_softmax, axis=axis)
+    traced = jax.jit(softmax)
+    computed = jax.jit(lambda x, x_scale, xz, y_scale, yz: softmax(x, x_scale * FACTOR, xz, y_scale * FACTOR, yz))
+    for index, parameters in enumerate(zip(*parameter_sets(rng, dtype, 4), strict=True)):
+        x_scale, x_zero_point, y_scale, y_zero_point = parameters
+        x_scale = x_scale / FLOAT32(8)
+        y_scale = np.ldexp(y_scale, -rng.integers(0, 12))
+        x = (samples.integers(rng, dtype, *sizes) >> rng.integers(0, 5)).astype(dtype)
+        arguments = x, x_scale, x_zero_point, y_scale, y_zero_point
+        np.testing.assert_array_equal(traced(*arguments), reference.quantized_linear_softmax(*arguments, axis))
+        arguments_times = x, x_scale * FACTOR, x_zero_point, y_scale * FACTOR, y_zero_point
+        expected = reference.quantized_linear_softmax(*arguments_times, axis)
+        np.testing.assert_array_equal(computed(*arguments), expected)
+        if index == 0:
+            constant = jax.jit(lambda x, parameters=arguments[1:]: softmax(x, *parameters))
+            np.testing.assert_array_equal(constant(x), reference.quantized_linear_softmax(*arguments, axis))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_long_slices(dtype):
+    """Differences of more than 127, in slices that XLA works on in another way; sums of almost nothing but small terms."""
+    rng = np.random.default_rng(3)
+    limits = np.iinfo(dtype)
+    softmax = jax.jit(functools.partial(jquant.quantized_linear_softmax, axis=1))
+    x = samples.integers(rng, dtype, 3, 50_000)
+    x[1] = rng.integers(limits.min, limits.min + 30, 50_000)
+    x[1, 7] = limits.max
+    x[2] = limits.min
+    for x_scale, y_scale in FLOAT32([(0.05, 1e-8), (0.05, 1e-6), (1e-3, 2.0**-22), (0.3, 1e-30), (0.3, 2e-38)]):
+        arguments = x, x_scale, None, y_scale, dtype(limits.min)
+        expected = reference.quantized_linear_softmax(x, x_scale, 0, y_scale, dtype(limits.min), 1)
+        np.testing.assert_array_equal(softmax(*arguments), expected)
+
+
+@pytest.mark.parametrize("value", [0.0, np.inf, -np.inf, np.nan, -0.5, 3e38, -3e38])
+def test_scales_that_are_not_positive_or_not_finite(value):
+    x = np.array([[-128, 127, 5], [9, 9, 9]], np.int8)
+    given = {
+        0.0: [[46, 46, 46], [46, 46, 46]],
+        -0.5: [[127, 3, 3], [46, 46, 46]],
+        3e38: [[3, 127, 3], [46, 46, 46]],
+        -3e38: [[127, 3, 3], [46, 46, 46]],
+    }
+    softmax = functools.partial(jquant.quantized_linear_softmax, axis=1)
+    actual = softmax(x, value, None, 1 / 128, 3)
+    np.testing.assert_array_equal(actual, np.array(given.get(value, np.zeros((2, 3))), np.int8))
+    y_scale = FLOAT32(value)
+    expected = reference.quantized_linear_softmax(x, FLOAT32(0.1), 0, y_scale, np.int8(3), 1)
+    np.testing.assert_array_equal(softmax(x, 0.1, None, y_scale, 3), expected)
+
+
+def test_the_zero_point_of_the_input_cancels():
+    x = np.arange(256, dtype=np.uint8).reshape(8, 32)
+    softmax = functools.partial(jquant.quantized_linear_softmax, axis=1)
+    np.testing.assert_array_equal(softmax(x, 0.1, 200, 0.003, 1), softmax(x, 0.1, None, 0.003, 1))
+
+
+def test_no_elements():
+    for sizes in ((0, 3), (3, 0)):
+        assert jquant.quantized_linear_softmax(np.zeros(sizes, np.uint8), 1.0, None, 1.0, 0, axis=1).shape == sizes
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
+def test_an_axis_that_a_mesh_splits(kind):
+    """The largest elements and the sums of the digits are all that moves; the bits are those of one device."""
+    rng = np.random.default_rng(4)
+    x = samples.integers(rng, np.int8, 40, 800)
+    parameters = FLOAT32(0.02), np.int8(3), FLOAT32(1e-5), np.int8(-128)
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(kind,))
+    split = jax.device_put(x, NamedSharding(mesh, P(None, "x")))
+    with jax.set_mesh(mesh):
+        softmax = jax.jit(functools.partial(jquant.quantized_linear_softmax, axis=1))
+        program = softmax.lower(split, *parameters).compile()
+        actual = program(split, *parameters)
+    np.testing.assert_array_equal(actual, reference.quantized_linear_softmax(x, *parameters, 1))
+    moved = collectives(program.as_text())
+    assert moved == [Collective("all-reduce", {"s8"}, 40), Collective("all-reduce", {"s32"}, 5 * 40)]
+    assert actual.sharding.spec == P(None, "x")
+
+
+@pytest.mark.parametrize(
+    ("axis", "sizes", "message"),
+    [
+        (-3, (2, 3), "axis is -3; it must be a dimension of the input, from -2 to 1"),
+        (2, (2, 3), "axis is 2; it must be a dimension of the input, from -2 to 1"),
+        (None, (2, 3), "axis is None; it must be a dimension of the input, from -2 to 1"),
+        (0, (2**19,), "axis 0 has 524288 elements; the sum is exact for 524287 at most"),
+    ],
+)
+def test_axes_that_it_does_not_take(axis, sizes, message):
+    x = jax.ShapeDtypeStruct(sizes, np.uint8)
+    with pytest.raises(DescriptorError) as raised:
+        jax.eval_shape(lambda x: jquant.quantized_linear_softmax(x, 1.0, None, 1.0, 0, axis=axis), x)
+    assert f"QLinearSoftmax: {message}" in str(raised.value)
+    jax.eval_shape(lambda x: jquant.quantized_linear_softmax(x, 1.0, None, 1.0, 0, axis=0), x.update(shape=(2**19 - 1,)))

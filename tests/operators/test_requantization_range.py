@@ -1,0 +1,46 @@
+"""`requantization_range`: of no elements, its derivative, and what it refuses."""
+
+import jax
+import numpy as np
+import pytest
+from cases import assert_equal
+from comparison import assert_refused
+
+import jquant
+
+FLOAT32 = np.float32
+
+
+def test_range_without_elements():
+    found = jquant.requantization_range(np.zeros((0, 3), np.int32), -2, 1)
+    assert_equal(list(found), [FLOAT32(0), FLOAT32(-2)])
+
+
+def test_derivatives_in_the_range():
+    x = np.int32([-(2**30), 2**29])
+    jacobian = jax.jacrev(lambda *bounds: jquant.requantization_range(x, *bounds), argnums=(0, 1))
+    (min_low, min_high), (max_low, max_high) = jacobian(-2.0, 2.0)
+    assert (min_low, min_high, max_low, max_high) == (0.75, 0.25, 0.375, 0.625)
+    (min_low, min_high), _ = jax.jacrev(lambda *bounds: jquant.requantization_range(-x, *bounds), argnums=(0, 1))(1.0, 2.0)
+    assert (min_low, min_high) == (0, 0)  # 0 is less
+
+
+X, ACCUMULATORS = np.zeros((3, 2), np.int8), np.zeros((3, 2), np.int32)
+PAIR = FLOAT32([1, 1])
+REFUSED = [(lambda: jquant.requantization_range(ACCUMULATORS, PAIR, PAIR), "RequantizationRange: input_min has sizes (2,)")]
+REFUSED_TYPES = [
+    (
+        lambda: jquant.requantization_range(X, 0, 1),
+        "RequantizationRange: the data type of input is INT8; the document has qint32 (INT32)",
+    )
+]
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED)
+def test_refuses(call, message):
+    assert_refused(call, message)
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED_TYPES)
+def test_refuses_types(call, message):
+    assert_refused(call, message, jquant.DescriptorTypeError)

@@ -1,0 +1,60 @@
+"""`requantize`: the formula over 32-bit integers and ranges of every kind, and what it refuses."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import samples
+from cases import assert_equal
+from comparison import assert_refused
+
+import jquant
+from jquant import reference
+
+FLOAT32 = np.float32
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_requantize(dtype):
+    rng = np.random.default_rng(1)
+    x = samples.integers(rng, np.int32, 20_000) >> rng.integers(0, 31, 20_000, np.int32)
+    x[:3] = -(2**31), 2**31 - 1, 0
+    for bounds in ((-6, 6, -1, 1), (0, 6, 0, 6), (-1e9, 3e9, -0.01, 0.01), (-1, 7, 0, 0), (3, 3, -1, 1), (-1e-12, 1, -5, 0)):
+        bounds = tuple(map(FLOAT32, bounds))
+        assert_equal(tuple(jquant.requantize(x, *bounds, dtype=dtype)), reference.requantize(x, *bounds, dtype))
+
+
+X, ACCUMULATORS = np.zeros((3, 2), np.int8), np.zeros((3, 2), np.int32)
+PAIR = FLOAT32([1, 1])
+REFUSED = [
+    (lambda: jquant.requantize(ACCUMULATORS, 1, 0, -1, 1, dtype="quint8"), "input_max, 0.0, is less than input_min, 1.0"),
+    (
+        lambda: jquant.requantize(ACCUMULATORS, 0, 1, 1, 2, dtype="quint8"),
+        "requested_output_min is 1.0; it must be 0 or less",
+    ),
+    (lambda: jquant.requantize(ACCUMULATORS, PAIR, 1, -1, 2, dtype="quint8"), "input_min has sizes (2,); without axis"),
+]
+REFUSED_TYPES = [
+    (
+        lambda: jquant.requantize(X, 0, 1, 0, 1, dtype="quint8"),
+        "Requantize: the data type of input is INT8; the document has qint32 (INT32)",
+    ),
+    (
+        lambda: jquant.requantize(ACCUMULATORS, 0, 1, 0, 1, dtype="qint16"),
+        "Requantize: dtype is INT16; the document has quint8 (UINT8), qint8 (INT8)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED)
+def test_refuses(call, message):
+    assert_refused(call, message)
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED_TYPES)
+def test_refuses_types(call, message):
+    assert_refused(call, message, jquant.DescriptorTypeError)
+
+
+def test_arrays_are_not_read_back():
+    low, high = jnp.float32(1), jnp.float32(-1)
+    assert jquant.requantize(ACCUMULATORS, 0, 1, low, high, dtype="quint8").output.shape == X.shape

@@ -1,0 +1,164 @@
+"""What the operators of DirectML's tables say to tensors that are only a shape and a dtype."""
+
+import contextlib
+import functools
+import importlib
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jquant
+from jquant import DescriptorError, FeatureLevel
+
+OPERATORS = {  # the tensors, in the order of the function's arguments
+    "dequantize_linear": ("InputTensor", "ScaleTensor", "ZeroPointTensor"),
+    "quantize_linear": ("InputTensor", "ScaleTensor", "ZeroPointTensor"),
+    "matmul_integer": ("ATensor", "BTensor", "AZeroPointTensor", "BZeroPointTensor"),
+    "clip": ("InputTensor",),
+    "clip1": ("InputTensor",),
+    "clip_gradient": ("InputTensor", "InputGradientTensor"),
+    "clip_gradient1": ("InputTensor", "InputGradientTensor"),
+    "convolution_integer": ("InputTensor", "FilterTensor", "InputZeroPointTensor", "FilterZeroPointTensor"),
+    "quantized_linear_convolution": (
+        *("InputTensor", "InputScaleTensor", "InputZeroPointTensor"),
+        *("FilterTensor", "FilterScaleTensor", "FilterZeroPointTensor"),
+        *("OutputScaleTensor", "OutputZeroPointTensor", "BiasTensor"),
+    ),
+    "quantized_linear_add": (
+        *("ATensor", "AScaleTensor", "AZeroPointTensor", "BTensor", "BScaleTensor", "BZeroPointTensor"),
+        *("OutputScaleTensor", "OutputZeroPointTensor"),
+    ),
+    "quantized_linear_average_pool": (
+        *("InputTensor", "InputScaleTensor", "InputZeroPointTensor", "OutputScaleTensor", "OutputZeroPointTensor"),
+    ),
+    "matmul_integer_to_float": (
+        *("ATensor", "AScaleTensor", "AZeroPointTensor", "BTensor", "BScaleTensor", "BZeroPointTensor", "BiasTensor"),
+    ),
+    "quantized_linear_matmul": (
+        *("ATensor", "AScaleTensor", "AZeroPointTensor", "BTensor", "BScaleTensor", "BZeroPointTensor"),
+        *("OutputScaleTensor", "OutputZeroPointTensor"),
+    ),
+}
+PRODUCTS = ("matmul_integer", "matmul_integer_to_float", "quantized_linear_matmul")
+NAMED_SIZES = (*PRODUCTS, "quantized_linear_average_pool")  # of the main tensors, which are no scalars then
+CONVOLUTIONS = ("convolution_integer", "quantized_linear_convolution")
+TAKE_OUTPUT_DTYPE = (
+    *("dequantize_linear", "quantize_linear", "quantized_linear_add", "matmul_integer_to_float", "quantized_linear_matmul"),
+    *("quantized_linear_average_pool", "quantized_linear_convolution"),
+)
+TAKE_BOUNDS = ("clip1", "clip_gradient", "clip_gradient1")
+OUTPUTS = ("OutputTensor", "OutputGradientTensor")
+MAIN = ("InputTensor", "ATensor", "BTensor", *OUTPUTS)  # the others may have rank 0 beside them
+# The same for convolutions, whose dimension counts go together: tests/operators/test_convolution_integer.py changes them
+# one by one.
+MAIN_OF_CONVOLUTIONS = ("InputTensor", "FilterTensor", "BiasTensor", "OutputTensor")
+DATA_TYPES = (
+    *("bool", "int2", "int4", "int8", "int16", "int32", "int64"),
+    *("uint2", "uint4", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "bfloat16", "float32", "float64", "complex64"),
+)
+DESCRIPTORS = {operator: importlib.import_module(f"jquant.operators.{operator}")._DESCRIPTOR for operator in OPERATORS}
+f32, u8, i8 = jnp.float32, jnp.uint8, jnp.int8
+
+
+def of(*shape, dtype=jnp.uint8):
+    return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
+
+
+def rows(operator, level):
+    """The rows that hold at `level`, by name; empty before the level of introduction."""
+    levels = DESCRIPTORS[operator].levels
+    found = ()
+    for other in FeatureLevel:
+        found = levels.get(other, found)
+        if other == level:
+            return {row.name: row for row in found}
+    raise AssertionError(level)
+
+
+def shape(operator, name, rank):
+    """Sizes of a tensor: one that the operator accepts, if it accepts the rank."""
+    if operator in CONVOLUTIONS:
+        sizes = {"InputTensor": (2, 3, 5, 4, 3), "FilterTensor": (4, 3, 1, 1, 1), "OutputTensor": (2, 4, 5, 4, 3)}
+        of_filters = (1, 4, 1, 1, 1, 1) if rank > 1 else (4,)
+        return sizes.get(name, of_filters if name.startswith(("Filter", "Bias")) else (1,) * rank)[:rank]
+    if operator not in PRODUCTS:
+        return (2, 3, 1, 2, 1, 3, 1, 2, 1)[:rank] if name in MAIN else (1,) * rank
+    m, k, n, batch = 2, 3, 4, (1, 1, 1, 1, 1, 5, 6)
+    if name in MAIN:
+        matrix = {"ATensor": (m, k), "BTensor": (k, n), "OutputTensor": (m, n)}[name]
+        return (*batch, *matrix)[-rank:] if rank else ()
+    last = (1, n) if name.startswith("B") else (m, 1)  # one per column of B and of the output, or per row of A
+    first = 2 - rank if rank < 2 and last[0] == 1 else 0
+    return (*(1,) * max(rank - 2, 0), *last[first:][:rank])
+
+
+def valid(operator, level):
+    """Tensors that the operator accepts at `level`, of the largest rank."""
+
+    def dtype(row):
+        return next(name.lower() for name in ("FLOAT32", "UINT8", "INT32") if name in row.data_types.split())
+
+    return {
+        row.name: of(*shape(operator, row.name, row.ranks[1]), dtype=dtype(row)) for row in rows(operator, level).values()
+    }
+
+
+def result_of(tensors):
+    """What an operator that accepts `tensors` must return."""
+    output = tensors[output_of(tensors)]
+    return output.shape, output.dtype
+
+
+def output_of(tensors):
+    """The name of the output."""
+    return next(name for name in OUTPUTS if name in tensors)
+
+
+def changed(tensors, *names, dtype):
+    return tensors | {name: of(*tensors[name].shape, dtype=dtype) for name in names}
+
+
+def public(operator, level, tensors):
+    """The public function, for tensors such as these."""
+    options = {"output_dtype": tensors["OutputTensor"].dtype} if operator in TAKE_OUTPUT_DTYPE else {}
+    if operator in TAKE_BOUNDS:
+        options |= {"min": 0, "max": 1}
+    if operator == "quantized_linear_average_pool":
+        options["window_sizes"] = (1,) * len(tensors["InputTensor"].shape[2:])
+    return functools.partial(getattr(jquant, operator), feature_level=level, **options)
+
+
+def call(operator, level, tensors):
+    """The shape and dtype of what the public function returns, without computing it."""
+    function = public(operator, level, tensors)
+    return jax.eval_shape(function, *[tensors[name] for name in OPERATORS[operator]])
+
+
+def outcome(operator, level, tensors):
+    """The shape and dtype of the result, or the type and message of the error."""
+    try:
+        result = call(operator, level, tensors)
+    except DescriptorError as error:
+        return type(error), str(error)
+    return result.shape, result.dtype
+
+
+@contextlib.contextmanager
+def raises(text, kind=DescriptorError):
+    """Expects an error of exactly this type and message."""
+    with pytest.raises(kind) as raised:
+        yield
+    assert (type(raised.value), str(raised.value)) == (kind, text)
+
+
+def level_name(level):
+    return "FeatureLevel.EXTENDED" if level == FeatureLevel.EXTENDED else f"DML_FEATURE_LEVEL_{level}"
+
+
+@pytest.fixture
+def x64():
+    """Makes 64-bit types possible, so that it is the table that rejects them."""
+    with jax.enable_x64(True):
+        yield
