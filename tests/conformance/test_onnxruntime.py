@@ -1,7 +1,7 @@
 """The operators of DirectML and onnxruntime against onnxruntime with its optimisations off, bit for bit.
 
 It has no kernels for uint32 DequantizeLinear, int32 QuantizeLinear, (u)int16 Clip and per-row A zero points, wraps
-int32 differences, and takes a float16 infinity to the lowest integer: `tests/test_operators.py` compares those with
+int32 differences, and takes a float16 infinity to the lowest integer: `tests/operators/` compares those with
 NumPy.
 """
 

@@ -65,7 +65,7 @@ DOCUMENTS = {
         ZeroPointTensor | Input | 4 | UINT8
         OutputTensor | Output | 4 | FLOAT32
     """,
-    # Input and Scale have the same data type too, but for INT32: test_descriptor.py has that.
+    # Input and Scale have the same data type too, but for INT32: operators/test_quantize_linear.py has that.
     "quantize_linear": """
         DML_ELEMENT_WISE_QUANTIZE_LINEAR
         Introduced in DML_FEATURE_LEVEL_1_0
