@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+from programs import together
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError
@@ -40,6 +41,10 @@ def test_what_the_table_does_not_have(operator):
         function(x, scale, 256, scale, zero)
     with pytest.raises(DescriptorTypeError, match="X is the Python scalar 1; it must be an array"):
         function(1, scale, zero, scale, zero)
-    for zero_points in ((None, zero), (zero, None), (None, None)):
-        given, zeros = ([x, scale, first, scale, second] for first, second in (zero_points, (z or 0 for z in zero_points)))
-        np.testing.assert_array_equal(function(*given), function(*zeros), strict=True)
+    calls = []
+    for first, second in ((None, zero), (zero, None), (None, None)):
+        calls.append((function, (x, scale, first, scale, second)))
+        calls.append((function, (x, scale, first or np.uint8(0), scale, second or np.uint8(0))))
+    results = together(calls)
+    for missing, given in zip(results[::2], results[1::2], strict=True):
+        np.testing.assert_array_equal(missing, given, strict=True)

@@ -39,22 +39,29 @@ def test_windows(sizes, windows, strides, dilations, padding, include_padding, d
     def pool(*arguments):
         return jquant.quantized_linear_average_pool(*arguments, **options, include_padding=include_padding)
 
-    for per_channel in (False, True):
-        sets = [drawn(rng, dtype, output_dtype, sizes, per_channel) for _ in range(6)]
+    def times_factor(x, x_scale, x_zero_point, y_scale, y_zero_point):
+        return x, x_scale * FACTOR, x_zero_point, y_scale * FACTOR, y_zero_point
 
-        def programs(sets, per_channel=per_channel):
-            computed = [(x, x_scale * FACTOR, xz, y_scale * FACTOR, yz) for x, x_scale, xz, y_scale, yz in sets[3:]]
-            return [pool(*arguments) for arguments in sets[:3] + computed]
+    draw = functools.partial(drawn, rng, dtype, output_dtype, sizes)
+    constants = draw(per_channel=False)[1:], draw(per_channel=True)[1:]
 
-        results = jax.jit(programs)(sets)
-        results.append(jax.jit(lambda x, rest=sets[0][1:]: pool(x, *rest))(sets[0][0]))
-        sets = sets[:3] + [(x, x_scale * FACTOR, xz, y_scale * FACTOR, yz) for x, x_scale, xz, y_scale, yz in sets[3:]]
-        for arguments, actual in zip([*sets, sets[0]], results, strict=True):
-            expected = reference.quantized_linear_average_pool(
-                *arguments, **options, include_padding=include_padding, dtype=output_dtype
-            )
-            assert actual.dtype == output_dtype
-            np.testing.assert_array_equal(actual, expected)
+    @jax.jit
+    def program(traced, computed):
+        return [
+            (pool(*given), pool(*times_factor(*other)), pool(given[0], *constant))
+            for given, other, constant in zip(traced, computed, constants, strict=True)
+        ]
+
+    for _ in range(3):
+        traced, computed = ([draw(per_channel=False), draw(per_channel=True)] for _ in range(2))
+        for given, other, constant, results in zip(traced, computed, constants, program(traced, computed), strict=True):
+            calls = given, times_factor(*other), (given[0], *constant)
+            for arguments, actual in zip(calls, results, strict=True):
+                expected = reference.quantized_linear_average_pool(
+                    *arguments, **options, include_padding=include_padding, dtype=output_dtype
+                )
+                assert actual.dtype == output_dtype
+                np.testing.assert_array_equal(actual, expected)
 
 
 @every_type
