@@ -1,24 +1,41 @@
-"""Comparisons of results and of errors, beside `cases.assert_equal`."""
+"""Equality, as the tests mean it, and errors with their messages."""
 
 import re
 
+import jax
 import numpy as np
 import pytest
-import samples
-from cases import assert_equal
 
 from jquant import DescriptorError
+from jquant.cases import samples
+
+
+def assert_equal(actual, expected, what: str = "", *, subnormals: bool = True) -> None:
+    """Trees of the same structure, arrays of the same dtype, shape and values, zeros of the same sign.
+
+    All NaN are alike. Where subnormal results are outside of the promise, they can be left out.
+    """
+
+    def compare(actual, expected):
+        actual, expected = np.asarray(actual), np.asarray(expected)
+        assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape), what
+        if expected.dtype == jax.numpy.bfloat16:  # NumPy does not know that its NaN are equal
+            actual, expected = actual.astype(np.float32), expected.astype(np.float32)
+        if not subnormals and expected.dtype == np.float32:
+            normal = ~samples.is_subnormal(expected)
+            actual, expected = actual[normal], expected[normal]
+        np.testing.assert_array_equal(actual, expected, what)
+        if np.issubdtype(expected.dtype, np.floating):
+            signs = (np.signbit(x)[~np.isnan(expected)] for x in (actual, expected))
+            np.testing.assert_array_equal(*signs, f"signs: {what}")
+
+    jax.tree.map(compare, actual, expected)
 
 
 def assert_same_bits(actual, expected, what=""):
-    """`assert_equal`, but for subnormal results, which are outside of the promise; all NaN are alike."""
-    actual, expected = np.asarray(actual), np.asarray(expected)
-    assert actual.shape == expected.shape
-    if expected.dtype == np.float32:
-        subnormal = samples.is_subnormal(expected)
-        assert subnormal.mean() < 0.3
-        actual, expected = actual[~subnormal], expected[~subnormal]
-    assert_equal(actual, expected, what)
+    """`assert_equal`, but for subnormal results, which are outside of the promise."""
+    assert samples.is_subnormal(np.asarray(expected, np.float32)).mean() < 0.3
+    assert_equal(actual, expected, what, subnormals=False)
 
 
 def assert_refused(call, message, error=DescriptorError):

@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import samples
-from cases import assert_equal
+from comparison import assert_equal
 from histograms import all_edges, close_to_least, divergences, observed, of_counts, wide_counts
 from jax import export, lax
 from jax.sharding import AxisType, NamedSharding
@@ -23,6 +22,7 @@ from layouts import collectives
 from jquant import DescriptorError, DescriptorTypeError, calibration, reference
 from jquant.calibration import arithmetic
 from jquant.calibration.histogram import edges
+from jquant.cases import samples
 
 BINS = 256
 BATCHES, ROWS, CHANNELS = 4, 16, 5

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import samples
 from documents import OPERATORS
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError, FeatureLevel, reference
 from jquant.arguments import call
+from jquant.cases import samples
 
 RNG = np.random.default_rng(0)
 A, B = samples.integers(RNG, np.uint8, 4, 3), samples.integers(RNG, np.int8, 3, 5)

@@ -3,15 +3,15 @@
 import functools
 import gc
 
-import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from comparison import assert_equal
 from jax.experimental import checkify
 
 import jquant
-from jquant import calibration
+from jquant import calibration, cases
 from jquant.kernels.integer_dot import integer_dot
 
 ROWS, BINS = 4, 8  # few: the programs, and not the numbers, are what is tested
@@ -88,7 +88,7 @@ def test_operators(name, mode):
     arguments = case.first(ROWS, case.arguments())
     if mode in OF_FINITE_NUMBERS:
         arguments = jax.tree.map(finite, arguments)
-    cases.assert_equal(mode(case.function, *arguments), case.formula(*arguments))
+    assert_equal(mode(case.function, *arguments), case.formula(*arguments))
 
 
 # Calls that leave numbers out, and the numbers that they then stand for.
@@ -116,7 +116,7 @@ DEFAULTS = {
 def test_defaults_are_not_transferred(name):
     """They are constants of the programs."""
     function, arguments, defaults = DEFAULTS[name]
-    cases.assert_equal(without_transfers(function, *arguments), function(*arguments, **defaults))
+    assert_equal(without_transfers(function, *arguments), function(*arguments, **defaults))
 
 
 @pytest.mark.gate
@@ -134,7 +134,7 @@ def test_observers(name, mode):
         second = run(observer.update, first, batches[1])
         return (empty, first, second), [run(observer.compute_range, state) for state in (empty, second)]
 
-    cases.assert_equal(states_and_ranges(mode), states_and_ranges(lambda function, *arguments: function(*arguments)))
+    assert_equal(states_and_ranges(mode), states_and_ranges(lambda function, *arguments: function(*arguments)))
 
 
 @pytest.mark.parametrize("k", [2, 2**16 + 3])

@@ -4,14 +4,15 @@ import itertools
 import subprocess
 import sys
 
-import cases
 import jax
 import numpy as np
 import pytest
+from comparison import assert_equal
 from documents import OPERATORS
 from jax import export
 
 import jquant
+from jquant import cases
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 COUNTS = (cases.ROWS, 3)
@@ -41,7 +42,7 @@ def test_direct_call(name):
     """What the programs must equal."""
     case = cases.CASES[name]
     arguments = case.arguments()
-    cases.assert_equal(case.function(*arguments), case.formula(*arguments))
+    assert_equal(case.function(*arguments), case.formula(*arguments))
 
 
 def test_every_operator_has_a_case():
@@ -88,7 +89,7 @@ def test_in_another_process(tmp_path, gate):
     for path, leaves in expected.items():
         with np.load(path) as results:
             for number, (actual, leaf) in enumerate(zip(results.values(), leaves, strict=True)):
-                cases.assert_equal(actual, leaf, f"result {number} of {path.name}")
+                assert_equal(actual, leaf, f"result {number} of {path.name}")
 
 
 def holds_own_type(tree) -> bool:
@@ -116,4 +117,4 @@ def test_symbolic_space():
     program = export.export(jax.jit(function))(jax.ShapeDtypeStruct((1, 2, h, w), np.uint8))
     for sizes in ((5, 4), (3, 7), (8, 2)):
         x = np.random.default_rng(0).integers(0, 256, (1, 2, *sizes), np.uint8)
-        cases.assert_equal(program.call(x), function(x))
+        assert_equal(program.call(x), function(x))

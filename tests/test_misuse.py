@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import assert_equal
+from comparison import assert_equal
 from misuse import UNSPECIFIED, WRONG, Argument, Call, Like, calls, public_functions, things
 
 import jquant

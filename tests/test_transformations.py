@@ -4,18 +4,19 @@ import itertools
 import pathlib
 import re
 
-import cases
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from comparison import assert_equal
 from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from layouts import collectives
 
 import jquant
+from jquant import cases
 
 COUNT = 3  # of calls that a transformation makes one of
 every_case = pytest.mark.parametrize("name", cases.CASES)
@@ -41,7 +42,7 @@ def test_jit(name):
     chex.clear_trace_counter()  # it counts by where a function is defined
     function = jax.jit(chex.assert_max_traces(lambda *arguments: case.function(*arguments), n=1))
     for arguments in drawn(case):
-        cases.assert_equal(function(*arguments), case.formula(*arguments))
+        assert_equal(function(*arguments), case.formula(*arguments))
 
 
 def subsets(count: int, *, gate: bool) -> list[tuple[int, ...]]:
@@ -71,21 +72,21 @@ def test_vmap(name, gate):
     outputs = every_subset(stacked(calls), calls[0])
     for choice, output in zip(choices, outputs, strict=True):
         expected = stacked([case.formula(*picked(choice, call, calls[0])) for call in calls])
-        cases.assert_equal(output, expected, f"arguments {sorted(choice)} have a batch")
+        assert_equal(output, expected, f"arguments {sorted(choice)} have a batch")
 
 
 @every_case
 def test_scan(name):
     case, calls = cases.CASES[name], drawn(cases.CASES[name])
     _, outputs = jax.jit(lambda xs: lax.scan(lambda carry, x: (carry, case.function(*x)), 0, xs))(stacked(calls))
-    cases.assert_equal(outputs, stacked([case.formula(*call) for call in calls]))
+    assert_equal(outputs, stacked([case.formula(*call) for call in calls]))
 
 
 @every_case
 def test_remat(name):
     case = cases.CASES[name]
     arguments = case.arguments()
-    cases.assert_equal(jax.jit(jax.checkpoint(case.function))(*arguments), case.formula(*arguments))
+    assert_equal(jax.jit(jax.checkpoint(case.function))(*arguments), case.formula(*arguments))
 
 
 @every_case
@@ -112,7 +113,7 @@ def test_shard_map(name):
         in_specs, out_specs = jax.tree.map(lambda _: P(), (in_specs, out_specs))
     mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
     mapped = jax.shard_map(case.function, mesh=mesh, in_specs=in_specs, out_specs=out_specs)
-    cases.assert_equal(jax.jit(mapped)(*arguments), expected)
+    assert_equal(jax.jit(mapped)(*arguments), expected)
 
 
 @every_case
@@ -133,7 +134,7 @@ def test_mesh(name, kind):
     with jax.set_mesh(mesh):
         program = jax.jit(case.function).lower(*split).compile()
         output = program(*split)
-    cases.assert_equal(output, expected)
+    assert_equal(output, expected)
     assert tuple(collective.kind for collective in collectives(program.as_text())) == case.collectives
 
 
@@ -165,7 +166,7 @@ def test_derivative(name):
     jax.tree.map(assert_is_tangent, expected, output_dots)
     jax.tree.map(assert_is_tangent, arguments, argument_dots)
     for outputs in (forward, reverse, second):
-        cases.assert_equal(outputs, expected)
+        assert_equal(outputs, expected)
 
 
 class TestDerivatives:

@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from comparison import assert_equal
 
 import jquant
 from jquant import reference
+from jquant.cases import CASES
 
 
 @pytest.fixture(autouse=True)
@@ -65,45 +67,24 @@ def test_float64_is_outside_of_every_table():
             call(np.ones(3))
 
 
-def test_the_results_are_those_without_x64():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(64, 64)).astype(np.float32)
-    a, b = rng.integers(0, 256, (64, 64), np.uint8), rng.integers(-128, 128, (64, 64), np.int8)
-    scale = np.float32(0.0123)
+@pytest.mark.parametrize("name", CASES)
+def test_the_results_are_those_of_the_formula(name):
+    """Which are those without 64 bits."""
+    case = CASES[name]
+    arguments = case.arguments()
+    assert_equal(case.function(*arguments), case.formula(*arguments))
 
-    def results():
-        return (
-            jquant.dequantize_linear(b, scale, 3),
-            jquant.dequantize_linear(b.astype(np.int32), np.float16(scale), 3),
-            jquant.quantize_linear(x, scale, 3),
-            jquant.quantize_linear(x, np.full((64, 3), scale), axis=1, block_size=30, output_dtype="INT4"),
-            jquant.pack_integers(jquant.unpack_integers(a, "INT2")),
-            *jquant.dynamic_quantize_linear(x),
-            *jquant.scale_and_zero_point(-1, 2, "INT8"),
-            jquant.quantized_linear_add(a, 0.1, 3, b, 0.2, None, 0.3, 5),
-            jquant.matmul_integer(a, b, 3, 5),
-            jquant.quantized_linear_multiply(a, 0.1, 3, b, 0.2, None, 0.3, 5),
-            jquant.quantized_linear_leaky_relu(b, 0.1, 3, 0.3, 5),
-            jquant.quantized_linear_concat([(a, 0.1, 3), (b, 0.2, None)], 0.3, 5, axis=0),
-            jquant.clip(x, -0.5, 0.5, scale_bias=(2, 1)),
-            jquant.clip1(x, -0.5, 0.5, scale_bias=(2, 1)),
-            jquant.clip_gradient(x, x, -0.5, 0.5),
-            jquant.clip_gradient1(x, x, -0.5, 0.5),
-            *jquant.quantize(x, -1, 1, "qint8"),
-            *jquant.quantize(x, -1, 1, "qint32", mode="SCALED"),
-            jquant.quantize_and_dequantize(x),
-            jquant.fake_quantize(x, -1, 1),
-            jquant.dequantize(b, -1, 1, mode="MIN_FIRST"),
-            *jquant.quantize_down_and_shrink_range(x.view(np.int32), -1, 1),
-            *jquant.requantize(x.view(np.int32), -1, 1, -0.5, 0.25, dtype="qint8"),
-            *jquant.requantize_per_channel(x.view(np.int32), -abs(x[0]), abs(x[0]), -0.5, 0.25),
-            *jquant.requantization_range_per_channel(x.view(np.int32), -abs(x[0]), abs(x[0])),
-        )
 
-    with jax.enable_x64(False):
-        expected = results()
-    for actual, other in zip(results(), expected, strict=True):
-        assert actual.dtype == other.dtype
-        np.testing.assert_array_equal(actual, other)
+def test_of_another_scale_type_and_other_integers():
+    b, scale = np.arange(-128, 128, dtype=np.int32), np.float16(0.0123)
+    assert_equal(jquant.dequantize_linear(b, scale, 3), reference.dequantize_linear(b, scale, 3))
+    x = np.linspace(-2, 2, 999, dtype=np.float32)
+    bounds = np.float32(-1), np.float32(1)
+    expected = jquant.QuantizeOutput(*reference.quantize(x, *bounds, np.int32, "SCALED"))
+    assert_equal(jquant.quantize(x, *bounds, "qint32", mode="SCALED"), expected)
+
+
+def test_a_gradient_is_float32():
+    b, scale = np.arange(-128, 128, dtype=np.int8), np.float32(0.0123)
     gradient = jax.grad(lambda s: jnp.sum(jquant.dequantize_linear(b, s)))(scale)
     assert gradient.dtype == np.float32

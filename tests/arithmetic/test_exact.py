@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import samples
 from comparison import assert_same_bits
 from jax.test_util import check_grads
 
 from jquant.arithmetic import exact
+from jquant.cases import samples
 
 FLOAT32 = np.float32
 

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import samples
 
 from jquant.arithmetic import double_float, exponential, fixed_point
 from jquant.arithmetic.double_float import Pair
+from jquant.cases import samples
 
 FLOAT32, EXACT = np.float32, np.longdouble
 

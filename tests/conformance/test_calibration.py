@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import samples
 from histograms import all_edges, close_to_least, divergences, observed
 
 import jquant
 from jquant import calibration
+from jquant.cases import samples
 
 from .graph import onnx
 

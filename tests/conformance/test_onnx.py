@@ -6,14 +6,14 @@ import re
 import warnings
 from collections.abc import Callable
 
-import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import samples
+from comparison import assert_equal
 
 import jquant
+from jquant.cases import samples
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: oracle)")
 
@@ -92,7 +92,7 @@ def test_every_case_is_equal():
             given = iter(map(array, inputs))
             tensors = [next(given) if tensor else None for tensor in node.input]
             actual = jax.tree.leaves(OPERATORS[node.op_type](*tensors, **attributes))
-            cases.assert_equal(actual, [array(output) for output in outputs], name)
+            assert_equal(actual, [array(output) for output in outputs], name)
         operators.add(node.op_type)
     assert operators == set(OPERATORS)
 
@@ -134,8 +134,8 @@ def test_packed_integers(dtype):
     x = samples.integers(np.random.default_rng(0), jnp.dtype(dtype), 5, 9)
     tensor = onnx.numpy_helper.from_array(x)
     stored = np.frombuffer(tensor.raw_data, np.uint8)
-    cases.assert_equal(jquant.pack_integers(x.reshape(-1)), stored)
-    cases.assert_equal(jquant.unpack_integers(stored, dtype, size=x.size).reshape(x.shape), x)
+    assert_equal(jquant.pack_integers(x.reshape(-1)), stored)
+    assert_equal(jquant.unpack_integers(stored, dtype, size=x.size).reshape(x.shape), x)
 
 
 def test_min_greater_than_max():

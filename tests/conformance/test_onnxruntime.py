@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import samples
 from programs import together, with_packed_weights
 
 import jquant
 from jquant import reference
+from jquant.cases import samples
 
 from .graph import Graph, onnx, run
 

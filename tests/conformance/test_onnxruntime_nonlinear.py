@@ -8,10 +8,10 @@ import functools
 import jax
 import numpy as np
 import pytest
-import samples
 
 import jquant
 from jquant import reference
+from jquant.cases import samples
 
 from .graph import Graph
 

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import samples
-from cases import assert_equal
+from comparison import assert_equal
 
 import jquant
+from jquant.cases import samples
 
 from . import raw_ops
 from .raw_ops import TYPES, tensorflow

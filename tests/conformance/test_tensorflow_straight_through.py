@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import samples
 
 import jquant
+from jquant.cases import samples
 
 from . import raw_ops
 from .raw_ops import tensorflow

@@ -10,7 +10,7 @@ import re
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -25,10 +25,10 @@ def devices(topology: str = "1x1x1") -> list[jax.Device]:
     return topologies.get_topology_desc(platform="cuda", target_config=_TARGET.read_text(), topology=topology).devices
 
 
-def compile(function: Callable, *arguments: jax.ShapeDtypeStruct) -> list["Kernel"]:
-    """The kernels of ``jax.jit(function)``, for arguments of these shapes and dtypes."""
+def compile(function: Callable, *arguments: Any) -> list["Kernel"]:
+    """The kernels of ``jax.jit(function)``, for arguments of these shapes and dtypes, or trees of them."""
     sharding = jax.sharding.SingleDeviceSharding(devices()[0])
-    arguments = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for x in arguments]
+    arguments = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), arguments)
     with tempfile.TemporaryDirectory() as folder:
         # jax 0.10 dumps PTX without being asked for it by name; 0.12 does not.
         options = {"xla_dump_to": folder, "xla_dump_emitter_re": "ptx"}
@@ -164,8 +164,14 @@ def _corrects(kernel: Kernel, use: Instruction, division: Instruction) -> bool:
     (quotient,) = division.results
     if use.opcode == "cvt.rzi.s32.f32":
         return _has_remainder(kernel, use)
-    if use.opcode == "setp.ge.f32":  # XLA's saturating conversion compares with the limit of the integers
-        return use.operands == [quotient, "0f4F000000"] and all(_saturates(x) for x in kernel.uses(use))
+    if use.opcode.startswith("setp.") and use.operands in (
+        [quotient, limit] for limit in (_LOWEST, _BEYOND)
+    ):  # XLA's saturating conversion compares with them
+        return all(_saturates(kernel, x) or _limits_below(x) for x in kernel.uses(use))
+    if use.opcode == "setp.nan.f32":
+        return all(_saturates(kernel, x) for x in kernel.uses(use))
+    if _limits_below(use):
+        return all(x.opcode == "cvt.rzi.s32.f32" and _has_remainder(kernel, x) for x in kernel.uses(use))
     if use.opcode == "selp.f32":  # the special cases
         finite, special, is_normal = use.operands
         return finite != quotient == special and _is_normal(kernel, is_normal)
@@ -175,11 +181,24 @@ def _corrects(kernel: Kernel, use: Instruction, division: Instruction) -> bool:
 def _has_remainder(kernel: Kernel, integer: Instruction) -> bool:
     """Whether something is multiplied by the integer, once it is saturated: ``numerator - integer * divisor``."""
     uses = kernel.uses(integer)
-    return any(x.opcode in ("mul.lo.s32", "mad.lo.s32") or (_saturates(x) and _has_remainder(kernel, x)) for x in uses)
+    return any(
+        x.opcode in ("mul.lo.s32", "mad.lo.s32") or (_saturates(kernel, x) and _has_remainder(kernel, x)) for x in uses
+    )
 
 
-def _saturates(one: Instruction) -> bool:
-    return one.opcode == "selp.b32" and one.operands[0] == "2147483647"
+_LOWEST, _BEYOND = "0fCF000000", "0f4F000000"  # -2**31 and 2**31
+
+
+def _limits_below(one: Instruction) -> bool:
+    return one.opcode == "selp.f32" and one.operands[0] == _LOWEST
+
+
+def _saturates(kernel: Kernel, one: Instruction) -> bool:
+    """Whether a converted number is replaced by the largest integer, or that of a NaN by 0."""
+    if one.opcode != "selp.b32":
+        return False
+    replacement, _, predicate = one.operands
+    return replacement == "2147483647" or (replacement == "0" and kernel.definition(predicate).opcode == "setp.nan.f32")
 
 
 def _is_normal(kernel: Kernel, predicate: str) -> bool:
@@ -187,10 +206,18 @@ def _is_normal(kernel: Kernel, predicate: str) -> bool:
     test = kernel.definition(predicate)
     if test.opcode == "and.pred":
         return all(_is_normal(kernel, operand) for operand in test.operands)
+    if test.opcode == "setp.ne.b16":  # of a parameter, which another kernel has tested
+        return _is_stored(kernel, test.operands[0])
     if test.opcode not in ("setp.ne.b32", "setp.ne.and.b32"):
         return False
     exponent, limit, *others = test.operands
     return _is_exponent(kernel, exponent) and limit in ("0", "255") and all(_is_normal(kernel, x) for x in others)
+
+
+def _is_stored(kernel: Kernel, register: str) -> bool:
+    """Whether a register is a boolean that is read from memory."""
+    bit = kernel.definition(register)
+    return bit.opcode == "and.b16" and bit.operands[1] == "1" and kernel.definition(bit.operands[0]).opcode.endswith(".b8")
 
 
 def _is_exponent(kernel: Kernel, register: str) -> bool:

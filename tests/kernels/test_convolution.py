@@ -5,13 +5,13 @@ import re
 import jax
 import numpy as np
 import pytest
-import samples
-from cases import assert_equal
+from comparison import assert_equal
 from geometries import GEOMETRIES, reordered
 
 import jquant
 from jquant import reference
 from jquant.arguments import convolutions
+from jquant.cases import samples
 from jquant.kernels import convolution as kernel
 
 

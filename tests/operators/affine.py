@@ -3,7 +3,8 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import samples
+
+from jquant.cases import samples
 
 FLOAT32 = np.float32
 TYPES = [jnp.dtype(f"{sign}int{bits}") for bits in (2, 4, 8, 16) for sign in ("", "u")]

@@ -4,10 +4,10 @@ import functools
 
 import jax
 import numpy as np
-import samples
 
 import jquant
 from jquant import reference
+from jquant.cases import samples
 
 FACTOR = np.float32(0.1)
 PAIRS = np.stack(np.meshgrid(np.arange(256), np.arange(256), indexing="ij")).reshape(2, -1)

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import samples
-from cases import assert_equal
+from comparison import assert_equal
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError
+from jquant.cases import samples
 
 INTEGERS = np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32
 FLOATS = np.float32, np.float16, jnp.bfloat16

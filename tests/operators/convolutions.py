@@ -4,7 +4,8 @@ import itertools
 
 import jax
 import numpy as np
-import samples
+
+from jquant.cases import samples
 
 INTEGERS = (np.int8, np.uint8)
 PAIRS = list(itertools.product(INTEGERS, INTEGERS))

@@ -1,7 +1,8 @@
 """Scales and zero points, so many sets of them, for operators on all 256 integers of a type."""
 
 import numpy as np
-import samples
+
+from jquant.cases import samples
 
 FLOAT32 = np.float32
 INTEGERS = np.int8, np.uint8

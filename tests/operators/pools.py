@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-import samples
 
 from jquant import reference
+from jquant.cases import samples
 
 FLOAT32 = np.float32
 every_type = pytest.mark.parametrize("dtype", [np.int8, np.uint8])

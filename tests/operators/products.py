@@ -5,10 +5,10 @@ import itertools
 
 import numpy as np
 import pytest
-import samples
 
 import jquant
 from jquant import reference
+from jquant.cases import samples
 
 FLOAT32 = np.float32
 INTEGERS = (np.int8, np.uint8)

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import samples
 
 import jquant
+from jquant.cases import samples
 
 LOW, HIGH = np.float32([-1.3, 2.9])
 LOWS, HIGHS = np.float32([[-1, -2.3, 0, -1e-3, 2], [1, 7, 3.3, 1e3, 4]])  # the last one without 0

@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import samples
-from cases import assert_equal
+from comparison import assert_equal
 from geometries import GEOMETRIES, every_geometry, formula, reordered
 from jax import lax
 
 import jquant
 from jquant import DescriptorError, reference
+from jquant.cases import samples
 
 from .convolutions import PAIRS, of, or_zero, w, x, zero_points
 

@@ -4,8 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import assert_equal
-from comparison import assert_refused
+from comparison import assert_equal, assert_refused
 
 import jquant
 from jquant import reference

@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import samples
-from cases import assert_equal
+from comparison import assert_equal
 from jax import export, lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -17,6 +16,7 @@ from programs import together
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError, reference
+from jquant.cases import samples
 
 from .affine import EXTENDED, FLOAT32, FLOATS, SIZES, TYPES, WIDE_TYPES, every_form, jitted
 

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import samples
-from cases import assert_equal
+from comparison import assert_equal
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from signatures import DATA_TYPES, level_name, of
@@ -15,6 +14,7 @@ from signatures import x64 as x64
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError, FeatureLevel, reference
+from jquant.cases import samples
 
 FLOAT32 = np.float32
 both_types = pytest.mark.parametrize("dtype", [np.uint8, np.int8])

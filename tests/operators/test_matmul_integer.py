@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import samples
-from cases import assert_equal
+from comparison import assert_equal
 from programs import together
 from signatures import i8, of, outcome, u8
 
 import jquant
 from jquant import DescriptorError, reference
+from jquant.cases import samples
 
 from .products import INTEGERS, SHAPES, ZERO_POINTS, Problem
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import assert_equal
+from comparison import assert_equal
 from programs import together, with_packed_weights
 
 import jquant

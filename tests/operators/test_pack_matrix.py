@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import samples
-from cases import assert_equal
+from comparison import assert_equal
 from jax.sharding import PartitionSpec as P
 
 import jquant
 from jquant import reference
+from jquant.cases import samples
 from jquant.kernels import packed as packing
 
 from .products import FLOAT32, INTEGERS, Problem

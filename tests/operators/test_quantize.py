@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import samples
-from cases import assert_equal
+from comparison import assert_equal
 from signatures import DATA_TYPES, f32, i8, of, raises
 from signatures import x64 as x64
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError, reference
+from jquant.cases import samples
 
 INTEGERS = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32]
 FLOAT32 = np.float32

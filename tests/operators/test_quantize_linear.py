@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import samples
-from cases import assert_equal
+from comparison import assert_equal
 from signatures import of, outcome, result_of, valid
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError, FeatureLevel, reference
+from jquant.cases import samples
 
 from .affine import EXTENDED, FLOAT32, FLOATS, SIZES, TYPES, every_form, jitted
 

@@ -4,11 +4,11 @@ import re
 
 import numpy as np
 import pytest
-import samples
-from cases import assert_equal
+from comparison import assert_equal
 
 import jquant
 from jquant import reference
+from jquant.cases import samples
 
 from .products import INTEGERS
 

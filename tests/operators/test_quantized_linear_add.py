@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import assert_equal
+from comparison import assert_equal
 from signatures import MAIN, OPERATORS, of, outcome, u8, valid
 
 import jquant

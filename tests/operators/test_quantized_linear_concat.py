@@ -5,10 +5,10 @@ import functools
 import jax
 import numpy as np
 import pytest
-import samples
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError, reference
+from jquant.cases import samples
 
 from .elementwise import COUNT, FACTOR, INTEGERS, columns, parameters, values
 

@@ -7,8 +7,7 @@ import re
 import jax
 import numpy as np
 import pytest
-import samples
-from cases import assert_equal
+from comparison import assert_equal
 from geometries import GEOMETRIES, every_geometry, formula, reordered
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -16,6 +15,7 @@ from layouts import collectives
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError, reference
+from jquant.cases import samples
 
 from .convolutions import PAIRS, of, w, x, zero_points
 

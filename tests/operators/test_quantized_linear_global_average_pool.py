@@ -3,13 +3,13 @@
 import jax
 import numpy as np
 import pytest
-import samples
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from layouts import Collective, collectives
 
 import jquant
 from jquant import DescriptorError, reference
+from jquant.cases import samples
 
 from .pools import FLOAT32, assert_every_sum_of_six, drawn, every_type
 

@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import samples
-from cases import assert_equal
+from comparison import assert_equal
 from programs import together, with_packed_weights
 
 import jquant
 from jquant import reference
+from jquant.cases import samples
 
 from .products import FLOAT32, INTEGERS, SHAPES, ZERO_POINTS, Problem, integers, thinned
 

@@ -3,10 +3,10 @@
 import jax
 import numpy as np
 import pytest
-import samples
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError, reference
+from jquant.cases import samples
 
 from . import binary
 from .binary import TYPES, applied, parameter_sets

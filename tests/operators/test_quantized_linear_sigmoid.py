@@ -6,10 +6,10 @@ import importlib
 import jax
 import numpy as np
 import pytest
-import samples
 
 import jquant
 from jquant import reference
+from jquant.cases import samples
 from jquant.reference import nonlinear
 
 from .elementwise import FACTOR, parameter_sets

@@ -5,13 +5,13 @@ import functools
 import jax
 import numpy as np
 import pytest
-import samples
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from layouts import Collective, collectives
 
 import jquant
 from jquant import DescriptorError, reference
+from jquant.cases import samples
 
 from .elementwise import FACTOR, parameter_sets
 

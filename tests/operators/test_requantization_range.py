@@ -3,8 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from cases import assert_equal
-from comparison import assert_refused
+from comparison import assert_equal, assert_refused
 
 import jquant
 

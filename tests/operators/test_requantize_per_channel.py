@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-import samples
-from cases import assert_equal
-from comparison import assert_refused
+from comparison import assert_equal, assert_refused
 
 import jquant
 from jquant import reference
+from jquant.cases import samples
 
 FLOAT32 = np.float32
 

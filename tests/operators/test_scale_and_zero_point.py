@@ -3,10 +3,10 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import samples
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError, reference
+from jquant.cases import samples
 
 DTYPES = ("INT8", "UINT8", "INT16", "UINT16", "INT4", "UINT4", "INT2", "UINT2")
 

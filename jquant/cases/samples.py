@@ -1,7 +1,10 @@
-"""Test data: the numbers on which rounding goes wrong."""
+"""Random numbers on which rounding goes wrong."""
+
+import math
 
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 TINY = np.finfo(np.float32).tiny
 
@@ -25,17 +28,41 @@ def any_floats(rng: np.random.Generator, count: int) -> np.ndarray:
 def wide_floats(rng: np.random.Generator, count: int, decades: float = 4) -> np.ndarray:
     """Normally distributed float32 values over several decades, with zeros, infinities and a NaN at the end."""
     x = (rng.normal(size=count) * 10 ** rng.uniform(-decades, decades, count)).astype(np.float32)
-    special = np.float32([0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 0.5, -0.5, np.finfo(np.float32).max])
+    special = np.array([0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 0.5, -0.5, np.finfo(np.float32).max], np.float32)
     x[count - min(count, special.size) :] = special[: min(count, special.size)]
     return without_subnormals(x)
 
 
-def near_ties(rng: np.random.Generator, count: int, step: float, low: int, high: int) -> np.ndarray:
+def near_ties(rng: np.random.Generator, count: int, step: np.ndarray | float, low: int, high: int) -> np.ndarray:
     """Multiples of `step` halfway between integers of [low, high], and their neighbours one ulp away."""
     ties = ((rng.integers(low, high, count) + 0.5) * np.float64(step)).astype(np.float32)
     side = rng.integers(-1, 2, count)
     up, down = np.nextafter(ties, np.float32(np.inf)), np.nextafter(ties, np.float32(-np.inf))
     return without_subnormals(np.where(side > 0, up, np.where(side < 0, down, ties)))
+
+
+def floats(
+    rng: np.random.Generator,
+    sizes: tuple[int, ...],
+    step: ArrayLike,
+    *,
+    offset: ArrayLike = 0,
+    dtype: DTypeLike = np.float32,
+) -> np.ndarray:
+    """Rows of ties of `step`, counted from an offset, and their neighbours; then any magnitude, infinities and NaN.
+
+    Each channel, which is the last dimension, may have a step and an offset of its own.
+    """
+    half = sizes[0] // 2 * math.prod(sizes[1:])
+    ties = near_ties(rng, half, np.resize(step, half), -140, 270) + np.resize(np.asarray(offset, np.float32), half)
+    with np.errstate(over="ignore"):
+        values = np.concatenate([ties, wide_floats(rng, math.prod(sizes) - half)]).astype(dtype)
+    return values.reshape(sizes)
+
+
+def small_scales(rng: np.random.Generator, *shape: int, dtype: DTypeLike = np.float32) -> np.ndarray:
+    """Scales from 1e-3 to 1e-1, as the tensors of models have them."""
+    return np.asarray(rng.uniform(1e-3, 1e-1, shape)).astype(dtype)
 
 
 def scales(rng: np.random.Generator, count: int) -> np.ndarray:
@@ -45,7 +72,7 @@ def scales(rng: np.random.Generator, count: int) -> np.ndarray:
     return np.where(np.arange(count) % 4 == 0, powers, scale)
 
 
-def integers(rng: np.random.Generator, dtype: type, *shape: int) -> np.ndarray:
+def integers(rng: np.random.Generator, dtype, *shape: int) -> np.ndarray:
     """Uniformly distributed over all integers of `dtype`."""
     limits = jnp.iinfo(dtype)
     wide = np.int8 if limits.bits < 8 else dtype  # NumPy draws none that are narrower than a byte

@@ -1,16 +1,20 @@
 """The integer products of DirectML and ONNX."""
 
+import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
-import samples
 
 import jquant
-from cases.case import CHANNELS, DEPTH, ROWS, Case, scales
 from jquant import reference
+from jquant.cases import samples
+from jquant.cases.case import CHANNELS, FLOATS, Case
+
+DEPTH = 96
 
 
-def packed(b, zero_point=None, block_size=DEPTH):
+def packed(b, zero_point: Any = None, block_size=DEPTH):
     """What `pack_matrix` says that it makes, in NumPy."""
     *batch, k, n = b.shape
     data = (b.astype(np.int16) - (128 if b.dtype == np.uint8 else 0)).astype(np.int8)
@@ -27,47 +31,83 @@ def unpacked(matrix):
     return b.astype(matrix.dtype), 0 if matrix.zero_point is None else np.asarray(matrix.zero_point)
 
 
-def draw_product(rng):
+def draw_product(rng, rows):
     """A of uint8 and B of int8, with a scale and a zero point for each row and each column."""
-    a = samples.integers(rng, np.uint8, ROWS, DEPTH), scales(rng, ROWS, 1), samples.integers(rng, np.uint8, ROWS, 1)
+    a = (
+        samples.integers(rng, np.uint8, rows, DEPTH),
+        samples.small_scales(rng, rows, 1),
+        samples.integers(rng, np.uint8, rows, 1),
+    )
     return (
         *a,
         samples.integers(rng, np.int8, DEPTH, CHANNELS),
-        scales(rng, 1, CHANNELS),
+        samples.small_scales(rng, 1, CHANNELS),
         samples.integers(rng, np.int8, 1, CHANNELS),
     )
 
 
-def draw_matmul_integer(rng):
-    a, _, a_zero_point, b, _, b_zero_point = draw_product(rng)
+def draw_matmul_integer(rng, rows):
+    a, _, a_zero_point, b, _, b_zero_point = draw_product(rng, rows)
     return a, b, a_zero_point, b_zero_point
 
 
-def draw_quantized_gemm(rng):
+def draw_quantized_gemm(rng, rows):
     """A scale and a zero point per tensor of A, per column of B, and a bias."""
-    a, _, _, b, _, _ = draw_product(rng)
+    a, _, _, b, _, _ = draw_product(rng, rows)
     return (
-        *(a, scales(rng), samples.integers(rng, np.uint8)),
-        *(b, scales(rng, CHANNELS), samples.integers(rng, np.int8, CHANNELS)),
+        *(a, samples.small_scales(rng), samples.integers(rng, np.uint8)),
+        *(b, samples.small_scales(rng, CHANNELS), samples.integers(rng, np.int8, CHANNELS)),
         rng.integers(-(2**18), 2**18, CHANNELS, np.int32),
         *(rng.uniform(1, 9, ()).astype(np.float32), samples.integers(rng, np.int8)),
     )
 
 
-def draw_many_matrices(rng):
+def draw_many_matrices(rng, rows):
     """A of several matrices, with a zero point for each of their rows, and one B; a scale per tensor, and a bias."""
     return (
-        *(samples.integers(rng, np.uint8, ROWS, 3, DEPTH), scales(rng), samples.integers(rng, np.uint8, 3, 1)),
-        *(samples.integers(rng, np.int8, DEPTH, CHANNELS), scales(rng, CHANNELS), samples.integers(rng, np.int8)),
+        samples.integers(rng, np.uint8, rows, 3, DEPTH),
+        samples.small_scales(rng),
+        samples.integers(rng, np.uint8, 3, 1),
+        samples.integers(rng, np.int8, DEPTH, CHANNELS),
+        samples.small_scales(rng, CHANNELS),
+        samples.integers(rng, np.int8),
         (rng.normal(size=CHANNELS) * 100).astype(np.float32),
+    )
+
+
+def to_float(dtype) -> Case:
+    """In a type of floats, with a scale per tensor of A and per column of B."""
+
+    def draw(rng, rows):
+        a, _, _, b, _, _ = draw_product(rng, rows)
+        bias = (rng.normal(size=(1, CHANNELS)) * 100).astype(dtype)
+        a_scale, b_scale = samples.small_scales(rng, dtype=dtype), samples.small_scales(rng, CHANNELS, dtype=dtype)
+        return a, a_scale, samples.integers(rng, np.uint8), b, b_scale, bias
+
+    def function(a, a_scale, a_zero_point, b, b_scale, bias):
+        return jquant.matmul_integer_to_float(a, a_scale, a_zero_point, b, b_scale, None, bias, feature_level="EXTENDED")
+
+    def formula(a, a_scale, a_zero_point, b, b_scale, bias):
+        return reference.matmul_integer_to_float(a, a_scale, a_zero_point, b, b_scale, 0, bias, dtype)
+
+    return Case(function, formula, draw)
+
+
+def draw_quantized_matmul(rng, rows):
+    """A scale per tensor of A and of the output, and per column of B."""
+    a, _, _, b, b_scale, b_zero_point = draw_product(rng, rows)
+    a_scale, output_scale = samples.small_scales(rng), np.float32(rng.uniform(1, 9))
+    return (
+        *(a, a_scale, samples.integers(rng, np.uint8), b, b_scale[0], b_zero_point[0]),
+        *(output_scale, samples.integers(rng, np.uint8)),
     )
 
 
 def of_packed(case: Case, b: int, b_zero_point: int) -> Case:
     """The case with its weights packed: argument `b` then holds its zero point, which is no argument of its own."""
 
-    def draw(rng):
-        arguments = list(case.draw(rng))
+    def draw(rng, rows):
+        arguments = list(case.draw(rng, rows))
         arguments[b], arguments[b_zero_point] = packed(arguments[b], arguments[b_zero_point]), None
         return tuple(arguments)
 
@@ -76,7 +116,7 @@ def of_packed(case: Case, b: int, b_zero_point: int) -> Case:
         plain[b], plain[b_zero_point] = unpacked(arguments[b])
         return case.formula(*plain)
 
-    return Case(case.function, formula, draw, case.rows)
+    return dataclasses.replace(case, formula=formula, draw=draw)
 
 
 CASES: dict[str, Case] = {
@@ -84,7 +124,7 @@ CASES: dict[str, Case] = {
     "matmul_integer_to_float": Case(
         jquant.matmul_integer_to_float,
         reference.matmul_integer_to_float,
-        lambda rng: (*draw_product(rng), (rng.normal(size=(1, CHANNELS)) * 100).astype(np.float32)),
+        lambda rng, rows: (*draw_product(rng, rows), (rng.normal(size=(1, CHANNELS)) * 100).astype(np.float32)),
         rows=(0, 1, 2),
     ),
     "matmul_integer_to_float, ranks": Case(
@@ -95,10 +135,10 @@ CASES: dict[str, Case] = {
     "quantized_linear_matmul": Case(
         jquant.quantized_linear_matmul,
         functools.partial(reference.quantized_linear_matmul, dtype=np.int8),
-        lambda rng: (
-            *draw_product(rng),
-            rng.uniform(1, 9, (ROWS, 1)).astype(np.float32),
-            samples.integers(rng, np.int8, ROWS, 1),
+        lambda rng, rows: (
+            *draw_product(rng, rows),
+            rng.uniform(1, 9, (rows, 1)).astype(np.float32),
+            samples.integers(rng, np.int8, rows, 1),
         ),
         rows=(0, 1, 2, 6, 7),
     ),
@@ -106,12 +146,13 @@ CASES: dict[str, Case] = {
         jquant.quantized_gemm,
         functools.partial(reference.quantized_gemm, dtype=np.int8),
         draw_quantized_gemm,
+        divisor=lambda *operands: operands[7],
     ),
     "pack_matrix": Case(
         jquant.pack_matrix,
         packed,
-        lambda rng: (
-            samples.integers(rng, np.uint8, ROWS, DEPTH, CHANNELS),
+        lambda rng, rows: (
+            samples.integers(rng, np.uint8, rows, DEPTH, CHANNELS),
             samples.integers(rng, np.uint8, 1, 1, CHANNELS),
         ),
     ),
@@ -124,3 +165,13 @@ for name, *positions in (
     ("quantized_gemm", 3, 5),
 ):
     CASES[f"{name}, packed"] = of_packed(CASES[name], *positions)
+
+VARIANTS: dict[str, Case] = {
+    **{f"matmul_integer_to_float, {dtype}, tensor": to_float(dtype) for dtype in FLOATS},
+    "quantized_linear_matmul, tensor": Case(
+        jquant.quantized_linear_matmul,
+        functools.partial(reference.quantized_linear_matmul, dtype=np.uint8),
+        draw_quantized_matmul,
+        divisor=lambda *operands: operands[6],
+    ),
+}

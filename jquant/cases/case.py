@@ -1,0 +1,61 @@
+"""What a case is."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+ROWS, CHANNELS = 24, 5
+FLOATS = np.dtype(np.float32), np.dtype(np.float16), jnp.dtype(jnp.bfloat16)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One call of an operator.
+
+    Attributes:
+      function: the operator, its static arguments bound: from arrays to a tree of arrays.
+      formula: the same in NumPy, from the same arguments to the same tree.
+      draw: random arguments with so many rows, each a NumPy array or a tree of them, of the same shapes and dtypes every
+        time.
+      rows: which of the arguments have a row for each row of the results: their first dimension. The others are parameters,
+        which a caller may have as constants.
+      collectives: the kinds of what moves between devices that have some of the rows each: nothing, where rows are
+        independent of each other.
+      divisor: from the arguments to what the operator divides by, where a compiler that sees it as a constant might multiply
+        with its reciprocal.
+      cost: how many times longer than for another operator the formula takes for an element.
+    """
+
+    function: Callable[..., Any]
+    formula: Callable[..., Any]
+    draw: Callable[[np.random.Generator, int], tuple]
+    rows: tuple[int, ...] = (0,)
+    collectives: tuple[str, ...] = ()
+    divisor: Callable[..., Any] | None = None
+    cost: int = 1
+
+    def arguments(self, seed: int = 0, rows: int = ROWS) -> tuple:
+        return self.draw(np.random.default_rng(seed), rows)
+
+    def first(self, count: int, arguments: tuple) -> tuple:
+        """The arguments, with `count` of their rows."""
+        return tuple(value[:count] if index in self.rows else value for index, value in enumerate(arguments))
+
+    def rows_of(self, elements: int) -> int:
+        """How many rows have about so many elements, in the first argument or in the results; fewer if they cost more."""
+        arguments = self.arguments()
+        leaves = jax.tree.leaves((arguments[0], self.formula(*arguments)))
+        return max(1, elements // self.cost // max(math.prod(leaf.shape) for leaf in leaves)) * ROWS
+
+
+def on_first_floats(function: Callable[[Any], Any], arguments: tuple) -> tuple:
+    """The arguments, the first array of floats among them changed, as a caller may change it."""
+    for index, value in enumerate(arguments):
+        if isinstance(value, jax.Array | np.ndarray | np.generic) and jnp.issubdtype(value.dtype, jnp.floating):
+            return *arguments[:index], function(value), *arguments[index + 1 :]
+    return arguments

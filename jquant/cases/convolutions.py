@@ -1,0 +1,65 @@
+"""The convolutions of DirectML and ONNX."""
+
+import functools
+
+import numpy as np
+
+import jquant
+from jquant import reference
+from jquant.cases import samples
+from jquant.cases.case import Case
+
+FILTERS, SIZE = 4, 7
+WINDOWS = {"strides": (2, 1), "padding": ((1, 0), (1, 1)), "dilations": (1, 2)}
+
+
+def draw(rng, rows, channels, groups):
+    """The input of uint8, the filter of int8, with a scale and a zero point for each filter."""
+    x = samples.integers(rng, np.uint8, rows, channels, SIZE, SIZE), samples.small_scales(rng)
+    return (
+        *(*x, samples.integers(rng, np.uint8)),
+        *(samples.integers(rng, np.int8, FILTERS, channels // groups, 3, 2), samples.small_scales(rng, FILTERS)),
+        samples.integers(rng, np.int8, FILTERS),
+    )
+
+
+def integer(channels: int, groups: int = 1) -> Case:
+    def draw_integers(rng, rows):
+        x, _, x_zero_point, w, _, w_zero_point = draw(rng, rows, channels, groups)
+        return x, w, x_zero_point, w_zero_point
+
+    options = {"groups": groups, **WINDOWS}
+    return Case(
+        functools.partial(jquant.convolution_integer, **options),
+        functools.partial(reference.convolution_integer, **options),
+        draw_integers,
+    )
+
+
+def quantized(dtype, channels: int, groups: int = 1) -> Case:
+    def draw_quantized(rng, rows):
+        bias = rng.integers(-(10**5), 10**5, (1, FILTERS, 1, 1), np.int32)
+        output = np.float32(rng.uniform(1, 9)), samples.integers(rng, dtype)
+        return *draw(rng, rows, channels, groups), *output, bias
+
+    options = {"groups": groups, **WINDOWS}
+    return Case(
+        functools.partial(jquant.quantized_linear_convolution, **options),
+        functools.partial(reference.quantized_linear_convolution, dtype=dtype, **options),
+        draw_quantized,
+        divisor=lambda *operands: operands[6],
+    )
+
+
+CASES: dict[str, Case] = {
+    "convolution_integer": integer(channels=4),
+    "quantized_linear_convolution": quantized(np.int8, channels=4),
+}
+
+VARIANTS: dict[str, Case] = {
+    "convolution_integer, groups": integer(channels=4, groups=2),
+    "convolution_integer, depthwise": integer(channels=4, groups=4),
+    "quantized_linear_convolution, uint8, one channel": quantized(np.uint8, channels=1),
+    "quantized_linear_convolution, uint8, groups": quantized(np.uint8, channels=4, groups=2),
+    "quantized_linear_convolution, uint8, depthwise": quantized(np.uint8, channels=4, groups=4),
+}

@@ -1,0 +1,204 @@
+"""The operators between real numbers and integers of DirectML and ONNX."""
+
+import functools
+import itertools
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+import jquant
+from jquant import reference
+from jquant.cases import samples
+from jquant.cases.case import CHANNELS, FLOATS, Case
+
+INTEGERS = tuple(map(np.dtype, (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32)))
+BYTES = INTEGERS[:2]
+GRANULARITIES = "tensor", "axis", "tensor, no zero point"
+
+
+def parameters(rng: np.random.Generator, granularity: str, scale_dtype, zero_point_dtype) -> tuple[np.ndarray, ...]:
+    """A scale, and a zero point or none."""
+    sizes = (1, CHANNELS) if granularity == "axis" else ()
+    scale = samples.small_scales(rng, *sizes, dtype=scale_dtype)
+    return (scale,) if "no" in granularity else (scale, samples.integers(rng, zero_point_dtype, *sizes))
+
+
+def dequantize_linear(dtype, scale_dtype, granularity: str) -> Case:
+    def draw(rng, rows):
+        return samples.integers(rng, dtype, rows, CHANNELS), *parameters(rng, granularity, scale_dtype, dtype)
+
+    function = functools.partial(jquant.dequantize_linear, feature_level="EXTENDED")
+    return Case(function, reference.dequantize_linear, draw)
+
+
+def quantize_linear(input_dtype, dtype, granularity: str) -> Case:
+    scale_dtype = input_dtype if jnp.issubdtype(input_dtype, jnp.floating) else np.float32
+
+    def draw(rng, rows):
+        scale, *zero_point = parameters(rng, granularity, scale_dtype, dtype)
+        if scale_dtype == input_dtype:
+            x = samples.floats(rng, (rows, CHANNELS), scale.astype(np.float32), dtype=input_dtype)
+        else:
+            x = samples.integers(rng, input_dtype, rows, CHANNELS)
+        return x, scale, *zero_point
+
+    def formula(x, scale, zero_point=0):
+        return reference.quantize_linear(x, scale, zero_point, dtype)
+
+    function = functools.partial(jquant.quantize_linear, output_dtype=dtype, feature_level="EXTENDED")
+    return Case(function, formula, draw, divisor=lambda x, scale, *_: scale)
+
+
+ROW_BLOCKS = {"axis": 1, "block_size": 2}  # three of them, the last one partial
+MIDDLE_BLOCKS = {"axis": 1, "block_size": 3}  # of a dimension of 7
+
+
+def dynamic_quantize_linear(x, where=True, dtype: Any = np.uint8):
+    return jquant.DynamicQuantizeOutput._make(reference.dynamic_quantize_linear(x, where, dtype))
+
+
+def finite_floats(rng, rows):
+    """Of a range that has a scale of about 1."""
+    return (np.nan_to_num(samples.floats(rng, (rows, CHANNELS), 1)).clip(-135, 120),)
+
+
+def scale_and_zero_point(dtype, **options) -> Case:
+    """Ranges with and without zero, of every magnitude, infinities and NaN."""
+
+    def formula(low, high):
+        return jquant.ScaleZeroPoint._make(reference.scale_and_zero_point(low, high, dtype, **options))
+
+    def draw(rng, rows):
+        low, high = (samples.floats(rng, (rows, CHANNELS), step) for step in (0.1, 0.3))
+        return np.minimum(low, high), np.maximum(low, high)
+
+    def function(low, high):
+        return jquant.scale_and_zero_point(low, high, dtype, **options)
+
+    return Case(function, formula, draw, rows=(0, 1))
+
+
+SYMMETRIC = {"symmetric": True, "narrow_range": True}
+
+CASES: dict[str, Case] = {
+    "dequantize_linear": Case(
+        jquant.dequantize_linear,
+        reference.dequantize_linear,
+        lambda rng, rows: (
+            samples.integers(rng, np.uint8, rows, CHANNELS),
+            samples.small_scales(rng, 1, CHANNELS),
+            samples.integers(rng, np.uint8, 1, 1),
+        ),
+    ),
+    "dequantize_linear, blocks": Case(
+        functools.partial(jquant.dequantize_linear, **ROW_BLOCKS),
+        functools.partial(reference.dequantize_linear, **ROW_BLOCKS),
+        lambda rng, rows: (
+            samples.integers(rng, np.int8, rows, CHANNELS),
+            samples.small_scales(rng, rows, 3),
+            samples.integers(rng, np.int8, rows, 3),
+        ),
+        rows=(0, 1, 2),
+    ),
+    "quantize_linear": Case(
+        jquant.quantize_linear,
+        functools.partial(reference.quantize_linear, dtype=np.int8),
+        lambda rng, rows: (
+            samples.floats(rng, (rows, CHANNELS), 0.0123),
+            np.full((1, CHANNELS), 0.0123, np.float32),
+            samples.integers(rng, np.int8, 1, CHANNELS),
+        ),
+        divisor=lambda x, scale, zero_point: scale,
+    ),
+    "quantize_linear, blocks": Case(
+        functools.partial(jquant.quantize_linear, **ROW_BLOCKS),
+        functools.partial(reference.quantize_linear, dtype=np.int8, **ROW_BLOCKS),
+        lambda rng, rows: (
+            samples.floats(rng, (rows, CHANNELS), 0.0123),
+            np.full((1, 3), 0.0123, np.float32),
+            samples.integers(rng, np.int8, 1, 3),
+        ),
+        divisor=lambda x, scale, zero_point: scale,
+    ),
+    "scale_and_zero_point": scale_and_zero_point(np.int8),
+    "scale_and_zero_point, symmetric": scale_and_zero_point(np.int8, **SYMMETRIC),
+    "dynamic_quantize_linear": Case(
+        jquant.dynamic_quantize_linear, dynamic_quantize_linear, finite_floats, collectives=("all-reduce",)
+    ),
+    "dynamic_quantize_linear, where": Case(
+        lambda x, where: jquant.dynamic_quantize_linear(x, where=where),
+        dynamic_quantize_linear,
+        lambda rng, rows: (*finite_floats(rng, rows), rng.random((rows, 1)) < 0.7),
+        rows=(0, 1),
+        collectives=("all-reduce",),
+    ),
+    # Arrays of integers that have a byte each: exported programs take and return no others.
+    "pack_integers": Case(
+        lambda x: jquant.pack_integers(x.astype(jnp.int4)),
+        lambda x: reference.pack_integers(x.astype(jnp.int4)),
+        lambda rng, rows: (samples.integers(rng, jnp.int4, rows, CHANNELS).astype(np.int8),),
+    ),
+    "unpack_integers": Case(
+        lambda x: jquant.unpack_integers(x, jnp.int2, size=19).astype(jnp.int8),
+        lambda x: reference.unpack_integers(x, jnp.int2, 19).astype(np.int8),
+        lambda rng, rows: (samples.integers(rng, np.uint8, rows, CHANNELS),),
+    ),
+}
+
+VARIANTS: dict[str, Case] = {
+    **{
+        f"dequantize_linear, {dtype}, {scale_dtype}, {granularity}": dequantize_linear(dtype, scale_dtype, granularity)
+        for dtype, scale_dtype, granularity in itertools.product(INTEGERS, FLOATS, GRANULARITIES)
+    },
+    **{
+        f"quantize_linear, {input_dtype}, {dtype}, {granularity}": quantize_linear(input_dtype, dtype, granularity)
+        for input_dtype, dtype, granularity in itertools.product((*FLOATS, np.dtype(np.int32)), BYTES, GRANULARITIES)
+    },
+    "dequantize_linear, int4, blocks": Case(
+        functools.partial(jquant.dequantize_linear, **ROW_BLOCKS),
+        functools.partial(reference.dequantize_linear, **ROW_BLOCKS),
+        lambda rng, rows: (
+            samples.integers(rng, jnp.int4, rows, CHANNELS),
+            samples.small_scales(rng, rows, 3),
+            samples.integers(rng, jnp.int4, rows, 3),
+        ),
+        rows=(0, 1, 2),
+    ),
+    "dequantize_linear, int4, blocks of rows": Case(
+        functools.partial(jquant.dequantize_linear, **MIDDLE_BLOCKS),
+        functools.partial(reference.dequantize_linear, **MIDDLE_BLOCKS),
+        lambda rng, rows: (
+            samples.integers(rng, jnp.int4, rows, 7, CHANNELS),
+            samples.small_scales(rng, 1, 3, CHANNELS),
+            samples.integers(rng, jnp.int4, 1, 3, CHANNELS),
+        ),
+    ),
+    "quantize_linear, uint4, blocks": Case(
+        functools.partial(jquant.quantize_linear, **ROW_BLOCKS),
+        functools.partial(reference.quantize_linear, dtype=jnp.uint4, **ROW_BLOCKS),
+        lambda rng, rows: (
+            samples.floats(rng, (rows, CHANNELS), 0.25),
+            samples.scales(rng, rows * 3).reshape(rows, 3),
+            samples.integers(rng, jnp.uint4, rows, 3),
+        ),
+        rows=(0, 1, 2),
+    ),
+    "quantize_linear, uint4, blocks of rows": Case(
+        functools.partial(jquant.quantize_linear, **MIDDLE_BLOCKS),
+        functools.partial(reference.quantize_linear, dtype=jnp.uint4, **MIDDLE_BLOCKS),
+        lambda rng, rows: (
+            samples.floats(rng, (rows, 7, CHANNELS), 0.25),
+            samples.scales(rng, 3 * CHANNELS).reshape(1, 3, CHANNELS),
+            samples.integers(rng, jnp.uint4, 1, 3, CHANNELS),
+        ),
+        divisor=lambda x, scale, zero_point: scale,
+    ),
+    "scale_and_zero_point, uint8": scale_and_zero_point(np.uint8),
+    "scale_and_zero_point, uint8, symmetric": scale_and_zero_point(np.uint8, **SYMMETRIC),
+    "dynamic_quantize_linear, int8": Case(
+        functools.partial(jquant.dynamic_quantize_linear, output_dtype=np.int8),
+        functools.partial(dynamic_quantize_linear, dtype=np.int8),
+        finite_floats,
+    ),
+}

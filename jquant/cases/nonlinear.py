@@ -1,0 +1,97 @@
+"""The quantized functions of com.microsoft, and pooling."""
+
+import functools
+import itertools
+
+import numpy as np
+
+import jquant
+from jquant import reference
+from jquant.cases import samples
+from jquant.cases.case import CHANNELS, Case
+
+IN_DOUBLE = 4  # the cost of a formula with exponentials of float64
+
+
+def draw(rng, dtype, *sizes):
+    """A quantized tensor, and how an output is quantized that needs its whole range."""
+    x = samples.integers(rng, dtype, *sizes), samples.small_scales(rng), samples.integers(rng, dtype)
+    return *x, np.float32(rng.uniform(1, 2) / 256), samples.integers(rng, dtype)
+
+
+def output_scale(x, x_scale, x_zero_point, y_scale, y_zero_point):
+    return y_scale
+
+
+def sigmoid(dtype) -> Case:
+    return Case(
+        jquant.quantized_linear_sigmoid,
+        reference.quantized_linear_sigmoid,
+        lambda rng, rows: draw(rng, dtype, rows, CHANNELS),
+        divisor=output_scale,
+        cost=IN_DOUBLE,
+    )
+
+
+def softmax(dtype, *sizes: int) -> Case:
+    return Case(
+        functools.partial(jquant.quantized_linear_softmax, axis=1),
+        functools.partial(reference.quantized_linear_softmax, axis=1),
+        lambda rng, rows: draw(rng, dtype, rows, *sizes),
+        divisor=output_scale,
+        cost=IN_DOUBLE,
+    )
+
+
+WINDOWS = {"window_sizes": (3, 2), "strides": (2, 1), "dilations": (1, 2), "padding": ((1, 1), (0, 2))}
+
+
+def average_pool(draw, dtype) -> Case:
+    return Case(
+        functools.partial(jquant.quantized_linear_average_pool, **WINDOWS),
+        functools.partial(reference.quantized_linear_average_pool, **WINDOWS, include_padding=False, dtype=dtype),
+        draw,
+        divisor=output_scale,
+    )
+
+
+def draw_for_each_channel(rng, rows):
+    """Input and output quantized by channels."""
+    sizes = 1, CHANNELS, 1, 1
+    scales, zero_points = samples.small_scales(rng, *sizes), samples.integers(rng, np.int8, *sizes)
+    x = samples.integers(rng, np.int8, rows, CHANNELS, 7, 6), scales, zero_points
+    return *x, samples.small_scales(rng, *sizes), samples.integers(rng, np.uint8, *sizes)
+
+
+def global_average_pool(dtype) -> Case:
+    return Case(
+        jquant.quantized_linear_global_average_pool,
+        reference.quantized_linear_global_average_pool,
+        lambda rng, rows: draw(rng, dtype, rows, CHANNELS, 3, 4),
+        divisor=output_scale,
+    )
+
+
+CASES: dict[str, Case] = {
+    "quantized_linear_sigmoid": sigmoid(np.uint8),
+    "quantized_linear_softmax": softmax(np.int8, CHANNELS),
+    "quantized_linear_average_pool": average_pool(draw_for_each_channel, np.uint8),
+    "quantized_linear_global_average_pool": global_average_pool(np.uint8),
+}
+
+VARIANTS: dict[str, Case] = {
+    "quantized_linear_sigmoid, int8": sigmoid(np.int8),
+    **{
+        f"quantized_linear_softmax, {np.dtype(dtype)}, {name}": softmax(dtype, *sizes)
+        for dtype, (name, sizes) in itertools.product(
+            (np.int8, np.uint8), {"last of two": (300,), "middle of three": (25, 8)}.items()
+        )
+    },
+    **{
+        f"quantized_linear_average_pool, {np.dtype(dtype)}": average_pool(
+            lambda rng, rows, dtype=dtype: draw(rng, dtype, rows, CHANNELS, 7, 6), dtype
+        )
+        for dtype in (np.int8, np.uint8)
+    },
+    "quantized_linear_global_average_pool, int8": global_average_pool(np.int8),
+}

@@ -1,0 +1,200 @@
+"""The operators of TensorFlow."""
+
+import functools
+import itertools
+from typing import Any
+
+import numpy as np
+
+import jquant
+from jquant import reference
+from jquant.cases import samples
+from jquant.cases.case import CHANNELS, Case
+
+AXIS = 1
+
+
+def bounds(rng, axis: int | None, *, one_sided: bool = True) -> tuple[Any, Any]:
+    """One range, or one for each channel, narrow and wide; two of which may have 0 at their end, or outside."""
+    if axis is None:
+        return np.float32(rng.uniform(-6, -5)), np.float32(rng.uniform(6, 7))
+    low, high = np.array([[-1, -2.3, 0, -1e-3, -77], [1, 7, 3.3, 1e3, -1]], np.float32)
+    if not one_sided:
+        low[2], high[4] = -0.7, 1
+    factors = rng.uniform(0.9, 1.1, (2, CHANNELS)).astype(np.float32)
+    return low * factors[0], high * factors[1]
+
+
+def step_of(dtype, mode: str, low, high):
+    """The real number that an integer more stands for."""
+    limits = np.iinfo(dtype)
+    low, high = np.minimum(low, 0).astype(np.float64), np.maximum(high, 0).astype(np.float64)
+    if mode == "SCALED":
+        return np.maximum(low / limits.min if limits.min else 0, high / limits.max)
+    return (high - low) / (2.0**limits.bits - 1)
+
+
+def quantize(dtype, mode: str, axis: int | None = None, *, one_sided: bool = True, **options: Any) -> Case:
+    def draw(rng, rows):
+        low, high = bounds(rng, axis, one_sided=one_sided)
+        offset = np.minimum(low, np.float32(0)) if mode == "MIN_COMBINED" else 0
+        x = samples.floats(rng, (rows, CHANNELS), step_of(dtype, mode, low, high), offset=offset)
+        return x, low, high
+
+    def formula(x, low, high):
+        return jquant.QuantizeOutput._make(reference.quantize(x, low, high, dtype, mode, **options))
+
+    return Case(functools.partial(jquant.quantize, dtype=dtype, mode=mode, axis=axis, **options), formula, draw)
+
+
+def quantize_and_dequantize(*, one_sided: bool = True, **options: Any) -> Case:
+    def draw(rng, rows):
+        low, high = bounds(rng, options.get("axis"), one_sided=one_sided)
+        return samples.floats(rng, (rows, CHANNELS), step_of(np.int8, "SCALED", low, high)), low, high
+
+    return Case(
+        functools.partial(jquant.quantize_and_dequantize, **options),
+        functools.partial(reference.quantize_and_dequantize, **options),
+        draw,
+    )
+
+
+def step_of_fake_quantize(low, high):
+    return (high - low) / np.float32(255)
+
+
+def fake_quantize(axis: int | None = None) -> Case:
+    """It divides by the step of one range, and multiplies with the reciprocals of many."""
+
+    def draw(rng, rows):
+        low, high = bounds(rng, axis)
+        return samples.floats(rng, (rows, CHANNELS), step_of_fake_quantize(low, high)), low, high
+
+    return Case(
+        functools.partial(jquant.fake_quantize, axis=axis),
+        functools.partial(reference.fake_quantize, axis=axis),
+        draw,
+        divisor=(lambda x, low, high: step_of_fake_quantize(low, high)) if axis is None else None,
+    )
+
+
+def dequantize(dtype, mode: str, axis: int | None = None) -> Case:
+    options = {"mode": mode, "axis": axis}
+    return Case(
+        functools.partial(jquant.dequantize, **options),
+        functools.partial(reference.dequantize, **options),
+        lambda rng, rows: (samples.integers(rng, dtype, rows, CHANNELS), *bounds(rng, axis)),
+    )
+
+
+def draw_accumulators(rng, rows):
+    """Integers of every magnitude."""
+    return samples.integers(rng, np.int32, rows, CHANNELS) >> rng.integers(0, 31, (rows, CHANNELS), np.int32)
+
+
+IN_PYTHON = 20  # the cost of a formula in Python's integers
+
+
+def requantize(dtype, cost: int = 1) -> Case:
+    def formula(x, low, high, new_low, new_high):
+        return jquant.QuantizeOutput._make(reference.requantize(x, low, high, new_low, new_high, dtype))
+
+    def draw(rng, rows):
+        requested = np.float32(rng.uniform(-0.1, 0)), np.float32(rng.uniform(0, 0.1))
+        return draw_accumulators(rng, rows), *bounds(rng, None), *requested
+
+    return Case(functools.partial(jquant.requantize, dtype=dtype), formula, draw, cost=cost)
+
+
+def per_channel(function, formula, output, *, collectives=(), requested=False) -> Case:
+    def draw(rng, rows):
+        low, high = bounds(rng, AXIS)
+        of_output = (np.float32(rng.uniform(-0.3, -0.1)), np.float32(rng.uniform(0.1, 0.3))) if requested else ()
+        return draw_accumulators(rng, rows), np.minimum(low, high), np.maximum(low, high), *of_output
+
+    return Case(function, lambda *arguments: output(*formula(*arguments)), draw, collectives=collectives)
+
+
+def of_actual_range(function, formula, output, cost: int = 1) -> Case:
+    def draw(rng, rows):
+        return draw_accumulators(rng, rows), *bounds(rng, None)
+
+    collectives = ("all-reduce", "all-reduce")
+    return Case(function, lambda *arguments: output(*formula(*arguments)), draw, collectives=collectives, cost=cost)
+
+
+HALF_TO_EVEN: dict[str, Any] = {"round_mode": "HALF_TO_EVEN"}
+FORMS: dict[str, tuple[str, int | None, dict[str, Any]]] = {
+    "MIN_COMBINED": ("MIN_COMBINED", None, {}),
+    "MIN_COMBINED, axis": ("MIN_COMBINED", AXIS, {}),
+    "MIN_FIRST": ("MIN_FIRST", None, {}),
+    "SCALED": ("SCALED", None, {}),
+    "SCALED, axis": ("SCALED", AXIS, {}),
+    "SCALED, half to even": ("SCALED", None, HALF_TO_EVEN),
+    "SCALED, half to even, axis": ("SCALED", AXIS, HALF_TO_EVEN),
+}
+
+CASES: dict[str, Case] = {
+    "quantize, MIN_COMBINED": quantize(np.int8, "MIN_COMBINED"),
+    "quantize, MIN_FIRST": quantize(np.int8, "MIN_FIRST"),
+    "quantize, SCALED": quantize(np.int8, "SCALED"),
+    "quantize, SCALED, half to even": quantize(np.int8, "SCALED", **HALF_TO_EVEN, narrow_range=True),
+    "quantize, SCALED, axis": quantize(np.int8, "SCALED", AXIS, one_sided=False),
+    "quantize_and_dequantize": quantize_and_dequantize(),
+    "quantize_and_dequantize, half up, axis": quantize_and_dequantize(round_mode="HALF_UP", axis=AXIS, one_sided=False),
+    "fake_quantize": fake_quantize(),
+    "fake_quantize, axis": fake_quantize(AXIS),
+    "dequantize, MIN_COMBINED": dequantize(np.int8, "MIN_COMBINED"),
+    "dequantize, MIN_FIRST": dequantize(np.int8, "MIN_FIRST"),
+    "dequantize, SCALED, axis": dequantize(np.int8, "SCALED", AXIS),
+    "requantize, quint8": requantize(np.uint8, IN_PYTHON),
+    "requantize, qint8": requantize(np.int8),
+    "requantization_range": of_actual_range(jquant.requantization_range, reference.requantization_range, jquant.RangeOutput),
+    "quantize_down_and_shrink_range": of_actual_range(
+        jquant.quantize_down_and_shrink_range,
+        reference.quantize_down_and_shrink_range,
+        jquant.QuantizeOutput,
+        IN_PYTHON,
+    ),
+    "requantization_range_per_channel": per_channel(
+        jquant.requantization_range_per_channel,
+        reference.requantization_range_per_channel,
+        jquant.RangeOutput,
+        collectives=("all-reduce", "all-reduce"),
+    ),
+    "requantize_per_channel": per_channel(
+        functools.partial(jquant.requantize_per_channel, dtype="qint8"),
+        functools.partial(reference.requantize_per_channel, dtype=np.int8),
+        jquant.QuantizeOutput,
+        requested=True,
+    ),
+}
+
+VARIANTS: dict[str, Case] = {
+    **{
+        f"quantize, {np.dtype(dtype)}, {form}": quantize(dtype, mode, axis, **options)
+        for dtype, (form, (mode, axis, options)) in itertools.product(
+            (np.int8, np.uint8, np.int16, np.uint16, np.int32), FORMS.items()
+        )
+        if dtype is not np.int8 or axis or options  # those are above
+    },
+    "quantize_and_dequantize, axis": quantize_and_dequantize(axis=AXIS),
+    "quantize_and_dequantize, half up, axis, one-sided": quantize_and_dequantize(round_mode="HALF_UP", axis=AXIS),
+    "quantize_and_dequantize, half up": quantize_and_dequantize(round_mode="HALF_UP"),
+    "quantize_and_dequantize, own range": Case(
+        jquant.quantize_and_dequantize,
+        reference.quantize_and_dequantize,
+        lambda rng, rows: (np.nan_to_num(samples.floats(rng, (rows, CHANNELS), 1)).clip(-128, 127),),
+    ),
+    **{
+        f"dequantize, {np.dtype(dtype)}, {form}": dequantize(dtype, mode, axis)
+        for dtype, (form, (mode, axis, options)) in itertools.product((np.int8, np.uint16, np.int32), FORMS.items())
+        if not options and not (dtype is np.int8 and f"dequantize, {form}" in CASES)
+    },
+    "requantize_per_channel, uint8": per_channel(
+        jquant.requantize_per_channel,
+        functools.partial(reference.requantize_per_channel, dtype=np.uint8),
+        jquant.QuantizeOutput,
+        requested=True,
+    ),
+}
