@@ -67,6 +67,12 @@ def test_there_is_a_page_for_every_operator():
         assert set(re.findall(r"^::: .*\.(\w+)$", page, re.MULTILINE)) == names
 
 
+def test_every_operator_has_tests_of_its_own():
+    """Where one looks for them; those that undo each other share a file."""
+    files = {path.stem.removeprefix("test_") for path in (ROOT / "tests/operators").glob("test_*.py")}
+    assert set(OPERATORS) - {"unpack_integers"} == files - {"named_scopes"}
+
+
 def cross_reference(title: str) -> dict[str, list[str]]:
     """The rows of a table, by the operators in their first cell."""
     section = (DOCS / "cross_reference.md").read_text().split(f"## {title}\n")[1].split("\n## ")[0]
