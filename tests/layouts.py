@@ -8,13 +8,17 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import NamedSharding
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jquant
 from jquant.kernels import integer_dot
 
 BOTH = ("x", "y")
+# Of the axes of a mesh: those that XLA splits along by itself, and in the gate those that are in the types, too.
+kinds = pytest.mark.parametrize(
+    "kind", [AxisType.Auto, pytest.param(AxisType.Explicit, marks=pytest.mark.gate)], ids=["Auto", "Explicit"]
+)
 # How A (..., M, K) and B (..., K, N) are split; their zero points follow.
 LAYOUTS = {
     "M": (P(BOTH, None), P(None, None)),

@@ -17,7 +17,7 @@ from histograms import all_edges, close_to_least, divergences, observed, of_coun
 from jax import export, lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from layouts import collectives
+from layouts import collectives, kinds
 
 from jquant import DescriptorError, DescriptorTypeError, calibration, reference
 from jquant.calibration import arithmetic
@@ -399,7 +399,7 @@ def test_transformations(name):
 
 
 @every_observer
-@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
+@kinds
 def test_mesh(name, kind):
     """Nothing moves but the extreme values and the counts."""
     observer, x = OBSERVERS[name], activations()

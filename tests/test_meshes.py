@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from layouts import BOTH, LAYOUTS, assert_only_sums_move, collectives, matmul_integer
+from layouts import BOTH, LAYOUTS, assert_only_sums_move, collectives, kinds, matmul_integer
 
 import jquant
 from jquant import reference
@@ -20,7 +20,6 @@ from jquant.kernels.pallas import tpu
 BATCH, K, N = 8, 512, 64
 layouts = pytest.mark.parametrize("layout", LAYOUTS)
 packed_or_not = pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
-kinds = pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
 
 
 @functools.cache

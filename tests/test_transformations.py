@@ -13,7 +13,7 @@ from comparison import assert_equal
 from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from layouts import collectives
+from layouts import collectives, kinds
 
 import jquant
 from jquant import cases
@@ -117,9 +117,7 @@ def test_shard_map(name):
 
 
 @every_case
-@pytest.mark.parametrize(
-    "kind", [AxisType.Auto, pytest.param(AxisType.Explicit, marks=pytest.mark.gate)], ids=["Auto", "Explicit"]
-)
+@kinds
 def test_mesh(name, kind):
     """Under plain jit, and nothing moves, but for what a case says."""
     case = cases.CASES[name]
