@@ -66,7 +66,7 @@ def add_without_zero_points(dtype, other) -> Case:
 
 
 def multiply(dtype, other, *, other_has_rows: bool) -> Case:
-    """Of which a 64th are ties."""
+    """Of 128 times the product of the scales, so that few results saturate, and some are ties."""
 
     def draw(rng, rows):
         one = tensor(rng, dtype, rows, CHANNELS)
@@ -135,5 +135,6 @@ VARIANTS: dict[str, Case] = {
     "quantized_linear_multiply, uint8, uint8": multiply(np.uint8, np.uint8, other_has_rows=True),
     "quantized_linear_leaky_relu, uint8": leaky_relu(np.uint8),
     "quantized_linear_concat, uint8": concat(np.uint8, np.uint8, axis=1, channels=3),
-    "quantized_linear_concat, rows": concat(np.int8, np.uint8, axis=0, channels=CHANNELS),
+    "quantized_linear_concat, int8, rows": concat(np.int8, np.uint8, axis=0, channels=CHANNELS),
+    "quantized_linear_concat, uint8, rows": concat(np.uint8, np.uint8, axis=0, channels=CHANNELS),
 }

@@ -164,9 +164,7 @@ def _corrects(kernel: Kernel, use: Instruction, division: Instruction) -> bool:
     (quotient,) = division.results
     if use.opcode == "cvt.rzi.s32.f32":
         return _has_remainder(kernel, use)
-    if use.opcode.startswith("setp.") and use.operands in (
-        [quotient, limit] for limit in (_LOWEST, _BEYOND)
-    ):  # XLA's saturating conversion compares with them
+    if use.opcode.startswith("setp.") and use.operands[1:] in ([_LOWEST], [_BEYOND]):  # XLA's saturating conversion
         return all(_saturates(kernel, x) or _limits_below(x) for x in kernel.uses(use))
     if use.opcode == "setp.nan.f32":
         return all(_saturates(kernel, x) for x in kernel.uses(use))

@@ -225,6 +225,23 @@ def test_division_that_is_stored_is_reported():
     assert ptx.inexact(kernels) == ["div.full.f32 %r3, %r2, %r1; -> st.global.b32 	[%rd2], %r3;"]
 
 
+SATURATED = """div.full.f32 	%r4, %r2, %r1;
+	setp.le.f32 	%p1, %r4, 0fCF000000;
+	selp.f32 	%r5, 0fCF000000, %r4, %p1;
+	cvt.rzi.s32.f32 	%r6, %r5;
+	setp.ge.f32 	%p2, %r4, 0f4F000000;
+	selp.b32 	%r7, 2147483647, %r6, %p2;
+	setp.nan.f32 	%p3, %r4, %r4;
+	selp.b32 	%r8, 0, %r7, %p3;
+	"""
+
+
+@pytest.mark.parametrize(("operation", "reported"), [("mul.lo.s32", 0), ("add.s32", 1)])
+def test_division_to_an_integer_is_reported_without_a_remainder(operation, reported):
+    kernels = ptx.parse(KERNEL.replace("INSTRUCTION", f"{SATURATED}{operation} 	%r3, %r8, %r1;"))
+    assert len(ptx.inexact(kernels)) == reported
+
+
 @pytest.mark.parametrize(
     "instruction", ["mul.rn.f32 	%r3, %r2, %r1;", "add.rn.f32 	%r3, %r1, %r2;", "div.full.f32 	%r3, %r1, %r2;"]
 )
