@@ -14,13 +14,11 @@ from jquant.cases.case import CHANNELS, Case
 AXIS = 1
 
 
-def bounds(rng, axis: int | None, *, one_sided: bool = True) -> tuple[Any, Any]:
-    """One range, or one for each channel, narrow and wide; two of which may have 0 at their end, or outside."""
+def bounds(rng, axis: int | None) -> tuple[Any, Any]:
+    """One range, or one for each channel, narrow and wide; two of which have 0 at their end, or outside."""
     if axis is None:
         return np.float32(rng.uniform(-6, -5)), np.float32(rng.uniform(6, 7))
     low, high = np.array([[-1, -2.3, 0, -1e-3, -77], [1, 7, 3.3, 1e3, -1]], np.float32)
-    if not one_sided:
-        low[2], high[4] = -0.7, 1
     factors = rng.uniform(0.9, 1.1, (2, CHANNELS)).astype(np.float32)
     return low * factors[0], high * factors[1]
 
@@ -34,9 +32,9 @@ def step_of(dtype, mode: str, low, high):
     return (high - low) / (2.0**limits.bits - 1)
 
 
-def quantize(dtype, mode: str, axis: int | None = None, *, one_sided: bool = True, **options: Any) -> Case:
+def quantize(dtype, mode: str, axis: int | None = None, **options: Any) -> Case:
     def draw(rng, rows):
-        low, high = bounds(rng, axis, one_sided=one_sided)
+        low, high = bounds(rng, axis)
         offset = np.minimum(low, np.float32(0)) if mode == "MIN_COMBINED" else 0
         x = samples.floats(rng, (rows, CHANNELS), step_of(dtype, mode, low, high), offset=offset)
         return x, low, high
@@ -47,9 +45,9 @@ def quantize(dtype, mode: str, axis: int | None = None, *, one_sided: bool = Tru
     return Case(functools.partial(jquant.quantize, dtype=dtype, mode=mode, axis=axis, **options), formula, draw)
 
 
-def quantize_and_dequantize(*, one_sided: bool = True, **options: Any) -> Case:
+def quantize_and_dequantize(**options: Any) -> Case:
     def draw(rng, rows):
-        low, high = bounds(rng, options.get("axis"), one_sided=one_sided)
+        low, high = bounds(rng, options.get("axis"))
         return samples.floats(rng, (rows, CHANNELS), step_of(np.int8, "SCALED", low, high)), low, high
 
     return Case(
@@ -139,9 +137,9 @@ CASES: dict[str, Case] = {
     "quantize, MIN_FIRST": quantize(np.int8, "MIN_FIRST"),
     "quantize, SCALED": quantize(np.int8, "SCALED"),
     "quantize, SCALED, half to even": quantize(np.int8, "SCALED", **HALF_TO_EVEN, narrow_range=True),
-    "quantize, SCALED, axis": quantize(np.int8, "SCALED", AXIS, one_sided=False),
+    "quantize, SCALED, axis": quantize(np.int8, "SCALED", AXIS),
     "quantize_and_dequantize": quantize_and_dequantize(),
-    "quantize_and_dequantize, half up, axis": quantize_and_dequantize(round_mode="HALF_UP", axis=AXIS, one_sided=False),
+    "quantize_and_dequantize, half up, axis": quantize_and_dequantize(round_mode="HALF_UP", axis=AXIS),
     "fake_quantize": fake_quantize(),
     "fake_quantize, axis": fake_quantize(AXIS),
     "dequantize, MIN_COMBINED": dequantize(np.int8, "MIN_COMBINED"),

@@ -11,8 +11,9 @@ def scales(low: jax.Array, high: jax.Array, smallest: jax.Array, largest: jax.Ar
     """What takes each bound to its integer; the largest float32 where that is not positive, and so limits nothing."""
 
     def scale(integer: jax.Array, bound: jax.Array) -> jax.Array:
-        unlimited = jnp.float32(jnp.finfo(jnp.float32).max)
-        return jnp.where(exact.product(integer, bound) > 0, exact.quotient(integer, bound), unlimited)
+        is_limited = exact.product(integer, bound) > 0
+        divisor = jnp.where(is_limited, bound, jnp.float32(1))  # none is 0, not even where the quotient is not taken
+        return jnp.where(is_limited, exact.quotient(integer, divisor), jnp.float32(jnp.finfo(jnp.float32).max))
 
     return scale(smallest, low), scale(largest, high)
 
