@@ -69,7 +69,7 @@ def _quantize_and_dequantize(
     low_scale, high_scale = ranges.scales(low, high, smallest, largest)
     low_decides = low_scale < high_scale
     scale = jnp.where(low_decides, low_scale, high_scale)
-    inverse = exact.quotient(jnp.where(low_decides, low, high), jnp.where(low_decides, smallest, largest))
+    inverse = jnp.where(low_decides, exact.quotient(low, smallest), exact.quotient(high, largest))
     if bounds is not None:
         low, high = (
             jnp.where(low_decides, low, exact.product(smallest, inverse)),
