@@ -9,19 +9,14 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jquant.arguments.descriptor import require, require_round_mode
-from jquant.arguments.operands import (
-    float_operand,
-)
+from jquant.arguments.operands import float_operand
 from jquant.arguments.ranges import range_operands
 from jquant.arguments.statics import boolean, integer
 from jquant.arithmetic import exact
 from jquant.arithmetic.broadcasting import sizes_along
 from jquant.arithmetic.straight_through import straight_through
 from jquant.formulas import ranges
-from jquant.modes import (
-    RoundMode,
-    rounding_mode,
-)
+from jquant.modes import RoundMode, rounding_mode
 
 _OPERATOR = "QuantizeAndDequantizeV4"
 _ROUND_MODES = RoundMode.HALF_TO_EVEN, RoundMode.HALF_UP
@@ -65,11 +60,14 @@ def _quantize_and_dequantize(
         low, high = (lax.stop_gradient(exact.widen(bound)).reshape(sizes_along(axis, x.ndim)) for bound in bounds)
         surrogate = jnp.where((x >= low) & (x <= high), surrogate, x)  # the range as given, not as adjusted below
 
-    smallest, largest = map(jnp.float32, _limits(signed_input, num_bits, narrow_range))
+    limits = _limits(signed_input, num_bits, narrow_range)
+    smallest, largest = map(jnp.float32, limits)
     low_scale, high_scale = ranges.scales(low, high, smallest, largest)
     low_decides = low_scale < high_scale
     scale = jnp.where(low_decides, low_scale, high_scale)
-    inverse = jnp.where(low_decides, exact.quotient(low, smallest), exact.quotient(high, largest))
+    inverse = exact.quotient(high, largest)
+    if limits[0] != 0:  # or else the lower side decides nothing
+        inverse = jnp.where(low_decides, exact.quotient(low, smallest), inverse)
     if bounds is not None:
         low, high = (
             jnp.where(low_decides, low, exact.product(smallest, inverse)),
