@@ -25,9 +25,7 @@ from jquant.operators.pack_integers import unpack_integers as unpack_integers
 from jquant.operators.pack_matrix import pack_matrix as pack_matrix
 from jquant.operators.quantize import quantize as quantize
 from jquant.operators.quantize_and_dequantize import quantize_and_dequantize as quantize_and_dequantize
-from jquant.operators.quantize_down_and_shrink_range import (
-    quantize_down_and_shrink_range as quantize_down_and_shrink_range,
-)
+from jquant.operators.quantize_down_and_shrink_range import quantize_down_and_shrink_range as quantize_down_and_shrink_range
 from jquant.operators.quantize_linear import quantize_linear as quantize_linear
 from jquant.operators.quantized_gemm import quantized_gemm as quantized_gemm
 from jquant.operators.quantized_linear_add import quantized_linear_add as quantized_linear_add

@@ -54,6 +54,17 @@ ROW_BLOCKS = {"axis": 1, "block_size": 2}  # three of them, the last one partial
 MIDDLE_BLOCKS = {"axis": 1, "block_size": 3}  # of a dimension of 7
 
 
+def dequantize_linear_in_blocks(dtype) -> Case:
+    """With a scale and a zero point for each block of each row."""
+
+    def draw(rng, rows):
+        x, zero_point = samples.integers(rng, dtype, rows, CHANNELS), samples.integers(rng, dtype, rows, 3)
+        return x, samples.small_scales(rng, rows, 3), zero_point
+
+    function, formula = (functools.partial(of.dequantize_linear, **ROW_BLOCKS) for of in (jquant, reference))
+    return Case(function, formula, draw, rows=(0, 1, 2))
+
+
 def dynamic_quantize_linear(x, where=True, dtype: Any = np.uint8):
     return jquant.DynamicQuantizeOutput._make(reference.dynamic_quantize_linear(x, where, dtype))
 
@@ -91,16 +102,7 @@ CASES: dict[str, Case] = {
             samples.integers(rng, np.uint8, 1, 1),
         ),
     ),
-    "dequantize_linear, blocks": Case(
-        functools.partial(jquant.dequantize_linear, **ROW_BLOCKS),
-        functools.partial(reference.dequantize_linear, **ROW_BLOCKS),
-        lambda rng, rows: (
-            samples.integers(rng, np.int8, rows, CHANNELS),
-            samples.small_scales(rng, rows, 3),
-            samples.integers(rng, np.int8, rows, 3),
-        ),
-        rows=(0, 1, 2),
-    ),
+    "dequantize_linear, blocks": dequantize_linear_in_blocks(np.int8),
     "quantize_linear": Case(
         jquant.quantize_linear,
         functools.partial(reference.quantize_linear, dtype=np.int8),
@@ -155,16 +157,7 @@ VARIANTS: dict[str, Case] = {
         f"quantize_linear, {input_dtype}, {dtype}, {granularity}": quantize_linear(input_dtype, dtype, granularity)
         for input_dtype, dtype, granularity in itertools.product((*FLOATS, np.dtype(np.int32)), BYTES, GRANULARITIES)
     },
-    "dequantize_linear, int4, blocks": Case(
-        functools.partial(jquant.dequantize_linear, **ROW_BLOCKS),
-        functools.partial(reference.dequantize_linear, **ROW_BLOCKS),
-        lambda rng, rows: (
-            samples.integers(rng, jnp.int4, rows, CHANNELS),
-            samples.small_scales(rng, rows, 3),
-            samples.integers(rng, jnp.int4, rows, 3),
-        ),
-        rows=(0, 1, 2),
-    ),
+    "dequantize_linear, int4, blocks": dequantize_linear_in_blocks(jnp.int4),
     "dequantize_linear, int4, blocks of rows": Case(
         functools.partial(jquant.dequantize_linear, **MIDDLE_BLOCKS),
         functools.partial(reference.dequantize_linear, **MIDDLE_BLOCKS),

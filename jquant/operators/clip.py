@@ -6,13 +6,9 @@ from jax.typing import ArrayLike
 from jquant.arguments.call import Call
 from jquant.arguments.clip import optional_scale_bias
 from jquant.arguments.descriptor import Descriptor, Tensor
-from jquant.arguments.operands import (
-    optional_scalar,
-)
+from jquant.arguments.operands import optional_scalar
 from jquant.formulas import clip as formulas
-from jquant.modes import (
-    FeatureLevel,
-)
+from jquant.modes import FeatureLevel
 from jquant.pytrees import ScaleBias
 
 _OPERATOR = "DML_ELEMENT_WISE_CLIP"

@@ -7,9 +7,7 @@ from jquant.arguments.call import Call
 from jquant.arguments.clip import optional_scale_bias, typed_bound
 from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.formulas import clip as formulas
-from jquant.modes import (
-    FeatureLevel,
-)
+from jquant.modes import FeatureLevel
 from jquant.pytrees import ScaleBias
 
 _OPERATOR = "DML_ELEMENT_WISE_CLIP1"

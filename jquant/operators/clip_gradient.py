@@ -5,13 +5,9 @@ from jax.typing import ArrayLike
 
 from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor
-from jquant.arguments.operands import (
-    float_scalar,
-)
+from jquant.arguments.operands import float_scalar
 from jquant.formulas import clip as formulas
-from jquant.modes import (
-    FeatureLevel,
-)
+from jquant.modes import FeatureLevel
 
 _OPERATOR = "DML_ELEMENT_WISE_CLIP_GRAD"
 _DESCRIPTOR = Descriptor(

@@ -7,9 +7,7 @@ from jquant.arguments.call import Call
 from jquant.arguments.clip import typed_bound
 from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.formulas import clip as formulas
-from jquant.modes import (
-    FeatureLevel,
-)
+from jquant.modes import FeatureLevel
 
 _OPERATOR = "DML_ELEMENT_WISE_CLIP_GRAD1"
 _DATA_TYPES = "FLOAT32 FLOAT16 INT64 INT32 INT16 INT8 UINT64 UINT32 UINT16 UINT8"

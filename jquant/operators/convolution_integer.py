@@ -13,9 +13,7 @@ from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.windows import Padding
 from jquant.formulas.windows import Geometry
 from jquant.kernels.convolution import convolution
-from jquant.modes import (
-    FeatureLevel,
-)
+from jquant.modes import FeatureLevel
 
 _OPERATOR = "DML_CONVOLUTION_INTEGER"
 _LATEST = (

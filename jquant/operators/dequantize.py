@@ -8,21 +8,14 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from jquant.arguments.descriptor import require
-from jquant.arguments.operands import (
-    operand,
-)
+from jquant.arguments.operands import operand
 from jquant.arguments.ranges import range_operands, require_one_range, require_quantized
 from jquant.arguments.statics import boolean
 from jquant.arithmetic import exact
 from jquant.arithmetic.broadcasting import sizes_along
 from jquant.errors import DescriptorTypeError
 from jquant.formulas import min_first, ranges
-from jquant.modes import (
-    QuantizeMode,
-    data_type,
-    data_type_name,
-    quantize_mode,
-)
+from jquant.modes import QuantizeMode, data_type, data_type_name, quantize_mode
 
 _OPERATOR = "Dequantize"
 _DATA_TYPES = "qint8", "quint8", "qint32", "qint16", "quint16"  # the attribute T

@@ -12,10 +12,7 @@ from jquant.arguments.granularity import align, granularity_of
 from jquant.arithmetic import exact
 from jquant.formulas import affine
 from jquant.formulas.granularity import Granularity
-from jquant.modes import (
-    FeatureLevel,
-    data_type,
-)
+from jquant.modes import FeatureLevel, data_type
 from jquant.pytrees import Quantized
 
 _OPERATOR = "DML_ELEMENT_WISE_DEQUANTIZE_LINEAR"

@@ -9,21 +9,13 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Signature, Tensor, require
-from jquant.arguments.operands import (
-    FLOAT32,
-    Operand,
-    operand,
-)
+from jquant.arguments.operands import FLOAT32, Operand, operand
 from jquant.arithmetic import exact
 from jquant.arithmetic.broadcasting import broadcasts
 from jquant.errors import DescriptorTypeError
 from jquant.formulas import affine
 from jquant.formulas.extremes import range_with_zero
-from jquant.modes import (
-    FeatureLevel,
-    data_type,
-    data_type_name,
-)
+from jquant.modes import FeatureLevel, data_type, data_type_name
 from jquant.pytrees import DynamicQuantizeOutput, ScaleZeroPoint
 
 _OPERATOR = "DML_DYNAMIC_QUANTIZE_LINEAR"

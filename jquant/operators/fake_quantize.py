@@ -8,9 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from jquant.arguments.operands import (
-    float_operand,
-)
+from jquant.arguments.operands import float_operand
 from jquant.arguments.ranges import range_operands
 from jquant.arguments.statics import boolean, integer
 from jquant.arithmetic import exact

@@ -10,11 +10,7 @@ from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.products import BATCH, product_shape, weights, with_more_dimensions
 from jquant.kernels.matmul import matmul
-from jquant.modes import (
-    FeatureLevel,
-    Implementation,
-    optional_implementation,
-)
+from jquant.modes import FeatureLevel, Implementation, optional_implementation
 from jquant.packed_matrix import PackedMatrix
 
 _OPERATOR = "DML_MATRIX_MULTIPLY_INTEGER"

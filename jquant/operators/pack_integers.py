@@ -11,15 +11,10 @@ from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
 from jquant.arguments.descriptor import require
-from jquant.arguments.operands import (
-    operand,
-)
+from jquant.arguments.operands import operand
 from jquant.arguments.statics import integer
 from jquant.errors import DescriptorTypeError, shown
-from jquant.modes import (
-    data_type,
-    data_type_name,
-)
+from jquant.modes import data_type, data_type_name
 
 _DATA_TYPES = "INT4", "UINT4", "INT2", "UINT2"
 

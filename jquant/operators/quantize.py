@@ -9,22 +9,13 @@ from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
 from jquant.arguments.descriptor import require, require_round_mode
-from jquant.arguments.operands import (
-    float_operand,
-    optional_scalar,
-)
+from jquant.arguments.operands import float_operand, optional_scalar
 from jquant.arguments.ranges import range_operands, require_one_range, require_quantized
 from jquant.arguments.statics import boolean
 from jquant.arithmetic import exact
 from jquant.arithmetic.broadcasting import sizes_along
 from jquant.formulas import min_first, ranges
-from jquant.modes import (
-    QuantizeMode,
-    RoundMode,
-    data_type,
-    quantize_mode,
-    rounding_mode,
-)
+from jquant.modes import QuantizeMode, RoundMode, data_type, quantize_mode, rounding_mode
 from jquant.pytrees import QuantizeOutput
 
 _OPERATOR = "QuantizeV2"

@@ -10,17 +10,12 @@ from jax.typing import ArrayLike, DTypeLike
 from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor, require
 from jquant.arguments.granularity import align, granularity_of
-from jquant.arguments.operands import (
-    FLOAT32,
-)
+from jquant.arguments.operands import FLOAT32
 from jquant.arithmetic import exact
 from jquant.errors import DescriptorTypeError
 from jquant.formulas import affine
 from jquant.formulas.granularity import Granularity
-from jquant.modes import (
-    FeatureLevel,
-    data_type_name,
-)
+from jquant.modes import FeatureLevel, data_type_name
 from jquant.pytrees import ScaleZeroPoint
 
 _OPERATOR = "DML_ELEMENT_WISE_QUANTIZE_LINEAR"

@@ -13,10 +13,7 @@ from jquant.arguments.products import product_shape, quantized_weights
 from jquant.arithmetic.broadcasting import to_rank
 from jquant.kernels.epilogue import AddBias, as_row, requantize
 from jquant.kernels.matmul import matmul
-from jquant.modes import (
-    Implementation,
-    optional_implementation,
-)
+from jquant.modes import Implementation, optional_implementation
 from jquant.packed_matrix import PackedMatrix
 from jquant.pytrees import Quantized, ScaleZeroPoint
 

@@ -8,14 +8,10 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor
-from jquant.arguments.operands import (
-    broadcast_shape,
-)
+from jquant.arguments.operands import broadcast_shape
 from jquant.arithmetic import exact
 from jquant.formulas import affine
-from jquant.modes import (
-    FeatureLevel,
-)
+from jquant.modes import FeatureLevel
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD"

@@ -15,9 +15,7 @@ from jquant.arguments.statics import boolean, positive_integers
 from jquant.arguments.windows import Padding, windows
 from jquant.formulas import pooling
 from jquant.formulas.windows import Windows
-from jquant.modes import (
-    FeatureLevel,
-)
+from jquant.modes import FeatureLevel
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "DML_QUANTIZED_LINEAR_AVERAGE_POOLING"

@@ -15,9 +15,7 @@ from jquant.arguments.windows import Padding
 from jquant.formulas.windows import Geometry
 from jquant.kernels.convolution import convolution
 from jquant.kernels.epilogue import AddBias, requantize
-from jquant.modes import (
-    FeatureLevel,
-)
+from jquant.modes import FeatureLevel
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "DML_QUANTIZED_LINEAR_CONVOLUTION"

@@ -5,9 +5,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jquant.arguments import elementwise
-from jquant.arguments.operands import (
-    optional_scalar,
-)
+from jquant.arguments.operands import optional_scalar
 from jquant.arithmetic import exact
 from jquant.formulas import affine
 from jquant.pytrees import Quantized, ScaleZeroPoint

@@ -11,11 +11,7 @@ from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.products import BATCH, product_shape, quantized_weights, with_more_dimensions
 from jquant.kernels.epilogue import as_column, as_row, requantize
 from jquant.kernels.matmul import matmul
-from jquant.modes import (
-    FeatureLevel,
-    Implementation,
-    optional_implementation,
-)
+from jquant.modes import FeatureLevel, Implementation, optional_implementation
 from jquant.packed_matrix import PackedMatrix
 from jquant.pytrees import Quantized, ScaleZeroPoint
 

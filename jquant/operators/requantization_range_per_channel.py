@@ -6,9 +6,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from jquant.arguments.operands import (
-    optional_scalar,
-)
+from jquant.arguments.operands import optional_scalar
 from jquant.arguments.ranges import accumulators
 from jquant.arithmetic import exact
 from jquant.formulas import ranges, requantization

@@ -7,15 +7,11 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from jquant.arguments.descriptor import require
-from jquant.arguments.operands import (
-    is_known,
-)
+from jquant.arguments.operands import is_known
 from jquant.arguments.ranges import accumulators, range_operands, require_quantized
 from jquant.arithmetic import exact
 from jquant.formulas import requantization
-from jquant.modes import (
-    data_type,
-)
+from jquant.modes import data_type
 from jquant.pytrees import QuantizeOutput
 
 _OPERATOR = "Requantize"

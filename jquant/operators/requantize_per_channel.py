@@ -8,16 +8,12 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from jquant.arguments.descriptor import require
-from jquant.arguments.operands import (
-    is_known,
-)
+from jquant.arguments.operands import is_known
 from jquant.arguments.ranges import accumulators, range_operands, require_quantized
 from jquant.arithmetic import exact
 from jquant.arithmetic.broadcasting import sizes_along
 from jquant.formulas import affine, requantization
-from jquant.modes import (
-    data_type,
-)
+from jquant.modes import data_type
 from jquant.pytrees import QuantizeOutput
 
 _OPERATOR = "RequantizePerChannel"
