@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from jquant import DescriptorError
+from jquant import DescriptorError, DescriptorTypeError
 from jquant.cases import samples
 
 
@@ -36,6 +36,14 @@ def assert_same_bits(actual, expected, what=""):
     """`assert_equal`, but for subnormal results, which are outside of the promise."""
     assert samples.is_subnormal(np.asarray(expected, np.float32)).mean() < 0.3
     assert_equal(actual, expected, what, subnormals=False)
+
+
+def refusals(calls, calls_of_wrong_types):
+    """Parameters of a test: each call that is refused, the message, and which of the two errors it is."""
+    errors = (calls, DescriptorError), (calls_of_wrong_types, DescriptorTypeError)
+    return pytest.mark.parametrize(
+        ("call", "message", "error"), [(*call, error) for refused, error in errors for call in refused]
+    )
 
 
 def assert_refused(call, message, error=DescriptorError):

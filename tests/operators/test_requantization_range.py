@@ -2,8 +2,7 @@
 
 import jax
 import numpy as np
-import pytest
-from comparison import assert_equal, assert_refused
+from comparison import assert_equal, assert_refused, refusals
 
 import jquant
 
@@ -35,11 +34,6 @@ REFUSED_TYPES = [
 ]
 
 
-@pytest.mark.parametrize(("call", "message"), REFUSED)
-def test_refuses(call, message):
-    assert_refused(call, message)
-
-
-@pytest.mark.parametrize(("call", "message"), REFUSED_TYPES)
-def test_refuses_types(call, message):
-    assert_refused(call, message, jquant.DescriptorTypeError)
+@refusals(REFUSED, REFUSED_TYPES)
+def test_refuses(call, message, error):
+    assert_refused(call, message, error)

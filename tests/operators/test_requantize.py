@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_equal, assert_refused
+from comparison import assert_equal, assert_refused, refusals
 
 import jquant
 from jquant import reference
@@ -44,14 +44,9 @@ REFUSED_TYPES = [
 ]
 
 
-@pytest.mark.parametrize(("call", "message"), REFUSED)
-def test_refuses(call, message):
-    assert_refused(call, message)
-
-
-@pytest.mark.parametrize(("call", "message"), REFUSED_TYPES)
-def test_refuses_types(call, message):
-    assert_refused(call, message, jquant.DescriptorTypeError)
+@refusals(REFUSED, REFUSED_TYPES)
+def test_refuses(call, message, error):
+    assert_refused(call, message, error)
 
 
 def test_arrays_are_not_read_back():

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from comparison import assert_equal, assert_refused
+from comparison import assert_equal, assert_refused, refusals
 
 import jquant
 from jquant import reference
@@ -64,11 +64,6 @@ REFUSED_TYPES = [
 ]
 
 
-@pytest.mark.parametrize(("call", "message"), REFUSED)
-def test_refuses(call, message):
-    assert_refused(call, message)
-
-
-@pytest.mark.parametrize(("call", "message"), REFUSED_TYPES)
-def test_refuses_types(call, message):
-    assert_refused(call, message, jquant.DescriptorTypeError)
+@refusals(REFUSED, REFUSED_TYPES)
+def test_refuses(call, message, error):
+    assert_refused(call, message, error)
