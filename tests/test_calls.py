@@ -6,6 +6,7 @@ import threading
 
 import jax
 import jax.numpy as jnp
+import misuse
 import numpy as np
 import pytest
 from documents import OPERATORS
@@ -67,78 +68,40 @@ def test_keywords_and_positions_are_alike():
     )
 
 
-# One element is one element. Of each operator: its call, and the parameters that are scales and zero points per tensor.
+# One element is one element: of a scale or zero point per tensor, whatever its rank.
 
 
-def _concat(**given):
-    triple = given.pop("scale"), given.pop("zero_point")
-    return jquant.quantized_linear_concat([(A, *triple)], axis=0, **given)
+def _of_one_element() -> dict[str, dict[str, misuse.Call]]:
+    """By operator, and by the parameter that is a scale or zero point: a call in which it may have one element."""
+    found = {operator: {} for operator in OPERATORS}
+    for right in misuse.calls():
+        for name, argument in right.arguments.items() if right.name in found else ():
+            is_parameter = name.endswith(("scale", "zero_point")) and isinstance(argument.kind, misuse.Tensor)
+            if is_parameter and argument.kind.scalar and argument.kind.shapes((1,)):
+                found[right.name].setdefault(name, right)
+    return {operator: parameters for operator, parameters in found.items() if parameters}
 
 
-SCALES = {"a_scale": 0.5, "b_scale": 0.25, "x_scale": 0.5, "input_scale": 0.5, "filter_scale": 0.25, "output_scale": 2.0}
-SCALES |= {"scale": 0.5}
-UNARY = ("x_scale", "x_zero_point", "output_scale", "output_zero_point")
-BINARY = ("a_scale", "a_zero_point", "b_scale", "b_zero_point", "output_scale", "output_zero_point")
-ONE_ELEMENT = {
-    "quantize_linear": (functools.partial(jquant.quantize_linear, X), ("scale", "zero_point")),
-    "dequantize_linear": (functools.partial(jquant.dequantize_linear, A), ("scale", "zero_point")),
-    "quantized_linear_add": (functools.partial(jquant.quantized_linear_add, A, b=A), BINARY),
-    "quantized_linear_multiply": (functools.partial(jquant.quantized_linear_multiply, A, b=A), BINARY),
-    "quantized_linear_concat": (_concat, ("scale", "zero_point", "output_scale", "output_zero_point")),
-    "quantized_linear_leaky_relu": (functools.partial(jquant.quantized_linear_leaky_relu, A), UNARY),
-    "quantized_linear_sigmoid": (functools.partial(jquant.quantized_linear_sigmoid, A), UNARY),
-    "quantized_linear_softmax": (functools.partial(jquant.quantized_linear_softmax, A, axis=1), UNARY),
-    "quantized_linear_global_average_pool": (
-        functools.partial(jquant.quantized_linear_global_average_pool, IMAGE),
-        UNARY,
-    ),
-    "quantized_linear_average_pool": (
-        functools.partial(jquant.quantized_linear_average_pool, IMAGE, window_sizes=(2, 2)),
-        ("input_scale", "input_zero_point", "output_scale", "output_zero_point"),
-    ),
-    "matmul_integer": (functools.partial(jquant.matmul_integer, A, B), ("a_zero_point", "b_zero_point")),
-    "matmul_integer_to_float": (functools.partial(jquant.matmul_integer_to_float, A, b=B), BINARY[:4]),
-    "quantized_linear_matmul": (functools.partial(jquant.quantized_linear_matmul, A, b=B), BINARY),
-    "quantized_gemm": (functools.partial(jquant.quantized_gemm, A, b=B, c=None), BINARY),
-    "convolution_integer": (
-        functools.partial(jquant.convolution_integer, IMAGE, FILTERS),
-        ("input_zero_point", "filter_zero_point"),
-    ),
-    "quantized_linear_convolution": (
-        functools.partial(jquant.quantized_linear_convolution, IMAGE, filter=FILTERS),
-        ("input_scale", "input_zero_point", "filter_scale", "filter_zero_point", "output_scale", "output_zero_point"),
-    ),
-    "pack_matrix": (functools.partial(jquant.pack_matrix, B), ("zero_point",)),
-}
+ONE_ELEMENT = _of_one_element()
 
 
-def test_every_operator_with_scales_or_zero_points_is_here():
-    names = {name: inspect.signature(getattr(jquant, name)).parameters for name in OPERATORS}
-    assert {name for name, of in names.items() if any(of_.endswith(("scale", "zero_point")) for of_ in of)} == set(
-        ONE_ELEMENT
-    )
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_every_scale_and_zero_point_is_here(operator):
+    names = inspect.signature(getattr(jquant, operator)).parameters
+    assert {name for name in names if name.endswith(("scale", "zero_point"))} <= set(ONE_ELEMENT.get(operator, ()))
 
 
 @pytest.mark.parametrize("operator", ONE_ELEMENT)
 def test_the_rank_of_one_element_makes_no_difference(operator):
-    function, names = ONE_ELEMENT[operator]
-    signed = (
-        {"b_zero_point", "filter_zero_point"}
-        if operator not in ("quantized_linear_add", "quantized_linear_multiply")
-        else set()
-    )
-    signed |= {"zero_point"} if operator == "pack_matrix" else set()
-    scalars = {
-        name: np.float32(SCALES[name]) if name.endswith("scale") else (np.int8 if name in signed else np.uint8)(7)
-        for name in names
-    }
-    expected = jax.tree.leaves(function(**scalars))
-    for name in names:
+    for name, right in ONE_ELEMENT[operator].items():
+        argument = right.arguments[name]
+        value = np.dtype(argument.kind.scalar).type(1 if argument.value is None else argument.value)
+        expected = jax.tree.leaves(right(**{name: value}))
         for shape in ((1,), (1, 1), (1,) * 5):
             for module in (np, jnp):
-                given = scalars | {name: module.asarray(np.reshape(scalars[name], shape))}
-                for actual, wanted in zip(jax.tree.leaves(function(**given)), expected, strict=True):
-                    np.testing.assert_array_equal(actual, wanted, strict=True)
+                actual = jax.tree.leaves(right(**{name: module.asarray(np.reshape(value, shape))}))
+                for one, other in zip(actual, expected, strict=True):
+                    np.testing.assert_array_equal(one, other, err_msg=name, strict=True)
 
 
 # Ranks, as NumPy and ONNX have them.
