@@ -5,6 +5,7 @@ import gc
 from collections.abc import Callable
 
 import jax
+import numpy as np
 import pytest
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -17,17 +18,18 @@ _COUNTED = "counted: "
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--gate", action="store_true", help="run what the gate adds, too: the tests that are marked so")
-    parser.addoption("--full", action="store_true", help="run the sweeps over all of their values, not a sample")
+    parser.addoption("--full", action="store_true", help="run everything, and the sweeps over all of their values")
     parser.addoption("--no-skips", action="store_true", help="fail where a test would be skipped")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without ``--gate``, what only the gate runs is left out."""
-    if config.getoption("--gate") or config.getoption("--full"):
+    """What only the gate runs is left out without ``--gate``, and what only the full run does without ``--full``."""
+    if config.getoption("--full"):
         return
-    left_out = [item for item in items if item.get_closest_marker("gate")]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if not item.get_closest_marker("gate")]
+    marks = ["full"] if config.getoption("--gate") else ["full", "gate"]
+    left_out = {item for item in items if any(map(item.get_closest_marker, marks))}
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +48,27 @@ def full(request: pytest.FixtureRequest) -> bool:
 def count(record_property: Callable[[str, object], None]) -> Callable[[str, int], None]:
     """Of what, and how many, a test has compared: summed over all tests, and said at the end of the run."""
     return lambda what, number: record_property(f"{_COUNTED}{what}", number)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item):
+    """With ``--full``, counts the elements that a test finds equal: those of the results, not their signs beside them."""
+    if not item.config.getoption("--full"):
+        return (yield)
+    compared, compare = 0, np.testing.assert_array_equal
+
+    def counted(actual, desired, *args, **options):
+        nonlocal compared
+        compare(actual, desired, *args, **options)
+        desired = np.asarray(desired)
+        compared += 0 if desired.dtype == bool else max(np.size(actual), desired.size)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(np.testing, "assert_array_equal", counted)
+        result = yield
+    if compared:
+        item.user_properties.append((f"{_COUNTED}{item.nodeid.partition('[')[0]}, elements", compared))
+    return result
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,6 +1,6 @@
 """Convolutions of every form: the sizes of input and filter, and the options; other orders of their dimensions."""
 
-import pytest
+from sampling import one_in
 
 # The sizes of input and filter, and the options; the first way to multiply for one group, for several, and the shifts.
 GEOMETRIES = {
@@ -21,7 +21,11 @@ GEOMETRIES = {
     "an empty batch": ((0, 3, 4, 4), (2, 3, 2, 2), {}),
     "no channels": ((1, 0, 3, 3), (2, 0, 2, 2), {"padding": ((1, 1), (1, 1))}),
 }
-every_geometry = pytest.mark.parametrize("name", GEOMETRIES)
+
+
+def one_geometry_in_two(first: int):
+    """The two convolutions begin with different ones; in the gate each has all."""
+    return one_in(2, "name", GEOMETRIES, first=first)
 
 
 def formula(function, *operands, **options):

@@ -18,6 +18,7 @@ from jax import export, lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from layouts import collectives, kinds
+from sampling import one_in
 
 from jquant import DescriptorError, DescriptorTypeError, calibration, reference
 from jquant.calibration import arithmetic
@@ -121,7 +122,7 @@ def test_moving_average():
     assert_bits(observed(observer, [zeros]), calibration.Range(*zeros))  # not averaged with anything
 
 
-@every_observer
+@one_in(4, "name", OBSERVERS)
 def test_nothing(name):
     """As onnxruntime has it of an empty array: [0, 0]; and a batch without a number changes nothing."""
     observer, x = OBSERVERS[name], activations()
@@ -252,11 +253,15 @@ def skewed(kind: str) -> np.ndarray:
     return {"both": x, "positive": abs(x), "lopsided": np.where(x > 0, x, x / 8)}[kind].astype(np.float32)
 
 
-@pytest.mark.parametrize("kind", ["both", "positive", "lopsided"])
-@pytest.mark.parametrize(("dtype", "symmetric"), [("int4", False), ("uint4", True), ("int8", False)])
-def test_mean_squared_error(kind, dtype, symmetric):
+@one_in(
+    2,
+    ("kind", "integers"),
+    itertools.product(["both", "positive", "lopsided"], [("int4", False), ("uint4", True), ("int8", False)]),
+)
+def test_mean_squared_error(kind, integers):
     """No range of a search in NumPy is better: of the histogram's bins at all, of the numbers by more than 1 per cent."""
-    x, dtype, bins = skewed(kind), jnp.dtype(dtype), 4096
+    (dtype, symmetric), x, bins = integers, skewed(kind), 4096
+    dtype = jnp.dtype(dtype)
     observer = calibration.mean_squared_error(dtype, symmetric=symmetric, num_bins=bins)
     state = observed(observer, [x])
     low, high = map(np.asarray, observer.compute_range(state))
@@ -373,7 +378,7 @@ def test_arithmetic():
 # Programs.
 
 
-@every_observer
+@one_in(4, "name", OBSERVERS, first=1)
 def test_transformations(name):
     """jit, scan, and vmap: for each channel by itself."""
     observer, x = OBSERVERS[name], activations()
@@ -460,7 +465,7 @@ def test_export(name):
     assert_equal(export.deserialize(compute_range).call(state), observer.compute_range(expected))
 
 
-@pytest.mark.parametrize("name", ["min_max, axis", "percentile, symmetric", "entropy", "mean_squared_error"])
+@one_in(4, "name", ["min_max, axis", "percentile, symmetric", "entropy", "mean_squared_error"], first=2)
 def test_x64(name):
     observer, x = OBSERVERS[name], activations()
     expected = observer.compute_range(observed(observer, x))

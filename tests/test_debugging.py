@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from comparison import assert_equal
 from jax.experimental import checkify
+from sampling import one_in
 
 import jquant
 from jquant import calibration, cases
@@ -119,8 +120,15 @@ def test_defaults_are_not_transferred(name):
     assert_equal(without_transfers(function, *arguments), function(*arguments, **defaults))
 
 
+def test_an_unsigned_range_is_divided_by_no_0():
+    """The smallest integer is 0, and decides nothing."""
+    function = functools.partial(jquant.quantize_and_dequantize, signed_input=False)
+    arguments = np.float32([-1, 0.3, 7]), np.float32(0), np.float32(6)
+    assert_equal(checked(function, *arguments), function(*arguments))
+
+
 @pytest.mark.gate
-@pytest.mark.parametrize("name", OBSERVERS)
+@one_in(3, "name", OBSERVERS, first=2, others="full")
 @every_mode
 def test_observers(name, mode):
     """The range of nothing, and that of two batches, the second of which is larger than the first."""

@@ -20,7 +20,7 @@ BEFORE, AFTER, FACTOR = FLOAT32(0.1), FLOAT32(0.7), FLOAT32(1.3)
 
 @pytest.fixture(scope="module")
 def elements(full) -> int:
-    """About how many values each operator sees in each of its programs."""
+    """About how many values a case sees in each of its programs, and a variant a quarter of them."""
     return 10_000_000 if full else 250_000
 
 
@@ -56,41 +56,30 @@ def befores(arguments: tuple) -> list[tuple[tuple, Callable]]:
 AFTERS = unchanged, added(AFTER), multiplied(FACTOR)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_equals_the_formula(name, elements, full):
-    """In the programs that a caller may put the operator in: in every second one, or in all."""
-    compare(CASES[name], elements, lambda first, last, constant: full or constant == ((first + last) % 2 == 0))
-
-
-@pytest.mark.gate
-@pytest.mark.parametrize("name", VARIANTS)
-def test_variant_equals_the_formula(name, elements, full):
-    """In every fourth program, by turns, so that four variants have them all; or in all."""
-    turn = [*VARIANTS].index(name)
-
-    def is_chosen(first, last, constant):
-        return full or (first == (last // 2 + turn) % 2 and constant == ((first + last + turn // 2) % 2 == 0))
-
-    compare(VARIANTS[name], elements, is_chosen)
-
-
-def compare(case: Case, elements: int, is_chosen: Callable[[int, int, bool], bool]) -> None:
-    """The case in the chosen ones of its programs, which have a number for what the caller does before, and after."""
-    drawn = case.arguments(rows=case.rows_of(elements))
-    for first, (arguments, before) in enumerate(befores(drawn)):
+@pytest.mark.parametrize("name", [*CASES, *(pytest.param(name, marks=pytest.mark.gate) for name in VARIANTS)])
+def test_equals_the_formula(name, elements, count, gate, full):
+    """In the program with a product before and one after it; in the gate, a case in every second program; at last in all."""
+    case, all_programs = (CASES | VARIANTS)[name], full or (gate and name in CASES)
+    programs = 0
+    all_befores = befores(case.arguments(rows=case.rows_of(elements if name in CASES else elements // 4)))
+    for first, (arguments, before) in enumerate(all_befores if all_programs else all_befores[-1:]):
         with np.errstate(all="ignore"):
             result = case.formula(*on_first_floats(before, arguments))
         results_are_floats = any(map(is_float, jax.tree.leaves(result)))
-        for last, after in enumerate(AFTERS if results_are_floats else AFTERS[:1]):
+        afters = AFTERS if results_are_floats else AFTERS[:1]
+        for last, after in enumerate(afters if all_programs else afters[-1:]):
             with np.errstate(all="ignore"):
                 expected = jax.tree.map(after, result)
-            if is_chosen(first, last, False):
+            if full or not all_programs or (first + last) % 2:
                 traced = jax.jit(program(case, before, after))(*arguments)
                 assert_equal(traced, expected, "parameters traced", subnormals=False)
-            if is_chosen(first, last, True):  # with both of the caller's constants, too
+                programs += 1
+            if full or not all_programs or (first + last) % 2 == 0:  # with both of the caller's constants, too
                 tensors = [value for index, value in enumerate(arguments) if index in case.rows]
                 constant = jax.jit(with_constants(case, arguments, program(case, before, after)))(*tensors)
                 assert_equal(constant, expected, "parameters constant", subnormals=False)
+                programs += 1
+    count("programs of callers", programs)
 
 
 def program(case: Case, before: Callable, after: Callable) -> Callable:

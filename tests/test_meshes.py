@@ -1,6 +1,7 @@
 """Products over 8 devices: the bits of one device, and no more communication than the sums need."""
 
 import functools
+import itertools
 import warnings
 
 import jax
@@ -11,6 +12,7 @@ from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from layouts import BOTH, LAYOUTS, assert_only_sums_move, collectives, kinds, matmul_integer
+from sampling import one_in
 
 import jquant
 from jquant import reference
@@ -81,8 +83,7 @@ def test_xla_partitions_by_itself(layout, packed, kind):
         assert output.sharding.is_equivalent_to(NamedSharding(mesh, problem.output_spec), output.ndim)
 
 
-@packed_or_not
-@layouts
+@one_in(3, ("layout", "packed"), itertools.product(LAYOUTS, (False, True)), first=1)
 def test_fused_operators(layout, packed):
     """The epilogue follows the sum over the devices, so that its roundings are those of one device."""
     problem, mesh = Problem(layout, 64), mesh_of(AxisType.Auto)

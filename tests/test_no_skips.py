@@ -13,7 +13,7 @@ SKIPS = {
 }
 
 
-@pytest.mark.parametrize("processes", ["0", pytest.param("1", marks=pytest.mark.gate)])
+@pytest.mark.parametrize("processes", ["0", pytest.param("1", marks=pytest.mark.full)])
 def test_each_skip_fails(pytester, processes):
     pytester.makeconftest(pathlib.Path(__file__).with_name("conftest.py").read_text())
     pytester.makepyfile(test_that_passes="def test(): pass", **{f"test_{name}": text for name, text in SKIPS.items()})

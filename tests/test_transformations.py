@@ -14,12 +14,19 @@ from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from layouts import collectives, kinds
+from sampling import one_in
 
 import jquant
 from jquant import cases
 
 COUNT = 3  # of calls that a transformation makes one of
 every_case = pytest.mark.parametrize("name", cases.CASES)
+every_second_case = one_in(2, "name", cases.CASES)
+
+
+def one_case_in_four(first: int):
+    """For transformations that repeat or split what `jit` compiles; in the gate each has all cases."""
+    return one_in(4, "name", cases.CASES, first=first)
 
 
 def drawn(case: cases.Case) -> list[tuple]:
@@ -45,20 +52,20 @@ def test_jit(name):
         assert_equal(function(*arguments), case.formula(*arguments))
 
 
-def subsets(count: int, *, gate: bool) -> list[tuple[int, ...]]:
-    """Which arguments have a batch: the first alone, and all; in the gate each alone, and every subset of a few."""
-    if not gate:
+def subsets(count: int, *, full: bool) -> list[tuple[int, ...]]:
+    """Which arguments have a batch: the first alone, and all; in the full run each alone, and every subset of a few."""
+    if not full:
         return [(0,), tuple(range(count))]
     sizes = range(1, count + 1) if count <= 4 else (1, count)
     return [subset for size in sizes for subset in itertools.combinations(range(count), size)]
 
 
-@every_case
-def test_vmap(name, gate):
+@every_second_case
+def test_vmap(name, full):
     """Over subsets of the arguments."""
     case, calls = cases.CASES[name], drawn(cases.CASES[name])
     arguments = [index for index, value in enumerate(calls[0]) if value is not None]
-    choices = [{arguments[index] for index in subset} for subset in subsets(len(arguments), gate=gate)]
+    choices = [{arguments[index] for index in subset} for subset in subsets(len(arguments), full=full)]
 
     def picked(choice, batched, shared):
         return [batched[index] if index in choice else value for index, value in enumerate(shared)]
@@ -75,14 +82,14 @@ def test_vmap(name, gate):
         assert_equal(output, expected, f"arguments {sorted(choice)} have a batch")
 
 
-@every_case
+@one_case_in_four(0)
 def test_scan(name):
     case, calls = cases.CASES[name], drawn(cases.CASES[name])
     _, outputs = jax.jit(lambda xs: lax.scan(lambda carry, x: (carry, case.function(*x)), 0, xs))(stacked(calls))
     assert_equal(outputs, stacked([case.formula(*call) for call in calls]))
 
 
-@every_case
+@one_case_in_four(1)
 def test_remat(name):
     case = cases.CASES[name]
     arguments = case.arguments()
@@ -103,7 +110,7 @@ def by_rows(case: cases.Case, arguments, results):
     return given, jax.tree.map(lambda x: P("x") if x.shape[:1] == (cases.ROWS,) else P(), results)
 
 
-@every_case
+@one_case_in_four(2)
 def test_shard_map(name):
     case = cases.CASES[name]
     arguments = case.arguments()
@@ -116,7 +123,7 @@ def test_shard_map(name):
     assert_equal(jax.jit(mapped)(*arguments), expected)
 
 
-@every_case
+@one_case_in_four(3)
 @kinds
 def test_mesh(name, kind):
     """Under plain jit, and nothing moves, but for what a case says."""

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from comparison import assert_equal
+from sampling import one_in
 
 import jquant
 from jquant import reference
@@ -67,7 +68,7 @@ def test_float64_is_outside_of_every_table():
             call(np.ones(3))
 
 
-@pytest.mark.parametrize("name", CASES)
+@one_in(4, "name", CASES, others="full")
 def test_the_results_are_those_of_the_formula(name):
     """Which are those without 64 bits."""
     case = CASES[name]

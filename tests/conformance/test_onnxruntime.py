@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from programs import together, with_packed_weights
+from sampling import one_in
 
 import jquant
 from jquant import reference
@@ -404,14 +405,9 @@ class Quantized:
         self.spread = max(1, float(np.std(self.a @ self.b.astype(np.float64)))) * self.a_scale * self.b_scale.mean()
 
 
-fused = [
-    pytest.mark.parametrize("b_dtype", [np.int8, np.uint8]),
-    pytest.mark.parametrize("a_dtype", [np.int8, np.uint8]),
-]
+TYPES_OF_PRODUCTS = [*itertools.product((np.int8, np.uint8), repeat=2)]
 # For int8 x uint8, the operators that quantize their result have no kernel in onnxruntime.
-with_kernel = pytest.mark.parametrize(
-    ("a_dtype", "b_dtype"), [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)]
-)
+with_kernel = one_in(2, ("a_dtype", "b_dtype"), [(np.uint8, np.int8), (np.uint8, np.uint8), (np.int8, np.int8)])
 
 
 def assert_plain_and_packed_equal(function, operands, theirs):
@@ -456,9 +452,7 @@ def test_quantized_gemm(a_dtype, b_dtype):
     assert_plain_and_packed_equal(jquant.quantized_gemm, operands, theirs)
 
 
-@fused[0]
-@fused[1]
-@pytest.mark.parametrize("with_bias", [False, True])
+@one_in(3, ("a_dtype", "b_dtype", "with_bias"), [(*x, y) for x in TYPES_OF_PRODUCTS for y in (False, True)])
 def test_matmul_integer_to_float(a_dtype, b_dtype, with_bias):
     """MatMulInteger, Cast, Mul, Add: what onnxruntime fuses to MatMulIntegerToFloat."""
     rng = np.random.default_rng(7)
@@ -505,8 +499,7 @@ def convolution_options(rank, pads=None, group=1, **windows):
     return {**windows, "padding": padding, "groups": group, "feature_level": level}
 
 
-@fused[0]
-@fused[1]
+@one_in(3, ("a_dtype", "b_dtype"), TYPES_OF_PRODUCTS, first=1)
 def test_convolution_integer(a_dtype, b_dtype):
     """Without zero points, with that of the input, with both: of the tensors, onnxruntime has no others."""
     rng = np.random.default_rng(8)

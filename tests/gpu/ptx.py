@@ -30,8 +30,9 @@ def compile(function: Callable, *arguments: Any) -> list["Kernel"]:
     sharding = jax.sharding.SingleDeviceSharding(devices()[0])
     arguments = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), arguments)
     with tempfile.TemporaryDirectory() as folder:
-        # jax 0.10 dumps PTX without being asked for it by name; 0.12 does not.
-        options = {"xla_dump_to": folder, "xla_dump_emitter_re": "ptx"}
+        # jax 0.10 dumps PTX without being asked for it by name; 0.12 does not. The autotuner, which has no GPU to measure
+        # on, takes a third of the time and changes no PTX.
+        options = {"xla_dump_to": folder, "xla_dump_emitter_re": "ptx", "xla_gpu_autotune_level": 0}
         jax.jit(function).lower(*arguments).compile(compiler_options=options)
         return [kernel for file in pathlib.Path(folder).glob("*.ptx") for kernel in parse(file.read_text())]
 

@@ -3,7 +3,6 @@
 Needs the plug-in jax-cuda13-pjrt, but no GPU and no other part of CUDA. JAX_PLATFORMS=cpu keeps jax from seeking a GPU.
 """
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator
 
 import jax
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from sampling import one_in
 
 from jquant.arithmetic import exact
 from jquant.cases import CASES, VARIANTS, Case
@@ -66,19 +66,16 @@ PROGRAMS = [traced, folded]
 
 
 def in_both(names: Iterable[str]) -> list[tuple[str, Callable]]:
-    return [*itertools.product(names, PROGRAMS)]
-
-
-def by_turns(names: Iterable[str], first: int) -> list[tuple[str, Callable]]:
-    """Each name with one of the two programs; with the other one, if the other program is the first."""
-    return [(name, PROGRAMS[(number + first) % 2]) for number, name in enumerate(names)]
+    """Each name with each program: first with one of the two by turns, then with the other."""
+    pairs = [(name, PROGRAMS[number % 2], PROGRAMS[(number + 1) % 2]) for number, name in enumerate(names)]
+    return [(name, one) for name, one, _ in pairs] + [(name, other) for name, _, other in pairs]
 
 
 def name_of(value: str | Callable) -> str:
     return value if isinstance(value, str) else value.__name__
 
 
-@pytest.mark.parametrize(("name", "program"), by_turns(EVERY, 0), ids=name_of)
+@one_in(2, ("name", "program"), in_both(EVERY)[: len(EVERY)], ids=name_of)
 def test_operator_alone(name, program):
     """With its parameters traced or constant, by turns."""
     function, arguments = program(EVERY[name])
@@ -87,9 +84,8 @@ def test_operator_alone(name, program):
     assert ptx.inexact(kernels, divisors(EVERY[name], program)) == []
 
 
-@pytest.mark.parametrize(("name", "program"), [*in_both(CASES), *by_turns(VARIANTS, len(CASES) + 1)], ids=name_of)
+@one_in(7, ("name", "program"), in_both(EVERY), ids=name_of)
 def test_operator_amid_the_arithmetic_of_a_caller(name, program):
-    """A variant with that of the programs which it does not have alone."""
     function, arguments = program(EVERY[name])
 
     def caller(*arguments):
@@ -109,7 +105,7 @@ def test_operator_amid_the_arithmetic_of_a_caller(name, program):
 NARROW = [name for name, case in EVERY.items() if is_narrow(case)]
 
 
-@pytest.mark.parametrize(("name", "program"), by_turns(NARROW, 0), ids=name_of)
+@one_in(3, ("name", "program"), in_both(NARROW), ids=name_of)
 def test_result_is_rounded_before_a_caller_widens_it(name, program):
     function, arguments = program(EVERY[name])
     kernels = ptx.compile(lambda *arguments: function(*arguments).astype(jnp.float32) * FACTOR, *arguments)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import PartitionSpec as P
+from sampling import one_in
 
 from jquant import reference
 from jquant.arithmetic import signs
@@ -140,7 +141,7 @@ def k_scale(product: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("form", FORMS)
+@one_in(2, "form", FORMS, others="full")
 def test_random_programs(form, full):
     random = np.random.default_rng(zlib.crc32(form.encode()))
     kinds = list(itertools.product(SIGNS, itertools.product(ZERO_POINTS, repeat=2)))
@@ -150,8 +151,7 @@ def test_random_programs(form, full):
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("transpose_b", [False, True])
-@pytest.mark.parametrize("form", ["int32", "bfloat16", "uint8"])
+@one_in(2, ("form", "transpose_b"), itertools.product(["int32", "bfloat16", "uint8"], [False, True]), others="full")
 def test_no_races_and_no_reads_out_of_bounds(form, transpose_b, capfd):
     """Memory that nothing has written, as the ends of ragged blocks are, holds the largest integer here."""
     random = np.random.default_rng(zlib.crc32(form.encode()) + transpose_b)

@@ -4,7 +4,6 @@ import functools
 import itertools
 
 import numpy as np
-import pytest
 
 import jquant
 from jquant import reference
@@ -54,6 +53,3 @@ class Problem:
 
     def scale(self, *shape):
         return self.rng.uniform(1e-3, 1e-1, shape).astype(FLOAT32)
-
-
-integers = pytest.mark.parametrize(("a_dtype", "b_dtype"), list(itertools.product(INTEGERS, INTEGERS)))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from comparison import assert_equal
 from programs import together
+from sampling import one_in
 from signatures import i8, of, outcome, u8
 
 import jquant
@@ -18,7 +19,7 @@ from jquant.cases import samples
 from .products import INTEGERS, SHAPES, ZERO_POINTS, Problem
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@one_in(2, "shape", SHAPES, ids=str)
 def test_shapes(shape):
     """Of each pair of types, plain and packed."""
     problems = []

@@ -9,6 +9,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from layouts import collectives
+from sampling import one_in
 
 import jquant
 from jquant import DescriptorError, reference
@@ -27,11 +28,10 @@ POOLINGS = [
 ]
 
 
-@every_type
-@pytest.mark.parametrize("include_padding", [False, True])
-@pytest.mark.parametrize(("sizes", "windows", "strides", "dilations", "padding"), POOLINGS)
-def test_windows(sizes, windows, strides, dilations, padding, include_padding, dtype):
+@one_in(3, ("pooling", "include_padding", "dtype"), itertools.product(POOLINGS, (False, True), (np.int8, np.uint8)))
+def test_windows(pooling, include_padding, dtype):
     """Parameters that are traced, constant, and computed by the caller; of the tensor, and of each channel."""
+    sizes, windows, strides, dilations, padding = pooling
     rng = np.random.default_rng(0)
     options = {"window_sizes": windows, "strides": strides, "dilations": dilations, "padding": padding}
     output_dtype = np.uint8 if dtype == np.int8 else np.int8

@@ -1,0 +1,13 @@
+"""Fewer programs to compile: a sample of many cases in everybody's suite, and all of them in the gate or the full run."""
+
+from collections.abc import Iterable
+
+import pytest
+
+
+def one_in(count: int, names: str | tuple[str, ...], values: Iterable, *, first: int = 0, others: str = "gate", **options):
+    """Parametrizes a test over one of every `count` values, from the one numbered `first` on; the others only there."""
+    rows = values if isinstance(names, tuple) else ((value,) for value in values)
+    mark = getattr(pytest.mark, others)
+    sampled = [pytest.param(*row, marks=() if number % count == first else mark) for number, row in enumerate(rows)]
+    return pytest.mark.parametrize(names, sampled, **options)
