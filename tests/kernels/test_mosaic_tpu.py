@@ -141,7 +141,7 @@ def k_scale(product: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.gate
-@one_in(2, "form", FORMS, others="full")
+@one_in(3, "form", FORMS, others="full")
 def test_random_programs(form, full):
     random = np.random.default_rng(zlib.crc32(form.encode()))
     kinds = list(itertools.product(SIGNS, itertools.product(ZERO_POINTS, repeat=2)))

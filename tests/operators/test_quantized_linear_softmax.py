@@ -23,10 +23,10 @@ _OTHER_SLICES = [((300, 40, 11), 1), ((257, 400), 0)]
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 @pytest.mark.parametrize(
-    ("sizes", "axis"), [((2000, 37), 1), *(pytest.param(*x, marks=pytest.mark.gate) for x in _OTHER_SLICES)]
+    ("sizes", "axis"), [((2000, 37), 1), *(pytest.param(*x, marks=pytest.mark.full) for x in _OTHER_SLICES)]
 )
 def test_slices(dtype, sizes, axis):
-    """More than 1,000,000 outputs over all, in the gate: traced parameters, constants, and what the caller computes."""
+    """More than 1,000,000 outputs over all, in the full run: traced parameters, constants, and what the caller computes."""
     rng = np.random.default_rng(2)
     softmax = functools.partial(jquant.quantized_linear_softmax, axis=axis)
     traced = jax.jit(softmax)
