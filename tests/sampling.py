@@ -6,7 +6,10 @@ import pytest
 
 
 def one_in(count: int, names: str | tuple[str, ...], values: Iterable, *, first: int = 0, others: str = "gate", **options):
-    """Parametrizes a test over one of every `count` values, from the one numbered `first` on; the others only there."""
+    """Parametrizes a test over one of every `count` values, from the one numbered `first` on; the others only there.
+
+    Where every second value is signed, or traced, `count` is odd: or else the sample would have no others.
+    """
     rows = values if isinstance(names, tuple) else ((value,) for value in values)
     mark = getattr(pytest.mark, others)
     sampled = [pytest.param(*row, marks=() if number % count == first else mark) for number, row in enumerate(rows)]

@@ -3,6 +3,7 @@
 Needs the plug-in jax-cuda13-pjrt, but no GPU and no other part of CUDA. JAX_PLATFORMS=cpu keeps jax from seeking a GPU.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 
 import jax
@@ -65,17 +66,20 @@ def is_narrow(case: Case) -> bool:
 PROGRAMS = [traced, folded]
 
 
+def by_turns(names: Iterable[str]) -> list[tuple[str, Callable]]:
+    """Each name with one of the two programs."""
+    return list(zip(names, itertools.cycle(PROGRAMS)))
+
+
 def in_both(names: Iterable[str]) -> list[tuple[str, Callable]]:
-    """Each name with each program: first with one of the two by turns, then with the other."""
-    pairs = [(name, PROGRAMS[number % 2], PROGRAMS[(number + 1) % 2]) for number, name in enumerate(names)]
-    return [(name, one) for name, one, _ in pairs] + [(name, other) for name, _, other in pairs]
+    return [*itertools.product(names, PROGRAMS)]
 
 
 def name_of(value: str | Callable) -> str:
     return value if isinstance(value, str) else value.__name__
 
 
-@one_in(2, ("name", "program"), in_both(EVERY)[: len(EVERY)], ids=name_of)
+@one_in(3, ("name", "program"), by_turns(EVERY), ids=name_of)
 def test_operator_alone(name, program):
     """With its parameters traced or constant, by turns."""
     function, arguments = program(EVERY[name])

@@ -22,7 +22,7 @@ from . import mosaic_gpu_cases
 from .mosaic_gpu_cases import CASES, Case
 
 by_name = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-PLANNED_OR_NOT = [(case, planned) for planned in (False, True) for case in CASES]
+PLANNED_OR_NOT = [*itertools.product(CASES, (False, True))]
 
 
 def id_of(value: Case | bool) -> str:
@@ -68,7 +68,7 @@ def kernel_in_xla(a, b, vectors, structure, roles, out_type, plan, interpret):
 INT32 = {"preferred_element_type": jnp.int32}
 
 
-@one_in(2, ("case", "planned"), PLANNED_OR_NOT, ids=id_of)
+@one_in(3, ("case", "planned"), PLANNED_OR_NOT, ids=id_of)
 def test_operands_of_the_kernel(monkeypatch, case, planned):
     monkeypatch.setattr(gpu, "_call", kernel_in_xla)
     got = mosaic_gpu_cases.result(case._replace(plan=None) if planned else case)
@@ -219,7 +219,7 @@ def test_few_rows_are_spread_over_the_chip(m):
 STABLEHLO = {"int32": "i32", "int8": "i8", "uint8": "ui8", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
 
-@one_in(3, ("case", "planned"), PLANNED_OR_NOT, ids=id_of)
+@one_in(3, ("case", "planned"), PLANNED_OR_NOT, first=1, ids=id_of)
 def test_lowers_for_cuda(case, planned):
     operands = mosaic_gpu_cases.operands(case)
     options = {"transpose_b": case.k_major, "plan": None if planned else case.plan}

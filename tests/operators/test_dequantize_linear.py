@@ -104,7 +104,7 @@ def test_python_scales():
     assert jquant.dequantize_linear(np.uint8([1]), float("inf")).tolist() == [float("inf")]
 
 
-@one_in(2, "dtype", [*TYPES, *WIDE_TYPES], first=1, ids=str)
+@one_in(3, "dtype", [*TYPES, *WIDE_TYPES], first=1, ids=str)
 def test_every_granularity(dtype):
     rng = np.random.default_rng(0)
     x, forms = samples.integers(rng, dtype, *SIZES), [*every_form(rng, dtype, FLOAT32)]

@@ -108,7 +108,7 @@ def test_the_scale_has_the_data_type_of_the_input(input, scale):
     assert outcome("quantize_linear", FeatureLevel.EXTENDED, tensors) == result_of(tensors)
 
 
-@one_in(2, "dtype", TYPES, ids=str)
+@one_in(3, "dtype", TYPES, ids=str)
 def test_every_granularity(dtype):
     rng = np.random.default_rng(1)
     limits = jnp.iinfo(dtype)
