@@ -1,6 +1,7 @@
 """What a person may pass for a tensor, brought to an array without changing a value."""
 
 import enum
+import functools
 import math
 
 import jax
@@ -95,6 +96,11 @@ def optional_operand(operator: str, name: str, value: ArrayLike | None, scalar_d
 
 
 def _scalar(operator: str, name: str, value: float, dtype: np.dtype) -> Operand:
+    return _checked_scalar(operator, name, value, dtype, value == 0 and math.copysign(1, value))
+
+
+@functools.lru_cache(typed=True)  # an eager call in a loop has the same scalars each time
+def _checked_scalar(operator: str, name: str, value: float, dtype: np.dtype, sign_of_zero: float) -> Operand:
     type_name = data_type_name(dtype)
     if not jnp.issubdtype(dtype, jnp.integer) and not jnp.issubdtype(dtype, jnp.floating):
         return dtype.type(value)  # no operator has it, and the tensor that does is what the error names

@@ -1,8 +1,8 @@
 """Float32 arithmetic of twice the precision: each number is the unevaluated sum of two.
 
-A pair holds about 48 bits, and its high part is the pair rounded to float32. Every product, and every sum that is
-rounded, is sealed (`jquant.exact`): the low parts are what a compiler would otherwise prove to be 0. The errors that
-these low parts hold are exact, and need no seal.
+A pair holds about 48 bits, and its high part is the pair rounded to float32. Every product and every sum that is rounded
+is sealed (`jquant.exact`): the low parts are what a compiler would otherwise prove to be 0. What is exact, as the errors
+that these low parts hold and the products of halves, needs no seal.
 """
 
 from typing import NamedTuple
@@ -45,9 +45,8 @@ def two_product(a: jax.Array, b: jax.Array) -> Pair:
     high = exact.product(a, b)
     a_upper, a_lower = _halves(a)
     b_upper, b_lower = _halves(b)
-    error = exact.product(a_upper, b_upper) - high
-    error = (error + exact.product(a_upper, b_lower)) + exact.product(a_lower, b_upper)
-    return Pair(high, error + exact.product(a_lower, b_lower))
+    error = ((a_upper * b_upper - high) + a_upper * b_lower) + a_lower * b_upper
+    return Pair(high, error + a_lower * b_lower)
 
 
 def _halves(x: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -20,7 +20,7 @@ def seal(x: jax.Array) -> jax.Array:
 
     Neither XLA nor LLVM can prove which side of the `select` is taken, and neither side is a product,
     a quotient or a sum that they know how to merge with the next operation. Barriers, bitcasts, clamps to
-    infinity and ``select(x != x, ...)`` do not hold.
+    infinity, comparisons with it and ``select(x != x, ...)`` do not hold.
     """
     largest = lax.full_like(x, jnp.finfo(x.dtype).max)
     return lax.select(lax.abs(x) <= largest, x, x + x)
@@ -33,12 +33,29 @@ def _seal_jvp(primals, tangents):
 
 def widen(x: jax.Array) -> jax.Array:
     """The exact float32 value of a float operand, with its own rounding done before it comes in."""
-    return seal(x).astype(jnp.float32)
+    return seal(x) if x.dtype == jnp.float32 else _as_stored(x).astype(jnp.float32)
+
+
+def numerator(x: jax.Array) -> jax.Array:
+    """The float32 value of a float operand that `quotient` divides, or that is compared: it needs no seal."""
+    return x if x.dtype == jnp.float32 else widen(x)
 
 
 def narrow(x: jax.Array, dtype: np.dtype) -> jax.Array:
     """A float32 result, rounded once more to `dtype`, half to even."""
-    return x if dtype == jnp.float32 else seal(x.astype(dtype))
+    return x if dtype == jnp.float32 else _as_stored(x.astype(dtype))
+
+
+@jax.custom_jvp
+def _as_stored(x: jax.Array) -> jax.Array:
+    """A float of 16 bits, rounded: XLA, which would widen it unrounded, does not see that its bits stay as they are."""
+    number = lax.bitcast_convert_type(x, jnp.uint16)
+    return lax.bitcast_convert_type(number | (number & np.uint16(1)), x.dtype)
+
+
+@_as_stored.defjvp
+def _as_stored_jvp(primals, tangents):
+    return _as_stored(*primals), tangents[0]
 
 
 def product(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -69,9 +86,9 @@ def integer_difference(a: jax.Array, b: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def quotient(x: jax.Array, d: jax.Array) -> jax.Array:
-    """``fl(x / d)``, correctly rounded."""
+    """``fl(x / d)``, correctly rounded. `x` may be a result that is not sealed: nothing contracts with a quotient."""
     x, d = jnp.broadcast_arrays(x, d)
-    return seal(lax.platform_dependent(x, d, cpu=native_quotient, default=corrected_quotient))
+    return lax.platform_dependent(x, d, cpu=native_quotient, default=_sealed_corrected_quotient)
 
 
 @quotient.defjvp
@@ -83,13 +100,23 @@ def _quotient_jvp(primals, tangents):
 
 def reciprocal(d: jax.Array) -> jax.Array:
     """``fl(1 / d)``, of a 1 that XLA:GPU cannot see: it would take the platform's reciprocal, which is no division."""
-    return quotient(lax.select(d != d, d, lax.full_like(d, 1)), d)
+    return seal(quotient(lax.select(d != d, d, lax.full_like(d, 1)), d))
 
 
 def native_quotient(x: jax.Array, d: jax.Array) -> jax.Array:
-    """The platform's division, of a divisor in which XLA cannot see a broadcast to take the reciprocal of."""
-    x = lax.select(d != d, d, x)  # or else, if x were a constant, XLA would know that it is no NaN
-    return x / lax.select(x != x, x, d)
+    """The platform's division, which XLA can neither merge with others nor turn into a product with the reciprocal.
+
+    Each of the three arrays is behind a `select` that XLA cannot see through; where its other side is taken, the sum is NaN
+    and so is the quotient. Nothing is read twice, for XLA:CPU ends its loops at a division that is.
+    """
+    sum = x + d
+    is_number = sum == sum
+    numerator, divisor = lax.select(is_number, x, sum), lax.select(is_number, d, sum)
+    return lax.select(is_number, numerator / divisor, sum)
+
+
+def _sealed_corrected_quotient(x: jax.Array, d: jax.Array) -> jax.Array:
+    return seal(corrected_quotient(seal(x), d))
 
 
 def corrected_quotient(x: jax.Array, d: jax.Array) -> jax.Array:
@@ -136,6 +163,19 @@ def nearest_integer_quotient(numerator: jax.Array, divisor: jax.Array, approxima
     return quotient
 
 
+def once(x: jax.Array) -> jax.Array:
+    """`x`, computed ahead and once, and not again for each element that needs it.
+
+    XLA repeats what is cheap wherever it is read. It ends a loop at a division whose result is read twice, be it by 1 and
+    for nothing; LLVM leaves out all of it.
+    """
+    number = bits(x) if x.dtype == jnp.float32 else x
+    one = number.dtype.type(1)
+    number = lax.div(number, (number & one) | one)
+    number = number | (number & one)
+    return _float(number) if x.dtype == jnp.float32 else number
+
+
 def without_subnormals(x: jax.Array) -> jax.Array:
     """`x`, with 0 for subnormal numbers, which XLA flushes at run time but not where it folds constants."""
     return lax.select(lax.abs(x) < lax.full_like(x, jnp.finfo(jnp.float32).tiny), lax.full_like(x, 0), x)
@@ -152,8 +192,35 @@ def round_half_away(x: jax.Array) -> jax.Array:
 
 
 def round_half_up(x: jax.Array) -> jax.Array:
-    """``floor(fl(x + 0.5))``, ties toward infinity; the sum takes the float32 below 0.5 to 1, as in TensorFlow."""
-    return lax.floor(sum(x, lax.full_like(x, 0.5)))
+    """``floor(fl(x + 0.5))`` of a sealed `x`, ties toward infinity; as in TensorFlow, the float32 below 0.5 becomes 1."""
+    return lax.floor(x + lax.full_like(x, 0.5))
+
+
+def nearest_integer(x: jax.Array, zero_point: jax.Array | None, dtype: np.dtype) -> jax.Array:
+    """``sat(rne(x) + zero_point)``, for an integer `dtype` of at most 16 bits; NaN becomes 0.
+
+    `x` may be a result that is not sealed: nothing contracts with a rounding.
+    """
+    limits = jnp.iinfo(dtype)
+    offset = jnp.int32(0) if zero_point is None else zero_point.astype(jnp.int32)
+    # Limited before it is rounded, which is the same, for the limits are integers: so it takes no saturating conversion.
+    bounds = ((int(limit) - offset).astype(jnp.float32) for limit in (0, limits.min, limits.max))
+    x, zero, low, high = jnp.broadcast_arrays(x, *bounds)
+    x = lax.select(x == x, x, zero)
+    x = lax.select(x > low, x, low)
+    x = lax.select(x < high, x, high)
+    return (integer(round_half_even(x)) + offset).astype(dtype)
+
+
+def saturated(x: jax.Array, dtype: np.dtype) -> jax.Array:
+    """``sat(x)`` of integers in float32, for an integer `dtype`; NaN becomes 0."""
+    return nearest_integer(x, None, dtype) if jnp.iinfo(dtype).bits < 32 else saturating_cast(x, dtype)
+
+
+def integer(x: jax.Array) -> jax.Array:
+    """The int32 of an integer in float32, which is less than 2**22: what the last bits of its sum with 1.5 * 2**23 are."""
+    shift = np.float32(1.5 * 2**23)
+    return bits(x + shift) - shift.view(np.int32)
 
 
 def saturating_cast(x: jax.Array, dtype: np.dtype) -> jax.Array:

@@ -1,49 +1,66 @@
 """Sums of float32 pairs that no order changes: in fixed point, by digits that are summed as integers.
 
-A number from 0 to 1 has 5 digits of 12 bits. The digits of different numbers are summed apart, in int32, and so are those
-of the parts that a mesh makes of an array; the carries come after that.
+A number from 0 to 1 has 60 bits, in 5 digits of 12, or in fewer of more bits where few numbers are summed. The digits of
+different numbers are summed apart, in int32, and so are those of the parts that a mesh makes of an array; the carries come
+after that.
 """
 
 import functools
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from jquant.arithmetic import double_float, exact
 from jquant.arithmetic.double_float import Pair
 
-_BITS, _COUNT = 12, 5
-_MASK = np.int32(2**_BITS - 1)
-LARGEST_COUNT = 2 ** (31 - _BITS) - 1
+_FRACTION_BITS = 60
+_DIGIT_BITS = 20, 15, 12
+_SUM_BITS = 31
+LARGEST_COUNT = 2 ** (_SUM_BITS - _DIGIT_BITS[-1]) - 1
 """How many numbers may be summed: the first digit of 1 is 2**12, and the sums are less than 2**31."""
 
 
-def digits(x: Pair) -> jax.Array:
-    """Numbers from 0 to 1, rounded to 60 bits, in a last dimension of 5 integers between -2**12 and 2**12."""
+def digit_bits(count: int) -> int:
+    """The bits of each digit in the sum of so many numbers."""
+    return next(bits for bits in _DIGIT_BITS if count < 2 ** (_SUM_BITS - bits))
 
-    def step(rest: Pair, _: None) -> tuple[Pair, jax.Array]:
-        high, low = (exact.product(part, jnp.full_like(part, 2**_BITS)) for part in rest)
+
+def digits(x: Pair, bits: int) -> jax.Array:
+    """Numbers from 0 to 1, rounded to 60 bits, in a last dimension of integers between ``-2**bits`` and ``2**bits``."""
+    found = []
+    for _ in range(_FRACTION_BITS // bits):
+        high, low = (part * jnp.full_like(part, 2**bits) for part in x)  # exact
         digit = exact.round_half_even(high)
-        return double_float.ordered_sum(high - digit, low), digit.astype(jnp.int32)
-
-    # A loop, for XLA would compute the digits anew for each number that is looked up in a table of them.
-    _, found = lax.scan(step, x, length=_COUNT)
-    return jnp.moveaxis(found, 0, -1)
+        found.append(exact.integer(digit))
+        x = double_float.ordered_sum(high - digit, low)
+    return jnp.stack(found, -1)
 
 
-def value(sums: jax.Array) -> Pair:
+def value(sums: jax.Array, bits: int) -> Pair:
     """The number, 1 or more, whose digits have these sums."""
-    first, *others = (sums[..., index] for index in range(_COUNT))
-    carry, kept = jnp.zeros_like(first), []
+    first, *others = (sums[..., index] for index in range(_FRACTION_BITS // bits))
+    mask = np.int32(2**bits - 1)
+    carry, fraction = jnp.zeros_like(first), []
     for digit in reversed(others):
-        kept.append((digit + carry) & _MASK)
-        carry = (digit + carry) >> _BITS
+        fraction.insert(0, (digit + carry) & mask)
+        carry = (digit + carry) >> bits
     first = first + carry
-    _, fourth, third, second = kept  # the fifth is there for its carry
-    parts = first >> _BITS, (first & _MASK) << _BITS | second, third << _BITS | fourth
+    fraction.insert(0, first & mask)
+    # The 48 bits that count behind the point, in two numbers of 24; the rest was there for its carry.
+    parts = first >> bits, _field(fraction, bits, 0), _field(fraction, bits, 24)
     whole, upper, lower = (part.astype(jnp.float32) for part in parts)
     scale = functools.partial(jnp.full_like, whole)
-    high, low = double_float.ordered_sum(whole, exact.product(upper, scale(2.0 ** (-2 * _BITS))))
-    return double_float.ordered_sum(high, low + exact.product(lower, scale(2.0 ** (-4 * _BITS))))
+    high, low = double_float.ordered_sum(whole, exact.product(upper, scale(2.0**-24)))
+    return double_float.ordered_sum(high, low + exact.product(lower, scale(2.0**-48)))
+
+
+def _field(digits: Sequence[jax.Array], bits: int, start: int) -> jax.Array:
+    """The 24 bits from `start` on of a number of which each digit has so many, none of them negative."""
+    field = jnp.zeros_like(digits[0])
+    for index, digit in enumerate(digits):
+        shift = start + 24 - (index + 1) * bits
+        if -bits < shift < 24:
+            field |= digit << shift if shift >= 0 else digit >> -shift
+    return field & np.int32(2**24 - 1)

@@ -6,6 +6,8 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
+from jquant.arithmetic import exact
+
 
 def integers(dtype: np.dtype) -> jax.Array:
     """All integers of `dtype`, in the order of their bits."""
@@ -14,7 +16,16 @@ def integers(dtype: np.dtype) -> jax.Array:
 
 def look_up(table: jax.Array, index: jax.Array) -> jax.Array:
     """``table[index]``, of integers that are not negative or of their bits; split over a mesh as the index is."""
+    table = exact.once(table)
     index = lax.bitcast_convert_type(index, jnp.uint8) if index.dtype == jnp.int8 else index
     sharding = jax.typeof(index).sharding
     split = PartitionSpec(*sharding.spec, *(None,) * (table.ndim - 1))
-    return table.at[index].get(out_sharding=sharding.update(spec=split))
+    return table.at[index].get(mode="promise_in_bounds", out_sharding=sharding.update(spec=split))
+
+
+def look_up_along(axis: int, tables: jax.Array, index: jax.Array) -> jax.Array:
+    """``tables[i, index[i, j, k], k]`` for `axis` 1, and so on: each slice has its own table; split as the index is."""
+    indices = [lax.broadcasted_iota(jnp.int32, index.shape, dimension) for dimension in range(index.ndim)]
+    indices[axis] = index
+    sharding = jax.typeof(index).sharding
+    return exact.once(tables).at[*indices].get(mode="promise_in_bounds", out_sharding=sharding)

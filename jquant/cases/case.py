@@ -1,6 +1,7 @@
 """What a case is."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -41,6 +42,14 @@ class Case:
 
     def arguments(self, seed: int = 0, rows: int = ROWS) -> tuple:
         return self.draw(np.random.default_rng(seed), rows)
+
+    def shapes(self, rows: int) -> tuple:
+        """The shapes and dtypes of the arguments, with so many rows."""
+
+        def shape(index: int, x: np.ndarray) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct((rows, *x.shape[1:]) if index in self.rows else x.shape, x.dtype)
+
+        return tuple(jax.tree.map(functools.partial(shape, index), value) for index, value in enumerate(self.arguments()))
 
     def first(self, count: int, arguments: tuple) -> tuple:
         """The arguments, with `count` of their rows."""

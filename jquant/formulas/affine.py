@@ -13,6 +13,12 @@ def dequantize(x: Quantized) -> jax.Array:
     return exact.product(offset(x), exact.widen(x.scale))
 
 
+def difference(x: Quantized) -> jax.Array:
+    """``x - zero_point`` in int32, of integers of at most 16 bits."""
+    values = x.values.astype(jnp.int32)
+    return values if x.zero_point is None else values - x.zero_point.astype(jnp.int32)
+
+
 def offset(x: Quantized) -> jax.Array:
     """``fl(x - zero_point)``: exact up to 16 bits."""
     return x.values.astype(jnp.float32) if x.zero_point is None else exact.integer_difference(x.values, x.zero_point)
@@ -20,12 +26,4 @@ def offset(x: Quantized) -> jax.Array:
 
 def quantize(x: jax.Array, output: ScaleZeroPoint, dtype: np.dtype) -> jax.Array:
     """``sat(rne(x / scale) + zero_point)``, for an integer `dtype` of at most 16 bits; NaN becomes 0."""
-    return to_integer(exact.quotient(x, exact.widen(output.scale)), output.zero_point, dtype)
-
-
-def to_integer(x: jax.Array, zero_point: jax.Array | None, dtype: np.dtype) -> jax.Array:
-    """``sat(rne(x) + zero_point)``, for an integer `dtype` of at most 16 bits; NaN becomes 0."""
-    rounded = exact.round_half_even(x)
-    # Exact below 2**23, and saturated above it whatever the zero point.
-    shifted = rounded if zero_point is None else rounded + zero_point.astype(jnp.float32)
-    return exact.saturating_cast(shifted, dtype)
+    return exact.nearest_integer(exact.quotient(x, exact.widen(output.scale)), output.zero_point, dtype)

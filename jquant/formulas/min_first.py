@@ -13,7 +13,7 @@ def quantize(x: jax.Array, low: jax.Array, high: jax.Array, dtype: np.dtype) -> 
     limits = jnp.iinfo(dtype)
     scale = jnp.where(high == low, jnp.float32(0), ranges.steps_per_unit(low, high, dtype))
     offset = exact.difference(exact.round_half_away(exact.product(low, scale)), jnp.float32(limits.min))
-    value = exact.difference(exact.round_half_away(exact.product(x, scale)), offset)
+    value = exact.round_half_away(exact.product(x, scale)) - offset
     return ranges.clamp(value, jnp.float32(limits.min), jnp.float32(min(limits.max, 2147483520)))
 
 

@@ -20,7 +20,7 @@ def in_range(x: jax.Array, low: jax.Array, high: jax.Array, new_low: jax.Array, 
     if dtype == jnp.uint8:
         return _to_uint8(x, low, high, new_low, new_high)
     value = min_first.quantize(min_first.dequantize(x, low, high), new_low, new_high, dtype)
-    return exact.saturating_cast(value, dtype)
+    return exact.saturated(value, dtype)
 
 
 def _to_uint8(x: jax.Array, low: jax.Array, high: jax.Array, new_low: jax.Array, new_high: jax.Array) -> jax.Array:
@@ -95,7 +95,7 @@ def _real(x: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
     width = exact.difference(high, low)
     exponent, offset = _offset(x, width)
     rounded = min_first.rounded_low(low, high, exact.product(width, jnp.float32(2.0**-32)))
-    return straight_through(_once(jnp.where(low == high, low, _sum(rounded, exponent, offset))), surrogate)
+    return straight_through(exact.once(jnp.where(low == high, low, _sum(rounded, exponent, offset))), surrogate)
 
 
 def _offset(x: jax.Array, width: jax.Array) -> tuple[jax.Array, Words]:
@@ -143,13 +143,6 @@ def _sum(a: jax.Array, exponent: jax.Array, b: Words) -> jax.Array:
     value = exact.assemble(sign, exponent - 4 - zeros + 72 + 150, kept.astype(jnp.int32))
     value = jnp.where(high == 0, jnp.float32(0), value)
     return jnp.where((shift > 60) | (b[0] | b[1] == 0), a, value)
-
-
-def _once(x: jax.Array) -> jax.Array:
-    """`x`, no NaN, computed once: XLA repeats what is cheap wherever it is used, but no division, be it by 1."""
-    bits = lax.bitcast_convert_type(x, jnp.uint32)
-    one = lax.select(x != x, jnp.full_like(bits, 2), jnp.full_like(bits, 1))
-    return lax.bitcast_convert_type(lax.div(bits, one), jnp.float32)
 
 
 def _in_float32(x: jax.Array) -> jax.Array:

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jquant.arithmetic import exact
-from jquant.formulas import affine
 from jquant.pytrees import ScaleZeroPoint
 
 
@@ -29,5 +28,5 @@ def express(min: jax.Array, max: jax.Array, dtype: np.dtype, symmetric: bool, na
         zero_point = jnp.where(empty | jnp.isnan(scale), jnp.zeros_like(middle), middle)
     else:
         offset = exact.difference(jnp.float32(smallest), exact.quotient(low, scale))
-        zero_point = affine.to_integer(jnp.where(empty, jnp.float32(0), offset), None, dtype)
+        zero_point = exact.nearest_integer(jnp.where(empty, jnp.float32(0), offset), None, dtype)
     return ScaleZeroPoint(scale, zero_point)

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jquant.arithmetic import exact
-from jquant.formulas import affine
 from jquant.pytrees import ScaleZeroPoint
 
 Step = Callable[[jax.Array], jax.Array]
@@ -90,7 +89,7 @@ class Requantize:
 
     Attributes:
       multiplier: float32, of a shape that broadcasts to (..., M, N).
-      zero_point: float32 or int32, of shape (..., M, 1) or (..., 1, 1), or None for 0.
+      zero_point: int32, of shape (..., M, 1) or (..., 1, 1), or None for 0.
       dtype: int8 or uint8.
     """
 
@@ -99,14 +98,14 @@ class Requantize:
     dtype: np.dtype = dataclasses.field(metadata={"static": True})
 
     def __call__(self, product: jax.Array) -> jax.Array:
-        return affine.to_integer(exact.product(product.astype(jnp.float32), self.multiplier), self.zero_point, self.dtype)
+        return exact.nearest_integer(product.astype(jnp.float32) * self.multiplier, self.zero_point, self.dtype)
 
 
 def requantize(a_scale: jax.Array, b_scale: jax.Array, output: ScaleZeroPoint, dtype: np.dtype) -> Requantize:
     """`Requantize` with the multiplier ``fl(fl(a_scale * b_scale) / output_scale)``, all in shapes that broadcast."""
     a_scale, b_scale, output_scale = map(exact.widen, (a_scale, b_scale, output.scale))
     multiplier = exact.quotient(exact.product(a_scale, b_scale), output_scale)
-    return Requantize(multiplier, None if output.zero_point is None else output.zero_point.astype(jnp.float32), dtype)
+    return Requantize(multiplier, None if output.zero_point is None else output.zero_point.astype(jnp.int32), dtype)
 
 
 def as_column(x: jax.Array, rank: int) -> jax.Array:

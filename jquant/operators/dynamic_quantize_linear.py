@@ -38,11 +38,11 @@ _DESCRIPTOR = Descriptor(
 @jax.named_scope("dynamic_quantize_linear")
 def _dynamic_quantize_linear(input: jax.Array, where: jax.Array | None, dtype: np.dtype) -> DynamicQuantizeOutput:
     limits = jnp.iinfo(dtype)
-    x = exact.widen(input)
+    x = exact.numerator(input)
     low, high = range_with_zero(x if where is None else jnp.where(where, x, jnp.zeros_like(x)))
     width = exact.difference(high, low)
     scale = jnp.where(width == 0, jnp.float32(1), exact.quotient(width, jnp.float32(limits.max - limits.min)))
-    zero_point = affine.to_integer(exact.difference(jnp.float32(limits.min), exact.quotient(low, scale)), None, dtype)
+    zero_point = exact.nearest_integer(exact.difference(jnp.float32(limits.min), exact.quotient(low, scale)), None, dtype)
     return DynamicQuantizeOutput(affine.quantize(x, ScaleZeroPoint(scale, zero_point), dtype), scale, zero_point)
 
 

@@ -48,9 +48,10 @@ def _fake_quantize(
     operands = exact.widen(input), exact.widen(min).reshape(sizes), exact.widen(max).reshape(sizes)
     x, low, high = map(lax.stop_gradient, operands)
     nudged = _nudged(low, high, num_bits, narrow_range)
-
     zero = exact.round_half_up(exact.product(-nudged.low, nudged.inverse_scale))
-    offset = exact.difference(ranges.clamp(x, nudged.low, nudged.high), nudged.low)
+    nudged, zero = jax.tree.map(exact.once, (nudged, zero))
+
+    offset = ranges.clamp(x, nudged.low, nudged.high) - nudged.low
     # TensorFlow divides by the one scale, and multiplies with the reciprocals of many.
     steps = exact.quotient(offset, nudged.scale) if axis is None else exact.product(offset, nudged.inverse_scale)
     value = exact.product(exact.round_half_up(exact.difference(steps, zero)), nudged.scale)

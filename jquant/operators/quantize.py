@@ -37,7 +37,7 @@ def _min_combined(input: jax.Array, low: jax.Array, high: jax.Array, dtype: np.d
     value = exact.product(exact.difference(ranges.clamp(input, low, high), low), scale)
     if jnp.issubdtype(dtype, jnp.signedinteger):
         return exact.round_half_away(exact.difference(value, jnp.float32(2.0 ** (jnp.iinfo(dtype).bits - 1))))
-    return exact.sum(value, jnp.float32(0.5))  # the cast truncates
+    return exact.round_half_up(value)
 
 
 def _scaled(
@@ -76,7 +76,7 @@ def _quantize(
         value = min_first.quantize(input, low, high, dtype)
     else:
         value, low, high = _scaled(input, low, high, dtype, round_mode, narrow_range)
-    return QuantizeOutput(exact.saturating_cast(value, dtype), low.reshape(range_shape), high.reshape(range_shape))
+    return QuantizeOutput(exact.saturated(value, dtype), low.reshape(range_shape), high.reshape(range_shape))
 
 
 def quantize(

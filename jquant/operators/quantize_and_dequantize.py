@@ -55,7 +55,7 @@ def _quantize_and_dequantize(
     surrogate = exact.widen(input)
     x = lax.stop_gradient(surrogate)
     if bounds is None:
-        low, high = _own_range(x, axis)
+        low, high = _own_range(lax.stop_gradient(exact.numerator(input)), axis)
     else:
         low, high = (lax.stop_gradient(exact.widen(bound)).reshape(sizes_along(axis, x.ndim)) for bound in bounds)
         surrogate = jnp.where((x >= low) & (x <= high), surrogate, x)  # the range as given, not as adjusted below
@@ -73,7 +73,8 @@ def _quantize_and_dequantize(
             jnp.where(low_decides, low, exact.product(smallest, inverse)),
             jnp.where(low_decides, exact.product(largest, inverse), high),
         )
-        x = ranges.clamp(x, low, high)
+        x = ranges.clamp(x, *map(exact.once, (low, high)))
+    scale, inverse = map(exact.once, (scale, inverse))
     rounding = exact.round_half_even if round_mode == RoundMode.HALF_TO_EVEN else exact.round_half_up
     return straight_through(exact.product(rounding(exact.product(x, scale)), inverse), surrogate)
 

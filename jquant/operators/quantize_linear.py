@@ -13,7 +13,6 @@ from jquant.arguments.granularity import align, granularity_of
 from jquant.arguments.operands import FLOAT32
 from jquant.arithmetic import exact
 from jquant.errors import DescriptorTypeError
-from jquant.formulas import affine
 from jquant.formulas.granularity import Granularity
 from jquant.modes import FeatureLevel, data_type_name
 from jquant.pytrees import ScaleZeroPoint
@@ -74,9 +73,9 @@ _DESCRIPTOR = Descriptor(
 def _quantize_linear(
     input: jax.Array, output: ScaleZeroPoint, output_dtype: np.dtype, granularity: Granularity
 ) -> jax.Array:
-    value = input.astype(jnp.float32) if input.dtype == jnp.int32 else exact.widen(input)
+    value = input.astype(jnp.float32) if input.dtype == jnp.int32 else exact.numerator(input)
     scale, zero_point = granularity.expand_output(output, input.shape)
-    return affine.to_integer(exact.quotient(value, scale), zero_point, output_dtype)
+    return exact.nearest_integer(exact.quotient(value, scale), zero_point, output_dtype)
 
 
 def quantize_linear(

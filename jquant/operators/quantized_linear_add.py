@@ -9,7 +9,6 @@ from jax.typing import ArrayLike, DTypeLike
 from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.operands import broadcast_shape
-from jquant.arithmetic import exact
 from jquant.formulas import affine
 from jquant.modes import FeatureLevel
 from jquant.pytrees import Quantized, ScaleZeroPoint
@@ -48,7 +47,7 @@ _DESCRIPTOR = Descriptor(
 def _quantized_linear_add(a: Quantized, b: Quantized, output: ScaleZeroPoint, output_dtype: np.dtype) -> jax.Array:
     rank = max(a.values.ndim, b.values.ndim)
     a_value, b_value = (affine.dequantize(x.to_rank(rank)) for x in (a, b))
-    return affine.quantize(exact.sum(a_value, b_value), output, output_dtype)
+    return affine.quantize(a_value + b_value, output, output_dtype)
 
 
 def quantized_linear_add(

@@ -13,7 +13,7 @@ from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.statics import boolean, positive_integers
 from jquant.arguments.windows import Padding, windows
-from jquant.formulas import pooling
+from jquant.formulas import affine, pooling
 from jquant.formulas.windows import Windows
 from jquant.modes import FeatureLevel
 from jquant.pytrees import Quantized, ScaleZeroPoint
@@ -42,7 +42,7 @@ _DESCRIPTOR = Descriptor(
 def _quantized_linear_average_pool(
     input: Quantized, output: ScaleZeroPoint, w: Windows, include_padding: bool, output_dtype: np.dtype
 ) -> jax.Array:
-    total = pooling.sums(pooling.differences(input), w)
+    total = pooling.sums(affine.difference(input), w)
     if include_padding:
         count = jnp.int32(math.prod(w.sizes))
     else:

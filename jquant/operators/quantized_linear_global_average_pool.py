@@ -8,7 +8,7 @@ from jax.typing import ArrayLike
 
 from jquant.arguments import elementwise
 from jquant.arguments.descriptor import require
-from jquant.formulas import pooling
+from jquant.formulas import affine, pooling
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QLinearGlobalAveragePool"
@@ -19,7 +19,7 @@ _DESCRIPTOR = elementwise.descriptor(_OPERATOR)
 @jax.named_scope("quantized_linear_global_average_pool")
 def _quantized_linear_global_average_pool(x: Quantized, output: ScaleZeroPoint) -> jax.Array:
     sizes = x.values.shape
-    total = jnp.sum(pooling.differences(x), range(2, len(sizes)), jnp.int32, keepdims=True)
+    total = jnp.sum(affine.difference(x), range(2, len(sizes)), jnp.int32, keepdims=True)
     count = jnp.int32(math.prod(sizes[2:]))
     return pooling.quantized_average(total, count, x.scale, output, x.values.dtype)
 

@@ -20,7 +20,7 @@ _DESCRIPTOR = elementwise.descriptor(_OPERATOR)
 def _quantized_linear_leaky_relu(x: Quantized, output: ScaleZeroPoint, alpha: jax.Array | None) -> jax.Array:
     value = affine.dequantize(x)
     slope = jnp.float32(_ALPHA) if alpha is None else exact.seal(alpha)
-    rectified = jnp.where(value < 0, exact.product(slope, value), value)
+    rectified = jnp.where(value < 0, slope * value, value)
     return affine.quantize(rectified, output, x.values.dtype)
 
 

@@ -3,6 +3,7 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
@@ -38,9 +39,9 @@ _DESCRIPTOR = Descriptor(
 @jax.named_scope("quantized_linear_multiply")
 def _quantized_linear_multiply(a: Quantized, b: Quantized, output: ScaleZeroPoint, output_dtype: np.dtype) -> jax.Array:
     rank = max(a.values.ndim, b.values.ndim)
-    product = exact.product(affine.offset(a.to_rank(rank)), affine.offset(b.to_rank(rank)))
+    product = affine.difference(a.to_rank(rank)) * affine.difference(b.to_rank(rank))
     scale = exact.product(exact.widen(a.scale), exact.widen(b.scale))
-    return affine.quantize(exact.product(product, scale), output, output_dtype)
+    return affine.quantize(product.astype(jnp.float32) * scale, output, output_dtype)
 
 
 def quantized_linear_multiply(

@@ -5,7 +5,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jquant.arguments import elementwise
-from jquant.arithmetic import double_float, lookup
+from jquant.arithmetic import double_float, exact, lookup
 from jquant.arithmetic.double_float import Pair
 from jquant.arithmetic.exponential import exponential, scaled
 from jquant.formulas import affine
@@ -32,7 +32,7 @@ def _sigmoid(x: jax.Array) -> jax.Array:
 def _quantized_linear_sigmoid(x: Quantized, output: ScaleZeroPoint) -> jax.Array:
     dtype = x.values.dtype
     values = affine.dequantize(x._replace(values=lookup.integers(dtype)))
-    return lookup.look_up(affine.quantize(_sigmoid(values), output, dtype), x.values)
+    return lookup.look_up(affine.quantize(exact.once(_sigmoid(values)), output, dtype), x.values)
 
 
 def quantized_linear_sigmoid(

@@ -12,14 +12,18 @@ from jquant.arguments.descriptor import require
 from jquant.arguments.statics import dimension
 from jquant.arithmetic import double_float, exact, fixed_point
 from jquant.arithmetic.double_float import Pair
-from jquant.arithmetic.exponential import exponential, scaled
-from jquant.arithmetic.lookup import look_up
+from jquant.arithmetic.exponential import Exponential, exponential, scaled
+from jquant.arithmetic.lookup import look_up, look_up_along
 from jquant.formulas import affine
 from jquant.formulas.extremes import below_largest
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QLinearSoftmax"
 _DESCRIPTOR = elementwise.descriptor(_OPERATOR)
+
+
+# A slice of so many elements, or more, has no more different quotients than that.
+_TABLE_SIZE = 256
 
 
 @functools.partial(jax.jit, static_argnames="axis")
@@ -29,12 +33,22 @@ def _quantized_linear_softmax(x: Quantized, output: ScaleZeroPoint, axis: int) -
     # One that is not finite makes NaN of the whole slice, as the largest value of it is.
     scale = lax.select(lax.abs(scale) < jnp.inf, scale, lax.full_like(scale, jnp.nan))
     below = below_largest(jnp.where(scale < 0, ~x.values, x.values), axis)  # in the order of the values
-    significand, power = exponential(exact.product(lax.iota(jnp.float32, 256), -lax.abs(scale)))
-    fractions = fixed_point.digits(Pair(*(scaled(part, power) for part in significand)))
-    total = fixed_point.value(jnp.sum(look_up(fractions, below), axis, jnp.int32, keepdims=True))
-    numerator = Pair(*(look_up(part, below) for part in significand))
-    quotient = double_float.multiply(numerator, double_float.reciprocal(total))
-    return affine.quantize(scaled(quotient.high, look_up(power, below)), output, x.values.dtype)
+    exponentials = exponential(exact.product(lax.iota(jnp.float32, _TABLE_SIZE), -lax.abs(scale)))
+    bits = fixed_point.digit_bits(below.shape[axis])
+    digits = fixed_point.digits(Pair(*(scaled(part, exponentials.power) for part in exponentials.significand)), bits)
+    total = fixed_point.value(jnp.sum(look_up(digits, below), axis, jnp.int32, keepdims=True), bits)
+    # LLVM takes minutes for one loop of all this, where it has too few elements for vectors.
+    reciprocal = jax.tree.map(exact.once, double_float.reciprocal(total))
+
+    def quantized(exponentials: Exponential) -> jax.Array:
+        quotient = double_float.multiply(exponentials.significand, reciprocal)
+        return affine.quantize(exact.once(scaled(quotient.high, exponentials.power)), output, x.values.dtype)
+
+    if below.shape[axis] < _TABLE_SIZE:
+        return quantized(jax.tree.map(lambda values: look_up(values, below), exponentials))
+    along_axis = [_TABLE_SIZE if dimension == axis else 1 for dimension in range(below.ndim)]
+    exponentials = jax.tree.map(lambda values: values.reshape(along_axis), exponentials)
+    return look_up_along(axis, quantized(exponentials), below)
 
 
 def quantized_linear_softmax(

@@ -12,7 +12,7 @@ from jquant.arguments.operands import is_known
 from jquant.arguments.ranges import accumulators, range_operands, require_quantized
 from jquant.arithmetic import exact
 from jquant.arithmetic.broadcasting import sizes_along
-from jquant.formulas import affine, requantization
+from jquant.formulas import requantization
 from jquant.modes import data_type
 from jquant.pytrees import QuantizeOutput
 
@@ -33,8 +33,7 @@ def _requantize_per_channel(
     largest = requantization.magnitude(exact.widen(input_min), exact.widen(input_max))
     ratio = exact.quotient(largest, requantization.magnitude(new_low, new_high)) * 2.0**-31
     scale = exact.product(jnp.float32(jnp.iinfo(dtype).max), ratio).reshape(sizes_along(input.ndim - 1, input.ndim))
-    value = exact.product(input.astype(jnp.float32), scale)
-    return QuantizeOutput(affine.to_integer(value, None, dtype), new_low, new_high)
+    return QuantizeOutput(exact.nearest_integer(input.astype(jnp.float32) * scale, None, dtype), new_low, new_high)
 
 
 def requantize_per_channel(

@@ -137,6 +137,37 @@ def test_saturating_cast(dtype):
     np.testing.assert_array_equal(jax.jit(exact.saturating_cast, static_argnums=1)(x, jnp.dtype(dtype)), expected)
 
 
+def rounded_and_saturated(x: np.ndarray, zero_point: int, dtype: type) -> np.ndarray:
+    """In steps that lose nothing: beyond the limits, no zero point brings a number back."""
+    limits = np.iinfo(dtype)
+    number = np.nan_to_num(np.rint(x), copy=False, nan=-zero_point)
+    return np.clip(np.clip(number, -(2.0**20), 2.0**20).astype(np.int32) + zero_point, limits.min, limits.max).astype(dtype)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "zero_point"),
+    [(np.uint8, 133), (np.int8, -128), (np.int8, 127), (np.int8, None), (np.int16, -32768), (np.uint16, 65535)],
+)
+def test_nearest_integer(dtype, zero_point):
+    """Of each sign, exponent and first bits of a fraction, with last bits around what may be a tie."""
+    last = np.uint32([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
+    x = (np.arange(2**16, dtype=np.uint32)[:, None] << 16 | last).view(FLOAT32)
+    offset = None if zero_point is None else jnp.asarray(zero_point, dtype)
+    actual = jax.jit(exact.nearest_integer, static_argnums=2)(x, offset, jnp.dtype(dtype))
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(actual, rounded_and_saturated(x, zero_point or 0, dtype))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("dtype", "zero_point"), [(np.uint8, 133), (np.int16, -3)])
+def test_nearest_integer_of_every_float32(dtype, zero_point):
+    nearest = jax.jit(lambda x: exact.nearest_integer(x, jnp.asarray(zero_point, dtype), jnp.dtype(dtype)))
+    for first in range(0, 2**32, 2**24):
+        x = np.arange(first, first + 2**24, dtype=np.uint32).view(FLOAT32)
+        with np.errstate(invalid="ignore"):
+            np.testing.assert_array_equal(nearest(x), rounded_and_saturated(x, zero_point, dtype))
+
+
 def test_rounding():
     x = np.concatenate(
         [np.arange(-70000, 70000, dtype=FLOAT32) / 2, samples.any_floats(np.random.default_rng(7), 1_000_000)]

@@ -116,7 +116,7 @@ _EXACT = re.compile(
             r"(abs|copysign|max|min|neg|selp|(max|min)\.NaN|setp\.\w+(\.and|\.or)?)\.(f32|b?f16)(x2)?",
             r"cvt\.rn\.f32\.[su](8|16|32)|cvt\.rzi\.[su](8|16|32)\.f32",  # from integers: half to even; to them: toward 0
             r"cvt\.(rni|rzi|rmi)\.f32\.f32",  # to an integral float: half to even, toward 0, down
-            r"cvt\.f32\.b?f16|cvt\.rn\.b?f16\.f32",
+            r"cvt\.f32\.b?f16|cvt\.rn\.b?f16(x2)?\.f32",
         ]
     )
 )
@@ -207,6 +207,12 @@ def _is_normal(kernel: Kernel, predicate: str) -> bool:
         return all(_is_normal(kernel, operand) for operand in test.operands)
     if test.opcode == "setp.ne.b16":  # of a parameter, which another kernel has tested
         return _is_stored(kernel, test.operands[0])
+    if test.opcode == "setp.lt.u32":  # both at once: exponent - 1 < 254, without a sign
+        less = kernel.definition(test.operands[0])
+        exponent, limit = less.operands[0], test.operands[1]
+        return [less.opcode, less.operands[1], limit] == ["add.s32", "-1", "254"] and (
+            _is_exponent(kernel, exponent) or kernel.definition(exponent).opcode.startswith("ld.global")
+        )
     if test.opcode not in ("setp.ne.b32", "setp.ne.and.b32"):
         return False
     exponent, limit, *others = test.operands

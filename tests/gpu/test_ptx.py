@@ -26,18 +26,12 @@ PTX_TYPES = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 EVERY = CASES | VARIANTS
 
 
-def shaped(value, rows: int | None = None):
-    """The shapes and dtypes of an argument, with so many rows."""
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape if rows is None else (rows, *x.shape[1:]), x.dtype), value)
-
-
-def traced(case: Case) -> tuple[Callable, list]:
+def traced(case: Case) -> tuple[Callable, tuple]:
     """A program of all arguments."""
-    arguments = enumerate(case.arguments())
-    return case.function, [shaped(value, ROWS if index in case.rows else None) for index, value in arguments]
+    return case.function, case.shapes(ROWS)
 
 
-def folded(case: Case) -> tuple[Callable, list]:
+def folded(case: Case) -> tuple[Callable, tuple]:
     """A program of the arguments that have rows; its parameters are constants."""
     arguments = case.arguments()
 
@@ -45,7 +39,8 @@ def folded(case: Case) -> tuple[Callable, list]:
         given = iter(tensors)
         return case.function(*(next(given) if index in case.rows else value for index, value in enumerate(arguments)))
 
-    return program, [shaped(arguments[index], ROWS) for index in case.rows]
+    shapes = case.shapes(ROWS)
+    return program, tuple(shapes[index] for index in case.rows)
 
 
 def divisors(case: Case, program: Callable) -> list[np.floating]:

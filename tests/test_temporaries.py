@@ -1,0 +1,26 @@
+"""Operators of each element for itself are one loop: they leave nothing of the tensor's size in memory but their results."""
+
+import jax
+import pytest
+
+from jquant.cases import CASES, VARIANTS
+
+ROWS = 2**18
+LARGEST = 2**14  # bytes: scales of rows that all share, ranges, a table of 256 integers on its way
+# Sums, or what is computed once for many elements, have loops of their own.
+OTHERS = (
+    *("matmul_integer", "matmul_integer_to_float", "quantized_linear_matmul", "quantized_gemm", "pack_matrix"),
+    *("convolution_integer", "quantized_linear_convolution"),
+    *("quantized_linear_average_pool", "quantized_linear_global_average_pool", "quantized_linear_softmax"),
+    *("scale_and_zero_point", "requantization_range", "requantization_range_per_channel"),
+    "quantize_down_and_shrink_range",
+)
+EVERY = {name: case for name, case in (CASES | VARIANTS).items() if name.split(",")[0] not in OTHERS}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in CASES else pytest.mark.full) for name in EVERY])
+def test_nothing_of_the_size_of_the_tensor(name):
+    case = EVERY[name]
+    memory = jax.jit(case.function).lower(*case.shapes(ROWS)).compile().memory_analysis()
+    assert memory.output_size_in_bytes >= ROWS // 8  # bits of the smallest types are packed
+    assert memory.temp_size_in_bytes <= LARGEST
