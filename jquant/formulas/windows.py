@@ -1,12 +1,18 @@
 """Windows that slide over the spatial dimensions of a tensor: of convolutions and pooling."""
 
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+
+# So many slices of a tensor are taken at once. Compiling takes longer with their number, or worse: a longer window is put
+# together from shorter ones.
+_MOST_SLICES = 8
 
 
 class Windows(NamedTuple):
@@ -38,17 +44,128 @@ class Windows(NamedTuple):
           padded: a tensor that has its padding.
           first: the first of its spatial dimensions.
         """
-        unpadded = self._replace(padding=((0, 0),) * len(self.sizes))
-        dimensions = range(first, first + len(self.sizes))
-        counts = unpadded.counts([padded.shape[dimension] for dimension in dimensions])
+        counts = self._counts_of(padded, first)
         for element in itertools.product(*map(range, self.sizes)):
             start, limit, step = [0] * padded.ndim, list(padded.shape), [1] * padded.ndim
-            for dimension, index, count, stride, dilation in zip(
-                dimensions, element, counts, self.strides, self.dilations, strict=True
-            ):
-                start[dimension], step[dimension] = index * dilation, stride
-                limit[dimension] = index * dilation + (count - 1) * stride + 1
+            for dimension, index in enumerate(element):
+                along = self._along(dimension, first, counts)
+                start[along.axis], step[along.axis] = index * along.dilation, along.stride
+                limit[along.axis] = start[along.axis] + along.reach
             yield lax.slice(padded, start, limit, step)
+
+    def element(self, padded: jax.Array, first: int, number: jax.Array | np.integer) -> jax.Array:
+        """The element with this number of those in `elements`; of one beyond the last, any values."""
+        counts = self._counts_of(padded, first)
+        start, sizes, step = [jnp.int32(0)] * padded.ndim, list(padded.shape), [1] * padded.ndim
+        for dimension in reversed(range(len(self.sizes))):
+            along = self._along(dimension, first, counts)
+            start[along.axis] = number % along.size * along.dilation
+            sizes[along.axis], step[along.axis] = along.reach, along.stride
+            number = number // along.size
+        return lax.slice(lax.dynamic_slice(padded, start, sizes), [0] * padded.ndim, sizes, step)
+
+    def patches(self, padded: jax.Array, first: int, channels: int) -> jax.Array:
+        """The `elements` of each window, one after the other along the dimension `channels`.
+
+        One spatial dimension after the other: as many slices as the sum of the window's sizes, not as their product.
+        """
+        counts = self._counts_of(padded, first)
+        for dimension in reversed(range(len(self.sizes))):
+            padded = _patches(padded, self._along(dimension, first, counts), channels)
+        return padded
+
+    def sums(self, padded: jax.Array, first: int) -> jax.Array:
+        """The sum of the `elements` of each window: over one spatial dimension after the other."""
+        counts = self._counts_of(padded, first)
+        for dimension in range(len(self.sizes)):
+            padded = _sums(padded, self._along(dimension, first, counts))
+        return padded
+
+    def _counts_of(self, padded: jax.Array, first: int) -> tuple[int, ...]:
+        unpadded = self._replace(padding=((0, 0),) * len(self.sizes))
+        return unpadded.counts(padded.shape[first : first + len(self.sizes)])
+
+    def _along(self, dimension: int, first: int, counts: Sequence[int]) -> "_Along":
+        properties = (self.sizes, self.strides, self.dilations, counts)
+        return _Along(first + dimension, *(values[dimension] for values in properties))
+
+
+class _Along(NamedTuple):
+    """Windows along one dimension, `axis`, of a tensor."""
+
+    axis: int
+    size: int
+    stride: int
+    dilation: int
+    windows: int
+
+    @property
+    def reach(self) -> int:
+        """From the first window's beginning to the last one's."""
+        return (self.windows - 1) * self.stride + 1
+
+    def slice(self, x: jax.Array, index: int) -> jax.Array:
+        """The element `index` of each window."""
+        start = index * self.dilation
+        return lax.slice_in_dim(x, start, start + self.reach, self.stride, self.axis)
+
+
+def _patches(x: jax.Array, along: _Along, channels: int) -> jax.Array:
+    size, stride = along.size, along.stride
+    depth = x.shape[channels]
+    axes = jax.typeof(x).sharding.spec
+    is_whole = isinstance(x.shape[along.axis], int) and axes[along.axis] is None and axes[channels] is None
+    if along.dilation == 1 and stride > 1 and size > 1 and is_whole:
+        # Of blocks as long as a step, windows are neighbours: nothing is left to do where windows do not overlap.
+        blocks = -(-size // stride)
+        x = _in_blocks(x, along.axis, channels, stride, along.windows + blocks - 1)
+        along, superfluous = along._replace(size=blocks, stride=1), (blocks * stride - size) * depth
+    else:
+        superfluous = 0
+    return _neighbours(x, along, channels, superfluous)
+
+
+def _in_blocks(x: jax.Array, axis: int, channels: int, size: int, count: int) -> jax.Array:
+    """A tensor with `count` blocks along `axis`, the elements of each, and then its channels, along `channels`."""
+    edges = [(0, 0, 0)] * x.ndim
+    edges[axis] = 0, count * size - x.shape[axis], 0  # beyond the last window
+    x = lax.pad(x, np.zeros((), x.dtype)[()], edges)
+    x = x.reshape(*x.shape[:axis], count, size, *x.shape[axis + 1 :])
+    x = jnp.moveaxis(x, axis + 1, channels)  # in front of the channels
+    return x.reshape(*x.shape[:channels], size * x.shape[channels + 1], *x.shape[channels + 2 :])
+
+
+def _neighbours(x: jax.Array, along: _Along, channels: int, superfluous: int = 0) -> jax.Array:
+    """The elements of each window along `channels`, without some at the end."""
+    depth, part = x.shape[channels], -(-along.size // _MOST_SLICES)
+    if part > 1:
+        count = x.shape[along.axis] - (part - 1) * along.dilation
+        x = _neighbours(x, along._replace(size=part, stride=1, windows=count), channels)
+    parts = [along.slice(x, index) for index in range(0, along.size - part + 1, part)]
+    rest = along.size % part
+    if rest:
+        last = along.slice(x, along.size - part)
+        parts.append(lax.slice_in_dim(last, (part - rest) * depth, part * depth, axis=channels))
+    if superfluous:
+        parts[-1] = lax.slice_in_dim(parts[-1], 0, parts[-1].shape[channels] - superfluous, axis=channels)
+    return lax.concatenate(parts, channels) if len(parts) > 1 else parts[0]
+
+
+def _sums(x: jax.Array, along: _Along) -> jax.Array:
+    if along.size <= _MOST_SLICES:
+        return functools.reduce(lax.add, (along.slice(x, index) for index in range(along.size)))
+    # Sums of 1, 2, 4, ... neighbours: of those that add up to the size.
+    parts, start, width = [], 0, 1
+    while True:
+        if along.size & width:
+            parts.append(along.slice(x, start))
+            start += width
+        if start == along.size:
+            return functools.reduce(lax.add, parts)
+        step = width * along.dilation
+        pairs = along._replace(size=2, stride=1, dilation=step, windows=x.shape[along.axis] - step)
+        x = pairs.slice(x, 0) + pairs.slice(x, 1)
+        width *= 2
 
 
 class Geometry(NamedTuple):

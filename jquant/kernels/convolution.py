@@ -2,12 +2,14 @@
 
 A matrix of patches has the elements of each window along one dimension, and the windows along the other. Its product with
 the matrix of filters is the convolution, and through `integer_dot` has all that products have.
+
+Where XLA has a convolution on the integer unit, that takes its place: on TPUs, and on CPUs with many channels.
 """
 
 import functools
 import math
 import operator
-from collections.abc import Iterator
+import platform
 from typing import NamedTuple
 
 import jax
@@ -17,6 +19,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from jquant.arithmetic import signs
+from jquant.arithmetic.partitioned import unless_partitioned
 from jquant.formulas.windows import Geometry, Windows
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels import zero_point as zero_points
@@ -26,6 +29,14 @@ from jquant.kernels.integer_dot import integer_dot
 # Filters of one channel: up to so many for each, which sum over the elements of a window alone, shifted multiplications are
 # faster than a product of matrices; on a CPU, one is three times as fast, four are level.
 _FEW_FILTERS = 4
+
+# From so many channels on, XLA:CPU's own convolution takes a half to a quarter of the time of a product with patches. That
+# was measured on x86-64. Where XLA has only its loop for all convolutions, it would take a hundred times as long.
+_MANY_CHANNELS = 16
+_HAS_CONVOLUTION = platform.machine().lower() in ("x86_64", "amd64")
+
+# A sum of more shifted multiplications is a loop, of so many at once: what is compiled does not grow with the filter.
+_MOST_SHIFTS, _SHIFTS_AT_ONCE = 64, 16
 
 
 def convolution(
@@ -52,23 +63,33 @@ def convolution(
     filters, depth = (filter.shape[dimension] for dimension in geometry.dimensions.rhs_spec[:2])
     way = _shifted if depth == 1 and filters // groups <= _FEW_FILTERS else _multiplied
     # The products of several groups want each group's channels together.
-    channels_last = geometry.channels_last and (groups == 1 or way is _shifted)
+    result_last = geometry.channels_last and (groups == 1 or way is _shifted)
+    channels_last = result_last or (groups == 1 and _is_wide(filters, depth, windows))
     input, filter = geometry.arranged(input, filter, channels_last=channels_last)
     # Dimensions are split, or joined, one reshape at a time: so JAX knows what that is over explicit axes of a mesh.
-    matrix = jnp.swapaxes(filter.reshape(filters, depth, math.prod(windows.sizes)), 1, 2)
-    matrix = matrix.reshape(1, groups, filters // groups, *matrix.shape[1:])
+    elements = math.prod(windows.sizes)
+    rows = filter.reshape(filters, depth, elements).reshape(1, groups, filters // groups, depth, elements)
+    matrix = jnp.swapaxes(rows, 3, 4)
     if channels_last:
         batch, *space, _ = input.shape
         image = input.reshape(batch, *space, groups, depth)
     else:
         batch, _, *space = input.shape
         image = input.reshape(batch, groups, depth, *space)
-    product = way(_Operands(image, matrix, input_zero_point, filter_zero_point, windows, channels_last), epilogue)
-    if channels_last:
+    filters_last = geometry.dimensions.rhs_spec[0] == filter.ndim - 1
+    given = image, matrix, input_zero_point, filter_zero_point
+    product = way(_Operands(*given, windows, channels_last, result_last, filters_last), epilogue)
+    if result_last:
         output = product.reshape(batch, *product.shape[1:-2], filters).reshape(batch, *windows.counts(space), filters)
     else:
         output = product.reshape(batch, filters, *product.shape[3:]).reshape(batch, filters, *windows.counts(space))
-    return geometry.restored(output, channels_last=channels_last)
+    return geometry.restored(output, channels_last=result_last)
+
+
+def _is_wide(filters: int, channels: int, windows: Windows) -> bool:
+    """Whether XLA:CPU's own convolution takes this, if it is of one group and has the channels last."""
+    many = channels >= _MANY_CHANNELS and max(channels, filters) > _MANY_CHANNELS
+    return _HAS_CONVOLUTION and many and math.prod(windows.sizes) > 1 and len(windows.sizes) <= 2
 
 
 class _Operands(NamedTuple):
@@ -80,6 +101,8 @@ class _Operands(NamedTuple):
     Attributes:
       image: of shape (batch, groups, channels, ...), or (batch, ..., groups, channels) with `channels_last`.
       matrix: of shape (1, groups, filters, elements of a window, channels).
+      result_last: whether the result has its channels last; it may have them second where the image has them last.
+      filters_last: whether the filter has its filters along its last dimension, in the memory.
     """
 
     image: jax.Array
@@ -88,6 +111,8 @@ class _Operands(NamedTuple):
     filter_zero_point: jax.Array | None
     windows: Windows
     channels_last: bool
+    result_last: bool
+    filters_last: bool
 
     @property
     def channels(self) -> int:
@@ -103,10 +128,6 @@ class _Operands(NamedTuple):
         for dimension, (low, high) in enumerate(self.windows.padding, start=self.first_spatial):
             padding[dimension] = low, high, 0
         return lax.pad(image, value, padding)
-
-    def elements(self, padded: jax.Array) -> Iterator[jax.Array]:
-        """Of each window, one after the other."""
-        return self.windows.elements(padded, self.first_spatial)
 
     def matrices(self, x: jax.Array) -> jax.Array:
         """The spatial dimensions as one: (batch, groups, channels, space) or (batch, groups, space, channels)."""
@@ -126,16 +147,35 @@ def _shifted(operands: _Operands, epilogue: Epilogue) -> jax.Array:
     image, rank = operands.image.astype(jnp.int16), operands.image.ndim
     if operands.input_zero_point is not None:
         image = image - operands.input_zero_point.astype(jnp.int16).reshape((1,) * rank)
-    elements = operands.elements(operands.padded(image, np.int16(0)))
-    weights = operands.matrix.astype(jnp.int32)
+    image = operands.padded(image, np.int16(0))
+    weights = operands.matrix[..., 0].astype(jnp.int32)
     zero_point = operands.filter_zero_point
-    zero_point = np.int32(0) if zero_point is None else operands.by_filter(zero_point, rank).astype(jnp.int32)
-    products = [
-        element.astype(jnp.int32) * (operands.by_filter(weights[:, :, :, index], rank) - zero_point)
-        for index, element in enumerate(elements)
-    ]
+    if zero_point is not None:
+        sizes = weights.shape[1:3] if zero_point.size > 1 else (1, 1)
+        weights = weights - zero_point.astype(jnp.int32).reshape(1, *sizes, 1)
+    elements = weights.shape[3]
+
+    def product(element: jax.Array, weight: jax.Array) -> jax.Array:
+        return element.astype(jnp.int32) * operands.by_filter(weight, rank)
+
+    if elements <= _MOST_SHIFTS:
+        each = enumerate(operands.windows.elements(image, operands.first_spatial))
+        total = functools.reduce(operator.add, (product(element, weights[:, :, :, index]) for index, element in each))
+    else:
+        rounds = -(-(elements - 1) // _SHIFTS_AT_ONCE)
+        weights = jnp.pad(weights, [(0, 0)] * 3 + [(0, rounds * _SHIFTS_AT_ONCE + 1 - elements)])
+
+        def shifted(number: jax.Array | np.integer) -> jax.Array:
+            element = operands.windows.element(image, operands.first_spatial, number)
+            return product(element, lax.dynamic_index_in_dim(weights, number, 3, keepdims=False))
+
+        def add(index: jax.Array, total: jax.Array) -> jax.Array:
+            numbers = (1 + index * _SHIFTS_AT_ONCE + part for part in range(_SHIFTS_AT_ONCE))
+            return functools.reduce(operator.add, map(shifted, numbers), total)
+
+        total = lax.fori_loop(np.int32(0), np.int32(rounds), add, shifted(np.int32(0)))
     steps = jax.tree.map(functools.partial(operands.by_filter, rank=rank), epilogue)
-    return epilogues.apply(steps, functools.reduce(operator.add, products))
+    return epilogues.apply(steps, total)
 
 
 def _multiplied(operands: _Operands, epilogue: Epilogue) -> jax.Array:
@@ -150,21 +190,44 @@ def _multiplied(operands: _Operands, epilogue: Epilogue) -> jax.Array:
     )
     image, matrix = signs.to_int8(operands.image), signs.to_int8(operands.matrix)
     no_value = np.int8(0) if input_zero_point is None else input_zero_point.astype(jnp.int8).reshape(())
-    image, matrix = operands.padded(image, no_value), matrix.reshape(*matrix.shape[:3], -1)
+    image = operands.padded(image, no_value)
+    if matrix.shape[3] > 1:
+        image = lax.optimization_barrier(image)  # or XLA:CPU computes it again for each slice
     window_sum = None if filter_zero_point is None else _window_sum(operands, image)
-    filter_sum = None if input_zero_point is None else by_filter(zero_points.row_sum(matrix))
+    filter_sum = None if input_zero_point is None else by_filter(_filter_sum(operands, matrix))
+    matrix = matrix.reshape(*matrix.shape[:3], -1)
     k = matrix.shape[-1]
     if operands.channels_last:
         fold = zero_points.fold(input_zero_point, filter_zero_point, window_sum, filter_sum, k)
     else:
         fold = zero_points.fold(filter_zero_point, input_zero_point, filter_sum, window_sum, k)
-    multiply = functools.partial(_product_with_patches, operands)
     steps = (fold, *jax.tree.map(by_filter, epilogue))
     if matrix.shape[1] > 1:
-        return multiply(image, matrix, steps)
-    convolve = functools.partial(_convolution_of_xla, operands)
-    product = lax.platform_dependent(image, matrix, steps, tpu=convolve, default=multiply)
-    return jnp.swapaxes(product, 1, 2) if operands.channels_last else product
+        return _product_with_patches(operands, image, matrix, steps)
+    ways = {"tpu": _convolution_of_xla, "default": _product_with_patches}
+    *_, filters, _, channels = operands.matrix.shape
+    if operands.channels_last and _is_wide(filters, channels, operands.windows):
+        ways["cpu"] = _convolution_on_cpu
+    return lax.platform_dependent(
+        image, matrix, steps, **{name: functools.partial(_in_layout, operands, way) for name, way in ways.items()}
+    )
+
+
+def _in_layout(operands: _Operands, way, image: jax.Array, matrix: jax.Array, epilogue: Epilogue) -> jax.Array:
+    """What a `way` gives, in the layout of the result. XLA:CPU transposes the product in the loop of the epilogue."""
+    if not operands.channels_last:
+        return way(operands, image, matrix, epilogue)
+    if operands.result_last:
+        return jnp.swapaxes(way(operands, image, matrix, epilogue), 1, 2)
+    product = jnp.swapaxes(way(operands, image, matrix, ()), 2, 3)
+    return epilogues.apply(jax.tree.map(lambda x: jnp.swapaxes(x, 2, 3), epilogue), product)
+
+
+def _filter_sum(operands: _Operands, matrix: jax.Array) -> jax.Array:
+    """The sum of each filter in int8, whose elements are taken in the order that they have in the memory."""
+    if operands.filters_last:
+        return zero_points.column_sum(jnp.swapaxes(matrix.reshape(*matrix.shape[:3], -1), 2, 3))
+    return zero_points.row_sum(jnp.swapaxes(matrix, 3, 4).reshape(*matrix.shape[:3], -1))
 
 
 def _window_sum(operands: _Operands, image: jax.Array) -> jax.Array:
@@ -172,12 +235,13 @@ def _window_sum(operands: _Operands, image: jax.Array) -> jax.Array:
     summed = zero_points.row_sum if operands.channels_last else zero_points.column_sum
     sizes = list(image.shape)
     sizes[operands.channels] = 1
-    by_pixel = summed(operands.matrices(image)).reshape(sizes)
-    return operands.matrices(functools.reduce(operator.add, operands.elements(by_pixel)))
+    by_pixel = summed(operands.matrices(image))
+    by_pixel = (jnp.swapaxes(by_pixel, 1, 2) if operands.channels_last else by_pixel).reshape(sizes)
+    return operands.matrices(operands.windows.sums(by_pixel, operands.first_spatial))
 
 
 def _product_with_patches(operands: _Operands, image: jax.Array, matrix: jax.Array, epilogue: Epilogue) -> jax.Array:
-    patches = operands.matrices(lax.concatenate(list(operands.elements(image)), operands.channels))
+    patches = operands.matrices(operands.windows.patches(image, operands.first_spatial, operands.channels))
     if operands.channels_last:
         return integer_dot(patches, matrix, epilogue, transpose_b=True)
     return integer_dot(matrix, patches, epilogue)
@@ -206,3 +270,49 @@ def _convolution_of_xla(operands: _Operands, image: jax.Array, matrix: jax.Array
         out_sharding=jax.typeof(image).sharding.update(spec=spec) if split[layout[1]] else None,
     )
     return epilogues.apply(epilogue, operands.matrices(jnp.expand_dims(product, group)))
+
+
+def _convolution_on_cpu(operands: _Operands, image: jax.Array, matrix: jax.Array, epilogue: Epilogue) -> jax.Array:
+    """XLA:CPU's convolution; or patches, where XLA partitions the program, or where a transformation maps the filters."""
+
+    def convolve(image: jax.Array, matrix: jax.Array) -> tuple[jax.Array]:
+        filters_are_mapped = math.prod(matrix.shape[:-2]) != 1
+        return (_mapped(multiply if filters_are_mapped else one, operands.image.ndim, image, matrix),)
+
+    def otherwise(image: jax.Array, matrix: jax.Array) -> tuple[jax.Array]:
+        return (_mapped(multiply, operands.image.ndim, image, matrix),)
+
+    one = functools.partial(_channels_last_convolution, operands)
+    multiply = functools.partial(_product_with_patches, operands, epilogue=())
+    (product,) = unless_partitioned(convolve, otherwise, image, matrix)
+    return epilogues.apply(epilogue, product)
+
+
+def _mapped(function, rank: int, image: jax.Array, matrix: jax.Array) -> jax.Array:
+    """`function` over the dimensions in front that `unless_partitioned` adds to both, which broadcast."""
+    if image.ndim == rank:
+        return function(image, matrix)
+    axes = 0 if image.shape[0] != 1 or matrix.shape[0] == 1 else None, None if matrix.shape[0] == 1 else 0
+    parts = (x[0] if axis is None else x for x, axis in zip((image, matrix), axes, strict=True))
+    return jax.vmap(functools.partial(_mapped, function, rank), axes)(*parts)
+
+
+def _channels_last_convolution(operands: _Operands, image: jax.Array, matrix: jax.Array) -> jax.Array:
+    """The one form of convolution that XLA:CPU has fast code for: int8, NHWC and HWIO."""
+    windows, channels = operands.windows, operands.matrix.shape[-1]
+    image = jnp.squeeze(image, -2)
+    filter = jnp.swapaxes(jnp.squeeze(matrix, (0, 1)), 0, 1).reshape(*windows.sizes, channels, -1)
+    strides, dilations = windows.strides, windows.dilations
+    if len(windows.sizes) == 1:
+        image, filter = jnp.expand_dims(image, 1), jnp.expand_dims(filter, 0)
+        strides, dilations = (1, *strides), (1, *dilations)
+    product = lax.conv_general_dilated(
+        image,
+        filter,
+        window_strides=strides,
+        padding="VALID",
+        rhs_dilation=dilations,
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        preferred_element_type=jnp.int32,
+    )
+    return product.reshape(product.shape[0], 1, math.prod(product.shape[1:3]), product.shape[3])

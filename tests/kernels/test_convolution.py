@@ -3,10 +3,14 @@
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from comparison import assert_equal
 from geometries import GEOMETRIES, reordered
+from jax import export
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import jquant
 from jquant import reference
@@ -55,7 +59,7 @@ def program(platform, sizes, filter_sizes, **options):
 
 @pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
 def test_what_multiplies(platform):
-    """int8 by int8 to int32 everywhere: in a product of matrices, or for a TPU in a convolution of one group."""
+    """int8 by int8 to int32 everywhere: in a product of matrices; in a convolution of one group for a TPU, or a wide one."""
     product, convolution = (
         rf"stablehlo.{operation}.*\(tensor<[\dx]+xi8>, tensor<[\dx]+xi8>\) -> tensor<[\dx]+xi32>"
         for operation in ("dot_general", "convolution")
@@ -63,10 +67,133 @@ def test_what_multiplies(platform):
     cases = ((3, 3), 1), ((1, 1), 1), ((3, 3), 4)
     for window, groups in cases:
         text = program(platform, (2, 16, 8, 8), (32, 16 // groups, *window), groups=groups)
-        by_convolution = platform == "tpu" and groups == 1
+        is_wide = platform == "cpu" and kernel._HAS_CONVOLUTION and window != (1, 1)
+        by_convolution = groups == 1 and (platform == "tpu" or is_wide)
         assert len(re.findall(convolution, text)) == by_convolution
         # The sums of a product on a CPU are products, too.
         assert len(re.findall(product, text)) == (not by_convolution) + 2 * (platform == "cpu")
     text = program(platform, (2, 16, 8, 8), (32, 1, 3, 3), groups=16)
     assert not re.search("stablehlo.(dot_general|convolution)", text)
     assert text.count("stablehlo.multiply") == 9
+
+
+# The sizes of input and filter, strides and dilations, of windows that are more than a few slices.
+LONG_WINDOWS = {
+    "blocks": ((2, 3, 17, 22), (4, 3, 4, 5), (4, 5), (1, 1)),
+    "parts of blocks": ((1, 2, 60), (3, 2, 25), (2,), (1,)),
+    "parts of parts": ((1, 2, 90), (10, 1, 75), (1,), (1,)),
+    "with dilations": ((1, 2, 50, 5), (3, 2, 17, 2), (1, 3), (2, 1)),
+    "with dilations and strides": ((2, 1, 30, 60), (5, 1, 9, 19), (2, 3), (1, 3)),
+    "depthwise": ((2, 3, 12, 14), (3, 1, 9, 8), (1, 2), (1, 1)),
+    "depthwise, of two filters a channel": ((1, 2, 200), (4, 1, 67), (3,), (2,)),
+    "many channels": ((2, 17, 9, 8), (3, 17, 3, 2), (2, 1), (1, 2)),
+    "many filters and channels": ((1, 20, 30), (18, 20, 11), (2,), (1,)),
+}
+
+
+def test_long_windows():
+    """All geometries, channels second and last, in one program."""
+    rng = np.random.default_rng(5)
+    calls, options, expected = [], [], []
+    for sizes, filter_sizes, strides, dilations in LONG_WINDOWS.values():
+        x, w = samples.integers(rng, np.uint8, *sizes), samples.integers(rng, np.uint8, *filter_sizes)
+        zeros = samples.integers(rng, np.uint8), samples.integers(rng, np.uint8, filter_sizes[0])
+        windows = {"strides": strides, "dilations": dilations, "padding": ((1, 0),) * len(strides)}
+        windows["groups"] = sizes[1] // filter_sizes[1]
+        calls.append((x, w, *zeros))
+        options.append(windows)
+        expected.append(reference.convolution_integer(*calls[-1], **windows))
+
+    @jax.jit
+    def program(calls):
+        outputs = []
+        for (x, w, *zeros), windows in zip(calls, options, strict=True):
+            space = "HW"[: x.ndim - 2]
+            last = (f"N{space}C", f"{space}IO", f"N{space}C")
+            moved = jnp.moveaxis(x, 1, -1), jnp.moveaxis(w, (0, 1), (-1, -2))
+            output = jquant.convolution_integer(*moved, *zeros, dimension_numbers=last, **windows)
+            outputs.append((jquant.convolution_integer(x, w, *zeros, **windows), jnp.moveaxis(output, -1, 1)))
+        return outputs
+
+    for name, outputs, wanted in zip(LONG_WINDOWS, program(calls), expected, strict=True):
+        for output in outputs:
+            assert_equal(output, wanted, name)
+
+
+# And the most operations that their programs may have: a slice for each element of a window would be hundreds, or thousands.
+LARGE_FILTERS = {
+    "patches of a vision transformer": ((1, 3, 224, 224), (768, 3, 16, 16), (16, 16), 200),
+    "frames of a sound": ((1, 1, 16000), (80, 1, 400), (160,), 200),
+    "7 x 7 x 7": ((1, 3, 16, 40, 40), (32, 3, 7, 7, 7), (1, 1, 1), 200),
+    "4096": ((1, 1, 8192), (64, 1, 4096), (1,), 200),
+    "11 x 11": ((1, 64, 28, 28), (64, 64, 11, 11), (1, 1), 200),
+    "ResNet's first": ((1, 3, 224, 224), (64, 3, 7, 7), (2, 2), 200),
+    "4096, of one filter": ((1, 1, 8192), (1, 1, 4096), (1,), 1200),
+    "depthwise 31 x 31": ((1, 64, 56, 56), (64, 1, 31, 31), (1, 1), 1200),
+}
+
+
+@pytest.mark.parametrize("name", LARGE_FILTERS)
+def test_programs_are_small(name):
+    sizes, filter_sizes, strides, most = LARGE_FILTERS[name]
+    groups = sizes[1] // filter_sizes[1]
+    for platform in ("cpu", "cuda", "tpu"):
+        text = program(platform, sizes, filter_sizes, strides=strides, groups=groups, feature_level="EXTENDED")
+        assert text.count("\n") < most
+
+
+WIDE = (8, 17, 6, 6), (8, 17, 3, 3)
+
+
+def wide_operands(*more):
+    rng = np.random.default_rng(6)
+    x, w = samples.integers(rng, np.uint8, *more, *WIDE[0]), samples.integers(rng, np.int8, *more, *WIDE[1])
+    return x, w, np.uint8(7), np.int8(-3)
+
+
+def test_wide_convolutions_are_mapped():
+    """Over images, over filters, over both: with filters mapped, a convolution would be one of groups, which is slow."""
+    x, w, *zeros = wide_operands(2)
+    for axes in ((0, None), (None, 0), (0, 0)):
+        given = [operand if axis == 0 else operand[0] for operand, axis in zip((x, w), axes, strict=True)]
+        function = jax.jit(jax.vmap(lambda x, w: jquant.convolution_integer(x, w, *zeros), axes))
+        lowered, mapped = function.lower(*given).as_text(), function(*given)
+        assert ("stablehlo.convolution" in lowered) == (kernel._HAS_CONVOLUTION and axes[1] is None)
+        for index in range(2):
+            image, filter = (operand if axis is None else operand[index] for operand, axis in zip(given, axes, strict=True))
+            assert_equal(mapped[index], reference.convolution_integer(image, filter, *zeros))
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
+@pytest.mark.parametrize("specs", [(P("x"), P()), (P(), P("x"))], ids=["images", "filters"])
+def test_wide_convolutions_on_a_mesh(specs, kind):
+    x, w, *zeros = wide_operands()
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(kind,))
+    operands = [jax.device_put(operand, NamedSharding(mesh, spec)) for operand, spec in zip((x, w), specs, strict=True)]
+    with jax.set_mesh(mesh):
+        output = jax.jit(lambda x, w: jquant.convolution_integer(x, w, *zeros))(*operands)
+    assert_equal(output, reference.convolution_integer(x, w, *zeros))
+
+
+def test_wide_convolutions_are_exported():
+    x, w, *zeros = wide_operands()
+    shape = jax.ShapeDtypeStruct(export.symbolic_shape("batch, 17, 6, 6"), np.uint8)
+    call = export.export(jax.jit(lambda x: jquant.convolution_integer(x, w, *zeros)))(shape).call
+    for count in (1, 8):
+        assert_equal(call(x[:count]), reference.convolution_integer(x[:count], w, *zeros))
+
+
+@pytest.mark.skipif(not kernel._HAS_CONVOLUTION, reason="other machines have products of patches")
+@pytest.mark.parametrize("layout", [("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC"), ("NHWC", "OHWI", "NCHW")])
+def test_xla_has_fast_code_for_wide_convolutions(layout):
+    """Whatever the order of the dimensions, also where the caller transposes: its loop for all others is far slower."""
+    x, w, *zeros = wide_operands()
+    x, w = reordered(x, "NCHW", layout[0]), reordered(w, "OIHW", layout[1])
+    orders = [tuple(reversed(range(4)))] * 2
+
+    def function(x, w):
+        x, w = (jnp.transpose(operand, order) for operand, order in zip((x, w), orders, strict=True))
+        return jquant.convolution_integer(x, w, *zeros, dimension_numbers=layout)
+
+    text = jax.jit(function).lower(x.transpose(), w.transpose()).compile().as_text()
+    assert re.search(r"= s32\[8,4,4,8\]\S* fusion\(.*kind=kCustom", text)
