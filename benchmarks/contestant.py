@@ -2,8 +2,9 @@
 
 import dataclasses
 import importlib
+import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -80,14 +81,22 @@ def require(module: str) -> ModuleType:
         raise
 
 
-def jitted(function: Callable[..., jax.Array], *operands: Any) -> Callable[[], jax.Array]:
-    """A call of the jitted function with its own copy of the operands on the device.
+def jitted(function: Callable[..., jax.Array], *operands: Any, layers: int = 1) -> Callable[[], jax.Array]:
+    """A call of the jitted function with its own copies of the operands on the device, one for each of the layers in turn.
 
     With a shared copy, a contestant would find in the cache what the one before it left there.
     """
     compiled = jax.jit(function)
-    operands = jax.tree.map(jnp.array, operands)
-    return lambda: compiled(*operands).block_until_ready()
+    copies = [jax.tree.map(jnp.array, operands) for _ in range(layers)]
+    return in_turn([lambda operands=operands: compiled(*operands).block_until_ready() for operands in copies])
+
+
+def in_turn(calls: Sequence[Callable[[], Any]]) -> Callable[[], Any]:
+    """One of the calls at a time, over and over."""
+    if len(calls) == 1:
+        return calls[0]
+    turns = itertools.cycle(calls)
+    return lambda: next(turns)()
 
 
 def dimension_numbers(problem: Problem) -> jax.lax.DotDimensionNumbers:

@@ -121,7 +121,7 @@ TITLE_ENCODER_KINDS = {
 WAKE_WORD_KINDS = {
     "convolutions": "quantized_linear_convolution",
     "dense layer, sigmoid": "quantized_gemm|quantized_linear_sigmoid",
-    "all else: state, loop": "",
+    "all else: state": "",
 }
 LITERT = "ai-edge-litert", ("pymicro-wakeword",), WAKE_WORD_KINDS
 MODELS = {
@@ -133,6 +133,10 @@ MODELS = {
 }
 
 
+_OPERATION = r'^ *(?:ROOT )?%([\w.-]+) = .*? ([a-z-]+)\(.*?(?:op_name="([^"]*)".*)?$'
+_CONTROL_FLOW = ("while", "call", "conditional")  # whose time is that of the operations inside
+
+
 def finish(program: Callable[..., Any], operands: tuple) -> Any:
     return jax.block_until_ready(program(*operands))
 
@@ -140,9 +144,10 @@ def finish(program: Callable[..., Any], operands: tuple) -> Any:
 def profile(program: Callable[..., Any], operands: tuple, kinds: dict[str, str]) -> Counter:
     """Milliseconds of a call in each kind of operation, on average."""
     text = program.lower(*operands).compile().as_text()
-    names = dict(re.findall(r'^ *(?:ROOT )?%([\w.-]+) = .*?(?:op_name="([^"]*)".*)?$', text, re.MULTILINE))
     kind_of = {
-        operation: next(kind for kind, words in kinds.items() if re.search(words, name)) for operation, name in names.items()
+        operation: next(kind for kind, words in kinds.items() if re.search(words, name))
+        for operation, opcode, name in re.findall(_OPERATION, text, re.MULTILINE)
+        if opcode not in _CONTROL_FLOW
     }
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from benchmarks import cache
+
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
@@ -12,6 +14,7 @@ class Shape:
       layer: which one that is, in words.
       batch: the number of products; 1 is a plain matrix product, without a batch dimension.
       weights: whether B is known ahead of the call, so that it can be packed.
+      cold: whether the calls take the weights of several layers in turn, which no cache holds together.
     """
 
     name: str
@@ -21,10 +24,17 @@ class Shape:
     layer: str
     batch: int = 1
     weights: bool = True
+    cold: bool = False
+
+    @property
+    def layers(self) -> int:
+        """How many B the calls take in turn: where they are to be cold, together more than the last-level cache holds."""
+        return 1 + cache.last_level() // (self.k * self.n) if self.cold else 1
 
     @property
     def size(self) -> str:
-        return f"{f'{self.batch} x ' if self.batch > 1 else ''}({self.m} x {self.k} x {self.n})"
+        batch = f"{self.batch} x " if self.batch > 1 else ""
+        return f"{batch}({self.m} x {self.k} x {self.n}){f', {self.layers} layers in turn' if self.cold else ''}"
 
     @property
     def operations(self) -> int:
@@ -48,6 +58,22 @@ SHAPES = (
     Shape("resnet50.layer1.conv1x1", 3136, 64, 256, "ResNet-50, layer1, expanding 1 x 1 convolution, one image (56 x 56)"),
     Shape("llama-7b.qkv.prefill", 128, 4096, 4096, "Llama 7B, query, key or value projection, 128 tokens of a prompt"),
     Shape("llama-7b.qkv.decode", 1, 4096, 4096, "Llama 7B, query, key or value projection, the next token"),
+    Shape(
+        "llama-7b.qkv.decode.cold",
+        1,
+        4096,
+        4096,
+        "Llama 7B, query, key or value projection, the next token, its weights in no cache",
+        cold=True,
+    ),
     Shape("llama-7b.qkv.decode-8", 8, 4096, 4096, "Llama 7B, query, key or value projection, the next token of 8 sequences"),
+    Shape(
+        "llama-7b.qkv.decode-8.cold",
+        8,
+        4096,
+        4096,
+        "Llama 7B, query, key or value projection, the next token of 8 sequences, its weights in no cache",
+        cold=True,
+    ),
     Shape("llama-7b.down.decode", 1, 11008, 4096, "Llama 7B, down projection of the feed-forward layer, the next token"),
 )

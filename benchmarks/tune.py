@@ -124,7 +124,7 @@ def main() -> int:
         return 2
     kernel, plans = (importlib.import_module(f"jquant.kernels.pallas.{platform}{part}") for part in ("", "_plans"))
     every_plan = list(candidates(plans, CANDIDATES[platform]))
-    for shape in select(arguments.shapes, SHAPES):
+    for shape in select(arguments.shapes, [shape for shape in SHAPES if not shape.cold]):
         tune(
             shape,
             kernel.integer_dot,

@@ -192,8 +192,8 @@ def listen(network: Network, state: list[jax.Array], frames: jax.Array) -> tuple
 
 @jax.jit
 def stream(network: Network, state: list[jax.Array], frames: jax.Array) -> tuple[list[jax.Array], jax.Array]:
-    """Step by step, as the sound comes in."""
-    state, probability = jax.lax.scan(lambda state, step: listen(network, state, step), state, frames)
+    """Step by step, as the sound comes in; two in an iteration of the loop, at whose end XLA copies the state."""
+    state, probability = jax.lax.scan(lambda state, step: listen(network, state, step), state, frames, unroll=2)
     return state, probability[:, 0]
 
 

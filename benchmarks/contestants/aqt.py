@@ -26,7 +26,9 @@ def _dot_general(problem: Problem) -> Call:
         floats = (jnp.zeros(x.qvalue.shape) for x in (a, b))
         return aqt.dg_core(*floats, a, b, dimensions)[0]
 
-    run = jitted(dot, tensor(problem.a_int8, problem.a_scale), tensor(problem.b, problem.b_scale))
+    run = jitted(
+        dot, tensor(problem.a_int8, problem.a_scale), tensor(problem.b, problem.b_scale), layers=problem.shape.layers
+    )
     return Call(run, problem.int8_product.astype(np.float32) * (problem.a_scale * problem.b_scale))
 
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.contestant import Call, Contestant, dimension_numbers, jitted
+from benchmarks.contestant import Call, Contestant, Unavailable, dimension_numbers, jitted
 from benchmarks.problem import Problem
 
 
@@ -14,7 +14,7 @@ def _int8(problem: Problem) -> Call:
     def dot(a: jax.Array, b: jax.Array) -> jax.Array:
         return jax.lax.dot_general(a, b, dimensions, preferred_element_type=jnp.int32)
 
-    return Call(jitted(dot, problem.a_int8, problem.b), problem.int8_product)
+    return Call(jitted(dot, problem.a_int8, problem.b, layers=problem.shape.layers), problem.int8_product)
 
 
 def _int32(problem: Problem) -> Call:
@@ -23,11 +23,16 @@ def _int32(problem: Problem) -> Call:
             b.astype(jnp.int32) - b_zero_point.astype(jnp.int32)
         )
 
-    return Call(jitted(formula, problem.a, problem.b, problem.a_zero_point, problem.b_zero_point), problem.product)
+    return Call(
+        jitted(formula, problem.a, problem.b, problem.a_zero_point, problem.b_zero_point, layers=problem.shape.layers),
+        problem.product,
+    )
 
 
 def _floating(problem: Problem, dtype: np.dtype) -> Call:
-    run = jitted(jnp.matmul, problem.a_float.astype(dtype), problem.b_float.astype(dtype))
+    if problem.shape.cold:
+        raise Unavailable("of several layers, only the integers are measured")
+    run = jitted(jnp.matmul, problem.a_float.astype(dtype), problem.b_float.astype(dtype), layers=problem.shape.layers)
     # bfloat16 is rounded three times, operands and result; sums are in float32, and lose at most half an ulp a term.
     # Devices may multiply float32 in fewer bits, such as TF32, by default.
     unit = 3 * 2.0**-8 if dtype == jnp.bfloat16 else 2.0**-9

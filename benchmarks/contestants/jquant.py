@@ -15,14 +15,16 @@ def _packed(b: np.ndarray, zero_point: np.ndarray) -> object:
 
 def _plain(problem: Problem) -> Call:
     operands = problem.a, problem.b, problem.a_zero_point, problem.b_zero_point
-    return Call(jitted(jquant.matmul_integer, *operands), problem.product)
+    return Call(jitted(jquant.matmul_integer, *operands, layers=problem.shape.layers), problem.product)
 
 
 def _pack(problem: Problem) -> Call:
     if not problem.shape.weights:
         raise Unavailable("B is no weight here: nothing to pack ahead")
     packed = _packed(problem.b, problem.b_zero_point)
-    return Call(jitted(jquant.matmul_integer, problem.a, packed, problem.a_zero_point), problem.product)
+    return Call(
+        jitted(jquant.matmul_integer, problem.a, packed, problem.a_zero_point, layers=problem.shape.layers), problem.product
+    )
 
 
 def _scaled_operands(problem: Problem) -> tuple:
@@ -38,11 +40,13 @@ def _to_uint8(problem: Problem) -> Call:
         return jquant.quantized_linear_matmul(*operands, output_dtype=jnp.uint8)
 
     operands = *_scaled_operands(problem), problem.output_scale, problem.output_zero_point
-    return Call(jitted(function, *operands), problem.requantized)
+    return Call(jitted(function, *operands, layers=problem.shape.layers), problem.requantized)
 
 
 def _to_float32(problem: Problem) -> Call:
-    return Call(jitted(jquant.matmul_integer_to_float, *_scaled_operands(problem)), problem.dequantized)
+    return Call(
+        jitted(jquant.matmul_integer_to_float, *_scaled_operands(problem), layers=problem.shape.layers), problem.dequantized
+    )
 
 
 _PACKED = "B packed ahead of the call where it is a weight"

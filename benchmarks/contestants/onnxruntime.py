@@ -1,12 +1,12 @@
 """onnxruntime, on the CPU."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from benchmarks.contestant import Call, Contestant, Unavailable, cores, require
+from benchmarks.contestant import Call, Contestant, Unavailable, cores, in_turn, require
 from benchmarks.problem import Problem
 
 _CONTRIBUTED = "com.microsoft"
@@ -18,9 +18,16 @@ def run(
     inputs: Sequence[str],
     expected: np.ndarray,
     domain: str = "",
+    layers: int = 1,
+    *,
+    tolerance: np.ndarray | None = None,
+    other_outputs: Sequence[str] = (),
     **attributes: Any,
 ) -> Call:
-    """A session of the one operator, whose `operands` are constants of the model, but for `inputs`."""
+    """A session of the one operator, whose `operands` are constants of the model, but for `inputs`; one for each layer.
+
+    `other_outputs` are the names of those that the operator has besides the first, and that nobody fetches.
+    """
     if jax.default_backend() != "cpu":
         raise Unavailable("its integer products run on a CPU")
     onnxruntime, onnx = require("onnxruntime"), require("onnx")
@@ -31,7 +38,7 @@ def run(
         return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
 
     graph = helper.make_graph(
-        [helper.make_node(operator, list(values), ["output"], domain=domain, **attributes)],
+        [helper.make_node(operator, list(values), ["output", *other_outputs], domain=domain, **attributes)],
         operator,
         [declared(name, values[name]) for name in inputs],
         [declared("output", expected)],
@@ -44,9 +51,14 @@ def run(
     options.inter_op_num_threads = 1
     # Threads that spin while they wait for the next call take the processor from the other contestants.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    feed = {name: values[name].copy() for name in inputs}
-    return Call(lambda: session.run(None, feed)[0], expected)
+    serialized = model.SerializeToString()
+
+    def call() -> Callable[[], np.ndarray]:
+        session = onnxruntime.InferenceSession(serialized, options, providers=["CPUExecutionProvider"])
+        feed = {name: values[name].copy() for name in inputs}
+        return lambda: session.run(None, feed)[0]
+
+    return Call(in_turn([call() for _ in range(layers)]), expected, tolerance)
 
 
 def _inputs(problem: Problem) -> Sequence[str]:
@@ -55,7 +67,13 @@ def _inputs(problem: Problem) -> Sequence[str]:
 
 def _matmul_integer(problem: Problem, inputs: Sequence[str]) -> Call:
     zero_points = ("a_zero_point", problem.a_zero_point), ("b_zero_point", problem.b_zero_point)
-    return run("MatMulInteger", [("a", problem.a), ("b", problem.b), *zero_points], inputs, problem.product)
+    return run(
+        "MatMulInteger",
+        [("a", problem.a), ("b", problem.b), *zero_points],
+        inputs,
+        problem.product,
+        layers=problem.shape.layers,
+    )
 
 
 def _constant_b(problem: Problem) -> Call:
@@ -79,7 +97,7 @@ def _to_uint8(problem: Problem) -> Call:
         ("output_scale", problem.output_scale),
         ("output_zero_point", problem.output_zero_point),
     )
-    return run("QLinearMatMul", operands, _inputs(problem), problem.requantized)
+    return run("QLinearMatMul", operands, _inputs(problem), problem.requantized, layers=problem.shape.layers)
 
 
 def _to_float32(problem: Problem) -> Call:
@@ -91,7 +109,8 @@ def _to_float32(problem: Problem) -> Call:
         ("a_zero_point", problem.a_zero_point),
         ("b_zero_point", problem.b_zero_point),
     )
-    return run("MatMulIntegerToFloat", operands, _inputs(problem), problem.dequantized, _CONTRIBUTED)
+    inputs, layers = _inputs(problem), problem.shape.layers
+    return run("MatMulIntegerToFloat", operands, inputs, problem.dequantized, _CONTRIBUTED, layers=layers)
 
 
 _CONSTANT = "B and all parameters constants of the model (prepacked), B an input where it is no weight"

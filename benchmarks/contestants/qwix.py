@@ -20,7 +20,12 @@ def _dot_general(problem: Problem, a_zero_point: int | None) -> Call:
     def dot(a: jax.Array, b: jax.Array) -> jax.Array:
         return qwix.dot_general(a, b, dimensions)
 
-    run = jitted(dot, tensor(problem.a_int8, problem.a_scale, a_zero_point), tensor(problem.b, problem.b_scale))
+    run = jitted(
+        dot,
+        tensor(problem.a_int8, problem.a_scale, a_zero_point),
+        tensor(problem.b, problem.b_scale),
+        layers=problem.shape.layers,
+    )
     product = problem.integer_product(problem.a_int8, problem.b, a_zero_point or 0)
     return Call(run, product.astype(np.float32) * (problem.a_scale * problem.b_scale))
 

@@ -1,11 +1,12 @@
 """PyTorch, on the GPU if JAX has one, else on the CPU."""
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from benchmarks.contestant import Call, Contestant, Unavailable, cores, require
+from benchmarks.contestant import Call, Contestant, Unavailable, cores, in_turn, require
 from benchmarks.problem import Problem
 
 
@@ -21,14 +22,19 @@ def _int_mm(problem: Problem) -> Call:
     if problem.shape.batch > 1:
         raise Unavailable("torch._int_mm takes no batch")
     torch.set_num_threads(cores())
-    a, b = (torch.from_numpy(x.copy()).to("cuda" if backend == "gpu" else "cpu") for x in (problem.a_int8, problem.b))
 
-    def run() -> Any:
-        result = torch._int_mm(a, b)
-        if backend == "gpu":
-            torch.cuda.synchronize()
-        return result
+    def call() -> Callable[[], Any]:
+        a, b = (torch.from_numpy(x.copy()).to("cuda" if backend == "gpu" else "cpu") for x in (problem.a_int8, problem.b))
 
+        def run() -> Any:
+            result = torch._int_mm(a, b)
+            if backend == "gpu":
+                torch.cuda.synchronize()
+            return result
+
+        return run
+
+    run = in_turn([call() for _ in range(problem.shape.layers)])
     return Call(run, problem.int8_product, fetch=lambda result: result.cpu().numpy())
 
 

@@ -1,15 +1,21 @@
 """The integer product in terms of XLA's own: right on every platform, and the reference of the kernels."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
 from jquant.kernels import epilogue as epilogues
+from jquant.kernels import processor
 from jquant.kernels.epilogue import Epilogue
 
-# XLA:CPU multiplies K-major weights by two columns faster than two rows by the weights up to jax 0.10, later far slower.
-_WEIGHTS_ON_THE_LEFT = jax.__version_info__ < (0, 11)
+# XLA:CPU transposes K-major weights in each call, unless they are its left operand. There they are dearer to multiply:
+# without tiles far dearer, but for one row up to jax 0.10; with tiles from about 32 rows on.
+_ONE_ROW_ON_THE_RIGHT = jax.__version_info__ < (0, 11)
+_MOST_ROWS_ON_THE_RIGHT = 16
+_LEAST_WEIGHTS_ON_THE_LEFT = 64  # columns, of which less is not worth the transposition of the product
 
 
 def integer_dot(a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, transpose_b: bool = False) -> jax.Array:
@@ -29,15 +35,32 @@ def integer_dot_on_cpu(a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, t
     # A batch of rows that one B multiplies, as `jax.vmap` makes it, is a matrix.
     one_row = a.shape[-2] == 1 and (_is_one_matrix(a) or not _is_one_matrix(b))
     one_column = b.shape[-2 if transpose_b else -1] == 1
+    on_the_left = transpose_b and not one_column and _are_rows_for_the_right(a, b, one_row)
     if one_row:
         a = _with_zeros(a, axis=a.ndim - 2)
     if one_column:
         b = _with_zeros(b, axis=b.ndim - (2 if transpose_b else 1))
-    if one_row and transpose_b and not one_column and _WEIGHTS_ON_THE_LEFT:
+    if on_the_left and one_row:
         product = _product(b, a, transpose_b)[..., None, :, 0]
+    elif on_the_left:  # XLA would swap the operands again for the sake of the transposition
+        rows = a.reshape(*(1,) * (a.ndim - 2), math.prod(a.shape[:-1]), a.shape[-1])
+        product = jnp.swapaxes(lax.optimization_barrier(_product(b, rows, transpose_b)), -1, -2)
+        product = product.reshape(*a.shape[:-1], b.shape[-2])
     else:
         product = _product(a, b, transpose_b)[..., : 1 if one_row else None, : 1 if one_column else None]
     return epilogues.apply(epilogue, product)
+
+
+def _are_rows_for_the_right(a: jax.Array, b: jax.Array, one_row: bool) -> bool:
+    """Whether the K-major weights `b`, on the left, are multiplied faster."""
+    if one_row:
+        return _ONE_ROW_ON_THE_RIGHT or processor.multiplies_tiles_of_int8()
+    *rows, n = *a.shape[:-1], b.shape[-2]
+    is_static = all(isinstance(size, int) for size in (*rows, n))
+    if not is_static or not _is_one_matrix(b) or any(jax.typeof(a).sharding.spec[:-2]):
+        return False  # rows of a batch that explicit axes split cannot be joined
+    few = math.prod(rows) <= _MOST_ROWS_ON_THE_RIGHT and n >= _LEAST_WEIGHTS_ON_THE_LEFT
+    return few and processor.multiplies_tiles_of_int8()
 
 
 def _is_one_matrix(x: jax.Array) -> bool:

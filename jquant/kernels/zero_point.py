@@ -77,10 +77,14 @@ def _column_sum_by_platform(b: jax.Array) -> tuple[jax.Array]:
 # On a CPU, a product with a few columns of ones is several times as fast as a reduction; four are faster than one. On a
 # mesh, a split of K would sum all four over the devices.
 _ONES = 4
+_MANY_ROWS = 64
 
 
 def _row_sum_by_product(a: jax.Array) -> tuple[jax.Array]:
-    ones = jnp.ones((*(1,) * (a.ndim - 2), _ONES, a.shape[-1]), jnp.int8)
+    # A batch of matrices stays one: as more rows of one matrix, XLA would make `a` a second time in another shape.
+    *batch, m, k = a.shape
+    is_batch = all(isinstance(size, int) for size in (*batch, m)) and m >= _MANY_ROWS
+    ones = jnp.ones((*(batch if is_batch else (1,) * len(batch)), _ONES, k), jnp.int8)
     return (xla.integer_dot_on_cpu(a, ones, transpose_b=True)[..., :1],)
 
 

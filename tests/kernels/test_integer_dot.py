@@ -12,7 +12,7 @@ import pytest
 from jax import export
 
 import jquant
-from jquant.kernels import batch, integer_dot, xla
+from jquant.kernels import batch, integer_dot, processor, xla
 from jquant.kernels.epilogue import Dequantize, Fold
 from jquant.kernels.pallas import gpu, tpu
 from jquant.modes import Implementation
@@ -123,6 +123,41 @@ def test_other_columns_for_each_batch_do_not_join():
     a, b = np.ones((2, 5, 40), np.int8), np.ones((1, 40, 9), np.int8)
     assert batch.join_rows(a, b, [np.ones((2, 1, 9), np.int32)], (2,)) is None
     assert batch.join_rows(a, np.ones((2, 40, 9), np.int8), [], (2,)) is None
+
+
+@pytest.mark.parametrize("tiles", [False, True])
+@pytest.mark.parametrize("m", [1, 2, 16, 17])
+def test_few_rows_by_packed_weights(monkeypatch, tiles, m):
+    """Where the processor has tiles, weights are the left operand, which XLA does not transpose; the bits are the same."""
+    monkeypatch.setattr(processor, "multiplies_tiles_of_int8", lambda: tiles)
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-128, 128, (m, 96), np.int8), rng.integers(-128, 128, (80, 96), np.int8)
+    epilogue = (Fold(((rng.integers(-999, 999, (m, 1), np.int32),),)),)
+    program = jax.jit(functools.partial(xla.integer_dot_on_cpu, transpose_b=True)).lower(a, b, epilogue).compile()
+    np.testing.assert_array_equal(program(a, b, epilogue), xla.integer_dot(a, b, epilogue, transpose_b=True))
+    (sizes,) = re.findall(r"s32\[([\d,]+)\]\S* dot\(", program.as_text())
+    is_left = m <= 16 if tiles else m == 1 and jax.__version_info__ < (0, 11)
+    m = max(m, 2)  # a vector becomes a matrix
+    assert sizes == (f"80,{m}" if is_left else f"{m},80")
+
+
+def test_rows_of_a_batch_are_few_rows(monkeypatch):
+    monkeypatch.setattr(processor, "multiplies_tiles_of_int8", lambda: True)
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-128, 128, (3, 5, 1, 96), np.int8), rng.integers(-128, 128, (1, 1, 80, 96), np.int8)
+    epilogue = (Fold(((rng.integers(-999, 999, (3, 5, 1, 1), np.int32),),)),)
+    program = jax.jit(functools.partial(xla.integer_dot_on_cpu, transpose_b=True)).lower(a, b, epilogue).compile()
+    np.testing.assert_array_equal(program(a, b, epilogue), xla.integer_dot(a, b, epilogue, transpose_b=True))
+    (sizes,) = re.findall(r"s32\[([\d,]+)\]\S* dot\(", program.as_text())
+    assert sizes.removeprefix("1,1,") == "80,15"
+
+
+def test_the_sign_flip_of_a_batch_is_made_once():
+    """Its row sums read what the product reads."""
+    a, b = jax.ShapeDtypeStruct((3, 128, 64), jnp.uint8), jax.ShapeDtypeStruct((3, 64, 96), jnp.int8)
+    zero_points = jax.ShapeDtypeStruct((), jnp.uint8), jax.ShapeDtypeStruct((), jnp.int8)
+    program = jax.jit(jquant.matmul_integer).lower(a, b, *zero_points).compile()
+    assert program.as_text().count(" xor(") == 1
 
 
 def test_sums_in_parts():

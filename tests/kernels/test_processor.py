@@ -1,0 +1,16 @@
+"""What Linux says of the processor."""
+
+import pytest
+
+from jquant.kernels import processor
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"), [("fpu avx512_vnni amx_tile amx_int8", True), ("fpu avx512_vnni", False), (None, False)]
+)
+def test_tiles_of_int8(monkeypatch, tmp_path, flags, expected):
+    path = tmp_path / "cpuinfo"
+    if flags is not None:
+        path.write_text(f"processor\t: 0\nflags\t\t: {flags}\nbogomips\t: 1\n")
+    monkeypatch.setattr(processor, "_CPUINFO", path)
+    assert processor.multiplies_tiles_of_int8.__wrapped__() == expected
