@@ -1,0 +1,178 @@
+"""Measures a call of every operator outside of a program, on tensors of 16 elements, beside one of `jnp.add`.
+
+    python -m benchmarks.eager [--rounds 20] [--operators 'quantized*' ...]
+
+What takes the time is the way to the program: checking the arguments and handing them over. The tensors are JAX's arrays;
+the scalars (scales, zero points, bounds) are arrays, NumPy's scalars or Python's. Calls are not waited for: nothing reads
+their results.
+"""
+
+import argparse
+import fnmatch
+import functools
+import inspect
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+import jquant
+from benchmarks import environment, report
+from benchmarks.measure import quartiles
+
+SIZES = (4, 4)
+UINT8, INT8 = jnp.full(SIZES, 100, jnp.uint8), jnp.full(SIZES, 100, jnp.int8)
+FLOATS, INT32 = jnp.full(SIZES, 0.3), jnp.full(SIZES, 10**8, jnp.int32)
+IMAGE, FILTER = UINT8.reshape(1, 1, 4, 4), INT8[:2, :2].reshape(1, 1, 2, 2)
+SCALE, ZERO_POINT, SIGNED_ZERO_POINT = np.float32(0.3), np.uint8(3), np.int8(3)
+X = UINT8, SCALE, ZERO_POINT
+W = INT8, SCALE, SIGNED_ZERO_POINT
+OUTPUT = SCALE, ZERO_POINT
+BOUNDS = np.float32(-1), np.float32(1)
+NEW_BOUNDS = np.float32(-0.5), np.float32(0.5)
+CHANNELS = -jnp.ones(4), jnp.ones(4)
+CLIPPED = FLOATS, *BOUNDS
+PACKED = jquant.pack_matrix(INT8, SIGNED_ZERO_POINT)
+
+
+def concat(scale: Any, zero_point: Any, *triples: Any) -> Any:
+    return jquant.quantized_linear_concat([triples[:3], triples[3:]], scale, zero_point, axis=1)
+
+
+OPERATORS: dict[str, tuple[Callable, tuple]] = {
+    "clip": (jquant.clip, CLIPPED),
+    "clip1": (jquant.clip1, CLIPPED),
+    "clip_gradient": (jquant.clip_gradient, (FLOATS, FLOATS, *BOUNDS)),
+    "clip_gradient1": (jquant.clip_gradient1, (FLOATS, FLOATS, *BOUNDS)),
+    "convolution_integer": (jquant.convolution_integer, (IMAGE, FILTER, ZERO_POINT, SIGNED_ZERO_POINT)),
+    "dequantize": (jquant.dequantize, (UINT8, *BOUNDS)),
+    "dequantize_linear": (jquant.dequantize_linear, X),
+    "dynamic_quantize_linear": (jquant.dynamic_quantize_linear, (FLOATS,)),
+    "fake_quantize": (jquant.fake_quantize, CLIPPED),
+    "matmul_integer": (jquant.matmul_integer, (UINT8, INT8, ZERO_POINT, SIGNED_ZERO_POINT)),
+    "matmul_integer, packed": (jquant.matmul_integer, (UINT8, PACKED, ZERO_POINT)),
+    "matmul_integer_to_float": (
+        lambda a, a_scale, a_zero, b, b_scale, b_zero: jquant.matmul_integer_to_float(
+            a, a_scale, a_zero, b, b_scale, b_zero
+        ),
+        (*X, *W),
+    ),
+    "pack_integers": (jquant.pack_integers, (UINT8.astype(jnp.uint4),)),
+    "pack_matrix": (jquant.pack_matrix, (INT8, SIGNED_ZERO_POINT)),
+    "quantize": (functools.partial(jquant.quantize, dtype="quint8"), CLIPPED),
+    "quantize_and_dequantize": (jquant.quantize_and_dequantize, CLIPPED),
+    "quantize_down_and_shrink_range": (jquant.quantize_down_and_shrink_range, (INT32, *BOUNDS)),
+    "quantize_linear": (jquant.quantize_linear, (FLOATS, *OUTPUT)),
+    "quantized_gemm": (
+        lambda a, a_scale, a_zero, b, b_scale, b_zero, *output: jquant.quantized_gemm(
+            a, a_scale, a_zero, b, b_scale, b_zero, None, *output
+        ),
+        (*X, *W, *OUTPUT),
+    ),
+    "quantized_linear_add": (jquant.quantized_linear_add, (*X, *W, *OUTPUT)),
+    "quantized_linear_average_pool": (
+        functools.partial(jquant.quantized_linear_average_pool, window_sizes=(2, 2)),
+        (IMAGE, *X[1:], *OUTPUT),
+    ),
+    "quantized_linear_concat": (concat, (*OUTPUT, *X, *W)),
+    "quantized_linear_convolution": (
+        jquant.quantized_linear_convolution,
+        (IMAGE, *X[1:], FILTER, *W[1:], *OUTPUT),
+    ),
+    "quantized_linear_global_average_pool": (jquant.quantized_linear_global_average_pool, (IMAGE, *X[1:], *OUTPUT)),
+    "quantized_linear_leaky_relu": (jquant.quantized_linear_leaky_relu, (*X, *OUTPUT)),
+    "quantized_linear_matmul": (jquant.quantized_linear_matmul, (*X, *W, *OUTPUT)),
+    "quantized_linear_multiply": (jquant.quantized_linear_multiply, (*X, *W, *OUTPUT)),
+    "quantized_linear_sigmoid": (jquant.quantized_linear_sigmoid, (*X, *OUTPUT)),
+    "quantized_linear_softmax": (functools.partial(jquant.quantized_linear_softmax, axis=1), (*X, *OUTPUT)),
+    "requantization_range": (jquant.requantization_range, (INT32, *BOUNDS)),
+    "requantization_range_per_channel": (jquant.requantization_range_per_channel, (INT32, *CHANNELS)),
+    "requantize": (functools.partial(jquant.requantize, dtype="quint8"), (INT32, *BOUNDS, *NEW_BOUNDS)),
+    "requantize_per_channel": (jquant.requantize_per_channel, (INT32, *CHANNELS, *NEW_BOUNDS)),
+    "scale_and_zero_point": (functools.partial(jquant.scale_and_zero_point, dtype="uint8"), BOUNDS),
+    "unpack_integers": (functools.partial(jquant.unpack_integers, dtype="uint4"), (UINT8,)),
+}
+FORMS: dict[str, Callable[[Any], Any]] = {
+    "arrays": lambda x: jnp.asarray(x) if isinstance(x, np.generic) else x,
+    "NumPy's scalars": lambda x: x,
+    "Python's scalars": lambda x: x.item() if isinstance(x, np.generic) else x,
+}
+BASELINE = "jnp.add"
+CALLS, WARM_CALLS = 200, 20  # of a turn
+
+
+def missing() -> set[str]:
+    """The operators that are in no row."""
+    functions = {
+        name
+        for name, function in inspect.getmembers(jquant, inspect.isfunction)
+        if function.__module__.startswith("jquant.operators.")
+    }
+    return functions - {name.partition(",")[0] for name in OPERATORS}
+
+
+def calls(names: list[str]) -> dict[tuple[str, str], Callable[[], Any]]:
+    """One for each form of the scalars, where there are scalars."""
+    found: dict[tuple[str, str], Callable[[], Any]] = {(BASELINE, "arrays"): functools.partial(jnp.add, FLOATS, FLOATS)}
+    for name in names:
+        function, operands = OPERATORS[name]
+        forms = FORMS if any(isinstance(value, np.generic) for value in operands) else ["arrays"]
+        for form in forms:
+            found[name, form] = functools.partial(function, *map(FORMS[form], operands))
+    return found
+
+
+def measured(calls: Mapping[tuple[str, str], Callable[[], Any]], rounds: int) -> dict:
+    """Milliseconds: the quartiles, over the rounds, of the median call of a turn, in which nobody has interrupted it."""
+    names, rng = list(calls), np.random.default_rng(0)
+    medians: dict[tuple[str, str], list[float]] = {name: [] for name in names}
+    for _ in range(rounds):
+        for name in (names[place] for place in rng.permutation(len(names))):
+            times = np.empty(CALLS)
+            for index in range(-WARM_CALLS, CALLS):
+                start = time.perf_counter()
+                calls[name]()
+                times[max(index, 0)] = time.perf_counter() - start
+            medians[name].append(1e3 * float(np.median(times)))
+    return {name: quartiles(np.asarray(found)) for name, found in medians.items()}
+
+
+def table(times: dict[tuple[str, str], tuple[float, float, float]]) -> list[str]:
+    unit = times[BASELINE, "arrays"][1]
+    lines = ["| | " + " | ".join(f"{form}, µs | times `{BASELINE}`" for form in FORMS) + " |"]
+    lines.append("|---" + "|--:|--:" * len(FORMS) + "|")
+    for name in dict.fromkeys(name for name, _ in times):
+        cells = []
+        for form in FORMS:
+            if (name, form) in times:
+                low, median, high = (1e3 * each for each in times[name, form])
+                cells += [f"{median:.1f} ({low:.1f} to {high:.1f})", f"{times[name, form][1] / unit:.1f}"]
+            else:
+                cells += ["", ""]
+        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--operators", nargs="+", default=["*"], metavar="NAME", help="names or patterns; all by default")
+    arguments = parser.parse_args()
+    if absent := missing():
+        raise SystemExit(f"not in the table: {', '.join(sorted(absent))}")
+    names = [name for name in OPERATORS if any(fnmatch.fnmatchcase(name, pattern) for pattern in arguments.operators)]
+    results = {"environment": environment.describe([])}
+    load = results["environment"]["load average"]
+    times = measured(calls(names), arguments.rounds)
+    print(
+        f"{report.machine(results)}; {report.versions(results)}; load average before the run {load}. Tensors of 16 "
+        f"elements. In each of {arguments.rounds} rounds every call has a turn, in random order, of which the median of "
+        f"{CALLS} calls counts; given are the median and the quartiles of these.\n"
+    )
+    print("\n".join(table(times)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+"""The results of `benchmarks.elementwise` as Markdown and a figure.
+
+    python -m benchmarks.elementwise_report FILE.json [--summary] [--plot FILE.png]
+
+prints the Markdown, or, as docs/performance.md has it, a table of 2^20 elements.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure  # without pyplot, it needs no display
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, NullLocator
+
+from benchmarks import report
+from benchmarks.measure import TURN_MS
+
+OURS, NAIVE, MOVING = "jquant", "naive", "memory alone"
+SHOWN = 2**20  # elements, in the figure
+_HEADER = (
+    "",
+    "µs",
+    "quartiles",
+    "naive, µs",
+    "quartiles",
+    "times naive",
+    "engine, µs",
+    "quartiles",
+    "times the engine",
+    "memory alone, µs",
+    "temporary bytes an element",
+    "traffic",
+)
+_COLOURS = {NAIVE: "#999999", "onnxruntime": "#0072B2", "TensorFlow": "#E69F00"}
+_LABELS = {NAIVE: "the naive formula in jax.numpy"}
+
+
+def power(count: int) -> str:
+    exponent = count.bit_length() - 1
+    return f"2^{exponent}" if count == 2**exponent else f"{count:,}"
+
+
+def microseconds(milliseconds: float) -> str:
+    return f"{1e3 * milliseconds:,.{0 if milliseconds >= 0.1 else 1}f}"
+
+
+def _times(row: dict, contestant: str) -> tuple[str, str]:
+    if contestant not in row["times_ms"]:
+        return "-", ""
+    low, median, high = map(microseconds, row["times_ms"][contestant])
+    return median, f"{low} to {high}"
+
+
+def _ratio(row: dict, contestant: str) -> str:
+    if contestant not in row["ratios"]:
+        return "-"
+    low, median, high = row["ratios"][contestant]
+    return f"**{median:.2f}** ({low:.2f} to {high:.2f})"
+
+
+def cells(row: dict) -> tuple[str, ...]:
+    engine = row["engine"]
+    median, between = _times(row, engine)
+    if "reason" in row:
+        between = row["reason"]
+    elif engine != "onnxruntime":
+        between += f", {engine}"
+    return (
+        f"`{row['operator'].partition(',')[0]}`{''.join(row['operator'].partition(',')[1:])}",
+        *_times(row, OURS),
+        *_times(row, NAIVE),
+        _ratio(row, NAIVE),
+        median,
+        between,
+        _ratio(row, engine),
+        _times(row, MOVING)[0],
+        f"{row['temporary_bytes'] / row['elements']:.1f}",
+        f"{row['traffic']:.2f}",
+    )
+
+
+def introduction(results: dict) -> list[str]:
+    environment = results["environment"]
+    return [
+        f"{report.machine(results)}; {report.versions(results)}; revision {environment['revision']}; load average before "
+        f"the run {environment['load average']}.",
+        "Data: integers uniform over all of their type, floating point over -1 to 1; a tenth of that saturates in "
+        f"`quantize_linear`. {results['rounds']} rounds (a fifth of them above 2^20 elements), in each of which every "
+        f"contestant has a turn of {TURN_MS} ms, or two calls, in random order; the first call of a turn does not count. "
+        "Times are the median and the quartiles over the rounds. Ratios are those of the two times of a round, their median "
+        "and quartiles; below 1 is faster than the other. Every result was checked first: ours by equality with the "
+        "reference, the naive formula's within one step, the engine's by equality, or within one where it differs.",
+        "Scales, zero points and ranges are arguments of the jitted programs, not constants. The naive formulas stand in "
+        "`benchmarks/elementwise.py`. The engine is onnxruntime, where it has the operator, or else TensorFlow's eager "
+        "operator with oneDNN off, whose kernels compute something else. onnxruntime's scales and zero points are constants "
+        "of its model, its threads as many as XLA's, and they do not spin. *Memory alone* reads the same tensors, writes "
+        "a result of the same type, and computes next to nothing. *Temporary* is what the program allocates besides its "
+        "arguments and its result. *Traffic* is the bytes that its instructions read and write, as its text has them, by "
+        "the bytes of its arguments and its result.",
+    ]
+
+
+def table(rows: list[dict]) -> list[str]:
+    lines = ["| " + " | ".join(_HEADER) + " |", "|---" + "|--:" * (len(_HEADER) - 1) + "|"]
+    return lines + ["| " + " | ".join(cells(row)) + " |" for row in rows]
+
+
+def allocation(rows: list[dict]) -> list[str]:
+    """What the allocation of the output costs."""
+    if not rows:
+        return []
+    lines = [
+        "## What an output of its own costs\n",
+        "The same programs, called with an output that JAX allocates, as any call is, and with a donated one, into which "
+        "they write: what differs is memory that the system hands out page by page, and clears. In a program around the "
+        "operator there is neither.\n",
+        "| | | µs | quartiles | page faults of a call |\n|---|---|--:|--:|--:|",
+    ]
+    for row in rows:
+        for kind, (low, median, high) in row["times_ms"].items():
+            lines.append(
+                f"| `{row['operator']}`, {power(row['elements'])} elements, {row['bytes'] / 2**20:.0f} MiB | {kind} | "
+                f"{microseconds(median)} | {microseconds(low)} to {microseconds(high)} | {row['page_faults'][kind]:,} |"
+            )
+    return [*lines, ""]
+
+
+def by_size(results: dict) -> dict[int, list[dict]]:
+    found: dict[int, list[dict]] = {}
+    for row in results["operators"]:
+        found.setdefault(row["elements"], []).append(row)
+    return found
+
+
+def markdown(results: dict) -> str:
+    lines = [f"# elementwise-{report.name(results)}\n"]
+    lines += [f"{paragraph}\n" for paragraph in introduction(results)]
+    for count, rows in by_size(results).items():
+        lines += [f"## {power(count)} elements\n", *table(rows), ""]
+    lines += allocation(results["allocation"])
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def summary(results: dict) -> str:
+    """The medians at 2^20 elements."""
+    header = "", "µs", "times naive", "times the engine", "memory alone, µs", "temporary bytes an element"
+    lines = ["| " + " | ".join(header) + " |", "|---" + "|--:" * (len(header) - 1) + "|"]
+    for row in by_size(results)[SHOWN]:
+        name, ours, *_, temporary, _ = cells(row)
+        beside = [row["ratios"].get(other, (0, 0, 0))[1] for other in (NAIVE, row["engine"])]
+        numbers = [f"{ratio:.2f}" if ratio else "-" for ratio in beside]
+        marked = f"{numbers[1]} (TF)" if row["engine"] == "TensorFlow" and beside[1] else numbers[1]
+        lines.append(f"| {name} | {ours} | {numbers[0]} | {marked} | {_times(row, MOVING)[0]} | {temporary} |")
+    return "\n".join(lines) + "\n"
+
+
+def _panel(panel: Axes, ratios: list[tuple[list[float], str] | None], title: str) -> None:
+    """Bars that begin at 1: to the left faster than the other, to the right slower."""
+    for position in range(1, len(ratios), 2):
+        panel.axhspan(position - 0.5, position + 0.5, color="0.965", lw=0)
+    for position, ratio in enumerate(ratios):
+        if ratio is None:
+            panel.annotate("no kernel", (1, position), (4, 0), textcoords="offset points", va="center", color="0.6", size=7)
+            continue
+        (low, median, high), other = ratio
+        panel.barh(position, median - 1, 0.72, left=1, color=_COLOURS[other])
+        panel.plot([low, high], [position, position], color="0.15", lw=0.9)
+        slower = median >= 1
+        panel.annotate(
+            f"{median:.2f}",
+            (max(high, 1) if slower else min(low, 1), position),
+            (4 if slower else -4, 0),
+            textcoords="offset points",
+            va="center",
+            ha="left" if slower else "right",
+            size=7,
+        )
+    panel.axvline(1, color="0.4", lw=0.8)
+    panel.set_title(title, size=9, loc="left")
+    panel.spines[["top", "right", "left"]].set_visible(False)
+    panel.tick_params(axis="y", length=0, labelsize=8)
+    panel.tick_params(axis="x", labelsize=8)
+    panel.set_xscale("log")
+    low, high = panel.get_xlim()
+    panel.set_xlim(low / (high / low) ** 0.1, high * (high / low) ** 0.1)  # room for the numbers
+    steps = (1,) if high / low > 300 else (1, 2, 5)
+    panel.xaxis.set_major_locator(FixedLocator([step * 10.0**power for power in range(-3, 3) for step in steps]))
+    panel.xaxis.set_minor_locator(NullLocator())
+    panel.xaxis.set_major_formatter("{x:g}")
+    panel.set_xlabel("time, the other's = 1 (logarithmic): left of the line is faster", size=8)
+
+
+def plot(results: dict, path: Path) -> None:
+    """Two panels, beside the naive formula and beside the engine, at 2^20 elements, or the largest size there is."""
+    sizes = by_size(results)
+    rows = sizes.get(SHOWN) or sizes[max(sizes)]
+    figure = Figure(figsize=(11, 1.9 + 0.21 * len(rows)), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    _panel(left, [(row["ratios"][NAIVE], NAIVE) for row in rows], "beside the naive formula in jax.numpy")
+    beside = [(row["ratios"][row["engine"]], row["engine"]) if row["engine"] in row["ratios"] else None for row in rows]
+    _panel(right, beside, "beside another engine's kernel")
+    left.set_yticks(range(len(rows)), [row["operator"] for row in rows])
+    left.set_ylim(len(rows) - 0.4, -0.6)  # the first at the top
+    figure.suptitle(
+        f"Element-wise operators, {power(rows[0]['elements'])} elements, jax {results['environment']['versions']['jax']}\n"
+        f"{report.machine(results)}; scalar parameters are arguments\n"
+        f"bars and numbers: medians of the ratios in {results['rounds']} alternating rounds; black lines: quartiles",
+        size=10,
+    )
+    used = {NAIVE, *(ratio[1] for ratio in beside if ratio)}
+    handles = [Patch(color=colour, label=_LABELS.get(other, other)) for other, colour in _COLOURS.items() if other in used]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=9)
+    figure.savefig(path, dpi=130)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path, metavar="FILE.json")
+    parser.add_argument("--summary", action="store_true", help="the table of 2^20 elements")
+    parser.add_argument("--plot", type=Path, metavar="FILE.png")
+    arguments = parser.parse_args()
+    results = json.loads(arguments.results.read_text())
+    print(summary(results) if arguments.summary else markdown(results), end="")
+    if arguments.plot:
+        plot(results, arguments.plot)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Every element-wise operator, compiled for TPUs: all but some read their tensors once, and write their result once."""
+
+import functools
+
+import jax
+import pytest
+import traffic
+from sampling import one_in
+
+from . import bundles
+
+pytest.importorskip("libtpu", reason="programs compile for TPUs only where libtpu is installed")
+
+
+# Of these the compiler makes several passes, of the formula in jax.numpy as well: it gathers from tables by indices that it
+# writes first; rows lie in tiles, so that neighbours in a row come together by copies; what is joined is computed apart.
+EXCEPTIONS = {
+    "quantized_linear_sigmoid",
+    "quantized_linear_softmax",
+    "dequantize_linear, blocks",
+    "pack_integers",
+    "unpack_integers",
+    "quantized_linear_concat",
+    "quantized_linear_average_pool",
+    "quantized_linear_global_average_pool",
+    "dynamic_quantize_linear, where",
+}
+
+
+def compiled(chip, function, shapes) -> str:
+    sharding = jax.sharding.SingleDeviceSharding(bundles.devices(bundles.TOPOLOGIES[chip])[0])
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes)
+    return jax.jit(function).lower(*shapes).compile().as_text()
+
+
+@one_in(4, "name", sorted(traffic.ELEMENTWISE.keys() - EXCEPTIONS), others="full")
+@pytest.mark.parametrize("chip", ["v5e", pytest.param("v6e", marks=pytest.mark.full)])
+def test_each_tensor_is_moved_once(chip, name):
+    traffic.assert_moved_once(name, functools.partial(compiled, chip))
