@@ -165,23 +165,8 @@ def _panel(panel: Axes, ratios: list[tuple[list[float], str] | None], title: str
             panel.annotate("no kernel", (1, position), (4, 0), textcoords="offset points", va="center", color="0.6", size=7)
             continue
         (low, median, high), other = ratio
-        panel.barh(position, median - 1, 0.72, left=1, color=_COLOURS[other])
-        panel.plot([low, high], [position, position], color="0.15", lw=0.9)
-        slower = median >= 1
-        panel.annotate(
-            f"{median:.2f}",
-            (max(high, 1) if slower else min(low, 1), position),
-            (4 if slower else -4, 0),
-            textcoords="offset points",
-            va="center",
-            ha="left" if slower else "right",
-            size=7,
-        )
-    panel.axvline(1, color="0.4", lw=0.8)
-    panel.set_title(title, size=9, loc="left")
-    panel.spines[["top", "right", "left"]].set_visible(False)
-    panel.tick_params(axis="y", length=0, labelsize=8)
-    panel.tick_params(axis="x", labelsize=8)
+        report.bar(panel, position, (low, median, high), f"{median:.2f}", _COLOURS[other])
+    report.finish(panel, title)
     panel.set_xscale("log")
     low, high = panel.get_xlim()
     panel.set_xlim(low / (high / low) ** 0.1, high * (high / low) ** 0.1)  # room for the numbers

@@ -145,20 +145,32 @@ def _panel(panel: Axes, results: dict, shape: dict, contestants: list[str]) -> N
             continue
         unit = rows[measured[0]]["median_ms"]
         low, speed, high = (unit / row[key] for key in ("upper_quartile_ms", "median_ms", "lower_quartile_ms"))
-        panel.barh(position, speed - 1, 0.75, left=1, color=_COLOURS[_family(contestant)])
-        panel.plot([low, high], [position, position], color="0.15", lw=0.9)
-        faster = speed >= 1
-        panel.annotate(
-            format_gops(gops(shape, row["median_ms"])),
-            (max(high, 1) if faster else min(low, 1), position),
-            (4 if faster else -4, 0),
-            textcoords="offset points",
-            va="center",
-            ha="left" if faster else "right",
-            size=7,
-        )
+        number = format_gops(gops(shape, row["median_ms"]))
+        bar(panel, position, (low, speed, high), number, _COLOURS[_family(contestant)])
+    finish(panel, f"{shape['name']}  {shape['size']}")
+
+
+def bar(panel: Axes, position: int, ratio: tuple[float, float, float], number: str, colour: str) -> None:
+    """A bar from 1 to the median of a ratio, a line between the quartiles on either side of it, and a number at the end."""
+    low, median, high = ratio
+    panel.barh(position, median - 1, 0.75, left=1, color=colour)
+    panel.plot([low, high], [position, position], color="0.15", lw=0.9)
+    to_the_right = median >= 1
+    panel.annotate(
+        number,
+        (max(high, 1) if to_the_right else min(low, 1), position),
+        (4 if to_the_right else -4, 0),
+        textcoords="offset points",
+        va="center",
+        ha="left" if to_the_right else "right",
+        size=7,
+    )
+
+
+def finish(panel: Axes, title: str) -> None:
+    """What all panels of bars have: a line at 1, a title, and no frame."""
     panel.axvline(1, color="0.4", lw=0.8)
-    panel.set_title(f"{shape['name']}  {shape['size']}", size=9, loc="left")
+    panel.set_title(title, size=9, loc="left")
     panel.spines[["top", "right", "left"]].set_visible(False)
     panel.tick_params(axis="y", length=0, labelsize=8)
     panel.tick_params(axis="x", labelsize=8, labelbottom=True)

@@ -9,7 +9,6 @@ Where XLA has a convolution on the integer unit, that takes its place: on TPUs, 
 import functools
 import math
 import operator
-import platform
 from typing import NamedTuple
 
 import jax
@@ -22,6 +21,7 @@ from jquant.arithmetic import signs
 from jquant.arithmetic.partitioned import unless_partitioned
 from jquant.formulas.windows import Geometry, Windows
 from jquant.kernels import epilogue as epilogues
+from jquant.kernels import processor
 from jquant.kernels import zero_point as zero_points
 from jquant.kernels.epilogue import Epilogue
 from jquant.kernels.integer_dot import integer_dot
@@ -33,7 +33,6 @@ _FEW_FILTERS = 4
 # From so many channels on, XLA:CPU's own convolution takes a half to a quarter of the time of a product with patches. That
 # was measured on x86-64. Where XLA has only its loop for all convolutions, it would take a hundred times as long.
 _MANY_CHANNELS = 16
-_HAS_CONVOLUTION = platform.machine().lower() in ("x86_64", "amd64")
 
 # A sum of more shifted multiplications is a loop, of so many at once: what is compiled does not grow with the filter.
 _MOST_SHIFTS, _SHIFTS_AT_ONCE = 64, 16
@@ -89,7 +88,7 @@ def convolution(
 def _is_wide(filters: int, channels: int, windows: Windows) -> bool:
     """Whether XLA:CPU's own convolution takes this, if it is of one group and has the channels last."""
     many = channels >= _MANY_CHANNELS and max(channels, filters) > _MANY_CHANNELS
-    return _HAS_CONVOLUTION and many and math.prod(windows.sizes) > 1 and len(windows.sizes) <= 2
+    return processor.CONVOLVES_INT8 and many and math.prod(windows.sizes) > 1 and len(windows.sizes) <= 2
 
 
 class _Operands(NamedTuple):

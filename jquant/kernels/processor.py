@@ -1,6 +1,10 @@
 """What the processor of this machine has: of two forms of a product, with the same bits, it decides which is the faster."""
 
 import functools
+import platform
+
+CONVOLVES_INT8 = platform.machine().lower() in ("x86_64", "amd64")
+"""Whether XLA has fast code for convolutions of int8 on it. On others, it has not been tried."""
 
 _CPUINFO = "/proc/cpuinfo"
 _FIRST_PROCESSOR = 2**14  # characters, which hold the first of all processors
