@@ -8,9 +8,7 @@ other byte.
 import math
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
-
-import jax
+from typing import NamedTuple
 
 from jquant.cases import clip, linear, nonlinear, quantized, tensorflow
 
@@ -25,6 +23,7 @@ READ_TWICE = {
     "requantization_range_per_channel",
 }
 
+ELEMENTS = 2**22  # about so many in each program
 PARTIAL_SUMS = 2**16  # bytes that reductions of large tensors leave to another one
 SMALL = 2**12  # bytes: scalars, tables of 256 float32, parameters of channels
 
@@ -162,22 +161,12 @@ def _bits(dtype: str, layout: str) -> int:
     return max(8, int(digits[0])) if digits else 8
 
 
-def assert_moved_once(name: str, compile: Callable[[Callable, list[Any]], str]) -> None:
+def assert_moved_once(name: str, compile: Callable[[Callable, tuple], str]) -> None:
     """That a program of the operator alone reads each tensor once, or twice after a reduction, and writes its result once.
 
     `compile` makes the text of a program from a function and the shapes of its arguments.
     """
-    found = of(compile(ELEMENTWISE[name].function, shapes(name)), PARTIAL_SUMS)
+    case = ELEMENTWISE[name]
+    found = of(compile(case.function, case.shapes(case.rows_of(ELEMENTS))), PARTIAL_SUMS)
     reads = 1 + (name.partition(",")[0] in READ_TWICE)
     assert found.least <= found.moved <= reads * found.arguments + found.results, found.instructions
-
-
-def shapes(name: str) -> list[Any]:
-    """Of the arguments, of about 2**22 elements."""
-    case = ELEMENTWISE[name]
-    rows = case.rows_of(2**22)
-
-    def shaped(index: int, x: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((rows, *x.shape[1:]) if index in case.rows else x.shape, x.dtype)
-
-    return [jax.tree.map(lambda x, index=index: shaped(index, x), value) for index, value in enumerate(case.arguments())]
