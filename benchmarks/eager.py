@@ -47,6 +47,7 @@ OPERATORS: dict[str, tuple[Callable, tuple]] = {
     "clip_gradient": (jquant.clip_gradient, (FLOATS, FLOATS, *BOUNDS)),
     "clip_gradient1": (jquant.clip_gradient1, (FLOATS, FLOATS, *BOUNDS)),
     "convolution_integer": (jquant.convolution_integer, (IMAGE, FILTER, ZERO_POINT, SIGNED_ZERO_POINT)),
+    "convolution_integer_to_float": (jquant.convolution_integer_to_float, (IMAGE, *X[1:], FILTER, *W[1:])),
     "dequantize": (jquant.dequantize, (UINT8, *BOUNDS)),
     "dequantize_linear": (jquant.dequantize_linear, X),
     "dynamic_quantize_linear": (jquant.dynamic_quantize_linear, (FLOATS,)),

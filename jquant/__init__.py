@@ -14,6 +14,7 @@ from jquant.operators.clip1 import clip1 as clip1
 from jquant.operators.clip_gradient import clip_gradient as clip_gradient
 from jquant.operators.clip_gradient1 import clip_gradient1 as clip_gradient1
 from jquant.operators.convolution_integer import convolution_integer as convolution_integer
+from jquant.operators.convolution_integer_to_float import convolution_integer_to_float as convolution_integer_to_float
 from jquant.operators.dequantize import dequantize as dequantize
 from jquant.operators.dequantize_linear import dequantize_linear as dequantize_linear
 from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear as dynamic_quantize_linear

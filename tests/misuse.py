@@ -1319,6 +1319,7 @@ def _windows() -> list[Call]:
     filters = Argument(w, Tensor(BYTES, exactly(w.shape)), "FilterTensor filters", misfits)
     zeros = zero_point("FilterZeroPointTensor", 1, or_shapes((2,), (1, 2), (1, 2, 1), (1, 2, 1, 1)), "int8")
     filter_scales = or_shapes((2,), (1, 2), (1, 2, 1), (1, 2, 1, 1))
+    optional_floats = Tensor(FLOATS, filter_scales, "float32", optional=True)
 
     def convolved(input: Any, strides: Any, dilations: Any, padding: Any, output_dtype: Any, **_: Any) -> Any:
         return S((input.shape[0], 2, *sizes((2, 2), strides, dilations, padding)), output_dtype)
@@ -1326,6 +1327,29 @@ def _windows() -> list[Call]:
     def quantized(input: Any, output_zero_point: Any, output_dtype: Any, **options: Any) -> Any:
         dtype = output_dtype or dtype_of(output_zero_point, input.dtype)
         return convolved(input, output_dtype=dtype, **options)
+
+    def to_float(input_scale: Any, filter_scale: Any, bias: Any, output_dtype: Any, **options: Any) -> Any:
+        given = [x.dtype for x in (input_scale, filter_scale, bias) if hasattr(x, "dtype")]
+        return convolved(output_dtype=output_dtype or (given or ["float32"])[0], **options)
+
+    def to_floats(filter_scale: Argument, bias: Argument, data_types: str) -> Call:
+        """Scalars of Python, which have the type of the one array beside them; or arrays of one type."""
+        return Call(
+            "convolution_integer_to_float",
+            {
+                "input": image,
+                "input_scale": scale("InputScaleTensor", data_types=data_types),
+                "input_zero_point": zero_point("InputZeroPointTensor"),
+                "filter": filters,
+                "filter_scale": filter_scale,
+                "filter_zero_point": zeros,
+                "bias": bias,
+                "output_dtype": data_type("output_dtype OutputTensor", None, "float32"),
+                **convolves,
+                "feature_level": level("6_2"),
+            },
+            to_float,
+        )
 
     def pooled(input: Any, output_zero_point: Any, output_dtype: Any, window_sizes: Any, **options: Any) -> Any:
         counts = sizes(window_sizes, options["strides"], options["dilations"], options["padding"])
@@ -1348,6 +1372,14 @@ def _windows() -> list[Call]:
                 "feature_level": level("2_1"),
             },
             functools.partial(convolved, output_dtype="int32"),
+        ),
+        to_floats(
+            scale("FilterScaleTensor", 0.5, filter_scales, FLOATS), Argument(None, optional_floats, "BiasTensor"), FLOATS
+        ),
+        to_floats(
+            scale("FilterScaleTensor", np.full(2, 0.5, np.float32), filter_scales),
+            Argument(floats(2), dataclasses.replace(optional_floats, data_types="float32"), "BiasTensor"),
+            "float32",
         ),
         Call(
             "quantized_linear_convolution",

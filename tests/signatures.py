@@ -20,6 +20,10 @@ OPERATORS = {  # the tensors, in the order of the function's arguments
     "clip_gradient": ("InputTensor", "InputGradientTensor"),
     "clip_gradient1": ("InputTensor", "InputGradientTensor"),
     "convolution_integer": ("InputTensor", "FilterTensor", "InputZeroPointTensor", "FilterZeroPointTensor"),
+    "convolution_integer_to_float": (
+        *("InputTensor", "InputScaleTensor", "InputZeroPointTensor"),
+        *("FilterTensor", "FilterScaleTensor", "FilterZeroPointTensor", "BiasTensor"),
+    ),
     "quantized_linear_convolution": (
         *("InputTensor", "InputScaleTensor", "InputZeroPointTensor"),
         *("FilterTensor", "FilterScaleTensor", "FilterZeroPointTensor"),
@@ -42,10 +46,10 @@ OPERATORS = {  # the tensors, in the order of the function's arguments
 }
 PRODUCTS = ("matmul_integer", "matmul_integer_to_float", "quantized_linear_matmul")
 NAMED_SIZES = (*PRODUCTS, "quantized_linear_average_pool")  # of the main tensors, which are no scalars then
-CONVOLUTIONS = ("convolution_integer", "quantized_linear_convolution")
+CONVOLUTIONS = ("convolution_integer", "convolution_integer_to_float", "quantized_linear_convolution")
 TAKE_OUTPUT_DTYPE = (
     *("dequantize_linear", "quantize_linear", "quantized_linear_add", "matmul_integer_to_float", "quantized_linear_matmul"),
-    *("quantized_linear_average_pool", "quantized_linear_convolution"),
+    *("quantized_linear_average_pool", "convolution_integer_to_float", "quantized_linear_convolution"),
 )
 TAKE_BOUNDS = ("clip1", "clip_gradient", "clip_gradient1")
 OUTPUTS = ("OutputTensor", "OutputGradientTensor")

@@ -79,12 +79,12 @@ def signatures(geometry: Geometry, input: Shaped, filter: Shaped) -> tuple[Signa
 
 
 def with_depth(rows: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """A document's table with one spatial dimension more, and a bias of one dimension; which is jquant's own."""
+    """A table with one spatial dimension more, and a bias of one dimension; which is jquant's own."""
 
     def deeper(row: Tensor) -> Tensor:
         (low, high), sizes = row.ranks or (0, 0), row.sizes or ""
         if row.name == "BiasTensor":
-            return dataclasses.replace(row, ranks=(1, high + 1), sizes="[1] FilterBatchCount [1] [1] [1]")
+            low, sizes = 1, re.sub(r"(?<!\S)1(?!\S)", "[1]", sizes)
         main = re.sub(r"\[(\w+)Height\]", r"[\1Depth] [\1Height]", sizes)
         return dataclasses.replace(row, ranks=(low, high + 1), sizes=f"{sizes} [1]" if main == sizes else main)
 

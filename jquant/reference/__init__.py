@@ -5,6 +5,7 @@ Independent of the operators, and as plain as the formulas. NumPy rounds every f
 """
 
 from jquant.reference.convolutions import convolution_integer as convolution_integer
+from jquant.reference.convolutions import convolution_integer_to_float as convolution_integer_to_float
 from jquant.reference.convolutions import quantized_linear_convolution as quantized_linear_convolution
 from jquant.reference.linear import clip as clip
 from jquant.reference.linear import clip1 as clip1

@@ -33,6 +33,17 @@ def convolution_integer(
     return output.reshape(batch, filters, *counts).astype(np.int32)
 
 
+def convolution_integer_to_float(x, x_scale, x_zero_point, w, w_scale, w_zero_point, bias=None, dtype=float32, **options):
+    """``fl(fl(acc) * fl(x_scale * w_scale)) + bias``, the bias a real number."""
+    by_filter = (-1, *(1,) * (x.ndim - 2))
+    with np.errstate(all="ignore"):
+        scale = np.asarray(x_scale).astype(float32).reshape(-1) * np.asarray(w_scale).astype(float32).reshape(-1)
+        value = convolution_integer(x, w, x_zero_point, w_zero_point, **options).astype(float32) * scale.reshape(by_filter)
+        if bias is not None:
+            value = value + np.asarray(bias).astype(float32).reshape(by_filter)
+        return value.astype(dtype)
+
+
 def quantized_linear_convolution(
     x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, bias=None, *, dtype, **options
 ):

@@ -50,6 +50,10 @@ SAME_DATA_TYPE = {
     "clip_gradient": ({"InputTensor", "InputGradientTensor", "OutputGradientTensor"},),
     "clip_gradient1": ({"InputTensor", "InputGradientTensor", "OutputGradientTensor"},),
     "convolution_integer": ({"InputTensor", "InputZeroPointTensor"}, {"FilterTensor", "FilterZeroPointTensor"}),
+    "convolution_integer_to_float": (
+        *({"InputTensor", "InputZeroPointTensor"}, {"FilterTensor", "FilterZeroPointTensor"}),
+        {"InputScaleTensor", "FilterScaleTensor", "BiasTensor", "OutputTensor"},
+    ),
     "quantized_linear_convolution": (
         *({"InputTensor", "InputZeroPointTensor"}, {"FilterTensor", "FilterZeroPointTensor"}, {"InputScaleTensor"}),
         *({"FilterScaleTensor"}, {"OutputScaleTensor"}, {"OutputTensor", "OutputZeroPointTensor"}, {"BiasTensor"}),
@@ -80,6 +84,10 @@ MODELS = {  # whose data type a tensor must have, where a message names one of t
     "clip_gradient": {"InputGradientTensor": "InputTensor"},
     "clip_gradient1": {"InputGradientTensor": "InputTensor"},
     "convolution_integer": {"InputZeroPointTensor": "InputTensor", "FilterZeroPointTensor": "FilterTensor"},
+    "convolution_integer_to_float": {
+        **{"InputZeroPointTensor": "InputTensor", "FilterZeroPointTensor": "FilterTensor"},
+        **{"FilterScaleTensor": "InputScaleTensor", "BiasTensor": "InputScaleTensor"},
+    },
     "quantized_linear_convolution": {
         **{"InputZeroPointTensor": "InputTensor", "FilterZeroPointTensor": "FilterTensor"},
         "OutputZeroPointTensor": "OutputTensor",
@@ -174,12 +182,13 @@ def ranks(operator, level, name):
     return range(low, high + 1)
 
 
-@tensors_where(
-    lambda operator, name: (
-        name not in OUTPUTS  # whose dimension count follows
-        and not (operator in CONVOLUTIONS and name in MAIN_OF_CONVOLUTIONS)
-    )
-)
+def goes_with_others(operator, name):
+    """Whether a tensor of a convolution has the dimension count of others."""
+    is_bias_of_floats = (operator, name) == ("convolution_integer_to_float", "BiasTensor")  # in the shapes of a scale
+    return operator in CONVOLUTIONS and name in MAIN_OF_CONVOLUTIONS and not is_bias_of_floats
+
+
+@tensors_where(lambda operator, name: not (name in OUTPUTS or goes_with_others(operator, name)))
 def test_dimension_counts(operator, level, name):
     main = MAIN_OF_CONVOLUTIONS if operator in CONVOLUTIONS else MAIN
     allowed = ranks(operator, level, name)
@@ -228,12 +237,12 @@ def test_optional_tensors(operator, level, name):
     ("operator", "level", "introduced"),
     [
         (operator, level, "2_1")
-        for operator in ("matmul_integer", "quantized_linear_matmul", *CONVOLUTIONS)
+        for operator in ("matmul_integer", "quantized_linear_matmul", "convolution_integer", "quantized_linear_convolution")
         for level in ("1_0", "2_0")
     ]
     + [
         (operator, level, "6_2")
-        for operator in ("matmul_integer_to_float", "quantized_linear_average_pool")
+        for operator in ("matmul_integer_to_float", "convolution_integer_to_float", "quantized_linear_average_pool")
         for level in ("1_0", "5_2", "6_1")
     ]
     + [("quantized_linear_add", level, "4_0") for level in ("1_0", "2_0", "2_1", "3_0", "3_1")]
@@ -281,6 +290,7 @@ def test_extended():
         *(("clip_gradient", name) for name in ("InputTensor", "InputGradientTensor")),
         *(("clip_gradient1", name) for name in ("InputTensor", "InputGradientTensor")),
         *(("matmul_integer_to_float", name) for name in ("AScaleTensor", "BScaleTensor", "BiasTensor")),
+        *(("convolution_integer_to_float", name) for name in ("InputScaleTensor", "FilterScaleTensor", "BiasTensor")),
         *(("quantized_linear_matmul", name) for name in ("AScaleTensor", "BScaleTensor", "OutputScaleTensor")),
     }
 
@@ -322,6 +332,8 @@ def test_the_types_of_the_errors():
         ("quantized_linear_average_pool", "OutputZeroPointTensor", "OutputTensor", "OutputZeroPointTensor"),
         ("matmul_integer_to_float", "AZeroPointTensor", "ATensor", "AZeroPointTensor"),
         ("matmul_integer_to_float", "BZeroPointTensor", "BTensor", "BZeroPointTensor"),
+        ("convolution_integer_to_float", "InputZeroPointTensor", "InputTensor", "InputZeroPointTensor"),
+        ("convolution_integer_to_float", "FilterZeroPointTensor", "FilterTensor", "FilterZeroPointTensor"),
         ("quantized_linear_matmul", "AZeroPointTensor", "ATensor", "AZeroPointTensor"),
         ("quantized_linear_matmul", "BZeroPointTensor", "BTensor", "BZeroPointTensor"),
         ("quantized_linear_matmul", "OutputZeroPointTensor", "OutputTensor", "OutputZeroPointTensor"),
@@ -338,6 +350,10 @@ def test_same_data_type(operator, wrong, one, other):
     ("operator", "wrong", "scale"),
     [
         *(("matmul_integer_to_float", wrong, "AScaleTensor") for wrong in ("BScaleTensor", "BiasTensor", "OutputTensor")),
+        *(
+            ("convolution_integer_to_float", wrong, "InputScaleTensor")
+            for wrong in ("FilterScaleTensor", "BiasTensor", "OutputTensor")
+        ),
         ("dequantize_linear", "OutputTensor", "ScaleTensor"),
     ],
 )

@@ -516,6 +516,35 @@ def test_convolution_integer_wraps():
     assert jquant.convolution_integer(x, w) == run("ConvInteger", x, w) == 513_565_408
 
 
+@one_in(3, ("a_dtype", "b_dtype"), TYPES_OF_PRODUCTS, first=2)
+def test_convolution_integer_to_float(a_dtype, b_dtype):
+    """ConvInteger, Cast, Mul, Add: with scales and biases for the tensor and for each filter."""
+    rng = np.random.default_rng(10)
+    for (index, (sizes, filter_sizes, attributes)), per_filter in itertools.product(enumerate(CONVOLUTIONS), (False, True)):
+        options = convolution_options(len(sizes), **attributes)
+        each = (1, filter_sizes[0] if per_filter else 1, *(1,) * (len(sizes) - 2))
+        x, w = samples.integers(rng, a_dtype, *sizes), samples.integers(rng, b_dtype, *filter_sizes)
+        x_scale, w_scale = samples.scales(rng, 1)[0], samples.scales(rng, each[1]).reshape(each)
+        spread = 74**2 * np.sqrt(np.prod(filter_sizes[1:])) * x_scale * w_scale.mean()  # 74: of uniform integers
+        named = {
+            **{"x": x, "x_scale": np.asarray(x_scale), "x_zero_point": samples.integers(rng, a_dtype)},
+            **{"w": w, "w_scale": w_scale, "w_zero_point": samples.integers(rng, b_dtype)},
+        }
+        with_bias = (index + per_filter) % 3 > 0
+        nodes = [
+            ("ConvInteger", ["x", "w", "x_zero_point", "w_zero_point"], ["product"], attributes),
+            ("Cast", ["product"], ["value"], {"to": onnx.TensorProto.FLOAT}),
+            ("Mul", ["x_scale", "w_scale"], ["scale"], {}),
+            ("Mul", ["value", "scale"], ["scaled" if with_bias else "output"], {}),
+        ]
+        if with_bias:
+            nodes.append(("Add", ["scaled", "bias"], ["output"], {}))
+            named["bias"] = (rng.normal(size=each) * spread).astype(FLOAT32)
+        theirs = Graph(*nodes, **named)(**named)
+        ours = jquant.convolution_integer_to_float(*named.values(), **options)
+        np.testing.assert_array_equal(ours, theirs, strict=True)
+
+
 @with_kernel
 def test_quantized_linear_convolution(a_dtype, b_dtype):
     """QLinearConv: the output of the input's type, in and out of saturation."""
