@@ -2,6 +2,7 @@
 
 from jquant import calibration as calibration
 from jquant import exact as exact
+from jquant import transform as transform
 from jquant.errors import DescriptorError as DescriptorError
 from jquant.errors import DescriptorTypeError as DescriptorTypeError
 from jquant.modes import FeatureLevel as FeatureLevel

@@ -1,8 +1,7 @@
 """The ranges of a network's activations over a data set"""
 
 import functools
-import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -10,6 +9,7 @@ from jax.tree_util import keystr, tree_leaves_with_path, tree_map_with_path
 
 from jquant.arguments.descriptor import require
 from jquant.arguments.statics import boolean
+from jquant.calibration.batches import each_batch
 from jquant.calibration.observer import Observer, float_batch
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
 
@@ -68,7 +68,7 @@ def calibrate(
         message = f"{_NAME}: activations is {shown(activations)}; it must be a function of a batch, and hashable"
         raise DescriptorTypeError(message)
     structure, states = None, []
-    for batch in _each(batches, boolean(_NAME, "progress", progress)):
+    for batch in each_batch(_NAME, batches, boolean(_NAME, "progress", progress)):
         _require_arrays(batch)
         if structure is None:
             shapes, structure = jax.tree.flatten(jax.eval_shape(functools.partial(_floats, activations), batch))
@@ -86,27 +86,6 @@ def _is_hashable(value: object) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _each(batches: Iterable[Any], progress: bool) -> Iterator[Any]:
-    """One batch after the other, with a progress bar if wanted."""
-    message = f"{_NAME}: batches is {shown(batches)}; it must be an iterable of batches"
-    if isinstance(batches, bytes | bytearray | memoryview):  # of integers, each of which would be a batch
-        raise DescriptorTypeError(message)
-    try:
-        each = iter(batches)
-    except TypeError as error:
-        raise DescriptorTypeError(message) from error
-    return iter(_with_progress(each, operator.length_hint(batches) or None)) if progress else each
-
-
-def _with_progress(batches: Iterator[Any], count: int | None) -> Iterable[Any]:
-    try:
-        from tqdm import tqdm
-    except ImportError as error:
-        message = f"{_NAME}: progress=True needs tqdm: pip install tqdm"
-        raise ImportError(message) from error
-    return tqdm(batches, desc="calibrating", unit="batch", total=count)
 
 
 def _require_arrays(batch: Any) -> None:

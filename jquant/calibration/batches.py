@@ -1,0 +1,28 @@
+"""Data sets, read batch by batch."""
+
+import operator
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from jquant.errors import DescriptorTypeError, shown
+
+
+def each_batch(name: str, batches: Iterable[Any], progress: bool) -> Iterator[Any]:
+    """One batch after the other, with a progress bar if wanted."""
+    message = f"{name}: batches is {shown(batches)}; it must be an iterable of batches"
+    if isinstance(batches, bytes | bytearray | memoryview):  # of integers, each of which would be a batch
+        raise DescriptorTypeError(message)
+    try:
+        each = iter(batches)
+    except TypeError as error:
+        raise DescriptorTypeError(message) from error
+    return iter(_with_progress(name, each, operator.length_hint(batches) or None)) if progress else each
+
+
+def _with_progress(name: str, batches: Iterator[Any], count: int | None) -> Iterable[Any]:
+    try:
+        from tqdm import tqdm
+    except ImportError as error:
+        message = f"{name}: progress=True needs tqdm: pip install tqdm"
+        raise ImportError(message) from error
+    return tqdm(batches, desc="calibrating", unit="batch", total=count)

@@ -1,0 +1,122 @@
+"""The ranges of the inputs of sites, over a data set."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jquant.arguments.statics import boolean
+from jquant.calibration import Range
+from jquant.calibration.batches import each_batch
+from jquant.errors import DescriptorError
+from jquant.transform import jaxprs, rewrite, traced
+from jquant.transform.parameters import flattened
+from jquant.transform.plan import Plan, Site
+from jquant.transform.recipe import Recipe
+
+_NAME = "transform.calibrate"
+
+
+def calibrate(
+    apply: Callable[..., Any], params: Any, batches: Iterable[Any], recipe: Recipe, *, progress: bool = False
+) -> dict[str, Range]:
+    """Observes the inputs of all sites with static inputs over a data set, and returns the range of each.
+
+    The function computes in float, and the observer that the site's scheme names sees each input on the way. What reads one
+    value has one range. A site whose weights a `jax.lax.scan` stacks has a range for each layer; one that a loop runs again
+    with the same weights has one for all passes. The function and all observers are one program, which is compiled for each
+    shape of a batch.
+
+    Args:
+      apply, params, recipe: as for `quantized`.
+      batches: an iterable of batches: a tuple of the inputs of the function, or its one input. It is read once.
+      progress: show a progress bar, which needs tqdm.
+
+    Returns:
+      A dict of `jquant.calibration.Range`, float32, by the name of the site; those of stacked weights have shape
+      (layers,).
+
+    Raises:
+      DescriptorError: a recipe without static inputs, a function without sites, no batch; a site that no batch reached, as
+        in a branch that was never taken.
+      DescriptorTypeError: an argument of another type, or a leaf of `params` that is no array.
+      ImportError: `progress` without tqdm.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from jquant import transform
+      >>> params = {"kernel": jnp.ones((16, 16))}
+      >>> batches = [jnp.full((2, 16), 3.0), jnp.full((2, 16), -1.5)]
+      >>> for name, (low, high) in transform.calibrate(
+      ...     lambda params, x: x @ params["kernel"], params, batches, transform.static_int8
+      ... ).items():
+      ...     print(name, low, high)
+      kernel -1.5 3.0
+    """
+    function = traced.checked(_NAME, apply, recipe)
+    parameters = flattened(_NAME, params)
+    updates: dict[Any, Any] = {}
+    state, observers = None, {}
+    for batch in each_batch(_NAME, batches, boolean(_NAME, "progress", progress)):
+        inputs = batch if isinstance(batch, tuple) else (batch,)
+        leaves, structure = jax.tree.flatten(inputs)
+        key = structure, tuple(map(jax.typeof, leaves))
+        if key not in updates:
+            found = traced.sited(function, parameters, inputs)
+            traced.require_sites(function, found.plan)
+            names = [site.name for site in found.plan.inputs()]
+            if not names:
+                raise DescriptorError(f"{_NAME}: the recipe has no static inputs, and needs no ranges")
+            if state is None:
+                observers = {site.name: site.scheme.make_observer() for site in found.plan.inputs()}
+                state = {site.name: _initial(found.plan, site) for site in found.plan.inputs()}
+            if set(state) != set(names):
+                raise DescriptorError(
+                    f"{_NAME}: a batch has other sites than the first: {', '.join(set(state) ^ set(names))}"
+                )
+            updates[key] = jax.jit(_update(found, state))
+        state = updates[key](parameters.leaves, leaves, state)
+    if state is None:
+        raise DescriptorError(f"{_NAME}: there is no batch in batches")
+    missed = [name for name, (count, _) in state.items() if not np.all(np.asarray(count) > 0)]
+    if missed:
+        message = f"{_NAME}: no batch reached {', '.join(missed)}"
+        raise DescriptorError(
+            f"{message}: is it in a branch that was never taken? Leave it in float, or make its input dynamic"
+        )
+    return {name: _ranges(observers[name], count, of_layers) for name, (count, of_layers) in state.items()}
+
+
+def _initial(plan: Plan, site: Site) -> tuple[jax.Array, Any]:
+    """The state before the first batch, of all layers: how often the site was reached, and the observer's."""
+    first = jnp.int32(0), site.scheme.make_observer().init(site.input_type)
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*plan.sizes(site), *jnp.shape(leaf))), first)
+
+
+def _update(found: traced.Sited, state: Any) -> Callable[..., Any]:
+    """A function of parameters, inputs and the state, to the state after them."""
+    levels = {name: levels for name, levels in found.levels().items() if name in state}
+
+    def update(parameters: list[Any], inputs: list[Any], state: Any) -> Any:
+        return rewrite.run(found.plan, _observed, [*parameters, *inputs], {}, state, levels)[1]
+
+    return update
+
+
+def _observed(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
+    """The output of a site in float; its input goes into the state, once."""
+    if site.has_static_input and site.input == site.name:
+        count, state = scope.state[site.name]
+        observer = site.scheme.make_observer()
+        after = jnp.minimum(count, 1) + 1, observer.update(state, operands[site.input_operand])
+        scope.state = {**scope.state, site.name: after}
+    return jaxprs.bind(site.equation, *operands)[0]
+
+
+def _ranges(observer: Any, count: jax.Array, state: Any) -> Range:
+    compute_range = observer.compute_range
+    for _ in range(count.ndim):
+        compute_range = jax.vmap(compute_range)
+    return compute_range(state)

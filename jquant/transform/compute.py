@@ -1,0 +1,202 @@
+"""What is computed at a site: compositions of the public operators."""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jquant.modes import FeatureLevel
+from jquant.operators.convolution_integer_to_float import convolution_integer_to_float
+from jquant.operators.dequantize_linear import dequantize_linear
+from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear
+from jquant.operators.matmul_integer_to_float import matmul_integer_to_float
+from jquant.operators.pack_matrix import pack_matrix
+from jquant.operators.quantize_linear import quantize_linear
+from jquant.operators.scale_and_zero_point import scale_and_zero_point
+from jquant.pytrees import ScaleZeroPoint
+from jquant.transform import jaxprs
+from jquant.transform.plan import CONVOLUTION, LOOK_UP, PRODUCT, Site, Storage, product_dimensions
+from jquant.transform.recipe import Activations, Scales
+
+_EXTENDED = FeatureLevel.EXTENDED
+
+
+class QuantizedInput(NamedTuple):
+    """The input of a site in integers.
+
+    Attributes:
+      values: int8 or uint8, of the shape of the input.
+      scale: float32, of shape (), or of the shape of the input with 1 for each dimension in a row.
+      zero_point: of the dtype of `values`, or None for 0.
+    """
+
+    values: jax.Array
+    scale: jax.Array
+    zero_point: jax.Array | None
+
+
+def symmetric_scale(x: jax.Array, over: Sequence[int]) -> jax.Array:
+    """The scale of symmetric int8, ``max|x| / 127``, of what shares the dimensions `over`, which become 1."""
+    largest = jnp.max(jnp.abs(x), tuple(over), keepdims=True, initial=0).astype(jnp.float32)
+    return scale_and_zero_point(-largest, largest, "INT8", symmetric=True, narrow_range=True).scale
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def stored(storage: Storage, num_levels: int, weights: jax.Array) -> dict[str, Any]:
+    """The weights of sites, quantized: what the int8 function keeps of them.
+
+    Of a product, or a table, a `PackedMatrix` of shape (batch, contracted, kept), without a batch if it has none, and a
+    scale of shape (batch, kept), or (). Of a convolution, the filter as an int8 array, and a scale of shape (filters,), or
+    (). The first `num_levels` dimensions are those of layers.
+    """
+    of_layers = functools.partial(_stored, storage)
+    for _ in range(num_levels):
+        of_layers = jax.vmap(of_layers)
+    return of_layers(weights)
+
+
+def _stored(storage: Storage, weights: jax.Array) -> dict[str, Any]:
+    layout = storage.layout
+    if storage.filter is not None:
+        filter = weights.transpose(storage.filter)
+        (channel,) = (storage.filter.index(dimension) for dimension in layout.kept)
+        values, scale = quantized_weights(storage, filter, [d for d in range(filter.ndim) if d != channel])
+        return {"values": values, "scale": scale}
+    matrix = weights.transpose([dimension for dimensions in layout for dimension in dimensions])
+    sizes = [math.prod(weights.shape[dimension] for dimension in dimensions) for dimensions in layout]
+    matrix = matrix.reshape(sizes if layout.batch else sizes[1:])
+    values, scale = quantized_weights(storage, matrix, [matrix.ndim - 2])
+    return {"values": pack_matrix(values), "scale": scale}
+
+
+def quantized_weights(storage: Storage, weights: jax.Array, shared: Sequence[int]) -> tuple[jax.Array, jax.Array]:
+    """Integers, and their scales, for what shares the dimensions `shared`, or the whole."""
+    by_channel = storage.scales == Scales.CHANNEL
+    scale = symmetric_scale(weights, shared if by_channel else range(weights.ndim))
+    values = quantize_linear(weights, scale, output_dtype="INT8", feature_level=_EXTENDED)
+    return values, scale.squeeze(tuple(shared)) if by_channel else scale.reshape(())
+
+
+def quantize_input(site: Site, x: jax.Array, static: ScaleZeroPoint | None) -> QuantizedInput:
+    """The input of a site in integers, by the range that its scheme says."""
+    scheme = site.scheme
+    if static is not None:
+        scale, zero_point = static
+        zero_point = None if scheme.is_symmetric else zero_point
+        dtype = scheme.activation_type
+        return QuantizedInput(_quantized(x, scale, zero_point, dtype), scale, zero_point)
+    if scheme.activations == Activations.DYNAMIC and not scheme.is_symmetric:
+        return QuantizedInput(*dynamic_quantize_linear(x, feature_level=_EXTENDED))
+    by_row = scheme.activations == Activations.DYNAMIC_ROW and site.kind == PRODUCT
+    over = product_dimensions(site.equation, site.input_operand)[0] if by_row else range(x.ndim)
+    scale = symmetric_scale(x, over)
+    return QuantizedInput(_quantized(x, scale, None, "INT8"), scale if by_row else scale.reshape(()), None)
+
+
+def _quantized(x: jax.Array, scale: jax.Array, zero_point: jax.Array | None, dtype: str) -> jax.Array:
+    return quantize_linear(x, scale, zero_point, output_dtype=dtype, feature_level=_EXTENDED)
+
+
+def integer_result(site: Site, stored: dict[str, Any], input: QuantizedInput) -> jax.Array:
+    """The output of a product or a convolution, from integers."""
+    return (_convolution if site.kind == CONVOLUTION else _product)(site, stored, input)
+
+
+def _convolution(site: Site, stored: dict[str, Any], input: QuantizedInput) -> jax.Array:
+    parameters = site.equation.params
+    return convolution_integer_to_float(
+        input.values,
+        input.scale,
+        input.zero_point,
+        stored["values"],
+        stored["scale"],
+        strides=parameters["window_strides"],
+        padding=parameters["padding"],
+        dilations=parameters["rhs_dilation"],
+        groups=parameters["feature_group_count"],
+        dimension_numbers=parameters["dimension_numbers"],
+        output_dtype=site.output_type.dtype,
+        feature_level=_EXTENDED,
+    )
+
+
+def _product(site: Site, stored: dict[str, Any], input: QuantizedInput) -> jax.Array:
+    contracted, batch = product_dimensions(site.equation, site.input_operand)
+    contracted = sorted(contracted)
+    x, scale = input.values, input.scale
+    free = [dimension for dimension in range(x.ndim) if dimension not in contracted and dimension not in batch]
+    order = [*batch, *free, *contracted]
+    batch_sizes, free_sizes = [[x.shape[d] for d in dimensions] for dimensions in (batch, free)]
+    sizes = [math.prod(batch_sizes)] if batch else []
+    rows, depth = math.prod(free_sizes), math.prod(x.shape[d] for d in contracted)
+    multiply = functools.partial(matmul_integer_to_float, output_dtype=site.output_type.dtype, feature_level=_EXTENDED)
+
+    def product(values: jax.Array, scale: jax.Array, weights: Any, weight_scale: jax.Array) -> jax.Array:
+        return multiply(values, scale, input.zero_point, weights, weight_scale)
+
+    if scale.ndim:
+        scale = scale.transpose(order).reshape([*sizes, rows])
+    if batch:
+        product = jax.vmap(product, (0, 0 if scale.ndim else None, 0, 0 if stored["scale"].ndim else None))
+    result = product(x.transpose(order).reshape([*sizes, rows, depth]), scale, stored["values"], stored["scale"])
+    return _in_order(site, result, batch_sizes, free_sizes)
+
+
+def _in_order(site: Site, result: jax.Array, batch: Sequence[Any], free: Sequence[Any]) -> jax.Array:
+    """A product of matrices with the dimensions of the product that the function has."""
+    _, kept = _operand_dimensions(site)
+    sizes = site.equation.invars[site.operand].aval.shape
+    result = result.reshape([*batch, *free, *(sizes[dimension] for dimension in kept)])
+    if site.operand == 1:
+        return result
+    first, middle = len(batch), len(batch) + len(free)  # the weights' dimensions come before those of the input
+    return result.transpose([*range(first), *range(middle, result.ndim), *range(first, middle)])
+
+
+def _operand_dimensions(site: Site) -> tuple[list[int], list[int]]:
+    """The contracted and the kept dimensions of the weights as the product has them."""
+    contracted, batch = product_dimensions(site.equation, site.operand)
+    return contracted, [d for d in range(len(site.dimensions)) if d not in contracted and d not in batch]
+
+
+def look_up(site: Site, stored: dict[str, Any], indices: jax.Array) -> jax.Array:
+    """Rows of a table, from integers: those of the table and of its scales."""
+    parameters = site.equation.params
+    (index,) = parameters["dimension_numbers"].start_index_map
+    table = stored["values"].data  # of shape (rows, elements of a row)
+    scale = jnp.broadcast_to(stored["scale"], table.shape[:1])[:, None]
+    if index == 1:
+        table, scale = table.T, scale.T
+    # Beyond the table, the scale is what the function fills with, a NaN by default, and the integer is 1.
+    of_integers = {**parameters, "fill_value": None if parameters["fill_value"] is None else 1}
+    values = jaxprs.bind(site.equation.replace(params=of_integers), table, indices)[0]
+    scales = jaxprs.bind(site.equation.replace(params={**parameters, "slice_sizes": (1, 1)}), scale, indices)[0]
+    return dequantize_linear(values, scales, output_dtype=site.output_type.dtype, feature_level=_EXTENDED)
+
+
+def dequantized(site: Site, stored: dict[str, Any]) -> jax.Array:
+    """The weights as the operand that the function has, from integers."""
+    dtype = site.equation.invars[site.operand].aval.dtype
+    values, scale = stored["values"], stored["scale"]
+    if site.kind == CONVOLUTION:
+        axis = site.equation.params["dimension_numbers"].rhs_spec[0] if scale.ndim else None
+        return dequantize_linear(values, scale, axis=axis, output_dtype=dtype, feature_level=_EXTENDED)
+    scale = scale[..., None, :] if scale.ndim else scale
+    matrix = dequantize_linear(values.unpack(), scale, output_dtype=dtype, feature_level=_EXTENDED)
+    order = [dimension for dimensions in site.storage.layout for dimension in dimensions]
+    of_weights = matrix.reshape([site.weights.shape[dimension] for dimension in order])
+    return of_weights.transpose([order.index(dimension) for dimension in site.dimensions])
+
+
+def weight_only_result(site: Site, stored: dict[str, Any], x: jax.Array) -> jax.Array:
+    """The output of a product or a convolution of floats, with weights from integers."""
+    operands = [x, dequantized(site, stored)]
+    return jaxprs.bind(site.equation, *(operands if site.operand == 1 else operands[::-1]))[0]
+
+
+def is_weight_only(site: Site) -> bool:
+    """Whether its input stays float."""
+    return site.kind != LOOK_UP and site.scheme.activations == Activations.FLOAT

@@ -1,0 +1,128 @@
+"""What is read of JAX's programs: one place for what differs between versions of JAX."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.core
+from jax.extend.core import Literal as Literal
+from jax.interpreters import partial_eval
+
+Equation = Any  # a JaxprEqn, and below a Jaxpr: JAX's types know little of what they hold
+Jaxpr = Any
+
+
+class Program(NamedTuple):
+    """A program: equations, and the values of its constants."""
+
+    jaxpr: Jaxpr
+    constants: Sequence[Any]
+
+
+class Traced(NamedTuple):
+    """A program of a function of trees, and the tree of its outputs, as `jax.ShapeDtypeStruct`."""
+
+    program: Program
+    outputs: Any
+
+
+def closed(jaxpr: Any) -> Program:
+    """A program as equations hold it; one that is open has no constants."""
+    return Program(jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, "consts") else Program(jaxpr, ())
+
+
+def trace(function: Callable, *arguments: Any) -> Traced:
+    """The program of a function, without what its outputs do not need. Every leaf of the arguments stays an input."""
+    jaxpr, outputs = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    program = closed(jaxpr)
+    alive, _ = partial_eval.dce_jaxpr(program.jaxpr, [True] * len(program.jaxpr.outvars), instantiate=True)
+    return Traced(Program(alive, program.constants), outputs)
+
+
+def without_unused_inputs(program: Program) -> tuple[Program, list[bool]]:
+    """The program, and which of its inputs it reads, which are those that are left."""
+    jaxpr, constants = program
+    alive, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+    return Program(alive, constants), used
+
+
+def evaluate(program: Program, *inputs: Any) -> list[Any]:
+    return jax.core.eval_jaxpr(program.jaxpr, program.constants, *inputs)
+
+
+def bind(equation: Equation, *values: Any) -> list[Any]:
+    """The outputs of one equation, unchanged."""
+    parameters = equation.primitive.get_bind_params(equation.params)
+    with equation.ctx.manager:
+        outputs = equation.primitive.bind(*values, **parameters)
+    return list(outputs) if equation.primitive.multiple_results else [outputs]
+
+
+class Loop(NamedTuple):
+    """A `jax.lax.scan`."""
+
+    body: Program
+    num_constants: int
+    num_carry: int
+    length: int
+    reverse: bool
+    unroll: int
+
+
+def loop(equation: Equation) -> Loop:
+    parameters = equation.params
+    if "ft_in" in parameters:
+        num_constants, num_carry, _ = map(len, parameters["ft_in"].unpack())
+    else:
+        num_constants, num_carry = parameters["num_consts"], parameters["num_carry"]
+    length, reverse, unroll = (parameters[name] for name in ("length", "reverse", "unroll"))
+    return Loop(closed(parameters["jaxpr"]), num_constants, num_carry, length, reverse, unroll)
+
+
+class WhileLoop(NamedTuple):
+    """A `jax.lax.while_loop`."""
+
+    condition: Program
+    body: Program
+    num_condition_constants: int
+    num_body_constants: int
+
+
+def while_loop(equation: Equation) -> WhileLoop:
+    parameters = equation.params
+    condition, body = closed(parameters["cond_jaxpr"]), closed(parameters["body_jaxpr"])
+    return WhileLoop(condition, body, parameters["cond_nconsts"], parameters["body_nconsts"])
+
+
+_CALLS = {  # whose program stands for the equation: where it is
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "remat2": "jaxpr",
+    "checkpoint": "jaxpr",
+}
+REMATERIALIZED = "remat2", "checkpoint"
+
+
+def called(equation: Equation) -> Program | None:
+    """The program that an equation calls once, with its inputs."""
+    name = _CALLS.get(equation.primitive.name)
+    return None if name is None else closed(equation.params[name])
+
+
+def programs(equation: Equation) -> Iterator[Jaxpr]:
+    """All programs in the parameters of an equation."""
+    for leaf in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program):
+        if _is_program(leaf):
+            yield closed(leaf).jaxpr
+
+
+def _is_program(leaf: Any) -> bool:
+    return hasattr(leaf, "eqns") and hasattr(leaf, "invars")
+
+
+def name_stack(equation: Equation) -> str:
+    return str(equation.source_info.name_stack)

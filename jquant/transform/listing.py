@@ -1,0 +1,112 @@
+"""What of a function can be quantized, as a table."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from jquant.transform import traced
+from jquant.transform.compute import is_weight_only
+from jquant.transform.parameters import flattened
+from jquant.transform.plan import LOOK_UP, Site
+from jquant.transform.recipe import Recipe, dynamic_int8
+
+_NAME = "transform.sites"
+
+
+class Row(NamedTuple):
+    """A product, a convolution or a look-up of a function.
+
+    Attributes:
+      name: the path of its weights among the parameters; of what is no site, the name that the function gives it, or "-".
+      kind: ``"product"``, ``"convolution"`` or ``"look-up"``.
+      shape: those of its operands, the input first; with the number of layers where a loop stacks the weights.
+      reason: why it stays float, or None: it is a site.
+      scheme: how the recipe quantizes it, in a word.
+    """
+
+    name: str
+    kind: str
+    shape: str
+    reason: str | None
+    scheme: str
+
+
+class Sites(tuple[Row, ...]):
+    """The rows of a function, those that are sites first. Printed, it is a table."""
+
+    def __str__(self) -> str:
+        sites = [row for row in self if row.reason is None]
+        floats = [row for row in self if row.reason is not None]
+        lines = _table(("site", "kind", "input x weights", "scheme"), [(r.name, r.kind, r.shape, r.scheme) for r in sites])
+        if floats:
+            lines.append("")
+            lines += _table(
+                ("float", "kind", "operands", "reason"), [(r.name, r.kind, r.shape, str(r.reason)) for r in floats]
+            )
+        return "\n".join(lines)
+
+
+def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    return [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in (header, *rows)
+    ]
+
+
+def sites(apply: Callable[..., Any], params: Any, *inputs: Any, recipe: Recipe = dynamic_int8) -> Sites:
+    """Lists every product and convolution of a function, and its look-ups in parameters: what is quantized, and what not.
+
+    A site is one whose weights depend on the parameters alone, through transpositions, casts, slices or other arithmetic.
+    Sites are found inside `jax.jit`, `jax.lax.scan`, `cond` and `while_loop`, `jax.checkpoint`, `custom_jvp` and
+    `custom_vjp`. What stays float is listed with its reason.
+
+    Args:
+      apply: a pure function of the parameters and of inputs; static arguments through `functools.partial`.
+      params: a pytree of arrays, or of `jax.ShapeDtypeStruct`.
+      inputs: as the function takes them: arrays, or `jax.ShapeDtypeStruct`. Nothing is computed.
+      recipe: what is to be quantized; by default, everything that can be.
+
+    Returns:
+      `Sites`: a tuple of `Row`, which prints as a table.
+
+    Raises:
+      DescriptorError: a pattern of the recipe that matches no site.
+      DescriptorTypeError: an argument of another type, or a leaf of `params` that is no array.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from jquant import transform
+      >>> def apply(params, x):
+      ...     x = x @ params["embed"]
+      ...     scores = x @ x.T
+      ...     return scores @ (x @ params["out"])
+      >>> params = {"embed": jnp.ones((32, 64)), "out": jnp.ones((64, 8))}
+      >>> print(transform.sites(apply, params, jnp.ones((10, 32))))
+      site   kind     input x weights      scheme
+      embed  product  [10, 32] x [32, 64]  int8 by channel, DYNAMIC UINT8
+      out    product  [10, 64] x [64, 8]   int8 by channel, DYNAMIC UINT8
+      <BLANKLINE>
+      float  kind     operands             reason
+      -      product  [10, 64] x [64, 10]  neither operand depends on the parameters alone
+      -      product  [10, 10] x [10, 8]   neither operand depends on the parameters alone
+    """
+    function = traced.checked(_NAME, apply, recipe)
+    plan = traced.sited(function, flattened(_NAME, params), inputs).plan
+    found = [Row(site.name, site.kind, _shape(site, plan.sizes(site)), None, _scheme(site)) for site in plan.sites.values()]
+    return Sites([*found, *(Row(each.name, each.kind, each.shape, each.reason, "") for each in plan.floats)])
+
+
+def _shape(site: Site, layers: tuple[int, ...]) -> str:
+    operands = site.equation.invars
+    given, weights = (list(operands[number].aval.shape) for number in (site.input_operand, site.operand))
+    text = f"{given} x {weights}"
+    return f"{text} x {' x '.join(map(str, layers))} layers" if layers else text
+
+
+def _scheme(site: Site) -> str:
+    scheme = site.scheme
+    weights = f"int8 by {scheme.weights.lower()}"
+    if site.kind == LOOK_UP:
+        return weights.replace("channel", "row")
+    if is_weight_only(site):
+        return f"{weights}, float input"
+    return f"{weights}, {scheme.activations} {'INT8' if scheme.is_symmetric else 'UINT8'}"

@@ -1,0 +1,116 @@
+"""A function that computes with what int8 can express, and can be differentiated: for training."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jquant.arithmetic.straight_through import straight_through
+from jquant.calibration import Range
+from jquant.operators.dequantize_linear import dequantize_linear
+from jquant.transform import compute, jaxprs, rewrite, traced
+from jquant.transform.parameters import flattened
+from jquant.transform.plan import LOOK_UP, Site
+from jquant.transform.quantized import static_inputs
+from jquant.transform.recipe import Recipe
+
+_NAME = "transform.quantization_aware"
+
+
+def quantization_aware(
+    apply: Callable[..., Any], recipe: Recipe, ranges: Mapping[str, Range] | None = None
+) -> Callable[..., Any]:
+    """Takes a function to one that rounds as its int8 form does, and can be trained.
+
+    At each site, weights and input are quantized, as `quantized` would, and dequantized again, and the function's own
+    product takes them. So the outputs differ from those of the int8 function by the roundings of float sums alone. Elsewhere
+    it is the function itself.
+
+    The derivative is the straight-through one: that of the function at the rounded values, where a rounding has derivative
+    1, within the range of a static input, and 0 outside. Scales have no derivative. A `jax.custom_vjp` or `jax.custom_jvp`
+    around a site loses its rule: what is differentiated is what it computes.
+
+    Args:
+      apply, recipe, ranges: as for `quantized`.
+
+    Returns:
+      A function of the parameters and inputs, as `apply` is; after training, `quantized` takes `apply`, and its parameters.
+
+    Raises:
+      DescriptorError, DescriptorTypeError: as `quantized`; what concerns parameters and inputs, when it is called.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from jquant import transform
+      >>> def apply(params, x):
+      ...     return x @ params["kernel"]
+      >>> kernel = jnp.linspace(-1, 1, 256).reshape(16, 16)
+      >>> aware = transform.quantization_aware(apply, transform.weight_only_int8)
+      >>> jax.grad(lambda params: aware(params, jnp.ones((1, 16))).sum())({"kernel": kernel})["kernel"][0, 0]
+      Array(1., dtype=float32)
+    """
+    function = traced.checked(_NAME, apply, recipe)
+
+    def aware(params: Any, *inputs: Any) -> Any:
+        parameters = flattened(_NAME, params)
+        found = traced.sited(function, parameters, inputs)
+        traced.require_sites(function, found.plan)
+        levels = {f"{part} {name}": each for name, each in found.levels().items() for part in ("site", "input")}
+        weights = traced.weights_of_layers(found.plan, parameters.leaves)
+        resources: dict[str, Any] = {
+            f"site {site.name}": _rounded_weights(site, len(site.levels), weights[site.name]) for site in found.plan.stored()
+        }
+        static = static_inputs(function, found.plan, ranges)
+        resources.update((f"input {name}", each) for name, each in static.items())
+        leaves = [*parameters.leaves, *jax.tree.leaves(inputs)]
+        outputs, _ = rewrite.run(found.plan, _rounded, leaves, resources, {}, levels)
+        return jax.tree.unflatten(jax.tree.structure(found.outputs), outputs)
+
+    return aware
+
+
+def _rounded_weights(site: Site, num_levels: int, weights: jax.Array) -> jax.Array:
+    """The weights as int8 can express them."""
+
+    def of_layer(weights: jax.Array) -> jax.Array:
+        values, scale = compute.quantized_weights(site.storage, weights, site.storage.layout.contracted)
+        if scale.ndim:
+            scale = jnp.expand_dims(scale, site.storage.layout.contracted)
+        return straight_through(_dequantized(values, scale, None, weights.dtype), weights)
+
+    for _ in range(num_levels):
+        of_layer = jax.vmap(of_layer)
+    return of_layer(weights)
+
+
+def _dequantized(values: jax.Array, scale: jax.Array, zero_point: jax.Array | None, dtype: Any) -> jax.Array:
+    values, scale, zero_point = jax.lax.stop_gradient((values, scale, zero_point))
+    return dequantize_linear(values, scale, zero_point, output_dtype=dtype, feature_level="EXTENDED")
+
+
+def _rounded(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
+    dtype = operands[site.operand].dtype
+    weights = scope.resources[f"site {site.stored}"].transpose(site.dimensions).astype(dtype)
+    others = list(operands)
+    others[site.operand] = weights
+    if site.kind != LOOK_UP and not compute.is_weight_only(site):
+        others[site.input_operand] = scope.once(site.input, lambda: _rounded_input(site, operands, scope))
+    return jaxprs.bind(site.equation, *others)[0]
+
+
+def _rounded_input(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
+    x = operands[site.input_operand]
+    static = scope.resources.get(f"input {site.input}") if site.has_static_input else None
+    given = compute.quantize_input(site, jax.lax.stop_gradient(x), static)
+    value = _dequantized(*given, x.dtype)
+    if static is None:
+        return straight_through(value, x)
+    low, high = (_dequantized(limit, given.scale, given.zero_point, x.dtype) for limit in _limits(site, given.values.dtype))
+    return straight_through(value, jnp.where((low <= x) & (x <= high), x, jax.lax.stop_gradient(x)))
+
+
+def _limits(site: Site, dtype: Any) -> tuple[jax.Array, jax.Array]:
+    """The least and the largest integer of an input."""
+    limits = jnp.iinfo(dtype)
+    return jnp.asarray(-limits.max if site.scheme.is_symmetric else limits.min, dtype), jnp.asarray(limits.max, dtype)

@@ -1,0 +1,222 @@
+"""A function in int8: its parameters packed, its sites products of integers."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.core
+import numpy as np
+
+from jquant.calibration import Range
+from jquant.errors import DescriptorError
+from jquant.operators.scale_and_zero_point import scale_and_zero_point
+from jquant.pytrees import ScaleZeroPoint
+from jquant.transform import compute, jaxprs, rewrite, traced
+from jquant.transform.jaxprs import Program
+from jquant.transform.parameters import Parameters, abstract, flattened
+from jquant.transform.plan import LOOK_UP, Plan, Site
+from jquant.transform.recipe import Recipe
+from jquant.transform.traced import Function, Sited
+
+_NAME = "transform.quantized"
+
+
+def quantized(
+    apply: Callable[..., Any], params: Any, recipe: Recipe, *inputs: Any, ranges: Mapping[str, Range] | None = None
+) -> tuple["Int8Function", dict[str, dict[str, Any]]]:
+    """Takes a function to int8: its products, convolutions and look-ups with parameters.
+
+    What is computed at a site is a composition of public operators, and equals it bit for bit: `matmul_integer_to_float`
+    or `convolution_integer_to_float` of the packed weights and of the input, which `quantize_linear` or
+    `dynamic_quantize_linear` quantized; ``"FLOAT"`` activations: the function's own product with the weights out of
+    `dequantize_linear`. Everything else is computed as before, in the types that the function has.
+
+    Args:
+      apply: a pure function of the parameters and of inputs; static arguments through `functools.partial`.
+      params: a pytree of arrays.
+      recipe: what is quantized how: `static_int8`, `dynamic_int8`, `weight_only_int8`, or a `Recipe` of your own.
+      inputs: as the function takes them: arrays, or `jax.ShapeDtypeStruct`. The int8 function takes other sizes as well, as
+        long as these have the same sites.
+      ranges: what `calibrate` returned; for static inputs.
+
+    Returns:
+      The int8 function, to be called as ``int8_apply(int8_params, *inputs)``, and its parameters: a dict of three,
+      ``"sites"`` (the integers and scales of weights), ``"inputs"`` (the scales and zero points of static inputs) and
+      ``"float"`` (the parameters that stay), each a dict by name. The function is pure, goes into `jax.jit`, `jax.vmap`,
+      `jax.export` and the rest, and is hashable. It has no derivative: what depends on an integer product raises.
+
+    Raises:
+      DescriptorError: a function without a site, a pattern that matches none; a static input without a range, or with NaN
+        in it.
+      DescriptorTypeError: an argument of another type, or a leaf of `params` that is no array.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from jquant import transform
+      >>> def apply(params, x):
+      ...     return jax.nn.relu(x @ params["hidden"]) @ params["head"]
+      >>> keys = jax.random.split(jax.random.key(0), 3)
+      >>> params = {"hidden": jax.random.normal(keys[0], (32, 64)), "head": jax.random.normal(keys[1], (64, 10))}
+      >>> x = jax.random.normal(keys[2], (8, 32))
+      >>> int8_apply, int8_params = transform.quantized(apply, params, transform.dynamic_int8, x)
+      >>> int8_params["sites"]["hidden"]["values"]
+      PackedMatrix(int8[32,64])
+      >>> error = jax.jit(int8_apply)(int8_params, x) - apply(params, x)
+      >>> bool(jnp.abs(error).max() < 0.05 * jnp.abs(apply(params, x)).max())
+      True
+    """
+    function = traced.checked(_NAME, apply, recipe)
+    parameters = flattened(_NAME, params)
+    found = traced.sited(function, parameters, inputs)
+    traced.require_sites(function, found.plan)
+    weights = traced.weights_of_layers(found.plan, parameters.leaves)
+    packed = {site.name: compute.stored(site.storage, len(site.levels), weights[site.name]) for site in found.plan.stored()}
+    static = static_inputs(function, found.plan, ranges)
+    int8_apply = Int8Function(function, parameters, found.plan)
+    program = int8_apply.rewritten(found, packed, static, inputs)
+    kept = {parameters.names[number]: parameters.leaves[number] for number in program.kept}
+    int8_apply.remember(inputs, program)
+    return int8_apply, {"sites": packed, "inputs": static, "float": kept}
+
+
+def static_inputs(function: Function, plan: Plan, ranges: Mapping[str, Range] | None) -> dict[str, ScaleZeroPoint]:
+    """The scales and zero points of static inputs, by the name of the site."""
+    sites = plan.inputs()
+    if sites and ranges is None:
+        message = f"{function.name}: the recipe has static inputs, such as that of {sites[0].name}, which need ranges"
+        raise DescriptorError(f"{message}: transform.calibrate observes them")
+    return {site.name: _static_input(function, plan, site, ranges or {}) for site in sites}
+
+
+def _static_input(function: Function, plan: Plan, site: Site, ranges: Mapping[str, Range]) -> ScaleZeroPoint:
+    where = f"{function.name}: the range of the input of {site.name}"
+    if site.name not in ranges:
+        known_names = ", ".join(ranges) or "none"
+        raise DescriptorError(f"{where} is missing from ranges, which has {known_names}; calibrate with the same recipe")
+    low, high = (np.asarray(bound, np.float32) for bound in ranges[site.name])
+    if low.shape != plan.sizes(site):
+        raise DescriptorError(f"{where} has shape {low.shape}; it must be {plan.sizes(site)}, one range for each layer")
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        raise DescriptorError(f"{where} is not finite: from {low} to {high}")
+    symmetric = site.scheme.is_symmetric
+    return scale_and_zero_point(low, high, site.scheme.activation_type, symmetric=symmetric, narrow_range=symmetric)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rewritten:
+    """The int8 program for inputs of certain types.
+
+    Attributes:
+      program: of the leaves of the int8 parameters and of the inputs that it reads.
+      used: which of them these are.
+      kept: the numbers of the parameters that stay float.
+      outputs: the tree of the outputs.
+    """
+
+    program: Program
+    used: list[bool]
+    kept: list[int]
+    outputs: Any
+
+
+class Int8Function:
+    """A function in int8, of int8 parameters and inputs. Traced for each shape of the inputs, once."""
+
+    def __init__(self, function: Function, parameters: Parameters, plan: Plan):
+        self._function, self._plan = function, plan
+        self._parameters = parameters._replace(leaves=list(map(abstract, parameters.leaves)))
+        self._programs: dict[Any, _Rewritten] = {}
+        self._fingerprint = _fingerprint(plan)
+        self.__name__ = f"int8_{getattr(function.apply, '__name__', 'apply')}"
+
+    def __repr__(self) -> str:
+        return f"<int8 function of {getattr(self._function.apply, '__name__', 'apply')}: {len(self._plan.sites)} sites>"
+
+    def __call__(self, params: Mapping[str, Mapping[str, Any]], /, *inputs: Any) -> Any:
+        packed, static, floats = (dict(params[part]) for part in ("sites", "inputs", "float"))
+        rewritten = self._programs.get(_key(inputs))
+        if rewritten is None:
+            found = traced.sited(self._function, self._parameters, inputs)
+            self._require_same(found.plan)
+            rewritten = self.rewritten(found, packed, static, inputs)
+            missing = [name for name in map(self._parameters.names.__getitem__, rewritten.kept) if name not in floats]
+            if missing:
+                raise DescriptorError(f"{self.__name__}: for inputs of these shapes, apply reads {missing[0]} as it was")
+            self.remember(inputs, rewritten)
+        kept = [floats[self._parameters.names[number]] for number in rewritten.kept]
+        leaves = jax.tree.leaves((packed, static, kept, inputs))
+        used = [leaf for leaf, is_used in zip(leaves, rewritten.used, strict=True) if is_used]
+        return jax.tree.unflatten(rewritten.outputs, jaxprs.evaluate(rewritten.program, *used))
+
+    def remember(self, inputs: tuple[Any, ...], rewritten: _Rewritten) -> None:
+        """Keeps the program for inputs of these types, unless it belongs to a program around it."""
+        if not any(isinstance(constant, jax.core.Tracer) for constant in rewritten.program.constants):
+            self._programs[_key(inputs)] = rewritten
+
+    def rewritten(self, found: Sited, packed: Any, static: Any, inputs: tuple[Any, ...]) -> _Rewritten:
+        """The program with products of integers, and without the parameters that it does not need."""
+        levels = {f"{part} {name}": each for name, each in found.levels().items() for part in ("site", "input")}
+
+        def function(packed: Any, static: Any, floats: list[Any], inputs: tuple[Any, ...]) -> list[Any]:
+            named = {f"site {name}": tree for name, tree in packed.items()}
+            named.update((f"input {name}", tree) for name, tree in static.items())
+            leaves = [*floats, *jax.tree.leaves(inputs)]
+            return rewrite.run(found.plan, _in_integers, leaves, named, {}, levels)[0]
+
+        floats = self._parameters.leaves
+        program, _ = jaxprs.trace(function, packed, static, floats, inputs)
+        program, used = jaxprs.without_unused_inputs(program)
+        before = len(jax.tree.leaves((packed, static)))
+        of_floats = used[before : before + len(floats)]
+        kept = [number for number, is_used in enumerate(of_floats) if is_used]
+        used = [*used[:before], *(True for _ in kept), *used[before + len(floats) :]]
+        return _Rewritten(program, used, kept, jax.tree.structure(found.outputs))
+
+    def _require_same(self, plan: Plan) -> None:
+        """Asserts that a program for other inputs has the sites whose parameters there are."""
+        fingerprint = _fingerprint(plan)
+        if fingerprint == self._fingerprint:
+            return
+        names = [
+            name for name in {**self._fingerprint, **fingerprint} if self._fingerprint.get(name) != fingerprint.get(name)
+        ]
+        message = f"{self.__name__}: for inputs of these shapes, apply has other sites than the int8 parameters are for"
+        raise DescriptorError(f"{message}: {', '.join(names)}. Does it branch in Python on a size of its input?")
+
+
+def _key(inputs: tuple[Any, ...]) -> Any:
+    leaves, structure = jax.tree.flatten(inputs)
+    return structure, tuple(map(jax.typeof, leaves))
+
+
+def _fingerprint(plan: Plan) -> dict[str, Any]:
+    return {
+        site.name: (site.weights.text, site.storage, site.stored, site.input, site.scheme, site.kind)
+        for site in plan.sites.values()
+    }
+
+
+def _in_integers(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
+    stored, x = scope.resources[f"site {site.stored}"], operands[site.input_operand]
+    if site.kind == LOOK_UP:
+        return _without_derivative(site, compute.look_up)(stored, x)
+    if compute.is_weight_only(site):
+        return compute.weight_only_result(site, stored, x)
+    static = scope.resources.get(f"input {site.input}") if site.has_static_input else None
+    quantize = _without_derivative(site, compute.quantize_input)
+    given = scope.once(site.input, lambda: quantize(x, static))
+    return _without_derivative(site, compute.integer_result)(stored, given)
+
+
+def _without_derivative(site: Site, compute: Callable[..., Any]) -> Callable[..., Any]:
+    """A computation at a site, whose derivative, which would be silently wrong, raises."""
+    function = jax.custom_jvp(functools.partial(compute, site))
+
+    def raise_error(primals: Any, tangents: Any) -> Any:
+        message = f"the int8 function has no derivative through {site.name}: differentiate that of"
+        raise DescriptorError(f"{_NAME}: {message} transform.quantization_aware")
+
+    function.defjvp(raise_error)
+    return function

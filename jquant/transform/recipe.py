@@ -1,0 +1,194 @@
+"""How the sites of a function are quantized, as data."""
+
+import dataclasses
+import enum
+import fnmatch
+import json
+from collections.abc import Sequence
+from typing import Any, Self
+
+from jquant import calibration
+from jquant.arguments.descriptor import require
+from jquant.arguments.statics import integer, is_sequence
+from jquant.calibration.observer import Observer
+from jquant.errors import DescriptorError, DescriptorTypeError, shown
+from jquant.modes import data_type, data_type_name
+
+_OBSERVERS = {
+    "min_max": calibration.min_max,
+    "moving_average": calibration.moving_average,
+    "percentile": calibration.percentile,
+    "entropy": calibration.entropy,
+    "mean_squared_error": calibration.mean_squared_error,
+}
+
+
+class Scales(enum.StrEnum):
+    """What of a site's weights has a scale of its own. Its strings will do as well."""
+
+    CHANNEL = "CHANNEL"
+    TENSOR = "TENSOR"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self:
+        raise _unknown("weights", value, cls)
+
+
+class Activations(enum.StrEnum):
+    """Where the scale of a site's input comes from. Its strings will do as well.
+
+    - ``STATIC``: from calibration; a constant of the int8 function.
+    - ``DYNAMIC``: from the range of the tensor, each time.
+    - ``DYNAMIC_ROW``: from the range of each row of a product (a token), each time; symmetric int8. A convolution, whose
+      windows share rows, takes that of the tensor.
+    - ``FLOAT``: there is none: the weights alone are quantized, and the product is one of floats.
+    """
+
+    STATIC = "STATIC"
+    DYNAMIC = "DYNAMIC"
+    DYNAMIC_ROW = "DYNAMIC_ROW"
+    FLOAT = "FLOAT"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self:
+        raise _unknown("activations", value, cls)
+
+
+def _unknown(name: str, value: object, choices: type[enum.StrEnum]) -> DescriptorError:
+    error = DescriptorError if isinstance(value, str) else DescriptorTypeError
+    return error(f"Scheme: {name} is {shown(value)}; choose one of {', '.join(choices)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Scheme:
+    """How one site is quantized.
+
+    Weights are symmetric int8, from -127 to 127. They are taken as the parameters hold them: a cast between the parameter
+    and the product, to bfloat16 say, comes after the quantization.
+
+    Attributes:
+      weights: ``"CHANNEL"``, a scale for each output channel (and for each row of a table that is looked up in), or
+        ``"TENSOR"``. Weights that a `jax.lax.scan` stacks have scales of their own in each layer.
+      activations: where the scale of the input comes from.
+      activation_type: ``"UINT8"``, with a zero point, or ``"INT8"``, symmetric, from -127 to 127.
+      observer: what calibration observes of the input: the name of a function of `jquant.calibration`, or a list of the
+        name and its arguments: ``("percentile", 99.99)``.
+
+    Raises:
+      DescriptorError: another string, or arguments that the observer does not take.
+      DescriptorTypeError: an argument of another type.
+
+    Example:
+      >>> from jquant import transform
+      >>> transform.Scheme(activations="DYNAMIC", activation_type="INT8")
+      Scheme(weights='CHANNEL', activations='DYNAMIC', activation_type='INT8', observer=('min_max',))
+    """
+
+    weights: Scales | str = Scales.CHANNEL
+    activations: Activations | str = Activations.STATIC
+    activation_type: str = "UINT8"
+    observer: str | Sequence[Any] = "min_max"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weights", Scales(self.weights))
+        object.__setattr__(self, "activations", Activations(self.activations))
+        given = data_type_name(data_type("activation_type", self.activation_type))
+        require(
+            given in ("UINT8", "INT8"), f"Scheme: activation_type is {given}; it must be UINT8 or INT8", DescriptorTypeError
+        )
+        object.__setattr__(self, "activation_type", given)
+        observer = (self.observer,) if isinstance(self.observer, str) else self.observer
+        if not is_sequence(observer) or not observer or observer[0] not in _OBSERVERS:
+            known = ", ".join(_OBSERVERS)
+            message = (
+                f"Scheme: observer is {shown(self.observer)}; it must be one of {known}, or a list of that and its arguments"
+            )
+            raise DescriptorError(message)
+        object.__setattr__(self, "observer", tuple(observer))
+        self.make_observer()
+
+    def __repr__(self) -> str:
+        fields = (f"{name}={value!r}" for name, value in _plain(self).items())
+        return f"Scheme({', '.join(fields)})"
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether the input has no zero point."""
+        return self.activation_type == "INT8" or self.activations == Activations.DYNAMIC_ROW
+
+    def make_observer(self) -> Observer:
+        """The observer of an input."""
+        name, *arguments = self.observer
+        try:
+            return _OBSERVERS[name](*arguments)
+        except TypeError as error:
+            raise DescriptorTypeError(f"Scheme: observer is {shown(self.observer)}: {shown(error)}") from error
+
+
+def _plain(scheme: Scheme) -> dict[str, Any]:
+    return {name: str(value) if isinstance(value, str) else value for name, value in vars(scheme).items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """Which site of a function is quantized how.
+
+    Attributes:
+      rules: pairs of a pattern and a `Scheme`, or None to leave the site in float. The first whose pattern is the kind of
+        the site (``"product"``, ``"convolution"``, ``"look-up"``), or matches its name, counts; in names, ``*`` stands for
+        anything. A site that no pattern matches stays float.
+      smallest: the least number of elements of weights that are quantized.
+
+    Raises:
+      DescriptorError: no rules, or a negative `smallest`.
+      DescriptorTypeError: rules that are not pairs of a string and a `Scheme` or None.
+
+    Example:
+      >>> from jquant import transform
+      >>> recipe = transform.Recipe((("head/*", None), ("*", transform.Scheme())))
+      >>> transform.Recipe.from_json(recipe.to_json()) == recipe
+      True
+    """
+
+    rules: Sequence[tuple[str, Scheme | None]]
+    smallest: int = 256
+
+    def __post_init__(self) -> None:
+        rules = self.rules
+        if not is_sequence(rules) or not all(map(_is_rule, rules)):
+            wanted = "it must be a list of pairs of a pattern and a Scheme, or None"
+            raise DescriptorTypeError(f"Recipe: rules is {shown(rules)}; {wanted}")
+        require(len(rules) > 0, "Recipe: rules is empty, so that nothing would be quantized")
+        object.__setattr__(self, "rules", tuple(map(tuple, rules)))
+        smallest = integer("Recipe", "smallest", self.smallest, range(2**31), "a number of elements")
+        object.__setattr__(self, "smallest", smallest)
+
+    def rule_for(self, name: str, kind: str) -> int | None:
+        """The index of the first rule that matches a site."""
+        matching = (index for index, (pattern, _) in enumerate(self.rules) if kind == pattern or _matches(name, pattern))
+        return next(matching, None)
+
+    def to_json(self) -> str:
+        """The recipe as text, which `from_json` reads."""
+        rules = [[pattern, None if scheme is None else _plain(scheme)] for pattern, scheme in self.rules]
+        return json.dumps({"rules": rules, "smallest": self.smallest})
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The recipe that `to_json` wrote."""
+        given = json.loads(text)
+        rules = [(pattern, None if scheme is None else Scheme(**scheme)) for pattern, scheme in given["rules"]]
+        return cls(rules, given["smallest"])
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(name, pattern)
+
+
+def _is_rule(rule: object) -> bool:
+    return is_sequence(rule) and len(rule) == 2 and isinstance(rule[0], str) and isinstance(rule[1], Scheme | None)
+
+
+static_int8 = Recipe([("*", Scheme())])
+dynamic_int8 = Recipe([("*", Scheme(activations=Activations.DYNAMIC))])
+weight_only_int8 = Recipe([("*", Scheme(activations=Activations.FLOAT))])

@@ -1,0 +1,174 @@
+"""Runs a program with something else in the place of its sites."""
+
+import collections
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax import lax
+
+from jquant.transform import jaxprs
+from jquant.transform.jaxprs import Equation, Literal, Program
+from jquant.transform.known import Level
+from jquant.transform.plan import Path, Plan, Site
+
+Resources = Mapping[str, Any]  # trees of arrays by name, those of layers sliced where the program is in the loop
+State = dict[str, Any]  # the same, which sites replace
+
+
+class Scope:
+    """What a site sees: the resources, the state, and what other sites have computed that it may take again.
+
+    Attributes:
+      resources: by name.
+      state: by name; a site may replace a tree in it by one of the same structure and types.
+      shared: what this part of the program and those around it have computed, under any key.
+    """
+
+    def __init__(self, resources: Resources, state: State, shared: collections.ChainMap):
+        self.resources, self.state, self.shared = resources, state, shared
+
+    def inner(self, resources: Resources, state: State) -> "Scope":
+        return Scope(resources, state, self.shared.new_child())
+
+    def once(self, key: Any, compute: Callable[[], Any]) -> Any:
+        """What has been computed under a key, or is computed now."""
+        if key not in self.shared:
+            self.shared[key] = compute()
+        return self.shared[key]
+
+
+At = Callable[[Site, Sequence[Any], Scope], Any]  # the output of a site, from the operands that the program has there
+
+
+def run(
+    plan: Plan, at: At, inputs: Sequence[Any], resources: Resources, state: State, levels: Mapping[str, tuple[Level, ...]]
+) -> tuple[list[Any], State]:
+    """The outputs of the program, and the state after it.
+
+    Args:
+      plan: the program and its sites.
+      at: what is computed at a site.
+      inputs: those of the program.
+      resources, state: what sites read and replace, by name; stacked over their levels.
+      levels: those of each name.
+    """
+    scope = Scope(resources, state, collections.ChainMap())
+    outputs = _Run(plan, at, levels).program(plan.program, (), inputs, scope)
+    return outputs, scope.state
+
+
+class _Run:
+    def __init__(self, plan: Plan, at: At, levels: Mapping[str, tuple[Level, ...]]):
+        self._plan, self._at, self._levels = plan, at, levels
+
+    def program(self, program: Program, path: Path, inputs: Sequence[Any], scope: Scope) -> list[Any]:
+        jaxpr, constants = program
+        values: dict[Any, Any] = dict(zip(jaxpr.invars, inputs, strict=True))
+        values.update(zip(jaxpr.constvars, constants, strict=True))
+
+        def value(atom: Any) -> Any:
+            return atom.val if isinstance(atom, Literal) else values[atom]
+
+        for number, equation in enumerate(jaxpr.eqns):
+            outputs = self._equation(equation, (*path, number), list(map(value, equation.invars)), scope)
+            values.update(zip(equation.outvars, outputs, strict=True))
+        return list(map(value, jaxpr.outvars))
+
+    def _equation(self, equation: Equation, path: Path, inputs: list[Any], scope: Scope) -> Sequence[Any]:
+        site = self._plan.sites.get(path)
+        if site is not None:
+            with jax.named_scope(site.name):
+                return [self._at(site, inputs, scope)]
+        if path not in self._plan.inner:
+            return jaxprs.bind(equation, *inputs)
+        name = equation.primitive.name
+        if name in ("scan", "while", "cond"):
+            return getattr(self, f"_{name}")(equation, path, inputs, scope)
+        if name in jaxprs.REMATERIALIZED:
+            return self._rematerialized(equation, path, inputs, scope)
+        return self._called(equation, path, inputs, scope)
+
+    def _called(self, equation: Equation, path: Path, inputs: list[Any], scope: Scope) -> list[Any]:
+        """A call, computed in its place: sites are not the same functions in each."""
+        program = jaxprs.called(equation)
+        assert program is not None
+        count = len(inputs)
+        inputs = list(map(_constrained, inputs, equation.params.get("in_shardings", (None,) * count)))
+        outputs = self.program(program, path, inputs, scope)
+        return list(map(_constrained, outputs, equation.params.get("out_shardings", (None,) * len(outputs))))
+
+    def _rematerialized(self, equation: Equation, path: Path, inputs: list[Any], scope: Scope) -> list[Any]:
+        program = jaxprs.called(equation)
+        assert program is not None
+
+        def function(inputs: list[Any], state: State) -> tuple[list[Any], State]:
+            inner = scope.inner(scope.resources, state)
+            return self.program(program, path, inputs, inner), inner.state
+
+        policy, prevent_cse = equation.params["policy"], equation.params["prevent_cse"]
+        outputs, scope.state = jax.checkpoint(function, policy=policy, prevent_cse=prevent_cse)(inputs, scope.state)
+        return outputs
+
+    def _scan(self, equation: Equation, path: Path, inputs: list[Any], scope: Scope) -> list[Any]:
+        loop = jaxprs.loop(equation)
+        constants, count = inputs[: loop.num_constants], loop.num_carry
+        carry, stacked = inputs[loop.num_constants :][:count], inputs[loop.num_constants + count :]
+        sliced, whole = self._divided(path, scope.resources)
+        layer_states, states = self._divided(path, scope.state)
+
+        def body(carry: tuple[list[Any], State], layer: tuple) -> tuple[Any, Any]:
+            (values, states), (slices, resources, layer_states) = carry, layer
+            inner = scope.inner({**whole, **resources}, {**states, **layer_states})
+            outputs = self.program(loop.body, path, [*constants, *values, *slices], inner)
+            layer_states, states = self._divided(path, inner.state)
+            return (outputs[:count], states), (outputs[count:], layer_states)
+
+        (carry, states), (outputs, layer_states) = lax.scan(
+            body,
+            (carry, states),
+            (stacked, sliced, layer_states),
+            length=loop.length,
+            reverse=loop.reverse,
+            unroll=loop.unroll,
+        )
+        scope.state = {**states, **layer_states}
+        return [*carry, *outputs]
+
+    def _divided(self, level: Level, named: Resources) -> tuple[State, State]:
+        """What is stacked over a loop, and the rest."""
+        mine = {name: tree for name, tree in named.items() if level in self._levels[name]}
+        return mine, {name: tree for name, tree in named.items() if name not in mine}
+
+    def _while(self, equation: Equation, path: Path, inputs: list[Any], scope: Scope) -> list[Any]:
+        loop = jaxprs.while_loop(equation)
+        of_condition, inputs = inputs[: loop.num_condition_constants], inputs[loop.num_condition_constants :]
+        constants, carry = inputs[: loop.num_body_constants], inputs[loop.num_body_constants :]
+
+        def condition(carry: tuple[list[Any], State]) -> Any:
+            return jaxprs.evaluate(loop.condition, *of_condition, *carry[0])[0]
+
+        def body(carry: tuple[list[Any], State]) -> tuple[list[Any], State]:
+            values, state = carry
+            inner = scope.inner(scope.resources, state)
+            return self.program(loop.body, path, [*constants, *values], inner), inner.state
+
+        outputs, scope.state = lax.while_loop(condition, body, (carry, scope.state))
+        return outputs
+
+    def _cond(self, equation: Equation, path: Path, inputs: list[Any], scope: Scope) -> list[Any]:
+        def function(number: int, program: Program) -> Callable:
+            def branch(inputs: list[Any], state: State) -> tuple[list[Any], State]:
+                inner = scope.inner(scope.resources, state)
+                return self.program(program, (*path, number), inputs, inner), inner.state
+
+            return branch
+
+        branches = [function(number, jaxprs.closed(branch)) for number, branch in enumerate(equation.params["branches"])]
+        outputs, scope.state = lax.switch(inputs[0], branches, inputs[1:], scope.state)
+        return outputs
+
+
+def _constrained(value: Any, sharding: Any) -> Any:
+    is_one = isinstance(sharding, jax.sharding.Sharding)
+    return lax.with_sharding_constraint(value, sharding) if is_one else value

@@ -1,0 +1,61 @@
+"""A function with its sites: what each of the transformations begins with."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from jquant.errors import DescriptorError, DescriptorTypeError, shown
+from jquant.transform import jaxprs, known
+from jquant.transform.parameters import Parameters, abstract
+from jquant.transform.plan import Plan, read
+from jquant.transform.recipe import Recipe
+
+
+class Function(NamedTuple):
+    """What is transformed: a function of parameters and inputs, and how."""
+
+    name: str  # of the transformation, for messages
+    apply: Callable[..., Any]
+    recipe: Recipe
+
+
+class Sited(NamedTuple):
+    """A function for inputs of certain types, with its sites, and the tree of its outputs."""
+
+    plan: Plan
+    outputs: Any
+
+    def levels(self) -> dict[str, tuple]:
+        """The loops that stack what belongs to each name."""
+        return {site.name: site.levels for site in self.plan.sites.values()}
+
+
+def checked(name: str, apply: Any, recipe: Any) -> Function:
+    if not callable(apply):
+        raise DescriptorTypeError(f"{name}: apply is {shown(apply)}; it must be a function of params and inputs")
+    if not isinstance(recipe, Recipe):
+        raise DescriptorTypeError(f"{name}: recipe is {shown(recipe)}; it must be a Recipe, such as transform.static_int8")
+    return Function(name, apply, recipe)
+
+
+def sited(function: Function, parameters: Parameters, inputs: tuple[Any, ...]) -> Sited:
+    """Reads the program of a function for inputs of these types."""
+    params = parameters.structure.unflatten(map(abstract, parameters.leaves))
+    program, outputs = jaxprs.trace(function.apply, params, *inputs)
+    return Sited(read(program, parameters.names, function.recipe), outputs)
+
+
+def require_sites(function: Function, plan: Plan) -> None:
+    if plan.sites:
+        return
+    reasons = "; ".join(f"{each.name} ({each.kind}): {each.reason}" for each in plan.floats[:5])
+    message = f"{function.name}: apply has no site: no product, convolution or look-up with weights to quantize"
+    raise DescriptorError(f"{message}. What stays float: {reasons or 'it has no product at all'}")
+
+
+def weights_of_layers(plan: Plan, leaves: list[Any]) -> dict[str, jax.Array]:
+    """The weights that are stored, by the name of the site, stacked over its layers."""
+    stored = plan.stored()
+    values = known.values([site.weights for site in stored], leaves)
+    return {site.name: value for site, value in zip(stored, values, strict=True)}
