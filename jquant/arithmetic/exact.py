@@ -169,11 +169,11 @@ def once(x: jax.Array) -> jax.Array:
     XLA repeats what is cheap wherever it is read. It ends a loop at a division whose result is read twice, be it by 1 and
     for nothing; LLVM leaves out all of it.
     """
-    number = bits(x) if x.dtype == jnp.float32 else x
+    integers = {4: np.int32, 2: np.int16}[x.dtype.itemsize] if jnp.issubdtype(x.dtype, jnp.floating) else x.dtype
+    number = lax.bitcast_convert_type(x, integers)
     one = number.dtype.type(1)
     number = lax.div(number, (number & one) | one)
-    number = number | (number & one)
-    return _float(number) if x.dtype == jnp.float32 else number
+    return lax.bitcast_convert_type(number | (number & one), x.dtype)
 
 
 def without_subnormals(x: jax.Array) -> jax.Array:

@@ -1,8 +1,10 @@
 """Where a function multiplies by its parameters: the sites, and the products that are none, with the reason."""
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -130,6 +132,7 @@ class Plan:
       floats: the products that stay float.
       loops: the lengths of the loops around sites.
       inner: the paths to all equations that have a site inside.
+      shared: the outputs of equations, by path and number, that a static site quantizes and something else reads.
     """
 
     program: Program
@@ -137,6 +140,7 @@ class Plan:
     floats: list[Float]
     loops: dict[Level, int]
     inner: frozenset[Path]
+    shared: frozenset[tuple[Path, int]]
 
     def stored(self) -> list[Site]:
         """The sites that store weights, which others may read as well."""
@@ -157,7 +161,7 @@ def read(program: Program, names: Sequence[str], recipe: Recipe) -> Plan:
     graph, jaxpr = reader.graph, program.jaxpr
     leaves = [_leaf(graph, number, var.aval) for number, var in enumerate(jaxpr.invars[: len(names)])]
     inputs = [Value() for _ in jaxpr.invars[len(names) :]]
-    reader.read(program, (), (), [*leaves, *inputs])
+    reader.count(reader.read(program, (), (), [*leaves, *inputs]))
     inner = frozenset(path[:length] for path in reader.sites for length in range(1, len(path)))
     used = {recipe.rule_for(name, kind) for name, kind in reader.candidates.items()}
     unused = [pattern for index, (pattern, _) in enumerate(recipe.rules) if index not in used and not _is_any(pattern)]
@@ -166,7 +170,7 @@ def read(program: Program, names: Sequence[str], recipe: Recipe) -> Plan:
         raise DescriptorError(
             f"recipe: the pattern {unused[0]!r} matches no site, or a rule before it does; sites: {known_names}"
         )
-    return Plan(program, reader.sites, reader.floats, reader.loops, inner)
+    return Plan(program, reader.sites, reader.floats, reader.loops, inner, frozenset(reader.shared(inner)))
 
 
 def _is_any(pattern: str) -> bool:
@@ -193,6 +197,24 @@ class _Reader:
         self._taken: dict[str, int] = {}
         self._stored: dict[Any, str] = {}
         self._inputs: dict[Any, str] = {}
+        self._static: set[Value] = set()
+        self._reads: Counter[Value] = Counter()
+        self._places: dict[Value, list[tuple[Path, int]]] = {}
+
+    def count(self, values: Iterable[Value]) -> None:
+        """Counts what reads the values."""
+        self._reads.update(values)
+
+    def shared(self, inner: frozenset[Path]) -> Iterator[tuple[Path, int]]:
+        """Where the inputs of static sites come from that something else reads, too."""
+        for value in self._static:
+            visited = (
+                (path, number)
+                for path, number in self._places.get(value, ())
+                if all(path[:length] in inner for length in range(1, len(path)))
+            )
+            if self._reads[value] > 1:
+                yield from itertools.islice(visited, 1)
 
     def read(self, program: Program, path: Path, levels: tuple[Level, ...], inputs: Sequence[Value]) -> list[Value]:
         jaxpr, constants = program
@@ -206,6 +228,8 @@ class _Reader:
         for number, equation in enumerate(jaxpr.eqns):
             outputs = self._equation(equation, (*path, number), levels, list(map(value, equation.invars)))
             known_values.update(zip(equation.outvars, outputs, strict=True))
+            for output, value_of_output in enumerate(outputs):
+                self._places.setdefault(value_of_output, []).append(((*path, number), output))
         return list(map(value, jaxpr.outvars))
 
     def _equation(self, equation: Equation, path: Path, levels: tuple[Level, ...], inputs: list[Value]) -> list[Value]:
@@ -224,7 +248,8 @@ class _Reader:
         if len(all_known) == len(nodes) and nodes and not equation.effects and not _is_random(equation):
             outputs = [self.graph.operation(equation, all_known, output, levels) for output in range(count)]
             return [Value(node) for node in outputs]
-        self._site(equation, path, inputs)
+        if not self._site(equation, path, inputs):
+            self.count(inputs)
         return [_unknown(equation, inputs) for _ in range(count)]
 
     def _scan(self, equation: Equation, path: Path, levels: tuple[Level, ...], inputs: list[Value]) -> list[Value]:
@@ -236,6 +261,7 @@ class _Reader:
         first = num_constants
         carry = _carried(loop.body, first, carry)
         outputs = self.read(loop.body, path, (*levels, path), [*constants, *carry, *layers])
+        self.count(outputs)
         return [*map(_after, carry), *(Value() for _ in outputs[num_carry:])]
 
     def _layer(self, value: Value, level: Level) -> Value:
@@ -247,7 +273,7 @@ class _Reader:
         inputs = inputs[loop.num_condition_constants :]
         constants, carry = inputs[: loop.num_body_constants], inputs[loop.num_body_constants :]
         carry = _carried(loop.body, loop.num_body_constants, carry)
-        self.read(loop.body, path, levels, [*constants, *carry])
+        self.count(self.read(loop.body, path, levels, [*constants, *carry]))
         return list(map(_after, carry))
 
     def _cond(self, equation: Equation, path: Path, levels: tuple[Level, ...], inputs: list[Value]) -> list[Value]:
@@ -255,6 +281,8 @@ class _Reader:
             self.read(jaxprs.closed(branch), (*path, number), levels, inputs[1:])
             for number, branch in enumerate(equation.params["branches"])
         ]
+        for outputs in branches:
+            self.count(outputs)
         joined = []
         for values in zip(*branches, strict=True):
             same = all(value.node is not None and value.node is values[0].node for value in values)
@@ -262,18 +290,18 @@ class _Reader:
             joined.append(values[0] if same else Value(origin="a branch picks its weights" if picked else None))
         return joined
 
-    def _site(self, equation: Equation, path: Path, inputs: list[Value]) -> None:
-        """Takes an equation for a site, or lists it, or passes over what is no product."""
+    def _site(self, equation: Equation, path: Path, inputs: list[Value]) -> bool:
+        """Whether an equation is a site. One that could be, and is none, is listed."""
         name = equation.primitive.name
         nodes = [value.node for value in inputs[:2]]
         if name == "gather":
             if nodes[0] is not None and _is_table(nodes[0]) and _is_look_up(equation):
-                self._add(LOOK_UP, equation, path, 0, inputs)
-            return
+                return self._add(LOOK_UP, equation, path, 0, inputs)
+            return False
         if name not in ("dot_general", "conv_general_dilated"):
             if name in _OTHER_PRODUCTS:
                 self._float(equation, name, f"{name} has no int8 form here")
-            return
+            return False
         kind = PRODUCT if name == "dot_general" else CONVOLUTION
         operand = 1 if kind == CONVOLUTION or nodes[1] is not None else 0
         node = nodes[operand]
@@ -282,9 +310,10 @@ class _Reader:
         elif not node.leaves:
             self._float(equation, kind, "its weights are no parameter, but a constant of the function")
         else:
-            self._add(kind, equation, path, operand, inputs)
+            return self._add(kind, equation, path, operand, inputs)
+        return False
 
-    def _add(self, kind: str, equation: Equation, path: Path, operand: int, inputs: list[Value]) -> None:
+    def _add(self, kind: str, equation: Equation, path: Path, operand: int, inputs: list[Value]) -> bool:
         node = inputs[operand].node
         assert node is not None
         weights, dimensions = known.root(node)
@@ -298,14 +327,19 @@ class _Reader:
             reason = "no pattern of the recipe matches it" if rule is None else "the recipe leaves it in float"
         if scheme is None:
             self._float(equation, kind, reason, name)
-            return
+            return False
         filter = dimensions if kind == CONVOLUTION else None
         storage = Storage(_layout(kind, equation, operand, dimensions), Scales(scheme.weights), filter)
         stored = self._stored.setdefault((weights, storage), name)
         quantizer = scheme.activations, scheme.activation_type, scheme.observer, _rows(kind, equation, operand, scheme)
         source = self._inputs.setdefault((inputs[1 - operand], weights.levels, quantizer), name)
         given = name, kind, equation, operand, weights, dimensions, storage, stored, source, scheme
-        self.sites[path] = Site(*given)
+        site = self.sites[path] = Site(*given)
+        if site.has_static_input:
+            self._static.add(inputs[1 - operand])
+        if source == name:
+            self.count(inputs[1 - operand : 2 - operand])
+        return True
 
     def _name(self, weights: Node, kind: str) -> str:
         """The path of the weights among the parameters, and a number if that is taken."""

@@ -5,8 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 
+from jquant.arithmetic import exact
+from jquant.arithmetic.straight_through import straight_through
 from jquant.transform import jaxprs
 from jquant.transform.jaxprs import Equation, Literal, Program
 from jquant.transform.known import Level
@@ -71,7 +74,9 @@ class _Run:
             return atom.val if isinstance(atom, Literal) else values[atom]
 
         for number, equation in enumerate(jaxpr.eqns):
-            outputs = self._equation(equation, (*path, number), list(map(value, equation.invars)), scope)
+            place = *path, number
+            outputs = self._equation(equation, place, list(map(value, equation.invars)), scope)
+            outputs = [_once(output) if (place, i) in self._plan.shared else output for i, output in enumerate(outputs)]
             values.update(zip(equation.outvars, outputs, strict=True))
         return list(map(value, jaxpr.outvars))
 
@@ -167,6 +172,15 @@ class _Run:
         branches = [function(number, jaxprs.closed(branch)) for number, branch in enumerate(equation.params["branches"])]
         outputs, scope.state = lax.switch(inputs[0], branches, inputs[1:], scope.state)
         return outputs
+
+
+def _once(x: jax.Array) -> jax.Array:
+    """`x`, computed once. XLA:CPU would compute it, and all that leads to it, again for each that reads it.
+
+    So it does where one of them quantizes it, which is no more than a loop over its elements; in a residual network it would
+    begin with the first layer in each.
+    """
+    return straight_through(exact.once(x), x) if x.dtype in (jnp.float32, jnp.float16, jnp.bfloat16) else x
 
 
 def _constrained(value: Any, sharding: Any) -> Any:
