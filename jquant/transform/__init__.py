@@ -21,3 +21,6 @@ from jquant.transform.recipe import Scheme as Scheme
 from jquant.transform.recipe import dynamic_int8 as dynamic_int8
 from jquant.transform.recipe import static_int8 as static_int8
 from jquant.transform.recipe import weight_only_int8 as weight_only_int8
+from jquant.transform.report import Report as Report
+from jquant.transform.report import SiteReport as SiteReport
+from jquant.transform.report import report as report

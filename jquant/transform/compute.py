@@ -100,6 +100,24 @@ def _quantized(x: jax.Array, scale: jax.Array, zero_point: jax.Array | None, dty
     return quantize_linear(x, scale, zero_point, output_dtype=dtype, feature_level=_EXTENDED)
 
 
+def result(site: Site, stored: dict[str, Any], x: jax.Array, static: ScaleZeroPoint | None) -> jax.Array:
+    """The output of a site, from the operand that is not the weights."""
+    if site.kind == LOOK_UP:
+        return look_up(site, stored, x)
+    if is_weight_only(site):
+        return weight_only_result(site, stored, x)
+    return integer_result(site, stored, quantize_input(site, x, static))
+
+
+def static_range(site: Site, static: ScaleZeroPoint) -> tuple[jax.Array, jax.Array]:
+    """The real numbers that the least and the largest integer of a static input stand for."""
+    limits = jnp.iinfo(site.scheme.activation_type.lower())
+    lowest = -limits.max if site.scheme.is_symmetric else limits.min
+    low, high = (jnp.asarray(limit, limits.dtype) for limit in (lowest, limits.max))
+    zero_point = None if site.scheme.is_symmetric else static.zero_point
+    return dequantize_linear(low, static.scale, zero_point), dequantize_linear(high, static.scale, zero_point)
+
+
 def integer_result(site: Site, stored: dict[str, Any], input: QuantizedInput) -> jax.Array:
     """The output of a product or a convolution, from integers."""
     return (_convolution if site.kind == CONVOLUTION else _product)(site, stored, input)

@@ -106,11 +106,5 @@ def _rounded_input(site: Site, operands: Sequence[Any], scope: rewrite.Scope) ->
     value = _dequantized(*given, x.dtype)
     if static is None:
         return straight_through(value, x)
-    low, high = (_dequantized(limit, given.scale, given.zero_point, x.dtype) for limit in _limits(site, given.values.dtype))
+    low, high = (bound.astype(x.dtype) for bound in compute.static_range(site, static))
     return straight_through(value, jnp.where((low <= x) & (x <= high), x, jax.lax.stop_gradient(x)))
-
-
-def _limits(site: Site, dtype: Any) -> tuple[jax.Array, jax.Array]:
-    """The least and the largest integer of an input."""
-    limits = jnp.iinfo(dtype)
-    return jnp.asarray(-limits.max if site.scheme.is_symmetric else limits.min, dtype), jnp.asarray(limits.max, dtype)

@@ -1,0 +1,231 @@
+"""What the quantization of a function costs, site by site: noise, clipping, bytes; as a table and a picture."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jquant.calibration import Range
+from jquant.transform import compute, jaxprs, rewrite, traced
+from jquant.transform.parameters import flattened
+from jquant.transform.plan import LOOK_UP, Plan, Site
+from jquant.transform.quantized import quantized
+from jquant.transform.recipe import Recipe
+
+_NAME = "transform.report"
+
+
+class SiteReport(NamedTuple):
+    """What became of one site, or of one layer of it.
+
+    Attributes:
+      name: of the site, with the number of the layer where a loop stacks its weights.
+      kind: ``"product"``, ``"convolution"`` or ``"look-up"``.
+      snr: the signal to quantization noise ratio of its output, in dB: ``10 * log10(sum(y**2) / sum((y - y_int8)**2))``,
+        with the input that the float function has there; infinite without noise.
+      low, high: the smallest and the largest value of its input; of a look-up, infinity and minus infinity.
+      clipped: the share of its input that lies outside of the range of a static input; 0 elsewhere.
+      float_bytes, int8_bytes: of its weights; 0 where another site has stored the same.
+    """
+
+    name: str
+    kind: str
+    snr: float
+    low: float
+    high: float
+    clipped: float
+    float_bytes: int
+    int8_bytes: int
+
+    @property
+    def range(self) -> str:
+        return f"{self.low:.4g} to {self.high:.4g}" if self.low <= self.high else ""
+
+
+class Report(NamedTuple):
+    """What became of a function. Printed, it is a table.
+
+    Attributes:
+      sites: of each site, in the order of the program.
+      snr: that of all float outputs of the function, in dB, with the noise of all sites in them.
+      float_bytes, int8_bytes: of all parameters.
+    """
+
+    sites: tuple[SiteReport, ...]
+    snr: float
+    float_bytes: int
+    int8_bytes: int
+
+    def __str__(self) -> str:
+        header = "site", "kind", "SNR, dB", "input", "clipped", "bytes", "int8 bytes"
+        rows = [
+            (
+                *(each.name, each.kind, f"{each.snr:.2f}", each.range, f"{each.clipped:.2%}"),
+                *(f"{each.float_bytes:,}", f"{each.int8_bytes:,}"),
+            )
+            for each in self.sites
+        ]
+        rows.append(("the function", "", f"{self.snr:.2f}", "", "", f"{self.float_bytes:,}", f"{self.int8_bytes:,}"))
+        widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+        return "\n".join(
+            "  ".join(f"{cell:<{width}}" if column < 2 else f"{cell:>{width}}" for column, (cell, width) in cells).rstrip()
+            for cells in (enumerate(zip(row, widths, strict=True)) for row in (header, *rows))
+        )
+
+    def draw(self, path: str | Path) -> None:
+        """Draws the noise and the bytes of each site. Needs matplotlib."""
+        try:
+            from matplotlib.figure import Figure  # without pyplot, it draws with Agg and needs no display
+        except ImportError as error:
+            raise ImportError("transform.Report.draw needs matplotlib: pip install matplotlib") from error
+        figure = Figure(figsize=(11, 1.6 + 0.28 * len(self.sites)), layout="constrained")
+        noise, size = figure.subplots(1, 2, sharey=True, width_ratios=(1.6, 1))
+        names, places = [each.name for each in self.sites], range(len(self.sites))
+        colors = {"product": "#3b6ea8", "convolution": "#2a9d8f", "look-up": "#8d7bb5"}
+        highest = max((each.snr for each in self.sites if math.isfinite(each.snr)), default=1.0)
+        for place, each in zip(places, self.sites, strict=True):
+            length = each.snr if math.isfinite(each.snr) else highest
+            noise.barh(place, length, color=colors[each.kind], height=0.7)
+            clipped = f", {each.clipped:.2%} clipped" if each.clipped else ""
+            noise.text(0, place, f"  {each.snr:.1f} dB{clipped}", color="white", va="center", fontsize=8)
+        noise.axvline(self.snr, color="#c0392b", linewidth=1)
+        total = f"the function: {self.snr:.1f} dB"
+        noise.text(self.snr, -0.75, total, color="#c0392b", ha="center", va="bottom", fontsize=9)
+        noise.set(yticks=places, yticklabels=names, xlabel="signal to quantization noise of the output, dB")
+        noise.set(xlim=(0, max(highest, self.snr) * 1.25), ylim=(len(self.sites) - 0.4, -1.5))
+        noise.legend(
+            [noise.barh(0, 0, color=colors[kind]) for kind in dict.fromkeys(each.kind for each in self.sites)],
+            list(dict.fromkeys(each.kind for each in self.sites)),
+            loc="lower right",
+            fontsize=8,
+        )
+        size.barh(places, [each.float_bytes / 1e3 for each in self.sites], color="#c9d3df", height=0.7, label="float")
+        size.barh(places, [each.int8_bytes / 1e3 for each in self.sites], color="#3b6ea8", height=0.35, label="int8")
+        share = self.int8_bytes / self.float_bytes
+        size.set(xlabel="weights, kB", title=f"all parameters: {share:.0%} of {self.float_bytes / 1e6:.3g} MB")
+        size.legend(loc="lower right", fontsize=8)
+        figure.savefig(path, dpi=150)
+
+
+def report(
+    apply: Callable[..., Any], params: Any, recipe: Recipe, *inputs: Any, ranges: Mapping[str, Range] | None = None
+) -> Report:
+    """Measures what a recipe does to a function: the noise of each site, its range, what is clipped, and bytes.
+
+    The function computes in float, and at each site the integers beside it, from the same input: which site makes the noise
+    is not hidden by what comes before. Sums are of float32, over all passes of a loop.
+
+    Args:
+      apply, params, recipe, inputs, ranges: as for `quantized`; the inputs are arrays, such as a batch that calibration has
+        not seen.
+
+    Returns:
+      `Report`, which prints as a table; ``report.draw("report.png")`` draws it.
+
+    Raises:
+      DescriptorError, DescriptorTypeError: as `quantized`.
+
+    Example:
+      >>> import jax
+      >>> from jquant import transform
+      >>> kernel, x = jax.random.normal(jax.random.key(0), (2, 64, 64))
+      >>> print(transform.report(lambda params, x: x @ params, kernel, transform.weight_only_int8, x))
+      site          kind     SNR, dB            input  clipped   bytes  int8 bytes
+      product       product    44.61  -2.998 to 3.402    0.00%  16,384       4,608
+      the function             44.61                            16,384       4,608
+    """
+    function = traced.checked(_NAME, apply, recipe)
+    int8_apply, int8_params = quantized(apply, params, recipe, *inputs, ranges=ranges)
+    parameters = flattened(_NAME, params)
+    found = traced.sited(function, parameters, inputs)
+    plan = found.plan
+    resources = {f"site {name}": tree for name, tree in int8_params["sites"].items()}
+    resources.update((f"input {name}", tree) for name, tree in int8_params["inputs"].items())
+    levels = {f"{part}{name}": each for name, each in found.levels().items() for part in ("site ", "input ", "")}
+    state = {site.name: _initial(plan, site) for site in plan.sites.values()}
+
+    @jax.jit
+    def measured(leaves: list[Any], resources: Any, state: Any) -> Any:
+        return rewrite.run(plan, _measured, leaves, resources, state, levels)
+
+    outputs, state = measured([*parameters.leaves, *jax.tree.leaves(inputs)], resources, state)
+    rows = [row for site in plan.sites.values() for row in _rows(site, state[site.name], int8_params["sites"])]
+    noisy = jax.tree.leaves(jax.jit(int8_apply)(int8_params, *inputs))
+    powers = [_powers(*pair) for pair in zip(outputs, noisy, strict=True)]
+    snr = _decibels(*np.sum([power for power in powers if power is not None], axis=0))
+    return Report(tuple(rows), snr, _bytes(parameters.leaves), _bytes(int8_params))
+
+
+class _State(NamedTuple):
+    """What is measured of a site."""
+
+    signal: jax.Array
+    noise: jax.Array
+    low: jax.Array
+    high: jax.Array
+    clipped: jax.Array
+    elements: jax.Array
+
+
+def _initial(plan: Plan, site: Site) -> _State:
+    sizes = plan.sizes(site)
+    zero = jnp.zeros(sizes, jnp.float32)
+    return _State(zero, zero, jnp.full(sizes, jnp.inf), jnp.full(sizes, -jnp.inf), zero, zero)
+
+
+def _measured(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
+    """The output of a site in float, measured beside that of integers."""
+    output = jaxprs.bind(site.equation, *operands)[0]
+    state: _State = scope.state[site.name]
+    x = operands[site.input_operand]
+    weights = scope.resources[f"site {site.stored}"]
+    static = scope.resources.get(f"input {site.input}") if site.has_static_input else None
+    signal, noise = _powers(output, compute.result(site, weights, x, static)) or (0.0, 0.0)
+    measured = {"signal": state.signal + signal, "noise": state.noise + noise}
+    if site.kind != LOOK_UP:
+        x = x.astype(jnp.float32)
+        measured["low"], measured["high"] = jnp.minimum(state.low, x.min()), jnp.maximum(state.high, x.max())
+        measured["elements"] = state.elements + x.size
+        if static is not None:
+            low, high = (bound.astype(jnp.float32) for bound in compute.static_range(site, static))
+            half = static.scale / 2  # what is rounded to the last integer is not clipped
+            measured["clipped"] = state.clipped + jnp.sum((x < low - half) | (x > high + half))
+    scope.state = {**scope.state, site.name: state._replace(**measured)}
+    return output
+
+
+def _powers(exact: jax.Array, noisy: jax.Array) -> tuple[Any, Any] | None:
+    """The power of an output of floats, and that of its noise."""
+    if not jnp.issubdtype(exact.dtype, jnp.floating):
+        return None
+    exact, noisy = exact.astype(jnp.float32), noisy.astype(jnp.float32)
+    return jnp.sum(exact * exact), jnp.sum(jnp.square(exact - noisy))
+
+
+def _decibels(signal: float, noise: float) -> float:
+    if noise == 0:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal > 0 else -math.inf
+
+
+def _rows(site: Site, state: _State, stored: Mapping[str, Any]) -> list[SiteReport]:
+    layers = np.shape(state.signal)
+    weights = math.prod(site.weights.shape) * np.dtype(site.weights.dtype).itemsize
+    is_first = site.stored == site.name
+    bytes_of_layer = _bytes(stored[site.name]) // max(math.prod(layers), 1) if is_first else 0
+    rows = []
+    for index in np.ndindex(layers):
+        signal, noise, low, high, clipped, elements = (float(np.asarray(each)[index]) for each in state)
+        name = f"{site.name}[{','.join(map(str, index))}]" if index else site.name
+        clipped = clipped / elements if elements else 0.0
+        snr = _decibels(signal, noise)
+        rows.append(SiteReport(name, site.kind, snr, low, high, clipped, weights if is_first else 0, bytes_of_layer))
+    return rows
+
+
+def _bytes(tree: Any) -> int:
+    return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree))
