@@ -1332,13 +1332,12 @@ def _windows() -> list[Call]:
         given = [x.dtype for x in (input_scale, filter_scale, bias) if hasattr(x, "dtype")]
         return convolved(output_dtype=output_dtype or (given or ["float32"])[0], **options)
 
-    def to_floats(filter_scale: Argument, bias: Argument, data_types: str) -> Call:
-        """Scalars of Python, which have the type of the one array beside them; or arrays of one type."""
+    def to_floats(input_scale: Argument, filter_scale: Argument, bias: Argument) -> Call:
         return Call(
             "convolution_integer_to_float",
             {
                 "input": image,
-                "input_scale": scale("InputScaleTensor", data_types=data_types),
+                "input_scale": input_scale,
                 "input_zero_point": zero_point("InputZeroPointTensor"),
                 "filter": filters,
                 "filter_scale": filter_scale,
@@ -1373,13 +1372,15 @@ def _windows() -> list[Call]:
             },
             functools.partial(convolved, output_dtype="int32"),
         ),
-        to_floats(
-            scale("FilterScaleTensor", 0.5, filter_scales, FLOATS), Argument(None, optional_floats, "BiasTensor"), FLOATS
+        to_floats(  # scalars of Python, which have the type of an array in the place of one of them
+            scale("InputScaleTensor", data_types=FLOATS),
+            scale("FilterScaleTensor", 0.5, filter_scales, FLOATS),
+            Argument(None, optional_floats, "BiasTensor"),
         ),
         to_floats(
+            scale("InputScaleTensor", np.float32(0.5)),
             scale("FilterScaleTensor", np.full(2, 0.5, np.float32), filter_scales),
             Argument(floats(2), dataclasses.replace(optional_floats, data_types="float32"), "BiasTensor"),
-            "float32",
         ),
         Call(
             "quantized_linear_convolution",

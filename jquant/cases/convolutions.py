@@ -1,6 +1,7 @@
 """The convolutions of DirectML and ONNX."""
 
 import functools
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -38,7 +39,7 @@ def integer(channels: int, groups: int = 1) -> Case:
     )
 
 
-def to_float(channels: int, groups: int = 1, dtype=np.float32) -> Case:
+def to_float(channels: int, groups: int = 1, dtype: Any = np.float32) -> Case:
     """Scales and bias of one type."""
 
     def draw_floats(rng, rows):
@@ -54,7 +55,7 @@ def to_float(channels: int, groups: int = 1, dtype=np.float32) -> Case:
     )
 
 
-def to_float_channels_last(channels: int, dtype) -> Case:
+def to_float_channels_last(channels: int, dtype: Any) -> Case:
     """Scales and bias of float32, the result of a `dtype`; the input as networks in JAX have it."""
 
     def draw_floats(rng, rows):
