@@ -117,23 +117,25 @@ def test_special_scales():
         assert_equal(output, p.expected(x_scale, w_scale, None))
 
 
-@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize("constant", [(), (1, 2), (0, 1, 2)], ids=["nothing", "weights", "all"])
 @pytest.mark.parametrize("channels", [3, 20])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_inside_a_caller(layout, channels, constant):
-    """Between a caller's multiplication and addition, which XLA would merge with an epilogue in the open."""
+    """Between a caller's multiplications and sums, which XLA would merge with an epilogue in the open.
+
+    Of constant weights and a scale that is computed, as dynamic quantization has it, most of all.
+    """
     p = Problem(layout, channels=channels)
-    factor, addend = FLOAT32(0.1), FLOAT32(1.7)
+    before, after, addend = FLOAT32([0.1, 1.3, 1.7])
 
-    def caller(x_scale, w_scale, bias):
-        output = p(x_scale * factor, w_scale, bias * factor)
-        return output, output * factor + addend
+    def caller(*floats):
+        x_scale, w_scale, bias = (p.floats[index] if index in constant else value for index, value in enumerate(floats))
+        output = p(x_scale * before, w_scale, bias * before)
+        return output, output * after, output + addend
 
-    actual, after = jax.jit(lambda *floats: caller(*(p.floats if constant else floats)))(*p.floats)
     x_scale, w_scale, bias = p.floats
-    expected = p.expected(x_scale * factor, w_scale, bias * factor)
-    assert_equal(actual, expected)
-    assert after.shape == expected.shape
+    expected = p.expected(x_scale * before, w_scale, bias * before)
+    assert_equal(jax.jit(caller)(*p.floats), (expected, expected * after, expected + addend))
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
