@@ -118,24 +118,25 @@ def test_special_scales():
 
 
 @pytest.mark.parametrize("constant", [(), (1, 2), (0, 1, 2)], ids=["nothing", "weights", "all"])
-@pytest.mark.parametrize("channels", [3, 20])
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_inside_a_caller(layout, channels, constant):
+@pytest.mark.parametrize("per_filter", [False, True])
+@pytest.mark.parametrize(("layout", "channels"), [(LAYOUTS[0], 3), (LAYOUTS[1], 20)])
+def test_inside_a_caller(layout, channels, per_filter, constant):
     """Between a caller's multiplications and sums, which XLA would merge with an epilogue in the open.
 
     Of constant weights and a scale that is computed, as dynamic quantization has it, most of all.
     """
     p = Problem(layout, channels=channels)
     before, after, addend = FLOAT32([0.1, 1.3, 1.7])
+    given = p.floats if per_filter else [value.ravel()[0] for value in p.floats]
 
     def caller(*floats):
-        x_scale, w_scale, bias = (p.floats[index] if index in constant else value for index, value in enumerate(floats))
+        x_scale, w_scale, bias = (given[index] if index in constant else value for index, value in enumerate(floats))
         output = p(x_scale * before, w_scale, bias * before)
         return output, output * after, output + addend
 
-    x_scale, w_scale, bias = p.floats
+    x_scale, w_scale, bias = given
     expected = p.expected(x_scale * before, w_scale, bias * before)
-    assert_equal(jax.jit(caller)(*p.floats), (expected, expected * after, expected + addend))
+    assert_equal(jax.jit(caller)(*given), (expected, expected * after, expected + addend))
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
