@@ -129,14 +129,16 @@ def test_inside_a_caller(layout, channels, per_filter, constant):
     before, after, addend = FLOAT32([0.1, 1.3, 1.7])
     given = p.floats if per_filter else [value.ravel()[0] for value in p.floats]
 
+    @jax.jit
     def caller(*floats):
         x_scale, w_scale, bias = (given[index] if index in constant else value for index, value in enumerate(floats))
         output = p(x_scale * before, w_scale, bias * before)
         return output, output * after, output + addend
 
     x_scale, w_scale, bias = given
-    expected = p.expected(x_scale * before, w_scale, bias * before)
-    assert_equal(jax.jit(caller)(*given), (expected, expected * after, expected + addend))
+    for scale in [x_scale] if 0 in constant else samples.small_scales(np.random.default_rng(1), 8):
+        expected = p.expected(scale * before, w_scale, bias * before)
+        assert_equal(caller(scale, w_scale, bias), (expected, expected * after, expected + addend))
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
