@@ -19,6 +19,8 @@ from jquant.transform.jaxprs import Equation
 
 Level = Hashable  # one loop
 
+_MOVING = "transpose", "reshape", "squeeze", "expand_dims", "broadcast_in_dim", "slice", "rev", "copy", "concatenate"
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Node:
@@ -87,21 +89,37 @@ class Graph:
         return self._node(key, aval.shape, aval.dtype, (), (), "c", Constant(value))
 
     def layer(self, stacked: Node, level: Level) -> Node:
+        if is_cast(stacked):
+            return self._cast(stacked, self.layer(_uncast(stacked), level))
         levels = *stacked.levels, level
         shape, text = stacked.shape[1:], f"layer({stacked.text})"
         return self._node((Layer, stacked, level), shape, stacked.dtype, levels, stacked.leaves, text, Layer(stacked))
 
     def operation(self, equation: Equation, inputs: Sequence[Node], output: int, levels: Sequence[Level]) -> Node:
         """An output of an equation; `levels` are all loops around it, in their order."""
-        parameters = tuple(sorted(equation.params.items()))
         aval = equation.outvars[output].aval
+        if equation.primitive.name in _MOVING and _are_cast_alike(inputs):
+            moved = self.operation(equation, list(map(_uncast, inputs)), output, levels)
+            return self._cast(inputs[0], moved)
+        dtype = inputs[0].dtype if equation.primitive.name in _MOVING else aval.dtype
+        return self._operation(equation, inputs, output, levels, aval.shape, dtype)
+
+    def _cast(self, cast: Node, node: Node) -> Node:
+        """The cast of something else: casts come after what moves elements, so that `root` finds the parameter itself."""
+        assert isinstance(cast.operation, Operation)
+        return self._operation(cast.operation.equation, [node], 0, node.levels, node.shape, cast.dtype)
+
+    def _operation(
+        self, equation: Equation, inputs: Sequence[Node], output: int, levels: Sequence[Level], shape: tuple, dtype: Any
+    ) -> Node:
+        parameters = tuple(sorted(equation.params.items()))
         key = Operation, equation.primitive, str(parameters), tuple(inputs), output
         mine = tuple(level for level in levels if any(level in node.levels for node in inputs))
         leaves = tuple(sorted({leaf for node in inputs for leaf in node.leaves}))
         text = f"{equation.primitive}[{parameters}][{output}]({','.join(node.text for node in inputs)})"
         text = hashlib.sha256(text.encode()).hexdigest()  # as long for a value that is read often
         operation = Operation(equation, tuple(inputs), output)
-        return self._node(key, aval.shape, aval.dtype, mine, leaves, text, operation)
+        return self._node(key, shape, dtype, mine, leaves, text, operation)
 
 
 def root(node: Node) -> tuple[Node, tuple[int, ...]]:
@@ -113,7 +131,7 @@ def root(node: Node) -> tuple[Node, tuple[int, ...]]:
         if name == "transpose":
             permutation = equation.params["permutation"]
             dimensions = tuple(permutation[dimension] for dimension in dimensions)
-        elif name != "convert_element_type" or not (is_float(node) and is_float(node.operation.inputs[0])):
+        elif not is_cast(node):
             break
         (node,) = node.operation.inputs
     return node, dimensions
@@ -121,6 +139,23 @@ def root(node: Node) -> tuple[Node, tuple[int, ...]]:
 
 def is_float(node: Node) -> bool:
     return jnp.issubdtype(node.dtype, np.floating)
+
+
+def is_cast(node: Node) -> bool:
+    """Whether it is the cast of a float to another."""
+    operation = node.operation
+    if not isinstance(operation, Operation) or operation.equation.primitive.name != "convert_element_type":
+        return False
+    return is_float(node) and is_float(operation.inputs[0])
+
+
+def _uncast(cast: Node) -> Node:
+    assert isinstance(cast.operation, Operation)
+    return cast.operation.inputs[0]
+
+
+def _are_cast_alike(nodes: Sequence[Node]) -> bool:
+    return all(map(is_cast, nodes)) and len({(node.dtype, _uncast(node).dtype) for node in nodes}) == 1
 
 
 def values(nodes: Sequence[Node], parameters: Sequence[Any]) -> list[Any]:
