@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 import jax
-from jax.tree_util import keystr, tree_flatten_with_path
+from jax.tree_util import GetAttrKey, keystr, tree_flatten_with_path
 
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
 
@@ -20,18 +20,36 @@ class Parameters(NamedTuple):
 def flattened(function: str, params: Any) -> Parameters:
     """The parameters by name: the path to each, as ``"layers/0/kernel"``."""
     found, structure = tree_flatten_with_path(params)
-    names = [keystr(path, simple=True, separator="/") for path, _ in found]
-    if any(count > 1 for count in Counter(names).values()):
-        names = [keystr(path) for path, _ in found]
+    names = _names([path for path, _ in found])
     for name, (_, leaf) in zip(names, found, strict=True):
         if not _is_array(leaf):
-            raise DescriptorTypeError(
-                f"{function}: params holds {shown(leaf)} at {name!r}, which is no array; keep arrays alone in params, and "
-                "close over the rest: equinox.partition(model, equinox.is_array), flax.nnx.split(model, flax.nnx.Param, ...)"
-            )
+            where = f"{function}: params holds {shown(leaf)} at {name!r}"
+            raise DescriptorTypeError(f"{where}, which is no array: {_advice(leaf)}")
     if not found:
         raise DescriptorError(f"{function}: params is {shown(params)}, which has no array")
     return Parameters(names, [leaf for _, leaf in found], structure)
+
+
+def _names(paths: list[Any]) -> list[str]:
+    """The paths as text, which differ. A box of one array, as Flax has around each, adds nothing to the name."""
+    leaves_below = Counter(path[:length] for path in paths for length in range(len(path)))
+    unboxed = [path[:-1] if path[-1:] == (_IN_BOX,) and leaves_below[path[:-1]] == 1 else path for path in paths]
+    names = [keystr(path, simple=True, separator="/") for path in unboxed]
+    return names if len(set(names)) == len(names) else [keystr(path) for path in paths]
+
+
+_IN_BOX = GetAttrKey("value")
+
+
+def _advice(leaf: object) -> str:
+    """What to do with a leaf that is no array."""
+    if isinstance(leaf, bool | int | float | complex):
+        return f"pass jax.numpy.asarray({leaf!r}), or close over it"
+    return (
+        "keep the arrays alone in params, and close over the rest. With Equinox: params, rest = equinox.partition(model, "
+        "equinox.is_array), and equinox.combine(params, rest) in apply. With Flax NNX: graph, params = "
+        "flax.nnx.split(model), and flax.nnx.merge(graph, params) in apply"
+    )
 
 
 def _is_array(leaf: Any) -> bool:

@@ -1,0 +1,65 @@
+"""The names of parameters, and what is said where one is no array."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jquant
+from jquant import transform
+from jquant.transform.parameters import flattened
+
+
+class Box(NamedTuple):
+    """As Flax has one around each array."""
+
+    value: Any
+
+
+class Attention(NamedTuple):
+    query: Any
+    value: Any
+
+
+ARRAY = jnp.ones(2)
+NAMES = [
+    ({"layers": [{"kernel": ARRAY}, {"kernel": ARRAY}]}, ["layers/0/kernel", "layers/1/kernel"]),
+    ({"kernel": Box(ARRAY), "bias": Box(ARRAY)}, ["bias", "kernel"]),
+    ({"value": Box(ARRAY)}, ["value"]),
+    ({"attention": Attention(ARRAY, ARRAY)}, ["attention/query", "attention/value"]),
+    ({"attention": Attention({"kernel": ARRAY}, ARRAY)}, ["attention/query/kernel", "attention/value"]),
+    ({"attention": {"query": {"value": ARRAY}}}, ["attention/query/value"]),
+    ({"a": Box(ARRAY), "a/b": ARRAY, "c": Box({"d": ARRAY})}, ["a", "a/b", "c/value/d"]),
+    ({"a": {"b": ARRAY}, "a/b": ARRAY}, ["['a']['b']", "['a/b']"]),
+    (ARRAY, [""]),
+    (Box(ARRAY), [""]),
+]
+
+
+@pytest.mark.parametrize(("params", "names"), NAMES)
+def test_names(params, names):
+    assert flattened("transform.sites", params).names == names
+
+
+def test_what_has_no_name_is_called_by_its_kind():
+    found = transform.sites(lambda params, x: x @ params, jnp.ones((32, 32)), jnp.ones((2, 32)))
+    assert [row.name for row in found] == ["product"]
+
+
+@pytest.mark.parametrize(
+    ("leaf", "advice"),
+    [
+        (0.5, r"params holds 0.5 at 'layer/rate', which is no array: pass jax.numpy.asarray\(0.5\), or close over it"),
+        (jax.nn.relu, "keep the arrays alone in params, and close over the rest. With Equinox: params, rest = "),
+        ("batch", "params holds 'batch' at 'layer/rate', which is no array: keep the arrays alone in params"),
+    ],
+)
+def test_leaf_that_is_no_array(leaf, advice):
+    with pytest.raises(jquant.DescriptorTypeError, match=f"^transform.sites: .*{advice}"):
+        transform.sites(lambda params, x: x @ params["kernel"], {"kernel": ARRAY, "layer": {"rate": leaf}}, ARRAY)
+
+
+def test_no_parameters():
+    with pytest.raises(jquant.DescriptorError, match=r"params is \{\}, which has no array"):
+        transform.sites(lambda params, x: x, {}, ARRAY)
