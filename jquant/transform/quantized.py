@@ -35,7 +35,8 @@ def quantized(
 
     Args:
       apply: a pure function of the parameters and of inputs; static arguments through `functools.partial`.
-      params: a pytree of arrays.
+      params: a pytree of arrays; or of `jax.ShapeDtypeStruct`, and so are the int8 parameters then: the target of a
+        checkpoint that has them, for a program without the float ones. It needs no ranges.
       recipe: what is quantized how: `static_int8`, `dynamic_int8`, `weight_only_int8`, or a `Recipe` of your own.
       inputs: as the function takes them: arrays, or `jax.ShapeDtypeStruct`. The int8 function takes other sizes as well, as
         long as these have the same sites.
@@ -71,14 +72,29 @@ def quantized(
     parameters = flattened(_NAME, params)
     found = traced.sited(function, parameters, inputs)
     traced.require_sites(function, found.plan)
-    weights = traced.weights_of_layers(found.plan, parameters.leaves)
-    packed = {site.name: compute.stored(site.storage, len(site.levels), weights[site.name]) for site in found.plan.stored()}
-    static = static_inputs(function, found.plan, ranges)
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in parameters.leaves):
+        any_ranges = {site.name: _any_range(found.plan.sizes(site)) for site in found.plan.inputs()}
+        packed = jax.eval_shape(functools.partial(_packed, found.plan), parameters.leaves)
+        static = jax.eval_shape(lambda: static_inputs(function, found.plan, any_ranges))
+    else:
+        packed = _packed(found.plan, parameters.leaves)
+        static = static_inputs(function, found.plan, ranges)
     int8_apply = Int8Function(function, parameters, found.plan)
     program = int8_apply.rewritten(found, packed, static, inputs)
     kept = {parameters.names[number]: parameters.leaves[number] for number in program.kept}
     int8_apply.remember(inputs, program)
     return int8_apply, {"sites": packed, "inputs": static, "float": kept}
+
+
+def _packed(plan: Plan, leaves: list[Any]) -> dict[str, dict[str, Any]]:
+    """The weights of sites as they are stored, by the name of the site."""
+    weights = traced.weights_of_layers(plan, leaves)
+    return {site.name: compute.stored(site.storage, len(site.levels), weights[site.name]) for site in plan.stored()}
+
+
+def _any_range(sizes: tuple[int, ...]) -> Range:
+    """One that has the shape of a range, where the scales are yet to be restored."""
+    return Range(np.zeros(sizes, np.float32), np.ones(sizes, np.float32))
 
 
 def static_inputs(function: Function, plan: Plan, ranges: Mapping[str, Range] | None) -> dict[str, ScaleZeroPoint]:

@@ -1,0 +1,38 @@
+"""Int8 parameters that are to be restored: their types, without the float parameters."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jquant import transform
+
+KEYS = jax.random.split(jax.random.key(0), 3)
+PARAMS = {
+    "layers": jax.random.normal(KEYS[0], (3, 32, 32)) / 6,
+    "bias": jnp.ones((1, 32)),
+    "head": jax.random.normal(KEYS[1], (32, 10)) / 6,
+}
+X = jax.random.normal(KEYS[2], (4, 32))
+
+
+def apply(params, x):
+    x, _ = jax.lax.scan(lambda x, w: (jnp.tanh(x @ w + params["bias"]), None), x, params["layers"])
+    return x @ params["head"]
+
+
+def types(tree):
+    return jax.tree.structure(tree), [(leaf.shape, np.dtype(leaf.dtype)) for leaf in jax.tree.leaves(tree)]
+
+
+@pytest.mark.parametrize("recipe", [transform.static_int8, transform.dynamic_int8, transform.weight_only_int8])
+def test_abstract_parameters(recipe):
+    """They have the structure and types of those with values, and their function is the same."""
+    is_static = recipe is transform.static_int8
+    ranges = transform.calibrate(apply, PARAMS, [X], recipe) if is_static else None
+    int8_apply, int8_params = transform.quantized(apply, PARAMS, recipe, X, ranges=ranges)
+    from_types, target = transform.quantized(apply, jax.eval_shape(lambda: PARAMS), recipe, jax.eval_shape(lambda: X))
+    assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(target))
+    assert types(target) == types(int8_params)
+    for x in (X, X[:1]):
+        np.testing.assert_array_equal(jax.jit(from_types)(int8_params, x), jax.jit(int8_apply)(int8_params, x))
