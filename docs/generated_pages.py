@@ -47,6 +47,13 @@ def exact_page() -> str:
     return f"{title}\n\n{jquant.exact.__doc__}\n\n{rest}"
 
 
+def transform_page() -> str:
+    """What jquant.transform has."""
+    module = jquant.transform
+    public = [name for name, value in vars(module).items() if callable(value)]
+    return _reference("Functions to int8", sorted(public, key=str.swapcase), module)
+
+
 def observers_page() -> str:
     """What jquant.calibration has."""
     names = [name for name, value in vars(jquant.calibration).items() if callable(value)]
@@ -60,7 +67,7 @@ def _reference(title: str, names: list[str], module: ModuleType) -> str:
         parts.append(f"::: {value.__module__}.{name}\n    options: {{heading_level: 2, show_docstring_examples: true}}")
         if isinstance(value, type) and issubclass(value, enum.Enum):
             parts.append("Values: " + ", ".join(f'`"{member}"`' for member in value))
-        if isinstance(value, type) and issubclass(value, tuple):
+        if isinstance(value, type) and hasattr(value, "_fields"):
             parts.append("Fields: " + ", ".join(f"`{field}`" for field in value._fields))
     return "\n\n".join(parts)
 
@@ -141,6 +148,7 @@ def on_config(config):
         if texts:
             operators.append({family: [{name: f"operators/{name}.md"} for name in texts]})
     operators += [
+        {"Functions to int8": "operators/transform.md"},
         {"Observers of ranges": "operators/observers.md"},
         {"Exact arithmetic": "operators/exact.md"},
         {"Types, levels and errors": "operators/types.md"},
@@ -151,7 +159,8 @@ def on_config(config):
 def on_files(files, config):
     from mkdocs.structure.files import File
 
-    for name, content in (pages() | {"observers": observers_page(), "exact": exact_page(), "types": types_page()}).items():
+    others = {"transform": transform_page(), "observers": observers_page(), "exact": exact_page(), "types": types_page()}
+    for name, content in (pages() | others).items():
         files.append(File.generated(config, f"operators/{name}.md", content=content))
     return files
 
