@@ -38,10 +38,10 @@ class QuantizedInput(NamedTuple):
     zero_point: jax.Array | None
 
 
-def symmetric_scale(x: jax.Array, over: Sequence[int]) -> jax.Array:
-    """The scale of symmetric int8, ``max|x| / 127``, of what shares the dimensions `over`, which become 1."""
+def symmetric_scale(x: jax.Array, over: Sequence[int], dtype: str = "INT8") -> jax.Array:
+    """The scale of symmetric integers, ``max|x| / 127``, of what shares the dimensions `over`, which become 1."""
     largest = jnp.max(jnp.abs(x), tuple(over), keepdims=True, initial=0).astype(jnp.float32)
-    return scale_and_zero_point(-largest, largest, "INT8", symmetric=True, narrow_range=True).scale
+    return scale_and_zero_point(-largest, largest, dtype, symmetric=True, narrow_range=True).scale
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -75,9 +75,9 @@ def _stored(storage: Storage, weights: jax.Array) -> dict[str, Any]:
 def quantized_weights(storage: Storage, weights: jax.Array, shared: Sequence[int]) -> tuple[jax.Array, jax.Array]:
     """Integers, and their scales, for what shares the dimensions `shared`, or the whole."""
     by_channel = storage.scales == Scales.CHANNEL
-    scale = symmetric_scale(weights, shared if by_channel else range(weights.ndim))
-    values = quantize_linear(weights, scale, output_dtype="INT8", feature_level=_EXTENDED)
-    return values, scale.squeeze(tuple(shared)) if by_channel else scale.reshape(())
+    scale = symmetric_scale(weights, shared if by_channel else range(weights.ndim), storage.weight_type)
+    values = quantize_linear(weights, scale, output_dtype=storage.weight_type, feature_level=_EXTENDED)
+    return values.astype(jnp.int8), scale.squeeze(tuple(shared)) if by_channel else scale.reshape(())
 
 
 def quantize_input(site: Site, x: jax.Array, static: ScaleZeroPoint | None) -> QuantizedInput:

@@ -56,11 +56,13 @@ class Storage(NamedTuple):
     Attributes:
       layout: what shares a scale: what is contracted.
       scales: whether it does, or everything.
+      weight_type: the integers, which may be fewer than those of int8.
       filter: the dimensions of a filter in the order of the operand; None for a matrix.
     """
 
     layout: Layout
     scales: Scales
+    weight_type: str
     filter: tuple[int, ...] | None
 
 
@@ -132,7 +134,7 @@ class Plan:
       floats: the products that stay float.
       loops: the lengths of the loops around sites.
       inner: the paths to all equations that have a site inside.
-      shared: the outputs of equations, by path and number, that a static site quantizes and something else reads.
+      shared: the outputs of equations, by path and number, that a site quantizes and something else reads.
     """
 
     program: Program
@@ -197,7 +199,7 @@ class _Reader:
         self._taken: dict[str, int] = {}
         self._stored: dict[Any, str] = {}
         self._inputs: dict[Any, str] = {}
-        self._static: set[Value] = set()
+        self._quantized: set[Value] = set()
         self._reads: Counter[Value] = Counter()
         self._places: dict[Value, list[tuple[Path, int]]] = {}
 
@@ -206,8 +208,8 @@ class _Reader:
         self._reads.update(values)
 
     def shared(self, inner: frozenset[Path]) -> Iterator[tuple[Path, int]]:
-        """Where the inputs of static sites come from that something else reads, too."""
-        for value in self._static:
+        """Where what sites quantize comes from, if something else reads it, too."""
+        for value in self._quantized:
             visited = (
                 (path, number)
                 for path, number in self._places.get(value, ())
@@ -329,14 +331,15 @@ class _Reader:
             self._float(equation, kind, reason, name)
             return False
         filter = dimensions if kind == CONVOLUTION else None
-        storage = Storage(_layout(kind, equation, operand, dimensions), Scales(scheme.weights), filter)
+        layout = _layout(kind, equation, operand, dimensions)
+        storage = Storage(layout, Scales(scheme.weights), scheme.weight_type, filter)
         stored = self._stored.setdefault((weights, storage), name)
         quantizer = scheme.activations, scheme.activation_type, scheme.observer, _rows(kind, equation, operand, scheme)
         source = self._inputs.setdefault((inputs[1 - operand], weights.levels, quantizer), name)
         given = name, kind, equation, operand, weights, dimensions, storage, stored, source, scheme
-        site = self.sites[path] = Site(*given)
-        if site.has_static_input:
-            self._static.add(inputs[1 - operand])
+        self.sites[path] = Site(*given)
+        if kind != LOOK_UP and scheme.activations != Activations.FLOAT:
+            self._quantized.add(inputs[1 - operand])
         if source == name:
             self.count(inputs[1 - operand : 2 - operand])
         return True

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.core
+import jax.numpy as jnp
 import numpy as np
 
 from jquant.calibration import Range
@@ -94,7 +95,7 @@ def _packed(plan: Plan, leaves: list[Any]) -> dict[str, dict[str, Any]]:
 
 def _any_range(sizes: tuple[int, ...]) -> Range:
     """One that has the shape of a range, where the scales are yet to be restored."""
-    return Range(np.zeros(sizes, np.float32), np.ones(sizes, np.float32))
+    return Range(jnp.zeros(sizes), jnp.ones(sizes))
 
 
 def static_inputs(function: Function, plan: Plan, ranges: Mapping[str, Range] | None) -> dict[str, ScaleZeroPoint]:

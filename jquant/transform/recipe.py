@@ -63,12 +63,14 @@ def _unknown(name: str, value: object, choices: type[enum.StrEnum]) -> Descripto
 class Scheme:
     """How one site is quantized.
 
-    Weights are symmetric int8, from -127 to 127. They are taken as the parameters hold them: a cast between the parameter
-    and the product, to bfloat16 say, comes after the quantization.
+    Weights are symmetric integers, from -127 to 127 in 8 bits. They are taken as the parameters hold them: a cast between the
+    parameter and the product, to bfloat16 say, comes after the quantization.
 
     Attributes:
       weights: ``"CHANNEL"``, a scale for each output channel (and for each row of a table that is looked up in), or
         ``"TENSOR"``. Weights that a `jax.lax.scan` stacks have scales of their own in each layer.
+      weight_type: ``"INT8"``, or ``"INT4"`` or ``"INT2"``, from -7 to 7 and from -1 to 1. They are stored in int8 all the
+        same: for trying what fewer bits do to a network, and training it for them.
       activations: where the scale of the input comes from.
       activation_type: ``"UINT8"``, with a zero point, or ``"INT8"``, symmetric, from -127 to 127.
       observer: what calibration observes of the input: the name of a function of `jquant.calibration`, or a list of the
@@ -81,10 +83,11 @@ class Scheme:
     Example:
       >>> from jquant import transform
       >>> transform.Scheme(activations="DYNAMIC", activation_type="INT8")
-      Scheme(weights='CHANNEL', activations='DYNAMIC', activation_type='INT8', observer=('min_max',))
+      Scheme(weights='CHANNEL', weight_type='INT8', activations='DYNAMIC', activation_type='INT8', observer=('min_max',))
     """
 
     weights: Scales | str = Scales.CHANNEL
+    weight_type: str = "INT8"
     activations: Activations | str = Activations.STATIC
     activation_type: str = "UINT8"
     observer: str | Sequence[Any] = "min_max"
@@ -92,11 +95,11 @@ class Scheme:
     def __post_init__(self) -> None:
         object.__setattr__(self, "weights", Scales(self.weights))
         object.__setattr__(self, "activations", Activations(self.activations))
-        given = data_type_name(data_type("activation_type", self.activation_type))
-        require(
-            given in ("UINT8", "INT8"), f"Scheme: activation_type is {given}; it must be UINT8 or INT8", DescriptorTypeError
-        )
-        object.__setattr__(self, "activation_type", given)
+        for name, allowed in {"weight_type": ("INT8", "INT4", "INT2"), "activation_type": ("UINT8", "INT8")}.items():
+            given = data_type_name(data_type(name, getattr(self, name)))
+            message = f"Scheme: {name} is {given}; it must be one of {', '.join(allowed)}"
+            require(given in allowed, message, DescriptorTypeError)
+            object.__setattr__(self, name, given)
         observer = (self.observer,) if isinstance(self.observer, str) else self.observer
         if not is_sequence(observer) or not observer or observer[0] not in _OBSERVERS:
             known = ", ".join(_OBSERVERS)

@@ -1,0 +1,67 @@
+"""The int8 function over a mesh whose axes XLA splits by itself: the bits of one device, and what is sent."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from jquant import transform
+
+P = PartitionSpec
+SPLITS = {  # of the two matrices and of the batch; and what is sent: the collectives of the program, by type
+    "columns": (P(None, "d"), P(None, "d"), P(), ["s8 all-gather"]),  # the first output, in int8, for the second
+    "rows": (P("d"), P("d"), P(), ["s32 all-reduce"] * 2),
+    "columns, then rows": (P(None, "d"), P("d"), P(), ["s32 all-reduce"]),
+    "batch": (P(), P(), P("d"), []),
+}
+
+
+def apply(params, x):
+    return jax.nn.relu(x @ params["up"] + params["bias"]) @ params["down"]
+
+
+@pytest.fixture(scope="module")
+def given():
+    up, down, x = (jax.random.normal(jax.random.key(seed), shape) / 45 for seed, shape in enumerate([(2048, 512)] * 3))
+    params = {"up": up, "down": jnp.tile(down.T, (4, 1)), "bias": jnp.ones((1, 512))}
+    params["up"] = jnp.tile(up, (1, 4))
+    params["bias"] = jnp.ones((1, 2048))
+    return params, 45 * jnp.resize(x, (16, 2048))
+
+
+def collectives(text: str) -> list[str]:
+    """The kind and the first type of each collective of a compiled program."""
+    found = re.findall(
+        r"= \(?(\w+)\[[^=]*? (all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)(?:-start)?\(", text
+    )
+    return [f"{dtype} {kind}" for dtype, kind in found]
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("activations", ["STATIC", "DYNAMIC", "DYNAMIC_ROW"])
+def test_splits(given, split, activations):
+    params, x = given
+    recipe = transform.Recipe([("*", transform.Scheme(activations=activations))])
+    ranges = transform.calibrate(apply, params, [x], recipe) if activations == "STATIC" else None
+    int8_apply, int8_params = transform.quantized(apply, params, recipe, x, ranges=ranges)
+    expected = jax.jit(int8_apply)(int8_params, x)
+
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
+    *matrices, batch, sent = SPLITS[split]
+    whole = NamedSharding(mesh, P())
+    shardings = jax.tree.map(lambda _: whole, int8_params)
+    for name, spec in zip(("up", "down"), matrices, strict=True):
+        site = int8_params["sites"][name]
+        columns = P(spec[1]) if len(spec) > 1 else P()
+        shardings["sites"][name] = {
+            "values": site["values"].sharding_for(NamedSharding(mesh, spec)),
+            "scale": NamedSharding(mesh, columns),
+        }
+    placed, x = jax.device_put(int8_params, shardings), jax.device_put(x, NamedSharding(mesh, batch))
+    compiled = jax.jit(int8_apply).lower(placed, x).compile()
+    np.testing.assert_array_equal(compiled(placed, x), expected, strict=True)
+    if activations == "STATIC":  # the range of a split tensor is one more number, or two
+        assert collectives(compiled.as_text()) == sent
