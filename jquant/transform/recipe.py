@@ -63,8 +63,8 @@ def _unknown(name: str, value: object, choices: type[enum.StrEnum]) -> Descripto
 class Scheme:
     """How one site is quantized.
 
-    Weights are symmetric integers, from -127 to 127 in 8 bits. They are taken as the parameters hold them: a cast between the
-    parameter and the product, to bfloat16 say, comes after the quantization.
+    Weights are symmetric integers, from -127 to 127 in 8 bits. They are taken as the parameters hold them: a cast between
+    the parameter and the product, to bfloat16 say, comes after the quantization.
 
     Attributes:
       weights: ``"CHANNEL"``, a scale for each output channel (and for each row of a table that is looked up in), or
