@@ -9,6 +9,7 @@ from jquant.modes import FeatureLevel as FeatureLevel
 from jquant.modes import Implementation as Implementation
 from jquant.modes import QuantizeMode as QuantizeMode
 from jquant.modes import RoundMode as RoundMode
+from jquant.modes import ScaleGranularity as ScaleGranularity
 from jquant.modes import feature_level as feature_level
 from jquant.operators.clip import clip as clip
 from jquant.operators.clip1 import clip1 as clip1
@@ -18,6 +19,7 @@ from jquant.operators.convolution_integer import convolution_integer as convolut
 from jquant.operators.convolution_integer_to_float import convolution_integer_to_float as convolution_integer_to_float
 from jquant.operators.dequantize import dequantize as dequantize
 from jquant.operators.dequantize_linear import dequantize_linear as dequantize_linear
+from jquant.operators.dot_general import dot_general as dot_general
 from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear as dynamic_quantize_linear
 from jquant.operators.fake_quantize import fake_quantize as fake_quantize
 from jquant.operators.matmul_integer import matmul_integer as matmul_integer

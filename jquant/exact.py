@@ -20,13 +20,10 @@ from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
 from jquant.arguments.descriptor import require
-from jquant.arguments.operands import FLOAT32, Operand, float_operand, operand
+from jquant.arguments.operands import any_float_operand, float_operand
+from jquant.arguments.statics import float_data_type
 from jquant.arithmetic import exact
 from jquant.arithmetic.broadcasting import to_rank
-from jquant.errors import DescriptorTypeError
-from jquant.modes import data_type, data_type_name
-
-_FLOATS = ("FLOAT32", "FLOAT16", "BFLOAT16")
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -58,14 +55,6 @@ def _binary(name: str, operation: Callable[[jax.Array, jax.Array], jax.Array], a
     message = f"{name}: a has shape {a.shape}, b has {b.shape}; they must broadcast"
     require(all(1 in pair or pair[0] == pair[1] for pair in zip(a.shape[::-1], b.shape[::-1], strict=False)), message)
     return _combined(operation, a, b)
-
-
-def _any_float(name: str, x: ArrayLike) -> Operand:
-    x = operand(name, "x", x, FLOAT32)
-    given = data_type_name(x.dtype)
-    message = f"{name}: x has data type {given}; it must be one of {', '.join(_FLOATS)}"
-    require(given in _FLOATS, message, DescriptorTypeError)
-    return x
 
 
 def product(a: ArrayLike, /, b: ArrayLike) -> jax.Array:
@@ -256,7 +245,7 @@ def seal(x: ArrayLike, /) -> jax.Array:
       >>> print(jquant.exact.seal(jnp.sqrt(jnp.float32(2))))
       1.4142135
     """
-    return _mapped(exact.seal, _any_float("seal", x))
+    return _mapped(exact.seal, any_float_operand("seal", "x", x))
 
 
 def widen(x: ArrayLike, /) -> jax.Array:
@@ -279,7 +268,7 @@ def widen(x: ArrayLike, /) -> jax.Array:
       >>> jquant.exact.widen(jnp.array([0.1], jnp.bfloat16))
       Array([0.10009766], dtype=float32)
     """
-    return _mapped(exact.widen, _any_float("widen", x))
+    return _mapped(exact.widen, any_float_operand("widen", "x", x))
 
 
 def narrow(x: ArrayLike, /, dtype: DTypeLike | str) -> jax.Array:
@@ -301,8 +290,4 @@ def narrow(x: ArrayLike, /, dtype: DTypeLike | str) -> jax.Array:
       >>> jquant.exact.narrow(jnp.array([0.1, 70000.0]), "FLOAT16")
       Array([0.1, inf], dtype=float16)
     """
-    x, dtype = float_operand("narrow", "x", x), data_type("dtype", dtype)
-    given = data_type_name(dtype)
-    message = f"narrow: dtype is {given}; it must be one of {', '.join(_FLOATS)}"
-    require(given in _FLOATS, message, DescriptorTypeError)
-    return _narrowed(x, dtype)
+    return _narrowed(float_operand("narrow", "x", x), float_data_type("narrow", "dtype", dtype))

@@ -95,6 +95,17 @@ class Implementation(enum.StrEnum):
         raise _unknown("implementation", value, list(cls))
 
 
+class ScaleGranularity(enum.StrEnum):
+    """What has a scale of its own in an operand of `dot_general`. Its strings will do as well."""
+
+    PER_CHANNEL = "PER_CHANNEL"
+    PER_TENSOR = "PER_TENSOR"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self:
+        raise _unknown("granularity", value, list(cls))
+
+
 def quantize_mode(spelling: QuantizeMode | str) -> QuantizeMode:
     """The mode that a caller names."""
     return QuantizeMode(_string("mode", spelling, QuantizeMode))
@@ -108,6 +119,14 @@ def rounding_mode(spelling: RoundMode | str) -> RoundMode:
 def optional_implementation(spelling: Implementation | str | None) -> Implementation | None:
     """The implementation that a caller names; `None` lets the library choose."""
     return None if spelling is None else Implementation(_string("implementation", spelling, Implementation))
+
+
+def scale_granularity(argument: str, spelling: ScaleGranularity | str) -> ScaleGranularity:
+    """The granularity that a caller names in the argument of that name."""
+    choices = list(ScaleGranularity)
+    if _string(argument, spelling, ScaleGranularity) not in choices:
+        raise _unknown(argument, spelling, choices)
+    return ScaleGranularity(spelling)
 
 
 def _string(argument: str, spelling: object, choices: type[enum.StrEnum]) -> str:

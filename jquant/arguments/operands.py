@@ -14,6 +14,7 @@ from jquant.errors import DescriptorError, DescriptorTypeError, shown
 from jquant.modes import data_type_name, is_numeric
 
 FLOAT32 = jnp.dtype(jnp.float32)
+FLOATS = "FLOAT32", "FLOAT16", "BFLOAT16"
 Operand = jax.Array | np.ndarray | np.number | np.bool
 
 
@@ -133,6 +134,15 @@ def float_operand(operator: str, name: str, value: ArrayLike) -> Operand:
     value = operand(operator, name, value, FLOAT32)
     given = data_type_name(value.dtype)
     require(given == "FLOAT32", f"{operator}: {name} has data type {given}, but is a FLOAT", DescriptorTypeError)
+    return value
+
+
+def any_float_operand(operator: str, name: str, value: ArrayLike) -> Operand:
+    """A tensor of one of the float types; a Python scalar is float32."""
+    value = operand(operator, name, value, FLOAT32)
+    given = data_type_name(value.dtype)
+    message = f"{operator}: {name} has data type {given}; it must be one of {', '.join(FLOATS)}"
+    require(given in FLOATS, message, DescriptorTypeError)
     return value
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from jquant.arguments.descriptor import require
+from jquant.arguments.operands import FLOATS
 from jquant.errors import DescriptorTypeError, shown
 from jquant.modes import data_type, data_type_name
 
@@ -107,4 +108,12 @@ def quantized_data_type(operator: str, dtype: DTypeLike | str) -> np.dtype:
     found = data_type("dtype", dtype)
     given, allowed = data_type_name(found), ", ".join(_QUANTIZED)
     require(given in _QUANTIZED, f"{operator}: dtype is {given}; it must be one of {allowed}", DescriptorTypeError)
+    return found
+
+
+def float_data_type(operator: str, name: str, dtype: DTypeLike | str) -> np.dtype:
+    """The float dtype that a caller names."""
+    found = data_type(name, dtype)
+    given, allowed = data_type_name(found), ", ".join(FLOATS)
+    require(given in FLOATS, f"{operator}: {name} is {given}; it must be one of {allowed}", DescriptorTypeError)
     return found

@@ -93,6 +93,40 @@ def to_float(dtype) -> Case:
     return Case(function, formula, draw)
 
 
+DENSE, OF_A_BATCH = (((1,), (0,)), ((), ())), (((2,), (1,)), ((0,), (0,)))
+
+
+def symmetric_rows(rng, rows, specials=True):
+    """Rows of different magnitude, their values next to ties of 127 steps; the last are of zeros, an infinity and a NaN."""
+    step = 10 ** rng.uniform(-4, 2, (rows, 1))
+    x = samples.near_ties(rng, rows * DEPTH, np.repeat(step, DEPTH), -127, 127).reshape(rows, DEPTH)
+    x[:, 0] = (127 * step[:, 0]).astype(np.float32)
+    if specials:
+        x[-3] = 0
+        x[-2:, 1] = np.inf, np.nan
+    return x
+
+
+def dot_general(lhs_scales: str, lhs_dtype: Any = np.float32, rhs_dtype: Any = np.float32, **options: Any) -> Case:
+    per_tensor = lhs_scales == "PER_TENSOR"
+
+    def draw(rng, rows):
+        weights = rng.normal(size=(DEPTH, CHANNELS)) * 10 ** rng.uniform(-2, 2, CHANNELS)
+        return symmetric_rows(rng, rows, specials=not per_tensor).astype(lhs_dtype), weights.astype(rhs_dtype)
+
+    return Case(
+        functools.partial(jquant.dot_general, dimension_numbers=DENSE, lhs_scales=lhs_scales, **options),
+        functools.partial(reference.dot_general, dimension_numbers=DENSE, lhs_per_tensor=per_tensor, dtype=lhs_dtype),
+        draw,
+        collectives=("all-reduce",) if per_tensor else (),
+    )
+
+
+def draw_batch(rng, rows):
+    """A matrix and a vector for each row."""
+    return symmetric_rows(rng, 4 * rows).reshape(rows, 4, DEPTH), symmetric_rows(rng, rows).reshape(rows, DEPTH, 1)
+
+
 def draw_quantized_matmul(rng, rows):
     """A scale per tensor of A and of the output, and per column of B."""
     a, _, _, b, b_scale, b_zero_point = draw_product(rng, rows)
@@ -148,6 +182,14 @@ CASES: dict[str, Case] = {
         draw_quantized_gemm,
         divisor=lambda *operands: operands[7],
     ),
+    "dot_general": dot_general("PER_CHANNEL"),
+    "dot_general, per tensor": dot_general("PER_TENSOR"),
+    "dot_general, batch": Case(
+        functools.partial(jquant.dot_general, dimension_numbers=OF_A_BATCH),
+        functools.partial(reference.dot_general, dimension_numbers=OF_A_BATCH),
+        draw_batch,
+        rows=(0, 1),
+    ),
     "pack_matrix": Case(
         jquant.pack_matrix,
         packed,
@@ -168,6 +210,8 @@ for name, *positions in (
 
 VARIANTS: dict[str, Case] = {
     **{f"matmul_integer_to_float, {dtype}, tensor": to_float(dtype) for dtype in FLOATS},
+    "dot_general, bfloat16": dot_general("PER_CHANNEL", FLOATS[2], FLOATS[2]),
+    "dot_general, float16": dot_general("PER_CHANNEL", FLOATS[1], FLOATS[1], rhs_scales="PER_CHANNEL"),
     "quantized_linear_matmul, tensor": Case(
         jquant.quantized_linear_matmul,
         functools.partial(reference.quantized_linear_matmul, dtype=np.uint8),

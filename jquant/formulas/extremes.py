@@ -17,6 +17,38 @@ def range_with_zero(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return low, high
 
 
+def largest_magnitude(x: jax.Array, axes: Sequence[int]) -> jax.Array:
+    """``max(0, max |x|)`` along `axes`, which are left with a size of 1; NaN where one is.
+
+    As integers, for the reason that `_ends` has; XLA:CPU alone passes over a NaN, too.
+    """
+    from_behind = tuple(axis - x.ndim for axis in axes)
+    at_once, apart = (functools.partial(largest, from_behind) for largest in (_largest_by_platform, _largest))
+    (found,) = unless_partitioned(at_once, apart, x)
+    return found
+
+
+def _largest(axes: tuple[int, ...], x: jax.Array) -> tuple[jax.Array]:
+    largest = lax.bitcast_convert_type(lax.abs(x), jnp.int32).max(axes, keepdims=True, initial=0)
+    return (lax.bitcast_convert_type(largest, jnp.float32),)
+
+
+def _largest_by_platform(axes: tuple[int, ...], x: jax.Array) -> tuple[jax.Array]:
+    at_once, apart = (functools.partial(largest, axes) for largest in (_largest_at_once, _largest))
+    return lax.platform_dependent(x, cpu=at_once, default=apart)
+
+
+def _largest_at_once(axes: tuple[int, ...], x: jax.Array) -> tuple[jax.Array]:
+    """XLA:CPU, which would compute all integers ahead of their reduction, computes those of two floats in each step of it."""
+
+    def larger(a: jax.Array, b: jax.Array) -> jax.Array:
+        a, b = (lax.bitcast_convert_type(side, jnp.int32) & np.int32(2**31 - 1) for side in (a, b))
+        return lax.bitcast_convert_type(lax.max(a, b), jnp.float32)
+
+    from_front = [x.ndim + axis for axis in axes]
+    return (lax.expand_dims(lax.reduce(x, np.float32(0), larger, from_front), from_front),)
+
+
 def below_largest(x: jax.Array, axis: int) -> jax.Array:
     """How far each integer of at most 16 bits is below the largest of its slice along `axis`, in int32."""
     largest = jnp.max(x, axis, keepdims=True, initial=jnp.iinfo(x.dtype).min)

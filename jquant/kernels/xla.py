@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
+from jquant.arithmetic.partitioned import unless_partitioned
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels import processor
 from jquant.kernels.epilogue import Epilogue
@@ -47,7 +48,7 @@ def integer_dot_on_cpu(a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, t
         product = jnp.swapaxes(lax.optimization_barrier(_product(b, rows, transpose_b)), -1, -2)
         product = product.reshape(*a.shape[:-1], b.shape[-2])
     else:
-        product = _product(a, b, transpose_b)[..., : 1 if one_row else None, : 1 if one_column else None]
+        product = _product_in_one_batch(a, b, transpose_b)[..., : 1 if one_row else None, : 1 if one_column else None]
     return epilogues.apply(epilogue, product)
 
 
@@ -84,6 +85,25 @@ def _product(a: jax.Array, b: jax.Array, transpose_b: bool) -> jax.Array:
     split_k = sharding.spec[-1] is not None and b_spec[k_axis] is not None  # by explicit axes: JAX asks for the output's
     output = sharding.update(spec=PartitionSpec(*sharding.spec[:-1], b_spec[n_axis])) if split_k else None
     return lax.dot_general(a, b, (contraction, (batch, batch)), preferred_element_type=jnp.int32, out_sharding=output)
+
+
+def _product_in_one_batch(a: jax.Array, b: jax.Array, transpose_b: bool) -> jax.Array:
+    """The product, its batch as one dimension, unless a mesh splits each of them.
+
+    XLA:CPU folds a transposition of the operands into the product, of which it has no fast one for int8 then. It does not
+    look for one through a reshape.
+    """
+    if a.ndim <= 3 or _is_one_matrix(b):
+        return _product(a, b, transpose_b)
+
+    def at_once(a: jax.Array, b: jax.Array) -> tuple[jax.Array]:
+        a, b = _of_one_batch(a, b)
+        one, other = (x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:]) for x in (a, b))
+        product = _product(one, other, transpose_b)
+        return (product.reshape(*a.shape[:-2], *product.shape[-2:]),)
+
+    (product,) = unless_partitioned(at_once, lambda a, b: (_product(a, b, transpose_b),), a, b)
+    return product
 
 
 def _of_one_batch(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -12,6 +12,7 @@ from jquant.reference.linear import clip1 as clip1
 from jquant.reference.linear import clip_gradient as clip_gradient
 from jquant.reference.linear import clip_gradient1 as clip_gradient1
 from jquant.reference.linear import dequantize_linear as dequantize_linear
+from jquant.reference.linear import dot_general as dot_general
 from jquant.reference.linear import dynamic_quantize_linear as dynamic_quantize_linear
 from jquant.reference.linear import matmul_integer as matmul_integer
 from jquant.reference.linear import matmul_integer_to_float as matmul_integer_to_float

@@ -125,6 +125,30 @@ def matmul_integer_to_float(a, a_scale, a_zero_point, b, b_scale, b_zero_point, 
         return value.astype(dtype)
 
 
+def dot_general(lhs, rhs, dimension_numbers, dtype=float32, *, lhs_per_tensor=False, rhs_per_tensor=False):
+    """``fl(fl(sum of integers) * fl(lhs_scale * rhs_scale))``: a number for each dimension, as `np.einsum` has it."""
+    (lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch) = dimension_numbers
+    of_lhs, of_rhs = list(range(lhs.ndim)), list(range(lhs.ndim, lhs.ndim + rhs.ndim))
+    for one, other in (*zip(lhs_contracting, rhs_contracting, strict=True), *zip(lhs_batch, rhs_batch, strict=True)):
+        of_rhs[other] = one
+    rows = [one for one in of_lhs if one not in (*lhs_contracting, *lhs_batch)]
+    output = [*lhs_batch, *rows, *(one for one in of_rhs if one not in of_lhs)]
+    a, a_scale = _symmetric_int8(lhs, lhs_contracting, lhs_per_tensor)
+    b, b_scale = _symmetric_int8(rhs, rhs_contracting, rhs_per_tensor)
+    with np.errstate(all="ignore"):
+        scale = np.einsum(a_scale, of_lhs, b_scale, of_rhs, output)  # one product each: a sum of one
+        product = np.einsum(a.astype(np.int64), of_lhs, b.astype(np.int64), of_rhs, output).astype(np.int32)
+        return (product.astype(float32) * scale).astype(dtype)
+
+
+def _symmetric_int8(x, contracting, per_tensor):
+    """Integers, and scales with a size of 1 for each contracted dimension."""
+    sizes = tuple(1 if dimension in contracting else size for dimension, size in enumerate(x.shape))
+    largest = abs(x.astype(float32)).max(None if per_tensor else tuple(contracting), keepdims=True, initial=0)
+    scale, _ = scale_and_zero_point(-largest, largest, np.int8, symmetric=True, narrow_range=True)
+    return quantize_linear(x, scale, 0, np.int8), np.broadcast_to(scale, sizes)
+
+
 def quantized_linear_matmul(a, a_scale, a_zero_point, b, b_scale, b_zero_point, output_scale, output_zero_point, dtype):
     product = matmul_integer(a, b, a_zero_point, b_zero_point)
     return requantize_product(product, a_scale, b_scale, output_scale, output_zero_point, dtype)

@@ -1,0 +1,55 @@
+"""The dimensions of two operands of any rank that a product contracts, and the matrices that it is a product of."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+from jax import lax
+
+Dimensions = tuple[int, ...]
+
+
+class DotDimensions(NamedTuple):
+    """What `jax.lax.dot_general` calls the dimension numbers. The free dimensions of an operand are those not named.
+
+    The result has the batch dimensions, then the free ones of `lhs`, then those of `rhs`.
+    """
+
+    lhs_contracting: Dimensions
+    rhs_contracting: Dimensions
+    lhs_batch: Dimensions
+    rhs_batch: Dimensions
+
+    @property
+    def numbers(self) -> tuple[tuple[Dimensions, Dimensions], tuple[Dimensions, Dimensions]]:
+        """As JAX writes them."""
+        return (self.lhs_contracting, self.rhs_contracting), (self.lhs_batch, self.rhs_batch)
+
+    def in_order_of_lhs(self) -> "DotDimensions":
+        """The same product, its sum taken in the order in which the elements of `lhs` lie."""
+        pairs = sorted(zip(self.lhs_contracting, self.rhs_contracting, strict=True))
+        return self._replace(lhs_contracting=tuple(one for one, _ in pairs), rhs_contracting=tuple(two for _, two in pairs))
+
+
+def free(rank: int, *others: Dimensions) -> Dimensions:
+    """The dimensions, of `rank` of them, that are in none of the others."""
+    return tuple(dimension for dimension in range(rank) if not any(dimension in group for group in others))
+
+
+def matrices(x: jax.Array, batch: Dimensions, rows: Dimensions, columns: Dimensions, *, merged: bool = True) -> jax.Array:
+    """`x` in shape (*batch, rows, columns); if not `merged`, the rows stay as many dimensions as they are, at least one."""
+    order = (*batch, *rows, *columns)
+    x = x if order == tuple(range(x.ndim)) else lax.transpose(x, order)
+    first, last = len(batch), len(batch) + len(rows)
+    middle = x.shape[first:last] if rows and not merged else (math.prod(x.shape[first:last]),)
+    return _reshaped(x, (*x.shape[:first], *middle, math.prod(x.shape[last:])))
+
+
+def unmerged(product: jax.Array, batch_and_rows: Sequence[int], columns: Sequence[int]) -> jax.Array:
+    """The product of such matrices, in the sizes of all its dimensions."""
+    return _reshaped(product, (*batch_and_rows, *columns))
+
+
+def _reshaped(x: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
+    return x if x.shape == sizes else x.reshape(sizes)

@@ -1,0 +1,222 @@
+"""A quantized `jax.lax.dot_general`"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.custom_derivatives import SymbolicZero
+from jax.sharding import NamedSharding, PartitionSpec
+from jax.typing import ArrayLike, DTypeLike
+
+from jquant.arguments.dot_dimensions import DimensionNumbers, dot_dimensions
+from jquant.arguments.operands import FLOAT32, Operand, any_float_operand
+from jquant.arguments.statics import float_data_type
+from jquant.arithmetic import exact
+from jquant.arithmetic.broadcasting import to_rank
+from jquant.arithmetic.straight_through import straight_through
+from jquant.errors import DescriptorError, DescriptorTypeError, shown
+from jquant.formulas import affine
+from jquant.formulas.dot_dimensions import DotDimensions, free, matrices, unmerged
+from jquant.formulas.extremes import largest_magnitude
+from jquant.formulas.scale_and_zero_point import express
+from jquant.kernels.epilogue import Dequantize
+from jquant.kernels.integer_dot import integer_dot
+from jquant.modes import ScaleGranularity, scale_granularity
+from jquant.pytrees import Quantized, ScaleZeroPoint
+
+_OPERATOR = "dot_general"
+_INT8 = np.dtype(np.int8)
+
+
+class _Product(NamedTuple):
+    """What is static of a call."""
+
+    dimensions: DotDimensions
+    lhs_scales: ScaleGranularity
+    rhs_scales: ScaleGranularity
+    output_dtype: np.dtype
+    precision: Any
+
+    def of_floats(self, lhs: jax.Array, rhs: jax.Array, out_sharding: NamedSharding | None) -> jax.Array:
+        return lax.dot_general(
+            *(lhs, rhs, self.dimensions.numbers, self.precision, self.output_dtype), out_sharding=out_sharding
+        )
+
+
+def _quantized(x: jax.Array, contracting: Sequence[int], scales: ScaleGranularity) -> Quantized:
+    """`x` in symmetric int8, with a scale of the rank of `x`."""
+    value = exact.numerator(lax.stop_gradient(x))
+    largest = largest_magnitude(value, contracting if scales is ScaleGranularity.PER_CHANNEL else range(x.ndim))
+    scale, _ = express(-largest, largest, _INT8, symmetric=True, narrow_range=True)
+    return Quantized(affine.quantize(value, ScaleZeroPoint(scale, None), _INT8), scale, None)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _multiply(lhs: jax.Array, rhs: jax.Array, product: _Product) -> jax.Array:
+    lhs_contracting, rhs_contracting, lhs_batch, rhs_batch = product.dimensions.in_order_of_lhs()
+    lhs_free, rhs_free = free(lhs.ndim, lhs_contracting, lhs_batch), free(rhs.ndim, rhs_contracting, rhs_batch)
+    # Rows of several dimensions are multiplied as they are, and what a mesh splits of each stays where it is.
+    rows = matrices(lhs, lhs_batch, lhs_free, lhs_contracting, merged=bool(lhs_batch))
+    transpose_b = rhs.ndim - 1 in rhs_contracting
+    columns = matrices(rhs, rhs_batch, *((rhs_free, rhs_contracting) if transpose_b else (rhs_contracting, rhs_free)))
+    a = _quantized(rows, (rows.ndim - 1,), product.lhs_scales)
+    b = _quantized(columns, (columns.ndim - (1 if transpose_b else 2),), product.rhs_scales).to_rank(rows.ndim)
+    b_scale = jnp.swapaxes(b.scale, -1, -2) if transpose_b else b.scale
+    epilogue = (Dequantize(a.scale, to_rank(b_scale, rows.ndim), None, product.output_dtype),)
+    output = integer_dot(a.values, b.values, epilogue, transpose_b=transpose_b)
+    sizes = (lhs.shape[dimension] for dimension in (*lhs_batch, *lhs_free))
+    return unmerged(output, sizes, (rhs.shape[dimension] for dimension in rhs_free))
+
+
+@functools.partial(_multiply.defjvp, symbolic_zeros=True)
+def _multiply_jvp(product: _Product, primals, tangents):
+    """That of the product of floats, whose operands are rounded and have the derivatives of what they were."""
+    (lhs, rhs), (lhs_dot, rhs_dot) = primals, tangents
+    output = _multiply(lhs, rhs, product)
+    sharding = jax.typeof(output).sharding
+    is_explicit = not sharding.mesh.empty and sharding.mesh.are_all_axes_explicit  # where lax asks for it if the sum is split
+    multiply = functools.partial(product.of_floats, out_sharding=sharding if is_explicit else None)
+    lhs_contracting, rhs_contracting, *_ = product.dimensions
+    terms = []
+    if not isinstance(lhs_dot, SymbolicZero):
+        terms.append(multiply(lhs_dot, _rounded(rhs, rhs_contracting, product.rhs_scales)))
+    if not isinstance(rhs_dot, SymbolicZero):
+        terms.append(multiply(_rounded(lhs, lhs_contracting, product.lhs_scales), rhs_dot))
+    return output, functools.reduce(lax.add, terms)
+
+
+def _rounded(x: jax.Array, contracting: Sequence[int], scales: ScaleGranularity) -> jax.Array:
+    """What the integers of `x` stand for, in its dtype, with the derivative of `x`."""
+    return straight_through(exact.narrow(affine.dequantize(_quantized(x, contracting, scales)), x.dtype), x)
+
+
+@functools.partial(jax.jit, static_argnames="product")
+@jax.named_scope("dot_general")
+def _dot_general(lhs: jax.Array, rhs: jax.Array, product: _Product) -> jax.Array:
+    return _multiply(lhs, rhs, product)
+
+
+def dot_general(
+    lhs: ArrayLike,
+    /,
+    rhs: ArrayLike,
+    dimension_numbers: DimensionNumbers,
+    precision: lax.PrecisionLike = None,
+    preferred_element_type: DTypeLike | str | None = None,
+    *,
+    out_sharding: NamedSharding | PartitionSpec | None = None,
+    lhs_scales: ScaleGranularity | str = "PER_CHANNEL",
+    rhs_scales: ScaleGranularity | str = "PER_CHANNEL",
+) -> jax.Array:
+    """Multiplies float arrays in int8, in the place of `jax.lax.dot_general`, and has a derivative to train with.
+
+    ``scale = max(abs(x)) / 127`` for what shares a scale, ``q(x) = round(x / scale)`` of each operand, and
+    ``output = float32(sum of q(lhs) * q(rhs)) * (lhs_scale * rhs_scale)``
+
+    What takes a product of this form will take it: the argument `dot_general` of Flax's layers, `_dot_general` of
+    `jnp.einsum`. Both operands are quantized in each call, weights too: for inference alone, `quantize_linear` and
+    `pack_matrix` do that once.
+
+    The integers are those from -127 to 127. With ``PER_CHANNEL``, elements share a scale that differ only in their index of
+    contracted dimensions: of activations each token has a scale, of weights each output channel, and each matrix of a batch
+    has its own. With ``PER_TENSOR``, all do. The result is that of these operators, bit for bit, as is each step:
+
+    - ``scale_and_zero_point(-largest, largest, "INT8", symmetric=True, narrow_range=True)``, where `largest` is
+      ``max(abs(x))``, in float32: a row of zeros has scale 1;
+    - ``quantize_linear(x, scale, output_dtype="INT8", feature_level="EXTENDED")``;
+    - ``matmul_integer_to_float(a, a_scale, None, b, b_scale, output_dtype=..., feature_level="EXTENDED")`` of the operands as
+      matrices, mapped over batch dimensions by `jax.vmap`. It rounds the product of the scales, and what that is multiplied
+      with, to float32; a 16-bit output once more.
+
+    A NaN or an infinity makes the results NaN that its scale has a part in: those of its row or column, or all. The sum is
+    exact for up to 133,144 terms, and modulo 2**32 beyond. Where the product of two scales is no normal float32 (operands of
+    about 1e-17 and less, both), nothing is promised.
+
+    The derivative is the straight-through one, in both operands: that of ``lax.dot_general(q(lhs) * lhs_scale,
+    q(rhs) * rhs_scale)``, in which rounding has the derivative 1 and scales count as constants. Its products are those of
+    floats, and its operands what `dequantize_linear` makes of the integers, in their own dtypes.
+
+    Args:
+      lhs, rhs: float32, float16 or bfloat16, which may differ, of any rank.
+      dimension_numbers: ``((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))``, as for `jax.lax.dot_general`, each
+        a list of dimensions, counted from 0.
+      precision: that of the products in the derivative, as for `jax.lax.dot_general`. The product of integers is exact.
+      preferred_element_type: the dtype of the result: float32, float16 or bfloat16. None: that of the wider operand, as in
+        `jax.lax.dot_general`; of float16 and bfloat16, it is bfloat16.
+      out_sharding: how the result is split over explicit axes of a mesh, as for `jax.lax.dot_general`.
+      lhs_scales, rhs_scales: a `ScaleGranularity`, or its name: ``"PER_CHANNEL"``, ``"PER_TENSOR"``.
+
+    Returns:
+      An array of the shape of `jax.lax.dot_general`: the batch dimensions, the others of `lhs`, and the others of `rhs`.
+
+    Raises:
+      DescriptorError: dimension numbers that do not fit the operands, an unknown granularity or precision, or a sharding that
+        JAX refuses.
+      DescriptorTypeError: a data type outside of those above: integers have operators of their own.
+
+    Example:
+      >>> import functools, jax, jax.numpy as jnp, jquant
+      >>> tokens, weights = jnp.array([[1.27, -0.5], [0.0, 2.54]]), jnp.array([[1.0, 0.254], [0.5, -0.1]])
+      >>> matmul = (((1,), (0,)), ((), ()))
+      >>> print(jquant.dot_general(tokens, weights, matmul))
+      [[ 1.0181102  0.37258   ]
+       [ 1.28      -0.254     ]]
+      >>> jquant.dot_general(tokens, weights.astype(jnp.bfloat16), matmul, lhs_scales="PER_TENSOR").dtype
+      dtype('float32')
+      >>> print(jax.grad(lambda weights: jquant.dot_general(tokens, weights, matmul).sum())(weights))
+      [[1.27 1.27]
+       [2.04 2.04]]
+
+    References:
+      JAX, `jax.lax.dot_general`. Its dimension numbers are those of XLA's DotGeneral.
+    """
+    lhs, rhs = any_float_operand(_OPERATOR, "lhs", lhs), any_float_operand(_OPERATOR, "rhs", rhs)
+    product = _Product(
+        dot_dimensions(_OPERATOR, dimension_numbers, lhs.shape, rhs.shape),
+        scale_granularity("lhs_scales", lhs_scales),
+        scale_granularity("rhs_scales", rhs_scales),
+        _output_data_type(lhs, rhs, preferred_element_type),
+        _precision(precision),
+    )
+    output = _dot_general(lhs, rhs, product)
+    return output if out_sharding is None else _split(output, out_sharding)
+
+
+def _output_data_type(lhs: Operand, rhs: Operand, preferred: DTypeLike | str | None) -> np.dtype:
+    """As told, or that of the two which has the larger range, and of the same range the finer one, as in lax."""
+    if preferred is not None:
+        return float_data_type(_OPERATOR, "preferred_element_type", preferred)
+    return max(lhs.dtype, rhs.dtype, key=lambda dtype: (jnp.finfo(dtype).maxexp, jnp.finfo(dtype).nmant))
+
+
+def _precision(precision: lax.PrecisionLike) -> Any:
+    """`precision`, asserting that lax takes it."""
+    if precision is None:
+        return None
+    precision = tuple(precision) if isinstance(precision, list) else precision
+    try:
+        _try_precision(precision)
+    except Exception as error:  # of a value that is not hashable, or whatever lax raises
+        kind = DescriptorError if isinstance(precision, str) else DescriptorTypeError
+        raise kind(f"{_OPERATOR}: precision is {shown(precision)}; it must be one that jax.lax.dot_general takes") from error
+    return precision
+
+
+@functools.lru_cache(typed=True)
+def _try_precision(precision: Any) -> None:
+    scalar = jax.ShapeDtypeStruct((), FLOAT32)
+    jax.eval_shape(lambda a, b: lax.dot_general(a, b, (((), ()), ((), ())), precision), scalar, scalar)
+
+
+def _split(output: jax.Array, out_sharding: NamedSharding | PartitionSpec) -> jax.Array:
+    given = f"{_OPERATOR}: out_sharding is {shown(out_sharding)}"
+    if not isinstance(out_sharding, NamedSharding | PartitionSpec):
+        raise DescriptorTypeError(f"{given}; it must be a NamedSharding, a PartitionSpec or None")
+    try:
+        return jax.reshard(output, out_sharding)
+    except (TypeError, ValueError) as error:
+        raise DescriptorError(f"{given}, which JAX refuses: {error}") from error
