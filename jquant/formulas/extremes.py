@@ -46,7 +46,8 @@ def _largest_at_once(axes: tuple[int, ...], x: jax.Array) -> tuple[jax.Array]:
         return lax.bitcast_convert_type(lax.max(a, b), jnp.float32)
 
     from_front = [x.ndim + axis for axis in axes]
-    return (lax.expand_dims(lax.reduce(x, np.float32(0), larger, from_front), from_front),)
+    largest = lax.abs(lax.reduce(x, np.float32(0), larger, from_front))  # of a single number, XLA takes no step
+    return (lax.expand_dims(largest, from_front),)
 
 
 def below_largest(x: jax.Array, axis: int) -> jax.Array:

@@ -65,7 +65,7 @@ def _multiply(lhs: jax.Array, rhs: jax.Array, product: _Product) -> jax.Array:
     columns = matrices(rhs, rhs_batch, *((rhs_free, rhs_contracting) if transpose_b else (rhs_contracting, rhs_free)))
     a = _quantized(rows, (rows.ndim - 1,), product.lhs_scales)
     b = _quantized(columns, (columns.ndim - (1 if transpose_b else 2),), product.rhs_scales).to_rank(rows.ndim)
-    b_scale = jnp.swapaxes(b.scale, -1, -2) if transpose_b else b.scale
+    b_scale = lax.expand_dims(lax.squeeze(b.scale, (-1,)), (-2,)) if transpose_b else b.scale
     epilogue = (Dequantize(a.scale, to_rank(b_scale, rows.ndim), None, product.output_dtype),)
     output = integer_dot(a.values, b.values, epilogue, transpose_b=transpose_b)
     sizes = (lhs.shape[dimension] for dimension in (*lhs_batch, *lhs_free))

@@ -52,13 +52,12 @@ PRODUCTS = {
 }
 GRANULARITIES = list(itertools.product(("PER_CHANNEL", "PER_TENSOR"), repeat=2))
 DTYPES = list(itertools.product((FLOAT32, BFLOAT16, FLOAT16), repeat=2))
-every_product = pytest.mark.parametrize("name", PRODUCTS)
+KINDS = [*itertools.product(DTYPES, GRANULARITIES)]
 
 
-def drawn(name: str, lhs_dtype=FLOAT32, rhs_dtype=FLOAT32, seed: int = 0):
-    """Operands whose channels differ in magnitude, and the dimension numbers."""
-    lhs_shape, rhs_shape, numbers = PRODUCTS[name]
-    rng = np.random.default_rng([seed, *map(ord, name)])
+def drawn(name: str, lhs_dtype=FLOAT32, rhs_dtype=FLOAT32) -> tuple[np.ndarray, np.ndarray]:
+    """Operands of a product, which differ in magnitude along each of their dimensions."""
+    rng = np.random.default_rng([*map(ord, name)])
 
     def floats(shape, dtype):
         decades = np.zeros(shape)
@@ -66,76 +65,377 @@ def drawn(name: str, lhs_dtype=FLOAT32, rhs_dtype=FLOAT32, seed: int = 0):
             decades = decades + rng.uniform(-1, 1, [size if other == dimension else 1 for other in range(len(shape))])
         return np.asarray(rng.normal(size=shape) * 10**decades).astype(dtype)
 
-    return floats(lhs_shape, lhs_dtype), floats(rhs_shape, rhs_dtype), numbers
+    lhs_shape, rhs_shape, _ = PRODUCTS[name]
+    return floats(lhs_shape, lhs_dtype), floats(rhs_shape, rhs_dtype)
 
 
-def options_of(lhs_scales: str, rhs_scales: str):
-    """The arguments of the operator, and of its reference."""
+def like_lax(name: str, lhs, rhs) -> jax.ShapeDtypeStruct:
+    return jax.eval_shape(functools.partial(lax.dot_general, dimension_numbers=PRODUCTS[name][2]), lhs, rhs)
+
+
+def of_numpy(name: str, lhs, rhs, lhs_scales="PER_CHANNEL", rhs_scales="PER_CHANNEL") -> np.ndarray:
+    result = like_lax(name, lhs, rhs)
     per_tensor = {"lhs_per_tensor": lhs_scales == "PER_TENSOR", "rhs_per_tensor": rhs_scales == "PER_TENSOR"}
-    return {"lhs_scales": lhs_scales, "rhs_scales": rhs_scales}, per_tensor
+    expected = reference.dot_general(lhs, rhs, PRODUCTS[name][2], result.dtype, **per_tensor)
+    assert expected.shape == result.shape
+    return expected
 
 
-def output_dtype(lhs, rhs, numbers) -> np.dtype:
-    return jax.eval_shape(functools.partial(lax.dot_general, dimension_numbers=numbers), lhs, rhs).dtype
-
-
-def quantized(x, contracting, scales):
-    """As the docstring says it: the integers, and their scales, with a size of 1 for each contracted dimension."""
-    axes = tuple(contracting) if scales == "PER_CHANNEL" else None
-    largest = jnp.max(abs(x.astype(jnp.float32)), axis=axes, keepdims=True, initial=0)
-    scale, _ = jquant.scale_and_zero_point(-largest, largest, "INT8", symmetric=True, narrow_range=True)
-    of_rank_1 = x[None], scale[None]  # which the operator has at least
-    integers = jquant.quantize_linear(*of_rank_1, output_dtype="INT8", feature_level="EXTENDED")[0]
-    sizes = [1 if dimension in contracting else size for dimension, size in enumerate(x.shape)]
-    return integers, jnp.broadcast_to(scale, sizes)
-
-
-def composed(lhs, rhs, numbers, *, lhs_scales="PER_CHANNEL", rhs_scales="PER_CHANNEL"):
-    """The product by the operators that the docstring names, on arrays that NumPy could arrange."""
-    (lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch) = numbers
+def of_operators(name: str, lhs, rhs, lhs_scales="PER_CHANNEL", rhs_scales="PER_CHANNEL") -> jax.Array:
+    """What the docstring says: of operands arranged as NumPy could, by the operators that it names."""
+    (lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch) = PRODUCTS[name][2]
     lhs_free = [one for one in range(lhs.ndim) if one not in (*lhs_contracting, *lhs_batch)]
     rhs_free = [one for one in range(rhs.ndim) if one not in (*rhs_contracting, *rhs_batch)]
-    result = [*(lhs.shape[one] for one in (*lhs_batch, *lhs_free)), *(rhs.shape[one] for one in rhs_free)]
 
-    def matrices(x, batch, rows, columns):
+    def quantized(x, batch, rows, columns, axis, scales):
         sizes = [math.prod(x.shape[one] for one in group) for group in (batch, rows, columns)]
-        return jnp.transpose(x, (*batch, *rows, *columns)).reshape(sizes)
-
-    a = [matrices(x, lhs_batch, lhs_free, lhs_contracting) for x in quantized(lhs, lhs_contracting, lhs_scales)]
-    b = [matrices(x, rhs_batch, rhs_contracting, rhs_free) for x in quantized(rhs, rhs_contracting, rhs_scales)]
-    dtype = output_dtype(lhs, rhs, numbers)
+        x = jnp.transpose(x, (*batch, *rows, *columns)).reshape(sizes)
+        largest = jnp.max(abs(x.astype(jnp.float32)), axis if scales == "PER_CHANNEL" else None, keepdims=True, initial=0)
+        scale, _ = jquant.scale_and_zero_point(-largest, largest, "INT8", symmetric=True, narrow_range=True)
+        integers = jquant.quantize_linear(x, scale, output_dtype="INT8", feature_level="EXTENDED")
+        return integers, jnp.broadcast_to(scale, [1 if one == axis else size for one, size in enumerate(x.shape)])
 
     def multiply(a, a_scale, b, b_scale):
         operands = a, a_scale, None, b, b_scale
-        return jquant.matmul_integer_to_float(*operands, output_dtype=dtype, feature_level="EXTENDED")
+        return jquant.matmul_integer_to_float(*operands, output_dtype=result.dtype, feature_level="EXTENDED")
 
-    return jax.vmap(multiply)(*a, *b).reshape(result)
-
-
-def assert_is_the_product(name: str, lhs_dtype, rhs_dtype, granularities) -> None:
-    """Eager and jitted, beside the reference and beside the operators."""
-    lhs, rhs, numbers = drawn(name, lhs_dtype, rhs_dtype)
-    given, of_reference = options_of(*granularities)
-    expected = reference.dot_general(lhs, rhs, numbers, output_dtype(lhs, rhs, numbers), **of_reference)
-    assert expected.shape == jax.eval_shape(functools.partial(lax.dot_general, dimension_numbers=numbers), lhs, rhs).shape
-    multiply = functools.partial(jquant.dot_general, dimension_numbers=numbers, **given)
-    assert_equal(multiply(lhs, rhs), expected)
-    by_hand = functools.partial(composed, numbers=numbers, **given)
-    ours, theirs = jax.jit(lambda *operands: (multiply(*operands), by_hand(*operands)))(lhs, rhs)
-    assert_equal(ours, expected)
-    assert_equal(theirs, expected)
+    result = like_lax(name, lhs, rhs)
+    a = quantized(lhs, lhs_batch, lhs_free, lhs_contracting, 2, lhs_scales)
+    b = quantized(rhs, rhs_batch, rhs_contracting, rhs_free, 1, rhs_scales)
+    return jax.vmap(multiply)(*a, *b).reshape(result.shape)
 
 
-@every_product
-def test_every_dimension(name):
-    assert_is_the_product(name, FLOAT32, FLOAT32, GRANULARITIES[0])
+def ours(name: str, lhs, rhs, *granularities: str) -> jax.Array:
+    scales = dict(zip(("lhs_scales", "rhs_scales"), granularities, strict=False))
+    return jquant.dot_general(lhs, rhs, PRODUCTS[name][2], **scales)
 
 
-@one_in(7, ("name", "granularities"), itertools.product(PRODUCTS, GRANULARITIES[1:]))
-def test_granularities(name, granularities):
-    assert_is_the_product(name, FLOAT32, FLOAT32, granularities)
+@one_in(13, ("dtypes", "granularities"), KINDS, others="full")
+def test_every_product(dtypes, granularities):
+    """Beside NumPy, in one program."""
+    operands = {name: drawn(name, *dtypes) for name in PRODUCTS}
+    results = jax.jit(lambda operands: {name: ours(name, *given, *granularities) for name, given in operands.items()})(operands)
+    for name, given in operands.items():
+        assert_equal(results[name], of_numpy(name, *given, *granularities), name)
 
 
-@one_in(7, ("name", "dtypes"), itertools.product(PRODUCTS, DTYPES[1:]))
-def test_data_types(name, dtypes):
-    assert_is_the_product(name, *dtypes, GRANULARITIES[0])
+@one_in(36, ("dtypes", "granularities"), KINDS, others="full")
+def test_the_composition(dtypes, granularities):
+    """Beside the operators that the docstring names, with nothing between the two to tell them apart."""
+    operands = {name: drawn(name, *dtypes) for name in PRODUCTS}
+
+    def both(operands):
+        calls = [(name, *given, *granularities) for name, given in operands.items()]
+        return {call[0]: (ours(*call), of_operators(*call)) for call in calls}
+
+    for name, (one, other) in jax.jit(both)(operands).items():
+        assert_equal(one, np.asarray(other), name)
+
+
+@pytest.mark.parametrize("name", ["dense of tokens", "queries by keys", "scalars"])
+def test_outside_of_a_program(name):
+    operands = drawn(name, FLOAT32, BFLOAT16)
+    assert_equal(ours(name, *operands), of_numpy(name, *operands))
+    with jax.disable_jit():
+        assert_equal(ours(name, *operands), of_numpy(name, *operands))
+
+
+def test_the_type_of_the_result():
+    """That of lax, which prefers the range of bfloat16 to the precision of float16; or as told."""
+    for lhs_dtype, rhs_dtype in DTYPES:
+        lhs, rhs = drawn("dense", lhs_dtype, rhs_dtype)
+        assert ours("dense", lhs, rhs).dtype == like_lax("dense", lhs, rhs).dtype
+    lhs, rhs = drawn("dense", BFLOAT16, FLOAT32)
+    for dtype, spelling in ((FLOAT16, "FLOAT16"), (BFLOAT16, jnp.bfloat16), (FLOAT32, np.float32)):
+        result = jquant.dot_general(lhs, rhs, DENSE, preferred_element_type=spelling)
+        assert_equal(result, reference.dot_general(lhs, rhs, DENSE, dtype))
+
+
+def test_a_sum_too_long_for_int32():
+    """It is the operators' sum, modulo 2**32."""
+    lhs, rhs = np.ones((1, 133145), np.float32), np.ones((133145, 1), np.float32)
+    scale = np.float32(1) / np.float32(127)
+    for terms, total in ((133144, 127 * 127 * 133144), (133145, 127 * 127 * 133145 - 2**32)):
+        result = jquant.dot_general(lhs[:, :terms], rhs[:terms], DENSE)
+        np.testing.assert_array_equal(result, np.float32(total) * (scale * scale))
+
+
+class TestSpecialValues:
+    LHS, RHS = (np.random.default_rng(0).normal(size=size).astype(np.float32) for size in ((128, 512), (512, 96)))
+
+    @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+    @pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16])
+    def test_what_is_no_number_gives_none(self, special, dtype):
+        """Wherever it stands: XLA:CPU's own maximum passes over a NaN."""
+        lhs, rhs = self.LHS.copy(), self.RHS.copy()
+        rows, columns = np.arange(0, 128, 5), np.arange(0, 96, 7)
+        lhs[rows, 19 * rows % 512] = special
+        rhs[17 * columns % 512, columns] = special
+        lhs, rhs = lhs.astype(dtype), rhs.astype(dtype)
+        expected = np.isin(np.arange(128), rows)[:, None] | np.isin(np.arange(96), columns)
+        np.testing.assert_array_equal(np.isnan(jquant.dot_general(lhs, rhs, DENSE).astype(np.float32)), expected)
+        for scales in ({"lhs_scales": "PER_TENSOR"}, {"rhs_scales": "PER_TENSOR"}):
+            assert np.all(np.isnan(jquant.dot_general(lhs, rhs, DENSE, **scales).astype(np.float32)))
+
+    def test_zeros(self):
+        lhs = self.LHS.copy()
+        lhs[3] = 0
+        result = jquant.dot_general(lhs, self.RHS, DENSE)
+        np.testing.assert_array_equal(result[3], 0)
+        assert np.all(np.isnan(jquant.dot_general(lhs * np.float32(0), np.full_like(self.RHS, np.inf), DENSE)))
+
+
+class TestDerivatives:
+    @one_in(9, "dtypes", DTYPES, others="full")
+    def test_of_the_product_of_what_the_integers_stand_for(self, dtypes):
+        """Reverse, of each product: that of lax, bit for bit."""
+        operands = {name: drawn(name, *dtypes) for name in PRODUCTS}
+
+        def both(operands):
+            found = {}
+            for name, given in operands.items():
+                result, pull = jax.vjp(functools.partial(ours, name), *given)
+                rounded = dequantized(name, *given)
+                _, expected = jax.vjp(functools.partial(lax.dot_general, dimension_numbers=PRODUCTS[name][2]), *rounded)
+                cotangent = jnp.cos(jnp.arange(result.size)).reshape(result.shape).astype(result.dtype)
+                found[name] = pull(cotangent), expected(cotangent)
+            return found
+
+        for name, (actual, expected) in jax.jit(both)(operands).items():
+            assert_equal(actual, jax.tree.map(np.asarray, expected), name)
+
+    def test_forward_and_second(self):
+        lhs, rhs = drawn("dense")
+        dots = np.cos(lhs), np.sin(rhs)
+        rounded = dequantized("dense", lhs, rhs)
+        multiply, of_floats = functools.partial(ours, "dense"), functools.partial(lax.dot_general, dimension_numbers=DENSE)
+        np.testing.assert_array_equal(jax.jvp(multiply, (lhs, rhs), dots)[1], jax.jvp(of_floats, rounded, dots)[1])
+
+        def loss(function):
+            return lambda lhs, rhs: jnp.sum(function(lhs, rhs))
+
+        def hessian(function):
+            return jax.jit(jax.hessian(loss(function), argnums=(0, 1)))
+
+        actual, expected = hessian(multiply)(lhs, rhs), hessian(of_floats)(*rounded)
+        jax.tree.map(np.testing.assert_array_equal, actual, expected)
+        assert np.any(expected[0][1])
+
+    def test_of_one_operand_alone(self):
+        """No product of the other one's zeros is computed."""
+        lhs, rhs = drawn("dense")
+        of_rhs = jax.make_jaxpr(jax.grad(lambda rhs: ours("dense", lhs, rhs).sum()))(rhs)
+        assert str(of_rhs).count("dot_general[") == 1
+        expected = lax.dot_general(dequantized("dense", lhs, rhs)[0].T, np.ones((5, 7), np.float32), DENSE)
+        np.testing.assert_array_equal(jax.grad(lambda rhs: ours("dense", lhs, rhs).sum())(rhs), expected)
+
+    def test_precision(self):
+        """Of the products of floats."""
+        lhs, rhs = drawn("dense")
+        for precision in ("highest", lax.Precision.HIGHEST, ["highest", "highest"]):
+            multiply = functools.partial(jquant.dot_general, dimension_numbers=DENSE, precision=precision)
+            assert "HIGHEST" not in jax.jit(multiply).lower(lhs, rhs).as_text()
+            backward = jax.jit(jax.grad(lambda *operands, f=multiply: f(*operands).sum())).lower(lhs, rhs)
+            assert "HIGHEST" in backward.as_text()
+
+    def test_through_scan_and_remat(self):
+        """Of layers, one after the other."""
+        rng = np.random.default_rng(0)
+        x, layers = rng.normal(size=(4, 8)).astype(np.float32), rng.normal(size=(3, 8, 8)).astype(np.float32)
+
+        def layer(x, weights):
+            return jnp.tanh(jquant.dot_general(x, weights, DENSE))
+
+        def scanned(layers):
+            return lax.scan(jax.checkpoint(lambda x, weights: (layer(x, weights), None)), x, layers)[0].sum()
+
+        def unrolled(layers):
+            return functools.reduce(layer, layers, x).sum()
+
+        actual, expected = (jax.jit(jax.value_and_grad(loss))(layers) for loss in (scanned, unrolled))
+        np.testing.assert_array_equal(actual[0], expected[0])
+        np.testing.assert_allclose(actual[1], expected[1], rtol=1e-6, atol=1e-7)
+
+
+def dequantized(name: str, lhs, rhs) -> tuple[jax.Array, jax.Array]:
+    """What the integers stand for, in the dtypes of the operands."""
+    (lhs_contracting, rhs_contracting), _ = PRODUCTS[name][2]
+
+    def of_one(x, contracting):
+        largest = jnp.max(abs(jnp.asarray(x, jnp.float32)), tuple(contracting), keepdims=True, initial=0)
+        scale, _ = jquant.scale_and_zero_point(-largest, largest, "INT8", symmetric=True, narrow_range=True)
+        options = {"feature_level": "EXTENDED"}
+        flat = jnp.ravel(x), jnp.broadcast_to(scale, x.shape).ravel()
+        integers = jquant.quantize_linear(*flat, output_dtype="INT8", **options)
+        return jquant.dequantize_linear(integers, flat[1], output_dtype=x.dtype, **options).reshape(x.shape)
+
+    return of_one(lhs, lhs_contracting), of_one(rhs, rhs_contracting)
+
+
+@pytest.mark.parametrize("granularity", ["PER_CHANNEL", "PER_TENSOR"])
+@pytest.mark.parametrize("axes", [(0, 0), (1, None), (None, 2)])
+def test_vmap(granularity, axes):
+    """Each has scales of its own, of its tensor, too."""
+    rng = np.random.default_rng(0)
+    shapes = (4, 6, 5), (6, 3, 7)
+    lhs, rhs = (
+        rng.normal(size=shape if axis is None else np.insert(shape, axis, 2)).astype(np.float32)
+        for shape, axis in zip(shapes, axes, strict=True)
+    )
+    numbers = (((1,), (0,)), ((), ()))
+    multiply = functools.partial(jquant.dot_general, dimension_numbers=numbers, lhs_scales=granularity, rhs_scales=granularity)
+    result = jax.jit(jax.vmap(multiply, in_axes=axes))(lhs, rhs)
+    for index in range(2):
+        one, other = (x if axis is None else x.take(index, axis) for x, axis in zip((lhs, rhs), axes, strict=True))
+        per_tensor = granularity == "PER_TENSOR"
+        expected = reference.dot_general(one, other, numbers, lhs_per_tensor=per_tensor, rhs_per_tensor=per_tensor)
+        assert_equal(result[index], expected)
+
+
+# What a program costs, without a clock.
+
+
+@pytest.mark.parametrize("name", ["dense", "dense of tokens", "dense, two contracted, to heads", "tied embedding"])
+def test_nothing_is_transposed(name):
+    """Of operands that lie as layers have them."""
+    text = jax.jit(functools.partial(ours, name)).lower(*drawn(name)).as_text()
+    assert "stablehlo.transpose" not in text
+
+
+def test_nothing_of_the_size_of_the_floats():
+    """The integers of both operands are all that a program has besides its result."""
+    m, k, n = 128, 512, 2048
+    shapes = (jax.ShapeDtypeStruct(sizes, np.float32) for sizes in ((m, k), (k, n)))
+    program = jax.jit(functools.partial(jquant.dot_general, dimension_numbers=DENSE)).lower(*shapes).compile()
+    assert program.memory_analysis().temp_size_in_bytes <= m * k + k * n + 2**15
+
+
+# Meshes and export.
+
+LAYOUTS = {  # how both operands are split, the result, and what moves: the maxima of both, and the product
+    "rows": (P(("x", "y")), P(), P(("x", "y")), []),
+    "columns": (P(), P(None, ("x", "y")), P(None, ("x", "y")), []),
+    "rows and columns": (P("x"), P(None, "y"), P("x", "y"), []),
+    "K": (P(None, ("x", "y")), P(("x", "y")), P(), ["s32", "s32"]),
+    "rows and K": (P("x", "y"), P("y"), P("x"), ["s32", "s32"]),
+}
+
+
+@kinds
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_mesh(layout, kind):
+    """The bits of one device, and no NaN gets lost."""
+    lhs_spec, rhs_spec, output_spec, moved = LAYOUTS[layout]
+    rng, mesh = np.random.default_rng(0), jax.make_mesh((2, 4), ("x", "y"), axis_types=(kind, kind))
+    lhs, rhs = (rng.normal(size=size).astype(np.float32) for size in ((16, 64), (64, 32)))
+    lhs[3, 50] = np.nan
+    multiply = functools.partial(jquant.dot_general, dimension_numbers=DENSE)
+    with jax.set_mesh(mesh):
+        operands = [jax.device_put(x, NamedSharding(mesh, spec)) for x, spec in ((lhs, lhs_spec), (rhs, rhs_spec))]
+        program = jax.jit(multiply).lower(*operands).compile()
+        output = program(*operands)
+        assert output.sharding.is_equivalent_to(NamedSharding(mesh, output_spec), output.ndim)
+    assert_equal(output, reference.dot_general(lhs, rhs, DENSE))
+    found = collectives(program.as_text())
+    assert {one.kind for one in found} <= {"all-reduce"}
+    assert sorted(dtype for one in found for dtype in one.types) == moved
+
+
+def test_out_sharding():
+    """As lax has it, for explicit axes."""
+    mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
+    lhs, rhs = (np.random.default_rng(0).normal(size=size).astype(np.float32) for size in ((16, 64), (64, 32)))
+    expected = reference.dot_general(lhs, rhs, DENSE)
+    with jax.set_mesh(mesh):
+        operands = [jax.device_put(x, NamedSharding(mesh, spec)) for x, spec in ((lhs, P(None, "y")), (rhs, P("y")))]
+        for sharding in (P("x", "y"), NamedSharding(mesh, P("x"))):
+            options = {"dimension_numbers": DENSE, "out_sharding": sharding}
+            output = jax.jit(functools.partial(jquant.dot_general, **options))(*operands)
+            of_lax = jax.jit(functools.partial(lax.dot_general, **options))(*operands)
+            assert output.sharding == of_lax.sharding
+            assert_equal(output, expected)
+
+
+def test_derivative_of_a_split_sum():
+    """On explicit axes, too, where lax asks how the result is split."""
+    lhs, rhs = (np.random.default_rng(0).normal(size=size).astype(np.float32) for size in ((16, 64), (64, 32)))
+    gradient = jax.jit(jax.grad(lambda *operands: jquant.dot_general(*operands, DENSE).sum(), argnums=(0, 1)))
+    expected = gradient(lhs, rhs)
+    for kind in (AxisType.Auto, AxisType.Explicit):
+        mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(kind, kind))
+        with jax.set_mesh(mesh):
+            operands = [jax.device_put(x, NamedSharding(mesh, spec)) for x, spec in ((lhs, P("x", "y")), (rhs, P("y")))]
+            actual = gradient(*operands)
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), actual, expected)
+
+
+def test_export_of_any_batch():
+    """Of tokens by weights, and of attention, whose matrices have as many sizes that are not known."""
+    b, t = export.symbolic_shape("b, t")
+
+    def function(x, weights):
+        heads = jquant.dot_general(x, weights, (((2,), (0,)), ((), ())))
+        scores = jquant.dot_general(heads, heads, (((3,), (3,)), ((0, 2), (0, 2))))
+        return scores, jquant.dot_general(scores, heads, (((3,), (1,)), ((0, 1), (0, 2))))
+
+    rng = np.random.default_rng(0)
+    weights = rng.normal(size=(16, 2, 8)).astype(np.float32)
+    shape = jax.ShapeDtypeStruct((b, t, 16), np.float32)
+    program = export.deserialize(export.export(jax.jit(function), platforms=("cpu", "cuda", "tpu"))(shape, weights).serialize())
+    for sizes in ((1, 1), (3, 5), (2, 64)):
+        x = rng.normal(size=(*sizes, 16)).astype(np.float32)
+        assert_equal(program.call(x, weights), jax.tree.map(np.asarray, function(x, weights)))
+
+
+# Whoever takes a function like lax.dot_general.
+
+
+def test_einsum():
+    """It passes a preferred type, and operands in either order."""
+    queries, keys = drawn("queries by keys")
+    given = {"_dot_general": jquant.dot_general}
+    result = jnp.einsum("bqhd,bkhd->bhqk", queries, keys, **given)
+    np.testing.assert_array_equal(result, of_numpy("queries by keys", queries, keys))
+    swapped = jnp.einsum("bqhd,bkhd->bhkq", queries, keys, **given)
+    np.testing.assert_array_equal(swapped, np.swapaxes(result, 2, 3))
+
+
+X, W = np.ones((2, 3, 4), np.float32), np.ones((4, 5), np.float32)
+MATMUL = (((2,), (0,)), ((), ()))
+
+
+@pytest.mark.parametrize(
+    ("operands", "options", "message"),
+    [
+        ((X, W, (((2,), (1,)), ((), ()))), {}, "dimension_numbers is (((2,), (1,)), ((), ())); the contracting dimensions of "),
+        ((X, W, (((3,), (0,)), ((), ()))), {}, "of lhs, of shape (2, 3, 4), it names a dimension outside of 0 to 2"),
+        ((X, W, (((-1,), (0,)), ((), ()))), {}, "of lhs, of shape (2, 3, 4), it names a dimension outside of 0 to 2"),
+        ((X, W, (((2, 1), (0,)), ((), ()))), {}, "lhs has 2 contracting dimensions, rhs 1"),
+        ((X, W, (((2,), (0,)), ((0,), ()))), {}, "lhs has 1 batch dimensions, rhs 0"),
+        ((X, W, (((2,), (0,)), ((0,), (1,)))), {}, "the batch dimensions of lhs have sizes (2,), those of rhs (5,)"),
+        ((X, W, (((2, 2), (0, 0)), ((), ()))), {}, "it names a dimension of lhs twice"),
+        ((X, X, (((2,), (2,)), ((0,), (2,)))), {}, "it names a dimension of rhs twice"),
+        ((X, W, MATMUL), {"lhs_scales": "PER_ROW"}, "unknown lhs_scales 'PER_ROW'; choose one of PER_CHANNEL, PER_TENSOR"),
+        ((X, W, MATMUL), {"precision": "exact"}, "precision is 'exact'; it must be one that jax.lax.dot_general takes"),
+        ((X, W, MATMUL), {"out_sharding": P("x")}, ", which JAX refuses: "),
+    ],
+)
+def test_errors(operands, options, message):
+    assert_refused(lambda: jquant.dot_general(*operands, **options), message, DescriptorError)
+
+
+@pytest.mark.parametrize(
+    ("operands", "options", "message"),
+    [
+        ((X.astype(np.int8), W, MATMUL), {}, "lhs has data type INT8; it must be one of FLOAT32, FLOAT16, BFLOAT16"),
+        ((X, W.astype(np.int32), MATMUL), {}, "rhs has data type INT32; it must be one of FLOAT32, FLOAT16, BFLOAT16"),
+        ((X, W, ((2,), (0,))), {}, "dimension_numbers is ((2,), (0,)); it must be ((lhs_contracting, rhs_contracting), "),
+        ((X, W, (((2.0,), (0,)), ((), ()))), {}, "it must be ((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))"),
+        ((X, W, MATMUL), {"preferred_element_type": jnp.int32}, "preferred_element_type is INT32; it must be one of FLOAT32,"),
+        ((X, W, MATMUL), {"rhs_scales": None}, "unknown rhs_scales None; choose one of PER_CHANNEL, PER_TENSOR"),
+        ((X, W, MATMUL), {"precision": 1}, "precision is 1; it must be one that jax.lax.dot_general takes"),
+        ((X, W, MATMUL), {"out_sharding": "x"}, "out_sharding is 'x'; it must be a NamedSharding, a PartitionSpec or None"),
+    ],
+)
+def test_errors_of_type(operands, options, message):
+    assert_refused(lambda: jquant.dot_general(*operands, **options), message, DescriptorTypeError)
