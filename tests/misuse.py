@@ -406,6 +406,24 @@ class DimensionNumbers(Kind):
         return None if is_text and tuple(value) == ("NCHW", "OIHW", "NCHW") else WRONG
 
 
+class DotNumbers(Kind):
+    """Those of one product of matrices, in any spelling."""
+
+    def means(self, value: object) -> object:
+        pairs = is_list(value) and len(value) == 2 and all(is_list(pair) and len(pair) == 2 for pair in value)
+        if not pairs or not all(is_list(one) and all(map(is_integer, one)) for pair in value for one in pair):
+            return WRONG
+        found = tuple(tuple(tuple(map(int, one)) for one in pair) for pair in value)
+        return found if found == (((1,), (0,)), ((), ())) else WRONG
+
+
+class Precision(Kind):
+    """What lax takes for one, which makes no difference to the result."""
+
+    def means(self, value: object) -> object:
+        return value if value is None or isinstance(value, lax.Precision) or value == ["highest", "high"] else WRONG
+
+
 @dataclasses.dataclass(frozen=True)
 class DataType(Kind):
     data_types: str
@@ -1132,7 +1150,34 @@ def _matmuls() -> list[Call]:
         tensor = Tensor(data_types, shapes, "float32", optional=True)
         return Argument(value, tensor, "BiasTensor", like=Like((1, 4), np.dtype(np.float32)))
 
-    found = []
+    x, weights = floats(ROWS, COLUMNS), floats(COLUMNS, 4)
+    any_float = f"{FLOATS} bfloat16"
+    numbers = (((1,), (0,)), ((), ()))
+    otherwise = {
+        "dimensions of lists": lambda: [[[1], [0]], [[], []]],
+        "dimensions of NumPy": lambda: ((np.array([1]), np.array([0])), ((), ())),
+        "a negative dimension": lambda: (((-1,), (0,)), ((), ())),
+        "a dimension too many": lambda: (((2,), (0,)), ((), ())),
+        "a dimension of floats": lambda: (((1.0,), (0,)), ((), ())),
+        "a dimension alone": lambda: ((1, 0), ((), ())),
+    }
+    precisions = {"Precision.HIGHEST": lambda: lax.Precision.HIGHEST, "two precisions": lambda: ["highest", "high"]}
+    of_floats = {
+        "lhs": Argument(x, Tensor(any_float, lambda shape: len(shape) >= 2 and shape[1] == COLUMNS), "lhs"),
+        "rhs": Argument(weights, Tensor(any_float, lambda shape: len(shape) >= 1 and shape[0] == COLUMNS), "rhs"),
+        "dimension_numbers": Argument(numbers, DotNumbers(), "dimension_numbers", otherwise),
+        "precision": Argument(None, Precision(), "precision", precisions),
+        "preferred_element_type": data_type("preferred_element_type", None, any_float),
+        "out_sharding": Argument(None, Nothing(), "out_sharding"),
+        "lhs_scales": mode("lhs_scales", "PER_CHANNEL", "PER_CHANNEL PER_TENSOR"),
+        "rhs_scales": mode("rhs_scales", "PER_CHANNEL", "PER_CHANNEL PER_TENSOR"),
+    }
+
+    def of_lax(lhs: Any, rhs: Any, preferred_element_type: Any, **_: Any) -> Any:
+        options = {"dimension_numbers": numbers, "preferred_element_type": preferred_element_type}
+        return jax.eval_shape(functools.partial(lax.dot_general, **options), lhs, rhs)
+
+    found = [Call("dot_general", of_floats, of_lax)]
     for arguments in (scalars := matrices(_directml), with_arrays(), packed(scalars)):
         integers = without_scales(arguments) | {"implementation": implementation, "feature_level": level("4_0")}
         found.append(Call("matmul_integer", integers, to_int32))

@@ -16,6 +16,7 @@ import jquant
 ROOT = Path(__file__).parent.parent
 PACKAGES = {
     "flax_nnx": "flax",
+    "flax_dot_general": "flax",
     "equinox_model": "equinox",
     "dlpack_torch": "torch",
     "safetensors_model": "safetensors",

@@ -126,7 +126,7 @@ def dot_general(
     has its own. With ``PER_TENSOR``, all do. The result is that of these operators, bit for bit, as is each step:
 
     - ``scale_and_zero_point(-largest, largest, "INT8", symmetric=True, narrow_range=True)``, where `largest` is
-      ``max(abs(x))``, in float32: a row of zeros has scale 1;
+      ``max(abs(x))`` in float32, and NaN where one is, which `jnp.max` passes over on a CPU; a row of zeros has scale 1;
     - ``quantize_linear(x, scale, output_dtype="INT8", feature_level="EXTENDED")``;
     - ``matmul_integer_to_float(a, a_scale, None, b, b_scale, output_dtype=..., feature_level="EXTENDED")`` of the operands as
       matrices, mapped over batch dimensions by `jax.vmap`. It rounds the product of the scales, and what that is multiplied
@@ -160,16 +160,17 @@ def dot_general(
 
     Example:
       >>> import functools, jax, jax.numpy as jnp, jquant
-      >>> tokens, weights = jnp.array([[1.27, -0.5], [0.0, 2.54]]), jnp.array([[1.0, 0.254], [0.5, -0.1]])
+      >>> tokens, weights = jnp.array([[1.27, -0.5], [0.0, 2.54]]), jnp.array([[1.27, 0.1], [0.5, -0.127]])
       >>> matmul = (((1,), (0,)), ((), ()))
-      >>> print(jquant.dot_general(tokens, weights, matmul))
-      [[ 1.0181102  0.37258   ]
-       [ 1.28      -0.254     ]]
-      >>> jquant.dot_general(tokens, weights.astype(jnp.bfloat16), matmul, lhs_scales="PER_TENSOR").dtype
-      dtype('float32')
+      >>> jquant.dot_general(tokens, weights, matmul)
+      Array([[ 1.3629 ,  0.1905 ],
+             [ 1.27   , -0.32258]], dtype=float32)
       >>> print(jax.grad(lambda weights: jquant.dot_general(tokens, weights, matmul).sum())(weights))
       [[1.27 1.27]
        [2.04 2.04]]
+      >>> einsum = functools.partial(jnp.einsum, _dot_general=functools.partial(jquant.dot_general, lhs_scales="PER_TENSOR"))
+      >>> einsum("tk,kn->tn", tokens.astype(jnp.bfloat16), weights.astype(jnp.bfloat16)).dtype
+      dtype(bfloat16)
 
     References:
       JAX, `jax.lax.dot_general`. Its dimension numbers are those of XLA's DotGeneral.
