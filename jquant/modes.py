@@ -123,9 +123,8 @@ def optional_implementation(spelling: Implementation | str | None) -> Implementa
 
 def scale_granularity(argument: str, spelling: ScaleGranularity | str) -> ScaleGranularity:
     """The granularity that a caller names in the argument of that name."""
-    choices = list(ScaleGranularity)
-    if _string(argument, spelling, ScaleGranularity) not in choices:
-        raise _unknown(argument, spelling, choices)
+    if _string(argument, spelling, ScaleGranularity) not in list(ScaleGranularity):
+        raise _unknown(argument, spelling, list(ScaleGranularity))
     return ScaleGranularity(spelling)
 
 

@@ -421,7 +421,8 @@ class Precision(Kind):
     """What lax takes for one, which makes no difference to the result."""
 
     def means(self, value: object) -> object:
-        return value if value is None or isinstance(value, lax.Precision) or value == ["highest", "high"] else WRONG
+        of_two = isinstance(value, list) and value == ["highest", "high"]
+        return value if value is None or isinstance(value, lax.Precision) or of_two else WRONG
 
 
 @dataclasses.dataclass(frozen=True)

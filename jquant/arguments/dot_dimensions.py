@@ -10,12 +10,11 @@ from jquant.formulas.dot_dimensions import DotDimensions
 DimensionNumbers = tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]]
 
 
-def dot_dimensions(
-    operator: str, numbers: DimensionNumbers, lhs: tuple[int, ...], rhs: tuple[int, ...]
-) -> DotDimensions:
+def dot_dimensions(operator: str, numbers: DimensionNumbers, lhs: tuple[int, ...], rhs: tuple[int, ...]) -> DotDimensions:
     """The `numbers` of a product of operands of the shapes `lhs` and `rhs`, checked."""
     given = f"{operator}: dimension_numbers is {shown(numbers)}"
-    if not (_is_pair(numbers) and all(map(_is_pair, numbers)) and all(are_integers(one) for pair in numbers for one in pair)):
+    are_pairs = _is_pair(numbers) and all(map(_is_pair, numbers))
+    if not are_pairs or not all(are_integers(dimensions) for pair in numbers for dimensions in pair):
         raise DescriptorTypeError(
             f"{given}; it must be ((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch)), each a list of dimensions"
         )

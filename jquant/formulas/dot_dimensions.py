@@ -1,7 +1,6 @@
 """The dimensions of two operands of any rank that a product contracts, and the matrices that it is a product of."""
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -43,13 +42,9 @@ def matrices(x: jax.Array, batch: Dimensions, rows: Dimensions, columns: Dimensi
     x = x if order == tuple(range(x.ndim)) else lax.transpose(x, order)
     first, last = len(batch), len(batch) + len(rows)
     middle = x.shape[first:last] if rows and not merged else (math.prod(x.shape[first:last]),)
-    return _reshaped(x, (*x.shape[:first], *middle, math.prod(x.shape[last:])))
+    return reshaped(x, (*x.shape[:first], *middle, math.prod(x.shape[last:])))
 
 
-def unmerged(product: jax.Array, batch_and_rows: Sequence[int], columns: Sequence[int]) -> jax.Array:
-    """The product of such matrices, in the sizes of all its dimensions."""
-    return _reshaped(product, (*batch_and_rows, *columns))
-
-
-def _reshaped(x: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
+def reshaped(x: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
+    """`x` in these `sizes`, as it is if it has them."""
     return x if x.shape == sizes else x.reshape(sizes)

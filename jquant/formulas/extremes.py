@@ -39,7 +39,7 @@ def _largest_by_platform(axes: tuple[int, ...], x: jax.Array) -> tuple[jax.Array
 
 
 def _largest_at_once(axes: tuple[int, ...], x: jax.Array) -> tuple[jax.Array]:
-    """XLA:CPU, which would compute all integers ahead of their reduction, computes those of two floats in each step of it."""
+    """XLA:CPU computes all integers ahead of their reduction, but those of two floats in each step of it."""
 
     def larger(a: jax.Array, b: jax.Array) -> jax.Array:
         a, b = (lax.bitcast_convert_type(side, jnp.int32) & np.int32(2**31 - 1) for side in (a, b))

@@ -20,7 +20,7 @@ from jquant.arithmetic.broadcasting import to_rank
 from jquant.arithmetic.straight_through import straight_through
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
 from jquant.formulas import affine
-from jquant.formulas.dot_dimensions import DotDimensions, free, matrices, unmerged
+from jquant.formulas.dot_dimensions import DotDimensions, free, matrices, reshaped
 from jquant.formulas.extremes import largest_magnitude
 from jquant.formulas.scale_and_zero_point import express
 from jquant.kernels.epilogue import Dequantize
@@ -68,8 +68,8 @@ def _multiply(lhs: jax.Array, rhs: jax.Array, product: _Product) -> jax.Array:
     b_scale = lax.expand_dims(lax.squeeze(b.scale, (-1,)), (-2,)) if transpose_b else b.scale
     epilogue = (Dequantize(a.scale, to_rank(b_scale, rows.ndim), None, product.output_dtype),)
     output = integer_dot(a.values, b.values, epilogue, transpose_b=transpose_b)
-    sizes = (lhs.shape[dimension] for dimension in (*lhs_batch, *lhs_free))
-    return unmerged(output, sizes, (rhs.shape[dimension] for dimension in rhs_free))
+    sizes = *(lhs.shape[one] for one in (*lhs_batch, *lhs_free)), *(rhs.shape[one] for one in rhs_free)
+    return reshaped(output, sizes)
 
 
 @functools.partial(_multiply.defjvp, symbolic_zeros=True)
@@ -77,8 +77,8 @@ def _multiply_jvp(product: _Product, primals, tangents):
     """That of the product of floats, whose operands are rounded and have the derivatives of what they were."""
     (lhs, rhs), (lhs_dot, rhs_dot) = primals, tangents
     output = _multiply(lhs, rhs, product)
-    sharding = jax.typeof(output).sharding
-    is_explicit = not sharding.mesh.empty and sharding.mesh.are_all_axes_explicit  # where lax asks for it if the sum is split
+    sharding = jax.typeof(output).sharding  # which lax asks for where explicit axes split the sum
+    is_explicit = not sharding.mesh.empty and sharding.mesh.are_all_axes_explicit
     multiply = functools.partial(product.of_floats, out_sharding=sharding if is_explicit else None)
     lhs_contracting, rhs_contracting, *_ = product.dimensions
     terms = []
@@ -128,9 +128,9 @@ def dot_general(
     - ``scale_and_zero_point(-largest, largest, "INT8", symmetric=True, narrow_range=True)``, where `largest` is
       ``max(abs(x))`` in float32, and NaN where one is, which `jnp.max` passes over on a CPU; a row of zeros has scale 1;
     - ``quantize_linear(x, scale, output_dtype="INT8", feature_level="EXTENDED")``;
-    - ``matmul_integer_to_float(a, a_scale, None, b, b_scale, output_dtype=..., feature_level="EXTENDED")`` of the operands as
-      matrices, mapped over batch dimensions by `jax.vmap`. It rounds the product of the scales, and what that is multiplied
-      with, to float32; a 16-bit output once more.
+    - ``matmul_integer_to_float(a, a_scale, None, b, b_scale, output_dtype=..., feature_level="EXTENDED")`` of the integers
+      as matrices, mapped over batch dimensions by `jax.vmap`. The sum, the product of the scales and the product of the two
+      are each rounded to float32; a 16-bit output once more.
 
     A NaN or an infinity makes the results NaN that its scale has a part in: those of its row or column, or all. The sum is
     exact for up to 133,144 terms, and modulo 2**32 beyond. Where the product of two scales is no normal float32 (operands of
@@ -154,8 +154,8 @@ def dot_general(
       An array of the shape of `jax.lax.dot_general`: the batch dimensions, the others of `lhs`, and the others of `rhs`.
 
     Raises:
-      DescriptorError: dimension numbers that do not fit the operands, an unknown granularity or precision, or a sharding that
-        JAX refuses.
+      DescriptorError: dimension numbers that do not fit the operands, an unknown granularity or precision, or a sharding
+        that JAX refuses.
       DescriptorTypeError: a data type outside of those above: integers have operators of their own.
 
     Example:
@@ -198,13 +198,13 @@ def _precision(precision: lax.PrecisionLike) -> Any:
     """`precision`, asserting that lax takes it."""
     if precision is None:
         return None
-    precision = tuple(precision) if isinstance(precision, list) else precision
+    found: Any = tuple(precision) if isinstance(precision, list) else precision
     try:
-        _try_precision(precision)
+        _try_precision(found)
     except Exception as error:  # of a value that is not hashable, or whatever lax raises
         kind = DescriptorError if isinstance(precision, str) else DescriptorTypeError
         raise kind(f"{_OPERATOR}: precision is {shown(precision)}; it must be one that jax.lax.dot_general takes") from error
-    return precision
+    return found
 
 
 @functools.lru_cache(typed=True)
