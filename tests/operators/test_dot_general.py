@@ -26,6 +26,7 @@ PRODUCTS = {
     "dense of tokens": ((2, 3, 32), (32, 7), (((2,), (0,)), ((), ()))),
     "dense, two contracted, to heads": ((2, 3, 4, 8), (4, 8, 3, 5), (((2, 3), (0, 1)), ((), ()))),
     "dense, contracted in another order": ((2, 3, 4, 8), (8, 4, 5), (((3, 2), (0, 1)), ((), ()))),
+    "dense, contracted backwards": ((2, 3, 4, 8), (4, 8, 5), (((3, 2), (1, 0)), ((), ()))),
     "queries by keys": ((2, 6, 3, 8), (2, 5, 3, 8), (((3,), (3,)), ((0, 2), (0, 2)))),
     "probabilities by values": ((2, 3, 6, 5), (2, 5, 3, 8), (((3,), (1,)), ((0, 1), (0, 2)))),
     "batch, several rows": ((4, 2, 3, 8), (4, 8, 5), (((3,), (1,)), ((0,), (0,)))),
@@ -301,7 +302,10 @@ def test_vmap(granularity, axes):
 # What a program costs, without a clock.
 
 
-@pytest.mark.parametrize("name", ["dense", "dense of tokens", "dense, two contracted, to heads", "tied embedding"])
+LAYERS = "dense", "dense of tokens", "dense, two contracted, to heads", "dense, contracted backwards", "tied embedding"
+
+
+@pytest.mark.parametrize("name", LAYERS)
 def test_nothing_is_transposed(name):
     """Of operands that lie as layers have them."""
     text = jax.jit(functools.partial(ours, name)).lower(*drawn(name)).as_text()
@@ -345,6 +349,34 @@ def test_mesh(layout, kind):
     found = collectives(program.as_text())
     assert {one.kind for one in found} <= {"all-reduce"}
     assert sorted(dtype for one in found for dtype in one.types) == moved
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["Auto", "Explicit"])
+@pytest.mark.parametrize(
+    ("lhs", "rhs", "numbers", "specs"),
+    [
+        ((4, 8, 64), (64, 32), (((2,), (0,)), ((), ())), (P("x", "y"), P(), P("x", "y"))),
+        (
+            (4, 6, 8, 16),
+            (4, 5, 8, 16),
+            (((3,), (3,)), ((0, 2), (0, 2))),
+            (P("x", None, "y"), P("x", None, "y"), P("x", "y")),
+        ),
+        ((4, 64), (64, 8, 5), (((1,), (0,)), ((), ())), (P("x"), P(None, "y"), P("x", "y"))),
+    ],
+    ids=["tokens", "attention", "heads"],
+)
+def test_mesh_of_several_split_dimensions(lhs, rhs, numbers, specs, kind):
+    """They are not merged: nothing moves."""
+    rng, mesh = np.random.default_rng(0), jax.make_mesh((2, 4), ("x", "y"), axis_types=(kind, kind))
+    lhs, rhs = (rng.normal(size=size).astype(np.float32) for size in (lhs, rhs))
+    with jax.set_mesh(mesh):
+        operands = [jax.device_put(x, NamedSharding(mesh, spec)) for x, spec in ((lhs, specs[0]), (rhs, specs[1]))]
+        program = jax.jit(functools.partial(jquant.dot_general, dimension_numbers=numbers)).lower(*operands).compile()
+        output = program(*operands)
+    assert output.sharding.is_equivalent_to(NamedSharding(mesh, specs[2]), output.ndim)
+    assert_equal(output, reference.dot_general(lhs, rhs, numbers))
+    assert collectives(program.as_text()) == []
 
 
 def test_out_sharding():
