@@ -12,28 +12,37 @@ DimensionNumbers = tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int
 
 def dot_dimensions(operator: str, numbers: DimensionNumbers, lhs: tuple[int, ...], rhs: tuple[int, ...]) -> DotDimensions:
     """The `numbers` of a product of operands of the shapes `lhs` and `rhs`, checked."""
-    given = f"{operator}: dimension_numbers is {shown(numbers)}"
     are_pairs = _is_pair(numbers) and all(map(_is_pair, numbers))
     if not are_pairs or not all(are_integers(dimensions) for pair in numbers for dimensions in pair):
-        raise DescriptorTypeError(
-            f"{given}; it must be ((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch)), each a list of dimensions"
-        )
-    found = DotDimensions._make(tuple(map(int, one)) for pair in numbers for one in pair)
-    for name, shape, dimensions in (
-        ("lhs", lhs, (*found.lhs_contracting, *found.lhs_batch)),
-        ("rhs", rhs, (*found.rhs_contracting, *found.rhs_batch)),
-    ):
-        are_there = all(0 <= dimension < len(shape) for dimension in dimensions)
-        require(are_there, f"{given}; of {name}, of shape {shape}, it names a dimension outside of 0 to {len(shape) - 1}")
-        require(len({*dimensions}) == len(dimensions), f"{given}; it names a dimension of {name} twice")
-    for what, of_lhs, of_rhs in (
-        ("contracting", found.lhs_contracting, found.rhs_contracting),
-        ("batch", found.lhs_batch, found.rhs_batch),
-    ):
-        require(len(of_lhs) == len(of_rhs), f"{given}; lhs has {len(of_lhs)} {what} dimensions, rhs {len(of_rhs)}")
-        sizes, others = tuple(lhs[one] for one in of_lhs), tuple(rhs[one] for one in of_rhs)
-        require(sizes == others, f"{given}; the {what} dimensions of lhs have sizes {sizes}, those of rhs {others}")
+        wanted = "((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch)), each a list of dimensions"
+        raise DescriptorTypeError(f"{operator}: dimension_numbers is {shown(numbers)}; it must be {wanted}")
+    found = DotDimensions._make(tuple(map(int, dimensions)) for pair in numbers for dimensions in pair)
+    violation = _violation(found, lhs, rhs)
+    if violation is not None:
+        require(False, f"{operator}: dimension_numbers is {shown(numbers)}; {violation}")
     return found
+
+
+def _violation(numbers: DotDimensions, lhs: tuple[int, ...], rhs: tuple[int, ...]) -> str | None:
+    """What is wrong, if anything is; said only then, because each eager call asks."""
+    for name, shape, dimensions in (
+        ("lhs", lhs, (*numbers.lhs_contracting, *numbers.lhs_batch)),
+        ("rhs", rhs, (*numbers.rhs_contracting, *numbers.rhs_batch)),
+    ):
+        if not all(0 <= dimension < len(shape) for dimension in dimensions):
+            return f"of {name}, of shape {shape}, it names a dimension outside of 0 to {len(shape) - 1}"
+        if len({*dimensions}) != len(dimensions):
+            return f"it names a dimension of {name} twice"
+    for what, one, other in (
+        ("contracting", numbers.lhs_contracting, numbers.rhs_contracting),
+        ("batch", numbers.lhs_batch, numbers.rhs_batch),
+    ):
+        if len(one) != len(other):
+            return f"lhs has {len(one)} {what} dimensions, rhs {len(other)}"
+        sizes, others = tuple(lhs[dimension] for dimension in one), tuple(rhs[dimension] for dimension in other)
+        if sizes != others:
+            return f"the {what} dimensions of lhs have sizes {sizes}, those of rhs {others}"
+    return None
 
 
 def _is_pair(value: object) -> bool:
