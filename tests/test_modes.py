@@ -166,3 +166,14 @@ def test_no_data_type_is_not_that_of_numpy():
 def test_byte_orders_of_an_output_make_no_difference():
     result = jquant.quantize_linear(jnp.ones(2), 1.0, output_dtype=np.dtype(">i2"), feature_level="EXTENDED")
     assert result.dtype == jnp.int16
+
+
+# The granularity of scales.
+
+
+def test_scale_granularity():
+    for name in ("PER_CHANNEL", "PER_TENSOR"):
+        assert jquant.ScaleGranularity(name) is jquant.ScaleGranularity[name]
+        assert str(jquant.ScaleGranularity(name)) == name
+    with pytest.raises(DescriptorError, match="unknown granularity 'PER_ROW'; choose one of PER_CHANNEL, PER_TENSOR"):
+        jquant.ScaleGranularity("PER_ROW")
