@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jquant.arithmetic import exact
+from jquant.formulas.extremes import largest_magnitude
 from jquant.modes import FeatureLevel
 from jquant.operators.convolution_integer_to_float import convolution_integer_to_float
 from jquant.operators.dequantize_linear import dequantize_linear
@@ -40,7 +42,7 @@ class QuantizedInput(NamedTuple):
 
 def symmetric_scale(x: jax.Array, over: Sequence[int], dtype: str = "INT8") -> jax.Array:
     """The scale of symmetric integers, ``max|x| / 127``, of what shares the dimensions `over`, which become 1."""
-    largest = jnp.max(jnp.abs(x), tuple(over), keepdims=True, initial=0).astype(jnp.float32)
+    largest = largest_magnitude(exact.numerator(x), tuple(over))
     return scale_and_zero_point(-largest, largest, dtype, symmetric=True, narrow_range=True).scale
 
 

@@ -74,9 +74,10 @@ def _rounded_weights(site: Site, num_levels: int, weights: jax.Array) -> jax.Arr
     """The weights as int8 can express them."""
 
     def of_layer(weights: jax.Array) -> jax.Array:
-        values, scale = compute.quantized_weights(site.storage, weights, site.storage.layout.contracted)
+        fixed, shared = jax.lax.stop_gradient(weights), site.storage.layout.contracted
+        values, scale = compute.quantized_weights(site.storage, fixed, shared)
         if scale.ndim:
-            scale = jnp.expand_dims(scale, site.storage.layout.contracted)
+            scale = jnp.expand_dims(scale, shared)
         return straight_through(_dequantized(values, scale, None, weights.dtype), weights)
 
     for _ in range(num_levels):
