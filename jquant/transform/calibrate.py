@@ -106,13 +106,16 @@ def _update(found: traced.Sited, state: Any) -> Callable[..., Any]:
 
 
 def _observed(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
-    """The output of a site in float; its input goes into the state, once."""
-    if site.has_static_input and site.input == site.name:
-        count, state = scope.state[site.name]
-        observer = site.scheme.make_observer()
-        after = jnp.minimum(count, 1) + 1, observer.update(state, operands[site.input_operand])
-        scope.state = {**scope.state, site.name: after}
+    """The output of a site in float; its input goes into the state, once, at the first site that is reached."""
+    if site.has_static_input:
+        scope.once(("observed", site.input), lambda: _observe(site, operands[site.input_operand], scope))
     return jaxprs.bind(site.equation, *operands)[0]
+
+
+def _observe(site: Site, x: jax.Array, scope: rewrite.Scope) -> None:
+    count, state = scope.state[site.input]
+    after = jnp.minimum(count, 1) + 1, site.scheme.make_observer().update(state, x)
+    scope.state = {**scope.state, site.input: after}
 
 
 def _ranges(observer: Any, count: jax.Array, state: Any) -> Range:
