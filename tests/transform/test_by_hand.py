@@ -1,0 +1,152 @@
+"""`jquant.transform.quantized` against compositions by hand of small functions: equal bits, for any number of rows."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+from networks import SCHEMES, Float, NumPy, Operators, ranges_of, recipe
+from small_functions import NETWORKS, Network, drawn, schemes_of
+
+from jquant import transform
+
+COUNTS = 1, 7
+
+
+def cases():
+    """A third of the functions in everybody's suite, all in the gate, with a scheme in turn; with all in the full run."""
+    for number, (name, each) in enumerate(NETWORKS.items()):
+        schemes = schemes_of(each)
+        for place, scheme in enumerate(schemes):
+            in_turn = (place - number) % len(schemes) == 0
+            marks = pytest.mark.full if not in_turn else pytest.mark.gate if number % 3 else ()
+            yield pytest.param(name, scheme, marks=marks, id=f"{name}-{scheme}")
+
+
+def assert_equal(actual, expected):
+    actual, expected = (jax.tree.leaves(tree) for tree in (actual, expected))
+    assert len(actual) == len(expected)
+    for given, wanted in zip(actual, expected, strict=True):
+        given, wanted = np.asarray(given), np.asarray(wanted)
+        assert given.dtype == wanted.dtype
+        if wanted.dtype == jnp.bfloat16:
+            given, wanted = given.astype(np.float32), wanted.astype(np.float32)
+        np.testing.assert_array_equal(given, wanted, strict=True)
+
+
+@pytest.mark.parametrize(("name", "scheme"), [*cases()])
+def test_equal_bits(name, scheme, count, gate, full):
+    """Of both compositions: eagerly and jitted, 1 row and 7, and any number. In the gate, some of that for each."""
+    network = NETWORKS[name]
+    exact, how = scheme.startswith("weights"), recipe(SCHEMES[scheme])
+    parameters, x = drawn(network, scheme, COUNTS[-1])
+    ranges = ranges_of(network.function, parameters, x, part=0.75)
+    apply = lambda params, x: network.function(Float(exact=exact), params, x)  # noqa: E731
+    int8_apply, int8_params = transform.quantized(apply, parameters, how, x, ranges=ranges)
+    jitted = jax.jit(int8_apply)
+    symbolic = None
+    is_even = [*NETWORKS].index(name) % 2 == 0
+    if full or (gate and is_even):
+        (rows,) = export.symbolic_shape("rows")
+        shape = jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype)
+        symbolic = export.export(jitted)(int8_params, shape)
+    for number in COUNTS if gate else COUNTS[-1:]:
+        _, x = drawn(network, scheme, number)
+        expected = network.function(NumPy(how, ranges, exact=exact), parameters, x)
+        assert_equal(jitted(int8_params, x), expected)
+        count("results of int8 functions", 1)
+        if full or (gate and number == COUNTS[-1] and not is_even):
+            assert_equal(int8_apply(int8_params, x), expected)
+            by_hand = network.function(Operators(how, ranges, exact=exact), *jax.tree.map(jnp.asarray, (parameters, x)))
+            assert_equal(by_hand, expected)
+        if symbolic is not None:
+            assert_equal(symbolic.call(int8_params, x), expected)
+
+
+def names_of(network: Network, scheme: str = "dynamic uint8") -> tuple[transform.Sites, Any]:
+    parameters, x = drawn(network, scheme, COUNTS[-1])
+    apply = lambda params, x: network.function(Float(), params, x)  # noqa: E731
+    return transform.sites(apply, parameters, x, recipe=recipe(SCHEMES[scheme])), (apply, parameters, x)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_all_are_sites(name):
+    """No product of any of these functions stays float."""
+    found, _ = names_of(NETWORKS[name])
+    assert found
+    assert [row for row in found if row.reason is not None] == []
+
+
+def operations(apply, *arguments) -> dict[str, int]:
+    """How often a program has each operation that quantizes: of all programs inside, once each."""
+    counts: dict[str, int] = {}
+
+    def walk(jaxpr):
+        for equation in jaxpr.eqns:
+            for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "eqns")):
+                if hasattr(inner, "eqns"):
+                    walk(getattr(inner, "jaxpr", inner))
+                elif hasattr(getattr(inner, "jaxpr", None), "eqns"):
+                    walk(inner.jaxpr)
+            counts[equation.primitive.name] = counts.get(equation.primitive.name, 0) + 1
+
+    walk(jax.make_jaxpr(apply)(*arguments).jaxpr)
+    return counts
+
+
+@pytest.mark.parametrize("scheme", [name for name in SCHEMES if not name.startswith("weights")])
+def test_one_quantizer_for_each_input(scheme):
+    """Three products with one input round it once."""
+    network = NETWORKS["shared_input"]
+    parameters, x = drawn(network, scheme, COUNTS[-1])
+    ranges = ranges_of(network.function, parameters, x, part=0.75)
+    apply = lambda params, x: network.function(Float(), params, x)  # noqa: E731
+    int8_apply, int8_params = transform.quantized(apply, parameters, recipe(SCHEMES[scheme]), x, ranges=ranges)
+    shared = operations(int8_apply, int8_params, x)
+    one = lambda params, x: x @ params["q"]  # noqa: E731
+    int8_one, int8_one_params = transform.quantized(one, parameters, recipe(SCHEMES[scheme]), x, ranges=ranges)
+    alone = operations(int8_one, int8_one_params, x)
+    assert shared["round"] == alone["round"]
+    assert shared["integer_dot"] == 3 * alone["integer_dot"]
+    assert set(int8_params["inputs"]) == ({"q"} if scheme.startswith("static") else set())
+
+
+def test_an_input_in_several_schemes():
+    """Each has a quantizer of its own."""
+    network = NETWORKS["shared_input"]
+    parameters, x = drawn(network, "static uint8", COUNTS[-1])
+    ranges = ranges_of(network.function, parameters, x, part=0.75)
+    how = transform.Recipe(
+        [("q", SCHEMES["static uint8"]), ("k", SCHEMES["static int8"]), ("v", SCHEMES["dynamic row"])], smallest=1
+    )
+    apply = lambda params, x: network.function(Float(), params, x)  # noqa: E731
+    int8_apply, int8_params = transform.quantized(apply, parameters, how, x, ranges=ranges)
+    assert set(int8_params["inputs"]) == {"q", "k"}
+    assert_equal(jax.jit(int8_apply)(int8_params, x), network.function(NumPy(how, ranges), parameters, x))
+
+
+def test_weights_are_stored_once():
+    """A table for look-ups and products; a matrix for two products alike. Not for one by its transpose."""
+    for name, stored in (("tied_embedding", {"table"}), ("one_weight_twice", {"a", "a#3"})):
+        _, (apply, parameters, x) = names_of(NETWORKS[name])
+        _, int8_params = transform.quantized(apply, parameters, recipe(SCHEMES["dynamic uint8"]), x)
+        assert set(int8_params["sites"]) == stored
+        assert not int8_params["float"]
+
+
+@pytest.mark.parametrize("name", ["products", "nested_loops", "tied_embedding", "recurrent"])
+def test_integers_of_weights(name):
+    """Each layer has its scale."""
+    network = NETWORKS[name]
+    _, (apply, parameters, x) = names_of(network)
+    _, int8_params = transform.quantized(apply, parameters, recipe(SCHEMES["dynamic uint8"]), x)
+    for weights, stored in int8_params["sites"].items():
+        axis = -1 if weights == "table" else -2
+        given = np.asarray(parameters[weights])
+        scale = abs(given).max(axis, keepdims=True) / np.float32(127)
+        np.testing.assert_array_equal(stored["scale"], scale.squeeze(axis), strict=True)
+        values = np.rint(given / scale).astype(np.int8)
+        values = values.swapaxes(-1, -2) if weights == "table" else values
+        np.testing.assert_array_equal(stored["values"].unpack(), values, strict=True)

@@ -1,0 +1,386 @@
+"""What goes wrong with a transformation that finds its products by itself, and must not."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from comparison import assert_refused
+from jax import lax
+from jax.sharding import PartitionSpec as P
+from networks import SCHEMES, Draw, recipe
+
+from jquant import DescriptorTypeError, transform
+from jquant.calibration import Range
+
+DRAW = Draw(0)
+W, OTHER, THIRD = (DRAW.weights(16, 16) for _ in range(3))
+X = DRAW.input(7, 16)
+RANGE = Range(np.float32(-2), np.float32(2))
+DYNAMIC = recipe(SCHEMES["dynamic uint8"])
+INTEGER_SCHEMES = [name for name in SCHEMES if not name.startswith("weights")]
+
+
+def two_products(params, x):
+    return jax.nn.relu(x @ params["a"]) @ params["b"]
+
+
+TWO = {"a": W, "b": OTHER}
+
+
+class TestDerivatives:
+    """There are none: they would be silently wrong."""
+
+    @pytest.mark.parametrize("scheme", INTEGER_SCHEMES)
+    def test_of_the_input(self, scheme):
+        int8_apply, int8_params = transform.quantized(
+            two_products, TWO, recipe(SCHEMES[scheme]), X, ranges={"a": RANGE, "b": RANGE}
+        )
+        for derivative in (jax.grad, jax.jacfwd, lambda f: jax.jit(jax.grad(f)), lambda f: lambda x: jax.linearize(f, x)):
+            call = functools.partial(derivative(lambda x: int8_apply(int8_params, x).sum()), X)
+            assert_refused(call, "the int8 function has no derivative through a: differentiate that of")
+
+    @pytest.mark.parametrize("scheme", INTEGER_SCHEMES)
+    def test_of_a_parameter(self, scheme):
+        """One that stays float, ahead of a site in a loop."""
+
+        def apply(params, x):
+            body = lambda x, w: (jax.nn.relu(x @ w), None)  # noqa: E731
+            return lax.scan(body, x + params["bias"], params["layers"])[0]
+
+        params = {"bias": np.ones((1, 16), np.float32), "layers": np.stack([W, OTHER])}
+        ranges = {"layers": Range(*(np.full(2, bound, np.float32) for bound in (-2, 2)))}
+        int8_apply, int8_params = transform.quantized(apply, params, recipe(SCHEMES[scheme]), X, ranges=ranges)
+        assert set(int8_params["float"]) == {"bias"}
+
+        def of_bias(bias):
+            return int8_apply({**int8_params, "float": {"bias": bias}}, X).sum()
+
+        assert_refused(lambda: jax.grad(of_bias)(params["bias"]), "no derivative through layers")
+
+    def test_behind_all_sites(self):
+        """What no rounding precedes has its derivative."""
+        apply = lambda params, x: x @ params["w"] + params["bias"]  # noqa: E731
+        params = {"w": W, "bias": np.ones((1, 16), np.float32)}
+        int8_apply, int8_params = transform.quantized(apply, params, DYNAMIC, X)
+        gradient = jax.grad(lambda bias: int8_apply({**int8_params, "float": {"bias": bias}}, X).sum())(params["bias"])
+        np.testing.assert_array_equal(gradient, np.full((1, 16), 7, np.float32), strict=True)
+
+    def test_of_products_of_floats(self):
+        """With weights alone in integers, the function has its derivative in the input."""
+        draw = Draw(0, exact=True)
+        w, x = draw.weights(16, 16), draw.input(7, 16)
+        apply = lambda params, x: x @ params["w"]  # noqa: E731
+        int8_apply, int8_params = transform.quantized(apply, {"w": w}, recipe(SCHEMES["weights alone"]), x)
+        gradient = jax.grad(lambda x: int8_apply(int8_params, x).sum())(x)
+        np.testing.assert_array_equal(gradient, np.broadcast_to(w.sum(1), (7, 16)), strict=True)
+
+
+class TestRandomKeys:
+    @pytest.mark.parametrize("make", [jax.random.key, jax.random.PRNGKey])
+    def test_a_mask_is_not_frozen(self, make):
+        """A key among the parameters is drawn from each time, and masks of weights are no weights."""
+
+        def apply(params, x):
+            mask = jax.random.bernoulli(params["key"], 0.5, params["w"].shape)
+            return (x @ params["plain"]) @ jnp.where(mask, params["w"], 0), jax.random.normal(params["key"], (3,))
+
+        params = {"key": make(0), "plain": W, "w": OTHER}
+        found = {row.name: row for row in transform.sites(apply, params, X)}
+        assert found["plain"].reason is None
+        (masked,) = [row for row in found.values() if row.reason is not None]
+        assert masked.reason == "its weights depend on a random key"
+        int8_apply, int8_params = transform.quantized(apply, params, DYNAMIC, X)
+        assert set(int8_params["float"]) == {"key", "w"}
+        for seed in range(2):
+            given = {**int8_params, "float": {**int8_params["float"], "key": make(seed)}}
+            output, drawn = int8_apply(given, X)
+            mask = jax.random.bernoulli(make(seed), 0.5, OTHER.shape)
+            plain, plain_params = transform.quantized(lambda params, x: x @ params["plain"], {"plain": W}, DYNAMIC, X)
+            expected = plain(plain_params, X) @ jnp.where(mask, OTHER, 0)
+            np.testing.assert_array_equal(output, expected)
+            np.testing.assert_array_equal(drawn, jax.random.normal(make(seed), (3,)))
+
+    @pytest.mark.parametrize("make", [jax.random.key, jax.random.PRNGKey])
+    def test_weights_drawn_from_a_key(self, make):
+        """Inside a loop, split, and folded in."""
+
+        def apply(params, x):
+            def body(x, key):
+                noise = jax.random.normal(jax.random.fold_in(key, 3), params["w"].shape)
+                return x @ (params["w"] + noise), None
+
+            return lax.scan(body, x, jax.random.split(params["key"], 2))[0]
+
+        (row,) = transform.sites(apply, {"key": make(0), "w": W}, X)
+        assert row.reason == "its weights depend on a random key"
+
+
+@jax.custom_jvp
+def doubled(x):
+    return x * 2
+
+
+doubled.defjvp(lambda primals, tangents: (doubled(*primals), 2 * tangents[0]))
+
+
+def composite(params, x):
+    return lax.composite(lambda x, w: x @ w, "a.composite")(x, params["w"])
+
+
+def sharded(params, x):
+    mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    return jax.shard_map(lambda x, w: x @ w, mesh=mesh, in_specs=(P(), P()), out_specs=P())(x, params["w"])
+
+
+def of_a_condition(params, x):
+    return lax.while_loop(lambda x: (abs(x) @ abs(params["w"])).sum() < 100, lambda x: 2 * x, x)
+
+
+EXPERTS = np.stack([W, OTHER, THIRD])
+IMAGE, FILTER = DRAW.input(2, 6, 5, 4), DRAW.weights(3, 3, 4, 8)
+PICKED = "its weights are picked by a value that is known only when it runs"
+NEITHER = "neither operand depends on the parameters alone"
+STAY_FLOAT = {  # function, parameters, inputs, reason
+    "expert": (lambda p, x, i: x @ p["w"][i], {"w": EXPERTS}, (X, np.int32(1)), PICKED),
+    "expert of each row": (
+        lambda p, x, i: jnp.einsum("bd,bdn->bn", x, p["w"][i]),
+        {"w": EXPERTS},
+        (X, np.zeros(7, np.int32)),
+        PICKED,
+    ),
+    "ragged_dot": (
+        lambda p, x, sizes: lax.ragged_dot(x, p["w"], sizes),
+        {"w": EXPERTS},
+        (X, np.int32([3, 2, 2])),
+        "ragged_dot_general has no int8 form here",
+    ),
+    "where": (lambda p, x, yes: x @ jnp.where(yes, p["a"], p["b"]), TWO, (X, np.bool(True)), PICKED),
+    "select_n by input": (lambda p, x: x @ lax.select(x.sum() > 0, p["a"], p["b"]), TWO, (X,), PICKED),
+    "cond": (
+        lambda p, x: x @ lax.cond(x.sum() > 0, lambda: p["a"], lambda: p["b"]),
+        TWO,
+        (X,),
+        "a branch picks its weights",
+    ),
+    "composite": (composite, {"w": W}, (X,), "it is inside composite, which is not read"),
+    "shard_map": (sharded, {"w": W}, (X,), "it is inside shard_map, which is not read"),
+    "condition": (of_a_condition, {"w": W}, (X,), "it is in the condition of a loop"),
+    "transposed convolution": (
+        lambda p, x: lax.conv_transpose(x, p["w"], (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")),
+        {"w": FILTER},
+        (IMAGE,),
+        "it is a transposed convolution, whose input is dilated",
+    ),
+    "vector": (
+        lambda p, x: jnp.einsum("bd,d->b", x, p["w"]),
+        {"w": W.reshape(256)},
+        (DRAW.input(7, 256),),
+        "its weights are a vector",
+    ),
+    "one-hot": (
+        lambda p, i: jax.nn.one_hot(i, 16) @ p["w"],
+        {"w": W},
+        (np.int32([3, 0, 15]),),
+        "its input is of zeros and ones, which pick rows of the weights",
+    ),
+    "small": (lambda p, x: x @ p["w"], {"w": W[:, :15]}, (X,), "its weights have 240 elements, fewer than 256"),
+    "outer product": (lambda p, x: x[:, :, None] @ p["w"], {"w": W.reshape(1, 256)}, (X,), "it sums over no dimension"),
+    "integers": (
+        lambda p, x: x @ p["w"],
+        {"w": np.ones((16, 16), np.int8)},
+        (np.ones((7, 16), np.int8),),
+        "its weights are of int8",
+    ),
+    "no parameters": (lambda p, x: x @ x.T, {"w": W}, (X,), NEITHER),
+    "a constant": (lambda p, x: x @ W, {"w": W}, (X,), "its weights are no parameter, but a constant of the function"),
+}
+
+
+@pytest.mark.parametrize("name", STAY_FLOAT)
+def test_what_stays_float_is_listed(name):
+    """With the reason; and a function without another site is refused for it."""
+    apply, params, inputs, reason = STAY_FLOAT[name]
+    found = transform.sites(apply, params, *inputs)
+    assert [row.reason for row in found] == [reason]
+    assert reason in str(found)
+    assert_refused(lambda: transform.quantized(apply, params, transform.dynamic_int8, *inputs), reason)
+
+
+@pytest.mark.parametrize("name", STAY_FLOAT)
+def test_what_stays_float_is_as_it_was(name):
+    """Beside a site, its bits are those of the function; it is listed all the same."""
+    apply, params, inputs, reason = STAY_FLOAT[name]
+
+    def both(params, x, *inputs):
+        return x @ params["site"], apply(params, *inputs)
+
+    params = {**params, "site": THIRD}
+    found = transform.sites(both, params, X, *inputs)
+    assert [row.reason for row in found] == [None, reason]
+    int8_apply, int8_params = transform.quantized(both, params, transform.dynamic_int8, X, *inputs)
+    _, output = jax.jit(int8_apply)(int8_params, X, *inputs)
+    np.testing.assert_array_equal(output, jax.jit(apply)(params, *inputs), strict=True)
+
+
+def test_a_float_copy_beside_the_integers():
+    """x @ w * norm(w): both forms are stored."""
+
+    def apply(params, x):
+        return (x @ params["w"]) * jnp.max(jnp.abs(params["w"]))
+
+    int8_apply, int8_params = transform.quantized(apply, {"w": W}, DYNAMIC, X)
+    assert (set(int8_params["sites"]), set(int8_params["float"])) == ({"w"}, {"w"})
+    plain, plain_params = transform.quantized(lambda params, x: x @ params["w"], {"w": W}, DYNAMIC, X)
+    assert not plain_params["float"]
+    expected = np.asarray(plain(plain_params, X)) * abs(W).max()
+    np.testing.assert_array_equal(int8_apply(int8_params, X), expected, strict=True)
+
+
+class TestNoArrays:
+    @pytest.mark.parametrize(
+        ("leaf", "advice"),
+        [(jax.nn.relu, "close over the rest"), ("name", "close over the rest"), (0.5, "or close over")],
+    )
+    def test_leaves(self, leaf, advice):
+        """Said with the path, and what to do."""
+        params = {"w": W, "rest": [leaf]}
+        for call in (
+            lambda: transform.quantized(two_products, params, DYNAMIC, X),
+            lambda: transform.sites(two_products, params, X),
+            lambda: transform.calibrate(two_products, params, [X], transform.static_int8),
+            lambda: transform.quantization_aware(two_products, DYNAMIC)(params, X),
+        ):
+            assert_refused(call, "at 'rest/0', which is no array: ", DescriptorTypeError)
+            assert_refused(call, advice, DescriptorTypeError)
+
+    def test_none(self):
+        """It is no leaf."""
+        int8_apply, int8_params = transform.quantized(two_products, {**TWO, "bias": None}, DYNAMIC, X)
+        expected, expected_params = transform.quantized(two_products, TWO, DYNAMIC, X)
+        np.testing.assert_array_equal(int8_apply(int8_params, X), expected(expected_params, X))
+
+
+class TestBranchOnTheBatch:
+    """In Python: the program has other sites for other batches."""
+
+    def test_other_weights(self):
+        apply = lambda params, x: x @ params["a"] if x.shape[0] > 1 else x @ params["b"]  # noqa: E731
+        int8_apply, int8_params = transform.quantized(apply, TWO, DYNAMIC, X)
+        int8_apply(int8_params, X[:2])
+        message = "for inputs of these shapes, apply has other sites than the int8 parameters are for: "
+        assert_refused(lambda: int8_apply(int8_params, X[:1]), message)
+        assert_refused(lambda: jax.jit(int8_apply)(int8_params, X[:1]), "Does it branch in Python on a size of its input?")
+
+    def test_other_scales(self):
+        """The same weights, summed over the other dimension."""
+        apply = lambda params, x: x @ (params["a"] if x.shape[0] > 1 else params["a"].T)  # noqa: E731
+        int8_apply, int8_params = transform.quantized(apply, TWO, DYNAMIC, X)
+        assert_refused(lambda: int8_apply(int8_params, X[:1]), "Does it branch in Python on a size of its input?")
+
+    def test_no_site(self):
+        apply = lambda params, x: x @ params["a"] if x.shape[0] > 1 else x + params["a"][:1]  # noqa: E731
+        int8_apply, int8_params = transform.quantized(apply, TWO, DYNAMIC, X)
+        assert_refused(lambda: int8_apply(int8_params, X[:1]), "other sites than the int8 parameters are for: a")
+
+    def test_another_parameter(self):
+        """One that the int8 parameters have no more."""
+        apply = lambda params, x: x @ params["a"] + (0 if x.shape[0] > 1 else params["b"][:1])  # noqa: E731
+        int8_apply, int8_params = transform.quantized(apply, TWO, DYNAMIC, X)
+        assert_refused(lambda: int8_apply(int8_params, X[:1]), "apply reads b as it was")
+
+    def test_a_parameter_in_as_many_rows(self):
+        """It is read as it is, for any number of rows."""
+        apply = lambda params, x: x @ params["w"] + jnp.broadcast_to(params["bias"], (x.shape[0], 16))  # noqa: E731
+        params = {"w": W, "bias": OTHER[0]}
+        int8_apply, int8_params = transform.quantized(apply, params, DYNAMIC, X)
+        np.testing.assert_array_equal(int8_params["float"]["bias"], params["bias"], strict=True)
+        plain, plain_params = transform.quantized(lambda params, x: x @ params["w"], {"w": W}, DYNAMIC, X)
+        for rows in (1, 3, 7):
+            np.testing.assert_array_equal(int8_apply(int8_params, X[:rows]), plain(plain_params, X[:rows]) + OTHER[:1])
+
+    def test_weights_in_as_many_rows(self):
+        """They would be stored for so many."""
+        apply = lambda params, x: jnp.einsum("bd,bdn->bn", x, jnp.broadcast_to(params["a"], (len(x), 16, 16)))  # noqa: E731
+        int8_apply, int8_params = transform.quantized(apply, TWO, DYNAMIC, X)
+        int8_apply(int8_params, X)
+        assert_refused(lambda: int8_apply(int8_params, X[:1]), "other sites than the int8 parameters are for: a")
+
+
+class TestVmap:
+    """Of the int8 function, and the int8 form of a function that is mapped."""
+
+    @staticmethod
+    def both(scheme):
+        apply = lambda params, x: jax.nn.relu(x @ params["w"])  # noqa: E731
+        x = DRAW.input(3, 7, 16) * np.float32([1, 10, 100])[:, None, None]
+        ranges = {"w": Range(np.float32(-9), np.float32(20))}
+        one, params = transform.quantized(apply, {"w": W}, recipe(SCHEMES[scheme]), x[0], ranges=ranges)
+        mapped = jax.vmap(apply, (None, 0))
+        of_all, all_params = transform.quantized(mapped, {"w": W}, recipe(SCHEMES[scheme]), x, ranges=ranges)
+        each = np.stack([one(params, each) for each in x])
+        at_once = one(params, x.reshape(21, 16)).reshape(x.shape)
+        return each, jax.vmap(one, (None, 0))(params, x), of_all(all_params, x), at_once
+
+    @pytest.mark.parametrize("scheme", INTEGER_SCHEMES)
+    def test_each_its_own_range(self, scheme):
+        """Mapped, the int8 function is what it is for each; and the int8 form of the mapped function has one range."""
+        each, mapped, of_all, at_once = self.both(scheme)
+        np.testing.assert_array_equal(mapped, each, strict=True)
+        np.testing.assert_array_equal(of_all, at_once, strict=True)
+        differ = scheme in ("dynamic uint8", "dynamic int8, tensor")
+        assert (not np.array_equal(each, of_all)) == differ
+
+
+class TestRefusals:
+    def test_a_pattern_that_matches_nothing(self):
+        how = transform.Recipe([("no such site", None), ("*", transform.Scheme())])
+        assert_refused(lambda: transform.quantized(two_products, TWO, how, X), "the pattern 'no such site' matches no site")
+
+    def test_a_range_is_missing(self):
+        how = recipe(transform.Scheme())
+        call = lambda ranges: transform.quantized(two_products, TWO, how, X, ranges=ranges)  # noqa: E731
+        assert_refused(lambda: call(None), "the recipe has static inputs, such as that of a, which need ranges")
+        assert_refused(lambda: call({"a": RANGE}), "the range of the input of b is missing from ranges, which has a")
+
+    @pytest.mark.parametrize("bound", [np.nan, np.inf])
+    def test_a_range_is_not_finite(self, bound):
+        ranges = {"a": RANGE, "b": Range(np.float32(0), np.float32(bound))}
+        for transformed in (
+            lambda: transform.quantized(two_products, TWO, recipe(transform.Scheme()), X, ranges=ranges),
+            lambda: transform.quantization_aware(two_products, recipe(transform.Scheme()), ranges)(TWO, X),
+        ):
+            assert_refused(transformed, "the range of the input of b is not finite")
+
+    def test_one_range_for_layers(self):
+        apply = lambda params, x: lax.scan(lambda x, w: (x @ w, None), x, params)[0]  # noqa: E731
+        call = lambda: transform.quantized(apply, EXPERTS, recipe(transform.Scheme()), X, ranges={"product": RANGE})  # noqa: E731
+        assert_refused(call, "has shape (); it must be (3,), one range for each layer")
+
+
+def test_shapes_are_enough():
+    """Of inputs, for all, and of parameters, to list them."""
+    shape = jax.ShapeDtypeStruct(X.shape, X.dtype)
+    shapes = jax.tree.map(lambda w: jax.ShapeDtypeStruct(w.shape, w.dtype), TWO)
+    assert transform.sites(two_products, shapes, shape) == transform.sites(two_products, TWO, X)
+    of_shape, params = transform.quantized(two_products, TWO, DYNAMIC, shape)
+    expected, _ = transform.quantized(two_products, TWO, DYNAMIC, X)
+    np.testing.assert_array_equal(of_shape(params, X), expected(params, X))
+
+
+def test_names_tell_the_same_weights_apart():
+    apply = lambda params, x: (x @ params["a"]) @ params["a"] @ params["b"].T @ params["a"].T  # noqa: E731
+    assert [row.name for row in transform.sites(apply, TWO, X)] == ["a", "a#2", "b", "a#3"]
+
+
+def test_what_is_no_site_is_left_alone():
+    """A rule of a derivative stays what it was, and so does relu's at 0."""
+    apply = lambda params, x: jax.nn.relu(doubled(x @ params["w"] + params["bias"]))  # noqa: E731
+    params = {"w": W, "bias": np.zeros((1, 16), np.float32)}
+    int8_apply, int8_params = transform.quantized(apply, params, DYNAMIC, X)
+
+    def of_bias(bias):
+        return int8_apply({**int8_params, "float": {"bias": bias}}, np.zeros((1, 16), np.float32)).sum()
+
+    np.testing.assert_array_equal(jax.grad(of_bias)(params["bias"]), np.zeros((1, 16), np.float32))
