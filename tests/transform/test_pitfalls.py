@@ -59,6 +59,15 @@ class TestDerivatives:
 
         assert_refused(lambda: jax.grad(of_bias)(params["bias"]), "no derivative through layers")
 
+    @pytest.mark.parametrize("scheme", INTEGER_SCHEMES)
+    def test_of_the_int8_parameters(self, scheme):
+        """Of the scales among them."""
+        int8_apply, int8_params = transform.quantized(
+            two_products, TWO, recipe(SCHEMES[scheme]), X, ranges={"a": RANGE, "b": RANGE}
+        )
+        gradient = jax.grad(lambda params: int8_apply(params, X).sum(), allow_int=True)
+        assert_refused(lambda: gradient(int8_params), "the int8 function has no derivative through a")
+
     def test_behind_all_sites(self):
         """What no rounding precedes has its derivative."""
         apply = lambda params, x: x @ params["w"] + params["bias"]  # noqa: E731
@@ -357,6 +366,37 @@ class TestRefusals:
         apply = lambda params, x: lax.scan(lambda x, w: (x @ w, None), x, params)[0]  # noqa: E731
         call = lambda: transform.quantized(apply, EXPERTS, recipe(transform.Scheme()), X, ranges={"product": RANGE})  # noqa: E731
         assert_refused(call, "has shape (); it must be (3,), one range for each layer")
+
+
+LOOK_UPS = {
+    "indexing": lambda p, i: p["table"][i],
+    "take": lambda p, i: jnp.take(p["table"], i, axis=0),  # NaN beyond the table
+    "clipped": lambda p, i: jnp.take(p["table"], i, axis=0, mode="clip"),
+    "filled": lambda p, i: p["table"].at[i].get(mode="fill", fill_value=7),
+    "columns": lambda p, i: p["table"][:, i],
+    "rows of the transposed": lambda p, i: p["table"].T[i],
+    "in bfloat16": lambda p, i: p["table"].astype(jnp.bfloat16)[i],
+}
+
+
+@pytest.mark.parametrize("granularity", ["CHANNEL", "TENSOR"])
+@pytest.mark.parametrize("name", LOOK_UPS)
+def test_look_ups(name, granularity):
+    """What a look-up in the rounded table gives, indices beyond its ends included."""
+    apply = LOOK_UPS[name]
+    table = DRAW.weights(24, 16) * np.float32(2) ** np.arange(24, dtype=np.float32)[:, None]
+    indices = np.int32([[0, 23, 5, 7], [-1, -24, 30, 15]])
+    int8_apply, int8_params = transform.quantized(
+        apply, {"table": table}, recipe(transform.Scheme(weights=granularity)), indices
+    )
+    assert not int8_params["float"]
+    axis = 0 if name in ("columns", "rows of the transposed") else 1
+    over = axis if granularity == "CHANNEL" else None
+    scale = np.max(abs(table), over, keepdims=True) / np.float32(127)
+    rounded = np.rint(table / scale) * scale
+    np.testing.assert_array_equal(
+        int8_apply(int8_params, indices), apply({"table": jnp.asarray(rounded)}, indices), strict=True
+    )
 
 
 def test_shapes_are_enough():
