@@ -10,6 +10,7 @@ from comparison import assert_refused
 from jax import lax
 from jax.sharding import PartitionSpec as P
 from networks import SCHEMES, Draw, recipe
+from sampling import one_in
 
 from jquant import DescriptorTypeError, transform
 from jquant.calibration import Range
@@ -19,7 +20,7 @@ W, OTHER, THIRD = (DRAW.weights(16, 16) for _ in range(3))
 X = DRAW.input(7, 16)
 RANGE = Range(np.float32(-2), np.float32(2))
 DYNAMIC = recipe(SCHEMES["dynamic uint8"])
-INTEGER_SCHEMES = [name for name in SCHEMES if not name.startswith("weights")]
+every_integer_scheme = one_in(3, "scheme", [name for name in SCHEMES if not name.startswith("weights")], others="full")
 
 
 def two_products(params, x):
@@ -32,7 +33,7 @@ TWO = {"a": W, "b": OTHER}
 class TestDerivatives:
     """There are none: they would be silently wrong."""
 
-    @pytest.mark.parametrize("scheme", INTEGER_SCHEMES)
+    @every_integer_scheme
     def test_of_the_input(self, scheme):
         int8_apply, int8_params = transform.quantized(
             two_products, TWO, recipe(SCHEMES[scheme]), X, ranges={"a": RANGE, "b": RANGE}
@@ -41,7 +42,7 @@ class TestDerivatives:
             call = functools.partial(derivative(lambda x: int8_apply(int8_params, x).sum()), X)
             assert_refused(call, "the int8 function has no derivative through a: differentiate that of")
 
-    @pytest.mark.parametrize("scheme", INTEGER_SCHEMES)
+    @every_integer_scheme
     def test_of_a_parameter(self, scheme):
         """One that stays float, ahead of a site in a loop."""
 
@@ -59,7 +60,7 @@ class TestDerivatives:
 
         assert_refused(lambda: jax.grad(of_bias)(params["bias"]), "no derivative through layers")
 
-    @pytest.mark.parametrize("scheme", INTEGER_SCHEMES)
+    @every_integer_scheme
     def test_of_the_int8_parameters(self, scheme):
         """Of the scales among them."""
         int8_apply, int8_params = transform.quantized(
@@ -332,7 +333,7 @@ class TestVmap:
         at_once = one(params, x.reshape(21, 16)).reshape(x.shape)
         return each, jax.vmap(one, (None, 0))(params, x), of_all(all_params, x), at_once
 
-    @pytest.mark.parametrize("scheme", INTEGER_SCHEMES)
+    @every_integer_scheme
     def test_each_its_own_range(self, scheme):
         """Mapped, the int8 function is what it is for each; and the int8 form of the mapped function has one range."""
         each, mapped, of_all, at_once = self.both(scheme)
