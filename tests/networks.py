@@ -29,6 +29,7 @@ SCHEMES = {
     "dynamic uint8": transform.Scheme(activations="DYNAMIC"),
     "dynamic int8, tensor": transform.Scheme(weights="TENSOR", activations="DYNAMIC", activation_type="INT8"),
     "dynamic row": transform.Scheme(activations="DYNAMIC_ROW"),
+    "dynamic uint8, 4 bits": transform.Scheme(weight_type="INT4", activations="DYNAMIC"),
     "weights alone": transform.Scheme(activations="FLOAT"),
     "weights alone, tensor": transform.Scheme(weights="TENSOR", activations="FLOAT"),
 }
@@ -243,9 +244,9 @@ class ByHand:
             return self._dynamic(x)
         return self._integers(x, self._symmetric_scale(x, over), None, "INT8")
 
-    def _symmetric_scale(self, x, over):
+    def _symmetric_scale(self, x, over, dtype="INT8"):
         largest = self.array.max(abs(x), over, keepdims=over is not None).astype(np.float32)
-        return self._scale(-largest, largest, "INT8")[0]
+        return self._scale(-largest, largest, dtype)[0]
 
     def product(self, letters, x, w, *, at, left=False, depth=None, dtype=None):
         scheme = self._scheme(at, "product")
@@ -264,8 +265,9 @@ class ByHand:
 
     def _weights(self, w, scheme, over):
         """Integers and scales; the latter with 1 for each dimension of `over`."""
-        scale = self._symmetric_scale(w, over if scheme.weights == Scales.CHANNEL else None)
-        return self._integers(w, scale, None, "INT8")[0], scale
+        dtype = scheme.weight_type
+        scale = self._symmetric_scale(w, over if scheme.weights == Scales.CHANNEL else None, dtype)
+        return self._integers(w, scale, None, dtype)[0].astype(np.int8), scale
 
     def dot(self, x, w, contracted, batch=((), ()), *, at, left=False):
         return self.product(letters_of(x, w, contracted, batch, left=left), x, w, at=at)
@@ -362,7 +364,7 @@ class Operators(ByHand):
     array = jnp
 
     def _scale(self, low, high, dtype):
-        symmetric = dtype == "INT8"
+        symmetric = dtype != "UINT8"
         return jquant.scale_and_zero_point(low, high, dtype, symmetric=symmetric, narrow_range=symmetric)
 
     def _integers(self, x, scale, zero_point, dtype):
@@ -444,7 +446,7 @@ class NumPy(ByHand):
     array = np
 
     def _scale(self, low, high, dtype):
-        symmetric = dtype == "INT8"
+        symmetric = dtype != "UINT8"
         return reference.scale_and_zero_point(
             low, high, np.dtype(dtype.lower()), symmetric=symmetric, narrow_range=symmetric
         )

@@ -50,14 +50,14 @@ class Rounded(Float):
     def _scheme(self, at, kind):
         return self._by_hand._scheme(at, kind)
 
-    def _symmetric(self, x, over):
+    def _symmetric(self, x, over, dtype="INT8"):
         x = jax.lax.stop_gradient(x)
         largest = jnp.max(jnp.abs(x), over, keepdims=over is not None).astype(np.float32)
-        scale = jquant.scale_and_zero_point(-largest, largest, "INT8", symmetric=True, narrow_range=True).scale
-        return jquant.quantize_linear(x, scale, output_dtype="INT8", feature_level=EXTENDED), scale
+        scale = jquant.scale_and_zero_point(-largest, largest, dtype, symmetric=True, narrow_range=True).scale
+        return jquant.quantize_linear(x, scale, output_dtype=dtype, feature_level=EXTENDED), scale
 
     def _weights(self, w, scheme, over):
-        values, scale = self._symmetric(w, over if scheme.weights == Scales.CHANNEL else None)
+        values, scale = self._symmetric(w, over if scheme.weights == Scales.CHANNEL else None, scheme.weight_type)
         return rounded(w, values, scale, None, np.bool(True))
 
     def _input(self, x, at, scheme, rows, depth):
