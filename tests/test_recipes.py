@@ -15,12 +15,19 @@ import jquant
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = {
-    "flax_nnx": "flax",
-    "flax_dot_general": "flax",
-    "equinox_model": "equinox",
-    "dlpack_torch": "torch",
-    "safetensors_model": "safetensors",
-    "orbax_checkpoint": "orbax.checkpoint",
+    "flax_nnx": ["flax"],
+    "flax_dot_general": ["flax"],
+    "equinox_model": ["equinox"],
+    "dlpack_torch": ["torch"],
+    "safetensors_model": ["safetensors"],
+    "orbax_checkpoint": ["orbax.checkpoint"],
+    "transform_nnx": ["flax"],
+    "transform_linen": ["flax"],
+    "transform_equinox": ["equinox"],
+    "transform_haiku": ["haiku"],
+    "transform_cond": [],
+    "transform_saved": ["orbax.checkpoint", "safetensors"],
+    "key_value_cache": [],
 }
 DOCUMENT = (ROOT / "docs" / "recipes.md").read_text()
 SECTIONS = {
@@ -29,9 +36,9 @@ SECTIONS = {
 
 
 def require(name: str) -> None:
-    package = PACKAGES[name]
-    extra = "no extra: it is large" if package == "torch" else "extra: recipes"
-    pytest.importorskip(package, reason=f"{package} is not installed ({extra})")
+    for package in PACKAGES[name]:
+        extra = "no extra: it is large" if package == "torch" else "extra: recipes"
+        pytest.importorskip(package, reason=f"{package} is not installed ({extra})")
 
 
 def blocks(name: str, language: str) -> list[str]:

@@ -1,0 +1,45 @@
+"""A Haiku convolutional network with batch norm in int8.
+
+pip install ".[recipes]"
+python examples/recipes/transform_haiku.py
+"""
+
+import haiku as hk
+import jax
+import jax.numpy as jnp
+
+from jquant import transform
+
+
+def forward(x: jax.Array, is_training: bool) -> jax.Array:
+    for features in (16, 32):
+        x = hk.Conv2D(features, 3, stride=2, with_bias=False)(x)
+        x = jax.nn.relu(hk.BatchNorm(create_scale=True, create_offset=True, decay_rate=0.9)(x, is_training))
+    return hk.nets.MLP([64, 10])(x.reshape(x.shape[0], -1))
+
+
+def main() -> None:
+    network = hk.without_apply_rng(hk.transform_with_state(forward))
+    images = jax.random.normal(jax.random.key(1), (16, 16, 16, 3))
+    params, state = network.init(jax.random.key(0), images, is_training=True)
+    for _ in range(4):
+        _, state = network.apply(params, state, images, is_training=True)
+
+    def apply(params, state, images):
+        return network.apply(params, state, images, is_training=False)[0]
+
+    int8_apply, int8_params = transform.quantized(apply, params, transform.dynamic_int8, state, images)
+    int8_logits = jax.jit(int8_apply)(int8_params, state, images)
+
+    print(transform.sites(apply, params, state, images))
+    logits = apply(params, state, images)
+    assert jax.jit(int8_apply)(int8_params, state, images[:1]).shape == (1, 10)
+    ratio = 10 * jnp.log10(jnp.sum(logits**2) / jnp.sum((int8_logits - logits) ** 2))
+    before, after = (sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for tree in (params, int8_params))
+    assert ratio > 30
+    assert after < 0.4 * before
+    print(f"{before:,} bytes of parameters -> {after:,}; {ratio:.0f} dB")
+
+
+if __name__ == "__main__":
+    main()

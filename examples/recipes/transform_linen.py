@@ -1,0 +1,50 @@
+"""A Flax Linen convolutional network with batch norm in int8, with the ranges of a data set.
+
+pip install ".[recipes]"
+python examples/recipes/transform_linen.py
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jquant import transform
+
+
+class Network(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
+        for features in (16, 32):
+            x = nn.Conv(features, (3, 3), use_bias=False)(x)
+            x = nn.max_pool(nn.relu(nn.BatchNorm(use_running_average=not train)(x)), (2, 2), (2, 2))
+        return nn.Dense(10)(x.reshape(x.shape[0], -1))
+
+
+def main() -> None:
+    batches = [jax.random.normal(key, (16, 16, 16, 3)) for key in jax.random.split(jax.random.key(1), 4)]
+    model = Network()
+    variables = model.init(jax.random.key(0), batches[0])
+    for images in batches:
+        _, statistics = model.apply(variables, images, train=True, mutable=["batch_stats"])
+        variables = variables | statistics
+
+    def apply(variables, images):
+        return model.apply(variables, images, train=False)
+
+    recipe = transform.static_int8
+    ranges = transform.calibrate(apply, variables, batches, recipe)
+    int8_apply, int8_variables = transform.quantized(apply, variables, recipe, images, ranges=ranges)
+    int8_logits = jax.jit(int8_apply)(int8_variables, images)
+
+    print(transform.sites(apply, variables, images, recipe=recipe))
+    logits = apply(variables, images)
+    assert jax.jit(int8_apply)(int8_variables, images[:1]).shape == (1, 10)
+    ratio = 10 * jnp.log10(jnp.sum(logits**2) / jnp.sum((int8_logits - logits) ** 2))
+    before, after = (sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for tree in (variables, int8_variables))
+    assert ratio > 30
+    assert after < 0.4 * before
+    print(f"{before:,} bytes of parameters -> {after:,}; {ratio:.0f} dB")
+
+
+if __name__ == "__main__":
+    main()
