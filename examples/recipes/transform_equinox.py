@@ -43,7 +43,7 @@ def main() -> None:
     model, state = eqx.nn.make_with_state(Network)(jax.random.key(0))
     images = jax.random.normal(jax.random.key(1), (16, 3, 16, 16))
     for _ in range(4):
-        _, state = batched(model, state, images)
+        _, state = eqx.filter_jit(batched)(model, state, images)
 
     params, rest = eqx.partition(eqx.nn.inference_mode(model), eqx.is_array)
 
@@ -54,7 +54,7 @@ def main() -> None:
     int8_logits = jax.jit(int8_apply)(int8_params, state, images)
 
     print(transform.sites(apply, params, state, images))
-    logits = apply(params, state, images)
+    logits = jax.jit(apply)(params, state, images)
     assert jax.jit(int8_apply)(int8_params, state, images[:1]).shape == (1, 10)
     ratio = 10 * jnp.log10(jnp.sum(logits**2) / jnp.sum((int8_logits - logits) ** 2))
     before, after = (sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for tree in (params, int8_params))

@@ -21,9 +21,9 @@ def forward(x: jax.Array, is_training: bool) -> jax.Array:
 def main() -> None:
     network = hk.without_apply_rng(hk.transform_with_state(forward))
     images = jax.random.normal(jax.random.key(1), (16, 16, 16, 3))
-    params, state = network.init(jax.random.key(0), images, is_training=True)
+    params, state = jax.jit(network.init, static_argnums=2)(jax.random.key(0), images, True)
     for _ in range(4):
-        _, state = network.apply(params, state, images, is_training=True)
+        _, state = jax.jit(network.apply, static_argnums=3)(params, state, images, True)
 
     def apply(params, state, images):
         return network.apply(params, state, images, is_training=False)[0]
@@ -32,7 +32,7 @@ def main() -> None:
     int8_logits = jax.jit(int8_apply)(int8_params, state, images)
 
     print(transform.sites(apply, params, state, images))
-    logits = apply(params, state, images)
+    logits = jax.jit(apply)(params, state, images)
     assert jax.jit(int8_apply)(int8_params, state, images[:1]).shape == (1, 10)
     ratio = 10 * jnp.log10(jnp.sum(logits**2) / jnp.sum((int8_logits - logits) ** 2))
     before, after = (sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for tree in (params, int8_params))

@@ -23,9 +23,10 @@ class Network(nn.Module):
 def main() -> None:
     batches = [jax.random.normal(key, (16, 16, 16, 3)) for key in jax.random.split(jax.random.key(1), 4)]
     model = Network()
-    variables = model.init(jax.random.key(0), batches[0])
+    variables = jax.jit(model.init)(jax.random.key(0), batches[0])
+    train = jax.jit(lambda variables, images: model.apply(variables, images, train=True, mutable=["batch_stats"]))
     for images in batches:
-        _, statistics = model.apply(variables, images, train=True, mutable=["batch_stats"])
+        _, statistics = train(variables, images)
         variables = variables | statistics
 
     def apply(variables, images):
@@ -37,7 +38,7 @@ def main() -> None:
     int8_logits = jax.jit(int8_apply)(int8_variables, images)
 
     print(transform.sites(apply, variables, images, recipe=recipe))
-    logits = apply(variables, images)
+    logits = jax.jit(apply)(variables, images)
     assert jax.jit(int8_apply)(int8_variables, images[:1]).shape == (1, 10)
     ratio = 10 * jnp.log10(jnp.sum(logits**2) / jnp.sum((int8_logits - logits) ** 2))
     before, after = (sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for tree in (variables, int8_variables))

@@ -47,7 +47,7 @@ def signal_to_noise(signal: jax.Array, other: jax.Array) -> float:
 
 
 def main() -> None:
-    model, tokens = Transformer(nnx.Rngs(0)), jax.random.randint(jax.random.key(1), (4, 64), 0, VOCABULARY)
+    model, tokens = nnx.jit(Transformer)(nnx.Rngs(0)), jax.random.randint(jax.random.key(1), (4, 64), 0, VOCABULARY)
 
     graph, params = nnx.split(model)
 
@@ -66,7 +66,7 @@ def main() -> None:
     one = jax.jit(int8_apply)(int8_params, tokens[:1, :10])  # another batch, and another length
     assert one.shape == (1, 10, VOCABULARY)
     assert jnp.allclose(one, int8_logits[:1, :10], atol=1e-3)  # what a row is quantized to depends on no other row
-    logits = apply(params, tokens)
+    logits = jax.jit(apply)(params, tokens)
     others = {"a scale for each token": by_row, "for each tensor": transform.dynamic_int8}
     for name, recipe in (others | {"float inputs": transform.weight_only_int8}).items():
         int8_apply, int8_params = transform.quantized(apply, params, recipe, tokens)
