@@ -232,8 +232,8 @@ def _without_derivative(site: Site, compute: Callable[..., Any]) -> Callable[...
     function = jax.custom_jvp(functools.partial(compute, site))
 
     def raise_error(primals: Any, tangents: Any) -> Any:
-        message = f"the int8 function has no derivative through {site.name}: differentiate that of"
-        raise DescriptorError(f"{_NAME}: {message} transform.quantization_aware")
+        message = f"the int8 function has no derivative through {site.name}: differentiate the one that"
+        raise DescriptorError(f"{_NAME}: {message} transform.quantization_aware returns")
 
     function.defjvp(raise_error)
     return function
