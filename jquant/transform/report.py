@@ -193,7 +193,7 @@ def _measured(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.
         if static is not None:
             low, high = (bound.astype(jnp.float32) for bound in compute.static_range(site, static))
             half = static.scale / 2  # what is rounded to the last integer is not clipped
-            measured["clipped"] = state.clipped + jnp.sum((x < low - half) | (x > high + half))
+            measured["clipped"] = state.clipped + jnp.sum((x < low - half) | (x > high + half), dtype=jnp.float32)
     scope.state = {**scope.state, site.name: state._replace(**measured)}
     return output
 
