@@ -16,7 +16,8 @@ class Row(NamedTuple):
     """A product, a convolution or a look-up of a function.
 
     Attributes:
-      name: the path of its weights among the parameters; of what is no site, the name that the function gives it, or "-".
+      name: the path of its weights among the parameters, of the first of them if several make the weights; of what is no
+        site, the name that the function gives it, or "-".
       kind: ``"product"``, ``"convolution"`` or ``"look-up"``.
       shape: those of its operands, the input first; with the number of layers where a loop stacks the weights.
       reason: why it stays float, or None: it is a site.

@@ -57,5 +57,6 @@ def _is_array(leaf: Any) -> bool:
 
 
 def abstract(leaf: Any) -> jax.ShapeDtypeStruct:
-    """The type of an array, where it lies aside."""
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=getattr(leaf, "weak_type", False))
+    """The type of an array, where it lies aside; of NumPy's float64, what JAX makes of it."""
+    dtype = jax.dtypes.canonicalize_dtype(leaf.dtype, allow_extended_dtype=True)
+    return jax.ShapeDtypeStruct(leaf.shape, dtype, weak_type=getattr(leaf, "weak_type", False))

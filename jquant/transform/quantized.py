@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jquant.calibration import Range
-from jquant.errors import DescriptorError
+from jquant.errors import DescriptorError, DescriptorTypeError, shown
 from jquant.operators.scale_and_zero_point import scale_and_zero_point
 from jquant.pytrees import ScaleZeroPoint
 from jquant.transform import compute, jaxprs, rewrite, traced
@@ -152,20 +152,35 @@ class Int8Function:
         return f"<int8 function of {getattr(self._function.apply, '__name__', 'apply')}: {len(self._plan.sites)} sites>"
 
     def __call__(self, params: Mapping[str, Mapping[str, Any]], /, *inputs: Any) -> Any:
-        packed, static, floats = (dict(params[part]) for part in ("sites", "inputs", "float"))
+        packed, static, floats = self._parts(params)
         rewritten = self._programs.get(_key(inputs))
         if rewritten is None:
             found = traced.sited(self._function, self._parameters, inputs)
             self._require_same(found.plan)
             rewritten = self.rewritten(found, packed, static, inputs)
-            missing = [name for name in map(self._parameters.names.__getitem__, rewritten.kept) if name not in floats]
-            if missing:
-                raise DescriptorError(f"{self.__name__}: for inputs of these shapes, apply reads {missing[0]} as it was")
             self.remember(inputs, rewritten)
-        kept = [floats[self._parameters.names[number]] for number in rewritten.kept]
-        leaves = jax.tree.leaves((packed, static, kept, inputs))
+        names = [self._parameters.names[number] for number in rewritten.kept]
+        missing = [name for name in names if name not in floats]
+        if missing:
+            raise DescriptorError(f"{self.__name__}: for inputs of these shapes, apply reads {missing[0]} as it was")
+        leaves = jax.tree.leaves((packed, static, [floats[name] for name in names], inputs))
         used = [leaf for leaf, is_used in zip(leaves, rewritten.used, strict=True) if is_used]
         return jax.tree.unflatten(rewritten.outputs, jaxprs.evaluate(rewritten.program, *used))
+
+    def _parts(self, params: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """The int8 parameters, which are those of this function."""
+        if not isinstance(params, Mapping) or set(params) != {"sites", "inputs", "float"}:
+            raise DescriptorTypeError(
+                f"{self.__name__}: params is {shown(params)}; it must be the int8 parameters, which transform.quantized "
+                "returned with the function, or restored ones"
+            )
+        packed, static, floats = (dict(params[part]) for part in ("sites", "inputs", "float"))
+        for part, given, own in (("sites", packed, self._plan.stored()), ("inputs", static, self._plan.inputs())):
+            differing = given.keys() ^ {site.name for site in own}
+            if differing:
+                names = ", ".join(sorted(differing))
+                raise DescriptorError(f"{self.__name__}: the {part} of the int8 parameters are not its own: {names}")
+        return packed, static, floats
 
     def remember(self, inputs: tuple[Any, ...], rewritten: _Rewritten) -> None:
         """Keeps the program for inputs of these types, unless it belongs to a program around it."""

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import jquant
@@ -63,3 +64,32 @@ def test_leaf_that_is_no_array(leaf, advice):
 def test_no_parameters():
     with pytest.raises(jquant.DescriptorError, match=r"params is \{\}, which has no array"):
         transform.sites(lambda params, x: x, {}, ARRAY)
+
+
+INT8_APPLY, INT8_PARAMS = transform.quantized(
+    lambda params, x: x @ params["kernel"], {"kernel": jnp.ones((32, 32))}, transform.dynamic_int8, jnp.ones((2, 32))
+)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"kernel": ARRAY}, r"^int8_<lambda>: params is \{'kernel': .*\}; it must be the int8 parameters, which transform"),
+        (INT8_PARAMS | {"sites": {}}, "^int8_<lambda>: the sites of the int8 parameters are not its own: kernel$"),
+        (INT8_PARAMS | {"inputs": {"a": ARRAY}}, "^int8_<lambda>: the inputs of the int8 parameters are not its own: a$"),
+    ],
+)
+def test_parameters_of_another_function(params, message):
+    """Those of the float function, and those of another recipe; for inputs that are new, and for known ones."""
+    for x in (jnp.ones((2, 32)), jnp.ones((3, 32))):
+        with pytest.raises(jquant.DescriptorError, match=message):
+            INT8_APPLY(params, x)
+
+
+def test_arrays_of_numpy():
+    """NumPy's float64, and a random key, are taken for what JAX has."""
+    params = {"kernel": np.ones((32, 32)), "key": jax.random.key(0)}
+    int8_apply, int8_params = transform.quantized(
+        lambda params, x: x @ params["kernel"], params, transform.weight_only_int8, np.ones((2, 32), np.float32)
+    )
+    np.testing.assert_array_equal(int8_apply(int8_params, np.ones((2, 32), np.float32)), np.full((2, 32), 32, np.float32))
