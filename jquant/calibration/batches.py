@@ -1,7 +1,7 @@
 """Data sets, read batch by batch."""
 
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from jquant.errors import DescriptorTypeError, shown
@@ -10,7 +10,7 @@ from jquant.errors import DescriptorTypeError, shown
 def each_batch(name: str, batches: Iterable[Any], progress: bool) -> Iterator[Any]:
     """One batch after the other, with a progress bar if wanted."""
     message = f"{name}: batches is {shown(batches)}; it must be an iterable of batches"
-    if isinstance(batches, bytes | bytearray | memoryview):  # of integers, each of which would be a batch
+    if isinstance(batches, bytes | bytearray | memoryview | Mapping):  # whose integers, or keys, would be the batches
         raise DescriptorTypeError(message)
     try:
         each = iter(batches)

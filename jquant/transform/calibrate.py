@@ -31,7 +31,8 @@ def calibrate(
 
     Args:
       apply, params, recipe: as for `quantized`.
-      batches: an iterable of batches: a tuple of the inputs of the function, or its one input. It is read once.
+      batches: an iterable of batches, which is read once. Each is a tuple of the inputs of the function, without labels, or
+        its one input, if that is no tuple.
       progress: show a progress bar, which needs tqdm.
 
     Returns:

@@ -39,8 +39,8 @@ def quantized(
       params: a pytree of arrays; or of `jax.ShapeDtypeStruct`, and so are the int8 parameters then: the target of a
         checkpoint that has them, for a program without the float ones. It needs no ranges.
       recipe: what is quantized how: `static_int8`, `dynamic_int8`, `weight_only_int8`, or a `Recipe` of your own.
-      inputs: as the function takes them: arrays, or `jax.ShapeDtypeStruct`. The int8 function takes other sizes as well, as
-        long as these have the same sites.
+      inputs: as the function takes them, by position: arrays, or `jax.ShapeDtypeStruct`. They are examples: the int8
+        function takes other sizes as well, as long as these have the same sites.
       ranges: what `calibrate` returned; for static inputs.
 
     Returns:

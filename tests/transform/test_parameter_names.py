@@ -93,3 +93,9 @@ def test_arrays_of_numpy():
         lambda params, x: x @ params["kernel"], params, transform.weight_only_int8, np.ones((2, 32), np.float32)
     )
     np.testing.assert_array_equal(int8_apply(int8_params, np.ones((2, 32), np.float32)), np.full((2, 32), 32, np.float32))
+
+
+def test_batches_in_a_dict():
+    """Whose keys would be the batches."""
+    with pytest.raises(jquant.DescriptorTypeError, match=r"^transform.calibrate: batches is .*an iterable of batches"):
+        transform.calibrate(lambda params, x: x @ params, jnp.ones((32, 32)), {"x": ARRAY}, transform.static_int8)
