@@ -96,7 +96,7 @@ class Implementation(enum.StrEnum):
 
 
 class ScaleGranularity(enum.StrEnum):
-    """What has a scale of its own in an operand of `dot_general`. Its strings will do as well."""
+    """What has a scale of its own: in an operand of `dot_general`, in the weights of `transform.Scheme`. Strings will do."""
 
     PER_CHANNEL = "PER_CHANNEL"
     PER_TENSOR = "PER_TENSOR"

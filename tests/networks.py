@@ -16,22 +16,22 @@ import numpy as np
 from jax import lax
 
 import jquant
-from jquant import reference, transform
+from jquant import ScaleGranularity, reference, transform
 from jquant.calibration import Range
-from jquant.transform import Activations, Scales
+from jquant.transform import Activations
 
 EXTENDED = "EXTENDED"
 LAYOUTS = {1: ("NCW", "OIW", "NCW"), 2: ("NCHW", "OIHW", "NCHW"), 3: ("NCDHW", "OIDHW", "NCDHW")}
 SCHEMES = {
     "static uint8": transform.Scheme(),
     "static int8": transform.Scheme(activation_type="INT8"),
-    "static uint8, tensor": transform.Scheme(weights="TENSOR"),
+    "static uint8, tensor": transform.Scheme(weights="PER_TENSOR"),
     "dynamic uint8": transform.Scheme(activations="DYNAMIC"),
-    "dynamic int8, tensor": transform.Scheme(weights="TENSOR", activations="DYNAMIC", activation_type="INT8"),
+    "dynamic int8, tensor": transform.Scheme(weights="PER_TENSOR", activations="DYNAMIC", activation_type="INT8"),
     "dynamic row": transform.Scheme(activations="DYNAMIC_ROW"),
     "dynamic uint8, 4 bits": transform.Scheme(weight_type="INT4", activations="DYNAMIC"),
     "weights alone": transform.Scheme(activations="FLOAT"),
-    "weights alone, tensor": transform.Scheme(weights="TENSOR", activations="FLOAT"),
+    "weights alone, tensor": transform.Scheme(weights="PER_TENSOR", activations="FLOAT"),
 }
 
 
@@ -266,7 +266,7 @@ class ByHand:
     def _weights(self, w, scheme, over):
         """Integers and scales; the latter with 1 for each dimension of `over`."""
         dtype = scheme.weight_type
-        scale = self._symmetric_scale(w, over if scheme.weights == Scales.CHANNEL else None, dtype)
+        scale = self._symmetric_scale(w, over if scheme.weights == ScaleGranularity.PER_CHANNEL else None, dtype)
         return self._integers(w, scale, None, dtype)[0].astype(np.int8), scale
 
     def dot(self, x, w, contracted, batch=((), ()), *, at, left=False):

@@ -16,7 +16,6 @@ from jquant.transform.quantized import Int8Function as Int8Function
 from jquant.transform.quantized import quantized as quantized
 from jquant.transform.recipe import Activations as Activations
 from jquant.transform.recipe import Recipe as Recipe
-from jquant.transform.recipe import Scales as Scales
 from jquant.transform.recipe import Scheme as Scheme
 from jquant.transform.recipe import dynamic_int8 as dynamic_int8
 from jquant.transform.recipe import static_int8 as static_int8

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jquant.arithmetic import exact
 from jquant.formulas.extremes import largest_magnitude
-from jquant.modes import FeatureLevel
+from jquant.modes import FeatureLevel, ScaleGranularity
 from jquant.operators.convolution_integer_to_float import convolution_integer_to_float
 from jquant.operators.dequantize_linear import dequantize_linear
 from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear
@@ -21,7 +21,7 @@ from jquant.operators.scale_and_zero_point import scale_and_zero_point
 from jquant.pytrees import ScaleZeroPoint
 from jquant.transform import jaxprs
 from jquant.transform.plan import CONVOLUTION, LOOK_UP, PRODUCT, Site, Storage, product_dimensions
-from jquant.transform.recipe import Activations, Scales
+from jquant.transform.recipe import Activations
 
 _EXTENDED = FeatureLevel.EXTENDED
 
@@ -76,7 +76,7 @@ def _stored(storage: Storage, weights: jax.Array) -> dict[str, Any]:
 
 def quantized_weights(storage: Storage, weights: jax.Array, shared: Sequence[int]) -> tuple[jax.Array, jax.Array]:
     """Integers, and their scales, for what shares the dimensions `shared`, or the whole."""
-    by_channel = storage.scales == Scales.CHANNEL
+    by_channel = storage.scales == ScaleGranularity.PER_CHANNEL
     scale = symmetric_scale(weights, shared if by_channel else range(weights.ndim), storage.weight_type)
     values = quantize_linear(weights, scale, output_dtype=storage.weight_type, feature_level=_EXTENDED)
     return values.astype(jnp.int8), scale.squeeze(tuple(shared)) if by_channel else scale.reshape(())

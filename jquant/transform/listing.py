@@ -105,7 +105,7 @@ def _shape(site: Site, layers: tuple[int, ...]) -> str:
 
 def _scheme(site: Site) -> str:
     scheme = site.scheme
-    weights = f"{scheme.weight_type.lower()} by {scheme.weights.lower()}"
+    weights = f"{scheme.weight_type.lower()} by {scheme.weights.removeprefix('PER_').lower()}"
     if site.kind == LOOK_UP:
         return weights.replace("channel", "row")
     if is_weight_only(site):

@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jquant.errors import DescriptorError
+from jquant.modes import ScaleGranularity
 from jquant.transform import jaxprs, known
 from jquant.transform.jaxprs import Equation, Literal, Program
 from jquant.transform.known import Graph, Level, Node
-from jquant.transform.recipe import Activations, Recipe, Scales, Scheme
+from jquant.transform.recipe import Activations, Recipe, Scheme
 
 Path = tuple[Any, ...]  # the numbers of the equations that lead to one, and of the branches
 
@@ -61,7 +62,7 @@ class Storage(NamedTuple):
     """
 
     layout: Layout
-    scales: Scales
+    scales: ScaleGranularity
     weight_type: str
     filter: tuple[int, ...] | None
 
@@ -332,7 +333,7 @@ class _Reader:
             return False
         filter = dimensions if kind == CONVOLUTION else None
         layout = _layout(kind, equation, operand, dimensions)
-        storage = Storage(layout, Scales(scheme.weights), scheme.weight_type, filter)
+        storage = Storage(layout, ScaleGranularity(scheme.weights), scheme.weight_type, filter)
         stored = self._stored.setdefault((weights, storage), name)
         quantizer = scheme.activations, scheme.activation_type, scheme.observer, _rows(kind, equation, operand, scheme)
         source = self._inputs.setdefault((inputs[1 - operand], weights.levels, quantizer), name)

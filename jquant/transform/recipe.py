@@ -12,7 +12,7 @@ from jquant.arguments.descriptor import require
 from jquant.arguments.statics import integer, is_sequence
 from jquant.calibration.observer import Observer
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
-from jquant.modes import data_type, data_type_name
+from jquant.modes import ScaleGranularity, data_type, data_type_name, scale_granularity
 
 _OBSERVERS = {
     "min_max": calibration.min_max,
@@ -21,17 +21,6 @@ _OBSERVERS = {
     "entropy": calibration.entropy,
     "mean_squared_error": calibration.mean_squared_error,
 }
-
-
-class Scales(enum.StrEnum):
-    """What of a site's weights has a scale of its own. Its strings will do as well."""
-
-    CHANNEL = "CHANNEL"
-    TENSOR = "TENSOR"
-
-    @classmethod
-    def _missing_(cls, value: object) -> Self:
-        raise _unknown("weights", value, cls)
 
 
 class Activations(enum.StrEnum):
@@ -67,8 +56,8 @@ class Scheme:
     the parameter and the product, to bfloat16 say, comes after the quantization.
 
     Attributes:
-      weights: ``"CHANNEL"``, a scale for each output channel (and for each row of a table that is looked up in), or
-        ``"TENSOR"``. Weights that a `jax.lax.scan` stacks have scales of their own in each layer.
+      weights: ``"PER_CHANNEL"``, a scale for each output channel (and for each row of a table that is looked up in), or
+        ``"PER_TENSOR"``. Weights that a `jax.lax.scan` stacks have scales of their own in each layer.
       weight_type: ``"INT8"``, or ``"INT4"`` or ``"INT2"``, from -7 to 7 and from -1 to 1. They are stored in int8 all the
         same: for trying what fewer bits do to a network, and training it for them.
       activations: where the scale of the input comes from.
@@ -83,17 +72,17 @@ class Scheme:
     Example:
       >>> from jquant import transform
       >>> transform.Scheme(activations="DYNAMIC", activation_type="INT8")
-      Scheme(weights='CHANNEL', weight_type='INT8', activations='DYNAMIC', activation_type='INT8', observer=('min_max',))
+      Scheme(weights='PER_CHANNEL', weight_type='INT8', activations='DYNAMIC', activation_type='INT8', observer=('min_max',))
     """
 
-    weights: Scales | str = Scales.CHANNEL
+    weights: ScaleGranularity | str = ScaleGranularity.PER_CHANNEL
     weight_type: str = "INT8"
     activations: Activations | str = Activations.STATIC
     activation_type: str = "UINT8"
     observer: str | Sequence[Any] = "min_max"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "weights", Scales(self.weights))
+        object.__setattr__(self, "weights", scale_granularity("weights", self.weights))
         object.__setattr__(self, "activations", Activations(self.activations))
         for name, allowed in {"weight_type": ("INT8", "INT4", "INT2"), "activation_type": ("UINT8", "INT8")}.items():
             given = data_type_name(data_type(name, getattr(self, name)))

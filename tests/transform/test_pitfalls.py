@@ -380,7 +380,7 @@ LOOK_UPS = {
 }
 
 
-@pytest.mark.parametrize("granularity", ["CHANNEL", "TENSOR"])
+@pytest.mark.parametrize("granularity", ["PER_CHANNEL", "PER_TENSOR"])
 @pytest.mark.parametrize("name", LOOK_UPS)
 def test_look_ups(name, granularity):
     """What a look-up in the rounded table gives, indices beyond its ends included."""
@@ -392,7 +392,7 @@ def test_look_ups(name, granularity):
     )
     assert not int8_params["float"]
     axis = 0 if name in ("columns", "rows of the transposed") else 1
-    over = axis if granularity == "CHANNEL" else None
+    over = axis if granularity == "PER_CHANNEL" else None
     scale = np.max(abs(table), over, keepdims=True) / np.float32(127)
     rounded = np.rint(table / scale) * scale
     np.testing.assert_array_equal(

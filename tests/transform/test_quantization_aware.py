@@ -9,9 +9,9 @@ from sampling import one_in
 from small_functions import NETWORKS, drawn, schemes_of
 
 import jquant
-from jquant import reference, transform
+from jquant import ScaleGranularity, reference, transform
 from jquant.calibration import Range
-from jquant.transform import Activations, Scales
+from jquant.transform import Activations
 
 ROWS = 7
 NO_REVERSE = "while_loop", "weights_in_the_carry"  # loops of any length have no derivative in reverse mode
@@ -57,7 +57,9 @@ class Rounded(Float):
         return jquant.quantize_linear(x, scale, output_dtype=dtype, feature_level=EXTENDED), scale
 
     def _weights(self, w, scheme, over):
-        values, scale = self._symmetric(w, over if scheme.weights == Scales.CHANNEL else None, scheme.weight_type)
+        values, scale = self._symmetric(
+            w, over if scheme.weights == ScaleGranularity.PER_CHANNEL else None, scheme.weight_type
+        )
         return rounded(w, values, scale, None, np.bool(True))
 
     def _input(self, x, at, scheme, rows, depth):
