@@ -61,7 +61,8 @@ class Scheme:
       weight_type: ``"INT8"``, or ``"INT4"`` or ``"INT2"``, from -7 to 7 and from -1 to 1. They are stored in int8 all the
         same: for trying what fewer bits do to a network, and training it for them.
       activations: where the scale of the input comes from.
-      activation_type: ``"UINT8"``, with a zero point, or ``"INT8"``, symmetric, from -127 to 127.
+      activation_type: ``"UINT8"``, with a zero point, or ``"INT8"``, symmetric: 127 steps on both sides of 0 (what lies
+        further below a static range saturates at -128).
       observer: what calibration observes of the input: the name of a function of `jquant.calibration`, or a list of the
         name and its arguments: ``("percentile", 99.99)``.
 
