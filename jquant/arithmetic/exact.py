@@ -18,12 +18,13 @@ from jax import lax
 def seal(x: jax.Array) -> jax.Array:
     """`x`, unchanged, such that no compiler moves arithmetic across it.
 
-    Neither XLA nor LLVM can prove which side of the `select` is taken, and neither side is a product,
-    a quotient or a sum that they know how to merge with the next operation. Barriers, bitcasts, clamps to
-    infinity, comparisons with it and ``select(x != x, ...)`` do not hold.
+    Neither XLA nor LLVM can prove which side of the `select` is taken (minus infinity is one of the numbers that stay), and
+    neither side is a product, a quotient or a sum that they know how to merge with the next operation. Barriers, bitcasts,
+    clamps to infinity, comparisons with it and ``select(x != x, ...)`` do not hold; nor does ``abs(x) > largest`` with the
+    sides exchanged, which LLVM makes a comparison with infinity.
     """
     largest = lax.full_like(x, jnp.finfo(x.dtype).max)
-    return lax.select(lax.abs(x) <= largest, x, x + x)
+    return lax.select(x <= largest, x, x + x)
 
 
 @seal.defjvp
@@ -201,20 +202,29 @@ def nearest_integer(x: jax.Array, zero_point: jax.Array | None, dtype: np.dtype)
 
     `x` may be a result that is not sealed: nothing contracts with a rounding.
     """
-    limits = jnp.iinfo(dtype)
     offset = jnp.int32(0) if zero_point is None else zero_point.astype(jnp.int32)
     # Limited before it is rounded, which is the same, for the limits are integers: so it takes no saturating conversion.
+    return (integer(round_half_even(_limited(x, offset, dtype))) + offset).astype(dtype)
+
+
+def saturated(x: jax.Array, dtype: np.dtype) -> jax.Array:
+    """``sat(x)`` of integers in float32, for an integer `dtype`; NaN becomes 0.
+
+    As in `nearest_integer`, `x` need not be sealed: what is an integer, or a difference of two, has been rounded.
+    """
+    if jnp.iinfo(dtype).bits == 32:
+        return saturating_cast(x, dtype)
+    return integer(_limited(x, jnp.int32(0), dtype)).astype(dtype)
+
+
+def _limited(x: jax.Array, offset: jax.Array, dtype: np.dtype) -> jax.Array:
+    """`x`, which is to be shifted by an integer, within the limits of the integer `dtype` less that; 0 less it for NaN."""
+    limits = jnp.iinfo(dtype)
     bounds = ((int(limit) - offset).astype(jnp.float32) for limit in (0, limits.min, limits.max))
     x, zero, low, high = jnp.broadcast_arrays(x, *bounds)
     x = lax.select(x == x, x, zero)
     x = lax.select(x > low, x, low)
-    x = lax.select(x < high, x, high)
-    return (integer(round_half_even(x)) + offset).astype(dtype)
-
-
-def saturated(x: jax.Array, dtype: np.dtype) -> jax.Array:
-    """``sat(x)`` of integers in float32, for an integer `dtype`; NaN becomes 0."""
-    return nearest_integer(x, None, dtype) if jnp.iinfo(dtype).bits < 32 else saturating_cast(x, dtype)
+    return lax.select(x < high, x, high)
 
 
 def integer(x: jax.Array) -> jax.Array:

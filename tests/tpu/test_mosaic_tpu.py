@@ -134,7 +134,7 @@ RECORDED = [
     Recorded("v5p", "int32", SQUARE, "KN", False, 8263, 34315, (99, 95)),
     Recorded("v6e", "int32", SQUARE, "KN", True, 17560, 17675, (92, 91)),
     Recorded("v6e", "int32", SQUARE, "NK", True, 17560, 17675, (92, 91)),
-    Recorded("v6e", "bfloat16", SQUARE, "NK", True, 22770, 22890, (71, 70)),
+    Recorded("v6e", "bfloat16", SQUARE, "NK", True, 20484, 20626, (79, 79)),
     Recorded("v6e", "uint8", SQUARE, "NK", True, 24180, 24295, (67, 66)),
     Recorded("v6e", "int32", LONG, "KN", True, 8356, 71400, (97, 91)),
     Recorded("v6e", "int32", SQUARE, "KN", False, 2177, 10080, (94, 80)),
