@@ -46,18 +46,21 @@ def product(a: jax.Array, b: Words) -> Words:
     """``a * b`` of a word and a number that is not negative, in all its words."""
     total, carry = [], jnp.uint32(0)
     for word in b:
-        low, high = _word_product(a, word)
+        low = a * word
         total.append(low + carry)
-        carry = high + (total[-1] < low).astype(jnp.uint32)
+        carry = _high_word(a, word) + (total[-1] < low).astype(jnp.uint32)
     return *total, carry
 
 
-def _word_product(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """By halves: no product or sum of them needs more than 32 bits."""
+def _high_word(a: jax.Array, b: jax.Array) -> jax.Array:
+    """``a * b >> 32``, by halves: no product or sum of them needs more than 32 bits.
+
+    XLA cannot partition jax 0.12's `lax.mulhi` over a mesh.
+    """
     a_low, a_high, b_low, b_high = a & _HALF, a >> 16, b & _HALF, b >> 16
-    one, other = a_low * b_high, a_high * b_low
-    middle = ((a_low * b_low) >> 16) + (one & _HALF) + (other & _HALF)
-    return a * b, a_high * b_high + (one >> 16) + (other >> 16) + (middle >> 16)
+    one = a_high * b_low + ((a_low * b_low) >> 16)
+    other = a_low * b_high + (one & _HALF)
+    return a_high * b_high + (one >> 16) + (other >> 16)
 
 
 def shift_left(a: Words, count: jax.Array) -> Words:

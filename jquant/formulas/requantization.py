@@ -26,13 +26,17 @@ def in_range(x: jax.Array, low: jax.Array, high: jax.Array, new_low: jax.Array, 
 def _to_uint8(x: jax.Array, low: jax.Array, high: jax.Array, new_low: jax.Array, new_high: jax.Array) -> jax.Array:
     """``clamp((((x * scale) >> 32) + offset + 2**15) >> 16)`` in integers, of which the lower 16 bits are a fraction."""
     scale, offset = _scale_and_offset(low, high, new_low, new_high)
-    x = _in_float32(x)
-    magnitude = wide.product(lax.abs(x).astype(jnp.uint32), scale)
-    _, *product = wide.select(x < 0, wide.negate(magnitude), magnitude)
-    low_word, high_word = wide.add(tuple(product), wide.add(offset, (jnp.uint32(2**15), jnp.uint32(0))))
-    value = lax.min(low_word >> 16, jnp.full_like(low_word, 255))
-    value = jnp.where(high_word == 0, value, jnp.where(high_word >> 31 == 1, jnp.uint32(0), jnp.uint32(255)))
-    return value.astype(jnp.uint8)
+    offset = wide.add(offset, (jnp.uint32(2**15), jnp.uint32(0)))
+    x = x.astype(jnp.float32)
+    # A negative number counts as 2**32 more, and its product as 2**32 * scale more.
+    offset = wide.select(x < 0, wide.add(offset, wide.negate(scale)), offset)
+    word = lax.bitcast_convert_type(x.astype(jnp.int32), jnp.uint32)
+    word = jnp.where(x == 2.0**31, jnp.uint32(2**31), word)
+    _, *product = wide.product(word, scale)
+    low_word, high_word = wide.add(tuple(product), offset)
+    value = jnp.where(high_word == 0, low_word >> 16, jnp.uint32(255))
+    value = jnp.where(wide.is_negative((low_word, high_word)), jnp.uint32(0), value)
+    return lax.min(value, jnp.full_like(value, 255)).astype(jnp.uint8)
 
 
 def _scale_and_offset(low: jax.Array, high: jax.Array, new_low: jax.Array, new_high: jax.Array) -> tuple[Words, Words]:
