@@ -9,19 +9,23 @@ from jquant.formulas import ranges
 
 
 def quantize(x: jax.Array, low: jax.Array, high: jax.Array, dtype: np.dtype) -> jax.Array:
-    """``clamp(away(x * scale) - (away(low * scale) - min(T)))`` with ``scale = (2**bits - 1) / (high - low)``, as a float"""
+    """``clamp(away(x * scale) - (away(low * scale) - min(T)))`` with ``scale = (2**bits - 1) / (high - low)``, as a float
+
+    `x` may be a sum or a difference that is not sealed. The result is still to be saturated.
+    """
     limits = jnp.iinfo(dtype)
     scale = jnp.where(high == low, jnp.float32(0), ranges.steps_per_unit(low, high, dtype))
     offset = exact.difference(exact.round_half_away(exact.product(low, scale)), jnp.float32(limits.min))
     value = exact.round_half_away(exact.product(x, scale)) - offset
-    return ranges.clamp(value, jnp.float32(limits.min), jnp.float32(min(limits.max, 2147483520)))
+    # The largest of 32 bits is no float32: TensorFlow saturates at the one below it.
+    return ranges.minimum(value, jnp.float32(2147483520)) if limits.bits == 32 else value
 
 
 def dequantize(x: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
-    """``(rounded_low - min(T) * scale) + x * scale`` with ``scale = (high - low) / (2**bits - 1)``"""
+    """``(rounded_low - min(T) * scale) + x * scale`` with ``scale = (high - low) / (2**bits - 1)``, not sealed."""
     scale = ranges.step(low, high, x.dtype)
     origin = exact.difference(rounded_low(low, high, scale), exact.product(jnp.float32(jnp.iinfo(x.dtype).min), scale))
-    return exact.sum(origin, exact.product(x.astype(jnp.float32), scale))
+    return origin + exact.product(x.astype(jnp.float32), scale)
 
 
 def rounded_low(low: jax.Array, high: jax.Array, scale: jax.Array) -> jax.Array:

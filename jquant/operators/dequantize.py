@@ -51,7 +51,7 @@ def _dequantize(
     if mode == QuantizeMode.MIN_COMBINED:
         value = _min_combined(input, low, high)
     elif mode == QuantizeMode.MIN_FIRST:
-        value = min_first.dequantize(input, low, high)
+        value = exact.seal(min_first.dequantize(input, low, high))
     else:
         value = _scaled(input, low, high, narrow_range)
     return exact.narrow(value, dtype)

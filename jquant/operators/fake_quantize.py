@@ -49,14 +49,15 @@ def _fake_quantize(
     x, low, high = map(lax.stop_gradient, operands)
     nudged = _nudged(low, high, num_bits, narrow_range)
     zero = exact.round_half_up(exact.product(-nudged.low, nudged.inverse_scale))
-    nudged, zero = jax.tree.map(exact.once, (nudged, zero))
+    is_empty = ((low == 0) & (high == 0)).astype(jnp.int32)
+    nudged, zero, is_empty = jax.tree.map(exact.once, (nudged, zero, is_empty))
 
     offset = ranges.clamp(x, nudged.low, nudged.high) - nudged.low
     # TensorFlow divides by the one scale, and multiplies with the reciprocals of many.
     steps = exact.quotient(offset, nudged.scale) if axis is None else exact.product(offset, nudged.inverse_scale)
     value = exact.product(exact.round_half_up(exact.difference(steps, zero)), nudged.scale)
 
-    empty = (low == 0) & (high == 0)
+    empty = is_empty == 1
     surrogate = jnp.where(x < nudged.low, operands[1], jnp.where(x > nudged.high, operands[2], x))
     surrogate = jnp.where((x >= nudged.low) & (x <= nudged.high) | empty, operands[0], surrogate)
     return straight_through(jnp.where(empty, jnp.float32(0), value), surrogate)
