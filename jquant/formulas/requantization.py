@@ -69,7 +69,7 @@ def _twice_of_steps(x: jax.Array, width: jax.Array) -> Words:
     digits = []
     for _ in range(7):
         digits.append(lax.div(remainder, divisor))
-        remainder = lax.rem(remainder, divisor) << 8
+        remainder = (remainder - digits[-1] * divisor) << 8
     first, *rest = digits
     high = (first << 16) | (rest[0] << 8) | rest[1]
     low = (rest[2] << 24) | (rest[3] << 16) | (rest[4] << 8) | rest[5]
