@@ -220,7 +220,7 @@ def data_type(argument: str, spelling: DTypeLike | str) -> np.dtype:
     """
     if isinstance(spelling, str | type | np.dtype):
         try:
-            dtype = _as_dtype(spelling).newbyteorder("=")
+            dtype = _as_dtype(spelling)
         except (TypeError, ValueError, SyntaxError):  # all of which NumPy raises for strings
             dtype = None
         if dtype is not None and is_numeric(dtype):
@@ -229,12 +229,13 @@ def data_type(argument: str, spelling: DTypeLike | str) -> np.dtype:
     raise DescriptorTypeError(f"{argument} is {shown(spelling)}; it must be a dtype or one of the names {known}")
 
 
+@functools.lru_cache
 def _as_dtype(spelling: np.dtype | type | str) -> np.dtype:
     if isinstance(spelling, str) and spelling in _DML_NAMES:
         return jnp.dtype(spelling.lower())
     if isinstance(spelling, str) and spelling in _TENSORFLOW_NAMES:
         return jnp.dtype(spelling.removeprefix("q"))
-    return jnp.dtype(spelling)
+    return jnp.dtype(spelling).newbyteorder("=")
 
 
 @functools.cache

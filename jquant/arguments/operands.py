@@ -175,6 +175,8 @@ def is_one_element(shape: tuple[int, ...]) -> bool:
 
 def broadcast_shape(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
     """The common shape of two operands; where there is none, `one`, for the descriptor to tell them apart."""
+    if one == other:
+        return one
     try:
         return jnp.broadcast_shapes(one, other)
     except ValueError:

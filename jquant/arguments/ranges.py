@@ -1,10 +1,12 @@
 """The ranges of real numbers, [min, max], that TensorFlow's operators take, as a caller passes them."""
 
+import functools
+
 import numpy as np
 from jax.typing import ArrayLike
 
 from jquant.arguments.descriptor import require
-from jquant.arguments.operands import Operand, float_operand, is_known, operand
+from jquant.arguments.operands import Operand, float_operand, is_known, is_one_element, operand
 from jquant.arguments.statics import dimension_from_0
 from jquant.errors import DescriptorTypeError
 from jquant.modes import data_type, data_type_name
@@ -18,14 +20,13 @@ def range_operands(operator: str, input: Operand, axis: int | None, **bounds: Ar
     given = {name: float_operand(operator, name, bound) for name, bound in bounds.items()}
     if axis is not None:
         axis = dimension_from_0(operator, axis, input.ndim)
+    sizes = () if axis is None else (input.shape[axis],)
     for name, bound in given.items():
-        if axis is None:
-            message = f"{operator}: {name} has sizes {bound.shape}; without axis it must have 1 element"
-            require(bound.size == 1, message)
-        else:
-            sizes = (input.shape[axis],)
+        if axis is None and not is_one_element(bound.shape):
+            require(False, f"{operator}: {name} has sizes {bound.shape}; without axis it must have 1 element")
+        if axis is not None and bound.shape != sizes:
             message = f"{operator}: {name} has sizes {bound.shape}; with axis={axis} they must be {sizes}"
-            require(bound.shape == sizes, f"{message}: input has shape {input.shape}")
+            require(False, f"{message}: input has shape {input.shape}")
     if given and is_known(*given.values()):
         (low_name, low), (high_name, high) = given.items()
         require(not np.any(high < low), f"{operator}: {high_name}, {high}, is less than {low_name}, {low}")
@@ -41,9 +42,15 @@ def require_one_range(operator: str, input: Operand, axis: int | None) -> None:
 
 def require_quantized(operator: str, name: str, dtype: np.dtype, *allowed: str) -> None:
     """Asserts that a dtype stores one of TensorFlow's quantized types."""
-    given, types = data_type_name(dtype), {type: data_type_name(data_type("dtype", type)) for type in allowed}
-    listed = ", ".join(f"{type} ({stored})" for type, stored in types.items())
-    require(given in types.values(), f"{operator}: {name} is {given}; the document has {listed}", DescriptorTypeError)
+    types = _stored_types(allowed)
+    if dtype not in types.values():
+        given, listed = data_type_name(dtype), ", ".join(f"{type} ({data_type_name(types[type])})" for type in types)
+        require(False, f"{operator}: {name} is {given}; the document has {listed}", DescriptorTypeError)
+
+
+@functools.cache
+def _stored_types(types: tuple[str, ...]) -> dict[str, np.dtype]:
+    return {type: data_type("dtype", type) for type in types}
 
 
 def accumulators(
