@@ -1,4 +1,4 @@
-"""Measures networks that `jquant.transform` took to int8 beside the float ones, a composition by hand, and Qwix.
+"""Measures networks that `jquant.transform` took to int8 beside the float ones, a composition by hand, Qwix and onnxruntime.
 
     python -m benchmarks.transform [--rounds 100] [--output FILE.md]
 
@@ -9,6 +9,7 @@ default to benchmarks/results/transform-PLATFORM-jax-VERSION.md.
 
 import argparse
 import functools
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +34,7 @@ SYMMETRIC = {"activation_type": "INT8"}
 RECIPES = {
     "static": transform.static_int8,
     "static, symmetric": transform.Recipe([("*", transform.Scheme(**SYMMETRIC))]),
+    "static, percentile": transform.Recipe([("*", transform.Scheme(observer=("percentile", 99.99)))]),
     "dynamic": transform.dynamic_int8,
     "dynamic, symmetric": transform.Recipe([("*", transform.Scheme(activations="DYNAMIC", **SYMMETRIC))]),
     "dynamic by row": transform.Recipe([("*", transform.Scheme(activations="DYNAMIC_ROW"))]),
@@ -164,38 +166,112 @@ def contestants(model: nn.Module, params: Any, batches: list[np.ndarray]) -> dic
     return {name: each._replace(params=jax.tree.map(jnp.array, each.params)) for name, each in found.items()}
 
 
-def table(model: nn.Module, images: np.ndarray, test: tuple[np.ndarray, np.ndarray], params: Any, rounds: int) -> list[str]:
+def onnx_model(params: Any) -> Any:
+    """The float MLP as an ONNX model."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    layers = params["params"]
+    arrays, nodes, x = {"shape": np.array([-1, 64])}, [helper.make_node("Reshape", ["images", "shape"], ["x"])], "x"
+    for index, name in enumerate(sorted(layers)):
+        arrays |= {f"w{index}": np.asarray(layers[name]["kernel"]), f"b{index}": np.asarray(layers[name]["bias"])}
+        nodes.append(helper.make_node("Gemm", [x, f"w{index}", f"b{index}"], [f"y{index}"]))
+        x = f"y{index}"
+        if index + 1 < len(layers):
+            nodes.append(helper.make_node("Relu", [x], [f"x{index}"]))
+            x = f"x{index}"
+    images = helper.make_tensor_value_info("images", TensorProto.FLOAT, ["batch", 8, 8, 1])
+    logits = helper.make_tensor_value_info(x, TensorProto.FLOAT, ["batch", 10])
+    initializers = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    graph = helper.make_graph(nodes, "mlp", [images], [logits], initializers)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+def onnxruntime_logits(params: Any, batches: list[np.ndarray], images: np.ndarray) -> dict[str, np.ndarray]:
+    """What onnxruntime's own quantization makes of the MLP, with the same calibration data."""
+    import onnx
+    import onnxruntime
+    from onnxruntime.quantization import (
+        CalibrationDataReader,
+        CalibrationMethod,
+        QuantType,
+        quantize_dynamic,
+        quantize_static,
+    )
+
+    class Reader(CalibrationDataReader):
+        def __init__(self) -> None:
+            self.batches = iter(batches)
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            batch = next(self.batches, None)
+            return None if batch is None else {"images": batch}
+
+    found = {}
+    weights = {"per_channel": True, "weight_type": QuantType.QInt8}
+    with tempfile.TemporaryDirectory() as folder:
+        of_float, of_integers = f"{folder}/float.onnx", f"{folder}/int8.onnx"
+        onnx.save(onnx_model(params), of_float)
+        methods = {"min/max": CalibrationMethod.MinMax, "percentile": CalibrationMethod.Percentile}
+        for name in ("dynamic", *methods):
+            if name == "dynamic":
+                quantize_dynamic(of_float, of_integers, **weights)
+            else:
+                static = {"calibrate_method": methods[name], "activation_type": QuantType.QUInt8, **weights}
+                quantize_static(of_float, of_integers, Reader(), **static)
+            session = onnxruntime.InferenceSession(of_integers, providers=["CPUExecutionProvider"])
+            label = "dynamic" if name == "dynamic" else f"static, {name}"
+            found[f"onnxruntime, {label}"] = session.run(None, {"images": images})[0]
+    return found
+
+
+def accuracy_table(logits: dict[str, np.ndarray], labels: np.ndarray, sizes: dict[str, int]) -> list[str]:
+    """How near each is to the labels, and to the float network."""
+    exact = logits["float32"]
+    lines = ["| | test accuracy | predicts as float | cosine to float | bytes |", "|---|--:|--:|--:|--:|"]
+    for name, found in logits.items():
+        digits = found.argmax(-1)
+        cosine = np.sum(exact * found, dtype=np.float64) / (np.linalg.norm(exact) * np.linalg.norm(found))
+        size = f"{sizes[name]:,}" if name in sizes else "-"
+        agreement = np.mean(digits == exact.argmax(-1))
+        lines.append(f"| {name} | {np.mean(digits == labels):.2%} | {agreement:.2%} | {cosine:.6f} | {size} |")
+    return lines
+
+
+def times_table(times: dict[int, Any]) -> list[str]:
+    """Medians, quartiles, and the medians of the ratios of each round."""
+    header = " | ".join(f"batch {size}, ms (quartiles) | over float | over by hand" for size in times)
+    lines = [f"| | {header} |", f"|---|{'--:|' * 3 * len(times)}"]
+    for name in next(iter(times.values())):
+        cells = [name]
+        for of_batch in times.values():
+            own = of_batch[name].further
+            low, median, high = quartiles(own)
+            ratios = (np.median(own / of_batch[other].further) for other in ("float32", "by hand, static"))
+            cells += [f"{median:.3f} ({low:.3f} to {high:.3f})", *(f"{ratio:.2f}" for ratio in ratios)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def tables(model: nn.Module, images: np.ndarray, test: tuple[np.ndarray, np.ndarray], params: Any, rounds: int) -> list[str]:
     batches = [images[index * 128 : (index + 1) * 128] for index in range(CALIBRATION)]
     found = contestants(model, params, batches)
     jitted = {name: jax.jit(each.function) for name, each in found.items()}
-    hits = {name: jitted[name](each.params, test[0]).argmax(-1) == test[1] for name, each in found.items()}
-    differ = int(
-        (
-            jitted["transform, static"](found["transform, static"].params, test[0])
-            != jitted["by hand, static"](found["by hand, static"].params, test[0])
-        ).sum()
-    )
+    logits = {name: np.asarray(jitted[name](each.params, test[0])) for name, each in found.items()}
+    differ = np.sum(logits["transform, static"] != logits["by hand, static"])
+    if isinstance(model, MLP):
+        try:
+            logits |= onnxruntime_logits(params, batches, test[0])
+        except ImportError:
+            print("onnxruntime is not installed, and left out")
+    sizes = {name: sum(leaf.nbytes for leaf in jax.tree.leaves(each.params)) for name, each in found.items()}
     times = {}
     for size in BATCHES:
         batch = jnp.asarray(test[0][:size])
         calls = {name: functools.partial(finished, jitted[name], each.params, batch) for name, each in found.items()}
         with tqdm(total=rounds, desc=f"{type(model).__name__}, batch {size}", unit="round") as bar:
             times[size] = measure(calls, rounds, after_round=bar.update)
-    header = " | ".join(f"batch {size}, ms (quartiles) | over float | over by hand" for size in BATCHES)
-    lines = [f"| | test accuracy | bytes | {header} |", f"|---|--:|--:|{'--:|' * 3 * len(BATCHES)}"]
-    for name, each in found.items():
-        size = sum(leaf.nbytes for leaf in jax.tree.leaves(each.params))
-        cells = [name, f"{np.mean(hits[name]):.2%}", f"{size:,}"]
-        for of_batch in times.values():
-            low, median, high = quartiles(of_batch[name].further)
-            ratios = (
-                np.median(of_batch[name].further / of_batch[other].further) for other in ("float32", "by hand, static")
-            )
-            cells += [f"{median:.3f} ({low:.3f} to {high:.3f})", *(f"{ratio:.2f}" for ratio in ratios)]
-        lines.append(f"| {' | '.join(cells)} |")
-    compared = len(test[0]) * 10
-    lines += ["", f"`transform, static` and `by hand, static`: {differ} of {compared:,} outputs differ."]
-    return lines
+    equal = f"`transform, static` and `by hand, static`: {differ} of {logits['float32'].size:,} outputs differ."
+    return [*accuracy_table(logits, test[1], sizes), "", *times_table(times), "", equal]
 
 
 def finished(function: Callable[..., jax.Array], *arguments: Any) -> jax.Array:
@@ -207,17 +283,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--output", type=Path, help="the file to write, in Markdown")
     arguments = parser.parse_args()
-    described = environment.describe(["jquant-jax", "flax", "qwix"])
+    described = environment.describe(["jquant-jax", "flax", "qwix", "onnxruntime"])
     default = f"transform-{described['platform']}-jax-{described['versions']['jax']}.md"
     output = arguments.output or Path(__file__).parent / "results" / default
     train_images, test_images, train_labels, test_labels = digits()
-    lines = ["# Networks in int8: by transformation, by hand, by Qwix", ""]
+    lines = ["# Networks in int8: by transformation, by hand, and by others", ""]
     lines += [f"- {name}: {value}" for name, value in described.items()]
     lines += ["- weights: trained on the scikit-learn digits; a copy for each contestant, in an order drawn anew each round"]
     for model in (MLP(), CNN()):
         params = trained(model, train_images, train_labels)
         lines += ["", f"## {type(model).__name__}", ""]
-        lines += table(model, train_images, (test_images, test_labels), params, arguments.rounds)
+        lines += tables(model, train_images, (test_images, test_labels), params, arguments.rounds)
     text = "\n".join(lines) + "\n"
     print(text)
     output.write_text(text)

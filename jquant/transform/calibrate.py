@@ -62,8 +62,7 @@ def calibrate(
     state, observers = None, {}
     for batch in each_batch(_NAME, batches, boolean(_NAME, "progress", progress)):
         inputs = batch if isinstance(batch, tuple) else (batch,)
-        leaves, structure = jax.tree.flatten(inputs)
-        key = structure, tuple(map(jax.typeof, leaves))
+        key = traced.types(inputs)
         if key not in updates:
             found = traced.sited(function, parameters, inputs)
             traced.require_sites(function, found.plan)
@@ -78,7 +77,7 @@ def calibrate(
                     f"{_NAME}: a batch has other sites than the first: {', '.join(set(state) ^ set(names))}"
                 )
             updates[key] = jax.jit(_update(found, state))
-        state = updates[key](parameters.leaves, leaves, state)
+        state = updates[key](parameters.leaves, inputs, state)
     if state is None:
         raise DescriptorError(f"{_NAME}: there is no batch in batches")
     missed = [name for name, (count, _) in state.items() if not np.all(np.asarray(count) > 0)]
@@ -100,8 +99,8 @@ def _update(found: traced.Sited, state: Any) -> Callable[..., Any]:
     """A function of parameters, inputs and the state, to the state after them."""
     levels = {name: levels for name, levels in found.levels().items() if name in state}
 
-    def update(parameters: list[Any], inputs: list[Any], state: Any) -> Any:
-        return rewrite.run(found.plan, _observed, [*parameters, *inputs], {}, state, levels)[1]
+    def update(parameters: list[Any], inputs: tuple[Any, ...], state: Any) -> Any:
+        return rewrite.run(found.plan, _observed, [*parameters, *jax.tree.leaves(inputs)], {}, state, levels)[1]
 
     return update
 

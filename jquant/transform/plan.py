@@ -245,6 +245,7 @@ class _Reader:
         count = len(equation.outvars)
         if any(True for _ in jaxprs.programs(equation)):
             self._list_inside(equation, f"it is inside {name}, which is not read")
+            self.count(inputs)
             return [Value() for _ in range(count)]
         nodes = [value.node for value in inputs]
         all_known = [node for node in nodes if node is not None]
@@ -261,8 +262,7 @@ class _Reader:
         num_constants, num_carry = loop.num_constants, loop.num_carry
         constants, carry = inputs[:num_constants], inputs[num_constants : num_constants + num_carry]
         layers = [self._layer(value, path) for value in inputs[num_constants + num_carry :]]
-        first = num_constants
-        carry = _carried(loop.body, first, carry)
+        carry = _carried(loop.body, num_constants, carry)
         outputs = self.read(loop.body, path, (*levels, path), [*constants, *carry, *layers])
         self.count(outputs)
         return [*map(_after, carry), *(Value() for _ in outputs[num_carry:])]

@@ -153,7 +153,7 @@ class Int8Function:
 
     def __call__(self, params: Mapping[str, Mapping[str, Any]], /, *inputs: Any) -> Any:
         packed, static, floats = self._parts(params)
-        rewritten = self._programs.get(_key(inputs))
+        rewritten = self._programs.get(traced.types(inputs))
         if rewritten is None:
             found = traced.sited(self._function, self._parameters, inputs)
             self._require_same(found.plan)
@@ -185,7 +185,7 @@ class Int8Function:
     def remember(self, inputs: tuple[Any, ...], rewritten: _Rewritten) -> None:
         """Keeps the program for inputs of these types, unless it belongs to a program around it."""
         if not any(isinstance(constant, jax.core.Tracer) for constant in rewritten.program.constants):
-            self._programs[_key(inputs)] = rewritten
+            self._programs[traced.types(inputs)] = rewritten
 
     def rewritten(self, found: Sited, packed: Any, static: Any, inputs: tuple[Any, ...]) -> _Rewritten:
         """The program with products of integers, and without the parameters that it does not need."""
@@ -216,11 +216,6 @@ class Int8Function:
         ]
         message = f"{self.__name__}: for inputs of these shapes, apply has other sites than the int8 parameters are for"
         raise DescriptorError(f"{message}: {', '.join(names)}. Does it branch in Python on a size of its input?")
-
-
-def _key(inputs: tuple[Any, ...]) -> Any:
-    leaves, structure = jax.tree.flatten(inputs)
-    return structure, tuple(map(jax.typeof, leaves))
 
 
 def _fingerprint(plan: Plan) -> dict[str, Any]:

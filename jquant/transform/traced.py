@@ -1,6 +1,6 @@
 """A function with its sites: what each of the transformations begins with."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import jax
@@ -44,6 +44,12 @@ def sited(function: Function, parameters: Parameters, inputs: tuple[Any, ...]) -
     params = parameters.structure.unflatten(map(abstract, parameters.leaves))
     program, outputs = jaxprs.trace(function.apply, params, *inputs)
     return Sited(read(program, parameters.names, function.recipe), outputs)
+
+
+def types(inputs: tuple[Any, ...]) -> Hashable:
+    """What a program is traced for: the tree of the inputs, and their types."""
+    leaves, structure = jax.tree.flatten(inputs)
+    return structure, tuple(map(jax.typeof, leaves))
 
 
 def require_sites(function: Function, plan: Plan) -> None:
