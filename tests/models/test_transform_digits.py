@@ -11,6 +11,7 @@ from jquant import transform
 
 for package in ("sklearn", "matplotlib", "tqdm", "optax"):
     pytest.importorskip(package, reason=f"{package} is not installed (extra: examples)")
+pytestmark = pytest.mark.gate  # it trains
 example = load_example("transform_digits")
 LAYOUT = {"padding": "SAME", "dimension_numbers": ("NHWC", "HWIO", "NHWC")}
 

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from sampling import one_in
 
 from jquant import transform
 
@@ -21,7 +22,7 @@ def compiled_lines(depth: int, dtype, recipe: transform.Recipe) -> int:
     return len(jax.jit(function).lower(int8_params, x).compile().as_text().splitlines())
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@one_in(3, "dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize("recipe", [transform.static_int8, transform.dynamic_int8], ids=["static", "dynamic"])
 def test_residual_network(recipe, dtype):
     """Each layer adds as much to the compiled program: none computes what the layers before it have computed."""
