@@ -50,6 +50,7 @@ OPERATORS: dict[str, tuple[Callable, tuple]] = {
     "convolution_integer_to_float": (jquant.convolution_integer_to_float, (IMAGE, *X[1:], FILTER, *W[1:])),
     "dequantize": (jquant.dequantize, (UINT8, *BOUNDS)),
     "dequantize_linear": (jquant.dequantize_linear, X),
+    "dot_general": (lambda lhs, rhs: jquant.dot_general(lhs, rhs, (((1,), (0,)), ((), ()))), (FLOATS, FLOATS)),
     "dynamic_quantize_linear": (jquant.dynamic_quantize_linear, (FLOATS,)),
     "fake_quantize": (jquant.fake_quantize, CLIPPED),
     "matmul_integer": (jquant.matmul_integer, (UINT8, INT8, ZERO_POINT, SIGNED_ZERO_POINT)),
