@@ -76,7 +76,7 @@ def calibrate(
                 raise DescriptorError(
                     f"{_NAME}: a batch has other sites than the first: {', '.join(set(state) ^ set(names))}"
                 )
-            updates[key] = jax.jit(_update(found, state))
+            updates[key] = jax.jit(_update(found.plan))
         state = updates[key](parameters.leaves, inputs, state)
     if state is None:
         raise DescriptorError(f"{_NAME}: there is no batch in batches")
@@ -95,12 +95,11 @@ def _initial(plan: Plan, site: Site) -> tuple[jax.Array, Any]:
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*plan.sizes(site), *jnp.shape(leaf))), first)
 
 
-def _update(found: traced.Sited, state: Any) -> Callable[..., Any]:
+def _update(plan: Plan) -> Callable[..., Any]:
     """A function of parameters, inputs and the state, to the state after them."""
-    levels = {name: levels for name, levels in found.levels().items() if name in state}
 
     def update(parameters: list[Any], inputs: tuple[Any, ...], state: Any) -> Any:
-        return rewrite.run(found.plan, _observed, [*parameters, *jax.tree.leaves(inputs)], {}, state, levels)[1]
+        return rewrite.run(plan, _observed, [*parameters, *jax.tree.leaves(inputs)], state=state)[1]
 
     return update
 

@@ -20,7 +20,8 @@ from jquant.operators.quantize_linear import quantize_linear
 from jquant.operators.scale_and_zero_point import scale_and_zero_point
 from jquant.pytrees import ScaleZeroPoint
 from jquant.transform import jaxprs
-from jquant.transform.plan import CONVOLUTION, LOOK_UP, PRODUCT, Site, Storage, product_dimensions
+from jquant.transform.layouts import CONVOLUTION, LOOK_UP, PRODUCT, Storage, product_dimensions
+from jquant.transform.plan import Site
 from jquant.transform.recipe import Activations
 
 _EXTENDED = FeatureLevel.EXTENDED

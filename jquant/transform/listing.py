@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 from jquant.transform import traced
 from jquant.transform.compute import is_weight_only
+from jquant.transform.layouts import LOOK_UP
 from jquant.transform.parameters import flattened
-from jquant.transform.plan import LOOK_UP, Site
+from jquant.transform.plan import Site
 from jquant.transform.recipe import Recipe, dynamic_int8
 
 _NAME = "transform.sites"

@@ -10,8 +10,9 @@ from jquant.arithmetic.straight_through import straight_through
 from jquant.calibration import Range
 from jquant.operators.dequantize_linear import dequantize_linear
 from jquant.transform import compute, jaxprs, rewrite, traced
+from jquant.transform.layouts import LOOK_UP
 from jquant.transform.parameters import flattened
-from jquant.transform.plan import LOOK_UP, Site
+from jquant.transform.plan import Site
 from jquant.transform.quantized import static_inputs
 from jquant.transform.recipe import Recipe
 
@@ -56,15 +57,11 @@ def quantization_aware(
         parameters = flattened(_NAME, params)
         found = traced.sited(function, parameters, inputs)
         traced.require_sites(function, found.plan)
-        levels = {f"{part} {name}": each for name, each in found.levels().items() for part in ("site", "input")}
         weights = traced.weights_of_layers(found.plan, parameters.leaves)
-        resources: dict[str, Any] = {
-            f"site {site.name}": _rounded_weights(site, len(site.levels), weights[site.name]) for site in found.plan.stored()
-        }
-        static = static_inputs(function, found.plan, ranges)
-        resources.update((f"input {name}", each) for name, each in static.items())
+        stored = {site.name: _rounded_weights(site, len(site.levels), weights[site.name]) for site in found.plan.stored()}
+        resources = rewrite.Resources(stored, static_inputs(function, found.plan, ranges))
         leaves = [*parameters.leaves, *jax.tree.leaves(inputs)]
-        outputs, _ = rewrite.run(found.plan, _rounded, leaves, resources, {}, levels)
+        outputs, _ = rewrite.run(found.plan, _rounded, leaves, resources)
         return jax.tree.unflatten(jax.tree.structure(found.outputs), outputs)
 
     return aware
@@ -92,7 +89,7 @@ def _dequantized(values: jax.Array, scale: jax.Array, zero_point: jax.Array | No
 
 def _rounded(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
     dtype = operands[site.operand].dtype
-    weights = scope.resources[f"site {site.stored}"].transpose(site.dimensions).astype(dtype)
+    weights = scope.stored(site).transpose(site.dimensions).astype(dtype)
     others = list(operands)
     others[site.operand] = weights
     if site.kind != LOOK_UP and not compute.is_weight_only(site):
@@ -102,7 +99,7 @@ def _rounded(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.A
 
 def _rounded_input(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
     x = operands[site.input_operand]
-    static = scope.resources.get(f"input {site.input}") if site.has_static_input else None
+    static = scope.static(site)
     given = compute.quantize_input(site, jax.lax.stop_gradient(x), static)
     value = _dequantized(*given, x.dtype)
     if static is None:

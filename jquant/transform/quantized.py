@@ -16,8 +16,9 @@ from jquant.operators.scale_and_zero_point import scale_and_zero_point
 from jquant.pytrees import ScaleZeroPoint
 from jquant.transform import compute, jaxprs, rewrite, traced
 from jquant.transform.jaxprs import Program
+from jquant.transform.layouts import LOOK_UP
 from jquant.transform.parameters import Parameters, abstract, flattened
-from jquant.transform.plan import LOOK_UP, Plan, Site
+from jquant.transform.plan import Plan, Site
 from jquant.transform.recipe import Recipe
 from jquant.transform.traced import Function, Sited
 
@@ -189,13 +190,10 @@ class Int8Function:
 
     def rewritten(self, found: Sited, packed: Any, static: Any, inputs: tuple[Any, ...]) -> _Rewritten:
         """The program with products of integers, and without the parameters that it does not need."""
-        levels = {f"{part} {name}": each for name, each in found.levels().items() for part in ("site", "input")}
 
         def function(packed: Any, static: Any, floats: list[Any], inputs: tuple[Any, ...]) -> list[Any]:
-            named = {f"site {name}": tree for name, tree in packed.items()}
-            named.update((f"input {name}", tree) for name, tree in static.items())
             leaves = [*floats, *jax.tree.leaves(inputs)]
-            return rewrite.run(found.plan, _in_integers, leaves, named, {}, levels)[0]
+            return rewrite.run(found.plan, _in_integers, leaves, rewrite.Resources(packed, static))[0]
 
         floats = self._parameters.leaves
         program, _ = jaxprs.trace(function, packed, static, floats, inputs)
@@ -226,12 +224,12 @@ def _fingerprint(plan: Plan) -> dict[str, Any]:
 
 
 def _in_integers(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
-    stored, x = scope.resources[f"site {site.stored}"], operands[site.input_operand]
+    stored, x = scope.stored(site), operands[site.input_operand]
     if site.kind == LOOK_UP:
         return _without_derivative(site, compute.look_up)(stored, x)
     if compute.is_weight_only(site):
         return compute.weight_only_result(site, stored, x)
-    static = scope.resources.get(f"input {site.input}") if site.has_static_input else None
+    static = scope.static(site)
     quantize = _without_derivative(site, compute.quantize_input)
     given = scope.once(site.input, lambda: quantize(x, static))
     return _without_derivative(site, compute.integer_result)(stored, given)

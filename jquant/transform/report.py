@@ -11,8 +11,9 @@ import numpy as np
 
 from jquant.calibration import Range
 from jquant.transform import compute, jaxprs, rewrite, traced
+from jquant.transform.layouts import LOOK_UP
 from jquant.transform.parameters import flattened
-from jquant.transform.plan import LOOK_UP, Plan, Site
+from jquant.transform.plan import Plan, Site
 from jquant.transform.quantized import quantized
 from jquant.transform.recipe import Recipe
 
@@ -143,14 +144,12 @@ def report(
     parameters = flattened(_NAME, params)
     found = traced.sited(function, parameters, inputs)
     plan = found.plan
-    resources = {f"site {name}": tree for name, tree in int8_params["sites"].items()}
-    resources.update((f"input {name}", tree) for name, tree in int8_params["inputs"].items())
-    levels = {f"{part}{name}": each for name, each in found.levels().items() for part in ("site ", "input ", "")}
+    resources = rewrite.Resources(int8_params["sites"], int8_params["inputs"])
     state = {site.name: _initial(plan, site) for site in plan.sites.values()}
 
     @jax.jit
     def measured(leaves: list[Any], resources: Any, state: Any) -> Any:
-        return rewrite.run(plan, _measured, leaves, resources, state, levels)
+        return rewrite.run(plan, _measured, leaves, resources, state)
 
     outputs, state = measured([*parameters.leaves, *jax.tree.leaves(inputs)], resources, state)
     rows = [row for site in plan.sites.values() for row in _rows(site, state[site.name], int8_params["sites"])]
@@ -182,8 +181,8 @@ def _measured(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.
     output = jaxprs.bind(site.equation, *operands)[0]
     state: _State = scope.state[site.name]
     x = operands[site.input_operand]
-    weights = scope.resources[f"site {site.stored}"]
-    static = scope.resources.get(f"input {site.input}") if site.has_static_input else None
+    weights = scope.stored(site)
+    static = scope.static(site)
     signal, noise = _powers(output, compute.result(site, weights, x, static)) or (0.0, 0.0)
     measured = {"signal": state.signal + signal, "noise": state.noise + noise}
     if site.kind != LOOK_UP:

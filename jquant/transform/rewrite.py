@@ -2,7 +2,7 @@
 
 import collections
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,21 +15,40 @@ from jquant.transform.jaxprs import Equation, Literal, Program
 from jquant.transform.known import Level
 from jquant.transform.plan import Path, Plan, Site
 
-Resources = Mapping[str, Any]  # trees of arrays by name, those of layers sliced where the program is in the loop
-State = dict[str, Any]  # the same, which sites replace
+State = dict[str, Any]  # trees of arrays by the name of the site, those of layers sliced where the program is in the loop
+
+
+class Resources(NamedTuple):
+    """What sites read: trees of arrays by the name of the site, as in a `State`.
+
+    Attributes:
+      stored: the weights.
+      static: the scales and zero points of static inputs.
+    """
+
+    stored: Mapping[str, Any]
+    static: Mapping[str, Any]
 
 
 class Scope:
     """What a site sees: the resources, the state, and what other sites have computed that it may take again.
 
     Attributes:
-      resources: by name.
+      resources: what sites read.
       state: by name; a site may replace a tree in it by one of the same structure and types.
       shared: what this part of the program and those around it have computed, under any key.
     """
 
     def __init__(self, resources: Resources, state: State, shared: collections.ChainMap):
         self.resources, self.state, self.shared = resources, state, shared
+
+    def stored(self, site: Site) -> Any:
+        """The weights of a site."""
+        return self.resources.stored[site.stored]
+
+    def static(self, site: Site) -> Any:
+        """The scale and zero point of a static input, or None for another."""
+        return self.resources.static[site.input] if site.has_static_input else None
 
     def inner(self, resources: Resources, state: State) -> "Scope":
         return Scope(resources, state, self.shared.new_child())
@@ -44,8 +63,11 @@ class Scope:
 At = Callable[[Site, Sequence[Any], Scope], Any]  # the output of a site, from the operands that the program has there
 
 
+_NOTHING = Resources({}, {})
+
+
 def run(
-    plan: Plan, at: At, inputs: Sequence[Any], resources: Resources, state: State, levels: Mapping[str, tuple[Level, ...]]
+    plan: Plan, at: At, inputs: Sequence[Any], resources: Resources = _NOTHING, state: State | None = None
 ) -> tuple[list[Any], State]:
     """The outputs of the program, and the state after it.
 
@@ -53,17 +75,17 @@ def run(
       plan: the program and its sites.
       at: what is computed at a site.
       inputs: those of the program.
-      resources, state: what sites read and replace, by name; stacked over their levels.
-      levels: those of each name.
+      resources, state: what sites read and replace, stacked over the layers of each site.
     """
-    scope = Scope(resources, state, collections.ChainMap())
-    outputs = _Run(plan, at, levels).program(plan.program, (), inputs, scope)
+    scope = Scope(resources, state or {}, collections.ChainMap())
+    outputs = _Run(plan, at).program(plan.program, (), inputs, scope)
     return outputs, scope.state
 
 
 class _Run:
-    def __init__(self, plan: Plan, at: At, levels: Mapping[str, tuple[Level, ...]]):
-        self._plan, self._at, self._levels = plan, at, levels
+    def __init__(self, plan: Plan, at: At):
+        self._plan, self._at = plan, at
+        self._levels = {site.name: site.levels for site in plan.sites.values()}
 
     def program(self, program: Program, path: Path, inputs: Sequence[Any], scope: Scope) -> list[Any]:
         jaxpr, constants = program
@@ -76,7 +98,9 @@ class _Run:
         for number, equation in enumerate(jaxpr.eqns):
             place = *path, number
             outputs = self._equation(equation, place, list(map(value, equation.invars)), scope)
-            outputs = [_once(output) if (place, i) in self._plan.shared else output for i, output in enumerate(outputs)]
+            outputs = [
+                _materialized(output) if (place, i) in self._plan.shared else output for i, output in enumerate(outputs)
+            ]
             values.update(zip(equation.outvars, outputs, strict=True))
         return list(map(value, jaxpr.outvars))
 
@@ -119,12 +143,13 @@ class _Run:
         loop = jaxprs.loop(equation)
         constants, count = inputs[: loop.num_constants], loop.num_carry
         carry, stacked = inputs[loop.num_constants :][:count], inputs[loop.num_constants + count :]
-        sliced, whole = self._divided(path, scope.resources)
+        (stored, all_stored), (static, all_static) = (self._divided(path, named) for named in scope.resources)
         layer_states, states = self._divided(path, scope.state)
 
         def body(carry: tuple[list[Any], State], layer: tuple) -> tuple[Any, Any]:
-            (values, states), (slices, resources, layer_states) = carry, layer
-            inner = scope.inner({**whole, **resources}, {**states, **layer_states})
+            (values, states), (slices, stored, static, layer_states) = carry, layer
+            resources = Resources({**all_stored, **stored}, {**all_static, **static})
+            inner = scope.inner(resources, {**states, **layer_states})
             outputs = self.program(loop.body, path, [*constants, *values, *slices], inner)
             layer_states, states = self._divided(path, inner.state)
             return (outputs[:count], states), (outputs[count:], layer_states)
@@ -132,7 +157,7 @@ class _Run:
         (carry, states), (outputs, layer_states) = lax.scan(
             body,
             (carry, states),
-            (stacked, sliced, layer_states),
+            (stacked, stored, static, layer_states),
             length=loop.length,
             reverse=loop.reverse,
             unroll=loop.unroll,
@@ -140,7 +165,7 @@ class _Run:
         scope.state = {**states, **layer_states}
         return [*carry, *outputs]
 
-    def _divided(self, level: Level, named: Resources) -> tuple[State, State]:
+    def _divided(self, level: Level, named: Mapping[str, Any]) -> tuple[State, State]:
         """What is stacked over a loop, and the rest."""
         mine = {name: tree for name, tree in named.items() if level in self._levels[name]}
         return mine, {name: tree for name, tree in named.items() if name not in mine}
@@ -174,7 +199,7 @@ class _Run:
         return outputs
 
 
-def _once(x: jax.Array) -> jax.Array:
+def _materialized(x: jax.Array) -> jax.Array:
     """`x`, computed once. XLA:CPU would compute it, and all that leads to it, again for each that reads it.
 
     So it does where one of them quantizes it, which is no more than a loop over its elements; in a residual network it would

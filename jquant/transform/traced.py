@@ -8,7 +8,8 @@ import jax
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
 from jquant.transform import jaxprs, known
 from jquant.transform.parameters import Parameters, abstract
-from jquant.transform.plan import Plan, read
+from jquant.transform.plan import Plan
+from jquant.transform.reader import read
 from jquant.transform.recipe import Recipe
 
 
@@ -25,10 +26,6 @@ class Sited(NamedTuple):
 
     plan: Plan
     outputs: Any
-
-    def levels(self) -> dict[str, tuple]:
-        """The loops that stack what belongs to each name."""
-        return {site.name: site.levels for site in self.plan.sites.values()}
 
 
 def checked(name: str, apply: Any, recipe: Any) -> Function:

@@ -1,0 +1,67 @@
+"""Why an equation with known weights is a site, or stays float."""
+
+import math
+
+from jquant.transform import known
+from jquant.transform.jaxprs import Equation
+from jquant.transform.known import Node
+from jquant.transform.layouts import CONVOLUTION, LOOK_UP, layout_of
+from jquant.transform.values import Value
+
+
+def is_table(node: Node) -> bool:
+    return bool(node.leaves) and len(node.shape) == 2 and known.is_float(node)
+
+
+def is_look_up(equation: Equation) -> bool:
+    """Whether a gather takes whole rows, or columns, of a table."""
+    numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
+    shape = equation.invars[0].aval.shape
+    if (
+        len(numbers.start_index_map) != 1
+        or numbers.operand_batching_dims
+        or numbers.collapsed_slice_dims != numbers.start_index_map
+    ):
+        return False
+    (index,) = numbers.start_index_map
+    return all(size == (1 if dimension == index else shape[dimension]) for dimension, size in enumerate(sizes))
+
+
+def why_not(kind: str, equation: Equation, operand: int, other: Value, weights: Node, smallest: int) -> str | None:
+    """Why an equation with known weights is no site by default."""
+    shape = weights.shape
+    if not all(isinstance(size, int) for size in shape):
+        return "the shape of its weights depends on the inputs"
+    if str(weights.dtype) not in ("float32", "float16", "bfloat16"):
+        return f"its weights are of {weights.dtype}"
+    if math.prod(shape) < smallest:
+        return f"its weights have {math.prod(shape)} elements, fewer than {smallest}"
+    if kind == LOOK_UP:
+        return None
+    given = equation.invars[1 - operand].aval
+    if str(given.dtype) not in ("float32", "float16", "bfloat16"):
+        return f"its input is of {given.dtype}"
+    if kind == CONVOLUTION:
+        return _why_no_convolution(equation)
+    if other.is_flag:
+        return "its input is of zeros and ones, which pick rows of the weights"
+    layout = layout_of(kind, equation, operand, tuple(range(len(equation.invars[operand].aval.shape))))
+    sizes = equation.invars[operand].aval.shape
+    if math.prod(sizes[d] for d in layout.kept) == 1:
+        return "its weights are a vector"
+    if math.prod(sizes[d] for d in layout.contracted) == 1:
+        return "it sums over no dimension"
+    return None
+
+
+def _why_no_convolution(equation: Equation) -> str | None:
+    parameters = equation.params
+    if any(dilation != 1 for dilation in parameters["lhs_dilation"]):
+        return "it is a transposed convolution, whose input is dilated"
+    if parameters["batch_group_count"] != 1:
+        return "its batch is divided into groups"
+    if len(parameters["window_strides"]) not in (1, 2, 3):
+        return "it has neither one, two nor three spatial dimensions"
+    if any(number < 0 for pair in parameters["padding"] for number in pair):
+        return "its padding is negative"
+    return None
