@@ -1,5 +1,8 @@
 """A functional set of quantized operators for JAX, exact under compilation."""
 
+from importlib import import_module as _import_module
+from types import ModuleType as _ModuleType
+
 from jquant import calibration as calibration
 from jquant import exact as exact
 from jquant import transform as transform
@@ -57,3 +60,10 @@ from jquant.pytrees import QuantizeOutput as QuantizeOutput
 from jquant.pytrees import RangeOutput as RangeOutput
 from jquant.pytrees import ScaleBias as ScaleBias
 from jquant.pytrees import ScaleZeroPoint as ScaleZeroPoint
+
+
+def __getattr__(name: str) -> _ModuleType:
+    """`jquant.onnx`, which is imported where it is asked for: it needs the package onnx."""
+    if name == "onnx":
+        return _import_module("jquant.onnx")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,131 @@
+"""Computes a graph, node by node, while JAX traces it."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jquant.errors import DescriptorError
+from jquant.onnx import registry
+from jquant.onnx.errors import ModelError
+from jquant.onnx.graph import Graph, Node
+from jquant.onnx.registry import Converter
+from jquant.onnx.values import is_static, to_jax
+
+Values = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Evaluation:
+    """How a graph is computed.
+
+    Attributes:
+      floats: converters of the caller's, by operator, for operands that are floating point.
+      static: names of values that have to be known while tracing.
+      where: of each position, whether it counts in the ranges of dynamic quantization; or None.
+      watch: is told every node with its operands and its results; or None.
+      masked: the names of the nodes in which `where` was used.
+    """
+
+    floats: Mapping[str, Converter]
+    static: frozenset[str]
+    where: jax.Array | None = None
+    watch: Callable[[Node, list[Any], tuple[Any, ...]], None] | None = None
+    masked: set[str] = dataclasses.field(default_factory=set)
+
+    def run(self, graph: Graph, values: Values) -> list[Any]:
+        """The outputs of a graph whose inputs and initializers are in `values`, to which its nodes' outputs are added."""
+        for node in graph.nodes:
+            operands = [values[name] if name else None for name in node.inputs]
+            results = self._compute(node, operands, values)
+            if self.watch is not None:
+                self.watch(node, operands, results)
+            values |= {name: value for name, value in zip(node.outputs, results, strict=False) if name}
+        return [values[value.name] for value in graph.outputs]
+
+    def _compute(self, node: Node, operands: list[Any], values: Values) -> tuple[Any, ...]:
+        entry = self._converter(node, operands)
+        try:
+            with jax.named_scope(node.name):
+                results = entry.function(
+                    *self._prepared(node, entry, operands), **self._keywords(node, entry, operands, values)
+                )
+        except ModelError as error:
+            raise error if str(error).startswith("node ") else ModelError(f"{node.title}: {error}") from error
+        except (ArithmeticError, AttributeError, DescriptorError, LookupError, TypeError, ValueError) as error:
+            given = ", ".join(map(_described, operands))
+            raise ModelError(f"{node.title}: {error} (its operands: {given})") from error
+        results = tuple(map(_normal, results)) if isinstance(results, tuple) else (_normal(results),)
+        if len(results) < len(node.outputs) and any(node.outputs[len(results) :]):
+            raise ModelError(f"{node.title}: the output {node.outputs[len(results)]!r} is not supported")
+        return results
+
+    def _converter(self, node: Node, operands: list[Any]) -> Converter:
+        if not node.domain and node.operator in self.floats and not all(map(is_static, operands)):
+            dtypes = [each.dtype for each in operands if hasattr(each, "dtype")]
+            if any(jnp.issubdtype(dtype, jnp.floating) for dtype in dtypes):
+                return self.floats[node.operator]
+        entry = registry.find(node)
+        assert entry is not None, "the model was checked when it was loaded"
+        return entry
+
+    def _prepared(self, node: Node, entry: Converter, operands: list[Any]) -> list[Any]:
+        if self._folds(node, entry, operands):
+            return operands
+        prepared = []
+        for position, (name, value) in enumerate(zip(node.inputs, operands, strict=True)):
+            operand = entry.operand(position)
+            if operand in entry.static and not is_static(value):
+                raise ModelError(f"{node.title}: {operand} is not known while tracing")
+            keeps = operand in entry.static or operand in entry.prefers_static
+            prepared.append(value if keeps else to_jax(value, repr(name)))
+        return prepared
+
+    def _folds(self, node: Node, entry: Converter, operands: list[Any]) -> bool:
+        """Whether a node is computed by NumPy: its operands are known, and its results, if large, have to be."""
+        if not entry.folds or not all(map(is_static, operands)):
+            return False
+        return not entry.expands or any(name in self.static for name in node.outputs)
+
+    def _keywords(self, node: Node, entry: Converter, operands: list[Any], values: Values) -> dict[str, Any]:
+        given, _ = registry.arguments(node, entry)
+        found = {name: self._body(value, values) if isinstance(value, Graph) else value for name, value in given.items()}
+        if "outputs" in entry.context:
+            found["outputs"] = len(node.outputs)
+        if "xp" in entry.context:
+            found["xp"] = np if self._folds(node, entry, operands) else jnp
+        if "where" in entry.context:
+            found["where"] = self._mask(node, operands[0])
+        return found
+
+    def _mask(self, node: Node, x: jax.Array) -> jax.Array | None:
+        """The caller's mask, with a dimension of 1 for each further one of `x`, if its dimensions are the first of `x`."""
+        if self.where is None or x.shape[: self.where.ndim] != self.where.shape:
+            return None
+        self.masked.add(node.name)
+        return self.where.reshape(self.where.shape + (1,) * (x.ndim - self.where.ndim))
+
+    def _body(self, graph: Graph, outer: Values) -> Callable[..., list[Any]]:
+        """A subgraph as a function of its inputs, in the scope of the values around it."""
+
+        def body(*operands: Any) -> list[Any]:
+            values = dict(outer) | dict(zip((value.name for value in graph.inputs), operands, strict=True))
+            return self.run(graph, values)
+
+        return body
+
+
+def _normal(result: Any) -> Any:
+    """NumPy gives numbers of its own where an array would have no dimension."""
+    return np.asarray(result) if isinstance(result, np.generic) or jax.export.is_symbolic_dim(result) else result
+
+
+def _described(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, list):
+        return f"a sequence of {len(value)}"
+    return f"{value.dtype}{list(value.shape)}" if hasattr(value, "dtype") else type(value).__name__

@@ -1,0 +1,55 @@
+"""Reading a model from a path, bytes, a file object or a message, without trusting it."""
+
+import os
+from pathlib import Path
+from typing import IO
+
+import onnx
+from google.protobuf.message import DecodeError
+
+from jquant.onnx.errors import ModelError
+
+Source = str | os.PathLike[str] | bytes | IO[bytes] | onnx.ModelProto
+
+
+def read(source: Source) -> tuple[onnx.ModelProto, str]:
+    """The model, its external data loaded, and the name under which messages speak of it.
+
+    Raises:
+      ModelError: what is no valid model, or has data outside of its folder.
+      OSError: a file that cannot be read.
+      TypeError: another kind of source.
+    """
+    name, folder = "the model", None
+    if isinstance(source, onnx.ModelProto):
+        model = source
+    else:
+        if isinstance(source, str | os.PathLike):
+            path = Path(source)
+            name, folder = str(path), path.parent
+            data = path.read_bytes()
+        elif isinstance(source, bytes | bytearray | memoryview):
+            data = bytes(source)
+        elif hasattr(source, "read"):
+            data = source.read()
+            name = str(getattr(source, "name", name))
+        else:
+            raise TypeError(f"source is a {type(source).__name__}; it must be a path, bytes, a binary file or a ModelProto")
+        model = _parsed(data, name)
+    try:
+        if folder is not None:
+            onnx.load_external_data_for_model(model, str(folder))  # which refuses what lies outside of the folder
+        onnx.checker.check_model(model)
+    except (onnx.checker.ValidationError, ValueError, OSError, RuntimeError) as error:
+        raise ModelError(f"{name}: {error}") from error
+    return model, name
+
+
+def _parsed(data: bytes, name: str) -> onnx.ModelProto:
+    try:
+        model = onnx.ModelProto.FromString(data)
+    except (DecodeError, TypeError) as error:
+        raise ModelError(f"{name} is no ONNX model: {error}") from error
+    if not model.HasField("graph"):
+        raise ModelError(f"{name} is no ONNX model: it has no graph")
+    return model

@@ -1,0 +1,239 @@
+"""A model of an ONNX file as a function of JAX."""
+
+import collections
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from onnx import inliner
+
+from jquant.onnx import converters as _converters  # noqa: F401  # which fill the table
+from jquant.onnx import files, functions, registry, statics
+from jquant.onnx.errors import ModelError
+from jquant.onnx.evaluate import Evaluation
+from jquant.onnx.graph import DEFAULT_DOMAIN, MICROSOFT, Graph, Reader, Value, versions
+from jquant.onnx.registry import Converter
+from jquant.onnx.values import fitted, jax_dtype, to_jax
+from jquant.operators.pack_matrix import pack_matrix
+
+_OLDEST, _NEWEST = 7, 28  # operator sets of ONNX's own domain
+_LARGEST_CONSTANT = 1  # elements of a Constant node that is no parameter
+
+
+class Model:
+    """What `load` makes of an ONNX model: a pure function of parameters and inputs.
+
+    It is static to JAX (hashable, compared by identity); what changes is in its arguments, so that
+    ``jax.jit(model)(model.params, inputs)`` compiles it once.
+
+    Attributes:
+      params: the initializers by their names, as arrays; matrices of integers that only products read are
+        `jquant.PackedMatrix`. Save them, shard them, donate them or put others in their place.
+      inputs, outputs: of each name, what the file declares.
+    """
+
+    params: dict[str, Any]
+    inputs: dict[str, Value]
+    outputs: dict[str, Value]
+
+    def __init__(self, graph: Graph, constants: Mapping[str, np.ndarray], floats: Mapping[str, Converter], name: str):
+        self._graph, self._constants, self._floats, self._name = graph, dict(constants), dict(floats), name
+        self.inputs = {value.name: value for value in graph.inputs if value.name not in constants}
+        self.outputs = {value.name: value for value in graph.outputs}
+        scopes = list(graph.scopes())
+        small = {name: array for each in scopes for name, array in each.constants.items() if array.size <= _LARGEST_CONSTANT}
+        known = {name: array for each in scopes for name, array in {**each.initializers, **each.constants}.items()}
+        known |= constants
+        analysis = statics.Analysis(graph, known)
+        problems = [*_unsupported(graph), *analysis.problems]
+        if problems:
+            raise ModelError(f"{name} is not supported:" + "".join(f"\n  {each}" for each in dict.fromkeys(problems)))
+        self._static = frozenset(analysis.static)
+        packed = statics.packed_matrices(graph, self._static)
+        self._known: dict[str, np.ndarray] = {}
+        self.params = {}
+        for value_name, array in known.items():
+            if value_name in self._static or value_name in constants or value_name in small:
+                self._known[value_name] = array
+            elif value_name in packed:
+                zero_point = packed[value_name]
+                self.params[value_name] = pack_matrix(array, None if zero_point is None else known[zero_point])
+            else:
+                self.params[value_name] = to_jax(array, f"{name}: the initializer {value_name!r}")
+
+    def __call__(
+        self, params: Mapping[str, Any], inputs: Mapping[str, ArrayLike], *, where: ArrayLike | None = None
+    ) -> dict[str, jax.Array]:
+        """The outputs by their names.
+
+        Args:
+          params: those of the model, or others of their structure.
+          inputs: an array of every input of the model. Integers of 64 bits are 32 in JAX: those of NumPy have to fit.
+          where: bool, of the leading dimensions of activations, say (batch, length): only positions where it is true
+            count in the ranges of dynamic quantization, so that padding changes nothing.
+
+        Raises:
+          ModelError: inputs that are missing, unknown, or of another dtype or shape than the file declares; parameters
+            that are missing; a mask whose dimensions no dynamically quantized activation has.
+        """
+        return self._run(params, inputs, where, None)
+
+    def _run(self, params: Mapping[str, Any], inputs: Mapping[str, ArrayLike], where: ArrayLike | None, watch: Any) -> dict:
+        missing = [name for name in self.params if name not in params]
+        if missing:
+            raise ModelError(f"params lack {', '.join(map(repr, missing[:5]))}")
+        values: dict[str, Any] = {**self._known, **params, **self._given(inputs)}
+        mask = None if where is None else jnp.asarray(where, bool)
+        evaluation = Evaluation(self._floats, self._static, mask, watch)
+        results = evaluation.run(self._graph, values)
+        if mask is not None and not evaluation.masked:
+            raise ModelError(
+                f"where is of shape {mask.shape}; no dynamically quantized activation begins with these dimensions"
+            )
+        return {name: to_jax(value, repr(name)) for name, value in zip(self.outputs, results, strict=True)}
+
+    def _given(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Any]:
+        if not isinstance(inputs, Mapping):
+            raise ModelError(f"inputs is a {type(inputs).__name__}; it must be a dict of {_listed(self.inputs)}")
+        missing = [name for name in self.inputs if name not in inputs]
+        unknown = [name for name in inputs if name not in self.inputs]
+        if missing or unknown:
+            what = f"lack {_listed(missing)}" if missing else f"have {_listed(unknown)}"
+            raise ModelError(f"inputs {what}; the model takes {_listed(self.inputs)}")
+        return {name: _checked(value, inputs[name]) for name, value in self.inputs.items()}
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self, self._graph, self._name))
+
+
+def load(
+    source: files.Source,
+    *,
+    constants: Mapping[str, ArrayLike] | None = None,
+    floats: Mapping[str, Callable[..., Any]] | None = None,
+) -> Model:
+    """Reads an ONNX model as a function of JAX.
+
+    Args:
+      source: a path, bytes, a binary file or an `onnx.ModelProto`; data beside the file is read from its folder.
+      constants: inputs of the model that are fixed, by name: those that shapes depend on have to be.
+      floats: functions in the place of operators with floating-point operands, by the operator's name, such as
+        ``{"MatMul": f}``: called with the operands, and with the attributes by keyword.
+
+    Returns:
+      A `Model`.
+
+    Raises:
+      ModelError: no valid model; or, all at once, every operator that is not supported and every shape that depends on
+        data.
+      OSError: a file that cannot be read.
+    """
+    proto, name = files.read(source)
+    imports = versions(proto.opset_import)
+    version = imports.get(DEFAULT_DOMAIN, _NEWEST)
+    if not _OLDEST <= version <= _NEWEST:
+        raise ModelError(f"{name}: its operator set is {version}; those from {_OLDEST} to {_NEWEST} are supported")
+    try:
+        if proto.functions:
+            proto = inliner.inline_local_functions(proto)
+        graph = Reader(imports).graph(proto.graph)
+        graph = functions.expanded(graph, functions.element_types(proto))
+        fixed = _fixed(graph, constants or {})
+        return Model(graph, fixed, {key: Converter(each) for key, each in (floats or {}).items()}, name)
+    except ModelError as error:
+        raise error if str(error).startswith(name) else ModelError(f"{name}: {error}") from error
+
+
+def _fixed(graph: Graph, constants: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
+    declared = {value.name: value for value in graph.inputs}
+    found = {}
+    for name, value in constants.items():
+        if name not in declared:
+            raise ModelError(f"constants have {name!r}; the model takes {_listed(declared)}")
+        dtype = declared[name].dtype
+        found[name] = np.asarray(value) if dtype is None else fitted(np.asarray(value), dtype, f"the constant {name!r}")
+    return found
+
+
+def _unsupported(graph: Graph) -> list[str]:
+    found = []
+    for node in graph.walk():
+        entry = registry.find(node)
+        if entry is None:
+            found.append(f"{node.title}: there is no such operator here")
+            continue
+        _, unknown = registry.arguments(node, entry)
+        found += [f"{node.title}: its attribute {name} = {node.attributes[name]!r} is not supported" for name in unknown]
+        if len(node.inputs) > len(entry.operands) and not entry.takes_rest:
+            found.append(f"{node.title}: its {len(entry.operands) + 1}. operand is not supported")
+    return found
+
+
+def _checked(declared: Value, given: ArrayLike) -> Any:
+    """An input as an array of JAX, of the dtype and shape that are declared."""
+    what = f"the input {declared.name!r}"
+    array: Any = given if hasattr(given, "dtype") else np.asarray(given)
+    if declared.dtype is None:
+        return to_jax(array, what)
+    dtype = jax_dtype(declared.dtype, what)
+    if isinstance(array, np.ndarray | np.generic) and array.dtype.kind in "iu" and dtype.kind in "iu":
+        array = fitted(np.asarray(array), dtype, what) if array.dtype in (declared.dtype, dtype) else array
+    if array.dtype != dtype:
+        raise ModelError(f"{what} is of dtype {array.dtype}; the model takes {declared}")
+    shape = declared.shape
+    if shape is not None and not _fits(array.shape, shape):
+        raise ModelError(f"{what} is of shape {tuple(array.shape)}; the model takes {declared}")
+    return jnp.asarray(array)
+
+
+def _fits(shape: tuple[Any, ...], declared: tuple[int | str | None, ...]) -> bool:
+    if len(shape) != len(declared):
+        return False
+    return all(
+        not isinstance(size, int) or jax.export.is_symbolic_dim(n) or n == size
+        for n, size in zip(shape, declared, strict=True)
+    )
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(map(repr, names)) or "none"
+
+
+def _lines(model: Model, graph: Graph, name: str) -> list[str]:
+    """The table of a model."""
+    lines = [
+        f"{name}: operator sets "
+        + ", ".join(f"{node_domain or 'ai.onnx'} {version}" for node_domain, version in _domains(graph))
+    ]
+    lines += [f"  input   {key}  {value}" for key, value in model.inputs.items()]
+    lines += [f"  output  {key}  {value}" for key, value in model.outputs.items()]
+    counts = collections.Counter(node.kind for node in graph.walk())
+    width = max((len(kind) for kind in counts), default=0)
+    for kind, count in sorted(counts.items(), key=lambda item: (not _is_quantized(item[0]), -item[1], item[0])):
+        lines.append(f"  {kind:<{width}}  {count:>5}{'  quantized' if _is_quantized(kind) else ''}")
+    leaves = jax.tree.leaves(model.params)
+    integers = sum(_bytes(leaf) for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.integer))
+    total = sum(map(_bytes, leaves))
+    lines.append(f"  parameters: {total:,} bytes in {len(model.params)} tensors, {integers:,} of them of integers")
+    return lines
+
+
+def _domains(graph: Graph) -> list[tuple[str, int]]:
+    return sorted({(node.domain, node.version) for node in graph.walk()})
+
+
+def _bytes(leaf: Any) -> int:
+    return (
+        math.ceil(math.prod(leaf.shape) * jnp.iinfo(leaf.dtype).bits / 8)
+        if jnp.issubdtype(leaf.dtype, jnp.integer)
+        else leaf.nbytes
+    )
+
+
+def _is_quantized(kind: str) -> bool:
+    name = kind.removeprefix(f"{MICROSOFT}.")
+    return any(part in name for part in ("Quantize", "Integer", "QLinear", "QGemm", "QAttention", "NBits"))

@@ -1,0 +1,124 @@
+"""The table of converters: which function of JAX computes an operator, by domain, name and version."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import onnx
+
+from jquant.onnx.graph import DEFAULT_DOMAIN, Node
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_TABLE: dict[tuple[str, str], list["Converter"]] = {}
+_CONTEXT = frozenset({"xp", "outputs", "where"})  # keywords that the evaluation gives, no attributes
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Converter:
+    """A function that computes an operator, and what is to be known of it.
+
+    Attributes:
+      function: takes the operands by position, None for one that is left out, and the attributes by their names in
+        ONNX. Of the keyword ``outputs`` it is given the number of outputs, of ``xp`` NumPy or `jax.numpy`, of
+        ``where`` the caller's mask where it fits the first operand.
+      since, until: the operator sets in which it is right.
+      static: the names of operands that are NumPy arrays: what the shapes of a program depend on.
+      prefers_static: those that are, wherever they can be.
+      packs: an operand that is a matrix of integers, and that which is its zero point.
+      expands: its results may be far larger than its operands, so that NumPy computes only those that have to be static.
+    """
+
+    function: Callable[..., Any]
+    since: int = 1
+    until: int | None = None
+    static: frozenset[str] = frozenset()
+    prefers_static: frozenset[str] = frozenset()
+    packs: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    expands: bool = False
+
+    def __post_init__(self):
+        parameters = inspect.signature(self.function).parameters.values()
+        operands = tuple(each.name for each in parameters if each.kind is not each.KEYWORD_ONLY)
+        keywords = frozenset(each.name for each in parameters if each.kind is each.KEYWORD_ONLY)
+        takes_rest = any(each.kind is each.VAR_POSITIONAL for each in parameters)
+        for name, value in (("operands", operands), ("takes_rest", takes_rest)):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "context", keywords & _CONTEXT)
+        object.__setattr__(self, "attributes", keywords - _CONTEXT)
+
+    operands: tuple[str, ...] = dataclasses.field(init=False)
+    takes_rest: bool = dataclasses.field(init=False)
+    context: frozenset[str] = dataclasses.field(init=False)
+    attributes: frozenset[str] = dataclasses.field(init=False)
+
+    @property
+    def folds(self) -> bool:
+        """Whether it computes NumPy arrays of NumPy arrays."""
+        return "xp" in self.context
+
+    def position(self, operand: str) -> int:
+        return self.operands.index(operand)
+
+    def operand(self, position: int) -> str:
+        """The name of the operand at a position."""
+        return self.operands[min(position, len(self.operands) - 1)]
+
+
+def converter(
+    operator: str,
+    *,
+    domain: str = DEFAULT_DOMAIN,
+    since: int = 1,
+    until: int | None = None,
+    static: tuple[str, ...] = (),
+    prefers_static: tuple[str, ...] = (),
+    packs: Mapping[str, str] | None = None,
+    expands: bool = False,
+) -> Callable[[_Function], _Function]:
+    """Enters the decorated function into the table, and leaves it as it is. The arguments are those of `Converter`."""
+
+    def enter(function: _Function) -> _Function:
+        entry = Converter(function, since, until, frozenset(static), frozenset(prefers_static), packs or {}, expands)
+        _TABLE.setdefault((domain, operator), []).append(entry)
+        return function
+
+    return enter
+
+
+def find(node: Node) -> Converter | None:
+    """The converter of a node's operator and version."""
+    for entry in _TABLE.get((node.domain, node.operator), ()):
+        if entry.since <= node.version and (entry.until is None or node.version <= entry.until):
+            return entry
+    return None
+
+
+def operators() -> list[tuple[str, str]]:
+    """(domain, operator) of everything in the table."""
+    return sorted(_TABLE)
+
+
+def arguments(node: Node, entry: Converter) -> tuple[dict[str, Any], list[str]]:
+    """The attributes with which a converter is called, and those that it does not know.
+
+    The schema's defaults are filled in; an attribute that has its default is not one to know.
+    """
+    defaults = _defaults(node.domain, node.operator, node.version)
+    given = {name: value for name, value in (defaults | dict(node.attributes)).items() if name in entry.attributes}
+    unknown = [name for name in node.attributes if name not in entry.attributes]
+    return given, [name for name in unknown if name not in defaults or defaults[name] != node.attributes[name]]
+
+
+def _defaults(domain: str, operator: str, version: int) -> dict[str, Any]:
+    try:
+        return schema_defaults(onnx.defs.get_schema(operator, version, domain))
+    except onnx.defs.SchemaError:
+        return {}
+
+
+def schema_defaults(schema: onnx.defs.OpSchema) -> dict[str, Any]:
+    """The attributes that have a default."""
+    found = {name: each.default_value for name, each in schema.attributes.items() if each.default_value.name}
+    values = {name: onnx.helper.get_attribute_value(value) for name, value in found.items()}
+    return {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}

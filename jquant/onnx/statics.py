@@ -1,0 +1,110 @@
+"""Which values have to be known while a program is traced: those that its shapes depend on, and what these come from."""
+
+from collections.abc import Iterable, Mapping
+
+from jquant.onnx import registry
+from jquant.onnx.graph import Graph, Node
+
+_SHAPES_ALONE = frozenset({"Shape", "Size"})  # need nothing but the shape of what they are given
+
+
+class Analysis:
+    """Follows static operands back to where they come from.
+
+    Args:
+      graph: whole, with all names unique.
+      known: names of what is an array of the file, or given by the caller as a constant.
+
+    Attributes:
+      static: the names of all values that have to be NumPy arrays.
+      problems: of each that cannot be one, a sentence.
+    """
+
+    def __init__(self, graph: Graph, known: Iterable[str]):
+        self.static: set[str] = set()
+        self.problems: list[str] = []
+        self._known = frozenset(known)
+        self._producers: dict[str, tuple[Node, int]] = {}
+        self._inputs = {value.name for value in graph.inputs}
+        for node in graph.walk():
+            self._producers |= {name: (node, index) for index, name in enumerate(node.outputs) if name}
+        for node in graph.walk():
+            entry = registry.find(node)
+            if entry is None:
+                continue
+            for position, name in enumerate(node.inputs):
+                operand = entry.operand(position)
+                if operand in entry.static:
+                    self._require(name, f"{node.title}: {operand}")
+                elif operand in entry.prefers_static and self._origin(name) is None:
+                    self._require(name, "")
+
+    def _require(self, name: str, reader: str) -> None:
+        """Marks `name` and all that it is computed from."""
+        origin = self._origin(name)
+        if origin is not None:
+            self.problems.append(f"{reader} is {name!r}, which depends on {origin}")
+            return
+        self.static.update(self._ancestors(name))
+
+    def _origin(self, name: str) -> str | None:
+        """What keeps `name` from being known, or None."""
+        for each in self._ancestors(name):
+            if each in self._known:
+                continue
+            if each in self._inputs:
+                return f"the input {each!r}: fix it by constants={{{each!r}: ...}}"
+            if each not in self._producers:
+                return f"{each!r}, which a loop changes"
+            node, _ = self._producers[each]
+            entry = registry.find(node)
+            if node.operator not in _SHAPES_ALONE and node.operator != "If" and (entry is None or not entry.folds):
+                return f"the data of {node.title}"
+        return None
+
+    def _ancestors(self, name: str) -> dict[str, None]:
+        """`name` and everything that has to be known for it, the nearest first."""
+        found: dict[str, None] = {}
+        waiting = [name]
+        while waiting:
+            each = waiting.pop(0)
+            if not each or each in found:
+                continue
+            found[each] = None
+            if each in self._known or each not in self._producers:
+                continue
+            node, index = self._producers[each]
+            if node.operator in _SHAPES_ALONE:
+                continue
+            waiting += node.inputs
+            waiting += [branch.outputs[index].name for branch in node.subgraphs.values() if index < len(branch.outputs)]
+        return found
+
+
+def packed_matrices(graph: Graph, static: Iterable[str]) -> Mapping[str, str | None]:
+    """Initializers that are nothing but a matrix of integers in products, with the name of their zero point, if any.
+
+    Both have to be in the file, so that they are packed together, once.
+    """
+    initializers = {name: array for each in graph.scopes() for name, array in each.initializers.items()}
+    roles: dict[str, set[str | None]] = {}
+    for node in graph.walk():
+        entry = registry.find(node)
+        for position, name in enumerate(node.inputs):
+            operand = entry.operand(position) if entry and entry.operands else ""
+            if entry and operand in entry.packs:
+                place = entry.position(entry.packs[operand])
+                zero_point = node.inputs[place] if place < len(node.inputs) else ""
+                roles.setdefault(name, set()).add(zero_point)
+            else:
+                roles.setdefault(name, set()).add(None)
+    outputs = {value.name for each in graph.scopes() for value in each.outputs}
+    found = {}
+    for name, zero_points in roles.items():
+        if name not in initializers or name in static or name in outputs or len(zero_points) != 1 or None in zero_points:
+            continue
+        (zero_point,) = zero_points
+        if zero_point and zero_point not in initializers:
+            continue
+        found[name] = zero_point or None
+    return found

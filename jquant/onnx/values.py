@@ -1,0 +1,78 @@
+"""What a value of a graph is while a program is traced.
+
+A NumPy array is static: known while tracing, in the types of ONNX, its 64-bit integers included. Sizes of shapes are
+static, and where `jax.export` gives them names, they stand in an array of Python objects. Everything else is an array of
+JAX. A sequence is a list of either, and None is an operand that is left out.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jquant.onnx.errors import ModelError
+
+
+def is_static(value: Any) -> bool:
+    """Whether everything of `value` is known while tracing."""
+    if isinstance(value, list):
+        return all(map(is_static, value))
+    return value is None or isinstance(value, np.ndarray)
+
+
+def jax_dtype(dtype: np.dtype, name: str) -> np.dtype:
+    """The dtype that JAX's arrays have for one of ONNX: integers of 64 bits have 32, unless JAX is in its 64-bit mode.
+
+    Raises:
+      ModelError: float64 outside of that mode, strings, complex numbers of 128 bits.
+    """
+    dtype = np.dtype(dtype)
+    if dtype.kind in "OUS":
+        raise ModelError(f"{name} holds strings, which JAX has no arrays of")
+    found = jax.dtypes.canonicalize_dtype(dtype)
+    if found != dtype and dtype.kind not in "iu":
+        raise ModelError(f"{name} is {dtype}, which JAX computes in its 64-bit mode alone (jax_enable_x64)")
+    return found
+
+
+def to_jax(value: Any, name: str) -> Any:
+    """`value` as an array of JAX, or a list of them.
+
+    Raises:
+      ModelError: an integer that does not fit the dtype, as `jax_dtype`.
+    """
+    if isinstance(value, list):
+        return [to_jax(each, name) for each in value]
+    if not isinstance(value, np.ndarray):
+        return value
+    if value.dtype == object:  # sizes, some of which have names
+        return jnp.stack([jnp.asarray(size, jnp.int32) for size in value.flat]).reshape(value.shape)
+    return jnp.asarray(fitted(value, jax_dtype(value.dtype, name), name))
+
+
+def fitted(value: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
+    """`value` in another dtype of integers, in which every element has to fit."""
+    if value.dtype == dtype:
+        return value
+    if value.size and value.dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        for extreme in (int(value.min()), int(value.max())):
+            if not limits.min <= extreme <= limits.max:
+                raise ModelError(f"{name} holds {extreme}, which {dtype} has no room for")
+    return value.astype(dtype)
+
+
+def sizes(values: np.ndarray | Sequence[Any]) -> tuple[Any, ...]:
+    """The elements of a static tensor as Python's integers, or those with names."""
+    return tuple(size if jax.export.is_symbolic_dim(size) else int(size) for size in np.asarray(values).reshape(-1))
+
+
+def from_sizes(shape: Sequence[Any]) -> np.ndarray:
+    """A shape as a static tensor."""
+    if any(map(jax.export.is_symbolic_dim, shape)):
+        found = np.empty(len(shape), object)
+        found[:] = shape
+        return found
+    return np.asarray(shape, np.int64).reshape(-1)
