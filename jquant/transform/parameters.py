@@ -53,7 +53,8 @@ def _advice(leaf: object) -> str:
 
 
 def _is_array(leaf: Any) -> bool:
-    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+    """Whether it is one that JAX takes: NumPy has arrays of strings and of dates, too."""
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype") and getattr(leaf.dtype, "kind", "") not in tuple("OSUmM")
 
 
 def abstract(leaf: Any) -> jax.ShapeDtypeStruct:

@@ -102,6 +102,9 @@ def _any_range(sizes: tuple[int, ...]) -> Range:
 def static_inputs(function: Function, plan: Plan, ranges: Mapping[str, Range] | None) -> dict[str, ScaleZeroPoint]:
     """The scales and zero points of static inputs, by the name of the site."""
     sites = plan.inputs()
+    if ranges is not None and not isinstance(ranges, Mapping):
+        message = f"{function.name}: ranges is {shown(ranges)}; it must be a mapping from the names of sites to ranges"
+        raise DescriptorTypeError(message)
     if sites and ranges is None:
         message = f"{function.name}: the recipe has static inputs, such as that of {sites[0].name}, which need ranges"
         raise DescriptorError(f"{message}: transform.calibrate observes them")
@@ -109,12 +112,16 @@ def static_inputs(function: Function, plan: Plan, ranges: Mapping[str, Range] | 
 
 
 def _static_input(function: Function, plan: Plan, site: Site, ranges: Mapping[str, Range]) -> ScaleZeroPoint:
-    where = f"{function.name}: the range of the input of {site.name}"
+    where = f"{function.name}: ranges[{site.name!r}], of the input of that site,"
     if site.name not in ranges:
-        known_names = ", ".join(ranges) or "none"
-        raise DescriptorError(f"{where} is missing from ranges, which has {known_names}; calibrate with the same recipe")
-    low, high = (np.asarray(bound, np.float32) for bound in ranges[site.name])
-    if low.shape != plan.sizes(site):
+        known_names = ", ".join(map(str, ranges)) or "none"
+        raise DescriptorError(f"{where} is missing; there are: {known_names}. Calibrate with the same recipe")
+    given = ranges[site.name]
+    try:
+        low, high = (np.asarray(bound, np.float32) for bound in given)
+    except (TypeError, ValueError) as error:
+        raise DescriptorTypeError(f"{where} is {shown(given)}; it must be two numbers, as in calibration.Range") from error
+    if low.shape != plan.sizes(site) or high.shape != low.shape:
         raise DescriptorError(f"{where} has shape {low.shape}; it must be {plan.sizes(site)}, one range for each layer")
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise DescriptorError(f"{where} is not finite: from {low} to {high}")

@@ -353,7 +353,7 @@ class TestRefusals:
         how = recipe(transform.Scheme())
         call = lambda ranges: transform.quantized(two_products, TWO, how, X, ranges=ranges)  # noqa: E731
         assert_refused(lambda: call(None), "the recipe has static inputs, such as that of a, which need ranges")
-        assert_refused(lambda: call({"a": RANGE}), "the range of the input of b is missing from ranges, which has a")
+        assert_refused(lambda: call({"a": RANGE}), "ranges['b'], of the input of that site, is missing; there are: a")
 
     @pytest.mark.parametrize("bound", [np.nan, np.inf])
     def test_a_range_is_not_finite(self, bound):
@@ -362,7 +362,7 @@ class TestRefusals:
             lambda: transform.quantized(two_products, TWO, recipe(transform.Scheme()), X, ranges=ranges),
             lambda: transform.quantization_aware(two_products, recipe(transform.Scheme()), ranges)(TWO, X),
         ):
-            assert_refused(transformed, "the range of the input of b is not finite")
+            assert_refused(transformed, "ranges['b'], of the input of that site, is not finite")
 
     def test_one_range_for_layers(self):
         apply = lambda params, x: lax.scan(lambda x, w: (x @ w, None), x, params)[0]  # noqa: E731
