@@ -176,6 +176,8 @@ def _unsupported(graph: Graph) -> list[str]:
 def _checked(declared: Value, given: ArrayLike) -> Any:
     """An input as an array of JAX, of the dtype and shape that are declared."""
     what = f"the input {declared.name!r}"
+    if declared.dtype is None and (given is None or isinstance(given, list)):  # an optional value, a sequence
+        return jax.tree.map(lambda each: _checked(Value(declared.name, None, None), each), given)
     array: Any = given if hasattr(given, "dtype") else np.asarray(given)
     if declared.dtype is None:
         return to_jax(array, what)

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping
 from jquant.onnx import registry
 from jquant.onnx.graph import Graph, Node
 
-_SHAPES_ALONE = frozenset({"Shape", "Size"})  # need nothing but the shape of what they are given
+# What needs nothing of what it is given but the shape, or that there is something, or how many there are.
+_SHAPES_ALONE = frozenset({"Shape", "Size", "SequenceLength", "OptionalHasElement"})
 
 
 class Analysis:
