@@ -1,9 +1,16 @@
 """What each operator computes, a family to a module. Importing them fills the table of `jquant.onnx.registry`."""
 
+from jquant.onnx.converters import activations as activations
+from jquant.onnx.converters import casts as casts
+from jquant.onnx.converters import comparison as comparison
+from jquant.onnx.converters import creation as creation
 from jquant.onnx.converters import elementwise as elementwise
 from jquant.onnx.converters import indexing as indexing
+from jquant.onnx.converters import joining as joining
 from jquant.onnx.converters import linear_algebra as linear_algebra
 from jquant.onnx.converters import normalization as normalization
 from jquant.onnx.converters import quantized as quantized
 from jquant.onnx.converters import reductions as reductions
+from jquant.onnx.converters import sequences as sequences
 from jquant.onnx.converters import shapes as shapes
+from jquant.onnx.converters import sorting as sorting

@@ -1,13 +1,13 @@
-"""Arithmetic, comparisons and functions of single elements. NumPy computes them where all operands are static."""
+"""Arithmetic and functions of single elements. NumPy computes the former where all operands are static."""
 
-import jax
+import functools
+
 import jax.numpy as jnp
 import numpy as np
-import onnx
 from jax import lax
+from jax.core import max_dim, min_dim
 
 from jquant.onnx.registry import converter
-from jquant.onnx.values import jax_dtype
 
 
 @converter("Add", since=7)
@@ -40,6 +40,16 @@ def _truncated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return quotient + ((quotient < 0) & (quotient * b != a)).astype(quotient.dtype)
 
 
+@converter("Mod", since=10)
+def modulo(a, b, *, fmod, xp):
+    """Of the sign of the divisor; with `fmod`, of that of the dividend."""
+    if not fmod:
+        return xp.mod(a, b)
+    if xp is jnp and jnp.issubdtype(a.dtype, jnp.floating):  # which jnp.fmod promotes from 16 bits
+        return lax.rem(*jnp.broadcast_arrays(a, b))
+    return xp.fmod(a, b)
+
+
 @converter("Pow", since=7, prefers_static=("exponent",))
 def power(base, exponent, *, xp):
     """Of the type of the base. A static exponent of 2, 3 or 0.5 is a product or a root."""
@@ -54,6 +64,48 @@ def power(base, exponent, *, xp):
     return xp.power(base, xp.asarray(exponent)).astype(base.dtype)
 
 
+@converter("Sum", since=6)
+def sum_of(*values, xp):
+    return functools.reduce(xp.add, values)
+
+
+@converter("Mean", since=6)
+def mean_of(*values):
+    return functools.reduce(jnp.add, values) / len(values)
+
+
+@converter("Min", since=6)
+def minimum(*values, xp):
+    """NaN where a value is NaN."""
+    return functools.reduce(xp.minimum if object not in _dtypes(values) else _SMALLER_SIZE, values)
+
+
+@converter("Max", since=6)
+def maximum(*values, xp):
+    """NaN where a value is NaN."""
+    return functools.reduce(xp.maximum if object not in _dtypes(values) else _LARGER_SIZE, values)
+
+
+_SMALLER_SIZE = np.frompyfunc(min_dim, 2, 1)
+_LARGER_SIZE = np.frompyfunc(max_dim, 2, 1)
+
+
+def _dtypes(values):
+    return [value.dtype for value in values if value is not None]
+
+
+@converter("Clip", since=6, until=10)
+def clip_to_10(input, *, min, max, xp):
+    return xp.minimum(xp.maximum(input, input.dtype.type(min)), input.dtype.type(max))
+
+
+@converter("Clip", since=11)
+def clip(input, min=None, max=None, *, xp):
+    """Where the limits are the wrong way round, all is the upper one."""
+    input = input if min is None else maximum(input, min, xp=xp)
+    return input if max is None else minimum(input, max, xp=xp)
+
+
 @converter("Neg", since=6)
 def negative(x, *, xp):
     return xp.negative(x)
@@ -62,6 +114,32 @@ def negative(x, *, xp):
 @converter("Abs", since=6)
 def absolute(x, *, xp):
     return xp.abs(x)
+
+
+@converter("Sign", since=9)
+def sign(x, *, xp):
+    return xp.sign(x)
+
+
+@converter("Floor", since=6)
+def floor(x, *, xp):
+    return xp.floor(x)
+
+
+@converter("Ceil", since=6)
+def ceil(x, *, xp):
+    return xp.ceil(x)
+
+
+@converter("Round", since=11)
+def round_(x, *, xp):
+    """Halves to the even neighbour."""
+    return xp.round(x)
+
+
+@converter("Reciprocal", since=6)
+def reciprocal(x, *, xp):
+    return xp.divide(np.ones((), x.dtype), x)
 
 
 @converter("Sqrt", since=6)
@@ -79,72 +157,28 @@ def exponential(x, *, xp):
     return xp.exp(x)
 
 
-@converter("Tanh", since=6)
-def tanh(x):
-    return jnp.tanh(x)
-
-
-@converter("Sigmoid", since=6)
-def sigmoid(x):
-    return jax.nn.sigmoid(x)
-
-
 @converter("Erf", since=9)
 def erf(x):
     return lax.erf(x)
 
 
-@converter("Relu", since=6)
-def relu(x):
-    return jnp.maximum(x, 0)
-
-
-@converter("Min", since=6)
-def minimum(*values, xp):
-    found = values[0]
-    for value in values[1:]:
-        found = xp.minimum(found, value)
-    return found
-
-
-@converter("Max", since=6)
-def maximum(*values, xp):
-    found = values[0]
-    for value in values[1:]:
-        found = xp.maximum(found, value)
-    return found
-
-
-@converter("Equal", since=7)
-def equal(a, b, *, xp):
-    return xp.equal(a, b)
-
-
-@converter("Greater", since=7)
-def greater(a, b, *, xp):
-    return xp.greater(a, b)
-
-
-@converter("Less", since=7)
-def less(a, b, *, xp):
-    return xp.less(a, b)
-
-
-@converter("Where", since=9)
-def where(condition, x, y, *, xp):
-    return xp.where(condition, x, y)
-
-
-@converter("Cast", since=6)
-def cast(x, *, to, saturate=1, round_mode="up", xp):
-    """Of floats to integers, towards zero."""
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(to)
-    if xp is np:
-        return x if x.dtype == np.object_ else x.astype(dtype)
-    dtype = jax_dtype(dtype, "the result")
-    return x != 0 if dtype == np.bool_ else x.astype(dtype)
-
-
 @converter("Identity", since=1)
 def identity(x, *, xp):
     return x
+
+
+for _operator, _function in {
+    "Acos": jnp.arccos,
+    "Acosh": jnp.arccosh,
+    "Asin": jnp.arcsin,
+    "Asinh": jnp.arcsinh,
+    "Atan": jnp.arctan,
+    "Atanh": jnp.arctanh,
+    "Cos": jnp.cos,
+    "Cosh": jnp.cosh,
+    "Sin": jnp.sin,
+    "Sinh": jnp.sinh,
+    "Tan": jnp.tan,
+    "Tanh": jnp.tanh,
+}.items():
+    converter(_operator, since=6)(_function)

@@ -1,4 +1,4 @@
-"""Parts of tensors: slices, look-ups, updates."""
+"""Parts of tensors: slices, look-ups, updates. Negative indices count from the end."""
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +10,32 @@ from jquant.onnx.values import sizes
 
 @converter("Gather", since=1)
 def gather(data, indices, *, axis, xp):
-    """Negative indices count from the end."""
     if xp is np:
         return np.take(data, indices.astype(np.int64), axis)
-    size = data.shape[axis]
-    return jnp.take(data, jnp.where(indices < 0, indices + size, indices), axis, mode="clip")
+    return jnp.take(data, _from_the_start(indices, data.shape[axis]), axis, mode="clip")
+
+
+def _from_the_start(indices, size):
+    return jnp.where(indices < 0, indices + size, indices)
+
+
+@converter("GatherElements", since=11)
+def gather_elements(data, indices, *, axis):
+    """Along the other axes, the indices may be fewer than the data."""
+    axis %= data.ndim
+    data = data[tuple(slice(None if i == axis else size) for i, size in enumerate(indices.shape))]
+    return jnp.take_along_axis(data, _from_the_start(indices, data.shape[axis]), axis, mode="clip")
+
+
+@converter("GatherND", since=11)
+def gather_nd(data, indices, *, batch_dims=0):
+    batches = [jax.lax.broadcasted_iota(indices.dtype, indices.shape[:-1], i) for i in range(batch_dims)]
+    return data.at[(*batches, *_places(indices))].get(mode="clip")
+
+
+def _places(indices):
+    """An array of indices for each element of the last axis."""
+    return tuple(jnp.moveaxis(indices, -1, 0))
 
 
 @converter("Slice", since=1, until=9)
@@ -49,6 +70,35 @@ def _bound(value):
 
 @converter("ScatterND", since=11)
 def scatter_nd(data, indices, updates, *, reduction="none"):
-    places = tuple(jnp.moveaxis(indices, -1, 0))
+    return _updated(data, _places(indices), updates, reduction)
+
+
+@converter("Scatter", since=9, until=10)
+def scatter(data, indices, updates, *, axis):
+    return scatter_elements(data, indices, updates, axis=axis)
+
+
+@converter("ScatterElements", since=11)
+def scatter_elements(data, indices, updates, *, axis, reduction="none"):
+    """Along the other axes, the indices may be fewer than the data."""
+    places = [jax.lax.broadcasted_iota(indices.dtype, indices.shape, i) for i in range(data.ndim)]
+    places[axis] = indices
+    return _updated(data, tuple(places), updates, reduction)
+
+
+def _updated(data, places, updates, reduction):
     at = data.at[places]
     return {"none": at.set, "add": at.add, "mul": at.multiply, "max": at.max, "min": at.min}[reduction](updates)
+
+
+@converter("TensorScatter", since=24)
+def tensor_scatter(past_cache, update, write_indices=None, *, axis, mode):
+    """Writes each sequence of the batch from a place of its own on; `mode` circular begins again at the end."""
+    axis %= past_cache.ndim
+    start = jnp.zeros(past_cache.shape[:1], jnp.int32) if write_indices is None else write_indices
+    places = start[:, None] + jnp.arange(update.shape[axis], dtype=start.dtype)
+    if mode == "circular":
+        places %= past_cache.shape[axis]
+    batch = jax.lax.broadcasted_iota(jnp.int32, places.shape, 0)
+    written = jnp.moveaxis(past_cache, axis, 1).at[batch, places].set(jnp.moveaxis(update, axis, 1))
+    return jnp.moveaxis(written, 1, axis)

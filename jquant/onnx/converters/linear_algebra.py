@@ -18,3 +18,8 @@ def gemm(a, b, c=None, *, alpha, beta, transA, transB):
     if c is None:
         return product
     return product + (c if beta == 1 else c * jnp.asarray(beta, c.dtype))
+
+
+@converter("Det", since=11)
+def determinant(x):
+    return jnp.linalg.det(x)

@@ -1,33 +1,147 @@
-"""Reductions over axes."""
+"""Reductions over axes, and cumulative ones."""
+
+import functools
 
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
 from jquant.onnx.registry import converter
 from jquant.onnx.values import sizes
 
 
-def _reduce(function, data, axes, keepdims, noop_with_empty_axes=0):
-    axes = None if axes is None else tuple(axes)
-    if not axes and noop_with_empty_axes:
-        return data
-    return function(data, axis=axes or None, keepdims=bool(keepdims))
+def _sum(x, axes, keepdims, xp=jnp):
+    return xp.sum(x, axes, dtype=x.dtype, keepdims=keepdims)
 
 
-@converter("ReduceMean", since=1, until=17)
-def mean_to_17(data, *, axes=None, keepdims):
-    return _reduce(jnp.mean, data, axes, keepdims)
+def _product(x, axes, keepdims, xp=jnp):
+    return xp.prod(x, axes, dtype=x.dtype, keepdims=keepdims)
 
 
-@converter("ReduceMean", since=18, static=("axes",))
-def mean(data, axes=None, *, keepdims, noop_with_empty_axes):
-    return _reduce(jnp.mean, data, None if axes is None else sizes(axes), keepdims, noop_with_empty_axes)
+def _largest(x, axes, keepdims, xp=jnp):
+    """Of nothing: minus infinity, or the type's smallest number."""
+    if x.dtype == bool:
+        return xp.any(x, axes, keepdims=keepdims)
+    return xp.max(x, axes, keepdims=keepdims, initial=_limits(x.dtype)[0])
 
 
-@converter("ReduceSum", since=1, until=12)
-def sum_to_12(data, *, axes=None, keepdims, xp):
-    return _reduce(xp.sum, data, axes, keepdims)
+def _smallest(x, axes, keepdims, xp=jnp):
+    """Of nothing: infinity, or the type's largest number."""
+    if x.dtype == bool:
+        return xp.all(x, axes, keepdims=keepdims)
+    return xp.min(x, axes, keepdims=keepdims, initial=_limits(x.dtype)[1])
 
 
-@converter("ReduceSum", since=13, static=("axes",))
-def sum_(data, axes=None, *, keepdims, noop_with_empty_axes, xp):
-    return _reduce(xp.sum, data, None if axes is None else sizes(axes), keepdims, noop_with_empty_axes)
+def _limits(dtype):
+    if jnp.issubdtype(dtype, jnp.integer):
+        return jnp.iinfo(dtype).min, jnp.iinfo(dtype).max
+    return -np.inf, np.inf
+
+
+def _mean(x, axes, keepdims):
+    """Of integers, without its fraction."""
+    if not jnp.issubdtype(x.dtype, jnp.integer):
+        return jnp.mean(x, axes, keepdims=keepdims)
+    return lax.div(_sum(x, axes, keepdims), _sum(jnp.ones_like(x), axes, keepdims))
+
+
+def _sum_of_absolutes(x, axes, keepdims):
+    return _sum(jnp.abs(x), axes, keepdims)
+
+
+def _sum_of_squares(x, axes, keepdims):
+    return _sum(x * x, axes, keepdims)
+
+
+def _of_floats(function):
+    """A reduction that computes integers as float32."""
+
+    @functools.wraps(function)
+    def reduction(x, axes, keepdims):
+        wide = x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.integer) else x
+        return function(wide, axes, keepdims).astype(x.dtype)
+
+    return reduction
+
+
+@_of_floats
+def _root_of_sum_of_squares(x, axes, keepdims):
+    return jnp.sqrt(_sum_of_squares(x, axes, keepdims))
+
+
+@_of_floats
+def _logarithm_of_sum(x, axes, keepdims):
+    return jnp.log(_sum(x, axes, keepdims))
+
+
+@_of_floats
+def _logarithm_of_sum_of_exponentials(x, axes, keepdims):
+    """Less the largest, so that no exponential overflows."""
+    largest = lax.stop_gradient(_largest(x, axes, True))
+    shift = jnp.where(jnp.isfinite(largest), largest, 0)
+    found = jnp.log(_sum(jnp.exp(x - shift), axes, True)) + shift
+    return found if keepdims else found.reshape(jnp.sum(x, axes).shape)
+
+
+def _reduced(function, data, axes, keepdims, noop_with_empty_axes=0):
+    """Without axes, over all of them, or with `noop_with_empty_axes` over none: what is done to each element remains."""
+    axes = () if axes is None else sizes(axes)
+    if not axes and not noop_with_empty_axes:
+        axes = tuple(range(data.ndim))
+    return function(data, axes, bool(keepdims))
+
+
+def _enter(operator: str, function, operand_since: int = 18) -> None:
+    """The converters of an operator whose axes were an attribute before `operand_since`."""
+
+    @converter(operator, since=1, until=operand_since - 1)
+    def with_attribute(data, *, axes=None, keepdims):
+        return _reduced(function, data, axes, keepdims)
+
+    @converter(operator, since=operand_since, static=("axes",))
+    def with_operand(data, axes=None, *, keepdims, noop_with_empty_axes):
+        return _reduced(function, data, axes, keepdims, noop_with_empty_axes)
+
+
+def _enter_folding(operator: str, function, operand_since: int = 18) -> None:
+    """`_enter` of what also computes shapes."""
+
+    @converter(operator, since=1, until=operand_since - 1)
+    def with_attribute(data, *, axes=None, keepdims, xp):
+        return _reduced(functools.partial(function, xp=xp), data, axes, keepdims)
+
+    @converter(operator, since=operand_since, static=("axes",))
+    def with_operand(data, axes=None, *, keepdims, noop_with_empty_axes, xp):
+        return _reduced(functools.partial(function, xp=xp), data, axes, keepdims, noop_with_empty_axes)
+
+
+_enter_folding("ReduceSum", _sum, operand_since=13)
+_enter_folding("ReduceProd", _product)
+_enter_folding("ReduceMax", _largest)
+_enter_folding("ReduceMin", _smallest)
+_enter("ReduceMean", _mean)
+_enter("ReduceL1", _sum_of_absolutes)
+_enter("ReduceL2", _root_of_sum_of_squares)
+_enter("ReduceSumSquare", _sum_of_squares)
+_enter("ReduceLogSum", _logarithm_of_sum)
+_enter("ReduceLogSumExp", _logarithm_of_sum_of_exponentials)
+
+
+@converter("CumSum", since=11, static=("axis",))
+def cumulative_sum(x, axis, *, exclusive, reverse):
+    return _cumulative(lax.cumsum, 0, x, int(axis.item()), exclusive, reverse)
+
+
+@converter("CumProd", since=26, static=("axis",))
+def cumulative_product(x, axis, *, exclusive, reverse):
+    return _cumulative(lax.cumprod, 1, x, int(axis.item()), exclusive, reverse)
+
+
+def _cumulative(function, neutral, x, axis, exclusive, reverse):
+    """`exclusive`: without the element itself, beginning with what changes nothing."""
+    axis %= x.ndim
+    if exclusive:
+        padding = [(0, 0, 0)] * x.ndim
+        padding[axis] = (-1, 1, 0) if reverse else (1, -1, 0)
+        x = lax.pad(x, jnp.asarray(neutral, x.dtype), padding)
+    return function(x, axis, reverse=bool(reverse))

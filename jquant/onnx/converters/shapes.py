@@ -1,10 +1,11 @@
-"""Shapes: what reads them, what changes them, and what is made of them alone."""
+"""Shapes: what reads them, and what changes them without changing elements."""
+
+import math
 
 import jax.numpy as jnp
-import numpy as np
 
 from jquant.onnx.registry import converter
-from jquant.onnx.values import from_sizes, sizes, to_jax
+from jquant.onnx.values import from_sizes, sizes
 
 
 @converter("Shape", since=1)
@@ -14,10 +15,7 @@ def shape(data, *, start=0, end=None, xp):
 
 @converter("Size", since=1)
 def size(data, *, xp):
-    count = 1
-    for each in data.shape:
-        count = count * each
-    return from_sizes([count]).reshape(())
+    return from_sizes([math.prod(data.shape)]).reshape(())
 
 
 @converter("Reshape", since=5, static=("shape",))
@@ -26,6 +24,12 @@ def reshape(data, shape, *, allowzero=0, xp):
     wanted = sizes(shape)
     kept = wanted if allowzero else tuple(data.shape[i] if each == 0 else each for i, each in enumerate(wanted))
     return xp.reshape(data, kept)
+
+
+@converter("Flatten", since=1)
+def flatten(input, *, axis, xp):
+    axis = axis + input.ndim if axis < 0 else axis
+    return xp.reshape(input, (math.prod(input.shape[:axis]), math.prod(input.shape[axis:])))
 
 
 @converter("Unsqueeze", since=1, until=12)
@@ -53,29 +57,32 @@ def transpose(data, *, perm=None, xp):
     return xp.transpose(data, perm)
 
 
-@converter("Concat", since=4)
-def concat(*inputs, axis, xp):
-    return xp.concatenate(inputs, axis)
-
-
 @converter("Expand", since=8, static=("shape",), expands=True)
 def expand(input, shape, *, xp):
     return xp.broadcast_to(input, jnp.broadcast_shapes(input.shape, sizes(shape)))
 
 
-@converter("ConstantOfShape", since=9, static=("input",), expands=True)
-def constant_of_shape(input, *, value=None, xp):
-    value = np.zeros(1, np.float32) if value is None else value
-    if xp is np:
-        return np.full(sizes(input), value.item(), value.dtype)
-    return jnp.broadcast_to(to_jax(value, "value").reshape(()), sizes(input))
+@converter("Tile", since=6, static=("repeats",), expands=True)
+def tile(input, repeats, *, xp):
+    return xp.tile(input, sizes(repeats))
 
 
-@converter("Range", since=11, static=("start", "limit", "delta"), expands=True)
-def range_(start, limit, delta, *, xp):
-    (first,), (last,), (step,) = (each.reshape(-1) for each in (start, limit, delta))
-    if object in (start.dtype, limit.dtype, delta.dtype):
-        return jnp.arange(*sizes([first, last, step]), dtype=jnp.int32)
-    count = max(0, int(np.ceil((last - first) / step)))
-    found = np.arange(count).astype(start.dtype) * step + first
-    return found.astype(start.dtype) if xp is np else to_jax(found.astype(start.dtype), "the range")
+@converter("DepthToSpace", since=1)
+def depth_to_space(input, *, blocksize, mode="DCR"):
+    """Blocks of the channels become blocks of pixels."""
+    batch, channels, height, width = input.shape
+    depth = channels // blocksize**2
+    if mode == "DCR":
+        parts = input.reshape(batch, blocksize, blocksize, depth, height, width).transpose(0, 3, 4, 1, 5, 2)
+    else:
+        parts = input.reshape(batch, depth, blocksize, blocksize, height, width).transpose(0, 1, 4, 2, 5, 3)
+    return parts.reshape(batch, depth, height * blocksize, width * blocksize)
+
+
+@converter("SpaceToDepth", since=1)
+def space_to_depth(input, *, blocksize, mode="DCR"):
+    """Blocks of pixels become blocks of the channels."""
+    batch, channels, height, width = input.shape
+    parts = input.reshape(batch, channels, height // blocksize, blocksize, width // blocksize, blocksize)
+    parts = parts.transpose((0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4))
+    return parts.reshape(batch, channels * blocksize**2, height // blocksize, width // blocksize)

@@ -1,0 +1,75 @@
+"""Tensors made of a shape, or of a few numbers."""
+
+import jax.numpy as jnp
+import numpy as np
+import onnx
+from jax import lax
+
+from jquant.onnx.errors import ModelError
+from jquant.onnx.registry import converter
+from jquant.onnx.values import jax_dtype, sizes, to_jax
+
+
+@converter("ConstantOfShape", since=9, static=("input",), expands=True)
+def constant_of_shape(input, *, value=None, xp):
+    value = np.zeros(1, np.float32) if value is None else value
+    if xp is np:
+        return np.full(sizes(input), value.item(), value.dtype)
+    return jnp.broadcast_to(to_jax(value, "value").reshape(()), sizes(input))
+
+
+@converter("Range", since=11, static=("start", "limit", "delta"), expands=True)
+def range_(start, limit, delta, *, stash_type=1, xp):
+    (first,), (last,), (step,) = (each.reshape(-1) for each in (start, limit, delta))
+    if object in (start.dtype, limit.dtype, delta.dtype):
+        return jnp.arange(*sizes([first, last, step]), dtype=jnp.int32)
+    if start.dtype.itemsize == 2 and start.dtype.kind not in "iu":
+        first, last, step = (np.float32(each) for each in (first, last, step))
+    count = max(0, int(np.ceil((last - first) / step)))
+    found = np.arange(count).astype(np.result_type(first)) * step + first
+    return found.astype(start.dtype) if xp is np else to_jax(found.astype(start.dtype), "the range")
+
+
+@converter("EyeLike", since=9)
+def eye_like(input, *, dtype=None, k):
+    given = input.dtype if dtype is None else jax_dtype(onnx.helper.tensor_dtype_to_np_dtype(dtype), "the result")
+    rows, columns = _grid(input.shape)
+    return (columns - rows == k).astype(given)
+
+
+@converter("Trilu", since=14)
+def trilu(input, k=None, *, upper):
+    """The part of each matrix above or below a diagonal, and the diagonal itself."""
+    k = jnp.zeros((), jnp.int32) if k is None else k.reshape(())
+    rows, columns = _grid(input.shape[-2:])
+    kept = columns - rows >= k if upper else columns - rows <= k
+    return jnp.where(kept, input, 0)
+
+
+def _grid(shape):
+    """The rows' and the columns' numbers of a matrix."""
+    return lax.broadcasted_iota(jnp.int32, shape, 0), lax.broadcasted_iota(jnp.int32, shape, 1)
+
+
+@converter("OneHot", since=9, static=("depth",))
+def one_hot(indices, depth, values, *, axis):
+    """Negative indices count from the end; nothing is hot where one is out of range."""
+    (count,) = sizes(depth)
+    axis = axis + indices.ndim + 1 if axis < 0 else axis
+    places = jnp.expand_dims(jnp.where(indices < 0, indices + count, indices), axis)
+    levels = lax.broadcasted_iota(places.dtype, [count if i == axis else 1 for i in range(places.ndim)], axis)
+    return jnp.where(places == levels, values[1], values[0])
+
+
+@converter("Dropout", since=7, until=11)
+def dropout_to_11(data, *, ratio):
+    """Changes nothing: training alone would."""
+    return data, jnp.ones(data.shape, bool)
+
+
+@converter("Dropout", since=12, static=("ratio", "training_mode"))
+def dropout(data, ratio=None, training_mode=None, *, seed=None):
+    """Changes nothing: training alone would, which draws at random."""
+    if training_mode is not None and training_mode.any() and (ratio is None or ratio.any()):
+        raise ModelError("its training_mode draws at random")
+    return data, jnp.ones(data.shape, bool)

@@ -1,0 +1,82 @@
+"""Orders and places of elements."""
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jquant.onnx.registry import converter
+from jquant.onnx.values import sizes
+
+
+@converter("ArgMax", since=1)
+def arg_max(data, *, axis, keepdims, select_last_index=0):
+    return _place(jnp.argmax, data, axis, keepdims, select_last_index)
+
+
+@converter("ArgMin", since=1)
+def arg_min(data, *, axis, keepdims, select_last_index=0):
+    return _place(jnp.argmin, data, axis, keepdims, select_last_index)
+
+
+def _place(function, data, axis, keepdims, last):
+    """The first of equal elements, or the last."""
+    if not last:
+        return function(data, axis, keepdims=bool(keepdims))
+    return data.shape[axis] - 1 - function(jnp.flip(data, axis), axis, keepdims=bool(keepdims))
+
+
+@converter("TopK", since=1, until=9)
+def top_k_to_9(x, *, k, axis):
+    return _top(x, k, axis, 1)
+
+
+@converter("TopK", since=10, static=("k",))
+def top_k(x, k, *, axis, largest=1, sorted=1):
+    """Of equal elements, the first ones come first. Always sorted."""
+    (count,) = sizes(k)
+    return _top(x, count, axis, largest)
+
+
+def _top(x, k, axis, largest):
+    x = jnp.moveaxis(x, axis, -1)
+    values, indices = lax.top_k(x if largest else _reversed_order(x), k)
+    values = values if largest else _reversed_order(values)
+    return jnp.moveaxis(values, -1, axis), jnp.moveaxis(indices, -1, axis)
+
+
+def _reversed_order(x):
+    """Numbers in the opposite order; their own inverse. No integer overflows: the opposite of -128 is 127."""
+    return ~x if jnp.issubdtype(x.dtype, jnp.integer) else -x
+
+
+@converter("NonZero", since=9, static=("x",))
+def non_zero(x, *, xp):
+    return np.stack(np.nonzero(np.atleast_1d(x))).astype(np.int64)
+
+
+@converter("Unique", since=11, static=("x",))
+def unique(x, *, axis=None, sorted, xp):
+    """Also the first places, those in the result, and the counts."""
+    values, first, inverse, counts = np.unique(x, return_index=True, return_inverse=True, return_counts=True, axis=axis)
+    if not sorted:
+        order = np.argsort(first)
+        values = np.take(values, order, 0 if axis is None else axis)
+        first, counts, inverse = first[order], counts[order], np.argsort(order)[inverse]
+    return values, first, inverse.reshape(-1), counts
+
+
+@converter("Compress", since=9, static=("condition",))
+def compress(input, condition, *, axis=None, xp):
+    """The slices at whose places the condition is true; it may be shorter than the axis."""
+    places = np.flatnonzero(condition)
+    return xp.take(input, places, axis)
+
+
+@converter("ReverseSequence", since=10)
+def reverse_sequence(input, sequence_lens, *, batch_axis, time_axis):
+    """The first elements of each sequence in the opposite order, the rest as they are."""
+    shape = [1] * input.ndim
+    shape[time_axis] = input.shape[time_axis]
+    places = lax.broadcasted_iota(jnp.int32, shape, time_axis)
+    lengths = jnp.expand_dims(sequence_lens, [i for i in range(input.ndim) if i != batch_axis])
+    return jnp.take_along_axis(input, jnp.where(places < lengths, lengths - 1 - places, places), time_axis)
