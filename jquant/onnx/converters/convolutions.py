@@ -1,0 +1,129 @@
+"""Convolutions, of 1 to 3 dimensions."""
+
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jquant.onnx.converters.sampling import sample
+from jquant.onnx.converters.windows import Window
+from jquant.onnx.registry import converter
+
+
+@converter("Conv", since=1)
+def convolution(x, w, b=None, *, auto_pad, dilations=None, group, kernel_shape=None, pads=None, strides=None):
+    window = Window.of(x.shape, kernel_shape or w.shape[2:], strides, dilations, pads, auto_pad)
+    y = lax.conv_general_dilated(x, w, window.strides, window.pads, rhs_dilation=window.dilations, feature_group_count=group)
+    return _biased(y, b)
+
+
+def _biased(y, b):
+    return y if b is None else y + b.reshape(-1, *(1,) * (y.ndim - 2))
+
+
+@converter("ConvTranspose", since=1)
+def transposed_convolution(
+    x,
+    w,
+    b=None,
+    *,
+    auto_pad,
+    dilations=None,
+    group,
+    kernel_shape=None,
+    output_padding=None,
+    output_shape=None,
+    pads=None,
+    strides=None,
+):
+    """The padding takes away from the result. Where the result is larger than what the filter reaches, the rest is 0."""
+    kernel = w.shape[2:]
+    rank = len(kernel)
+    strides, dilations = strides or [1] * rank, dilations or [1] * rank
+    spans = [(size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True)]
+    full = [(size - 1) * stride + span for size, stride, span in zip(x.shape[2:], strides, spans, strict=True)]
+    taken = _taken(x.shape[2:], strides, full, auto_pad, pads, output_padding or [0] * rank, output_shape)
+    if list(kernel) == strides and dilations == [1] * rank and group == 1 and not any(map(any, taken)):
+        return _biased(_without_overlap(x, w), b)
+    filters = jnp.flip(w, range(2, w.ndim)).reshape(group, -1, *w.shape[1:])  # (group, C / group, M / group, ...)
+    filters = filters.swapaxes(1, 2).reshape(-1, filters.shape[1], *kernel)
+    padding = [(span - 1 - low, span - 1 - high) for span, (low, high) in zip(spans, taken, strict=True)]
+    y = lax.conv_general_dilated(
+        x, filters, (1,) * rank, padding, lhs_dilation=strides, rhs_dilation=dilations, feature_group_count=group
+    )
+    return _biased(y, b)
+
+
+def _taken(shape, strides, full, auto_pad, pads, output_padding, output_shape):
+    """What is taken from both ends of each dimension of the full result; less than nothing where it grows."""
+    if output_shape is None and auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        output_shape = [size * stride for size, stride in zip(shape, strides, strict=True)]
+    if output_shape is None:
+        rank = len(shape)
+        pads = pads if pads and auto_pad == "NOTSET" else [0] * 2 * rank
+        return [(pads[i], pads[i + rank] - output_padding[i]) for i in range(rank)]
+    found = []
+    for size, wanted, extra in zip(full, output_shape[-len(full) :], output_padding, strict=True):
+        total = max(0, size + extra - wanted)
+        low = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
+        found.append((low, size - wanted - low))
+    return found
+
+
+def _without_overlap(x, w):
+    """A transposed convolution whose stride is the filter's size: every element of the result has one product."""
+    rank = x.ndim - 2
+    y = lax.dot_general(w, x, (((0,), (1,)), ((), ())))  # (M, *kernel, N, *shape)
+    order = [1 + rank, 0, *itertools.chain(*((2 + rank + i, 1 + i) for i in range(rank)))]
+    shape = [size * step for size, step in zip(x.shape[2:], w.shape[2:], strict=True)]
+    return y.transpose(order).reshape(x.shape[0], w.shape[1], *shape)
+
+
+@converter("DeformConv", since=19)
+def deformable_convolution(
+    x, w, offset, b=None, mask=None, *, dilations=None, group, kernel_shape=None, offset_group, pads=None, strides=None
+):
+    """Each element of a filter is moved by an offset in each dimension, and between pixels is linear interpolation."""
+    kernel = w.shape[2:]
+    rank = len(kernel)
+    window = Window.of(x.shape, kernel, strides, dilations, pads, "NOTSET")
+    shape = window.shape(x.shape[2:])
+    batch, places = x.shape[0], int(np.prod(kernel))
+    offset = offset.reshape(batch * offset_group, places, rank, *shape)
+    taps = np.stack(np.meshgrid(*map(np.arange, kernel), indexing="ij")).reshape(rank, places)
+    positions = []
+    for i in range(rank):
+        start = np.arange(shape[i]) * window.strides[i] - window.pads[i][0]
+        start = start.reshape([-1 if j == i else 1 for j in range(rank)])
+        tap = taps[i].reshape(-1, *(1,) * rank) * window.dilations[i]
+        positions.append(offset[:, :, i] + jnp.asarray(start + tap, offset.dtype))
+    grouped = x.reshape(batch * offset_group, -1, *x.shape[2:])
+    columns = sample(grouped, positions, "linear", "zeros")  # (batch * offset groups, channels, places, *shape)
+    if mask is not None:
+        columns = columns * mask.reshape(batch * offset_group, 1, places, *shape)
+    columns = columns.reshape(batch, group, -1, int(np.prod(shape)))
+    filters = w.reshape(group, w.shape[0] // group, -1)
+    return _biased(jnp.einsum("ngkp,gmk->ngmp", columns, filters).reshape(batch, w.shape[0], *shape), b)
+
+
+@converter("Col2Im", since=18, static=("image_shape", "block_shape"))
+def image_from_columns(input, image_shape, block_shape, *, dilations=None, pads=None, strides=None):
+    """Adds blocks up where they overlap."""
+    image, block = image_shape.tolist(), block_shape.tolist()
+    rank = len(image)
+    channels = input.shape[1] // int(np.prod(block))
+    window = Window.of((1, 1, *image), block, strides, dilations, pads, "NOTSET")
+    blocks = input.reshape(input.shape[0], channels, -1, *window.shape(image))
+    padded = [size + low + high for size, (low, high) in zip(image, window.pads, strict=True)]
+    found = jnp.zeros((input.shape[0], channels, *padded), input.dtype)
+    for index, place in enumerate(np.ndindex(*block)):
+        index_in_image = [
+            slice(
+                start := place[i] * window.dilations[i], start + blocks.shape[3 + i] * window.strides[i], window.strides[i]
+            )
+            for i in range(rank)
+        ]
+        found = found.at[(slice(None), slice(None), *index_in_image)].add(blocks[:, :, index])
+    kept = [slice(low, low + size) for size, (low, _) in zip(image, window.pads, strict=True)]
+    return found[(slice(None), slice(None), *kept)]
