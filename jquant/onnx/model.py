@@ -19,6 +19,7 @@ from jquant.onnx.graph import DEFAULT_DOMAIN, MICROSOFT, Graph, Reader, Value, v
 from jquant.onnx.registry import Converter
 from jquant.onnx.values import fitted, jax_dtype, to_jax
 from jquant.operators.pack_matrix import pack_matrix
+from jquant.packed_matrix import PackedMatrix
 
 _OLDEST, _NEWEST = 7, 28  # operator sets of ONNX's own domain
 _LARGEST_CONSTANT = 1  # elements of a Constant node that is no parameter
@@ -60,8 +61,7 @@ class Model:
             if value_name in self._static or value_name in constants or value_name in small:
                 self._known[value_name] = array
             elif value_name in packed:
-                zero_point = packed[value_name]
-                self.params[value_name] = pack_matrix(array, None if zero_point is None else known[zero_point])
+                self.params[value_name] = _packed(array, packed[value_name], known)
             else:
                 self.params[value_name] = to_jax(array, f"{name}: the initializer {value_name!r}")
 
@@ -146,6 +146,13 @@ def load(
         return Model(graph, fixed, {key: Converter(each) for key, each in (floats or {}).items()}, name)
     except ModelError as error:
         raise error if str(error).startswith(name) else ModelError(f"{name}: {error}") from error
+
+
+def _packed(matrix: np.ndarray, packing: statics.Packing, known: Mapping[str, np.ndarray]) -> PackedMatrix:
+    zero_point = None if packing.zero_point is None else known[packing.zero_point]
+    if zero_point is not None:
+        zero_point = zero_point.reshape(-1 if zero_point.size > 1 else ())
+    return pack_matrix(np.swapaxes(matrix, -1, -2) if packing.transposed else matrix, zero_point)
 
 
 def _fixed(graph: Graph, constants: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:

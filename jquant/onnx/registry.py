@@ -26,6 +26,7 @@ class Converter:
       static: the names of operands that are NumPy arrays: what the shapes of a program depend on.
       prefers_static: those that are, wherever they can be.
       packs: an operand that is a matrix of integers, and that which is its zero point.
+      transposed_by: the attribute that says of this matrix that it is to be transposed; packed, it already is.
       expands: its results may be far larger than its operands, so that NumPy computes only those that have to be static.
     """
 
@@ -35,6 +36,7 @@ class Converter:
     static: frozenset[str] = frozenset()
     prefers_static: frozenset[str] = frozenset()
     packs: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    transposed_by: str | None = None
     expands: bool = False
 
     def __post_init__(self):
@@ -74,12 +76,14 @@ def converter(
     static: tuple[str, ...] = (),
     prefers_static: tuple[str, ...] = (),
     packs: Mapping[str, str] | None = None,
+    transposed_by: str | None = None,
     expands: bool = False,
 ) -> Callable[[_Function], _Function]:
     """Enters the decorated function into the table, and leaves it as it is. The arguments are those of `Converter`."""
 
     def enter(function: _Function) -> _Function:
-        entry = Converter(function, since, until, frozenset(static), frozenset(prefers_static), packs or {}, expands)
+        operands = frozenset(static), frozenset(prefers_static), packs or {}, transposed_by
+        entry = Converter(function, since, until, *operands, expands)
         _TABLE.setdefault((domain, operator), []).append(entry)
         return function
 
