@@ -1,44 +1,190 @@
 """ONNX's own quantized operators."""
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import onnx
 
+from jquant.arithmetic import exact
+from jquant.arithmetic.broadcasting import sizes_along
+from jquant.formulas.granularity import Granularity
+from jquant.onnx.converters.quantized_parameters import LEVEL, matrices, plain
+from jquant.onnx.errors import ModelError
 from jquant.onnx.registry import converter
+from jquant.operators.convolution_integer import convolution_integer
 from jquant.operators.dequantize_linear import dequantize_linear
 from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear
 from jquant.operators.matmul_integer import matmul_integer
 from jquant.operators.quantize_linear import quantize_linear
+from jquant.operators.quantized_linear_convolution import quantized_linear_convolution
+from jquant.operators.quantized_linear_matmul import quantized_linear_matmul
 from jquant.packed_matrix import PackedMatrix
-
-_LEVEL = "EXTENDED"
+from jquant.pytrees import ScaleZeroPoint
 
 
 def _dtype(output_dtype: int):
     return onnx.helper.tensor_dtype_to_np_dtype(output_dtype) if output_dtype else None
 
 
-@converter("QuantizeLinear", since=10)
-def quantize(x, y_scale, y_zero_point=None, *, axis=1, block_size=0, output_dtype=0, precision=0, saturate=1):
-    options = {"axis": axis, "block_size": block_size or None} if y_scale.size != 1 or y_scale.ndim > 1 else {}
-    return quantize_linear(x, y_scale, y_zero_point, output_dtype=_dtype(output_dtype), feature_level=_LEVEL, **options)
+def _require_integers(dtype) -> None:
+    if dtype is not None and not jnp.issubdtype(dtype, jnp.integer):
+        raise ModelError(f"quantized values of the type {np.dtype(dtype)} are not supported; those of integers are")
+
+
+def _granularity(x, scale, axis: int, block_size: int) -> Granularity:
+    """A scale of one element and at most one dimension is that of the whole tensor."""
+    if scale.size == 1 and scale.ndim <= 1:
+        return Granularity(None, None)
+    return Granularity(axis % max(x.ndim, 1), block_size or None)
+
+
+def quantize_as_written(x, y_scale, y_zero_point, axis, block_size, output_dtype):
+    """With a quotient of float32, whatever the types of `x` and `y_scale`."""
+    dtype = _dtype(output_dtype)
+    _require_integers(dtype if y_zero_point is None else y_zero_point.dtype)
+    options = _granularity(x, y_scale, axis, block_size)._asdict()
+    return quantize_linear(x, y_scale, y_zero_point, output_dtype=dtype, feature_level=LEVEL, **options)
+
+
+@converter("QuantizeLinear", since=10, until=22)
+def quantize_to_22(x, y_scale, y_zero_point=None, *, axis=1, block_size=0, output_dtype=0, saturate=1):
+    return quantize_as_written(x, y_scale, y_zero_point, axis, block_size, output_dtype)
+
+
+@converter("QuantizeLinear", since=23)
+def quantize(x, y_scale, y_zero_point=None, *, axis, block_size, output_dtype, precision, saturate):
+    """The quotient is rounded to `precision`, or else to the type of the scale: float16 makes more ties."""
+    precise = _dtype(precision) or y_scale.dtype
+    if precise == jnp.float32:
+        return quantize_as_written(x, y_scale, y_zero_point, axis, block_size, output_dtype)
+    dtype = _dtype(output_dtype) or np.dtype(np.uint8) if y_zero_point is None else y_zero_point.dtype
+    _require_integers(dtype)
+    granularity = _granularity(x, y_scale, axis, block_size)
+    output = _aligned(ScaleZeroPoint(y_scale, y_zero_point), granularity, x.ndim)
+    scale, zero_point = granularity.expand_output(output, x.shape)
+    dividend, divisor = (_rounded(each.astype(jnp.float32), precise) for each in (x, scale))
+    return exact.nearest_integer(_rounded(exact.quotient(dividend, divisor), precise), zero_point, dtype)
+
+
+def _rounded(x: jax.Array, dtype) -> jax.Array:
+    return exact.widen(exact.narrow(x, dtype))
+
+
+def _aligned(output: ScaleZeroPoint, granularity: Granularity, rank: int) -> ScaleZeroPoint:
+    """In shapes that broadcast, but for blocks, whose elements are still to be repeated."""
+    if granularity.block_size:
+        return output
+    return jax.tree.map(lambda each: each.reshape(sizes_along(granularity.axis, rank)), output)
 
 
 @converter("DequantizeLinear", since=10)
 def dequantize(x, x_scale, x_zero_point=None, *, axis=1, block_size=0, output_dtype=0):
-    options = {"axis": axis, "block_size": block_size or None} if x_scale.size != 1 or x_scale.ndim > 1 else {}
-    return dequantize_linear(x, x_scale, x_zero_point, output_dtype=_dtype(output_dtype), feature_level=_LEVEL, **options)
+    _require_integers(x.dtype)
+    options = _granularity(x, x_scale, axis, block_size)._asdict()
+    return dequantize_linear(x, x_scale, x_zero_point, output_dtype=_dtype(output_dtype), feature_level=LEVEL, **options)
 
 
 @converter("DynamicQuantizeLinear", since=11)
 def dynamic_quantize(x, *, where=None):
     """With a mask, the range is that of the positions that count; 0 is in every range."""
-    if where is None:
-        return tuple(dynamic_quantize_linear(x))
-    _, scale, zero_point = dynamic_quantize_linear(jnp.where(where, x, 0))
-    return quantize_linear(x, scale, zero_point), scale, zero_point
+    return tuple(dynamic_quantize_linear(x, where=where))
 
 
-@converter("MatMulInteger", since=10, packs={"b": "b_zero_point"})
-def integer_product(a, b, a_zero_point=None, b_zero_point=None):
+@converter("MatMulInteger", since=10, packs={"B": "b_zero_point"})
+def integer_product(A, B, a_zero_point=None, b_zero_point=None):
+    """Zero points are of the whole tensor, of each row of A and column of B, or of those of each matrix of a batch."""
+    a, b, shape = matrices(A, B)
+    if isinstance(b, PackedMatrix):
+        return matmul_integer(a, b, plain(a_zero_point), feature_level=LEVEL).reshape(shape)
+    a_zero_point, b_zero_point = plain(a_zero_point), plain(b_zero_point)
+    if _of_a_batch(a_zero_point, b_zero_point):
+        return _batched_product(a, b, a_zero_point, b_zero_point).reshape(shape)
+    return matmul_integer(a, b, a_zero_point, b_zero_point, feature_level=LEVEL).reshape(shape)
+
+
+def _of_a_batch(*parameters: jax.Array | None) -> bool:
+    return any(each is not None and each.ndim > 1 for each in parameters)
+
+
+def _batched_product(a, b, a_zero_point, b_zero_point) -> jax.Array:
+    """`matmul_integer` of differences: no matrix unit has zero points for each matrix of a batch."""
+
+    def difference(x, zero_point, of_rows: bool):
+        x = x.astype(jnp.int32)
+        if zero_point is None:
+            return x
+        return x - (zero_point[:, None] if of_rows and zero_point.ndim == 1 else zero_point).astype(jnp.int32)
+
+    return jnp.matmul(difference(a, a_zero_point, True), difference(b, b_zero_point, False))
+
+
+@converter("QLinearMatMul", since=10, packs={"b": "b_zero_point"})
+def quantized_product(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point):
+    """Scales and zero points are of the whole tensor, or of each row of A and of the output and each column of B."""
+    for each in (a, y_zero_point):
+        _require_integers(each.dtype)
+    a, b, shape = matrices(a, b)
     b_zero_point = None if isinstance(b, PackedMatrix) else b_zero_point
-    return matmul_integer(a, b, a_zero_point, b_zero_point, feature_level=_LEVEL)
+    parameters = (a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point)
+    a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point = map(plain, parameters)
+    if _of_a_batch(a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point):
+        raise ModelError("scales and zero points for each matrix of a batch are not supported")
+    of_a, of_b = (a, a_scale, a_zero_point), (b, b_scale, b_zero_point)
+    return quantized_linear_matmul(*of_a, *of_b, y_scale, y_zero_point, feature_level=LEVEL).reshape(shape)
+
+
+def windows(auto_pad: str, dilations, group: int, pads, strides) -> dict:
+    """ONNX's attributes of a convolution in the words of `convolution_integer`."""
+    padding = pads if auto_pad == "NOTSET" and pads else auto_pad.replace("NOTSET", "VALID")
+    return {"padding": padding, "strides": strides, "dilations": dilations, "groups": group, "feature_level": LEVEL}
+
+
+@converter("ConvInteger", since=10)
+def integer_convolution(
+    x,
+    w,
+    x_zero_point=None,
+    w_zero_point=None,
+    *,
+    auto_pad,
+    dilations=None,
+    group,
+    kernel_shape=None,
+    pads=None,
+    strides=None,
+):
+    """The padding stands for zeros: it is of the input's zero point."""
+    _require_kernel(w, kernel_shape)
+    options = windows(auto_pad, dilations, group, pads, strides)
+    return convolution_integer(x, w, plain(x_zero_point), plain(w_zero_point), **options)
+
+
+@converter("QLinearConv", since=10)
+def quantized_convolution(
+    x,
+    x_scale,
+    x_zero_point,
+    w,
+    w_scale,
+    w_zero_point,
+    y_scale,
+    y_zero_point,
+    B=None,
+    *,
+    auto_pad,
+    dilations=None,
+    group,
+    kernel_shape=None,
+    pads=None,
+    strides=None,
+):
+    """The bias is of integers, in units of the product of the scales."""
+    _require_kernel(w, kernel_shape)
+    of_x, of_w = (x, plain(x_scale), plain(x_zero_point)), (w, plain(w_scale), plain(w_zero_point))
+    options = windows(auto_pad, dilations, group, pads, strides)
+    return quantized_linear_convolution(*of_x, *of_w, plain(y_scale), plain(y_zero_point), B, **options)
+
+
+def _require_kernel(w, kernel_shape) -> None:
+    if kernel_shape is not None and tuple(kernel_shape) != w.shape[2:]:
+        raise ModelError(f"kernel_shape is {tuple(kernel_shape)}; the filter has {w.shape[2:]}")

@@ -1,0 +1,30 @@
+"""A product and a sum with one rounding, as processors have it, of float32 operations that each round: alike everywhere."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jquant.arithmetic import exact
+from jquant.arithmetic.double_float import two_product, two_sum
+
+
+def multiply_add(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
+    """``fl(a * b + c)``, of float32 numbers whose product is far from subnormal.
+
+    After Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums" (2008): the small parts are added first,
+    and rounded to odd, so that the last rounding is as that of the exact sum.
+    """
+    a, b, c = jnp.broadcast_arrays(a, b, c)
+    product = two_product(a, b)
+    small = two_sum(c, product.low)
+    large = two_sum(product.high, small.high)
+    return exact.sum(large.high, _sum_to_odd(small.low, large.low))
+
+
+def _sum_to_odd(a: jax.Array, b: jax.Array) -> jax.Array:
+    """``a + b``; of the two float32 numbers beside an inexact sum, the one whose significand is odd."""
+    nearest, error = two_sum(a, b)
+    bits = exact.bits(nearest)
+    outwards = (error > 0) == (nearest > 0)
+    neighbour = lax.bitcast_convert_type(jnp.where(outwards, bits + 1, bits - 1), jnp.float32)
+    return jnp.where((error != 0) & (bits & 1 == 0), neighbour, nearest)

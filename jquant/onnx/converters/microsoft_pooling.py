@@ -1,0 +1,105 @@
+"""onnxruntime's averages of quantized tensors, with its arithmetic."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jquant.arguments import windows
+from jquant.arithmetic import exact
+from jquant.formulas import affine
+from jquant.formulas.windows import Windows
+from jquant.onnx.converters.quantized_parameters import plain
+from jquant.onnx.graph import MICROSOFT
+from jquant.onnx.registry import converter
+from jquant.pytrees import Quantized
+
+_MOST_SLICES = 16  # of a window that are taken one by one: the program grows with them
+
+
+@converter("QLinearGlobalAveragePool", domain=MICROSOFT)
+def global_average_pool(X, x_scale, x_zero_point, y_scale, y_zero_point, *, channels_last=0):
+    """An exact sum of integers, times one ratio of the scales: the other zero point comes after the rounding."""
+    axes = tuple(range(1, X.ndim - 1) if channels_last else range(2, X.ndim))
+    total = jnp.sum(affine.difference(Quantized(X, x_scale, plain(x_zero_point))), axes, jnp.int32, keepdims=True)
+    count = jnp.float32(math.prod(X.shape[axis] for axis in axes))
+    ratio = exact.quotient(plain(x_scale), exact.product(plain(y_scale), count))
+    return exact.nearest_integer(exact.product(total.astype(jnp.float32), ratio), plain(y_zero_point), X.dtype)
+
+
+@converter("QLinearAveragePool", domain=MICROSOFT)
+def average_pool(
+    X,
+    x_scale,
+    x_zero_point,
+    y_scale,
+    y_zero_point=None,
+    *,
+    auto_pad="NOTSET",
+    ceil_mode=0,
+    channels_last=0,
+    count_include_pad=0,
+    kernel_shape,
+    pads=None,
+    strides=None,
+):
+    """Real numbers are added one after the other in float32, and the zero point before the last rounding.
+
+    One window of the whole tensor, without padding, is a global average instead.
+    """
+    x = jnp.moveaxis(X, -1, 1) if channels_last else X
+    padding = pads if auto_pad == "NOTSET" and pads else auto_pad.replace("NOTSET", "VALID")
+    w = windows.windows("QLinearAveragePool", x.shape[2:], kernel_shape, strides, None, padding)
+    if tuple(kernel_shape) == x.shape[2:] and not any(map(any, w.padding)):
+        zero_points = (jnp.zeros((), x.dtype) if each is None else each for each in (x_zero_point, y_zero_point))
+        x_zero_point, y_zero_point = zero_points
+        return global_average_pool(X, x_scale, x_zero_point, y_scale, y_zero_point, channels_last=channels_last)
+    w = _reaching_the_end(w, x.shape[2:]) if ceil_mode else w
+    value = _sums_in_order(affine.dequantize(Quantized(x, plain(x_scale), plain(x_zero_point))), w)
+    count = np.float32(math.prod(kernel_shape)) if count_include_pad else _counts(x.shape[2:], w)
+    value = exact.quotient(exact.quotient(value, jnp.asarray(count)), plain(y_scale))
+    if y_zero_point is not None:
+        value = exact.sum(value, plain(y_zero_point).astype(jnp.float32))
+    y = exact.nearest_integer(value, None, x.dtype)
+    return jnp.moveaxis(y, 1, -1) if channels_last else y
+
+
+def _reaching_the_end(w: Windows, spatial: tuple[int, ...]) -> Windows:
+    """With padding at the end for one more window, wherever the last one does not reach it; it begins inside, though."""
+    padding = []
+    for size, window, stride, (low, high) in zip(spatial, w.sizes, w.strides, w.padding, strict=True):
+        count = -(-(size + low + high - window) // stride) + 1
+        if (count - 1) * stride >= size + low:
+            count -= 1
+        padding.append((low, max(high, (count - 1) * stride + window - size - low)))
+    return w._replace(padding=tuple(padding))
+
+
+def _padded(x: jax.Array, w: Windows) -> jax.Array:
+    return lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0)] * 2 + [(low, high, 0) for low, high in w.padding])
+
+
+def _sums_in_order(x: jax.Array, w: Windows) -> jax.Array:
+    """The sum of the elements of each window, in row-major order: that of the roundings. Zeros change nothing."""
+    padded, count = _padded(x, w), math.prod(w.sizes)
+    if count <= _MOST_SLICES:
+        return functools.reduce(exact.sum, w.elements(padded, 2))
+
+    def add(number, total):
+        return exact.sum(total, w.element(padded, 2, number))
+
+    return lax.fori_loop(1, count, add, w.element(padded, 2, np.int32(0)))
+
+
+def _counts(spatial: tuple[int, ...], w: Windows) -> np.ndarray:
+    """How many elements of each window lie inside of the tensor."""
+    along = []
+    for size, window, stride, (low, _), windows_ in zip(
+        spatial, w.sizes, w.strides, w.padding, w.counts(spatial), strict=True
+    ):
+        first = np.arange(windows_) * stride - low
+        along.append(np.minimum(first + window, size) - np.maximum(first, 0))
+    return functools.reduce(np.multiply.outer, along).astype(np.float32)

@@ -1,0 +1,61 @@
+"""onnxruntime's products of quantized matrices, with its arithmetic."""
+
+import jax
+import jax.numpy as jnp
+
+from jquant.arithmetic import exact
+from jquant.onnx.converters.quantized_parameters import LEVEL, matrices, plain
+from jquant.onnx.graph import MICROSOFT
+from jquant.onnx.registry import converter
+from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear
+from jquant.operators.matmul_integer import matmul_integer
+from jquant.operators.matmul_integer_to_float import matmul_integer_to_float
+from jquant.operators.quantized_gemm import quantized_gemm
+from jquant.packed_matrix import PackedMatrix
+
+
+@converter("QGemm", domain=MICROSOFT, packs={"B": "b_zero_point"}, transposed_by="transB")
+def gemm(
+    A, a_scale, a_zero_point, B, b_scale, b_zero_point, C=None, y_scale=None, y_zero_point=None,
+    *, alpha=1.0, transA=0, transB=0,
+):  # fmt: skip
+    """Without an output scale the result is of float32. The bias is of integers, inside of the product with `alpha`."""
+    a = A.T if transA else A
+    is_packed = isinstance(B, PackedMatrix)
+    b, b_zero_point = (B, None) if is_packed else (B.T if transB else B, plain(b_zero_point))
+    a_scale = plain(a_scale) if alpha == 1 else exact.product(plain(a_scale), jnp.float32(alpha))
+    if y_scale is not None:
+        of_b = (b, plain(b_scale), b_zero_point)
+        return quantized_gemm(a, a_scale, plain(a_zero_point), *of_b, C, plain(y_scale), plain(y_zero_point))
+    total = matmul_integer(a, b, plain(a_zero_point), b_zero_point, feature_level=LEVEL)
+    total = total if C is None else total + C
+    return exact.product(total.astype(jnp.float32), exact.product(a_scale, plain(b_scale)))
+
+
+@converter("MatMulIntegerToFloat", domain=MICROSOFT, packs={"B": "b_zero_point"})
+def product_to_float(A, B, a_scale, b_scale, a_zero_point=None, b_zero_point=None, bias=None):
+    """A scale of A that is not one number is multiplied last, after the bias; the scales may be given in either order."""
+    if _is_of_columns(a_scale) and not _is_of_columns(b_scale):
+        a_scale, b_scale = b_scale, a_scale
+    if a_scale.size == 1:
+        return _to_float(A, a_scale, a_zero_point, B, b_scale, b_zero_point, bias)
+    one = jnp.ones((), b_scale.dtype)
+    return exact.product(_to_float(A, one, a_zero_point, B, b_scale, b_zero_point, bias), a_scale)
+
+
+def _is_of_columns(scale: jax.Array) -> bool:
+    return scale.ndim > 0 and scale.shape[-1] != 1
+
+
+@converter("DynamicQuantizeMatMul", domain=MICROSOFT, packs={"B": "b_zero_point"})
+def dynamic_product(A, B, b_scale, b_zero_point=None, bias=None, *, where=None):
+    """A is quantized to uint8 by its range: with a mask, that of the positions that count."""
+    values, scale, zero_point = dynamic_quantize_linear(A, where=where)
+    return _to_float(values, scale, zero_point, B, b_scale, b_zero_point, bias)
+
+
+def _to_float(A, a_scale, a_zero_point, B, b_scale, b_zero_point, bias):
+    a, b, shape = matrices(A, B)
+    b_zero_point = None if isinstance(b, PackedMatrix) else plain(b_zero_point)
+    of_a, of_b = (a, plain(a_scale), plain(a_zero_point)), (b, plain(b_scale), b_zero_point)
+    return matmul_integer_to_float(*of_a, *of_b, bias, feature_level=LEVEL).reshape(shape)

@@ -1,0 +1,135 @@
+"""onnxruntime's operators on elements of quantized tensors, with its arithmetic."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jquant.arithmetic import exact, fused
+from jquant.arithmetic.lookup import look_up
+from jquant.formulas import affine
+from jquant.onnx.converters import quantized
+from jquant.onnx.converters.quantized_parameters import plain
+from jquant.onnx.errors import ModelError
+from jquant.onnx.graph import MICROSOFT
+from jquant.onnx.registry import converter
+from jquant.operators.quantized_linear_concat import quantized_linear_concat
+from jquant.operators.quantized_linear_leaky_relu import quantized_linear_leaky_relu
+from jquant.operators.quantized_linear_sigmoid import quantized_linear_sigmoid
+from jquant.pytrees import Quantized, ScaleZeroPoint
+
+
+@converter("QuantizeLinear", domain=MICROSOFT)
+def quantize(x, y_scale, y_zero_point=None, *, axis=1, block_size=0, output_dtype=0, saturate=1):
+    return quantized.quantize_as_written(x, y_scale, y_zero_point, axis, block_size, output_dtype)
+
+
+@converter("DequantizeLinear", domain=MICROSOFT)
+def dequantize(x, x_scale, x_zero_point=None, *, axis=1, block_size=0, output_dtype=0):
+    return quantized.dequantize(x, x_scale, x_zero_point, axis=axis, block_size=block_size, output_dtype=output_dtype)
+
+
+def _floats(zero_point: jax.Array | None) -> jax.Array:
+    return jnp.float32(0) if zero_point is None else plain(zero_point).astype(jnp.float32)
+
+
+@converter("QLinearAdd", domain=MICROSOFT)
+def add(A, A_scale, A_zero_point, B, B_scale, B_zero_point, C_scale, C_zero_point=None):
+    """The sum of products with ratios of the scales, each added with one rounding; the zero point comes before the last.
+
+    So do onnxruntime's kernels for x86-64. Those for ARM multiply with ratios in fixed point, and may differ by 1.
+    """
+    a, b = (A, A_scale, A_zero_point), (B, B_scale, B_zero_point)
+    if _is_repeated_along_rows(A.shape, B.shape):
+        a, b = b, a
+    a_ratio, b_ratio = (exact.quotient(plain(scale), plain(C_scale)) for _, scale, _ in (a, b))
+    a_zero_point, b_zero_point = _floats(a[2]), _floats(b[2])
+    zero_points = fused.multiply_add(a_ratio, a_zero_point, exact.product(b_ratio, b_zero_point))
+    total = exact.difference(_floats(C_zero_point), zero_points)
+    terms = [(b[0], b_ratio), (a[0], a_ratio)]
+    if A.size == B.size == 1:
+        terms.reverse()
+    for values, ratio in terms:
+        total = fused.multiply_add(values.astype(jnp.float32), ratio, total)
+    return exact.nearest_integer(total, None, A.dtype)
+
+
+def _is_repeated_along_rows(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether a tensor is broadcast along the last dimension in which it and another one differ from a size of 1."""
+    rank = max(len(shape), len(other))
+    padded = ((1,) * (rank - len(each)) + tuple(each) for each in (shape, other))
+    for size, size_of_other in reversed([*zip(*padded, strict=True)]):
+        if size != 1 or size_of_other != 1:
+            return size == 1
+    return False
+
+
+@converter("QLinearMul", domain=MICROSOFT)
+def multiply(A, A_scale, A_zero_point, B, B_scale, B_zero_point, C_scale, C_zero_point=None):
+    """The integers' product times one ratio of the scales; the zero point is added before the rounding."""
+    scale = exact.product(plain(A_scale), plain(B_scale))
+    offsets = (affine.difference(Quantized(x, scale, plain(zero))) for x, zero in ((A, A_zero_point), (B, B_zero_point)))
+    product = jnp.multiply(*offsets).astype(jnp.float32)
+    value = exact.sum(exact.product(product, exact.quotient(scale, plain(C_scale))), _floats(C_zero_point))
+    return exact.nearest_integer(value, None, A.dtype)
+
+
+@converter("QLinearConcat", domain=MICROSOFT)
+def concat(Y_scale, Y_zero_point, *inputs, axis):
+    triples = [(x, plain(scale), plain(zero)) for x, scale, zero in zip(*[iter(inputs)] * 3, strict=True)]
+    return quantized_linear_concat(triples, plain(Y_scale), plain(Y_zero_point), axis=axis)
+
+
+@converter("QLinearWhere", domain=MICROSOFT)
+def where(condition, X, x_scale, x_zero_point, Y, y_scale, y_zero_point, z_scale, z_zero_point):
+    output = ScaleZeroPoint(plain(z_scale), plain(z_zero_point))
+    given = ((X, x_scale, x_zero_point), (Y, y_scale, y_zero_point))
+    values = (affine.dequantize(Quantized(x, plain(scale), plain(zero))) for x, scale, zero in given)
+    return jnp.where(condition, *(affine.quantize(each, output, z_zero_point.dtype) for each in values))
+
+
+@converter("QLinearLeakyRelu", domain=MICROSOFT)
+def leaky_relu(X, X_scale, X_zero_point, Y_scale, Y_zero_point=None, *, alpha=0.01):
+    return quantized_linear_leaky_relu(X, X_scale, X_zero_point, Y_scale, Y_zero_point, alpha=alpha)
+
+
+@converter("QLinearSigmoid", domain=MICROSOFT)
+def sigmoid(X, X_scale, X_zero_point, Y_scale, Y_zero_point=None):
+    """The correctly rounded sigmoid. onnxruntime's own is off by ulps, other ones on each processor: next to a tie, and
+    nowhere else, it may give the other integer."""
+    return quantized_linear_sigmoid(X, X_scale, X_zero_point, Y_scale, Y_zero_point)
+
+
+@converter("QLinearSoftmax", domain=MICROSOFT, static=("X_scale",))
+def softmax(X, X_scale, x_zero_point, y_scale, y_zero_point=None, *, opset, axis=-1):
+    """Exponentials of a table, added one after the other in float32, times the integer below ``1 / y_scale``.
+
+    Before operator set 13 the sum is over all dimensions from `axis` on.
+    """
+    shape, axis = X.shape, axis % X.ndim
+    if opset < 13:
+        X, axis = X.reshape(*shape[:axis], -1), axis
+    if not isinstance(X.shape[axis], int):
+        raise ModelError("the size of the axis is not known while tracing")
+    if X.size == 0:
+        return X.reshape(shape)
+    table = jnp.asarray(_exponentials(X_scale.item(), X.shape[axis]))
+    integers = X.astype(jnp.int32)
+    values = look_up(table, (jnp.max(integers, axis, keepdims=True) - integers).astype(jnp.uint8))
+    total = _sum_in_order(values, axis)
+    numerator = exact.product(values, jnp.floor(exact.reciprocal(plain(y_scale))))
+    zero_point = None if y_zero_point is None else plain(y_zero_point)
+    return exact.nearest_integer(exact.quotient(numerator, total), zero_point, X.dtype).reshape(shape)
+
+
+def _exponentials(scale: float, count: int) -> np.ndarray:
+    """Of 0, -1, ..., -255 times the scale, and times as much as the sum of `count` of them can be in float32."""
+    largest = np.float64(np.finfo(np.float32).max / np.float32(count))
+    shift = max(0.0, np.log(largest) - 5) / scale
+    return np.exp((shift - np.arange(256)) * scale).astype(np.float32)
+
+
+def _sum_in_order(x: jax.Array, axis: int) -> jax.Array:
+    first = jnp.zeros_like(lax.index_in_dim(x, 0, axis, keepdims=False))
+    total, _ = lax.scan(lambda total, each: (exact.sum(total, each), None), first, jnp.moveaxis(x, axis, 0))
+    return jnp.expand_dims(total, axis)
