@@ -12,6 +12,7 @@ from jquant.onnx.errors import ModelError
 
 DEFAULT_DOMAIN = ""
 MICROSOFT = "com.microsoft"
+JQUANT = "jquant"  # what fusion makes of nodes, which is in no file
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

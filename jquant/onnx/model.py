@@ -3,7 +3,7 @@
 import collections
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +12,10 @@ from jax.typing import ArrayLike
 from onnx import inliner
 
 from jquant.onnx import converters as _converters  # noqa: F401  # which fill the table
-from jquant.onnx import files, functions, registry, statics
+from jquant.onnx import files, functions, fusion, registry, statics
 from jquant.onnx.errors import ModelError
 from jquant.onnx.evaluate import Evaluation
-from jquant.onnx.graph import DEFAULT_DOMAIN, MICROSOFT, Graph, Reader, Value, versions
+from jquant.onnx.graph import DEFAULT_DOMAIN, JQUANT, MICROSOFT, Graph, Reader, Value, versions
 from jquant.onnx.registry import Converter
 from jquant.onnx.values import fitted, jax_dtype, to_jax
 from jquant.operators.pack_matrix import pack_matrix
@@ -35,14 +35,24 @@ class Model:
       params: the initializers by their names, as arrays; matrices of integers that only products read are
         `jquant.PackedMatrix`. Save them, shard them, donate them or put others in their place.
       inputs, outputs: of each name, what the file declares.
+      fused: how many operators integers are computed with in the place of floats, by name.
     """
 
     params: dict[str, Any]
     inputs: dict[str, Value]
     outputs: dict[str, Value]
+    fused: dict[str, int]
 
-    def __init__(self, graph: Graph, constants: Mapping[str, np.ndarray], floats: Mapping[str, Converter], name: str):
+    def __init__(
+        self,
+        graph: Graph,
+        constants: Mapping[str, np.ndarray],
+        floats: Mapping[str, Converter],
+        name: str,
+        fused: Mapping[str, int],
+    ):
         self._graph, self._constants, self._floats, self._name = graph, dict(constants), dict(floats), name
+        self.fused = dict(fused)
         self.inputs = {value.name: value for value in graph.inputs if value.name not in constants}
         self.outputs = {value.name: value for value in graph.outputs}
         scopes = list(graph.scopes())
@@ -115,14 +125,26 @@ def load(
     *,
     constants: Mapping[str, ArrayLike] | None = None,
     floats: Mapping[str, Callable[..., Any]] | None = None,
+    quantized: Literal["as_written", "fused"] = "as_written",
 ) -> Model:
     """Reads an ONNX model as a function of JAX.
+
+    In models of QuantizeLinear and DequantizeLinear, ``quantized="as_written"`` computes with floats between them, as the
+    file says, and as onnxruntime does without optimizations, bit for bit where the float operators in between agree.
+    ``"fused"`` computes with integers: DequantizeLinear, an operator and QuantizeLinear become one integer operator, as in
+    onnxruntime's optimizations. That is faster, and a result may differ in its last bit: an integer sum is exact where one
+    of floats is rounded at each step, and scales are multiplied with each other before they are with the sum, one rounding
+    instead of several. Which of the two is right depends on what the model was evaluated with. The default is what the file
+    says, for it is defined, whereas every engine fuses as it likes.
 
     Args:
       source: a path, bytes, a binary file or an `onnx.ModelProto`; data beside the file is read from its folder.
       constants: inputs of the model that are fixed, by name: those that shapes depend on have to be.
       floats: functions in the place of operators with floating-point operands, by the operator's name, such as
         ``{"MatMul": f}``: called with the operands, and with the attributes by keyword.
+      quantized: whether QuantizeLinear and DequantizeLinear are computed "as_written", or "fused" with operators between
+        them. What was fused is in ``print(model)``. Scales and zero points in `params` that are equal have to stay equal
+        then, and `floats` are for what stays float.
 
     Returns:
       A `Model`.
@@ -132,6 +154,8 @@ def load(
         data.
       OSError: a file that cannot be read.
     """
+    if quantized not in ("as_written", "fused"):
+        raise ModelError(f"quantized is {quantized!r}; it must be 'as_written' or 'fused'")
     proto, name = files.read(source)
     imports = versions(proto.opset_import)
     version = imports.get(DEFAULT_DOMAIN, _NEWEST)
@@ -141,9 +165,11 @@ def load(
         if proto.functions:
             proto = inliner.inline_local_functions(proto)
         graph = Reader(imports).graph(proto.graph)
-        graph = functions.expanded(graph, functions.element_types(proto))
+        dtypes = functions.element_types(proto)
+        graph = functions.expanded(graph, dtypes)
+        graph, fused = fusion.fused(graph, dtypes) if quantized == "fused" else (graph, {})
         fixed = _fixed(graph, constants or {})
-        return Model(graph, fixed, {key: Converter(each) for key, each in (floats or {}).items()}, name)
+        return Model(graph, fixed, {key: Converter(each) for key, each in (floats or {}).items()}, name, fused)
     except ModelError as error:
         raise error if str(error).startswith(name) else ModelError(f"{name}: {error}") from error
 
@@ -224,6 +250,8 @@ def _lines(model: Model, graph: Graph, name: str) -> list[str]:
     width = max((len(kind) for kind in counts), default=0)
     for kind, count in sorted(counts.items(), key=lambda item: (not _is_quantized(item[0]), -item[1], item[0])):
         lines.append(f"  {kind:<{width}}  {count:>5}{'  quantized' if _is_quantized(kind) else ''}")
+    if model.fused:
+        lines.append("  fused: " + ", ".join(f"{count} {operator}" for operator, count in model.fused.items()))
     leaves = jax.tree.leaves(model.params)
     integers = sum(_bytes(leaf) for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.integer))
     total = sum(map(_bytes, leaves))
@@ -232,7 +260,7 @@ def _lines(model: Model, graph: Graph, name: str) -> list[str]:
 
 
 def _domains(graph: Graph) -> list[tuple[str, int]]:
-    return sorted({(node.domain, node.version) for node in graph.walk()})
+    return sorted({(node.domain, node.version) for node in graph.walk() if node.domain != JQUANT})
 
 
 def _bytes(leaf: Any) -> int:
@@ -244,5 +272,7 @@ def _bytes(leaf: Any) -> int:
 
 
 def _is_quantized(kind: str) -> bool:
+    if kind.startswith(f"{JQUANT}."):
+        return True
     name = kind.removeprefix(f"{MICROSOFT}.")
     return any(part in name for part in ("Quantize", "Integer", "QLinear", "QGemm", "QAttention", "NBits"))

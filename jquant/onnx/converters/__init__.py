@@ -7,6 +7,7 @@ from jquant.onnx.converters import creation as creation
 from jquant.onnx.converters import attention as attention
 from jquant.onnx.converters import convolutions as convolutions
 from jquant.onnx.converters import elementwise as elementwise
+from jquant.onnx.converters import fused as fused
 from jquant.onnx.converters import indexing as indexing
 from jquant.onnx.converters import joining as joining
 from jquant.onnx.converters import linear_algebra as linear_algebra

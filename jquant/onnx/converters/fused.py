@@ -1,0 +1,219 @@
+"""The integer operators that fusion puts in the place of DequantizeLinear, an operator and QuantizeLinear.
+
+Their names and arithmetic are those of jquant's operators. Scales and zero points of activations have one element.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from jquant.onnx.graph import JQUANT
+from jquant.onnx.registry import converter
+from jquant.operators.convolution_integer_to_float import convolution_integer_to_float
+from jquant.operators.matmul_integer_to_float import matmul_integer_to_float
+from jquant.operators.quantized_gemm import quantized_gemm
+from jquant.operators.quantized_linear_add import quantized_linear_add
+from jquant.operators.quantized_linear_average_pool import quantized_linear_average_pool
+from jquant.operators.quantized_linear_concat import quantized_linear_concat
+from jquant.operators.quantized_linear_convolution import quantized_linear_convolution
+from jquant.operators.quantized_linear_global_average_pool import quantized_linear_global_average_pool
+from jquant.operators.quantized_linear_leaky_relu import quantized_linear_leaky_relu
+from jquant.operators.quantized_linear_matmul import quantized_linear_matmul
+from jquant.operators.quantized_linear_multiply import quantized_linear_multiply
+from jquant.operators.quantized_linear_sigmoid import quantized_linear_sigmoid
+from jquant.operators.quantized_linear_softmax import quantized_linear_softmax
+from jquant.packed_matrix import PackedMatrix
+
+_LEVEL = "EXTENDED"
+
+
+def _one(x: Any) -> Any:
+    """Without dimensions, if it has one element: ONNX has a scale of shape (1,), too."""
+    return x if x is None or x.size != 1 else x.reshape(())
+
+
+def _weights(b, b_scale, b_zero_point):
+    """Packed weights hold their zero point."""
+    return b, _one(b_scale), None if isinstance(b, PackedMatrix) else _one(b_zero_point)
+
+
+def _with_matrices(product, a, b):
+    """``product(a, b)``, where a vector stands for a row on the left and a column on the right, as in ONNX."""
+    vectors = tuple(axis for axis, x in ((-2, a), (-1, b)) if x.ndim == 1)
+    if not vectors:
+        return product(a, b)
+    found = product(a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b)
+    return jnp.squeeze(found, vectors)
+
+
+@converter("quantized_linear_matmul", domain=JQUANT, packs={"b": "b_zero_point"})
+def matmul(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, *, output_dtype):
+    def product(a, b):
+        weights = _weights(b, b_scale, b_zero_point)
+        one, output = (_one(a_scale), _one(a_zero_point)), (_one(y_scale), _one(y_zero_point))
+        return quantized_linear_matmul(a, *one, *weights, *output, output_dtype=output_dtype, feature_level=_LEVEL)
+
+    return _with_matrices(product, a, b)
+
+
+@converter("matmul_integer_to_float", domain=JQUANT, packs={"b": "b_zero_point"})
+def matmul_to_float(a, a_scale, a_zero_point, b, b_scale, b_zero_point, bias=None, *, transA=0, transB=0):
+    """The bias is Gemm's, which broadcasts."""
+    a, b = a.T if transA else a, b.T if transB else b
+    bias = bias.reshape(1, 1) if bias is not None and bias.ndim == 0 else bias
+
+    def product(a, b):
+        weights = _weights(b, b_scale, b_zero_point)
+        return matmul_integer_to_float(a, _one(a_scale), _one(a_zero_point), *weights, bias, feature_level=_LEVEL)
+
+    return _with_matrices(product, a, b)
+
+
+@converter("quantized_gemm", domain=JQUANT, packs={"b": "b_zero_point"})
+def gemm(
+    a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, c=None, *, transA=0, transB=0, output_dtype
+):
+    a, b = a.T if transA else a, b.T if transB else b
+    weights = _weights(b, b_scale, b_zero_point)
+    output = _one(y_scale), _one(y_zero_point)
+    return quantized_gemm(a, _one(a_scale), _one(a_zero_point), *weights, c, *output, output_dtype=output_dtype)
+
+
+@converter("quantized_linear_convolution", domain=JQUANT)
+def convolution(
+    x,
+    x_scale,
+    x_zero_point,
+    w,
+    w_scale,
+    w_zero_point,
+    y_scale,
+    y_zero_point,
+    bias=None,
+    *,
+    auto_pad="NOTSET",
+    dilations=None,
+    group=1,
+    kernel_shape=None,
+    pads=None,
+    strides=None,
+    output_dtype,
+):
+    return quantized_linear_convolution(
+        *(x, _one(x_scale), _one(x_zero_point), w, _one(w_scale), _one(w_zero_point), _one(y_scale), _one(y_zero_point)),
+        bias,
+        strides=strides,
+        padding=_padding(auto_pad, pads),
+        dilations=dilations,
+        groups=group,
+        output_dtype=output_dtype,
+        feature_level=_LEVEL,
+    )
+
+
+@converter("convolution_integer_to_float", domain=JQUANT)
+def convolution_to_float(
+    x,
+    x_scale,
+    x_zero_point,
+    w,
+    w_scale,
+    w_zero_point,
+    bias=None,
+    *,
+    auto_pad="NOTSET",
+    dilations=None,
+    group=1,
+    kernel_shape=None,
+    pads=None,
+    strides=None,
+):
+    return convolution_integer_to_float(
+        *(x, _one(x_scale), _one(x_zero_point), w, _one(w_scale), _one(w_zero_point), bias),
+        strides=strides,
+        padding=_padding(auto_pad, pads),
+        dilations=dilations,
+        groups=group,
+        feature_level=_LEVEL,
+    )
+
+
+def _padding(auto_pad, pads):
+    return pads or "VALID" if auto_pad == "NOTSET" else auto_pad
+
+
+@converter("quantized_linear_add", domain=JQUANT)
+def add(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, *, output_dtype):
+    scales = map(_one, (a_scale, a_zero_point)), map(_one, (b_scale, b_zero_point)), map(_one, (y_scale, y_zero_point))
+    return quantized_linear_add(*(a, *scales[0], b, *scales[1], *scales[2]), output_dtype=output_dtype, feature_level=_LEVEL)
+
+
+@converter("quantized_linear_multiply", domain=JQUANT)
+def multiply(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, *, output_dtype):
+    one, other = (a, _one(a_scale), _one(a_zero_point)), (b, _one(b_scale), _one(b_zero_point))
+    return quantized_linear_multiply(*one, *other, _one(y_scale), _one(y_zero_point), output_dtype=output_dtype)
+
+
+@converter("quantized_linear_concat", domain=JQUANT)
+def concat(y_scale, y_zero_point, *triples, axis, output_dtype):
+    """As onnxruntime's QLinearConcat has its operands: a tensor, its scale and its zero point, again and again."""
+    inputs = [(values, _one(scale), _one(zero)) for values, scale, zero in zip(*[iter(triples)] * 3, strict=True)]
+    return quantized_linear_concat(inputs, _one(y_scale), _one(y_zero_point), axis=axis, output_dtype=output_dtype)
+
+
+def _unary(x, *scales):
+    return x, *map(_one, scales)
+
+
+@converter("quantized_linear_leaky_relu", domain=JQUANT)
+def leaky_relu(x, x_scale, x_zero_point, y_scale, y_zero_point, *, alpha=0.01):
+    return quantized_linear_leaky_relu(*_unary(x, x_scale, x_zero_point, y_scale, y_zero_point), alpha=alpha)
+
+
+@converter("quantized_linear_sigmoid", domain=JQUANT)
+def sigmoid(x, x_scale, x_zero_point, y_scale, y_zero_point):
+    return quantized_linear_sigmoid(*_unary(x, x_scale, x_zero_point, y_scale, y_zero_point))
+
+
+@converter("quantized_linear_softmax", domain=JQUANT)
+def softmax(x, x_scale, x_zero_point, y_scale, y_zero_point, *, axis=-1):
+    return quantized_linear_softmax(*_unary(x, x_scale, x_zero_point, y_scale, y_zero_point), axis=axis)
+
+
+@converter("quantized_linear_average_pool", domain=JQUANT)
+def average_pool(
+    x,
+    x_scale,
+    x_zero_point,
+    y_scale,
+    y_zero_point,
+    *,
+    kernel_shape,
+    auto_pad="NOTSET",
+    count_include_pad=0,
+    dilations=None,
+    pads=None,
+    strides=None,
+    output_dtype,
+):
+    return quantized_linear_average_pool(
+        *_unary(x, x_scale, x_zero_point, y_scale, y_zero_point),
+        window_sizes=kernel_shape,
+        strides=strides,
+        dilations=dilations,
+        padding=_padding(auto_pad, pads),
+        include_padding=bool(count_include_pad),
+        output_dtype=output_dtype,
+        feature_level=_LEVEL,
+    )
+
+
+@converter("quantized_linear_global_average_pool", domain=JQUANT)
+def global_average_pool(x, x_scale, x_zero_point, y_scale, y_zero_point):
+    return quantized_linear_global_average_pool(*_unary(x, x_scale, x_zero_point, y_scale, y_zero_point))
+
+
+@converter("clamp", domain=JQUANT)
+def clamp(x, *, low, high):
+    """Of integers."""
+    return jnp.clip(x, jnp.asarray(low, x.dtype), jnp.asarray(high, x.dtype))

@@ -1,0 +1,106 @@
+"""What QuantizeLinear and DequantizeLinear nodes say, where a graph holds their scales and zero points."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+
+from jquant.onnx.graph import DEFAULT_DOMAIN, MICROSOFT, Node
+
+_INTEGERS = tuple(map(np.dtype, (np.int8, np.uint8, np.int32)))
+_SMALLEST, _LARGEST = np.finfo(np.float32).tiny, np.finfo(np.float32).max / 255  # out of these an integer comes back
+_FLOATS = (onnx.TensorProto.UNDEFINED, onnx.TensorProto.FLOAT)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Quantization:
+    """A dtype of integers, and which numbers they stand for.
+
+    Attributes:
+      scale, zero_point: the names of both; the latter is "" where it is 0.
+      scales, zero_points: their values.
+      dtype: int8, uint8, or int32.
+      axis: along which they differ; None where all is one.
+    """
+
+    scale: str
+    zero_point: str
+    scales: np.ndarray
+    zero_points: np.ndarray
+    dtype: np.dtype
+    axis: int | None
+
+    @property
+    def is_simple(self) -> bool:
+        """Of 8 bits, with one scale for all."""
+        return self.dtype.itemsize == 1 and self.axis is None
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The smallest and the largest integer."""
+        return int(np.iinfo(self.dtype).min), int(np.iinfo(self.dtype).max)
+
+    def fits(self, array: np.ndarray | None) -> bool:
+        """Whether an array, if that is known, has as many elements along the axis as there are scales."""
+        if array is None or self.axis is None:
+            return True
+        return -array.ndim <= self.axis < array.ndim and array.shape[self.axis] == self.scales.size
+
+    def equals(self, other: "Quantization") -> bool:
+        """Whether both are simple, and the same integers stand for the same numbers."""
+        same = self.is_simple and other.is_simple and self.dtype == other.dtype
+        return same and self.scales.item() == other.scales.item() and self.zero_points.item() == other.zero_points.item()
+
+    def quantized(self, value: float) -> int:
+        """The integer of a number, which may be infinite, for a simple quantization: as QuantizeLinear has it."""
+        with np.errstate(over="ignore"):
+            quotient = np.rint(np.float32(value) / np.float32(self.scales.item()))
+        return int(np.clip(quotient + self.zero_points.item(), *self.limits))
+
+    def dequantized(self, integer: int) -> float:
+        """The number for which an integer stands, for a simple quantization."""
+        return float(np.float32(integer - self.zero_points.item()) * np.float32(self.scales.item()))
+
+
+def is_quantize(node: Node) -> bool:
+    return node.operator == "QuantizeLinear" and node.domain in (DEFAULT_DOMAIN, MICROSOFT)
+
+
+def is_dequantize(node: Node) -> bool:
+    return node.operator == "DequantizeLinear" and node.domain in (DEFAULT_DOMAIN, MICROSOFT)
+
+
+def of_node(node: Node, known: Mapping[str, np.ndarray], dtype: np.dtype | None) -> Quantization | None:
+    """What such a node says; None if that is not in the graph, not of 8 bits (or 32), or in blocks.
+
+    Args:
+      dtype: of the integers, if known; it is needed where there is no zero point.
+    """
+    scale, zero_point = (*node.inputs, "")[1:3]
+    attributes = node.attributes
+    if scale not in known or (zero_point and zero_point not in known) or attributes.get("block_size", 0):
+        return None
+    scales = known[scale]
+    if zero_point:
+        dtype = known[zero_point].dtype
+    elif is_quantize(node):
+        dtype = _output_dtype(attributes.get("output_dtype", 0))
+    elif attributes.get("output_dtype", 0) not in _FLOATS:
+        return None
+    if attributes.get("precision", 0) not in _FLOATS or dtype not in _INTEGERS or scales.dtype != np.float32:
+        return None
+    zero_points = known[zero_point] if zero_point else np.zeros(1, dtype)
+    if zero_points.size not in (1, scales.size) or not np.all((scales >= _SMALLEST) & (scales <= _LARGEST)):
+        return None
+    if scales.size == 1:
+        axis = None
+    elif scales.ndim == 1:
+        axis = int(attributes.get("axis", 1))
+    else:
+        return None
+    return Quantization(scale, zero_point if np.any(zero_points) else "", scales, zero_points, np.dtype(dtype), axis)
+
+
+def _output_dtype(number: int) -> np.dtype:
+    return onnx.helper.tensor_dtype_to_np_dtype(number) if number else np.dtype(np.uint8)
