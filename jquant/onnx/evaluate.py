@@ -47,11 +47,13 @@ class Evaluation:
         return [values[value.name] for value in graph.outputs]
 
     def _compute(self, node: Node, operands: list[Any], values: Values) -> tuple[Any, ...]:
-        entry = self._converter(node, operands)
+        entry = registry.find(node)
+        assert entry is not None, "the model was checked when it was loaded"
+        chosen = self._callers_own(node, operands) or entry
         try:
             with jax.named_scope(node.name):
-                results = entry.function(
-                    *self._prepared(node, entry, operands), **self._keywords(node, entry, operands, values)
+                results = chosen.function(
+                    *self._prepared(node, entry, operands), **self._keywords(node, chosen, operands, values)
                 )
         except ModelError as error:
             raise error if str(error).startswith("node ") else ModelError(f"{node.title}: {error}") from error
@@ -63,14 +65,12 @@ class Evaluation:
             raise ModelError(f"{node.title}: the output {node.outputs[len(results)]!r} is not supported")
         return results
 
-    def _converter(self, node: Node, operands: list[Any]) -> Converter:
-        if not node.domain and node.operator in self.floats and not all(map(is_static, operands)):
-            dtypes = [each.dtype for each in operands if hasattr(each, "dtype")]
-            if any(jnp.issubdtype(dtype, jnp.floating) for dtype in dtypes):
-                return self.floats[node.operator]
-        entry = registry.find(node)
-        assert entry is not None, "the model was checked when it was loaded"
-        return entry
+    def _callers_own(self, node: Node, operands: list[Any]) -> Converter | None:
+        """The caller's function for a node with floating-point operands, of which one is not known while tracing."""
+        if node.kind not in self.floats or all(map(is_static, operands)):
+            return None
+        dtypes = [each.dtype for each in operands if hasattr(each, "dtype")]
+        return self.floats[node.kind] if any(jnp.issubdtype(dtype, jnp.floating) for dtype in dtypes) else None
 
     def _prepared(self, node: Node, entry: Converter, operands: list[Any]) -> list[Any]:
         if self._folds(node, entry, operands):

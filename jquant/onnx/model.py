@@ -60,7 +60,7 @@ class Model:
         known = {name: array for each in scopes for name, array in {**each.initializers, **each.constants}.items()}
         known |= constants
         analysis = statics.Analysis(graph, known)
-        problems = [*_unsupported(graph), *analysis.problems]
+        problems = [*_unsupported(graph, self._floats), *analysis.problems]
         if problems:
             raise ModelError(f"{name} is not supported:" + "".join(f"\n  {each}" for each in dict.fromkeys(problems)))
         self._static = frozenset(analysis.static)
@@ -141,7 +141,9 @@ def load(
       source: a path, bytes, a binary file or an `onnx.ModelProto`; data beside the file is read from its folder.
       constants: inputs of the model that are fixed, by name: those that shapes depend on have to be.
       floats: functions in the place of operators with floating-point operands, by the operator's name, such as
-        ``{"MatMul": f}``: called with the operands, and with the attributes by keyword.
+        ``{"MatMul": f}``. They are called with the operands by position, those that shapes depend on (and the exponent
+        of Pow, where it is a constant) as NumPy arrays, and with the attributes for which they have keyword-only
+        parameters. An attribute that a function has no parameter for must have its default.
       quantized: whether QuantizeLinear and DequantizeLinear are computed "as_written", or "fused" with operators between
         them. What was fused is in ``print(model)``. Scales and zero points in `params` that are equal have to stay equal
         then, and `floats` are for what stays float.
@@ -169,7 +171,7 @@ def load(
         graph = functions.expanded(graph, dtypes)
         graph, fused = fusion.fused(graph, dtypes) if quantized == "fused" else (graph, {})
         fixed = _fixed(graph, constants or {})
-        return Model(graph, fixed, {key: Converter(each) for key, each in (floats or {}).items()}, name, fused)
+        return Model(graph, fixed, _floats(floats or {}), name, fused)
     except ModelError as error:
         raise error if str(error).startswith(name) else ModelError(f"{name}: {error}") from error
 
@@ -179,6 +181,14 @@ def _packed(matrix: np.ndarray, packing: statics.Packing, known: Mapping[str, np
     if zero_point is not None:
         zero_point = zero_point.reshape(-1 if zero_point.size > 1 else ())
     return pack_matrix(np.swapaxes(matrix, -1, -2) if packing.transposed else matrix, zero_point)
+
+
+def _floats(given: Mapping[str, Callable[..., Any]]) -> dict[str, Converter]:
+    known = {f"{domain}.{operator}" if domain else operator for domain, operator in registry.operators()}
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise ModelError(f"floats have {_listed(unknown)}: there is no such operator here")
+    return {name: Converter(function) for name, function in given.items()}
 
 
 def _fixed(graph: Graph, constants: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
@@ -192,7 +202,7 @@ def _fixed(graph: Graph, constants: Mapping[str, ArrayLike]) -> dict[str, np.nda
     return found
 
 
-def _unsupported(graph: Graph) -> list[str]:
+def _unsupported(graph: Graph, floats: Mapping[str, Converter]) -> list[str]:
     found = []
     for node in graph.walk():
         entry = registry.find(node)
@@ -201,6 +211,12 @@ def _unsupported(graph: Graph) -> list[str]:
             continue
         _, unknown = registry.arguments(node, entry)
         found += [f"{node.title}: its attribute {name} = {node.attributes[name]!r} is not supported" for name in unknown]
+        if node.kind in floats:
+            _, unknown = registry.arguments(node, floats[node.kind])
+            found += [
+                f"{node.title}: floats[{node.kind!r}] has no parameter for {name} = {node.attributes[name]!r}"
+                for name in unknown
+            ]
         if len(node.inputs) > len(entry.operands) and not entry.takes_rest:
             found.append(f"{node.title}: its {len(entry.operands) + 1}. operand is not supported")
     return found

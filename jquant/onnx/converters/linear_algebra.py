@@ -23,6 +23,8 @@ def gemm(a, b, c=None, *, alpha, beta, transA, transB):
 @converter("Det", since=11)
 def determinant(x):
     return jnp.linalg.det(x)
+
+
 @converter("Einsum", since=12)
 def einsum(*inputs, equation):
     return jnp.einsum(equation, *inputs)

@@ -1,0 +1,66 @@
+"""`jquant.onnx.load(floats=...)`: the caller's functions in the place of operators."""
+
+import importlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
+import jquant.onnx  # noqa: E402
+from jquant.onnx import ModelError  # noqa: E402
+
+NETWORK = importlib.import_module("onnx.parser").parse_model("""<ir_version: 10, opset_import: ["" : 18]>
+network (float[N, 4] x, int32[N, 4] n) => (float[M, 1] y, int32[N, 4] m)
+  <float two = {2}, int64[1] last = {-1}, int64[2] shape = {-1, 4}> {
+  m = Mul (n, n)
+  square = Pow (x, two)
+  reshaped = Reshape (square, shape)
+  soft = Softmax <axis = -1> (reshaped)
+  y = ReduceMean <keepdims = 1> (soft, last)
+}""")
+INPUTS = {"x": np.arange(8, dtype=np.float32).reshape(2, 4), "n": np.arange(8, dtype=np.int32).reshape(2, 4)}
+
+
+def test_called_with_operands_and_attributes():
+    called = {}
+
+    def power(base, exponent):
+        assert isinstance(exponent, np.ndarray)
+        return base ** exponent.item() + 1
+
+    def mean(data, axes, *, keepdims):
+        called.update(axes=axes, keepdims=keepdims)
+        return jnp.sum(data, tuple(axes), keepdims=bool(keepdims))
+
+    def multiply(a, b):
+        raise AssertionError("of integers")
+
+    model = jquant.onnx.load(NETWORK, floats={"Pow": power, "ReduceMean": mean, "Mul": multiply})
+    outputs = jax.jit(model)(model.params, INPUTS)
+    np.testing.assert_array_equal(called["axes"], [-1])
+    assert called["keepdims"] == 1
+    np.testing.assert_array_equal(outputs["m"], INPUTS["n"] ** 2)
+    expected = jnp.sum(jax.nn.softmax(INPUTS["x"] ** 2 + 1, -1), -1, keepdims=True)
+    np.testing.assert_array_equal(outputs["y"], expected)
+
+
+def test_unknown_operator():
+    with pytest.raises(ModelError, match="floats have 'Matmul': there is no such operator here"):
+        jquant.onnx.load(NETWORK, floats={"Matmul": jnp.matmul})
+
+
+def test_attribute_without_parameter():
+    """That of Softmax is its default here; on another axis, the function would be wrong in silence."""
+    jquant.onnx.load(NETWORK, floats={"Softmax": jax.nn.softmax})
+    other = onnx.ModelProto.FromString(NETWORK.SerializeToString())
+    other.graph.node[3].attribute[0].i = 0
+    with pytest.raises(ModelError, match=r"\(Softmax, version 18\): floats\['Softmax'\] has no parameter for axis = 0"):
+        jquant.onnx.load(other, floats={"Softmax": lambda x: jax.nn.softmax(x)})
+
+
+def test_error_inside_names_the_node():
+    model = jquant.onnx.load(NETWORK, floats={"Softmax": lambda x, y: x})
+    with pytest.raises(ModelError, match=r"node 'soft' \(Softmax, version 18\): .*missing 1 required positional argument"):
+        model(model.params, INPUTS)
