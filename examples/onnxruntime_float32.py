@@ -102,3 +102,32 @@ def tanh(x: jax.Array) -> jax.Array:
     )
     even = polynomial(square, 1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03)
     return exact.quotient(exact.product(x, odd), even)
+
+
+def power(base: jax.Array, exponent: np.ndarray) -> jax.Array:
+    """Pow to a constant integer, 2 or 3: products."""
+    return functools.reduce(exact.product, [base] * int(exponent))
+
+
+def square_root(x: jax.Array) -> jax.Array:
+    return exact.seal(jnp.sqrt(x))
+
+
+def mean_of_last(x: jax.Array, axes: np.ndarray) -> jax.Array:
+    assert axes == [-1]
+    return mean(x)
+
+
+# For `jquant.onnx.load(floats=...)`, which sees that Softmax is of the last axis, its default.
+FUNCTIONS = {
+    "Add": exact.sum,
+    "Sub": exact.difference,
+    "Mul": exact.product,
+    "Div": exact.quotient,
+    "Pow": power,
+    "Sqrt": square_root,
+    "MatMul": matmul,
+    "ReduceMean": mean_of_last,
+    "Softmax": softmax,
+    "Tanh": tanh,
+}
