@@ -58,6 +58,11 @@ class Window:
         return tuple((size - 1) * dilation + 1 for size, dilation in zip(self.kernel, self.dilations, strict=True))
 
     @property
+    def is_point(self) -> bool:
+        """Whether it is one element, and moves by one."""
+        return set(self.kernel + self.strides) == {1} and not any(map(any, self.padding))
+
+    @property
     def padding(self) -> list[tuple[Any, Any]]:
         """That of all dimensions, batch and channels included."""
         grown = [(low, high + more) for (low, high), more in zip(self.pads, self.ceiling, strict=True)]
