@@ -169,8 +169,8 @@ def load(
             proto = inliner.inline_local_functions(proto)
         graph = Reader(imports).graph(proto.graph)
         dtypes = functions.element_types(proto)
-        graph = functions.expanded(graph, dtypes)
         graph, fused = fusion.fused(graph, dtypes) if quantized == "fused" else (graph, {})
+        graph = functions.expanded(graph, dtypes)
         fixed = _fixed(graph, constants or {})
         return Model(graph, fixed, _floats(floats or {}), name, fused)
     except ModelError as error:
