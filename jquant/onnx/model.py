@@ -99,7 +99,8 @@ class Model:
         values: dict[str, Any] = {**self._known, **params, **self._given(inputs)}
         mask = None if where is None else jnp.asarray(where, bool)
         evaluation = Evaluation(self._floats, self._static, mask, watch)
-        with jax.numpy_rank_promotion("allow"):  # ONNX's operators broadcast, whatever the caller's own code may do
+        # The operators of ONNX broadcast, whatever the caller's own code may do.
+        with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
             results = evaluation.run(self._graph, values)
         if mask is not None and not evaluation.masked:
             raise ModelError(
