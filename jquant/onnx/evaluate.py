@@ -25,16 +25,16 @@ class Evaluation:
     Attributes:
       floats: converters of the caller's, by operator, for operands that are floating point.
       static: names of values that have to be known while tracing.
-      where: of each position, whether it counts in the ranges of dynamic quantization; or None.
+      where: masks of different shapes: of each position, whether it counts in the ranges of dynamic quantization.
       watch: is told every node with its operands and its results; or None.
-      masked: the names of the nodes in which `where` was used.
+      used: the shapes of the masks that fitted an operand.
     """
 
     floats: Mapping[str, Converter]
     static: frozenset[str]
-    where: jax.Array | None = None
+    where: tuple[jax.Array, ...] = ()
     watch: Callable[[Node, list[Any], tuple[Any, ...]], None] | None = None
-    masked: set[str] = dataclasses.field(default_factory=set)
+    used: set[tuple[int, ...]] = dataclasses.field(default_factory=set)
 
     def run(self, graph: Graph, values: Values) -> list[Any]:
         """The outputs of a graph whose inputs and initializers are in `values`, to which its nodes' outputs are added."""
@@ -98,15 +98,17 @@ class Evaluation:
         if "xp" in entry.context:
             found["xp"] = np if self._folds(node, entry, operands) else jnp
         if "where" in entry.context:
-            found["where"] = self._mask(node, operands[0])
+            found["where"] = self._mask(operands[0])
         return found
 
-    def _mask(self, node: Node, x: jax.Array) -> jax.Array | None:
-        """The caller's mask, with a dimension of 1 for each further one of `x`, if its dimensions are the first of `x`."""
-        if self.where is None or x.shape[: self.where.ndim] != self.where.shape:
+    def _mask(self, x: jax.Array) -> jax.Array | None:
+        """The mask whose dimensions are the first of `x` (of several, the one with most), with a 1 for each other one."""
+        fitting = [mask for mask in self.where if x.shape[: mask.ndim] == mask.shape]
+        if not fitting:
             return None
-        self.masked.add(node.name)
-        return self.where.reshape(self.where.shape + (1,) * (x.ndim - self.where.ndim))
+        mask = max(fitting, key=lambda each: each.ndim)
+        self.used.add(mask.shape)
+        return mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim))
 
     def _body(self, graph: Graph, outer: Values) -> Callable[..., list[Any]]:
         """A subgraph as a function of its inputs, in the scope of the values around it."""

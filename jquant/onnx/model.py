@@ -22,6 +22,7 @@ from jquant.operators.pack_matrix import pack_matrix
 from jquant.packed_matrix import PackedMatrix
 
 _OLDEST, _NEWEST = 7, 28  # operator sets of ONNX's own domain
+Where = ArrayLike | tuple[ArrayLike, ...]
 _LARGEST_CONSTANT = 1  # elements of a Constant node that is no parameter
 
 
@@ -76,7 +77,7 @@ class Model:
                 self.params[value_name] = to_jax(array, f"{name}: the initializer {value_name!r}")
 
     def __call__(
-        self, params: Mapping[str, Any], inputs: Mapping[str, ArrayLike], *, where: ArrayLike | None = None
+        self, params: Mapping[str, Any], inputs: Mapping[str, ArrayLike], *, where: Where | None = None
     ) -> dict[str, jax.Array]:
         """The outputs by their names.
 
@@ -84,28 +85,30 @@ class Model:
           params: those of the model, or others of their structure.
           inputs: an array of every input of the model. Integers of 64 bits are 32 in JAX: those of NumPy have to fit.
           where: bool, of the leading dimensions of activations, say (batch, length): only positions where it is true
-            count in the ranges of dynamic quantization, so that padding changes nothing.
+            count in the ranges of dynamic quantization, so that padding changes nothing. Or a tuple of such masks, of
+            different shapes: those of an encoder and of a decoder. It is by its shape that a mask finds its
+            activations, so no size in it may be that of another dimension in their place.
 
         Raises:
           ModelError: inputs that are missing, unknown, or of another dtype or shape than the file declares; parameters
-            that are missing; a mask whose dimensions no dynamically quantized activation has.
+            that are missing; a mask whose dimensions no dynamically quantized activation has, or two of one shape.
         """
         return self._run(params, inputs, where, None)
 
-    def _run(self, params: Mapping[str, Any], inputs: Mapping[str, ArrayLike], where: ArrayLike | None, watch: Any) -> dict:
+    def _run(self, params: Mapping[str, Any], inputs: Mapping[str, ArrayLike], where: Where | None, watch: Any) -> dict:
         missing = [name for name in self.params if name not in params]
         if missing:
             raise ModelError(f"params lack {', '.join(map(repr, missing[:5]))}")
         values: dict[str, Any] = {**self._known, **params, **self._given(inputs)}
-        mask = None if where is None else jnp.asarray(where, bool)
-        evaluation = Evaluation(self._floats, self._static, mask, watch)
+        evaluation = Evaluation(self._floats, self._static, _masks(where), watch)
         # The operators of ONNX broadcast, whatever the caller's own code may do.
         with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
             results = evaluation.run(self._graph, values)
-        if mask is not None and not evaluation.masked:
-            raise ModelError(
-                f"where is of shape {mask.shape}; no dynamically quantized activation begins with these dimensions"
-            )
+        for mask in evaluation.where:
+            if mask.shape not in evaluation.used:
+                raise ModelError(
+                    f"where is of shape {mask.shape}; no dynamically quantized activation begins with these dimensions"
+                )
         return {name: to_jax(value, repr(name)) for name, value in zip(self.outputs, results, strict=True)}
 
     def _given(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Any]:
@@ -250,6 +253,16 @@ def _fits(shape: tuple[Any, ...], declared: tuple[int | str | None, ...]) -> boo
         not isinstance(size, int) or jax.export.is_symbolic_dim(n) or n == size
         for n, size in zip(shape, declared, strict=True)
     )
+
+
+def _masks(where: Where | None) -> tuple[jax.Array, ...]:
+    if where is None:
+        return ()
+    masks = tuple(jnp.asarray(each, bool) for each in (where if isinstance(where, tuple) else (where,)))
+    shapes = [mask.shape for mask in masks]
+    if len(set(shapes)) < len(shapes):
+        raise ModelError(f"where has masks of the shapes {shapes}; by which of two that are equal nodes would find theirs?")
+    return masks
 
 
 def _listed(names: Any) -> str:

@@ -21,7 +21,7 @@ class Converter:
     Attributes:
       function: takes the operands by position, None for one that is left out, and the attributes by their names in
         ONNX. Of the keyword ``outputs`` it is given the number of outputs, of ``xp`` NumPy or `jax.numpy`, of
-        ``where`` the caller's mask where it fits the first operand.
+        ``where`` that of the caller's masks which fits the first operand.
       since, until: the operator sets in which it is right.
       static: the names of operands that are NumPy arrays: what the shapes of a program depend on.
       prefers_static: those that are, wherever they can be.
