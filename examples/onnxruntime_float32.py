@@ -31,7 +31,9 @@ def fused_multiply_add(a: jax.Array, b: jax.Array | float, c: jax.Array | float)
 
 
 def matmul(a: jax.Array, b: jax.Array) -> jax.Array:
-    """MatMul of up to 128 terms, and not of a single row: one term after the other."""
+    """MatMul of up to 128 terms: one after the other, but for a single row."""
+    if a.shape[-2] == 1:
+        return matmul_single_row(a, b)
 
     def add(total: jax.Array, terms: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         column, row = terms
@@ -39,6 +41,22 @@ def matmul(a: jax.Array, b: jax.Array) -> jax.Array:
 
     start = jnp.zeros((*a.shape[:-1], b.shape[-1]), a.dtype)
     return lax.scan(add, start, (jnp.moveaxis(a, -1, 0), jnp.moveaxis(b, -2, 0)))[0]
+
+
+def matmul_single_row(a: jax.Array, b: jax.Array) -> jax.Array:
+    """What MatMul makes of one row: the sums of four products each, every operation rounded, one after the other."""
+
+    def add(total: jax.Array, terms: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        columns, rows = terms
+        products = [exact.product(columns[..., :, i, None], rows[..., None, i, :]) for i in range(4)]
+        return exact.sum(total, functools.reduce(exact.sum, products)), None
+
+    padding = -a.shape[-1] % 4
+    a = jnp.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, padding)])
+    b = jnp.pad(b, [(0, 0)] * (b.ndim - 2) + [(0, padding), (0, 0)])
+    fours = a.reshape(*a.shape[:-1], -1, 4), b.reshape(*b.shape[:-2], -1, 4, b.shape[-1])
+    start = jnp.zeros((*a.shape[:-1], b.shape[-1]), a.dtype)
+    return lax.scan(add, start, (jnp.moveaxis(fours[0], -2, 0), jnp.moveaxis(fours[1], -3, 0)))[0]
 
 
 def vector_sum(x: jax.Array, distances: tuple[int, ...]) -> jax.Array:

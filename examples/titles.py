@@ -1,6 +1,5 @@
 """What title_encoder.py and title_decoder.py share: the model's files, sentences, and onnxruntime beside them."""
 
-import importlib.resources
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -8,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime
+import traceforge_title_model
 from tokenizers import Tokenizer
 from tqdm import trange
 
-FOLDER = Path(str(importlib.resources.files("traceforge_title_model") / "data" / "span"))
+FOLDER = traceforge_title_model.span_dir()
 ENCODER, DECODER = FOLDER / "encoder.onnx", FOLDER / "decoder.onnx"
 TOKENIZER = Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
 TOPICS = {

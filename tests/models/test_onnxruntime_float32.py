@@ -30,7 +30,9 @@ def normal(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).normal(size=shape).astype(np.float32)
 
 
-@pytest.mark.parametrize(("rows", "terms", "columns"), [(23, 64, 23), (23, 23, 64), (2, 1, 5), (7, 128, 40)])
+@pytest.mark.parametrize(
+    ("rows", "terms", "columns"), [(23, 64, 23), (23, 23, 64), (2, 1, 5), (7, 128, 40), (1, 64, 17), (1, 17, 64), (1, 3, 5)]
+)
 def test_matmul(rows, terms, columns):
     assert_equal(functions.matmul, "MatMul", normal(3, 2, rows, terms), normal(3, 2, terms, columns))
 

@@ -1,0 +1,138 @@
+"""Titles by an int8 encoder and decoder, loaded from their ONNX files: one compiled program for sentences of all lengths.
+
+The package `traceforge-title-model` has FLAN-T5 small, trained further to write titles. Its graph of the decoder keeps
+nothing from one token to the next: it takes the tokens so far, and gives the logits of all that could follow each of
+them. onnxruntime takes every length as it is. Here all are padded to one, and `where=` keeps the padding out of the ranges
+by which activations are quantized; attention does not see it, either. With onnxruntime's float32 functions the logits are
+onnxruntime's bit for bit. Prints the titles, how many logits are equal, and how long a token takes.
+
+    pip install ".[models]"
+    python examples/title_decoder.py
+"""
+
+import argparse
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnxruntime_float32
+from onnxruntime import InferenceSession
+from titles import DECODER, ENCODER, SENTENCES, TOKENIZER, median_milliseconds, onnxruntime_session, run, tokenize
+from tqdm import tqdm
+
+import jquant
+
+START, END = 0, 1  # tokens
+SENTENCE, TITLE = 32, 16  # tokens at most; not the same number, for masks find their activations by it
+EXAMPLES = SENTENCES[::4] + SENTENCES[3::8]
+
+Step = Callable[[Sequence[int]], np.ndarray]  # from the tokens so far to the logits, (tokens, vocabulary)
+
+
+class Titler(NamedTuple):
+    """The models, static in compiled programs; those of the decoder have the same parameters."""
+
+    encoder: jquant.onnx.Model
+    first: jquant.onnx.Model  # of the decoder, where there is one token
+    later: jquant.onnx.Model
+
+
+def load(floats: dict[str, Callable], single_row: Callable | None = None) -> Titler:
+    """With the caller's functions, and with another product of matrices where there is one token."""
+    encoder, later = (jquant.onnx.load(path, floats=floats) for path in (ENCODER, DECODER))
+    first = later if single_row is None else jquant.onnx.load(DECODER, floats=floats | {"MatMul": single_row})
+    return Titler(encoder, first, later)
+
+
+def load_equal() -> Titler:
+    """As onnxruntime computes, which adds in another order where a matrix has a single row."""
+    return load(onnxruntime_float32.FUNCTIONS, onnxruntime_float32.matmul_single_row)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def encode(titler: Titler, params: dict, inputs: dict) -> jax.Array:
+    """The hidden states of padded sentences, of shape (sentences, length, width)."""
+    return titler.encoder(params, inputs, where=inputs["attention_mask"])["last_hidden_state"]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def decode(titler: Titler, params: dict, inputs: dict, count: int) -> jax.Array:
+    """The logits behind each of the tokens, of which the first `count` are no padding: (1, tokens, vocabulary)."""
+    where = jnp.arange(TITLE)[None] < count, inputs["encoder_attention_mask"]
+    first, later = (lambda model=model: model(params, inputs, where=where)["logits"] for model in titler[1:])
+    return later() if titler.first is titler.later else jax.lax.cond(count == 1, first, later)
+
+
+def pad(tokens: np.ndarray, length: int) -> np.ndarray:
+    return np.pad(np.asarray(tokens, np.int32), [(0, 0), (0, length - np.shape(tokens)[1])])
+
+
+def our_step(titler: Titler, sentence: str) -> Step:
+    padded = {name: pad(x, SENTENCE) for name, x in tokenize([sentence]).items()}
+    inputs = {
+        "encoder_hidden_states": encode(titler, titler.encoder.params, padded),
+        "encoder_attention_mask": padded["attention_mask"],
+    }
+
+    def step(tokens: Sequence[int]) -> np.ndarray:
+        logits = decode(titler, titler.later.params, inputs | {"input_ids": pad([tokens], TITLE)}, len(tokens))
+        return np.asarray(logits)[0, : len(tokens)]
+
+    return step
+
+
+def onnxruntime_step(encoder: InferenceSession, decoder: InferenceSession, sentence: str) -> Step:
+    """Without padding."""
+    inputs = tokenize([sentence])
+    given = {"encoder_hidden_states": run(encoder, inputs), "encoder_attention_mask": inputs["attention_mask"]}
+    return lambda tokens: run(decoder, given | {"input_ids": np.array([tokens])})[0]
+
+
+def write(step: Step) -> tuple[list[int], list[np.ndarray]]:
+    """The tokens of a title, each the likeliest after those before it, and the logits of every step."""
+    tokens, logits = [START], []
+    while tokens[-1] != END and len(tokens) <= TITLE:
+        logits.append(step(tokens))
+        tokens.append(int(logits[-1][-1].argmax()))
+    return tokens, logits
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Titles by an int8 language model, beside onnxruntime.")
+    parser.add_argument("--rounds", type=int, default=30, help="of the timing")
+    rounds = parser.parse_args().rounds
+
+    equal, own = load_equal(), load({})
+    plain, optimised = ([onnxruntime_session(path, on) for path in (ENCODER, DECODER)] for on in (False, True))
+    same_bits = same_tokens = own_tokens = count = 0
+    titles = []
+    for sentence in tqdm(EXAMPLES, desc="writing titles", unit="title"):
+        tokens, logits = write(our_step(equal, sentence))
+        their_tokens, their_logits = write(onnxruntime_step(*plain, sentence))
+        same_tokens += tokens == their_tokens
+        own_tokens += write(our_step(own, sentence))[0] == their_tokens
+        same_bits += sum(int(np.sum(a == b)) for a, b in zip(logits, their_logits, strict=False))
+        count += sum(x.size for x in their_logits)
+        titles.append(TOKENIZER.decode(tokens))
+    for sentence, title in zip(EXAMPLES, titles, strict=True):
+        print(f"{sentence}\n    {title}")
+    print(f"equal to onnxruntime's: {same_bits:,} of {count:,} logits, {same_tokens} of {len(EXAMPLES)} titles")
+    print(f"with JAX's float32 functions, {own_tokens} of {len(EXAMPLES)} titles")
+    print(f"compiled programs of the decoder: {decode._cache_size()}, one for each set of functions")
+
+    tokens = list(range(START, TITLE))
+    steps = {
+        "jquant, JAX's functions": our_step(own, EXAMPLES[0]),
+        "jquant, onnxruntime's functions": our_step(equal, EXAMPLES[0]),
+        "onnxruntime, optimised": onnxruntime_step(*optimised, EXAMPLES[0]),
+    }
+    for length in (1, TITLE):
+        times = median_milliseconds([functools.partial(step, tokens[:length]) for step in steps.values()], rounds)
+        print(f"a step of {length} tokens: " + ", ".join(f"{n} {t:.2f} ms" for n, t in zip(steps, times, strict=True)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Titles that the int8 decoder of a language model writes, beside onnxruntime's, bit for bit."""
+
+import numpy as np
+import pytest
+from example_programs import load_example
+
+for package in ("onnx", "traceforge_title_model", "tokenizers", "onnxruntime", "tqdm"):
+    pytest.importorskip(package, reason=f"{package} is not installed (extra: models)")
+
+from jquant.onnx import ModelError  # noqa: E402
+
+example = load_example("title_decoder")
+titles = load_example("titles")
+
+
+@pytest.fixture(scope="module")
+def equal():
+    return example.load_equal()
+
+
+@pytest.fixture(scope="module")
+def sessions():
+    return [titles.onnxruntime_session(path, optimised=False) for path in (titles.ENCODER, titles.DECODER)]
+
+
+@pytest.mark.parametrize("sentence", example.EXAMPLES)
+def test_titles(equal, sessions, sentence):
+    """Every logit of every step, padded here and unpadded there."""
+    tokens, logits = example.write(example.our_step(equal, sentence))
+    their_tokens, their_logits = example.write(example.onnxruntime_step(*sessions, sentence))
+    assert tokens == their_tokens
+    assert len(logits) > 2
+    for ours, theirs in zip(logits, their_logits, strict=True):
+        np.testing.assert_array_equal(ours, theirs, strict=True)
+
+
+def test_all_lengths_are_one_program(equal, sessions):
+    """Tokens that are no title."""
+    sentence = titles.SENTENCES[5]
+    ours, theirs = example.our_step(equal, sentence), example.onnxruntime_step(*sessions, sentence)
+    tokens = [example.START, *range(100, 99 + example.TITLE)]
+    ours(tokens[:5])
+    programs = example.decode._cache_size()
+    for length in (1, 2, 3, 8, 15, example.TITLE):
+        np.testing.assert_array_equal(ours(tokens[:length]), theirs(tokens[:length]), strict=True)
+    assert example.decode._cache_size() == programs
+
+
+def test_padding_counts_without_masks(equal, sessions):
+    """The masks are what keeps it out: padding of another token changes the ranges, and with them the logits."""
+    padded = titles.tokenize(titles.SENTENCES[:1])
+    padded = {name: example.pad(x, example.SENTENCE) for name, x in padded.items()}
+    padded["input_ids"][:, -3:] = 31_000
+    model, length = equal.encoder, int(padded["attention_mask"].sum())
+    expected = titles.run(sessions[0], titles.tokenize(titles.SENTENCES[:1]))
+    with_mask = example.encode(equal, model.params, padded)
+    without = example.jax.jit(model)(model.params, padded)["last_hidden_state"]
+    np.testing.assert_array_equal(with_mask[:, :length], expected, strict=True)
+    assert np.mean(without[:, :length] != expected) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ([(1, 7)], r"where is of shape \(1, 7\); no dynamically quantized activation begins with these dimensions"),
+        ([(1, 32), (1, 7)], r"where is of shape \(1, 7\); no"),
+        ([(1, 32), (1, 32)], r"where has masks of the shapes \[\(1, 32\), \(1, 32\)\]; by which of two that are equal"),
+    ],
+)
+def test_masks_that_fit_nothing(equal, shapes, message):
+    padded = {name: example.pad(x, example.SENTENCE) for name, x in titles.tokenize(titles.SENTENCES[:1]).items()}
+    masks = tuple(np.ones(shape, bool) for shape in shapes)
+    with pytest.raises(ModelError, match=message):
+        example.jax.eval_shape(lambda: equal.encoder(equal.encoder.params, padded, where=masks))
+
+
+def test_functions_of_jax(sessions):
+    """Last bits differ: the logits are near, and the likeliest token is mostly the same."""
+    own = example.load({})
+    sentence = example.EXAMPLES[0]
+    tokens, logits = example.write(example.our_step(own, sentence))
+    their_tokens, their_logits = example.write(example.onnxruntime_step(*sessions, sentence))
+    assert tokens == their_tokens
+    cosines = [np.sum(a * b) / np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(logits, their_logits, strict=True)]
+    assert min(cosines) > 0.99
