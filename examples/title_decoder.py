@@ -47,6 +47,7 @@ def load(floats: dict[str, Callable], single_row: Callable | None = None) -> Tit
     return Titler(encoder, first, later)
 
 
+@functools.cache
 def load_equal() -> Titler:
     """As onnxruntime computes, which adds in another order where a matrix has a single row."""
     return load(onnxruntime_float32.FUNCTIONS, onnxruntime_float32.matmul_single_row)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from documents import run_document
 from example_programs import load_example
 
 for package in ("onnx", "traceforge_title_model", "tokenizers", "onnxruntime", "tqdm"):
@@ -83,3 +84,7 @@ def test_functions_of_jax(sessions):
     assert tokens == their_tokens
     cosines = [np.sum(a * b) / np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(logits, their_logits, strict=True)]
     assert min(cosines) > 0.99
+
+
+def test_document():
+    run_document("docs/models.md", "Its decoder, which writes titles")
