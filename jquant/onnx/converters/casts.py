@@ -73,7 +73,7 @@ def _exponents(x, saturate: int, round_mode: str):
         "down": jnp.zeros(x.shape, bool),
         "nearest": jnp.where(tiny, fraction >= half + half // 2, fraction >= half),
     }[round_mode]
-    found = exponent + rounded_up
+    found = exponent + rounded_up.astype(jnp.uint32)
     found = jnp.minimum(found, 254) if saturate else jnp.where(smaller, 255, found)
     found = jnp.where(jnp.isnan(x), 255, found).astype(jnp.uint8)
     return lax.bitcast_convert_type(found, jnp.float8_e8m0fnu)

@@ -92,7 +92,7 @@ def bitwise_not(x):
 
 @converter("BitShift", since=11)
 def bit_shift(x, y, *, direction):
-    """A shift by the type's width or more, or by a negative count, moves all bits out; from the left come those of the sign."""
+    """A shift by the width or more, or by a negative count, moves all bits out; from the left come those of the sign."""
     x, y = jnp.broadcast_arrays(x, y)
     if direction == "LEFT":
         return lax.shift_left(x, y)

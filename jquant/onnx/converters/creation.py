@@ -40,7 +40,7 @@ def eye_like(input, *, dtype=None, k):
 @converter("Trilu", since=14)
 def trilu(input, k=None, *, upper):
     """The part of each matrix above or below a diagonal, and the diagonal itself."""
-    k = jnp.zeros((), jnp.int32) if k is None else k.reshape(())
+    k = 0 if k is None else k.reshape(()).astype(jnp.int32)
     rows, columns = _grid(input.shape[-2:])
     kept = columns - rows >= k if upper else columns - rows <= k
     return jnp.where(kept, input, 0)

@@ -8,6 +8,7 @@ from jax import lax
 from jax.core import max_dim, min_dim
 
 from jquant.onnx.registry import converter
+from jquant.onnx.values import to_jax
 
 
 @converter("Add", since=7)
@@ -61,7 +62,22 @@ def power(base, exponent, *, xp):
             return xp.broadcast_to(
                 base * base if value == 2 else base * base * base, np.broadcast_shapes(base.shape, exponent.shape)
             )
-    return xp.power(base, xp.asarray(exponent)).astype(base.dtype)
+    if xp is np:
+        return np.power(base, exponent).astype(base.dtype)
+    return _power(base, to_jax(exponent, "the exponent"))
+
+
+def _power(base, exponent):
+    """An integer to a whole power is exact, whatever the exponent's type; to any other, the fraction is cut off."""
+    if base.dtype == exponent.dtype and jnp.issubdtype(base.dtype, jnp.floating):
+        return jnp.power(base, exponent)
+    wide = jnp.float64 if jnp.float64 in (base.dtype, exponent.dtype) else jnp.float32
+    found = jnp.power(base.astype(wide), exponent.astype(wide)).astype(base.dtype)
+    if jnp.issubdtype(base.dtype, jnp.floating):
+        return found
+    whole = exponent.astype(base.dtype)
+    is_whole = (whole.astype(exponent.dtype) == exponent) & (whole >= 0)
+    return jnp.where(is_whole, jnp.power(base, jnp.maximum(whole, 0)), found)
 
 
 @converter("Sum", since=6)

@@ -99,6 +99,6 @@ def tensor_scatter(past_cache, update, write_indices=None, *, axis, mode):
     places = start[:, None] + jnp.arange(update.shape[axis], dtype=start.dtype)
     if mode == "circular":
         places %= past_cache.shape[axis]
-    batch = jax.lax.broadcasted_iota(jnp.int32, places.shape, 0)
+    batch = jax.lax.broadcasted_iota(places.dtype, places.shape, 0)
     written = jnp.moveaxis(past_cache, axis, 1).at[batch, places].set(jnp.moveaxis(update, axis, 1))
     return jnp.moveaxis(written, 1, axis)

@@ -77,6 +77,6 @@ def reverse_sequence(input, sequence_lens, *, batch_axis, time_axis):
     """The first elements of each sequence in the opposite order, the rest as they are."""
     shape = [1] * input.ndim
     shape[time_axis] = input.shape[time_axis]
-    places = lax.broadcasted_iota(jnp.int32, shape, time_axis)
+    places = lax.broadcasted_iota(sequence_lens.dtype, shape, time_axis)
     lengths = jnp.expand_dims(sequence_lens, [i for i in range(input.ndim) if i != batch_axis])
     return jnp.take_along_axis(input, jnp.where(places < lengths, lengths - 1 - places, places), time_axis)
