@@ -51,7 +51,7 @@ class Evaluation:
         assert entry is not None, "the model was checked when it was loaded"
         chosen = self._callers_own(node, operands) or entry
         try:
-            with jax.named_scope(node.name):
+            with jax.named_scope(node.name), np.errstate(all="ignore"):  # as silent as JAX
                 results = chosen.function(
                     *self._prepared(node, entry, operands), **self._keywords(node, chosen, operands, values)
                 )
