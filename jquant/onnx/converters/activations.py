@@ -93,5 +93,7 @@ def softsign(x):
 
 @converter("Shrink", since=9)
 def shrink(x, *, lambd, bias):
-    """Also of integers, whose results lose their fraction."""
-    return jnp.where(x < -lambd, x + bias, jnp.where(x > lambd, x - bias, 0)).astype(x.dtype)
+    """Also of integers, which are computed as float32 and lose their fraction."""
+    wide = x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.integer) else x
+    found = jnp.where(wide < -lambd, wide + bias, jnp.where(wide > lambd, wide - bias, 0))
+    return found.astype(x.dtype)
