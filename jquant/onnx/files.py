@@ -1,6 +1,8 @@
 """Reading a model from a path, bytes, a file object or a message, without trusting it."""
 
+import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -8,6 +10,10 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from jquant.onnx.errors import ModelError
+from jquant.onnx.graph import MICROSOFT
+
+_ONNX = ("", "ai.onnx")
+_ONNXRUNTIME = {"LayerNormalization": 17, "SimplifiedLayerNormalization": math.inf}  # and since when ONNX has them
 
 Source = str | os.PathLike[str] | bytes | IO[bytes] | onnx.ModelProto
 
@@ -39,10 +45,35 @@ def read(source: Source) -> tuple[onnx.ModelProto, str]:
     try:
         if folder is not None:
             onnx.load_external_data_for_model(model, str(folder))  # which refuses what lies outside of the folder
+        model = _with_domains(model)
         onnx.checker.check_model(model)
     except (onnx.checker.ValidationError, ValueError, OSError, RuntimeError) as error:
         raise ModelError(f"{name}: {error}") from error
     return model, name
+
+
+def _with_domains(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model, in which the operators that onnxruntime puts into ONNX's own domain are in its own."""
+    version = next((each.version for each in model.opset_import if each.domain in _ONNX), 1)
+    later = {name for name, since in _ONNXRUNTIME.items() if version < since}
+    if not any(node.op_type in later and node.domain in _ONNX for node in _nodes(model.graph)):
+        return model
+    found = onnx.ModelProto()
+    found.CopyFrom(model)
+    for node in _nodes(found.graph):
+        if node.op_type in later and node.domain in _ONNX:
+            node.domain = MICROSOFT
+    if all(each.domain != MICROSOFT for each in found.opset_import):
+        found.opset_import.append(onnx.helper.make_opsetid(MICROSOFT, 1))
+    return found
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from _nodes(attribute.g)
 
 
 def _parsed(data: bytes, name: str) -> onnx.ModelProto:
