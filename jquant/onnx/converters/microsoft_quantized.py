@@ -6,7 +6,7 @@ import numpy as np
 from jax import lax
 
 from jquant.arithmetic import exact, fused
-from jquant.arithmetic.lookup import look_up
+from jquant.arithmetic.lookup import integers, look_up
 from jquant.formulas import affine
 from jquant.onnx.converters import quantized
 from jquant.onnx.converters.quantized_parameters import plain
@@ -45,12 +45,13 @@ def add(A, A_scale, A_zero_point, B, B_scale, B_zero_point, C_scale, C_zero_poin
     a_ratio, b_ratio = (exact.quotient(plain(scale), plain(C_scale)) for _, scale, _ in (a, b))
     a_zero_point, b_zero_point = _floats(a[2]), _floats(b[2])
     zero_points = fused.multiply_add(a_ratio, a_zero_point, exact.product(b_ratio, b_zero_point))
-    total = exact.difference(_floats(C_zero_point), zero_points)
-    terms = [(b[0], b_ratio), (a[0], a_ratio)]
+    fixed = exact.once(exact.difference(_floats(C_zero_point), zero_points))
+    last, first = (a[0], a_ratio), (b[0], b_ratio)
     if A.size == B.size == 1:
-        terms.reverse()
-    for values, ratio in terms:
-        total = fused.multiply_add(values.astype(jnp.float32), ratio, total)
+        last, first = first, last
+    values, ratio = first
+    table = fused.multiply_add(integers(values.dtype).astype(jnp.float32), ratio, fixed)
+    total = fused.multiply_add(last[0].astype(jnp.float32), last[1], look_up(table, values))
     return exact.nearest_integer(total, None, A.dtype)
 
 
@@ -114,8 +115,8 @@ def softmax(X, X_scale, x_zero_point, y_scale, y_zero_point=None, *, opset, axis
     if X.size == 0:
         return X.reshape(shape)
     table = jnp.asarray(_exponentials(X_scale.item(), X.shape[axis]))
-    integers = X.astype(jnp.int32)
-    values = look_up(table, (jnp.max(integers, axis, keepdims=True) - integers).astype(jnp.uint8))
+    wide = X.astype(jnp.int32)
+    values = look_up(table, (jnp.max(wide, axis, keepdims=True) - wide).astype(jnp.uint8))
     total = _sum_in_order(values, axis)
     numerator = exact.product(values, jnp.floor(exact.reciprocal(plain(y_scale))))
     zero_point = None if y_zero_point is None else plain(y_zero_point)
