@@ -11,6 +11,7 @@ from jquant.onnx.converters import fused as fused
 from jquant.onnx.converters import indexing as indexing
 from jquant.onnx.converters import joining as joining
 from jquant.onnx.converters import linear_algebra as linear_algebra
+from jquant.onnx.converters import microsoft_attention as microsoft_attention
 from jquant.onnx.converters import microsoft_blocks as microsoft_blocks
 from jquant.onnx.converters import microsoft_pooling as microsoft_pooling
 from jquant.onnx.converters import microsoft_products as microsoft_products

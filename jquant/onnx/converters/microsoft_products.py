@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from jquant.arithmetic import exact
-from jquant.onnx.converters.quantized_parameters import LEVEL, matrices, plain
+from jquant.onnx.converters.quantized_parameters import LEVEL, are_of_a_batch, integers_product, matrices, plain
 from jquant.onnx.graph import MICROSOFT
 from jquant.onnx.registry import converter
 from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear
@@ -35,7 +35,7 @@ def gemm(
 @converter("MatMulIntegerToFloat", domain=MICROSOFT, packs={"B": "b_zero_point"})
 def product_to_float(A, B, a_scale, b_scale, a_zero_point=None, b_zero_point=None, bias=None):
     """A scale of A that is not one number is multiplied last, after the bias; the scales may be given in either order."""
-    if _is_of_columns(a_scale) and not _is_of_columns(b_scale):
+    if _is_of_columns(a_scale) or (a_scale.size == 1 and _is_of_rows(b_scale)):
         a_scale, b_scale = b_scale, a_scale
     if a_scale.size == 1:
         return _to_float(A, a_scale, a_zero_point, B, b_scale, b_zero_point, bias)
@@ -45,6 +45,10 @@ def product_to_float(A, B, a_scale, b_scale, a_zero_point=None, b_zero_point=Non
 
 def _is_of_columns(scale: jax.Array) -> bool:
     return scale.ndim > 0 and scale.shape[-1] != 1
+
+
+def _is_of_rows(scale: jax.Array) -> bool:
+    return scale.ndim > 1 and scale.shape[-2] != 1
 
 
 @converter("DynamicQuantizeMatMul", domain=MICROSOFT, packs={"B": "b_zero_point"})
@@ -57,5 +61,10 @@ def dynamic_product(A, B, b_scale, b_zero_point=None, bias=None, *, where=None):
 def _to_float(A, a_scale, a_zero_point, B, b_scale, b_zero_point, bias):
     a, b, shape = matrices(A, B)
     b_zero_point = None if isinstance(b, PackedMatrix) else plain(b_zero_point)
-    of_a, of_b = (a, plain(a_scale), plain(a_zero_point)), (b, plain(b_scale), b_zero_point)
-    return matmul_integer_to_float(*of_a, *of_b, bias, feature_level=LEVEL).reshape(shape)
+    a_scale, a_zero_point, b_scale = map(plain, (a_scale, a_zero_point, b_scale))
+    if not are_of_a_batch(b_scale, b_zero_point):
+        of_a, of_b = (a, a_scale, a_zero_point), (b, b_scale, b_zero_point)
+        return matmul_integer_to_float(*of_a, *of_b, bias, feature_level=LEVEL).reshape(shape)
+    product = integers_product(a, b, a_zero_point, b_zero_point).astype(jnp.float32)
+    product = exact.product(product, exact.product(a_scale, b_scale))
+    return (product if bias is None else exact.sum(product, bias)).reshape(shape)

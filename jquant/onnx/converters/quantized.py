@@ -8,13 +8,12 @@ import onnx
 from jquant.arithmetic import exact
 from jquant.arithmetic.broadcasting import sizes_along
 from jquant.formulas.granularity import Granularity
-from jquant.onnx.converters.quantized_parameters import LEVEL, matrices, plain
+from jquant.onnx.converters.quantized_parameters import LEVEL, are_of_a_batch, as_column, integers_product, matrices, plain
 from jquant.onnx.errors import ModelError
 from jquant.onnx.registry import converter
 from jquant.operators.convolution_integer import convolution_integer
 from jquant.operators.dequantize_linear import dequantize_linear
 from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear
-from jquant.operators.matmul_integer import matmul_integer
 from jquant.operators.quantize_linear import quantize_linear
 from jquant.operators.quantized_linear_convolution import quantized_linear_convolution
 from jquant.operators.quantized_linear_matmul import quantized_linear_matmul
@@ -94,43 +93,26 @@ def dynamic_quantize(x, *, where=None):
 def integer_product(A, B, a_zero_point=None, b_zero_point=None):
     """Zero points are of the whole tensor, of each row of A and column of B, or of those of each matrix of a batch."""
     a, b, shape = matrices(A, B)
-    if isinstance(b, PackedMatrix):
-        return matmul_integer(a, b, plain(a_zero_point), feature_level=LEVEL).reshape(shape)
-    a_zero_point, b_zero_point = plain(a_zero_point), plain(b_zero_point)
-    if _of_a_batch(a_zero_point, b_zero_point):
-        return _batched_product(a, b, a_zero_point, b_zero_point).reshape(shape)
-    return matmul_integer(a, b, a_zero_point, b_zero_point, feature_level=LEVEL).reshape(shape)
-
-
-def _of_a_batch(*parameters: jax.Array | None) -> bool:
-    return any(each is not None and each.ndim > 1 for each in parameters)
-
-
-def _batched_product(a, b, a_zero_point, b_zero_point) -> jax.Array:
-    """`matmul_integer` of differences: no matrix unit has zero points for each matrix of a batch."""
-
-    def difference(x, zero_point, of_rows: bool):
-        x = x.astype(jnp.int32)
-        if zero_point is None:
-            return x
-        return x - (zero_point[:, None] if of_rows and zero_point.ndim == 1 else zero_point).astype(jnp.int32)
-
-    return jnp.matmul(difference(a, a_zero_point, True), difference(b, b_zero_point, False))
+    return integers_product(a, b, plain(a_zero_point), plain(b_zero_point)).reshape(shape)
 
 
 @converter("QLinearMatMul", since=10, packs={"b": "b_zero_point"})
 def quantized_product(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point):
-    """Scales and zero points are of the whole tensor, or of each row of A and of the output and each column of B."""
+    """Scales and zero points are of the whole tensor, of each row of A and of the output and each column of B, or of those
+    of each matrix of a batch."""
     for each in (a, y_zero_point):
         _require_integers(each.dtype)
     a, b, shape = matrices(a, b)
     b_zero_point = None if isinstance(b, PackedMatrix) else b_zero_point
     parameters = (a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point)
     a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point = map(plain, parameters)
-    if _of_a_batch(a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point):
-        raise ModelError("scales and zero points for each matrix of a batch are not supported")
-    of_a, of_b = (a, a_scale, a_zero_point), (b, b_scale, b_zero_point)
-    return quantized_linear_matmul(*of_a, *of_b, y_scale, y_zero_point, feature_level=LEVEL).reshape(shape)
+    if not are_of_a_batch(a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point):
+        of_a, of_b = (a, a_scale, a_zero_point), (b, b_scale, b_zero_point)
+        return quantized_linear_matmul(*of_a, *of_b, y_scale, y_zero_point, feature_level=LEVEL).reshape(shape)
+    product = integers_product(a, b, a_zero_point, b_zero_point).astype(jnp.float32)
+    a_scale, b_scale, y_scale = map(exact.widen, (as_column(a_scale), b_scale, as_column(y_scale)))
+    ratio = exact.quotient(exact.product(a_scale, b_scale), y_scale)
+    return exact.nearest_integer(exact.product(product, ratio), as_column(y_zero_point), y_zero_point.dtype).reshape(shape)
 
 
 def windows(auto_pad: str, dilations, group: int, pads, strides) -> dict:

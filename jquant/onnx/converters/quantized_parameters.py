@@ -1,10 +1,11 @@
-"""Scales, zero points and matrices as the operators of jquant take them."""
+"""Scales, zero points and matrices as the operators of jquant take them, and products of those that they do not."""
 
 import math
 
 import jax
 import jax.numpy as jnp
 
+from jquant.operators.matmul_integer import matmul_integer
 from jquant.packed_matrix import PackedMatrix
 
 LEVEL = "EXTENDED"  # mixed ranks, and types that DirectML does not have
@@ -27,3 +28,29 @@ def matrices(a: jax.Array, b: jax.Array | PackedMatrix) -> tuple[jax.Array, jax.
     a = a[None] if a.ndim == 1 else a
     b = b[:, None] if b.ndim == 1 and not isinstance(b, PackedMatrix) else b
     return a, b, (*batch, *rows, *columns)
+
+
+def are_of_a_batch(*parameters: jax.Array | None) -> bool:
+    """Whether one of those that `plain` gave differs between the matrices of a batch."""
+    return any(each is not None and each.ndim > 1 for each in parameters)
+
+
+def as_column(parameter: jax.Array) -> jax.Array:
+    """What `plain` gave for rows, so that it broadcasts to a matrix."""
+    return parameter[:, None] if parameter.ndim == 1 else parameter
+
+
+def integers_product(
+    a: jax.Array, b: jax.Array | PackedMatrix, a_zero_point: jax.Array | None, b_zero_point: jax.Array | None
+) -> jax.Array:
+    """`matmul_integer`, which has no zero points for each matrix of a batch: differences are multiplied in int32 then."""
+    if isinstance(b, PackedMatrix):
+        if not are_of_a_batch(a_zero_point):
+            return matmul_integer(a, b, a_zero_point, feature_level=LEVEL)
+        b, b_zero_point = b.unpack(), b.zero_point
+    if not are_of_a_batch(a_zero_point, b_zero_point):
+        return matmul_integer(a, b, a_zero_point, b_zero_point, feature_level=LEVEL)
+    a, b = a.astype(jnp.int32), b.astype(jnp.int32)
+    a = a if a_zero_point is None else a - as_column(a_zero_point).astype(jnp.int32)
+    b = b if b_zero_point is None else b - b_zero_point.astype(jnp.int32)
+    return jnp.matmul(a, b)
