@@ -195,7 +195,7 @@ class _Fusion:
         (output,) = node.outputs
         clamped = _clamp(node.name, given.name, _integers(output), *integers)
         self._emit(clamped, node.operator)
-        self._add_dequantize(given, output)
+        self._add_dequantize(dataclasses.replace(given, name=_integers(output)), output)
         return True
 
     def _add_passed_through(self, node: Node) -> bool:
