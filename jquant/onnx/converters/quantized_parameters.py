@@ -1,6 +1,7 @@
 """Scales, zero points and matrices as the operators of jquant take them, and products of those that they do not."""
 
 import math
+from typing import overload
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,10 @@ from jquant.packed_matrix import PackedMatrix
 LEVEL = "EXTENDED"  # mixed ranks, and types that DirectML does not have
 
 
+@overload
+def plain(parameter: jax.Array) -> jax.Array: ...
+@overload
+def plain(parameter: None) -> None: ...
 def plain(parameter: jax.Array | None) -> jax.Array | None:
     """A scale or a zero point: a scalar, or a vector with one for each row, column or filter.
 
