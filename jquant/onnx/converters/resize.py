@@ -90,8 +90,7 @@ def _resize(x, roi, scales, sizes, way, axes=None, policy="stretch"):
         ]
         sizes = [length if scale == 1 else int(length) for length, scale in zip(lengths, scales, strict=True)]
     elif sizes is not None:
-        scales, sizes = _scales(x, axes, sizes, policy)
-        lengths = sizes
+        scales, lengths, sizes = _scales(x, axes, sizes, policy)
     else:
         raise ModelError("there are neither scales nor sizes")
     whole = [0] * len(axes) + [1] * len(axes)
@@ -114,15 +113,16 @@ def _resize(x, roi, scales, sizes, way, axes=None, policy="stretch"):
 
 
 def _scales(x, axes, sizes, policy):
-    """The scales that sizes mean, and the sizes that keep the aspect ratio, if they are to."""
+    """The scales that sizes mean; and the sizes that keep the aspect ratio, if they are to, as they are and as integers."""
     scales = [
         np.float32(1) if size == x.shape[axis] else np.float32(size) / np.float32(x.shape[axis])
         for axis, size in zip(axes, sizes, strict=True)
     ]
     if policy == "stretch":
-        return scales, sizes
+        return scales, sizes, sizes
     scale = {"not_larger": min, "not_smaller": max}[policy](scales)
-    return [scale] * len(axes), [int(np.floor(scale * np.float32(x.shape[axis]) + np.float32(0.5))) for axis in axes]
+    lengths = [scale * np.float32(x.shape[axis]) for axis in axes]
+    return [scale] * len(axes), lengths, [int(length + np.float32(0.5)) for length in lengths]
 
 
 def _positions(size, count, length, scale, start, end, coordinates):
@@ -131,7 +131,7 @@ def _positions(size, count, length, scale, start, end, coordinates):
     places = np.arange(count, dtype=np.float32)
     if coordinates == "asymmetric":
         return places / scale
-    if coordinates == "half_pixel" or (coordinates == "pytorch_half_pixel" and length != 1):
+    if coordinates == "half_pixel" or (coordinates == "pytorch_half_pixel" and count > 1):
         return (places + half) / scale - half
     if coordinates == "tf_half_pixel_for_nn":
         return (places + half) / scale

@@ -36,7 +36,7 @@ def sample(x, positions, mode, padding, *, align_corners=False, largest=False):
     if mode == "nearest":
         positions = [jnp.round(each) for each in positions]
     edges = [(0, size - 1) if align_corners else (-0.5, size - 0.5) for size in x.shape[2:]]
-    if padding != "zeros":
+    if padding != "zeros" and mode != "cubic":  # whose neighbours alone are moved, as in PyTorch and onnxruntime
         positions = [
             _inside(each, size, edge, padding) for each, size, edge in zip(positions, x.shape[2:], edges, strict=True)
         ]
@@ -73,7 +73,7 @@ def _inside(position, size, edge, padding):
 def _taps(position, mode):
     """The neighbours of a position along one dimension: (index, weight) of each."""
     if mode == "nearest":
-        return [(position, 1)]
+        return [(position, jnp.ones_like(position))]
     first = jnp.floor(position)
     distance = position - first
     if mode == "linear":
