@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from documents import run_document
 from example_programs import load_example
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: models)")
 for package in ("traceforge_title_model", "tokenizers", "onnxruntime", "matplotlib", "tqdm"):
@@ -95,6 +97,23 @@ def test_every_integer_in_between(run):
     assert len(found) == 32 * 3 + 56
     for name, actual in found.items():
         np.testing.assert_array_equal(actual, run.values[name], name, strict=True)
+
+
+def test_mesh(run):
+    """Over 8 devices, sentences and columns of the weights split: onnxruntime's bits."""
+    mesh = jax.make_mesh((4, 2), ("sentences", "columns"), axis_types=(AxisType.Auto,) * 2)
+
+    def sharding(leaf):
+        whole = NamedSharding(mesh, P())
+        return leaf.sharding_for(NamedSharding(mesh, P(None, "columns"))) if is_matrix(leaf) else whole
+
+    def is_matrix(leaf):
+        return isinstance(leaf, jquant.PackedMatrix)
+
+    params = jax.device_put(run.equal.params, jax.tree.map(sharding, run.equal.params, is_leaf=is_matrix))
+    inputs = jax.device_put(run.inputs, NamedSharding(mesh, P("sentences")))
+    hidden = example.encode(run.equal, params, inputs)
+    np.testing.assert_array_equal(hidden, titles.run(run.session, run.inputs), strict=True)
 
 
 def test_functions_of_jax(run):
