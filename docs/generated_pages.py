@@ -60,6 +60,22 @@ def observers_page() -> str:
     return _reference("Observers of ranges", sorted(names, key=str.swapcase), jquant.calibration)
 
 
+def onnx_page() -> str:
+    """What jquant.onnx has."""
+    onnx = importlib.import_module("jquant.onnx")
+    names = [name for name, value in vars(onnx).items() if callable(value) and not name.startswith("_")]
+    return _reference("ONNX models", sorted(names, key=str.swapcase), onnx)
+
+
+def onnx_operators() -> str:
+    """The list of supported operators that onnx.md has between its marks."""
+    importlib.import_module("jquant.onnx")
+    by_domain: dict[str, list[str]] = {}
+    for domain, operator in importlib.import_module("jquant.onnx.registry").operators():
+        by_domain.setdefault(domain or "ai.onnx", []).append(f"`{operator}`")
+    return "\n".join(["| domain | operators |", "|---|---|", *(f"| {k} | {', '.join(v)} |" for k, v in by_domain.items())])
+
+
 def _reference(title: str, names: list[str], module: ModuleType) -> str:
     parts = [f"# {title}"]
     for name in names:
@@ -150,6 +166,7 @@ def on_config(config):
     operators += [
         {"Functions to int8": "operators/transform.md"},
         {"Observers of ranges": "operators/observers.md"},
+        {"ONNX models": "operators/onnx.md"},
         {"Exact arithmetic": "operators/exact.md"},
         {"Types, levels and errors": "operators/types.md"},
     ]
@@ -159,7 +176,13 @@ def on_config(config):
 def on_files(files, config):
     from mkdocs.structure.files import File
 
-    others = {"transform": transform_page(), "observers": observers_page(), "exact": exact_page(), "types": types_page()}
+    others = {
+        "transform": transform_page(),
+        "observers": observers_page(),
+        "onnx": onnx_page(),
+        "exact": exact_page(),
+        "types": types_page(),
+    }
     for name, content in (pages() | others).items():
         files.append(File.generated(config, f"operators/{name}.md", content=content))
     return files
@@ -177,3 +200,9 @@ def readme_section(link: re.Match) -> str:
     """What the README has under the title of a link to it that is a line of its own."""
     section = re.search(rf"^## {re.escape(link[1])}\n.*?(?=^## |\Z)", _README, re.MULTILINE | re.DOTALL)[0]
     return section.replace("](docs/", "](")
+
+
+if __name__ == "__main__":  # writes the list of operators into onnx.md
+    page = Path(__file__).with_name("onnx.md")
+    before, _, after = re.split("(?<=<!-- operators -->\n)(.*?)(?=<!-- /operators -->)", page.read_text(), flags=re.DOTALL)
+    page.write_text(f"{before}\n{onnx_operators()}\n\n{after}")

@@ -17,7 +17,7 @@ DOCS = ROOT / "docs"
 ELSEWHERE = {"operators.md", "scaling.md", "calibration.md", "recipes.md", "models.md"}
 PAGES = [path.name for path in DOCS.glob("*.md") if path.name not in ELSEWHERE and "```python" in path.read_text()]
 WRITTEN = {"tutorial.md": {"model.npz"}, "off_by_one.md": {"off_by_one.png"}}
-REQUIRES = {"tutorial.md": "sklearn", "off_by_one.md": "matplotlib"}
+REQUIRES = {"tutorial.md": "sklearn", "off_by_one.md": "matplotlib", "onnx.md": "onnx"}
 
 specification = importlib.util.spec_from_file_location("generated_pages", DOCS / "generated_pages.py")
 generated_pages = importlib.util.module_from_spec(specification)
@@ -65,6 +65,13 @@ def test_there_is_a_page_for_every_operator():
         (generated_pages.exact_page(), arithmetic),
     ):
         assert set(re.findall(r"^::: .*\.(\w+)$", page, re.MULTILINE)) == names
+
+
+def test_supported_operators_of_onnx():
+    """`python docs/generated_pages.py` writes the list."""
+    pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
+    list_in_page = (DOCS / "onnx.md").read_text().split("<!-- operators -->")[1].split("<!-- /operators -->")[0]
+    assert list_in_page.strip() == generated_pages.onnx_operators()
 
 
 def test_every_operator_has_tests_of_its_own():
