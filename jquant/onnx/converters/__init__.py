@@ -11,13 +11,12 @@ from jquant.onnx.converters import fused as fused
 from jquant.onnx.converters import indexing as indexing
 from jquant.onnx.converters import joining as joining
 from jquant.onnx.converters import linear_algebra as linear_algebra
+from jquant.onnx.converters import microsoft as microsoft
 from jquant.onnx.converters import microsoft_attention as microsoft_attention
 from jquant.onnx.converters import microsoft_blocks as microsoft_blocks
 from jquant.onnx.converters import microsoft_pooling as microsoft_pooling
 from jquant.onnx.converters import microsoft_products as microsoft_products
 from jquant.onnx.converters import microsoft_quantized as microsoft_quantized
-from jquant.onnx.converters import microsoft as microsoft
-from jquant.onnx.converters import microsoft_attention as microsoft_attention
 from jquant.onnx.converters import normalization as normalization
 from jquant.onnx.converters import pooling as pooling
 from jquant.onnx.converters import quantized as quantized

@@ -1,4 +1,5 @@
 """onnxruntime's attention with quantized projections."""
+
 """onnxruntime's operators of attention, as its CPU provider computes them."""
 
 import jax
@@ -76,8 +77,9 @@ def _is_hidden(mask: jax.Array | None, scores: jax.Array) -> jax.Array | None:
         return hidden[:, None, None, :]
     hidden = mask <= 0
     return hidden[:, None, None, :] if mask.ndim == 2 else hidden[:, None]
+
+
 from jquant.onnx.converters.attention import rotate
-from jquant.onnx.errors import ModelError
 from jquant.onnx.graph import MICROSOFT
 from jquant.onnx.registry import converter
 

@@ -1,5 +1,7 @@
 """onnxruntime's operators on weights of 2, 4 and 8 bits, quantized in blocks."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -74,7 +76,7 @@ def gather(data, indices, scales, zero_points=None, *, bits=4, block_size=128, g
     inside = (flat >= -size) & (flat < size)
     flat = jnp.where(flat < 0, flat + size, flat)
 
-    def gathered(x):
+    def gathered(x: Any) -> Any:
         if x is None or x.ndim == 0:
             return x
         return jnp.take(x, flat, gather_axis, mode="clip")
