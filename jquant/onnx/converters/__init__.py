@@ -17,6 +17,7 @@ from jquant.onnx.converters import microsoft_blocks as microsoft_blocks
 from jquant.onnx.converters import microsoft_pooling as microsoft_pooling
 from jquant.onnx.converters import microsoft_products as microsoft_products
 from jquant.onnx.converters import microsoft_quantized as microsoft_quantized
+from jquant.onnx.converters import microsoft_transformers as microsoft_transformers
 from jquant.onnx.converters import normalization as normalization
 from jquant.onnx.converters import pooling as pooling
 from jquant.onnx.converters import quantized as quantized

@@ -1,5 +1,7 @@
 """ONNX's own quantized operators."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -104,8 +106,8 @@ def quantized_product(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scal
         _require_integers(each.dtype)
     a, b, shape = matrices(a, b)
     b_zero_point = None if isinstance(b, PackedMatrix) else b_zero_point
-    parameters = (a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point)
-    a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point = (plain(each) for each in parameters)
+    parameters: list[Any] = [a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point]
+    a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point = map(plain, parameters)
     if not are_of_a_batch(a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point):
         of_a, of_b = (a, a_scale, a_zero_point), (b, b_scale, b_zero_point)
         return quantized_linear_matmul(*of_a, *of_b, y_scale, y_zero_point, feature_level=LEVEL).reshape(shape)
