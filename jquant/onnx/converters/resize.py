@@ -44,7 +44,8 @@ def upsample(x, scales, *, mode):
 
 @converter("Resize", since=10, until=10, static=("scales",))
 def resize_10(x, scales, *, mode):
-    return _resize(x, None, scales, None, _Way(mode))
+    """ONNX does not say which pixel is nearest: in onnxruntime the one before, or, where an image shrinks, after."""
+    return _resize(x, None, scales, None, _Way(mode, nearest="simple"))
 
 
 @converter("Resize", since=11, static=("roi", "scales", "sizes"))
@@ -154,7 +155,8 @@ def _along(x, axis, positions, scale, way):
     """Resizes one dimension."""
     size = x.shape[axis]
     if way.mode == "nearest":
-        index = np.clip(_ROUNDED[way.nearest](positions).astype(np.int64), 0, size - 1)
+        name = way.nearest if way.nearest != "simple" else "ceil" if scale < 1 else "floor"
+        index = np.clip(_ROUNDED[name](positions).astype(np.int64), 0, size - 1)
         factor = len(index) // size
         if np.array_equal(index, np.repeat(np.arange(size), factor)):
             return jnp.repeat(x, factor, axis)
