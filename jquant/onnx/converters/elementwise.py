@@ -57,10 +57,10 @@ def power(base, exponent, *, xp):
     if isinstance(exponent, np.ndarray) and exponent.size == 1 and exponent.dtype != object:
         value = exponent.item()
         if base.dtype.kind != "O" and xp.issubdtype(base.dtype, np.floating) and value == 0.5:
-            return xp.broadcast_to(xp.sqrt(base), np.broadcast_shapes(base.shape, exponent.shape))
+            return xp.broadcast_to(xp.sqrt(base), jnp.broadcast_shapes(base.shape, exponent.shape))
         if value in (2, 3):
             return xp.broadcast_to(
-                base * base if value == 2 else base * base * base, np.broadcast_shapes(base.shape, exponent.shape)
+                base * base if value == 2 else base * base * base, jnp.broadcast_shapes(base.shape, exponent.shape)
             )
     if xp is np:
         return np.power(base, exponent).astype(base.dtype)
