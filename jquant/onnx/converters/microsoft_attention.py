@@ -1,0 +1,77 @@
+"""onnxruntime's attention with quantized projections."""
+
+import jax
+import jax.numpy as jnp
+
+from jquant.onnx.converters.quantized_parameters import LEVEL, plain
+from jquant.onnx.errors import ModelError
+from jquant.onnx.graph import MICROSOFT
+from jquant.onnx.registry import converter
+from jquant.operators.matmul_integer_to_float import matmul_integer_to_float
+from jquant.packed_matrix import PackedMatrix
+
+
+@converter("QAttention", domain=MICROSOFT, packs={"weight": "weight_zero_point"})
+def attention(
+    input,
+    weight,
+    bias,
+    input_scale,
+    weight_scale,
+    mask_index=None,
+    input_zero_point=None,
+    weight_zero_point=None,
+    past=None,
+    *,
+    num_heads,
+    unidirectional=0,
+    scale=None,
+    mask_filter_value=-10000.0,
+    do_rotary=0,
+    past_present_share_buffer=0,
+):
+    """Queries, keys and values are one product of integers; what follows is in floating point, JAX's own.
+
+    The second output is the keys and the values, those of `past` before them.
+    """
+    if do_rotary or past_present_share_buffer:
+        raise ModelError("rotary embeddings and buffers that past and present share are not supported")
+    weight_zero_point = None if isinstance(weight, PackedMatrix) else plain(weight_zero_point)
+    of_input, of_weight = (
+        (input, plain(input_scale), plain(input_zero_point)),
+        (weight, plain(weight_scale), weight_zero_point),
+    )
+    projected = matmul_integer_to_float(*of_input, *of_weight, bias, feature_level=LEVEL)
+    batch, length, width = projected.shape
+    heads = projected.reshape(batch, length, 3, num_heads, width // (3 * num_heads))
+    queries, keys, values = jnp.moveaxis(heads, (2, 3), (0, 2))
+    present = jnp.stack([keys, values])
+    if past is not None:
+        present = jnp.concatenate([past, present], 3)
+    keys, values = present
+    factor = scale if scale else queries.shape[-1] ** -0.5
+    scores = jnp.matmul(queries, jnp.swapaxes(keys, -1, -2)) * jnp.asarray(factor, queries.dtype)
+    hidden = _is_hidden(mask_index, scores)
+    scores = scores if hidden is None else scores + jnp.where(hidden, mask_filter_value, 0.0).astype(scores.dtype)
+    if unidirectional:
+        later = jnp.triu(jnp.ones(scores.shape[-2:], bool), scores.shape[-1] - length + 1)
+        scores = jnp.where(later, jnp.finfo(scores.dtype).min, scores)
+    output = jnp.matmul(jax.nn.softmax(scores, -1), values)
+    return jnp.swapaxes(output, 1, 2).reshape(batch, length, -1), present
+
+
+def _is_hidden(mask: jax.Array | None, scores: jax.Array) -> jax.Array | None:
+    """Which positions a mask leaves out: it says how many come first, from where to where, or of each if it counts."""
+    batch, _, _, total = scores.shape
+    if mask is None or (mask.ndim == 2 and mask.shape[-1] == 1 != total):
+        return None
+    if mask.ndim > 3:
+        raise ModelError(f"a mask of {mask.ndim} dimensions is not supported")
+    if mask.ndim == 1:
+        positions = jnp.arange(total)
+        hidden = positions >= mask[:batch, None]
+        if mask.shape[0] == 2 * batch:
+            hidden |= positions < mask[batch:, None]
+        return hidden[:, None, None, :]
+    hidden = mask <= 0
+    return hidden[:, None, None, :] if mask.ndim == 2 else hidden[:, None]
