@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import small_models
 from jax import export, lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+
+from . import small_models
 
 pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 
