@@ -3,9 +3,12 @@
 Their names and arithmetic are those of jquant's operators. Scales and zero points of activations have one element.
 """
 
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
+from jax import lax
 
 from jquant.onnx.graph import JQUANT
 from jquant.onnx.registry import converter
@@ -27,6 +30,23 @@ from jquant.packed_matrix import PackedMatrix
 _LEVEL = "EXTENDED"
 
 
+def _integers(operator: str, packs: Mapping[str, str] | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A converter whose result, of integers, is in the memory before anything reads it.
+
+    Else XLA:CPU computes all that is element-wise again for each reader, and for each element of a convolution's windows:
+    recognition of text took seven times as long.
+    """
+
+    def enter(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def stored(*operands, **attributes):
+            return lax.optimization_barrier(function(*operands, **attributes))
+
+        return converter(operator, domain=JQUANT, packs=packs)(stored)
+
+    return enter
+
+
 def _one(x: Any) -> Any:
     """Without dimensions, if it has one element: ONNX has a scale of shape (1,), too."""
     return x if x is None or x.size != 1 else x.reshape(())
@@ -46,7 +66,7 @@ def _with_matrices(product, a, b):
     return jnp.squeeze(found, vectors)
 
 
-@converter("quantized_linear_matmul", domain=JQUANT, packs={"b": "b_zero_point"})
+@_integers("quantized_linear_matmul", packs={"b": "b_zero_point"})
 def matmul(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, *, output_dtype):
     def product(a, b):
         weights = _weights(b, b_scale, b_zero_point)
@@ -69,7 +89,7 @@ def matmul_to_float(a, a_scale, a_zero_point, b, b_scale, b_zero_point, bias=Non
     return _with_matrices(product, a, b)
 
 
-@converter("quantized_gemm", domain=JQUANT, packs={"b": "b_zero_point"})
+@_integers("quantized_gemm", packs={"b": "b_zero_point"})
 def gemm(
     a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, c=None, *, transA=0, transB=0, output_dtype
 ):
@@ -79,7 +99,7 @@ def gemm(
     return quantized_gemm(a, _one(a_scale), _one(a_zero_point), *weights, c, *output, output_dtype=output_dtype)
 
 
-@converter("quantized_linear_convolution", domain=JQUANT)
+@_integers("quantized_linear_convolution")
 def convolution(
     x,
     x_scale,
@@ -142,19 +162,19 @@ def _padding(auto_pad, pads):
     return pads or "VALID" if auto_pad == "NOTSET" else auto_pad
 
 
-@converter("quantized_linear_add", domain=JQUANT)
+@_integers("quantized_linear_add")
 def add(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, *, output_dtype):
     scales = map(_one, (a_scale, a_zero_point)), map(_one, (b_scale, b_zero_point)), map(_one, (y_scale, y_zero_point))
     return quantized_linear_add(*(a, *scales[0], b, *scales[1], *scales[2]), output_dtype=output_dtype, feature_level=_LEVEL)
 
 
-@converter("quantized_linear_multiply", domain=JQUANT)
+@_integers("quantized_linear_multiply")
 def multiply(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, *, output_dtype):
     one, other = (a, _one(a_scale), _one(a_zero_point)), (b, _one(b_scale), _one(b_zero_point))
     return quantized_linear_multiply(*one, *other, _one(y_scale), _one(y_zero_point), output_dtype=output_dtype)
 
 
-@converter("quantized_linear_concat", domain=JQUANT)
+@_integers("quantized_linear_concat")
 def concat(y_scale, y_zero_point, *triples, axis, output_dtype):
     """As onnxruntime's QLinearConcat has its operands: a tensor, its scale and its zero point, again and again."""
     inputs = [(values, _one(scale), _one(zero)) for values, scale, zero in zip(*[iter(triples)] * 3, strict=True)]
@@ -165,22 +185,22 @@ def _unary(x, *scales):
     return x, *map(_one, scales)
 
 
-@converter("quantized_linear_leaky_relu", domain=JQUANT)
+@_integers("quantized_linear_leaky_relu")
 def leaky_relu(x, x_scale, x_zero_point, y_scale, y_zero_point, *, alpha=0.01):
     return quantized_linear_leaky_relu(*_unary(x, x_scale, x_zero_point, y_scale, y_zero_point), alpha=alpha)
 
 
-@converter("quantized_linear_sigmoid", domain=JQUANT)
+@_integers("quantized_linear_sigmoid")
 def sigmoid(x, x_scale, x_zero_point, y_scale, y_zero_point):
     return quantized_linear_sigmoid(*_unary(x, x_scale, x_zero_point, y_scale, y_zero_point))
 
 
-@converter("quantized_linear_softmax", domain=JQUANT)
+@_integers("quantized_linear_softmax")
 def softmax(x, x_scale, x_zero_point, y_scale, y_zero_point, *, axis=-1):
     return quantized_linear_softmax(*_unary(x, x_scale, x_zero_point, y_scale, y_zero_point), axis=axis)
 
 
-@converter("quantized_linear_average_pool", domain=JQUANT)
+@_integers("quantized_linear_average_pool")
 def average_pool(
     x,
     x_scale,
@@ -208,7 +228,7 @@ def average_pool(
     )
 
 
-@converter("quantized_linear_global_average_pool", domain=JQUANT)
+@_integers("quantized_linear_global_average_pool")
 def global_average_pool(x, x_scale, x_zero_point, y_scale, y_zero_point):
     return quantized_linear_global_average_pool(*_unary(x, x_scale, x_zero_point, y_scale, y_zero_point))
 
