@@ -523,6 +523,13 @@ def test_pools_that_are_not_fused():
     check_written(nodes, {"x": x[0]}, arrays)
 
 
+def test_integers_are_stored_before_they_are_read():
+    """Or XLA:CPU computes them again for each reader, whose bits are the same, and whose time is not."""
+    x, arrays = sample((3, 5)), parameters({"x": "uint8", "y": "uint8"})
+    model = jquant.onnx.load(program(ADD, {"x": x.shape}, arrays), quantized="fused")
+    assert "optimization_barrier" in jax.jit(model).lower(model.params, {"x": x}).as_text()
+
+
 def test_another_word():
     with pytest.raises(jquant.onnx.ModelError, match="quantized is 'int8'; it must be 'as_written' or 'fused'"):
         jquant.onnx.load(program("y = Identity(x)", {"x": (2,)}, {}, {"y": np.float32}), quantized="int8")
