@@ -61,7 +61,13 @@ def one_hot(indices, depth, values, *, axis):
     return jnp.where(places == levels, values[1], values[0])
 
 
-@converter("Dropout", since=7, until=11)
+@converter("Dropout", since=7, until=9)
+def dropout_to_9(data, *, ratio):
+    """Changes nothing: training alone would. The mask has the type of the data."""
+    return data, jnp.ones_like(data)
+
+
+@converter("Dropout", since=10, until=11)
 def dropout_to_11(data, *, ratio):
     """Changes nothing: training alone would."""
     return data, jnp.ones(data.shape, bool)

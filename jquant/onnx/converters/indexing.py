@@ -1,4 +1,7 @@
-"""Parts of tensors: slices, look-ups, updates. Negative indices count from the end."""
+"""Parts of tensors: slices, look-ups, updates. Negative indices count from the end.
+
+ONNX forbids indices out of range. Look-ups take the nearest element then, and updates leave them out.
+"""
 
 import jax
 import jax.numpy as jnp

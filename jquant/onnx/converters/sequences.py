@@ -70,13 +70,13 @@ def split_to_sequence(input, split=None, *, axis, keepdims, xp):
 
 
 @converter("SequenceMap", since=17)
-def sequence_map(input_sequence, *additional_inputs, body):
+def sequence_map(input_sequence, *additional_inputs, body, outputs):
     """Computes the body once for each element; additional sequences are taken along, additional tensors are given whole."""
     results = []
     for index, element in enumerate(input_sequence):
         others = [each[index] if isinstance(each, list) else each for each in additional_inputs]
         results.append(body(element, *others))
-    return tuple(map(list, zip(*results, strict=True)))
+    return tuple([result[place] for result in results] for place in range(outputs))
 
 
 @converter("Optional", since=15)
