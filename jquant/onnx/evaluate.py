@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jquant.errors import DescriptorError
-from jquant.onnx import registry
+from jquant.onnx import limits, registry
 from jquant.onnx.errors import ModelError
 from jquant.onnx.graph import Graph, Node
 from jquant.onnx.registry import Converter
 from jquant.onnx.values import is_static, to_jax
 
 Values = dict[str, Any]
+Watch = Callable[[Node, list[Any], tuple[Any, ...]], tuple[Any, ...] | None]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,38 +26,45 @@ class Evaluation:
       floats: converters of the caller's, by operator, for operands that are floating point.
       static: names of values that have to be known while tracing.
       where: masks of different shapes: of each position, whether it counts in the ranges of dynamic quantization.
-      watch: is told every node with its operands and its results; or None.
+      watch: is told every node with its operands and its results, in whose place it may give others; or None.
       used: the shapes of the masks that fitted an operand.
     """
 
     floats: Mapping[str, Converter]
     static: frozenset[str]
     where: tuple[jax.Array, ...] = ()
-    watch: Callable[[Node, list[Any], tuple[Any, ...]], None] | None = None
+    watch: Watch | None = None
     used: set[tuple[int, ...]] = dataclasses.field(default_factory=set)
 
     def run(self, graph: Graph, values: Values) -> list[Any]:
         """The outputs of a graph whose inputs and initializers are in `values`, to which its nodes' outputs are added."""
         for node in graph.nodes:
             operands = [values[name] if name else None for name in node.inputs]
-            results = self._compute(node, operands, values)
+            results = self.compute(node, operands, values)
             if self.watch is not None:
-                self.watch(node, operands, results)
+                results = self.watch(node, operands, results) or results
             values |= {name: value for name, value in zip(node.outputs, results, strict=False) if name}
         return [values[value.name] for value in graph.outputs]
 
-    def _compute(self, node: Node, operands: list[Any], values: Values) -> tuple[Any, ...]:
+    def compute(self, node: Node, operands: list[Any], values: Values) -> tuple[Any, ...]:
+        """The results of one node.
+
+        Args:
+          operands: None for one that is left out.
+          values: by name, what its subgraphs read of the graph around them.
+        """
         entry = registry.find(node)
         assert entry is not None, "the model was checked when it was loaded"
         chosen = self._callers_own(node, operands) or entry
         try:
             with jax.named_scope(node.name), np.errstate(all="ignore"):  # as silent as JAX
-                results = chosen.function(
-                    *self._prepared(node, entry, operands), **self._keywords(node, chosen, operands, values)
-                )
+                prepared, keywords = self._prepared(node, entry, operands), self._keywords(node, chosen, operands, values)
+                limits.check_known(entry, prepared, keywords)
+                results = chosen.function(*prepared, **keywords)
+                limits.check(results, operands)
         except ModelError as error:
             raise error if str(error).startswith("node ") else ModelError(f"{node.title}: {error}") from error
-        except (ArithmeticError, AttributeError, DescriptorError, LookupError, TypeError, ValueError) as error:
+        except Exception as error:  # whatever NumPy, JAX or a function of the caller's makes of what it cannot take
             given = ", ".join(map(_described, operands))
             raise ModelError(f"{node.title}: {error} (its operands: {given})") from error
         results = tuple(map(_normal, results)) if isinstance(results, tuple) else (_normal(results),)
@@ -80,7 +87,7 @@ class Evaluation:
             operand = entry.operand(position)
             if operand in entry.static and not is_static(value):
                 raise ModelError(f"{node.title}: {operand} is not known while tracing")
-            keeps = operand in entry.static or operand in entry.prefers_static
+            keeps = node.subgraphs or operand in entry.static or operand in entry.prefers_static
             prepared.append(value if keeps else to_jax(value, repr(name)))
         return prepared
 
@@ -97,6 +104,11 @@ class Evaluation:
             found["outputs"] = len(node.outputs)
         if "xp" in entry.context:
             found["xp"] = np if self._folds(node, entry, operands) else jnp
+        if "unrolled" in entry.context:
+            bodies = node.subgraphs.values()
+            found["unrolled"] = not self.static.isdisjoint(
+                (*node.outputs, *(x.name for body in bodies for x in body.inputs))
+            )
         if "where" in entry.context:
             found["where"] = self._mask(operands[0])
         return found

@@ -47,7 +47,7 @@ def read(source: Source) -> tuple[onnx.ModelProto, str]:
             onnx.load_external_data_for_model(model, str(folder))  # which refuses what lies outside of the folder
         model = _with_domains(model)
         onnx.checker.check_model(model)
-    except (onnx.checker.ValidationError, ValueError, OSError, RuntimeError) as error:
+    except Exception as error:  # whatever a broken file brings about
         raise ModelError(f"{name}: {error}") from error
     return model, name
 
@@ -79,7 +79,7 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 def _parsed(data: bytes, name: str) -> onnx.ModelProto:
     try:
         model = onnx.ModelProto.FromString(data)
-    except (DecodeError, TypeError) as error:
+    except (DecodeError, TypeError, RuntimeError) as error:
         raise ModelError(f"{name} is no ONNX model: {error}") from error
     if not model.HasField("graph"):
         raise ModelError(f"{name} is no ONNX model: it has no graph")

@@ -1,6 +1,7 @@
 """A model's graph as plain data, in which every value has a name of its own, those in subgraphs included."""
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
 from jquant.onnx.errors import ModelError
 
+_LARGEST = 2**31  # elements of a tensor
 DEFAULT_DOMAIN = ""
 MICROSOFT = "com.microsoft"
 JQUANT = "jquant"  # what fusion makes of nodes, which is in no file
@@ -128,7 +130,12 @@ class Reader:
         for proto in protos:
             inputs = tuple(names.get(name, name) if name else "" for name in proto.input)
             label = prefix + (proto.name or next(filter(None, proto.output), proto.op_type))
-            attributes = self._attributes(proto, names, label)
+            try:
+                attributes = self._attributes(proto, names, label)
+            except ModelError:
+                raise
+            except Exception as error:  # whatever a broken file brings about
+                raise ModelError(f"node {label!r}: {error}") from error
             for name in proto.output:
                 if name:
                     names.setdefault(name, prefix + name)
@@ -193,15 +200,35 @@ def versions(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
 
 
 def to_array(tensor: TensorProto) -> np.ndarray:
-    """A tensor of the file in NumPy."""
+    """A tensor of the file in NumPy.
+
+    Raises:
+      ModelError: a tensor that is broken, or whose data is beside a file that nobody has named.
+    """
+    if tensor.data_location == TensorProto.EXTERNAL:
+        raise ModelError(f"tensor {tensor.name!r}: its data is in another file; load the model by its path")
+    _check_size(tensor.dims, tensor.data_type, tensor.name)
     try:
         return onnx.numpy_helper.to_array(tensor)
     except Exception as error:  # whatever a broken file brings about
         raise ModelError(f"tensor {tensor.name!r}: {error}") from error
 
 
+def _check_size(dims: Iterable[int], data_type: int, name: str) -> None:
+    """
+    Raises:
+      ModelError: sizes that are negative, or whose product nothing in memory has.
+    """
+    dims = list(dims)
+    if min(dims, default=0) < 0 or math.prod(dims) > _LARGEST:
+        raise ModelError(f"tensor {name!r}: it cannot be of shape {dims}")
+    if data_type not in TensorProto.DataType.values():
+        raise ModelError(f"tensor {name!r}: there is no element type {data_type}")
+
+
 def _dense(sparse: onnx.SparseTensorProto) -> np.ndarray:
     values, indices = to_array(sparse.values), to_array(sparse.indices)
+    _check_size(sparse.dims, sparse.values.data_type, sparse.values.name)
     dense = np.zeros(tuple(sparse.dims), values.dtype)
     places = np.unravel_index(indices, dense.shape) if indices.ndim == 1 else tuple(indices.T)
     dense[places] = values

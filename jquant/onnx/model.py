@@ -1,20 +1,22 @@
 """A model of an ONNX file as a function of JAX."""
 
 import collections
+import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.typing import ArrayLike
 from onnx import inliner
 
+from jquant.onnx import branches, files, functions, fusion, registry, statics
 from jquant.onnx import converters as _converters  # noqa: F401  # which fill the table
-from jquant.onnx import files, functions, fusion, registry, statics
 from jquant.onnx.errors import ModelError
-from jquant.onnx.evaluate import Evaluation
+from jquant.onnx.evaluate import Evaluation, Watch
 from jquant.onnx.graph import DEFAULT_DOMAIN, JQUANT, MICROSOFT, Graph, Reader, Value, versions
 from jquant.onnx.registry import Converter
 from jquant.onnx.values import fitted, jax_dtype, to_jax
@@ -61,7 +63,7 @@ class Model:
         known = {name: array for each in scopes for name, array in {**each.initializers, **each.constants}.items()}
         known |= constants
         analysis = statics.Analysis(graph, known)
-        problems = [*_unsupported(graph, self._floats), *analysis.problems]
+        problems = [*_unsupported(graph, self._floats, constants), *analysis.problems]
         if problems:
             raise ModelError(f"{name} is not supported:" + "".join(f"\n  {each}" for each in dict.fromkeys(problems)))
         self._static = frozenset(analysis.static)
@@ -95,21 +97,48 @@ class Model:
         """
         return self._run(params, inputs, where, None)
 
-    def _run(self, params: Mapping[str, Any], inputs: Mapping[str, ArrayLike], where: Where | None, watch: Any) -> dict:
+    def watched(self, inputs: Mapping[str, ArrayLike], watch: Watch) -> dict[str, jax.Array]:
+        """The outputs, computed node by node with the model's own parameters.
+
+        Args:
+          watch: is called with every node, its operands and its results, and may return others to go on with. Inside of
+            subgraphs that JAX traces, these are traced.
+        """
+        return self._run(self.params, inputs, None, watch)
+
+    def _run(
+        self, params: Mapping[str, Any], inputs: Mapping[str, ArrayLike], where: Where | None, watch: Watch | None
+    ) -> dict[str, jax.Array]:
         missing = [name for name in self.params if name not in params]
         if missing:
             raise ModelError(f"params lack {', '.join(map(repr, missing[:5]))}")
         values: dict[str, Any] = {**self._known, **params, **self._given(inputs)}
-        evaluation = Evaluation(self._floats, self._static, _masks(where), watch)
-        # The operators of ONNX broadcast, whatever the caller's own code may do.
-        with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
-            results = evaluation.run(self._graph, values)
+        masks = _masks(where)
+        self._dry_run(values, masks)
+        evaluation = Evaluation(self._floats, self._static, masks, watch)
+        results = self._evaluated(evaluation, values)
         for mask in evaluation.where:
             if mask.shape not in evaluation.used:
                 raise ModelError(
                     f"where is of shape {mask.shape}; no dynamically quantized activation begins with these dimensions"
                 )
         return {name: to_jax(value, repr(name)) for name, value in zip(self.outputs, results, strict=True)}
+
+    def _evaluated(self, evaluation: Evaluation, values: dict[str, Any]) -> list[Any]:
+        # The operators of ONNX broadcast, whatever the caller's own code may do.
+        with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+            return evaluation.run(self._graph, values)
+
+    def _dry_run(self, values: Mapping[str, Any], masks: tuple[jax.Array, ...]) -> None:
+        """Without `jax.jit`, finds what is too large before anything is computed."""
+        arrays = {name: value for name, value in values.items() if name not in self._known}
+        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((arrays, masks))):
+            return
+
+        def run(arrays: Mapping[str, Any], masks: tuple[jax.Array, ...]) -> None:
+            self._evaluated(Evaluation(self._floats, self._static, masks), {**self._known, **arrays})
+
+        jax.eval_shape(run, arrays, masks)
 
     def _given(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Any]:
         if not isinstance(inputs, Mapping):
@@ -169,16 +198,29 @@ def load(
     if not _OLDEST <= version <= _NEWEST:
         raise ModelError(f"{name}: its operator set is {version}; those from {_OLDEST} to {_NEWEST} are supported")
     try:
-        if proto.functions:
-            proto = inliner.inline_local_functions(proto)
-        graph = Reader(imports).graph(proto.graph)
-        dtypes = functions.element_types(proto)
-        graph, fused = fusion.fused(graph, dtypes) if quantized == "fused" else (graph, {})
-        graph = functions.expanded(graph, dtypes)
-        fixed = _fixed(graph, constants or {})
-        return Model(graph, fixed, _floats(floats or {}), name, fused)
+        with _broken_files():
+            if proto.functions:
+                proto = inliner.inline_local_functions(proto)
+            graph = Reader(imports).graph(proto.graph)
+        fixed, functions_of_caller = _fixed(graph, constants or {}), _floats(floats or {})
+        with _broken_files():
+            dtypes = functions.element_types(proto)
+            graph = branches.decided(graph, fixed)
+            graph, fused = fusion.fused(graph, dtypes) if quantized == "fused" else (graph, {})
+            return Model(functions.expanded(graph, dtypes), fixed, functions_of_caller, name, fused)
     except ModelError as error:
         raise error if str(error).startswith(name) else ModelError(f"{name}: {error}") from error
+
+
+@contextlib.contextmanager
+def _broken_files() -> Iterator[None]:
+    """Whatever a broken file brings about becomes a `ModelError`."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(f"{type(error).__name__}: {error}") from error
 
 
 def _packed(matrix: np.ndarray, packing: statics.Packing, known: Mapping[str, np.ndarray]) -> PackedMatrix:
@@ -207,12 +249,15 @@ def _fixed(graph: Graph, constants: Mapping[str, ArrayLike]) -> dict[str, np.nda
     return found
 
 
-def _unsupported(graph: Graph, floats: Mapping[str, Converter]) -> list[str]:
-    found = []
+def _unsupported(graph: Graph, floats: Mapping[str, Converter], constants: Collection[str]) -> list[str]:
+    found = _undefined(graph, set())
+    strings = [value.name for value in graph.inputs if value.dtype is not None and value.dtype.kind in "OUS"]
+    found += [f"the input {name!r} holds strings, which JAX has no arrays of" for name in strings if name not in constants]
     for node in graph.walk():
         entry = registry.find(node)
         if entry is None:
-            found.append(f"{node.title}: there is no such operator here")
+            reason = registry.REFUSED.get(node.kind)
+            found.append(f"{node.title}: there is no such operator here" + (f": {reason}" if reason else ""))
             continue
         _, unknown = registry.arguments(node, entry)
         found += [f"{node.title}: its attribute {name} = {node.attributes[name]!r} is not supported" for name in unknown]
@@ -225,6 +270,18 @@ def _unsupported(graph: Graph, floats: Mapping[str, Converter]) -> list[str]:
         if len(node.inputs) > len(entry.operands) and not entry.takes_rest:
             found.append(f"{node.title}: its {len(entry.operands) + 1}. operand is not supported")
     return found
+
+
+def _undefined(graph: Graph, outer: set[str]) -> list[str]:
+    """What a graph reads or gives, and nothing before it has computed."""
+    known = {"", *outer, *graph.initializers, *graph.constants, *(value.name for value in graph.inputs)}
+    found = []
+    for node in graph.nodes:
+        found += [f"{node.title}: nothing before it computes {name!r}" for name in node.inputs if name not in known]
+        for subgraph in node.subgraphs.values():
+            found += _undefined(subgraph, known)
+        known |= set(node.outputs)
+    return found + [f"nothing computes the output {value.name!r}" for value in graph.outputs if value.name not in known]
 
 
 def _checked(declared: Value, given: ArrayLike) -> Any:

@@ -11,7 +11,16 @@ from jquant.onnx.graph import DEFAULT_DOMAIN, Node
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _TABLE: dict[tuple[str, str], list["Converter"]] = {}
-_CONTEXT = frozenset({"xp", "outputs", "where"})  # keywords that the evaluation gives, no attributes
+_CONTEXT = frozenset({"xp", "outputs", "where", "unrolled"})  # keywords that the evaluation gives, no attributes
+_RANDOM = "its numbers are random, and no two libraries draw the same"
+REFUSED = {  # operators that have no converter for a reason
+    "Bernoulli": _RANDOM,
+    "Multinomial": _RANDOM,
+    "RandomNormal": _RANDOM,
+    "RandomNormalLike": _RANDOM,
+    "RandomUniform": _RANDOM,
+    "RandomUniformLike": _RANDOM,
+}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -21,7 +30,8 @@ class Converter:
     Attributes:
       function: takes the operands by position, None for one that is left out, and the attributes by their names in
         ONNX. Of the keyword ``outputs`` it is given the number of outputs, of ``xp`` NumPy or `jax.numpy`, of
-        ``where`` that of the caller's masks which fits the first operand.
+        ``where`` that of the caller's masks which fits the first operand, of ``unrolled`` whether something inside the
+        node's subgraphs, or a result, has to be known while tracing. The operands of a node with subgraphs are as they are.
       since, until: the operator sets in which it is right.
       static: the names of operands that are NumPy arrays: what the shapes of a program depend on.
       prefers_static: those that are, wherever they can be.
@@ -63,7 +73,9 @@ class Converter:
         return self.operands.index(operand)
 
     def operand(self, position: int) -> str:
-        """The name of the operand at a position."""
+        """The name of the operand at a position; "" of an operator that has none."""
+        if not self.operands:
+            return ""
         return self.operands[min(position, len(self.operands) - 1)]
 
 
@@ -125,4 +137,11 @@ def schema_defaults(schema: onnx.defs.OpSchema) -> dict[str, Any]:
     """The attributes that have a default."""
     found = {name: each.default_value for name, each in schema.attributes.items() if each.default_value.name}
     values = {name: onnx.helper.get_attribute_value(value) for name, value in found.items()}
-    return {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
+    return {name: _text(value) for name, value in values.items()}
+
+
+def _text(value: Any) -> Any:
+    """Strings, which are bytes in the schema, and lists of them as text."""
+    if isinstance(value, list):
+        return [_text(each) for each in value]
+    return value.decode() if isinstance(value, bytes) else value

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jquant.onnx import registry
+from jquant.onnx import registry, sources
 from jquant.onnx.graph import Graph, Node
 
 # What needs nothing of what it is given but the shape, or that there is something, or how many there are.
@@ -30,41 +30,61 @@ class Analysis:
         self._known = frozenset(known)
         self._producers: dict[str, tuple[Node, int]] = {}
         self._inputs = {value.name for value in graph.inputs}
+        self._rounds: dict[str, list[str]] = {}
         for node in graph.walk():
             self._producers |= {name: (node, index) for index, name in enumerate(node.outputs) if name}
-        for node in graph.walk():
+            self._rounds |= sources.of_rounds(node)
+        self._require_all(graph, certain=True)
+
+    def _require_all(self, graph: Graph, certain: bool) -> None:
+        """Marks what the nodes of a graph need.
+
+        Args:
+          certain: whether it will be traced, unlike a branch that is chosen while tracing: such a one has its problems then.
+        """
+        for node in graph.nodes:
             entry = registry.find(node)
             if entry is None:
                 continue
+            decides = sources.decide_sizes(node)
             for position, name in enumerate(node.inputs):
                 operand = entry.operand(position)
-                if operand in entry.static:
-                    self._require(name, f"{node.title}: {operand}")
-                elif operand in entry.prefers_static and self._origin(name) is None:
-                    self._require(name, "")
+                if operand in entry.static or name in decides:
+                    self._require(name, f"{node.title}: {operand}", certain)
+                elif operand in entry.prefers_static and not self._origins(name, in_rounds=False):
+                    self.static.update(self._ancestors(name))
+            chosen = node.kind == "If" and not self._origins(node.inputs[0], in_rounds=True)
+            for subgraph in node.subgraphs.values():
+                self._require_all(subgraph, certain and not chosen)
 
-    def _require(self, name: str, reader: str) -> None:
+    def _require(self, name: str, reader: str, certain: bool) -> None:
         """Marks `name` and all that it is computed from."""
-        origin = self._origin(name)
-        if origin is not None:
-            self.problems.append(f"{reader} is {name!r}, which depends on {origin}")
-            return
-        self.static.update(self._ancestors(name))
+        origins = self._origins(name, in_rounds=True)
+        if not origins:
+            self.static.update(self._ancestors(name))
+        elif certain:
+            self.problems += [f"{reader} is {name!r}, which depends on {origin}" for origin in origins]
 
-    def _origin(self, name: str) -> str | None:
-        """What keeps `name` from being known, or None."""
+    def _origins(self, name: str, in_rounds: bool) -> list[str]:
+        """What keeps `name` from being known: inputs of the model, or else what is nearest.
+
+        Args:
+          in_rounds: whether what differs from round to round of a loop counts as known: the loop is written out, then.
+        """
+        inputs = []
         for each in self._ancestors(name):
-            if each in self._known:
+            if each in self._known or (each in self._rounds and in_rounds):
                 continue
             if each in self._inputs:
-                return f"the input {each!r}: fix it by constants={{{each!r}: ...}}"
+                inputs.append(f"the input {each!r}: fix it by constants={{{each!r}: ...}}")
+                continue
             if each not in self._producers:
-                return f"{each!r}, which a loop changes"
+                return inputs or [f"{each!r}, which a loop changes"]
             node, _ = self._producers[each]
             entry = registry.find(node)
-            if node.operator not in _SHAPES_ALONE and node.operator != "If" and (entry is None or not entry.folds):
-                return f"the data of {node.title}"
-        return None
+            if node.kind not in _SHAPES_ALONE | sources.CONTROL_FLOW and (entry is None or not entry.folds):
+                return inputs or [f"the data of {node.title}"]
+        return inputs
 
     def _ancestors(self, name: str) -> dict[str, None]:
         """`name` and everything that has to be known for it, the nearest first."""
@@ -75,13 +95,11 @@ class Analysis:
             if not each or each in found:
                 continue
             found[each] = None
-            if each in self._known or each not in self._producers:
-                continue
-            node, index = self._producers[each]
-            if node.operator in _SHAPES_ALONE:
-                continue
-            waiting += node.inputs
-            waiting += [branch.outputs[index].name for branch in node.subgraphs.values() if index < len(branch.outputs)]
+            if each in self._rounds:
+                waiting += self._rounds[each]
+            elif each not in self._known and each in self._producers:
+                node, index = self._producers[each]
+                waiting += [] if node.kind in _SHAPES_ALONE else sources.of_output(node, index)
         return found
 
 
