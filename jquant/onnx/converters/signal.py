@@ -1,0 +1,87 @@
+"""Fourier transforms and what goes with them. The windows are functions of ONNX's schema, and need nothing here."""
+
+import jax.numpy as jnp
+import numpy as np
+import onnx
+from jax import lax
+
+from jquant.onnx.errors import ModelError
+from jquant.onnx.registry import converter
+from jquant.onnx.values import sizes
+
+
+@converter("DFT", since=17, until=19, static=("dft_length",))
+def dft_to_19(input, dft_length=None, *, axis, inverse, onesided):
+    return _transform(input, dft_length, axis, inverse, onesided)
+
+
+@converter("DFT", since=20, static=("dft_length", "axis"))
+def dft(input, dft_length=None, axis=None, *, inverse, onesided):
+    return _transform(input, dft_length, -2 if axis is None else int(axis.item()), inverse, onesided)
+
+
+def _transform(x, dft_length, axis, inverse, onesided):
+    """Its last dimension holds the real parts, or these and the imaginary ones. The inverse of one side is real."""
+    axis %= x.ndim
+    if axis == x.ndim - 1 or x.shape[-1] not in (1, 2):
+        raise ModelError("its last dimension has to hold the real and the imaginary part, and is not transformed")
+    length = None if dft_length is None else sizes(dft_length)[0]
+    dtype = x.dtype
+    values = _complex(x)
+    if inverse and onesided:
+        return jnp.fft.irfft(values, length, axis)[..., None].astype(dtype)
+    found = (jnp.fft.ifft if inverse else jnp.fft.fft)(values, length, axis)
+    if onesided:
+        found = lax.slice_in_dim(found, 0, found.shape[axis] // 2 + 1, axis=axis)
+    return _parts(found, dtype)
+
+
+@converter("STFT", since=17, static=("frame_step", "frame_length"))
+def stft(signal, frame_step, window=None, frame_length=None, *, onesided):
+    """Frames that do not fit whole are left out."""
+    given = sizes(frame_length) if frame_length is not None else () if window is None else window.shape
+    if not given:
+        raise ModelError("it has neither a window nor frame_length")
+    (step,), (length,) = sizes(frame_step), given
+    if step < 1 or length < 1:
+        raise ModelError(f"frame_step {step} and frame_length {length} have to be at least 1")
+    count = max(0, (signal.shape[1] - length) // step + 1)
+    values = _complex(signal if signal.ndim == 3 else signal[..., None])
+    frames = values[:, np.arange(count)[:, None] * step + np.arange(length)]
+    if window is not None:
+        frames = frames * window.astype(frames.real.dtype)
+    found = jnp.fft.fft(frames, axis=2)
+    return _parts(found[..., : length // 2 + 1] if onesided else found, signal.dtype)
+
+
+def _complex(x):
+    wide = x.astype(jnp.float32) if x.dtype in (jnp.float16, jnp.bfloat16) else x
+    return lax.complex(wide[..., 0], wide[..., 1] if x.shape[-1] == 2 else jnp.zeros_like(wide[..., 0]))
+
+
+def _parts(values, dtype):
+    return jnp.stack([values.real, values.imag], -1).astype(dtype)
+
+
+@converter(
+    "MelWeightMatrix",
+    since=17,
+    static=("num_mel_bins", "dft_length", "sample_rate", "lower_edge_hertz", "upper_edge_hertz"),
+)
+def mel_weight_matrix(num_mel_bins, dft_length, sample_rate, lower_edge_hertz, upper_edge_hertz, *, output_datatype):
+    """Triangles between edges that are equally far from one another in mel, rounded down to bins of the transform."""
+    bins, length, rate = (int(each.item()) for each in (num_mel_bins, dft_length, sample_rate))
+    low, high = (2595 * np.log10(1 + each.astype(np.float64) / 700) for each in (lower_edge_hertz, upper_edge_hertz))
+    mel = np.arange(bins + 2) * ((high - low) / (bins + 2)) + low
+    edges = ((length + 1) * (700 * (10 ** (mel / 2595) - 1)) // rate).astype(np.int64)
+    found = np.zeros((length // 2 + 1, bins))
+    for column, (left, centre, right) in enumerate(zip(edges, edges[1:], edges[2:], strict=False)):
+        if centre == left:
+            found[centre, column] = 1
+        else:
+            rising = np.arange(left, centre + 1)
+            found[rising, column] = (rising - left) / (centre - left)
+        if right > centre:
+            falling = np.arange(centre, right)
+            found[falling, column] = (right - falling) / (right - centre)
+    return found.astype(onnx.helper.tensor_dtype_to_np_dtype(output_datatype))

@@ -1,0 +1,167 @@
+"""LSTM, GRU and RNN, and DynamicQuantizeLSTM, over onnxruntime's."""
+
+import jax
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
+onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: oracle)")
+
+from onnx import helper  # noqa: E402
+
+import jquant.onnx  # noqa: E402
+from jquant.onnx import ModelError  # noqa: E402
+
+TIME, BATCH, INPUTS, HIDDEN = 7, 3, 5, 8
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+MICROSOFT = "com.microsoft"
+
+
+def model_of(operator: str, operands: dict, attributes: dict, domain: str = ""):
+    """One node: `x` and what comes after the parameters are inputs, the others initializers."""
+    given = {name: array for name, array in operands.items() if array is not None}
+    variable = [name for name in given if name in ("x", "lengths", "h", "c")]
+    outputs = ["y", "y_h", "y_c"] if "LSTM" in operator else ["y", "y_h"]
+    node = helper.make_node(operator, [name if name in given else "" for name in operands], outputs, domain=domain)
+    node.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
+    graph = helper.make_graph(
+        [node],
+        "one",
+        [declared(name, given[name]) for name in variable],
+        [
+            helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [None] * (4 if name == "y" else 3))
+            for name in outputs
+        ],
+        [onnx.numpy_helper.from_array(array, name) for name, array in given.items() if name not in variable],
+    )
+    imports = [helper.make_opsetid("", 14), helper.make_opsetid(MICROSOFT, 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=8), {name: given[name] for name in variable}
+
+
+def declared(name: str, array: np.ndarray):
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+
+
+def theirs(model, inputs: dict) -> dict:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    names = [value.name for value in session.get_outputs()]
+    return dict(zip(names, session.run(names, inputs), strict=True))
+
+
+def ours(model, inputs: dict) -> dict:
+    loaded = jquant.onnx.load(model)
+    return jax.jit(loaded)(loaded.params, inputs)
+
+
+def compare(model, inputs: dict, atol: float) -> None:
+    expected = theirs(model, inputs)
+    for name, actual in ours(model, inputs).items():
+        np.testing.assert_allclose(actual, expected[name], rtol=0, atol=atol, err_msg=name)
+
+
+def operands_of(operator: str, directions: int, *, bias=True, lengths=False, initial=False, peepholes=False) -> dict:
+    rng = np.random.default_rng(7)
+
+    def normal(*shape: int) -> np.ndarray:
+        return rng.normal(0, 0.6, shape).astype(np.float32)
+
+    gates = GATES[operator] * HIDDEN
+    found = {
+        "x": normal(TIME, BATCH, INPUTS),
+        "w": normal(directions, gates, INPUTS),
+        "r": normal(directions, gates, HIDDEN),
+        "b": normal(directions, 2 * gates) if bias else None,
+        "lengths": np.array([TIME, 2, 5], np.int32) if lengths else None,
+        "h": normal(directions, BATCH, HIDDEN) if initial else None,
+    }
+    if operator == "LSTM":
+        found["c"] = normal(directions, BATCH, HIDDEN) if initial else None
+        found["p"] = normal(directions, 3 * HIDDEN) if peepholes else None
+    return found
+
+
+@pytest.mark.parametrize("operator", GATES)
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_directions_lengths_and_initial_states(operator, direction):
+    whole = direction == "forward"  # the other two have lengths of their own
+    operands = operands_of(operator, 2 if direction == "bidirectional" else 1, lengths=not whole, initial=not whole)
+    compare(*model_of(operator, operands, {"hidden_size": HIDDEN, "direction": direction}), atol=2e-6)
+
+
+@pytest.mark.parametrize("operator", GATES)
+def test_without_a_bias(operator):
+    compare(*model_of(operator, operands_of(operator, 1, bias=False), {"hidden_size": HIDDEN}), atol=2e-6)
+
+
+def test_peepholes_clip_and_input_forget():
+    for direction, clip, forget in [("forward", None, 0), ("bidirectional", 0.5, 0), ("reverse", 0.3, 1)]:
+        operands = operands_of("LSTM", 2 if direction == "bidirectional" else 1, lengths=True, initial=True, peepholes=True)
+        options = {} if clip is None else {"clip": clip}
+        attributes = {"hidden_size": HIDDEN, "direction": direction, "input_forget": forget, **options}
+        compare(*model_of("LSTM", operands, attributes), atol=2e-6)
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_gru_resets_before_and_after_the_product(after):
+    operands = operands_of("GRU", 2, initial=True)
+    attributes = {"hidden_size": HIDDEN, "direction": "bidirectional", "linear_before_reset": after, "clip": 0.7}
+    compare(*model_of("GRU", operands, attributes), atol=2e-6)
+
+
+ACTIVATIONS = [
+    (["Relu", "Tanh"], [], []),
+    (["Sigmoid", "Softsign"], [], []),
+    (["Softplus", "LeakyRelu"], [], []),
+    (["ThresholdedRelu", "HardSigmoid"], [0.4], []),
+    (["LeakyRelu", "Elu"], [0.2], []),
+    (["Affine", "ScaledTanh"], [0.3, 0.8], [0.1, 0.6]),
+]
+
+
+@pytest.mark.parametrize(("names", "alphas", "betas"), ACTIVATIONS)
+def test_activations(names, alphas, betas):
+    given = {"activation_alpha": alphas, "activation_beta": betas}
+    attributes = {"activations": names} | {key: value for key, value in given.items() if value}
+    operands = operands_of("RNN", 2)
+    compare(*model_of("RNN", operands, {"hidden_size": HIDDEN, "direction": "bidirectional", **attributes}), atol=5e-6)
+
+
+def test_alpha_and_beta_go_to_the_functions_that_have_them():
+    attributes = {
+        "hidden_size": HIDDEN,
+        "direction": "bidirectional",
+        "activations": ["HardSigmoid", "LeakyRelu", "Tanh", "Sigmoid", "ScaledTanh", "HardSigmoid"],
+        "activation_alpha": [0.3, 0.05, 0.9, 0.25],
+        "activation_beta": [0.4, 0.7, 0.45],
+    }
+    compare(*model_of("LSTM", operands_of("LSTM", 2, initial=True), attributes), atol=5e-6)
+
+
+def test_unknown_activations_and_directions_name_the_node():
+    with pytest.raises(ModelError, match=r"node 'y' \(RNN, version 14\): there is no activation 'Cosine'"):
+        ours(*model_of("RNN", operands_of("RNN", 1), {"hidden_size": HIDDEN, "activations": ["Cosine"]}))
+    with pytest.raises(ModelError, match="Affine needs its alpha and beta"):
+        ours(*model_of("RNN", operands_of("RNN", 1), {"hidden_size": HIDDEN, "activations": ["Affine"]}))
+    with pytest.raises(ModelError, match="it is bidirectional, and its weights are of 1 directions"):
+        ours(*model_of("RNN", operands_of("RNN", 1), {"hidden_size": HIDDEN, "direction": "bidirectional"}))
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize(("dtype", "per_column"), [(np.int8, True), (np.uint8, False)])
+def test_quantized_products(dtype, per_column, direction):
+    """The floats are within 2e-6: one level more or less of an input or a state would change them by more than 1e-4."""
+    directions = 2 if direction == "bidirectional" else 1
+    ragged = direction != "forward"
+    operands = operands_of("LSTM", directions, lengths=ragged, initial=True, peepholes=ragged)
+    rng, limits = np.random.default_rng(3), np.iinfo(dtype)
+    for name, rows in (("w", INPUTS), ("r", HIDDEN)):
+        operands[name] = rng.integers(limits.min, limits.max + 1, (directions, rows, 4 * HIDDEN)).astype(dtype)
+    columns = (directions, 4 * HIDDEN) if per_column else (directions,)
+    for name in ("w", "r"):
+        operands[f"{name}_scale"] = rng.uniform(0.003, 0.01, columns).astype(np.float32)
+        operands[f"{name}_zero_point"] = np.full(columns, 0 if dtype == np.int8 else 128, dtype)
+    attributes = {"hidden_size": HIDDEN, "direction": direction}
+    compare(*model_of("DynamicQuantizeLSTM", operands, attributes, domain=MICROSOFT), atol=2e-6)
