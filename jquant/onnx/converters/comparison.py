@@ -1,6 +1,7 @@
 """Comparisons, logic, bits, and choices between elements."""
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jquant.onnx.registry import converter
@@ -8,7 +9,13 @@ from jquant.onnx.registry import converter
 
 @converter("Equal", since=7)
 def equal(a, b, *, xp):
+    """Of sizes with names, an error where it depends on the size: JAX itself says that ``n == 1`` is false."""
+    if np.dtype(object) in (a.dtype, b.dtype):
+        return np.asarray(_SAME_SIZE(a, b), bool)
     return xp.equal(a, b)
+
+
+_SAME_SIZE = np.frompyfunc(lambda a, b: not (a < b or a > b), 2, 1)  # these raise where it depends on the size
 
 
 @converter("Greater", since=7)
