@@ -1,0 +1,175 @@
+"""Loading what cannot be trusted: broken models, data outside of the model's folder, results that are too large."""
+
+import collections
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
+
+import hostile  # noqa: E402
+from onnx import TensorProto, helper, parser  # noqa: E402
+
+import jquant.onnx  # noqa: E402
+from jquant.onnx import ModelError  # noqa: E402
+
+BATCH = 100  # models a process
+
+
+def outcomes(first: int, count: int) -> list[dict]:
+    """Of a process of its own; a process that dies has a model without an end."""
+    command = [sys.executable, str(Path(hostile.__file__)), str(first), str(count)]
+    seconds = 60 + hostile.SECONDS * 10
+    run = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment(), check=False)
+    lines = [json.loads(line) for line in run.stdout.splitlines()]
+    ended = {line["number"]: line for line in lines if "found" in line}
+    started = {line["number"]: line["what"] for line in lines if "what" in line}
+    assert len(started) == count, run.stderr[-2000:]
+    return [{"what": what, "found": "died", **ended.get(number, {})} for number, what in started.items()]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "JAX_PLATFORMS": "cpu"}
+
+
+def broken(first: int, count: int, record) -> None:
+    found = outcomes(first, count)
+    bad = [each for each in found if each["found"] not in ("error", "result")]
+    assert not bad, "\n".join(map(str, bad))
+    for kind, number in collections.Counter(each["found"] for each in found).items():
+        record(f"broken models that give a{'n' if kind == 'error' else ''} {kind}", number)
+
+
+def test_broken_models(count):
+    """Each gives a result, or an error that names the file or the node; in 10 s and 2 GiB of memory."""
+    broken(0, BATCH, count)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("first", range(BATCH, 2000, BATCH))
+def test_many_broken_models(first, count):
+    broken(first, BATCH, count)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_the_models_before_they_are_broken(number, tmp_path):
+    """Otherwise, that broken ones give errors would say nothing."""
+    bases = [hostile.quantized_convolutions, hostile.integer_products, hostile.control_flow]
+    model = [*bases, lambda: hostile.external(tmp_path)][number]()
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    assert hostile.outcome(path) == "result"
+
+
+def with_external(location: str, **entries: object):
+    """A model that adds four numbers of another file."""
+    weights = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
+    for key, value in {"location": location, **entries}.items():
+        entry = weights.external_data.add()
+        entry.key, entry.value = key, str(value)
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "one", [x], [y], [weights])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The model's, with the data in it, outside of it, and links from the one to the other."""
+    inside = tmp_path / "model"
+    inside.mkdir()
+    data = np.arange(4, dtype=np.float32).tobytes()
+    for place in (tmp_path / "weights", inside / "weights"):
+        place.write_bytes(data)
+    (inside / "link").symlink_to(tmp_path / "weights")
+    (inside / "outside").symlink_to(tmp_path)
+    return inside
+
+
+def saved(folder: Path, model) -> Path:
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    return folder / "model.onnx"
+
+
+def test_data_beside_the_model(folder):
+    model = jquant.onnx.load(saved(folder, with_external("weights")))
+    np.testing.assert_array_equal(model(model.params, {"x": np.ones(4, np.float32)})["y"], [1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("location", ["../weights", "{folder}/weights", "link", "outside/weights", "nobody", "", "."])
+def test_data_outside_of_the_models_folder(folder, location):
+    path = saved(folder, with_external(location.format(folder=folder)))
+    with pytest.raises(ModelError, match=f"^{path}: "):
+        jquant.onnx.load(path)
+
+
+@pytest.mark.parametrize("entries", [{"offset": -4}, {"offset": 8}, {"length": 2**50}, {"length": 8}, {"offset": "x"}])
+def test_parts_of_a_file_that_there_are_not(folder, entries):
+    path = saved(folder, with_external("weights", **entries))
+    with pytest.raises(ModelError, match=f"^{path}: "):
+        jquant.onnx.load(path)
+
+
+def test_bytes_and_messages_read_no_other_files(folder, monkeypatch):
+    """Not even from the folder that happens to be the current one."""
+    monkeypatch.chdir(folder)
+    model = with_external("weights")
+    for source in (model, model.SerializeToString()):
+        with pytest.raises(ModelError, match="tensor 'w': its data is in another file; load the model by its path"):
+            jquant.onnx.load(source)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00", b"no model", b"\x08\x08"])
+def test_what_is_no_model(data):
+    with pytest.raises(ModelError, match="the model is no ONNX model"):
+        jquant.onnx.load(data)
+
+
+def test_other_kinds_of_sources(tmp_path):
+    with pytest.raises(TypeError, match="source is a int; it must be a path, bytes, a binary file or a ModelProto"):
+        jquant.onnx.load(1)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(FileNotFoundError):
+        jquant.onnx.load(tmp_path / "nobody.onnx")
+
+
+def test_outputs_that_nothing_computes():
+    model = with_external("weights")
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.ones(4, np.float32), "w"))
+    model.graph.output[0].name = "z"
+    with pytest.raises(ModelError, match=r"^the model: .*'z'"):
+        jquant.onnx.load(model)
+
+
+def too_large(text: str, x: np.ndarray, message: str) -> None:
+    """Traced, eager, and (if nothing depends on inputs) while it is traced, in NumPy."""
+    model = jquant.onnx.load(parser.parse_model('<ir_version: 8, opset_import: ["" : 17]>\n' + text))
+    for function in (jax.jit(model), model):
+        with pytest.raises(ModelError, match=message):
+            function(model.params, {"x": x})
+
+
+def test_results_that_are_too_large():
+    x = np.ones((1, 1), np.float32)
+    shape = "<int64[2] shape = {100000, 100000}>"
+    message = (
+        r"node 'y' \(Expand, version 17\): a result would be of float32\[100000, 100000\], which is 40,000,000,000 bytes"
+    )
+    too_large(f"net (float[1, 1] x) => (float[a, b] y) {shape} {{ y = Expand (x, shape) }}", x, message)
+    outer = "net (float[n, 1] x) => (float[a, b] y) { t = Transpose (x) y = Add (x, t) }"
+    too_large(outer, np.ones((100_000, 1), np.float32), r"node 'y' \(Add, version 17\): a result would be of")
+
+
+def test_known_results_that_are_too_large():
+    """What a size depends on is computed by NumPy while tracing."""
+    text = """net (float[1] x) => (float[n] y) <int64[2] shape = {100000, 100000}, int64[1] axes = {0}, int64[1] one = {1}> {
+      many = Expand (one, shape)
+      sum = ReduceSum <keepdims = 0> (many)
+      wanted = Unsqueeze (sum, axes)
+      y = Expand (x, wanted)
+    }"""
+    too_large(text, np.ones(1, np.float32), r"node 'many' \(Expand, version 17\): a result would be of int")
