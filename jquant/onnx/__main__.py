@@ -1,0 +1,144 @@
+"""Prints what an ONNX model consists of, compares it with onnxruntime, exports it: ``python -m jquant.onnx model.onnx``.
+
+Exits with 1 if integers differ from onnxruntime's, and with 2 where something is missing or not supported.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jquant.onnx import compare, export
+from jquant.onnx.errors import ModelError
+from jquant.onnx.model import Model, load
+from jquant.onnx.values import jax_dtype
+
+_IMAGE = 64  # height and width, where a model takes images of any size
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    try:
+        constants = {name: np.asarray(value) for name, value in options.constants}
+        model = load(options.model, constants=constants, quantized=options.quantized)
+        print(model)
+        sizes = dict(options.size)
+        _check_sizes(model, sizes)
+        if options.export:
+            data = export.exported(model, sizes, options.platforms.split(","))
+            options.export.write_bytes(data)
+            print(f"{options.export}: {len(data):,} bytes, for {options.platforms}")
+        return _compared(model, options, constants, sizes) if options.compare or options.inputs else 0
+    except (ValueError, OSError, ModuleNotFoundError) as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m jquant.onnx", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model", type=Path, help="an ONNX file")
+    parser.add_argument("--quantized", choices=("as_written", "fused"), default="as_written", help="as of jquant.onnx.load")
+    fixed = "a JSON value that an input is fixed to"
+    parser.add_argument("--constants", type=_constant, nargs="+", default=[], metavar="NAME=VALUE", help=fixed)
+    sizes = "a dimension without a fixed size: its name, or input[0] where it has none; 1 if not given, 64 for images"
+    parser.add_argument("--size", type=_size, nargs="+", default=[], metavar="NAME=NUMBER", help=sizes)
+    parser.add_argument("--compare", action="store_true", help="with onnxruntime, node by node and end to end")
+    parser.add_argument("--inputs", type=Path, metavar="FILE.npz", help="what to compare with; random inputs if not given")
+    parser.add_argument("--rounds", type=int, default=10, help="calls of which the median time is taken")
+    parser.add_argument("--export", type=Path, metavar="FILE", help="where to write a program of jax.export")
+    parser.add_argument("--platforms", default="cpu,cuda,tpu", help="what to export for")
+    return parser
+
+
+def _constant(text: str) -> tuple[str, Any]:
+    name, _, value = text.rpartition("=")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, with a value in JSON") from error
+
+
+def _size(text: str) -> tuple[str, int]:
+    name, _, value = text.rpartition("=")
+    if not name or not value.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=NUMBER")
+    return name, int(value)
+
+
+def _check_sizes(model: Model, sizes: dict[str, int]) -> None:
+    if sizes:
+        names = [size for shape in export.dimensions(model).values() for size in shape if isinstance(size, str)]
+        unknown = [name for name in sizes if name not in names]
+        if unknown:
+            known = ", ".join(dict.fromkeys(names)) or "none"
+            raise ModelError(f"--size {unknown[0]}: the dimensions without a fixed size are {known}")
+
+
+def _compared(model: Model, options: argparse.Namespace, constants: dict[str, np.ndarray], sizes: dict[str, int]) -> int:
+    inputs = _read(model, options.inputs) if options.inputs else random_inputs(model, sizes)
+    rows = compare.nodes(options.model, inputs, constants=constants, progress=_progress)
+    print("\nnode by node, onnxruntime with optimizations off, each fed with its values")
+    print(f"  {'operator':<28} {'nodes':>6} {'integers':>13} {'different':>10} {'largest float deviation':>24}")
+    for row in rows:
+        print(f"  {row.operator:<28} {row.nodes:>6,} {row.integers:>13,} {row.different:>10,} {row.deviation:>24.3g}")
+    different = sum(row.different for row in rows)
+    print(f"  {'all':<28} {sum(row.nodes for row in rows):>6,} {sum(row.integers for row in rows):>13,} {different:>10,}")
+    outputs, times = compare.end_to_end(model, options.model, inputs, constants=constants, rounds=options.rounds)
+    print("\nend to end, onnxruntime with all optimizations and two threads")
+    for each in outputs:
+        agree = f"cosine {each.cosine:.9f}, argmax {each.argmax:.2%}"
+        print(f"  {each.name}: {agree}, {each.different:,} elements differ, by {each.deviation:.3g} at most")
+    devices = jax.devices()[0].platform
+    print(f"  a call: {times.model * 1e3:,.2f} ms on {devices}, onnxruntime {times.onnxruntime * 1e3:,.2f} ms on cpu")
+    print(f"  compiling: {times.compiling:,.2f} s")
+    return 1 if different else 0
+
+
+def _read(model: Model, path: Path) -> dict[str, np.ndarray]:
+    file = np.load(path)
+    inputs = dict(file) if isinstance(file, np.lib.npyio.NpzFile) else {}
+    if set(inputs) != set(model.inputs):
+        raise ModelError(f"{path} holds {', '.join(inputs) or 'no arrays with names'}; needed are {', '.join(model.inputs)}")
+    return inputs
+
+
+def random_inputs(model: Model, sizes: dict[str, int]) -> dict[str, np.ndarray]:
+    """Normal floats, 8-bit integers of all values, and of other integers 0 and 1, which most models have an entry for."""
+    rng = np.random.default_rng(0)
+    found = {}
+    for name, dimensions in export.dimensions(model).items():
+        is_image = len(dimensions) == 4 and all(isinstance(size, str) for size in dimensions[2:])
+        defaults = [1, 1, _IMAGE, _IMAGE] if is_image else [1] * len(dimensions)
+        shape = [
+            size if isinstance(size, int) else sizes.get(size, default)
+            for size, default in zip(dimensions, defaults, strict=True)
+        ]
+        dtype = model.inputs[name].dtype
+        assert dtype is not None
+        jax_dtype(dtype, f"the input {name!r}")
+        if dtype.kind in "iu" and dtype.itemsize == 1:
+            limits = np.iinfo(dtype)
+            found[name] = rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+        elif dtype.kind in "biu":
+            found[name] = rng.integers(0, 2, shape).astype(dtype)
+        else:
+            found[name] = rng.normal(size=shape).astype(dtype)
+    return found
+
+
+def _progress(numbers: Iterable[Any], count: int) -> Iterable[Any]:
+    """A bar, if tqdm is there."""
+    try:
+        from tqdm import tqdm
+    except ModuleNotFoundError:
+        return numbers
+    return tqdm(numbers, total=count, unit="node", leave=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
