@@ -26,12 +26,13 @@ def max_pool(
     strides=None,
     outputs,
 ):
-    """Of equal elements, the first is the largest. An index counts the elements of the whole tensor."""
+    """Of equal elements, the first is the largest. An index counts the elements of the whole tensor; with `storage_order`,
+    those of an image with its dimensions in the reverse order."""
     window = Window.of(x.shape, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     if outputs == 1:
         return _reduce(x, window, _lowest(x.dtype), lax.max)
     largest, indices = lax.reduce_window(
-        (x, _indices(x.shape, storage_order)),
+        (x, jnp.arange(math.prod(x.shape), dtype=jnp.int32).reshape(x.shape)),
         (jnp.asarray(_lowest(x.dtype)), jnp.int32(-1)),
         _first_of_largest,
         (1, 1, *window.kernel),
@@ -39,7 +40,7 @@ def max_pool(
         window.padding,
         window_dilation=(1, 1, *window.dilations),
     )
-    return largest, indices
+    return largest, _reversed(indices, x.shape[2:]) if storage_order else indices
 
 
 def _lowest(dtype):
@@ -58,13 +59,11 @@ def _reduce(x, window, start, function):
     )
 
 
-def _indices(shape, storage_order):
-    """Of each element, its index; with `storage_order`, that of its image with its dimensions in the reverse order."""
-    indices = jnp.arange(math.prod(shape), dtype=jnp.int32)
-    if not storage_order:
-        return indices.reshape(shape)
-    order = (0, 1, *range(len(shape) - 1, 1, -1))
-    return indices.reshape([shape[axis] for axis in order]).transpose(order)
+def _reversed(indices, shape):
+    """Indices of elements of images as those of images whose dimensions are in the reverse order."""
+    size = math.prod(shape)
+    order = np.arange(size, dtype=np.int32).reshape(shape[::-1]).T.reshape(-1)
+    return indices - indices % size + jnp.take(order, indices % size)
 
 
 def _first_of_largest(a, b):
