@@ -1,9 +1,11 @@
 """Measures int8 models as a whole beside the engines that they were made for, and says where our time goes.
 
     python -m benchmarks.models [--rounds 100] [--models NAME ...] [--output FILE.md]
+    python -m benchmarks.models --onnx FILE.onnx --sizes batch=1 length=16
 
 Prints the tables. A run with all models, or one with --output, also writes them: by default to
-benchmarks/results/models-PLATFORM-jax-VERSION.md.
+benchmarks/results/models-PLATFORM-jax-VERSION.md. With --onnx, any model on random inputs beside onnxruntime; a size that is
+not given is 1.
 """
 
 import argparse
@@ -11,6 +13,7 @@ import functools
 import re
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -63,25 +66,66 @@ class Model(NamedTuple):
 
 def title_encoder() -> Iterator[Case]:
     import title_encoder as example
+    from titles import ENCODER, SENTENCES, onnxruntime_session, run, tokenize
 
-    model = example.onnx.load(example.model_folder() / "encoder.onnx")
-    encoder = example.load_encoder(model.graph)
-    session = example.onnxruntime_session(model)
-    tokens, mask = example.tokenize([sentence for group in example.SENTENCES.values() for sentence in group])
-    each, one_range = (example.encode_each, example.run_each), (example.encode, example.run)
-    for count, ranges, (program, run) in (
+    import jquant
+
+    models = {name: jquant.onnx.load(ENCODER, floats=floats) for name, floats in example.FLOATS.items()}
+    session, everything = onnxruntime_session(ENCODER), tokenize(SENTENCES)
+    each, one_range = (example.encode_each, example.run_each), (example.encode, run)
+    all_of_them, length = everything["input_ids"].shape
+    for count, ranges, (program, engine) in (
         (1, "", one_range),
-        (len(tokens), ", one range for all", one_range),
-        (len(tokens), ", each with its ranges", each),
+        (all_of_them, ", one range for all", one_range),
+        (all_of_them, ", each with its ranges", each),
     ):
-        operands = tokens[:count], mask[:count]
-        ours = {name: jax.jit(functools.partial(program, functions=floats)) for name, floats in example.PROGRAMS.items()}
+        inputs = {name: x[:count] for name, x in everything.items()}
         yield Case(
-            f"{count} x {tokens.shape[1]} tokens{ranges}",
-            ours,
-            (encoder, *jax.device_put(operands)),
-            lambda run=run, operands=operands: run(session, *operands),
+            f"{count} x {length} tokens{ranges}",
+            {name: jax.jit(functools.partial(program, model)) for name, model in models.items()},
+            (models[example.OWN].params, jax.device_put(inputs)),
+            functools.partial(engine, session, inputs),
         )
+
+
+def title_decoder() -> Iterator[Case]:
+    """A step behind 16 tokens."""
+    from titles import DECODER, ENCODER, SENTENCES, onnxruntime_session, run, tokenize
+
+    inputs = tokenize(SENTENCES[:1])
+    hidden = run(onnxruntime_session(ENCODER), inputs)
+    tokens = np.arange(16)[None]
+    given = {"encoder_hidden_states": hidden, "encoder_attention_mask": inputs["attention_mask"], "input_ids": tokens}
+    yield onnx_case(f"{tokens.size} tokens behind a sentence of {hidden.shape[1]}", DECODER, given)
+
+
+def onnx_case(title: str, path: Path, inputs: dict[str, np.ndarray]) -> Case:
+    """An ONNX file as it is, with JAX's float functions."""
+    from titles import onnxruntime_session
+
+    import jquant
+
+    start = time.perf_counter()
+    model, session = jquant.onnx.load(path), onnxruntime_session(path)
+    title += f", loaded in {time.perf_counter() - start:.1f} s"
+    return Case(title, {"jquant": jax.jit(model)}, (model.params, jax.device_put(inputs)), lambda: session.run(None, inputs))
+
+
+def random_inputs(path: Path, sizes: dict[str, int]) -> dict[str, np.ndarray]:
+    """Normal floats, and integers of 0 and 1."""
+    import jquant
+
+    rng, found = np.random.default_rng(0), {}
+    for name, value in jquant.onnx.load(path).inputs.items():
+        shape = [size if isinstance(size, int) else sizes.get(str(size), 1) for size in value.shape or ()]
+        numbers = rng.normal(size=shape) if np.issubdtype(value.dtype, np.floating) else rng.integers(0, 2, shape)
+        found[name] = numbers.astype(value.dtype)
+    return found
+
+
+def any_onnx(path: Path, sizes: dict[str, int]) -> Iterator[Case]:
+    inputs = random_inputs(path, sizes)
+    yield onnx_case(", ".join(f"{name} {list(x.shape)}" for name, x in inputs.items()), path, inputs)
 
 
 def wake_word(name: str) -> Iterator[Case]:
@@ -112,11 +156,13 @@ def wake_word(name: str) -> Iterator[Case]:
         yield Case(title, {"jquant": program}, (start, operand), functools.partial(invoke, steps[:count]))
 
 
-TITLE_ENCODER_KINDS = {
-    "products of integers": r"matmul_integer\w*/dot_general",
-    "ranges, division by the scale, rounding to integers": r"dynamic_quantize_linear.*/(reduce|div)|/bitcast_convert_type",
-    "attention: scores, softmax, mixture": "attend/",
-    "all else: norms, activation functions, scales of products, sums, look-ups": "",
+TITLE_KINDS = {
+    "products of integers": r"MatMul_quant.*/dot_general",
+    "ranges, division by the scale, rounding to integers": r"QuantizeLinear.*/(reduce|div|select|round|jit)",
+    "attention: scores, softmax, mixture": r"(Attention/MatMul|Softmax)",
+    "norms": "layer_norm",
+    "scales of products": r"(quant_output_scale|output_quantized|Cast|Mul)",
+    "all else: activation functions, sums, look-ups": "",
 }
 WAKE_WORD_KINDS = {
     "convolutions": "quantized_linear_convolution",
@@ -125,9 +171,8 @@ WAKE_WORD_KINDS = {
 }
 LITERT = "ai-edge-litert", ("pymicro-wakeword",), WAKE_WORD_KINDS
 MODELS = {
-    "title encoder (FLAN-T5 small)": Model(
-        "onnxruntime", ("onnx", "traceforge-title-model"), TITLE_ENCODER_KINDS, title_encoder
-    ),
+    "title encoder (FLAN-T5 small)": Model("onnxruntime", ("onnx", "traceforge-title-model"), TITLE_KINDS, title_encoder),
+    "title decoder (FLAN-T5 small)": Model("onnxruntime", ("onnx", "traceforge-title-model"), TITLE_KINDS, title_decoder),
     "wake word okay_nabu": Model(*LITERT, functools.partial(wake_word, "okay_nabu")),
     "wake word alexa": Model(*LITERT, functools.partial(wake_word, "alexa")),
 }
@@ -139,6 +184,15 @@ _CONTROL_FLOW = ("while", "call", "conditional")  # whose time is that of the op
 
 def finish(program: Callable[..., Any], operands: tuple) -> Any:
     return jax.block_until_ready(program(*operands))
+
+
+def compiled(program: Callable[..., Any], operands: tuple) -> tuple[float, float]:
+    """Seconds to trace and compile it anew, and the megabytes that it needs beside its operands."""
+    jax.clear_caches()
+    start = time.perf_counter()
+    analysis = program.lower(*operands).compile().memory_analysis()
+    seconds = time.perf_counter() - start
+    return seconds, (analysis.temp_size_in_bytes + analysis.output_size_in_bytes) / 1e6
 
 
 def profile(program: Callable[..., Any], operands: tuple, kinds: dict[str, str]) -> Counter:
@@ -176,6 +230,10 @@ def tables(name: str, rounds: int) -> list[str]:
         for contestant, (low, median, high) in times.items():
             ratio = median / times[model.engine][1]
             lines.append(f"| {contestant} | {median:.3f} | {low:.3f} to {high:.3f} | {ratio:.2f} |")
+        lines += ["\n| | trace and compile, s | memory beside operands, MB |\n|---|--:|--:|"]
+        for label, program in case.programs.items():
+            seconds, megabytes = compiled(program, case.operands)
+            lines.append(f"| {label} | {seconds:.2f} | {megabytes:.1f} |")
         for label, program in case.programs.items():
             spent = profile(program, case.operands, model.kinds)
             lines += [f"\n| of the time in the operations of {label} | ms | share |\n|---|--:|--:|"]
@@ -187,8 +245,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=[*MODELS], metavar="NAME", help=", ".join(MODELS))
+    parser.add_argument("--onnx", type=Path, metavar="FILE.onnx", help="any model, in the place of those")
+    parser.add_argument("--sizes", nargs="*", default=[], metavar="NAME=SIZE", help="of its dimensions that have a name")
     parser.add_argument("--output", type=Path, metavar="FILE.md")
     arguments = parser.parse_args()
+    if arguments.onnx:
+        sizes = {name: int(size) for name, size in (each.split("=") for each in arguments.sizes)}
+        cases = functools.partial(any_onnx, arguments.onnx, sizes)
+        MODELS[arguments.onnx.name] = Model("onnxruntime", ("onnx",), {"all": ""}, cases)
+        arguments.models = [arguments.onnx.name]
     packages = dict.fromkeys(
         package for name in arguments.models for package in (MODELS[name].engine, *MODELS[name].packages)
     )
