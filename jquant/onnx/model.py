@@ -224,9 +224,10 @@ def _broken_files() -> Iterator[None]:
 
 
 def _packed(matrix: np.ndarray, packing: statics.Packing, known: Mapping[str, np.ndarray]) -> PackedMatrix:
-    zero_point = None if packing.zero_point is None else known[packing.zero_point]
+    """That of symmetric weights has a zero point in the file, too; without it, programs need no sums of rows."""
+    zero_point = known.get(packing.zero_point or "")
     if zero_point is not None:
-        zero_point = zero_point.reshape(-1 if zero_point.size > 1 else ())
+        zero_point = zero_point.reshape(-1 if zero_point.size > 1 else ()) if np.any(zero_point) else None
     return pack_matrix(np.swapaxes(matrix, -1, -2) if packing.transposed else matrix, zero_point)
 
 

@@ -84,6 +84,7 @@ def test_parameters():
     """Matrices of integers are packed, and nothing static is among the parameters."""
     params = encoder().params
     assert {name for name, x in params.items() if isinstance(x, jquant.PackedMatrix)} == {"wq", "wk", "wv", "wo"}
+    assert all(params[name].zero_point is None for name in ("wq", "wk", "wv", "wo"))  # it is 0 in the file
     assert {"table", "table_scale", "scale"} <= set(params)
     assert not {"heads", "rest", "first", "second", "width"} & set(params)
 
