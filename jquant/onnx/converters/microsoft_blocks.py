@@ -46,6 +46,8 @@ def product(
         zero_points = zero_points.reshape(N, -1)
         zero_points = _unpacked(zero_points, bits, blocks) if is_integer else zero_points.reshape(N, blocks)
     if g_idx is not None:
+        if bits != 4 or (zero_points is not None and is_integer):  # of which onnxruntime computes something else
+            raise ModelError("g_idx is not supported beside packed zero points, nor with other than 4 bits")
         scales = scales[:, g_idx[:K]]
         zero_points = None if zero_points is None else zero_points[:, g_idx[:K]]
         block_size = 1

@@ -1,0 +1,220 @@
+"""ONNX's quantized operators, one node at a time: the integers of onnxruntime, and its floats where they are defined."""
+
+import itertools
+
+import numpy as np
+import pytest
+from quantized_nodes import Node, check, onnx
+
+import jquant.onnx
+from jquant.cases import samples
+from jquant.onnx import ModelError
+
+FLOAT32 = np.float32
+TYPES = [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8), (np.int8, np.uint8)]
+GRANULARITIES = [(), (7,), (3, 7, 4), (3, 2, 60)]
+OPTIONS = [{}, {"axis": 1}, {"axis": 2, "block_size": 16}, {"axis": 1, "block_size": 4}]
+
+
+def scalar(x) -> np.ndarray:
+    return np.asarray(FLOAT32(x))
+
+
+def integers(rng: np.random.Generator, dtype, *sizes: int) -> np.ndarray:
+    return np.asarray(samples.integers(rng, dtype, *sizes))
+
+
+def scales(rng: np.random.Generator, dtype, sizes: tuple[int, ...]) -> np.ndarray:
+    return np.asarray((10 ** rng.uniform(-2, 0, sizes)).astype(dtype))
+
+
+@pytest.mark.parametrize("float_dtype", [np.float32, np.float16])
+@pytest.mark.parametrize(
+    ("dtype", "opsets"), [("uint8", (10, 13, 21, 25)), ("int8", (13, 23)), ("uint16", (21, 25)), ("int16", (21, 23))]
+)
+def test_quantize_and_dequantize(dtype, opsets, float_dtype):
+    """Ties and their neighbours; from operator set 23 on, float16 is divided in float16."""
+    rng, dtype = np.random.default_rng(0), np.dtype(dtype)
+    limits = np.iinfo(dtype)
+    for opset, (sizes, options) in itertools.product(opsets, zip(GRANULARITIES, OPTIONS, strict=True)):
+        if (opset < 21 and len(sizes) > 1) or (opset < 13 and sizes) or (opset < 19 and float_dtype == np.float16):
+            continue
+        scale, zero_point = scales(rng, float_dtype, sizes), integers(rng, dtype, *sizes)
+        step = float(scale.flat[0])
+        ties = samples.near_ties(rng, 630, step, 2 * limits.min - 9, 2 * limits.max + 9)
+        x = np.concatenate([ties, rng.normal(size=630) * step * limits.max]).clip(-60_000, 60_000)
+        x = rng.permutation(x).reshape(3, 7, 60).astype(float_dtype)
+        check("QuantizeLinear", x, scale, zero_point, opset=opset, **options)
+        y = integers(rng, dtype, 3, 7, 60)
+        check("DequantizeLinear", y, scale, zero_point, opset=opset, **options)
+        if not sizes:
+            check("DequantizeLinear", y, scale, opset=opset)
+
+
+def test_all_values_of_16_bits():
+    rng = np.random.default_rng(1)
+    for dtype, microsoft in itertools.product((np.uint16, np.int16), (False, True)):
+        x, scale = np.arange(2**16, dtype=np.uint16).view(dtype), scalar(0.013)
+        Node("DequantizeLinear", x, scale, integers(rng, dtype), microsoft=microsoft).assert_equal(
+            x, scale, integers(rng, dtype)
+        )
+        x = samples.near_ties(rng, 2**16, scale, -70_000, 70_000)
+        zero_point = integers(rng, dtype)
+        Node("QuantizeLinear", x, scale, zero_point, microsoft=microsoft).assert_equal(x, scale, zero_point)
+
+
+def test_types_of_the_result():
+    """What `output_dtype` and `precision` say, and the zero point does where it is given."""
+    rng = np.random.default_rng(2)
+    x, scale = rng.normal(size=(5, 6)).astype(FLOAT32), scalar(0.01)
+    check("QuantizeLinear", x, scale, opset=21)
+    check("QuantizeLinear", x, scale, opset=21, output_dtype=onnx.TensorProto.INT16)
+    half = rng.normal(size=5000).astype(np.float16) * 9
+    for precision in (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16):
+        zero_point = integers(rng, np.int8)
+        check("QuantizeLinear", half, np.asarray(np.float16(0.1)), zero_point, opset=25, precision=precision)
+
+
+def test_narrow_integers():
+    """Constants, for onnxruntime takes none as inputs."""
+    import ml_dtypes
+
+    rng = np.random.default_rng(3)
+    for name, (sizes, options) in itertools.product(
+        ("int4", "uint4", "int2", "uint2"), zip(GRANULARITIES, OPTIONS, strict=True)
+    ):
+        dtype = getattr(ml_dtypes, name)
+        limits = ml_dtypes.iinfo(dtype)
+        x, zero_point = (
+            np.asarray(rng.integers(limits.min, limits.max + 1, size)).astype(dtype) for size in ((3, 7, 60), sizes)
+        )
+        operands = x, scales(rng, FLOAT32, sizes), zero_point
+        Node("DequantizeLinear", *operands, constant=(0, 2), opset=25, **options).assert_equal(*operands)
+
+
+@pytest.mark.parametrize("dtype", ["FLOAT8E4M3FN", "FLOAT8E5M2", "FLOAT4E2M1"])
+def test_floating_point_of_8_bits_is_not_supported(dtype):
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(getattr(onnx.TensorProto, dtype))
+    node = onnx.helper.make_node("DequantizeLinear", ["x", "scale"], ["y"])
+    make = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(
+        [node],
+        "graph",
+        [make("scale", onnx.TensorProto.FLOAT, [])],
+        [make("y", onnx.TensorProto.FLOAT, [3])],
+        [onnx.numpy_helper.from_array(np.ones(3, dtype), "x")],
+    )
+    model = jquant.onnx.load(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 25)]))
+    with pytest.raises(ModelError, match=f"type {np.dtype(dtype)} are not supported; those of integers are"):
+        model(model.params, {"scale": FLOAT32(1)})
+
+
+def test_dynamic_quantize():
+    """Ranges on both sides of zero or on one, and ties; two graphs of a hundred thousand elements in all."""
+    rng, node = np.random.default_rng(4), None
+    for number in range(30):
+        low, high = [(-1, 1), (0, 1), (-1, 0), (0.5, 1), (-1, -0.5), (0, 0)][number % 6]
+        step = float(samples.scales(rng, 1)[0])
+        x = (rng.uniform(low, high, (40, 100)) * step * 255).astype(FLOAT32)
+        x[:20] = samples.near_ties(rng, 2000, step, 0, 255).reshape(20, 100) * np.sign(high + low + 1e-3)
+        node = node or Node("DynamicQuantizeLinear", x, outputs=3)
+        node.assert_equal(x)
+
+
+PRODUCTS = [  # A, B, and the zero points of B
+    ((30, 50), (50, 40), ()),
+    ((30, 50), (50, 40), (40,)),
+    ((2, 3, 50), (50, 4), ()),
+    ((2, 3, 50), (2, 50, 4), (2, 1, 4)),
+    ((2, 1, 3, 5), (4, 5, 2), ()),
+    ((50,), (50, 4), ()),
+    ((3, 50), (50,), ()),
+    ((50,), (50,), ()),
+    ((0, 5), (5, 3), ()),
+]
+
+
+@pytest.mark.parametrize(("a_dtype", "b_dtype"), TYPES)
+def test_integer_product(a_dtype, b_dtype):
+    rng = np.random.default_rng(5)
+    for a_sizes, b_sizes, sizes in PRODUCTS:
+        a, b = integers(rng, a_dtype, *a_sizes), integers(rng, b_dtype, *b_sizes)
+        operands = a, b, integers(rng, a_dtype), integers(rng, b_dtype, *sizes)
+        check("MatMulInteger", *operands)
+        Node("MatMulInteger", *operands, constant=(1,)).assert_equal(*operands)
+    check("MatMulInteger", a, b)
+
+
+def test_zero_points_of_rows():
+    """Those of A, which onnxruntime has no kernel for."""
+    rng = np.random.default_rng(6)
+    a, b, zero_point = integers(rng, np.uint8, 2, 3, 5), integers(rng, np.int8, 5, 4), integers(rng, np.uint8, 3, 1)
+    for given in (zero_point.reshape(3), zero_point, np.stack([zero_point, zero_point[::-1]])):
+        expected = (a.astype(np.int32) - given.reshape(*given.shape[: given.ndim - 2], 3, 1)) @ b.astype(np.int32)
+        for constant in ((), (1,)):
+            node = unchecked("MatMulInteger", a, b, given, constant=constant)
+            np.testing.assert_array_equal(
+                node(node.params, {"x0": a, "x2": given} | ({} if constant else {"x1": b}))["y"], expected
+            )
+
+
+def unchecked(operator: str, *operands: np.ndarray, constant=()) -> jquant.onnx.Model:
+    """A node that onnxruntime does not take."""
+    helper, names = onnx.helper, [f"x{index}" for index in range(len(operands))]
+    types = [onnx.helper.np_dtype_to_tensor_dtype(x.dtype) for x in operands]
+    inputs = [
+        helper.make_tensor_value_info(names[i], types[i], x.shape) for i, x in enumerate(operands) if i not in constant
+    ]
+    output = helper.make_tensor_value_info("y", onnx.TensorProto.INT32, None)
+    output.type.tensor_type.shape.SetInParent()
+    initializers = [onnx.numpy_helper.from_array(operands[i], names[i]) for i in constant]
+    graph = helper.make_graph([helper.make_node(operator, names, ["y"])], "graph", inputs, [output], initializers)
+    return jquant.onnx.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]))
+
+
+@pytest.mark.parametrize(("a_dtype", "b_dtype"), TYPES[:3])
+def test_quantized_product(a_dtype, b_dtype):
+    rng = np.random.default_rng(7)
+    for a_sizes, b_sizes, sizes in PRODUCTS[:5]:
+        a_scale, b_scale = scales(rng, FLOAT32, ()), scales(rng, FLOAT32, sizes)
+        y_scale = scalar(a_scale * b_scale.mean() * rng.uniform(50, 2000))
+        of_a = integers(rng, a_dtype, *a_sizes), a_scale, integers(rng, a_dtype)
+        of_b = integers(rng, b_dtype, *b_sizes), b_scale, integers(rng, b_dtype, *sizes)
+        operands = *of_a, *of_b, y_scale, integers(rng, a_dtype)
+        check("QLinearMatMul", *operands)
+
+
+CONVOLUTIONS = [
+    ((2, 3, 13, 11), (6, 3, 3, 3), {"pads": [1, 1, 1, 1]}),
+    ((2, 4, 12, 11), (6, 2, 5, 3), {"strides": [2, 3], "pads": [0, 2, 3, 1], "dilations": [2, 1], "group": 2}),
+    ((2, 6, 8, 8), (6, 1, 3, 3), {"auto_pad": "SAME_UPPER", "strides": [2, 2], "group": 6}),
+    ((2, 6, 8, 8), (6, 1, 3, 3), {"auto_pad": "SAME_LOWER", "strides": [2, 2], "group": 6}),
+    ((2, 3, 8, 8), (6, 3, 3, 3), {"auto_pad": "VALID", "kernel_shape": [3, 3]}),
+    ((2, 5, 20), (4, 5, 4), {"strides": [2], "pads": [3, 0]}),
+    ((1, 3, 6, 7, 5), (4, 3, 3, 2, 3), {"pads": [1, 0, 1, 1, 1, 0]}),
+]
+
+
+@pytest.mark.parametrize(("x_dtype", "w_dtype"), TYPES)
+def test_integer_convolution(x_dtype, w_dtype):
+    rng = np.random.default_rng(8)
+    for number, (sizes, filter_sizes, attributes) in enumerate(CONVOLUTIONS):
+        zero_points = (integers(rng, x_dtype), integers(rng, w_dtype))[: 2 - number % 3]
+        operands = integers(rng, x_dtype, *sizes), integers(rng, w_dtype, *filter_sizes), *zero_points
+        check("ConvInteger", *operands, **attributes)
+
+
+@pytest.mark.parametrize(("x_dtype", "w_dtype"), TYPES[:3])
+def test_quantized_convolution(x_dtype, w_dtype):
+    """With scales of the filters or of the tensor, with a bias or without."""
+    rng = np.random.default_rng(9)
+    for number, (sizes, filter_sizes, attributes) in enumerate(CONVOLUTIONS):
+        per_filter = filter_sizes[:1] if number % 2 else ()
+        x_scale, w_scale = scales(rng, FLOAT32, ()), scales(rng, FLOAT32, per_filter)
+        y_scale = scalar(x_scale * w_scale.mean() * rng.uniform(300, 5000))
+        w_zero_point = np.broadcast_to(0 if w_dtype == np.int8 else integers(rng, w_dtype), per_filter).astype(w_dtype)
+        of_x = integers(rng, x_dtype, *sizes), x_scale, integers(rng, x_dtype)
+        of_w = integers(rng, w_dtype, *filter_sizes), w_scale, w_zero_point
+        bias = rng.integers(-3000, 3000, filter_sizes[0]).astype(np.int32)
+        operands = *of_x, *of_w, y_scale, integers(rng, x_dtype), bias
+        check("QLinearConv", *operands[: 8 + number // 2 % 2], **attributes)
