@@ -162,7 +162,8 @@ def test_gemm(a_dtype, b_dtype):
     """Transposed or not, with each kind of bias, and an output of integers or of float32."""
     rng = np.random.default_rng(6)
     biases = itertools.cycle([None, (6,), (3, 1), (3, 6), (), (1, 6)])
-    for trans_a, trans_b, is_quantized, sizes in itertools.product((0, 1), (0, 1), (True, False), ((), (6,))):
+    for number, (trans_a, trans_b, is_quantized) in enumerate(itertools.product((0, 1), (0, 1), (True, False))):
+        sizes = (6,) if number % 3 else ()
         a, b = integers(rng, a_dtype, 3, 50), integers(rng, b_dtype, 50, 6)
         (a_scale, a_zero_point), _, (_, y_zero_point) = parameters(rng, a_dtype)
         b_scale = np.asarray(rng.uniform(0.01, 1, sizes), FLOAT32)
@@ -182,11 +183,11 @@ def test_products_to_float(a_dtype, b_dtype):
         a, b = integers(rng, a_dtype, 2, 30, 50), integers(rng, b_dtype, *b_sizes)
         a_scale, b_scale = scalar(0.3), np.asarray(rng.uniform(0.01, 1, sizes), FLOAT32)
         zero_points, bias = (integers(rng, a_dtype), integers(rng, b_dtype, *sizes)), rng.normal(size=4).astype(FLOAT32)
-        for rest in ((*zero_points, bias * 100), zero_points, ()):
+        for rest in ((*zero_points, bias * 100), ()):
             check("MatMulIntegerToFloat", a, b, a_scale, b_scale, *rest, microsoft=True)
         if a_dtype == np.uint8:
             x = rng.normal(size=(2, 30, 50)).astype(FLOAT32)
-            for rest in ((zero_points[1], bias), (None, bias), ()):
+            for rest in ((zero_points[1], bias), (None, bias)):
                 check("DynamicQuantizeMatMul", x, b, b_scale, *rest, microsoft=True)
     for a_sizes, sizes in [((30, 1), ()), ((2, 30, 1), (4,)), ((4,), ()), ((1,), (2, 30, 1)), ((4,), (30, 1))]:
         scales = (np.asarray(rng.uniform(0.01, 1, each), FLOAT32) for each in (a_sizes, sizes))

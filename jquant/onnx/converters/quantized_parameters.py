@@ -2,7 +2,6 @@
 
 import math
 from typing import overload
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,6 @@ def plain(parameter: jax.Array) -> jax.Array: ...
 @overload
 def plain(parameter: None) -> None: ...
 def plain(parameter: jax.Array | None) -> jax.Array | None:
-def plain(parameter: Any) -> Any:
     """A scale or a zero point: a scalar, or a vector with one for each row, column or filter.
 
     One that differs between the matrices of a batch stays as it is.
