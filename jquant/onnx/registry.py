@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import onnx
 
-from jquant.onnx.graph import DEFAULT_DOMAIN, Node
+from jquant.onnx.graph import DEFAULT_DOMAIN, JQUANT, Node
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _TABLE: dict[tuple[str, str], list["Converter"]] = {}
@@ -111,8 +111,8 @@ def find(node: Node) -> Converter | None:
 
 
 def operators() -> list[tuple[str, str]]:
-    """(domain, operator) of everything in the table."""
-    return sorted(_TABLE)
+    """(domain, operator) of everything in the table that a file can name."""
+    return sorted(key for key in _TABLE if key[0] != JQUANT)
 
 
 def arguments(node: Node, entry: Converter) -> tuple[dict[str, Any], list[str]]:

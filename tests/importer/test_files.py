@@ -13,11 +13,12 @@ import pytest
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 
-import hostile  # noqa: E402
 from onnx import TensorProto, helper, parser  # noqa: E402
 
 import jquant.onnx  # noqa: E402
 from jquant.onnx import ModelError  # noqa: E402
+
+from . import hostile  # noqa: E402
 
 BATCH = 100  # models a process
 

@@ -12,12 +12,13 @@ import pytest
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: oracle)")
 
-import hostile  # noqa: E402
 from onnx import parser  # noqa: E402
 
 import jquant.onnx  # noqa: E402
 from jquant.onnx import ModelError, compare, export  # noqa: E402
 from jquant.onnx.__main__ import main, random_inputs  # noqa: E402
+
+from . import hostile  # noqa: E402
 
 
 @pytest.fixture

@@ -8,9 +8,10 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
-from quantized_nodes import Node, check
 
 from jquant.cases import samples
+
+from .quantized_nodes import Node, check
 
 FLOAT32 = np.float32
 PAIRS = np.stack(np.meshgrid(np.arange(256), np.arange(256), indexing="ij")).reshape(2, -1).astype(np.uint8)

@@ -4,11 +4,12 @@ import itertools
 
 import numpy as np
 import pytest
-from quantized_nodes import Node, check, onnx
 
 import jquant.onnx
 from jquant.cases import samples
 from jquant.onnx import ModelError
+
+from .quantized_nodes import Node, check, onnx
 
 FLOAT32 = np.float32
 TYPES = [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8), (np.int8, np.uint8)]

@@ -3,11 +3,12 @@
 import jax
 import numpy as np
 import pytest
-from quantized_nodes import onnx
 
 import jquant
 import jquant.onnx
 from jquant.onnx import ModelError
+
+from .quantized_nodes import onnx
 
 FLOAT32 = np.float32
 
