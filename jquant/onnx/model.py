@@ -364,4 +364,4 @@ def _is_quantized(kind: str) -> bool:
     if kind.startswith(f"{JQUANT}."):
         return True
     name = kind.removeprefix(f"{MICROSOFT}.")
-    return any(part in name for part in ("Quantize", "Integer", "QLinear", "QGemm", "QAttention", "NBits"))
+    return any(part in name for part in ("uantize", "Integer", "QLinear", "QGemm", "QAttention", "NBits"))

@@ -14,6 +14,8 @@ from jquant import integer_forms  # noqa: E402
 from jquant.onnx import fusion  # noqa: E402
 from jquant.onnx.graph import Reader  # noqa: E402
 
+pytestmark = pytest.mark.gate  # on the newest JAX alone
+
 RNG = np.random.default_rng(18)
 EXTENDED = jquant.FeatureLevel.EXTENDED
 SCALES = {"x": 0.05, "z": 0.03, "y": 0.11}  # none of which a power of 2

@@ -20,6 +20,8 @@ from jquant.onnx.__main__ import main, random_inputs  # noqa: E402
 
 from . import hostile  # noqa: E402
 
+pytestmark = pytest.mark.gate  # on the newest JAX alone
+
 
 @pytest.fixture
 def products(tmp_path) -> Path:

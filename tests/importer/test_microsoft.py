@@ -10,6 +10,8 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not inst
 import jquant.onnx  # noqa: E402
 from jquant.onnx import ModelError  # noqa: E402
 
+pytestmark = pytest.mark.gate  # on the newest JAX alone
+
 RNG = np.random.default_rng(0)
 
 

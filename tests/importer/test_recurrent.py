@@ -12,6 +12,8 @@ from onnx import helper  # noqa: E402
 import jquant.onnx  # noqa: E402
 from jquant.onnx import ModelError  # noqa: E402
 
+pytestmark = pytest.mark.gate  # on the newest JAX alone
+
 TIME, BATCH, INPUTS, HIDDEN = 7, 3, 5, 8
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 MICROSOFT = "com.microsoft"

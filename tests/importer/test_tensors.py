@@ -13,6 +13,8 @@ from onnx.reference import ReferenceEvaluator  # noqa: E402
 import jquant.onnx  # noqa: E402
 from jquant.onnx import ModelError  # noqa: E402
 
+pytestmark = pytest.mark.gate  # on the newest JAX alone
+
 FLOAT, INT8, INT32, INT64 = (onnx.TensorProto.DataType.Value(name) for name in ("FLOAT", "INT8", "INT32", "INT64"))
 random = np.random.default_rng(18)
 

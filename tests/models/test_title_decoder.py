@@ -24,6 +24,7 @@ def sessions():
     return [titles.onnxruntime_session(path, optimised=False) for path in (titles.ENCODER, titles.DECODER)]
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("sentence", example.EXAMPLES)
 def test_titles(equal, sessions, sentence):
     """Every logit of every step, padded here and unpadded there."""
@@ -47,6 +48,7 @@ def test_all_lengths_are_one_program(equal, sessions):
     assert example.decode._cache_size() == programs
 
 
+@pytest.mark.gate
 def test_padding_counts_without_masks(equal, sessions):
     """The masks are what keeps it out: padding of another token changes the ranges, and with them the logits."""
     padded = titles.tokenize(titles.SENTENCES[:1])
@@ -75,6 +77,7 @@ def test_masks_that_fit_nothing(equal, shapes, message):
         example.jax.eval_shape(lambda: equal.encoder(equal.encoder.params, padded, where=masks))
 
 
+@pytest.mark.gate
 def test_functions_of_jax(sessions):
     """Last bits differ: the logits are near, and the likeliest token is mostly the same."""
     own = example.load({})

@@ -99,6 +99,7 @@ def test_every_integer_in_between(run):
         np.testing.assert_array_equal(actual, run.values[name], name, strict=True)
 
 
+@pytest.mark.gate
 def test_mesh(run):
     """Over 8 devices, sentences and columns of the weights split: onnxruntime's bits."""
     mesh = jax.make_mesh((4, 2), ("sentences", "columns"), axis_types=(AxisType.Auto,) * 2)
@@ -127,5 +128,6 @@ def test_functions_of_jax(run):
     assert distances.max() <= 0.05
 
 
+@pytest.mark.gate
 def test_document():
     run_document("docs/models.md", "A language model's encoder")
