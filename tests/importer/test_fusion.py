@@ -549,12 +549,3 @@ def test_graphs_inside_nodes():
     for subgraph in graph.nodes[0].subgraphs.values():
         assert [node.operator for node in subgraph.nodes] == ["QuantizeLinear", "quantized_linear_add"]
     assert set(graph.initializers) == {"c", "x_scale", "x_zero", "y_scale", "y_zero"}
-
-
-@pytest.mark.gate
-def test_smart_turn():
-    """What is fused in a model of other people's, from its table."""
-    (folder, *_) = pytest.importorskip("pipecat", reason="pipecat-ai is not installed").__path__
-    model = jquant.onnx.load(f"{folder}/audio/turn/smart_turn/data/smart-turn-v3.2-cpu.onnx", quantized="fused")
-    (line,) = (line for line in str(model).splitlines() if "fused:" in line)
-    assert line == "  fused: 34 MatMul, 16 Reshape, 12 Transpose, 4 Softmax, 3 Gemm, 2 Conv"
