@@ -119,10 +119,15 @@ def _arrays(constants: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
 
 
 def _as(theirs: Any, ours: Any, name: str) -> Any:
-    """A value of onnxruntime's, known while tracing where ours is."""
+    """A value of onnxruntime's, known while tracing where ours is; ours where its integers need more than 32 bits."""
     if isinstance(theirs, list):
         return [_as(each, mine, name) for each, mine in zip(theirs, ours, strict=True)]
-    return theirs if is_static(ours) else to_jax(theirs, repr(name))
+    if is_static(ours):
+        return theirs
+    wide = theirs.dtype == np.int64 and ours.dtype == np.int32
+    if wide and theirs.size and not np.array_equal(theirs, theirs.astype(np.int32)):
+        return ours  # and counted as different
+    return to_jax(theirs, repr(name))
 
 
 def _add(row: Row, ours: Any, theirs: Any) -> None:
