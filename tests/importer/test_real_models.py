@@ -10,7 +10,15 @@ from jquant.onnx import compare
 from . import real_models as real
 
 # What takes long for what it finds, so that both versions of JAX compare it in the full run.
-LARGE = {"detection", "recognition", "QOperator uint8", "QOperator int8", "QDQ int8", "QDQ int16 per channel"}
+LARGE = {
+    "detection",
+    "recognition",
+    "classification",
+    "QOperator uint8",
+    "QOperator int8",
+    "QDQ int8",
+    "QDQ int16 per channel",
+}
 
 
 def parameters(names):
