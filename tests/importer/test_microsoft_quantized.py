@@ -13,6 +13,8 @@ from jquant.cases import samples
 
 from .quantized_nodes import Node, check
 
+pytestmark = pytest.mark.gate  # on the newest JAX alone
+
 FLOAT32 = np.float32
 PAIRS = np.stack(np.meshgrid(np.arange(256), np.arange(256), indexing="ij")).reshape(2, -1).astype(np.uint8)
 every_type = pytest.mark.parametrize("dtype", [np.uint8, np.int8])

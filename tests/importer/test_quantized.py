@@ -5,6 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
+pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
+
 import jquant.onnx
 from jquant.cases import samples
 from jquant.onnx import ModelError

@@ -4,6 +4,8 @@ import jax
 import numpy as np
 import pytest
 
+pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
+
 import jquant
 import jquant.onnx
 from jquant.onnx import ModelError

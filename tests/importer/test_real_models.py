@@ -21,7 +21,7 @@ LARGE = {
 }
 
 
-NEWEST = {"QOperator per channel"}  # in the gate, on the newest JAX alone
+NEWEST = {"QOperator per channel", "QDQ per channel", "QDQ uint16"}  # in the gate, on the newest JAX alone
 
 
 def parameters(names):

@@ -125,6 +125,7 @@ def test_every_product(dtypes, granularities):
         assert_equal(results[name], of_numpy(name, *given, *granularities), name)
 
 
+@pytest.mark.gate
 @one_in(36, ("dtypes", "granularities"), KINDS, others="full")
 def test_the_composition(dtypes, granularities):
     """Beside the operators that the docstring names, with nothing between the two to tell them apart."""

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sampling import one_in
 
 import jquant
 from jquant import transform
@@ -53,7 +54,7 @@ RANGE_OF_WRONG = {
 RIGHT = {("apply", "a class"), ("params", "a number"), ("params", "NaN")}
 
 
-@pytest.mark.parametrize(("function", "argument"), list(itertools.product(CALLS, ["apply", "params", "recipe", "ranges"])))
+@one_in(2, ("function", "argument"), list(itertools.product(CALLS, ["apply", "params", "recipe", "ranges"])))
 def test_wrong_argument(function, argument):
     for name, wrong in WRONG.items():
         uses = argument != "ranges" or function not in ("sites", "calibrate")
@@ -90,6 +91,7 @@ def test_wrong_rules():
             transform.Recipe([("*", transform.Scheme())], smallest=wrong)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("mode", ["disable_jit", "debug_nans", "check_tracer_leaks"])
 @pytest.mark.parametrize("recipe", [STATIC, DYNAMIC], ids=["static", "dynamic"])
 def test_debugging(mode, recipe):

@@ -22,6 +22,7 @@ def compiled_lines(depth: int, dtype, recipe: transform.Recipe) -> int:
     return len(jax.jit(function).lower(int8_params, x).compile().as_text().splitlines())
 
 
+@pytest.mark.gate
 @one_in(3, "dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize("recipe", [transform.static_int8, transform.dynamic_int8], ids=["static", "dynamic"])
 def test_residual_network(recipe, dtype):
