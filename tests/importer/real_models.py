@@ -55,7 +55,7 @@ def read(name: str):
     """The model, from the wheel in the folder that JQUANT_WHEELS names; skips without the variable."""
     folder = os.environ.get("JQUANT_WHEELS")
     if folder is None:
-        pytest.skip("JQUANT_WHEELS names no folder of wheels")
+        pytest.skip("the models are read from wheels in the folder JQUANT_WHEELS, which the gate downloads")
     wheel, path = FILES[name]
     with zipfile.ZipFile(pathlib.Path(folder) / f"{wheel}-py3-none-any.whl") as archive:
         return onnx.load_from_string(archive.read(path))

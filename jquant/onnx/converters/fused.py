@@ -10,6 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
+from jquant.onnx.converters.quantized_parameters import LEVEL, padding, plain, windows
 from jquant.onnx.graph import JQUANT
 from jquant.onnx.registry import converter
 from jquant.operators.convolution_integer_to_float import convolution_integer_to_float
@@ -26,8 +27,6 @@ from jquant.operators.quantized_linear_multiply import quantized_linear_multiply
 from jquant.operators.quantized_linear_sigmoid import quantized_linear_sigmoid
 from jquant.operators.quantized_linear_softmax import quantized_linear_softmax
 from jquant.packed_matrix import PackedMatrix
-
-_LEVEL = "EXTENDED"
 
 
 def _integers(operator: str, packs: Mapping[str, str] | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -47,14 +46,9 @@ def _integers(operator: str, packs: Mapping[str, str] | None = None) -> Callable
     return enter
 
 
-def _one(x: Any) -> Any:
-    """Without dimensions, if it has one element: ONNX has a scale of shape (1,), too."""
-    return x if x is None or x.size != 1 else x.reshape(())
-
-
 def _weights(b, b_scale, b_zero_point):
     """Packed weights hold their zero point."""
-    return b, _one(b_scale), None if isinstance(b, PackedMatrix) else _one(b_zero_point)
+    return b, plain(b_scale), None if isinstance(b, PackedMatrix) else plain(b_zero_point)
 
 
 def _with_matrices(product, a, b):
@@ -70,8 +64,8 @@ def _with_matrices(product, a, b):
 def matmul(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, *, output_dtype):
     def product(a, b):
         weights = _weights(b, b_scale, b_zero_point)
-        one, output = (_one(a_scale), _one(a_zero_point)), (_one(y_scale), _one(y_zero_point))
-        return quantized_linear_matmul(a, *one, *weights, *output, output_dtype=output_dtype, feature_level=_LEVEL)
+        one, output = (plain(a_scale), plain(a_zero_point)), (plain(y_scale), plain(y_zero_point))
+        return quantized_linear_matmul(a, *one, *weights, *output, output_dtype=output_dtype, feature_level=LEVEL)
 
     return _with_matrices(product, a, b)
 
@@ -84,7 +78,7 @@ def matmul_to_float(a, a_scale, a_zero_point, b, b_scale, b_zero_point, bias=Non
 
     def product(a, b):
         weights = _weights(b, b_scale, b_zero_point)
-        return matmul_integer_to_float(a, _one(a_scale), _one(a_zero_point), *weights, bias, feature_level=_LEVEL)
+        return matmul_integer_to_float(a, plain(a_scale), plain(a_zero_point), *weights, bias, feature_level=LEVEL)
 
     return _with_matrices(product, a, b)
 
@@ -95,8 +89,8 @@ def gemm(
 ):
     a, b = a.T if transA else a, b.T if transB else b
     weights = _weights(b, b_scale, b_zero_point)
-    output = _one(y_scale), _one(y_zero_point)
-    return quantized_gemm(a, _one(a_scale), _one(a_zero_point), *weights, c, *output, output_dtype=output_dtype)
+    output = plain(y_scale), plain(y_zero_point)
+    return quantized_gemm(a, plain(a_scale), plain(a_zero_point), *weights, c, *output, output_dtype=output_dtype)
 
 
 @_integers("quantized_linear_convolution")
@@ -120,14 +114,19 @@ def convolution(
     output_dtype,
 ):
     return quantized_linear_convolution(
-        *(x, _one(x_scale), _one(x_zero_point), w, _one(w_scale), _one(w_zero_point), _one(y_scale), _one(y_zero_point)),
+        *(
+            x,
+            plain(x_scale),
+            plain(x_zero_point),
+            w,
+            plain(w_scale),
+            plain(w_zero_point),
+            plain(y_scale),
+            plain(y_zero_point),
+        ),
         bias,
-        strides=strides,
-        padding=_padding(auto_pad, pads),
-        dilations=dilations,
-        groups=group,
         output_dtype=output_dtype,
-        feature_level=_LEVEL,
+        **windows(auto_pad, dilations, group, pads, strides),
     )
 
 
@@ -149,40 +148,32 @@ def convolution_to_float(
     strides=None,
 ):
     return convolution_integer_to_float(
-        *(x, _one(x_scale), _one(x_zero_point), w, _one(w_scale), _one(w_zero_point), bias),
-        strides=strides,
-        padding=_padding(auto_pad, pads),
-        dilations=dilations,
-        groups=group,
-        feature_level=_LEVEL,
+        *(x, plain(x_scale), plain(x_zero_point), w, plain(w_scale), plain(w_zero_point), bias),
+        **windows(auto_pad, dilations, group, pads, strides),
     )
-
-
-def _padding(auto_pad, pads):
-    return pads or "VALID" if auto_pad == "NOTSET" else auto_pad
 
 
 @_integers("quantized_linear_add")
 def add(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, *, output_dtype):
-    scales = map(_one, (a_scale, a_zero_point)), map(_one, (b_scale, b_zero_point)), map(_one, (y_scale, y_zero_point))
-    return quantized_linear_add(*(a, *scales[0], b, *scales[1], *scales[2]), output_dtype=output_dtype, feature_level=_LEVEL)
+    scales = map(plain, (a_scale, a_zero_point)), map(plain, (b_scale, b_zero_point)), map(plain, (y_scale, y_zero_point))
+    return quantized_linear_add(*(a, *scales[0], b, *scales[1], *scales[2]), output_dtype=output_dtype, feature_level=LEVEL)
 
 
 @_integers("quantized_linear_multiply")
 def multiply(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, *, output_dtype):
-    one, other = (a, _one(a_scale), _one(a_zero_point)), (b, _one(b_scale), _one(b_zero_point))
-    return quantized_linear_multiply(*one, *other, _one(y_scale), _one(y_zero_point), output_dtype=output_dtype)
+    one, other = (a, plain(a_scale), plain(a_zero_point)), (b, plain(b_scale), plain(b_zero_point))
+    return quantized_linear_multiply(*one, *other, plain(y_scale), plain(y_zero_point), output_dtype=output_dtype)
 
 
 @_integers("quantized_linear_concat")
 def concat(y_scale, y_zero_point, *triples, axis, output_dtype):
     """As onnxruntime's QLinearConcat has its operands: a tensor, its scale and its zero point, again and again."""
-    inputs = [(values, _one(scale), _one(zero)) for values, scale, zero in zip(*[iter(triples)] * 3, strict=True)]
-    return quantized_linear_concat(inputs, _one(y_scale), _one(y_zero_point), axis=axis, output_dtype=output_dtype)
+    inputs = [(values, plain(scale), plain(zero)) for values, scale, zero in zip(*[iter(triples)] * 3, strict=True)]
+    return quantized_linear_concat(inputs, plain(y_scale), plain(y_zero_point), axis=axis, output_dtype=output_dtype)
 
 
 def _unary(x, *scales):
-    return x, *map(_one, scales)
+    return x, *map(plain, scales)
 
 
 @_integers("quantized_linear_leaky_relu")
@@ -221,10 +212,10 @@ def average_pool(
         window_sizes=kernel_shape,
         strides=strides,
         dilations=dilations,
-        padding=_padding(auto_pad, pads),
+        padding=padding(auto_pad, pads),
         include_padding=bool(count_include_pad),
         output_dtype=output_dtype,
-        feature_level=_LEVEL,
+        feature_level=LEVEL,
     )
 
 

@@ -10,7 +10,15 @@ import onnx
 from jquant.arithmetic import exact
 from jquant.arithmetic.broadcasting import sizes_along
 from jquant.formulas.granularity import Granularity
-from jquant.onnx.converters.quantized_parameters import LEVEL, are_of_a_batch, as_column, integers_product, matrices, plain
+from jquant.onnx.converters.quantized_parameters import (
+    LEVEL,
+    are_of_a_batch,
+    as_column,
+    integers_product,
+    matrices,
+    plain,
+    windows,
+)
 from jquant.onnx.errors import ModelError
 from jquant.onnx.registry import converter
 from jquant.operators.convolution_integer import convolution_integer
@@ -115,12 +123,6 @@ def quantized_product(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scal
     a_scale, b_scale, y_scale = map(exact.widen, (as_column(a_scale), b_scale, as_column(y_scale)))
     ratio = exact.quotient(exact.product(a_scale, b_scale), y_scale)
     return exact.nearest_integer(exact.product(product, ratio), as_column(y_zero_point), y_zero_point.dtype).reshape(shape)
-
-
-def windows(auto_pad: str, dilations, group: int, pads, strides) -> dict:
-    """ONNX's attributes of a convolution in the words of `convolution_integer`."""
-    padding = pads if auto_pad == "NOTSET" and pads else auto_pad.replace("NOTSET", "VALID")
-    return {"padding": padding, "strides": strides, "dilations": dilations, "groups": group, "feature_level": LEVEL}
 
 
 @converter("ConvInteger", since=10)

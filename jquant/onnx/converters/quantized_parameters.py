@@ -59,3 +59,14 @@ def integers_product(
     a = a if a_zero_point is None else a - as_column(a_zero_point).astype(jnp.int32)
     b = b if b_zero_point is None else b - b_zero_point.astype(jnp.int32)
     return jnp.matmul(a, b)
+
+
+def padding(auto_pad: str, pads):
+    """ONNX's two attributes as jquant's operators take them."""
+    return pads or "VALID" if auto_pad == "NOTSET" else auto_pad
+
+
+def windows(auto_pad: str, dilations, group: int, pads, strides) -> dict:
+    """ONNX's attributes of a convolution in the words of `convolution_integer`."""
+    window = {"padding": padding(auto_pad, pads), "strides": strides, "dilations": dilations}
+    return {**window, "groups": group, "feature_level": LEVEL}
