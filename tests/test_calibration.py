@@ -193,7 +193,7 @@ def test_counts_of_64_bits():
 # What is made of it.
 
 
-@pytest.mark.parametrize("magnitude", [10, 2**31, 2**50])
+@one_in(3, "magnitude", [10, 2**31, 2**50], first=1)
 def test_percentile(magnitude):
     """The definition in fractions; some shares are met exactly."""
     rng = np.random.default_rng(0)
@@ -254,7 +254,7 @@ def skewed(kind: str) -> np.ndarray:
 
 
 @one_in(
-    2,
+    4,
     ("kind", "integers"),
     itertools.product(["both", "positive", "lopsided"], [("int4", False), ("uint4", True), ("int8", False)]),
 )
@@ -290,8 +290,7 @@ def test_mean_squared_error_has_no_magnitude(exponent):
     assert_equal(tuple(actual), tuple(np.ldexp(np.asarray(bound), exponent) for bound in expected))
 
 
-@pytest.mark.parametrize("quantized", [32, 100, BINS])
-@pytest.mark.parametrize("kind", ["both", "positive", "lopsided"])
+@one_in(2, ("kind", "quantized"), itertools.product(["both", "positive", "lopsided"], [32, 100, BINS]), first=1)
 def test_entropy(kind, quantized):
     """The least divergence, but for what float32 cannot tell apart."""
     observer = calibration.entropy(num_bins=BINS, num_quantized_bins=quantized)
@@ -299,6 +298,7 @@ def test_entropy(kind, quantized):
     assert tuple(observer.compute_range(state)) in map(tuple, close_to_least(divergences(state, quantized)))
 
 
+@pytest.mark.gate
 def test_entropy_of_few_numbers():
     """Where ranges hold none, or no quantized bin is left of them."""
     rng, bins, count = np.random.default_rng(0), 16, 100

@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -82,9 +83,9 @@ def finite(x):
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("name", cases.CASES)
-@every_mode
+@one_in(7, ("name", "mode"), itertools.product(cases.CASES, MODES), others="full")
 def test_operators(name, mode):
+    mode = MODES[mode]
     case = cases.CASES[name]
     arguments = case.first(ROWS, case.arguments())
     if mode in OF_FINITE_NUMBERS:

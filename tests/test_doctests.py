@@ -38,10 +38,12 @@ def test_operators():
     assert sorted(headings) == OPERATORS
 
 
+@pytest.mark.gate
 def test_calibration():
     run_document("docs/calibration.md")
 
 
+@pytest.mark.gate
 def test_scaling():
     """In a process of its own, which has several devices."""
     program = "import documents; documents.run_document('docs/scaling.md')"

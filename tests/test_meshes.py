@@ -68,8 +68,7 @@ def shape_of_a_shard(array: jax.Array) -> tuple[int, ...]:
 
 
 @kinds
-@packed_or_not
-@layouts
+@one_in(3, ("layout", "packed"), itertools.product(LAYOUTS, (False, True)))
 def test_xla_partitions_by_itself(layout, packed, kind):
     """Under plain jit: nothing moves unless K is split, and then what the sums need, in one all-reduce."""
     for m in (16, 64):  # few rows have a way of their own on one device
@@ -193,8 +192,7 @@ class TestKernels:
         door._warn_of_partitioning.cache_clear()
         return given
 
-    @packed_or_not
-    @layouts
+    @one_in(3, ("layout", "packed"), itertools.product(LAYOUTS, (False, True)), first=2)
     def test_run_on_each_shard_of_explicit_axes(self, shapes, layout, packed):
         problem, mesh = Problem(layout, 64), mesh_of(AxisType.Explicit)
         with jax.set_mesh(mesh):

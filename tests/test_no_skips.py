@@ -13,6 +13,7 @@ SKIPS = {
 }
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("processes", ["0", pytest.param("1", marks=pytest.mark.full)])
 def test_each_skip_fails(pytester, processes):
     pytester.makeconftest(pathlib.Path(__file__).with_name("conftest.py").read_text())

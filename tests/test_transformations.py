@@ -143,7 +143,7 @@ def test_mesh(name, kind):
     assert tuple(collective.kind for collective in collectives(program.as_text())) == case.collectives
 
 
-@every_case
+@every_second_case
 def test_derivative(name):
     """Forward, reverse and second: of float arguments in float results; integers have JAX's zero, of type float0."""
     case = cases.CASES[name]

@@ -92,6 +92,7 @@ LONG_WINDOWS = {
 }
 
 
+@pytest.mark.gate
 def test_long_windows():
     """All geometries, channels second and last, in one program."""
     rng = np.random.default_rng(5)

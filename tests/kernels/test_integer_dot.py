@@ -168,6 +168,7 @@ def test_sums_in_parts():
     assert sizes == ["65536", "65536", "8928"]
 
 
+@pytest.mark.gate
 def test_without_pallas():
     """jquant is imported and multiplies where Pallas cannot be imported; a kernel that needs it says so."""
     program = """

@@ -244,6 +244,7 @@ def test_custom_derivatives_are_inlined_where_mosaic_does_not_lower_them():
     np.testing.assert_array_equal(_compat.inlined(exact.product)(jnp.float32(3), jnp.float32(5)), np.float32(15))
 
 
+@pytest.mark.gate
 def test_import_of_the_library_does_not_import_the_kernel():
     program = "import sys, jquant; print([x for x in sys.modules if 'mosaic' in x and x.startswith('jquant')])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from documents import run_document
 from example_programs import load_example
+from sampling import one_in
 
 for package in ("onnx", "traceforge_title_model", "tokenizers", "onnxruntime", "tqdm"):
     pytest.importorskip(package, reason=f"{package} is not installed (extra: models)")
@@ -25,7 +26,7 @@ def sessions():
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("sentence", example.EXAMPLES)
+@one_in(3, "sentence", example.EXAMPLES, others="full")
 def test_titles(equal, sessions, sentence):
     """Every logit of every step, padded here and unpadded there."""
     tokens, logits = example.write(example.our_step(equal, sentence))

@@ -63,6 +63,7 @@ def int8(trained):
     return transform.quantized(example.network, params, transform.static_int8, images, ranges=ranges)
 
 
+@pytest.mark.gate
 def test_as_accurate(trained, int8):
     """Within 0.2 points of float, which is one digit of 599."""
     params, images, labels, _ = trained

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sampling import one_in
 
 import jquant
 from jquant.cases import samples
@@ -106,14 +107,14 @@ class StraightThrough:
         candidates = tangents[0], *(np.broadcast_to(tangent.reshape(sizes), x.shape) for tangent in tangents[1:])
         return functools.partial(self.operator, axis=axis), (x, low, high), regions, tangents, np.select(regions, candidates)
 
-    @pytest.mark.parametrize("axis", [None, 0, 1])
+    @one_in(3, "axis", [None, 0, 1], first=1)
     def test_forward_derivatives(self, axis):
         function, operands, _, tangents, expected = self.prepared(axis)
         value, tangent = jax.jvp(function, operands, tuple(tangents))
         np.testing.assert_array_equal(value, function(*operands))
         np.testing.assert_array_equal(tangent, expected)
 
-    @pytest.mark.parametrize("axis", [None, 0, 1])
+    @one_in(3, "axis", [None, 0, 1], first=1)
     def test_reverse_derivatives(self, axis):
         function, operands, regions, (cotangent, *_), _ = self.prepared(axis)
         value, pull_back = jax.vjp(function, *operands)
@@ -123,7 +124,7 @@ class StraightThrough:
         for actual, gradient in zip(pull_back(cotangent), expected, strict=True):
             np.testing.assert_array_equal(actual, gradient)
 
-    @pytest.mark.parametrize("axis", [None, 0, 1])
+    @one_in(3, "axis", [None, 0, 1], first=1)
     def test_second_derivatives(self, axis):
         """0 of the operator itself, and what it must be of its square."""
         function, operands, regions, tangents, along = self.prepared(axis)
@@ -142,7 +143,7 @@ class StraightThrough:
         np.testing.assert_array_equal(for_input, 0)
         np.testing.assert_array_equal([for_low, for_high], np.inf if self.operator is jquant.fake_quantize else 0)
 
-    @pytest.mark.parametrize("axis", [None, 1])
+    @one_in(2, "axis", [None, 1], first=1)
     def test_vmap_over_every_argument(self, axis):
         rng = np.random.default_rng(4)
         x, (low, high) = values(3, 4, 5), bounds(axis)

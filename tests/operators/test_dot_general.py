@@ -111,7 +111,8 @@ def ours(name: str, lhs, rhs, *granularities: str) -> jax.Array:
     return jquant.dot_general(lhs, rhs, PRODUCTS[name][2], **scales)
 
 
-@one_in(13, ("dtypes", "granularities"), KINDS, others="full")
+@pytest.mark.gate
+@one_in(19, ("dtypes", "granularities"), KINDS, others="full")
 def test_every_product(dtypes, granularities):
     """Beside NumPy, in one program."""
     operands = {name: drawn(name, *dtypes) for name in PRODUCTS}
@@ -125,8 +126,8 @@ def test_every_product(dtypes, granularities):
         assert_equal(results[name], of_numpy(name, *given, *granularities), name)
 
 
-@pytest.mark.gate
-@one_in(36, ("dtypes", "granularities"), KINDS, others="full")
+@pytest.mark.full
+@pytest.mark.parametrize(("dtypes", "granularities"), KINDS)
 def test_the_composition(dtypes, granularities):
     """Beside the operators that the docstring names, with nothing between the two to tell them apart."""
     operands = {name: drawn(name, *dtypes) for name in PRODUCTS}

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
+from sampling import one_in
 
 from jquant import transform
 
@@ -25,7 +25,7 @@ def types(tree):
     return jax.tree.structure(tree), [(leaf.shape, np.dtype(leaf.dtype)) for leaf in jax.tree.leaves(tree)]
 
 
-@pytest.mark.parametrize("recipe", [transform.static_int8, transform.dynamic_int8, transform.weight_only_int8])
+@one_in(3, "recipe", [transform.static_int8, transform.dynamic_int8, transform.weight_only_int8])
 def test_abstract_parameters(recipe):
     """They have the structure and types of those with values, and their function is the same."""
     is_static = recipe is transform.static_int8

@@ -1,5 +1,6 @@
 """The int8 function over a mesh whose axes XLA splits by itself: the bits of one device, and what is sent."""
 
+import itertools
 import re
 
 import jax
@@ -41,8 +42,7 @@ def collectives(text: str) -> list[str]:
     return [f"{dtype} {kind}" for dtype, kind in found]
 
 
-@pytest.mark.parametrize("split", SPLITS)
-@one_in(3, "activations", ["STATIC", "DYNAMIC", "DYNAMIC_ROW"])
+@one_in(5, ("split", "activations"), itertools.product(SPLITS, ["STATIC", "DYNAMIC", "DYNAMIC_ROW"]), first=2)
 def test_splits(given, split, activations):
     params, x = given
     recipe = transform.Recipe([("*", transform.Scheme(activations=activations))])

@@ -92,7 +92,7 @@ def test_wrong_rules():
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("mode", ["disable_jit", "debug_nans", "check_tracer_leaks"])
+@pytest.mark.parametrize("mode", ["disable_jit", "debug_nans", pytest.param("check_tracer_leaks", marks=pytest.mark.full)])
 @pytest.mark.parametrize("recipe", [STATIC, DYNAMIC], ids=["static", "dynamic"])
 def test_debugging(mode, recipe):
     """The same integers and floats, the same ranges and the same derivatives."""

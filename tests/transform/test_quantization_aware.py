@@ -136,6 +136,7 @@ def assert_close(actual, expected, rounding, what):
         np.testing.assert_allclose(given, wanted, rounding, rounding * abs(wanted).max(), err_msg=what)
 
 
+@pytest.mark.gate
 @one_in(5, ("name", "scheme"), chosen(), others="full")
 def test_rounded_operands(name, scheme):
     """The values are those of rounded operands, and so are the derivatives, in parameters and input."""

@@ -3,12 +3,12 @@
 import pytest
 from random_networks import assert_equal_to_numpy
 
-NETWORKS, CHUNK = 2000, 10  # a test draws so many
+NETWORKS, CHUNK = 2000, 5  # a test draws so many
 
 
 def chunks() -> list:
-    """One in everybody's suite, ten in the gate, and all in the full run."""
-    marks = [(), *[pytest.mark.gate] * 9, *[pytest.mark.full] * (NETWORKS // CHUNK - 10)]
+    """One in everybody's suite, twenty in the gate, and all in the full run."""
+    marks = [(), *[pytest.mark.gate] * 19, *[pytest.mark.full] * (NETWORKS // CHUNK - 20)]
     return [pytest.param(chunk, marks=mark) for chunk, mark in enumerate(marks)]
 
 
