@@ -137,6 +137,7 @@ PRODUCTS = [  # A, B, and the zero points of B
 ]
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("a_dtype", "b_dtype"), TYPES)
 def test_integer_product(a_dtype, b_dtype):
     rng = np.random.default_rng(5)
@@ -198,6 +199,7 @@ CONVOLUTIONS = [
 ]
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("x_dtype", "w_dtype"), TYPES)
 def test_integer_convolution(x_dtype, w_dtype):
     rng = np.random.default_rng(8)

@@ -37,6 +37,7 @@ def test_titles(equal, sessions, sentence):
         np.testing.assert_array_equal(ours, theirs, strict=True)
 
 
+@pytest.mark.gate
 def test_all_lengths_are_one_program(equal, sessions):
     """Tokens that are no title."""
     sentence = titles.SENTENCES[5]
