@@ -4,6 +4,7 @@ Parameters are traced, and constants folded into the caller's program: XLA rewri
 The formula is NumPy's, one float32 rounding a step.
 """
 
+import itertools
 from collections.abc import Callable
 
 import jax
@@ -56,7 +57,13 @@ def befores(arguments: tuple) -> list[tuple[tuple, Callable]]:
 AFTERS = unchanged, added(AFTER), multiplied(FACTOR)
 
 
-@pytest.mark.parametrize("name", [*CASES, *(pytest.param(name, marks=pytest.mark.gate) for name in VARIANTS)])
+def names() -> list:
+    """The cases; in the gate every second variant, and in the full run all."""
+    marks = itertools.cycle((pytest.mark.gate, pytest.mark.full))
+    return [*CASES, *(pytest.param(name, marks=mark) for name, mark in zip(VARIANTS, marks, strict=False))]
+
+
+@pytest.mark.parametrize("name", names())
 def test_equals_the_formula(name, elements, count, gate, full):
     """In the program with a product before and one after it; in the gate, a case in every second program; at last in all."""
     case, all_programs = (CASES | VARIANTS)[name], full or (gate and name in CASES)

@@ -99,7 +99,7 @@ def test_every_integer_in_between(run):
         np.testing.assert_array_equal(actual, run.values[name], name, strict=True)
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_mesh(run):
     """Over 8 devices, sentences and columns of the weights split: onnxruntime's bits."""
     mesh = jax.make_mesh((4, 2), ("sentences", "columns"), axis_types=(AxisType.Auto,) * 2)
