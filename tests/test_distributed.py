@@ -13,6 +13,7 @@ import distributed_worker as worker
 import numpy as np
 import pytest
 from layouts import collectives
+from sampling import one_in
 
 from jquant import reference
 
@@ -123,8 +124,8 @@ def test_same_bits(processes, tmp_path):
         assert any(x.elements >= part * output.shape[1] for x in found), "the second product is no sum"
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("killed", [0, 1], ids=["the coordinator", "another"])
+@pytest.mark.gate
+@one_in(2, "killed", [0, 1], others="full", ids=["the coordinator", "another"])
 def test_all_end_when_one_is_killed(killed, tmp_path):
     """After a result: while half of the others compute, and with that wait for it, and half do something else."""
     processes = 4
