@@ -12,7 +12,7 @@ from jquant.onnx import limits, registry
 from jquant.onnx.errors import ModelError
 from jquant.onnx.graph import Graph, Node
 from jquant.onnx.registry import Converter
-from jquant.onnx.values import is_static, to_jax
+from jquant.onnx.values import is_static, to_jax, without_objects
 
 Values = dict[str, Any]
 Watch = Callable[[Node, list[Any], tuple[Any, ...]], tuple[Any, ...] | None]
@@ -66,7 +66,7 @@ class Evaluation:
             raise error if str(error).startswith("node ") else ModelError(f"{node.title}: {error}") from error
         except Exception as error:  # whatever NumPy, JAX or a function of the caller's makes of what it cannot take
             given = ", ".join(map(_described, operands))
-            raise ModelError(f"{node.title}: {error} (its operands: {given})") from error
+            raise ModelError(f"{node.title}: {_reason(error)} (its operands: {given})") from error
         results = tuple(map(_normal, results)) if isinstance(results, tuple) else (_normal(results),)
         if len(results) < len(node.outputs) and any(node.outputs[len(results) :]):
             raise ModelError(f"{node.title}: the output {node.outputs[len(results)]!r} is not supported")
@@ -133,8 +133,18 @@ class Evaluation:
 
 
 def _normal(result: Any) -> Any:
-    """NumPy gives numbers of its own where an array would have no dimension."""
-    return np.asarray(result) if isinstance(result, np.generic) or jax.export.is_symbolic_dim(result) else result
+    """NumPy gives numbers of its own, or objects, where an array would have no dimension."""
+    if isinstance(result, list):
+        return [_normal(each) for each in result]
+    is_number = isinstance(result, np.generic | int) or jax.export.is_symbolic_dim(result)
+    return without_objects(np.asarray(result)) if is_number or isinstance(result, np.ndarray) else result
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong. Python says only that a size with a name, whose type is JAX's `_DimExpr`, is no number."""
+    if isinstance(error, TypeError) and "_DimExpr" in str(error):
+        return "it computes with a size as a number, and the size is left open: give it a number"
+    return str(error)
 
 
 def _described(value: Any) -> str:

@@ -76,3 +76,10 @@ def from_sizes(shape: Sequence[Any]) -> np.ndarray:
         found[:] = shape
         return found
     return np.asarray(shape, np.int64).reshape(-1)
+
+
+def without_objects(value: np.ndarray) -> np.ndarray:
+    """`value` in 64 bits, where it was taken from a shape with names, and none of these is left in it."""
+    if value.dtype != object or not all(isinstance(each, int | np.integer) for each in value.flat):
+        return value
+    return value.astype(np.int64)
