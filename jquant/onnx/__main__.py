@@ -4,6 +4,7 @@ Exits with 1 if integers differ from onnxruntime's, and with 2 where something i
 """
 
 import argparse
+import collections
 import json
 import sys
 from collections.abc import Iterable
@@ -24,15 +25,15 @@ _IMAGE = 64  # height and width, where a model takes images of any size
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
-        constants = {name: np.asarray(value) for name, value in options.constants}
+        constants = {name: np.asarray(value) for name, value in _once("--constants", options.constants).items()}
         model = load(options.model, constants=constants, quantized=options.quantized)
         print(model)
-        sizes = dict(options.size)
+        sizes = _once("--size", options.size)
         _check_sizes(model, sizes)
         if options.export:
-            data = export.exported(model, sizes, options.platforms.split(","))
+            data = export.exported(model, sizes, options.platforms, options.constraint)
             options.export.write_bytes(data)
-            print(f"{options.export}: {len(data):,} bytes, for {options.platforms}")
+            print(f"{options.export}: {len(data):,} bytes, for {','.join(options.platforms)}")
         return _compared(model, options, constants, sizes) if options.compare or options.inputs else 0
     except (ValueError, OSError, ModuleNotFoundError) as error:
         print(error, file=sys.stderr)
@@ -43,16 +44,36 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m jquant.onnx", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", type=Path, help="an ONNX file")
     parser.add_argument("--quantized", choices=("as_written", "fused"), default="as_written", help="as of jquant.onnx.load")
+    several: Any = {"action": "extend", "nargs": "+", "default": []}  # behind one option, or each behind its own
     fixed = "a JSON value that an input is fixed to"
-    parser.add_argument("--constants", type=_constant, nargs="+", default=[], metavar="NAME=VALUE", help=fixed)
+    parser.add_argument("--constants", type=_constant, **several, metavar="NAME=VALUE", help=fixed)
     sizes = "a dimension without a fixed size: its name, or input[0] where it has none; 1 if not given, 64 for images"
-    parser.add_argument("--size", type=_size, nargs="+", default=[], metavar="NAME=NUMBER", help=sizes)
+    parser.add_argument("--size", type=_size, **several, metavar="NAME=NUMBER", help=sizes)
     parser.add_argument("--compare", action="store_true", help="with onnxruntime, node by node and end to end")
     parser.add_argument("--inputs", type=Path, metavar="FILE.npz", help="what to compare with; random inputs if not given")
     parser.add_argument("--rounds", type=int, default=10, help="calls of which the median time is taken")
     parser.add_argument("--export", type=Path, metavar="FILE", help="where to write a program of jax.export")
-    parser.add_argument("--platforms", default="cpu,cuda,tpu", help="what to export for")
+    platforms = f"what to export for, of {', '.join(export.PLATFORMS)}"
+    parser.add_argument("--platforms", type=_platforms, default="cpu,cuda,tpu", metavar="NAME,NAME", help=platforms)
+    holds = "what holds of the sizes that an exported program leaves open, such as 'sequence <= 512'"
+    parser.add_argument("--constraint", **several, metavar="COMPARISON", help=holds)
     return parser
+
+
+def _once(option: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    for name, count in collections.Counter(name for name, _ in pairs).items():
+        if count > 1:
+            raise ModelError(f"{option} gives {name} {count} times")
+    return dict(pairs)
+
+
+def _platforms(text: str) -> list[str]:
+    names = text.split(",")
+    unknown = [name for name in names if name not in export.PLATFORMS]
+    if unknown:
+        known = ", ".join(export.PLATFORMS)
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is no platform; they are {known} (cuda and rocm are GPUs)")
+    return names
 
 
 def _constant(text: str) -> tuple[str, Any]:

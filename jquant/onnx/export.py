@@ -11,8 +11,13 @@ from jquant.onnx.errors import ModelError
 from jquant.onnx.model import Model
 from jquant.onnx.values import jax_dtype
 
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+_FUNCTIONS = frozenset({"max", "min", "mod", "floordiv"})  # which a constraint may call
+_COMPARISON = re.compile(r"Symbolic dimension comparison '(.+?)' ([<>]=?) '(.+?)' is inconclusive")
+_SMALLER_OR_LARGER = re.compile(r"\b(?:min|max)\((\w+), (\w+)\)")
 
-def exported(model: Model, sizes: Mapping[str, int], platforms: Sequence[str]) -> bytes:
+
+def exported(model: Model, sizes: Mapping[str, int], platforms: Sequence[str], constraints: Sequence[str] = ()) -> bytes:
     """The model as a function of its inputs alone, with its parameters inside.
 
     ``jax.export.deserialize(data).call(inputs)`` runs it, without onnx and without jquant.
@@ -20,18 +25,21 @@ def exported(model: Model, sizes: Mapping[str, int], platforms: Sequence[str]) -
     Args:
       sizes: what to fix: by the names of dimensions, or as ``input[0]`` for one that has none. The others may differ from
         call to call.
-      platforms: of "cpu", "cuda", "rocm" and "tpu".
+      platforms: of `PLATFORMS`.
+      constraints: what holds of the sizes that are left open, as of `jax.export.symbolic_shape`, such as
+        ``sequence <= 512``: a call whose sizes break one raises.
 
     Raises:
-      ModelError: a graph that a size with a name does not go through, or an input of another kind than a tensor.
+      ModelError: a graph that a size with a name does not go through, an input of another kind than a tensor, or a
+        constraint that is none, or is about a size that is not left open.
     """
-    scope = jax_export.SymbolicScope()
     shapes = {
         name: [sizes.get(size, size) if isinstance(size, str) else size for size in shape]
         for name, shape in dimensions(model).items()
     }
+    free = list(dict.fromkeys(size for shape in shapes.values() for size in shape if isinstance(size, str)))
+    scope = _scope(constraints, free)
     inputs = {name: _abstract(model, name, shape, scope) for name, shape in shapes.items()}
-    free = [size for shape in shapes.values() for size in shape if isinstance(size, str)]
 
     def program(inputs: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         return model(model.params, inputs)
@@ -41,8 +49,56 @@ def exported(model: Model, sizes: Mapping[str, int], platforms: Sequence[str]) -
     except Exception as error:  # of the many kinds that JAX has for a size that it cannot decide about
         if not free:
             raise
-        names = ", ".join(dict.fromkeys(free))
-        raise ModelError(f"{error}\nthe sizes {names} cannot all be left open: fix some by --size NAME=NUMBER") from error
+        raise ModelError(f"{error}\n{_advice(free, str(error))}") from error
+
+
+def _scope(constraints: Sequence[str], free: Sequence[str]) -> Any:
+    """Constraints name a size as the file does, or as JAX does."""
+    symbols = {size: _symbol(size) for size in free}
+    found = []
+    for text in constraints:
+        written = text
+        for size, symbol in symbols.items():
+            written = re.sub(rf"(?<!\w){re.escape(size)}(?!\w)", symbol, written)
+        unknown = set(re.findall(r"[A-Za-z_]\w*", written)) - {*symbols.values(), *_FUNCTIONS}
+        if unknown:
+            known = ", ".join(free) or "none"
+            raise ModelError(f"the constraint {text!r} is about {min(unknown)}; the sizes that are left open are {known}")
+        found.append(written)
+    try:
+        return jax_export.SymbolicScope(found)
+    except ValueError as error:
+        raise ModelError(f"the constraints {', '.join(map(repr, constraints))}: {error}") from error
+
+
+def _advice(free: Sequence[str], error: str) -> str:
+    """What the caller can do about sizes that JAX cannot compare."""
+    advice = f"the sizes {', '.join(free)} cannot all be left open"
+    undecided = _undecided(error)
+    if undecided is not None:
+        advice += f": whether {undecided} could not be decided, which --constraint {undecided!r} (or its opposite) does"
+    else:
+        advice += ": say what holds of them by --constraint, such as 'NAME <= NUMBER'"
+    return f"{advice}; or fix some by --size NAME=NUMBER"
+
+
+def _undecided(error: str) -> str | None:
+    """The comparison, in the form of a constraint, that JAX's message is about: written there, or inside of min or max."""
+    found = _COMPARISON.search(error)
+    if found is not None:
+        left, operator, right = found.groups()
+        if operator in "<>":  # constraints know only those that include equality
+            operator, right = operator + "=", _next(right, 1 if operator == ">" else -1)
+        return f"{left} {operator} {right}"
+    found = _SMALLER_OR_LARGER.search(error)
+    if found is not None:
+        left, right = sorted(found.groups(), key=str.isdecimal)
+        return f"{left} <= {right}"
+    return None
+
+
+def _next(expression: str, step: int) -> str:
+    return str(int(expression) + step) if expression.isdecimal() else f"{expression} {'+' if step > 0 else '-'} 1"
 
 
 def dimensions(model: Model) -> dict[str, list[int | str]]:

@@ -126,7 +126,7 @@ def test_sizes_of_images(tmp_path):
     assert random_inputs(model, {"w": 7})["x"].shape == (1, 3, 64, 7)
 
 
-@pytest.mark.parametrize("arguments", [["--size", "n"], ["--size", "n=-1"], ["--constants", "n=x"]])
+@pytest.mark.parametrize("arguments", [["--size", "n"], ["--size", "n=-1"], ["--constants", "n=x"], ["--platforms", "gpu"]])
 def test_arguments_that_say_nothing(products, arguments):
     with pytest.raises(SystemExit):
         main([str(products), *arguments])
@@ -186,11 +186,66 @@ def test_a_graph_that_needs_its_sizes(tmp_path, capsys):
     assert main([str(path), "--export", str(program), "--platforms", "cpu"]) == 2
     error = capsys.readouterr().err
     assert "node 'is_one' (Equal, version 17)" in error
-    assert "the sizes rows, x[1] cannot all be left open: fix some by --size NAME=NUMBER" in error
+    undecided = "whether rows >= 2 could not be decided, which --constraint 'rows >= 2' (or its opposite) does"
+    assert f"the sizes rows, x[1] cannot all be left open: {undecided}; or fix some by --size NAME=NUMBER" in error
     assert not program.exists()
     assert main([str(path), "--export", str(program), "--platforms", "cpu", "--size", "rows=1"]) == 0
     x = np.ones((1, 4), np.float32)
     np.testing.assert_array_equal(jax.export.deserialize(program.read_bytes()).call({"x": x})["y"], x + x)
+
+
+def test_options_that_are_given_several_times(tmp_path, capsys):
+    """Each counts, and a name that is given twice is a mistake."""
+    text = REPEATED.replace("(int64 count, ", "(int64 count, int64 unused, ")
+    path, program = text_model(tmp_path, text), tmp_path / "program"
+    constants = ["--constants", "count=3", "--constants", "unused=1"]
+    arguments = [str(path), *constants, "--export", str(program), "--platforms", "cpu"]
+    assert main([*arguments, "--size", "n=2", "--size", "x[1]=5"]) == 0
+    (shape,) = jax.export.deserialize(program.read_bytes()).in_avals
+    assert shape.shape == (2, 5)
+    capsys.readouterr()
+    assert main([*arguments, "--size", "n=2", "n=3"]) == 2
+    assert capsys.readouterr().err == "--size gives n 2 times\n"
+
+
+def test_platforms_that_there_are_not(products, capsys):
+    with pytest.raises(SystemExit):
+        main([str(products), "--platforms", "cpu,gpu"])
+    assert "'gpu' is no platform; they are cpu, cuda, rocm, tpu (cuda and rocm are GPUs)" in capsys.readouterr().err
+
+
+TABLE = """net (float[n, length] x) => (float[n, m] y) <float[4] table = {1, 2, 3, 4}, int64[1] zero = {0}> {
+  shape = Shape <start = 1> (x)
+  rows = Slice (table, zero, shape)
+  y = Add (x, rows)
+}"""
+
+
+def test_constraints(tmp_path, capsys):
+    """A table has rows up to a length: that no longer one comes decides what the shape is."""
+    path, program = text_model(tmp_path, TABLE), tmp_path / "program"
+    arguments = [str(path), "--export", str(program), "--platforms", "cpu"]
+    assert main(arguments) == 2
+    advice = "n, length cannot all be left open: whether length <= 4 could not be decided, which --constraint 'length <= 4'"
+    assert advice in capsys.readouterr().err
+    assert main([*arguments, "--constraint", "length <= 4", "n <= 9"]) == 0
+    x = np.ones((2, 3), np.float32)
+    np.testing.assert_array_equal(jax.export.deserialize(program.read_bytes()).call({"x": x})["y"], [[2, 3, 4]] * 2)
+    with pytest.raises(ValueError, match="refining shapes"):
+        jax.export.deserialize(program.read_bytes()).call({"x": np.ones((2, 5), np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("constraint", "message"),
+    [
+        ("width <= 4", "the constraint 'width <= 4' is about width; the sizes that are left open are n, length"),
+        ("length < 4", "the constraints 'length < 4': "),
+    ],
+)
+def test_constraints_that_are_none(tmp_path, capsys, constraint, message):
+    path = text_model(tmp_path, TABLE)
+    assert main([str(path), "--export", str(tmp_path / "program"), "--constraint", constraint]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_names_of_sizes_that_jax_does_not_take(tmp_path):
@@ -199,6 +254,9 @@ def test_names_of_sizes_that_jax_does_not_take(tmp_path):
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "2 past.length + 1"
     loaded = jquant.onnx.load(model)
     assert len(export.exported(loaded, {}, ["cpu"])) > 0
+    program = jax.export.deserialize(bytearray(export.exported(loaded, {}, ["cpu"], ["2 past.length + 1 <= 4"])))
+    with pytest.raises(ValueError, match="refining shapes"):
+        program.call({"x": np.ones((5, 3), np.float32)})
 
 
 def test_inputs_of_no_tensor_type(tmp_path):
