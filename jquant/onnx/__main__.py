@@ -102,8 +102,14 @@ def _check_sizes(model: Model, sizes: dict[str, int]) -> None:
 
 def _compared(model: Model, options: argparse.Namespace, constants: dict[str, np.ndarray], sizes: dict[str, int]) -> int:
     inputs = _read(model, options.inputs) if options.inputs else random_inputs(model, sizes)
+    if not options.inputs:
+        print("\nrandom inputs, which are a smoke test: --inputs FILE.npz takes real ones, by which to judge a model")
+        for name, array in inputs.items():
+            print(f"  {name}  {_summary(array)}")
     rows = compare.nodes(options.model, inputs, constants=constants, progress=_progress)
     print("\nnode by node, onnxruntime with optimizations off, each fed with its values")
+    if options.quantized == "fused":
+        print("  nodes are compared as the file has them, before any is fused; the fused model is compared end to end")
     print(f"  {'operator':<28} {'nodes':>6} {'integers':>13} {'different':>10} {'largest float deviation':>24}")
     for row in rows:
         print(f"  {row.operator:<28} {row.nodes:>6,} {row.integers:>13,} {row.different:>10,} {row.deviation:>24.3g}")
@@ -118,6 +124,13 @@ def _compared(model: Model, options: argparse.Namespace, constants: dict[str, np
     print(f"  a call: {times.model * 1e3:,.2f} ms on {devices}, onnxruntime {times.onnxruntime * 1e3:,.2f} ms on cpu")
     print(f"  compiling: {times.compiling:,.2f} s")
     return 1 if different else 0
+
+
+def _summary(array: np.ndarray) -> str:
+    if not array.size or array.dtype == np.bool_:
+        return f"{array.dtype}{list(array.shape)}"
+    smallest, largest = (str(each) if array.dtype.kind in "iu" else f"{each:.6g}" for each in (array.min(), array.max()))
+    return f"{array.dtype}{list(array.shape)} from {smallest} to {largest}"
 
 
 def _read(model: Model, path: Path) -> dict[str, np.ndarray]:

@@ -91,10 +91,57 @@ def test_each_node_is_fed_with_onnxruntimes_values(products):
     assert sum(row.integers for row in rows.values()) == shapes + quantized + product
 
 
+def test_random_inputs_are_described(tmp_path, capsys):
+    """Whoever reads the results has to know what they are of."""
+    inputs = "float[n, 4] x, uint8[n, 4] levels, int64[n, 4] tokens, bool[n, 4] mask, float16[n, 4] z"
+    path = text_model(tmp_path, f"net ({inputs}) => (float[n, 4] y) {{ y = Relu (x) }}")
+    assert main([str(path), "--compare", "--size", "n=500", "--rounds", "1"]) == 0
+    described = capsys.readouterr().out.split("random inputs, which are a smoke test: --inputs FILE.npz takes real ones")[1]
+    described = described.split("node by node")[0].splitlines()[1:6]
+    x = random_inputs(jquant.onnx.load(path), {"n": 500})["x"]
+    assert described[:4] == [
+        f"  x  float32[500, 4] from {x.min():.6g} to {x.max():.6g}",
+        "  levels  uint8[500, 4] from 0 to 255",
+        "  tokens  int64[500, 4] from 0 to 1",
+        "  mask  bool[500, 4]",
+    ]
+    assert described[4].startswith("  z  float16[500, 4] from -")
+
+
+QDQ = """net (float[n, 4] x) => (float[n, 4] y) <float s = {0.05}, uint8 z = {128}, float t = {0.1}> {
+  q = QuantizeLinear (x, s, z)
+  d = DequantizeLinear (q, s, z)
+  r = Relu (d)
+  p = QuantizeLinear (r, t, z)
+  y = DequantizeLinear (p, t, z)
+}"""
+
+
+def test_fused_models(tmp_path, capsys, monkeypatch):
+    """Nodes are compared as they are written, and the fused model end to end."""
+    path, compared = text_model(tmp_path, QDQ), []
+    end_to_end = compare.end_to_end
+
+    def noted(model, *arguments, **options):
+        compared.append(model)
+        return end_to_end(model, *arguments, **options)
+
+    monkeypatch.setattr(compare, "end_to_end", noted)
+    note = "nodes are compared as the file has them, before any is fused; the fused model is compared end to end"
+    for quantized in ("fused", "as_written"):
+        assert main([str(path), "--compare", "--quantized", quantized, "--size", "n=9", "--rounds", "1"]) == 0
+        output = capsys.readouterr().out
+        assert set(table(output.replace(f"  {note}\n", ""))) == {"QuantizeLinear", "DequantizeLinear", "Relu", "all"}
+        assert (note in output) == (quantized == "fused")
+    assert [model.fused for model in compared] == [{"Relu": 1}, {}]
+
+
 def test_given_inputs(products, tmp_path, capsys):
     np.savez(tmp_path / "inputs.npz", x=np.ones((2, 6), np.float32))
     assert main([str(products), "--inputs", str(tmp_path / "inputs.npz"), "--rounds", "1"]) == 0
-    assert table(capsys.readouterr().out)["MatMulInteger"][1] == str(2 * 7)
+    output = capsys.readouterr().out
+    assert table(output)["MatMulInteger"][1] == str(2 * 7)
+    assert "random inputs" not in output
     np.savez(tmp_path / "inputs.npz", z=np.ones((2, 6), np.float32))
     assert main([str(products), "--inputs", str(tmp_path / "inputs.npz")]) == 2
     assert "inputs.npz holds z; needed are x" in capsys.readouterr().err
