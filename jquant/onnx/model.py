@@ -13,18 +13,17 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from onnx import inliner
 
-from jquant.onnx import branches, files, functions, fusion, registry, statics
+from jquant.onnx import arguments, branches, files, functions, fusion, registry, statics
 from jquant.onnx import converters as _converters  # noqa: F401  # which fill the table
 from jquant.onnx.errors import ModelError
 from jquant.onnx.evaluate import Evaluation, Watch
 from jquant.onnx.graph import DEFAULT_DOMAIN, JQUANT, MICROSOFT, Graph, Reader, Value, versions
 from jquant.onnx.registry import Converter
-from jquant.onnx.values import fitted, jax_dtype, to_jax
+from jquant.onnx.values import fitted, to_jax
 from jquant.operators.pack_matrix import pack_matrix
 from jquant.packed_matrix import PackedMatrix
 
 _OLDEST, _NEWEST = 7, 28  # operator sets of ONNX's own domain
-Where = ArrayLike | tuple[ArrayLike, ...]
 _LARGEST_CONSTANT = 1  # elements of a Constant node that is no parameter
 
 
@@ -79,7 +78,7 @@ class Model:
                 self.params[value_name] = to_jax(array, f"{name}: the initializer {value_name!r}")
 
     def __call__(
-        self, params: Mapping[str, Any], inputs: Mapping[str, ArrayLike], *, where: Where | None = None
+        self, params: Mapping[str, Any], inputs: Mapping[str, ArrayLike], *, where: arguments.Where | None = None
     ) -> dict[str, jax.Array]:
         """The outputs by their names.
 
@@ -92,8 +91,9 @@ class Model:
             activations, so no size in it may be that of another dimension in their place.
 
         Raises:
-          ModelError: inputs that are missing, unknown, or of another dtype or shape than the file declares; parameters
-            that are missing; a mask whose dimensions no dynamically quantized activation has, or two of one shape.
+          ModelError: inputs that are missing, unknown, or of another dtype or shape than the file declares, or that differ
+            in a size to which it gives one name; parameters that are missing; a mask whose dimensions no dynamically
+            quantized activation has, or two of one shape.
         """
         return self._run(params, inputs, where, None)
 
@@ -107,13 +107,13 @@ class Model:
         return self._run(self.params, inputs, None, watch)
 
     def _run(
-        self, params: Mapping[str, Any], inputs: Mapping[str, ArrayLike], where: Where | None, watch: Watch | None
+        self, params: Mapping[str, Any], inputs: Mapping[str, ArrayLike], where: arguments.Where | None, watch: Watch | None
     ) -> dict[str, jax.Array]:
         missing = [name for name in self.params if name not in params]
         if missing:
             raise ModelError(f"params lack {', '.join(map(repr, missing[:5]))}")
-        values: dict[str, Any] = {**self._known, **params, **self._given(inputs)}
-        masks = _masks(where)
+        values: dict[str, Any] = {**self._known, **params, **arguments.inputs(self.inputs, inputs)}
+        masks = arguments.masks(where)
         self._dry_run(values, masks)
         evaluation = Evaluation(self._floats, self._static, masks, watch)
         results = self._evaluated(evaluation, values)
@@ -139,16 +139,6 @@ class Model:
             self._evaluated(Evaluation(self._floats, self._static, masks), {**self._known, **arrays})
 
         jax.eval_shape(run, arrays, masks)
-
-    def _given(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Any]:
-        if not isinstance(inputs, Mapping):
-            raise ModelError(f"inputs is a {type(inputs).__name__}; it must be a dict of {_listed(self.inputs)}")
-        missing = [name for name in self.inputs if name not in inputs]
-        unknown = [name for name in inputs if name not in self.inputs]
-        if missing or unknown:
-            what = f"lack {_listed(missing)}" if missing else f"have {_listed(unknown)}"
-            raise ModelError(f"inputs {what}; the model takes {_listed(self.inputs)}")
-        return {name: _checked(value, inputs[name]) for name, value in self.inputs.items()}
 
     def __str__(self) -> str:
         return "\n".join(_lines(self, self._graph, self._name))
@@ -235,7 +225,7 @@ def _floats(given: Mapping[str, Callable[..., Any]]) -> dict[str, Converter]:
     known = {f"{domain}.{operator}" if domain else operator for domain, operator in registry.operators()}
     unknown = [name for name in given if name not in known]
     if unknown:
-        raise ModelError(f"floats have {_listed(unknown)}: there is no such operator here")
+        raise ModelError(f"floats have {arguments.listed(unknown)}: there is no such operator here")
     return {name: Converter(function) for name, function in given.items()}
 
 
@@ -244,7 +234,7 @@ def _fixed(graph: Graph, constants: Mapping[str, ArrayLike]) -> dict[str, np.nda
     found = {}
     for name, value in constants.items():
         if name not in declared:
-            raise ModelError(f"constants have {name!r}; the model takes {_listed(declared)}")
+            raise ModelError(f"constants have {name!r}; the model takes {arguments.listed(declared)}")
         dtype = declared[name].dtype
         found[name] = np.asarray(value) if dtype is None else fitted(np.asarray(value), dtype, f"the constant {name!r}")
     return found
@@ -283,48 +273,6 @@ def _undefined(graph: Graph, outer: set[str]) -> list[str]:
             found += _undefined(subgraph, known)
         known |= set(node.outputs)
     return found + [f"nothing computes the output {value.name!r}" for value in graph.outputs if value.name not in known]
-
-
-def _checked(declared: Value, given: ArrayLike) -> Any:
-    """An input as an array of JAX, of the dtype and shape that are declared."""
-    what = f"the input {declared.name!r}"
-    if declared.dtype is None and (given is None or isinstance(given, list)):  # an optional value, a sequence
-        return jax.tree.map(lambda each: _checked(Value(declared.name, None, None), each), given)
-    array: Any = given if hasattr(given, "dtype") else np.asarray(given)
-    if declared.dtype is None:
-        return to_jax(array, what)
-    dtype = jax_dtype(declared.dtype, what)
-    if isinstance(array, np.ndarray | np.generic) and array.dtype.kind in "iu" and dtype.kind in "iu":
-        array = fitted(np.asarray(array), dtype, what) if array.dtype in (declared.dtype, dtype) else array
-    if array.dtype != dtype:
-        raise ModelError(f"{what} is of dtype {array.dtype}; the model takes {declared}")
-    shape = declared.shape
-    if shape is not None and not _fits(array.shape, shape):
-        raise ModelError(f"{what} is of shape {tuple(array.shape)}; the model takes {declared}")
-    return jnp.asarray(array)
-
-
-def _fits(shape: tuple[Any, ...], declared: tuple[int | str | None, ...]) -> bool:
-    if len(shape) != len(declared):
-        return False
-    return all(
-        not isinstance(size, int) or jax.export.is_symbolic_dim(n) or n == size
-        for n, size in zip(shape, declared, strict=True)
-    )
-
-
-def _masks(where: Where | None) -> tuple[jax.Array, ...]:
-    if where is None:
-        return ()
-    masks = tuple(jnp.asarray(each, bool) for each in (where if isinstance(where, tuple) else (where,)))
-    shapes = [mask.shape for mask in masks]
-    if len(set(shapes)) < len(shapes):
-        raise ModelError(f"where has masks of the shapes {shapes}; by which of two that are equal nodes would find theirs?")
-    return masks
-
-
-def _listed(names: Any) -> str:
-    return ", ".join(map(repr, names)) or "none"
 
 
 def _lines(model: Model, graph: Graph, name: str) -> list[str]:

@@ -1,4 +1,6 @@
-"""Shape arithmetic while sizes are left open: of a shape with names, what is a number is computed as a number."""
+"""Sizes with names: shape arithmetic while some are left open, and inputs that declare the same name."""
+
+import re
 
 import jax
 import numpy as np
@@ -56,3 +58,34 @@ def test_sizes_that_are_needed_as_numbers():
     with pytest.raises(ModelError, match=message):
         exported(text, "b, 3, h, 4")
     assert exported(text, "b, 3, 5, 4").out_avals[0].shape[1:] == (3, 10, 8)
+
+
+def lengths(first: str, second: str, tokens: str, mask: str):
+    """Exports a model of two inputs, whose lengths are declared as `first` and `second`, with the shapes of the others."""
+    inputs = f"float[n, {first}] tokens, float[n, {second}] mask"
+    text = f"joined ({inputs}) => (float[n, k] y) {{ y = Concat <axis = 1> (tokens, mask) }}"
+    model = jquant.onnx.load(parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'))
+    scope = jax.export.SymbolicScope(["s <= 5"] if "s" in tokens else [])
+    sizes = {"tokens": tokens, "mask": mask}
+    shapes = {name: jax.export.symbolic_shape(each, scope=scope) for name, each in sizes.items()}
+    abstract = {name: jax.ShapeDtypeStruct(shape, np.float32) for name, shape in shapes.items()}
+    return jax.export.export(jax.jit(model))({}, abstract).out_avals[0].shape
+
+
+@pytest.mark.parametrize(
+    ("tokens", "mask", "result"),
+    [("b, 6", "b, 6", "b, 12"), ("b, s", "b, s", "b, 2*s"), ("b, s", "b, t", "b, t + s"), ("b, s", "b, 4", "b, s + 4")],
+)
+def test_a_name_that_two_inputs_declare(tokens, mask, result):
+    """What may be equal is allowed."""
+    assert ", ".join(map(str, lengths("s", "s", tokens, mask))) == result
+
+
+@pytest.mark.parametrize(("tokens", "mask"), [("b, 6", "b, 5"), ("b, s + 1", "b, s"), ("b, s", "b, 6")])
+def test_a_name_that_has_two_sizes(tokens, mask):
+    """What cannot be equal is an error; but sizes of two names, or of none, may differ."""
+    first, second = (each.split(", ")[1] for each in (tokens, mask))
+    with pytest.raises(ModelError, match=rf"^'length' is {re.escape(first)} in 'tokens', {re.escape(second)} in 'mask'$"):
+        lengths("length", "length", tokens, mask)
+    for names in (("a", "c"), ("?", "?")):
+        assert len(lengths(*names, tokens, mask)) == 2

@@ -263,6 +263,8 @@ def wrong(**changes) -> dict:
         ),
         (wrong(tokens=np.ones(8, np.int64)), "the input 'tokens' is of shape (8,); the model takes int64[batch, length]"),
         (wrong(tokens=np.full((8, 5), 2**31)), "the input 'tokens' holds 2147483648, which int32 has no room for"),
+        (wrong(noise=small_models.inputs(length=4)["noise"]), "'length' is 5 in 'tokens', 4 in 'noise'"),
+        (wrong(tokens=np.ones((1, 5), np.int64)), "'batch' is 1 in 'tokens', 8 in 'noise'"),
         ([1, 2], "inputs is a list; it must be a dict of 'tokens', 'noise'"),
     ],
 )
@@ -287,9 +289,9 @@ def test_initializer_that_does_not_fit():
 
 
 def test_shapes_that_do_not_fit_each_other():
-    inputs = small_models.inputs() | {"noise": small_models.inputs(length=4)["noise"]}
-    with pytest.raises(ModelError, match=r"^node 'x' \(Add, version 18\): .*float32\[8, 5, 32\], float32\[8, 4, 32\]\)$"):
-        encoder()(encoder().params, inputs)
+    params = encoder().params | {"table": np.zeros((50, 16), np.uint8)}
+    with pytest.raises(ModelError, match=r"^node 'x' \(Add, version 18\): .*float32\[8, 5, 16\], float32\[8, 5, 32\]\)$"):
+        encoder()(params, small_models.inputs())
 
 
 def process(code: str) -> subprocess.CompletedProcess:

@@ -1,0 +1,106 @@
+"""What a model is called with, compared with what its file declares."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from jquant.onnx.errors import ModelError
+from jquant.onnx.graph import Value
+from jquant.onnx.values import fitted, jax_dtype, to_jax
+
+Where = ArrayLike | tuple[ArrayLike, ...]
+_NO_NAMES = frozenset({"?", "None"})  # which some exporters write for every size that they do not know
+
+
+def inputs(declared: Mapping[str, Value], given: Mapping[str, ArrayLike]) -> dict[str, Any]:
+    """The inputs as arrays of JAX.
+
+    Raises:
+      ModelError: inputs that are missing, unknown, or not as declared.
+    """
+    if not isinstance(given, Mapping):
+        raise ModelError(f"inputs is a {type(given).__name__}; it must be a dict of {listed(declared)}")
+    missing = [name for name in declared if name not in given]
+    unknown = [name for name in given if name not in declared]
+    if missing or unknown:
+        what = f"lack {listed(missing)}" if missing else f"have {listed(unknown)}"
+        raise ModelError(f"inputs {what}; the model takes {listed(declared)}")
+    found = {name: _checked(value, given[name]) for name, value in declared.items()}
+    _check_names(declared, found)
+    return found
+
+
+def _check_names(declared: Mapping[str, Value], given: Mapping[str, Any]) -> None:
+    """
+    Raises:
+      ModelError: inputs that differ in a size for which they declare the same name.
+    """
+    sizes: dict[str, dict[str, Any]] = {}  # by the name of a dimension, those of each input
+    for name, value in declared.items():
+        shape = value.shape if value.dtype is not None else None
+        for place, dimension in enumerate(shape or ()):
+            if isinstance(dimension, str) and dimension not in _NO_NAMES:
+                sizes.setdefault(dimension, {}).setdefault(name, given[name].shape[place])
+    for dimension, found in sizes.items():
+        first, *others = found.values()
+        if any(_differ(first, other) for other in others):
+            raise ModelError(f"{dimension!r} is {', '.join(f'{size} in {name!r}' for name, size in found.items())}")
+
+
+def _differ(a: Any, b: Any) -> bool:
+    """Whether two sizes certainly differ."""
+    try:
+        return a < b or a > b
+    except jax.errors.InconclusiveDimensionOperation:  # of sizes that JAX gives names
+        return False
+
+
+def _checked(declared: Value, given: ArrayLike) -> Any:
+    """An input as an array of JAX, of the dtype and shape that are declared."""
+    what = f"the input {declared.name!r}"
+    if declared.dtype is None and (given is None or isinstance(given, list)):  # an optional value, a sequence
+        return jax.tree.map(lambda each: _checked(Value(declared.name, None, None), each), given)
+    array: Any = given if hasattr(given, "dtype") else np.asarray(given)
+    if declared.dtype is None:
+        return to_jax(array, what)
+    dtype = jax_dtype(declared.dtype, what)
+    if isinstance(array, np.ndarray | np.generic) and array.dtype.kind in "iu" and dtype.kind in "iu":
+        array = fitted(np.asarray(array), dtype, what) if array.dtype in (declared.dtype, dtype) else array
+    if array.dtype != dtype:
+        raise ModelError(f"{what} is of dtype {array.dtype}; the model takes {declared}")
+    shape = declared.shape
+    if shape is not None and not _fits(array.shape, shape):
+        raise ModelError(f"{what} is of shape {tuple(array.shape)}; the model takes {declared}")
+    return jnp.asarray(array)
+
+
+def _fits(shape: tuple[Any, ...], declared: tuple[int | str | None, ...]) -> bool:
+    if len(shape) != len(declared):
+        return False
+    return all(
+        not isinstance(size, int) or jax.export.is_symbolic_dim(n) or n == size
+        for n, size in zip(shape, declared, strict=True)
+    )
+
+
+def masks(where: Where | None) -> tuple[jax.Array, ...]:
+    """Those that `where` is.
+
+    Raises:
+      ModelError: two of one shape.
+    """
+    if where is None:
+        return ()
+    found = tuple(jnp.asarray(each, bool) for each in (where if isinstance(where, tuple) else (where,)))
+    shapes = [mask.shape for mask in found]
+    if len(set(shapes)) < len(shapes):
+        raise ModelError(f"where has masks of the shapes {shapes}; by which of two that are equal nodes would find theirs?")
+    return found
+
+
+def listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"
