@@ -56,13 +56,13 @@ def load_equal() -> Titler:
 @functools.partial(jax.jit, static_argnums=0)
 def encode(titler: Titler, params: dict, inputs: dict) -> jax.Array:
     """The hidden states of padded sentences, of shape (sentences, length, width)."""
-    return titler.encoder(params, inputs, where=inputs["attention_mask"])["last_hidden_state"]
+    return titler.encoder(params, inputs, where=inputs["attention_mask"] != 0)["last_hidden_state"]
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def decode(titler: Titler, params: dict, inputs: dict, count: int) -> jax.Array:
     """The logits behind each of the tokens, of which the first `count` are no padding: (1, tokens, vocabulary)."""
-    where = jnp.arange(TITLE)[None] < count, inputs["encoder_attention_mask"]
+    where = jnp.arange(TITLE)[None] < count, inputs["encoder_attention_mask"] != 0
     first, later = (lambda model=model: model(params, inputs, where=where)["logits"] for model in titler[1:])
     return later() if titler.first is titler.later else jax.lax.cond(count == 1, first, later)
 

@@ -13,6 +13,7 @@ from jquant.onnx.graph import Value
 from jquant.onnx.values import fitted, jax_dtype, to_jax
 
 Where = ArrayLike | tuple[ArrayLike, ...]
+_SHOWN = 5  # of the parameters that are missing
 _NO_NAMES = frozenset({"?", "None"})  # which some exporters write for every size that they do not know
 
 
@@ -23,7 +24,8 @@ def inputs(declared: Mapping[str, Value], given: Mapping[str, ArrayLike]) -> dic
       ModelError: inputs that are missing, unknown, or not as declared.
     """
     if not isinstance(given, Mapping):
-        raise ModelError(f"inputs is a {type(given).__name__}; it must be a dict of {listed(declared)}")
+        kind = "an array" if hasattr(given, "dtype") else f"a {type(given).__name__}"
+        raise ModelError(f"inputs is {kind}; it must be a mapping by name, of {listed(declared)}")
     missing = [name for name in declared if name not in given]
     unknown = [name for name in given if name not in declared]
     if missing or unknown:
@@ -32,6 +34,17 @@ def inputs(declared: Mapping[str, Value], given: Mapping[str, ArrayLike]) -> dic
     found = {name: _checked(value, given[name]) for name, value in declared.items()}
     _check_names(declared, found)
     return found
+
+
+def check_params(expected: Iterable[str], given: Mapping[str, Any]) -> None:
+    """
+    Raises:
+      ModelError: parameters that are missing.
+    """
+    missing = [name for name in expected if name not in given]
+    if missing:
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        raise ModelError(f"params lack {listed(missing[:_SHOWN])}{more}")
 
 
 def _check_names(declared: Mapping[str, Value], given: Mapping[str, Any]) -> None:
@@ -91,11 +104,14 @@ def masks(where: Where | None) -> tuple[jax.Array, ...]:
     """Those that `where` is.
 
     Raises:
-      ModelError: two of one shape.
+      ModelError: one that is not boolean, or two of one shape.
     """
     if where is None:
         return ()
-    found = tuple(jnp.asarray(each, bool) for each in (where if isinstance(where, tuple) else (where,)))
+    found = tuple(map(jnp.asarray, where if isinstance(where, tuple) else (where,)))
+    for mask in found:
+        if mask.dtype != bool:
+            raise ModelError(f"where is of dtype {mask.dtype}; a mask is boolean, as mask != 0 makes it")
     shapes = [mask.shape for mask in found]
     if len(set(shapes)) < len(shapes):
         raise ModelError(f"where has masks of the shapes {shapes}; by which of two that are equal nodes would find theirs?")

@@ -45,11 +45,46 @@ def read(source: Source) -> tuple[onnx.ModelProto, str]:
     try:
         if folder is not None:
             onnx.load_external_data_for_model(model, str(folder))  # which refuses what lies outside of the folder
+        else:
+            _check_is_whole(model)
         model = _with_domains(model)
-        onnx.checker.check_model(model)
+        try:
+            onnx.checker.check_model(model)
+        except onnx.checker.ValidationError as error:
+            raise ModelError(_unknown(model) or str(error)) from error
     except Exception as error:  # whatever a broken file brings about
         raise ModelError(f"{name}: {error}") from error
     return model, name
+
+
+def _check_is_whole(model: onnx.ModelProto) -> None:
+    """
+    Raises:
+      ModelError: data beside a file that nobody has named. onnx's checker would look for it in the current folder.
+    """
+    for graph in _graphs(model.graph):
+        attributes = [attribute for node in graph.node for attribute in node.attribute]
+        tensors = [*graph.initializer, *(attribute.t for attribute in attributes if attribute.HasField("t"))]
+        for tensor in tensors:
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                raise ModelError(f"tensor {tensor.name!r}: its data is in another file; load the model by its path")
+
+
+def _unknown(model: onnx.ModelProto) -> str:
+    """What the checker, which knows of ONNX's own operators alone, does not say: at which nodes there is none."""
+    versions = {each.domain: each.version for each in model.opset_import}
+    version = versions.get("", versions.get("ai.onnx", 1))
+    local = {(function.domain, function.name) for function in model.functions}
+    found = []
+    for node in _nodes(model.graph):
+        if (
+            node.domain in _ONNX
+            and (node.domain, node.op_type) not in local
+            and not onnx.defs.has(node.op_type, version, "")
+        ):
+            name = node.name or next(filter(None, node.output), node.op_type)
+            found.append(f"node {name!r} ({node.op_type}, version {version}): there is no such operator in ONNX")
+    return "\n".join(found)
 
 
 def _with_domains(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -69,11 +104,17 @@ def _with_domains(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for each in _graphs(graph):
+        yield from each.node
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """The graph, and those inside of its nodes."""
+    yield graph
     for node in graph.node:
-        yield node
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from _nodes(attribute.g)
+                yield from _graphs(attribute.g)
 
 
 def _parsed(data: bytes, name: str) -> onnx.ModelProto:

@@ -92,8 +92,8 @@ class Model:
 
         Raises:
           ModelError: inputs that are missing, unknown, or of another dtype or shape than the file declares, or that differ
-            in a size to which it gives one name; parameters that are missing; a mask whose dimensions no dynamically
-            quantized activation has, or two of one shape.
+            in a size to which it gives one name; parameters that are missing; a mask that is not boolean or whose
+            dimensions no dynamically quantized activation has, or two of one shape.
         """
         return self._run(params, inputs, where, None)
 
@@ -109,9 +109,7 @@ class Model:
     def _run(
         self, params: Mapping[str, Any], inputs: Mapping[str, ArrayLike], where: arguments.Where | None, watch: Watch | None
     ) -> dict[str, jax.Array]:
-        missing = [name for name in self.params if name not in params]
-        if missing:
-            raise ModelError(f"params lack {', '.join(map(repr, missing[:5]))}")
+        arguments.check_params(self.params, params)
         values: dict[str, Any] = {**self._known, **params, **arguments.inputs(self.inputs, inputs)}
         masks = arguments.masks(where)
         self._dry_run(values, masks)
@@ -225,7 +223,9 @@ def _floats(given: Mapping[str, Callable[..., Any]]) -> dict[str, Converter]:
     known = {f"{domain}.{operator}" if domain else operator for domain, operator in registry.operators()}
     unknown = [name for name in given if name not in known]
     if unknown:
-        raise ModelError(f"floats have {arguments.listed(unknown)}: there is no such operator here")
+        similar = [name for name in known if name.lower() in {each.lower() for each in unknown}]
+        hint = f", but there is {arguments.listed(similar)}" if similar else ""
+        raise ModelError(f"floats have {arguments.listed(unknown)}: there is no such operator here{hint}")
     return {name: Converter(function) for name, function in given.items()}
 
 

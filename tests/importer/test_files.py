@@ -119,10 +119,37 @@ def test_parts_of_a_file_that_there_are_not(folder, entries):
 def test_bytes_and_messages_read_no_other_files(folder, monkeypatch):
     """Not even from the folder that happens to be the current one."""
     monkeypatch.chdir(folder)
-    model = with_external("weights")
-    for source in (model, model.SerializeToString()):
-        with pytest.raises(ModelError, match="tensor 'w': its data is in another file; load the model by its path"):
-            jquant.onnx.load(source)
+    for location in ("weights", "nobody", "../weights"):
+        model = with_external(location)
+        for source in (model, model.SerializeToString()):
+            message = "^the model: tensor 'w': its data is in another file; load the model by its path$"
+            with pytest.raises(ModelError, match=message):
+                jquant.onnx.load(source)
+
+
+def test_tensors_of_subgraphs_and_attributes_that_are_elsewhere():
+    branch = with_external("nobody").graph
+    branch.ClearField("input")
+    constant = helper.make_node("Constant", [], ["c"], value=branch.initializer[0])
+    x, y, condition = (helper.make_tensor_value_info(*each) for each in (("x", 1, [4]), ("y", 1, [4]), ("condition", 9, [])))
+    decided = helper.make_node("If", ["condition"], ["y"], then_branch=branch, else_branch=branch)
+    for nodes in ([decided], [constant, helper.make_node("Add", ["x", "c"], ["y"])]):
+        model = helper.make_model(helper.make_graph(nodes, "one", [x, condition], [y]), ir_version=8)
+        with pytest.raises(ModelError, match=r"^the model: tensor 'w': its data is in another file"):
+            jquant.onnx.load(model)
+
+
+def test_operators_that_onnx_does_not_have():
+    """onnx's checker names the operator, and not the node: each is named, those of subgraphs as well."""
+    text = """net (float[n] x, bool condition) => (float[n] y) {
+      [first] z = Relux (x)
+      y = If (condition) <then_branch = t () => (float[n] t) { t = Reluy (z) },
+                          else_branch = e () => (float[n] e) { e = Abs (z) }>
+    }"""
+    with pytest.raises(ModelError) as raised:
+        jquant.onnx.load(parser.parse_model('<ir_version: 8, opset_import: ["" : 17]>\n' + text))
+    lines = [f"node {node} (version 17): there is no such operator in ONNX" for node in ("'first' (Relux", "'t' (Reluy")]
+    assert str(raised.value) == "the model: " + "\n".join(lines).replace(" (version", ", version")
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00", b"no model", b"\x08\x08"])

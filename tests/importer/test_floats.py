@@ -47,8 +47,10 @@ def test_called_with_operands_and_attributes():
 
 
 def test_unknown_operator():
-    with pytest.raises(ModelError, match="floats have 'Matmul': there is no such operator here"):
+    with pytest.raises(ModelError, match=r"floats have 'Matmul': there is no such operator here, but there is 'MatMul'$"):
         jquant.onnx.load(NETWORK, floats={"Matmul": jnp.matmul})
+    with pytest.raises(ModelError, match=r"floats have 'Product': there is no such operator here$"):
+        jquant.onnx.load(NETWORK, floats={"Product": jnp.matmul})
 
 
 def test_attribute_without_parameter():

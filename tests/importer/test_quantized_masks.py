@@ -83,6 +83,16 @@ def test_mask_that_fits_nothing():
         dense_layer(dense_layer.params, {"x": np.zeros((2, 6, 8), FLOAT32)}, where=np.ones((2, 5), bool))
 
 
+@pytest.mark.parametrize("dtype", [np.int32, FLOAT32])
+def test_mask_that_is_not_boolean(dtype):
+    """Of an attention mask of integers, say: what another number than 0 and 1 means there is not for the model to guess."""
+    dense_layer = dense("DynamicQuantizeLinear", np.random.default_rng(2))
+    mask = np.ones((2, 6), dtype)
+    for where in (mask, (mask,), (mask == 1, mask)):
+        with pytest.raises(ModelError, match=rf"^where is of dtype {mask.dtype}; a mask is boolean, as mask != 0 makes it$"):
+            dense_layer(dense_layer.params, {"x": np.zeros((2, 6, 8), FLOAT32)}, where=where)
+
+
 def product(matrix, zero_point=None, **more) -> jquant.onnx.Model:
     names = ["a", "b", "", "z"] if zero_point is not None else ["a", "b"]
     initializers = {"b": matrix} | ({} if zero_point is None else {"z": zero_point}) | more

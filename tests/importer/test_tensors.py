@@ -290,6 +290,28 @@ def test_shapes_with_a_symbolic_batch():
         np.testing.assert_array_equal(results["written"], np.concatenate([constants["counted_row"], x[1:]]))
 
 
+@pytest.mark.parametrize(
+    ("shape", "wanted", "expected"),
+    [
+        ((0, 6, 8), (0, 6, -1, 2), (0, 6, 4, 2)),
+        ((0, 6, 8), (-1, 6, 2, 4), (0, 6, 2, 4)),
+        ((0, 6, 8), (0, -1), (0, 48)),
+        ((2, 0, 8), (-1, 0, 4), (4, 0, 4)),
+    ],
+)
+def test_reshape_of_an_empty_batch(shape, wanted, expected):
+    """Those of the graphs that transformers are: heads are as many as in any other batch."""
+    proto, given = node_model("Reshape", 14, [floats(*shape), int64(*wanted)], [1])
+    assert computed(proto, given)["y0"].shape == expected
+
+
+def test_reshape_of_an_empty_batch_that_does_not_fit():
+    proto, given = node_model("Reshape", 14, [floats(0, 6, 8), int64(0, 5, -1)], [1])
+    message = r"^node 'y0' \(Reshape, version 14\): \[0, 6, 8\] does not say what the -1 of \[0, 5, -1\] is$"
+    with pytest.raises(ModelError, match=message):
+        computed(proto, given)
+
+
 def test_shapes_that_depend_on_data_are_named():
     with pytest.raises(ModelError, match=r"node 'y0' \(NonZero, version 13\): x is 'x0', which depends on the input 'x0'"):
         jquant.onnx.load(node_model("NonZero", 13, [LEVELS])[0])

@@ -265,7 +265,8 @@ def wrong(**changes) -> dict:
         (wrong(tokens=np.full((8, 5), 2**31)), "the input 'tokens' holds 2147483648, which int32 has no room for"),
         (wrong(noise=small_models.inputs(length=4)["noise"]), "'length' is 5 in 'tokens', 4 in 'noise'"),
         (wrong(tokens=np.ones((1, 5), np.int64)), "'batch' is 1 in 'tokens', 8 in 'noise'"),
-        ([1, 2], "inputs is a list; it must be a dict of 'tokens', 'noise'"),
+        ([1, 2], "inputs is a list; it must be a mapping by name, of 'tokens', 'noise'"),
+        (np.ones((8, 5)), "inputs is an array; it must be a mapping by name, of 'tokens', 'noise'"),
     ],
 )
 def test_wrong_inputs(inputs, message):
@@ -278,6 +279,11 @@ def test_missing_parameters():
     params = {name: value for name, value in encoder().params.items() if name != "wk"}
     with pytest.raises(ModelError, match=r"^params lack 'wk'$"):
         encoder()(params, small_models.inputs())
+    every, first = list(encoder().params), ", ".join(map(repr, list(encoder().params)[:5]))
+    with pytest.raises(ModelError, match=rf"^params lack {first} and {len(every) - 5} more$"):
+        encoder()({}, small_models.inputs())
+    with pytest.raises(ModelError, match=rf"^params lack {first}$"):
+        encoder()({name: encoder().params[name] for name in every[5:]}, small_models.inputs())
 
 
 def test_initializer_that_does_not_fit():

@@ -4,6 +4,7 @@ import math
 
 import jax.numpy as jnp
 
+from jquant.onnx.errors import ModelError
 from jquant.onnx.registry import converter
 from jquant.onnx.values import from_sizes, sizes
 
@@ -23,7 +24,17 @@ def reshape(data, shape, *, allowzero=0, xp):
     """A 0 keeps the size of that dimension, but with `allowzero`; a -1 is what is left."""
     wanted = sizes(shape)
     kept = wanted if allowzero else tuple(data.shape[i] if each == 0 else each for i, each in enumerate(wanted))
-    return xp.reshape(data, kept)
+    return xp.reshape(data, _without_a_gap(data.shape, kept))
+
+
+def _without_a_gap(shape, wanted):
+    """Where there are no elements, NumPy has no size for a -1 beside a 0: what it is for as many as the other sizes say."""
+    if -1 not in wanted or 0 not in wanted:
+        return wanted
+    count, others = (math.prod(size for size in each if size not in (0, -1)) for each in (shape, wanted))
+    if count % others:
+        raise ModelError(f"{list(shape)} does not say what the -1 of {list(wanted)} is")
+    return tuple(count // others if size == -1 else size for size in wanted)
 
 
 @converter("Flatten", since=1)
