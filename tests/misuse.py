@@ -929,6 +929,8 @@ def _linear() -> list[Call]:
                 {
                     "input": Argument(x, kind, "InputTensor"),
                     "output_dtype": data_type("output_dtype OutputTensor", "UINT8", BYTES),
+                    "axis": Argument(None, Integer((), optional=True), "axis"),
+                    "symmetric": Argument(False, Boolean(), "symmetric"),
                     "where": Argument(where, mask, "where"),
                     "feature_level": level("4_0"),
                 },

@@ -16,7 +16,12 @@ OTHERS = (
     *("scale_and_zero_point", "requantization_range", "requantization_range_per_channel"),
     "quantize_down_and_shrink_range",
 )
-EVERY = {name: case for name, case in (CASES | VARIANTS).items() if name.split(",")[0] not in OTHERS}
+# A range of each row, which is short there, is no smaller than the tensor: test_dynamic_quantize_linear has long rows.
+EVERY = {
+    name: case
+    for name, case in (CASES | VARIANTS).items()
+    if name.split(",")[0] not in OTHERS and not name.startswith("dynamic_quantize_linear, rows")
+}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in CASES else pytest.mark.full) for name in EVERY])

@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Container, Sequence
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import jax
 import numpy as np
@@ -74,6 +74,15 @@ def dimension(operator: str, axis: int, rank: int, *, optional: bool = False) ->
     _require_dimensions(operator, axis, rank)
     what = f"a dimension of the input, from {-rank} to {rank - 1}" + (", or None" if optional else "")
     return integer(operator, "axis", axis, range(-rank, rank), what) % max(rank, 1)
+
+
+def dimensions(operator: str, axis: int | Sequence[int], rank: int) -> tuple[int, ...]:
+    """`axis`, one dimension or several of them, counted from 0 and in order."""
+    given: Any = axis if is_sequence(axis) else (axis,)
+    found = tuple(sorted(dimension(operator, each, rank) for each in given))
+    if len(set(found)) < len(found):
+        require(False, f"{operator}: axis is {shown(axis)}, which names a dimension twice")
+    return found
 
 
 def dimension_from_0(operator: str, axis: int, rank: int) -> int:

@@ -65,8 +65,23 @@ def dequantize_linear_in_blocks(dtype) -> Case:
     return Case(function, formula, draw, rows=(0, 1, 2))
 
 
-def dynamic_quantize_linear(x, where=True, dtype: Any = np.uint8):
-    return jquant.DynamicQuantizeOutput._make(reference.dynamic_quantize_linear(x, where, dtype))
+def dynamic_quantize_linear(x, where=True, dtype: Any = np.uint8, **rows):
+    return jquant.DynamicQuantizeOutput._make(reference.dynamic_quantize_linear(x, where, dtype, **rows))
+
+
+def dynamic_quantize_rows(input_dtype, dtype, *, symmetric: bool) -> Case:
+    """With a range for each row."""
+
+    def draw(rng, rows):
+        x = samples.floats(rng, (rows, CHANNELS), 1) * samples.scales(rng, rows)[:, None]
+        return (x.astype(input_dtype),)
+
+    options = {"axis": -1, "symmetric": symmetric}
+    return Case(
+        functools.partial(jquant.dynamic_quantize_linear, output_dtype=dtype, feature_level="EXTENDED", **options),
+        functools.partial(dynamic_quantize_linear, dtype=dtype, **options),
+        draw,
+    )
 
 
 def finite_floats(rng, rows):
@@ -135,6 +150,7 @@ CASES: dict[str, Case] = {
         rows=(0, 1),
         collectives=("all-reduce",),
     ),
+    "dynamic_quantize_linear, rows": dynamic_quantize_rows(np.float32, np.int8, symmetric=True),
     # Arrays of integers that have a byte each: exported programs take and return no others.
     "pack_integers": Case(
         lambda x: jquant.pack_integers(x.astype(jnp.int4)),
@@ -194,4 +210,10 @@ VARIANTS: dict[str, Case] = {
         functools.partial(dynamic_quantize_linear, dtype=np.int8),
         finite_floats,
     ),
+    **{
+        f"dynamic_quantize_linear, rows, {input_dtype}, {dtype}{', symmetric' * symmetric}": dynamic_quantize_rows(
+            input_dtype, dtype, symmetric=symmetric
+        )
+        for input_dtype, dtype, symmetric in itertools.product(FLOATS, BYTES, (False, True))
+    },
 }

@@ -11,9 +11,12 @@ from jax import lax
 from jquant.arithmetic.partitioned import unless_partitioned
 
 
-def range_with_zero(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """``min(0, min x)`` and ``max(0, max x)``, both NaN where one is."""
-    high, low = _ends(x)
+def range_with_zero(x: jax.Array, axes: Sequence[int] | None = None) -> tuple[jax.Array, jax.Array]:
+    """``min(0, min x)`` and ``max(0, max x)``, both NaN where one is: of all, or along `axes`, left with a size of 1."""
+    if axes is None:
+        high, low = _ends(x, tuple(range(-x.ndim, 0)))
+    else:
+        high, low = (lax.expand_dims(end, axes) for end in _ends(x, _from_behind(x, axes)))
     return low, high
 
 
@@ -22,10 +25,14 @@ def largest_magnitude(x: jax.Array, axes: Sequence[int]) -> jax.Array:
 
     As integers, for the reason that `_ends` has; XLA:CPU alone passes over a NaN, too.
     """
-    from_behind = tuple(axis - x.ndim for axis in axes)
-    at_once, apart = (functools.partial(largest, from_behind) for largest in (_largest_by_platform, _largest))
+    at_once, apart = (functools.partial(largest, _from_behind(x, axes)) for largest in (_largest_by_platform, _largest))
     (found,) = unless_partitioned(at_once, apart, x)
     return found
+
+
+def _from_behind(x: jax.Array, axes: Sequence[int]) -> tuple[int, ...]:
+    """Dimensions counted from the end, so that they hold with more of them in front."""
+    return tuple(axis - x.ndim for axis in axes)
 
 
 def _largest(axes: tuple[int, ...], x: jax.Array) -> tuple[jax.Array]:
@@ -57,9 +64,9 @@ def below_largest(x: jax.Array, axis: int) -> jax.Array:
     return largest.astype(jnp.int32) - x.astype(jnp.int32)
 
 
-@jax.custom_jvp
-def _ends(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """``max(0, max x)`` and ``min(0, min x)``, both NaN where one is.
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _ends(x: jax.Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+    """``max(0, max x)`` and ``min(0, min x)`` along `axes`, which count from the end; both NaN where one is.
 
     As integers: those of floats that are not negative have the floats' order, with NaN above all. The float maxima of
     libraries that reduce over several devices pass over a NaN, or not, by where it is.
@@ -67,27 +74,24 @@ def _ends(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     magnitude, zero = lax.abs(x), lax.full_like(x, 0)
     sides = lax.select(x <= zero, zero, magnitude), lax.select(x >= zero, zero, magnitude)
     bits = (lax.bitcast_convert_type(side, jnp.int32) for side in sides)
-    at_once, apart = (functools.partial(maxima, x.ndim) for maxima in (_maxima_at_once, _maxima_apart))
+    at_once, apart = (functools.partial(maxima, axes) for maxima in (_maxima_at_once, _maxima_apart))
     high, low = (lax.bitcast_convert_type(end, jnp.float32) for end in unless_partitioned(at_once, apart, *bits))
     return high, -low
 
 
-def _maxima_at_once(rank: int, *operands: jax.Array) -> Sequence[jax.Array]:
-    """Of the last `rank` dimensions, with 0: XLA:CPU computes the operands of one reduction in it, those of two ahead."""
+def _maxima_at_once(axes: tuple[int, ...], *operands: jax.Array) -> Sequence[jax.Array]:
+    """Along `axes`, with 0: XLA:CPU computes the operands of one reduction in it, those of two ahead."""
     zeros = (np.int32(0),) * len(operands)
-    return lax.reduce(operands, zeros, lambda a, b: tuple(map(lax.max, a, b)), _last(rank, operands[0]))
+    from_front = [operands[0].ndim + axis for axis in axes]
+    return lax.reduce(operands, zeros, lambda a, b: tuple(map(lax.max, a, b)), from_front)
 
 
-def _maxima_apart(rank: int, *operands: jax.Array) -> Sequence[jax.Array]:
+def _maxima_apart(axes: tuple[int, ...], *operands: jax.Array) -> Sequence[jax.Array]:
     """The same where a mesh splits them: XLA would gather the results of the one reduction, and combines those of two."""
-    return [x.max(_last(rank, x), initial=0) for x in operands]
-
-
-def _last(rank: int, x: jax.Array) -> tuple[int, ...]:
-    return tuple(range(x.ndim - rank, x.ndim))
+    return [x.max(axes, initial=0) for x in operands]
 
 
 @_ends.defjvp
-def _ends_jvp(primals, tangents):
-    _, dots = jax.jvp(lambda x: (x.max(initial=0), x.min(initial=0)), primals, tangents)
-    return _ends(*primals), dots
+def _ends_jvp(axes: tuple[int, ...], primals, tangents):
+    _, dots = jax.jvp(lambda x: (x.max(axes, initial=0), x.min(axes, initial=0)), primals, tangents)
+    return _ends(*primals, axes), dots

@@ -1,6 +1,7 @@
 """DML_DYNAMIC_QUANTIZE_LINEAR"""
 
 import functools
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +11,13 @@ from jax.typing import ArrayLike, DTypeLike
 from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Signature, Tensor, require
 from jquant.arguments.operands import FLOAT32, Operand, operand
+from jquant.arguments.statics import boolean, dimensions
 from jquant.arithmetic import exact
 from jquant.arithmetic.broadcasting import broadcasts
-from jquant.errors import DescriptorTypeError
+from jquant.errors import DescriptorTypeError, shown
 from jquant.formulas import affine
 from jquant.formulas.extremes import range_with_zero
+from jquant.formulas.scale_and_zero_point import express
 from jquant.modes import FeatureLevel, data_type, data_type_name
 from jquant.pytrees import DynamicQuantizeOutput, ScaleZeroPoint
 
@@ -34,22 +37,41 @@ _DESCRIPTOR = Descriptor(
 )
 
 
-@functools.partial(jax.jit, static_argnames="dtype")
+@functools.partial(jax.jit, static_argnames=("axes", "symmetric", "dtype"))
 @jax.named_scope("dynamic_quantize_linear")
-def _dynamic_quantize_linear(input: jax.Array, where: jax.Array | None, dtype: np.dtype) -> DynamicQuantizeOutput:
-    limits = jnp.iinfo(dtype)
+def _dynamic_quantize_linear(
+    input: jax.Array, where: jax.Array | None, axes: tuple[int, ...] | None, symmetric: bool, dtype: np.dtype
+) -> DynamicQuantizeOutput:
     x = exact.numerator(input)
-    low, high = range_with_zero(x if where is None else jnp.where(where, x, jnp.zeros_like(x)))
+    counted = x if where is None else jnp.where(where, x, jnp.zeros_like(x))
+    low, high = range_with_zero(counted, axes)
+    if symmetric:
+        parameters = express(low, high, dtype, symmetric=True, narrow_range=True)
+    else:
+        parameters = _asymmetric(low, high, dtype, of_rows=axes is not None)
+    assert parameters.zero_point is not None  # both have one
+    return DynamicQuantizeOutput(affine.quantize(x, parameters, dtype), parameters.scale, parameters.zero_point)
+
+
+def _asymmetric(low: jax.Array, high: jax.Array, dtype: np.dtype, *, of_rows: bool) -> ScaleZeroPoint:
+    limits = jnp.iinfo(dtype)
     width = exact.difference(high, low)
-    scale = jnp.where(width == 0, jnp.float32(1), exact.quotient(width, jnp.float32(limits.max - limits.min)))
-    zero_point = exact.nearest_integer(exact.difference(jnp.float32(limits.min), exact.quotient(low, scale)), None, dtype)
-    return DynamicQuantizeOutput(affine.quantize(x, ScaleZeroPoint(scale, zero_point), dtype), scale, zero_point)
+    scale = exact.quotient(width, jnp.float32(limits.max - limits.min))
+    # One range for all is as ONNX has it; of rows, one whose scale is no normal number is as one of zeros.
+    empty = scale < jnp.finfo(jnp.float32).tiny if of_rows else width == 0
+    scale = jnp.where(empty, jnp.float32(1), scale)
+    offset = exact.difference(jnp.float32(limits.min), exact.quotient(low, scale))
+    if of_rows:
+        offset = jnp.where(empty, jnp.float32(limits.min), offset)
+    return ScaleZeroPoint(scale, exact.nearest_integer(offset, None, dtype))
 
 
 def dynamic_quantize_linear(
     input: ArrayLike,
     /,
     *,
+    axis: int | Sequence[int] | None = None,
+    symmetric: bool = False,
     output_dtype: DTypeLike | str = jnp.uint8,
     where: ArrayLike | None = None,
     feature_level: FeatureLevel | str | None = None,
@@ -64,18 +86,32 @@ def dynamic_quantize_linear(
     -128 to 127, as in DirectML; ONNX, which has no int8 so far, mentions -127. DirectML's document does not say that zero is
     included; ONNX's does.
 
+    With `axis`, what differs in those dimensions alone shares a range, as in ``jnp.max(input, axis, keepdims=True)``: of
+    activations of shape (batch, tokens, features), ``axis=-1`` gives each token a range of its own. This is not the `axis`
+    of `quantize_linear`, the one dimension along which scales lie: here the scales lie along all the others.
+
+    `symmetric`: ``scale = max(abs(input)) / 127``, and the zero point is 0 in int8, 128 in uint8:
+    ``scale_and_zero_point(low, high, output_dtype, symmetric=True, narrow_range=True)``. The integers are then 127 at most
+    on both sides of the zero point, but for those of masked elements, which saturate at the limits of the type.
+
     Zeros, and an empty array, have scale 1 and the zero point ``min(T)``. A NaN makes the scale NaN and the rest 0.
     Where the range is infinite, or wider than float32 goes, so is the scale: finite values become the zero point, infinite
-    ones 0; with -inf, the zero point is 0.
+    ones 0; with -inf, the zero point is 0. With `axis`, all that concerns only the range that it is in, and a range whose
+    scale is below the normal float32 numbers counts as one of zeros. Symmetric zeros, or next to them, and a NaN have the
+    zero point 0 in uint8, too; an infinity, and a range wider than float32 goes, have an infinite scale: finite values
+    become the zero point, infinite ones 0.
 
-    On a mesh that splits the input, one number of each device is reduced for the maximum and one for the minimum; inside
-    `jax.shard_map`, each shard has a range of its own.
+    On a mesh that splits the input, one number of each device is reduced for the maximum and one for the minimum, of each
+    range; nothing moves where the mesh splits none of `axis`. Inside `jax.shard_map`, each shard has ranges of its own.
 
     The output and the zero point are integers, which have no derivative: JAX's zero, of type float0. The scale has that of
-    the range: of the largest and of the smallest value.
+    the range: of the largest and of the smallest value, or, if symmetric, of the one farther from 0 (equal ones share it).
 
     Args:
       input: float32 or float16 (bfloat16 at ``FeatureLevel.EXTENDED``), of rank 1 to 8, or a scalar.
+      axis: the dimension or dimensions that share a range: an int or a tuple of them, of which a negative one counts from
+        the end. None, as in the documents: one range for all. Others at ``FeatureLevel.EXTENDED``.
+      symmetric: the same range on both sides of 0; at ``FeatureLevel.EXTENDED``.
       output_dtype: uint8 or int8.
       where: booleans, of the rank of `input`, where sizes of 1 broadcast. Elements where it is false do not count in the
         range, as padding should not; they are quantized all the same. None: all count.
@@ -83,11 +119,14 @@ def dynamic_quantize_linear(
 
     Returns:
       `DynamicQuantizeOutput`: `output` has the shape of `input` and `output_dtype`; `scale`, float32, and `zero_point`, of
-      `output_dtype`, have shape (), as in ONNX.
+      `output_dtype`, have shape (), as in ONNX. With `axis`, they have the shape of `input` with sizes of 1 in `axis`, in
+      which `quantize_linear` and `dequantize_linear` take them, and `matmul_integer_to_float` those of a matrix: a batch of
+      matrices is mapped over it, or reshaped to one.
 
     Raises:
-      DescriptorError: a rank or level outside of the table.
-      DescriptorTypeError: a data type outside of the table.
+      DescriptorError: a rank or level outside of the table; an axis that the input does not have, or twice; `axis` or
+        `symmetric` below ``FeatureLevel.EXTENDED``.
+      DescriptorTypeError: a data type outside of the table; an axis that is no integer.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -98,18 +137,33 @@ def dynamic_quantize_linear(
       >>> output, scale, zero_point = jquant.dynamic_quantize_linear(tokens, where=jnp.array([[True], [False]]))
       >>> print(*output, scale, zero_point)
       [  0 255] [255 255] 0.01 100
+      >>> by_row = {"axis": -1, "symmetric": True, "output_dtype": "INT8", "feature_level": "EXTENDED"}
+      >>> x, x_scale, x_zero_point = jquant.dynamic_quantize_linear(jnp.array([[-1.27, 0.5], [2.54, 0.5]]), **by_row)
+      >>> print(*x, *x_scale, *x_zero_point)
+      [-127   50] [127  25] [0.01] [0.02] [0] [0]
+      >>> w = jnp.array([[1], [2]], jnp.int8)
+      >>> print(*jquant.matmul_integer_to_float(x, x_scale, x_zero_point, w, 1.0))
+      [-0.26999998] [3.54]
 
     References:
       DirectML, `DML_DYNAMIC_QUANTIZE_LINEAR_OPERATOR_DESC`. ONNX, `DynamicQuantizeLinear`.
     """
     call = Call(_DESCRIPTOR, feature_level)
     input, dtype = call.tensor("InputTensor", input, FLOAT32), data_type("output_dtype", output_dtype)
+    symmetric = boolean(_OPERATOR, "symmetric", symmetric)
     where = None if where is None else operand(_OPERATOR, "where", where)
     outputs = {"OutputScaleTensor": Signature((), FLOAT32), "OutputZeroPointTensor": Signature((), dtype)}
     call.check(input.shape, dtype, **outputs)
+    extended = call.level == FeatureLevel.EXTENDED
+    require(extended or axis is None, f"{_OPERATOR}: axis is {shown(axis)}; it must be None{_EXTENSION}")
+    require(extended or not symmetric, f"{_OPERATOR}: symmetric is True; it must be False{_EXTENSION}")
+    axes = None if axis is None else dimensions(_OPERATOR, axis, input.ndim)
     if where is not None:
         _require_mask(where, input)
-    return _dynamic_quantize_linear(input, where, dtype)
+    return _dynamic_quantize_linear(input, where, axes, symmetric, dtype)
+
+
+_EXTENSION = "; it may be otherwise from FeatureLevel.EXTENDED on"
 
 
 def _require_mask(where: Operand, input: Operand) -> None:

@@ -35,13 +35,34 @@ def of_each(tensor, x, axis, block_size):
     return tensor.take(np.arange(x.shape[axis]) // block_size, axis)
 
 
-def dynamic_quantize_linear(x, where=True, dtype=np.uint8):
-    """Output, scale and zero point; the range is that of the values that count and 0."""
+def dynamic_quantize_linear(x, where=True, dtype=np.uint8, *, axis=None, symmetric=False):
+    """Output, scale and zero point; the range is that of the values that count and 0, of all or along `axis`."""
+    if axis is not None or symmetric:
+        return _dynamic_rows(x, where, dtype, axis, symmetric)
     with np.errstate(all="ignore"):
         x, limits = np.asarray(x).astype(float32), iinfo(dtype)
         low, high = x.min(initial=0, where=where), x.max(initial=0, where=where)
         scale = float32(1) if high == low else (high - low) / float32(limits.max - limits.min)
         zero_point = saturate(np.rint(float32(limits.min) - low / scale), dtype)
+    return quantize_linear(x, scale, zero_point, dtype), scale, zero_point
+
+
+def _dynamic_rows(x, where, dtype, axis, symmetric):
+    """The same along `axis`, which is left with a size of 1, or of all; a scale below the normal numbers is 1."""
+    with np.errstate(all="ignore"):
+        x, limits = np.asarray(x).astype(float32), iinfo(dtype)
+        counted = np.where(where, x, float32(0))
+        low, high = (end(counted, axis, keepdims=axis is not None, initial=0) for end in (np.min, np.max))
+        steps = limits.max - limits.min
+        if symmetric:
+            scale = np.maximum(abs(low), abs(high)) / float32(steps // 2)
+            zero_point = np.where(np.isnan(scale) | (scale < np.finfo(float32).tiny), 0, steps // 2 + limits.min + 1)
+        else:
+            scale = (high - low) / float32(steps)
+            offset = np.rint(float32(limits.min) - low / scale)
+            zero_point = np.where(scale < np.finfo(float32).tiny, limits.min, offset)
+        scale = np.where(scale < np.finfo(float32).tiny, float32(1), scale)
+        zero_point = saturate(zero_point, dtype)
     return quantize_linear(x, scale, zero_point, dtype), scale, zero_point
 
 

@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from comparison import assert_equal
+from jax import export
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from layouts import collectives
 from signatures import DATA_TYPES, level_name, of
 from signatures import x64 as x64
 
@@ -23,6 +25,16 @@ both_types = pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 @functools.cache
 def program(dtype):
     return jax.jit(functools.partial(jquant.dynamic_quantize_linear, output_dtype=dtype, feature_level="EXTENDED"))
+
+
+@functools.cache
+def by_row(axis, symmetric, dtype):
+    options = {"axis": axis, "symmetric": symmetric, "output_dtype": dtype, "feature_level": "EXTENDED"}
+    return jax.jit(functools.partial(jquant.dynamic_quantize_linear, **options))
+
+
+def expected_rows(*arguments, **options):
+    return jquant.DynamicQuantizeOutput(*reference.dynamic_quantize_linear(*arguments, **options))
 
 
 def assert_formula(x, dtype):
@@ -119,6 +131,190 @@ def test_its_inverse():
     x = FLOAT32([-1, 0, 0.25, 1.55])
     output, scale, zero_point = jquant.dynamic_quantize_linear(x)
     np.testing.assert_allclose(jquant.dequantize_linear(output, scale, zero_point), x, atol=scale / 2)
+
+
+class TestRows:
+    """A range for what differs in some dimensions alone, and the same on both sides of 0."""
+
+    AXES = None, -1, 0, (), (0, -1), "all"
+
+    @pytest.mark.parametrize("symmetric", [False, True])
+    @both_types
+    @pytest.mark.parametrize("shape", [(7,), (5, 6), (3, 4, 5), (2, 3, 4, 5)], ids=str)
+    def test_axes(self, shape, dtype, symmetric, gate):
+        rng = np.random.default_rng(0)
+        dtypes = FLOAT32, np.float16, jnp.bfloat16
+        for place, axis in enumerate(self.AXES):
+            axis = tuple(range(len(shape))) if axis == "all" else 0 if axis == (0, -1) and len(shape) == 1 else axis
+            for input_dtype in dtypes if gate else dtypes[place % 3 : place % 3 + 1]:
+                x = (rng.normal(size=shape) * rng.choice([1e-3, 1, 100, 0], shape)).astype(input_dtype)
+                actual = by_row(axis, symmetric, dtype)(x)
+                assert_equal(actual, expected_rows(x, dtype=dtype, axis=axis, symmetric=symmetric), f"{axis}, {x}")
+                sizes = () if axis is None else np.max(x.astype(FLOAT32), axis, keepdims=True).shape
+                assert actual.scale.shape == actual.zero_point.shape == sizes
+
+    @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (2, 0, 3)], ids=str)
+    @pytest.mark.parametrize("symmetric", [False, True])
+    def test_empty(self, shape, symmetric):
+        x = np.zeros(shape, FLOAT32)
+        output, scale, zero_point = by_row(-1, symmetric, np.int8)(x)
+        assert output.shape == shape
+        sizes = *shape[:-1], 1
+        np.testing.assert_array_equal(scale, np.ones(sizes, FLOAT32), strict=True)
+        np.testing.assert_array_equal(zero_point, np.full(sizes, 0 if symmetric else -128, np.int8), strict=True)
+
+    ROWS = FLOAT32(
+        [
+            *([0, -0.0], [1, -2], [1, np.nan], [-np.nan, np.inf], [np.inf, 1], [-np.inf, 1], [-np.inf, np.inf]),
+            *([3e38, -3e38], [3e38, 1], [1e-37, -1e-38], [1e-37, 0], [1e-40, -1e-40], [1e-35, -2e-36], [5, 5]),
+        ]
+    )
+
+    @pytest.mark.parametrize("symmetric", [False, True])
+    @both_types
+    def test_special_values_stay_in_their_rows(self, dtype, symmetric):
+        """Each row is as it is alone, and as the reference has it."""
+        program = by_row(-1, symmetric, dtype)
+        together = program(self.ROWS)
+        assert_equal(together, expected_rows(self.ROWS, dtype=dtype, axis=-1, symmetric=symmetric))
+        for place in range(len(self.ROWS)):
+            row = slice(place, place + 1)
+            assert_equal(program(self.ROWS[row]), jax.tree.map(lambda leaf, row=row: leaf[row], together), f"{place}")
+
+    def test_the_documented_ends(self):
+        def of_a_row(*values, symmetric, dtype="UINT8"):
+            output, scale, zero_point = by_row(-1, symmetric, np.dtype(dtype.lower()))(FLOAT32([[*values], [1, -2]]))
+            assert (output[1].tolist() == [-128 + 255, -43]) or symmetric or dtype == "UINT8"
+            return output[0].tolist(), scale[0].item(), zero_point[0].item()
+
+        infinity = np.inf
+        assert of_a_row(0, 0, symmetric=False) == ([0, 0], 1, 0)
+        assert of_a_row(1e-37, 0, symmetric=False) == ([0, 0], 1, 0)
+        assert of_a_row(1e-40, 0, symmetric=True) == ([0, 0], 1, 0)
+        assert of_a_row(1e-37, 0, symmetric=True, dtype="INT8") == ([0, 0], 1, 0)
+        assert of_a_row(127, -254, symmetric=True, dtype="INT8") == ([64, -127], 2, 0)
+        assert of_a_row(127, -254, symmetric=True) == ([192, 1], 2, 128)
+        assert of_a_row(1, infinity, symmetric=True) == ([128, 0], infinity, 128)
+        assert of_a_row(1, -infinity, symmetric=True, dtype="INT8") == ([0, 0], infinity, 0)
+        output, scale, zero_point = of_a_row(1, np.nan, symmetric=True)
+        assert (output, np.isnan(scale), zero_point) == ([0, 0], True, 0)
+
+    @pytest.mark.parametrize("symmetric", [False, True])
+    def test_where(self, symmetric):
+        """What is masked does not count, be it a NaN or a whole row, and saturates."""
+        x = FLOAT32([[1, -2, 9], [np.nan, 3, -2], [np.nan, np.inf, -9]])
+        where = np.array([[True, True, False], [False, True, True], [False] * 3])
+        options = {"axis": -1, "symmetric": symmetric, "output_dtype": "INT8", "feature_level": "EXTENDED"}
+        actual = jquant.dynamic_quantize_linear(x, where=where, **options)
+        assert_equal(actual, expected_rows(x, where, dtype=np.int8, axis=-1, symmetric=symmetric))
+        zero_point = 0 if symmetric else -128
+        assert (actual.scale[2], actual.zero_point[2], actual.output[0, 2]) == (1, zero_point, 127)
+        by_token = jquant.dynamic_quantize_linear(x, where=where[:, 1:2], **options)
+        assert_equal(by_token, expected_rows(x, where[:, 1:2], dtype=np.int8, axis=-1, symmetric=symmetric))
+
+    @pytest.mark.parametrize("symmetric", [False, True])
+    def test_equals_vmap(self, symmetric):
+        """Of one range for each; and of rows again."""
+        rng = np.random.default_rng(0)
+        x = (rng.normal(size=(3, 4, 50)) * samples.scales(rng, 12).reshape(3, 4, 1)).astype(FLOAT32)
+        one, rows = by_row(None, symmetric, np.int8), by_row(-1, symmetric, np.int8)
+        together = rows(x)
+        assert_equal(jax.vmap(rows)(x), together)
+        assert_equal(jax.vmap(rows, 1, 1)(x), together)
+        output, scale, zero_point = jax.vmap(jax.vmap(one))(x)
+        assert_equal(jquant.DynamicQuantizeOutput(output, scale[..., None], zero_point[..., None]), together)
+
+    @both_types
+    def test_symmetric_is_that_of_scale_and_zero_point(self, dtype):
+        x = np.random.default_rng(0).normal(size=(20, 30)).astype(FLOAT32)
+        output, scale, zero_point = by_row(1, True, dtype)(x)
+        low, high = x.min(1, keepdims=True), x.max(1, keepdims=True)
+        expected = jquant.scale_and_zero_point(low, high, dtype, symmetric=True, narrow_range=True)
+        assert_equal(jquant.ScaleZeroPoint(scale, zero_point), expected)
+        np.testing.assert_array_equal(output, jquant.quantize_linear(x, *expected, output_dtype=dtype), strict=True)
+        assert np.abs(output.astype(int) - zero_point.astype(int)).max() == 127
+
+    def test_other_operators_take_its_outputs(self):
+        rng = np.random.default_rng(0)
+        x, w = rng.normal(size=(2, 3, 8)).astype(FLOAT32), rng.integers(-127, 128, (8, 5), np.int8)
+        for symmetric in (False, True):
+            output, scale, zero_point = by_row(-1, symmetric, np.int8)(x)
+            real = jquant.dequantize_linear(output, scale, zero_point)
+            assert (np.abs(real - x) <= np.asarray(scale) * 0.5001).all()
+
+            def product(*quantized):
+                return jquant.matmul_integer_to_float(*quantized, w, 0.5)
+
+            expected = reference.matmul_integer(output, w, zero_point).astype(FLOAT32) * (np.asarray(scale) * FLOAT32(0.5))
+            np.testing.assert_array_equal(jax.vmap(product)(output, scale, zero_point), expected, strict=True)
+            tokens = (leaf.reshape(6, -1) for leaf in (output, scale, zero_point))
+            np.testing.assert_array_equal(product(*tokens), expected.reshape(6, 5), strict=True)
+
+    @pytest.mark.parametrize("symmetric", [False, True])
+    def test_nothing_of_the_size_of_the_tensor(self, symmetric):
+        x = jax.ShapeDtypeStruct((64, 2**14), FLOAT32)
+        memory = by_row(-1, symmetric, np.int8).lower(x).compile().memory_analysis()
+        assert memory.temp_size_in_bytes <= 64 * 4 * 6  # a few numbers for each row
+
+    @pytest.mark.parametrize("kind", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit], ids=str)
+    @pytest.mark.parametrize("symmetric", [False, True])
+    def test_on_a_mesh(self, symmetric, kind):
+        """Rows that a mesh splits move nothing; what it splits in a row, two numbers of it."""
+        x = np.linspace(-1, 2, 16 * 64, dtype=FLOAT32).reshape(16, 64)
+        x[3, 17], x[5, 40] = np.nan, -100
+        mesh = jax.make_mesh((8,), ("x",), axis_types=(kind,))
+        for spec, moved in ((P("x"), set()), (P(None, "x"), {"all-reduce"})):
+            with jax.set_mesh(mesh):
+                split = jax.device_put(x, NamedSharding(mesh, spec))
+                program = by_row(-1, symmetric, np.int8).lower(split).compile()
+                assert {each.kind for each in collectives(program.as_text())} == moved
+                assert_equal(program(split), expected_rows(x, dtype=np.int8, axis=-1, symmetric=symmetric))
+
+    def test_any_number_of_rows(self):
+        (rows,) = export.symbolic_shape("rows")
+        for symmetric in (False, True):
+            shape = jax.ShapeDtypeStruct((rows, 3, 5), FLOAT32)
+            program = export.export(by_row(-1, symmetric, np.int8))(shape)
+            for count in (1, 4):
+                x = np.random.default_rng(0).normal(size=(count, 3, 5)).astype(FLOAT32)
+                expected = expected_rows(x, dtype=np.int8, axis=-1, symmetric=symmetric)
+                assert_equal(jquant.DynamicQuantizeOutput(*program.call(x)), expected)
+
+    def test_the_derivative_of_the_scale(self):
+        def total(x, symmetric):
+            return by_row(-1, symmetric, np.int8)(x).scale.sum()
+
+        x = FLOAT32([[1, -3, 2], [0, 0, 0], [4, 1, 4], [-2, 2, 1]])
+        of_range, of_half = (FLOAT32(1) / FLOAT32(steps) for steps in (255, 127))
+        expected = FLOAT32([[0, -1, 1], [0, 0, 0], [0.5, 0, 0.5], [-1, 1, 0]]) * of_range
+        np.testing.assert_array_equal(jax.grad(total)(x, False), expected)
+        expected = FLOAT32([[0, -1, 0], [0, 0, 0], [0.5, 0, 0.5], [-0.5, 0.5, 0]]) * of_half
+        np.testing.assert_array_equal(jax.grad(total)(x, True), expected)
+
+    @pytest.mark.parametrize(
+        ("options", "text"),
+        [
+            ({"axis": 2}, "axis is 2; it must be a dimension of the input, from -2 to 1"),
+            ({"axis": (0, -3)}, "axis is -3; it must be a dimension of the input, from -2 to 1"),
+            ({"axis": (1, -1)}, "axis is (1, -1), which names a dimension twice"),
+            ({"axis": 1.0}, "axis is the float 1.0; it must be a dimension of the input"),
+            ({"axis": (None,)}, "axis is None; it must be a dimension of the input"),
+            ({"axis": "0"}, "axis is the str '0'; it must be a dimension of the input"),
+            ({"symmetric": 1}, "symmetric is the int 1; it must be True or False"),
+            ({"axis": -1, "feature_level": "6_4"}, "axis is -1; it must be None; it may be otherwise from FeatureLevel"),
+            ({"axis": (), "feature_level": None}, "axis is (); it must be None; it may be otherwise from FeatureLevel.EXTE"),
+            ({"symmetric": True, "feature_level": "4_0"}, "symmetric is True; it must be False; it may be otherwise from"),
+        ],
+        ids=repr,
+    )
+    def test_misuse(self, options, text):
+        with pytest.raises(DescriptorError) as raised:
+            jquant.dynamic_quantize_linear(np.ones((2, 3), FLOAT32), **{"feature_level": "EXTENDED"} | options)
+        assert str(raised.value).startswith(f"DML_DYNAMIC_QUANTIZE_LINEAR: {text}")
+
+    def test_a_scalar_has_no_axis(self):
+        with pytest.raises(DescriptorError, match="axis is 0, but the input is a scalar"):
+            jquant.dynamic_quantize_linear(2.0, axis=0, feature_level="EXTENDED")
 
 
 class TestArguments:
