@@ -91,12 +91,13 @@ def quantize_input(site: Site, x: jax.Array, static: ScaleZeroPoint | None) -> Q
         zero_point = None if scheme.is_symmetric else zero_point
         dtype = scheme.activation_type
         return QuantizedInput(_quantized(x, scale, zero_point, dtype), scale, zero_point)
-    if scheme.activations == Activations.DYNAMIC and not scheme.is_symmetric:
+    if not scheme.is_symmetric:
         return QuantizedInput(*dynamic_quantize_linear(x, feature_level=_EXTENDED))
     by_row = scheme.activations == Activations.DYNAMIC_ROW and site.kind == PRODUCT
-    over = product_dimensions(site.equation, site.input_operand)[0] if by_row else range(x.ndim)
-    scale = symmetric_scale(x, over)
-    return QuantizedInput(_quantized(x, scale, None, "INT8"), scale if by_row else scale.reshape(()), None)
+    axis = product_dimensions(site.equation, site.input_operand)[0] if by_row else None
+    symmetric = {"symmetric": True, "output_dtype": "INT8", "feature_level": _EXTENDED}
+    values, scale, _ = dynamic_quantize_linear(x, axis=axis, **symmetric)
+    return QuantizedInput(values, scale, None)
 
 
 def _quantized(x: jax.Array, scale: jax.Array, zero_point: jax.Array | None, dtype: str) -> jax.Array:
