@@ -1,6 +1,7 @@
 """Parts of tensors: slices, look-ups, updates. Negative indices count from the end.
 
-ONNX forbids indices out of range. Look-ups take the nearest element then, and updates leave them out.
+ONNX forbids indices out of range. Where they are not known while tracing, look-ups take the nearest element then; updates
+leave them out.
 """
 
 import jax
