@@ -1,0 +1,204 @@
+"""`jquant.arithmetic.narrow_floats` against a search among all numbers of a type, over all inputs of 16 and 32 bits."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from comparison import assert_equal
+
+from jquant.arithmetic import narrow_floats
+from jquant.arithmetic.narrow_floats import decode, encode
+from jquant.reference import narrow_floats as reference
+
+FLOAT32 = np.float32
+FLOATS_OF_8_BITS = ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"]
+NAMES = [*FLOATS_OF_8_BITS, "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn"]
+ONNXRUNTIME_DEVIATES = {  # without saturation, from, up to: its result, and that of ONNX's table
+    "float8_e4m3fn": (480, 496, FLOAT32(448), FLOAT32(np.nan)),
+    "float8_e5m2": (61440, 65536, FLOAT32(np.nan), FLOAT32(np.inf)),
+}
+DTYPES = [jnp.dtype(name) for name in NAMES if not name.startswith("float6")]
+
+
+def record(name: str) -> narrow_floats.NarrowFloat:
+    return getattr(narrow_floats, name.upper())
+
+
+def every(dtype) -> np.ndarray:
+    return np.arange(2**16, dtype=np.uint16).view(dtype)
+
+
+def every_code(name: str) -> np.ndarray:
+    return np.arange(2 ** record(name).bits, dtype=np.uint8)
+
+
+def ties(name: str) -> np.ndarray:
+    """Halfway between neighbours, the largest number and what would follow it among them, and the floats beside them."""
+    numbers = reference.table(name).numbers
+    middle = ((numbers[:-1] + numbers[1:]) / 2).astype(FLOAT32)
+    beside = [np.nextafter(middle, FLOAT32(side)) for side in (-np.inf, np.inf)]
+    found = np.concatenate([middle, *beside, numbers.astype(FLOAT32)])
+    return np.concatenate([found, -found])
+
+
+@pytest.mark.parametrize("saturate", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_all_numbers_of_16_bits(name, saturate):
+    """Those of float16 and bfloat16; ties, and the float32 on both sides of them."""
+    with np.errstate(invalid="ignore"):  # at signalling NaN
+        x = np.concatenate([*(every(dtype).astype(FLOAT32) for dtype in (np.float16, jnp.bfloat16)), ties(name)])
+    actual = jax.jit(lambda x: encode(x, record(name), saturate=saturate))(x)
+    assert_equal(actual, reference.encode(x, name, saturate=saturate))
+
+
+def runs(name: str, saturate: bool) -> tuple[np.ndarray, np.ndarray]:
+    """The bits of float32 numbers at which the reference's code changes, in order, and the codes from there on.
+
+    A bisection of the finite numbers of each sign, over which no code is less than the one before.
+    """
+
+    def codes(bits):
+        return reference.encode(bits.astype(np.uint32).view(FLOAT32), name, saturate=saturate)
+
+    infinity = np.int64(0x7F800000)
+    wanted = np.arange(2 ** (record(name).bits - 1) + 1)
+    low, high = np.zeros(wanted.size, np.int64), np.full(wanted.size, infinity + 1)
+    while np.any(low < high):
+        middle = (low + high) // 2
+        enough = codes(middle) >= wanted
+        low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
+    starts = np.unique([0, *low, infinity, infinity + 1])
+    starts = np.concatenate([starts, starts + 2**31])
+    ends = np.append(starts[1:], 2**32)
+    np.testing.assert_array_equal(codes(starts), codes(ends - 1))
+    return starts, codes(starts)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("saturate", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_all_numbers_of_32_bits(name, saturate):
+    program = jax.jit(lambda bits: encode(jax.lax.bitcast_convert_type(bits, jnp.float32), record(name), saturate=saturate))
+    starts, codes = runs(name, saturate)
+    chunk = 2**24
+    for first in range(0, 2**32, chunk):
+        inside = starts[(starts > first) & (starts < first + chunk)]
+        lengths = np.diff([first, *inside, first + chunk])
+        from_run = np.searchsorted(starts, first, side="right") - 1
+        expected = np.repeat(codes[from_run : from_run + lengths.size], lengths)
+        actual = program(np.arange(first, first + chunk, dtype=np.int64).astype(np.uint32))
+        np.testing.assert_array_equal(actual, expected, f"of the bits from {first:#x} on")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_code_and_back(name):
+    """A number of a type is nearest to itself, and every type is a part of float32, bfloat16 and float16."""
+    codes = every_code(name)
+    numbers = jax.jit(lambda code: decode(code, record(name)))(codes)
+    assert_equal(numbers, reference.decode(codes, name))
+    is_number = ~np.isnan(np.asarray(numbers))
+    for saturate in (True, False):
+        finite_or_kept = is_number & (np.isfinite(numbers) | (not saturate))
+        again = np.asarray(encode(numbers, record(name), saturate=saturate))
+        np.testing.assert_array_equal(again[finite_or_kept], codes[finite_or_kept])
+    for dtype in (jnp.bfloat16, np.float16):
+        assert_equal(np.asarray(numbers).astype(dtype).astype(FLOAT32), np.asarray(numbers))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_arrays_of_the_type(dtype):
+    """The array holds the codes, and is read as the float32 that NumPy makes of it."""
+    codes = every_code(dtype.name)
+    x = codes.view(dtype)
+    widened = jax.jit(narrow_floats.widen)(x)
+    assert_equal(widened, x.astype(FLOAT32))
+    narrowed = jax.jit(lambda x: narrow_floats.narrow(x, dtype, saturate=False))(widened)
+    assert narrowed.dtype == dtype
+    assert_equal(np.asarray(narrowed).astype(FLOAT32), x.astype(FLOAT32))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_as_ml_dtypes_without_saturation(name):
+    """It never saturates, but in a type without NaN; there it makes 0, of the other sign, of NaN, and ONNX the largest."""
+    dtype = np.dtype(name)
+    for given in (np.float16, jnp.bfloat16):
+        with np.errstate(invalid="ignore"):
+            x = every(given).astype(FLOAT32)
+            theirs = x.astype(dtype)
+        ours = reference.encode(x, name, saturate=False)
+        is_nan = np.isnan(x)
+        np.testing.assert_array_equal(ours[~is_nan], theirs.view(np.uint8)[~is_nan])
+        if record(name).saturates:
+            assert set(ours[is_nan]) == {record(name).largest}
+            of_nan = np.where(np.signbit(x[is_nan]), 0, record(name).sign_bit)
+            np.testing.assert_array_equal(theirs.view(np.uint8)[is_nan], of_nan)
+        else:
+            assert np.isnan(theirs.astype(FLOAT32)[is_nan]).all()
+            assert np.isnan(reference.decode(ours, name)[is_nan]).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "saturated", "unsaturated"),
+    [
+        ("float8_e4m3fn", 464, 448, 448),  # halfway to 480, which would be odd
+        ("float8_e4m3fn", 464.00003, 448, np.nan),
+        ("float8_e4m3fn", 480, 448, np.nan),
+        ("float8_e4m3fn", np.inf, 448, np.nan),
+        ("float8_e4m3fnuz", 248, 240, np.nan),  # halfway to 256, which would be even
+        ("float8_e4m3fnuz", 247.99998, 240, 240),
+        ("float8_e5m2", 61440, 57344, np.inf),
+        ("float8_e5m2", 61439.996, 57344, 57344),
+        ("float8_e5m2", -np.inf, -57344, -np.inf),
+        ("float8_e5m2fnuz", 61440, 57344, np.nan),
+        ("float8_e5m2fnuz", -0.0, 0.0, 0.0),
+        ("float8_e4m3fn", -0.0, -0.0, -0.0),
+        ("float8_e4m3fn", 2.0**-10, 0.0, 0.0),  # half of the smallest
+        ("float8_e4m3fn", -(2.0**-10), -0.0, -0.0),
+        ("float8_e4m3fnuz", -(2.0**-11), 0.0, 0.0),
+        ("float8_e5m2", 1.5 * 2.0**-16, 2.0**-15, 2.0**-15),
+        ("float6_e2m3fn", -9, -7.5, -7.5),
+        ("float6_e3m2fn", np.nan, 28, 28),
+        ("float4_e2m1fn", 5, 4, 4),
+        ("float4_e2m1fn", np.inf, 6, 6),
+        ("float4_e2m1fn", -np.nan, 6, 6),
+        ("float4_e2m1fn", -0.25, -0.0, -0.0),
+    ],
+)
+def test_values_of_the_tables(name, x, saturated, unsaturated):
+    for saturate, expected in ((True, saturated), (False, unsaturated)):
+        code = encode(jnp.float32(x), record(name), saturate=saturate)
+        assert_equal(decode(code, record(name)), FLOAT32(expected))
+        assert_equal(reference.decode(reference.encode(FLOAT32(x), name, saturate=saturate), name), FLOAT32(expected))
+
+
+@pytest.mark.parametrize("saturate", [True, False])
+@pytest.mark.parametrize("name", FLOATS_OF_8_BITS)
+def test_as_onnxruntime_rounds(name, saturate):
+    """It deviates without saturation, in the where the next numbers of the grid would be."""
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: oracle)")
+    onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: oracle)")
+    to = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(name))
+    make = onnx.helper.make_tensor_value_info
+    nodes = [
+        onnx.helper.make_node("Cast", ["x"], ["narrow"], to=to, saturate=int(saturate)),
+        onnx.helper.make_node("Cast", ["narrow"], ["y"], to=onnx.TensorProto.FLOAT),
+    ]
+    graph = onnx.helper.make_graph(
+        nodes, "cast", [make("x", onnx.TensorProto.FLOAT, [None])], [make("y", onnx.TensorProto.FLOAT, [None])]
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 19)], ir_version=9)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    with np.errstate(invalid="ignore"):
+        x = np.concatenate([*(every(dtype).astype(FLOAT32) for dtype in (np.float16, jnp.bfloat16)), ties(name)])
+    theirs = session.run(None, {"x": x})[0]
+    ours = reference.decode(reference.encode(x, name, saturate=saturate), name)
+    magnitude = abs(x)
+    if not saturate and name in ONNXRUNTIME_DEVIATES:
+        low, high, value, table = ONNXRUNTIME_DEVIATES[name]
+        deviates = (magnitude >= low) & (magnitude < high)
+        assert_equal(theirs[deviates], np.copysign(value, x[deviates]))
+        assert_equal(ours[deviates], np.copysign(table, x[deviates]))
+        x, ours, theirs = x[~deviates], ours[~deviates], theirs[~deviates]
+    assert_equal(ours, theirs)
