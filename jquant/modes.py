@@ -210,11 +210,20 @@ _DML_NAMES = (
     *("INT64", "INT32", "INT16", "INT8", "INT4", "INT2"),
     *("UINT64", "UINT32", "UINT16", "UINT8", "UINT4", "UINT2"),
 )
+NARROW_FLOATS = {  # of the types that DirectML lacks
+    "FLOAT8E4M3FN": "float8_e4m3fn",
+    "FLOAT8E4M3FNUZ": "float8_e4m3fnuz",
+    "FLOAT8E5M2": "float8_e5m2",
+    "FLOAT8E5M2FNUZ": "float8_e5m2fnuz",
+    "FLOAT4E2M1": "float4_e2m1fn",
+}
+_OF_ONNX = {spelling: name for name, spelling in NARROW_FLOATS.items()}
 _TENSORFLOW_NAMES = ("qint32", "qint16", "qint8", "quint16", "quint8")
 
 
 def data_type(argument: str, spelling: DTypeLike | str) -> np.dtype:
-    """The dtype that a spelling means: a type, a dtype, its name, ``"INT8"`` (DirectML), ``"qint8"`` (TensorFlow).
+    """The dtype that a spelling means: a type, a dtype, its name, ``"INT8"`` (DirectML), ``"FLOAT8E5M2"`` (ONNX),
+    ``"qint8"`` (TensorFlow).
 
     `argument` is the name that an error gives to it.
     """
@@ -225,7 +234,7 @@ def data_type(argument: str, spelling: DTypeLike | str) -> np.dtype:
             dtype = None
         if dtype is not None and is_numeric(dtype):
             return dtype
-    known = ", ".join((*_DML_NAMES, *_TENSORFLOW_NAMES))
+    known = ", ".join((*_DML_NAMES, *NARROW_FLOATS, *_TENSORFLOW_NAMES))
     raise DescriptorTypeError(f"{argument} is {shown(spelling)}; it must be a dtype or one of the names {known}")
 
 
@@ -233,6 +242,8 @@ def data_type(argument: str, spelling: DTypeLike | str) -> np.dtype:
 def _as_dtype(spelling: np.dtype | type | str) -> np.dtype:
     if isinstance(spelling, str) and spelling in _DML_NAMES:
         return jnp.dtype(spelling.lower())
+    if isinstance(spelling, str) and spelling in NARROW_FLOATS:
+        return jnp.dtype(NARROW_FLOATS[spelling])
     if isinstance(spelling, str) and spelling in _TENSORFLOW_NAMES:
         return jnp.dtype(spelling.removeprefix("q"))
     return jnp.dtype(spelling).newbyteorder("=")
@@ -246,8 +257,8 @@ def is_numeric(dtype: np.dtype) -> bool:
 
 @functools.cache
 def data_type_name(dtype: np.dtype) -> str:
-    """The name of a dtype in DirectML's tables: ``"INT8"``."""
-    return dtype.name.upper()
+    """The name of a dtype in DirectML's tables: ``"INT8"``; of one that only ONNX has, there: ``"FLOAT8E5M2"``."""
+    return _OF_ONNX.get(dtype.name, dtype.name.upper())
 
 
 def _unknown(

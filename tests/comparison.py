@@ -3,6 +3,7 @@
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -19,7 +20,8 @@ def assert_equal(actual, expected, what: str = "", *, subnormals: bool = True) -
     def compare(actual, expected):
         actual, expected = np.asarray(actual), np.asarray(expected)
         assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape), what
-        if expected.dtype == jax.numpy.bfloat16:  # NumPy does not know that its NaN are equal
+        if jnp.issubdtype(expected.dtype, jnp.floating) and not np.issubdtype(expected.dtype, np.floating):
+            # NumPy does not know that the NaN of a type of JAX's are equal.
             actual, expected = actual.astype(np.float32), expected.astype(np.float32)
         if not subnormals and expected.dtype == np.float32:
             normal = ~samples.is_subnormal(expected)

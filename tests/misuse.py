@@ -319,9 +319,12 @@ class ZeroPointOfPacked(Kind):
         return None if value is None else WRONG
 
 
+@dataclasses.dataclass(frozen=True)
 class Boolean(Kind):
+    allowed: Sequence[bool] = (True, False)
+
     def means(self, value: object) -> object:
-        return bool(value) if isinstance(value, bool | np.bool_) else WRONG
+        return bool(value) if isinstance(value, bool | np.bool_) and bool(value) in self.allowed else WRONG
 
 
 def is_integer(value: object) -> bool:
@@ -847,6 +850,7 @@ def _linear() -> list[Call]:
         quantizes = name == "quantize_linear"
         scales = {"data_types": "float32" if quantizes else FLOATS}
         zeros = {"data_types": narrow, "scalar": "uint8"} if quantizes else {}
+        saturating = {"saturate": Argument(True, Boolean((True,)), "saturate")} if quantizes else {}  # what integers do
         wide = Tensor("float32 int32" if quantizes else tensor.kind.data_types, lambda s: len(s) == 2 and s[1] == COLUMNS)
         of_uint8 = wide if quantizes else dataclasses.replace(wide, data_types="uint8")
         return [
@@ -859,6 +863,7 @@ def _linear() -> list[Call]:
                     "axis": no_axis,
                     "block_size": no_blocks,
                     "output_dtype": data_type("output_dtype OutputTensor", None, data_types),
+                    **saturating,
                     "feature_level": level(first),
                 },
                 promise,

@@ -130,9 +130,11 @@ def output_data_type(output_dtype: DTypeLike | str | None, zero_point: ArrayLike
     """The dtype of a quantized output: as told, else that of an array `zero_point`, else `default`."""
     if output_dtype is not None:
         return data_type("output_dtype", output_dtype)
-    return zero_point.dtype if isinstance(zero_point, Operand) and not _is_weak_scalar(zero_point) else default
+    if isinstance(zero_point, Operand | np.generic) and not _is_weak_scalar(zero_point):  # ml_dtypes' scalars are the latter
+        return zero_point.dtype
+    return default
 
 
-def _is_weak_scalar(value: Operand) -> bool:
+def _is_weak_scalar(value: Operand | np.generic) -> bool:
     """Whether it may be a Python scalar that went through a caller's `jax.jit`."""
     return isinstance(value, jax.Array) and getattr(value, "weak_type", False) and value.ndim == 0

@@ -71,9 +71,9 @@ def is_narrow_float(dtype: np.dtype) -> bool:
     return dtype in _FORMATS
 
 
-def saturates_always(dtype: np.dtype) -> bool:
-    """Whether the dtype has neither infinities nor NaN."""
-    return _FORMATS[dtype].saturates
+def has_infinities_or_nan(dtype: np.dtype) -> bool:
+    """Whether the dtype is one of those here which need not saturate."""
+    return dtype in _FORMATS and not _FORMATS[dtype].saturates
 
 
 def narrow(x: jax.Array, dtype: np.dtype, *, saturate: bool = True) -> jax.Array:

@@ -24,6 +24,30 @@ def parameters(rng: np.random.Generator, granularity: str, scale_dtype, zero_poi
     return (scale,) if "no" in granularity else (scale, samples.integers(rng, zero_point_dtype, *sizes))
 
 
+def dequantize_narrow_floats(dtype, scale_dtype) -> Case:
+    def draw(rng, rows):
+        return samples.narrow_floats(rng, dtype, rows, CHANNELS), samples.small_scales(rng, 1, CHANNELS, dtype=scale_dtype)
+
+    function = functools.partial(jquant.dequantize_linear, feature_level="EXTENDED")
+    return Case(function, reference.dequantize_linear, draw)
+
+
+def quantize_to_narrow_floats(input_dtype, dtype, **options) -> Case:
+    """Ties of numbers of the type that have a whole number for it, and any other."""
+
+    def draw(rng, rows):
+        scale = samples.small_scales(rng, 1, CHANNELS, dtype=input_dtype)
+        step = scale.astype(np.float32)
+        zero_point = rng.integers(-2, 3, (1, CHANNELS)).astype(np.float32).astype(dtype)
+        return samples.floats(rng, (rows, CHANNELS), step, dtype=input_dtype), scale, zero_point
+
+    def formula(x, scale, zero_point):
+        return reference.quantize_linear(x, scale, zero_point, dtype, **options)
+
+    function = functools.partial(jquant.quantize_linear, feature_level="EXTENDED", **options)
+    return Case(function, formula, draw, divisor=lambda x, scale, zero_point: scale)
+
+
 def dequantize_linear(dtype, scale_dtype, granularity: str) -> Case:
     def draw(rng, rows):
         return samples.integers(rng, dtype, rows, CHANNELS), *parameters(rng, granularity, scale_dtype, dtype)
@@ -173,6 +197,10 @@ VARIANTS: dict[str, Case] = {
         f"quantize_linear, {input_dtype}, {dtype}, {granularity}": quantize_linear(input_dtype, dtype, granularity)
         for input_dtype, dtype, granularity in itertools.product((*FLOATS, np.dtype(np.int32)), BYTES, GRANULARITIES)
     },
+    "dequantize_linear, float8_e5m2": dequantize_narrow_floats(jnp.float8_e5m2, np.float16),
+    "dequantize_linear, float4_e2m1fn": dequantize_narrow_floats(jnp.float4_e2m1fn, np.float32),
+    "quantize_linear, float8_e4m3fn": quantize_to_narrow_floats(np.float32, jnp.float8_e4m3fn, saturate=False),
+    "quantize_linear, float4_e2m1fn": quantize_to_narrow_floats(np.float16, jnp.float4_e2m1fn),
     "dequantize_linear, int4, blocks": dequantize_linear_in_blocks(jnp.int4),
     "dequantize_linear, int4, blocks of rows": Case(
         functools.partial(jquant.dequantize_linear, **MIDDLE_BLOCKS),

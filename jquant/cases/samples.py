@@ -72,6 +72,11 @@ def scales(rng: np.random.Generator, count: int) -> np.ndarray:
     return np.where(np.arange(count) % 4 == 0, powers, scale)
 
 
+def narrow_floats(rng: np.random.Generator, dtype, *shape: int) -> np.ndarray:
+    """Uniformly distributed over all codes of a float type of 8 or 4 bits, infinities and NaN among them."""
+    return rng.integers(0, 2 ** jnp.finfo(dtype).bits, shape, np.uint8).view(dtype)
+
+
 def integers(rng: np.random.Generator, dtype, *shape: int) -> np.ndarray:
     """Uniformly distributed over all integers of `dtype`."""
     limits = jnp.iinfo(dtype)

@@ -1,15 +1,16 @@
-"""The affine maps between integers and real numbers, which operators and kernel epilogues share."""
+"""The affine maps between quantized values and real numbers, which operators and kernel epilogues share."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
-from jquant.arithmetic import exact
+from jquant.arithmetic import exact, narrow_floats
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
 
 def dequantize(x: Quantized) -> jax.Array:
-    """``(x - zero_point) * scale`` in float32: an exact difference, one rounding."""
+    """``(x - zero_point) * scale`` in float32: a difference as `offset` has it, one rounding."""
     return exact.product(offset(x), exact.widen(x.scale))
 
 
@@ -20,10 +21,26 @@ def difference(x: Quantized) -> jax.Array:
 
 
 def offset(x: Quantized) -> jax.Array:
-    """``fl(x - zero_point)``: exact up to 16 bits."""
+    """``fl(x - zero_point)``: exact for integers of up to 16 bits."""
+    if narrow_floats.is_narrow_float(x.values.dtype):
+        values = narrow_floats.widen(x.values)
+        return values if x.zero_point is None else exact.difference(values, narrow_floats.widen(x.zero_point))
     return x.values.astype(jnp.float32) if x.zero_point is None else exact.integer_difference(x.values, x.zero_point)
 
 
 def quantize(x: jax.Array, output: ScaleZeroPoint, dtype: np.dtype) -> jax.Array:
     """``sat(rne(x / scale) + zero_point)``, for an integer `dtype` of at most 16 bits; NaN becomes 0."""
     return exact.nearest_integer(exact.quotient(x, exact.widen(output.scale)), output.zero_point, dtype)
+
+
+def nearest(quotient: jax.Array, zero_point: jax.Array | None, dtype: np.dtype, saturate: bool = True) -> jax.Array:
+    """What a quotient by the scale is quantized to: ``sat(rne(quotient) + zero_point)`` of integers of at most 16 bits.
+
+    Of narrow floats ``nearest(fl(quotient + zero_point))``, as `narrow_floats.encode` has it. A zero point of 0 leaves -0.
+    """
+    if not narrow_floats.is_narrow_float(dtype):
+        return exact.nearest_integer(quotient, zero_point, dtype)
+    if zero_point is not None:
+        quotient, zero_point = jnp.broadcast_arrays(quotient, narrow_floats.widen(zero_point))
+        quotient = lax.select(zero_point == 0, quotient, exact.sum(quotient, zero_point))
+    return narrow_floats.narrow(quotient, dtype, saturate=saturate)

@@ -12,18 +12,19 @@ from jquant.arguments.granularity import align, granularity_of
 from jquant.arithmetic import exact
 from jquant.formulas import affine
 from jquant.formulas.granularity import Granularity
-from jquant.modes import FeatureLevel, data_type
+from jquant.modes import NARROW_FLOATS, FeatureLevel, data_type
 from jquant.pytrees import Quantized
 
 _OPERATOR = "DML_ELEMENT_WISE_DEQUANTIZE_LINEAR"
 _INTEGERS = "INT32 INT16 INT8 INT4 INT2 UINT32 UINT16 UINT8 UINT4 UINT2"
+_OF_ONNX = f"{_INTEGERS} {' '.join(NARROW_FLOATS)}"
 _DESCRIPTOR = Descriptor(
     _OPERATOR,
     {
         "EXTENDED": (  # what ONNX has beyond DirectML
-            Tensor("InputTensor", "Input", (1, 8), _INTEGERS),
+            Tensor("InputTensor", "Input", (1, 8), _OF_ONNX),
             Tensor("ScaleTensor", "Input", (1, 8), "FLOAT32 FLOAT16"),
-            Tensor("ZeroPointTensor", "Optional input", (1, 8), _INTEGERS),
+            Tensor("ZeroPointTensor", "Optional input", (1, 8), _OF_ONNX),
             Tensor("OutputTensor", "Output", (1, 8), "FLOAT32 FLOAT16"),
         ),
         "6_3": (  # with DML_DEQUANTIZE, which has the types of 4 bits
@@ -84,7 +85,7 @@ def dequantize_linear(
     output_dtype: DTypeLike | str | None = None,
     feature_level: FeatureLevel | str | None = None,
 ) -> jax.Array:
-    """Maps quantized integers back to real numbers.
+    """Maps quantized integers, or floats of 8 or 4 bits, back to real numbers.
 
     ``output = (input - zero_point) * scale``
 
@@ -92,11 +93,15 @@ def dequantize_linear(
     rounds (as in ONNX's reference). The product is rounded once to float32; a float16 result is rounded
     from there.
 
-    It is differentiable in the scale. Integers have no derivative (JAX's zero, of type float0).
+    Floats of 8 and 4 bits are exact in float32; their difference is rounded to it. Infinities and NaN are what they are.
+
+    It is differentiable in the scale. Integers have no derivative (JAX's zero, of type float0); that of floats of 8 and 4
+    bits is 0.
 
     Args:
       input: integers of 8, 16 or 32 bits, signed or unsigned, of rank 1 to 8; of 4 bits, from level 6_3 on; of 2 bits, at
-        ``FeatureLevel.EXTENDED``. `unpack_integers` takes the narrow ones out of the bytes that store them.
+        ``FeatureLevel.EXTENDED``, as are float8_e4m3fn, float8_e4m3fnuz, float8_e5m2, float8_e5m2fnuz and float4_e2m1fn.
+        `unpack_integers` takes the narrow ones out of the bytes that store them.
       scale: float32 or float16 (bfloat16 at ``FeatureLevel.EXTENDED``); a Python scalar is float32. Its shape says what has
         a scale of its own:
 
@@ -107,7 +112,7 @@ def dequantize_linear(
           along that axis; the last block may be partial. Sizes of 1 broadcast along the others.
 
         A scale of 0, which the document leaves undefined, gives 0 or -0.
-      zero_point: integers of the dtype of `input`, in any shape that `scale` could have. None means 0.
+      zero_point: of the dtype of `input`, in any shape that `scale` could have. None means 0.
       axis: the dimension of `input` along which `scale` and `zero_point` lie; a negative one counts from the end.
       block_size: for how many elements along `axis` each scale and zero point hold; the table applies to them as they are
         then spread. (Blocks in more than one dimension, which DML_DEQUANTIZE allows, are not supported.)
@@ -129,6 +134,8 @@ def dequantize_linear(
       >>> scale = jnp.array([[0.5, 2.0]])  # for blocks of 3 and of 1
       >>> jquant.dequantize_linear(jnp.array([[-2, 0, 2, 4]], jnp.int4), scale, axis=1, block_size=3)
       Array([[-1.,  0.,  1.,  8.]], dtype=float32)
+      >>> jquant.dequantize_linear(jnp.array([0.5, -6.0], jnp.float4_e2m1fn), 0.25, feature_level="EXTENDED")
+      Array([ 0.125, -1.5  ], dtype=float32)
 
     References:
       DirectML, `DML_ELEMENT_WISE_DEQUANTIZE_LINEAR_OPERATOR_DESC` and `DML_DEQUANTIZE_OPERATOR_DESC`. ONNX,

@@ -11,21 +11,25 @@ from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor, require
 from jquant.arguments.granularity import align, granularity_of
 from jquant.arguments.operands import FLOAT32
+from jquant.arguments.statics import boolean
 from jquant.arithmetic import exact
+from jquant.arithmetic.narrow_floats import has_infinities_or_nan
 from jquant.errors import DescriptorTypeError
+from jquant.formulas import affine
 from jquant.formulas.granularity import Granularity
-from jquant.modes import FeatureLevel, data_type_name
+from jquant.modes import NARROW_FLOATS, FeatureLevel, data_type_name
 from jquant.pytrees import ScaleZeroPoint
 
 _OPERATOR = "DML_ELEMENT_WISE_QUANTIZE_LINEAR"
+_OF_ONNX = f"INT16 INT8 INT4 INT2 UINT16 UINT8 UINT4 UINT2 {' '.join(NARROW_FLOATS)}"
 _DESCRIPTOR = Descriptor(
     _OPERATOR,
     {
         "EXTENDED": (  # what ONNX has beyond DirectML
             Tensor("InputTensor", "Input", (1, 8), "FLOAT32 FLOAT16 INT32"),
             Tensor("ScaleTensor", "Input", (1, 8), "FLOAT32 FLOAT16"),
-            Tensor("ZeroPointTensor", "Optional input", (1, 8), "INT16 INT8 INT4 INT2 UINT16 UINT8 UINT4 UINT2"),
-            Tensor("OutputTensor", "Output", (1, 8), "INT16 INT8 INT4 INT2 UINT16 UINT8 UINT4 UINT2"),
+            Tensor("ZeroPointTensor", "Optional input", (1, 8), _OF_ONNX),
+            Tensor("OutputTensor", "Output", (1, 8), _OF_ONNX),
         ),
         "6_3": (  # with DML_QUANTIZE, which has the types of 4 bits
             Tensor("InputTensor", "Input", (1, 8), "FLOAT32 FLOAT16 INT32"),
@@ -68,14 +72,14 @@ _DESCRIPTOR = Descriptor(
 )
 
 
-@functools.partial(jax.jit, static_argnames=("output_dtype", "granularity"))
+@functools.partial(jax.jit, static_argnames=("output_dtype", "granularity", "saturate"))
 @jax.named_scope("quantize_linear")
 def _quantize_linear(
-    input: jax.Array, output: ScaleZeroPoint, output_dtype: np.dtype, granularity: Granularity
+    input: jax.Array, output: ScaleZeroPoint, output_dtype: np.dtype, granularity: Granularity, saturate: bool
 ) -> jax.Array:
     value = input.astype(jnp.float32) if input.dtype == jnp.int32 else exact.numerator(input)
     scale, zero_point = granularity.expand_output(output, input.shape)
-    return exact.nearest_integer(exact.quotient(value, scale), zero_point, output_dtype)
+    return affine.nearest(exact.quotient(value, scale), zero_point, output_dtype, saturate)
 
 
 def quantize_linear(
@@ -87,9 +91,10 @@ def quantize_linear(
     axis: int | None = None,
     block_size: int | None = None,
     output_dtype: DTypeLike | str | None = None,
+    saturate: bool = True,
     feature_level: FeatureLevel | str | None = None,
 ) -> jax.Array:
-    """Maps real numbers to quantized integers.
+    """Maps real numbers to quantized integers, or floats of 8 or 4 bits.
 
     ``output = saturate(round(input / scale) + zero_point)``
 
@@ -99,8 +104,14 @@ def quantize_linear(
 
     The quotient is float32's whatever the types of its operands, as with ONNX's ``precision=FLOAT``.
 
+    A float of 8 or 4 bits is ``saturate(round(input / scale + zero_point))``: the number of the type that is nearest to the
+    float32 sum, ties to the even code, subnormal numbers included; a zero point of 0 leaves -0 as it is. What rounds to more
+    than the largest number, and infinities, become the largest number, or without `saturate` infinity (FLOAT8E5M2) or NaN
+    (the others). NaN stays NaN. FLOAT4E2M1 has neither infinities nor NaN: it always saturates, and makes 6 of NaN. The FNUZ
+    types have no -0.
+
     The result is of integers, which have no derivative: JAX's zero, of type float0. To train through the rounding, take
-    `quantize_and_dequantize` or `fake_quantize`.
+    `quantize_and_dequantize` or `fake_quantize`. Where it is of floats, the derivative is 0.
 
     Args:
       input: float32, float16 (bfloat16 at ``FeatureLevel.EXTENDED``) or int32, of rank 1 to 8.
@@ -115,9 +126,11 @@ def quantize_linear(
       axis: the dimension of `input` along which `scale` and `zero_point` lie; a negative one counts from the end.
       block_size: for how many elements along `axis` each scale and zero point hold; the table applies to them as they are
         then spread. (Blocks in more than one dimension, which DML_QUANTIZE allows, are not supported.)
-      output_dtype: int8 or uint8; int4 or uint4, from level 6_3 on; int16, uint16, int2 or uint2, at
-        ``FeatureLevel.EXTENDED``. None: the dtype of `zero_point` if that is an array, else uint8, as in ONNX.
+      output_dtype: int8 or uint8; int4 or uint4, from level 6_3 on; int16, uint16, int2 or uint2, float8_e4m3fn,
+        float8_e4m3fnuz, float8_e5m2, float8_e5m2fnuz or float4_e2m1fn, at ``FeatureLevel.EXTENDED``. None: the dtype of
+        `zero_point` if that is an array, else uint8, as in ONNX.
         `pack_integers` stores several of the narrow ones in a byte.
+      saturate: whether floats of 8 bits saturate. What has no infinities and no NaN always does.
       feature_level: the DirectML feature level whose table applies.
 
     Returns:
@@ -125,7 +138,8 @@ def quantize_linear(
 
     Raises:
       DescriptorError: a rank, size, axis, block size or level outside of the table, or a scalar that its type cannot hold.
-      DescriptorTypeError: a data type outside of the table, or an `output_dtype` that is not that of `zero_point`.
+      DescriptorTypeError: a data type outside of the table, or an `output_dtype` that is not that of `zero_point`;
+        ``saturate=False`` with one that always saturates.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -134,9 +148,16 @@ def quantize_linear(
       >>> scale = jnp.array([[0.5, 2.0]])  # for blocks of 3 and of 1
       >>> jquant.quantize_linear(jnp.array([[-1.0, 0.25, 0.75, 9.0]]), scale, axis=1, block_size=3, output_dtype="INT4")
       Array([[-2, 0, 2, 4]], dtype=int4)
+      >>> x = jnp.array([1.0625, 464.0, 480.0])  # 1.0625 and 464 are ties
+      >>> for saturate in (True, False):
+      ...     print(jquant.quantize_linear(
+      ...         x, 1.0, output_dtype="FLOAT8E4M3FN", saturate=saturate, feature_level="EXTENDED"))
+      [1 448 448]
+      [1 448 nan]
 
     References:
-      DirectML, `DML_ELEMENT_WISE_QUANTIZE_LINEAR_OPERATOR_DESC` and `DML_QUANTIZE_OPERATOR_DESC`. ONNX, `QuantizeLinear`.
+      DirectML, `DML_ELEMENT_WISE_QUANTIZE_LINEAR_OPERATOR_DESC` and `DML_QUANTIZE_OPERATOR_DESC`. ONNX, `QuantizeLinear`,
+      and the tables of `Cast`.
     """
     call = Call(_DESCRIPTOR, feature_level)
     input = call.tensor("InputTensor", input)
@@ -151,4 +172,7 @@ def quantize_linear(
     wanted = "they must be the same, or FLOAT32 beside INT32; they may differ from FeatureLevel.EXTENDED on"
     allowed = scale.dtype == scale_dtype or call.level == FeatureLevel.EXTENDED
     require(allowed, f"{_OPERATOR}: {given}; {wanted}", DescriptorTypeError)
-    return _quantize_linear(input, ScaleZeroPoint(scale, zero_point), output_dtype, granularity)
+    saturate = boolean(_OPERATOR, "saturate", saturate)
+    message = f"{_OPERATOR}: saturate is False, but {data_type_name(output_dtype)} has nothing that is out of its range"
+    require(saturate or has_infinities_or_nan(output_dtype), message, DescriptorTypeError)
+    return _quantize_linear(input, ScaleZeroPoint(scale, zero_point), output_dtype, granularity, saturate)

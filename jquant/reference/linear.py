@@ -5,24 +5,33 @@ from jax.numpy import iinfo
 from numpy import float32
 from numpy.typing import ArrayLike
 
+from jquant.reference.narrow_floats import is_narrow, narrow, widen
 from jquant.reference.rounding import saturate
+from jquant.reference.rounding import saturate as limited
 
 
 def dequantize_linear(x, scale, zero_point: ArrayLike = 0, *, axis=None, block_size=None, dtype=None):
-    """``(x - zero_point) * scale``: the difference in 64 bits."""
+    """``(x - zero_point) * scale``: the difference of integers in 64 bits, of narrow floats in float32."""
     x = np.asarray(x)
-    offset = x.astype(np.int64) - of_each(zero_point, x, axis, block_size).astype(np.int64)
+    its_zero_point = of_each(zero_point, x, axis, block_size)
     scale = of_each(scale, x, axis, block_size)
     with np.errstate(all="ignore"):
+        if is_narrow(x.dtype):
+            offset = widen(x) - (widen(its_zero_point) if its_zero_point.dtype == x.dtype else float32(0))
+        else:
+            offset = x.astype(np.int64) - its_zero_point.astype(np.int64)
         return (offset.astype(float32) * scale.astype(float32)).astype(scale.dtype if dtype is None else dtype)
 
 
-def quantize_linear(x, scale, zero_point, dtype, *, axis=None, block_size=None):
-    """``sat(rne(x / scale) + zero_point)``, NaN -> 0."""
+def quantize_linear(x, scale, zero_point, dtype, *, axis=None, block_size=None, saturate=True):
+    """``sat(rne(x / scale) + zero_point)``, NaN -> 0; for narrow floats the nearest to ``x / scale + zero_point``."""
     scale, zero_point = (of_each(tensor, x, axis, block_size) for tensor in (scale, zero_point))
     with np.errstate(all="ignore"):
         quotient = np.asarray(x).astype(float32) / np.asarray(scale).astype(float32)
-    return saturate(np.rint(quotient).astype(np.float64) + np.asarray(zero_point).astype(np.float64), dtype)
+        if is_narrow(dtype):
+            zero_point = np.asarray(zero_point).astype(float32)
+            return narrow(np.where(zero_point == 0, quotient, quotient + zero_point), dtype, saturate=saturate)
+    return limited(np.rint(quotient).astype(np.float64) + np.asarray(zero_point).astype(np.float64), dtype)
 
 
 def of_each(tensor, x, axis, block_size):

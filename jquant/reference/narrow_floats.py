@@ -6,6 +6,8 @@ from typing import NamedTuple
 import jax.numpy as jnp  # whose dtypes are those of ml_dtypes
 import numpy as np
 
+NAMES = "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float4_e2m1fn"
+
 
 class Table(NamedTuple):
     """The numbers of a type from 0 up, and what the codes after them are.
@@ -76,6 +78,11 @@ def decode(code, name: str):
     if name.endswith("fnuz"):
         both[half] = np.nan
     return both[np.asarray(code).astype(np.int64)]
+
+
+def is_narrow(dtype) -> bool:
+    """Whether it is one of the types of 8 and 4 bits."""
+    return jnp.dtype(dtype).name in NAMES
 
 
 def narrow(x, dtype, *, saturate=True):

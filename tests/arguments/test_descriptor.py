@@ -143,6 +143,11 @@ def tensors_where(holds):
 # The tables: data types, dimension counts, optional tensors, levels.
 
 
+def type_name(dtype):
+    """In a table: those of floats of 8 and 4 bits are ONNX's."""
+    return dtype.upper().replace("FLOAT8_", "FLOAT8").replace("FLOAT4_E2M1FN", "FLOAT4E2M1")
+
+
 def data_types(operator, level, name):
     names = rows(operator, level)[name].data_types.split()
     return [*names, "BFLOAT16"] if level == FeatureLevel.EXTENDED and "FLOAT16" in names else names
@@ -159,8 +164,8 @@ def of_the_same_data_type(operator, name, data_type):
 def test_data_types(operator, level, name):
     allowed = data_types(operator, level, name)
     got, expected = {}, {}
-    for dtype in DATA_TYPES:
-        given = dtype.upper()
+    for dtype in (*DATA_TYPES, "float8_e4m3fn", "float8_e5m2fnuz", "float4_e2m1fn"):
+        given = type_name(dtype)
         if given in allowed:
             tensors = changed(valid(operator, level), *of_the_same_data_type(operator, name, dtype), dtype=dtype)
             expected[dtype] = result_of(tensors)

@@ -24,7 +24,6 @@ _TRAINING = "the domain of training is not supported"
 
 # Patterns of cases that fail, and operators that have neither a converter nor a body, with the reasons. Both are exact.
 LEFT_OUT: dict[str, str] = {
-    r"test_(de)?quantizelinear_(e4m3fn|e5m2|float4e2m1).*": "quantized values that are floats of 8 and 4 bits",
     r"test_attention_.*bf16": "one or two units of bfloat16 off: where the reference rounds is its own",
     r"test_attention_local_window_gqa_rank4_mask": "its softmax is of float64, for which JAX has a mode of its own",
     r"test_equal_string(_broadcast)?": _STRINGS,

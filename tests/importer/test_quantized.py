@@ -2,14 +2,15 @@
 
 import itertools
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 
 import jquant.onnx
+from jquant import reference
 from jquant.cases import samples
-from jquant.onnx import ModelError
 
 from .quantized_nodes import Node, check, onnx
 
@@ -95,21 +96,38 @@ def test_narrow_integers():
         Node("DequantizeLinear", *operands, constant=(0, 2), opset=25, **options).assert_equal(*operands)
 
 
-@pytest.mark.parametrize("dtype", ["FLOAT8E4M3FN", "FLOAT8E5M2", "FLOAT4E2M1"])
-def test_floating_point_of_8_bits_is_not_supported(dtype):
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(getattr(onnx.TensorProto, dtype))
-    node = onnx.helper.make_node("DequantizeLinear", ["x", "scale"], ["y"])
-    make = onnx.helper.make_tensor_value_info
-    graph = onnx.helper.make_graph(
-        [node],
-        "graph",
-        [make("scale", onnx.TensorProto.FLOAT, [])],
-        [make("y", onnx.TensorProto.FLOAT, [3])],
-        [onnx.numpy_helper.from_array(np.ones(3, dtype), "x")],
-    )
-    model = jquant.onnx.load(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 25)]))
-    with pytest.raises(ModelError, match=f"type {np.dtype(dtype)} are not supported; those of integers are"):
-        model(model.params, {"scale": FLOAT32(1)})
+@pytest.mark.parametrize("precision", [0, onnx.TensorProto.FLOAT16])
+@pytest.mark.parametrize("saturate", [0, 1])
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float4_e2m1fn"])
+def test_floating_point_of_8_and_4_bits(name, saturate, precision):
+    """QuantizeLinear and DequantizeLinear as one graph, per tensor, axis and block."""
+    rng, dtype = np.random.default_rng(5), jnp.dtype(name)
+    number, make = onnx.helper.np_dtype_to_tensor_dtype(dtype), onnx.helper.make_tensor_value_info
+    x = samples.wide_floats(rng, 3 * 7 * 60, 3).reshape(3, 7, 60)
+    for sizes, options in zip(GRANULARITIES, OPTIONS, strict=True):
+        nodes = [
+            onnx.helper.make_node(
+                "QuantizeLinear",
+                ["x", "scale"],
+                ["q"],
+                output_dtype=number,
+                saturate=saturate,
+                **({"precision": precision} if precision else {}),
+                **options,
+            ),
+            onnx.helper.make_node("DequantizeLinear", ["q", "scale"], ["y"], **options),
+        ]
+        given = [make("x", onnx.TensorProto.FLOAT, x.shape), make("scale", onnx.TensorProto.FLOAT, sizes)]
+        graph = onnx.helper.make_graph(nodes, "graph", given, [make("y", onnx.TensorProto.FLOAT, x.shape)])
+        model = jquant.onnx.load(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 25)]))
+        scale = np.exp2(rng.integers(-3, 3, sizes)).astype(FLOAT32)
+        axes = {key: value for key, value in options.items() if sizes}
+        with np.errstate(over="ignore", invalid="ignore"):
+            quotient = x / reference.linear.of_each(scale, x, axes.get("axis"), axes.get("block_size"))
+            quotient = quotient.astype(np.float16) if precision else quotient
+        narrow = reference.quantize_linear(quotient.astype(FLOAT32), FLOAT32(1), 0, dtype, saturate=bool(saturate))
+        expected = reference.dequantize_linear(narrow, scale, **axes)
+        np.testing.assert_array_equal(model(model.params, {"x": x, "scale": scale})["y"], expected)
 
 
 def test_dynamic_quantize():

@@ -10,6 +10,8 @@ FLOAT32 = np.float32
 TYPES = [jnp.dtype(f"{sign}int{bits}") for bits in (2, 4, 8, 16) for sign in ("", "u")]
 WIDE_TYPES = [np.dtype(np.int32), np.dtype(np.uint32)]
 FLOATS = [jnp.dtype(name) for name in ("float32", "float16", "bfloat16")]
+NARROW_FLOATS = [jnp.dtype(f"float8_{name}") for name in ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz")]
+NARROW_FLOATS += [jnp.dtype("float4_e2m1fn")]
 EXTENDED = {"feature_level": "EXTENDED"}
 SIZES = 4, 6, 5
 FORMS = [  # sizes of the scale, sizes of the zero point, and what says which elements they are of
@@ -31,7 +33,8 @@ FORMS = [  # sizes of the scale, sizes of the zero point, and what says which el
 def every_form(rng, dtype, scale_dtype):
     for scale_sizes, zero_point_sizes, options in FORMS:
         scale = rng.uniform(0.1, 1, scale_sizes).astype(scale_dtype)
-        yield scale, samples.integers(rng, dtype, *zero_point_sizes), options
+        draw = samples.narrow_floats if dtype in NARROW_FLOATS else samples.integers
+        yield scale, draw(rng, dtype, *zero_point_sizes), options
 
 
 def jitted(operator, x, forms, **options):

@@ -19,7 +19,7 @@ import jquant
 from jquant import DescriptorError, DescriptorTypeError, reference
 from jquant.cases import samples
 
-from .affine import EXTENDED, FLOAT32, FLOATS, SIZES, TYPES, WIDE_TYPES, every_form, jitted
+from .affine import EXTENDED, FLOAT32, FLOATS, NARROW_FLOATS, SIZES, TYPES, WIDE_TYPES, every_form, jitted
 
 INTEGERS = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32]
 
@@ -181,3 +181,21 @@ def test_blocks_on_a_mesh(axis, spec):
         actual = program(split, whole)
     assert_equal(actual, reference.dequantize_linear(x, scale, **form))
     assert collectives(program.as_text()) == []
+
+
+@pytest.mark.parametrize("scale_dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("dtype", NARROW_FLOATS, ids=str)
+def test_narrow_floats(dtype, scale_dtype):
+    """Every code by scales of every type; every granularity, with zero points."""
+    rng = np.random.default_rng(5)
+    codes = np.arange(2 ** jnp.finfo(dtype).bits, dtype=np.uint8).view(dtype)
+    for scale in (1, 0.0123, -3, 0, np.inf):
+        scale = scale_dtype.type(scale)
+        expected = reference.dequantize_linear(codes, scale)
+        assert_equal(jquant.dequantize_linear(codes, scale, **EXTENDED), expected)
+        assert_equal(jax.jit(lambda x, scale=scale: jquant.dequantize_linear(x, scale, **EXTENDED))(codes), expected)
+    x = samples.narrow_floats(rng, dtype, *SIZES)
+    forms = [*every_form(rng, dtype, scale_dtype)]
+    outputs = jitted(jquant.dequantize_linear, x, forms, **EXTENDED)
+    for actual, (scale, zero_point, form) in zip(outputs, forms, strict=True):
+        assert_equal(actual, reference.dequantize_linear(x, scale, zero_point, **form), str(form))

@@ -12,7 +12,7 @@ import jquant
 from jquant import DescriptorError, DescriptorTypeError, FeatureLevel, reference
 from jquant.cases import samples
 
-from .affine import EXTENDED, FLOAT32, FLOATS, SIZES, TYPES, every_form, jitted
+from .affine import EXTENDED, FLOAT32, FLOATS, NARROW_FLOATS, SIZES, TYPES, every_form, jitted
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
@@ -153,3 +153,67 @@ def test_every_float_type(scale_dtype):
 )
 def test_empty_arrays_of_every_granularity(form, sizes):
     assert jquant.quantize_linear(np.zeros((0, 3), FLOAT32), np.ones(sizes, FLOAT32), **form).shape == (0, 3)
+
+
+HALVES = [np.arange(2**16, dtype=np.uint16).view(jnp.dtype(name)) for name in ("float16", "bfloat16")]
+
+
+@pytest.mark.parametrize("dtype", NARROW_FLOATS, ids=str)
+def test_every_number_of_16_bits_to_narrow_floats(dtype):
+    """By scales that are traced and constant, and by none that rounds: both saturations, where there are two."""
+    for every in HALVES:
+        x = every[(every.view(np.uint16) & 0x7F80) != 0] if every.dtype != np.float16 else every  # no subnormals
+        for saturate in (True, False) if dtype.itemsize == 1 and dtype != jnp.float4_e2m1fn else (True,):
+            for scale in map(x.dtype.type, (1, 0.0123)):
+                options = {"output_dtype": dtype, "saturate": saturate, **EXTENDED}
+                with np.errstate(invalid="ignore"):  # at signalling NaN
+                    expected = reference.quantize_linear(x, scale, 0, dtype, saturate=saturate)
+                assert_equal(jquant.quantize_linear(x, scale, **options), expected)
+                assert_equal(
+                    jax.jit(lambda x, scale=scale, options=options: jquant.quantize_linear(x, scale, **options))(x), expected
+                )
+
+
+@pytest.mark.parametrize("dtype", NARROW_FLOATS, ids=str)
+def test_every_granularity_of_narrow_floats(dtype):
+    """With zero points, which are added to the quotient; infinite ones and NaN among them."""
+    rng = np.random.default_rng(4)
+    x = samples.wide_floats(rng, int(np.prod(SIZES)), 3).reshape(SIZES)
+    forms = [*every_form(rng, dtype, FLOAT32)]
+    outputs = jitted(jquant.quantize_linear, x, forms, **EXTENDED)
+    for actual, (scale, zero_point, form) in zip(outputs, forms, strict=True):
+        assert_equal(actual, reference.quantize_linear(x, scale, zero_point, dtype, **form), str(form))
+
+
+def test_zero_points_of_narrow_floats():
+    """0 leaves -0. ONNX's reference ignores zero points of float8, and adds those of float4, which makes 0 of -0."""
+    reference_of_onnx = pytest.importorskip("onnx.reference.ops.op_quantize_linear", reason="onnx is not installed")
+    x = np.array([-0.0, 1, 3], FLOAT32)
+    for dtype, zero_point, expected, onnx in (
+        (jnp.float8_e4m3fn, 0, [-0.0, 1, 3], [-0.0, 1, 3]),
+        (jnp.float8_e4m3fn, 2, [2, 3, 5], [-0.0, 1, 3]),
+        (jnp.float4_e2m1fn, 0, [-0.0, 1, 3], [0.0, 1, 3]),
+        (jnp.float4_e2m1fn, 2, [2, 3, 4], [2, 3, 4]),
+    ):
+        dtype, zero_point = jnp.dtype(dtype), jnp.dtype(dtype).type(zero_point)
+        assert_equal(jquant.quantize_linear(x, 1.0, zero_point, **EXTENDED), np.array(expected, dtype))
+        run = reference_of_onnx._CommonQuantizeLinear._run
+        assert_equal(run(None, x, np.array(1, FLOAT32), np.array(zero_point))[0].astype(FLOAT32), np.array(onnx, FLOAT32))
+
+
+def test_saturation_is_for_floats_of_8_bits():
+    x = jnp.ones(2)
+    for dtype in (None, "INT8", "FLOAT4E2M1"):
+        with pytest.raises(
+            DescriptorTypeError, match=f"saturate is False, but {dtype or 'UINT8'} has nothing that is out of"
+        ):
+            jquant.quantize_linear(x, 1.0, output_dtype=dtype, saturate=False, **EXTENDED)
+    with pytest.raises(DescriptorTypeError, match=r"OutputTensor has data type FLOAT8E5M2; .*; FLOAT8E5M2 is allowed from"):
+        jquant.quantize_linear(x, 1.0, output_dtype="FLOAT8E5M2")
+
+
+def test_the_derivative_of_narrow_floats_is_0():
+    def total(x, scale):
+        return jquant.quantize_linear(x, scale, output_dtype="FLOAT8E5M2", **EXTENDED).astype(FLOAT32).sum()
+
+    assert [each.tolist() for each in jax.grad(total, (0, 1))(jnp.ones(2), jnp.float32(0.5))] == [[0, 0], 0]

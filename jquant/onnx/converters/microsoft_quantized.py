@@ -21,7 +21,7 @@ from jquant.pytrees import Quantized, ScaleZeroPoint
 
 @converter("QuantizeLinear", domain=MICROSOFT)
 def quantize(x, y_scale, y_zero_point=None, *, axis=1, block_size=0, output_dtype=0, saturate=1):
-    return quantized.quantize_as_written(x, y_scale, y_zero_point, axis, block_size, output_dtype)
+    return quantized.quantize_as_written(x, y_scale, y_zero_point, axis, block_size, output_dtype, saturate)
 
 
 @converter("DequantizeLinear", domain=MICROSOFT)

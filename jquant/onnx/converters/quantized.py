@@ -9,6 +9,8 @@ import onnx
 
 from jquant.arithmetic import exact
 from jquant.arithmetic.broadcasting import sizes_along
+from jquant.arithmetic.narrow_floats import has_infinities_or_nan
+from jquant.formulas import affine
 from jquant.formulas.granularity import Granularity
 from jquant.onnx.converters.quantized_parameters import (
     LEVEL,
@@ -35,11 +37,6 @@ def _dtype(output_dtype: int):
     return onnx.helper.tensor_dtype_to_np_dtype(output_dtype) if output_dtype else None
 
 
-def _require_integers(dtype) -> None:
-    if dtype is not None and not jnp.issubdtype(dtype, jnp.integer):
-        raise ModelError(f"quantized values of the type {np.dtype(dtype)} are not supported; those of integers are")
-
-
 def _granularity(x, scale, axis: int, block_size: int) -> Granularity:
     """A scale of one element and at most one dimension is that of the whole tensor."""
     if scale.size == 1 and scale.ndim <= 1:
@@ -47,17 +44,33 @@ def _granularity(x, scale, axis: int, block_size: int) -> Granularity:
     return Granularity(axis % max(x.ndim, 1), block_size or None)
 
 
-def quantize_as_written(x, y_scale, y_zero_point, axis, block_size, output_dtype):
+def _require_integers(dtype) -> None:
+    if not jnp.issubdtype(dtype, jnp.integer):
+        raise ModelError(f"products of the type {np.dtype(dtype)} are not supported; those of integers are")
+
+
+def _output_dtype(output_dtype: int, zero_point) -> np.dtype:
+    if zero_point is not None:
+        return zero_point.dtype
+    return _dtype(output_dtype) or np.dtype(np.uint8)
+
+
+def _saturates(dtype: np.dtype, saturate: int) -> bool:
+    """The attribute means nothing to types that have only finite numbers."""
+    return bool(saturate) or not has_infinities_or_nan(dtype)
+
+
+def quantize_as_written(x, y_scale, y_zero_point, axis, block_size, output_dtype, saturate):
     """With a quotient of float32, whatever the types of `x` and `y_scale`."""
-    dtype = _dtype(output_dtype)
-    _require_integers(dtype if y_zero_point is None else y_zero_point.dtype)
     options = _granularity(x, y_scale, axis, block_size)._asdict()
-    return quantize_linear(x, y_scale, y_zero_point, output_dtype=dtype, feature_level=LEVEL, **options)
+    saturates = _saturates(_output_dtype(output_dtype, y_zero_point), saturate)
+    dtype = _dtype(output_dtype)
+    return quantize_linear(x, y_scale, y_zero_point, output_dtype=dtype, saturate=saturates, feature_level=LEVEL, **options)
 
 
 @converter("QuantizeLinear", since=10, until=22)
 def quantize_to_22(x, y_scale, y_zero_point=None, *, axis=1, block_size=0, output_dtype=0, saturate=1):
-    return quantize_as_written(x, y_scale, y_zero_point, axis, block_size, output_dtype)
+    return quantize_as_written(x, y_scale, y_zero_point, axis, block_size, output_dtype, saturate)
 
 
 @converter("QuantizeLinear", since=23)
@@ -65,14 +78,14 @@ def quantize(x, y_scale, y_zero_point=None, *, axis, block_size, output_dtype, p
     """The quotient is rounded to `precision`, or else to the type of the scale: float16 makes more ties."""
     precise = _dtype(precision) or y_scale.dtype
     if precise == jnp.float32:
-        return quantize_as_written(x, y_scale, y_zero_point, axis, block_size, output_dtype)
-    dtype = _dtype(output_dtype) or np.dtype(np.uint8) if y_zero_point is None else y_zero_point.dtype
-    _require_integers(dtype)
+        return quantize_as_written(x, y_scale, y_zero_point, axis, block_size, output_dtype, saturate)
+    dtype = _output_dtype(output_dtype, y_zero_point)
     granularity = _granularity(x, y_scale, axis, block_size)
     output = _aligned(ScaleZeroPoint(y_scale, y_zero_point), granularity, x.ndim)
     scale, zero_point = granularity.expand_output(output, x.shape)
     dividend, divisor = (_rounded(each.astype(jnp.float32), precise) for each in (x, scale))
-    return exact.nearest_integer(_rounded(exact.quotient(dividend, divisor), precise), zero_point, dtype)
+    quotient = _rounded(exact.quotient(dividend, divisor), precise)
+    return affine.nearest(quotient, zero_point, dtype, _saturates(dtype, saturate))
 
 
 def _rounded(x: jax.Array, dtype) -> jax.Array:
@@ -88,7 +101,6 @@ def _aligned(output: ScaleZeroPoint, granularity: Granularity, rank: int) -> Sca
 
 @converter("DequantizeLinear", since=10)
 def dequantize(x, x_scale, x_zero_point=None, *, axis=1, block_size=0, output_dtype=0):
-    _require_integers(x.dtype)
     options = _granularity(x, x_scale, axis, block_size)._asdict()
     return dequantize_linear(x, x_scale, x_zero_point, output_dtype=_dtype(output_dtype), feature_level=LEVEL, **options)
 
