@@ -50,7 +50,7 @@ def check_params(expected: Iterable[str], given: Mapping[str, Any]) -> None:
 def _check_names(declared: Mapping[str, Value], given: Mapping[str, Any]) -> None:
     """
     Raises:
-      ModelError: inputs that differ in a size for which they declare the same name.
+      ModelError: inputs that differ in a size for which they declare the same name. A size of 1 may broadcast.
     """
     sizes: dict[str, dict[str, Any]] = {}  # by the name of a dimension, those of each input
     for name, value in declared.items():
@@ -59,8 +59,8 @@ def _check_names(declared: Mapping[str, Value], given: Mapping[str, Any]) -> Non
             if isinstance(dimension, str) and dimension not in _NO_NAMES:
                 sizes.setdefault(dimension, {}).setdefault(name, given[name].shape[place])
     for dimension, found in sizes.items():
-        first, *others = found.values()
-        if any(_differ(first, other) for other in others):
+        larger = [size for size in found.values() if not (isinstance(size, int) and size == 1)]
+        if any(_differ(larger[0], other) for other in larger[1:]):
             raise ModelError(f"{dimension!r} is {', '.join(f'{size} in {name!r}' for name, size in found.items())}")
 
 

@@ -74,7 +74,13 @@ def lengths(first: str, second: str, tokens: str, mask: str):
 
 @pytest.mark.parametrize(
     ("tokens", "mask", "result"),
-    [("b, 6", "b, 6", "b, 12"), ("b, s", "b, s", "b, 2*s"), ("b, s", "b, t", "b, t + s"), ("b, s", "b, 4", "b, s + 4")],
+    [
+        ("b, 6", "b, 6", "b, 12"),
+        ("b, s", "b, s", "b, 2*s"),
+        ("b, s", "b, t", "b, t + s"),
+        ("b, s", "b, 4", "b, s + 4"),
+        ("b, 6", "b, 1", "b, 7"),
+    ],
 )
 def test_a_name_that_two_inputs_declare(tokens, mask, result):
     """What may be equal is allowed."""
