@@ -5,18 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from comparison import assert_equal
+from narrow_samples import FLOATS_OF_8_BITS, every, ties
 
 from jquant.arithmetic import narrow_floats
 from jquant.arithmetic.narrow_floats import decode, encode
 from jquant.reference import narrow_floats as reference
 
 FLOAT32 = np.float32
-FLOATS_OF_8_BITS = ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"]
 NAMES = [*FLOATS_OF_8_BITS, "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn"]
-ONNXRUNTIME_DEVIATES = {  # without saturation, from, up to: its result, and that of ONNX's table
-    "float8_e4m3fn": (480, 496, FLOAT32(448), FLOAT32(np.nan)),
-    "float8_e5m2": (61440, 65536, FLOAT32(np.nan), FLOAT32(np.inf)),
-}
 DTYPES = [jnp.dtype(name) for name in NAMES if not name.startswith("float6")]
 
 
@@ -24,21 +20,8 @@ def record(name: str) -> narrow_floats.NarrowFloat:
     return getattr(narrow_floats, name.upper())
 
 
-def every(dtype) -> np.ndarray:
-    return np.arange(2**16, dtype=np.uint16).view(dtype)
-
-
 def every_code(name: str) -> np.ndarray:
     return np.arange(2 ** record(name).bits, dtype=np.uint8)
-
-
-def ties(name: str) -> np.ndarray:
-    """Halfway between neighbours, the largest number and what would follow it among them, and the floats beside them."""
-    numbers = reference.table(name).numbers
-    middle = ((numbers[:-1] + numbers[1:]) / 2).astype(FLOAT32)
-    beside = [np.nextafter(middle, FLOAT32(side)) for side in (-np.inf, np.inf)]
-    found = np.concatenate([middle, *beside, numbers.astype(FLOAT32)])
-    return np.concatenate([found, -found])
 
 
 @pytest.mark.parametrize("saturate", [True, False])
@@ -169,36 +152,3 @@ def test_values_of_the_tables(name, x, saturated, unsaturated):
         code = encode(jnp.float32(x), record(name), saturate=saturate)
         assert_equal(decode(code, record(name)), FLOAT32(expected))
         assert_equal(reference.decode(reference.encode(FLOAT32(x), name, saturate=saturate), name), FLOAT32(expected))
-
-
-@pytest.mark.parametrize("saturate", [True, False])
-@pytest.mark.parametrize("name", FLOATS_OF_8_BITS)
-def test_as_onnxruntime_rounds(name, saturate):
-    """It deviates without saturation, in the where the next numbers of the grid would be."""
-    onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: oracle)")
-    onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: oracle)")
-    to = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(name))
-    make = onnx.helper.make_tensor_value_info
-    nodes = [
-        onnx.helper.make_node("Cast", ["x"], ["narrow"], to=to, saturate=int(saturate)),
-        onnx.helper.make_node("Cast", ["narrow"], ["y"], to=onnx.TensorProto.FLOAT),
-    ]
-    graph = onnx.helper.make_graph(
-        nodes, "cast", [make("x", onnx.TensorProto.FLOAT, [None])], [make("y", onnx.TensorProto.FLOAT, [None])]
-    )
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 19)], ir_version=9)
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    with np.errstate(invalid="ignore"):
-        x = np.concatenate([*(every(dtype).astype(FLOAT32) for dtype in (np.float16, jnp.bfloat16)), ties(name)])
-    theirs = session.run(None, {"x": x})[0]
-    ours = reference.decode(reference.encode(x, name, saturate=saturate), name)
-    magnitude = abs(x)
-    if not saturate and name in ONNXRUNTIME_DEVIATES:
-        low, high, value, table = ONNXRUNTIME_DEVIATES[name]
-        deviates = (magnitude >= low) & (magnitude < high)
-        assert_equal(theirs[deviates], np.copysign(value, x[deviates]))
-        assert_equal(ours[deviates], np.copysign(table, x[deviates]))
-        x, ours, theirs = x[~deviates], ours[~deviates], theirs[~deviates]
-    assert_equal(ours, theirs)
