@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from jax import lax
 from sampling import one_in
 
 from jquant.arithmetic import exact
@@ -49,7 +50,15 @@ def divisors(case: Case, program: Callable) -> list[np.floating]:
 
 
 def is_float(x) -> bool:
-    return jnp.issubdtype(x.dtype, jnp.floating)
+    """Of a type that GPUs compute with."""
+    return x.dtype in PTX_TYPES.values()
+
+
+def number(x: jax.Array) -> jax.Array:
+    """What a caller computes with; of floats of 8 and 4 bits, their codes."""
+    if jnp.issubdtype(x.dtype, jnp.floating) and not is_float(x):
+        x = lax.bitcast_convert_type(x, f"uint{jnp.finfo(x.dtype).bits}")
+    return x if is_float(x) else x.astype(jnp.float32)
 
 
 def is_narrow(case: Case) -> bool:
@@ -89,7 +98,7 @@ def test_operator_amid_the_arithmetic_of_a_caller(name, program):
 
     def caller(*arguments):
         arguments = jax.tree.map(lambda x: x * FACTOR if is_float(x) else x, arguments)
-        return jax.tree.map(lambda y: (y if is_float(y) else y.astype(jnp.float32)) + ADDEND, function(*arguments))
+        return jax.tree.map(lambda y: number(y) + ADDEND, function(*arguments))
 
     kernels = ptx.compile(caller, *arguments)
     assert ptx.inexact(kernels, divisors(EVERY[name], program)) == []
