@@ -24,9 +24,9 @@ DOCUMENTS = {
         Same DataType: OutputTensor, ScaleTensor
 
         EXTENDED and above
-        InputTensor | Input | 1 to 8 | INT32, INT16, INT8, INT4, INT2, UINT32, UINT16, UINT8, UINT4, UINT2
+        InputTensor | Input | 1 to 8 | INT32, INT16, INT8, INT4, INT2, UINT32, UINT16, UINT8, UINT4, UINT2, FLOAT8E4M3FN, FLOAT8E4M3FNUZ, FLOAT8E5M2, FLOAT8E5M2FNUZ, FLOAT4E2M1
         ScaleTensor | Input | 1 to 8 | FLOAT32, FLOAT16
-        ZeroPointTensor | Optional input | 1 to 8 | INT32, INT16, INT8, INT4, INT2, UINT32, UINT16, UINT8, UINT4, UINT2
+        ZeroPointTensor | Optional input | 1 to 8 | INT32, INT16, INT8, INT4, INT2, UINT32, UINT16, UINT8, UINT4, UINT2, FLOAT8E4M3FN, FLOAT8E4M3FNUZ, FLOAT8E5M2, FLOAT8E5M2FNUZ, FLOAT4E2M1
         OutputTensor | Output | 1 to 8 | FLOAT32, FLOAT16
 
         DML_FEATURE_LEVEL_6_3 and above
@@ -64,7 +64,7 @@ DOCUMENTS = {
         ScaleTensor | Input | 4 | FLOAT32
         ZeroPointTensor | Input | 4 | UINT8
         OutputTensor | Output | 4 | FLOAT32
-    """,
+    """,  # noqa: E501
     # Input and Scale have the same data type too, but for INT32: operators/test_quantize_linear.py has that.
     "quantize_linear": """
         DML_ELEMENT_WISE_QUANTIZE_LINEAR
@@ -76,8 +76,8 @@ DOCUMENTS = {
         EXTENDED and above
         InputTensor | Input | 1 to 8 | FLOAT32, FLOAT16, INT32
         ScaleTensor | Input | 1 to 8 | FLOAT32, FLOAT16
-        ZeroPointTensor | Optional input | 1 to 8 | INT16, INT8, INT4, INT2, UINT16, UINT8, UINT4, UINT2
-        OutputTensor | Output | 1 to 8 | INT16, INT8, INT4, INT2, UINT16, UINT8, UINT4, UINT2
+        ZeroPointTensor | Optional input | 1 to 8 | INT16, INT8, INT4, INT2, UINT16, UINT8, UINT4, UINT2, FLOAT8E4M3FN, FLOAT8E4M3FNUZ, FLOAT8E5M2, FLOAT8E5M2FNUZ, FLOAT4E2M1
+        OutputTensor | Output | 1 to 8 | INT16, INT8, INT4, INT2, UINT16, UINT8, UINT4, UINT2, FLOAT8E4M3FN, FLOAT8E4M3FNUZ, FLOAT8E5M2, FLOAT8E5M2FNUZ, FLOAT4E2M1
 
         DML_FEATURE_LEVEL_6_3 and above
         InputTensor | Input | 1 to 8 | FLOAT32, FLOAT16, INT32
@@ -114,7 +114,7 @@ DOCUMENTS = {
         ScaleTensor | Input | 4 | FLOAT32
         ZeroPointTensor | Input | 4 | UINT8
         OutputTensor | Output | 4 | UINT8
-    """,
+    """,  # noqa: E501
     "dynamic_quantize_linear": """
         DML_DYNAMIC_QUANTIZE_LINEAR
         Introduced in DML_FEATURE_LEVEL_4_0
