@@ -378,7 +378,7 @@ def test_arithmetic():
 # Programs.
 
 
-@one_in(4, "name", OBSERVERS, first=1)
+@one_in(8, "name", OBSERVERS, first=1)
 def test_transformations(name):
     """jit, scan, and vmap: for each channel by itself."""
     observer, x = OBSERVERS[name], activations()
@@ -465,6 +465,7 @@ def test_export(name):
     assert_equal(export.deserialize(compute_range).call(state), observer.compute_range(expected))
 
 
+@pytest.mark.gate
 @one_in(4, "name", ["min_max, axis", "percentile, symmetric", "entropy", "mean_squared_error"], first=2)
 def test_x64(name):
     observer, x = OBSERVERS[name], activations()

@@ -114,6 +114,7 @@ DEFAULTS = {
 }
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_defaults_are_not_transferred(name):
     """They are constants of the programs."""

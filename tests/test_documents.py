@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from documents import OPERATORS, ROOT, run_document
+from sampling import one_in
 
 import jquant
 from jquant.arithmetic import exact
@@ -23,10 +24,11 @@ specification = importlib.util.spec_from_file_location("generated_pages", DOCS /
 generated_pages = importlib.util.module_from_spec(specification)
 specification.loader.exec_module(generated_pages)
 OPERATOR_PAGES = generated_pages.pages()
+LONG = "transform.md", "tutorial.md"
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.gate if name == "transform.md" else ()) for name in sorted(PAGES)]
+    "name", [pytest.param(name, marks=pytest.mark.gate if name in LONG else ()) for name in sorted(PAGES)]
 )
 def test_page(name, tmp_path, monkeypatch):
     if name in REQUIRES:
@@ -36,7 +38,7 @@ def test_page(name, tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.iterdir()} == WRITTEN.get(name, set())
 
 
-@pytest.mark.parametrize("name", sorted(OPERATOR_PAGES))
+@one_in(5, "name", sorted(OPERATOR_PAGES))
 def test_operator_page(name, tmp_path):
     """Its example runs by itself, and calls it; its table has every tensor and data type of each level."""
     page = OPERATOR_PAGES[name]

@@ -264,7 +264,7 @@ def wrong(**changes) -> dict:
         (wrong(tokens=np.ones(8, np.int64)), "the input 'tokens' is of shape (8,); the model takes int64[batch, length]"),
         (wrong(tokens=np.full((8, 5), 2**31)), "the input 'tokens' holds 2147483648, which int32 has no room for"),
         (wrong(noise=small_models.inputs(length=4)["noise"]), "'length' is 5 in 'tokens', 4 in 'noise'"),
-        (wrong(tokens=np.ones((1, 5), np.int64)), "'batch' is 1 in 'tokens', 8 in 'noise'"),
+        (wrong(tokens=np.ones((2, 5), np.int64)), "'batch' is 2 in 'tokens', 8 in 'noise'"),
         ([1, 2], "inputs is a list; it must be a mapping by name, of 'tokens', 'noise'"),
         (np.ones((8, 5)), "inputs is an array; it must be a mapping by name, of 'tokens', 'noise'"),
     ],

@@ -143,7 +143,8 @@ class StraightThrough:
         np.testing.assert_array_equal(for_input, 0)
         np.testing.assert_array_equal([for_low, for_high], np.inf if self.operator is jquant.fake_quantize else 0)
 
-    @one_in(2, "axis", [None, 1], first=1)
+    @pytest.mark.gate
+    @pytest.mark.parametrize("axis", [None, 1])
     def test_vmap_over_every_argument(self, axis):
         rng = np.random.default_rng(4)
         x, (low, high) = values(3, 4, 5), bounds(axis)

@@ -140,6 +140,7 @@ def test_the_composition(dtypes, granularities):
         assert_equal(one, np.asarray(other), name)
 
 
+@pytest.mark.gate
 @one_in(3, "name", ["scalars", "dense of tokens", "queries by keys"])
 def test_outside_of_a_program(name):
     operands = drawn(name, FLOAT32, BFLOAT16)

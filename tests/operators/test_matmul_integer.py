@@ -19,7 +19,7 @@ from jquant.cases import samples
 from .products import INTEGERS, SHAPES, ZERO_POINTS, Problem
 
 
-@one_in(2, "shape", SHAPES, ids=str)
+@one_in(4, "shape", SHAPES, ids=str)
 def test_shapes(shape):
     """Of each pair of types, plain and packed."""
     problems = []

@@ -1,6 +1,7 @@
 """What goes wrong with a transformation that finds its products by itself, and must not."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -219,7 +220,7 @@ def test_what_stays_float_is_listed(name):
     assert_refused(lambda: transform.quantized(apply, params, transform.dynamic_int8, *inputs), reason)
 
 
-@pytest.mark.parametrize("name", STAY_FLOAT)
+@one_in(3, "name", STAY_FLOAT)
 def test_what_stays_float_is_as_it_was(name):
     """Beside a site, its bits are those of the function; it is listed all the same."""
     apply, params, inputs, reason = STAY_FLOAT[name]
@@ -381,8 +382,7 @@ LOOK_UPS = {
 }
 
 
-@pytest.mark.parametrize("granularity", ["PER_CHANNEL", "PER_TENSOR"])
-@pytest.mark.parametrize("name", LOOK_UPS)
+@one_in(3, ("name", "granularity"), itertools.product(LOOK_UPS, ["PER_CHANNEL", "PER_TENSOR"]))
 def test_look_ups(name, granularity):
     """What a look-up in the rounded table gives, indices beyond its ends included."""
     apply = LOOK_UPS[name]
