@@ -58,8 +58,12 @@ AFTERS = unchanged, added(AFTER), multiplied(FACTOR)
 
 
 def names() -> list:
-    """Every second case; in the gate all, and every second variant of them, of which the full run has all."""
-    cases, variants = itertools.cycle(((), pytest.mark.gate)), itertools.cycle((pytest.mark.gate, pytest.mark.full))
+    """Two cases of five; in the gate all, and three variants of five, of which the full run has all.
+
+    Types and options alternate by two and by three, so that a sample by five has each of them.
+    """
+    gate, full = pytest.mark.gate, pytest.mark.full
+    cases, variants = itertools.cycle(((), gate, (), gate, gate)), itertools.cycle((gate, full, gate, full, gate))
     marked = [*zip(CASES, cases, strict=False), *zip(VARIANTS, variants, strict=False)]
     return [pytest.param(name, marks=marks) for name, marks in marked]
 

@@ -5,9 +5,8 @@ from jax.numpy import iinfo
 from numpy import float32
 from numpy.typing import ArrayLike
 
+from jquant.reference import rounding
 from jquant.reference.narrow_floats import is_narrow, narrow, widen
-from jquant.reference.rounding import saturate
-from jquant.reference.rounding import saturate as limited
 
 
 def dequantize_linear(x, scale, zero_point: ArrayLike = 0, *, axis=None, block_size=None, dtype=None):
@@ -31,7 +30,7 @@ def quantize_linear(x, scale, zero_point, dtype, *, axis=None, block_size=None, 
         if is_narrow(dtype):
             zero_point = np.asarray(zero_point).astype(float32)
             return narrow(np.where(zero_point == 0, quotient, quotient + zero_point), dtype, saturate=saturate)
-    return limited(np.rint(quotient).astype(np.float64) + np.asarray(zero_point).astype(np.float64), dtype)
+    return rounding.saturate(np.rint(quotient).astype(np.float64) + np.asarray(zero_point).astype(np.float64), dtype)
 
 
 def of_each(tensor, x, axis, block_size):
@@ -52,7 +51,7 @@ def dynamic_quantize_linear(x, where=True, dtype=np.uint8, *, axis=None, symmetr
         x, limits = np.asarray(x).astype(float32), iinfo(dtype)
         low, high = x.min(initial=0, where=where), x.max(initial=0, where=where)
         scale = float32(1) if high == low else (high - low) / float32(limits.max - limits.min)
-        zero_point = saturate(np.rint(float32(limits.min) - low / scale), dtype)
+        zero_point = rounding.saturate(np.rint(float32(limits.min) - low / scale), dtype)
     return quantize_linear(x, scale, zero_point, dtype), scale, zero_point
 
 
@@ -71,7 +70,7 @@ def _dynamic_rows(x, where, dtype, axis, symmetric):
             offset = np.rint(float32(limits.min) - low / scale)
             zero_point = np.where(scale < np.finfo(float32).tiny, limits.min, offset)
         scale = np.where(scale < np.finfo(float32).tiny, float32(1), scale)
-        zero_point = saturate(zero_point, dtype)
+        zero_point = rounding.saturate(zero_point, dtype)
     return quantize_linear(x, scale, zero_point, dtype), scale, zero_point
 
 
@@ -88,7 +87,7 @@ def scale_and_zero_point(low, high, dtype, *, symmetric=False, narrow_range=Fals
             scale = (high - low) / float32(largest - smallest)
             zero_point = np.rint(float32(smallest) - low / scale)
     empty = scale < np.finfo(float32).tiny
-    return np.where(empty, float32(1), scale), saturate(np.where(empty, 0, zero_point), dtype)
+    return np.where(empty, float32(1), scale), rounding.saturate(np.where(empty, 0, zero_point), dtype)
 
 
 def pack_integers(x):
@@ -196,7 +195,7 @@ def requantize_product(product, a_scale, b_scale, output_scale, output_zero_poin
         a_scale, b_scale, output_scale = (np.asarray(scale).astype(float32) for scale in (a_scale, b_scale, output_scale))
         multiplier = a_scale * b_scale / output_scale
         value = product.astype(float32) * multiplier
-    return saturate(np.rint(value).astype(np.float64) + np.asarray(output_zero_point).astype(np.float64), dtype)
+    return rounding.saturate(np.rint(value).astype(np.float64) + np.asarray(output_zero_point).astype(np.float64), dtype)
 
 
 def clip(x, low=-np.inf, high=np.inf, scale_bias=None):
@@ -232,5 +231,5 @@ def typed_bounds(low, high, dtype):
     """FLOAT bounds in the type of a tensor: integers toward zero and saturating."""
     with np.errstate(over="ignore", invalid="ignore"):
         if np.issubdtype(dtype, np.integer):
-            return tuple(saturate(np.trunc(float32(bound)), dtype) for bound in (low, high))
+            return tuple(rounding.saturate(np.trunc(float32(bound)), dtype) for bound in (low, high))
         return float32(low).astype(dtype), float32(high).astype(dtype)
