@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import itertools
 import threading
 
 import jax
@@ -10,6 +11,7 @@ import misuse
 import numpy as np
 import pytest
 from documents import OPERATORS
+from sampling import one_in
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError, FeatureLevel, reference
@@ -91,7 +93,7 @@ def test_every_scale_and_zero_point_is_here(operator):
     assert {name for name in names if name.endswith(("scale", "zero_point"))} <= set(ONE_ELEMENT.get(operator, ()))
 
 
-@pytest.mark.parametrize("operator", ONE_ELEMENT)
+@one_in(3, "operator", ONE_ELEMENT)
 def test_the_rank_of_one_element_makes_no_difference(operator):
     for name, right in ONE_ELEMENT[operator].items():
         argument = right.arguments[name]
@@ -107,20 +109,18 @@ def test_the_rank_of_one_element_makes_no_difference(operator):
 # Ranks, as NumPy and ONNX have them.
 
 
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
-        ((5, 4, 3), (3, 2)),
-        ((4, 3), (5, 3, 2)),
-        ((2, 5, 4, 3), (5, 3, 2)),
-        ((5, 4, 3), (2, 1, 3, 2)),
-        ((1,) * 6 + (4, 3), (3, 2)),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("packed", [False, True])
-def test_products_of_different_ranks(a, b, packed):
-    rng = np.random.default_rng(1)
+RANKS = [
+    ((5, 4, 3), (3, 2)),
+    ((4, 3), (5, 3, 2)),
+    ((2, 5, 4, 3), (5, 3, 2)),
+    ((5, 4, 3), (2, 1, 3, 2)),
+    ((1,) * 6 + (4, 3), (3, 2)),
+]
+
+
+@one_in(3, ("packed", "ranks"), itertools.product([False, True], RANKS), ids=str)
+def test_products_of_different_ranks(packed, ranks):
+    rng, (a, b) = np.random.default_rng(1), ranks
     a, b = samples.integers(rng, np.uint8, *a), samples.integers(rng, np.int8, *b)
     row, column = samples.integers(rng, np.uint8, 4, 1), samples.integers(rng, np.int8, 2)
     expected = reference.matmul_integer(a, b, row, column)

@@ -122,6 +122,7 @@ def test_defaults_are_not_transferred(name):
     assert_equal(without_transfers(function, *arguments), function(*arguments, **defaults))
 
 
+@pytest.mark.gate
 def test_an_unsigned_range_is_divided_by_no_0():
     """The smallest integer is 0, and decides nothing."""
     function = functools.partial(jquant.quantize_and_dequantize, signed_input=False)

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 from documents import OPERATORS, run_document
+from sampling import one_in
 
 import jquant
 
 MODULES = [module.name for module in pkgutil.walk_packages(jquant.__path__, "jquant.") if not module.ispkg]
 
 
-@pytest.mark.parametrize("name", MODULES)
+@one_in(3, "name", MODULES)
 def test_docstrings(name):
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 

@@ -49,6 +49,7 @@ def test_public_widening_and_narrowing(dtype):
     np.testing.assert_array_equal(jquant.exact.seal(narrowed).astype(FLOAT32), expected.astype(FLOAT32))
 
 
+@pytest.mark.gate
 def test_public_functions_are_differentiable():
     for name in ("product", "sum", "difference", "quotient"):
         check_grads(getattr(jquant.exact, name), (jnp.float32(1.7), jnp.float32(0.6)), order=2, atol=1e-2, rtol=1e-2)

@@ -94,6 +94,7 @@ def holds_own_type(tree) -> bool:
     return any(map(is_own, jax.tree.leaves(tree, is_leaf=is_own)))
 
 
+@pytest.mark.gate
 def test_symbolic_space():
     """Of images of any size that windows fit into."""
     h, w = export.symbolic_shape("h, w", constraints=("h >= 3", "w >= 2"))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from comparison import assert_equal
 from narrow_samples import FLOATS_OF_8_BITS, every, ties
+from sampling import one_in
 
 from jquant.arithmetic import narrow_floats
 from jquant.arithmetic.narrow_floats import decode, encode
@@ -73,7 +74,7 @@ def test_all_numbers_of_32_bits(name, saturate):
         np.testing.assert_array_equal(actual, expected, f"of the bits from {first:#x} on")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@one_in(3, "name", NAMES)
 def test_every_code_and_back(name):
     """A number of a type is nearest to itself, and every type is a part of float32, bfloat16 and float16."""
     codes = every_code(name)

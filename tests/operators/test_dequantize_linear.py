@@ -36,7 +36,7 @@ def test_difference_neither_wraps_nor_rounds(dtype, scale_dtype):
         assert_equal(jquant.dequantize_linear(x, scale, zero_point), reference.dequantize_linear(x, scale, zero_point))
 
 
-@pytest.mark.parametrize("dtype", INTEGERS)
+@one_in(5, "dtype", INTEGERS)
 def test_every_way_to_broadcast(dtype):
     rng = np.random.default_rng(1)
     x = samples.integers(rng, dtype, 2, 3, 4)
@@ -183,8 +183,7 @@ def test_blocks_on_a_mesh(axis, spec):
     assert collectives(program.as_text()) == []
 
 
-@pytest.mark.parametrize("scale_dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("dtype", NARROW_FLOATS, ids=str)
+@one_in(4, ("dtype", "scale_dtype"), itertools.product(NARROW_FLOATS, FLOATS), ids=str)
 def test_narrow_floats(dtype, scale_dtype):
     """Every code by scales of every type; every granularity, with zero points."""
     rng = np.random.default_rng(5)

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sampling import one_in
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError, reference
@@ -20,7 +21,7 @@ def ranges(count: int = 2000) -> tuple[np.ndarray, np.ndarray]:
     return x.min(0), x.max(0)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@one_in(3, "dtype", DTYPES)
 def test_formula(dtype):
     low, high = ranges()
     for symmetric in (False, True):

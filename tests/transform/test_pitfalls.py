@@ -382,7 +382,7 @@ LOOK_UPS = {
 }
 
 
-@one_in(3, ("name", "granularity"), itertools.product(LOOK_UPS, ["PER_CHANNEL", "PER_TENSOR"]))
+@one_in(5, ("name", "granularity"), itertools.product(LOOK_UPS, ["PER_CHANNEL", "PER_TENSOR"]))
 def test_look_ups(name, granularity):
     """What a look-up in the rounded table gives, indices beyond its ends included."""
     apply = LOOK_UPS[name]
