@@ -54,6 +54,7 @@ from jquant.operators.requantization_range_per_channel import (
 from jquant.operators.requantize import requantize as requantize
 from jquant.operators.requantize_per_channel import requantize_per_channel as requantize_per_channel
 from jquant.operators.scale_and_zero_point import scale_and_zero_point as scale_and_zero_point
+from jquant.packed_block_matrix import PackedBlockMatrix as PackedBlockMatrix
 from jquant.packed_matrix import PackedMatrix as PackedMatrix
 from jquant.pytrees import DynamicQuantizeOutput as DynamicQuantizeOutput
 from jquant.pytrees import QuantizeOutput as QuantizeOutput
