@@ -1,6 +1,7 @@
 """A checkpoint: names, and under each an array or a quantized weight, which is read when it is asked for."""
 
 import collections
+import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 
 from jquant.checkpoints import compressed_tensors, gptq, safetensors_files
 from jquant.checkpoints.entry import Entry, stored
-from jquant.checkpoints.errors import CheckpointError, refuse
+from jquant.checkpoints.errors import refuse
 from jquant.checkpoints.stored import StoredTensor
 from jquant.checkpoints.weight import PackedWeight, QuantizedWeight
 
@@ -72,26 +73,37 @@ class Checkpoint(Mapping[str, np.ndarray | QuantizedWeight]):
           CheckpointError: a tensor that is broken.
         """
         found = {}
-        advance = _bar(sum(entry.nbytes for entry in self._entries.values())) if progress else None
-        for name, entry in self._entries.items():
-            value = entry.read()
-            if pack and isinstance(value, QuantizedWeight) and value.packable:
-                value = value.pack()
-            found[name] = value
-            if advance is not None:
-                advance(entry.nbytes)
+        with _bar(sum(entry.nbytes for entry in self._entries.values()), progress) as bar:
+            for name, entry in self._entries.items():
+                value = entry.read()
+                if pack and isinstance(value, QuantizedWeight) and value.packable:
+                    value = value.pack()
+                found[name] = value
+                if bar is not None:
+                    bar.update(entry.nbytes)
         return found
+
+
+def _bar(total: int, shown: bool) -> contextlib.AbstractContextManager[Any]:
+    if shown:
+        try:
+            from tqdm import tqdm
+        except ModuleNotFoundError:
+            pass
+        else:
+            return tqdm(total=total, unit="B", unit_scale=True)
+    return contextlib.nullcontext()
 
 
 def load(path: str | os.PathLike[str], *, quantization_config: Mapping[str, Any] | None = None) -> Checkpoint:
     """Opens a checkpoint of quantized weights: reads the headers, and checks them.
 
     A directory is that of a model on a hub: ``config.json``, and ``model.safetensors``, or several files with
-    ``model.safetensors.index.json``. A file is of safetensors, beside whose folder's ``config.json``, or of GGUF, which needs
-    the package gguf.
+    ``model.safetensors.index.json``. A file is of safetensors, with the ``config.json`` of its folder, or of GGUF, which
+    needs the package gguf.
 
-    Read are GPTQ (2, 4 and 8 bits; formats gptq and gptq_v2; in the order of activations, too), AWQ (gemm), compressed-tensors
-    (int-quantized, float-quantized and naive-quantized of 8 bits, pack-quantized of 2, 4 and 8) and GGUF.
+    Read are GPTQ (2, 4 and 8 bits; formats gptq and gptq_v2; in the order of activations, too), AWQ (gemm),
+    compressed-tensors (int-quantized, float-quantized and naive-quantized of 8 bits, pack-quantized of 2, 4 and 8) and GGUF.
 
     Args:
       path: a directory or a file.

@@ -106,7 +106,9 @@ def naive_quantized(base: str, tensors: Tensors, config: Mapping[str, Any]) -> E
     whole = weight.dtype == np.int8
     if zeros is not None:
         if zeros.dtype.newbyteorder("=").name not in ("int8", *_FLOATS, *_SCALES) or zeros.shape != scale.shape:
-            zeros.refuse(f"is {zeros.what} of shape {zeros.shape}; it must be int8, of the shape of the scale, {scale.shape}")
+            zeros.refuse(
+                f"is {zeros.what} of shape {zeros.shape}; it must be int8, of the shape of the scale, {scale.shape}"
+            )
         if whole and zeros.dtype != np.int8:
             zeros.refuse(f"is {zeros.what}; it must be int8, as the weight")
 

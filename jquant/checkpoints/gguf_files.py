@@ -104,7 +104,11 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, Any]]:
             name = header.string()
             rank = header.number("I")
             if len(name) > _LONGEST_NAME or rank > _RANK:
-                refuse(path, name, f"has {rank} dimensions; it must have at most {_RANK}, and a name of {_LONGEST_NAME} characters")
+                refuse(
+                    path,
+                    name,
+                    f"has {rank} dimensions; it must have at most {_RANK}, and a name of {_LONGEST_NAME} characters",
+                )
             if name in described:
                 refuse(path, name, "is there twice")
             shape = tuple(header.number("Q") for _ in range(rank))[::-1]
@@ -118,7 +122,9 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, Any]]:
         if offset % alignment:
             refuse(path, name, f"lies {offset} bytes into the data, which is no multiple of {alignment}")
         tensors[name] = _tensor(path, name, shape, kind, start + offset)
-    check_places(((each.name, each.offset, each.offset + each.nbytes) for each in tensors.values()), path, start, size, gaps=True)
+    check_places(
+        ((each.name, each.offset, each.offset + each.nbytes) for each in tensors.values()), path, start, size, gaps=True
+    )
     return tensors, metadata
 
 

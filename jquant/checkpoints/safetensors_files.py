@@ -76,7 +76,11 @@ def _tensor(path: Path, name: str, entry: object, start: int) -> StoredTensor:
         refuse(path, name, f"its data_offsets are {str(offsets)[:100]}; they must be two numbers of bytes")
     begin, end = offsets
     if end - begin != math.prod(shape) * dtype.itemsize:
-        refuse(path, name, f"has {end - begin} bytes, by its data_offsets; {what}{list(shape)} has {math.prod(shape) * dtype.itemsize}")
+        refuse(
+            path,
+            name,
+            f"has {end - begin} bytes, by its data_offsets; {what}{list(shape)} has {math.prod(shape) * dtype.itemsize}",
+        )
     return StoredTensor(path, name, dtype, shape, start + begin, what)
 
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from jquant.checkpoints.errors import CheckpointError
 from jquant.operators.pack_matrix import pack_matrix
-from jquant.packed_matrix import PackedMatrix
 
 _INTEGERS = {np.dtype(dtype) for dtype in (np.int8, np.uint8, ml_dtypes.int4, ml_dtypes.uint4)}
 
@@ -101,14 +100,15 @@ class QuantizedWeight:
         obstacle = self._obstacle()
         if obstacle is not None:
             raise CheckpointError(f"{self}: {obstacle}; dequantize() gives floats")
-        values, scale = jnp.asarray(self.values), jnp.asarray(self.scale, jnp.float32)
-        zero_point = None if self.zero_point is None else jnp.asarray(self.zero_point)
-        permutation = None if self.permutation is None else jnp.asarray(self.permutation)
+        values, scale = jnp.asarray(self.values), jnp.asarray(self.scale)
+        zero_point, permutation = (
+            None if array is None else jnp.asarray(array) for array in (self.zero_point, self.permutation)
+        )
         if scale.shape[-2] == 1 and values.dtype in (jnp.int8, jnp.uint8):
-            return PackedWeight(pack_matrix(values, zero_point), scale, permutation)
-        scale = jnp.broadcast_to(scale, (*scale.shape[:-1], values.shape[-1]))
-        if zero_point is not None:
-            zero_point = jnp.broadcast_to(zero_point, scale.shape)
+            return PackedWeight(pack_matrix(values, zero_point), scale.astype(jnp.float32), permutation)
+        sizes = *scale.shape[:-1], values.shape[-1]
+        scale = jnp.broadcast_to(scale, sizes)
+        zero_point = None if zero_point is None else jnp.broadcast_to(zero_point, sizes)
         return PackedWeight(pack_matrix(values, zero_point, scale=scale, block_size=self.block_size), None, permutation)
 
     @property

@@ -15,4 +15,3 @@ def unpack(words: np.ndarray, bits: int, axis: int) -> np.ndarray:
     sizes = list(words.shape)
     sizes[axis] *= each
     return found.reshape(sizes)
-
