@@ -46,8 +46,8 @@ def pack_quantized(base: str, tensors: Tensors, config: Mapping[str, Any]) -> En
         shape.refuse(f"is {n}, {k}, which does not fit {base}.weight_packed, of shape {packed.shape}")
     fitting = [bits for bits in _bits(config) if -(-k * bits // 32) == packed.shape[1]]
     if len(fitting) != 1 or fitting[0] not in (2, 4, 8):
-        found = f"its rows of {packed.shape[1]} words hold {k} integers of {' or '.join(map(str, fitting)) or 'no number of'} bits"
-        packed.refuse(f"{found}; read are 2, 4 and 8 bits")
+        found = " or ".join(map(str, fitting)) or "no known number of"
+        packed.refuse(f"its rows of {packed.shape[1]} words hold {k} integers of {found} bits; read are 2, 4 and 8 bits")
     (bits,) = fitting
     blocks, block_size = _blocks(scale, n, k)
     dtype = np.dtype(np.int8 if bits == 8 else ml_dtypes.int4)
@@ -106,9 +106,7 @@ def naive_quantized(base: str, tensors: Tensors, config: Mapping[str, Any]) -> E
     whole = weight.dtype == np.int8
     if zeros is not None:
         if zeros.dtype.newbyteorder("=").name not in ("int8", *_FLOATS, *_SCALES) or zeros.shape != scale.shape:
-            zeros.refuse(
-                f"is {zeros.what} of shape {zeros.shape}; it must be int8, of the shape of the scale, {scale.shape}"
-            )
+            zeros.refuse(f"is {zeros.what} of shape {zeros.shape}; it must be int8, of the scale's, {scale.shape}")
         if whole and zeros.dtype != np.int8:
             zeros.refuse(f"is {zeros.what}; it must be int8, as the weight")
 
@@ -162,8 +160,8 @@ def _weights(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _bits(config: Mapping[str, Any]) -> list[int]:
     """The numbers of bits that the configuration knows of, or those that are read."""
-    found = {weights.get("num_bits") for weights in _weights(config) if isinstance(weights.get("num_bits"), int)}
-    return sorted(found) or [2, 4, 8]
+    given = (weights.get("num_bits") for weights in _weights(config))
+    return sorted({bits for bits in given if isinstance(bits, int)}) or [2, 4, 8]
 
 
 def _structure(config: Mapping[str, Any], n: int, k: int) -> tuple[int, int] | None:

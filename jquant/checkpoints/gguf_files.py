@@ -3,7 +3,6 @@
 The reader of the package gguf counts to whatever number of elements a broken file says it has.
 """
 
-import math
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,7 +28,7 @@ _LONGEST_NAME = 65535
 _ALIGNMENT = 32
 _RANK = 4
 _STRING, _ARRAY = 8, 9
-_SCALARS: Mapping[int, str] = dict(enumerate("B b H h I i f ? _ _ Q q d".split()))  # of struct, by the number of the type
+_SCALARS: Mapping[int, str] = dict(enumerate("BbHhIif?__Qqd"))  # struct's codes, by the number of the type
 _FLOATS: Mapping[str, Any] = {
     **{"F32": "<f4", "F16": "<f2", "BF16": ml_dtypes.bfloat16, "F64": "<f8"},
     **{"I8": np.int8, "I16": "<i2", "I32": "<i4", "I64": "<i8"},
@@ -105,9 +104,7 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, Any]]:
             rank = header.number("I")
             if len(name) > _LONGEST_NAME or rank > _RANK:
                 refuse(
-                    path,
-                    name,
-                    f"has {rank} dimensions; it must have at most {_RANK}, and a name of {_LONGEST_NAME} characters",
+                    path, name, f"has {rank} dimensions, or too long a name; allowed are {_RANK} and {_LONGEST_NAME} letters"
                 )
             if name in described:
                 refuse(path, name, "is there twice")
@@ -122,9 +119,7 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, Any]]:
         if offset % alignment:
             refuse(path, name, f"lies {offset} bytes into the data, which is no multiple of {alignment}")
         tensors[name] = _tensor(path, name, shape, kind, start + offset)
-    check_places(
-        ((each.name, each.offset, each.offset + each.nbytes) for each in tensors.values()), path, start, size, gaps=True
-    )
+    check_places(tensors.values(), path, start, size, gaps=True)
     return tensors, metadata
 
 
@@ -137,16 +132,16 @@ def _tensor(path: Path, name: str, shape: tuple[int, ...], kind: int, offset: in
     check_shape(path, name, shape, itemsize)
     if what.name in _FLOATS:
         return StoredTensor(path, name, np.dtype(_FLOATS[what.name]), shape, offset, what.name)
-    if not shape or shape[-1] % block:
-        refuse(path, name, f"has the shape {shape}; rows of {what.name} are of blocks of {block}")
+    if not shape or 0 in shape or shape[-1] % block:
+        refuse(path, name, f"has the shape {shape}; rows of {what.name} are of blocks of {block}, and none is empty")
     return StoredTensor(path, name, np.dtype(np.uint8), (*shape[:-1], shape[-1] // block * itemsize), offset, what.name)
 
 
 def entry(tensor: StoredTensor) -> Entry:
-    """A tensor: of floats as it is, of the simple blocks as a weight, and of other blocks dequantized by the package gguf."""
+    """A tensor: of floats as it is, of the simple blocks as a weight, of others dequantized by the package gguf."""
     if tensor.what in _FLOATS:
         return stored(tensor)
-    if tensor.what in _BLOCKS and len(tensor.shape) >= 2 and 0 not in tensor.shape:
+    if tensor.what in _BLOCKS and len(tensor.shape) >= 2:
         return Entry(tensor.what, tensor.nbytes, lambda: _weight(tensor))
 
     def read() -> np.ndarray:

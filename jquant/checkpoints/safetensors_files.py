@@ -58,8 +58,7 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
     if not isinstance(metadata, dict) or any(not isinstance(value, str) for value in metadata.values()):
         refuse(path, None, "__metadata__ of the header must map strings to strings")
     tensors = {name: _tensor(path, name, entry, 8 + length) for name, entry in header.items()}
-    places = ((each.name, each.offset, each.offset + each.nbytes) for each in tensors.values())
-    check_places(places, path, 8 + length, size, gaps=False)
+    check_places(tensors.values(), path, 8 + length, size, gaps=False)
     return tensors, metadata
 
 
@@ -75,12 +74,9 @@ def _tensor(path: Path, name: str, entry: object, start: int) -> StoredTensor:
     if not isinstance(offsets, list) or len(offsets) != 2 or any(type(each) is not int or each < 0 for each in offsets):
         refuse(path, name, f"its data_offsets are {str(offsets)[:100]}; they must be two numbers of bytes")
     begin, end = offsets
-    if end - begin != math.prod(shape) * dtype.itemsize:
-        refuse(
-            path,
-            name,
-            f"has {end - begin} bytes, by its data_offsets; {what}{list(shape)} has {math.prod(shape) * dtype.itemsize}",
-        )
+    nbytes = math.prod(shape) * dtype.itemsize
+    if end - begin != nbytes:
+        refuse(path, name, f"has {end - begin} bytes, by its data_offsets; {what}{list(shape)} has {nbytes}")
     return StoredTensor(path, name, dtype, shape, start + begin, what)
 
 

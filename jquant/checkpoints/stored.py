@@ -78,10 +78,11 @@ def check_shape(path: Path, name: str, shape: object, itemsize: int) -> tuple[in
     return tuple(shape)
 
 
-def check_places(tensors: Iterable[tuple[str, int, int]], path: Path, first: int, last: int, *, gaps: bool) -> None:
+def check_places(tensors: Iterable[StoredTensor], path: Path, first: int, last: int, *, gaps: bool) -> None:
     """
     Args:
-      tensors: the name of each, its first byte and the one behind its last.
+      tensors: all of the file.
+      path: the file.
       first: where the bytes of tensors begin in the file.
       last: where the file ends.
       gaps: whether bytes between tensors may belong to none.
@@ -90,7 +91,8 @@ def check_places(tensors: Iterable[tuple[str, int, int]], path: Path, first: int
       CheckpointError: a tensor that reaches out of the file or into another.
     """
     end, before = first, None
-    for name, begin, stop in sorted(tensors, key=lambda each: each[1:]):
+    places = sorted((each.offset, each.offset + each.nbytes, each.name) for each in tensors)
+    for begin, stop, name in places:
         if begin < first or stop > last:
             refuse(path, name, f"lies at bytes {begin} to {stop}; tensors lie at {first} to {last} of the file")
         if begin < end:
