@@ -63,7 +63,7 @@ def gptq(
     blocks = -(-k // size)
     values = rng.integers(0, 2**bits, (k, n))
     if zeros is None:
-        zeros = np.full((blocks, n), 2 ** (bits - 1)) if sym else rng.integers(added, 2**bits + added, (blocks, n))
+        zeros = np.full((blocks, n), 2 ** (bits - 1)) if sym else rng.integers(added, 2**bits, (blocks, n))
     scales = floats(rng, blocks, n, dtype=dtype)
     g_idx = np.arange(k) // size
     if order:

