@@ -160,6 +160,7 @@ WRONG = {
     "offsets": (header({"x": {**tensor(), "data_offsets": [0]}}, bytes(4)), "'x': its data_offsets are [0]"),
     "negative offset": (header({"x": tensor(begin=-4, end=0)}, bytes(4)), "'x': its data_offsets are [-4, 0]"),
     "bytes": (header({"x": tensor((5,))}, bytes(4)), "'x': has 4 bytes, by its data_offsets; I8[5] has 5"),
+    "more bytes": (header({"x": tensor((3,))}, bytes(4)), "'x': has 4 bytes, by its data_offsets; I8[3] has 3"),
     "backwards": (header({"x": tensor(begin=4, end=0)}, bytes(4)), "'x': has -4 bytes"),
     "behind the end": (header({"x": tensor(begin=4, end=8)}, bytes(4)), "'x': lies at bytes"),
     "truncated": (header({"x": tensor()}, bytes(3)), "'x': lies at bytes"),
