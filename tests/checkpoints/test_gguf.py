@@ -1,6 +1,8 @@
 """GGUF files: what the package gguf writes, element by element as it dequantizes it."""
 
 import struct
+import subprocess
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -114,6 +116,15 @@ def test_a_file_of_the_other_byte_order(tmp_path):
     file = write(tmp_path / "x.gguf", {"x": np.zeros(3, np.float32)}, endianness=gguf.GGUFEndian.BIG)
     with pytest.raises(CheckpointError, match="or of the other byte order; read are 2 and 3"):
         jquant.checkpoints.load(file)
+
+
+def test_without_gguf(tmp_path):
+    """Safetensors need no package; what a GGUF file needs is said."""
+    file = write(tmp_path / "x.gguf", {"x": np.zeros(3, np.float32)})
+    code = f"import sys; sys.modules['gguf'] = None\nimport jquant\njquant.checkpoints.load({str(file)!r})"
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    expected = 'ModuleNotFoundError: GGUF files need the package gguf: pip install "jquant-jax[checkpoints]"'
+    assert finished.stderr.strip().splitlines()[-1] == expected
 
 
 class Written:

@@ -54,6 +54,22 @@ def test_packed_blocks(name, tmp_path):
         np.testing.assert_array_equal(permutation, weight.permutation, strict=True)
 
 
+@pytest.mark.parametrize("name", ["GPTQ of 8 bits", "GPTQ in the order of activations", "pack-quantized, zero points"])
+def test_products_of_blocks(name, tmp_path):
+    """Integers times packed blocks: exact sums of each block, scaled and added in float32."""
+    weight = weight_of(BLOCKS[name], tmp_path)
+    matrix, _, permutation = weight.pack()
+    a = RNG.integers(-128, 128, (3, weight.shape[0]), np.int8)
+    found = jquant.block_scaled_matmul(a if permutation is None else a[:, permutation], np.float32(0.5), None, matrix)
+    wanted = np.zeros((3, weight.shape[1]), np.float32)
+    for block, (scale, zero_point) in enumerate(zip(weight.scale, weight.zero_point, strict=True)):
+        rows = slice(block * weight.block_size, (block + 1) * weight.block_size)
+        columns = np.arange(weight.shape[0])[rows] if permutation is None else weight.permutation[rows]
+        sums = a[:, columns].astype(np.int64) @ (weight.values[rows].astype(np.int64) - zero_point.astype(np.int64))
+        wanted += sums.astype(np.float32) * scale.astype(np.float32)
+    np.testing.assert_array_equal(found, wanted * np.float32(0.5), strict=True)
+
+
 def test_one_scale_for_all_blocks(tmp_path):
     """A packed matrix has one for each column."""
     model = files.pack_quantized(RNG, group_size=None)
