@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jquant.checkpoints import compressed_tensors, gptq, safetensors_files
+from jquant.checkpoints import compressed_tensors, gguf_files, gptq, safetensors_files
 from jquant.checkpoints.entry import Entry, stored
 from jquant.checkpoints.errors import refuse
 from jquant.checkpoints.stored import StoredTensor
@@ -17,7 +17,6 @@ from jquant.checkpoints.weight import PackedWeight, QuantizedWeight
 
 _CONFIGS = "config.json", "quantize_config.json"  # the second is GPTQ's of old, without a quant_method
 _INDEX = "model.safetensors.index.json"
-_MAGIC = b"GGUF"
 
 
 class Checkpoint(Mapping[str, np.ndarray | QuantizedWeight]):
@@ -147,9 +146,7 @@ def load(path: str | os.PathLike[str], *, quantization_config: Mapping[str, Any]
         refuse(path, None, "is neither a file nor a directory")
     else:
         raise FileNotFoundError(f"{path} does not exist")
-    if len(files) == 1 and _begins_with(files[0], _MAGIC):
-        from jquant.checkpoints import gguf_files  # which needs a package that nothing else does
-
+    if len(files) == 1 and _begins_with(files[0], gguf_files.MAGIC):
         tensors, metadata = gguf_files.read_header(files[0])
         return Checkpoint(path, {name: gguf_files.entry(tensor) for name, tensor in tensors.items()}, metadata)
     tensors, metadata = _safetensors(files)

@@ -6,17 +6,11 @@ The reader of the package gguf counts to whatever number of elements a broken fi
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import IO, Any
 
 import ml_dtypes
 import numpy as np
-
-try:
-    from gguf import quants
-    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-except ModuleNotFoundError as error:
-    message = 'GGUF files need the package gguf: pip install "jquant-jax[checkpoints]"'
-    raise ModuleNotFoundError(message, name="gguf") from error
 
 from jquant.checkpoints.entry import Entry, stored
 from jquant.checkpoints.errors import refuse
@@ -33,6 +27,20 @@ _FLOATS: Mapping[str, Any] = {
     **{"F32": "<f4", "F16": "<f2", "BF16": ml_dtypes.bfloat16, "F64": "<f8"},
     **{"I8": np.int8, "I16": "<i2", "I32": "<i4", "I64": "<i8"},
 }
+
+
+def _package() -> ModuleType:
+    """The package gguf, which nothing else needs: its types and their sizes, and what dequantizes them.
+
+    Raises:
+      ModuleNotFoundError: it is not installed.
+    """
+    try:
+        import gguf
+    except ModuleNotFoundError as error:
+        message = 'GGUF files need the package gguf: pip install "jquant-jax[checkpoints]"'
+        raise ModuleNotFoundError(message, name="gguf") from error
+    return gguf
 
 
 class _Header:
@@ -81,7 +89,9 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, Any]]:
 
     Raises:
       CheckpointError: a file that is no valid one.
+      ModuleNotFoundError: the package gguf is not installed.
     """
+    _package()
     size = path.stat().st_size
     with path.open("rb") as file:
         header = _Header(path, file, size)
@@ -124,9 +134,10 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, Any]]:
 
 
 def _tensor(path: Path, name: str, shape: tuple[int, ...], kind: int, offset: int) -> StoredTensor:
+    gguf = _package()
     try:
-        what = GGMLQuantizationType(kind)
-        block, itemsize = GGML_QUANT_SIZES[what]
+        what = gguf.GGMLQuantizationType(kind)
+        block, itemsize = gguf.GGML_QUANT_SIZES[what]
     except (ValueError, KeyError):
         refuse(path, name, f"is of type {kind}, which the package gguf does not know")
     check_shape(path, name, shape, itemsize)
@@ -145,9 +156,10 @@ def entry(tensor: StoredTensor) -> Entry:
         return Entry(tensor.what, tensor.nbytes, lambda: _weight(tensor))
 
     def read() -> np.ndarray:
+        gguf = _package()
         try:
             with np.errstate(all="ignore"):
-                return quants.dequantize(tensor.read(), GGMLQuantizationType[tensor.what])
+                return gguf.quants.dequantize(tensor.read(), gguf.GGMLQuantizationType[tensor.what])
         except NotImplementedError:
             tensor.refuse(f"is of {tensor.what}, which the package gguf does not dequantize")
 
@@ -155,7 +167,8 @@ def entry(tensor: StoredTensor) -> Entry:
 
 
 def _weight(tensor: StoredTensor) -> QuantizedWeight:
-    _, itemsize = GGML_QUANT_SIZES[GGMLQuantizationType[tensor.what]]
+    gguf = _package()
+    _, itemsize = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[tensor.what]]
     data = tensor.read()
     blocks = data.reshape(*data.shape[:-1], data.shape[-1] // itemsize, itemsize)
     values, scale, minimum = _BLOCKS[tensor.what](blocks)
