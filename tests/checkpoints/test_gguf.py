@@ -119,12 +119,14 @@ def test_a_file_of_the_other_byte_order(tmp_path):
 
 
 def test_without_gguf(tmp_path):
-    """Safetensors need no package; what a GGUF file needs is said."""
+    """What a GGUF file needs is said; and `import jquant` imports no reader."""
     file = write(tmp_path / "x.gguf", {"x": np.zeros(3, np.float32)})
-    code = f"import sys; sys.modules['gguf'] = None\nimport jquant\njquant.checkpoints.load({str(file)!r})"
+    code = "import sys; sys.modules['gguf'] = None; import jquant; print('jquant.checkpoints' in sys.modules)"
+    code = f"{code}; jquant.checkpoints.load({str(file)!r})"
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
     expected = 'ModuleNotFoundError: GGUF files need the package gguf: pip install "jquant-jax[checkpoints]"'
     assert finished.stderr.strip().splitlines()[-1] == expected
+    assert finished.stdout.split() == ["False"]
 
 
 class Written:
