@@ -61,6 +61,8 @@ from jquant.pytrees import RangeOutput as RangeOutput
 from jquant.pytrees import ScaleBias as ScaleBias
 from jquant.pytrees import ScaleZeroPoint as ScaleZeroPoint
 
+__version__ = "0.1.0"  # the one place where it stands: pyproject.toml reads it
+
 
 def __getattr__(name: str) -> _ModuleType:
     """`jquant.onnx`, which is imported where it is asked for: it needs the package onnx."""
