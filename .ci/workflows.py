@@ -14,6 +14,7 @@ import yaml
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
 WRITABLE = {"pages", "id-token"}  # what a deployment and a release need
 SHELL = {"python", "cd", "test", "grep"}
 MADE = re.compile(r"dist/|site$|installed/|\$")  # what the commands make, and what their variables name
@@ -54,14 +55,23 @@ def problems_of_job(job: dict, jobs: dict) -> Iterator[str]:
         for line in step.get("run", "").splitlines():
             words = shlex.split(line)
             if words[:4] == ["python", "-m", "pip", "install"]:
-                for extra in re.findall(r"[\w-]+", "".join(re.findall(r"\.\[(.*?)\]", line))):
-                    if extra not in PROJECT["optional-dependencies"]:
-                        yield f"there is no extra {extra}: {line}"
-                    installed |= {requirement_name(text) for text in PROJECT["optional-dependencies"].get(extra, ())}
-                installed |= set(words[4:])
-                continue
-            yield from (f"{what}: {line}" for what in problems_of_command(words, installed))
+                extras = re.findall(r"[\w-]+", "".join(re.findall(r"\.\[(.*?)\]", line)))
+                yield from (f"there is no extra {extra}" for extra in extras if extra not in EXTRAS)
+                installed |= {*words[4:], *(package for extra in extras for package in packages(extra))}
+            else:
+                yield from (f"{what}: {line}" for what in problems_of_command(words, installed))
     yield from problems_of_matrix(job.get("strategy", {}).get("matrix", {}).get("include", []))
+
+
+def packages(extra: str) -> Iterator[str]:
+    """What an extra installs, by itself and by those that it names."""
+    for requirement in EXTRAS.get(extra, ()):
+        own = re.fullmatch(rf"{PROJECT['name']}\[(.*)\]", requirement)
+        if own is None:
+            yield requirement
+        else:
+            for name in own[1].split(","):
+                yield from packages(name)
 
 
 def problems_of_command(words: list[str], installed: set[str]) -> Iterator[str]:
@@ -91,10 +101,6 @@ def problems_of_matrix(rows: list[dict]) -> Iterator[str]:
     (oldest,) = (text.removeprefix("jax>=") for text in PROJECT["dependencies"] if text.startswith("jax>="))
     if f"=={oldest}" not in {row["jax"] for row in rows}:
         yield f"jax {oldest} is promised"
-
-
-def requirement_name(requirement: str) -> str:
-    return re.match(r"[\w-]+", requirement)[0]
 
 
 if __name__ == "__main__":
