@@ -1,5 +1,6 @@
 """What griffe, which reads the docstrings for the site, does not know of how they are written."""
 
+import inspect
 import re
 
 import griffe
@@ -24,7 +25,8 @@ def translate(docstring: str) -> str:
     before, found, references = docstring.partition("\nReferences:\n")
     if found:
         docstring = f"{before}\n**References:** {references.replace('  ', '')}"
-    names = "|".join(name for name in dir(jquant) if name[0].islower() and callable(getattr(jquant, name)))
+    functions = inspect.getmembers(jquant, inspect.isfunction)
+    names = "|".join(name for name, function in functions if function.__module__.startswith("jquant.operators."))
     return re.sub(rf"(?<!`)`({names})`(?!`)", r"[`\1`](\1.md)", docstring)
 
 

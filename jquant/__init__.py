@@ -63,6 +63,8 @@ from jquant.pytrees import RangeOutput as RangeOutput
 from jquant.pytrees import ScaleBias as ScaleBias
 from jquant.pytrees import ScaleZeroPoint as ScaleZeroPoint
 
+__version__ = "0.1.0"  # the one place where it stands: pyproject.toml reads it
+
 
 def __getattr__(name: str) -> _ModuleType:
     """`jquant.onnx`, which needs the package onnx, and `jquant.checkpoints`: imported where they are asked for."""

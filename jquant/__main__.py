@@ -21,7 +21,7 @@ import jquant
 from jquant import self_check
 from jquant.modes import Implementation
 
-_PACKAGES = ("jquant-jax", "jax", "jaxlib", "numpy", "chex")
+_PACKAGES = ("jax", "jaxlib", "numpy", "chex")
 _SHAPES = {
     "cpu": ((1, 4096, 4096), (64, 4096, 4096), (1024, 1024, 1024)),
     "gpu": ((1, 8192, 8192), (4096, 4096, 4096), (8192, 8192, 8192)),
@@ -31,6 +31,7 @@ _SHAPES = {
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m jquant", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--version", action="version", version=f"jquant {jquant.__version__}")
     parser.add_argument("--no-speed", action="store_true", help="check only, do not measure")
     options = parser.parse_args(arguments)
     for name, value in installation():
@@ -46,11 +47,9 @@ def main(arguments: list[str] | None = None) -> int:
 def installation() -> Iterator[tuple[str, str]]:
     """What is installed, and where it runs."""
     yield "Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    yield "jquant", jquant.__version__
     for package in _PACKAGES:
-        try:
-            yield package, metadata.version(package)
-        except metadata.PackageNotFoundError:
-            yield package, "not installed: run from its source"
+        yield package, metadata.version(package)
     devices = jax.devices()
     yield "devices", f"{len(devices)} x {devices[0].device_kind} ({jax.default_backend()})"
 

@@ -1,0 +1,107 @@
+"""Checks the workflows without running them: they parse, ask for no more than they need, and name only what exists.
+
+Exits with 1 and says what is wrong. Needs PyYAML, which the extra `docs` brings.
+"""
+
+import re
+import shlex
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+WRITABLE = {"pages", "id-token"}  # what a deployment and a release need
+SHELL = {"python", "cd", "test", "grep"}
+MADE = re.compile(r"dist/|site$|installed/|\$")  # what the commands make, and what their variables name
+PINNED = re.compile(r"[\w-]+/[\w-]+@(release/)?v\d+")
+
+
+def main() -> int:
+    workflows = sorted((ROOT / ".github/workflows").glob("*.yml"))
+    wrong = [f"{path.name}: {what}" for path in workflows for what in problems(yaml.safe_load(path.read_text()))]
+    print("\n".join(wrong) or f"{len(workflows)} workflows: nothing wrong")
+    return 1 if wrong or not workflows else 0
+
+
+def problems(workflow: dict) -> Iterator[str]:
+    """What is wrong with a workflow."""
+    if True not in workflow:  # which is what YAML 1.1 reads in `on`
+        yield "no event starts it"
+    if workflow.get("permissions") != {"contents": "read"}:
+        yield "by default, a job may read and no more"
+    if "group" not in workflow.get("concurrency", {}):
+        yield "no concurrency group"
+    for name, job in workflow["jobs"].items():
+        yield from (f"{name}: {what}" for what in problems_of_job(job, workflow["jobs"]))
+
+
+def problems_of_job(job: dict, jobs: dict) -> Iterator[str]:
+    """What is wrong with one of the jobs of a workflow."""
+    if "timeout-minutes" not in job:
+        yield "no limit of time"
+    if not set(job.get("permissions", {})) <= WRITABLE:
+        yield f"permissions {job['permissions']}"
+    if job.get("needs", next(iter(jobs))) not in jobs:
+        yield f"it needs {job['needs']}, which is not there"
+    installed = set()
+    for step in job["steps"]:
+        if "uses" in step and not PINNED.fullmatch(step["uses"]):
+            yield f"{step['uses']} is not pinned to a major version"
+        for line in step.get("run", "").splitlines():
+            words = shlex.split(line)
+            if words[:4] == ["python", "-m", "pip", "install"]:
+                extras = re.findall(r"[\w-]+", "".join(re.findall(r"\.\[(.*?)\]", line)))
+                yield from (f"there is no extra {extra}" for extra in extras if extra not in EXTRAS)
+                installed |= {*words[4:], *(package for extra in extras for package in packages(extra))}
+            else:
+                yield from (f"{what}: {line}" for what in problems_of_command(words, installed))
+    yield from problems_of_matrix(job.get("strategy", {}).get("matrix", {}).get("include", []))
+
+
+def packages(extra: str) -> Iterator[str]:
+    """What an extra installs, by itself and by those that it names."""
+    for requirement in EXTRAS.get(extra, ()):
+        own = re.fullmatch(rf"{PROJECT['name']}\[(.*)\]", requirement)
+        if own is None:
+            yield requirement
+        else:
+            for name in own[1].split(","):
+                yield from packages(name)
+
+
+def problems_of_command(words: list[str], installed: set[str]) -> Iterator[str]:
+    """What a command needs and does not have: a program, a module, a file."""
+    program, *arguments = words
+    if program == "python" and arguments[0] == "-m":
+        program = arguments[1]
+    if (
+        program not in SHELL | {"venv"}
+        and not MADE.match(program)
+        and not any(name.startswith(program) for name in installed)
+    ):
+        yield f"{program} is not installed"
+    for word in arguments:
+        if re.search(r"/|\.\w+$", word) and not MADE.search(word) and not (ROOT / word).exists():
+            yield f"{word} does not exist"
+
+
+def problems_of_matrix(rows: list[dict]) -> Iterator[str]:
+    """Python's versions are those of the classifiers, and more; the oldest JAX is the oldest that is supported."""
+    if not rows:
+        return
+    prefix = "Programming Language :: Python :: "
+    classified = {text.removeprefix(prefix) for text in PROJECT["classifiers"] if re.fullmatch(rf"{prefix}3\.\d+", text)}
+    if not classified <= {row["python"] for row in rows}:
+        yield f"Python {sorted(classified)} are promised"
+    (oldest,) = (text.removeprefix("jax>=") for text in PROJECT["dependencies"] if text.startswith("jax>="))
+    if f"=={oldest}" not in {row["jax"] for row in rows}:
+        yield f"jax {oldest} is promised"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
