@@ -15,7 +15,6 @@ from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.modes import FeatureLevel
 
 _DOCUMENT = Path(__file__).with_name("operators.md").read_text()
-_README = Path(__file__).parent.with_name("README.md").read_text()
 _INTRODUCTION, *_FAMILIES = re.split(r"^## ", _DOCUMENT, flags=re.MULTILINE)
 _IMPORTS = re.search(r"^```python\n(.*?)^```$", _INTRODUCTION, re.MULTILINE | re.DOTALL)[1]
 
@@ -201,14 +200,7 @@ def on_page_markdown(markdown, page, **_):
     """The overview, sections of the README, and files of the repository by name: they are no part of the site."""
     if page.file.src_uri == "operators.md":
         markdown = overview()
-    markdown = re.sub(r"^\[(.*)\]\(\.\./README\.md#.*\)$", readme_section, markdown, flags=re.MULTILINE)
     return re.sub(r"\[([^\]]*)\]\((?:\.\./(?!\w+\.md)|examples/|\.\./README)[^)]*\)", r"\1", markdown)
-
-
-def readme_section(link: re.Match) -> str:
-    """What the README has under the title of a link to it that is a line of its own."""
-    section = re.search(rf"^## {re.escape(link[1])}\n.*?(?=^## |\Z)", _README, re.MULTILINE | re.DOTALL)[0]
-    return section.replace("](docs/", "](")
 
 
 if __name__ == "__main__":  # writes the list of operators into onnx.md

@@ -210,14 +210,14 @@ class TestDerivatives:
         assert jax.grad(scale)(-8.0) == -0.9921875
 
 
-def test_the_readme():
+def test_the_page():
     """It names the transformations that are tested, and of the derivatives those of all operators with float results."""
-    text = pathlib.Path(__file__).parents[1].joinpath("README.md").read_text()
+    text = pathlib.Path(__file__).parents[1].joinpath("docs/transformations.md").read_text()
     (section,) = re.findall(r"^Every operator goes through (.*?)\n\n(.*?)\n\n", text, re.MULTILINE | re.DOTALL)
     transformations, table = section
     named = set(re.findall(r"`(\w+)`", transformations)) | {"derivative", "mesh"}
     assert named - {"export"} == {name.removeprefix("test_") for name in globals() if name.startswith("test_")} - {
-        "the_readme"
+        "the_page"
     }
     operators = {name.partition(",")[0] for name in cases.CASES}
     _, _, *rows = table.splitlines()
