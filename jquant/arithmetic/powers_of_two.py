@@ -98,3 +98,13 @@ def ldexp(x: jax.Array, exponent: jax.Array) -> jax.Array:
     result = lax.select(biased >= 0xFF, jnp.full_like(result, _INFINITY), result)
     result = lax.select((magnitude == 0) | (magnitude >= _INFINITY), magnitude, result)
     return lax.bitcast_convert_type(result | (bits & _SIGN), jnp.float32)
+
+
+def scaled_integer(magnitude: jax.Array, exponent: jax.Array) -> jax.Array:
+    """``magnitude * 2**exponent``, where that is a float32 or larger than all, of integers from 0 to 2**23."""
+    bits = lax.bitcast_convert_type(magnitude.astype(jnp.float32), jnp.int32)
+    biased = (bits >> 23) + exponent
+    subnormal = lax.shift_left(magnitude, lax.clamp(np.int32(0), exponent + np.int32(149), np.int32(23)))
+    result = lax.select(biased > 0, bits + (exponent << 23), subnormal)
+    result = lax.select(biased >= 0xFF, jnp.full_like(result, _INFINITY), result)
+    return lax.bitcast_convert_type(lax.select(magnitude == 0, magnitude, result), jnp.float32)
