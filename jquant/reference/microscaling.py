@@ -16,16 +16,17 @@ LARGEST_EXPONENTS = {  # of the largest power of two of each type
 }
 
 
-def blocks_of(x, axis, block_size, fill=0):
+def blocks_of(x, axis, block_size):
     """With the blocks' elements along a new last dimension, the blocks along the one before it."""
     x = np.moveaxis(x, axis, -1)
-    padding = -x.shape[-1] % block_size
-    padded = np.concatenate([x, np.full((*x.shape[:-1], padding), fill, x.dtype)], -1)
-    return padded.reshape(*x.shape[:-1], -1, block_size)
+    blocks = -(-x.shape[-1] // block_size)
+    padding = blocks * block_size - x.shape[-1]
+    return np.concatenate([x, np.zeros((*x.shape[:-1], padding), x.dtype)], -1).reshape(*x.shape[:-1], blocks, block_size)
 
 
 def joined(blocks, axis, size):
-    return np.moveaxis(blocks.reshape(*blocks.shape[:-2], -1)[..., :size], -1, axis)
+    padded = blocks.reshape(*blocks.shape[:-2], blocks.shape[-2] * blocks.shape[-1])
+    return np.moveaxis(padded[..., :size], -1, axis)
 
 
 def mx_quantize(x, element, *, axis=-1, block_size=32):
