@@ -21,5 +21,7 @@ def require_scales(operator: str, scale: Operand, dtype: np.dtype, values: Opera
     require(given == wanted, f"{operator}: scale has data type {given}; it must be {wanted}", DescriptorTypeError)
     sizes = values.shape
     shape = (*sizes[:axis], -(-sizes[axis] // block_size), *sizes[axis + 1 :])
-    message = f"{operator}: scale has sizes {scale.shape}; of values of sizes {sizes} in blocks of {block_size} along dimension"
+    message = (
+        f"{operator}: scale has sizes {scale.shape}; of values of sizes {sizes} in blocks of {block_size} along dimension"
+    )
     require(scale.shape == shape, f"{message} {axis} it must have {shape}")

@@ -112,9 +112,7 @@ def _unsigned(dtype: np.dtype) -> np.dtype:
     return jnp.dtype(f"uint{_FORMATS[jnp.dtype(dtype)].bits}")
 
 
-def encode(
-    x: jax.Array, target: NarrowFloat, *, saturate: bool = True, exponent: jax.Array | None = None
-) -> jax.Array:
+def encode(x: jax.Array, target: NarrowFloat, *, saturate: bool = True, exponent: jax.Array | None = None) -> jax.Array:
     """The codes, in uint8, of the nearest numbers of a type to float32 `x`: ties to the even code, subnormals included.
 
     With `exponent`, int32 from -300 to 300, to ``x / 2**exponent``, which need be no float32.

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from numpy.typing import DTypeLike
 
 import jquant
 from jquant import reference
@@ -26,7 +27,7 @@ def from_bytes(code):
     return lax.bitcast_convert_type(code.astype(jnp.uint4), jnp.float4_e2m1fn)
 
 
-def blocks(rng: np.random.Generator, rows: int, dtype=np.float32) -> np.ndarray:
+def blocks(rng: np.random.Generator, rows: int, dtype: DTypeLike = np.float32) -> np.ndarray:
     """Rows of every magnitude, of ties, of zeros, with infinities and NaN at the end."""
     scales = samples.scales(rng, rows)[:, None]
     with np.errstate(over="ignore"):
@@ -35,7 +36,7 @@ def blocks(rng: np.random.Generator, rows: int, dtype=np.float32) -> np.ndarray:
         return samples.without_subnormals(x).astype(dtype)
 
 
-def mx_quantize(element: str, dtype=np.float32) -> Case:
+def mx_quantize(element: str, dtype: DTypeLike = np.float32) -> Case:
     def of(module):
         def quantized(x):
             values, scale = module.mx_quantize(x, element)
@@ -46,7 +47,7 @@ def mx_quantize(element: str, dtype=np.float32) -> Case:
     return Case(of(jquant), of(reference), lambda rng, rows: (blocks(rng, rows, dtype),))
 
 
-def mx_dequantize(element: str, dtype=np.float32) -> Case:
+def mx_dequantize(element: str, dtype: DTypeLike = np.float32) -> Case:
     def draw(rng, rows):
         bits = 8 if element == "int8" else int(element[5])
         values = rng.integers(0, 2**bits, (rows, WIDTH), np.uint8)
@@ -83,7 +84,7 @@ def nvfp4_quantize(*, tensor_scale: bool) -> Case:
     return Case(of(jquant), of(reference), draw, collectives=collectives)
 
 
-def nvfp4_dequantize(dtype=np.float32) -> Case:
+def nvfp4_dequantize(dtype: DTypeLike = np.float32) -> Case:
     def draw(rng, rows):
         values = rng.integers(0, 16, (rows, WIDTH), np.uint8)
         return values, samples.narrow_floats(rng, jnp.float8_e4m3fn, rows, 3), np.float32(0.0123)

@@ -80,9 +80,7 @@ def _mx_dequantize(
     return exact.narrow(_numbers(values, of_each, element), output_dtype)
 
 
-def mx_quantize(
-    x: ArrayLike, /, element_type: DTypeLike | str, *, axis: int = -1, block_size: int = 32
-) -> MxQuantizeOutput:
+def mx_quantize(x: ArrayLike, /, element_type: DTypeLike | str, *, axis: int = -1, block_size: int = 32) -> MxQuantizeOutput:
     """Quantizes to a Microscaling format: elements of 8, 6 or 4 bits, and a power of two for each block of them.
 
     ``scale = 2**clip(floor(log2(max(abs(x)))) - e, -127, 127)``, the largest being that of the block, and `e` the exponent of
@@ -91,8 +89,7 @@ def mx_quantize(
 
     All of it is integer arithmetic on the bits: the exponent is that of the largest magnitude, and an element is rounded once,
     to the nearest number, ties to the even code, subnormal numbers of either side included. What rounds to more than the
-    largest number becomes that; such are the magnitudes above 448 / 256 of the power of two below the block's largest, in
-    float8_e4m3fn. int8 counts 64ths, from -127 to 127: -2, which it has beside 1 + 63/64, is not used, as in microxcaling.
+    largest number becomes that: in float8_e4m3fn, where scaled magnitudes go up to 512, all from 448 on. int8 counts 64ths, from -127 to 127: -2, which it has beside 1 + 63/64, is not used, as in microxcaling.
 
     A block of zeros has the smallest scale, 2**-127. One with a NaN or an infinity in it has the scale NaN, which makes NaN of
     all of its elements; the specification leaves infinities to the implementation. Where the elements have a NaN, they are

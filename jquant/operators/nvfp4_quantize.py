@@ -61,9 +61,7 @@ def _nvfp4_dequantize(
     return exact.narrow(exact.product(scaled, tensor_scale), output_dtype)
 
 
-def nvfp4_quantize(
-    x: ArrayLike, /, tensor_scale: ArrayLike | None = None, *, axis: int = -1
-) -> Nvfp4QuantizeOutput:
+def nvfp4_quantize(x: ArrayLike, /, tensor_scale: ArrayLike | None = None, *, axis: int = -1) -> Nvfp4QuantizeOutput:
     """Quantizes to NVFP4: floats of 4 bits, a scale of 8 bits for each block of 16, and one for the tensor.
 
     ``tensor_scale = max(abs(x)) / (448 * 6)``, or 1 if that is below 2**-100;
@@ -72,8 +70,7 @@ def nvfp4_quantize(
 
     Each quotient and product is rounded once to float32; the two conversions saturate and take ties to the even code. 448 and
     6 are the largest numbers of the two types, so that the largest element of the tensor becomes 6. A block whose largest
-    magnitude is less than 2**-10 of that in the tensor's largest block (about; 448 scales the largest) has scale 0 and becomes
-    zeros, as does a block of zeros.
+    magnitude is less than about 2**-19 of the tensor's has the scale 0 and becomes zeros, as does a block of zeros.
 
     A block with a NaN or an infinity in it has the scale NaN, and NaN elements, for which this type has 6. Without a
     `tensor_scale`, that of the tensor is then NaN or infinite, and all of the tensor NaN when it is dequantized.

@@ -41,7 +41,7 @@ def both(x, element, dtype=np.float32, axis=-1, block_size=32):
 
 @pytest.mark.parametrize("element", ELEMENTS)
 def test_any_bits(element):
-    """Of float32: blocks of one magnitude each, subnormal ones among them, and blocks of all magnitudes, NaN and infinities."""
+    """Of float32: blocks of one magnitude each, subnormal ones among them; blocks of all magnitudes, NaN and infinities."""
     rng = np.random.default_rng(0)
     bits = rng.integers(0, 2**32, (300, 64), np.uint32)
     bits[:200] &= 0x80FFFFFF  # exponents 0 and 1, which are subnormal numbers and the ones beside them

@@ -1,6 +1,7 @@
 """Conversions from one element type to another."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -63,7 +64,7 @@ def _converted(x, dtype: np.dtype, saturate: int, round_mode: str, xp):
     return x.astype(dtype)
 
 
-def _narrowed(x, dtype: np.dtype, saturate: bool, round_mode: str, xp):
+def _narrowed(x, dtype: np.dtype, saturate: bool, round_mode: Any, xp):
     """`x` in a type of 8 or 4 bits, rounded once."""
     single = _computed(powers_of_two.widen, x, xp) if x.dtype == powers_of_two.DTYPE else _single(x, xp)
     if dtype == powers_of_two.DTYPE:
