@@ -851,6 +851,8 @@ def _linear() -> list[Call]:
         scales = {"data_types": "float32" if quantizes else FLOATS}
         zeros = {"data_types": narrow, "scalar": "uint8"} if quantizes else {}
         saturating = {"saturate": Argument(True, Boolean((True,)), "saturate")} if quantizes else {}  # what integers do
+        if quantizes:
+            saturating["precision"] = data_type("precision", None, "float32")
         wide = Tensor("float32 int32" if quantizes else tensor.kind.data_types, lambda s: len(s) == 2 and s[1] == COLUMNS)
         of_uint8 = wide if quantizes else dataclasses.replace(wide, data_types="uint8")
         return [

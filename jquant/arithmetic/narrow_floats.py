@@ -173,7 +173,7 @@ def decode(code: jax.Array, source: NarrowFloat, *, exponent: jax.Array | None =
         bits = lax.select(significand == 0, jnp.zeros_like(bits), bits)
     else:
         bits = lax.bitcast_convert_type(scaled_integer(significand, scaling + exponent), jnp.int32)
-    sign = lax.select(number >= source.sign_bit, jnp.full_like(bits, -(2**31)), jnp.zeros_like(bits))
+    sign = lax.select((number & source.sign_bit) > 0, jnp.full_like(bits, -(2**31)), jnp.zeros_like(bits))
     quiet_nan, infinity = np.int32(0x7FC00000), np.int32(0x7F800000)
     if not source.signed_zero:
         bits = lax.select(number == source.nan, jnp.full_like(bits, quiet_nan), bits)

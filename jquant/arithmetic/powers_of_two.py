@@ -38,10 +38,7 @@ def narrow(x: jax.Array, *, saturate: bool = True, rounding: Rounding = "up") ->
         "nearest": fraction >= jnp.where(tiny, half + half // 2, half),
     }[rounding]
     code = exponent + rounded_up.astype(jnp.int32)
-    if saturate:
-        code = jnp.minimum(code, NAN - 1)
-    else:
-        code = jnp.where(tiny & (fraction < half), NAN, code)
+    code = jnp.minimum(code, NAN - 1) if saturate else jnp.where(tiny & (fraction < half), NAN, code)
     return of_code(jnp.where(bits & ~_SIGN > _INFINITY, NAN, code))
 
 

@@ -96,8 +96,8 @@ def dequantize_linear(
 
     Floats of 8 and 4 bits are exact in float32; their difference is rounded to it. Infinities and NaN are what they are.
 
-    It is differentiable in the scale, unless that is of powers of two. Integers have no derivative (JAX's zero, of type float0); that of floats of 8 and 4
-    bits is 0.
+    It is differentiable in the scale, unless that is of powers of two. Integers have no derivative (JAX's zero, of type
+    float0); that of floats of 8 and 4 bits is 0.
 
     Args:
       input: integers of 8, 16 or 32 bits, signed or unsigned, of rank 1 to 8; of 4 bits, from level 6_3 on; of 2 bits, at

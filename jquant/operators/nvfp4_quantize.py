@@ -68,9 +68,9 @@ def nvfp4_quantize(x: ArrayLike, /, tensor_scale: ArrayLike | None = None, *, ax
     ``scale = float8_e4m3fn(max(abs(block)) / 6 / tensor_scale)``;
     ``values = float4_e2m1fn(x / (scale * tensor_scale))``, and 0 where `scale` is
 
-    Each quotient and product is rounded once to float32; the two conversions saturate and take ties to the even code. 448 and
-    6 are the largest numbers of the two types, so that the largest element of the tensor becomes 6. A block whose largest
-    magnitude is less than about 2**-19 of the tensor's has the scale 0 and becomes zeros, as does a block of zeros.
+    Each quotient and product is rounded once to float32; the two conversions saturate and take ties to the even code. 448
+    and 6 are the largest numbers of the two types, so that the largest element of the tensor becomes 6. A block whose
+    largest magnitude is less than about 2**-19 of the tensor's has the scale 0 and becomes zeros, as does a block of zeros.
 
     A block with a NaN or an infinity in it has the scale NaN, and NaN elements, for which this type has 6. Without a
     `tensor_scale`, that of the tensor is then NaN or infinite, and all of the tensor NaN when it is dequantized.
@@ -101,8 +101,8 @@ def nvfp4_quantize(x: ArrayLike, /, tensor_scale: ArrayLike | None = None, *, ax
       [ 0.5       -1.         4.         6.         0.24107143]
 
     References:
-      NVIDIA, "Pretraining Large Language Models with NVFP4", the appendix on its quantization; whose reciprocals are quotients
-      here, which are rounded once.
+      NVIDIA, "Pretraining Large Language Models with NVFP4", the appendix on its quantization; whose reciprocals are
+      quotients here, which are rounded once.
     """
     x = any_float_operand("nvfp4_quantize", "x", x)
     axis = dimension("nvfp4_quantize", axis, x.ndim)

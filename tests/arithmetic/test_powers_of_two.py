@@ -31,9 +31,10 @@ def test_every_number():
 def test_products_are_rounded_once(operation):
     """Operands and results that are subnormal, ties of these, infinities and NaN, with every scale."""
     codes = np.arange(256, dtype=np.uint8)
-    x = np.concatenate([any_bits(3000), FLOAT32([0, -0.0, np.inf, -np.inf, np.nan]), 1 + np.arange(64) * FLOAT32(2**-23)])
+    next_to_1 = 1 + np.arange(64, dtype=FLOAT32) * FLOAT32(2**-23)
+    x = np.concatenate([any_bits(3000), FLOAT32([0, -0.0, np.inf, -np.inf, np.nan]), next_to_1])
     exponent = np.where(codes == 255, np.nan, (codes - 127.0) * (1 if operation == "product" else -1))[:, None]
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):  # at signalling NaN
         expected = (x.astype(np.float64) * 2.0**exponent).astype(FLOAT32)
     function = jax.jit(getattr(powers_of_two, operation))
     assert_equal(function(x, codes[:, None].view(powers_of_two.DTYPE)), expected)

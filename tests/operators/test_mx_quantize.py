@@ -130,6 +130,13 @@ def test_blocks(shape, options):
     both(x, "float4_e2m1fn", **options)
 
 
+def test_the_lower_6_bits_count():
+    codes = np.arange(256, dtype=np.uint8)
+    scale = np.ones(8, jnp.float8_e8m0fnu)
+    every, lower = (jquant.mx_dequantize(each, scale, element_type="float6_e3m2fn") for each in (codes, codes % 64))
+    assert_equal(every, lower)
+
+
 def test_it_leaves_no_tensor_behind():
     """What it computes ahead are scales, and of 4 bits the codes, a byte each."""
     for element, size in (("float8_e4m3fn", 1 / 8), ("int8", 1 / 8), ("float4_e2m1fn", 9 / 8)):
