@@ -1,10 +1,12 @@
 """The formats whose blocks share a scale of 8 bits."""
 
+import functools
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from numpy.typing import DTypeLike
 
 import jquant
 from jquant import reference
@@ -21,13 +23,15 @@ def in_bytes(x):
     return x.astype(np.uint8)
 
 
-def from_bytes(code):
+def from_bytes(code, dtype: str):
+    """Numbers of 8 or 4 bits, from their codes, a byte each: a caller's program computes with floats that are arguments."""
     if isinstance(code, np.ndarray):
-        return code.view(jnp.float4_e2m1fn)
-    return lax.bitcast_convert_type(code.astype(jnp.uint4), jnp.float4_e2m1fn)
+        return code.view(dtype)
+    unsigned = code.astype(jnp.uint4) if dtype == "float4_e2m1fn" else code
+    return lax.bitcast_convert_type(unsigned, jnp.dtype(dtype))
 
 
-def blocks(rng: np.random.Generator, rows: int, dtype: DTypeLike = np.float32) -> np.ndarray:
+def blocks(rng: np.random.Generator, rows: int, dtype: Any = np.float32) -> np.ndarray:
     """Rows of every magnitude, of ties, of zeros, with infinities and NaN at the end."""
     scales = samples.scales(rng, rows)[:, None]
     with np.errstate(over="ignore"):
@@ -36,7 +40,7 @@ def blocks(rng: np.random.Generator, rows: int, dtype: DTypeLike = np.float32) -
         return samples.without_subnormals(x).astype(dtype)
 
 
-def mx_quantize(element: str, dtype: DTypeLike = np.float32) -> Case:
+def mx_quantize(element: str, dtype: Any = np.float32) -> Case:
     def of(module):
         def quantized(x):
             values, scale = module.mx_quantize(x, element)
@@ -47,22 +51,23 @@ def mx_quantize(element: str, dtype: DTypeLike = np.float32) -> Case:
     return Case(of(jquant), of(reference), lambda rng, rows: (blocks(rng, rows, dtype),))
 
 
-def mx_dequantize(element: str, dtype: DTypeLike = np.float32) -> Case:
+def mx_dequantize(element: str, dtype: Any = np.float32) -> Case:
     def draw(rng, rows):
         bits = 8 if element == "int8" else int(element[5])
-        values = rng.integers(0, 2**bits, (rows, WIDTH), np.uint8)
-        if bits == 8:
-            values = values.view(element)
         scale = rng.integers(100, 140, (rows, 2), np.uint8)
         scale[::5] = 255
-        return values, scale.view(jnp.float8_e8m0fnu)
+        return rng.integers(0, 2**bits, (rows, WIDTH), np.uint8), scale
 
-    def numbers(values):
-        return from_bytes(values) if element == "float4_e2m1fn" else values
+    def of(dequantize):
+        def dequantized(values, scale):
+            values = values if element.startswith("float6") else from_bytes(values, element)
+            return dequantize(values, from_bytes(scale, "float8_e8m0fnu"))
+
+        return dequantized
 
     return Case(
-        lambda values, scale: jquant.mx_dequantize(numbers(values), scale, element_type=element, output_dtype=dtype),
-        lambda values, scale: reference.mx_dequantize(numbers(values), scale, element, dtype=dtype),
+        of(functools.partial(jquant.mx_dequantize, element_type=element, output_dtype=dtype)),
+        of(functools.partial(reference.mx_dequantize, element=element, dtype=dtype)),
         draw,
         rows=(0, 1),
     )
@@ -84,14 +89,21 @@ def nvfp4_quantize(*, tensor_scale: bool) -> Case:
     return Case(of(jquant), of(reference), draw, collectives=collectives)
 
 
-def nvfp4_dequantize(dtype: DTypeLike = np.float32) -> Case:
+def nvfp4_dequantize(dtype: Any = np.float32) -> Case:
     def draw(rng, rows):
-        values = rng.integers(0, 16, (rows, WIDTH), np.uint8)
-        return values, samples.narrow_floats(rng, jnp.float8_e4m3fn, rows, 3), np.float32(0.0123)
+        values, scale = rng.integers(0, 16, (rows, WIDTH), np.uint8), rng.integers(0, 256, (rows, 3), np.uint8)
+        return values, scale, np.float32(0.0123)
+
+    def of(dequantize):
+        def dequantized(values, scale, tensor_scale):
+            arrays = from_bytes(values, "float4_e2m1fn"), from_bytes(scale, "float8_e4m3fn")
+            return dequantize(*arrays, tensor_scale)
+
+        return dequantized
 
     return Case(
-        lambda values, *scales: jquant.nvfp4_dequantize(from_bytes(values), *scales, output_dtype=dtype),
-        lambda values, *scales: reference.nvfp4_dequantize(from_bytes(values), *scales, dtype=dtype),
+        of(functools.partial(jquant.nvfp4_dequantize, output_dtype=dtype)),
+        of(functools.partial(reference.nvfp4_dequantize, dtype=dtype)),
         draw,
         rows=(0, 1),
     )
