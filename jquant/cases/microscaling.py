@@ -12,6 +12,7 @@ import jquant
 from jquant import reference
 from jquant.cases import samples
 from jquant.cases.case import Case
+from jquant.reference import narrow_floats
 
 WIDTH = 40  # a block of 32 and a partial one; two of 16 and a partial one
 ELEMENTS = "float8_e4m3fn", "float8_e5m2", "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn", "int8"
@@ -29,6 +30,14 @@ def from_bytes(code, dtype: str):
         return code.view(dtype)
     unsigned = code.astype(jnp.uint4) if dtype == "float4_e2m1fn" else code
     return lax.bitcast_convert_type(unsigned, jnp.dtype(dtype))
+
+
+def codes(rng: np.random.Generator, element: str, *shape: int) -> np.ndarray:
+    """Of any finite numbers."""
+    found = rng.integers(0, 2 ** (8 if element == "int8" else int(element[5])), shape, np.uint8)
+    if element == "int8":
+        return found
+    return np.where(np.isfinite(narrow_floats.decode(found, element)), found, np.uint8(0))
 
 
 def blocks(rng: np.random.Generator, rows: int, dtype: Any = np.float32) -> np.ndarray:
@@ -53,10 +62,7 @@ def mx_quantize(element: str, dtype: Any = np.float32) -> Case:
 
 def mx_dequantize(element: str, dtype: Any = np.float32) -> Case:
     def draw(rng, rows):
-        bits = 8 if element == "int8" else int(element[5])
-        scale = rng.integers(100, 140, (rows, 2), np.uint8)
-        scale[::5] = 255
-        return rng.integers(0, 2**bits, (rows, WIDTH), np.uint8), scale
+        return codes(rng, element, rows, WIDTH), rng.integers(100, 140, (rows, 2), np.uint8)
 
     def of(dequantize):
         def dequantized(values, scale):
@@ -91,7 +97,7 @@ def nvfp4_quantize(*, tensor_scale: bool) -> Case:
 
 def nvfp4_dequantize(dtype: Any = np.float32) -> Case:
     def draw(rng, rows):
-        values, scale = rng.integers(0, 16, (rows, WIDTH), np.uint8), rng.integers(0, 256, (rows, 3), np.uint8)
+        values, scale = codes(rng, "float4_e2m1fn", rows, WIDTH), codes(rng, "float8_e4m3fn", rows, 3)
         return values, scale, np.float32(0.0123)
 
     def of(dequantize):
