@@ -70,11 +70,13 @@ def product(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
     leaves, tree = jax.tree.flatten((a, weights))
 
     def on_all_weights(*leaves: jax.Array) -> tuple[jax.Array]:
-        return (whole(*tree.unflatten(leaves), dtype),)
+        a, weights = tree.unflatten(leaves)
+        return (whole(a, weights, dtype),)
 
     def by_platform(*leaves: jax.Array) -> tuple[jax.Array]:
         def in_parts(*leaves: jax.Array) -> tuple[jax.Array]:
-            return (_in_parts(*tree.unflatten(leaves), dtype),)
+            a, weights = tree.unflatten(leaves)
+            return (_in_parts(a, weights, dtype),)
 
         return lax.platform_dependent(*leaves, cpu=in_parts, default=on_all_weights)
 

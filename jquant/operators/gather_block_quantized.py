@@ -94,8 +94,8 @@ def gather_block_quantized(
     It is differentiable in the scales. Integers have no derivative (JAX's zero, of type float0).
 
     Args:
-      data: int4 or uint4, of rank 1 to 8; or uint8, with unsigned integers of `bits` bits along the last dimension, the first
-        in the lowest bits of each byte.
+      data: int4 or uint4, of rank 1 to 8; or uint8, with unsigned integers of `bits` bits along the last dimension, the
+        first in the lowest bits of each byte.
       indices: int32, or with ``jax_enable_x64`` int64, of any shape. Negative ones count from the end.
       scales: float32, float16 or bfloat16, of the shape of the integers, but for the number of blocks along
         `quantize_axis`: its size / `block_size`, rounded up.
@@ -141,9 +141,9 @@ def gather_block_quantized(
     if data.dtype == jnp.uint8:
         require(gather_axis == 0, f"{_OPERATOR}: gather_axis is {gather_axis}; of uint8 it must be 0")
         message = (
-            f"{_OPERATOR}: quantize_axis is {quantize_axis}, and so is gather_axis; of bytes with several integers they"
+            f"quantize_axis is {quantize_axis}, and so is gather_axis; where bytes hold several integers, they must differ"
         )
-        require(in_byte == 1 or gather_axis != quantize_axis, f"{message} must differ")
+        require(in_byte == 1 or gather_axis != quantize_axis, f"{_OPERATOR}: {message}")
     _check_blocks(scales, zero_points, (*data.shape[:-1], data.shape[-1] * in_byte), quantize_axis, block_size, in_byte)
     return _gather_block_quantized(data, indices, scales, zero_points, gather_axis, quantize_axis, block_size, bits)
 

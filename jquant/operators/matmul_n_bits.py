@@ -74,9 +74,9 @@ class _Stored(NamedTuple):
 def _matmul_n_bits(
     a: jax.Array, weights: _Stored | PackedBlockMatrix, bias: jax.Array | None, bits: int, compute_dtype: np.dtype
 ) -> jax.Array:
-    weights = weights.unpacked(bits) if isinstance(weights, _Stored) else weights
+    unpacked = weights.unpacked(bits) if isinstance(weights, _Stored) else weights
     rows = exact.widen(a)
-    product = weight_only.product(rows[None] if a.ndim == 1 else rows, weights, compute_dtype)
+    product = weight_only.product(rows[None] if a.ndim == 1 else rows, unpacked, compute_dtype)
     product = product if bias is None else exact.sum(product, exact.widen(bias))
     return exact.narrow(product[..., 0, :] if a.ndim == 1 else product, a.dtype)
 
