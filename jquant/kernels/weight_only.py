@@ -204,17 +204,17 @@ def _by_blocks(a: jax.Array, weights: PackedBlockMatrix) -> jax.Array:
                 number = data[row // per_row]
                 if per_row > 1:
                     number = (number >> np.uint16(4 * (row % 4))) & np.uint16(15)
-                sum = sum + a[row, :, None] * (number.astype(jnp.int16) - zero_point).astype(jnp.float32)
+                sum = sum + a[row, :, None] * (number.astype(jnp.int16) - zero_point).astype(jnp.float32)[None]
             return sum, None
 
         a, data = (x.reshape(pieces, x.shape[0] // pieces, x.shape[1]) for x in (a, data))
         sum = jnp.zeros_like(total)
         sum, _ = piece(sum, (a[0], data[0])) if pieces < 2 else lax.scan(piece, sum, (a, data))
-        return total + sum * exact.widen(scale), None
+        return total + sum * exact.widen(scale)[None], None
 
+    start = _zeros(a, weights)
     a = jnp.pad(a, [(0, 0), (0, weights.padding)]).T.reshape(blocks, block_size, a.shape[0])
     data = weights.data.reshape(blocks, block_size // per_row, weights.data.shape[1])
-    start = jnp.zeros((a.shape[2], data.shape[2]), jnp.float32)
     total, _ = lax.scan(block, start, (a, data, weights.scale, weights.zero_point))
     return total
 
@@ -238,9 +238,14 @@ def _by_chunks(a: jax.Array, weights: PackedBlockMatrix, dtype: np.dtype) -> jax
 
     parts = jax.tree.map(lambda x: x.reshape(chunks, x.shape[0] // chunks, x.shape[1]), weights)
     of_chunks = jnp.swapaxes(a.astype(dtype).reshape(a.shape[0], chunks, rows), 0, 1)
-    start = jnp.zeros((a.shape[0], weights.scale.shape[1]), jnp.float32)
-    total, _ = lax.scan(chunk, start, (jnp.arange(chunks), of_chunks, parts))
+    total, _ = lax.scan(chunk, _zeros(a, weights), (jnp.arange(chunks), of_chunks, parts))
     return total
+
+
+def _zeros(a: jax.Array, weights: PackedBlockMatrix) -> jax.Array:
+    """Those that a sum begins with: the product of no rows, whose type says which axes of a mesh it varies over."""
+    none = (x[:0].astype(jnp.float32) for x in jax.tree.leaves(weights))
+    return a[:, :0] @ functools.reduce(operator.add, none)
 
 
 def _largest_divisor(number: int, limit: int) -> int:

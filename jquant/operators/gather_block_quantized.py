@@ -4,6 +4,8 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from jquant.arguments.call import Call
@@ -47,18 +49,14 @@ def _gather_block_quantized(
     bits: int,
 ) -> jax.Array:
     size = data.shape[gather_axis]
-    flat = indices.reshape(indices.size)
-    index, is_inside = jnp.where(flat < 0, flat + size, flat), (flat >= -size) & (flat < size)
+    index, is_inside = jnp.where(indices < 0, indices + size, indices), (indices >= -size) & (indices < size)
     if gather_axis == quantize_axis:
         block, granularity = index // block_size, Granularity(None, None)
     else:
-        block, granularity = index, Granularity(quantize_axis, block_size)
-
-    def gathered(x: jax.Array, index: jax.Array) -> jax.Array:
-        return jnp.take(x, index, axis=gather_axis, mode="clip")
-
-    values, scales = gathered(data, index), gathered(scales, block)
-    zero_points = None if zero_points is None else gathered(zero_points, block)
+        shift = indices.ndim - 1 if quantize_axis > gather_axis else 0
+        block, granularity = index, Granularity(quantize_axis + shift, block_size)
+    values, scales = _found(data, index, gather_axis), _found(scales, block, gather_axis)
+    zero_points = None if zero_points is None else _found(zero_points, block, gather_axis)
     if data.dtype == jnp.uint8:
         values = narrow_integers.unpacked(values, bits)
         if zero_points is None:
@@ -66,9 +64,18 @@ def _gather_block_quantized(
         else:
             zero_points = narrow_integers.unpacked(zero_points, bits)[..., : scales.shape[-1]]
     real = affine.dequantize(granularity.expand(Quantized(values, scales, zero_points)))
-    real = jnp.where(is_inside.reshape([-1 if axis == gather_axis else 1 for axis in range(data.ndim)]), real, 0)
-    shape = (*real.shape[:gather_axis], *indices.shape, *real.shape[gather_axis + 1 :])
-    return exact.narrow(real.reshape(shape), scales.dtype)
+    behind = range(gather_axis + indices.ndim, real.ndim)
+    is_inside = lax.expand_dims(is_inside, (*range(gather_axis), *behind))
+    return exact.narrow(jnp.where(is_inside, real, 0), scales.dtype)
+
+
+def _found(x: jax.Array, index: jax.Array, axis: int) -> jax.Array:
+    """The slices of `x`; on a mesh of explicit axes split as the indices are, and as `x` is along the other axes."""
+    specs = jax.typeof(x).sharding.spec, jax.typeof(index).sharding.spec
+    split = any(entry is not None for spec in specs for entry in spec)
+    spec = PartitionSpec(*specs[0][:axis], *specs[1], *specs[0][axis + 1 :])
+    sharding = jax.typeof(index).sharding.update(spec=spec) if split else None
+    return x.at[(*(slice(None),) * axis, index)].get(mode="clip", out_sharding=sharding)
 
 
 def gather_block_quantized(

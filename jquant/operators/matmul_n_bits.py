@@ -13,6 +13,7 @@ from jquant.arguments.descriptor import Descriptor, Tensor, require
 from jquant.arguments.operands import Operand, broadcast_shape, operand
 from jquant.arguments.statics import float_data_type, integer
 from jquant.arithmetic import exact, narrow_integers
+from jquant.arithmetic.broadcasting import to_rank
 from jquant.errors import DescriptorTypeError
 from jquant.kernels import weight_only
 from jquant.kernels.weight_only import StoredWeights
@@ -77,7 +78,7 @@ def _matmul_n_bits(
     unpacked = weights.unpacked(bits) if isinstance(weights, _Stored) else weights
     rows = exact.widen(a)
     product = weight_only.product(rows[None] if a.ndim == 1 else rows, unpacked, compute_dtype)
-    product = product if bias is None else exact.sum(product, exact.widen(bias))
+    product = product if bias is None else exact.sum(product, to_rank(exact.widen(bias), product.ndim))
     return exact.narrow(product[..., 0, :] if a.ndim == 1 else product, a.dtype)
 
 
