@@ -14,6 +14,7 @@ from jquant.modes import QuantizeMode as QuantizeMode
 from jquant.modes import RoundMode as RoundMode
 from jquant.modes import ScaleGranularity as ScaleGranularity
 from jquant.modes import feature_level as feature_level
+from jquant.operators.block_scaled_matmul import block_scaled_matmul as block_scaled_matmul
 from jquant.operators.clip import clip as clip
 from jquant.operators.clip1 import clip1 as clip1
 from jquant.operators.clip_gradient import clip_gradient as clip_gradient

@@ -146,5 +146,5 @@ def _with_scales(b: ArrayLike, zero_point: ArrayLike | None, scale: ArrayLike, b
     zero_point, covered = zero_point_of_blocks(call, "B", zero_point, b.dtype, scale)
     call.check(b.shape, b.dtype, **covered)
     names = call.descriptor.names("B")
-    block_size = block_size_of(_OPERATOR, block_size, b.shape[-2], (names.tensor, names.scale), scale.shape[-2])
+    block_size = block_size_of(_OPERATOR, block_size, b, scale, (names.tensor, names.scale))
     return _pack_blocks(b, scale, zero_point, block_size)
