@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import PartitionSpec
 
 from jquant.arithmetic import exact, narrow_integers
 from jquant.arithmetic.partitioned import unless_partitioned
@@ -100,7 +101,11 @@ def whole(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
 
 
 def _dot(a: jax.Array, b: jax.Array) -> jax.Array:
-    return jnp.matmul(a, b, precision=lax.Precision.HIGHEST, preferred_element_type=jnp.float32)
+    sharding, b_spec = jax.typeof(a).sharding, jax.typeof(b).sharding.spec
+    split_k = sharding.spec[-1] is not None and b_spec[-2] is not None  # by explicit axes: JAX asks for the output's
+    output = sharding.update(spec=PartitionSpec(*sharding.spec[:-1], b_spec[-1])) if split_k else None
+    options = {"precision": lax.Precision.HIGHEST, "preferred_element_type": jnp.float32}
+    return jnp.matmul(a, b, out_sharding=output, **options)
 
 
 def dequantized(weights: Weights, k: int) -> jax.Array:

@@ -51,7 +51,7 @@ class Blocks(NamedTuple):
         return self.scales, self.zero_points
 
     def pack(self, matrix: np.ndarray, scales: np.ndarray, zero_points: np.ndarray | None) -> PackedBlockMatrix | None:
-        """Those of 4 and 8 bits with zero points that are integers; without any, as signed integers, for it is the middle."""
+        """Of 4 and 8 bits, with zero points that are integers; without any, as signed integers, for it is the middle."""
         _, _, k, n, bits, block_size = self
         blocks = -(-k // block_size)
         is_packed = matrix.dtype == np.uint8 and matrix.size == n * blocks * (block_size * bits // 8) > 0
@@ -118,5 +118,6 @@ def _packing(node: Node, position: int) -> Integers | Blocks | None:
     if operand == "B" and entry.packs_blocks and not given("g_idx") and not node.attributes.get("weight_prepacked", 0):
         k, n, block_size = (node.attributes[name] for name in ("K", "N", "block_size"))
         scales = given("scales")
-        return scales and Blocks(scales, given("zero_points"), k, n, node.attributes.get("bits", 4), block_size)
+        bits = node.attributes.get("bits", 4)
+        return Blocks(scales, given("zero_points"), k, n, bits, block_size) if scales else None
     return None

@@ -70,7 +70,12 @@ def _gather_block_quantized(
 
 
 def _found(x: jax.Array, index: jax.Array, axis: int) -> jax.Array:
-    """The slices of `x`; on a mesh of explicit axes split as the indices are, and as `x` is along the other axes."""
+    """The slices of `x`, or zeros where it has none.
+
+    On a mesh of explicit axes, they are split as the indices are, and as `x` is along the other axes.
+    """
+    if x.shape[axis] == 0:
+        return jnp.zeros((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]), x.dtype)
     specs = jax.typeof(x).sharding.spec, jax.typeof(index).sharding.spec
     split = any(entry is not None for spec in specs for entry in spec)
     spec = PartitionSpec(*specs[0][:axis], *specs[1], *specs[0][axis + 1 :])
@@ -147,9 +152,7 @@ def gather_block_quantized(
     block_size = integer(_OPERATOR, "block_size", block_size, [2**exponent for exponent in range(4, 31)], what)
     if data.dtype == jnp.uint8:
         require(gather_axis == 0, f"{_OPERATOR}: gather_axis is {gather_axis}; of uint8 it must be 0")
-        message = (
-            f"quantize_axis is {quantize_axis}, and so is gather_axis; where bytes hold several integers, they must differ"
-        )
+        message = f"quantize_axis is {quantize_axis}, as is gather_axis; where bytes hold several integers, they must differ"
         require(in_byte == 1 or gather_axis != quantize_axis, f"{_OPERATOR}: {message}")
     _check_blocks(scales, zero_points, (*data.shape[:-1], data.shape[-1] * in_byte), quantize_axis, block_size, in_byte)
     return _gather_block_quantized(data, indices, scales, zero_points, gather_axis, quantize_axis, block_size, bits)

@@ -47,3 +47,4 @@ from jquant.reference.tensorflow import quantize_and_dequantize as quantize_and_
 from jquant.reference.weight_only import block_weights as block_weights
 from jquant.reference.weight_only import gather_block_quantized as gather_block_quantized
 from jquant.reference.weight_only import matmul_with_weights as matmul_with_weights
+from jquant.reference.weight_only import unpack_bytes as unpack_bytes
