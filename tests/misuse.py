@@ -1231,12 +1231,12 @@ class BlockMatrix(Kind):
 
 
 def _weight_only() -> list[Call]:
-    """Weights of 4 bits in one block of 32 rows, and a table in blocks of 16."""
+    """Weights of 4 bits in two blocks of 32 rows, and a table in blocks of 16."""
     compute = data_type("compute_dtype", None, "float32 bfloat16")
     bits = integer("bits", 4, (4,), optional=True)
-    a = Argument(floats(2, 32), Tensor("float32", lambda shape: 0 < len(shape) <= 8 and shape[-1] == 32), "A")
+    a = Argument(floats(2, 64), Tensor("float32", lambda shape: 0 < len(shape) <= 8 and shape[-1] == 64), "A")
     bias = Argument(floats(3), Tensor("float32", exactly((3,)), optional=True), "bias")
-    packed = jquant.pack_matrix(ints("uint4", 32, 3), scale=floats(1, 3))
+    packed = jquant.pack_matrix(ints("uint4", 64, 3), scale=floats(2, 3))
 
     def product(a: Any, **_: Any) -> Any:
         return S((*a.shape[:-1], 3), a.dtype)
@@ -1249,12 +1249,12 @@ def _weight_only() -> list[Call]:
             "matmul_n_bits",
             {
                 "a": a,
-                "b": Argument(ints("uint8", 3, 1, 16), Tensor("uint8", exactly((3, 1, 16))), "B"),
-                "scales": Argument(floats(3, 1), Tensor("float32", exactly((3, 1), (3,))), "scales"),
+                "b": Argument(ints("uint8", 3, 2, 16), Tensor("uint8", exactly((3, 2, 16))), "B"),
+                "scales": Argument(floats(3, 2), Tensor("float32", exactly((3, 2), (6,))), "scales"),
                 "zero_points": Argument(
-                    ints("uint8", 3, 1), Tensor("uint8 float32", exactly((3, 1), (3,)), optional=True), "zero_points"
+                    ints("uint8", 3, 1), Tensor("uint8", exactly((3, 1), (3,)), optional=True), "zero_points"
                 ),
-                "g_idx": Argument(np.zeros(32, np.int32), Tensor("int32", exactly((32,)), optional=True), "g_idx"),
+                "g_idx": Argument(np.zeros(64, np.int32), Tensor("int32", exactly((64,)), optional=True), "g_idx"),
                 "bias": bias,
                 "bits": bits,
                 "compute_dtype": compute,
@@ -1265,7 +1265,7 @@ def _weight_only() -> list[Call]:
             "matmul_n_bits",
             {
                 "a": a,
-                "b": Argument(packed, BlockMatrix((32, 3)), "B scales", like=Like((32, 3), np.dtype(np.int8))),
+                "b": Argument(packed, BlockMatrix((64, 3)), "B scales", like=Like((64, 3), np.dtype(np.int8))),
                 **{name: Argument(None, Nothing(), name) for name in ("scales", "zero_points", "g_idx")},
                 "bias": bias,
                 "bits": bits,

@@ -140,6 +140,7 @@ def gather_block_quantized(
     call = Call(_DESCRIPTOR)
     data, indices, scales = call.tensor("data", data), call.tensor("indices", indices), call.tensor("scales", scales)
     zero_points = call.optional_tensor("zero_points", zero_points, data.dtype)
+    _DESCRIPTOR.check_rank(call.level, "data", data.shape)
     bits = integer(_OPERATOR, "bits", bits, (2, 4, 8), "2, 4 or 8")
     in_byte = 8 // bits if data.dtype == jnp.uint8 else 1
     rank = data.ndim
