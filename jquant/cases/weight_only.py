@@ -14,6 +14,7 @@ from jax import lax
 import jquant
 from jquant import reference
 from jquant.cases import samples
+from jquant.cases.blocks import packed, unpacked
 from jquant.cases.case import CHANNELS, FLOATS, Case
 
 BLOCK = 16
@@ -58,25 +59,16 @@ def matmul_n_bits(dtype, bits) -> Case:
     return Case(function, formula, functools.partial(draw_stored, dtype=dtype, bits=bits))
 
 
-def packed_words(b, scale, zero_point):
-    """What `pack_matrix` says that it makes of uint4 and scales of blocks, in NumPy."""
-    k, padding = b.shape[0], scale.shape[0] * BLOCK - b.shape[0]
-    rows = np.pad(b.astype(np.uint16), ((0, padding), (0, 0))).reshape((k + padding) // 4, 4, -1)
-    words = np.bitwise_or.reduce(rows << np.arange(0, 16, 4).astype(np.uint16)[:, None], axis=1).astype(np.uint16)
-    return jquant.PackedBlockMatrix(words, scale, zero_point, jnp.dtype(jnp.uint4), BLOCK, padding)
-
-
 def draw_packed(rng, rows):
-    b, zero_point = (rng.integers(0, 16, (size, CHANNELS), np.uint8) for size in (DEPTH, BLOCKS))
-    packed = packed_words(b, powers_of_two(rng, BLOCKS, CHANNELS, dtype=np.float32), zero_point)
-    return activations(rng, rows, jnp.bfloat16), packed, (rng.normal(size=CHANNELS) * 100).astype(jnp.bfloat16)
+    b, zero_point = (samples.integers(rng, jnp.uint4, size, CHANNELS) for size in (DEPTH, BLOCKS))
+    matrix = packed(b, zero_point, powers_of_two(rng, BLOCKS, CHANNELS, dtype=np.float32), BLOCK)
+    return activations(rng, rows, jnp.bfloat16), matrix, (rng.normal(size=CHANNELS) * 100).astype(jnp.bfloat16)
 
 
-def of_packed(a, packed, bias):
-    words, scale, zero_point = (np.asarray(x) for x in (packed.data, packed.scale, packed.zero_point))
-    nibbles = (words[:, None] >> np.arange(0, 16, 4).astype(np.uint16)[:, None] & 15).reshape(-1, words.shape[-1])
-    weights = reference.dequantize_linear(nibbles, scale, zero_point, axis=0, block_size=BLOCK)
-    return reference.matmul_with_weights(a, weights[: a.shape[-1]], bias)
+def of_packed(a, matrix, bias):
+    integers, zero_point = unpacked(matrix)
+    weights = reference.dequantize_linear(integers, np.asarray(matrix.scale), zero_point, axis=0, block_size=BLOCK)
+    return reference.matmul_with_weights(a, weights, bias)
 
 
 def gather_block_quantized(dtype, scale_dtype, bits=4) -> Case:
