@@ -67,7 +67,8 @@ def draw_packed(rng, rows):
 
 def of_packed(a, matrix, bias):
     integers, zero_point = unpacked(matrix)
-    weights = reference.dequantize_linear(integers, np.asarray(matrix.scale), zero_point, axis=0, block_size=BLOCK)
+    scale, zero_point = np.asarray(matrix.scale), np.asarray(zero_point)
+    weights = reference.dequantize_linear(integers, scale, zero_point, axis=0, block_size=BLOCK)
     return reference.matmul_with_weights(a, weights, bias)
 
 
