@@ -26,8 +26,10 @@ from jquant.operators.dequantize_linear import dequantize_linear as dequantize_l
 from jquant.operators.dot_general import dot_general as dot_general
 from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear as dynamic_quantize_linear
 from jquant.operators.fake_quantize import fake_quantize as fake_quantize
+from jquant.operators.gather_block_quantized import gather_block_quantized as gather_block_quantized
 from jquant.operators.matmul_integer import matmul_integer as matmul_integer
 from jquant.operators.matmul_integer_to_float import matmul_integer_to_float as matmul_integer_to_float
+from jquant.operators.matmul_n_bits import matmul_n_bits as matmul_n_bits
 from jquant.operators.mx_quantize import mx_dequantize as mx_dequantize
 from jquant.operators.mx_quantize import mx_quantize as mx_quantize
 from jquant.operators.nvfp4_quantize import nvfp4_dequantize as nvfp4_dequantize

@@ -69,11 +69,11 @@ def are_integers(values: object) -> TypeGuard[Sequence[int]]:
     return is_sequence(values) and all(map(_is_integer, values))
 
 
-def dimension(operator: str, axis: int, rank: int, *, optional: bool = False) -> int:
+def dimension(operator: str, axis: int, rank: int, *, optional: bool = False, name: str = "axis") -> int:
     """`axis`, counted from 0: a negative one counts from the end, as in ONNX and NumPy."""
-    _require_dimensions(operator, axis, rank)
+    _require_dimensions(operator, axis, rank, name)
     what = f"a dimension of the input, from {-rank} to {rank - 1}" + (", or None" if optional else "")
-    return integer(operator, "axis", axis, range(-rank, rank), what) % max(rank, 1)
+    return integer(operator, name, axis, range(-rank, rank), what) % max(rank, 1)
 
 
 def dimensions(operator: str, axis: int | Sequence[int], rank: int) -> tuple[int, ...]:
@@ -95,8 +95,8 @@ def dimension_from_0(operator: str, axis: int, rank: int) -> int:
     return integer(operator, "axis", axis, range(rank), what)
 
 
-def _require_dimensions(operator: str, axis: object, rank: int) -> None:
-    require(rank > 0, f"{operator}: axis is {shown(axis)}, but the input is a scalar, which has no dimensions")
+def _require_dimensions(operator: str, axis: object, rank: int, name: str = "axis") -> None:
+    require(rank > 0, f"{operator}: {name} is {shown(axis)}, but the input is a scalar, which has no dimensions")
 
 
 def _is_integer(value: object) -> bool:

@@ -13,15 +13,13 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from onnx import inliner
 
-from jquant.onnx import arguments, branches, files, functions, fusion, registry, statics
+from jquant.onnx import arguments, branches, files, functions, fusion, packing, registry, statics
 from jquant.onnx import converters as _converters  # noqa: F401  # which fill the table
 from jquant.onnx.errors import ModelError
 from jquant.onnx.evaluate import Evaluation, Watch
 from jquant.onnx.graph import DEFAULT_DOMAIN, JQUANT, MICROSOFT, Graph, Reader, Value, versions
 from jquant.onnx.registry import Converter
 from jquant.onnx.values import fitted, to_jax
-from jquant.operators.pack_matrix import pack_matrix
-from jquant.packed_matrix import PackedMatrix
 
 _OLDEST, _NEWEST = 7, 28  # operator sets of ONNX's own domain
 _LARGEST_CONSTANT = 1  # elements of a Constant node that is no parameter
@@ -35,7 +33,8 @@ class Model:
 
     Attributes:
       params: the initializers by their names, as arrays; matrices of integers that only products read are
-        `jquant.PackedMatrix`. Save them, shard them, donate them or put others in their place.
+        `jquant.PackedMatrix`, those in blocks `jquant.PackedBlockMatrix` with their scales. Save them, shard them, donate
+        them or put others in their place.
       inputs, outputs: of each name, what the file declares.
       fused: how many operators integers are computed with in the place of floats, by name.
     """
@@ -66,14 +65,14 @@ class Model:
         if problems:
             raise ModelError(f"{name} is not supported:" + "".join(f"\n  {each}" for each in dict.fromkeys(problems)))
         self._static = frozenset(analysis.static)
-        packed = statics.packed_matrices(graph, self._static)
+        packed = packing.packed_matrices(graph, self._static)
         self._known: dict[str, np.ndarray] = {}
         self.params = {}
         for value_name, array in known.items():
             if value_name in self._static or value_name in constants or value_name in small:
                 self._known[value_name] = array
             elif value_name in packed:
-                self.params[value_name] = _packed(array, packed[value_name], known)
+                self.params[value_name] = packed[value_name]
             else:
                 self.params[value_name] = to_jax(array, f"{name}: the initializer {value_name!r}")
 
@@ -209,14 +208,6 @@ def _broken_files() -> Iterator[None]:
         raise
     except Exception as error:
         raise ModelError(f"{type(error).__name__}: {error}") from error
-
-
-def _packed(matrix: np.ndarray, packing: statics.Packing, known: Mapping[str, np.ndarray]) -> PackedMatrix:
-    """That of symmetric weights has a zero point in the file, too; without it, programs need no sums of rows."""
-    zero_point = known.get(packing.zero_point or "")
-    if zero_point is not None:
-        zero_point = zero_point.reshape(-1 if zero_point.size > 1 else ()) if np.any(zero_point) else None
-    return pack_matrix(np.swapaxes(matrix, -1, -2) if packing.transposed else matrix, zero_point)
 
 
 def _floats(given: Mapping[str, Callable[..., Any]]) -> dict[str, Converter]:

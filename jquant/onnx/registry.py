@@ -37,6 +37,7 @@ class Converter:
       prefers_static: those that are, wherever they can be.
       packs: an operand that is a matrix of integers, and that which is its zero point.
       transposed_by: the attribute that says of this matrix that it is to be transposed; packed, it already is.
+      packs_blocks: whether its operands and attributes are those of onnxruntime's MatMulNBits.
       expands: its results may be far larger than its operands, so that NumPy computes only those that have to be static.
     """
 
@@ -47,6 +48,7 @@ class Converter:
     prefers_static: frozenset[str] = frozenset()
     packs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     transposed_by: str | None = None
+    packs_blocks: bool = False
     expands: bool = False
 
     def __post_init__(self):
@@ -89,12 +91,13 @@ def converter(
     prefers_static: tuple[str, ...] = (),
     packs: Mapping[str, str] | None = None,
     transposed_by: str | None = None,
+    packs_blocks: bool = False,
     expands: bool = False,
 ) -> Callable[[_Function], _Function]:
     """Enters the decorated function into the table, and leaves it as it is. The arguments are those of `Converter`."""
 
     def enter(function: _Function) -> _Function:
-        operands = frozenset(static), frozenset(prefers_static), packs or {}, transposed_by
+        operands = frozenset(static), frozenset(prefers_static), packs or {}, transposed_by, packs_blocks
         entry = Converter(function, since, until, *operands, expands)
         _TABLE.setdefault((domain, operator), []).append(entry)
         return function

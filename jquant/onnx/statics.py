@@ -1,9 +1,6 @@
 """Which values have to be known while a program is traced: those that its shapes depend on, and what these come from."""
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
-
-import numpy as np
+from collections.abc import Iterable
 
 from jquant.onnx import registry, sources
 from jquant.onnx.graph import Graph, Node
@@ -101,55 +98,3 @@ class Analysis:
                 node, index = self._producers[each]
                 waiting += [] if node.kind in _SHAPES_ALONE else sources.of_output(node, index)
         return found
-
-
-class Packing(NamedTuple):
-    """How a matrix is packed: with this zero point, by name, and whether it is transposed first."""
-
-    zero_point: str | None
-    transposed: bool
-
-
-def packed_matrices(graph: Graph, static: Iterable[str]) -> Mapping[str, Packing]:
-    """Constants that are nothing but a matrix of integers, the same one, in products.
-
-    Their zero points have to be constants too, so that they are packed together, once.
-    """
-    constants = {name: array for each in graph.scopes() for name, array in {**each.initializers, **each.constants}.items()}
-    roles: dict[str, set[Packing | None]] = {}
-    for node in graph.walk():
-        entry = registry.find(node)
-        for position, name in enumerate(node.inputs):
-            operand = entry.operand(position) if entry and entry.operands else ""
-            packing = _packing(node, entry, operand) if entry and operand in entry.packs else None
-            roles.setdefault(name, set()).add(packing)
-    outputs = {value.name for each in graph.scopes() for value in each.outputs}
-    found = {}
-    for name, packings in roles.items():
-        if name not in constants or name in static or name in outputs or len(packings) != 1 or None in packings:
-            continue
-        (packing,) = packings
-        assert packing is not None
-        if packing.zero_point and packing.zero_point not in constants:
-            continue
-        if _is_packable(constants[name], packing.transposed, constants.get(packing.zero_point or "")):
-            found[name] = packing
-    return found
-
-
-def _packing(node: Node, entry: registry.Converter, operand: str) -> Packing:
-    place = entry.position(entry.packs[operand])
-    zero_point = node.inputs[place] if place < len(node.inputs) else ""
-    return Packing(zero_point or None, bool(entry.transposed_by and node.attributes.get(entry.transposed_by, 0)))
-
-
-def _is_packable(matrix: np.ndarray, transposed: bool, zero_point: np.ndarray | None) -> bool:
-    """Whether `pack_matrix` takes it: some elements, and a zero point of the whole matrix or of each column."""
-    if matrix.dtype not in (np.int8, np.uint8) or not 2 <= matrix.ndim <= 8 or not matrix.size:
-        return False
-    columns = matrix.shape[-2 if transposed else -1]
-    if zero_point is None:
-        return True
-    return zero_point.dtype == matrix.dtype and (
-        zero_point.size == 1 or zero_point.shape[-1:] == (columns,) == (zero_point.size,)
-    )

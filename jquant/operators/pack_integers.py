@@ -13,6 +13,7 @@ from jax.typing import ArrayLike, DTypeLike
 from jquant.arguments.descriptor import require
 from jquant.arguments.operands import operand
 from jquant.arguments.statics import integer
+from jquant.arithmetic.narrow_integers import unpacked
 from jquant.errors import DescriptorTypeError, shown
 from jquant.modes import data_type, data_type_name
 
@@ -79,10 +80,7 @@ def pack_integers(x: ArrayLike, /) -> jax.Array:
 @functools.partial(jax.jit, static_argnames=("dtype", "size"))
 @jax.named_scope("unpack_integers")
 def _unpack_integers(packed: jax.Array, dtype: np.dtype, size: int) -> jax.Array:
-    bits = jnp.iinfo(dtype).bits
-    integers = jnp.broadcast_to(packed[..., None].astype(jnp.int32), (*packed.shape, 8 // bits))
-    unsigned = (integers >> _places(integers.shape, bits)) & (2**bits - 1)
-    flat = unsigned.reshape(*packed.shape[:-1], packed.shape[-1] * (8 // bits))[..., :size]
+    flat = unpacked(packed, jnp.iinfo(dtype).bits)[..., :size].astype(jnp.int32)
     sign = -int(jnp.iinfo(dtype).min)  # the highest bit of a signed type, 0 of an unsigned one
     return ((flat ^ sign) - sign).astype(dtype)
 

@@ -48,3 +48,7 @@ from jquant.reference.rounding import saturate as saturate
 from jquant.reference.tensorflow import fake_quantize as fake_quantize
 from jquant.reference.tensorflow import quantize as quantize
 from jquant.reference.tensorflow import quantize_and_dequantize as quantize_and_dequantize
+from jquant.reference.weight_only import block_weights as block_weights
+from jquant.reference.weight_only import gather_block_quantized as gather_block_quantized
+from jquant.reference.weight_only import matmul_with_weights as matmul_with_weights
+from jquant.reference.weight_only import unpack_bytes as unpack_bytes

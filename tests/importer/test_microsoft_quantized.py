@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import jquant
 from jquant.cases import samples
 
 from .quantized_nodes import Node, check
@@ -243,6 +244,36 @@ def test_product_of_few_bits():
             node = Node("MatMulNBits", *operands, microsoft=True, constant=(1,), K=k, N=n, bits=bits, block_size=block)
             (ours,), (theirs,) = node.ours(*operands), node.theirs(*operands)
             np.testing.assert_allclose(ours, theirs, atol=tolerance * abs(theirs).max(), rtol=0)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_weights_of_few_bits_are_packed(bits):
+    """With their scales, where all of it is constant and zero points are integers; 2 bits stay as they are stored."""
+    rng, (k, n, block, blocks) = np.random.default_rng(12), (80, 7, 32, 3)
+    weights, scale = integers(rng, np.uint8, n, blocks, block * bits // 8), rng.uniform(0, 0.1, (n, blocks))
+    given = integers(rng, np.uint8, n, -(-blocks * bits // 8)), rng.uniform(0, 9, (n, blocks)).astype(FLOAT32)
+    a, options = rng.normal(size=(3, k)).astype(FLOAT32), {"K": k, "N": n, "bits": bits, "block_size": block}
+    for zero_points, constant in itertools.product((None, *given[: 1 if bits == 8 else 2]), ((1, 2, 3), (1, 2), (1,))):
+        operands = a, weights, scale.astype(FLOAT32), zero_points
+        node = Node("MatMulNBits", *operands, microsoft=True, constant=constant, **options)
+        ours = node.ours(*operands)[0]
+        is_packed = isinstance(node.model.params["x1"], jquant.PackedBlockMatrix)
+        are_integers = zero_points is None or zero_points.dtype == np.uint8
+        needed = {1, 2} if zero_points is None else {1, 2, 3}
+        assert is_packed == (bits != 2 and are_integers and needed <= {*constant})
+        if is_packed:
+            packed = node.model.params["x1"]
+            assert packed.data.nbytes == 96 * n * bits // 8  # in whole blocks
+        theirs = node.theirs(*operands)[0]
+        np.testing.assert_allclose(ours, theirs, atol=1e-5 * abs(theirs).max(), rtol=0)
+
+
+def test_no_weights():
+    """An omitted projection: zeros, or the bias."""
+    a, bias = np.ones((2, 32), FLOAT32), np.arange(3, dtype=FLOAT32)
+    for rest in ((), (None, None, bias)):
+        operands = a, np.zeros((0, 1, 16), np.uint8), np.zeros((0, 1), FLOAT32), *rest
+        check("MatMulNBits", *operands, microsoft=True, K=32, N=3, bits=4, block_size=32)
 
 
 @pytest.mark.parametrize("mask", [None, "ends", "starts", "raw", "of pairs", "none"])

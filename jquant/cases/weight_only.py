@@ -1,0 +1,100 @@
+"""onnxruntime's operators on weights of few bits, with a scale for each block of them.
+
+The order of a sum of floats is nobody's promise. These have so few bits that every sum is exact, in every order, on every
+matrix unit; the tests of the operator have the bound for others.
+"""
+
+import functools
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+import jquant
+from jquant import reference
+from jquant.cases import samples
+from jquant.cases.blocks import packed, unpacked
+from jquant.cases.case import CHANNELS, FLOATS, Case
+
+BLOCK = 16
+DEPTH, BLOCKS = 40, 3  # of which the last is partial
+
+
+def activations(rng, rows, dtype, depth=DEPTH):
+    """Of 8 bits and nearly one exponent, which a caller's product leaves them; with some zeros."""
+    x = rng.integers(64, 128, (rows, depth)) * rng.choice([-1, 0, 1, 1], (rows, depth))
+    return x.astype(np.float32).astype(dtype)
+
+
+def powers_of_two(rng, *shape: int, dtype: Any) -> np.ndarray:
+    return np.ldexp(np.float32(1), rng.integers(-3, 0, shape)).astype(dtype)
+
+
+def draw_stored(rng, rows, dtype, bits):
+    return (
+        activations(rng, rows, dtype),
+        samples.integers(rng, np.uint8, CHANNELS, BLOCKS, BLOCK * bits // 8),
+        powers_of_two(rng, CHANNELS, BLOCKS, dtype=dtype),
+        samples.integers(rng, np.uint8, CHANNELS, -(-BLOCKS * bits // 8)),
+        None,
+        (rng.normal(size=CHANNELS) * 100).astype(dtype),
+    )
+
+
+def matmul_n_bits(dtype, bits) -> Case:
+    """In float32, of activations with the bits of bfloat16, whatever a caller did with them."""
+
+    def rounded(a):
+        return lax.reduce_precision(a, 8, 7)
+
+    def function(a, *operands):
+        return jquant.matmul_n_bits(rounded(a) if a.dtype == jnp.float32 else a, *operands, bits=bits)
+
+    def formula(a, b, scales, zero_points, g_idx, bias):
+        a = a.astype(jnp.bfloat16).astype(np.float32) if a.dtype == np.float32 else a
+        weights = reference.block_weights(b, scales, zero_points, a.shape[-1], bits)
+        return reference.matmul_with_weights(a, weights, bias)
+
+    return Case(function, formula, functools.partial(draw_stored, dtype=dtype, bits=bits))
+
+
+def draw_packed(rng, rows):
+    b, zero_point = (samples.integers(rng, jnp.uint4, size, CHANNELS) for size in (DEPTH, BLOCKS))
+    matrix = packed(b, zero_point, powers_of_two(rng, BLOCKS, CHANNELS, dtype=np.float32), BLOCK)
+    return activations(rng, rows, jnp.bfloat16), matrix, (rng.normal(size=CHANNELS) * 100).astype(jnp.bfloat16)
+
+
+def of_packed(a, matrix, bias):
+    integers, zero_point = unpacked(matrix)
+    scale, zero_point = np.asarray(matrix.scale), np.asarray(zero_point)
+    weights = reference.dequantize_linear(integers, scale, zero_point, axis=0, block_size=BLOCK)
+    return reference.matmul_with_weights(a, weights, bias)
+
+
+def gather_block_quantized(dtype, scale_dtype, bits=4) -> Case:
+    """Of 20 slices, and of some that do not exist."""
+    in_byte = 8 // bits if dtype == np.uint8 else 1
+
+    def draw(rng, rows):
+        table = samples.integers(rng, dtype, 20, DEPTH // in_byte)
+        indices = rng.integers(-22, 22, rows, np.int32)
+        scales = samples.small_scales(rng, 20, BLOCKS, dtype=scale_dtype)
+        return table, indices, scales, samples.integers(rng, dtype, 20, -(-BLOCKS // in_byte))
+
+    options = {"block_size": BLOCK, "bits": bits}
+    function, formula = (functools.partial(of.gather_block_quantized, **options) for of in (jquant, reference))
+    return Case(function, formula, draw, rows=(1,))
+
+
+CASES: dict[str, Case] = {
+    "matmul_n_bits": matmul_n_bits(FLOATS[0], 4),
+    "matmul_n_bits, packed": Case(lambda a, b, bias: jquant.matmul_n_bits(a, b, bias=bias), of_packed, draw_packed),
+    "gather_block_quantized": gather_block_quantized(np.uint8, FLOATS[0]),
+}
+
+VARIANTS: dict[str, Case] = {
+    "matmul_n_bits, bfloat16": matmul_n_bits(FLOATS[2], 2),
+    "gather_block_quantized, int4": gather_block_quantized(jnp.int4, FLOATS[1]),
+    "gather_block_quantized, 2 bits": gather_block_quantized(np.uint8, FLOATS[2], 2),
+}

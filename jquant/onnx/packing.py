@@ -1,0 +1,123 @@
+"""Constants that are nothing but a matrix of integers in products: packed once, when a model is loaded."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from jquant.onnx import registry
+from jquant.onnx.graph import Graph, Node
+from jquant.operators.pack_matrix import pack_matrix
+from jquant.packed_block_matrix import PackedBlockMatrix
+from jquant.packed_matrix import PackedMatrix
+
+
+class Integers(NamedTuple):
+    """A matrix of int8 or uint8: with this zero point, by name, and whether it is transposed first."""
+
+    zero_point: str | None
+    transposed: bool
+
+    @property
+    def beside(self) -> tuple[str | None, ...]:
+        return (self.zero_point,)
+
+    def pack(self, matrix: np.ndarray, zero_point: np.ndarray | None) -> PackedMatrix | None:
+        """That of symmetric weights has a zero point in the file, too; without it, programs need no sums of rows."""
+        if matrix.dtype not in (np.int8, np.uint8) or not 2 <= matrix.ndim <= 8 or not matrix.size:
+            return None
+        matrix = np.swapaxes(matrix, -1, -2) if self.transposed else matrix
+        if zero_point is not None:
+            is_of_columns = zero_point.shape[-1:] == matrix.shape[-1:] == (zero_point.size,)
+            if zero_point.dtype != matrix.dtype or not (zero_point.size == 1 or is_of_columns):
+                return None
+            zero_point = zero_point.reshape(-1 if zero_point.size > 1 else ()) if np.any(zero_point) else None
+        return pack_matrix(matrix, zero_point)
+
+
+class Blocks(NamedTuple):
+    """A matrix of few bits in blocks, as onnxruntime's MatMulNBits has it, with its scales and zero points, by name."""
+
+    scales: str
+    zero_points: str | None
+    rows: int
+    columns: int
+    bits: int
+    block_size: int
+
+    @property
+    def beside(self) -> tuple[str | None, ...]:
+        return self.scales, self.zero_points
+
+    def pack(self, matrix: np.ndarray, scales: np.ndarray, zero_points: np.ndarray | None) -> PackedBlockMatrix | None:
+        """Of 4 and 8 bits, with zero points that are integers; without any, as signed integers, for it is the middle."""
+        _, _, k, n, bits, block_size = self
+        blocks = -(-k // block_size)
+        is_packed = matrix.dtype == np.uint8 and matrix.size == n * blocks * (block_size * bits // 8) > 0
+        if bits not in (4, 8) or not is_packed or scales.size != n * blocks:
+            return None
+        values = _unpacked(matrix.reshape(n, -1), bits)[:, :k].T
+        scale = np.ascontiguousarray(scales.reshape(n, blocks).T)
+        if zero_points is None:
+            signed = jnp.int4 if bits == 4 else np.int8
+            shifted = (values.astype(np.int16) - 2 ** (bits - 1)).astype(np.int8)
+            return pack_matrix(shifted.astype(signed), scale=scale, block_size=block_size)
+        if zero_points.dtype != np.uint8 or zero_points.size != n * -(-blocks * bits // 8):
+            return None
+        unsigned = jnp.uint4 if bits == 4 else np.uint8
+        zero_point = _unpacked(zero_points.reshape(n, -1), bits)[:, :blocks].T
+        return pack_matrix(values.astype(unsigned), zero_point.astype(unsigned), scale=scale, block_size=block_size)
+
+
+def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
+    """The integers that bytes hold, the first in the lowest bits."""
+    if bits == 8:
+        return packed
+    return np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:-1], -1)
+
+
+def packed_matrices(graph: Graph, static: Iterable[str]) -> Mapping[str, PackedMatrix | PackedBlockMatrix]:
+    """Those that all nodes which read them would pack in one way.
+
+    What is packed with them, their zero points and scales, has to be constant, too.
+    """
+    constants = {name: array for each in graph.scopes() for name, array in {**each.initializers, **each.constants}.items()}
+    roles: dict[str, set[Any]] = {}
+    for node in graph.walk():
+        for position, name in enumerate(node.inputs):
+            roles.setdefault(name, set()).add(_packing(node, position))
+    outputs = {value.name for each in graph.scopes() for value in each.outputs}
+    found = {}
+    for name, packings in roles.items():
+        if name not in constants or name in static or name in outputs or len(packings) != 1 or None in packings:
+            continue
+        (packing,) = packings
+        if any(each and each not in constants for each in packing.beside):
+            continue
+        packed = packing.pack(constants[name], *(constants[each] if each else None for each in packing.beside))
+        if packed is not None:
+            found[name] = packed
+    return found
+
+
+def _packing(node: Node, position: int) -> Integers | Blocks | None:
+    """How a node would have the operand packed; None, as it is."""
+    entry = registry.find(node)
+    operand = entry.operand(position) if entry else ""
+    if entry is None or not operand:
+        return None
+
+    def given(name: str) -> str | None:
+        place = entry.position(name)
+        return (node.inputs[place] or None) if place < len(node.inputs) else None
+
+    if operand in entry.packs:
+        is_transposed = entry.transposed_by and node.attributes.get(entry.transposed_by, 0)
+        return Integers(given(entry.packs[operand]), bool(is_transposed))
+    if operand == "B" and entry.packs_blocks and not given("g_idx") and not node.attributes.get("weight_prepacked", 0):
+        k, n, block_size = (node.attributes[name] for name in ("K", "N", "block_size"))
+        scales = given("scales")
+        bits = node.attributes.get("bits", 4)
+        return Blocks(scales, given("zero_points"), k, n, bits, block_size) if scales else None
+    return None

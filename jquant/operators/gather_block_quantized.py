@@ -1,0 +1,178 @@
+"""onnxruntime's GatherBlockQuantized (domain com.microsoft)"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec
+from jax.typing import ArrayLike
+
+from jquant.arguments.call import Call
+from jquant.arguments.descriptor import Descriptor, Tensor, require
+from jquant.arguments.statics import dimension, integer
+from jquant.arithmetic import exact, narrow_integers
+from jquant.formulas import affine
+from jquant.formulas.granularity import Granularity
+from jquant.pytrees import Quantized
+
+_OPERATOR = "GatherBlockQuantized"
+
+
+def _any_sizes(name: str) -> str:
+    return " ".join(f"[{name}{number}]" for number in range(8))
+
+
+_DESCRIPTOR = Descriptor(
+    _OPERATOR,
+    (
+        Tensor("data", "Input", (1, 8), "INT4 UINT4 UINT8", _any_sizes("data")),
+        Tensor("indices", "Input", (0, 8), "INT32 INT64", _any_sizes("indices")),
+        Tensor("scales", "Input", (1, 8), "FLOAT32 FLOAT16 BFLOAT16", _any_sizes("scales")),
+        Tensor("zero_points", "Optional input", (1, 8), "INT4 UINT4 UINT8", _any_sizes("zero_points")),
+        Tensor("output", "Output", (0, 15), "FLOAT32 FLOAT16 BFLOAT16", " ".join(f"[size{i}]" for i in range(15))),
+    ),
+    same_data_type=(("data", "zero_points"),),
+)
+
+
+@functools.partial(jax.jit, static_argnames=("gather_axis", "quantize_axis", "block_size", "bits"))
+@jax.named_scope("gather_block_quantized")
+def _gather_block_quantized(
+    data: jax.Array,
+    indices: jax.Array,
+    scales: jax.Array,
+    zero_points: jax.Array | None,
+    gather_axis: int,
+    quantize_axis: int,
+    block_size: int,
+    bits: int,
+) -> jax.Array:
+    size = data.shape[gather_axis]
+    index, is_inside = jnp.where(indices < 0, indices + size, indices), (indices >= -size) & (indices < size)
+    if gather_axis == quantize_axis:
+        block, granularity = index // block_size, Granularity(None, None)
+    else:
+        shift = indices.ndim - 1 if quantize_axis > gather_axis else 0
+        block, granularity = index, Granularity(quantize_axis + shift, block_size)
+    values, scales = _found(data, index, gather_axis), _found(scales, block, gather_axis)
+    zero_points = None if zero_points is None else _found(zero_points, block, gather_axis)
+    if data.dtype == jnp.uint8:
+        values = narrow_integers.unpacked(values, bits)
+        if zero_points is None:
+            zero_points = jnp.uint8(2 ** (bits - 1))
+        else:
+            zero_points = narrow_integers.unpacked(zero_points, bits)[..., : scales.shape[-1]]
+    real = affine.dequantize(granularity.expand(Quantized(values, scales, zero_points)))
+    behind = range(gather_axis + indices.ndim, real.ndim)
+    is_inside = lax.expand_dims(is_inside, (*range(gather_axis), *behind))
+    return exact.narrow(jnp.where(is_inside, real, 0), scales.dtype)
+
+
+def _found(x: jax.Array, index: jax.Array, axis: int) -> jax.Array:
+    """The slices of `x`, or zeros where it has none.
+
+    On a mesh of explicit axes, they are split as the indices are, and as `x` is along the other axes.
+    """
+    if x.shape[axis] == 0:
+        return jnp.zeros((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]), x.dtype)
+    specs = jax.typeof(x).sharding.spec, jax.typeof(index).sharding.spec
+    split = any(entry is not None for spec in specs for entry in spec)
+    spec = PartitionSpec(*specs[0][:axis], *specs[1], *specs[0][axis + 1 :])
+    sharding = jax.typeof(index).sharding.update(spec=spec) if split else None
+    return x.at[(*(slice(None),) * axis, index)].get(mode="clip", out_sharding=sharding)
+
+
+def gather_block_quantized(
+    data: ArrayLike,
+    /,
+    indices: ArrayLike,
+    scales: ArrayLike,
+    zero_points: ArrayLike | None = None,
+    *,
+    gather_axis: int = 0,
+    quantize_axis: int = 1,
+    block_size: int = 128,
+    bits: int = 4,
+) -> jax.Array:
+    """Looks up slices of a tensor of few bits, such as a table of embeddings, and dequantizes what it finds.
+
+    ``output = (q - zero_points) * scales``, where q is what `indices` name along `gather_axis`, and a scale and a zero point
+    hold for each block along `quantize_axis`
+
+    The difference is exact, and the product is rounded once to float32; a result of 16 bits is rounded from there. An index
+    outside of the axis, which ONNX's Gather forbids, gives zeros.
+
+    It is differentiable in the scales. Integers have no derivative (JAX's zero, of type float0).
+
+    Args:
+      data: int4 or uint4, of rank 1 to 8; or uint8, with unsigned integers of `bits` bits along the last dimension, the
+        first in the lowest bits of each byte.
+      indices: int32, or with ``jax_enable_x64`` int64, of any shape. Negative ones count from the end.
+      scales: float32, float16 or bfloat16, of the shape of the integers, but for the number of blocks along
+        `quantize_axis`: its size / `block_size`, rounded up.
+      zero_points: of the dtype of `data` and in the shape of `scales`; bytes hold as many integers as those of `data`. None
+        means 0, or for uint8 ``2 ** (bits - 1)``.
+      gather_axis: along which `indices` choose; 0 for uint8. Negative numbers count from the end.
+      quantize_axis: along which the blocks lie, another one than `gather_axis` where bytes hold several integers.
+      block_size: a power of two, 16 or more. The last block may be partial.
+      bits: 2, 4 or 8, of the integers in uint8; without meaning for int4 and uint4.
+
+    Returns:
+      An array of the dtype of `scales`, in the shape of the integers with that of `indices` in the place of `gather_axis`.
+
+    Raises:
+      DescriptorError: a rank, size, axis, block size or number of bits other than these.
+      DescriptorTypeError: a data type outside of the table.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> table = jnp.array([[1, 2, 3, 4] * 4, [-1, -2, -3, -4] * 4], jnp.int4)
+      >>> found = jquant.gather_block_quantized(table, jnp.array([1, 0, 2]), jnp.array([[0.5], [2.0]]), block_size=16)
+      >>> found[:, :4]
+      Array([[-2. , -4. , -6. , -8. ],
+             [ 0.5,  1. ,  1.5,  2. ],
+             [ 0. ,  0. ,  0. ,  0. ]], dtype=float32)
+
+    References:
+      onnxruntime, `com.microsoft.GatherBlockQuantized`, of whose types floats of 8 and 4 bits are not here.
+    """
+    call = Call(_DESCRIPTOR)
+    data, indices, scales = call.tensor("data", data), call.tensor("indices", indices), call.tensor("scales", scales)
+    zero_points = call.optional_tensor("zero_points", zero_points, data.dtype)
+    _DESCRIPTOR.check_rank(call.level, "data", data.shape)
+    bits = integer(_OPERATOR, "bits", bits, (2, 4, 8), "2, 4 or 8")
+    in_byte = 8 // bits if data.dtype == jnp.uint8 else 1
+    rank = data.ndim
+    gather_axis, quantize_axis = (
+        dimension(_OPERATOR, axis, rank, name=name)
+        for name, axis in (("gather_axis", gather_axis), ("quantize_axis", quantize_axis))
+    )
+    call.check((*data.shape[:gather_axis], *indices.shape, *data.shape[gather_axis + 1 :]), scales.dtype)
+    what = "a power of two, 16 or more"
+    block_size = integer(_OPERATOR, "block_size", block_size, [2**exponent for exponent in range(4, 31)], what)
+    if data.dtype == jnp.uint8:
+        require(gather_axis == 0, f"{_OPERATOR}: gather_axis is {gather_axis}; of uint8 it must be 0")
+        message = f"quantize_axis is {quantize_axis}, as is gather_axis; where bytes hold several integers, they must differ"
+        require(in_byte == 1 or gather_axis != quantize_axis, f"{_OPERATOR}: {message}")
+    _check_blocks(scales, zero_points, (*data.shape[:-1], data.shape[-1] * in_byte), quantize_axis, block_size, in_byte)
+    return _gather_block_quantized(data, indices, scales, zero_points, gather_axis, quantize_axis, block_size, bits)
+
+
+def _check_blocks(
+    scales: jax.Array,
+    zero_points: jax.Array | None,
+    sizes: tuple[int, ...],
+    quantize_axis: int,
+    block_size: int,
+    in_byte: int,
+) -> None:
+    """Asserts that there is a scale for each block of integers of these `sizes`, and a zero point, if they are given."""
+    blocks = -(-sizes[quantize_axis] // block_size)
+    wanted = (*sizes[:quantize_axis], blocks, *sizes[quantize_axis + 1 :])
+    given = f"the integers of data have sizes {sizes}, in blocks of {block_size} along axis {quantize_axis}"
+    require(scales.shape == wanted, f"{_OPERATOR}: scales has sizes {scales.shape}, but must have {wanted}: {given}")
+    if zero_points is not None:
+        wanted = (*wanted[:-1], -(-wanted[-1] // in_byte))
+        message = f"{_OPERATOR}: zero_points has sizes {zero_points.shape}, but must have {wanted}: {given}"
+        require(zero_points.shape == wanted, message)

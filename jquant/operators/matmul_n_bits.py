@@ -1,0 +1,252 @@
+"""onnxruntime's MatMulNBits (domain com.microsoft)"""
+
+import functools
+from typing import NamedTuple, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike, DTypeLike
+
+from jquant.arguments.call import Call
+from jquant.arguments.descriptor import Descriptor, Tensor, require
+from jquant.arguments.operands import Operand, broadcast_shape, operand
+from jquant.arguments.statics import float_data_type, integer
+from jquant.arithmetic import exact, narrow_integers
+from jquant.arithmetic.broadcasting import to_rank
+from jquant.errors import DescriptorTypeError
+from jquant.kernels import weight_only
+from jquant.kernels.weight_only import StoredWeights
+from jquant.modes import data_type_name
+from jquant.packed_block_matrix import PackedBlockMatrix
+
+_OPERATOR = "MatMulNBits"
+_FLOATS = "FLOAT32 FLOAT16 BFLOAT16"
+_BATCH = "[Batch1] [Batch2] [Batch3] [Batch4] [Batch5] [Batch6]"
+_REST = (
+    Tensor("bias", "Optional input", (1, 1), _FLOATS, "N"),
+    Tensor("Y", "Output", (1, 8), _FLOATS, f"{_BATCH} [M] N"),
+)
+_DESCRIPTOR = Descriptor(
+    _OPERATOR,
+    (
+        Tensor("A", "Input", (1, 8), _FLOATS, f"{_BATCH} [M] K"),
+        Tensor("B", "Input", (3, 3), "UINT8", "N k_blocks blob_size"),
+        Tensor("scales", "Input", (2, 2), _FLOATS, "N k_blocks"),
+        Tensor("zero_points", "Optional input", (2, 2), f"UINT8 {_FLOATS}", "N zero_point_count"),
+        Tensor("g_idx", "Optional input", (1, 1), "INT32", "K"),
+        *_REST,
+    ),
+    same_data_type=(("A", "scales"), ("A", "bias")),
+)
+_OF_PACKED = Descriptor(  # jquant's own
+    _OPERATOR,
+    (
+        Tensor("A", "Input", (1, 8), _FLOATS, f"{_BATCH} [M] K"),
+        Tensor("B", "Input", (2, 8), "INT4 UINT4 INT8 UINT8", f"{_BATCH} K N"),
+        *_REST,
+    ),
+    same_data_type=(("A", "bias"),),
+    batch=tuple(name.strip("[]") for name in _BATCH.split()),
+)
+
+
+class _Stored(NamedTuple):
+    """The operands of the document."""
+
+    b: jax.Array
+    scales: jax.Array
+    zero_points: jax.Array | None
+    g_idx: jax.Array | None
+
+    def unpacked(self, bits: int) -> StoredWeights:
+        """With a zero point for each scale, and a scale for each row of the weights where there is `g_idx`."""
+        b, scales, zero_points, g_idx = self
+        if zero_points is not None and zero_points.dtype == jnp.uint8:
+            zero_points = narrow_integers.unpacked(zero_points, bits)[:, : scales.shape[1]]
+        if g_idx is None:
+            return StoredWeights(b, scales, zero_points, bits, b.shape[2] * 8 // bits)
+        scales, zero_points = jax.tree.map(lambda x: jnp.take(x, g_idx, axis=1, mode="clip"), (scales, zero_points))
+        return StoredWeights(b, scales, zero_points, bits, 1)
+
+
+@functools.partial(jax.jit, static_argnames=("bits", "compute_dtype"))
+@jax.named_scope("matmul_n_bits")
+def _matmul_n_bits(
+    a: jax.Array, weights: _Stored | PackedBlockMatrix, bias: jax.Array | None, bits: int, compute_dtype: np.dtype
+) -> jax.Array:
+    unpacked = weights.unpacked(bits) if isinstance(weights, _Stored) else weights
+    rows = exact.widen(a)
+    product = weight_only.product(rows[None] if a.ndim == 1 else rows, unpacked, compute_dtype)
+    product = product if bias is None else exact.sum(product, to_rank(exact.widen(bias), product.ndim))
+    return exact.narrow(product[..., 0, :] if a.ndim == 1 else product, a.dtype)
+
+
+@overload
+def matmul_n_bits(
+    a: ArrayLike,
+    /,
+    b: ArrayLike,
+    scales: ArrayLike,
+    zero_points: ArrayLike | None = None,
+    g_idx: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    *,
+    bits: int | None = None,
+    compute_dtype: DTypeLike | str | None = None,
+) -> jax.Array: ...
+
+
+@overload
+def matmul_n_bits(
+    a: ArrayLike,
+    /,
+    b: PackedBlockMatrix,
+    *,
+    bias: ArrayLike | None = None,
+    bits: int | None = None,
+    compute_dtype: DTypeLike | str | None = None,
+) -> jax.Array: ...
+
+
+def matmul_n_bits(
+    a: ArrayLike,
+    /,
+    b: ArrayLike | PackedBlockMatrix,
+    scales: ArrayLike | None = None,
+    zero_points: ArrayLike | None = None,
+    g_idx: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    *,
+    bits: int | None = None,
+    compute_dtype: DTypeLike | str | None = None,
+) -> jax.Array:
+    """Multiplies floats by weights of 2, 4 or 8 bits with a scale for each block of a column.
+
+    ``output = a @ weights + bias``, where ``weights[k, n] = (q[k, n] - zero_points[n, g]) * scales[n, g]`` and g is the
+    block of k, ``k // block_size``, or ``g_idx[k]``
+
+    A weight is rounded twice, to float32: its difference, which is exact for integers, and the product with the scale. The
+    products with `a` are added in float32, on matrix units at their highest precision. The order of a sum of floats is that
+    of the platform and the shape, so that this has a bound in the place of its bits: before the bias, which is added in
+    float32, and the rounding to the dtype of `a`, an element is within
+    ``(K + 2) * 2**-23 * sum over k of abs(a[k] * weights[k, n])`` of the sum of those weights. That holds where no partial
+    sum leaves the range of float32; a sum of one row, on a CPU, is of products with ``q - zero_points`` and is scaled after.
+
+    It is differentiable in `a`, in scales, in zero points that are floats, and in the bias. Derivatives have all weights as
+    floats in memory. On a CPU the operator has at most a few hundred columns or rows of them at a time, and of packed
+    weights, for up to 4 rows of `a`, none; other platforms multiply with the dequantized matrix, as does a program that a
+    mesh splits.
+
+    Args:
+      a: float32, float16 or bfloat16, of shape (..., M, K) with up to six dimensions before, or (K,).
+      b: uint8, of shape (N, G, block_size * bits / 8): for each column and block, its integers from the first row on, the
+        first in the lowest bits of the first byte. The block size is a power of two, 16 or more, and G is K / block_size,
+        rounded up. Or a `PackedBlockMatrix` of K rows, which is the fastest on a CPU: `pack_matrix` makes it of integers
+        of shape (..., K, N), their zero points and scales of shape (..., G, N). It holds these, so that they are not given.
+      scales: of the dtype of `a` and of shape (N, G) or (N * G,).
+      zero_points: uint8, packed as `b` is, of shape (N, ceil(G * bits / 8)); or of the dtype of `a` and of shape (N, G).
+        Either may be flat. None means 2 ** (bits - 1).
+      g_idx: int32, of shape (K,): the block whose scale and zero point each row of the weights has; one that does not exist
+        is the nearest. None for the block that it lies in. onnxruntime calls it deprecated.
+      bias: of the dtype of `a` and of shape (N,). None means 0.
+      bits: 2, 4 or 8. None is 4, or that of packed weights.
+      compute_dtype: None is float32. bfloat16, which is inexact, rounds `a` and the weights to bfloat16 before they are
+        multiplied, for matrix units that are faster so: another ``2**-6.99 * sum over k of abs(a[k] * weights[k, n])``.
+
+    Returns:
+      An array of shape (..., M, N), or (N,), and of the dtype of `a`.
+
+    Raises:
+      DescriptorError: a rank or size outside of the table, another number of bits, or scales beside packed weights.
+      DescriptorTypeError: a data type outside of the table.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> b = jnp.full((2, 1, 8), 0x97, jnp.uint8)  # 7 and 9, again and again: -1 and 1, for the zero point is 8
+      >>> jquant.matmul_n_bits(jnp.arange(16.0), b, jnp.array([[0.5], [0.25]]))
+      Array([4., 2.], dtype=float32)
+      >>> weights = jnp.tile(jnp.array([[-1], [1]], jnp.int4), (8, 2))
+      >>> packed = jquant.pack_matrix(weights, scale=jnp.array([[0.5, 0.25]]))
+      >>> jquant.matmul_n_bits(jnp.arange(16.0), packed, bias=jnp.array([1.0, -1.0]))
+      Array([5., 1.], dtype=float32)
+
+    References:
+      onnxruntime, `com.microsoft.MatMulNBits`.
+    """
+    if bits is not None:
+        bits = integer(_OPERATOR, "bits", bits, (2, 4, 8), "2, 4 or 8, or None")
+    dtype = np.dtype(np.float32) if compute_dtype is None else float_data_type(_OPERATOR, "compute_dtype", compute_dtype)
+    wanted = "it must be FLOAT32 or BFLOAT16"
+    message = f"{_OPERATOR}: compute_dtype is {data_type_name(dtype)}; {wanted}"
+    require(dtype in (jnp.float32, jnp.bfloat16), message, DescriptorTypeError)
+    if isinstance(b, PackedBlockMatrix):
+        a, bias = _beside_packed(a, b, (scales, zero_points, g_idx), bias, bits)
+        return _matmul_n_bits(a, b, bias, jnp.iinfo(b.dtype).bits, dtype)
+    bits = 4 if bits is None else bits
+    a, weights, bias = _of_the_document(a, b, scales, zero_points, g_idx, bias, bits)
+    return _matmul_n_bits(a, weights, bias, bits, dtype)
+
+
+def _beside_packed(
+    a: ArrayLike, b: PackedBlockMatrix, beside: tuple, bias: ArrayLike | None, bits: int | None
+) -> tuple[jax.Array, jax.Array | None]:
+    b.require_intact(f"{_OPERATOR}: B")
+    for name, value in zip(("scales", "zero_points", "g_idx"), beside, strict=True):
+        require(value is None, f"{_OPERATOR}: {name} is given beside packed weights, which hold their own: pass None")
+    held = jnp.iinfo(b.dtype).bits
+    require(bits in (None, held), f"{_OPERATOR}: bits is {bits}; the packed weights have {held}")
+    call = Call(_OF_PACKED)
+    a, bias = call.tensor("A", a), call.optional_tensor("bias", bias, np.dtype(np.float32))
+    shape = (*broadcast_shape(a.shape[:-2], b.shape[:-2]), *a.shape[-2:-1], b.shape[-1])
+    call.check(shape, a.dtype, B=b)
+    return a, bias
+
+
+def _of_the_document(
+    a: ArrayLike,
+    b: ArrayLike,
+    scales: ArrayLike | None,
+    zero_points: ArrayLike | None,
+    g_idx: ArrayLike | None,
+    bias: ArrayLike | None,
+    bits: int,
+) -> tuple[jax.Array, _Stored, jax.Array | None]:
+    call = Call(_DESCRIPTOR)
+    a, b = call.tensor("A", a), call.tensor("B", b)
+    columns = b.shape[0] if b.ndim else 1
+    found = None if scales is None else call.tensor("scales", _of_columns("scales", scales, columns))
+    if zero_points is not None:
+        zero_points = _of_columns("zero_points", zero_points, columns)
+    zero_points = call.optional_tensor("zero_points", zero_points, np.dtype(np.uint8))
+    g_idx = call.optional_tensor("g_idx", g_idx, np.dtype(np.int32))
+    bias = call.optional_tensor("bias", bias, np.dtype(np.float32))
+    call.check((*a.shape[:-1], columns), a.dtype, scales=found)
+    assert found is not None
+    _, blocks, size = b.shape
+    block_size, k = size * 8 // bits, a.shape[-1]
+    is_power = block_size >= 16 and block_size & (block_size - 1) == 0
+    given = f"B has sizes {b.shape}, which with bits={bits} are blocks of {block_size}"
+    require(is_power, f"{_OPERATOR}: {given}; the block size must be a power of two, 16 or more")
+    needed = -(-k // block_size)
+    require(blocks == needed, f"{_OPERATOR}: {given}; K, which is {k} in A, is {needed} of them")
+    if zero_points is not None:
+        _check_zero_points(zero_points, a.dtype, blocks, bits)
+    return a, _Stored(b, found, zero_points, g_idx), bias
+
+
+def _of_columns(name: str, x: ArrayLike, columns: int) -> Operand:
+    """One that is flat, in its two dimensions."""
+    array = operand(_OPERATOR, name, x)
+    return array.reshape(columns, -1) if array.ndim == 1 and columns and array.size % columns == 0 else array
+
+
+def _check_zero_points(zero_points: jax.Array, dtype: np.dtype, blocks: int, bits: int) -> None:
+    is_packed = zero_points.dtype == jnp.uint8
+    given, wanted = data_type_name(zero_points.dtype), data_type_name(dtype)
+    message = f"{_OPERATOR}: zero_points has data type {given}; it must be UINT8 or that of A, {wanted}"
+    require(is_packed or zero_points.dtype == dtype, message, DescriptorTypeError)
+    count = -(-blocks * bits // 8) if is_packed else blocks
+    what = f"bytes for {blocks} blocks of {bits} bits" if is_packed else "for as many blocks"
+    message = f"{_OPERATOR}: zero_points has sizes {zero_points.shape}; it must have {count} for each column, {what}"
+    require(zero_points.shape[1] == count, message)

@@ -1,0 +1,291 @@
+"""`matmul_n_bits`: weights stored and packed, within the bound of every sum, and bit for bit where there is one term."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from comparison import assert_equal
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from layouts import collectives
+from programs import together
+
+import jquant
+from jquant import DescriptorError, DescriptorTypeError, reference
+from jquant.cases import samples
+from jquant.kernels import weight_only
+
+FLOAT32 = np.float32
+EPSILON = 2.0**-23
+FLOATS = np.dtype(np.float32), np.dtype(np.float16), jnp.dtype(jnp.bfloat16)
+
+
+class Problem:
+    """Random weights as they are stored, their zero points packed (u), as floats (f) or left out."""
+
+    def __init__(self, seed, m, k, n, *, bits=4, block=32, zero_points: str | None = "u", dtype=FLOATS[0], bias=False):
+        self.rng = rng = np.random.default_rng(seed)
+        self.blocks, self.bits, self.block, self.k = -(-k // block), bits, block, k
+        self.a = (rng.normal(size=(m, k)) * 10 ** rng.uniform(-2, 2, (m, 1))).astype(dtype)
+        self.b = samples.integers(rng, np.uint8, n, self.blocks, block * bits // 8)
+        self.scales = rng.uniform(1e-3, 1e-1, (n, self.blocks)).astype(dtype)
+        self.zero_points = None
+        if zero_points == "u":
+            self.zero_points = samples.integers(rng, np.uint8, n, -(-self.blocks * bits // 8))
+        elif zero_points == "f":
+            self.zero_points = rng.uniform(0, 2**bits, (n, self.blocks)).astype(dtype)
+        self.bias = rng.normal(size=n).astype(dtype) if bias else None
+
+    @functools.cached_property
+    def weights(self):
+        return reference.block_weights(self.b, self.scales, self.zero_points, self.k, self.bits)
+
+    @functools.cached_property
+    def packed(self):
+        """Of integers, which have the zero points of the middle as signed ones."""
+        values = reference.unpack_bytes(self.b, self.bits).reshape(len(self.b), -1)[:, : self.k].T
+        if self.zero_points is None:
+            values = (values.astype(np.int16) - 2 ** (self.bits - 1)).astype(jnp.int4 if self.bits == 4 else np.int8)
+            return jquant.pack_matrix(values, scale=self.scales.T, block_size=self.block)
+        dtype = jnp.uint4 if self.bits == 4 else np.uint8
+        zero_point = reference.unpack_bytes(self.zero_points, self.bits)[:, : self.blocks].T.astype(dtype)
+        return jquant.pack_matrix(values.astype(dtype), zero_point, scale=self.scales.T, block_size=self.block)
+
+    def stored(self, a=None):
+        return (self.a if a is None else a), self.b, self.scales, self.zero_points, None, self.bias
+
+    def assert_within_the_bound(self, result, more=0.0):
+        """Of the sum; then the bias and the rounding to 16 bits, which are those of float32, have theirs.
+
+        The sums of these tests are far inside: within 3 units, whatever K is.
+        """
+        result, a = np.asarray(result), self.a.astype(np.float64)
+        assert result.dtype == self.a.dtype
+        exact, size = a @ self.weights.astype(np.float64), abs(a) @ abs(self.weights.astype(np.float64))
+        bound = (min(self.k + 2, 3) * EPSILON + more) * size
+        if self.bias is not None:
+            exact = exact + self.bias.astype(np.float64)
+            bound = bound + EPSILON * abs(exact)
+        bound = bound + float(jnp.finfo(result.dtype).eps) * abs(exact) * (result.dtype != np.float32)
+        error = abs(result.astype(np.float64) - exact)
+        assert np.all(error <= bound), (error / bound).max()
+
+
+# Each with another number of rows, size of a block and form of the zero points; panels of 128 columns, chunks of 256 rows.
+PROBLEMS = [
+    Problem(0, 1, 96, 300, bias=True),
+    Problem(1, 1, 130, 256, zero_points=None),
+    Problem(2, 3, 80, 261, bits=8, block=16),
+    Problem(3, 2, 64, 20, bits=2, block=16, zero_points="f"),
+    Problem(4, 5, 600, 30, zero_points=None, dtype=FLOATS[1], bias=True),
+    Problem(5, 1, 100, 270, bits=2, dtype=FLOATS[2]),
+    Problem(6, 17, 1000, 9, bits=8, block=64, zero_points=None, bias=True),
+    Problem(7, 4, 300, 8, block=128, dtype=FLOATS[2], bias=True),
+    Problem(8, 9, 48, 700, bits=4, block=16, zero_points="f"),
+]
+
+
+def test_every_form_is_within_the_bound():
+    multiply = [functools.partial(jquant.matmul_n_bits, bits=p.bits) for p in PROBLEMS]
+    results = together([(function, p.stored()) for function, p in zip(multiply, PROBLEMS, strict=True)])
+    for p, result in zip(PROBLEMS, results, strict=True):
+        p.assert_within_the_bound(result)
+
+
+def test_packed_weights_are_within_the_bound():
+    of_integers = [p for p in PROBLEMS if p.bits > 2 and (p.zero_points is None or p.zero_points.dtype == np.uint8)]
+
+    def multiply(a, b, bias):
+        return jquant.matmul_n_bits(a, b, bias=bias)
+
+    results = together([(multiply, (p.a, p.packed, p.bias)) for p in of_integers])
+    for p, result in zip(of_integers, results, strict=True):
+        p.assert_within_the_bound(result)
+
+
+@pytest.mark.parametrize("m", [1, 6])
+def test_products_of_bfloat16(m):
+    """Both operands are rounded to it, so that the result is not that of float32."""
+    p = Problem(10, m, 320, 260)
+    for b in (p.stored()[1:], (p.packed,)):
+        exact, inexact = (jquant.matmul_n_bits(p.a, *b, compute_dtype=dtype) for dtype in (None, "bfloat16"))
+        p.assert_within_the_bound(inexact, more=2.0**-6.99)
+        assert not np.array_equal(exact, inexact)
+        wanted = p.a.astype(jnp.bfloat16).astype(np.float64) @ p.weights.astype(jnp.bfloat16).astype(np.float64)
+        np.testing.assert_allclose(inexact, wanted, atol=1e-4 * abs(wanted).max())
+
+
+def test_the_precision_of_matrix_units():
+    """Of which a CPU has one."""
+    p = Problem(21, 2, 64, 6)
+    for operands in (p.stored()[1:4], (p.packed,)):
+        text = jax.jit(jquant.matmul_n_bits).trace(p.a, *operands).lower(lowering_platforms=("tpu", "cuda")).as_text()
+        products = [line for line in text.splitlines() if "dot_general" in line and "precision" in line]
+        assert products
+        assert all("[HIGHEST, HIGHEST]" in line for line in products)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_one_term_is_rounded_as_the_formula_says(bits):
+    """A row with one number: the weight, rounded twice, times it, rounded again; zeros are added to that."""
+    p = Problem(11, 7, 70, 150, bits=bits, zero_points="f", dtype=FLOATS[0])
+    a = np.zeros_like(p.a)
+    a[range(7), [0, 1, 31, 32, 33, 68, 69]] = FLOAT32([1, 0.3, -7, 1e-3, 1, 2.7, -1])
+    result = jquant.matmul_n_bits(*p.stored(a), bits=bits)
+    np.testing.assert_array_equal(result, (a[:, :, None] * p.weights[None]).sum(1))
+
+
+def test_a_weight_of_its_zero_point_is_0():
+    """However large the numbers are that it is multiplied by: the bound allows nothing else."""
+    b = np.full((3, 2, 16), 0x99, np.uint8)
+    a, scales, zero_points = np.full((1, 64), 1e30, FLOAT32), np.full((3, 2), 0.3, FLOAT32), np.full((3, 1), 0x99, np.uint8)
+    packed = jquant.pack_matrix(np.full((64, 3), 9, jnp.uint4), np.array(9, jnp.uint4), scale=scales.T)
+    for operands in ((b, scales, zero_points), (packed,)):
+        assert_equal(jquant.matmul_n_bits(a, *operands), np.zeros((1, 3), FLOAT32))
+
+
+@pytest.mark.parametrize("zero_points", [None, "u", "f"])
+def test_groups(zero_points):
+    """`g_idx` names the block whose scale and zero point a row has."""
+    p = Problem(12, 3, 70, 140, zero_points=zero_points)
+    g_idx = p.rng.permutation(np.arange(70) // 32).astype(np.int32)
+    p.weights = reference.block_weights(p.b, p.scales, p.zero_points, 70, 4, g_idx)
+    p.assert_within_the_bound(jquant.matmul_n_bits(p.a, p.b, p.scales, p.zero_points, g_idx))
+    ordered = np.arange(70, dtype=np.int32) // 32
+    same = jquant.matmul_n_bits(p.a, p.b, p.scales, p.zero_points, ordered)
+    np.testing.assert_allclose(same, jquant.matmul_n_bits(p.a, p.b, p.scales, p.zero_points), rtol=1e-4, atol=1e-4)
+
+
+def test_flat_scales_and_zero_points():
+    p = Problem(13, 2, 64, 6)
+    flat = jquant.matmul_n_bits(p.a, p.b, p.scales.reshape(-1), p.zero_points.reshape(-1))
+    assert_equal(flat, jquant.matmul_n_bits(p.a, p.b, p.scales, p.zero_points))
+
+
+def test_ranks():
+    """A vector is a row; what lies before the rows is a batch, of packed weights too."""
+    p = Problem(14, 6, 64, 5)
+    rows = jquant.matmul_n_bits(*p.stored())
+    assert_equal(jquant.matmul_n_bits(*p.stored(p.a[0])).shape, (5,))
+    np.testing.assert_allclose(
+        jquant.matmul_n_bits(*p.stored(p.a.reshape(3, 1, 2, 64))), rows.reshape(3, 1, 2, 5), rtol=1e-4
+    )
+    both = jax.tree.map(lambda x: jnp.stack([x, x]), p.packed)
+    results = jquant.matmul_n_bits(p.a.reshape(2, 3, 64), both)
+    np.testing.assert_allclose(results, rows.reshape(2, 3, 5), rtol=1e-4, atol=1e-4)
+    assert jquant.matmul_n_bits(p.a, both).shape == (2, 6, 5)
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(0, 32, 3), (2, 0, 3), (2, 32, 0), (0, 0, 0)])
+def test_empty(m, k, n):
+    blocks = k // 32
+    a, b = np.ones((m, k), FLOAT32), np.ones((n, blocks, 16), np.uint8)
+    bias = np.ones(n, FLOAT32)
+    result = jquant.matmul_n_bits(a, b, np.ones((n, blocks), FLOAT32), None, None, bias)
+    assert result.shape == (m, n)
+    assert k or np.all(np.asarray(result) == 1)
+
+
+def test_scales_that_are_not_finite():
+    """They are those of their blocks alone, and of rows that there are: none comes of what fills the last block up."""
+    p = Problem(15, 2, 289, 6, zero_points="u")
+    p.scales[1, -1], p.scales[2, 0] = np.inf, np.nan
+    many = np.concatenate([p.a] * 4)
+    with np.errstate(invalid="ignore"):
+        expected = p.a.astype(np.float64) @ p.weights.astype(np.float64)
+    for a, copies in ((p.a, 1), (many, 4)):
+        for operands in (p.stored()[1:], (p.packed,)):
+            result = np.asarray(jquant.matmul_n_bits(a, *operands))
+            for of_kind in (np.isnan, np.isinf):
+                np.testing.assert_array_equal(of_kind(result), of_kind(np.concatenate([expected] * copies)))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("argument", ["a", "scales", "bias"])
+def test_derivatives(packed, argument):
+    p = Problem(16, 3, 70, 6, bias=True)
+    values = {"a": p.a, "scales": p.packed.scale if packed else p.scales, "bias": p.bias}
+    cotangent = p.rng.normal(size=(3, 6)).astype(FLOAT32)
+
+    def total(value):
+        x = {**values, argument: value}
+        if packed:
+            y = jquant.matmul_n_bits(x["a"], dataclasses.replace(p.packed, scale=x["scales"]), bias=x["bias"])
+        else:
+            y = jquant.matmul_n_bits(x["a"], p.b, x["scales"], p.zero_points, None, x["bias"])
+        return (y * cotangent).sum()
+
+    gradient = np.asarray(jax.grad(total)(values[argument]))
+    of_weights = p.a.astype(np.float64).T @ cotangent
+    of_scales = (of_weights * (p.weights / np.repeat(p.scales, 32, 1)[:, :70].T)).T
+    of_scales = np.stack([of_scales[:, start : start + 32].sum(1) for start in (0, 32, 64)], axis=1)
+    wanted = {
+        "a": cotangent @ p.weights.T.astype(np.float64),
+        "scales": of_scales.T if packed else of_scales,
+        "bias": cotangent.sum(0),
+    }[argument]
+    np.testing.assert_allclose(gradient, wanted, rtol=1e-4, atol=1e-4 * abs(wanted).max())  # sums of floats, in any order
+
+
+def test_the_derivative_in_zero_points():
+    p = Problem(17, 2, 64, 5, zero_points="f")
+    gradient = jax.grad(lambda zero_points: jquant.matmul_n_bits(p.a, p.b, p.scales, zero_points).sum())(p.zero_points)
+    of_blocks = p.a.sum(0).reshape(2, 32).sum(1)
+    np.testing.assert_allclose(gradient, -p.scales * of_blocks, rtol=1e-3, atol=1e-4 * abs(of_blocks).max())
+
+
+@pytest.mark.parametrize("m", [1, 64])
+@pytest.mark.parametrize("packed", [False, True])
+def test_no_more_than_a_part_of_the_weights_is_floats(packed, m):
+    p = Problem(18, m, 2048, 1024)
+    operands = (p.packed,) if packed else p.stored()[1:4]
+    compiled = jax.jit(jquant.matmul_n_bits).lower(p.a, *operands).compile()
+    allowed = {(False, 1): 5 * 2**18, (True, 1): 2**15, (False, 64): 3 * 2**19, (True, 64): 2**21}[packed, m]
+    assert compiled.memory_analysis().temp_size_in_bytes <= allowed + 2 * m * 4 * 2048  # of 8 MiB
+    whole = jax.jit(functools.partial(weight_only.whole, dtype=FLOATS[0])).lower(p.a, p.packed).compile()
+    assert whole.memory_analysis().temp_size_in_bytes >= 2**23
+
+
+@pytest.mark.parametrize("spec", [P(None, "x"), P("x", None)], ids=["columns", "rows"])
+def test_on_a_mesh(spec):
+    """Columns are no other device's affair; a split of the rows of the weights is one sum of all devices' products."""
+    p = Problem(19, 3, 512, 16)
+    mesh = jax.make_mesh((8,), ("x",))
+    packed = jax.device_put(p.packed, p.packed.sharding_for(NamedSharding(mesh, spec)))
+    a = jax.device_put(p.a, NamedSharding(mesh, P(None, spec[0])))
+    program = jax.jit(jquant.matmul_n_bits).lower(a, packed).compile()
+    p.assert_within_the_bound(program(a, packed))
+    assert [each.kind for each in collectives(program.as_text())] == (["all-reduce"] if spec[0] else [])
+
+
+def raises(message, error=DescriptorError):
+    return pytest.raises(error, match=message)
+
+
+def test_errors():
+    p = Problem(20, 2, 64, 6)
+    with raises(r"MatMulNBits: B has sizes \(6, 2, 16\), which with bits=8 are blocks of 16; K, which is 64 in A, is 4"):
+        jquant.matmul_n_bits(*p.stored(), bits=8)
+    with raises("bits is 3; it must be 2, 4 or 8, or None"):
+        jquant.matmul_n_bits(*p.stored(), bits=3)
+    with raises("are blocks of 8; the block size must be a power of two, 16 or more"):
+        jquant.matmul_n_bits(p.a[:, :16], p.b[:, :, :4], p.scales)
+    with raises("scales is None, but the document requires it"):
+        jquant.matmul_n_bits(p.a, p.b, None)
+    with raises("scales has data type FLOAT16; it must have that of A, FLOAT32", DescriptorTypeError):
+        jquant.matmul_n_bits(p.a, p.b, p.scales.astype(np.float16))
+    with raises("zero_points has data type FLOAT16; it must be UINT8 or that of A, FLOAT32", DescriptorTypeError):
+        jquant.matmul_n_bits(p.a, p.b, p.scales, p.scales.astype(np.float16))
+    with raises(r"zero_points has sizes \(6, 2\); it must have 1 for each column, bytes for 2 blocks of 4 bits"):
+        jquant.matmul_n_bits(p.a, p.b, p.scales, np.zeros((6, 2), np.uint8))
+    with raises("scales is given beside packed weights, which hold their own"):
+        jquant.matmul_n_bits(p.a, p.packed, p.scales)
+    with raises("bits is 8; the packed weights have 4"):
+        jquant.matmul_n_bits(p.a, p.packed, bits=8)
+    with raises("compute_dtype is FLOAT16; it must be FLOAT32 or BFLOAT16", DescriptorTypeError):
+        jquant.matmul_n_bits(p.a, p.packed, compute_dtype="FLOAT16")
+    with raises(r"dimension 0 of B, sizes \(64, 6\), must be 32: K is 32 in A"):
+        jquant.matmul_n_bits(p.a[:, :32], p.packed)
