@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from typing import NamedTuple
 
 from jquant.kernels.pallas.tpu_plans import LANES, ROWS, require_plans, round_up, split
 
@@ -20,7 +19,6 @@ class BlockPlan:
       block_k: a multiple of `depth`.
       block_n: a multiple of 128.
       depth: how much of K goes through the matrix unit at a time: a multiple of the size of the blocks.
-      rows_at_once: of the `block_m` rows, for how many B stays in the matrix unit.
       columns_at_once: of the `block_n` columns, how many are multiplied and scaled at once.
       stacked: whether the rows of A stand below each other once for each block of a `depth`, zeros in the place of the
         others: so one pass gives the sums of all of these blocks.
@@ -31,23 +29,13 @@ class BlockPlan:
     block_k: int
     block_n: int
     depth: int
-    rows_at_once: int
     columns_at_once: int
     stacked: bool
     vmem_limit_bytes: int
 
 
-class _Chip(NamedTuple):
-    """The depth of a matrix unit, and what is multiplied at once."""
-
-    depth: int
-    rows_at_once: int
-    columns_at_once: int
-
-
-_V5 = _Chip(128, 128, 256)
-_V6 = _Chip(256, 512, 256)
-_CHIPS = {"v5e": _V5, "v5p": _V5, "v6e": _V6, "7": _V6, "7x": _V6, None: _V5}
+_DEPTHS = {"v5e": 128, "v5p": 128, "v6e": 256, "7": 256, "7x": 256, None: 128}  # of the matrix unit
+_COLUMNS_AT_ONCE = 256
 _MEBIBYTE = 2**20
 
 
@@ -65,8 +53,8 @@ def plan_for(chip: str | None, m: int, k: int, n: int, block_size: int, bits: in
     Raises:
       NotImplementedError: there is no plan for the chip, or none for blocks of this size.
     """
-    require_plans(chip, _CHIPS)
-    depth, rows_at_once, columns_at_once = _CHIPS[chip]
+    require_plans(chip, _DEPTHS)
+    depth = _DEPTHS[chip]
     if block_size % ROWS or (depth % block_size and block_size % LANES) or block_size > LARGEST_BLOCK:
         raise NotImplementedError(
             f"the TPU kernel takes blocks of 32, 64, and multiples of 128 up to {LARGEST_BLOCK}, not of {block_size}"
@@ -80,7 +68,7 @@ def plan_for(chip: str | None, m: int, k: int, n: int, block_size: int, bits: in
     block_n = split(n, 512 if not stacked or block_k > 2048 else 1024, LANES)
     a_rows = block_m * (depth // block_size if stacked else 1)
     needed = _vmem_bytes(a_rows, block_m, block_k, block_n, block_size, bits)
-    return BlockPlan(block_m, block_k, block_n, depth, rows_at_once, columns_at_once, stacked, needed)
+    return BlockPlan(block_m, block_k, block_n, depth, _COLUMNS_AT_ONCE, stacked, needed)
 
 
 def _dividing(count: int, largest: int) -> int:

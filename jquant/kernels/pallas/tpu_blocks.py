@@ -18,9 +18,11 @@ from jax.experimental.pallas import tpu as pltpu
 from jquant.arithmetic import exact
 from jquant.kernels.pallas.tpu import current_chip
 from jquant.kernels.pallas.tpu_block_plans import BlockPlan, plan_for
+from jquant.kernels.pallas.tpu_plans import LANES, ROWS
 
-_SIGN_BITS = np.uint16(0x8888)  # of the four integers in a word
 _PER_WORD = 4
+_SIGN_BITS = np.uint16(0x8888)  # of the integers in a word
+_LARGEST_BLOCK_OF_BYTES = 256  # 255 * 255 * 256 is less than 2**24: with their zero points, sums are exact in float32
 
 
 def block_matmul(
@@ -28,6 +30,7 @@ def block_matmul(
     b: jax.Array,
     scale: jax.Array,
     zero_point: jax.Array | None = None,
+    a_zero_point: jax.Array | None = None,
     *,
     block_size: int,
     dtype: np.dtype,
@@ -35,99 +38,130 @@ def block_matmul(
     plan: BlockPlan | None = None,
     interpret: Any = False,
 ) -> jax.Array:
-    """The sum over the blocks g of ``fl(fl(A[:, g] @ (B[g] - zero_point[g])) * scale[g])``, in their order, in float32.
+    """The sum of ``fl(fl((A[:, g] - a_zero_point) @ (B[g] - zero_point[g])) * scale[g])`` over the blocks g, in order.
 
     Args:
       a: int8, of shape (..., M, K).
-      b: as `PackedBlockMatrix.data`, whole blocks: uint16 of shape (..., K / 4, N), or int8 of shape (..., K, N). Batch
+      b: whole blocks, as `PackedBlockMatrix.data`: uint16 of shape (..., K / 4, N), or int8 of shape (..., K, N). Batch
         sizes of 1 broadcast.
       scale: float32, of shape (..., G, N).
-      zero_point: any type of integers, of the shape of `scale`, for 4 bits only; or None.
+      zero_point: int8 or uint8, of the shape of `scale`, or None.
+      a_zero_point: int8, of shape (..., M, 1) or (..., 1, 1), or None.
       block_size: the rows of B that share a scale.
-      dtype: int4, uint4 or int8: what the integers of `b` are.
+      dtype: int4, uint4, int8 or uint8: what `b` stores.
       k_parts: into how many runs the blocks are cut, each of which is summed in order, and then pairs of runs.
       plan: the tiles; by default those for `current_chip` and the shapes.
       interpret: whether to interpret the kernel, where there is no TPU; or how (`pltpu.InterpretParams`).
 
+    Returns:
+      float32, of shape (..., M, N).
+
     Raises:
-      NotImplementedError: the chip has no plans, nor have the blocks; or the kernel does not take the operands.
+      NotImplementedError: the chip has no plans, nor have the blocks; `a` is not int8, or a size is 0 or symbolic.
     """
-    _check(a, b, scale, zero_point, dtype)
-    *a_batch, m, k = a.shape
-    *b_batch, blocks, n = scale.shape
-    if k != blocks * block_size:
-        a = jnp.pad(a, [*[(0, 0)] * (a.ndim - 1), (0, blocks * block_size - k)])
+    _check(a, b, scale, block_size, dtype)
+    m, k = a.shape[-2:]
+    if dtype == jnp.uint8:  # of which `b` stores 128 less
+        zero_point = jnp.zeros(scale.shape, jnp.uint8) if zero_point is None else zero_point
+        zero_point = zero_point ^ np.uint8(0x80)
+    if zero_point is not None:
+        zero_point = zero_point.astype(jnp.int8)
+    ones = a_zeros = None
+    if a_zero_point is not None:
+        ones = jnp.ones((ROWS, k), jnp.int8)
+        a_zeros = jnp.broadcast_to(a_zero_point, (*a_zero_point.shape[:-2], m, k))
+    # In whole blocks, like B: behind the last row of the matrix, B may hold anything.
+    a, ones, a_zeros = jax.tree.map(lambda x: _pad(x, -1, scale.shape[-2] * block_size), (a, ones, a_zeros))
     if k_parts > 1:
-        a = jnp.moveaxis(a.reshape(*a_batch, m, k_parts, -1), -2, -3)
-        b, scale, zero_point = jax.tree.map(
-            lambda x: x.reshape(*x.shape[:-2], k_parts, x.shape[-2] // k_parts, n), (b, scale, zero_point)
-        )
-        options = {"block_size": block_size, "dtype": dtype, "plan": plan, "interpret": interpret}
-        parts = block_matmul(a, b, scale, zero_point, **options)
-        while parts.shape[-3] > 1:
-            parts = exact.sum(parts[..., ::2, :, :], parts[..., 1::2, :, :])
-        return parts[..., 0, :, :]
+        a, ones, a_zeros = jax.tree.map(lambda x: jnp.moveaxis(_cut(x, -1, k_parts), -2, -3), (a, ones, a_zeros))
+        b, scale, zero_point = jax.tree.map(lambda x: _cut(x, -2, k_parts), (b, scale, zero_point))
     if plan is None:
-        plan = plan_for(current_chip(), m, blocks * block_size, n, block_size, 8 if b.dtype == jnp.int8 else 4)
+        bits = 4 if b.dtype == jnp.uint16 else 8
+        plan = plan_for(current_chip(), m, a.shape[-1], scale.shape[-1], block_size, bits)
+    sums = _matmul(a, b, scale, zero_point, a_zeros, ones, block_size=block_size, dtype=dtype, plan=plan, interpret=interpret)
+    if k_parts == 1:
+        return sums
+    while sums.shape[-3] > 1:
+        sums = exact.sum(sums[..., ::2, :, :], sums[..., 1::2, :, :])
+    return sums[..., 0, :, :]
+
+
+def _matmul(a, b, scale, zero_point, a_zeros, ones, *, block_size, dtype, plan: BlockPlan, interpret) -> jax.Array:
+    """`block_matmul` in whole blocks, `zero_point` being less 128 where `b` is.
+
+    Arguments:
+      a_zeros: the zero points of A in the shape of it, or None; 0 beyond K.
+      ones: some rows of 1 up to K and 0 beyond, or None.
+    """
+    *a_batch, m, _ = a.shape
+    *b_batch, blocks, n = scale.shape
     batch = jnp.broadcast_shapes(tuple(a_batch), tuple(b_batch))
-    if plan.stacked:
-        a = _stacked(a, plan, block_size)
     per_step = plan.block_k // block_size
     steps = pl.cdiv(blocks, per_step)
-    signed = dtype == jnp.int4 and b.dtype == jnp.uint16
-    if zero_point is not None:
-        zero_point = zero_point.astype(jnp.int32) + np.int32(8 if signed else 0)
-    vectors = [_by_step(x, steps, per_step) for x in (scale, zero_point) if x is not None]
-    b_rows = plan.block_k // (1 if b.dtype == jnp.int8 else _PER_WORD)
-    n_batch = len(batch)
-
-    def spec(x: jax.Array, block: tuple[int, ...], place: Callable) -> pl.BlockSpec:
-        sizes = x.shape[: x.ndim - len(block)]
-        missing = n_batch - len(sizes)
-
-        def index_map(*indices):
-            of_batch = (i if size > 1 else 0 for i, size in zip(indices[missing:n_batch], sizes, strict=True))
-            return *of_batch, *place(*indices[n_batch:])
-
-        return pl.BlockSpec((*[None] * len(sizes), *block), index_map)
-
-    vector_spec = functools.partial(spec, block=(None, per_step, plan.block_n), place=lambda i, j, s: (s, 0, j))
+    grid = (*batch, pl.cdiv(m, plan.block_m), pl.cdiv(n, plan.block_n), steps)
     output = jax.ShapeDtypeStruct((*batch, m, n), jnp.float32)
-    return pl.pallas_call(
-        functools.partial(
-            _kernel,
-            plan=plan,
+
+    operands: dict[str, tuple[jax.Array, pl.BlockSpec]] = {}
+
+    def add(name: str, x: jax.Array | None, block: tuple[int | None, ...], place: Callable):
+        if x is not None:
+            operands[name] = x, _block_spec(x.shape, len(batch), block, place)
+
+    if plan.stacked:
+        a = _stacked(a, plan, block_size)
+        if a_zeros is not None:
+            a = jnp.concatenate(jnp.broadcast_arrays(a, _stacked(a_zeros, plan, block_size)), axis=-2)
+        add("a", a, (plan.block_k // plan.depth, *a.shape[-2:]), lambda i, j, s: (s, 0, 0))
+        # Whole registers of few rows: a matrix of one row would lie in memory otherwise.
+        output = jax.ShapeDtypeStruct((*batch, plan.block_m, n), jnp.float32)
+    else:
+        add("a", a, (plan.block_m, plan.block_k), lambda i, j, s: (i, s))
+        add("ones", ones, (ROWS, plan.block_k), lambda i, j, s: (0, s))
+        a_zero_point = None if a_zeros is None else a_zeros[..., :1].astype(jnp.float32)
+        add("a_zero_point", a_zero_point, (plan.block_m, 1), lambda i, j, s: (i, 0))
+    add("b", b, (plan.block_k // (_PER_WORD if b.dtype == jnp.uint16 else 1), plan.block_n), lambda i, j, s: (s, j))
+    for name, x in (("scale", scale), ("zero_point", zero_point)):
+        if x is not None:
+            x = _pad(x, -2, steps * per_step).reshape(*x.shape[:-2], steps, per_step, n)
+            add(name, x, (None, per_step, plan.block_n), lambda i, j, s: (s, 0, j))
+    arrays, specs = zip(*operands.values(), strict=True)
+
+    def kernel(*refs):
+        *refs, out_ref = refs
+        _kernel(
+            dict(zip(operands, refs, strict=True)),
+            out_ref,
+            step=pl.program_id(len(grid) - 1),
             blocks=blocks,
             block_size=block_size,
-            k_axis=n_batch + 2,
-            signed=signed,
-            has_zero_point=zero_point is not None,
+            plan=plan,
+            dtype=dtype,
             rounded=exact.seal if interpret else lambda x: x,
-        ),
+        )
+
+    result = pl.pallas_call(
+        kernel,
         out_shape=output,
-        grid=(*batch, pl.cdiv(m, plan.block_m), pl.cdiv(n, plan.block_n), steps),
-        in_specs=[
-            spec(a, (plan.block_k // plan.depth, *a.shape[-2:]), lambda i, j, s: (s, 0, 0))
-            if plan.stacked
-            else spec(a, (plan.block_m, plan.block_k), lambda i, j, s: (i, s)),
-            spec(b, (b_rows, plan.block_n), lambda i, j, s: (s, j)),
-            *map(vector_spec, vectors),
-        ],
-        out_specs=spec(output, (plan.block_m, plan.block_n), lambda i, j, s: (i, j)),
+        grid=grid,
+        in_specs=specs,
+        out_specs=_block_spec(output.shape, len(batch), (plan.block_m, plan.block_n), lambda i, j, s: (i, j)),
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=(*[pltpu.PARALLEL] * (n_batch + 2), pltpu.ARBITRARY),
+            dimension_semantics=(*[pltpu.PARALLEL] * (len(grid) - 1), pltpu.ARBITRARY),
             vmem_limit_bytes=plan.vmem_limit_bytes,
         ),
         interpret=interpret,
         name="block_matmul",
-    )(a, b, *vectors)
+    )(*arrays)
+    return result[..., :m, :]
 
 
-def _check(a: jax.Array, b: jax.Array, scale: jax.Array, zero_point: jax.Array | None, dtype: np.dtype) -> None:
-    if a.dtype != jnp.int8 or dtype not in (jnp.int4, jnp.uint4, jnp.int8):
-        raise NotImplementedError(f"the TPU kernel multiplies int8 by int4, uint4 or int8, not {a.dtype} by {dtype}")
-    if dtype == jnp.int8 and zero_point is not None:
-        raise NotImplementedError("the TPU kernel takes no zero points of weights of 8 bits: the difference has 9")
+def _check(a: jax.Array, b: jax.Array, scale: jax.Array, block_size: int, dtype: np.dtype) -> None:
+    if a.dtype != jnp.int8:
+        raise NotImplementedError(f"the TPU kernel multiplies int8, not {a.dtype}")
+    if dtype in (jnp.int8, jnp.uint8) and block_size > _LARGEST_BLOCK_OF_BYTES:
+        raise NotImplementedError(
+            f"the TPU kernel multiplies by {dtype} in blocks of {_LARGEST_BLOCK_OF_BYTES} at most, not of {block_size}"
+        )
     sizes = (*a.shape, *b.shape, *scale.shape)
     if not all(isinstance(size, int) for size in sizes):
         raise NotImplementedError(f"the TPU kernel needs sizes that are known, not symbolic ones: {a.shape} by {b.shape}")
@@ -135,90 +169,110 @@ def _check(a: jax.Array, b: jax.Array, scale: jax.Array, zero_point: jax.Array |
         raise NotImplementedError(f"the TPU kernel multiplies no empty matrices: {a.shape} by {b.shape}")
 
 
-def _by_step(x: jax.Array, steps: int, per_step: int) -> jax.Array:
-    """Rows of blocks in shape (..., steps, rows of one step, N)."""
-    *batch, blocks, n = x.shape
-    if blocks != steps * per_step:
-        x = jnp.pad(x, [*[(0, 0)] * len(batch), (0, steps * per_step - blocks), (0, 0)])
-    return x.reshape(*batch, steps, per_step, n)
+def _block_spec(shape: tuple[int, ...], n_batch: int, block: tuple[int | None, ...], place: Callable) -> pl.BlockSpec:
+    """One `block` of one matrix of a batch, at ``place(row, column, step)``; batch sizes of 1 broadcast."""
+    sizes = shape[: len(shape) - len(block)]
+
+    def index_map(*indices):
+        of_batch = indices[n_batch - len(sizes) : n_batch]
+        return (*(i if size > 1 else 0 for i, size in zip(of_batch, sizes, strict=True)), *place(*indices[n_batch:]))
+
+    return pl.BlockSpec((*[None] * len(sizes), *block), index_map)
+
+
+def _pad(x: jax.Array, axis: int, size: int) -> jax.Array:
+    missing = [(0, 0)] * x.ndim
+    missing[axis] = (0, size - x.shape[axis])
+    return jnp.pad(x, missing) if any(missing[axis]) else x
+
+
+def _cut(x: jax.Array, axis: int, parts: int) -> jax.Array:
+    """`x` with equal `parts` of one dimension in a dimension before it."""
+    axis %= x.ndim
+    return x.reshape(*x.shape[:axis], parts, x.shape[axis] // parts, *x.shape[axis + 1 :])
 
 
 def _stacked(a: jax.Array, plan: BlockPlan, block_size: int) -> jax.Array:
     """For each `depth` of K, the rows of A once for each block of it, and zeros beside: (..., depths, rows, depth)."""
-    *batch, m, k = a.shape
-    depth, count = plan.depth, plan.depth // block_size
-    a = jnp.pad(a, [*[(0, 0)] * len(batch), (0, plan.block_m - m), (0, -k % depth)])
+    *batch, _, k = a.shape
+    count = plan.depth // block_size
+    a = _pad(_pad(a, -2, plan.block_m), -1, pl.cdiv(k, plan.depth) * plan.depth)
     a = jnp.moveaxis(a.reshape(*batch, plan.block_m, -1, 1, count, block_size), -5, -3)
-    is_own = jnp.eye(count, dtype=bool)[:, None, :, None]
-    return jnp.where(is_own, a, jnp.int8(0)).reshape(*batch, -1, count * plan.block_m, depth)
+    own = jnp.eye(count, dtype=jnp.int8)[:, None, :, None]
+    own = own.reshape(*(1,) * (a.ndim - own.ndim), *own.shape)
+    return (a * own).reshape(*batch, -1, count * plan.block_m, plan.depth)
 
 
-def _kernel(
-    a_ref,
-    b_ref,
-    scale_ref,
-    *refs,
-    plan: BlockPlan,
-    blocks: int,
-    block_size: int,
-    k_axis: int,
-    signed: bool,
-    has_zero_point: bool,
-    rounded: Callable[[jax.Array], jax.Array],
-):
+def _kernel(refs: dict[str, Any], out_ref, *, step, blocks: int, block_size: int, plan: BlockPlan, dtype, rounded):
     """One grid step: some blocks of K for a block of the output.
 
     Arguments:
+      refs: the blocks of "a", "b", "scale"; "zero_point", "a_zero_point" and "ones" where there are any.
+      step: of K.
       blocks: in all of K.
-      signed: whether the words hold int4.
-      rounded: what keeps a product apart from the sum behind it. Mosaic does so by itself.
+      rounded: keeps a product apart from the sum behind it. Mosaic does so by itself.
     """
-    zero_ref, out_ref = refs if has_zero_point else (None, *refs)
+    a_ref, b_ref, scale_ref, zero_ref = refs["a"], refs["b"], refs["scale"], refs.get("zero_point")
     per_step, per_depth = plan.block_k // block_size, plan.depth // block_size
     steps = pl.cdiv(blocks, per_step)
-    step = pl.program_id(k_axis)
+    is_words, is_bytes = b_ref.dtype == jnp.uint16, dtype in (jnp.int8, jnp.uint8)
+    is_biased = is_words and dtype == jnp.int4  # words store 8 more
+    # The difference of two bytes is none; and of few rows it takes less to correct the products than the weights.
+    corrects_products = zero_ref is not None and (is_bytes or plan.stacked)
+    corrects_weights = zero_ref is not None and not corrects_products
 
-    def integers(depth: int, columns) -> jax.Array:
-        """One `depth` of B in int8, less its zero points."""
+    def weights(depth: int, columns) -> jax.Array:
+        """One `depth` of B in int8, less its zero points where these correct weights."""
         start = depth * plan.depth
-        if b_ref.dtype == jnp.int8:
+        if not is_words:
             b = b_ref[start : start + plan.depth, columns]
         else:
-            words = b_ref[start // _PER_WORD : (start + plan.depth) // _PER_WORD, columns]
-            if signed and not has_zero_point:  # int4 plus 8 is int4 with its highest bit flipped
-                b = pltpu.bitcast(words ^ _SIGN_BITS, jnp.int4)
+            b = b_ref[start // _PER_WORD : (start + plan.depth) // _PER_WORD, columns]
+            if is_biased and not corrects_weights:  # int4 plus 8 is int4 with its highest bit flipped
+                b = pltpu.bitcast(b ^ _SIGN_BITS, jnp.int4)
             else:
-                b = pltpu.bitcast(words, jnp.uint4)
-        if has_zero_point:
+                b = pltpu.bitcast(b, jnp.uint4)
+        if corrects_weights:
             first = depth * per_depth
-            zero_points = [
-                jnp.broadcast_to(zero_ref[g : g + 1, columns], (block_size, b.shape[1])) for g in range(first, first + per_depth)
-            ]
-            b = b.astype(jnp.int32) - jnp.concatenate(zero_points)
+            zeros = zero_ref[:, columns].astype(jnp.int32) + (8 if is_biased else 0)
+            parts = jnp.split(b.astype(jnp.int32), per_depth)
+            b = jnp.concatenate([part - zeros[first + g : first + g + 1] for g, part in enumerate(parts)])
         return b.astype(jnp.int8)
 
-    def sums(rows, depth: int, b: jax.Array) -> list[jax.Array]:
-        """For each block of a `depth`, its part of the product."""
+    def products(depth: int, b: jax.Array) -> list[jax.Array]:
+        """For each block of a `depth`, its product of A less the zero points of A, in float32."""
         if plan.stacked:
             product = _dot(a_ref[depth], b)
-            return [product[g * plan.block_m : (g + 1) * plan.block_m] for g in range(per_depth)]
-        start = depth * plan.depth
-        return [
-            _dot(a_ref[rows, start + g : start + g + block_size], b[g : g + block_size])
-            for g in range(0, plan.depth, block_size)
-        ]
+            if product.shape[0] > per_depth * plan.block_m:
+                product, of_zero_points = jnp.split(product, 2)
+                product -= of_zero_points
+            return jnp.split(product.astype(jnp.float32), per_depth)
+        results = []
+        for part, start in zip(jnp.split(b, per_depth), range(depth * plan.depth, (depth + 1) * plan.depth, block_size), strict=True):
+            product = _dot(a_ref[:, start : start + block_size], part).astype(jnp.float32)
+            if "ones" in refs:  # integers below 2**24, so that every step is exact
+                column_sums = _dot(refs["ones"][:, start : start + block_size], part)[:1].astype(jnp.float32)
+                product -= refs["a_zero_point"][...] * column_sums
+            results.append(product)
+        return results
 
     def add(count: int):
         """The first `count` blocks of this step."""
+        depths = range(pl.cdiv(count, per_depth))
+        if corrects_products:  # by the sums of the rows of A, on all lanes: the matrix unit takes no time to make them so
+            ones = jnp.ones((plan.depth, LANES), jnp.int8)
+            row_sums = [row_sum for depth in depths for row_sum in products(depth, ones)]
         for columns in _slices(plan.block_n, plan.columns_at_once):
-            for rows in _slices(plan.block_m, plan.rows_at_once):
-                total = None if steps == 1 else out_ref[rows, columns]
-                for depth in range(pl.cdiv(count, per_depth)):
-                    products = sums(rows, depth, integers(depth, columns))
-                    for g, product in enumerate(products[: count - depth * per_depth], depth * per_depth):
-                        term = rounded(product.astype(jnp.float32) * scale_ref[g : g + 1, columns])
-                        total = term if total is None else total + term
-                out_ref[rows, columns] = total
+            total = None if steps == 1 else out_ref[:, columns]
+            if corrects_products:
+                zeros = zero_ref[:, columns].astype(jnp.float32)
+            values = (value for depth in depths for value in products(depth, weights(depth, columns)))
+            for g, value in zip(range(count), values, strict=False):
+                if corrects_products:
+                    value -= jnp.tile(row_sums[g], (1, columns.size // LANES)) * zeros[g : g + 1]
+                term = rounded(value * scale_ref[g : g + 1, columns])
+                total = term if total is None else total + term
+            out_ref[:, columns] = total
 
     if steps > 1:
 
@@ -239,5 +293,5 @@ def _dot(a: jax.Array, b: jax.Array) -> jax.Array:
     return lax.dot_general(a, b, (((1,), (0,)), ((), ())), preferred_element_type=jnp.int32)
 
 
-def _slices(size: int, at_once: int) -> list:
+def _slices(size: int, at_once: int) -> list[pl.Slice]:
     return [pl.ds(start, min(at_once, size - start)) for start in range(0, size, at_once)]
