@@ -35,7 +35,7 @@ class BlockPlan:
 
 
 _DEPTHS = {"v5e": 128, "v5p": 128, "v6e": 256, "7": 256, "7x": 256, None: 128}  # of the matrix unit
-_COLUMNS_AT_ONCE = 256
+
 _MEBIBYTE = 2**20
 
 
@@ -68,7 +68,7 @@ def plan_for(chip: str | None, m: int, k: int, n: int, block_size: int, bits: in
     block_n = split(n, 512 if not stacked or block_k > 2048 else 1024, LANES)
     a_rows = block_m * (depth // block_size if stacked else 1)
     needed = _vmem_bytes(a_rows, block_m, block_k, block_n, block_size, bits)
-    return BlockPlan(block_m, block_k, block_n, depth, _COLUMNS_AT_ONCE, stacked, needed)
+    return BlockPlan(block_m, block_k, block_n, depth, 512 if stacked else 256, stacked, needed)
 
 
 def _dividing(count: int, largest: int) -> int:
@@ -81,6 +81,9 @@ def _dividing(count: int, largest: int) -> int:
 
 
 def _vmem_bytes(a_rows: int, m: int, k: int, n: int, block_size: int, bits: int) -> int:
-    """Blocks in two buffers each, of which one is read or written meanwhile; B unpacked; and the compiler's own."""
-    buffers = 2 * (a_rows * k + k * n * bits // 8 + 8 * n * round_up(k // block_size, 8) + 4 * m * n)
+    """Blocks in two buffers each, of which one is read or written meanwhile; B unpacked; and the compiler's own.
+
+    A with its zero points, and those of B in 32 bits, if there are any.
+    """
+    buffers = 2 * (2 * a_rows * k + k * n * bits // 8 + 8 * n * round_up(k // block_size, 8) + 4 * m * n)
     return buffers + 5 * k * n + 4 * m * n + 4 * _MEBIBYTE

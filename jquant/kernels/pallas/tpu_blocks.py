@@ -18,7 +18,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jquant.arithmetic import exact
 from jquant.kernels.pallas.tpu import current_chip
 from jquant.kernels.pallas.tpu_block_plans import BlockPlan, plan_for
-from jquant.kernels.pallas.tpu_plans import LANES, ROWS
+from jquant.kernels.pallas.tpu_plans import LANES
 
 _PER_WORD = 4
 _SIGN_BITS = np.uint16(0x8888)  # of the integers in a word
@@ -60,25 +60,22 @@ def block_matmul(
       NotImplementedError: the chip has no plans, nor have the blocks; `a` is not int8, or a size is 0 or symbolic.
     """
     _check(a, b, scale, block_size, dtype)
-    m, k = a.shape[-2:]
     if dtype == jnp.uint8:  # of which `b` stores 128 less
         zero_point = jnp.zeros(scale.shape, jnp.uint8) if zero_point is None else zero_point
         zero_point = zero_point ^ np.uint8(0x80)
     if zero_point is not None:
         zero_point = zero_point.astype(jnp.int8)
-    ones = a_zeros = None
-    if a_zero_point is not None:
-        ones = jnp.ones((ROWS, k), jnp.int8)
-        a_zeros = jnp.broadcast_to(a_zero_point, (*a_zero_point.shape[:-2], m, k))
+    a_zeros = None if a_zero_point is None else jnp.broadcast_to(a_zero_point, a.shape)
     # In whole blocks, like B: behind the last row of the matrix, B may hold anything.
-    a, ones, a_zeros = jax.tree.map(lambda x: _pad(x, -1, scale.shape[-2] * block_size), (a, ones, a_zeros))
+    a, a_zeros = jax.tree.map(lambda x: _pad(x, -1, scale.shape[-2] * block_size), (a, a_zeros))
     if k_parts > 1:
-        a, ones, a_zeros = jax.tree.map(lambda x: jnp.moveaxis(_cut(x, -1, k_parts), -2, -3), (a, ones, a_zeros))
+        a, a_zeros = jax.tree.map(lambda x: jnp.moveaxis(_cut(x, -1, k_parts), -2, -3), (a, a_zeros))
         b, scale, zero_point = jax.tree.map(lambda x: _cut(x, -2, k_parts), (b, scale, zero_point))
     if plan is None:
         bits = 4 if b.dtype == jnp.uint16 else 8
-        plan = plan_for(current_chip(), m, a.shape[-1], scale.shape[-1], block_size, bits)
-    sums = _matmul(a, b, scale, zero_point, a_zeros, ones, block_size=block_size, dtype=dtype, plan=plan, interpret=interpret)
+        plan = plan_for(current_chip(), *a.shape[-2:], scale.shape[-1], block_size, bits)
+    options = {"block_size": block_size, "dtype": dtype, "plan": plan, "interpret": interpret}
+    sums = _matmul(a, a_zeros, b, scale, zero_point, **options)
     if k_parts == 1:
         return sums
     while sums.shape[-3] > 1:
@@ -86,12 +83,11 @@ def block_matmul(
     return sums[..., 0, :, :]
 
 
-def _matmul(a, b, scale, zero_point, a_zeros, ones, *, block_size, dtype, plan: BlockPlan, interpret) -> jax.Array:
+def _matmul(a, a_zeros, b, scale, zero_point, *, block_size, dtype, plan: BlockPlan, interpret) -> jax.Array:
     """`block_matmul` in whole blocks, `zero_point` being less 128 where `b` is.
 
     Arguments:
-      a_zeros: the zero points of A in the shape of it, or None; 0 beyond K.
-      ones: some rows of 1 up to K and 0 beyond, or None.
+      a_zeros: the zero points of A, in the shape of A, and like it 0 where it is padded; or None.
     """
     *a_batch, m, _ = a.shape
     *b_batch, blocks, n = scale.shape
@@ -107,18 +103,15 @@ def _matmul(a, b, scale, zero_point, a_zeros, ones, *, block_size, dtype, plan: 
         if x is not None:
             operands[name] = x, _block_spec(x.shape, len(batch), block, place)
 
+    a_and_zeros = [x for x in (a, a_zeros) if x is not None]
     if plan.stacked:
-        a = _stacked(a, plan, block_size)
-        if a_zeros is not None:
-            a = jnp.concatenate(jnp.broadcast_arrays(a, _stacked(a_zeros, plan, block_size)), axis=-2)
+        a = jnp.concatenate([_stacked(x, plan, block_size) for x in a_and_zeros], axis=-2)
         add("a", a, (plan.block_k // plan.depth, *a.shape[-2:]), lambda i, j, s: (s, 0, 0))
         # Whole registers of few rows: a matrix of one row would lie in memory otherwise.
         output = jax.ShapeDtypeStruct((*batch, plan.block_m, n), jnp.float32)
     else:
-        add("a", a, (plan.block_m, plan.block_k), lambda i, j, s: (i, s))
-        add("ones", ones, (ROWS, plan.block_k), lambda i, j, s: (0, s))
-        a_zero_point = None if a_zeros is None else a_zeros[..., :1].astype(jnp.float32)
-        add("a_zero_point", a_zero_point, (plan.block_m, 1), lambda i, j, s: (i, 0))
+        a = jnp.stack([_cut(x, -1, blocks) for x in a_and_zeros], axis=-2).reshape(*a_batch, m, -1)
+        add("a", a, (plan.block_m, plan.block_k * len(a_and_zeros)), lambda i, j, s: (i, s))
     add("b", b, (plan.block_k // (_PER_WORD if b.dtype == jnp.uint16 else 1), plan.block_n), lambda i, j, s: (s, j))
     for name, x in (("scale", scale), ("zero_point", zero_point)):
         if x is not None:
@@ -136,6 +129,7 @@ def _matmul(a, b, scale, zero_point, a_zeros, ones, *, block_size, dtype, plan: 
             block_size=block_size,
             plan=plan,
             dtype=dtype,
+            has_a_zeros=a_zeros is not None,
             rounded=exact.seal if interpret else lambda x: x,
         )
 
@@ -203,13 +197,14 @@ def _stacked(a: jax.Array, plan: BlockPlan, block_size: int) -> jax.Array:
     return (a * own).reshape(*batch, -1, count * plan.block_m, plan.depth)
 
 
-def _kernel(refs: dict[str, Any], out_ref, *, step, blocks: int, block_size: int, plan: BlockPlan, dtype, rounded):
+def _kernel(refs: dict[str, Any], out_ref, *, step, blocks: int, block_size: int, plan: BlockPlan, dtype, has_a_zeros, rounded):
     """One grid step: some blocks of K for a block of the output.
 
     Arguments:
-      refs: the blocks of "a", "b", "scale"; "zero_point", "a_zero_point" and "ones" where there are any.
+      refs: the blocks of "a", "b" and "scale"; and of "zero_point", if there is any.
       step: of K.
       blocks: in all of K.
+      has_a_zeros: whether zero points stand below the rows of A, or where these are not stacked, behind each block of them.
       rounded: keeps a product apart from the sum behind it. Mosaic does so by itself.
     """
     a_ref, b_ref, scale_ref, zero_ref = refs["a"], refs["b"], refs["scale"], refs.get("zero_point")
@@ -222,7 +217,7 @@ def _kernel(refs: dict[str, Any], out_ref, *, step, blocks: int, block_size: int
     corrects_weights = zero_ref is not None and not corrects_products
 
     def weights(depth: int, columns) -> jax.Array:
-        """One `depth` of B in int8, less its zero points where these correct weights."""
+        """One `depth` of B, less its zero points where these correct weights: int8, or int32 to go on with."""
         start = depth * plan.depth
         if not is_words:
             b = b_ref[start : start + plan.depth, columns]
@@ -236,39 +231,47 @@ def _kernel(refs: dict[str, Any], out_ref, *, step, blocks: int, block_size: int
             first = depth * per_depth
             zeros = zero_ref[:, columns].astype(jnp.int32) + (8 if is_biased else 0)
             parts = jnp.split(b.astype(jnp.int32), per_depth)
-            b = jnp.concatenate([part - zeros[first + g : first + g + 1] for g, part in enumerate(parts)])
+            return jnp.concatenate([part - zeros[first + g : first + g + 1] for g, part in enumerate(parts)])
         return b.astype(jnp.int8)
 
     def products(depth: int, b: jax.Array) -> list[jax.Array]:
-        """For each block of a `depth`, its product of A less the zero points of A, in float32."""
+        """For each block of a `depth`, its product of A less the zero points of A."""
         if plan.stacked:
             product = _dot(a_ref[depth], b)
-            if product.shape[0] > per_depth * plan.block_m:
-                product, of_zero_points = jnp.split(product, 2)
-                product -= of_zero_points
-            return jnp.split(product.astype(jnp.float32), per_depth)
-        results = []
-        for part, start in zip(jnp.split(b, per_depth), range(depth * plan.depth, (depth + 1) * plan.depth, block_size), strict=True):
-            product = _dot(a_ref[:, start : start + block_size], part).astype(jnp.float32)
-            if "ones" in refs:  # integers below 2**24, so that every step is exact
-                column_sums = _dot(refs["ones"][:, start : start + block_size], part)[:1].astype(jnp.float32)
-                product -= refs["a_zero_point"][...] * column_sums
-            results.append(product)
-        return results
+            if has_a_zeros:
+                product, of_zeros = jnp.split(product, 2)
+                product -= of_zeros
+            return jnp.split(product, per_depth)
+        width = 2 * block_size if has_a_zeros else block_size
+        first = depth * per_depth
+        return [
+            product_of_block(a_ref[:, g * width : (g + 1) * width], part)
+            for g, part in enumerate(jnp.split(b, per_depth), first)
+        ]
+
+    def product_of_block(a: jax.Array, b: jax.Array) -> jax.Array:
+        if not has_a_zeros:
+            return _dot(a, b)
+        if is_bytes:  # whose negation may be none
+            return _dot(a[:, :block_size], b) - _dot(a[:, block_size:], b)
+        # A block fills the depth of the matrix unit by half, or less: so the other product takes no time.
+        b = b.astype(jnp.int32)
+        return _dot(a, jnp.concatenate([b, -b]))
 
     def add(count: int):
         """The first `count` blocks of this step."""
         depths = range(pl.cdiv(count, per_depth))
         if corrects_products:  # by the sums of the rows of A, on all lanes: the matrix unit takes no time to make them so
             ones = jnp.ones((plan.depth, LANES), jnp.int8)
-            row_sums = [row_sum for depth in depths for row_sum in products(depth, ones)]
+            row_sums = [row_sum.astype(jnp.float32) for depth in depths for row_sum in products(depth, ones)]
         for columns in _slices(plan.block_n, plan.columns_at_once):
             total = None if steps == 1 else out_ref[:, columns]
             if corrects_products:
                 zeros = zero_ref[:, columns].astype(jnp.float32)
             values = (value for depth in depths for value in products(depth, weights(depth, columns)))
             for g, value in zip(range(count), values, strict=False):
-                if corrects_products:
+                value = value.astype(jnp.float32)
+                if corrects_products:  # integers below 2**24, so that each step is exact
                     value -= jnp.tile(row_sums[g], (1, columns.size // LANES)) * zeros[g : g + 1]
                 term = rounded(value * scale_ref[g : g + 1, columns])
                 total = term if total is None else total + term
@@ -290,7 +293,7 @@ def _kernel(refs: dict[str, Any], out_ref, *, step, blocks: int, block_size: int
 
 
 def _dot(a: jax.Array, b: jax.Array) -> jax.Array:
-    return lax.dot_general(a, b, (((1,), (0,)), ((), ())), preferred_element_type=jnp.int32)
+    return lax.dot_general(a, b.astype(jnp.int8), (((1,), (0,)), ((), ())), preferred_element_type=jnp.int32)
 
 
 def _slices(size: int, at_once: int) -> list[pl.Slice]:
