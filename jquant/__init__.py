@@ -14,6 +14,7 @@ from jquant.modes import QuantizeMode as QuantizeMode
 from jquant.modes import RoundMode as RoundMode
 from jquant.modes import ScaleGranularity as ScaleGranularity
 from jquant.modes import feature_level as feature_level
+from jquant.operators.block_scaled_matmul import block_scaled_matmul as block_scaled_matmul
 from jquant.operators.clip import clip as clip
 from jquant.operators.clip1 import clip1 as clip1
 from jquant.operators.clip_gradient import clip_gradient as clip_gradient
@@ -54,6 +55,7 @@ from jquant.operators.requantization_range_per_channel import (
 from jquant.operators.requantize import requantize as requantize
 from jquant.operators.requantize_per_channel import requantize_per_channel as requantize_per_channel
 from jquant.operators.scale_and_zero_point import scale_and_zero_point as scale_and_zero_point
+from jquant.packed_block_matrix import PackedBlockMatrix as PackedBlockMatrix
 from jquant.packed_matrix import PackedMatrix as PackedMatrix
 from jquant.pytrees import DynamicQuantizeOutput as DynamicQuantizeOutput
 from jquant.pytrees import QuantizeOutput as QuantizeOutput

@@ -25,6 +25,11 @@ def is_partitioned(context: mlir.LoweringRuleContext) -> bool:
     return getattr(axes, "num_devices", 1) > 1
 
 
+def is_explicit(context: mlir.LoweringRuleContext) -> bool:
+    """Whether the types of the operands say how they are split; over a mesh of one device, too."""
+    return any(axes is not None for x in context.avals_in for axes in x.sharding.spec)
+
+
 _unless_partitioned_p = Primitive("unless_partitioned")
 _unless_partitioned_p.multiple_results = True
 
@@ -49,8 +54,7 @@ def _abstract_values(*operands, functions):
 
 def _lower(context, *operands, functions):
     function, otherwise = functions
-    is_explicit = any(axes is not None for x in context.avals_in for axes in x.sharding.spec)  # a mesh of one device, too
-    chosen = otherwise if is_explicit or is_partitioned(context) else function
+    chosen = otherwise if is_explicit(context) or is_partitioned(context) else function
     return mlir.lower_fun(chosen, multiple_results=True)(context, *operands)
 
 

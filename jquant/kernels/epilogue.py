@@ -84,6 +84,26 @@ class Dequantize:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class Scale:
+    """``fl(value * scale)`` of float32, and ``fl(... + bias)``, rounded once more to `dtype`.
+
+    Attributes:
+      scale: float32, of shape (..., M, 1) or (..., 1, 1).
+      bias: float32, of a shape that broadcasts to (..., M, N), or None.
+      dtype: float32, float16 or bfloat16.
+    """
+
+    scale: jax.Array
+    bias: jax.Array | None
+    dtype: np.dtype = dataclasses.field(metadata={"static": True})
+
+    def __call__(self, value: jax.Array) -> jax.Array:
+        scaled = exact.product(value, self.scale)
+        return exact.narrow(scaled if self.bias is None else exact.sum(scaled, self.bias), self.dtype)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Requantize:
     """``sat(rne(fl(float32(product) * multiplier)) + zero_point)``; NaN becomes 0.
 

@@ -1,10 +1,11 @@
-"""How `PackedMatrix` is made of a matrix."""
+"""How `PackedMatrix` and `PackedBlockMatrix` are made of a matrix."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jquant.arithmetic import signs
+from jquant.packed_block_matrix import Layout, PackedBlockMatrix, layout_for, zero_point_data_type
 from jquant.packed_matrix import PackedMatrix
 
 LARGEST_BLOCK, SMALLEST_BLOCK = 256, 32
@@ -24,3 +25,23 @@ def pack(b: jax.Array, zero_point: jax.Array | None, block_size: int) -> PackedM
 def block_size_for(k: int) -> int:
     """The largest divisor of `k` that makes a good block, or `k` itself where there is none."""
     return next((size for size in range(LARGEST_BLOCK, SMALLEST_BLOCK - 1, -1) if k % size == 0), max(k, 1))
+
+
+def pack_blocks(
+    b: jax.Array, scale: jax.Array, zero_point: jax.Array | None, block_size: int, layout: Layout | None = None
+) -> PackedBlockMatrix:
+    """`b` of shape (..., K, N), with its scales and zero points of shape (..., G, N); None lets the data type choose."""
+    *batch, k, n = b.shape
+    layout = layout_for(b.dtype, block_size) if layout is None else layout
+    padding = scale.shape[-2] * block_size - k
+    behind = [(0, 0)] * len(batch) + [(0, padding), (0, 0)]
+    if layout == Layout.WORDS:
+        unsigned = (b.astype(jnp.int8) + np.int8(8 if b.dtype == jnp.int4 else 0)).astype(jnp.uint16)
+        nibbles = jnp.pad(unsigned, behind).reshape(*batch, (k + padding) // 4, 4, n)
+        one, two, three, four = (nibbles[..., place, :] << np.uint16(4 * place) for place in range(4))
+        data = one | two | three | four
+    else:
+        data = jnp.pad(signs.to_int8(b) if b.dtype == jnp.uint8 else b.astype(jnp.int8), behind)
+    if zero_point is not None:
+        zero_point = jnp.broadcast_to(zero_point.astype(zero_point_data_type(b.dtype)), scale.shape)
+    return PackedBlockMatrix(data, scale, zero_point, jnp.dtype(b.dtype), block_size, padding, layout)

@@ -2,16 +2,20 @@
 
 import functools
 import sys
+from typing import overload
 
 import jax
 from jax.typing import ArrayLike
 
+from jquant.arguments.blocks import block_size_of, zero_point_of_blocks
 from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor, require
+from jquant.arguments.operands import FLOAT32
 from jquant.arguments.products import with_more_dimensions
 from jquant.arguments.statics import integer
 from jquant.kernels import packed
 from jquant.kernels.epilogue import as_row
+from jquant.packed_block_matrix import PackedBlockMatrix
 from jquant.packed_matrix import PackedMatrix
 
 _OPERATOR = "pack_matrix"
@@ -27,6 +31,25 @@ _DESCRIPTOR = Descriptor(
     same_data_type=(("BTensor", "BZeroPointTensor"),),
     counts={"BZeroPointCount": "N"},
 )
+_BLOCKS_DESCRIPTOR = Descriptor(
+    _OPERATOR,
+    with_more_dimensions(
+        (
+            Tensor("BTensor", "Input", (2, 4), "INT4 UINT4 INT8 UINT8", "[BatchCount] [ChannelCount] K N"),
+            Tensor("BScaleTensor", "Input", (2, 4), "FLOAT32 FLOAT16 BFLOAT16", "[BatchCount] [ChannelCount] BlockCount N"),
+            Tensor(
+                "BZeroPointTensor",
+                "Optional input",
+                (2, 4),
+                "INT4 UINT4 INT8 UINT8",
+                "[BatchCount] [ChannelCount] BlockCount N",
+            ),
+            Tensor("OutputTensor", "Output", (2, 4), "INT4 UINT4 INT8 UINT8", "[BatchCount] [ChannelCount] K N"),
+        )
+    ),
+    same_data_type=(("BTensor", "BZeroPointTensor"),),
+    same_rank=(("BTensor", "BScaleTensor", "BZeroPointTensor"),),
+)
 
 
 @functools.partial(jax.jit, static_argnames="block_size")
@@ -35,30 +58,61 @@ def _pack_matrix(b: jax.Array, zero_point: jax.Array | None, block_size: int) ->
     return packed.pack(b, None if zero_point is None else as_row(zero_point, b.ndim), block_size)
 
 
-def pack_matrix(b: ArrayLike, /, zero_point: ArrayLike | None = None, *, block_size: int | None = None) -> PackedMatrix:
-    """Packs weights for `matmul_integer` and its fused forms, which then spend their time on A alone.
+@functools.partial(jax.jit, static_argnames="block_size")
+@jax.named_scope("pack_matrix")
+def _pack_blocks(b: jax.Array, scale: jax.Array, zero_point: jax.Array | None, block_size: int) -> PackedBlockMatrix:
+    return packed.pack_blocks(b, scale, zero_point, block_size)
 
-    The packed matrix is int8 in K-major order, ``data[n, k] = b[k, n]`` (minus 128 where `b` is uint8), with its column
-    sums and its zero point. One row times 4096 x 4096 takes a small part of the time on a CPU; on a GPU there is no
-    transposition to do. The product is the same, bit for bit.
+
+@overload
+def pack_matrix(
+    b: ArrayLike, /, zero_point: ArrayLike | None = None, *, scale: None = None, block_size: int | None = None
+) -> PackedMatrix: ...
+
+
+@overload
+def pack_matrix(
+    b: ArrayLike, /, zero_point: ArrayLike | None = None, *, scale: ArrayLike, block_size: int | None = None
+) -> PackedBlockMatrix: ...
+
+
+def pack_matrix(
+    b: ArrayLike,
+    /,
+    zero_point: ArrayLike | None = None,
+    *,
+    scale: ArrayLike | None = None,
+    block_size: int | None = None,
+) -> PackedMatrix | PackedBlockMatrix:
+    """Packs weights for `matmul_integer` and its fused forms, or, with a scale for each block, for `block_scaled_matmul`.
+
+    Without `scale`, the packed matrix is int8 in K-major order, ``data[n, k] = b[k, n]`` (minus 128 where `b` is uint8),
+    with its column sums and its zero point. One row times 4096 x 4096 takes a small part of the time on a CPU; on a GPU
+    there is no transposition to do. The product is the same, bit for bit.
+
+    With `scale`, of shape (..., G, N), it is in the order (K, N), with its scales and zero points: 4 bits in words of
+    uint16, whose nibbles are 4 rows that follow each other, the first in the lowest bits.
 
     It is a pytree: `jax.jit`, `jax.vmap`, `jax.lax.scan`, `jax.device_put` and checkpoints take it like an array, and
-    `PackedMatrix.sharding_for` says how it lies on a mesh.
+    its method ``sharding_for`` says how it lies on a mesh.
 
     Args:
       b: int8 or uint8, of shape (..., K, N), with up to six batch dimensions, of which products take two below
-        ``FeatureLevel.EXTENDED``.
-      zero_point: of the dtype of `b`: a scalar, or one per column in shape (N,), (1, N), (1, 1, N) or (1, 1, 1, N).
-        None means 0, which saves the row sums of A.
-      block_size: how many rows of `b` a column sum covers, a divisor of K: a mesh can split K between blocks only. None
-        is the largest divisor from 32 to 256, or K where there is none.
+        ``FeatureLevel.EXTENDED``. With `scale`, int4 and uint4 as well.
+      zero_point: of the dtype of `b`: a scalar, or one per column in shape (N,), (1, N), (1, 1, N) or (1, 1, 1, N); with
+        `scale`, a scalar, or one for each of the scales, in their shape. None means 0, which saves the row sums of A.
+      scale: None, or float32, float16 or bfloat16, of shape (..., G, N): one for each block of `block_size` rows of a
+        column, of which the last may have fewer: G is K / block_size, rounded up.
+      block_size: how many rows of `b` a scale covers; None is K / G, if that is an integer. Without `scale`, how many rows
+        a column sum covers, a divisor of K: a mesh can split K between blocks only. None is the largest divisor from 32 to
+        256, or K where there is none.
 
     Returns:
-      A `PackedMatrix` of the shape and dtype of `b`.
+      A `PackedMatrix` of the shape and dtype of `b`, or with `scale` a `PackedBlockMatrix`.
 
     Raises:
-      DescriptorError: a rank or size that no product takes, or a block size that does not divide K.
-      DescriptorTypeError: a data type other than int8 and uint8.
+      DescriptorError: a rank or size that no product takes, or a block size that does not fit K, or G.
+      DescriptorTypeError: a data type other than these.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -68,7 +122,11 @@ def pack_matrix(b: ArrayLike, /, zero_point: ArrayLike | None = None, *, block_s
       >>> jquant.matmul_integer(jnp.array([[11, 7, 3], [10, 6, 2]], jnp.uint8), packed, 12)
       Array([[-38, -68],
              [-44, -80]], dtype=int32)
+      >>> jquant.pack_matrix(jnp.ones((64, 2), jnp.int4), scale=jnp.ones((2, 2)))
+      PackedBlockMatrix(int4[64,2], blocks of 32)
     """
+    if scale is not None:
+        return _with_scales(b, zero_point, scale, block_size)
     call = Call(_DESCRIPTOR)
     b = call.tensor("BTensor", b)
     zero_point = call.zero_point("B", zero_point, b.dtype)
@@ -80,3 +138,13 @@ def pack_matrix(b: ArrayLike, /, zero_point: ArrayLike | None = None, *, block_s
     block_size = integer(_OPERATOR, "block_size", block_size, range(1, sys.maxsize), what)
     require(k % block_size == 0, f"{_OPERATOR}: block_size is {block_size}; it must be {what}")
     return _pack_matrix(b, zero_point, block_size)
+
+
+def _with_scales(b: ArrayLike, zero_point: ArrayLike | None, scale: ArrayLike, block_size: int | None) -> PackedBlockMatrix:
+    call = Call(_BLOCKS_DESCRIPTOR)
+    b, scale = call.tensor("BTensor", b), call.tensor("BScaleTensor", scale, FLOAT32)
+    zero_point, covered = zero_point_of_blocks(call, "B", zero_point, b.dtype, scale)
+    call.check(b.shape, b.dtype, **covered)
+    names = call.descriptor.names("B")
+    block_size = block_size_of(_OPERATOR, block_size, b, scale, (names.tensor, names.scale))
+    return _pack_blocks(b, scale, zero_point, block_size)

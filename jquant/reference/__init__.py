@@ -4,6 +4,7 @@ Independent of the operators, and as plain as the formulas. NumPy rounds every f
 ``python -m jquant`` compare with it.
 """
 
+from jquant.reference.blocks import block_scaled_matmul as block_scaled_matmul
 from jquant.reference.convolutions import convolution_integer as convolution_integer
 from jquant.reference.convolutions import convolution_integer_to_float as convolution_integer_to_float
 from jquant.reference.convolutions import quantized_linear_convolution as quantized_linear_convolution

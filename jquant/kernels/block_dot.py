@@ -1,0 +1,160 @@
+"""The primitive behind every product with scales by block: the one door to all implementations.
+
+As `integer_dot` is for integer products: which implementation multiplies is decided where the program is lowered, once for
+each platform that it is lowered for.
+"""
+
+import dataclasses
+import functools
+import importlib
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jax.interpreters.xla import apply_primitive
+
+from jquant.arithmetic import exact
+from jquant.arithmetic.partitioned import is_explicit, is_partitioned, mapped_first
+from jquant.kernels import blocks_on_cpu, xla_blocks
+from jquant.kernels import epilogue as epilogues
+from jquant.kernels.epilogue import Epilogue
+from jquant.modes import Implementation
+from jquant.packed_block_matrix import PackedBlockMatrix
+
+# The platform that each kernel is for, and the module that holds its `block_dot`.
+KERNELS: dict[Implementation, tuple[str, str]] = {}
+# What None stands for: a kernel once it has been run on the platform, until then XLA's products.
+DEFAULTS = {"cpu": Implementation.XLA, "tpu": Implementation.XLA, "cuda": Implementation.XLA}
+
+_block_dot_p = Primitive("block_dot")
+
+
+def block_dot(
+    a: jax.Array,
+    a_zero_point: jax.Array | None,
+    b: PackedBlockMatrix,
+    epilogue: Epilogue = (),
+    *,
+    k_parts: int = 1,
+    implementation: Implementation | None = None,
+) -> jax.Array:
+    """``epilogue(r)``, where r adds up what the blocks are worth: the same bits from every implementation.
+
+    For each block g, ``t = fl(fl(S) * scale[g])``, where S is the exact product, in int32, of A and B in this block, less
+    their zero points. ``r = fl(... fl(fl(t_0 + t_1) + t_2) ...)``, in the order of the blocks. With `k_parts`, r is such a
+    sum of each of so many runs of blocks, and these are added in adjacent pairs.
+
+    Args:
+      a: int8 or uint8, of shape (..., M, K).
+      a_zero_point: of the dtype of `a`, of shape (..., M, 1) or (..., 1, 1), or None for 0.
+      b: of shape (..., K, N) and the rank of `a`. Batch sizes of 1 broadcast.
+      epilogue: the steps that follow, on float32, whose arrays have the rank of `a`.
+      k_parts: a power of two that divides the number of blocks.
+      implementation: None stands for the default of the platform.
+
+    Raises:
+      NotImplementedError: while lowering, where the implementation that was asked for cannot do this: not on the platform,
+        the chip, or for the shape.
+    """
+    arrays, tree = jax.tree.flatten((a, a_zero_point, b, epilogue))
+    return _block_dot_p.bind(*arrays, tree=tree, k_parts=k_parts, implementation=implementation)
+
+
+def function_for(platform: str, implementation: Implementation | None) -> Callable[..., jax.Array]:
+    """What `implementation` is in a program for `platform`, which XLA does not partition."""
+    implementation = implementation or DEFAULTS.get(platform, Implementation.XLA)
+    if implementation is Implementation.XLA:
+        return blocks_on_cpu.block_dot if platform == "cpu" else xla_blocks.block_dot
+    if implementation not in KERNELS:
+        raise NotImplementedError(f"implementation {implementation} has no product with scales by block")
+    home, module = KERNELS[implementation]
+    if platform != home:
+        raise NotImplementedError(f"implementation {implementation} is for {home}; this program is for {platform}")
+    try:
+        return importlib.import_module(module).block_dot
+    except ImportError as error:
+        raise NotImplementedError(
+            f"implementation {implementation} needs a part of Pallas that is missing: {error}"
+        ) from error
+
+
+def _call(function: Callable, *arrays, tree, k_parts, implementation=None) -> jax.Array:
+    """`function` of each of the runs, which are one more dimension of the batch, their sum, and what follows it."""
+    a, a_zero_point, b, epilogue = jax.tree.unflatten(tree, arrays)
+    a = _in_whole_blocks(a, a_zero_point, b)
+    b = dataclasses.replace(b, padding=0)
+    if k_parts == 1:
+        return epilogues.apply(epilogue, function(a, a_zero_point, b))
+    runs = function(*_in_runs(a, a_zero_point, b, k_parts))
+    return epilogues.apply(epilogue, _sum_of_pairs(runs))
+
+
+def _in_whole_blocks(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix) -> jax.Array:
+    """`a` with columns behind the last that are its zero point, whatever B has there."""
+    if b.padding == 0:
+        return a
+    shape = (*a.shape[:-1], b.padding)
+    zero_point = jnp.zeros((), a.dtype) if a_zero_point is None else a_zero_point
+    return lax.concatenate([a, jnp.broadcast_to(zero_point, shape)], a.ndim - 1)
+
+
+def _in_runs(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix, parts: int) -> tuple:
+    """The operands, cut along K into parts, which become the last dimension of the batch."""
+    *batch, m, k = a.shape
+    a = jnp.moveaxis(a.reshape(*batch, m, parts, k // parts), -2, -3)
+    a_zero_point = None if a_zero_point is None else jnp.expand_dims(a_zero_point, -3)
+    return a, a_zero_point, jax.tree.map(lambda x: x.reshape(*x.shape[:-2], parts, x.shape[-2] // parts, x.shape[-1]), b)
+
+
+def _sum_of_pairs(runs: jax.Array) -> jax.Array:
+    """The runs of shape (..., parts, M, N), added in adjacent pairs, and so on until there is one."""
+    terms = [lax.index_in_dim(runs, part, runs.ndim - 3, keepdims=False) for part in range(runs.shape[-3])]
+    while len(terms) > 1:
+        terms = [exact.sum(one, other) for one, other in zip(terms[::2], terms[1::2], strict=True)]
+    return terms[0]
+
+
+_block_dot_p.def_impl(functools.partial(apply_primitive, _block_dot_p))
+
+
+@_block_dot_p.def_abstract_eval
+def _abstract_value(*operands, **parameters):
+    reference = functools.partial(_call, xla_blocks.block_dot, **parameters)
+    return jax.make_jaxpr(reference)(*operands).out_avals[0]
+
+
+def _lower(platform, context, *operands, implementation, **parameters):
+    function = function_for(platform, implementation)
+    if is_partitioned(context) or is_explicit(context):
+        function = xla_blocks.block_dot
+    return mlir.lower_fun(functools.partial(_call, function, **parameters), multiple_results=False)(context, *operands)
+
+
+for _platform in DEFAULTS:
+    mlir.register_lowering(_block_dot_p, functools.partial(_lower, _platform), platform=_platform)
+mlir.register_lowering(_block_dot_p, functools.partial(_lower, "other"))
+
+
+def _batch(operands, dimensions, **parameters):
+    """The mapped dimension becomes the first of the batch."""
+    return _block_dot_p.bind(*mapped_first(operands, dimensions), **parameters), 0
+
+
+batching.primitive_batchers[_block_dot_p] = _batch
+
+
+def _differentiate(primals, tangents, *, tree, **parameters):
+    """In the scales and in the epilogue's arrays: integers have no tangents."""
+    a, a_zero_point, b, epilogue = jax.tree.unflatten(tree, primals)
+    _, _, b_tangent, epilogue_tangent = jax.tree.unflatten(tree, map(ad.instantiate_zeros, tangents))
+    r = block_dot(a, a_zero_point, b, **parameters)
+    products = xla_blocks.products(_in_whole_blocks(a, a_zero_point, b), a_zero_point, dataclasses.replace(b, padding=0))
+    r_tangent = (products.astype(jnp.float32) * b_tangent.scale[..., None, :].astype(jnp.float32)).sum(-3)
+    steps = (epilogue, epilogue_tangent)
+    return jax.jvp(epilogues.apply, (steps[0], r), (steps[1], r_tangent))
+
+
+ad.primitive_jvps[_block_dot_p] = _differentiate

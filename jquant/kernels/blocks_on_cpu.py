@@ -1,0 +1,150 @@
+"""The product with scales by block on a CPU: few rows by words of four 4-bit weights, without a dot.
+
+XLA:CPU has no product of 4-bit weights, and one of a vector waits for the weights. So they are not unpacked in memory: each
+vector of words is loaded once, and its nibbles are multiplied by the activations of their four rows in 16 bits. As many
+products are added up as 16 bits hold exactly.
+"""
+
+import functools
+import math
+import operator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jquant.arithmetic import exact
+from jquant.kernels import xla, xla_blocks
+from jquant.packed_block_matrix import Layout, PackedBlockMatrix
+
+# Up to so many rows, the words are faster than products of unpacked blocks.
+_MOST_ROWS = 4
+# So many products of a nibble less 8 with an int8, or with a difference of 9 bits, lie in an interval of 2**16 integers:
+# from -32512 to 32768, and from -32640 to 32640.
+_PRODUCTS_OF_INT8, _PRODUCTS_OF_DIFFERENCES = 32, 16
+# Sums of 16 bits that one iteration of the inner loop scales: few enough to be compiled, many enough to be worth a loop.
+_SUMS_AT_ONCE = 16
+
+
+def block_dot(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix) -> jax.Array:
+    """As `xla_blocks.block_dot`."""
+    if not _are_few_rows(a, b):
+        return xla_blocks.block_dot(a, a_zero_point, b, xla.integer_dot_on_cpu)
+    shape = (*jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    differences = a.astype(jnp.int16) - (0 if a_zero_point is None else a_zero_point.astype(jnp.int16))
+    if math.prod(b.shape[:-2]) == 1:  # the batch of A is more rows
+        differences = differences.reshape(1, -1, a.shape[-1])
+    else:
+        differences = jnp.broadcast_to(differences, (*shape[:-1], a.shape[-1])).reshape(-1, *a.shape[-2:])
+    b = jax.tree.map(functools.partial(_in_one_batch, shape=shape), b)
+    is_narrow = a.dtype == jnp.int8 and a_zero_point is None
+    most = _PRODUCTS_OF_INT8 if is_narrow else _PRODUCTS_OF_DIFFERENCES
+    return _few_rows(differences, b, _plan(b.block_size, b.scale.shape[-2], most)).reshape(shape)
+
+
+def _are_few_rows(a: jax.Array, b: PackedBlockMatrix) -> bool:
+    sizes = *a.shape, *b.shape
+    if b.layout != Layout.WORDS or not all(isinstance(size, int) for size in sizes) or 0 in sizes:
+        return False
+    return (math.prod(a.shape[:-1]) if math.prod(b.shape[:-2]) == 1 else a.shape[-2]) <= _MOST_ROWS
+
+
+def _in_one_batch(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    batch = (1,) if math.prod(x.shape[:-2]) == 1 else shape[:-2]
+    sizes = x.shape[-2:]
+    return jnp.broadcast_to(x, (*batch, *sizes)).reshape(-1, *sizes) if len(batch) > 1 else x.reshape(-1, *sizes)
+
+
+class _Plan(NamedTuple):
+    """How the sums are taken apart.
+
+    Attributes:
+      products: how many are added up in 16 bits: a multiple of 4 that divides a block.
+      blocks: of how many blocks the sums are stored, before they are scaled; a divisor of their number.
+      at_once: how many of those blocks are scaled in one iteration, of at least two if there are two blocks.
+    """
+
+    products: int
+    blocks: int
+    at_once: int
+
+
+def _plan(block_size: int, blocks: int, most_products: int) -> _Plan:
+    """The sums of 16 bits take half of what one of float32 for each block would, or about that."""
+    products = max(size for size in range(4, most_products + 1, 4) if block_size % size == 0)
+    sums = block_size // products
+    trips = next(trips for trips in range(min(sums, blocks), blocks + 1) if blocks % trips == 0)
+    stored = blocks // trips
+    at_once = [n for n in range(1, stored) if stored % n == 0 and n * sums <= _SUMS_AT_ONCE]
+    return _Plan(products, stored, max(at_once, default=1))
+
+
+def _few_rows(a: jax.Array, b: PackedBlockMatrix, plan: _Plan) -> jax.Array:
+    """The sum of what the blocks are worth, of shape (batch, M, N).
+
+    Args:
+      a: A less its zero point, int16, of shape (batch or 1, M, K).
+      b: of shape (batch or 1, K, N).
+      plan: as `_plan` makes it.
+    """
+    blocks, n = b.scale.shape[-2:]
+    sums = b.block_size // plan.products
+    batch, m = max(a.shape[0], b.scale.shape[0]), a.shape[1]
+    a_sums = a.reshape(*a.shape[:-1], blocks * sums, plan.products)
+    # Added to the products of the nibbles from 0 to 15, modulo 2**16: this makes them those of nibbles less 8, and one less,
+    # so that the interval of the sums ends at the largest int16.
+    offset = jnp.sum(a_sums, -1, keepdims=True, dtype=jnp.int16) * np.int16(-8) - np.int16(1)
+    words = b.data.reshape(b.data.shape[0], blocks * sums, plan.products // 4, n)
+    # What the nibbles are less 8 is int4 itself, and uint4 less 8, which goes with the zero point.
+    shift = 0 if b.dtype == jnp.int4 else 8
+    row_sums = None
+    if b.zero_point is not None or shift != 0:
+        row_sums = jnp.sum(a.reshape(*a.shape[:-1], blocks, b.block_size), -1, dtype=jnp.int32)
+
+    def integers(chunk: jax.Array) -> jax.Array:
+        """The sums of 16 bits of `plan.blocks` blocks, of shape (batch, M, sums, N)."""
+        rows = plan.blocks * sums
+        start = chunk * rows
+        activations = lax.dynamic_slice_in_dim(a_sums, start, rows, 2)
+        total = jnp.broadcast_to(lax.dynamic_slice_in_dim(offset, start, rows, 2), (batch, m, rows, n))
+        for k in range(plan.products):
+            # A slice for each word, which XLA fuses; one for all of them it would store.
+            word = lax.dynamic_slice(words, (0, start, k // 4, 0), (words.shape[0], rows, 1, n))
+            nibbles = _nibbles(word.reshape(-1, 1, rows, n), k % 4)
+            total = total + nibbles * lax.slice_in_dim(activations, k, k + 1, axis=3)
+        return total
+
+    def worth(integers: jax.Array, index: jax.Array, first: jax.Array) -> jax.Array:
+        """What block `index` is worth, of shape (batch, M, N); it is so many behind the `first` one in `integers`."""
+        rows = lax.dynamic_slice_in_dim(integers, (index - first) * sums, sums, 2)
+        product = functools.reduce(operator.add, (rows[:, :, row].astype(jnp.int32) for row in range(sums))) + sums
+        if row_sums is not None:
+            zero_point = -shift if b.zero_point is None else _row(b.zero_point, index).astype(jnp.int32) - shift
+            product = product - zero_point * lax.dynamic_slice_in_dim(row_sums, index, 1, 2)
+        return xla_blocks.term_of(product, _row(b.scale, index))
+
+    def of_chunk(chunk: jax.Array, r: jax.Array) -> jax.Array:
+        stored, first = integers(chunk), chunk * plan.blocks
+
+        def at_once(step: jax.Array, r: jax.Array) -> jax.Array:
+            for index in range(plan.at_once):
+                r = exact.sum(r, worth(stored, first + step * plan.at_once + index, first))
+            return r
+
+        # A loop of its own, for XLA would compute the integers again and again where they are scaled.
+        return lax.fori_loop(0, plan.blocks // plan.at_once, at_once, r)
+
+    # The sum with -0 is the first term, whatever its sign.
+    return lax.fori_loop(0, blocks // plan.blocks, of_chunk, jnp.full((batch, m, n), -0.0, jnp.float32))
+
+
+def _row(x: jax.Array, index: jax.Array) -> jax.Array:
+    return lax.dynamic_slice_in_dim(x, index, 1, x.ndim - 2)
+
+
+def _nibbles(words: jax.Array, place: int) -> jax.Array:
+    """The integers from 0 to 15 at a place of each word, in int16."""
+    shifted = words >> np.uint16(4 * place) if place else words
+    return lax.bitcast_convert_type(shifted & np.uint16(15) if place < 3 else shifted, jnp.int16)

@@ -1,0 +1,80 @@
+"""The product with scales by block in terms of XLA's own products: right everywhere, and the reference of the kernels."""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jquant.arithmetic import exact, signs
+from jquant.kernels import xla
+from jquant.kernels import zero_point as zero_points
+from jquant.packed_block_matrix import Layout, PackedBlockMatrix
+
+
+def block_dot(
+    a: jax.Array,
+    a_zero_point: jax.Array | None,
+    b: PackedBlockMatrix,
+    dot: Callable[[jax.Array, jax.Array], jax.Array] = xla.integer_dot,
+) -> jax.Array:
+    """The sum of what the blocks are worth, in their order, in float32, as `jquant.kernels.block_dot` defines it.
+
+    Args:
+      a: int8 or uint8, of shape (..., M, K), in whole blocks.
+      a_zero_point: of the dtype of `a`, of shape (..., M, 1) or (..., 1, 1), or None for 0.
+      b: of shape (..., K, N), without padding.
+      dot: what multiplies int8 matrices.
+    """
+    blocks = b.scale.shape[-2]
+    if blocks == 0:
+        *batch, m, _ = a.shape
+        return jnp.zeros((*jnp.broadcast_shapes(tuple(batch), b.shape[:-2]), m, b.shape[-1]), jnp.float32)
+
+    def term(index: jax.Array | int) -> jax.Array:
+        scale = lax.dynamic_slice_in_dim(b.scale, index, 1, b.ndim - 2)
+        return term_of(product(a, a_zero_point, b, index, dot), scale)
+
+    return lax.fori_loop(1, blocks, lambda index, r: exact.sum(r, term(index)), term(0)) if blocks > 1 else term(0)
+
+
+def term_of(product: jax.Array, scale: jax.Array) -> jax.Array:
+    """What a block is worth: ``fl(fl(product) * scale)``."""
+    return exact.product(product.astype(jnp.float32), exact.widen(scale))
+
+
+def product(
+    a: jax.Array,
+    a_zero_point: jax.Array | None,
+    b: PackedBlockMatrix,
+    index: jax.Array | int,
+    dot: Callable[[jax.Array, jax.Array], jax.Array],
+) -> jax.Array:
+    """The integer product of a block, of shape (..., M, N)."""
+    size, rank = b.block_size, a.ndim
+    a_block = signs.to_int8(lax.dynamic_slice_in_dim(a, index * size, size, rank - 1))
+    a_offset = zero_points.shifted(a_zero_point, a.dtype, rank)
+    b_block, dtype = rows_of_block(b, index)
+    b_zero_point = None if b.zero_point is None else lax.dynamic_slice_in_dim(b.zero_point, index, 1, rank - 2)
+    b_offset = zero_points.shifted(b_zero_point, dtype, rank)
+    column_sum = None if a_offset is None else jnp.sum(b_block, -2, dtype=jnp.int32, keepdims=True)
+    row_sum = None if b_offset is None else jnp.sum(a_block, -1, dtype=jnp.int32, keepdims=True)
+    return zero_points.fold(a_offset, b_offset, row_sum, column_sum, size)(dot(a_block, b_block))
+
+
+def rows_of_block(b: PackedBlockMatrix, index: jax.Array | int) -> tuple[jax.Array, jnp.dtype]:
+    """The integers of a block in int8, of shape (..., block_size, N), and the dtype that `signs.to_int8` made them of."""
+    rows = b.data.shape[-2] // b.scale.shape[-2]
+    data = lax.dynamic_slice_in_dim(b.data, index * rows, rows, b.ndim - 2)
+    if b.layout == Layout.WORDS:
+        data = jnp.stack([(data >> jnp.uint16(4 * place)) & jnp.uint16(15) for place in range(4)], axis=-2)
+        data = data.reshape(*b.data.shape[:-2], b.block_size, b.data.shape[-1]).astype(jnp.int8)
+        data = data - jnp.int8(8) if b.dtype == jnp.int4 else data
+    return data, jnp.dtype(jnp.uint8 if b.dtype == jnp.uint8 else jnp.int8)
+
+
+def products(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix) -> jax.Array:
+    """The integer products of all blocks, of shape (..., G, M, N)."""
+    blocks = jnp.arange(b.scale.shape[-2])
+    return jnp.moveaxis(lax.map(functools.partial(product, a, a_zero_point, b, dot=xla.integer_dot), blocks), 0, -3)

@@ -1,0 +1,200 @@
+"""Weights of 4 or 8 bits with a scale for each block of a column, in the order in which they are multiplied."""
+
+import dataclasses
+import enum
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jquant.errors import DescriptorError, DescriptorTypeError, shown
+
+_FLOATS = np.dtype(np.float32), np.dtype(np.float16), jnp.dtype(jnp.bfloat16)
+
+
+class Layout(enum.StrEnum):
+    """How the integers lie in `PackedBlockMatrix.data`."""
+
+    WORDS = "words"
+    """4 bits: uint16, of shape (..., K / 4, N). The lowest 4 bits of word j are row 4 * j, as 0 to 15 (int4 plus 8)."""
+    BYTES = "bytes"
+    """int8, of shape (..., K, N): the integers, less 128 if they are uint8."""
+
+
+_ROWS = {Layout.WORDS: 4, Layout.BYTES: 1}  # of the matrix, in each row of the data
+_DATA_TYPES = {Layout.WORDS: np.dtype(np.uint16), Layout.BYTES: np.dtype(np.int8)}
+_DTYPES = {
+    Layout.WORDS: tuple(map(jnp.dtype, (jnp.int4, jnp.uint4))),
+    Layout.BYTES: tuple(map(jnp.dtype, (jnp.int4, jnp.uint4, jnp.int8, jnp.uint8))),
+}
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class PackedBlockMatrix:
+    """A matrix of shape (..., K, N) with a scale for each block of rows, as `pack_matrix` makes it.
+
+    A pytree of arrays, so that JAX's transformations, shardings and checkpoints take it like any array. The sizes are
+    those of the arrays, whatever a transformation has made of them.
+
+    Attributes:
+      data: the integers, in whole blocks: with `padding` rows behind the last, whose integers are of no account.
+      scale: float32, float16 or bfloat16, of shape (..., G, N), where G is the number of blocks.
+      zero_point: of the shape of `scale`, int8 for a signed `dtype` and uint8 for an unsigned one, or None for 0.
+      dtype: int4, uint4, int8 or uint8.
+      block_size: the number of rows that share a scale; the last block may have fewer.
+      padding: how many rows of the last block the matrix does not have.
+      layout: how `data` stores the integers, a `Layout`.
+    """
+
+    data: jax.Array
+    scale: jax.Array
+    zero_point: jax.Array | None
+    dtype: np.dtype = dataclasses.field(metadata={"static": True})
+    block_size: int = dataclasses.field(metadata={"static": True})
+    padding: int = dataclasses.field(default=0, metadata={"static": True})
+    layout: Layout = dataclasses.field(default=Layout.WORDS, metadata={"static": True})
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes of the matrix: (..., K, N)."""
+        *batch, rows, n = self.data.shape
+        return (*batch, rows * _ROWS[self.layout] - self.padding, n)
+
+    @property
+    def ndim(self) -> int:
+        return self.data.ndim
+
+    def __repr__(self) -> str:
+        if hasattr(self.data, "shape") and self.layout in _ROWS:
+            cast = "" if self.data.dtype == _DATA_TYPES[self.layout] else f", data of {self.data.dtype}"
+            sizes = ",".join(map(str, self.shape))
+            return f"PackedBlockMatrix({self.dtype}[{sizes}], blocks of {self.block_size}{cast})"
+        # In the place of arrays, a transformation may hold anything: shardings, for one.
+        return f"PackedBlockMatrix({self.dtype}, {self.data}, {self.scale}, {self.zero_point})"
+
+    def unpack(self) -> jax.Array:
+        """The integers, of shape (..., K, N) and `dtype`; what they stand for is ``(integers - zero_point) * scale``."""
+        self.require_intact("PackedBlockMatrix.unpack")
+        return self.integers()[..., : self.shape[-2], :].astype(self.dtype)
+
+    def integers(self) -> jax.Array:
+        """The integers in whole blocks, int16, of shape (..., K + padding, N)."""
+        if self.layout == Layout.BYTES:
+            return self.data.astype(jnp.int16) + np.int16(128 if self.dtype == jnp.uint8 else 0)
+        *batch, words, n = self.data.shape
+        nibbles = jnp.stack([(self.data >> np.uint16(4 * place)) & np.uint16(15) for place in range(4)], axis=-2)
+        return nibbles.reshape(*batch, 4 * words, n).astype(jnp.int16) - np.int16(8 if self.dtype == jnp.int4 else 0)
+
+    def require_intact(self, name: str) -> None:
+        """Asserts that the arrays have the dtypes and the shapes that `pack_matrix` gave them.
+
+        What casts the arrays of a model (``jax.tree.map(lambda x: x.astype(jnp.bfloat16), model)``) casts the integers of
+        this, too. The scales it may cast, to another type of floats.
+        """
+        if self.layout not in _ROWS:
+            allowed = ", ".join(Layout)
+            raise DescriptorError(
+                f"{name}: layout of the packed matrix is {shown(self.layout)}; it must be one of {allowed}"
+            )
+        if not isinstance(self.dtype, np.dtype) or self.dtype not in _DTYPES[self.layout]:
+            allowed = ", ".join(dtype.name for dtype in _DTYPES[self.layout])
+            raise DescriptorTypeError(
+                f"{name}: dtype of the packed matrix is {shown(self.dtype)}; in {self.layout} it must be one of {allowed}"
+            )
+        zero_point = zero_point_data_type(self.dtype)
+        for field, dtypes in (("data", (_DATA_TYPES[self.layout],)), ("scale", _FLOATS), ("zero_point", (zero_point,))):
+            array = getattr(self, field)
+            if field == "zero_point" and array is None:
+                continue
+            is_array = isinstance(array, jax.Array | np.ndarray) and not isinstance(array, np.ma.MaskedArray)
+            given = array.dtype if is_array else None
+            if given not in dtypes:
+                what = type(array).__name__ if given is None else f"of {given}"
+                made = " or ".join(dtype.name for dtype in dtypes)
+                message = f"{name}: {field} of the packed matrix is {what}; pack_matrix made it of {made}"
+                raise DescriptorTypeError(f"{message}. (Did a cast of the model's arrays change it?)")
+        data, scale = self.data.shape, self.scale.shape
+        fits = len(data) == len(scale) >= 2 and data[:-2] == scale[:-2] and data[-1] == scale[-1]
+        fits = fits and self.block_size > 0 and data[-2] * _ROWS[self.layout] == scale[-2] * self.block_size
+        fits = fits and self.padding in range(self.block_size if scale[-2] else 1)
+        fits = fits and (self.zero_point is None or self.zero_point.shape == scale)
+        if not fits:
+            shapes = jax.tree.map(jnp.shape, (self.data, self.scale, self.zero_point))
+            blocks = f"blocks of {shown(self.block_size)} less {shown(self.padding)}"
+            raise DescriptorError(
+                f"{name}: data, scale and zero_point of the packed matrix do not fit {blocks} rows: {shapes}"
+            )
+
+    def sharding_for(self, sharding: NamedSharding | PartitionSpec) -> "PackedBlockMatrix":
+        """The shardings of the arrays in here that belong to a sharding of the matrix, (..., K, N).
+
+        For `jax.device_put`, ``in_shardings``, ``in_specs``: a tree of `NamedSharding`, or of `PartitionSpec`, as given.
+
+        Raises:
+          DescriptorError: more entries than dimensions; or K split otherwise than between blocks.
+          DescriptorTypeError: another type.
+
+        Example:
+          >>> import jax, jax.numpy as jnp, jquant
+          >>> packed = jquant.pack_matrix(jnp.ones((64, 8), jnp.int4), scale=jnp.ones((2, 8)))
+          >>> shardings = packed.sharding_for(jax.P("k", "n"))
+          >>> shardings.data, shardings.scale, shardings.zero_point
+          (P('k', 'n'), P('k', 'n'), None)
+        """
+        if not isinstance(sharding, NamedSharding | PartitionSpec):
+            wanted = "it must be a NamedSharding or a PartitionSpec"
+            raise DescriptorTypeError(f"PackedBlockMatrix.sharding_for: sharding is {shown(sharding)}; {wanted}")
+        spec = sharding.spec if isinstance(sharding, NamedSharding) else sharding
+        if len(spec) > self.ndim:
+            message = f"PackedBlockMatrix.sharding_for: sharding is {spec}, which has {len(spec)} entries"
+            raise DescriptorError(f"{message}, for the {self.ndim} dimensions of {self}")
+        entries = *spec, *(None,) * (self.ndim - len(spec))
+        if isinstance(sharding, NamedSharding):
+            self._require_whole_blocks(sharding, entries[-2])
+        # All arrays are (..., K in some unit, N), so that one sharding serves them all.
+        placed = PartitionSpec(*entries)
+        place = NamedSharding(sharding.mesh, placed) if isinstance(sharding, NamedSharding) else placed
+        return dataclasses.replace(self, data=place, scale=place, zero_point=None if self.zero_point is None else place)
+
+    def _require_whole_blocks(self, sharding: NamedSharding, axes) -> None:
+        names = (axes,) if isinstance(axes, str) else axes if isinstance(axes, tuple) else ()
+        parts = math.prod(sharding.mesh.shape[name] for name in names)
+        blocks = self.scale.shape[-2]
+        if blocks % parts:
+            raise DescriptorError(
+                f"K is split into {parts} parts over {', '.join(names)}, but {self} has {blocks} blocks, which no part may "
+                "cut"
+            )
+
+
+def zero_point_data_type(dtype: np.dtype) -> np.dtype:
+    """The type that holds the zero points of integers of `dtype`, a byte for each."""
+    return np.dtype(np.int8 if jnp.issubdtype(dtype, jnp.signedinteger) else np.uint8)
+
+
+def layout_for(dtype: np.dtype, block_size: int) -> Layout:
+    """Words for 4 bits, unless a block ends inside of one."""
+    return Layout.WORDS if dtype in _DTYPES[Layout.WORDS] and block_size % _ROWS[Layout.WORDS] == 0 else Layout.BYTES
+
+
+def _serialize(static: tuple) -> bytes:
+    dtype, block_size, padding, layout = static
+    return json.dumps([dtype.name, block_size, padding, layout]).encode()
+
+
+def _deserialize(serialized: bytes | bytearray) -> tuple:
+    dtype, block_size, padding, layout = json.loads(serialized.decode())
+    return jnp.dtype(dtype), block_size, padding, Layout(layout)
+
+
+export.register_pytree_node_serialization(
+    PackedBlockMatrix,
+    serialized_name="jquant.PackedBlockMatrix",
+    serialize_auxdata=_serialize,
+    deserialize_auxdata=_deserialize,
+)

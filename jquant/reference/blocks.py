@@ -1,0 +1,36 @@
+"""Products with scales by block, step by step."""
+
+import numpy as np
+
+
+def block_scaled_matmul(
+    a, a_scale, a_zero_point, b, b_scale, b_zero_point=None, bias=None, *, block_size=None, k_parts=1, dtype=None
+):
+    """`a_scale` and `a_zero_point` broadcast against A, `b_zero_point` against `b_scale`, the bias against the output."""
+    k, blocks = b.shape[-2], b_scale.shape[-2]
+    block_size = k // max(blocks, 1) if block_size is None else block_size
+    a = a.astype(np.int64) - (0 if a_zero_point is None else np.asarray(a_zero_point).astype(np.int64))
+    b_zero_points = np.broadcast_to(0 if b_zero_point is None else np.asarray(b_zero_point).astype(np.int64), b_scale.shape)
+    terms = []
+    for block in range(blocks):
+        rows = slice(block * block_size, (block + 1) * block_size)
+        products = a[..., rows] @ (b[..., rows, :].astype(np.int64) - b_zero_points[..., block : block + 1, :])
+        terms.append(products.astype(np.float32) * b_scale[..., block : block + 1, :].astype(np.float32))
+    size = blocks // k_parts
+    runs = (
+        [_in_order(terms[part * size : (part + 1) * size]) for part in range(k_parts)]
+        if blocks
+        else [(a @ b.astype(np.int64)).astype(np.float32)]
+    )
+    while len(runs) > 1:
+        runs = [one + other for one, other in zip(runs[::2], runs[1::2], strict=True)]
+    scaled = runs[0] * np.asarray(a_scale).astype(np.float32)
+    output = scaled if bias is None else scaled + np.asarray(bias).astype(np.float32)
+    return output.astype(np.asarray(a_scale).dtype if dtype is None else dtype)
+
+
+def _in_order(terms):
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
