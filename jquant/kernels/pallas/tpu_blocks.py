@@ -5,6 +5,7 @@ block of the output stay in vector memory from the first block of K to the last.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,41 +16,32 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from jquant.arithmetic import exact
+from jquant.arithmetic import exact, signs
+from jquant.kernels import zero_point as zero_points
 from jquant.kernels.pallas.tpu import current_chip
 from jquant.kernels.pallas.tpu_block_plans import BlockPlan, plan_for
 from jquant.kernels.pallas.tpu_plans import LANES
+from jquant.packed_block_matrix import Layout, PackedBlockMatrix
 
 _PER_WORD = 4
 _SIGN_BITS = np.uint16(0x8888)  # of the integers in a word
 _LARGEST_BLOCK_OF_BYTES = 256  # 255 * 255 * 256 is less than 2**24: with their zero points, sums are exact in float32
 
 
-def block_matmul(
+def block_dot(
     a: jax.Array,
-    b: jax.Array,
-    scale: jax.Array,
-    zero_point: jax.Array | None = None,
-    a_zero_point: jax.Array | None = None,
+    a_zero_point: jax.Array | None,
+    b: PackedBlockMatrix,
     *,
-    block_size: int,
-    dtype: np.dtype,
-    k_parts: int = 1,
     plan: BlockPlan | None = None,
     interpret: Any = False,
 ) -> jax.Array:
-    """The sum of ``fl(fl((A[:, g] - a_zero_point) @ (B[g] - zero_point[g])) * scale[g])`` over the blocks g, in order.
+    """The sum over the blocks g, in order, of ``fl(fl((A - a_zero_point)[:, g] @ (B - zero_point)[g]) * scale[g])``.
 
     Args:
-      a: int8, of shape (..., M, K).
-      b: whole blocks, as `PackedBlockMatrix.data`: uint16 of shape (..., K / 4, N), or int8 of shape (..., K, N). Batch
-        sizes of 1 broadcast.
-      scale: float32, of shape (..., G, N).
-      zero_point: int8 or uint8, of the shape of `scale`, or None.
-      a_zero_point: int8, of shape (..., M, 1) or (..., 1, 1), or None.
-      block_size: the rows of B that share a scale.
-      dtype: int4, uint4, int8 or uint8: what `b` stores.
-      k_parts: into how many runs the blocks are cut, each of which is summed in order, and then pairs of runs.
+      a: int8 or uint8, of shape (..., M, K).
+      a_zero_point: of the dtype of `a`, of shape (..., M, 1) or (..., 1, 1), or None.
+      b: of shape (..., K, N), in whole blocks. Batch sizes of 1 broadcast.
       plan: the tiles; by default those for `current_chip` and the shapes.
       interpret: whether to interpret the kernel, where there is no TPU; or how (`pltpu.InterpretParams`).
 
@@ -57,38 +49,30 @@ def block_matmul(
       float32, of shape (..., M, N).
 
     Raises:
-      NotImplementedError: the chip has no plans, nor have the blocks; `a` is not int8, or a size is 0 or symbolic.
+      NotImplementedError: the chip has no plans, nor have the blocks; or a size is 0 or symbolic.
     """
-    _check(a, b, scale, block_size, dtype)
-    if dtype == jnp.uint8:  # of which `b` stores 128 less
-        zero_point = jnp.zeros(scale.shape, jnp.uint8) if zero_point is None else zero_point
-        zero_point = zero_point ^ np.uint8(0x80)
+    _check(a, b)
+    batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    m, k, n = a.shape[-2], *b.shape[-2:]
+    a_zero_point = zero_points.shifted(a_zero_point, a.dtype, a.ndim)
+    a = signs.to_int8(a)
+    a_zeros = None if a_zero_point is None else jnp.broadcast_to(a_zero_point.astype(jnp.int8), a.shape)
+    if math.prod(b.shape[:-2]) == 1:  # the batch of A is more rows
+        a, a_zeros = jax.tree.map(lambda x: x.reshape(-1, k), (a, a_zeros))
+        b = jax.tree.map(lambda x: x.reshape(x.shape[-2:]), b)
+    if plan is None:
+        plan = plan_for(current_chip(), a.shape[-2], k, n, b.block_size, 4 if b.layout == Layout.WORDS else 8)
+    return _matmul(a, a_zeros, b, plan, interpret).reshape(*batch, m, n)
+
+
+def _matmul(a: jax.Array, a_zeros: jax.Array | None, b: PackedBlockMatrix, plan: BlockPlan, interpret: Any) -> jax.Array:
+    """`block_dot` of int8 and the zero points of it, in the same shape."""
+    scale, zero_point, dtype, block_size = exact.widen(b.scale), b.zero_point, b.dtype, b.block_size
+    if dtype == jnp.uint8:  # of which `data` stores 128 less
+        zero_point = signs.to_int8(jnp.zeros(scale.shape, jnp.uint8) if zero_point is None else zero_point)
     if zero_point is not None:
         zero_point = zero_point.astype(jnp.int8)
-    a_zeros = None if a_zero_point is None else jnp.broadcast_to(a_zero_point, a.shape)
-    # In whole blocks, like B: behind the last row of the matrix, B may hold anything.
-    a, a_zeros = jax.tree.map(lambda x: _pad(x, -1, scale.shape[-2] * block_size), (a, a_zeros))
-    if k_parts > 1:
-        a, a_zeros = jax.tree.map(lambda x: jnp.moveaxis(_cut(x, -1, k_parts), -2, -3), (a, a_zeros))
-        b, scale, zero_point = jax.tree.map(lambda x: _cut(x, -2, k_parts), (b, scale, zero_point))
-    if plan is None:
-        bits = 4 if b.dtype == jnp.uint16 else 8
-        plan = plan_for(current_chip(), *a.shape[-2:], scale.shape[-1], block_size, bits)
-    options = {"block_size": block_size, "dtype": dtype, "plan": plan, "interpret": interpret}
-    sums = _matmul(a, a_zeros, b, scale, zero_point, **options)
-    if k_parts == 1:
-        return sums
-    while sums.shape[-3] > 1:
-        sums = exact.sum(sums[..., ::2, :, :], sums[..., 1::2, :, :])
-    return sums[..., 0, :, :]
-
-
-def _matmul(a, a_zeros, b, scale, zero_point, *, block_size, dtype, plan: BlockPlan, interpret) -> jax.Array:
-    """`block_matmul` in whole blocks, `zero_point` being less 128 where `b` is.
-
-    Arguments:
-      a_zeros: the zero points of A, in the shape of A, and like it 0 where it is padded; or None.
-    """
+    b = b.data
     *a_batch, m, _ = a.shape
     *b_batch, blocks, n = scale.shape
     batch = jnp.broadcast_shapes(tuple(a_batch), tuple(b_batch))
@@ -144,19 +128,17 @@ def _matmul(a, a_zeros, b, scale, zero_point, *, block_size, dtype, plan: BlockP
             vmem_limit_bytes=plan.vmem_limit_bytes,
         ),
         interpret=interpret,
-        name="block_matmul",
+        name="block_dot",
     )(*arrays)
     return result[..., :m, :]
 
 
-def _check(a: jax.Array, b: jax.Array, scale: jax.Array, block_size: int, dtype: np.dtype) -> None:
-    if a.dtype != jnp.int8:
-        raise NotImplementedError(f"the TPU kernel multiplies int8, not {a.dtype}")
-    if dtype in (jnp.int8, jnp.uint8) and block_size > _LARGEST_BLOCK_OF_BYTES:
+def _check(a: jax.Array, b: PackedBlockMatrix) -> None:
+    if b.dtype in (jnp.int8, jnp.uint8) and b.block_size > _LARGEST_BLOCK_OF_BYTES:
         raise NotImplementedError(
-            f"the TPU kernel multiplies by {dtype} in blocks of {_LARGEST_BLOCK_OF_BYTES} at most, not of {block_size}"
+            f"the TPU kernel multiplies by {b.dtype} in blocks of {_LARGEST_BLOCK_OF_BYTES} at most, not of {b.block_size}"
         )
-    sizes = (*a.shape, *b.shape, *scale.shape)
+    sizes = (*a.shape, *b.shape)
     if not all(isinstance(size, int) for size in sizes):
         raise NotImplementedError(f"the TPU kernel needs sizes that are known, not symbolic ones: {a.shape} by {b.shape}")
     if 0 in sizes:
