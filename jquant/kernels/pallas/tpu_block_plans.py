@@ -86,4 +86,4 @@ def _vmem_bytes(a_rows: int, m: int, k: int, n: int, block_size: int, bits: int)
     A with its zero points, and those of B in 32 bits, if there are any.
     """
     buffers = 2 * (2 * a_rows * k + k * n * bits // 8 + 8 * n * round_up(k // block_size, 8) + 4 * m * n)
-    return buffers + 5 * k * n + 4 * m * n + 4 * _MEBIBYTE
+    return buffers + 5 * k * n + 4 * m * n + 12 * _MEBIBYTE
