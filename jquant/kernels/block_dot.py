@@ -17,7 +17,7 @@ from jax.interpreters import ad, batching, mlir
 from jax.interpreters.xla import apply_primitive
 
 from jquant.arithmetic import exact
-from jquant.arithmetic.partitioned import is_explicit, is_partitioned, mapped_first
+from jquant.arithmetic.partitioned import is_explicit, is_partitioned, mapped_first, unless_partitioned
 from jquant.kernels import blocks_on_cpu, xla_blocks
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels.epilogue import Epilogue
@@ -111,10 +111,29 @@ def _in_runs(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix,
 
 def _sum_of_pairs(runs: jax.Array) -> jax.Array:
     """The runs of shape (..., parts, M, N), added in adjacent pairs, and so on until there is one."""
+    (total,) = unless_partitioned(_sum_of_slices, _sum_of_collected, runs)
+    return total
+
+
+def _sum_of_slices(runs: jax.Array) -> tuple[jax.Array]:
     terms = [lax.index_in_dim(runs, part, runs.ndim - 3, keepdims=False) for part in range(runs.shape[-3])]
     while len(terms) > 1:
         terms = [exact.sum(one, other) for one, other in zip(terms[::2], terms[1::2], strict=True)]
-    return terms[0]
+    return (terms[0],)
+
+
+def _sum_of_collected(runs: jax.Array) -> tuple[jax.Array]:
+    """The same of runs that lie on several devices: collected by one sum of integers, 0 where the run is another's.
+
+    XLA would send each slice by itself.
+    """
+    parts = runs.shape[-3]
+    bits = exact.bits(runs)[..., None, :, :, :]
+    is_own = lax.broadcasted_iota(jnp.int32, (parts, parts, 1, 1), 0) == lax.broadcasted_iota(
+        jnp.int32, (parts, parts, 1, 1), 1
+    )
+    collected = jnp.sum(jnp.where(is_own, bits, jnp.int32(0)), axis=-3, dtype=jnp.int32)
+    return _sum_of_slices(lax.bitcast_convert_type(collected, jnp.float32))
 
 
 _block_dot_p.def_impl(functools.partial(apply_primitive, _block_dot_p))

@@ -20,7 +20,7 @@ from jquant.kernels import xla, xla_blocks
 from jquant.packed_block_matrix import Layout, PackedBlockMatrix
 
 # Up to so many rows, the words are faster than products of unpacked blocks.
-_MOST_ROWS = 4
+_MOST_ROWS = 8
 # So many products of a nibble less 8 with an int8, or with a difference of 9 bits, lie in an interval of 2**16 integers:
 # from -32512 to 32768, and from -32640 to 32640.
 _PRODUCTS_OF_INT8, _PRODUCTS_OF_DIFFERENCES = 32, 16
@@ -41,7 +41,8 @@ def block_dot(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix
     b = jax.tree.map(functools.partial(_in_one_batch, shape=shape), b)
     is_narrow = a.dtype == jnp.int8 and a_zero_point is None
     most = _PRODUCTS_OF_INT8 if is_narrow else _PRODUCTS_OF_DIFFERENCES
-    return _few_rows(differences, b, _plan(b.block_size, b.scale.shape[-2], most)).reshape(shape)
+    plan = _plan(b.block_size, b.scale.shape[-2], differences.shape[1], most)
+    return _few_rows(differences, b, plan).reshape(shape)
 
 
 def _are_few_rows(a: jax.Array, b: PackedBlockMatrix) -> bool:
@@ -71,11 +72,11 @@ class _Plan(NamedTuple):
     at_once: int
 
 
-def _plan(block_size: int, blocks: int, most_products: int) -> _Plan:
-    """The sums of 16 bits take half of what one of float32 for each block would, or about that."""
+def _plan(block_size: int, blocks: int, rows: int, most_products: int) -> _Plan:
+    """That of a product of so many rows, in which the sums of 16 bits take no more than a float32 for each block of B."""
     products = max(size for size in range(4, most_products + 1, 4) if block_size % size == 0)
     sums = block_size // products
-    trips = next(trips for trips in range(min(sums, blocks), blocks + 1) if blocks % trips == 0)
+    trips = next(trips for trips in range(min(sums * rows, blocks), blocks + 1) if blocks % trips == 0)
     stored = blocks // trips
     at_once = [n for n in range(1, stored) if stored % n == 0 and n * sums <= _SUMS_AT_ONCE]
     return _Plan(products, stored, max(at_once, default=1))
@@ -118,8 +119,9 @@ def _few_rows(a: jax.Array, b: PackedBlockMatrix, plan: _Plan) -> jax.Array:
 
     def worth(integers: jax.Array, index: jax.Array, first: jax.Array) -> jax.Array:
         """What block `index` is worth, of shape (batch, M, N); it is so many behind the `first` one in `integers`."""
-        rows = lax.dynamic_slice_in_dim(integers, (index - first) * sums, sums, 2)
-        product = functools.reduce(operator.add, (rows[:, :, row].astype(jnp.int32) for row in range(sums))) + sums
+        # Again a slice for each row.
+        rows = (lax.dynamic_slice_in_dim(integers, (index - first) * sums + row, 1, 2) for row in range(sums))
+        product = functools.reduce(operator.add, (row[:, :, 0].astype(jnp.int32) for row in rows)) + sums
         if row_sums is not None:
             zero_point = -shift if b.zero_point is None else _row(b.zero_point, index).astype(jnp.int32) - shift
             product = product - zero_point * lax.dynamic_slice_in_dim(row_sums, index, 1, 2)

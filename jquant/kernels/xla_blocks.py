@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jquant.arithmetic import exact, signs
@@ -32,9 +33,11 @@ def block_dot(
         *batch, m, _ = a.shape
         return jnp.zeros((*jnp.broadcast_shapes(tuple(batch), b.shape[:-2]), m, b.shape[-1]), jnp.float32)
 
+    a = _in_order_of_rows(a, b)
+
     def term(index: jax.Array | int) -> jax.Array:
         scale = lax.dynamic_slice_in_dim(b.scale, index, 1, b.ndim - 2)
-        return term_of(product(a, a_zero_point, b, index, dot), scale)
+        return term_of(_product(a, a_zero_point, b, index, dot), scale)
 
     return lax.fori_loop(1, blocks, lambda index, r: exact.sum(r, term(index)), term(0)) if blocks > 1 else term(0)
 
@@ -44,7 +47,7 @@ def term_of(product: jax.Array, scale: jax.Array) -> jax.Array:
     return exact.product(product.astype(jnp.float32), exact.widen(scale))
 
 
-def product(
+def _product(
     a: jax.Array,
     a_zero_point: jax.Array | None,
     b: PackedBlockMatrix,
@@ -55,7 +58,7 @@ def product(
     size, rank = b.block_size, a.ndim
     a_block = signs.to_int8(lax.dynamic_slice_in_dim(a, index * size, size, rank - 1))
     a_offset = zero_points.shifted(a_zero_point, a.dtype, rank)
-    b_block, dtype = rows_of_block(b, index)
+    b_block, dtype = _rows_of_block(b, index)
     b_zero_point = None if b.zero_point is None else lax.dynamic_slice_in_dim(b.zero_point, index, 1, rank - 2)
     b_offset = zero_points.shifted(b_zero_point, dtype, rank)
     column_sum = None if a_offset is None else jnp.sum(b_block, -2, dtype=jnp.int32, keepdims=True)
@@ -63,18 +66,31 @@ def product(
     return zero_points.fold(a_offset, b_offset, row_sum, column_sum, size)(dot(a_block, b_block))
 
 
-def rows_of_block(b: PackedBlockMatrix, index: jax.Array | int) -> tuple[jax.Array, jnp.dtype]:
-    """The integers of a block in int8, of shape (..., block_size, N), and the dtype that `signs.to_int8` made them of."""
-    rows = b.data.shape[-2] // b.scale.shape[-2]
-    data = lax.dynamic_slice_in_dim(b.data, index * rows, rows, b.ndim - 2)
+def _in_order_of_rows(a: jax.Array, b: PackedBlockMatrix) -> jax.Array:
+    """The columns of `a` in the order in which `_rows_of_block` has the rows of B."""
+    if b.layout != Layout.WORDS:
+        return a
+    *rows, k = a.shape
+    return jnp.swapaxes(a.reshape(*rows, k // b.block_size, b.block_size // 4, 4), -1, -2).reshape(*rows, k)
+
+
+def _rows_of_block(b: PackedBlockMatrix, index: jax.Array | int) -> tuple[jax.Array, jnp.dtype]:
+    """The integers of a block in int8, of shape (..., block_size, N), and the dtype that `signs.to_int8` made them of.
+
+    Of words, the first rows are the lowest nibbles of all words, and so on: in the order of K, each word would have to be
+    taken apart by itself.
+    """
+    stored = b.data.shape[-2] // b.scale.shape[-2]
+    data = lax.dynamic_slice_in_dim(b.data, index * stored, stored, b.ndim - 2)
     if b.layout == Layout.WORDS:
-        data = jnp.stack([(data >> jnp.uint16(4 * place)) & jnp.uint16(15) for place in range(4)], axis=-2)
-        data = data.reshape(*b.data.shape[:-2], b.block_size, b.data.shape[-1]).astype(jnp.int8)
-        data = data - jnp.int8(8) if b.dtype == jnp.int4 else data
-    return data, jnp.dtype(jnp.uint8 if b.dtype == jnp.uint8 else jnp.int8)
+        places = lax.broadcasted_iota(jnp.uint16, (4, 1, 1), 0) * np.uint16(4)
+        nibbles = (data[..., None, :, :] >> places) & np.uint16(15)
+        data = nibbles.astype(jnp.int8).reshape(*data.shape[:-2], b.block_size, data.shape[-1])
+        data = data - np.int8(8) if b.dtype == jnp.int4 else data
+    return data, np.dtype(np.uint8 if b.dtype == jnp.uint8 else np.int8)
 
 
 def products(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix) -> jax.Array:
     """The integer products of all blocks, of shape (..., G, M, N)."""
-    blocks = jnp.arange(b.scale.shape[-2])
-    return jnp.moveaxis(lax.map(functools.partial(product, a, a_zero_point, b, dot=xla.integer_dot), blocks), 0, -3)
+    a, blocks = _in_order_of_rows(a, b), jnp.arange(b.scale.shape[-2])
+    return jnp.moveaxis(lax.map(functools.partial(_product, a, a_zero_point, b, dot=xla.integer_dot), blocks), 0, -3)
