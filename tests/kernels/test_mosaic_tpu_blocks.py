@@ -1,5 +1,6 @@
 """The TPU kernel for scales by block, interpreted, against the formula in NumPy; and lowered for TPUs, which needs none."""
 
+import dataclasses
 import itertools
 import zlib
 from typing import NamedTuple
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import PartitionSpec as P
 from sampling import one_in
 
 import jquant
@@ -85,7 +87,7 @@ def kernel(given: Operands, block_size: int, plan: BlockPlan, interpret=True) ->
     def function(a, a_zero_point, b):
         return tpu_blocks.block_dot(a, a_zero_point, b, plan=plan, interpret=interpret)
 
-    matrix = jquant.PackedBlockMatrix(matrix.data, matrix.scale, matrix.zero_point, matrix.dtype, block_size, 0, matrix.layout)
+    matrix = dataclasses.replace(matrix, padding=0)
     return function(a, a_zero_point, matrix)
 
 
@@ -94,7 +96,7 @@ def plan(case: Case, *, chip="v5e", block_k=None, block_m=None, block_n=128) -> 
     size = -(-case.k // case.block_size) * case.block_size
     made = plan_for(chip, case.m, size, case.n, case.block_size, 4 if "4" in case.dtype else 8)
     changes = {"block_k": block_k or made.block_k, "block_m": block_m or made.block_m, "block_n": block_n}
-    return made.__class__(**{**made.__dict__, **changes})
+    return dataclasses.replace(made, **changes)
 
 
 def check(case: Case, plan: BlockPlan, interpret=True) -> None:
@@ -179,6 +181,28 @@ def lower(m=40, k=256, n=128, block_size=32, dtype="int4", k_parts=1) -> str:
 @pytest.mark.parametrize("m", [1, 40])
 def test_the_operator_takes_the_kernel(m, k_parts):
     assert lower(m, k_parts=k_parts).count("tpu_custom_call") == 1
+
+
+def test_varies_over_a_mesh_as_its_operands_do():
+    mesh = jax.sharding.Mesh(np.array(jax.devices("cpu")[:1]), ("x",))
+    matrix = packed(operands(Case(4, 64, 128, 32, "int4")), 32)
+
+    def lowered(out_spec):
+        def dot(a, b):
+            return jquant.block_scaled_matmul(a, 0.5, None, b, implementation="mosaic_tpu")
+
+        sharded = jax.shard_map(dot, mesh=mesh, in_specs=(P("x"), P()), out_specs=out_spec)
+        traced = jax.jit(sharded).trace(jax.ShapeDtypeStruct((40, 64), jnp.int8), matrix)
+        return traced.lower(lowering_platforms=("tpu",)).as_text()
+
+    assert "tpu_custom_call" in lowered(P("x"))
+    with pytest.raises(ValueError, match="replicated"):
+        lowered(P())
+
+
+def test_lowers_with_64_bits_enabled():
+    with jax.enable_x64(True):
+        assert "tpu_custom_call" in lower()
 
 
 @pytest.mark.parametrize(("block_size", "dtype", "what"), [(16, "int4", "blocks of 32, 64"), (512, "int8", "256 at most")])

@@ -79,9 +79,7 @@ def compile(chip: str, function: Callable, *arguments, kernel: str = "integer_do
     folder = pathlib.Path(_FOLDER.name)
     before = set(folder.iterdir())
     jax.jit(function).lower(*arguments).compile()
-    (file,) = (
-        file for file in set(folder.iterdir()) - before if re.search(rf"-{kernel}[^-]*-\d+-final_bundles", file.name)
-    )
+    (file,) = (file for file in set(folder.iterdir()) - before if re.search(rf"-{kernel}[^-]*-\d+-final_bundles", file.name))
     return parse(file.read_text())
 
 

@@ -143,4 +143,4 @@ def test_one_row_takes_less_than_its_weights(chip, zero_point):
     steps = k // plan.block_k * n // plan.block_n
     seconds = steps * (program.k_loop.bundles + program.pipeline) / CLOCKS[chip]
     read = (k * n / 2 + (5 if zero_point else 4) * k * n / 32) / BYTES_PER_SECOND[chip]
-    assert seconds < read * (1.1 if chip == "v6e" and zero_point else 0.75)
+    assert seconds < read * (1.2 if chip == "v6e" and zero_point else 0.75)

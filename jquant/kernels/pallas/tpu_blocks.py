@@ -17,6 +17,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from jquant.arithmetic import exact, signs
+from jquant.kernels import xla_blocks
 from jquant.kernels import zero_point as zero_points
 from jquant.kernels.pallas.tpu import current_chip
 from jquant.kernels.pallas.tpu_block_plans import BlockPlan, plan_for
@@ -72,14 +73,16 @@ def _matmul(a: jax.Array, a_zeros: jax.Array | None, b: PackedBlockMatrix, plan:
         zero_point = signs.to_int8(jnp.zeros(scale.shape, jnp.uint8) if zero_point is None else zero_point)
     if zero_point is not None:
         zero_point = zero_point.astype(jnp.int8)
-    b = b.data
     *a_batch, m, _ = a.shape
+    if plan.stacked:  # whole registers of few rows: a matrix of one row would lie in memory otherwise
+        a, a_zeros = jax.tree.map(lambda x: _pad(x, -2, plan.block_m), (a, a_zeros))
+    output = jax.eval_shape(xla_blocks.block_dot, a, None if a_zeros is None else a_zeros[..., :1], b)
+    data = b.data
     *b_batch, blocks, n = scale.shape
     batch = jnp.broadcast_shapes(tuple(a_batch), tuple(b_batch))
     per_step = plan.block_k // block_size
     steps = pl.cdiv(blocks, per_step)
     grid = (*batch, pl.cdiv(m, plan.block_m), pl.cdiv(n, plan.block_n), steps)
-    output = jax.ShapeDtypeStruct((*batch, m, n), jnp.float32)
 
     operands: dict[str, tuple[jax.Array, pl.BlockSpec]] = {}
 
@@ -91,12 +94,10 @@ def _matmul(a: jax.Array, a_zeros: jax.Array | None, b: PackedBlockMatrix, plan:
     if plan.stacked:
         a = jnp.concatenate([_stacked(x, plan, block_size) for x in a_and_zeros], axis=-2)
         add("a", a, (plan.block_k // plan.depth, *a.shape[-2:]), lambda i, j, s: (s, 0, 0))
-        # Whole registers of few rows: a matrix of one row would lie in memory otherwise.
-        output = jax.ShapeDtypeStruct((*batch, plan.block_m, n), jnp.float32)
     else:
         a = jnp.stack([_cut(x, -1, blocks) for x in a_and_zeros], axis=-2).reshape(*a_batch, m, -1)
         add("a", a, (plan.block_m, plan.block_k * len(a_and_zeros)), lambda i, j, s: (i, s))
-    add("b", b, (plan.block_k // (_PER_WORD if b.dtype == jnp.uint16 else 1), plan.block_n), lambda i, j, s: (s, j))
+    add("b", data, (plan.block_k * data.shape[-2] // (blocks * block_size), plan.block_n), lambda i, j, s: (s, j))
     for name, x in (("scale", scale), ("zero_point", zero_point)):
         if x is not None:
             x = _pad(x, -2, steps * per_step).reshape(*x.shape[:-2], steps, per_step, n)
@@ -172,14 +173,16 @@ def _stacked(a: jax.Array, plan: BlockPlan, block_size: int) -> jax.Array:
     """For each `depth` of K, the rows of A once for each block of it, and zeros beside: (..., depths, rows, depth)."""
     *batch, _, k = a.shape
     count = plan.depth // block_size
-    a = _pad(_pad(a, -2, plan.block_m), -1, pl.cdiv(k, plan.depth) * plan.depth)
+    a = _pad(a, -1, pl.cdiv(k, plan.depth) * plan.depth)
     a = jnp.moveaxis(a.reshape(*batch, plan.block_m, -1, 1, count, block_size), -5, -3)
     own = jnp.eye(count, dtype=jnp.int8)[:, None, :, None]
     own = own.reshape(*(1,) * (a.ndim - own.ndim), *own.shape)
     return (a * own).reshape(*batch, -1, count * plan.block_m, plan.depth)
 
 
-def _kernel(refs: dict[str, Any], out_ref, *, step, blocks: int, block_size: int, plan: BlockPlan, dtype, has_a_zeros, rounded):
+def _kernel(
+    refs: dict[str, Any], out_ref, *, step, blocks: int, block_size: int, plan: BlockPlan, dtype, has_a_zeros, rounded
+):
     """One grid step: some blocks of K for a block of the output.
 
     Arguments:
@@ -189,14 +192,15 @@ def _kernel(refs: dict[str, Any], out_ref, *, step, blocks: int, block_size: int
       has_a_zeros: whether zero points stand below the rows of A, or where these are not stacked, behind each block of them.
       rounded: keeps a product apart from the sum behind it. Mosaic does so by itself.
     """
-    a_ref, b_ref, scale_ref, zero_ref = refs["a"], refs["b"], refs["scale"], refs.get("zero_point")
+    a_ref, b_ref, scale_ref = refs["a"], refs["b"], refs["scale"]
+    has_b_zeros = "zero_point" in refs
     per_step, per_depth = plan.block_k // block_size, plan.depth // block_size
     steps = pl.cdiv(blocks, per_step)
     is_words, is_bytes = b_ref.dtype == jnp.uint16, dtype in (jnp.int8, jnp.uint8)
     is_biased = is_words and dtype == jnp.int4  # words store 8 more
     # The difference of two bytes is none; and of few rows it takes less to correct the products than the weights.
-    corrects_products = zero_ref is not None and (is_bytes or plan.stacked)
-    corrects_weights = zero_ref is not None and not corrects_products
+    corrects_products = has_b_zeros and (is_bytes or plan.stacked)
+    corrects_weights = has_b_zeros and not corrects_products
 
     def weights(depth: int, columns) -> jax.Array:
         """One `depth` of B, less its zero points where these correct weights: int8, or int32 to go on with."""
@@ -211,7 +215,7 @@ def _kernel(refs: dict[str, Any], out_ref, *, step, blocks: int, block_size: int
                 b = pltpu.bitcast(b, jnp.uint4)
         if corrects_weights:
             first = depth * per_depth
-            zeros = zero_ref[:, columns].astype(jnp.int32) + (8 if is_biased else 0)
+            zeros = refs["zero_point"][:, columns].astype(jnp.int32) + (8 if is_biased else 0)
             parts = jnp.split(b.astype(jnp.int32), per_depth)
             return jnp.concatenate([part - zeros[first + g : first + g + 1] for g, part in enumerate(parts)])
         return b.astype(jnp.int8)
@@ -243,17 +247,18 @@ def _kernel(refs: dict[str, Any], out_ref, *, step, blocks: int, block_size: int
     def add(count: int):
         """The first `count` blocks of this step."""
         depths = range(pl.cdiv(count, per_depth))
+        row_sums, zeros = [], None
         if corrects_products:  # by the sums of the rows of A, on all lanes: the matrix unit takes no time to make them so
             ones = jnp.ones((plan.depth, LANES), jnp.int8)
             row_sums = [row_sum.astype(jnp.float32) for depth in depths for row_sum in products(depth, ones)]
         for columns in _slices(plan.block_n, plan.columns_at_once):
             total = None if steps == 1 else out_ref[:, columns]
             if corrects_products:
-                zeros = zero_ref[:, columns].astype(jnp.float32)
+                zeros = refs["zero_point"][:, columns].astype(jnp.float32)
             values = (value for depth in depths for value in products(depth, weights(depth, columns)))
             for g, value in zip(range(count), values, strict=False):
                 value = value.astype(jnp.float32)
-                if corrects_products:  # integers below 2**24, so that each step is exact
+                if zeros is not None:  # integers below 2**24, so that each step is exact
                     value -= jnp.tile(row_sums[g], (1, columns.size // LANES)) * zeros[g : g + 1]
                 term = rounded(value * scale_ref[g : g + 1, columns])
                 total = term if total is None else total + term
@@ -279,4 +284,4 @@ def _dot(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def _slices(size: int, at_once: int) -> list[pl.Slice]:
-    return [pl.ds(start, min(at_once, size - start)) for start in range(0, size, at_once)]
+    return [pl.Slice(start, min(at_once, size - start)) for start in range(0, size, at_once)]
