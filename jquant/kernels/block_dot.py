@@ -127,11 +127,10 @@ def _sum_of_collected(runs: jax.Array) -> tuple[jax.Array]:
 
     XLA would send each slice by itself.
     """
-    parts = runs.shape[-3]
+    parts, dimension = runs.shape[-3], runs.ndim - 3
+    places = (*(1,) * dimension, parts, parts, 1, 1)
+    is_own = lax.broadcasted_iota(jnp.int32, places, dimension) == lax.broadcasted_iota(jnp.int32, places, dimension + 1)
     bits = exact.bits(runs)[..., None, :, :, :]
-    is_own = lax.broadcasted_iota(jnp.int32, (parts, parts, 1, 1), 0) == lax.broadcasted_iota(
-        jnp.int32, (parts, parts, 1, 1), 1
-    )
     collected = jnp.sum(jnp.where(is_own, bits, jnp.int32(0)), axis=-3, dtype=jnp.int32)
     return _sum_of_slices(lax.bitcast_convert_type(collected, jnp.float32))
 

@@ -138,8 +138,14 @@ def _few_rows(a: jax.Array, b: PackedBlockMatrix, plan: _Plan) -> jax.Array:
         # A loop of its own, for XLA would compute the integers again and again where they are scaled.
         return lax.fori_loop(0, plan.blocks // plan.at_once, at_once, r)
 
-    # The sum with -0 is the first term, whatever its sign.
-    return lax.fori_loop(0, blocks // plan.blocks, of_chunk, jnp.full((batch, m, n), -0.0, jnp.float32))
+    # The sum with -0 is the first term, whatever its sign. Inside of a `jax.shard_map`, it varies over what the operands do.
+    zeros = [_zeros(a[:, :, :1]), *(_zeros(x[:, :1]) for x in jax.tree.leaves(b))]
+    bits = jnp.broadcast_to(functools.reduce(operator.or_, zeros, jnp.int32(-(2**31))), (batch, m, n))
+    return lax.fori_loop(0, blocks // plan.blocks, of_chunk, lax.bitcast_convert_type(bits, jnp.float32))
+
+
+def _zeros(x: jax.Array) -> jax.Array:
+    return ((x == x) & False).astype(jnp.int32)
 
 
 def _row(x: jax.Array, index: jax.Array) -> jax.Array:

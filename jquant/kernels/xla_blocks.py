@@ -83,7 +83,7 @@ def _rows_of_block(b: PackedBlockMatrix, index: jax.Array | int) -> tuple[jax.Ar
     stored = b.data.shape[-2] // b.scale.shape[-2]
     data = lax.dynamic_slice_in_dim(b.data, index * stored, stored, b.ndim - 2)
     if b.layout == Layout.WORDS:
-        places = lax.broadcasted_iota(jnp.uint16, (4, 1, 1), 0) * np.uint16(4)
+        places = lax.broadcasted_iota(jnp.uint16, (*(1,) * (b.ndim - 2), 4, 1, 1), b.ndim - 2) * np.uint16(4)
         nibbles = (data[..., None, :, :] >> places) & np.uint16(15)
         data = nibbles.astype(jnp.int8).reshape(*data.shape[:-2], b.block_size, data.shape[-1])
         data = data - np.int8(8) if b.dtype == jnp.int4 else data
