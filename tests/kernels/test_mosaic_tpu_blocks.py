@@ -117,6 +117,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.gate
 @one_in(29, ("dtype", "zero_point", "a_dtype", "a_zero_point", "m", "block_size"), KINDS, others="full")
 def test_every_kind_of_operands(dtype, zero_point, a_dtype, a_zero_point, m, block_size):
     """In three steps of K, of which the last has less blocks, and several tiles of rows and columns."""
@@ -124,16 +125,18 @@ def test_every_kind_of_operands(dtype, zero_point, a_dtype, a_zero_point, m, blo
     check(case, plan(case, block_k=256, block_m=8 if m == 3 else 32))
 
 
-@pytest.mark.parametrize("chip", ["v6e", None])
-@pytest.mark.parametrize("m", [1, 12, 33])
+@one_in(5, ("chip", "m"), itertools.product(["v6e", None], [1, 12, 33]))
 def test_the_plans_of_chips(chip, m):
     case = Case(m, 700, 300, 32, "int4", zero_point=m == 12)
     check(case, plan_for(chip, m, 704, 300, 32, 4))
 
 
-@pytest.mark.parametrize(("batch", "b_batch"), [((2, 3), (1, 1)), ((2, 3), (2, 3)), ((1, 3), (2, 1))])
-@pytest.mark.parametrize("m", [2, 20])
-def test_batches(batch, b_batch, m):
+@one_in(
+    3,
+    ("m", "batch", "b_batch"),
+    [(m, *pair) for pair in (((2, 3), (1, 1)), ((2, 3), (2, 3)), ((1, 3), (2, 1))) for m in (2, 20)],
+)
+def test_batches(m, batch, b_batch):
     case = Case(m, 128, 130, 64, "uint4", True, "uint8", True, batch, b_batch)
     rows = m * 6 if b_batch == (1, 1) else m
     check(case, plan(case._replace(m=rows)))
