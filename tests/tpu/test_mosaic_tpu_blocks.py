@@ -136,8 +136,11 @@ def test_share_of_the_int8_unit(recorded):
 
 @pytest.mark.gate
 @one_in(3, ("chip", "zero_point"), [("v5e", False), ("v6e", True), ("v5e", True), ("v6e", False)], others="full")
-def test_one_row_takes_less_than_its_weights(chip, zero_point):
-    """The loop over 4096 rows and columns of weights in blocks of 32 is shorter than they take to be read."""
+def test_one_row_is_bound_by_reading_the_weights(chip, zero_point):
+    """The loop over 4096 rows and columns of weights in blocks of 32 is shorter than they take to be read.
+
+    Not so on v6e with zero points: of libtpu 0.0.42, it takes 15 % longer, which is recorded here.
+    """
     k = n = 4096
     plan, program = compiled(chip, 1, k, n, 32, "uint4", zero_point=zero_point)
     assert len(program.bodies) == 1
