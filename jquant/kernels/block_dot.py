@@ -25,7 +25,7 @@ from jquant.modes import Implementation
 from jquant.packed_block_matrix import PackedBlockMatrix
 
 # The platform that each kernel is for, and the module that holds its `block_dot`.
-KERNELS: dict[Implementation, tuple[str, str]] = {}
+KERNELS = {Implementation.MOSAIC_TPU: ("tpu", "jquant.kernels.pallas.tpu_blocks")}
 # What None stands for: a kernel once it has been run on the platform, until then XLA's products.
 DEFAULTS = {"cpu": Implementation.XLA, "tpu": Implementation.XLA, "cuda": Implementation.XLA}
 

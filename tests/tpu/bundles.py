@@ -72,16 +72,14 @@ class Program(NamedTuple):
         return self.bodies[len(self.bodies) // 2]
 
 
-def compile(chip: str, function: Callable, *arguments) -> Program:
-    """The kernel of ``jax.jit(function)``, for trees of arguments of these shapes and dtypes."""
+def compile(chip: str, function: Callable, *arguments, kernel: str = "integer_dot") -> Program:
+    """The `kernel` in ``jax.jit(function)``, for trees of arguments of these shapes and dtypes."""
     sharding = jax.sharding.SingleDeviceSharding(devices(TOPOLOGIES[chip])[0])
     arguments = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), arguments)
     folder = pathlib.Path(_FOLDER.name)
     before = set(folder.iterdir())
     jax.jit(function).lower(*arguments).compile()
-    (file,) = (
-        file for file in set(folder.iterdir()) - before if re.search(r"-integer_dot[^-]*-\d+-final_bundles", file.name)
-    )
+    (file,) = (file for file in set(folder.iterdir()) - before if re.search(rf"-{kernel}[^-]*-\d+-final_bundles", file.name))
     return parse(file.read_text())
 
 

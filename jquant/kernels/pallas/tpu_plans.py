@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -89,38 +90,43 @@ def plan_for(
     Raises:
       NotImplementedError: there is no plan for the chip.
     """
-    if chip in _WITHOUT_INT8:
-        raise NotImplementedError(f"TPU {chip} does not multiply int8 matrices in Pallas kernels; v5e and later ones do")
-    if chip not in _CHIPS:
-        raise NotImplementedError(
-            f"there are no tile plans for TPU {chip}; there are some for {', '.join(filter(None, _CHIPS))}"
-        )
+    require_plans(chip, _CHIPS)
     vmem_mebibytes, columns, rows_at_once, tiles, decode_tiles = _CHIPS[chip]
     tiles = decode_tiles if m <= decode_tiles[0].m else tiles
     tile = next((tile for tile in tiles if k <= tile.k), tiles[-1])
-    blocks = Tile(_split(m, tile.m, ROWS), min(_round_up(k, LANES), tile.k), _split(n, tile.n, columns))
+    blocks = Tile(split(m, tile.m, ROWS), min(round_up(k, LANES), tile.k), split(n, tile.n, columns))
     while (needed := _vmem_bytes(blocks, output_dtype, leaves)) > vmem_mebibytes * _MEBIBYTE:
         # The longer side gives way, so that the blocks stay near to square, and what is read for them small.
         m_is_longer = blocks.m > blocks.n
-        longer = _split(max(blocks.m, blocks.n), max(blocks.m, blocks.n) // 2, LANES)
+        longer = split(max(blocks.m, blocks.n), max(blocks.m, blocks.n) // 2, LANES)
         blocks = blocks._replace(m=longer) if m_is_longer else blocks._replace(n=longer)
     return Plan(*blocks, rows_at_once, vmem_limit_bytes=needed)
+
+
+def require_plans(chip: str | None, chips: Collection[str | None]) -> None:
+    """Raises NotImplementedError unless the chip is one of those that there are plans for."""
+    if chip in _WITHOUT_INT8:
+        raise NotImplementedError(f"TPU {chip} does not multiply int8 matrices in Pallas kernels; v5e and later ones do")
+    if chip not in chips:
+        raise NotImplementedError(
+            f"there are no tile plans for TPU {chip}; there are some for {', '.join(filter(None, chips))}"
+        )
 
 
 def _vmem_bytes(blocks: Tile, output_dtype: np.dtype, leaves: tuple[tuple[int, int], ...]) -> int:
     """Blocks in two buffers each, of which one is read or written meanwhile, the accumulator, and the compiler's own."""
     m, k, n = blocks
     leaf_bytes = sum(
-        4 * _round_up(m if rows > 1 else 1, 8) * _round_up(n if columns > 1 else 1, LANES) for rows, columns in leaves
+        4 * round_up(m if rows > 1 else 1, 8) * round_up(n if columns > 1 else 1, LANES) for rows, columns in leaves
     )
     buffers = 2 * (m * k + k * n + m * n * output_dtype.itemsize + leaf_bytes)
     return buffers + 4 * m * n + 4 * _MEBIBYTE
 
 
-def _split(size: int, largest: int, multiple: int) -> int:
+def split(size: int, largest: int, multiple: int) -> int:
     """The block of at most `largest`, a multiple of `multiple`, that divides `size` most evenly."""
-    return _round_up(math.ceil(size / math.ceil(size / largest)), multiple)
+    return round_up(math.ceil(size / math.ceil(size / largest)), multiple)
 
 
-def _round_up(size: int, multiple: int) -> int:
+def round_up(size: int, multiple: int) -> int:
     return math.ceil(size / multiple) * multiple

@@ -1,0 +1,89 @@
+"""Tile plans of the TPU kernel for products with scales by block: by chip, shape, and size of the blocks."""
+
+import dataclasses
+import math
+
+from jquant.kernels.pallas.tpu_plans import LANES, ROWS, require_plans, round_up, split
+
+FEW_ROWS = 8  # of int32 or float32 in one vector register
+MOST_FEW_ROWS = 16
+LARGEST_BLOCK = 1024  # whose products of -128 and -128 a float32 sums exactly, as TPU 7x does; and few enough to unroll
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockPlan:
+    """What one grid step takes, and in which order.
+
+    Attributes:
+      block_m: rows of A: a multiple of 32, or of 8 where `stacked`.
+      block_k: a multiple of `depth`.
+      block_n: a multiple of 128.
+      depth: how much of K goes through the matrix unit at a time: a multiple of the size of the blocks.
+      columns_at_once: of the `block_n` columns, how many are multiplied and scaled at once.
+      stacked: whether the rows of A stand below each other once for each block of a `depth`, zeros in the place of the
+        others: so one pass gives the sums of all of these blocks.
+      vmem_limit_bytes: of the vector memory, what the kernel may use.
+    """
+
+    block_m: int
+    block_k: int
+    block_n: int
+    depth: int
+    columns_at_once: int
+    stacked: bool
+    vmem_limit_bytes: int
+
+
+_DEPTHS = {"v5e": 128, "v5p": 128, "v6e": 256, "7": 256, "7x": 256, None: 128}  # of the matrix unit
+
+_MEBIBYTE = 2**20
+
+
+def plan_for(chip: str | None, m: int, k: int, n: int, block_size: int, bits: int) -> BlockPlan:
+    """The plan for an (M, K) by (K, N) product on a chip.
+
+    Args:
+      chip: as `tpu_plans.plan_for` takes it; None gives a plan that is right for each chip.
+      m: the rows of A.
+      k: the columns of A.
+      n: the columns of B.
+      block_size: the rows of B that share a scale.
+      bits: of an element of B.
+
+    Raises:
+      NotImplementedError: there is no plan for the chip, or none for blocks of this size.
+    """
+    require_plans(chip, _DEPTHS)
+    depth = _DEPTHS[chip]
+    if block_size % ROWS or (depth % block_size and block_size % LANES) or block_size > LARGEST_BLOCK:
+        raise NotImplementedError(
+            f"the TPU kernel takes blocks of 32, 64, and multiples of 128 up to {LARGEST_BLOCK}, not of {block_size}"
+        )
+    depth = depth if depth % block_size == 0 else block_size
+    stacked = m <= MOST_FEW_ROWS
+    # Every block is a piece of the program: 16 of them take the compiler 10 seconds.
+    largest_k = 4096 if stacked else min(1024, 16 * block_size)
+    block_k = _dividing(math.ceil(k / depth), max(largest_k // depth, 1)) * depth
+    block_m = round_up(m, FEW_ROWS) if stacked else split(m, 512, ROWS)
+    block_n = split(n, 512 if not stacked or block_k > 2048 else 1024, LANES)
+    a_rows = block_m * (depth // block_size if stacked else 1)
+    needed = _vmem_bytes(a_rows, block_m, block_k, block_n, block_size, bits)
+    return BlockPlan(block_m, block_k, block_n, depth, 512 if stacked else 256, stacked, needed)
+
+
+def _dividing(count: int, largest: int) -> int:
+    """The number up to `largest` that divides `count`; or the largest, where those that do are less than half of it.
+
+    Of the last part, which has fewer, the kernel has a program besides.
+    """
+    divisor = next(size for size in range(min(largest, count), 0, -1) if count % size == 0)
+    return divisor if 2 * divisor > largest or divisor == count else largest
+
+
+def _vmem_bytes(a_rows: int, m: int, k: int, n: int, block_size: int, bits: int) -> int:
+    """Blocks in two buffers each, of which one is read or written meanwhile; B unpacked; and the compiler's own.
+
+    A with its zero points, and those of B in 32 bits, if there are any.
+    """
+    buffers = 2 * (2 * a_rows * k + k * n * bits // 8 + 8 * n * round_up(k // block_size, 8) + 4 * m * n)
+    return buffers + 5 * k * n + 4 * m * n + 12 * _MEBIBYTE

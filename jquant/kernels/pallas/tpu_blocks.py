@@ -1,0 +1,287 @@
+"""Products with scales by block on TPUs, in Pallas: compiled for v5e, v5p, v6e and 7x, and interpreted; not run on a TPU.
+
+Each block of K has a product of its own in int32, which is scaled and added to those before it, in order: the sums of a
+block of the output stay in vector memory from the first block of K to the last. Weights of 4 bits become bytes there.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from jquant.arithmetic import exact, signs
+from jquant.kernels import xla_blocks
+from jquant.kernels import zero_point as zero_points
+from jquant.kernels.pallas.tpu import current_chip
+from jquant.kernels.pallas.tpu_block_plans import BlockPlan, plan_for
+from jquant.kernels.pallas.tpu_plans import LANES
+from jquant.packed_block_matrix import Layout, PackedBlockMatrix
+
+_PER_WORD = 4
+_SIGN_BITS = np.uint16(0x8888)  # of the integers in a word
+_LARGEST_BLOCK_OF_BYTES = 256  # 255 * 255 * 256 is less than 2**24: with their zero points, sums are exact in float32
+
+
+def block_dot(
+    a: jax.Array,
+    a_zero_point: jax.Array | None,
+    b: PackedBlockMatrix,
+    *,
+    plan: BlockPlan | None = None,
+    interpret: Any = False,
+) -> jax.Array:
+    """The sum over the blocks g, in order, of ``fl(fl((A - a_zero_point)[:, g] @ (B - zero_point)[g]) * scale[g])``.
+
+    Args:
+      a: int8 or uint8, of shape (..., M, K).
+      a_zero_point: of the dtype of `a`, of shape (..., M, 1) or (..., 1, 1), or None.
+      b: of shape (..., K, N), in whole blocks. Batch sizes of 1 broadcast.
+      plan: the tiles; by default those for `current_chip` and the shapes.
+      interpret: whether to interpret the kernel, where there is no TPU; or how (`pltpu.InterpretParams`).
+
+    Returns:
+      float32, of shape (..., M, N).
+
+    Raises:
+      NotImplementedError: the chip has no plans, nor have the blocks; or a size is 0 or symbolic.
+    """
+    _check(a, b)
+    batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    m, k, n = a.shape[-2], *b.shape[-2:]
+    a_zero_point = zero_points.shifted(a_zero_point, a.dtype, a.ndim)
+    a = signs.to_int8(a)
+    a_zeros = None if a_zero_point is None else jnp.broadcast_to(a_zero_point.astype(jnp.int8), a.shape)
+    if math.prod(b.shape[:-2]) == 1:  # the batch of A is more rows
+        a, a_zeros = jax.tree.map(lambda x: x.reshape(-1, k), (a, a_zeros))
+        b = jax.tree.map(lambda x: x.reshape(x.shape[-2:]), b)
+    if plan is None:
+        plan = plan_for(current_chip(), a.shape[-2], k, n, b.block_size, 4 if b.layout == Layout.WORDS else 8)
+    return _matmul(a, a_zeros, b, plan, interpret).reshape(*batch, m, n)
+
+
+def _matmul(a: jax.Array, a_zeros: jax.Array | None, b: PackedBlockMatrix, plan: BlockPlan, interpret: Any) -> jax.Array:
+    """`block_dot` of int8 and the zero points of it, in the same shape."""
+    scale, zero_point, dtype, block_size = exact.widen(b.scale), b.zero_point, b.dtype, b.block_size
+    if dtype == jnp.uint8:  # of which `data` stores 128 less
+        zero_point = signs.to_int8(jnp.zeros(scale.shape, jnp.uint8) if zero_point is None else zero_point)
+    if zero_point is not None:
+        zero_point = zero_point.astype(jnp.int8)
+    *a_batch, m, _ = a.shape
+    if plan.stacked:  # whole registers of few rows: a matrix of one row would lie in memory otherwise
+        a, a_zeros = jax.tree.map(lambda x: _pad(x, -2, plan.block_m), (a, a_zeros))
+    output = jax.eval_shape(xla_blocks.block_dot, a, None if a_zeros is None else a_zeros[..., :1], b)
+    data = b.data
+    *b_batch, blocks, n = scale.shape
+    batch = jnp.broadcast_shapes(tuple(a_batch), tuple(b_batch))
+    per_step = plan.block_k // block_size
+    steps = pl.cdiv(blocks, per_step)
+    grid = (*batch, pl.cdiv(m, plan.block_m), pl.cdiv(n, plan.block_n), steps)
+
+    operands: dict[str, tuple[jax.Array, pl.BlockSpec]] = {}
+
+    def add(name: str, x: jax.Array | None, block: tuple[int | None, ...], place: Callable):
+        if x is not None:
+            operands[name] = x, _block_spec(x.shape, len(batch), block, place)
+
+    a_and_zeros = [x for x in (a, a_zeros) if x is not None]
+    if plan.stacked:
+        a = jnp.concatenate([_stacked(x, plan, block_size) for x in a_and_zeros], axis=-2)
+        add("a", a, (plan.block_k // plan.depth, *a.shape[-2:]), lambda i, j, s: (s, 0, 0))
+    else:
+        a = jnp.stack([_cut(x, -1, blocks) for x in a_and_zeros], axis=-2).reshape(*a_batch, m, -1)
+        add("a", a, (plan.block_m, plan.block_k * len(a_and_zeros)), lambda i, j, s: (i, s))
+    add("b", data, (plan.block_k * data.shape[-2] // (blocks * block_size), plan.block_n), lambda i, j, s: (s, j))
+    for name, x in (("scale", scale), ("zero_point", zero_point)):
+        if x is not None:
+            x = _pad(x, -2, steps * per_step).reshape(*x.shape[:-2], steps, per_step, n)
+            add(name, x, (None, per_step, plan.block_n), lambda i, j, s: (s, 0, j))
+    arrays, specs = zip(*operands.values(), strict=True)
+
+    def kernel(*refs):
+        *refs, out_ref = refs
+        _kernel(
+            dict(zip(operands, refs, strict=True)),
+            out_ref,
+            step=pl.program_id(len(grid) - 1),
+            blocks=blocks,
+            block_size=block_size,
+            plan=plan,
+            dtype=dtype,
+            has_a_zeros=a_zeros is not None,
+            rounded=exact.seal if interpret else lambda x: x,
+        )
+
+    result = pl.pallas_call(
+        kernel,
+        out_shape=output,
+        grid=grid,
+        in_specs=specs,
+        out_specs=_block_spec(output.shape, len(batch), (plan.block_m, plan.block_n), lambda i, j, s: (i, j)),
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=(*[pltpu.PARALLEL] * (len(grid) - 1), pltpu.ARBITRARY),
+            vmem_limit_bytes=plan.vmem_limit_bytes,
+        ),
+        interpret=interpret,
+        name="block_dot",
+    )(*arrays)
+    return result[..., :m, :]
+
+
+def _check(a: jax.Array, b: PackedBlockMatrix) -> None:
+    if b.dtype in (jnp.int8, jnp.uint8) and b.block_size > _LARGEST_BLOCK_OF_BYTES:
+        raise NotImplementedError(
+            f"the TPU kernel multiplies by {b.dtype} in blocks of {_LARGEST_BLOCK_OF_BYTES} at most, not of {b.block_size}"
+        )
+    sizes = (*a.shape, *b.shape)
+    if not all(isinstance(size, int) for size in sizes):
+        raise NotImplementedError(f"the TPU kernel needs sizes that are known, not symbolic ones: {a.shape} by {b.shape}")
+    if 0 in sizes:
+        raise NotImplementedError(f"the TPU kernel multiplies no empty matrices: {a.shape} by {b.shape}")
+
+
+def _block_spec(shape: tuple[int, ...], n_batch: int, block: tuple[int | None, ...], place: Callable) -> pl.BlockSpec:
+    """One `block` of one matrix of a batch, at ``place(row, column, step)``; batch sizes of 1 broadcast."""
+    sizes = shape[: len(shape) - len(block)]
+
+    def index_map(*indices):
+        of_batch = indices[n_batch - len(sizes) : n_batch]
+        return (*(i if size > 1 else 0 for i, size in zip(of_batch, sizes, strict=True)), *place(*indices[n_batch:]))
+
+    return pl.BlockSpec((*[None] * len(sizes), *block), index_map)
+
+
+def _pad(x: jax.Array, axis: int, size: int) -> jax.Array:
+    missing = [(0, 0)] * x.ndim
+    missing[axis] = (0, size - x.shape[axis])
+    return jnp.pad(x, missing) if any(missing[axis]) else x
+
+
+def _cut(x: jax.Array, axis: int, parts: int) -> jax.Array:
+    """`x` with equal `parts` of one dimension in a dimension before it."""
+    axis %= x.ndim
+    return x.reshape(*x.shape[:axis], parts, x.shape[axis] // parts, *x.shape[axis + 1 :])
+
+
+def _stacked(a: jax.Array, plan: BlockPlan, block_size: int) -> jax.Array:
+    """For each `depth` of K, the rows of A once for each block of it, and zeros beside: (..., depths, rows, depth)."""
+    *batch, _, k = a.shape
+    count = plan.depth // block_size
+    a = _pad(a, -1, pl.cdiv(k, plan.depth) * plan.depth)
+    a = jnp.moveaxis(a.reshape(*batch, plan.block_m, -1, 1, count, block_size), -5, -3)
+    own = jnp.eye(count, dtype=jnp.int8)[:, None, :, None]
+    own = own.reshape(*(1,) * (a.ndim - own.ndim), *own.shape)
+    return (a * own).reshape(*batch, -1, count * plan.block_m, plan.depth)
+
+
+def _kernel(
+    refs: dict[str, Any], out_ref, *, step, blocks: int, block_size: int, plan: BlockPlan, dtype, has_a_zeros, rounded
+):
+    """One grid step: some blocks of K for a block of the output.
+
+    Arguments:
+      refs: the blocks of "a", "b" and "scale"; and of "zero_point", if there is any.
+      step: of K.
+      blocks: in all of K.
+      has_a_zeros: whether zero points stand below the rows of A, or where these are not stacked, behind each block of them.
+      rounded: keeps a product apart from the sum behind it. Mosaic does so by itself.
+    """
+    a_ref, b_ref, scale_ref = refs["a"], refs["b"], refs["scale"]
+    has_b_zeros = "zero_point" in refs
+    per_step, per_depth = plan.block_k // block_size, plan.depth // block_size
+    steps = pl.cdiv(blocks, per_step)
+    is_words, is_bytes = b_ref.dtype == jnp.uint16, dtype in (jnp.int8, jnp.uint8)
+    is_biased = is_words and dtype == jnp.int4  # words store 8 more
+    # The difference of two bytes is none; and of few rows it takes less to correct the products than the weights.
+    corrects_products = has_b_zeros and (is_bytes or plan.stacked)
+    corrects_weights = has_b_zeros and not corrects_products
+
+    def weights(depth: int, columns) -> jax.Array:
+        """One `depth` of B, less its zero points where these correct weights: int8, or int32 to go on with."""
+        start = depth * plan.depth
+        if not is_words:
+            b = b_ref[start : start + plan.depth, columns]
+        else:
+            b = b_ref[start // _PER_WORD : (start + plan.depth) // _PER_WORD, columns]
+            if is_biased and not corrects_weights:  # int4 plus 8 is int4 with its highest bit flipped
+                b = pltpu.bitcast(b ^ _SIGN_BITS, jnp.int4)
+            else:
+                b = pltpu.bitcast(b, jnp.uint4)
+        if corrects_weights:
+            first = depth * per_depth
+            zeros = refs["zero_point"][:, columns].astype(jnp.int32) + (8 if is_biased else 0)
+            parts = jnp.split(b.astype(jnp.int32), per_depth)
+            return jnp.concatenate([part - zeros[first + g : first + g + 1] for g, part in enumerate(parts)])
+        return b.astype(jnp.int8)
+
+    def products(depth: int, b: jax.Array) -> list[jax.Array]:
+        """For each block of a `depth`, its product of A less the zero points of A."""
+        if plan.stacked:
+            product = _dot(a_ref[depth], b)
+            if has_a_zeros:
+                product, of_zeros = jnp.split(product, 2)
+                product -= of_zeros
+            return jnp.split(product, per_depth)
+        width = 2 * block_size if has_a_zeros else block_size
+        first = depth * per_depth
+        return [
+            product_of_block(a_ref[:, g * width : (g + 1) * width], part)
+            for g, part in enumerate(jnp.split(b, per_depth), first)
+        ]
+
+    def product_of_block(a: jax.Array, b: jax.Array) -> jax.Array:
+        if not has_a_zeros:
+            return _dot(a, b)
+        if is_bytes:  # whose negation may be none
+            return _dot(a[:, :block_size], b) - _dot(a[:, block_size:], b)
+        # A block fills the depth of the matrix unit by half, or less: so the other product takes no time.
+        b = b.astype(jnp.int32)
+        return _dot(a, jnp.concatenate([b, -b]))
+
+    def add(count: int):
+        """The first `count` blocks of this step."""
+        depths = range(pl.cdiv(count, per_depth))
+        row_sums, zeros = [], None
+        if corrects_products:  # by the sums of the rows of A, on all lanes: the matrix unit takes no time to make them so
+            ones = jnp.ones((plan.depth, LANES), jnp.int8)
+            row_sums = [row_sum.astype(jnp.float32) for depth in depths for row_sum in products(depth, ones)]
+        for columns in _slices(plan.block_n, plan.columns_at_once):
+            total = None if steps == 1 else out_ref[:, columns]
+            if corrects_products:
+                zeros = refs["zero_point"][:, columns].astype(jnp.float32)
+            values = (value for depth in depths for value in products(depth, weights(depth, columns)))
+            for g, value in zip(range(count), values, strict=False):
+                value = value.astype(jnp.float32)
+                if zeros is not None:  # integers below 2**24, so that each step is exact
+                    value -= jnp.tile(row_sums[g], (1, columns.size // LANES)) * zeros[g : g + 1]
+                term = rounded(value * scale_ref[g : g + 1, columns])
+                total = term if total is None else total + term
+            out_ref[:, columns] = total
+
+    if steps > 1:
+
+        @pl.when(step == 0)
+        def _start():
+            # The sum of -0.0 and x is x, be it -0.0 itself: so the first term needs no program of its own.
+            out_ref[...] = jnp.full_like(out_ref, -0.0)
+
+    rest = blocks - (steps - 1) * per_step
+    if rest == per_step:
+        add(per_step)
+    else:
+        pl.when(step < steps - 1)(functools.partial(add, per_step))
+        pl.when(step == steps - 1)(functools.partial(add, rest))
+
+
+def _dot(a: jax.Array, b: jax.Array) -> jax.Array:
+    return lax.dot_general(a, b.astype(jnp.int8), (((1,), (0,)), ((), ())), preferred_element_type=jnp.int32)
+
+
+def _slices(size: int, at_once: int) -> list[pl.Slice]:
+    return [pl.Slice(start, min(at_once, size - start)) for start in range(0, size, at_once)]
