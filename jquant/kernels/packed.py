@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jquant.arithmetic import exact, signs
 from jquant.packed_block_matrix import Layout, PackedBlockMatrix, layout_for, zero_point_data_type
@@ -42,6 +43,8 @@ def pack_blocks(
         data = one | two | three | four
     else:
         data = jnp.pad(signs.to_int8(b) if b.dtype == jnp.uint8 else b.astype(jnp.int8), behind)
+        if jnp.iinfo(b.dtype).bits < 8:  # XLA:GPU fails to compile what takes slices of integers of 4 bits
+            data = lax.optimization_barrier(data)
     if zero_point is not None:
         zero_point = jnp.broadcast_to(zero_point.astype(zero_point_data_type(b.dtype)), scale.shape)
     scale = exact.narrow(exact.widen(scale), scale.dtype)  # which nobody's program merges with what comes of it

@@ -38,7 +38,7 @@ def _tensor_scale(x: jax.Array) -> jax.Array:
 @jax.named_scope("nvfp4_quantize")
 def _nvfp4_quantize(x: jax.Array, tensor_scale: jax.Array | None, axis: int) -> Nvfp4QuantizeOutput:
     value = lax.stop_gradient(exact.numerator(x))
-    tensor_scale = _tensor_scale(value) if tensor_scale is None else tensor_scale
+    tensor_scale = _tensor_scale(value) if tensor_scale is None else exact.widen(tensor_scale)
     bits = blocks.largest_magnitude(value, axis, _BLOCK_SIZE)
     largest = lax.bitcast_convert_type(bits, jnp.float32)
     ratio = exact.quotient(exact.quotient(largest, _LARGEST), tensor_scale)
@@ -58,7 +58,7 @@ def _nvfp4_dequantize(
 ) -> jax.Array:
     of_each = blocks.spread(narrow_floats.widen(scale), axis, _BLOCK_SIZE, values.shape[axis])
     scaled = exact.product(narrow_floats.widen(values), of_each)  # of 6 bits, and exact
-    return exact.narrow(exact.product(scaled, tensor_scale), output_dtype)
+    return exact.narrow(exact.product(scaled, exact.widen(tensor_scale)), output_dtype)
 
 
 def nvfp4_quantize(x: ArrayLike, /, tensor_scale: ArrayLike | None = None, *, axis: int = -1) -> Nvfp4QuantizeOutput:

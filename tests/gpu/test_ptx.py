@@ -24,7 +24,8 @@ pytest.importorskip("jax_plugins.xla_cuda13", reason="XLA compiles for NVIDIA GP
 FACTOR, ADDEND = 0.1, 1.7  # what callers multiply with before an operator, and add after it
 ROWS = 2**18  # enough for XLA to give each thread several elements
 PTX_TYPES = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
-EVERY = CASES | VARIANTS
+# A float product of matrices is promised within a bound, and is the platform's own.
+EVERY = {name: case for name, case in (CASES | VARIANTS).items() if name.split(",")[0] != "matmul_n_bits"}
 
 
 def traced(case: Case) -> tuple[Callable, tuple]:
