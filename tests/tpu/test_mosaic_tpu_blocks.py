@@ -101,11 +101,11 @@ class Recorded(NamedTuple):
 
 NONE, OF_B, OF_A, BOTH = (False, False), (True, False), (False, True), (True, True)
 RECORDED = [
-    Recorded("v5e", 128, "int4", NONE, 96),
+    Recorded("v5e", 128, "int4", NONE, 97),
     Recorded("v6e", 256, "int4", NONE, 51),
     Recorded("v5e", 32, "int4", NONE, 24),
     Recorded("v5e", 64, "int4", NONE, 48),
-    Recorded("v5e", 256, "int4", NONE, 96),
+    Recorded("v5e", 256, "int4", NONE, 99),
     Recorded("v6e", 32, "int4", NONE, 6.9),
     Recorded("v6e", 64, "int4", NONE, 13.9),
     Recorded("v6e", 128, "int4", NONE, 28),
