@@ -123,8 +123,8 @@ def main() -> None:
         f"# blocks-{report.name(results)}\n",
         f"{report.machine(results)}; {report.versions(results)}; load average before the run "
         f"{results['environment']['load average']}. {arguments.rounds} rounds, in each of which every contestant has a "
-        f"turn, in random order; the weights of {arguments.layers} layers take turns. Every result of ours was checked first, by "
-        "equality; onnxruntime takes floats, and is within 2 % of the largest output.",
+        f"turn, in random order; the weights of {arguments.layers} layers take turns. Every result of ours was checked "
+        "first, by equality; onnxruntime takes floats, and is within 2 % of the largest output.",
     ]
     for rows in arguments.rows:
         for block_size in arguments.blocks:
