@@ -84,10 +84,11 @@ class PackedBlockMatrix:
 
     def integers(self) -> jax.Array:
         """The integers in whole blocks, int16, of shape (..., K + padding, N)."""
+        data = jnp.asarray(self.data)
         if self.layout == Layout.BYTES:
-            return self.data.astype(jnp.int16) + np.int16(128 if self.dtype == jnp.uint8 else 0)
-        *batch, words, n = self.data.shape
-        nibbles = jnp.stack([(self.data >> np.uint16(4 * place)) & np.uint16(15) for place in range(4)], axis=-2)
+            return data.astype(jnp.int16) + np.int16(128 if self.dtype == jnp.uint8 else 0)
+        *batch, words, n = data.shape
+        nibbles = jnp.stack([(data >> np.uint16(4 * place)) & np.uint16(15) for place in range(4)], axis=-2)
         return nibbles.reshape(*batch, 4 * words, n).astype(jnp.int16) - np.int16(8 if self.dtype == jnp.int4 else 0)
 
     def require_intact(self, name: str) -> None:

@@ -1469,14 +1469,17 @@ def _blocks() -> list[Call]:
         "implementation": implementation,
     }
     of_scales = Tensor(any_float, exactly((2, 3)))
-    zero_points = Tensor("int8", exactly((), (2, 3)), "int8", optional=True)
+    zero_points = Tensor("int8", or_shapes((2, 3)), "int8", optional=True)
 
     def product(a: Any, a_scale: Any, output_dtype: Any, **_: Any) -> Any:
         return S((a.shape[0], 3), output_dtype or dtype_of(a_scale, "float32"))
 
-    def pack(b: Any, scale: Any, zero_point: Any, **_: Any) -> Any:
+    def pack(b: Any, scale: Any, zero_point: Any, block_size: Any) -> Any:
+        if scale is None:
+            return jax.eval_shape(functools.partial(jquant.pack_matrix, block_size=block_size), b, zero_point)
         zero_point = None if zero_point is None else S((2, 3), "int8")
-        return dataclasses.replace(packed, data=S((4, 3), "int8"), scale=S((2, 3), scale.dtype), zero_point=zero_point)
+        arrays = {"data": S((4, 3), "int8"), "scale": S((2, 3), scale.dtype), "zero_point": zero_point}
+        return dataclasses.replace(packed, **arrays, dtype=jnp.dtype(b.dtype))
 
     def unpack(data: Any, scale: Any, zero_point: Any, dtype: Any) -> Any:
         return dataclasses.replace(packed, data=data, scale=scale, zero_point=zero_point, dtype=dtype).unpack()
@@ -1495,7 +1498,7 @@ def _blocks() -> list[Call]:
             "block_scaled_matmul",
             {
                 **of_a,
-                "b": Argument(b, Tensor("int8", exactly((4, 3))), "b"),
+                "b": Argument(b, Tensor(f"{BYTES} int4", exactly((4, 3))), "b"),
                 "b_scale": Argument(scales, of_scales, "b_scale"),
                 "b_zero_point": Argument(None, zero_points, "b_zero_point", like=Like((2, 3), np.dtype(np.int8))),
                 "block_size": integer("block_size", None, (2,), optional=True),
@@ -1518,8 +1521,8 @@ def _blocks() -> list[Call]:
         Call(
             "pack_matrix",
             {
-                "b": Argument(b, Tensor("int8", exactly((4, 3))), "BTensor"),
-                "scale": Argument(scales, of_scales, "BScaleTensor"),
+                "b": Argument(b, Tensor(f"{BYTES} int4", exactly((4, 3))), "BTensor"),
+                "scale": Argument(scales, Tensor(any_float, exactly((2, 3)), optional=True), "BScaleTensor"),
                 "zero_point": Argument(None, zero_points, "BZeroPointTensor", like=Like((2, 3), np.dtype(np.int8))),
                 "block_size": integer("block_size", None, (2,), optional=True),
             },

@@ -90,9 +90,14 @@ ONE_ELEMENT = _of_one_element()
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_every_scale_and_zero_point_is_here(operator):
     names = inspect.signature(getattr(jquant, operator)).parameters
-    of_blocks = {"scale"} if operator in ("mx_dequantize", "nvfp4_dequantize") else set()  # of these, each has its own
-    parameters = {name for name in names if name.endswith(("scale", "zero_point"))} - of_blocks
-    assert parameters <= set(ONE_ELEMENT.get(operator, ()))
+    of_blocks = {
+        "mx_dequantize": {"scale"},
+        "nvfp4_dequantize": {"scale"},
+        "block_scaled_matmul": {"b_scale"},
+        "pack_matrix": {"scale"},
+    }
+    found = {name for name in names if name.endswith(("scale", "zero_point"))}
+    assert found - of_blocks.get(operator, set()) <= set(ONE_ELEMENT.get(operator, ()))
 
 
 @one_in(3, "operator", ONE_ELEMENT)

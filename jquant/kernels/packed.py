@@ -47,5 +47,6 @@ def pack_blocks(
             data = lax.optimization_barrier(data)
     if zero_point is not None:
         zero_point = jnp.broadcast_to(zero_point.astype(zero_point_data_type(b.dtype)), scale.shape)
-    scale = exact.narrow(exact.widen(scale), scale.dtype)  # which nobody's program merges with what comes of it
+    # Of no weak type, and not to be merged with what somebody's program computes of it.
+    scale = lax.convert_element_type(exact.narrow(exact.widen(scale), scale.dtype), scale.dtype)
     return PackedBlockMatrix(data, scale, zero_point, jnp.dtype(b.dtype), block_size, padding, layout)

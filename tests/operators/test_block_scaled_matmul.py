@@ -194,7 +194,7 @@ def _packed(*arguments, **options):
 
 @refusals(
     [
-        (_call(None), "block_scaled_matmul: b_scale is None, but the document requires it"),
+        (_call(None), "block_scaled_matmul: b_scale is None; only packed weights hold their own"),
         (_call(_SCALE[0]), "b_scale has 1 dimensions, sizes (3,); the document allows 2 to 8"),
         (
             _call(np.ones((3, 3), FLOAT32)),
