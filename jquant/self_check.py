@@ -78,8 +78,8 @@ def operators() -> Iterator[Comparison]:
     for name, case in CASES.items():
         with np.errstate(all="ignore"):
             # Divided first, so that what is near a tie is near a tie to the operator.
-            arguments = on_first_floats(lambda x: x / _FACTOR, case.arguments(rows=case.rows_of(_COUNT)))
-            expected = case.formula(*on_first_floats(lambda x: x * _FACTOR, arguments))
+            arguments = on_first_floats(lambda x: x / _FACTOR.astype(x.dtype), case.arguments(rows=case.rows_of(_COUNT)))
+            expected = case.formula(*on_first_floats(lambda x: x * _FACTOR.astype(x.dtype), arguments))
         results = _in_a_caller(case.function, *arguments)
         for result, formula in zip(jax.tree.leaves(results), jax.tree.leaves(expected), strict=True):
             yield name.split(",")[0], result, np.asarray(formula)
@@ -120,7 +120,7 @@ def _in_a_caller(function: Callable[..., Any], *arguments: Any) -> Any:
 
     @jax.jit
     def caller(*arguments):
-        outputs = function(*on_first_floats(lambda x: x * _FACTOR, arguments))
+        outputs = function(*on_first_floats(lambda x: x * _FACTOR.astype(x.dtype), arguments))
         return outputs, jax.tree.map(lambda x: x.astype(jnp.float32) * _FACTOR + _ADDEND, outputs)
 
     return caller(*arguments)[0]
