@@ -199,21 +199,24 @@ def _call(a, b, scale, terms, out_type: jax.ShapeDtypeStruct, steps: Steps, plan
 
 def _kernel(*refs: Any, steps: Steps, plan: BlockPlan, product: Callable) -> None:
     *inputs, output = refs
-    a, b, *_ = inputs
+    _, b, _, *terms = inputs
     batch, n, m = output.shape
     grid = pl.cdiv(n, plan.tile_n), pl.cdiv(m, plan.tile_m)
     pieces = range(0, plan.tile_m, plan.epilogue_m)
     buffers = gpu_block_plans.output_buffers(plan)
 
     def pipeline(multiply, context):
-        wide = {"transforms": _tiled(steps.depth, 8)}
-        vectors = [(plan.tile_n, plan.loaded_m)[number % 2] for number in range(len(inputs) - 2)]
+        def integers(rows, columns, bits):
+            return plgpu.BlockSpec((rows, columns), lambda k: (0, k), transforms=_tiled(steps.depth, bits))
+
+        def vectors(columns):
+            return plgpu.BlockSpec((steps.blocks, columns), lambda k: (k, 0))
+
         blocks = [
-            plgpu.BlockSpec((plan.tile_m, steps.step_k * steps.parts), lambda k: (0, k), **wide),
-            plgpu.BlockSpec(
-                (plan.tile_n, steps.step_k), lambda k: (0, k), transforms=_tiled(steps.depth, _bits(b))
-            ),
-            *(plgpu.BlockSpec((steps.blocks, size), lambda k: (k, 0)) for size in vectors),
+            integers(plan.tile_m, steps.step_k * steps.parts, 8),
+            integers(plan.tile_n, steps.step_k, _bits(b)),
+            vectors(plan.tile_n),
+            *[vectors(plan.loaded_m), vectors(plan.tile_n)] * (len(terms) // 2),
         ]
         return plgpu.emit_pipeline_warp_specialized(
             multiply,
@@ -244,14 +247,16 @@ def _kernel(*refs: Any, steps: Steps, plan: BlockPlan, product: Callable) -> Non
             i, j = gpu.snake(tile, grid, plan.group_n)
             top, left = i * plan.tile_n, j * plan.tile_m
 
-            def multiply(_, *blocks_and_total):
-                a_block, b_block, scale, *terms, total = blocks_and_total
+            def multiply(_, a_block, b_block, scale, *terms_and_total):
+                *terms, total = terms_and_total
                 for block in range(steps.blocks):
                     sums = _product(a_block, b_block, own, block, steps, plan)
                     for rows, columns in zip(terms[::2], terms[1::2], strict=True):
                         factors = _column(columns, block, own, sums.shape), _row(rows, block, sums.shape)
                         sums = sums - factors[0] * factors[1]
                     total = total + product(sums.astype(jnp.float32), _column(scale, block, own, sums.shape))
+                # TMA writes the next step where registers were loaded from: a fence orders the two.
+                plgpu.commit_smem()
                 return total
 
             def compute(multiply_all):
@@ -266,16 +271,11 @@ def _kernel(*refs: Any, steps: Steps, plan: BlockPlan, product: Callable) -> Non
                     place = pl.ds(top + warpgroup * PIECE_M, PIECE_M), pl.ds(left + start, plan.epilogue_m)
                     plgpu.copy_smem_to_gmem(buffer, output.at[index].at[place])
 
-            def of_tile(ref, number):
-                """Of A and B the rows of this tile, of vectors the columns."""
-                matrix = ref.at[0 if ref.shape[0] == 1 else index]
-                start, size = ((left, plan.tile_m), (top, plan.tile_n))[number] if number < 2 else (
-                    (top, plan.tile_n),
-                    (left, plan.loaded_m),
-                )[number % 2]
-                return matrix.at[pl.ds(start, size)] if number < 2 else matrix.at[:, pl.ds(start, size)]
-
-            pipeline(multiply, compute)(*(of_tile(x, number) for number, x in enumerate(inputs)), allocations=loaded)
+            along_m, along_n = (slice(None), pl.ds(left, plan.loaded_m)), (slice(None), pl.ds(top, plan.tile_n))
+            places = pl.ds(left, plan.tile_m), pl.ds(top, plan.tile_n), along_n, *(along_m, along_n) * (len(terms) // 2)
+            of_batch = (ref.at[0 if ref.shape[0] == 1 else index] for ref in inputs)
+            of_tile = (ref.at[place] for ref, place in zip(of_batch, places, strict=True))
+            pipeline(multiply, compute)(*of_tile, allocations=loaded)
 
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
 
