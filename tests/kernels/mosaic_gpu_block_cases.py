@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from mosaic_gpu_cases import differences
+
+from kernels.mosaic_gpu_cases import differences
 
 import jquant
 from jquant import reference

@@ -170,7 +170,7 @@ def _padded(x: jax.Array, rows: int, columns: int, fill: float = 0) -> jax.Array
 def _apart(a: jax.Array, steps: Steps) -> jax.Array:
     """`a` with each block of it in a `depth` of its own, at its place there, zeros beside it."""
     batch, m, _ = a.shape
-    own = jnp.eye(steps.parts, dtype=jnp.int8)[:, :, None]
+    own = jnp.eye(steps.parts, dtype=jnp.int8).reshape(1, 1, 1, steps.parts, steps.parts, 1)
     return (a.reshape(batch, m, -1, 1, steps.parts, steps.depth // steps.parts) * own).reshape(batch, m, -1)
 
 
