@@ -75,8 +75,8 @@ class PackedBlockMatrix:
     @property
     def _data_shape(self) -> tuple[int, ...]:
         """(..., rows, N)"""
-        shape = self.data.shape
-        return (*shape[:-2], shape[-1], shape[-2]) if self.layout in _N_MINOR else shape
+        *batch, one, other = self.data.shape
+        return (*batch, other, one) if self.layout in _N_MINOR else (*batch, one, other)
 
     @property
     def ndim(self) -> int:

@@ -38,7 +38,8 @@ def compile(product: jax.stages.Lowered) -> Compiled:
 
 
 def _arithmetic(assembly: str) -> str:
-    return assembly if re.fullmatch(r"\t(mul|add|sub|fma)\.\S+ .*;\n", assembly) else ""
+    assembly = re.sub(r"^\t\.loc.*\n", "", assembly, flags=re.MULTILINE)
+    return assembly if re.fullmatch(r"(mul|add|sub|fma)\.\S+ [^;]*;", assembly.strip()) else ""
 
 
 # Mosaic GPU writes `mul.f32` and `add.f32`, which ptxas may merge into one `fma` where one takes what the other gives.

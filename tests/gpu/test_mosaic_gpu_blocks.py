@@ -59,9 +59,7 @@ def lowered(product: Product, *, k_major: bool = True) -> jax.stages.Lowered:
         block_size,
         layout=layouts[k_major],
     )
-    return jax.jit(gpu_blocks.block_dot).lower(
-        tensor(jnp.int8, m, k), tensor(jnp.int8, m, 1) if a_zero_point else None, b
-    )
+    return jax.jit(gpu_blocks.block_dot).lower(tensor(jnp.int8, m, k), tensor(jnp.int8, m, 1) if a_zero_point else None, b)
 
 
 def multiplies_in_the_unit_for_int8_from_registers(product: Product, compiled: Compiled):
@@ -110,8 +108,9 @@ def each_sum_is_converted_scaled_and_added_apart(product: Product, compiled: Com
     assert inexact(kernel) == []
     opcodes = [one.opcode for one in kernel.instructions]
     sums = 64 * plan.tile_m // 128 * steps.blocks  # of a thread
-    for opcode in ("cvt.rn.f32.s32", "mul.rn.f32", "add.f32"):
-        assert opcodes.count(opcode) == sums
+    assert opcodes.count("cvt.rn.f32.s32") == opcodes.count("mul.rn.f32") == sums
+    # Where there is no loop, LLVM sees that the first sum adds nothing.
+    assert opcodes.count("add.f32") == sums - (sums // steps.blocks if product.k == steps.step_k else 0)
     assert not {opcode for opcode in opcodes if opcode.startswith(("fma", "mul.f32", "add.rn.f32"))}
     # A product that names its rounding is what ptxas merges with nothing.
     assert {text for text in merging(kernel) if "mul.f32" in text} == set()
@@ -126,14 +125,10 @@ CHECKS = (
     each_sum_is_converted_scaled_and_added_apart,
 )
 
-ZEROS = [(False, False), (True, False), (False, True), (True, True)]
+# Every kernel once: Mosaic compiles none again. Those of unsigned weights are those of signed ones with zero points.
+ZEROS = [(False, False), (True, False), (True, True)]
 PRODUCTS = [
-    *(
-        Product(m, 4096, block_size, dtype, *zeros)
-        for block_size, dtype, (m, zeros) in itertools.product(
-            (64, 128, 32), ("int4", "int8", "uint4", "uint8"), itertools.product((1, 2048), ZEROS)
-        )
-    ),
+    *(Product(m, 4096, size, f"int{bits}", *zeros) for size in (64, 128, 32) for bits in (4, 8) for m in (1, 2048) for zeros in ZEROS),
     Product(100, 4096, 16),
     Product(2048, 4096, 256, "uint4", zero_point=True, a_zero_point=True),
     Product(2048, 11008, 128),

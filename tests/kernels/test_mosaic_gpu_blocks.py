@@ -13,7 +13,6 @@ import jquant
 from jquant.arithmetic import exact
 from jquant.kernels.pallas import _compat, gpu_block_plans, gpu_blocks
 from jquant.kernels.pallas.gpu_block_plans import BLOCK_SIZES, BlockPlan, plan_for, steps_for
-from jquant.packed_block_matrix import Layout
 
 from . import mosaic_gpu_block_cases
 from .mosaic_gpu_block_cases import CASES, Case
@@ -133,7 +132,7 @@ def test_other_platforms():
     ("field", "value", "message"),
     [
         ("tile_m", 24, "tile_m must be one of"),
-        ("tile_m", 128, "tile_m must be 64 at most with zero points"),
+        ("tile_m", 128, "tile_m must be 64 at most"),
         ("warpgroups", 3, "one or two warpgroups"),
         ("epilogue_m", 64, "epilogue_m must be 8, 16 or 32"),
         ("stages", 0, "must be positive"),
@@ -175,7 +174,7 @@ def packed(dtype: str, block_size: int, *, k_major: bool) -> tuple[np.ndarray, j
     return given.b, jquant.pack_matrix(given.b, given.b_zero_point, **options)
 
 
-@pytest.mark.parametrize(("dtype", "block_size"), KINDS)
+@one_in(3, ("dtype", "block_size"), KINDS)
 def test_k_major_matrix_is_the_same_matrix(dtype, block_size):
     b, matrix = packed(dtype, block_size, k_major=True)
     _, other = packed(dtype, block_size, k_major=False)

@@ -12,7 +12,6 @@ _FEWEST_LOADED = 32  # elements of a vector of 32 bits, so that each begins wher
 _OTHER_SHARED_MEMORY = 3 * 1024  # Mosaic's scratch, barriers and alignment
 _MOST_STAGES = 8
 _TILES_M, _WARPGROUPS = (8, 16, 32, 64, 128), (1, 2)
-_LARGEST_TILES_M = {0: 128, 1: 128, 2: 64}  # by the terms beside a product: more rows spill registers
 
 # Of a multiprocessor in a clock cycle: multiply-accumulates, operations of 32 bits, and bytes from the L2 cache.
 _MULTIPLICATIONS, _OPERATIONS, _BYTES_IN = 4096, 128, 64
@@ -85,7 +84,7 @@ def plan_for(batch: int, m: int, n: int, k: int, block_size: int, bits: int, ter
       terms: what is taken from each product of a block: one for the zero points of B, one for those of A.
     """
     steps = steps_for(block_size)
-    tiles = [tile for tile in itertools.product(_TILES_M, _WARPGROUPS) if tile[0] <= _LARGEST_TILES_M[terms]]
+    tiles = [tile for tile in itertools.product(_TILES_M, _WARPGROUPS) if tile[0] <= _largest_tile_m(steps, terms)]
     tile_m, warpgroups = min(tiles, key=lambda tile: (_cycles(*tile, batch, m, n, k, steps, bits, terms), tile))
     plan = BlockPlan(tile_m=tile_m, warpgroups=warpgroups, stages=1, epilogue_m=min(tile_m, SWIZZLE // 4))
     step = shared_memory(dataclasses.replace(plan, stages=2), steps, bits, terms) - shared_memory(plan, steps, bits, terms)
@@ -93,9 +92,12 @@ def plan_for(batch: int, m: int, n: int, k: int, block_size: int, bits: int, ter
     return dataclasses.replace(plan, stages=min(1 + free // step, _MOST_STAGES))
 
 
-def _cycles(
-    tile_m: int, warpgroups: int, batch: int, m: int, n: int, k: int, steps: Steps, bits: int, terms: int
-) -> float:
+def _largest_tile_m(steps: Steps, terms: int) -> int:
+    """The rows whose sums a thread has registers for, beside what corrects them."""
+    return 128 if terms + (steps.parts > 1) <= 1 else 64
+
+
+def _cycles(tile_m: int, warpgroups: int, batch: int, m: int, n: int, k: int, steps: Steps, bits: int, terms: int) -> float:
     tile_n = PIECE_M * warpgroups
     blocks = k * steps.blocks / steps.step_k
     outputs = tile_m * tile_n
@@ -123,10 +125,10 @@ def output_buffers(plan: BlockPlan) -> int:
 
 def check(plan: BlockPlan, steps: Steps, bits: int, terms: int) -> None:
     """Raises ValueError for a plan that the kernel cannot follow."""
-    needed = shared_memory(plan, steps, bits, terms)
+    needed, largest = shared_memory(plan, steps, bits, terms), _largest_tile_m(steps, terms)
     conditions = {
         f"tile_m must be one of {_TILES_M}": plan.tile_m in _TILES_M,
-        "tile_m must be 64 at most with zero points of A and of B": plan.tile_m <= _LARGEST_TILES_M[terms],
+        f"tile_m must be {largest} at most, or registers spill": plan.tile_m <= largest,
         "one or two warpgroups multiply": plan.warpgroups in _WARPGROUPS,
         "epilogue_m must be 8, 16 or 32, and divide tile_m": plan.epilogue_m in (8, 16, 32)
         and plan.tile_m % plan.epilogue_m == 0,

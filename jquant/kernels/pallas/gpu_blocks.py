@@ -27,7 +27,7 @@ from jquant.kernels.pallas.gpu_plans import PIECE_M, ROW_ALIGNMENT
 from jquant.packed_block_matrix import Layout, PackedBlockMatrix
 
 _BLOCK, _WARPGROUP = "block", "warpgroup"  # the axes of the grid
-_LOADING_REGISTERS = 40  # of a thread that loads; those that multiply share the others
+_LOADING_REGISTERS = 64  # of a thread that loads up to seven arrays; those that multiply share the others
 
 
 def block_dot(
@@ -296,12 +296,12 @@ def _product(a_block: Any, b_block: Any, own: Any, block: int, steps: Steps, pla
     return product
 
 
-def _column(ref: Any, block: int, own: Any, shape: tuple[int, int]) -> jax.Array:
+def _column(ref: Any, block: int, own: Any, shape: tuple[int, ...]) -> jax.Array:
     """A vector along N, beside the product of a block."""
     return lax.broadcast_in_dim(_compat.load(ref, (block, own), plgpu.Layout.WGMMA.reduce(1)), shape, (0,))
 
 
-def _row(ref: Any, block: int, shape: tuple[int, int]) -> jax.Array:
+def _row(ref: Any, block: int, shape: tuple[int, ...]) -> jax.Array:
     """A vector along M, beside the product of a block."""
     place = block, pl.ds(0, shape[1])
     return lax.broadcast_in_dim(_compat.load(ref, place, plgpu.Layout.WGMMA.reduce(0)), shape, (1,))
