@@ -128,7 +128,13 @@ CHECKS = (
 # Every kernel once: Mosaic compiles none again. Those of unsigned weights are those of signed ones with zero points.
 ZEROS = [(False, False), (True, False), (True, True)]
 PRODUCTS = [
-    *(Product(m, 4096, size, f"int{bits}", *zeros) for size in (64, 128, 32) for bits in (4, 8) for m in (1, 2048) for zeros in ZEROS),
+    *(
+        Product(m, 4096, size, f"int{bits}", *zeros)
+        for size in (64, 128, 32)
+        for bits in (4, 8)
+        for m in (1, 2048)
+        for zeros in ZEROS
+    ),
     Product(100, 4096, 16),
     Product(2048, 4096, 256, "uint4", zero_point=True, a_zero_point=True),
     Product(2048, 11008, 128),

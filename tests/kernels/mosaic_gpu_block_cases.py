@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-
 from kernels.mosaic_gpu_cases import differences
 
 import jquant

@@ -1,4 +1,4 @@
-"""How the Hopper kernel for scales by block cuts a product into tiles. None of the estimates has been measured on the chip."""
+"""How the Hopper kernel for scales by block cuts a product into tiles, by estimates that no chip has confirmed."""
 
 import dataclasses
 import itertools

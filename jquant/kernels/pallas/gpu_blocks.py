@@ -103,9 +103,10 @@ def _operands(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix
     """``(A - za)(B - zb)`` of each block is ``A B - (rowsum(A) - size * za) zb - za colsum(B)``."""
     size, scale = b.block_size, exact.widen(b.scale)
     integers, excess = _integers(b)
-    b_offset = None if b.zero_point is None and not excess else jnp.full(scale.shape, -excess, jnp.int32)
-    if b.zero_point is not None:
-        b_offset = b_offset + b.zero_point.astype(jnp.int32)
+    if b.zero_point is None:
+        b_offset = jnp.full(scale.shape, -excess, jnp.int32) if excess else None
+    else:
+        b_offset = b.zero_point.astype(jnp.int32) - excess
     a_offset = zero_points.shifted(a_zero_point, a.dtype, a.ndim)
     a = signs.to_int8(a)
     blocks = (*a.shape[:-1], scale.shape[-2])
