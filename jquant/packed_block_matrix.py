@@ -23,14 +23,21 @@ class Layout(enum.StrEnum):
     """4 bits: uint16, of shape (..., K / 4, N). The lowest 4 bits of word j are row 4 * j, as 0 to 15 (int4 plus 8)."""
     BYTES = "bytes"
     """int8, of shape (..., K, N): the integers, less 128 if they are uint8."""
+    K_MAJOR_WORDS = "k_major_words"
+    """4 bits: uint16, of shape (..., N, K / 4). The lowest 4 bits of word j are row 4 * j, as -8 to 7 (uint4 less 8)."""
+    K_MAJOR_BYTES = "k_major_bytes"
+    """`BYTES` of shape (..., N, K)."""
 
 
-_ROWS = {Layout.WORDS: 4, Layout.BYTES: 1}  # of the matrix, in each row of the data
-_DATA_TYPES = {Layout.WORDS: np.dtype(np.uint16), Layout.BYTES: np.dtype(np.int8)}
-_DTYPES = {
-    Layout.WORDS: tuple(map(jnp.dtype, (jnp.int4, jnp.uint4))),
-    Layout.BYTES: tuple(map(jnp.dtype, (jnp.int4, jnp.uint4, jnp.int8, jnp.uint8))),
-}
+_K_MAJOR = {Layout.WORDS: Layout.K_MAJOR_WORDS, Layout.BYTES: Layout.K_MAJOR_BYTES}
+_N_MINOR = {k_major: layout for layout, k_major in _K_MAJOR.items()}
+_WORDS = Layout.WORDS, Layout.K_MAJOR_WORDS
+_SIGN_BITS = np.uint16(0x8888)  # of the integers in a word
+_ROWS = {layout: 4 if layout in _WORDS else 1 for layout in Layout}  # of the matrix, in each element of the data
+_DATA_TYPES = {layout: np.dtype(np.uint16 if layout in _WORDS else np.int8) for layout in Layout}
+_OF_4_BITS = tuple(map(jnp.dtype, (jnp.int4, jnp.uint4)))
+_OF_8_BITS = tuple(map(np.dtype, (np.int8, np.uint8)))
+_DTYPES = {layout: _OF_4_BITS if layout in _WORDS else (*_OF_4_BITS, *_OF_8_BITS) for layout in Layout}
 
 
 @jax.tree_util.register_dataclass
@@ -62,8 +69,14 @@ class PackedBlockMatrix:
     @property
     def shape(self) -> tuple[int, ...]:
         """The sizes of the matrix: (..., K, N)."""
-        *batch, rows, n = self.data.shape
+        *batch, rows, n = self._data_shape
         return (*batch, rows * _ROWS[self.layout] - self.padding, n)
+
+    @property
+    def _data_shape(self) -> tuple[int, ...]:
+        """(..., rows, N)"""
+        *batch, one, other = self.data.shape
+        return (*batch, other, one) if self.layout in _N_MINOR else (*batch, one, other)
 
     @property
     def ndim(self) -> int:
@@ -84,12 +97,27 @@ class PackedBlockMatrix:
 
     def integers(self) -> jax.Array:
         """The integers in whole blocks, int16, of shape (..., K + padding, N)."""
-        data = jnp.asarray(self.data)
-        if self.layout == Layout.BYTES:
+        data = jnp.asarray(self.n_minor().data)
+        if self.layout not in _WORDS:
             return data.astype(jnp.int16) + np.int16(128 if self.dtype == jnp.uint8 else 0)
         *batch, words, n = data.shape
         nibbles = jnp.stack([(data >> np.uint16(4 * place)) & np.uint16(15) for place in range(4)], axis=-2)
         return nibbles.reshape(*batch, 4 * words, n).astype(jnp.int16) - np.int16(8 if self.dtype == jnp.int4 else 0)
+
+    def n_minor(self) -> "PackedBlockMatrix":
+        """The same matrix in `Layout.WORDS` or `Layout.BYTES`."""
+        if self.layout not in _N_MINOR:
+            return self
+        data = jnp.swapaxes(self.data, -1, -2)
+        data = data ^ _SIGN_BITS if self.layout in _WORDS else data
+        return dataclasses.replace(self, data=data, layout=_N_MINOR[self.layout])
+
+    def k_major(self) -> "PackedBlockMatrix":
+        """The same matrix in `Layout.K_MAJOR_WORDS` or `Layout.K_MAJOR_BYTES`."""
+        if self.layout not in _K_MAJOR:
+            return self
+        data = self.data ^ _SIGN_BITS if self.layout in _WORDS else self.data
+        return dataclasses.replace(self, data=jnp.swapaxes(data, -1, -2), layout=_K_MAJOR[self.layout])
 
     def require_intact(self, name: str) -> None:
         """Asserts that the arrays have the dtypes and the shapes that `pack_matrix` gave them.
@@ -119,7 +147,8 @@ class PackedBlockMatrix:
                 made = " or ".join(dtype.name for dtype in dtypes)
                 message = f"{name}: {field} of the packed matrix is {what}; pack_matrix made it of {made}"
                 raise DescriptorTypeError(f"{message}. (Did a cast of the model's arrays change it?)")
-        data, scale = self.data.shape, self.scale.shape
+        scale = self.scale.shape
+        data = self._data_shape if self.data.ndim >= 2 else ()
         fits = len(data) == len(scale) >= 2 and data[:-2] == scale[:-2] and data[-1] == scale[-1]
         fits = fits and self.block_size > 0 and data[-2] * _ROWS[self.layout] == scale[-2] * self.block_size
         fits = fits and self.padding in range(self.block_size if scale[-2] else 1)
@@ -157,10 +186,15 @@ class PackedBlockMatrix:
         entries = *spec, *(None,) * (self.ndim - len(spec))
         if isinstance(sharding, NamedSharding):
             self._require_whole_blocks(sharding, entries[-2])
-        # All arrays are (..., K in some unit, N), so that one sharding serves them all.
-        placed = PartitionSpec(*entries)
-        place = NamedSharding(sharding.mesh, placed) if isinstance(sharding, NamedSharding) else placed
-        return dataclasses.replace(self, data=place, scale=place, zero_point=None if self.zero_point is None else place)
+
+        def place(*entries) -> NamedSharding | PartitionSpec:
+            placed = PartitionSpec(*entries)
+            return NamedSharding(sharding.mesh, placed) if isinstance(sharding, NamedSharding) else placed
+
+        # All arrays are (..., K in some unit, N), but for K-major data.
+        scale = place(*entries)
+        data = place(*entries[:-2], entries[-1], entries[-2]) if self.layout in _N_MINOR else scale
+        return dataclasses.replace(self, data=data, scale=scale, zero_point=None if self.zero_point is None else scale)
 
     def _require_whole_blocks(self, sharding: NamedSharding, axes) -> None:
         names = (axes,) if isinstance(axes, str) else axes if isinstance(axes, tuple) else ()

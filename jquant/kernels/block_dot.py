@@ -25,7 +25,10 @@ from jquant.modes import Implementation
 from jquant.packed_block_matrix import PackedBlockMatrix
 
 # The platform that each kernel is for, and the module that holds its `block_dot`.
-KERNELS = {Implementation.MOSAIC_TPU: ("tpu", "jquant.kernels.pallas.tpu_blocks")}
+KERNELS = {
+    Implementation.MOSAIC_TPU: ("tpu", "jquant.kernels.pallas.tpu_blocks"),
+    Implementation.MOSAIC_GPU: ("cuda", "jquant.kernels.pallas.gpu_blocks"),
+}
 # What None stands for: a kernel once it has been run on the platform, until then XLA's products.
 DEFAULTS = {"cpu": Implementation.XLA, "tpu": Implementation.XLA, "cuda": Implementation.XLA}
 
@@ -106,7 +109,8 @@ def _in_runs(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix,
     *batch, m, k = a.shape
     a = jnp.moveaxis(a.reshape(*batch, m, parts, k // parts), -2, -3)
     a_zero_point = None if a_zero_point is None else jnp.expand_dims(a_zero_point, -3)
-    return a, a_zero_point, jax.tree.map(lambda x: x.reshape(*x.shape[:-2], parts, x.shape[-2] // parts, x.shape[-1]), b)
+    b = jax.tree.map(lambda x: x.reshape(*x.shape[:-2], parts, x.shape[-2] // parts, x.shape[-1]), b.n_minor())
+    return a, a_zero_point, b
 
 
 def _sum_of_pairs(runs: jax.Array) -> jax.Array:

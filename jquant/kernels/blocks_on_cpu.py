@@ -30,6 +30,7 @@ _SUMS_AT_ONCE = 16
 
 def block_dot(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix) -> jax.Array:
     """As `xla_blocks.block_dot`."""
+    b = b.n_minor()
     if not _are_few_rows(a, b):
         return xla_blocks.block_dot(a, a_zero_point, b, xla.integer_dot_on_cpu)
     shape = (*jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])

@@ -31,7 +31,10 @@ def block_size_for(k: int) -> int:
 def pack_blocks(
     b: jax.Array, scale: jax.Array, zero_point: jax.Array | None, block_size: int, layout: Layout | None = None
 ) -> PackedBlockMatrix:
-    """`b` of shape (..., K, N), with its scales and zero points of shape (..., G, N); None lets the data type choose."""
+    """`b` of shape (..., K, N), with its scales and zero points of shape (..., G, N).
+
+    In `layout`, one that is not K-major; None lets the data type choose.
+    """
     *batch, k, n = b.shape
     layout = layout_for(b.dtype, block_size) if layout is None else layout
     padding = scale.shape[-2] * block_size - k

@@ -28,7 +28,7 @@ def block_dot(
       b: of shape (..., K, N), without padding.
       dot: what multiplies int8 matrices.
     """
-    blocks = b.scale.shape[-2]
+    b, blocks = b.n_minor(), b.scale.shape[-2]
     if blocks == 0:
         *batch, m, _ = a.shape
         return jnp.zeros((*jnp.broadcast_shapes(tuple(batch), b.shape[:-2]), m, b.shape[-1]), jnp.float32)
@@ -92,5 +92,6 @@ def _rows_of_block(b: PackedBlockMatrix, index: jax.Array | int) -> tuple[jax.Ar
 
 def products(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix) -> jax.Array:
     """The integer products of all blocks, of shape (..., G, M, N)."""
+    b = b.n_minor()
     a, blocks = _in_order_of_rows(a, b), jnp.arange(b.scale.shape[-2])
     return jnp.moveaxis(lax.map(functools.partial(_product, a, a_zero_point, b, dot=xla.integer_dot), blocks), 0, -3)

@@ -12,7 +12,7 @@ from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor, require
 from jquant.arguments.operands import FLOAT32
 from jquant.arguments.products import with_more_dimensions
-from jquant.arguments.statics import integer
+from jquant.arguments.statics import boolean, integer
 from jquant.kernels import packed
 from jquant.kernels.epilogue import as_row
 from jquant.packed_block_matrix import PackedBlockMatrix
@@ -58,10 +58,13 @@ def _pack_matrix(b: jax.Array, zero_point: jax.Array | None, block_size: int) ->
     return packed.pack(b, None if zero_point is None else as_row(zero_point, b.ndim), block_size)
 
 
-@functools.partial(jax.jit, static_argnames="block_size")
+@functools.partial(jax.jit, static_argnames=("block_size", "k_major"))
 @jax.named_scope("pack_matrix")
-def _pack_blocks(b: jax.Array, scale: jax.Array, zero_point: jax.Array | None, block_size: int) -> PackedBlockMatrix:
-    return packed.pack_blocks(b, scale, zero_point, block_size)
+def _pack_blocks(
+    b: jax.Array, scale: jax.Array, zero_point: jax.Array | None, block_size: int, k_major: bool
+) -> PackedBlockMatrix:
+    matrix = packed.pack_blocks(b, scale, zero_point, block_size)
+    return matrix.k_major() if k_major else matrix
 
 
 @overload
@@ -72,7 +75,13 @@ def pack_matrix(
 
 @overload
 def pack_matrix(
-    b: ArrayLike, /, zero_point: ArrayLike | None = None, *, scale: ArrayLike, block_size: int | None = None
+    b: ArrayLike,
+    /,
+    zero_point: ArrayLike | None = None,
+    *,
+    scale: ArrayLike,
+    block_size: int | None = None,
+    k_major: bool = False,
 ) -> PackedBlockMatrix: ...
 
 
@@ -83,6 +92,7 @@ def pack_matrix(
     *,
     scale: ArrayLike | None = None,
     block_size: int | None = None,
+    k_major: bool = False,
 ) -> PackedMatrix | PackedBlockMatrix:
     """Packs weights for `matmul_integer` and its fused forms, or, with a scale for each block, for `block_scaled_matmul`.
 
@@ -91,7 +101,9 @@ def pack_matrix(
     there is no transposition to do. The product is the same, bit for bit.
 
     With `scale`, of shape (..., G, N), it is in the order (K, N), with its scales and zero points: 4 bits in words of
-    uint16, whose nibbles are 4 rows that follow each other, the first in the lowest bits.
+    uint16, whose nibbles are 4 rows that follow each other, the first in the lowest bits. With `k_major`, the integers are
+    in the order (N, K), in which the kernel for Hopper GPUs (``implementation="mosaic_gpu"``) takes them without a
+    transposition; all others transpose them in each call.
 
     It is a pytree: `jax.jit`, `jax.vmap`, `jax.lax.scan`, `jax.device_put` and checkpoints take it like an array, and
     its method ``sharding_for`` says how it lies on a mesh.
@@ -106,6 +118,7 @@ def pack_matrix(
       block_size: how many rows of `b` a scale covers; None is K / G, if that is an integer. Without `scale`, how many rows
         a column sum covers, a divisor of K: a mesh can split K between blocks only. None is the largest divisor from 32 to
         256, or K where there is none.
+      k_major: whether the integers, with `scale`, are in the order (N, K). Without `scale`, they always are.
 
     Returns:
       A `PackedMatrix` of the shape and dtype of `b`, or with `scale` a `PackedBlockMatrix`.
@@ -125,8 +138,10 @@ def pack_matrix(
       >>> jquant.pack_matrix(jnp.ones((64, 2), jnp.int4), scale=jnp.ones((2, 2)))
       PackedBlockMatrix(int4[64,2], blocks of 32)
     """
+    k_major = boolean(_OPERATOR, "k_major", k_major)
     if scale is not None:
-        return _with_scales(b, zero_point, scale, block_size)
+        return _with_scales(b, zero_point, scale, block_size, k_major)
+    require(not k_major, f"{_OPERATOR}: k_major is given without scale, where the order is always K-major: leave it out")
     call = Call(_DESCRIPTOR)
     b = call.tensor("BTensor", b)
     zero_point = call.zero_point("B", zero_point, b.dtype)
@@ -140,11 +155,13 @@ def pack_matrix(
     return _pack_matrix(b, zero_point, block_size)
 
 
-def _with_scales(b: ArrayLike, zero_point: ArrayLike | None, scale: ArrayLike, block_size: int | None) -> PackedBlockMatrix:
+def _with_scales(
+    b: ArrayLike, zero_point: ArrayLike | None, scale: ArrayLike, block_size: int | None, k_major: bool
+) -> PackedBlockMatrix:
     call = Call(_BLOCKS_DESCRIPTOR)
     b, scale = call.tensor("BTensor", b), call.tensor("BScaleTensor", scale, FLOAT32)
     zero_point, covered = zero_point_of_blocks(call, "B", zero_point, b.dtype, scale)
     call.check(b.shape, b.dtype, **covered)
     names = call.descriptor.names("B")
     block_size = block_size_of(_OPERATOR, block_size, b, scale, (names.tensor, names.scale))
-    return _pack_blocks(b, scale, zero_point, block_size)
+    return _pack_blocks(b, scale, zero_point, block_size, k_major)

@@ -5,12 +5,7 @@ Needs the plug-in jax-cuda13-pjrt and jax-cuda13-plugin, but no GPU and no other
 
 import functools
 import itertools
-import os
-import pathlib
 import re
-import tempfile
-from typing import NamedTuple
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -22,19 +17,10 @@ from jquant.kernels.epilogue import Dequantize, Epilogue, Fold, Requantize
 from jquant.kernels.pallas import gpu
 from jquant.kernels.pallas.gpu_plans import plan_for
 
-from . import ptx
+from . import mosaic, ptx
+from .mosaic import Compiled, inexact, merging, tensor
 
 pytest.importorskip("jax_plugins.xla_cuda13", reason="XLA compiles for NVIDIA GPUs only where jax-cuda13-pjrt is installed")
-
-
-class Compiled(NamedTuple):
-    text: str
-    kernel: ptx.Kernel
-    log: str  # of ptxas
-
-
-def tensor(dtype, *shape: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, dtype, sharding=jax.sharding.SingleDeviceSharding(ptx.devices()[0]))
 
 
 def lowered(m: int, n: int, k: int, steps: Epilogue, *, transpose_b: bool = True) -> jax.stages.Lowered:
@@ -44,16 +30,7 @@ def lowered(m: int, n: int, k: int, steps: Epilogue, *, transpose_b: bool = True
 
 
 def compile_product(m: int, n: int, k: int, steps: Epilogue) -> Compiled:
-    product = lowered(m, n, k, steps)
-    with tempfile.TemporaryDirectory() as folder:
-        dump = {"MOSAIC_GPU_DUMP_TO": folder, "MOSAIC_GPU_DUMP_PTX": "1", "MOSAIC_GPU_DUMP_PTXAS": "1"}
-        with mock.patch.dict(os.environ, dump):
-            product.compile()
-        (text,), (log,) = ([file.read_text() for file in pathlib.Path(folder).glob(f"*.{end}")] for end in ("ptx", "ptxas"))
-    # Nothing of the epilogue: blocks of assembly, which wait for barriers or multiply, and addresses of symbols.
-    program = re.sub(r"^\t\{.*?// end inline asm$", "", text, flags=re.MULTILINE | re.DOTALL)
-    (kernel,) = ptx.parse(re.sub(r"^\tmov\.b64 \t%\w+, [A-Za-z_]\w*;$", "", program, flags=re.MULTILINE))
-    return Compiled(text, kernel, log)
+    return mosaic.compile(lowered(m, n, k, steps))
 
 
 def epilogues(m: int, n: int) -> dict[str, Epilogue]:
@@ -174,32 +151,6 @@ def test_unsigned_operands_reach_no_kernel():
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Mosaic GPU writes `mul.f32` and `add.f32`, which ptxas may merge into one `fma` where one takes what the other gives.
-
-
-def inexact(kernel: ptx.Kernel) -> list[str]:
-    """Float instructions that round otherwise than IEEE 754's, whatever ptxas merges."""
-    # The two halves of a register, of 16 bits each, are loaded and stored, tested and selected without arithmetic.
-    instructions = [re.sub(r"\b(add|sub|mul)\.(f32|b?f16(x2)?)\b", r"\1.rn.\2", one.text) for one in kernel.instructions]
-    return ptx.inexact([ptx.Kernel([ptx._instruction(text) for text in instructions])])
-
-
-def merging(kernel: ptx.Kernel) -> list[str]:
-    """Sums of products that no `exact.seal` stands between."""
-    sums = [one for one in kernel.instructions if re.match(r"(add|sub)\.(rn\.)?(f32|b?f16)", one.opcode)]
-    return [one.text for one in sums if not is_of_a_seal(one) and any(is_product(kernel, x) for x in one.operands)]
-
-
-def is_product(kernel: ptx.Kernel, register: str) -> bool:
-    return kernel.definition(register).opcode.startswith(("mul.f", "mul.rn.f", "mul.bf", "mul.rn.bf"))
-
-
-def is_of_a_seal(one: ptx.Instruction) -> bool:
-    """``x + x``, which counts where x is infinite or no number: merged or not, it is that then."""
-    a, b = one.operands
-    return one.opcode.startswith("add.") and a == b
-
-
 KERNEL = """
 .visible .entry kernel()
 {

@@ -113,7 +113,7 @@ def test_steps_from_the_first_with_a_matrix_on_follow_the_kernel(monkeypatch):
 )
 def test_snake_goes_through_each_tile_once(grid, group_m):
     tiles = jnp.arange(math.prod(grid), dtype=jnp.int32)
-    places = [place.tolist() for place in jax.vmap(lambda tile: gpu._snake(tile, grid, group_m))(tiles)]
+    places = [place.tolist() for place in jax.vmap(lambda tile: gpu.snake(tile, grid, group_m))(tiles)]
     assert sorted(zip(*places, strict=True)) == list(itertools.product(*map(range, grid)))
 
 

@@ -1,55 +1,39 @@
-"""The Hopper kernel in Pallas' GPU simulator, races included: bit for bit what NumPy says.
+"""The Hopper kernels in Pallas' GPU simulator, races included: bit for bit what NumPy says."""
 
-The simulator runs threads that wait for each other, so it runs in a process of its own, with a time-out.
-"""
-
-import json
-import os
-import pathlib
-import subprocess
-import sys
 import threading
 
-import jax
 import pytest
 
-from .mosaic_gpu_cases import CASES
+from . import mosaic_gpu_block_cases, mosaic_gpu_cases, mosaic_gpu_simulator
 
-PROGRAM = str(pathlib.Path(__file__).with_name("mosaic_gpu_cases.py"))
-TIMEOUT = 300  # seconds; it takes less than 30
 pytestmark = pytest.mark.gate
-SIMULATES_THE_KERNEL = jax.__version_info__ >= (0, 11)
+CASES = [case.name for case in mosaic_gpu_cases.CASES]
+CASES_WITH_BLOCKS = [case.name for case in mosaic_gpu_block_cases.CASES]
 
+if mosaic_gpu_simulator.SIMULATES_THE_KERNELS:
 
-def run(*names: str) -> subprocess.Popen:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "JAX_PLATFORMS": "cpu"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, PROGRAM, *names], env=environment, **pipes)
+    @pytest.fixture(scope="module")
+    def differences() -> dict[str, list[str]]:
+        return mosaic_gpu_simulator.differences("mosaic_gpu_cases.py", *CASES)
 
+    @pytest.mark.parametrize("name", CASES)
+    def test_simulated_kernel(differences, name):
+        assert differences[name] == []
 
-@pytest.fixture(scope="module")
-def differences() -> dict[str, list[str]]:
-    with run(*(case.name for case in CASES)) as process:
-        try:
-            output, errors = process.communicate(timeout=TIMEOUT)
-        finally:
-            process.kill()
-    assert process.returncode == 0, errors
-    return json.loads(output.splitlines()[-1])
+    @pytest.fixture(scope="module")
+    def differences_with_blocks() -> dict[str, list[str]]:
+        return mosaic_gpu_simulator.differences("mosaic_gpu_block_cases.py", *CASES_WITH_BLOCKS)
 
-
-if SIMULATES_THE_KERNEL:
-
-    @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-    def test_simulated_kernel(differences, case):
-        assert differences[case.name] == []
+    @pytest.mark.parametrize("name", CASES_WITH_BLOCKS)
+    def test_simulated_kernel_for_scales_by_block(differences_with_blocks, name):
+        assert differences_with_blocks[name] == []
 
 else:
 
     def test_simulator_of_this_version_does_not_know_transposed_references():
-        """Which the kernel multiplies with. The exception leaves the simulator's other threads waiting."""
-        with run(CASES[0].name) as process:
-            end = threading.Timer(TIMEOUT, process.kill)
+        """Which the kernels multiply with. The exception leaves the simulator's other threads waiting."""
+        with mosaic_gpu_simulator.run("mosaic_gpu_cases.py", CASES[0]) as process:
+            end = threading.Timer(mosaic_gpu_simulator.TIMEOUT, process.kill)
             end.start()
             try:
                 assert any("'TransposeTransform' object has no attribute 'indices'" in line for line in process.stderr)

@@ -6,6 +6,8 @@ from typing import Any
 import jax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.extend import backend, core
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import arith, llvm
 
 
 def compute_capability() -> str | None:
@@ -56,3 +58,27 @@ def _evaluate(jaxpr: core.Jaxpr, constants: Sequence, arguments: Sequence) -> li
             results = results if equation.primitive.multiple_results else [results]
         values.update(zip(equation.outvars, results, strict=True))
     return [read(variable) for variable in jaxpr.outvars]
+
+
+def rounded_product(a: jax.Array, b: jax.Array) -> jax.Array:
+    """``fl(a * b)`` of float32 matrices in the layout of `wgmma`: what PTX says of `mul.rn` keeps it from any merging."""
+    layout = plgpu.Layout.WGMMA
+
+    def multiply(_, a, b):
+        return a._pointwise(_rounded_product_of_registers, b)
+
+    result = plgpu.ShapeDtypeStruct(a.shape, a.dtype, layout=layout)
+    inlined: Any = plgpu.inline_mgpu(arg_types=(layout, layout), return_type=result)(multiply)
+    return inlined(a, b)
+
+
+def _rounded_product_of_registers(a: Any, b: Any) -> Any:
+    (width,) = ir.VectorType(a.type).shape
+    f32 = ir.F32Type.get()
+    result = a
+    for place in range(width):
+        position = arith.constant(ir.IntegerType.get_signless(32), place)
+        factors = [llvm.extractelement(x, position) for x in (a, b)]
+        one: Any = llvm.inline_asm(f32, factors, "mul.rn.f32 $0, $1, $2;", "=f,f,f")
+        result = llvm.insertelement(result, one, position)
+    return result

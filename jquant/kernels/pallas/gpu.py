@@ -57,7 +57,7 @@ def integer_dot(
     """
     _check_operands(a, b)
     if interpret is None:
-        _check_device()
+        require_hopper()
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     fused = _fusible(epilogue, batch)
     if fused < len(epilogue):
@@ -85,7 +85,7 @@ def _check_operands(a: jax.Array, b: jax.Array) -> None:
         raise NotImplementedError(f"the Hopper kernel multiplies no empty matrices: {a.shape}, {b.shape}")
 
 
-def _check_device() -> None:
+def require_hopper() -> None:
     capability = _compat.compute_capability()
     if capability not in (None, "9.0"):
         raise NotImplementedError(
@@ -202,7 +202,7 @@ def _kernel(*refs: Any, plan: Plan, structure: Any, roles: tuple[str, ...]) -> N
         @plgpu.nd_loop((batch, math.prod(grid)), collective_axes=_BLOCK)
         def _(loop):
             index, tile = loop.index
-            i, j = _snake(tile, grid, plan.group_m)
+            i, j = snake(tile, grid, plan.group_m)
             top, left = i * plan.block_m, j * plan.block_n
             own_top = top + warpgroup * rows
 
@@ -246,7 +246,7 @@ def _kernel(*refs: Any, plan: Plan, structure: Any, roles: tuple[str, ...]) -> N
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
 
 
-def _snake(tile: jax.Array, grid: tuple[int, int], group_m: int) -> tuple[jax.Array, jax.Array]:
+def snake(tile: jax.Array, grid: tuple[int, int], group_m: int) -> tuple[jax.Array, jax.Array]:
     """The place of a tile in an order that goes through `group_m` rows of tiles at a time, to the right and back."""
     m, n = grid
     group, within = lax.div(tile, jnp.int32(group_m * n)), lax.rem(tile, jnp.int32(group_m * n))

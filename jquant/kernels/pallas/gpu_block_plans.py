@@ -1,0 +1,140 @@
+"""How the Hopper kernel for scales by block cuts a product into tiles, by estimates that no chip has confirmed."""
+
+import dataclasses
+import itertools
+import math
+
+from jquant.kernels.pallas.gpu_plans import MULTIPROCESSORS, PIECE_M, SHARED_MEMORY, SWIZZLE
+
+BLOCK_SIZES = (16, 32, 64, 128, 256)
+_SHALLOWEST = 64  # what `wgmma` multiplies at least, with int8 in registers
+_FEWEST_LOADED = 32  # elements of a vector of 32 bits, so that each begins where TMA can store it
+_OTHER_SHARED_MEMORY = 3 * 1024  # Mosaic's scratch, barriers and alignment
+_MOST_STAGES = 8
+_TILES_M, _WARPGROUPS = (8, 16, 32, 64, 128), (1, 2)
+
+# Of a multiprocessor in a clock cycle: multiply-accumulates, operations of 32 bits, and bytes from the L2 cache.
+_MULTIPLICATIONS, _OPERATIONS, _BYTES_IN = 4096, 128, 64
+_CYCLES_PER_TILE, _CYCLES_PER_BLOCK = 1500, 150  # to fill the pipeline and leave it; to wait for one product
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BlockPlan:
+    """The tiles of one product.
+
+    Attributes:
+      tile_m: rows of A in a tile, from 8 to 128.
+      warpgroups: those that multiply, each by 64 columns of B; one more loads.
+      stages: steps of K that are in shared memory at a time.
+      epilogue_m: rows of A whose results are stored at a time, at most 32.
+      group_n: tiles along N that follow each other and so share rows of A in the L2 cache.
+      blocks: those of threads that run at a time, and share the tiles among them.
+    """
+
+    tile_m: int
+    warpgroups: int
+    stages: int
+    epilogue_m: int
+    group_n: int = 8
+    blocks: int = MULTIPROCESSORS
+
+    @property
+    def tile_n(self) -> int:
+        return PIECE_M * self.warpgroups
+
+    @property
+    def loaded_m(self) -> int:
+        """Of a vector with an element for each row of A."""
+        return max(self.tile_m, _FEWEST_LOADED)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Steps:
+    """How K is gone through, which follows from the size of the blocks.
+
+    Attributes:
+      depth: what is multiplied at a time: a whole block, a part of it, or several.
+      parts: how many blocks a `depth` has; each is multiplied with zeros in the place of the others.
+      step_k: what is loaded at a time.
+      blocks: how many are loaded at a time.
+    """
+
+    depth: int
+    parts: int
+    step_k: int
+    blocks: int
+
+
+def steps_for(block_size: int) -> Steps:
+    depth = min(max(block_size, _SHALLOWEST), SWIZZLE)
+    step_k = max(block_size, SWIZZLE)
+    return Steps(depth=depth, parts=max(depth // block_size, 1), step_k=step_k, blocks=step_k // block_size)
+
+
+def plan_for(batch: int, m: int, n: int, k: int, block_size: int, bits: int, terms: int) -> BlockPlan:
+    """The plan that takes the fewest cycles by the estimate, for (batch, m, k) x (batch, n, k).
+
+    Args:
+      batch: products of one shape.
+      m: the rows of A.
+      n: the columns of B.
+      k: the columns of A.
+      block_size: the rows of B that share a scale.
+      bits: of an element of B.
+      terms: what is taken from each product of a block: one for the zero points of B, one for those of A.
+    """
+    steps = steps_for(block_size)
+    tiles = [tile for tile in itertools.product(_TILES_M, _WARPGROUPS) if tile[0] <= _largest_tile_m(steps, terms)]
+    tile_m, warpgroups = min(tiles, key=lambda tile: (_cycles(*tile, batch, m, n, k, steps, bits, terms), tile))
+    plan = BlockPlan(tile_m=tile_m, warpgroups=warpgroups, stages=1, epilogue_m=min(tile_m, SWIZZLE // 4))
+    step = shared_memory(dataclasses.replace(plan, stages=2), steps, bits, terms) - shared_memory(plan, steps, bits, terms)
+    free = SHARED_MEMORY - shared_memory(plan, steps, bits, terms)
+    return dataclasses.replace(plan, stages=min(1 + free // step, _MOST_STAGES))
+
+
+def _largest_tile_m(steps: Steps, terms: int) -> int:
+    """The rows whose sums a thread has registers for, beside what corrects them."""
+    return 128 if terms + (steps.parts > 1) <= 1 else 64
+
+
+def _cycles(tile_m: int, warpgroups: int, batch: int, m: int, n: int, k: int, steps: Steps, bits: int, terms: int) -> float:
+    tile_n = PIECE_M * warpgroups
+    blocks = k * steps.blocks / steps.step_k
+    outputs = tile_m * tile_n
+    multiply = outputs * k * steps.parts / _MULTIPLICATIONS
+    scale = blocks * (outputs * (3 + terms) / _OPERATIONS + _CYCLES_PER_BLOCK)
+    load = (min(tile_m, m) * steps.parts + tile_n * bits / 8) * k / _BYTES_IN
+    # While one warpgroup scales, the other multiplies.
+    compute = max(multiply, scale) if warpgroups > 1 else multiply + scale
+    tiles = batch * math.ceil(m / tile_m) * math.ceil(n / tile_n)
+    return math.ceil(tiles / MULTIPROCESSORS) * (max(compute, load) + _CYCLES_PER_TILE)
+
+
+def shared_memory(plan: BlockPlan, steps: Steps, bits: int, terms: int) -> int:
+    """The bytes of shared memory that a block of threads needs."""
+    integers = plan.tile_m * steps.step_k * steps.parts + plan.tile_n * steps.step_k * bits // 8
+    vectors = 4 * steps.blocks * (plan.tile_n * (1 + terms) + plan.loaded_m * terms)
+    outputs = plan.warpgroups * output_buffers(plan) * PIECE_M * plan.epilogue_m * 4
+    return plan.stages * (integers + vectors) + outputs + _OTHER_SHARED_MEMORY
+
+
+def output_buffers(plan: BlockPlan) -> int:
+    """The pieces of the output, for each warpgroup, of which one may be stored while the next is computed."""
+    return min(2, plan.tile_m // plan.epilogue_m)
+
+
+def check(plan: BlockPlan, steps: Steps, bits: int, terms: int) -> None:
+    """Raises ValueError for a plan that the kernel cannot follow."""
+    needed, largest = shared_memory(plan, steps, bits, terms), _largest_tile_m(steps, terms)
+    conditions = {
+        f"tile_m must be one of {_TILES_M}": plan.tile_m in _TILES_M,
+        f"tile_m must be {largest} at most, or registers spill": plan.tile_m <= largest,
+        "one or two warpgroups multiply": plan.warpgroups in _WARPGROUPS,
+        "epilogue_m must be 8, 16 or 32, and divide tile_m": plan.epilogue_m in (8, 16, 32)
+        and plan.tile_m % plan.epilogue_m == 0,
+        "stages, group_n and blocks must be positive": min(plan.stages, plan.group_n, plan.blocks) > 0,
+        f"a block of threads has {SHARED_MEMORY} bytes of shared memory, not {needed}": needed <= SHARED_MEMORY,
+    }
+    for condition, holds in conditions.items():
+        if not holds:
+            raise ValueError(f"{condition}: {plan}")

@@ -1,0 +1,317 @@
+"""Products with scales by block on Hopper GPUs (H100, H200), as a Pallas Mosaic GPU kernel.
+
+Compiled for an H200 and simulated, not run on one.
+
+The product is computed transposed, as weights by activations: `wgmma` takes its left operand from registers, where
+weights of 4 bits become bytes on their way. Each block of K has a product of its own in int32, which is scaled and added to
+those before it, in order; these sums stay in registers from the first block to the last. As in `gpu`, one block of threads
+for each multiprocessor goes through the tiles of the output, and one of its warpgroups loads what the others multiply.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from jquant.arithmetic import exact, signs
+from jquant.kernels import zero_point as zero_points
+from jquant.kernels.pallas import _compat, gpu, gpu_block_plans
+from jquant.kernels.pallas.gpu_block_plans import BlockPlan, Steps
+from jquant.kernels.pallas.gpu_plans import PIECE_M, ROW_ALIGNMENT
+from jquant.packed_block_matrix import Layout, PackedBlockMatrix
+
+_BLOCK, _WARPGROUP = "block", "warpgroup"  # the axes of the grid
+_LOADING_REGISTERS = 64  # of a thread that loads up to seven arrays; those that multiply share the others
+
+
+def block_dot(
+    a: jax.Array,
+    a_zero_point: jax.Array | None,
+    b: PackedBlockMatrix,
+    *,
+    plan: BlockPlan | None = None,
+    interpret: Any = None,
+) -> jax.Array:
+    """The sum over the blocks g, in order, of ``fl(fl((A - a_zero_point)[:, g] @ (B - zero_point)[g]) * scale[g])``.
+
+    Args:
+      a: int8 or uint8, of shape (..., M, K).
+      a_zero_point: of the dtype of `a`, of shape (..., M, 1) or (..., 1, 1), or None.
+      b: of shape (..., K, N), in whole blocks. Batch sizes of 1 broadcast. A K-major layout spares a transposition.
+      plan: the tiles; by default `gpu_block_plans.plan_for`'s.
+      interpret: parameters of Pallas' GPU simulator, to run on a CPU.
+
+    Returns:
+      float32, of shape (..., M, N).
+
+    Raises:
+      NotImplementedError: blocks of another size, empty matrices, symbolic sizes, or a GPU that is not a Hopper.
+      ValueError: a plan that the kernel cannot follow.
+    """
+    _check(a, b)
+    if interpret is None:
+        gpu.require_hopper()
+    batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    shape = (*batch, a.shape[-2], b.shape[-1])
+    operands = _with_one_batch_axis(_operands(a, a_zero_point, b), batch)
+    steps, bits, terms = gpu_block_plans.steps_for(b.block_size), _bits(operands.b), len(operands.terms)
+    if plan is None:
+        (a_batch, m, k), (b_batch, n, _) = operands.a.shape, operands.b.shape
+        plan = gpu_block_plans.plan_for(max(a_batch, b_batch), m, n, k, b.block_size, bits, terms)
+    gpu_block_plans.check(plan, steps, bits, terms)
+    return jnp.swapaxes(_padded_call(operands, steps, plan, interpret), -1, -2).reshape(shape)
+
+
+def _check(a: jax.Array, b: PackedBlockMatrix) -> None:
+    if b.block_size not in gpu_block_plans.BLOCK_SIZES:
+        sizes = ", ".join(map(str, gpu_block_plans.BLOCK_SIZES))
+        raise NotImplementedError(f"the Hopper kernel takes blocks of {sizes}, not of {b.block_size}")
+    sizes = (*a.shape, *b.shape)
+    if not all(isinstance(size, int) for size in sizes):
+        raise NotImplementedError(f"the Hopper kernel needs sizes that are known when it compiles, not {a.shape}, {b.shape}")
+    if 0 in sizes:
+        raise NotImplementedError(f"the Hopper kernel multiplies no empty matrices: {a.shape}, {b.shape}")
+
+
+def _bits(x: Any) -> int:
+    return 4 if x.dtype == jnp.int4 else 8
+
+
+class _Operands(NamedTuple):
+    """What the kernel multiplies, and what it takes from the product of each block on account of zero points.
+
+    Attributes:
+      a: int8, of shape (..., M, K).
+      b: int8 or int4, of shape (..., N, K).
+      scale: float32, of shape (..., G, N).
+      terms: pairs of vectors whose products are taken from that of a block: int32, of shapes (..., G, M) and (..., G, N).
+    """
+
+    a: jax.Array
+    b: jax.Array
+    scale: jax.Array
+    terms: tuple[tuple[jax.Array, jax.Array], ...]
+
+
+def _operands(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix) -> _Operands:
+    """``(A - za)(B - zb)`` of each block is ``A B - (rowsum(A) - size * za) zb - za colsum(B)``."""
+    size, scale = b.block_size, exact.widen(b.scale)
+    integers, excess = _integers(b)
+    if b.zero_point is None:
+        b_offset = jnp.full(scale.shape, -excess, jnp.int32) if excess else None
+    else:
+        b_offset = b.zero_point.astype(jnp.int32) - excess
+    a_offset = zero_points.shifted(a_zero_point, a.dtype, a.ndim)
+    a = signs.to_int8(a)
+    blocks = (*a.shape[:-1], scale.shape[-2])
+    terms = []
+    if b_offset is not None:
+        row_sums = _sums(a, size)
+        terms.append((row_sums if a_offset is None else row_sums - size * a_offset, b_offset))
+    if a_offset is not None:
+        terms.append((jnp.broadcast_to(a_offset, blocks), jnp.swapaxes(_sums(integers, size), -1, -2)))
+    return _Operands(a, integers, scale, tuple((jnp.swapaxes(rows, -1, -2), columns) for rows, columns in terms))
+
+
+def _integers(b: PackedBlockMatrix) -> tuple[jax.Array, int]:
+    """Those of B, K-major, as int4 or int8; and by how much they are less than those that `b` stands for."""
+    b = b.k_major()
+    if b.layout == Layout.K_MAJOR_BYTES:
+        return b.data, 128 if b.dtype == jnp.uint8 else 0
+    nibbles = lax.bitcast_convert_type(b.data, jnp.int4)
+    return nibbles.reshape(*b.data.shape[:-1], -1), 8 if b.dtype == jnp.uint4 else 0
+
+
+def _sums(x: jax.Array, size: int) -> jax.Array:
+    """Those of each block of the last dimension."""
+    return jnp.sum(x.reshape(*x.shape[:-1], -1, size), axis=-1, dtype=jnp.int32)
+
+
+def _with_one_batch_axis(operands: _Operands, batch: tuple[int, ...]) -> _Operands:
+    """The operands as matrices of one batch, of all of it or 1. Where B is the same for all, that of A is more rows."""
+    if math.prod(operands.b.shape[:-2]) == 1:
+        a, b, scale, terms = operands
+        b, scale = (x.reshape(1, *x.shape[-2:]) for x in (b, scale))
+        terms = [(jnp.moveaxis(x, -2, 0).reshape(1, x.shape[-2], -1), y.reshape(1, *y.shape[-2:])) for x, y in terms]
+        return _Operands(a.reshape(1, -1, a.shape[-1]), b, scale, tuple(terms))
+
+    def spread(x: jax.Array) -> jax.Array:
+        if math.prod(x.shape[:-2]) > 1:
+            x = jnp.broadcast_to(x, (*batch, *x.shape[-2:]))
+        return x.reshape(-1, *x.shape[-2:])
+
+    return jax.tree.map(spread, operands)
+
+
+def _padded_call(operands: _Operands, steps: Steps, plan: BlockPlan, interpret: Any) -> jax.Array:
+    """The product, (batch, N, M), of operands padded to whole steps of K and to what TMA can address, less the padding."""
+    m, n = operands.a.shape[1], operands.b.shape[1]
+    a, b = (_padded(x, ROW_ALIGNMENT, steps.step_k) for x in (operands.a, operands.b))
+    # A block that is none is worth -0, the one number that changes no sum.
+    scale = _padded(operands.scale, steps.blocks, ROW_ALIGNMENT, -0.0)
+    terms = jax.tree.map(lambda x: _padded(x, steps.blocks, ROW_ALIGNMENT), operands.terms)
+    if steps.parts > 1:
+        a = _apart(a, steps)
+    out_type = jax.ShapeDtypeStruct((max(len(a), len(b)), b.shape[1], a.shape[1]), jnp.float32)
+    return _call(a, b, scale, terms, out_type, steps, plan, interpret)[:, :n, :m]
+
+
+def _padded(x: jax.Array, rows: int, columns: int, fill: float = 0) -> jax.Array:
+    """`x` of shape (batch, rows, columns), with multiples of these."""
+    missing = [(0, 0), (0, -x.shape[1] % rows), (0, -x.shape[2] % columns)]
+    return jnp.pad(x, missing, constant_values=fill) if any(after for _, after in missing) else x
+
+
+def _apart(a: jax.Array, steps: Steps) -> jax.Array:
+    """`a` with each block of it in a `depth` of its own, at its place there, zeros beside it."""
+    batch, m, _ = a.shape
+    own = jnp.eye(steps.parts, dtype=jnp.int8).reshape(1, 1, 1, steps.parts, steps.parts, 1)
+    return (a.reshape(batch, m, -1, 1, steps.parts, steps.depth // steps.parts) * own).reshape(batch, m, -1)
+
+
+def _call(a, b, scale, terms, out_type: jax.ShapeDtypeStruct, steps: Steps, plan: BlockPlan, interpret: Any) -> jax.Array:
+    batch, n, m = out_type.shape
+    tiles = batch * pl.cdiv(n, plan.tile_n) * pl.cdiv(m, plan.tile_m)
+    # The simulator runs no assembly.
+    product = _compat.rounded_product if interpret is None else exact.product
+    kernel = plgpu.kernel(
+        functools.partial(_kernel, steps=steps, plan=plan, product=product),
+        out_type=out_type,
+        grid=(min(tiles, plan.blocks),),
+        grid_names=(_BLOCK,),
+        num_threads=plan.warpgroups + 1,
+        thread_name=_WARPGROUP,
+        compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
+        interpret=interpret,
+    )
+    return kernel(a, b, scale, *jax.tree.leaves(terms))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The kernel. A (batch or 1, M, K, or more of it), B (batch or 1, N, K), scales (batch or 1, G, N), vectors by turns
+# (batch or 1, G, M) and (batch or 1, G, N), output (batch, N, M).
+
+
+def _kernel(*refs: Any, steps: Steps, plan: BlockPlan, product: Callable) -> None:
+    *inputs, output = refs
+    _, b, _, *terms = inputs
+    batch, n, m = output.shape
+    grid = pl.cdiv(n, plan.tile_n), pl.cdiv(m, plan.tile_m)
+    pieces = range(0, plan.tile_m, plan.epilogue_m)
+    buffers = gpu_block_plans.output_buffers(plan)
+
+    def pipeline(multiply, context):
+        def integers(rows, columns, bits):
+            return plgpu.BlockSpec((rows, columns), lambda k: (0, k), transforms=_tiled(steps.depth, bits))
+
+        def vectors(columns):
+            return plgpu.BlockSpec((steps.blocks, columns), lambda k: (k, 0))
+
+        blocks = [
+            integers(plan.tile_m, steps.step_k * steps.parts, 8),
+            integers(plan.tile_n, steps.step_k, _bits(b)),
+            vectors(plan.tile_n),
+            *[vectors(plan.loaded_m), vectors(plan.tile_n)] * (len(terms) // 2),
+        ]
+        return plgpu.emit_pipeline_warp_specialized(
+            multiply,
+            grid=(b.shape[-1] // steps.step_k,),
+            in_specs=blocks,
+            max_concurrent_steps=plan.stages,
+            wg_axis=_WARPGROUP,
+            num_compute_wgs=plan.warpgroups,
+            memory_registers=_LOADING_REGISTERS,
+            compute_context=context,
+        )
+
+    @functools.partial(
+        pl.run_scoped,
+        loaded=pipeline(_nothing, _nothing).get_allocations(*(x.at[0] for x in inputs)),
+        outputs=plgpu.SMEM(
+            (plan.warpgroups, buffers, PIECE_M, plan.epilogue_m), output.dtype, transforms=_tiled(plan.epilogue_m, 32)
+        ),
+        collective_axes=_WARPGROUP,
+    )
+    def _(loaded, outputs):
+        warpgroup = lax.axis_index(_WARPGROUP)
+        own = pl.ds(warpgroup * PIECE_M, PIECE_M)
+
+        @plgpu.nd_loop((batch, math.prod(grid)), collective_axes=_BLOCK)
+        def _(loop):
+            index, tile = loop.index
+            i, j = gpu.snake(tile, grid, plan.group_n)
+            top, left = i * plan.tile_n, j * plan.tile_m
+
+            def multiply(_, a_block, b_block, scale, *terms_and_total):
+                *terms, total = terms_and_total
+                for block in range(steps.blocks):
+                    sums = _product(a_block, b_block, own, block, steps, plan)
+                    for rows, columns in zip(terms[::2], terms[1::2], strict=True):
+                        factors = _column(columns, block, own, sums.shape), _row(rows, block, sums.shape)
+                        sums = sums - factors[0] * factors[1]
+                    total = total + product(sums.astype(jnp.float32), _column(scale, block, own, sums.shape))
+                # TMA writes the next step where registers were loaded from: a fence orders the two.
+                plgpu.commit_smem()
+                return total
+
+            def compute(multiply_all):
+                nothing = jnp.full((PIECE_M, plan.tile_m), -0.0, jnp.float32)  # with which the first block is itself
+                total = multiply_all(plgpu.layout_cast(nothing, plgpu.Layout.WGMMA))
+                plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+                for number, start in enumerate(pieces):
+                    buffer = outputs.at[warpgroup, number % buffers]
+                    plgpu.wait_smem_to_gmem(buffers - 1, wait_read_only=True)
+                    buffer[...] = total[:, start : start + plan.epilogue_m]
+                    plgpu.commit_smem()
+                    place = pl.ds(top + warpgroup * PIECE_M, PIECE_M), pl.ds(left + start, plan.epilogue_m)
+                    plgpu.copy_smem_to_gmem(buffer, output.at[index].at[place])
+
+            along_m, along_n = (slice(None), pl.ds(left, plan.loaded_m)), (slice(None), pl.ds(top, plan.tile_n))
+            places = pl.ds(left, plan.tile_m), pl.ds(top, plan.tile_n), along_n, *(along_m, along_n) * (len(terms) // 2)
+            of_batch = (ref.at[0 if ref.shape[0] == 1 else index] for ref in inputs)
+            of_tile = (ref.at[place] for ref, place in zip(of_batch, places, strict=True))
+            pipeline(multiply, compute)(*of_tile, allocations=loaded)
+
+        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+
+
+def _product(a_block: Any, b_block: Any, own: Any, block: int, steps: Steps, plan: BlockPlan) -> jax.Array:
+    """That of one block of K, in int32, of shape (PIECE_M, tile_m)."""
+    depths = max(steps.step_k // steps.blocks // steps.depth, 1)
+
+    @functools.partial(pl.run_scoped, accumulator=plgpu.WGMMAAccumulatorRef((PIECE_M, plan.tile_m), jnp.int32))
+    def product(accumulator):
+        for number in range(block * depths, (block + 1) * depths):
+            place = pl.ds(number // steps.parts * steps.depth, steps.depth)
+            weights = _compat.load(b_block, (own, place), plgpu.Layout.WGMMA_8BIT).astype(jnp.int8)
+            activations = a_block.at[:, pl.ds(number * steps.depth, steps.depth)]
+            plgpu.wgmma(accumulator, weights, _compat.transposed(activations))
+        return accumulator[...]
+
+    return product
+
+
+def _column(ref: Any, block: int, own: Any, shape: tuple[int, ...]) -> jax.Array:
+    """A vector along N, beside the product of a block."""
+    return lax.broadcast_in_dim(_compat.load(ref, (block, own), plgpu.Layout.WGMMA.reduce(1)), shape, (0,))
+
+
+def _row(ref: Any, block: int, shape: tuple[int, ...]) -> jax.Array:
+    """A vector along M, beside the product of a block."""
+    place = block, pl.ds(0, shape[1])
+    return lax.broadcast_in_dim(_compat.load(ref, place, plgpu.Layout.WGMMA.reduce(0)), shape, (1,))
+
+
+def _tiled(columns: int, bits: int) -> tuple:
+    """The layout in shared memory that TMA, `wgmma` and registers exchange without bank conflicts."""
+    return plgpu.TilingTransform((ROW_ALIGNMENT, columns)), plgpu.SwizzleTransform(columns * bits // 8)
+
+
+def _nothing(*_: Any) -> None:
+    """Stands for the parts of a pipeline that have no influence on what it allocates."""

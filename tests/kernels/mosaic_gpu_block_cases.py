@@ -1,0 +1,179 @@
+"""Products with scales by block, small enough to simulate. Run as a program, it simulates the Hopper kernel for them.
+
+    python mosaic_gpu_block_cases.py CASE ...
+
+prints what `mosaic_gpu_cases` prints.
+"""
+
+import dataclasses
+import json
+import sys
+import zlib
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from kernels.mosaic_gpu_cases import differences
+
+import jquant
+from jquant import reference
+from jquant.kernels.pallas import gpu_blocks
+from jquant.kernels.pallas.gpu_block_plans import BlockPlan
+from jquant.packed_block_matrix import PackedBlockMatrix
+
+SMALL = BlockPlan(tile_m=8, warpgroups=1, stages=3, epilogue_m=8, group_n=1, blocks=2)
+WIDE = BlockPlan(tile_m=64, warpgroups=2, stages=2, epilogue_m=16, group_n=2, blocks=3)
+LARGE = BlockPlan(tile_m=128, warpgroups=2, stages=2, epilogue_m=32, blocks=2)
+SINGLE_STAGE = BlockPlan(tile_m=32, warpgroups=1, stages=1, epilogue_m=32, blocks=1)
+LIMITS = {"int4": (-8, 7), "uint4": (0, 15), "int8": (-128, 127), "uint8": (0, 255)}
+
+
+class Case(NamedTuple):
+    """A (M, K) by B (K, N), in blocks; and which of them have zero points."""
+
+    name: str
+    m: int
+    k: int
+    n: int
+    block_size: int
+    dtype: str = "int4"
+    zero_point: bool = False
+    a_dtype: str = "int8"
+    a_zero_point: bool = False
+    batch: tuple[int, ...] = ()
+    b_batch: tuple[int, ...] = ()
+    k_major: bool = True
+    plan: BlockPlan | None = None
+
+
+CASES = [
+    Case("blocks of 128", 16, 384, 128, 128, plan=SMALL),
+    Case("blocks of 64", 8, 256, 64, 64),
+    Case("blocks of 64, an odd number", 9, 320, 72, 64, plan=SMALL),
+    Case("blocks of 32", 9, 160, 70, 32, zero_point=True),
+    Case("blocks of 16", 3, 144, 65, 16, "uint4", plan=SMALL),
+    Case("blocks of 256", 5, 512, 40, 256, "uint4", zero_point=True, a_zero_point=True),
+    Case("one block", 1, 64, 3, 64, a_zero_point=True),
+    Case("ragged", 37, 300, 139, 128, zero_point=True, plan=WIDE),
+    Case("ragged, the other order", 37, 300, 139, 64, k_major=False, plan=WIDE),
+    Case("all zero points", 21, 250, 77, 64, "uint4", zero_point=True, a_dtype="uint8", a_zero_point=True),
+    Case("all zero points of 128", 70, 250, 130, 128, "int4", zero_point=True, a_zero_point=True, plan=WIDE),
+    Case("unsigned without zero points", 21, 250, 77, 128, "uint4", a_dtype="uint8"),
+    Case("large tiles", 150, 256, 200, 64, zero_point=True, plan=LARGE),
+    Case("single stage", 40, 512, 70, 64, plan=SINGLE_STAGE),
+    Case("int8", 21, 250, 77, 64, "int8"),
+    Case("int8, blocks of 128", 21, 250, 77, 128, "int8", zero_point=True, k_major=False),
+    Case("uint8", 21, 250, 77, 128, "uint8", zero_point=True, a_dtype="uint8", a_zero_point=True),
+    Case("uint8, blocks of 32", 21, 90, 77, 32, "uint8"),
+    Case("batch of A", 5, 128, 70, 64, zero_point=True, a_zero_point=True, batch=(2, 3), b_batch=(1, 1)),
+    Case("batch of B", 5, 128, 70, 64, zero_point=True, a_zero_point=True, batch=(1,), b_batch=(3,)),
+    Case("batches that broadcast", 5, 128, 30, 128, "uint4", batch=(2, 1), b_batch=(1, 2), a_zero_point=True),
+]
+
+
+class Operands(NamedTuple):
+    a: np.ndarray
+    a_zero_point: np.ndarray | None
+    b: np.ndarray
+    scale: np.ndarray
+    b_zero_point: np.ndarray | None
+
+
+def operands(case: Case) -> Operands:
+    """Anything, with some rows at the ends of the range; scales of either sign, with infinities and zeros."""
+    random = np.random.default_rng(zlib.crc32(case.name.encode()))
+
+    def integers(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+        low, high = LIMITS[dtype]
+        values = random.integers(low, high, shape, endpoint=True)
+        at_end = random.random((*shape[:-1], 1)) < 0.2
+        return np.where(at_end, random.choice([low, high], (*shape[:-1], 1)), values).astype(jnp.dtype(dtype))
+
+    blocks = -(-case.k // case.block_size)
+    a, b = integers(case.a_dtype, (*case.batch, case.m, case.k)), integers(case.dtype, (*case.b_batch, case.k, case.n))
+    scale = random.normal(size=(*case.b_batch, blocks, case.n)).astype(np.float32)
+    scale = np.where(random.random(scale.shape) < 0.02, random.choice(np.float32([0, -0.0, np.inf]), scale.shape), scale)
+    a_zero_point = integers(case.a_dtype, (*case.batch, case.m, 1)) if case.a_zero_point else None
+    b_zero_point = integers(case.dtype, scale.shape) if case.zero_point else None
+    return Operands(a, a_zero_point, b, scale, b_zero_point)
+
+
+def expected(case: Case) -> np.ndarray:
+    """The formula, in NumPy."""
+    a, a_zero_point, b, scale, b_zero_point = operands(case)
+    one = np.ones((1,) * a.ndim, np.float32)
+    with np.errstate(all="ignore"):
+        return reference.block_scaled_matmul(a, one, a_zero_point, b, scale, b_zero_point, block_size=case.block_size)
+
+
+def matrix_and_rows(case: Case) -> tuple[PackedBlockMatrix, np.ndarray]:
+    """B, and A in whole blocks, as the primitive hands them over."""
+    a, a_zero_point, b, scale, b_zero_point = operands(case)
+    matrix = jquant.pack_matrix(b, b_zero_point, scale=scale, block_size=case.block_size, k_major=case.k_major)
+    fill = np.zeros((), a.dtype) if a_zero_point is None else a_zero_point
+    a = np.concatenate([a, np.broadcast_to(fill, (*a.shape[:-1], matrix.padding))], axis=-1)
+    return dataclasses.replace(matrix, padding=0), a
+
+
+def result(case: Case, interpret: Any = None) -> np.ndarray:
+    matrix, a = matrix_and_rows(case)
+
+    @jax.jit
+    def function(a, a_zero_point, b):
+        return gpu_blocks.block_dot(a, a_zero_point, b, plan=case.plan, interpret=interpret)
+
+    return np.asarray(function(a, operands(case).a_zero_point, matrix))
+
+
+def comparable(x: np.ndarray) -> np.ndarray:
+    """With one NaN for all."""
+    return np.where(np.isnan(x), np.float32(np.nan), x)
+
+
+def simulate(names: list[str]) -> dict[str, list[str]]:
+    from jax._src.pallas.mosaic_gpu.interpret.params import InterpretGPUParams  # private, as long as it is experimental
+
+    take_operands_in_registers()
+    found = {}
+    for case in (case for case in CASES if case.name in names):
+        try:
+            got = result(case, InterpretGPUParams(detect_races=True))
+            found[case.name] = differences(comparable(got), comparable(expected(case)))
+        except Exception as error:  # reported, each for its case
+            found[case.name] = [f"{type(error).__name__}: {error}"]
+    return found
+
+
+def take_operands_in_registers() -> None:
+    """Makes the simulator multiply a left operand in registers, which is an array: it knows references alone."""
+    from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks
+
+    of_references = gpu_callbacks.wgmma
+
+    @gpu_callbacks.fail_on_exception
+    def wgmma(*, a_allocation_key_as_array, **rest):
+        a = np.asarray(a_allocation_key_as_array)
+        if a.ndim == 1:  # the key of a reference
+            return of_references(a_allocation_key_as_array=a_allocation_key_as_array, **rest)
+        memory, thread = gpu_callbacks._get_shared_memory(), rest["thread"]
+        information = {
+            "logging_info": gpu_callbacks.memory.GPULoggingInfo(rest["mesh_location"], thread, rest["source_info"])
+        }
+
+        def content(name: str):
+            key = gpu_callbacks.HostAllocationKey.from_array(rest[f"{name}_allocation_key_as_array"])
+            transforms = jax.tree.map(int, gpu_callbacks._remove_noop_transforms(rest[f"{name}_transforms"]))
+            place = memory.access(key, transforms)
+            return memory.get_buffer_content(key, place, thread, **information)[0], key, place
+
+        sums, key, place = content("acc")
+        b, *_ = content("b")
+        memory.store_buffer_content(key, place, sums + np.matmul(a, b, dtype=sums.dtype), thread, **information)
+        return rest["token"]
+
+    gpu_callbacks.wgmma = wgmma
+
+
+if __name__ == "__main__":
+    print(json.dumps(simulate(sys.argv[1:])))

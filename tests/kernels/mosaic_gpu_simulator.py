@@ -1,0 +1,32 @@
+"""Runs a program that simulates kernels, in a process of its own: its threads wait for each other, so it has a time-out."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+
+SIMULATES_THE_KERNELS = jax.__version_info__ >= (0, 11)
+TIMEOUT = 300  # seconds; it takes less than 60
+# Of XLA:CPU's threads: the simulator's would wait for each other for ever if they took all of them.
+_THREADS = "64"
+
+
+def run(program: str, *names: str) -> subprocess.Popen:
+    own = {"PYTHONPATH": os.pathsep.join(sys.path), "JAX_PLATFORMS": "cpu", "NPROC": _THREADS, "PJRT_NPROC": _THREADS}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    path = str(pathlib.Path(__file__).with_name(program))
+    return subprocess.Popen([sys.executable, path, *names], env=os.environ | own, **pipes)
+
+
+def differences(program: str, *names: str) -> dict[str, list[str]]:
+    """For each case, by its name, what the program says of it."""
+    with run(program, *names) as process:
+        try:
+            output, errors = process.communicate(timeout=TIMEOUT)
+        finally:
+            process.kill()
+    assert process.returncode == 0, errors
+    return json.loads(output.splitlines()[-1])
