@@ -75,7 +75,7 @@ class _Stored(NamedTuple):
 def _matmul_n_bits(
     a: jax.Array, weights: _Stored | PackedBlockMatrix, bias: jax.Array | None, bits: int, compute_dtype: np.dtype
 ) -> jax.Array:
-    unpacked = weights.unpacked(bits) if isinstance(weights, _Stored) else weights
+    unpacked = weights.unpacked(bits) if isinstance(weights, _Stored) else weights.n_minor()
     rows = exact.widen(a)
     product = weight_only.product(rows[None] if a.ndim == 1 else rows, unpacked, compute_dtype)
     product = product if bias is None else exact.sum(product, to_rank(exact.widen(bias), product.ndim))

@@ -53,6 +53,7 @@ def block_dot(
       NotImplementedError: the chip has no plans, nor have the blocks; or a size is 0 or symbolic.
     """
     _check(a, b)
+    b = b.n_minor()
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     m, k, n = a.shape[-2], *b.shape[-2:]
     a_zero_point = zero_points.shifted(a_zero_point, a.dtype, a.ndim)
