@@ -1401,7 +1401,7 @@ def _packed() -> list[Call]:
     b = ints("int8", 4, 3)
     packed = jquant.pack_matrix(b, 1)
 
-    def pack(b: Any, zero_point: Any, block_size: Any) -> Any:
+    def pack(b: Any, zero_point: Any, block_size: Any, k_major: Any) -> Any:
         *batch, k, n = b.shape
         blocks = 1 if block_size is None else k // block_size
         if zero_point is not None:
@@ -1430,6 +1430,7 @@ def _packed() -> list[Call]:
                 "b": Argument(b, Tensor(BYTES, lambda shape: len(shape) == 2 and shape[0] % 2 == 0), "BTensor"),
                 "zero_point": zero_point("BZeroPointTensor", 1, or_shapes((3,), (1, 3)), "int8"),
                 "block_size": integer("block_size", 2, (1, 2, 4), optional=True),
+                "k_major": Argument(False, Boolean((False,)), "k_major"),
             },
             pack,
         ),

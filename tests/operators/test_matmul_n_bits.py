@@ -106,6 +106,17 @@ def test_packed_weights_are_within_the_bound():
         p.assert_within_the_bound(result)
 
 
+@pytest.mark.parametrize("dtype", [jnp.int4, np.uint8], ids=str)
+def test_the_order_of_packed_weights_makes_no_difference(dtype):
+    rng = np.random.default_rng(11)
+    a, b, scale = rng.normal(size=(2, 64)), samples.integers(rng, dtype, 64, 3), rng.uniform(0.1, 1, (2, 3))
+    results = together(
+        (jquant.matmul_n_bits, (a.astype(np.float32), jquant.pack_matrix(b, scale=scale.astype(np.float32), k_major=k_major)))
+        for k_major in (False, True)
+    )
+    np.testing.assert_array_equal(*results)
+
+
 @pytest.mark.parametrize("m", [1, 6])
 def test_products_of_bfloat16(m):
     """Both operands are rounded to it, so that the result is not that of float32."""
