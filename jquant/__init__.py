@@ -28,6 +28,10 @@ from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear as 
 from jquant.operators.fake_quantize import fake_quantize as fake_quantize
 from jquant.operators.matmul_integer import matmul_integer as matmul_integer
 from jquant.operators.matmul_integer_to_float import matmul_integer_to_float as matmul_integer_to_float
+from jquant.operators.mx_quantize import mx_dequantize as mx_dequantize
+from jquant.operators.mx_quantize import mx_quantize as mx_quantize
+from jquant.operators.nvfp4_quantize import nvfp4_dequantize as nvfp4_dequantize
+from jquant.operators.nvfp4_quantize import nvfp4_quantize as nvfp4_quantize
 from jquant.operators.pack_integers import pack_integers as pack_integers
 from jquant.operators.pack_integers import unpack_integers as unpack_integers
 from jquant.operators.pack_matrix import pack_matrix as pack_matrix
@@ -58,6 +62,8 @@ from jquant.operators.scale_and_zero_point import scale_and_zero_point as scale_
 from jquant.packed_block_matrix import PackedBlockMatrix as PackedBlockMatrix
 from jquant.packed_matrix import PackedMatrix as PackedMatrix
 from jquant.pytrees import DynamicQuantizeOutput as DynamicQuantizeOutput
+from jquant.pytrees import MxQuantizeOutput as MxQuantizeOutput
+from jquant.pytrees import Nvfp4QuantizeOutput as Nvfp4QuantizeOutput
 from jquant.pytrees import QuantizeOutput as QuantizeOutput
 from jquant.pytrees import RangeOutput as RangeOutput
 from jquant.pytrees import ScaleBias as ScaleBias

@@ -217,7 +217,10 @@ NARROW_FLOATS = {  # of the types that DirectML lacks
     "FLOAT8E5M2FNUZ": "float8_e5m2fnuz",
     "FLOAT4E2M1": "float4_e2m1fn",
 }
-_OF_ONNX = {spelling: name for name, spelling in NARROW_FLOATS.items()}
+POWERS_OF_TWO = "FLOAT8E8M0"  # which scales alone have
+_OTHER_FLOATS = {POWERS_OF_TWO: "float8_e8m0fnu", "FLOAT6E2M3": "float6_e2m3fn", "FLOAT6E3M2": "float6_e3m2fn"}
+_ONNX_NAMES = NARROW_FLOATS | _OTHER_FLOATS
+_OF_ONNX = {spelling: name for name, spelling in _ONNX_NAMES.items()}
 _TENSORFLOW_NAMES = ("qint32", "qint16", "qint8", "quint16", "quint8")
 
 
@@ -234,7 +237,7 @@ def data_type(argument: str, spelling: DTypeLike | str) -> np.dtype:
             dtype = None
         if dtype is not None and is_numeric(dtype):
             return dtype
-    known = ", ".join((*_DML_NAMES, *NARROW_FLOATS, *_TENSORFLOW_NAMES))
+    known = ", ".join((*_DML_NAMES, *_ONNX_NAMES, *_TENSORFLOW_NAMES))
     raise DescriptorTypeError(f"{argument} is {shown(spelling)}; it must be a dtype or one of the names {known}")
 
 
@@ -242,8 +245,8 @@ def data_type(argument: str, spelling: DTypeLike | str) -> np.dtype:
 def _as_dtype(spelling: np.dtype | type | str) -> np.dtype:
     if isinstance(spelling, str) and spelling in _DML_NAMES:
         return jnp.dtype(spelling.lower())
-    if isinstance(spelling, str) and spelling in NARROW_FLOATS:
-        return jnp.dtype(NARROW_FLOATS[spelling])
+    if isinstance(spelling, str) and spelling in _ONNX_NAMES:
+        return jnp.dtype(_ONNX_NAMES[spelling])
     if isinstance(spelling, str) and spelling in _TENSORFLOW_NAMES:
         return jnp.dtype(spelling.removeprefix("q"))
     return jnp.dtype(spelling).newbyteorder("=")

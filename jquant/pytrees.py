@@ -58,5 +58,21 @@ class DynamicQuantizeOutput(NamedTuple):
     zero_point: jax.Array
 
 
-for _tree in (ScaleZeroPoint, ScaleBias, QuantizeOutput, RangeOutput, DynamicQuantizeOutput):
+class MxQuantizeOutput(NamedTuple):
+    """The outputs of `mx_quantize`: the elements, and the power of two that those of each block are multiples of."""
+
+    values: jax.Array
+    scale: jax.Array
+
+
+class Nvfp4QuantizeOutput(NamedTuple):
+    """The outputs of `nvfp4_quantize`: the elements, the scale of each block, and that of the tensor."""
+
+    values: jax.Array
+    scale: jax.Array
+    tensor_scale: jax.Array
+
+
+_TREES = ScaleZeroPoint, ScaleBias, QuantizeOutput, RangeOutput, DynamicQuantizeOutput, MxQuantizeOutput, Nvfp4QuantizeOutput
+for _tree in _TREES:
     export.register_namedtuple_serialization(_tree, serialized_name=f"jquant.{_tree.__name__}")

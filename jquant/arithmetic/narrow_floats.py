@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jquant.arithmetic.powers_of_two import scaled_integer
+
 
 @dataclasses.dataclass(frozen=True)
 class NarrowFloat:
@@ -48,6 +50,11 @@ class NarrowFloat:
     def sign_bit(self) -> int:
         return 1 << (self.bits - 1)
 
+    @property
+    def largest_exponent(self) -> int:
+        """That of the largest power of two."""
+        return (self.largest >> self.fraction_bits) - self.bias
+
 
 FLOAT8_E4M3FN = NarrowFloat(8, 3, 7, largest=0x7E, overflow=0x7F, nan=0x7F)
 FLOAT8_E4M3FNUZ = NarrowFloat(8, 3, 8, largest=0x7F, overflow=0x80, nan=0x80, signed_zero=False)
@@ -66,6 +73,10 @@ _FORMATS = {
 }
 
 
+FLOATS_OF_6_BITS = {jnp.dtype("float6_e2m3fn"): FLOAT6_E2M3FN, jnp.dtype("float6_e3m2fn"): FLOAT6_E3M2FN}
+"""By dtypes that no array of JAX has on a CPU: there are only their codes."""
+
+
 def is_narrow_float(dtype: np.dtype) -> bool:
     """Whether arrays of JAX can have this dtype, and it is one of those here. (XLA does not convert those of 6 bits.)"""
     return dtype in _FORMATS
@@ -76,24 +87,35 @@ def has_infinities_or_nan(dtype: np.dtype) -> bool:
     return dtype in _FORMATS and not _FORMATS[dtype].saturates
 
 
+def format_of(dtype: np.dtype) -> NarrowFloat:
+    """The parts of a dtype that arrays of JAX can have."""
+    return _FORMATS[dtype]
+
+
 def narrow(x: jax.Array, dtype: np.dtype, *, saturate: bool = True) -> jax.Array:
     """The nearest numbers of a narrow `dtype` to float32 `x`, ties to the even code; see `encode`."""
-    code = encode(x, _FORMATS[dtype], saturate=saturate)
+    return of_code(encode(x, _FORMATS[dtype], saturate=saturate), dtype)
+
+
+def of_code(code: jax.Array, dtype: np.dtype) -> jax.Array:
+    """The numbers of a narrow `dtype`, from their codes in uint8."""
     return lax.bitcast_convert_type(code.astype(_unsigned(dtype)), dtype)
 
 
-def widen(x: jax.Array) -> jax.Array:
-    """The float32 of each number of a narrow dtype, which is exact."""
+def widen(x: jax.Array, *, exponent: jax.Array | None = None) -> jax.Array:
+    """The float32 of each number of a narrow dtype, which is exact; see `decode`."""
     code = lax.bitcast_convert_type(x, _unsigned(x.dtype))
-    return decode(code.astype(jnp.uint8), _FORMATS[jnp.dtype(x.dtype)])
+    return decode(code.astype(jnp.uint8), _FORMATS[jnp.dtype(x.dtype)], exponent=exponent)
 
 
 def _unsigned(dtype: np.dtype) -> np.dtype:
     return jnp.dtype(f"uint{_FORMATS[jnp.dtype(dtype)].bits}")
 
 
-def encode(x: jax.Array, target: NarrowFloat, *, saturate: bool = True) -> jax.Array:
+def encode(x: jax.Array, target: NarrowFloat, *, saturate: bool = True, exponent: jax.Array | None = None) -> jax.Array:
     """The codes, in uint8, of the nearest numbers of a type to float32 `x`: ties to the even code, subnormals included.
+
+    With `exponent`, int32 from -300 to 300, to ``x / 2**exponent``, which need be no float32.
 
     What rounds to more than the largest number, and infinities, become the largest number of their sign; without
     `saturate` they become infinite or, in a type that has no infinities, NaN. NaN stays NaN, with its sign if the type
@@ -102,17 +124,17 @@ def encode(x: jax.Array, target: NarrowFloat, *, saturate: bool = True) -> jax.A
     bits = lax.bitcast_convert_type(x, jnp.int32)
     magnitude = bits & np.int32(0x7FFFFFFF)
     is_nan = magnitude > np.int32(0x7F800000)
-    exponent = magnitude >> 23
+    biased, significand = (magnitude >> 23, magnitude) if exponent is None else _scaled_down(magnitude, exponent)
     smallest_normal = np.int32(127 + 1 - target.bias)
     # Of a subnormal result, the hidden bit is among the fraction's; a shift by 25 leaves nothing of 24 bits.
-    significand = (magnitude & np.int32(2**23 - 1)) | np.int32(2**23)
-    below = lax.max(smallest_normal - exponent, jnp.zeros_like(exponent))
+    significand = (significand & np.int32(2**23 - 1)) | np.int32(2**23)
+    below = lax.max(smallest_normal - biased, jnp.zeros_like(biased))
     shift = lax.min(below + np.int32(23 - target.fraction_bits), jnp.full_like(below, 25))
     one = jnp.ones_like(shift)
     half_or_less = lax.shift_left(one, shift - 1) - 1 + (lax.shift_right_logical(significand, shift) & 1)
     rounded = lax.shift_right_logical(significand + half_or_less, shift)
     # Added, not or-ed: the hidden bit, and a carry out of the fraction, go to the exponent.
-    code = rounded + (lax.max(exponent - smallest_normal, jnp.zeros_like(exponent)) << target.fraction_bits)
+    code = rounded + (lax.max(biased - smallest_normal, jnp.zeros_like(biased)) << target.fraction_bits)
     beyond = target.largest if saturate else target.overflow
     code = lax.select(code > target.largest, jnp.full_like(code, beyond), code)
     code = lax.select(is_nan, jnp.full_like(code, target.nan), code)
@@ -124,17 +146,33 @@ def encode(x: jax.Array, target: NarrowFloat, *, saturate: bool = True) -> jax.A
     return (code | sign).astype(jnp.uint8)
 
 
-def decode(code: jax.Array, source: NarrowFloat) -> jax.Array:
-    """The float32 of each number of a type, from its code in uint8."""
+def _scaled_down(magnitude: jax.Array, exponent: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The biased exponent of ``x / 2**exponent``, from the bits of `x` without its sign, and bits with its fraction."""
+    # The bits of a subnormal number are an integer, whose float32 is normal and 2**149 times as large.
+    tiny = magnitude < np.int32(2**23)
+    integer = lax.bitcast_convert_type(magnitude.astype(jnp.float32), jnp.int32)
+    biased = (lax.select(tiny, integer - np.int32(149 << 23), magnitude) >> 23) - exponent
+    biased = lax.select(magnitude == np.int32(0x7F800000), jnp.full_like(biased, 0xFF), biased)
+    return biased, lax.select(tiny, integer, magnitude)
+
+
+def decode(code: jax.Array, source: NarrowFloat, *, exponent: jax.Array | None = None) -> jax.Array:
+    """The float32 of each number of a type, from its code in uint8.
+
+    With `exponent`, int32 from -127 to 127, ``x * 2**exponent`` of each number `x`, which is exact or infinite.
+    """
     number = code.astype(jnp.int32)
     magnitude = number & np.int32(source.sign_bit - 1)
-    exponent = magnitude >> source.fraction_bits
+    biased = magnitude >> source.fraction_bits
     fraction = magnitude & np.int32(2**source.fraction_bits - 1)
-    significand = fraction | lax.select(exponent > 0, jnp.full_like(fraction, 2**source.fraction_bits), fraction)
-    # An integer of so few bits is a float32; what it is to be multiplied by is added to its exponent.
-    scaling = lax.max(exponent, jnp.ones_like(exponent)) - np.int32(source.bias + source.fraction_bits)
-    bits = lax.bitcast_convert_type(significand.astype(jnp.float32), jnp.int32) + (scaling << 23)
-    bits = lax.select(significand == 0, jnp.zeros_like(bits), bits)
+    significand = fraction | lax.select(biased > 0, jnp.full_like(fraction, 2**source.fraction_bits), fraction)
+    scaling = lax.max(biased, jnp.ones_like(biased)) - np.int32(source.bias + source.fraction_bits)
+    if exponent is None:
+        # An integer of so few bits is a float32; what it is to be multiplied by is added to its exponent.
+        bits = lax.bitcast_convert_type(significand.astype(jnp.float32), jnp.int32) + (scaling << 23)
+        bits = lax.select(significand == 0, jnp.zeros_like(bits), bits)
+    else:
+        bits = lax.bitcast_convert_type(scaled_integer(significand, scaling + exponent), jnp.int32)
     sign = lax.select(number >= source.sign_bit, jnp.full_like(bits, -(2**31)), jnp.zeros_like(bits))
     quiet_nan, infinity = np.int32(0x7FC00000), np.int32(0x7F800000)
     if not source.signed_zero:

@@ -5,12 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.arithmetic import exact, narrow_floats
+from jquant.arithmetic import exact, narrow_floats, powers_of_two
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
 
 def dequantize(x: Quantized) -> jax.Array:
     """``(x - zero_point) * scale`` in float32: a difference as `offset` has it, one rounding."""
+    if x.scale.dtype == powers_of_two.DTYPE:
+        return powers_of_two.product(offset(x), x.scale)
     return exact.product(offset(x), exact.widen(x.scale))
 
 
@@ -31,6 +33,18 @@ def offset(x: Quantized) -> jax.Array:
 def quantize(x: jax.Array, output: ScaleZeroPoint, dtype: np.dtype) -> jax.Array:
     """``sat(rne(x / scale) + zero_point)``, for an integer `dtype` of at most 16 bits; NaN becomes 0."""
     return exact.nearest_integer(exact.quotient(x, exact.widen(output.scale)), output.zero_point, dtype)
+
+
+def quotient(x: jax.Array, scale: jax.Array, precision: np.dtype) -> jax.Array:
+    """``x / scale`` in float32, of float32 `x` and a scale that is float32 or a power of two, rounded to `precision`.
+
+    If that has 16 bits, so are both operands rounded first.
+    """
+    if precision == jnp.float32:
+        return powers_of_two.quotient(x, scale) if scale.dtype == powers_of_two.DTYPE else exact.quotient(x, scale)
+    divisor = powers_of_two.widen(scale) if scale.dtype == powers_of_two.DTYPE else scale
+    dividend, divisor = (exact.widen(exact.narrow(each, precision)) for each in (x, divisor))
+    return exact.widen(exact.narrow(exact.quotient(dividend, divisor), precision))
 
 
 def nearest(quotient: jax.Array, zero_point: jax.Array | None, dtype: np.dtype, saturate: bool = True) -> jax.Array:

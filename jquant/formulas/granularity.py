@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jquant.arithmetic import exact
+from jquant.arithmetic import exact, powers_of_two
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
 
@@ -30,9 +30,10 @@ class Granularity(NamedTuple):
         return Quantized(x.values, *self._repeated(parameters, x.values.shape))
 
     def expand_output(self, output: ScaleZeroPoint, sizes: tuple[int, ...]) -> ScaleZeroPoint:
-        """The same for what is to be quantized, of these `sizes`; the scale in float32."""
+        """The same for what is to be quantized, of these `sizes`; the scale in float32, if it is no power of two."""
         # Widened before it is expanded, so that XLA:GPU divides and corrects the quotient in one kernel.
-        return self._repeated(output._replace(scale=exact.widen(output.scale)), sizes)
+        scale = output.scale if output.scale.dtype == powers_of_two.DTYPE else exact.widen(output.scale)
+        return self._repeated(output._replace(scale=scale), sizes)
 
     def _repeated(self, parameters: ScaleZeroPoint, sizes: tuple[int, ...]) -> ScaleZeroPoint:
         """Those of a block as often as the block has elements."""

@@ -9,10 +9,11 @@ from jax.typing import ArrayLike, DTypeLike
 from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.granularity import align, granularity_of
-from jquant.arithmetic import exact
+from jquant.arguments.operands import FLOAT32
+from jquant.arithmetic import exact, powers_of_two
 from jquant.formulas import affine
 from jquant.formulas.granularity import Granularity
-from jquant.modes import NARROW_FLOATS, FeatureLevel, data_type
+from jquant.modes import NARROW_FLOATS, POWERS_OF_TWO, FeatureLevel, data_type
 from jquant.pytrees import Quantized
 
 _OPERATOR = "DML_ELEMENT_WISE_DEQUANTIZE_LINEAR"
@@ -23,7 +24,7 @@ _DESCRIPTOR = Descriptor(
     {
         "EXTENDED": (  # what ONNX has beyond DirectML
             Tensor("InputTensor", "Input", (1, 8), _OF_ONNX),
-            Tensor("ScaleTensor", "Input", (1, 8), "FLOAT32 FLOAT16"),
+            Tensor("ScaleTensor", "Input", (1, 8), f"FLOAT32 FLOAT16 {POWERS_OF_TWO}"),
             Tensor("ZeroPointTensor", "Optional input", (1, 8), _OF_ONNX),
             Tensor("OutputTensor", "Output", (1, 8), "FLOAT32 FLOAT16"),
         ),
@@ -95,15 +96,15 @@ def dequantize_linear(
 
     Floats of 8 and 4 bits are exact in float32; their difference is rounded to it. Infinities and NaN are what they are.
 
-    It is differentiable in the scale. Integers have no derivative (JAX's zero, of type float0); that of floats of 8 and 4
+    It is differentiable in the scale, unless that is of powers of two. Integers have no derivative (JAX's zero, of type float0); that of floats of 8 and 4
     bits is 0.
 
     Args:
       input: integers of 8, 16 or 32 bits, signed or unsigned, of rank 1 to 8; of 4 bits, from level 6_3 on; of 2 bits, at
         ``FeatureLevel.EXTENDED``, as are float8_e4m3fn, float8_e4m3fnuz, float8_e5m2, float8_e5m2fnuz and float4_e2m1fn.
         `unpack_integers` takes the narrow ones out of the bytes that store them.
-      scale: float32 or float16 (bfloat16 at ``FeatureLevel.EXTENDED``); a Python scalar is float32. Its shape says what has
-        a scale of its own:
+      scale: float32 or float16 (bfloat16 and float8_e8m0fnu at ``FeatureLevel.EXTENDED``); a Python scalar is float32. Its
+        shape says what has a scale of its own:
 
         - per tensor: one element, in any shape;
         - per axis: rank 1, with `axis`; or the rank of `input`, where sizes of 1 broadcast: shape ``(1, C, 1, 1)`` for one
@@ -116,8 +117,8 @@ def dequantize_linear(
       axis: the dimension of `input` along which `scale` and `zero_point` lie; a negative one counts from the end.
       block_size: for how many elements along `axis` each scale and zero point hold; the table applies to them as they are
         then spread. (Blocks in more than one dimension, which DML_DEQUANTIZE allows, are not supported.)
-      output_dtype: None is that of `scale`, which the document demands; ``FeatureLevel.EXTENDED`` takes any other of
-        float32, float16 and bfloat16.
+      output_dtype: None is that of `scale`, which the document demands, and float32 for float8_e8m0fnu;
+        ``FeatureLevel.EXTENDED`` takes any other of float32, float16 and bfloat16.
       feature_level: the DirectML feature level whose table applies.
 
     Returns:
@@ -145,7 +146,8 @@ def dequantize_linear(
     given = call.quantized("Input", input, scale, zero_point)
     sizes = given.values.shape
     granularity = granularity_of(_OPERATOR, axis, block_size, len(sizes))
-    output_dtype = given.scale.dtype if output_dtype is None else data_type("output_dtype", output_dtype)
+    of_scale = FLOAT32 if given.scale.dtype == powers_of_two.DTYPE else given.scale.dtype
+    output_dtype = of_scale if output_dtype is None else data_type("output_dtype", output_dtype)
     names = _DESCRIPTOR.names("Input")
     scale, zero_point, covered = align(granularity, _OPERATOR, names, sizes, given.scale, given.zero_point)
     call.check(sizes, output_dtype, **covered)

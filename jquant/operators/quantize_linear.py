@@ -11,13 +11,13 @@ from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor, require
 from jquant.arguments.granularity import align, granularity_of
 from jquant.arguments.operands import FLOAT32
-from jquant.arguments.statics import boolean
+from jquant.arguments.statics import boolean, float_data_type
 from jquant.arithmetic import exact
 from jquant.arithmetic.narrow_floats import has_infinities_or_nan
 from jquant.errors import DescriptorTypeError
 from jquant.formulas import affine
 from jquant.formulas.granularity import Granularity
-from jquant.modes import NARROW_FLOATS, FeatureLevel, data_type_name
+from jquant.modes import NARROW_FLOATS, POWERS_OF_TWO, FeatureLevel, data_type_name
 from jquant.pytrees import ScaleZeroPoint
 
 _OPERATOR = "DML_ELEMENT_WISE_QUANTIZE_LINEAR"
@@ -27,7 +27,7 @@ _DESCRIPTOR = Descriptor(
     {
         "EXTENDED": (  # what ONNX has beyond DirectML
             Tensor("InputTensor", "Input", (1, 8), "FLOAT32 FLOAT16 INT32"),
-            Tensor("ScaleTensor", "Input", (1, 8), "FLOAT32 FLOAT16"),
+            Tensor("ScaleTensor", "Input", (1, 8), f"FLOAT32 FLOAT16 {POWERS_OF_TWO}"),
             Tensor("ZeroPointTensor", "Optional input", (1, 8), _OF_ONNX),
             Tensor("OutputTensor", "Output", (1, 8), _OF_ONNX),
         ),
@@ -72,14 +72,19 @@ _DESCRIPTOR = Descriptor(
 )
 
 
-@functools.partial(jax.jit, static_argnames=("output_dtype", "granularity", "saturate"))
+@functools.partial(jax.jit, static_argnames=("output_dtype", "granularity", "saturate", "precision"))
 @jax.named_scope("quantize_linear")
 def _quantize_linear(
-    input: jax.Array, output: ScaleZeroPoint, output_dtype: np.dtype, granularity: Granularity, saturate: bool
+    input: jax.Array,
+    output: ScaleZeroPoint,
+    output_dtype: np.dtype,
+    granularity: Granularity,
+    saturate: bool,
+    precision: np.dtype,
 ) -> jax.Array:
     value = input.astype(jnp.float32) if input.dtype == jnp.int32 else exact.numerator(input)
     scale, zero_point = granularity.expand_output(output, input.shape)
-    return affine.nearest(exact.quotient(value, scale), zero_point, output_dtype, saturate)
+    return affine.nearest(affine.quotient(value, scale, precision), zero_point, output_dtype, saturate)
 
 
 def quantize_linear(
@@ -92,6 +97,7 @@ def quantize_linear(
     block_size: int | None = None,
     output_dtype: DTypeLike | str | None = None,
     saturate: bool = True,
+    precision: DTypeLike | str | None = None,
     feature_level: FeatureLevel | str | None = None,
 ) -> jax.Array:
     """Maps real numbers to quantized integers, or floats of 8 or 4 bits.
@@ -102,21 +108,23 @@ def quantize_linear(
     added after that, and decides no tie. Infinities saturate; NaN, which the document leaves undefined,
     gives 0. A scale of 0 divides as IEEE 754 does: the results are the limits of the type, and 0 for 0/0.
 
-    The quotient is float32's whatever the types of its operands, as with ONNX's ``precision=FLOAT``.
+    The quotient is float32's whatever the types of its operands, as with ONNX's ``precision=FLOAT``; with another
+    `precision`, both operands are rounded to it, and so is their quotient, which makes more ties. By a power of two
+    (FLOAT8E8M0) it is exact, unless it is subnormal.
 
     A float of 8 or 4 bits is ``saturate(round(input / scale + zero_point))``: the number of the type that is nearest to the
     float32 sum, ties to the even code, subnormal numbers included; a zero point of 0 leaves -0 as it is. What rounds to more
     than the largest number, and infinities, become the largest number, or without `saturate` infinity (FLOAT8E5M2) or NaN
     (the others). NaN stays NaN. FLOAT4E2M1 has neither infinities nor NaN: it always saturates, and makes 6 of NaN. The FNUZ
-    types have no -0.
+    types have no -0. No array of JAX has the types of 6 bits on a CPU: `mx_quantize` has their codes.
 
     The result is of integers, which have no derivative: JAX's zero, of type float0. To train through the rounding, take
     `quantize_and_dequantize` or `fake_quantize`. Where it is of floats, the derivative is 0.
 
     Args:
       input: float32, float16 (bfloat16 at ``FeatureLevel.EXTENDED``) or int32, of rank 1 to 8.
-      scale: of the dtype of `input`, float32 for int32 (``FeatureLevel.EXTENDED``: any of the float types). Its shape says
-        what has a scale of its own:
+      scale: of the dtype of `input`, float32 for int32 (``FeatureLevel.EXTENDED``: any of the float types, or
+        float8_e8m0fnu). Its shape says what has a scale of its own:
 
         - per tensor: one element, in any shape;
         - per axis: rank 1, with `axis`; or the rank of `input`, where sizes of 1 broadcast;
@@ -131,6 +139,8 @@ def quantize_linear(
         `zero_point` if that is an array, else uint8, as in ONNX.
         `pack_integers` stores several of the narrow ones in a byte.
       saturate: whether floats of 8 bits saturate. What has no infinities and no NaN always does.
+      precision: of the quotient: float32, or float16 or bfloat16 at ``FeatureLevel.EXTENDED``. None: float32. (In ONNX, that
+        of `scale`.)
       feature_level: the DirectML feature level whose table applies.
 
     Returns:
@@ -139,7 +149,7 @@ def quantize_linear(
     Raises:
       DescriptorError: a rank, size, axis, block size or level outside of the table, or a scalar that its type cannot hold.
       DescriptorTypeError: a data type outside of the table, or an `output_dtype` that is not that of `zero_point`;
-        ``saturate=False`` with one that always saturates.
+        ``saturate=False`` with one that always saturates; another `precision` below ``FeatureLevel.EXTENDED``.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -175,4 +185,8 @@ def quantize_linear(
     saturate = boolean(_OPERATOR, "saturate", saturate)
     message = f"{_OPERATOR}: saturate is False, but {data_type_name(output_dtype)} has nothing that is out of its range"
     require(saturate or has_infinities_or_nan(output_dtype), message, DescriptorTypeError)
-    return _quantize_linear(input, ScaleZeroPoint(scale, zero_point), output_dtype, granularity, saturate)
+    precision = FLOAT32 if precision is None else float_data_type(_OPERATOR, "precision", precision)
+    message = f"{_OPERATOR}: precision is {data_type_name(precision)}; it must be FLOAT32; it may be otherwise from"
+    allowed = precision == FLOAT32 or call.level == FeatureLevel.EXTENDED
+    require(allowed, f"{message} FeatureLevel.EXTENDED on", DescriptorTypeError)
+    return _quantize_linear(input, ScaleZeroPoint(scale, zero_point), output_dtype, granularity, saturate, precision)

@@ -28,6 +28,10 @@ from jquant.reference.linear import quantized_linear_multiply as quantized_linea
 from jquant.reference.linear import requantize_product as requantize_product
 from jquant.reference.linear import scale_and_zero_point as scale_and_zero_point
 from jquant.reference.linear import unpack_integers as unpack_integers
+from jquant.reference.microscaling import mx_dequantize as mx_dequantize
+from jquant.reference.microscaling import mx_quantize as mx_quantize
+from jquant.reference.microscaling import nvfp4_dequantize as nvfp4_dequantize
+from jquant.reference.microscaling import nvfp4_quantize as nvfp4_quantize
 from jquant.reference.nonlinear import quantized_linear_average_pool as quantized_linear_average_pool
 from jquant.reference.nonlinear import quantized_linear_global_average_pool as quantized_linear_global_average_pool
 from jquant.reference.nonlinear import quantized_linear_sigmoid as quantized_linear_sigmoid

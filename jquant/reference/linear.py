@@ -22,11 +22,15 @@ def dequantize_linear(x, scale, zero_point: ArrayLike = 0, *, axis=None, block_s
         return (offset.astype(float32) * scale.astype(float32)).astype(scale.dtype if dtype is None else dtype)
 
 
-def quantize_linear(x, scale, zero_point, dtype, *, axis=None, block_size=None, saturate=True):
-    """``sat(rne(x / scale) + zero_point)``, NaN -> 0; for narrow floats the nearest to ``x / scale + zero_point``."""
+def quantize_linear(x, scale, zero_point, dtype, *, axis=None, block_size=None, saturate=True, precision=float32):
+    """``sat(rne(x / scale) + zero_point)``, NaN -> 0; for narrow floats the nearest to ``x / scale + zero_point``.
+
+    The operands of the quotient are rounded to `precision` by way of float32, and so is the quotient.
+    """
     scale, zero_point = (of_each(tensor, x, axis, block_size) for tensor in (scale, zero_point))
     with np.errstate(all="ignore"):
-        quotient = np.asarray(x).astype(float32) / np.asarray(scale).astype(float32)
+        dividend, divisor = (np.asarray(each).astype(float32).astype(precision).astype(float32) for each in (x, scale))
+        quotient = (dividend / divisor).astype(precision).astype(float32)
         if is_narrow(dtype):
             zero_point = np.asarray(zero_point).astype(float32)
             return narrow(np.where(zero_point == 0, quotient, quotient + zero_point), dtype, saturate=saturate)

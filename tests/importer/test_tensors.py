@@ -12,6 +12,7 @@ from onnx.reference import ReferenceEvaluator  # noqa: E402
 
 import jquant.onnx  # noqa: E402
 from jquant.onnx import ModelError  # noqa: E402
+from jquant.reference import narrow_floats as reference_floats  # noqa: E402
 
 from .node_models import FLOAT, computed, floats, int64, integers, model_of, node_model  # noqa: E402
 
@@ -145,6 +146,23 @@ def test_casts_to_floats_of_8_bits(name, saturate):
     with np.errstate(invalid="ignore"):  # at NaN
         expected = (np.clip(HALVES.astype(np.float32), -largest, largest) if saturate else HALVES).astype(dtype)
     np.testing.assert_array_equal(computed(proto, given)["y0"].astype(np.float32), expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2fnuz", "float4_e2m1fn"])
+def test_casts_round_once(name, static):
+    """Of float64 next to ties, which are ties in float32, and of integers that are more than float32 holds."""
+    numbers = reference_floats.table(name).numbers
+    middle = (numbers[1:] + numbers[:-1]) / 2
+    doubles = np.concatenate([np.nextafter(middle, 0), middle, np.nextafter(middle, np.inf), [1e300, np.inf, 1e-300]])
+    wide = integers(-(2**62), 2**62, 100, dtype=np.int64)
+    to = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(name))
+    with jax.enable_x64(True):
+        for x in (np.concatenate([doubles, -doubles]), wide, np.arange(-500, 500, dtype=np.int32)):
+            proto, given = node_model("Cast", 28, [x], to=to)
+            actual = jquant.onnx.load(proto, constants=given)({}, {})["y0"] if static else computed(proto, given)["y0"]
+            expected = reference_floats.encode(x.astype(np.float64), name)
+            np.testing.assert_array_equal(np.asarray(actual).view(np.uint8), expected)
 
 
 @pytest.mark.parametrize("round_mode", ["up", "down", "nearest"])

@@ -199,3 +199,16 @@ def test_narrow_floats(dtype, scale_dtype):
     outputs = jitted(jquant.dequantize_linear, x, forms, **EXTENDED)
     for actual, (scale, zero_point, form) in zip(outputs, forms, strict=True):
         assert_equal(actual, reference.dequantize_linear(x, scale, zero_point, **form), str(form))
+
+
+def test_scales_that_are_powers_of_two():
+    """Results that are subnormal, or larger than all; the result is float32, unless another is asked for."""
+    codes = np.arange(256, dtype=np.uint8)
+    scale = codes[:, None].view(jnp.float8_e8m0fnu)
+    for x in (codes.view(np.int8), np.int32([2**31 - 1, -(2**31), 2**24 + 1, 3]), codes.view(jnp.float8_e5m2)):
+        x = np.broadcast_to(x, (256, x.size))
+        for dtype in (None, jnp.bfloat16):
+            actual = jax.jit(
+                lambda x, scale, dtype=dtype: jquant.dequantize_linear(x, scale, output_dtype=dtype, **EXTENDED)
+            )
+            assert_equal(actual(x, scale), reference.dequantize_linear(x, scale, dtype=dtype or FLOAT32))

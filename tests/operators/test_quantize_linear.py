@@ -199,6 +199,41 @@ def test_zero_points_of_narrow_floats():
         assert_equal(actual, np.array(expected, dtype))
 
 
+POWERS_OF_TWO = np.array([0, 1, 110, 127, 130, 253, 254, 255], np.uint8).view(jnp.float8_e8m0fnu)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, jnp.float8_e4m3fn], ids=["int8", "float8_e4m3fn"])
+def test_scales_that_are_powers_of_two(dtype):
+    """From 2**-127 on, which is no normal float32, and NaN; along an axis and by blocks."""
+    with np.errstate(over="ignore"):
+        x = np.outer(samples.near_ties(np.random.default_rng(0), 60, 1, -30, 30), POWERS_OF_TWO[:7].astype(FLOAT32))
+    x = np.pad(x, [(0, 0), (0, 1)], constant_values=1).astype(FLOAT32)
+    for scale, form in ((POWERS_OF_TWO, {"axis": 1}), (POWERS_OF_TWO[None, ::2], {"axis": 1, "block_size": 2})):
+        actual = jax.jit(
+            lambda x, scale, form=form: jquant.quantize_linear(x, scale, output_dtype=dtype, **form, **EXTENDED)
+        )
+        blocks = scale if scale.ndim == 1 else np.broadcast_to(scale, (60, 4))
+        assert_equal(actual(x, scale), reference.quantize_linear(x, blocks, 0, dtype, **form))
+    with pytest.raises(DescriptorTypeError, match=r"ScaleTensor has data type FLOAT8E8M0; .*; FLOAT8E8M0 is allowed from"):
+        jquant.quantize_linear(x, POWERS_OF_TWO, axis=1)
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_precision(precision):
+    """The operands are rounded to it, and their quotient is."""
+    rng = np.random.default_rng(0)
+    x = samples.near_ties(rng, 6000, 0.1, -40, 40)
+    for scale in (FLOAT32(0.1), FLOAT32(0.1).astype(precision), np.uint8(124).view(jnp.float8_e8m0fnu)):
+        for dtype in (jnp.int8, jnp.float8_e5m2):
+            actual = jquant.quantize_linear(x, scale, output_dtype=dtype, precision=precision, **EXTENDED)
+            expected = reference.quantize_linear(x, scale, 0, dtype, precision=jnp.dtype(precision))
+            assert_equal(actual, expected)
+    assert (np.asarray(actual) != jquant.quantize_linear(x, scale, output_dtype=dtype, **EXTENDED)).any()
+    text = f"precision is {precision.upper()}; it must be FLOAT32; it may be otherwise from FeatureLevel.EXTENDED on"
+    with pytest.raises(DescriptorTypeError, match=text):
+        jquant.quantize_linear(x, 1.0, precision=precision)
+
+
 def test_saturation_is_for_floats_of_8_bits():
     x = jnp.ones(2)
     for dtype in (None, "INT8", "FLOAT4E2M1"):

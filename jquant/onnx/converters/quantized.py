@@ -2,15 +2,12 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx
 
-from jquant.arithmetic import exact
-from jquant.arithmetic.broadcasting import sizes_along
+from jquant.arithmetic import exact, powers_of_two
 from jquant.arithmetic.narrow_floats import has_infinities_or_nan
-from jquant.formulas import affine
 from jquant.formulas.granularity import Granularity
 from jquant.onnx.converters.quantized_parameters import (
     LEVEL,
@@ -30,7 +27,6 @@ from jquant.operators.quantize_linear import quantize_linear
 from jquant.operators.quantized_linear_convolution import quantized_linear_convolution
 from jquant.operators.quantized_linear_matmul import quantized_linear_matmul
 from jquant.packed_matrix import PackedMatrix
-from jquant.pytrees import ScaleZeroPoint
 
 
 def _dtype(output_dtype: int):
@@ -60,12 +56,13 @@ def _saturates(dtype: np.dtype, saturate: int) -> bool:
     return bool(saturate) or not has_infinities_or_nan(dtype)
 
 
-def quantize_as_written(x, y_scale, y_zero_point, axis, block_size, output_dtype, saturate):
-    """With a quotient of float32, whatever the types of `x` and `y_scale`."""
+def quantize_as_written(x, y_scale, y_zero_point, axis, block_size, output_dtype, saturate, precision=None):
+    """With a quotient of float32, if no other precision is named, whatever the types of `x` and `y_scale`."""
     options = _granularity(x, y_scale, axis, block_size)._asdict()
-    saturates = _saturates(_output_dtype(output_dtype, y_zero_point), saturate)
-    dtype = _dtype(output_dtype)
-    return quantize_linear(x, y_scale, y_zero_point, output_dtype=dtype, saturate=saturates, feature_level=LEVEL, **options)
+    options["saturate"] = _saturates(_output_dtype(output_dtype, y_zero_point), saturate)
+    return quantize_linear(
+        *(x, y_scale, y_zero_point), output_dtype=_dtype(output_dtype), precision=precision, feature_level=LEVEL, **options
+    )
 
 
 @converter("QuantizeLinear", since=10, until=22)
@@ -75,28 +72,10 @@ def quantize_to_22(x, y_scale, y_zero_point=None, *, axis=1, block_size=0, outpu
 
 @converter("QuantizeLinear", since=23)
 def quantize(x, y_scale, y_zero_point=None, *, axis, block_size, output_dtype, precision, saturate):
-    """The quotient is rounded to `precision`, or else to the type of the scale: float16 makes more ties."""
-    precise = _dtype(precision) or y_scale.dtype
-    if precise == jnp.float32:
-        return quantize_as_written(x, y_scale, y_zero_point, axis, block_size, output_dtype, saturate)
-    dtype = _output_dtype(output_dtype, y_zero_point)
-    granularity = _granularity(x, y_scale, axis, block_size)
-    output = _aligned(ScaleZeroPoint(y_scale, y_zero_point), granularity, x.ndim)
-    scale, zero_point = granularity.expand_output(output, x.shape)
-    dividend, divisor = (_rounded(each.astype(jnp.float32), precise) for each in (x, scale))
-    quotient = _rounded(exact.quotient(dividend, divisor), precise)
-    return affine.nearest(quotient, zero_point, dtype, _saturates(dtype, saturate))
-
-
-def _rounded(x: jax.Array, dtype) -> jax.Array:
-    return exact.widen(exact.narrow(x, dtype))
-
-
-def _aligned(output: ScaleZeroPoint, granularity: Granularity, rank: int) -> ScaleZeroPoint:
-    """In shapes that broadcast, but for blocks, whose elements are still to be repeated."""
-    if granularity.block_size:
-        return output
-    return jax.tree.map(lambda each: each.reshape(sizes_along(granularity.axis, rank)), output)
+    """The quotient is rounded to `precision`, or else to the type of the scale, if that has fractions."""
+    has_fractions = jnp.issubdtype(y_scale.dtype, jnp.floating) and y_scale.dtype != powers_of_two.DTYPE
+    precise = _dtype(precision) or (y_scale.dtype if has_fractions else None)
+    return quantize_as_written(x, y_scale, y_zero_point, axis, block_size, output_dtype, saturate, precise)
 
 
 @converter("DequantizeLinear", since=10)

@@ -1,0 +1,27 @@
+"""Blocks along one dimension of a tensor, and the scales of each."""
+
+import sys
+
+import numpy as np
+
+from jquant.arguments.descriptor import require
+from jquant.arguments.operands import Operand
+from jquant.arguments.statics import integer
+from jquant.errors import DescriptorTypeError
+from jquant.modes import data_type_name
+
+
+def block_size_of(operator: str, block_size: int) -> int:
+    return integer(operator, "block_size", block_size, range(1, sys.maxsize), "a positive integer")
+
+
+def require_scales(operator: str, scale: Operand, dtype: np.dtype, values: Operand, axis: int, block_size: int) -> None:
+    """Asserts that `scale` is of `dtype`, and has one for each block of `values`."""
+    given, wanted = data_type_name(scale.dtype), data_type_name(dtype)
+    require(given == wanted, f"{operator}: scale has data type {given}; it must be {wanted}", DescriptorTypeError)
+    sizes = values.shape
+    shape = (*sizes[:axis], -(-sizes[axis] // block_size), *sizes[axis + 1 :])
+    message = (
+        f"{operator}: scale has sizes {scale.shape}; of values of sizes {sizes} in blocks of {block_size} along dimension"
+    )
+    require(scale.shape == shape, f"{message} {axis} it must have {shape}")

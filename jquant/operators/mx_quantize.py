@@ -1,0 +1,200 @@
+"""The formats of the OCP Microscaling specification"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import ArrayLike, DTypeLike
+
+from jquant.arguments.block_scales import block_size_of, require_scales
+from jquant.arguments.descriptor import require
+from jquant.arguments.operands import any_float_operand, operand
+from jquant.arguments.statics import dimension, float_data_type
+from jquant.arithmetic import exact, narrow_floats, powers_of_two
+from jquant.arithmetic.narrow_floats import FLOATS_OF_6_BITS
+from jquant.errors import DescriptorTypeError
+from jquant.formulas import blocks
+from jquant.modes import data_type, data_type_name
+from jquant.pytrees import MxQuantizeOutput
+
+_INT8 = jnp.dtype(jnp.int8)
+_UINT8 = jnp.dtype(jnp.uint8)
+_ARRAYS = tuple(map(jnp.dtype, ("float8_e4m3fn", "float8_e5m2", "float4_e2m1fn")))
+_ELEMENT_TYPES = (*_ARRAYS, *FLOATS_OF_6_BITS, _INT8)
+_FRACTION_BITS = 6  # of int8, whose integers count 64ths
+
+
+def _largest_exponent(element: np.dtype) -> int:
+    """That of the largest power of two among the elements."""
+    if element == _INT8:
+        return 0
+    return (FLOATS_OF_6_BITS.get(element) or narrow_floats.format_of(element)).largest_exponent
+
+
+def _elements(x: jax.Array, scale: jax.Array, element: np.dtype) -> jax.Array:
+    """The nearest elements to ``x / scale``, of float32 `x`."""
+    code = powers_of_two.code_of(scale)
+    exponent = code - powers_of_two.BIAS
+    x = jnp.where(code == powers_of_two.NAN, np.float32(np.nan), x)
+    if element == _INT8:
+        nearest = exact.nearest_integer(powers_of_two.ldexp(x, _FRACTION_BITS - exponent), None, element)
+        return lax.max(nearest, jnp.full_like(nearest, -127))
+    if element in FLOATS_OF_6_BITS:
+        return narrow_floats.encode(x, FLOATS_OF_6_BITS[element], exponent=exponent)
+    return blocks.of_code(narrow_floats.encode(x, narrow_floats.format_of(element), exponent=exponent), element)
+
+
+def _numbers(values: jax.Array, scale: jax.Array, element: np.dtype) -> jax.Array:
+    """``values * scale`` in float32."""
+    code = powers_of_two.code_of(scale)
+    exponent = code - powers_of_two.BIAS
+    if element == _INT8:
+        magnitude = powers_of_two.scaled_integer(lax.abs(values.astype(jnp.int32)), exponent - _FRACTION_BITS)
+        numbers = lax.select(values < 0, -magnitude, magnitude)
+    elif element in FLOATS_OF_6_BITS:
+        numbers = narrow_floats.decode(values, FLOATS_OF_6_BITS[element], exponent=exponent)
+    else:
+        numbers = narrow_floats.widen(values, exponent=exponent)
+    return jnp.where(code == powers_of_two.NAN, np.float32(np.nan), numbers)
+
+
+@functools.partial(jax.jit, static_argnames=("element", "axis", "block_size"))
+@jax.named_scope("mx_quantize")
+def _mx_quantize(x: jax.Array, element: np.dtype, axis: int, block_size: int) -> MxQuantizeOutput:
+    value = exact.numerator(x)
+    largest = blocks.largest_magnitude(value, axis, block_size)
+    exponent = lax.max((largest >> 23) - np.int32(_largest_exponent(element)), jnp.zeros_like(largest))
+    is_finite = largest < blocks.INFINITY
+    scale = powers_of_two.of_code(lax.select(is_finite, exponent, jnp.full_like(exponent, powers_of_two.NAN)))
+    return MxQuantizeOutput(_elements(value, blocks.spread(scale, axis, block_size, x.shape[axis]), element), scale)
+
+
+@functools.partial(jax.jit, static_argnames=("element", "axis", "block_size", "output_dtype"))
+@jax.named_scope("mx_dequantize")
+def _mx_dequantize(
+    values: jax.Array, scale: jax.Array, element: np.dtype, axis: int, block_size: int, output_dtype: np.dtype
+) -> jax.Array:
+    of_each = blocks.spread(scale, axis, block_size, values.shape[axis])
+    return exact.narrow(_numbers(values, of_each, element), output_dtype)
+
+
+def mx_quantize(x: ArrayLike, /, element_type: DTypeLike | str, *, axis: int = -1, block_size: int = 32) -> MxQuantizeOutput:
+    """Quantizes to a Microscaling format: elements of 8, 6 or 4 bits, and a power of two for each block of them.
+
+    ``scale = 2**clip(floor(log2(max(abs(x)))) - e, -127, 127)``, the largest being that of the block, and `e` the exponent of
+    the largest power of two among the elements: 8 for float8_e4m3fn, 15 for float8_e5m2, 2 for float6_e2m3fn, 4 for
+    float6_e3m2fn, 2 for float4_e2m1fn, 0 for int8; ``values = saturate(round(x / scale))``
+
+    All of it is integer arithmetic on the bits: the exponent is that of the largest magnitude, and an element is rounded once,
+    to the nearest number, ties to the even code, subnormal numbers of either side included. What rounds to more than the
+    largest number becomes that: in float8_e4m3fn, where scaled magnitudes go up to 512, all from 448 on. int8 counts 64ths, from -127 to 127: -2, which it has beside 1 + 63/64, is not used, as in microxcaling.
+
+    A block of zeros has the smallest scale, 2**-127. One with a NaN or an infinity in it has the scale NaN, which makes NaN of
+    all of its elements; the specification leaves infinities to the implementation. Where the elements have a NaN, they are
+    NaN as well, else the largest number, and 0 in int8.
+
+    The last block of a dimension may be partial. Results of floats have the derivative 0, and so have those of int8, where it
+    is of JAX's type float0.
+
+    Args:
+      x: float32, float16 or bfloat16, with at least one dimension.
+      element_type: float8_e4m3fn, float8_e5m2, float6_e2m3fn, float6_e3m2fn, float4_e2m1fn or int8, or ONNX's names of these.
+      axis: the dimension along which blocks lie; a negative one counts from the end.
+      block_size: the elements of a block, of which the specification has 32.
+
+    Returns:
+      `MxQuantizeOutput`: `values` has the shape of `x` and `element_type`, but for float6: no array of JAX has these types on
+      a CPU, so that uint8 holds their codes, in the lower 6 bits. `scale` is float8_e8m0fnu and has
+      ``ceil(x.shape[axis] / block_size)`` in the place of that size. `jax.nn.scaled_matmul` takes both of a last axis.
+
+    Raises:
+      DescriptorError: a scalar; an axis that `x` does not have; a `block_size` below 1.
+      DescriptorTypeError: another data type.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> x = jnp.array([0.5, -1.25, 5.0, 7.0, 0.0, 0.25])
+      >>> values, scale = jquant.mx_quantize(x, "float4_e2m1fn", block_size=4)
+      >>> print(values, scale)
+      [0.5 -1 4 6 0 4] [1 0.0625]
+      >>> print(jquant.mx_dequantize(values, scale, block_size=4))
+      [ 0.5  -1.    4.    6.    0.    0.25]
+
+    References:
+      Open Compute Project, Microscaling Formats (MX) Specification 1.0, 5.3 and 6.3.
+    """
+    x = any_float_operand("mx_quantize", "x", x)
+    element = data_type("element_type", element_type)
+    given, allowed = data_type_name(element), ", ".join(map(data_type_name, _ELEMENT_TYPES))
+    message = f"mx_quantize: element_type is {given}; it must be one of {allowed}"
+    require(element in _ELEMENT_TYPES, message, DescriptorTypeError)
+    axis, block_size = dimension("mx_quantize", axis, x.ndim), block_size_of("mx_quantize", block_size)
+    return _mx_quantize(x, element, axis, block_size)
+
+
+def mx_dequantize(
+    values: ArrayLike,
+    /,
+    scale: ArrayLike,
+    *,
+    element_type: DTypeLike | str | None = None,
+    axis: int = -1,
+    block_size: int = 32,
+    output_dtype: DTypeLike | str = jnp.float32,
+) -> jax.Array:
+    """Maps the elements of a Microscaling format back to real numbers: the inverse of `mx_quantize`.
+
+    ``output = values * scale``, where int8 counts 64ths.
+
+    The product with a power of two is exact in float32, subnormal numbers included; what is larger than all becomes infinite.
+    16 bits are rounded from there. A scale of NaN makes NaN of its block.
+
+    The derivative is 0, as `values` and `scale` have none that is not.
+
+    Args:
+      values: float8_e4m3fn, float8_e5m2, float4_e2m1fn or int8; or uint8, the codes of `element_type`, of which only the lower
+        6 bits count.
+      scale: float8_e8m0fnu, of the shape of `values` but for ``ceil(values.shape[axis] / block_size)`` along `axis`.
+      element_type: float6_e2m3fn or float6_e3m2fn where `values` is uint8. None: the dtype of `values`.
+      axis: the dimension along which blocks lie; a negative one counts from the end.
+      block_size: the elements of a block; the last one may be partial.
+      output_dtype: float32, float16 or bfloat16.
+
+    Returns:
+      An array of the shape of `values` and of `output_dtype`.
+
+    Raises:
+      DescriptorError: a scalar; an axis that `values` does not have; a `block_size` below 1; a `scale` of another shape.
+      DescriptorTypeError: another data type.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> codes, scale = jquant.mx_quantize(jnp.array([1.0, -0.3, 0.125]), "float6_e2m3fn")
+      >>> print(codes, scale)
+      [24 42  4] [0.25]
+      >>> print(jquant.mx_dequantize(codes, scale, element_type="float6_e2m3fn"))
+      [ 1.     -0.3125  0.125 ]
+
+    References:
+      Open Compute Project, Microscaling Formats (MX) Specification 1.0, 5.3 and 6.2.
+    """
+    values, scale = operand("mx_dequantize", "values", values), operand("mx_dequantize", "scale", scale)
+    element = values.dtype if element_type is None else data_type("element_type", element_type)
+    held = _UINT8 if element in FLOATS_OF_6_BITS else element
+    given = f"mx_dequantize: values has data type {data_type_name(values.dtype)}"
+    if element_type is None:
+        allowed = ", ".join(map(data_type_name, (*_ARRAYS, _INT8)))
+        wanted = f"it must be one of {allowed}, or UINT8 with an element_type of 6 bits"
+        require(values.dtype in (*_ARRAYS, _INT8), f"{given}; {wanted}", DescriptorTypeError)
+    else:
+        allowed = ", ".join(map(data_type_name, _ELEMENT_TYPES))
+        message = f"mx_dequantize: element_type is {data_type_name(element)}; it must be one of {allowed}"
+        require(element in _ELEMENT_TYPES, message, DescriptorTypeError)
+        message = f"{given}; of element_type {data_type_name(element)} it must be {data_type_name(held)}"
+        require(values.dtype == held, message, DescriptorTypeError)
+    output_dtype = float_data_type("mx_dequantize", "output_dtype", output_dtype)
+    axis, block_size = dimension("mx_dequantize", axis, values.ndim), block_size_of("mx_dequantize", block_size)
+    require_scales("mx_dequantize", scale, powers_of_two.DTYPE, values, axis, block_size)
+    return _mx_dequantize(values, scale, element, axis, block_size, output_dtype)

@@ -1,0 +1,162 @@
+"""NVFP4"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import ArrayLike, DTypeLike
+
+from jquant.arguments.block_scales import require_scales
+from jquant.arguments.descriptor import require
+from jquant.arguments.operands import any_float_operand, float_scalar, operand
+from jquant.arguments.statics import dimension, float_data_type
+from jquant.arithmetic import exact, narrow_floats
+from jquant.errors import DescriptorTypeError
+from jquant.formulas import blocks
+from jquant.formulas.extremes import largest_magnitude
+from jquant.modes import data_type_name
+from jquant.pytrees import Nvfp4QuantizeOutput
+
+_ELEMENT = jnp.dtype("float4_e2m1fn")
+_SCALE = jnp.dtype("float8_e4m3fn")
+_LARGEST = np.float32(6)
+_LARGEST_SCALE = np.float32(448)
+_BLOCK_SIZE = 16
+_SMALLEST = np.float32(2.0**-100)  # of tensor scales: what follows from it is then never a subnormal number
+
+
+def _tensor_scale(x: jax.Array) -> jax.Array:
+    """That of float32 `x`: the largest magnitude becomes the largest element times the largest scale."""
+    largest = largest_magnitude(x, range(x.ndim)).reshape(())
+    scale = exact.quotient(largest, _LARGEST * _LARGEST_SCALE)
+    return jnp.where(scale < _SMALLEST, np.float32(1), scale)
+
+
+@functools.partial(jax.jit, static_argnames=("axis",))
+@jax.named_scope("nvfp4_quantize")
+def _nvfp4_quantize(x: jax.Array, tensor_scale: jax.Array | None, axis: int) -> Nvfp4QuantizeOutput:
+    value = lax.stop_gradient(exact.numerator(x))
+    tensor_scale = _tensor_scale(value) if tensor_scale is None else tensor_scale
+    bits = blocks.largest_magnitude(value, axis, _BLOCK_SIZE)
+    largest = lax.bitcast_convert_type(bits, jnp.float32)
+    ratio = exact.quotient(exact.quotient(largest, _LARGEST), tensor_scale)
+    scale = narrow_floats.narrow(jnp.where(bits < blocks.INFINITY, ratio, np.float32(np.nan)), _SCALE)
+    scale_value = narrow_floats.widen(scale)
+    step = exact.product(scale_value, tensor_scale)
+    step = exact.once(jnp.where(scale_value == 0, np.float32(np.inf), step))
+    quotient = exact.quotient(value, blocks.spread(step, axis, _BLOCK_SIZE, x.shape[axis]))
+    values = blocks.of_code(narrow_floats.encode(quotient, narrow_floats.format_of(_ELEMENT)), _ELEMENT)
+    return Nvfp4QuantizeOutput(values, scale, tensor_scale)
+
+
+@functools.partial(jax.jit, static_argnames=("axis", "output_dtype"))
+@jax.named_scope("nvfp4_dequantize")
+def _nvfp4_dequantize(
+    values: jax.Array, scale: jax.Array, tensor_scale: jax.Array, axis: int, output_dtype: np.dtype
+) -> jax.Array:
+    of_each = blocks.spread(narrow_floats.widen(scale), axis, _BLOCK_SIZE, values.shape[axis])
+    scaled = exact.product(narrow_floats.widen(values), of_each)  # of 6 bits, and exact
+    return exact.narrow(exact.product(scaled, tensor_scale), output_dtype)
+
+
+def nvfp4_quantize(x: ArrayLike, /, tensor_scale: ArrayLike | None = None, *, axis: int = -1) -> Nvfp4QuantizeOutput:
+    """Quantizes to NVFP4: floats of 4 bits, a scale of 8 bits for each block of 16, and one for the tensor.
+
+    ``tensor_scale = max(abs(x)) / (448 * 6)``, or 1 if that is below 2**-100;
+    ``scale = float8_e4m3fn(max(abs(block)) / 6 / tensor_scale)``;
+    ``values = float4_e2m1fn(x / (scale * tensor_scale))``, and 0 where `scale` is
+
+    Each quotient and product is rounded once to float32; the two conversions saturate and take ties to the even code. 448 and
+    6 are the largest numbers of the two types, so that the largest element of the tensor becomes 6. A block whose largest
+    magnitude is less than about 2**-19 of the tensor's has the scale 0 and becomes zeros, as does a block of zeros.
+
+    A block with a NaN or an infinity in it has the scale NaN, and NaN elements, for which this type has 6. Without a
+    `tensor_scale`, that of the tensor is then NaN or infinite, and all of the tensor NaN when it is dequantized.
+
+    The last block of a dimension may be partial. The derivative is 0.
+
+    Args:
+      x: float32, float16 or bfloat16, with at least one dimension.
+      tensor_scale: float32, one element, positive: of calibrated activations, or of several tensors that share one. None:
+        that of the values. With one that is too small, blocks and elements saturate.
+      axis: the dimension along which blocks lie; a negative one counts from the end.
+
+    Returns:
+      `Nvfp4QuantizeOutput`: `values`, float4_e2m1fn, of the shape of `x`; `scale`, float8_e4m3fn, with
+      ``ceil(x.shape[axis] / 16)`` in the place of that size; `tensor_scale`, float32, of shape ().
+
+    Raises:
+      DescriptorError: a scalar; an axis that `x` does not have; a `tensor_scale` of several elements.
+      DescriptorTypeError: another data type.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> x = jnp.array([0.5, -1.25, 5.0, 6.0, *[0.0] * 12, 0.25])
+      >>> values, scale, tensor_scale = jquant.nvfp4_quantize(x)
+      >>> print(values[:4], values[16], scale, tensor_scale)
+      [0.5 -1 4 6] 6 [448 18] 0.002232143
+      >>> print(jquant.nvfp4_dequantize(values, scale, tensor_scale)[jnp.array([0, 1, 2, 3, 16])])
+      [ 0.5       -1.         4.         6.         0.24107143]
+
+    References:
+      NVIDIA, "Pretraining Large Language Models with NVFP4", the appendix on its quantization; whose reciprocals are quotients
+      here, which are rounded once.
+    """
+    x = any_float_operand("nvfp4_quantize", "x", x)
+    axis = dimension("nvfp4_quantize", axis, x.ndim)
+    if tensor_scale is not None:
+        tensor_scale = float_scalar("nvfp4_quantize", "tensor_scale", tensor_scale)
+    return _nvfp4_quantize(x, tensor_scale, axis)
+
+
+def nvfp4_dequantize(
+    values: ArrayLike,
+    /,
+    scale: ArrayLike,
+    tensor_scale: ArrayLike,
+    *,
+    axis: int = -1,
+    output_dtype: DTypeLike | str = jnp.float32,
+) -> jax.Array:
+    """Maps NVFP4 back to real numbers: the inverse of `nvfp4_quantize`.
+
+    ``output = values * scale * tensor_scale``
+
+    The first product is exact, so that the result is rounded once to float32; 16 bits are rounded from there.
+
+    It is differentiable in `tensor_scale`; the derivative in the others is 0.
+
+    Args:
+      values: float4_e2m1fn.
+      scale: float8_e4m3fn, of the shape of `values` but for ``ceil(values.shape[axis] / 16)`` along `axis`.
+      tensor_scale: float32, one element. (Some checkpoints hold its reciprocal.)
+      axis: the dimension along which blocks of 16 lie; a negative one counts from the end.
+      output_dtype: float32, float16 or bfloat16.
+
+    Returns:
+      An array of the shape of `values` and of `output_dtype`.
+
+    Raises:
+      DescriptorError: a scalar; an axis that `values` does not have; a `scale` of another shape; a `tensor_scale` of several
+        elements.
+      DescriptorTypeError: another data type.
+
+    Example:
+      >>> import jax.numpy as jnp, jquant
+      >>> values, scale = jnp.array([0.5, -6.0], jnp.float4_e2m1fn), jnp.array([448.0], jnp.float8_e4m3fn)
+      >>> print(jquant.nvfp4_dequantize(values, scale, 0.125))
+      [  28. -336.]
+
+    References:
+      NVIDIA, "Pretraining Large Language Models with NVFP4".
+    """
+    values, scale = operand("nvfp4_dequantize", "values", values), operand("nvfp4_dequantize", "scale", scale)
+    given = f"nvfp4_dequantize: values has data type {data_type_name(values.dtype)}"
+    require(values.dtype == _ELEMENT, f"{given}; it must be {data_type_name(_ELEMENT)}", DescriptorTypeError)
+    tensor_scale = float_scalar("nvfp4_dequantize", "tensor_scale", tensor_scale)
+    output_dtype = float_data_type("nvfp4_dequantize", "output_dtype", output_dtype)
+    axis = dimension("nvfp4_dequantize", axis, values.ndim)
+    require_scales("nvfp4_dequantize", scale, _SCALE, values, axis, _BLOCK_SIZE)
+    return _nvfp4_dequantize(values, scale, tensor_scale, axis, output_dtype)
