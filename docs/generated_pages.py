@@ -67,6 +67,13 @@ def onnx_page() -> str:
     return _reference("ONNX models", sorted(names, key=str.swapcase), onnx)
 
 
+def checkpoints_page() -> str:
+    """What jquant.checkpoints has."""
+    checkpoints = importlib.import_module("jquant.checkpoints")
+    names = [name for name, value in vars(checkpoints).items() if callable(value)]
+    return _reference("Quantized checkpoints", sorted(names, key=str.swapcase), checkpoints)
+
+
 def onnx_operators() -> str:
     """The list of supported operators that onnx.md has between its marks."""
     importlib.import_module("jquant.onnx")
@@ -167,6 +174,7 @@ def on_config(config):
         {"Functions to int8": "operators/transform.md"},
         {"Observers of ranges": "operators/observers.md"},
         {"ONNX models": "operators/onnx.md"},
+        {"Quantized checkpoints": "operators/checkpoints.md"},
         {"Exact arithmetic": "operators/exact.md"},
         {"Types, levels and errors": "operators/types.md"},
     ]
@@ -180,6 +188,7 @@ def on_files(files, config):
         "transform": transform_page(),
         "observers": observers_page(),
         "onnx": onnx_page(),
+        "checkpoints": checkpoints_page(),
         "exact": exact_page(),
         "types": types_page(),
     }

@@ -71,7 +71,7 @@ from jquant.pytrees import ScaleZeroPoint as ScaleZeroPoint
 
 
 def __getattr__(name: str) -> _ModuleType:
-    """`jquant.onnx`, which is imported where it is asked for: it needs the package onnx."""
-    if name == "onnx":
-        return _import_module("jquant.onnx")
+    """`jquant.onnx`, which needs the package onnx, and `jquant.checkpoints`: imported where they are asked for."""
+    if name in ("onnx", "checkpoints"):
+        return _import_module(f"jquant.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,8 +17,13 @@ DOCS = ROOT / "docs"
 # operators.md runs here, by its pages; the others in test_doctests.py, test_recipes.py and models.
 ELSEWHERE = {"operators.md", "scaling.md", "calibration.md", "recipes.md", "models.md"}
 PAGES = [path.name for path in DOCS.glob("*.md") if path.name not in ELSEWHERE and "```python" in path.read_text()]
-WRITTEN = {"tutorial.md": {"model.npz"}, "off_by_one.md": {"off_by_one.png"}}
-REQUIRES = {"tutorial.md": "sklearn", "off_by_one.md": "matplotlib", "onnx.md": "onnx"}
+WRITTEN = {"tutorial.md": {"model.npz"}, "off_by_one.md": {"off_by_one.png"}, "checkpoints.md": {"model", "model.gguf"}}
+REQUIRES = {
+    "tutorial.md": ["sklearn"],
+    "off_by_one.md": ["matplotlib"],
+    "onnx.md": ["onnx"],
+    "checkpoints.md": ["gguf", "safetensors"],
+}
 
 specification = importlib.util.spec_from_file_location("generated_pages", DOCS / "generated_pages.py")
 generated_pages = importlib.util.module_from_spec(specification)
@@ -31,8 +36,8 @@ LONG = "transform.md", "tutorial.md"
     "name", [pytest.param(name, marks=pytest.mark.gate if name in LONG else ()) for name in sorted(PAGES)]
 )
 def test_page(name, tmp_path, monkeypatch):
-    if name in REQUIRES:
-        pytest.importorskip(REQUIRES[name], reason=f"{REQUIRES[name]} is not installed (extra: examples)")
+    for package in REQUIRES.get(name, ()):
+        pytest.importorskip(package, reason=f"{package} is not installed (extra: examples)")
     monkeypatch.chdir(tmp_path)
     run_document(f"docs/{name}")
     assert {path.name for path in tmp_path.iterdir()} == WRITTEN.get(name, set())

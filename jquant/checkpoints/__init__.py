@@ -1,0 +1,13 @@
+"""Quantized checkpoints: safetensors of GPTQ, AWQ and compressed-tensors, and GGUF.
+
+import jquant.checkpoints
+
+checkpoint = jquant.checkpoints.load("model")
+weight = checkpoint["model.layers.0.mlp.up_proj.weight"]
+"""
+
+from jquant.checkpoints.checkpoint import Checkpoint as Checkpoint
+from jquant.checkpoints.checkpoint import load as load
+from jquant.checkpoints.errors import CheckpointError as CheckpointError
+from jquant.checkpoints.weight import PackedWeight as PackedWeight
+from jquant.checkpoints.weight import QuantizedWeight as QuantizedWeight

@@ -1,0 +1,272 @@
+"""A checkpoint: names, and under each an array or a quantized weight, which is read when it is asked for."""
+
+import collections
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jquant.checkpoints import compressed_tensors, gguf_files, gptq, safetensors_files
+from jquant.checkpoints.entry import Entry, stored
+from jquant.checkpoints.errors import refuse
+from jquant.checkpoints.stored import StoredTensor
+from jquant.checkpoints.weight import PackedWeight, QuantizedWeight
+
+_CONFIGS = "config.json", "quantize_config.json"  # the second is GPTQ's of old, without a quant_method
+_INDEX = "model.safetensors.index.json"
+
+
+class Checkpoint(Mapping[str, np.ndarray | QuantizedWeight]):
+    """What `load` gives: a mapping that reads a tensor when it is asked for, and keeps none.
+
+    A quantized weight is under the name that it would have in floats, ``layer.weight``, a `QuantizedWeight`; everything else
+    is a NumPy array, as the file has it: a matrix of floats as (N, K).
+
+    Attributes:
+      path: what was loaded.
+      kinds: what each name has: a dtype, or how its format calls a quantized weight.
+      metadata: of a GGUF file its keys and values, of safetensors the strings of their headers.
+    """
+
+    def __init__(self, path: Path, entries: Mapping[str, Entry], metadata: Mapping[str, Any]) -> None:
+        self.path = path
+        self.metadata = dict(metadata)
+        self.kinds = {name: entry.kind for name, entry in entries.items()}
+        self._entries = dict(entries)
+
+    def __getitem__(self, name: str) -> np.ndarray | QuantizedWeight:
+        return self._entries[name].read()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({str(self.path)!r}, {len(self)} tensors)"
+
+    def __str__(self) -> str:
+        counts = collections.Counter(self.kinds.values())
+        sizes: collections.Counter[str] = collections.Counter()
+        for entry in self._entries.values():
+            sizes[entry.kind] += entry.nbytes
+        width = max(map(len, counts), default=0)
+        rows = (f"  {kind:<{width}} {number:>6} {sizes[kind]:>15,} bytes" for kind, number in counts.most_common())
+        return "\n".join([str(self.path), *rows])
+
+    def read(self, *, pack: bool = False, progress: bool = False) -> dict[str, np.ndarray | QuantizedWeight | PackedWeight]:
+        """Reads everything, one tensor after the other.
+
+        Args:
+          pack: packs the weights that have a packed form (`QuantizedWeight.pack`); others stay as they are.
+          progress: shows a bar of the bytes, where the package tqdm is installed.
+
+        Returns:
+          A dictionary, which is a pytree.
+
+        Raises:
+          CheckpointError: a tensor that is broken.
+        """
+        found = {}
+        with _bar(sum(entry.nbytes for entry in self._entries.values()), progress) as bar:
+            for name, entry in self._entries.items():
+                value = entry.read()
+                if pack and isinstance(value, QuantizedWeight) and value.packable:
+                    value = value.pack()
+                found[name] = value
+                if bar is not None:
+                    bar.update(entry.nbytes)
+        return found
+
+
+def _bar(total: int, shown: bool) -> contextlib.AbstractContextManager[Any]:
+    if shown:
+        try:
+            from tqdm import tqdm
+        except ModuleNotFoundError:
+            pass
+        else:
+            return tqdm(total=total, unit="B", unit_scale=True)
+    return contextlib.nullcontext()
+
+
+def load(path: str | os.PathLike[str], *, quantization_config: Mapping[str, Any] | None = None) -> Checkpoint:
+    """Opens a checkpoint of quantized weights: reads the headers, and checks them.
+
+    A directory is that of a model on a hub: ``config.json``, and ``model.safetensors``, or several files with
+    ``model.safetensors.index.json``. A file is of safetensors, with the ``config.json`` of its folder, or of GGUF, which
+    needs the package gguf.
+
+    Read are GPTQ (2, 4 and 8 bits; formats gptq and gptq_v2; in the order of activations, too), AWQ (gemm),
+    compressed-tensors (int-quantized, float-quantized and naive-quantized of 8 bits, pack-quantized of 2, 4 and 8) and GGUF.
+
+    Args:
+      path: a directory or a file.
+      quantization_config: in the place of ``quantization_config`` in ``config.json``, for files without one.
+
+    Returns:
+      A `Checkpoint`.
+
+    Raises:
+      CheckpointError: a broken file, or a format that is not read; it names file and tensor.
+      ModuleNotFoundError: a GGUF file, without the package gguf.
+      OSError: a file that cannot be opened.
+
+    Example:
+      >>> import json, pathlib, tempfile
+      >>> import jquant.checkpoints
+      >>> folder = tempfile.TemporaryDirectory()
+      >>> entry = {"dtype": "I8", "shape": [2, 3], "data_offsets": [0, 6]}
+      >>> scale = {"dtype": "F32", "shape": [2, 1], "data_offsets": [6, 14]}
+      >>> header = json.dumps({"layer.weight": entry, "layer.weight_scale": scale}).encode()
+      >>> data = bytes([1, 2, 3, 4, 5, 6]) + bytes([0, 0, 0, 63, 0, 0, 0, 64])  # and 0.5, 2.0
+      >>> file = pathlib.Path(folder.name, "model.safetensors")
+      >>> _ = file.write_bytes(len(header).to_bytes(8, "little") + header + data)
+      >>> weight = jquant.checkpoints.load(file)["layer.weight"]
+      >>> weight
+      QuantizedWeight(int8[3,2], scale float32, block_size 3)
+      >>> weight.dequantize()
+      array([[ 0.5,  8. ],
+             [ 1. , 10. ],
+             [ 1.5, 12. ]], dtype=float32)
+      >>> weight.pack().matrix
+      PackedMatrix(int8[3,2])
+      >>> folder.cleanup()
+    """
+    path = Path(path)
+    if path.is_dir():
+        files, folder = _files(path), path
+    elif path.is_file():
+        files, folder = [path], path.parent
+    elif path.exists():
+        refuse(path, None, "is neither a file nor a directory")
+    else:
+        raise FileNotFoundError(f"{path} does not exist")
+    if len(files) == 1 and _begins_with(files[0], gguf_files.MAGIC):
+        tensors, metadata = gguf_files.read_header(files[0])
+        return Checkpoint(path, {name: gguf_files.entry(tensor) for name, tensor in tensors.items()}, metadata)
+    tensors, metadata = _safetensors(files)
+    config = _config(folder, quantization_config)
+    return Checkpoint(path, _entries(tensors, config, path), metadata)
+
+
+def _safetensors(files: list[Path]) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+    tensors: dict[str, StoredTensor] = {}
+    metadata: dict[str, str] = {}
+    for file in files:
+        found, of_file = safetensors_files.read_header(file)
+        for name in found.keys() & tensors.keys():
+            refuse(file, name, f"is in {tensors[name].path.name}, too")
+        tensors |= found
+        metadata |= of_file
+    return tensors, metadata
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files of tensors of a directory.
+
+    Raises:
+      CheckpointError: none, or several without an index; an index of files that are not there, or are elsewhere.
+    """
+    if (folder / "model.safetensors").exists():
+        return [_regular(folder / "model.safetensors")]
+    if (folder / _INDEX).exists():
+        return _indexed(folder)
+    found = sorted(each for each in folder.iterdir() if each.suffix in (".safetensors", ".gguf"))
+    if len(found) != 1:
+        names = ", ".join(each.name for each in found) or "no file of safetensors or GGUF"
+        refuse(folder, None, f"has {names}, and no {_INDEX}"[:1000])
+    return [_regular(found[0])]
+
+
+def _indexed(folder: Path) -> list[Path]:
+    index = folder / _INDEX
+    by_name = safetensors_files.read_json(index).get("weight_map")
+    if not isinstance(by_name, dict) or any(not isinstance(file, str) for file in by_name.values()):
+        refuse(index, None, "its weight_map must map the names of tensors to those of files")
+    names = {}
+    for name, file in by_name.items():
+        if Path(file).name != file or file in (".", "..") or "\\" in file or "\0" in file:
+            refuse(index, name, f"is in {file[:100]!r}, which is no name of a file in this folder")
+        if file not in names:
+            names[file] = set(safetensors_files.read_header(_regular(folder / file))[0])
+        if name not in names[file]:
+            refuse(folder / file, name, f"is not there; {_INDEX} says it is")
+    if not names:
+        refuse(index, None, "its weight_map is empty")
+    return [folder / file for file in sorted(names)]
+
+
+def _regular(path: Path) -> Path:
+    if not path.is_file():
+        refuse(path, None, "is no file")
+    return path
+
+
+def _begins_with(path: Path, magic: bytes) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(magic)) == magic
+
+
+def _config(folder: Path, given: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The quantization_config of a model, or an empty one."""
+    if given is not None:
+        return given
+    for name in _CONFIGS:
+        file = folder / name
+        if not file.exists():
+            continue
+        config = safetensors_files.read_json(file)
+        if name == "quantize_config.json":
+            return {"quant_method": "gptq", **config}
+        for key in ("quantization_config", "compression_config"):
+            found = config.get(key)
+            if isinstance(found, dict):
+                return found
+            if found is not None:
+                refuse(file, None, f"its {key} is {str(found)[:100]}; it must be an object")
+    return {}
+
+
+def _entries(tensors: dict[str, StoredTensor], config: Mapping[str, Any], path: Path) -> dict[str, Entry]:
+    """What the tensors of safetensors files are, by the suffixes of their names.
+
+    Raises:
+      CheckpointError: of a format that is not read, or pieces of a weight that do not fit together.
+    """
+    method = config.get("quant_method")
+    if method not in (None, "gptq", "awq", "compressed-tensors"):
+        refuse(path, None, f"quant_method is {str(method)[:100]!r}; read are 'gptq', 'awq' and 'compressed-tensors'")
+    format_ = config.get("format")
+    if method == "compressed-tensors" and format_ not in (None, *compressed_tensors.FORMATS):
+        refuse(path, None, f"its format is {str(format_)[:100]!r}; read are {', '.join(compressed_tensors.FORMATS)}")
+    readers: dict[str, Callable[[str, dict[str, StoredTensor], Mapping[str, Any]], Entry]] = {
+        ".qweight": {"gptq": gptq.gptq, "awq": gptq.awq}.get(str(method), _without_method),
+        ".weight_packed": compressed_tensors.pack_quantized,
+        ".weight_scale": compressed_tensors.naive_quantized,
+    }
+    entries: dict[str, Entry] = {}
+    left = dict(tensors)
+    for suffix, reader in readers.items():
+        for name in tensors:
+            base = name.removesuffix(suffix)
+            if base != name and name in left and (suffix != ".weight_scale" or f"{base}.weight" in left):
+                entries[f"{base}.weight"] = reader(base, left, config)
+    for name, tensor in left.items():
+        if name in entries:
+            tensor.refuse("is there, and in a quantized form, too")
+        if method == "compressed-tensors" and name.endswith(".weight") and tensor.dtype.itemsize == 1:
+            tensor.refuse(f"is {tensor.what}, and there is no {name}_scale")
+        entries[name] = stored(tensor)
+    return entries
+
+
+def _without_method(base: str, tensors: dict[str, StoredTensor], config: Mapping[str, Any]) -> Entry:
+    tensors[f"{base}.qweight"].refuse(
+        "is of GPTQ or AWQ, which config.json beside the file, or the argument quantization_config, must say: "
+        "{'quant_method': 'gptq', 'checkpoint_format': 'gptq'}, {... 'gptq_v2'} or {'quant_method': 'awq'}"
+    )

@@ -1,0 +1,173 @@
+"""The weights of compressed-tensors: integers packed into words, or integers and floats of 8 bits as they are."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from jquant.checkpoints.entry import Entry
+from jquant.checkpoints.gptq import Tensors, contiguous
+from jquant.checkpoints.stored import StoredTensor
+from jquant.checkpoints.weight import QuantizedWeight
+from jquant.checkpoints.words import unpack
+
+FORMATS = (
+    "dense",
+    "int-quantized",
+    "float-quantized",
+    "naive-quantized",
+    "pack-quantized",
+    "mixed-precision",
+)
+_SCALES = ("float16", "bfloat16", "float32")
+_FLOATS = ("float8_e4m3fn", "float8_e5m2")
+
+
+def pack_quantized(base: str, tensors: Tensors, config: Mapping[str, Any]) -> Entry:
+    """The weight `base` of the format pack-quantized, whose tensors it takes out of `tensors`.
+
+    Raises:
+      CheckpointError: tensors that are missing or do not fit together, and other formats.
+    """
+    packed = tensors.pop(f"{base}.weight_packed")
+    if packed.dtype != np.int32:
+        packed.refuse(f"is {packed.what}; read is pack-quantized, of int32 (not nvfp4-pack-quantized, mxfp4-pack-quantized)")
+    packed.require(["int32"], 2)
+    scale = _scale(packed, base, tensors)
+    shape = tensors.pop(f"{base}.weight_shape", None)
+    if shape is None:
+        packed.refuse(f"there is no {base}.weight_shape")
+    sizes = shape.require(["int32", "int64"], 1)
+    if sizes.shape != (2,):
+        shape.refuse(f"has the shape {sizes.shape}; it must hold two sizes")
+    n, k = map(int, sizes.read())
+    if n != packed.shape[0] or not 0 < k <= 16 * packed.shape[1]:
+        shape.refuse(f"is {n}, {k}, which does not fit {base}.weight_packed, of shape {packed.shape}")
+    fitting = [bits for bits in _bits(config) if -(-k * bits // 32) == packed.shape[1]]
+    if len(fitting) != 1 or fitting[0] not in (2, 4, 8):
+        found = " or ".join(map(str, fitting)) or "no known number of"
+        packed.refuse(f"its rows of {packed.shape[1]} words hold {k} integers of {found} bits; read are 2, 4 and 8 bits")
+    (bits,) = fitting
+    blocks, block_size = _blocks(scale, n, k)
+    dtype = np.dtype(np.int8 if bits == 8 else ml_dtypes.int4)
+    zeros = tensors.pop(f"{base}.weight_zero_point", None)
+    if zeros is not None:
+        wanted = (-(-n * bits // 32), blocks) if zeros.dtype == np.int32 else (n, blocks)
+        if zeros.require(["int32", "int8"], 2).shape != wanted:
+            zeros.refuse(f"has the shape {zeros.shape}; it must be {wanted}")
+    g_idx = tensors.pop(f"{base}.weight_g_idx", None)
+    if g_idx is not None and g_idx.require(["int32", "int64"], 1).shape != (k,):
+        g_idx.refuse(f"has the shape {g_idx.shape}; it must have an index for each of {k} columns")
+
+    def signed(codes: np.ndarray) -> np.ndarray:
+        return (codes.astype(np.int16) - 2 ** (bits - 1)).astype(dtype)
+
+    def read() -> QuantizedWeight:
+        values = signed(unpack(packed.read(), bits, -1)[:, :k].T)
+        zero_point = None
+        if zeros is not None and zeros.dtype == np.int32:
+            zero_point = signed(unpack(zeros.read(), bits, -2)[:n].T)
+        elif zeros is not None:
+            zero_point = zeros.read().T
+            limits = ml_dtypes.iinfo(dtype)
+            if zero_point.min() < limits.min or zero_point.max() > limits.max:
+                zeros.refuse(f"has values from {zero_point.min()} to {zero_point.max()}, outside of {bits} bits")
+            zero_point = zero_point.astype(dtype)
+        size, permutation = block_size, None
+        if g_idx is not None and not (g_idx.read() == -1).all():  # which stands for columns in their order
+            size, permutation = contiguous(g_idx, blocks)
+            values = values if permutation is None else values[permutation]
+        return QuantizedWeight(np.ascontiguousarray(values), _columns(scale.read()), zero_point, None, permutation, size)
+
+    pieces = [each for each in (packed, scale, sizes, zeros, g_idx) if each is not None]
+    return Entry(f"pack-quantized of {bits} bits", sum(each.nbytes for each in pieces), read)
+
+
+def naive_quantized(base: str, tensors: Tensors, config: Mapping[str, Any]) -> Entry:
+    """The weight `base` of the formats int-quantized, float-quantized and naive-quantized.
+
+    Raises:
+      CheckpointError: as of `pack_quantized`.
+    """
+    weight = tensors.pop(f"{base}.weight").require(["int8", *_FLOATS], 2)
+    n, k = weight.shape
+    scale = _scale(weight, base, tensors)
+    structure = _structure(config, n, k)
+    repeats = 1
+    if len(scale.shape) == 2 and scale.shape[0] != n and structure and scale.shape != (1, 1):
+        repeats, block_size = structure
+        blocks = -(-k // block_size)
+        if scale.shape != (-(-n // repeats), blocks):
+            scale.refuse(f"has the shape {scale.shape}; blocks of {repeats} x {block_size} of {n} x {k} have others")
+    else:
+        blocks, block_size = _blocks(scale, n, k)
+    zeros = tensors.pop(f"{base}.weight_zero_point", None)
+    whole = weight.dtype == np.int8
+    if zeros is not None:
+        if zeros.dtype.newbyteorder("=").name not in ("int8", *_FLOATS, *_SCALES) or zeros.shape != scale.shape:
+            zeros.refuse(f"is {zeros.what} of shape {zeros.shape}; it must be int8, of the scale's, {scale.shape}")
+        if whole and zeros.dtype != np.int8:
+            zeros.refuse(f"is {zeros.what}; it must be int8, as the weight")
+
+    def read() -> QuantizedWeight:
+        def rows(array: np.ndarray) -> np.ndarray:
+            return _columns(np.repeat(array, repeats, axis=0)[:n] if repeats > 1 else array)
+
+        zero_point = None if zeros is None else rows(zeros.read())
+        if zeros is not None and not whole:
+            if (np.asarray(zero_point, np.float32) != 0).any():
+                zeros.refuse("is not 0; floats have no zero point")
+            zero_point = None
+        values = np.ascontiguousarray(weight.read().T)
+        return QuantizedWeight(values, rows(scale.read()), zero_point, None, None, block_size)
+
+    pieces = [each for each in (weight, scale, zeros) if each is not None]
+    kind = "int-quantized" if whole else "float-quantized"
+    return Entry(f"{kind}, {weight.dtype.name}", sum(each.nbytes for each in pieces), read)
+
+
+def _scale(weight: StoredTensor, base: str, tensors: Tensors) -> StoredTensor:
+    scale = tensors.pop(f"{base}.weight_scale", None)
+    if scale is None:
+        weight.refuse(f"there is no {base}.weight_scale")
+    if f"{base}.weight_global_scale" in tensors:
+        weight.refuse(f"there is a {base}.weight_global_scale: formats with two scales are not read")
+    return scale.require(_SCALES, len(scale.shape))
+
+
+def _columns(array: np.ndarray) -> np.ndarray:
+    """(N, G) to (G, N); one value to (1, 1)."""
+    return np.ascontiguousarray(array.reshape(1, 1) if array.size == 1 else array.T)
+
+
+def _blocks(scale: StoredTensor, n: int, k: int) -> tuple[int, int]:
+    """How many blocks of how many columns of the file a scale has."""
+    shape = scale.shape
+    if shape in ((), (1,), (1, 1)):
+        return 1, k
+    if len(shape) != 2 or shape[0] != n or k % shape[1]:
+        scale.refuse(f"has the shape {shape}; it must be a scalar, or have {n} rows, and columns that divide {k}")
+    return shape[1], k // shape[1]
+
+
+def _weights(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    groups = config.get("config_groups")
+    groups = groups.values() if isinstance(groups, dict) else ()
+    found = (group.get("weights") for group in groups if isinstance(group, dict))
+    return [weights for weights in found if isinstance(weights, dict)]
+
+
+def _bits(config: Mapping[str, Any]) -> list[int]:
+    """The numbers of bits that the configuration knows of, or those that are read."""
+    given = (weights.get("num_bits") for weights in _weights(config))
+    return sorted({bits for bits in given if isinstance(bits, int)}) or [2, 4, 8]
+
+
+def _structure(config: Mapping[str, Any], n: int, k: int) -> tuple[int, int] | None:
+    """Rows and columns of the blocks that have a scale of their own, where the configuration has such."""
+    for weights in _weights(config):
+        structure = weights.get("block_structure")
+        if isinstance(structure, list) and len(structure) == 2 and all(type(each) is int and each > 0 for each in structure):
+            return min(structure[0], n), min(structure[1], k)
+    return None

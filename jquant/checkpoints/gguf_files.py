@@ -1,0 +1,228 @@
+"""The header of a GGUF file, read without trusting it, and the weights of its tensors.
+
+The reader of the package gguf counts to whatever number of elements a broken file says it has.
+"""
+
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import IO, Any
+
+import ml_dtypes
+import numpy as np
+
+from jquant.checkpoints.entry import Entry, stored
+from jquant.checkpoints.errors import refuse
+from jquant.checkpoints.stored import StoredTensor, check_places, check_shape
+from jquant.checkpoints.weight import QuantizedWeight
+
+MAGIC = b"GGUF"
+_LONGEST_NAME = 65535
+_ALIGNMENT = 32
+_RANK = 4
+_STRING, _ARRAY = 8, 9
+_SCALARS: Mapping[int, str] = dict(enumerate("BbHhIif?__Qqd"))  # struct's codes, by the number of the type
+_FLOATS: Mapping[str, Any] = {
+    **{"F32": "<f4", "F16": "<f2", "BF16": ml_dtypes.bfloat16, "F64": "<f8"},
+    **{"I8": np.int8, "I16": "<i2", "I32": "<i4", "I64": "<i8"},
+}
+
+
+def _package() -> ModuleType:
+    """The package gguf, which nothing else needs: its types and their sizes, and what dequantizes them.
+
+    Raises:
+      ModuleNotFoundError: it is not installed.
+    """
+    try:
+        import gguf
+    except ModuleNotFoundError as error:
+        message = 'GGUF files need the package gguf: pip install "jquant-jax[checkpoints]"'
+        raise ModuleNotFoundError(message, name="gguf") from error
+    return gguf
+
+
+class _Header:
+    """Reads values one after the other, and none that the file does not have."""
+
+    def __init__(self, path: Path, file: IO[bytes], size: int) -> None:
+        self.path, self.file, self.size = path, file, size
+
+    def bytes(self, count: int) -> bytes:
+        if count > self.size - self.file.tell():
+            refuse(self.path, None, f"ends within its header: {count} bytes at {self.file.tell()} of {self.size}")
+        return self.file.read(count)
+
+    def number(self, code: str) -> Any:
+        return struct.unpack(f"<{code}", self.bytes(struct.calcsize(f"<{code}")))[0]
+
+    def string(self) -> str:
+        data = self.bytes(self.number("Q"))
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            refuse(self.path, None, f"has a string that is no UTF-8 before byte {self.file.tell()}: {error.reason}")
+
+    def value(self, name: str) -> Any:
+        kind = self.number("I")
+        if kind == _ARRAY:
+            kind, count = self.number("I"), self.number("Q")
+            if kind == _STRING:
+                return [self.string() for _ in range(count)]
+            code = self._scalar(name, kind)
+            if count > self.size:
+                refuse(self.path, None, f"{name!r} has {count} elements, and the file {self.size} bytes")
+            dtype = np.dtype(np.bool_ if code == "?" else f"<{code}")
+            return np.frombuffer(self.bytes(count * dtype.itemsize), dtype)
+        return self.string() if kind == _STRING else self.number(self._scalar(name, kind))
+
+    def _scalar(self, name: str, kind: int) -> str:
+        code = _SCALARS.get(kind, "_")
+        if code == "_":
+            refuse(self.path, None, f"{name!r} is of type {kind}, or an array of it, which there is not")
+        return code
+
+
+def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, Any]]:
+    """The tensors of a file, those of blocks as bytes, and its metadata.
+
+    Raises:
+      CheckpointError: a file that is no valid one.
+      ModuleNotFoundError: the package gguf is not installed.
+    """
+    _package()
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        header = _Header(path, file, size)
+        if header.bytes(4) != MAGIC:
+            refuse(path, None, "is no GGUF file")
+        version = header.number("I")
+        if version not in (2, 3):
+            byte_order = ", or of the other byte order" if version & 0xFFFF == 0 else ""
+            refuse(path, None, f"is of version {version} of GGUF{byte_order}; read are 2 and 3")
+        count, keys = header.number("Q"), header.number("Q")
+        metadata: dict[str, Any] = {}
+        for _ in range(keys):
+            name = header.string()
+            if name in metadata:
+                refuse(path, None, f"{name!r} is there twice in its metadata")
+            metadata[name] = header.value(name)
+        described: dict[str, tuple[tuple[int, ...], int, int]] = {}
+        for _ in range(count):
+            name = header.string()
+            rank = header.number("I")
+            if len(name) > _LONGEST_NAME or rank > _RANK:
+                refuse(
+                    path, name, f"has {rank} dimensions, or too long a name; allowed are {_RANK} and {_LONGEST_NAME} letters"
+                )
+            if name in described:
+                refuse(path, name, "is there twice")
+            shape = tuple(header.number("Q") for _ in range(rank))[::-1]
+            described[name] = shape, header.number("I"), header.number("Q")
+        alignment = metadata.get("general.alignment", _ALIGNMENT)
+        if type(alignment) is not int or alignment <= 0 or alignment & (alignment - 1):
+            refuse(path, None, f"general.alignment is {str(alignment)[:100]}; it must be a power of two")
+        start = -(-file.tell() // alignment) * alignment
+    tensors = {}
+    for name, (shape, kind, offset) in described.items():
+        if offset % alignment:
+            refuse(path, name, f"lies {offset} bytes into the data, which is no multiple of {alignment}")
+        tensors[name] = _tensor(path, name, shape, kind, start + offset)
+    check_places(tensors.values(), path, start, size, gaps=True)
+    return tensors, metadata
+
+
+def _tensor(path: Path, name: str, shape: tuple[int, ...], kind: int, offset: int) -> StoredTensor:
+    gguf = _package()
+    try:
+        what = gguf.GGMLQuantizationType(kind)
+        block, itemsize = gguf.GGML_QUANT_SIZES[what]
+    except (ValueError, KeyError):
+        refuse(path, name, f"is of type {kind}, which the package gguf does not know")
+    check_shape(path, name, shape, itemsize)
+    if what.name in _FLOATS:
+        return StoredTensor(path, name, np.dtype(_FLOATS[what.name]), shape, offset, what.name)
+    if not shape or 0 in shape or shape[-1] % block:
+        refuse(path, name, f"has the shape {shape}; rows of {what.name} are of blocks of {block}, and none is empty")
+    return StoredTensor(path, name, np.dtype(np.uint8), (*shape[:-1], shape[-1] // block * itemsize), offset, what.name)
+
+
+def entry(tensor: StoredTensor) -> Entry:
+    """A tensor: of floats as it is, of the simple blocks as a weight, of others dequantized by the package gguf."""
+    if tensor.what in _FLOATS:
+        return stored(tensor)
+    if tensor.what in _BLOCKS and len(tensor.shape) >= 2:
+        return Entry(tensor.what, tensor.nbytes, lambda: _weight(tensor))
+
+    def read() -> np.ndarray:
+        gguf = _package()
+        try:
+            with np.errstate(all="ignore"):
+                return gguf.quants.dequantize(tensor.read(), gguf.GGMLQuantizationType[tensor.what])
+        except NotImplementedError:
+            tensor.refuse(f"is of {tensor.what}, which the package gguf does not dequantize")
+
+    return Entry(f"{tensor.what}, dequantized to float32", tensor.nbytes, read)
+
+
+def _weight(tensor: StoredTensor) -> QuantizedWeight:
+    gguf = _package()
+    _, itemsize = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[tensor.what]]
+    data = tensor.read()
+    blocks = data.reshape(*data.shape[:-1], data.shape[-1] // itemsize, itemsize)
+    values, scale, minimum = _BLOCKS[tensor.what](blocks)
+
+    def columns(array: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(array.swapaxes(-1, -2))
+
+    values = columns(values.reshape(*data.shape[:-1], -1))
+    return QuantizedWeight(values, columns(scale), None, None if minimum is None else columns(minimum), None, 32)
+
+
+_Parts = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # (..., G, 32), and float32 of (..., G)
+
+
+def _float(blocks: np.ndarray, at: int) -> np.ndarray:
+    """The number of 16 bits that each block has at a byte."""
+    return np.ascontiguousarray(blocks[..., at : at + 2]).view("<f2")[..., 0].astype(np.float32)
+
+
+def _nibbles(data: np.ndarray) -> np.ndarray:
+    """16 bytes, the lower halves of which are the first 16 integers."""
+    return np.concatenate([data & 15, data >> 4], axis=-1)
+
+
+def _fifth_bits(data: np.ndarray) -> np.ndarray:
+    return np.unpackbits(data, axis=-1, bitorder="little") << 4
+
+
+def _q8_0(blocks: np.ndarray) -> _Parts:
+    return blocks[..., 2:].view(np.int8), _float(blocks, 0), None
+
+
+def _q4_0(blocks: np.ndarray) -> _Parts:
+    return (_nibbles(blocks[..., 2:]).astype(np.int8) - np.int8(8)).astype(ml_dtypes.int4), _float(blocks, 0), None
+
+
+def _q4_1(blocks: np.ndarray) -> _Parts:
+    return _nibbles(blocks[..., 4:]).astype(ml_dtypes.uint4), _float(blocks, 0), _float(blocks, 2)
+
+
+def _q5_0(blocks: np.ndarray) -> _Parts:
+    values = _nibbles(blocks[..., 6:]) | _fifth_bits(blocks[..., 2:6])
+    return values.astype(np.int8) - np.int8(16), _float(blocks, 0), None
+
+
+def _q5_1(blocks: np.ndarray) -> _Parts:
+    values = _nibbles(blocks[..., 8:]) | _fifth_bits(blocks[..., 4:8])
+    return values.astype(np.int8), _float(blocks, 0), _float(blocks, 2)
+
+
+_BLOCKS: Mapping[str, Callable[[np.ndarray], _Parts]] = {
+    "Q8_0": _q8_0,
+    "Q4_0": _q4_0,
+    "Q4_1": _q4_1,
+    "Q5_0": _q5_0,
+    "Q5_1": _q5_1,
+}

@@ -1,0 +1,113 @@
+"""The header of a safetensors file, read without trusting it.
+
+The package safetensors takes the last of two tensors of one name, and has no floats of 8 bits in NumPy.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from jquant.checkpoints.errors import CheckpointError, refuse
+from jquant.checkpoints.stored import StoredTensor, check_places, check_shape
+
+_LONGEST = 100_000_000  # bytes of a header, as in the package safetensors
+_DTYPES: Mapping[str, np.dtype] = {
+    name: np.dtype(dtype)
+    for name, dtype in {
+        "BOOL": np.bool_,
+        "U8": np.uint8,
+        "I8": np.int8,
+        "U16": "<u2",
+        "I16": "<i2",
+        "U32": "<u4",
+        "I32": "<i4",
+        "U64": "<u8",
+        "I64": "<i8",
+        "F16": "<f2",
+        "BF16": ml_dtypes.bfloat16,
+        "F32": "<f4",
+        "F64": "<f8",
+        "C64": "<c8",
+        "F8_E4M3": ml_dtypes.float8_e4m3fn,
+        "F8_E4M3FNUZ": ml_dtypes.float8_e4m3fnuz,
+        "F8_E5M2": ml_dtypes.float8_e5m2,
+        "F8_E5M2FNUZ": ml_dtypes.float8_e5m2fnuz,
+        "F8_E8M0": ml_dtypes.float8_e8m0fnu,
+    }.items()
+}
+
+
+def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+    """The tensors of a file, and its metadata.
+
+    Raises:
+      CheckpointError: a file that is no valid one.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(size - 8, _LONGEST):
+            refuse(path, None, f"is no safetensors file: a header of {length} bytes in a file of {size}")
+        header = parse_json(path, file.read(length))
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or any(not isinstance(value, str) for value in metadata.values()):
+        refuse(path, None, "__metadata__ of the header must map strings to strings")
+    tensors = {name: _tensor(path, name, entry, 8 + length) for name, entry in header.items()}
+    check_places(tensors.values(), path, 8 + length, size, gaps=False)
+    return tensors, metadata
+
+
+def _tensor(path: Path, name: str, entry: object, start: int) -> StoredTensor:
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        refuse(path, name, "its entry in the header must have dtype, shape and data_offsets, and nothing else")
+    what = entry["dtype"]
+    dtype = _DTYPES.get(what) if isinstance(what, str) else None
+    if dtype is None:
+        refuse(path, name, f"its type is {str(what)[:100]}; read are {', '.join(_DTYPES)}")
+    shape = check_shape(path, name, entry["shape"], dtype.itemsize)
+    offsets = entry["data_offsets"]
+    if not isinstance(offsets, list) or len(offsets) != 2 or any(type(each) is not int or each < 0 for each in offsets):
+        refuse(path, name, f"its data_offsets are {str(offsets)[:100]}; they must be two numbers of bytes")
+    begin, end = offsets
+    nbytes = math.prod(shape) * dtype.itemsize
+    if end - begin != nbytes:
+        refuse(path, name, f"has {end - begin} bytes, by its data_offsets; {what}{list(shape)} has {nbytes}")
+    return StoredTensor(path, name, dtype, shape, start + begin, what)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a file of JSON.
+
+    Raises:
+      CheckpointError: a file that has none.
+    """
+    if not path.is_file():
+        refuse(path, None, "is no file")
+    if path.stat().st_size > _LONGEST:
+        refuse(path, None, f"has more than {_LONGEST} bytes")
+    return parse_json(path, path.read_bytes())
+
+
+def parse_json(path: Path, text: bytes) -> dict[str, Any]:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = {}
+        for name, value in pairs:
+            if name in found:
+                refuse(path, name, "is there twice")
+            found[name] = value
+        return found
+
+    try:
+        found = json.loads(text.decode(), object_pairs_hook=unique)
+    except CheckpointError:
+        raise
+    except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, a number of too many digits, too many brackets
+        refuse(path, None, f"its JSON is broken: {error}")
+    if not isinstance(found, dict):
+        refuse(path, None, "its JSON must be an object")
+    return found

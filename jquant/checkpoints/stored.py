@@ -1,0 +1,104 @@
+"""A tensor in a file: what its header says of it, and its bytes, which are read when they are asked for."""
+
+import dataclasses
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from jquant.checkpoints.errors import refuse
+
+_BYTES = 2**62  # more than any file has, and less than NumPy's sizes overflow at
+_RANK = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredTensor:
+    """A tensor of a file.
+
+    Attributes:
+      path: the file.
+      name: its name there.
+      dtype: of its elements, in the byte order of files, which is little-endian.
+      shape: rows last but one, as NumPy has them.
+      offset: of its first byte in the file.
+      what: how the format calls its type.
+    """
+
+    path: Path
+    name: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    offset: int
+    what: str
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def read(self) -> np.ndarray:
+        """Its elements, and of the file nothing else.
+
+        By offset, not from a mapping of the file: a file that is cut short meanwhile is an error here, and would end the
+        process there.
+        """
+        size = math.prod(self.shape)
+        try:
+            found = np.fromfile(self.path, self.dtype, size, offset=self.offset)
+        except (OSError, ValueError) as error:
+            refuse(self.path, self.name, f"cannot be read: {error}")
+        if found.size != size:
+            refuse(self.path, self.name, f"has {found.size} elements in the file of {size}: the file has become shorter")
+        return found.astype(self.dtype.newbyteorder("="), copy=False).reshape(self.shape)
+
+    def refuse(self, why: str):
+        refuse(self.path, self.name, why)
+
+    def require(self, dtypes: Iterable[str], rank: int) -> "StoredTensor":
+        """Itself, where it has one of these types and this rank, and is not empty."""
+        dtypes = tuple(dtypes)
+        if self.dtype.newbyteorder("=").name not in dtypes:
+            self.refuse(f"is {self.what}; it must be {' or '.join(dtypes)}")
+        if len(self.shape) != rank or 0 in self.shape:
+            self.refuse(f"has the shape {self.shape}; it must have {rank} dimensions, none of them 0")
+        return self
+
+
+def check_shape(path: Path, name: str, shape: object, itemsize: int) -> tuple[int, ...]:
+    """The shape, where it is one that an array can have.
+
+    Raises:
+      CheckpointError: what is no list of sizes, or would overflow.
+    """
+    if not isinstance(shape, list | tuple) or any(type(size) is not int or size < 0 for size in shape):
+        refuse(path, name, f"its shape is {str(shape)[:100]}; it must be a list of sizes")
+    if len(shape) > _RANK or math.prod(max(size, 1) for size in shape) * itemsize > _BYTES:
+        refuse(path, name, f"its shape is {str(shape)[:100]}: of more elements than there can be")
+    return tuple(shape)
+
+
+def check_places(tensors: Iterable[StoredTensor], path: Path, first: int, last: int, *, gaps: bool) -> None:
+    """
+    Args:
+      tensors: all of the file.
+      path: the file.
+      first: where the bytes of tensors begin in the file.
+      last: where the file ends.
+      gaps: whether bytes between tensors may belong to none.
+
+    Raises:
+      CheckpointError: a tensor that reaches out of the file or into another.
+    """
+    end, before = first, None
+    places = sorted((each.offset, each.offset + each.nbytes, each.name) for each in tensors)
+    for begin, stop, name in places:
+        if begin < first or stop > last:
+            refuse(path, name, f"lies at bytes {begin} to {stop}; tensors lie at {first} to {last} of the file")
+        if begin < end:
+            refuse(path, name, f"lies at bytes {begin} to {stop}, of which some belong to {before!r}")
+        if begin > end and not gaps:
+            refuse(path, name, f"lies at bytes {begin} to {stop}; it must begin at {end}, where the one before ends")
+        end, before = stop, name
+    if end != last and not gaps:
+        refuse(path, None, f"its tensors end at byte {end}, and the file at {last}")

@@ -1,0 +1,134 @@
+"""A quantized weight of a checkpoint: its integers as logical arrays, and packed for products."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+
+from jquant.checkpoints.errors import CheckpointError
+from jquant.operators.pack_matrix import pack_matrix
+
+_INTEGERS = {np.dtype(dtype) for dtype in (np.int8, np.uint8, ml_dtypes.int4, ml_dtypes.uint4)}
+
+
+class PackedWeight(NamedTuple):
+    """A weight as products take it, a pytree.
+
+    Attributes:
+      matrix: what `matmul_integer_to_float` takes, a `PackedMatrix`, where one scale covers each column; otherwise what
+        `block_scaled_matmul` and `matmul_n_bits` take, a `PackedBlockMatrix`, which holds its scales.
+      scale: of a `PackedMatrix`: float32, of shape (1, N) or (1, 1); of a `PackedBlockMatrix` None.
+      permutation: None, or where the rows of the matrix lie in the weight: the product is that of ``x[..., permutation]``.
+    """
+
+    matrix: Any
+    scale: jax.Array | None
+    permutation: jax.Array | None
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class QuantizedWeight:
+    """A quantized matrix, K the dimension that a product sums over, N its outputs: files have it the other way around.
+
+    With g the block of row k, ``k // block_size``, row ``permutation[k]`` of the weight is
+
+        (values[k] - zero_point[g]) * scale[g]      or      values[k] * scale[g] + minimum[g]
+
+    A pytree of arrays.
+
+    Attributes:
+      values: of shape (..., K, N): int4, uint4, int8 or uint8, those of 2 bits as 4, those of 5 as 8; or floats of 8 bits.
+      scale: as in the file, but float32 of GGUF: of shape (..., G, N) or (..., G, 1), for G blocks of rows.
+      zero_point: None for 0, or of the shape of the scale and the type of the values (int16 where GPTQ's 256 is among those
+        of uint8).
+      minimum: None, or float32, of the shape of the scale: what Q4_1 and Q5_1 of GGUF have in the place of a zero point.
+      permutation: None, or int32, of shape (K,): which rows of the weight lie here one after the other, so that the blocks
+        of an activation order are contiguous.
+      block_size: rows of a block; the last may be shorter.
+    """
+
+    values: Any
+    scale: Any
+    zero_point: Any
+    minimum: Any
+    permutation: Any
+    block_size: int = dataclasses.field(metadata={"static": True})
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes (..., K, N)."""
+        return self.values.shape
+
+    def __repr__(self) -> str:
+        if not hasattr(self.values, "shape"):  # in the place of arrays, a transformation may hold anything
+            return f"QuantizedWeight({self.values}, {self.scale}, {self.zero_point}, {self.minimum}, {self.permutation})"
+        beside = [name for name in ("zero_point", "minimum", "permutation") if getattr(self, name) is not None]
+        sizes = ",".join(map(str, self.shape))
+        parts = f"{self.values.dtype}[{sizes}]", f"scale {self.scale.dtype}", f"block_size {self.block_size}", *beside
+        return f"QuantizedWeight({', '.join(parts)})"
+
+    def dequantize(self) -> np.ndarray:
+        """The floats that it stands for, of shape (..., K, N), in the order of the file, computed by NumPy.
+
+        In the type of the scale, as the libraries compute that write these files: each operation rounded once to it.
+        """
+        scale = self._rows(self.scale)
+        values = np.asarray(self.values)
+        with np.errstate(all="ignore"):  # scales of a file may be anything
+            if self.zero_point is not None:
+                values = values.astype(np.int16) - self._rows(self.zero_point).astype(np.int16)
+            found = values.astype(scale.dtype) * scale
+            if self.minimum is not None:
+                found += self._rows(self.minimum)
+        if self.permutation is None:
+            return found
+        ordered = np.empty_like(found)
+        ordered[..., np.asarray(self.permutation), :] = found
+        return ordered
+
+    def pack(self) -> PackedWeight:
+        """The packed form.
+
+        Raises:
+          CheckpointError: floats of 8 bits, a minimum, or a zero point of more than 8 bits, which no packed matrix holds:
+            `dequantize`, and multiply floats.
+        """
+        obstacle = self._obstacle()
+        if obstacle is not None:
+            raise CheckpointError(f"{self}: {obstacle}; dequantize() gives floats")
+        values, scale = jnp.asarray(self.values), jnp.asarray(self.scale)
+        zero_point, permutation = (
+            None if array is None else jnp.asarray(array) for array in (self.zero_point, self.permutation)
+        )
+        if scale.shape[-2] == 1 and values.dtype in (jnp.int8, jnp.uint8):
+            return PackedWeight(pack_matrix(values, zero_point), scale.astype(jnp.float32), permutation)
+        sizes = *scale.shape[:-1], values.shape[-1]
+        scale = jnp.broadcast_to(scale, sizes)
+        zero_point = None if zero_point is None else jnp.broadcast_to(zero_point, sizes)
+        return PackedWeight(pack_matrix(values, zero_point, scale=scale, block_size=self.block_size), None, permutation)
+
+    @property
+    def packable(self) -> bool:
+        """Whether there is a packed form of it."""
+        return self._obstacle() is None
+
+    def _obstacle(self) -> str | None:
+        dtype = np.dtype(self.values.dtype)
+        if dtype not in _INTEGERS:
+            return f"no packed matrix is of {dtype}"
+        if self.minimum is not None:
+            return "a packed matrix has zero points of integers, and no minimum"
+        if self.zero_point is not None and self.zero_point.dtype != dtype:
+            return f"its zero points go up to 256, which {dtype} does not hold"
+        return None
+
+    def _rows(self, array: Any) -> np.ndarray:
+        """What each row of the matrix has, of what each block has."""
+        array = np.asarray(array)
+        if array.shape[-2] == 1:
+            return array
+        return np.repeat(array, self.block_size, axis=-2)[..., : self.values.shape[-2], :]

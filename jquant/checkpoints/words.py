@@ -1,0 +1,17 @@
+"""Integers of a few bits, packed into words of 32, the lowest bits first."""
+
+import numpy as np
+
+
+def unpack(words: np.ndarray, bits: int, axis: int) -> np.ndarray:
+    """The integers, uint8, of which each word holds 32 / bits neighbours along `axis`, which is -1 or -2."""
+    words = words.view(np.uint32)
+    each = 32 // bits
+    shape = (*words.shape, each) if axis == -1 else (*words.shape[:-1], each, words.shape[-1])
+    found = np.empty(shape, np.uint8)
+    for place in range(each):
+        part = (words >> np.uint32(bits * place)) & np.uint32(2**bits - 1)
+        found[(..., place) if axis == -1 else (..., place, slice(None))] = part
+    sizes = list(words.shape)
+    sizes[axis] *= each
+    return found.reshape(sizes)

@@ -1,0 +1,180 @@
+"""Small quantized checkpoints, and what their weights stand for: computed from the integers before these are packed."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+from safetensors.numpy import save_file
+
+AWQ_ORDER = 0, 2, 4, 6, 1, 3, 5, 7  # the columns of a word, from its lowest bits on
+
+
+class Model(NamedTuple):
+    """Attributes:
+    tensors: of the file.
+    config: its quantization_config.
+    expected: what `dequantize` must give, (K, N), by the names of the weights.
+    """
+
+    tensors: dict[str, np.ndarray]
+    config: dict[str, Any] | None
+    expected: dict[str, np.ndarray]
+
+    def write(self, folder: Path) -> Path:
+        file = folder / "model.safetensors"
+        save_file(self.tensors, file)
+        if self.config is not None:
+            (folder / "config.json").write_text(json.dumps({"quantization_config": self.config}))
+        return file
+
+
+def words(codes: np.ndarray, bits: int, axis: int) -> np.ndarray:
+    """Integers from 0 on in words of 32 bits, the first of those along `axis` in the lowest bits; the last is filled up."""
+    codes = np.moveaxis(codes, axis, -1).astype(np.uint64)
+    each = 32 // bits
+    codes = np.pad(codes, [(0, 0)] * (codes.ndim - 1) + [(0, -codes.shape[-1] % each)])
+    parts = codes.reshape(*codes.shape[:-1], -1, each) << np.arange(0, 32, bits, dtype=np.uint64)
+    return np.ascontiguousarray(np.moveaxis(parts.sum(-1).astype(np.uint32).view(np.int32), -1, axis))
+
+
+def floats(rng: np.random.Generator, *shape: int, dtype: Any = np.float16) -> np.ndarray:
+    return rng.uniform(1e-3, 1e-1, shape).astype(dtype)
+
+
+def gptq(
+    rng: np.random.Generator,
+    bits: int = 4,
+    *,
+    format_: str | None = "gptq",
+    sym: bool = False,
+    order: bool = False,
+    k: int = 64,
+    n: int = 32,
+    group_size: int = 16,
+    dtype: Any = np.float16,
+    zeros: np.ndarray | None = None,
+    index: bool = True,
+) -> Model:
+    """One layer. `order` has the blocks in the order of activations; `zeros` are the zero points, otherwise random ones."""
+    added = 0 if format_ == "gptq_v2" else 1
+    size = k if group_size == -1 else group_size
+    blocks = -(-k // size)
+    values = rng.integers(0, 2**bits, (k, n))
+    if zeros is None:
+        zeros = np.full((blocks, n), 2 ** (bits - 1)) if sym else rng.integers(added, 2**bits, (blocks, n))
+    scales = floats(rng, blocks, n, dtype=dtype)
+    g_idx = np.arange(k) // size
+    if order:
+        g_idx = rng.permutation(g_idx)
+    tensors = {
+        "layer.qweight": words(values, bits, 0),
+        "layer.qzeros": words(zeros - added, bits, 1),
+        "layer.scales": scales,
+        "layer.g_idx": g_idx.astype(np.int32),
+        "layer.bias": floats(rng, n),
+    }
+    if not index:
+        del tensors["layer.g_idx"]
+    config = {"quant_method": "gptq", "bits": bits, "group_size": group_size, "desc_act": order, "sym": sym}
+    if format_ is not None:
+        config["checkpoint_format"] = format_
+    # In the type of the scales, as the libraries compute: the difference exactly, the product rounded once.
+    expected = scales[g_idx] * (values - zeros[g_idx]).astype(dtype)
+    return Model(tensors, config, {"layer.weight": expected})
+
+
+def awq(rng: np.random.Generator, *, k: int = 64, n: int = 16, group_size: int = 32) -> Model:
+    values = rng.integers(0, 16, (k, n))
+    zeros = rng.integers(0, 16, (k // group_size, n))
+    scales = floats(rng, k // group_size, n)
+
+    def packed(codes: np.ndarray) -> np.ndarray:
+        return words(codes.reshape(len(codes), -1, 8)[..., AWQ_ORDER].reshape(codes.shape), 4, 1)
+
+    tensors = {"layer.qweight": packed(values), "layer.qzeros": packed(zeros), "layer.scales": scales}
+    config = {"quant_method": "awq", "bits": 4, "group_size": group_size, "zero_point": True, "version": "gemm"}
+    each = np.arange(k) // group_size
+    return Model(tensors, config, {"layer.weight": scales[each] * (values - zeros[each]).astype(np.float16)})
+
+
+def compressed_config(format_: str, **weights: Any) -> dict[str, Any]:
+    weights = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel", **weights}
+    groups = {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": None}}
+    return {"quant_method": "compressed-tensors", "format": format_, "config_groups": groups, "ignore": ["lm_head"]}
+
+
+def pack_quantized(
+    rng: np.random.Generator,
+    bits: int = 4,
+    *,
+    sym: bool = True,
+    order: bool = False,
+    k: int = 64,
+    n: int = 20,
+    group_size: int | None = 16,
+    dtype: Any = ml_dtypes.bfloat16,
+    packed_zeros: bool = True,
+) -> Model:
+    size = group_size or k
+    blocks = k // size
+    low, high = -(2 ** (bits - 1)), 2 ** (bits - 1)
+    values = rng.integers(low, high, (n, k))
+    zeros = np.zeros((n, blocks), np.int64) if sym else rng.integers(low, high, (n, blocks))
+    scale = floats(rng, n, blocks, dtype=dtype)
+    g_idx = np.arange(k) // size
+    if order:
+        g_idx = rng.permutation(g_idx)
+    tensors = {
+        "layer.weight_packed": words(values - low, bits, 1),
+        "layer.weight_scale": scale,
+        "layer.weight_shape": np.array([n, k], np.int64),
+    }
+    if not sym:
+        tensors["layer.weight_zero_point"] = words(zeros - low, bits, 0) if packed_zeros else zeros.astype(np.int8)
+    if order:
+        tensors["layer.weight_g_idx"] = g_idx.astype(np.int32)
+    strategy = "group" if group_size else "channel"
+    config = compressed_config("pack-quantized", num_bits=bits, symmetric=sym, strategy=strategy, group_size=group_size)
+    expected = (values - zeros[:, g_idx]).astype(dtype) * scale[:, g_idx]
+    return Model(tensors, config, {"layer.weight": expected.T})
+
+
+def naive_quantized(
+    rng: np.random.Generator,
+    dtype: Any = np.int8,
+    *,
+    sym: bool = True,
+    strategy: str = "channel",
+    k: int = 24,
+    n: int = 10,
+    block: tuple[int, int] = (4, 8),
+    scales: Any = ml_dtypes.bfloat16,
+) -> Model:
+    """8 bits, one value in a byte: per tensor, channel, group or block."""
+    whole = np.dtype(dtype) == np.int8
+    values = rng.integers(-128, 128, (n, k), np.int8) if whole else rng.normal(0, 50, (n, k)).astype(dtype)
+    rows, columns = block
+    shape = {"tensor": (1,), "channel": (n, 1), "group": (n, k // columns), "block": (-(-n // rows), -(-k // columns))}[
+        strategy
+    ]
+    scale = floats(rng, *shape, dtype=scales)
+    zeros = None if sym else rng.integers(-128, 128, shape).astype(np.int8)
+    tensors = {"layer.weight": values, "layer.weight_scale": scale}
+    if zeros is not None:
+        tensors["layer.weight_zero_point"] = zeros
+    options = {"group": {"group_size": columns}, "block": {"block_structure": list(block)}}.get(strategy, {})
+    kind = "int" if whole else "float"
+    config = compressed_config(f"{kind}-quantized", type=kind, symmetric=sym, strategy=strategy, **options)
+
+    def spread(array: np.ndarray) -> np.ndarray:
+        """What each element has."""
+        if strategy == "block":
+            array = array.repeat(rows, 0)[:n]
+        if strategy in ("group", "block"):
+            array = array.repeat(columns, 1)[:, :k]
+        return np.broadcast_to(array, (n, k))
+
+    wide = values.astype(np.int64) - spread(zeros) if zeros is not None else values
+    return Model(tensors, config, {"layer.weight": (wide.astype(scales) * spread(scale)).T})

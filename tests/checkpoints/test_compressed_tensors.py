@@ -1,0 +1,137 @@
+"""The weights of compressed-tensors: their integers or floats of 8 bits, and what these stand for."""
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+pytest.importorskip("safetensors", reason="safetensors is not installed (extra: recipes)")
+
+import jquant.checkpoints
+from jquant.checkpoints import CheckpointError
+
+from . import files
+
+
+def loaded(model, folder):
+    weight = jquant.checkpoints.load(model.write(folder))["layer.weight"]
+    np.testing.assert_array_equal(weight.dequantize(), model.expected["layer.weight"], strict=True)
+    return weight
+
+
+@pytest.mark.parametrize(
+    ("bits", "sym", "order", "group_size"), list(itertools.product((2, 4, 8), (True, False), (False, True), (16, None)))
+)
+def test_pack_quantized(bits, sym, order, group_size, tmp_path):
+    model = files.pack_quantized(np.random.default_rng(bits), bits, sym=sym, order=order, group_size=group_size)
+    weight = loaded(model, tmp_path)
+    assert weight.shape == (64, 20)
+    assert weight.values.dtype.name == ("int8" if bits == 8 else "int4")
+    assert (weight.zero_point is None) == sym
+    assert (weight.permutation is not None) == (order and group_size is not None)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
+@pytest.mark.parametrize("packed_zeros", [True, False])
+def test_scales_and_zero_points(dtype, packed_zeros, tmp_path):
+    """Zero points in words, or one in a byte; and columns that fill no word."""
+    model = files.pack_quantized(
+        np.random.default_rng(0), k=36, n=7, group_size=12, sym=False, dtype=dtype, packed_zeros=packed_zeros
+    )
+    assert loaded(model, tmp_path).scale.dtype == dtype
+
+
+def test_index_of_nothing(tmp_path):
+    """-1 everywhere: the columns are in their order."""
+    model = files.pack_quantized(np.random.default_rng(0))
+    model.tensors["layer.weight_g_idx"] = np.full(64, -1, np.int32)
+    assert loaded(model, tmp_path).permutation is None
+
+
+@pytest.mark.parametrize("dtype", [np.int8, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2])
+@pytest.mark.parametrize("strategy", ["tensor", "channel", "group", "block"])
+@pytest.mark.parametrize("scales", [ml_dtypes.bfloat16, np.float32])
+def test_naive_quantized(dtype, strategy, scales, tmp_path):
+    for sym in (True, False) if dtype == np.int8 else (True,):
+        model = files.naive_quantized(np.random.default_rng(0), dtype, sym=sym, strategy=strategy, scales=scales)
+        weight = loaded(model, tmp_path)
+        assert weight.shape == (24, 10)
+        assert weight.values.dtype == dtype
+        assert weight.packable == (dtype == np.int8)
+
+
+def test_shapes_of_one_scale(tmp_path):
+    model = files.naive_quantized(np.random.default_rng(0), strategy="tensor")
+    for shape in ((), (1,), (1, 1)):
+        model.tensors["layer.weight_scale"] = model.tensors["layer.weight_scale"].reshape(shape)
+        loaded(model, tmp_path)
+
+
+def test_zero_points_of_floats(tmp_path):
+    """Old files have some, all 0."""
+    model = files.naive_quantized(np.random.default_rng(0), ml_dtypes.float8_e4m3fn)
+    model.tensors["layer.weight_zero_point"] = np.zeros((10, 1), ml_dtypes.float8_e4m3fn)
+    assert loaded(model, tmp_path).zero_point is None
+    model.tensors["layer.weight_zero_point"][3] = 1
+    with pytest.raises(CheckpointError, match=r"'layer.weight_zero_point': is not 0"):
+        loaded(model, tmp_path)
+
+
+def test_scales_of_activations_stay(tmp_path):
+    model = files.naive_quantized(np.random.default_rng(0))
+    model.tensors["layer.input_scale"] = np.float32([0.5])
+    checkpoint = jquant.checkpoints.load(model.write(tmp_path))
+    assert checkpoint.kinds == {"layer.weight": "int-quantized, int8", "layer.input_scale": "float32"}
+
+
+PACKED = {
+    "no scale": (lambda t, c: t.pop("layer.weight_scale"), "'layer.weight_packed': there is no layer.weight_scale"),
+    "no shape": (lambda t, c: t.pop("layer.weight_shape"), "there is no layer.weight_shape"),
+    "other shape": (lambda t, c: t["layer.weight_shape"].__setitem__(1, 2**40), "does not fit layer.weight_packed"),
+    "negative shape": (lambda t, c: t["layer.weight_shape"].__setitem__(1, -64), "does not fit layer.weight_packed"),
+    "3 bits": (lambda t, c: t["layer.weight_shape"].__setitem__(1, 80), "no known number of bits"),
+    "another type": (lambda t, c: t.update({"layer.weight_packed": t["layer.weight_packed"].view(np.uint8)}), "not nvfp4"),
+    "two scales": (lambda t, c: t.update({"layer.weight_global_scale": np.ones(1)}), "formats with two scales"),
+    "rows of scales": (lambda t, c: t.update({"layer.weight_scale": t["layer.weight_scale"][:19]}), "or have 20 rows"),
+    "columns of scales": (lambda t, c: t.update({"layer.weight_scale": t["layer.weight_scale"][:, :3]}), "divide 64"),
+    "zero points": (lambda t, c: t.update({"layer.weight_zero_point": np.zeros((20, 3), np.int8)}), "it must be (20, 4)"),
+    "large zero points": (lambda t, c: t.update({"layer.weight_zero_point": np.full((20, 4), 8, np.int8)}), "outside of"),
+    "length of the index": (lambda t, c: t.update({"layer.weight_g_idx": np.zeros(63, np.int32)}), "each of 64 columns"),
+    "index out of range": (lambda t, c: t.update({"layer.weight_g_idx": np.full(64, 4, np.int32)}), "there are 4 blocks"),
+    "format": (lambda t, c: c.update(format="marlin-24"), "its format is 'marlin-24'"),
+    "bits": (lambda t, c: c["config_groups"]["group_0"]["weights"].update(num_bits=8), "no known number of bits"),
+}  # fmt: skip
+NAIVE = {
+    "no scale": (lambda t, c: t.pop("layer.weight_scale"), "'layer.weight': is I8, and there is no layer.weight_scale"),
+    "rank": (lambda t, c: t.update({"layer.weight": t["layer.weight"][None]}), "it must have 2 dimensions"),
+    "type": (lambda t, c: t.update({"layer.weight": t["layer.weight"].astype(np.int16)}), "it must be int8 or float8"),
+    "scale of integers": (lambda t, c: t.update({"layer.weight_scale": np.ones((10, 1), np.int32)}), "is I32"),
+    "rows of scales": (lambda t, c: t.update({"layer.weight_scale": t["layer.weight_scale"][:9]}), "or have 10 rows"),
+    "zero points": (lambda t, c: t.update({"layer.weight_zero_point": np.zeros(10, np.int8)}), "of the scale's, (10, 1)"),
+    "zero points, floats": (lambda t, c: t.update({"layer.weight_zero_point": np.zeros((10, 1), np.float32)}), "int8, as"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("builder", "name"),
+    [(files.pack_quantized, name) for name in PACKED] + [(files.naive_quantized, name) for name in NAIVE],
+)
+def test_errors(builder, name, tmp_path):
+    """Each names the file and the tensor."""
+    change, message = (PACKED if builder is files.pack_quantized else NAIVE)[name]
+    model = builder(np.random.default_rng(0))
+    change(model.tensors, model.config)
+    tensors = {name: np.ascontiguousarray(tensor) for name, tensor in model.tensors.items()}
+    file = model._replace(tensors=tensors).write(tmp_path)
+    with pytest.raises(CheckpointError) as error:
+        jquant.checkpoints.load(file)["layer.weight"]
+    assert str(file) in str(error.value)
+    assert message in str(error.value)
+
+
+def test_blocks_that_do_not_fit(tmp_path):
+    model = files.naive_quantized(np.random.default_rng(0), strategy="block")
+    model.config["config_groups"]["group_0"]["weights"]["block_structure"] = [10**30, 8]
+    with pytest.raises(CheckpointError, match=r"blocks of 10 x 8 of 10 x 24 have others"):
+        loaded(model, tmp_path)

@@ -1,0 +1,146 @@
+"""Quantized weights: what is packed of them, and where they go as pytrees."""
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+pytest.importorskip("safetensors", reason="safetensors is not installed (extra: recipes)")
+
+import jquant
+import jquant.checkpoints
+from jquant.checkpoints import CheckpointError, PackedWeight, QuantizedWeight
+
+from . import files
+
+RNG = np.random.default_rng(0)
+BLOCKS = {
+    "GPTQ": files.gptq(RNG),
+    "GPTQ of 8 bits": files.gptq(RNG, 8, format_="gptq_v2"),
+    "GPTQ with a zero point of 16": files.gptq(RNG, zeros=np.full((4, 32), 16)),
+    "GPTQ in the order of activations": files.gptq(RNG, order=True, k=72, group_size=32),
+    "AWQ": files.awq(RNG),
+    "pack-quantized": files.pack_quantized(RNG),
+    "pack-quantized, zero points": files.pack_quantized(RNG, sym=False, group_size=None),
+    "int-quantized by groups": files.naive_quantized(RNG, strategy="group"),
+    "int-quantized by blocks": files.naive_quantized(RNG, strategy="block", sym=False),
+}
+
+
+def weight_of(model, folder) -> QuantizedWeight:
+    weight = jquant.checkpoints.load(model.write(folder))["layer.weight"]
+    assert isinstance(weight, QuantizedWeight)
+    return weight
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_packed_blocks(name, tmp_path):
+    """A packed matrix has the integers, scales and zero points of the weight, and its permutation beside it."""
+    weight = weight_of(BLOCKS[name], tmp_path)
+    matrix, scale, permutation = weight.pack()
+    assert isinstance(matrix, jquant.PackedBlockMatrix)
+    assert scale is None
+    assert matrix.block_size == weight.block_size
+    np.testing.assert_array_equal(matrix.unpack(), weight.values, strict=True)
+    np.testing.assert_array_equal(matrix.scale, weight.scale, strict=True)
+    if weight.zero_point is None:
+        assert matrix.zero_point is None
+    else:
+        np.testing.assert_array_equal(matrix.zero_point.astype(int), weight.zero_point.astype(int))
+    if weight.permutation is None:
+        assert permutation is None
+    else:
+        np.testing.assert_array_equal(permutation, weight.permutation, strict=True)
+
+
+@pytest.mark.parametrize("name", ["GPTQ of 8 bits", "GPTQ in the order of activations", "pack-quantized, zero points"])
+def test_products_of_blocks(name, tmp_path):
+    """Integers times packed blocks: exact sums of each block, scaled and added in float32."""
+    weight = weight_of(BLOCKS[name], tmp_path)
+    matrix, _, permutation = weight.pack()
+    a = RNG.integers(-128, 128, (3, weight.shape[0]), np.int8)
+    found = jquant.block_scaled_matmul(a if permutation is None else a[:, permutation], np.float32(0.5), None, matrix)
+    wanted = np.zeros((3, weight.shape[1]), np.float32)
+    for block, (scale, zero_point) in enumerate(zip(weight.scale, weight.zero_point, strict=True)):
+        rows = slice(block * weight.block_size, (block + 1) * weight.block_size)
+        columns = np.arange(weight.shape[0])[rows] if permutation is None else weight.permutation[rows]
+        sums = a[:, columns].astype(np.int64) @ (weight.values[rows].astype(np.int64) - zero_point.astype(np.int64))
+        wanted += sums.astype(np.float32) * scale.astype(np.float32)
+    np.testing.assert_array_equal(found, wanted * np.float32(0.5), strict=True)
+
+
+def test_one_scale_for_all_blocks(tmp_path):
+    """A packed matrix has one for each column."""
+    model = files.pack_quantized(RNG, group_size=None)
+    model.tensors["layer.weight_scale"] = model.tensors["layer.weight_scale"][:1]
+    matrix = weight_of(model, tmp_path).pack().matrix
+    np.testing.assert_array_equal(matrix.scale, np.broadcast_to(model.tensors["layer.weight_scale"].T, (1, 20)), strict=True)
+
+
+def test_permutation(tmp_path):
+    """The permuted columns of the activations times the packed rows are the product with the weight of the file."""
+    model = files.gptq(RNG, order=True)
+    model.tensors["layer.scales"] = 2.0 ** RNG.integers(-3, 3, (4, 32)).astype(np.float16)  # so that float64 sums exactly
+    weight = weight_of(model._replace(expected={}), tmp_path)
+    matrix, _, permutation = weight.pack()
+    a = RNG.integers(-9, 9, (3, 64))
+    rows = np.arange(64) // matrix.block_size
+    packed = (np.asarray(matrix.unpack(), int) - np.asarray(matrix.zero_point, int)[rows]) * np.float64(matrix.scale)[rows]
+    np.testing.assert_array_equal(a[:, permutation] @ packed, a @ np.float64(weight.dequantize()))
+
+
+@pytest.mark.parametrize("sym", [True, False])
+@pytest.mark.parametrize("strategy", ["tensor", "channel"])
+def test_products_of_int8(sym, strategy, tmp_path):
+    """int8 weights with a scale for each column multiply as any packed matrix does."""
+    weight = weight_of(files.naive_quantized(RNG, sym=sym, strategy=strategy), tmp_path)
+    matrix, scale, permutation = weight.pack()
+    assert isinstance(matrix, jquant.PackedMatrix)
+    assert permutation is None
+    np.testing.assert_array_equal(matrix.unpack(), weight.values, strict=True)
+    a, a_scale = RNG.integers(-128, 128, (4, 24), np.int8), np.float32(0.5)
+    found = jquant.matmul_integer_to_float(a, a_scale, None, matrix, scale, None)
+    sums = a.astype(np.int64) @ (weight.values.astype(np.int64) - (0 if sym else weight.zero_point.astype(np.int64)))
+    wanted = sums.astype(np.float32) * (a_scale * np.float32(weight.scale))
+    np.testing.assert_array_equal(found, wanted, strict=True)
+
+
+def weight(dtype, *, zero_point=None, minimum=None):
+    return QuantizedWeight(np.zeros((4, 2), dtype), np.ones((1, 2), np.float32), zero_point, minimum, None, 4)
+
+
+@pytest.mark.parametrize(
+    ("weight", "why"),
+    [
+        (weight(ml_dtypes.float8_e4m3fn), "no packed matrix is of float8_e4m3fn"),
+        (weight(np.int8, minimum=np.ones((1, 2), np.float32)), "and no minimum"),
+        (weight(np.uint8, zero_point=np.full((1, 2), 256, np.int16)), "up to 256"),
+    ],
+)
+def test_no_packed_form(weight, why):
+    assert not weight.packable
+    with pytest.raises(CheckpointError, match=why):
+        weight.pack()
+
+
+def test_read_packed(tmp_path):
+    """What has a packed form is packed; other weights, and arrays, stay as they are."""
+    model = files.gptq(RNG)
+    other = files.naive_quantized(RNG, ml_dtypes.float8_e4m3fn)
+    renamed = {name.replace("layer", "other"): tensor for name, tensor in other.tensors.items()}
+    params = jquant.checkpoints.load(model._replace(tensors=model.tensors | renamed).write(tmp_path)).read(pack=True)
+    assert isinstance(params["layer.weight"], PackedWeight)
+    assert isinstance(params["other.weight"], QuantizedWeight)
+    assert isinstance(params["layer.bias"], np.ndarray)
+    moved = jax.device_put(params)
+    jax.tree.map(np.testing.assert_array_equal, moved, params)
+    shapes = jax.eval_shape(lambda params: params, params)
+    assert jax.tree.structure(shapes) == jax.tree.structure(params)
+
+
+def test_representation(tmp_path):
+    weight = weight_of(files.gptq(RNG, order=True), tmp_path)
+    assert repr(weight) == "QuantizedWeight(uint4[64,32], scale float16, block_size 16, zero_point, permutation)"
+    assert repr(jax.tree.map(lambda _: 0, weight)) == "QuantizedWeight(0, 0, 0, None, 0)"
+    assert jnp.shape(jax.tree.leaves(weight)[0]) == (64, 32)
