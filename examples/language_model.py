@@ -42,7 +42,7 @@ LENGTH = 128  # of the question and the answer, in tokens
 WINDOW = 256  # tokens of the text, each a context of its own
 ENGINE = "llama.cpp, Q4_1"
 COLOURS = {"Q4_1": "#009E73", "int": "#0072B2", "fp4": "#E69F00"}  # by what is in the name of a format
-ROUNDS = 3  # of timing, for each format
+ROUNDS = 5  # of timing, for each format
 THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -214,11 +214,11 @@ def main() -> None:
         of_weights = perplexity(functools.partial(losses, config, in_floats(weights)))
         tokens, count = write(config, weights, prompt, len(asked))
         times = []
-        for _ in range(ROUNDS):  # which take turns, so that what else the machine does falls on both
+        for _ in range(ROUNDS):
             start = time.perf_counter()
             jax.block_until_ready(write(config, weights, prompt, len(asked)))
             times.append(1e3 * (time.perf_counter() - start) / (int(count) - 1))
-            if engine is not None:
+            if engine is not None and format is FILES_OWN:  # in turns, so that what else the machine does falls on both
                 engine_times.append(engine.write(asked)[1])
         text = tokenizer.decode(np.asarray(tokens[len(asked) : int(count)]))
         results.append(Result(format.name, megabytes(params, format), found, of_weights, float(np.median(times)), text))

@@ -77,11 +77,11 @@ def load() -> Loaded:
         return Weight(jquant.pack_matrix(values, scale=scale, block_size=BLOCK), jnp.asarray(minimum))
 
     def norms(name: str) -> jax.Array:
-        return jnp.stack([checkpoint[f"blk.{layer}.{name}.weight"] for layer in layers])
+        return jnp.stack([checkpoint[f"blk.{layer}.{name}.weight"][None] for layer in layers])
 
     params = {
         "tokens": Weight(checkpoint["token_embd.weight"].pack().matrix),
-        "output_norm": jnp.asarray(checkpoint["output_norm.weight"]),
+        "output_norm": jnp.asarray(checkpoint["output_norm.weight"][None]),
         "layers": {
             "attention_norm": norms("attn_norm"),
             "attention": stacked("attn_q", "attn_k", "attn_v"),
@@ -152,7 +152,8 @@ def normalized(x: jax.Array, weight: jax.Array, epsilon: float) -> jax.Array:
 def rotated(x: jax.Array, positions: jax.Array, base: float) -> jax.Array:
     """Pairs of (tokens, heads, width), each turned by an angle that grows with the position."""
     pairs = x.reshape(*x.shape[:-1], -1, 2)
-    angles = positions[:, None, None] * base ** (-jnp.arange(pairs.shape[-2]) / pairs.shape[-2])
+    frequencies = base ** (-np.arange(pairs.shape[-2], dtype=np.float32) / pairs.shape[-2])
+    angles = positions.astype(jnp.float32)[:, None, None] * frequencies[None, None]
     cosine, sine = jnp.cos(angles), jnp.sin(angles)
     first, second = pairs[..., 0], pairs[..., 1]
     return jnp.stack([first * cosine - second * sine, first * sine + second * cosine], -1).reshape(x.shape)
@@ -169,7 +170,7 @@ def forward(config: Config, params: dict, tokens: jax.Array, cache: Cache, start
     """The logits after each of some tokens, which follow the `start` first ones in the cache."""
     count = len(tokens)
     positions = start + jnp.arange(count)
-    seen = jnp.arange(cache.values.shape[1]) <= positions[:, None]
+    seen = jnp.arange(cache.values.shape[1])[None] <= positions[:, None]
 
     def attention(queries: jax.Array, cache: Cache, layer: jax.Array) -> jax.Array:
         """Of (tokens, heads, width), to all that is in the cache of the layer."""
@@ -177,7 +178,7 @@ def forward(config: Config, params: dict, tokens: jax.Array, cache: Cache, start
         keys, values = jnp.split(stored, 2, axis=1)
         queries = queries.reshape(count, config.key_heads, -1, config.width)
         scores = jnp.einsum("tgrd,sgd->grts", queries, keys) / math.sqrt(config.width)
-        weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf))
+        weights = jax.nn.softmax(jnp.where(seen[None, None], scores, -jnp.inf))
         return jnp.einsum("grts,sgd->tgrd", weights, values).reshape(count, -1)
 
     def step(carry: tuple[jax.Array, Cache], layer: tuple[jax.Array, dict]) -> tuple[tuple[jax.Array, Cache], None]:
