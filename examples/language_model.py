@@ -14,7 +14,6 @@ against size.
 import argparse
 import functools
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,7 +26,7 @@ import numpy as np
 from jax import lax
 from matplotlib.figure import Figure  # without pyplot, it draws with Agg and needs no display
 from smollm import END, FILE, Weight, floats, in_floats, is_weight, load, losses, write
-from tqdm import tqdm
+from tqdm import tqdm, trange
 
 import jquant
 
@@ -42,8 +41,9 @@ LENGTH = 128  # of the question and the answer, in tokens
 WINDOW = 256  # tokens of the text, each a context of its own
 ENGINE = "llama.cpp, Q4_1"
 COLOURS = {"Q4_1": "#009E73", "int": "#0072B2", "fp4": "#E69F00"}  # by what is in the name of a format
+ON_THE_LEFT = "int8 by column", "int4 by 128", "nvfp4"  # of their marks, the names
 ROUNDS = 5  # of timing, for each format
-THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+THREADS = 1  # of llama.cpp, which wait for each other in loops: with more, whatever else runs on the machine holds up all
 
 
 class Format(NamedTuple):
@@ -154,7 +154,7 @@ class Result(NamedTuple):
 def print_results(results: Sequence[Result]) -> None:
     print(f"{'':<18}{'MB':>7}{'perplexity':>12}{'in float32':>12}{'ms a token':>12}{'tokens/s':>10}")
     for one in results:
-        numbers = f"{one.megabytes:>7.1f}{one.perplexity:>12.2f}{one.of_weights:>12.2f}"
+        numbers = f"{one.megabytes:>7.1f}{one.perplexity:>12.2f}{one.of_weights:>12.2f}".replace("nan", "   ")
         print(f"{one.name:<18}{numbers}{one.milliseconds:>12.1f}{1e3 / one.milliseconds:>10.1f}")
     for one in results:
         print(f"\n{one.name}:\n{one.text}")
@@ -164,28 +164,27 @@ def draw(path: Path, results: Sequence[Result]) -> None:
     """Perplexity against size: of the weights alone, and of all in int8."""
     figure = Figure(figsize=(9, 5.5), layout="constrained")
     axes = figure.subplots()
-    (exact,) = (one for one in results if one.name == FLOAT32.name)
-    axes.axhline(exact.perplexity, color="0.6", linestyle="--", zorder=0)
-    axes.text(
-        1,
-        exact.perplexity,
-        f"float32, {exact.megabytes:.0f} MB ",
-        transform=axes.get_yaxis_transform(),
-        ha="right",
-        va="top",
-    )
     for one in results:
-        if one is exact:
+        if one.name == ENGINE:
+            label = "llama.cpp: activations in int8, by 32; cache in float16"
+            axes.plot(one.megabytes, one.perplexity, "kx", markersize=9, zorder=3, label=label)
             continue
-        is_engine = math.isnan(one.of_weights)
-        family = next((colour for word, colour in COLOURS.items() if word in one.name))
-        axes.plot([one.megabytes] * 2, [one.of_weights, one.perplexity], color=family, linewidth=1)
-        axes.plot(one.megabytes, one.of_weights, "o", markerfacecolor="white", color=family, markersize=8)
-        axes.plot(one.megabytes, one.perplexity, "x" if is_engine else "o", color=family, markersize=9 if is_engine else 8)
-        axes.annotate(one.name, (one.megabytes, one.perplexity), (8, 4), textcoords="offset points")
+        if one.name == FLOAT32.name:  # which is several times as large as the others
+            axes.axhline(one.perplexity, color="0.6", linestyle="--", zorder=0)
+            place = {"transform": axes.get_yaxis_transform(), "ha": "center", "va": "top"}
+            axes.text(0.6, one.perplexity - 0.1, f"float32, {one.megabytes:.0f} MB", **place)
+            continue
+        colour = next(colour for word, colour in COLOURS.items() if word in one.name)
+        of_all, of_weights = (one.megabytes, one.perplexity), (one.megabytes, one.of_weights)
+        axes.plot(*zip(of_all, of_weights, strict=True), color=colour, linewidth=1)
+        axes.plot(*of_weights, "o", markerfacecolor="white", color=colour, markersize=8)
+        axes.plot(*of_all, "o", color=colour, markersize=8)
+        side = {"xytext": (-9, 0), "ha": "right"} if one.name in ON_THE_LEFT else {"xytext": (9, 0)}
+        axes.annotate(one.name, of_all, **side, textcoords="offset points", va="center")
     axes.plot([], [], "ko", label="activations and cache in int8, by row")
     axes.plot([], [], "ko", markerfacecolor="white", label="activations and cache in float32")
     axes.legend(frameon=False)
+    axes.margins(0.16, 0.12)
     axes.set_xlabel("size of the model in MB")
     axes.set_ylabel("perplexity")
     figure.savefig(path, dpi=150)
@@ -206,25 +205,27 @@ def main() -> None:
     def perplexity(losses_of: Callable[[np.ndarray], Any]) -> float:
         return float(np.exp(np.mean([losses_of(window) for window in windows])))
 
-    engine = None if llama_cpp is None else Engine()
-    results, engine_times = [], []
+    def answer(weights: dict) -> tuple[list[int], float]:
+        """The tokens, and how many milliseconds one takes."""
+        start = time.perf_counter()
+        tokens, count = jax.block_until_ready(write(config, weights, prompt, len(asked)))
+        return tokens[len(asked) : int(count)].tolist(), 1e3 * (time.perf_counter() - start) / (int(count) - 1)
+
+    found, writers = {}, {}
     for format in tqdm(FORMATS, unit="format"):
         weights = stored(params, format)
-        found = perplexity(functools.partial(losses, config, weights))
-        of_weights = perplexity(functools.partial(losses, config, in_floats(weights)))
-        tokens, count = write(config, weights, prompt, len(asked))
-        times = []
-        for _ in range(ROUNDS):
-            start = time.perf_counter()
-            jax.block_until_ready(write(config, weights, prompt, len(asked)))
-            times.append(1e3 * (time.perf_counter() - start) / (int(count) - 1))
-            if engine is not None and format is FILES_OWN:  # in turns, so that what else the machine does falls on both
-                engine_times.append(engine.write(asked)[1])
-        text = tokenizer.decode(np.asarray(tokens[len(asked) : int(count)]))
-        results.append(Result(format.name, megabytes(params, format), found, of_weights, float(np.median(times)), text))
-    if engine is not None:
-        text, milliseconds = tokenizer.decode(engine.write(asked)[0]), float(np.median(engine_times))
-        results.append(Result(ENGINE, results[0].megabytes, perplexity(engine.losses), math.nan, milliseconds, text))
+        of = [perplexity(functools.partial(losses, config, one)) for one in (weights, in_floats(weights))]
+        found[format.name] = megabytes(params, format), *of
+        writers[format.name] = functools.partial(answer, weights)
+    if llama_cpp is not None:
+        engine = Engine()
+        found[ENGINE] = megabytes(params, FILES_OWN), perplexity(engine.losses), math.nan
+        writers[ENGINE] = functools.partial(engine.write, asked)
+    texts = [tokenizer.decode(writer()[0]) for writer in writers.values()]  # which compiles them, too
+    # They take turns, so that what else the machine does falls on all of them.
+    times = [[writer()[1] for writer in writers.values()] for _ in trange(ROUNDS, desc="timing", unit="round")]
+    measured = zip(found.items(), np.median(times, axis=0).tolist(), texts, strict=True)
+    results = [Result(name, *numbers, milliseconds, text) for (name, numbers), milliseconds, text in measured]
     print_results(results)
     draw(arguments.output, results)
 
