@@ -28,7 +28,10 @@ def operand(operator: str, name: str, value: ArrayLike, scalar_dtype: np.dtype |
     if isinstance(value, jax.Array):
         if not isinstance(value.dtype, np.dtype):
             raise DescriptorTypeError(f"{operator}: {name} is an array of {value.dtype}; it must be one of numbers")
-        return _from_weak(operator, name, value, scalar_dtype) if value.weak_type and value.shape == () else value
+        if not value.weak_type:
+            return value
+        value = _from_weak(operator, name, value, scalar_dtype) if value.shape == () else value
+        return value.astype(value.dtype)  # no longer weakly typed, which results would inherit
     if isinstance(value, np.ndarray | np.generic):
         _require_plain(operator, name, value)
         return value if isinstance(value, np.generic) else np.asarray(value)  # without what a subclass would do with it

@@ -155,13 +155,19 @@ def test_a_scalar_beside_booleans():
         np.ones((), np.int16),
         jnp.bfloat16(1),
         np.ones(2, jnp.bfloat16),
-        jnp.asarray(0.5),
     ],
     ids=lambda value: f"{type(value).__name__}-{value.dtype}",
 )
 def test_arrays_stay_as_they_are(value):
     assert scalar(value, "int32") is value
     assert operand("OPERATOR", "Tensor", value) is value
+
+
+@pytest.mark.parametrize("value", [jnp.asarray(0.5), jnp.full((2,), 3)], ids=str)
+def test_arrays_of_weak_type_get_their_own(value):
+    """Or else what is returned of them would have it."""
+    result = operand("OPERATOR", "Tensor", value)
+    assert (value.weak_type, result.weak_type, result.dtype, result.shape) == (True, False, value.dtype, value.shape)
 
 
 @pytest.mark.parametrize(
