@@ -148,8 +148,9 @@ class PackedBlockMatrix:
                 message = f"{name}: {field} of the packed matrix is {what}; pack_matrix made it of {made}"
                 raise DescriptorTypeError(f"{message}. (Did a cast of the model's arrays change it?)")
         scale = self.scale.shape
-        data = self._data_shape if self.data.ndim >= 2 else ()
-        fits = len(data) == len(scale) >= 2 and data[:-2] == scale[:-2] and data[-1] == scale[-1]
+        is_matrix = self.data.ndim == len(scale) >= 2
+        data = self._data_shape if is_matrix else scale
+        fits = is_matrix and data[:-2] == scale[:-2] and data[-1] == scale[-1]
         fits = fits and self.block_size > 0 and data[-2] * _ROWS[self.layout] == scale[-2] * self.block_size
         fits = fits and self.padding in range(self.block_size if scale[-2] else 1)
         fits = fits and (self.zero_point is None or self.zero_point.shape == scale)

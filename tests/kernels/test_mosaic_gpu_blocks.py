@@ -24,13 +24,16 @@ def kernel_in_xla(a, b, scale, terms, out_type, steps, plan, interpret):
     batch, n, m = out_type.shape
     assert a.dtype == jnp.int8
     assert b.dtype in (jnp.int4, jnp.int8)
-    assert (a.shape[1], b.shape[1]) == (m, n)
-    assert m % 8 == n % 8 == b.shape[2] % steps.step_k == 0
+    assert (b.shape[1], m % plan.epilogue_m) == (n, 0)
+    assert a.shape[1] % 8 == n % 8 == b.shape[2] % steps.step_k == 0
     blocks = b.shape[2] // steps.step_k * steps.blocks
     assert a.shape[2] == b.shape[2] * steps.parts
     assert {x.shape[1] for x in (scale, *jax.tree.leaves(terms))} == {blocks}
     assert {x.shape[2] % 8 for x in (scale, *jax.tree.leaves(terms))} == {0}
     size = max(steps.step_k // steps.blocks, steps.depth)  # of what is multiplied for a block
+    # Beyond the rows of A, TMA loads zeros.
+    a, *rows = (jnp.pad(x, ((0, 0), (0, m), (0, 0)))[:, :m] for x in (a, *(jnp.swapaxes(x, 1, 2) for x, _ in terms)))
+    terms = [(jnp.swapaxes(x, 1, 2), columns) for x, (_, columns) in zip(rows, terms, strict=True)]
     total = jnp.full(out_type.shape, -0.0, jnp.float32)
     for block in range(blocks):
         place = block // steps.parts * size

@@ -94,7 +94,7 @@ def plan_for(batch: int, m: int, n: int, k: int, block_size: int, bits: int, ter
 
 def _largest_tile_m(steps: Steps, terms: int) -> int:
     """The rows whose sums a thread has registers for, beside what corrects them."""
-    return 128 if terms + (steps.parts > 1) <= 1 else 64
+    return 128 if terms <= 1 and steps.parts == 1 else 64
 
 
 def _cycles(tile_m: int, warpgroups: int, batch: int, m: int, n: int, k: int, steps: Steps, bits: int, terms: int) -> float:

@@ -158,7 +158,8 @@ def _padded_call(operands: _Operands, steps: Steps, plan: BlockPlan, interpret: 
     terms = jax.tree.map(lambda x: _padded(x, steps.blocks, ROW_ALIGNMENT), operands.terms)
     if steps.parts > 1:
         a = _apart(a, steps)
-    out_type = jax.ShapeDtypeStruct((max(len(a), len(b)), b.shape[1], a.shape[1]), jnp.float32)
+    m_padded = pl.cdiv(m, plan.epilogue_m) * plan.epilogue_m  # TMA stores whole pieces
+    out_type = jax.ShapeDtypeStruct((max(len(a), len(b)), b.shape[1], m_padded), jnp.float32)
     return _call(a, b, scale, terms, out_type, steps, plan, interpret)[:, :n, :m]
 
 
