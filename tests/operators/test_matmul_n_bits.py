@@ -111,7 +111,10 @@ def test_the_order_of_packed_weights_makes_no_difference(dtype):
     rng = np.random.default_rng(11)
     a, b, scale = rng.normal(size=(2, 64)), samples.integers(rng, dtype, 64, 3), rng.uniform(0.1, 1, (2, 3))
     results = together(
-        (jquant.matmul_n_bits, (a.astype(np.float32), jquant.pack_matrix(b, scale=scale.astype(np.float32), k_major=k_major)))
+        (
+            jquant.matmul_n_bits,
+            (a.astype(np.float32), jquant.pack_matrix(b, scale=scale.astype(np.float32), k_major=k_major)),
+        )
         for k_major in (False, True)
     )
     np.testing.assert_array_equal(*results)
