@@ -148,6 +148,7 @@ def test_observers(name, mode):
     assert_equal(states_and_ranges(mode), states_and_ranges(lambda function, *arguments: function(*arguments)))
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("k", [2, 2**16 + 3])
 def test_products_without_jit(k):
     """Of long sums, too, where one primitive binds another."""

@@ -78,7 +78,7 @@ def extremes(problem: Problem, a, b, b_zero_point=None) -> Problem:
 EVERY_TYPE = list(itertools.product((1, 9), (*NARROW, *BYTES), BYTES, (False, True), (False, True)))
 
 
-@one_in(5, ("rows", "b_dtype", "a_dtype", "of_a", "of_b"), EVERY_TYPE)
+@one_in(11, ("rows", "b_dtype", "a_dtype", "of_a", "of_b"), EVERY_TYPE)
 def test_types_and_zero_points(rows, b_dtype, a_dtype, of_a, of_b):
     """One row by words of 4 bits is multiplied in another way than many, or than bytes."""
     Problem(0, (rows, 90, 7), 32, a_dtype=a_dtype, b_dtype=b_dtype, with_zero_points=(of_a, of_b)).check()

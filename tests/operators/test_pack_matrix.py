@@ -1,6 +1,7 @@
 """`pack_matrix` and the `PackedMatrix` that it makes: what is in it, what it refuses, and how it passes through JAX."""
 
 import dataclasses
+import itertools
 import pickle
 
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from comparison import assert_equal
 from jax.sharding import PartitionSpec as P
+from sampling import one_in
 
 import jquant
 from jquant import reference
@@ -202,12 +204,13 @@ def test_shardings():
 BLOCKS = np.ones((70, 5), jnp.int4), np.full((3, 5), 0.5, np.float32)
 
 
-@pytest.mark.parametrize("dtype", [jnp.int4, jnp.uint4, *INTEGERS])
-@pytest.mark.parametrize(
-    ("shape", "block_size"), [((64, 5), 32), ((2, 3, 70, 5), 32), ((9, 4), 3), ((0, 4), 4), ((8, 0), 4)]
-)
-def test_with_scales_is_the_matrix(dtype, shape, block_size):
+OF_BLOCKS = ((64, 5), 32), ((2, 3, 70, 5), 32), ((9, 4), 3), ((0, 4), 4), ((8, 0), 4)
+
+
+@one_in(3, ("dtype", "case"), itertools.product([jnp.int4, jnp.uint4, *INTEGERS], OF_BLOCKS))
+def test_with_scales_is_the_matrix(dtype, case):
     """Words of 4 bits, or bytes where a block ends inside of a word, in whole blocks."""
+    shape, block_size = case
     *batch, k, n = shape
     rng, blocks = np.random.default_rng(0), -(-k // block_size)
     b, scale = samples.integers(rng, dtype, *shape), samples.small_scales(rng, *batch, blocks, n)
