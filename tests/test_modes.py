@@ -154,7 +154,8 @@ def test_unknown_data_types(value):
         assert str(raised.value) == (
             f"{argument} is {value!r}; it must be a dtype or one of the names FLOAT32, FLOAT16, BFLOAT16, INT64, INT32, "
             "INT16, INT8, INT4, INT2, UINT64, UINT32, UINT16, UINT8, UINT4, UINT2, FLOAT8E4M3FN, "
-            "FLOAT8E4M3FNUZ, FLOAT8E5M2, FLOAT8E5M2FNUZ, FLOAT4E2M1, FLOAT8E8M0, FLOAT6E2M3, FLOAT6E3M2, qint32, qint16, qint8, quint16, quint8"
+            "FLOAT8E4M3FNUZ, FLOAT8E5M2, FLOAT8E5M2FNUZ, FLOAT4E2M1, FLOAT8E8M0, FLOAT6E2M3, FLOAT6E3M2, "
+            "qint32, qint16, qint8, quint16, quint8"
         )
 
 
