@@ -97,7 +97,7 @@ class PackedBlockMatrix:
 
     def integers(self) -> jax.Array:
         """The integers in whole blocks, int16, of shape (..., K + padding, N)."""
-        data = self.n_minor().data
+        data = jnp.asarray(self.n_minor().data)
         if self.layout not in _WORDS:
             return data.astype(jnp.int16) + np.int16(128 if self.dtype == jnp.uint8 else 0)
         *batch, words, n = data.shape

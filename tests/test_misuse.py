@@ -107,7 +107,8 @@ def _assert_promised(result: object, promise: object) -> None:
         return (x.shape, x.dtype, x.weak_type) if isinstance(x, jax.Array | jax.ShapeDtypeStruct) else x
 
     given, wanted = (jax.tree.map(described, tree) for tree in (result, promise))
-    assert given == wanted if not isinstance(result, jquant.PackedMatrix) else repr(given) == repr(wanted), (given, wanted)
+    is_packed = isinstance(result, jquant.PackedMatrix | jquant.PackedBlockMatrix)
+    assert repr(given) == repr(wanted) if is_packed else given == wanted, (given, wanted)
 
 
 def _assert_same(result: object, canonical: object) -> None:

@@ -10,6 +10,7 @@ LARGEST = 2**14  # bytes: scales of rows that all share, ranges, a table of 256 
 # Sums, or what is computed once for many elements, have loops of their own.
 OTHERS = (
     *("matmul_integer", "matmul_integer_to_float", "quantized_linear_matmul", "quantized_gemm", "pack_matrix"),
+    "block_scaled_matmul",
     "dot_general",
     *("convolution_integer", "convolution_integer_to_float", "quantized_linear_convolution"),
     *("quantized_linear_average_pool", "quantized_linear_global_average_pool", "quantized_linear_softmax"),

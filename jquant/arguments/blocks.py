@@ -73,10 +73,11 @@ def require_none(operator: str, beside: Mapping[str, object]) -> None:
 
 
 def zero_point_of_blocks(
-    call: Call, tensor: str, zero_point: ArrayLike | None, dtype: np.dtype, scale: Shaped | None
+    call: Call, tensor: str, zero_point: ArrayLike | None, dtype: np.dtype, scale: Shaped
 ) -> tuple[Operand | None, dict[str, Shaped | None]]:
     """A zero point for each of the scales, or one for all, or None; and what it covers, by the name of its tensor."""
     name = call.descriptor.names(tensor).zero_point
-    found = call.optional_tensor(name, zero_point, dtype)
-    is_one_for_all = found is not None and scale is not None and found.shape == ()
-    return found, {name: Signature(scale.shape, found.dtype) if is_one_for_all else found}
+    found = call.optional_one_or_more(name, zero_point, dtype)
+    if found is None or found.shape != ():
+        return found, {name: found}
+    return found, {name: Signature(scale.shape, found.dtype)}

@@ -9,7 +9,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jquant.arguments.call import Call
-from jquant.arguments.descriptor import Names, Tensor, require
+from jquant.arguments.descriptor import Names, Shaped, Tensor, require
 from jquant.arguments.operands import FLOAT32, Operand, broadcast_shape, operand, without_dimensions
 from jquant.arithmetic.broadcasting import aligned, broadcasts
 from jquant.errors import DescriptorError, DescriptorTypeError
@@ -77,6 +77,6 @@ def quantized_weights(
     return Quantized(values, call.scale(tensor, scale, scale_dtype), its_zero_point)
 
 
-def product_shape(a: jax.Array, b: jax.Array | PackedMatrix) -> tuple[int, ...]:
+def product_shape(a: Shaped, b: Shaped) -> tuple[int, ...]:
     """The shape of a matrix product."""
     return (*broadcast_shape(a.shape[:-2], b.shape[:-2]), *a.shape[-2:-1], *b.shape[-1:])

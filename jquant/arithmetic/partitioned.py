@@ -27,7 +27,8 @@ def is_partitioned(context: mlir.LoweringRuleContext) -> bool:
 
 def is_explicit(context: mlir.LoweringRuleContext) -> bool:
     """Whether the types of the operands say how they are split; over a mesh of one device, too."""
-    return any(axes is not None for x in context.avals_in for axes in x.sharding.spec)
+    types: Any = context.avals_in
+    return any(axes is not None for x in types for axes in x.sharding.spec)
 
 
 _unless_partitioned_p = Primitive("unless_partitioned")

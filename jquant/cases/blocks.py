@@ -15,7 +15,7 @@ from jquant.packed_block_matrix import Layout, PackedBlockMatrix
 BLOCK = 32
 
 
-def packed(b, zero_point: Any, scale, block_size: int = BLOCK) -> PackedBlockMatrix:
+def packed(b, zero_point: Any, scale, block_size: int = BLOCK):
     """What `pack_matrix` says that it makes of 4 bits, or of 8, in NumPy."""
     *batch, k, n = b.shape
     *_, blocks, _ = scale.shape
@@ -24,11 +24,13 @@ def packed(b, zero_point: Any, scale, block_size: int = BLOCK) -> PackedBlockMat
     signed = jnp.iinfo(dtype).min < 0
     if zero_point is not None:
         zero_point = np.broadcast_to(np.asarray(zero_point).astype(np.int8 if signed else np.uint8), scale.shape)
-    if jnp.iinfo(dtype).bits == 8:
-        data = np.pad((b.astype(np.int16) - (0 if signed else 128)).astype(np.int8), behind)
+    bits = jnp.iinfo(dtype).bits
+    if bits == 8 or block_size % 4:
+        data: Any = np.pad((b.astype(np.int16) - (0 if signed or bits == 4 else 128)).astype(np.int8), behind)
         return PackedBlockMatrix(data, scale, zero_point, np.dtype(dtype), block_size, padding, Layout.BYTES)
-    nibbles = np.pad((b.astype(np.int8) + (8 if signed else 0)).astype(np.uint16), behind).reshape(*batch, -1, 4, n)
-    words = sum(nibbles[..., place, :] << np.uint16(4 * place) for place in range(4))
+    nibbles = np.pad((b.astype(np.int8) + (8 if signed else 0)).astype(np.uint16), behind)
+    nibbles = nibbles.reshape(*batch, (k + padding) // 4, 4, n)
+    words: Any = sum(nibbles[..., place, :] << np.uint16(4 * place) for place in range(4))
     return PackedBlockMatrix(words, scale, zero_point, jnp.dtype(dtype), block_size, padding, Layout.WORDS)
 
 

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jquant.arithmetic import exact, signs
 from jquant.packed_block_matrix import Layout, PackedBlockMatrix, layout_for, zero_point_data_type
@@ -47,5 +48,6 @@ def pack_blocks(
         data = jnp.pad(signs.to_int8(b) if b.dtype == jnp.uint8 else b.astype(jnp.int8), behind)
     if zero_point is not None:
         zero_point = jnp.broadcast_to(zero_point.astype(zero_point_data_type(b.dtype)), scale.shape)
-    scale = exact.narrow(exact.widen(scale), scale.dtype)  # which nobody's program merges with what comes of it
+    # Of no weak type, and not to be merged with what somebody's program computes of it.
+    scale = lax.convert_element_type(exact.narrow(exact.widen(scale), scale.dtype), scale.dtype)
     return PackedBlockMatrix(data, scale, zero_point, jnp.dtype(b.dtype), block_size, padding, layout)

@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 import jquant
 from jquant import reference
 from jquant.cases import samples
+from jquant.cases.blocks import packed as of_blocks
 from jquant.kernels import packed as packing
 
 from .products import FLOAT32, INTEGERS, Problem
@@ -196,3 +197,99 @@ def test_shardings():
     assert spec.zero_point == P("e", None, None)
     with pytest.raises(ValueError, match="has 3 entries, for the 2 dimensions of PackedMatrix"):
         jquant.pack_matrix(b).sharding_for(P(None, None, "k"))
+
+
+BLOCKS = np.ones((70, 5), jnp.int4), np.full((3, 5), 0.5, np.float32)
+
+
+@pytest.mark.parametrize("dtype", [jnp.int4, jnp.uint4, *INTEGERS])
+@pytest.mark.parametrize(
+    ("shape", "block_size"), [((64, 5), 32), ((2, 3, 70, 5), 32), ((9, 4), 3), ((0, 4), 4), ((8, 0), 4)]
+)
+def test_with_scales_is_the_matrix(dtype, shape, block_size):
+    """Words of 4 bits, or bytes where a block ends inside of a word, in whole blocks."""
+    *batch, k, n = shape
+    rng, blocks = np.random.default_rng(0), -(-k // block_size)
+    b, scale = samples.integers(rng, dtype, *shape), samples.small_scales(rng, *batch, blocks, n)
+    zero_point = samples.integers(rng, dtype, *scale.shape)
+    packed = jquant.pack_matrix(b, zero_point, scale=scale, block_size=block_size)
+    assert (packed.shape, packed.ndim, packed.dtype, packed.block_size) == (shape, len(shape), b.dtype, block_size)
+    assert_equal(packed.unpack(), b)
+    expected = of_blocks(b, zero_point, scale, block_size)
+    for field in ("data", "scale", "zero_point"):
+        assert_equal(getattr(packed, field), getattr(expected, field))
+    assert (packed.padding, packed.layout) == (expected.padding, expected.layout)
+    assert repr(packed) == f"PackedBlockMatrix({b.dtype}[{','.join(map(str, shape))}], blocks of {block_size})"
+
+
+def test_words():
+    """Four rows in each, the first in the lowest bits; int4 plus 8, so that all are unsigned."""
+    b = np.array([[-8], [-7], [7], [0], [1], [0], [0], [0]], jnp.int4)
+    packed = jquant.pack_matrix(b, scale=np.ones((2, 1), np.float32))
+    assert_equal(packed.data, np.array([[0x8F10], [0x8889]], np.uint16))
+    assert packed.zero_point is None
+    unsigned = jquant.pack_matrix((b.astype(np.int8) + 8).astype(jnp.uint4), 8, scale=np.ones((2, 1), np.float32))
+    assert_equal(unsigned.data, packed.data)
+    assert_equal(unsigned.zero_point, np.full((2, 1), 8, np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"scale": BLOCKS[1][:2]}, "BScaleTensor has 2 blocks; K, which is 70 in BTensor, has 3 of block_size 32"),
+        (
+            {"scale": BLOCKS[1], "block_size": None},
+            "block_size is None, but K, which is 70 in BTensor, is no multiple of the 3",
+        ),
+        ({"scale": 0.5}, "BScaleTensor has 0 dimensions"),
+        ({"scale": BLOCKS[1], "zero_point": np.ones(5, jnp.int4)}, "BZeroPointTensor has 1 dimensions"),
+        (
+            {"scale": BLOCKS[1].astype(np.int8)},
+            "BScaleTensor has data type INT8; the document allows FLOAT32, FLOAT16, BFLOAT16",
+        ),
+        ({"scale": BLOCKS[1], "zero_point": 8}, "BZeroPointTensor is 8, outside of INT4"),
+    ],
+)
+def test_rejects_scales(arguments, message):
+    with pytest.raises(jquant.DescriptorError) as raised:
+        jquant.pack_matrix(BLOCKS[0], **{"block_size": 32, **arguments})
+    assert message in str(raised.value)
+
+
+def test_each_array_of_blocks_is_checked():
+    """A cast of the model may change the type of the scales, but not the integers."""
+    packed = of_blocks(BLOCKS[0], np.int8(1), BLOCKS[1], 32)
+    half = dataclasses.replace(packed, scale=packed.scale.astype(np.float16))
+    a = np.ones((1, 70), np.int8)
+    expected = reference.block_scaled_matmul(a, np.float32(1), None, BLOCKS[0], half.scale, np.int8(1), block_size=32)
+    assert_equal(jquant.block_scaled_matmul(a, 1.0, None, half), expected)
+    for changed, text in (
+        ({"data": packed.data.astype(np.float16)}, "data of the packed matrix is of float16; pack_matrix made it of uint16"),
+        ({"scale": BLOCKS[1].astype(np.int8)}, "scale of the packed matrix is of int8; pack_matrix made it of float32 or"),
+        ({"zero_point": BLOCKS[1]}, "zero_point of the packed matrix is of float32; pack_matrix made it of int8"),
+        (
+            {"dtype": np.dtype(np.int8)},
+            "dtype of the packed matrix is dtype('int8'); in words it must be one of int4, uint4",
+        ),
+        ({"layout": "nibbles"}, "layout of the packed matrix is 'nibbles'; it must be one of words, bytes"),
+        ({"block_size": 16}, "data, scale and zero_point of the packed matrix do not fit blocks of 16 less 26 rows"),
+        ({"padding": 32}, "data, scale and zero_point of the packed matrix do not fit blocks of 32 less 32 rows"),
+        ({"scale": BLOCKS[1][:2]}, "data, scale and zero_point of the packed matrix do not fit blocks of 32 less 26 rows"),
+    ):
+        with pytest.raises(jquant.DescriptorError) as raised:
+            jquant.block_scaled_matmul(a, 1.0, None, dataclasses.replace(packed, **changed))
+        assert str(raised.value).startswith(f"block_scaled_matmul: b: {text}")
+
+
+def test_shardings_of_blocks():
+    packed = of_blocks(BLOCKS[0], None, BLOCKS[1], 32)
+    spec = packed.sharding_for(P("k", "n"))
+    assert (spec.data, spec.scale, spec.zero_point) == (P("k", "n"), P("k", "n"), None)
+    mesh = jax.make_mesh((2,), ("k",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
+    with pytest.raises(
+        jquant.DescriptorError, match=r"K is split into 2 parts over k, but PackedBlockMatrix.* has 3 blocks"
+    ):
+        packed.sharding_for(jax.sharding.NamedSharding(mesh, P("k")))
+    assert repr(spec).startswith("PackedBlockMatrix(int4, P")
+    restored = pickle.loads(pickle.dumps(packed))
+    assert (restored.block_size, restored.padding, restored.layout) == (32, 26, "words")

@@ -1,0 +1,139 @@
+"""Measures products with scales by block beside our int8 product and onnxruntime's MatMulNBits, all in one run.
+
+    python -m benchmarks.blocks [--rounds 200] [--rows 1] [--blocks 32 128] [--size 4096] [--layers 8] [--output FILE.md]
+
+Prints a table, and writes it to FILE if there is one. The weights are those of several layers in turn, which are larger than
+the last-level cache.
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tqdm import tqdm
+
+import jquant
+from benchmarks import environment, report
+from benchmarks.contestant import Call, Unavailable, in_turn
+from benchmarks.contestants import onnxruntime
+from benchmarks.measure import measure, quartiles
+from jquant import reference
+
+BASELINE = "matmul_integer_to_float, int8 by packed int8"
+A_SCALE = np.float32(2**-7)
+HEADER = "| | median, ms | quartiles, ms | times the int8 product | temporary, bytes |\n|---|--:|--:|--:|--:|"
+
+
+class Contestants:
+    """What is compared, on one matrix of activations and the weights of several layers."""
+
+    def __init__(self, rows: int, size: int, block_size: int, layers: int):
+        rng = np.random.default_rng(0)
+        self.block_size, self.layers = block_size, layers
+        self.a = rng.integers(-127, 128, (rows, size)).astype(np.int8)
+        self.b = [rng.integers(-8, 8, (size, size)).astype(np.int8) for _ in range(layers)]
+        blocks = size // block_size
+        self.scales = [rng.uniform(0.01, 0.1, (blocks, size)).astype(np.float32) for _ in range(layers)]
+        self.temporaries: dict[str, int] = {}
+
+    def calls(self) -> dict[str, Call]:
+        per_column = np.full(self.a.shape[-1], 2**-5, np.float32)
+        expected = reference.matmul_integer_to_float(self.a, A_SCALE, 0, self.b[0], per_column, 0, np.float32(0), np.float32)
+
+        def by_column(a: jax.Array, b: jquant.PackedMatrix) -> jax.Array:
+            return jquant.matmul_integer_to_float(a, A_SCALE, None, b, per_column)
+
+        def by_block(a: jax.Array, b: jquant.PackedBlockMatrix) -> jax.Array:
+            return jquant.block_scaled_matmul(a, A_SCALE, None, b)
+
+        whole = [jquant.pack_matrix(b) for b in self.b]
+        nibbles, bytes_ = (
+            [jquant.pack_matrix(b.astype(dtype), scale=scale) for b, scale in zip(self.b, self.scales, strict=True)]
+            for dtype in (jnp.int4, jnp.int8)
+        )
+        of_blocks = reference.block_scaled_matmul(self.a, A_SCALE, None, self.b[0], self.scales[0])
+        found = {
+            BASELINE: self._compiled(BASELINE, by_column, whole, expected),
+            "block_scaled_matmul, 4 bits": self._compiled("block_scaled_matmul, 4 bits", by_block, nibbles, of_blocks),
+            "block_scaled_matmul, 8 bits": self._compiled("block_scaled_matmul, 8 bits", by_block, bytes_, of_blocks),
+        }
+        for level in (4, 0):
+            try:
+                found[f"onnxruntime, MatMulNBits, level {level}"] = self._engine(level, of_blocks)
+            except Unavailable as reason:
+                print(f"onnxruntime: {reason}")
+        return found
+
+    def _compiled(self, name: str, function: Callable, matrices: list, expected: np.ndarray) -> Call:
+        a = jnp.asarray(self.a)
+        program = jax.jit(function).lower(a, matrices[0]).compile()
+        self.temporaries[name] = program.memory_analysis().temp_size_in_bytes
+
+        def call(matrix: jquant.PackedMatrix | jquant.PackedBlockMatrix) -> Callable:
+            return lambda: jax.block_until_ready(program(a, matrix))
+
+        return Call(in_turn([call(matrix) for matrix in matrices]), expected)
+
+    def _engine(self, level: int, expected: np.ndarray) -> Call:
+        """Of floats, which it quantizes itself at level 4: by block, so that its result is another, by a little."""
+        k, n = self.b[0].shape
+        unsigned = (self.b[0] + 8).astype(np.uint8).T.reshape(n, k // self.block_size, self.block_size)
+        stored = unsigned[..., 0::2] | unsigned[..., 1::2] << 4
+        operands = [("A", self.a * A_SCALE), ("B", stored), ("scales", self.scales[0].T.reshape(-1).copy())]
+        attributes = {"K": k, "N": n, "bits": 4, "block_size": self.block_size, "accuracy_level": level}
+        tolerance = np.full(expected.shape, 0.02 * abs(expected).max())
+        options = {"layers": self.layers, "tolerance": tolerance, **attributes}
+        return onnxruntime.run("MatMulNBits", operands, ("A",), expected, "com.microsoft", **options)
+
+
+def table(rows: int, size: int, block_size: int, layers: int, rounds: int) -> list[str]:
+    """The lines of one size of blocks."""
+    contestants = Contestants(rows, size, block_size, layers)
+    calls = contestants.calls()
+    for call in calls.values():
+        call.check()
+        for _ in range(layers - 1):  # the next one begins with the first layer again
+            call.run()
+    with tqdm(total=rounds, desc=f"{rows} x {size} x {size}, blocks of {block_size}", leave=False, disable=None) as progress:
+        runs = {name: call.run for name, call in calls.items()}
+        times = {
+            name: quartiles(found.further) for name, found in measure(runs, rounds, after_round=progress.update).items()
+        }
+    lines = [f"\n## {rows} x {size} x {size}, blocks of {block_size}\n", HEADER]
+    for name, (low, median, high) in times.items():
+        ratio, temporary = median / times[BASELINE][1], contestants.temporaries.get(name, "")
+        lines.append(f"| {name} | {median:.3f} | {low:.3f} to {high:.3f} | {ratio:.2f} | {temporary} |")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1])
+    parser.add_argument("--blocks", type=int, nargs="+", default=[32, 64, 128, 256])
+    parser.add_argument("--size", type=int, default=4096, help="K and N")
+    parser.add_argument("--layers", type=int, default=8, help="how many matrices take turns")
+    parser.add_argument("--output", type=Path, metavar="FILE.md")
+    arguments = parser.parse_args()
+    results = {"environment": environment.describe(["onnxruntime"])}
+    lines = [
+        f"# blocks-{report.name(results)}\n",
+        f"{report.machine(results)}; {report.versions(results)}; load average before the run "
+        f"{results['environment']['load average']}. {arguments.rounds} rounds, in each of which every contestant has a "
+        f"turn, in random order; the weights of {arguments.layers} layers take turns. Every result of ours was checked "
+        "first, by equality; onnxruntime takes floats, and is within 2 % of the largest output.",
+    ]
+    for rows in arguments.rows:
+        for block_size in arguments.blocks:
+            lines += table(rows, arguments.size, block_size, arguments.layers, arguments.rounds)
+    text = "\n".join(lines) + "\n"
+    print(text)
+    if arguments.output is not None:
+        arguments.output.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,317 @@
+"""`block_scaled_matmul`: the order of its roundings, its layouts and types, what it refuses, and how it is compiled."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from comparison import assert_equal, refusals
+from jax import lax
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from layouts import collectives, kinds
+from sampling import one_in
+
+import jquant
+from jquant import reference
+from jquant.cases import samples
+from jquant.cases.blocks import packed
+from jquant.kernels import block_dot as door
+from jquant.kernels import blocks_on_cpu
+
+FLOAT32 = np.float32
+NARROW, BYTES = (jnp.int4, jnp.uint4), (np.int8, np.uint8)
+
+
+class Problem:
+    """Random operands, and what must come of them."""
+
+    def __init__(self, seed, sizes, block_size, *, a_dtype=np.int8, b_dtype=jnp.int4, a_batch=(), b_batch=(), **options):
+        """`options` are those of the reference, and `with_zero_points`: whether A has them, and B."""
+        self.rng = rng = np.random.default_rng(seed)
+        m, k, n = sizes
+        of_a, of_b = options.pop("with_zero_points", (False, False))
+        self.block_size, self.k_parts = block_size, options.get("k_parts", 1)
+        self.a, self.b = samples.integers(rng, a_dtype, *a_batch, m, k), samples.integers(rng, b_dtype, *b_batch, k, n)
+        self.b_scale = samples.small_scales(rng, *b_batch, -(-k // block_size), n)
+        self.a_scale = samples.small_scales(rng, m, 1)
+        self.a_zero_point = samples.integers(rng, a_dtype, m, 1) if of_a else None
+        self.b_zero_point = samples.integers(rng, b_dtype, *self.b_scale.shape) if of_b else None
+        self.bias = rng.normal(size=n).astype(FLOAT32)
+        self.options = options
+
+    @property
+    def of_a(self):
+        return self.a, self.a_scale, self.a_zero_point
+
+    def packed(self):
+        """By NumPy, which has nothing to compile."""
+        return packed(self.b, self.b_zero_point, self.b_scale, self.block_size)
+
+    def expected(self):
+        of_b = self.b, self.b_scale, self.b_zero_point
+        options = {"block_size": self.block_size, **self.options}
+        return reference.block_scaled_matmul(*self.of_a, *of_b, self.bias, **options)
+
+    def outputs(self):
+        """Those of the matrix, and of the packed one."""
+        of_b = self.b, self.b_scale, self.b_zero_point, self.bias
+        yield jquant.block_scaled_matmul(*self.of_a, *of_b, block_size=self.block_size, k_parts=self.k_parts)
+        yield jquant.block_scaled_matmul(*self.of_a, self.packed(), bias=self.bias, k_parts=self.k_parts)
+
+    def check(self):
+        expected = self.expected()
+        for output in self.outputs():
+            assert_equal(output, expected)
+
+
+def extremes(problem: Problem, a, b, b_zero_point=None) -> Problem:
+    """The same of integers that are all alike."""
+    problem.a[:], problem.b[:] = a, b
+    if b_zero_point is not None:
+        problem.b_zero_point[:] = b_zero_point
+    return problem
+
+
+EVERY_TYPE = list(itertools.product((1, 9), (*NARROW, *BYTES), BYTES, (False, True), (False, True)))
+
+
+@one_in(5, ("rows", "b_dtype", "a_dtype", "of_a", "of_b"), EVERY_TYPE)
+def test_types_and_zero_points(rows, b_dtype, a_dtype, of_a, of_b):
+    """One row by words of 4 bits is multiplied in another way than many, or than bytes."""
+    Problem(0, (rows, 90, 7), 32, a_dtype=a_dtype, b_dtype=b_dtype, with_zero_points=(of_a, of_b)).check()
+
+
+@one_in(
+    3,
+    ("sizes", "block_size"),
+    [
+        *(((1, 256, 5), block_size) for block_size in (3, 4, 12, 16, 20, 44, 64, 128, 256, 300)),
+        *(((m, 64, n), 32) for m, n in ((2, 1), (8, 3), (9, 33))),
+        ((1, 7 * 32, 3), 32),
+        ((3, 1, 1), 1),
+        ((1, 512, 2), 8),
+    ],
+)
+def test_shapes(sizes, block_size):
+    Problem(0, sizes, block_size, with_zero_points=(False, True)).check()
+
+
+BATCHES = [((3,), ()), ((2, 1), (1, 3)), ((), (2,)), ((3,), (3,)), ((2,), (1,)), ((1, 2), (2,))]
+
+
+@one_in(4, ("batches", "rows"), itertools.product(BATCHES, (1, 9)))
+def test_batches(batches, rows):
+    a_batch, b_batch = batches
+    Problem(0, (rows, 64, 6), 32, a_batch=a_batch, b_batch=b_batch, with_zero_points=(True, True)).check()
+
+
+@pytest.mark.parametrize("sizes", [(0, 64, 3), (2, 64, 0), (2, 0, 3)], ids=str)
+def test_empty(sizes):
+    Problem(0, sizes, 32).check()
+
+
+@one_in(3, "block_size", [32, 16, 128])
+def test_the_largest_sums(block_size):
+    """Those of 16 bits end where int16 does."""
+    for a, b in itertools.product((-128, 127), (-8, 7)):
+        extremes(Problem(0, (1, 256, 3), block_size), a, b).check()
+    for a, b, zero_point in ((255, 15, 0), (255, 0, 15), (0, 0, 15), (0, 15, 0)):
+        options = {"a_dtype": np.uint8, "b_dtype": jnp.uint4, "with_zero_points": (True, True)}
+        for a_zero_point in (0, 255):
+            problem = extremes(Problem(0, (1, 256, 3), block_size, **options), a, b, zero_point)
+            problem.a_zero_point[:] = a_zero_point
+            problem.check()
+
+
+def test_the_order_of_the_blocks():
+    """2**24 + 1 is 2**24, so that what comes first counts."""
+    a, b = np.ones((1, 4), np.int8), np.ones((4, 1), np.int8)
+    scale = np.array([[2**24], [1], [1], [-(2**24)]], FLOAT32)
+    product = functools.partial(jquant.block_scaled_matmul, a, FLOAT32(1), None, b)
+    for k_parts, expected in ((1, 0), (2, 1), (4, 1)):
+        assert_equal(product(scale, k_parts=k_parts), np.full((1, 1), expected, FLOAT32))
+    scale = np.array([[1], [2**24], [1], [1]], FLOAT32)
+    for k_parts, expected in ((1, 2**24), (2, 2**24 + 2)):
+        assert_equal(product(scale, k_parts=k_parts), np.full((1, 1), expected, FLOAT32))
+
+
+def test_a_first_term_of_minus_zero():
+    for m, k in ((1, 64), (9, 64)):
+        for dtype in (jnp.int4, np.int8):
+            b = jquant.pack_matrix(np.zeros((k, 3), dtype), scale=np.full((2, 3), -1, FLOAT32))
+            output = jquant.block_scaled_matmul(np.ones((m, k), np.int8), FLOAT32(1), None, b)
+            assert_equal(output, np.full((m, 3), -0.0, FLOAT32))
+
+
+@pytest.mark.parametrize(("k_parts", "rows", "b_dtype"), [(2, 9, jnp.uint4), (4, 1, jnp.int4), (8, 1, np.uint8)])
+def test_parts_of_k(k_parts, rows, b_dtype):
+    Problem(0, (rows, 250, 5), 16, b_dtype=b_dtype, k_parts=k_parts, with_zero_points=(True, True)).check()
+
+
+def test_floats():
+    """Scales, the bias and the output in 16 bits, each rounded once."""
+    half, brain = np.float16, jnp.bfloat16
+    for a_dtype, b_dtype, output_dtype in ((half, brain, FLOAT32), (brain, FLOAT32, half), (FLOAT32, half, brain)):
+        p = Problem(0, (3, 64, 5), 32, dtype=output_dtype)
+        p.a_scale, p.b_scale, p.bias = p.a_scale.astype(a_dtype), p.b_scale.astype(b_dtype), p.bias.astype(b_dtype)
+        output = jquant.block_scaled_matmul(*p.of_a, p.packed(), bias=p.bias, output_dtype=output_dtype)
+        assert_equal(output, p.expected())
+    scale = jax.ShapeDtypeStruct((3,), np.float16)
+    output = jax.eval_shape(lambda scale: jquant.block_scaled_matmul(p.a, scale, None, p.packed()), scale)
+    assert output.dtype == np.float16
+
+
+@one_in(3, "shape", [(), (1,), (3,), (3, 1), (1, 1), (2, 3, 1), (2, 1, 1)], ids=str)
+def test_scales_of_rows(shape):
+    p = Problem(0, (3, 64, 5), 32, a_batch=(2,))
+    scale, zero_point = samples.small_scales(p.rng, *shape), samples.integers(p.rng, np.int8, *shape)
+    output = jquant.block_scaled_matmul(p.a, scale, zero_point, p.packed())
+    rows = (x.reshape(-1, 1) if shape == (3,) else x for x in (scale, zero_point))
+    assert_equal(output, reference.block_scaled_matmul(p.a, *rows, p.b, p.b_scale))
+
+
+def test_python_scalars():
+    a, b, scale = np.ones((2, 4), np.uint8), np.ones((4, 3), jnp.uint4), np.ones((2, 3), FLOAT32)
+    expected = reference.block_scaled_matmul(a, FLOAT32(0.5), 3, b, scale, 7, 1)
+    assert_equal(jquant.block_scaled_matmul(a, 0.5, 3, b, scale, 7, 1), expected)
+    assert_equal(jquant.block_scaled_matmul(a, 0.5, 3, jquant.pack_matrix(b, 7, scale=scale), bias=1.0), expected)
+
+
+_A, _B, _SCALE = np.ones((2, 64), np.int8), np.ones((64, 3), jnp.int4), np.ones((2, 3), np.float32)
+
+
+def _call(*arguments, a=_A, a_scale=1.0, a_zero_point=None, b=_B, **options):
+    given = arguments or (_SCALE,)
+    return lambda: jquant.block_scaled_matmul(a, a_scale, a_zero_point, b, *given, **options)
+
+
+def _packed(*arguments, **options):
+    return _call(*(arguments or (None,)), b=jquant.pack_matrix(_B, scale=_SCALE), **options)
+
+
+@refusals(
+    [
+        (_call(None), "block_scaled_matmul: b_scale is None; only packed weights hold their own"),
+        (_call(_SCALE[0]), "b_scale has 1 dimensions, sizes (3,); the document allows 2 to 8"),
+        (
+            _call(np.ones((3, 3), FLOAT32)),
+            "block_size is None, but K, which is 64 in b, is no multiple of the 3 blocks of b_s",
+        ),
+        (_call(_SCALE, block_size=16), "b_scale has 2 blocks; K, which is 64 in b, has 4 of block_size 16"),
+        (_call(_SCALE, block_size=0), "block_size is 0; it must be an integer from 1 to 32768"),
+        (_call(_SCALE, k_parts=4), "k_parts is 4; it must be a power of two that divides the number of blocks, which is 2"),
+        (_call(_SCALE, k_parts=0), "k_parts is 0; it must be a power of two"),
+        (_call(_SCALE, np.ones((1, 3), jnp.int4)), "dimension 0 of b_zero_point, sizes (1, 3), must be 2: BlockCount is 2"),
+        (_call(np.ones((2, 4), FLOAT32)), "dimension 1 of b_scale, sizes (2, 4), must be 3: N is 3 in b"),
+        (_call(a=_A[:, :32]), "dimension 0 of b, sizes (64, 3), must be 32: K is 32 in a"),
+        (_call(a_scale=np.ones(3, FLOAT32)), "must be 1 or 2: AScaleCount is 1 or M, which is 2 in a"),
+        (_call(a_scale=np.ones((3, 2, 1), FLOAT32)), "a_scale has sizes (3, 2, 1), a has (2, 64): a size of the batch must"),
+        (_call(np.ones((2, 2, 3), FLOAT32), b=_B[None]), "b_scale has sizes (2, 2, 3), b has (1, 64, 3): the batch must"),
+        (_packed(_SCALE), "b_scale is given beside packed weights, which hold their own: pass None"),
+        (_packed(b_zero_point=1), "b_zero_point is given beside packed weights, which hold their own: pass None"),
+        (_packed(block_size=16), "block_size is 16; it must be None, or 32, by which b is packed"),
+        (_call(implementation="mosaic"), "unknown implementation 'mosaic'"),
+    ],
+    [
+        (_call(a=_A.astype(np.int16)), "a has data type INT16; the document allows INT8, UINT8"),
+        (_call(b=np.ones((64, 3), jnp.int2)), "b has data type INT2; the document allows INT4, UINT4, INT8, UINT8"),
+        (_call(_SCALE, np.ones((2, 3), jnp.uint4)), "b_zero_point has data type UINT4; it must have that of b, INT4"),
+        (_call(a_zero_point=np.uint8(1)), "a_zero_point has data type UINT8; it must have that of a, INT8"),
+        (_call(b=jquant.pack_matrix(np.ones((64, 3), np.int8))), "b must be an array or a Python scalar, not PackedMatrix"),
+        (_call(_SCALE, output_dtype="int8"), "output_dtype is INT8; it must be one of FLOAT32, FLOAT16, BFLOAT16"),
+    ],
+)
+def test_refuses(call, message, error):
+    with pytest.raises(error) as raised:
+        call()
+    assert message in str(raised.value)
+
+
+def test_implementations():
+    p = Problem(0, (2, 64, 5), 32)
+    assert_equal(jquant.block_scaled_matmul(*p.of_a, p.packed(), bias=p.bias, implementation="xla"), p.expected())
+    for implementation in set(jquant.Implementation) - {jquant.Implementation.XLA}:
+        with pytest.raises(NotImplementedError, match=f"implementation {implementation} "):
+            jquant.block_scaled_matmul(*p.of_a, p.packed(), implementation=implementation)
+    assert door.function_for("cuda", None) is not blocks_on_cpu.block_dot
+
+
+def test_scan_over_layers():
+    """Each iteration takes its layer out of a stack of packed matrices."""
+    problems = [Problem(seed, (1, 64, 64), 16) for seed in range(3)]
+    layers = jax.tree.map(lambda *x: jnp.stack(x), *(p.packed() for p in problems))
+    a = problems[0].a
+
+    @jax.jit
+    def outputs(layers):
+        return lax.scan(lambda _, layer: (None, jquant.block_scaled_matmul(a, 0.5, None, layer)), None, layers)[1]
+
+    expected = [reference.block_scaled_matmul(a, FLOAT32(0.5), None, p.b, p.b_scale) for p in problems]
+    assert_equal(outputs(layers), np.stack(expected))
+
+
+@one_in(3, "block_size", [32, 64, 128, 256])
+def test_temporaries_of_one_row(block_size):
+    """No more than a float32 for each block: the weights are not unpacked in memory."""
+    k, n = 4096, 1024
+    shapes = jax.ShapeDtypeStruct((k, n), jnp.int4), jax.ShapeDtypeStruct((k // block_size, n), jnp.float32)
+    of_b = jax.eval_shape(lambda b, scale: jquant.pack_matrix(b, scale=scale), *shapes)
+    for a_dtype, a_zero_point in ((jnp.int8, None), (jnp.uint8, 3)):
+        multiply = jax.jit(lambda a, b, a_zero_point=a_zero_point: jquant.block_scaled_matmul(a, 0.5, a_zero_point, b))
+        program = multiply.lower(jax.ShapeDtypeStruct((1, k), a_dtype), of_b).compile()
+        assert program.memory_analysis().temp_size_in_bytes <= 1.05 * 4 * n * k // block_size
+
+
+@kinds
+@pytest.mark.parametrize("layout", ["N", "K"])
+def test_a_mesh(layout, kind):
+    """A split of N sends nothing, one of K one array of integers; both have the bits of one device."""
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(kind,), devices=jax.devices()[:4])
+    parts = 4
+    of_k, of_n = ("x", None) if layout == "K" else (None, "x")
+    for rows, b_dtype in ((1, jnp.uint4), (9, np.uint8)):
+        p = Problem(0, (rows, 256, 16), 32, b_dtype=b_dtype, k_parts=parts, with_zero_points=(True, True))
+        p.bias = None
+        with jax.set_mesh(mesh):
+            a = jax.device_put(p.a, NamedSharding(mesh, P(None, of_k)))
+            of_b = p.packed()
+            of_b = jax.device_put(of_b, of_b.sharding_for(NamedSharding(mesh, P(of_k, of_n))))
+            multiply = jax.jit(lambda a, b, p=p: jquant.block_scaled_matmul(a, p.a_scale, p.a_zero_point, b, k_parts=parts))
+            program = multiply.lower(a, of_b).compile()
+            output = program(a, of_b)
+        assert_equal(output, p.expected())
+        assert_equal(jquant.block_scaled_matmul(*p.of_a, p.packed(), k_parts=parts), p.expected())
+        found = [(x.kind, x.types, x.elements) for x in collectives(program.as_text())]
+        assert found == ([("all-reduce", {"s32"}, parts * rows * 16)] if layout == "K" else [])
+
+
+def test_a_split_of_k_without_parts():
+    """Right, if not cheap: XLA brings together what is added in order."""
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:4])
+    p = Problem(0, (2, 256, 16), 32)
+    of_b = jax.device_put(p.packed(), p.packed().sharding_for(NamedSharding(mesh, P("x", None))))
+    output = jax.jit(lambda a, b: jquant.block_scaled_matmul(a, p.a_scale, None, b, bias=p.bias))(p.a, of_b)
+    assert_equal(output, p.expected())
+
+
+def test_sweep(full):
+    """Everything at once, at random: a sample, or 10 million outputs."""
+    rng, count = np.random.default_rng(0), 0
+    while count < (10_000_000 if full else 10_000):
+        block_size = int(rng.choice([4, 16, 20, 32, 64, 128, 256, 7]))
+        blocks, m, n = int(rng.choice([1, 2, 4, 8, 12])), int(rng.choice([1, 2, 8, 9, 40])), int(rng.choice([3, 700, 4000]))
+        m, n = (m, n) if full else (min(m, 9), 300)
+        k = blocks * block_size - int(rng.integers(0, block_size)) * int(rng.integers(2))
+        batches = [((), ()), ((3,), ()), ((2,), (2,)), ((2, 1), (1, 3)), ((), (2,))][int(rng.integers(5))]
+        options = {
+            "a_dtype": BYTES[int(rng.integers(2))],
+            "b_dtype": (*NARROW, *BYTES)[int(rng.integers(4))],
+            "with_zero_points": tuple(rng.integers(2, size=2).astype(bool)),
+            "k_parts": int(rng.choice([parts for parts in (1, 2, 4) if blocks % parts == 0])),
+        }
+        problem = Problem(count, (m, k, n), block_size, a_batch=batches[0], b_batch=batches[1], **options)
+        problem.check()
+        count += problem.expected().size
