@@ -45,12 +45,14 @@ class Case(NamedTuple):
     b_batch: tuple[int, ...] = ()
     k_major: bool = True
     plan: BlockPlan | None = None
+    scale: float | None = None
 
 
 CASES = [
     Case("blocks of 128", 16, 384, 128, 128, plan=SMALL),
     Case("blocks of 64", 8, 256, 64, 64),
     Case("blocks of 64, an odd number", 9, 320, 72, 64, plan=SMALL),
+    Case("zeros of either sign", 9, 192, 24, 64, scale=-0.0),
     Case("blocks of 32", 9, 160, 70, 32, zero_point=True),
     Case("blocks of 16", 3, 144, 65, 16, "uint4", plan=SMALL),
     Case("blocks of 256", 5, 512, 40, 256, "uint4", zero_point=True, a_zero_point=True),
@@ -94,6 +96,7 @@ def operands(case: Case) -> Operands:
     a, b = integers(case.a_dtype, (*case.batch, case.m, case.k)), integers(case.dtype, (*case.b_batch, case.k, case.n))
     scale = random.normal(size=(*case.b_batch, blocks, case.n)).astype(np.float32)
     scale = np.where(random.random(scale.shape) < 0.02, random.choice(np.float32([0, -0.0, np.inf]), scale.shape), scale)
+    scale = scale if case.scale is None else np.full_like(scale, case.scale)
     a_zero_point = integers(case.a_dtype, (*case.batch, case.m, 1)) if case.a_zero_point else None
     b_zero_point = integers(case.dtype, scale.shape) if case.zero_point else None
     return Operands(a, a_zero_point, b, scale, b_zero_point)
