@@ -1,1 +1,1 @@
-"""The integer matrix multiply beside its peers."""
+"""The integer matrix product, measured beside other implementations."""

@@ -1,9 +1,9 @@
-"""Measures products with scales by block beside our int8 product and onnxruntime's MatMulNBits, all in one run.
+"""Measures per-block scaled products beside our int8 product and onnxruntime's MatMulNBits, all in one run.
 
     python -m benchmarks.blocks [--rounds 200] [--rows 1] [--blocks 32 128] [--size 4096] [--layers 8] [--output FILE.md]
 
-Prints a table, and writes it to FILE if there is one. The weights are those of several layers in turn, which are larger than
-the last-level cache.
+Prints a table, and writes it to FILE if one is given. The weights are those of several layers in turn, which together are
+larger than the last-level cache.
 """
 
 import argparse
@@ -78,7 +78,7 @@ class Contestants:
         return Call(in_turn([call(matrix) for matrix in matrices]), expected)
 
     def _engine(self, level: int, expected: np.ndarray) -> Call:
-        """Of floats, which it quantizes itself at level 4: by block, so that its result is another, by a little."""
+        """On floats, which it quantizes itself at level 4: per block, so its result differs slightly."""
         k, n = self.b[0].shape
         unsigned = (self.b[0] + 8).astype(np.uint8).T.reshape(n, k // self.block_size, self.block_size)
         stored = unsigned[..., 0::2] | unsigned[..., 1::2] << 4
@@ -90,7 +90,7 @@ class Contestants:
 
 
 def table(rows: int, size: int, block_size: int, layers: int, rounds: int) -> list[str]:
-    """The lines of one size of blocks."""
+    """The lines for one block size."""
     contestants = Contestants(rows, size, block_size, layers)
     calls = contestants.calls()
     for call in calls.values():

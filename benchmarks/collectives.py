@@ -1,10 +1,10 @@
-"""The operations between chips in programs for TPU topologies, without the chips: what `docs/scaling.md` shows.
+"""The communication between chips in programs for TPU topologies, without the chips: what `docs/scaling.md` shows.
 
     JAX_PLATFORMS=cpu python -m benchmarks.collectives v5e:4x4 v5e:16x16
 
-prints two tables in Markdown: what each way of splitting a product, and a feed-forward block, makes every chip send, in
-int8 and in bfloat16, as read from the programs that XLA compiles: the operations for the first topology, the bytes for all.
-Needs libtpu (``pip install "jax[tpu]"``), and some minutes for each topology.
+prints two tables in Markdown. They show what each way of splitting a product, and a feed-forward block, makes every chip
+send, in int8 and in bfloat16, as read from the programs that XLA compiles: the operations for the first topology, the bytes
+for all. Needs libtpu (``pip install "jax[tpu]"``), and a few minutes for each topology.
 """
 
 import argparse
@@ -29,8 +29,8 @@ ROWS, WIDTH, HIDDEN = 16 * 512, 4096, 11008  # the feed-forward block of Llama 7
 BATCH, HEAD = 16 * 32, 128  # attention scores: the heads of 16 sequences
 TOPOLOGIES = ("v5e:4x4", "v5e:16x16")
 TYPES = ("int8", "bf16")
-# XLA passes large operands on in steps while it multiplies, by collective-permutes in loops, of which the program does not
-# say how often they go round. This has it use one operation, as for small operands; the bytes are the same.
+# XLA passes large operands on in steps while it multiplies, by collective-permutes in loops, and the program does not say
+# how often those iterate. This makes it use one operation, as for small operands; the bytes are the same.
 OPTIONS = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
 
 
@@ -40,9 +40,9 @@ class Collective(NamedTuple):
     Attributes:
       kind: all-reduce, all-gather, reduce-scatter, all-to-all or collective-permute.
       dtype: XLA's name: s8, bf16, ...
-      whole: the shape of what the group of devices has in the end (or at the start, of a reduce-scatter), on each.
+      whole: the shape that each device of the group has in the end (or at the start, for a reduce-scatter).
       group: how many devices take part together.
-      times: how often one run of the program does it.
+      times: how often one run of the program performs it.
     """
 
     kind: str
@@ -52,7 +52,7 @@ class Collective(NamedTuple):
     times: int
 
     def bytes_sent(self) -> float:
-        """By each device, where they pass parts of the whole around in a ring: the least that does it."""
+        """The bytes that each device sends when the parts are passed around in a ring, which is the minimum."""
         parts = 1 if self.kind == "collective-permute" else (self.group - 1) / self.group
         passes = 2 if self.kind == "all-reduce" else 1  # a reduce-scatter, and an all-gather
         return passes * parts * math.prod(self.whole) * element_bytes(self.dtype) * self.times
@@ -76,13 +76,13 @@ _ARRAY = re.compile(r"([a-z]+\d*)\[([\d,]*)\]")
 
 
 def collectives(program: str) -> list[Collective]:
-    """Those of a compiled program, ``compiled.as_text()``.
+    """The collectives of a compiled program, ``compiled.as_text()``.
 
-    Each is counted once, though XLA:TPU writes one that overlaps with a product into each fusion that it spans; and as
-    often as the loop that it stands in goes round. A reduce-scatter is on a TPU a fusion around an all-reduce.
+    Each is counted once, although XLA:TPU writes one that overlaps with a product into each fusion that it spans, times the
+    iterations of the loop that contains it. On a TPU, a reduce-scatter is a fusion around an all-reduce.
 
     Raises:
-      ValueError: a loop of an unknown number of rounds around a collective, or groups in an unknown notation.
+      ValueError: a collective in a loop with an unknown number of iterations, or groups in an unknown notation.
     """
     callers: dict[str, tuple[str, str]] = {}
     found: dict[tuple, tuple[str, re.Match]] = {}
@@ -123,7 +123,7 @@ def collectives(program: str) -> list[Collective]:
 
 
 def group_size(attributes: str) -> int:
-    """Groups are spelled out, or counted as (groups, size), or are axes of a mesh."""
+    """The size of the groups, which are spelled out, or counted as (groups, size), or are axes of a mesh."""
     if spelled := re.search(r"replica_groups=\{\{([\d,]+)\}", attributes):
         return spelled[1].count(",") + 1
     if counted := re.search(r"replica_groups=\[\d+,(\d+)\]", attributes):
@@ -135,7 +135,7 @@ def group_size(attributes: str) -> int:
 
 
 class Layout(NamedTuple):
-    """How the operands and the result of a subject lie on the mesh, by the name of each."""
+    """How the operands and the result of a subject are laid out on the mesh, by name."""
 
     title: str
     specs: dict[str, P]
@@ -163,7 +163,7 @@ BLOCKS = (
 
 
 def mesh_of(topology: str, axes: int) -> Mesh:
-    """Of all chips of a topology like "v5e:4x4", in one axis or in the two of the topology."""
+    """All chips of a topology like "v5e:4x4", along one axis or along the two of the topology."""
     devices = np.array(topologies.get_topology_desc(topology, platform="tpu").devices)
     sizes = tuple(map(int, topology.split(":")[1].split("x"))) if axes == 2 else (devices.size,)
     return Mesh(devices.reshape(sizes), ("x", "y")[:axes], axis_types=(AxisType.Auto,) * axes)
@@ -174,7 +174,7 @@ def array(mesh: Mesh, spec: P, dtype, *shape: int) -> jax.ShapeDtypeStruct:
 
 
 def packed(mesh: Mesh, spec: P, k: int, n: int) -> jquant.PackedMatrix:
-    """int8 weights, in blocks that the split of K leaves whole."""
+    """int8 weights, in blocks that splitting K leaves whole."""
     axes = spec[0] if spec else None
     part = k // (mesh.shape[axes] if axes else 1)
     block_size = next(size for size in range(256, 0, -1) if part % size == 0)
@@ -239,7 +239,7 @@ def compiled(function: Callable, mesh: Mesh, output: P, *operands) -> jax.stages
 
 
 def described(found: list[Collective]) -> str:
-    """Those that matter."""
+    """The collectives that matter."""
     sent = sum(collective.bytes_sent() for collective in found)
     large = [collective for collective in found if collective.bytes_sent() > sent / 100]
     names = [f"`{collective}`" for collective in large]
@@ -249,7 +249,7 @@ def described(found: list[Collective]) -> str:
 
 
 def rows(names: list[str], subject: Callable, layouts: tuple[Layout, ...]) -> Iterator[str]:
-    """Of the Markdown table of a subject: for each layout, what the first topology does, and what each chip of all sends."""
+    """Rows of a subject's Markdown table: for each layout, what the first topology does, and what each chip of all sends."""
     for layout in layouts:
         axes = {axis for spec in layout.specs.values() for entry in spec for axis in np.atleast_1d(entry) if axis}
         meshes = [mesh_of(topology, len(axes)) for topology in names]

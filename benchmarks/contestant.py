@@ -40,7 +40,7 @@ class Call:
     fetch: Callable[[Any], np.ndarray] = np.asarray
 
     def check(self) -> None:
-        """Raises `Wrong` if the result is."""
+        """Raises `Wrong` if the result is wrong."""
         result = self.fetch(self.run())
         if result.shape != self.expected.shape:
             raise Wrong(f"wrong result: shape {result.shape}, not {self.expected.shape}")
@@ -59,7 +59,7 @@ class Contestant:
     """A row of the table.
 
     Attributes:
-      name: of the row.
+      name: the name in the row.
       timed: what exactly is timed.
       make: prepares everything that is not timed. Raises `Unavailable`.
       package: the distribution whose version counts; None for this repository.
@@ -84,7 +84,7 @@ def require(module: str) -> ModuleType:
 def jitted(function: Callable[..., jax.Array], *operands: Any, layers: int = 1) -> Callable[[], jax.Array]:
     """A call of the jitted function with its own copies of the operands on the device, one for each of the layers in turn.
 
-    With a shared copy, a contestant would find in the cache what the one before it left there.
+    With a shared copy, a contestant would find in the cache what the previous one left there.
     """
     compiled = jax.jit(function)
     copies = [jax.tree.map(jnp.array, operands) for _ in range(layers)]
@@ -92,7 +92,7 @@ def jitted(function: Callable[..., jax.Array], *operands: Any, layers: int = 1) 
 
 
 def in_turn(calls: Sequence[Callable[[], Any]]) -> Callable[[], Any]:
-    """One of the calls at a time, over and over."""
+    """The calls one at a time, over and over."""
     if len(calls) == 1:
         return calls[0]
     turns = itertools.cycle(calls)
@@ -100,7 +100,7 @@ def in_turn(calls: Sequence[Callable[[], Any]]) -> Callable[[], Any]:
 
 
 def dimension_numbers(problem: Problem) -> jax.lax.DotDimensionNumbers:
-    """Of the product, for `lax.dot_general` and those that imitate it."""
+    """The dimension numbers of the product, for `lax.dot_general` and functions like it."""
     batch = tuple(range(problem.a.ndim - 2))
     return (((problem.a.ndim - 1,), (problem.b.ndim - 2,)), (batch, batch))
 

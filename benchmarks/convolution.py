@@ -22,7 +22,7 @@ from benchmarks.contestants import onnxruntime
 from benchmarks.measure import measure, quartiles
 from jquant import reference
 
-# Of one image: the sizes of the input and of the filter, the padding on every side, and the groups.
+# For one image: the shapes of the input and of the filter, the padding on every side, and the groups.
 LAYERS = {
     "ResNet-50, 3 x 3, 56 x 56": ((1, 64, 56, 56), (64, 64, 3, 3), 1, 1),
     "ResNet-50, 3 x 3, 28 x 28": ((1, 128, 28, 28), (128, 128, 3, 3), 1, 1),
@@ -34,7 +34,7 @@ HEADER = "| | median, ms | quartiles, ms | times the speed of the formula |\n|--
 
 
 def calls(sizes: tuple, filter_sizes: tuple, pad: int, groups: int) -> dict[str, Call]:
-    """The contestants, on uint8 x int8 values uniform over all, with both zero points, and without that of the filter."""
+    """The contestants, on uniform uint8 x int8 values, with both zero points, and without that of the filter."""
     rng = np.random.default_rng(0)
     x, w = rng.integers(0, 256, sizes, np.uint8), rng.integers(-128, 128, filter_sizes, np.int8)
     x_zero_point, w_zero_point, y_zero_point = np.uint8(121), np.int8(-3), np.uint8(128)
@@ -85,7 +85,7 @@ def calls(sizes: tuple, filter_sizes: tuple, pad: int, groups: int) -> dict[str,
 
 
 def table(layer: str, rounds: int) -> list[str]:
-    """The lines of a layer."""
+    """The lines for one layer."""
     contestants = calls(*LAYERS[layer])
     for call in contestants.values():
         call.check()

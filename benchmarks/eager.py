@@ -1,10 +1,10 @@
-"""Measures a call of every operator outside of a program, on tensors of 16 elements, beside one of `jnp.add`.
+"""Measures a call of every operator outside a program, on tensors of 16 elements, beside one of `jnp.add`.
 
     python -m benchmarks.eager [--rounds 20] [--operators 'quantized*' ...]
 
-What takes the time is the way to the program: checking the arguments and handing them over. The tensors are JAX's arrays;
-the scalars (scales, zero points, bounds) are arrays, NumPy's scalars or Python's. Calls are not waited for: nothing reads
-their results.
+What takes the time is getting to the program: checking the arguments and handing them over. The tensors are JAX arrays;
+the scalars (scales, zero points, bounds) are arrays, NumPy scalars or Python numbers. The benchmark does not wait for the
+results: nothing reads them.
 """
 
 import argparse
@@ -106,7 +106,7 @@ CALLS, WARM_CALLS = 200, 20  # of a turn
 
 
 def missing() -> set[str]:
-    """The operators that are in no row."""
+    """The operators that are not in any row."""
     functions = {
         name
         for name, function in inspect.getmembers(jquant, inspect.isfunction)
@@ -116,7 +116,7 @@ def missing() -> set[str]:
 
 
 def calls(names: list[str]) -> dict[tuple[str, str], Callable[[], Any]]:
-    """One for each form of the scalars, where there are scalars."""
+    """One call for each form of the scalars, if there are scalars."""
     found: dict[tuple[str, str], Callable[[], Any]] = {(BASELINE, "arrays"): functools.partial(jnp.add, FLOATS, FLOATS)}
     for name in names:
         function, operands = OPERATORS[name]
@@ -127,7 +127,7 @@ def calls(names: list[str]) -> dict[tuple[str, str], Callable[[], Any]]:
 
 
 def measured(calls: Mapping[tuple[str, str], Callable[[], Any]], rounds: int) -> dict:
-    """Milliseconds: the quartiles, over the rounds, of the median call of a turn, in which nobody has interrupted it."""
+    """Milliseconds: the quartiles, over the rounds, of a turn's median call, which is free of interruptions."""
     names, rng = list(calls), np.random.default_rng(0)
     medians: dict[tuple[str, str], list[float]] = {name: [] for name in names}
     for _ in range(rounds):

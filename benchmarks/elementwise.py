@@ -1,16 +1,16 @@
-"""Measures the operators that work element by element, beside what one would write in JAX, and other engines' kernels.
+"""Measures the element-wise operators beside what one would write in JAX, and beside other engines' kernels.
 
     python -m benchmarks.elementwise [--rounds 100] [--sizes 2^20 ...] [--operators 'quantize*' ...] [--output PREFIX]
 
-Prints the tables, and writes them, their data and the figure to PREFIX.md, .json and .png: by default, of a run with all
+Prints the tables, and writes them, their data and the figure to PREFIX.md, .json and .png: by default, for a run with all
 operators and sizes, to benchmarks/results/elementwise-PLATFORM-jax-VERSION.
 
     JAX_PLATFORMS=cpu python -m benchmarks.elementwise --traffic cpu h200 v5e v6e
 
-measures nothing: it compiles for these chips, of which none is needed, and prints how many bytes the programs read and write
-beside those of their arguments and results. The compilers for GPUs and TPUs come with ``jax[cuda13]`` and ``jax[tpu]``.
+measures nothing: it compiles for these chips, none of which has to be present, and prints how many bytes the programs read
+and write beyond their arguments and results. The compilers for GPUs and TPUs come with ``jax[cuda13]`` and ``jax[tpu]``.
 
-The first part of this file is the naive formulas: what a user of JAX writes who does not care for the last bit. All that is
+The first part of this file is the naive formulas: what a JAX user writes who does not care about the last bit. Everything
 exact is measured against them.
 """
 
@@ -199,23 +199,23 @@ def unpack_integers(packed):
 
 
 class Engine(NamedTuple):
-    """Another engine's kernel, from the operands and the result to the call. Raises `Unavailable`."""
+    """Another engine's kernel: from the operands and the result to the call. Raises `Unavailable`."""
 
     name: str
     make: Callable[[tuple, np.ndarray], Call]
 
 
 class Operator(NamedTuple):
-    """An operator, and what it is measured beside: all of them functions of the same operands.
+    """An operator and what it is measured beside, all of them functions of the same operands.
 
     Attributes:
-      ours: of this repository.
+      ours: the function of this repository.
       naive: the formula above.
       reference: the same in NumPy, which ours must equal.
-      operands: from random numbers and a number of elements, tensors and parameters; none is a constant of a program.
+      operands: makes tensors and parameters from random numbers and a number of elements; none is a constant of a program.
       engine: whose kernel it is measured beside.
-      step: how far the naive formula may be off: one step of integers, or of the real numbers that they stand for.
-      checked: how many elements the reference computes, the first ones; None: all.
+      step: how far off the naive formula may be: one step of integers, or of the real numbers that they stand for.
+      checked: how many elements the reference computes, counted from the first; None: all.
     """
 
     ours: Callable[..., Any]
@@ -228,12 +228,12 @@ class Operator(NamedTuple):
 
 
 def tensors(operands: tuple) -> list[int]:
-    """Which of the operands are no parameters."""
+    """The indices of the operands that are tensors, not parameters."""
     return [index for index, value in enumerate(operands) if np.size(value) >= max(map(np.size, operands)) // 2]
 
 
 def by_onnxruntime(operator: str, *, off: int = 0, order: Sequence[int] | None = None, **attributes: Any) -> Engine:
-    """onnxruntime's kernel, which may be so far off, of the operands in another order, or without some of them."""
+    """onnxruntime's kernel, which may differ by `off`, on the operands in another order, or without some of them."""
 
     def call(operands: tuple, expected: np.ndarray) -> Call:
         named = [(f"input{index}", operands[index]) for index in order or range(len(operands))]
@@ -245,7 +245,7 @@ def by_onnxruntime(operator: str, *, off: int = 0, order: Sequence[int] | None =
 
 
 def by_tensorflow(operator: str, *names: str, sizes: Sequence[int] | None = None, **attributes: Any) -> Engine:
-    """TensorFlow's kernel, of operands of these names, the first one in these sizes."""
+    """TensorFlow's kernel, on operands with these names, the first one reshaped to `sizes`."""
 
     def call(operands: tuple, expected: np.ndarray) -> Call:
         first, *others = operands
@@ -279,7 +279,7 @@ def matrix(count: int) -> tuple[int, int]:
 
 
 def around(value: float, rng: np.random.Generator, *sizes: int) -> np.ndarray:
-    """Parameters, of channels or blocks."""
+    """Parameters per channel or block."""
     return (value * rng.uniform(0.8, 1.2, sizes)).astype(np.float32)
 
 
@@ -307,7 +307,7 @@ def bounds_of(rng: np.random.Generator, *sizes: int) -> tuple[np.ndarray, np.nda
 
 
 def linear(rng: np.random.Generator, x: np.ndarray, *sizes: int) -> tuple:
-    """A tensor and its scales and zero points, of these sizes."""
+    """A tensor of this shape, and its scales and zero points."""
     return x, around(X[0], rng, *sizes).astype(x.dtype if x.dtype != np.uint8 else np.float32), uint8(rng, *sizes)
 
 
@@ -620,7 +620,7 @@ OURS, NAIVE, MOVING = "jquant", "naive", "memory alone"
 
 
 def moving(*operands: jax.Array, dtype: np.dtype) -> jax.Array:
-    """Reads the tensors and writes a result of this type, and computes next to nothing."""
+    """Reads the tensors and writes a result of this type, and computes almost nothing."""
     unsigned = {size: jnp.dtype(f"uint{8 * size}") for size in (1, 2, 4)}
     bits = (lax.bitcast_convert_type(x, unsigned[x.dtype.itemsize]) for x in operands)
     mixed = functools.reduce(jnp.bitwise_xor, (x.astype(unsigned[dtype.itemsize]) for x in bits))
@@ -628,7 +628,7 @@ def moving(*operands: jax.Array, dtype: np.dtype) -> jax.Array:
 
 
 def cut(call: Call, count: int | None) -> Call:
-    """Of which only the first elements are checked."""
+    """The call, with only the first elements checked."""
     return call if count is None else dataclasses.replace(call, fetch=lambda result: call.fetch(result)[:count])
 
 
@@ -672,7 +672,7 @@ def measure_operator(name: str, count: int, rounds: int) -> dict:
 
 
 def measure_allocation(name: str, count: int, rounds: int) -> dict:
-    """The same program with an output of its own and with one that is donated; how many pages each has to fetch."""
+    """The same program with a freshly allocated output and with a donated one; how many pages each has to fetch."""
     operator = EVERY[name]
     operands = tuple(map(jnp.asarray, operator.operands(np.random.default_rng(0), count)))
     into = jax.jit(lambda output, *operands: operator.ours(*operands), donate_argnums=0, keep_unused=True)
@@ -700,7 +700,7 @@ def page_faults(call: Callable[[], Any]) -> int:
 
 
 def measured(names: Sequence[str], sizes: Sequence[int], rounds: int) -> dict:
-    """All results. Calls of 2**24 elements take a hundred times as long as their turns, and have a fifth of the rounds."""
+    """All results. Calls on 2**24 elements take a hundred times as long as their turns, and get a fifth of the rounds."""
     from tqdm import tqdm
 
     results = {
@@ -722,7 +722,7 @@ def measured(names: Sequence[str], sizes: Sequence[int], rounds: int) -> dict:
 
 
 def programs(chip: str) -> Callable[[Callable, tuple], str]:
-    """From a function and its operands to the text of the program that is compiled for the chip."""
+    """What turns a function and its operands into the text of the program compiled for the chip."""
     options: dict[str, Any] = {}
     if chip == "cpu":
         device = jax.devices("cpu")[0]

@@ -2,7 +2,7 @@
 
     python -m benchmarks.elementwise_report FILE.json [--summary] [--plot FILE.png]
 
-prints the Markdown, or, as docs/performance.md has it, a table of 2^20 elements.
+prints the Markdown or, as in docs/performance.md, a table for 2^20 elements.
 """
 
 import argparse
@@ -108,7 +108,7 @@ def table(rows: list[dict]) -> list[str]:
 
 
 def allocation(rows: list[dict]) -> list[str]:
-    """What the allocation of the output costs."""
+    """What allocating the output costs."""
     if not rows:
         return []
     lines = [
@@ -157,7 +157,7 @@ def summary(results: dict) -> str:
 
 
 def _panel(panel: Axes, ratios: list[tuple[list[float], str] | None], title: str) -> None:
-    """Bars that begin at 1: to the left faster than the other, to the right slower."""
+    """Bars that begin at 1: to the left, faster than the other; to the right, slower."""
     for position in range(1, len(ratios), 2):
         panel.axhspan(position - 0.5, position + 0.5, color="0.965", lw=0)
     for position, ratio in enumerate(ratios):
@@ -178,7 +178,7 @@ def _panel(panel: Axes, ratios: list[tuple[list[float], str] | None], title: str
 
 
 def plot(results: dict, path: Path) -> None:
-    """Two panels, beside the naive formula and beside the engine, at 2^20 elements, or the largest size there is."""
+    """Two panels, beside the naive formula and beside the engine, at 2^20 elements, or at the largest size there is."""
     sizes = by_size(results)
     rows = sizes.get(SHOWN) or sizes[max(sizes)]
     figure = Figure(figsize=(11, 1.9 + 0.21 * len(rows)), layout="constrained")

@@ -34,7 +34,7 @@ def processor() -> str:
 
 
 def revision() -> str:
-    """Of this repository, with "-dirty" if files differ from it."""
+    """The revision of this repository, with "-dirty" if files differ from it."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -43,7 +43,7 @@ def revision() -> str:
 
 
 def describe(packages: Sequence[str]) -> dict:
-    """Of this process and machine; `packages` that are not installed are left out."""
+    """A description of this process and machine; `packages` that are not installed are left out."""
     versions = {name: version(name) for name in ("jax", "jaxlib", "numpy", *packages)}
     return {
         "platform": jax.default_backend(),

@@ -1,4 +1,4 @@
-"""Alternating rounds, and what is kept of them."""
+"""Alternating rounds, and what is recorded of them."""
 
 import time
 from collections.abc import Callable, Hashable, Mapping
@@ -25,9 +25,9 @@ def measure(
 ) -> dict[Any, Times]:
     """The times of each call in each round.
 
-    In a round each call has its turn, so that what else the machine does falls on all of them. Their order is drawn anew
-    in each round, so that none always follows the same other. The first call of a turn finds in the caches what another
-    contestant left, the further ones what it left itself: at least one of them, and as many as `TURN_MS` take.
+    In a round each call has its turn, so that whatever else the machine does affects all of them. Their order is shuffled in
+    each round, so that no call always follows the same other one. The first call of a turn finds in the caches what another
+    contestant left; the later ones find what it left itself: at least one of them, and as many as fit in `TURN_MS`.
     """
     names, rng = list(calls), np.random.default_rng(seed)
     times = {name: Times(np.empty(rounds), np.empty(rounds)) for name in names}

@@ -1,11 +1,11 @@
-"""Measures int8 models as a whole beside the engines that they were made for, and says where our time goes.
+"""Measures whole int8 models beside the engines that they were made for, and says where our time goes.
 
     python -m benchmarks.models [--rounds 100] [--models NAME ...] [--output FILE.md]
     python -m benchmarks.models --onnx FILE.onnx --sizes batch=1 length=16
 
 Prints the tables. A run with all models, or one with --output, also writes them: by default to
-benchmarks/results/models-PLATFORM-jax-VERSION.md. With --onnx, any model on random inputs beside onnxruntime; a size that is
-not given is 1.
+benchmarks/results/models-PLATFORM-jax-VERSION.md. With --onnx, it measures any model on random inputs beside onnxruntime; a
+dimension that is not given is 1.
 """
 
 import argparse
@@ -51,10 +51,10 @@ class Model(NamedTuple):
     """A model and the engine that it was made for.
 
     Attributes:
-      engine: the package of the engine, whose name and version the tables have.
-      packages: the others whose versions count.
-      kinds: what an operation of ours is: the first whose expression is found in its name in JAX, which XLA gives to all
-        that it fuses with it.
+      engine: the package of the engine, whose name and version appear in the tables.
+      packages: the other packages whose versions count.
+      kinds: the kind of one of our operations: the first whose expression matches its name in JAX, which XLA gives to
+        everything that it fuses with it.
       cases: prepares everything that is not timed.
     """
 
@@ -89,7 +89,7 @@ def title_encoder() -> Iterator[Case]:
 
 
 def title_decoder() -> Iterator[Case]:
-    """A step behind 16 tokens."""
+    """A step after 16 tokens."""
     from titles import DECODER, ENCODER, SENTENCES, onnxruntime_session, run, tokenize
 
     inputs = tokenize(SENTENCES[:1])
@@ -112,7 +112,7 @@ def onnx_case(title: str, path: Path, inputs: dict[str, np.ndarray]) -> Case:
 
 
 def random_inputs(path: Path, sizes: dict[str, int]) -> dict[str, np.ndarray]:
-    """Normal floats, and integers of 0 and 1."""
+    """Normally distributed floats, and integers of 0 and 1."""
     import jquant
 
     rng, found = np.random.default_rng(0), {}
@@ -129,7 +129,7 @@ def any_onnx(path: Path, sizes: dict[str, int]) -> Iterator[Case]:
 
 
 def wake_word(name: str) -> Iterator[Case]:
-    """The weights are constants of our programs, as they are of LiteRT's; each step is a call of the latter."""
+    """The weights are constants of our programs, as they are in LiteRT's; each step is one LiteRT call."""
     import wake_word as example
 
     path = example.MODELS / f"{name}.tflite"
@@ -187,7 +187,7 @@ def finish(program: Callable[..., Any], operands: tuple) -> Any:
 
 
 def compiled(program: Callable[..., Any], operands: tuple) -> tuple[float, float]:
-    """Seconds to trace and compile it anew, and the megabytes that it needs beside its operands."""
+    """Seconds to trace and compile it from scratch, and the megabytes that it needs besides its operands."""
     jax.clear_caches()
     start = time.perf_counter()
     analysis = program.lower(*operands).compile().memory_analysis()
@@ -196,7 +196,7 @@ def compiled(program: Callable[..., Any], operands: tuple) -> tuple[float, float
 
 
 def profile(program: Callable[..., Any], operands: tuple, kinds: dict[str, str]) -> Counter:
-    """Milliseconds of a call in each kind of operation, on average."""
+    """Milliseconds that a call spends in each kind of operation, on average."""
     text = program.lower(*operands).compile().as_text()
     kind_of = {
         operation: next(kind for kind, words in kinds.items() if re.search(words, name))
@@ -218,7 +218,7 @@ def profile(program: Callable[..., Any], operands: tuple, kinds: dict[str, str])
 
 
 def tables(name: str, rounds: int) -> list[str]:
-    """The lines of a model."""
+    """The lines for one model."""
     model = MODELS[name]
     lines = [f"\n## {name}"]
     for case in model.cases():

@@ -2,8 +2,8 @@
 
     python -m benchmarks.program_size [--repeat 5] [--baseline PATH] [--blocks 15]
 
-The program is MobileNetV3-Large in integers: 212 operators, their parameters arguments of the program. Each measurement
-is of a process of its own, in which nothing is cached. With --baseline, another checkout of this repository takes turns with
+The program is MobileNetV3-Large in integers: 212 operators, whose parameters are arguments of the program. Each measurement
+has a process of its own, in which nothing is cached. With --baseline, another checkout of this repository takes turns with
 this one, on the same program; the results of both must be equal.
 """
 
@@ -30,8 +30,8 @@ import jquant
 
 # --- The network ------------------------------------------------------------------------------------------------------
 
-# Of each block: the size of the depthwise filter, the channels in the block and after it, whether it squeezes and excites,
-# whether its activation functions are hard-swish (or else ReLU), and the stride.
+# For each block: the size of the depthwise filter, the channels in the block and after it, whether it has a
+# squeeze-and-excite part, whether its activation functions are hard-swish (or else ReLU), and the stride.
 # Howard et al., Searching for MobileNetV3, table 1.
 BLOCKS = [
     (3, 16, 16, False, False, 1),
@@ -144,7 +144,7 @@ class Network:
 
 
 def draw(blocks: int) -> tuple[list[np.ndarray], Counter[str]]:
-    """The parameters, random, and how many nodes there are of each kind. Leaves nothing in JAX's caches."""
+    """Random parameters, and how many nodes there are of each kind. Leaves nothing in JAX's caches."""
     rng, drawn = np.random.default_rng(0), []
 
     def take(make: Callable[[np.random.Generator], np.ndarray]) -> np.ndarray:
@@ -168,7 +168,7 @@ PHASES = "trace", "lower", "compile"
 
 
 def functions(text: str) -> dict[str, tuple[int, int]]:
-    """Of the functions in a module: how many have a name, but for the number at its end, and how many lines those are."""
+    """For each function name in a module, without its trailing number: how many functions have it, and their lines."""
     found: dict[str, tuple[int, int]] = {}
     for name, body in re.findall(r"^  func\.func \w+ @(\w+)\((.*?)^  \}", text, re.MULTILINE | re.DOTALL):
         name = re.sub(r"_\d+$", "", name)

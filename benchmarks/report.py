@@ -34,7 +34,7 @@ _COLOURS = {
 
 
 def name(results: dict) -> str:
-    """Of the files: the platform, the GPU or TPU, and the version of jax."""
+    """The file name: the platform, the GPU or TPU, and the version of jax."""
     environment = results["environment"]
     parts = [environment["platform"], "jax", environment["versions"]["jax"]]
     if environment["platform"] != "cpu":
@@ -63,7 +63,7 @@ def format_gops(value: float) -> str:
 
 
 def cells(results: dict, shape: dict) -> Iterator[tuple[str, ...]]:
-    """The rows of a shape's table; of two cells where there is no figure but a reason."""
+    """The rows of a shape's table; they have two cells where there is a reason instead of a figure."""
     medians = {row["contestant"]: row["median_ms"] for row in shape["rows"] if "median_ms" in row}
     baseline = medians.get(results["baseline"])
     for row in shape["rows"]:
@@ -95,7 +95,7 @@ def introduction(results: dict) -> list[str]:
 
 
 def text(results: dict) -> str:
-    """For the terminal, within 100 columns."""
+    """For the terminal, in at most 100 columns."""
     lines = [line for paragraph in introduction(results) for line in textwrap.wrap(paragraph, WIDTH)]
     for shape in results["shapes"]:
         lines += ["", *textwrap.wrap(f"{shape['name']}  {shape['size']}  {shape['layer']}", WIDTH)]
@@ -133,7 +133,7 @@ def _family(contestant: str) -> str:
 
 
 def _panel(panel: Axes, results: dict, shape: dict, contestants: list[str]) -> None:
-    """Bars that begin at the baseline's speed: to the right is faster, to the left slower."""
+    """Bars that begin at the baseline's speed: to the right, faster; to the left, slower."""
     rows = {row["contestant"]: row for row in shape["rows"]}
     measured = [name for name in (results["baseline"], *contestants) if "median_ms" in rows.get(name, {})]
     for position, contestant in enumerate(contestants):
@@ -151,7 +151,7 @@ def _panel(panel: Axes, results: dict, shape: dict, contestants: list[str]) -> N
 
 
 def bar(panel: Axes, position: int, ratio: tuple[float, float, float], number: str, colour: str) -> None:
-    """A bar from 1 to the median of a ratio, a line between the quartiles on either side of it, and a number at the end."""
+    """A bar from 1 to the median of a ratio, a line between its quartiles, and a number at the end."""
     low, median, high = ratio
     panel.barh(position, median - 1, 0.75, left=1, color=colour)
     panel.plot([low, high], [position, position], color="0.15", lw=0.9)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.run [--rounds 200] [--shapes 'llama-7b.*'] [--contestants 'j*'] [--output PREFIX]
 
-Prints the table, and writes it and its data and figure to PREFIX.md, .json and .png: by default, of a run with all shapes
+Prints the table, and writes it, its data and the figure to PREFIX.md, .json and .png: by default, for a run with all shapes
 and contestants, to benchmarks/results/PLATFORM-jax-VERSION. Exits with 1 if a function of this repository fails or is wrong.
 """
 
@@ -26,7 +26,7 @@ from benchmarks.shapes import SHAPES, Shape
 
 
 def select(patterns: Sequence[str], everything: Sequence[Any]) -> list[Any]:
-    """Those whose name matches one of the patterns, in their own order."""
+    """Those whose names match one of the patterns, in their own order."""
     for pattern in patterns:
         if not fnmatch.filter([one.name for one in everything], pattern):
             raise SystemExit(f"{pattern!r} is none of {', '.join(one.name for one in everything)}")
@@ -34,7 +34,7 @@ def select(patterns: Sequence[str], everything: Sequence[Any]) -> list[Any]:
 
 
 def prepare(contestant: Contestant, problem: Problem) -> tuple[Callable[[], Any] | None, dict]:
-    """The call, its result found right; or None and why there is none."""
+    """The call, if its result is right; or None, and the reason."""
     try:
         call = contestant.make(problem)
         call.check()

@@ -11,7 +11,7 @@ class Shape:
 
     Attributes:
       name: model, layer, and phase where the layer has several.
-      layer: which one that is, in words.
+      layer: which layer, in words.
       batch: the number of products; 1 is a plain matrix product, without a batch dimension.
       weights: whether B is known ahead of the call, so that it can be packed.
       cold: whether the calls take the weights of several layers in turn, which no cache holds together.
@@ -28,7 +28,7 @@ class Shape:
 
     @property
     def layers(self) -> int:
-        """How many B the calls take in turn: where they are to be cold, together more than the last-level cache holds."""
+        """How many B the calls take in turn: if they are to be cold, together more than the last-level cache holds."""
         return 1 + cache.last_level() // (self.k * self.n) if self.cold else 1
 
     @property

@@ -1,4 +1,4 @@
-"""Measures networks that `jquant.transform` took to int8 beside the float ones, a composition by hand, Qwix and onnxruntime.
+"""Measures networks that `jquant.transform` converted to int8 beside float, handwritten int8, Qwix and onnxruntime.
 
     python -m benchmarks.transform [--rounds 100] [--output FILE.md]
 
@@ -68,7 +68,7 @@ class Contestant(NamedTuple):
 
 
 def digits() -> list[np.ndarray]:
-    """Images for training and for the test, and the labels of both."""
+    """Images for training and for testing, and the labels of both."""
     pixels, labels = load_digits(return_X_y=True)
     return train_test_split(
         np.float32(pixels / 16).reshape(-1, 8, 8, 1), labels, test_size=1 / 3, random_state=0, stratify=labels
@@ -95,7 +95,7 @@ def trained(model: nn.Module, images: np.ndarray, labels: np.ndarray, steps: int
 
 
 def by_hand(model: nn.Module, params: Any, ranges: dict[str, Any]) -> Contestant:
-    """The static int8 network, written again with the operators: what `transform.quantized` should give, and cost."""
+    """The static int8 network, rewritten with the operators: what `transform.quantized` should give, and cost."""
     layers = params["params"]
 
     def quantized(name: str) -> dict[str, Any]:
@@ -225,7 +225,7 @@ def onnxruntime_logits(params: Any, batches: list[np.ndarray], images: np.ndarra
 
 
 def accuracy_table(logits: dict[str, np.ndarray], labels: np.ndarray, sizes: dict[str, int]) -> list[str]:
-    """How near each is to the labels, and to the float network."""
+    """How close each is to the labels, and to the float network."""
     exact = logits["float32"]
     lines = ["| | test accuracy | predicts as float | cosine to float | bytes |", "|---|--:|--:|--:|--:|"]
     for name, found in logits.items():

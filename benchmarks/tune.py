@@ -2,8 +2,8 @@
 
     python -m benchmarks.tune [--rounds 20] [--repeats 50] [--shapes square-1024] [--transpose-b]
 
-For each shape it prints the plans, the fastest first, to be pasted into the kernel's plan module, and XLA's own product
-among them. The product is uint8 x int8 with both zero points, the sums given. Exits with 2 where there is no such device.
+For each shape it prints the plans, fastest first, ready to be pasted into the kernel's plan module, with XLA's own product
+among them. The product is uint8 x int8 with both zero points, the sums given. Exits with 2 if there is no such device.
 """
 
 import argparse
@@ -48,7 +48,7 @@ CANDIDATES = {
 
 
 def candidates(plans: ModuleType, values: dict[str, tuple]) -> Iterator[object]:
-    """Every plan of the `values`, of which those are ignored that `Plan` has no field for."""
+    """Every plan from the `values`; values for fields that `Plan` does not have are ignored."""
     fields = dataclasses.fields(plans.Plan)
     required = {field.name for field in fields if field.default is field.default_factory is dataclasses.MISSING}
     if missing := required - values.keys():
@@ -59,11 +59,11 @@ def candidates(plans: ModuleType, values: dict[str, tuple]) -> Iterator[object]:
 
 
 def repeated(product: Callable[..., jax.Array], repeats: int) -> Callable[..., jax.Array]:
-    """As many products, one after the other, in one call, so that dispatch does not count."""
+    """Many products, one after the other, in one call, so that dispatch does not count."""
 
     def function(a: jax.Array, *others: object) -> jax.Array:
         def step(_: jax.Array, a: jax.Array) -> jax.Array:
-            # The next product waits for an element of this one, of which XLA must still compute all of the others.
+            # The next product waits for one element of this one; XLA must still compute all the others.
             result = lax.optimization_barrier(product(a, *others))
             return a.at[..., 0, 0].set(result[..., 0, 0].astype(a.dtype))
 
