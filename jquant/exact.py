@@ -238,7 +238,7 @@ def seal(x: ArrayLike, /) -> jax.Array:
 
     Raises:
       DescriptorError: a scalar outside of float32.
-      DescriptorTypeError: another data type.
+      DescriptorTypeError: a data type other than these.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -261,7 +261,7 @@ def widen(x: ArrayLike, /) -> jax.Array:
 
     Raises:
       DescriptorError: a scalar outside of float32.
-      DescriptorTypeError: another data type.
+      DescriptorTypeError: a data type other than these.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -283,7 +283,7 @@ def narrow(x: ArrayLike, /, dtype: DTypeLike | str) -> jax.Array:
 
     Raises:
       DescriptorError: a scalar outside of float32.
-      DescriptorTypeError: another data type.
+      DescriptorTypeError: a data type other than these.
 
     Example:
       >>> import jax.numpy as jnp, jquant

@@ -204,7 +204,7 @@ def _surrounded(level: FeatureLevel) -> Iterator[FeatureLevel]:
         _feature_level.reset(token)
 
 
-# The documents' names. TensorFlow's quantized types are stored in the plain type of the same width.
+# The specifications' names. TensorFlow's quantized types are stored in the plain type of the same width.
 _DML_NAMES = (
     *("FLOAT32", "FLOAT16", "BFLOAT16"),
     *("INT64", "INT32", "INT16", "INT8", "INT4", "INT2"),

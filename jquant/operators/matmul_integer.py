@@ -77,11 +77,11 @@ def matmul_integer(
     The sum is taken modulo 2**32: it is exact up to K = 33,025 and wraps where the true value leaves int32.
     Every combination of signs runs on the platform's int8 unit. K = 0 gives zeros.
 
-    The result is of integers, which have no derivative: JAX's zero, of type float0.
+    The result is an integer array and has no derivative (JAX's zero, of type float0).
 
     Args:
       a: int8 or uint8, of shape (..., M, K), with up to two batch dimensions; six at ``FeatureLevel.EXTENDED``.
-      b: int8 or uint8, of shape (..., K, N) and the rank of `a`, or what `pack_matrix` made of it. Batch sizes of 1
+      b: int8 or uint8, of shape (..., K, N) and the rank of `a`, or packed by `pack_matrix`. Batch dimensions of size 1
         broadcast. At ``FeatureLevel.EXTENDED`` the ranks may differ, as in NumPy: (batch, M, K) times (K, N).
       a_zero_point: of the dtype of `a`: a scalar, or one per row in shape (M,), (M, 1), (1, M, 1) or
         (1, 1, M, 1). None means 0. Zero points per batch come through `jax.vmap`.
@@ -97,7 +97,7 @@ def matmul_integer(
       An int32 array of shape (..., M, N).
 
     Raises:
-      DescriptorError: a rank, size or level outside of the table, a scalar that its type cannot hold, another zero point
+      DescriptorError: a rank, size or level outside of the table, a scalar that its type cannot hold, a zero point
         beside packed weights, or an unknown implementation.
       DescriptorTypeError: a data type outside of the table.
       NotImplementedError: from the compilation, where `implementation` names one that cannot do this: not on this

@@ -91,12 +91,12 @@ def matmul_integer_to_float(
       a: int8 or uint8, of shape (..., M, K), with up to two batch dimensions; six at ``FeatureLevel.EXTENDED``.
       a_scale: float32 or float16: a scalar, or one per row in shape (M,), (M, 1), (1, M, 1) or (1, 1, M, 1).
       a_zero_point: of the dtype of `a`, in the shapes of `a_scale`. None means 0.
-      b: int8 or uint8, of shape (..., K, N) and the rank of `a`, or what `pack_matrix` made of it. Batch sizes of 1
+      b: int8 or uint8, of shape (..., K, N) and the rank of `a`, or packed by `pack_matrix`. Batch dimensions of size 1
         broadcast. At ``FeatureLevel.EXTENDED`` the ranks may differ, as in NumPy: (batch, M, K) times (K, N).
       b_scale: of the dtype of `a_scale`: a scalar, or one per column in shape (N,), (1, N), (1, 1, N) or (1, 1, 1, N).
       b_zero_point: of the dtype of `b`, in the shapes of `b_scale`. None means 0, or the zero point of packed weights;
         beside these it must be theirs.
-      bias: of the dtype of `a_scale` and the rank of the output, where sizes of 1 broadcast: (1, N) is one per
+      bias: of the dtype of `a_scale` and the rank of the output, where dimensions of size 1 broadcast: (1, N) is one per
         column, and so is (N,) at ``FeatureLevel.EXTENDED``. None means 0.
       output_dtype: None is that of `a_scale`, which the document demands; `FeatureLevel.EXTENDED` takes any other of
         float32, float16 and bfloat16.
@@ -107,12 +107,12 @@ def matmul_integer_to_float(
       An array of shape (..., M, N), of `output_dtype`.
 
     Raises:
-      DescriptorError: a rank, size or level outside of the table, a scalar that its type cannot hold, another zero point
+      DescriptorError: a rank, size or level outside of the table, a scalar that its type cannot hold, a zero point
         beside packed weights, or an unknown implementation. Scales and zero points have one dimension count, scalars
         aside.
       DescriptorTypeError: a data type outside of the table. `a` and `b` may differ in theirs, as they may in
         onnxruntime's operator, on DirectML too; the document wants one. 16 and 32 bits are not supported.
-      NotImplementedError: as `matmul_integer`.
+      NotImplementedError: as for `matmul_integer`.
 
     Example:
       >>> import jax.numpy as jnp, jquant

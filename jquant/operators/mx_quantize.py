@@ -113,7 +113,7 @@ def mx_quantize(x: ArrayLike, /, element_type: DTypeLike | str, *, axis: int = -
 
     Raises:
       DescriptorError: a scalar; an axis that `x` does not have; a `block_size` below 1.
-      DescriptorTypeError: another data type.
+      DescriptorTypeError: a data type other than these.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -169,7 +169,7 @@ def mx_dequantize(
 
     Raises:
       DescriptorError: a scalar; an axis that `values` does not have; a `block_size` below 1; a `scale` of another shape.
-      DescriptorTypeError: another data type.
+      DescriptorTypeError: a data type other than these.
 
     Example:
       >>> import jax.numpy as jnp, jquant

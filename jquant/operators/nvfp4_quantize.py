@@ -89,7 +89,7 @@ def nvfp4_quantize(x: ArrayLike, /, tensor_scale: ArrayLike | None = None, *, ax
 
     Raises:
       DescriptorError: a scalar; an axis that `x` does not have; a `tensor_scale` of several elements.
-      DescriptorTypeError: another data type.
+      DescriptorTypeError: a data type other than these.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -141,7 +141,7 @@ def nvfp4_dequantize(
     Raises:
       DescriptorError: a scalar; an axis that `values` does not have; a `scale` of another shape; a `tensor_scale` of several
         elements.
-      DescriptorTypeError: another data type.
+      DescriptorTypeError: a data type other than these.
 
     Example:
       >>> import jax.numpy as jnp, jquant

@@ -51,7 +51,7 @@ def pack_integers(x: ArrayLike, /) -> jax.Array:
     This is how ONNX stores a tensor, but that it packs the tensor as a whole: ``pack_integers(x.reshape(-1))``. The same,
     where the last size is even (a multiple of 4, for 2 bits).
 
-    The result is of integers, which have no derivative: JAX's zero, of type float0.
+    The result is an integer array and has no derivative (JAX's zero, of type float0).
 
     Args:
       x: int4, uint4, int2 or uint2, of shape (..., N).
@@ -61,7 +61,7 @@ def pack_integers(x: ArrayLike, /) -> jax.Array:
 
     Raises:
       DescriptorError: a scalar.
-      DescriptorTypeError: another data type.
+      DescriptorTypeError: a data type other than these.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -88,7 +88,7 @@ def _unpack_integers(packed: jax.Array, dtype: np.dtype, size: int) -> jax.Array
 def unpack_integers(packed: ArrayLike, /, dtype: DTypeLike | str, *, size: int | None = None) -> jax.Array:
     """Takes integers of 4 or 2 bits out of the bytes that store them: the inverse of `pack_integers`.
 
-    The result is of integers, which have no derivative: JAX's zero, of type float0. Inside a program, XLA keeps it in as
+    The result is an integer array and has no derivative (JAX's zero, of type float0). Inside a program, XLA keeps it in as
     many bits as it has, or computes it where it is used; as an array of its own, jax 0.10.2 stores it on a CPU in a byte for
     each integer, jax 0.12 in 4 or 2 bits.
 
@@ -102,7 +102,7 @@ def unpack_integers(packed: ArrayLike, /, dtype: DTypeLike | str, *, size: int |
 
     Raises:
       DescriptorError: a scalar, or a `size` that needs more or fewer bytes.
-      DescriptorTypeError: another data type.
+      DescriptorTypeError: a data type other than these.
 
     Example:
       >>> import jax.numpy as jnp, jquant

@@ -108,7 +108,7 @@ def quantize(
     defined: NaN gives 0, and qint32 saturates at 2**31 - 1 (``MIN_FIRST``: at 2147483520, as in TensorFlow).
     A NaN in `min_range` counts as 0, and so does one in `max_range`. Infinite ranges are not specified.
 
-    `output` is of integers, which have no derivative: JAX's zero, of type float0. To train through the rounding, take
+    `output` is of integers, which have no derivative: JAX's zero, of type float0. To train through the rounding, use
     `quantize_and_dequantize` or `fake_quantize`. The range of the output is differentiable.
 
     Args:

@@ -76,13 +76,13 @@ def quantized_linear_average_pool(
     ``QLinearAveragePool`` sums float32 numbers, whose roundings decide ties otherwise.) NaN, which a scale of 0,
     infinity or NaN can produce and a window of padding alone does, gives 0.
 
-    The result is of integers, which have no derivative: JAX's zero, of type float0.
+    The result is an integer array and has no derivative (JAX's zero, of type float0).
 
     Args:
       input: int8 or uint8, of shape (N, C, H, W) or (N, C, D, H, W); ``jnp.moveaxis(x, -1, 1)`` brings channels there that
         are last.
       input_scale, output_scale: float32: one element, or one for each channel in shape (1, C, 1, 1) or (1, C, 1, 1, 1). A
-        scale of 0 is undefined in the document; here the arithmetic is done, and infinities saturate.
+        scale of 0 is undefined in the specification; here the arithmetic follows IEEE 754, and infinities saturate.
       input_zero_point: of the dtype of `input`, in any shape that `input_scale` could have. None means 0.
       output_zero_point: of the dtype of the output, likewise.
       window_sizes: the elements of a window in each spatial dimension.

@@ -40,7 +40,7 @@ def quantized_linear_global_average_pool(
     It is `quantized_linear_average_pool` with one window, of the size of the tensor: see there for the roundings. Split over
     a mesh in its spatial dimensions, it sums int32.
 
-    The result is of integers, which have no derivative: JAX's zero, of type float0.
+    The result is an integer array and has no derivative (JAX's zero, of type float0).
 
     Args:
       x: int8 or uint8, of shape (N, C, ...) with at least one spatial dimension; ``jnp.moveaxis(x, -1, 1)`` brings channels
@@ -54,7 +54,7 @@ def quantized_linear_global_average_pool(
     Raises:
       DescriptorError: no spatial dimension, a scale or zero point of several elements, or a scalar that its type cannot
         hold.
-      DescriptorTypeError: a data type that the document does not have.
+      DescriptorTypeError: a data type that the specification does not allow.
 
     Example:
       >>> import jax.numpy as jnp, jquant

@@ -111,7 +111,7 @@ def quantized_linear_matmul(
     promises no order of operations; this is onnxruntime's. NaN, which only scales of 0, infinity or NaN can produce and
     the document leaves undefined, gives 0.
 
-    The result is of integers, which have no derivative: JAX's zero, of type float0. To train through the rounding, take
+    The result is an integer array and has no derivative (JAX's zero, of type float0). To train through the rounding, use
     `quantize_and_dequantize` or `fake_quantize`.
 
     Args:
@@ -119,7 +119,7 @@ def quantized_linear_matmul(
       a_scale: float32; at ``FeatureLevel.EXTENDED`` also float16 or bfloat16, which are widened to it: a scalar, or one
         per row in shape (M,), (M, 1), (1, M, 1) or (1, 1, M, 1).
       a_zero_point: of the dtype of `a`, in the shapes of `a_scale`. None means 0.
-      b: int8 or uint8, of shape (..., K, N) and the rank of `a`, or what `pack_matrix` made of it. Batch sizes of 1
+      b: int8 or uint8, of shape (..., K, N) and the rank of `a`, or packed by `pack_matrix`. Batch dimensions of size 1
         broadcast. At ``FeatureLevel.EXTENDED`` the ranks may differ, as in NumPy: (batch, M, K) times (K, N).
       b_scale: of the types of `a_scale`: a scalar, or one per column in shape (N,), (1, N), (1, 1, N) or (1, 1, 1, N).
       b_zero_point: of the dtype of `b`, in the shapes of `b_scale`. None means 0, or the zero point of packed weights;
@@ -134,12 +134,12 @@ def quantized_linear_matmul(
       An array of shape (..., M, N), of `output_dtype`.
 
     Raises:
-      DescriptorError: a rank, size or level outside of the table, a scalar that its type cannot hold, another zero point
+      DescriptorError: a rank, size or level outside of the table, a scalar that its type cannot hold, a zero point
         beside packed weights, or an unknown implementation. Scales and zero points have one dimension count, scalars
         aside.
       DescriptorTypeError: a data type outside of the table, or an `output_dtype` that is not that of
         `output_zero_point`.
-      NotImplementedError: as `matmul_integer`.
+      NotImplementedError: as for `matmul_integer`.
 
     Example:
       >>> import jax.numpy as jnp, jquant

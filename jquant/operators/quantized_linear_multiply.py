@@ -68,13 +68,13 @@ def quantized_linear_multiply(
     the zero point before rounding, so that an odd one decides ties the other way.) NaN, which only scales of 0,
     infinity or NaN can produce, gives 0.
 
-    The result is of integers, which have no derivative: JAX's zero, of type float0. To train through the rounding, take
+    The result is an integer array and has no derivative (JAX's zero, of type float0). To train through the rounding, use
     `quantize_and_dequantize` or `fake_quantize`.
 
     Args:
       a, b: int8 or uint8, each of its own type (the document has one for all), of shapes that broadcast as NumPy's do.
-      a_scale, b_scale, output_scale: float32, one element each. A scale of 0 is undefined in the document;
-        here the arithmetic is done, and infinities saturate.
+      a_scale, b_scale, output_scale: float32, one element each. A scale of 0 is undefined in the specification;
+        here the arithmetic follows IEEE 754, and infinities saturate.
       a_zero_point, b_zero_point: one element each, of the dtype of `a` and of `b`. None means 0.
       output_zero_point: one element, of the dtype of the output. None means 0.
       output_dtype: int8 or uint8. None: the dtype of `output_zero_point` if that is an array, else that of `a`.

@@ -56,7 +56,7 @@ def quantized_linear_sigmoid(
     A negative scale mirrors the function, one of 0 makes every result that of 0.5; infinite ones follow IEEE 754. NaN, which
     only scales of 0, infinity or NaN can produce, gives 0.
 
-    The result is of integers, which have no derivative: JAX's zero, of type float0.
+    The result is an integer array and has no derivative (JAX's zero, of type float0).
 
     Args:
       x: int8 or uint8, of any shape.
@@ -68,7 +68,7 @@ def quantized_linear_sigmoid(
 
     Raises:
       DescriptorError: a scale or zero point of several elements, or a scalar that its type cannot hold.
-      DescriptorTypeError: a data type that the document does not have.
+      DescriptorTypeError: a data type that the specification does not allow.
 
     Example:
       >>> import jax.numpy as jnp, jquant

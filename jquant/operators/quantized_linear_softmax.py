@@ -74,7 +74,7 @@ def quantized_linear_softmax(
     Where `x_scale` is negative the smallest of ``x`` takes the place of the largest, for it stands for the largest value. A
     scale of 0 makes all elements equal. One that is not finite makes all results NaN, which give 0.
 
-    The result is of integers, which have no derivative: JAX's zero, of type float0.
+    The result is an integer array and has no derivative (JAX's zero, of type float0).
 
     Args:
       x: int8 or uint8, of at least one dimension.
@@ -91,7 +91,7 @@ def quantized_linear_softmax(
     Raises:
       DescriptorError: an axis that `x` does not have, or that is too long, a scale or zero point of several elements, or a
         scalar that its type cannot hold.
-      DescriptorTypeError: a data type that the document does not have.
+      DescriptorTypeError: a data type that the specification does not allow.
 
     Example:
       >>> import jax.numpy as jnp, jquant
