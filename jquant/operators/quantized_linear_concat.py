@@ -72,8 +72,8 @@ def quantized_linear_concat(
       inputs: one triple or more of a tensor, its scale and its zero point. The tensors are int8 or uint8, each of its
         own type, of one rank from 1 on, and of the same sizes but for that of `axis`. A scale is float32 and has one
         element. A zero point has one element, of the dtype of its tensor; None means 0.
-      output_scale: float32, one element. A scale of 0 is undefined in the specification; here the arithmetic is done, and
-        infinities saturate.
+      output_scale: float32, one element. A scale of 0 is undefined in the specification; here the arithmetic follows
+        IEEE 754, and infinities saturate.
       output_zero_point: one element, of the dtype of the output. None means 0.
       axis: the dimension along which the tensors are joined; a negative one counts from the end.
       output_dtype: int8 or uint8. None: the dtype of `output_zero_point` if that is an array, else that of the first

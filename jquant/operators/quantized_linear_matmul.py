@@ -123,7 +123,7 @@ def quantized_linear_matmul(
         broadcast. At ``FeatureLevel.EXTENDED`` the ranks may differ, as in NumPy: (batch, M, K) times (K, N).
       b_scale: of the types of `a_scale`: a scalar, or one per column in shape (N,), (1, N), (1, 1, N) or (1, 1, 1, N).
       b_zero_point: of the dtype of `b`, in the shapes of `b_scale`. None means 0, or the zero point of packed weights;
-        beside these it must be theirs.
+        with these, any other is an error.
       output_scale: of the types of `a_scale`, and in its shapes.
       output_zero_point: of the dtype of the output, in the shapes of `a_scale`. None means 0.
       output_dtype: int8 or uint8. None: the dtype of `output_zero_point` if that is an array, else that of `a`.
@@ -134,9 +134,9 @@ def quantized_linear_matmul(
       An array of shape (..., M, N), of `output_dtype`.
 
     Raises:
-      DescriptorError: a rank, size or level outside of the table, a scalar that its type cannot hold, a zero point
-        beside packed weights, or an unknown implementation. Scales and zero points have one dimension count, scalars
-        aside.
+      DescriptorError: a rank, size or level outside of the table, a scalar that its type cannot hold, another zero point
+        than that of packed weights, or an unknown implementation. Scales and zero points must have the same rank, except
+        for scalars.
       DescriptorTypeError: a data type outside of the table, or an `output_dtype` that is not that of
         `output_zero_point`.
       NotImplementedError: as for `matmul_integer`.
