@@ -78,8 +78,8 @@ def quantized_gemm(
     the nearest integer, ties to even, *before* the output zero point is added. NaN, which only scales of 0, infinity or NaN
     can produce, gives 0.
 
-    The document's ``transA`` and ``transB`` are ``a.T`` and ``b.T``, and `alpha`, a factor of the product, may be part of
-    `a_scale`. Without an output scale the document's operator gives float32; so does `matmul_integer_to_float`.
+    For the specification's ``transA`` and ``transB``, pass ``a.T`` and ``b.T``; `alpha`, a factor of the product, may be
+    part of `a_scale`. Without an output scale, the specified operator gives float32; so does `matmul_integer_to_float`.
 
     The result is an integer array and has no derivative (JAX's zero, of type float0). To train through the rounding, use
     `quantize_and_dequantize` or `fake_quantize`.
@@ -102,8 +102,8 @@ def quantized_gemm(
       An array of shape (M, N), of `output_dtype`.
 
     Raises:
-      DescriptorError: a rank or size that is not allowed, a scalar that its type cannot hold, another zero point beside
-        packed weights, or an unknown implementation.
+      DescriptorError: a rank or size that is not allowed, a scalar that its type cannot hold, another zero point than
+        that of packed weights, or an unknown implementation.
       DescriptorTypeError: a data type that is not allowed, or an `output_dtype` that is not that of `output_zero_point`.
       NotImplementedError: as for `matmul_integer`.
 

@@ -70,10 +70,10 @@ def quantized_linear_add(
     ``output = saturate(round((a_value + b_value) / output_scale) + output_zero_point)``
 
     Each operation is rounded once to float32; the quotient is rounded to the nearest integer, ties to even,
-    *before* the output zero point is added. (That is the chain DequantizeLinear, Add, QuantizeLinear. onnxruntime's own
+    *before* the output zero point is added. (This is the chain DequantizeLinear, Add, QuantizeLinear. onnxruntime's own
     ``QLinearAdd`` multiplies by precomputed ratios of the scales, with a fused multiply-add, and differs by 1 where its
-    roundings decide otherwise.) NaN, which only scales of 0, infinity or NaN can produce and
-    the document leaves undefined, gives 0.
+    roundings decide otherwise.) NaN, which only scales of 0, infinity or NaN can produce and the specification leaves
+    undefined, gives 0.
 
     The result is an integer array and has no derivative (JAX's zero, of type float0). To train through the rounding, use
     `quantize_and_dequantize` or `fake_quantize`.
