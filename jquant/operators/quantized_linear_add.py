@@ -79,7 +79,7 @@ def quantized_linear_add(
     `quantize_and_dequantize` or `fake_quantize`.
 
     Args:
-      a, b: int8 or uint8, each of its own type, of one rank from 1 to 8; sizes of 1 broadcast, and a rank of
+      a, b: int8 or uint8, which may differ, of the same rank, 1 to 8; dimensions of size 1 broadcast, and a rank of
         0 stands for one element. At ``FeatureLevel.EXTENDED`` their ranks may differ, as in NumPy.
       a_scale, b_scale, output_scale: float32, one element each. A scale of 0 is undefined in the specification;
         here the arithmetic follows IEEE 754, and infinities saturate.

@@ -34,7 +34,7 @@ def quantized_linear_leaky_relu(
     *,
     alpha: ArrayLike | None = None,
 ) -> jax.Array:
-    """The leaky rectifier of a quantized tensor, quantized again.
+    """Applies the leaky rectifier (leaky ReLU) to a quantized tensor.
 
     ``value = (x - x_zero_point) * x_scale``, and
     ``output = saturate(round((alpha * value if value < 0 else value) / output_scale) + output_zero_point)``

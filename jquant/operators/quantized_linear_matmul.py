@@ -107,9 +107,9 @@ def quantized_linear_matmul(
     ``output = saturate(round(float32(product) * ((a_scale * b_scale) / output_scale)) + output_zero_point)``
 
     The product is `matmul_integer`'s, modulo 2**32. Each operation after it is rounded once to float32; the last
-    product is rounded to the nearest integer, ties to even, *before* the output zero point is added. The document
+    product is rounded to the nearest integer, ties to even, *before* the output zero point is added. The specification
     promises no order of operations; this is onnxruntime's. NaN, which only scales of 0, infinity or NaN can produce and
-    the document leaves undefined, gives 0.
+    the specification leaves undefined, gives 0.
 
     The result is an integer array and has no derivative (JAX's zero, of type float0). To train through the rounding, use
     `quantize_and_dequantize` or `fake_quantize`.
