@@ -113,8 +113,8 @@ def block_scaled_matmul(
     ``r = sum over g of float32(S[g]) * b_scale[g]``, and ``output = r * a_scale + bias``
 
     S is exact, in int32. Its conversion to float32, the product with the scale, and each addition are rounded half to even;
-    the blocks are added in order, from the first on. The product with ``a_scale`` and the sum with the bias follow, each
-    rounded once, and a 16-bit output is rounded once more.
+    the sum starts with the first block, and adds the others in order. The product with ``a_scale`` and the sum with the bias
+    follow, each rounded once, and a 16-bit output is rounded once more.
 
     A mesh may split N freely. To split K over a mesh, set `k_parts`: the blocks are then summed in that many runs, each in
     order, and the runs are added in adjacent pairs. That order gives other roundings than a single run does, but the same on

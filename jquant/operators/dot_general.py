@@ -74,7 +74,7 @@ def _multiply(lhs: jax.Array, rhs: jax.Array, product: _Product) -> jax.Array:
 
 @functools.partial(_multiply.defjvp, symbolic_zeros=True)
 def _multiply_jvp(product: _Product, primals, tangents):
-    """The derivative of the product of floats, of the rounded operands, which have the derivatives of the originals."""
+    """The derivative of the float product of the rounded operands, which have the derivatives of the unrounded ones."""
     (lhs, rhs), (lhs_dot, rhs_dot) = primals, tangents
     output = _multiply(lhs, rhs, product)
     sharding = jax.typeof(output).sharding  # required by lax where explicit axes split the sum
@@ -122,9 +122,9 @@ def dot_general(
     `pack_matrix` do that once.
 
     The integers run from -127 to 127. With ``PER_CHANNEL``, elements that differ only in their indices of contracted
-    dimensions share a scale: each token of activations has its own, each output channel of weights, and each matrix of a
-    batch. With ``PER_TENSOR``, all elements share one. The result equals that of these operators, bit for bit, as does
-    each step:
+    dimensions share a scale: each token of the activations has its own, as does each output channel of the weights, in each
+    matrix of a batch. With ``PER_TENSOR``, all elements share one. The result equals that of these operators, bit for bit,
+    as does each step:
 
     - ``scale_and_zero_point(-largest, largest, "INT8", symmetric=True, narrow_range=True)``, where `largest` is
       ``max(abs(x))`` in float32, and NaN if any element is (on a CPU, `jnp.max` ignores NaN); a row of zeros has scale 1;
@@ -133,7 +133,7 @@ def dot_general(
       as matrices, mapped over batch dimensions by `jax.vmap`. The sum, the product of the scales and the product of the two
       are each rounded to float32; a 16-bit output once more.
 
-    A NaN or an infinity makes every result NaN that uses its scale: those of its row or column, or all. The sum is exact
+    A NaN or an infinity makes NaN of every result that uses its scale: those of its row or column, or all. The sum is exact
     for up to 133,144 terms, and modulo 2**32 beyond. Nothing is promised where the product of two scales is not a normal
     float32 (where both operands are about 1e-17 or less).
 
