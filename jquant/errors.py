@@ -4,11 +4,11 @@ _LONGEST = 100
 
 
 class DescriptorError(ValueError):
-    """An operand or an argument violates a constraint of the operator's document."""
+    """An operand or an argument violates a constraint of the operator's specification."""
 
 
 class DescriptorTypeError(DescriptorError, TypeError):
-    """The data type of an operand, or the type of an argument, violates a constraint of the operator's document."""
+    """The data type of an operand, or the type of an argument, violates a constraint of the operator's specification."""
 
 
 def shown(value: object) -> str:

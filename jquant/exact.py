@@ -1,14 +1,14 @@
-"""Float32 arithmetic for the float parts of a quantized model: each result is rounded once, inside anybody's `jax.jit`.
+"""Float32 arithmetic for the float parts of a quantized model: each result is rounded once, inside any `jax.jit`.
 
 XLA and LLVM may contract ``a * b + c`` to one rounding, turn ``x / d`` into ``x * (1 / d)``, and leave out the rounding of
-a bfloat16 that is widened again. What these functions return is IEEE 754's result, alike on every platform, and no
-compiler moves arithmetic of a caller across it:
+a bfloat16 that is widened again. These functions return the result that IEEE 754 defines, the same on every platform, and
+no compiler moves a caller's arithmetic across it:
 
     scores = exact.product(exact.sum(query_key, bias), scale)
 
-They take float32 arrays, or Python scalars, whose shapes broadcast as NumPy's do; `widen` and `narrow` lead from and to the
-16-bit types. They are differentiable. Subnormal numbers are excluded: backends flush them to zero at run time, and not when
-they fold constants.
+They take float32 arrays, or Python scalars, whose shapes broadcast as NumPy's do; `widen` and `narrow` convert from and to
+the 16-bit types. They are differentiable. Subnormal numbers are excluded: backends flush them to zero at run time, but not
+when they fold constants.
 """
 
 import functools
@@ -43,9 +43,9 @@ def _narrowed(x: jax.Array, dtype: np.dtype) -> jax.Array:
 
 
 def _rounded(x: jax.Array) -> jax.Array:
-    """An operand whose own rounding is done, or else a product that a caller passes would merge with a sum here.
+    """The operand, with its own rounding done; otherwise a product that a caller passes would merge with a sum here.
 
-    Its dtype counts as the caller's choice, even if it was made of a Python scalar.
+    Its dtype counts as the caller's choice, even if it was made from a Python scalar.
     """
     return exact.seal(lax.convert_element_type(x, x.dtype))
 
@@ -122,7 +122,7 @@ def difference(a: ArrayLike, /, b: ArrayLike) -> jax.Array:
 
 
 def quotient(a: ArrayLike, /, b: ArrayLike) -> jax.Array:
-    """``fl(a / b)``, correctly rounded to float32, on platforms as well whose division is off by an ulp or two.
+    """``fl(a / b)``, correctly rounded to float32, even on platforms whose division is off by an ulp or two.
 
     Args:
       a, b: float32, of shapes that broadcast. Division by 0 is IEEE 754's.
@@ -144,7 +144,7 @@ def quotient(a: ArrayLike, /, b: ArrayLike) -> jax.Array:
 
 
 def reciprocal(x: ArrayLike, /) -> jax.Array:
-    """``fl(1 / x)``, correctly rounded to float32; no platform's approximation of it.
+    """``fl(1 / x)``, correctly rounded to float32, never a platform's approximation.
 
     Args:
       x: float32.
@@ -165,7 +165,7 @@ def reciprocal(x: ArrayLike, /) -> jax.Array:
 
 
 def round_half_even(x: ArrayLike, /) -> jax.Array:
-    """The nearest integer, ties to the even one: NumPy's `rint`, ONNX's and DirectML's rounding.
+    """The nearest integer, ties to even: NumPy's `rint`, ONNX's and DirectML's rounding.
 
     Args:
       x: float32. NaN and infinities stay.
@@ -207,7 +207,7 @@ def round_half_away(x: ArrayLike, /) -> jax.Array:
 
 
 def round_half_up(x: ArrayLike, /) -> jax.Array:
-    """``floor(fl(x + 0.5))``: ties toward infinity. The sum takes the float32 below 0.5 to 1, as in TensorFlow.
+    """``floor(fl(x + 0.5))``: ties toward infinity. The sum rounds the float32 just below 0.5 to 1, as in TensorFlow.
 
     Args:
       x: float32. NaN and infinities stay.
@@ -228,7 +228,7 @@ def round_half_up(x: ArrayLike, /) -> jax.Array:
 
 
 def seal(x: ArrayLike, /) -> jax.Array:
-    """`x`, unchanged, such that no compiler moves arithmetic across it: for results of functions other than these.
+    """`x`, unchanged, but no compiler moves arithmetic across it: for results of functions other than these.
 
     Args:
       x: float32, float16 or bfloat16.
@@ -238,7 +238,7 @@ def seal(x: ArrayLike, /) -> jax.Array:
 
     Raises:
       DescriptorError: a scalar outside of float32.
-      DescriptorTypeError: another data type.
+      DescriptorTypeError: a data type other than these.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -249,9 +249,9 @@ def seal(x: ArrayLike, /) -> jax.Array:
 
 
 def widen(x: ArrayLike, /) -> jax.Array:
-    """The exact float32 value of a float array, whose own rounding is done first.
+    """The exact float32 value of a float array, after its own rounding.
 
-    Without it, XLA leaves out the rounding of a bfloat16 product that is widened at once.
+    Without it, XLA leaves out the rounding of a bfloat16 product that is widened immediately.
 
     Args:
       x: float32, float16 or bfloat16.
@@ -261,7 +261,7 @@ def widen(x: ArrayLike, /) -> jax.Array:
 
     Raises:
       DescriptorError: a scalar outside of float32.
-      DescriptorTypeError: another data type.
+      DescriptorTypeError: a data type other than these.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -283,7 +283,7 @@ def narrow(x: ArrayLike, /, dtype: DTypeLike | str) -> jax.Array:
 
     Raises:
       DescriptorError: a scalar outside of float32.
-      DescriptorTypeError: another data type.
+      DescriptorTypeError: a data type other than these.
 
     Example:
       >>> import jax.numpy as jnp, jquant

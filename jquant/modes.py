@@ -84,7 +84,7 @@ class RoundMode(enum.StrEnum):
 
 
 class Implementation(enum.StrEnum):
-    """What multiplies integers. Its strings will do as well."""
+    """The implementations of the integer products. Its strings will do as well."""
 
     XLA = "xla"
     MOSAIC_TPU = "mosaic_tpu"
@@ -96,7 +96,7 @@ class Implementation(enum.StrEnum):
 
 
 class ScaleGranularity(enum.StrEnum):
-    """What has a scale of its own: in an operand of `dot_general`, in the weights of `transform.Scheme`. Strings will do."""
+    """The granularity of scales, in an operand of `dot_general` or the weights of `transform.Scheme`. Strings will do."""
 
     PER_CHANNEL = "PER_CHANNEL"
     PER_TENSOR = "PER_TENSOR"
@@ -138,7 +138,7 @@ _feature_level = contextvars.ContextVar("feature_level", default=FeatureLevel.LA
 
 
 def resolved_level(spelling: FeatureLevel | str | None) -> FeatureLevel:
-    """The level that a caller names; of None that of the surrounding `feature_level`, or else the latest."""
+    """The level that a caller names; for None, that of the surrounding `feature_level`, or else the latest."""
     return _feature_level.get() if spelling is None else _level(spelling)
 
 
@@ -153,12 +153,12 @@ def _level(spelling: FeatureLevel | str) -> FeatureLevel:
 
 
 def feature_level(level: FeatureLevel | str, /) -> contextlib.AbstractContextManager[FeatureLevel]:
-    """Sets the feature level of the calls inside that name none themselves.
+    """Sets the feature level of the calls inside that do not name one.
 
     A context manager, and a decorator. It holds for the thread, or the asynchronous task, that entered it; contexts nest,
-    and a call's own `feature_level` comes first.
+    and a call's own `feature_level` takes precedence.
 
-    It acts while a function is traced, and is no part of the key under which `jax.jit` keeps a program: one that was
+    It acts while a function is traced, and is not part of the key under which `jax.jit` caches a program: a program that was
     traced at a level keeps it, inside and outside. So set the level around the calls in the function, or around
     everything, but not around the calls of a jitted function that is called elsewhere as well.
 
@@ -183,7 +183,7 @@ def feature_level(level: FeatureLevel | str, /) -> contextlib.AbstractContextMan
       >>> print(relu6(x))
       [0 6]
 
-      What surprises: a jitted function that was traced inside also runs outside, where it could not be traced.
+      Beware: a jitted function that was traced inside also runs outside, where it could not be traced.
 
       >>> clip = jax.jit(lambda x: jquant.clip(x, 0, 6))
       >>> with jquant.feature_level("EXTENDED"):
@@ -204,7 +204,7 @@ def _surrounded(level: FeatureLevel) -> Iterator[FeatureLevel]:
         _feature_level.reset(token)
 
 
-# The documents' names. TensorFlow's quantized types are stored in the plain type of the same width.
+# The specifications' names. TensorFlow's quantized types are stored in the plain type of the same width.
 _DML_NAMES = (
     *("FLOAT32", "FLOAT16", "BFLOAT16"),
     *("INT64", "INT32", "INT16", "INT8", "INT4", "INT2"),
@@ -217,7 +217,7 @@ NARROW_FLOATS = {  # of the types that DirectML lacks
     "FLOAT8E5M2FNUZ": "float8_e5m2fnuz",
     "FLOAT4E2M1": "float4_e2m1fn",
 }
-POWERS_OF_TWO = "FLOAT8E8M0"  # which scales alone have
+POWERS_OF_TWO = "FLOAT8E8M0"  # which only scales have
 _OTHER_FLOATS = {POWERS_OF_TWO: "float8_e8m0fnu", "FLOAT6E2M3": "float6_e2m3fn", "FLOAT6E3M2": "float6_e3m2fn"}
 _ONNX_NAMES = NARROW_FLOATS | _OTHER_FLOATS
 _OF_ONNX = {spelling: name for name, spelling in _ONNX_NAMES.items()}
@@ -228,7 +228,7 @@ def data_type(argument: str, spelling: DTypeLike | str) -> np.dtype:
     """The dtype that a spelling means: a type, a dtype, its name, ``"INT8"`` (DirectML), ``"FLOAT8E5M2"`` (ONNX),
     ``"qint8"`` (TensorFlow).
 
-    `argument` is the name that an error gives to it.
+    `argument` is its name in error messages.
     """
     if isinstance(spelling, str | type | np.dtype):
         try:
@@ -254,13 +254,13 @@ def _as_dtype(spelling: np.dtype | type | str) -> np.dtype:
 
 @functools.cache
 def is_numeric(dtype: np.dtype) -> bool:
-    """Whether it is a dtype of numbers or of booleans: none of dates, strings, records or objects."""
+    """Whether it is a dtype of numbers or of booleans, not of dates, strings, records or objects."""
     return jnp.issubdtype(dtype, np.number) or dtype == np.bool
 
 
 @functools.cache
 def data_type_name(dtype: np.dtype) -> str:
-    """The name of a dtype in DirectML's tables: ``"INT8"``; of one that only ONNX has, there: ``"FLOAT8E5M2"``."""
+    """The name of a dtype in DirectML's tables: ``"INT8"``; if only ONNX has it, its name there: ``"FLOAT8E5M2"``."""
     return _OF_ONNX.get(dtype.name, dtype.name.upper())
 
 

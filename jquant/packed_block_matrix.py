@@ -1,4 +1,4 @@
-"""Weights of 4 or 8 bits with a scale for each block of a column, in the order in which they are multiplied."""
+"""Prepacked weights of 4 or 8 bits with a scale for each block of a column, in the order in which they are multiplied."""
 
 import dataclasses
 import enum
@@ -45,16 +45,16 @@ _DTYPES = {layout: _OF_4_BITS if layout in _WORDS else (*_OF_4_BITS, *_OF_8_BITS
 class PackedBlockMatrix:
     """A matrix of shape (..., K, N) with a scale for each block of rows, as `pack_matrix` makes it.
 
-    A pytree of arrays, so that JAX's transformations, shardings and checkpoints take it like any array. The sizes are
-    those of the arrays, whatever a transformation has made of them.
+    A pytree of arrays, so that JAX's transformations, shardings and checkpoints take it like any array. Its shape follows
+    from those of the arrays, whatever a transformation has made of them.
 
     Attributes:
-      data: the integers, in whole blocks: with `padding` rows behind the last, whose integers are of no account.
+      data: the integers, in whole blocks: the last row is followed by `padding` rows, whose integers do not matter.
       scale: float32, float16 or bfloat16, of shape (..., G, N), where G is the number of blocks.
       zero_point: of the shape of `scale`, int8 for a signed `dtype` and uint8 for an unsigned one, or None for 0.
       dtype: int4, uint4, int8 or uint8.
       block_size: the number of rows that share a scale; the last block may have fewer.
-      padding: how many rows of the last block the matrix does not have.
+      padding: the number of rows of the last block that the matrix does not have.
       layout: how `data` stores the integers, a `Layout`.
     """
 
@@ -68,7 +68,7 @@ class PackedBlockMatrix:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The sizes of the matrix: (..., K, N)."""
+        """The shape of the matrix: (..., K, N)."""
         *batch, rows, n = self._data_shape
         return (*batch, rows * _ROWS[self.layout] - self.padding, n)
 
@@ -87,11 +87,11 @@ class PackedBlockMatrix:
             cast = "" if self.data.dtype == _DATA_TYPES[self.layout] else f", data of {self.data.dtype}"
             sizes = ",".join(map(str, self.shape))
             return f"PackedBlockMatrix({self.dtype}[{sizes}], blocks of {self.block_size}{cast})"
-        # In the place of arrays, a transformation may hold anything: shardings, for one.
+        # A transformation may put anything in place of the arrays: shardings, for example.
         return f"PackedBlockMatrix({self.dtype}, {self.data}, {self.scale}, {self.zero_point})"
 
     def unpack(self) -> jax.Array:
-        """The integers, of shape (..., K, N) and `dtype`; what they stand for is ``(integers - zero_point) * scale``."""
+        """The integers, of shape (..., K, N) and `dtype`; they stand for ``(integers - zero_point) * scale``."""
         self.require_intact("PackedBlockMatrix.unpack")
         return self.integers()[..., : self.shape[-2], :].astype(self.dtype)
 
@@ -122,8 +122,8 @@ class PackedBlockMatrix:
     def require_intact(self, name: str) -> None:
         """Asserts that the arrays have the dtypes and the shapes that `pack_matrix` gave them.
 
-        What casts the arrays of a model (``jax.tree.map(lambda x: x.astype(jnp.bfloat16), model)``) casts the integers of
-        this, too. The scales it may cast, to another type of floats.
+        A cast of all arrays of a model (``jax.tree.map(lambda x: x.astype(jnp.bfloat16), model)``) casts the integers here,
+        too. The scales may be cast, to another float type.
         """
         if self.layout not in _ROWS:
             allowed = ", ".join(Layout)
@@ -162,13 +162,13 @@ class PackedBlockMatrix:
             )
 
     def sharding_for(self, sharding: NamedSharding | PartitionSpec) -> "PackedBlockMatrix":
-        """The shardings of the arrays in here that belong to a sharding of the matrix, (..., K, N).
+        """The shardings of the arrays held here that correspond to a sharding of the matrix, (..., K, N).
 
         For `jax.device_put`, ``in_shardings``, ``in_specs``: a tree of `NamedSharding`, or of `PartitionSpec`, as given.
 
         Raises:
-          DescriptorError: more entries than dimensions; or K split otherwise than between blocks.
-          DescriptorTypeError: another type.
+          DescriptorError: more entries than dimensions; or K split within a block.
+          DescriptorTypeError: a sharding of another type.
 
         Example:
           >>> import jax, jax.numpy as jnp, jquant
@@ -192,7 +192,7 @@ class PackedBlockMatrix:
             placed = PartitionSpec(*entries)
             return NamedSharding(sharding.mesh, placed) if isinstance(sharding, NamedSharding) else placed
 
-        # All arrays are (..., K in some unit, N), but for K-major data.
+        # All arrays are (..., K in some unit, N), except for K-major data.
         scale = place(*entries)
         data = place(*entries[:-2], entries[-1], entries[-2]) if self.layout in _N_MINOR else scale
         return dataclasses.replace(self, data=data, scale=scale, zero_point=None if self.zero_point is None else scale)
@@ -209,12 +209,12 @@ class PackedBlockMatrix:
 
 
 def zero_point_data_type(dtype: np.dtype) -> np.dtype:
-    """The type that holds the zero points of integers of `dtype`, a byte for each."""
+    """The type that holds the zero points of integers of `dtype`, in one byte each."""
     return np.dtype(np.int8 if jnp.issubdtype(dtype, jnp.signedinteger) else np.uint8)
 
 
 def layout_for(dtype: np.dtype, block_size: int) -> Layout:
-    """Words for 4 bits, unless a block ends inside of one."""
+    """Words for 4 bits, unless a block ends inside a word."""
     return Layout.WORDS if dtype in _DTYPES[Layout.WORDS] and block_size % _ROWS[Layout.WORDS] == 0 else Layout.BYTES
 
 

@@ -1,4 +1,4 @@
-"""Weights in the order in which they are multiplied."""
+"""Prepacked weights, in the order in which they are multiplied."""
 
 import dataclasses
 import math
@@ -18,15 +18,15 @@ _INT8, _UINT8, _INT32 = map(np.dtype, (np.int8, np.uint8, np.int32))
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class PackedMatrix:
-    """A matrix of shape (..., K, N) as `pack_matrix` makes it: signed, K-major, its column sums taken.
+    """A matrix of shape (..., K, N) as `pack_matrix` makes it: signed, K-major, with its column sums.
 
-    A pytree of arrays, so that JAX's transformations, shardings and checkpoints take it like any array. The sizes are
-    those of the arrays, whatever a transformation has made of them; the logical dtype alone is static.
+    A pytree of arrays, so that JAX's transformations, shardings and checkpoints take it like any array. Its shape follows
+    from those of the arrays, whatever a transformation has made of them; only the logical dtype is static.
 
     Attributes:
       data: int8, of shape (..., N, K): the matrix, or the matrix - 128 if it is uint8.
-      block_sums: int32, of shape (..., K / block, N): the column sums of `data`, by blocks of K, which a split of K
-        splits with it.
+      block_sums: int32, of shape (..., K / block, N): the column sums of `data`, for each block of K, so that a split of K
+        splits them with it.
       zero_point: of `dtype`, of shape (..., 1, 1) or (..., 1, N), or None for 0.
       dtype: int8 or uint8.
     """
@@ -38,7 +38,7 @@ class PackedMatrix:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The sizes of the matrix: (..., K, N)."""
+        """The shape of the matrix: (..., K, N)."""
         *batch, n, k = self.data.shape
         return (*batch, k, n)
 
@@ -50,7 +50,7 @@ class PackedMatrix:
         if hasattr(self.data, "shape"):
             cast = "" if self.data.dtype == jnp.int8 else f", data of {self.data.dtype}"
             return f"PackedMatrix({self.dtype}[{','.join(map(str, self.shape))}]{cast})"
-        # In the place of arrays, a transformation may hold anything: shardings, for one.
+        # A transformation may put anything in place of the arrays: shardings, for example.
         return f"PackedMatrix({self.dtype}, {self.data}, {self.block_sums}, {self.zero_point})"
 
     def unpack(self) -> jax.Array:
@@ -61,7 +61,7 @@ class PackedMatrix:
     def require_intact(self, name: str) -> None:
         """Asserts that the arrays have the dtypes and the shapes that `pack_matrix` gave them.
 
-        What casts the arrays of a model (``jax.tree.map(lambda x: x.astype(jnp.bfloat16), model)``) casts these, too.
+        A cast of all arrays of a model (``jax.tree.map(lambda x: x.astype(jnp.bfloat16), model)``) casts these, too.
         """
         if not isinstance(self.dtype, np.dtype) or self.dtype not in (_INT8, _UINT8):
             raise DescriptorTypeError(f"{name}: dtype of the packed matrix is {shown(self.dtype)}; it must be int8 or uint8")
@@ -91,13 +91,13 @@ class PackedMatrix:
         return jnp.sum(self.block_sums, axis=-2, keepdims=True, dtype=jnp.int32)
 
     def sharding_for(self, sharding: NamedSharding | PartitionSpec) -> "PackedMatrix":
-        """The shardings of the arrays in here that belong to a sharding of the matrix, (..., K, N).
+        """The shardings of the arrays held here that correspond to a sharding of the matrix, (..., K, N).
 
         For `jax.device_put`, ``in_shardings``, ``in_specs``: a tree of `NamedSharding`, or of `PartitionSpec`, as given.
 
         Raises:
-          DescriptorError: more entries than dimensions; or K split otherwise than between blocks.
-          DescriptorTypeError: another type.
+          DescriptorError: more entries than dimensions; or K split within a block.
+          DescriptorTypeError: a sharding of another type.
 
         Example:
           >>> import jax, jax.numpy as jnp, jquant

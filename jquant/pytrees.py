@@ -1,4 +1,4 @@
-"""What crosses the border between arguments and formulas, as trees of arrays: tensors that belong together, and results."""
+"""Trees of arrays that pass between arguments and formulas: tensors that belong together, and results."""
 
 from typing import Any, NamedTuple
 
@@ -22,14 +22,14 @@ class Quantized(NamedTuple):
 
 
 class ScaleZeroPoint(NamedTuple):
-    """What `quantize_linear` and the operators on quantized tensors take: the scale, and the integer of real 0."""
+    """What `quantize_linear` and the operators on quantized tensors take: the scale, and the integer for real 0."""
 
     scale: jax.Array
     zero_point: jax.Array | None  # of an output, where None stands for 0; `scale_and_zero_point` always has one
 
 
 class ScaleBias(NamedTuple):
-    """DML_SCALE_BIAS: what `clip` and `clip1` do to their input first, ``input * scale + bias``. Both are FLOAT."""
+    """DML_SCALE_BIAS: what `clip` and `clip1` first do to their input, ``input * scale + bias``. Both are float32."""
 
     scale: ArrayLike
     bias: ArrayLike
@@ -51,7 +51,7 @@ class RangeOutput(NamedTuple):
 
 
 class DynamicQuantizeOutput(NamedTuple):
-    """The outputs of `dynamic_quantize_linear`: the integers, and the scale and the zero point that they have."""
+    """The outputs of `dynamic_quantize_linear`: the integers, and their scale and zero point."""
 
     output: jax.Array
     scale: jax.Array
@@ -59,7 +59,7 @@ class DynamicQuantizeOutput(NamedTuple):
 
 
 class MxQuantizeOutput(NamedTuple):
-    """The outputs of `mx_quantize`: the elements, and the power of two that those of each block are multiples of."""
+    """The outputs of `mx_quantize`: the elements, and the power-of-two scale of each block."""
 
     values: jax.Array
     scale: jax.Array

@@ -1,7 +1,7 @@
 """Comparisons of this installation with NumPy, on JAX's default device: what ``python -m jquant`` runs.
 
-The identities of `jquant.exact`, every operator beside a caller's own arithmetic, and the integer products of one
-implementation. Each is a generator of a name, a result and what it must equal; a name may come more than once.
+The identities of `jquant.exact`, every operator next to a caller's own arithmetic, and the integer products of one
+implementation. Each is a generator of a name, a result and the expected value; a name may occur more than once.
 """
 
 import itertools
@@ -22,12 +22,12 @@ Comparison = tuple[str, jax.Array, np.ndarray]
 
 float32 = np.float32
 _COUNT = 100_000
-# What a caller multiplies with before an operator, and adds after it: XLA would merge that with the operator's.
+# What a caller multiplies by before an operator, and adds after it: XLA would merge that with the operator's own.
 _FACTOR, _ADDEND = float32(0.1), float32(1.7)
 
 
 def differing(actual: jax.Array, expected: np.ndarray) -> int:
-    """How many elements differ in a bit; all NaN are alike."""
+    """How many elements differ in any bit; all NaN are equal."""
     given = np.asarray(actual)
     if (given.dtype, given.shape) != (expected.dtype, expected.shape):
         return max(1, expected.size)
@@ -77,7 +77,7 @@ def operators() -> Iterator[Comparison]:
     """One or a few cases of each operator, between a caller's multiplication and addition."""
     for name, case in CASES.items():
         with np.errstate(all="ignore"):
-            # Divided first, so that what is near a tie is near a tie to the operator.
+            # Divided first, so that what is near a tie is still near a tie in the operator.
             arguments = on_first_floats(lambda x: x / _FACTOR.astype(x.dtype), case.arguments(rows=case.rows_of(_COUNT)))
             expected = case.formula(*on_first_floats(lambda x: x * _FACTOR.astype(x.dtype), arguments))
         results = _in_a_caller(case.function, *arguments)
@@ -116,7 +116,7 @@ def products(implementation: Implementation) -> Iterator[Comparison]:
 
 
 def _in_a_caller(function: Callable[..., Any], *arguments: Any) -> Any:
-    """``function(x * 0.1, ...)`` of the first floats, and the results, which are multiplied and added to beside it."""
+    """``function(x * 0.1, ...)`` of the first floats, with a multiplication and an addition of the results next to it."""
 
     @jax.jit
     def caller(*arguments):

@@ -107,44 +107,48 @@ def block_scaled_matmul(
     output_dtype: DTypeLike | str | None = None,
     implementation: Implementation | str | None = None,
 ) -> jax.Array:
-    """Multiplies integers by weights of 4 or 8 bits that have a scale for each block of rows of a column.
+    """Multiplies integers by weights of 4 or 8 bits that have a scale for each block of rows in a column.
 
     ``S[g, m, n] = sum over k in block g of (a[m, k] - a_zero_point[m]) * (b[k, n] - b_zero_point[g, n])``,
     ``r = sum over g of float32(S[g]) * b_scale[g]``, and ``output = r * a_scale + bias``
 
-    S is exact, in int32. Its conversion to float32, the product with the scale, and each sum are rounded, half to even;
-    the sum begins with the first block and takes the others in their order. A product with ``a_scale`` and a sum with the
-    bias follow, rounded once each, and a 16-bit output is rounded once more.
+    S is exact, in int32. Its conversion to float32, the product with the scale, and each addition are rounded half to even;
+    the sum starts with the first block, and adds the others in order. The product with ``a_scale`` and the sum with the bias
+    follow, each rounded once, and a 16-bit output is rounded once more.
 
-    A mesh may split N at will. For it to split K, the blocks are to be summed in as many runs, `k_parts`, each in order, and
-    the runs added in adjacent pairs: that is another order, with other roundings, and the same on any number of devices.
+    A mesh may split N freely. To split K over a mesh, set `k_parts`: the blocks are then summed in that many runs, each in
+    order, and the runs are added in adjacent pairs. That order gives other roundings than a single run does, but the same on
+    any number of devices.
 
-    On a CPU, one row by 4 bits that `pack_matrix` packed takes less time than `matmul_integer_to_float` by 8, and many rows
-    take more. It is differentiable in the scales and in the bias. Integers have no derivative (JAX's zero, of type float0).
+    On a CPU, multiplying one row by 4-bit weights from `pack_matrix` takes less time than `matmul_integer_to_float` with
+    8-bit weights; many rows take more. It is differentiable in the scales and in the bias. Integers have no derivative
+    (JAX's zero, of type float0).
 
     Args:
       a: int8 or uint8, of shape (..., M, K), with up to six batch dimensions.
       a_scale: float32, float16 or bfloat16: a scalar, or one per row in shape (M,) or (..., M, 1).
       a_zero_point: of the dtype of `a`, in the shapes of `a_scale`. None means 0.
-      b: int4, uint4, int8 or uint8, of shape (..., K, N), or what `pack_matrix` made of it with a scale. Batch sizes of 1
-        broadcast, and the ranks may differ, as in NumPy: (batch, M, K) times (K, N).
+      b: int4, uint4, int8 or uint8, of shape (..., K, N), or packed by `pack_matrix` with a scale. Batch dimensions of
+        size 1 broadcast, and the ranks may differ, as in NumPy: (batch, M, K) times (K, N).
       b_scale: float32, float16 or bfloat16, of shape (..., G, N) and the rank of `b`, where G is K / block_size, rounded
-        up. None beside packed weights, which hold theirs.
-      b_zero_point: of the dtype of `b`, a scalar, or in the shape of `b_scale`. None means 0, or that of packed weights.
+        up. None for packed weights, which hold their own.
+      b_zero_point: of the dtype of `b`, a scalar, or in the shape of `b_scale`. None means 0, or the zero point that packed
+        weights hold.
       bias: float32, float16 or bfloat16, of a shape that broadcasts to the output's. None means 0.
-      block_size: the rows of `b` that share a scale; the last block may have fewer. None is K / G, if that is an integer,
-        or what the weights are packed by.
-      k_parts: in how many runs the blocks are summed: a power of two that divides G.
-      output_dtype: float32, float16 or bfloat16; None is that of `a_scale`.
+      block_size: the number of rows of `b` that share a scale; the last block may have fewer. None means K / G, if that is
+        an integer, or the block size of packed weights.
+      k_parts: the number of runs in which the blocks are summed: a power of two that divides G.
+      output_dtype: float32, float16 or bfloat16; None means that of `a_scale`.
       implementation: as for `matmul_integer`.
 
     Returns:
-      An array of shape (..., M, N), of `output_dtype`. Where K is 0, so is the product.
+      An array of shape (..., M, N), of `output_dtype`. Where K is 0, the product is 0.
 
     Raises:
-      DescriptorError: sizes that do not fit, a scale or a zero point beside packed weights, or an unknown implementation.
-      DescriptorTypeError: another data type.
-      NotImplementedError: as `matmul_integer`.
+      DescriptorError: shapes that do not fit, a scale or a zero point given with packed weights, or an unknown
+        implementation.
+      DescriptorTypeError: a data type other than these.
+      NotImplementedError: as for `matmul_integer`.
 
     Example:
       >>> import jax.numpy as jnp, jquant

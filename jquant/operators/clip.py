@@ -62,16 +62,16 @@ def clip(
     the nearest, so that 70000 means infinity. ``x * scale + bias`` is rounded after the product and after the
     sum, both in float32, then once more for float16.
 
-    The derivative is the one that DirectML's CLIP_GRAD defines, which `clip_gradient` is: that of `input` strictly
-    between the bounds, 0 at and beyond them (`jnp.clip` has 1/2 at a bound); there the result is a bound, and so is the
-    derivative in it.
+    The derivative is the one that DirectML's CLIP_GRAD defines and `clip_gradient` computes: that of `input` strictly
+    between the bounds, 0 at and beyond them (`jnp.clip` has 1/2 at a bound). There the result is a bound, and the
+    derivative is that of the bound.
 
-    To work in place, as the document allows, donate the buffer: ``jax.jit(jquant.clip, donate_argnums=0)``.
+    To work in place, as the specification allows, donate the buffer: ``jax.jit(jquant.clip, donate_argnums=0)``.
 
     Args:
       input: float32, float16 (bfloat16 at ``FeatureLevel.EXTENDED``) or any integer type of 8 to 64 bits, of
-        rank 1 to 8. 64-bit types need ``jax_enable_x64``; NumPy arrays of them raise without it, but what
-        a `jax.jit` around the caller has narrowed already cannot be seen here.
+        rank 1 to 8. 64-bit types need ``jax_enable_x64``: NumPy arrays of them raise without it, but an array that a
+        `jax.jit` around the caller has already narrowed cannot be detected here.
       min: float32, one element. None: no lower bound.
       max: float32, one element. None: no upper bound.
       scale_bias: None, or two float32 scalars; for float types only.
@@ -82,7 +82,7 @@ def clip(
 
     Raises:
       DescriptorError: a rank or level outside of the table, or a bound of several elements or outside of float32.
-      DescriptorTypeError: a data type outside of the table, or a `scale_bias` beside an integer type.
+      DescriptorTypeError: a data type outside of the table, or a `scale_bias` with an integer type.
 
     Example:
       >>> import jax.numpy as jnp, jquant

@@ -42,15 +42,15 @@ def clip1(
 
     ``f(x) = max(min, min(x, max))``, or ``f(x * scale + bias)`` with a `scale_bias`
 
-    The same as `clip`, but for the bounds: they have the data type of `input` instead of float32, and are never
-    rounded or saturated. So every integer of 32 and 64 bits can be a bound, and a bound that the type cannot hold is an
-    error. In the rest the two agree: min where min > max, NaN in the input or as a bound gives NaN, the roundings of
+    The same as `clip`, except that the bounds have the data type of `input` instead of float32, and are never rounded or
+    saturated. So every 32-bit or 64-bit integer can be a bound, and a bound that the type cannot hold is an error.
+    Otherwise the two agree: min where min > max, NaN where the input or a bound is NaN, the roundings of
     ``x * scale + bias``, and the derivative, which `clip_gradient1` computes as well.
 
     Args:
       input: float32, float16 (bfloat16 at ``FeatureLevel.EXTENDED``) or any integer type of 8 to 64 bits, of rank
         1 to 8. 64-bit types need ``jax_enable_x64``.
-      min: a scalar of the dtype of `input`, or a Python scalar in its range. For integers an integer.
+      min: a scalar of the dtype of `input`, or a Python scalar in its range. For an integer `input`, an integer.
       max: likewise.
       scale_bias: None, or two float32 scalars; for float types only.
       feature_level: the DirectML feature level whose table applies; the operator exists from 5_0 on.
@@ -60,7 +60,7 @@ def clip1(
 
     Raises:
       DescriptorError: a rank or level outside of the table, or a bound of several elements or outside of the type.
-      DescriptorTypeError: a data type outside of the table, a bound of another type, or a `scale_bias` beside an
+      DescriptorTypeError: a data type outside of the table, a bound of another type, or a `scale_bias` with an
         integer type.
 
     Example:

@@ -39,22 +39,22 @@ def clip_gradient(
     *,
     feature_level: FeatureLevel | str | None = None,
 ) -> jax.Array:
-    """The gradient of `clip` in its input, from the gradient of its result.
+    """Computes the gradient of `clip` with respect to its input, from the gradient of its result.
 
     ``f(x, gradient) = 0 if x <= min or x >= max else gradient``
 
-    This is what `jax.vjp` of `clip` gives, for integers too, which `jax.vjp` does not differentiate. A NaN is neither
-    below a bound nor above: the gradient of a NaN passes, and so does the gradient where both bounds are NaN. Where
-    min > max, the result of `clip` is min everywhere, and only the gradient of a NaN passes. An infinite or NaN gradient
-    outside of the bounds becomes 0. The bounds are cast as in `clip`: for integers toward zero and saturating.
+    This is what `jax.vjp` of `clip` gives, but also for integers, which `jax.vjp` does not differentiate. A NaN is neither
+    below nor above a bound, so its gradient passes through, and so does every gradient where both bounds are NaN. Where
+    min > max, the result of `clip` is min everywhere, and only the gradient of a NaN passes through. An infinite or NaN
+    gradient outside of the bounds becomes 0. The bounds are cast as in `clip`: for integers toward zero and saturating.
 
-    The result is linear in the gradient, and so is its derivative; in the input it is 0.
+    The result is linear in `input_gradient`, and is differentiable in it; the derivative in `input` is 0.
 
     Args:
       input: what `clip` was given: float32, float16 (bfloat16 at ``FeatureLevel.EXTENDED``) or any integer type of 8
         to 32 bits, of rank 1 to 8.
-      input_gradient: the gradient of what `clip` returned, of the dtype of `input`; of its rank, where sizes of 1
-        broadcast; at ``FeatureLevel.EXTENDED`` also of a lower one, as in NumPy. A scalar holds for all of `input`.
+      input_gradient: the gradient of the result of `clip`, of the dtype and the rank of `input`; dimensions of size 1
+        broadcast. At ``FeatureLevel.EXTENDED`` the rank may be lower, as in NumPy. A scalar applies to all of `input`.
       min: a float32 scalar.
       max: a float32 scalar.
       feature_level: the DirectML feature level whose table applies; the operator exists from 3_1 on.
@@ -64,7 +64,7 @@ def clip_gradient(
 
     Raises:
       DescriptorError: a rank, size or level outside of the table, or a bound of several elements or outside of float32.
-      DescriptorTypeError: a data type outside of the table, or two different ones.
+      DescriptorTypeError: a data type outside of the table, or two data types that differ.
 
     Example:
       >>> import jax.numpy as jnp, jquant

@@ -40,19 +40,19 @@ def clip_gradient1(
     *,
     feature_level: FeatureLevel | str | None = None,
 ) -> jax.Array:
-    """The gradient of `clip1` in its input, from the gradient of its result.
+    """Computes the gradient of `clip1` with respect to its input, from the gradient of its result.
 
     ``f(x, gradient) = 0 if x <= min or x >= max else gradient``
 
-    The same as `clip_gradient`, but for the bounds, which have the data type of `input` instead of float32, and for
-    integers of 64 bits.
+    The same as `clip_gradient`, except that the bounds have the data type of `input` instead of float32, and that integers
+    of 64 bits are allowed.
 
     Args:
       input: what `clip1` was given: float32, float16 (bfloat16 at ``FeatureLevel.EXTENDED``) or any integer type of 8
         to 64 bits, of rank 1 to 8. 64-bit types need ``jax_enable_x64``.
-      input_gradient: the gradient of what `clip1` returned, of the dtype of `input`; of its rank, where sizes of 1
-        broadcast; at ``FeatureLevel.EXTENDED`` also of a lower one, as in NumPy. A scalar holds for all of `input`.
-      min: a scalar of the dtype of `input`, or a Python scalar in its range. For integers an integer.
+      input_gradient: the gradient of the result of `clip1`, of the dtype and the rank of `input`; dimensions of size 1
+        broadcast. At ``FeatureLevel.EXTENDED`` the rank may be lower, as in NumPy. A scalar applies to all of `input`.
+      min: a scalar of the dtype of `input`, or a Python scalar in its range. For an integer `input`, an integer.
       max: likewise.
       feature_level: the DirectML feature level whose table applies; the operator exists from 5_0 on.
 
@@ -61,7 +61,7 @@ def clip_gradient1(
 
     Raises:
       DescriptorError: a rank, size or level outside of the table, or a bound of several elements or outside of the type.
-      DescriptorTypeError: a data type outside of the table, or two different ones.
+      DescriptorTypeError: a data type outside of the table, or two data types that differ.
 
     Example:
       >>> import jax.numpy as jnp, jquant

@@ -76,12 +76,12 @@ def convolution_integer(
     ``output[n, o, y, x] = sum over c, i, j of (input[n, c, y * stride + i * dilation, x * stride + j * dilation] -
     input_zero_point) * (filter[o, c, i, j] - filter_zero_point[o])``
 
-    Padding counts as the input's zero point: it adds nothing to a sum. The sum is taken modulo 2**32: it is exact up to
-    33,025 terms and wraps where the true value leaves int32. As in the document, and in `jax.lax`, the filter is not
-    flipped. Every combination of signs runs on the platform's int8 unit, where there is a sum over channels; that is
-    measured on a CPU, and read from the compiled programs for a TPU. The bits are the same everywhere.
+    Padding has the value of the input's zero point, so it adds nothing to a sum. The sum is taken modulo 2**32: it is exact
+    up to 33,025 terms and wraps where the true value leaves int32. As in the specification, and in `jax.lax`, the filter is
+    not flipped. Every combination of signed and unsigned operands runs on the platform's int8 unit where there is a sum over
+    channels (measured on a CPU; for a TPU, read from the compiled programs). The bits are the same everywhere.
 
-    The result is of integers, which have no derivative: JAX's zero, of type float0.
+    The result is an integer array and has no derivative (JAX's zero, of type float0).
 
     Args:
       input: int8 or uint8, of shape (N, C, H, W) or (N, C, W); (N, C, D, H, W) at `FeatureLevel.EXTENDED`.
@@ -89,21 +89,21 @@ def convolution_integer(
       input_zero_point: of the dtype of `input`, one element. None means 0.
       filter_zero_point: of the dtype of `filter`: a scalar, or one per filter in shape (O,), (1, O), (1, O, 1) or
         (1, O, 1, 1), whatever the layout. None means 0.
-      strides: the steps from a window to the next, in each spatial dimension. None means 1.
+      strides: the step from one window to the next, in each spatial dimension. None means 1.
       padding: ``"VALID"``, ``"SAME"`` (ONNX's ``"SAME_UPPER"``), ``"SAME_LOWER"``; a pair (before, after) for each spatial
-        dimension; or, as in ONNX, all numbers before and then all after: ``[top, left, bottom, right]``.
-      dilations: the steps from an element of a window to the next, in each spatial dimension. None means 1.
-      groups: how many convolutions lie beside each other: each of C / groups channels and O / groups filters.
+        dimension; or, as in ONNX, all numbers before, followed by all numbers after: ``[top, left, bottom, right]``.
+      dilations: the step from one element of a window to the next, in each spatial dimension. None means 1.
+      groups: the number of independent convolutions, each of C / groups channels and O / groups filters.
       dimension_numbers: another layout, as `jax.lax.conv_general_dilated` takes it: ``("NHWC", "HWIO", "NHWC")``.
-      feature_level: the DirectML feature level whose table applies; the operator exists from 2_1 on. The document's table
-        is of the shapes above; `FeatureLevel.EXTENDED` has a third spatial dimension besides.
+      feature_level: the DirectML feature level whose table applies; the operator exists from 2_1 on. The specification's
+        table covers the shapes above; `FeatureLevel.EXTENDED` adds a third spatial dimension.
 
     Returns:
       An int32 array of shape (N, O, ...), or in the layout of `dimension_numbers`.
 
     Raises:
       DescriptorError: a rank, size or level outside of the table, a scalar that its type cannot hold, or groups, strides,
-        padding, dilations or a layout that the tensors do not fit: a filter larger than the padded input is one.
+        padding, dilations or a layout that do not fit the tensors, such as a filter larger than the padded input.
       DescriptorTypeError: a data type outside of the table.
 
     Example:

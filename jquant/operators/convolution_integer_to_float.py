@@ -19,7 +19,7 @@ from jquant.modes import FeatureLevel, data_type
 from jquant.pytrees import Quantized
 
 _OPERATOR = "convolution_integer_to_float"
-_LATEST = (  # no document has it: CONVOLUTION_INTEGER's, with the floats of MATRIX_MULTIPLY_INTEGER_TO_FLOAT
+_LATEST = (  # in no specification: CONVOLUTION_INTEGER's, with the floats of MATRIX_MULTIPLY_INTEGER_TO_FLOAT
     Tensor("InputTensor", "Input", (3, 4), "INT8 UINT8", "BatchCount InputChannelCount [InputHeight] InputWidth"),
     Tensor("InputScaleTensor", "Input", (1, 4), "FLOAT32 FLOAT16", "[1] [1] [1] 1"),
     Tensor("InputZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] [1] 1"),
@@ -85,9 +85,9 @@ def convolution_integer_to_float(
     ``output = float32(product) * (input_scale * filter_scale[o]) + bias[o]``, for each filter o
 
     The product is `convolution_integer`'s, modulo 2**32. Its conversion to float32, the product of the scales, the product
-    with that and the sum with the bias are rounded once each, half to even, in float32; a 16-bit output once more. That is
-    the order of `matmul_integer_to_float`. Neither DirectML nor ONNX has this operator: ONNX models have four in its place,
-    ConvInteger, Cast, Mul and Add, whose order it is, too; the table is jquant's own.
+    of the two, and the sum with the bias are each rounded once to float32, half to even; a 16-bit output is rounded once
+    more. `matmul_integer_to_float` has the same order. Neither DirectML nor ONNX has this operator: ONNX models use four in
+    its place, ConvInteger, Cast, Mul and Add, which apply the same order. The table is jquant's own.
 
     It is differentiable in the scales and in the bias. Integers have no derivative (JAX's zero, of type float0).
 
@@ -102,15 +102,15 @@ def convolution_integer_to_float(
       bias: of the dtype of `input_scale`, in the shapes of `filter_scale`, in real numbers. None means 0.
       strides, padding, dilations, groups: as for `convolution_integer`.
       dimension_numbers: another layout than NCHW and OIHW: ``("NHWC", "HWIO", "NHWC")`` is Flax's.
-      output_dtype: None is that of `input_scale`; `FeatureLevel.EXTENDED` takes any other of float32, float16 and bfloat16.
-      feature_level: as for `matmul_integer_to_float`, whose levels it has: from 6_2 on. `FeatureLevel.EXTENDED` has a third
-        spatial dimension besides, and bfloat16.
+      output_dtype: None means that of `input_scale`; `FeatureLevel.EXTENDED` takes any of float32, float16 and bfloat16.
+      feature_level: as for `matmul_integer_to_float`: the operator exists from 6_2 on. `FeatureLevel.EXTENDED` adds a third
+        spatial dimension, and bfloat16.
 
     Returns:
       An array of shape (N, O, ...), or in the layout of `dimension_numbers`, of `output_dtype`.
 
     Raises:
-      DescriptorError: as `convolution_integer`.
+      DescriptorError: as for `convolution_integer`.
       DescriptorTypeError: a data type outside of the table, or an `output_dtype` that is not that of `input_scale`, below
         `FeatureLevel.EXTENDED`.
 

@@ -68,7 +68,7 @@ def dequantize(
     axis: int | None = None,
     dtype: DTypeLike | str = jnp.float32,
 ) -> jax.Array:
-    """Dequantizes as TensorFlow's CPU kernel does, bit for bit: the real numbers of the integers of `quantize`.
+    """Maps the integers of `quantize` back to real numbers, as TensorFlow's CPU kernel does, bit for bit.
 
     With `T` the type of `input`, and each step in float32,
 
@@ -76,23 +76,23 @@ def dequantize(
       ``scale = (max_range - min_range) / (2**bits - 1)``.
     - ``MIN_FIRST``: ``(away(min_range / scale) * scale - min(T) * scale) + input * scale`` with the same scale: a
       range that holds 0 gives a real 0.
-    - ``SCALED``: ``input * scale`` with ``scale = max_range / max(T)`` or, for signed types, the larger one of that and
+    - ``SCALED``: ``input * scale`` with ``scale = max_range / max(T)`` or, for signed types, the larger of that and
       ``min_range / min(T)``. Integer 0 is real 0.
 
-    The range is that which `quantize` returns, and is taken as it is: neither is zero brought inside, nor is it
-    widened. 32-bit integers are first rounded to float32.
+    The range is the one that `quantize` returns, and is used as given: it is neither extended to include zero nor widened.
+    32-bit integers are first rounded to float32.
 
-    The derivative is that of the formula in the range; rounding has none.
+    The derivative in the range is that of the formula without its roundings.
 
     Args:
       input: int8, uint8, int16, uint16 or int32 (TensorFlow's qint8 ... qint32), any shape.
       min_range, max_range: float32: one element in any shape or, with `axis`, of shape ``(input.shape[axis],)``.
         Infinite bounds are not specified.
       mode: a `QuantizeMode` or its name.
-      narrow_range: that the lowest integer is not in use. Acts in SCALED, for signed types, only.
+      narrow_range: whether the lowest integer is unused. It acts only in SCALED, for signed types.
       axis: the dimension along which each slice has a range of its own, counted from 0; None for one range. Negative
         numbers raise. MIN_FIRST takes it only where that dimension has size 1.
-      dtype: float32, or bfloat16, which rounds the result once more; in MIN_COMBINED only.
+      dtype: float32; in MIN_COMBINED also bfloat16, which rounds the result once more.
 
     Returns:
       `dtype`, of the shape of `input`.

@@ -94,31 +94,31 @@ def dequantize_linear(
     rounds (as in ONNX's reference). The product is rounded once to float32; a float16 result is rounded
     from there.
 
-    Floats of 8 and 4 bits are exact in float32; their difference is rounded to it. Infinities and NaN are what they are.
+    Floats of 8 and 4 bits are exact in float32; their difference is rounded to it. Infinities and NaN stay what they are.
 
-    It is differentiable in the scale, unless that is of powers of two. Integers have no derivative (JAX's zero, of type
-    float0); that of floats of 8 and 4 bits is 0.
+    It is differentiable in the scale, unless the scale is float8_e8m0fnu. Integers have no derivative (JAX's zero, of type
+    float0); the derivative in floats of 8 and 4 bits is 0.
 
     Args:
-      input: integers of 8, 16 or 32 bits, signed or unsigned, of rank 1 to 8; of 4 bits, from level 6_3 on; of 2 bits, at
-        ``FeatureLevel.EXTENDED``, as are float8_e4m3fn, float8_e4m3fnuz, float8_e5m2, float8_e5m2fnuz and float4_e2m1fn.
-        `unpack_integers` takes the narrow ones out of the bytes that store them.
+      input: integers of 8, 16 or 32 bits, signed or unsigned, of rank 1 to 8; from level 6_3 on, also of 4 bits. At
+        ``FeatureLevel.EXTENDED``, also integers of 2 bits, and float8_e4m3fn, float8_e4m3fnuz, float8_e5m2, float8_e5m2fnuz
+        and float4_e2m1fn. `unpack_integers` unpacks integers of 4 and 2 bits from the bytes that store them.
       scale: float32 or float16 (bfloat16 and float8_e8m0fnu at ``FeatureLevel.EXTENDED``); a Python scalar is float32. Its
-        shape says what has a scale of its own:
+        shape gives the granularity:
 
         - per tensor: one element, in any shape;
-        - per axis: rank 1, with `axis`; or the rank of `input`, where sizes of 1 broadcast: shape ``(1, C, 1, 1)`` for one
-          scale a channel of NCHW;
+        - per axis: rank 1, with `axis`; or the rank of `input`, where dimensions of size 1 broadcast: shape
+          ``(1, C, 1, 1)`` for one scale per channel of NCHW;
         - per block: the rank of `input`, with `axis` and `block_size`, and ``ceil(input.shape[axis] / block_size)``
-          along that axis; the last block may be partial. Sizes of 1 broadcast along the others.
+          along that axis; the last block may be partial. Dimensions of size 1 broadcast along the others.
 
-        A scale of 0, which the document leaves undefined, gives 0 or -0.
+        A scale of 0, which the specification leaves undefined, gives 0 or -0.
       zero_point: of the dtype of `input`, in any shape that `scale` could have. None means 0.
       axis: the dimension of `input` along which `scale` and `zero_point` lie; a negative one counts from the end.
-      block_size: for how many elements along `axis` each scale and zero point hold; the table applies to them as they are
-        then spread. (Blocks in more than one dimension, which DML_DEQUANTIZE allows, are not supported.)
-      output_dtype: None is that of `scale`, which the document demands, and float32 for float8_e8m0fnu;
-        ``FeatureLevel.EXTENDED`` takes any other of float32, float16 and bfloat16.
+      block_size: the number of elements along `axis` that share a scale and a zero point; the table applies to them once
+        spread over their blocks. (Blocks in more than one dimension, which DML_DEQUANTIZE allows, are not supported.)
+      output_dtype: None means that of `scale`, as the specification requires, or float32 for float8_e8m0fnu;
+        ``FeatureLevel.EXTENDED`` takes any of float32, float16 and bfloat16.
       feature_level: the DirectML feature level whose table applies.
 
     Returns:

@@ -33,7 +33,7 @@ _INT8 = np.dtype(np.int8)
 
 
 class _Product(NamedTuple):
-    """What is static of a call."""
+    """The static arguments of a call."""
 
     dimensions: DotDimensions
     lhs_scales: ScaleGranularity
@@ -59,7 +59,7 @@ def _quantized(x: jax.Array, contracting: Sequence[int], scales: ScaleGranularit
 def _multiply(lhs: jax.Array, rhs: jax.Array, product: _Product) -> jax.Array:
     lhs_contracting, rhs_contracting, lhs_batch, rhs_batch = product.dimensions.in_order_of_lhs()
     lhs_free, rhs_free = free(lhs.ndim, lhs_contracting, lhs_batch), free(rhs.ndim, rhs_contracting, rhs_batch)
-    # Rows of several dimensions are multiplied as they are, and what a mesh splits of each stays where it is.
+    # Several row dimensions are kept as they are, so that what a mesh splits of each stays in place.
     rows = matrices(lhs, lhs_batch, lhs_free, lhs_contracting, merged=bool(lhs_batch))
     transpose_b = rhs.ndim - 1 in rhs_contracting
     columns = matrices(rhs, rhs_batch, *((rhs_free, rhs_contracting) if transpose_b else (rhs_contracting, rhs_free)))
@@ -74,10 +74,10 @@ def _multiply(lhs: jax.Array, rhs: jax.Array, product: _Product) -> jax.Array:
 
 @functools.partial(_multiply.defjvp, symbolic_zeros=True)
 def _multiply_jvp(product: _Product, primals, tangents):
-    """That of the product of floats, whose operands are rounded and have the derivatives of what they were."""
+    """The derivative of the float product of the rounded operands, which have the derivatives of the unrounded ones."""
     (lhs, rhs), (lhs_dot, rhs_dot) = primals, tangents
     output = _multiply(lhs, rhs, product)
-    sharding = jax.typeof(output).sharding  # which lax asks for where explicit axes split the sum
+    sharding = jax.typeof(output).sharding  # required by lax where explicit axes split the sum
     is_explicit = not sharding.mesh.empty and sharding.mesh.are_all_axes_explicit
     multiply = functools.partial(product.of_floats, out_sharding=sharding if is_explicit else None)
     lhs_contracting, rhs_contracting, *_ = product.dimensions
@@ -90,7 +90,7 @@ def _multiply_jvp(product: _Product, primals, tangents):
 
 
 def _rounded(x: jax.Array, contracting: Sequence[int], scales: ScaleGranularity) -> jax.Array:
-    """What the integers of `x` stand for, in its dtype, with the derivative of `x`."""
+    """`x`, quantized and dequantized, in its dtype and with its derivative."""
     return straight_through(exact.narrow(affine.dequantize(_quantized(x, contracting, scales)), x.dtype), x)
 
 
@@ -112,41 +112,42 @@ def dot_general(
     lhs_scales: ScaleGranularity | str = "PER_CHANNEL",
     rhs_scales: ScaleGranularity | str = "PER_CHANNEL",
 ) -> jax.Array:
-    """Multiplies float arrays in int8, in the place of `jax.lax.dot_general`, and has a derivative to train with.
+    """Multiplies float arrays in int8, in place of `jax.lax.dot_general`, and has a derivative for training.
 
-    ``scale = max(abs(x)) / 127`` for what shares a scale, ``q(x) = round(x / scale)`` of each operand, and
+    ``scale = max(abs(x)) / 127`` for elements that share a scale, ``q(x) = round(x / scale)`` for each operand, and
     ``output = float32(sum of q(lhs) * q(rhs)) * (lhs_scale * rhs_scale)``
 
-    What takes a product of this form will take it: the argument `dot_general` of Flax's layers, `_dot_general` of
-    `jnp.einsum`. Both operands are quantized in each call, weights too: for inference alone, `quantize_linear` and
+    It can be passed wherever such a product is accepted: as the argument `dot_general` of Flax's layers, or `_dot_general`
+    of `jnp.einsum`. Both operands are quantized in each call, the weights too. For inference alone, `quantize_linear` and
     `pack_matrix` do that once.
 
-    The integers are those from -127 to 127. With ``PER_CHANNEL``, elements share a scale that differ only in their index of
-    contracted dimensions: of activations each token has a scale, of weights each output channel, and each matrix of a batch
-    has its own. With ``PER_TENSOR``, all do. The result is that of these operators, bit for bit, as is each step:
+    The integers run from -127 to 127. With ``PER_CHANNEL``, elements that differ only in their indices of contracted
+    dimensions share a scale: each token of the activations has its own, as does each output channel of the weights, in each
+    matrix of a batch. With ``PER_TENSOR``, all elements share one. The result equals that of these operators, bit for bit,
+    as does each step:
 
     - ``scale_and_zero_point(-largest, largest, "INT8", symmetric=True, narrow_range=True)``, where `largest` is
-      ``max(abs(x))`` in float32, and NaN where one is, which `jnp.max` passes over on a CPU; a row of zeros has scale 1;
+      ``max(abs(x))`` in float32, and NaN if any element is (on a CPU, `jnp.max` ignores NaN); a row of zeros has scale 1;
     - ``quantize_linear(x, scale, output_dtype="INT8", feature_level="EXTENDED")``;
     - ``matmul_integer_to_float(a, a_scale, None, b, b_scale, output_dtype=..., feature_level="EXTENDED")`` of the integers
       as matrices, mapped over batch dimensions by `jax.vmap`. The sum, the product of the scales and the product of the two
       are each rounded to float32; a 16-bit output once more.
 
-    A NaN or an infinity makes the results NaN that its scale has a part in: those of its row or column, or all. The sum is
-    exact for up to 133,144 terms, and modulo 2**32 beyond. Where the product of two scales is no normal float32 (operands of
-    about 1e-17 and less, both), nothing is promised.
+    A NaN or an infinity makes NaN of every result that uses its scale: those of its row or column, or all. The sum is exact
+    for up to 133,144 terms, and modulo 2**32 beyond. Nothing is promised where the product of two scales is not a normal
+    float32 (where both operands are about 1e-17 or less).
 
-    The derivative is the straight-through one, in both operands: that of ``lax.dot_general(q(lhs) * lhs_scale,
-    q(rhs) * rhs_scale)``, in which rounding has the derivative 1 and scales count as constants. Its products are those of
-    floats, and its operands what `dequantize_linear` makes of the integers, in their own dtypes.
+    The derivative is the straight-through estimate, in both operands: that of ``lax.dot_general(q(lhs) * lhs_scale,
+    q(rhs) * rhs_scale)``, where rounding has the derivative 1 and the scales count as constants. It is computed by products
+    of floats, whose operands are the dequantized integers (those of `dequantize_linear`) in the operands' own dtypes.
 
     Args:
-      lhs, rhs: float32, float16 or bfloat16, which may differ, of any rank.
+      lhs, rhs: float32, float16 or bfloat16, of any rank. Their dtypes may differ.
       dimension_numbers: ``((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))``, as for `jax.lax.dot_general`, each
         a list of dimensions, counted from 0.
       precision: that of the products in the derivative, as for `jax.lax.dot_general`. The product of integers is exact.
       preferred_element_type: the dtype of the result: float32, float16 or bfloat16. None: that of the wider operand, as in
-        `jax.lax.dot_general`; of float16 and bfloat16, it is bfloat16.
+        `jax.lax.dot_general`; for float16 with bfloat16, it is bfloat16.
       out_sharding: how the result is split over explicit axes of a mesh, as for `jax.lax.dot_general`.
       lhs_scales, rhs_scales: a `ScaleGranularity`, or its name: ``"PER_CHANNEL"``, ``"PER_TENSOR"``.
 
@@ -188,14 +189,14 @@ def dot_general(
 
 
 def _output_data_type(lhs: Operand, rhs: Operand, preferred: DTypeLike | str | None) -> np.dtype:
-    """As told, or that of the two which has the larger range, and of the same range the finer one, as in lax."""
+    """The preferred one, else that of the operand with the larger range or, if these are equal, the finer one, as in lax."""
     if preferred is not None:
         return float_data_type(_OPERATOR, "preferred_element_type", preferred)
     return max(lhs.dtype, rhs.dtype, key=lambda dtype: (jnp.finfo(dtype).maxexp, jnp.finfo(dtype).nmant))
 
 
 def _precision(precision: lax.PrecisionLike) -> Any:
-    """`precision`, asserting that lax takes it."""
+    """Returns `precision`, asserting that lax accepts it."""
     if precision is None:
         return None
     found: Any = tuple(precision) if isinstance(precision, list) else precision

@@ -57,7 +57,7 @@ def _asymmetric(low: jax.Array, high: jax.Array, dtype: np.dtype, *, of_rows: bo
     limits = jnp.iinfo(dtype)
     width = exact.difference(high, low)
     scale = exact.quotient(width, jnp.float32(limits.max - limits.min))
-    # One range for all is as ONNX has it; of rows, one whose scale is no normal number is as one of zeros.
+    # A single range is as in ONNX; a range of rows whose scale is not a normal number counts as one of zeros.
     empty = scale < jnp.finfo(jnp.float32).tiny if of_rows else width == 0
     scale = jnp.where(empty, jnp.float32(1), scale)
     offset = exact.difference(jnp.float32(limits.min), exact.quotient(low, scale))
@@ -76,57 +76,57 @@ def dynamic_quantize_linear(
     where: ArrayLike | None = None,
     feature_level: FeatureLevel | str | None = None,
 ) -> DynamicQuantizeOutput:
-    """Quantizes by the range of the values, zero included.
+    """Quantizes a tensor by the range of its own values, extended to include zero.
 
     With ``[low, high] = [min(0, min(input)), max(0, max(input))]`` and `T` the output type,
     ``scale = (high - low) / 255``, or 1 if that is 0; ``zero_point = saturate(round(min(T) - low / scale))``;
     ``output = saturate(round(input / scale) + zero_point)``
 
-    Each step is rounded once in float32, ties to even; the zero point is added after the rounding. int8 has the whole of
-    -128 to 127, as in DirectML; ONNX, which has no int8 so far, mentions -127. DirectML's document does not say that zero is
+    Each step is rounded once in float32, ties to even; the zero point is added after the rounding. int8 uses all of -128 to
+    127, as in DirectML; ONNX, which has no int8 so far, mentions -127. DirectML's specification does not say that zero is
     included; ONNX's does.
 
-    With `axis`, what differs in those dimensions alone shares a range, as in ``jnp.max(input, axis, keepdims=True)``: of
-    activations of shape (batch, tokens, features), ``axis=-1`` gives each token a range of its own. This is not the `axis`
+    With `axis`, elements that differ only in those dimensions share a range, as in ``jnp.max(input, axis, keepdims=True)``:
+    for activations of shape (batch, tokens, features), ``axis=-1`` gives each token its own range. This is not the `axis`
     of `quantize_linear`, the one dimension along which scales lie: here the scales lie along all the others.
 
-    `symmetric`: ``scale = max(abs(input)) / 127``, and the zero point is 0 in int8, 128 in uint8:
-    ``scale_and_zero_point(low, high, output_dtype, symmetric=True, narrow_range=True)``. The integers are then 127 at most
-    on both sides of the zero point, but for those of masked elements, which saturate at the limits of the type.
+    With `symmetric`, ``scale = max(abs(input)) / 127``, and the zero point is 0 in int8 and 128 in uint8:
+    ``scale_and_zero_point(low, high, output_dtype, symmetric=True, narrow_range=True)``. The integers are then within 127 of
+    the zero point, except for those of masked elements, which saturate at the limits of the type.
 
     Zeros, and an empty array, have scale 1 and the zero point ``min(T)``. A NaN makes the scale NaN and the rest 0.
-    Where the range is infinite, or wider than float32 goes, so is the scale: finite values become the zero point, infinite
-    ones 0; with -inf, the zero point is 0. With `axis`, all that concerns only the range that it is in, and a range whose
-    scale is below the normal float32 numbers counts as one of zeros. Symmetric zeros, or next to them, and a NaN have the
-    zero point 0 in uint8, too; an infinity, and a range wider than float32 goes, have an infinite scale: finite values
-    become the zero point, infinite ones 0.
+    If the range is infinite, or too wide for float32, the scale is infinite: finite values become the zero point, infinite
+    ones 0; with -inf, the zero point is 0. With `axis`, each of these affects only its own range, and a range whose scale is
+    below the normal float32 numbers counts as one of zeros. With `symmetric`, a range of zeros or next to them, and a NaN,
+    have the zero point 0 in uint8, too; an infinity, or a range too wide for float32, makes the scale infinite: finite
+    values become the zero point, infinite ones 0.
 
-    On a mesh that splits the input, one number of each device is reduced for the maximum and one for the minimum, of each
-    range; nothing moves where the mesh splits none of `axis`. Inside `jax.shard_map`, each shard has ranges of its own.
+    On a mesh that splits the input, each device contributes one number to the maximum and one to the minimum of each range;
+    nothing moves where the mesh splits none of `axis`. Inside `jax.shard_map`, each shard has ranges of its own.
 
-    The output and the zero point are integers, which have no derivative: JAX's zero, of type float0. The scale has that of
-    the range: of the largest and of the smallest value, or, if symmetric, of the one farther from 0 (equal ones share it).
+    The output and the zero point are integers and have no derivative (JAX's zero, of type float0). The scale has that of the
+    range: of the largest and of the smallest value or, if symmetric, of the one farther from 0 (equal ones share it).
 
     Args:
       input: float32 or float16 (bfloat16 at ``FeatureLevel.EXTENDED``), of rank 1 to 8, or a scalar.
-      axis: the dimension or dimensions that share a range: an int or a tuple of them, of which a negative one counts from
-        the end. None, as in the documents: one range for all. Others at ``FeatureLevel.EXTENDED``.
-      symmetric: the same range on both sides of 0; at ``FeatureLevel.EXTENDED``.
+      axis: the dimension, or a tuple of the dimensions, whose elements share a range; a negative one counts from the end.
+        None, as in the specifications: one range for all. Others at ``FeatureLevel.EXTENDED``.
+      symmetric: whether the range is the same on both sides of 0; at ``FeatureLevel.EXTENDED``.
       output_dtype: uint8 or int8.
-      where: booleans, of the rank of `input`, where sizes of 1 broadcast. Elements where it is false do not count in the
-        range, as padding should not; they are quantized all the same. None: all count.
+      where: booleans, of the rank of `input`, where dimensions of size 1 broadcast. Elements where it is false do not count
+        toward the range, as padding should not; they are quantized all the same. None: all count.
       feature_level: the DirectML feature level whose table applies; the operator exists from 4_0 on.
 
     Returns:
       `DynamicQuantizeOutput`: `output` has the shape of `input` and `output_dtype`; `scale`, float32, and `zero_point`, of
-      `output_dtype`, have shape (), as in ONNX. With `axis`, they have the shape of `input` with sizes of 1 in `axis`, in
-      which `quantize_linear` and `dequantize_linear` take them, and `matmul_integer_to_float` those of a matrix: a batch of
-      matrices is mapped over it, or reshaped to one.
+      `output_dtype`, have shape (), as in ONNX. With `axis`, they have the shape of `input` with size 1 along `axis`.
+      `quantize_linear` and `dequantize_linear` take them in that shape, as does `matmul_integer_to_float` for one matrix;
+      map it over a batch of matrices, or reshape the batch to one matrix.
 
     Raises:
-      DescriptorError: a rank or level outside of the table; an axis that the input does not have, or twice; `axis` or
-        `symmetric` below ``FeatureLevel.EXTENDED``.
-      DescriptorTypeError: a data type outside of the table; an axis that is no integer.
+      DescriptorError: a rank or level outside of the table; an axis that the input does not have, or that is given twice;
+        `axis` or `symmetric` below ``FeatureLevel.EXTENDED``.
+      DescriptorTypeError: a data type outside of the table; an axis that is not an integer.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -167,7 +167,7 @@ _EXTENSION = "; it may be otherwise from FeatureLevel.EXTENDED on"
 
 
 def _require_mask(where: Operand, input: Operand) -> None:
-    """Asserts that it says of each element of the input whether it counts."""
+    """Asserts that `where` is boolean and fits the input."""
     given = data_type_name(where.dtype)
     require(given == "BOOL", f"{_OPERATOR}: where has data type {given}; it must be BOOL", DescriptorTypeError)
     fits = where.ndim == 0 or broadcasts(where.shape, input.shape)

@@ -20,7 +20,7 @@ _OPERATOR = "FakeQuantWithMinMaxVars"
 
 
 class _Range(NamedTuple):
-    """A range of which 0 is a step, and what one step is."""
+    """A range that has 0 as one of its steps, and the size of a step."""
 
     low: jax.Array
     high: jax.Array
@@ -53,7 +53,7 @@ def _fake_quantize(
     nudged, zero, is_empty = jax.tree.map(exact.once, (nudged, zero, is_empty))
 
     offset = ranges.clamp(x, nudged.low, nudged.high) - nudged.low
-    # TensorFlow divides by the one scale, and multiplies with the reciprocals of many.
+    # TensorFlow divides by a single scale, but multiplies by the reciprocals of several.
     steps = exact.quotient(offset, nudged.scale) if axis is None else exact.product(offset, nudged.inverse_scale)
     value = exact.product(exact.round_half_up(exact.difference(steps, zero)), nudged.scale)
 
@@ -75,26 +75,26 @@ def fake_quantize(
 ) -> jax.Array:
     """Rounds to the ``2 ** num_bits`` steps of a range, as TensorFlow's CPU kernels do, bit for bit.
 
-    ``f(x) = floor((clamp(x) - nudged_min) / scale - zero + 1/2) * scale``, with a derivative to train with
+    ``f(x) = floor((clamp(x) - nudged_min) / scale - zero + 1/2) * scale``, with a derivative for training
 
-    ``scale = (max - min) / (2 ** num_bits - 1)``. The range is nudged first, by half a step at most, for real 0 to be
+    ``scale = (max - min) / (2 ** num_bits - 1)``. The range is first nudged, by half a step at most, so that real 0 is
     one of its steps, the one numbered `zero`; a range that does not hold 0 is shifted to begin or end there. With
-    `axis`, ``* ((2 ** num_bits - 1) / (max - min))`` stands in the place of ``/ scale``, as in TensorFlow, which differs
-    next to ties. Ties are rounded up; the arithmetic is float32's, in which a number next to a tie may become one.
+    `axis`, ``* ((2 ** num_bits - 1) / (max - min))`` replaces ``/ scale``, as in TensorFlow, which makes a difference
+    next to ties. Ties are rounded up. The arithmetic is in float32, where a number next to a tie may become one.
 
-    The derivative is the straight-through one, also for the range, which can be learned: that of `input` where
+    The derivative is the straight-through estimate, also for the range, which can be learned: that of `input` where
     ``nudged_min <= input <= nudged_max``, that of `min` below and of `max` above; 0 for a NaN. A derivative of 0 stays 0
-    where it meets an infinite or NaN cotangent (TensorFlow multiplies, and gives NaN).
+    even if it meets an infinite or NaN cotangent (TensorFlow multiplies, and gives NaN).
 
-    A NaN stays NaN. If `min` and `max` are both 0, the result is 0, for a NaN too, and the derivative that of `input`.
-    If they are equal otherwise, it is NaN.
+    A NaN stays NaN. If `min` and `max` are both 0, the result is 0, even for a NaN, and the derivative is that of `input`.
+    If they are equal but not 0, the result is NaN.
 
     Args:
       input: float32, any shape.
       min, max: float32: one element in any shape or, with `axis`, of shape ``(input.shape[axis],)``. Infinite
         bounds are not specified.
       num_bits: 2 to 16.
-      narrow_range: one step less, which leaves out the lowest integer.
+      narrow_range: whether to leave out the lowest integer, for one step less.
       axis: the dimension along which each slice has a range of its own, counted from 0 (in TensorFlow it is the
         last); None for one range. Negative numbers raise.
 

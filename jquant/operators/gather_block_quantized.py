@@ -95,10 +95,10 @@ def gather_block_quantized(
     block_size: int = 128,
     bits: int = 4,
 ) -> jax.Array:
-    """Looks up slices of a tensor of few bits, such as a table of embeddings, and dequantizes what it finds.
+    """Looks up slices of a tensor of few bits, such as an embedding table, and dequantizes them.
 
-    ``output = (q - zero_points) * scales``, where q is what `indices` name along `gather_axis`, and a scale and a zero point
-    hold for each block along `quantize_axis`
+    ``output = (q - zero_points) * scales``, where q are the slices that `indices` select along `gather_axis`, and each block
+    along `quantize_axis` has a scale and a zero point
 
     The difference is exact, and the product is rounded once to float32; a result of 16 bits is rounded from there. An index
     outside of the axis, which ONNX's Gather forbids, gives zeros.
@@ -106,20 +106,20 @@ def gather_block_quantized(
     It is differentiable in the scales. Integers have no derivative (JAX's zero, of type float0).
 
     Args:
-      data: int4 or uint4, of rank 1 to 8; or uint8, with unsigned integers of `bits` bits along the last dimension, the
-        first in the lowest bits of each byte.
+      data: int4 or uint4, of rank 1 to 8; or uint8, with unsigned integers of `bits` bits packed along the last dimension,
+        the first in the lowest bits of each byte.
       indices: int32, or with ``jax_enable_x64`` int64, of any shape. Negative ones count from the end.
-      scales: float32, float16 or bfloat16, of the shape of the integers, but for the number of blocks along
-        `quantize_axis`: its size / `block_size`, rounded up.
-      zero_points: of the dtype of `data` and in the shape of `scales`; bytes hold as many integers as those of `data`. None
-        means 0, or for uint8 ``2 ** (bits - 1)``.
-      gather_axis: along which `indices` choose; 0 for uint8. Negative numbers count from the end.
-      quantize_axis: along which the blocks lie, another one than `gather_axis` where bytes hold several integers.
+      scales: float32, float16 or bfloat16, of the shape of the integers, except along `quantize_axis`, where it has one
+        element per block: the size / `block_size`, rounded up.
+      zero_points: of the dtype of `data` and in the shape of `scales`; uint8 is packed like `data`. None means 0, or for
+        uint8 ``2 ** (bits - 1)``.
+      gather_axis: the axis along which `indices` select; 0 for uint8. Negative numbers count from the end.
+      quantize_axis: the axis along which the blocks lie; not `gather_axis`, where bytes hold several integers.
       block_size: a power of two, 16 or more. The last block may be partial.
-      bits: 2, 4 or 8, of the integers in uint8; without meaning for int4 and uint4.
+      bits: 2, 4 or 8, the width of the integers in uint8; ignored for int4 and uint4.
 
     Returns:
-      An array of the dtype of `scales`, in the shape of the integers with that of `indices` in the place of `gather_axis`.
+      An array of the dtype of `scales`, of the shape of the integers with that of `indices` in place of `gather_axis`.
 
     Raises:
       DescriptorError: a rank, size, axis, block size or number of bits other than these.
@@ -135,7 +135,7 @@ def gather_block_quantized(
              [ 0. ,  0. ,  0. ,  0. ]], dtype=float32)
 
     References:
-      onnxruntime, `com.microsoft.GatherBlockQuantized`, of whose types floats of 8 and 4 bits are not here.
+      onnxruntime, `com.microsoft.GatherBlockQuantized`, whose floats of 8 and 4 bits are not supported here.
     """
     call = Call(_DESCRIPTOR)
     data, indices, scales = call.tensor("data", data), call.tensor("indices", indices), call.tensor("scales", scales)
@@ -167,7 +167,7 @@ def _check_blocks(
     block_size: int,
     in_byte: int,
 ) -> None:
-    """Asserts that there is a scale for each block of integers of these `sizes`, and a zero point, if they are given."""
+    """Asserts that each block of integers of these `sizes` has a scale, and a zero point if these are given."""
     blocks = -(-sizes[quantize_axis] // block_size)
     wanted = (*sizes[:quantize_axis], blocks, *sizes[quantize_axis + 1 :])
     given = f"the integers of data have sizes {sizes}, in blocks of {block_size} along axis {quantize_axis}"

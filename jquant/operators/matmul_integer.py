@@ -75,22 +75,22 @@ def matmul_integer(
     ``output[m, n] = sum over k of (a[m, k] - a_zero_point[m]) * (b[k, n] - b_zero_point[n])``
 
     The sum is taken modulo 2**32: it is exact up to K = 33,025 and wraps where the true value leaves int32.
-    Every combination of signs runs on the platform's int8 unit. K = 0 gives zeros.
+    Every combination of signed and unsigned operands runs on the platform's int8 unit. K = 0 gives zeros.
 
-    The result is of integers, which have no derivative: JAX's zero, of type float0.
+    The result is an integer array and has no derivative (JAX's zero, of type float0).
 
     Args:
       a: int8 or uint8, of shape (..., M, K), with up to two batch dimensions; six at ``FeatureLevel.EXTENDED``.
-      b: int8 or uint8, of shape (..., K, N) and the rank of `a`, or what `pack_matrix` made of it. Batch sizes of 1
+      b: int8 or uint8, of shape (..., K, N) and the rank of `a`, or packed by `pack_matrix`. Batch dimensions of size 1
         broadcast. At ``FeatureLevel.EXTENDED`` the ranks may differ, as in NumPy: (batch, M, K) times (K, N).
       a_zero_point: of the dtype of `a`: a scalar, or one per row in shape (M,), (M, 1), (1, M, 1) or
-        (1, 1, M, 1). None means 0. Zero points per batch come through `jax.vmap`.
+        (1, 1, M, 1). None means 0. For zero points per batch, use `jax.vmap`.
       b_zero_point: of the dtype of `b`: a scalar, or one per column in shape (N,), (1, N), (1, 1, N) or
-        (1, 1, 1, N). None means 0, or the zero point of packed weights; beside these it must be theirs.
-      implementation: what multiplies, with the same bits: "xla", "mosaic_tpu" (v5e, v5p, v6e, 7x) or "mosaic_gpu"
-        (Hopper). None takes a kernel once it has been run on the platform; so far, it is "xla" on all. On a mesh, a
-        kernel runs on each shard inside `jax.shard_map` or where all axes are explicit; elsewhere a warning says that
-        "xla" takes its place.
+        (1, 1, 1, N). None means 0, or the zero point of packed weights; with these, any other is an error.
+      implementation: what multiplies, always with the same bits: "xla", "mosaic_tpu" (v5e, v5p, v6e, 7x) or "mosaic_gpu"
+        (Hopper). None lets the library choose: a kernel only where it has been run on the platform; so far, "xla" on all.
+        On a mesh, a kernel runs on each shard inside `jax.shard_map` or where all axes are explicit; elsewhere a warning
+        says that "xla" takes its place.
       feature_level: the DirectML feature level whose table applies; the operator exists from 2_1 on.
 
     Returns:
@@ -98,10 +98,10 @@ def matmul_integer(
 
     Raises:
       DescriptorError: a rank, size or level outside of the table, a scalar that its type cannot hold, another zero point
-        beside packed weights, or an unknown implementation.
+        than that of packed weights, or an unknown implementation.
       DescriptorTypeError: a data type outside of the table.
-      NotImplementedError: from the compilation, where `implementation` names one that cannot do this: not on this
-        platform or chip, or not for this shape.
+      NotImplementedError: from the compilation, where the named `implementation` does not support the platform, the chip or
+        the shape.
 
     Example:
       >>> import jax.numpy as jnp, jquant

@@ -18,7 +18,7 @@ from jquant.packed_matrix import PackedMatrix
 from jquant.pytrees import Quantized
 
 _OPERATOR = "DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT"
-_LATEST = (  # the document has INT32, INT16, UINT32 and UINT16 besides INT8 and UINT8
+_LATEST = (  # the specification has INT32, INT16, UINT32 and UINT16 besides INT8 and UINT8
     Tensor("ATensor", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] M K"),
     Tensor("AScaleTensor", "Input", (1, 4), "FLOAT32 FLOAT16", "[1] [1] AScaleCount [1]"),
     Tensor("AZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] AZeroPointCount [1]"),
@@ -81,9 +81,9 @@ def matmul_integer_to_float(
     ``product[m, n] = sum over k of (a[m, k] - a_zero_point[m]) * (b[k, n] - b_zero_point[n])``, and
     ``output = float32(product) * (a_scale * b_scale) + bias``
 
-    The product is `matmul_integer`'s, modulo 2**32. Its conversion to float32, the product of the scales, the product
-    with that and the sum with the bias are rounded once each, half to even, in float32; a 16-bit output once more. The
-    document promises no order of operations; this is onnxruntime's.
+    The product is `matmul_integer`'s, modulo 2**32. Its conversion to float32, the product of the scales, the product of the
+    two, and the sum with the bias are each rounded once to float32, half to even; a 16-bit output is rounded once more. The
+    specification promises no order of operations; this is onnxruntime's.
 
     It is differentiable in the scales and in the bias. Integers have no derivative (JAX's zero, of type float0).
 
@@ -91,14 +91,14 @@ def matmul_integer_to_float(
       a: int8 or uint8, of shape (..., M, K), with up to two batch dimensions; six at ``FeatureLevel.EXTENDED``.
       a_scale: float32 or float16: a scalar, or one per row in shape (M,), (M, 1), (1, M, 1) or (1, 1, M, 1).
       a_zero_point: of the dtype of `a`, in the shapes of `a_scale`. None means 0.
-      b: int8 or uint8, of shape (..., K, N) and the rank of `a`, or what `pack_matrix` made of it. Batch sizes of 1
+      b: int8 or uint8, of shape (..., K, N) and the rank of `a`, or packed by `pack_matrix`. Batch dimensions of size 1
         broadcast. At ``FeatureLevel.EXTENDED`` the ranks may differ, as in NumPy: (batch, M, K) times (K, N).
       b_scale: of the dtype of `a_scale`: a scalar, or one per column in shape (N,), (1, N), (1, 1, N) or (1, 1, 1, N).
       b_zero_point: of the dtype of `b`, in the shapes of `b_scale`. None means 0, or the zero point of packed weights;
-        beside these it must be theirs.
-      bias: of the dtype of `a_scale` and the rank of the output, where sizes of 1 broadcast: (1, N) is one per
+        with these, any other is an error.
+      bias: of the dtype of `a_scale` and the rank of the output, where dimensions of size 1 broadcast: (1, N) is one per
         column, and so is (N,) at ``FeatureLevel.EXTENDED``. None means 0.
-      output_dtype: None is that of `a_scale`, which the document demands; `FeatureLevel.EXTENDED` takes any other of
+      output_dtype: None means that of `a_scale`, as the specification requires; `FeatureLevel.EXTENDED` takes any of
         float32, float16 and bfloat16.
       implementation: as for `matmul_integer`.
       feature_level: the DirectML feature level whose table applies; the operator exists from 6_2 on.
@@ -108,11 +108,11 @@ def matmul_integer_to_float(
 
     Raises:
       DescriptorError: a rank, size or level outside of the table, a scalar that its type cannot hold, another zero point
-        beside packed weights, or an unknown implementation. Scales and zero points have one dimension count, scalars
-        aside.
-      DescriptorTypeError: a data type outside of the table. `a` and `b` may differ in theirs, as they may in
-        onnxruntime's operator, on DirectML too; the document wants one. 16 and 32 bits are not supported.
-      NotImplementedError: as `matmul_integer`.
+        than that of packed weights, or an unknown implementation. Scales and zero points must have the same rank, except
+        for scalars.
+      DescriptorTypeError: a data type outside of the table. The types of `a` and `b` may differ, as in onnxruntime's
+        operator (on DirectML, too), although the specification requires one. 16 and 32 bits are not supported.
+      NotImplementedError: as for `matmul_integer`.
 
     Example:
       >>> import jax.numpy as jnp, jquant

@@ -52,7 +52,7 @@ _OF_PACKED = Descriptor(  # jquant's own
 
 
 class _Stored(NamedTuple):
-    """The operands of the document."""
+    """The operands of the specification."""
 
     b: jax.Array
     scales: jax.Array
@@ -126,39 +126,41 @@ def matmul_n_bits(
     ``output = a @ weights + bias``, where ``weights[k, n] = (q[k, n] - zero_points[n, g]) * scales[n, g]`` and g is the
     block of k, ``k // block_size``, or ``g_idx[k]``
 
-    A weight is rounded twice, to float32: its difference, which is exact for integers, and the product with the scale. The
-    products with `a` are added in float32, on matrix units at their highest precision. The order of a sum of floats is that
-    of the platform and the shape, so that this has a bound in the place of its bits: before the bias, which is added in
+    A weight is rounded to float32 twice: the difference, which is exact for integers, and the product with the scale. The
+    products with `a` are added in float32, on matrix units at their highest precision. The order of these additions depends
+    on the platform and the shape, so a bound is promised instead of exact bits: before the bias, which is added in
     float32, and the rounding to the dtype of `a`, an element is within
-    ``(K + 2) * 2**-23 * sum over k of abs(a[k] * weights[k, n])`` of the sum of those weights. That holds where no partial
-    sum leaves the range of float32; a sum of one row, on a CPU, is of products with ``q - zero_points`` and is scaled after.
+    ``(K + 2) * 2**-23 * sum over k of abs(a[k] * weights[k, n])`` of the exact sum for those weights. That holds where no
+    partial sum leaves the range of float32; for one row, on a CPU, the sum is of products with ``q - zero_points``, and is
+    scaled afterwards.
 
-    It is differentiable in `a`, in scales, in zero points that are floats, and in the bias. Derivatives have all weights as
-    floats in memory. On a CPU the operator has at most a few hundred columns or rows of them at a time, and of packed
-    weights, for up to 4 rows of `a`, none; other platforms multiply with the dequantized matrix, as does a program that a
-    mesh splits.
+    It is differentiable in `a`, in scales, in zero points that are floats, and in the bias. Derivatives hold all weights as
+    floats in memory. On a CPU, the operator itself holds at most a few hundred columns or rows of them at a time, and none
+    for packed weights and up to 4 rows of `a`; other platforms multiply with the dequantized matrix, as does a program that
+    is split over a mesh.
 
     Args:
-      a: float32, float16 or bfloat16, of shape (..., M, K) with up to six dimensions before, or (K,).
+      a: float32, float16 or bfloat16, of shape (..., M, K) with up to six batch dimensions, or (K,).
       b: uint8, of shape (N, G, block_size * bits / 8): for each column and block, its integers from the first row on, the
         first in the lowest bits of the first byte. The block size is a power of two, 16 or more, and G is K / block_size,
-        rounded up. Or a `PackedBlockMatrix` of K rows, which is the fastest on a CPU: `pack_matrix` makes it of integers
-        of shape (..., K, N), their zero points and scales of shape (..., G, N). It holds these, so that they are not given.
+        rounded up. Or a `PackedBlockMatrix` of K rows, which is the fastest on a CPU: `pack_matrix` makes it from integers
+        of shape (..., K, N), and zero points and scales of shape (..., G, N). It holds these: do not pass them here.
       scales: of the dtype of `a` and of shape (N, G) or (N * G,).
       zero_points: uint8, packed as `b` is, of shape (N, ceil(G * bits / 8)); or of the dtype of `a` and of shape (N, G).
         Either may be flat. None means 2 ** (bits - 1).
-      g_idx: int32, of shape (K,): the block whose scale and zero point each row of the weights has; one that does not exist
-        is the nearest. None for the block that it lies in. onnxruntime calls it deprecated.
+      g_idx: int32, of shape (K,): the block whose scale and zero point each row of the weights uses; an index out of range
+        means the nearest block. None: the block in which the row lies. onnxruntime calls it deprecated.
       bias: of the dtype of `a` and of shape (N,). None means 0.
-      bits: 2, 4 or 8. None is 4, or that of packed weights.
-      compute_dtype: None is float32. bfloat16, which is inexact, rounds `a` and the weights to bfloat16 before they are
-        multiplied, for matrix units that are faster so: another ``2**-6.99 * sum over k of abs(a[k] * weights[k, n])``.
+      bits: 2, 4 or 8. None means 4, or the bits of packed weights.
+      compute_dtype: None means float32. bfloat16, which is inexact, rounds `a` and the weights to bfloat16 before they are
+        multiplied, which is faster on some matrix units, and adds ``2**-6.99 * sum over k of abs(a[k] * weights[k, n])``
+        to the bound.
 
     Returns:
       An array of shape (..., M, N), or (N,), and of the dtype of `a`.
 
     Raises:
-      DescriptorError: a rank or size outside of the table, another number of bits, or scales beside packed weights.
+      DescriptorError: a rank or size outside of the table, another number of bits, or scales given with packed weights.
       DescriptorTypeError: a data type outside of the table.
 
     Example:
@@ -236,7 +238,7 @@ def _of_the_document(
 
 
 def _of_columns(name: str, x: ArrayLike, columns: int) -> Operand:
-    """One that is flat, in its two dimensions."""
+    """`x` in two dimensions, if it is flat."""
     array = operand(_OPERATOR, name, x)
     return array.reshape(columns, -1) if array.ndim == 1 and columns and array.size % columns == 0 else array
 

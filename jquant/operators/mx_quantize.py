@@ -27,7 +27,7 @@ _FRACTION_BITS = 6  # of int8, whose integers count 64ths
 
 
 def _largest_exponent(element: np.dtype) -> int:
-    """That of the largest power of two among the elements."""
+    """The exponent of the largest power of two among the elements."""
     if element == _INT8:
         return 0
     return (FLOATS_OF_6_BITS.get(element) or narrow_floats.format_of(element)).largest_exponent
@@ -81,39 +81,40 @@ def _mx_dequantize(
 
 
 def mx_quantize(x: ArrayLike, /, element_type: DTypeLike | str, *, axis: int = -1, block_size: int = 32) -> MxQuantizeOutput:
-    """Quantizes to a Microscaling format: elements of 8, 6 or 4 bits, and a power of two for each block of them.
+    """Quantizes to a Microscaling format: elements of 8, 6 or 4 bits, and a power-of-two scale for each block.
 
-    ``scale = 2**clip(floor(log2(max(abs(x)))) - e, -127, 127)``, the largest being that of the block, and `e` the exponent
-    of the largest power of two among the elements: 8 for float8_e4m3fn, 15 for float8_e5m2, 2 for float6_e2m3fn, 4 for
+    ``scale = 2**clip(floor(log2(max(abs(x)))) - e, -127, 127)``, with the maximum over the block, and `e` the exponent of
+    the largest power of two among the elements: 8 for float8_e4m3fn, 15 for float8_e5m2, 2 for float6_e2m3fn, 4 for
     float6_e3m2fn, 2 for float4_e2m1fn, 0 for int8; ``values = saturate(round(x / scale))``
 
-    All of it is integer arithmetic on the bits: the exponent is that of the largest magnitude, and an element is rounded
-    once, to the nearest number, ties to the even code, subnormal numbers of either side included. What rounds to more than
-    the largest number becomes that: in float8_e4m3fn, where scaled magnitudes go up to 512, all from 448 on. int8 counts
-    64ths, from -127 to 127: -2, which it has beside 1 + 63/64, is not used, as in microxcaling.
+    All of it is integer arithmetic on the bits: the scale comes from the exponent of the largest magnitude, and an element
+    is rounded once, to the nearest number, ties to the even code. Subnormal inputs and elements are included. What rounds to
+    more than the largest number saturates: in float8_e4m3fn, where scaled magnitudes go up to 512, everything from 448 on
+    becomes 448. int8 counts 64ths, from -127 to 127, and so goes from -(1 + 63/64) to 1 + 63/64: its -2 is not used, as in
+    microxcaling.
 
-    A block of zeros has the smallest scale, 2**-127. One with a NaN or an infinity in it has the scale NaN, which makes NaN
-    of all of its elements; the specification leaves infinities to the implementation. Where the elements have a NaN, they
-    are NaN as well, else the largest number, and 0 in int8.
+    A block of zeros has the smallest scale, 2**-127. A block that contains a NaN or an infinity has the scale NaN, which
+    makes all of its elements NaN; the specification leaves infinities to the implementation. The stored elements are NaN,
+    too, if their type has it; otherwise they are the largest number, or 0 in int8.
 
-    The last block of a dimension may be partial. Results of floats have the derivative 0, and so have those of int8, where
-    it is of JAX's type float0.
+    The last block of a dimension may be partial. Float results have the derivative 0; int8 results have JAX's zero, of type
+    float0.
 
     Args:
       x: float32, float16 or bfloat16, with at least one dimension.
       element_type: float8_e4m3fn, float8_e5m2, float6_e2m3fn, float6_e3m2fn, float4_e2m1fn or int8, or ONNX's names of
         these.
       axis: the dimension along which blocks lie; a negative one counts from the end.
-      block_size: the elements of a block, of which the specification has 32.
+      block_size: the number of elements in a block, 32 in the specification.
 
     Returns:
-      `MxQuantizeOutput`: `values` has the shape of `x` and `element_type`, but for float6: no array of JAX has these types
-      on a CPU, so that uint8 holds their codes, in the lower 6 bits. `scale` is float8_e8m0fnu and has
-      ``ceil(x.shape[axis] / block_size)`` in the place of that size. `jax.nn.scaled_matmul` takes both of a last axis.
+      `MxQuantizeOutput`: `values` has the shape of `x` and, except for float6, `element_type`. JAX has no float6 arrays on a
+      CPU, so uint8 holds their codes, in the lower 6 bits. `scale` is float8_e8m0fnu, with
+      ``ceil(x.shape[axis] / block_size)`` elements along `axis`. `jax.nn.scaled_matmul` takes both if `axis` is the last.
 
     Raises:
       DescriptorError: a scalar; an axis that `x` does not have; a `block_size` below 1.
-      DescriptorTypeError: another data type.
+      DescriptorTypeError: a data type other than these.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -150,18 +151,18 @@ def mx_dequantize(
 
     ``output = values * scale``, where int8 counts 64ths.
 
-    The product with a power of two is exact in float32, subnormal numbers included; what is larger than all becomes
-    infinite. 16 bits are rounded from there. A scale of NaN makes NaN of its block.
+    The product with a power of two is exact in float32, subnormal numbers included; a product that is too large becomes
+    infinite. A 16-bit output is rounded from there. A scale of NaN makes its whole block NaN.
 
-    The derivative is 0, as `values` and `scale` have none that is not.
+    The derivative is 0: `values` and `scale` have no other.
 
     Args:
       values: float8_e4m3fn, float8_e5m2, float4_e2m1fn or int8; or uint8, the codes of `element_type`, of which only the
         lower 6 bits count.
-      scale: float8_e8m0fnu, of the shape of `values` but for ``ceil(values.shape[axis] / block_size)`` along `axis`.
+      scale: float8_e8m0fnu, of the shape of `values` except for ``ceil(values.shape[axis] / block_size)`` along `axis`.
       element_type: float6_e2m3fn or float6_e3m2fn where `values` is uint8. None: the dtype of `values`.
       axis: the dimension along which blocks lie; a negative one counts from the end.
-      block_size: the elements of a block; the last one may be partial.
+      block_size: the number of elements in a block; the last block may be partial.
       output_dtype: float32, float16 or bfloat16.
 
     Returns:
@@ -169,7 +170,7 @@ def mx_dequantize(
 
     Raises:
       DescriptorError: a scalar; an axis that `values` does not have; a `block_size` below 1; a `scale` of another shape.
-      DescriptorTypeError: another data type.
+      DescriptorTypeError: a data type other than these.
 
     Example:
       >>> import jax.numpy as jnp, jquant

@@ -28,7 +28,7 @@ _SMALLEST = np.float32(2.0**-100)  # of tensor scales: what follows from it is t
 
 
 def _tensor_scale(x: jax.Array) -> jax.Array:
-    """That of float32 `x`: the largest magnitude becomes the largest element times the largest scale."""
+    """The tensor scale of float32 `x`: the largest magnitude becomes the largest element times the largest scale."""
     largest = largest_magnitude(x, range(x.ndim)).reshape(())
     scale = exact.quotient(largest, _LARGEST * _LARGEST_SCALE)
     return jnp.where(scale < _SMALLEST, np.float32(1), scale)
@@ -62,34 +62,34 @@ def _nvfp4_dequantize(
 
 
 def nvfp4_quantize(x: ArrayLike, /, tensor_scale: ArrayLike | None = None, *, axis: int = -1) -> Nvfp4QuantizeOutput:
-    """Quantizes to NVFP4: floats of 4 bits, a scale of 8 bits for each block of 16, and one for the tensor.
+    """Quantizes to NVFP4: 4-bit floats, an 8-bit scale for each block of 16, and one scale for the tensor.
 
     ``tensor_scale = max(abs(x)) / (448 * 6)``, or 1 if that is below 2**-100;
     ``scale = float8_e4m3fn(max(abs(block)) / 6 / tensor_scale)``;
-    ``values = float4_e2m1fn(x / (scale * tensor_scale))``, and 0 where `scale` is
+    ``values = float4_e2m1fn(x / (scale * tensor_scale))``, and 0 where `scale` is 0
 
     Each quotient and product is rounded once to float32; the two conversions saturate and take ties to the even code. 448
     and 6 are the largest numbers of the two types, so that the largest element of the tensor becomes 6. A block whose
     largest magnitude is less than about 2**-19 of the tensor's has the scale 0 and becomes zeros, as does a block of zeros.
 
-    A block with a NaN or an infinity in it has the scale NaN, and NaN elements, for which this type has 6. Without a
-    `tensor_scale`, that of the tensor is then NaN or infinite, and all of the tensor NaN when it is dequantized.
+    A block that contains a NaN or an infinity has the scale NaN. Its elements are then NaN, for which this type has 6.
+    Unless `tensor_scale` is given, it is then NaN or infinite, and the whole tensor is NaN when it is dequantized.
 
     The last block of a dimension may be partial. The derivative is 0.
 
     Args:
       x: float32, float16 or bfloat16, with at least one dimension.
-      tensor_scale: float32, one element, positive: of calibrated activations, or of several tensors that share one. None:
-        that of the values. With one that is too small, blocks and elements saturate.
+      tensor_scale: float32, one element, positive: from calibration, or shared by several tensors. None: computed from the
+        values. If it is too small, blocks and elements saturate.
       axis: the dimension along which blocks lie; a negative one counts from the end.
 
     Returns:
       `Nvfp4QuantizeOutput`: `values`, float4_e2m1fn, of the shape of `x`; `scale`, float8_e4m3fn, with
-      ``ceil(x.shape[axis] / 16)`` in the place of that size; `tensor_scale`, float32, of shape ().
+      ``ceil(x.shape[axis] / 16)`` elements along `axis`; `tensor_scale`, float32, of shape ().
 
     Raises:
       DescriptorError: a scalar; an axis that `x` does not have; a `tensor_scale` of several elements.
-      DescriptorTypeError: another data type.
+      DescriptorTypeError: a data type other than these.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -101,8 +101,8 @@ def nvfp4_quantize(x: ArrayLike, /, tensor_scale: ArrayLike | None = None, *, ax
       [ 0.5        -1.          4.          0.24107143]
 
     References:
-      NVIDIA, "Pretraining Large Language Models with NVFP4", the appendix on its quantization; whose reciprocals are
-      quotients here, which are rounded once.
+      NVIDIA, "Pretraining Large Language Models with NVFP4", the appendix on its quantization. Its reciprocals are quotients
+      here, which are rounded once.
     """
     x = any_float_operand("nvfp4_quantize", "x", x)
     axis = dimension("nvfp4_quantize", axis, x.ndim)
@@ -124,13 +124,13 @@ def nvfp4_dequantize(
 
     ``output = values * scale * tensor_scale``
 
-    The first product is exact, so that the result is rounded once to float32; 16 bits are rounded from there.
+    The first product is exact, so the result is rounded only once, to float32; a 16-bit output is rounded from there.
 
     It is differentiable in `tensor_scale`; the derivative in the others is 0.
 
     Args:
       values: float4_e2m1fn.
-      scale: float8_e4m3fn, of the shape of `values` but for ``ceil(values.shape[axis] / 16)`` along `axis`.
+      scale: float8_e4m3fn, of the shape of `values` except for ``ceil(values.shape[axis] / 16)`` along `axis`.
       tensor_scale: float32, one element. (Some checkpoints hold its reciprocal.)
       axis: the dimension along which blocks of 16 lie; a negative one counts from the end.
       output_dtype: float32, float16 or bfloat16.
@@ -141,7 +141,7 @@ def nvfp4_dequantize(
     Raises:
       DescriptorError: a scalar; an axis that `values` does not have; a `scale` of another shape; a `tensor_scale` of several
         elements.
-      DescriptorTypeError: another data type.
+      DescriptorTypeError: a data type other than these.
 
     Example:
       >>> import jax.numpy as jnp, jquant

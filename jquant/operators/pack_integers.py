@@ -26,7 +26,7 @@ def _require_narrow(what: str, dtype: np.dtype) -> None:
 
 
 def _places(shape: tuple[int, ...], bits: int) -> jax.Array:
-    """For each integer of a byte, which lie along the last dimension, its lowest bit."""
+    """The lowest bit of each integer in its byte, along the last dimension."""
     return lax.broadcasted_iota(jnp.int32, shape, len(shape) - 1) * bits
 
 
@@ -42,16 +42,16 @@ def _pack_integers(x: jax.Array) -> jax.Array:
 
 
 def pack_integers(x: ArrayLike, /) -> jax.Array:
-    """Stores integers of 4 or 2 bits, 2 or 4 of them in a byte.
+    """Packs integers of 4 or 2 bits, 2 or 4 of them in a byte.
 
     ``byte = x[0] | x[1] << 4`` for 4 bits and ``x[0] | x[1] << 2 | x[2] << 4 | x[3] << 6`` for 2, along the last dimension:
-    the first integer has the lowest bits. Each row begins with a byte of its own, so that a split of the rows over a mesh
-    splits the bytes; what its last byte has no integer for is 0.
+    the first integer has the lowest bits. Each row starts a new byte, so that a mesh that splits the rows splits the bytes;
+    unused bits of its last byte are 0.
 
-    This is how ONNX stores a tensor, but that it packs the tensor as a whole: ``pack_integers(x.reshape(-1))``. The same,
-    where the last size is even (a multiple of 4, for 2 bits).
+    ONNX stores tensors in this way, except that it packs the tensor as a whole: ``pack_integers(x.reshape(-1))``. The two
+    are the same where the last size is even (a multiple of 4, for 2 bits).
 
-    The result is of integers, which have no derivative: JAX's zero, of type float0.
+    The result is an integer array and has no derivative (JAX's zero, of type float0).
 
     Args:
       x: int4, uint4, int2 or uint2, of shape (..., N).
@@ -61,7 +61,7 @@ def pack_integers(x: ArrayLike, /) -> jax.Array:
 
     Raises:
       DescriptorError: a scalar.
-      DescriptorTypeError: another data type.
+      DescriptorTypeError: a data type other than these.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -86,23 +86,23 @@ def _unpack_integers(packed: jax.Array, dtype: np.dtype, size: int) -> jax.Array
 
 
 def unpack_integers(packed: ArrayLike, /, dtype: DTypeLike | str, *, size: int | None = None) -> jax.Array:
-    """Takes integers of 4 or 2 bits out of the bytes that store them: the inverse of `pack_integers`.
+    """Unpacks integers of 4 or 2 bits from the bytes that store them: the inverse of `pack_integers`.
 
-    The result is of integers, which have no derivative: JAX's zero, of type float0. Inside a program, XLA keeps it in as
-    many bits as it has, or computes it where it is used; as an array of its own, jax 0.10.2 stores it on a CPU in a byte for
-    each integer, jax 0.12 in 4 or 2 bits.
+    The result is an integer array and has no derivative (JAX's zero, of type float0). Inside a program, XLA keeps each
+    integer in its own number of bits, or computes it where it is used. As an array of its own on a CPU, jax 0.10.2 stores it
+    in one byte per integer, jax 0.12 in 4 or 2 bits.
 
     Args:
       packed: uint8, of shape (..., B).
       dtype: int4, uint4, int2 or uint2.
-      size: the last size of the result, which must need all B bytes. None: 2 * B or 4 * B.
+      size: the size of the last dimension of the result, which must need all B bytes. None: 2 * B or 4 * B.
 
     Returns:
       An array of shape (..., size) and of `dtype`.
 
     Raises:
       DescriptorError: a scalar, or a `size` that needs more or fewer bytes.
-      DescriptorTypeError: another data type.
+      DescriptorTypeError: a data type other than these.
 
     Example:
       >>> import jax.numpy as jnp, jquant

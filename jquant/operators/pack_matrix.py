@@ -1,4 +1,4 @@
-"""Weights, packed once for all products."""
+"""Prepacks weights, once for all products."""
 
 import functools
 import sys
@@ -97,27 +97,27 @@ def pack_matrix(
     """Packs weights for `matmul_integer` and its fused forms, or, with a scale for each block, for `block_scaled_matmul`.
 
     Without `scale`, the packed matrix is int8 in K-major order, ``data[n, k] = b[k, n]`` (minus 128 where `b` is uint8),
-    with its column sums and its zero point. One row times 4096 x 4096 takes a small part of the time on a CPU; on a GPU
-    there is no transposition to do. The product is the same, bit for bit.
+    with its column sums and its zero point. On a CPU, one row times 4096 x 4096 then takes a small part of the time; on a
+    GPU, no transposition is needed. The product is the same, bit for bit.
 
-    With `scale`, of shape (..., G, N), it is in the order (K, N), with its scales and zero points: 4 bits in words of
-    uint16, whose nibbles are 4 rows that follow each other, the first in the lowest bits. With `k_major`, the integers are
-    in the order (N, K), in which the kernel for Hopper GPUs (``implementation="mosaic_gpu"``) takes them without a
-    transposition; all others transpose them in each call.
+    With `scale`, of shape (..., G, N), the packed matrix keeps the order (K, N), with its scales and zero points. 4-bit
+    integers are stored in uint16 words of 4 consecutive rows each, the first in the lowest bits. With `k_major`, the
+    integers are in the order (N, K), which the kernel for Hopper GPUs (``implementation="mosaic_gpu"``) takes without a
+    transposition; all other implementations transpose them in each call.
 
     It is a pytree: `jax.jit`, `jax.vmap`, `jax.lax.scan`, `jax.device_put` and checkpoints take it like an array, and
-    its method ``sharding_for`` says how it lies on a mesh.
+    its method ``sharding_for`` returns how it is sharded on a mesh.
 
     Args:
-      b: int8 or uint8, of shape (..., K, N), with up to six batch dimensions, of which products take two below
-        ``FeatureLevel.EXTENDED``. With `scale`, int4 and uint4 as well.
+      b: int8 or uint8, of shape (..., K, N), with up to six batch dimensions (products accept two below
+        ``FeatureLevel.EXTENDED``). With `scale`, int4 and uint4 as well.
       zero_point: of the dtype of `b`: a scalar, or one per column in shape (N,), (1, N), (1, 1, N) or (1, 1, 1, N); with
         `scale`, a scalar, or one for each of the scales, in their shape. None means 0, which saves the row sums of A.
       scale: None, or float32, float16 or bfloat16, of shape (..., G, N): one for each block of `block_size` rows of a
-        column, of which the last may have fewer: G is K / block_size, rounded up.
-      block_size: how many rows of `b` a scale covers; None is K / G, if that is an integer. Without `scale`, how many rows
-        a column sum covers, a divisor of K: a mesh can split K between blocks only. None is the largest divisor from 32 to
-        256, or K where there is none.
+        column; the last block may have fewer rows. G is K / block_size, rounded up.
+      block_size: the number of rows of `b` that share a scale; None means K / G, if that is an integer. Without `scale`, the
+        number of rows that a column sum covers, a divisor of K: a mesh can split K only between blocks. None means the
+        largest divisor from 32 to 256, or K if there is none.
       k_major: whether the integers, with `scale`, are in the order (N, K). Without `scale`, they always are.
 
     Returns:

@@ -25,7 +25,7 @@ _ROUND_MODES = RoundMode.HALF_AWAY_FROM_ZERO, RoundMode.HALF_TO_EVEN
 
 
 def _adjusted_range(low: jax.Array, high: jax.Array, ensure_minimum_range: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The range with zero inside, at least as wide as told; how wide that is follows from the range as given."""
+    """The range, widened to include 0 and to span the minimum width, which follows from the range as given."""
     largest = ranges.maximum(jnp.float32(1), ranges.maximum(lax.abs(low), lax.abs(high)))
     adjusted_low = ranges.minimum(jnp.float32(0), low)
     least_high = exact.sum(adjusted_low, exact.product(largest, ensure_minimum_range))
@@ -94,7 +94,7 @@ def quantize(
 ) -> QuantizeOutput:
     """Quantizes as TensorFlow's CPU kernel does, bit for bit.
 
-    The range is first adjusted: zero is brought inside, and the maximum raised until the range is at
+    The range is first adjusted: it is extended to include zero, and its maximum is raised until the range is at
     least ``max(1, |min_range|, |max_range|) * ensure_minimum_range`` wide. With `T` the output type,
 
     - ``MIN_COMBINED``: ``(clamp(input) - min_range) * (2**bits - 1) / (max_range - min_range)``, less
@@ -102,13 +102,13 @@ def quantize(
     - ``MIN_FIRST``: ``round(input * scale) - round(min_range * scale) + min(T)`` with
       ``scale = (2**bits - 1) / (max_range - min_range)``, in float32.
     - ``SCALED``: ``round(clamp(input) * scale)`` with the largest scale that keeps the range within T. Real 0
-      is integer 0, so that the output suits the operators with a zero point of 0 and ``1 / scale``.
+      is integer 0, so the output suits the operators that take scales, with a zero point of 0 and ``1 / scale``.
 
     Infinities saturate. Where TensorFlow's result depends on the position in the array or wraps, this one is
     defined: NaN gives 0, and qint32 saturates at 2**31 - 1 (``MIN_FIRST``: at 2147483520, as in TensorFlow).
     A NaN in `min_range` counts as 0, and so does one in `max_range`. Infinite ranges are not specified.
 
-    `output` is of integers, which have no derivative: JAX's zero, of type float0. To train through the rounding, take
+    `output` is an integer array and has no derivative (JAX's zero, of type float0). To train through the rounding, use
     `quantize_and_dequantize` or `fake_quantize`. The range of the output is differentiable.
 
     Args:
@@ -117,15 +117,16 @@ def quantize(
       dtype: "qint8", "quint8", "qint16", "quint16", "qint32", or the plain dtype that stores it.
       mode: a `QuantizeMode` or its name.
       round_mode: a `RoundMode` or its name; "HALF_TO_EVEN" for SCALED only.
-      narrow_range: leave the lowest integer unused. Acts in SCALED only. (With unsigned types, real 0 is then
+      narrow_range: whether to leave the lowest integer unused. It acts in SCALED only. (With unsigned types, real 0 is then
         integer 1.)
       axis: the dimension along which each slice has a range of its own, counted from 0; None for one
         range. Negative numbers raise. MIN_FIRST takes it only where that dimension has size 1.
-      ensure_minimum_range: float32, one element. None: the document's default, 0.01, a legacy; it recommends 0 for new uses.
+      ensure_minimum_range: float32, one element. None: the specification's legacy default, 0.01; it recommends 0 for new
+        uses.
 
     Returns:
       `QuantizeOutput`: `output` has the shape of `input`; `output_min` and `output_max`, float32, are the real
-      numbers that the adjusted range begins and ends with, in shape () or, with `axis`, ``(input.shape[axis],)``
+      numbers at which the adjusted range begins and ends, in shape () or, with `axis`, ``(input.shape[axis],)``
       (TensorFlow has () where that dimension has size 1).
 
     Raises:

@@ -32,7 +32,7 @@ def _limits(signed_input: bool, num_bits: int, narrow_range: bool) -> tuple[np.f
 
 
 def _own_range(input: jax.Array, axis: int | None) -> tuple[jax.Array, jax.Array]:
-    """The range of the values themselves, in sizes that broadcast."""
+    """The range of the values themselves, in shapes that broadcast."""
     others = tuple(dimension for dimension in range(input.ndim) if dimension != axis)
     keep = axis is not None
     return (
@@ -66,7 +66,7 @@ def _quantize_and_dequantize(
     low_decides = low_scale < high_scale
     scale = jnp.where(low_decides, low_scale, high_scale)
     inverse = exact.quotient(high, largest)
-    if limits[0] != 0:  # or else the lower side decides nothing
+    if limits[0] != 0:  # otherwise the lower side decides nothing
         inverse = jnp.where(low_decides, exact.quotient(low, smallest), inverse)
     if bounds is not None:
         low, high = (
@@ -93,31 +93,31 @@ def quantize_and_dequantize(
 ) -> jax.Array:
     """Rounds to the real numbers that `num_bits` can express, as TensorFlow's CPU kernel does, bit for bit.
 
-    ``f(x) = round(clamp(x) * scale) * inverse_scale``, with a derivative to train with
+    ``f(x) = round(clamp(x) * scale) * inverse_scale``, with a derivative for training
 
-    The scale is the largest that keeps the range within the integers [qmin, qmax]: the smaller one of
-    ``qmin / input_min`` and ``qmax / input_max``, of those that are positive, and `inverse_scale` that quotient
-    the other way round, rounded for itself. Real 0 stays 0. The bound that did not decide is replaced by what the
-    integers reach on its side, so that a range that does not hold 0 is extended to it, and values in [2, 4] may be
-    clamped to [-4.03, 4]. Without a range, it is that of the values, and nothing is clamped.
+    The scale is the largest that keeps the range within the integers [qmin, qmax]: the smaller of ``qmin / input_min``
+    and ``qmax / input_max``, of those that are positive. `inverse_scale` is the inverse quotient, rounded separately.
+    Real 0 stays 0. The bound that did not decide the scale is replaced by what the integers reach on its side, so that a
+    range that does not hold 0 is extended to it, and with the range [2, 4], values may be clamped to [-4.03, 4]. Without a
+    range, that of the values is used, and nothing is clamped.
 
-    The derivative is the straight-through one: that of `input` where ``input_min <= input <= input_max``, for
+    The derivative is the straight-through estimate: that of `input` where ``input_min <= input <= input_max``, for
     the range as given, and 0 elsewhere and for a NaN. Without a range it is that of `input`. It is 0 for
-    `input_min` and `input_max`, as in TensorFlow; `fake_quantize` learns its range. A derivative of 0 stays 0 where it
-    meets an infinite or NaN cotangent (TensorFlow multiplies, and gives NaN).
+    `input_min` and `input_max`, as in TensorFlow; to learn the range, use `fake_quantize`. A derivative of 0 stays 0 even if
+    it meets an infinite or NaN cotangent (TensorFlow multiplies, and gives NaN).
 
-    A NaN in `input` stays NaN; without a range it makes all of its slice NaN (TensorFlow: depending on its
-    position in the array), and an infinity does so too.
+    A NaN in `input` stays NaN. Without a range, it makes its whole slice NaN (in TensorFlow, this depends on its
+    position in the array), and so does an infinity.
 
     Args:
       input: float32, any shape.
       input_min, input_max: float32: one element in any shape or, with `axis`, of shape ``(input.shape[axis],)``.
         Both, or neither.
       signed_input: whether the integers have a sign.
-      num_bits: of the integers; 1 to 61, or to 62 without a sign. (With 1 bit, a sign and `narrow_range` no integer
-        but 0 is left, and the result is NaN or infinite.)
+      num_bits: the number of bits of the integers: 1 to 61, or to 62 without a sign. (With 1 bit, a sign and
+        `narrow_range`, only the integer 0 is left, and the result is NaN or infinite.)
       round_mode: "HALF_TO_EVEN", or "HALF_UP": ties toward infinity (-7.5 to -7).
-      narrow_range: leave the lowest integer unused, where there is a sign.
+      narrow_range: whether to leave the lowest integer unused; only with a sign.
       axis: the dimension along which each slice has a range of its own, counted from 0; None for one
         range. Negative numbers raise.
 

@@ -22,12 +22,12 @@ def _quantize_down_and_shrink_range(input: jax.Array, input_min: jax.Array, inpu
 
 
 def quantize_down_and_shrink_range(input: ArrayLike, /, input_min: ArrayLike, input_max: ArrayLike) -> QuantizeOutput:
-    """Takes 32-bit integers to uint8 and the range of those that occur, as TensorFlow's CPU kernel does, bit for bit.
+    """Converts 32-bit integers to uint8, with the range of those that occur, as TensorFlow's CPU kernel does, bit for bit.
 
-    `requantization_range`, and `requantize` to that range; their formulas, roundings and derivatives. If no integer
-    stands for more than the minimum of the range, all become 0.
+    This is `requantization_range`, then `requantize` to that range, with their formulas, roundings and derivatives. If no
+    integer stands for more than the minimum of the range, all become 0.
 
-    On a mesh the range is that of the whole array; inside `jax.shard_map`, of the shard.
+    On a mesh the range is that of the whole array; inside `jax.shard_map`, that of the shard.
 
     Args:
       input: int32 (TensorFlow's qint32), any shape.

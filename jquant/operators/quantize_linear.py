@@ -105,42 +105,42 @@ def quantize_linear(
     ``output = saturate(round(input / scale) + zero_point)``
 
     The quotient is rounded once to float32, then to the nearest integer, ties to even; the zero point is
-    added after that, and decides no tie. Infinities saturate; NaN, which the document leaves undefined,
+    added afterwards, and does not affect ties. Infinities saturate; NaN, which the specification leaves undefined,
     gives 0. A scale of 0 divides as IEEE 754 does: the results are the limits of the type, and 0 for 0/0.
 
-    The quotient is float32's whatever the types of its operands, as with ONNX's ``precision=FLOAT``; with another
-    `precision`, both operands are rounded to it, and so is their quotient, which makes more ties. By a power of two
-    (FLOAT8E8M0) it is exact, unless it is subnormal.
+    The quotient is computed in float32, whatever the types of its operands, as with ONNX's ``precision=FLOAT``. With another
+    `precision`, both operands and their quotient are rounded to it, which produces more ties. Division by a power of two
+    (FLOAT8E8M0) is exact, unless the quotient is subnormal.
 
     A float of 8 or 4 bits is ``saturate(round(input / scale + zero_point))``: the number of the type that is nearest to the
-    float32 sum, ties to the even code, subnormal numbers included; a zero point of 0 leaves -0 as it is. What rounds to more
-    than the largest number, and infinities, become the largest number, or without `saturate` infinity (FLOAT8E5M2) or NaN
-    (the others). NaN stays NaN. FLOAT4E2M1 has neither infinities nor NaN: it always saturates, and makes 6 of NaN. The FNUZ
-    types have no -0. No array of JAX has the types of 6 bits on a CPU: `mx_quantize` has their codes.
+    float32 sum, ties to the even code, subnormal numbers included; a zero point of 0 leaves -0 as it is. Infinities, and
+    numbers that round to more than the largest, become the largest number; without `saturate`, they become infinity
+    (FLOAT8E5M2) or NaN (the others). NaN stays NaN. FLOAT4E2M1 has neither infinities nor NaN: it always saturates, and NaN
+    becomes 6. The FNUZ types have no -0. JAX has no arrays of 6-bit types on a CPU: `mx_quantize` returns their codes.
 
-    The result is of integers, which have no derivative: JAX's zero, of type float0. To train through the rounding, take
-    `quantize_and_dequantize` or `fake_quantize`. Where it is of floats, the derivative is 0.
+    Integer results have no derivative (JAX's zero, of type float0); float results have the derivative 0. To train through
+    the rounding, use `quantize_and_dequantize` or `fake_quantize`.
 
     Args:
       input: float32, float16 (bfloat16 at ``FeatureLevel.EXTENDED``) or int32, of rank 1 to 8.
       scale: of the dtype of `input`, float32 for int32 (``FeatureLevel.EXTENDED``: any of the float types, or
-        float8_e8m0fnu). Its shape says what has a scale of its own:
+        float8_e8m0fnu). Its shape gives the granularity:
 
         - per tensor: one element, in any shape;
-        - per axis: rank 1, with `axis`; or the rank of `input`, where sizes of 1 broadcast;
+        - per axis: rank 1, with `axis`; or the rank of `input`, where dimensions of size 1 broadcast;
         - per block: the rank of `input`, with `axis` and `block_size`, and ``ceil(input.shape[axis] / block_size)``
-          along that axis; the last block may be partial. Sizes of 1 broadcast along the others.
+          along that axis; the last block may be partial. Dimensions of size 1 broadcast along the others.
       zero_point: of the dtype of the output, in any shape that `scale` could have. None means 0.
       axis: the dimension of `input` along which `scale` and `zero_point` lie; a negative one counts from the end.
-      block_size: for how many elements along `axis` each scale and zero point hold; the table applies to them as they are
-        then spread. (Blocks in more than one dimension, which DML_QUANTIZE allows, are not supported.)
+      block_size: the number of elements along `axis` that share a scale and a zero point; the table applies to them once
+        spread over their blocks. (Blocks in more than one dimension, which DML_QUANTIZE allows, are not supported.)
       output_dtype: int8 or uint8; int4 or uint4, from level 6_3 on; int16, uint16, int2 or uint2, float8_e4m3fn,
         float8_e4m3fnuz, float8_e5m2, float8_e5m2fnuz or float4_e2m1fn, at ``FeatureLevel.EXTENDED``. None: the dtype of
         `zero_point` if that is an array, else uint8, as in ONNX.
-        `pack_integers` stores several of the narrow ones in a byte.
-      saturate: whether floats of 8 bits saturate. What has no infinities and no NaN always does.
-      precision: of the quotient: float32, or float16 or bfloat16 at ``FeatureLevel.EXTENDED``. None: float32. (In ONNX, that
-        of `scale`.)
+        `pack_integers` packs integers of 4 and 2 bits into bytes.
+      saturate: whether floats of 8 bits saturate. Types without infinities and NaN always do.
+      precision: that of the quotient: float32; at ``FeatureLevel.EXTENDED`` also float16 or bfloat16. None: float32. (In
+        ONNX, that of `scale`.)
       feature_level: the DirectML feature level whose table applies.
 
     Returns:

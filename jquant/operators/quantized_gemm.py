@@ -74,21 +74,21 @@ def quantized_gemm(
     ``sum[m, n] = sum over k of (a[m, k] - a_zero_point) * (b[k, n] - b_zero_point[n]) + c[m, n]``, and
     ``output = saturate(round(float32(sum) * ((a_scale * b_scale) / output_scale)) + output_zero_point)``
 
-    The sum is of integers, modulo 2**32. Each operation after it is rounded once to float32; the last product is rounded to
+    The sum is an integer, modulo 2**32. Each operation after it is rounded once to float32; the last product is rounded to
     the nearest integer, ties to even, *before* the output zero point is added. NaN, which only scales of 0, infinity or NaN
     can produce, gives 0.
 
-    The document's ``transA`` and ``transB`` are ``a.T`` and ``b.T``, and `alpha`, a factor of the product, may be part of
-    `a_scale`. Without an output scale the document's operator gives float32; so does `matmul_integer_to_float`.
+    For the specification's ``transA`` and ``transB``, pass ``a.T`` and ``b.T``; `alpha`, a factor of the product, may be
+    part of `a_scale`. Without an output scale, the specified operator gives float32; so does `matmul_integer_to_float`.
 
-    The result is of integers, which have no derivative: JAX's zero, of type float0. To train through the rounding, take
+    The result is an integer array and has no derivative (JAX's zero, of type float0). To train through the rounding, use
     `quantize_and_dequantize` or `fake_quantize`.
 
     Args:
       a: int8 or uint8, of shape (M, K).
       a_scale: float32, one element.
       a_zero_point: of the dtype of `a`, one element. None means 0.
-      b: int8 or uint8, of shape (K, N), or what `pack_matrix` made of it.
+      b: int8 or uint8, of shape (K, N), or packed by `pack_matrix`.
       b_scale: float32: a scalar, or one per column in shape (N,).
       b_zero_point: of the dtype of `b`: a scalar, or one per column in shape (N,). None means 0, or the zero point of
         packed weights.
@@ -102,10 +102,10 @@ def quantized_gemm(
       An array of shape (M, N), of `output_dtype`.
 
     Raises:
-      DescriptorError: a rank or size that is not allowed, a scalar that its type cannot hold, another zero point beside
-        packed weights, or an unknown implementation.
+      DescriptorError: a rank or size that is not allowed, a scalar that its type cannot hold, another zero point than
+        that of packed weights, or an unknown implementation.
       DescriptorTypeError: a data type that is not allowed, or an `output_dtype` that is not that of `output_zero_point`.
-      NotImplementedError: as `matmul_integer`.
+      NotImplementedError: as for `matmul_integer`.
 
     Example:
       >>> import jax.numpy as jnp, jquant

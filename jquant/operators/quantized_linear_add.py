@@ -70,19 +70,19 @@ def quantized_linear_add(
     ``output = saturate(round((a_value + b_value) / output_scale) + output_zero_point)``
 
     Each operation is rounded once to float32; the quotient is rounded to the nearest integer, ties to even,
-    *before* the output zero point is added. (That is the chain DequantizeLinear, Add, QuantizeLinear. onnxruntime's own
+    *before* the output zero point is added. (This is the chain DequantizeLinear, Add, QuantizeLinear. onnxruntime's own
     ``QLinearAdd`` multiplies by precomputed ratios of the scales, with a fused multiply-add, and differs by 1 where its
-    roundings decide otherwise.) NaN, which only scales of 0, infinity or NaN can produce and
-    the document leaves undefined, gives 0.
+    roundings decide otherwise.) NaN, which only scales of 0, infinity or NaN can produce and the specification leaves
+    undefined, gives 0.
 
-    The result is of integers, which have no derivative: JAX's zero, of type float0. To train through the rounding, take
+    The result is an integer array and has no derivative (JAX's zero, of type float0). To train through the rounding, use
     `quantize_and_dequantize` or `fake_quantize`.
 
     Args:
-      a, b: int8 or uint8, each of its own type, of one rank from 1 to 8; sizes of 1 broadcast, and a rank of
+      a, b: int8 or uint8, which may differ, of the same rank, 1 to 8; dimensions of size 1 broadcast, and a rank of
         0 stands for one element. At ``FeatureLevel.EXTENDED`` their ranks may differ, as in NumPy.
-      a_scale, b_scale, output_scale: float32, one element each. A scale of 0 is undefined in the document;
-        here the arithmetic is done, and infinities saturate.
+      a_scale, b_scale, output_scale: float32, one element each. A scale of 0 is undefined in the specification;
+        here the arithmetic follows IEEE 754, and infinities saturate.
       a_zero_point, b_zero_point: one element each, of the dtype of `a` and of `b`. None means 0.
       output_zero_point: one element, of the dtype of the output. None means 0.
       output_dtype: int8 or uint8. None: the dtype of `output_zero_point` if that is an array, else that of `a`.

@@ -70,31 +70,31 @@ def quantized_linear_average_pool(
 
     ``output = saturate(round(sum(input - input_zero_point) * input_scale / count / output_scale) + output_zero_point)``
 
-    The document has the real numbers averaged, and is silent on the roundings. Here the sum of the integers is exact (and
-    taken modulo 2**32, of windows of more than 8,421,504 elements); it, the product and the two quotients are each rounded
-    once to float32, the last then to the nearest integer, ties to even, *before* the zero point is added. (onnxruntime's
-    ``QLinearAveragePool`` sums float32 numbers, whose roundings decide ties otherwise.) NaN, which a scale of 0,
-    infinity or NaN can produce and a window of padding alone does, gives 0.
+    The specification averages the real numbers, and does not mention rounding. Here the sum of the integers is exact
+    (modulo 2**32, for windows of more than 8,421,504 elements). The sum, the product and the two quotients are each rounded
+    once to float32, and the last quotient then to the nearest integer, ties to even, *before* the zero point is added.
+    (onnxruntime's ``QLinearAveragePool`` sums float32 numbers, whose roundings decide ties otherwise.) NaN, which a scale of
+    0, infinity or NaN can produce and a window of padding alone does, gives 0.
 
-    The result is of integers, which have no derivative: JAX's zero, of type float0.
+    The result is an integer array and has no derivative (JAX's zero, of type float0).
 
     Args:
-      input: int8 or uint8, of shape (N, C, H, W) or (N, C, D, H, W); ``jnp.moveaxis(x, -1, 1)`` brings channels there that
-        are last.
+      input: int8 or uint8, of shape (N, C, H, W) or (N, C, D, H, W); ``jnp.moveaxis(x, -1, 1)`` converts from channels
+        last.
       input_scale, output_scale: float32: one element, or one for each channel in shape (1, C, 1, 1) or (1, C, 1, 1, 1). A
-        scale of 0 is undefined in the document; here the arithmetic is done, and infinities saturate.
+        scale of 0 is undefined in the specification; here the arithmetic follows IEEE 754, and infinities saturate.
       input_zero_point: of the dtype of `input`, in any shape that `input_scale` could have. None means 0.
       output_zero_point: of the dtype of the output, likewise.
-      window_sizes: the elements of a window in each spatial dimension.
-      strides: the steps from a window to the next. None means 1 everywhere.
-      dilations: the steps from an element of a window to the next. None means 1 everywhere.
-      padding: as for `convolution_integer`. The padding is of real zeros.
-      include_padding: whether the padding counts, as so many zeros; else the average is of the input's elements alone.
+      window_sizes: the size of a window in each spatial dimension.
+      strides: the step from one window to the next. None means 1 everywhere.
+      dilations: the step from one element of a window to the next. None means 1 everywhere.
+      padding: as for `convolution_integer`. The padding consists of real zeros.
+      include_padding: whether the padding counts, as zeros; otherwise only the input's elements are averaged.
       output_dtype: int8 or uint8. None: the dtype of `output_zero_point` if that is an array, else that of `input`.
       feature_level: the DirectML feature level whose table applies; the operator exists from 6_2 on.
 
     Returns:
-      An array of `output_dtype` and of the rank of `input`: of N, C, and the number of windows in each spatial dimension.
+      An array of `output_dtype` and of shape (N, C, ...), with the number of windows in each spatial dimension.
 
     Raises:
       DescriptorError: a rank, size or level outside of the table, windows that are larger than the tensor with its padding,

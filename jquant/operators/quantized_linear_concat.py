@@ -20,7 +20,7 @@ _OPERATOR = "QLinearConcat"
 
 @functools.cache
 def _descriptor(index: int) -> Descriptor:
-    """The document's table, for one of the inputs."""
+    """The specification's table, for one of the inputs."""
     tensor, scale, zero_point = (f"inputs[{index}]{suffix}" for suffix in ("", "_scale", "_zero_point"))
     return Descriptor(
         _OPERATOR,
@@ -61,26 +61,26 @@ def quantized_linear_concat(
     output_zero_point) for tensor, scale, zero_point in inputs], axis)``
 
     Each operation is rounded once to float32; the quotient is rounded to the nearest integer, ties to even, *before* the
-    output zero point is added. So does onnxruntime, bit for bit. A tensor that has the scale and the zero point of the
-    output comes out unchanged, for every scale from 2**-126 to the largest float32 over 255: the product and the
-    quotient are off by less than 2**-15 together. NaN, which only scales of 0, infinity or NaN can produce, gives 0.
+    output zero point is added. onnxruntime does the same, bit for bit. A tensor that has the scale and the zero point of the
+    output comes out unchanged, for every scale from 2**-126 to the largest float32 over 255: together, the product and the
+    quotient are off by less than 2**-15. NaN, which only scales of 0, infinity or NaN can produce, gives 0.
 
-    The result is of integers, which have no derivative: JAX's zero, of type float0. To train through the rounding, take
+    The result is an integer array and has no derivative (JAX's zero, of type float0). To train through the rounding, use
     `quantize_and_dequantize` or `fake_quantize`.
 
     Args:
-      inputs: one triple or more of a tensor, its scale and its zero point. The tensors are int8 or uint8, each of its
-        own type, of one rank from 1 on, and of the same sizes but for that of `axis`. A scale is float32 and has one
+      inputs: one or more triples of a tensor, its scale and its zero point. The tensors are int8 or uint8, which may
+        differ, of the same rank, at least 1, and of the same shape except along `axis`. A scale is float32 and has one
         element. A zero point has one element, of the dtype of its tensor; None means 0.
-      output_scale: float32, one element. A scale of 0 is undefined in the document; here the arithmetic is done, and
-        infinities saturate.
+      output_scale: float32, one element. A scale of 0 is undefined in the specification; here the arithmetic follows
+        IEEE 754, and infinities saturate.
       output_zero_point: one element, of the dtype of the output. None means 0.
       axis: the dimension along which the tensors are joined; a negative one counts from the end.
       output_dtype: int8 or uint8. None: the dtype of `output_zero_point` if that is an array, else that of the first
         tensor.
 
     Returns:
-      An array of `output_dtype`, of the sizes of the tensors, but for `axis`, where it has their sum.
+      An array of `output_dtype`, of the shape of the tensors, except along `axis`, where their sizes add up.
 
     Raises:
       DescriptorError: no triples, a rank, size or axis that is not allowed, or a scalar that its type cannot hold.

@@ -126,12 +126,12 @@ def quantized_linear_convolution(
     ``sum = convolution_integer(input, filter, input_zero_point, filter_zero_point) + bias``, and
     ``output = saturate(round(float32(sum) * ((input_scale * filter_scale) / output_scale)) + output_zero_point)``
 
-    The sum is of integers, modulo 2**32. Each operation after it is rounded once to float32; the last product is rounded to
-    the nearest integer, ties to even, *before* the output zero point is added. The document promises no order of
-    operations; this is onnxruntime's. NaN, which only scales of 0, infinity or NaN can produce and the document leaves
+    The sum is an integer, modulo 2**32. Each operation after it is rounded once to float32; the last product is rounded to
+    the nearest integer, ties to even, *before* the output zero point is added. The specification promises no order of
+    operations; this is onnxruntime's. NaN, which only scales of 0, infinity or NaN can produce and the specification leaves
     undefined, gives 0.
 
-    The result is of integers, which have no derivative: JAX's zero, of type float0. To train through the rounding, take
+    The result is an integer array and has no derivative (JAX's zero, of type float0). To train through the rounding, use
     `quantize_and_dequantize` or `fake_quantize`.
 
     Args:
@@ -150,13 +150,13 @@ def quantized_linear_convolution(
       dimension_numbers: another layout than NCHW and OIHW: ``("NHWC", "HWIO", "NHWC")`` is Flax's.
       output_dtype: int8 or uint8. None: the dtype of `output_zero_point` if that is an array, else that of `input`.
       feature_level: the DirectML feature level whose table applies; the operator exists from 2_1 on. `FeatureLevel.EXTENDED`
-        has a third spatial dimension and a bias of shape (O,) besides.
+        adds a third spatial dimension and a bias of shape (O,).
 
     Returns:
       An array of shape (N, O, ...), or in the layout of `dimension_numbers`, of `output_dtype`.
 
     Raises:
-      DescriptorError: as `convolution_integer`.
+      DescriptorError: as for `convolution_integer`.
       DescriptorTypeError: a data type outside of the table, or an `output_dtype` that is not that of
         `output_zero_point`.
 

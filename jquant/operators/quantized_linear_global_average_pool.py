@@ -37,24 +37,24 @@ def quantized_linear_global_average_pool(
     ``output = saturate(round(sum(x - x_zero_point) * x_scale / count / output_scale) + output_zero_point)``, over all
     spatial dimensions
 
-    It is `quantized_linear_average_pool` with one window, of the size of the tensor: see there for the roundings. Split over
-    a mesh in its spatial dimensions, it sums int32.
+    It is `quantized_linear_average_pool` with a single window, of the size of the tensor; its roundings are described there.
+    If a mesh splits the spatial dimensions, the devices' sums are added in int32.
 
-    The result is of integers, which have no derivative: JAX's zero, of type float0.
+    The result is an integer array and has no derivative (JAX's zero, of type float0).
 
     Args:
-      x: int8 or uint8, of shape (N, C, ...) with at least one spatial dimension; ``jnp.moveaxis(x, -1, 1)`` brings channels
-        there that are last.
+      x: int8 or uint8, of shape (N, C, ...) with at least one spatial dimension; ``jnp.moveaxis(x, -1, 1)`` converts from
+        channels last.
       x_scale, output_scale: float32, one element each.
-      x_zero_point, output_zero_point: one element each, of the dtype of `x`. None means 0 (the document requires them).
+      x_zero_point, output_zero_point: one element each, of the dtype of `x`. None means 0 (the specification requires them).
 
     Returns:
-      An array of the dtype of `x` and of shape (N, C, 1, ...), of the rank of `x`.
+      An array of the dtype of `x` and of shape (N, C, 1, ...), with the rank of `x`.
 
     Raises:
       DescriptorError: no spatial dimension, a scale or zero point of several elements, or a scalar that its type cannot
         hold.
-      DescriptorTypeError: a data type that the document does not have.
+      DescriptorTypeError: a data type that the specification does not allow.
 
     Example:
       >>> import jax.numpy as jnp, jquant

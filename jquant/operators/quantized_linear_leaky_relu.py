@@ -34,22 +34,22 @@ def quantized_linear_leaky_relu(
     *,
     alpha: ArrayLike | None = None,
 ) -> jax.Array:
-    """The leaky rectifier of a quantized tensor, quantized again.
+    """Applies the leaky rectifier (leaky ReLU) to a quantized tensor.
 
     ``value = (x - x_zero_point) * x_scale``, and
     ``output = saturate(round((alpha * value if value < 0 else value) / output_scale) + output_zero_point)``
 
     Each operation is rounded once to float32; the quotient is rounded to the nearest integer, ties to even, *before* the
-    zero point is added. So does onnxruntime, bit for bit. NaN, which only scales or an `alpha` of 0, infinity or
+    zero point is added. onnxruntime does the same, bit for bit. NaN, which only scales or an `alpha` of 0, infinity or
     NaN can produce, gives 0.
 
-    The result is of integers, which have no derivative: JAX's zero, of type float0. To train through the rounding, take
+    The result is an integer array and has no derivative (JAX's zero, of type float0). To train through the rounding, use
     `quantize_and_dequantize` or `fake_quantize`.
 
     Args:
       x: int8 or uint8, of any shape.
-      x_scale, output_scale: float32, one element each. A scale of 0 is undefined in the document; here the arithmetic is
-        done, and infinities saturate.
+      x_scale, output_scale: float32, one element each. A scale of 0 is undefined in the specification; here the arithmetic
+        follows IEEE 754, and infinities saturate.
       x_zero_point, output_zero_point: one element each, of the dtype of `x`. None means 0.
       alpha: the slope below 0: float32, one element, which may be traced. None: 0.01.
 
@@ -59,7 +59,7 @@ def quantized_linear_leaky_relu(
     Raises:
       DescriptorError: a scale or zero point of several elements, an `alpha` of several elements, or a scalar that its type
         cannot hold.
-      DescriptorTypeError: a data type that the document does not have.
+      DescriptorTypeError: a data type that the specification does not allow.
 
     Example:
       >>> import jax.numpy as jnp, jquant

@@ -107,11 +107,11 @@ def quantized_linear_matmul(
     ``output = saturate(round(float32(product) * ((a_scale * b_scale) / output_scale)) + output_zero_point)``
 
     The product is `matmul_integer`'s, modulo 2**32. Each operation after it is rounded once to float32; the last
-    product is rounded to the nearest integer, ties to even, *before* the output zero point is added. The document
+    product is rounded to the nearest integer, ties to even, *before* the output zero point is added. The specification
     promises no order of operations; this is onnxruntime's. NaN, which only scales of 0, infinity or NaN can produce and
-    the document leaves undefined, gives 0.
+    the specification leaves undefined, gives 0.
 
-    The result is of integers, which have no derivative: JAX's zero, of type float0. To train through the rounding, take
+    The result is an integer array and has no derivative (JAX's zero, of type float0). To train through the rounding, use
     `quantize_and_dequantize` or `fake_quantize`.
 
     Args:
@@ -119,11 +119,11 @@ def quantized_linear_matmul(
       a_scale: float32; at ``FeatureLevel.EXTENDED`` also float16 or bfloat16, which are widened to it: a scalar, or one
         per row in shape (M,), (M, 1), (1, M, 1) or (1, 1, M, 1).
       a_zero_point: of the dtype of `a`, in the shapes of `a_scale`. None means 0.
-      b: int8 or uint8, of shape (..., K, N) and the rank of `a`, or what `pack_matrix` made of it. Batch sizes of 1
+      b: int8 or uint8, of shape (..., K, N) and the rank of `a`, or packed by `pack_matrix`. Batch dimensions of size 1
         broadcast. At ``FeatureLevel.EXTENDED`` the ranks may differ, as in NumPy: (batch, M, K) times (K, N).
       b_scale: of the types of `a_scale`: a scalar, or one per column in shape (N,), (1, N), (1, 1, N) or (1, 1, 1, N).
       b_zero_point: of the dtype of `b`, in the shapes of `b_scale`. None means 0, or the zero point of packed weights;
-        beside these it must be theirs.
+        with these, any other is an error.
       output_scale: of the types of `a_scale`, and in its shapes.
       output_zero_point: of the dtype of the output, in the shapes of `a_scale`. None means 0.
       output_dtype: int8 or uint8. None: the dtype of `output_zero_point` if that is an array, else that of `a`.
@@ -135,11 +135,11 @@ def quantized_linear_matmul(
 
     Raises:
       DescriptorError: a rank, size or level outside of the table, a scalar that its type cannot hold, another zero point
-        beside packed weights, or an unknown implementation. Scales and zero points have one dimension count, scalars
-        aside.
+        than that of packed weights, or an unknown implementation. Scales and zero points must have the same rank, except
+        for scalars.
       DescriptorTypeError: a data type outside of the table, or an `output_dtype` that is not that of
         `output_zero_point`.
-      NotImplementedError: as `matmul_integer`.
+      NotImplementedError: as for `matmul_integer`.
 
     Example:
       >>> import jax.numpy as jnp, jquant

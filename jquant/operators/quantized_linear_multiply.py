@@ -28,7 +28,7 @@ _DESCRIPTOR = Descriptor(
         Tensor("C_zero_point", "Optional input", None, "INT8 UINT8"),
         Tensor("C", "Output", None, "INT8 UINT8"),
     ),
-    # The document has one type for all; here A, B and C have each their own, as in quantized_linear_add.
+    # The specification has one type for all; here A, B and C each have their own, as in quantized_linear_add.
     same_data_type=(("A", "A_zero_point"), ("B", "B_zero_point"), ("C", "C_zero_point")),
     one_element=("A_scale", "A_zero_point", "B_scale", "B_zero_point", "C_scale", "C_zero_point"),
     broadcast=("A", "B"),
@@ -62,19 +62,19 @@ def quantized_linear_multiply(
     ``product = (a - a_zero_point) * (b - b_zero_point)``, an exact integer, and
     ``output = saturate(round(product * (a_scale * b_scale) / output_scale) + output_zero_point)``
 
-    In the order of the document, from left to right: the product of the scales, its product with the integer, and the
+    The order is the specification's, from left to right: the product of the scales, its product with the integer, and the
     quotient are rounded once each to float32. The quotient is rounded to the nearest integer, ties to even, *before* the
     output zero point is added. (onnxruntime's own kernel multiplies with ``a_scale * b_scale / output_scale``, and adds
-    the zero point before rounding, so that an odd one decides ties the other way.) NaN, which only scales of 0,
+    the zero point before rounding, so that an odd zero point decides ties the other way.) NaN, which only scales of 0,
     infinity or NaN can produce, gives 0.
 
-    The result is of integers, which have no derivative: JAX's zero, of type float0. To train through the rounding, take
+    The result is an integer array and has no derivative (JAX's zero, of type float0). To train through the rounding, use
     `quantize_and_dequantize` or `fake_quantize`.
 
     Args:
-      a, b: int8 or uint8, each of its own type (the document has one for all), of shapes that broadcast as NumPy's do.
-      a_scale, b_scale, output_scale: float32, one element each. A scale of 0 is undefined in the document;
-        here the arithmetic is done, and infinities saturate.
+      a, b: int8 or uint8, which may differ (the specification has one type for all), of shapes that broadcast as NumPy's do.
+      a_scale, b_scale, output_scale: float32, one element each. A scale of 0 is undefined in the specification;
+        here the arithmetic follows IEEE 754, and infinities saturate.
       a_zero_point, b_zero_point: one element each, of the dtype of `a` and of `b`. None means 0.
       output_zero_point: one element, of the dtype of the output. None means 0.
       output_dtype: int8 or uint8. None: the dtype of `output_zero_point` if that is an array, else that of `a`.

@@ -17,7 +17,7 @@ _DESCRIPTOR = elementwise.descriptor(_OPERATOR)
 
 def _sigmoid(x: jax.Array) -> jax.Array:
     """``fl(1 / (1 + exp(-x)))``; 0 where that is subnormal."""
-    # Of a negative number it is exp(x) / (1 + exp(x)): no exponential is larger than 1.
+    # For a negative number it is exp(x) / (1 + exp(x)): no exponential is larger than 1.
     significand, power = exponential(-lax.abs(x))
     one = lax.full_like(x, 1)
     denominator = double_float.add(double_float.widen(one), Pair(*(scaled(part, power) for part in significand)))
@@ -49,14 +49,14 @@ def quantized_linear_sigmoid(
     ``sigmoid(v) = 1 / (1 + exp(-v))``
 
     The product, the sigmoid as a whole and the quotient are each rounded once to float32, the quotient then to the nearest
-    integer, ties to even, *before* the zero point is added. The exponential is no platform's own: its error is below
-    2**-45, and its bits are the same everywhere. A sigmoid below 2**-126 is 0. There are 256 results, which are computed
-    from the scales and the zero points in each call, and looked up.
+    integer, ties to even, *before* the zero point is added. The exponential is jquant's own: its error is below 2**-45, and
+    its bits are the same on every platform. A sigmoid below 2**-126 is 0. Each call computes the 256 possible results from
+    the scales and the zero points, and looks them up.
 
-    A negative scale mirrors the function, one of 0 makes every result that of 0.5; infinite ones follow IEEE 754. NaN, which
-    only scales of 0, infinity or NaN can produce, gives 0.
+    A negative input scale mirrors the function, and a scale of 0 makes every sigmoid 0.5; infinite scales follow IEEE 754.
+    NaN, which only scales of 0, infinity or NaN can produce, gives 0.
 
-    The result is of integers, which have no derivative: JAX's zero, of type float0.
+    The result is an integer array and has no derivative (JAX's zero, of type float0).
 
     Args:
       x: int8 or uint8, of any shape.
@@ -68,7 +68,7 @@ def quantized_linear_sigmoid(
 
     Raises:
       DescriptorError: a scale or zero point of several elements, or a scalar that its type cannot hold.
-      DescriptorTypeError: a data type that the document does not have.
+      DescriptorTypeError: a data type that the specification does not allow.
 
     Example:
       >>> import jax.numpy as jnp, jquant

@@ -22,7 +22,7 @@ _OPERATOR = "QLinearSoftmax"
 _DESCRIPTOR = elementwise.descriptor(_OPERATOR)
 
 
-# A slice of so many elements, or more, has no more different quotients than that.
+# A slice of this many elements, or more, has no more distinct quotients than this.
 _TABLE_SIZE = 256
 
 
@@ -30,14 +30,14 @@ _TABLE_SIZE = 256
 @jax.named_scope("quantized_linear_softmax")
 def _quantized_linear_softmax(x: Quantized, output: ScaleZeroPoint, axis: int) -> jax.Array:  # the zero point cancels
     scale = exact.widen(x.scale)
-    # One that is not finite makes NaN of the whole slice, as the largest value of it is.
+    # A scale that is not finite makes the whole slice NaN, as its largest value is.
     scale = lax.select(lax.abs(scale) < jnp.inf, scale, lax.full_like(scale, jnp.nan))
     below = below_largest(jnp.where(scale < 0, ~x.values, x.values), axis)  # in the order of the values
     exponentials = exponential(exact.product(lax.iota(jnp.float32, _TABLE_SIZE), -lax.abs(scale)))
     bits = fixed_point.digit_bits(below.shape[axis])
     digits = fixed_point.digits(Pair(*(scaled(part, exponentials.power) for part in exponentials.significand)), bits)
     total = fixed_point.value(jnp.sum(look_up(digits, below), axis, jnp.int32, keepdims=True), bits)
-    # LLVM takes minutes for one loop of all this, where it has too few elements for vectors.
+    # LLVM takes minutes to compile all this as one loop, if there are too few elements for vectors.
     reciprocal = jax.tree.map(exact.once, double_float.reciprocal(total))
 
     def quantized(exponentials: Exponential) -> jax.Array:
@@ -61,29 +61,29 @@ def quantized_linear_softmax(
     *,
     axis: int,
 ) -> jax.Array:
-    """Normalises the exponentials of a quantized tensor along an axis.
+    """Applies softmax along an axis of a quantized tensor.
 
     ``output = saturate(round(e / sum(e) / output_scale) + output_zero_point)``, where
     ``e = exp((x - largest) * x_scale)``; the sum and the largest of ``x`` are along `axis`
 
     The product, the first quotient as a whole and the second are each rounded once to float32, the second then to the
-    nearest integer, ties to even, *before* the zero point is added. The exponential is no platform's own: its error is below
-    2**-45, and its bits are the same everywhere. So are those of the sum, which is taken in fixed point: no order of its
-    terms and no split of the axis over a mesh changes it. A first quotient below 2**-126 is 0.
+    nearest integer, ties to even, *before* the zero point is added. The exponential is jquant's own: its error is below
+    2**-45, and its bits are the same on every platform. So are those of the sum, which is taken in fixed point: neither the
+    order of its terms nor a split of the axis over a mesh changes it. A first quotient below 2**-126 is 0.
 
-    Where `x_scale` is negative the smallest of ``x`` takes the place of the largest, for it stands for the largest value. A
-    scale of 0 makes all elements equal. One that is not finite makes all results NaN, which give 0.
+    Where `x_scale` is negative, the smallest of ``x`` takes the place of the largest, for it stands for the largest value. A
+    scale of 0 makes all elements equal. A scale that is not finite makes all results NaN, which give 0.
 
-    The result is of integers, which have no derivative: JAX's zero, of type float0.
+    The result is an integer array and has no derivative (JAX's zero, of type float0).
 
     Args:
       x: int8 or uint8, of at least one dimension.
       x_scale, output_scale: float32, one element each.
       x_zero_point: one element, of the dtype of `x`, or None. The result does not depend on it.
-      output_zero_point: one element, of the dtype of `x`. None means 0 (the document requires it).
+      output_zero_point: one element, of the dtype of `x`. None means 0 (the specification requires it).
       axis: the dimension of `x` along which the results add up to 1, of at most 524,287 elements; a negative one counts from
-        the end. (In the document it is -1 by default, and before version 13 of ONNX's operator set stands for all dimensions
-        from there on.)
+        the end. (In the specification it is -1 by default, and before version 13 of ONNX's operator set stands for all
+        dimensions from there on.)
 
     Returns:
       An array of the shape and dtype of `x`.
@@ -91,7 +91,7 @@ def quantized_linear_softmax(
     Raises:
       DescriptorError: an axis that `x` does not have, or that is too long, a scale or zero point of several elements, or a
         scalar that its type cannot hold.
-      DescriptorTypeError: a data type that the document does not have.
+      DescriptorTypeError: a data type that the specification does not allow.
 
     Example:
       >>> import jax.numpy as jnp, jquant

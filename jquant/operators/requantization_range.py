@@ -19,18 +19,18 @@ def _requantization_range(input: jax.Array, input_min: jax.Array, input_max: jax
 
 
 def requantization_range(input: ArrayLike, /, input_min: ArrayLike, input_max: ArrayLike) -> RangeOutput:
-    """The range of the integers that occur, for `requantize`, as TensorFlow's CPU kernel computes it, bit for bit.
+    """Finds the range of the integers that occur, for `requantize`, as TensorFlow's CPU kernel does, bit for bit.
 
     ``output_min = min(0, real(min(input)))`` and ``output_max = real(max(input))``, where
     ``real(x) = away(input_min / scale) * scale + (x + 2**31) * scale`` with
     ``scale = (input_max - input_min) / (2**32 - 1)``
 
-    `real` is computed in float64, but for its first product, and rounded to float32 at last. The integers are rounded to
-    float32 first, as TensorFlow does. The maximum may be below 0; without elements it is `input_min`.
+    `real` is computed in float64, except for its first product, and finally rounded to float32. The integers are rounded to
+    float32 first, as in TensorFlow. The maximum may be below 0; for an empty array it is `input_min`.
 
     The derivative is that of the formula without its roundings.
 
-    On a mesh the minimum and the maximum are those of the whole array; inside `jax.shard_map`, of the shard.
+    On a mesh the minimum and the maximum are those of the whole array; inside `jax.shard_map`, those of the shard.
 
     Args:
       input: int32 (TensorFlow's qint32), any shape.

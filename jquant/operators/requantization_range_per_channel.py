@@ -33,24 +33,24 @@ def _requantization_range_per_channel(
 def requantization_range_per_channel(
     input: ArrayLike, /, input_min: ArrayLike, input_max: ArrayLike, *, clip_value_max: ArrayLike | None = None
 ) -> RangeOutput:
-    """The range of the integers that occur, for `requantize_per_channel`, as TensorFlow's kernel computes it, bit for bit.
+    """Finds the range of the integers that occur, for `requantize_per_channel`, as TensorFlow's kernel does, bit for bit.
 
     ``output_max = min(clip_value_max, max_c(magnitude[c] * max(abs(input[..., c])) / 2**31))``, in float32, with
     ``magnitude = max(abs(input_min), abs(input_max))``; ``output_min = -output_max``, or 0 if no integer is negative
 
-    `output_max` is the smallest normal float32 at least, unless `clip_value_max` is less. A channel whose magnitude
-    is NaN is passed over, and so is a NaN in `clip_value_max`. TensorFlow passes over integers whose absolute value
-    rounds to 2**31 in float32; here they are 2**31.
+    `output_max` is at least the smallest normal float32, unless `clip_value_max` is less. A channel whose magnitude
+    is NaN is ignored, and so is a NaN in `clip_value_max`. TensorFlow ignores integers whose absolute value
+    rounds to 2**31 in float32; here they count as 2**31.
 
-    The derivative is that of the formula: of the channel that has the maximum, if it is not clipped.
+    The derivative is that of the formula: that of the channel that has the maximum, if it is not clipped.
 
-    On a mesh the maximum is that of the whole array; inside `jax.shard_map`, of the shard.
+    On a mesh the maximum is that of the whole array; inside `jax.shard_map`, that of the shard.
 
     Args:
       input: int32 (TensorFlow's qint32) of rank 1 or more, the channels last (TensorFlow: rank 4, not empty).
       input_min, input_max: float32, of shape ``(input.shape[-1],)``.
-      clip_value_max: float32, one element in any shape: the largest that an activation allows, as 6 of relu6. None: no
-        limit.
+      clip_value_max: float32, one element in any shape: the largest value that an activation allows, such as 6 for relu6.
+        None: no limit.
 
     Returns:
       `RangeOutput`: `output_min` and `output_max`, float32, of shape ().

@@ -42,27 +42,27 @@ def requantize(
     *,
     dtype: DTypeLike | str,
 ) -> QuantizeOutput:
-    """Takes 32-bit integers to 8 bits and another range, as TensorFlow's CPU kernels do, bit for bit.
+    """Converts 32-bit integers to 8 bits and another range, as TensorFlow's CPU kernels do, bit for bit.
 
     The integers of each range are those of `quantize` in MIN_FIRST: the lowest one stands for its lower end, the highest
-    for its upper. The arithmetic is another one for each type, as in TensorFlow:
+    for its upper end. The arithmetic differs by type, as in TensorFlow:
 
-    - quint8, in fixed point, all quotients in float64 and cut off:
+    - quint8, in fixed point, with all quotients in float64 and truncated:
       ``clamp((((input * scale) >> 32) + input_offset - output_offset + 2**15) >> 16)`` with
       ``scale = 255 * 2**16 * (input_max - input_min) / width``, where `width` is that of the requested range,
       ``input_offset = 2**16 * (input_min + input_max) / 2 * (255 / width)`` in float32 and
       ``output_offset = 255 * 2**16 * requested_output_min / width``, rounded half away from zero. A width of 0 gives 0.
     - qint8, in float32: `dequantize` and then the formula of `quantize`, both in MIN_FIRST.
 
-    `input` is first rounded to float32, of 24 bits, as TensorFlow does. Real numbers beyond the requested range saturate;
-    those from 128 times its width on wrap in TensorFlow, in quint8.
+    `input` is first rounded to float32, of 24 bits, as in TensorFlow. Real numbers beyond the requested range saturate. (In
+    TensorFlow, those from 128 times its width on wrap in quint8.)
 
-    `output` is of integers, which have no derivative. The range of the output is the requested one, with its derivative.
+    `output` is an integer array and has no derivative. The range of the output is the requested one, with its derivative.
 
     Args:
       input: int32 (TensorFlow's qint32), any shape.
       input_min, input_max, requested_output_min, requested_output_max: float32, one element in any shape. Not
-        specified: infinite bounds, and an input range of which a width or bound exceeds the requested width ``2**38``-fold.
+        specified: infinite bounds, and an input range whose width or bound exceeds the requested width ``2**38``-fold.
       dtype: "quint8" or "qint8", or the plain dtype that stores it.
 
     Returns:

@@ -46,15 +46,15 @@ def requantize_per_channel(
     *,
     dtype: DTypeLike | str = "quint8",
 ) -> QuantizeOutput:
-    """Takes 32-bit integers, of a range for each channel, to 8 bits and one range, as TensorFlow's kernel does, bit for bit.
+    """Converts 32-bit integers, with a range per channel, to 8 bits and one range, as TensorFlow's kernel does, bit for bit.
 
-    ``saturate(round(input * (max(T) * (input_magnitude / requested_magnitude / 2**31))))``, with the larger one of
-    ``abs(min)`` and ``abs(max)`` of each range as its magnitude, in float32; ties to even
+    ``saturate(round(input * (max(T) * (input_magnitude / requested_magnitude / 2**31))))``, where the magnitude of a range
+    is the larger of ``abs(min)`` and ``abs(max)``, in float32; ties to even
 
-    Unlike those of `requantize` the ranges are symmetric: integer 0 is real 0, and ``max(T)`` the magnitude. In quint8,
-    negative numbers become 0. NaN, which takes a requested magnitude of 0, gives 0.
+    Unlike those of `requantize`, the ranges are symmetric: integer 0 is real 0, and ``max(T)`` the magnitude. In quint8,
+    negative numbers become 0. NaN, which only a requested magnitude of 0 produces, gives 0.
 
-    `output` is of integers, which have no derivative. The range of the output is the requested one, with its derivative.
+    `output` is an integer array and has no derivative. The range of the output is the requested one, with its derivative.
 
     Args:
       input: int32 (TensorFlow's qint32) of rank 1 or more, the channels last (TensorFlow: rank 4).

@@ -23,30 +23,31 @@ def scale_and_zero_point(
 ) -> ScaleZeroPoint:
     """Expresses a range of real numbers in the integers of `dtype`.
 
-    With zero brought inside, ``[low, high] = [min(0, min), max(0, max)]``, and ``[smallest, largest]`` the integers:
+    With the range extended to zero, ``[low, high] = [min(0, min), max(0, max)]``, and ``[smallest, largest]`` the integers:
     ``scale = (high - low) / (largest - smallest)``; ``zero_point = round(smallest - low / scale)``.
-    `symmetric`: ``scale = max(-low, high) / ((largest - smallest) / 2)``; ``zero_point = round((smallest + largest) / 2)``,
-    which is 0 in signed types, and the half of the integers in unsigned ones.
+    With `symmetric`,
+    ``scale = max(-low, high) / ((largest - smallest) / 2)``; ``zero_point = round((smallest + largest) / 2)``,
+    which is 0 in signed types, and the middle of the integers in unsigned ones.
 
     Each step is rounded once in float32, ties to even: with the range of a tensor, these are the scale and the zero point
-    of `dynamic_quantize_linear`. What `quantize_linear` makes of them saturates by half a step at most within the range.
+    of `dynamic_quantize_linear`. Within the range, `quantize_linear` saturates with them by half a step at most.
 
-    A range of width 0, or so narrow that its scale is no normal number, has scale 1 and zero point 0. Where the range is
-    infinite, or wider than float32 goes, so is the scale. A NaN makes the scale NaN and the zero point 0.
+    A range of width 0, or one so narrow that its scale is not a normal number, has scale 1 and zero point 0. If the range is
+    infinite, or too wide for float32, the scale is infinite. A NaN makes the scale NaN and the zero point 0.
 
-    Of TensorFlow's modes, which `quantize` has: ``SCALED`` has zero point 0, and its scale is ``output_max / largest``.
-    ``MIN_FIRST`` rounds the lower end of the range to a step, so that real 0 is an integer, and without `symmetric` and
-    `narrow_range` this function gives its scale and, but for ties, its zero point, for a range that holds 0.
-    ``MIN_COMBINED`` lays the ends of the range on integers; real 0 then lies between two of them in general (0 in [-6, 6]),
-    and no zero point gives the same integers.
+    Compared with TensorFlow's modes, which `quantize` has: ``SCALED`` has zero point 0, and its scale is
+    ``output_max / largest``. ``MIN_FIRST`` rounds the lower end of the range to a step, so that real 0 is an integer. For a
+    range that holds 0, and without `symmetric` and `narrow_range`, this function gives its scale and, except for ties, its
+    zero point. ``MIN_COMBINED`` places the ends of the range on integers; real 0 then generally lies between two of them
+    (0 in [-6, 6]), and no zero point gives the same integers.
 
-    The zero point is an integer, which has no derivative: JAX's zero, of type float0. The scale has that of the range.
+    The zero point is an integer and has no derivative (JAX's zero, of type float0). The scale has that of the range.
 
     Args:
-      min, max: float32, of one shape: a range for each element, as for a channel.
+      min, max: float32, of the same shape: a range for each element, for example for each channel.
       dtype: int8 or uint8, or one of the types of 2, 4 and 16 bits.
-      symmetric: the same range on both sides of 0, wide enough for the given one.
-      narrow_range: leave the lowest integer unused. Symmetric int8 is then -127 to 127, as onnxruntime has it.
+      symmetric: whether to use the same range on both sides of 0, wide enough for the given one.
+      narrow_range: whether to leave the lowest integer unused. Symmetric int8 is then -127 to 127, as in onnxruntime.
 
     Returns:
       `ScaleZeroPoint`: `scale`, float32, and `zero_point`, of `dtype`, both of the shape of `min`.
