@@ -29,8 +29,9 @@ def scale_and_zero_point(
     ``scale = max(-low, high) / ((largest - smallest) / 2)``; ``zero_point = round((smallest + largest) / 2)``,
     which is 0 in signed types, and the middle of the integers in unsigned ones.
 
-    Each step is rounded once in float32, ties to even: with the range of a tensor, these are the scale and the zero point
-    of `dynamic_quantize_linear`. Within the range, `quantize_linear` saturates with them by half a step at most.
+    Each step is rounded once in float32, ties to even: with the range of a tensor, unless it is 0 wide, these are the scale
+    and the zero point of `dynamic_quantize_linear`. Within the range, `quantize_linear` saturates with them by half a
+    step at most.
 
     A range of width 0, or one so narrow that its scale is not a normal number, has scale 1 and zero point 0. If the range is
     infinite, or too wide for float32, the scale is infinite. A NaN makes the scale NaN and the zero point 0.
