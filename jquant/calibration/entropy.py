@@ -38,8 +38,8 @@ def entropy(*, num_bins: int = 2048, num_quantized_bins: int = 128, axis_name: A
     over in the merging are added to the last. Each step is rounded once in float32, and sums have a fixed order. The result
     does not change by a bit with the order of the batches, with how they are split, or with the platform.
 
-    With 2**31 numbers or more, the counts are halved until their total is less. NaN and infinities are ignored; subnormal numbers
-    count as 0.
+    With 2**31 numbers or more, the counts are halved until their total is less. NaN and infinities are ignored; subnormal
+    numbers count as 0.
 
     Args:
       num_bins: a power of two, from 4 to 65,536. The bins divide ``[-2**k, 2**k)``, with the smallest k that holds all

@@ -112,7 +112,7 @@ def _mean_squared_error(
 
 
 def _tried(symmetric: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The offsets to try for the lower and the upper side, in rows, from the middle; and the widths of the parts, in turn."""
+    """The offsets to try for the lower and the upper side, in rows, from the middle; and the widths of parts, in turn."""
     side = np.linspace(-0.5, 0.5, (_BOTH_SIDES if symmetric else _EACH_SIDE) + 1)
     each = (side, side) if symmetric else np.meshgrid(side, side, indexing="ij")
     widths = (1,) if symmetric else (1, 2 / _EACH_SIDE)
