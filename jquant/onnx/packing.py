@@ -51,7 +51,7 @@ class Blocks(NamedTuple):
         return self.scales, self.zero_points
 
     def pack(self, matrix: np.ndarray, scales: np.ndarray, zero_points: np.ndarray | None) -> PackedBlockMatrix | None:
-        """The packed matrix, if zero points are integers. Without any, they are the middle: the values become signed."""
+        """The packed matrix, for 4 and 8 bits and integer zero points. Without any (the middle), values become signed."""
         _, _, k, n, bits, block_size = self
         blocks = -(-k // block_size)
         is_packed = matrix.dtype == np.uint8 and matrix.size == n * blocks * (block_size * bits // 8) > 0
