@@ -218,7 +218,7 @@ def saturated(x: jax.Array, dtype: np.dtype) -> jax.Array:
 
 
 def _limited(x: jax.Array, offset: jax.Array, dtype: np.dtype) -> jax.Array:
-    """`x` clamped to the limits of the integer `dtype` less `offset`, which is still to be added; 0 less `offset` for NaN."""
+    """`x` clamped to the limits of the integer `dtype` less `offset`, which is added later; 0 less `offset` for NaN."""
     limits = jnp.iinfo(dtype)
     bounds = ((int(limit) - offset).astype(jnp.float32) for limit in (0, limits.min, limits.max))
     x, zero, low, high = jnp.broadcast_arrays(x, *bounds)
