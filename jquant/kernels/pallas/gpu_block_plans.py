@@ -44,7 +44,7 @@ class BlockPlan:
 
     @property
     def loaded_m(self) -> int:
-        """The layout of a vector with an element for each row of A."""
+        """How much is loaded of a vector with an element for each row of A."""
         return max(self.tile_m, _FEWEST_LOADED)
 
 
