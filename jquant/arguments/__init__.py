@@ -1,1 +1,1 @@
-"""What may be passed: arguments brought to arrays, and checked against the documents' tables."""
+"""Arguments: converted to arrays, and checked against the specifications' tables."""

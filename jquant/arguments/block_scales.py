@@ -1,4 +1,4 @@
-"""Blocks along one dimension of a tensor, and the scales of each."""
+"""Blocks along one dimension of a tensor, and their scales."""
 
 import sys
 
@@ -16,7 +16,7 @@ def block_size_of(operator: str, block_size: int) -> int:
 
 
 def require_scales(operator: str, scale: Operand, dtype: np.dtype, values: Operand, axis: int, block_size: int) -> None:
-    """Asserts that `scale` is of `dtype`, and has one for each block of `values`."""
+    """Asserts that `scale` is of `dtype`, and has one element for each block of `values`."""
     given, wanted = data_type_name(scale.dtype), data_type_name(dtype)
     require(given == wanted, f"{operator}: scale has data type {given}; it must be {wanted}", DescriptorTypeError)
     sizes = values.shape

@@ -1,4 +1,4 @@
-"""Blocks of rows that share a scale and a zero point: how large a caller says that they are."""
+"""Arguments for blocks of rows that share a scale and a zero point: the size of the blocks."""
 
 import sys
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ from jquant.arguments.statics import integer
 from jquant.arithmetic.broadcasting import aligned, broadcasts
 from jquant.packed_block_matrix import PackedBlockMatrix
 
-# The longest sum of products of bytes less their zero points that int32 holds: 255 * 255 * 2**15 is less than 2**31.
+# The most products of bytes less their zero points whose sum int32 holds: 255 * 255 * 2**15 is less than 2**31.
 _LONGEST_BLOCK = 2**15
 
 
 def block_size_of(operator: str, block_size: int | None, b: Shaped, b_scale: Shaped, names: tuple[str, str]) -> int:
-    """`block_size`, or None for what follows from the sizes of a matrix and its scales, which an error calls by `names`.
+    """`block_size`; if None, that which follows from the shapes of a matrix and its scales, called `names` in errors.
 
-    Asserts that they are of one batch, and that K is as many blocks as there are scales.
+    Asserts that both have the same batch, and that K has as many blocks as there are scales.
     """
     *batch, k, _ = b.shape
     *scale_batch, blocks, _ = b_scale.shape
@@ -40,7 +40,7 @@ def block_size_of(operator: str, block_size: int | None, b: Shaped, b_scale: Sha
 
 
 def require_block_size(operator: str, block_size: int | None, b: PackedBlockMatrix) -> None:
-    """Asserts that a block size which is given beside packed weights is theirs."""
+    """Asserts that a block size given beside packed weights is their own."""
     if block_size is None:
         return
     what = f"None, or {b.block_size}, by which b is packed"
@@ -48,7 +48,7 @@ def require_block_size(operator: str, block_size: int | None, b: PackedBlockMatr
 
 
 def k_parts_of(operator: str, k_parts: int, blocks: int) -> int:
-    """In how many runs the blocks are summed, asserting that these are alike and can be added in pairs."""
+    """The number of runs in which the blocks are summed, asserting that these are alike and can be added in pairs."""
     what = f"a power of two that divides the number of blocks, which is {blocks}"
     found = integer(operator, "k_parts", k_parts, range(1, sys.maxsize), what)
     require(found & (found - 1) == 0 and blocks % found == 0, f"{operator}: k_parts is {found}; it must be {what}")
@@ -56,7 +56,7 @@ def k_parts_of(operator: str, k_parts: int, blocks: int) -> int:
 
 
 def require_rows(operator: str, a: Shaped, columns: Mapping[str, Shaped | None]) -> None:
-    """Asserts that what has a value for each row, in `columns` by its name, has no larger batch than `a`."""
+    """Asserts that no per-row operand in `columns`, a dict by name, has a larger batch than `a`."""
     for name, column in columns.items():
         if column is not None and len(column.shape) > 2:
             batch = aligned(column.shape[:-2], len(a.shape) - 2)
@@ -67,7 +67,7 @@ def require_rows(operator: str, a: Shaped, columns: Mapping[str, Shaped | None])
 
 
 def require_none(operator: str, beside: Mapping[str, object]) -> None:
-    """Asserts that nothing is given, by its name, which packed weights hold."""
+    """Asserts that nothing is given, by its name, that packed weights already hold."""
     for name, value in beside.items():
         require(value is None, f"{operator}: {name} is given beside packed weights, which hold their own: pass None")
 

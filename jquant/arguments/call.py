@@ -1,4 +1,4 @@
-"""The arguments of an operator that has a table: brought to arrays one after the other, and then checked together."""
+"""The arguments of an operator that has a table: converted to arrays one after another, then checked together."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ class Call:
 
     Args:
       descriptor: the operator's table.
-      feature_level: as the caller names it; without meaning where the document has one table.
+      feature_level: as the caller names it; ignored if the specification has only one table.
     """
 
     def __init__(self, descriptor: Descriptor, feature_level: FeatureLevel | str | None = None):
@@ -29,26 +29,26 @@ class Call:
         self._tensors: dict[str, Shaped | None] = {}
 
     def tensor(self, name: str, value: ArrayLike, scalar_dtype: np.dtype | None = None) -> jax.Array:
-        """The tensor that the table calls `name`, as an array: a JAX one, or a NumPy one that a jitted function takes."""
+        """The tensor that the table calls `name`, as an array: a JAX one, or a NumPy one that a jitted function accepts."""
         found: Any = operand(self.operator, name, value, scalar_dtype)
         self._tensors[name] = found
         return found
 
     def optional_tensor(self, name: str, value: ArrayLike | None, scalar_dtype: np.dtype) -> jax.Array | None:
-        """The same of one that the table calls optional, which may be None."""
+        """Like `tensor`, for one that the table calls optional, which may be None."""
         if value is None:
             self._tensors[name] = None
             return None
         return self.tensor(name, value, scalar_dtype)
 
     def one_or_more(self, name: str, value: ArrayLike, scalar_dtype: np.dtype | None) -> jax.Array:
-        """The same, without dimensions if it is one element: which rank that is given in makes no difference."""
+        """Like `tensor`, but one element becomes a scalar: it may be given in any rank."""
         found: Any = without_dimensions(operand(self.operator, name, value, scalar_dtype))
         self._tensors[name] = found
         return found
 
     def optional_one_or_more(self, name: str, value: ArrayLike | None, scalar_dtype: np.dtype) -> jax.Array | None:
-        """The same of one that may be None."""
+        """Like `one_or_more`, for one that may be None."""
         if value is None:
             self._tensors[name] = None
             return None
@@ -61,11 +61,11 @@ class Call:
         return matrix
 
     def scale(self, tensor: str, value: ArrayLike, scalar_dtype: np.dtype = FLOAT32) -> jax.Array:
-        """The scale of a tensor, without dimensions if it is one element."""
+        """The scale of a tensor; one element becomes a scalar."""
         return self.one_or_more(self.descriptor.names(tensor).scale, value, scalar_dtype)
 
     def zero_point(self, tensor: str, value: ArrayLike | None, dtype: np.dtype) -> jax.Array | None:
-        """The zero point of a tensor of `dtype`, without dimensions if it is one element, or None."""
+        """The zero point of a tensor of `dtype`, or None; one element becomes a scalar."""
         return self.optional_one_or_more(self.descriptor.names(tensor).zero_point, value, dtype)
 
     def quantized(
@@ -92,7 +92,7 @@ class Call:
         default: np.dtype,
         scale_dtype: np.dtype = FLOAT32,
     ) -> tuple[ScaleZeroPoint, np.dtype]:
-        """How an output is to be quantized, and its dtype: as told, else that of an array `zero_point`, else `default`."""
+        """How an output is quantized, and its dtype: the given one, else that of an array `zero_point`, else `default`."""
         names = self.descriptor.names(tensor)
         its_scale = self.one_or_more(names.scale, scale, scale_dtype)
         found = output_data_type(dtype, zero_point, default)
@@ -101,14 +101,14 @@ class Call:
         return ScaleZeroPoint(its_scale, self.optional_one_or_more(names.zero_point, zero_point, found)), found
 
     def check(self, shape: tuple[int, ...], dtype: np.dtype, **others: Shaped | None) -> None:
-        """Asserts that the tensors, an output of `shape` and `dtype`, and `others` in their places, satisfy the table."""
+        """Asserts that the tensors, an output of `shape` and `dtype`, and `others`, by name, satisfy the table."""
         tensors = self._tensors
         tensors.update(others)
         tensors[self.descriptor.output] = Signature(shape, dtype)
         self.descriptor.check(self.level, tensors)
 
     def require_output_data_type(self, dtype: np.dtype, name: str, needed: np.dtype) -> None:
-        """Asserts that the output has the data type of the tensor `name`; at jquant's own level it is free."""
+        """Asserts that the output has the data type of the tensor `name`. At jquant's own level, any data type will do."""
         require(
             dtype == needed or self.level == FeatureLevel.EXTENDED,
             f"{self.operator}: {self.descriptor.output} has data type {data_type_name(dtype)}; it must have that of {name}, "
@@ -117,9 +117,9 @@ class Call:
         )
 
     def float_data_type(self, name: str, *values: ArrayLike | None) -> np.dtype:
-        """The dtype of the first array in `values` of one that the tensor `name` may have; else float32.
+        """The dtype of the first array in `values` whose dtype the tensor `name` may have; else float32.
 
-        It is what the Python scalars beside the array become.
+        Python scalars beside the array become that dtype.
         """
         dtypes = (value.dtype for value in values if isinstance(value, Operand) and not _is_weak_scalar(value))
         numeric = (dtype for dtype in dtypes if isinstance(dtype, np.dtype))
@@ -127,14 +127,14 @@ class Call:
 
 
 def output_data_type(output_dtype: DTypeLike | str | None, zero_point: ArrayLike | None, default: np.dtype) -> np.dtype:
-    """The dtype of a quantized output: as told, else that of an array `zero_point`, else `default`."""
+    """The dtype of a quantized output: the given one, else that of an array `zero_point`, else `default`."""
     if output_dtype is not None:
         return data_type("output_dtype", output_dtype)
-    if isinstance(zero_point, Operand | np.generic) and not _is_weak_scalar(zero_point):  # ml_dtypes' scalars are the latter
+    if isinstance(zero_point, Operand | np.generic) and not _is_weak_scalar(zero_point):  # np.generic: ml_dtypes' scalars
         return zero_point.dtype
     return default
 
 
 def _is_weak_scalar(value: Operand | np.generic) -> bool:
-    """Whether it may be a Python scalar that went through a caller's `jax.jit`."""
+    """Whether it may be a Python scalar that was passed through a caller's `jax.jit`."""
     return isinstance(value, jax.Array) and getattr(value, "weak_type", False) and value.ndim == 0

@@ -1,4 +1,4 @@
-"""The bounds of DirectML's clip operators, their scale and their bias, as a caller passes them."""
+"""The arguments of DirectML's clip operators: bounds, scale and bias."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +12,7 @@ from jquant.pytrees import ScaleBias
 
 
 def typed_bound(operator: str, name: str, value: ArrayLike, dtype: np.dtype) -> Operand:
-    """A scalar whose data type, MinMaxDataType, must be that of the tensors; a Python scalar must lie in its range."""
+    """A scalar bound. Its data type, MinMaxDataType, must be that of the tensors; a Python scalar must be in its range."""
     bound = operand(operator, name, value, dtype)
     given, needed = data_type_name(bound.dtype), data_type_name(dtype)
     message = f"{operator}: {name} has data type {given}; it must have that of InputTensor, {needed}"
@@ -21,7 +21,7 @@ def typed_bound(operator: str, name: str, value: ArrayLike, dtype: np.dtype) -> 
 
 
 def optional_scale_bias(operator: str, input: Operand, scale_bias: ScaleBias | None) -> ScaleBias | None:
-    """The scale and the bias as FLOATs, which are defined beside float types alone."""
+    """The scale and the bias as FLOATs, which are defined for float types only."""
     if scale_bias is None:
         return None
     is_float = jnp.issubdtype(input.dtype, jnp.floating)

@@ -1,4 +1,4 @@
-"""What a caller says of a convolution beside its tensors: layout, groups and windows."""
+"""The arguments of a convolution other than its tensors: layout, groups and windows."""
 
 import dataclasses
 import re
@@ -13,7 +13,7 @@ from jquant.arguments.windows import Padding, windows
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
 from jquant.formulas.windows import Geometry
 
-# As `jax.lax` takes it: three strings, or the numbers themselves.
+# As `jax.lax` takes them: three strings, or the numbers themselves.
 DimensionNumbers = lax.ConvDimensionNumbers | tuple[str, str, str] | None
 
 
@@ -30,7 +30,7 @@ def geometry(
     groups: int,
     dimension_numbers: DimensionNumbers,
 ) -> Geometry:
-    """The geometry that a caller describes as `jax.lax` takes it, or an error."""
+    """The geometry that a caller describes in the form of `jax.lax`, or an error."""
     rank, filter_rank = len(input.shape), len(filter.shape)
     if not rank == filter_rank >= 3:
         given = f"InputTensor has sizes {input.shape}, FilterTensor has {filter.shape}"
@@ -72,14 +72,14 @@ def _ordered(tensor: Shaped, order: Sequence[int]) -> tuple[int, ...]:
 
 
 def signatures(geometry: Geometry, input: Shaped, filter: Shaped) -> tuple[Signature, Signature, tuple[int, ...]]:
-    """The input, the filter, and the sizes of the output, with their dimensions in the order of the documents."""
+    """The input, the filter, and the shape of the output, with their dimensions in the order of the specifications."""
     sizes, filter_sizes = _ordered(input, geometry.dimensions.lhs_spec), _ordered(filter, geometry.dimensions.rhs_spec)
     output_sizes = sizes[0], filter_sizes[0], *geometry.windows.counts(sizes[2:])
     return Signature(sizes, input.dtype), Signature(filter_sizes, filter.dtype), output_sizes
 
 
 def with_depth(rows: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """A table with one spatial dimension more, and a bias of one dimension; which is jquant's own."""
+    """A table with one more spatial dimension, and a one-dimensional bias; jquant's own."""
 
     def deeper(row: Tensor) -> Tensor:
         (low, high), sizes = row.ranks or (0, 0), row.sizes or ""

@@ -1,9 +1,9 @@
-"""Operator descriptors: the documents' tables as data, and the assertions that they imply.
+"""Operator descriptors: the specifications' tables as data, and the assertions that they imply.
 
 An operator states its table once, with `Descriptor` and `Tensor`, and calls `Descriptor.check` before it
-computes. DirectML has a table for each of several feature levels, ONNX one. The assertions are chex's: they run while
-tracing, cost nothing at run time, and ``chex.disable_asserts()`` turns them off. Looking a signature up costs a
-dictionary access in eager calls.
+computes. DirectML has a table for each of several feature levels, ONNX a single one. The assertions are chex's: they run
+while tracing, cost nothing at run time, and ``chex.disable_asserts()`` turns them off. In eager calls, looking a
+signature up costs a dictionary access.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from jquant.modes import FeatureLevel, RoundMode, data_type_name
 
 
 class Shaped(Protocol):
-    """What a check needs to know of a tensor."""
+    """What a check needs to know about a tensor."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -31,14 +31,14 @@ class Shaped(Protocol):
 
 
 class Signature(NamedTuple):
-    """The shape and dtype of a tensor: of an output, or as a key."""
+    """The shape and dtype of a tensor: those of an output, or as a key."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
 
 
 class Names(NamedTuple):
-    """What a document calls a quantized tensor, its scale and its zero point."""
+    """The specification's names of a quantized tensor, its scale and its zero point."""
 
     tensor: str
     scale: str
@@ -46,29 +46,29 @@ class Names(NamedTuple):
 
 
 def require(satisfied: bool, message: str, error: type[DescriptorError] = DescriptorError) -> None:
-    """Asserts a constraint, through chex, which is asked only where it fails: an eager call should cost little."""
+    """Asserts a constraint through chex, which is called only if it fails: an eager call should cost little."""
     if not satisfied:
         try:
             chex.assert_equal(False, True)
         except AssertionError:
-            raise error(message) from None  # without chex's words around it
+            raise error(message) from None  # without the text that chex adds
 
 
 def require_round_mode(operator: str, round_mode: RoundMode, allowed: tuple[RoundMode, ...]) -> None:
-    """Asserts that the operator's document has this way to round."""
+    """Asserts that the operator's specification has this rounding mode."""
     require(round_mode in allowed, f"{operator}: round_mode is {round_mode}; the document has {', '.join(allowed)}")
 
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """A row of a document's "Tensor support" table.
+    """A row of a specification's "Tensor support" table.
 
     Attributes:
-      name: the tensor's name in the document.
-      kind: as in the document.
-      ranks: smallest and largest supported dimension count; None where the document has no limits.
+      name: the tensor's name in the specification.
+      kind: as in the specification.
+      ranks: smallest and largest supported dimension count; None if the specification has no limits.
       data_types: names of the supported data types.
-      sizes: the sizes, as the document writes them: numbers or names, ``[...]`` where the dimension may be
+      sizes: the sizes, as the specification writes them: numbers or names, ``[...]`` for a dimension that may be
         missing. None: those of the output.
     """
 
@@ -105,18 +105,18 @@ class Descriptor:
     """The constraints of one operator, by feature level.
 
     Args:
-      operator: the operator's name in the document.
-      levels: the rows of the document's tables, by the feature level from which on they hold; the rows alone where
-        the document has one table.
+      operator: the operator's name in the specification.
+      levels: the rows of the specification's tables, by the feature level from which on they hold; just the rows if the
+        specification has only one table.
       same_data_type: pairs of tensors that must agree.
       same_rank: groups of tensors of named sizes whose dimension counts must agree.
-      one_element: tensors whose number of elements is 1.
-      per_channel: tensors of 1 element, or of 1 for each channel, along the second dimension of the output's rank.
+      one_element: tensors that must have one element.
+      per_channel: tensors of one element, or of one for each channel, along the second dimension of the output's rank.
       counts: for each named size that may be 1 instead, the size it otherwise equals.
       batch: the named sizes in which 1 broadcasts.
-      broadcast: tensors whose ranks may differ from the output's, as NumPy aligns them, at jquant's own level or where the
-        document has one table. At that level neither the groups of `same_rank` hold.
-      lacks: which of its optional sizes a tensor of fewer dimensions is without: the leading or the trailing ones.
+      broadcast: tensors whose ranks may differ from the output's, aligned as in NumPy, at jquant's own level or if the
+        specification has only one table. At that level, the groups of `same_rank` do not hold either.
+      lacks: which of its optional sizes a tensor of fewer dimensions lacks: the leading or the trailing ones.
 
     Every tensor whose sizes the table does not give has the output's dimension count, where sizes of 1
     broadcast; a tensor of rank 0 stands for a one-element tensor of any rank.
@@ -157,7 +157,7 @@ class Descriptor:
 
     @functools.lru_cache(maxsize=64)  # noqa: B019 - descriptors are module constants
     def names(self, tensor: str) -> Names:
-        """The names in the table of a tensor, its scale and its zero point: of A, as ATensor, a_scale, AZeroPointTensor."""
+        """The names in the table of a tensor, its scale and its zero point: for A, as ATensor, a_scale, AZeroPointTensor."""
         rows = [row.name for row in self.table or self.levels[max(self.levels)]]
 
         def found(*spellings: str) -> str:
@@ -170,26 +170,26 @@ class Descriptor:
         )
 
     def check(self, level: FeatureLevel | None, tensors: Mapping[str, Shaped | None]) -> None:
-        """Asserts that `tensors`, by their names in the document, satisfy the rows for `level` (None: its one table)."""
+        """Asserts that `tensors`, by the specification's names, satisfy the rows for `level` (None: the only table)."""
         signatures = [None if tensor is None else (tensor.shape, tensor.dtype) for tensor in tensors.values()]
         violation = self._violation(level, tuple(tensors), tuple(signatures))
         if violation is not None:
             require(False, f"{self.operator}: {violation.message}", violation.error)
 
     def check_rank(self, level: FeatureLevel | None, name: str, shape: tuple[int, ...]) -> None:
-        """Asserts that the tensor may have as many dimensions, ahead of `check`, where something is made of them before."""
+        """Asserts that the tensor may have this rank. For use before `check`, if something is computed from it before."""
         violation = next(self._rank_violations(level, name, shape), None) if self._is_introduced(level) else None
         if violation is not None:
             require(False, f"{self.operator}: {violation.message}", violation.error)
 
     def check_data_type(self, level: FeatureLevel | None, name: str, dtype: np.dtype) -> None:
-        """Asserts that the tensor may have the data type, ahead of `check`: where a Python scalar is to have it as well."""
+        """Asserts that the tensor may have the data type. For use before `check`, if a Python scalar is to have it, too."""
         if not self.allows_data_type(level, name, dtype):
             violation = self._data_type_violation(self._row(level, name), data_type_name(dtype), level)
             require(False, f"{self.operator}: {violation.message}", violation.error)
 
     def allows_data_type(self, level: FeatureLevel | None, name: str, dtype: np.dtype) -> bool:
-        """Whether the tensor may have the data type. Before the operator's introduction it may be anything."""
+        """Whether the tensor may have the data type. Before the operator's introduction, it may be anything."""
         return not self._is_introduced(level) or self._row(level, name).allows_data_type(data_type_name(dtype), level)
 
     @functools.lru_cache(maxsize=4096)  # noqa: B019 - descriptors are module constants
@@ -259,7 +259,7 @@ class Descriptor:
         return Violation(f"{row.name} has data type {name}; {wanted}", DescriptorTypeError)
 
     def _model_of(self, row: Tensor, tensors: Mapping[str, Signature | None], level: FeatureLevel | None) -> str | None:
-        """The tensor whose data type, which is allowed, this one must have; and that type."""
+        """The tensor whose data type, an allowed one, this one must have; and that type."""
         rows = {other.name: other for other in self._rows(level)}
         for one, other in self.same_data_type:
             model = tensors[one]
@@ -269,7 +269,7 @@ class Descriptor:
         return None
 
     def _reshaping(self, row: Tensor, shape: tuple[int, ...], rank: int) -> str:
-        """The end of a message on a tensor of fewer dimensions than the output's `rank`: the shape that would do."""
+        """The end of a message on a tensor of lower rank than the output's `rank`: the shape that would be right."""
         if len(shape) < rank and row.name in self.broadcast:
             return f"; reshape it to {aligned(shape, rank)}"
         sizes = [] if row.sizes is None else row.sizes.split()
@@ -278,7 +278,7 @@ class Descriptor:
         return ""
 
     def _names(self, sizes: list[str], rank: int) -> list[str]:
-        """The names of `rank` sizes, of which the others are missing."""
+        """The names of `rank` of the sizes, without the optional ones that are missing."""
         optional = [axis for axis, size in enumerate(sizes) if size.startswith("[")]
         missing = len(sizes) - rank
         left_out = optional[:missing] if self.lacks == "leading" else optional[len(optional) - missing :]
@@ -290,14 +290,14 @@ class Descriptor:
         return output
 
     def _may_be_scalar(self, row: Tensor) -> bool:
-        """Whether a tensor of rank 0 can stand for this one: not where the table demands named sizes of it."""
+        """Whether a tensor of rank 0 can stand for this one: not if the table demands named sizes of it."""
         sizes = () if row.sizes is None else row.sizes.replace("[", "").replace("]", "").split()
         return all(size == "1" or size in self.counts for size in sizes)
 
     def _from_level(
         self, name: str, allows: Callable[[Tensor, FeatureLevel], bool], level: FeatureLevel | None, what: str
     ) -> str:
-        """The end of a message: the level from which on it would be right, if there is one."""
+        """The end of a message: the level from which on the call would be right, if there is one."""
         if level is None:
             return ""
         for later in (*self.levels, FeatureLevel.EXTENDED):
@@ -339,7 +339,7 @@ class Descriptor:
                 yield from self._broadcast_violations(row, self._to_fit(row, rows, output, shapes), output, shapes, level)
 
     def _to_fit(self, row: Tensor, rows: tuple[Tensor, ...], output: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
-        """What `row` does not fit: the input that the output has its shape from, or else the output."""
+        """What `row` does not fit: the input that gives the output its shape, or else the output."""
         inputs = (other.name for other in rows if other != row and other.kind == "Input" and other.sizes is None)
         same = (name for name in inputs if shapes.get(name) == shapes[output])
         return next(same, output)
@@ -359,7 +359,7 @@ class Descriptor:
     def _named_size_violations(
         self, tensor: str, sizes: list[str], shape: tuple[int, ...], bound: dict[str, tuple[int, str]]
     ) -> Iterator[Violation]:
-        """Compares `shape` with the document's `sizes`; `bound` holds each named size, and the tensor it is from."""
+        """Compares `shape` with the `sizes` in the table; `bound` holds each named size, and the tensor it is from."""
         names = self._names(sizes, len(shape))
         for axis, (name, size) in enumerate(zip(names, shape, strict=True)):
             if name == "1":

@@ -24,7 +24,7 @@ def dot_dimensions(operator: str, numbers: DimensionNumbers, lhs: tuple[int, ...
 
 
 def _violation(numbers: DotDimensions, lhs: tuple[int, ...], rhs: tuple[int, ...]) -> str | None:
-    """What is wrong, if anything is; said only then, because each eager call asks."""
+    """What is wrong, if anything is. Called only after a failed check, because each eager call is checked."""
     for name, shape, dimensions in (
         ("lhs", lhs, (*numbers.lhs_contracting, *numbers.lhs_batch)),
         ("rhs", rhs, (*numbers.rhs_contracting, *numbers.rhs_batch)),

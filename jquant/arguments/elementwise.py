@@ -1,4 +1,4 @@
-"""The operators of com.microsoft that take a quantized tensor X to one of its type, Y: their table and their arguments."""
+"""Argument handling of com.microsoft's operators from a quantized tensor X to a tensor Y of its type."""
 
 from jax.typing import ArrayLike
 
@@ -8,7 +8,7 @@ from jquant.pytrees import Quantized, ScaleZeroPoint
 
 
 def descriptor(operator: str) -> Descriptor:
-    """The table of such an operator. The documents differ in the zero points that may be missing; here all may."""
+    """The table of such an operator. The specifications differ in which zero points are optional; here all are."""
     return Descriptor(
         operator,
         (
@@ -31,9 +31,9 @@ def unary(
     output_scale: ArrayLike,
     output_zero_point: ArrayLike | None,
 ) -> tuple[Quantized, ScaleZeroPoint]:
-    """The tensor, and how the output is to be quantized, as they satisfy the table."""
+    """The tensor, and how the output is quantized, checked against the table."""
     call = Call(table)
     given = call.quantized("X", x, x_scale, x_zero_point)
     output, dtype = call.output("Y", output_scale, output_zero_point, None, default=given.values.dtype)
-    call.check(given.values.shape, dtype)  # or fewer elements, as the operator has it
+    call.check(given.values.shape, dtype)  # or fewer elements, as the operator defines it
     return given, output

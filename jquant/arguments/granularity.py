@@ -1,4 +1,4 @@
-"""How finely a tensor is quantized, as a caller says it; and scales and zero points that fit that."""
+"""How finely a tensor is quantized: the caller's arguments, and scales and zero points that fit them."""
 
 import sys
 
@@ -11,7 +11,7 @@ from jquant.formulas.granularity import Granularity
 
 
 def granularity_of(operator: str, axis: int | None, block_size: int | None, rank: int) -> Granularity:
-    """That of a tensor of `rank` dimensions, as a caller describes it."""
+    """The granularity that a caller describes, for a tensor of `rank` dimensions."""
     if axis is not None:
         axis = dimension(operator, axis, rank, optional=True)
     if block_size is not None:
@@ -28,7 +28,7 @@ def align(
     scale: jax.Array,
     zero_point: jax.Array | None,
 ) -> tuple[jax.Array, jax.Array | None, dict[str, Signature | None]]:
-    """`scale` and `zero_point` with the rank of a tensor of these `sizes`, checked, and what each covers of it, by name.
+    """`scale` and `zero_point`, checked, in the rank of a tensor of shape `sizes`; and what each covers of it, by name.
 
     Scalars stay scalars.
     """
@@ -62,7 +62,7 @@ def _aligned(
 
 
 def _require_an_axis(operator: str, name: str, sizes: tuple[int, ...], scale: jax.Array) -> None:
-    """Asserts that a vector is not left to a guess at its axis, where it could be meant for one."""
+    """Asserts that a vector comes with an axis if its axis would have to be guessed."""
     if scale.ndim == 1 < len(sizes):
         fits = [axis for axis, size in enumerate(sizes) if scale.shape == (size,)]
         ways = (f"axis={axis}, or shape {(*(1,) * axis, sizes[axis], *(1,) * (len(sizes) - axis - 1))}" for axis in fits)

@@ -1,4 +1,4 @@
-"""What a person may pass for a tensor, brought to an array without changing a value."""
+"""Converts what a caller may pass for a tensor to an array, without changing a value."""
 
 import enum
 import functools
@@ -22,8 +22,8 @@ def operand(operator: str, name: str, value: ArrayLike, scalar_dtype: np.dtype |
     """`value` as an array.
 
     Arrays keep their dtype: one that JAX would narrow (float64, or any 64-bit type without ``jax_enable_x64``) raises. A
-    Python scalar becomes `scalar_dtype`, if it lies in its range; so does what a caller's `jax.jit` has made of one (JAX
-    calls it weakly typed), for a float type, where no range is left.
+    Python scalar becomes `scalar_dtype`, if it lies in its range. So does a scalar that has passed through a caller's
+    `jax.jit` (JAX calls it weakly typed); for a float type, its range is then no longer known.
     """
     if isinstance(value, jax.Array):
         if not isinstance(value.dtype, np.dtype):
@@ -31,10 +31,10 @@ def operand(operator: str, name: str, value: ArrayLike, scalar_dtype: np.dtype |
         if not value.weak_type:
             return value
         value = _from_weak(operator, name, value, scalar_dtype) if value.shape == () else value
-        return value.astype(value.dtype)  # no longer weakly typed, which results would inherit
+        return value.astype(value.dtype)  # removes the weak type, which results would inherit
     if isinstance(value, np.ndarray | np.generic):
         _require_plain(operator, name, value)
-        return value if isinstance(value, np.generic) else np.asarray(value)  # without what a subclass would do with it
+        return value if isinstance(value, np.generic) else np.asarray(value)  # drops the behaviour of a subclass
     if hasattr(value, "__jax_array__"):
         return operand(operator, name, _as_jax_array(operator, name, value), scalar_dtype)
     if isinstance(value, int | float) and not isinstance(value, bool | enum.Enum):
@@ -47,16 +47,16 @@ def operand(operator: str, name: str, value: ArrayLike, scalar_dtype: np.dtype |
 
 
 def _as_jax_array(operator: str, name: str, value: ArrayLike) -> jax.Array:
-    """What `value` says that JAX should take in its place."""
+    """The array that `value` offers to JAX with `__jax_array__`."""
     try:
         return jnp.asarray(value)
-    except Exception as error:  # whatever a class of somebody's raises
+    except Exception as error:  # a foreign class may raise anything
         given = f"{type(value).__name__}, whose __jax_array__ gives no array"
         raise DescriptorTypeError(f"{operator}: {name} is of type {given}: {shown(error)}") from error
 
 
 def _from_weak(operator: str, name: str, value: jax.Array, dtype: np.dtype | None) -> jax.Array:
-    """A weakly typed scalar as the `dtype` that the Python scalar would have had; what is no such number, as it is."""
+    """A weakly typed scalar as the `dtype` that the Python scalar would have had; unchanged if it is no such number."""
     is_integer = jnp.issubdtype(value.dtype, jnp.integer)
     if dtype is None or not (is_integer or jnp.issubdtype(value.dtype, jnp.floating)):
         return value
@@ -72,7 +72,7 @@ def _from_weak(operator: str, name: str, value: jax.Array, dtype: np.dtype | Non
 
 
 def _require_plain(operator: str, name: str, value: np.ndarray | np.generic) -> None:
-    """Asserts that JAX takes the array as it is."""
+    """Asserts that JAX accepts the array without changing it."""
     dtype = value.dtype
     if isinstance(value, np.ma.MaskedArray):
         raise DescriptorTypeError(f"{operator}: {name} is a masked array; fill in what is masked with .filled(...)")
@@ -95,7 +95,7 @@ def is_known(*values: Operand) -> bool:
 
 
 def optional_operand(operator: str, name: str, value: ArrayLike | None, scalar_dtype: np.dtype) -> Operand | None:
-    """`operand`, where the document calls the tensor optional."""
+    """`operand`, for a tensor that the specification calls optional."""
     return None if value is None else operand(operator, name, value, scalar_dtype)
 
 
@@ -107,7 +107,7 @@ def _scalar(operator: str, name: str, value: float, dtype: np.dtype) -> Operand:
 def _checked_scalar(operator: str, name: str, value: float, dtype: np.dtype, sign_of_zero: float) -> Operand:
     type_name = data_type_name(dtype)
     if not jnp.issubdtype(dtype, jnp.integer) and not jnp.issubdtype(dtype, jnp.floating):
-        return dtype.type(value)  # no operator has it, and the tensor that does is what the error names
+        return dtype.type(value)  # no operator supports it; the error should name the tensor that has this dtype
     if jnp.issubdtype(dtype, jnp.integer):
         if not isinstance(value, int):
             raise DescriptorTypeError(f"{operator}: {name} is {value!r}, but must be an integer of type {type_name}")
@@ -128,12 +128,12 @@ def _checked_scalar(operator: str, name: str, value: float, dtype: np.dtype, sig
 
 
 def _vanishes(value: np.number) -> bool:
-    """Whether it is 0, or so small that a backend makes 0 of it, once it is a float32."""
+    """Whether it is 0, or so small that a backend flushes it to 0, as a float32."""
     return abs(float(value)) < float(jnp.finfo(jnp.float32).tiny)
 
 
 def float_operand(operator: str, name: str, value: ArrayLike) -> Operand:
-    """A tensor of FLOAT, for which the document has no other type."""
+    """A tensor of FLOAT, for which the specification has no other type."""
     value = operand(operator, name, value, FLOAT32)
     given = data_type_name(value.dtype)
     require(given == "FLOAT32", f"{operator}: {name} has data type {given}, but is a FLOAT", DescriptorTypeError)
@@ -150,17 +150,17 @@ def any_float_operand(operator: str, name: str, value: ArrayLike) -> Operand:
 
 
 def float_scalar(operator: str, name: str, value: ArrayLike) -> Operand:
-    """A FLOAT of a document: one number."""
+    """A single FLOAT of a specification."""
     return require_scalar(operator, name, float_operand(operator, name, value))
 
 
 def optional_scalar(operator: str, name: str, value: ArrayLike | None) -> Operand | None:
-    """`float_scalar`; None for a default that the formula holds, which then need not be sent to the device."""
+    """`float_scalar`; None for the default, which the formula holds and which need not be sent to the device."""
     return None if value is None else float_scalar(operator, name, value)
 
 
 def require_scalar(operator: str, name: str, value: Operand) -> Operand:
-    """`value` without its dimensions, asserting that it has one element."""
+    """`value` as a scalar, asserting that it has one element."""
     if value.shape == ():
         return value
     require(is_one_element(value.shape), f"{operator}: {name} has sizes {value.shape}, but must have 1 element")
@@ -168,7 +168,7 @@ def require_scalar(operator: str, name: str, value: Operand) -> Operand:
 
 
 def without_dimensions(value: Operand) -> Operand:
-    """`value`, of rank 0 if it has one element: which rank that is given in makes no difference."""
+    """`value`, of rank 0 if it has one element: it may be given in any rank."""
     return value.reshape(()) if value.shape != () and is_one_element(value.shape) else value
 
 
@@ -177,7 +177,7 @@ def is_one_element(shape: tuple[int, ...]) -> bool:
 
 
 def broadcast_shape(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
-    """The common shape of two operands; where there is none, `one`, for the descriptor to tell them apart."""
+    """The common shape of two operands; if there is none, `one`, so that the descriptor reports the mismatch."""
     if one == other:
         return one
     try:

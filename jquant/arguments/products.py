@@ -1,4 +1,4 @@
-"""What the integer products have in common: the matrix B, which may be packed, and the ranks of A and B."""
+"""Arguments that integer products share: the matrix B, which may be packed, and the ranks of A and B."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ from jquant.modes import data_type_name
 from jquant.packed_matrix import PackedMatrix
 from jquant.pytrees import Quantized
 
-# The sizes before the last two: what DirectML calls them, and four more at jquant's own level.
+# The sizes before the last two: DirectML's names, and four more at jquant's own level.
 BATCH = ("Batch1", "Batch2", "Batch3", "Batch4", "BatchCount", "ChannelCount")
 _LARGEST_RANK = 8
 
 
 def with_more_dimensions(rows: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """A document's table with four dimensions more in front, which is jquant's own; a bias aligns with the output."""
+    """A specification's table with four more leading dimensions, jquant's own; a bias aligns with the output."""
 
     def extended(row: Tensor) -> Tensor:
         (low, _), sizes = row.ranks or (1, 0), row.sizes
@@ -38,7 +38,7 @@ def with_more_dimensions(rows: Sequence[Tensor]) -> tuple[Tensor, ...]:
 def weights(
     call: Call, tensor: str, b: ArrayLike | PackedMatrix, zero_point: ArrayLike | None
 ) -> tuple[jax.Array | PackedMatrix, jax.Array | None]:
-    """The matrix and its zero point: an array and the one beside it, or packed weights, which hold theirs."""
+    """The matrix and its zero point: an array with a separate one, or packed weights, which hold theirs."""
     names = call.descriptor.names(tensor)
     if not isinstance(b, PackedMatrix):
         matrix = call.tensor(names.tensor, b)
@@ -54,7 +54,7 @@ def weights(
 
 
 def _require_equal(operator: str, names: Names, given: Operand, b: PackedMatrix) -> None:
-    """Asserts that a zero point given beside packed weights is theirs: it takes no part in the product."""
+    """Asserts that a zero point given beside packed weights is their own: it is not used in the product."""
     message = f"{operator}: {names.zero_point} is given beside packed weights, which hold their own"
     if isinstance(given, jax.core.Tracer) or isinstance(b.zero_point, jax.core.Tracer):
         raise DescriptorError(f"{message}; traced, the two cannot be compared: pass None")

@@ -1,4 +1,4 @@
-"""The ranges of real numbers, [min, max], that TensorFlow's operators take, as a caller passes them."""
+"""Arguments for the ranges of real numbers, [min, max], that TensorFlow's operators take."""
 
 import functools
 
@@ -15,7 +15,7 @@ from jquant.modes import data_type, data_type_name
 def range_operands(operator: str, input: Operand, axis: int | None, **bounds: ArrayLike) -> tuple[Operand, ...]:
     """The two `bounds`, the lower first, as arrays that fit `input`: one for all of it, or for each slice along its `axis`.
 
-    There may be none, where the range is that of `input`.
+    They may be missing, if the range is that of `input`.
     """
     given = {name: float_operand(operator, name, bound) for name, bound in bounds.items()}
     if axis is not None:

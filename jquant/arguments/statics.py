@@ -1,4 +1,4 @@
-"""Static arguments that are numbers, switches and lists of numbers: what a caller may write for them."""
+"""Checks of static arguments: numbers, switches and lists of numbers."""
 
 import enum
 from collections.abc import Container, Sequence
@@ -15,10 +15,10 @@ from jquant.modes import data_type, data_type_name
 
 
 def integer(operator: str, name: str, value: int, allowed: Container[int], what: str) -> int:
-    """`value`, asserting that it is an integer in `allowed`, which an error calls `what`."""
+    """`value`, asserting that it is an integer in `allowed`, which an error describes as `what`."""
     if not _is_integer(value):
         raise DescriptorTypeError(f"{operator}: {name} is {_typed(value)}; it must be {what}")
-    if int(value) not in allowed:  # a range looks for a NumPy integer one by one
+    if int(value) not in allowed:  # a range would search for a NumPy integer element by element
         require(False, f"{operator}: {name} is {shown(value)}; it must be {what}")
     return int(value)
 
@@ -50,14 +50,14 @@ def positive_integers(operator: str, name: str, values: Sequence[int], count: in
 
 
 def require_words(operator: str, name: str, values: Sequence[int]) -> None:
-    """Asserts that integers which have no other limit are of a size that compilers count in."""
+    """Asserts that integers without another limit fit the integers that compilers count in."""
     if max(values, default=0) >= 2**31:
         require(False, f"{operator}: {name} is {shown(values)}; it must be less than 2**31")
 
 
 def is_sequence(value: object) -> TypeGuard[Sequence]:
-    """Whether it is a list of something: no string, no bytes, and no `jax.Array`, which may be traced."""
-    if isinstance(value, tuple | list):  # the common ones, told at once
+    """Whether it is a list of something: not a string, not bytes, and not a `jax.Array`, which may be traced."""
+    if isinstance(value, tuple | list):  # the common ones, decided at once
         return True
     if isinstance(value, np.ndarray):
         return value.ndim > 0
@@ -70,14 +70,14 @@ def are_integers(values: object) -> TypeGuard[Sequence[int]]:
 
 
 def dimension(operator: str, axis: int, rank: int, *, optional: bool = False, name: str = "axis") -> int:
-    """`axis`, counted from 0: a negative one counts from the end, as in ONNX and NumPy."""
+    """`axis`, counted from 0. A negative one counts from the end, as in ONNX and NumPy."""
     _require_dimensions(operator, axis, rank, name)
     what = f"a dimension of the input, from {-rank} to {rank - 1}" + (", or None" if optional else "")
     return integer(operator, name, axis, range(-rank, rank), what) % max(rank, 1)
 
 
 def dimensions(operator: str, axis: int | Sequence[int], rank: int) -> tuple[int, ...]:
-    """`axis`, one dimension or several of them, counted from 0 and in order."""
+    """`axis`, one or several dimensions, counted from 0 and in order."""
     given: Any = axis if is_sequence(axis) else (axis,)
     found = tuple(sorted(dimension(operator, each, rank) for each in given))
     if len(set(found)) < len(found):
@@ -86,7 +86,7 @@ def dimensions(operator: str, axis: int | Sequence[int], rank: int) -> tuple[int
 
 
 def dimension_from_0(operator: str, axis: int, rank: int) -> int:
-    """`axis` of an operator of TensorFlow, where a negative one stands for none."""
+    """`axis` of a TensorFlow operator, where a negative one stands for none."""
     _require_dimensions(operator, axis, rank)
     what = (
         f"a dimension of the input, from 0 to {rank - 1}, or None (a negative axis means none to TensorFlow, and "
@@ -113,7 +113,7 @@ _QUANTIZED = "INT16", "INT8", "INT4", "INT2", "UINT16", "UINT8", "UINT4", "UINT2
 
 
 def quantized_data_type(operator: str, dtype: DTypeLike | str) -> np.dtype:
-    """The integer dtype that a caller names, of those that quantized tensors have."""
+    """The integer dtype that a caller names; one that quantized tensors can have."""
     found = data_type("dtype", dtype)
     given, allowed = data_type_name(found), ", ".join(_QUANTIZED)
     require(given in _QUANTIZED, f"{operator}: dtype is {given}; it must be one of {allowed}", DescriptorTypeError)

@@ -1,4 +1,4 @@
-"""Windows that slide over the spatial dimensions of a tensor, as a caller describes them."""
+"""The arguments for windows that slide over the spatial dimensions of a tensor."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ def windows(
     *,
     source: str = "window_sizes",
 ) -> Windows:
-    """The windows that a caller describes as `jax.lax` or ONNX takes them, or an error.
+    """The windows that a caller describes in the form of `jax.lax` or ONNX, or an error.
 
     Args:
       operator: whom errors name.

@@ -1,1 +1,1 @@
-"""Arithmetic that has the same bits inside any program."""
+"""Arithmetic that gives the same bits inside any program."""

@@ -1,8 +1,8 @@
-"""Float32 arithmetic of twice the precision: each number is the unevaluated sum of two.
+"""Double-float arithmetic: each number is the unevaluated sum of two float32 numbers.
 
 A pair holds about 48 bits, and its high part is the pair rounded to float32. Every product and every sum that is rounded
-is sealed (`jquant.exact`): the low parts are what a compiler would otherwise prove to be 0. What is exact, as the errors
-that these low parts hold and the products of halves, needs no seal.
+is sealed (`jquant.exact`), because a compiler would otherwise prove the low parts to be 0. Exact operations, such as the
+errors that these low parts hold and the products of halves, need no seal.
 """
 
 from typing import NamedTuple
@@ -41,7 +41,7 @@ def ordered_sum(a: jax.Array, b: jax.Array) -> Pair:
 
 
 def two_product(a: jax.Array, b: jax.Array) -> Pair:
-    """``a * b``, exactly: of halves of 12 bits the products are exact."""
+    """``a * b``, exactly: the products of 12-bit halves are exact."""
     high = exact.product(a, b)
     a_upper, a_lower = _halves(a)
     b_upper, b_lower = _halves(b)
@@ -56,7 +56,7 @@ def _halves(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def add(a: Pair, b: Pair) -> Pair:
-    """``a + b``, to about 2**-46 where the signs agree."""
+    """``a + b``, to about 2**-46 if the signs agree."""
     high, low = two_sum(a.high, b.high)
     return ordered_sum(high, low + (a.low + b.low))
 
@@ -71,6 +71,6 @@ def reciprocal(x: Pair) -> Pair:
     """``1 / x``, to about 2**-46."""
     approximation = exact.reciprocal(x.high)
     product = multiply(x, widen(approximation))
-    # Near 1, and the difference is exact: a Newton step.
+    # It is near 1, and the difference is exact: a Newton step.
     error = (1 - product.high) - product.low
     return ordered_sum(approximation, exact.product(approximation, error))

@@ -1,11 +1,11 @@
-"""Float32 arithmetic as IEEE 754 defines it, inside anybody's `jax.jit`, on every backend.
+"""Float32 arithmetic as IEEE 754 defines it, inside any caller's `jax.jit`, on every backend.
 
 XLA and LLVM may contract ``a * b + c`` to one rounding, turn ``x / d`` into ``x * (1 / d)``, move constants
 from one operation to the next, and leave out the rounding of a bfloat16 that is widened again. XLA:GPU
-divides with an error of up to 2 ulp. Everything that keeps them from it is in this module: each result
+divides with an error of up to 2 ulp. This module holds everything that prevents this: each result
 here is rounded once, where the formula says so, and is sealed against what the caller computes around it.
 
-Subnormal numbers are excluded: backends flush them to zero at run time and not when they fold constants.
+Subnormal numbers are excluded: backends flush them to zero at run time, but not when they fold constants.
 """
 
 import jax
@@ -20,8 +20,8 @@ def seal(x: jax.Array) -> jax.Array:
 
     Neither XLA nor LLVM can prove which side of the `select` is taken (minus infinity is one of the numbers that stay), and
     neither side is a product, a quotient or a sum that they know how to merge with the next operation. Barriers, bitcasts,
-    clamps to infinity, comparisons with it and ``select(x != x, ...)`` do not hold; nor does ``abs(x) > largest`` with the
-    sides exchanged, which LLVM makes a comparison with infinity.
+    clamps to infinity, comparisons with it and ``select(x != x, ...)`` do not work. Nor does ``abs(x) > largest`` with the
+    sides exchanged, which LLVM turns into a comparison with infinity.
     """
     largest = lax.full_like(x, jnp.finfo(x.dtype).max)
     return lax.select(x <= largest, x, x + x)
@@ -33,7 +33,7 @@ def _seal_jvp(primals, tangents):
 
 
 def widen(x: jax.Array) -> jax.Array:
-    """The exact float32 value of a float operand, with its own rounding done before it comes in."""
+    """The exact float32 value of a float operand, whose own rounding is done first."""
     return seal(x) if x.dtype == jnp.float32 else _as_stored(x).astype(jnp.float32)
 
 
@@ -49,7 +49,7 @@ def narrow(x: jax.Array, dtype: np.dtype) -> jax.Array:
 
 @jax.custom_jvp
 def _as_stored(x: jax.Array) -> jax.Array:
-    """A float of 16 bits, rounded: XLA, which would widen it unrounded, does not see that its bits stay as they are."""
+    """A 16-bit float, rounded. XLA, which would widen it unrounded, cannot see that its bits stay the same."""
     number = lax.bitcast_convert_type(x, jnp.uint16)
     return lax.bitcast_convert_type(number | (number & np.uint16(1)), x.dtype)
 
@@ -87,7 +87,7 @@ def integer_difference(a: jax.Array, b: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def quotient(x: jax.Array, d: jax.Array) -> jax.Array:
-    """``fl(x / d)``, correctly rounded. `x` may be a result that is not sealed: nothing contracts with a quotient."""
+    """``fl(x / d)``, correctly rounded. `x` may be an unsealed result: nothing contracts with a quotient."""
     x, d = jnp.broadcast_arrays(x, d)
     return lax.platform_dependent(x, d, cpu=native_quotient, default=_sealed_corrected_quotient)
 
@@ -100,15 +100,15 @@ def _quotient_jvp(primals, tangents):
 
 
 def reciprocal(d: jax.Array) -> jax.Array:
-    """``fl(1 / d)``, of a 1 that XLA:GPU cannot see: it would take the platform's reciprocal, which is no division."""
+    """``fl(1 / d)``, with a 1 that XLA:GPU cannot see: it would use the platform's reciprocal, which is no true division."""
     return seal(quotient(lax.select(d != d, d, lax.full_like(d, 1)), d))
 
 
 def native_quotient(x: jax.Array, d: jax.Array) -> jax.Array:
     """The platform's division, which XLA can neither merge with others nor turn into a product with the reciprocal.
 
-    Each of the three arrays is behind a `select` that XLA cannot see through; where its other side is taken, the sum is NaN
-    and so is the quotient. Nothing is read twice, for XLA:CPU ends its loops at a division that is.
+    Each of the three arrays is behind a `select` that XLA cannot see through. If its other side were taken, the sum and
+    hence the quotient would be NaN. Nothing is read twice, because XLA:CPU ends its loops at a division that is.
     """
     sum = x + d
     is_number = sum == sum
@@ -123,8 +123,8 @@ def _sealed_corrected_quotient(x: jax.Array, d: jax.Array) -> jax.Array:
 def corrected_quotient(x: jax.Array, d: jax.Array) -> jax.Array:
     """The correctly rounded quotient on platforms whose division is off by an ulp or two.
 
-    The division is of the significands, as integers of 24 bits: float32 arithmetic gives it to within 2,
-    the remainder of that is exact in (wrapping) integer arithmetic, and decides.
+    It divides the significands, as 24-bit integers. Float32 arithmetic gives their quotient to within 2;
+    the remainder, exact in (wrapping) integer arithmetic, decides.
     """
     x_exponent, x_significand = decompose(x)
     d_exponent, d_significand = decompose(d)
@@ -140,7 +140,7 @@ def corrected_quotient(x: jax.Array, d: jax.Array) -> jax.Array:
 
 
 def quotient_of_uint32_max(d: jax.Array) -> jax.Array:
-    """``fl((2**32 - 1) / d)`` for ``d >= 0``: the numerator is no float32, so that `quotient` cannot take it."""
+    """``fl((2**32 - 1) / d)`` for ``d >= 0``. The numerator is not a float32, so `quotient` cannot take it."""
     exponent, divisor = decompose(d)
     shift = 15
     numerator = jnp.full_like(divisor, -(1 << shift))  # (2**32 - 1) << 15, modulo 2**32
@@ -153,7 +153,7 @@ def quotient_of_uint32_max(d: jax.Array) -> jax.Array:
 def nearest_integer_quotient(numerator: jax.Array, divisor: jax.Array, approximation: jax.Array) -> jax.Array:
     """``rne(numerator / divisor)`` in integers, from a float32 `approximation` of it that is off by 2 at most.
 
-    `numerator` is given modulo 2**32: the remainder is small enough to be exact all the same.
+    `numerator` is given modulo 2**32; the remainder is small enough to be exact anyway.
     """
     quotient = approximation.astype(jnp.int32)
     remainder = numerator - quotient * divisor
@@ -165,10 +165,10 @@ def nearest_integer_quotient(numerator: jax.Array, divisor: jax.Array, approxima
 
 
 def once(x: jax.Array) -> jax.Array:
-    """`x`, computed ahead and once, and not again for each element that needs it.
+    """`x`, computed once and in advance, not again for each element that needs it.
 
-    XLA repeats what is cheap wherever it is read. It ends a loop at a division whose result is read twice, be it by 1 and
-    for nothing; LLVM leaves out all of it.
+    XLA repeats cheap computations wherever they are read. It ends a loop at a division whose result is read twice, even by 1
+    and to no effect; LLVM then removes all of it.
     """
     integers = {4: np.int32, 2: np.int16}[x.dtype.itemsize] if jnp.issubdtype(x.dtype, jnp.floating) else x.dtype
     number = lax.bitcast_convert_type(x, integers)
@@ -178,12 +178,12 @@ def once(x: jax.Array) -> jax.Array:
 
 
 def without_subnormals(x: jax.Array) -> jax.Array:
-    """`x`, with 0 for subnormal numbers, which XLA flushes at run time but not where it folds constants."""
+    """`x`, with 0 for subnormal numbers, which XLA flushes at run time but not when it folds constants."""
     return lax.select(lax.abs(x) < lax.full_like(x, jnp.finfo(jnp.float32).tiny), lax.full_like(x, 0), x)
 
 
 def round_half_even(x: jax.Array) -> jax.Array:
-    """``rne(x)``: the nearest integer, ties to the even one."""
+    """``rne(x)``: the nearest integer, ties to even."""
     return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
 
 
@@ -200,17 +200,17 @@ def round_half_up(x: jax.Array) -> jax.Array:
 def nearest_integer(x: jax.Array, zero_point: jax.Array | None, dtype: np.dtype) -> jax.Array:
     """``sat(rne(x) + zero_point)``, for an integer `dtype` of at most 16 bits; NaN becomes 0.
 
-    `x` may be a result that is not sealed: nothing contracts with a rounding.
+    `x` may be an unsealed result: nothing contracts with a rounding.
     """
     offset = jnp.int32(0) if zero_point is None else zero_point.astype(jnp.int32)
-    # Limited before it is rounded, which is the same, for the limits are integers: so it takes no saturating conversion.
+    # Clamped before rounding, which gives the same because the limits are integers, and needs no saturating conversion.
     return (integer(round_half_even(_limited(x, offset, dtype))) + offset).astype(dtype)
 
 
 def saturated(x: jax.Array, dtype: np.dtype) -> jax.Array:
     """``sat(x)`` of integers in float32, for an integer `dtype`; NaN becomes 0.
 
-    As in `nearest_integer`, `x` need not be sealed: what is an integer, or a difference of two, has been rounded.
+    As in `nearest_integer`, `x` need not be sealed: an integer, or a difference of two, has already been rounded.
     """
     if jnp.iinfo(dtype).bits == 32:
         return saturating_cast(x, dtype)
@@ -218,7 +218,7 @@ def saturated(x: jax.Array, dtype: np.dtype) -> jax.Array:
 
 
 def _limited(x: jax.Array, offset: jax.Array, dtype: np.dtype) -> jax.Array:
-    """`x`, which is to be shifted by an integer, within the limits of the integer `dtype` less that; 0 less it for NaN."""
+    """`x` clamped to the limits of the integer `dtype` less `offset`, which is added later; 0 less `offset` for NaN."""
     limits = jnp.iinfo(dtype)
     bounds = ((int(limit) - offset).astype(jnp.float32) for limit in (0, limits.min, limits.max))
     x, zero, low, high = jnp.broadcast_arrays(x, *bounds)
@@ -228,7 +228,7 @@ def _limited(x: jax.Array, offset: jax.Array, dtype: np.dtype) -> jax.Array:
 
 
 def integer(x: jax.Array) -> jax.Array:
-    """The int32 of an integer in float32, which is less than 2**22: what the last bits of its sum with 1.5 * 2**23 are."""
+    """The int32 of an integer in float32 below 2**22: the last bits of its sum with 1.5 * 2**23."""
     shift = np.float32(1.5 * 2**23)
     return bits(x + shift) - shift.view(np.int32)
 
@@ -236,13 +236,13 @@ def integer(x: jax.Array) -> jax.Array:
 def saturating_cast(x: jax.Array, dtype: np.dtype) -> jax.Array:
     """``sat(trunc(x))``: toward zero, limited to the range of the integer `dtype`; NaN becomes 0."""
     limits = jnp.iinfo(dtype)
-    # What XLA makes of a NaN is the platform's choice.
+    # What XLA makes of a NaN differs between platforms.
     number = lax.select(x == x, x, lax.full_like(x, 0))
     if limits.bits < 32:  # by way of int32, because kernels convert to nothing else
         inside = lax.max(lax.full_like(x, limits.min), lax.min(number, lax.full_like(x, limits.max)))
         return inside.astype(jnp.int32).astype(dtype)
     inside = lax.max(number, lax.full_like(x, limits.min)).astype(dtype)
-    # The upper limit itself may be no float32 (2**31 - 1 is not); the power of two above it is.
+    # The upper limit itself may not be a float32 (2**31 - 1 is not); the power of two above it is.
     return lax.select(
         number >= lax.full_like(x, 2.0 ** (limits.bits - (limits.min < 0))), lax.full_like(inside, limits.max), inside
     )

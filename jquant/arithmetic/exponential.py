@@ -1,7 +1,7 @@
-"""The exponential function of float32 numbers that are not positive, to about 2**-45 and alike on every platform.
+"""The exponential function of nonpositive float32 numbers, to about 2**-45 and the same on every platform.
 
-The platforms' own float32 functions differ, and are off by ulps. This one costs a few hundred operations a number: it is
-for the 256 numbers that 8 bits can tell apart.
+The platforms' own float32 functions differ, and are off by ulps. This one costs a few hundred operations per number: it is
+for the 256 values of an 8-bit type.
 """
 
 import math
@@ -30,7 +30,7 @@ def _float32s(value: Fraction, *bits: int) -> np.ndarray:
     return np.array(parts, np.float32)
 
 
-# The products of an integer of 8 bits and either of the first two are exact.
+# The products of an 8-bit integer and either of the first two are exact.
 _LN2_PARTS = _float32s(_LN2, 16, 16, 24)
 # 1 / n!, from the last term that counts to the first.
 _COEFFICIENTS = np.stack([_float32s(Fraction(1, math.factorial(n)), 24, 24) for n in range(13, -1, -1)])
@@ -44,14 +44,14 @@ class Exponential(NamedTuple):
 
 
 def exponential(x: jax.Array) -> Exponential:
-    """``exp(x)`` of float32 numbers ``x <= 0``; NaN stays NaN. Its derivative is 0, as that of integers.
+    """``exp(x)`` of float32 numbers ``x <= 0``; NaN stays NaN. Its derivative is 0, as for integers.
 
-    Reduced to ``exp(r) * 2 ** k`` with ``abs(r) <= log(2) / 2``, where Taylor's series has 14 terms that count.
+    Reduced to ``exp(r) * 2 ** k`` with ``abs(r) <= log(2) / 2``, for which Taylor's series has 14 terms that count.
     """
     x = lax.max(lax.stop_gradient(x), lax.full_like(x, -128))
     k = exact.round_half_even(exact.product(x, lax.full_like(x, 1 / math.log(2))))
     multiples = [exact.product(k, lax.full_like(k, part)) for part in _LN2_PARTS]
-    # The first difference is exact, for the numbers are near each other.
+    # The first difference is exact, because the numbers are close to each other.
     reduced = double_float.two_sum(x - multiples[0], -multiples[1])
     reduced = double_float.add(reduced, double_float.widen(-multiples[2]))
 
@@ -64,13 +64,13 @@ def exponential(x: jax.Array) -> Exponential:
 
 
 def _power_of_two(exponent: jax.Array) -> jax.Array:
-    """``2 ** exponent``, for integers of float32 up to 0; 0 below -126."""
+    """``2 ** exponent``, for integers up to 0 in float32; 0 below -126."""
     normal = exponent >= lax.full_like(exponent, -126)
     power = exact.power_of_two(lax.max(exponent, lax.full_like(exponent, -126)).astype(jnp.int32))
     return lax.select(normal, power, lax.full_like(exponent, 0))
 
 
 def scaled(x: jax.Array, power: jax.Array) -> jax.Array:
-    """``x * power``; 0 where that is subnormal."""
+    """``x * power``; 0 if that is subnormal."""
     value = exact.product(x, power)
     return lax.select(lax.abs(value) < jnp.finfo(jnp.float32).tiny, lax.full_like(value, 0), value)

@@ -1,8 +1,8 @@
-"""Sums of float32 pairs that no order changes: in fixed point, by digits that are summed as integers.
+"""Sums of double-float numbers that do not depend on the order: in fixed point, with digits that are summed as integers.
 
-A number from 0 to 1 has 60 bits, in 5 digits of 12, or in fewer of more bits where few numbers are summed. The digits of
-different numbers are summed apart, in int32, and so are those of the parts that a mesh makes of an array; the carries come
-after that.
+A number from 0 to 1 has 60 bits, in 5 digits of 12, or in fewer digits of more bits if few numbers are summed. Each digit is
+summed separately over all numbers, in int32, and over the parts into which a mesh splits an array. The carries come after
+that.
 """
 
 import functools
@@ -23,12 +23,12 @@ LARGEST_COUNT = 2 ** (_SUM_BITS - _DIGIT_BITS[-1]) - 1
 
 
 def digit_bits(count: int) -> int:
-    """The bits of each digit in the sum of so many numbers."""
+    """The number of bits per digit in the sum of so many numbers."""
     return next(bits for bits in _DIGIT_BITS if count < 2 ** (_SUM_BITS - bits))
 
 
 def digits(x: Pair, bits: int) -> jax.Array:
-    """Numbers from 0 to 1, rounded to 60 bits, in a last dimension of integers between ``-2**bits`` and ``2**bits``."""
+    """Numbers from 0 to 1, rounded to 60 bits, as a last dimension of integers between ``-2**bits`` and ``2**bits``."""
     found = []
     for _ in range(_FRACTION_BITS // bits):
         high, low = (part * jnp.full_like(part, 2**bits) for part in x)  # exact
@@ -48,7 +48,7 @@ def value(sums: jax.Array, bits: int) -> Pair:
         carry = (digit + carry) >> bits
     first = first + carry
     fraction.insert(0, first & mask)
-    # The 48 bits that count behind the point, in two numbers of 24; the rest was there for its carry.
+    # The 48 bits after the point that count, in two numbers of 24. The others were there for their carry.
     parts = first >> bits, _field(fraction, bits, 0), _field(fraction, bits, 24)
     whole, upper, lower = (part.astype(jnp.float32) for part in parts)
     scale = functools.partial(jnp.full_like, whole)
@@ -57,7 +57,7 @@ def value(sums: jax.Array, bits: int) -> Pair:
 
 
 def _field(digits: Sequence[jax.Array], bits: int, start: int) -> jax.Array:
-    """The 24 bits from `start` on of a number of which each digit has so many, none of them negative."""
+    """The 24 bits from `start` on of a number with so many bits per digit, none of them negative."""
     field = jnp.zeros_like(digits[0])
     for index, digit in enumerate(digits):
         shift = start + 24 - (index + 1) * bits

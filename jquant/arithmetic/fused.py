@@ -1,4 +1,4 @@
-"""A product and a sum with one rounding, as processors have it, of float32 operations that each round: alike everywhere."""
+"""A fused multiply-add, with one rounding as in hardware, from float32 operations that each round: the same everywhere."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ def multiply_add(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
     """``fl(a * b + c)``, of float32 numbers whose product is far from subnormal.
 
     After Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums" (2008): the small parts are added first,
-    and rounded to odd, so that the last rounding is as that of the exact sum.
+    and rounded to odd, so that the last rounding equals that of the exact sum.
     """
     a, b, c = jnp.broadcast_arrays(a, b, c)
     product = two_product(a, b)
@@ -22,7 +22,7 @@ def multiply_add(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
 
 
 def _sum_to_odd(a: jax.Array, b: jax.Array) -> jax.Array:
-    """``a + b``; of the two float32 numbers beside an inexact sum, the one whose significand is odd."""
+    """``a + b``, rounded to odd: if it is inexact, the neighbouring float32 with the odd significand."""
     nearest, error = two_sum(a, b)
     bits = exact.bits(nearest)
     outwards = (error > 0) == (nearest > 0)

@@ -1,4 +1,4 @@
-"""Functions of 8-bit integers by a table of their values."""
+"""Functions of 8-bit integers, computed with a table of their values."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ def integers(dtype: np.dtype) -> jax.Array:
 
 
 def look_up(table: jax.Array, index: jax.Array) -> jax.Array:
-    """``table[index]``, of integers that are not negative or of their bits; split over a mesh as the index is."""
+    """``table[index]``, for non-negative integers or their bits; split over a mesh like the index."""
     table = exact.once(table)
     index = lax.bitcast_convert_type(index, jnp.uint8) if index.dtype == jnp.int8 else index
     sharding = jax.typeof(index).sharding
@@ -24,7 +24,7 @@ def look_up(table: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def look_up_along(axis: int, tables: jax.Array, index: jax.Array) -> jax.Array:
-    """``tables[i, index[i, j, k], k]`` for `axis` 1, and so on: each slice has its own table; split as the index is."""
+    """``tables[i, index[i, j, k], k]`` for `axis` 1, and so on: each slice has its own table; split like the index."""
     indices = [lax.broadcasted_iota(jnp.int32, index.shape, dimension) for dimension in range(index.ndim)]
     indices[axis] = index
     sharding = jax.typeof(index).sharding

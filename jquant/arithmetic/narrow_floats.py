@@ -1,9 +1,9 @@
-"""Float types of 8, 6 and 4 bits: the nearest number of each to a float32, and the float32 of each, bit for bit.
+"""8-, 6- and 4-bit floats: conversion from float32 to the nearest number, and back to float32, bit for bit.
 
-Both ways are integer arithmetic on the bits. No compiler has a liberty there, no backend flushes a subnormal number, and
-none needs to know the type: a number is its code, in an unsigned integer, until the last step.
+Both directions are integer arithmetic on the bits. There no compiler has any freedom, no backend flushes a subnormal number,
+and none needs to know the type: a number is its code, in an unsigned integer, until the last step.
 
-What becomes of infinities, of NaN and of what is too large is in the tables of ONNX's Cast.
+Infinities, NaN and numbers that are too large are treated as in the tables of ONNX's Cast.
 """
 
 import dataclasses
@@ -25,12 +25,12 @@ class NarrowFloat:
 
     Attributes:
       bits: of all three together.
-      fraction_bits: how many of them are the fraction's.
+      fraction_bits: how many of them belong to the fraction.
       bias: of the exponent.
       largest: the code of the largest finite number.
-      overflow: the code of what is larger, where it does not saturate: infinity's or a NaN's. `largest` if there is neither.
-      nan: the code of NaN, or that of the number that stands in its place.
-      signed_zero: whether there is a -0, and a NaN of either sign. Where not, -0's code is the one NaN.
+      overflow: the code of larger numbers, without saturation: infinity's or a NaN's. `largest` if there is neither.
+      nan: the code of NaN, or of the number that takes its place.
+      signed_zero: whether there is a -0, and a NaN of either sign. If not, the code of -0 is the only NaN.
     """
 
     bits: int
@@ -43,7 +43,7 @@ class NarrowFloat:
 
     @property
     def saturates(self) -> bool:
-        """Whether it has neither infinities nor NaN, so that there is nothing but to saturate."""
+        """Whether it has neither infinities nor NaN, so that it can only saturate."""
         return self.overflow == self.largest
 
     @property
@@ -52,7 +52,7 @@ class NarrowFloat:
 
     @property
     def largest_exponent(self) -> int:
-        """That of the largest power of two."""
+        """The exponent of the largest power of two."""
         return (self.largest >> self.fraction_bits) - self.bias
 
 
@@ -74,21 +74,21 @@ _FORMATS = {
 
 
 FLOATS_OF_6_BITS = {jnp.dtype("float6_e2m3fn"): FLOAT6_E2M3FN, jnp.dtype("float6_e3m2fn"): FLOAT6_E3M2FN}
-"""By dtypes that no array of JAX has on a CPU: there are only their codes."""
+"""By dtype; JAX arrays cannot have these on a CPU: there are only their codes."""
 
 
 def is_narrow_float(dtype: np.dtype) -> bool:
-    """Whether arrays of JAX can have this dtype, and it is one of those here. (XLA does not convert those of 6 bits.)"""
+    """Whether it is one of these dtypes, and JAX arrays can have it. (XLA does not convert the 6-bit ones.)"""
     return dtype in _FORMATS
 
 
 def has_infinities_or_nan(dtype: np.dtype) -> bool:
-    """Whether the dtype is one of those here which need not saturate."""
+    """Whether the dtype is one of these, and can represent infinities or NaN."""
     return dtype in _FORMATS and not _FORMATS[dtype].saturates
 
 
 def format_of(dtype: np.dtype) -> NarrowFloat:
-    """The parts of a dtype that arrays of JAX can have."""
+    """The format of a dtype that JAX arrays can have."""
     return _FORMATS[dtype]
 
 
@@ -115,18 +115,18 @@ def _unsigned(dtype: np.dtype) -> np.dtype:
 def encode(x: jax.Array, target: NarrowFloat, *, saturate: bool = True, exponent: jax.Array | None = None) -> jax.Array:
     """The codes, in uint8, of the nearest numbers of a type to float32 `x`: ties to the even code, subnormals included.
 
-    With `exponent`, int32 from -300 to 300, to ``x / 2**exponent``, which need be no float32.
+    With `exponent`, int32 from -300 to 300, to ``x / 2**exponent``, which need not be a float32.
 
-    What rounds to more than the largest number, and infinities, become the largest number of their sign; without
-    `saturate` they become infinite or, in a type that has no infinities, NaN. NaN stays NaN, with its sign if the type
-    has one for it. A type without NaN saturates always, and NaN becomes its largest positive number.
+    Infinities, and what rounds to more than the largest number, become the largest number of their sign. Without
+    `saturate`, they become infinite or, in a type that has no infinities, NaN. NaN stays NaN, with its sign if the type
+    has signed NaN. A type without NaN always saturates, and NaN becomes its largest positive number.
     """
     bits = lax.bitcast_convert_type(x, jnp.int32)
     magnitude = bits & np.int32(0x7FFFFFFF)
     is_nan = magnitude > np.int32(0x7F800000)
     biased, significand = (magnitude >> 23, magnitude) if exponent is None else _scaled_down(magnitude, exponent)
     smallest_normal = np.int32(127 + 1 - target.bias)
-    # Of a subnormal result, the hidden bit is among the fraction's; a shift by 25 leaves nothing of 24 bits.
+    # In a subnormal result, the hidden bit is part of the fraction; a shift by 25 leaves nothing of 24 bits.
     significand = (significand & np.int32(2**23 - 1)) | np.int32(2**23)
     below = lax.max(smallest_normal - biased, jnp.zeros_like(biased))
     shift = lax.min(below + np.int32(23 - target.fraction_bits), jnp.full_like(below, 25))
@@ -168,7 +168,7 @@ def decode(code: jax.Array, source: NarrowFloat, *, exponent: jax.Array | None =
     significand = fraction | lax.select(biased > 0, jnp.full_like(fraction, 2**source.fraction_bits), fraction)
     scaling = lax.max(biased, jnp.ones_like(biased)) - np.int32(source.bias + source.fraction_bits)
     if exponent is None:
-        # An integer of so few bits is a float32; what it is to be multiplied by is added to its exponent.
+        # An integer of so few bits is a float32. The factor that it needs is added to its exponent.
         bits = lax.bitcast_convert_type(significand.astype(jnp.float32), jnp.int32) + (scaling << 23)
         bits = lax.select(significand == 0, jnp.zeros_like(bits), bits)
     else:

@@ -1,4 +1,4 @@
-"""Unsigned integers of 8, 4 or 2 bits that share bytes along the last dimension, the first in the lowest bits."""
+"""Unsigned 8-, 4- or 2-bit integers that share bytes along the last dimension, the first in the lowest bits."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ def in_each_byte(packed: jax.Array, bits: int) -> list[jax.Array]:
 
 
 def unpacked(packed: jax.Array, bits: int) -> jax.Array:
-    """All of them in order: uint8, with 8 / `bits` times the last size."""
+    """All integers in order: uint8, with 8 / `bits` times the last size."""
     count = 8 // bits
     places = lax.broadcasted_iota(jnp.uint8, (*packed.shape, count), packed.ndim) * np.uint8(bits)
     integers = (lax.broadcast_in_dim(packed, places.shape, range(packed.ndim)) >> places) & np.uint8(2**bits - 1)

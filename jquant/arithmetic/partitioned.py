@@ -1,7 +1,7 @@
-"""Computing the same in two ways: one for programs that XLA partitions over a mesh, and one for all others.
+"""Two ways of computing the same: one for programs that XLA partitions over a mesh, and one for all others.
 
-Where a program is lowered, it is known whether XLA partitions it: a `jax.jit` over several devices is partitioned, and
-what is inside of a `jax.shard_map` over the whole mesh is not.
+Whether XLA partitions a program is known when it is lowered: a `jax.jit` over several devices is partitioned; the inside
+of a `jax.shard_map` over the whole mesh is not.
 """
 
 import functools
@@ -16,17 +16,17 @@ from jax.interpreters.xla import apply_primitive
 
 
 def is_partitioned(context: mlir.LoweringRuleContext) -> bool:
-    """Whether XLA partitions what is lowered here: more than one device, and not a shard of its own."""
+    """Whether XLA partitions what is being lowered: it is on more than one device, and not inside a shard."""
     axes: Any = context.module_context.axis_context
     mesh = getattr(axes, "mesh", None)
-    if mesh is not None:  # inside of a shard_map, over all axes of the mesh or over some
+    if mesh is not None:  # inside a shard_map, over all axes of the mesh or over some
         manual = axes.manual_axes | set(mesh.manual_axes)
         return any(size > 1 for name, size in mesh.shape.items() if name not in manual)
     return getattr(axes, "num_devices", 1) > 1
 
 
 def is_explicit(context: mlir.LoweringRuleContext) -> bool:
-    """Whether the types of the operands say how they are split; over a mesh of one device, too."""
+    """Whether the types of the operands say how they are split; also on a mesh of one device."""
     types: Any = context.avals_in
     return any(axes is not None for x in types for axes in x.sharding.spec)
 
@@ -36,10 +36,10 @@ _unless_partitioned_p.multiple_results = True
 
 
 def unless_partitioned(function: Callable, otherwise: Callable, *operands: jax.Array) -> Sequence[jax.Array]:
-    """``function(*operands)``; in a program that XLA partitions, or of operands of explicit types, ``otherwise(*operands)``.
+    """``function(*operands)``; in a program that XLA partitions, or for explicit types, ``otherwise(*operands)``.
 
-    What is fast on one device may communicate on a mesh. Both return a sequence of arrays, of the same values; and both
-    take operands with more dimensions in front, which broadcast, and of which each result has all.
+    What is fast on one device may communicate on a mesh. Both return a sequence of arrays, with the same values. Both also
+    take operands with more leading dimensions, which broadcast, and all of which every result has.
     """
     return _unless_partitioned_p.bind(*operands, functions=(function, otherwise))
 
@@ -63,7 +63,7 @@ mlir.register_lowering(_unless_partitioned_p, _lower)
 
 
 def mapped_first(operands: Sequence[jax.Array], dimensions: Sequence[int | None]) -> list[jax.Array]:
-    """The operands of a batching rule, their mapped dimension as the first; of size 1, where there is none."""
+    """The operands of a batching rule, with their mapped dimension first; it has size 1 if there is none."""
     return [x[None] if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, dimensions, strict=True)]
 
 

@@ -1,8 +1,8 @@
-"""The type of powers of two, from 2**-127 to 2**127 and NaN, which scales of blocks have; and numbers scaled by them.
+"""The type of block scales, powers of two from 2**-127 to 2**127 and NaN; and numbers scaled by them.
 
-A number of the type is its exponent, biased by 127, in 8 bits without a sign; ONNX calls it FLOAT8E8M0. All here is integer
-arithmetic on the bits: its smallest number is a subnormal float32, which backends flush to zero, and a product with a power
-of two is rounded only where it is subnormal itself.
+A number of the type is its exponent, biased by 127, in 8 bits without a sign; ONNX calls it FLOAT8E8M0. Everything here is
+integer arithmetic on the bits, because its smallest number is a subnormal float32, which backends flush to zero. A product
+with a power of two is only rounded if it is subnormal itself.
 """
 
 from typing import Literal
@@ -25,13 +25,13 @@ _INFINITY = np.int32(0xFF << 23)
 def narrow(x: jax.Array, *, saturate: bool = True, rounding: Rounding = "up") -> jax.Array:
     """The power of two at or next to the magnitude of float32 `x`: above it, below it, or the nearest, ties up.
 
-    What is beyond the largest becomes that, and what is below the smallest the smallest; without `saturate`, both become
-    NaN. These are the tables of ONNX's Cast.
+    Larger numbers become the largest power, and smaller ones the smallest. Without `saturate`, both become NaN. These are
+    the tables of ONNX's Cast.
     """
     bits = lax.bitcast_convert_type(x, jnp.int32)
     exponent, fraction = bits >> 23 & 0xFF, bits & _FRACTION
     half = np.int32(2**22)
-    tiny = exponent == 0  # and of these, half is 2**-127, the smallest result
+    tiny = exponent == 0  # half of these numbers is 2**-127, the smallest result
     rounded_up = {
         "up": fraction > jnp.where(tiny, half, 0),
         "down": jnp.zeros_like(tiny),
@@ -43,7 +43,7 @@ def narrow(x: jax.Array, *, saturate: bool = True, rounding: Rounding = "up") ->
 
 
 def of_code(code: jax.Array) -> jax.Array:
-    """The numbers of biased exponents from 0 to 254, or `NAN`."""
+    """The numbers with biased exponents from 0 to 254, or `NAN`."""
     return lax.bitcast_convert_type(code.astype(jnp.uint8), DTYPE)
 
 
@@ -53,7 +53,7 @@ def code_of(x: jax.Array) -> jax.Array:
 
 
 def widen(x: jax.Array) -> jax.Array:
-    """The float32 of each number, of which 2**-127 is subnormal."""
+    """The float32 of each number. 2**-127 is subnormal."""
     code = code_of(x)
     bits = lax.select(code == 0, jnp.full_like(code, 2**22), code << 23)
     return lax.bitcast_convert_type(lax.select(code == NAN, bits + np.int32(2**22), bits), jnp.float32)
@@ -85,7 +85,7 @@ def ldexp(x: jax.Array, exponent: jax.Array) -> jax.Array:
     normal = lax.bitcast_convert_type(magnitude.astype(jnp.float32), jnp.int32)
     normal = lax.select(tiny, normal - np.int32(149 << 23), magnitude)
     significand, biased = (normal & _FRACTION) | np.int32(2**23), (normal >> 23) + exponent
-    # Of a subnormal result, a shift by 25 leaves nothing of 24 bits.
+    # For a subnormal result, a shift by 25 leaves nothing of 24 bits.
     shift = lax.clamp(np.int32(0), 1 - biased, np.int32(25))
     kept = lax.shift_right_logical(significand, shift)
     half_or_less = lax.max((lax.shift_left(jnp.ones_like(shift), shift) >> 1) - 1 + (kept & 1), jnp.zeros_like(shift))
@@ -98,7 +98,7 @@ def ldexp(x: jax.Array, exponent: jax.Array) -> jax.Array:
 
 
 def scaled_integer(magnitude: jax.Array, exponent: jax.Array) -> jax.Array:
-    """``magnitude * 2**exponent``, where that is a float32 or larger than all, of integers from 0 to 2**23."""
+    """``magnitude * 2**exponent``, for integers from 0 to 2**23, if it is a float32 or larger than all of them."""
     bits = lax.bitcast_convert_type(magnitude.astype(jnp.float32), jnp.int32)
     biased = (bits >> 23) + exponent
     subnormal = lax.shift_left(magnitude, lax.clamp(np.int32(0), exponent + np.int32(149), np.int32(23)))

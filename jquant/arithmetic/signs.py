@@ -1,4 +1,4 @@
-"""int8 in the place of uint8: the same integers less 128, by flipping their sign bit."""
+"""int8 instead of uint8: the same integers minus 128, by flipping their sign bit."""
 
 import jax
 import jax.numpy as jnp
@@ -12,5 +12,5 @@ def to_int8(x: jax.Array) -> jax.Array:
 
 
 def from_int8(x: jax.Array, dtype: np.dtype) -> jax.Array:
-    """The inverse of `to_int8`, for the `dtype` that there was."""
+    """The inverse of `to_int8`, for the original `dtype`."""
     return x if dtype == jnp.int8 else lax.bitcast_convert_type(x, jnp.uint8) ^ np.uint8(0x80)

@@ -1,13 +1,13 @@
-"""The straight-through rule: a derivative for what is rounded, and has none of its own."""
+"""The straight-through rule: a derivative for rounding, which has none of its own."""
 
 import jax
 
 
 @jax.custom_jvp
 def straight_through(value: jax.Array, surrogate: jax.Array) -> jax.Array:
-    """`value`, with the derivative of `surrogate`: of both orders, in both modes.
+    """`value`, with the derivative of `surrogate`, of any order and in both modes.
 
-    The two have one shape. No derivative of `value` is asked for, and `surrogate` itself is never computed.
+    Both have the same shape. `value` itself is never differentiated, and `surrogate` is never computed.
     """
     del surrogate
     return value

@@ -1,7 +1,7 @@
-"""Integers wider than 32 bits, which JAX has no type for unless ``jax_enable_x64`` is set.
+"""Integers of more than 32 bits, which JAX has no type for unless ``jax_enable_x64`` is set.
 
-A number is its words of 32 bits, the lowest first, and counts modulo ``2 ** (32 * len(words))``: a negative one is the
-two's complement.
+A number is its 32-bit words, the lowest first, modulo ``2 ** (32 * len(words))``. A negative number is its two's
+complement.
 """
 
 import jax
@@ -43,7 +43,7 @@ def negate(a: Words) -> Words:
 
 
 def product(a: jax.Array, b: Words) -> Words:
-    """``a * b`` of a word and a number that is not negative, in all its words."""
+    """``a * b`` of a word and a non-negative number, in all its words."""
     total, carry = [], jnp.uint32(0)
     for word in b:
         low = a * word
@@ -69,12 +69,12 @@ def shift_left(a: Words, count: jax.Array) -> Words:
     for size in _sizes(a):
         a = select((count >> 5) & size != 0, ((zero,) * size + a)[: len(a)], a)
     bits = (count & 31).astype(jnp.uint32)
-    # In two steps, because what a shift by 32 gives is the platform's choice.
+    # In two steps, because the result of a shift by 32 differs between platforms.
     return tuple((word << bits) | ((lower >> 1) >> (31 - bits)) for word, lower in zip(a, (zero, *a[:-1]), strict=True))
 
 
 def shift_right(a: Words, count: jax.Array) -> Words:
-    """``a >> count`` of a number that is not negative, for a count from 0 to the number of bits."""
+    """``a >> count`` of a non-negative number, for a count from 0 to the number of bits."""
     zero = jnp.uint32(0)
     for size in _sizes(a):
         a = select((count >> 5) & size != 0, (a + (zero,) * size)[size:], a)
@@ -83,7 +83,7 @@ def shift_right(a: Words, count: jax.Array) -> Words:
 
 
 def _sizes(a: Words) -> list[int]:
-    """The powers of two that every number of whole words is a sum of."""
+    """The powers of two that sum up to every number of whole words."""
     return [1 << place for place in range(len(a).bit_length())]
 
 

@@ -1,6 +1,6 @@
-"""Ranges for quantization, from data: observers of a stream of batches, as pure functions.
+"""Finds ranges for quantization in data, with observers of a stream of batches.
 
-An observer is three of them: ``init``, ``update`` and ``compute_range``. Its state is a pytree of arrays.
+An observer is three pure functions: ``init``, ``update`` and ``compute_range``. Its state is a pytree of arrays.
 
     observer = jquant.calibration.percentile(99.99)
     state = observer.init()
@@ -8,7 +8,7 @@ An observer is three of them: ``init``, ``update`` and ``compute_range``. Its st
         state = observer.update(state, batch)
     scale, zero_point = jquant.scale_and_zero_point(*observer.compute_range(state), "INT8")
 
-`calibrate` does that for all activations of a network.
+`calibrate` does this for all activations of a network.
 """
 
 from jquant.calibration.calibrate import calibrate as calibrate

@@ -12,7 +12,7 @@ _SQUARE_ROOT = np.int32(np.sqrt(2) * _ONE)
 
 
 def tree_sum(x: jax.Array) -> jax.Array:
-    """The sum of a power of two of numbers: of the halves, element by element, until one is left."""
+    """Pairwise summation of a power of two of numbers: adds the two halves element by element until one number is left."""
     while x.size > 1:
         x = exact.sum(*jnp.split(x, 2))
     return x[0]

@@ -8,9 +8,9 @@ from jquant.errors import DescriptorTypeError, shown
 
 
 def each_batch(name: str, batches: Iterable[Any], progress: bool) -> Iterator[Any]:
-    """One batch after the other, with a progress bar if wanted."""
+    """One batch after another, with a progress bar if wanted."""
     message = f"{name}: batches is {shown(batches)}; it must be an iterable of batches"
-    if isinstance(batches, bytes | bytearray | memoryview | Mapping):  # whose integers, or keys, would be the batches
+    if isinstance(batches, bytes | bytearray | memoryview | Mapping):  # iterating would give integers, or keys, as batches
         raise DescriptorTypeError(message)
     try:
         each = iter(batches)

@@ -1,4 +1,4 @@
-"""The ranges of a network's activations over a data set"""
+"""Finds the ranges of a network's activations over a data set."""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -30,25 +30,25 @@ def calibrate(
 ) -> Any:
     """Observes every activation of a network over a data set, and returns the range of each.
 
-    One state for each array of ``activations(batch)``; the activations and all updates are one program, which is compiled
-    for each shape of a batch. Batches may be split over a mesh.
+    There is one state for each array of ``activations(batch)``. The activations and all updates form one program, which is
+    compiled once for each batch shape. Batches may be split over a mesh.
 
     Args:
-      observer: what is observed of each array.
-      batches: an iterable of batches: arrays, or pytrees of them. It is read once, a batch at a time. They are arguments of
-        a jitted program: without ``jax_enable_x64``, float64 becomes float32.
-      activations: a pure function of a batch, to a pytree of float arrays; to be traced, and so hashable. By default, the
-        batch.
-      progress: show a progress bar, which needs tqdm.
+      observer: what observes each array.
+      batches: an iterable of batches: arrays, or pytrees of arrays. It is read once, one batch at a time. Batches are
+        arguments of a jitted program: without ``jax_enable_x64``, float64 becomes float32.
+      activations: a pure function from a batch to a pytree of float arrays. It is traced, and must be hashable. By default,
+        the activations are the batch itself.
+      progress: whether to show a progress bar, which needs tqdm.
 
     Returns:
-      The pytree of the activations, with a `Range` in the place of each array.
+      The pytree of the activations, with each array replaced by its `Range`.
 
     Raises:
-      DescriptorError: without a batch; a batch without an array; activations of another structure than those of the first
-        batch, or without an array.
-      DescriptorTypeError: an argument of another type, such as a batch of strings, or activations that are no floats.
-      ImportError: `progress` without tqdm.
+      DescriptorError: no batch; a batch without an array; activations without an array, or with a different structure from
+        those of the first batch.
+      DescriptorTypeError: an argument of the wrong type, such as a batch of strings, or activations that are not floats.
+      ImportError: `progress` is set, but tqdm is not installed.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -89,7 +89,7 @@ def _is_hashable(value: object) -> bool:
 
 
 def _require_arrays(batch: Any) -> None:
-    """Asserts that a batch is what a jitted program takes, and that there is something in it."""
+    """Asserts that a batch is not empty, and that a jitted program accepts it."""
     leaves = tree_leaves_with_path(batch)
     if not leaves:
         raise DescriptorError(f"{_NAME}: batches holds {shown(batch)}, which has no array")
@@ -100,12 +100,12 @@ def _require_arrays(batch: Any) -> None:
 
 
 def _is_array(leaf: Any) -> bool:
-    """Whether `jax.jit` takes it."""
+    """Whether `jax.jit` accepts it."""
     try:
         jax.typeof(leaf)
     except (TypeError, ValueError, OverflowError):
         return False
-    return not isinstance(leaf, jax.ShapeDtypeStruct)  # which has a type, but no values
+    return not isinstance(leaf, jax.ShapeDtypeStruct)  # it has a type, but no values
 
 
 def _floats(activations: Callable[[Any], Any], batch: Any) -> Any:

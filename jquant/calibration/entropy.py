@@ -16,43 +16,44 @@ from jquant.calibration.observer import AxisName, Observer, Range, checked_axis_
 _NAME = "entropy"
 _SMOOTHING = np.float32(1e-4)
 _LARGEST = 31  # bits of the counts
-_FINEST = 2048  # bins, up to which every range is tried
+_FINEST = 2048  # the most bins for which every range is tried
 
 
 def entropy(*, num_bins: int = 2048, num_quantized_bins: int = 128, axis_name: AxisName = None) -> Observer:
     """Observes the distribution, and chooses the range with the smallest KL divergence after binning.
 
-    For activations whose distribution matters more than their largest values, as those that go into a classifier: of the
-    ranges around zero, it takes the one whose distribution is told best by `num_quantized_bins` bins, as quantized values
-    would tell it.
+    This suits activations whose distribution matters more than their largest values, such as the input of a classifier. Of
+    the ranges around zero, it takes the one for which `num_quantized_bins` bins, as quantized values would be, represent
+    the distribution best.
 
-    The range of ``2 * r`` bins around zero has the KL divergence ``sum(P * log(P / Q))``. P are its counts, those of the
-    bins outside added to its first and last; Q are its counts joined to `num_quantized_bins`, and spread again over the
-    bins of P that hold something; both are smoothed and divided by their sums. Each r is tried, from
-    ``num_quantized_bins / 2`` to ``num_bins / 2``. Of more than 2,048 bins, ``n = num_bins / 2048``, only every n-th is,
-    counted from the largest, and then those less than n from the best of these: so that the time grows in proportion to
-    `num_bins`. The smallest of the ranges whose divergence is the least is chosen, and goes no further than the smallest
-    and the largest number.
+    The range of ``2 * r`` bins around zero has the KL divergence ``sum(P * log(P / Q))``. P are its counts, with the counts
+    of the bins outside added to its first and last bin. Q are its counts merged into `num_quantized_bins` bins, and spread
+    again over the nonempty bins of P. Both are smoothed and divided by their sums. Each r is tried, from
+    ``num_quantized_bins / 2`` to ``num_bins / 2``. With more than 2,048 bins, let ``n = num_bins / 2048``: only every n-th r
+    is tried, counted from the largest, and then those less than n away from the best of these. So the time grows in
+    proportion to `num_bins`. Of the ranges with the smallest divergence, the narrowest is chosen. It is cut off at the
+    smallest and the largest number.
 
-    As onnxruntime has it: Q is of integers, rounded down; a range reaches one bin further above 0 than below; bins that
-    are left over when they are joined add to the last. Each step is rounded once in float32, and sums have one order:
-    neither the order of the batches, nor how they are split, nor the platform changes a bit.
+    As in onnxruntime, Q consists of integers, rounded down; a range reaches one bin further above 0 than below; bins left
+    over in the merging are added to the last. Each step is rounded once in float32, and sums have a fixed order. The result
+    does not change by a bit with the order of the batches, with how they are split, or with the platform.
 
-    Of 2**31 numbers and more, the counts are halved until they are less in all. NaN and infinities are passed over;
-    subnormal numbers count as 0.
+    With 2**31 numbers or more, the counts are halved until their total is less. NaN and infinities are ignored; subnormal
+    numbers count as 0.
 
     Args:
-      num_bins: a power of two, from 4 to 65,536. The bins divide ``[-2**k, 2**k)``, k the smallest that holds all numbers.
+      num_bins: a power of two, from 4 to 65,536. The bins divide ``[-2**k, 2**k)``, with the smallest k that holds all
+        numbers.
       num_quantized_bins: an even number, 2 to `num_bins`.
-      axis_name: the axes of a `jax.shard_map` over which a batch is split. Elsewhere a mesh needs no mention.
+      axis_name: the axes of a `jax.shard_map` over which a batch is split. Not needed for any other use of a mesh.
 
     Returns:
-      `Observer` of the whole of a batch, whose state is a `Histogram` of up to 2**64 - 1 numbers. For an observer of each
-      channel, map its functions with `jax.vmap`.
+      `Observer` of the whole batch, whose state is a `Histogram` of up to 2**64 - 1 numbers. To observe each channel, map
+      its functions with `jax.vmap`.
 
     Raises:
-      DescriptorError: a `num_bins` or `num_quantized_bins` outside of these.
-      DescriptorTypeError: an argument of another type.
+      DescriptorError: a `num_bins` or `num_quantized_bins` out of range.
+      DescriptorTypeError: an argument of the wrong type.
 
     Example:
       >>> import jax, jax.numpy as jnp, jquant
@@ -63,8 +64,8 @@ def entropy(*, num_bins: int = 2048, num_quantized_bins: int = 128, axis_name: A
       (True, True)
 
     References:
-      onnxruntime, `EntropyCalibrater`, whose bins divide ``[-t, t]``, t the largest magnitude of the first batch; its
-      default of 128 bins leaves no choice of a range.
+      onnxruntime, `EntropyCalibrater`, whose bins divide ``[-t, t]``, where t is the largest magnitude of the first batch;
+      with its default of 128 bins, there is only one range to choose.
     """
     num_bins = checked_bins(_NAME, num_bins)
     what = f"even, from 2 to num_bins, {num_bins}"
@@ -77,7 +78,7 @@ def _entropy(num_bins: int, num_quantized_bins: int, axis_name: AxisName) -> Obs
     zero = num_bins // 2
 
     def bounds(reach: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The bins of a range: the first, and the one after the last."""
+        """The bins of a range: the first, and the one past the last."""
         return zero - reach, jnp.minimum(zero + reach + 1, num_bins)
 
     def compute_range(state: Histogram) -> Range:
@@ -97,14 +98,14 @@ def _entropy(num_bins: int, num_quantized_bins: int, axis_name: AxisName) -> Obs
 
 
 def _in_one_word(counts: wide.Words) -> jax.Array:
-    """int32, of a sum that is one, too: halved as often as that takes."""
+    """The counts as int32, halved as often as it takes for their sum to be an int32, too."""
     total = tuple(word[-1] for word in cumulative(counts))
     halvings = jnp.maximum(0, 64 - _LARGEST - wide.leading_zeros(total))
     return wide.shift_right(counts, jnp.full(counts[0].shape, halvings))[0].astype(jnp.int32)
 
 
 def _divergence(counts: jax.Array, start: jax.Array, end: jax.Array, num_quantized_bins: int) -> jax.Array:
-    """What the bins from `start` to `end` lose where they are joined; infinite where nothing is left of them."""
+    """The KL divergence of merging the bins from `start` to `end`; infinite if nothing is left of them."""
     index = jnp.arange(counts.size, dtype=jnp.int32)
     inside = (start <= index) & (index < end)
     before = _sums_before(counts)
@@ -124,7 +125,7 @@ def _divergence(counts: jax.Array, start: jax.Array, end: jax.Array, num_quantiz
 
 
 def _sums_before(counts: jax.Array) -> jax.Array:
-    """Of the bins before each bin, and of all."""
+    """The sum of the counts before each bin, and last of all counts."""
     return jnp.concatenate([jnp.zeros(1, counts.dtype), jnp.cumsum(counts, dtype=counts.dtype)])
 
 
@@ -132,7 +133,7 @@ def _relative_entropy(p: jax.Array, q: jax.Array, inside: jax.Array) -> jax.Arra
     """``sum(P * log(P / Q))`` of the counts inside, smoothed and divided by their sums."""
     p, q = _smoothed(p, inside), _smoothed(q, inside)
     defined = jnp.all((p > 0) & (q > 0) | ~inside)
-    p, q = (jnp.where(defined, x, jnp.float32(1)) for x in (p, q))  # nothing is divided by 0 on the way to infinity
+    p, q = (jnp.where(defined, x, jnp.float32(1)) for x in (p, q))  # no division by 0 where the result is infinite
     p, q = (exact.quotient(x, jnp.broadcast_to(tree_sum(x), x.shape)) for x in (p, q))
     p, q = (jnp.where(inside, x, jnp.float32(1)) for x in (p, q))
     terms = exact.product(p, logarithm(exact.quotient(p, q)))
@@ -140,7 +141,7 @@ def _relative_entropy(p: jax.Array, q: jax.Array, inside: jax.Array) -> jax.Arra
 
 
 def _smoothed(counts: jax.Array, inside: jax.Array) -> jax.Array:
-    """A little for each count of 0, taken off the others evenly; 0 outside, and inside where nothing can be taken."""
+    """Gives each count of 0 a little, taken evenly from the others. 0 outside, and inside if nothing can be taken."""
     zeros = jnp.sum(inside & (counts == 0), dtype=jnp.int32).astype(jnp.float32)
     others = jnp.sum(inside & (counts != 0), dtype=jnp.int32).astype(jnp.float32)
     taken = exact.product(jnp.float32(_SMOOTHING), exact.quotient(zeros, jnp.maximum(others, 1)))

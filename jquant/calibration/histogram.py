@@ -1,7 +1,7 @@
-"""A histogram of a stream of numbers whose final bins alone count: no first pass over the data, and no order of it, matters.
+"""A histogram of a stream of numbers that depends on its final bins only: it needs no first pass, and no particular order.
 
-The bins divide ``[-2**k, 2**k)`` evenly, k the smallest that holds all numbers so far. Where k grows by 1, each bin of the
-new ones is two of the old: the histogram is that of all numbers at the final k, exactly.
+The bins divide ``[-2**k, 2**k)`` evenly, with the smallest k that holds all numbers so far. When k grows by 1, each new bin
+is two of the old: the histogram is exactly that of all numbers at the final k.
 """
 
 from collections.abc import Callable
@@ -25,11 +25,11 @@ _SUBNORMAL = -126  # the exponent below which no float32 is normal
 
 
 class Histogram(NamedTuple):
-    """The state of the observers of a distribution.
+    """The state of an observer of the distribution.
 
     Attributes:
       range: the smallest and the largest number.
-      counts: how many numbers there are in each bin: the low and the high words of unsigned integers of 64 bits.
+      counts: how many numbers there are in each bin: the low and the high words of unsigned 64-bit integers.
     """
 
     range: Range
@@ -40,14 +40,14 @@ export.register_namedtuple_serialization(Histogram, serialized_name="jquant.cali
 
 
 def checked_bins(name: str, num_bins: int) -> int:
-    """`num_bins`, asserting that a histogram has as many. Before a cache, to which 64 and 64.0 are the same."""
+    """`num_bins`, asserting that it is allowed. Called before a cache, in which 64 and 64.0 are the same key."""
     return integer(name, "num_bins", num_bins, _BINS, f"a power of two from {_BINS[0]} to {_BINS[-1]}")
 
 
 def histogram_observer(
     name: str, num_bins: int, axis_name: AxisName, compute_range: Callable[[Histogram], Range]
 ) -> Observer:
-    """The observer of the histogram; `compute_range` makes a range of one that may be empty."""
+    """The observer that keeps a histogram; `compute_range` computes a range from one that may be empty."""
 
     @jax.jit
     def empty() -> Histogram:
@@ -68,7 +68,7 @@ def histogram_observer(
         batch = observer.float_batch(name, "batch", batch)
         observer.require_state(name, state, like)
         devices = 1 if axis_name is None else lax.axis_size(axis_name)
-        if isinstance(batch.size, int):  # and no symbol of `jax.export`
+        if isinstance(batch.size, int):  # not a symbolic size of `jax.export`
             message = f"{name}: a batch has {batch.size * devices} elements; it must have less than 2**32"
             require(batch.size * devices < 2**32, message)
         return updated(state, batch)
@@ -93,33 +93,33 @@ def _updated(state: Histogram, x: jax.Array, axis_name: AxisName) -> Histogram:
 
 
 def exponent(range: Range, num_bins: int) -> jax.Array:
-    """The k of the bins: the smallest that holds the range, and leaves the width of a bin a normal number."""
+    """The k of the bins: the smallest that holds the range and for which the width of a bin is a normal number."""
     biased = jnp.maximum(*((exact.bits(bound) >> 23) & 0xFF for bound in range))
     least = _SUBNORMAL + _log2(num_bins)
     return jnp.where(observer.is_empty(range), least, jnp.maximum(biased + _SUBNORMAL, least))
 
 
 def edges(range: Range, num_bins: int, index: ArrayLike) -> jax.Array:
-    """Where the bin `index` begins, exactly; or where its middle is, of an `index` with a fraction of 1/2."""
+    """Where the bin `index` begins, exactly; for an `index` with a fraction of 1/2, where its middle is."""
     width = exact.power_of_two(exponent(range, num_bins) + 1 - _log2(num_bins))
     return (jnp.asarray(index).astype(jnp.float32) - np.float32(num_bins // 2)) * width
 
 
 def within(range: Range, low: jax.Array, high: jax.Array) -> Range:
-    """``[low, high]``, no further than the numbers go; of numbers that lie in one bin alone, their minimum."""
+    """``[low, high]``, cut off at the extreme numbers; if all numbers lie in one bin, their minimum."""
     seen = observer.or_zero(range)
     low = jnp.minimum(jnp.maximum(low, seen.min), seen.max)
     return Range(low, jnp.maximum(jnp.minimum(high, seen.max), low))
 
 
 def cumulative(counts: wide.Words) -> wide.Words:
-    """How many numbers there are up to each bin, and in it."""
+    """How many numbers there are up to and including each bin."""
 
     def add(total: wide.Words, count: wide.Words) -> tuple[wide.Words, wide.Words]:
         total = wide.add(total, count)
         return total, total
 
-    # One after the other: a program of all the sums of a tree takes longer to compile than that to run.
+    # Sequential: a tree of sums takes longer to compile than this takes to run.
     return lax.scan(add, tuple(jnp.zeros_like(word[0]) for word in counts), counts)[1]
 
 
@@ -128,9 +128,9 @@ def _log2(num_bins: int) -> int:
 
 
 def _counts(x: jax.Array, exponent: jax.Array, num_bins: int) -> jax.Array:
-    """How many finite numbers lie in each bin. The index of a bin is that of integers: no rounding can change it."""
+    """How many finite numbers lie in each bin. The index of a bin is computed in integers, so no rounding can change it."""
     biased, significand = exact.decompose(x)
-    magnitude = jnp.where(biased == 0, 0, significand)  # zeros, and subnormal numbers, which are less than a bin
+    magnitude = jnp.where(biased == 0, 0, significand)  # zeros, and subnormal numbers, which are smaller than a bin
     signed = jnp.where(exact.bits(x) < 0, -magnitude, magnitude)
     shift = jnp.minimum(exponent - _SUBNORMAL - biased + (25 - _log2(num_bins)), 31)
     index = (signed >> shift) + num_bins // 2  # the shift rounds down, on both sides of 0
@@ -140,7 +140,7 @@ def _counts(x: jax.Array, exponent: jax.Array, num_bins: int) -> jax.Array:
 
 
 def _merged(counts: wide.Words, times: jax.Array) -> wide.Words:
-    """The bins joined in pairs, `times` times; when one is left on each side of 0, it stays."""
+    """The bins merged in pairs, `times` times. Once there is one on each side of 0, they stay."""
     (num_bins,) = counts[0].shape
 
     def merge(_: jax.Array, counts: wide.Words) -> wide.Words:

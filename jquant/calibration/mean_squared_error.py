@@ -1,4 +1,4 @@
-"""The range whose quantization has the least mean squared error"""
+"""Finds the range whose quantization has the smallest mean squared error."""
 
 import functools
 
@@ -18,7 +18,7 @@ from jquant.formulas.scale_and_zero_point import express
 from jquant.pytrees import Quantized
 
 _NAME = "mean_squared_error"
-_BOTH_SIDES, _EACH_SIDE = 1024, 32  # into how many parts a side is divided: alike, and each by itself
+_BOTH_SIDES, _EACH_SIDE = 1024, 32  # how many parts a side is divided into: both sides together, and each on its own
 
 
 def mean_squared_error(
@@ -30,31 +30,31 @@ def mean_squared_error(
     num_bins: int = 2048,
     axis_name: AxisName = None,
 ) -> Observer:
-    """Observes the distribution, and finds the range that `quantize_linear` loses least with.
+    """Observes the distribution, and finds the range with which `quantize_linear` loses least.
 
-    The least ``sum(count * (dequantized(quantized(x)) - x) ** 2)`` over the bins, x being the middle of a bin, with the
-    scale and the zero point that `scale_and_zero_point` gives a range with these arguments.
+    It minimizes ``sum(count * (dequantized(quantized(x)) - x) ** 2)`` over the bins, where x is the middle of a bin. The
+    scale and the zero point are those that `scale_and_zero_point` computes from a range with these arguments.
 
-    With zero brought inside ``[min, max]``, the ranges tried are ``[i * min / 32, j * max / 32]`` for i and j from 0 to 32,
-    then those around the best of them in steps of 1/512. `symmetric`: ``[-t, t]`` with ``t = i * max(-min, max) / 1024``.
-    Each step is rounded once in float32, and sums have one order: neither the order of the batches, nor how they are split,
-    nor the platform changes a bit.
+    ``[min, max]`` is first widened to include 0. The ranges tried are ``[i * min / 32, j * max / 32]`` for i and j from 0 to
+    32, then those around the best of them in steps of 1/512. `symmetric`: ``[-t, t]`` with
+    ``t = i * max(-min, max) / 1024``. Each step is rounded once in float32, and sums have a fixed order. The result does not
+    change by a bit with the order of the batches, with how they are split, or with the platform.
 
-    NaN and infinities are passed over; subnormal numbers count as 0.
+    NaN and infinities are ignored; subnormal numbers count as 0.
 
     Args:
       dtype, symmetric, narrow_range: as in `scale_and_zero_point`.
-      num_bins: a power of two, from 4 to 65,536: more than the integers of `dtype` by a factor of 8, or of more where a few
+      num_bins: a power of two, from 4 to 65,536. Use at least 8 times as many as `dtype` has integers, and more if a few
         numbers are much larger than the others.
-      axis_name: the axes of a `jax.shard_map` over which a batch is split. Elsewhere a mesh needs no mention.
+      axis_name: the axes of a `jax.shard_map` over which a batch is split. Not needed for any other use of a mesh.
 
     Returns:
-      `Observer` of the whole of a batch, whose state is a `Histogram` of up to 2**64 - 1 numbers. For an observer of each
-      channel, map its functions with `jax.vmap`.
+      `Observer` of the whole batch, whose state is a `Histogram` of up to 2**64 - 1 numbers. To observe each channel, map
+      its functions with `jax.vmap`.
 
     Raises:
-      DescriptorError: a `num_bins` outside of these.
-      DescriptorTypeError: a `dtype` that `scale_and_zero_point` does not have, or an argument of another type.
+      DescriptorError: a `num_bins` out of range.
+      DescriptorTypeError: a `dtype` that `scale_and_zero_point` does not support, or an argument of the wrong type.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -84,7 +84,7 @@ def _mean_squared_error(
         if symmetric:
             low, high = -jnp.maximum(-low, high), jnp.maximum(-low, high)
         x = edges(state.range, num_bins, np.arange(num_bins) + 0.5)
-        unit = exact.power_of_two(2 - exponent(state.range, num_bins))  # squares of larger errors have no float32
+        unit = exact.power_of_two(2 - exponent(state.range, num_bins))  # keeps the squares of large errors within float32
         low_words, high_words = (words.astype(jnp.float32) for words in state.counts)
         weight = exact.sum(exact.product(high_words, jnp.full(num_bins, 2.0**32)), low_words)
 
@@ -100,7 +100,7 @@ def _mean_squared_error(
             return jnp.where(tried.min == tried.max, jnp.inf, tree_sum(squares))
 
         def best(parts: jax.Array, width: jax.Array) -> tuple[jax.Array, None]:
-            """Of those around the best so far."""
+            """The best of the candidates around the best so far."""
             around = jnp.clip(parts[None] + offsets * width, 0, 1)
             return around[jnp.argmin(jax.vmap(error)(around))], None
 
@@ -112,7 +112,7 @@ def _mean_squared_error(
 
 
 def _tried(symmetric: bool) -> tuple[np.ndarray, np.ndarray]:
-    """What is tried of the lower and of the upper side, in rows, from the middle of each; and in how wide parts, in turn."""
+    """The offsets to try for the lower and the upper side, in rows, from the middle; and the widths of parts, in turn."""
     side = np.linspace(-0.5, 0.5, (_BOTH_SIDES if symmetric else _EACH_SIDE) + 1)
     each = (side, side) if symmetric else np.meshgrid(side, side, indexing="ij")
     widths = (1,) if symmetric else (1, 2 / _EACH_SIDE)

@@ -1,4 +1,4 @@
-"""Observers: what is kept of a stream of batches, and the range that it gives. Those of the extreme values."""
+"""Observers: the state kept of a stream of batches, and the range computed from it. Those of the extreme values."""
 
 import functools
 import sys
@@ -25,7 +25,7 @@ _ANY_DIMENSION = range(-sys.maxsize, sys.maxsize)
 
 
 class Range(NamedTuple):
-    """The real numbers from `min` to `max`, float32; ``[inf, -inf]``, which holds none, in the state of an observer."""
+    """The real numbers from `min` to `max`, float32. In the state of an observer, ``[inf, -inf]`` is the empty range."""
 
     min: jax.Array
     max: jax.Array
@@ -35,16 +35,16 @@ export.register_namedtuple_serialization(Range, serialized_name="jquant.calibrat
 
 
 class Observer(NamedTuple):
-    """Three pure functions, which make a range of a stream of batches.
+    """Three pure functions that compute a range from a stream of batches.
 
-    Each goes into `jax.jit`, `jax.lax.scan` and the rest; other values never recompile. The state is a pytree of arrays of
+    Each works under `jax.jit`, `jax.lax.scan` and the rest; new values never recompile. The state is a pytree of arrays of
     fixed shapes. Observers made with equal arguments are equal, and hashable.
 
     Attributes:
       init: ``init(batch=None)``, the state before the first batch. An observer of each channel needs a batch, or a
         `jax.ShapeDtypeStruct`, for its shape.
       update: ``update(state, batch)``, the state after another batch: float32, float16 or bfloat16, of any shape.
-      compute_range: ``compute_range(state)``, the `Range` of what has been seen; [0, 0] where nothing has been.
+      compute_range: ``compute_range(state)``, the `Range` of what has been seen; [0, 0] if nothing has been seen.
     """
 
     init: Callable[..., Any]
@@ -55,20 +55,20 @@ class Observer(NamedTuple):
 def min_max(*, axis: int | None = None, axis_name: AxisName = None) -> Observer:
     """Observes the smallest and the largest value.
 
-    ``[min(x), max(x)]`` of all batches, exactly, whatever their order and however they are split.
+    The range is ``[min(x), max(x)]`` over all batches, exactly, whatever their order and however they are split.
 
-    NaN and infinities are passed over.
+    NaN and infinities are ignored.
 
     Args:
-      axis: the dimension of a batch along which each slice, as of a channel, has a range of its own; a negative one
-        counts from the end. None: one range.
-      axis_name: the axes of a `jax.shard_map` over which a batch is split. Elsewhere a mesh needs no mention.
+      axis: the dimension of a batch along which each slice, such as a channel, has its own range; a negative one counts
+        from the end. None: one range for all.
+      axis_name: the axes of a `jax.shard_map` over which a batch is split. Not needed for any other use of a mesh.
 
     Returns:
       `Observer`, whose state is the `Range` so far.
 
     Raises:
-      DescriptorTypeError: an `axis` that is no integer, or an `axis_name` that is no string and no tuple of strings.
+      DescriptorTypeError: an `axis` that is not an integer, or an `axis_name` that is not a string or a tuple of strings.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -87,13 +87,13 @@ def min_max(*, axis: int | None = None, axis_name: AxisName = None) -> Observer:
 def moving_average(averaging_constant: float = 0.01, *, axis: int | None = None, axis_name: AxisName = None) -> Observer:
     """Observes a moving average of the smallest and the largest value of each batch.
 
-    ``min = min + averaging_constant * (min(x) - min)``, and `max` likewise; those of the first batch to begin with.
+    ``min = min + averaging_constant * (min(x) - min)``, and `max` likewise. The first batch sets the initial values.
 
-    Each step is rounded once in float32. The order of the batches matters, the last ones most. NaN and infinities are passed
-    over, and so is a batch that has nothing else.
+    Each step is rounded once in float32. The order of the batches matters: later ones count more. NaN and infinities are
+    ignored, and so is a batch that has nothing else.
 
     Args:
-      averaging_constant: what a batch counts for, from 0 to 1. (One minus the decay of an exponential average.)
+      averaging_constant: the weight of a new batch, from 0 to 1. (One minus the decay of an exponential average.)
       axis, axis_name: as in `min_max`.
 
     Returns:
@@ -101,7 +101,7 @@ def moving_average(averaging_constant: float = 0.01, *, axis: int | None = None,
 
     Raises:
       DescriptorError: an `averaging_constant` outside of [0, 1].
-      DescriptorTypeError: one that is no number; an `axis` or an `axis_name` as in `min_max`.
+      DescriptorTypeError: one that is not a number; an `axis` or an `axis_name` as in `min_max`.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -112,8 +112,8 @@ def moving_average(averaging_constant: float = 0.01, *, axis: int | None = None,
       -1.5 4.0
 
     References:
-      PyTorch, `torch.ao.quantization.MovingAverageMinMaxObserver`. onnxruntime, `MinMaxCalibrater`, which averages
-      all batches of one call before that.
+      PyTorch, `torch.ao.quantization.MovingAverageMinMaxObserver`. onnxruntime, `MinMaxCalibrater`, which first averages
+      all batches of one call.
     """
     name = "moving_average"
     averaging_constant = number(name, "averaging_constant", averaging_constant, 0, 1)
@@ -123,7 +123,7 @@ def moving_average(averaging_constant: float = 0.01, *, axis: int | None = None,
 def _checked_extremes_observer(
     name: str, averaging_constant: float | None, axis: int | None, axis_name: AxisName
 ) -> Observer:
-    """Before the cache, to which 1, 1.0 and True are the same."""
+    """Checks the arguments before the cache, in which 1, 1.0 and True are the same key."""
     if axis is not None:
         axis = integer(name, "axis", axis, _ANY_DIMENSION, "a dimension of a batch, or None")
     return _extremes_observer(name, averaging_constant, axis, checked_axis_name(name, axis_name))
@@ -132,7 +132,7 @@ def _checked_extremes_observer(
 @functools.cache
 def _extremes_observer(name: str, averaging_constant: float | None, axis: int | None, axis_name: AxisName) -> Observer:
     def kept(shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of the state, for batches of a shape."""
+        """The shape of the state, for batches of the given shape."""
         return () if axis is None else (shape[dimension(name, axis, len(shape))],)
 
     def init(batch: Any = None) -> Range:
@@ -178,7 +178,7 @@ def float_batch(name: str, what: str, batch: ArrayLike) -> Operand:
 
 
 def checked_axis_name(name: str, axis_name: AxisName) -> AxisName:
-    """`axis_name`, asserting that it names axes of a mesh; None for none of them."""
+    """`axis_name`, asserting that it names axes of a mesh; None if it names none."""
     names = axis_name if isinstance(axis_name, tuple) else () if axis_name is None else (axis_name,)
     if not all(isinstance(each, str) for each in names):
         message = f"{name}: axis_name is {shown(axis_name)}; it must be a string, a tuple of strings, or None"
@@ -187,14 +187,14 @@ def checked_axis_name(name: str, axis_name: AxisName) -> AxisName:
 
 
 def require_shape(name: str, batch: Any) -> None:
-    """Asserts that it is an array, as far as `init` reads it, or None."""
+    """Asserts that `batch` is None, or has what `init` reads of an array: a shape."""
     if batch is not None and not isinstance(getattr(batch, "shape", None), tuple):
         message = f"{name}: batch is {shown(batch)}; init takes an array, a jax.ShapeDtypeStruct, or None"
         raise DescriptorTypeError(message)
 
 
 def require_state(name: str, state: Any, like: Any) -> None:
-    """Asserts that `state` is a tree of arrays of the shapes and the dtypes of `like`."""
+    """Asserts that `state` is a tree of arrays with the shapes and dtypes of `like`."""
     is_one = isinstance(state, type(like))
     (leaves, structure), (wanted, wanted_structure) = map(jax.tree.flatten, (state if is_one else None, like))
     if structure != wanted_structure or list(map(_signature, leaves)) != list(map(_signature, wanted)):
@@ -220,7 +220,7 @@ def _ranges_of(shape: tuple[int, ...]) -> Range:
 
 @functools.partial(jax.jit, static_argnames="shape")
 def empty(shape: tuple[int, ...] = ()) -> Range:
-    """The range of nothing, before the first batch. A program, which sends no number to the device."""
+    """The empty range, before the first batch. Jitted, so that no number is sent to the device."""
     return Range(jnp.full(shape, jnp.inf, jnp.float32), jnp.full(shape, -jnp.inf, jnp.float32))
 
 
@@ -234,7 +234,7 @@ def or_zero(range: Range) -> Range:
 
 
 def extremes(x: jax.Array, axis: int | None, axis_name: AxisName) -> Range:
-    """Of the finite values: of all of them, or of each slice along `axis`."""
+    """The extremes of the finite values: of all of them, or of each slice along `axis`."""
     kept = None if axis is None else axis % x.ndim
     others = tuple(dimension for dimension in range(x.ndim) if dimension != kept)
     finite, order = is_finite(x), _order(x)
@@ -246,7 +246,7 @@ def extremes(x: jax.Array, axis: int | None, axis_name: AxisName) -> Range:
 
 
 def union(a: Range, b: Range) -> Range:
-    """The least range that holds both."""
+    """The smallest range that holds both."""
     low, high = (tuple(map(_order, bounds)) for bounds in zip(a, b, strict=True))
     return Range(_value(jnp.minimum(*low)), _value(jnp.maximum(*high)))
 
@@ -256,9 +256,9 @@ def is_finite(x: jax.Array) -> jax.Array:
 
 
 def _order(x: jax.Array) -> jax.Array:
-    """An integer that has the order of the floats, zeros of both signs and subnormal numbers told apart.
+    """An integer that has the order of the floats, and distinguishes zeros of both signs and subnormal numbers.
 
-    What a maximum of floats makes of those is the platform's choice, and depends on the order.
+    What a maximum of floats makes of those differs between platforms, and depends on the order.
     """
     return exact.bits(x) ^ ((exact.bits(x) >> 31) & _MAGNITUDE)
 
@@ -273,7 +273,7 @@ def _averaged(state: Range, seen: Range, averaging_constant: float) -> Range:
         moved = exact.product(exact.difference(new, old), jnp.float32(averaging_constant))
         return exact.sum(old, moved)
 
-    averages = map(average, or_zero(state), or_zero(seen))  # of numbers: no infinity of an empty range makes a NaN
+    averages = map(average, or_zero(state), or_zero(seen))  # of finite bounds: infinities of an empty range would give NaN
     return Range(
         *(
             jnp.where(is_empty(seen), old, jnp.where(is_empty(state), new, averaged))

@@ -1,4 +1,4 @@
-"""The range that all but a share of the numbers lie in"""
+"""Finds the range that holds all but a share of the numbers."""
 
 import fractions
 import functools
@@ -13,7 +13,7 @@ from jquant.calibration.histogram import Histogram, checked_bins, cumulative, ed
 from jquant.calibration.observer import AxisName, Observer, Range, checked_axis_name
 
 _NAME = "percentile"
-_LARGEST_DENOMINATOR = 10**7  # with that of a percentage, and of a half, it is a word
+_LARGEST_DENOMINATOR = 10**7  # times 100 for a percentage, and 2 for a half, it fits in one word
 
 
 def percentile(
@@ -26,29 +26,29 @@ def percentile(
 ) -> Observer:
     """Observes the distribution, and cuts the tails off.
 
-    Of a `percentile` P, ``(100 - P) / 2`` per cent are cut at each end; `symmetric`: ``100 - P`` per cent, by magnitude.
-    An end of the range is the lower edge of the first bin up to which the numbers are the share that is to lie below it.
-    It goes no further than the smallest and the largest number.
+    For a `percentile` P, ``(100 - P) / 2`` per cent are cut at each end; `symmetric`: ``100 - P`` per cent, by magnitude.
+    An end of the range is the lower edge of the first bin at which the numbers up to and including that bin reach the share
+    that is to lie below. It is cut off at the smallest and the largest number.
 
-    The bins divide ``[-2**k, 2**k)``, k the smallest that holds all numbers: the true percentile lies less than
-    ``2**(k + 1) / num_bins`` above. Shares are compared in integers, P taken for a fraction of decimal digits, seven
-    after the point at most. Neither the order of the batches, nor how they are split, changes a bit.
+    The bins divide ``[-2**k, 2**k)``, with the smallest k that holds all numbers: the true percentile lies less than
+    ``2**(k + 1) / num_bins`` above. Shares are compared in integers, with P taken as a decimal fraction of at most seven
+    digits after the point. The result does not change by a bit with the order of the batches, or with how they are split.
 
-    NaN and infinities are passed over; subnormal numbers count as 0.
+    NaN and infinities are ignored; subnormal numbers count as 0.
 
     Args:
       percentile: from 0 to 100.
-      symmetric: cut by magnitude. The range that is left ends where the numbers do, and need not be symmetric.
+      symmetric: cut by magnitude. The range that is left ends at the extreme numbers, and need not be symmetric.
       num_bins: a power of two, from 4 to 65,536.
-      axis_name: the axes of a `jax.shard_map` over which a batch is split. Elsewhere a mesh needs no mention.
+      axis_name: the axes of a `jax.shard_map` over which a batch is split. Not needed for any other use of a mesh.
 
     Returns:
-      `Observer` of the whole of a batch, whose state is a `Histogram` of up to 2**64 - 1 numbers. For an observer of each
-      channel, map its functions with `jax.vmap`.
+      `Observer` of the whole batch, whose state is a `Histogram` of up to 2**64 - 1 numbers. To observe each channel, map
+      its functions with `jax.vmap`.
 
     Raises:
-      DescriptorError: a `percentile` or `num_bins` outside of these.
-      DescriptorTypeError: an argument of another type.
+      DescriptorError: a `percentile` or `num_bins` out of range.
+      DescriptorTypeError: an argument of the wrong type.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -60,7 +60,7 @@ def percentile(
       4.0 94.0
 
     References:
-      onnxruntime, `PercentileCalibrater`, whose bins divide ``[-t, t]``, t the largest magnitude of the first batch.
+      onnxruntime, `PercentileCalibrater`, whose bins divide ``[-t, t]``, t being the largest magnitude of the first batch.
     """
     percentile = number(_NAME, "percentile", percentile, 0, 100)
     symmetric = boolean(_NAME, "symmetric", symmetric)
@@ -86,7 +86,7 @@ def _percentile(percentile: float, symmetric: bool, num_bins: int, axis_name: Ax
 
 
 def _first_reaching(share: fractions.Fraction, counts: wide.Words) -> jax.Array:
-    """The index of the first bin up to which at least that share of the numbers lies."""
+    """The index of the first bin at which the numbers up to and including that bin reach the share."""
     sums = cumulative(counts)
     total = tuple(jnp.broadcast_to(word[-1], word.shape) for word in sums)
     have = wide.product(jnp.uint32(share.denominator), sums)

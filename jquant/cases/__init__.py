@@ -1,7 +1,7 @@
-"""Every public operator: how it is called, on which arguments, and the formula that it must equal.
+"""Every public operator: how it is called, with which arguments, and the formula that it must equal.
 
-A table for whoever puts all operators through one thing: a transformation, an export, a caller's program, a compiler,
-somebody's machine. Another operator is another entry of one of the tables. Only what checks imports it.
+A table for whatever all operators are put through: a transformation, an export, a caller's program, a compiler, somebody's
+machine. A new operator is a new entry of one of the tables. Only checks import it.
 """
 
 from jquant.cases import (
@@ -23,7 +23,7 @@ from jquant.cases.case import on_first_floats as on_first_floats
 _FAMILIES = (linear, microscaling, quantized, clip, nonlinear, products, blocks, weight_only, convolutions, tensorflow)
 
 CASES: dict[str, Case] = {name: case for family in _FAMILIES for name, case in family.CASES.items()}
-"""One or a few of each operator, for what takes long. Before the first comma of a name is that of the operator."""
+"""One or a few cases per operator, for slow checks. The name of a case begins with that of its operator, before a comma."""
 
 VARIANTS: dict[str, Case] = {name: case for family in _FAMILIES for name, case in family.VARIANTS.items()}
 """The same operators in their other data types, modes and granularities."""

@@ -1,4 +1,4 @@
-"""Products with scales by block."""
+"""Products with block scales."""
 
 import functools
 from typing import Any
@@ -16,7 +16,7 @@ BLOCK = 32
 
 
 def packed(b, zero_point: Any, scale, block_size: int = BLOCK):
-    """What `pack_matrix` says that it makes of 4 bits, or of 8, in NumPy."""
+    """What `pack_matrix` is documented to make of 4 or 8 bits, in NumPy."""
     *batch, k, n = b.shape
     *_, blocks, _ = scale.shape
     dtype, padding = b.dtype, blocks * block_size - k
@@ -35,7 +35,7 @@ def packed(b, zero_point: Any, scale, block_size: int = BLOCK):
 
 
 def unpacked(matrix: PackedBlockMatrix):
-    """`packed`, undone: the integers and their zero points, in types of NumPy."""
+    """`packed`, undone: the integers and their zero points, in NumPy types."""
     data = np.asarray(matrix.data)
     signed = jnp.iinfo(matrix.dtype).min < 0
     if matrix.layout == Layout.BYTES:
@@ -50,7 +50,7 @@ def unpacked(matrix: PackedBlockMatrix):
 def case(
     a_dtype: Any, b_dtype: Any, k: int, *, as_packed: bool, floats: Any = np.float32, has_zero_points=True, **options: Any
 ) -> Case:
-    """A with a scale and a zero point for each row, B with one of each for each block of each column, and a bias."""
+    """A with a scale and a zero point for each row, B with both for each block of each column, and a bias."""
     blocks = -(-k // BLOCK)
 
     def draw(rng, rows):
@@ -80,7 +80,7 @@ def case(
 
 
 def packing(dtype: Any) -> Case:
-    """A matrix for each row."""
+    """One matrix per row."""
 
     def draw(rng, rows):
         b, zero_point = samples.integers(rng, dtype, rows, 90, CHANNELS), samples.integers(rng, dtype, rows, 3, CHANNELS)
@@ -92,7 +92,7 @@ def packing(dtype: Any) -> Case:
     return Case(function, packed, draw, rows=(0, 1, 2))
 
 
-# An array of 4 bits of its own, which a mesh splits, is more than JAX 0.10 can do: so these are among the variants.
+# A separate 4-bit array, split over a mesh, is more than JAX 0.10 supports, so these are among the variants.
 CASES: dict[str, Case] = {
     "block_scaled_matmul": case(np.uint8, np.int8, 90, as_packed=False),
     "block_scaled_matmul, packed": case(np.uint8, jnp.uint4, 90, as_packed=True),

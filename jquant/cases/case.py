@@ -1,4 +1,4 @@
-"""What a case is."""
+"""The definition of a case."""
 
 import dataclasses
 import functools
@@ -19,17 +19,17 @@ class Case:
     """One call of an operator.
 
     Attributes:
-      function: the operator, its static arguments bound: from arrays to a tree of arrays.
+      function: the operator, with its static arguments bound: from arrays to a tree of arrays.
       formula: the same in NumPy, from the same arguments to the same tree.
-      draw: random arguments with so many rows, each a NumPy array or a tree of them, of the same shapes and dtypes every
-        time.
-      rows: which of the arguments have a row for each row of the results: their first dimension. The others are parameters,
+      draw: random arguments with the given number of rows, each a NumPy array or a tree of them. Shapes and dtypes are the
+        same every time.
+      rows: which of the arguments have one row per row of the results, as their first dimension. The others are parameters,
         which a caller may have as constants.
-      collectives: the kinds of what moves between devices that have some of the rows each: nothing, where rows are
-        independent of each other.
+      collectives: the kinds of communication between devices that hold some of the rows each; none if rows are independent
+        of each other.
       divisor: from the arguments to what the operator divides by, where a compiler that sees it as a constant might multiply
-        with its reciprocal.
-      cost: how many times longer than for another operator the formula takes for an element.
+        by its reciprocal.
+      cost: how many times longer per element the formula takes than for another operator.
     """
 
     function: Callable[..., Any]
@@ -44,7 +44,7 @@ class Case:
         return self.draw(np.random.default_rng(seed), rows)
 
     def shapes(self, rows: int) -> tuple:
-        """The shapes and dtypes of the arguments, with so many rows."""
+        """The shapes and dtypes of the arguments, with the given number of rows."""
 
         def shape(index: int, x: np.ndarray) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct((rows, *x.shape[1:]) if index in self.rows else x.shape, x.dtype)
@@ -56,14 +56,14 @@ class Case:
         return tuple(value[:count] if index in self.rows else value for index, value in enumerate(arguments))
 
     def rows_of(self, elements: int) -> int:
-        """How many rows have about so many elements, in the first argument or in the results; fewer if they cost more."""
+        """How many rows have about this many elements, in the first argument or in the results; fewer if they cost more."""
         arguments = self.arguments()
         leaves = jax.tree.leaves((arguments[0], self.formula(*arguments)))
         return max(1, elements // self.cost // max(math.prod(leaf.shape) for leaf in leaves)) * ROWS
 
 
 def on_first_floats(function: Callable[[Any], Any], arguments: tuple) -> tuple:
-    """The arguments, the first array of floats among them changed, as a caller may change it."""
+    """The arguments, with the first float array among them changed, as a caller may change it."""
     for index, value in enumerate(arguments):
         if isinstance(value, jax.Array | np.ndarray | np.generic) and jnp.issubdtype(value.dtype, jnp.floating):
             return *arguments[:index], function(value), *arguments[index + 1 :]

@@ -1,4 +1,4 @@
-"""Clipping, and its gradient."""
+"""Clipping and its gradient."""
 
 import functools
 import itertools
@@ -11,13 +11,13 @@ from jquant.cases import samples
 from jquant.cases.case import CHANNELS, FLOATS, Case
 
 STEP = 0.1
-# Two of the values that are drawn, so that the products of callers reach them by rounding.
+# Two of the values that are drawn, so that rounding in callers' products reaches them.
 BOUNDS = np.float32(-60.5 * STEP), np.float32(62.5 * STEP)
 UNBOUNDED = np.float32(-np.inf), np.float32(np.inf)
 
 
 def clip(dtype, bounds: tuple[np.float32, np.float32], *, scaled: bool) -> Case:
-    """With DML_SCALE_BIAS, or without."""
+    """With or without DML_SCALE_BIAS."""
 
     def draw(rng, rows):
         scale_bias = (jquant.ScaleBias(np.float32(rng.uniform(0.3, 2)), np.float32(rng.uniform(-1, 1))),)

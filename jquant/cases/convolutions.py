@@ -17,7 +17,7 @@ WINDOWS = {"strides": (2, 1), "padding": ((1, 0), (1, 1)), "dilations": (1, 2)}
 
 
 def draw(rng, rows, channels, groups):
-    """The input of uint8, the filter of int8, with a scale and a zero point for each filter."""
+    """A uint8 input and an int8 filter, with a scale and a zero point for each filter."""
     x = samples.integers(rng, np.uint8, rows, channels, SIZE, SIZE), samples.small_scales(rng)
     return (
         *(*x, samples.integers(rng, np.uint8)),
@@ -56,7 +56,7 @@ def to_float(channels: int, groups: int = 1, dtype: Any = np.float32) -> Case:
 
 
 def to_float_channels_last(channels: int, dtype: Any) -> Case:
-    """Scales and bias of float32, the result of a `dtype`; the input as networks in JAX have it."""
+    """Scales and bias in float32, the result in `dtype`; the input in the layout of networks in JAX."""
 
     def draw_floats(rng, rows):
         x, *others, w, w_scale, w_zero_point = draw(rng, rows, channels, groups=1)

@@ -1,4 +1,4 @@
-"""The operators between real numbers and integers of DirectML and ONNX."""
+"""The operators of DirectML and ONNX between real numbers and integers."""
 
 import functools
 import itertools
@@ -18,7 +18,7 @@ GRANULARITIES = "tensor", "axis", "tensor, no zero point"
 
 
 def parameters(rng: np.random.Generator, granularity: str, scale_dtype, zero_point_dtype) -> tuple[np.ndarray, ...]:
-    """A scale, and a zero point or none."""
+    """A scale, with or without a zero point."""
     sizes = (1, CHANNELS) if granularity == "axis" else ()
     scale = samples.small_scales(rng, *sizes, dtype=scale_dtype)
     return (scale,) if "no" in granularity else (scale, samples.integers(rng, zero_point_dtype, *sizes))
@@ -74,7 +74,7 @@ def quantize_linear(input_dtype, dtype, granularity: str) -> Case:
     return Case(function, formula, draw, divisor=lambda x, scale, *_: scale)
 
 
-ROW_BLOCKS = {"axis": 1, "block_size": 2}  # three of them, the last one partial
+ROW_BLOCKS = {"axis": 1, "block_size": 2}  # three blocks, the last one partial
 MIDDLE_BLOCKS = {"axis": 1, "block_size": 3}  # of a dimension of 7
 
 
@@ -97,7 +97,7 @@ def dynamic_quantize_rows(input_dtype, dtype, *, symmetric: bool) -> Case:
     """With a range for each row."""
 
     def draw(rng, rows):
-        scales = samples.scales(rng, rows).clip(1e-3, 10)[:, None]  # not all beyond the range of float16
+        scales = samples.scales(rng, rows).clip(1e-3, 10)[:, None]  # keeps some of them within the range of float16
         with np.errstate(over="ignore"):
             return ((samples.floats(rng, (rows, CHANNELS), 1) * scales).astype(input_dtype),)
 
@@ -110,7 +110,7 @@ def dynamic_quantize_rows(input_dtype, dtype, *, symmetric: bool) -> Case:
 
 
 def finite_floats(rng, rows):
-    """Of a range that has a scale of about 1."""
+    """With a range whose scale is about 1."""
     return (np.nan_to_num(samples.floats(rng, (rows, CHANNELS), 1)).clip(-135, 120),)
 
 
@@ -176,7 +176,7 @@ CASES: dict[str, Case] = {
         collectives=("all-reduce",),
     ),
     "dynamic_quantize_linear, rows": dynamic_quantize_rows(np.float32, np.int8, symmetric=True),
-    # Arrays of integers that have a byte each: exported programs take and return no others.
+    # Arrays of integers with one byte each: exported programs take and return no others.
     "pack_integers": Case(
         lambda x: jquant.pack_integers(x.astype(jnp.int4)),
         lambda x: reference.pack_integers(x.astype(jnp.int4)),

@@ -1,4 +1,4 @@
-"""The formats whose blocks share a scale of 8 bits."""
+"""The formats whose blocks share an 8-bit scale."""
 
 import functools
 from typing import Any
@@ -19,13 +19,13 @@ ELEMENTS = "float8_e4m3fn", "float8_e5m2", "float6_e2m3fn", "float6_e3m2fn", "fl
 
 
 def in_bytes(x):
-    """Codes of 4 bits, a byte each, for exported programs take and return no others."""
+    """4-bit codes, one byte each, because exported programs take and return no others."""
     x = lax.bitcast_convert_type(x, jnp.uint4) if isinstance(x, jax.Array) else x.view(np.uint8)
     return x.astype(np.uint8)
 
 
 def from_bytes(code, dtype: str):
-    """Numbers of 8 or 4 bits, from their codes, a byte each: a caller's program computes with floats that are arguments."""
+    """8- or 4-bit floats, from their codes, one byte each: a caller's program computes with floats that are arguments."""
     if isinstance(code, np.ndarray):
         return code.view(dtype)
     unsigned = code.astype(jnp.uint4) if dtype == "float4_e2m1fn" else code
@@ -33,7 +33,7 @@ def from_bytes(code, dtype: str):
 
 
 def codes(rng: np.random.Generator, element: str, *shape: int) -> np.ndarray:
-    """Of any finite numbers."""
+    """Any finite numbers."""
     found = rng.integers(0, 2 ** (8 if element == "int8" else int(element[5])), shape, np.uint8)
     if element == "int8":
         return found
@@ -41,7 +41,7 @@ def codes(rng: np.random.Generator, element: str, *shape: int) -> np.ndarray:
 
 
 def blocks(rng: np.random.Generator, rows: int, dtype: Any = np.float32) -> np.ndarray:
-    """Rows of every magnitude, of ties, of zeros, with infinities and NaN at the end."""
+    """Rows of every magnitude, of ties and of zeros, with infinities and NaN at the end."""
     scales = samples.scales(rng, rows)[:, None]
     with np.errstate(over="ignore"):
         x = (samples.floats(rng, (rows, WIDTH), 0.25) * scales).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The quantized functions of com.microsoft, and pooling."""
+"""com.microsoft's quantized functions, and pooling."""
 
 import functools
 import itertools
@@ -10,11 +10,11 @@ from jquant import reference
 from jquant.cases import samples
 from jquant.cases.case import CHANNELS, Case
 
-IN_DOUBLE = 4  # the cost of a formula with exponentials of float64
+IN_DOUBLE = 4  # the cost of a formula with float64 exponentials
 
 
 def draw(rng, dtype, *sizes):
-    """A quantized tensor, and how an output is quantized that needs its whole range."""
+    """A quantized tensor, and the quantization of an output that uses its whole range."""
     x = samples.integers(rng, dtype, *sizes), samples.small_scales(rng), samples.integers(rng, dtype)
     return *x, np.float32(rng.uniform(1, 2) / 256), samples.integers(rng, dtype)
 
@@ -56,7 +56,7 @@ def average_pool(draw, dtype) -> Case:
 
 
 def draw_for_each_channel(rng, rows):
-    """Input and output quantized by channels."""
+    """Input and output quantized per channel."""
     sizes = 1, CHANNELS, 1, 1
     scales, zero_points = samples.small_scales(rng, *sizes), samples.integers(rng, np.int8, *sizes)
     x = samples.integers(rng, np.int8, rows, CHANNELS, 7, 6), scales, zero_points

@@ -15,7 +15,7 @@ DEPTH = 96
 
 
 def packed(b, zero_point: Any = None, block_size=DEPTH):
-    """What `pack_matrix` says that it makes, in NumPy."""
+    """What `pack_matrix` is documented to make, in NumPy."""
     *batch, k, n = b.shape
     data = (b.astype(np.int16) - (128 if b.dtype == np.uint8 else 0)).astype(np.int8)
     block_sums = data.reshape(*batch, k // block_size, block_size, n).sum(-2, dtype=np.int32)
@@ -32,7 +32,7 @@ def unpacked(matrix):
 
 
 def draw_product(rng, rows):
-    """A of uint8 and B of int8, with a scale and a zero point for each row and each column."""
+    """uint8 A and int8 B, with a scale and a zero point for each row and each column."""
     a = (
         samples.integers(rng, np.uint8, rows, DEPTH),
         samples.small_scales(rng, rows, 1),
@@ -63,7 +63,7 @@ def draw_quantized_gemm(rng, rows):
 
 
 def draw_many_matrices(rng, rows):
-    """A of several matrices, with a zero point for each of their rows, and one B; a scale per tensor, and a bias."""
+    """Several matrices A, with a zero point for each of their rows, and one B; a scale per tensor, and a bias."""
     return (
         samples.integers(rng, np.uint8, rows, 3, DEPTH),
         samples.small_scales(rng),
@@ -76,7 +76,7 @@ def draw_many_matrices(rng, rows):
 
 
 def to_float(dtype) -> Case:
-    """In a type of floats, with a scale per tensor of A and per column of B."""
+    """In a float type, with a scale per tensor of A and per column of B."""
 
     def draw(rng, rows):
         a, _, _, b, _, _ = draw_product(rng, rows)
@@ -97,7 +97,7 @@ DENSE, OF_A_BATCH = (((1,), (0,)), ((), ())), (((2,), (1,)), ((0,), (0,)))
 
 
 def symmetric_rows(rng, rows, specials=True):
-    """Rows of different magnitude, their values next to ties of 127 steps; the last are of zeros, an infinity and a NaN."""
+    """Rows of different magnitude, with values next to ties of 127 steps; the last are zeros, an infinity and a NaN."""
     step = 10 ** rng.uniform(-4, 2, (rows, 1))
     x = samples.near_ties(rng, rows * DEPTH, np.repeat(step, DEPTH), -127, 127).reshape(rows, DEPTH)
     x[:, 0] = (127 * step[:, 0]).astype(np.float32)
@@ -138,7 +138,7 @@ def draw_quantized_matmul(rng, rows):
 
 
 def of_packed(case: Case, b: int, b_zero_point: int) -> Case:
-    """The case with its weights packed: argument `b` then holds its zero point, which is no argument of its own."""
+    """The case with its weights packed: argument `b` then holds its zero point, which is no longer a separate argument."""
 
     def draw(rng, rows):
         arguments = list(case.draw(rng, rows))

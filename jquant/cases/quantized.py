@@ -1,4 +1,4 @@
-"""The operators of DirectML and com.microsoft that compute with quantized tensors, element by element."""
+"""The operators of DirectML and com.microsoft that compute element-wise with quantized tensors."""
 
 import functools
 
@@ -17,7 +17,7 @@ def tensor(rng, dtype, *sizes, scale=None):
 
 
 def output(rng, dtype, step):
-    """Of twice the step of the results, half of which are ties then; and a zero point that is odd, which moves them."""
+    """Twice the step of the results, half of which are then ties; and an odd zero point, which moves them."""
     return np.float32(2) * step, samples.integers(rng, dtype) | np.ones((), dtype)
 
 
@@ -29,7 +29,7 @@ def of_triples(concat):
 
 
 def add(dtype, other) -> Case:
-    """Of equal scales, the sums of which are multiples of them."""
+    """Equal scales, of which the sums are multiples."""
 
     def draw(rng, rows):
         scale = samples.small_scales(rng)
@@ -66,7 +66,7 @@ def add_without_zero_points(dtype, other) -> Case:
 
 
 def multiply(dtype, other, *, other_has_rows: bool) -> Case:
-    """Of 128 times the product of the scales, so that few results saturate, and some are ties."""
+    """128 times the product of the scales, so that few results saturate, and some are ties."""
 
     def draw(rng, rows):
         one = tensor(rng, dtype, rows, CHANNELS)

@@ -1,4 +1,4 @@
-"""Random numbers on which rounding goes wrong."""
+"""Random numbers that provoke rounding errors."""
 
 import math
 
@@ -10,13 +10,13 @@ TINY = np.finfo(np.float32).tiny
 
 
 def is_subnormal(x: np.ndarray) -> np.ndarray:
-    """Whether a float32 is outside of the promise."""
+    """Whether a float32 is excluded from the promise."""
     with np.errstate(invalid="ignore"):
         return (abs(x) < TINY) & (x != 0)
 
 
 def without_subnormals(x: np.ndarray) -> np.ndarray:
-    """`x` with 1 in the place of subnormal numbers."""
+    """`x` with subnormal numbers replaced by 1."""
     return np.where(is_subnormal(x), np.float32(1), x).astype(np.float32)
 
 
@@ -51,7 +51,7 @@ def floats(
 ) -> np.ndarray:
     """Rows of ties of `step`, counted from an offset, and their neighbours; then any magnitude, infinities and NaN.
 
-    Each channel, which is the last dimension, may have a step and an offset of its own.
+    Each channel, along the last dimension, may have its own step and offset.
     """
     half = sizes[0] // 2 * math.prod(sizes[1:])
     ties = near_ties(rng, half, np.resize(step, half), -140, 270) + np.resize(np.asarray(offset, np.float32), half)
@@ -61,24 +61,24 @@ def floats(
 
 
 def small_scales(rng: np.random.Generator, *shape: int, dtype: DTypeLike = np.float32) -> np.ndarray:
-    """Scales from 1e-3 to 1e-1, as the tensors of models have them."""
+    """Scales from 1e-3 to 1e-1, typical of the tensors of models."""
     return np.asarray(rng.uniform(1e-3, 1e-1, shape)).astype(dtype)
 
 
 def scales(rng: np.random.Generator, count: int) -> np.ndarray:
-    """float32 scales: a quarter powers of two (where ties are), the others log-uniform in [1e-4, 1e2]."""
+    """float32 scales: a quarter are powers of two (where ties are), the others log-uniform in [1e-4, 1e2]."""
     scale = (10 ** rng.uniform(-4, 2, count)).astype(np.float32)
     powers = np.ldexp(np.float32(1), rng.integers(-12, 6, count)).astype(np.float32)
     return np.where(np.arange(count) % 4 == 0, powers, scale)
 
 
 def narrow_floats(rng: np.random.Generator, dtype, *shape: int) -> np.ndarray:
-    """Uniformly distributed over all codes of a float type of 8 or 4 bits, infinities and NaN among them."""
+    """Uniformly distributed over all codes of an 8- or 4-bit float type, including infinities and NaN."""
     return rng.integers(0, 2 ** jnp.finfo(dtype).bits, shape, np.uint8).view(dtype)
 
 
 def integers(rng: np.random.Generator, dtype, *shape: int) -> np.ndarray:
     """Uniformly distributed over all integers of `dtype`."""
     limits = jnp.iinfo(dtype)
-    wide = np.int8 if limits.bits < 8 else dtype  # NumPy draws none that are narrower than a byte
+    wide = np.int8 if limits.bits < 8 else dtype  # NumPy draws no integers narrower than a byte
     return np.asarray(rng.integers(limits.min, limits.max, shape, wide, endpoint=True)).astype(dtype)

@@ -15,7 +15,7 @@ AXIS = 1
 
 
 def bounds(rng, axis: int | None) -> tuple[Any, Any]:
-    """One range, or one for each channel, narrow and wide; two of which have 0 at their end, or outside."""
+    """One range, or one for each channel, narrow and wide; two of them have 0 at an end, or outside."""
     if axis is None:
         return np.float32(rng.uniform(-6, -5)), np.float32(rng.uniform(6, 7))
     low, high = np.array([[-1, -2.3, 0, -1e-3, -77], [1, 7, 3.3, 1e3, -1]], np.float32)
@@ -24,7 +24,7 @@ def bounds(rng, axis: int | None) -> tuple[Any, Any]:
 
 
 def step_of(dtype, mode: str, low, high):
-    """The real number that an integer more stands for."""
+    """The real number that one step of the integers stands for."""
     limits = np.iinfo(dtype)
     low, high = np.minimum(low, 0).astype(np.float64), np.maximum(high, 0).astype(np.float64)
     if mode == "SCALED":
@@ -62,7 +62,7 @@ def step_of_fake_quantize(low, high):
 
 
 def fake_quantize(axis: int | None = None) -> Case:
-    """It divides by the step of one range, and multiplies with the reciprocals of many."""
+    """It divides by the step of one range, but multiplies with the reciprocals of many."""
 
     def draw(rng, rows):
         low, high = bounds(rng, axis)
@@ -90,7 +90,7 @@ def draw_accumulators(rng, rows):
     return samples.integers(rng, np.int32, rows, CHANNELS) >> rng.integers(0, 31, (rows, CHANNELS), np.int32)
 
 
-IN_PYTHON = 20  # the cost of a formula in Python's integers
+IN_PYTHON = 20  # the cost of a formula in Python integers
 
 
 def requantize(dtype, cost: int = 1) -> Case:
@@ -174,7 +174,7 @@ VARIANTS: dict[str, Case] = {
         for dtype, (form, (mode, axis, options)) in itertools.product(
             (np.int8, np.uint8, np.int16, np.uint16, np.int32), FORMS.items()
         )
-        if dtype is not np.int8 or axis or options  # those are above
+        if dtype is not np.int8 or axis or options  # the others are above
     },
     "quantize_and_dequantize, axis": quantize_and_dequantize(axis=AXIS),
     "quantize_and_dequantize, half up, axis, one-sided": quantize_and_dequantize(round_mode="HALF_UP", axis=AXIS),

@@ -1,7 +1,7 @@
 """onnxruntime's operators on weights of few bits, with a scale for each block of them.
 
-The order of a sum of floats is nobody's promise. These have so few bits that every sum is exact, in every order, on every
-matrix unit; the tests of the operator have the bound for others.
+The order of a float sum is not promised. These have so few bits that every sum is exact, in every order, on every matrix
+unit; the tests of the operator have the bound for others.
 """
 
 import functools
@@ -18,11 +18,11 @@ from jquant.cases.blocks import packed, unpacked
 from jquant.cases.case import CHANNELS, FLOATS, Case
 
 BLOCK = 16
-DEPTH, BLOCKS = 40, 3  # of which the last is partial
+DEPTH, BLOCKS = 40, 3  # the last block is partial
 
 
 def activations(rng, rows, dtype, depth=DEPTH):
-    """Of 8 bits and nearly one exponent, which a caller's product leaves them; with some zeros."""
+    """8-bit values of nearly one exponent, which a caller's product keeps; with some zeros."""
     x = rng.integers(64, 128, (rows, depth)) * rng.choice([-1, 0, 1, 1], (rows, depth))
     return x.astype(np.float32).astype(dtype)
 
@@ -43,7 +43,7 @@ def draw_stored(rng, rows, dtype, bits):
 
 
 def matmul_n_bits(dtype, bits) -> Case:
-    """In float32, of activations with the bits of bfloat16, whatever a caller did with them."""
+    """In float32, with activations that have the bits of bfloat16, whatever a caller did to them."""
 
     def rounded(a):
         return lax.reduce_precision(a, 8, 7)
@@ -73,7 +73,7 @@ def of_packed(a, matrix, bias):
 
 
 def gather_block_quantized(dtype, scale_dtype, bits=4) -> Case:
-    """Of 20 slices, and of some that do not exist."""
+    """Looks up some of 20 slices, and some that do not exist."""
     in_byte = 8 // bits if dtype == np.uint8 else 1
 
     def draw(rng, rows):

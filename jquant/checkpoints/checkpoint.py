@@ -1,4 +1,4 @@
-"""A checkpoint: names, and under each an array or a quantized weight, which is read when it is asked for."""
+"""A checkpoint: a mapping from names to arrays and quantized weights, each read when it is asked for."""
 
 import collections
 import contextlib
@@ -15,20 +15,20 @@ from jquant.checkpoints.errors import refuse
 from jquant.checkpoints.stored import StoredTensor
 from jquant.checkpoints.weight import PackedWeight, QuantizedWeight
 
-_CONFIGS = "config.json", "quantize_config.json"  # the second is GPTQ's of old, without a quant_method
+_CONFIGS = "config.json", "quantize_config.json"  # the second is from older GPTQ, without a quant_method
 _INDEX = "model.safetensors.index.json"
 
 
 class Checkpoint(Mapping[str, np.ndarray | QuantizedWeight]):
-    """What `load` gives: a mapping that reads a tensor when it is asked for, and keeps none.
+    """What `load` returns: a mapping that reads a tensor when it is asked for, and keeps none in memory.
 
-    A quantized weight is under the name that it would have in floats, ``layer.weight``, a `QuantizedWeight`; everything else
-    is a NumPy array, as the file has it: a matrix of floats as (N, K).
+    A quantized weight is a `QuantizedWeight`, under the name that it would have in float, ``layer.weight``. Everything else
+    is a NumPy array as stored in the file: a float matrix is (N, K).
 
     Attributes:
       path: what was loaded.
-      kinds: what each name has: a dtype, or how its format calls a quantized weight.
-      metadata: of a GGUF file its keys and values, of safetensors the strings of their headers.
+      kinds: what each name holds: a dtype, or what its format calls a quantized weight.
+      metadata: of a GGUF file, its keys and values; of safetensors, the strings in their headers.
     """
 
     def __init__(self, path: Path, entries: Mapping[str, Entry], metadata: Mapping[str, Any]) -> None:
@@ -59,17 +59,17 @@ class Checkpoint(Mapping[str, np.ndarray | QuantizedWeight]):
         return "\n".join([str(self.path), *rows])
 
     def read(self, *, pack: bool = False, progress: bool = False) -> dict[str, np.ndarray | QuantizedWeight | PackedWeight]:
-        """Reads everything, one tensor after the other.
+        """Reads everything, one tensor after another.
 
         Args:
-          pack: packs the weights that have a packed form (`QuantizedWeight.pack`); others stay as they are.
-          progress: shows a bar of the bytes, where the package tqdm is installed.
+          pack: whether to pack the weights that have a packed form (`QuantizedWeight.pack`). Others stay as they are.
+          progress: whether to show a progress bar in bytes, if the package tqdm is installed.
 
         Returns:
           A dictionary, which is a pytree.
 
         Raises:
-          CheckpointError: a tensor that is broken.
+          CheckpointError: a tensor is broken.
         """
         found = {}
         with _bar(sum(entry.nbytes for entry in self._entries.values()), progress) as bar:
@@ -95,25 +95,25 @@ def _bar(total: int, shown: bool) -> contextlib.AbstractContextManager[Any]:
 
 
 def load(path: str | os.PathLike[str], *, quantization_config: Mapping[str, Any] | None = None) -> Checkpoint:
-    """Opens a checkpoint of quantized weights: reads the headers, and checks them.
+    """Opens a checkpoint of quantized weights: reads its headers, and checks them.
 
-    A directory is that of a model on a hub: ``config.json``, and ``model.safetensors``, or several files with
-    ``model.safetensors.index.json``. A file is of safetensors, with the ``config.json`` of its folder, or of GGUF, which
-    needs the package gguf.
+    A directory is laid out as a model hub has it: ``config.json``, and ``model.safetensors``, or several files with
+    ``model.safetensors.index.json``. A single file is either safetensors, with the ``config.json`` of its folder, or GGUF,
+    which needs the package gguf.
 
-    Read are GPTQ (2, 4 and 8 bits; formats gptq and gptq_v2; in the order of activations, too), AWQ (gemm),
+    Supported are GPTQ (2, 4 and 8 bits; formats gptq and gptq_v2; also with activation order), AWQ (gemm),
     compressed-tensors (int-quantized, float-quantized and naive-quantized of 8 bits, pack-quantized of 2, 4 and 8) and GGUF.
 
     Args:
       path: a directory or a file.
-      quantization_config: in the place of ``quantization_config`` in ``config.json``, for files without one.
+      quantization_config: replaces ``quantization_config`` of ``config.json``, for files without one.
 
     Returns:
       A `Checkpoint`.
 
     Raises:
-      CheckpointError: a broken file, or a format that is not read; it names file and tensor.
-      ModuleNotFoundError: a GGUF file, without the package gguf.
+      CheckpointError: a broken file, or an unsupported format; the message names the file and the tensor.
+      ModuleNotFoundError: a GGUF file, but the package gguf is not installed.
       OSError: a file that cannot be opened.
 
     Example:
@@ -167,10 +167,10 @@ def _safetensors(files: list[Path]) -> tuple[dict[str, StoredTensor], dict[str, 
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files of tensors of a directory.
+    """The files of a directory that hold tensors.
 
     Raises:
-      CheckpointError: none, or several without an index; an index of files that are not there, or are elsewhere.
+      CheckpointError: no file, or several without an index; an index of files that do not exist or are in another folder.
     """
     if (folder / "model.safetensors").exists():
         return [_regular(folder / "model.safetensors")]
@@ -233,10 +233,10 @@ def _config(folder: Path, given: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def _entries(tensors: dict[str, StoredTensor], config: Mapping[str, Any], path: Path) -> dict[str, Entry]:
-    """What the tensors of safetensors files are, by the suffixes of their names.
+    """The entries of safetensors files: tensors are grouped into weights by the suffixes of their names.
 
     Raises:
-      CheckpointError: of a format that is not read, or pieces of a weight that do not fit together.
+      CheckpointError: an unsupported format, or pieces of a weight that do not fit together.
     """
     method = config.get("quant_method")
     if method not in (None, "gptq", "awq", "compressed-tensors"):

@@ -1,4 +1,4 @@
-"""The weights of compressed-tensors: integers packed into words, or integers and floats of 8 bits as they are."""
+"""The weights of compressed-tensors: integers packed into words, or 8-bit integers and floats as they are."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,10 +25,10 @@ _FLOATS = ("float8_e4m3fn", "float8_e5m2")
 
 
 def pack_quantized(base: str, tensors: Tensors, config: Mapping[str, Any]) -> Entry:
-    """The weight `base` of the format pack-quantized, whose tensors it takes out of `tensors`.
+    """The weight `base` of the format pack-quantized. Removes its tensors from `tensors`.
 
     Raises:
-      CheckpointError: tensors that are missing or do not fit together, and other formats.
+      CheckpointError: tensors that are missing or do not fit together, or another format.
     """
     packed = tensors.pop(f"{base}.weight_packed")
     if packed.dtype != np.int32:
@@ -75,7 +75,7 @@ def pack_quantized(base: str, tensors: Tensors, config: Mapping[str, Any]) -> En
                 zeros.refuse(f"has values from {zero_point.min()} to {zero_point.max()}, outside of {bits} bits")
             zero_point = zero_point.astype(dtype)
         size, permutation = block_size, None
-        if g_idx is not None and not (g_idx.read() == -1).all():  # which stands for columns in their order
+        if g_idx is not None and not (g_idx.read() == -1).all():  # -1 throughout means columns in their order
             size, permutation = contiguous(g_idx, blocks)
             values = values if permutation is None else values[permutation]
         return QuantizedWeight(np.ascontiguousarray(values), _columns(scale.read()), zero_point, None, permutation, size)
@@ -88,7 +88,7 @@ def naive_quantized(base: str, tensors: Tensors, config: Mapping[str, Any]) -> E
     """The weight `base` of the formats int-quantized, float-quantized and naive-quantized.
 
     Raises:
-      CheckpointError: as of `pack_quantized`.
+      CheckpointError: as in `pack_quantized`.
     """
     weight = tensors.pop(f"{base}.weight").require(["int8", *_FLOATS], 2)
     n, k = weight.shape
@@ -142,7 +142,7 @@ def _columns(array: np.ndarray) -> np.ndarray:
 
 
 def _blocks(scale: StoredTensor, n: int, k: int) -> tuple[int, int]:
-    """How many blocks of how many columns of the file a scale has."""
+    """How many blocks a scale has, and of how many columns of the file each is."""
     shape = scale.shape
     if shape in ((), (1,), (1, 1)):
         return 1, k
@@ -159,13 +159,13 @@ def _weights(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _bits(config: Mapping[str, Any]) -> list[int]:
-    """The numbers of bits that the configuration knows of, or those that are read."""
+    """The numbers of bits in the configuration, or those that are supported."""
     given = (weights.get("num_bits") for weights in _weights(config))
     return sorted({bits for bits in given if isinstance(bits, int)}) or [2, 4, 8]
 
 
 def _structure(config: Mapping[str, Any], n: int, k: int) -> tuple[int, int] | None:
-    """Rows and columns of the blocks that have a scale of their own, where the configuration has such."""
+    """The rows and columns of a block that has its own scale, if the configuration has such blocks."""
     for weights in _weights(config):
         structure = weights.get("block_structure")
         if isinstance(structure, list) and len(structure) == 2 and all(type(each) is int and each > 0 for each in structure):

@@ -1,4 +1,4 @@
-"""What a checkpoint has under one name: an array as it is stored, or a quantized weight of several."""
+"""What a checkpoint holds under one name: an array as it is stored, or a quantized weight made of several tensors."""
 
 import dataclasses
 from collections.abc import Callable
@@ -13,8 +13,8 @@ from jquant.checkpoints.weight import QuantizedWeight
 class Entry:
     """
     Attributes:
-      kind: what it is, in the words of its format.
-      nbytes: of its tensors in the file.
+      kind: what it is, in the terms of its format.
+      nbytes: the bytes of its tensors in the file.
       read: reads them.
     """
 

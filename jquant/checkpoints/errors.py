@@ -1,11 +1,11 @@
-"""What is raised where a checkpoint cannot be read."""
+"""The error raised when a checkpoint cannot be read."""
 
 import os
 from typing import NoReturn
 
 
 class CheckpointError(ValueError):
-    """A file that is broken, a format that is not read, or a weight that has no packed form; it names file and tensor."""
+    """A broken file, an unsupported format, or a weight that has no packed form. The message names file and tensor."""
 
 
 def refuse(path: str | os.PathLike[str], tensor: str | None, why: str) -> NoReturn:

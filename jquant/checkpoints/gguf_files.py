@@ -1,6 +1,6 @@
-"""The header of a GGUF file, read without trusting it, and the weights of its tensors.
+"""The header of a GGUF file, read without trusting it, and the weights in its tensors.
 
-The reader of the package gguf counts to whatever number of elements a broken file says it has.
+The reader of the package gguf believes whatever number of elements a broken file claims to have.
 """
 
 import struct
@@ -30,7 +30,7 @@ _FLOATS: Mapping[str, Any] = {
 
 
 def _package() -> ModuleType:
-    """The package gguf, which nothing else needs: its types and their sizes, and what dequantizes them.
+    """The package gguf, needed only here: its types, their block sizes, and its dequantization.
 
     Raises:
       ModuleNotFoundError: it is not installed.
@@ -44,7 +44,7 @@ def _package() -> ModuleType:
 
 
 class _Header:
-    """Reads values one after the other, and none that the file does not have."""
+    """Reads values one after another, and never beyond the end of the file."""
 
     def __init__(self, path: Path, file: IO[bytes], size: int) -> None:
         self.path, self.file, self.size = path, file, size
@@ -85,10 +85,10 @@ class _Header:
 
 
 def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, Any]]:
-    """The tensors of a file, those of blocks as bytes, and its metadata.
+    """The tensors of a file, those in blocks as bytes, and its metadata.
 
     Raises:
-      CheckpointError: a file that is no valid one.
+      CheckpointError: the file is not valid.
       ModuleNotFoundError: the package gguf is not installed.
     """
     _package()
@@ -149,7 +149,7 @@ def _tensor(path: Path, name: str, shape: tuple[int, ...], kind: int, offset: in
 
 
 def entry(tensor: StoredTensor) -> Entry:
-    """A tensor: of floats as it is, of the simple blocks as a weight, of others dequantized by the package gguf."""
+    """A tensor: floats as they are, simple blocks as a weight, and others dequantized by the package gguf."""
     if tensor.what in _FLOATS:
         return stored(tensor)
     if tensor.what in _BLOCKS and len(tensor.shape) >= 2:
@@ -184,12 +184,12 @@ _Parts = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # (..., G, 32), and f
 
 
 def _float(blocks: np.ndarray, at: int) -> np.ndarray:
-    """The number of 16 bits that each block has at a byte."""
+    """The 16-bit number that each block has at a byte offset."""
     return np.ascontiguousarray(blocks[..., at : at + 2]).view("<f2")[..., 0].astype(np.float32)
 
 
 def _nibbles(data: np.ndarray) -> np.ndarray:
-    """16 bytes, the lower halves of which are the first 16 integers."""
+    """The integers in 16 bytes: first the 16 lower halves, then the 16 upper ones."""
     return np.concatenate([data & 15, data >> 4], axis=-1)
 
 

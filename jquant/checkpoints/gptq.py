@@ -1,4 +1,4 @@
-"""GPTQ's and AWQ's weights: words of 32 bits, zero points in words, a scale for each block and column."""
+"""The weights of GPTQ and AWQ: packed into 32-bit words, as are the zero points, with a scale for each block and column."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,17 +12,17 @@ from jquant.checkpoints.weight import QuantizedWeight
 from jquant.checkpoints.words import unpack
 
 _SCALES = ("float16", "bfloat16", "float32")
-_FORMATS = {"gptq": 1, "gptq_v2": 0}  # what is added to the zero points of the file
-_AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # where in a word the columns lie
+_FORMATS = {"gptq": 1, "gptq_v2": 0}  # what to add to the zero points in the file
+_AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # the position of each column in a word
 
 Tensors = dict[str, StoredTensor]
 
 
 def gptq(base: str, tensors: Tensors, config: Mapping[str, Any]) -> Entry:
-    """The weight `base` of GPTQ, whose tensors it takes out of `tensors`.
+    """The weight `base` of GPTQ. Removes its tensors from `tensors`.
 
     Raises:
-      CheckpointError: tensors that are missing or do not fit together, and another format.
+      CheckpointError: tensors that are missing or do not fit together, or another format.
     """
     qweight = tensors.pop(f"{base}.qweight").require(["int32"], 2)
     format_ = config.get("checkpoint_format") or "gptq"
@@ -62,10 +62,10 @@ def gptq(base: str, tensors: Tensors, config: Mapping[str, Any]) -> Entry:
 
 
 def awq(base: str, tensors: Tensors, config: Mapping[str, Any]) -> Entry:
-    """The weight `base` of AWQ, whose tensors it takes out of `tensors`.
+    """The weight `base` of AWQ. Removes its tensors from `tensors`.
 
     Raises:
-      CheckpointError: as of `gptq`.
+      CheckpointError: as in `gptq`.
     """
     qweight = tensors.pop(f"{base}.qweight").require(["int32"], 2)
     version = str(config.get("version", "gemm"))
@@ -91,10 +91,10 @@ def awq(base: str, tensors: Tensors, config: Mapping[str, Any]) -> Entry:
 
 
 def contiguous(g_idx: StoredTensor, blocks: int) -> tuple[int, np.ndarray | None]:
-    """The size of the blocks, and the order of the rows in which those of each block lie together; None as they are.
+    """The size of the blocks, and the order of the rows that makes each block contiguous; None if they already are.
 
     Raises:
-      CheckpointError: an index out of range, or blocks of several sizes, which no packed matrix has.
+      CheckpointError: an index out of range, or blocks of different sizes, which no packed matrix can have.
     """
     index = g_idx.read()
     if index.min() < 0 or index.max() >= blocks:
@@ -114,7 +114,7 @@ def _piece(weight: StoredTensor, base: str, name: str, tensors: Tensors) -> Stor
 
 
 def _block_size(scales: StoredTensor, k: int, blocks: int, given: object) -> int:
-    """How many rows a block has where no index says it: as configured, or K in equal parts."""
+    """How many rows a block has if no index says: as configured, or K in equal parts."""
     if type(given) is int and given > 0 and -(-k // given) == blocks:
         return min(given, k)
     if k % blocks:

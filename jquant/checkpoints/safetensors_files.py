@@ -1,6 +1,6 @@
 """The header of a safetensors file, read without trusting it.
 
-The package safetensors takes the last of two tensors of one name, and has no floats of 8 bits in NumPy.
+The package safetensors silently takes the last of two tensors of one name, and its NumPy side has no 8-bit floats.
 """
 
 import json
@@ -15,7 +15,7 @@ import numpy as np
 from jquant.checkpoints.errors import CheckpointError, refuse
 from jquant.checkpoints.stored import StoredTensor, check_places, check_shape
 
-_LONGEST = 100_000_000  # bytes of a header, as in the package safetensors
+_LONGEST = 100_000_000  # bytes of a header, the same limit as in the package safetensors
 _DTYPES: Mapping[str, np.dtype] = {
     name: np.dtype(dtype)
     for name, dtype in {
@@ -46,7 +46,7 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
     """The tensors of a file, and its metadata.
 
     Raises:
-      CheckpointError: a file that is no valid one.
+      CheckpointError: the file is not valid.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -81,10 +81,10 @@ def _tensor(path: Path, name: str, entry: object, start: int) -> StoredTensor:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a file of JSON.
+    """The object in a JSON file.
 
     Raises:
-      CheckpointError: a file that has none.
+      CheckpointError: the file has none.
     """
     if not path.is_file():
         refuse(path, None, "is no file")
@@ -106,7 +106,7 @@ def parse_json(path: Path, text: bytes) -> dict[str, Any]:
         found = json.loads(text.decode(), object_pairs_hook=unique)
     except CheckpointError:
         raise
-    except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, a number of too many digits, too many brackets
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, a number with too many digits, too deep a nesting
         refuse(path, None, f"its JSON is broken: {error}")
     if not isinstance(found, dict):
         refuse(path, None, "its JSON must be an object")

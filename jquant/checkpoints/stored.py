@@ -1,4 +1,4 @@
-"""A tensor in a file: what its header says of it, and its bytes, which are read when they are asked for."""
+"""A tensor in a file: its description in the header, and its bytes, which are read when they are asked for."""
 
 import dataclasses
 import math
@@ -9,7 +9,7 @@ import numpy as np
 
 from jquant.checkpoints.errors import refuse
 
-_BYTES = 2**62  # more than any file has, and less than NumPy's sizes overflow at
+_BYTES = 2**62  # more than any file has, and less than what overflows NumPy's sizes
 _RANK = 32
 
 
@@ -20,10 +20,10 @@ class StoredTensor:
     Attributes:
       path: the file.
       name: its name there.
-      dtype: of its elements, in the byte order of files, which is little-endian.
-      shape: rows last but one, as NumPy has them.
+      dtype: of its elements, in the byte order of the files, little-endian.
+      shape: in NumPy's order, rows last but one.
       offset: of its first byte in the file.
-      what: how the format calls its type.
+      what: what the format calls its type.
     """
 
     path: Path
@@ -38,10 +38,10 @@ class StoredTensor:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def read(self) -> np.ndarray:
-        """Its elements, and of the file nothing else.
+        """Its elements, reading nothing else of the file.
 
-        By offset, not from a mapping of the file: a file that is cut short meanwhile is an error here, and would end the
-        process there.
+        It reads at an offset instead of mapping the file into memory. If the file is cut short in the meantime, this raises
+        an error; with a mapping, it would end the process.
         """
         size = math.prod(self.shape)
         try:
@@ -56,7 +56,7 @@ class StoredTensor:
         refuse(self.path, self.name, why)
 
     def require(self, dtypes: Iterable[str], rank: int) -> "StoredTensor":
-        """Itself, where it has one of these types and this rank, and is not empty."""
+        """Itself, if it has one of these types and this rank, and is not empty."""
         dtypes = tuple(dtypes)
         if self.dtype.newbyteorder("=").name not in dtypes:
             self.refuse(f"is {self.what}; it must be {' or '.join(dtypes)}")
@@ -66,10 +66,10 @@ class StoredTensor:
 
 
 def check_shape(path: Path, name: str, shape: object, itemsize: int) -> tuple[int, ...]:
-    """The shape, where it is one that an array can have.
+    """The shape, if an array can have it.
 
     Raises:
-      CheckpointError: what is no list of sizes, or would overflow.
+      CheckpointError: it is not a list of sizes, or would overflow.
     """
     if not isinstance(shape, list | tuple) or any(type(size) is not int or size < 0 for size in shape):
         refuse(path, name, f"its shape is {str(shape)[:100]}; it must be a list of sizes")
@@ -81,14 +81,14 @@ def check_shape(path: Path, name: str, shape: object, itemsize: int) -> tuple[in
 def check_places(tensors: Iterable[StoredTensor], path: Path, first: int, last: int, *, gaps: bool) -> None:
     """
     Args:
-      tensors: all of the file.
+      tensors: all tensors of the file.
       path: the file.
       first: where the bytes of tensors begin in the file.
       last: where the file ends.
-      gaps: whether bytes between tensors may belong to none.
+      gaps: whether there may be bytes between tensors that belong to none.
 
     Raises:
-      CheckpointError: a tensor that reaches out of the file or into another.
+      CheckpointError: a tensor reaches beyond the file or into another tensor.
     """
     end, before = first, None
     places = sorted((each.offset, each.offset + each.nbytes, each.name) for each in tensors)

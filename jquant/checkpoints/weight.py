@@ -1,4 +1,4 @@
-"""A quantized weight of a checkpoint: its integers as logical arrays, and packed for products."""
+"""A quantized weight of a checkpoint: its integers as logical arrays, or packed for products."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -15,13 +15,13 @@ _INTEGERS = {np.dtype(dtype) for dtype in (np.int8, np.uint8, ml_dtypes.int4, ml
 
 
 class PackedWeight(NamedTuple):
-    """A weight as products take it, a pytree.
+    """A weight in the form that products take; a pytree.
 
     Attributes:
-      matrix: what `matmul_integer_to_float` takes, a `PackedMatrix`, where one scale covers each column; otherwise what
-        `block_scaled_matmul` and `matmul_n_bits` take, a `PackedBlockMatrix`, which holds its scales.
-      scale: of a `PackedMatrix`: float32, of shape (1, N) or (1, 1); of a `PackedBlockMatrix` None.
-      permutation: None, or where the rows of the matrix lie in the weight: the product is that of ``x[..., permutation]``.
+      matrix: if one scale covers each column, a `PackedMatrix`, which `matmul_integer_to_float` takes; otherwise a
+        `PackedBlockMatrix`, which holds its scales, and which `block_scaled_matmul` and `matmul_n_bits` take.
+      scale: for a `PackedMatrix`: float32, of shape (1, N) or (1, 1); for a `PackedBlockMatrix`: None.
+      permutation: None, or the row of the weight that each row of the matrix is: multiply ``x[..., permutation]``.
     """
 
     matrix: Any
@@ -32,7 +32,7 @@ class PackedWeight(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class QuantizedWeight:
-    """A quantized matrix, K the dimension that a product sums over, N its outputs: files have it the other way around.
+    """A quantized matrix. K is the dimension that a product sums over, N that of its outputs; files store the transpose.
 
     With g the block of row k, ``k // block_size``, row ``permutation[k]`` of the weight is
 
@@ -41,14 +41,14 @@ class QuantizedWeight:
     A pytree of arrays.
 
     Attributes:
-      values: of shape (..., K, N): int4, uint4, int8 or uint8, those of 2 bits as 4, those of 5 as 8; or floats of 8 bits.
-      scale: as in the file, but float32 of GGUF: of shape (..., G, N) or (..., G, 1), for G blocks of rows.
-      zero_point: None for 0, or of the shape of the scale and the type of the values (int16 where GPTQ's 256 is among those
-        of uint8).
-      minimum: None, or float32, of the shape of the scale: what Q4_1 and Q5_1 of GGUF have in the place of a zero point.
-      permutation: None, or int32, of shape (K,): which rows of the weight lie here one after the other, so that the blocks
-        of an activation order are contiguous.
-      block_size: rows of a block; the last may be shorter.
+      values: of shape (..., K, N): int4, uint4, int8 or uint8 (2 bits are stored as 4, 5 bits as 8), or 8-bit floats.
+      scale: as in the file, but float32 for GGUF: of shape (..., G, N) or (..., G, 1), for G blocks of rows.
+      zero_point: None for 0, or of the shape of the scale and the type of the values (int16 if the values are uint8 and one
+        of GPTQ's zero points is 256).
+      minimum: None, or float32, of the shape of the scale: Q4_1 and Q5_1 of GGUF have it instead of a zero point.
+      permutation: None, or int32, of shape (K,): the row of the weight that each row here is, ordered so that the blocks of
+        an activation order are contiguous.
+      block_size: the rows of a block. The last block may be shorter.
     """
 
     values: Any
@@ -60,11 +60,11 @@ class QuantizedWeight:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The sizes (..., K, N)."""
+        """The shape (..., K, N)."""
         return self.values.shape
 
     def __repr__(self) -> str:
-        if not hasattr(self.values, "shape"):  # in the place of arrays, a transformation may hold anything
+        if not hasattr(self.values, "shape"):  # a transformation may hold anything in place of the arrays
             return f"QuantizedWeight({self.values}, {self.scale}, {self.zero_point}, {self.minimum}, {self.permutation})"
         beside = [name for name in ("zero_point", "minimum", "permutation") if getattr(self, name) is not None]
         sizes = ",".join(map(str, self.shape))
@@ -74,11 +74,11 @@ class QuantizedWeight:
     def dequantize(self) -> np.ndarray:
         """The floats that it stands for, of shape (..., K, N), in the order of the file, computed by NumPy.
 
-        In the type of the scale, as the libraries compute that write these files: each operation rounded once to it.
+        Computed in the type of the scale, with each operation rounded once, as the libraries that write these files do.
         """
         scale = self._rows(self.scale)
         values = np.asarray(self.values)
-        with np.errstate(all="ignore"):  # scales of a file may be anything
+        with np.errstate(all="ignore"):  # the scales in a file may be anything
             if self.zero_point is not None:
                 values = values.astype(np.int16) - self._rows(self.zero_point).astype(np.int16)
             found = values.astype(scale.dtype) * scale
@@ -94,8 +94,8 @@ class QuantizedWeight:
         """The packed form.
 
         Raises:
-          CheckpointError: floats of 8 bits, a minimum, or a zero point of more than 8 bits, which no packed matrix holds:
-            `dequantize`, and multiply floats.
+          CheckpointError: 8-bit floats, a minimum, or a zero point of more than 8 bits, which no packed matrix can hold. Use
+            `dequantize`, and multiply in float.
         """
         obstacle = self._obstacle()
         if obstacle is not None:
@@ -113,7 +113,7 @@ class QuantizedWeight:
 
     @property
     def packable(self) -> bool:
-        """Whether there is a packed form of it."""
+        """Whether it has a packed form."""
         return self._obstacle() is None
 
     def _obstacle(self) -> str | None:
@@ -127,7 +127,7 @@ class QuantizedWeight:
         return None
 
     def _rows(self, array: Any) -> np.ndarray:
-        """What each row of the matrix has, of what each block has."""
+        """Repeats what each block has for each of its rows."""
         array = np.asarray(array)
         if array.shape[-2] == 1:
             return array

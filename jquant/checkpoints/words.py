@@ -1,10 +1,10 @@
-"""Integers of a few bits, packed into words of 32, the lowest bits first."""
+"""Integers of a few bits, packed into 32-bit words, lowest bits first."""
 
 import numpy as np
 
 
 def unpack(words: np.ndarray, bits: int, axis: int) -> np.ndarray:
-    """The integers, uint8, of which each word holds 32 / bits neighbours along `axis`, which is -1 or -2."""
+    """The integers, as uint8. Each word holds 32 / bits neighbours along `axis`, which is -1 or -2."""
     words = words.view(np.uint32)
     each = 32 // bits
     shape = (*words.shape, each) if axis == -1 else (*words.shape[:-1], each, words.shape[-1])

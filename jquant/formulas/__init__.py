@@ -1,1 +1,1 @@
-"""What is computed: the formulas of the documents, as functions of arrays that know no operator."""
+"""The specifications' formulas, as functions of arrays that know nothing of operators."""

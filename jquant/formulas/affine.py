@@ -10,14 +10,14 @@ from jquant.pytrees import Quantized, ScaleZeroPoint
 
 
 def dequantize(x: Quantized) -> jax.Array:
-    """``(x - zero_point) * scale`` in float32: a difference as `offset` has it, one rounding."""
+    """``(x - zero_point) * scale`` in float32: the difference as in `offset`, one rounding."""
     if x.scale.dtype == powers_of_two.DTYPE:
         return powers_of_two.product(offset(x), x.scale)
     return exact.product(offset(x), exact.widen(x.scale))
 
 
 def difference(x: Quantized) -> jax.Array:
-    """``x - zero_point`` in int32, of integers of at most 16 bits."""
+    """``x - zero_point`` in int32, for integers of at most 16 bits."""
     values = x.values.astype(jnp.int32)
     return values if x.zero_point is None else values - x.zero_point.astype(jnp.int32)
 
@@ -36,9 +36,9 @@ def quantize(x: jax.Array, output: ScaleZeroPoint, dtype: np.dtype) -> jax.Array
 
 
 def quotient(x: jax.Array, scale: jax.Array, precision: np.dtype) -> jax.Array:
-    """``x / scale`` in float32, of float32 `x` and a scale that is float32 or a power of two, rounded to `precision`.
+    """``x / scale`` in float32, for float32 `x` and a scale that is float32 or a power of two, rounded to `precision`.
 
-    If that has 16 bits, so are both operands rounded first.
+    If `precision` has 16 bits, both operands are rounded to it first.
     """
     if precision == jnp.float32:
         return powers_of_two.quotient(x, scale) if scale.dtype == powers_of_two.DTYPE else exact.quotient(x, scale)
@@ -48,9 +48,9 @@ def quotient(x: jax.Array, scale: jax.Array, precision: np.dtype) -> jax.Array:
 
 
 def nearest(quotient: jax.Array, zero_point: jax.Array | None, dtype: np.dtype, saturate: bool = True) -> jax.Array:
-    """What a quotient by the scale is quantized to: ``sat(rne(quotient) + zero_point)`` of integers of at most 16 bits.
+    """Quantizes a quotient by the scale: ``sat(rne(quotient) + zero_point)`` for integers of at most 16 bits.
 
-    Of narrow floats ``nearest(fl(quotient + zero_point))``, as `narrow_floats.encode` has it. A zero point of 0 leaves -0.
+    For narrow floats, ``nearest(fl(quotient + zero_point))``, as in `narrow_floats.encode`. A zero point of 0 keeps -0.
     """
     if not narrow_floats.is_narrow_float(dtype):
         return exact.nearest_integer(quotient, zero_point, dtype)

@@ -13,7 +13,7 @@ _LANES = 8
 
 
 def spread(x: jax.Array, axis: int, block_size: int, size: int) -> jax.Array:
-    """What each block has, for each of its elements: `size` of them along `axis`, the last block partial or not."""
+    """The value of each block, for each of its elements: `size` elements along `axis`; the last block may be partial."""
     split = (*x.shape[: axis + 1], block_size, *x.shape[axis + 1 :])
     each = jnp.broadcast_to(lax.expand_dims(x, (axis + 1,)), split)
     whole = each.reshape(*x.shape[:axis], x.shape[axis] * block_size, *x.shape[axis + 1 :])
@@ -21,20 +21,20 @@ def spread(x: jax.Array, axis: int, block_size: int, size: int) -> jax.Array:
 
 
 def largest_magnitude(x: jax.Array, axis: int, block_size: int) -> jax.Array:
-    """The bits of the largest magnitude in each block of float32 `x`: those of a NaN or infinity, where one is.
+    """The bits of the largest magnitude in each block of float32 `x`; those of a NaN or infinity, if there is one.
 
-    As integers, which have the order of the magnitudes, with NaN above all.
+    Compared as integers, which have the order of the magnitudes, with NaN above all.
     """
     magnitude = lax.bitcast_convert_type(_split(x, axis, block_size), jnp.int32) & np.int32(2**31 - 1)
     if axis == x.ndim - 1 and block_size % _LANES == 0:
-        # XLA:CPU has no vectors along a reduced dimension that is the last one: it is five times as fast in two steps.
+        # XLA:CPU does not vectorize a reduction over the last dimension: it is five times as fast in two steps.
         lanes = magnitude.reshape(*magnitude.shape[:-1], block_size // _LANES, _LANES)
         magnitude = lanes.max(-2, initial=0)
     return magnitude.max(axis + 1, initial=0)
 
 
 def _split(x: jax.Array, axis: int, block_size: int) -> jax.Array:
-    """`x` with `axis` as two dimensions, the blocks and the elements of each; zeros fill the last block."""
+    """`x` with `axis` split into two dimensions, blocks and elements; zeros fill the last block."""
     size = x.shape[axis]
     blocks = -(-size // block_size)
     padding = [(0, blocks * block_size - size if dimension == axis else 0, 0) for dimension in range(x.ndim)]
@@ -42,9 +42,9 @@ def _split(x: jax.Array, axis: int, block_size: int) -> jax.Array:
 
 
 def of_code(code: jax.Array, dtype: np.dtype) -> jax.Array:
-    """The numbers of a narrow `dtype` from their codes, which a CPU computes ahead where a byte holds two of them.
+    """The numbers of a narrow `dtype` from their codes. If a byte holds two of them, a CPU computes the codes first.
 
-    XLA:CPU has no vectors in a loop that writes numbers of 4 bits: one that does no more is short.
+    XLA:CPU does not vectorize a loop that writes 4-bit numbers: one that does nothing else is short.
     """
     if narrow_floats.format_of(dtype).bits < 8:
         code = lax.platform_dependent(code, cpu=lax.optimization_barrier, default=lambda code: code)

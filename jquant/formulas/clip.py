@@ -1,4 +1,4 @@
-"""Limits to an interval, [Min, Max]: what DirectML's clip operators and their gradients compute."""
+"""Clipping to an interval, [Min, Max]: what DirectML's clip operators and their gradients compute."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from jquant.pytrees import ScaleBias
 
 
 def clip(input: jax.Array, min: jax.Array | None, max: jax.Array | None, scale_bias: ScaleBias | None) -> jax.Array:
-    """``max(Min, min(g(x), Max))``, g being the scale and the bias; differentiable. A bound of None is infinite."""
+    """``max(Min, min(g(x), Max))``, where g applies the scale and the bias; differentiable. A bound of None is infinite."""
     low = jnp.float32(-np.inf) if min is None else min
     high = jnp.float32(np.inf) if max is None else max
     value = _sealed(input)
@@ -21,20 +21,20 @@ def clip(input: jax.Array, min: jax.Array | None, max: jax.Array | None, scale_b
 
 
 def gradient(input: jax.Array, input_gradient: jax.Array, min: jax.Array, max: jax.Array) -> jax.Array:
-    """What the gradient of ``max(Min, min(x, Max))`` makes of the one that comes in."""
+    """The gradient of ``max(Min, min(x, Max))``, from the incoming one."""
     is_inside = _is_inside(_sealed(input), _bound(min, input.dtype), _bound(max, input.dtype))
     return jnp.where(is_inside, to_rank(_sealed(input_gradient), input.ndim), jnp.zeros((), input.dtype))
 
 
 @jax.custom_jvp
 def _max_min(x: jax.Array, min: jax.Array, max: jax.Array) -> jax.Array:
-    """Min where Min > Max; `lax.clamp` and `jnp.clip` are Max there."""
+    """Min if Min > Max; `lax.clamp` and `jnp.clip` give Max."""
     return jnp.maximum(min, jnp.minimum(x, max))
 
 
 @_max_min.defjvp
 def _max_min_jvp(primals, tangents):
-    """That of x inside; elsewhere the result is a bound, and so is the derivative."""
+    """The derivative of x inside; elsewhere the result is a bound, and the derivative is that of the bound."""
     (x, min, max), (x_dot, min_dot, max_dot) = primals, tangents
     bound_dot = jnp.where(jnp.minimum(x, max) <= min, min_dot, max_dot)
     return _max_min(*primals), jnp.where(_is_inside(x, min, max), x_dot, bound_dot)

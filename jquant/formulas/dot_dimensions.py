@@ -1,4 +1,4 @@
-"""The dimensions of two operands of any rank that a product contracts, and the matrices that it is a product of."""
+"""The dimensions of two operands of any rank that a product contracts, and the equivalent matrix product."""
 
 import math
 from typing import NamedTuple
@@ -10,7 +10,7 @@ Dimensions = tuple[int, ...]
 
 
 class DotDimensions(NamedTuple):
-    """What `jax.lax.dot_general` calls the dimension numbers. The free dimensions of an operand are those not named.
+    """What `jax.lax.dot_general` calls the dimension numbers. The dimensions of an operand not named here are free.
 
     The result has the batch dimensions, then the free ones of `lhs`, then those of `rhs`.
     """
@@ -22,22 +22,22 @@ class DotDimensions(NamedTuple):
 
     @property
     def numbers(self) -> tuple[tuple[Dimensions, Dimensions], tuple[Dimensions, Dimensions]]:
-        """As JAX writes them."""
+        """In JAX's form."""
         return (self.lhs_contracting, self.rhs_contracting), (self.lhs_batch, self.rhs_batch)
 
     def in_order_of_lhs(self) -> "DotDimensions":
-        """The same product, its sum taken in the order in which the elements of `lhs` lie."""
+        """The same product, with the sum in the order in which the elements of `lhs` are stored."""
         pairs = sorted(zip(self.lhs_contracting, self.rhs_contracting, strict=True))
         return self._replace(lhs_contracting=tuple(one for one, _ in pairs), rhs_contracting=tuple(two for _, two in pairs))
 
 
 def free(rank: int, *others: Dimensions) -> Dimensions:
-    """The dimensions, of `rank` of them, that are in none of the others."""
+    """Those of `rank` dimensions that are in none of the others."""
     return tuple(dimension for dimension in range(rank) if not any(dimension in group for group in others))
 
 
 def matrices(x: jax.Array, batch: Dimensions, rows: Dimensions, columns: Dimensions, *, merged: bool = True) -> jax.Array:
-    """`x` in shape (*batch, rows, columns); if not `merged`, the rows stay as many dimensions as they are, at least one."""
+    """`x` in shape (*batch, rows, columns). If not `merged`, the rows keep their dimensions, and have at least one."""
     order = (*batch, *rows, *columns)
     x = x if order == tuple(range(x.ndim)) else lax.transpose(x, order)
     first, last = len(batch), len(batch) + len(rows)
@@ -46,5 +46,5 @@ def matrices(x: jax.Array, batch: Dimensions, rows: Dimensions, columns: Dimensi
 
 
 def reshaped(x: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
-    """`x` in these `sizes`, as it is if it has them."""
+    """`x` in the shape `sizes`; unchanged if it has it."""
     return x if x.shape == sizes else x.reshape(sizes)

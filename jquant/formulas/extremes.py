@@ -12,7 +12,7 @@ from jquant.arithmetic.partitioned import unless_partitioned
 
 
 def range_with_zero(x: jax.Array, axes: Sequence[int] | None = None) -> tuple[jax.Array, jax.Array]:
-    """``min(0, min x)`` and ``max(0, max x)``, both NaN where one is: of all, or along `axes`, left with a size of 1."""
+    """``min(0, min x)`` and ``max(0, max x)``, both NaN if any x is: over all, or along `axes`, which keep a size of 1."""
     if axes is None:
         high, low = _ends(x, tuple(range(-x.ndim, 0)))
     else:
@@ -21,9 +21,9 @@ def range_with_zero(x: jax.Array, axes: Sequence[int] | None = None) -> tuple[ja
 
 
 def largest_magnitude(x: jax.Array, axes: Sequence[int]) -> jax.Array:
-    """``max(0, max |x|)`` along `axes`, which are left with a size of 1; NaN where one is.
+    """``max(0, max |x|)`` along `axes`, which keep a size of 1; NaN if any x is.
 
-    As integers, for the reason that `_ends` has; XLA:CPU alone passes over a NaN, too.
+    Computed in integers, for the reason given in `_ends`; XLA:CPU, too, skips a NaN.
     """
     at_once, apart = (functools.partial(largest, _from_behind(x, axes)) for largest in (_largest_by_platform, _largest))
     (found,) = unless_partitioned(at_once, apart, x)
@@ -31,7 +31,7 @@ def largest_magnitude(x: jax.Array, axes: Sequence[int]) -> jax.Array:
 
 
 def _from_behind(x: jax.Array, axes: Sequence[int]) -> tuple[int, ...]:
-    """Dimensions counted from the end, so that they hold with more of them in front."""
+    """Dimensions counted from the end, so that they stay right with more leading dimensions."""
     return tuple(axis - x.ndim for axis in axes)
 
 
@@ -46,19 +46,19 @@ def _largest_by_platform(axes: tuple[int, ...], x: jax.Array) -> tuple[jax.Array
 
 
 def _largest_at_once(axes: tuple[int, ...], x: jax.Array) -> tuple[jax.Array]:
-    """XLA:CPU computes all integers ahead of their reduction, but those of two floats in each step of it."""
+    """XLA:CPU would convert all elements to integers before a reduction; this converts two floats in each step of it."""
 
     def larger(a: jax.Array, b: jax.Array) -> jax.Array:
         a, b = (lax.bitcast_convert_type(side, jnp.int32) & np.int32(2**31 - 1) for side in (a, b))
         return lax.bitcast_convert_type(lax.max(a, b), jnp.float32)
 
     from_front = [x.ndim + axis for axis in axes]
-    largest = lax.abs(lax.reduce(x, np.float32(0), larger, from_front))  # of a single number, XLA takes no step
+    largest = lax.abs(lax.reduce(x, np.float32(0), larger, from_front))  # for a single number, XLA takes no step
     return (lax.expand_dims(largest, from_front),)
 
 
 def below_largest(x: jax.Array, axis: int) -> jax.Array:
-    """How far each integer of at most 16 bits is below the largest of its slice along `axis`, in int32."""
+    """The difference of each integer of at most 16 bits from the largest of its slice along `axis`, in int32."""
     largest = jnp.max(x, axis, keepdims=True, initial=jnp.iinfo(x.dtype).min)
     # In 32 bits: XLA's CPU compiler lets int8 saturate here, in long slices, where it should wrap.
     return largest.astype(jnp.int32) - x.astype(jnp.int32)
@@ -66,10 +66,10 @@ def below_largest(x: jax.Array, axis: int) -> jax.Array:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _ends(x: jax.Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-    """``max(0, max x)`` and ``min(0, min x)`` along `axes`, which count from the end; both NaN where one is.
+    """``max(0, max x)`` and ``min(0, min x)`` along `axes`, which count from the end; both NaN if any x is.
 
-    As integers: those of floats that are not negative have the floats' order, with NaN above all. The float maxima of
-    libraries that reduce over several devices pass over a NaN, or not, by where it is.
+    Computed in integers: those of non-negative floats have the order of the floats, with NaN above all. The float maxima of
+    libraries that reduce over several devices skip a NaN, or do not, depending on where it is.
     """
     magnitude, zero = lax.abs(x), lax.full_like(x, 0)
     sides = lax.select(x <= zero, zero, magnitude), lax.select(x >= zero, zero, magnitude)
@@ -80,14 +80,14 @@ def _ends(x: jax.Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
 
 
 def _maxima_at_once(axes: tuple[int, ...], *operands: jax.Array) -> Sequence[jax.Array]:
-    """Along `axes`, with 0: XLA:CPU computes the operands of one reduction in it, those of two ahead."""
+    """Along `axes`, with 0. XLA:CPU fuses the operands into a single reduction, but materializes them for two."""
     zeros = (np.int32(0),) * len(operands)
     from_front = [operands[0].ndim + axis for axis in axes]
     return lax.reduce(operands, zeros, lambda a, b: tuple(map(lax.max, a, b)), from_front)
 
 
 def _maxima_apart(axes: tuple[int, ...], *operands: jax.Array) -> Sequence[jax.Array]:
-    """The same where a mesh splits them: XLA would gather the results of the one reduction, and combines those of two."""
+    """The same if a mesh splits them: XLA would gather the results of a single reduction, but combines those of two."""
     return [x.max(axes, initial=0) for x in operands]
 
 

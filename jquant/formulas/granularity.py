@@ -17,7 +17,7 @@ class Granularity(NamedTuple):
     """Per tensor, per axis or per block: the axis, and the elements that share a scale.
 
     Attributes:
-      axis: the dimension along which scales differ; None where their shapes say so themselves.
+      axis: the dimension along which scales differ; None if their shapes already say so.
       block_size: how many elements along `axis` share a scale; None for one.
     """
 
@@ -30,13 +30,13 @@ class Granularity(NamedTuple):
         return Quantized(x.values, *self._repeated(parameters, x.values.shape))
 
     def expand_output(self, output: ScaleZeroPoint, sizes: tuple[int, ...]) -> ScaleZeroPoint:
-        """The same for what is to be quantized, of these `sizes`; the scale in float32, if it is no power of two."""
+        """The same for the quantization of a tensor of shape `sizes`; the scale in float32 unless it is a power of two."""
         # Widened before it is expanded, so that XLA:GPU divides and corrects the quotient in one kernel.
         scale = output.scale if output.scale.dtype == powers_of_two.DTYPE else exact.widen(output.scale)
         return self._repeated(output._replace(scale=scale), sizes)
 
     def _repeated(self, parameters: ScaleZeroPoint, sizes: tuple[int, ...]) -> ScaleZeroPoint:
-        """Those of a block as often as the block has elements."""
+        """The values of blocks, repeated for each element of a block."""
         axis, block_size = self
         if axis is None or block_size is None:
             return parameters

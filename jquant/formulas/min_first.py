@@ -1,4 +1,4 @@
-"""MIN_FIRST, which several of TensorFlow's operators share: the lower end of a range is rounded to a step of it."""
+"""MIN_FIRST, which several TensorFlow operators share: the lower end of a range is rounded to a multiple of its step."""
 
 import jax
 import jax.numpy as jnp
@@ -11,25 +11,25 @@ from jquant.formulas import ranges
 def quantize(x: jax.Array, low: jax.Array, high: jax.Array, dtype: np.dtype) -> jax.Array:
     """``clamp(away(x * scale) - (away(low * scale) - min(T)))`` with ``scale = (2**bits - 1) / (high - low)``, as a float
 
-    `x` may be a sum or a difference that is not sealed. The result is still to be saturated.
+    `x` may be an unsealed sum or difference. The result is still to be saturated.
     """
     limits = jnp.iinfo(dtype)
     scale = jnp.where(high == low, jnp.float32(0), ranges.steps_per_unit(low, high, dtype))
     offset = exact.difference(exact.round_half_away(exact.product(low, scale)), jnp.float32(limits.min))
     value = exact.round_half_away(exact.product(x, scale)) - offset
-    # The largest of 32 bits is no float32: TensorFlow saturates at the one below it.
+    # The largest 32-bit integer is not a float32: TensorFlow saturates at the one below it.
     return ranges.minimum(value, jnp.float32(2147483520)) if limits.bits == 32 else value
 
 
 def dequantize(x: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
-    """``(rounded_low - min(T) * scale) + x * scale`` with ``scale = (high - low) / (2**bits - 1)``, not sealed."""
+    """``(rounded_low - min(T) * scale) + x * scale`` with ``scale = (high - low) / (2**bits - 1)``, unsealed."""
     scale = ranges.step(low, high, x.dtype)
     origin = exact.difference(rounded_low(low, high, scale), exact.product(jnp.float32(jnp.iinfo(x.dtype).min), scale))
     return origin + exact.product(x.astype(jnp.float32), scale)
 
 
 def rounded_low(low: jax.Array, high: jax.Array, scale: jax.Array) -> jax.Array:
-    """``away(low / scale) * scale``; the lower end as it is where there are no steps."""
+    """``away(low / scale) * scale``; the lower end itself if there are no steps."""
     empty = high == low
     steps = exact.round_half_away(exact.quotient(low, jnp.where(empty, jnp.float32(1), scale)))
     return jnp.where(empty, low, exact.product(steps, scale))

@@ -1,4 +1,4 @@
-"""The averages of integers, quantized again: what the pooling operators have in common."""
+"""The averages of integers, quantized again, which the pooling operators share."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from jquant.pytrees import ScaleZeroPoint
 
 
 def sums(x: jax.Array, w: Windows) -> jax.Array:
-    """The sum over each window, of an array of shape (N, C, ...)."""
+    """The sum over each window of an array of shape (N, C, ...)."""
     edges = [(0, 0, 0)] * 2 + [(low, high, 0) for low, high in w.padding]
     return w.sums(lax.pad(x, jnp.zeros((), x.dtype), edges), 2)
 

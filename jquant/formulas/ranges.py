@@ -1,4 +1,4 @@
-"""Ranges of real numbers, [min, max], as TensorFlow's operators have them: one, or one for each slice along an axis."""
+"""Ranges of real numbers, [min, max], as in TensorFlow's operators: one, or one for each slice along an axis."""
 
 import jax
 import jax.numpy as jnp
@@ -8,11 +8,11 @@ from jquant.arithmetic import exact
 
 
 def scales(low: jax.Array, high: jax.Array, smallest: jax.Array, largest: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """What takes each bound to its integer; the largest float32 where that is not positive, and so limits nothing."""
+    """The factor from each bound to its integer; the largest float32 if that is not positive, which limits nothing."""
 
     def scale(integer: jax.Array, bound: jax.Array) -> jax.Array:
         is_limited = exact.product(integer, bound) > 0
-        divisor = jnp.where(is_limited, bound, jnp.float32(1))  # none is 0, not even where the quotient is not taken
+        divisor = jnp.where(is_limited, bound, jnp.float32(1))  # never 0, even where the quotient is not used
         return jnp.where(is_limited, exact.quotient(integer, divisor), jnp.float32(jnp.finfo(jnp.float32).max))
 
     return scale(smallest, low), scale(largest, high)
@@ -32,15 +32,15 @@ def steps_per_unit(low: jax.Array, high: jax.Array, dtype: np.dtype) -> jax.Arra
 
 
 def minimum(a: jax.Array, b: jax.Array) -> jax.Array:
-    """C++'s `std::min`, which passes over a NaN in `b`."""
+    """C++'s `std::min`, which ignores a NaN in `b`."""
     return jnp.where(b < a, b, a)
 
 
 def maximum(a: jax.Array, b: jax.Array) -> jax.Array:
-    """C++'s `std::max`, which passes over a NaN in `b`."""
+    """C++'s `std::max`, which ignores a NaN in `b`."""
     return jnp.where(a < b, b, a)
 
 
 def clamp(x: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
-    """`x` brought into the range; a NaN stays one."""
+    """`x` clamped to the range; NaN stays NaN."""
     return maximum(minimum(x, high), low)

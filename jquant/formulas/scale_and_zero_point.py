@@ -1,4 +1,4 @@
-"""The scale and the zero point that express a range of real numbers in integers."""
+"""The scale and the zero point that represent a range of real numbers in integers."""
 
 import functools
 
@@ -13,7 +13,7 @@ from jquant.pytrees import ScaleZeroPoint
 @functools.partial(jax.jit, static_argnames=("dtype", "symmetric", "narrow_range"))
 @jax.named_scope("scale_and_zero_point")
 def express(min: jax.Array, max: jax.Array, dtype: np.dtype, symmetric: bool, narrow_range: bool) -> ScaleZeroPoint:
-    """`scale_and_zero_point` of float32 arrays of one shape."""
+    """`scale_and_zero_point` for float32 arrays of one shape."""
     limits = jnp.iinfo(dtype)
     smallest, largest = int(limits.min) + narrow_range, int(limits.max)
     low, high = jnp.minimum(exact.widen(min), 0), jnp.maximum(exact.widen(max), 0)

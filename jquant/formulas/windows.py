@@ -1,4 +1,4 @@
-"""Windows that slide over the spatial dimensions of a tensor: of convolutions and pooling."""
+"""Windows that slide over the spatial dimensions of a tensor, for convolutions and pooling."""
 
 import functools
 import itertools
@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-# So many slices of a tensor are taken at once. Compiling takes longer with their number, or worse: a longer window is put
-# together from shorter ones.
+# How many slices of a tensor are taken at once. Compile time grows with their number, or worse. A longer window is composed
+# of shorter ones.
 _MOST_SLICES = 8
 
 
@@ -19,10 +19,10 @@ class Windows(NamedTuple):
     """Each field has an entry for each spatial dimension.
 
     Attributes:
-      sizes: the elements of a window.
-      strides: the steps from a window to the next.
-      dilations: the steps from an element of a window to the next.
-      padding: the elements before the first and after the last of the tensor.
+      sizes: the number of elements of a window.
+      strides: the steps from one window to the next.
+      dilations: the steps from one element of a window to the next.
+      padding: the elements added before the first and after the last of the tensor.
     """
 
     sizes: tuple[int, ...]
@@ -31,7 +31,7 @@ class Windows(NamedTuple):
     padding: tuple[tuple[int, int], ...]
 
     def counts(self, spatial: Sequence[int]) -> tuple[int, ...]:
-        """How many windows fit into a tensor of these `spatial` sizes, in each dimension."""
+        """How many windows fit into a tensor of shape `spatial`, in each dimension."""
         return tuple(
             (size + low + high - (window - 1) * dilation - 1) // stride + 1
             for size, window, stride, dilation, (low, high) in zip(spatial, *self, strict=True)
@@ -41,8 +41,8 @@ class Windows(NamedTuple):
         """For each element of a window, in row-major order, its values in all windows.
 
         Args:
-          padded: a tensor that has its padding.
-          first: the first of its spatial dimensions.
+          padded: a tensor including its padding.
+          first: the index of its first spatial dimension.
         """
         counts = self._counts_of(padded, first)
         for element in itertools.product(*map(range, self.sizes)):
@@ -54,7 +54,7 @@ class Windows(NamedTuple):
             yield lax.slice(padded, start, limit, step)
 
     def element(self, padded: jax.Array, first: int, number: jax.Array | np.integer) -> jax.Array:
-        """The element with this number of those in `elements`; of one beyond the last, any values."""
+        """The element with this index in `elements`; beyond the last one, any values."""
         counts = self._counts_of(padded, first)
         start, sizes, step = [jnp.int32(0)] * padded.ndim, list(padded.shape), [1] * padded.ndim
         for dimension in reversed(range(len(self.sizes))):
@@ -65,9 +65,9 @@ class Windows(NamedTuple):
         return lax.slice(lax.dynamic_slice(padded, start, sizes), [0] * padded.ndim, sizes, step)
 
     def patches(self, padded: jax.Array, first: int, channels: int) -> jax.Array:
-        """The `elements` of each window, one after the other along the dimension `channels`.
+        """The `elements` of each window, one after another along the dimension `channels`.
 
-        One spatial dimension after the other: as many slices as the sum of the window's sizes, not as their product.
+        One spatial dimension after another: this takes as many slices as the sum of the window's sizes, not their product.
         """
         counts = self._counts_of(padded, first)
         for dimension in reversed(range(len(self.sizes))):
@@ -75,7 +75,7 @@ class Windows(NamedTuple):
         return padded
 
     def sums(self, padded: jax.Array, first: int) -> jax.Array:
-        """The sum of the `elements` of each window: over one spatial dimension after the other."""
+        """The sum of the `elements` of each window, over one spatial dimension after another."""
         counts = self._counts_of(padded, first)
         for dimension in range(len(self.sizes)):
             padded = _sums(padded, self._along(dimension, first, counts))
@@ -101,7 +101,7 @@ class _Along(NamedTuple):
 
     @property
     def reach(self) -> int:
-        """From the first window's beginning to the last one's."""
+        """The extent from the first window's beginning to the last one's."""
         return (self.windows - 1) * self.stride + 1
 
     def slice(self, x: jax.Array, index: int) -> jax.Array:
@@ -116,7 +116,7 @@ def _patches(x: jax.Array, along: _Along, channels: int) -> jax.Array:
     axes = jax.typeof(x).sharding.spec
     is_whole = isinstance(x.shape[along.axis], int) and axes[along.axis] is None and axes[channels] is None
     if along.dilation == 1 and stride > 1 and size > 1 and is_whole:
-        # Of blocks as long as a step, windows are neighbours: nothing is left to do where windows do not overlap.
+        # Over blocks as long as a stride, windows are neighbours; if windows do not overlap, nothing is left to do.
         blocks = -(-size // stride)
         x = _in_blocks(x, along.axis, channels, stride, along.windows + blocks - 1)
         along, superfluous = along._replace(size=blocks, stride=1), (blocks * stride - size) * depth
@@ -126,17 +126,17 @@ def _patches(x: jax.Array, along: _Along, channels: int) -> jax.Array:
 
 
 def _in_blocks(x: jax.Array, axis: int, channels: int, size: int, count: int) -> jax.Array:
-    """A tensor with `count` blocks along `axis`, the elements of each, and then its channels, along `channels`."""
+    """A tensor with `count` blocks along `axis`; along `channels`, it has the elements of each block and their channels."""
     edges = [(0, 0, 0)] * x.ndim
     edges[axis] = 0, count * size - x.shape[axis], 0  # beyond the last window
     x = lax.pad(x, np.zeros((), x.dtype)[()], edges)
     x = x.reshape(*x.shape[:axis], count, size, *x.shape[axis + 1 :])
-    x = jnp.moveaxis(x, axis + 1, channels)  # in front of the channels
+    x = jnp.moveaxis(x, axis + 1, channels)  # before the channels
     return x.reshape(*x.shape[:channels], size * x.shape[channels + 1], *x.shape[channels + 2 :])
 
 
 def _neighbours(x: jax.Array, along: _Along, channels: int, superfluous: int = 0) -> jax.Array:
-    """The elements of each window along `channels`, without some at the end."""
+    """The elements of each window along `channels`, without the last `superfluous` ones."""
     depth, part = x.shape[channels], -(-along.size // _MOST_SLICES)
     if part > 1:
         count = x.shape[along.axis] - (part - 1) * along.dilation
@@ -154,7 +154,7 @@ def _neighbours(x: jax.Array, along: _Along, channels: int, superfluous: int = 0
 def _sums(x: jax.Array, along: _Along) -> jax.Array:
     if along.size <= _MOST_SLICES:
         return functools.reduce(lax.add, (along.slice(x, index) for index in range(along.size)))
-    # Sums of 1, 2, 4, ... neighbours: of those that add up to the size.
+    # Sums of 1, 2, 4, ... neighbours; the result is the sum of those whose lengths add up to the size.
     parts, start, width = [], 0, 1
     while True:
         if along.size & width:
@@ -169,12 +169,12 @@ def _sums(x: jax.Array, along: _Along) -> jax.Array:
 
 
 class Geometry(NamedTuple):
-    """Everything of a convolution but its values: static, and hashable.
+    """Everything about a convolution except its values: static, and hashable.
 
     Attributes:
-      dimensions: where the dimensions of the documents (batch, channels, height, width) are in the input, in the filter
-        (filters, channels, height, width) and in the output.
-      groups: the number of convolutions, of as many parts of the channels, that lie beside each other.
+      dimensions: the positions of the specifications' dimensions (batch, channels, height, width) in the input, in the
+        filter (filters, channels, height, width) and in the output.
+      groups: the number of convolutions side by side, each on an equal part of the channels.
       windows: of the filter, over the input.
     """
 
@@ -188,12 +188,12 @@ class Geometry(NamedTuple):
         return self.dimensions.lhs_spec[1] == len(self.dimensions.lhs_spec) - 1
 
     def arranged(self, input: jax.Array, filter: jax.Array, *, channels_last: bool) -> tuple[jax.Array, jax.Array]:
-        """The input with its batch first, and its channels second or last; the filter with its dimensions in order."""
+        """The input with the batch first, and the channels second or last; the filter with its dimensions in order."""
         order = _arrangement(self.dimensions.lhs_spec, channels_last)
         return jnp.transpose(input, order), jnp.transpose(filter, self.dimensions.rhs_spec)
 
     def restored(self, output: jax.Array, *, channels_last: bool) -> jax.Array:
-        """An output, arranged as an input, in its own layout."""
+        """An output, arranged like an input, in its own layout."""
         order = _arrangement(self.dimensions.out_spec, channels_last)
         return jnp.transpose(output, [order.index(dimension) for dimension in range(output.ndim)])
 

@@ -1,4 +1,4 @@
-"""The batch of a product: what of it a kernel need not have."""
+"""The batch of a product: which part of it a kernel can do without."""
 
 import math
 from collections.abc import Sequence
@@ -10,15 +10,15 @@ import jax.numpy as jnp
 def join_rows(
     a: jax.Array, b: jax.Array, leaves: Sequence[jax.Array], batch: Sequence[int]
 ) -> tuple[jax.Array, jax.Array, list[jax.Array]] | None:
-    """Operands whose batch is more rows of A, which all multiply one B: each of them with a batch of (1,).
+    """Operands whose batch is joined to the rows of A, which all multiply one B: each of them with a batch of (1,).
 
-    None where there is more than one B, or an array of the epilogue with other columns for each batch.
+    None if there is more than one B, or if an array of the epilogue has different columns for each batch.
 
     Args:
       a: shape (..., M, K).
       b: shape (..., K, N) or (..., N, K).
       leaves: the epilogue's arrays, with the rank of `a`.
-      batch: that of the product.
+      batch: the batch of the product.
     """
     m = a.shape[-2]
 

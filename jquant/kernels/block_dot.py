@@ -1,7 +1,7 @@
-"""The primitive behind every product with scales by block: the one door to all implementations.
+"""The primitive behind every product with block scales: the single entry to all implementations.
 
-As `integer_dot` is for integer products: which implementation multiplies is decided where the program is lowered, once for
-each platform that it is lowered for.
+As in `integer_dot` for integer products, the implementation is chosen when the program is lowered, once for each platform
+that it is lowered for.
 """
 
 import dataclasses
@@ -44,11 +44,11 @@ def block_dot(
     k_parts: int = 1,
     implementation: Implementation | None = None,
 ) -> jax.Array:
-    """``epilogue(r)``, where r adds up what the blocks are worth: the same bits from every implementation.
+    """``epilogue(r)``, where r is the sum of the blocks' contributions: the same bits from every implementation.
 
     For each block g, ``t = fl(fl(S) * scale[g])``, where S is the exact product, in int32, of A and B in this block, less
-    their zero points. ``r = fl(... fl(fl(t_0 + t_1) + t_2) ...)``, in the order of the blocks. With `k_parts`, r is such a
-    sum of each of so many runs of blocks, and these are added in adjacent pairs.
+    their zero points. ``r = fl(... fl(fl(t_0 + t_1) + t_2) ...)``, in the order of the blocks. With `k_parts`, the blocks
+    are divided into that many runs, each of which is summed in this way, and the sums are added in adjacent pairs.
 
     Args:
       a: int8 or uint8, of shape (..., M, K).
@@ -59,15 +59,15 @@ def block_dot(
       implementation: None stands for the default of the platform.
 
     Raises:
-      NotImplementedError: while lowering, where the implementation that was asked for cannot do this: not on the platform,
-        the chip, or for the shape.
+      NotImplementedError: while lowering, if the requested implementation does not support the platform, the chip, or the
+        shape.
     """
     arrays, tree = jax.tree.flatten((a, a_zero_point, b, epilogue))
     return _block_dot_p.bind(*arrays, tree=tree, k_parts=k_parts, implementation=implementation)
 
 
 def function_for(platform: str, implementation: Implementation | None) -> Callable[..., jax.Array]:
-    """What `implementation` is in a program for `platform`, which XLA does not partition."""
+    """The `implementation` for a program for `platform` that XLA does not partition."""
     implementation = implementation or DEFAULTS.get(platform, Implementation.XLA)
     if implementation is Implementation.XLA:
         return blocks_on_cpu.block_dot if platform == "cpu" else xla_blocks.block_dot
@@ -85,7 +85,7 @@ def function_for(platform: str, implementation: Implementation | None) -> Callab
 
 
 def _call(function: Callable, *arrays, tree, k_parts, implementation=None) -> jax.Array:
-    """`function` of each of the runs, which are one more dimension of the batch, their sum, and what follows it."""
+    """Applies `function` to each of the runs, as one more batch dimension; then sums them and applies the epilogue."""
     a, a_zero_point, b, epilogue = jax.tree.unflatten(tree, arrays)
     a = _in_whole_blocks(a, a_zero_point, b)
     b = dataclasses.replace(b, padding=0)
@@ -96,7 +96,7 @@ def _call(function: Callable, *arrays, tree, k_parts, implementation=None) -> ja
 
 
 def _in_whole_blocks(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix) -> jax.Array:
-    """`a` with columns behind the last that are its zero point, whatever B has there."""
+    """`a`, padded with columns that equal its zero point, so that the contents of B do not matter there."""
     if b.padding == 0:
         return a
     shape = (*a.shape[:-1], b.padding)
@@ -105,7 +105,7 @@ def _in_whole_blocks(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBloc
 
 
 def _in_runs(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix, parts: int) -> tuple:
-    """The operands, cut along K into parts, which become the last dimension of the batch."""
+    """The operands, split along K into parts, which become the last dimension of the batch."""
     *batch, m, k = a.shape
     a = jnp.moveaxis(a.reshape(*batch, m, parts, k // parts), -2, -3)
     a_zero_point = None if a_zero_point is None else jnp.expand_dims(a_zero_point, -3)
@@ -114,7 +114,7 @@ def _in_runs(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix,
 
 
 def _sum_of_pairs(runs: jax.Array) -> jax.Array:
-    """The runs of shape (..., parts, M, N), added in adjacent pairs, and so on until there is one."""
+    """The runs of shape (..., parts, M, N), added in adjacent pairs until there is one."""
     (total,) = unless_partitioned(_sum_of_slices, _sum_of_collected, runs)
     return total
 
@@ -127,9 +127,9 @@ def _sum_of_slices(runs: jax.Array) -> tuple[jax.Array]:
 
 
 def _sum_of_collected(runs: jax.Array) -> tuple[jax.Array]:
-    """The same of runs that lie on several devices: collected by one sum of integers, 0 where the run is another's.
+    """The same for runs on several devices: collected with one integer sum, in which a run is 0 on the other devices.
 
-    XLA would send each slice by itself.
+    XLA would send each slice separately.
     """
     parts, dimension = runs.shape[-3], runs.ndim - 3
     places = (*(1,) * dimension, parts, parts, 1, 1)
@@ -169,7 +169,7 @@ batching.primitive_batchers[_block_dot_p] = _batch
 
 
 def _differentiate(primals, tangents, *, tree, **parameters):
-    """In the scales and in the epilogue's arrays: integers have no tangents."""
+    """The derivative by the scales and the epilogue's arrays: integers have no tangents."""
     a, a_zero_point, b, epilogue = jax.tree.unflatten(tree, primals)
     _, _, b_tangent, epilogue_tangent = jax.tree.unflatten(tree, map(ad.instantiate_zeros, tangents))
     r = block_dot(a, a_zero_point, b, **parameters)

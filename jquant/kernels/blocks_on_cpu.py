@@ -1,8 +1,8 @@
-"""The product with scales by block on a CPU: few rows by words of four 4-bit weights, without a dot.
+"""The product with block scales on a CPU: for few rows, by words of four 4-bit weights, without a dot.
 
-XLA:CPU has no product of 4-bit weights, and one of a vector waits for the weights. So they are not unpacked in memory: each
-vector of words is loaded once, and its nibbles are multiplied by the activations of their four rows in 16 bits. As many
-products are added up as 16 bits hold exactly.
+XLA:CPU has no product of 4-bit weights, and the product with a vector is bound by loading the weights. So they are not
+unpacked in memory: each vector of words is loaded once, and its nibbles are multiplied by the activations of their four rows
+in 16 bits. As many products are added up as 16 bits hold exactly.
 """
 
 import functools
@@ -19,12 +19,12 @@ from jquant.arithmetic import exact
 from jquant.kernels import xla, xla_blocks
 from jquant.packed_block_matrix import Layout, PackedBlockMatrix
 
-# Up to so many rows, the words are faster than products of unpacked blocks.
+# Up to this many rows, the words are faster than products of unpacked blocks.
 _MOST_ROWS = 8
-# So many products of a nibble less 8 with an int8, or with a difference of 9 bits, lie in an interval of 2**16 integers:
+# This many products of a nibble less 8 with an int8, or with a 9-bit difference, lie in an interval of 2**16 integers:
 # from -32512 to 32768, and from -32640 to 32640.
 _PRODUCTS_OF_INT8, _PRODUCTS_OF_DIFFERENCES = 32, 16
-# Sums of 16 bits that one iteration of the inner loop scales: few enough to be compiled, many enough to be worth a loop.
+# How many 16-bit sums one iteration of the inner loop scales: few enough to compile, many enough to be worth a loop.
 _SUMS_AT_ONCE = 16
 
 
@@ -35,7 +35,7 @@ def block_dot(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix
         return xla_blocks.block_dot(a, a_zero_point, b, xla.integer_dot_on_cpu)
     shape = (*jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
     differences = a.astype(jnp.int16) - (0 if a_zero_point is None else a_zero_point.astype(jnp.int16))
-    if math.prod(b.shape[:-2]) == 1:  # the batch of A is more rows
+    if math.prod(b.shape[:-2]) == 1:  # the batch of A is just more rows
         differences = differences.reshape(1, -1, a.shape[-1])
     else:
         differences = jnp.broadcast_to(differences, (*shape[:-1], a.shape[-1])).reshape(-1, *a.shape[-2:])
@@ -60,12 +60,12 @@ def _in_one_batch(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 class _Plan(NamedTuple):
-    """How the sums are taken apart.
+    """How the sums are divided up.
 
     Attributes:
-      products: how many are added up in 16 bits: a multiple of 4 that divides a block.
-      blocks: of how many blocks the sums are stored, before they are scaled; a divisor of their number.
-      at_once: how many of those blocks are scaled in one iteration, of at least two if there are two blocks.
+      products: how many products are added up in 16 bits: a multiple of 4 that divides a block.
+      blocks: for how many blocks the sums are stored before they are scaled; a divisor of the number of blocks.
+      at_once: how many of those blocks are scaled in one iteration; at least two if there are two blocks.
     """
 
     products: int
@@ -74,7 +74,7 @@ class _Plan(NamedTuple):
 
 
 def _plan(block_size: int, blocks: int, rows: int, most_products: int) -> _Plan:
-    """That of a product of so many rows, in which the sums of 16 bits take no more than a float32 for each block of B."""
+    """The plan for this many rows. Its 16-bit sums take no more memory than a float32 for each block of B."""
     products = max(size for size in range(4, most_products + 1, 4) if block_size % size == 0)
     sums = block_size // products
     trips = next(trips for trips in range(min(sums * rows, blocks), blocks + 1) if blocks % trips == 0)
@@ -84,43 +84,43 @@ def _plan(block_size: int, blocks: int, rows: int, most_products: int) -> _Plan:
 
 
 def _few_rows(a: jax.Array, b: PackedBlockMatrix, plan: _Plan) -> jax.Array:
-    """The sum of what the blocks are worth, of shape (batch, M, N).
+    """The sum of the blocks' contributions, of shape (batch, M, N).
 
     Args:
       a: A less its zero point, int16, of shape (batch or 1, M, K).
       b: of shape (batch or 1, K, N).
-      plan: as `_plan` makes it.
+      plan: as returned by `_plan`.
     """
     blocks, n = b.scale.shape[-2:]
     sums = b.block_size // plan.products
     batch, m = max(a.shape[0], b.scale.shape[0]), a.shape[1]
     a_sums = a.reshape(*a.shape[:-1], blocks * sums, plan.products)
-    # Added to the products of the nibbles from 0 to 15, modulo 2**16: this makes them those of nibbles less 8, and one less,
-    # so that the interval of the sums ends at the largest int16.
+    # Added to the products of the nibbles from 0 to 15, modulo 2**16. It makes them products of nibbles less 8, and
+    # subtracts one, so that the interval of the sums ends at the largest int16.
     offset = jnp.sum(a_sums, -1, keepdims=True, dtype=jnp.int16) * np.int16(-8) - np.int16(1)
     words = b.data.reshape(b.data.shape[0], blocks * sums, plan.products // 4, n)
-    # What the nibbles are less 8 is int4 itself, and uint4 less 8, which goes with the zero point.
+    # A nibble less 8 is the int4 itself, or the uint4 less 8; the latter 8 is made up for in the zero point.
     shift = 0 if b.dtype == jnp.int4 else 8
     row_sums = None
     if b.zero_point is not None or shift != 0:
         row_sums = jnp.sum(a.reshape(*a.shape[:-1], blocks, b.block_size), -1, dtype=jnp.int32)
 
     def integers(chunk: jax.Array) -> jax.Array:
-        """The sums of 16 bits of `plan.blocks` blocks, of shape (batch, M, sums, N)."""
+        """The 16-bit sums of `plan.blocks` blocks, of shape (batch, M, sums, N)."""
         rows = plan.blocks * sums
         start = chunk * rows
         activations = lax.dynamic_slice_in_dim(a_sums, start, rows, 2)
         total = jnp.broadcast_to(lax.dynamic_slice_in_dim(offset, start, rows, 2), (batch, m, rows, n))
         for k in range(plan.products):
-            # A slice for each word, which XLA fuses; one for all of them it would store.
+            # One slice per word: XLA fuses these, but would store a single slice for all words.
             word = lax.dynamic_slice(words, (0, start, k // 4, 0), (words.shape[0], rows, 1, n))
             nibbles = _nibbles(word.reshape(-1, 1, rows, n), k % 4)
             total = total + nibbles * lax.slice_in_dim(activations, k, k + 1, axis=3)
         return total
 
     def worth(integers: jax.Array, index: jax.Array, first: jax.Array) -> jax.Array:
-        """What block `index` is worth, of shape (batch, M, N); it is so many behind the `first` one in `integers`."""
-        # Again a slice for each row.
+        """The contribution of block `index`, of shape (batch, M, N); it is that many after the `first` in `integers`."""
+        # Again, one slice per row.
         rows = (lax.dynamic_slice_in_dim(integers, (index - first) * sums + row, 1, 2) for row in range(sums))
         product = functools.reduce(operator.add, (row[:, :, 0].astype(jnp.int32) for row in rows)) + sums
         if row_sums is not None:
@@ -136,10 +136,10 @@ def _few_rows(a: jax.Array, b: PackedBlockMatrix, plan: _Plan) -> jax.Array:
                 r = exact.sum(r, worth(stored, first + step * plan.at_once + index, first))
             return r
 
-        # A loop of its own, for XLA would compute the integers again and again where they are scaled.
+        # A loop of its own: otherwise XLA would recompute the integers where they are scaled.
         return lax.fori_loop(0, plan.blocks // plan.at_once, at_once, r)
 
-    # The sum with -0 is the first term, whatever its sign. Inside of a `jax.shard_map`, it varies over what the operands do.
+    # The sum with -0 is the first term, whatever its sign. Inside a `jax.shard_map`, it varies over what the operands do.
     zeros = [_zeros(a[:, :, :1]), *(_zeros(x[:, :1]) for x in jax.tree.leaves(b))]
     bits = jnp.broadcast_to(functools.reduce(operator.or_, zeros, jnp.int32(-(2**31))), (batch, m, n))
     return lax.fori_loop(0, blocks // plan.blocks, of_chunk, lax.bitcast_convert_type(bits, jnp.float32))
@@ -154,6 +154,6 @@ def _row(x: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def _nibbles(words: jax.Array, place: int) -> jax.Array:
-    """The integers from 0 to 15 at a place of each word, in int16."""
+    """The integers from 0 to 15 at one position of each word, in int16."""
     shifted = words >> np.uint16(4 * place) if place else words
     return lax.bitcast_convert_type(shifted & np.uint16(15) if place < 3 else shifted, jnp.int16)

@@ -1,9 +1,9 @@
-"""The convolution of quantized tensors: products of matrices on the integer unit, wherever there is a sum for one.
+"""The convolution of quantized tensors: matrix products on the integer unit, wherever there is a sum for it.
 
 A matrix of patches has the elements of each window along one dimension, and the windows along the other. Its product with
-the matrix of filters is the convolution, and through `integer_dot` has all that products have.
+the matrix of filters is the convolution. Through `integer_dot`, it has everything that products have.
 
-Where XLA has a convolution on the integer unit, that takes its place: on TPUs, and on CPUs with many channels.
+Where XLA has a convolution on the integer unit, that is used instead: on TPUs, and on CPUs with many channels.
 """
 
 import functools
@@ -26,15 +26,15 @@ from jquant.kernels import zero_point as zero_points
 from jquant.kernels.epilogue import Epilogue
 from jquant.kernels.integer_dot import integer_dot
 
-# Filters of one channel: up to so many for each, which sum over the elements of a window alone, shifted multiplications are
-# faster than a product of matrices; on a CPU, one is three times as fast, four are level.
+# For filters of one channel, which only sum over the elements of a window: up to this many filters per channel, shifted
+# multiplications are faster than a matrix product. On a CPU, one is three times as fast, four are level.
 _FEW_FILTERS = 4
 
-# From so many channels on, XLA:CPU's own convolution takes a half to a quarter of the time of a product with patches. That
-# was measured on x86-64. Where XLA has only its loop for all convolutions, it would take a hundred times as long.
+# From this many channels on, XLA:CPU's own convolution takes a half to a quarter of the time of a product with patches, as
+# measured on x86-64. Where XLA only has its loop for all convolutions, it would take a hundred times as long.
 _MANY_CHANNELS = 16
 
-# A sum of more shifted multiplications is a loop, of so many at once: what is compiled does not grow with the filter.
+# A sum of more shifted multiplications is a loop over this many at a time: the compiled code does not grow with the filter.
 _MOST_SHIFTS, _SHIFTS_AT_ONCE = 64, 16
 
 
@@ -55,17 +55,17 @@ def convolution(
       filter: int8 or uint8.
       input_zero_point: of the dtype of `input`, one element, or None.
       filter_zero_point: of the dtype of `filter`, one element or one for each filter, or None.
-      geometry: the layout of the input, of the filter and of the result, groups and windows.
+      geometry: the layout of the input, of the filter and of the result; groups and windows.
       epilogue: the steps that follow, whose arrays have one element or one for each filter.
     """
     groups, windows = geometry.groups, geometry.windows
     filters, depth = (filter.shape[dimension] for dimension in geometry.dimensions.rhs_spec[:2])
     way = _shifted if depth == 1 and filters // groups <= _FEW_FILTERS else _multiplied
-    # The products of several groups want each group's channels together.
+    # The products of several groups need each group's channels together.
     result_last = geometry.channels_last and (groups == 1 or way is _shifted)
     channels_last = result_last or (groups == 1 and _is_wide(filters, depth, windows))
     input, filter = geometry.arranged(input, filter, channels_last=channels_last)
-    # Dimensions are split, or joined, one reshape at a time: so JAX knows what that is over explicit axes of a mesh.
+    # Dimensions are split or joined one reshape at a time, so that JAX can follow them over explicit axes of a mesh.
     elements = math.prod(windows.sizes)
     rows = filter.reshape(filters, depth, elements).reshape(1, groups, filters // groups, depth, elements)
     matrix = jnp.swapaxes(rows, 3, 4)
@@ -86,22 +86,22 @@ def convolution(
 
 
 def _is_wide(filters: int, channels: int, windows: Windows) -> bool:
-    """Whether XLA:CPU's own convolution takes this, if it is of one group and has the channels last."""
+    """Whether XLA:CPU's own convolution takes this, if it has one group and the channels last."""
     many = channels >= _MANY_CHANNELS and max(channels, filters) > _MANY_CHANNELS
     return processor.CONVOLVES_INT8 and many and math.prod(windows.sizes) > 1 and len(windows.sizes) <= 2
 
 
 class _Operands(NamedTuple):
-    """A convolution as its ways take it.
+    """A convolution in the form that the implementations take.
 
-    As the input has its channels, so have patches and products, so that nothing of their size is transposed: in the products
-    of matrices, the windows are the columns, or with `channels_last` the rows.
+    Patches and products have their channels where the input has them, so that nothing of their size is transposed: in the
+    matrix products, the windows are the columns, or with `channels_last` the rows.
 
     Attributes:
       image: of shape (batch, groups, channels, ...), or (batch, ..., groups, channels) with `channels_last`.
       matrix: of shape (1, groups, filters, elements of a window, channels).
       result_last: whether the result has its channels last; it may have them second where the image has them last.
-      filters_last: whether the filter has its filters along its last dimension, in the memory.
+      filters_last: whether the filter has its filters along its last dimension in memory.
     """
 
     image: jax.Array
@@ -115,7 +115,7 @@ class _Operands(NamedTuple):
 
     @property
     def channels(self) -> int:
-        """The dimension of the channels, and in a product of the filters."""
+        """The dimension of the channels; in a product, that of the filters."""
         return self.image.ndim - 1 if self.channels_last else 2
 
     @property
@@ -135,14 +135,14 @@ class _Operands(NamedTuple):
         return x.reshape(*x.shape[:3], math.prod(x.shape[3:]))
 
     def by_filter(self, x: jax.Array, rank: int) -> jax.Array:
-        """One element, or one for each filter, as it stands beside a product of `rank` dimensions."""
+        """One element, or one for each filter, in a shape that broadcasts to a product of `rank` dimensions."""
         _, groups, filters, *_ = self.matrix.shape if x.size > 1 else (1, 1, 1)
         ones = (1,) * (rank - 3)
         return x.reshape((1, *ones, groups, filters) if self.channels_last else (1, groups, filters, *ones))
 
 
 def _shifted(operands: _Operands, epilogue: Epilogue) -> jax.Array:
-    """The sum of the elements of the windows, each times the element of the filter, of a single channel."""
+    """The sum over the elements of the windows, each times the element of the filter, for a single channel."""
     image, rank = operands.image.astype(jnp.int16), operands.image.ndim
     if operands.input_zero_point is not None:
         image = image - operands.input_zero_point.astype(jnp.int16).reshape((1,) * rank)
@@ -191,7 +191,7 @@ def _multiplied(operands: _Operands, epilogue: Epilogue) -> jax.Array:
     no_value = np.int8(0) if input_zero_point is None else input_zero_point.astype(jnp.int8).reshape(())
     image = operands.padded(image, no_value)
     if matrix.shape[3] > 1:
-        image = lax.optimization_barrier(image)  # or XLA:CPU computes it again for each slice
+        image = lax.optimization_barrier(image)  # otherwise XLA:CPU computes it again for each slice
     window_sum = None if filter_zero_point is None else _window_sum(operands, image)
     filter_sum = None if input_zero_point is None else by_filter(_filter_sum(operands, matrix))
     matrix = matrix.reshape(*matrix.shape[:3], -1)
@@ -213,7 +213,7 @@ def _multiplied(operands: _Operands, epilogue: Epilogue) -> jax.Array:
 
 
 def _in_layout(operands: _Operands, way, image: jax.Array, matrix: jax.Array, epilogue: Epilogue) -> jax.Array:
-    """What a `way` gives, in the layout of the result. XLA:CPU transposes the product in the loop of the epilogue."""
+    """The result of a `way`, in the layout of the result. XLA:CPU transposes the product in the loop of the epilogue."""
     if not operands.channels_last:
         return way(operands, image, matrix, epilogue)
     if operands.result_last:
@@ -223,14 +223,14 @@ def _in_layout(operands: _Operands, way, image: jax.Array, matrix: jax.Array, ep
 
 
 def _filter_sum(operands: _Operands, matrix: jax.Array) -> jax.Array:
-    """The sum of each filter in int8, whose elements are taken in the order that they have in the memory."""
+    """The sum of each filter in int8, with its elements taken in the order that they have in memory."""
     if operands.filters_last:
         return zero_points.column_sum(jnp.swapaxes(matrix.reshape(*matrix.shape[:3], -1), 2, 3))
     return zero_points.row_sum(jnp.swapaxes(matrix, 3, 4).reshape(*matrix.shape[:3], -1))
 
 
 def _window_sum(operands: _Operands, image: jax.Array) -> jax.Array:
-    """The sum over each window of a padded image in int8: over the channels first, which there is much less of."""
+    """The sum over each window of a padded image in int8: over the channels first, which leaves much less to sum."""
     summed = zero_points.row_sum if operands.channels_last else zero_points.column_sum
     sizes = list(image.shape)
     sizes[operands.channels] = 1
@@ -247,9 +247,9 @@ def _product_with_patches(operands: _Operands, image: jax.Array, matrix: jax.Arr
 
 
 def _convolution_of_xla(operands: _Operands, image: jax.Array, matrix: jax.Array, epilogue: Epilogue) -> jax.Array:
-    """The same without patches in the memory. XLA's TPU programs of it are for the int8 unit, unless there are groups.
+    """The same without patches in memory. XLA's TPU programs for it use the int8 unit, unless there are groups.
 
-    That was read from the programs; it has not been measured. On a CPU it is a slow loop, and on GPUs it has not been tried.
+    That was read from the programs, not measured. On a CPU it is a slow loop; on GPUs it has not been tried.
     """
     filter = jnp.squeeze(matrix, (0, 1)).reshape(matrix.shape[2], *operands.windows.sizes, operands.matrix.shape[-1])
     group = image.ndim - 2 if operands.channels_last else 1
@@ -265,14 +265,14 @@ def _convolution_of_xla(operands: _Operands, image: jax.Array, matrix: jax.Array
         rhs_dilation=operands.windows.dilations,
         dimension_numbers=lax.ConvDimensionNumbers(layout, (0, last, *range(1, last)), layout),
         preferred_element_type=jnp.int32,
-        # Over explicit axes: JAX asks for it where the filters are split.
+        # Over explicit axes, JAX requires it if the filters are split.
         out_sharding=jax.typeof(image).sharding.update(spec=spec) if split[layout[1]] else None,
     )
     return epilogues.apply(epilogue, operands.matrices(jnp.expand_dims(product, group)))
 
 
 def _convolution_on_cpu(operands: _Operands, image: jax.Array, matrix: jax.Array, epilogue: Epilogue) -> jax.Array:
-    """XLA:CPU's convolution; or patches, where XLA partitions the program, or where a transformation maps the filters."""
+    """XLA:CPU's convolution; or patches, if XLA partitions the program, or if a transformation maps the filters."""
 
     def convolve(image: jax.Array, matrix: jax.Array) -> tuple[jax.Array]:
         filters_are_mapped = math.prod(matrix.shape[:-2]) != 1
@@ -288,7 +288,7 @@ def _convolution_on_cpu(operands: _Operands, image: jax.Array, matrix: jax.Array
 
 
 def _mapped(function, rank: int, image: jax.Array, matrix: jax.Array) -> jax.Array:
-    """`function` over the dimensions in front that `unless_partitioned` adds to both, which broadcast."""
+    """`function` over the leading dimensions that `unless_partitioned` adds to both, which broadcast."""
     if image.ndim == rank:
         return function(image, matrix)
     axes = 0 if image.shape[0] != 1 or matrix.shape[0] == 1 else None, None if matrix.shape[0] == 1 else 0

@@ -2,7 +2,7 @@
 
 Each step is a pytree, whose arrays broadcast against the product, and a function of the product. So XLA can apply
 it to a whole matrix and a kernel to one block of it, with the same arithmetic: a kernel takes the arrays apart
-with `jax.tree.flatten`, and puts the blocks of them together again.
+with `jax.tree.flatten`, and puts their blocks together again.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ Epilogue = tuple[Step, ...]
 
 
 def apply(epilogue: Epilogue, product: jax.Array) -> jax.Array:
-    """The steps, one after the other, of an int32 `product` of shape (..., M, N) or a block of it."""
+    """Applies the steps, one after another, to an int32 `product` of shape (..., M, N) or to a block of it."""
     for step in epilogue:
         product = step(product)
     return product
@@ -34,7 +34,7 @@ class Fold:
     """``product - sum of the terms`` in int32: what zero points add to a product (see `zero_point.fold`).
 
     Attributes:
-      terms: of each term, the factors: int32, of shape (..., M, 1), (..., 1, N) or (..., 1, 1).
+      terms: for each term, its factors: int32, of shape (..., M, 1), (..., 1, N) or (..., 1, 1).
     """
 
     terms: tuple[tuple[jax.Array, ...], ...]

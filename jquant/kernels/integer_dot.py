@@ -1,6 +1,6 @@
-"""The primitive behind every integer product: the one door to all implementations.
+"""The primitive behind every integer product: the single entry to all implementations.
 
-Which implementation multiplies is decided where the program is lowered, once for each platform that it is lowered for:
+The implementation is chosen when the program is lowered, once for each platform that it is lowered for:
 `jax.default_backend` is not that platform under `jax.export`, ahead-of-time compilation or ``jax.default_device``.
 Kernels are imported there, so that jquant works where Pallas does not.
 """
@@ -55,8 +55,8 @@ def integer_dot(
       implementation: None stands for the default of the platform.
 
     Raises:
-      NotImplementedError: while lowering, where the implementation that was asked for cannot do this: not on the
-        platform, the chip, or for the shape.
+      NotImplementedError: while lowering, if the requested implementation does not support the platform, the chip, or the
+        shape.
     """
     k = a.shape[-1]
     if isinstance(k, int) and k > _LONGEST_K:
@@ -74,13 +74,13 @@ def integer_dot(
 
 
 def _consecutive_parts(x: jax.Array, axis: int) -> Iterator[jax.Array]:
-    """`x` cut along K into parts that are short enough."""
+    """`x`, split along K into parts that are short enough."""
     k = x.shape[axis]
     return (lax.slice_in_dim(x, start, min(start + _LONGEST_K, k), axis=axis) for start in range(0, k, _LONGEST_K))
 
 
 def _interleaved_parts(x: jax.Array, axis: int) -> Iterator[jax.Array]:
-    """Every n-th element along K, so that what is split along K is in its place already; if n divides K."""
+    """Every n-th element along K, so that what is split along K stays where it is; only if n divides K."""
     k, n = x.shape[axis], -(-x.shape[axis] // _LONGEST_K)
     if k % n:
         return _consecutive_parts(x, axis)
@@ -89,7 +89,7 @@ def _interleaved_parts(x: jax.Array, axis: int) -> Iterator[jax.Array]:
 
 
 def function_for(platform: str, implementation: Implementation | None) -> Callable[..., jax.Array]:
-    """What `implementation` is in a program for `platform`."""
+    """The `implementation` for a program for `platform`."""
     implementation = implementation or DEFAULTS.get(platform, Implementation.XLA)
     if implementation is Implementation.XLA:
         return xla.integer_dot_on_cpu if platform == "cpu" else xla.integer_dot
@@ -141,7 +141,7 @@ def _warn_of_partitioning(implementation):
 
 
 def _or_xla(kernel):
-    """`kernel`, and what XLA makes of it where the kernel declines."""
+    """`kernel`, or XLA's product if the kernel declines."""
 
     def function(*operands, **parameters):
         try:
@@ -166,7 +166,7 @@ batching.primitive_batchers[_integer_dot_p] = _batch
 
 
 def _differentiate(primals, tangents, *, steps, **parameters):
-    """In the epilogue's arrays: the product is one of integers, which have no tangents."""
+    """The derivative by the epilogue's arrays: the product is of integers, which have no tangents."""
     a, b, *arrays = primals
     product = _integer_dot_p.bind(a, b, steps=jax.tree.structure(()), **parameters)
     tangents = [ad.instantiate_zeros(tangent) for tangent in tangents[2:]]

@@ -18,7 +18,7 @@ from jquant.kernels.integer_dot import integer_dot
 from jquant.modes import Implementation
 from jquant.packed_matrix import PackedMatrix
 
-# Up to so many rows of A, the column sums of B are one more row: reading B is what takes the time.
+# Up to this many rows of A, the column sums of B are computed as one more row: the time goes into reading B.
 _FEW_ROWS = 16
 
 
@@ -35,9 +35,9 @@ def matmul(
 
     Args:
       a: int8 or uint8, of shape (..., M, K).
-      b: int8 or uint8, of shape (..., K, N), or packed. Ranks align as NumPy's do.
+      b: int8 or uint8, of shape (..., K, N), or packed. Ranks align as in NumPy.
       a_zero_point: of the dtype of `a`, one element or M of them, or None.
-      b_zero_point: of the dtype of `b`, one element or N of them, or None; that of packed weights is theirs.
+      b_zero_point: of the dtype of `b`, one element or N of them, or None; packed weights use their own.
       epilogue: the steps that follow, whose arrays have the larger rank of the two.
       implementation: as for `integer_dot`.
     """
@@ -73,7 +73,7 @@ def _are_few_rows(a: jax.Array, b: jax.Array) -> bool:
 
 
 def _sums_in_the_product(product: Callable, a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """``a @ b`` and the column sums of `b`, which is read once, unless a batch has made the rows many."""
+    """``a @ b`` and the column sums of `b`, which is read only once unless a batch has made the rows many."""
     if not _are_few_rows(a, b):
         return _sums_apart(product, a, b)
     both = product(lax.concatenate([a, lax.full_like(a[..., :1, :], 1)], a.ndim - 2), b)
@@ -81,6 +81,6 @@ def _sums_in_the_product(product: Callable, a: jax.Array, b: jax.Array) -> tuple
 
 
 def _sums_apart(product: Callable, a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The same for rows that are split over devices: no other can be added to them without moving them."""
+    """The same for rows that are split over devices: no row can be added to them without moving them."""
     a_b, column_sum = product(a, b), zero_points.column_sum(b)
     return a_b, jnp.broadcast_to(column_sum, (*a_b.shape[:-2], *column_sum.shape[-2:]))

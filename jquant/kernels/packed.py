@@ -1,4 +1,4 @@
-"""How `PackedMatrix` and `PackedBlockMatrix` are made of a matrix."""
+"""Makes `PackedMatrix` and `PackedBlockMatrix` from a matrix."""
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ def pack(b: jax.Array, zero_point: jax.Array | None, block_size: int) -> PackedM
 
 
 def block_size_for(k: int) -> int:
-    """The largest divisor of `k` that makes a good block, or `k` itself where there is none."""
+    """The largest divisor of `k` that makes a good block, or `k` itself if there is none."""
     return next((size for size in range(LARGEST_BLOCK, SMALLEST_BLOCK - 1, -1) if k % size == 0), max(k, 1))
 
 
@@ -33,7 +33,7 @@ def pack_blocks(
 ) -> PackedBlockMatrix:
     """`b` of shape (..., K, N), with its scales and zero points of shape (..., G, N).
 
-    In `layout`, one that is not K-major; None lets the data type choose.
+    In `layout`, which must not be K-major; None lets the data type choose.
     """
     *batch, k, n = b.shape
     layout = layout_for(b.dtype, block_size) if layout is None else layout
@@ -46,10 +46,10 @@ def pack_blocks(
         data = one | two | three | four
     else:
         data = jnp.pad(signs.to_int8(b) if b.dtype == jnp.uint8 else b.astype(jnp.int8), behind)
-        if jnp.iinfo(b.dtype).bits < 8:  # XLA:GPU fails to compile what takes slices of integers of 4 bits
+        if jnp.iinfo(b.dtype).bits < 8:  # XLA:GPU fails to compile slices of 4-bit integers
             data = lax.optimization_barrier(data)
     if zero_point is not None:
         zero_point = jnp.broadcast_to(zero_point.astype(zero_point_data_type(b.dtype)), scale.shape)
-    # Of no weak type, and not to be merged with what somebody's program computes of it.
+    # Without weak types, and not to be merged with what a caller's program computes from it.
     scale = lax.convert_element_type(exact.narrow(exact.widen(scale), scale.dtype), scale.dtype)
     return PackedBlockMatrix(data, scale, zero_point, jnp.dtype(b.dtype), block_size, padding, layout)

@@ -1,7 +1,7 @@
-"""How a kernel runs on each part of a program that is partitioned over a mesh.
+"""Running a kernel on each shard of a program that is partitioned over a mesh.
 
-Whether a program is partitioned is known where it is lowered (`jquant.arithmetic.partitioned`); how it is split, only
-explicit mesh axes tell.
+Whether a program is partitioned is known when it is lowered (`jquant.arithmetic.partitioned`); how it is split is only
+known with explicit mesh axes.
 """
 
 import functools
@@ -20,10 +20,10 @@ from jquant.kernels.epilogue import Epilogue
 def on_each_shard(
     product: Callable[..., jax.Array], context: mlir.LoweringRuleContext, transpose_b: bool
 ) -> Callable[..., jax.Array] | None:
-    """`product`, an integer product with its epilogue, on each shard of what is lowered here.
+    """Runs `product`, an integer product with its epilogue, on each shard of what is being lowered.
 
-    Where K is split, the int32 products of the shards are summed, and the epilogue follows the sum. None where the types
-    do not tell how everything is split: unless all axes of the mesh are explicit, and K is split alike in both operands.
+    If K is split, the int32 products of the shards are summed, and the epilogue follows the sum. Returns None if the types
+    do not say how everything is split: unless all axes of the mesh are explicit, and K is split alike in both operands.
     """
     types: Any = (*context.avals_in[:2], *context.avals_out)
     a_spec, b_spec, output_spec = (x.sharding.spec for x in types)
@@ -45,7 +45,7 @@ def on_each_shard(
         specs = split(a, *batch, m, k), b_split, jax.tree.map(lambda x: split(x, *batch, m, n), epilogue)
         shardings = jax.tree.map(functools.partial(NamedSharding, mesh), specs)
         operands = jax.reshard((a, b, epilogue), shardings)
-        # Nothing differentiates this any more; unchecked, a kernel can be interpreted, too.
+        # Nothing differentiates this any more; without the check, a kernel can also be interpreted.
         placed = {"mesh": mesh, "in_specs": specs, "out_specs": output_spec, "check_vma": False}
         return jax.shard_map(on_a_shard, **placed)(*operands)
 

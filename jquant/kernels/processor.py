@@ -1,18 +1,18 @@
-"""What the processor of this machine has: of two forms of a product, with the same bits, it decides which is the faster."""
+"""Features of this machine's processor, which decide the faster of two forms of a product that give the same bits."""
 
 import functools
 import platform
 
 CONVOLVES_INT8 = platform.machine().lower() in ("x86_64", "amd64")
-"""Whether XLA has fast code for convolutions of int8 on it. On others, it has not been tried."""
+"""Whether XLA has fast code for int8 convolutions on it. It has not been tried on others."""
 
 _CPUINFO = "/proc/cpuinfo"
-_FIRST_PROCESSOR = 2**14  # characters, which hold the first of all processors
+_FIRST_PROCESSOR = 2**14  # characters, enough for the first of all processors
 
 
 @functools.cache
 def multiplies_tiles_of_int8() -> bool:
-    """Whether it multiplies tiles of int8 (x86's AMX), as far as Linux says so."""
+    """Whether it multiplies tiles of int8 (x86's AMX), according to Linux."""
     try:
         with open(_CPUINFO) as file:
             return "amx_int8" in file.read(_FIRST_PROCESSOR).split()

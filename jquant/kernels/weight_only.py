@@ -1,6 +1,6 @@
-"""Products of floats with weights of few bits, which become floats on their way into the product.
+"""Products of floats with weights of few bits, which are converted to floats on their way into the product.
 
-A sum of floats depends on its order, which is each platform's own: `product` has an error bound in the place of bits.
+A sum of floats depends on its order, which differs between platforms: `product` has an error bound instead of fixed bits.
 On a CPU, no form of it holds all weights as floats at once.
 """
 
@@ -22,22 +22,22 @@ from jquant.formulas import affine
 from jquant.packed_block_matrix import Layout, PackedBlockMatrix
 from jquant.pytrees import Quantized
 
-_PANEL = 128  # columns that become floats at a time, of weights as they are stored
-_CHUNK = 256  # rows that do, of packed ones
-_FEW_ROWS = 4  # of A, for which each row of packed weights is multiplied by itself, in a loop over N
+_PANEL = 128  # columns that are converted to floats at a time, for weights as they are stored
+_CHUNK = 256  # rows that are converted at a time, for packed weights
+_FEW_ROWS = 4  # of A, for which each row of packed weights is multiplied separately, in a loop over N
 _UNROLLED = 32  # rows of weights in the body of a loop
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class StoredWeights:
-    """Weights of shape (K, N) as onnxruntime stores them, one column after the other.
+    """Weights of shape (K, N) as onnxruntime stores them, one column after another.
 
     Attributes:
-      data: uint8, of shape (..., N, G, bytes): blocks of unsigned integers, each in bytes of its own.
+      data: uint8, of shape (..., N, G, bytes): blocks of unsigned integers; each block has its own bytes.
       scale: floats of shape (..., N, G), or one for each row of the weights in shape (..., N, K).
       zero_point: of the shape of `scale`, uint8 or floats. None: the middle of the range.
-      bits: of an integer: 2, 4 or 8.
+      bits: per integer: 2, 4 or 8.
       group: how many rows share a scale: those of a block, or 1.
     """
 
@@ -59,11 +59,11 @@ Weights = StoredWeights | PackedBlockMatrix
 def product(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
     """``a @ ((integers - zero_point) * scale)`` in float32, of shape (..., M, N).
 
-    The derivative is that of `whole`, which has all weights as floats.
+    The derivative is that of `whole`, which holds all weights as floats.
 
     Args:
       a: float32, of shape (..., M, K).
-      dtype: float32, or what both operands are rounded to first.
+      dtype: float32, or the type that both operands are rounded to first.
     """
     more = a.ndim - 2 - _batch_rank(weights)
     a = lax.expand_dims(a, range(max(-more, 0)))
@@ -145,7 +145,7 @@ def _real(values: jax.Array, scale: jax.Array, zero_point) -> jax.Array:
 
 
 def _in_parts(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
-    """The product, with some of the weights as floats at a time; or `whole`, where there are several matrices of them."""
+    """The product, with part of the weights as floats at a time; or `whole`, if there are several matrices of them."""
     rank = _batch_rank(weights)
     leaves = jax.tree.leaves(weights)
     if any(math.prod(x.shape[:rank]) != 1 for x in leaves) or any(0 in x.shape for x in (a, *leaves)):
@@ -162,12 +162,12 @@ def _in_parts(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
 
 
 def _by_panels(a: jax.Array, weights: StoredWeights, dtype: np.dtype) -> jax.Array:
-    """A panel of columns at a time; those of a place in their byte have the numbers of A that belong to them."""
+    """One panel of columns at a time. The integers at one position in their bytes take the matching numbers of A."""
     n = weights.data.shape[0]
     panels = n // _PANEL
     if panels < 2 or weights.group != weights.block_size:
         return whole(a, weights, dtype)
-    if a.shape[0] == 1:  # for a single one, XLA:CPU takes a loop of its own, which is slower than the product of two
+    if a.shape[0] == 1:  # for a single row, XLA:CPU uses a loop of its own, which is slower than the product of two
         return _by_panels(jnp.concatenate([a, a]), weights, dtype)[:1]
     count = 8 // weights.bits
     of_places = [a[:, place::count].astype(dtype) for place in range(count)]
@@ -188,9 +188,9 @@ def _split(place: int) -> tuple[slice, slice]:
 
 
 def _by_blocks(a: jax.Array, weights: PackedBlockMatrix) -> jax.Array:
-    """A block at a time, and of that a row at a time, elementwise along N: for a few rows of A.
+    """One block at a time, and within it one row at a time, elementwise along N: for a few rows of A.
 
-    A block is multiplied as integers less their zero point, which are exact, and its sum by the scale.
+    A block is multiplied as integers less their zero point, which are exact, and its sum is multiplied by the scale.
     """
     block_size, blocks = weights.block_size, weights.scale.shape[0]
     unrolled = _largest_divisor(block_size, _UNROLLED)
@@ -225,7 +225,7 @@ def _by_blocks(a: jax.Array, weights: PackedBlockMatrix) -> jax.Array:
 
 
 def _by_chunks(a: jax.Array, weights: PackedBlockMatrix, dtype: np.dtype) -> jax.Array:
-    """A chunk of whole blocks at a time."""
+    """One chunk of whole blocks at a time."""
     blocks, k = weights.scale.shape[0], a.shape[1]
     chunks = blocks // _largest_divisor(blocks, max(1, _CHUNK // weights.block_size))
     if chunks < 2:
@@ -236,7 +236,7 @@ def _by_chunks(a: jax.Array, weights: PackedBlockMatrix, dtype: np.dtype) -> jax
     def chunk(total: jax.Array, part: Any) -> tuple[jax.Array, None]:
         number, a, part = part
         real = _rows(part, part.integers())
-        if weights.padding:  # of a scale that is not finite, 0 times a row that there is not would be NaN
+        if weights.padding:  # for a scale that is not finite, 0 times a padding row would be NaN
             row = lax.broadcasted_iota(jnp.int32, real.shape, 0) + number * rows
             real = jnp.where(row < k, real, 0)
         return total + _dot(a, real.astype(dtype)), None
@@ -248,7 +248,7 @@ def _by_chunks(a: jax.Array, weights: PackedBlockMatrix, dtype: np.dtype) -> jax
 
 
 def _zeros(a: jax.Array, weights: PackedBlockMatrix) -> jax.Array:
-    """Those that a sum begins with: the product of no rows, whose type says which axes of a mesh it varies over."""
+    """The start of a sum: the product of no rows, whose type says which axes of a mesh it varies over."""
     none = (x[:0].astype(jnp.float32) for x in jax.tree.leaves(weights))
     return a[:, :0] @ functools.reduce(operator.add, none)
 

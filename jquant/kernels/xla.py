@@ -1,4 +1,4 @@
-"""The integer product in terms of XLA's own: right on every platform, and the reference of the kernels."""
+"""The integer product in terms of XLA's own: right on every platform, and the reference for the kernels."""
 
 import math
 
@@ -12,11 +12,11 @@ from jquant.kernels import epilogue as epilogues
 from jquant.kernels import processor
 from jquant.kernels.epilogue import Epilogue
 
-# XLA:CPU transposes K-major weights in each call, unless they are its left operand. There they are dearer to multiply:
-# without tiles far dearer, but for one row up to jax 0.10; with tiles from about 32 rows on.
+# XLA:CPU transposes K-major weights in each call, unless they are its left operand. There, multiplying them is slower:
+# without tiles far slower, but for one row up to jax 0.10; with tiles from about 32 rows on.
 _ONE_ROW_ON_THE_RIGHT = jax.__version_info__ < (0, 11)
 _MOST_ROWS_ON_THE_RIGHT = 16
-_LEAST_WEIGHTS_ON_THE_LEFT = 64  # columns, of which less is not worth the transposition of the product
+_LEAST_WEIGHTS_ON_THE_LEFT = 64  # columns; with fewer, it is not worth transposing the product
 
 
 def integer_dot(a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, transpose_b: bool = False) -> jax.Array:
@@ -32,8 +32,8 @@ def integer_dot(a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, transpos
 
 
 def integer_dot_on_cpu(a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, transpose_b: bool = False) -> jax.Array:
-    """`integer_dot`, where XLA has a fast product of matrices but not of vectors: those get a second row, or column."""
-    # A batch of rows that one B multiplies, as `jax.vmap` makes it, is a matrix.
+    """`integer_dot` where XLA has a fast matrix product but no fast one of vectors: those get a second row or column."""
+    # A batch of rows that all multiply one B, as `jax.vmap` makes it, is a matrix.
     one_row = a.shape[-2] == 1 and (_is_one_matrix(a) or not _is_one_matrix(b))
     one_column = b.shape[-2 if transpose_b else -1] == 1
     on_the_left = transpose_b and not one_column and _are_rows_for_the_right(a, b, one_row)
@@ -43,7 +43,7 @@ def integer_dot_on_cpu(a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, t
         b = _with_zeros(b, axis=b.ndim - (2 if transpose_b else 1))
     if on_the_left and one_row:
         product = _product(b, a, transpose_b)[..., None, :, 0]
-    elif on_the_left:  # XLA would swap the operands again for the sake of the transposition
+    elif on_the_left:  # XLA would swap the operands again to avoid the transposition
         rows = a.reshape(*(1,) * (a.ndim - 2), math.prod(a.shape[:-1]), a.shape[-1])
         product = jnp.swapaxes(lax.optimization_barrier(_product(b, rows, transpose_b)), -1, -2)
         product = product.reshape(*a.shape[:-1], b.shape[-2])
@@ -53,7 +53,7 @@ def integer_dot_on_cpu(a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, t
 
 
 def _are_rows_for_the_right(a: jax.Array, b: jax.Array, one_row: bool) -> bool:
-    """Whether the K-major weights `b`, on the left, are multiplied faster."""
+    """Whether multiplying the K-major weights `b` as the left operand is faster."""
     if one_row:
         return _ONE_ROW_ON_THE_RIGHT or processor.multiplies_tiles_of_int8()
     *rows, n = *a.shape[:-1], b.shape[-2]
@@ -73,7 +73,7 @@ def _with_zeros(x: jax.Array, axis: int) -> jax.Array:
 
 
 def _product(a: jax.Array, b: jax.Array, transpose_b: bool) -> jax.Array:
-    if _is_one_matrix(b):  # one matrix for all: the batch of A is only more rows
+    if _is_one_matrix(b):  # one matrix for all: the batch of A is just more rows
         b = b.reshape(b.shape[-2:])
         batch = ()
     else:
@@ -88,10 +88,10 @@ def _product(a: jax.Array, b: jax.Array, transpose_b: bool) -> jax.Array:
 
 
 def _product_in_one_batch(a: jax.Array, b: jax.Array, transpose_b: bool) -> jax.Array:
-    """The product, its batch as one dimension, unless a mesh splits each of them.
+    """The product, with its batch as one dimension, unless a mesh splits each batch dimension.
 
-    XLA:CPU folds a transposition of the operands into the product, of which it has no fast one for int8 then. It does not
-    look for one through a reshape.
+    XLA:CPU folds a transposition of the operands into the product, and then has no fast one for int8. It does not
+    look for a transposition through a reshape.
     """
     if a.ndim <= 3 or _is_one_matrix(b):
         return _product(a, b, transpose_b)
@@ -107,7 +107,7 @@ def _product_in_one_batch(a: jax.Array, b: jax.Array, transpose_b: bool) -> jax.
 
 
 def _of_one_batch(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Both broadcast to the batch of both; what explicit axes split of the one is split of the other."""
+    """Both, broadcast to their common batch. What explicit axes split in one is split in the other."""
     sizes = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     specs = (jax.typeof(x).sharding.spec[:-2] for x in (a, b))
     axes = [one if one is not None else other for one, other in zip(*specs, strict=True)]

@@ -1,4 +1,4 @@
-"""The product with scales by block in terms of XLA's own products: right everywhere, and the reference of the kernels."""
+"""The product with block scales in terms of XLA's own products: right everywhere, and the reference for the kernels."""
 
 import functools
 from collections.abc import Callable
@@ -20,13 +20,13 @@ def block_dot(
     b: PackedBlockMatrix,
     dot: Callable[[jax.Array, jax.Array], jax.Array] = xla.integer_dot,
 ) -> jax.Array:
-    """The sum of what the blocks are worth, in their order, in float32, as `jquant.kernels.block_dot` defines it.
+    """The sum of the blocks' contributions, in order, in float32, as `jquant.kernels.block_dot` defines it.
 
     Args:
       a: int8 or uint8, of shape (..., M, K), in whole blocks.
       a_zero_point: of the dtype of `a`, of shape (..., M, 1) or (..., 1, 1), or None for 0.
       b: of shape (..., K, N), without padding.
-      dot: what multiplies int8 matrices.
+      dot: multiplies int8 matrices.
     """
     b, blocks = b.n_minor(), b.scale.shape[-2]
     if blocks == 0:
@@ -43,7 +43,7 @@ def block_dot(
 
 
 def term_of(product: jax.Array, scale: jax.Array) -> jax.Array:
-    """What a block is worth: ``fl(fl(product) * scale)``."""
+    """The contribution of a block: ``fl(fl(product) * scale)``."""
     return exact.product(product.astype(jnp.float32), exact.widen(scale))
 
 
@@ -75,10 +75,10 @@ def _in_order_of_rows(a: jax.Array, b: PackedBlockMatrix) -> jax.Array:
 
 
 def _rows_of_block(b: PackedBlockMatrix, index: jax.Array | int) -> tuple[jax.Array, jnp.dtype]:
-    """The integers of a block in int8, of shape (..., block_size, N), and the dtype that `signs.to_int8` made them of.
+    """The integers of a block in int8, of shape (..., block_size, N), and the dtype before `signs.to_int8`.
 
-    Of words, the first rows are the lowest nibbles of all words, and so on: in the order of K, each word would have to be
-    taken apart by itself.
+    For words, the first rows are the lowest nibbles of all words, and so on. In the order of K, each word would have to be
+    taken apart separately.
     """
     stored = b.data.shape[-2] // b.scale.shape[-2]
     data = lax.dynamic_slice_in_dim(b.data, index * stored, stored, b.ndim - 2)

@@ -26,13 +26,13 @@ def fold(a_zero_point: jax.Array | None, b_zero_point: jax.Array | None, row_sum
     """The step from ``A @ B`` to ``(A - a_zero_point) @ (B - b_zero_point)``.
 
     That is, minus ``a_zero_point * column_sum`` and ``(row_sum - k * a_zero_point) * b_zero_point``. A zero point per
-    tensor is multiplied into the sum beside it, which leaves no multiplication to each element of the output.
+    tensor is multiplied into the sum beside it, which leaves no multiplication per element of the output.
 
     Args:
       a_zero_point: int32, of shape (..., 1, 1) or (..., M, 1), or None for 0.
       b_zero_point: int32, of shape (..., 1, 1) or (..., 1, N), or None for 0.
-      row_sum: of A, int32, of shape (..., M, 1); not read where `b_zero_point` is None.
-      column_sum: of B, int32, of shape (..., 1, N); not read where `a_zero_point` is None.
+      row_sum: of A, int32, of shape (..., M, 1); not used if `b_zero_point` is None.
+      column_sum: of B, int32, of shape (..., 1, N); not used if `a_zero_point` is None.
       k: the number of terms in each sum.
     """
     terms = []
@@ -81,7 +81,7 @@ _MANY_ROWS = 64
 
 
 def _row_sum_by_product(a: jax.Array) -> tuple[jax.Array]:
-    # A batch of matrices stays one: as more rows of one matrix, XLA would make `a` a second time in another shape.
+    # A batch of matrices stays one: for more rows of one matrix, XLA would make `a` a second time in another shape.
     *batch, m, k = a.shape
     is_batch = all(isinstance(size, int) for size in (*batch, m)) and m >= _MANY_ROWS
     ones = jnp.ones((*(batch if is_batch else (1,) * len(batch)), _ONES, k), jnp.int8)

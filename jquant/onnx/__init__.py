@@ -1,4 +1,4 @@
-"""ONNX models as functions of JAX, quantized ones above all.
+"""ONNX models as JAX functions, above all quantized ones.
 
 import jquant
 

@@ -1,6 +1,6 @@
-"""Prints what an ONNX model consists of, compares it with onnxruntime, exports it: ``python -m jquant.onnx model.onnx``.
+"""Summarizes an ONNX model, compares it with onnxruntime, and exports it: ``python -m jquant.onnx model.onnx``.
 
-Exits with 1 if integers differ from onnxruntime's, and with 2 where something is missing or not supported.
+Exits with 1 if integers differ from onnxruntime's, and with 2 if something is missing or not supported.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from jquant.onnx.errors import ModelError
 from jquant.onnx.model import Model, load
 from jquant.onnx.values import jax_dtype
 
-_IMAGE = 64  # height and width, where a model takes images of any size
+_IMAGE = 64  # height and width, if a model takes images of any size
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m jquant.onnx", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", type=Path, help="an ONNX file")
     parser.add_argument("--quantized", choices=("as_written", "fused"), default="as_written", help="as of jquant.onnx.load")
-    several: Any = {"action": "extend", "nargs": "+", "default": []}  # behind one option, or each behind its own
+    several: Any = {"action": "extend", "nargs": "+", "default": []}  # several after one option, or the option repeated
     fixed = "a JSON value that an input is fixed to"
     parser.add_argument("--constants", type=_constant, **several, metavar="NAME=VALUE", help=fixed)
     sizes = "a dimension without a fixed size: its name, or input[0] where it has none; 1 if not given, 64 for images"
@@ -142,7 +142,7 @@ def _read(model: Model, path: Path) -> dict[str, np.ndarray]:
 
 
 def random_inputs(model: Model, sizes: dict[str, int]) -> dict[str, np.ndarray]:
-    """Normal floats, 8-bit integers of all values, and of other integers 0 and 1, which most models have an entry for."""
+    """Normal floats, 8-bit integers of all values, and for other integers 0 and 1, valid indices in most models."""
     rng = np.random.default_rng(0)
     found = {}
     for name, dimensions in export.dimensions(model).items():
@@ -166,7 +166,7 @@ def random_inputs(model: Model, sizes: dict[str, int]) -> dict[str, np.ndarray]:
 
 
 def _progress(numbers: Iterable[Any], count: int) -> Iterable[Any]:
-    """A bar, if tqdm is there."""
+    """A progress bar, if tqdm is installed."""
     try:
         from tqdm import tqdm
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""What a model is called with, compared with what its file declares."""
+"""Checks what a model is called with against what its file declares."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,12 +13,12 @@ from jquant.onnx.graph import Value
 from jquant.onnx.values import fitted, jax_dtype, to_jax
 
 Where = ArrayLike | tuple[ArrayLike, ...]
-_SHOWN = 5  # of the parameters that are missing
-_NO_NAMES = frozenset({"?", "None"})  # which some exporters write for every size that they do not know
+_SHOWN = 5  # of the missing parameters
+_NO_NAMES = frozenset({"?", "None"})  # some exporters write these for every size that they do not know
 
 
 def inputs(declared: Mapping[str, Value], given: Mapping[str, ArrayLike]) -> dict[str, Any]:
-    """The inputs as arrays of JAX.
+    """The inputs as JAX arrays.
 
     Raises:
       ModelError: inputs that are missing, unknown, or not as declared.
@@ -50,9 +50,9 @@ def check_params(expected: Iterable[str], given: Mapping[str, Any]) -> None:
 def _check_names(declared: Mapping[str, Value], given: Mapping[str, Any]) -> None:
     """
     Raises:
-      ModelError: inputs that differ in a size for which they declare the same name. A size of 1 may broadcast.
+      ModelError: inputs that declare the same name for a size, but differ in it. A size of 1 may broadcast.
     """
-    sizes: dict[str, dict[str, Any]] = {}  # by the name of a dimension, those of each input
+    sizes: dict[str, dict[str, Any]] = {}  # by the name of a dimension, its size in each input
     for name, value in declared.items():
         shape = value.shape if value.dtype is not None else None
         for place, dimension in enumerate(shape or ()):
@@ -68,12 +68,12 @@ def _differ(a: Any, b: Any) -> bool:
     """Whether two sizes certainly differ."""
     try:
         return a < b or a > b
-    except jax.errors.InconclusiveDimensionOperation:  # of sizes that JAX gives names
+    except jax.errors.InconclusiveDimensionOperation:  # raised for symbolic sizes
         return False
 
 
 def _checked(declared: Value, given: ArrayLike) -> Any:
-    """An input as an array of JAX, of the dtype and shape that are declared."""
+    """An input as a JAX array of the declared dtype and shape."""
     what = f"the input {declared.name!r}"
     if declared.dtype is None and (given is None or isinstance(given, list)):  # an optional value, a sequence
         return jax.tree.map(lambda each: _checked(Value(declared.name, None, None), each), given)
@@ -101,10 +101,10 @@ def _fits(shape: tuple[Any, ...], declared: tuple[int | str | None, ...]) -> boo
 
 
 def masks(where: Where | None) -> tuple[jax.Array, ...]:
-    """Those that `where` is.
+    """The masks in `where`.
 
     Raises:
-      ModelError: one that is not boolean, or two of one shape.
+      ModelError: a mask that is not boolean, or two masks of one shape.
     """
     if where is None:
         return ()

@@ -1,4 +1,4 @@
-"""Indices of look-ups that are out of range. What JAX computes with them takes the nearest element, in silence."""
+"""Finds look-up indices that are out of range, for which JAX would silently take the nearest element."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,10 +12,10 @@ from jquant.onnx.graph import Node
 
 
 def check(node: Node, operands: Sequence[Any]) -> None:
-    """Before a node is computed. Indices that JAX traces have no values to be checked.
+    """Called before a node is computed. Traced indices have no values to be checked.
 
     Raises:
-      ModelError: a Gather, GatherElements or GatherND with an index that its data has no element for.
+      ModelError: a Gather, GatherElements or GatherND with an index that is out of range.
     """
     if node.kind not in ("Gather", "GatherElements", "GatherND"):
         return

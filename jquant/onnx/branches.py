@@ -1,4 +1,4 @@
-"""Branches that are known when a model is loaded take the place of their If, and the other ones are gone."""
+"""Replaces each If whose branch is known when a model is loaded by that branch, and drops the other."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from jquant.onnx.graph import Graph, Node
 
 
 def decided(graph: Graph, constants: Mapping[str, np.ndarray]) -> Graph:
-    """`graph`, in which an If whose condition follows from the file and from `constants` is the branch that it takes."""
+    """`graph`, with each If whose condition follows from the file and `constants` replaced by the branch that it takes."""
     return _Decision(graph, constants).rewritten(graph)
 
 
@@ -42,7 +42,7 @@ class _Decision:
         return dataclasses.replace(graph, nodes=tuple(nodes), initializers=initializers, constants=constants)
 
     def _branch(self, node: Node) -> Graph | None:
-        """The branch that is taken, if that is known."""
+        """The branch that is taken, if it is known."""
         condition = self._values.get(node.inputs[0]) if node.kind == "If" and node.inputs else None
         if not isinstance(condition, np.ndarray) or condition.size != 1:
             return None
@@ -60,7 +60,7 @@ class _Decision:
 
 
 def _needed(graph: Graph) -> set[str]:
-    """The names of what the conditions are computed from."""
+    """The names of all values from which the conditions are computed."""
     producers: dict[str, Node] = {name: node for node in graph.walk() for name in node.outputs}
     waiting = [name for node in graph.walk() if node.kind == "If" for name in node.inputs]
     found: set[str] = set()

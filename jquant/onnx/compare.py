@@ -30,7 +30,7 @@ class Row:
     Attributes:
       nodes: how many gave results that onnxruntime gives, too.
       integers, different: how many integers were compared, and how many of them differ.
-      deviation: the largest absolute one of floats; infinite where one of the two is no number.
+      deviation: the largest absolute difference of floats; infinite if only one of the two is NaN.
     """
 
     operator: str
@@ -45,10 +45,10 @@ class Output:
     """One output, end to end.
 
     Attributes:
-      cosine: of the angle between the two, as floats.
-      argmax: the part of the positions, without the last axis, at which the largest element is the same.
+      cosine: the cosine similarity of the two, as floats.
+      argmax: the share of positions, without the last axis, at which the largest element is the same.
       different: the number of elements that are not equal.
-      deviation: the largest absolute one.
+      deviation: the largest absolute difference.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Output:
 
 @dataclasses.dataclass(frozen=True)
 class Times:
-    """Seconds: of compiling, and the medians of calls of the model and of onnxruntime, that take turns."""
+    """In seconds: compile time, and the median call times of the model and of onnxruntime, which take turns."""
 
     compiling: float
     model: float
@@ -74,21 +74,21 @@ def nodes(
     constants: Mapping[str, ArrayLike] | None = None,
     progress: Callable[[Iterable[Any], int], Iterable[Any]] | None = None,
 ) -> list[Row]:
-    """Each node over onnxruntime's, with optimizations off, both fed with onnxruntime's values.
+    """Compares each node with onnxruntime's, with optimizations off, both given onnxruntime's values.
 
-    Nodes inside of subgraphs and of functions have no values there: they compute with what comes before them.
+    Nodes inside subgraphs and functions have no such values: they use what was computed before them.
 
     Args:
-      source: as of `load`.
-      inputs: of all inputs of the model, the constants aside.
-      progress: wraps the numbers of the nodes, of which there are as many as its second argument says.
+      source: as in `load`.
+      inputs: of all inputs of the model except the constants.
+      progress: wraps the numbers of the nodes; its second argument is how many there are.
 
     Returns:
       A `Row` for each operator, by name.
 
     Raises:
-      ImportError: without onnxruntime.
-      ModelError: as `load`, and as the model's call; and what onnxruntime does not take.
+      ImportError: onnxruntime is not installed.
+      ModelError: as in `load` and in the model's call; or onnxruntime does not accept the model.
     """
     proto, _ = files.read(source)
     model = load(proto, constants=constants)
@@ -119,7 +119,7 @@ def _arrays(constants: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
 
 
 def _as(theirs: Any, ours: Any, name: str) -> Any:
-    """A value of onnxruntime's, known while tracing where ours is; ours where its integers need more than 32 bits."""
+    """onnxruntime's value, static if ours is; ours if its integers need more than 32 bits."""
     if isinstance(theirs, list):
         return [_as(each, mine, name) for each, mine in zip(theirs, ours, strict=True)]
     if is_static(ours):
@@ -164,7 +164,7 @@ def _deviation(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def intermediate(proto: onnx.ModelProto, inputs: Inputs) -> dict[str, Any]:
-    """All values of the main graph, as onnxruntime computes them with its optimizations off."""
+    """All values of the main graph, as onnxruntime computes them with optimizations off."""
     model = onnx.ModelProto()
     model.CopyFrom(proto)
     declared = {value.name for value in model.graph.output}
@@ -174,7 +174,7 @@ def intermediate(proto: onnx.ModelProto, inputs: Inputs) -> dict[str, Any]:
 
 
 def session(model: bytes, *, optimized: bool) -> Any:
-    """An onnxruntime session on two threads of the CPU that do not spin."""
+    """An onnxruntime session on two CPU threads that do not spin."""
     runtime = _runtime()
     options = runtime.SessionOptions()
     levels = runtime.GraphOptimizationLevel
@@ -184,17 +184,17 @@ def session(model: bytes, *, optimized: bool) -> Any:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # of onnxruntime's own kinds
+    except Exception as error:  # onnxruntime has exception types of its own
         raise ModelError(f"onnxruntime: {error}") from error
 
 
 def run(session: Any, inputs: Inputs) -> dict[str, Any]:
-    """The outputs by name. An input that the session does not have is left out."""
+    """The outputs by name. Inputs that the session does not have are left out."""
     given = {value.name: np.asarray(inputs[value.name]) for value in session.get_inputs() if value.name in inputs}
     names = [value.name for value in session.get_outputs()]
     try:
         return dict(zip(names, session.run(names, given), strict=True))
-    except Exception as error:  # of onnxruntime's own kinds
+    except Exception as error:  # onnxruntime has exception types of its own
         raise ModelError(f"onnxruntime: {error}") from error
 
 
@@ -208,10 +208,10 @@ def _runtime() -> Any:
 def end_to_end(
     model: Model, source: files.Source, inputs: Inputs, *, constants: Mapping[str, ArrayLike] | None = None, rounds: int = 10
 ) -> tuple[list[Output], Times]:
-    """The whole jitted model over onnxruntime with all optimizations, and the times of both.
+    """Compares the whole jitted model with onnxruntime with all optimizations, and times both.
 
     Raises:
-      ImportError: without onnxruntime.
+      ImportError: onnxruntime is not installed.
     """
     proto, _ = files.read(source)
     theirs = session(proto.SerializeToString(), optimized=True)

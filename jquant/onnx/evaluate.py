@@ -1,4 +1,4 @@
-"""Computes a graph, node by node, while JAX traces it."""
+"""Computes a graph node by node while JAX traces it."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -23,10 +23,10 @@ class Evaluation:
     """How a graph is computed.
 
     Attributes:
-      floats: converters of the caller's, by operator, for operands that are floating point.
-      static: names of values that have to be known while tracing.
-      where: masks of different shapes: of each position, whether it counts in the ranges of dynamic quantization.
-      watch: is told every node with its operands and its results, in whose place it may give others; or None.
+      floats: the caller's converters, by operator, for floating-point operands.
+      static: the names of values that must be known while tracing.
+      where: masks of different shapes, which say of each position whether it counts in the ranges of dynamic quantization.
+      watch: called with every node, its operands and its results, which it may replace; or None.
       used: the shapes of the masks that fitted an operand.
     """
 
@@ -37,7 +37,7 @@ class Evaluation:
     used: set[tuple[int, ...]] = dataclasses.field(default_factory=set)
 
     def run(self, graph: Graph, values: Values) -> list[Any]:
-        """The outputs of a graph whose inputs and initializers are in `values`, to which its nodes' outputs are added."""
+        """The outputs of a graph. `values` holds its inputs and initializers; the outputs of its nodes are added to it."""
         for node in graph.nodes:
             operands = [values[name] if name else None for name in node.inputs]
             results = self.compute(node, operands, values)
@@ -50,8 +50,8 @@ class Evaluation:
         """The results of one node.
 
         Args:
-          operands: None for one that is left out.
-          values: by name, what its subgraphs read of the graph around them.
+          operands: None for each that is left out.
+          values: by name, what its subgraphs read from the surrounding graph.
         """
         entry = registry.find(node)
         assert entry is not None, "the model was checked when it was loaded"
@@ -65,7 +65,7 @@ class Evaluation:
                 limits.check(results, operands)
         except ModelError as error:
             raise error if str(error).startswith("node ") else ModelError(f"{node.title}: {error}") from error
-        except Exception as error:  # whatever NumPy, JAX or a function of the caller's makes of what it cannot take
+        except Exception as error:  # whatever NumPy, JAX or a caller's function raises for what it cannot take
             given = ", ".join(map(_described, operands))
             raise ModelError(f"{node.title}: {_reason(error)} (its operands: {given})") from error
         results = tuple(map(_normal, results)) if isinstance(results, tuple) else (_normal(results),)
@@ -74,7 +74,7 @@ class Evaluation:
         return results
 
     def _callers_own(self, node: Node, operands: list[Any]) -> Converter | None:
-        """The caller's function for a node with floating-point operands, of which one is not known while tracing."""
+        """The caller's function for a node with floating-point operands, at least one of which is not static."""
         if node.kind not in self.floats or all(map(is_static, operands)):
             return None
         dtypes = [each.dtype for each in operands if hasattr(each, "dtype")]
@@ -93,7 +93,7 @@ class Evaluation:
         return prepared
 
     def _folds(self, node: Node, entry: Converter, operands: list[Any]) -> bool:
-        """Whether a node is computed by NumPy: its operands are known, and its results, if large, have to be."""
+        """Whether NumPy computes a node: its operands are known, and if its results may be large, they have to be."""
         if not entry.folds or not all(map(is_static, operands)):
             return False
         return not entry.expands or any(name in self.static for name in node.outputs)
@@ -115,7 +115,7 @@ class Evaluation:
         return found
 
     def _mask(self, x: jax.Array) -> jax.Array | None:
-        """The mask whose dimensions are the first of `x` (of several, the one with most), with a 1 for each other one."""
+        """The mask that matches the leading dimensions of `x` (of several, the longest), padded with dimensions of 1."""
         fitting = [mask for mask in self.where if x.shape[: mask.ndim] == mask.shape]
         if not fitting:
             return None
@@ -124,7 +124,7 @@ class Evaluation:
         return mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim))
 
     def _body(self, graph: Graph, outer: Values) -> Callable[..., list[Any]]:
-        """A subgraph as a function of its inputs, in the scope of the values around it."""
+        """A subgraph as a function of its inputs, in the scope of the surrounding values."""
 
         def body(*operands: Any) -> list[Any]:
             values = dict(outer) | dict(zip((value.name for value in graph.inputs), operands, strict=True))
@@ -134,7 +134,7 @@ class Evaluation:
 
 
 def _normal(result: Any) -> Any:
-    """NumPy gives numbers of its own, or objects, where an array would have no dimension."""
+    """The result as an array: instead of an array without dimensions, NumPy returns its own numbers, or objects."""
     if isinstance(result, list):
         return [_normal(each) for each in result]
     is_number = isinstance(result, np.generic | int) or jax.export.is_symbolic_dim(result)
@@ -142,7 +142,7 @@ def _normal(result: Any) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong. Python says only that a size with a name, whose type is JAX's `_DimExpr`, is no number."""
+    """What went wrong. For a symbolic size, whose type is JAX's `_DimExpr`, Python says only that it is not a number."""
     if isinstance(error, TypeError) and "_DimExpr" in str(error):
         return "it computes with a size as a number, and the size is left open: give it a number"
     return str(error)

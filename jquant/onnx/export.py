@@ -1,4 +1,4 @@
-"""Writes a model as a serialised program of `jax.export`, sizes that have names included."""
+"""Writes a model as a serialized program of `jax.export`, with symbolic sizes if wanted."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -23,15 +23,15 @@ def exported(model: Model, sizes: Mapping[str, int], platforms: Sequence[str], c
     ``jax.export.deserialize(data).call(inputs)`` runs it, without onnx and without jquant.
 
     Args:
-      sizes: what to fix: by the names of dimensions, or as ``input[0]`` for one that has none. The others may differ from
-        call to call.
-      platforms: of `PLATFORMS`.
-      constraints: what holds of the sizes that are left open, as of `jax.export.symbolic_shape`, such as
-        ``sequence <= 512``: a call whose sizes break one raises.
+      sizes: the sizes to fix, by the names of dimensions, or as ``input[0]`` for one that has no name. The others may differ
+        from call to call.
+      platforms: some of `PLATFORMS`.
+      constraints: what holds for the sizes that are left open, as in `jax.export.symbolic_shape`, such as
+        ``sequence <= 512``. A call whose sizes violate one raises.
 
     Raises:
-      ModelError: a graph that a size with a name does not go through, an input of another kind than a tensor, or a
-        constraint that is none, or is about a size that is not left open.
+      ModelError: a graph that does not work with a symbolic size; an input that is not a tensor; a constraint that is not
+        valid, or is about a size that is not left open.
     """
     shapes = {
         name: [sizes.get(size, size) if isinstance(size, str) else size for size in shape]
@@ -46,14 +46,14 @@ def exported(model: Model, sizes: Mapping[str, int], platforms: Sequence[str], c
 
     try:
         return bytes(jax_export.export(jax.jit(program), platforms=list(platforms))(inputs).serialize())
-    except Exception as error:  # of the many kinds that JAX has for a size that it cannot decide about
+    except Exception as error:  # JAX has many kinds for a size that it cannot decide about
         if not free:
             raise
         raise ModelError(f"{error}\n{_advice(free, str(error))}") from error
 
 
 def _scope(constraints: Sequence[str], free: Sequence[str]) -> Any:
-    """Constraints name a size as the file does, or as JAX does."""
+    """The constraints, in which a size may have the name that the file or that JAX gives it."""
     symbols = {size: _symbol(size) for size in free}
     found = []
     for text in constraints:
@@ -83,11 +83,11 @@ def _advice(free: Sequence[str], error: str) -> str:
 
 
 def _undecided(error: str) -> str | None:
-    """The comparison, in the form of a constraint, that JAX's message is about: written there, or inside of min or max."""
+    """The comparison in JAX's message, as a constraint: as it is there, or taken from inside min or max."""
     found = _COMPARISON.search(error)
     if found is not None:
         left, operator, right = found.groups()
-        if operator in "<>":  # constraints know only those that include equality
+        if operator in "<>":  # constraints only have comparisons that include equality
             operator, right = operator + "=", _next(right, 1 if operator == ">" else -1)
         return f"{left} {operator} {right}"
     found = _SMALLER_OR_LARGER.search(error)
@@ -102,7 +102,7 @@ def _next(expression: str, step: int) -> str:
 
 
 def dimensions(model: Model) -> dict[str, list[int | str]]:
-    """Of each input, the sizes, and the names of those that are not fixed: ``input[0]``, where the file has none."""
+    """The sizes of each input, and the names of those that are not fixed: ``input[0]`` if the file gives no name."""
     found = {}
     for name, value in model.inputs.items():
         if value.dtype is None or value.shape is None:
@@ -119,5 +119,5 @@ def _abstract(model: Model, name: str, shape: Sequence[int | str], scope: Any) -
 
 
 def _symbol(size: int | str) -> str:
-    """A size as `jax.export` writes it: a name has letters, digits and underscores only."""
+    """A size as `jax.export` writes it: a name may only have letters, digits and underscores."""
     return str(size) if isinstance(size, int) else re.sub(r"^(?=\d)|\W+", "_", size).rstrip("_")

@@ -1,4 +1,4 @@
-"""Reading a model from a path, bytes, a file object or a message, without trusting it."""
+"""Reads a model from a path, bytes, a file object or a message, without trusting it."""
 
 import math
 import os
@@ -13,18 +13,18 @@ from jquant.onnx.errors import ModelError
 from jquant.onnx.graph import MICROSOFT
 
 _ONNX = ("", "ai.onnx")
-_ONNXRUNTIME = {"LayerNormalization": 17, "SimplifiedLayerNormalization": math.inf}  # and since when ONNX has them
+_ONNXRUNTIME = {"LayerNormalization": 17, "SimplifiedLayerNormalization": math.inf}  # the version in which ONNX has it
 
 Source = str | os.PathLike[str] | bytes | IO[bytes] | onnx.ModelProto
 
 
 def read(source: Source) -> tuple[onnx.ModelProto, str]:
-    """The model, its external data loaded, and the name under which messages speak of it.
+    """The model with its external data loaded, and its name for messages.
 
     Raises:
-      ModelError: what is no valid model, or has data outside of its folder.
+      ModelError: not a valid model, or its data is outside of its folder.
       OSError: a file that cannot be read.
-      TypeError: another kind of source.
+      TypeError: a source of another type.
     """
     name, folder = "the model", None
     if isinstance(source, onnx.ModelProto):
@@ -44,7 +44,7 @@ def read(source: Source) -> tuple[onnx.ModelProto, str]:
         model = _parsed(data, name)
     try:
         if folder is not None:
-            onnx.load_external_data_for_model(model, str(folder))  # which refuses what lies outside of the folder
+            onnx.load_external_data_for_model(model, str(folder))  # refuses files outside of the folder
         else:
             _check_is_whole(model)
         model = _with_domains(model)
@@ -52,7 +52,7 @@ def read(source: Source) -> tuple[onnx.ModelProto, str]:
             onnx.checker.check_model(model)
         except onnx.checker.ValidationError as error:
             raise ModelError(_unknown(model) or str(error)) from error
-    except Exception as error:  # whatever a broken file brings about
+    except Exception as error:  # a broken file may raise anything
         raise ModelError(f"{name}: {error}") from error
     return model, name
 
@@ -60,7 +60,7 @@ def read(source: Source) -> tuple[onnx.ModelProto, str]:
 def _check_is_whole(model: onnx.ModelProto) -> None:
     """
     Raises:
-      ModelError: data beside a file that nobody has named. onnx's checker would look for it in the current folder.
+      ModelError: data in a file beside the model, without a path. onnx's checker would look in the current folder.
     """
     for graph in _graphs(model.graph):
         attributes = [attribute for node in graph.node for attribute in node.attribute]
@@ -71,7 +71,7 @@ def _check_is_whole(model: onnx.ModelProto) -> None:
 
 
 def _unknown(model: onnx.ModelProto) -> str:
-    """What the checker, which knows of ONNX's own operators alone, does not say: at which nodes there is none."""
+    """Finds nodes whose operator does not exist; onnx's checker only knows ONNX's own operators."""
     versions = {each.domain: each.version for each in model.opset_import}
     version = versions.get("", versions.get("ai.onnx", 1))
     local = {(function.domain, function.name) for function in model.functions}
@@ -88,7 +88,7 @@ def _unknown(model: onnx.ModelProto) -> str:
 
 
 def _with_domains(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model, in which the operators that onnxruntime puts into ONNX's own domain are in its own."""
+    """The model, with the operators that onnxruntime puts into ONNX's domain moved to onnxruntime's own."""
     version = next((each.version for each in model.opset_import if each.domain in _ONNX), 1)
     later = {name for name, since in _ONNXRUNTIME.items() if version < since}
     if not any(node.op_type in later and node.domain in _ONNX for node in _nodes(model.graph)):
@@ -109,7 +109,7 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """The graph, and those inside of its nodes."""
+    """The graph, and the graphs inside its nodes."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:

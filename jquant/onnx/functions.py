@@ -1,4 +1,4 @@
-"""Operators that ONNX's own schema writes as functions of others: those without a converter are replaced by their bodies."""
+"""Replaces operators without a converter by their bodies, if ONNX's schema defines them as functions of other operators."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,14 +10,14 @@ import onnx
 from jquant.onnx import registry
 from jquant.onnx.graph import Graph, Node, Reader, versions
 
-_DEEPEST = 8  # bodies inside bodies
+_DEEPEST = 8  # levels of bodies inside bodies
 
 
 def expanded(graph: Graph, dtypes: Mapping[str, np.dtype], depth: int = 0) -> Graph:
-    """`graph`, in which nodes without a converter are their bodies, wherever there is one.
+    """`graph`, with nodes that have no converter replaced by their bodies, if there are any.
 
     Args:
-      dtypes: of the values whose element type is known, on which some bodies depend.
+      dtypes: those of the values whose element type is known. Some bodies depend on them.
     """
     nodes, constants = [], dict(graph.constants)
     for node in graph.nodes:
@@ -35,7 +35,7 @@ def expanded(graph: Graph, dtypes: Mapping[str, np.dtype], depth: int = 0) -> Gr
 
 def _body(node: Node, dtypes: Mapping[str, np.dtype]) -> Graph | None:
     try:
-        schema: Any = onnx.defs.get_schema(node.operator, node.version, node.domain)  # whose types are not complete
+        schema: Any = onnx.defs.get_schema(node.operator, node.version, node.domain)  # its type stubs are not complete
     except onnx.defs.SchemaError:
         return None
     if schema.has_context_dependent_function:
@@ -63,12 +63,12 @@ def _body(node: Node, dtypes: Mapping[str, np.dtype]) -> Graph | None:
 
 
 def _fitting(versions: list[int], node: Node) -> list[int]:
-    """The operator sets of the bodies that are right for a node."""
+    """The operator sets for which there is a body that fits the node."""
     return [version for version in versions if version <= node.version]
 
 
 def _proto(node: Node) -> bytes:
-    """The node as a message; a body does not depend on subgraphs' contents."""
+    """The node as a message, without its subgraphs: a body does not depend on their contents."""
     attributes = {name: value for name, value in node.attributes.items() if not isinstance(value, Graph)}
     proto = onnx.helper.make_node(node.operator, node.inputs, node.outputs, domain=node.domain)
     for name, value in attributes.items():
@@ -85,10 +85,10 @@ def _type(name: str, dtypes: Mapping[str, np.dtype]) -> onnx.TypeProto:
 
 
 def element_types(model: onnx.ModelProto) -> dict[str, np.dtype]:
-    """What ONNX's inference finds of the values of the main graph."""
+    """The result of ONNX's type inference for the values of the main graph."""
     try:
         graph = onnx.shape_inference.infer_shapes(model).graph
-    except Exception:  # it gives up where it knows no operator; float32 is what is left to assume
+    except Exception:  # it gives up at an unknown operator; then float32 is assumed
         graph = model.graph
     found = {}
     for value in (*graph.input, *graph.value_info, *graph.output):

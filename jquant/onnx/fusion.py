@@ -1,4 +1,4 @@
-"""Integer operators in the place of DequantizeLinear, an operator and QuantizeLinear."""
+"""Replaces DequantizeLinear, an operator and QuantizeLinear by one integer operator."""
 
 import collections
 import dataclasses
@@ -15,15 +15,15 @@ from jquant.onnx.quantization import Quantization
 
 
 def fused(graph: Graph, dtypes: Mapping[str, np.dtype]) -> tuple[Graph, dict[str, int]]:
-    """`graph`, in which integers are computed with wherever it says so, and how often that is, by operator.
+    """`graph`, computed in integers wherever its quantization allows, and the number of such operators, by operator.
 
-    A DequantizeLinear moves behind what passes integers through, and vanishes before a QuantizeLinear of its own scale and
-    zero point. An operator between DequantizeLinear and QuantizeLinear becomes one of integers where nothing else reads
-    what is in between. Scales and zero points have to be in the file; integers have 8 bits, those of a bias 32.
+    A DequantizeLinear moves behind operators that pass integers through, and disappears before a QuantizeLinear with the
+    same scale and zero point. An operator between DequantizeLinear and QuantizeLinear becomes an integer operator if nothing
+    else reads the values in between. Scales and zero points must be in the file; integers have 8 bits, those of a bias 32.
 
     Args:
-      graph: whole, with all names unique.
-      dtypes: of the values whose element type is known.
+      graph: the whole graph, with all names unique.
+      dtypes: those of the values whose element type is known.
     """
     known = {name: array for each in graph.scopes() for name, array in {**each.initializers, **each.constants}.items()}
     counts: collections.Counter[str] = collections.Counter()
@@ -54,7 +54,7 @@ def _fused(graph: Graph, known: Known, counts: collections.Counter[str]) -> Grap
 
 
 def _read(graph: Graph) -> Iterator[str]:
-    """The names of all values that are read, as often as they are, in subgraphs, too."""
+    """The names of all values that are read, once for each time that they are, in subgraphs, too."""
     for each in graph.scopes():
         yield from (value.name for value in each.outputs)
         for node in each.nodes:
@@ -62,7 +62,7 @@ def _read(graph: Graph) -> Iterator[str]:
 
 
 def _alive(nodes: list[Node], graph: Graph) -> tuple[Node, ...]:
-    """Those whose outputs are read."""
+    """The nodes whose outputs are read."""
     needed = {value.name for value in graph.outputs}
     found = []
     for node in reversed(nodes):
@@ -80,8 +80,8 @@ class _Chain(NamedTuple):
 
     Attributes:
       name: the value.
-      low, high: the clamps, in integers.
-      operators: of the clamps.
+      low, high: the bounds of the clamps, as integers.
+      operators: the operators of the clamps.
       is_shared: whether anything else reads a value in between.
     """
 
@@ -93,11 +93,11 @@ class _Chain(NamedTuple):
 
 
 class _Fusion:
-    """Takes the nodes of a graph one after the other.
+    """Processes the nodes of a graph in order.
 
     Attributes:
-      nodes: what has become of them; some are not read by any other.
-      names: of nodes of integers, the operators that they stand for.
+      nodes: the resulting nodes, some of which no other node reads.
+      names: for each integer node, the operators that it replaces.
     """
 
     def __init__(self, graph: Graph, known: Known):
@@ -106,10 +106,10 @@ class _Fusion:
         self._known = known
         self._readers = collections.Counter(_read(graph))
         self._producers = {name: node for node in graph.nodes for name in node.outputs if name}
-        self._integers: dict[str, Integers] = {}  # of values that a DequantizeLinear gives
+        self._integers: dict[str, Integers] = {}  # for values that a DequantizeLinear computes
 
     def add(self, node: Node) -> None:
-        """Adds `node`, or what takes its place."""
+        """Adds `node`, or what replaces it."""
         if quantization.is_dequantize(node):
             found = quantization.of_node(node, self._known.arrays, self._known.dtype(node.inputs[0]))
             if found is not None and found.fits(self._known.arrays.get(node.inputs[0])):
@@ -138,7 +138,7 @@ class _Fusion:
         self.names[node] = names
 
     def _add_quantized(self, node: Node) -> bool:
-        """A QuantizeLinear: integers that are there already, or an operator that gives them."""
+        """A QuantizeLinear: integers that already exist, or an operator that computes them."""
         target = quantization.of_node(node, self._known.arrays, None)
         chain = target and target.is_simple and self._chain(node.inputs[0], target)
         if not target or not chain:
@@ -164,7 +164,7 @@ class _Fusion:
         return True
 
     def _chain(self, name: str, target: Quantization) -> _Chain | None:
-        """Follows a value to what is clamped: quantization keeps the order, so that integers can be clamped as well."""
+        """Follows a value back through its clamps. Quantization keeps the order, so integers can be clamped instead."""
         low, high = target.limits
         operators: tuple[str, ...] = ()
         is_shared = self._readers[name] != 1
@@ -181,7 +181,7 @@ class _Fusion:
         return _Chain(name, low, high, operators, is_shared)
 
     def _add_clamped(self, node: Node) -> bool:
-        """A clamp of integers, if integers stand for its bounds."""
+        """A clamp of integers, if its bounds are integers after quantization."""
         given, bounds = self._integers.get(node.inputs[0]), integer_nodes.bounds(node, self._known.arrays)
         if given is None or bounds is None or not given.quantization.is_simple:
             return False
@@ -199,7 +199,7 @@ class _Fusion:
         return True
 
     def _add_passed_through(self, node: Node) -> bool:
-        """An operator that does with integers what it does with what they stand for."""
+        """An operator that does the same to integers as to the numbers they stand for."""
         found = integer_nodes.passed_through(node, self._integers, self._known)
         if found is None:
             return False
@@ -217,7 +217,7 @@ class _Fusion:
         return True
 
     def _add_dequantize(self, given: Integers, output: str) -> None:
-        """DequantizeLinear behind a node, as there was one before it."""
+        """A DequantizeLinear behind a node, in place of the one before it."""
         axis = {} if given.quantization.axis is None else {"axis": given.quantization.axis}
         inputs = (given.name, *given.node.inputs[1:])
         node = _node("DequantizeLinear", given.node.domain, given.node.version, f"{output}/dequantized", inputs, (output,))

@@ -1,4 +1,4 @@
-"""A model's graph as plain data, in which every value has a name of its own, those in subgraphs included."""
+"""A model's graph as plain data, in which every value has a unique name, also in subgraphs."""
 
 import dataclasses
 import math
@@ -14,7 +14,7 @@ from jquant.onnx.errors import ModelError
 _LARGEST = 2**31  # elements of a tensor
 DEFAULT_DOMAIN = ""
 MICROSOFT = "com.microsoft"
-JQUANT = "jquant"  # what fusion makes of nodes, which is in no file
+JQUANT = "jquant"  # the domain of the nodes that fusion makes; it is in no file
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -24,9 +24,9 @@ class Node:
     Attributes:
       operator, domain: such as "Conv" and "" (ONNX's own), or "QLinearAdd" and "com.microsoft".
       version: of the operator set of its domain that the model imports.
-      name: the node's, or that of its first output.
-      inputs, outputs: names of values; "" is one that is left out.
-      attributes: by name: numbers, strings, lists of them, NumPy arrays, and `Graph` for a subgraph.
+      name: the node's, or else that of its first output.
+      inputs, outputs: names of values; "" for one that is left out.
+      attributes: by name: numbers, strings, lists of these, NumPy arrays, and `Graph` for a subgraph.
     """
 
     operator: str
@@ -54,8 +54,8 @@ class Node:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Value:
-    """What a graph says of a value: its element type (None: it does not say), and its shape, with None or a name where a
-    size is not fixed (None: the rank is not, either)."""
+    """What a graph declares of a value: its element type (None if not declared), and its shape, with None or a name for
+    each size that is not fixed (None if the rank is not fixed either)."""
 
     name: str
     dtype: np.dtype | None
@@ -71,9 +71,9 @@ class Graph:
     """Nodes in an order in which they can be computed.
 
     Attributes:
-      inputs: without those that have an initializer.
+      inputs: those without an initializer.
       initializers: the tensors of the file, by name.
-      constants: what Constant nodes hold, by the names of their outputs; such nodes are not among `nodes`.
+      constants: the values of Constant nodes, by the names of their outputs. These nodes are not among `nodes`.
     """
 
     nodes: tuple[Node, ...]
@@ -83,7 +83,7 @@ class Graph:
     constants: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     def walk(self) -> Iterator[Node]:
-        """All nodes, those of subgraphs included."""
+        """All nodes, including those of subgraphs."""
         for graph in self.scopes():
             yield from graph.nodes
 
@@ -96,10 +96,10 @@ class Graph:
 
 
 class Reader:
-    """Reads protocol messages into `Graph`: names of subgraphs become unique, attributes become Python's values.
+    """Reads protocol messages into `Graph`: names in subgraphs become unique, attributes become Python values.
 
     Args:
-      versions: of each domain's operator set.
+      versions: the operator set of each domain.
       references: the values of a function's attributes, for the nodes of its body that refer to them.
     """
 
@@ -108,7 +108,7 @@ class Reader:
         self._references = references
 
     def graph(self, proto: GraphProto, names: Mapping[str, str] | None = None, prefix: str = "") -> Graph:
-        """`proto` inside a scope of `names`; a name that it defines itself gets `prefix`."""
+        """`proto` as a graph inside the scope `names`. A name that it defines itself gets `prefix`."""
         names = dict(names or {})
 
         def defined(name: str) -> str:
@@ -125,7 +125,7 @@ class Reader:
         return dataclasses.replace(body, inputs=inputs, outputs=outputs, initializers=initializers)
 
     def body(self, protos: Iterable[NodeProto], names: dict[str, str], prefix: str) -> Graph:
-        """Nodes and constants, whose outputs are added to `names`."""
+        """The nodes and the constants. Their outputs are added to `names`."""
         found, constants = [], {}
         for proto in protos:
             inputs = tuple(names.get(name, name) if name else "" for name in proto.input)
@@ -134,7 +134,7 @@ class Reader:
                 attributes = self._attributes(proto, names, label)
             except ModelError:
                 raise
-            except Exception as error:  # whatever a broken file brings about
+            except Exception as error:  # a broken file may raise anything
                 raise ModelError(f"node {label!r}: {error}") from error
             for name in proto.output:
                 if name:
@@ -200,24 +200,24 @@ def versions(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
 
 
 def to_array(tensor: TensorProto) -> np.ndarray:
-    """A tensor of the file in NumPy.
+    """A tensor of the file as a NumPy array.
 
     Raises:
-      ModelError: a tensor that is broken, or whose data is beside a file that nobody has named.
+      ModelError: a broken tensor, or one whose data is in a file beside the model, without a path.
     """
     if tensor.data_location == TensorProto.EXTERNAL:
         raise ModelError(f"tensor {tensor.name!r}: its data is in another file; load the model by its path")
     _check_size(tensor.dims, tensor.data_type, tensor.name)
     try:
         return onnx.numpy_helper.to_array(tensor)
-    except Exception as error:  # whatever a broken file brings about
+    except Exception as error:  # a broken file may raise anything
         raise ModelError(f"tensor {tensor.name!r}: {error}") from error
 
 
 def _check_size(dims: Iterable[int], data_type: int, name: str) -> None:
     """
     Raises:
-      ModelError: sizes that are negative, or whose product nothing in memory has.
+      ModelError: negative sizes, or sizes whose product cannot fit in memory.
     """
     dims = list(dims)
     if min(dims, default=0) < 0 or math.prod(dims) > _LARGEST:
@@ -250,6 +250,6 @@ def _value(proto: onnx.ValueInfoProto, name: str) -> Value:
 
 def _size(dimension: onnx.TensorShapeProto.Dimension) -> int | str | None:
     kind = dimension.WhichOneof("value")
-    if kind == "dim_value":  # of which exporters write -1, and some 0, where a size is not fixed
+    if kind == "dim_value":  # exporters write -1, and some 0, for a size that is not fixed
         return dimension.dim_value if dimension.dim_value > 0 else None
     return dimension.dim_param or None if kind else None

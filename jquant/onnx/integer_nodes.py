@@ -1,4 +1,4 @@
-"""The nodes of integers that fusion makes of an operator, if its operands allow it."""
+"""The integer nodes that replace an operator in fusion, if its operands allow it."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -10,12 +10,12 @@ from jquant.integer_forms import DEQUANTIZED, PASSED_THROUGH, QUANTIZED
 from jquant.onnx.graph import DEFAULT_DOMAIN, JQUANT, Node
 from jquant.onnx.quantization import Quantization
 
-_SAME_BIAS = 1e-6  # a bias' scale may differ by so much from the product of the others: a few roundings
+_SAME_BIAS = 1e-6  # how far a bias' scale may differ from the product of the other two: a few roundings
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Integers:
-    """What stands for a value: the name of integers, what they mean, and the DequantizeLinear that said so."""
+    """The integers behind a value: their name, their quantization, and the DequantizeLinear that gave both."""
 
     name: str
     quantization: Quantization
@@ -27,12 +27,12 @@ class Integers:
 
 
 class Known:
-    """The arrays of a graph, and what is made of them.
+    """The arrays of a graph, and those derived from them.
 
     Attributes:
       arrays: all of them, by name.
-      transposed: weights that were turned around.
-      constants: integers in the place of floats.
+      transposed: weights with their dimensions in another order.
+      constants: integers that replace floats.
     """
 
     def __init__(self, arrays: dict[str, np.ndarray], dtypes: Mapping[str, np.dtype]):
@@ -49,7 +49,7 @@ class Known:
         return name
 
     def transpose(self, given: Integers, order: Sequence[int] | None) -> Integers:
-        """Weights of the file with their dimensions in another order, turned around once."""
+        """Weights of the file with their dimensions in another order, transposed only once."""
         array = self.arrays[given.name]
         order = tuple(reversed(range(array.ndim))) if order is None else tuple(order)
         name = f"{given.name}/transposed" + ("" if order == tuple(reversed(range(array.ndim))) else f"{list(order)}")
@@ -64,7 +64,7 @@ _Values = Mapping[str, Integers]
 
 
 def passed_through(node: Node, values: _Values, known: Known) -> tuple[Integers, tuple[str, ...]] | None:
-    """The integers that a node passes on, and what are its operands then."""
+    """The integers that a node passes on, and the operands that it then has."""
     entry = PASSED_THROUGH[node.operator]
     if node.version < entry.since or (node.operator != "Split" and any(node.outputs[1:])):  # MaxPool's indices
         return None
@@ -95,7 +95,7 @@ def passed_through(node: Node, values: _Values, known: Known) -> tuple[Integers,
 
 
 def bounds(node: Node, known: Mapping[str, np.ndarray]) -> tuple[float, float] | None:
-    """Those of a Relu or a Clip, if they are known."""
+    """The bounds of a Relu or a Clip, if they are known."""
     if node.operator == "Relu":
         return 0.0, np.inf
     found = []
@@ -109,7 +109,7 @@ def bounds(node: Node, known: Mapping[str, np.ndarray]) -> tuple[float, float] |
 
 
 def quantized(node: Node, target: Quantization, output: str, values: _Values, known: Known) -> Node | None:
-    """The node that gives the integers of a node's result, called `output`, or None where there is no such thing."""
+    """The node that computes the integers of a node's result, called `output`, or None if there is no such node."""
     if node.domain != DEFAULT_DOMAIN:
         return None
     build = _BUILDERS.get(node.operator, _unary)
@@ -171,7 +171,7 @@ class _Product:
 
 
 def _product(node: Node, values: _Values, known: Known) -> _Product | None:
-    """The operands of a MatMul, Gemm or Conv, if integers stand for both, and scales differ between columns at most."""
+    """The operands of a MatMul, Gemm or Conv, if both are quantized, with scales that differ at most between columns."""
     a, b, attributes = _simple(node.inputs[0], values), values.get(node.inputs[1]), dict(node.attributes)
     if a is None or b is None or b.quantization.dtype.itemsize != 1:
         return None
@@ -221,12 +221,12 @@ def _is_bias(bias: Integers, product: _Product, known: Known) -> bool:
     unit = product.a.quantization.scales.reshape(-1) * product.b.quantization.scales.reshape(-1)
     try:
         return bool(np.all(np.abs(scales - unit) <= _SAME_BIAS * unit))
-    except ValueError:  # they do not even broadcast
+    except ValueError:  # they do not broadcast
         return False
 
 
 def to_float(node: Node, values: _Values, known: Known) -> Node | None:
-    """The node whose product is of integers and whose result is of floats, as the node's."""
+    """The node that computes an integer product with the same float result as the node."""
     product = _product(node, values, known) if node.operator in DEQUANTIZED else None
     if product is None:
         return None

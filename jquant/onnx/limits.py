@@ -1,4 +1,4 @@
-"""How large results may be, so that a broken or hostile model cannot take all memory."""
+"""Limits the size of results, so that a broken or hostile model cannot use up all memory."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,12 +11,12 @@ import numpy as np
 from jquant.onnx.errors import ModelError
 from jquant.onnx.registry import Converter
 
-LARGEST = 2**31  # bytes of a result, if it is known while tracing, or far larger than what it is made of
+LARGEST = 2**31  # bytes of a result, if it is known while tracing, or far larger than what it is computed from
 _FAR = 100  # times the operands
 
 
 def check_known(entry: Converter, operands: Sequence[Any], keywords: Mapping[str, Any]) -> None:
-    """Before NumPy computes a node.
+    """Called before NumPy computes a node.
 
     Raises:
       ModelError: results that would be larger than `LARGEST`.
@@ -43,10 +43,10 @@ def _is_kept(entry: Converter, position: int) -> bool:
 
 
 def check(results: Any, operands: Sequence[Any]) -> None:
-    """While JAX traces a program, before anything is computed.
+    """Called while JAX traces a program, before anything is computed.
 
     Raises:
-      ModelError: a result that is larger than `LARGEST`, and `_FAR` times all operands together.
+      ModelError: a result that is larger than `LARGEST`, and than `_FAR` times all operands together.
     """
     for each in jax.tree.leaves(results):
         if hasattr(each, "dtype") and _bytes(each) > max(LARGEST, _FAR * sum(map(_bytes, jax.tree.leaves(list(operands))))):
@@ -54,7 +54,7 @@ def check(results: Any, operands: Sequence[Any]) -> None:
 
 
 def _bytes(value: Any) -> int:
-    """0 where a size has a name."""
+    """The bytes of an array; 0 if a size is symbolic."""
     if not hasattr(value, "dtype") or any(map(jax.export.is_symbolic_dim, value.shape)):
         return 0
     return math.prod(value.shape) * np.dtype(value.dtype).itemsize

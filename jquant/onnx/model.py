@@ -1,4 +1,4 @@
-"""A model of an ONNX file as a function of JAX."""
+"""The model of an ONNX file as a JAX function."""
 
 import collections
 import contextlib
@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from onnx import inliner
 
 from jquant.onnx import arguments, branches, files, functions, fusion, packing, registry, statics
-from jquant.onnx import converters as _converters  # noqa: F401  # which fill the table
+from jquant.onnx import converters as _converters  # noqa: F401  # importing them fills the table
 from jquant.onnx.errors import ModelError
 from jquant.onnx.evaluate import Evaluation, Watch
 from jquant.onnx.graph import DEFAULT_DOMAIN, JQUANT, MICROSOFT, Graph, Reader, Value, versions
@@ -22,21 +22,21 @@ from jquant.onnx.registry import Converter
 from jquant.onnx.values import fitted, to_jax
 
 _OLDEST, _NEWEST = 7, 28  # operator sets of ONNX's own domain
-_LARGEST_CONSTANT = 1  # elements of a Constant node that is no parameter
+_LARGEST_CONSTANT = 1  # elements of a Constant node that is not made a parameter
 
 
 class Model:
-    """What `load` makes of an ONNX model: a pure function of parameters and inputs.
+    """What `load` returns for an ONNX model: a pure function of parameters and inputs.
 
-    It is static to JAX (hashable, compared by identity); what changes is in its arguments, so that
+    It is static to JAX (hashable, compared by identity). Everything that changes is in its arguments, so
     ``jax.jit(model)(model.params, inputs)`` compiles it once.
 
     Attributes:
-      params: the initializers by their names, as arrays; matrices of integers that only products read are
-        `jquant.PackedMatrix`, those in blocks `jquant.PackedBlockMatrix` with their scales. Save them, shard them, donate
-        them or put others in their place.
-      inputs, outputs: of each name, what the file declares.
-      fused: how many operators integers are computed with in the place of floats, by name.
+      params: the initializers by name, as arrays. Integer matrices that only products read are `jquant.PackedMatrix`; those
+        in blocks are `jquant.PackedBlockMatrix`, with their scales. Save them, shard them, donate them or replace them by
+        others.
+      inputs, outputs: what the file declares for each name.
+      fused: by name, how many operators are computed in integers instead of in float.
     """
 
     params: dict[str, Any]
@@ -79,20 +79,21 @@ class Model:
     def __call__(
         self, params: Mapping[str, Any], inputs: Mapping[str, ArrayLike], *, where: arguments.Where | None = None
     ) -> dict[str, jax.Array]:
-        """The outputs by their names.
+        """The outputs by name.
 
         Args:
-          params: those of the model, or others of their structure.
-          inputs: an array of every input of the model. Integers of 64 bits are 32 in JAX: those of NumPy have to fit.
-          where: bool, of the leading dimensions of activations, say (batch, length): only positions where it is true
-            count in the ranges of dynamic quantization, so that padding changes nothing. Or a tuple of such masks, of
-            different shapes: those of an encoder and of a decoder. It is by its shape that a mask finds its
-            activations, so no size in it may be that of another dimension in their place.
+          params: those of the model, or others of the same structure.
+          inputs: an array for every input of the model. 64-bit integers become 32-bit in JAX: values in NumPy arrays must
+            fit.
+          where: a boolean mask over the leading dimensions of activations, such as (batch, length). Only positions where it
+            is true count in the ranges of dynamic quantization, so padding changes nothing. Or a tuple of such masks of
+            different shapes, such as those of an encoder and of a decoder. A mask is matched to its activations by shape, so
+            none of its sizes may equal that of another dimension in the same place.
 
         Raises:
           ModelError: inputs that are missing, unknown, or of another dtype or shape than the file declares, or that differ
-            in a size to which it gives one name; parameters that are missing; a mask that is not boolean or whose
-            dimensions no dynamically quantized activation has, or two of one shape.
+            in a size to which the file gives one name; missing parameters; a mask that is not boolean or whose dimensions no
+            dynamically quantized activation has, or two masks of one shape.
         """
         return self._run(params, inputs, where, None)
 
@@ -100,7 +101,7 @@ class Model:
         """The outputs, computed node by node with the model's own parameters.
 
         Args:
-          watch: is called with every node, its operands and its results, and may return others to go on with. Inside of
+          watch: called with every node, its operands and its results. It may return other results to continue with. Inside
             subgraphs that JAX traces, these are traced.
         """
         return self._run(self.params, inputs, None, watch)
@@ -122,12 +123,12 @@ class Model:
         return {name: to_jax(value, repr(name)) for name, value in zip(self.outputs, results, strict=True)}
 
     def _evaluated(self, evaluation: Evaluation, values: dict[str, Any]) -> list[Any]:
-        # The operators of ONNX broadcast, whatever the caller's own code may do.
+        # The operators of ONNX broadcast, whatever the caller's JAX settings are.
         with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
             return evaluation.run(self._graph, values)
 
     def _dry_run(self, values: Mapping[str, Any], masks: tuple[jax.Array, ...]) -> None:
-        """Without `jax.jit`, finds what is too large before anything is computed."""
+        """Outside of `jax.jit`, finds results that are too large before anything is computed."""
         arrays = {name: value for name, value in values.items() if name not in self._known}
         if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((arrays, masks))):
             return
@@ -148,32 +149,32 @@ def load(
     floats: Mapping[str, Callable[..., Any]] | None = None,
     quantized: Literal["as_written", "fused"] = "as_written",
 ) -> Model:
-    """Reads an ONNX model as a function of JAX.
+    """Reads an ONNX model as a JAX function.
 
-    In models of QuantizeLinear and DequantizeLinear, ``quantized="as_written"`` computes with floats between them, as the
-    file says, and as onnxruntime does without optimizations, bit for bit where the float operators in between agree.
-    ``"fused"`` computes with integers: DequantizeLinear, an operator and QuantizeLinear become one integer operator, as in
-    onnxruntime's optimizations. That is faster, and a result may differ in its last bit: an integer sum is exact where one
-    of floats is rounded at each step, and scales are multiplied with each other before they are with the sum, one rounding
-    instead of several. Which of the two is right depends on what the model was evaluated with. The default is what the file
-    says, for it is defined, whereas every engine fuses as it likes.
+    ``quantized`` is for models with QuantizeLinear and DequantizeLinear. ``"as_written"`` computes the operators between
+    them in float, as the file says. The results equal those of onnxruntime without optimizations, bit for bit if the float
+    operators in between agree. ``"fused"`` computes in integers: DequantizeLinear, an operator and QuantizeLinear become one
+    integer operator, as in onnxruntime's optimizations. That is faster, but a result may differ in its last bit: an integer
+    sum is exact, while a float sum is rounded at each step; and the scales are multiplied with each other before they are
+    multiplied with the sum, which is one rounding instead of several. Which of the two is right depends on how the model was
+    evaluated. The default is what the file says, because that is well defined, whereas every engine fuses differently.
 
     Args:
-      source: a path, bytes, a binary file or an `onnx.ModelProto`; data beside the file is read from its folder.
-      constants: inputs of the model that are fixed, by name: those that shapes depend on have to be.
-      floats: functions in the place of operators with floating-point operands, by the operator's name, such as
-        ``{"MatMul": f}``. They are called with the operands by position, those that shapes depend on (and the exponent
-        of Pow, where it is a constant) as NumPy arrays, and with the attributes for which they have keyword-only
-        parameters. An attribute that a function has no parameter for must have its default.
-      quantized: whether QuantizeLinear and DequantizeLinear are computed "as_written", or "fused" with operators between
-        them. What was fused is in ``print(model)``. Scales and zero points in `params` that are equal have to stay equal
-        then, and `floats` are for what stays float.
+      source: a path, bytes, a binary file or an `onnx.ModelProto`. Data beside the file is read from its folder.
+      constants: inputs of the model to fix, by name. Inputs that shapes depend on must be fixed.
+      floats: functions that replace operators with floating-point operands, by the operator's name, such as
+        ``{"MatMul": f}``. They are called with the operands by position; those that shapes depend on (and the exponent of
+        Pow, if it is a constant) are NumPy arrays. Attributes are passed if the function has keyword-only parameters for
+        them. An attribute for which it has no parameter must have its default.
+      quantized: whether QuantizeLinear and DequantizeLinear are computed "as_written", or "fused" with the operators between
+        them. ``print(model)`` shows what was fused. Scales and zero points in `params` that are equal must then stay equal,
+        and `floats` applies to what stays float.
 
     Returns:
       A `Model`.
 
     Raises:
-      ModelError: no valid model; or, all at once, every operator that is not supported and every shape that depends on
+      ModelError: not a valid model; or, all at once, every operator that is not supported and every shape that depends on
         data.
       OSError: a file that cannot be read.
     """
@@ -201,7 +202,7 @@ def load(
 
 @contextlib.contextmanager
 def _broken_files() -> Iterator[None]:
-    """Whatever a broken file brings about becomes a `ModelError`."""
+    """Turns whatever a broken file raises into a `ModelError`."""
     try:
         yield
     except ModelError:
@@ -255,7 +256,7 @@ def _unsupported(graph: Graph, floats: Mapping[str, Converter], constants: Colle
 
 
 def _undefined(graph: Graph, outer: set[str]) -> list[str]:
-    """What a graph reads or gives, and nothing before it has computed."""
+    """The values that a graph reads or returns without computing them first."""
     known = {"", *outer, *graph.initializers, *graph.constants, *(value.name for value in graph.inputs)}
     found = []
     for node in graph.nodes:
@@ -267,7 +268,7 @@ def _undefined(graph: Graph, outer: set[str]) -> list[str]:
 
 
 def _lines(model: Model, graph: Graph, name: str) -> list[str]:
-    """The table of a model."""
+    """A summary of the model, as a table."""
     lines = [
         f"{name}: operator sets "
         + ", ".join(f"{node_domain or 'ai.onnx'} {version}" for node_domain, version in _domains(graph))

@@ -1,4 +1,4 @@
-"""Constants that are nothing but a matrix of integers in products: packed once, when a model is loaded."""
+"""Packs constants that are only used as integer matrices in products, once, when a model is loaded."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from jquant.packed_matrix import PackedMatrix
 
 
 class Integers(NamedTuple):
-    """A matrix of int8 or uint8: with this zero point, by name, and whether it is transposed first."""
+    """A matrix of int8 or uint8: the name of its zero point, and whether it is transposed first."""
 
     zero_point: str | None
     transposed: bool
@@ -24,7 +24,7 @@ class Integers(NamedTuple):
         return (self.zero_point,)
 
     def pack(self, matrix: np.ndarray, zero_point: np.ndarray | None) -> PackedMatrix | None:
-        """That of symmetric weights has a zero point in the file, too; without it, programs need no sums of rows."""
+        """The packed matrix. A zero point of 0, which symmetric weights have in the file, is left out: it saves row sums."""
         if matrix.dtype not in (np.int8, np.uint8) or not 2 <= matrix.ndim <= 8 or not matrix.size:
             return None
         matrix = np.swapaxes(matrix, -1, -2) if self.transposed else matrix
@@ -37,7 +37,7 @@ class Integers(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """A matrix of few bits in blocks, as onnxruntime's MatMulNBits has it, with its scales and zero points, by name."""
+    """A matrix of few bits in blocks, as in onnxruntime's MatMulNBits, with the names of its scales and zero points."""
 
     scales: str
     zero_points: str | None
@@ -51,7 +51,7 @@ class Blocks(NamedTuple):
         return self.scales, self.zero_points
 
     def pack(self, matrix: np.ndarray, scales: np.ndarray, zero_points: np.ndarray | None) -> PackedBlockMatrix | None:
-        """Of 4 and 8 bits, with zero points that are integers; without any, as signed integers, for it is the middle."""
+        """The packed matrix, for 4 and 8 bits and integer zero points. Without any (the middle), values become signed."""
         _, _, k, n, bits, block_size = self
         blocks = -(-k // block_size)
         is_packed = matrix.dtype == np.uint8 and matrix.size == n * blocks * (block_size * bits // 8) > 0
@@ -71,16 +71,16 @@ class Blocks(NamedTuple):
 
 
 def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
-    """The integers that bytes hold, the first in the lowest bits."""
+    """The integers in bytes, the first in the lowest bits."""
     if bits == 8:
         return packed
     return np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:-1], -1)
 
 
 def packed_matrices(graph: Graph, static: Iterable[str]) -> Mapping[str, PackedMatrix | PackedBlockMatrix]:
-    """Those that all nodes which read them would pack in one way.
+    """The constants that all their readers would pack in the same way.
 
-    What is packed with them, their zero points and scales, has to be constant, too.
+    What is packed with them, their zero points and scales, must be constant, too.
     """
     constants = {name: array for each in graph.scopes() for name, array in {**each.initializers, **each.constants}.items()}
     roles: dict[str, set[Any]] = {}
@@ -102,7 +102,7 @@ def packed_matrices(graph: Graph, static: Iterable[str]) -> Mapping[str, PackedM
 
 
 def _packing(node: Node, position: int) -> Integers | Blocks | None:
-    """How a node would have the operand packed; None, as it is."""
+    """How a node would pack the operand; None to leave it as it is."""
     entry = registry.find(node)
     operand = entry.operand(position) if entry else ""
     if entry is None or not operand:

@@ -1,4 +1,4 @@
-"""What QuantizeLinear and DequantizeLinear nodes say, where a graph holds their scales and zero points."""
+"""The quantization that QuantizeLinear and DequantizeLinear nodes express, if a graph holds their scales and zero points."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,19 +9,19 @@ import onnx
 from jquant.onnx.graph import DEFAULT_DOMAIN, MICROSOFT, Node
 
 _INTEGERS = tuple(map(np.dtype, (np.int8, np.uint8, np.int32)))
-_SMALLEST, _LARGEST = np.finfo(np.float32).tiny, np.finfo(np.float32).max / 255  # out of these an integer comes back
+_SMALLEST, _LARGEST = np.finfo(np.float32).tiny, np.finfo(np.float32).max / 255  # within these, integers survive both
 _FLOATS = (onnx.TensorProto.UNDEFINED, onnx.TensorProto.FLOAT)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Quantization:
-    """A dtype of integers, and which numbers they stand for.
+    """A dtype of integers, and the numbers they stand for.
 
     Attributes:
-      scale, zero_point: the names of both; the latter is "" where it is 0.
+      scale, zero_point: the names of both; the latter is "" if it is 0.
       scales, zero_points: their values.
       dtype: int8, uint8, or int32.
-      axis: along which they differ; None where all is one.
+      axis: the axis along which they differ; None if there is one of each.
     """
 
     scale: str
@@ -33,7 +33,7 @@ class Quantization:
 
     @property
     def is_simple(self) -> bool:
-        """Of 8 bits, with one scale for all."""
+        """Whether it has 8 bits, and one scale for the whole tensor."""
         return self.dtype.itemsize == 1 and self.axis is None
 
     @property
@@ -42,7 +42,7 @@ class Quantization:
         return int(np.iinfo(self.dtype).min), int(np.iinfo(self.dtype).max)
 
     def fits(self, array: np.ndarray | None) -> bool:
-        """Whether an array, if that is known, has as many elements along the axis as there are scales."""
+        """Whether an array, if it is known, has as many elements along the axis as there are scales."""
         if array is None or self.axis is None:
             return True
         return -array.ndim <= self.axis < array.ndim and array.shape[self.axis] == self.scales.size
@@ -53,13 +53,13 @@ class Quantization:
         return same and self.scales.item() == other.scales.item() and self.zero_points.item() == other.zero_points.item()
 
     def quantized(self, value: float) -> int:
-        """The integer of a number, which may be infinite, for a simple quantization: as QuantizeLinear has it."""
+        """The integer that QuantizeLinear gives for a number, which may be infinite, in a simple quantization."""
         with np.errstate(over="ignore"):
             quotient = np.rint(np.float32(value) / np.float32(self.scales.item()))
         return int(np.clip(quotient + self.zero_points.item(), *self.limits))
 
     def dequantized(self, integer: int) -> float:
-        """The number for which an integer stands, for a simple quantization."""
+        """The number that an integer stands for, in a simple quantization."""
         return float(np.float32(integer - self.zero_points.item()) * np.float32(self.scales.item()))
 
 
@@ -72,10 +72,10 @@ def is_dequantize(node: Node) -> bool:
 
 
 def of_node(node: Node, known: Mapping[str, np.ndarray], dtype: np.dtype | None) -> Quantization | None:
-    """What such a node says; None if that is not in the graph, not of 8 bits (or 32), or in blocks.
+    """The quantization of such a node; None if it is not in the graph, not of 8 bits (or 32), or in blocks.
 
     Args:
-      dtype: of the integers, if known; it is needed where there is no zero point.
+      dtype: of the integers, if known. It is needed if there is no zero point.
     """
     scale, zero_point = (*node.inputs, "")[1:3]
     attributes = node.attributes

@@ -1,4 +1,4 @@
-"""The table of converters: which function of JAX computes an operator, by domain, name and version."""
+"""The table of converters: which JAX function computes an operator, by domain, name and version."""
 
 import dataclasses
 import inspect
@@ -11,9 +11,9 @@ from jquant.onnx.graph import DEFAULT_DOMAIN, JQUANT, Node
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _TABLE: dict[tuple[str, str], list["Converter"]] = {}
-_CONTEXT = frozenset({"xp", "outputs", "where", "unrolled"})  # keywords that the evaluation gives, no attributes
+_CONTEXT = frozenset({"xp", "outputs", "where", "unrolled"})  # keywords that the evaluation passes, not attributes
 _RANDOM = "its numbers are random, and no two libraries draw the same"
-REFUSED = {  # operators that have no converter for a reason
+REFUSED = {  # operators that have no converter, with the reason
     "Bernoulli": _RANDOM,
     "Multinomial": _RANDOM,
     "RandomNormal": _RANDOM,
@@ -25,20 +25,20 @@ REFUSED = {  # operators that have no converter for a reason
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Converter:
-    """A function that computes an operator, and what is to be known of it.
+    """A function that computes an operator, and what there is to know about it.
 
     Attributes:
-      function: takes the operands by position, None for one that is left out, and the attributes by their names in
-        ONNX. Of the keyword ``outputs`` it is given the number of outputs, of ``xp`` NumPy or `jax.numpy`, of
-        ``where`` that of the caller's masks which fits the first operand, of ``unrolled`` whether something inside the
-        node's subgraphs, or a result, has to be known while tracing. The operands of a node with subgraphs are as they are.
-      since, until: the operator sets in which it is right.
-      static: the names of operands that are NumPy arrays: what the shapes of a program depend on.
-      prefers_static: those that are, wherever they can be.
-      packs: an operand that is a matrix of integers, and that which is its zero point.
-      transposed_by: the attribute that says of this matrix that it is to be transposed; packed, it already is.
+      function: takes the operands by position, None for one that is left out, and the attributes by their names in ONNX. If
+        it has these keywords, it is also given ``outputs``, the number of outputs; ``xp``, NumPy or `jax.numpy`; ``where``,
+        the caller's mask that fits the first operand; ``unrolled``, whether something inside the node's subgraphs, or a
+        result, must be known while tracing. The operands of a node with subgraphs are passed as they are.
+      since, until: the operator sets for which it is right.
+      static: the names of operands that are NumPy arrays, because the shapes of a program depend on them.
+      prefers_static: those that are NumPy arrays whenever they can be.
+      packs: an operand that is an integer matrix, and the operand that is its zero point.
+      transposed_by: the attribute that says that this matrix is to be transposed; a packed one already is.
       packs_blocks: whether its operands and attributes are those of onnxruntime's MatMulNBits.
-      expands: its results may be far larger than its operands, so that NumPy computes only those that have to be static.
+      expands: its results may be far larger than its operands, so NumPy computes only those that have to be static.
     """
 
     function: Callable[..., Any]
@@ -68,14 +68,14 @@ class Converter:
 
     @property
     def folds(self) -> bool:
-        """Whether it computes NumPy arrays of NumPy arrays."""
+        """Whether it computes NumPy arrays from NumPy arrays."""
         return "xp" in self.context
 
     def position(self, operand: str) -> int:
         return self.operands.index(operand)
 
     def operand(self, position: int) -> str:
-        """The name of the operand at a position; "" of an operator that has none."""
+        """The name of the operand at a position; "" if the operator has none there."""
         if not self.operands:
             return ""
         return self.operands[min(position, len(self.operands) - 1)]
@@ -94,7 +94,7 @@ def converter(
     packs_blocks: bool = False,
     expands: bool = False,
 ) -> Callable[[_Function], _Function]:
-    """Enters the decorated function into the table, and leaves it as it is. The arguments are those of `Converter`."""
+    """Adds the decorated function to the table, and returns it unchanged. The arguments are those of `Converter`."""
 
     def enter(function: _Function) -> _Function:
         operands = frozenset(static), frozenset(prefers_static), packs or {}, transposed_by, packs_blocks
@@ -114,14 +114,14 @@ def find(node: Node) -> Converter | None:
 
 
 def operators() -> list[tuple[str, str]]:
-    """(domain, operator) of everything in the table that a file can name."""
+    """(domain, operator) of everything in the table that can occur in a file."""
     return sorted(key for key in _TABLE if key[0] != JQUANT)
 
 
 def arguments(node: Node, entry: Converter) -> tuple[dict[str, Any], list[str]]:
-    """The attributes with which a converter is called, and those that it does not know.
+    """The attributes with which to call a converter, and those that it does not know.
 
-    The schema's defaults are filled in; an attribute that has its default is not one to know.
+    The schema's defaults are filled in. An unknown attribute that has its default value is not reported.
     """
     defaults = _defaults(node.domain, node.operator, node.version)
     given = {name: value for name, value in (defaults | dict(node.attributes)).items() if name in entry.attributes}
@@ -144,7 +144,7 @@ def schema_defaults(schema: onnx.defs.OpSchema) -> dict[str, Any]:
 
 
 def _text(value: Any) -> Any:
-    """Strings, which are bytes in the schema, and lists of them as text."""
+    """Strings, which are bytes in the schema, and lists of strings, as text."""
     if isinstance(value, list):
         return [_text(each) for each in value]
     return value.decode() if isinstance(value, bytes) else value

@@ -1,4 +1,4 @@
-"""What a value is computed from, subgraphs of If, Loop and Scan included."""
+"""What a value is computed from, including through subgraphs of If, Loop and Scan."""
 
 from jquant.onnx.graph import Node
 
@@ -6,7 +6,7 @@ CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})  # as static as what their subg
 
 
 def of_output(node: Node, index: int) -> list[str]:
-    """What has to be known for an output of a node."""
+    """The values that must be known for an output of a node to be known."""
     if node.kind not in CONTROL_FLOW:
         return list(node.inputs)
     bodies = [[value.name for value in body.outputs] for body in node.subgraphs.values()]
@@ -20,7 +20,7 @@ def of_output(node: Node, index: int) -> list[str]:
 
 
 def decide_sizes(node: Node) -> tuple[str, ...]:
-    """The operands on which the size of a result depends: how often a Loop collects outputs, which sequence an If gives."""
+    """The operands on which the size of a result depends: how often a Loop collects outputs, which sequence an If picks."""
     if node.kind == "Loop" and len(node.outputs) > max(0, len(node.inputs) - 2):
         return node.inputs[:2]
     if node.kind == "If" and any(value.dtype is None for body in node.subgraphs.values() for value in body.outputs):
@@ -29,12 +29,12 @@ def decide_sizes(node: Node) -> tuple[str, ...]:
 
 
 def of_rounds(node: Node) -> dict[str, list[str]]:
-    """The inputs of a loop's body, with what has to be known for them."""
+    """The inputs of a loop's body, with the values that must be known for them."""
     if node.kind not in ("Loop", "Scan") or "body" not in node.subgraphs:
         return {}
     body = node.subgraphs["body"]
     outputs = [value.name for value in body.outputs]
-    if node.kind == "Loop":  # whose body gives the condition, and gets that and the number of the round
+    if node.kind == "Loop":  # its body computes the condition, and receives it with the iteration number
         end = [*node.inputs[:2], *outputs[:1]]
         given = [end, end, *([*end, name, *outputs[i + 1 : i + 2]] for i, name in enumerate(node.inputs[2:]))]
     else:
@@ -45,7 +45,7 @@ def of_rounds(node: Node) -> dict[str, list[str]]:
 
 
 def _split(node: Node) -> tuple[int, int]:
-    """How many states a Scan has, and at which operand they begin."""
+    """How many states a Scan has, and the index of the operand where they begin."""
     first = 1 if node.version < 9 else 0
     scanned = node.attributes.get("num_scan_inputs", 0)
     return len(node.inputs) - first - (scanned if isinstance(scanned, int) else 0), first

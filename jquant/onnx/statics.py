@@ -1,24 +1,24 @@
-"""Which values have to be known while a program is traced: those that its shapes depend on, and what these come from."""
+"""Finds the values that must be known while a program is traced: those that its shapes depend on, and their sources."""
 
 from collections.abc import Iterable
 
 from jquant.onnx import registry, sources
 from jquant.onnx.graph import Graph, Node
 
-# What needs nothing of what it is given but the shape, or that there is something, or how many there are.
+# Operators that need only the shape of their operands, or whether they are present, or how many there are.
 _SHAPES_ALONE = frozenset({"Shape", "Size", "SequenceLength", "OptionalHasElement"})
 
 
 class Analysis:
-    """Follows static operands back to where they come from.
+    """Follows static operands back to their sources.
 
     Args:
-      graph: whole, with all names unique.
-      known: names of what is an array of the file, or given by the caller as a constant.
+      graph: the whole graph, with all names unique.
+      known: the names of arrays in the file, and of those that the caller gave as constants.
 
     Attributes:
-      static: the names of all values that have to be NumPy arrays.
-      problems: of each that cannot be one, a sentence.
+      static: the names of all values that must be NumPy arrays.
+      problems: for each value that cannot be one, a sentence.
     """
 
     def __init__(self, graph: Graph, known: Iterable[str]):
@@ -37,7 +37,8 @@ class Analysis:
         """Marks what the nodes of a graph need.
 
         Args:
-          certain: whether it will be traced, unlike a branch that is chosen while tracing: such a one has its problems then.
+          certain: whether the graph will be traced, unlike a branch that is chosen while tracing, whose problems count only
+            then.
         """
         for node in graph.nodes:
             entry = registry.find(node)
@@ -55,7 +56,7 @@ class Analysis:
                 self._require_all(subgraph, certain and not chosen)
 
     def _require(self, name: str, reader: str, certain: bool) -> None:
-        """Marks `name` and all that it is computed from."""
+        """Marks `name` and everything that it is computed from."""
         origins = self._origins(name, in_rounds=True)
         if not origins:
             self.static.update(self._ancestors(name))
@@ -63,10 +64,10 @@ class Analysis:
             self.problems += [f"{reader} is {name!r}, which depends on {origin}" for origin in origins]
 
     def _origins(self, name: str, in_rounds: bool) -> list[str]:
-        """What keeps `name` from being known: inputs of the model, or else what is nearest.
+        """What keeps `name` from being known: inputs of the model, or else the nearest such values.
 
         Args:
-          in_rounds: whether what differs from round to round of a loop counts as known: the loop is written out, then.
+          in_rounds: whether values that differ between the iterations of a loop count as known: the loop is then unrolled.
         """
         inputs = []
         for each in self._ancestors(name):
@@ -84,7 +85,7 @@ class Analysis:
         return inputs
 
     def _ancestors(self, name: str) -> dict[str, None]:
-        """`name` and everything that has to be known for it, the nearest first."""
+        """`name` and everything that must be known for it, the nearest first."""
         found: dict[str, None] = {}
         waiting = [name]
         while waiting:

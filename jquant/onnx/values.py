@@ -1,8 +1,8 @@
-"""What a value of a graph is while a program is traced.
+"""The values of a graph while a program is traced.
 
-A NumPy array is static: known while tracing, in the types of ONNX, its 64-bit integers included. Sizes of shapes are
-static, and where `jax.export` gives them names, they stand in an array of Python objects. Everything else is an array of
-JAX. A sequence is a list of either, and None is an operand that is left out.
+A NumPy array is static: known while tracing, in ONNX's types, including 64-bit integers. The sizes in shapes are static. If
+`jax.export` makes them symbolic, they are in an array of Python objects. Everything else is a JAX array. A sequence is a
+list of either, and None is an operand that is left out.
 """
 
 from collections.abc import Sequence
@@ -16,17 +16,17 @@ from jquant.onnx.errors import ModelError
 
 
 def is_static(value: Any) -> bool:
-    """Whether everything of `value` is known while tracing."""
+    """Whether all of `value` is known while tracing."""
     if isinstance(value, list):
         return all(map(is_static, value))
     return value is None or isinstance(value, np.ndarray)
 
 
 def jax_dtype(dtype: np.dtype, name: str) -> np.dtype:
-    """The dtype that JAX's arrays have for one of ONNX: integers of 64 bits have 32, unless JAX is in its 64-bit mode.
+    """The dtype of JAX arrays for a dtype of ONNX: 64-bit integers become 32-bit, unless JAX is in its 64-bit mode.
 
     Raises:
-      ModelError: float64 outside of that mode, strings, complex numbers of 128 bits.
+      ModelError: float64 outside of that mode, strings, 128-bit complex numbers.
     """
     dtype = np.dtype(dtype)
     if dtype.kind in "OUS":
@@ -38,22 +38,22 @@ def jax_dtype(dtype: np.dtype, name: str) -> np.dtype:
 
 
 def to_jax(value: Any, name: str) -> Any:
-    """`value` as an array of JAX, or a list of them.
+    """`value` as a JAX array, or as a list of them.
 
     Raises:
-      ModelError: an integer that does not fit the dtype, as `jax_dtype`.
+      ModelError: an integer that does not fit the dtype; as in `jax_dtype`.
     """
     if isinstance(value, list):
         return [to_jax(each, name) for each in value]
     if not isinstance(value, np.ndarray):
         return value
-    if value.dtype == object:  # sizes, some of which have names
+    if value.dtype == object:  # sizes, some of them symbolic
         return jnp.stack([jnp.asarray(size, jnp.int32) for size in value.flat]).reshape(value.shape)
     return jnp.asarray(fitted(value, jax_dtype(value.dtype, name), name))
 
 
 def fitted(value: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
-    """`value` in another dtype of integers, in which every element has to fit."""
+    """`value` in another integer dtype, in which every element must fit."""
     if value.dtype == dtype:
         return value
     if value.size and value.dtype.kind in "iu":
@@ -65,7 +65,7 @@ def fitted(value: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
 
 
 def sizes(values: np.ndarray | Sequence[Any]) -> tuple[Any, ...]:
-    """The elements of a static tensor as Python's integers, or those with names."""
+    """The elements of a static tensor as Python integers, or as symbolic sizes."""
     return tuple(size if jax.export.is_symbolic_dim(size) else int(size) for size in np.asarray(values).reshape(-1))
 
 
@@ -79,7 +79,7 @@ def from_sizes(shape: Sequence[Any]) -> np.ndarray:
 
 
 def without_objects(value: np.ndarray) -> np.ndarray:
-    """`value` in 64 bits, where it was taken from a shape with names, and none of these is left in it."""
+    """`value` in 64 bits, if it came from a shape with symbolic sizes and has none of them left."""
     if value.dtype != object or not all(isinstance(each, int | np.integer) for each in value.flat):
         return value
     return value.astype(np.int64)

@@ -1,6 +1,6 @@
-"""The formulas of the documents in NumPy, step by step: what the operators must equal, bit for bit.
+"""The specifications' formulas in NumPy, step by step: what the operators must equal, bit for bit.
 
-Independent of the operators, and as plain as the formulas. NumPy rounds every float32 operation once. The tests and
+It is independent of the operators, and as plain as the formulas. NumPy rounds every float32 operation once. The tests and
 ``python -m jquant`` compare with it.
 """
 

@@ -1,4 +1,4 @@
-"""Products with scales by block, step by step."""
+"""Products with block scales, step by step."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The convolutions of DirectML and ONNX, batch and channels first."""
+"""The convolutions of DirectML and ONNX, with batch and channels first."""
 
 import numpy as np
 from numpy import float32
@@ -10,7 +10,7 @@ from jquant.reference.rounding import saturate
 def convolution_integer(
     x, w, x_zero_point: ArrayLike = 0, w_zero_point: ArrayLike = 0, *, strides=None, padding=None, dilations=None, groups=1
 ):
-    """Element by element of the windows, in 64 bits, modulo 2**32. Padding in pairs, of zeros after the zero point."""
+    """Sums over the elements of the windows, in 64 bits, modulo 2**32. Pads with zeros after subtracting the zero point."""
     rank = x.ndim - 2
     strides, dilations, padding = strides or (1,) * rank, dilations or (1,) * rank, padding or ((0, 0),) * rank
     x = np.asarray(x).astype(np.int64) - np.asarray(x_zero_point).astype(np.int64).reshape(())
@@ -34,7 +34,7 @@ def convolution_integer(
 
 
 def convolution_integer_to_float(x, x_scale, x_zero_point, w, w_scale, w_zero_point, bias=None, dtype=float32, **options):
-    """``fl(fl(acc) * fl(x_scale * w_scale)) + bias``, the bias a real number."""
+    """``fl(fl(acc) * fl(x_scale * w_scale)) + bias``, where the bias is a real number."""
     by_filter = (-1, *(1,) * (x.ndim - 2))
     with np.errstate(all="ignore"):
         scale = np.asarray(x_scale).astype(float32).reshape(-1) * np.asarray(w_scale).astype(float32).reshape(-1)

@@ -10,7 +10,7 @@ from jquant.reference.narrow_floats import is_narrow, narrow, widen
 
 
 def dequantize_linear(x, scale, zero_point: ArrayLike = 0, *, axis=None, block_size=None, dtype=None):
-    """``(x - zero_point) * scale``: the difference of integers in 64 bits, of narrow floats in float32."""
+    """``(x - zero_point) * scale``: the difference in 64 bits for integers, in float32 for narrow floats."""
     x = np.asarray(x)
     its_zero_point = of_each(zero_point, x, axis, block_size)
     scale = of_each(scale, x, axis, block_size)
@@ -38,7 +38,7 @@ def quantize_linear(x, scale, zero_point, dtype, *, axis=None, block_size=None, 
 
 
 def of_each(tensor, x, axis, block_size):
-    """A scale or zero point in sizes that broadcast to those of `x`: of each slice along the axis, its block's."""
+    """A scale or zero point in a shape that broadcasts to that of `x`: for each slice along the axis, that of its block."""
     tensor = np.asarray(tensor)
     if axis is None or tensor.ndim == 0:
         return tensor
@@ -48,7 +48,7 @@ def of_each(tensor, x, axis, block_size):
 
 
 def dynamic_quantize_linear(x, where=True, dtype=np.uint8, *, axis=None, symmetric=False):
-    """Output, scale and zero point; the range is that of the values that count and 0, of all or along `axis`."""
+    """Output, scale and zero point. The range is that of the values that count and 0, over all or along `axis`."""
     if axis is not None or symmetric:
         return _dynamic_rows(x, where, dtype, axis, symmetric)
     with np.errstate(all="ignore"):
@@ -60,7 +60,7 @@ def dynamic_quantize_linear(x, where=True, dtype=np.uint8, *, axis=None, symmetr
 
 
 def _dynamic_rows(x, where, dtype, axis, symmetric):
-    """The same along `axis`, which is left with a size of 1, or of all; a scale below the normal numbers is 1."""
+    """The same along `axis`, which keeps a size of 1, or over all; a scale below the normal numbers becomes 1."""
     with np.errstate(all="ignore"):
         x, limits = np.asarray(x).astype(float32), iinfo(dtype)
         counted = np.where(where, x, float32(0))
@@ -79,7 +79,7 @@ def _dynamic_rows(x, where, dtype, axis, symmetric):
 
 
 def scale_and_zero_point(low, high, dtype, *, symmetric=False, narrow_range=False):
-    """Scale and zero point; of a range that is empty, or nearly, 1 and 0."""
+    """Scale and zero point; for a range that is empty, or nearly, 1 and 0."""
     limits = iinfo(dtype)
     smallest, largest = limits.min + narrow_range, limits.max
     with np.errstate(all="ignore"):
@@ -95,7 +95,7 @@ def scale_and_zero_point(low, high, dtype, *, symmetric=False, narrow_range=Fals
 
 
 def pack_integers(x):
-    """The first integer of each byte has its lowest bits; zeros fill each row's last byte."""
+    """Packs the first integer of each byte into its lowest bits; zeros fill each row's last byte."""
     x = np.asarray(x)
     bits = iinfo(x.dtype).bits
     count = 8 // bits
@@ -141,7 +141,7 @@ def quantized_linear_concat(inputs, output_scale, output_zero_point, axis, dtype
 
 
 def matmul_integer(a, b, a_zero_point: ArrayLike = 0, b_zero_point: ArrayLike = 0):
-    """Zero points in a shape that broadcasts; modulo 2**32."""
+    """With zero points in a shape that broadcasts; modulo 2**32."""
     a, b = (
         np.asarray(x).astype(np.int64) - np.asarray(z).astype(np.int64) for x, z in ((a, a_zero_point), (b, b_zero_point))
     )
@@ -159,7 +159,7 @@ def matmul_integer_to_float(a, a_scale, a_zero_point, b, b_scale, b_zero_point, 
 
 
 def dot_general(lhs, rhs, dimension_numbers, dtype=float32, *, lhs_per_tensor=False, rhs_per_tensor=False):
-    """``fl(fl(sum of integers) * fl(lhs_scale * rhs_scale))``: a number for each dimension, as `np.einsum` has it."""
+    """``fl(fl(sum of integers) * fl(lhs_scale * rhs_scale))``, with a number for each dimension, as in `np.einsum`."""
     (lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch) = dimension_numbers
     of_lhs, of_rhs = list(range(lhs.ndim)), list(range(lhs.ndim, lhs.ndim + rhs.ndim))
     for one, other in (*zip(lhs_contracting, rhs_contracting, strict=True), *zip(lhs_batch, rhs_batch, strict=True)):
@@ -169,7 +169,7 @@ def dot_general(lhs, rhs, dimension_numbers, dtype=float32, *, lhs_per_tensor=Fa
     a, a_scale = _symmetric_int8(lhs, lhs_contracting, lhs_per_tensor)
     b, b_scale = _symmetric_int8(rhs, rhs_contracting, rhs_per_tensor)
     with np.errstate(all="ignore"):
-        scale = np.einsum(a_scale, of_lhs, b_scale, of_rhs, output)  # one product each: a sum of one
+        scale = np.einsum(a_scale, of_lhs, b_scale, of_rhs, output)  # a single product each
         product = np.einsum(a.astype(np.int64), of_lhs, b.astype(np.int64), of_rhs, output).astype(np.int32)
         return (product.astype(float32) * scale).astype(dtype)
 
@@ -232,7 +232,7 @@ def clip_gradient1(x, gradient, low, high):
 
 
 def typed_bounds(low, high, dtype):
-    """FLOAT bounds in the type of a tensor: integers toward zero and saturating."""
+    """FLOAT bounds in the type of a tensor: integers are truncated toward zero, and saturate."""
     with np.errstate(over="ignore", invalid="ignore"):
         if np.issubdtype(dtype, np.integer):
             return tuple(rounding.saturate(np.trunc(float32(bound)), dtype) for bound in (low, high))

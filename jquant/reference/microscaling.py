@@ -1,6 +1,6 @@
 """The formats whose blocks share a scale: those of the Microscaling specification, in float64, and NVFP4."""
 
-import jax.numpy as jnp  # whose dtypes are those of ml_dtypes
+import jax.numpy as jnp  # its dtypes are those of ml_dtypes
 import numpy as np
 from numpy import float32
 
@@ -17,7 +17,7 @@ LARGEST_EXPONENTS = {  # of the largest power of two of each type
 
 
 def blocks_of(x, axis, block_size):
-    """With the blocks' elements along a new last dimension, the blocks along the one before it."""
+    """The elements of the blocks along a new last dimension, the blocks along the one before it."""
     x = np.moveaxis(x, axis, -1)
     blocks = -(-x.shape[-1] // block_size)
     padding = blocks * block_size - x.shape[-1]
@@ -30,13 +30,13 @@ def joined(blocks, axis, size):
 
 
 def mx_quantize(x, element, *, axis=-1, block_size=32):
-    """Elements, those of 6 bits as codes, and scales."""
+    """Elements (as codes if they have 6 bits), and scales."""
     element, x = jnp.dtype(element).name, np.asarray(x)
-    with np.errstate(invalid="ignore"):  # at signalling NaN
+    with np.errstate(invalid="ignore"):  # for signalling NaN
         blocks = blocks_of(x.astype(np.float64), axis, block_size)
     largest = abs(blocks).max(-1, keepdims=True, initial=0)
     is_finite = np.isfinite(largest)
-    _, above = np.frexp(np.where(is_finite, largest, 1))  # of zeros, 0
+    _, above = np.frexp(np.where(is_finite, largest, 1))  # 0 for zeros
     exponent = np.where(largest == 0, -127, np.clip(above - 1 - LARGEST_EXPONENTS[element], -127, 127))
     with np.errstate(invalid="ignore"):
         quotient = np.where(is_finite, blocks / 2.0**exponent, np.nan)

@@ -1,22 +1,22 @@
-"""Floats of 8, 6 and 4 bits, by a search among all of their numbers."""
+"""8-, 6- and 4-bit floats, by a search among all of their numbers."""
 
 import functools
 from typing import NamedTuple
 
-import jax.numpy as jnp  # whose dtypes are those of ml_dtypes
+import jax.numpy as jnp  # its dtypes are those of ml_dtypes
 import numpy as np
 
 NAMES = "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float4_e2m1fn"
 
 
 class Table(NamedTuple):
-    """The numbers of a type from 0 up, and what the codes after them are.
+    """The numbers of a type from 0 up, and the meaning of the codes after them.
 
     Attributes:
-      numbers: those of the codes 0, 1, and so on, in float64; one more follows them, which the grid would have next.
+      numbers: those of the codes 0, 1, and so on, in float64, followed by the number that would come next on the grid.
       infinity: the code of infinity, if there is one.
-      nan: of NaN, if there is one.
-      bits: of the type.
+      nan: the code of NaN, if there is one.
+      bits: the bits of the type.
     """
 
     numbers: np.ndarray
@@ -27,7 +27,7 @@ class Table(NamedTuple):
 
 @functools.cache
 def table(name: str) -> Table:
-    """Of a type as JAX calls it, "float8_e4m3fn"; the widths of its exponent and its fraction are in the name."""
+    """For a type by JAX's name, such as "float8_e4m3fn", which contains the widths of its exponent and its fraction."""
     bits, exponent_bits, fraction_bits = int(name[5]), int(name[8]), int(name[10])
     bias = 2 ** (exponent_bits - 1) - (0 if name.endswith("fnuz") else 1)
     numbers = []
@@ -35,7 +35,7 @@ def table(name: str) -> Table:
         exponent, fraction = divmod(code, 2**fraction_bits)
         whole = 2**fraction_bits if exponent else 0
         numbers.append((whole + fraction) * 2.0 ** (max(exponent, 1) - bias - fraction_bits))
-    if name.endswith("fnuz"):  # what would be -0 is NaN
+    if name.endswith("fnuz"):  # the code of -0 is NaN
         return Table(np.array(numbers), None, 2 ** (bits - 1), bits)
     if name.endswith("fn") and bits < 8:  # every code is a number
         return Table(np.array(numbers), None, None, bits)
@@ -47,9 +47,9 @@ def table(name: str) -> Table:
 
 
 def encode(x, name: str, *, saturate=True):
-    """The codes of the nearest numbers, ties to even; then ONNX's tables of Cast. A type without NaN has its largest."""
+    """The codes of the nearest numbers, ties to even; then ONNX's tables of Cast. Without NaN, the largest number."""
     of = table(name)
-    with np.errstate(invalid="ignore"):  # at signalling NaN
+    with np.errstate(invalid="ignore"):  # for signalling NaN
         x = np.asarray(x).astype(np.float64)
     magnitude = abs(x)
     between = (of.numbers[:-1] + of.numbers[1:]) / 2
@@ -81,12 +81,12 @@ def decode(code, name: str):
 
 
 def is_narrow(dtype) -> bool:
-    """Whether it is one of the types of 8 and 4 bits."""
+    """Whether it is one of the 8- and 4-bit types."""
     return jnp.dtype(dtype).name in NAMES
 
 
 def narrow(x, dtype, *, saturate=True):
-    """The nearest numbers of a narrow type, in an array of it."""
+    """The nearest numbers of a narrow type, as an array of that type."""
     dtype = jnp.dtype(dtype)
     return encode(x, dtype.name, saturate=saturate).view(dtype)
 

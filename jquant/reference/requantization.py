@@ -26,7 +26,7 @@ def dequantize(x, low, high, mode="MIN_COMBINED", narrow_range=False, axis=None,
 
 
 def requantize(x, low, high, new_low, new_high, dtype):
-    """TensorFlow's Requantize, to quint8 in Python's integers, which do not wrap: output, output_min, output_max."""
+    """TensorFlow's Requantize to quint8, in Python integers, which do not wrap: output, output_min, output_max."""
     x, (low, high, new_low, new_high) = np.asarray(x), map(float32, (low, high, new_low, new_high))
     with np.errstate(all="ignore"):
         width, new_width = float64(high - low), float64(new_high - new_low)
@@ -48,7 +48,7 @@ def requantize(x, low, high, new_low, new_high, dtype):
 
 
 def integer(x, rounding):
-    """The integer of a float64; NaN is 0."""
+    """The integer of a float64; 0 for NaN."""
     return 0 if np.isnan(x) else int(rounding(np.clip(x, -(2.0**63), 2.0**63)))
 
 

@@ -1,7 +1,7 @@
-"""Roundings and limits, as the documents name them."""
+"""Rounding and limits, as the specifications name them."""
 
 import numpy as np
-from jax.numpy import iinfo  # which knows integers of 4 and 2 bits, too
+from jax.numpy import iinfo  # also knows 4- and 2-bit integers
 from numpy import float32
 
 
@@ -14,7 +14,7 @@ def saturate(x, dtype):
 
 
 def clamp(x, low, high):
-    """C++'s `std::max(std::min(x, high), low)`, in which a bound that is NaN does nothing."""
+    """C++'s `std::max(std::min(x, high), low)`, in which a NaN bound has no effect."""
     x = np.where(high < x, high, x)
     return np.where(x < low, low, x)
 

@@ -29,7 +29,7 @@ def quantize(x, low, high, dtype, mode, round_mode="HALF_AWAY_FROM_ZERO", narrow
             scale = np.minimum(
                 np.where(min_t * low > 0, min_t / low, largest), np.where(max_t * high > 0, max_t / high, largest)
             ).astype(float32)
-            tiny = np.finfo(float32).tiny  # 0 stands for subnormal numbers
+            tiny = np.finfo(float32).tiny  # subnormal numbers become 0
             low, high = (np.where(abs(end) < tiny, float32(0), end) for end in (min_t / scale, max_t / scale))
             value = np.maximum(np.minimum(x, high), low) * scale
             value = np.rint(value) if round_mode == "HALF_TO_EVEN" else away(value)
@@ -39,7 +39,7 @@ def quantize(x, low, high, dtype, mode, round_mode="HALF_AWAY_FROM_ZERO", narrow
 def quantize_and_dequantize(
     x, low=None, high=None, signed_input=True, num_bits=8, round_mode="HALF_TO_EVEN", narrow_range=False, axis=None
 ):
-    """TensorFlow's QuantizeAndDequantizeV4; without a range, with that of the values."""
+    """TensorFlow's QuantizeAndDequantizeV4; without a range, it uses that of the values."""
     with np.errstate(all="ignore"):
         x, given = np.asarray(x, float32), low is not None
         if not given:
@@ -76,6 +76,6 @@ def fake_quantize(x, low, high, num_bits=8, narrow_range=False, axis=None):
 
 
 def along(bound, x, axis):
-    """A bound per tensor or per slice, in sizes that broadcast."""
+    """A bound per tensor or per slice, in a shape that broadcasts."""
     shape = () if axis is None else [-1 if dimension == axis else 1 for dimension in range(x.ndim)]
     return np.asarray(bound, float32).reshape(shape)

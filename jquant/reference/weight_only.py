@@ -21,7 +21,7 @@ def block_weights(b, scales, zero_points, k, bits, g_idx=None):
 
 
 def unpack_bytes(packed, bits):
-    """Unsigned integers of 2, 4 or 8 bits, along the last dimension."""
+    """Unsigned 2-, 4- or 8-bit integers, along the last dimension."""
     places = np.arange(packed.shape[-1] * 8 // bits) * bits
     return packed[..., places // 8] >> (places % 8).astype(np.uint8) & np.uint8(2**bits - 1)
 
@@ -33,7 +33,7 @@ def matmul_with_weights(a, weights, bias=None):
 
 
 def gather_block_quantized(data, indices, scales, zero_points=None, *, gather_axis=0, quantize_axis=1, block_size, bits=4):
-    """Dequantizes all, and looks up zeros for an index outside of the axis."""
+    """Dequantizes everything, and looks up zeros for an index outside of the axis."""
     if data.dtype == np.uint8:
         data = unpack_bytes(data, bits)
         middle = np.full(scales.shape, 2 ** (bits - 1))

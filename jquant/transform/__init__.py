@@ -1,4 +1,4 @@
-"""Functions taken to int8: their products, convolutions and look-ups with parameters.
+"""Converts functions to int8: their products, convolutions and look-ups that have parameters as weights.
 
 from jquant import transform
 

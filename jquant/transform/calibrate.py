@@ -1,4 +1,4 @@
-"""The ranges of the inputs of sites, over a data set."""
+"""Finds the range of each site's input over a data set."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -24,26 +24,26 @@ def calibrate(
 ) -> dict[str, Range]:
     """Observes the inputs of all sites with static inputs over a data set, and returns the range of each.
 
-    The function computes in float, and the observer that the site's scheme names sees each input on the way. What reads one
-    value has one range. A site whose weights a `jax.lax.scan` stacks has a range for each layer; one that a loop runs again
-    with the same weights has one for all passes. The function and all observers are one program, which is compiled for each
-    shape of a batch.
+    The function is computed in float. On the way, each input passes through the observer that its site's scheme names.
+    Sites that read the same value share one range. A site whose weights are stacked by a `jax.lax.scan` has a range for each
+    layer; a site that a loop runs repeatedly with the same weights has one range for all passes. The function and all
+    observers form one program, which is compiled once for each batch shape.
 
     Args:
       apply, params, recipe: as for `quantized`.
-      batches: an iterable of batches, which is read once. Each is a tuple of the inputs of the function, without labels, or
-        its one input, if that is no tuple.
-      progress: show a progress bar, which needs tqdm.
+      batches: an iterable of batches, which is read once. Each batch is a tuple of the inputs of the function, without
+        labels; a single input need not be wrapped in a tuple.
+      progress: whether to show a progress bar, which needs tqdm.
 
     Returns:
-      A dict of `jquant.calibration.Range`, float32, by the name of the site; those of stacked weights have shape
+      A dict of `jquant.calibration.Range`, float32, keyed by the name of the site. Ranges of stacked weights have shape
       (layers,).
 
     Raises:
-      DescriptorError: a recipe without static inputs, a function without sites, no batch; a site that no batch reached, as
-        in a branch that was never taken.
-      DescriptorTypeError: an argument of another type, or a leaf of `params` that is no array.
-      ImportError: `progress` without tqdm.
+      DescriptorError: a recipe without static inputs, a function without sites, or no batch; a site that no batch reached,
+        for example in a branch that was never taken.
+      DescriptorTypeError: an argument of the wrong type, or a leaf of `params` that is not an array.
+      ImportError: `progress` is set, but tqdm is not installed.
 
     Example:
       >>> import jax.numpy as jnp
@@ -90,13 +90,13 @@ def calibrate(
 
 
 def _initial(plan: Plan, site: Site) -> tuple[jax.Array, Any]:
-    """The state before the first batch, of all layers: how often the site was reached, and the observer's."""
+    """The state before the first batch, for all layers: how often the site was reached, and the observer's state."""
     first = jnp.int32(0), site.scheme.make_observer().init(site.input_type)
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*plan.sizes(site), *jnp.shape(leaf))), first)
 
 
 def _update(plan: Plan) -> Callable[..., Any]:
-    """A function of parameters, inputs and the state, to the state after them."""
+    """A function that maps the parameters, the inputs and the state to the new state."""
 
     def update(parameters: list[Any], inputs: tuple[Any, ...], state: Any) -> Any:
         return rewrite.run(plan, _observed, [*parameters, *jax.tree.leaves(inputs)], state=state)[1]
@@ -105,7 +105,7 @@ def _update(plan: Plan) -> Callable[..., Any]:
 
 
 def _observed(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
-    """The output of a site in float; its input goes into the state, once, at the first site that is reached."""
+    """The output of a site in float. The first site reached that reads an input adds that input to the state, once."""
     if site.has_static_input:
         scope.once(("observed", site.input), lambda: _observe(site, operands[site.input_operand], scope))
     return jaxprs.bind(site.equation, *operands)[0]

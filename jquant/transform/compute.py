@@ -28,11 +28,11 @@ _EXTENDED = FeatureLevel.EXTENDED
 
 
 class QuantizedInput(NamedTuple):
-    """The input of a site in integers.
+    """The input of a site, quantized to integers.
 
     Attributes:
       values: int8 or uint8, of the shape of the input.
-      scale: float32, of shape (), or of the shape of the input with 1 for each dimension in a row.
+      scale: float32, of shape (), or of the shape of the input with each dimension in a row replaced by 1.
       zero_point: of the dtype of `values`, or None for 0.
     """
 
@@ -42,7 +42,7 @@ class QuantizedInput(NamedTuple):
 
 
 def symmetric_scale(x: jax.Array, over: Sequence[int], dtype: str = "INT8") -> jax.Array:
-    """The scale of symmetric integers, ``max|x| / 127``, of what shares the dimensions `over`, which become 1."""
+    """The scale of symmetric integers, ``max|x| / 127``, shared along the dimensions `over`, which become 1."""
     largest = largest_magnitude(exact.numerator(x), tuple(over))
     return scale_and_zero_point(-largest, largest, dtype, symmetric=True, narrow_range=True).scale
 
@@ -51,9 +51,9 @@ def symmetric_scale(x: jax.Array, over: Sequence[int], dtype: str = "INT8") -> j
 def stored(storage: Storage, num_levels: int, weights: jax.Array) -> dict[str, Any]:
     """The weights of sites, quantized: what the int8 function keeps of them.
 
-    Of a product, or a table, a `PackedMatrix` of shape (batch, contracted, kept), without a batch if it has none, and a
-    scale of shape (batch, kept), or (). Of a convolution, the filter as an int8 array, and a scale of shape (filters,), or
-    (). The first `num_levels` dimensions are those of layers.
+    For a product or a table: a `PackedMatrix` of shape (batch, contracted, kept), without the batch if there is none, and a
+    scale of shape (batch, kept) or (). For a convolution: the filter as an int8 array, and a scale of shape (filters,) or
+    (). The first `num_levels` dimensions are those of the layers.
     """
     of_layers = functools.partial(_stored, storage)
     for _ in range(num_levels):
@@ -76,7 +76,7 @@ def _stored(storage: Storage, weights: jax.Array) -> dict[str, Any]:
 
 
 def quantized_weights(storage: Storage, weights: jax.Array, shared: Sequence[int]) -> tuple[jax.Array, jax.Array]:
-    """Integers, and their scales, for what shares the dimensions `shared`, or the whole."""
+    """Integers and their scales. One scale is shared along the dimensions `shared`, or by the whole tensor."""
     by_channel = storage.scales == ScaleGranularity.PER_CHANNEL
     scale = symmetric_scale(weights, shared if by_channel else range(weights.ndim), storage.weight_type)
     values = quantize_linear(weights, scale, output_dtype=storage.weight_type, feature_level=_EXTENDED)
@@ -84,7 +84,7 @@ def quantized_weights(storage: Storage, weights: jax.Array, shared: Sequence[int
 
 
 def quantize_input(site: Site, x: jax.Array, static: ScaleZeroPoint | None) -> QuantizedInput:
-    """The input of a site in integers, by the range that its scheme says."""
+    """The input of a site as integers, using the range that its scheme specifies."""
     scheme = site.scheme
     if static is not None:
         scale, zero_point = static
@@ -105,7 +105,7 @@ def _quantized(x: jax.Array, scale: jax.Array, zero_point: jax.Array | None, dty
 
 
 def result(site: Site, stored: dict[str, Any], x: jax.Array, static: ScaleZeroPoint | None) -> jax.Array:
-    """The output of a site, from the operand that is not the weights."""
+    """The output of a site, computed from the operand that is not the weights."""
     if site.kind == LOOK_UP:
         return look_up(site, stored, x)
     if is_weight_only(site):
@@ -114,7 +114,7 @@ def result(site: Site, stored: dict[str, Any], x: jax.Array, static: ScaleZeroPo
 
 
 def static_range(site: Site, static: ScaleZeroPoint) -> tuple[jax.Array, jax.Array]:
-    """The real numbers that the least and the largest integer of a static input stand for."""
+    """The real numbers that the smallest and the largest integer of a static input stand for."""
     limits = jnp.iinfo(site.scheme.activation_type.lower())
     lowest = -limits.max if site.scheme.is_symmetric else limits.min
     low, high = (jnp.asarray(limit, limits.dtype) for limit in (lowest, limits.max))
@@ -123,7 +123,7 @@ def static_range(site: Site, static: ScaleZeroPoint) -> tuple[jax.Array, jax.Arr
 
 
 def integer_result(site: Site, stored: dict[str, Any], input: QuantizedInput) -> jax.Array:
-    """The output of a product or a convolution, from integers."""
+    """The output of a product or a convolution, computed from integers."""
     return (_convolution if site.kind == CONVOLUTION else _product)(site, stored, input)
 
 
@@ -168,7 +168,7 @@ def _product(site: Site, stored: dict[str, Any], input: QuantizedInput) -> jax.A
 
 
 def _in_order(site: Site, result: jax.Array, batch: Sequence[Any], free: Sequence[Any]) -> jax.Array:
-    """A product of matrices with the dimensions of the product that the function has."""
+    """A matrix product, with the output dimensions of the function's own product."""
     _, kept = _operand_dimensions(site)
     sizes = site.equation.invars[site.operand].aval.shape
     result = result.reshape([*batch, *free, *(sizes[dimension] for dimension in kept)])
@@ -179,20 +179,20 @@ def _in_order(site: Site, result: jax.Array, batch: Sequence[Any], free: Sequenc
 
 
 def _operand_dimensions(site: Site) -> tuple[list[int], list[int]]:
-    """The contracted and the kept dimensions of the weights as the product has them."""
+    """The contracted and the kept dimensions of the weights, as in the function's own product."""
     contracted, batch = product_dimensions(site.equation, site.operand)
     return contracted, [d for d in range(len(site.dimensions)) if d not in contracted and d not in batch]
 
 
 def look_up(site: Site, stored: dict[str, Any], indices: jax.Array) -> jax.Array:
-    """Rows of a table, from integers: those of the table and of its scales."""
+    """Rows of a table, looked up as integers and multiplied by their scales, which are looked up as well."""
     parameters = site.equation.params
     (index,) = parameters["dimension_numbers"].start_index_map
     table = stored["values"].data  # of shape (rows, elements of a row)
     scale = jnp.broadcast_to(stored["scale"], table.shape[:1])[:, None]
     if index == 1:
         table, scale = table.T, scale.T
-    # Beyond the table, the scale is what the function fills with, a NaN by default, and the integer is 1.
+    # Beyond the table, the scale is the function's own fill value, NaN by default, and the integer is 1.
     of_integers = {**parameters, "fill_value": None if parameters["fill_value"] is None else 1}
     values = jaxprs.bind(site.equation.replace(params=of_integers), table, indices)[0]
     scales = jaxprs.bind(site.equation.replace(params={**parameters, "slice_sizes": (1, 1)}), scale, indices)[0]
@@ -200,7 +200,7 @@ def look_up(site: Site, stored: dict[str, Any], indices: jax.Array) -> jax.Array
 
 
 def dequantized(site: Site, stored: dict[str, Any]) -> jax.Array:
-    """The weights as the operand that the function has, from integers."""
+    """The weights, dequantized, as the operand of the function's own product."""
     dtype = site.equation.invars[site.operand].aval.dtype
     values, scale = stored["values"], stored["scale"]
     if site.kind == CONVOLUTION:
@@ -214,7 +214,7 @@ def dequantized(site: Site, stored: dict[str, Any]) -> jax.Array:
 
 
 def weight_only_result(site: Site, stored: dict[str, Any], x: jax.Array) -> jax.Array:
-    """The output of a product or a convolution of floats, with weights from integers."""
+    """The output of a product or a convolution in float, with dequantized weights."""
     operands = [x, dequantized(site, stored)]
     return jaxprs.bind(site.equation, *(operands if site.operand == 1 else operands[::-1]))[0]
 

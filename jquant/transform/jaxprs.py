@@ -1,4 +1,4 @@
-"""What is read of JAX's programs: one place for what differs between versions of JAX."""
+"""Access to JAX's programs: the one place for what differs between versions of JAX."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -8,31 +8,31 @@ import jax.core
 from jax.extend.core import Literal as Literal
 from jax.interpreters import partial_eval
 
-Equation = Any  # a JaxprEqn, and below a Jaxpr: JAX's types know little of what they hold
+Equation = Any  # a JaxprEqn; below, a Jaxpr. JAX's types say little about what they hold
 Jaxpr = Any
 
 
 class Program(NamedTuple):
-    """A program: equations, and the values of its constants."""
+    """A program: its equations, and the values of its constants."""
 
     jaxpr: Jaxpr
     constants: Sequence[Any]
 
 
 class Traced(NamedTuple):
-    """A program of a function of trees, and the tree of its outputs, as `jax.ShapeDtypeStruct`."""
+    """The program of a function of pytrees, and the tree of its outputs, as `jax.ShapeDtypeStruct`."""
 
     program: Program
     outputs: Any
 
 
 def closed(jaxpr: Any) -> Program:
-    """A program as equations hold it; one that is open has no constants."""
+    """A program as equations hold it. An open one has no constants."""
     return Program(jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, "consts") else Program(jaxpr, ())
 
 
 def trace(function: Callable, *arguments: Any) -> Traced:
-    """The program of a function, without what its outputs do not need. Every leaf of the arguments stays an input."""
+    """The program of a function, without dead code. Every leaf of the arguments stays an input."""
     jaxpr, outputs = jax.make_jaxpr(function, return_shape=True)(*arguments)
     program = closed(jaxpr)
     alive, _ = partial_eval.dce_jaxpr(program.jaxpr, [True] * len(program.jaxpr.outvars), instantiate=True)
@@ -40,7 +40,7 @@ def trace(function: Callable, *arguments: Any) -> Traced:
 
 
 def without_unused_inputs(program: Program) -> tuple[Program, list[bool]]:
-    """The program, and which of its inputs it reads, which are those that are left."""
+    """The program with only the inputs that it reads, and which inputs those are."""
     jaxpr, constants = program
     alive, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
     return Program(alive, constants), used

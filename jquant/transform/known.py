@@ -1,7 +1,7 @@
-"""What depends on the parameters alone: a graph, in which each value is one node however often it is computed.
+"""What depends on the parameters alone: a graph in which each value is one node, however often it is computed.
 
-A value inside a `jax.lax.scan` that is sliced from stacked parameters has the loop as a level: its node stands for the
-values of all layers, and is computed for all of them at once.
+A value inside a `jax.lax.scan` that is sliced from stacked parameters has the loop as a level. Its node stands for the
+values of all layers, which are computed all at once.
 """
 
 import dataclasses
@@ -29,8 +29,8 @@ class Node:
     Attributes:
       shape, dtype: those of the value in one layer.
       levels: the loops that stack it, outermost first.
-      leaves: the numbers of the parameters that it depends on.
-      text: how it is computed, which is equal for equal values, in programs for other sizes of the inputs as well.
+      leaves: the indices of the parameters that it depends on.
+      text: how it is computed. It is the same for equal values, also in programs for inputs of other shapes.
     """
 
     shape: tuple[Any, ...]
@@ -48,7 +48,7 @@ class Leaf(NamedTuple):
 
 
 class Constant(NamedTuple):
-    """A value that the function brings with it."""
+    """A constant of the function."""
 
     value: Any
 
@@ -68,7 +68,7 @@ class Operation(NamedTuple):
 
 
 class Graph:
-    """The nodes of one program; equal values are one node."""
+    """The nodes of one program. Equal values are one node."""
 
     def __init__(self) -> None:
         self._nodes: dict[Hashable, Node] = {}
@@ -76,7 +76,7 @@ class Graph:
     def _node(self, key: Hashable, *fields: Any) -> Node:
         try:
             return self._nodes.setdefault(key, Node(*fields))
-        except TypeError:  # parameters of an equation that cannot be compared
+        except TypeError:  # the parameters of an equation cannot be compared
             return Node(*fields)
 
     def leaf(self, number: int, aval: Any) -> Node:
@@ -105,7 +105,7 @@ class Graph:
         return self._operation(equation, inputs, output, levels, aval.shape, dtype)
 
     def _cast(self, cast: Node, node: Node) -> Node:
-        """The cast of something else: casts come after what moves elements, so that `root` finds the parameter itself."""
+        """The same cast, of another node. Casts come after what moves elements, so that `root` finds the parameter."""
         assert isinstance(cast.operation, Operation)
         return self._operation(cast.operation.equation, [node], 0, node.levels, node.shape, cast.dtype)
 
@@ -117,13 +117,13 @@ class Graph:
         mine = tuple(level for level in levels if any(level in node.levels for node in inputs))
         leaves = tuple(sorted({leaf for node in inputs for leaf in node.leaves}))
         text = f"{equation.primitive}[{parameters}][{output}]({','.join(node.text for node in inputs)})"
-        text = hashlib.sha256(text.encode()).hexdigest()  # as long for a value that is read often
+        text = hashlib.sha256(text.encode()).hexdigest()  # keeps the length constant for a value that is read often
         operation = Operation(equation, tuple(inputs), output)
         return self._node(key, shape, dtype, mine, leaves, text, operation)
 
 
 def root(node: Node) -> tuple[Node, tuple[int, ...]]:
-    """What is left of a value without transpositions and casts between floats, and which dimension of it each one is."""
+    """A value without its transpositions and float casts, and for each dimension, which one of that value it is."""
     dimensions = tuple(range(len(node.shape)))
     while isinstance(node.operation, Operation):
         equation = node.operation.equation
@@ -142,7 +142,7 @@ def is_float(node: Node) -> bool:
 
 
 def is_cast(node: Node) -> bool:
-    """Whether it is the cast of a float to another."""
+    """Whether the node casts one float type to another."""
     operation = node.operation
     if not isinstance(operation, Operation) or operation.equation.primitive.name != "convert_element_type":
         return False

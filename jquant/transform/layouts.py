@@ -1,4 +1,4 @@
-"""How the weights of a site lie: as a matrix in products, and as they are stored."""
+"""How the weights of a site are laid out: as a matrix in products, and as they are stored."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,7 +11,7 @@ PRODUCT, CONVOLUTION, LOOK_UP = "product", "convolution", "look-up"  # the kinds
 
 
 class Layout(NamedTuple):
-    """The dimensions of weights as those of a matrix. Of a filter, what is kept is the dimension of the filters."""
+    """The dimensions of weights, as those of a matrix. For a filter, the kept dimension is that of the output channels."""
 
     batch: tuple[int, ...]
     contracted: tuple[int, ...]
@@ -19,13 +19,13 @@ class Layout(NamedTuple):
 
 
 class Storage(NamedTuple):
-    """How weights are stored, of which equal weights are stored once.
+    """How weights are stored. Equal weights with equal storage are stored once.
 
     Attributes:
-      layout: what shares a scale: what is contracted.
-      scales: whether it does, or everything.
-      weight_type: the integers, which may be fewer than those of int8.
-      filter: the dimensions of a filter in the order of the operand; None for a matrix.
+      layout: what shares a scale, if scales are per channel: the contracted dimensions.
+      scales: per channel, or one for the whole tensor.
+      weight_type: the integer type, which may have fewer values than int8.
+      filter: the dimensions of a filter, in the order of the operand; None for a matrix.
     """
 
     layout: Layout
@@ -35,7 +35,7 @@ class Storage(NamedTuple):
 
 
 def layout_of(kind: str, equation: Equation, operand: int, dimensions: tuple[int, ...]) -> Layout:
-    """How the weights are stored, by `dimensions` of the weights for those of the operand."""
+    """How the weights are stored; `dimensions` gives the dimension of the weights for each dimension of the operand."""
 
     def of_weights(operand_dimensions: Sequence[int]) -> tuple[int, ...]:
         return tuple(dimensions[dimension] for dimension in operand_dimensions)
@@ -52,14 +52,14 @@ def layout_of(kind: str, equation: Equation, operand: int, dimensions: tuple[int
 
 
 def rows_of(kind: str, equation: Equation, operand: int, scheme: Scheme) -> tuple[int, ...] | None:
-    """The dimensions of the input that lie in one row, if rows have scales of their own."""
+    """The dimensions of the input that lie in one row, if rows have their own scales."""
     if kind != PRODUCT or scheme.activations != Activations.DYNAMIC_ROW:
         return None
     return tuple(sorted(product_dimensions(equation, 1 - operand)[0]))
 
 
 def product_dimensions(equation: Equation, operand: int) -> tuple[list[int], list[int]]:
-    """The contracted and the batch dimensions of an operand, the former in the order in which the input has them."""
+    """The contracted and the batch dimensions of an operand, the contracted ones in the order of the other operand's."""
     contract, batch = equation.params["dimension_numbers"]
     mine, others = contract[operand], contract[1 - operand]
     return [d for _, d in sorted(zip(others, mine, strict=True))], list(batch[operand])

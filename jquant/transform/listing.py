@@ -1,4 +1,4 @@
-"""What of a function can be quantized, as a table."""
+"""A table of what can be quantized in a function."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,12 +17,12 @@ class Row(NamedTuple):
     """A product, a convolution or a look-up of a function.
 
     Attributes:
-      name: the path of its weights among the parameters, of the first of them if several make the weights; of what is no
-        site, the name that the function gives it, or "-".
+      name: the path of its weights among the parameters; if several parameters make up the weights, that of the first. If
+        it is not a site, the name that the function gives it, or "-".
       kind: ``"product"``, ``"convolution"`` or ``"look-up"``.
-      shape: those of its operands, the input first; with the number of layers where a loop stacks the weights.
-      reason: why it stays float, or None: it is a site.
-      scheme: how the recipe quantizes it, in a word.
+      shape: the shapes of its operands, the input first, and the number of layers if a loop stacks the weights.
+      reason: why it stays float, or None if it is a site.
+      scheme: how the recipe quantizes it, in brief.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Row(NamedTuple):
 
 
 class Sites(tuple[Row, ...]):
-    """The rows of a function, those that are sites first. Printed, it is a table."""
+    """The rows of a function, with the sites first. Prints as a table."""
 
     def __str__(self) -> str:
         sites = [row for row in self if row.reason is None]
@@ -55,24 +55,24 @@ def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def sites(apply: Callable[..., Any], params: Any, *inputs: Any, recipe: Recipe = dynamic_int8) -> Sites:
-    """Lists every product and convolution of a function, and its look-ups in parameters: what is quantized, and what not.
+    """Lists the products, convolutions and look-ups in parameters of a function: what is quantized, and what is not.
 
-    A site is one whose weights depend on the parameters alone, through transpositions, casts, slices or other arithmetic.
-    Sites are found inside `jax.jit`, `jax.lax.scan`, `cond` and `while_loop`, `jax.checkpoint`, `custom_jvp` and
-    `custom_vjp`. What stays float is listed with its reason.
+    A site is one whose weights depend on the parameters alone, directly or through transpositions, casts, slices or other
+    arithmetic. Sites are found inside `jax.jit`, `jax.lax.scan`, `cond` and `while_loop`, `jax.checkpoint`, `custom_jvp` and
+    `custom_vjp`. What stays float is listed with the reason.
 
     Args:
-      apply: a pure function of the parameters and of inputs; static arguments through `functools.partial`.
+      apply: a pure function of the parameters and of inputs. Bind static arguments with `functools.partial`.
       params: a pytree of arrays, or of `jax.ShapeDtypeStruct`.
-      inputs: as the function takes them: arrays, or `jax.ShapeDtypeStruct`. Nothing is computed.
+      inputs: the inputs of the function: arrays, or `jax.ShapeDtypeStruct`. Nothing is computed.
       recipe: what is to be quantized; by default, everything that can be.
 
     Returns:
-      `Sites`: a tuple of `Row`, which prints as a table.
+      `Sites`: a tuple of `Row` that prints as a table.
 
     Raises:
-      DescriptorError: a pattern of the recipe that matches no site.
-      DescriptorTypeError: an argument of another type, or a leaf of `params` that is no array.
+      DescriptorError: a pattern of the recipe matches no site.
+      DescriptorTypeError: an argument of the wrong type, or a leaf of `params` that is not an array.
 
     Example:
       >>> import jax, jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The parameters of a function: a tree of arrays, each of which has a name that a person recognises."""
+"""The parameters of a function: a tree of arrays, each with a name that a person recognises."""
 
 from collections import Counter
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ def flattened(function: str, params: Any) -> Parameters:
 
 
 def _names(paths: list[Any]) -> list[str]:
-    """The paths as text, which differ. A box of one array, as Flax has around each, adds nothing to the name."""
+    """The paths as text, all different. A box around a single array, as Flax has them, adds nothing to the name."""
     leaves_below = Counter(path[:length] for path in paths for length in range(len(path)))
     unboxed = [path[:-1] if path[-1:] == (_IN_BOX,) and leaves_below[path[:-1]] == 1 else path for path in paths]
     names = [keystr(path, simple=True, separator="/") for path in unboxed]
@@ -42,7 +42,7 @@ _IN_BOX = GetAttrKey("value")
 
 
 def _advice(leaf: object) -> str:
-    """What to do with a leaf that is no array."""
+    """What to do with a leaf that is not an array."""
     if isinstance(leaf, bool | int | float | complex):
         return f"pass jax.numpy.asarray({leaf!r}), or close over it"
     return (
@@ -53,11 +53,11 @@ def _advice(leaf: object) -> str:
 
 
 def _is_array(leaf: Any) -> bool:
-    """Whether it is one that JAX takes: NumPy has arrays of strings and of dates, too."""
+    """Whether it is an array that JAX accepts. NumPy also has arrays of strings and of dates."""
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype") and getattr(leaf.dtype, "kind", "") not in tuple("OSUmM")
 
 
 def abstract(leaf: Any) -> jax.ShapeDtypeStruct:
-    """The type of an array, where it lies aside; of NumPy's float64, what JAX makes of it."""
+    """The shape and dtype of an array, wherever it is stored; float64 of NumPy becomes what JAX makes of it."""
     dtype = jax.dtypes.canonicalize_dtype(leaf.dtype, allow_extended_dtype=True)
     return jax.ShapeDtypeStruct(leaf.shape, dtype, weak_type=getattr(leaf, "weak_type", False))

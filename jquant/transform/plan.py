@@ -1,4 +1,4 @@
-"""The sites of a program, and the products that are none, with the reason."""
+"""The sites of a program, and the products that are not sites, with the reason."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ from jquant.transform.known import Level, Node
 from jquant.transform.layouts import LOOK_UP, Storage
 from jquant.transform.recipe import Activations, Scheme
 
-Path = tuple[Any, ...]  # the numbers of the equations that lead to one, and of the branches
+Path = tuple[Any, ...]  # the indices of the equations, and of the branches, that lead to an equation
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -16,14 +16,14 @@ class Site:
     """A product, a convolution or a look-up whose weights depend on the parameters alone.
 
     Attributes:
-      name: the path of the weights among the parameters, with a number where that is taken.
+      name: the path of the weights among the parameters, with a number if that is taken.
       kind: ``"product"``, ``"convolution"`` or ``"look-up"``.
       equation: what the function computes there.
-      operand: which operand the weights are.
-      weights: them as the parameters hold them, which are quantized.
-      dimensions: of each dimension of the operand, which one of `weights` it is.
+      operand: the index of the operand that is the weights.
+      weights: the weights as the parameters hold them. These are quantized.
+      dimensions: for each dimension of the operand, the dimension of `weights` that it is.
       storage: how the weights are stored.
-      stored: the name of the first site that stores the same.
+      stored: the name of the first site that stores the same weights.
       input: the name of the first site that quantizes the same input in the same way.
       scheme: how it is quantized.
     """
@@ -74,8 +74,8 @@ class Plan:
     """The sites of a program.
 
     Attributes:
-      program: what was read.
-      sites: by the path to the equation.
+      program: the program that was read.
+      sites: the sites, by the path to the equation.
       floats: the products that stay float.
       loops: the lengths of the loops around sites.
       inner: the paths to all equations that have a site inside.
@@ -90,11 +90,11 @@ class Plan:
     shared: frozenset[tuple[Path, int]]
 
     def stored(self) -> list[Site]:
-        """The sites that store weights, which others may read as well."""
+        """The sites that store weights, which other sites may read as well."""
         return [site for site in self.sites.values() if site.stored == site.name]
 
     def inputs(self) -> list[Site]:
-        """The sites whose inputs are quantized by a range of their own."""
+        """The sites whose inputs are quantized with a range of their own."""
         return [site for site in self.sites.values() if site.has_static_input and site.input == site.name]
 
     def sizes(self, site: Site) -> tuple[int, ...]:

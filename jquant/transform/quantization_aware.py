@@ -1,4 +1,4 @@
-"""A function that computes with what int8 can express, and can be differentiated: for training."""
+"""A differentiable function that rounds as int8 does, for training."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,24 +22,24 @@ _NAME = "transform.quantization_aware"
 def quantization_aware(
     apply: Callable[..., Any], recipe: Recipe, ranges: Mapping[str, Range] | None = None
 ) -> Callable[..., Any]:
-    """Takes a function to one that rounds as its int8 form does, and can be trained.
+    """Converts a function to one that rounds as its int8 form does, and can be trained.
 
-    At each site, weights and input are quantized, as `quantized` would, and dequantized again, and the function's own
-    product takes them. So the outputs differ from those of the int8 function by the roundings of float sums alone. Elsewhere
-    it is the function itself.
+    At each site, the weights and the input are quantized as in `quantized`, dequantized again, and passed to the function's
+    own product. So the outputs differ from those of the int8 function only by the rounding of float sums. Everywhere else,
+    the function is unchanged.
 
-    The derivative is the straight-through one: that of the function at the rounded values, where a rounding has derivative
-    1, within the range of a static input, and 0 outside. Scales have no derivative. A `jax.custom_vjp` or `jax.custom_jvp`
-    around a site loses its rule: what is differentiated is what it computes.
+    The derivative is the straight-through one: that of the function at the rounded values. Rounding has derivative 1, except
+    outside the range of a static input, where it has 0. Scales have no derivative. A `jax.custom_vjp` or `jax.custom_jvp`
+    around a site loses its rule: what it computes is differentiated instead.
 
     Args:
       apply, recipe, ranges: as for `quantized`.
 
     Returns:
-      A function of the parameters and inputs, as `apply` is; after training, `quantized` takes `apply`, and its parameters.
+      A function of the parameters and inputs, like `apply`. After training, pass `apply` and the parameters to `quantized`.
 
     Raises:
-      DescriptorError, DescriptorTypeError: as `quantized`; what concerns parameters and inputs, when it is called.
+      DescriptorError, DescriptorTypeError: as in `quantized`; errors about parameters and inputs are raised at the call.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -68,7 +68,7 @@ def quantization_aware(
 
 
 def _rounded_weights(site: Site, num_levels: int, weights: jax.Array) -> jax.Array:
-    """The weights as int8 can express them."""
+    """The weights, rounded to what int8 can express."""
 
     def of_layer(weights: jax.Array) -> jax.Array:
         fixed, shared = jax.lax.stop_gradient(weights), site.storage.layout.contracted

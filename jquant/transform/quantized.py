@@ -1,4 +1,4 @@
-"""A function in int8: its parameters packed, its sites products of integers."""
+"""A function in int8: its parameters are packed, its sites are products of integers."""
 
 import dataclasses
 import functools
@@ -28,32 +28,33 @@ _NAME = "transform.quantized"
 def quantized(
     apply: Callable[..., Any], params: Any, recipe: Recipe, *inputs: Any, ranges: Mapping[str, Range] | None = None
 ) -> tuple["Int8Function", dict[str, dict[str, Any]]]:
-    """Takes a function to int8: its products, convolutions and look-ups with parameters.
+    """Converts a function to int8: its products, convolutions and look-ups that have parameters as weights.
 
-    What is computed at a site is a composition of public operators, and equals it bit for bit: `matmul_integer_to_float`
-    or `convolution_integer_to_float` of the packed weights and of the input, which `quantize_linear` or
-    `dynamic_quantize_linear` quantized; ``"FLOAT"`` activations: the function's own product with the weights out of
+    Each site computes a composition of public operators, and equals that composition bit for bit. `quantize_linear` or
+    `dynamic_quantize_linear` quantizes the input, and `matmul_integer_to_float` or `convolution_integer_to_float` multiplies
+    it by the packed weights. With ``"FLOAT"`` activations, it is the function's own product, with weights from
     `dequantize_linear`. Everything else is computed as before, in the types that the function has.
 
     Args:
-      apply: a pure function of the parameters and of inputs; static arguments through `functools.partial`.
-      params: a pytree of arrays; or of `jax.ShapeDtypeStruct`, and so are the int8 parameters then: the target of a
-        checkpoint that has them, for a program without the float ones. It needs no ranges.
-      recipe: what is quantized how: `static_int8`, `dynamic_int8`, `weight_only_int8`, or a `Recipe` of your own.
-      inputs: as the function takes them, by position: arrays, or `jax.ShapeDtypeStruct`. They are examples: the int8
-        function takes other sizes as well, as long as these have the same sites.
-      ranges: what `calibrate` returned; for static inputs.
+      apply: a pure function of the parameters and of inputs. Bind static arguments with `functools.partial`.
+      params: a pytree of arrays, or of `jax.ShapeDtypeStruct`. From the latter, the int8 parameters are
+        `jax.ShapeDtypeStruct` as well, and no ranges are needed: the target for restoring a checkpoint of int8 parameters
+        in a program that does not have the float ones.
+      recipe: what is quantized, and how: `static_int8`, `dynamic_int8`, `weight_only_int8`, or a `Recipe` of your own.
+      inputs: the inputs of the function, by position: arrays, or `jax.ShapeDtypeStruct`. They are examples: the int8
+        function takes inputs of other shapes as well, as long as these lead to the same sites.
+      ranges: what `calibrate` returned, for static inputs.
 
     Returns:
-      The int8 function, to be called as ``int8_apply(int8_params, *inputs)``, and its parameters: a dict of three,
+      The int8 function, to be called as ``int8_apply(int8_params, *inputs)``, and its parameters: a dict with the keys
       ``"sites"`` (the integers and scales of weights), ``"inputs"`` (the scales and zero points of static inputs) and
-      ``"float"`` (the parameters that stay), each a dict by name. The function is pure, goes into `jax.jit`, `jax.vmap`,
-      `jax.export` and the rest, and is hashable. It has no derivative: what depends on an integer product raises.
+      ``"float"`` (the parameters that stay float), each a dict by name. The function is pure and hashable, and works under
+      `jax.jit`, `jax.vmap`, `jax.export` and the rest. It has no derivative: differentiating an integer product raises.
 
     Raises:
-      DescriptorError: a function without a site, a pattern that matches none; a static input without a range, or with NaN
-        in it.
-      DescriptorTypeError: an argument of another type, or a leaf of `params` that is no array.
+      DescriptorError: a function without a site; a pattern that matches no site; a static input without a range, or with
+        NaN in its range.
+      DescriptorTypeError: an argument of the wrong type, or a leaf of `params` that is not an array.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -95,7 +96,7 @@ def _packed(plan: Plan, leaves: list[Any]) -> dict[str, dict[str, Any]]:
 
 
 def _any_range(sizes: tuple[int, ...]) -> Range:
-    """One that has the shape of a range, where the scales are yet to be restored."""
+    """A placeholder with the shape of a range, for scales that are yet to be restored."""
     return Range(jnp.zeros(sizes), jnp.ones(sizes))
 
 
@@ -134,9 +135,9 @@ class _Rewritten:
     """The int8 program for inputs of certain types.
 
     Attributes:
-      program: of the leaves of the int8 parameters and of the inputs that it reads.
-      used: which of them these are.
-      kept: the numbers of the parameters that stay float.
+      program: it takes those leaves of the int8 parameters and of the inputs that it reads.
+      used: for each of these leaves, whether the program reads it.
+      kept: the indices of the parameters that stay float.
       outputs: the tree of the outputs.
     """
 
@@ -147,7 +148,7 @@ class _Rewritten:
 
 
 class Int8Function:
-    """A function in int8, of int8 parameters and inputs. Traced for each shape of the inputs, once."""
+    """A function in int8, of int8 parameters and inputs. Traced once for each shape of the inputs."""
 
     def __init__(self, function: Function, parameters: Parameters, plan: Plan):
         self._function, self._plan = function, plan
@@ -176,7 +177,7 @@ class Int8Function:
         return jax.tree.unflatten(rewritten.outputs, jaxprs.evaluate(rewritten.program, *used))
 
     def _parts(self, params: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """The int8 parameters, which are those of this function."""
+        """The int8 parameters, checked to be those of this function."""
         if not isinstance(params, Mapping) or set(params) != {"sites", "inputs", "float"}:
             raise DescriptorTypeError(
                 f"{self.__name__}: params is {shown(params)}; it must be the int8 parameters, which transform.quantized "
@@ -191,12 +192,12 @@ class Int8Function:
         return packed, static, floats
 
     def remember(self, inputs: tuple[Any, ...], rewritten: _Rewritten) -> None:
-        """Keeps the program for inputs of these types, unless it belongs to a program around it."""
+        """Keeps the program for inputs of these types, unless it belongs to an enclosing trace."""
         if not any(isinstance(constant, jax.core.Tracer) for constant in rewritten.program.constants):
             self._programs[traced.types(inputs)] = rewritten
 
     def rewritten(self, found: Sited, packed: Any, static: Any, inputs: tuple[Any, ...]) -> _Rewritten:
-        """The program with products of integers, and without the parameters that it does not need."""
+        """The program with integer products, without the parameters that it does not need."""
 
         def function(packed: Any, static: Any, floats: list[Any], inputs: tuple[Any, ...]) -> list[Any]:
             leaves = [*floats, *jax.tree.leaves(inputs)]
@@ -212,7 +213,7 @@ class Int8Function:
         return _Rewritten(program, used, kept, jax.tree.structure(found.outputs))
 
     def _require_same(self, plan: Plan) -> None:
-        """Asserts that a program for other inputs has the sites whose parameters there are."""
+        """Asserts that a program for other inputs has the same sites as the parameters."""
         fingerprint = _fingerprint(plan)
         if fingerprint == self._fingerprint:
             return
@@ -243,7 +244,7 @@ def _in_integers(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> j
 
 
 def _without_derivative(site: Site, compute: Callable[..., Any]) -> Callable[..., Any]:
-    """A computation at a site, whose derivative, which would be silently wrong, raises."""
+    """A computation at a site. Its derivative, which would be silently wrong, raises."""
     function = jax.custom_jvp(functools.partial(compute, site))
 
     def raise_error(primals: Any, tangents: Any) -> Any:

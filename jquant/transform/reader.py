@@ -1,4 +1,4 @@
-"""Reads a program for its sites, equation by equation, into calls, branches and loops."""
+"""Finds the sites of a program: reads it equation by equation, into calls, branches and loops."""
 
 import dataclasses
 import itertools
@@ -24,7 +24,7 @@ _OTHER_PRODUCTS = "ragged_dot", "ragged_dot_general", "scaled_matmul_wrapper", "
 
 
 def read(program: Program, names: Sequence[str], recipe: Recipe) -> Plan:
-    """Finds the sites of a program whose first inputs are the parameters of those names."""
+    """Finds the sites of a program whose first inputs are the named parameters."""
     reader = _Reader(names, recipe)
     graph, jaxpr = reader.graph, program.jaxpr
     leaves = [_leaf(graph, number, var.aval) for number, var in enumerate(jaxpr.invars[: len(names)])]
@@ -53,14 +53,14 @@ def _leaf(graph: Graph, number: int, aval: Any) -> Value:
 
 
 class _Reader:
-    """One reading of a program, equation by equation, into calls, branches and loops."""
+    """One pass over a program, equation by equation, into calls, branches and loops."""
 
     def __init__(self, names: Sequence[str], recipe: Recipe):
         self.graph = Graph()
         self.sites: dict[Path, Site] = {}
         self.floats: list[Float] = []
         self.loops: dict[Level, int] = {}
-        self.candidates: dict[str, str] = {}  # by the name of what could be a site, its kind
+        self.candidates: dict[str, str] = {}  # the names of what could be a site, with the kind of each
         self._names, self._recipe = names, recipe
         self._taken: dict[str, int] = {}
         self._stored: dict[Any, str] = {}
@@ -70,11 +70,11 @@ class _Reader:
         self._places: dict[Value, list[tuple[Path, int]]] = {}
 
     def count(self, values: Iterable[Value]) -> None:
-        """Counts what reads the values."""
+        """Counts the readers of values."""
         self._reads.update(values)
 
     def shared(self, inner: frozenset[Path]) -> Iterator[tuple[Path, int]]:
-        """Where what sites quantize comes from, if something else reads it, too."""
+        """The sources of what sites quantize, where something else reads them, too."""
         for value in self._quantized:
             visited = (
                 (path, number)
@@ -159,7 +159,7 @@ class _Reader:
         return joined
 
     def _site(self, equation: Equation, path: Path, inputs: list[Value]) -> bool:
-        """Whether an equation is a site. One that could be, and is none, is listed."""
+        """Whether an equation is a site. One that could be a site, but is not, is listed."""
         name = equation.primitive.name
         nodes = [value.node for value in inputs[:2]]
         if name == "gather":
@@ -226,7 +226,7 @@ class _Reader:
             self._list(jaxpr, reason)
 
     def _list(self, jaxpr: Any, reason: str) -> None:
-        """Lists the products of a program that is not read."""
+        """Lists the products of a program that is not searched for sites."""
         for equation in jaxpr.eqns:
             kinds = {"dot_general": PRODUCT, "conv_general_dilated": CONVOLUTION}
             kind = kinds.get(equation.primitive.name)

@@ -1,4 +1,4 @@
-"""Why an equation with known weights is a site, or stays float."""
+"""Why an equation with known weights is a site, or why it stays float."""
 
 import math
 
@@ -14,7 +14,7 @@ def is_table(node: Node) -> bool:
 
 
 def is_look_up(equation: Equation) -> bool:
-    """Whether a gather takes whole rows, or columns, of a table."""
+    """Whether a gather takes whole rows or columns of a table."""
     numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
     shape = equation.invars[0].aval.shape
     if (
@@ -28,7 +28,7 @@ def is_look_up(equation: Equation) -> bool:
 
 
 def why_not(kind: str, equation: Equation, operand: int, other: Value, weights: Node, smallest: int) -> str | None:
-    """Why an equation with known weights is no site by default."""
+    """Why an equation with known weights is not a site by default."""
     shape = weights.shape
     if not all(isinstance(size, int) for size in shape):
         return "the shape of its weights depends on the inputs"

@@ -24,13 +24,13 @@ _OBSERVERS = {
 
 
 class Activations(enum.StrEnum):
-    """Where the scale of a site's input comes from. Its strings will do as well.
+    """Where the scale of a site's input comes from. The strings are accepted as well.
 
     - ``STATIC``: from calibration; a constant of the int8 function.
-    - ``DYNAMIC``: from the range of the tensor, each time.
-    - ``DYNAMIC_ROW``: from the range of each row of a product (a token), each time; symmetric int8. A convolution, whose
-      windows share rows, takes that of the tensor.
-    - ``FLOAT``: there is none: the weights alone are quantized, and the product is one of floats.
+    - ``DYNAMIC``: from the range of the tensor, at each call.
+    - ``DYNAMIC_ROW``: from the range of each row of a product (a token), at each call; symmetric int8. A convolution, whose
+      windows share rows, uses the range of the tensor.
+    - ``FLOAT``: there is no scale: only the weights are quantized, and the product is computed in float.
     """
 
     STATIC = "STATIC"
@@ -52,23 +52,23 @@ def _unknown(name: str, value: object, choices: type[enum.StrEnum]) -> Descripto
 class Scheme:
     """How one site is quantized.
 
-    Weights are symmetric integers, from -127 to 127 in 8 bits. They are taken as the parameters hold them: a cast between
-    the parameter and the product, to bfloat16 say, comes after the quantization.
+    Weights are symmetric integers, from -127 to 127 in 8 bits. They are quantized as the parameters hold them: a cast
+    between the parameter and the product, to bfloat16 for example, is applied after the quantization.
 
     Attributes:
-      weights: ``"PER_CHANNEL"``, a scale for each output channel (and for each row of a table that is looked up in), or
-        ``"PER_TENSOR"``. Weights that a `jax.lax.scan` stacks have scales of their own in each layer.
-      weight_type: ``"INT8"``, or ``"INT4"`` or ``"INT2"``, from -7 to 7 and from -1 to 1. They are stored in int8 all the
-        same: for trying what fewer bits do to a network, and training it for them.
+      weights: ``"PER_CHANNEL"``, a scale for each output channel (and for each row of a look-up table), or
+        ``"PER_TENSOR"``. Weights that a `jax.lax.scan` stacks have their own scales in each layer.
+      weight_type: ``"INT8"``; or ``"INT4"``, from -7 to 7; or ``"INT2"``, from -1 to 1. All are stored as int8: the smaller
+        types are for trying out what fewer bits do to a network, and for training it for them.
       activations: where the scale of the input comes from.
-      activation_type: ``"UINT8"``, with a zero point, or ``"INT8"``, symmetric: 127 steps on both sides of 0 (what lies
-        further below a static range saturates at -128).
-      observer: what calibration observes of the input: the name of a function of `jquant.calibration`, or a list of the
-        name and its arguments: ``("percentile", 99.99)``.
+      activation_type: ``"UINT8"``, with a zero point, or ``"INT8"``, symmetric: 127 steps on each side of 0 (values further
+        below a static range saturate at -128).
+      observer: how calibration observes the input: the name of a function of `jquant.calibration`, or a list of the name
+        and its arguments: ``("percentile", 99.99)``.
 
     Raises:
-      DescriptorError: another string, or arguments that the observer does not take.
-      DescriptorTypeError: an argument of another type.
+      DescriptorError: an unknown string, or arguments that the observer does not take.
+      DescriptorTypeError: an argument of the wrong type.
 
     Example:
       >>> from jquant import transform
@@ -124,13 +124,13 @@ def _plain(scheme: Scheme) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """Which site of a function is quantized how.
+    """Which sites of a function are quantized, and how.
 
     Attributes:
-      rules: pairs of a pattern and a `Scheme`, or None to leave the site in float. The first whose pattern is the kind of
-        the site (``"product"``, ``"convolution"``, ``"look-up"``), or matches its name, counts; in names, ``*`` stands for
+      rules: pairs of a pattern and a `Scheme`, or None to leave the site in float. The first rule counts whose pattern is
+        the kind of the site (``"product"``, ``"convolution"``, ``"look-up"``) or matches its name; in names, ``*`` matches
         anything. A site that no pattern matches stays float.
-      smallest: the least number of elements of weights that are quantized.
+      smallest: the fewest elements that weights must have to be quantized.
 
     Raises:
       DescriptorError: no rules, or a negative `smallest`.

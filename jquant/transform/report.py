@@ -1,4 +1,4 @@
-"""What the quantization of a function costs, site by site: noise, clipping, bytes; as a table and a picture."""
+"""What quantizing a function costs, site by site: noise, clipping and bytes, as a table and as a plot."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -21,16 +21,16 @@ _NAME = "transform.report"
 
 
 class SiteReport(NamedTuple):
-    """What became of one site, or of one layer of it.
+    """The measurements of one site, or of one layer of it.
 
     Attributes:
-      name: of the site, with the number of the layer where a loop stacks its weights.
+      name: of the site, with the index of the layer if a loop stacks its weights.
       kind: ``"product"``, ``"convolution"`` or ``"look-up"``.
-      snr: the signal to quantization noise ratio of its output, in dB: ``10 * log10(sum(y**2) / sum((y - y_int8)**2))``,
-        with the input that the float function has there; infinite without noise.
-      low, high: the smallest and the largest value of its input; of a look-up, infinity and minus infinity.
-      clipped: the share of its input that lies outside of the range of a static input; 0 elsewhere.
-      float_bytes, int8_bytes: of its weights; 0 where another site has stored the same.
+      snr: the signal-to-quantization-noise ratio of its output, in dB: ``10 * log10(sum(y**2) / sum((y - y_int8)**2))``,
+        for the input that the float function has there; infinite if there is no noise.
+      low, high: the smallest and the largest value of its input; for a look-up, infinity and minus infinity.
+      clipped: the share of its input that lies outside the range of a static input; 0 for other inputs.
+      float_bytes, int8_bytes: of its weights; 0 if another site already stores the same weights.
     """
 
     name: str
@@ -48,11 +48,11 @@ class SiteReport(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What became of a function. Printed, it is a table.
+    """The measurements of a function. Prints as a table.
 
     Attributes:
-      sites: of each site, in the order of the program.
-      snr: that of all float outputs of the function, in dB, with the noise of all sites in them.
+      sites: those of each site, in the order of the program.
+      snr: that of all float outputs of the function, in dB, with the noise of all sites.
       float_bytes, int8_bytes: of all parameters.
     """
 
@@ -78,7 +78,7 @@ class Report(NamedTuple):
         )
 
     def draw(self, path: str | Path) -> None:
-        """Draws the noise and the bytes of each site. Needs matplotlib."""
+        """Plots the noise and the bytes of each site. Needs matplotlib."""
         try:
             from matplotlib.figure import Figure  # without pyplot, it draws with Agg and needs no display
         except ImportError as error:
@@ -117,18 +117,18 @@ def report(
 ) -> Report:
     """Measures what a recipe does to a function: the noise of each site, its range, what is clipped, and bytes.
 
-    The function computes in float, and at each site the integers beside it, from the same input: which site makes the noise
-    is not hidden by what comes before. Sums are of float32, over all passes of a loop.
+    The function is computed in float. At each site, the int8 form is computed beside it from the same float input, so the
+    noise of a site is its own, not that of the sites before it. Sums are in float32, over all passes of a loop.
 
     Args:
-      apply, params, recipe, inputs, ranges: as for `quantized`; the inputs are arrays, such as a batch that calibration has
+      apply, params, recipe, inputs, ranges: as for `quantized`. The inputs are arrays, such as a batch that calibration has
         not seen.
 
     Returns:
-      `Report`, which prints as a table; ``report.draw("report.png")`` draws it.
+      `Report`, which prints as a table; ``report.draw("report.png")`` plots it.
 
     Raises:
-      DescriptorError, DescriptorTypeError: as `quantized`.
+      DescriptorError, DescriptorTypeError: as in `quantized`.
 
     Example:
       >>> import jax
@@ -160,7 +160,7 @@ def report(
 
 
 class _State(NamedTuple):
-    """What is measured of a site."""
+    """What is measured at a site."""
 
     signal: jax.Array
     noise: jax.Array
@@ -177,7 +177,7 @@ def _initial(plan: Plan, site: Site) -> _State:
 
 
 def _measured(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
-    """The output of a site in float, measured beside that of integers."""
+    """The output of a site in float. The output of its int8 form is measured beside it."""
     output = jaxprs.bind(site.equation, *operands)[0]
     state: _State = scope.state[site.name]
     x = operands[site.input_operand]
@@ -191,14 +191,14 @@ def _measured(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.
         measured["elements"] = state.elements + x.size
         if static is not None:
             low, high = (bound.astype(jnp.float32) for bound in compute.static_range(site, static))
-            half = static.scale / 2  # what is rounded to the last integer is not clipped
+            half = static.scale / 2  # what rounds to the last integer is not clipped
             measured["clipped"] = state.clipped + jnp.sum((x < low - half) | (x > high + half), dtype=jnp.float32)
     scope.state = {**scope.state, site.name: state._replace(**measured)}
     return output
 
 
 def _powers(exact: jax.Array, noisy: jax.Array) -> tuple[Any, Any] | None:
-    """The power of an output of floats, and that of its noise."""
+    """The power of a float output, and that of its noise."""
     if not jnp.issubdtype(exact.dtype, jnp.floating):
         return None
     exact, noisy = exact.astype(jnp.float32), noisy.astype(jnp.float32)

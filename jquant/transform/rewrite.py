@@ -1,4 +1,4 @@
-"""Runs a program with something else in the place of its sites."""
+"""Runs a program with its sites replaced."""
 
 import collections
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +15,11 @@ from jquant.transform.jaxprs import Equation, Literal, Program
 from jquant.transform.known import Level
 from jquant.transform.plan import Path, Plan, Site
 
-State = dict[str, Any]  # trees of arrays by the name of the site, those of layers sliced where the program is in the loop
+State = dict[str, Any]  # pytrees of arrays by the name of the site; inside a loop, those of the current layer
 
 
 class Resources(NamedTuple):
-    """What sites read: trees of arrays by the name of the site, as in a `State`.
+    """What sites read: pytrees of arrays by the name of the site, as in a `State`.
 
     Attributes:
       stored: the weights.
@@ -31,12 +31,12 @@ class Resources(NamedTuple):
 
 
 class Scope:
-    """What a site sees: the resources, the state, and what other sites have computed that it may take again.
+    """What a site sees: the resources, the state, and what other sites have computed that it may reuse.
 
     Attributes:
       resources: what sites read.
-      state: by name; a site may replace a tree in it by one of the same structure and types.
-      shared: what this part of the program and those around it have computed, under any key.
+      state: by name; a site may replace its tree with one of the same structure and types.
+      shared: what this part of the program and those around it have computed, by key.
     """
 
     def __init__(self, resources: Resources, state: State, shared: collections.ChainMap):
@@ -47,14 +47,14 @@ class Scope:
         return self.resources.stored[site.stored]
 
     def static(self, site: Site) -> Any:
-        """The scale and zero point of a static input, or None for another."""
+        """The scale and zero point of a static input; None for other inputs."""
         return self.resources.static[site.input] if site.has_static_input else None
 
     def inner(self, resources: Resources, state: State) -> "Scope":
         return Scope(resources, state, self.shared.new_child())
 
     def once(self, key: Any, compute: Callable[[], Any]) -> Any:
-        """What has been computed under a key, or is computed now."""
+        """The value computed under a key; computed now if it is not there."""
         if key not in self.shared:
             self.shared[key] = compute()
         return self.shared[key]
@@ -119,7 +119,7 @@ class _Run:
         return self._called(equation, path, inputs, scope)
 
     def _called(self, equation: Equation, path: Path, inputs: list[Any], scope: Scope) -> list[Any]:
-        """A call, computed in its place: sites are not the same functions in each."""
+        """A call, inlined: the sites in one function may differ between its calls."""
         program = jaxprs.called(equation)
         assert program is not None
         count = len(inputs)
@@ -166,7 +166,7 @@ class _Run:
         return [*carry, *outputs]
 
     def _divided(self, level: Level, named: Mapping[str, Any]) -> tuple[State, State]:
-        """What is stacked over a loop, and the rest."""
+        """The trees that are stacked over a loop, and the others."""
         mine = {name: tree for name, tree in named.items() if level in self._levels[name]}
         return mine, {name: tree for name, tree in named.items() if name not in mine}
 
@@ -200,10 +200,10 @@ class _Run:
 
 
 def _materialized(x: jax.Array) -> jax.Array:
-    """`x`, computed once. XLA:CPU would compute it, and all that leads to it, again for each that reads it.
+    """`x`, computed once. Otherwise XLA:CPU computes it, and everything that leads to it, again for each of its readers.
 
-    So it does where one of them quantizes it, which is no more than a loop over its elements; in a residual network it would
-    begin with the first layer in each.
+    It does so if one of the readers quantizes `x`, because that is no more than a loop over its elements. In a residual
+    network, each reader would start again at the first layer.
     """
     return straight_through(exact.once(x), x) if x.dtype in (jnp.float32, jnp.float16, jnp.bfloat16) else x
 

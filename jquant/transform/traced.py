@@ -1,4 +1,4 @@
-"""A function with its sites: what each of the transformations begins with."""
+"""A function with its sites: the first step of every transformation."""
 
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from jquant.transform.recipe import Recipe
 
 
 class Function(NamedTuple):
-    """What is transformed: a function of parameters and inputs, and how."""
+    """What is transformed: a function of parameters and inputs, and the recipe."""
 
     name: str  # of the transformation, for messages
     apply: Callable[..., Any]
@@ -22,7 +22,7 @@ class Function(NamedTuple):
 
 
 class Sited(NamedTuple):
-    """A function for inputs of certain types, with its sites, and the tree of its outputs."""
+    """A function traced for inputs of certain types, with its sites, and the tree of its outputs."""
 
     plan: Plan
     outputs: Any
@@ -37,7 +37,7 @@ def checked(name: str, apply: Any, recipe: Any) -> Function:
 
 
 def sited(function: Function, parameters: Parameters, inputs: tuple[Any, ...]) -> Sited:
-    """Reads the program of a function for inputs of these types."""
+    """Traces a function for inputs of these types, and finds its sites."""
     params = parameters.structure.unflatten(map(abstract, parameters.leaves))
     program, outputs = jaxprs.trace(function.apply, params, *inputs)
     return Sited(read(program, parameters.names, function.recipe), outputs)
@@ -58,7 +58,7 @@ def require_sites(function: Function, plan: Plan) -> None:
 
 
 def weights_of_layers(plan: Plan, leaves: list[Any]) -> dict[str, jax.Array]:
-    """The weights that are stored, by the name of the site, stacked over its layers."""
+    """The weights to be stored, by the name of the site, stacked over its layers."""
     stored = plan.stored()
     values = known.values([site.weights for site in stored], leaves)
     return {site.name: value for site, value in zip(stored, values, strict=True)}

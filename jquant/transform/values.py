@@ -1,4 +1,4 @@
-"""What is known of a value while a program is read."""
+"""What is known about a value while a program is read."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ _MOVING = "transpose", "reshape", "squeeze", "expand_dims", "broadcast_in_dim", 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Value:
-    """What is known of a value while a program is read.
+    """What is known about a value while a program is read.
 
     Attributes:
-      node: if it depends on nothing but parameters and constants.
+      node: its node, if it depends on nothing but parameters and constants.
       is_random: whether it depends on a random key among the parameters, and on no input.
-      is_flag: whether it says yes or no, as 0 and 1: a row of these picks rows of the weights.
-      origin: why it is no known value, if it comes from parameters nearly alone.
+      is_flag: whether it is a truth value, as 0 and 1: a row of these picks rows of the weights.
+      origin: why it is not a known value, if it comes from little more than parameters.
     """
 
     node: Node | None = None
@@ -32,13 +32,13 @@ class Value:
 
 
 def carried(body: Program, first: int, carry: list[Value]) -> list[Value]:
-    """What is known of the carry of a loop: what each pass hands on as it got it."""
+    """What is known about the carry of a loop: the values that each pass hands on unchanged."""
     inputs, outputs = body.jaxpr.invars[first:], body.jaxpr.outvars
     return [value if inputs[i] is outputs[i] else Value() for i, value in enumerate(carry)]
 
 
 def after(value: Value) -> Value:
-    """What a loop gives, of what it carries: something new, unless each pass hands it on."""
+    """What is known about the carry after a loop: nothing, unless each pass hands it on unchanged."""
     return value if value.node is not None else Value()
 
 
@@ -49,7 +49,7 @@ def is_random(equation: Equation) -> bool:
 
 
 def unknown(equation: Equation, inputs: list[Value]) -> Value:
-    """An output that is no known value."""
+    """An output that is not a known value."""
     name = equation.primitive.name
     of_parameters = all(value.node is not None or value.is_random for value in inputs)
     if of_parameters and (is_random(equation) or any(value.is_random for value in inputs)):

@@ -1,1 +1,1 @@
-"""Kernels of our own, in Pallas, for TPUs and GPUs."""
+"""jquant's own kernels, in Pallas, for TPUs and GPUs."""

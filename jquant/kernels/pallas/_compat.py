@@ -1,4 +1,4 @@
-"""Where Pallas' interface moved between jax 0.10 and 0.12: one small function for each move."""
+"""Where Pallas' interface changed between jax 0.10 and 0.12: one small function for each change."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from jaxlib.mlir.dialects import arith, llvm
 
 
 def compute_capability() -> str | None:
-    """That of the GPU which Mosaic compiles for: the default device, as "9.0"; None where there is no GPU."""
+    """That of the GPU which Mosaic compiles for: the default device, as "9.0"; None if there is no GPU."""
     return getattr(backend.get_default_device(), "compute_capability", None)
 
 
@@ -23,7 +23,7 @@ def load(ref: Any, index: tuple, layout: Any) -> jax.Array:
 
 
 def transposed(ref: Any) -> Any:
-    """A matrix in shared memory of a GPU, its axes exchanged. From 0.11 on references have a method for that."""
+    """A matrix in shared memory of a GPU, its axes exchanged. From 0.11 on, references have a method for that."""
     if jax.__version_info__ < (0, 11):
         return plgpu.transpose_ref(ref, (1, 0))
     return ref.transpose((1, 0))

@@ -1,9 +1,9 @@
 """The integer product for Hopper GPUs (H100, H200), with its epilogue, as a Pallas Mosaic GPU kernel.
 
-Compiled for an H200 and simulated, not run on one.
+Compiled for an H200 and simulated, but not run on one.
 
 One block for each multiprocessor goes through the tiles of the output. In a block, one warpgroup loads the
-operands to shared memory (TMA), `stages` steps of K ahead; the others multiply them (`wgmma`), each its share of
+operands to shared memory (TMA), `stages` steps of K ahead. The others multiply them (`wgmma`), each its share of
 the rows, then finish and store the output piece by piece, while the loads of the next tile begin.
 """
 
@@ -25,7 +25,7 @@ from jquant.kernels.pallas import _compat, gpu_plans
 from jquant.kernels.pallas.gpu_plans import PIECE_M, ROW_ALIGNMENT, Plan
 
 _BLOCK, _WARPGROUP = "block", "warpgroup"  # the axes of the grid
-_LOADING_REGISTERS = 40  # of a thread that loads; those that multiply share the others
+_LOADING_REGISTERS = 40  # per thread that loads; those that multiply share the others
 
 
 def integer_dot(
@@ -41,10 +41,10 @@ def integer_dot(
 
     Args:
       a: int8, of shape (..., M, K).
-      b: int8, of shape (..., K, N), or (..., N, K) with `transpose_b`, which spares a transposition. Batch sizes of 1
+      b: int8, of shape (..., K, N), or (..., N, K) with `transpose_b`, which saves a transposition. Batch sizes of 1
         broadcast.
-      epilogue: the steps that follow, whose arrays have the rank of `a`. From the first step on that has a value of
-        its own for each element of the output, they run in XLA, after the kernel.
+      epilogue: the steps that follow, whose arrays have the rank of `a`. From the first step on that has a separate value
+        for each element of the output, they run in XLA, after the kernel.
       plan: the tiles; by default `gpu_plans.plan_for`'s.
       interpret: parameters of Pallas' GPU simulator, to run on a CPU.
 
@@ -52,7 +52,7 @@ def integer_dot(
       An array of shape (..., M, N), of the epilogue's dtype.
 
     Raises:
-      NotImplementedError: operands that are not int8, empty matrices, symbolic sizes, or a GPU that is not a Hopper.
+      NotImplementedError: operands that are not int8, empty matrices, symbolic sizes, or a GPU other than a Hopper.
       ValueError: a plan that the kernel cannot follow.
     """
     _check_operands(a, b)
@@ -94,7 +94,7 @@ def require_hopper() -> None:
 
 
 def _fusible(epilogue: Epilogue, batch: tuple[int, ...]) -> int:
-    """How many of the steps have only scalars and vectors: what the kernel loads beside a block of the product."""
+    """How many of the steps have only scalars and vectors, which the kernel loads beside a block of the product."""
 
     def is_vector(x: jax.Array) -> bool:
         spreads = all(size in (1, other) for size, other in zip(x.shape[:-2], batch, strict=True))
@@ -247,10 +247,10 @@ def _kernel(*refs: Any, plan: Plan, structure: Any, roles: tuple[str, ...]) -> N
 
 
 def snake(tile: jax.Array, grid: tuple[int, int], group_m: int) -> tuple[jax.Array, jax.Array]:
-    """The place of a tile in an order that goes through `group_m` rows of tiles at a time, to the right and back."""
+    """The position of a tile in an order that goes through `group_m` rows of tiles at a time, to the right and back."""
     m, n = grid
     group, within = lax.div(tile, jnp.int32(group_m * n)), lax.rem(tile, jnp.int32(group_m * n))
-    height = lax.min(m - group * group_m, jnp.int32(group_m))  # never 0, of which division would have no meaning
+    height = lax.min(m - group * group_m, jnp.int32(group_m))  # never 0, by which division is not defined
     j = lax.div(within, height)
     return group * group_m + lax.rem(within, height), lax.select(lax.rem(group, jnp.int32(2)) == 0, j, n - 1 - j)
 
@@ -262,7 +262,7 @@ def _tiled(columns: int, dtype: jnp.dtype) -> tuple:
 
 
 def _nothing(*_: Any) -> None:
-    """Stands for the parts of a pipeline that have no influence on what it allocates."""
+    """Stands in for the parts of a pipeline that have no influence on what it allocates."""
 
 
 def _vector(ref: Any, role: str, start: jax.Array | int, shape: tuple[int, int]) -> jax.Array:

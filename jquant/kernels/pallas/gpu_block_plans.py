@@ -1,4 +1,4 @@
-"""How the Hopper kernel for scales by block cuts a product into tiles, by estimates that no chip has confirmed."""
+"""How the Hopper kernel for block scales divides a product into tiles, by estimates that no chip has confirmed."""
 
 import dataclasses
 import itertools
@@ -7,13 +7,13 @@ import math
 from jquant.kernels.pallas.gpu_plans import MULTIPROCESSORS, PIECE_M, SHARED_MEMORY, SWIZZLE
 
 BLOCK_SIZES = (16, 32, 64, 128, 256)
-_SHALLOWEST = 64  # what `wgmma` multiplies at least, with int8 in registers
-_FEWEST_LOADED = 32  # elements of a vector of 32 bits, so that each begins where TMA can store it
+_SHALLOWEST = 64  # the least depth that `wgmma` multiplies, with int8 in registers
+_FEWEST_LOADED = 32  # elements of a 32-bit vector, so that each begins where TMA can store it
 _OTHER_SHARED_MEMORY = 3 * 1024  # Mosaic's scratch, barriers and alignment
 _MOST_STAGES = 8
 _TILES_M, _WARPGROUPS = (8, 16, 32, 64, 128), (1, 2)
 
-# Of a multiprocessor in a clock cycle: multiply-accumulates, operations of 32 bits, and bytes from the L2 cache.
+# Per multiprocessor and clock cycle: multiply-accumulates, 32-bit operations, and bytes from the L2 cache.
 _MULTIPLICATIONS, _OPERATIONS, _BYTES_IN = 4096, 128, 64
 _CYCLES_PER_TILE, _CYCLES_PER_BLOCK = 1500, 150  # to fill the pipeline and leave it; to wait for one product
 
@@ -27,8 +27,8 @@ class BlockPlan:
       warpgroups: those that multiply, each by 64 columns of B; one more loads.
       stages: steps of K that are in shared memory at a time.
       epilogue_m: rows of A whose results are stored at a time, at most 32.
-      group_n: tiles along N that follow each other and so share rows of A in the L2 cache.
-      blocks: those of threads that run at a time, and share the tiles among them.
+      group_n: consecutive tiles along N, which share rows of A in the L2 cache.
+      blocks: the blocks of threads that run at a time, and share the tiles among them.
     """
 
     tile_m: int
@@ -44,19 +44,19 @@ class BlockPlan:
 
     @property
     def loaded_m(self) -> int:
-        """Of a vector with an element for each row of A."""
+        """How much is loaded of a vector with an element for each row of A."""
         return max(self.tile_m, _FEWEST_LOADED)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Steps:
-    """How K is gone through, which follows from the size of the blocks.
+    """How K is traversed, which follows from the size of the blocks.
 
     Attributes:
       depth: what is multiplied at a time: a whole block, a part of it, or several.
-      parts: how many blocks a `depth` has; each is multiplied with zeros in the place of the others.
+      parts: how many blocks a `depth` has; each is multiplied with the others replaced by zeros.
       step_k: what is loaded at a time.
-      blocks: how many are loaded at a time.
+      blocks: how many blocks are loaded at a time.
     """
 
     depth: int
@@ -81,7 +81,7 @@ def plan_for(batch: int, m: int, n: int, k: int, block_size: int, bits: int, ter
       k: the columns of A.
       block_size: the rows of B that share a scale.
       bits: of an element of B.
-      terms: what is taken from each product of a block: one for the zero points of B, one for those of A.
+      terms: what is subtracted from each product of a block: one term for the zero points of B, one for those of A.
     """
     steps = steps_for(block_size)
     tiles = [tile for tile in itertools.product(_TILES_M, _WARPGROUPS) if tile[0] <= _largest_tile_m(steps, terms)]

@@ -1,9 +1,9 @@
-"""Products with scales by block on Hopper GPUs (H100, H200), as a Pallas Mosaic GPU kernel.
+"""Products with block scales on Hopper GPUs (H100, H200), as a Pallas Mosaic GPU kernel.
 
-Compiled for an H200 and simulated, not run on one.
+Compiled for an H200 and simulated, but not run on one.
 
 The product is computed transposed, as weights by activations: `wgmma` takes its left operand from registers, where
-weights of 4 bits become bytes on their way. Each block of K has a product of its own in int32, which is scaled and added to
+4-bit weights become bytes on their way. Each block of K has its own product in int32, which is scaled and added to
 those before it, in order; these sums stay in registers from the first block to the last. As in `gpu`, one block of threads
 for each multiprocessor goes through the tiles of the output, and one of its warpgroups loads what the others multiply.
 """
@@ -27,7 +27,7 @@ from jquant.kernels.pallas.gpu_plans import PIECE_M, ROW_ALIGNMENT
 from jquant.packed_block_matrix import Layout, PackedBlockMatrix
 
 _BLOCK, _WARPGROUP = "block", "warpgroup"  # the axes of the grid
-_LOADING_REGISTERS = 64  # of a thread that loads up to seven arrays; those that multiply share the others
+_LOADING_REGISTERS = 64  # per thread, which loads up to seven arrays; those that multiply share the others
 
 
 def block_dot(
@@ -43,7 +43,7 @@ def block_dot(
     Args:
       a: int8 or uint8, of shape (..., M, K).
       a_zero_point: of the dtype of `a`, of shape (..., M, 1) or (..., 1, 1), or None.
-      b: of shape (..., K, N), in whole blocks. Batch sizes of 1 broadcast. A K-major layout spares a transposition.
+      b: of shape (..., K, N), in whole blocks. Batch sizes of 1 broadcast. A K-major layout saves a transposition.
       plan: the tiles; by default `gpu_block_plans.plan_for`'s.
       interpret: parameters of Pallas' GPU simulator, to run on a CPU.
 
@@ -51,7 +51,7 @@ def block_dot(
       float32, of shape (..., M, N).
 
     Raises:
-      NotImplementedError: blocks of another size, empty matrices, symbolic sizes, or a GPU that is not a Hopper.
+      NotImplementedError: blocks of another size, empty matrices, symbolic sizes, or a GPU other than a Hopper.
       ValueError: a plan that the kernel cannot follow.
     """
     _check(a, b)
@@ -84,13 +84,13 @@ def _bits(x: Any) -> int:
 
 
 class _Operands(NamedTuple):
-    """What the kernel multiplies, and what it takes from the product of each block on account of zero points.
+    """What the kernel multiplies, and what it subtracts from the product of each block because of zero points.
 
     Attributes:
       a: int8, of shape (..., M, K).
       b: int8 or int4, of shape (..., N, K).
       scale: float32, of shape (..., G, N).
-      terms: pairs of vectors whose products are taken from that of a block: int32, of shapes (..., G, M) and (..., G, N).
+      terms: pairs of vectors whose products are subtracted from a block's: int32, of shapes (..., G, M) and (..., G, N).
     """
 
     a: jax.Array
@@ -153,7 +153,7 @@ def _padded_call(operands: _Operands, steps: Steps, plan: BlockPlan, interpret: 
     """The product, (batch, N, M), of operands padded to whole steps of K and to what TMA can address, less the padding."""
     m, n = operands.a.shape[1], operands.b.shape[1]
     a, b = (_padded(x, ROW_ALIGNMENT, steps.step_k) for x in (operands.a, operands.b))
-    # A block that is none is worth -0, the one number that changes no sum.
+    # A padding block contributes -0, the one number that changes no sum.
     scale = _padded(operands.scale, steps.blocks, ROW_ALIGNMENT, -0.0)
     terms = jax.tree.map(lambda x: _padded(x, steps.blocks, ROW_ALIGNMENT), operands.terms)
     if steps.parts > 1:
@@ -315,4 +315,4 @@ def _tiled(columns: int, bits: int) -> tuple:
 
 
 def _nothing(*_: Any) -> None:
-    """Stands for the parts of a pipeline that have no influence on what it allocates."""
+    """Stands in for the parts of a pipeline that have no influence on what it allocates."""

@@ -1,4 +1,4 @@
-"""How the Hopper kernel cuts a product into tiles: plans are data, and choosing one is arithmetic.
+"""How the Hopper kernel divides a product into tiles: plans are data, and choosing one is arithmetic.
 
 The figures are those of an H200's data sheet and of the compiler; none of the estimates has been measured on the chip.
 """
@@ -17,7 +17,7 @@ _OUTPUT_BUFFERS = 2
 _OTHER_SHARED_MEMORY = 3 * 1024  # Mosaic's scratch, barriers and alignment
 _MOST_STAGES = 12
 
-# Multiply-accumulates, bytes from the L2 cache and bytes to memory, each for a multiprocessor and a clock cycle.
+# Multiply-accumulates, bytes from the L2 cache and bytes to memory, per multiprocessor and clock cycle.
 _MULTIPLICATIONS, _BYTES_IN, _BYTES_OUT = 4096, 64, 20
 _CYCLES_PER_TILE = 1500  # to fill the pipeline, and to leave it
 
@@ -33,8 +33,8 @@ class Plan:
       stages: steps that are in shared memory at a time.
       warpgroups: those that multiply, each a share of the rows; one more loads.
       epilogue_n: columns that the epilogue finishes and stores at a time: at most `SWIZZLE` bytes.
-      group_m: tiles, one below the other, that follow each other and so share columns of B in the L2 cache.
-      blocks: those that run at a time, and share the tiles among them.
+      group_m: consecutive tiles, one below the other, which share columns of B in the L2 cache.
+      blocks: the blocks that run at a time, and share the tiles among them.
     """
 
     block_m: int
@@ -63,8 +63,8 @@ def plan_for(batch: int, m: int, n: int, k: int, itemsize: int) -> Plan:
     return dataclasses.replace(plan, stages=min(1 + free // step, _MOST_STAGES))
 
 
-# (block_m, block_n, warpgroups). The first is for large products; the narrow ones spread those with few rows, which
-# are bound by reading B, over all of the chip.
+# (block_m, block_n, warpgroups). The first is for large products. The narrow ones spread those with few rows, which
+# are bound by reading B, over the whole chip.
 _TILES = [
     (128, 256, 2),
     (256, 128, 2),

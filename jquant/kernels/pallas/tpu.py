@@ -1,7 +1,7 @@
 """The integer product on TPUs, in Pallas: compiled for v5e, v5p, v6e and 7x, and interpreted; not run on a TPU.
 
-The grid is (..., M, N, K) in blocks, the last one innermost: the int32 sums of a block of the output stay in vector
-memory from the first block of K to the last one, where the epilogue makes the output of them. Where one block holds
+The grid is (..., M, N, K) in blocks, the last one innermost. The int32 sums of a block of the output stay in vector
+memory from the first block of K to the last one, where the epilogue computes the output from them. If one block holds
 all of K, the sums never leave the registers and the compiler's buffers.
 """
 
@@ -44,14 +44,14 @@ def integer_dot(
       epilogue: the steps that follow, whose arrays have the rank of `a`.
       transpose_b: whether `b` is K-major, as packed weights are.
       plan: the tiles; by default those for `current_chip` and the shapes.
-      interpret: whether to interpret the kernel, where there is no TPU; or how (`pltpu.InterpretParams`).
+      interpret: whether to interpret the kernel if there is no TPU; or how (`pltpu.InterpretParams`).
 
     Raises:
       NotImplementedError: the chip has no plans, `a` or `b` is not int8, or a size is 0 or symbolic.
     """
     *steps, last = epilogue or (None,)
     if isinstance(last, Dequantize) and last.dtype == jnp.float16:
-        # Mosaic does not store float16. The rounding to it is the epilogue's last, so it may follow the kernel.
+        # Mosaic does not store float16. The rounding to it is the last step of the epilogue, so it may follow the kernel.
         epilogue = (*steps, dataclasses.replace(last, dtype=jnp.dtype(jnp.float32)))
         return exact.narrow(integer_dot(a, b, epilogue, transpose_b=transpose_b, plan=plan, interpret=interpret), last.dtype)
 
@@ -99,7 +99,7 @@ def integer_dot(
 def current_chip() -> str | None:
     """The TPU that is being traced for, "v5e" for example: that of the mesh in context, or the default device.
 
-    None where that is no TPU, as in lowering for TPUs on a machine without one.
+    None if that is not a TPU, as in lowering for TPUs on a machine without one.
     """
     try:
         return str(pltpu.get_tpu_info().chip_version)
@@ -149,17 +149,17 @@ def _kernel(
     block_m, block_k = a_ref.shape
     last = pl.cdiv(k, block_k) - 1
     *leaf_refs, out_ref = refs if last == 0 else refs[:-1]
-    # Few rows at once: their sums find room in the registers, and their epilogue beside the products of the next rows.
+    # Few rows at a time: their sums fit in the registers, and their epilogue runs beside the products of the next rows.
     slices = [pl.ds(start, min(rows_at_once, block_m - start)) for start in range(0, block_m, rows_at_once)]
 
     def product(rows, size: int = block_k):
-        """Over the first `size` of the block of K; beyond the end of the matrices, memory holds anything."""
+        """Over the first `size` of the block of K; beyond the end of the matrices, memory may hold anything."""
         width = min(block_k, pl.cdiv(size, LANES) * LANES)
         a = a_ref[rows, :width]
         b = b_ref[:, :width] if transpose_b else b_ref[:width, :]
         if size < width:
-            # Zeros on one side are enough: whatever an integer is, it times 0 is 0. By bits, because a `select` of int8
-            # does not compile where A has less rows than a register.
+            # Zeros on one side are enough: any integer times 0 is 0. With bit operations, because a `select` of int8
+            # does not compile if A has fewer rows than a register.
             inside = lax.broadcasted_iota(jnp.int32, a.shape, 1) < size
             a &= (-inside.astype(jnp.int32)).astype(jnp.int8)
         contraction = ((1,), (1 if transpose_b else 0,))

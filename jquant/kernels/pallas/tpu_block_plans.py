@@ -1,4 +1,4 @@
-"""Tile plans of the TPU kernel for products with scales by block: by chip, shape, and size of the blocks."""
+"""Tile plans of the TPU kernel for products with block scales: by chip, shape, and size of the blocks."""
 
 import dataclasses
 import math
@@ -20,8 +20,8 @@ class BlockPlan:
       block_n: a multiple of 128.
       depth: how much of K goes through the matrix unit at a time: a multiple of the size of the blocks.
       columns_at_once: of the `block_n` columns, how many are multiplied and scaled at once.
-      stacked: whether the rows of A stand below each other once for each block of a `depth`, zeros in the place of the
-        others: so one pass gives the sums of all of these blocks.
+      stacked: whether the rows of A are repeated below each other for each block of a `depth`, with the other blocks
+        replaced by zeros, so that one pass gives the sums of all of these blocks.
       vmem_limit_bytes: of the vector memory, what the kernel may use.
     """
 
@@ -61,7 +61,7 @@ def plan_for(chip: str | None, m: int, k: int, n: int, block_size: int, bits: in
         )
     depth = depth if depth % block_size == 0 else block_size
     stacked = m <= MOST_FEW_ROWS
-    # Every block is a piece of the program: 16 of them take the compiler 10 seconds.
+    # Every block adds to the size of the program: 16 of them take the compiler 10 seconds.
     largest_k = 4096 if stacked else min(1024, 16 * block_size)
     block_k = _dividing(math.ceil(k / depth), max(largest_k // depth, 1)) * depth
     block_m = round_up(m, FEW_ROWS) if stacked else split(m, 512, ROWS)
@@ -74,14 +74,14 @@ def plan_for(chip: str | None, m: int, k: int, n: int, block_size: int, bits: in
 def _dividing(count: int, largest: int) -> int:
     """The number up to `largest` that divides `count`; or the largest, where those that do are less than half of it.
 
-    Of the last part, which has fewer, the kernel has a program besides.
+    For the last part, which has fewer, the kernel has a separate program.
     """
     divisor = next(size for size in range(min(largest, count), 0, -1) if count % size == 0)
     return divisor if 2 * divisor > largest or divisor == count else largest
 
 
 def _vmem_bytes(a_rows: int, m: int, k: int, n: int, block_size: int, bits: int) -> int:
-    """Blocks in two buffers each, of which one is read or written meanwhile; B unpacked; and the compiler's own.
+    """Two buffers for each block, one of which is read or written meanwhile; B unpacked; and the compiler's own.
 
     A with its zero points, and those of B in 32 bits, if there are any.
     """

@@ -1,7 +1,7 @@
-"""Products with scales by block on TPUs, in Pallas: compiled for v5e, v5p, v6e and 7x, and interpreted; not run on a TPU.
+"""Products with block scales on TPUs, in Pallas: compiled for v5e, v5p, v6e and 7x, and interpreted; not run on a TPU.
 
-Each block of K has a product of its own in int32, which is scaled and added to those before it, in order: the sums of a
-block of the output stay in vector memory from the first block of K to the last. Weights of 4 bits become bytes there.
+Each block of K has its own product in int32, which is scaled and added to those before it, in order. The sums of a
+block of the output stay in vector memory from the first block of K to the last. 4-bit weights become bytes there.
 """
 
 import functools
@@ -44,13 +44,13 @@ def block_dot(
       a_zero_point: of the dtype of `a`, of shape (..., M, 1) or (..., 1, 1), or None.
       b: of shape (..., K, N), in whole blocks. Batch sizes of 1 broadcast.
       plan: the tiles; by default those for `current_chip` and the shapes.
-      interpret: whether to interpret the kernel, where there is no TPU; or how (`pltpu.InterpretParams`).
+      interpret: whether to interpret the kernel if there is no TPU; or how (`pltpu.InterpretParams`).
 
     Returns:
       float32, of shape (..., M, N).
 
     Raises:
-      NotImplementedError: the chip has no plans, nor have the blocks; or a size is 0 or symbolic.
+      NotImplementedError: there are no plans for the chip or for the blocks; or a size is 0 or symbolic.
     """
     _check(a, b)
     b = b.n_minor()
@@ -59,7 +59,7 @@ def block_dot(
     a_zero_point = zero_points.shifted(a_zero_point, a.dtype, a.ndim)
     a = signs.to_int8(a)
     a_zeros = None if a_zero_point is None else jnp.broadcast_to(a_zero_point.astype(jnp.int8), a.shape)
-    if math.prod(b.shape[:-2]) == 1:  # the batch of A is more rows
+    if math.prod(b.shape[:-2]) == 1:  # the batch of A is just more rows
         a, a_zeros = jax.tree.map(lambda x: x.reshape(-1, k), (a, a_zeros))
         b = jax.tree.map(lambda x: x.reshape(x.shape[-2:]), b)
     if plan is None:
@@ -70,12 +70,12 @@ def block_dot(
 def _matmul(a: jax.Array, a_zeros: jax.Array | None, b: PackedBlockMatrix, plan: BlockPlan, interpret: Any) -> jax.Array:
     """`block_dot` of int8 and the zero points of it, in the same shape."""
     scale, zero_point, dtype, block_size = exact.widen(b.scale), b.zero_point, b.dtype, b.block_size
-    if dtype == jnp.uint8:  # of which `data` stores 128 less
+    if dtype == jnp.uint8:  # `data` stores 128 less
         zero_point = signs.to_int8(jnp.zeros(scale.shape, jnp.uint8) if zero_point is None else zero_point)
     if zero_point is not None:
         zero_point = zero_point.astype(jnp.int8)
     *a_batch, m, _ = a.shape
-    if plan.stacked:  # whole registers of few rows: a matrix of one row would lie in memory otherwise
+    if plan.stacked:  # whole registers of few rows: otherwise memory would hold a matrix of one row
         a, a_zeros = jax.tree.map(lambda x: _pad(x, -2, plan.block_m), (a, a_zeros))
     output = jax.eval_shape(xla_blocks.block_dot, a, None if a_zeros is None else a_zeros[..., :1], b)
     data = b.data
@@ -199,7 +199,7 @@ def _kernel(
     steps = pl.cdiv(blocks, per_step)
     is_words, is_bytes = b_ref.dtype == jnp.uint16, dtype in (jnp.int8, jnp.uint8)
     is_biased = is_words and dtype == jnp.int4  # words store 8 more
-    # The difference of two bytes is none; and of few rows it takes less to correct the products than the weights.
+    # The difference of two bytes is not a byte; and for few rows, correcting the products takes less than the weights.
     corrects_products = has_b_zeros and (is_bytes or plan.stacked)
     corrects_weights = has_b_zeros and not corrects_products
 
@@ -239,7 +239,7 @@ def _kernel(
     def product_of_block(a: jax.Array, b: jax.Array) -> jax.Array:
         if not has_a_zeros:
             return _dot(a, b)
-        if is_bytes:  # whose negation may be none
+        if is_bytes:  # their negation may not be a byte
             return _dot(a[:, :block_size], b) - _dot(a[:, block_size:], b)
         # A block fills the depth of the matrix unit by half, or less: so the other product takes no time.
         b = b.astype(jnp.int32)

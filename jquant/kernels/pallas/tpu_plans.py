@@ -42,7 +42,7 @@ class Chip(NamedTuple):
     """What a plan needs to know of a chip.
 
     Attributes:
-      vmem_mebibytes: of the vector memory of one core, what the blocks may take.
+      vmem_mebibytes: how much of the vector memory of one core the blocks may take.
       columns: of one matrix unit.
       rows_at_once: see `Plan`. Each time, B goes into the matrix units anew.
       tiles: the first that holds the whole of K, so that no sum goes through memory between two grid steps; or else
@@ -80,7 +80,7 @@ def plan_for(
     """The plan for an (M, K) by (K, N) product on a chip.
 
     Args:
-      chip: "v5e", "v5p", "v6e", "7" or "7x"; None, where it is not known, gives a plan that is right for each of them.
+      chip: "v5e", "v5p", "v6e", "7" or "7x"; None, if it is not known, gives a plan that is right for each of them.
       m: the rows of A.
       k: the columns of A.
       n: the columns of B.
@@ -96,7 +96,7 @@ def plan_for(
     tile = next((tile for tile in tiles if k <= tile.k), tiles[-1])
     blocks = Tile(split(m, tile.m, ROWS), min(round_up(k, LANES), tile.k), split(n, tile.n, columns))
     while (needed := _vmem_bytes(blocks, output_dtype, leaves)) > vmem_mebibytes * _MEBIBYTE:
-        # The longer side gives way, so that the blocks stay near to square, and what is read for them small.
+        # The longer side shrinks, so that the blocks stay close to square, and little is read for them.
         m_is_longer = blocks.m > blocks.n
         longer = split(max(blocks.m, blocks.n), max(blocks.m, blocks.n) // 2, LANES)
         blocks = blocks._replace(m=longer) if m_is_longer else blocks._replace(n=longer)
@@ -114,7 +114,7 @@ def require_plans(chip: str | None, chips: Collection[str | None]) -> None:
 
 
 def _vmem_bytes(blocks: Tile, output_dtype: np.dtype, leaves: tuple[tuple[int, int], ...]) -> int:
-    """Blocks in two buffers each, of which one is read or written meanwhile, the accumulator, and the compiler's own."""
+    """Two buffers for each block, one of which is read or written meanwhile; the accumulator; and the compiler's own."""
     m, k, n = blocks
     leaf_bytes = sum(
         4 * round_up(m if rows > 1 else 1, 8) * round_up(n if columns > 1 else 1, LANES) for rows, columns in leaves

@@ -1,4 +1,4 @@
-"""What each operator computes, a family to a module. Importing them fills the table of `jquant.onnx.registry`."""
+"""The converters of operators, one module per family. Importing them fills the table of `jquant.onnx.registry`."""
 
 from jquant.onnx.converters import activations as activations
 from jquant.onnx.converters import attention as attention

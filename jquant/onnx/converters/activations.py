@@ -1,4 +1,4 @@
-"""Activations. Each is written so that its derivative is finite, too."""
+"""Activations, written so that their derivatives are finite, too."""
 
 import math
 
@@ -93,7 +93,7 @@ def softsign(x):
 
 @converter("Shrink", since=9)
 def shrink(x, *, lambd, bias):
-    """Also of integers, which are computed as float32 and lose their fraction."""
+    """Integers are computed as float32, and the result is truncated."""
     wide = x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.integer) else x
     found = jnp.where(wide < -lambd, wide + bias, jnp.where(wide > lambd, wide - bias, 0))
     return found.astype(x.dtype)

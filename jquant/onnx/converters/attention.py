@@ -1,4 +1,4 @@
-"""What attention consists of, beyond what ONNX's own function bodies say."""
+"""Parts of attention that ONNX's own function bodies do not cover."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from jquant.onnx.values import jax_dtype
 
 @converter("RotaryEmbedding", since=23)
 def rotary_embedding(x, cos_cache, sin_cache, position_ids=None, *, interleaved, num_heads=0, rotary_embedding_dim):
-    """Of (batch, heads, length, size), or (batch, length, heads * size)."""
+    """For (batch, heads, length, size) or (batch, length, heads * size)."""
     heads = x.reshape(*x.shape[:2], num_heads, -1) if x.ndim == 3 else x.transpose(0, 2, 1, 3)
     if position_ids is not None:
         cos_cache, sin_cache = cos_cache[position_ids], sin_cache[position_ids]
@@ -19,7 +19,7 @@ def rotary_embedding(x, cos_cache, sin_cache, position_ids=None, *, interleaved,
 
 
 def rotate(x, cos, sin, interleaved, size):
-    """Rotates pairs of the first `size` elements of each head: (batch, length, heads, ...), the angles without heads."""
+    """Rotates pairs of the first `size` elements of each head: (batch, length, heads, ...). The angles have no heads."""
     cos, sin = (each[..., None, : size // 2] for each in (cos, sin))
     turned, rest = x[..., :size], x[..., size:]
     real, imaginary = (turned[..., ::2], turned[..., 1::2]) if interleaved else jnp.split(turned, 2, -1)
@@ -31,7 +31,7 @@ def rotate(x, cos, sin, interleaved, size):
 
 @converter("CausalConvWithState", since=27)
 def causal_convolution(input, weight, bias=None, past_state=None, *, activation):
-    """A convolution of each channel whose padding at the front is the end of what came before."""
+    """A depthwise convolution, padded at the front with the end of the previous input."""
     length = weight.shape[2] - 1
     if past_state is None:
         past_state = jnp.zeros((*input.shape[:2], length), input.dtype)
@@ -45,7 +45,7 @@ def causal_convolution(input, weight, bias=None, past_state=None, *, activation)
 
 @converter("FlexAttention", domain="ai.onnx.preview", since=1)
 def flex_attention(q, k, v, *, prob_mod=None, scale=None, score_mod=None, softmax_precision=None):
-    """Attention in which subgraphs change the scores and the probabilities; these are float32 by default."""
+    """Attention in which subgraphs modify the scores and the probabilities, which are float32 by default."""
     k, v = (jnp.repeat(each, q.shape[1] // each.shape[1], 1) for each in (k, v))
     root = jnp.asarray((q.shape[-1] ** -0.5 if scale is None else scale) ** 0.5, q.dtype)
     precision = onnx.helper.tensor_dtype_to_np_dtype(softmax_precision or onnx.TensorProto.FLOAT)

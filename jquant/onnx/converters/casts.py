@@ -18,11 +18,11 @@ from jquant.onnx.values import jax_dtype, to_jax
 
 @converter("Cast", since=6)
 def cast(x, *, to, saturate=1, round_mode="up", xp):
-    """Floats to integers towards zero; to those of 4 and 2 bits, and between integers, without the higher bits.
+    """Casts floats to integers towards zero. Casts to 4- and 2-bit integers, and between integers, drop the higher bits.
 
-    Float types of 8 bits take what is out of range as their largest number, infinities as well, or with ``saturate=0``
-    as NaN (E5M2: as infinity). That of 4 bits always saturates, and makes a zero of the other sign of NaN. The
-    exponents of E8M0 take 0 as the smallest.
+    8-bit float types saturate out-of-range values, and infinities as well, to their largest number; with ``saturate=0``,
+    these become NaN (in E5M2, infinity). The 4-bit float type always saturates, and turns NaN into a zero of the opposite
+    sign. The exponents of E8M0 turn 0 into the smallest one.
     """
     return _cast(x, onnx.helper.tensor_dtype_to_np_dtype(to), saturate, round_mode, xp)
 
@@ -37,14 +37,14 @@ def _cast(x, dtype: np.dtype, saturate: int, round_mode: str, xp):
     if xp is np:
         if x.dtype != object:
             return _converted(x, dtype, saturate, round_mode, np)
-        if dtype.kind in "iu":  # sizes remain those that they are
+        if dtype.kind in "iu":  # sizes stay as they are
             return x
     return _converted(to_jax(x, "the operand"), jax_dtype(dtype, "the result"), saturate, round_mode, jnp)
 
 
 @converter("BitCast", since=26)
 def bit_cast(x, *, to):
-    """The same bits as another type of the same width."""
+    """The same bits, as another type of the same width."""
     dtype = onnx.helper.tensor_dtype_to_np_dtype(to)
     if dtype.itemsize == 8 and jax_dtype(dtype, "the result").itemsize != 8:
         raise ModelError("integers of 64 bits are 32 outside of JAX's 64-bit mode: they have no bits to cast")
@@ -52,7 +52,7 @@ def bit_cast(x, *, to):
 
 
 def _converted(x, dtype: np.dtype, saturate: int, round_mode: str, xp):
-    """`x`, of NumPy or JAX, in another type."""
+    """`x`, a NumPy or JAX array, in another type."""
     if dtype.kind == "b":
         return x != 0
     if is_narrow_float(dtype) or dtype == powers_of_two.DTYPE:
@@ -65,22 +65,22 @@ def _converted(x, dtype: np.dtype, saturate: int, round_mode: str, xp):
 
 
 def _narrowed(x, dtype: np.dtype, saturate: bool, round_mode: Any, xp):
-    """`x` in a type of 8 or 4 bits, rounded once."""
+    """`x` in an 8- or 4-bit float type, rounded once."""
     single = _computed(powers_of_two.widen, x, xp) if x.dtype == powers_of_two.DTYPE else _single(x, xp)
     if dtype == powers_of_two.DTYPE:
         return _computed(functools.partial(powers_of_two.narrow, saturate=saturate, rounding=round_mode), single, xp)
-    if not has_infinities_or_nan(dtype):  # the document of the type makes 6 of NaN, the node cases of Cast do this
+    if not has_infinities_or_nan(dtype):  # the type's specification turns NaN into 6, ONNX's node tests of Cast into this
         single = xp.where(xp.isnan(single), xp.copysign(np.float32(0), -single), single)
     return _computed(functools.partial(narrow, dtype=dtype, saturate=saturate), single, xp)
 
 
 def _single(x, xp):
-    """A float32 that is rounded to the number of 8 or 4 bits which `x` itself would be rounded to."""
-    if x.dtype.kind in "iu" and x.dtype.itemsize >= 4:  # of more than 24 bits, it is larger than any of these numbers
+    """A float32 that rounds to the same 8- or 4-bit number as `x` itself."""
+    if x.dtype.kind in "iu" and x.dtype.itemsize >= 4:  # beyond 24 bits, it is larger than any of these numbers
         x = x.clip(0 if x.dtype.kind == "u" else -(2**24), 2**24)
     if x.dtype != np.float64:
         return x.astype(np.float32)
-    # Toward zero, with the last bit set if that is not exact: so it is no tie, and on the side of each that `x` is on.
+    # Toward zero, with the last bit set if inexact: so it is never a tie, and is on the same side of each tie as `x`.
     with np.errstate(over="ignore"):
         nearest = x.astype(np.float32) if xp is np else exact.seal(x.astype(np.float32))
     widened, bits = nearest.astype(np.float64), nearest.view(np.int32)
@@ -89,7 +89,7 @@ def _single(x, xp):
 
 
 def _computed(function, x, xp):
-    """Of a static tensor, a static one."""
+    """Applies `function`. The result of a static tensor is static."""
     if xp is not np:
         return function(x)
     with jax.ensure_compile_time_eval():

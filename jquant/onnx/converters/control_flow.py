@@ -1,4 +1,4 @@
-"""If, Loop and Scan: decided while tracing where that can be, operations of JAX where not."""
+"""If, Loop and Scan: decided while tracing if possible, otherwise JAX's control flow."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,13 +12,13 @@ from jquant.onnx.errors import ModelError
 from jquant.onnx.registry import converter
 from jquant.onnx.values import is_static, sizes, to_jax
 
-_MOST_UNROLLED = 256  # rounds of a loop that is written out
+_MOST_UNROLLED = 256  # iterations of an unrolled loop
 _MOST_SCANNED = 2**31 - 1
 
 
 @converter("If", since=1, prefers_static=("cond",))
 def if_(cond, *, then_branch, else_branch):
-    """A condition that is known while tracing chooses the branch, and the other is never traced."""
+    """If the condition is known while tracing, it chooses the branch, and the other is never traced."""
     if is_static(cond):
         return tuple((then_branch if cond.item() else else_branch)())
     return tuple(lax.cond(cond.reshape(()), *(_in_arrays(branch) for branch in (then_branch, else_branch))))
@@ -27,8 +27,8 @@ def if_(cond, *, then_branch, else_branch):
 @converter("Loop", since=1, prefers_static=("M", "cond"))
 def loop(M=None, cond=None, *v_initial, body, outputs, unrolled):
     """
-    With a known number of rounds a `lax.scan`, else a `lax.while_loop`. Written out round by round, if there are few, where
-    sequences are carried, shapes change, or the body needs the number of its round while tracing.
+    A `lax.scan` if the number of iterations is known, else a `lax.while_loop`. Unrolled, for few iterations, if sequences
+    are carried, shapes change, or the body needs the iteration number while tracing.
     """
     count, going = _trip_count(M), cond is None or not is_static(cond) or bool(cond.item())
     if not going:
@@ -50,7 +50,7 @@ def loop(M=None, cond=None, *v_initial, body, outputs, unrolled):
 
 
 def _trip_count(limit: Any) -> int | None:
-    """None where it is not known, or there is none."""
+    """The number of iterations; None if it is not known, or if there is no limit."""
     if limit is None or not is_static(limit):
         return None
     (count,) = sizes(limit)
@@ -60,7 +60,7 @@ def _trip_count(limit: Any) -> int | None:
 
 
 def _one_round(body: Callable[..., Any], carried: list[jax.Array]) -> tuple[bool, bool, str, list[Any]]:
-    """Of an abstract round: whether it keeps shapes and dtypes; whether it always goes on; what it changes; scan outputs."""
+    """For an abstract iteration: whether it keeps shapes and dtypes; whether it always goes on; changes; scan outputs."""
     goes_on = []
 
     def once(number: jax.Array, *operands: jax.Array) -> list[Any]:
@@ -110,10 +110,10 @@ def _while(body: Callable[..., Any], limit: Any, cond: Any, carried: list[jax.Ar
 def _written_out(
     body: Callable[..., Any], count: int | None, carried: Sequence[Any], elements: Sequence[Any] | None = None
 ) -> tuple[Any, ...]:
-    """Round by round, so that the number of the round and all that follows from it is known.
+    """Unrolls the loop, so that the iteration number and everything that follows from it is known.
 
     Args:
-      elements: what one round adds to each scan output; read where there is no round.
+      elements: what one iteration adds to each scan output; used if there are no iterations.
     """
     operands, scanned, number, condition = list(carried), [], 0, np.asarray(True)
     while condition.item() and (count is None or number < count):
@@ -137,7 +137,7 @@ def _are_arrays(values: Sequence[Any]) -> bool:
 
 @converter("SequenceMap", since=17)
 def sequence_map(input_sequence, *additional_inputs, body, outputs):
-    """What is no sequence is the same for every element."""
+    """Inputs that are not sequences are the same for every element."""
     found = []
     for number, element in enumerate(input_sequence):
         others = (each[number] if isinstance(each, list) else each for each in additional_inputs)
@@ -147,7 +147,7 @@ def sequence_map(input_sequence, *additional_inputs, body, outputs):
 
 @converter("Scan", since=8, until=8)
 def scan_8(sequence_lens, *operands, body, num_scan_inputs, directions=None):
-    """Over the second dimension, for each element of the first. After a sequence's end states stay, and outputs are 0."""
+    """Scans the second dimension, for each element of the first. After a sequence ends, states stay and outputs are 0."""
     states, inputs = operands[: len(operands) - num_scan_inputs], operands[len(operands) - num_scan_inputs :]
     batch, count = inputs[0].shape[:2]
     lengths = jnp.full(batch, count, jnp.int32) if sequence_lens is None else to_jax(sequence_lens, "sequence_lens")
@@ -179,7 +179,7 @@ def scan(
     outputs,
     unrolled,
 ):
-    """Written out step by step, if there are few, where the body needs its elements while tracing."""
+    """Unrolled, for few steps, if the body needs its elements while tracing."""
     states, inputs = operands[: len(operands) - num_scan_inputs], operands[len(operands) - num_scan_inputs :]
     axes, backwards = _all(scan_input_axes, num_scan_inputs), _all(scan_input_directions, num_scan_inputs)
     turned = [_turned(x, axis, back) for x, axis, back in zip(inputs, axes, backwards, strict=True)]

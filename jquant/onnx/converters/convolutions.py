@@ -1,4 +1,4 @@
-"""Convolutions, of 1 to 3 dimensions."""
+"""Convolutions with 1 to 3 spatial dimensions."""
 
 import functools
 import itertools
@@ -12,12 +12,12 @@ from jquant.onnx.converters.sampling import sample
 from jquant.onnx.converters.windows import Window
 from jquant.onnx.registry import converter
 
-_MOST_TAPS = 64  # of a filter that is written out, a product each
+_MOST_TAPS = 64  # elements of a filter that is unrolled into one product each
 
 
 @converter("Conv", since=1)
 def convolution(x, w, b=None, *, auto_pad, dilations=None, group, kernel_shape=None, pads=None, strides=None):
-    """A filter of one element is a matrix, which is multiplied without changing the order of dimensions."""
+    """A filter of one element is a matrix, multiplied without changing the order of dimensions."""
     window = Window.of(x.shape, kernel_shape or w.shape[2:], strides, dilations, pads, auto_pad)
     if group == 1 and window.is_point:
         columns = x.reshape(*x.shape[:2], math.prod(x.shape[2:]))
@@ -38,7 +38,7 @@ def _grouped(window, group, x, w):
 
 
 def _depthwise(window, x, w):
-    """Every channel by itself, as a sum of products of the whole image: XLA:CPU's own is 5 to 40 times slower."""
+    """A depthwise convolution as a sum of products of the whole image: XLA:CPU's own is 5 to 40 times slower."""
     dtype = x.dtype
     wide = jnp.promote_types(dtype, jnp.float32)
     shape = window.shape(x.shape[2:])
@@ -74,7 +74,7 @@ def transposed_convolution(
     pads=None,
     strides=None,
 ):
-    """The padding takes away from the result. Where the result is larger than what the filter reaches, the rest is 0."""
+    """The padding crops the result. Where the result extends beyond the reach of the filter, it is 0."""
     kernel = w.shape[2:]
     rank = len(kernel)
     strides, dilations = strides or [1] * rank, dilations or [1] * rank
@@ -93,7 +93,7 @@ def transposed_convolution(
 
 
 def _taken(shape, strides, full, auto_pad, pads, output_padding, output_shape):
-    """What is taken from both ends of each dimension of the full result; less than nothing where it grows."""
+    """What to crop at both ends of each dimension of the full result; negative where it grows."""
     if output_shape is None and auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         output_shape = [size * stride for size, stride in zip(shape, strides, strict=True)]
     if output_shape is None:
@@ -109,7 +109,7 @@ def _taken(shape, strides, full, auto_pad, pads, output_padding, output_shape):
 
 
 def _without_overlap(x, w):
-    """A transposed convolution whose stride is the filter's size: every element of the result has one product."""
+    """A transposed convolution whose stride is the size of its filter: each element of the result is a single product."""
     rank = x.ndim - 2
     y = lax.dot_general(w, x, (((0,), (1,)), ((), ())))  # (M, *kernel, N, *shape)
     order = [1 + rank, 0, *itertools.chain(*((2 + rank + i, 1 + i) for i in range(rank)))]
@@ -121,7 +121,7 @@ def _without_overlap(x, w):
 def deformable_convolution(
     x, w, offset, b=None, mask=None, *, dilations=None, group, kernel_shape=None, offset_group, pads=None, strides=None
 ):
-    """Each element of a filter is moved by an offset in each dimension, and between pixels is linear interpolation."""
+    """Each element of a filter is moved by an offset in each dimension. Between pixels, it interpolates linearly."""
     kernel = w.shape[2:]
     rank = len(kernel)
     window = Window.of(x.shape, kernel, strides, dilations, pads, "NOTSET")
@@ -146,7 +146,7 @@ def deformable_convolution(
 
 @converter("Col2Im", since=18, static=("image_shape", "block_shape"))
 def image_from_columns(input, image_shape, block_shape, *, dilations=None, pads=None, strides=None):
-    """Adds blocks up where they overlap."""
+    """Sums blocks where they overlap."""
     image, block = image_shape.tolist(), block_shape.tolist()
     rank = len(image)
     channels = input.shape[1] // int(np.prod(block))

@@ -1,4 +1,4 @@
-"""Tensors made of a shape, or of a few numbers."""
+"""Tensors created from a shape, or from a few numbers."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -39,7 +39,7 @@ def eye_like(input, *, dtype=None, k):
 
 @converter("Trilu", since=14)
 def trilu(input, k=None, *, upper):
-    """The part of each matrix above or below a diagonal, and the diagonal itself."""
+    """The part of each matrix above or below a diagonal, including the diagonal."""
     k = 0 if k is None else k.reshape(()).astype(jnp.int32)
     rows, columns = _grid(input.shape[-2:])
     kept = columns - rows >= k if upper else columns - rows <= k
@@ -47,13 +47,13 @@ def trilu(input, k=None, *, upper):
 
 
 def _grid(shape):
-    """The rows' and the columns' numbers of a matrix."""
+    """The row and the column index of each element of a matrix."""
     return lax.broadcasted_iota(jnp.int32, shape, 0), lax.broadcasted_iota(jnp.int32, shape, 1)
 
 
 @converter("OneHot", since=9, static=("depth",))
 def one_hot(indices, depth, values, *, axis):
-    """Negative indices count from the end; nothing is hot where one is out of range."""
+    """Negative indices count from the end. An index out of range sets no element."""
     (count,) = sizes(depth)
     axis = axis + indices.ndim + 1 if axis < 0 else axis
     places = jnp.expand_dims(jnp.where(indices < 0, indices + count, indices), axis)
@@ -63,19 +63,19 @@ def one_hot(indices, depth, values, *, axis):
 
 @converter("Dropout", since=7, until=9)
 def dropout_to_9(data, *, ratio):
-    """Changes nothing: training alone would. The mask has the type of the data."""
+    """Changes nothing outside of training. The mask has the type of the data."""
     return data, jnp.ones_like(data)
 
 
 @converter("Dropout", since=10, until=11)
 def dropout_to_11(data, *, ratio):
-    """Changes nothing: training alone would."""
+    """Changes nothing outside of training."""
     return data, jnp.ones(data.shape, bool)
 
 
 @converter("Dropout", since=12, static=("ratio", "training_mode"))
 def dropout(data, ratio=None, training_mode=None, *, seed=None):
-    """Changes nothing: training alone would, which draws at random."""
+    """Changes nothing outside of training, which draws at random."""
     if training_mode is not None and training_mode.any() and (ratio is None or ratio.any()):
         raise ModelError("its training_mode draws at random")
     return data, jnp.ones(data.shape, bool)

@@ -1,4 +1,4 @@
-"""Arithmetic and functions of single elements. NumPy computes the former where all operands are static."""
+"""Element-wise arithmetic and functions. NumPy computes the arithmetic if all operands are static."""
 
 import functools
 
@@ -28,7 +28,7 @@ def multiply(a, b, *, xp):
 
 @converter("Div", since=7)
 def divide(a, b, *, xp):
-    """Of integers, the quotient without its fraction: truncated, not floored."""
+    """For integers, the quotient is truncated, not floored."""
     if xp is np:
         return _truncated(a, b) if a.dtype.kind in "iuO" else np.divide(a, b)
     return lax.div(*jnp.broadcast_arrays(a, b))
@@ -43,17 +43,17 @@ def _truncated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 @converter("Mod", since=10)
 def modulo(a, b, *, fmod, xp):
-    """Of the sign of the divisor; with `fmod`, of that of the dividend."""
+    """The result has the sign of the divisor; with `fmod`, that of the dividend."""
     if not fmod:
         return xp.mod(a, b)
-    if xp is jnp and jnp.issubdtype(a.dtype, jnp.floating):  # which jnp.fmod promotes from 16 bits
+    if xp is jnp and jnp.issubdtype(a.dtype, jnp.floating):  # jnp.fmod would promote 16-bit floats
         return lax.rem(*jnp.broadcast_arrays(a, b))
     return xp.fmod(a, b)
 
 
 @converter("Pow", since=7, prefers_static=("exponent",))
 def power(base, exponent, *, xp):
-    """Of the type of the base. A static exponent of 2, 3 or 0.5 is a product or a root."""
+    """The result has the type of the base. For a static exponent of 2, 3 or 0.5, it is a product or a square root."""
     if isinstance(exponent, np.ndarray) and exponent.size == 1 and exponent.dtype != object:
         value = exponent.item()
         if base.dtype.kind != "O" and xp.issubdtype(base.dtype, np.floating) and value == 0.5:
@@ -68,7 +68,7 @@ def power(base, exponent, *, xp):
 
 
 def _power(base, exponent):
-    """An integer to a whole power is exact, whatever the exponent's type; to any other, the fraction is cut off."""
+    """An integer to an integer power is exact, whatever the type of the exponent. Otherwise the result is truncated."""
     if base.dtype == exponent.dtype and jnp.issubdtype(base.dtype, jnp.floating):
         return jnp.power(base, exponent)
     wide = jnp.float64 if jnp.float64 in (base.dtype, exponent.dtype) else jnp.float32
@@ -92,13 +92,13 @@ def mean_of(*values):
 
 @converter("Min", since=6)
 def minimum(*values, xp):
-    """NaN where a value is NaN."""
+    """NaN if any value is NaN."""
     return functools.reduce(xp.minimum if object not in _dtypes(values) else _SMALLER_SIZE, values)
 
 
 @converter("Max", since=6)
 def maximum(*values, xp):
-    """NaN where a value is NaN."""
+    """NaN if any value is NaN."""
     return functools.reduce(xp.maximum if object not in _dtypes(values) else _LARGER_SIZE, values)
 
 
@@ -117,7 +117,7 @@ def clip_to_10(input, *, min, max, xp):
 
 @converter("Clip", since=11)
 def clip(input, min=None, max=None, *, xp):
-    """Where the limits are the wrong way round, all is the upper one."""
+    """If the lower limit is above the upper one, everything is the upper one."""
     input = input if min is None else maximum(input, min, xp=xp)
     return input if max is None else minimum(input, max, xp=xp)
 
@@ -149,7 +149,7 @@ def ceil(x, *, xp):
 
 @converter("Round", since=11)
 def round_(x, *, xp):
-    """Halves to the even neighbour."""
+    """Rounds half to even."""
     return xp.round(x)
 
 

@@ -1,4 +1,4 @@
-"""The integer operators that fusion puts in the place of DequantizeLinear, an operator and QuantizeLinear.
+"""The integer operators that fusion substitutes for DequantizeLinear, an operator and QuantizeLinear.
 
 Their names and arithmetic are those of jquant's operators. Scales and zero points of activations have one element.
 """
@@ -30,10 +30,10 @@ from jquant.packed_matrix import PackedMatrix
 
 
 def _integers(operator: str, packs: Mapping[str, str] | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A converter whose result, of integers, is in the memory before anything reads it.
+    """A converter whose integer result is in memory before anything reads it.
 
-    Else XLA:CPU computes all that is element-wise again for each reader, and for each element of a convolution's windows:
-    recognition of text took seven times as long.
+    Otherwise XLA:CPU recomputes all element-wise operations for each reader, and for each element of a convolution's
+    windows: text recognition took seven times as long.
     """
 
     def enter(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,7 +52,7 @@ def _weights(b, b_scale, b_zero_point):
 
 
 def _with_matrices(product, a, b):
-    """``product(a, b)``, where a vector stands for a row on the left and a column on the right, as in ONNX."""
+    """``product(a, b)``. A vector is a row on the left and a column on the right, as in ONNX."""
     vectors = tuple(axis for axis, x in ((-2, a), (-1, b)) if x.ndim == 1)
     if not vectors:
         return product(a, b)
@@ -72,7 +72,7 @@ def matmul(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_p
 
 @converter("matmul_integer_to_float", domain=JQUANT, packs={"b": "b_zero_point"})
 def matmul_to_float(a, a_scale, a_zero_point, b, b_scale, b_zero_point, bias=None, *, transA=0, transB=0):
-    """The bias is Gemm's, which broadcasts."""
+    """The bias is that of Gemm, which broadcasts."""
     a, b = a.T if transA else a, b.T if transB else b
     bias = bias.reshape(1, 1) if bias is not None and bias.ndim == 0 else bias
 
@@ -167,7 +167,7 @@ def multiply(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero
 
 @_integers("quantized_linear_concat")
 def concat(y_scale, y_zero_point, *triples, axis, output_dtype):
-    """As onnxruntime's QLinearConcat has its operands: a tensor, its scale and its zero point, again and again."""
+    """Takes its operands as onnxruntime's QLinearConcat does: a tensor, its scale and its zero point, repeatedly."""
     inputs = [(values, plain(scale), plain(zero)) for values, scale, zero in zip(*[iter(triples)] * 3, strict=True)]
     return quantized_linear_concat(inputs, plain(y_scale), plain(y_zero_point), axis=axis, output_dtype=output_dtype)
 
@@ -226,5 +226,5 @@ def global_average_pool(x, x_scale, x_zero_point, y_scale, y_zero_point):
 
 @converter("clamp", domain=JQUANT)
 def clamp(x, *, low, high):
-    """Of integers."""
+    """For integers."""
     return jnp.clip(x, jnp.asarray(low, x.dtype), jnp.asarray(high, x.dtype))

@@ -1,7 +1,7 @@
 """Parts of tensors: slices, look-ups, updates. Negative indices count from the end.
 
-ONNX forbids indices out of range. Where they are not known while tracing, look-ups take the nearest element then; updates
-leave them out.
+ONNX forbids indices out of range. If indices are not known while tracing, look-ups take the nearest element for those out of
+range, and updates ignore them.
 """
 
 import jax
@@ -25,7 +25,7 @@ def _from_the_start(indices, size):
 
 @converter("GatherElements", since=11)
 def gather_elements(data, indices, *, axis):
-    """Along the other axes, the indices may be fewer than the data."""
+    """Along the other axes, there may be fewer indices than data."""
     axis %= data.ndim
     data = data[tuple(slice(None if i == axis else size) for i, size in enumerate(indices.shape))]
     return jnp.take_along_axis(data, _from_the_start(indices, data.shape[axis]), axis, mode="clip")
@@ -38,7 +38,7 @@ def gather_nd(data, indices, *, batch_dims=0):
 
 
 def _places(indices):
-    """An array of indices for each element of the last axis."""
+    """For each element of the last axis, an array of indices."""
     return tuple(jnp.moveaxis(indices, -1, 0))
 
 
@@ -54,7 +54,7 @@ def slice_(data, starts, ends, axes=None, steps=None, *, xp):
 
 
 def _slice(data, starts, ends, axes, steps):
-    """NumPy's slices, which clamp what lies outside as ONNX does; but for the end of a reversed one."""
+    """As slices of NumPy, which clamp what is out of range as ONNX does, except at the end of a reversed slice."""
     axes = range(len(starts)) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
     index = [slice(None)] * data.ndim
@@ -66,7 +66,7 @@ def _slice(data, starts, ends, axes, steps):
 
 
 def _bound(value):
-    """Exporters write the largest integer for "to the end"."""
+    """Exporters write the largest integer to mean "to the end"."""
     if value is None or jax.export.is_symbolic_dim(value):
         return value
     return None if value >= 2**31 - 1 else max(value, -(2**31))
@@ -84,7 +84,7 @@ def scatter(data, indices, updates, *, axis):
 
 @converter("ScatterElements", since=11)
 def scatter_elements(data, indices, updates, *, axis, reduction="none"):
-    """Along the other axes, the indices may be fewer than the data."""
+    """Along the other axes, there may be fewer indices than data."""
     places = [jax.lax.broadcasted_iota(indices.dtype, indices.shape, i) for i in range(data.ndim)]
     places[axis] = indices
     return _updated(data, tuple(places), updates, reduction)
@@ -97,7 +97,7 @@ def _updated(data, places, updates, reduction):
 
 @converter("TensorScatter", since=24)
 def tensor_scatter(past_cache, update, write_indices=None, *, axis, mode):
-    """Writes each sequence of the batch from a place of its own on; `mode` circular begins again at the end."""
+    """Writes each sequence of the batch, starting at its own position; with `mode` circular, it wraps around at the end."""
     axis %= past_cache.ndim
     start = jnp.zeros(past_cache.shape[:1], jnp.int32) if write_indices is None else write_indices
     places = start[:, None] + jnp.arange(update.shape[axis], dtype=start.dtype)

@@ -1,4 +1,4 @@
-"""Joining tensors, splitting them, and padding."""
+"""Joining, splitting and padding tensors."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,7 +20,7 @@ def split_to_12(input, *, axis, split=None, outputs, xp):
 
 @converter("Split", since=13, static=("split",))
 def split(input, split=None, *, axis, num_outputs=None, outputs, xp):
-    """Without sizes, into equal parts, of which the last may be smaller."""
+    """Without sizes, the parts are equal, except that the last may be smaller."""
     return _parts(input, axis, None if split is None else sizes(split), num_outputs or outputs, xp)
 
 
@@ -45,7 +45,7 @@ def pad(data, pads, constant_value=None, axes=None, *, mode):
 
 
 def _padded(data, pads, value, axes, mode):
-    """`pads`: what is added before each of the axes, then what is added behind them; a negative number takes away."""
+    """`pads`: what is added before each of the axes, then what is added after them; a negative number crops."""
     widths = [(0, 0)] * data.ndim
     for axis, before, after in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):
         widths[axis] = (before, after)
@@ -60,7 +60,7 @@ def _padded(data, pads, value, axes, mode):
 
 @converter("CenterCropPad", since=18, static=("shape",))
 def center_crop_pad(input, shape, *, axes=None):
-    """What is added or taken away is half on each side; of an odd number, the larger half is behind."""
+    """Adds or crops half on each side; if the number is odd, the larger half is at the end."""
     widths = [(0, 0, 0)] * input.ndim
     for axis, wanted in zip(range(input.ndim) if axes is None else axes, sizes(shape), strict=True):
         more = wanted - input.shape[axis]

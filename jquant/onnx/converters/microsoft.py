@@ -1,6 +1,6 @@
-"""Floating-point operators that onnxruntime's tools write into models: fused activations, products and normalizations.
+"""Float operators that onnxruntime's tools write into models: fused activations, products and normalizations.
 
-onnxruntime describes them in docs/ContribOperators.md; what it computes where that says nothing is compared in the tests.
+onnxruntime specifies them in docs/ContribOperators.md. Where that says nothing, the tests compare with what it computes.
 """
 
 import jax
@@ -42,7 +42,7 @@ def layer_normalization_before_17(x, scale, bias=None, *, axis=-1, epsilon=1e-5,
 
 @converter("SimplifiedLayerNormalization", domain=MICROSOFT)
 def simplified_layer_normalization(x, scale, *, axis=-1, epsilon=1e-5, stash_type=1):
-    """Without a mean. Also returns the inverse roots of the mean squares."""
+    """Does not subtract the mean. Also returns the inverse roots of the mean squares."""
     axes = tuple(range(axis % x.ndim, x.ndim))
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     inverse = lax.rsqrt(jnp.mean(wide * wide, axes, keepdims=True) + jnp.asarray(epsilon, wide.dtype))
@@ -77,7 +77,7 @@ def embed_layer_normalization(
     epsilon=1e-12,
     mask_index_type=0,
 ):
-    """Also returns how many elements of each row of the mask are 1, and the sum before it is normalized."""
+    """Also returns how many elements of each row of the mask are 1, and the sum before normalization."""
     length = input_ids.shape[1]
     positions = position_embedding[:length] if position_ids is None else position_embedding[position_ids]
     total = word_embedding[input_ids] + positions

@@ -30,9 +30,9 @@ def attention(
     do_rotary=0,
     past_present_share_buffer=0,
 ):
-    """Queries, keys and values are one product of integers; what follows is in floating point, JAX's own.
+    """Queries, keys and values come from one integer product. The rest is in float, as JAX computes it.
 
-    The second output is the keys and the values, those of `past` before them.
+    The second output is the keys and the values, preceded by those of `past`.
     """
     if do_rotary or past_present_share_buffer:
         raise ModelError("rotary embeddings and buffers that past and present share are not supported")
@@ -61,7 +61,7 @@ def attention(
 
 
 def _is_hidden(mask: jax.Array | None, scores: jax.Array) -> jax.Array | None:
-    """Which positions a mask leaves out: it says how many come first, from where to where, or of each if it counts."""
+    """The positions that a mask leaves out. It gives lengths, starts and ends, or for each position whether it counts."""
     batch, _, _, total = scores.shape
     if mask is None or (mask.ndim == 2 and mask.shape[-1] == 1 != total):
         return None

@@ -1,4 +1,4 @@
-"""onnxruntime's operators on weights of 2, 4 and 8 bits, quantized in blocks."""
+"""onnxruntime's operators on 2-, 4- and 8-bit weights, quantized in blocks."""
 
 import jax.numpy as jnp
 
@@ -14,9 +14,9 @@ from jquant.packed_block_matrix import PackedBlockMatrix
 def product(
     A, B, scales, zero_points=None, g_idx=None, bias=None, *, K, N, bits=4, block_size, accuracy_level=0, weight_prepacked=0
 ):
-    """Of floats, at every `accuracy_level`: that is the least accuracy, and this the most.
+    """Computes in float at every `accuracy_level`: the level is the least accuracy, and float is the most accurate.
 
-    `g_idx` says of which block each row of the matrix is. Without any bytes of weights, these are zeros.
+    `g_idx` gives the block of each row of the matrix. If there are no bytes of weights, these are zeros.
     """
     if isinstance(B, PackedBlockMatrix):
         return matmul_n_bits(A, B, bias=bias)
@@ -27,7 +27,7 @@ def product(
         return zeros if bias is None else zeros + bias
     if g_idx is not None:
         if bits != 4 or (zero_points is not None and zero_points.dtype == jnp.uint8):
-            # of which onnxruntime computes something else
+            # onnxruntime computes something else for these
             raise ModelError("g_idx is not supported beside packed zero points, nor with other than 4 bits")
         g_idx = g_idx[:K]
     weights = B.reshape(N, -(-K // block_size), block_size * bits // 8)

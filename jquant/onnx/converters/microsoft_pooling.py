@@ -22,7 +22,7 @@ _MOST_SLICES = 16  # of a window that are taken one by one: the program grows wi
 
 @converter("QLinearGlobalAveragePool", domain=MICROSOFT)
 def global_average_pool(X, x_scale, x_zero_point, y_scale, y_zero_point, *, channels_last=0):
-    """An exact sum of integers, times one ratio of the scales: the other zero point comes after the rounding."""
+    """An exact integer sum, times one ratio of the scales. The output zero point is added after the rounding."""
     axes = tuple(range(1, X.ndim - 1) if channels_last else range(2, X.ndim))
     total = jnp.sum(affine.difference(Quantized(X, x_scale, plain(x_zero_point))), axes, jnp.int32, keepdims=True)
     count = jnp.float32(math.prod(X.shape[axis] for axis in axes))
@@ -46,9 +46,9 @@ def average_pool(
     pads=None,
     strides=None,
 ):
-    """Real numbers are added one after the other in float32, and the zero point before the last rounding.
+    """Real numbers are added one after another in float32, and the zero point is added before the last rounding.
 
-    One window of the whole tensor, without padding, is a global average instead.
+    One window over the whole tensor, without padding, is computed as a global average instead.
     """
     x = jnp.moveaxis(X, -1, 1) if channels_last else X
     padding = pads if auto_pad == "NOTSET" and pads else auto_pad.replace("NOTSET", "VALID")
@@ -68,7 +68,7 @@ def average_pool(
 
 
 def _reaching_the_end(w: Windows, spatial: tuple[int, ...]) -> Windows:
-    """With padding at the end for one more window, wherever the last one does not reach it; it begins inside, though."""
+    """Pads the end for one more window if the last one does not reach it, but only if that window starts inside."""
     padding = []
     for size, window, stride, (low, high) in zip(spatial, w.sizes, w.strides, w.padding, strict=True):
         count = -(-(size + low + high - window) // stride) + 1
@@ -83,7 +83,7 @@ def _padded(x: jax.Array, w: Windows) -> jax.Array:
 
 
 def _sums_in_order(x: jax.Array, w: Windows) -> jax.Array:
-    """The sum of the elements of each window, in row-major order: that of the roundings. Zeros change nothing."""
+    """The sum of the elements of each window in row-major order, which decides the rounding. Adding 0 changes nothing."""
     padded, count = _padded(x, w), math.prod(w.sizes)
     if count <= _MOST_SLICES:
         return functools.reduce(exact.sum, w.elements(padded, 2))
@@ -95,7 +95,7 @@ def _sums_in_order(x: jax.Array, w: Windows) -> jax.Array:
 
 
 def _counts(spatial: tuple[int, ...], w: Windows) -> np.ndarray:
-    """How many elements of each window lie inside of the tensor."""
+    """How many elements of each window lie inside the tensor."""
     along = []
     for size, window, stride, (low, _), windows_ in zip(
         spatial, w.sizes, w.strides, w.padding, w.counts(spatial), strict=True

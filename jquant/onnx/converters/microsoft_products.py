@@ -19,7 +19,7 @@ def gemm(
     A, a_scale, a_zero_point, B, b_scale, b_zero_point, C=None, y_scale=None, y_zero_point=None,
     *, alpha=1.0, transA=0, transB=0,
 ):  # fmt: skip
-    """Without an output scale the result is of float32. The bias is of integers, inside of the product with `alpha`."""
+    """Without an output scale, the result is float32. The bias is an integer, added before multiplying with `alpha`."""
     a = A.T if transA else A
     is_packed = isinstance(B, PackedMatrix)
     b, b_zero_point = (B, None) if is_packed else (B.T if transB else B, plain(b_zero_point))
@@ -34,7 +34,7 @@ def gemm(
 
 @converter("MatMulIntegerToFloat", domain=MICROSOFT, packs={"B": "b_zero_point"})
 def product_to_float(A, B, a_scale, b_scale, a_zero_point=None, b_zero_point=None, bias=None):
-    """A scale of A that is not one number is multiplied last, after the bias; the scales may be given in either order."""
+    """If the scale of A is not a single number, it is multiplied last, after the bias. The scales may be in either order."""
     if _is_of_columns(a_scale) or (a_scale.size == 1 and _is_of_rows(b_scale)):
         a_scale, b_scale = b_scale, a_scale
     if a_scale.size == 1:
@@ -53,7 +53,7 @@ def _is_of_rows(scale: jax.Array) -> bool:
 
 @converter("DynamicQuantizeMatMul", domain=MICROSOFT, packs={"B": "b_zero_point"})
 def dynamic_product(A, B, b_scale, b_zero_point=None, bias=None, *, where=None):
-    """A is quantized to uint8 by its range: with a mask, that of the positions that count."""
+    """A is quantized to uint8 by its range; with a mask, by the range of the positions that count."""
     values, scale, zero_point = dynamic_quantize_linear(A, where=where)
     return _to_float(values, scale, zero_point, B, b_scale, b_zero_point, bias)
 

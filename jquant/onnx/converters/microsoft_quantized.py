@@ -1,4 +1,4 @@
-"""onnxruntime's operators on elements of quantized tensors, with its arithmetic."""
+"""onnxruntime's element-wise operators on quantized tensors, with its arithmetic."""
 
 import jax
 import jax.numpy as jnp
@@ -35,9 +35,9 @@ def _floats(zero_point: jax.Array | None) -> jax.Array:
 
 @converter("QLinearAdd", domain=MICROSOFT)
 def add(A, A_scale, A_zero_point, B, B_scale, B_zero_point, C_scale, C_zero_point=None):
-    """The sum of products with ratios of the scales, each added with one rounding; the zero point comes before the last.
+    """Adds the products with ratios of the scales, each with one rounding; the zero point is added before the last.
 
-    So do onnxruntime's kernels for x86-64. Those for ARM multiply with ratios in fixed point, and may differ by 1.
+    This is what onnxruntime's x86-64 kernels compute. Those for ARM multiply with fixed-point ratios, and may differ by 1.
     """
     a, b = (A, A_scale, A_zero_point), (B, B_scale, B_zero_point)
     if _is_repeated_along_rows(A.shape, B.shape):
@@ -56,7 +56,7 @@ def add(A, A_scale, A_zero_point, B, B_scale, B_zero_point, C_scale, C_zero_poin
 
 
 def _is_repeated_along_rows(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether a tensor is broadcast along the last dimension in which it and another one differ from a size of 1."""
+    """Whether a tensor is broadcast along the last dimension in which it or the other one has a size other than 1."""
     rank = max(len(shape), len(other))
     padded = ((1,) * (rank - len(each)) + tuple(each) for each in (shape, other))
     for size, size_of_other in reversed([*zip(*padded, strict=True)]):
@@ -67,7 +67,7 @@ def _is_repeated_along_rows(shape: tuple[int, ...], other: tuple[int, ...]) -> b
 
 @converter("QLinearMul", domain=MICROSOFT)
 def multiply(A, A_scale, A_zero_point, B, B_scale, B_zero_point, C_scale, C_zero_point=None):
-    """The integers' product times one ratio of the scales; the zero point is added before the rounding."""
+    """The product of the integers, times one ratio of the scales. The zero point is added before the rounding."""
     scale = exact.product(plain(A_scale), plain(B_scale))
     offsets = (affine.difference(Quantized(x, scale, plain(zero))) for x, zero in ((A, A_zero_point), (B, B_zero_point)))
     product = jnp.multiply(*offsets).astype(jnp.float32)
@@ -96,16 +96,16 @@ def leaky_relu(X, X_scale, X_zero_point, Y_scale, Y_zero_point=None, *, alpha=0.
 
 @converter("QLinearSigmoid", domain=MICROSOFT)
 def sigmoid(X, X_scale, X_zero_point, Y_scale, Y_zero_point=None):
-    """The correctly rounded sigmoid. onnxruntime's own is off by ulps, other ones on each processor: next to a tie, and
-    nowhere else, it may give the other integer."""
+    """The correctly rounded sigmoid. onnxruntime's own is off by some ulps, differently on each processor: next to a tie,
+    and only there, it may give the other integer."""
     return quantized_linear_sigmoid(X, X_scale, X_zero_point, Y_scale, Y_zero_point)
 
 
 @converter("QLinearSoftmax", domain=MICROSOFT, static=("X_scale",))
 def softmax(X, X_scale, x_zero_point, y_scale, y_zero_point=None, *, opset, axis=-1):
-    """Exponentials of a table, added one after the other in float32, times the integer below ``1 / y_scale``.
+    """Exponentials from a table, added one after another in float32, times the integer below ``1 / y_scale``.
 
-    Before operator set 13 the sum is over all dimensions from `axis` on.
+    Before operator set 13, the sum is over all dimensions from `axis` on.
     """
     shape, axis = X.shape, axis % X.ndim
     if opset < 13:
@@ -124,7 +124,7 @@ def softmax(X, X_scale, x_zero_point, y_scale, y_zero_point=None, *, opset, axis
 
 
 def _exponentials(scale: float, count: int) -> np.ndarray:
-    """Of 0, -1, ..., -255 times the scale, and times as much as the sum of `count` of them can be in float32."""
+    """The exponentials of 0, -1, ..., -255 times the scale, scaled up as far as a float32 sum of `count` of them allows."""
     largest = np.float64(np.finfo(np.float32).max / np.float32(count))
     shift = max(0.0, np.log(largest) - 5) / scale
     return np.exp((shift - np.arange(256)) * scale).astype(np.float32)

@@ -1,4 +1,4 @@
-"""onnxruntime's operators of attention, as its CPU provider computes them."""
+"""onnxruntime's attention operators, as its CPU provider computes them."""
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ def rotary_embedding(
     rotary_embedding_dim=0,
     scale=1.0,
 ):
-    """Of (batch, heads, length, size), or (batch, length, heads * size). One position is that of the first element."""
+    """For (batch, heads, length, size) or (batch, length, heads * size). A single position is that of the first element."""
     if is_packed_batching or scale != 1:
         raise ModelError("is_packed_batching and scale are not supported")
     size = rotary_embedding_dim or 2 * cos_cache.shape[1]
@@ -84,7 +84,7 @@ def multi_head_attention(
     scale=0.0,
     unidirectional=0,
 ):
-    """Of query, key and value by themselves; or packed, (batch, length, heads, 2 or 3, size); or as earlier calls
+    """Attention of separate query, key and value; or packed, (batch, length, heads, 2 or 3, size); or as earlier calls
     returned them, (batch, heads, length, size), to which no bias is added. Also returns all keys and values."""
     parts = [each for each in (query, key, value) if each is not None]
     if parts[-1].ndim == 5:
@@ -107,13 +107,13 @@ def _heads(x, num_heads):
 
 
 def _mask(given, q, k, filtered, unidirectional):
-    """What is added to the scores, (batch or 1, 1, queries or 1, keys).
+    """The mask to add to the scores, (batch or 1, 1, queries or 1, keys).
 
     Args:
-      given: None; what counts, as 0 or 1, (batch, keys) or (batch, queries, keys); or, of each row of a batch, where it
-        ends, (batch,), and behind these where it begins, (2 * batch,).
-      filtered: added to the score of what does not count.
-      unidirectional: whether what comes later has no part at all.
+      given: None; or what counts, as 0 or 1, (batch, keys) or (batch, queries, keys); or, for each row of a batch, where it
+        ends, (batch,), optionally followed by where each begins, (2 * batch,).
+      filtered: added to the scores of what does not count.
+      unidirectional: whether later positions are excluded.
     """
     batch, _, queries, _ = q.shape
     keys = k.shape[2]

@@ -11,7 +11,7 @@ from jquant.onnx.registry import converter
 
 
 def _as_matrix(function, x, axis):
-    """Until operator set 12: all dimensions from `axis` on are one."""
+    """Until operator set 12: all dimensions from `axis` on are treated as one."""
     rows = math.prod(x.shape[: axis % x.ndim])
     return function(x.reshape(rows, -1), 1).reshape(x.shape)
 
@@ -47,13 +47,13 @@ def hardmax(x, *, axis):
 
 
 def _hardmax(x, axis):
-    """1 for the first of the largest."""
+    """1 for the first of the largest elements."""
     return jax.nn.one_hot(jnp.argmax(x, axis), x.shape[axis], dtype=x.dtype, axis=axis)
 
 
 @converter("LayerNormalization", since=17)
 def layer_normalization(x, scale, bias=None, *, axis, epsilon, stash_type):
-    """Also returns the means and the inverse standard deviations, which are computed in float32 at least."""
+    """Also returns the means and the inverse standard deviations, computed in at least float32."""
     axes = tuple(range(axis % x.ndim, x.ndim))
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32)) if stash_type == 1 else x
     mean = jnp.mean(wide, axes, keepdims=True)
@@ -69,7 +69,7 @@ def _per_channel(values, x):
 
 @converter("BatchNormalization", since=7, until=13)
 def batch_normalization_to_13(x, scale, b, mean, var, *, epsilon, momentum, spatial=1):
-    """Without `spatial`, every element of an image has a mean of its own. Its outputs of training are not supported."""
+    """Without `spatial`, every element of an image has its own mean. The training outputs are not supported."""
     if spatial:
         scale, b, mean, var = (_per_channel(each, x) for each in (scale, b, mean, var))
     return _normalized(x, epsilon, scale, b, mean, var)
@@ -77,7 +77,7 @@ def batch_normalization_to_13(x, scale, b, mean, var, *, epsilon, momentum, spat
 
 @converter("BatchNormalization", since=14)
 def batch_normalization(x, scale, b, input_mean, input_var, *, epsilon, momentum, training_mode):
-    """In training, by the batch's own mean and variance, with which the running ones are updated."""
+    """In training, uses the batch's own mean and variance, and updates the running ones with them."""
     if not training_mode:
         return _normalized(x, epsilon, *(_per_channel(each, x) for each in (scale, b, input_mean, input_var)))
     axes = (0, *range(2, x.ndim))
@@ -91,7 +91,7 @@ def batch_normalization(x, scale, b, input_mean, input_var, *, epsilon, momentum
 
 
 def _normalized(x, epsilon, scale, bias, mean, variance):
-    """One product and one sum an element: the factors are computed once a channel."""
+    """One product and one sum per element: the factors are computed once per channel."""
     factor = scale * lax.rsqrt(variance + jnp.asarray(epsilon, variance.dtype))
     return (x * factor + (bias - mean * factor)).astype(x.dtype)
 
@@ -106,7 +106,7 @@ def instance_normalization(input, scale, b, *, epsilon):
 
 @converter("LpNormalization", since=1)
 def norm_normalization(input, *, axis, p):
-    """What is 0 throughout stays 0."""
+    """Slices that are all zero stay zero."""
     magnitudes = jnp.sum(jnp.abs(input) if p == 1 else input * input, axis, keepdims=True)
     norm = magnitudes if p == 1 else jnp.sqrt(magnitudes)
     return input / jnp.where(norm == 0, jnp.ones_like(norm), norm)
@@ -114,7 +114,7 @@ def norm_normalization(input, *, axis, p):
 
 @converter("LRN", since=1)
 def local_response_normalization(x, *, alpha, beta, bias, size):
-    """By the squares of `size` neighbouring channels."""
+    """Normalizes by the squares of `size` neighbouring channels."""
     pads = [(0, 0)] * x.ndim
     pads[1] = ((size - 1) // 2, size // 2)
     window = (1, size, *(1,) * (x.ndim - 2))

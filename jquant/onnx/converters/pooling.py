@@ -1,4 +1,4 @@
-"""Pools: what is computed of windows, or of all of an image."""
+"""Pooling over windows, or over a whole image."""
 
 import math
 
@@ -27,7 +27,7 @@ def max_pool(
     outputs,
 ):
     """Of equal elements, the first is the largest. An index counts the elements of the whole tensor; with `storage_order`,
-    those of an image with its dimensions in the reverse order."""
+    those of an image whose dimensions are in reverse order."""
     window = Window.of(x.shape, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     if outputs == 1:
         return _reduce(x, window, _lowest(x.dtype), lax.max)
@@ -60,14 +60,14 @@ def _reduce(x, window, start, function):
 
 
 def _reversed(indices, shape):
-    """Indices of elements of images as those of images whose dimensions are in the reverse order."""
+    """Converts indices of elements of images to those for images whose dimensions are in reverse order."""
     size = math.prod(shape)
     order = np.arange(size, dtype=np.int32).reshape(shape[::-1]).T.reshape(-1)
     return indices - indices % size + jnp.take(order, indices % size)
 
 
 def _first_of_largest(a, b):
-    """An index of -1 is padding, which is larger than nothing."""
+    """An index of -1 is padding, which is never larger than anything."""
     (value_a, index_a), (value_b, index_b) = a, b
     takes_b = (index_a < 0) | (index_b >= 0) & ((value_b > value_a) | (value_b == value_a) & (index_b < index_a))
     return jnp.where(takes_b, value_b, value_a), jnp.where(takes_b, index_b, index_a)
@@ -75,7 +75,7 @@ def _first_of_largest(a, b):
 
 @converter("AveragePool", since=7)
 def average_pool(x, *, auto_pad, ceil_mode=0, count_include_pad, dilations=None, kernel_shape, pads=None, strides=None):
-    """A window is divided by the number of its elements that count: padding, if it is to; never what is beyond it."""
+    """A window is divided by the number of elements that count: padding only if included, and never what lies beyond it."""
     window = Window.of(x.shape, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     total = _reduce(x, window, np.array(0, x.dtype), lax.add)
     for axis, size in enumerate(x.shape[2:]):
@@ -85,7 +85,7 @@ def average_pool(x, *, auto_pad, ceil_mode=0, count_include_pad, dilations=None,
 
 
 def _counts(size, window, axis, count_include_pad):
-    """Of each window along one dimension, how many elements count."""
+    """For each window along one dimension, how many elements count."""
     low, high = window.pads[axis]
     if not any((low, high, window.ceiling[axis])) or (count_include_pad and not window.ceiling[axis]):
         return np.full(1, window.kernel[axis])
@@ -127,7 +127,7 @@ def global_norm_pool(x, *, p):
 
 @converter("MaxUnpool", since=9, static=("output_shape",))
 def max_unpool(x, indices, output_shape=None, *, kernel_shape, pads=None, strides=None):
-    """Puts elements where `MaxPool` found them. A larger `output_shape` leaves zeros at the ends."""
+    """Puts elements back where `MaxPool` found them. A larger `output_shape` leaves zeros at the ends."""
     rank = len(kernel_shape)
     strides, pads = strides or [1] * rank, pads or [0] * 2 * rank
     spatial = [(size - 1) * strides[i] + kernel_shape[i] - pads[i] - pads[rank + i] for i, size in enumerate(x.shape[2:])]
@@ -180,6 +180,6 @@ def _align(x, rois, batch_indices, mode, shape, sampling_ratio, spatial_scale, h
         largest=mode == "max",
     )
     inside = (rows >= -1) & (rows <= x.shape[2]) & (columns >= -1) & (columns <= x.shape[3])
-    samples = jnp.where(inside[:, None], samples, 0)  # further out than one pixel is nothing
+    samples = jnp.where(inside[:, None], samples, 0)  # 0 further out than one pixel
     blocks = samples.reshape(*samples.shape[:2], shape[0], sampling_ratio, shape[1], sampling_ratio)
     return jnp.max(blocks, (3, 5)) if mode == "max" else jnp.mean(blocks, (3, 5))

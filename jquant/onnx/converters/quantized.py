@@ -34,7 +34,7 @@ def _dtype(output_dtype: int):
 
 
 def _granularity(x, scale, axis: int, block_size: int) -> Granularity:
-    """A scale of one element and at most one dimension is that of the whole tensor."""
+    """A scale with one element and at most one dimension applies to the whole tensor."""
     if scale.size == 1 and scale.ndim <= 1:
         return Granularity(None, None)
     return Granularity(axis % max(x.ndim, 1), block_size or None)
@@ -52,12 +52,12 @@ def _output_dtype(output_dtype: int, zero_point) -> np.dtype:
 
 
 def _saturates(dtype: np.dtype, saturate: int) -> bool:
-    """The attribute means nothing to types that have only finite numbers."""
+    """The attribute `saturate` has no effect for types with finite numbers only."""
     return bool(saturate) or not has_infinities_or_nan(dtype)
 
 
 def quantize_as_written(x, y_scale, y_zero_point, axis, block_size, output_dtype, saturate, precision=None):
-    """With a quotient of float32, if no other precision is named, whatever the types of `x` and `y_scale`."""
+    """The quotient is float32 unless another precision is named, whatever the types of `x` and `y_scale`."""
     options = _granularity(x, y_scale, axis, block_size)._asdict()
     options["saturate"] = _saturates(_output_dtype(output_dtype, y_zero_point), saturate)
     return quantize_linear(
@@ -72,7 +72,7 @@ def quantize_to_22(x, y_scale, y_zero_point=None, *, axis=1, block_size=0, outpu
 
 @converter("QuantizeLinear", since=23)
 def quantize(x, y_scale, y_zero_point=None, *, axis, block_size, output_dtype, precision, saturate):
-    """The quotient is rounded to `precision`, or else to the type of the scale, if that has fractions."""
+    """The quotient is rounded to `precision`, or else to the type of the scale, if that is a float type."""
     has_fractions = jnp.issubdtype(y_scale.dtype, jnp.floating) and y_scale.dtype != powers_of_two.DTYPE
     precise = _dtype(precision) or (y_scale.dtype if has_fractions else None)
     return quantize_as_written(x, y_scale, y_zero_point, axis, block_size, output_dtype, saturate, precise)
@@ -86,21 +86,21 @@ def dequantize(x, x_scale, x_zero_point=None, *, axis=1, block_size=0, output_dt
 
 @converter("DynamicQuantizeLinear", since=11)
 def dynamic_quantize(x, *, where=None):
-    """With a mask, the range is that of the positions that count; 0 is in every range."""
+    """With a mask, the range is that of the positions that count. Every range includes 0."""
     return tuple(dynamic_quantize_linear(x, where=where))
 
 
 @converter("MatMulInteger", since=10, packs={"B": "b_zero_point"})
 def integer_product(A, B, a_zero_point=None, b_zero_point=None):
-    """Zero points are of the whole tensor, of each row of A and column of B, or of those of each matrix of a batch."""
+    """Zero points are per tensor, per row of A and column of B, or of these for each matrix of a batch."""
     a, b, shape = matrices(A, B)
     return integers_product(a, b, plain(a_zero_point), plain(b_zero_point)).reshape(shape)
 
 
 @converter("QLinearMatMul", since=10, packs={"b": "b_zero_point"})
 def quantized_product(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point):
-    """Scales and zero points are of the whole tensor, of each row of A and of the output and each column of B, or of those
-    of each matrix of a batch."""
+    """Scales and zero points are per tensor, per row of A and of the output and per column of B, or of these for each
+    matrix of a batch."""
     for each in (a, y_zero_point):
         _require_integers(each.dtype)
     a, b, shape = matrices(a, b)
@@ -130,7 +130,7 @@ def integer_convolution(
     pads=None,
     strides=None,
 ):
-    """The padding stands for zeros: it is of the input's zero point."""
+    """Padding stands for zeros: it has the value of the input's zero point."""
     _require_kernel(w, kernel_shape)
     options = windows(auto_pad, dilations, group, pads, strides)
     return convolution_integer(x, w, plain(x_zero_point), plain(w_zero_point), **options)
@@ -155,7 +155,7 @@ def quantized_convolution(
     pads=None,
     strides=None,
 ):
-    """The bias is of integers, in units of the product of the scales."""
+    """The bias is an integer, in units of the product of the scales."""
     _require_kernel(w, kernel_shape)
     of_x, of_w = (x, plain(x_scale), plain(x_zero_point)), (w, plain(w_scale), plain(w_zero_point))
     options = windows(auto_pad, dilations, group, pads, strides)

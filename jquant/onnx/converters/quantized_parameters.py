@@ -1,4 +1,4 @@
-"""Scales, zero points and matrices as the operators of jquant take them, and products of those that they do not."""
+"""Scales, zero points and matrices in the form that jquant's operators take, and products for those they do not take."""
 
 import math
 from typing import overload
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jquant.operators.matmul_integer import matmul_integer
 from jquant.packed_matrix import PackedMatrix
 
-LEVEL = "EXTENDED"  # mixed ranks, and types that DirectML does not have
+LEVEL = "EXTENDED"  # for mixed ranks, and types that DirectML does not have
 
 
 @overload
@@ -17,9 +17,9 @@ def plain(parameter: jax.Array) -> jax.Array: ...
 @overload
 def plain(parameter: None) -> None: ...
 def plain(parameter: jax.Array | None) -> jax.Array | None:
-    """A scale or a zero point: a scalar, or a vector with one for each row, column or filter.
+    """A scale or a zero point as a scalar, or as a vector with one for each row, column or filter.
 
-    One that differs between the matrices of a batch stays as it is.
+    One that differs between the matrices of a batch is left unchanged.
     """
     if parameter is None or math.prod(parameter.shape[:-2]) != 1:
         return parameter
@@ -27,7 +27,7 @@ def plain(parameter: jax.Array | None) -> jax.Array | None:
 
 
 def matrices(a: jax.Array, b: jax.Array | PackedMatrix) -> tuple[jax.Array, jax.Array | PackedMatrix, tuple[int, ...]]:
-    """The operands of a product, vectors made matrices, and the shape of the result, as `numpy.matmul` has it."""
+    """The operands of a product, with vectors made matrices, and the shape of the result, as in `numpy.matmul`."""
     rows, columns = a.shape[-2:-1], b.shape[-1:] if b.ndim > 1 else ()
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a = a[None] if a.ndim == 1 else a
@@ -36,19 +36,19 @@ def matrices(a: jax.Array, b: jax.Array | PackedMatrix) -> tuple[jax.Array, jax.
 
 
 def are_of_a_batch(*parameters: jax.Array | None) -> bool:
-    """Whether one of those that `plain` gave differs between the matrices of a batch."""
+    """Whether a result of `plain` differs between the matrices of a batch."""
     return any(each is not None and each.ndim > 1 for each in parameters)
 
 
 def as_column(parameter: jax.Array) -> jax.Array:
-    """What `plain` gave for rows, so that it broadcasts to a matrix."""
+    """A result of `plain` for rows, reshaped to broadcast to a matrix."""
     return parameter[:, None] if parameter.ndim == 1 else parameter
 
 
 def integers_product(
     a: jax.Array, b: jax.Array | PackedMatrix, a_zero_point: jax.Array | None, b_zero_point: jax.Array | None
 ) -> jax.Array:
-    """`matmul_integer`, which has no zero points for each matrix of a batch: differences are multiplied in int32 then."""
+    """`matmul_integer`, also with zero points per matrix of a batch, for which it multiplies the differences in int32."""
     if isinstance(b, PackedMatrix):
         if not are_of_a_batch(a_zero_point):
             return matmul_integer(a, b, a_zero_point, feature_level=LEVEL)
@@ -62,11 +62,11 @@ def integers_product(
 
 
 def padding(auto_pad: str, pads):
-    """ONNX's two attributes as jquant's operators take them."""
+    """ONNX's two attributes in the form that jquant's operators take."""
     return pads or "VALID" if auto_pad == "NOTSET" else auto_pad
 
 
 def windows(auto_pad: str, dilations, group: int, pads, strides) -> dict:
-    """ONNX's attributes of a convolution in the words of `convolution_integer`."""
+    """ONNX's convolution attributes as arguments of `convolution_integer`."""
     window = {"padding": padding(auto_pad, pads), "strides": strides, "dilations": dilations}
     return {**window, "groups": group, "feature_level": LEVEL}

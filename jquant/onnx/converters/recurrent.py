@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN: one `lax.scan` a direction."""
+"""LSTM, GRU and RNN: one `lax.scan` per direction."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ _Activation = Callable[[jax.Array], jax.Array]
 _States = tuple[jax.Array, ...]
 _Cell = Callable[[jax.Array, _States], _States]
 
-# Of every activation: whether it has an alpha and a beta, their defaults (None: there is none), and its function.
+# For each activation: whether it has an alpha and a beta, their defaults (None: there is none), and its function.
 _ACTIVATIONS: dict[str, tuple[dict[str, float | None], Callable[..., jax.Array]]] = {
     "relu": ({}, jax.nn.relu),
     "tanh": ({}, jnp.tanh),
@@ -169,14 +169,14 @@ def quantized_lstm(
     hidden_size=None,
     input_forget=0,
 ):
-    """LSTM with integer products, whose left operand is quantized over its range: all of `x` once, and the states of the
-    whole batch in every step. With several threads, onnxruntime takes the range of each thread's part of the batch.
+    """LSTM with integer products. Their left operand is quantized over its range: all of `x` once, and in every step the
+    states of the whole batch. With several threads, onnxruntime takes the range of each thread's part of the batch.
 
-    The matrices are (inputs, gates), unlike those of LSTM; they have a scale a direction, or one a column as well.
+    The matrices are (inputs, gates), unlike those of LSTM. They have one scale per direction, or one per column.
     """
     functions = _activations(activations, activation_alpha, activation_beta, clip)
     outputs = _activations(activations, activation_alpha, activation_beta, None)
-    if sequence_lens is not None:  # what is after the longest sequence is in no range
+    if sequence_lens is not None:  # what comes after the longest sequence is in no range
         x = jnp.where(jnp.arange(x.shape[0])[:, None, None] < jnp.max(sequence_lens), x, jnp.zeros_like(x))
 
     def layer(place: int, x: jax.Array) -> tuple[jax.Array, _Cell]:
@@ -204,10 +204,11 @@ def _quantized_product(a: jax.Array, b: PackedMatrix, b_scale: jax.Array) -> jax
 
 
 def _lstm_update(functions: list[_Activation], outputs: list[_Activation], place: int, p: Any, input_forget: int):
-    """What an LSTM makes of the sums of its gates and of its cells.
+    """The new state and cells of an LSTM, from the sums of its gates and from its cells.
 
     Args:
-      functions, outputs: the activations, of which `clip` bounds the operand, and those without it: that of the cells.
+      functions, outputs: the activations with operands bounded by `clip`; and those without, of which that of the cells is
+        used.
     """
     f, g, _ = _of_direction(functions, place, 3)
     h = _of_direction(outputs, place, 3)[2]
@@ -228,7 +229,7 @@ def _lstm_update(functions: list[_Activation], outputs: list[_Activation], place
 
 
 def _projected(x: jax.Array, w: jax.Array, b: jax.Array | None, place: int) -> jax.Array:
-    """The products of all steps' inputs at once, with both biases."""
+    """The products of the inputs of all steps at once, with both biases added."""
     product = jnp.matmul(x, w[place].T)
     return product if b is None else product + jnp.add(*jnp.split(b[place], 2))
 
@@ -242,10 +243,10 @@ def _layers(
     direction: str,
     layout: int,
 ) -> tuple[jax.Array, ...]:
-    """Runs one layer a direction, and stacks what they give: the states of all steps, and all last states.
+    """Runs one layer per direction, and stacks the results: the states of all steps, and all last states.
 
     Args:
-      layer: of the place of a direction in the operands, and of all inputs: the gates' sums of the inputs, and a cell.
+      layer: called with the index of a direction in the operands and all inputs; returns the inputs' gate sums and a cell.
     """
     if layout:
         x = jnp.swapaxes(x, 0, 1)
@@ -273,7 +274,7 @@ def _initial(given: jax.Array | None, place: int, x: jax.Array, r: jax.Array, la
 def _steps(
     cell: _Cell, gates: jax.Array, states: _States, lengths: jax.Array | None, backwards: bool
 ) -> tuple[jax.Array, _States]:
-    """The states of all steps, and the last ones. After its end, a sequence's states are 0; backwards, it begins there."""
+    """The states of all steps, and the last ones. After a sequence ends, its states are 0; backwards, it begins there."""
     if lengths is None:
         final, outputs = lax.scan(lambda *given: _twice(cell(given[1], given[0])), states, gates, reverse=backwards)
         return outputs, final
@@ -295,14 +296,14 @@ def _steps(
 
 
 def _twice(states: _States) -> tuple[_States, jax.Array]:
-    """What a step of a scan gives: all states to the next one, the first to the outputs."""
+    """The result of a step of a scan: all states go to the next step, the first one to the outputs."""
     return states, states[0]
 
 
 def _activations(
     names: Sequence[str], alphas: Sequence[float], betas: Sequence[float], clip: float | None
 ) -> list[_Activation]:
-    """The functions in their order, each of which takes the next of `alphas` and `betas`, if it has any."""
+    """The functions in order, each of which takes the next of `alphas` and `betas`, if it has any."""
     rest = {"alpha": list(alphas), "beta": list(betas)}
     found = []
     for name in names:

@@ -1,4 +1,4 @@
-"""Reductions over axes, and cumulative ones."""
+"""Reductions over axes, and cumulative operators."""
 
 import functools
 
@@ -19,14 +19,14 @@ def _product(x, axes, keepdims, xp=jnp):
 
 
 def _largest(x, axes, keepdims, xp=jnp):
-    """Of nothing: minus infinity, or the type's smallest number."""
+    """For no elements: minus infinity, or the smallest number of the type."""
     if x.dtype == bool:
         return xp.any(x, axes, keepdims=keepdims)
     return xp.max(x, axes, keepdims=keepdims, initial=_limits(x.dtype)[0])
 
 
 def _smallest(x, axes, keepdims, xp=jnp):
-    """Of nothing: infinity, or the type's largest number."""
+    """For no elements: infinity, or the largest number of the type."""
     if x.dtype == bool:
         return xp.all(x, axes, keepdims=keepdims)
     return xp.min(x, axes, keepdims=keepdims, initial=_limits(x.dtype)[1])
@@ -39,7 +39,7 @@ def _limits(dtype):
 
 
 def _mean(x, axes, keepdims):
-    """Of integers, without its fraction."""
+    """For integers, the mean is truncated."""
     if not jnp.issubdtype(x.dtype, jnp.integer):
         return jnp.mean(x, axes, keepdims=keepdims)
     return lax.div(_sum(x, axes, keepdims), _sum(jnp.ones_like(x), axes, keepdims))
@@ -76,7 +76,7 @@ def _logarithm_of_sum(x, axes, keepdims):
 
 @_of_floats
 def _logarithm_of_sum_of_exponentials(x, axes, keepdims):
-    """Less the largest, so that no exponential overflows."""
+    """Subtracts the largest element first, so that no exponential overflows."""
     largest = lax.stop_gradient(_largest(x, axes, True))
     shift = jnp.where(jnp.isfinite(largest), largest, 0)
     found = jnp.log(_sum(jnp.exp(x - shift), axes, True)) + shift
@@ -84,7 +84,7 @@ def _logarithm_of_sum_of_exponentials(x, axes, keepdims):
 
 
 def _reduced(function, data, axes, keepdims, noop_with_empty_axes=0):
-    """Without axes, over all of them, or with `noop_with_empty_axes` over none: what is done to each element remains."""
+    """Without axes, reduces all of them; with `noop_with_empty_axes`, none: only the element-wise part remains."""
     axes = () if axes is None else sizes(axes)
     if not axes and not noop_with_empty_axes:
         axes = tuple(range(data.ndim))
@@ -92,7 +92,7 @@ def _reduced(function, data, axes, keepdims, noop_with_empty_axes=0):
 
 
 def _enter(operator: str, function, operand_since: int = 18) -> None:
-    """The converters of an operator whose axes were an attribute before `operand_since`."""
+    """Enters the converters of an operator whose axes were an attribute before `operand_since`."""
 
     @converter(operator, since=1, until=operand_since - 1)
     def with_attribute(data, *, axes=None, keepdims):
@@ -104,7 +104,7 @@ def _enter(operator: str, function, operand_since: int = 18) -> None:
 
 
 def _enter_folding(operator: str, function, operand_since: int = 18) -> None:
-    """`_enter` of what also computes shapes."""
+    """`_enter` for operators that also compute shapes."""
 
     @converter(operator, since=1, until=operand_since - 1)
     def with_attribute(data, *, axes=None, keepdims, xp):
@@ -138,7 +138,7 @@ def cumulative_product(x, axis, *, exclusive, reverse):
 
 
 def _cumulative(function, neutral, x, axis, exclusive, reverse):
-    """`exclusive`: without the element itself, beginning with what changes nothing."""
+    """`exclusive`: without the element itself, starting from the neutral element."""
     axis %= x.ndim
     if exclusive:
         padding = [(0, 0, 0)] * x.ndim

@@ -1,4 +1,4 @@
-"""Images of another size."""
+"""Resizing images."""
 
 import dataclasses
 import functools
@@ -21,7 +21,7 @@ _ROUNDED = {
 
 @dataclasses.dataclass(frozen=True)
 class _Way:
-    """The attributes of Resize that say how every dimension is computed."""
+    """The attributes of Resize that say how each dimension is computed."""
 
     mode: str
     coordinates: str = "asymmetric"
@@ -44,7 +44,7 @@ def upsample(x, scales, *, mode):
 
 @converter("Resize", since=10, until=10, static=("scales",))
 def resize_10(x, scales, *, mode):
-    """ONNX does not say which pixel is nearest: in onnxruntime the one before, or, where an image shrinks, after."""
+    """ONNX does not say which pixel is nearest. onnxruntime takes the one before, or, where an image shrinks, after."""
     return _resize(x, None, scales, None, _Way(mode, nearest="simple"))
 
 
@@ -65,7 +65,7 @@ def resize(
     mode,
     nearest_mode,
 ):
-    """Positions are computed in float32, as onnxruntime does: of those between two pixels, the rounding depends on it."""
+    """Positions are computed in float32, as in onnxruntime, because rounding decides for those between two pixels."""
     way = _Way(
         mode,
         coordinate_transformation_mode,
@@ -114,7 +114,7 @@ def _resize(x, roi, scales, sizes, way, axes=None, policy="stretch"):
 
 
 def _scales(x, axes, sizes, policy):
-    """The scales that sizes mean; and the sizes that keep the aspect ratio, if they are to, as they are and as integers."""
+    """The scales for these sizes; and the sizes, with the aspect ratio kept if it is to be, as they are and as integers."""
     scales = [
         np.float32(1) if size == x.shape[axis] else np.float32(size) / np.float32(x.shape[axis])
         for axis, size in zip(axes, sizes, strict=True)
@@ -127,7 +127,7 @@ def _scales(x, axes, sizes, policy):
 
 
 def _positions(size, count, length, scale, start, end, coordinates):
-    """Where, in the image, the elements of the result are: float32. `length` is `count` before its fraction was cut off."""
+    """The positions in the image of the elements of the result, float32. `length` is `count` before truncation."""
     half, last, length = np.float32(0.5), np.float32(size - 1), np.float32(length)
     places = np.arange(count, dtype=np.float32)
     if coordinates == "asymmetric":
@@ -176,7 +176,7 @@ def _along(x, axis, positions, scale, way):
 
 
 def _neighbours(positions, scale, way):
-    """Of each position, the pixels that count and their weights: (count, neighbours) both."""
+    """For each position, the pixels that count and their weights, both of shape (count, neighbours)."""
     first = np.floor(positions)
     distance = positions - first
     if way.mode == "linear":

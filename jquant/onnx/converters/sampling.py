@@ -1,4 +1,4 @@
-"""Images sampled between their pixels."""
+"""Sampling images between their pixels."""
 
 import functools
 import itertools
@@ -13,22 +13,22 @@ _CUBIC = -0.75  # of Keys' cubic convolution
 
 
 def cubic_weights(distance, a, xp):
-    """Of the four neighbours of a point that is `distance`, from 0 to 1, behind the second of them."""
+    """The weights of the four neighbours of a point `distance`, from 0 to 1, behind the second of them."""
     near = [((a + 2) * t - (a + 3)) * t * t + 1 for t in (distance, 1 - distance)]
     far = [((a * t - 5 * a) * t + 8 * a) * t - 4 * a for t in (distance + 1, 2 - distance)]
     return xp.stack([far[0], *near, far[1]], -1)
 
 
 def sample(x, positions, mode, padding, *, align_corners=False, largest=False):
-    """What an image has at `positions`.
+    """The values of an image at `positions`.
 
     Args:
       x: (batch, channels, *spatial).
-      positions: of each spatial dimension, floating-point indices (batch, *shape).
+      positions: for each spatial dimension, floating-point indices (batch, *shape).
       mode: "nearest" (ties to even), "linear" or "cubic".
       padding: what lies outside: "zeros", "border" (the nearest pixel) or "reflection".
-      align_corners: whether reflection is at the middle of the outermost pixels, or at their edges.
-      largest: the largest of the weighted neighbours instead of their sum.
+      align_corners: whether reflection is at the centres of the outermost pixels, or at their edges.
+      largest: whether to return the largest of the weighted neighbours instead of their sum.
 
     Returns:
       (batch, channels, *shape).
@@ -36,7 +36,7 @@ def sample(x, positions, mode, padding, *, align_corners=False, largest=False):
     if mode == "nearest":
         positions = [jnp.round(each) for each in positions]
     edges = [(0, size - 1) if align_corners else (-0.5, size - 0.5) for size in x.shape[2:]]
-    if padding != "zeros" and mode != "cubic":  # whose neighbours alone are moved, as in PyTorch and onnxruntime
+    if padding != "zeros" and mode != "cubic":  # for cubic, only the neighbours are moved, as in PyTorch and onnxruntime
         positions = [
             _inside(each, size, edge, padding) for each, size, edge in zip(positions, x.shape[2:], edges, strict=True)
         ]
@@ -59,7 +59,7 @@ def sample(x, positions, mode, padding, *, align_corners=False, largest=False):
 
 
 def _inside(position, size, edge, padding):
-    """A position as far as it is outside, moved back."""
+    """A position outside is moved back inside: to the border, or by reflection."""
     low, high = edge
     if padding == "border":
         return jnp.where((position < low) | (position > high), jnp.clip(position, 0, size - 1), position)
@@ -71,7 +71,7 @@ def _inside(position, size, edge, padding):
 
 
 def _taps(position, mode):
-    """The neighbours of a position along one dimension: (index, weight) of each."""
+    """The neighbours of a position along one dimension, each with its weight: (index, weight)."""
     if mode == "nearest":
         return [(position, jnp.ones_like(position))]
     first = jnp.floor(position)
@@ -93,7 +93,7 @@ def sample_grid(x, grid, *, align_corners, mode, padding_mode):
 
 
 def _sample_grid(x, grid, align_corners, mode, padding):
-    """A grid holds positions from -1 to 1, of the last dimension first."""
+    """A grid holds positions from -1 to 1, the last dimension first."""
     positions = []
     for i, size in enumerate(x.shape[2:]):
         place = grid[..., -1 - i]
@@ -103,7 +103,7 @@ def _sample_grid(x, grid, align_corners, mode, padding):
 
 @converter("AffineGrid", since=20, static=("size",))
 def affine_grid(theta, size, *, align_corners):
-    """The positions of `GridSample` that an affine map, (batch, rank, rank + 1), gives an image."""
+    """The positions for `GridSample` that an affine map, (batch, rank, rank + 1), gives for an image."""
     shape = sizes(size)[2:]
     steps = []
     for count in shape:

@@ -1,4 +1,4 @@
-"""Sequences of tensors, whose number is known while tracing, and optional values."""
+"""Sequences of tensors, whose length is known while tracing, and optional values."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,7 +25,7 @@ def sequence_length(input_sequence, *, xp):
 
 @converter("SequenceAt", since=11, prefers_static=("position",))
 def sequence_at(input_sequence, position, *, xp):
-    """A position that depends on data picks from tensors of one shape."""
+    """A position that depends on data requires all tensors to have one shape."""
     if is_static(position):
         (place,) = sizes(position)
         return input_sequence[place]
@@ -36,7 +36,7 @@ def sequence_at(input_sequence, position, *, xp):
 
 @converter("SequenceInsert", since=11, static=("position",))
 def sequence_insert(input_sequence, tensor, position=None, *, xp):
-    """Before a position; without one, at the end."""
+    """Inserts before a position; without one, at the end."""
     place = len(input_sequence) if position is None else sizes(position)[0]
     found = list(input_sequence)
     found.insert(place, tensor)
@@ -45,7 +45,7 @@ def sequence_insert(input_sequence, tensor, position=None, *, xp):
 
 @converter("SequenceErase", since=11, static=("position",))
 def sequence_erase(input_sequence, position=None, *, xp):
-    """Without a position, the last one."""
+    """Without a position, it is the last one."""
     found = list(input_sequence)
     del found[-1 if position is None else sizes(position)[0]]
     return found
@@ -58,7 +58,7 @@ def concat_from_sequence(input_sequence, *, axis, new_axis, xp):
 
 @converter("SplitToSequence", since=11, static=("split",))
 def split_to_sequence(input, split=None, *, axis, keepdims, xp):
-    """A number splits into parts of that size, of which the last may be smaller; without one, parts are of size 1."""
+    """A number splits into parts of that size, of which the last may be smaller. Without one, parts have size 1."""
     size = input.shape[axis]
     if split is not None and split.ndim:
         ends = np.cumsum(sizes(split))[:-1]
@@ -71,7 +71,7 @@ def split_to_sequence(input, split=None, *, axis, keepdims, xp):
 
 @converter("SequenceMap", since=17)
 def sequence_map(input_sequence, *additional_inputs, body, outputs):
-    """Computes the body once for each element; additional sequences are taken along, additional tensors are given whole."""
+    """Computes the body for each element. Additional sequences are stepped through, additional tensors are passed whole."""
     results = []
     for index, element in enumerate(input_sequence):
         others = [each[index] if isinstance(each, list) else each for each in additional_inputs]

@@ -1,4 +1,4 @@
-"""Shapes: what reads them, and what changes them without changing elements."""
+"""Operators that read shapes, and those that change shapes but not elements."""
 
 import math
 
@@ -21,14 +21,14 @@ def size(data, *, xp):
 
 @converter("Reshape", since=5, static=("shape",))
 def reshape(data, shape, *, allowzero=0, xp):
-    """A 0 keeps the size of that dimension, but with `allowzero`; a -1 is what is left."""
+    """A 0 keeps the size of that dimension, unless `allowzero` is set; a -1 is inferred."""
     wanted = sizes(shape)
     kept = wanted if allowzero else tuple(data.shape[i] if each == 0 else each for i, each in enumerate(wanted))
     return xp.reshape(data, _without_a_gap(data.shape, kept))
 
 
 def _without_a_gap(shape, wanted):
-    """Where there are no elements, NumPy has no size for a -1 beside a 0: what it is for as many as the other sizes say."""
+    """Infers a -1 beside a 0, which NumPy does not: the other sizes determine it, without the zeros."""
     if -1 not in wanted or 0 not in wanted:
         return wanted
     count, others = (math.prod(size for size in each if size not in (0, -1)) for each in (shape, wanted))
@@ -80,7 +80,7 @@ def tile(input, repeats, *, xp):
 
 @converter("DepthToSpace", since=1)
 def depth_to_space(input, *, blocksize, mode="DCR"):
-    """Blocks of the channels become blocks of pixels."""
+    """Blocks of channels become blocks of pixels."""
     batch, channels, height, width = input.shape
     depth = channels // blocksize**2
     if mode == "DCR":
@@ -92,7 +92,7 @@ def depth_to_space(input, *, blocksize, mode="DCR"):
 
 @converter("SpaceToDepth", since=1)
 def space_to_depth(input, *, blocksize, mode="DCR"):
-    """Blocks of pixels become blocks of the channels."""
+    """Blocks of pixels become blocks of channels."""
     batch, channels, height, width = input.shape
     parts = input.reshape(batch, channels, height // blocksize, blocksize, width // blocksize, blocksize)
     parts = parts.transpose((0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4))

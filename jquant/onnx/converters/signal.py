@@ -1,4 +1,4 @@
-"""Fourier transforms and what goes with them. The windows are functions of ONNX's schema, and need nothing here."""
+"""Fourier transforms and related operators. The windows are functions in ONNX's schema, and need no converters here."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,7 +21,7 @@ def dft(input, dft_length=None, axis=None, *, inverse, onesided):
 
 
 def _transform(x, dft_length, axis, inverse, onesided):
-    """Its last dimension holds the real parts, or these and the imaginary ones. The inverse of one side is real."""
+    """The last dimension holds real parts, or real and imaginary parts. The inverse of a one-sided transform is real."""
     axis %= x.ndim
     if axis == x.ndim - 1 or x.shape[-1] not in (1, 2):
         raise ModelError("its last dimension has to hold the real and the imaginary part, and is not transformed")
@@ -38,7 +38,7 @@ def _transform(x, dft_length, axis, inverse, onesided):
 
 @converter("STFT", since=17, static=("frame_step", "frame_length"))
 def stft(signal, frame_step, window=None, frame_length=None, *, onesided):
-    """Frames that do not fit whole are left out."""
+    """Incomplete frames are left out."""
     given = sizes(frame_length) if frame_length is not None else () if window is None else window.shape
     if not given:
         raise ModelError("it has neither a window nor frame_length")
@@ -69,7 +69,7 @@ def _parts(values, dtype):
     static=("num_mel_bins", "dft_length", "sample_rate", "lower_edge_hertz", "upper_edge_hertz"),
 )
 def mel_weight_matrix(num_mel_bins, dft_length, sample_rate, lower_edge_hertz, upper_edge_hertz, *, output_datatype):
-    """Triangles between edges that are equally far from one another in mel, rounded down to bins of the transform."""
+    """Triangles between edges that are equally spaced in mel, rounded down to bins of the transform."""
     bins, length, rate = (int(each.item()) for each in (num_mel_bins, dft_length, sample_rate))
     low, high = (2595 * np.log10(1 + each.astype(np.float64) / 700) for each in (lower_edge_hertz, upper_edge_hertz))
     mel = np.arange(bins + 2) * ((high - low) / (bins + 2)) + low

@@ -1,4 +1,4 @@
-"""Orders and places of elements."""
+"""Sorting, and the positions of elements."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +19,7 @@ def arg_min(data, *, axis, keepdims, select_last_index=0):
 
 
 def _place(function, data, axis, keepdims, last):
-    """The first of equal elements, or the last."""
+    """The index of the first of equal elements, or of the last."""
     if not last:
         return function(data, axis, keepdims=bool(keepdims))
     return data.shape[axis] - 1 - function(jnp.flip(data, axis), axis, keepdims=bool(keepdims))
@@ -32,7 +32,7 @@ def top_k_to_9(x, *, k, axis):
 
 @converter("TopK", since=10, static=("k",))
 def top_k(x, k, *, axis, largest=1, sorted=1):
-    """Of equal elements, the first ones come first. Always sorted."""
+    """Equal elements keep their order. Always sorted."""
     (count,) = sizes(k)
     return _top(x, count, axis, largest)
 
@@ -45,7 +45,7 @@ def _top(x, k, axis, largest):
 
 
 def _reversed_order(x):
-    """Numbers in the opposite order; their own inverse. No integer overflows: the opposite of -128 is 127."""
+    """Reverses the order of numbers, and is its own inverse. No integer overflows: -128 becomes 127."""
     return ~x if jnp.issubdtype(x.dtype, jnp.integer) else -x
 
 
@@ -56,7 +56,7 @@ def non_zero(x, *, xp):
 
 @converter("Unique", since=11, static=("x",))
 def unique(x, *, axis=None, sorted, xp):
-    """Also the first places, those in the result, and the counts."""
+    """Also returns the first positions, the positions in the result, and the counts."""
     values, first, inverse, counts = np.unique(x, return_index=True, return_inverse=True, return_counts=True, axis=axis)
     if not sorted:
         order = np.argsort(first)
@@ -67,14 +67,14 @@ def unique(x, *, axis=None, sorted, xp):
 
 @converter("Compress", since=9, static=("condition",))
 def compress(input, condition, *, axis=None, xp):
-    """The slices at whose places the condition is true; it may be shorter than the axis."""
+    """The slices where the condition is true. The condition may be shorter than the axis."""
     places = np.flatnonzero(condition)
     return xp.take(input, places, axis)
 
 
 @converter("ReverseSequence", since=10)
 def reverse_sequence(input, sequence_lens, *, batch_axis, time_axis):
-    """The first elements of each sequence in the opposite order, the rest as they are."""
+    """Reverses the first elements of each sequence, and leaves the rest as they are."""
     shape = [1] * input.ndim
     shape[time_axis] = input.shape[time_axis]
     places = lax.broadcasted_iota(sequence_lens.dtype, shape, time_axis)

@@ -1,4 +1,4 @@
-"""Windows that move over spatial dimensions: those of convolutions and pools."""
+"""Windows that move over spatial dimensions, as in convolutions and pooling."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ _AUTOMATIC = {"SAME_UPPER": "SAME", "SAME_LOWER": "SAME_LOWER", "VALID": "VALID"
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """Of every spatial dimension, the window's size, its step, the distance between its elements, and the padding.
+    """For each spatial dimension: the size of the window, its stride, the dilation of its elements, and the padding.
 
     Attributes:
-      ceiling: the elements by which the padding at each end grows, so that a last window that is not whole counts.
+      ceiling: what the padding at the end of each dimension grows by, so that a last, incomplete window counts.
     """
 
     kernel: tuple[int, ...]
@@ -36,7 +36,7 @@ class Window:
         auto_pad: str,
         ceil_mode: int = 0,
     ) -> "Window":
-        """From ONNX's attributes, for a tensor of a shape (batch, channels, *spatial)."""
+        """A window from ONNX's attributes, for a tensor of shape (batch, channels, *spatial)."""
         rank = len(kernel)
         if len(shape) != rank + 2:
             raise ModelError(f"a window of {rank} dimensions does not fit a tensor of {len(shape)}")
@@ -54,17 +54,17 @@ class Window:
 
     @property
     def spans(self) -> tuple[int, ...]:
-        """The elements from the first to the last of a window."""
+        """The extent of a window, from its first to its last element."""
         return tuple((size - 1) * dilation + 1 for size, dilation in zip(self.kernel, self.dilations, strict=True))
 
     @property
     def is_point(self) -> bool:
-        """Whether it is one element, and moves by one."""
+        """Whether it is a single element with stride 1."""
         return set(self.kernel + self.strides) == {1} and not any(map(any, self.padding))
 
     @property
     def padding(self) -> list[tuple[Any, Any]]:
-        """That of all dimensions, batch and channels included."""
+        """The padding of all dimensions, batch and channels included."""
         grown = [(low, high + more) for (low, high), more in zip(self.pads, self.ceiling, strict=True)]
         return [(0, 0), (0, 0), *grown]
 
@@ -77,7 +77,7 @@ class Window:
 
 
 def _rest(size: int, span: int, stride: int, pads: tuple[int, int]) -> int:
-    """What is missing of a last window that begins inside of the tensor or in the padding before it."""
+    """What is missing from a last window that begins inside the tensor or in the padding before it."""
     low, high = pads
     over = (size + low + high - span) % stride
     if not over:
