@@ -16,12 +16,13 @@ LARGE = {
     "classification",
     "QOperator uint8",
     "QOperator int8",
+    "QOperator per channel",
     "QDQ int8",
     "QDQ int16 per channel",
 }
 
 
-NEWEST = {"QOperator per channel", "QDQ per channel", "QDQ uint16"}  # in the gate, on the newest JAX alone
+NEWEST = {"QDQ per channel", "QDQ uint16"}  # in the gate, on the newest JAX alone
 
 
 def parameters(names):
