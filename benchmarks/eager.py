@@ -35,6 +35,10 @@ NEW_BOUNDS = np.float32(-0.5), np.float32(0.5)
 CHANNELS = -jnp.ones(4), jnp.ones(4)
 CLIPPED = FLOATS, *BOUNDS
 PACKED = jquant.pack_matrix(INT8, SIGNED_ZERO_POINT)
+BLOCKS = jquant.pack_matrix(INT8, scale=jnp.ones((2, 4)))
+TABLE = jnp.ones((2, 16), jnp.int4), jnp.zeros(1, jnp.int32), jnp.ones((2, 1))
+MX = jquant.mx_quantize(FLOATS, "float8_e4m3fn")
+NVFP4 = jquant.nvfp4_quantize(FLOATS)
 
 
 def concat(scale: Any, zero_point: Any, *triples: Any) -> Any:
@@ -42,6 +46,7 @@ def concat(scale: Any, zero_point: Any, *triples: Any) -> Any:
 
 
 OPERATORS: dict[str, tuple[Callable, tuple]] = {
+    "block_scaled_matmul": (jquant.block_scaled_matmul, (*X, BLOCKS)),
     "clip": (jquant.clip, CLIPPED),
     "clip1": (jquant.clip1, CLIPPED),
     "clip_gradient": (jquant.clip_gradient, (FLOATS, FLOATS, *BOUNDS)),
@@ -53,6 +58,7 @@ OPERATORS: dict[str, tuple[Callable, tuple]] = {
     "dot_general": (lambda lhs, rhs: jquant.dot_general(lhs, rhs, (((1,), (0,)), ((), ()))), (FLOATS, FLOATS)),
     "dynamic_quantize_linear": (jquant.dynamic_quantize_linear, (FLOATS,)),
     "fake_quantize": (jquant.fake_quantize, CLIPPED),
+    "gather_block_quantized": (functools.partial(jquant.gather_block_quantized, block_size=16), TABLE),
     "matmul_integer": (jquant.matmul_integer, (UINT8, INT8, ZERO_POINT, SIGNED_ZERO_POINT)),
     "matmul_integer, packed": (jquant.matmul_integer, (UINT8, PACKED, ZERO_POINT)),
     "matmul_integer_to_float": (
@@ -61,6 +67,11 @@ OPERATORS: dict[str, tuple[Callable, tuple]] = {
         ),
         (*X, *W),
     ),
+    "matmul_n_bits": (jquant.matmul_n_bits, (FLOATS, BLOCKS)),
+    "mx_dequantize": (jquant.mx_dequantize, tuple(MX)),
+    "mx_quantize": (lambda x: jquant.mx_quantize(x, "float8_e4m3fn"), (FLOATS,)),
+    "nvfp4_dequantize": (jquant.nvfp4_dequantize, tuple(NVFP4)),
+    "nvfp4_quantize": (jquant.nvfp4_quantize, (FLOATS,)),
     "pack_integers": (jquant.pack_integers, (UINT8.astype(jnp.uint4),)),
     "pack_matrix": (jquant.pack_matrix, (INT8, SIGNED_ZERO_POINT)),
     "quantize": (functools.partial(jquant.quantize, dtype="quint8"), CLIPPED),
