@@ -12,7 +12,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jquant
-from jquant.kernels import integer_dot
+from jquant.kernels import implementations
 
 BOTH = ("x", "y")
 # Of the axes of a mesh: those that XLA splits along by itself, and in the gate those that are in the types, too.
@@ -67,7 +67,7 @@ def compiled(mesh: jax.sharding.Mesh, layout: str, *sizes: int, packed: bool = T
 
 def compiled_with_a_warning(mesh: jax.sharding.Mesh, layout: str, *sizes: int, implementation: str) -> jax.stages.Compiled:
     """The same where the kernel gives way, which is said once in a process."""
-    integer_dot._warn_of_partitioning.cache_clear()
+    implementations.warn_of_partitioning.cache_clear()
     with pytest.warns(UserWarning, match=f"implementation {implementation} cannot be partitioned by XLA"):
         return compiled(mesh, layout, *sizes, implementation=implementation)
 

@@ -16,6 +16,7 @@ from sampling import one_in
 
 import jquant
 from jquant import reference
+from jquant.kernels import implementations
 from jquant.kernels import integer_dot as door
 from jquant.kernels.pallas import tpu
 
@@ -189,7 +190,7 @@ class TestKernels:
             return interpreted if is_kernel else function_for(platform, implementation)
 
         monkeypatch.setattr(door, "function_for", on_a_cpu)
-        door._warn_of_partitioning.cache_clear()
+        implementations.warn_of_partitioning.cache_clear()
         return given
 
     @one_in(3, ("layout", "packed"), itertools.product(LAYOUTS, (False, True)), first=2)

@@ -6,7 +6,6 @@ that it is lowered for.
 
 import dataclasses
 import functools
-import importlib
 from collections.abc import Callable
 
 import jax
@@ -18,19 +17,16 @@ from jax.interpreters.xla import apply_primitive
 
 from jquant.arithmetic import exact
 from jquant.arithmetic.partitioned import is_explicit, is_partitioned, mapped_first, unless_partitioned
-from jquant.kernels import blocks_on_cpu, xla_blocks
+from jquant.kernels import blocks_on_cpu, implementations, xla_blocks
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels.epilogue import Epilogue
 from jquant.modes import Implementation
 from jquant.packed_block_matrix import PackedBlockMatrix
 
-# The platform that each kernel is for, and the module that holds its `block_dot`.
-KERNELS = {
-    Implementation.MOSAIC_TPU: ("tpu", "jquant.kernels.pallas.tpu_blocks"),
-    Implementation.MOSAIC_GPU: ("cuda", "jquant.kernels.pallas.gpu_blocks"),
+_MODULES = {
+    Implementation.MOSAIC_TPU: "jquant.kernels.pallas.tpu_blocks",
+    Implementation.MOSAIC_GPU: "jquant.kernels.pallas.gpu_blocks",
 }
-# What None stands for: a kernel once it has been run on the platform, until then XLA's products.
-DEFAULTS = {"cpu": Implementation.XLA, "tpu": Implementation.XLA, "cuda": Implementation.XLA}
 
 _block_dot_p = Primitive("block_dot")
 
@@ -68,20 +64,10 @@ def block_dot(
 
 def function_for(platform: str, implementation: Implementation | None) -> Callable[..., jax.Array]:
     """The `implementation` for a program for `platform` that XLA does not partition."""
-    implementation = implementation or DEFAULTS.get(platform, Implementation.XLA)
+    implementation = implementation or implementations.default(platform)
     if implementation is Implementation.XLA:
         return blocks_on_cpu.block_dot if platform == "cpu" else xla_blocks.block_dot
-    if implementation not in KERNELS:
-        raise NotImplementedError(f"implementation {implementation} has no product with scales by block")
-    home, module = KERNELS[implementation]
-    if platform != home:
-        raise NotImplementedError(f"implementation {implementation} is for {home}; this program is for {platform}")
-    try:
-        return importlib.import_module(module).block_dot
-    except ImportError as error:
-        raise NotImplementedError(
-            f"implementation {implementation} needs a part of Pallas that is missing: {error}"
-        ) from error
+    return implementations.module_of(implementation, platform, _MODULES).block_dot
 
 
 def _call(function: Callable, *arrays, tree, k_parts, implementation=None) -> jax.Array:
@@ -150,14 +136,17 @@ def _abstract_value(*operands, **parameters):
 
 def _lower(platform, context, *operands, implementation, **parameters):
     function = function_for(platform, implementation)
+    chosen = implementation or implementations.default(platform)
     if is_partitioned(context) or is_explicit(context):
         function = xla_blocks.block_dot
+        if implementation not in (None, Implementation.XLA):
+            implementations.warn_of_partitioning(implementation, "inside jax.shard_map")
+    elif implementation is None and chosen is not Implementation.XLA:
+        function = implementations.unless_declined(function, xla_blocks.block_dot)
     return mlir.lower_fun(functools.partial(_call, function, **parameters), multiple_results=False)(context, *operands)
 
 
-for _platform in DEFAULTS:
-    mlir.register_lowering(_block_dot_p, functools.partial(_lower, _platform), platform=_platform)
-mlir.register_lowering(_block_dot_p, functools.partial(_lower, "other"))
+implementations.register_lowering(_block_dot_p, _lower)
 
 
 def _batch(operands, dimensions, **parameters):

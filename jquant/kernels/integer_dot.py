@@ -6,9 +6,7 @@ Kernels are imported there, so that jquant works where Pallas does not.
 """
 
 import functools
-import importlib
 import operator
-import warnings
 from collections.abc import Callable, Iterator
 
 import jax
@@ -19,17 +17,14 @@ from jax.interpreters.xla import apply_primitive
 
 from jquant.arithmetic.partitioned import is_partitioned, mapped_first, unless_partitioned
 from jquant.kernels import epilogue as epilogues
-from jquant.kernels import partition, xla
+from jquant.kernels import implementations, partition, xla
 from jquant.kernels.epilogue import Epilogue
 from jquant.modes import Implementation
 
-# The platform that each kernel is for, and the module that holds it.
-KERNELS = {
-    Implementation.MOSAIC_TPU: ("tpu", "jquant.kernels.pallas.tpu"),
-    Implementation.MOSAIC_GPU: ("cuda", "jquant.kernels.pallas.gpu"),
+_MODULES = {
+    Implementation.MOSAIC_TPU: "jquant.kernels.pallas.tpu",
+    Implementation.MOSAIC_GPU: "jquant.kernels.pallas.gpu",
 }
-# What None stands for: a kernel once it has been run on the platform, until then XLA's product.
-DEFAULTS = {"cpu": Implementation.XLA, "tpu": Implementation.XLA, "cuda": Implementation.XLA}
 
 # The longest sum: 128 * 128 * 2**16 is 2**30. Some of XLA's GPU kernels saturate (`mma.satfinite`) instead of wrapping.
 _LONGEST_K = 2**16
@@ -90,18 +85,10 @@ def _interleaved_parts(x: jax.Array, axis: int) -> Iterator[jax.Array]:
 
 def function_for(platform: str, implementation: Implementation | None) -> Callable[..., jax.Array]:
     """The `implementation` for a program for `platform`."""
-    implementation = implementation or DEFAULTS.get(platform, Implementation.XLA)
+    implementation = implementation or implementations.default(platform)
     if implementation is Implementation.XLA:
         return xla.integer_dot_on_cpu if platform == "cpu" else xla.integer_dot
-    home, module = KERNELS[implementation]
-    if platform != home:
-        raise NotImplementedError(f"implementation {implementation} is for {home}; this program is for {platform}")
-    try:
-        return importlib.import_module(module).integer_dot
-    except ImportError as error:
-        raise NotImplementedError(
-            f"implementation {implementation} needs a part of Pallas that is missing: {error}"
-        ) from error
+    return implementations.module_of(implementation, platform, _MODULES).integer_dot
 
 
 def _call(function, a, b, *arrays, steps, transpose_b, implementation=None):
@@ -119,42 +106,20 @@ def _abstract_value(*operands, **parameters):
 
 def _lower(platform, context, *operands, implementation, **parameters):
     function = function_for(platform, implementation)
-    if (implementation or DEFAULTS.get(platform)) in KERNELS and is_partitioned(context):
+    chosen = implementation or implementations.default(platform)
+    if chosen is not Implementation.XLA and is_partitioned(context):
         function = partition.on_each_shard(function, context, parameters["transpose_b"])
         if function is None:
             function = function_for(platform, Implementation.XLA)
             if implementation is not None:
-                _warn_of_partitioning(implementation)
-    if implementation is None and DEFAULTS.get(platform) in KERNELS:
-        function = _or_xla(function)
+                where = "inside jax.shard_map, or on a mesh of explicit axes"
+                implementations.warn_of_partitioning(implementation, where)
+    if implementation is None and chosen is not Implementation.XLA:
+        function = implementations.unless_declined(function, xla.integer_dot)
     return mlir.lower_fun(functools.partial(_call, function, **parameters), multiple_results=False)(context, *operands)
 
 
-@functools.cache
-def _warn_of_partitioning(implementation):
-    """Once: the results are the same."""
-    warnings.warn(
-        f"implementation {implementation} cannot be partitioned by XLA, whose own product takes its place in programs "
-        "over several devices; inside jax.shard_map, or on a mesh of explicit axes, the kernel runs on each shard",
-        stacklevel=2,
-    )
-
-
-def _or_xla(kernel):
-    """`kernel`, or XLA's product if the kernel declines."""
-
-    def function(*operands, **parameters):
-        try:
-            return kernel(*operands, **parameters)
-        except NotImplementedError:
-            return xla.integer_dot(*operands, **parameters)
-
-    return function
-
-
-for _platform in DEFAULTS:
-    mlir.register_lowering(_integer_dot_p, functools.partial(_lower, _platform), platform=_platform)
-mlir.register_lowering(_integer_dot_p, functools.partial(_lower, "other"))
+implementations.register_lowering(_integer_dot_p, _lower)
 
 
 def _batch(operands, dimensions, **parameters):

@@ -12,7 +12,7 @@ import pytest
 from jax import export
 
 import jquant
-from jquant.kernels import batch, integer_dot, processor, xla
+from jquant.kernels import batch, implementations, integer_dot, processor, xla
 from jquant.kernels.epilogue import Dequantize, Fold
 from jquant.kernels.pallas import gpu, tpu
 from jquant.modes import Implementation
@@ -58,7 +58,7 @@ def test_by_default(platform):
 @pytest.mark.parametrize("platform", ["tpu", "cuda"])
 def test_a_default_kernel_that_declines_leaves_it_to_xla(monkeypatch, platform):
     kernel = {"tpu": Implementation.MOSAIC_TPU, "cuda": Implementation.MOSAIC_GPU}[platform]
-    monkeypatch.setitem(integer_dot.DEFAULTS, platform, kernel)
+    monkeypatch.setitem(implementations.DEFAULTS, platform, kernel)
     assert len(calls(lowered(lambda a, b: jquant.matmul_integer(a, b), A, B, platform=platform))) == 1
     empty = jax.ShapeDtypeStruct((0, 300), jnp.uint8)
     text = lowered(lambda a, b: jquant.matmul_integer(a, b), empty, B, platform=platform)
@@ -68,8 +68,8 @@ def test_a_default_kernel_that_declines_leaves_it_to_xla(monkeypatch, platform):
 
 def test_a_program_for_three_platforms_takes_the_default_of_each(monkeypatch):
     """Also where two of the defaults are kernels; on a CPU, it runs."""
-    monkeypatch.setitem(integer_dot.DEFAULTS, "tpu", Implementation.MOSAIC_TPU)
-    monkeypatch.setitem(integer_dot.DEFAULTS, "cuda", Implementation.MOSAIC_GPU)
+    monkeypatch.setitem(implementations.DEFAULTS, "tpu", Implementation.MOSAIC_TPU)
+    monkeypatch.setitem(implementations.DEFAULTS, "cuda", Implementation.MOSAIC_GPU)
 
     def function(a, b):
         return jquant.matmul_integer(a, b, 7)

@@ -19,7 +19,7 @@ from jquant import reference
 from jquant.cases import samples
 from jquant.cases.blocks import packed
 from jquant.kernels import block_dot as door
-from jquant.kernels import blocks_on_cpu
+from jquant.kernels import blocks_on_cpu, implementations
 
 FLOAT32 = np.float32
 NARROW, BYTES = (jnp.int4, jnp.uint4), (np.int8, np.uint8)
@@ -315,3 +315,28 @@ def test_sweep(full):
         problem = Problem(count, (m, k, n), block_size, a_batch=batches[0], b_batch=batches[1], **options)
         problem.check()
         count += problem.expected().size
+
+
+def test_a_named_kernel_leaves_meshes_to_xla_and_says_so(monkeypatch):
+    def kernel(*_):
+        raise AssertionError("no kernel can be partitioned")
+
+    monkeypatch.setattr(door, "function_for", lambda platform, implementation: kernel)
+    implementations.warn_of_partitioning.cache_clear()
+    p = Problem(0, (4, 64, 8), 32)
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:4])
+    of_b = jax.device_put(p.packed(), p.packed().sharding_for(NamedSharding(mesh, P(None, "x"))))
+    multiply = functools.partial(jquant.block_scaled_matmul, implementation="mosaic_tpu")
+    with pytest.warns(UserWarning, match="mosaic_tpu cannot be partitioned by XLA.*; inside jax.shard_map, the kernel runs"):
+        output = jax.jit(multiply)(*p.of_a, of_b, bias=p.bias)
+    assert_equal(output, p.expected())
+
+
+def test_a_default_kernel_that_declines_leaves_it_to_xla(monkeypatch):
+    def kernel(*_):
+        raise NotImplementedError
+
+    monkeypatch.setitem(implementations.DEFAULTS, "cpu", jquant.Implementation.MOSAIC_TPU)
+    monkeypatch.setattr(door, "function_for", lambda platform, implementation: kernel)
+    p = Problem(0, (4, 64, 9), 32)
+    assert_equal(jax.jit(jquant.block_scaled_matmul)(*p.of_a, p.packed(), bias=p.bias), p.expected())
