@@ -3,7 +3,6 @@
 import dataclasses
 import enum
 import json
-import math
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +11,7 @@ from jax import export
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
+from jquant.packed_arrays import entries_of, placed, require_data_type, require_whole_blocks
 
 _FLOATS = np.dtype(np.float32), np.dtype(np.float16), jnp.dtype(jnp.bfloat16)
 
@@ -135,18 +135,10 @@ class PackedBlockMatrix:
             raise DescriptorTypeError(
                 f"{name}: dtype of the packed matrix is {shown(self.dtype)}; in {self.layout} it must be one of {allowed}"
             )
-        zero_point = zero_point_data_type(self.dtype)
-        for field, dtypes in (("data", (_DATA_TYPES[self.layout],)), ("scale", _FLOATS), ("zero_point", (zero_point,))):
-            array = getattr(self, field)
-            if field == "zero_point" and array is None:
-                continue
-            is_array = isinstance(array, jax.Array | np.ndarray) and not isinstance(array, np.ma.MaskedArray)
-            given = array.dtype if is_array else None
-            if given not in dtypes:
-                what = type(array).__name__ if given is None else f"of {given}"
-                made = " or ".join(dtype.name for dtype in dtypes)
-                message = f"{name}: {field} of the packed matrix is {what}; pack_matrix made it of {made}"
-                raise DescriptorTypeError(f"{message}. (Did a cast of the model's arrays change it?)")
+        require_data_type(name, "data", self.data, _DATA_TYPES[self.layout])
+        require_data_type(name, "scale", self.scale, *_FLOATS)
+        if self.zero_point is not None:
+            require_data_type(name, "zero_point", self.zero_point, zero_point_data_type(self.dtype))
         scale = self.scale.shape
         is_matrix = self.data.ndim == len(scale) >= 2
         data = self._data_shape if is_matrix else scale
@@ -177,35 +169,13 @@ class PackedBlockMatrix:
           >>> shardings.data, shardings.scale, shardings.zero_point
           (P('k', 'n'), P('k', 'n'), None)
         """
-        if not isinstance(sharding, NamedSharding | PartitionSpec):
-            wanted = "it must be a NamedSharding or a PartitionSpec"
-            raise DescriptorTypeError(f"PackedBlockMatrix.sharding_for: sharding is {shown(sharding)}; {wanted}")
-        spec = sharding.spec if isinstance(sharding, NamedSharding) else sharding
-        if len(spec) > self.ndim:
-            message = f"PackedBlockMatrix.sharding_for: sharding is {spec}, which has {len(spec)} entries"
-            raise DescriptorError(f"{message}, for the {self.ndim} dimensions of {self}")
-        entries = *spec, *(None,) * (self.ndim - len(spec))
-        if isinstance(sharding, NamedSharding):
-            self._require_whole_blocks(sharding, entries[-2])
-
-        def place(*entries) -> NamedSharding | PartitionSpec:
-            placed = PartitionSpec(*entries)
-            return NamedSharding(sharding.mesh, placed) if isinstance(sharding, NamedSharding) else placed
-
-        # All arrays are (..., K in some unit, N), except for K-major data.
-        scale = place(*entries)
-        data = place(*entries[:-2], entries[-1], entries[-2]) if self.layout in _N_MINOR else scale
-        return dataclasses.replace(self, data=data, scale=scale, zero_point=None if self.zero_point is None else scale)
-
-    def _require_whole_blocks(self, sharding: NamedSharding, axes) -> None:
-        names = (axes,) if isinstance(axes, str) else axes if isinstance(axes, tuple) else ()
-        parts = math.prod(sharding.mesh.shape[name] for name in names)
+        *batch, k, n = entries_of(sharding, self)
         blocks = self.scale.shape[-2]
-        if blocks % parts:
-            raise DescriptorError(
-                f"K is split into {parts} parts over {', '.join(names)}, but {self} has {blocks} blocks, which no part may "
-                "cut"
-            )
+        require_whole_blocks(sharding, k, blocks, f"{self} has {blocks} blocks, which no part may cut")
+        # All arrays are (..., K in some unit, N), except for K-major data.
+        scale = placed(sharding, *batch, k, n)
+        data = placed(sharding, *batch, n, k) if self.layout in _N_MINOR else scale
+        return dataclasses.replace(self, data=data, scale=scale, zero_point=None if self.zero_point is None else scale)
 
 
 def zero_point_data_type(dtype: np.dtype) -> np.dtype:

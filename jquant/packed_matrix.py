@@ -1,7 +1,6 @@
 """Prepacked weights, in the order in which they are multiplied."""
 
 import dataclasses
-import math
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jquant.arithmetic import signs
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
+from jquant.packed_arrays import entries_of, placed, require_data_type, require_whole_blocks
 
 _INT8, _UINT8, _INT32 = map(np.dtype, (np.int8, np.uint8, np.int32))
 
@@ -65,17 +65,10 @@ class PackedMatrix:
         """
         if not isinstance(self.dtype, np.dtype) or self.dtype not in (_INT8, _UINT8):
             raise DescriptorTypeError(f"{name}: dtype of the packed matrix is {shown(self.dtype)}; it must be int8 or uint8")
-        arrays = {"data": _INT8, "block_sums": _INT32, "zero_point": self.dtype}
-        for field, dtype in arrays.items():
-            array = getattr(self, field)
-            if field == "zero_point" and array is None:
-                continue
-            is_array = isinstance(array, jax.Array | np.ndarray) and not isinstance(array, np.ma.MaskedArray)
-            given = array.dtype if is_array else None
-            if given != dtype:
-                what = type(array).__name__ if given is None else f"of {given}"
-                message = f"{name}: {field} of the packed matrix is {what}; pack_matrix made it of {dtype}"
-                raise DescriptorTypeError(f"{message}. (Did a cast of the model's arrays change it?)")
+        require_data_type(name, "data", self.data, _INT8)
+        require_data_type(name, "block_sums", self.block_sums, _INT32)
+        if self.zero_point is not None:
+            require_data_type(name, "zero_point", self.zero_point, self.dtype)
         data, sums = self.data.shape, self.block_sums.shape
         fits = len(data) == len(sums) >= 2 and data[:-2] == sums[:-2] and data[-2] == sums[-1]
         fits = fits and (data[-1] == 0 if sums[-2] == 0 else data[-1] % sums[-2] == 0)
@@ -106,35 +99,15 @@ class PackedMatrix:
           >>> shardings.data, shardings.block_sums, shardings.zero_point
           (P('n', 'k'), P('k', 'n'), P(None, 'n'))
         """
-        if not isinstance(sharding, NamedSharding | PartitionSpec):
-            wanted = "it must be a NamedSharding or a PartitionSpec"
-            raise DescriptorTypeError(f"PackedMatrix.sharding_for: sharding is {shown(sharding)}; {wanted}")
-        spec = sharding.spec if isinstance(sharding, NamedSharding) else sharding
-        if len(spec) > self.ndim:
-            message = f"PackedMatrix.sharding_for: sharding is {spec}, which has {len(spec)} entries"
-            raise DescriptorError(f"{message}, for the {self.ndim} dimensions of {self}")
-        *batch, k, n = (*spec, *(None,) * (self.ndim - len(spec)))
-        if isinstance(sharding, NamedSharding):
-            self._require_whole_blocks(sharding, k)
-
-        def place(*entries) -> NamedSharding | PartitionSpec:
-            placed = PartitionSpec(*batch, *entries)
-            return NamedSharding(sharding.mesh, placed) if isinstance(sharding, NamedSharding) else placed
-
+        *batch, k, n = entries_of(sharding, self)
+        blocks = self.block_sums.shape[-2]
+        has = f"{self} has {blocks} blocks of column sums, which no part may cut; pack_matrix takes a smaller block_size"
+        require_whole_blocks(sharding, k, blocks, has)
         zero_point = self.zero_point
         if zero_point is not None:
-            zero_point = place(None, n if zero_point.shape[-1] > 1 else None)
-        return dataclasses.replace(self, data=place(n, k), block_sums=place(k, n), zero_point=zero_point)
-
-    def _require_whole_blocks(self, sharding: NamedSharding, axes) -> None:
-        names = (axes,) if isinstance(axes, str) else axes if isinstance(axes, tuple) else ()
-        parts = math.prod(sharding.mesh.shape[name] for name in names)
-        blocks = self.block_sums.shape[-2]
-        if blocks % parts:
-            raise DescriptorError(
-                f"K is split into {parts} parts over {', '.join(names)}, but {self} has {blocks} blocks of column sums, "
-                f"which no part may cut; pack_matrix takes a smaller block_size"
-            )
+            zero_point = placed(sharding, *batch, None, n if zero_point.shape[-1] > 1 else None)
+        data, block_sums = placed(sharding, *batch, n, k), placed(sharding, *batch, k, n)
+        return dataclasses.replace(self, data=data, block_sums=block_sums, zero_point=zero_point)
 
 
 export.register_pytree_node_serialization(

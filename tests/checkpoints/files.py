@@ -8,6 +8,9 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
 
+import jquant.checkpoints
+from jquant.checkpoints import QuantizedWeight
+
 AWQ_ORDER = 0, 2, 4, 6, 1, 3, 5, 7  # the columns of a word, from its lowest bits on
 
 
@@ -28,6 +31,13 @@ class Model(NamedTuple):
         if self.config is not None:
             (folder / "config.json").write_text(json.dumps({"quantization_config": self.config}))
         return file
+
+
+def loaded(model: Model, folder: Path) -> QuantizedWeight:
+    """The one weight of a model that has been written to `folder`, which stands for what it must."""
+    weight = jquant.checkpoints.load(model.write(folder))["layer.weight"]
+    np.testing.assert_array_equal(weight.dequantize(), model.expected["layer.weight"], strict=True)
+    return weight
 
 
 def words(codes: np.ndarray, bits: int, axis: int) -> np.ndarray:

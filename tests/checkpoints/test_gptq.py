@@ -12,12 +12,7 @@ import jquant.checkpoints
 from jquant.checkpoints import CheckpointError
 
 from . import files
-
-
-def loaded(model, folder):
-    weight = jquant.checkpoints.load(model.write(folder))["layer.weight"]
-    np.testing.assert_array_equal(weight.dequantize(), model.expected["layer.weight"], strict=True)
-    return weight
+from .files import loaded
 
 
 @pytest.mark.parametrize(
