@@ -79,8 +79,8 @@ def operands(shape: Shape, transpose_b: bool) -> tuple:
     a_zero_point = zero_point.shifted(jnp.full(ones, problem.a_zero_point), problem.a.dtype, ones)
     b_zero_point = zero_point.shifted(jnp.full(ones, problem.b_zero_point), problem.b.dtype, ones)
     row_sum, column_sum = (x.astype(jnp.int32).sum(axis, keepdims=True) for x, axis in ((a, -1), (b, -2)))
-    fold = zero_point.fold(a_zero_point, b_zero_point, row_sum, column_sum, shape.k)
-    return a, b.mT if transpose_b else b, (fold,)
+    correction = zero_point.correction(a_zero_point, b_zero_point, row_sum, column_sum, shape.k)
+    return a, b.mT if transpose_b else b, (correction,)
 
 
 def tune(shape: Shape, kernel: Callable, plans: list, transpose_b: bool, rounds: int, repeats: int) -> None:

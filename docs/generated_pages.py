@@ -33,9 +33,9 @@ def pages() -> dict[str, str]:
 
 
 def types_page() -> str:
-    """The types of arguments and results, the errors, and the level of the surroundings."""
+    """The types of arguments and results, the errors, and the surrounding feature level."""
     names = [name for name in dir(jquant) if name[0].isupper()]
-    return _reference("Types, levels and errors", [*names, "feature_level"], jquant)
+    return _reference("Types, feature levels and errors", [*names, "feature_level"], jquant)
 
 
 def exact_page() -> str:
@@ -50,13 +50,13 @@ def transform_page() -> str:
     """What jquant.transform has."""
     module = jquant.transform
     public = [name for name, value in vars(module).items() if callable(value)]
-    return _reference("Functions to int8", sorted(public, key=str.swapcase), module)
+    return _reference("Quantizing functions", sorted(public, key=str.swapcase), module)
 
 
 def observers_page() -> str:
     """What jquant.calibration has."""
     names = [name for name, value in vars(jquant.calibration).items() if callable(value)]
-    return _reference("Observers of ranges", sorted(names, key=str.swapcase), jquant.calibration)
+    return _reference("Calibration observers", sorted(names, key=str.swapcase), jquant.calibration)
 
 
 def onnx_page() -> str:
@@ -114,7 +114,7 @@ def _page(name: str, example: str) -> str:
     descriptor = descriptor_of(name)
     if descriptor:
         since = ", from each feature level on" if descriptor.levels else ""
-        title = f"## Data types, ranks and sizes\n\nThose of `{descriptor.operator}`{since}."
+        title = f"## Data types, ranks and shapes\n\nThose of `{descriptor.operator}`{since}."
         parts += [title, *_tables(descriptor), _constraints(descriptor)]
     return "\n\n".join(parts)
 
@@ -135,12 +135,12 @@ def _tables(descriptor: Descriptor) -> Iterator[str]:
 
 
 def _table(rows: tuple[Tensor, ...], level: FeatureLevel | None) -> str:
-    lines = ["| tensor | | ranks | sizes | data types |", "|---|---|---|---|---|"]
+    lines = ["| tensor | | ranks | shape | data types |", "|---|---|---|---|---|"]
     for row in rows:
-        sizes = f"`{row.sizes}`" if row.sizes else ""
+        shape = f"`{row.sizes}`" if row.sizes else ""
         types = ", ".join(row.allowed_data_types(level))
         ranks = row.allowed_ranks() if row.ranks else "any"
-        lines.append(f"| {row.name} | {row.kind.lower()} | {ranks} | {sizes} | {types} |")
+        lines.append(f"| {row.name} | {row.kind.lower()} | {ranks} | {shape} | {types} |")
     return "\n".join(lines)
 
 
@@ -160,7 +160,7 @@ def _constraints(descriptor: Descriptor) -> str:
         constraints.append(f"A size of 1 broadcasts in {' and '.join(f'`{name}`' for name in descriptor.batch)}.")
     rows = next(iter(descriptor.levels.values())) if descriptor.levels else descriptor.table
     if any(row.sizes is None and row.kind != "Output" for row in rows):
-        constraints.append("Where no sizes are given, they are those of the output, and sizes of 1 broadcast.")
+        constraints.append("Where no shape is given, it is that of the output, and sizes of 1 broadcast.")
     return "\n".join(f"- {constraint}" for constraint in constraints)
 
 
@@ -170,12 +170,12 @@ def on_config(config):
         if texts:
             operators.append({family: [{name: f"operators/{name}.md"} for name in texts]})
     operators += [
-        {"Functions to int8": "operators/transform.md"},
-        {"Observers of ranges": "operators/observers.md"},
+        {"Quantizing functions": "operators/transform.md"},
+        {"Calibration observers": "operators/observers.md"},
         {"ONNX models": "operators/onnx.md"},
         {"Quantized checkpoints": "operators/checkpoints.md"},
         {"Exact arithmetic": "operators/exact.md"},
-        {"Types, levels and errors": "operators/types.md"},
+        {"Types, feature levels and errors": "operators/types.md"},
     ]
     return config
 

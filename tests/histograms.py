@@ -34,12 +34,12 @@ def all_edges(state: calibration.Histogram) -> np.ndarray:
     return np.asarray(edges(state.range, bins, np.arange(bins + 1)))
 
 
-def divergences(state: calibration.Histogram, quantized: int, reaches=None) -> list[tuple[float, np.ndarray]]:
-    """The ranges of as many bins to each side of zero as `reaches` says, or all, and their divergences, in float64."""
+def divergences(state: calibration.Histogram, quantized: int, thresholds=None) -> list[tuple[float, np.ndarray]]:
+    """The ranges of as many bins to each side of zero as `thresholds` says, or all, and their divergences, in float64."""
     counts, at = np.array(wide_counts(state)), all_edges(state)
     zero, found = counts.size // 2, []
-    for reach in range(quantized // 2, zero + 1) if reaches is None else reaches:
-        start, end = zero - reach, min(zero + reach + 1, counts.size)
+    for threshold in range(quantized // 2, zero + 1) if thresholds is None else thresholds:
+        start, end = zero - threshold, min(zero + threshold + 1, counts.size)
         inside = counts[start:end]
         p, q = inside.copy(), np.zeros_like(inside)
         p[0] += counts[:start].sum()
@@ -50,7 +50,7 @@ def divergences(state: calibration.Histogram, quantized: int, reaches=None) -> l
             joined = inside[bins.start : None if part == quantized - 1 else bins.stop].sum()
             q[bins] = joined // max(1, np.count_nonzero(p[bins])) if np.any(p[bins]) else 0
         bounds = np.clip([at[start], at[end]], *state.range)
-        found.append((_relative_entropy(_smoothed(p), _smoothed(q)) if np.any(q) else np.inf, bounds))
+        found.append((_kl_divergence(_smoothed(p), _smoothed(q)) if np.any(q) else np.inf, bounds))
     return found
 
 
@@ -58,7 +58,7 @@ def _smoothed(counts: np.ndarray) -> np.ndarray:
     return np.where(counts == 0, 1e-4, counts - 1e-4 * np.mean(counts == 0) / np.mean(counts != 0))
 
 
-def _relative_entropy(p: np.ndarray, q: np.ndarray) -> float:
+def _kl_divergence(p: np.ndarray, q: np.ndarray) -> float:
     p, q = p / p.sum(), q / q.sum()
     return np.sum(p * np.log(p / q))
 

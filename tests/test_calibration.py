@@ -372,7 +372,7 @@ def test_arithmetic():
     expected = x
     while expected.size > 1:
         expected = np.add(*np.split(expected, 2))
-    assert_equal(jax.jit(arithmetic.tree_sum)(x), expected[0])
+    assert_equal(jax.jit(arithmetic.pairwise_sum)(x), expected[0])
 
 
 # Programs.

@@ -57,9 +57,9 @@ def test_operator_page(name, tmp_path):
     for level, rows in tables.items():
         table = page if level is None else page.split(f'=== "{level}"\n')[1].split("\n===")[0]
         for row in rows:
-            types, sizes = ", ".join(row.allowed_data_types(level)), f"`{row.sizes}`" if row.sizes else ""
+            types, shape = ", ".join(row.allowed_data_types(level)), f"`{row.sizes}`" if row.sizes else ""
             ranks = "any" if row.ranks is None else row.allowed_ranks()
-            assert f"| {row.name} | {row.kind.lower()} | {ranks} | {sizes} | {types} |" in table
+            assert f"| {row.name} | {row.kind.lower()} | {ranks} | {shape} | {types} |" in table
 
 
 def test_there_is_a_page_for_every_operator():

@@ -6,7 +6,7 @@ import jax
 
 from jquant.arguments.descriptor import Names, Signature, require
 from jquant.arguments.statics import dimension, integer
-from jquant.arithmetic.broadcasting import sizes_along
+from jquant.arithmetic.broadcasting import shape_along
 from jquant.formulas.granularity import Granularity
 
 
@@ -50,7 +50,7 @@ def _aligned(
         size, beside = sizes[granularity.axis], f"{names.tensor} has shape {sizes}"
         if granularity.block_size is None:
             require(scale.shape == (size,), f"{given} and no block_size it must have 1, of size {size}: {beside}")
-            scale = scale.reshape(sizes_along(granularity.axis, len(sizes)))
+            scale = scale.reshape(shape_along(granularity.axis, len(sizes)))
             covered = scale.shape
         else:
             blocks = -(-size // granularity.block_size)

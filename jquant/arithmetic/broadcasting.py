@@ -19,6 +19,6 @@ def to_rank(x: jax.Array, rank: int) -> jax.Array:
     return lax.expand_dims(x, range(rank - x.ndim)) if x.ndim < rank else x
 
 
-def sizes_along(axis: int | None, rank: int) -> list[int]:
+def shape_along(axis: int | None, rank: int) -> list[int]:
     """The shape in which a vector broadcasts along `axis` of a tensor of `rank` dimensions; [] for a scalar."""
     return [] if axis is None else [-1 if dimension == axis else 1 for dimension in range(rank)]

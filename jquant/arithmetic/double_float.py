@@ -15,62 +15,62 @@ from jax import lax
 from jquant.arithmetic import exact
 
 
-class Pair(NamedTuple):
+class DoubleFloat(NamedTuple):
     """``high + low``, where ``high == fl(high + low)``."""
 
     high: jax.Array
     low: jax.Array
 
 
-def widen(x: jax.Array) -> Pair:
-    """The pair of a float32."""
-    return Pair(x, lax.full_like(x, 0))
+def widen(x: jax.Array) -> DoubleFloat:
+    """A float32 as a double-float."""
+    return DoubleFloat(x, lax.full_like(x, 0))
 
 
-def two_sum(a: jax.Array, b: jax.Array) -> Pair:
-    """``a + b``, exactly."""
+def two_sum(a: jax.Array, b: jax.Array) -> DoubleFloat:
+    """``a + b``, exactly, by Knuth's 2Sum."""
     high = exact.sum(a, b)
     of_b = high - a
-    return Pair(high, (a - (high - of_b)) + (b - of_b))
+    return DoubleFloat(high, (a - (high - of_b)) + (b - of_b))
 
 
-def ordered_sum(a: jax.Array, b: jax.Array) -> Pair:
-    """``a + b``, exactly, where ``abs(a) >= abs(b)`` or ``a == 0``."""
+def fast_two_sum(a: jax.Array, b: jax.Array) -> DoubleFloat:
+    """``a + b``, exactly, by Dekker's Fast2Sum, where ``abs(a) >= abs(b)`` or ``a == 0``."""
     high = exact.sum(a, b)
-    return Pair(high, b - (high - a))
+    return DoubleFloat(high, b - (high - a))
 
 
-def two_product(a: jax.Array, b: jax.Array) -> Pair:
+def two_product(a: jax.Array, b: jax.Array) -> DoubleFloat:
     """``a * b``, exactly: the products of 12-bit halves are exact."""
     high = exact.product(a, b)
-    a_upper, a_lower = _halves(a)
-    b_upper, b_lower = _halves(b)
+    a_upper, a_lower = _split(a)
+    b_upper, b_lower = _split(b)
     error = ((a_upper * b_upper - high) + a_upper * b_lower) + a_lower * b_upper
-    return Pair(high, error + a_lower * b_lower)
+    return DoubleFloat(high, error + a_lower * b_lower)
 
 
-def _halves(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _split(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The upper 12 bits of a significand, and the lower 12."""
     upper = lax.bitcast_convert_type(lax.bitcast_convert_type(x, jnp.int32) & np.int32(-1 << 12), jnp.float32)
     return upper, x - upper
 
 
-def add(a: Pair, b: Pair) -> Pair:
+def add(a: DoubleFloat, b: DoubleFloat) -> DoubleFloat:
     """``a + b``, to about 2**-46 if the signs agree."""
     high, low = two_sum(a.high, b.high)
-    return ordered_sum(high, low + (a.low + b.low))
+    return fast_two_sum(high, low + (a.low + b.low))
 
 
-def multiply(a: Pair, b: Pair) -> Pair:
+def multiply(a: DoubleFloat, b: DoubleFloat) -> DoubleFloat:
     """``a * b``, to about 2**-46."""
     high, low = two_product(a.high, b.high)
-    return ordered_sum(high, low + (exact.product(a.high, b.low) + exact.product(a.low, b.high)))
+    return fast_two_sum(high, low + (exact.product(a.high, b.low) + exact.product(a.low, b.high)))
 
 
-def reciprocal(x: Pair) -> Pair:
+def reciprocal(x: DoubleFloat) -> DoubleFloat:
     """``1 / x``, to about 2**-46."""
     approximation = exact.reciprocal(x.high)
     product = multiply(x, widen(approximation))
     # It is near 1, and the difference is exact: a Newton step.
     error = (1 - product.high) - product.low
-    return ordered_sum(approximation, exact.product(approximation, error))
+    return fast_two_sum(approximation, exact.product(approximation, error))

@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from jquant.arithmetic import double_float, exact
-from jquant.arithmetic.double_float import Pair
+from jquant.arithmetic.double_float import DoubleFloat
 
 _LN2 = Fraction("0.69314718055994530941723212145817656807550013436026")
 
@@ -39,7 +39,7 @@ _COEFFICIENTS = np.stack([_float32s(Fraction(1, math.factorial(n)), 24, 24) for 
 class Exponential(NamedTuple):
     """``significand * power``: the significand from 0.7 to 1.42, and a power of two, which is 0 below 2**-126."""
 
-    significand: Pair
+    significand: DoubleFloat
     power: jax.Array
 
 
@@ -55,9 +55,9 @@ def exponential(x: jax.Array) -> Exponential:
     reduced = double_float.two_sum(x - multiples[0], -multiples[1])
     reduced = double_float.add(reduced, double_float.widen(-multiples[2]))
 
-    def term(partial: Pair, coefficient: jax.Array) -> tuple[Pair, None]:
+    def term(partial: DoubleFloat, coefficient: jax.Array) -> tuple[DoubleFloat, None]:
         high, low = (jnp.broadcast_to(part, x.shape) for part in coefficient)
-        return double_float.add(double_float.multiply(partial, reduced), Pair(high, low)), None
+        return double_float.add(double_float.multiply(partial, reduced), DoubleFloat(high, low)), None
 
     significand, _ = lax.scan(term, double_float.widen(lax.full_like(x, 0)), jnp.asarray(_COEFFICIENTS))
     return Exponential(significand, _power_of_two(k))

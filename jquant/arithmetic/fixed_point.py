@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jquant.arithmetic import double_float, exact
-from jquant.arithmetic.double_float import Pair
+from jquant.arithmetic.double_float import DoubleFloat
 
 _FRACTION_BITS = 60
 _DIGIT_BITS = 20, 15, 12
@@ -27,18 +27,18 @@ def digit_bits(count: int) -> int:
     return next(bits for bits in _DIGIT_BITS if count < 2 ** (_SUM_BITS - bits))
 
 
-def digits(x: Pair, bits: int) -> jax.Array:
+def digits(x: DoubleFloat, bits: int) -> jax.Array:
     """Numbers from 0 to 1, rounded to 60 bits, as a last dimension of integers between ``-2**bits`` and ``2**bits``."""
     found = []
     for _ in range(_FRACTION_BITS // bits):
         high, low = (part * jnp.full_like(part, 2**bits) for part in x)  # exact
         digit = exact.round_half_even(high)
         found.append(exact.integer(digit))
-        x = double_float.ordered_sum(high - digit, low)
+        x = double_float.fast_two_sum(high - digit, low)
     return jnp.stack(found, -1)
 
 
-def value(sums: jax.Array, bits: int) -> Pair:
+def value(sums: jax.Array, bits: int) -> DoubleFloat:
     """The number, 1 or more, whose digits have these sums."""
     first, *others = (sums[..., index] for index in range(_FRACTION_BITS // bits))
     mask = np.int32(2**bits - 1)
@@ -52,8 +52,8 @@ def value(sums: jax.Array, bits: int) -> Pair:
     parts = first >> bits, _field(fraction, bits, 0), _field(fraction, bits, 24)
     whole, upper, lower = (part.astype(jnp.float32) for part in parts)
     scale = functools.partial(jnp.full_like, whole)
-    high, low = double_float.ordered_sum(whole, exact.product(upper, scale(2.0**-24)))
-    return double_float.ordered_sum(high, low + exact.product(lower, scale(2.0**-48)))
+    high, low = double_float.fast_two_sum(whole, exact.product(upper, scale(2.0**-24)))
+    return double_float.fast_two_sum(high, low + exact.product(lower, scale(2.0**-48)))
 
 
 def _field(digits: Sequence[jax.Array], bits: int, start: int) -> jax.Array:

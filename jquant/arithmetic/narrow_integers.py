@@ -16,6 +16,6 @@ def in_each_byte(packed: jax.Array, bits: int) -> list[jax.Array]:
 def unpacked(packed: jax.Array, bits: int) -> jax.Array:
     """All integers in order: uint8, with 8 / `bits` times the last size."""
     count = 8 // bits
-    places = lax.broadcasted_iota(jnp.uint8, (*packed.shape, count), packed.ndim) * np.uint8(bits)
-    integers = (lax.broadcast_in_dim(packed, places.shape, range(packed.ndim)) >> places) & np.uint8(2**bits - 1)
+    shifts = lax.broadcasted_iota(jnp.uint8, (*packed.shape, count), packed.ndim) * np.uint8(bits)
+    integers = (lax.broadcast_in_dim(packed, shifts.shape, range(packed.ndim)) >> shifts) & np.uint8(2**bits - 1)
     return integers.reshape(*packed.shape[:-1], packed.shape[-1] * count)

@@ -11,7 +11,7 @@ _ONE = np.int32(1) << 23  # as a significand
 _SQUARE_ROOT = np.int32(np.sqrt(2) * _ONE)
 
 
-def tree_sum(x: jax.Array) -> jax.Array:
+def pairwise_sum(x: jax.Array) -> jax.Array:
     """Pairwise summation of a power of two of numbers: adds the two halves element by element until one number is left."""
     while x.size > 1:
         x = exact.sum(*jnp.split(x, 2))

@@ -9,7 +9,7 @@ from jax import lax
 
 from jquant.arguments.statics import integer
 from jquant.arithmetic import exact, wide
-from jquant.calibration.arithmetic import logarithm, tree_sum
+from jquant.calibration.arithmetic import logarithm, pairwise_sum
 from jquant.calibration.histogram import Histogram, checked_bins, cumulative, edges, histogram_observer, within
 from jquant.calibration.observer import AxisName, Observer, Range, checked_axis_name
 
@@ -77,22 +77,22 @@ def entropy(*, num_bins: int = 2048, num_quantized_bins: int = 128, axis_name: A
 def _entropy(num_bins: int, num_quantized_bins: int, axis_name: AxisName) -> Observer:
     zero = num_bins // 2
 
-    def bounds(reach: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def bounds(threshold: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The bins of a range: the first, and the one past the last."""
-        return zero - reach, jnp.minimum(zero + reach + 1, num_bins)
+        return zero - threshold, jnp.minimum(zero + threshold + 1, num_bins)
 
     def compute_range(state: Histogram) -> Range:
         counts = _in_one_word(state.counts)
 
-        def best(reaches: jax.Array) -> jax.Array:
-            divergences = lax.map(lambda reach: _divergence(counts, *bounds(reach), num_quantized_bins), reaches)
-            return reaches[jnp.argmin(divergences)]
+        def best(thresholds: jax.Array) -> jax.Array:
+            divergences = lax.map(lambda threshold: _divergence(counts, *bounds(threshold), num_quantized_bins), thresholds)
+            return thresholds[jnp.argmin(divergences)]
 
         least, step = num_quantized_bins // 2, max(1, num_bins // _FINEST)
-        reach = best(jnp.arange(least + (zero - least) % step, zero + 1, step, dtype=jnp.int32))
+        threshold = best(jnp.arange(least + (zero - least) % step, zero + 1, step, dtype=jnp.int32))
         if step > 1:
-            reach = best(jnp.clip(reach + jnp.arange(1 - step, step, dtype=jnp.int32), least, zero))
-        return within(state.range, *(edges(state.range, num_bins, index) for index in bounds(reach)))
+            threshold = best(jnp.clip(threshold + jnp.arange(1 - step, step, dtype=jnp.int32), least, zero))
+        return within(state.range, *(edges(state.range, num_bins, index) for index in bounds(threshold)))
 
     return histogram_observer(_NAME, num_bins, axis_name, compute_range)
 
@@ -108,7 +108,7 @@ def _divergence(counts: jax.Array, start: jax.Array, end: jax.Array, num_quantiz
     """The KL divergence of merging the bins from `start` to `end`; infinite if nothing is left of them."""
     index = jnp.arange(counts.size, dtype=jnp.int32)
     inside = (start <= index) & (index < end)
-    before = _sums_before(counts)
+    before = _prefix_sums(counts)
     outside = jnp.where(index == start, before[start], 0) + jnp.where(index == end - 1, before[-1] - before[end], 0)
     p = jnp.where(inside, counts, 0) + outside
 
@@ -116,28 +116,28 @@ def _divergence(counts: jax.Array, start: jax.Array, end: jax.Array, num_quantiz
     part = (index - start) // width
     first = jnp.clip(start + part * width, 0, counts.size)
     last = jnp.clip(first + width, 0, counts.size)
-    filled_before = _sums_before((p != 0).astype(jnp.int32))
+    filled_before = _prefix_sums((p != 0).astype(jnp.int32))
     filled = filled_before[last] - filled_before[first]
     joined = jnp.where(part == num_quantized_bins - 1, before[end], before[last]) - before[first]
     spread = inside & (part < num_quantized_bins) & (filled > 0)
     q = jnp.where(spread, joined // jnp.maximum(filled, 1), 0)
-    return _relative_entropy(p, q, inside)
+    return _kl_divergence(p, q, inside)
 
 
-def _sums_before(counts: jax.Array) -> jax.Array:
+def _prefix_sums(counts: jax.Array) -> jax.Array:
     """The sum of the counts before each bin, and last of all counts."""
     return jnp.concatenate([jnp.zeros(1, counts.dtype), jnp.cumsum(counts, dtype=counts.dtype)])
 
 
-def _relative_entropy(p: jax.Array, q: jax.Array, inside: jax.Array) -> jax.Array:
+def _kl_divergence(p: jax.Array, q: jax.Array, inside: jax.Array) -> jax.Array:
     """``sum(P * log(P / Q))`` of the counts inside, smoothed and divided by their sums."""
     p, q = _smoothed(p, inside), _smoothed(q, inside)
     defined = jnp.all((p > 0) & (q > 0) | ~inside)
     p, q = (jnp.where(defined, x, jnp.float32(1)) for x in (p, q))  # no division by 0 where the result is infinite
-    p, q = (exact.quotient(x, jnp.broadcast_to(tree_sum(x), x.shape)) for x in (p, q))
+    p, q = (exact.quotient(x, jnp.broadcast_to(pairwise_sum(x), x.shape)) for x in (p, q))
     p, q = (jnp.where(inside, x, jnp.float32(1)) for x in (p, q))
     terms = exact.product(p, logarithm(exact.quotient(p, q)))
-    return jnp.where(defined, tree_sum(jnp.where(inside, terms, jnp.float32(0))), jnp.inf)
+    return jnp.where(defined, pairwise_sum(jnp.where(inside, terms, jnp.float32(0))), jnp.inf)
 
 
 def _smoothed(counts: jax.Array, inside: jax.Array) -> jax.Array:

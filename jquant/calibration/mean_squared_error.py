@@ -10,11 +10,11 @@ from jax.typing import DTypeLike
 
 from jquant.arguments.statics import boolean, quantized_data_type
 from jquant.arithmetic import exact
-from jquant.calibration.arithmetic import tree_sum
+from jquant.calibration.arithmetic import pairwise_sum
 from jquant.calibration.histogram import Histogram, checked_bins, edges, exponent, histogram_observer
 from jquant.calibration.observer import AxisName, Observer, Range, checked_axis_name, or_zero
 from jquant.formulas import affine
-from jquant.formulas.scale_and_zero_point import express
+from jquant.formulas.scale_and_zero_point import quantization_parameters
 from jquant.pytrees import Quantized
 
 _NAME = "mean_squared_error"
@@ -93,25 +93,25 @@ def _mean_squared_error(
 
         def error(parts: jax.Array) -> jax.Array:
             tried = candidate(parts)
-            expressed = express(*tried, dtype, symmetric, narrow_range)
-            rounded = affine.dequantize(Quantized(affine.quantize(x, expressed, dtype), *expressed))
+            parameters = quantization_parameters(*tried, dtype, symmetric, narrow_range)
+            rounded = affine.dequantize(Quantized(affine.quantize(x, parameters, dtype), *parameters))
             difference = exact.product(exact.difference(rounded, x), unit)
             squares = exact.product(exact.product(difference, difference), weight)
-            return jnp.where(tried.min == tried.max, jnp.inf, tree_sum(squares))
+            return jnp.where(tried.min == tried.max, jnp.inf, pairwise_sum(squares))
 
         def best(parts: jax.Array, width: jax.Array) -> tuple[jax.Array, None]:
             """The best of the candidates around the best so far."""
             around = jnp.clip(parts[None] + offsets * width, 0, 1)
             return around[jnp.argmin(jax.vmap(error)(around))], None
 
-        offsets, widths = map(jnp.asarray, _tried(symmetric))
+        offsets, widths = map(jnp.asarray, _search_grid(symmetric))
         parts, _ = lax.scan(best, jnp.full(2, 0.5, jnp.float32), widths)
         return candidate(parts)
 
     return histogram_observer(_NAME, num_bins, axis_name, compute_range)
 
 
-def _tried(symmetric: bool) -> tuple[np.ndarray, np.ndarray]:
+def _search_grid(symmetric: bool) -> tuple[np.ndarray, np.ndarray]:
     """The offsets to try for the lower and the upper side, in rows, from the middle; and the widths of parts, in turn."""
     side = np.linspace(-0.5, 0.5, (_BOTH_SIDES if symmetric else _EACH_SIDE) + 1)
     each = (side, side) if symmetric else np.meshgrid(side, side, indexing="ij")

@@ -43,7 +43,7 @@ def near_ties(rng: np.random.Generator, count: int, step: np.ndarray | float, lo
 
 def floats(
     rng: np.random.Generator,
-    sizes: tuple[int, ...],
+    shape: tuple[int, ...],
     step: ArrayLike,
     *,
     offset: ArrayLike = 0,
@@ -53,11 +53,11 @@ def floats(
 
     Each channel, along the last dimension, may have its own step and offset.
     """
-    half = sizes[0] // 2 * math.prod(sizes[1:])
+    half = shape[0] // 2 * math.prod(shape[1:])
     ties = near_ties(rng, half, np.resize(step, half), -140, 270) + np.resize(np.asarray(offset, np.float32), half)
     with np.errstate(over="ignore"):
-        values = np.concatenate([ties, wide_floats(rng, math.prod(sizes) - half)]).astype(dtype)
-    return values.reshape(sizes)
+        values = np.concatenate([ties, wide_floats(rng, math.prod(shape) - half)]).astype(dtype)
+    return values.reshape(shape)
 
 
 def small_scales(rng: np.random.Generator, *shape: int, dtype: DTypeLike = np.float32) -> np.ndarray:

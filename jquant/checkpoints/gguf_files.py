@@ -14,7 +14,7 @@ import numpy as np
 
 from jquant.checkpoints.entry import Entry, stored
 from jquant.checkpoints.errors import refuse
-from jquant.checkpoints.stored import StoredTensor, check_places, check_shape
+from jquant.checkpoints.stored import StoredTensor, check_offsets, check_shape
 from jquant.checkpoints.weight import QuantizedWeight
 
 MAGIC = b"GGUF"
@@ -129,7 +129,7 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, Any]]:
         if offset % alignment:
             refuse(path, name, f"lies {offset} bytes into the data, which is no multiple of {alignment}")
         tensors[name] = _tensor(path, name, shape, kind, start + offset)
-    check_places(tensors.values(), path, start, size, gaps=True)
+    check_offsets(tensors.values(), path, start, size, gaps=True)
     return tensors, metadata
 
 

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from jquant.checkpoints.errors import CheckpointError, refuse
-from jquant.checkpoints.stored import StoredTensor, check_places, check_shape
+from jquant.checkpoints.stored import StoredTensor, check_offsets, check_shape
 
 _LONGEST = 100_000_000  # bytes of a header, the same limit as in the package safetensors
 _DTYPES: Mapping[str, np.dtype] = {
@@ -58,7 +58,7 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
     if not isinstance(metadata, dict) or any(not isinstance(value, str) for value in metadata.values()):
         refuse(path, None, "__metadata__ of the header must map strings to strings")
     tensors = {name: _tensor(path, name, entry, 8 + length) for name, entry in header.items()}
-    check_places(tensors.values(), path, 8 + length, size, gaps=False)
+    check_offsets(tensors.values(), path, 8 + length, size, gaps=False)
     return tensors, metadata
 
 

@@ -78,7 +78,7 @@ def check_shape(path: Path, name: str, shape: object, itemsize: int) -> tuple[in
     return tuple(shape)
 
 
-def check_places(tensors: Iterable[StoredTensor], path: Path, first: int, last: int, *, gaps: bool) -> None:
+def check_offsets(tensors: Iterable[StoredTensor], path: Path, first: int, last: int, *, gaps: bool) -> None:
     """
     Args:
       tensors: all tensors of the file.

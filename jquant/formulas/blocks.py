@@ -12,7 +12,7 @@ INFINITY = np.int32(0xFF << 23)  # the bits of float32
 _LANES = 8
 
 
-def spread(x: jax.Array, axis: int, block_size: int, size: int) -> jax.Array:
+def repeat(x: jax.Array, axis: int, block_size: int, size: int) -> jax.Array:
     """The value of each block, for each of its elements: `size` elements along `axis`; the last block may be partial."""
     split = (*x.shape[: axis + 1], block_size, *x.shape[axis + 1 :])
     each = jnp.broadcast_to(lax.expand_dims(x, (axis + 1,)), split)

@@ -45,6 +45,6 @@ def matrices(x: jax.Array, batch: Dimensions, rows: Dimensions, columns: Dimensi
     return reshaped(x, (*x.shape[:first], *middle, math.prod(x.shape[last:])))
 
 
-def reshaped(x: jax.Array, sizes: tuple[int, ...]) -> jax.Array:
-    """`x` in the shape `sizes`; unchanged if it has it."""
-    return x if x.shape == sizes else x.reshape(sizes)
+def reshaped(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """`x` in that shape; unchanged if it has it."""
+    return x if x.shape == shape else x.reshape(shape)

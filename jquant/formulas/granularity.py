@@ -29,13 +29,13 @@ class Granularity(NamedTuple):
         parameters = ScaleZeroPoint(x.scale, x.zero_point)
         return Quantized(x.values, *self._repeated(parameters, x.values.shape))
 
-    def expand_output(self, output: ScaleZeroPoint, sizes: tuple[int, ...]) -> ScaleZeroPoint:
-        """The same for the quantization of a tensor of shape `sizes`; the scale in float32 unless it is a power of two."""
+    def expand_output(self, output: ScaleZeroPoint, shape: tuple[int, ...]) -> ScaleZeroPoint:
+        """The same for the quantization of a tensor of that shape; the scale in float32 unless it is a power of two."""
         # Widened before it is expanded, so that XLA:GPU divides and corrects the quotient in one kernel.
         scale = output.scale if output.scale.dtype == powers_of_two.DTYPE else exact.widen(output.scale)
-        return self._repeated(output._replace(scale=scale), sizes)
+        return self._repeated(output._replace(scale=scale), shape)
 
-    def _repeated(self, parameters: ScaleZeroPoint, sizes: tuple[int, ...]) -> ScaleZeroPoint:
+    def _repeated(self, parameters: ScaleZeroPoint, shape: tuple[int, ...]) -> ScaleZeroPoint:
         """The values of blocks, repeated for each element of a block."""
         axis, block_size = self
         if axis is None or block_size is None:
@@ -44,6 +44,6 @@ class Granularity(NamedTuple):
         def repeated(x: jax.Array) -> jax.Array:
             if x.ndim == 0:
                 return x
-            return lax.slice_in_dim(jnp.repeat(x, block_size, axis), 0, sizes[axis], axis=axis)  # the last may be partial
+            return lax.slice_in_dim(jnp.repeat(x, block_size, axis), 0, shape[axis], axis=axis)  # the last may be partial
 
         return jax.tree.map(repeated, parameters)

@@ -12,7 +12,9 @@ from jquant.pytrees import ScaleZeroPoint
 
 @functools.partial(jax.jit, static_argnames=("dtype", "symmetric", "narrow_range"))
 @jax.named_scope("scale_and_zero_point")
-def express(min: jax.Array, max: jax.Array, dtype: np.dtype, symmetric: bool, narrow_range: bool) -> ScaleZeroPoint:
+def quantization_parameters(
+    min: jax.Array, max: jax.Array, dtype: np.dtype, symmetric: bool, narrow_range: bool
+) -> ScaleZeroPoint:
     """`scale_and_zero_point` for float32 arrays of one shape."""
     limits = jnp.iinfo(dtype)
     smallest, largest = int(limits.min) + narrow_range, int(limits.max)

@@ -78,7 +78,7 @@ def _call(function: Callable, *arrays, tree, k_parts, implementation=None) -> ja
     if k_parts == 1:
         return epilogues.apply(epilogue, function(a, a_zero_point, b))
     runs = function(*_in_runs(a, a_zero_point, b, k_parts))
-    return epilogues.apply(epilogue, _sum_of_pairs(runs))
+    return epilogues.apply(epilogue, _pairwise_sum(runs))
 
 
 def _in_whole_blocks(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix) -> jax.Array:
@@ -99,20 +99,20 @@ def _in_runs(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix,
     return a, a_zero_point, b
 
 
-def _sum_of_pairs(runs: jax.Array) -> jax.Array:
+def _pairwise_sum(runs: jax.Array) -> jax.Array:
     """The runs of shape (..., parts, M, N), added in adjacent pairs until there is one."""
-    (total,) = unless_partitioned(_sum_of_slices, _sum_of_collected, runs)
+    (total,) = unless_partitioned(_pairwise_sum_of_slices, _pairwise_sum_across_devices, runs)
     return total
 
 
-def _sum_of_slices(runs: jax.Array) -> tuple[jax.Array]:
+def _pairwise_sum_of_slices(runs: jax.Array) -> tuple[jax.Array]:
     terms = [lax.index_in_dim(runs, part, runs.ndim - 3, keepdims=False) for part in range(runs.shape[-3])]
     while len(terms) > 1:
         terms = [exact.sum(one, other) for one, other in zip(terms[::2], terms[1::2], strict=True)]
     return (terms[0],)
 
 
-def _sum_of_collected(runs: jax.Array) -> tuple[jax.Array]:
+def _pairwise_sum_across_devices(runs: jax.Array) -> tuple[jax.Array]:
     """The same for runs on several devices: collected with one integer sum, in which a run is 0 on the other devices.
 
     XLA would send each slice separately.
@@ -122,7 +122,7 @@ def _sum_of_collected(runs: jax.Array) -> tuple[jax.Array]:
     is_own = lax.broadcasted_iota(jnp.int32, places, dimension) == lax.broadcasted_iota(jnp.int32, places, dimension + 1)
     bits = exact.bits(runs)[..., None, :, :, :]
     collected = jnp.sum(jnp.where(is_own, bits, jnp.int32(0)), axis=-3, dtype=jnp.int32)
-    return _sum_of_slices(lax.bitcast_convert_type(collected, jnp.float32))
+    return _pairwise_sum_of_slices(lax.bitcast_convert_type(collected, jnp.float32))
 
 
 _block_dot_p.def_impl(functools.partial(apply_primitive, _block_dot_p))

@@ -118,7 +118,7 @@ def _few_rows(a: jax.Array, b: PackedBlockMatrix, plan: _Plan) -> jax.Array:
             total = total + nibbles * lax.slice_in_dim(activations, k, k + 1, axis=3)
         return total
 
-    def worth(integers: jax.Array, index: jax.Array, first: jax.Array) -> jax.Array:
+    def contribution(integers: jax.Array, index: jax.Array, first: jax.Array) -> jax.Array:
         """The contribution of block `index`, of shape (batch, M, N); it is that many after the `first` in `integers`."""
         # Again, one slice per row.
         rows = (lax.dynamic_slice_in_dim(integers, (index - first) * sums + row, 1, 2) for row in range(sums))
@@ -133,7 +133,7 @@ def _few_rows(a: jax.Array, b: PackedBlockMatrix, plan: _Plan) -> jax.Array:
 
         def at_once(step: jax.Array, r: jax.Array) -> jax.Array:
             for index in range(plan.at_once):
-                r = exact.sum(r, worth(stored, first + step * plan.at_once + index, first))
+                r = exact.sum(r, contribution(stored, first + step * plan.at_once + index, first))
             return r
 
         # A loop of its own: otherwise XLA would recompute the integers where they are scaled.

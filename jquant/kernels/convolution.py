@@ -197,10 +197,10 @@ def _multiplied(operands: _Operands, epilogue: Epilogue) -> jax.Array:
     matrix = matrix.reshape(*matrix.shape[:3], -1)
     k = matrix.shape[-1]
     if operands.channels_last:
-        fold = zero_points.fold(input_zero_point, filter_zero_point, window_sum, filter_sum, k)
+        correction = zero_points.correction(input_zero_point, filter_zero_point, window_sum, filter_sum, k)
     else:
-        fold = zero_points.fold(filter_zero_point, input_zero_point, filter_sum, window_sum, k)
-    steps = (fold, *jax.tree.map(by_filter, epilogue))
+        correction = zero_points.correction(filter_zero_point, input_zero_point, filter_sum, window_sum, k)
+    steps = (correction, *jax.tree.map(by_filter, epilogue))
     if matrix.shape[1] > 1:
         return _product_with_patches(operands, image, matrix, steps)
     ways = {"tpu": _convolution_of_xla, "default": _product_with_patches}

@@ -30,8 +30,8 @@ def apply(epilogue: Epilogue, product: jax.Array) -> jax.Array:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Fold:
-    """``product - sum of the terms`` in int32: what zero points add to a product (see `zero_point.fold`).
+class ZeroPointCorrection:
+    """``product - sum of the terms`` in int32: what zero points add to a product (see `zero_point.correction`).
 
     Attributes:
       terms: for each term, its factors: int32, of shape (..., M, 1), (..., 1, N) or (..., 1, 1).

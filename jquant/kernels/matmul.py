@@ -60,11 +60,11 @@ def matmul(
         if _are_few_rows(a, b):
             at_once, apart = (functools.partial(function, product) for function in (_sums_in_the_product, _sums_apart))
             a_b, column_sum = unless_partitioned(at_once, apart, a, b)
-            fold = zero_points.fold(a_zero_point, b_zero_point, row_sum, column_sum, k)
-            return epilogues.apply((fold, *epilogue), a_b)
+            correction = zero_points.correction(a_zero_point, b_zero_point, row_sum, column_sum, k)
+            return epilogues.apply((correction, *epilogue), a_b)
         column_sum = zero_points.column_sum(b)
-    fold = zero_points.fold(a_zero_point, b_zero_point, row_sum, column_sum, k)
-    return product(a, b, (fold, *epilogue))
+    correction = zero_points.correction(a_zero_point, b_zero_point, row_sum, column_sum, k)
+    return product(a, b, (correction, *epilogue))
 
 
 def _are_few_rows(a: jax.Array, b: jax.Array) -> bool:

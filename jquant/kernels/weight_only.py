@@ -38,14 +38,14 @@ class StoredWeights:
       scale: floats of shape (..., N, G), or one for each row of the weights in shape (..., N, K).
       zero_point: of the shape of `scale`, uint8 or floats. None: the middle of the range.
       bits: per integer: 2, 4 or 8.
-      group: how many rows share a scale: those of a block, or 1.
+      group_size: how many rows share a scale: those of a block, or 1.
     """
 
     data: jax.Array
     scale: jax.Array
     zero_point: jax.Array | None
     bits: int = dataclasses.field(metadata={"static": True})
-    group: int = dataclasses.field(metadata={"static": True})
+    group_size: int = dataclasses.field(metadata={"static": True})
 
     @property
     def block_size(self) -> int:
@@ -114,8 +114,8 @@ def dequantized(weights: Weights, k: int) -> jax.Array:
         return _rows(weights, weights.integers())[..., :k, :]
     groups = weights.scale.shape[-1]
     values = narrow_integers.unpacked(weights.data, weights.bits)
-    values = values.reshape(*values.shape[:-2], values.shape[-2] * values.shape[-1])[..., : groups * weights.group]
-    real = _columns(weights, values.reshape(*values.shape[:-1], groups, weights.group))
+    values = values.reshape(*values.shape[:-2], values.shape[-2] * values.shape[-1])[..., : groups * weights.group_size]
+    real = _columns(weights, values.reshape(*values.shape[:-1], groups, weights.group_size))
     return jnp.swapaxes(real[..., :k], -1, -2)
 
 
@@ -165,7 +165,7 @@ def _by_panels(a: jax.Array, weights: StoredWeights, dtype: np.dtype) -> jax.Arr
     """One panel of columns at a time. The integers at one position in their bytes take the matching numbers of A."""
     n = weights.data.shape[0]
     panels = n // _PANEL
-    if panels < 2 or weights.group != weights.block_size:
+    if panels < 2 or weights.group_size != weights.block_size:
         return whole(a, weights, dtype)
     if a.shape[0] == 1:  # for a single row, XLA:CPU uses a loop of its own, which is slower than the product of two
         return _by_panels(jnp.concatenate([a, a]), weights, dtype)[:1]

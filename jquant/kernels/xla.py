@@ -112,9 +112,9 @@ def _of_one_batch(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
     specs = (jax.typeof(x).sharding.spec[:-2] for x in (a, b))
     axes = [one if one is not None else other for one, other in zip(*specs, strict=True)]
 
-    def spread(x: jax.Array) -> jax.Array:
+    def broadcast(x: jax.Array) -> jax.Array:
         sharding = jax.typeof(x).sharding
         split = sharding.update(spec=PartitionSpec(*axes, *sharding.spec[-2:]))
         return jnp.broadcast_to(x, (*sizes, *x.shape[-2:]), out_sharding=split if any(axes) else None)
 
-    return spread(a), spread(b)
+    return broadcast(a), broadcast(b)

@@ -63,7 +63,7 @@ def _product(
     b_offset = zero_points.shifted(b_zero_point, dtype, rank)
     column_sum = None if a_offset is None else jnp.sum(b_block, -2, dtype=jnp.int32, keepdims=True)
     row_sum = None if b_offset is None else jnp.sum(a_block, -1, dtype=jnp.int32, keepdims=True)
-    return zero_points.fold(a_offset, b_offset, row_sum, column_sum, size)(dot(a_block, b_block))
+    return zero_points.correction(a_offset, b_offset, row_sum, column_sum, size)(dot(a_block, b_block))
 
 
 def _in_order_of_rows(a: jax.Array, b: PackedBlockMatrix) -> jax.Array:

@@ -12,7 +12,7 @@ from jax import lax
 
 from jquant.arithmetic.partitioned import unless_partitioned
 from jquant.kernels import xla
-from jquant.kernels.epilogue import Fold
+from jquant.kernels.epilogue import ZeroPointCorrection
 
 
 def shifted(zero_point: jax.Array | None, dtype: np.dtype, rank: int) -> jax.Array | None:
@@ -22,7 +22,9 @@ def shifted(zero_point: jax.Array | None, dtype: np.dtype, rank: int) -> jax.Arr
     return jnp.full((1,) * rank, -128, jnp.int32) if zero_point is None else zero_point.astype(jnp.int32) - 128
 
 
-def fold(a_zero_point: jax.Array | None, b_zero_point: jax.Array | None, row_sum, column_sum, k: int) -> Fold:
+def correction(
+    a_zero_point: jax.Array | None, b_zero_point: jax.Array | None, row_sum, column_sum, k: int
+) -> ZeroPointCorrection:
     """The step from ``A @ B`` to ``(A - a_zero_point) @ (B - b_zero_point)``.
 
     That is, minus ``a_zero_point * column_sum`` and ``(row_sum - k * a_zero_point) * b_zero_point``. A zero point per
@@ -43,7 +45,7 @@ def fold(a_zero_point: jax.Array | None, b_zero_point: jax.Array | None, row_sum
         row = row_sum if a_zero_point is None else row_sum - k * a_zero_point
         per_tensor = b_zero_point.shape[-1] == 1
         terms.append((row * b_zero_point,) if per_tensor else (row, b_zero_point))
-    return Fold(tuple(terms))
+    return ZeroPointCorrection(tuple(terms))
 
 
 def row_sum(a: jax.Array) -> jax.Array:

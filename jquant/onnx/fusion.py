@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jquant.integer_forms import CLAMPS, PASSED_THROUGH, QUANTIZED
 from jquant.onnx import integer_nodes, quantization
 from jquant.onnx.graph import DEFAULT_DOMAIN, JQUANT, Graph, Node
 from jquant.onnx.integer_nodes import Integers, Known
 from jquant.onnx.quantization import Quantization
+from jquant.qdq_patterns import CLAMPS, PASSED_THROUGH, QUANTIZED
 
 
 def fused(graph: Graph, dtypes: Mapping[str, np.dtype]) -> tuple[Graph, dict[str, int]]:

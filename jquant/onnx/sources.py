@@ -28,7 +28,7 @@ def decide_sizes(node: Node) -> tuple[str, ...]:
     return ()
 
 
-def of_rounds(node: Node) -> dict[str, list[str]]:
+def of_body_inputs(node: Node) -> dict[str, list[str]]:
     """The inputs of a loop's body, with the values that must be known for them."""
     if node.kind not in ("Loop", "Scan") or "body" not in node.subgraphs:
         return {}

@@ -27,10 +27,10 @@ class Analysis:
         self._known = frozenset(known)
         self._producers: dict[str, tuple[Node, int]] = {}
         self._inputs = {value.name for value in graph.inputs}
-        self._rounds: dict[str, list[str]] = {}
+        self._body_inputs: dict[str, list[str]] = {}
         for node in graph.walk():
             self._producers |= {name: (node, index) for index, name in enumerate(node.outputs) if name}
-            self._rounds |= sources.of_rounds(node)
+            self._body_inputs |= sources.of_body_inputs(node)
         self._require_all(graph, certain=True)
 
     def _require_all(self, graph: Graph, certain: bool) -> None:
@@ -49,29 +49,29 @@ class Analysis:
                 operand = entry.operand(position)
                 if operand in entry.static or name in decides:
                     self._require(name, f"{node.title}: {operand}", certain)
-                elif operand in entry.prefers_static and not self._origins(name, in_rounds=False):
+                elif operand in entry.prefers_static and not self._origins(name, unrolled=False):
                     self.static.update(self._ancestors(name))
-            chosen = node.kind == "If" and not self._origins(node.inputs[0], in_rounds=True)
+            chosen = node.kind == "If" and not self._origins(node.inputs[0], unrolled=True)
             for subgraph in node.subgraphs.values():
                 self._require_all(subgraph, certain and not chosen)
 
     def _require(self, name: str, reader: str, certain: bool) -> None:
         """Marks `name` and everything that it is computed from."""
-        origins = self._origins(name, in_rounds=True)
+        origins = self._origins(name, unrolled=True)
         if not origins:
             self.static.update(self._ancestors(name))
         elif certain:
             self.problems += [f"{reader} is {name!r}, which depends on {origin}" for origin in origins]
 
-    def _origins(self, name: str, in_rounds: bool) -> list[str]:
+    def _origins(self, name: str, unrolled: bool) -> list[str]:
         """What keeps `name` from being known: inputs of the model, or else the nearest such values.
 
         Args:
-          in_rounds: whether values that differ between the iterations of a loop count as known: the loop is then unrolled.
+          unrolled: whether values that differ between the iterations of a loop count as known: the loop is then unrolled.
         """
         inputs = []
         for each in self._ancestors(name):
-            if each in self._known or (each in self._rounds and in_rounds):
+            if each in self._known or (each in self._body_inputs and unrolled):
                 continue
             if each in self._inputs:
                 inputs.append(f"the input {each!r}: fix it by constants={{{each!r}: ...}}")
@@ -93,8 +93,8 @@ class Analysis:
             if not each or each in found:
                 continue
             found[each] = None
-            if each in self._rounds:
-                waiting += self._rounds[each]
+            if each in self._body_inputs:
+                waiting += self._body_inputs[each]
             elif each not in self._known and each in self._producers:
                 node, index = self._producers[each]
                 waiting += [] if node.kind in _SHAPES_ALONE else sources.of_output(node, index)

@@ -12,7 +12,7 @@ from jquant.arguments.operands import operand
 from jquant.arguments.ranges import range_operands, require_one_range, require_quantized
 from jquant.arguments.statics import boolean
 from jquant.arithmetic import exact
-from jquant.arithmetic.broadcasting import sizes_along
+from jquant.arithmetic.broadcasting import shape_along
 from jquant.errors import DescriptorTypeError
 from jquant.formulas import min_first, ranges
 from jquant.modes import QuantizeMode, data_type, data_type_name, quantize_mode
@@ -46,8 +46,8 @@ def _dequantize(
     axis: int | None,
     dtype: np.dtype,
 ) -> jax.Array:
-    sizes = sizes_along(axis, input.ndim)
-    low, high = exact.widen(min_range).reshape(sizes), exact.widen(max_range).reshape(sizes)
+    shape = shape_along(axis, input.ndim)
+    low, high = exact.widen(min_range).reshape(shape), exact.widen(max_range).reshape(shape)
     if mode == QuantizeMode.MIN_COMBINED:
         value = _min_combined(input, low, high)
     elif mode == QuantizeMode.MIN_FIRST:

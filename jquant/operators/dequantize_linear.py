@@ -144,12 +144,12 @@ def dequantize_linear(
     """
     call = Call(_DESCRIPTOR, feature_level)
     given = call.quantized("Input", input, scale, zero_point)
-    sizes = given.values.shape
-    granularity = granularity_of(_OPERATOR, axis, block_size, len(sizes))
+    shape = given.values.shape
+    granularity = granularity_of(_OPERATOR, axis, block_size, len(shape))
     of_scale = FLOAT32 if given.scale.dtype == powers_of_two.DTYPE else given.scale.dtype
     output_dtype = of_scale if output_dtype is None else data_type("output_dtype", output_dtype)
     names = _DESCRIPTOR.names("Input")
-    scale, zero_point, covered = align(granularity, _OPERATOR, names, sizes, given.scale, given.zero_point)
-    call.check(sizes, output_dtype, **covered)
+    scale, zero_point, covered = align(granularity, _OPERATOR, names, shape, given.scale, given.zero_point)
+    call.check(shape, output_dtype, **covered)
     call.require_output_data_type(output_dtype, names.scale, scale.dtype)
     return _dequantize_linear(Quantized(given.values, scale, zero_point), output_dtype, granularity)

@@ -22,7 +22,7 @@ from jquant.errors import DescriptorError, DescriptorTypeError, shown
 from jquant.formulas import affine
 from jquant.formulas.dot_dimensions import DotDimensions, free, matrices, reshaped
 from jquant.formulas.extremes import largest_magnitude
-from jquant.formulas.scale_and_zero_point import express
+from jquant.formulas.scale_and_zero_point import quantization_parameters
 from jquant.kernels.epilogue import Dequantize
 from jquant.kernels.integer_dot import integer_dot
 from jquant.modes import ScaleGranularity, scale_granularity
@@ -51,7 +51,7 @@ def _quantized(x: jax.Array, contracting: Sequence[int], scales: ScaleGranularit
     """`x` in symmetric int8, with a scale of the rank of `x`."""
     value = exact.numerator(lax.stop_gradient(x))
     largest = largest_magnitude(value, contracting if scales is ScaleGranularity.PER_CHANNEL else range(x.ndim))
-    scale, _ = express(-largest, largest, _INT8, symmetric=True, narrow_range=True)
+    scale, _ = quantization_parameters(-largest, largest, _INT8, symmetric=True, narrow_range=True)
     return Quantized(affine.quantize(value, ScaleZeroPoint(scale, None), _INT8), scale, None)
 
 
@@ -68,8 +68,8 @@ def _multiply(lhs: jax.Array, rhs: jax.Array, product: _Product) -> jax.Array:
     b_scale = lax.expand_dims(lax.squeeze(b.scale, (-1,)), (-2,)) if transpose_b else b.scale
     epilogue = (Dequantize(a.scale, to_rank(b_scale, rows.ndim), None, product.output_dtype),)
     output = integer_dot(a.values, b.values, epilogue, transpose_b=transpose_b)
-    sizes = *(lhs.shape[one] for one in (*lhs_batch, *lhs_free)), *(rhs.shape[one] for one in rhs_free)
-    return reshaped(output, sizes)
+    shape = *(lhs.shape[one] for one in (*lhs_batch, *lhs_free)), *(rhs.shape[one] for one in rhs_free)
+    return reshaped(output, shape)
 
 
 @functools.partial(_multiply.defjvp, symbolic_zeros=True)

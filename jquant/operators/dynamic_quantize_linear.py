@@ -17,7 +17,7 @@ from jquant.arithmetic.broadcasting import broadcasts
 from jquant.errors import DescriptorTypeError, shown
 from jquant.formulas import affine
 from jquant.formulas.extremes import range_with_zero
-from jquant.formulas.scale_and_zero_point import express
+from jquant.formulas.scale_and_zero_point import quantization_parameters
 from jquant.modes import FeatureLevel, data_type, data_type_name
 from jquant.pytrees import DynamicQuantizeOutput, ScaleZeroPoint
 
@@ -46,7 +46,7 @@ def _dynamic_quantize_linear(
     counted = x if where is None else jnp.where(where, x, jnp.zeros_like(x))
     low, high = range_with_zero(counted, axes)
     if symmetric:
-        parameters = express(low, high, dtype, symmetric=True, narrow_range=True)
+        parameters = quantization_parameters(low, high, dtype, symmetric=True, narrow_range=True)
     else:
         parameters = _asymmetric(low, high, dtype, of_rows=axes is not None)
     assert parameters.zero_point is not None  # both have one

@@ -12,7 +12,7 @@ from jquant.arguments.operands import float_operand
 from jquant.arguments.ranges import range_operands
 from jquant.arguments.statics import boolean, integer
 from jquant.arithmetic import exact
-from jquant.arithmetic.broadcasting import sizes_along
+from jquant.arithmetic.broadcasting import shape_along
 from jquant.arithmetic.straight_through import straight_through
 from jquant.formulas import ranges
 
@@ -44,8 +44,8 @@ def _nudged(low: jax.Array, high: jax.Array, num_bits: int, narrow_range: bool) 
 def _fake_quantize(
     input: jax.Array, min: jax.Array, max: jax.Array, num_bits: int, narrow_range: bool, axis: int | None
 ) -> jax.Array:
-    sizes = sizes_along(axis, input.ndim)
-    operands = exact.widen(input), exact.widen(min).reshape(sizes), exact.widen(max).reshape(sizes)
+    shape = shape_along(axis, input.ndim)
+    operands = exact.widen(input), exact.widen(min).reshape(shape), exact.widen(max).reshape(shape)
     x, low, high = map(lax.stop_gradient, operands)
     nudged = _nudged(low, high, num_bits, narrow_range)
     zero = exact.round_half_up(exact.product(-nudged.low, nudged.inverse_scale))

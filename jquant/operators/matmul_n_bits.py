@@ -186,7 +186,7 @@ def matmul_n_bits(
         a, bias = _beside_packed(a, b, (scales, zero_points, g_idx), bias, bits)
         return _matmul_n_bits(a, b, bias, jnp.iinfo(b.dtype).bits, dtype)
     bits = 4 if bits is None else bits
-    a, weights, bias = _of_the_document(a, b, scales, zero_points, g_idx, bias, bits)
+    a, weights, bias = _of_specification(a, b, scales, zero_points, g_idx, bias, bits)
     return _matmul_n_bits(a, weights, bias, bits, dtype)
 
 
@@ -205,7 +205,7 @@ def _beside_packed(
     return a, bias
 
 
-def _of_the_document(
+def _of_specification(
     a: ArrayLike,
     b: ArrayLike,
     scales: ArrayLike | None,

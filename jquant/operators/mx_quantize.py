@@ -68,7 +68,7 @@ def _mx_quantize(x: jax.Array, element: np.dtype, axis: int, block_size: int) ->
     exponent = lax.max((largest >> 23) - np.int32(_largest_exponent(element)), jnp.zeros_like(largest))
     is_finite = largest < blocks.INFINITY
     scale = powers_of_two.of_code(lax.select(is_finite, exponent, jnp.full_like(exponent, powers_of_two.NAN)))
-    return MxQuantizeOutput(_elements(value, blocks.spread(scale, axis, block_size, x.shape[axis]), element), scale)
+    return MxQuantizeOutput(_elements(value, blocks.repeat(scale, axis, block_size, x.shape[axis]), element), scale)
 
 
 @functools.partial(jax.jit, static_argnames=("element", "axis", "block_size", "output_dtype"))
@@ -76,7 +76,7 @@ def _mx_quantize(x: jax.Array, element: np.dtype, axis: int, block_size: int) ->
 def _mx_dequantize(
     values: jax.Array, scale: jax.Array, element: np.dtype, axis: int, block_size: int, output_dtype: np.dtype
 ) -> jax.Array:
-    of_each = blocks.spread(scale, axis, block_size, values.shape[axis])
+    of_each = blocks.repeat(scale, axis, block_size, values.shape[axis])
     return exact.narrow(_numbers(values, of_each, element), output_dtype)
 
 

@@ -46,7 +46,7 @@ def _nvfp4_quantize(x: jax.Array, tensor_scale: jax.Array | None, axis: int) -> 
     scale_value = narrow_floats.widen(scale)
     step = exact.product(scale_value, tensor_scale)
     step = exact.once(jnp.where(scale_value == 0, np.float32(np.inf), step))
-    quotient = exact.quotient(value, blocks.spread(step, axis, _BLOCK_SIZE, x.shape[axis]))
+    quotient = exact.quotient(value, blocks.repeat(step, axis, _BLOCK_SIZE, x.shape[axis]))
     values = blocks.of_code(narrow_floats.encode(quotient, narrow_floats.format_of(_ELEMENT)), _ELEMENT)
     return Nvfp4QuantizeOutput(values, scale, tensor_scale)
 
@@ -56,7 +56,7 @@ def _nvfp4_quantize(x: jax.Array, tensor_scale: jax.Array | None, axis: int) -> 
 def _nvfp4_dequantize(
     values: jax.Array, scale: jax.Array, tensor_scale: jax.Array, axis: int, output_dtype: np.dtype
 ) -> jax.Array:
-    of_each = blocks.spread(narrow_floats.widen(scale), axis, _BLOCK_SIZE, values.shape[axis])
+    of_each = blocks.repeat(narrow_floats.widen(scale), axis, _BLOCK_SIZE, values.shape[axis])
     scaled = exact.product(narrow_floats.widen(values), of_each)  # of 6 bits, and exact
     return exact.narrow(exact.product(scaled, exact.widen(tensor_scale)), output_dtype)
 

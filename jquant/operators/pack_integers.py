@@ -25,7 +25,7 @@ def _require_narrow(what: str, dtype: np.dtype) -> None:
     require(given in _DATA_TYPES, f"{what} {given}; it must be {', '.join(_DATA_TYPES)}", DescriptorTypeError)
 
 
-def _places(shape: tuple[int, ...], bits: int) -> jax.Array:
+def _shifts(shape: tuple[int, ...], bits: int) -> jax.Array:
     """The lowest bit of each integer in its byte, along the last dimension."""
     return lax.broadcasted_iota(jnp.int32, shape, len(shape) - 1) * bits
 
@@ -38,7 +38,7 @@ def _pack_integers(x: jax.Array) -> jax.Array:
     unsigned = x.astype(jnp.int32) & (2**bits - 1)
     padded = jnp.pad(unsigned, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % count)])
     bytes_ = padded.reshape(*x.shape[:-1], padded.shape[-1] // count, count)
-    return (bytes_ << _places(bytes_.shape, bits)).sum(axis=-1).astype(jnp.uint8)
+    return (bytes_ << _shifts(bytes_.shape, bits)).sum(axis=-1).astype(jnp.uint8)
 
 
 def pack_integers(x: ArrayLike, /) -> jax.Array:

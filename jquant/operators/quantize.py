@@ -13,7 +13,7 @@ from jquant.arguments.operands import float_operand, optional_scalar
 from jquant.arguments.ranges import range_operands, require_one_range, require_quantized
 from jquant.arguments.statics import boolean
 from jquant.arithmetic import exact
-from jquant.arithmetic.broadcasting import sizes_along
+from jquant.arithmetic.broadcasting import shape_along
 from jquant.formulas import min_first, ranges
 from jquant.modes import QuantizeMode, RoundMode, data_type, quantize_mode, rounding_mode
 from jquant.pytrees import QuantizeOutput
@@ -66,10 +66,10 @@ def _quantize(
     axis: int | None,
 ) -> QuantizeOutput:
     range_shape = () if axis is None else (-1,)
-    sizes = sizes_along(axis, input.ndim)
+    shape = shape_along(axis, input.ndim)
     least = jnp.float32(_LEGACY_MINIMUM_RANGE) if ensure_minimum_range is None else exact.widen(ensure_minimum_range)
     input, low, high = map(exact.widen, (input, min_range, max_range))
-    low, high = _adjusted_range(low.reshape(sizes), high.reshape(sizes), least)
+    low, high = _adjusted_range(low.reshape(shape), high.reshape(shape), least)
     if mode == QuantizeMode.MIN_COMBINED:
         value = _min_combined(input, low, high, dtype)
     elif mode == QuantizeMode.MIN_FIRST:

@@ -13,7 +13,7 @@ from jquant.arguments.operands import float_operand
 from jquant.arguments.ranges import range_operands
 from jquant.arguments.statics import boolean, integer
 from jquant.arithmetic import exact
-from jquant.arithmetic.broadcasting import sizes_along
+from jquant.arithmetic.broadcasting import shape_along
 from jquant.arithmetic.straight_through import straight_through
 from jquant.formulas import ranges
 from jquant.modes import RoundMode, rounding_mode
@@ -57,7 +57,7 @@ def _quantize_and_dequantize(
     if bounds is None:
         low, high = _own_range(lax.stop_gradient(exact.numerator(input)), axis)
     else:
-        low, high = (lax.stop_gradient(exact.widen(bound)).reshape(sizes_along(axis, x.ndim)) for bound in bounds)
+        low, high = (lax.stop_gradient(exact.widen(bound)).reshape(shape_along(axis, x.ndim)) for bound in bounds)
         surrogate = jnp.where((x >= low) & (x <= high), surrogate, x)  # the range as given, not as adjusted below
 
     limits = _limits(signed_input, num_bits, narrow_range)

@@ -6,21 +6,21 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jquant.arguments import elementwise
+from jquant.arguments import unary
 from jquant.arguments.descriptor import require
 from jquant.formulas import affine, pooling
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QLinearGlobalAveragePool"
-_DESCRIPTOR = elementwise.descriptor(_OPERATOR)
+_DESCRIPTOR = unary.descriptor(_OPERATOR)
 
 
 @jax.jit
 @jax.named_scope("quantized_linear_global_average_pool")
 def _quantized_linear_global_average_pool(x: Quantized, output: ScaleZeroPoint) -> jax.Array:
-    sizes = x.values.shape
-    total = jnp.sum(affine.difference(x), range(2, len(sizes)), jnp.int32, keepdims=True)
-    count = jnp.int32(math.prod(sizes[2:]))
+    shape = x.values.shape
+    total = jnp.sum(affine.difference(x), range(2, len(shape)), jnp.int32, keepdims=True)
+    count = jnp.int32(math.prod(shape[2:]))
     return pooling.quantized_average(total, count, x.scale, output, x.values.dtype)
 
 
@@ -67,7 +67,7 @@ def quantized_linear_global_average_pool(
     References:
       onnxruntime, `com.microsoft.QLinearGlobalAveragePool`.
     """
-    given, output = elementwise.unary(_DESCRIPTOR, x, x_scale, x_zero_point, output_scale, output_zero_point)
+    given, output = unary.operands(_DESCRIPTOR, x, x_scale, x_zero_point, output_scale, output_zero_point)
     sizes = given.values.shape
     message = f"{_OPERATOR}: X has sizes {sizes}; after those of the batch and the channels there must be more"
     require(len(sizes) > 2, message)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jquant.arguments import elementwise
+from jquant.arguments import unary
 from jquant.arguments.operands import optional_scalar
 from jquant.arithmetic import exact
 from jquant.formulas import affine
@@ -12,7 +12,7 @@ from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QLinearLeakyRelu"
 _ALPHA = 0.01
-_DESCRIPTOR = elementwise.descriptor(_OPERATOR)
+_DESCRIPTOR = unary.descriptor(_OPERATOR)
 
 
 @jax.jit
@@ -71,5 +71,5 @@ def quantized_linear_leaky_relu(
       onnxruntime, `com.microsoft.QLinearLeakyRelu`.
     """
     slope = optional_scalar(_OPERATOR, "alpha", alpha)
-    given, output = elementwise.unary(_DESCRIPTOR, x, x_scale, x_zero_point, output_scale, output_zero_point)
+    given, output = unary.operands(_DESCRIPTOR, x, x_scale, x_zero_point, output_scale, output_zero_point)
     return _quantized_linear_leaky_relu(given, output, slope)

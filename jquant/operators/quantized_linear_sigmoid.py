@@ -4,15 +4,15 @@ import jax
 from jax import lax
 from jax.typing import ArrayLike
 
-from jquant.arguments import elementwise
+from jquant.arguments import unary
 from jquant.arithmetic import double_float, exact, lookup
-from jquant.arithmetic.double_float import Pair
+from jquant.arithmetic.double_float import DoubleFloat
 from jquant.arithmetic.exponential import exponential, scaled
 from jquant.formulas import affine
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QLinearSigmoid"
-_DESCRIPTOR = elementwise.descriptor(_OPERATOR)
+_DESCRIPTOR = unary.descriptor(_OPERATOR)
 
 
 def _sigmoid(x: jax.Array) -> jax.Array:
@@ -20,9 +20,11 @@ def _sigmoid(x: jax.Array) -> jax.Array:
     # For a negative number it is exp(x) / (1 + exp(x)): no exponential is larger than 1.
     significand, power = exponential(-lax.abs(x))
     one = lax.full_like(x, 1)
-    denominator = double_float.add(double_float.widen(one), Pair(*(scaled(part, power) for part in significand)))
+    denominator = double_float.add(double_float.widen(one), DoubleFloat(*(scaled(part, power) for part in significand)))
     negative = x < lax.full_like(x, 0)
-    numerator = Pair(*(lax.select(negative, *sides) for sides in zip(significand, double_float.widen(one), strict=True)))
+    numerator = DoubleFloat(
+        *(lax.select(negative, *sides) for sides in zip(significand, double_float.widen(one), strict=True))
+    )
     quotient = double_float.multiply(numerator, double_float.reciprocal(denominator))
     return scaled(quotient.high, lax.select(negative, power, one))
 
@@ -79,5 +81,5 @@ def quantized_linear_sigmoid(
     References:
       onnxruntime, `com.microsoft.QLinearSigmoid`.
     """
-    operands = elementwise.unary(_DESCRIPTOR, x, x_scale, x_zero_point, output_scale, output_zero_point)
+    operands = unary.operands(_DESCRIPTOR, x, x_scale, x_zero_point, output_scale, output_zero_point)
     return _quantized_linear_sigmoid(*operands)

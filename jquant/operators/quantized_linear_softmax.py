@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from jquant.arguments import elementwise
+from jquant.arguments import unary
 from jquant.arguments.descriptor import require
 from jquant.arguments.statics import dimension
 from jquant.arithmetic import double_float, exact, fixed_point
-from jquant.arithmetic.double_float import Pair
+from jquant.arithmetic.double_float import DoubleFloat
 from jquant.arithmetic.exponential import Exponential, exponential, scaled
 from jquant.arithmetic.lookup import look_up, look_up_along
 from jquant.formulas import affine
@@ -19,7 +19,7 @@ from jquant.formulas.extremes import below_largest
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QLinearSoftmax"
-_DESCRIPTOR = elementwise.descriptor(_OPERATOR)
+_DESCRIPTOR = unary.descriptor(_OPERATOR)
 
 
 # A slice of this many elements, or more, has no more distinct quotients than this.
@@ -35,7 +35,7 @@ def _quantized_linear_softmax(x: Quantized, output: ScaleZeroPoint, axis: int) -
     below = below_largest(jnp.where(scale < 0, ~x.values, x.values), axis)  # in the order of the values
     exponentials = exponential(exact.product(lax.iota(jnp.float32, _TABLE_SIZE), -lax.abs(scale)))
     bits = fixed_point.digit_bits(below.shape[axis])
-    digits = fixed_point.digits(Pair(*(scaled(part, exponentials.power) for part in exponentials.significand)), bits)
+    digits = fixed_point.digits(DoubleFloat(*(scaled(part, exponentials.power) for part in exponentials.significand)), bits)
     total = fixed_point.value(jnp.sum(look_up(digits, below), axis, jnp.int32, keepdims=True), bits)
     # LLVM takes minutes to compile all this as one loop, if there are too few elements for vectors.
     reciprocal = jax.tree.map(exact.once, double_float.reciprocal(total))
@@ -103,7 +103,7 @@ def quantized_linear_softmax(
     References:
       onnxruntime, `com.microsoft.QLinearSoftmax`.
     """
-    given, output = elementwise.unary(_DESCRIPTOR, x, x_scale, x_zero_point, output_scale, output_zero_point)
+    given, output = unary.operands(_DESCRIPTOR, x, x_scale, x_zero_point, output_scale, output_zero_point)
     sizes = given.values.shape
     axis = dimension(_OPERATOR, axis, len(sizes))
     message = (

@@ -11,7 +11,7 @@ from jquant.arguments.descriptor import require
 from jquant.arguments.operands import is_known
 from jquant.arguments.ranges import accumulators, range_operands, require_quantized
 from jquant.arithmetic import exact
-from jquant.arithmetic.broadcasting import sizes_along
+from jquant.arithmetic.broadcasting import shape_along
 from jquant.formulas import requantization
 from jquant.modes import data_type
 from jquant.pytrees import QuantizeOutput
@@ -32,7 +32,7 @@ def _requantize_per_channel(
     new_low, new_high = (exact.widen(bound).reshape(()) for bound in (requested_output_min, requested_output_max))
     largest = requantization.magnitude(exact.widen(input_min), exact.widen(input_max))
     ratio = exact.quotient(largest, requantization.magnitude(new_low, new_high)) * 2.0**-31
-    scale = exact.product(jnp.float32(jnp.iinfo(dtype).max), ratio).reshape(sizes_along(input.ndim - 1, input.ndim))
+    scale = exact.product(jnp.float32(jnp.iinfo(dtype).max), ratio).reshape(shape_along(input.ndim - 1, input.ndim))
     return QuantizeOutput(exact.nearest_integer(input.astype(jnp.float32) * scale, None, dtype), new_low, new_high)
 
 

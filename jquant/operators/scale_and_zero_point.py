@@ -6,7 +6,7 @@ from jax.typing import ArrayLike, DTypeLike
 from jquant.arguments.descriptor import require
 from jquant.arguments.operands import float_operand, is_known
 from jquant.arguments.statics import boolean, quantized_data_type
-from jquant.formulas.scale_and_zero_point import express
+from jquant.formulas.scale_and_zero_point import quantization_parameters
 from jquant.pytrees import ScaleZeroPoint
 
 _OPERATOR = "scale_and_zero_point"
@@ -78,4 +78,4 @@ def scale_and_zero_point(
     if is_known(min, max):
         require(not np.any(max < min), f"{_OPERATOR}: max, {max}, is less than min, {min}")
     symmetric = boolean(_OPERATOR, "symmetric", symmetric)
-    return express(min, max, dtype, symmetric, boolean(_OPERATOR, "narrow_range", narrow_range))
+    return quantization_parameters(min, max, dtype, symmetric, boolean(_OPERATOR, "narrow_range", narrow_range))

@@ -19,8 +19,8 @@ def convolution_integer(
     (batch, channels, *space), (filters, depth, *sizes) = x.shape, w.shape
     x = x.reshape(batch, groups, channels // groups, *space)
     w = w.reshape(groups, filters // groups, depth, *sizes)
-    reach = [(size - 1) * dilation + 1 for size, dilation in zip(sizes, dilations, strict=True)]
-    counts = [max(0, (n - r) // stride + 1) for n, r, stride in zip(space, reach, strides, strict=True)]
+    dilated_sizes = [(size - 1) * dilation + 1 for size, dilation in zip(sizes, dilations, strict=True)]
+    counts = [max(0, (n - r) // stride + 1) for n, r, stride in zip(space, dilated_sizes, strides, strict=True)]
     output = np.zeros((batch, groups, filters // groups, *counts), np.int64)
     for element in np.ndindex(*sizes):
         starts = [i * dilation for i, dilation in zip(element, dilations, strict=True)]

@@ -34,15 +34,17 @@ def window_sums(x, zero_point, window_sizes, strides, dilations, padding, includ
     """The sum over each window, one after another, and the number of its elements; paddings in pairs."""
     offset = np.pad(x.astype(np.int64) - np.asarray(zero_point).astype(np.int64), ((0, 0), (0, 0), *padding))
     counted = np.pad(np.ones(x.shape[2:], np.int64), padding, constant_values=include_padding)
-    reach = [(size - 1) * dilation + 1 for size, dilation in zip(window_sizes, dilations, strict=True)]
+    dilated_sizes = [(size - 1) * dilation + 1 for size, dilation in zip(window_sizes, dilations, strict=True)]
     starts = [
-        range(0, size - extent + 1, stride) for size, extent, stride in zip(offset.shape[2:], reach, strides, strict=True)
+        range(0, size - extent + 1, stride)
+        for size, extent, stride in zip(offset.shape[2:], dilated_sizes, strides, strict=True)
     ]
     shape = tuple(map(len, starts))
     total, count = np.zeros((*x.shape[:2], *shape), np.int64), np.zeros((1, 1, *shape), np.int64)
     for index, start in zip(np.ndindex(shape), itertools.product(*starts), strict=True):
         window = tuple(
-            slice(first, first + extent, dilation) for first, extent, dilation in zip(start, reach, dilations, strict=True)
+            slice(first, first + extent, dilation)
+            for first, extent, dilation in zip(start, dilated_sizes, dilations, strict=True)
         )
         total[(..., *index)] = offset[(..., *window)].sum(tuple(range(2, x.ndim)))
         count[(..., *index)] = counted[window].sum()

@@ -60,7 +60,7 @@ class Site:
         return self.kind != LOOK_UP and self.scheme.activations == Activations.STATIC
 
 
-class Float(NamedTuple):
+class Unquantized(NamedTuple):
     """A product that stays float, and why."""
 
     name: str
@@ -84,7 +84,7 @@ class Plan:
 
     program: Program
     sites: dict[Path, Site]
-    floats: list[Float]
+    floats: list[Unquantized]
     loops: dict[Level, int]
     inner: frozenset[Path]
     shared: frozenset[tuple[Path, int]]

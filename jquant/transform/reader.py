@@ -15,7 +15,7 @@ from jquant.transform import jaxprs, known
 from jquant.transform.jaxprs import Equation, Literal, Program
 from jquant.transform.known import Graph, Level, Node
 from jquant.transform.layouts import CONVOLUTION, LOOK_UP, PRODUCT, Storage, layout_of, rows_of
-from jquant.transform.plan import Float, Path, Plan, Site
+from jquant.transform.plan import Path, Plan, Site, Unquantized
 from jquant.transform.reasons import is_look_up, is_table, why_not
 from jquant.transform.recipe import Activations, Recipe
 from jquant.transform.values import Value, after, carried, is_random, unknown, why_unknown
@@ -58,7 +58,7 @@ class _Reader:
     def __init__(self, names: Sequence[str], recipe: Recipe):
         self.graph = Graph()
         self.sites: dict[Path, Site] = {}
-        self.floats: list[Float] = []
+        self.floats: list[Unquantized] = []
         self.loops: dict[Level, int] = {}
         self.candidates: dict[str, str] = {}  # the names of what could be a site, with the kind of each
         self._names, self._recipe = names, recipe
@@ -219,7 +219,7 @@ class _Reader:
     def _float(self, equation: Equation, kind: str, reason: str, name: str | None = None) -> None:
         stack = jaxprs.name_stack(equation)
         shape = " x ".join(str(list(var.aval.shape)) for var in equation.invars[:2])
-        self.floats.append(Float(name or stack or "-", kind, shape, reason))
+        self.floats.append(Unquantized(name or stack or "-", kind, shape, reason))
 
     def _list_inside(self, equation: Equation, reason: str) -> None:
         for jaxpr in jaxprs.programs(equation):

@@ -60,31 +60,36 @@ class Scope:
         return self.shared[key]
 
 
-At = Callable[[Site, Sequence[Any], Scope], Any]  # the output of a site, from the operands that the program has there
+# The output of a site, from the operands that the program has there.
+SiteFunction = Callable[[Site, Sequence[Any], Scope], Any]
 
 
 _NOTHING = Resources({}, {})
 
 
 def run(
-    plan: Plan, at: At, inputs: Sequence[Any], resources: Resources = _NOTHING, state: State | None = None
+    plan: Plan,
+    site_function: SiteFunction,
+    inputs: Sequence[Any],
+    resources: Resources = _NOTHING,
+    state: State | None = None,
 ) -> tuple[list[Any], State]:
     """The outputs of the program, and the state after it.
 
     Args:
       plan: the program and its sites.
-      at: what is computed at a site.
+      site_function: what is computed at a site.
       inputs: those of the program.
       resources, state: what sites read and replace, stacked over the layers of each site.
     """
     scope = Scope(resources, state or {}, collections.ChainMap())
-    outputs = _Run(plan, at).program(plan.program, (), inputs, scope)
+    outputs = _Run(plan, site_function).program(plan.program, (), inputs, scope)
     return outputs, scope.state
 
 
 class _Run:
-    def __init__(self, plan: Plan, at: At):
-        self._plan, self._at = plan, at
+    def __init__(self, plan: Plan, site_function: SiteFunction):
+        self._plan, self._site_function = plan, site_function
         self._levels = {site.name: site.levels for site in plan.sites.values()}
 
     def program(self, program: Program, path: Path, inputs: Sequence[Any], scope: Scope) -> list[Any]:
@@ -108,7 +113,7 @@ class _Run:
         site = self._plan.sites.get(path)
         if site is not None:
             with jax.named_scope(site.name):
-                return [self._at(site, inputs, scope)]
+                return [self._site_function(site, inputs, scope)]
         if path not in self._plan.inner:
             return jaxprs.bind(equation, *inputs)
         name = equation.primitive.name

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jquant.arithmetic import double_float, exponential, fixed_point
-from jquant.arithmetic.double_float import Pair
+from jquant.arithmetic.double_float import DoubleFloat
 from jquant.cases import samples
 
 FLOAT32, EXACT = np.float32, np.longdouble
@@ -28,7 +28,7 @@ def random_pairs(rng, count):
     """Positive, from 2**-10 to 2**10, the low part of any size up to half an ulp."""
     high = np.exp2(rng.uniform(-10, 10, count)).astype(FLOAT32)
     low = (np.spacing(high) * rng.uniform(-0.5, 0.5, count) * np.exp2(-rng.integers(0, 20, count))).astype(FLOAT32)
-    return Pair(high, low)
+    return DoubleFloat(high, low)
 
 
 def test_sums_and_products_are_exact():
@@ -37,7 +37,7 @@ def test_sums_and_products_are_exact():
     np.testing.assert_array_equal(value(jax.jit(double_float.two_sum)(a, b)), a.astype(EXACT) + b.astype(EXACT))
     np.testing.assert_array_equal(value(jax.jit(double_float.two_product)(a, b)), a.astype(EXACT) * b.astype(EXACT))
     large, small = np.where(abs(a) > abs(b), (a, b), (b, a))
-    np.testing.assert_array_equal(value(jax.jit(double_float.ordered_sum)(large, small)), a.astype(EXACT) + b.astype(EXACT))
+    np.testing.assert_array_equal(value(jax.jit(double_float.fast_two_sum)(large, small)), a.astype(EXACT) + b.astype(EXACT))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_digits(bits):
     """They are those of the number, rounded to 60 bits; their sums are those of the numbers."""
     rng = np.random.default_rng(3)
     x = random_pairs(rng, 2_000)
-    x = Pair(*(part * FLOAT32(2.0**-11) for part in x))
+    x = DoubleFloat(*(part * FLOAT32(2.0**-11) for part in x))
     digits = np.asarray(jax.jit(fixed_point.digits, static_argnums=1)(x, bits))
     assert digits.dtype == np.int32
     weights = np.ldexp(EXACT(1), -bits * np.arange(1, 60 // bits + 1))
@@ -111,7 +111,7 @@ def test_sums_of_the_largest_numbers(count):
     bits = fixed_point.digit_bits(count)
     to_value = jax.jit(functools.partial(fixed_point.value, bits=bits))
     ones = np.int64(fixed_point.digits(double_float.widen(np.ones(1, FLOAT32)), bits)[0])
-    for x in (Pair(FLOAT32([1]), FLOAT32([-(2.0**-25)])), Pair(FLOAT32([2.0**-40]), FLOAT32([2.0**-66]))):
+    for x in (DoubleFloat(FLOAT32([1]), FLOAT32([-(2.0**-25)])), DoubleFloat(FLOAT32([2.0**-40]), FLOAT32([2.0**-66]))):
         sums = ones + np.int64(fixed_point.digits(x, bits)[0]) * (count - 1)
         np.testing.assert_array_equal(sums, sums.astype(np.int32))
         expected = 1 + value(x) * (count - 1)

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jquant.kernels.epilogue import Dequantize, Epilogue, Fold, Requantize
+from jquant.kernels.epilogue import Dequantize, Epilogue, Requantize, ZeroPointCorrection
 from jquant.kernels.pallas import gpu
 from jquant.kernels.pallas.gpu_plans import plan_for
 
@@ -39,7 +39,7 @@ def epilogues(m: int, n: int) -> dict[str, Epilogue]:
 
     integer_row, integer_column = vector(jnp.int32, m, 1), vector(jnp.int32, 1, n)
     row, column, scalar = vector(jnp.float32, m, 1), vector(jnp.float32, 1, n), vector(jnp.float32, 1, 1)
-    vectors, scalars = Fold(((integer_row, integer_column),)), Fold(((integer_column,),))
+    vectors, scalars = ZeroPointCorrection(((integer_row, integer_column),)), ZeroPointCorrection(((integer_column,),))
     float_types = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
     return {
         "int32": (vectors,),

@@ -184,7 +184,7 @@ def test_a_loop_ends_by_data(start, limit, rounds):
     assert run(model_of(UNTIL.format(rounds="")), inputs) == [expected(False)]
 
 
-def test_a_loop_whose_body_needs_its_number_is_written_out():
+def test_a_loop_whose_body_needs_its_number_is_unrolled():
     model = model_of("""
 net (float[3] x) => (float[k] y, float[a, b] each) <int64 rounds = {3}, int64[1] one = {1}, int64[1] zero = {0}> {
   y, each = Loop (rounds, , x) <body = one (int64 i, bool c, float[k] v) => (bool d, float[l] w, float[m] o) {
@@ -200,7 +200,7 @@ net (float[3] x) => (float[k] y, float[a, b] each) <int64 rounds = {3}, int64[1]
     np.testing.assert_array_equal(each, X[1][:, None])
 
 
-def test_a_loop_that_changes_shapes_is_written_out_or_named():
+def test_a_loop_that_changes_shapes_is_unrolled_or_named():
     text = """
 net (float[3] x) => (float[k] y) <int64 rounds = {%d}> {
   y = Loop (rounds, , x) <body = one (int64 i, bool c, float[k] v) => (bool d, float[l] w) {

@@ -10,7 +10,7 @@ import pytest
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 
 import jquant.onnx  # noqa: E402
-from jquant import integer_forms  # noqa: E402
+from jquant import qdq_patterns  # noqa: E402
 from jquant.onnx import fusion  # noqa: E402
 from jquant.onnx.graph import Reader  # noqa: E402
 
@@ -373,9 +373,9 @@ PASSING = {
 
 
 def test_the_rows_of_the_table_are_all_here():
-    assert set(PASSING) == set(integer_forms.PASSED_THROUGH)
-    assert {*UNARY, *BINARY, "Concat", "Gemm", "Conv"} == set(integer_forms.QUANTIZED)
-    assert set(integer_forms.DEQUANTIZED) == {"Conv", "Gemm", "MatMul"}
+    assert set(PASSING) == set(qdq_patterns.PASSED_THROUGH)
+    assert {*UNARY, *BINARY, "Concat", "Gemm", "Conv"} == set(qdq_patterns.QUANTIZED)
+    assert set(qdq_patterns.DEQUANTIZED) == {"Conv", "Gemm", "MatMul"}
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from jquant.kernels.epilogue import AddBias, Dequantize, Epilogue, Fold, Requantize
+from jquant.kernels.epilogue import AddBias, Dequantize, Epilogue, Requantize, ZeroPointCorrection
 from jquant.kernels.pallas import gpu
 from jquant.kernels.pallas.gpu_plans import Plan
 
@@ -60,8 +60,8 @@ class Maker:
         return (scale * self.random.uniform(0.5, 2, self.sizes(kind))).astype(np.float32)
 
 
-def fold(*kinds: tuple[str | None, str | None]):
-    return lambda make: Fold(tuple(tuple(make.integers(x) for x in pair if x is not None) for pair in kinds))
+def correction(*kinds: tuple[str | None, str | None]):
+    return lambda make: ZeroPointCorrection(tuple(tuple(make.integers(x) for x in pair if x is not None) for pair in kinds))
 
 
 def add_bias(kind: str):
@@ -86,24 +86,24 @@ def requantize(multiplier: str, zero_point: str | None, dtype: type):
     return step
 
 
-SCALED = (fold((None, "column")), dequantize("row", "column", "column", np.float32))
+SCALED = (correction((None, "column")), dequantize("row", "column", "column", np.float32))
 CASES = [
     Case("whole tile", (64, 256), (256, 32), plan=NARROW),
     Case("one step of K", (8, 128), (128, 32)),
     Case("no multiple of anything", (5, 7), (7, 3)),
     Case("one row", (1, 300), (300, 70), SCALED),
     Case("one column", (70, 300), (300, 1), SCALED),
-    Case("one element", (1, 1), (1, 1), (fold(("scalar", "scalar")),)),
-    Case("fold, vectors", (70, 300), (300, 90), (fold(("row", "column"), ("scalar", "column"), ("row", None)),)),
-    Case("fold, large tiles", (200, 520), (520, 600), (fold(("row", "column")),), plan=LARGE),
-    Case("fold, tall tiles", (300, 260), (160, 260), (fold(("row", "column")),), k_major=True, plan=TALL),
-    Case("fold, K-major", (40, 300), (90, 300), (fold((None, "column"), ("row", None)),), k_major=True),
+    Case("one element", (1, 1), (1, 1), (correction(("scalar", "scalar")),)),
+    Case("correction, vectors", (70, 300), (300, 90), (correction(("row", "column"), ("scalar", "column"), ("row", None)),)),
+    Case("correction, large tiles", (200, 520), (520, 600), (correction(("row", "column")),), plan=LARGE),
+    Case("correction, tall tiles", (300, 260), (160, 260), (correction(("row", "column")),), k_major=True, plan=TALL),
+    Case("correction, K-major", (40, 300), (90, 300), (correction((None, "column"), ("row", None)),), k_major=True),
     Case("float32", (70, 300), (300, 90), SCALED),
     Case("float32, no bias", (70, 300), (300, 90), (dequantize("scalar", "column", None, np.float32),), plan=LARGE),
     Case("float32, single stage", (70, 300), (300, 90), SCALED, plan=SINGLE_STAGE),
     Case("float16", (70, 300), (300, 90), (dequantize("row", "scalar", "column", np.float16),), plan=TALL),
     Case("bfloat16", (70, 300), (90, 300), (dequantize("row", "column", "row", ml_dtypes.bfloat16),), k_major=True),
-    Case("int8", (70, 300), (300, 90), (fold((None, "column")), requantize("column", "row", np.int8)), plan=SQUARE),
+    Case("int8", (70, 300), (300, 90), (correction((None, "column")), requantize("column", "row", np.int8)), plan=SQUARE),
     Case(
         "uint8",
         (70, 300),
@@ -114,16 +114,23 @@ CASES = [
         ),
     ),
     Case("uint8, no zero point", (70, 300), (300, 200), (requantize("scalar", None, np.uint8),), plan=NARROW),
-    Case("batch", (2, 40, 200), (2, 200, 50), (fold(("batch row", "batch column")),)),
-    Case("batch of A", (2, 3, 5, 200), (1, 1, 200, 50), (fold(("batch row", "column"), ("batch scalar", None)), SCALED[1])),
-    Case("batch of A, vectors of it", (4, 20, 200), (1, 200, 50), (fold(("row", "batch column"), ("batch row", None)),)),
+    Case("batch", (2, 40, 200), (2, 200, 50), (correction(("batch row", "batch column")),)),
+    Case(
+        "batch of A",
+        (2, 3, 5, 200),
+        (1, 1, 200, 50),
+        (correction(("batch row", "column"), ("batch scalar", None)), SCALED[1]),
+    ),
+    Case(
+        "batch of A, vectors of it", (4, 20, 200), (1, 200, 50), (correction(("row", "batch column"), ("batch row", None)),)
+    ),
     Case("batch of B", (1, 20, 200), (3, 50, 200), SCALED, k_major=True),
-    Case("batches that broadcast", (2, 1, 9, 130), (1, 3, 130, 40), (fold(("batch row", "batch column")),)),
+    Case("batches that broadcast", (2, 1, 9, 130), (1, 3, 130, 40), (correction(("batch row", "batch column")),)),
     Case(
         "bias for each element",
         (70, 300),
         (300, 90),
-        (fold((None, "column")), dequantize("row", "column", "matrix", np.float32)),
+        (correction((None, "column")), dequantize("row", "column", "matrix", np.float32)),
     ),
 ]
 
@@ -146,7 +153,7 @@ def reference(case: Case) -> np.ndarray:
 
 def _stepped(step: Any, value: np.ndarray) -> np.ndarray:
     match step:
-        case Fold(terms):
+        case ZeroPointCorrection(terms):
             return value - sum(functools.reduce(np.multiply, factors) for factors in terms)
         case AddBias(bias):
             return value + bias

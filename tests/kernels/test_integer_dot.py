@@ -13,7 +13,7 @@ from jax import export
 
 import jquant
 from jquant.kernels import batch, implementations, integer_dot, processor, xla
-from jquant.kernels.epilogue import Dequantize, Fold
+from jquant.kernels.epilogue import Dequantize, ZeroPointCorrection
 from jquant.kernels.pallas import gpu, tpu
 from jquant.modes import Implementation
 
@@ -102,10 +102,12 @@ def test_a_batch_of_a_alone_joins_its_rows(monkeypatch, kernel):
     def integers(*shape):
         return rng.integers(-999, 999, shape, np.int32)
 
-    fold = Fold(((integers(2, 3, 5, 1), integers(1, 1, 1, 9)), (integers(1, 1, 5, 1),), (integers(2, 3, 1, 1),)))
+    correction = ZeroPointCorrection(
+        ((integers(2, 3, 5, 1), integers(1, 1, 1, 9)), (integers(1, 1, 5, 1),), (integers(2, 3, 1, 1),))
+    )
     matrix = rng.normal(size=(1, 1, 5, 9)).astype(np.float32)
     scales = np.float32(rng.uniform(size=(2, 1, 5, 1))), np.float32(rng.uniform(size=(1, 1, 1, 9)))
-    epilogue = (fold, Dequantize(*scales, matrix, np.dtype(np.float32)))
+    epilogue = (correction, Dequantize(*scales, matrix, np.dtype(np.float32)))
     expected = xla.integer_dot(a, b, epilogue)
     leaves, structure = jax.tree.flatten(epilogue)
     joined_a, joined_b, joined = batch.join_rows(a, b, leaves, (2, 3))
@@ -132,7 +134,7 @@ def test_few_rows_by_packed_weights(monkeypatch, tiles, m):
     monkeypatch.setattr(processor, "multiplies_tiles_of_int8", lambda: tiles)
     rng = np.random.default_rng(0)
     a, b = rng.integers(-128, 128, (m, 96), np.int8), rng.integers(-128, 128, (80, 96), np.int8)
-    epilogue = (Fold(((rng.integers(-999, 999, (m, 1), np.int32),),)),)
+    epilogue = (ZeroPointCorrection(((rng.integers(-999, 999, (m, 1), np.int32),),)),)
     program = jax.jit(functools.partial(xla.integer_dot_on_cpu, transpose_b=True)).lower(a, b, epilogue).compile()
     np.testing.assert_array_equal(program(a, b, epilogue), xla.integer_dot(a, b, epilogue, transpose_b=True))
     (sizes,) = re.findall(r"s32\[([\d,]+)\]\S* dot\(", program.as_text())
@@ -145,7 +147,7 @@ def test_rows_of_a_batch_are_few_rows(monkeypatch):
     monkeypatch.setattr(processor, "multiplies_tiles_of_int8", lambda: True)
     rng = np.random.default_rng(0)
     a, b = rng.integers(-128, 128, (3, 5, 1, 96), np.int8), rng.integers(-128, 128, (1, 1, 80, 96), np.int8)
-    epilogue = (Fold(((rng.integers(-999, 999, (3, 5, 1, 1), np.int32),),)),)
+    epilogue = (ZeroPointCorrection(((rng.integers(-999, 999, (3, 5, 1, 1), np.int32),),)),)
     program = jax.jit(functools.partial(xla.integer_dot_on_cpu, transpose_b=True)).lower(a, b, epilogue).compile()
     np.testing.assert_array_equal(program(a, b, epilogue), xla.integer_dot(a, b, epilogue, transpose_b=True))
     (sizes,) = re.findall(r"s32\[([\d,]+)\]\S* dot\(", program.as_text())

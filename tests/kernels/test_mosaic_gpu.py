@@ -90,19 +90,22 @@ def shapes_of_the_kernel(monkeypatch, case: Case) -> tuple:
 
 
 def test_batch_of_a_joins_its_rows(monkeypatch):
-    case = Case("batch of A", (4, 16, 128), (1, 128, 32), (mosaic_gpu_cases.fold(("row", "column")),))
+    case = Case("batch of A", (4, 16, 128), (1, 128, 32), (mosaic_gpu_cases.correction(("row", "column")),))
     vectors = [("row", (1, 64)), ("column", (1, 32))]
     assert shapes_of_the_kernel(monkeypatch, case) == ((1, 64, 128), (1, 32, 128), vectors, ((1, 64, 32), jnp.int32))
 
 
 def test_operands_that_are_the_same_for_each_batch_are_not_repeated(monkeypatch):
-    case = Case("batch of B", (1, 16, 128), (3, 128, 32), (mosaic_gpu_cases.fold(("row", "batch column")),))
+    case = Case("batch of B", (1, 16, 128), (3, 128, 32), (mosaic_gpu_cases.correction(("row", "batch column")),))
     vectors = [("row", (1, 64)), ("column", (3, 32))]
     assert shapes_of_the_kernel(monkeypatch, case) == ((1, 16, 128), (3, 32, 128), vectors, ((3, 16, 32), jnp.int32))
 
 
 def test_steps_from_the_first_with_a_matrix_on_follow_the_kernel(monkeypatch):
-    steps = (mosaic_gpu_cases.fold((None, "column")), mosaic_gpu_cases.dequantize("row", "column", "matrix", np.float32))
+    steps = (
+        mosaic_gpu_cases.correction((None, "column")),
+        mosaic_gpu_cases.dequantize("row", "column", "matrix", np.float32),
+    )
     case = Case("matrix", (16, 128), (128, 32), steps)
     vectors = [("column", (1, 32))]
     assert shapes_of_the_kernel(monkeypatch, case) == ((1, 16, 128), (1, 32, 128), vectors, ((1, 16, 32), jnp.int32))

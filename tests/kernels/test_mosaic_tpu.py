@@ -19,7 +19,7 @@ from sampling import one_in
 from jquant import reference
 from jquant.arithmetic import signs
 from jquant.kernels import xla, zero_point
-from jquant.kernels.epilogue import AddBias, Dequantize, Fold, Requantize
+from jquant.kernels.epilogue import AddBias, Dequantize, Requantize, ZeroPointCorrection
 from jquant.kernels.pallas import tpu
 from jquant.kernels.pallas.tpu_plans import Plan
 
@@ -88,16 +88,16 @@ def check(program: Program, random: np.random.Generator, interpret) -> None:
 
     @jax.jit
     def actual(a, b, a_zero_point, b_zero_point, steps):
-        def fold():
+        def correction():
             a_zero = zero_point.shifted(a_zero_point, a.dtype, a.ndim)
             b_zero = zero_point.shifted(b_zero_point, b.dtype, b.ndim)
             row_sum = a8.sum(-1, keepdims=True, dtype=jnp.int32)
             column_sum = b8.sum(-2, keepdims=True, dtype=jnp.int32)
-            return zero_point.fold(a_zero, b_zero, row_sum, column_sum, k)
+            return zero_point.correction(a_zero, b_zero, row_sum, column_sum, k)
 
         a8, b8 = signs.to_int8(a), signs.to_int8(b)
         matrix = b8.mT if transpose_b else b8
-        return tpu.integer_dot(a8, matrix, (fold(), *steps), transpose_b=transpose_b, plan=plan, interpret=interpret)
+        return tpu.integer_dot(a8, matrix, (correction(), *steps), transpose_b=transpose_b, plan=plan, interpret=interpret)
 
     result = actual(a, b, a_zero_point, b_zero_point, steps)
     assert result.dtype == expected.dtype
@@ -181,7 +181,7 @@ def test_a_batch_of_the_epilogue_alone():
     random = np.random.default_rng(0)
     a, b = operand(random, np.int8, (1, 40, 50)), operand(random, np.int8, (1, 50, 60))
     columns = random.integers(-999, 999, (3, 1, 60), np.int32)
-    result = tpu.integer_dot(a, b, (Fold(((columns,),)),), plan=plan(32, 128, 128), interpret=True)
+    result = tpu.integer_dot(a, b, (ZeroPointCorrection(((columns,),)),), plan=plan(32, 128, 128), interpret=True)
     np.testing.assert_array_equal(result, reference.matmul_integer(a, b) - columns)
 
 
@@ -189,11 +189,13 @@ def test_a_batch_of_the_epilogue_alone():
 def test_equals_the_implementation_of_xla(form):
     random = np.random.default_rng(zlib.crc32(form.encode()))
     a, b = operand(random, np.int8, (2, 50, 200)), operand(random, np.int8, (1, 200, 140))
-    fold = Fold(((random.integers(-9, 9, (2, 50, 1), np.int32), random.integers(-999, 999, (1, 1, 140), np.int32)),))
+    correction = ZeroPointCorrection(
+        ((random.integers(-9, 9, (2, 50, 1), np.int32), random.integers(-999, 999, (1, 1, 140), np.int32)),)
+    )
     steps, _ = epilogue(random, form, (2,), reference.matmul_integer(a, b))
 
     def dot(implementation, **options):
-        return jax.jit(lambda *operands: implementation(*operands, **options))(a, b, (fold, *steps))
+        return jax.jit(lambda *operands: implementation(*operands, **options))(a, b, (correction, *steps))
 
     tiled = dot(tpu.integer_dot, plan=plan(32, 128, 128), interpret=True)
     np.testing.assert_array_equal(tiled, dot(xla.integer_dot))
@@ -211,14 +213,14 @@ def lower(form: str, *, m=300, k=1100, n=520, batch=(), transpose_b=False, a_dty
     def array(rows, columns, dtype=jnp.float32):
         return jax.ShapeDtypeStruct((*ones, rows, columns), dtype)
 
-    fold = Fold(((array(m, 1, jnp.int32), array(1, n, jnp.int32)), (array(1, n, jnp.int32),)))
+    correction = ZeroPointCorrection(((array(m, 1, jnp.int32), array(1, n, jnp.int32)), (array(1, n, jnp.int32),)))
     dtype = np.dtype(DTYPES.get(form, form))
     if form == "int32":
-        steps = (fold,)
+        steps = (correction,)
     elif form in ("int8", "uint8"):
-        steps = (fold, Requantize(array(1, n), array(1, 1), dtype))
+        steps = (correction, Requantize(array(1, n), array(1, 1), dtype))
     else:
-        steps = (fold, Dequantize(array(m, 1), array(1, n), array(m, n), dtype))
+        steps = (correction, Dequantize(array(m, 1), array(1, n), array(m, n), dtype))
     traced = jax.jit(tpu.integer_dot, static_argnames="transpose_b").trace(a, b, steps, transpose_b=transpose_b)
     assert traced.out_info.dtype == dtype
     assert traced.out_info.shape == (*batch, m, n)

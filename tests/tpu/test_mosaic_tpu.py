@@ -14,7 +14,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 from sampling import one_in
 
-from jquant.kernels.epilogue import Dequantize, Fold, Requantize
+from jquant.kernels.epilogue import Dequantize, Requantize, ZeroPointCorrection
 from jquant.kernels.pallas import tpu
 from jquant.kernels.pallas.tpu_plans import Plan, plan_for
 
@@ -41,7 +41,7 @@ def compiled(chip: str, form: str, m: int, k: int, n: int, *, transpose_b=False,
 
     a, b = array(m, k, dtype=jnp.int8), array(*((n, k) if transpose_b else (k, n)), dtype=jnp.int8)
     rows, columns = array(m, 1, dtype=jnp.int32), array(1, n, dtype=jnp.int32)
-    steps, dtype = (Fold(((rows, columns), (rows, columns))),), jnp.dtype(form)
+    steps, dtype = (ZeroPointCorrection(((rows, columns), (rows, columns))),), jnp.dtype(form)
     if form in ("int8", "uint8"):
         steps = (*steps, Requantize(array(1, n), array(1, 1), dtype))
     elif form != "int32":

@@ -111,12 +111,12 @@ def _with_one_batch_axis(a: jax.Array, b: jax.Array, leaves: Sequence[jax.Array]
         a, b, leaves = joined
         return [a, b, *leaves]
 
-    def spread(x: jax.Array) -> jax.Array:
+    def broadcast(x: jax.Array) -> jax.Array:
         if math.prod(x.shape[:-2]) > 1:
             x = jnp.broadcast_to(x, (*batch, *x.shape[-2:]))
         return x.reshape(-1, *x.shape[-2:])
 
-    return [spread(x) for x in (a, b, *leaves)]
+    return [broadcast(x) for x in (a, b, *leaves)]
 
 
 def _padded_call(a, b, leaves, structure, dtype: jnp.dtype, plan: Plan, interpret: Any) -> jax.Array:

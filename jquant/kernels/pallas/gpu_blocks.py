@@ -141,12 +141,12 @@ def _with_one_batch_axis(operands: _Operands, batch: tuple[int, ...]) -> _Operan
         terms = [(jnp.moveaxis(x, -2, 0).reshape(1, x.shape[-2], -1), y.reshape(1, *y.shape[-2:])) for x, y in terms]
         return _Operands(a.reshape(1, -1, a.shape[-1]), b, scale, tuple(terms))
 
-    def spread(x: jax.Array) -> jax.Array:
+    def broadcast(x: jax.Array) -> jax.Array:
         if math.prod(x.shape[:-2]) > 1:
             x = jnp.broadcast_to(x, (*batch, *x.shape[-2:]))
         return x.reshape(-1, *x.shape[-2:])
 
-    return jax.tree.map(spread, operands)
+    return jax.tree.map(broadcast, operands)
 
 
 def _padded_call(operands: _Operands, steps: Steps, plan: BlockPlan, interpret: Any) -> jax.Array:

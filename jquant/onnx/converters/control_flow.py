@@ -34,14 +34,14 @@ def loop(M=None, cond=None, *v_initial, body, outputs, unrolled):
     if not going:
         count = 0
     if is_static(cond) and (unrolled or any(isinstance(each, list) for each in v_initial)):
-        return _written_out(body, count, v_initial)
+        return _unrolled(body, count, v_initial)
     carried = _arrays(v_initial)
     if is_static(cond):
-        steady, endless, changed, elements = _one_round(body, carried)
+        steady, endless, changed, elements = _one_iteration(body, carried)
         if endless and steady and count is not None:
             return _scanned(body, count, carried)
         if endless and count is not None and count <= _MOST_UNROLLED:
-            return _written_out(body, count, v_initial, elements)
+            return _unrolled(body, count, v_initial, elements)
         if not steady:
             raise ModelError(f"its body changes {changed}")
     if outputs > len(carried):
@@ -59,7 +59,7 @@ def _trip_count(limit: Any) -> int | None:
     return max(0, count)
 
 
-def _one_round(body: Callable[..., Any], carried: list[jax.Array]) -> tuple[bool, bool, str, list[Any]]:
+def _one_iteration(body: Callable[..., Any], carried: list[jax.Array]) -> tuple[bool, bool, str, list[Any]]:
     """For an abstract iteration: whether it keeps shapes and dtypes; whether it always goes on; changes; scan outputs."""
     goes_on = []
 
@@ -107,7 +107,7 @@ def _while(body: Callable[..., Any], limit: Any, cond: Any, carried: list[jax.Ar
     return tuple(final)
 
 
-def _written_out(
+def _unrolled(
     body: Callable[..., Any], count: int | None, carried: Sequence[Any], elements: Sequence[Any] | None = None
 ) -> tuple[Any, ...]:
     """Unrolls the loop, so that the iteration number and everything that follows from it is known.
@@ -126,7 +126,9 @@ def _written_out(
         scanned.append(results[len(operands) :])
         number += 1
     if not scanned:
-        elements = _one_round(body, _arrays(operands))[3] if elements is None and _are_arrays(operands) else elements or ()
+        elements = (
+            _one_iteration(body, _arrays(operands))[3] if elements is None and _are_arrays(operands) else elements or ()
+        )
         return (*operands, *(jnp.zeros((0, *each.shape), each.dtype) for each in elements))
     return (*operands, *(_stacked(each, 0) for each in zip(*scanned, strict=True)))
 
@@ -160,8 +162,8 @@ def scan_8(sequence_lens, *operands, body, num_scan_inputs, directions=None):
             after = [jnp.where(inside, new, old) for new, old in zip(results, carried, strict=False)]
             return after, [jnp.where(inside, each, jnp.zeros_like(each)) for each in results[len(carried) :]]
 
-        turned = [jnp.flip(x, 0) if back else x for x, back in zip(inputs, _all(directions, len(inputs)), strict=True)]
-        return lax.scan(step, states, (jnp.arange(count), turned))
+        flipped = [jnp.flip(x, 0) if back else x for x, back in zip(inputs, _all(directions, len(inputs)), strict=True)]
+        return lax.scan(step, states, (jnp.arange(count), flipped))
 
     final, outputs = jax.vmap(one)(lengths, _arrays(states), _arrays(inputs))
     return (*final, *outputs)
@@ -182,23 +184,23 @@ def scan(
     """Unrolled, for few steps, if the body needs its elements while tracing."""
     states, inputs = operands[: len(operands) - num_scan_inputs], operands[len(operands) - num_scan_inputs :]
     axes, backwards = _all(scan_input_axes, num_scan_inputs), _all(scan_input_directions, num_scan_inputs)
-    turned = [_turned(x, axis, back) for x, axis, back in zip(inputs, axes, backwards, strict=True)]
+    inputs = [_in_scan_order(x, axis, back) for x, axis, back in zip(inputs, axes, backwards, strict=True)]
     count = len(outputs_axes := _all(scan_output_axes, outputs - len(states)))
     if unrolled:
-        final, stacked = _scan_written_out(body, states, turned)
+        final, stacked = _scan_unrolled(body, states, inputs)
     else:
 
         def step(carried: list[jax.Array], elements: list[jax.Array]):
             results = _arrays(body(*carried, *elements))
             return results[: len(carried)], results[len(carried) :]
 
-        final, stacked = lax.scan(step, _arrays(states), _arrays(turned))
+        final, stacked = lax.scan(step, _arrays(states), _arrays(inputs))
     backwards = _all(scan_output_directions, count)
     ordered = [jnp.flip(y, 0) if back else y for y, back in zip(stacked, backwards, strict=True)]
     return (*final, *(jnp.moveaxis(y, 0, axis) for y, axis in zip(ordered, outputs_axes, strict=True)))
 
 
-def _scan_written_out(body: Callable[..., Any], states: Sequence[Any], inputs: Sequence[Any]) -> tuple[Any, Any]:
+def _scan_unrolled(body: Callable[..., Any], states: Sequence[Any], inputs: Sequence[Any]) -> tuple[Any, Any]:
     count = inputs[0].shape[0]
     if not 0 < count <= _MOST_UNROLLED:
         raise ModelError(f"its {count} steps have to be known while tracing, which 1 to {_MOST_UNROLLED} can be")
@@ -214,7 +216,7 @@ def _all(given: Sequence[int] | None, count: int) -> Sequence[int]:
     return [0] * count if given is None else given
 
 
-def _turned(x: Any, axis: int, backwards: int) -> Any:
+def _in_scan_order(x: Any, axis: int, backwards: int) -> Any:
     xp = np if is_static(x) else jnp
     x = xp.moveaxis(x, axis, 0)
     return xp.flip(x, 0) if backwards else x

@@ -80,19 +80,19 @@ def transposed_convolution(
     strides, dilations = strides or [1] * rank, dilations or [1] * rank
     spans = [(size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True)]
     full = [(size - 1) * stride + span for size, stride, span in zip(x.shape[2:], strides, spans, strict=True)]
-    taken = _taken(x.shape[2:], strides, full, auto_pad, pads, output_padding or [0] * rank, output_shape)
-    if list(kernel) == strides and dilations == [1] * rank and group == 1 and not any(map(any, taken)):
+    crops = _crops(x.shape[2:], strides, full, auto_pad, pads, output_padding or [0] * rank, output_shape)
+    if list(kernel) == strides and dilations == [1] * rank and group == 1 and not any(map(any, crops)):
         return _biased(_without_overlap(x, w), b)
     filters = jnp.flip(w, range(2, w.ndim)).reshape(group, -1, *w.shape[1:])  # (group, C / group, M / group, ...)
     filters = filters.swapaxes(1, 2).reshape(-1, filters.shape[1], *kernel)
-    padding = [(span - 1 - low, span - 1 - high) for span, (low, high) in zip(spans, taken, strict=True)]
+    padding = [(span - 1 - low, span - 1 - high) for span, (low, high) in zip(spans, crops, strict=True)]
     y = lax.conv_general_dilated(
         x, filters, (1,) * rank, padding, lhs_dilation=strides, rhs_dilation=dilations, feature_group_count=group
     )
     return _biased(y, b)
 
 
-def _taken(shape, strides, full, auto_pad, pads, output_padding, output_shape):
+def _crops(shape, strides, full, auto_pad, pads, output_padding, output_shape):
     """What to crop at both ends of each dimension of the full result; negative where it grows."""
     if output_shape is None and auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         output_shape = [size * stride for size, stride in zip(shape, strides, strict=True)]

@@ -91,11 +91,11 @@ def embed_layer_normalization(
 @converter("FusedMatMul", domain=MICROSOFT)
 def fused_matmul(a, b, *, alpha=1.0, transA=0, transB=0, transBatchA=0, transBatchB=0):
     """`transBatch` says that the rows are the first dimension, before the batch."""
-    product = jnp.matmul(_turned(a, transA, transBatchA), _turned(b, transB, transBatchB))
+    product = jnp.matmul(_transposed(a, transA, transBatchA), _transposed(b, transB, transBatchB))
     return product if alpha == 1 else product * jnp.asarray(alpha, product.dtype)
 
 
-def _turned(x, transposed, batch_transposed):
+def _transposed(x, transposed, batch_transposed):
     x = jnp.moveaxis(x, 0, -2) if batch_transposed else x
     return x.swapaxes(-1, -2) if transposed and x.ndim > 1 else x
 

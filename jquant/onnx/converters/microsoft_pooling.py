@@ -57,7 +57,7 @@ def average_pool(
         zero_points = (jnp.zeros((), x.dtype) if each is None else each for each in (x_zero_point, y_zero_point))
         x_zero_point, y_zero_point = zero_points
         return global_average_pool(X, x_scale, x_zero_point, y_scale, y_zero_point, channels_last=channels_last)
-    w = _reaching_the_end(w, x.shape[2:]) if ceil_mode else w
+    w = _extended_for_ceil_mode(w, x.shape[2:]) if ceil_mode else w
     value = _sums_in_order(affine.dequantize(Quantized(x, plain(x_scale), plain(x_zero_point))), w)
     count = np.float32(math.prod(kernel_shape)) if count_include_pad else _counts(x.shape[2:], w)
     value = exact.quotient(exact.quotient(value, jnp.asarray(count)), plain(y_scale))
@@ -67,7 +67,7 @@ def average_pool(
     return jnp.moveaxis(y, 1, -1) if channels_last else y
 
 
-def _reaching_the_end(w: Windows, spatial: tuple[int, ...]) -> Windows:
+def _extended_for_ceil_mode(w: Windows, spatial: tuple[int, ...]) -> Windows:
     """Pads the end for one more window if the last one does not reach it, but only if that window starts inside."""
     padding = []
     for size, window, stride, (low, high) in zip(spatial, w.sizes, w.strides, w.padding, strict=True):

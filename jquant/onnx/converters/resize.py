@@ -180,16 +180,16 @@ def _neighbours(positions, scale, way):
     first = np.floor(positions)
     distance = positions - first
     if way.mode == "linear":
-        reach, kernel = 1, lambda t: np.maximum(0, 1 - np.abs(t))
+        support, kernel = 1, lambda t: np.maximum(0, 1 - np.abs(t))
     elif way.mode == "cubic":
-        reach, kernel = 2, lambda t: _cubic_kernel(t, np.float32(way.cubic))
+        support, kernel = 2, lambda t: _cubic_kernel(t, np.float32(way.cubic))
     else:
         raise ModelError(f"mode = {way.mode!r} is not supported")
     stretch = min(scale, np.float32(1)) if way.antialias else np.float32(1)
     if stretch == 1:
-        weights = np.stack([1 - distance, distance], -1) if reach == 1 else cubic_weights(distance, way.cubic, np)
-        return first.astype(np.int64)[:, None] + np.arange(1 - reach, 1 + reach), weights
-    width = int(np.ceil(reach / stretch))
+        weights = np.stack([1 - distance, distance], -1) if support == 1 else cubic_weights(distance, way.cubic, np)
+        return first.astype(np.int64)[:, None] + np.arange(1 - support, 1 + support), weights
+    width = int(np.ceil(support / stretch))
     offsets = np.arange(-width, width + 1)
     return first.astype(np.int64)[:, None] + offsets, kernel((offsets - distance[:, None]) * stretch)
 

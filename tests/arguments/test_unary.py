@@ -1,4 +1,4 @@
-"""What the operators of ONNX Runtime that work element by element, or sum, say to their operands alike."""
+"""What the unary operators of com.microsoft accept, and what they reject, alike."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Argument handling of com.microsoft's operators from a quantized tensor X to a tensor Y of its type."""
+"""Argument handling of com.microsoft's unary operators, from a quantized tensor X to a tensor Y of its type."""
 
 from jax.typing import ArrayLike
 
@@ -23,7 +23,7 @@ def descriptor(operator: str) -> Descriptor:
     )
 
 
-def unary(
+def operands(
     table: Descriptor,
     x: ArrayLike,
     x_scale: ArrayLike,
