@@ -27,7 +27,7 @@ def number(operator: str, name: str, value: float, low: float, high: float) -> f
     """`value`, asserting that it is a number from `low` to `high`."""
     if not _is_integer(value) and not isinstance(value, float | np.floating):
         raise DescriptorTypeError(f"{operator}: {name} is {_typed(value)}; it must be a number from {low} to {high}")
-    require(low <= value <= high, f"{operator}: {name} is {shown(value)}; it must be from {low} to {high}")
+    require(low <= value <= high, f"{operator}: {name} is {shown(value)}; it must be a number from {low} to {high}")
     return float(value)
 
 
@@ -89,8 +89,8 @@ def dimension_from_0(operator: str, axis: int, rank: int) -> int:
     """`axis` of a TensorFlow operator, where a negative one stands for none."""
     _require_dimensions(operator, axis, rank)
     what = (
-        f"a dimension of the input, from 0 to {rank - 1}, or None (a negative axis means none to TensorFlow, and "
-        "counts from the end elsewhere, so that it raises here)"
+        f"a dimension of the input, from 0 to {rank - 1}, or None (a negative axis means no axis in "
+        "TensorFlow, and counts from the end elsewhere; here it is refused)"
     )
     return integer(operator, "axis", axis, range(rank), what)
 
