@@ -18,7 +18,7 @@ def require_data_type(name: str, field: str, array: Any, *allowed: np.dtype) -> 
     is_array = isinstance(array, jax.Array | np.ndarray) and not isinstance(array, np.ma.MaskedArray)
     given = array.dtype if is_array else None
     if given not in allowed:
-        what = f"a {type(array).__name__}" if given is None else f"of dtype {given}"
+        what = f"of type {type(array).__name__}" if given is None else f"of dtype {given}"
         made = " or ".join(dtype.name for dtype in allowed)
         message = f"{name}: {field} of the packed matrix is {what}; pack_matrix made it {made}"
         raise DescriptorTypeError(f"{message}. (Was it changed by a cast of the model's arrays?)")

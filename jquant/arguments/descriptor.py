@@ -244,7 +244,7 @@ class Descriptor:
         if not row.allows_rank(rank) and not (rank == 0 and self._may_be_scalar(row)):
             hint = self._from_level(name, lambda row, _: row.allows_rank(rank), level, f"{rank} is allowed")
             allowed = f"{_name(level)} allows {row.allowed_ranks()}{hint}"
-            yield Violation(f"{name} has {rank} dimensions (shape {shape}); {allowed}")
+            yield Violation(f"{name} has rank {rank} (shape {shape}); {allowed}")
 
     def _data_type_violation(
         self, row: Tensor, name: str, level: FeatureLevel | None, model: str | None = None

@@ -27,7 +27,7 @@ def number(operator: str, name: str, value: float, low: float, high: float) -> f
     """`value`, asserting that it is a number from `low` to `high`."""
     if not _is_integer(value) and not isinstance(value, float | np.floating):
         raise DescriptorTypeError(f"{operator}: {name} is {_typed(value)}; it must be a number from {low} to {high}")
-    require(low <= value <= high, f"{operator}: {name} is {shown(value)}; it must be a number from {low} to {high}")
+    require(low <= value <= high, f"{operator}: {name} is {shown(value)}; it must be from {low} to {high}")
     return float(value)
 
 

@@ -72,7 +72,7 @@ def calibrate(
         _require_arrays(batch)
         if structure is None:
             shapes, structure = jax.tree.flatten(jax.eval_shape(functools.partial(_floats, activations), batch))
-            require(len(shapes) > 0, f"{_NAME}: activations(batch) is a {shown(structure)}, which contains no arrays")
+            require(len(shapes) > 0, f"{_NAME}: activations(batch) is a {shown(structure)}, which holds no arrays")
             states = [observer.init(shape) for shape in shapes]
         states = _updated(observer, activations, structure, states, batch)
     if structure is None:
@@ -92,7 +92,7 @@ def _require_arrays(batch: Any) -> None:
     """Asserts that a batch is not empty, and that a jitted program accepts it."""
     leaves = tree_leaves_with_path(batch)
     if not leaves:
-        raise DescriptorError(f"{_NAME}: batches contains {shown(batch)}, which contains no arrays")
+        raise DescriptorError(f"{_NAME}: batches contains {shown(batch)}, which holds no arrays")
     for path, leaf in leaves:
         if not _is_array(leaf):
             message = f"{_NAME}: batches contains a batch whose batch{keystr(path)} is {shown(leaf)}; it must be an array"

@@ -106,7 +106,8 @@ def quantized_linear_softmax(
     given, output = elementwise.unary(_DESCRIPTOR, x, x_scale, x_zero_point, output_scale, output_zero_point)
     sizes = given.values.shape
     axis = dimension(_OPERATOR, axis, len(sizes))
-    message = f"{_OPERATOR}: axis {axis} has {sizes[axis]} elements; the sum is exact for at most "
-        f"{fixed_point.LARGEST_COUNT}"
+    message = (
+        f"{_OPERATOR}: axis {axis} has {sizes[axis]} elements; the sum is exact for at most {fixed_point.LARGEST_COUNT}"
+    )
     require(sizes[axis] <= fixed_point.LARGEST_COUNT, message)
     return _quantized_linear_softmax(given, output, axis)

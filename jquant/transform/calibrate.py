@@ -84,7 +84,7 @@ def calibrate(
     if missed:
         message = f"{_NAME}: no batch reached {', '.join(missed)}"
         raise DescriptorError(
-            f"{message}: is it in a branch that is never taken? Leave it in float, or make its input dynamic"
+            f"{message}: is it in a branch that was never taken? Leave it in float, or make its input dynamic"
         )
     return {name: _ranges(observers[name], count, of_layers) for name, (count, of_layers) in state.items()}
 

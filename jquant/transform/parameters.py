@@ -26,7 +26,7 @@ def flattened(function: str, params: Any) -> Parameters:
             where = f"{function}: params holds {shown(leaf)} at {name!r}"
             raise DescriptorTypeError(f"{where}, which is not an array: {_advice(leaf)}")
     if not found:
-        raise DescriptorError(f"{function}: params is {shown(params)}, which contains no arrays")
+        raise DescriptorError(f"{function}: params is {shown(params)}, which holds no arrays")
     return Parameters(names, [leaf for _, leaf in found], structure)
 
 
