@@ -24,16 +24,16 @@ PINNED = re.compile(r"[\w-]+/[\w-]+@(release/)?v\d+")
 def main() -> int:
     workflows = sorted((ROOT / ".github/workflows").glob("*.yml"))
     wrong = [f"{path.name}: {what}" for path in workflows for what in problems(yaml.safe_load(path.read_text()))]
-    print("\n".join(wrong) or f"{len(workflows)} workflows: nothing wrong")
+    print("\n".join(wrong) or f"{len(workflows)} workflows: no problems found")
     return 1 if wrong or not workflows else 0
 
 
 def problems(workflow: dict) -> Iterator[str]:
     """What is wrong with a workflow."""
     if True not in workflow:  # which is what YAML 1.1 reads in `on`
-        yield "no event starts it"
+        yield "no event triggers it"
     if workflow.get("permissions") != {"contents": "read"}:
-        yield "by default, a job may read and no more"
+        yield "by default, jobs must have read-only permissions"
     if "group" not in workflow.get("concurrency", {}):
         yield "no concurrency group"
     for name, job in workflow["jobs"].items():
@@ -43,11 +43,11 @@ def problems(workflow: dict) -> Iterator[str]:
 def problems_of_job(job: dict, jobs: dict) -> Iterator[str]:
     """What is wrong with one of the jobs of a workflow."""
     if "timeout-minutes" not in job:
-        yield "no limit of time"
+        yield "no timeout"
     if not set(job.get("permissions", {})) <= WRITABLE:
-        yield f"permissions {job['permissions']}"
+        yield f"it has permissions {job['permissions']}; only {', '.join(sorted(WRITABLE))} may be set"
     if job.get("needs", next(iter(jobs))) not in jobs:
-        yield f"it needs {job['needs']}, which is not there"
+        yield f"it needs {job['needs']}, which does not exist"
     installed = set()
     for step in job["steps"]:
         if "uses" in step and not PINNED.fullmatch(step["uses"]):
@@ -56,7 +56,7 @@ def problems_of_job(job: dict, jobs: dict) -> Iterator[str]:
             words = shlex.split(line)
             if words[:4] == ["python", "-m", "pip", "install"]:
                 extras = re.findall(r"[\w-]+", "".join(re.findall(r"\.\[(.*?)\]", line)))
-                yield from (f"there is no extra {extra}" for extra in extras if extra not in EXTRAS)
+                yield from (f"extra {extra} does not exist" for extra in extras if extra not in EXTRAS)
                 installed |= {*words[4:], *(package for extra in extras for package in packages(extra))}
             else:
                 yield from (f"{what}: {line}" for what in problems_of_command(words, installed))
@@ -97,10 +97,10 @@ def problems_of_matrix(rows: list[dict]) -> Iterator[str]:
     prefix = "Programming Language :: Python :: "
     classified = {text.removeprefix(prefix) for text in PROJECT["classifiers"] if re.fullmatch(rf"{prefix}3\.\d+", text)}
     if not classified <= {row["python"] for row in rows}:
-        yield f"Python {sorted(classified)} are promised"
+        yield f"Python {sorted(classified)} are promised, but not all are in the matrix"
     (oldest,) = (text.removeprefix("jax>=") for text in PROJECT["dependencies"] if text.startswith("jax>="))
     if f"=={oldest}" not in {row["jax"] for row in rows}:
-        yield f"jax {oldest} is promised"
+        yield f"jax {oldest} is promised, but is not in the matrix"
 
 
 if __name__ == "__main__":

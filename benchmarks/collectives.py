@@ -82,7 +82,7 @@ def collectives(program: str) -> list[Collective]:
     iterations of the loop that contains it. On a TPU, a reduce-scatter is a fusion around an all-reduce.
 
     Raises:
-      ValueError: a collective in a loop with an unknown number of iterations, or groups in an unknown notation.
+      ValueError: a collective in a loop with an unknown number of iterations, or replica groups in an unknown notation.
     """
     callers: dict[str, tuple[str, str]] = {}
     found: dict[tuple, tuple[str, re.Match]] = {}
@@ -102,7 +102,7 @@ def collectives(program: str) -> list[Collective]:
         caller, loop = callers[computation]
         rounds = _TRIPS.search(loop)
         if loop and not rounds:
-            raise ValueError(f"a loop of an unknown number of rounds: {loop}")
+            raise ValueError(f"a loop with an unknown number of iterations: {loop}")
         return (int(rounds[1]) if rounds else 1) * times(caller)
 
     result: Counter[Collective] = Counter()
@@ -131,7 +131,7 @@ def group_size(attributes: str) -> int:
     if named := re.search(r"replica_groups=mesh\[(.*?)\](?:, device_ids=\S+)? \{([^:]*?)\}", attributes):
         sizes = dict(re.findall(r"'(\w+)'=(\d+)", named[1]))
         return math.prod(int(sizes[axis]) for axis in re.findall(r"'(\w+)'", named[2]))
-    raise ValueError(f"groups in an unknown notation: {attributes}")
+    raise ValueError(f"replica groups in an unknown notation: {attributes}")
 
 
 class Layout(NamedTuple):

@@ -174,7 +174,7 @@ def main() -> None:
     parser.add_argument("--operators", nargs="+", default=["*"], metavar="NAME", help="names or patterns; all by default")
     arguments = parser.parse_args()
     if absent := missing():
-        raise SystemExit(f"not in the table: {', '.join(sorted(absent))}")
+        raise SystemExit(f"names not in the table: {', '.join(sorted(absent))}")
     names = [name for name in OPERATORS if any(fnmatch.fnmatchcase(name, pattern) for pattern in arguments.operators)]
     results = {"environment": environment.describe([])}
     load = results["environment"]["load average"]

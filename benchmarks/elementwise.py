@@ -764,7 +764,7 @@ def print_traffic(chips: Sequence[str], names: Sequence[str], count: int) -> Non
 def selected(patterns: Sequence[str]) -> list[str]:
     for pattern in patterns:
         if not fnmatch.filter(EVERY, pattern):
-            raise SystemExit(f"{pattern!r} is none of {', '.join(EVERY)}")
+            raise SystemExit(f"{pattern!r} matches none of {', '.join(EVERY)}")
     return [name for name in EVERY if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
 
 
@@ -778,7 +778,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--sizes", type=number, nargs="+", default=[*SIZES], metavar="COUNT", help="such as 1024 or 2^20")
     parser.add_argument("--operators", nargs="+", default=["*"], metavar="NAME", help="names or patterns; all by default")
-    parser.add_argument("--output", type=Path, metavar="PREFIX", help="of the three files")
+    parser.add_argument("--output", type=Path, metavar="PREFIX", help="prefix of the three files to write")
     parser.add_argument("--traffic", nargs="+", metavar="CHIP", help="cpu, h200, or a TPU: v5e, v5p, v6e, 7x")
     arguments = parser.parse_args()
     names = selected(arguments.operators)

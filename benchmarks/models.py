@@ -245,8 +245,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=[*MODELS], metavar="NAME", help=", ".join(MODELS))
-    parser.add_argument("--onnx", type=Path, metavar="FILE.onnx", help="any model, in the place of those")
-    parser.add_argument("--sizes", nargs="*", default=[], metavar="NAME=SIZE", help="of its dimensions that have a name")
+    parser.add_argument("--onnx", type=Path, metavar="FILE.onnx", help="any model, instead of those")
+    parser.add_argument("--sizes", nargs="*", default=[], metavar="NAME=SIZE", help="sizes of its named dimensions")
     parser.add_argument("--output", type=Path, metavar="FILE.md")
     arguments = parser.parse_args()
     if arguments.onnx:

@@ -248,7 +248,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--baseline", type=Path, metavar="PATH", help="another checkout of this repository")
-    parser.add_argument("--blocks", type=int, default=len(BLOCKS), help="only the first of the network")
+    parser.add_argument("--blocks", type=int, default=len(BLOCKS), help="how many of the network's blocks, from the first")
     parser.add_argument("--once", action="store_true", help=argparse.SUPPRESS)  # what the processes do
     arguments = parser.parse_args()
     if arguments.once:

@@ -29,7 +29,7 @@ def select(patterns: Sequence[str], everything: Sequence[Any]) -> list[Any]:
     """Those whose names match one of the patterns, in their own order."""
     for pattern in patterns:
         if not fnmatch.filter([one.name for one in everything], pattern):
-            raise SystemExit(f"{pattern!r} is none of {', '.join(one.name for one in everything)}")
+            raise SystemExit(f"{pattern!r} matches none of {', '.join(one.name for one in everything)}")
     return [one for one in everything if any(fnmatch.fnmatchcase(one.name, pattern) for pattern in patterns)]
 
 
@@ -70,7 +70,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--shapes", nargs="+", default=["*"], metavar="NAME", help="names or patterns; all by default")
     parser.add_argument("--contestants", nargs="+", default=["*"], metavar="NAME", help="names or patterns; all by default")
-    parser.add_argument("--output", type=Path, metavar="PREFIX", help="of the three files")
+    parser.add_argument("--output", type=Path, metavar="PREFIX", help="prefix of the three files to write")
     arguments = parser.parse_args()
     shapes, contestants = select(arguments.shapes, SHAPES), select(arguments.contestants, CONTESTANTS)
 

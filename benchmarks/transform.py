@@ -162,7 +162,7 @@ def contestants(model: nn.Module, params: Any, batches: list[np.ndarray]) -> dic
         for static in (True, False):
             found[f"qwix, {'static' if static else 'dynamic'}, symmetric"] = qwix(model, params, batches, static=static)
     except ImportError:
-        print("qwix is not installed, and left out")
+        print("qwix is not installed, so it is left out")
     return {name: each._replace(params=jax.tree.map(jnp.array, each.params)) for name, each in found.items()}
 
 
@@ -262,7 +262,7 @@ def tables(model: nn.Module, images: np.ndarray, test: tuple[np.ndarray, np.ndar
         try:
             logits |= onnxruntime_logits(params, batches, test[0])
         except ImportError:
-            print("onnxruntime is not installed, and left out")
+            print("onnxruntime is not installed, so it is left out")
     sizes = {name: sum(leaf.nbytes for leaf in jax.tree.leaves(each.params)) for name, each in found.items()}
     times = {}
     for size in BATCHES:

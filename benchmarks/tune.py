@@ -114,13 +114,13 @@ def tune(shape: Shape, kernel: Callable, plans: list, transpose_b: bool, rounds:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--repeats", type=int, default=50, help="products in a call")
+    parser.add_argument("--repeats", type=int, default=50, help="products per call")
     parser.add_argument("--shapes", nargs="+", default=["*"], metavar="NAME", help="names or patterns; all by default")
-    parser.add_argument("--transpose-b", action="store_true", help="B is (N, K), which a GPU's kernel needs")
+    parser.add_argument("--transpose-b", action="store_true", help="B is (N, K), as the kernel for GPUs requires")
     arguments = parser.parse_args()
     platform = jax.default_backend()
     if platform not in CANDIDATES:
-        print(f"The kernels run on a TPU or a GPU, and jax finds neither here, only {platform!r}.", file=sys.stderr)
+        print(f"The kernels run on a TPU or a GPU, but jax finds neither here, only {platform!r}.", file=sys.stderr)
         return 2
     kernel, plans = (importlib.import_module(f"jquant.kernels.pallas.{platform}{part}") for part in ("", "_plans"))
     every_plan = list(candidates(plans, CANDIDATES[platform]))

@@ -186,7 +186,7 @@ def digits(seed: int) -> list[np.ndarray]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="An int8 network for the scikit-learn digits, quantized after training.")
     parser.add_argument("--output", type=Path, default=Path("digits_int8.png"), help="the PNG to write")
-    parser.add_argument("--seed", type=int, default=0, help="of the initial weights and the split into training and test")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the initial weights and the train-test split")
     arguments = parser.parse_args()
 
     train_images, test_images, train_labels, test_labels = digits(arguments.seed)

@@ -117,8 +117,8 @@ def outputs(session: onnxruntime.InferenceSession, images: np.ndarray) -> dict[s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", default="digits", help="what the names of the files begin with")
-    parser.add_argument("--seed", type=int, default=0, help="of the initial weights and the split into training and test")
+    parser.add_argument("--output", default="digits", help="prefix of the file names")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the initial weights and the train-test split")
     arguments = parser.parse_args()
 
     train_images, images, train_labels, _ = digits(arguments.seed)

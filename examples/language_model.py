@@ -192,8 +192,8 @@ def draw(path: Path, results: Sequence[Result]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--question", default=QUESTION, help="what the model answers")
-    parser.add_argument("--windows", type=int, default=8, help=f"of {WINDOW} tokens of text, for the perplexity")
+    parser.add_argument("--question", default=QUESTION, help="the question for the model to answer")
+    parser.add_argument("--windows", type=int, default=8, help=f"windows of {WINDOW} tokens of text, for the perplexity")
     parser.add_argument("--output", type=Path, default=Path("language_model.png"), help="the PNG to write")
     arguments = parser.parse_args()
 

@@ -163,12 +163,14 @@ def draw(path: Path, steps: np.ndarray, curves: dict[str, np.ndarray]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="4-bit weights: quantized after training, or trained with.")
+    parser = argparse.ArgumentParser(
+        description="4-bit weights: quantized after training, or with quantization-aware training."
+    )
     parser.add_argument("--output", type=Path, default=Path("quantization_aware_training.png"), help="the PNG to write")
     parser.add_argument("--seeds", type=int, default=10, help="how many networks of each kind to train (default 10)")
     arguments = parser.parse_args()
     if arguments.seeds < 2:
-        parser.error("--seeds must be at least 2: the spread is over them")
+        parser.error("--seeds must be at least 2, because the spread is taken over them")
 
     train_images, test_images, train_labels, test_labels = dataset(arguments.seeds)
     keys = jax.random.split(jax.random.key(0), arguments.seeds)
@@ -190,7 +192,7 @@ def main() -> None:
     print_row("aware, less after training", difference, "+")
     print(f"aware better on {np.sum(difference > 0)}, worse on {np.sum(difference < 0)} of {difference.size} seeds")
     same = np.asarray(agreement(aware[0], test_images))
-    print(f"integers predict what the simulation does on {same.sum():,} of {same.size:,} test digits")
+    print(f"the integers predict the same as the simulation on {same.sum():,} of {same.size:,} test digits")
     draw(arguments.output, np.array(steps), curves)
 
 

@@ -273,7 +273,7 @@ def draw(path: Path, runs: dict[tuple[str, str], Run], mesh: Mesh) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="An int8 feed-forward block on a mesh of devices.")
     parser.add_argument("--output", type=Path, default=Path("sharded_inference.png"), help="the PNG to write")
-    parser.add_argument("--seed", type=int, default=0, help="of the weights and the input")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the weights and the input")
     arguments = parser.parse_args()
 
     mesh = mesh_of_all_devices()

@@ -102,8 +102,8 @@ def write(step: Step) -> tuple[list[int], list[np.ndarray]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Titles by an int8 language model, beside onnxruntime.")
-    parser.add_argument("--rounds", type=int, default=30, help="of the timing")
+    parser = argparse.ArgumentParser(description="Titles from an int8 language model, compared with onnxruntime.")
+    parser.add_argument("--rounds", type=int, default=30, help="rounds of the timing")
     rounds = parser.parse_args().rounds
 
     equal, own = load_equal(), load({})

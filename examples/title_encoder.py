@@ -109,9 +109,9 @@ def draw(path: Path, similarity: np.ndarray, distances: dict, latencies: dict) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The int8 encoder of a language model, beside onnxruntime.")
+    parser = argparse.ArgumentParser(description="The int8 encoder of a language model, compared with onnxruntime.")
     parser.add_argument("--output", type=Path, default=Path("title_encoder.png"), help="the PNG to write")
-    parser.add_argument("--rounds", type=int, default=30, help="of the timing")
+    parser.add_argument("--rounds", type=int, default=30, help="rounds of the timing")
     arguments = parser.parse_args()
     models = {name: jquant.onnx.load(ENCODER, floats=floats) for name, floats in FLOATS.items()}
     print(models[OWN])
@@ -127,7 +127,7 @@ def main() -> None:
     expected = run_each(onnxruntime_session(ENCODER, optimised=False), inputs)
     results = {name: np.asarray(call()) for name, call in calls(encode_each, run_each, everything).items()}
     distances = {name: cosine_distances(result, expected, inputs["attention_mask"]) for name, result in results.items()}
-    print("The last hidden state beside onnxruntime's without its optimisations, 1 - cosine:")
+    print("The last hidden state, compared with onnxruntime's without its optimisations, 1 - cosine:")
     print(f"{'':<34}" + "".join(f"{name:>34}" for name in distances))
     for sentence, *found in zip(SENTENCES, *distances.values(), strict=True):
         columns = (f"{distance:.1e}" if distance else "equal" for distance in found)

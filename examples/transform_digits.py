@@ -108,7 +108,7 @@ def draw_recipes(axes: Axes, accuracies: dict[str, float], sizes: dict[str, int]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="A network for the digits, taken to int8 by transformation.")
+    parser = argparse.ArgumentParser(description="A network for the digits, transformed to int8.")
     parser.add_argument("--output", type=Path, default=Path("transform_digits.png"), help="the PNG to write")
     arguments = parser.parse_args()
 

@@ -203,7 +203,7 @@ def spoken(paths: Sequence[Path]) -> tuple[np.ndarray, list[float]]:
     for path in paths:
         with wave.open(str(path)) as file:
             if (file.getframerate(), file.getsampwidth(), file.getnchannels()) != (SAMPLES, 2, 1):
-                raise ValueError(f"{path}: 16 kHz, 16 bits and mono are wanted")
+                raise ValueError(f"{path}: it must be 16 kHz, 16-bit and mono")
             parts += [silence, np.frombuffer(file.readframes(file.getnframes()), "<i2")]
         starts.append(sum(map(len, parts[:-1])) / SAMPLES)
     return np.concatenate([*parts, silence]), starts
@@ -319,7 +319,9 @@ def spelled(name: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--audio", type=Path, nargs="+", help="WAV, 16 kHz, 16 bits, mono, for the four recordings")
+    parser.add_argument(
+        "--audio", type=Path, nargs="+", help="WAV files, 16 kHz, 16-bit, mono, instead of the four recordings"
+    )
     parser.add_argument("--output", type=Path, default=Path("wake_word.png"), help="the PNG to write")
     arguments = parser.parse_args()
 

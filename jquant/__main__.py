@@ -32,7 +32,7 @@ _SHAPES = {
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m jquant", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--version", action="version", version=f"jquant {jquant.__version__}")
-    parser.add_argument("--no-speed", action="store_true", help="check only, do not measure")
+    parser.add_argument("--no-speed", action="store_true", help="only check, without measuring the speed")
     options = parser.parse_args(arguments)
     for name, value in installation():
         print(f"{name:<12} {value}")

@@ -18,10 +18,10 @@ def require_data_type(name: str, field: str, array: Any, *allowed: np.dtype) -> 
     is_array = isinstance(array, jax.Array | np.ndarray) and not isinstance(array, np.ma.MaskedArray)
     given = array.dtype if is_array else None
     if given not in allowed:
-        what = type(array).__name__ if given is None else f"of {given}"
+        what = f"of type {type(array).__name__}" if given is None else f"of dtype {given}"
         made = " or ".join(dtype.name for dtype in allowed)
-        message = f"{name}: {field} of the packed matrix is {what}; pack_matrix made it of {made}"
-        raise DescriptorTypeError(f"{message}. (Did a cast of the model's arrays change it?)")
+        message = f"{name}: {field} of the packed matrix is {what}; pack_matrix made it {made}"
+        raise DescriptorTypeError(f"{message}. (Was it changed by a cast of the model's arrays?)")
 
 
 def entries_of(sharding: NamedSharding | PartitionSpec, matrix: Any) -> tuple:
@@ -33,7 +33,7 @@ def entries_of(sharding: NamedSharding | PartitionSpec, matrix: Any) -> tuple:
     spec = sharding.spec if isinstance(sharding, NamedSharding) else sharding
     if len(spec) > matrix.ndim:
         message = f"{method}: sharding is {spec}, which has {len(spec)} entries"
-        raise DescriptorError(f"{message}, for the {matrix.ndim} dimensions of {matrix}")
+        raise DescriptorError(f"{message}, more than the {matrix.ndim} dimensions of {matrix}")
     return *spec, *(None,) * (matrix.ndim - len(spec))
 
 

@@ -171,7 +171,7 @@ class PackedBlockMatrix:
         """
         *batch, k, n = entries_of(sharding, self)
         blocks = self.scale.shape[-2]
-        require_whole_blocks(sharding, k, blocks, f"{self} has {blocks} blocks, which no part may cut")
+        require_whole_blocks(sharding, k, blocks, f"{self} has {blocks} blocks, which must not be split")
         # All arrays are (..., K in some unit, N), except for K-major data.
         scale = placed(sharding, *batch, k, n)
         data = placed(sharding, *batch, n, k) if self.layout in _N_MINOR else scale

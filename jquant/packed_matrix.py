@@ -77,7 +77,9 @@ class PackedMatrix:
             fits = fits and len(zero_point) == len(data) and zero_point[-2] == 1 and zero_point[-1] in (1, data[-2])
         if not fits:
             shapes = jax.tree.map(jnp.shape, (self.data, self.block_sums, self.zero_point))
-            raise DescriptorError(f"{name}: data, block_sums and zero_point of the packed matrix do not fit: {shapes}")
+            raise DescriptorError(
+                f"{name}: data, block_sums and zero_point of the packed matrix do not fit together: {shapes}"
+            )
 
     def column_sum(self) -> jax.Array:
         """The column sums of `data`, of shape (..., 1, N)."""
@@ -101,7 +103,7 @@ class PackedMatrix:
         """
         *batch, k, n = entries_of(sharding, self)
         blocks = self.block_sums.shape[-2]
-        has = f"{self} has {blocks} blocks of column sums, which no part may cut; pack_matrix takes a smaller block_size"
+        has = f"{self} has {blocks} blocks of column sums, which must not be split; pack it with a smaller block_size"
         require_whole_blocks(sharding, k, blocks, has)
         zero_point = self.zero_point
         if zero_point is not None:

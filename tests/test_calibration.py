@@ -577,11 +577,11 @@ class Unhashable:
                 OF_HISTOGRAM.update, OF_HISTOGRAM.init(), jax.ShapeDtypeStruct((2**16, 2**16), np.float32)
             ),
             DescriptorError,
-            r"percentile: a batch has 4294967296 elements; it must have less than 2\*\*32",
+            r"percentile: a batch has 4294967296 elements; it must have fewer than 2\*\*32",
         ),
-        (lambda: calibrated([]), DescriptorError, "calibrate: there is no batch in batches"),
-        (lambda: calibrated([None]), DescriptorError, "calibrate: batches holds None, which has no array"),
-        (lambda: calibrated([{"a": []}]), DescriptorError, "calibrate: batches holds {'a': ..}, which has no array"),
+        (lambda: calibrated([]), DescriptorError, "calibrate: batches is empty"),
+        (lambda: calibrated([None]), DescriptorError, "calibrate: batches contains None, which holds no arrays"),
+        (lambda: calibrated([{"a": []}]), DescriptorError, "calibrate: batches contains {'a': ..}, which holds no arrays"),
         (
             lambda: calibrated(["text"]),
             DescriptorTypeError,
@@ -590,7 +590,7 @@ class Unhashable:
         (
             lambda: calibrated([np.ones(3, np.float32), {"a": ["text"]}]),
             DescriptorTypeError,
-            r"calibrate: batches holds a batch whose batch\['a'\]\[0\] is 'text'; it must be an array",
+            r"calibrate: batches contains a batch whose batch\['a'\]\[0\] is 'text'; it must be an array",
         ),
         (lambda: calibrated([np.ma.masked_array(np.ones(3))]), DescriptorTypeError, "whose batch is masked_array"),
         (
@@ -616,7 +616,7 @@ class Unhashable:
         (
             lambda: calibrated([np.ones(3, np.float32)], lambda x: None),
             DescriptorError,
-            r"calibrate: activations\(batch\) is a PyTreeDef\(None\), which has no array",
+            r"calibrate: activations\(batch\) is a PyTreeDef\(None\), which holds no arrays",
         ),
         (
             lambda: calibrated([{"a": np.ones(3, np.float32)}, {"b": np.ones(3, np.float32)}]),

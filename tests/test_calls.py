@@ -135,7 +135,7 @@ def test_products_of_different_ranks(packed, ranks):
     for function in (jquant.matmul_integer, jax.jit(jquant.matmul_integer, static_argnames="feature_level")):
         np.testing.assert_array_equal(function(a, *given, feature_level="EXTENDED"), expected, strict=True)
     with pytest.raises(
-        DescriptorError, match=r"the same; reshape [AB]Tensor to .*, or take FeatureLevel.EXTENDED|ATensor has 8 dimensions"
+        DescriptorError, match=r"the same; reshape [AB]Tensor to .*, or use FeatureLevel.EXTENDED|ATensor has rank 8"
     ):
         jquant.matmul_integer(a, *given)
 
@@ -181,7 +181,7 @@ def test_elements_of_different_ranks():
     for function in (jquant.clip_gradient, jquant.clip_gradient1):
         actual = function(X, X[0], -0.5, 0.5, feature_level="EXTENDED")
         np.testing.assert_array_equal(actual, np.where((X <= -0.5) | (X >= 0.5), 0, X[0]))
-        with pytest.raises(DescriptorError, match=r"InputGradientTensor has sizes \(3,\).*; reshape it to \(1, 3\)"):
+        with pytest.raises(DescriptorError, match=r"InputGradientTensor has shape \(3,\).*; reshape it to \(1, 3\)"):
             function(X, X[0], -0.5, 0.5)
 
 
@@ -301,7 +301,7 @@ def test_padding_of_a_pool_in_onnx_words():
     pool = functools.partial(jquant.quantized_linear_average_pool, IMAGE, 0.5, 3, 0.5, 3, window_sizes=(3, 2))
     np.testing.assert_array_equal(pool(padding=[1, 0, 2, 1]), pool(padding=((1, 2), (0, 1))), strict=True)
     np.testing.assert_array_equal(pool(padding="SAME_UPPER"), pool(padding="SAME"), strict=True)
-    with pytest.raises(DescriptorError, match=r"padding is \[1, 0, 2\]; .* or 4 of them, as in ONNX"):
+    with pytest.raises(DescriptorError, match=r"padding is \[1, 0, 2\]; .* or 4 nonnegative integers as in ONNX"):
         pool(padding=[1, 0, 2])
 
 
@@ -345,9 +345,9 @@ def test_the_derivative_of_a_masked_range():
     ("mask", "text"),
     [
         (np.ones((2, 3), np.uint8), "where has data type UINT8; it must be BOOL"),
-        (np.ones(3, np.bool), "where has sizes (3,), InputTensor has (2, 3): the dimension counts must be the same"),
-        (np.ones((2, 2), np.bool), "where has sizes (2, 2), InputTensor has (2, 3)"),
-        (np.ones((3, 2, 3), np.bool), "where has sizes (3, 2, 3), InputTensor has (2, 3)"),
+        (np.ones(3, np.bool), "where has shape (3,), InputTensor has (2, 3): the dimension counts must be the same"),
+        (np.ones((2, 2), np.bool), "where has shape (2, 2), InputTensor has (2, 3)"),
+        (np.ones((3, 2, 3), np.bool), "where has shape (3, 2, 3), InputTensor has (2, 3)"),
         (True, "where must be an array or a Python scalar, not bool"),
         ([True], "where must be an array or a Python scalar, not list"),
     ],

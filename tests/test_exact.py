@@ -64,15 +64,19 @@ def test_public_functions_are_differentiable():
             ValueError,
             "product: a has shape (2, 3), b",
         ),
-        (lambda: jquant.exact.sum(np.ones(2, np.int32), 1.0), TypeError, "sum: a has data type INT32, but is a FLOAT"),
-        (lambda: jquant.exact.quotient(1.0, jnp.float16(1)), TypeError, "quotient: b has data type FLOAT16, but is a FLOAT"),
+        (lambda: jquant.exact.sum(np.ones(2, np.int32), 1.0), TypeError, "sum: a has data type INT32; it must be FLOAT32"),
+        (
+            lambda: jquant.exact.quotient(1.0, jnp.float16(1)),
+            TypeError,
+            "quotient: b has data type FLOAT16; it must be FLOAT32",
+        ),
         (lambda: jquant.exact.narrow(1.0, "INT8"), TypeError, "narrow: dtype is INT8; it must be one of FLOAT32, FLOAT16,"),
         (
             lambda: jquant.exact.seal(np.int8(1)),
             TypeError,
             "seal: x has data type INT8; it must be one of FLOAT32, FLOAT16,",
         ),
-        (lambda: jquant.exact.reciprocal(1e39), ValueError, "reciprocal: x is 1e+39, outside of FLOAT32"),
+        (lambda: jquant.exact.reciprocal(1e39), ValueError, "reciprocal: x is 1e+39, outside the range of FLOAT32"),
     ],
 )
 def test_errors_of_public_functions(call, error, text):

@@ -42,7 +42,9 @@ def test_typed_bounds_are_exact(dtype):
         expected = reference.clip_gradient1(x, gradient, low, high)
         np.testing.assert_array_equal(jquant.clip_gradient1(x, gradient, low, high), expected, strict=True)
     for function in (jquant.clip1, lambda x, *bounds: jquant.clip_gradient1(x, x, *bounds)):
-        with pytest.raises(jquant.DescriptorError, match=f": Max is {info.max + 1}, outside of {x.dtype.name.upper()}, "):
+        with pytest.raises(
+            jquant.DescriptorError, match=f": Max is {info.max + 1}, outside the range of {x.dtype.name.upper()}, "
+        ):
             function(x, 0, info.max + 1)
 
 

@@ -31,7 +31,7 @@ def _int32(problem: Problem) -> Call:
 
 def _floating(problem: Problem, dtype: np.dtype) -> Call:
     if problem.shape.cold:
-        raise Unavailable("of several layers, only the integers are measured")
+        raise Unavailable("with several layers, only the integers are measured")
     run = jitted(jnp.matmul, problem.a_float.astype(dtype), problem.b_float.astype(dtype), layers=problem.shape.layers)
     # bfloat16 is rounded three times, operands and result; sums are in float32, and lose at most half an ulp a term.
     # Devices may multiply float32 in fewer bits, such as TF32, by default.

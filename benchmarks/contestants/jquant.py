@@ -20,7 +20,7 @@ def _plain(problem: Problem) -> Call:
 
 def _pack(problem: Problem) -> Call:
     if not problem.shape.weights:
-        raise Unavailable("B is no weight here: nothing to pack ahead")
+        raise Unavailable("B is not a weight here: nothing to pack ahead")
     packed = _packed(problem.b, problem.b_zero_point)
     return Call(
         jitted(jquant.matmul_integer, problem.a, packed, problem.a_zero_point, layers=problem.shape.layers), problem.product

@@ -78,7 +78,7 @@ def _matmul_integer(problem: Problem, inputs: Sequence[str]) -> Call:
 
 def _constant_b(problem: Problem) -> Call:
     if not problem.shape.weights:
-        raise Unavailable("B is no weight here: nothing to pack ahead")
+        raise Unavailable("B is not a weight here: nothing to pack ahead")
     return _matmul_integer(problem, ("a",))
 
 

@@ -16,11 +16,11 @@ def _int_mm(problem: Problem) -> Call:
     torch = require("torch")
     backend = jax.default_backend()
     if backend not in ("cpu", "gpu"):
-        raise Unavailable(f"not measured beside a {backend.upper()}")
+        raise Unavailable(f"not measured alongside a {backend.upper()}")
     if backend == "gpu" and not torch.cuda.is_available():
         raise Unavailable("this PyTorch has no GPU")
     if problem.shape.batch > 1:
-        raise Unavailable("torch._int_mm takes no batch")
+        raise Unavailable("torch._int_mm does not take a batch")
     torch.set_num_threads(cores())
 
     def call() -> Callable[[], Any]:

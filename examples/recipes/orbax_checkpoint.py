@@ -61,7 +61,7 @@ def main() -> None:
     print("bit-identical: the packed weights and a product with them")
     again = jquant.PackedMatrix(**untyped, dtype=np.dtype(np.uint8))
     jax.tree.map(np.testing.assert_array_equal, again, packed)
-    print(f"without a target, a dict of {sorted(untyped)}; the dtype is the reader's to know")
+    print(f"without a target, a dict of {sorted(untyped)}; the reader must know the dtype")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def main() -> None:
     print(transform.sites(apply, params, clear[0], recipe=recipe))
     try:
         transform.calibrate(apply, params, clear, recipe)
-        raise AssertionError("a branch without a range")
+        raise AssertionError("a branch without a range was accepted")
     except ValueError as error:
         print(error)
     for name, inputs in {"early": clear, "late": vague}.items():

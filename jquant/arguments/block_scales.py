@@ -22,6 +22,6 @@ def require_scales(operator: str, scale: Operand, dtype: np.dtype, values: Opera
     sizes = values.shape
     shape = (*sizes[:axis], -(-sizes[axis] // block_size), *sizes[axis + 1 :])
     message = (
-        f"{operator}: scale has sizes {scale.shape}; of values of sizes {sizes} in blocks of {block_size} along dimension"
+        f"{operator}: scale has shape {scale.shape}; for values of shape {sizes} in blocks of {block_size} along dimension"
     )
-    require(scale.shape == shape, f"{message} {axis} it must have {shape}")
+    require(scale.shape == shape, f"{message} {axis} it must be {shape}")

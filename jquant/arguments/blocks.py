@@ -24,17 +24,22 @@ def block_size_of(operator: str, block_size: int | None, b: Shaped, b_scale: Sha
     """
     *batch, k, _ = b.shape
     *scale_batch, blocks, _ = b_scale.shape
-    message = f"{operator}: {names[1]} has sizes {b_scale.shape}, {names[0]} has {b.shape}: the batch must be the same"
+    message = f"{operator}: {names[1]} has shape {b_scale.shape}, {names[0]} has {b.shape}: the batch dimensions must match"
     require(batch == scale_batch, message)
     if block_size is None:
         known = k % blocks == 0 if blocks else k == 0
-        message = f"{operator}: block_size is None, but K, which is {k} in {names[0]}, is no multiple of the {blocks} blocks"
-        require(known, f"{message} of {names[1]}: it must say how many rows a block has")
+        message = (
+            f"{operator}: block_size is None, but K, which is {k} in {names[0]}, is not a multiple of the {blocks} blocks"
+        )
+        require(known, f"{message} of {names[1]}: pass the number of rows in a block")
         block_size = k // blocks if blocks and k else 1
     what = f"an integer from 1 to {_LONGEST_BLOCK}"
     block_size = integer(operator, "block_size", block_size, range(1, _LONGEST_BLOCK + 1), what)
     needed = -(-k // block_size)
-    has, needs = f"{names[1]} has {blocks} blocks", f"K, which is {k} in {names[0]}, has {needed} of block_size {block_size}"
+    has, needs = (
+        f"{names[1]} has {blocks} blocks",
+        f"K, which is {k} in {names[0]}, makes {needed} blocks of block_size {block_size}",
+    )
     require(blocks == needed, f"{operator}: {has}; {needs}")
     return block_size
 
@@ -43,7 +48,7 @@ def require_block_size(operator: str, block_size: int | None, b: PackedBlockMatr
     """Asserts that a block size given beside packed weights is their own."""
     if block_size is None:
         return
-    what = f"None, or {b.block_size}, by which b is packed"
+    what = f"None, or {b.block_size}, the block size of the packed b"
     integer(operator, "block_size", block_size, (b.block_size,), what)
 
 
@@ -60,16 +65,14 @@ def require_rows(operator: str, a: Shaped, columns: Mapping[str, Shaped | None])
     for name, column in columns.items():
         if column is not None and len(column.shape) > 2:
             batch = aligned(column.shape[:-2], len(a.shape) - 2)
-            message = (
-                f"{operator}: {name} has sizes {column.shape}, a has {a.shape}: a size of the batch must be 1 or that of a"
-            )
+            message = f"{operator}: {name} has shape {column.shape}, a has {a.shape}: each batch size must be 1 or that of a"
             require(broadcasts(batch, a.shape[:-2]), message)
 
 
 def require_none(operator: str, beside: Mapping[str, object]) -> None:
     """Asserts that nothing is given, by its name, that packed weights already hold."""
     for name, value in beside.items():
-        require(value is None, f"{operator}: {name} is given beside packed weights, which hold their own: pass None")
+        require(value is None, f"{operator}: {name} is given with packed weights, which hold their own: pass None")
 
 
 def zero_point_of_blocks(

@@ -111,8 +111,8 @@ class Call:
         """Asserts that the output has the data type of the tensor `name`. At jquant's own level, any data type will do."""
         require(
             dtype == needed or self.level == FeatureLevel.EXTENDED,
-            f"{self.operator}: {self.descriptor.output} has data type {data_type_name(dtype)}; it must have that of {name}, "
-            f"{data_type_name(needed)}; they may differ from FeatureLevel.EXTENDED on",
+            f"{self.operator}: {self.descriptor.output} has data type {data_type_name(dtype)}; below FeatureLevel.EXTENDED "
+            f"it must match that of {name}, {data_type_name(needed)}",
             DescriptorTypeError,
         )
 

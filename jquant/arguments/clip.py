@@ -15,7 +15,7 @@ def typed_bound(operator: str, name: str, value: ArrayLike, dtype: np.dtype) -> 
     """A scalar bound. Its data type, MinMaxDataType, must be that of the tensors; a Python scalar must be in its range."""
     bound = operand(operator, name, value, dtype)
     given, needed = data_type_name(bound.dtype), data_type_name(dtype)
-    message = f"{operator}: {name} has data type {given}; it must have that of InputTensor, {needed}"
+    message = f"{operator}: {name} has data type {given}; it must match that of InputTensor, {needed}"
     require(given == needed, message, DescriptorTypeError)
     return require_scalar(operator, name, bound)
 
@@ -26,10 +26,10 @@ def optional_scale_bias(operator: str, input: Operand, scale_bias: ScaleBias | N
         return None
     is_float = jnp.issubdtype(input.dtype, jnp.floating)
     given = data_type_name(input.dtype)
-    message = f"{operator}: ScaleBias is defined for float types; InputTensor has data type {given}"
+    message = f"{operator}: ScaleBias is defined only for float types; InputTensor has data type {given}"
     require(is_float, message, DescriptorTypeError)
     if not isinstance(scale_bias, tuple | list) or len(scale_bias) != 2:
-        message = f"{operator}: scale_bias is {shown(scale_bias)}; it must be a ScaleBias, a scale and a bias"
+        message = f"{operator}: scale_bias is {shown(scale_bias)}; it must be a ScaleBias: a scale and a bias"
         raise DescriptorTypeError(message)
     scale, bias = scale_bias
     return ScaleBias(

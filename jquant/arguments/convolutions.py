@@ -17,7 +17,7 @@ from jquant.formulas.windows import Geometry
 DimensionNumbers = lax.ConvDimensionNumbers | tuple[str, str, str] | None
 
 
-_CHANNELS_LAST = '; for channels last pass dimension_numbers=("NHWC", "HWIO", "NHWC")'
+_CHANNELS_LAST = '; for channels-last data, pass dimension_numbers=("NHWC", "HWIO", "NHWC")'
 
 
 def geometry(
@@ -33,7 +33,7 @@ def geometry(
     """The geometry that a caller describes in the form of `jax.lax`, or an error."""
     rank, filter_rank = len(input.shape), len(filter.shape)
     if not rank == filter_rank >= 3:
-        given = f"InputTensor has sizes {input.shape}, FilterTensor has {filter.shape}"
+        given = f"InputTensor has shape {input.shape}, FilterTensor has {filter.shape}"
         require(False, f"{operator}: {given}: the dimension counts must be the same, and at least 3")
     is_layout = dimension_numbers is None or isinstance(dimension_numbers, lax.ConvDimensionNumbers)
     if not is_layout and not (is_sequence(dimension_numbers) and all(isinstance(spec, str) for spec in dimension_numbers)):
@@ -51,10 +51,10 @@ def geometry(
     filters, depth, *sizes = _ordered(filter, dimensions.rhs_spec)
     groups = integer(operator, "groups", groups, range(1, sys.maxsize), "a positive integer")
     if not filters > 0:
-        require(False, f"{operator}: FilterTensor has shape {filter.shape}; it must have one filter or more")
+        require(False, f"{operator}: FilterTensor has shape {filter.shape}; it must have at least one filter")
     if channels != groups * depth:
         given = f"the input has {channels} channels (dimension {dimensions.lhs_spec[1]})"
-        message = f"{operator}: groups is {groups}: {given}, the {filters} filters expect {depth} x groups"
+        message = f"{operator}: groups is {groups}: {given}, but the {filters} filters expect {depth} x groups"
         require(False, f"{message}{_CHANNELS_LAST if dimension_numbers is None and rank == 4 else ''}")
     if filters % groups:
         require(False, f"{operator}: groups is {groups}; it must divide the number of filters, which is {filters}")

@@ -56,7 +56,7 @@ def require(satisfied: bool, message: str, error: type[DescriptorError] = Descri
 
 def require_round_mode(operator: str, round_mode: RoundMode, allowed: tuple[RoundMode, ...]) -> None:
     """Asserts that the operator's specification has this rounding mode."""
-    require(round_mode in allowed, f"{operator}: round_mode is {round_mode}; the document has {', '.join(allowed)}")
+    require(round_mode in allowed, f"{operator}: round_mode is {round_mode}; the specification allows {', '.join(allowed)}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,7 +210,7 @@ class Descriptor:
             a, b = tensors[one], tensors[other]
             if a is not None and b is not None and a.dtype != b.dtype:
                 a_type, b_type = data_type_name(a.dtype), data_type_name(b.dtype)
-                message = f"{other} has data type {b_type}; it must have that of {one}, {a_type}"
+                message = f"{other} has data type {b_type}; it must match that of {one}, {a_type}"
                 yield Violation(message, DescriptorTypeError)
         yield from self._size_violations(rows, tensors, level)
 
@@ -244,7 +244,7 @@ class Descriptor:
         if not row.allows_rank(rank) and not (rank == 0 and self._may_be_scalar(row)):
             hint = self._from_level(name, lambda row, _: row.allows_rank(rank), level, f"{rank} is allowed")
             allowed = f"{_name(level)} allows {row.allowed_ranks()}{hint}"
-            yield Violation(f"{name} has {rank} dimensions, sizes {shape}; {allowed}")
+            yield Violation(f"{name} has rank {rank} (shape {shape}); {allowed}")
 
     def _data_type_violation(
         self, row: Tensor, name: str, level: FeatureLevel | None, model: str | None = None
@@ -255,7 +255,7 @@ class Descriptor:
             )
             wanted = f"{_name(level)} allows {', '.join(row.allowed_data_types(level))}{hint}"
         else:
-            wanted = f"it must have that of {model}"
+            wanted = f"it must match that of {model}"
         return Violation(f"{row.name} has data type {name}; {wanted}", DescriptorTypeError)
 
     def _model_of(self, row: Tensor, tensors: Mapping[str, Signature | None], level: FeatureLevel | None) -> str | None:
@@ -316,8 +316,8 @@ class Descriptor:
                 if len(a) != len(b):
                     few, shape = (one, a) if len(a) < len(b) else (other, b)
                     to = aligned(shape, max(len(a), len(b)))
-                    remedy = f"; reshape {few} to {to}, or take {_ALIGNS}" if output in group else ""
-                    message = f"{one} has sizes {a}, {other} has {b}: the dimension counts must be the same"
+                    remedy = f"; reshape {few} to {to}, or use {_ALIGNS}" if output in group else ""
+                    message = f"{one} has shape {a}, {other} has {b}: the dimension counts must be the same"
                     yield Violation(f"{message}{remedy}")
         bound: dict[str, tuple[int, str]] = {}
         for row in rows:
@@ -325,13 +325,11 @@ class Descriptor:
             if shape == ():
                 continue
             if row.name in self.one_element and any(size != 1 for size in shape):
-                yield Violation(f"{row.name} has sizes {shape}, but must have 1 element")
+                yield Violation(f"{row.name} has shape {shape}, but must have 1 element")
             elif row.name in self.per_channel:
                 channels = tuple(size if axis == 1 else 1 for axis, size in enumerate(shapes[output]))
                 if any(size != 1 for size in shape) and shape != channels:
-                    text = (
-                        f"{row.name} has sizes {shape}, but must have 1 element, or for each channel 1, in sizes {channels}"
-                    )
+                    text = f"{row.name} has shape {shape}, but must have 1 element, or 1 per channel in shape {channels}"
                     yield Violation(text)
             elif row.sizes is not None:
                 yield from self._named_size_violations(row.name, row.sizes.split(), shape, bound)
@@ -351,9 +349,9 @@ class Descriptor:
         aligns = row.name in self.broadcast and broadcasts(aligned(shape, len(to)), to)
         if not (broadcasts(shape, to) or (aligns and level in (None, FeatureLevel.EXTENDED))):
             yield Violation(
-                f"{row.name} has sizes {shape}, {fitted} has {to}: the dimension counts must be the same, and each size 1 "
-                "or that of the output (a rank of 0 stands for one element)"
-                + (f"; reshape it to {aligned(shape, len(to))}, or take {_ALIGNS}" if aligns else "")
+                f"{row.name} has shape {shape}, {fitted} has {to}: the dimension counts must be the same, and each size "
+                "must be 1 or that of the output (a rank of 0 stands for one element)"
+                + (f"; reshape it to {aligned(shape, len(to))}, or use {_ALIGNS}" if aligns else "")
             )
 
     def _named_size_violations(
@@ -363,7 +361,7 @@ class Descriptor:
         names = self._names(sizes, len(shape))
         for axis, (name, size) in enumerate(zip(names, shape, strict=True)):
             if name == "1":
-                allowed, why = {1}, f"the sizes are ({', '.join(names)})"
+                allowed, why = {1}, f"its shape must be ({', '.join(names)})"
             elif name in self.counts:
                 full, source = bound[self.counts[name]]
                 allowed, why = {1, full}, f"{name} is 1 or {self.counts[name]}, which is {full} in {source}"
@@ -376,7 +374,7 @@ class Descriptor:
                     continue
             if size not in allowed:
                 options = " or ".join(map(str, sorted(allowed)))
-                yield Violation(f"dimension {axis} of {tensor}, sizes {shape}, must be {options}: {why}")
+                yield Violation(f"dimension {axis} of {tensor}, of shape {shape}, must be {options}: {why}")
 
 
 _ALIGNS = "FeatureLevel.EXTENDED, which aligns ranks as NumPy does"
@@ -384,5 +382,5 @@ _ALIGNS = "FeatureLevel.EXTENDED, which aligns ranks as NumPy does"
 
 def _name(level: FeatureLevel | None) -> str:
     if level is None:
-        return "the document"
+        return "the specification"
     return f"DML_FEATURE_LEVEL_{level}" if level <= FeatureLevel.LATEST else f"FeatureLevel.{level}"

@@ -30,7 +30,7 @@ def _violation(numbers: DotDimensions, lhs: tuple[int, ...], rhs: tuple[int, ...
         ("rhs", rhs, (*numbers.rhs_contracting, *numbers.rhs_batch)),
     ):
         if not all(0 <= dimension < len(shape) for dimension in dimensions):
-            return f"of {name}, of shape {shape}, it names a dimension outside of 0 to {len(shape) - 1}"
+            return f"it names a dimension of {name} outside 0 to {len(shape) - 1}: {name} has shape {shape}"
         if len({*dimensions}) != len(dimensions):
             return f"it names a dimension of {name} twice"
     for what, one, other in (
@@ -38,10 +38,10 @@ def _violation(numbers: DotDimensions, lhs: tuple[int, ...], rhs: tuple[int, ...
         ("batch", numbers.lhs_batch, numbers.rhs_batch),
     ):
         if len(one) != len(other):
-            return f"lhs has {len(one)} {what} dimensions, rhs {len(other)}"
+            return f"lhs has {len(one)} {what} dimensions, but rhs has {len(other)}"
         sizes, others = tuple(lhs[dimension] for dimension in one), tuple(rhs[dimension] for dimension in other)
         if sizes != others:
-            return f"the {what} dimensions of lhs have sizes {sizes}, those of rhs {others}"
+            return f"the {what} dimensions of lhs have sizes {sizes}, but those of rhs have {others}"
     return None
 
 

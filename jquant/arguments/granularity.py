@@ -46,16 +46,16 @@ def _aligned(
     if scale.ndim > 0 and granularity.axis is None:
         _require_an_axis(operator, name, sizes, scale)
     elif scale.ndim > 0 and granularity.axis is not None:
-        given = f"{operator}: {name} has {scale.ndim} dimensions, sizes {scale.shape}; with axis={granularity.axis}"
+        given = f"{operator}: {name} has shape {scale.shape}; with axis={granularity.axis}"
         size, beside = sizes[granularity.axis], f"{names.tensor} has shape {sizes}"
         if granularity.block_size is None:
-            require(scale.shape == (size,), f"{given} and no block_size it must have 1, of size {size}: {beside}")
+            require(scale.shape == (size,), f"{given} and no block_size it must be ({size},): {beside}")
             scale = scale.reshape(shape_along(granularity.axis, len(sizes)))
             covered = scale.shape
         else:
             blocks = -(-size // granularity.block_size)
             matches = scale.ndim == len(sizes) and scale.shape[granularity.axis] == blocks
-            wanted = f"it must have {len(sizes)}, and a size of {blocks} there: {beside}"
+            wanted = f"it must have {len(sizes)} dimensions, and size {blocks} along that axis: {beside}"
             require(matches, f"{given} and block_size={granularity.block_size} {wanted}")
             covered = (*covered[: granularity.axis], size, *covered[granularity.axis + 1 :])
     return scale, Signature(covered, scale.dtype)
@@ -66,6 +66,6 @@ def _require_an_axis(operator: str, name: str, sizes: tuple[int, ...], scale: ja
     if scale.ndim == 1 < len(sizes):
         fits = [axis for axis, size in enumerate(sizes) if scale.shape == (size,)]
         ways = (f"axis={axis}, or shape {(*(1,) * axis, sizes[axis], *(1,) * (len(sizes) - axis - 1))}" for axis in fits)
-        message = f"{operator}: {name} has sizes {scale.shape}, InputTensor has {sizes}: for a value for each index of "
-        others = "; of ".join(f"dimension {axis} pass {way}" for axis, way in zip(fits, ways, strict=True))
+        message = f"{operator}: {name} has shape {scale.shape}, InputTensor has {sizes}: for one value per index of "
+        others = "; for ".join(f"dimension {axis}, pass {way}" for axis, way in zip(fits, ways, strict=True))
         require(not fits, f"{message}{others}")

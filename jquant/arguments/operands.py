@@ -27,7 +27,7 @@ def operand(operator: str, name: str, value: ArrayLike, scalar_dtype: np.dtype |
     """
     if isinstance(value, jax.Array):
         if not isinstance(value.dtype, np.dtype):
-            raise DescriptorTypeError(f"{operator}: {name} is an array of {value.dtype}; it must be one of numbers")
+            raise DescriptorTypeError(f"{operator}: {name} is an array of {value.dtype}; it must be an array of numbers")
         if not value.weak_type:
             return value
         value = _from_weak(operator, name, value, scalar_dtype) if value.shape == () else value
@@ -40,7 +40,7 @@ def operand(operator: str, name: str, value: ArrayLike, scalar_dtype: np.dtype |
     if isinstance(value, int | float) and not isinstance(value, bool | enum.Enum):
         if scalar_dtype is None:
             raise DescriptorTypeError(
-                f"{operator}: {name} is the Python scalar {shown(value)}; it must be an array, whose data type counts"
+                f"{operator}: {name} is the Python scalar {shown(value)}; it must be an array, because its data type matters"
             )
         return _scalar(operator, name, value, scalar_dtype)
     raise DescriptorTypeError(f"{operator}: {name} must be an array or a Python scalar, not {type(value).__name__}")
@@ -51,7 +51,7 @@ def _as_jax_array(operator: str, name: str, value: ArrayLike) -> jax.Array:
     try:
         return jnp.asarray(value)
     except Exception as error:  # a foreign class may raise anything
-        given = f"{type(value).__name__}, whose __jax_array__ gives no array"
+        given = f"{type(value).__name__}, whose __jax_array__ does not return an array"
         raise DescriptorTypeError(f"{operator}: {name} is of type {given}: {shown(error)}") from error
 
 
@@ -75,17 +75,17 @@ def _require_plain(operator: str, name: str, value: np.ndarray | np.generic) -> 
     """Asserts that JAX accepts the array without changing it."""
     dtype = value.dtype
     if isinstance(value, np.ma.MaskedArray):
-        raise DescriptorTypeError(f"{operator}: {name} is a masked array; fill in what is masked with .filled(...)")
+        raise DescriptorTypeError(f"{operator}: {name} is a masked array; fill in the masked elements with .filled(...)")
     if not dtype.isnative:
         raise DescriptorTypeError(
             f"{operator}: {name} has byte order {dtype.str!r}; convert it with .astype(np.{dtype.name})"
         )
     if not is_numeric(dtype):
-        raise DescriptorTypeError(f"{operator}: {name} has data type {dtype}, which JAX does not have")
+        raise DescriptorTypeError(f"{operator}: {name} has data type {dtype}, which JAX does not support")
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
         raise DescriptorTypeError(
-            f"{operator}: {name} has data type {data_type_name(dtype)}, which JAX narrows to 32 bits unless "
-            "jax_enable_x64 is set; convert it, so that the loss is yours to see, or set it"
+            f"{operator}: {name} has data type {data_type_name(dtype)}, which JAX narrows to 32 bits by default; "
+            "convert it explicitly, or set jax_enable_x64"
         )
 
 
@@ -123,7 +123,9 @@ def _checked_scalar(operator: str, name: str, value: float, dtype: np.dtype, sig
             )
     if not fits:
         given = shown(value)
-        raise DescriptorError(f"{operator}: {name} is {given}, outside of {type_name}, [{limits.min}, {limits.max}]")
+        raise DescriptorError(
+            f"{operator}: {name} is {given}, outside the range of {type_name}, [{limits.min}, {limits.max}]"
+        )
     return dtype.type(value)
 
 
@@ -136,7 +138,7 @@ def float_operand(operator: str, name: str, value: ArrayLike) -> Operand:
     """A tensor of FLOAT, for which the specification has no other type."""
     value = operand(operator, name, value, FLOAT32)
     given = data_type_name(value.dtype)
-    require(given == "FLOAT32", f"{operator}: {name} has data type {given}, but is a FLOAT", DescriptorTypeError)
+    require(given == "FLOAT32", f"{operator}: {name} has data type {given}; it must be FLOAT32", DescriptorTypeError)
     return value
 
 
@@ -163,7 +165,7 @@ def require_scalar(operator: str, name: str, value: Operand) -> Operand:
     """`value` as a scalar, asserting that it has one element."""
     if value.shape == ():
         return value
-    require(is_one_element(value.shape), f"{operator}: {name} has sizes {value.shape}, but must have 1 element")
+    require(is_one_element(value.shape), f"{operator}: {name} has shape {value.shape}, but must have 1 element")
     return value.reshape(())
 
 

@@ -47,7 +47,9 @@ def weights(
     if zero_point is not None:
         zero_point = without_dimensions(operand(call.operator, names.zero_point, zero_point, b.dtype))
         given, wanted = data_type_name(zero_point.dtype), data_type_name(b.dtype)
-        message = f"{call.operator}: {names.zero_point} has data type {given}; it must have that of {names.tensor}, {wanted}"
+        message = (
+            f"{call.operator}: {names.zero_point} has data type {given}; it must match that of {names.tensor}, {wanted}"
+        )
         require(given == wanted, message, DescriptorTypeError)
         _require_equal(call.operator, names, zero_point, b)
     return call.packed(tensor, b), None
@@ -55,13 +57,13 @@ def weights(
 
 def _require_equal(operator: str, names: Names, given: Operand, b: PackedMatrix) -> None:
     """Asserts that a zero point given beside packed weights is their own: it is not used in the product."""
-    message = f"{operator}: {names.zero_point} is given beside packed weights, which hold their own"
+    message = f"{operator}: {names.zero_point} is given with packed weights, which hold their own"
     if isinstance(given, jax.core.Tracer) or isinstance(b.zero_point, jax.core.Tracer):
-        raise DescriptorError(f"{message}; traced, the two cannot be compared: pass None")
+        raise DescriptorError(f"{message}; the two cannot be compared while tracing: pass None")
     given, held = jax.device_get((given, 0 if b.zero_point is None else b.zero_point))
     fits = broadcasts(aligned(given.shape, b.ndim), aligned(b.shape[-1:], b.ndim))
     if not fits or np.any(given != held):
-        raise DescriptorError(f"{message}, a different one: pass None, or pack the weights with it")
+        raise DescriptorError(f"{message}; the two differ: pass None, or pack the weights with it")
 
 
 def quantized_weights(

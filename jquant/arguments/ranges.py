@@ -23,9 +23,9 @@ def range_operands(operator: str, input: Operand, axis: int | None, **bounds: Ar
     sizes = () if axis is None else (input.shape[axis],)
     for name, bound in given.items():
         if axis is None and not is_one_element(bound.shape):
-            require(False, f"{operator}: {name} has sizes {bound.shape}; without axis it must have 1 element")
+            require(False, f"{operator}: {name} has shape {bound.shape}; without axis it must have 1 element")
         if axis is not None and bound.shape != sizes:
-            message = f"{operator}: {name} has sizes {bound.shape}; with axis={axis} they must be {sizes}"
+            message = f"{operator}: {name} has shape {bound.shape}; with axis={axis} it must be {sizes}"
             require(False, f"{message}: input has shape {input.shape}")
     if given and is_known(*given.values()):
         (low_name, low), (high_name, high) = given.items()
@@ -36,7 +36,7 @@ def range_operands(operator: str, input: Operand, axis: int | None, **bounds: Ar
 def require_one_range(operator: str, input: Operand, axis: int | None) -> None:
     """Asserts that there is one range, as MIN_FIRST has it."""
     if axis is not None:
-        message = f"{operator}: MIN_FIRST has one range: axis={axis} must be a dimension of size 1 or None"
+        message = f"{operator}: MIN_FIRST has a single range: axis={axis} must be None or a dimension of size 1"
         require(input.shape[axis] == 1, message)
 
 
@@ -45,7 +45,7 @@ def require_quantized(operator: str, name: str, dtype: np.dtype, *allowed: str) 
     types = _stored_types(allowed)
     if dtype not in types.values():
         given, listed = data_type_name(dtype), ", ".join(f"{type} ({data_type_name(types[type])})" for type in types)
-        require(False, f"{operator}: {name} is {given}; the document has {listed}", DescriptorTypeError)
+        require(False, f"{operator}: {name} is {given}; the specification allows {listed}", DescriptorTypeError)
 
 
 @functools.cache
@@ -60,6 +60,6 @@ def accumulators(
     input = operand(operator, "input", input)
     require_quantized(operator, "the data type of input", input.dtype, "qint32")
     if per_channel:
-        require(input.ndim > 0, f"{operator}: input is a scalar; it must have channels, which are its last dimension")
+        require(input.ndim > 0, f"{operator}: input is a scalar; it must have channels as its last dimension")
     axis = input.ndim - 1 if per_channel else None
     return input, *range_operands(operator, input, axis, input_min=input_min, input_max=input_max)

@@ -89,8 +89,8 @@ def dimension_from_0(operator: str, axis: int, rank: int) -> int:
     """`axis` of a TensorFlow operator, where a negative one stands for none."""
     _require_dimensions(operator, axis, rank)
     what = (
-        f"a dimension of the input, from 0 to {rank - 1}, or None (a negative axis means none to TensorFlow, and "
-        "counts from the end elsewhere, so that it raises here)"
+        f"a dimension of the input, from 0 to {rank - 1}, or None (a negative axis means no axis in "
+        "TensorFlow, and counts from the end elsewhere; here it is refused)"
     )
     return integer(operator, "axis", axis, range(rank), what)
 

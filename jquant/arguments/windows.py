@@ -37,15 +37,15 @@ def windows(
     strides = positive_integers(operator, "strides", (1,) * rank if strides is None else strides, rank)
     dilations = positive_integers(operator, "dilations", (1,) * rank if dilations is None else dilations, rank)
     if not all(size > 0 for size in sizes):
-        require(False, f"{operator}: a window has sizes {tuple(sizes)}; they must be positive: they are those of {source}")
+        require(False, f"{operator}: the window shape, from {source}, is {tuple(sizes)}; its sizes must be positive")
     reach = [(size - 1) * dilation + 1 for size, dilation in zip(sizes, dilations, strict=True)]
     pairs = _padding(operator, padding, spatial, reach, strides)
     found = Windows(tuple(sizes), strides, dilations, pairs)
     # A symbolic size of `jax.export` is taken to be large enough.
     if not all(count > 0 for count in found.counts(spatial) if isinstance(count, int)):
-        steps = f"steps of {dilations}, fits into {tuple(spatial)} elements with a padding of {pairs}"
-        given = f"they follow from {source}, dilations, InputTensor and padding"
-        require(False, f"{operator}: no window of {tuple(sizes)} elements, with {steps}; {given}")
+        steps = f"with dilations {dilations} does not fit into {tuple(spatial)} elements with padding {pairs}"
+        given = f"these follow from {source}, dilations, InputTensor and padding"
+        require(False, f"{operator}: a window of shape {tuple(sizes)} {steps}; {given}")
     return found
 
 
@@ -58,7 +58,7 @@ def _padding(
     rank = len(spatial)
     if isinstance(padding, str):
         if padding not in _NAMES:
-            require(False, f"{operator}: padding is {shown(padding)}; names are {', '.join(_NAMES)}")
+            require(False, f"{operator}: padding is {shown(padding)}; the names are {', '.join(_NAMES)}")
         pairs = lax.padtype_to_pads(spatial, reach, strides, _NAMES[padding])
         return tuple((low, high) for low, high in pairs)
     if are_integers(padding) and len(padding) == 2 * rank:
@@ -67,7 +67,7 @@ def _padding(
         pairs = tuple(padding) if is_sequence(padding) and all(map(are_integers, padding)) else ()
     if len(pairs) != rank or not all(len(pair) == 2 and min(pair) >= 0 for pair in pairs):
         wanted = (
-            f"{rank} pairs of integers that are not negative, or {2 * rank} of them, as in ONNX: first those before each"
+            f"{rank} pairs of nonnegative integers, or {2 * rank} nonnegative integers as in ONNX: first those before each"
         )
         names = f"{operator}: padding is {shown(padding)}; it must be one of {', '.join(_NAMES)}"
         require(False, f"{names}, {wanted} spatial dimension, then those after")

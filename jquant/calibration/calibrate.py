@@ -63,7 +63,7 @@ def calibrate(
       image -4.0 3.0 0.031496063 0
     """
     if not isinstance(observer, Observer):
-        raise DescriptorTypeError(f"{_NAME}: observer is {shown(observer)}; it must be an Observer, as min_max() is one")
+        raise DescriptorTypeError(f"{_NAME}: observer is {shown(observer)}; it must be an Observer, such as min_max()")
     if not callable(activations) or not _is_hashable(activations):
         message = f"{_NAME}: activations is {shown(activations)}; it must be a function of a batch, and hashable"
         raise DescriptorTypeError(message)
@@ -72,11 +72,11 @@ def calibrate(
         _require_arrays(batch)
         if structure is None:
             shapes, structure = jax.tree.flatten(jax.eval_shape(functools.partial(_floats, activations), batch))
-            require(len(shapes) > 0, f"{_NAME}: activations(batch) is a {shown(structure)}, which has no array")
+            require(len(shapes) > 0, f"{_NAME}: activations(batch) is a {shown(structure)}, which holds no arrays")
             states = [observer.init(shape) for shape in shapes]
         states = _updated(observer, activations, structure, states, batch)
     if structure is None:
-        raise DescriptorError(f"{_NAME}: there is no batch in batches")
+        raise DescriptorError(f"{_NAME}: batches is empty")
     return structure.unflatten(map(observer.compute_range, states))
 
 
@@ -92,10 +92,10 @@ def _require_arrays(batch: Any) -> None:
     """Asserts that a batch is not empty, and that a jitted program accepts it."""
     leaves = tree_leaves_with_path(batch)
     if not leaves:
-        raise DescriptorError(f"{_NAME}: batches holds {shown(batch)}, which has no array")
+        raise DescriptorError(f"{_NAME}: batches contains {shown(batch)}, which holds no arrays")
     for path, leaf in leaves:
         if not _is_array(leaf):
-            message = f"{_NAME}: batches holds a batch whose batch{keystr(path)} is {shown(leaf)}; it must be an array"
+            message = f"{_NAME}: batches contains a batch whose batch{keystr(path)} is {shown(leaf)}; it must be an array"
             raise DescriptorTypeError(message)
 
 
@@ -122,6 +122,6 @@ def _updated(
     observer: Observer, activations: Callable[[Any], Any], structure: Any, states: list[Any], batch: Any
 ) -> list[Any]:
     values, given = jax.tree.flatten(_floats(activations, batch))
-    message = f"{_NAME}: activations(batch) has the structure {shown(given)}, that of the first batch {shown(structure)}"
+    message = f"{_NAME}: activations(batch) has structure {shown(given)}; for the first batch it was {shown(structure)}"
     require(given == structure, message)
     return list(map(observer.update, states, values))

@@ -69,7 +69,7 @@ def histogram_observer(
         observer.require_state(name, state, like)
         devices = 1 if axis_name is None else lax.axis_size(axis_name)
         if isinstance(batch.size, int):  # not a symbolic size of `jax.export`
-            message = f"{name}: a batch has {batch.size * devices} elements; it must have less than 2**32"
+            message = f"{name}: a batch has {batch.size * devices} elements; it must have fewer than 2**32"
             require(batch.size * devices < 2**32, message)
         return updated(state, batch)
 

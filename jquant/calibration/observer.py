@@ -152,7 +152,7 @@ def _extremes_observer(name: str, averaging_constant: float | None, axis: int | 
         shape, given = kept(batch.shape), state.min.shape
         require(
             given == shape,
-            f"{name}: state has ranges of shape {given}; with axis={axis}, a batch of shape {batch.shape} has {shape}",
+            f"{name}: state has ranges of shape {given}; with axis={axis}, a batch of shape {batch.shape} needs {shape}",
         )
         return updated(state, batch)
 

@@ -160,7 +160,7 @@ def _safetensors(files: list[Path]) -> tuple[dict[str, StoredTensor], dict[str, 
     for file in files:
         found, of_file = safetensors_files.read_header(file)
         for name in found.keys() & tensors.keys():
-            refuse(file, name, f"is in {tensors[name].path.name}, too")
+            refuse(file, name, f"is also in {tensors[name].path.name}")
         tensors |= found
         metadata |= of_file
     return tensors, metadata
@@ -178,7 +178,7 @@ def _files(folder: Path) -> list[Path]:
         return _indexed(folder)
     found = sorted(each for each in folder.iterdir() if each.suffix in (".safetensors", ".gguf"))
     if len(found) != 1:
-        names = ", ".join(each.name for each in found) or "no file of safetensors or GGUF"
+        names = ", ".join(each.name for each in found) or "no safetensors or GGUF file"
         refuse(folder, None, f"has {names}, and no {_INDEX}"[:1000])
     return [_regular(found[0])]
 
@@ -187,15 +187,15 @@ def _indexed(folder: Path) -> list[Path]:
     index = folder / _INDEX
     by_name = safetensors_files.read_json(index).get("weight_map")
     if not isinstance(by_name, dict) or any(not isinstance(file, str) for file in by_name.values()):
-        refuse(index, None, "its weight_map must map the names of tensors to those of files")
+        refuse(index, None, "its weight_map must map tensor names to file names")
     names = {}
     for name, file in by_name.items():
         if Path(file).name != file or file in (".", "..") or "\\" in file or "\0" in file:
-            refuse(index, name, f"is in {file[:100]!r}, which is no name of a file in this folder")
+            refuse(index, name, f"is in {file[:100]!r}, which is not the name of a file in this folder")
         if file not in names:
             names[file] = set(safetensors_files.read_header(_regular(folder / file))[0])
         if name not in names[file]:
-            refuse(folder / file, name, f"is not there; {_INDEX} says it is")
+            refuse(folder / file, name, f"is missing from the file that {_INDEX} says it is in")
     if not names:
         refuse(index, None, "its weight_map is empty")
     return [folder / file for file in sorted(names)]
@@ -203,7 +203,7 @@ def _indexed(folder: Path) -> list[Path]:
 
 def _regular(path: Path) -> Path:
     if not path.is_file():
-        refuse(path, None, "is no file")
+        refuse(path, None, "is not a file")
     return path
 
 
@@ -240,10 +240,12 @@ def _entries(tensors: dict[str, StoredTensor], config: Mapping[str, Any], path: 
     """
     method = config.get("quant_method")
     if method not in (None, "gptq", "awq", "compressed-tensors"):
-        refuse(path, None, f"quant_method is {str(method)[:100]!r}; read are 'gptq', 'awq' and 'compressed-tensors'")
+        refuse(path, None, f"quant_method is {str(method)[:100]!r}; it must be 'gptq', 'awq' or 'compressed-tensors'")
     format_ = config.get("format")
     if method == "compressed-tensors" and format_ not in (None, *compressed_tensors.FORMATS):
-        refuse(path, None, f"its format is {str(format_)[:100]!r}; read are {', '.join(compressed_tensors.FORMATS)}")
+        refuse(
+            path, None, f"its format is {str(format_)[:100]!r}; it must be one of {', '.join(compressed_tensors.FORMATS)}"
+        )
     readers: dict[str, Callable[[str, dict[str, StoredTensor], Mapping[str, Any]], Entry]] = {
         ".qweight": {"gptq": gptq.gptq, "awq": gptq.awq}.get(str(method), _without_method),
         ".weight_packed": compressed_tensors.pack_quantized,
@@ -258,15 +260,15 @@ def _entries(tensors: dict[str, StoredTensor], config: Mapping[str, Any], path: 
                 entries[f"{base}.weight"] = reader(base, left, config)
     for name, tensor in left.items():
         if name in entries:
-            tensor.refuse("is there, and in a quantized form, too")
+            tensor.refuse("is present both as it is and in a quantized form")
         if method == "compressed-tensors" and name.endswith(".weight") and tensor.dtype.itemsize == 1:
-            tensor.refuse(f"is {tensor.what}, and there is no {name}_scale")
+            tensor.refuse(f"is {tensor.what}, but there is no {name}_scale")
         entries[name] = stored(tensor)
     return entries
 
 
 def _without_method(base: str, tensors: dict[str, StoredTensor], config: Mapping[str, Any]) -> Entry:
     tensors[f"{base}.qweight"].refuse(
-        "is of GPTQ or AWQ, which config.json beside the file, or the argument quantization_config, must say: "
+        "is from GPTQ or AWQ; config.json beside the file, or the argument quantization_config, must say which: "
         "{'quant_method': 'gptq', 'checkpoint_format': 'gptq'}, {... 'gptq_v2'} or {'quant_method': 'awq'}"
     )

@@ -32,7 +32,9 @@ def pack_quantized(base: str, tensors: Tensors, config: Mapping[str, Any]) -> En
     """
     packed = tensors.pop(f"{base}.weight_packed")
     if packed.dtype != np.int32:
-        packed.refuse(f"is {packed.what}; read is pack-quantized, of int32 (not nvfp4-pack-quantized, mxfp4-pack-quantized)")
+        packed.refuse(
+            f"is {packed.what}; it must be int32, as in pack-quantized (not nvfp4-pack-quantized or mxfp4-pack-quantized)"
+        )
     packed.require(["int32"], 2)
     scale = _scale(packed, base, tensors)
     shape = tensors.pop(f"{base}.weight_shape", None)
@@ -40,14 +42,14 @@ def pack_quantized(base: str, tensors: Tensors, config: Mapping[str, Any]) -> En
         packed.refuse(f"there is no {base}.weight_shape")
     sizes = shape.require(["int32", "int64"], 1)
     if sizes.shape != (2,):
-        shape.refuse(f"has the shape {sizes.shape}; it must hold two sizes")
+        shape.refuse(f"has shape {sizes.shape}; it must hold two sizes")
     n, k = map(int, sizes.read())
     if n != packed.shape[0] or not 0 < k <= 16 * packed.shape[1]:
-        shape.refuse(f"is {n}, {k}, which does not fit {base}.weight_packed, of shape {packed.shape}")
+        shape.refuse(f"is ({n}, {k}), which does not fit {base}.weight_packed, of shape {packed.shape}")
     fitting = [bits for bits in _bits(config) if -(-k * bits // 32) == packed.shape[1]]
     if len(fitting) != 1 or fitting[0] not in (2, 4, 8):
-        found = " or ".join(map(str, fitting)) or "no known number of"
-        packed.refuse(f"its rows of {packed.shape[1]} words hold {k} integers of {found} bits; read are 2, 4 and 8 bits")
+        found = " or ".join(map(str, fitting)) or "an unknown number of"
+        packed.refuse(f"its rows of {packed.shape[1]} words hold {k} integers of {found} bits; it must be 2, 4 or 8 bits")
     (bits,) = fitting
     blocks, block_size = _blocks(scale, n, k)
     dtype = np.dtype(np.int8 if bits == 8 else ml_dtypes.int4)
@@ -55,10 +57,10 @@ def pack_quantized(base: str, tensors: Tensors, config: Mapping[str, Any]) -> En
     if zeros is not None:
         wanted = (-(-n * bits // 32), blocks) if zeros.dtype == np.int32 else (n, blocks)
         if zeros.require(["int32", "int8"], 2).shape != wanted:
-            zeros.refuse(f"has the shape {zeros.shape}; it must be {wanted}")
+            zeros.refuse(f"has shape {zeros.shape}; it must be {wanted}")
     g_idx = tensors.pop(f"{base}.weight_g_idx", None)
     if g_idx is not None and g_idx.require(["int32", "int64"], 1).shape != (k,):
-        g_idx.refuse(f"has the shape {g_idx.shape}; it must have an index for each of {k} columns")
+        g_idx.refuse(f"has shape {g_idx.shape}; it must have an index for each of the {k} columns")
 
     def signed(codes: np.ndarray) -> np.ndarray:
         return (codes.astype(np.int16) - 2 ** (bits - 1)).astype(dtype)
@@ -72,7 +74,7 @@ def pack_quantized(base: str, tensors: Tensors, config: Mapping[str, Any]) -> En
             zero_point = zeros.read().T
             limits = ml_dtypes.iinfo(dtype)
             if zero_point.min() < limits.min or zero_point.max() > limits.max:
-                zeros.refuse(f"has values from {zero_point.min()} to {zero_point.max()}, outside of {bits} bits")
+                zeros.refuse(f"has values from {zero_point.min()} to {zero_point.max()}, outside the range of {bits} bits")
             zero_point = zero_point.astype(dtype)
         size, permutation = block_size, None
         if g_idx is not None and not (g_idx.read() == -1).all():  # -1 throughout means columns in their order
@@ -99,16 +101,18 @@ def naive_quantized(base: str, tensors: Tensors, config: Mapping[str, Any]) -> E
         repeats, block_size = structure
         blocks = -(-k // block_size)
         if scale.shape != (-(-n // repeats), blocks):
-            scale.refuse(f"has the shape {scale.shape}; blocks of {repeats} x {block_size} of {n} x {k} have others")
+            scale.refuse(f"has shape {scale.shape}, which does not fit blocks of {repeats} x {block_size} in {n} x {k}")
     else:
         blocks, block_size = _blocks(scale, n, k)
     zeros = tensors.pop(f"{base}.weight_zero_point", None)
     whole = weight.dtype == np.int8
     if zeros is not None:
         if zeros.dtype.newbyteorder("=").name not in ("int8", *_FLOATS, *_SCALES) or zeros.shape != scale.shape:
-            zeros.refuse(f"is {zeros.what} of shape {zeros.shape}; it must be int8, of the scale's, {scale.shape}")
+            zeros.refuse(
+                f"is {zeros.what} of shape {zeros.shape}; it must be int8, with the shape of the scale, {scale.shape}"
+            )
         if whole and zeros.dtype != np.int8:
-            zeros.refuse(f"is {zeros.what}; it must be int8, as the weight")
+            zeros.refuse(f"is {zeros.what}; it must be int8, like the weight")
 
     def read() -> QuantizedWeight:
         def rows(array: np.ndarray) -> np.ndarray:
@@ -132,7 +136,7 @@ def _scale(weight: StoredTensor, base: str, tensors: Tensors) -> StoredTensor:
     if scale is None:
         weight.refuse(f"there is no {base}.weight_scale")
     if f"{base}.weight_global_scale" in tensors:
-        weight.refuse(f"there is a {base}.weight_global_scale: formats with two scales are not read")
+        weight.refuse(f"there is a {base}.weight_global_scale: formats with two scales are not supported")
     return scale.require(_SCALES, len(scale.shape))
 
 
@@ -147,7 +151,7 @@ def _blocks(scale: StoredTensor, n: int, k: int) -> tuple[int, int]:
     if shape in ((), (1,), (1, 1)):
         return 1, k
     if len(shape) != 2 or shape[0] != n or k % shape[1]:
-        scale.refuse(f"has the shape {shape}; it must be a scalar, or have {n} rows, and columns that divide {k}")
+        scale.refuse(f"has shape {shape}; it must be a scalar, or have {n} rows and a number of columns that divides {k}")
     return shape[1], k // shape[1]
 
 

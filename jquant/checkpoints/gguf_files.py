@@ -51,7 +51,11 @@ class _Header:
 
     def bytes(self, count: int) -> bytes:
         if count > self.size - self.file.tell():
-            refuse(self.path, None, f"ends within its header: {count} bytes at {self.file.tell()} of {self.size}")
+            refuse(
+                self.path,
+                None,
+                f"ends within its header: it needs {count} more bytes at byte {self.file.tell()} of {self.size}",
+            )
         return self.file.read(count)
 
     def number(self, code: str) -> Any:
@@ -62,7 +66,7 @@ class _Header:
         try:
             return data.decode()
         except UnicodeDecodeError as error:
-            refuse(self.path, None, f"has a string that is no UTF-8 before byte {self.file.tell()}: {error.reason}")
+            refuse(self.path, None, f"has a string that is not UTF-8 before byte {self.file.tell()}: {error.reason}")
 
     def value(self, name: str) -> Any:
         kind = self.number("I")
@@ -72,7 +76,7 @@ class _Header:
                 return [self.string() for _ in range(count)]
             code = self._scalar(name, kind)
             if count > self.size:
-                refuse(self.path, None, f"{name!r} has {count} elements, and the file {self.size} bytes")
+                refuse(self.path, None, f"{name!r} has {count} elements, but the file has {self.size} bytes")
             dtype = np.dtype(np.bool_ if code == "?" else f"<{code}")
             return np.frombuffer(self.bytes(count * dtype.itemsize), dtype)
         return self.string() if kind == _STRING else self.number(self._scalar(name, kind))
@@ -80,7 +84,7 @@ class _Header:
     def _scalar(self, name: str, kind: int) -> str:
         code = _SCALARS.get(kind, "_")
         if code == "_":
-            refuse(self.path, None, f"{name!r} is of type {kind}, or an array of it, which there is not")
+            refuse(self.path, None, f"{name!r} has type {kind}, or is an array of it; there is no such type")
         return code
 
 
@@ -96,17 +100,17 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, Any]]:
     with path.open("rb") as file:
         header = _Header(path, file, size)
         if header.bytes(4) != MAGIC:
-            refuse(path, None, "is no GGUF file")
+            refuse(path, None, "is not a GGUF file")
         version = header.number("I")
         if version not in (2, 3):
-            byte_order = ", or of the other byte order" if version & 0xFFFF == 0 else ""
-            refuse(path, None, f"is of version {version} of GGUF{byte_order}; read are 2 and 3")
+            byte_order = ", or the opposite byte order" if version & 0xFFFF == 0 else ""
+            refuse(path, None, f"has GGUF version {version}{byte_order}; it must be 2 or 3")
         count, keys = header.number("Q"), header.number("Q")
         metadata: dict[str, Any] = {}
         for _ in range(keys):
             name = header.string()
             if name in metadata:
-                refuse(path, None, f"{name!r} is there twice in its metadata")
+                refuse(path, None, f"{name!r} appears twice in its metadata")
             metadata[name] = header.value(name)
         described: dict[str, tuple[tuple[int, ...], int, int]] = {}
         for _ in range(count):
@@ -114,10 +118,12 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, Any]]:
             rank = header.number("I")
             if len(name) > _LONGEST_NAME or rank > _RANK:
                 refuse(
-                    path, name, f"has {rank} dimensions, or too long a name; allowed are {_RANK} and {_LONGEST_NAME} letters"
+                    path,
+                    name,
+                    f"has {rank} dimensions, or too long a name; at most {_RANK}, and {_LONGEST_NAME} letters, are allowed",
                 )
             if name in described:
-                refuse(path, name, "is there twice")
+                refuse(path, name, "appears twice")
             shape = tuple(header.number("Q") for _ in range(rank))[::-1]
             described[name] = shape, header.number("I"), header.number("Q")
         alignment = metadata.get("general.alignment", _ALIGNMENT)
@@ -127,7 +133,7 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, Any]]:
     tensors = {}
     for name, (shape, kind, offset) in described.items():
         if offset % alignment:
-            refuse(path, name, f"lies {offset} bytes into the data, which is no multiple of {alignment}")
+            refuse(path, name, f"lies {offset} bytes into the data, which is not a multiple of {alignment}")
         tensors[name] = _tensor(path, name, shape, kind, start + offset)
     check_offsets(tensors.values(), path, start, size, gaps=True)
     return tensors, metadata
@@ -139,12 +145,12 @@ def _tensor(path: Path, name: str, shape: tuple[int, ...], kind: int, offset: in
         what = gguf.GGMLQuantizationType(kind)
         block, itemsize = gguf.GGML_QUANT_SIZES[what]
     except (ValueError, KeyError):
-        refuse(path, name, f"is of type {kind}, which the package gguf does not know")
+        refuse(path, name, f"has type {kind}, which the package gguf does not know")
     check_shape(path, name, shape, itemsize)
     if what.name in _FLOATS:
         return StoredTensor(path, name, np.dtype(_FLOATS[what.name]), shape, offset, what.name)
     if not shape or 0 in shape or shape[-1] % block:
-        refuse(path, name, f"has the shape {shape}; rows of {what.name} are of blocks of {block}, and none is empty")
+        refuse(path, name, f"has shape {shape}; rows of {what.name} consist of blocks of {block}, and must not be empty")
     return StoredTensor(path, name, np.dtype(np.uint8), (*shape[:-1], shape[-1] // block * itemsize), offset, what.name)
 
 
@@ -161,7 +167,7 @@ def entry(tensor: StoredTensor) -> Entry:
             with np.errstate(all="ignore"):
                 return gguf.quants.dequantize(tensor.read(), gguf.GGMLQuantizationType[tensor.what])
         except NotImplementedError:
-            tensor.refuse(f"is of {tensor.what}, which the package gguf does not dequantize")
+            tensor.refuse(f"is {tensor.what}, which the package gguf does not dequantize")
 
     return Entry(f"{tensor.what}, dequantized to float32", tensor.nbytes, read)
 

@@ -27,14 +27,14 @@ def gptq(base: str, tensors: Tensors, config: Mapping[str, Any]) -> Entry:
     qweight = tensors.pop(f"{base}.qweight").require(["int32"], 2)
     format_ = config.get("checkpoint_format") or "gptq"
     if not isinstance(format_, str) or format_ not in _FORMATS:
-        qweight.refuse(f"checkpoint_format is {str(format_)[:100]}; read are {' and '.join(_FORMATS)}")
+        qweight.refuse(f"checkpoint_format is {str(format_)[:100]}; it must be {' or '.join(_FORMATS)}")
     added = _FORMATS[format_]
     qzeros, scales = (_piece(qweight, base, name, tensors) for name in ("qzeros", "scales"))
     qzeros.require(["int32"], 2)
     blocks, n = scales.require(_SCALES, 2).shape
     bits = 32 * qzeros.shape[1] // n
     if bits not in (2, 4, 8):
-        qweight.refuse(f"has {bits} bits, by the shapes of its zero points and scales; read are 2, 4 and 8")
+        qweight.refuse(f"has {bits} bits, according to the shapes of its zero points and scales; it must have 2, 4 or 8")
     rows, columns = qweight.shape
     k = 32 // bits * rows
     if columns != n or qzeros.shape != (blocks, n * bits // 32) or n * bits % 32:
@@ -42,7 +42,7 @@ def gptq(base: str, tensors: Tensors, config: Mapping[str, Any]) -> Entry:
         qweight.refuse(f"the shapes of qweight, qzeros and scales, {shapes}, do not fit together")
     g_idx = tensors.pop(f"{base}.g_idx", None)
     if g_idx is not None and g_idx.require(["int32", "int64"], 1).shape != (k,):
-        g_idx.refuse(f"has the shape {g_idx.shape}; it must have an index for each of {k} rows")
+        g_idx.refuse(f"has shape {g_idx.shape}; it must have an index for each of the {k} rows")
     block_size = _block_size(scales, k, blocks, config.get("group_size"))
 
     def read() -> QuantizedWeight:
@@ -70,14 +70,14 @@ def awq(base: str, tensors: Tensors, config: Mapping[str, Any]) -> Entry:
     qweight = tensors.pop(f"{base}.qweight").require(["int32"], 2)
     version = str(config.get("version", "gemm"))
     if version.lower() != "gemm":
-        qweight.refuse(f"is of AWQ, version {version[:100]}; read is gemm")
+        qweight.refuse(f"is from AWQ, version {version[:100]}; it must be gemm")
     qzeros, scales = (_piece(qweight, base, name, tensors) for name in ("qzeros", "scales"))
     qzeros.require(["int32"], 2)
     blocks, n = scales.require(_SCALES, 2).shape
     k = qweight.shape[0]
     if 8 * qweight.shape[1] != n or qzeros.shape != (blocks, qweight.shape[1]):
         shapes = f"{qweight.shape}, {qzeros.shape} and {scales.shape}"
-        qweight.refuse(f"the shapes of qweight, qzeros and scales, {shapes}, do not fit together (in 4 bits)")
+        qweight.refuse(f"the shapes of qweight, qzeros and scales, {shapes}, do not fit together in 4 bits")
     block_size = _block_size(scales, k, blocks, config.get("group_size"))
 
     def columns(words: np.ndarray) -> np.ndarray:
@@ -98,10 +98,10 @@ def contiguous(g_idx: StoredTensor, blocks: int) -> tuple[int, np.ndarray | None
     """
     index = g_idx.read()
     if index.min() < 0 or index.max() >= blocks:
-        g_idx.refuse(f"has indices from {index.min()} to {index.max()}; there are {blocks} blocks")
+        g_idx.refuse(f"has indices from {index.min()} to {index.max()}, but there are {blocks} blocks")
     sizes = np.bincount(index, minlength=blocks)
     if (sizes[:-1] != sizes[0]).any() or not 0 < sizes[-1] <= sizes[0]:
-        g_idx.refuse(f"makes blocks of {sizes.min()} to {sizes.max()} rows; all but the last must have as many")
+        g_idx.refuse(f"makes blocks of {sizes.min()} to {sizes.max()} rows; all but the last must be equally long")
     if (np.diff(index) >= 0).all():
         return int(sizes[0]), None
     return int(sizes[0]), np.argsort(index, kind="stable").astype(np.int32)
@@ -118,5 +118,5 @@ def _block_size(scales: StoredTensor, k: int, blocks: int, given: object) -> int
     if type(given) is int and given > 0 and -(-k // given) == blocks:
         return min(given, k)
     if k % blocks:
-        scales.refuse(f"has {blocks} rows, for {k} rows of the weight and a group_size of {str(given)[:100]}")
+        scales.refuse(f"has {blocks} rows, which do not fit {k} rows of the weight and a group_size of {str(given)[:100]}")
     return k // blocks

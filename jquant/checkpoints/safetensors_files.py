@@ -52,7 +52,7 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(size - 8, _LONGEST):
-            refuse(path, None, f"is no safetensors file: a header of {length} bytes in a file of {size}")
+            refuse(path, None, f"is not a safetensors file: it declares a header of {length} bytes in a file of {size}")
         header = parse_json(path, file.read(length))
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or any(not isinstance(value, str) for value in metadata.values()):
@@ -68,15 +68,15 @@ def _tensor(path: Path, name: str, entry: object, start: int) -> StoredTensor:
     what = entry["dtype"]
     dtype = _DTYPES.get(what) if isinstance(what, str) else None
     if dtype is None:
-        refuse(path, name, f"its type is {str(what)[:100]}; read are {', '.join(_DTYPES)}")
+        refuse(path, name, f"its type is {str(what)[:100]}; it must be one of {', '.join(_DTYPES)}")
     shape = check_shape(path, name, entry["shape"], dtype.itemsize)
     offsets = entry["data_offsets"]
     if not isinstance(offsets, list) or len(offsets) != 2 or any(type(each) is not int or each < 0 for each in offsets):
-        refuse(path, name, f"its data_offsets are {str(offsets)[:100]}; they must be two numbers of bytes")
+        refuse(path, name, f"its data_offsets are {str(offsets)[:100]}; they must be two byte positions")
     begin, end = offsets
     nbytes = math.prod(shape) * dtype.itemsize
     if end - begin != nbytes:
-        refuse(path, name, f"has {end - begin} bytes, by its data_offsets; {what}{list(shape)} has {nbytes}")
+        refuse(path, name, f"has {end - begin} bytes, according to its data_offsets; {what}{list(shape)} has {nbytes}")
     return StoredTensor(path, name, dtype, shape, start + begin, what)
 
 
@@ -87,7 +87,7 @@ def read_json(path: Path) -> dict[str, Any]:
       CheckpointError: the file has none.
     """
     if not path.is_file():
-        refuse(path, None, "is no file")
+        refuse(path, None, "is not a file")
     if path.stat().st_size > _LONGEST:
         refuse(path, None, f"has more than {_LONGEST} bytes")
     return parse_json(path, path.read_bytes())
@@ -98,7 +98,7 @@ def parse_json(path: Path, text: bytes) -> dict[str, Any]:
         found = {}
         for name, value in pairs:
             if name in found:
-                refuse(path, name, "is there twice")
+                refuse(path, name, "appears twice")
             found[name] = value
         return found
 
@@ -107,7 +107,7 @@ def parse_json(path: Path, text: bytes) -> dict[str, Any]:
     except CheckpointError:
         raise
     except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, a number with too many digits, too deep a nesting
-        refuse(path, None, f"its JSON is broken: {error}")
+        refuse(path, None, f"its JSON is invalid: {error}")
     if not isinstance(found, dict):
         refuse(path, None, "its JSON must be an object")
     return found

@@ -49,7 +49,7 @@ class StoredTensor:
         except (OSError, ValueError) as error:
             refuse(self.path, self.name, f"cannot be read: {error}")
         if found.size != size:
-            refuse(self.path, self.name, f"has {found.size} elements in the file of {size}: the file has become shorter")
+            refuse(self.path, self.name, f"has {found.size} of {size} elements in the file: the file has become shorter")
         return found.astype(self.dtype.newbyteorder("="), copy=False).reshape(self.shape)
 
     def refuse(self, why: str):
@@ -61,7 +61,7 @@ class StoredTensor:
         if self.dtype.newbyteorder("=").name not in dtypes:
             self.refuse(f"is {self.what}; it must be {' or '.join(dtypes)}")
         if len(self.shape) != rank or 0 in self.shape:
-            self.refuse(f"has the shape {self.shape}; it must have {rank} dimensions, none of them 0")
+            self.refuse(f"has shape {self.shape}; it must have {rank} dimensions, none of size 0")
         return self
 
 
@@ -74,7 +74,7 @@ def check_shape(path: Path, name: str, shape: object, itemsize: int) -> tuple[in
     if not isinstance(shape, list | tuple) or any(type(size) is not int or size < 0 for size in shape):
         refuse(path, name, f"its shape is {str(shape)[:100]}; it must be a list of sizes")
     if len(shape) > _RANK or math.prod(max(size, 1) for size in shape) * itemsize > _BYTES:
-        refuse(path, name, f"its shape is {str(shape)[:100]}: of more elements than there can be")
+        refuse(path, name, f"its shape is {str(shape)[:100]}, which has too many elements")
     return tuple(shape)
 
 
@@ -94,11 +94,11 @@ def check_offsets(tensors: Iterable[StoredTensor], path: Path, first: int, last:
     places = sorted((each.offset, each.offset + each.nbytes, each.name) for each in tensors)
     for begin, stop, name in places:
         if begin < first or stop > last:
-            refuse(path, name, f"lies at bytes {begin} to {stop}; tensors lie at {first} to {last} of the file")
+            refuse(path, name, f"lies at bytes {begin} to {stop}, but tensors lie at bytes {first} to {last} of the file")
         if begin < end:
-            refuse(path, name, f"lies at bytes {begin} to {stop}, of which some belong to {before!r}")
+            refuse(path, name, f"lies at bytes {begin} to {stop}, some of which belong to {before!r}")
         if begin > end and not gaps:
-            refuse(path, name, f"lies at bytes {begin} to {stop}; it must begin at {end}, where the one before ends")
+            refuse(path, name, f"lies at bytes {begin} to {stop}; it must begin at {end}, where the previous tensor ends")
         end, before = stop, name
     if end != last and not gaps:
-        refuse(path, None, f"its tensors end at byte {end}, and the file at {last}")
+        refuse(path, None, f"its tensors end at byte {end}, but the file ends at {last}")

@@ -99,7 +99,7 @@ class QuantizedWeight:
         """
         obstacle = self._obstacle()
         if obstacle is not None:
-            raise CheckpointError(f"{self}: {obstacle}; dequantize() gives floats")
+            raise CheckpointError(f"{self}: {obstacle}; dequantize() returns floats")
         values, scale = jnp.asarray(self.values), jnp.asarray(self.scale)
         zero_point, permutation = (
             None if array is None else jnp.asarray(array) for array in (self.zero_point, self.permutation)
@@ -119,11 +119,11 @@ class QuantizedWeight:
     def _obstacle(self) -> str | None:
         dtype = np.dtype(self.values.dtype)
         if dtype not in _INTEGERS:
-            return f"no packed matrix is of {dtype}"
+            return f"packed matrices cannot be {dtype}"
         if self.minimum is not None:
-            return "a packed matrix has zero points of integers, and no minimum"
+            return "a packed matrix has integer zero points, and no minimum"
         if self.zero_point is not None and self.zero_point.dtype != dtype:
-            return f"its zero points go up to 256, which {dtype} does not hold"
+            return f"its zero points go up to 256, which {dtype} cannot hold"
         return None
 
     def _rows(self, array: Any) -> np.ndarray:

@@ -31,7 +31,7 @@ def module_of(implementation: Implementation, platform: str, modules: Mapping[Im
         return importlib.import_module(modules[implementation])
     except ImportError as error:
         raise NotImplementedError(
-            f"implementation {implementation} needs a part of Pallas that is missing: {error}"
+            f"implementation {implementation} needs a part of Pallas that cannot be imported: {error}"
         ) from error
 
 

@@ -43,19 +43,19 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m jquant.onnx", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", type=Path, help="an ONNX file")
-    parser.add_argument("--quantized", choices=("as_written", "fused"), default="as_written", help="as of jquant.onnx.load")
+    parser.add_argument("--quantized", choices=("as_written", "fused"), default="as_written", help="as in jquant.onnx.load")
     several: Any = {"action": "extend", "nargs": "+", "default": []}  # several after one option, or the option repeated
-    fixed = "a JSON value that an input is fixed to"
+    fixed = "the value to fix an input to, in JSON"
     parser.add_argument("--constants", type=_constant, **several, metavar="NAME=VALUE", help=fixed)
-    sizes = "a dimension without a fixed size: its name, or input[0] where it has none; 1 if not given, 64 for images"
+    sizes = "the size of an open dimension, by its name, or as input[0] if it has none (default: 1, for images 64)"
     parser.add_argument("--size", type=_size, **several, metavar="NAME=NUMBER", help=sizes)
-    parser.add_argument("--compare", action="store_true", help="with onnxruntime, node by node and end to end")
-    parser.add_argument("--inputs", type=Path, metavar="FILE.npz", help="what to compare with; random inputs if not given")
-    parser.add_argument("--rounds", type=int, default=10, help="calls of which the median time is taken")
-    parser.add_argument("--export", type=Path, metavar="FILE", help="where to write a program of jax.export")
-    platforms = f"what to export for, of {', '.join(export.PLATFORMS)}"
+    parser.add_argument("--compare", action="store_true", help="compare with onnxruntime, node by node and end to end")
+    parser.add_argument("--inputs", type=Path, metavar="FILE.npz", help="inputs for the comparison (default: random)")
+    parser.add_argument("--rounds", type=int, default=10, help="how many calls to time; the median is printed")
+    parser.add_argument("--export", type=Path, metavar="FILE", help="where to write the program exported with jax.export")
+    platforms = f"the platforms to export for, out of {', '.join(export.PLATFORMS)}"
     parser.add_argument("--platforms", type=_platforms, default="cpu,cuda,tpu", metavar="NAME,NAME", help=platforms)
-    holds = "what holds of the sizes that an exported program leaves open, such as 'sequence <= 512'"
+    holds = "what holds for the sizes that the exported program leaves open, such as 'sequence <= 512'"
     parser.add_argument("--constraint", **several, metavar="COMPARISON", help=holds)
     return parser
 
@@ -72,7 +72,7 @@ def _platforms(text: str) -> list[str]:
     unknown = [name for name in names if name not in export.PLATFORMS]
     if unknown:
         known = ", ".join(export.PLATFORMS)
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is no platform; they are {known} (cuda and rocm are GPUs)")
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not a platform; choose from {known} (cuda and rocm are GPUs)")
     return names
 
 
@@ -81,7 +81,7 @@ def _constant(text: str) -> tuple[str, Any]:
     try:
         return name, json.loads(value)
     except json.JSONDecodeError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, with a value in JSON") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE with a value in JSON") from error
 
 
 def _size(text: str) -> tuple[str, int]:
@@ -103,13 +103,13 @@ def _check_sizes(model: Model, sizes: dict[str, int]) -> None:
 def _compared(model: Model, options: argparse.Namespace, constants: dict[str, np.ndarray], sizes: dict[str, int]) -> int:
     inputs = _read(model, options.inputs) if options.inputs else random_inputs(model, sizes)
     if not options.inputs:
-        print("\nrandom inputs, which are a smoke test: --inputs FILE.npz takes real ones, by which to judge a model")
+        print("\nrandom inputs, which make this a smoke test; to judge a model, pass real ones with --inputs FILE.npz")
         for name, array in inputs.items():
             print(f"  {name}  {_summary(array)}")
     rows = compare.nodes(options.model, inputs, constants=constants, progress=_progress)
-    print("\nnode by node, onnxruntime with optimizations off, each fed with its values")
+    print("\nnode by node, onnxruntime with optimizations off; each node is fed onnxruntime's values")
     if options.quantized == "fused":
-        print("  nodes are compared as the file has them, before any is fused; the fused model is compared end to end")
+        print("  nodes are compared as they are in the file, before any are fused; the fused model is compared end to end")
     print(f"  {'operator':<28} {'nodes':>6} {'integers':>13} {'different':>10} {'largest float deviation':>24}")
     for row in rows:
         print(f"  {row.operator:<28} {row.nodes:>6,} {row.integers:>13,} {row.different:>10,} {row.deviation:>24.3g}")
@@ -119,7 +119,7 @@ def _compared(model: Model, options: argparse.Namespace, constants: dict[str, np
     print("\nend to end, onnxruntime with all optimizations and two threads")
     for each in outputs:
         agree = f"cosine {each.cosine:.9f}, argmax {each.argmax:.2%}"
-        print(f"  {each.name}: {agree}, {each.different:,} elements differ, by {each.deviation:.3g} at most")
+        print(f"  {each.name}: {agree}, {each.different:,} elements differ, by at most {each.deviation:.3g}")
     devices = jax.devices()[0].platform
     print(f"  a call: {times.model * 1e3:,.2f} ms on {devices}, onnxruntime {times.onnxruntime * 1e3:,.2f} ms on cpu")
     print(f"  compiling: {times.compiling:,.2f} s")
@@ -137,7 +137,7 @@ def _read(model: Model, path: Path) -> dict[str, np.ndarray]:
     file = np.load(path)
     inputs = dict(file) if isinstance(file, np.lib.npyio.NpzFile) else {}
     if set(inputs) != set(model.inputs):
-        raise ModelError(f"{path} holds {', '.join(inputs) or 'no arrays with names'}; needed are {', '.join(model.inputs)}")
+        raise ModelError(f"{path} holds {', '.join(inputs) or 'no named arrays'}; it must hold {', '.join(model.inputs)}")
     return inputs
 
 

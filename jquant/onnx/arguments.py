@@ -25,11 +25,11 @@ def inputs(declared: Mapping[str, Value], given: Mapping[str, ArrayLike]) -> dic
     """
     if not isinstance(given, Mapping):
         kind = "an array" if hasattr(given, "dtype") else f"a {type(given).__name__}"
-        raise ModelError(f"inputs is {kind}; it must be a mapping by name, of {listed(declared)}")
+        raise ModelError(f"inputs is {kind}; it must be a mapping with the names {listed(declared)}")
     missing = [name for name in declared if name not in given]
     unknown = [name for name in given if name not in declared]
     if missing or unknown:
-        what = f"lack {listed(missing)}" if missing else f"have {listed(unknown)}"
+        what = f"lacks {listed(missing)}" if missing else f"has {listed(unknown)}"
         raise ModelError(f"inputs {what}; the model takes {listed(declared)}")
     found = {name: _checked(value, given[name]) for name, value in declared.items()}
     _check_names(declared, found)
@@ -44,7 +44,7 @@ def check_params(expected: Iterable[str], given: Mapping[str, Any]) -> None:
     missing = [name for name in expected if name not in given]
     if missing:
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-        raise ModelError(f"params lack {listed(missing[:_SHOWN])}{more}")
+        raise ModelError(f"params lacks {listed(missing[:_SHOWN])}{more}")
 
 
 def _check_names(declared: Mapping[str, Value], given: Mapping[str, Any]) -> None:
@@ -61,7 +61,9 @@ def _check_names(declared: Mapping[str, Value], given: Mapping[str, Any]) -> Non
     for dimension, found in sizes.items():
         larger = [size for size in found.values() if not (isinstance(size, int) and size == 1)]
         if any(_differ(larger[0], other) for other in larger[1:]):
-            raise ModelError(f"{dimension!r} is {', '.join(f'{size} in {name!r}' for name, size in found.items())}")
+            raise ModelError(
+                f"{dimension!r} must be one size, but is {', '.join(f'{size} in {name!r}' for name, size in found.items())}"
+            )
 
 
 def _differ(a: Any, b: Any) -> bool:
@@ -84,10 +86,10 @@ def _checked(declared: Value, given: ArrayLike) -> Any:
     if isinstance(array, np.ndarray | np.generic) and array.dtype.kind in "iu" and dtype.kind in "iu":
         array = fitted(np.asarray(array), dtype, what) if array.dtype in (declared.dtype, dtype) else array
     if array.dtype != dtype:
-        raise ModelError(f"{what} is of dtype {array.dtype}; the model takes {declared}")
+        raise ModelError(f"{what} has dtype {array.dtype}; the model takes {declared}")
     shape = declared.shape
     if shape is not None and not _fits(array.shape, shape):
-        raise ModelError(f"{what} is of shape {tuple(array.shape)}; the model takes {declared}")
+        raise ModelError(f"{what} has shape {tuple(array.shape)}; the model takes {declared}")
     return jnp.asarray(array)
 
 
@@ -111,10 +113,12 @@ def masks(where: Where | None) -> tuple[jax.Array, ...]:
     found = tuple(map(jnp.asarray, where if isinstance(where, tuple) else (where,)))
     for mask in found:
         if mask.dtype != bool:
-            raise ModelError(f"where is of dtype {mask.dtype}; a mask is boolean, as mask != 0 makes it")
+            raise ModelError(f"where has dtype {mask.dtype}; a mask must be boolean, such as mask != 0")
     shapes = [mask.shape for mask in found]
     if len(set(shapes)) < len(shapes):
-        raise ModelError(f"where has masks of the shapes {shapes}; by which of two that are equal nodes would find theirs?")
+        raise ModelError(
+            f"where has masks of shapes {shapes}; the shapes must differ, because nodes find their masks by shape"
+        )
     return found
 
 

@@ -202,7 +202,7 @@ def _runtime() -> Any:
     try:
         return importlib.import_module("onnxruntime")
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("comparing needs onnxruntime: pip install onnxruntime", name="onnxruntime") from error
+        raise ModuleNotFoundError("the comparison needs onnxruntime: pip install onnxruntime", name="onnxruntime") from error
 
 
 def end_to_end(

@@ -144,7 +144,7 @@ def _normal(result: Any) -> Any:
 def _reason(error: Exception) -> str:
     """What went wrong. For a symbolic size, whose type is JAX's `_DimExpr`, Python says only that it is not a number."""
     if isinstance(error, TypeError) and "_DimExpr" in str(error):
-        return "it computes with a size as a number, and the size is left open: give it a number"
+        return "it uses a size as a number, but the size is left open: fix it"
     return str(error)
 
 

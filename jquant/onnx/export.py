@@ -63,12 +63,12 @@ def _scope(constraints: Sequence[str], free: Sequence[str]) -> Any:
         unknown = set(re.findall(r"[A-Za-z_]\w*", written)) - {*symbols.values(), *_FUNCTIONS}
         if unknown:
             known = ", ".join(free) or "none"
-            raise ModelError(f"the constraint {text!r} is about {min(unknown)}; the sizes that are left open are {known}")
+            raise ModelError(f"the constraint {text!r} is about {min(unknown)}; the sizes left open are {known}")
         found.append(written)
     try:
         return jax_export.SymbolicScope(found)
     except ValueError as error:
-        raise ModelError(f"the constraints {', '.join(map(repr, constraints))}: {error}") from error
+        raise ModelError(f"constraints {', '.join(map(repr, constraints))}: {error}") from error
 
 
 def _advice(free: Sequence[str], error: str) -> str:
@@ -76,10 +76,10 @@ def _advice(free: Sequence[str], error: str) -> str:
     advice = f"the sizes {', '.join(free)} cannot all be left open"
     undecided = _undecided(error)
     if undecided is not None:
-        advice += f": whether {undecided} could not be decided, which --constraint {undecided!r} (or its opposite) does"
+        advice += f": JAX could not decide whether {undecided}; --constraint {undecided!r} (or its opposite) says so"
     else:
-        advice += ": say what holds of them by --constraint, such as 'NAME <= NUMBER'"
-    return f"{advice}; or fix some by --size NAME=NUMBER"
+        advice += ": state what holds for them with --constraint, such as 'NAME <= NUMBER'"
+    return f"{advice}; or fix some with --size NAME=NUMBER"
 
 
 def _undecided(error: str) -> str | None:
@@ -106,7 +106,7 @@ def dimensions(model: Model) -> dict[str, list[int | str]]:
     found = {}
     for name, value in model.inputs.items():
         if value.dtype is None or value.shape is None:
-            raise ModelError(f"the input {name!r} is {value}: of such a one, nothing can be made here")
+            raise ModelError(f"the input {name!r} is {value}; it must be a tensor of known rank")
         found[name] = [f"{name}[{place}]" if size is None else size for place, size in enumerate(value.shape)]
     return found
 

@@ -67,7 +67,7 @@ def _check_is_whole(model: onnx.ModelProto) -> None:
         tensors = [*graph.initializer, *(attribute.t for attribute in attributes if attribute.HasField("t"))]
         for tensor in tensors:
             if tensor.data_location == onnx.TensorProto.EXTERNAL:
-                raise ModelError(f"tensor {tensor.name!r}: its data is in another file; load the model by its path")
+                raise ModelError(f"tensor {tensor.name!r}: its data is in another file; load the model from its path")
 
 
 def _unknown(model: onnx.ModelProto) -> str:
@@ -121,7 +121,7 @@ def _parsed(data: bytes, name: str) -> onnx.ModelProto:
     try:
         model = onnx.ModelProto.FromString(data)
     except (DecodeError, TypeError, RuntimeError) as error:
-        raise ModelError(f"{name} is no ONNX model: {error}") from error
+        raise ModelError(f"{name} is not an ONNX model: {error}") from error
     if not model.HasField("graph"):
-        raise ModelError(f"{name} is no ONNX model: it has no graph")
+        raise ModelError(f"{name} is not an ONNX model: it has no graph")
     return model

@@ -178,7 +178,7 @@ def _attribute(attribute: AttributeProto, label: str) -> Any:
     if attribute.type == AttributeProto.TYPE_PROTO:
         return value
     kind = AttributeProto.AttributeType.Name(attribute.type).lower()
-    raise ModelError(f"node {label!r}: its attribute {attribute.name!r} is of the kind {kind}, which is not supported")
+    raise ModelError(f"node {label!r}: its attribute {attribute.name!r} is of kind {kind}, which is not supported")
 
 
 def _constant(node: Node) -> np.ndarray:
@@ -188,7 +188,7 @@ def _constant(node: Node) -> np.ndarray:
             return value
         if name in dtypes:
             return np.asarray(value, dtypes[name])
-    raise ModelError(f"{node.title}: of its attributes {', '.join(node.attributes) or '(none)'}, none holds a tensor")
+    raise ModelError(f"{node.title}: none of its attributes, {', '.join(node.attributes) or '(none)'}, holds a tensor")
 
 
 def _domain(domain: str) -> str:
@@ -206,7 +206,7 @@ def to_array(tensor: TensorProto) -> np.ndarray:
       ModelError: a broken tensor, or one whose data is in a file beside the model, without a path.
     """
     if tensor.data_location == TensorProto.EXTERNAL:
-        raise ModelError(f"tensor {tensor.name!r}: its data is in another file; load the model by its path")
+        raise ModelError(f"tensor {tensor.name!r}: its data is in another file; load the model from its path")
     _check_size(tensor.dims, tensor.data_type, tensor.name)
     try:
         return onnx.numpy_helper.to_array(tensor)
@@ -221,7 +221,7 @@ def _check_size(dims: Iterable[int], data_type: int, name: str) -> None:
     """
     dims = list(dims)
     if min(dims, default=0) < 0 or math.prod(dims) > _LARGEST:
-        raise ModelError(f"tensor {name!r}: it cannot be of shape {dims}")
+        raise ModelError(f"tensor {name!r}: it cannot have shape {dims}")
     if data_type not in TensorProto.DataType.values():
         raise ModelError(f"tensor {name!r}: there is no element type {data_type}")
 

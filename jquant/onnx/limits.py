@@ -50,7 +50,7 @@ def check(results: Any, operands: Sequence[Any]) -> None:
     """
     for each in jax.tree.leaves(results):
         if hasattr(each, "dtype") and _bytes(each) > max(LARGEST, _FAR * sum(map(_bytes, jax.tree.leaves(list(operands))))):
-            raise ModelError(f"a result would be of {each.dtype}{list(each.shape)}, which is {_bytes(each):,} bytes")
+            raise ModelError(f"a result would be {each.dtype}{list(each.shape)}, which is {_bytes(each):,} bytes")
 
 
 def _bytes(value: Any) -> int:

@@ -118,7 +118,7 @@ class Model:
         for mask in evaluation.where:
             if mask.shape not in evaluation.used:
                 raise ModelError(
-                    f"where is of shape {mask.shape}; no dynamically quantized activation begins with these dimensions"
+                    f"where has shape {mask.shape}; no dynamically quantized activation has these as its leading dimensions"
                 )
         return {name: to_jax(value, repr(name)) for name, value in zip(self.outputs, results, strict=True)}
 
@@ -217,7 +217,7 @@ def _floats(given: Mapping[str, Callable[..., Any]]) -> dict[str, Converter]:
     if unknown:
         similar = [name for name in known if name.lower() in {each.lower() for each in unknown}]
         hint = f", but there is {arguments.listed(similar)}" if similar else ""
-        raise ModelError(f"floats have {arguments.listed(unknown)}: there is no such operator here{hint}")
+        raise ModelError(f"floats has {arguments.listed(unknown)}: there is no such operator{hint}")
     return {name: Converter(function) for name, function in given.items()}
 
 
@@ -226,7 +226,7 @@ def _fixed(graph: Graph, constants: Mapping[str, ArrayLike]) -> dict[str, np.nda
     found = {}
     for name, value in constants.items():
         if name not in declared:
-            raise ModelError(f"constants have {name!r}; the model takes {arguments.listed(declared)}")
+            raise ModelError(f"constants has {name!r}; the model takes {arguments.listed(declared)}")
         dtype = declared[name].dtype
         found[name] = np.asarray(value) if dtype is None else fitted(np.asarray(value), dtype, f"the constant {name!r}")
     return found
@@ -235,12 +235,12 @@ def _fixed(graph: Graph, constants: Mapping[str, ArrayLike]) -> dict[str, np.nda
 def _unsupported(graph: Graph, floats: Mapping[str, Converter], constants: Collection[str]) -> list[str]:
     found = _undefined(graph, set())
     strings = [value.name for value in graph.inputs if value.dtype is not None and value.dtype.kind in "OUS"]
-    found += [f"the input {name!r} holds strings, which JAX has no arrays of" for name in strings if name not in constants]
+    found += [f"the input {name!r} holds strings, for which JAX has no arrays" for name in strings if name not in constants]
     for node in graph.walk():
         entry = registry.find(node)
         if entry is None:
             reason = registry.REFUSED.get(node.kind)
-            found.append(f"{node.title}: there is no such operator here" + (f": {reason}" if reason else ""))
+            found.append(f"{node.title}: this operator is not supported" + (f": {reason}" if reason else ""))
             continue
         _, unknown = registry.arguments(node, entry)
         found += [f"{node.title}: its attribute {name} = {node.attributes[name]!r} is not supported" for name in unknown]
@@ -251,7 +251,7 @@ def _unsupported(graph: Graph, floats: Mapping[str, Converter], constants: Colle
                 for name in unknown
             ]
         if len(node.inputs) > len(entry.operands) and not entry.takes_rest:
-            found.append(f"{node.title}: its {len(entry.operands) + 1}. operand is not supported")
+            found.append(f"{node.title}: its operand number {len(entry.operands) + 1} is not supported")
     return found
 
 
@@ -284,7 +284,7 @@ def _lines(model: Model, graph: Graph, name: str) -> list[str]:
     leaves = jax.tree.leaves(model.params)
     integers = sum(_bytes(leaf) for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.integer))
     total = sum(map(_bytes, leaves))
-    lines.append(f"  parameters: {total:,} bytes in {len(model.params)} tensors, {integers:,} of them of integers")
+    lines.append(f"  parameters: {total:,} bytes in {len(model.params)} tensors, {integers:,} of them in integers")
     return lines
 
 

@@ -12,7 +12,7 @@ from jquant.onnx.graph import DEFAULT_DOMAIN, JQUANT, Node
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _TABLE: dict[tuple[str, str], list["Converter"]] = {}
 _CONTEXT = frozenset({"xp", "outputs", "where", "unrolled"})  # keywords that the evaluation passes, not attributes
-_RANDOM = "its numbers are random, and no two libraries draw the same"
+_RANDOM = "its numbers are random, and no two libraries draw the same ones"
 REFUSED = {  # operators that have no converter, with the reason
     "Bernoulli": _RANDOM,
     "Multinomial": _RANDOM,

@@ -74,7 +74,7 @@ class Analysis:
             if each in self._known or (each in self._body_inputs and unrolled):
                 continue
             if each in self._inputs:
-                inputs.append(f"the input {each!r}: fix it by constants={{{each!r}: ...}}")
+                inputs.append(f"the input {each!r}: fix it with constants={{{each!r}: ...}}")
                 continue
             if each not in self._producers:
                 return inputs or [f"{each!r}, which a loop changes"]

@@ -30,10 +30,10 @@ def jax_dtype(dtype: np.dtype, name: str) -> np.dtype:
     """
     dtype = np.dtype(dtype)
     if dtype.kind in "OUS":
-        raise ModelError(f"{name} holds strings, which JAX has no arrays of")
+        raise ModelError(f"{name} holds strings, for which JAX has no arrays")
     found = jax.dtypes.canonicalize_dtype(dtype)
     if found != dtype and dtype.kind not in "iu":
-        raise ModelError(f"{name} is {dtype}, which JAX computes in its 64-bit mode alone (jax_enable_x64)")
+        raise ModelError(f"{name} is {dtype}, which JAX computes only in its 64-bit mode (jax_enable_x64)")
     return found
 
 
@@ -60,7 +60,7 @@ def fitted(value: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
         limits = np.iinfo(dtype)
         for extreme in (int(value.min()), int(value.max())):
             if not limits.min <= extreme <= limits.max:
-                raise ModelError(f"{name} holds {extreme}, which {dtype} has no room for")
+                raise ModelError(f"{name} holds {extreme}, which {dtype} cannot hold")
     return value.astype(dtype)
 
 

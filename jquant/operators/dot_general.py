@@ -204,7 +204,9 @@ def _precision(precision: lax.PrecisionLike) -> Any:
         _try_precision(found)
     except Exception as error:  # of a value that is not hashable, or whatever lax raises
         kind = DescriptorError if isinstance(precision, str) else DescriptorTypeError
-        raise kind(f"{_OPERATOR}: precision is {shown(precision)}; it must be one that jax.lax.dot_general takes") from error
+        raise kind(
+            f"{_OPERATOR}: precision is {shown(precision)}; it must be one that jax.lax.dot_general accepts"
+        ) from error
     return found
 
 
@@ -221,4 +223,4 @@ def _split(output: jax.Array, out_sharding: NamedSharding | PartitionSpec) -> ja
     try:
         return jax.reshard(output, out_sharding)
     except (TypeError, ValueError) as error:
-        raise DescriptorError(f"{given}, which JAX refuses: {error}") from error
+        raise DescriptorError(f"{given}, which JAX rejects: {error}") from error

@@ -163,7 +163,7 @@ def dynamic_quantize_linear(
     return _dynamic_quantize_linear(input, where, axes, symmetric, dtype)
 
 
-_EXTENSION = "; it may be otherwise from FeatureLevel.EXTENDED on"
+_EXTENSION = " below FeatureLevel.EXTENDED"
 
 
 def _require_mask(where: Operand, input: Operand) -> None:
@@ -171,5 +171,5 @@ def _require_mask(where: Operand, input: Operand) -> None:
     given = data_type_name(where.dtype)
     require(given == "BOOL", f"{_OPERATOR}: where has data type {given}; it must be BOOL", DescriptorTypeError)
     fits = where.ndim == 0 or broadcasts(where.shape, input.shape)
-    message = f"{_OPERATOR}: where has sizes {where.shape}, InputTensor has {input.shape}: the dimension counts must be the"
-    require(fits, f"{message} same, and each size 1 or that of the input (where[..., None] adds a dimension)")
+    message = f"{_OPERATOR}: where has shape {where.shape}, InputTensor has {input.shape}: the dimension counts must be the"
+    require(fits, f"{message} same, and each size must be 1 or that of the input (where[..., None] adds a dimension)")

@@ -152,8 +152,10 @@ def gather_block_quantized(
     what = "a power of two, 16 or more"
     block_size = integer(_OPERATOR, "block_size", block_size, [2**exponent for exponent in range(4, 31)], what)
     if data.dtype == jnp.uint8:
-        require(gather_axis == 0, f"{_OPERATOR}: gather_axis is {gather_axis}; of uint8 it must be 0")
-        message = f"quantize_axis is {quantize_axis}, as is gather_axis; where bytes hold several integers, they must differ"
+        require(gather_axis == 0, f"{_OPERATOR}: gather_axis is {gather_axis}; for uint8 data it must be 0")
+        message = (
+            f"quantize_axis and gather_axis are both {quantize_axis}; where bytes hold several integers, they must differ"
+        )
         require(in_byte == 1 or gather_axis != quantize_axis, f"{_OPERATOR}: {message}")
     _check_blocks(scales, zero_points, (*data.shape[:-1], data.shape[-1] * in_byte), quantize_axis, block_size, in_byte)
     return _gather_block_quantized(data, indices, scales, zero_points, gather_axis, quantize_axis, block_size, bits)
@@ -170,9 +172,9 @@ def _check_blocks(
     """Asserts that each block of integers of these `sizes` has a scale, and a zero point if these are given."""
     blocks = -(-sizes[quantize_axis] // block_size)
     wanted = (*sizes[:quantize_axis], blocks, *sizes[quantize_axis + 1 :])
-    given = f"the integers of data have sizes {sizes}, in blocks of {block_size} along axis {quantize_axis}"
-    require(scales.shape == wanted, f"{_OPERATOR}: scales has sizes {scales.shape}, but must have {wanted}: {given}")
+    given = f"the integers of data have shape {sizes}, in blocks of {block_size} along axis {quantize_axis}"
+    require(scales.shape == wanted, f"{_OPERATOR}: scales has shape {scales.shape}, but must have {wanted}: {given}")
     if zero_points is not None:
         wanted = (*wanted[:-1], -(-wanted[-1] // in_byte))
-        message = f"{_OPERATOR}: zero_points has sizes {zero_points.shape}, but must have {wanted}: {given}"
+        message = f"{_OPERATOR}: zero_points has shape {zero_points.shape}, but must have {wanted}: {given}"
         require(zero_points.shape == wanted, message)

@@ -195,7 +195,7 @@ def _beside_packed(
 ) -> tuple[jax.Array, jax.Array | None]:
     b.require_intact(f"{_OPERATOR}: B")
     for name, value in zip(("scales", "zero_points", "g_idx"), beside, strict=True):
-        require(value is None, f"{_OPERATOR}: {name} is given beside packed weights, which hold their own: pass None")
+        require(value is None, f"{_OPERATOR}: {name} is given with packed weights, which hold their own: pass None")
     held = jnp.iinfo(b.dtype).bits
     require(bits in (None, held), f"{_OPERATOR}: bits is {bits}; the packed weights have {held}")
     call = Call(_OF_PACKED)
@@ -228,10 +228,10 @@ def _of_specification(
     _, blocks, size = b.shape
     block_size, k = size * 8 // bits, a.shape[-1]
     is_power = block_size >= 16 and block_size & (block_size - 1) == 0
-    given = f"B has sizes {b.shape}, which with bits={bits} are blocks of {block_size}"
+    given = f"B has shape {b.shape}, which with bits={bits} means blocks of {block_size}"
     require(is_power, f"{_OPERATOR}: {given}; the block size must be a power of two, 16 or more")
     needed = -(-k // block_size)
-    require(blocks == needed, f"{_OPERATOR}: {given}; K, which is {k} in A, is {needed} of them")
+    require(blocks == needed, f"{_OPERATOR}: {given}; K, which is {k} in A, makes {needed} of them")
     if zero_points is not None:
         _check_zero_points(zero_points, a.dtype, blocks, bits)
     return a, _Stored(b, found, zero_points, g_idx), bias
@@ -246,9 +246,9 @@ def _of_columns(name: str, x: ArrayLike, columns: int) -> Operand:
 def _check_zero_points(zero_points: jax.Array, dtype: np.dtype, blocks: int, bits: int) -> None:
     is_packed = zero_points.dtype == jnp.uint8
     given, wanted = data_type_name(zero_points.dtype), data_type_name(dtype)
-    message = f"{_OPERATOR}: zero_points has data type {given}; it must be UINT8 or that of A, {wanted}"
+    message = f"{_OPERATOR}: zero_points has data type {given}; it must be UINT8 or match that of A, {wanted}"
     require(is_packed or zero_points.dtype == dtype, message, DescriptorTypeError)
     count = -(-blocks * bits // 8) if is_packed else blocks
-    what = f"bytes for {blocks} blocks of {bits} bits" if is_packed else "for as many blocks"
-    message = f"{_OPERATOR}: zero_points has sizes {zero_points.shape}; it must have {count} for each column, {what}"
+    what = f"bytes for {blocks} blocks of {bits} bits" if is_packed else f"for {blocks} blocks"
+    message = f"{_OPERATOR}: zero_points has shape {zero_points.shape}; it must have {count} per column, {what}"
     require(zero_points.shape[1] == count, message)

@@ -195,7 +195,7 @@ def mx_dequantize(
         allowed = ", ".join(map(data_type_name, _ELEMENT_TYPES))
         message = f"mx_dequantize: element_type is {data_type_name(element)}; it must be one of {allowed}"
         require(element in _ELEMENT_TYPES, message, DescriptorTypeError)
-        message = f"{given}; of element_type {data_type_name(element)} it must be {data_type_name(held)}"
+        message = f"{given}; with element_type {data_type_name(element)} it must be {data_type_name(held)}"
         require(values.dtype == held, message, DescriptorTypeError)
     output_dtype = float_data_type("mx_dequantize", "output_dtype", output_dtype)
     axis, block_size = dimension("mx_dequantize", axis, values.ndim), block_size_of("mx_dequantize", block_size)

@@ -73,7 +73,7 @@ def pack_integers(x: ArrayLike, /) -> jax.Array:
     """
     x = operand("pack_integers", "x", x)
     _require_narrow("pack_integers: x has data type", x.dtype)
-    require(x.ndim > 0, "pack_integers: x is a scalar; its last dimension is packed")
+    require(x.ndim > 0, "pack_integers: x is a scalar; it must have a last dimension, which is packed")
     return _pack_integers(x)
 
 
@@ -116,7 +116,7 @@ def unpack_integers(packed: ArrayLike, /, dtype: DTypeLike | str, *, size: int |
     _require_narrow("unpack_integers: dtype is", dtype)
     given = data_type_name(packed.dtype)
     require(given == "UINT8", f"unpack_integers: packed has data type {given}; it must be UINT8", DescriptorTypeError)
-    require(packed.ndim > 0, "unpack_integers: packed is a scalar; its last dimension is that of the bytes")
+    require(packed.ndim > 0, "unpack_integers: packed is a scalar; it must have a last dimension, that of the bytes")
     available, count = math.prod(packed.shape[-1:]), 8 // jnp.iinfo(dtype).bits
     what = "the last size of the result, an integer"
     integers = available * count if size is None else integer("unpack_integers", "size", size, range(sys.maxsize), what)

@@ -141,7 +141,7 @@ def pack_matrix(
     k_major = boolean(_OPERATOR, "k_major", k_major)
     if scale is not None:
         return _with_scales(b, zero_point, scale, block_size, k_major)
-    require(not k_major, f"{_OPERATOR}: k_major is given without scale, where the order is always K-major: leave it out")
+    require(not k_major, f"{_OPERATOR}: k_major is given without scale; the order is then always K-major: leave it out")
     call = Call(_DESCRIPTOR)
     b = call.tensor("BTensor", b)
     zero_point = call.zero_point("B", zero_point, b.dtype)

@@ -144,7 +144,7 @@ def quantize_and_dequantize(
     input = float_operand(_OPERATOR, "input", input)
     bounds = {"input_min": input_min, "input_max": input_max}
     given = {name: bound for name, bound in bounds.items() if bound is not None}
-    message = f"{_OPERATOR}: one of input_min and input_max is given; give both, or neither for the range of the input"
+    message = f"{_OPERATOR}: only one of input_min and input_max is given; give both, or neither for the range of the input"
     require(len(given) != 1, message)
     bounds = range_operands(_OPERATOR, input, axis, **given)
     signed_input = boolean(_OPERATOR, "signed_input", signed_input)

@@ -178,15 +178,15 @@ def quantize_linear(
     )
     scale, zero_point, covered = align(granularity, _OPERATOR, _DESCRIPTOR.names("Input"), input.shape, *output)
     call.check(input.shape, output_dtype, **covered)
-    given = f"ScaleTensor has data type {data_type_name(scale.dtype)}, InputTensor {data_type_name(input.dtype)}"
-    wanted = "they must be the same, or FLOAT32 beside INT32; they may differ from FeatureLevel.EXTENDED on"
+    given = f"ScaleTensor has data type {data_type_name(scale.dtype)}, InputTensor has {data_type_name(input.dtype)}"
+    wanted = "below FeatureLevel.EXTENDED they must be the same, or FLOAT32 with INT32"
     allowed = scale.dtype == scale_dtype or call.level == FeatureLevel.EXTENDED
     require(allowed, f"{_OPERATOR}: {given}; {wanted}", DescriptorTypeError)
     saturate = boolean(_OPERATOR, "saturate", saturate)
-    message = f"{_OPERATOR}: saturate is False, but {data_type_name(output_dtype)} has nothing that is out of its range"
+    message = f"{_OPERATOR}: saturate is False, but {data_type_name(output_dtype)} has neither infinities nor NaN"
     require(saturate or has_infinities_or_nan(output_dtype), message, DescriptorTypeError)
     precision = FLOAT32 if precision is None else float_data_type(_OPERATOR, "precision", precision)
-    message = f"{_OPERATOR}: precision is {data_type_name(precision)}; it must be FLOAT32; it may be otherwise from"
+    message = f"{_OPERATOR}: precision is {data_type_name(precision)}; it must be FLOAT32 below"
     allowed = precision == FLOAT32 or call.level == FeatureLevel.EXTENDED
-    require(allowed, f"{message} FeatureLevel.EXTENDED on", DescriptorTypeError)
+    require(allowed, f"{message} FeatureLevel.EXTENDED", DescriptorTypeError)
     return _quantize_linear(input, ScaleZeroPoint(scale, zero_point), output_dtype, granularity, saturate, precision)

@@ -96,24 +96,24 @@ def quantized_linear_concat(
     References:
       onnxruntime, `com.microsoft.QLinearConcat`.
     """
-    message = f"{_OPERATOR}: inputs must be a list of tuples of a tensor, its scale and its zero point"
+    message = f"{_OPERATOR}: inputs must be a list of tuples (tensor, scale, zero point)"
     require(isinstance(inputs, list | tuple), f"{message}, not {type(inputs).__name__}", DescriptorTypeError)
     calls = [Call(_descriptor(index)) for index in range(len(inputs))]
     tensors = [_quantized(call, index, given) for index, (call, given) in enumerate(zip(calls, inputs, strict=True))]
-    require(len(tensors) > 0, f"{_OPERATOR}: inputs is empty; it must have one triple or more")
+    require(len(tensors) > 0, f"{_OPERATOR}: inputs is empty; it must have at least one tuple")
     first = tensors[0].values
     output, output_dtype = calls[0].output("Y", output_scale, output_zero_point, output_dtype, default=first.dtype)
     axis = dimension(_OPERATOR, axis, first.ndim)
     for index, (call, tensor) in enumerate(zip(calls, tensors, strict=True)):
         sizes = tensor.values.shape
         call.check(sizes, output_dtype, Y_scale=output.scale, Y_zero_point=output.zero_point)
-        message = f"{_OPERATOR}: inputs[{index}] has sizes {sizes}, inputs[0] has {first.shape}"
+        message = f"{_OPERATOR}: inputs[{index}] has shape {sizes}, inputs[0] has {first.shape}"
         fits = (*sizes[:axis], *first.shape[axis : axis + 1], *sizes[axis + 1 :]) == first.shape
-        require(fits, f"{message}: they must be the same, but for dimension {axis}")
+        require(fits, f"{message}: they must be the same except in dimension {axis}")
     return _quantized_linear_concat(tensors, output, axis, output_dtype)
 
 
 def _quantized(call: Call, index: int, given: tuple[ArrayLike, ArrayLike, ArrayLike | None]) -> Quantized:
-    message = f"{_OPERATOR}: inputs[{index}] must be a tuple of a tensor, its scale and its zero point"
+    message = f"{_OPERATOR}: inputs[{index}] must be a tuple (tensor, scale, zero point)"
     require(isinstance(given, tuple | list) and len(given) == 3, message)
     return call.quantized(f"inputs[{index}]", *given)

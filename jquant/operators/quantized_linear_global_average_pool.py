@@ -69,6 +69,6 @@ def quantized_linear_global_average_pool(
     """
     given, output = unary.operands(_DESCRIPTOR, x, x_scale, x_zero_point, output_scale, output_zero_point)
     sizes = given.values.shape
-    message = f"{_OPERATOR}: X has sizes {sizes}; after those of the batch and the channels there must be more"
+    message = f"{_OPERATOR}: X has shape {sizes}; it must have spatial dimensions after the batch and the channels"
     require(len(sizes) > 2, message)
     return _quantized_linear_global_average_pool(given, output)

@@ -107,7 +107,7 @@ def quantized_linear_softmax(
     sizes = given.values.shape
     axis = dimension(_OPERATOR, axis, len(sizes))
     message = (
-        f"{_OPERATOR}: axis {axis} has {sizes[axis]} elements; the sum is exact for {fixed_point.LARGEST_COUNT} at most"
+        f"{_OPERATOR}: axis {axis} has {sizes[axis]} elements; the sum is exact for at most {fixed_point.LARGEST_COUNT}"
     )
     require(sizes[axis] <= fixed_point.LARGEST_COUNT, message)
     return _quantized_linear_softmax(given, output, axis)

@@ -74,7 +74,7 @@ def scale_and_zero_point(
     """
     dtype = quantized_data_type(_OPERATOR, dtype)
     min, max = float_operand(_OPERATOR, "min", min), float_operand(_OPERATOR, "max", max)
-    require(min.shape == max.shape, f"{_OPERATOR}: min has sizes {min.shape}, max {max.shape}; they must be the same")
+    require(min.shape == max.shape, f"{_OPERATOR}: min has shape {min.shape}, max has {max.shape}; they must be the same")
     if is_known(min, max):
         require(not np.any(max < min), f"{_OPERATOR}: max, {max}, is less than min, {min}")
     symmetric = boolean(_OPERATOR, "symmetric", symmetric)

@@ -68,18 +68,18 @@ def calibrate(
             traced.require_sites(function, found.plan)
             names = [site.name for site in found.plan.inputs()]
             if not names:
-                raise DescriptorError(f"{_NAME}: the recipe has no static inputs, and needs no ranges")
+                raise DescriptorError(f"{_NAME}: the recipe has no static inputs and needs no ranges")
             if state is None:
                 observers = {site.name: site.scheme.make_observer() for site in found.plan.inputs()}
                 state = {site.name: _initial(found.plan, site) for site in found.plan.inputs()}
             if set(state) != set(names):
                 raise DescriptorError(
-                    f"{_NAME}: a batch has other sites than the first: {', '.join(set(state) ^ set(names))}"
+                    f"{_NAME}: a batch has different sites from the first: {', '.join(set(state) ^ set(names))}"
                 )
             updates[key] = jax.jit(_update(found.plan))
         state = updates[key](parameters.leaves, inputs, state)
     if state is None:
-        raise DescriptorError(f"{_NAME}: there is no batch in batches")
+        raise DescriptorError(f"{_NAME}: batches is empty")
     missed = [name for name, (count, _) in state.items() if not np.all(np.asarray(count) > 0)]
     if missed:
         message = f"{_NAME}: no batch reached {', '.join(missed)}"

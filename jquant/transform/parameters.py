@@ -24,9 +24,9 @@ def flattened(function: str, params: Any) -> Parameters:
     for name, (_, leaf) in zip(names, found, strict=True):
         if not _is_array(leaf):
             where = f"{function}: params holds {shown(leaf)} at {name!r}"
-            raise DescriptorTypeError(f"{where}, which is no array: {_advice(leaf)}")
+            raise DescriptorTypeError(f"{where}, which is not an array: {_advice(leaf)}")
     if not found:
-        raise DescriptorError(f"{function}: params is {shown(params)}, which has no array")
+        raise DescriptorError(f"{function}: params is {shown(params)}, which holds no arrays")
     return Parameters(names, [leaf for _, leaf in found], structure)
 
 
@@ -46,7 +46,7 @@ def _advice(leaf: object) -> str:
     if isinstance(leaf, bool | int | float | complex):
         return f"pass jax.numpy.asarray({leaf!r}), or close over it"
     return (
-        "keep the arrays alone in params, and close over the rest. With Equinox: params, rest = equinox.partition(model, "
+        "keep only the arrays in params, and close over the rest. With Equinox: params, rest = equinox.partition(model, "
         "equinox.is_array), and equinox.combine(params, rest) in apply. With Flax NNX: graph, params = "
         "flax.nnx.split(model), and flax.nnx.merge(graph, params) in apply"
     )

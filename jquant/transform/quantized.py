@@ -104,10 +104,10 @@ def static_inputs(function: Function, plan: Plan, ranges: Mapping[str, Range] | 
     """The scales and zero points of static inputs, by the name of the site."""
     sites = plan.inputs()
     if ranges is not None and not isinstance(ranges, Mapping):
-        message = f"{function.name}: ranges is {shown(ranges)}; it must be a mapping from the names of sites to ranges"
+        message = f"{function.name}: ranges is {shown(ranges)}; it must be a mapping from site names to ranges"
         raise DescriptorTypeError(message)
     if sites and ranges is None:
-        message = f"{function.name}: the recipe has static inputs, such as that of {sites[0].name}, which need ranges"
+        message = f"{function.name}: the recipe has static inputs, such as that of {sites[0].name}, and these need ranges"
         raise DescriptorError(f"{message}: transform.calibrate observes them")
     return {site.name: _static_input(function, plan, site, ranges or {}) for site in sites}
 
@@ -116,14 +116,14 @@ def _static_input(function: Function, plan: Plan, site: Site, ranges: Mapping[st
     where = f"{function.name}: ranges[{site.name!r}], of the input of that site,"
     if site.name not in ranges:
         known_names = ", ".join(map(str, ranges)) or "none"
-        raise DescriptorError(f"{where} is missing; there are: {known_names}. Calibrate with the same recipe")
+        raise DescriptorError(f"{where} is missing; ranges has: {known_names}. Calibrate with the same recipe")
     given = ranges[site.name]
     try:
         low, high = (np.asarray(bound, np.float32) for bound in given)
     except (TypeError, ValueError) as error:
-        raise DescriptorTypeError(f"{where} is {shown(given)}; it must be two numbers, as in calibration.Range") from error
+        raise DescriptorTypeError(f"{where} is {shown(given)}; it must be two numbers, like a calibration.Range") from error
     if low.shape != plan.sizes(site) or high.shape != low.shape:
-        raise DescriptorError(f"{where} has shape {low.shape}; it must be {plan.sizes(site)}, one range for each layer")
+        raise DescriptorError(f"{where} has shape {low.shape}; it must be {plan.sizes(site)}, one range per layer")
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise DescriptorError(f"{where} is not finite: from {low} to {high}")
     symmetric = site.scheme.is_symmetric
@@ -171,7 +171,10 @@ class Int8Function:
         names = [self._parameters.names[number] for number in rewritten.kept]
         missing = [name for name in names if name not in floats]
         if missing:
-            raise DescriptorError(f"{self.__name__}: for inputs of these shapes, apply reads {missing[0]} as it was")
+            raise DescriptorError(
+                f"{self.__name__}: for inputs of these shapes, apply reads {missing[0]} unquantized, and "
+                "the int8 parameters do not contain it"
+            )
         leaves = jax.tree.leaves((packed, static, [floats[name] for name in names], inputs))
         used = [leaf for leaf, is_used in zip(leaves, rewritten.used, strict=True) if is_used]
         return jax.tree.unflatten(rewritten.outputs, jaxprs.evaluate(rewritten.program, *used))
@@ -188,7 +191,9 @@ class Int8Function:
             differing = given.keys() ^ {site.name for site in own}
             if differing:
                 names = ", ".join(sorted(differing))
-                raise DescriptorError(f"{self.__name__}: the {part} of the int8 parameters are not its own: {names}")
+                raise DescriptorError(
+                    f"{self.__name__}: the {part} of the int8 parameters do not belong to this function: {names}"
+                )
         return packed, static, floats
 
     def remember(self, inputs: tuple[Any, ...], rewritten: _Rewritten) -> None:
@@ -220,7 +225,7 @@ class Int8Function:
         names = [
             name for name in {**self._fingerprint, **fingerprint} if self._fingerprint.get(name) != fingerprint.get(name)
         ]
-        message = f"{self.__name__}: for inputs of these shapes, apply has other sites than the int8 parameters are for"
+        message = f"{self.__name__}: for inputs of these shapes, apply has different sites from those of the int8 parameters"
         raise DescriptorError(f"{message}: {', '.join(names)}. Does it branch in Python on a size of its input?")
 
 

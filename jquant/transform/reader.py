@@ -36,7 +36,7 @@ def read(program: Program, names: Sequence[str], recipe: Recipe) -> Plan:
     if unused:
         known_names = ", ".join(reader.candidates) or "none"
         raise DescriptorError(
-            f"recipe: the pattern {unused[0]!r} matches no site, or a rule before it does; sites: {known_names}"
+            f"recipe: the pattern {unused[0]!r} matches no site, or only those of an earlier rule; sites: {known_names}"
         )
     return Plan(program, reader.sites, reader.floats, reader.loops, inner, frozenset(reader.shared(inner)))
 
@@ -109,7 +109,7 @@ class _Reader:
             return getattr(self, f"_{name}")(equation, path, levels, inputs)
         count = len(equation.outvars)
         if any(True for _ in jaxprs.programs(equation)):
-            self._list_inside(equation, f"it is inside {name}, which is not read")
+            self._list_inside(equation, f"it is inside {name}, whose body is not transformed")
             self.count(inputs)
             return [Value() for _ in range(count)]
         nodes = [value.node for value in inputs]
@@ -155,7 +155,7 @@ class _Reader:
         for values in zip(*branches, strict=True):
             same = all(value.node is not None and value.node is values[0].node for value in values)
             picked = any(value.node is not None and len(value.node.shape) > 1 and value.node.leaves for value in values)
-            joined.append(values[0] if same else Value(origin="a branch picks its weights" if picked else None))
+            joined.append(values[0] if same else Value(origin="a branch selects its weights" if picked else None))
         return joined
 
     def _site(self, equation: Equation, path: Path, inputs: list[Value]) -> bool:
@@ -176,7 +176,7 @@ class _Reader:
         if node is None:
             self._float(equation, kind, why_unknown(inputs))
         elif not node.leaves:
-            self._float(equation, kind, "its weights are no parameter, but a constant of the function")
+            self._float(equation, kind, "its weights are not a parameter, but a constant of the function")
         else:
             return self._add(kind, equation, path, operand, inputs)
         return False

@@ -33,18 +33,18 @@ def why_not(kind: str, equation: Equation, operand: int, other: Value, weights: 
     if not all(isinstance(size, int) for size in shape):
         return "the shape of its weights depends on the inputs"
     if str(weights.dtype) not in ("float32", "float16", "bfloat16"):
-        return f"its weights are of {weights.dtype}"
+        return f"its weights are {weights.dtype}"
     if math.prod(shape) < smallest:
         return f"its weights have {math.prod(shape)} elements, fewer than {smallest}"
     if kind == LOOK_UP:
         return None
     given = equation.invars[1 - operand].aval
     if str(given.dtype) not in ("float32", "float16", "bfloat16"):
-        return f"its input is of {given.dtype}"
+        return f"its input is {given.dtype}"
     if kind == CONVOLUTION:
         return _why_no_convolution(equation)
     if other.is_flag:
-        return "its input is of zeros and ones, which pick rows of the weights"
+        return "its input consists of zeros and ones, which select rows of the weights"
     layout = layout_of(kind, equation, operand, tuple(range(len(equation.invars[operand].aval.shape))))
     sizes = equation.invars[operand].aval.shape
     if math.prod(sizes[d] for d in layout.kept) == 1:
@@ -61,7 +61,7 @@ def _why_no_convolution(equation: Equation) -> str | None:
     if parameters["batch_group_count"] != 1:
         return "its batch is divided into groups"
     if len(parameters["window_strides"]) not in (1, 2, 3):
-        return "it has neither one, two nor three spatial dimensions"
+        return "it does not have one, two or three spatial dimensions"
     if any(number < 0 for pair in parameters["padding"] for number in pair):
         return "its padding is negative"
     return None

@@ -54,7 +54,7 @@ def require_sites(function: Function, plan: Plan) -> None:
         return
     reasons = "; ".join(f"{each.name} ({each.kind}): {each.reason}" for each in plan.floats[:5])
     message = f"{function.name}: apply has no site: no product, convolution or look-up with weights to quantize"
-    raise DescriptorError(f"{message}. What stays float: {reasons or 'it has no product at all'}")
+    raise DescriptorError(f"{message}. Left in float: {reasons or 'nothing, as there is no product at all'}")
 
 
 def weights_of_layers(plan: Plan, leaves: list[Any]) -> dict[str, jax.Array]:

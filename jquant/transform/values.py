@@ -59,7 +59,7 @@ def unknown(equation: Equation, inputs: list[Value]) -> Value:
         return Value(is_flag=of_flags, origin=inputs[0].origin)
     weights = [value.node for value in inputs if value.node is not None and len(value.node.shape) > 1 and value.node.leaves]
     if name in _PICKING and weights:
-        return Value(origin="its weights are picked by a value that is known only when it runs")
+        return Value(origin="its weights are selected by a value that is known only when it runs")
     return Value()
 
 

@@ -176,7 +176,7 @@ def test_data_types(operator, level, name):
             text = f"{level_name(level)} allows {', '.join(allowed)}{from_level(right, f'{given} is allowed')}"
             if name in MODELS[operator]:
                 model = MODELS[operator][name]
-                text = f"it must have that of {model}, {tensors[model].dtype.name.upper()}"
+                text = f"it must match that of {model}, {tensors[model].dtype.name.upper()}"
             text = f"{DESCRIPTORS[operator].operator}: {name} has data type {given}; {text}"
             expected[dtype] = DescriptorTypeError, text
         got[dtype] = outcome(operator, level, tensors)
@@ -217,7 +217,7 @@ def test_dimension_counts(operator, level, name):
             expected[rank] = result_of(tensors)
         else:
             right = [later for later in later_levels(level) if rank in ranks(operator, later, name)]
-            text = f"{name} has {rank} dimensions, sizes {tensors[name].shape}; {level_name(level)} allows {low}"
+            text = f"{name} has rank {rank} (shape {tensors[name].shape}); {level_name(level)} allows {low}"
             text = f"{text} to {high}" if low < high else text
             text = f"{DESCRIPTORS[operator].operator}: {text}{from_level(right, f'{rank} is allowed')}"
             if name == "BiasTensor" and rank == 1:
@@ -347,7 +347,7 @@ def test_the_types_of_the_errors():
 )
 def test_same_data_type(operator, wrong, one, other):
     tensors = changed(valid(operator, FeatureLevel.LATEST), wrong, dtype=jnp.int8)
-    text = f"has data type {tensors[other].dtype.name.upper()}; it must have that of {one}, "
+    text = f"has data type {tensors[other].dtype.name.upper()}; it must match that of {one}, "
     expected = f"{DESCRIPTORS[operator].operator}: {other} {text}{tensors[one].dtype.name.upper()}"
     assert outcome(operator, FeatureLevel.LATEST, tensors) == (DescriptorTypeError, expected)
 
@@ -366,10 +366,10 @@ def test_same_data_type(operator, wrong, one, other):
 def test_one_float_type(operator, wrong, scale):
     """The output's may differ from the scales' at jquant's own level."""
     tensors = changed(valid(operator, FeatureLevel.LATEST), wrong, dtype=jnp.float16)
-    text = f"{DESCRIPTORS[operator].operator}: {wrong} has data type FLOAT16; it must have that of {scale}, FLOAT32"
+    text = f"{DESCRIPTORS[operator].operator}: {wrong} has data type FLOAT16; it must match that of {scale}, FLOAT32"
     kept = DescriptorTypeError, text
     if wrong == "OutputTensor":
-        latest = DescriptorTypeError, f"{text}; they may differ from FeatureLevel.EXTENDED on"
+        latest = DescriptorTypeError, text.replace("; it must", "; below FeatureLevel.EXTENDED it must")
         extended = result_of(tensors)
     else:
         latest = extended = kept
@@ -402,7 +402,7 @@ def test_message_of_a_dimension_count():
     with pytest.raises(DescriptorError) as raised:
         jquant.clip(jnp.ones((2, 3)), 0, 1, feature_level="2_1")
     assert str(raised.value) == (
-        "DML_ELEMENT_WISE_CLIP: InputTensor has 2 dimensions, sizes (2, 3); "
+        "DML_ELEMENT_WISE_CLIP: InputTensor has rank 2 (shape (2, 3)); "
         "DML_FEATURE_LEVEL_2_1 allows 4; 2 is allowed from DML_FEATURE_LEVEL_3_0 on"
     )
 
@@ -464,7 +464,7 @@ def test_what_passed_unchecked_is_checked_afterwards():
 
     with asserts_disabled():
         call()
-    with pytest.raises(DescriptorError, match="InputTensor has 5 dimensions"):
+    with pytest.raises(DescriptorError, match="InputTensor has rank 5"):
         call()
 
 
@@ -479,7 +479,7 @@ def test_nothing_is_narrowed_without_asserts_either(array):
 
 @pytest.mark.usefixtures("no_asserts")
 def test_scalars_are_in_range_without_asserts_either():
-    with pytest.raises(DescriptorError, match="ZeroPointTensor is 256, outside of UINT8"):
+    with pytest.raises(DescriptorError, match="ZeroPointTensor is 256, outside the range of UINT8"):
         jquant.dequantize_linear(jnp.ones(2, u8), 1.0, 256)
 
 
@@ -489,11 +489,11 @@ def test_while_tracing():
         return jquant.clip(x, 0, 1, feature_level="2_1")
 
     function.lower(jnp.ones((1, 1, 2, 3)))
-    with pytest.raises(DescriptorError, match="InputTensor has 2 dimensions"):
+    with pytest.raises(DescriptorError, match="InputTensor has rank 2"):
         function.lower(jnp.ones((2, 3)))
 
 
 def test_numpy_arrays_are_checked_alike():
     for module in (np, jnp):
-        with pytest.raises(DescriptorError, match="ScaleTensor has sizes"):
+        with pytest.raises(DescriptorError, match="ScaleTensor has shape"):
             jquant.dequantize_linear(module.ones((2, 3), u8), module.ones(3, f32))

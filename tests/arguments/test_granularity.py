@@ -63,20 +63,22 @@ class TestAffineSizes:
         ids=str,
     )
     def test_rejected(self, operator, tensor, input, other):
-        text = f"{tensor} has sizes {other}, InputTensor has {input}: the dimension counts must be the same, and each size"
-        expected = f"{DESCRIPTORS[operator].operator}: {text} 1 or that of the output (a rank of 0 stands for one element)"
+        text = f"{tensor} has shape {other}, InputTensor has {input}: the dimension counts must be the same, and each size"
+        expected = (
+            f"{DESCRIPTORS[operator].operator}: {text} must be 1 or that of the output (a rank of 0 stands for one element)"
+        )
         assert self.outcome(operator, tensor, input, other) == (DescriptorError, expected)
 
     @pytest.mark.parametrize(
         ("input", "size", "ways"),
         [
-            ((2, 3), 2, "dimension 0 pass axis=0, or shape (2, 1)"),
-            ((2, 3), 3, "dimension 1 pass axis=1, or shape (1, 3)"),
-            ((3, 3), 3, "dimension 0 pass axis=0, or shape (3, 1); of dimension 1 pass axis=1, or shape (1, 3)"),
+            ((2, 3), 2, "dimension 0, pass axis=0, or shape (2, 1)"),
+            ((2, 3), 3, "dimension 1, pass axis=1, or shape (1, 3)"),
+            ((3, 3), 3, "dimension 0, pass axis=0, or shape (3, 1); for dimension 1, pass axis=1, or shape (1, 3)"),
         ],
     )
     def test_no_guess_at_an_axis(self, operator, tensor, input, size, ways):
-        text = f"{tensor} has sizes ({size},), InputTensor has {input}: for a value for each index of {ways}"
+        text = f"{tensor} has shape ({size},), InputTensor has {input}: for one value per index of {ways}"
         expected = DescriptorError, f"{DESCRIPTORS[operator].operator}: {text}"
         assert self.outcome(operator, tensor, input, (size,)) == expected
 
@@ -112,14 +114,13 @@ class TestAxis:
 
     @pytest.mark.parametrize("sizes", [(1, 3), (1, 3, 1)], ids=str)
     def test_vectors_only(self, operator, sizes):
-        text = f"Tensor has {len(sizes)} dimensions, sizes {sizes}; with axis=1 and no block_size it must have 1, of size 3"
-        text = f"{text}: InputTensor has shape (2, 3, 4)"
+        text = f"Tensor has shape {sizes}; with axis=1 and no block_size it must be (3,): InputTensor has shape (2, 3, 4)"
         assert self.outcome(operator, 1, sizes) == self.error(operator, f"Scale{text}")
         assert self.outcome(operator, 1, (), sizes) == self.error(operator, f"ZeroPoint{text}")
 
     @pytest.mark.parametrize("axis", [0, 1])
     def test_size_along_the_axis(self, operator, axis):
-        text = f"Tensor has 1 dimensions, sizes (4,); with axis={axis} and no block_size it must have 1, of size {2 + axis}"
+        text = f"Tensor has shape (4,); with axis={axis} and no block_size it must be ({2 + axis},)"
         text = f"{text}: InputTensor has shape (2, 3, 4)"
         assert self.outcome(operator, axis, (4,)) == self.error(operator, f"Scale{text}")
         assert self.outcome(operator, axis, (), (4,)) == self.error(operator, f"ZeroPoint{text}")
@@ -145,18 +146,18 @@ class TestAxis:
     @pytest.mark.parametrize("sizes", [(2,), (3,), (2, 2), (2, 3), (2, 1, 4), (2, 3, 4), (2, 0, 4), (1, 2, 2, 4)], ids=str)
     def test_wrong_number_of_blocks(self, operator, sizes):
         text = (
-            f"Tensor has {len(sizes)} dimensions, sizes {sizes}; with axis=1 and block_size=2 it must have 3, and a size of"
+            f"Tensor has shape {sizes}; with axis=1 and block_size=2 it must have 3 dimensions, and size 2 along that axis"
         )
-        there = "2 there: InputTensor has shape (2, 3, 4)"
-        assert self.outcome(operator, 1, sizes, None, 2) == self.error(operator, f"Scale{text} {there}")
-        assert self.outcome(operator, 1, (), sizes, 2) == self.error(operator, f"ZeroPoint{text} {there}")
+        there = ": InputTensor has shape (2, 3, 4)"
+        assert self.outcome(operator, 1, sizes, None, 2) == self.error(operator, f"Scale{text}{there}")
+        assert self.outcome(operator, 1, (), sizes, 2) == self.error(operator, f"ZeroPoint{text}{there}")
 
     @pytest.mark.parametrize("sizes", [(3, 2, 4), (2, 2, 3), (0, 2, 4), (2, 2, 2)], ids=str)
     def test_other_sizes_beside_blocks(self, operator, sizes):
         """The message names the sizes that are covered."""
         covered = sizes[0], 3, sizes[2]
-        text = f"ScaleTensor has sizes {covered}, InputTensor has (2, 3, 4): the dimension counts must be the same, and each"
-        text = f"{text} size 1 or that of the output (a rank of 0 stands for one element)"
+        text = f"ScaleTensor has shape {covered}, InputTensor has (2, 3, 4): the dimension counts must be the same, and each"
+        text = f"{text} size must be 1 or that of the output (a rank of 0 stands for one element)"
         assert self.outcome(operator, 1, sizes, None, 2) == self.error(operator, text)
 
     @pytest.mark.parametrize("block_size", [0, -1])

@@ -53,7 +53,7 @@ def test_integers_out_of_range(dtype):
         with pytest.raises(DescriptorError) as raised:
             scalar(value, dtype)
         assert type(raised.value) is DescriptorError  # the type is right, the value is not
-        text = f"OPERATOR: Tensor is {value}, outside of {dtype.upper()}, [{limits.min}, {limits.max}]"
+        text = f"OPERATOR: Tensor is {value}, outside the range of {dtype.upper()}, [{limits.min}, {limits.max}]"
         assert str(raised.value) == text
 
 
@@ -81,7 +81,7 @@ def test_the_limits_of_floats(dtype, limit):
         with pytest.raises(DescriptorError) as raised:
             scalar(value, dtype)
         assert type(raised.value) is DescriptorError
-        assert str(raised.value).startswith(f"OPERATOR: Tensor is {value!r}, outside of {dtype.upper()}, [-")
+        assert str(raised.value).startswith(f"OPERATOR: Tensor is {value!r}, outside the range of {dtype.upper()}, [-")
 
 
 @pytest.mark.parametrize("dtype", FLOAT_MAX)
@@ -132,7 +132,7 @@ def test_optional_tensors():
 def test_the_data_is_no_python_scalar(function, name, value):
     with pytest.raises(DescriptorTypeError) as raised:
         function(value)
-    assert str(raised.value) == f"{name} is the Python scalar {value!r}; it must be an array, whose data type counts"
+    assert str(raised.value) == f"{name} is the Python scalar {value!r}; it must be an array, because its data type matters"
 
 
 def test_a_scalar_beside_booleans():
@@ -188,7 +188,7 @@ def test_arrays_that_jax_would_narrow(value):
     with pytest.raises(DescriptorTypeError) as raised:
         scalar(value, "float32")
     given = value.dtype.name.upper()
-    assert str(raised.value).startswith(f"OPERATOR: Tensor has data type {given}, which JAX narrows to 32 bits unless ")
+    assert str(raised.value).startswith(f"OPERATOR: Tensor has data type {given}, which JAX narrows to 32 bits by default; ")
     assert "jax_enable_x64" in str(raised.value)
 
 
@@ -289,7 +289,7 @@ def test_integers_through_a_callers_jit_are_int32(call, name):
     for zero_point in (2, jnp.asarray(2)):
         with pytest.raises(DescriptorTypeError, match=re.escape(text)):
             function(array(3), zero_point)
-    with pytest.raises(DescriptorTypeError, match=f"{name} has data type INT32; (it must have that of|DML)"):
+    with pytest.raises(DescriptorTypeError, match=f"{name} has data type INT32; (it must match that of|DML)"):
         function(array(3), np.int32(2))  # no Python int
 
 
@@ -308,19 +308,19 @@ def test_weakly_typed_numbers_of_other_kinds():
     for function in (jquant.quantize_linear, jax.jit(jquant.quantize_linear)):
         with pytest.raises(DescriptorTypeError, match=text):
             function(jnp.ones(3), jnp.asarray(1j))
-    with pytest.raises(DescriptorTypeError, match="Min has data type COMPLEX64, but is a FLOAT"):
+    with pytest.raises(DescriptorTypeError, match="Min has data type COMPLEX64; it must be FLOAT32"):
         jax.jit(jquant.clip)(jnp.ones(3), 1j, 2.0)
 
 
 def test_weakly_typed_tensors_are_not_narrowed():
     with jax.enable_x64(True):
         assert jquant.fake_quantize(np.ones(3, np.float32), jnp.asarray(-1.0), jnp.asarray(1.0)).dtype == jnp.float32
-        with pytest.raises(DescriptorTypeError, match="input has data type FLOAT64, but is a FLOAT"):
+        with pytest.raises(DescriptorTypeError, match="input has data type FLOAT64; it must be FLOAT32"):
             jquant.fake_quantize(jnp.full((3,), 0.1), -1, 1)
         with pytest.raises(DescriptorTypeError, match="ScaleTensor has data type FLOAT64"):
             jquant.quantize_linear(np.ones((6,), np.float32), jnp.full((6,), 1e-60), axis=0)
     half = jnp.ones((2, 2), jnp.float16)
-    with pytest.raises(DescriptorTypeError, match="ScaleTensor has data type FLOAT32, InputTensor FLOAT16"):
+    with pytest.raises(DescriptorTypeError, match="ScaleTensor has data type FLOAT32, InputTensor has FLOAT16"):
         jquant.quantize_linear(half, jnp.full((2,), 0.1), axis=0)
     assert jquant.quantize_linear(half, jnp.asarray(0.1)).dtype == jnp.uint8
 
@@ -356,12 +356,12 @@ def test_small_numbers(dtype, kept, lost):
     [
         (np.array([1.0], ">f4"), "has byte order '>f4'; convert it with .astype(np.float32)"),
         (np.array(1, ">i2"), "has byte order '>i2'; convert it with .astype(np.int16)"),
-        (np.ma.array([1.0, 2.0], mask=[True, False], dtype=np.float32), "is a masked array; fill in what is masked"),
-        (np.array([None, 1]), "has data type object, which JAX does not have"),
-        (np.array(["1"]), "has data type <U1, which JAX does not have"),
-        (np.datetime64("2020-01-01"), "has data type datetime64[D], which JAX does not have"),
-        (np.zeros(2, [("a", np.int8)]), "has data type [('a', 'i1')], which JAX does not have"),
-        (jax.random.key(0), "is an array of key<fry>; it must be one of numbers"),
+        (np.ma.array([1.0, 2.0], mask=[True, False], dtype=np.float32), "is a masked array; fill in the masked elements"),
+        (np.array([None, 1]), "has data type object, which JAX does not support"),
+        (np.array(["1"]), "has data type <U1, which JAX does not support"),
+        (np.datetime64("2020-01-01"), "has data type datetime64[D], which JAX does not support"),
+        (np.zeros(2, [("a", np.int8)]), "has data type [('a', 'i1')], which JAX does not support"),
+        (jax.random.key(0), "is an array of key<fry>; it must be an array of numbers"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -376,7 +376,7 @@ def test_huge_integers():
     """Of more digits than Python prints, too."""
     for value in (10**400, -(10**400), 10**5000):
         for dtype in ("float32", "int8"):
-            with pytest.raises(DescriptorError, match=rf"^OPERATOR: Tensor is .*, outside of {dtype.upper()}, \["):
+            with pytest.raises(DescriptorError, match=rf"^OPERATOR: Tensor is .*, outside the range of {dtype.upper()}, \["):
                 scalar(value, dtype)
 
 

@@ -27,7 +27,7 @@ class TestFusedSizes:
     def test_a_vector_is_per_row_of_a_and_of_the_output_and_per_column_of_b(self, operator):
         for name, size in self.vectors(operator):
             assert self.outcome(operator, **{name: (size,)}) == ((2, 4), self.dtype(operator))
-            expected = f"dimension 0 of {name}, sizes ({6 - size},), must be 1 or {size}: "
+            expected = f"dimension 0 of {name}, of shape ({6 - size},), must be 1 or {size}: "
             kind, message = self.outcome(operator, **{name: (6 - size,)})
             assert kind is DescriptorError
             assert message.startswith(f"{DESCRIPTORS[operator].operator}: {expected}")
@@ -40,7 +40,7 @@ class TestFusedSizes:
                 assert self.outcome(operator, **{one: (1,), other: sizes}) == ((2, 4), self.dtype(operator))
             sizes = (1, 4) if one.startswith("B") else (2, 1)
             vector = (4,) if other.startswith("B") else (2,)
-            text = f"{one} has sizes {sizes}, {other} has {vector}: the dimension counts must be the same"
+            text = f"{one} has shape {sizes}, {other} has {vector}: the dimension counts must be the same"
             expected = DescriptorError, f"{DESCRIPTORS[operator].operator}: {text}"
             assert self.outcome(operator, **{one: sizes, other: vector}) == expected
 
@@ -52,7 +52,7 @@ def test_bias(sizes):
 
 @pytest.mark.parametrize("sizes", [(4, 1), (1, 2), (3, 4), (1, 1, 4)], ids=str)
 def test_wrong_bias(sizes):
-    text = f"BiasTensor has sizes {sizes}, OutputTensor has (2, 4): the dimension counts must be the same, and each size"
-    text = f"{text} 1 or that of the output (a rank of 0 stands for one element)"
+    text = f"BiasTensor has shape {sizes}, OutputTensor has (2, 4): the dimension counts must be the same, and each size"
+    text = f"{text} must be 1 or that of the output (a rank of 0 stands for one element)"
     expected = DescriptorError, f"DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT: {text}"
     assert TestFusedSizes().outcome("matmul_integer_to_float", BiasTensor=sizes) == expected

@@ -85,26 +85,26 @@ PACKED = {
     "no shape": (lambda t, c: t.pop("layer.weight_shape"), "there is no layer.weight_shape"),
     "other shape": (lambda t, c: t["layer.weight_shape"].__setitem__(1, 2**40), "does not fit layer.weight_packed"),
     "negative shape": (lambda t, c: t["layer.weight_shape"].__setitem__(1, -64), "does not fit layer.weight_packed"),
-    "3 bits": (lambda t, c: t["layer.weight_shape"].__setitem__(1, 80), "no known number of bits"),
+    "3 bits": (lambda t, c: t["layer.weight_shape"].__setitem__(1, 80), "an unknown number of bits"),
     "another type": (lambda t, c: t.update({"layer.weight_packed": t["layer.weight_packed"].view(np.uint8)}), "not nvfp4"),
     "two scales": (lambda t, c: t.update({"layer.weight_global_scale": np.ones(1)}), "formats with two scales"),
     "rows of scales": (lambda t, c: t.update({"layer.weight_scale": t["layer.weight_scale"][:19]}), "or have 20 rows"),
-    "columns of scales": (lambda t, c: t.update({"layer.weight_scale": t["layer.weight_scale"][:, :3]}), "divide 64"),
+    "columns of scales": (lambda t, c: t.update({"layer.weight_scale": t["layer.weight_scale"][:, :3]}), "divides 64"),
     "zero points": (lambda t, c: t.update({"layer.weight_zero_point": np.zeros((20, 3), np.int8)}), "it must be (20, 4)"),
-    "large zero points": (lambda t, c: t.update({"layer.weight_zero_point": np.full((20, 4), 8, np.int8)}), "outside of"),
-    "length of the index": (lambda t, c: t.update({"layer.weight_g_idx": np.zeros(63, np.int32)}), "each of 64 columns"),
+    "large zero points": (lambda t, c: t.update({"layer.weight_zero_point": np.full((20, 4), 8, np.int8)}), "outside the range of"),
+    "length of the index": (lambda t, c: t.update({"layer.weight_g_idx": np.zeros(63, np.int32)}), "each of the 64 columns"),
     "index out of range": (lambda t, c: t.update({"layer.weight_g_idx": np.full(64, 4, np.int32)}), "there are 4 blocks"),
     "format": (lambda t, c: c.update(format="marlin-24"), "its format is 'marlin-24'"),
-    "bits": (lambda t, c: c["config_groups"]["group_0"]["weights"].update(num_bits=8), "no known number of bits"),
+    "bits": (lambda t, c: c["config_groups"]["group_0"]["weights"].update(num_bits=8), "an unknown number of bits"),
 }  # fmt: skip
 NAIVE = {
-    "no scale": (lambda t, c: t.pop("layer.weight_scale"), "'layer.weight': is I8, and there is no layer.weight_scale"),
+    "no scale": (lambda t, c: t.pop("layer.weight_scale"), "'layer.weight': is I8, but there is no layer.weight_scale"),
     "rank": (lambda t, c: t.update({"layer.weight": t["layer.weight"][None]}), "it must have 2 dimensions"),
     "type": (lambda t, c: t.update({"layer.weight": t["layer.weight"].astype(np.int16)}), "it must be int8 or float8"),
     "scale of integers": (lambda t, c: t.update({"layer.weight_scale": np.ones((10, 1), np.int32)}), "is I32"),
     "rows of scales": (lambda t, c: t.update({"layer.weight_scale": t["layer.weight_scale"][:9]}), "or have 10 rows"),
-    "zero points": (lambda t, c: t.update({"layer.weight_zero_point": np.zeros(10, np.int8)}), "of the scale's, (10, 1)"),
-    "zero points, floats": (lambda t, c: t.update({"layer.weight_zero_point": np.zeros((10, 1), np.float32)}), "int8, as"),
+    "zero points": (lambda t, c: t.update({"layer.weight_zero_point": np.zeros(10, np.int8)}), "of the scale, (10, 1)"),
+    "zero points, floats": (lambda t, c: t.update({"layer.weight_zero_point": np.zeros((10, 1), np.float32)}), "int8, like"),
 }  # fmt: skip
 
 
@@ -128,5 +128,5 @@ def test_errors(builder, name, tmp_path):
 def test_blocks_that_do_not_fit(tmp_path):
     model = files.naive_quantized(np.random.default_rng(0), strategy="block")
     model.config["config_groups"]["group_0"]["weights"]["block_structure"] = [10**30, 8]
-    with pytest.raises(CheckpointError, match=r"blocks of 10 x 8 of 10 x 24 have others"):
+    with pytest.raises(CheckpointError, match=r"does not fit blocks of 10 x 8 in 10 x 24"):
         loaded(model, tmp_path)

@@ -61,25 +61,25 @@ def test_shards(tmp_path):
     np.testing.assert_array_equal(checkpoint["layer.weight"].dequantize(), model.expected["layer.weight"], strict=True)
 
     for wrong, message in (
-        ({**by_name, "layer.bias": "../model-1-of-2.safetensors"}, "which is no name of a file in this folder"),
-        ({**by_name, "layer.bias": ".."}, "which is no name of a file in this folder"),
-        ({**by_name, "layer.bias": "model-3-of-2.safetensors"}, "model-3-of-2.safetensors: is no file"),
-        ({**by_name, "layer.other": "model-1-of-2.safetensors"}, "tensor 'layer.other': is not there"),
-        ({**by_name, "layer.bias": 1}, "must map the names of tensors"),
+        ({**by_name, "layer.bias": "../model-1-of-2.safetensors"}, "which is not the name of a file in this folder"),
+        ({**by_name, "layer.bias": ".."}, "which is not the name of a file in this folder"),
+        ({**by_name, "layer.bias": "model-3-of-2.safetensors"}, "model-3-of-2.safetensors: is not a file"),
+        ({**by_name, "layer.other": "model-1-of-2.safetensors"}, "tensor 'layer.other': is missing from the file"),
+        ({**by_name, "layer.bias": 1}, "must map tensor names"),
         ({}, "its weight_map is empty"),
-        (None, "must map the names of tensors"),
+        (None, "must map tensor names"),
     ):
         index.write_text(json.dumps({"weight_map": wrong}))
         with pytest.raises(CheckpointError, match=message):
             jquant.checkpoints.load(tmp_path)
     save_file(model.tensors, tmp_path / "model-1-of-2.safetensors")
     index.write_text(json.dumps({"weight_map": by_name}))
-    with pytest.raises(CheckpointError, match=r"model-2-of-2.safetensors: tensor .*: is in model-1-of-2.safetensors, too"):
+    with pytest.raises(CheckpointError, match=r"model-2-of-2.safetensors: tensor .*: is also in model-1-of-2.safetensors"):
         jquant.checkpoints.load(tmp_path)
 
 
 def test_folders(tmp_path):
-    with pytest.raises(CheckpointError, match="has no file of safetensors or GGUF"):
+    with pytest.raises(CheckpointError, match="has no safetensors or GGUF file"):
         jquant.checkpoints.load(tmp_path)
     save_file({"x": np.zeros(3)}, tmp_path / "a.safetensors")
     assert list(jquant.checkpoints.load(str(tmp_path))) == ["x"]
@@ -95,7 +95,7 @@ def test_folders(tmp_path):
         jquant.checkpoints.load(tmp_path / "pipe.safetensors")
     (tmp_path / "model.safetensors").unlink()
     os.mkfifo(tmp_path / "model.safetensors")
-    with pytest.raises(CheckpointError, match="is no file"):
+    with pytest.raises(CheckpointError, match="is not a file"):
         jquant.checkpoints.load(tmp_path)
 
 
@@ -112,12 +112,12 @@ def test_configurations(tmp_path):
     assert jquant.checkpoints.load(file).kinds["layer.weight"] == "GPTQ of 4 bits (gptq)"
     for text, message in (
         ("[]", "its JSON must be an object"),
-        ("{", "its JSON is broken"),
+        ("{", "its JSON is invalid"),
         ('{"quantization_config": 3}', "its quantization_config is 3"),
-        ("[" * 100_000, "its JSON is broken"),
-        ('{"a": ' + "9" * 5000 + "}", "its JSON is broken"),
-        ('{"a": 1, "a": 2}', "'a': is there twice"),
-        ("\ud800", "its JSON is broken"),
+        ("[" * 100_000, "its JSON is invalid"),
+        ('{"a": ' + "9" * 5000 + "}", "its JSON is invalid"),
+        ('{"a": 1, "a": 2}', "'a': appears twice"),
+        ("\ud800", "its JSON is invalid"),
     ):
         (tmp_path / "config.json").write_text(text, errors="surrogatepass")
         with pytest.raises(CheckpointError, match=message):
@@ -140,32 +140,32 @@ WRONG = {
     "short": (b"\0\0\0", "a header of 0 bytes in a file of 3"),
     "length": (header({}, length=2**63), "a header of 9223372036854775808 bytes in a file of 10"),
     "length by one": (header({}, length=3), "a header of 3 bytes in a file of 10"),
-    "no JSON": (header(b"{]"), "its JSON is broken"),
-    "no UTF-8": (header(b'{"\xff": 1}'), "its JSON is broken"),
-    "brackets": (header(b"[" * 200_000), "its JSON is broken"),
+    "no JSON": (header(b"{]"), "its JSON is invalid"),
+    "no UTF-8": (header(b'{"\xff": 1}'), "its JSON is invalid"),
+    "brackets": (header(b"[" * 200_000), "its JSON is invalid"),
     "list": (header([]), "its JSON must be an object"),
     "metadata": (header({"__metadata__": {"a": 1}}), "__metadata__ of the header"),
-    "tensor twice": (header(TWICE, bytes(4)), "'x': is there twice"),
+    "tensor twice": (header(TWICE, bytes(4)), "'x': appears twice"),
     "no entry": (header({"x": 1}), "'x': its entry in the header must have"),
     "another key": (header({"x": {**tensor(), "y": 1}}), "'x': its entry in the header must have"),
-    "type": (header({"x": tensor(dtype="I4")}, bytes(4)), "'x': its type is I4; read are BOOL"),
+    "type": (header({"x": tensor(dtype="I4")}, bytes(4)), "'x': its type is I4; it must be one of BOOL"),
     "type of the type": (header({"x": tensor(dtype=["I8"])}, bytes(4)), "'x': its type is"),
     "negative size": (header({"x": tensor((-4,))}, bytes(4)), "'x': its shape is [-4]"),
     "size of float": (header({"x": tensor((4.0,))}, bytes(4)), "'x': its shape is [4.0]"),
     "size of bool": (header({"x": tensor((True, 4))}, bytes(4)), "'x': its shape is [True, 4]"),
     "no list": (header({"x": {**tensor(), "shape": "4"}}, bytes(4)), "'x': its shape is 4"),
-    "sizes": (header({"x": tensor((2**32, 2**32))}, bytes(4)), "of more elements than there can be"),
-    "sizes beside 0": (header({"x": tensor((0, 2**63), 0, 0)}), "of more elements than there can be"),
-    "dimensions": (header({"x": tensor((1,) * 65, 0, 1)}, bytes(1)), "of more elements than there can be"),
+    "sizes": (header({"x": tensor((2**32, 2**32))}, bytes(4)), "which has too many elements"),
+    "sizes beside 0": (header({"x": tensor((0, 2**63), 0, 0)}), "which has too many elements"),
+    "dimensions": (header({"x": tensor((1,) * 65, 0, 1)}, bytes(1)), "which has too many elements"),
     "offsets": (header({"x": {**tensor(), "data_offsets": [0]}}, bytes(4)), "'x': its data_offsets are [0]"),
     "negative offset": (header({"x": tensor(begin=-4, end=0)}, bytes(4)), "'x': its data_offsets are [-4, 0]"),
-    "bytes": (header({"x": tensor((5,))}, bytes(4)), "'x': has 4 bytes, by its data_offsets; I8[5] has 5"),
-    "more bytes": (header({"x": tensor((3,))}, bytes(4)), "'x': has 4 bytes, by its data_offsets; I8[3] has 3"),
+    "bytes": (header({"x": tensor((5,))}, bytes(4)), "'x': has 4 bytes, according to its data_offsets; I8[5] has 5"),
+    "more bytes": (header({"x": tensor((3,))}, bytes(4)), "'x': has 4 bytes, according to its data_offsets; I8[3] has 3"),
     "backwards": (header({"x": tensor(begin=4, end=0)}, bytes(4)), "'x': has -4 bytes"),
     "behind the end": (header({"x": tensor(begin=4, end=8)}, bytes(4)), "'x': lies at bytes"),
     "truncated": (header({"x": tensor()}, bytes(3)), "'x': lies at bytes"),
     "overlapping": (header({"x": tensor(), "y": tensor(begin=2, end=6)}, bytes(6)), "'y': lies at bytes"),
-    "hole": (header({"x": tensor(), "y": tensor(begin=5, end=9)}, bytes(9)), "where the one before ends"),
+    "hole": (header({"x": tensor(), "y": tensor(begin=5, end=9)}, bytes(9)), "where the previous tensor ends"),
     "rest": (header({"x": tensor()}, bytes(5)), "its tensors end at byte"),
 }  # fmt: skip
 

@@ -76,7 +76,7 @@ def test_other_blocks(kind, tmp_path):
 
 def test_a_type_that_the_package_does_not_dequantize(tmp_path):
     checkpoint = jquant.checkpoints.load(write(tmp_path / "x.gguf", {"x": (samples(Type.Q8_K, (1, 256)), Type.Q8_K)}))
-    with pytest.raises(CheckpointError, match=r"tensor 'x': is of Q8_K, which the package gguf does not dequantize"):
+    with pytest.raises(CheckpointError, match=r"tensor 'x': is Q8_K, which the package gguf does not dequantize"):
         checkpoint["x"]
 
 
@@ -114,7 +114,7 @@ def test_metadata(tmp_path):
 
 def test_a_file_of_the_other_byte_order(tmp_path):
     file = write(tmp_path / "x.gguf", {"x": np.zeros(3, np.float32)}, endianness=gguf.GGUFEndian.BIG)
-    with pytest.raises(CheckpointError, match="or of the other byte order; read are 2 and 3"):
+    with pytest.raises(CheckpointError, match="or the opposite byte order; it must be 2 or 3"):
         jquant.checkpoints.load(file)
 
 
@@ -152,27 +152,27 @@ class Written:
 
 
 WRONG = {
-    "version": (Written(version=1), "is of version 1 of GGUF; read are 2 and 3"),
-    "short": (Written(keys=1), "ends within its header: 8 bytes at 24 of 24"),
+    "version": (Written(version=1), "has GGUF version 1; it must be 2 or 3"),
+    "short": (Written(keys=1), "ends within its header: it needs 8 more bytes at byte 24 of 24"),
     "keys": (Written(keys=2**64 - 1), "ends within its header"),
     "tensors": (Written(tensors=2**64 - 1), "ends within its header"),
-    "length of a string": (Written(keys=1).pack("Q", 2**63).ending(64), "ends within its header: 9223372036854775808 bytes"),
-    "no UTF-8": (Written(keys=1).string(b"\xff"), "a string that is no UTF-8"),
-    "type of a value": (Written(keys=1).string(b"a").pack("I", 13), "'a' is of type 13"),
+    "length of a string": (Written(keys=1).pack("Q", 2**63).ending(64), "ends within its header: it needs 9223372036854775808 more bytes"),
+    "no UTF-8": (Written(keys=1).string(b"\xff"), "a string that is not UTF-8"),
+    "type of a value": (Written(keys=1).string(b"a").pack("I", 13), "'a' has type 13"),
     "length of an array": (Written(keys=1).string(b"a").pack("IIQ", 9, 5, 2**62).ending(64), "'a' has 46116860184273"),
     "length of strings": (Written(keys=1).string(b"a").pack("IIQ", 9, 8, 2**62).ending(64), "ends within its header"),
-    "array of arrays": (Written(keys=1).string(b"a").pack("IIQ", 9, 9, 1), "'a' is of type 9, or an array of it"),
-    "key twice": (Written(keys=2).string(b"a").pack("IB", 0, 1).string(b"a").pack("IB", 0, 1), "'a' is there twice"),
+    "array of arrays": (Written(keys=1).string(b"a").pack("IIQ", 9, 9, 1), "'a' has type 9, or is an array of it"),
+    "key twice": (Written(keys=2).string(b"a").pack("IB", 0, 1).string(b"a").pack("IB", 0, 1), "'a' appears twice"),
     "alignment": (Written(keys=1).string(b"general.alignment").pack("II", 4, 24), "general.alignment is 24"),
     "alignment 0": (Written(keys=1).string(b"general.alignment").pack("II", 4, 0), "general.alignment is 0"),
     "dimensions": (Written(tensors=1).tensor(dims=(1,) * 5).ending(64), "'x': has 5 dimensions"),
     "many dimensions": (Written(tensors=1).string(b"x").pack("I", 2**32 - 1), "'x': has 4294967295 dimensions"),
     "sizes": (Written(tensors=1).tensor(dims=(2**32, 2**32, 2**32)).ending(64), "'x': its shape is"),
     "sizes beside 0": (Written(tensors=1).tensor(dims=(0, 2**63)).ending(64), "'x': its shape is"),
-    "tensor twice": (Written(tensors=2).tensor().tensor(offset=128).ending(256), "'x': is there twice"),
-    "type": (Written(tensors=1).tensor(kind=4).ending(128), "'x': is of type 4, which the package gguf does not know"),
-    "blocks": (Written(tensors=1).tensor(dims=(33,), kind=8).ending(128), "rows of Q8_0 are of blocks of 32"),
-    "no blocks": (Written(tensors=1).tensor(dims=(0, 4), kind=8).ending(128), "rows of Q8_0 are of blocks of 32"),
+    "tensor twice": (Written(tensors=2).tensor().tensor(offset=128).ending(256), "'x': appears twice"),
+    "type": (Written(tensors=1).tensor(kind=4).ending(128), "'x': has type 4, which the package gguf does not know"),
+    "blocks": (Written(tensors=1).tensor(dims=(33,), kind=8).ending(128), "rows of Q8_0 consist of blocks of 32"),
+    "no blocks": (Written(tensors=1).tensor(dims=(0, 4), kind=8).ending(128), "rows of Q8_0 consist of blocks of 32"),
     "unaligned": (Written(tensors=1).tensor(offset=4).ending(256), "'x': lies 4 bytes into the data"),
     "behind the end": (Written(tensors=1).tensor(offset=2**63).ending(128), "'x': lies at bytes"),
     "across the end": (Written(tensors=1).tensor().ending(124), "'x': lies at bytes"),

@@ -113,7 +113,7 @@ def weight(dtype, *, zero_point=None, minimum=None):
 @pytest.mark.parametrize(
     ("weight", "why"),
     [
-        (weight(ml_dtypes.float8_e4m3fn), "no packed matrix is of float8_e4m3fn"),
+        (weight(ml_dtypes.float8_e4m3fn), "packed matrices cannot be float8_e4m3fn"),
         (weight(np.int8, minimum=np.ones((1, 2), np.float32)), "and no minimum"),
         (weight(np.uint8, zero_point=np.full((1, 2), 256, np.int16)), "up to 256"),
     ],

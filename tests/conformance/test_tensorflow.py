@@ -147,9 +147,9 @@ def test_nan_in_the_range(low, high, mode):
         ("round_mode is HALF_UP", {"mode": "SCALED", "round_mode": "HALF_UP"}),
         ("axis is 2", {"axis": 2, "min_range": [0.0, 0], "max_range": [1.0, 1]}),
         ("axis is -2", {"axis": -2, "min_range": [0.0, 0], "max_range": [1.0, 1]}),
-        ("min_range has sizes", {"min_range": [0.0, 0]}),
-        ("max_range has sizes", {"max_range": [0.0, 0]}),
-        ("min_range has sizes", {"axis": 1}),
+        ("min_range has shape", {"min_range": [0.0, 0]}),
+        ("max_range has shape", {"max_range": [0.0, 0]}),
+        ("min_range has shape", {"axis": 1}),
         ("MIN_FIRST", {"mode": "MIN_FIRST", "axis": 1, "min_range": [0.0, 0], "max_range": [1.0, 1]}),
     ],
 )

@@ -90,9 +90,9 @@ class TestDequantize:
         [
             ("unknown mode", {"mode": "MIN_LAST"}),
             ("axis is 2", {"axis": 2, "bounds": ([0.0, 0], [1.0, 1])}),
-            ("min_range has sizes", {"bounds": ([0.0, 0], 1.0)}),
-            ("max_range has sizes", {"bounds": (0.0, [1.0, 1])}),
-            ("min_range has sizes", {"axis": 1, "bounds": (0.0, 1.0)}),
+            ("min_range has shape", {"bounds": ([0.0, 0], 1.0)}),
+            ("max_range has shape", {"bounds": (0.0, [1.0, 1])}),
+            ("min_range has shape", {"axis": 1, "bounds": (0.0, 1.0)}),
             ("MIN_FIRST", {"mode": "MIN_FIRST", "axis": 1, "bounds": ([0.0, 0], [1.0, 1])}),
             ("BFLOAT16", {"mode": "SCALED", "dtype": "bfloat16"}),
             ("FLOAT16", {"dtype": "float16"}),
@@ -185,8 +185,8 @@ class TestRequantize:
             ("requested_output_min is 0.5", (0.0, 1.0, 0.5, 1.0)),
             ("requested_output_min is nan", (0.0, 1.0, np.nan, 1.0)),
             ("requested_output_max, -2.0, is less than requested_output_min, -1.0", (0.0, 1.0, -1.0, -2.0)),
-            ("requested_output_max has sizes", (0.0, 1.0, -1.0, [1.0, 1])),
-            ("input_min has sizes", ([0.0, 1], 1.0, -1.0, 1.0)),
+            ("requested_output_max has shape", (0.0, 1.0, -1.0, [1.0, 1])),
+            ("input_min has shape", ([0.0, 1], 1.0, -1.0, 1.0)),
         ],
     )
     def test_errors_are_shared(self, message, bounds):
@@ -279,8 +279,8 @@ class TestPerChannel:
     def test_errors_are_shared(self):
         x, bounds = np.zeros((1, 1, 2, 3), np.int32), np.float32([1, 1, 1])
         for message, arguments in (
-            ("input_min has sizes", (bounds[:2], bounds, -1.0, 1.0)),
-            ("input_max has sizes", (-bounds, bounds[:2], -1.0, 1.0)),
+            ("input_min has shape", (bounds[:2], bounds, -1.0, 1.0)),
+            ("input_max has shape", (-bounds, bounds[:2], -1.0, 1.0)),
             ("requested_output_min is 0.0; for out_type INT8 it must be less than 0", (-bounds, bounds, 0.0, 1.0)),
         ):
             with pytest.raises(jquant.DescriptorError, match=message):

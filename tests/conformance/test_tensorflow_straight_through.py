@@ -265,8 +265,8 @@ ERRORS = tensorflow.errors.InvalidArgumentError, ValueError
         ("input_max, 0.0, is less than input_min", {"input_min": 1.0, "input_max": 0.0}),
         ("axis is 2", {"axis": 2, "range_given": False}),
         ("axis is -2", {"axis": -2, "range_given": False}),
-        ("input_min has sizes", {"axis": 1, "input_min": [0.0] * 3, "input_max": [1.0, 1]}),
-        ("input_max has sizes", {"axis": 1, "input_min": [0.0, 0], "input_max": [1.0] * 3}),
+        ("input_min has shape", {"axis": 1, "input_min": [0.0] * 3, "input_max": [1.0, 1]}),
+        ("input_max has shape", {"axis": 1, "input_min": [0.0, 0], "input_max": [1.0] * 3}),
     ],
 )
 def test_errors_of_quantize_and_dequantize_are_shared(message, arguments):
@@ -284,10 +284,10 @@ def test_errors_of_quantize_and_dequantize_are_shared(message, arguments):
     [
         ("num_bits is 1;", {"num_bits": 1}),
         ("num_bits is 17;", {"num_bits": 17}),
-        ("min has sizes", {"axis": 1, "min": [0.0] * 3, "max": [1.0, 1]}),
-        ("max has sizes", {"axis": 1, "min": [0.0, 0], "max": [1.0] * 3}),
-        ("min has sizes", {"min": [0.0, 0]}),
-        ("max has sizes", {"max": [0.0, 0]}),
+        ("min has shape", {"axis": 1, "min": [0.0] * 3, "max": [1.0, 1]}),
+        ("max has shape", {"axis": 1, "min": [0.0, 0], "max": [1.0] * 3}),
+        ("min has shape", {"min": [0.0, 0]}),
+        ("max has shape", {"max": [0.0, 0]}),
     ],
 )
 def test_errors_of_fake_quantize_are_shared(message, arguments):

@@ -154,7 +154,7 @@ def test_a_loop_with_a_known_number_of_rounds_is_a_scan(rounds, condition):
 
 def test_scan_outputs_need_a_known_number_of_rounds():
     model = model_of(COUNTED.format(inputs="int64 rounds, ", constants="", condition=""))
-    with pytest.raises(ModelError, match=r"M is 'rounds', which depends on the input 'rounds': fix it by constants"):
+    with pytest.raises(ModelError, match=r"M is 'rounds', which depends on the input 'rounds': fix it with constants"):
         jquant.onnx.load(model)
     results = run(model, {"x": X[1]}, {"rounds": np.int64(4)})
     for actual, expected in zip(results, expected_counted(X[1], 4), strict=True):

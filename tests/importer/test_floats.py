@@ -47,9 +47,9 @@ def test_called_with_operands_and_attributes():
 
 
 def test_unknown_operator():
-    with pytest.raises(ModelError, match=r"floats have 'Matmul': there is no such operator here, but there is 'MatMul'$"):
+    with pytest.raises(ModelError, match=r"floats has 'Matmul': there is no such operator, but there is 'MatMul'$"):
         jquant.onnx.load(NETWORK, floats={"Matmul": jnp.matmul})
-    with pytest.raises(ModelError, match=r"floats have 'Product': there is no such operator here$"):
+    with pytest.raises(ModelError, match=r"floats has 'Product': there is no such operator$"):
         jquant.onnx.load(NETWORK, floats={"Product": jnp.matmul})
 
 

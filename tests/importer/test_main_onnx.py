@@ -96,7 +96,9 @@ def test_random_inputs_are_described(tmp_path, capsys):
     inputs = "float[n, 4] x, uint8[n, 4] levels, int64[n, 4] tokens, bool[n, 4] mask, float16[n, 4] z"
     path = text_model(tmp_path, f"net ({inputs}) => (float[n, 4] y) {{ y = Relu (x) }}")
     assert main([str(path), "--compare", "--size", "n=500", "--rounds", "1"]) == 0
-    described = capsys.readouterr().out.split("random inputs, which are a smoke test: --inputs FILE.npz takes real ones")[1]
+    described = capsys.readouterr().out.split(
+        "random inputs, which make this a smoke test; to judge a model, pass real ones with --inputs FILE.npz"
+    )[1]
     described = described.split("node by node")[0].splitlines()[1:6]
     x = random_inputs(jquant.onnx.load(path), {"n": 500})["x"]
     assert described[:4] == [
@@ -127,7 +129,7 @@ def test_fused_models(tmp_path, capsys, monkeypatch):
         return end_to_end(model, *arguments, **options)
 
     monkeypatch.setattr(compare, "end_to_end", noted)
-    note = "nodes are compared as the file has them, before any is fused; the fused model is compared end to end"
+    note = "nodes are compared as they are in the file, before any are fused; the fused model is compared end to end"
     for quantized in ("fused", "as_written"):
         assert main([str(path), "--compare", "--quantized", quantized, "--size", "n=9", "--rounds", "1"]) == 0
         output = capsys.readouterr().out
@@ -144,7 +146,7 @@ def test_given_inputs(products, tmp_path, capsys):
     assert "random inputs" not in output
     np.savez(tmp_path / "inputs.npz", z=np.ones((2, 6), np.float32))
     assert main([str(products), "--inputs", str(tmp_path / "inputs.npz")]) == 2
-    assert "inputs.npz holds z; needed are x" in capsys.readouterr().err
+    assert "inputs.npz holds z; it must hold x" in capsys.readouterr().err
 
 
 REPEATED = """net (int64 count, float[n, ?] x) => (float[k] y) <int64[1] zero = {0}, int64[1] minus = {-1}> {
@@ -157,7 +159,7 @@ REPEATED = """net (int64 count, float[n, ?] x) => (float[k] y) <int64[1] zero = 
 def test_constants_and_sizes(tmp_path, capsys):
     path = text_model(tmp_path, REPEATED)
     assert main([str(path)]) == 2
-    assert "fix it by constants={'count': ...}" in capsys.readouterr().err
+    assert "fix it with constants={'count': ...}" in capsys.readouterr().err
     arguments = [str(path), "--constants", "count=3", "--compare", "--rounds", "1", "--size"]
     assert main([*arguments, "n=2", "x[1]=5"]) == 0
     assert "y: cosine 1" in capsys.readouterr().out
@@ -182,13 +184,13 @@ def test_arguments_that_say_nothing(products, arguments):
 def test_without_onnxruntime(products, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert main([str(products), "--compare"]) == 2
-    assert "comparing needs onnxruntime: pip install onnxruntime" in capsys.readouterr().err
+    assert "the comparison needs onnxruntime: pip install onnxruntime" in capsys.readouterr().err
 
 
 def test_what_is_no_model_or_not_there(tmp_path, capsys):
     (tmp_path / "model.onnx").write_bytes(b"no model")
     assert main([str(tmp_path / "model.onnx")]) == 2
-    assert "model.onnx is no ONNX model" in capsys.readouterr().err
+    assert "model.onnx is not an ONNX model" in capsys.readouterr().err
     assert main([str(tmp_path / "nobody.onnx")]) == 2
     assert "nobody.onnx" in capsys.readouterr().err
 
@@ -233,8 +235,8 @@ def test_a_graph_that_needs_its_sizes(tmp_path, capsys):
     assert main([str(path), "--export", str(program), "--platforms", "cpu"]) == 2
     error = capsys.readouterr().err
     assert "node 'is_one' (Equal, version 17)" in error
-    undecided = "whether rows >= 2 could not be decided, which --constraint 'rows >= 2' (or its opposite) does"
-    assert f"the sizes rows, x[1] cannot all be left open: {undecided}; or fix some by --size NAME=NUMBER" in error
+    undecided = "JAX could not decide whether rows >= 2; --constraint 'rows >= 2' (or its opposite) says so"
+    assert f"the sizes rows, x[1] cannot all be left open: {undecided}; or fix some with --size NAME=NUMBER" in error
     assert not program.exists()
     assert main([str(path), "--export", str(program), "--platforms", "cpu", "--size", "rows=1"]) == 0
     x = np.ones((1, 4), np.float32)
@@ -258,7 +260,7 @@ def test_options_that_are_given_several_times(tmp_path, capsys):
 def test_platforms_that_there_are_not(products, capsys):
     with pytest.raises(SystemExit):
         main([str(products), "--platforms", "cpu,gpu"])
-    assert "'gpu' is no platform; they are cpu, cuda, rocm, tpu (cuda and rocm are GPUs)" in capsys.readouterr().err
+    assert "'gpu' is not a platform; choose from cpu, cuda, rocm, tpu (cuda and rocm are GPUs)" in capsys.readouterr().err
 
 
 TABLE = """net (float[n, length] x) => (float[n, m] y) <float[4] table = {1, 2, 3, 4}, int64[1] zero = {0}> {
@@ -273,7 +275,7 @@ def test_constraints(tmp_path, capsys):
     path, program = text_model(tmp_path, TABLE), tmp_path / "program"
     arguments = [str(path), "--export", str(program), "--platforms", "cpu"]
     assert main(arguments) == 2
-    advice = "n, length cannot all be left open: whether length <= 4 could not be decided, which --constraint 'length <= 4'"
+    advice = "n, length cannot all be left open: JAX could not decide whether length <= 4; --constraint 'length <= 4'"
     assert advice in capsys.readouterr().err
     assert main([*arguments, "--constraint", "length <= 4", "n <= 9"]) == 0
     x = np.ones((2, 3), np.float32)

@@ -54,7 +54,7 @@ def test_a_name_that_is_left():
 
 def test_sizes_that_are_needed_as_numbers():
     text = "(float[b, 3, h, w] y) <float[4] scales = {1, 1, 2, 2}> { y = Resize (x, , scales) }"
-    message = r"^node 'y' \(Resize, version 17\): it computes with a size as a number, .*: give it a number .*\[b, 3, h, 4\]"
+    message = r"^node 'y' \(Resize, version 17\): it uses a size as a number, .*: fix it .*\[b, 3, h, 4\]"
     with pytest.raises(ModelError, match=message):
         exported(text, "b, 3, h, 4")
     assert exported(text, "b, 3, 5, 4").out_avals[0].shape[1:] == (3, 10, 8)

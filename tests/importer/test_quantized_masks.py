@@ -79,7 +79,7 @@ def test_mask_of_a_batch():
 
 def test_mask_that_fits_nothing():
     dense_layer = dense("DynamicQuantizeLinear", np.random.default_rng(2))
-    with pytest.raises(ModelError, match=r"where is of shape \(2, 5\); no dynamically quantized activation begins with"):
+    with pytest.raises(ModelError, match=r"where has shape \(2, 5\); no dynamically quantized activation has these"):
         dense_layer(dense_layer.params, {"x": np.zeros((2, 6, 8), FLOAT32)}, where=np.ones((2, 5), bool))
 
 
@@ -89,7 +89,7 @@ def test_mask_that_is_not_boolean(dtype):
     dense_layer = dense("DynamicQuantizeLinear", np.random.default_rng(2))
     mask = np.ones((2, 6), dtype)
     for where in (mask, (mask,), (mask == 1, mask)):
-        with pytest.raises(ModelError, match=rf"^where is of dtype {mask.dtype}; a mask is boolean, as mask != 0 makes it$"):
+        with pytest.raises(ModelError, match=rf"^where has dtype {mask.dtype}; a mask must be boolean, such as mask != 0$"):
             dense_layer(dense_layer.params, {"x": np.zeros((2, 6, 8), FLOAT32)}, where=where)
 
 

@@ -143,11 +143,11 @@ def test_alpha_and_beta_go_to_the_functions_that_have_them():
 
 
 def test_unknown_activations_and_directions_name_the_node():
-    with pytest.raises(ModelError, match=r"node 'y' \(RNN, version 14\): there is no activation 'Cosine'"):
+    with pytest.raises(ModelError, match=r"node 'y' \(RNN, version 14\): activation 'Cosine' is not supported"):
         ours(*model_of("RNN", operands_of("RNN", 1), {"hidden_size": HIDDEN, "activations": ["Cosine"]}))
     with pytest.raises(ModelError, match="Affine needs its alpha and beta"):
         ours(*model_of("RNN", operands_of("RNN", 1), {"hidden_size": HIDDEN, "activations": ["Affine"]}))
-    with pytest.raises(ModelError, match="it is bidirectional, and its weights are of 1 directions"):
+    with pytest.raises(ModelError, match="its direction is bidirectional, but its weights are for 1 directions"):
         ours(*model_of("RNN", operands_of("RNN", 1), {"hidden_size": HIDDEN, "direction": "bidirectional"}))
 
 

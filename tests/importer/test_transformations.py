@@ -252,22 +252,22 @@ def wrong(**changes) -> dict:
         (wrong(mask=np.ones(3)), "inputs have 'mask'; the model takes 'tokens', 'noise'"),
         (
             wrong(tokens=np.ones((8, 5), np.float32)),
-            "the input 'tokens' is of dtype float32; the model takes int64[batch, length]",
+            "the input 'tokens' has dtype float32; the model takes int64[batch, length]",
         ),
         (
             wrong(noise=np.ones((8, 5, 32), np.float16)),
-            "the input 'noise' is of dtype float16; the model takes float32[batch, length, 32]",
+            "the input 'noise' has dtype float16; the model takes float32[batch, length, 32]",
         ),
         (
             wrong(noise=np.ones((8, 5, 31), np.float32)),
-            "the input 'noise' is of shape (8, 5, 31); the model takes float32[batch, length, 32]",
+            "the input 'noise' has shape (8, 5, 31); the model takes float32[batch, length, 32]",
         ),
-        (wrong(tokens=np.ones(8, np.int64)), "the input 'tokens' is of shape (8,); the model takes int64[batch, length]"),
-        (wrong(tokens=np.full((8, 5), 2**31)), "the input 'tokens' holds 2147483648, which int32 has no room for"),
+        (wrong(tokens=np.ones(8, np.int64)), "the input 'tokens' has shape (8,); the model takes int64[batch, length]"),
+        (wrong(tokens=np.full((8, 5), 2**31)), "the input 'tokens' holds 2147483648, which int32 cannot hold"),
         (wrong(noise=small_models.inputs(length=4)["noise"]), "'length' is 5 in 'tokens', 4 in 'noise'"),
         (wrong(tokens=np.ones((2, 5), np.int64)), "'batch' is 2 in 'tokens', 8 in 'noise'"),
-        ([1, 2], "inputs is a list; it must be a mapping by name, of 'tokens', 'noise'"),
-        (np.ones((8, 5)), "inputs is an array; it must be a mapping by name, of 'tokens', 'noise'"),
+        ([1, 2], "inputs is a list; it must be a mapping with the names 'tokens', 'noise'"),
+        (np.ones((8, 5)), "inputs is an array; it must be a mapping with the names 'tokens', 'noise'"),
     ],
 )
 def test_wrong_inputs(inputs, message):
@@ -291,7 +291,7 @@ def test_initializer_that_does_not_fit():
     model = small_models.qdq()
     text = "agraph (float[n] x) => (int64[n] y) <int64 large = {3000000000}> { i = Cast <to = 7> (x) y = Add (i, large) }"
     model.graph.CopyFrom(importlib.import_module("onnx.parser").parse_graph(text))
-    with pytest.raises(ModelError, match="the initializer 'large' holds 3000000000, which int32 has no room for"):
+    with pytest.raises(ModelError, match="the initializer 'large' holds 3000000000, which int32 cannot hold"):
         jquant.onnx.load(model)
 
 

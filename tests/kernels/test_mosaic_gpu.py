@@ -137,7 +137,7 @@ def test_operands_that_are_not_int8(dtype, operand):
 
 @pytest.mark.parametrize("shape", [(0, 8, 128), (2, 0, 128), (2, 8, 0)])
 def test_empty_matrices(shape):
-    with pytest.raises(NotImplementedError, match="multiplies no empty matrices"):
+    with pytest.raises(NotImplementedError, match="does not multiply empty matrices"):
         gpu.integer_dot(jnp.ones(shape, jnp.int8), jnp.ones((1, 8, shape[2]), jnp.int8), (), transpose_b=True)
 
 
@@ -153,7 +153,7 @@ def test_symbolic_sizes():
 def test_gpu_that_is_no_hopper(monkeypatch, capability):
     monkeypatch.setattr(_compat, "compute_capability", lambda: capability)
     with pytest.raises(
-        NotImplementedError, match=f"needs a GPU of compute capability 9.0 .*, and this one has {capability}"
+        NotImplementedError, match=f"needs a GPU of compute capability 9.0 .*, but this one has {capability}"
     ):
         gpu.integer_dot(INT8, INT8, (), transpose_b=True)
 
@@ -161,8 +161,8 @@ def test_gpu_that_is_no_hopper(monkeypatch, capability):
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("block_m", 96, "block_m must be 64 or 128 rows for each warpgroup"),
-        ("block_m", 512, "block_m must be 64 or 128 rows for each warpgroup"),
+        ("block_m", 96, "block_m must be 64 or 128 rows per warpgroup"),
+        ("block_m", 512, "block_m must be 64 or 128 rows per warpgroup"),
         ("block_n", 24, "block_n must be"),
         ("block_k", 64, "block_k must be 128"),
         ("epilogue_n", 64, "epilogue_n must divide block_n"),

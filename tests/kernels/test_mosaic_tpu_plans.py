@@ -80,5 +80,5 @@ def test_chips_without_an_int8_unit_raise(chip):
 
 
 def test_chips_without_plans_raise():
-    with pytest.raises(NotImplementedError, match="no tile plans for TPU 8i; there are some for v5e, v5p"):
+    with pytest.raises(NotImplementedError, match="no tile plans for TPU 8i, only for v5e, v5p"):
         plan_for("8i", 8, 8, 8, np.dtype(np.int32))

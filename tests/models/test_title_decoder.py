@@ -67,9 +67,9 @@ def test_padding_counts_without_masks(equal, sessions):
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
-        ([(1, 7)], r"where is of shape \(1, 7\); no dynamically quantized activation begins with these dimensions"),
-        ([(1, 32), (1, 7)], r"where is of shape \(1, 7\); no"),
-        ([(1, 32), (1, 32)], r"where has masks of the shapes \[\(1, 32\), \(1, 32\)\]; by which of two that are equal"),
+        ([(1, 7)], r"where has shape \(1, 7\); no dynamically quantized activation has these as its leading dimensions"),
+        ([(1, 32), (1, 7)], r"where has shape \(1, 7\); no"),
+        ([(1, 32), (1, 32)], r"where has masks of shapes \[\(1, 32\), \(1, 32\)\]; the shapes must differ"),
     ],
 )
 def test_masks_that_fit_nothing(equal, shapes, message):

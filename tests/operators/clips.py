@@ -78,7 +78,7 @@ class TypedBounds:
         for value in (int(info.min), int(info.max)):
             assert self.call(name, value, dtype).dtype == dtype
         for value in (int(info.min) - 1, int(info.max) + 1):
-            with pytest.raises(DescriptorError, match=f": {name} is {value}, outside of {kind}, "):
+            with pytest.raises(DescriptorError, match=f": {name} is {value}, outside the range of {kind}, "):
                 self.call(name, value, dtype)
         with pytest.raises(DescriptorTypeError, match=f": {name} is 1.0, but must be an integer of type {kind}"):
             self.call(name, 1.0, dtype)
@@ -87,7 +87,7 @@ class TypedBounds:
     def test_python_floats_in_range(self, name):
         for value in (65504, -np.inf, 0.1):
             assert self.call(name, value, np.float16).dtype == np.float16
-        with pytest.raises(DescriptorError, match=f": {name} is 70000, outside of FLOAT16, "):
+        with pytest.raises(DescriptorError, match=f": {name} is 70000, outside the range of FLOAT16, "):
             self.call(name, 70000, np.float16)
 
     @pytest.mark.parametrize("name", ["Min", "Max"])
@@ -97,12 +97,12 @@ class TypedBounds:
         assert self.call(name, np.zeros((), dtype), dtype).dtype == dtype
         for other in {np.int8, np.uint8, np.float16, np.float32, np.int32, np.bool} - {dtype}:
             given = np.dtype(other).name.upper()
-            text = f": {name} has data type {given}; it must have that of InputTensor, {kind}"
+            text = f": {name} has data type {given}; it must match that of InputTensor, {kind}"
             with pytest.raises(DescriptorTypeError, match=text):
                 self.call(name, np.zeros((), other), dtype)
         assert self.call(name, np.zeros((1, 1), dtype), dtype).dtype == dtype
         for sizes in ((2,), (3, 1), (0,)):
-            with pytest.raises(DescriptorError, match=rf": {name} has sizes .*, but must have 1 element"):
+            with pytest.raises(DescriptorError, match=rf": {name} has shape .*, but must have 1 element"):
                 self.call(name, np.zeros(sizes, dtype), dtype)
 
 
@@ -135,9 +135,9 @@ class Gradient:
             expected = np.where((x > 0) & (x < 4), np.full(sizes, 7, np.float32), np.float32(0))
             assert_equal(self.gradient_of(x, np.full(sizes, 7, np.float32), 0, 4), expected)
         for sizes in ((3,), (1, 2, 3), (3, 3)):
-            with pytest.raises(DescriptorError, match="InputGradientTensor has sizes"):
+            with pytest.raises(DescriptorError, match="InputGradientTensor has shape"):
                 self.gradient_of(x, np.ones(sizes, np.float32), 0, 4)
-        with pytest.raises(DescriptorError, match="InputGradientTensor has sizes"):
+        with pytest.raises(DescriptorError, match="InputGradientTensor has shape"):
             self.gradient_of(x[:1], x, 0, 4)
         assert self.gradient_of(x[:0], x[:0], 0, 4).shape == (0, 3)
 

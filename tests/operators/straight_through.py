@@ -17,8 +17,8 @@ LOW, HIGH = np.float32([-1.3, 2.9])
 LOWS, HIGHS = np.float32([[-1, -2.3, 0, -1e-3, 2], [1, 7, 3.3, 1e3, 4]])  # the last one without 0
 
 NO_AXIS = (
-    "it must be a dimension of the input, from 0 to 1, or None (a negative axis means none to TensorFlow, and counts from "
-    "the end elsewhere, so that it raises here)"
+    "it must be a dimension of the input, from 0 to 1, or None (a negative axis means no axis in TensorFlow, and counts "
+    "from the end elsewhere; here it is refused)"
 )
 
 
@@ -197,7 +197,7 @@ class StraightThrough:
         operands[position] = np.ones(operands[position].shape, dtype)
         with pytest.raises(jquant.DescriptorTypeError) as raised:
             self.operator(*operands)
-        message = f"{self.names[position]} has data type {np.dtype(dtype).name.upper()}, but is a FLOAT"
+        message = f"{self.names[position]} has data type {np.dtype(dtype).name.upper()}; it must be FLOAT32"
         assert str(raised.value).endswith(f": {message}")
 
     def test_traced_ranges_are_not_read_back(self):

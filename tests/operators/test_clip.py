@@ -78,7 +78,7 @@ def test_ranks_0_to_8():
 @pytest.mark.parametrize("name", ["Min", "Max", "ScaleBias.Scale", "ScaleBias.Bias"])
 def test_python_scalars(name):
     floats = {"Min": 0, "Max": 1, "ScaleBias.Scale": 1, "ScaleBias.Bias": 0, name: 1e39}
-    with pytest.raises(DescriptorError, match=rf"DML_ELEMENT_WISE_CLIP: {name} is 1e\+39, outside of FLOAT32, "):
+    with pytest.raises(DescriptorError, match=rf"DML_ELEMENT_WISE_CLIP: {name} is 1e\+39, outside the range of FLOAT32, "):
         jquant.clip(
             jnp.ones(2, jnp.float16),
             floats["Min"],
@@ -104,12 +104,12 @@ class TestBounds:
 
     @pytest.mark.parametrize("sizes", [(2,), (1, 2), (0,)], ids=str)
     def test_one_element_only(self, name, sizes):
-        with raises(f"DML_ELEMENT_WISE_CLIP: {name} has sizes {sizes}, but must have 1 element"):
+        with raises(f"DML_ELEMENT_WISE_CLIP: {name} has shape {sizes}, but must have 1 element"):
             self.clip(name, jnp.zeros(sizes, f32))
 
     @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int32", "uint8", "bool", "complex64"])
     def test_floats_only(self, name, dtype):
-        with raises(f"DML_ELEMENT_WISE_CLIP: {name} has data type {dtype.upper()}, but is a FLOAT", DescriptorTypeError):
+        with raises(f"DML_ELEMENT_WISE_CLIP: {name} has data type {dtype.upper()}; it must be FLOAT32", DescriptorTypeError):
             self.clip(name, jnp.zeros((), dtype))
 
 
@@ -117,6 +117,6 @@ class TestBounds:
 def test_scale_bias_is_for_floats(dtype):
     x = jnp.ones(2, dtype)
     assert jquant.clip(x, 0, 1).dtype == x.dtype
-    text = f"ScaleBias is defined for float types; InputTensor has data type {dtype.upper()}"
+    text = f"ScaleBias is defined only for float types; InputTensor has data type {dtype.upper()}"
     with raises(f"DML_ELEMENT_WISE_CLIP: {text}", DescriptorTypeError):
         jquant.clip(x, 0, 1, scale_bias=jquant.ScaleBias(2, 1))

@@ -80,9 +80,9 @@ PAIR = FLOAT32([1, 1])
 REFUSED = [
     (lambda: jquant.dequantize(X, 1, 0), "Dequantize: max_range, 0.0, is less than min_range, 1.0"),
     (lambda: jquant.dequantize(X, PAIR, PAIR, axis=2), "Dequantize: axis is 2; it must be a dimension"),
-    (lambda: jquant.dequantize(X, PAIR, 1), "Dequantize: min_range has sizes (2,); without axis it must have 1 element"),
-    (lambda: jquant.dequantize(X, PAIR, 1, axis=1), "Dequantize: max_range has sizes (); with axis=1 they must be (2,)"),
-    (lambda: jquant.dequantize(X, PAIR, PAIR, axis=1, mode="MIN_FIRST"), "Dequantize: MIN_FIRST has one range: axis=1"),
+    (lambda: jquant.dequantize(X, PAIR, 1), "Dequantize: min_range has shape (2,); without axis it must have 1 element"),
+    (lambda: jquant.dequantize(X, PAIR, 1, axis=1), "Dequantize: max_range has shape (); with axis=1 it must be (2,)"),
+    (lambda: jquant.dequantize(X, PAIR, PAIR, axis=1, mode="MIN_FIRST"), "Dequantize: MIN_FIRST has a single range: axis=1"),
     (
         lambda: jquant.dequantize(X, 0, 1, mode="SCALED", dtype="bfloat16"),
         "BFLOAT16 is for mode MIN_COMBINED only, not SCALED",
@@ -92,17 +92,17 @@ REFUSED_TYPES = [
     (lambda: jquant.dequantize(1, 0, 1), "Dequantize: input is the Python scalar 1"),
     (
         lambda: jquant.dequantize(X.astype(FLOAT32), 0, 1),
-        "Dequantize: the data type of input is FLOAT32; the document has qint8 (INT8), quint8",
+        "Dequantize: the data type of input is FLOAT32; the specification allows qint8 (INT8), quint8",
     ),
     (
         lambda: jquant.dequantize(X.astype(np.uint32), 0, 1),
-        "Dequantize: the data type of input is UINT32; the document has qint8 (INT8), quint8",
+        "Dequantize: the data type of input is UINT32; the specification allows qint8 (INT8), quint8",
     ),
     (
         lambda: jquant.dequantize(X, 0, 1, dtype="float16"),
-        "Dequantize: dtype is FLOAT16; the document has FLOAT32, BFLOAT16",
+        "Dequantize: dtype is FLOAT16; the specification allows FLOAT32, BFLOAT16",
     ),
-    (lambda: jquant.dequantize(X, np.float16(0), 1), "Dequantize: min_range has data type FLOAT16, but is a FLOAT"),
+    (lambda: jquant.dequantize(X, np.float16(0), 1), "Dequantize: min_range has data type FLOAT16; it must be FLOAT32"),
 ]
 
 

@@ -452,16 +452,20 @@ MATMUL = (((2,), (0,)), ((), ()))
     ("operands", "options", "message"),
     [
         ((X, W, (((2,), (1,)), ((), ()))), {}, "dimension_numbers is (((2,), (1,)), ((), ())); the contracting dimensions"),
-        ((X, W, (((3,), (0,)), ((), ()))), {}, "of lhs, of shape (2, 3, 4), it names a dimension outside of 0 to 2"),
-        ((X, W, (((-1,), (0,)), ((), ()))), {}, "of lhs, of shape (2, 3, 4), it names a dimension outside of 0 to 2"),
-        ((X, W, (((2, 1), (0,)), ((), ()))), {}, "lhs has 2 contracting dimensions, rhs 1"),
-        ((X, W, (((2,), (0,)), ((0,), ()))), {}, "lhs has 1 batch dimensions, rhs 0"),
-        ((X, W, (((2,), (0,)), ((0,), (1,)))), {}, "the batch dimensions of lhs have sizes (2,), those of rhs (5,)"),
+        ((X, W, (((3,), (0,)), ((), ()))), {}, "it names a dimension of lhs outside 0 to 2: lhs has shape (2, 3, 4)"),
+        ((X, W, (((-1,), (0,)), ((), ()))), {}, "it names a dimension of lhs outside 0 to 2: lhs has shape (2, 3, 4)"),
+        ((X, W, (((2, 1), (0,)), ((), ()))), {}, "lhs has 2 contracting dimensions, but rhs has 1"),
+        ((X, W, (((2,), (0,)), ((0,), ()))), {}, "lhs has 1 batch dimensions, but rhs has 0"),
+        (
+            (X, W, (((2,), (0,)), ((0,), (1,)))),
+            {},
+            "the batch dimensions of lhs have sizes (2,), but those of rhs have (5,)",
+        ),
         ((X, W, (((2, 2), (0, 0)), ((), ()))), {}, "it names a dimension of lhs twice"),
         ((X, X, (((2,), (2,)), ((0,), (2,)))), {}, "it names a dimension of rhs twice"),
         ((X, W, MATMUL), {"lhs_scales": "PER_ROW"}, "unknown lhs_scales 'PER_ROW'; choose one of PER_CHANNEL, PER_TENSOR"),
-        ((X, W, MATMUL), {"precision": "exact"}, "precision is 'exact'; it must be one that jax.lax.dot_general takes"),
-        ((X, W, MATMUL), {"out_sharding": P("x")}, ", which JAX refuses: "),
+        ((X, W, MATMUL), {"precision": "exact"}, "precision is 'exact'; it must be one that jax.lax.dot_general accepts"),
+        ((X, W, MATMUL), {"out_sharding": P("x")}, ", which JAX rejects: "),
     ],
 )
 def test_errors(operands, options, message):
@@ -477,7 +481,7 @@ def test_errors(operands, options, message):
         ((X, W, (((2.0,), (0,)), ((), ()))), {}, "it must be ((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch))"),
         ((X, W, MATMUL), {"preferred_element_type": jnp.int32}, "preferred_element_type is INT32; it must be one of"),
         ((X, W, MATMUL), {"rhs_scales": None}, "unknown rhs_scales None; choose one of PER_CHANNEL, PER_TENSOR"),
-        ((X, W, MATMUL), {"precision": 1}, "precision is 1; it must be one that jax.lax.dot_general takes"),
+        ((X, W, MATMUL), {"precision": 1}, "precision is 1; it must be one that jax.lax.dot_general accepts"),
         ((X, W, MATMUL), {"out_sharding": "x"}, "out_sharding is 'x'; it must be a NamedSharding, a PartitionSpec or None"),
     ],
 )

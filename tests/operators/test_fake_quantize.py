@@ -47,11 +47,11 @@ PAIR = np.ones(2, np.float32)
         (lambda: jquant.fake_quantize(X, PAIR, PAIR, axis=-1), f"FakeQuantWithMinMaxVars: axis is -1; {NO_AXIS}"),
         (
             lambda: jquant.fake_quantize(X, PAIR, 1),
-            "FakeQuantWithMinMaxVars: min has sizes (2,); without axis it must have 1 element",
+            "FakeQuantWithMinMaxVars: min has shape (2,); without axis it must have 1 element",
         ),
         (
             lambda: jquant.fake_quantize(X, 0, PAIR, axis=0),
-            "FakeQuantWithMinMaxVars: min has sizes (); with axis=0 they must be (3,): input has shape (3, 2)",
+            "FakeQuantWithMinMaxVars: min has shape (); with axis=0 it must be (3,): input has shape (3, 2)",
         ),
         (
             lambda: jquant.fake_quantize(X, 0, 1, num_bits=1),

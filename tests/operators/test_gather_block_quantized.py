@@ -122,21 +122,21 @@ def test_errors():
     rng = np.random.default_rng(3)
     data, scales, zero_points = problem(rng, np.uint8, (4, 40), 1, FLOAT32)
     indices = np.int32([1])
-    with raises(r"scales has sizes \(4, 3\), but must have \(4, 1\): the integers of data have sizes \(4, 40\), in blocks"):
+    with raises(r"scales has shape \(4, 3\), but must have \(4, 1\): the integers of data have shape \(4, 40\), in blocks"):
         jquant.gather_block_quantized(data, indices, scales)
-    with raises(r"zero_points has sizes \(4, 3\), but must have \(4, 2\)"):
+    with raises(r"zero_points has shape \(4, 3\), but must have \(4, 2\)"):
         jquant.gather_block_quantized(data, indices, scales, np.zeros((4, 3), np.uint8), block_size=16)
     with raises("block_size is 24; it must be a power of two, 16 or more"):
         jquant.gather_block_quantized(data, indices, scales, block_size=24)
     with raises("bits is 3; it must be 2, 4 or 8"):
         jquant.gather_block_quantized(data, indices, scales, block_size=16, bits=3)
-    with raises("gather_axis is 1; of uint8 it must be 0"):
+    with raises("gather_axis is 1; for uint8 data it must be 0"):
         jquant.gather_block_quantized(data, indices, scales, block_size=16, gather_axis=1)
-    with raises("quantize_axis is 0, as is gather_axis; where bytes hold several integers, they must differ"):
+    with raises("quantize_axis and gather_axis are both 0; where bytes hold several integers, they must differ"):
         jquant.gather_block_quantized(data, indices, scales, block_size=16, quantize_axis=-2)
     with raises("gather_axis is 2; it must be a dimension of the input, from -2 to 1"):
         jquant.gather_block_quantized(data, indices, scales, block_size=16, gather_axis=2)
-    with raises("indices has data type FLOAT32; the document allows INT32, INT64", DescriptorTypeError):
+    with raises("indices has data type FLOAT32; the specification allows INT32, INT64", DescriptorTypeError):
         jquant.gather_block_quantized(data, FLOAT32([1]), scales, zero_points, block_size=16)
     with raises("zero_points has data type INT8; ", DescriptorTypeError):
         jquant.gather_block_quantized(data, indices, scales, zero_points.astype(np.int8), block_size=16)

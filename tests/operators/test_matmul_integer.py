@@ -129,9 +129,9 @@ def test_vmap_over_rows_is_a_product_of_a_matrix(packed):
 def test_python_zero_points():
     a, b = jnp.ones((2, 3), jnp.uint8), jnp.ones((3, 4), jnp.int8)
     assert jquant.matmul_integer(a, b, 255, -128).tolist() == [[3 * (1 - 255) * (1 + 128)] * 4] * 2
-    with pytest.raises(DescriptorError, match="AZeroPointTensor is 256, outside of UINT8"):
+    with pytest.raises(DescriptorError, match="AZeroPointTensor is 256, outside the range of UINT8"):
         jquant.matmul_integer(a, b, 256)
-    with pytest.raises(DescriptorError, match="BZeroPointTensor is 128, outside of INT8"):
+    with pytest.raises(DescriptorError, match="BZeroPointTensor is 128, outside the range of INT8"):
         jquant.matmul_integer(a, b, None, 128)
 
 
@@ -184,11 +184,11 @@ class TestSizes:
     @pytest.mark.parametrize(
         ("a", "b", "text"),
         [
-            ((2, 3), (4, 3), "dimension 0 of BTensor, sizes (4, 3), must be 3: K is 3 in ATensor"),
-            ((2, 1), (3, 4), "dimension 0 of BTensor, sizes (3, 4), must be 1: K is 1 in ATensor"),
-            ((2, 3), (1, 4), "dimension 0 of BTensor, sizes (1, 4), must be 3: K is 3 in ATensor"),
-            ((5, 2, 3), (5, 4, 4), "dimension 1 of BTensor, sizes (5, 4, 4), must be 3: K is 3 in ATensor"),
-            ((5, 6, 2, 3), (5, 6, 4, 4), "dimension 2 of BTensor, sizes (5, 6, 4, 4), must be 3: K is 3 in ATensor"),
+            ((2, 3), (4, 3), "dimension 0 of BTensor, of shape (4, 3), must be 3: K is 3 in ATensor"),
+            ((2, 1), (3, 4), "dimension 0 of BTensor, of shape (3, 4), must be 1: K is 1 in ATensor"),
+            ((2, 3), (1, 4), "dimension 0 of BTensor, of shape (1, 4), must be 3: K is 3 in ATensor"),
+            ((5, 2, 3), (5, 4, 4), "dimension 1 of BTensor, of shape (5, 4, 4), must be 3: K is 3 in ATensor"),
+            ((5, 6, 2, 3), (5, 6, 4, 4), "dimension 2 of BTensor, of shape (5, 6, 4, 4), must be 3: K is 3 in ATensor"),
         ],
         ids=str,
     )
@@ -207,7 +207,7 @@ class TestSizes:
         ids=str,
     )
     def test_ranks_align_at_jquants_own_level(self, a, b, output, remedy):
-        text = f"ATensor has sizes {a}, BTensor has {b}: the dimension counts must be the same; reshape {remedy}, or take"
+        text = f"ATensor has shape {a}, BTensor has {b}: the dimension counts must be the same; reshape {remedy}, or use"
         text = f"DML_MATRIX_MULTIPLY_INTEGER: {text} FeatureLevel.EXTENDED, which aligns ranks as NumPy does"
         assert self.outcome(a, b) == (DescriptorError, text)
         assert self.outcome(a, b, level="EXTENDED") == (output, jnp.int32)
@@ -215,11 +215,11 @@ class TestSizes:
     @pytest.mark.parametrize(
         ("a", "b", "text"),
         [
-            ((5, 2, 3), (6, 3, 4), "dimension 0 of BTensor, sizes (6, 3, 4), must be "),
-            ((5, 6, 2, 3), (7, 6, 3, 4), "dimension 0 of BTensor, sizes (7, 6, 3, 4), must be "),
-            ((5, 6, 2, 3), (5, 7, 3, 4), "dimension 1 of BTensor, sizes (5, 7, 3, 4), must be "),
-            ((5, 6, 2, 3), (1, 7, 3, 4), "dimension 1 of BTensor, sizes (1, 7, 3, 4), must be "),
-            ((5, 2, 3), (0, 3, 4), "dimension 0 of BTensor, sizes (0, 3, 4), must be "),
+            ((5, 2, 3), (6, 3, 4), "dimension 0 of BTensor, of shape (6, 3, 4), must be "),
+            ((5, 6, 2, 3), (7, 6, 3, 4), "dimension 0 of BTensor, of shape (7, 6, 3, 4), must be "),
+            ((5, 6, 2, 3), (5, 7, 3, 4), "dimension 1 of BTensor, of shape (5, 7, 3, 4), must be "),
+            ((5, 6, 2, 3), (1, 7, 3, 4), "dimension 1 of BTensor, of shape (1, 7, 3, 4), must be "),
+            ((5, 2, 3), (0, 3, 4), "dimension 0 of BTensor, of shape (0, 3, 4), must be "),
         ],
         ids=str,
     )
@@ -246,46 +246,46 @@ class TestSizes:
     @pytest.mark.parametrize(
         ("sizes", "axis", "text"),
         [
-            ((1, 2), 1, "must be 1: the sizes are (AZeroPointCount, 1)"),
-            ((2, 2), 1, "must be 1: the sizes are (AZeroPointCount, 1)"),
+            ((1, 2), 1, "must be 1: its shape must be (AZeroPointCount, 1)"),
+            ((2, 2), 1, "must be 1: its shape must be (AZeroPointCount, 1)"),
             ((3,), 0, "must be 1 or 2: AZeroPointCount is 1 or M, which is 2 in ATensor"),
             ((0,), 0, "must be 1 or 2: AZeroPointCount is 1 or M, which is 2 in ATensor"),
             ((4, 1), 0, "must be 1 or 2: AZeroPointCount is 1 or M, which is 2 in ATensor"),
-            ((5, 2, 1), 0, "must be 1: the sizes are (1, AZeroPointCount, 1)"),  # batches come through vmap
-            ((1, 1, 2), 2, "must be 1: the sizes are (1, AZeroPointCount, 1)"),
-            ((5, 1, 2, 1), 0, "must be 1: the sizes are (1, 1, AZeroPointCount, 1)"),
-            ((1, 6, 2, 1), 1, "must be 1: the sizes are (1, 1, AZeroPointCount, 1)"),
-            ((1, 1, 1, 2), 3, "must be 1: the sizes are (1, 1, AZeroPointCount, 1)"),
+            ((5, 2, 1), 0, "must be 1: its shape must be (1, AZeroPointCount, 1)"),  # batches come through vmap
+            ((1, 1, 2), 2, "must be 1: its shape must be (1, AZeroPointCount, 1)"),
+            ((5, 1, 2, 1), 0, "must be 1: its shape must be (1, 1, AZeroPointCount, 1)"),
+            ((1, 6, 2, 1), 1, "must be 1: its shape must be (1, 1, AZeroPointCount, 1)"),
+            ((1, 1, 1, 2), 3, "must be 1: its shape must be (1, 1, AZeroPointCount, 1)"),
         ],
         ids=str,
     )
     def test_wrong_a_zero_point(self, sizes, axis, text):
-        expected = f"DML_MATRIX_MULTIPLY_INTEGER: dimension {axis} of AZeroPointTensor, sizes {sizes}, {text}"
+        expected = f"DML_MATRIX_MULTIPLY_INTEGER: dimension {axis} of AZeroPointTensor, of shape {sizes}, {text}"
         assert self.outcome((5, 6, 2, 3), (5, 6, 3, 4), sizes) == (DescriptorError, expected)
 
     @pytest.mark.parametrize(
         ("sizes", "axis", "text"),
         [
-            ((4, 1), 0, "must be 1: the sizes are (1, BZeroPointCount)"),
-            ((4, 4), 0, "must be 1: the sizes are (1, BZeroPointCount)"),
+            ((4, 1), 0, "must be 1: its shape must be (1, BZeroPointCount)"),
+            ((4, 4), 0, "must be 1: its shape must be (1, BZeroPointCount)"),
             ((3,), 0, "must be 1 or 4: BZeroPointCount is 1 or N, which is 4 in BTensor"),
             ((2,), 0, "must be 1 or 4: BZeroPointCount is 1 or N, which is 4 in BTensor"),
             ((1, 3), 1, "must be 1 or 4: BZeroPointCount is 1 or N, which is 4 in BTensor"),
-            ((5, 1, 4), 0, "must be 1: the sizes are (1, 1, BZeroPointCount)"),
-            ((1, 4, 1), 1, "must be 1: the sizes are (1, 1, BZeroPointCount)"),
-            ((5, 1, 1, 4), 0, "must be 1: the sizes are (1, 1, 1, BZeroPointCount)"),
-            ((1, 6, 1, 4), 1, "must be 1: the sizes are (1, 1, 1, BZeroPointCount)"),
-            ((1, 1, 4, 1), 2, "must be 1: the sizes are (1, 1, 1, BZeroPointCount)"),
+            ((5, 1, 4), 0, "must be 1: its shape must be (1, 1, BZeroPointCount)"),
+            ((1, 4, 1), 1, "must be 1: its shape must be (1, 1, BZeroPointCount)"),
+            ((5, 1, 1, 4), 0, "must be 1: its shape must be (1, 1, 1, BZeroPointCount)"),
+            ((1, 6, 1, 4), 1, "must be 1: its shape must be (1, 1, 1, BZeroPointCount)"),
+            ((1, 1, 4, 1), 2, "must be 1: its shape must be (1, 1, 1, BZeroPointCount)"),
         ],
         ids=str,
     )
     def test_wrong_b_zero_point(self, sizes, axis, text):
-        expected = f"DML_MATRIX_MULTIPLY_INTEGER: dimension {axis} of BZeroPointTensor, sizes {sizes}, {text}"
+        expected = f"DML_MATRIX_MULTIPLY_INTEGER: dimension {axis} of BZeroPointTensor, of shape {sizes}, {text}"
         assert self.outcome((5, 6, 2, 3), (5, 6, 3, 4), None, sizes) == (DescriptorError, expected)
 
     @pytest.mark.parametrize("level", ["4_0", "5_1"])
     def test_b_zero_point_before_5_2(self, level):
-        text = f"BZeroPointTensor has 1 dimensions, sizes (4,); DML_FEATURE_LEVEL_{level} allows 2 to 4"
+        text = f"BZeroPointTensor has rank 1 (shape (4,)); DML_FEATURE_LEVEL_{level} allows 2 to 4"
         text = f"{text}; 1 is allowed from DML_FEATURE_LEVEL_5_2 on; reshape it to (1, -1)"
         expected = f"DML_MATRIX_MULTIPLY_INTEGER: {text}"
         assert self.outcome((2, 3), (3, 4), None, (4,), level=level) == (DescriptorError, expected)

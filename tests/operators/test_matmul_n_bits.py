@@ -281,25 +281,27 @@ def raises(message, error=DescriptorError):
 
 def test_errors():
     p = Problem(20, 2, 64, 6)
-    with raises(r"MatMulNBits: B has sizes \(6, 2, 16\), which with bits=8 are blocks of 16; K, which is 64 in A, is 4"):
+    with raises(
+        r"MatMulNBits: B has shape \(6, 2, 16\), which with bits=8 means blocks of 16; K, which is 64 in A, makes 4"
+    ):
         jquant.matmul_n_bits(*p.stored(), bits=8)
     with raises("bits is 3; it must be 2, 4 or 8, or None"):
         jquant.matmul_n_bits(*p.stored(), bits=3)
-    with raises("are blocks of 8; the block size must be a power of two, 16 or more"):
+    with raises("means blocks of 8; the block size must be a power of two, 16 or more"):
         jquant.matmul_n_bits(p.a[:, :16], p.b[:, :, :4], p.scales)
-    with raises("scales is None, but the document requires it"):
+    with raises("scales is None, but the specification requires it"):
         jquant.matmul_n_bits(p.a, p.b, None)
-    with raises("scales has data type FLOAT16; it must have that of A, FLOAT32", DescriptorTypeError):
+    with raises("scales has data type FLOAT16; it must match that of A, FLOAT32", DescriptorTypeError):
         jquant.matmul_n_bits(p.a, p.b, p.scales.astype(np.float16))
-    with raises("zero_points has data type FLOAT16; it must be UINT8 or that of A, FLOAT32", DescriptorTypeError):
+    with raises("zero_points has data type FLOAT16; it must be UINT8 or match that of A, FLOAT32", DescriptorTypeError):
         jquant.matmul_n_bits(p.a, p.b, p.scales, p.scales.astype(np.float16))
-    with raises(r"zero_points has sizes \(6, 2\); it must have 1 for each column, bytes for 2 blocks of 4 bits"):
+    with raises(r"zero_points has shape \(6, 2\); it must have 1 per column, bytes for 2 blocks of 4 bits"):
         jquant.matmul_n_bits(p.a, p.b, p.scales, np.zeros((6, 2), np.uint8))
-    with raises("scales is given beside packed weights, which hold their own"):
+    with raises("scales is given with packed weights, which hold their own"):
         jquant.matmul_n_bits(p.a, p.packed, p.scales)
     with raises("bits is 8; the packed weights have 4"):
         jquant.matmul_n_bits(p.a, p.packed, bits=8)
     with raises("compute_dtype is FLOAT16; it must be FLOAT32 or BFLOAT16", DescriptorTypeError):
         jquant.matmul_n_bits(p.a, p.packed, compute_dtype="FLOAT16")
-    with raises(r"dimension 0 of B, sizes \(64, 6\), must be 32: K is 32 in A"):
+    with raises(r"dimension 0 of B, of shape \(64, 6\), must be 32: K is 32 in A"):
         jquant.matmul_n_bits(p.a[:, :32], p.packed)

@@ -158,7 +158,7 @@ def test_data_types():
         jquant.mx_dequantize(values, scale)
     with raises(f"mx_dequantize: element_type is UINT8; it must be one of {elements}", DescriptorTypeError):
         jquant.mx_dequantize(values, scale, element_type="uint8")
-    with raises("mx_dequantize: values has data type UINT8; of element_type INT8 it must be INT8", DescriptorTypeError):
+    with raises("mx_dequantize: values has data type UINT8; with element_type INT8 it must be INT8", DescriptorTypeError):
         jquant.mx_dequantize(values, scale, element_type="int8")
     with raises("mx_dequantize: scale has data type FLOAT32; it must be FLOAT8E8M0", DescriptorTypeError):
         jquant.mx_dequantize(values, x[:1], element_type="FLOAT6E2M3")
@@ -166,7 +166,7 @@ def test_data_types():
 
 def test_sizes():
     values, scale = jquant.mx_quantize(np.zeros((2, 40), FLOAT32), "int8")
-    text = "scale has sizes (2, 2); of values of sizes (2, 40) in blocks of 64 along dimension 1 it must have (2, 1)"
+    text = "scale has shape (2, 2); for values of shape (2, 40) in blocks of 64 along dimension 1 it must be (2, 1)"
     with raises(f"mx_dequantize: {text}"):
         jquant.mx_dequantize(values, scale, block_size=64)
     with raises("mx_quantize: block_size is 0; it must be a positive integer"):

@@ -112,12 +112,12 @@ def test_arguments():
     values, scale, tensor_scale = jquant.nvfp4_quantize(x)
     with raises("nvfp4_quantize: x has data type INT8; it must be one of FLOAT32, FLOAT16, BFLOAT16", DescriptorTypeError):
         jquant.nvfp4_quantize(x.astype(np.int8))
-    with raises("nvfp4_quantize: tensor_scale has sizes (2,), but must have 1 element"):
+    with raises("nvfp4_quantize: tensor_scale has shape (2,), but must have 1 element"):
         jquant.nvfp4_quantize(x, np.ones(2, FLOAT32))
     with raises("nvfp4_dequantize: values has data type FLOAT32; it must be FLOAT4E2M1", DescriptorTypeError):
         jquant.nvfp4_dequantize(x, scale, tensor_scale)
     with raises("nvfp4_dequantize: scale has data type FLOAT32; it must be FLOAT8E4M3FN", DescriptorTypeError):
         jquant.nvfp4_dequantize(values, x[:, :1], tensor_scale)
-    text = "scale has sizes (2, 1); of values of sizes (2, 16) in blocks of 16 along dimension 0 it must have (1, 16)"
+    text = "scale has shape (2, 1); for values of shape (2, 16) in blocks of 16 along dimension 0 it must be (1, 16)"
     with raises(f"nvfp4_dequantize: {text}"):
         jquant.nvfp4_dequantize(values, scale, tensor_scale, axis=0)

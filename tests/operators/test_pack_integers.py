@@ -44,9 +44,9 @@ def test_data_types(dtype):
 
 
 def test_scalars():
-    with raises("pack_integers: x is a scalar; its last dimension is packed"):
+    with raises("pack_integers: x is a scalar; it must have a last dimension, which is packed"):
         jquant.pack_integers(jnp.zeros((), jnp.int4))
-    with raises("unpack_integers: packed is a scalar; its last dimension is that of the bytes"):
+    with raises("unpack_integers: packed is a scalar; it must have a last dimension, that of the bytes"):
         jquant.unpack_integers(jnp.zeros((), u8), "INT4")
 
 

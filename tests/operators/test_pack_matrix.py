@@ -57,7 +57,7 @@ def test_block_size_must_divide_k():
 def test_rejects():
     b = np.ones((4, 3), np.int8)
     packed = jquant.pack_matrix(b, 1)
-    beside = "BZeroPointTensor is given beside packed weights, which hold their own"
+    beside = "BZeroPointTensor is given with packed weights, which hold their own"
     for product in (
         lambda zero_point, packed=packed: jquant.matmul_integer(b.T, packed, None, zero_point),
         lambda zero_point, packed=packed: jquant.matmul_integer_to_float(b.T, 1.0, None, packed, 1.0, zero_point),
@@ -66,11 +66,11 @@ def test_rejects():
         for equal in (1, np.int8(1), jnp.ones(1, jnp.int8), np.ones((1, 3), np.int8)):
             np.testing.assert_array_equal(product(equal), product(None), strict=True)
         for other in (2, np.int8(0), np.int8([1, 1, 2]), np.ones(2, np.int8)):
-            with pytest.raises(jquant.DescriptorError, match=f"{beside}, a different one: pass None, or pack"):
+            with pytest.raises(jquant.DescriptorError, match=f"{beside}; the two differ: pass None, or pack"):
                 product(other)
-        with pytest.raises(jquant.DescriptorTypeError, match="BZeroPointTensor has data type UINT8; it must have that"):
+        with pytest.raises(jquant.DescriptorTypeError, match="BZeroPointTensor has data type UINT8; it must match that"):
             product(np.uint8(1))
-        with pytest.raises(jquant.DescriptorError, match=f"{beside}; traced, the two cannot be compared: pass None"):
+        with pytest.raises(jquant.DescriptorError, match=f"{beside}; the two cannot be compared while tracing: pass None"):
             jax.jit(product)(np.int8(1))
     without = jquant.pack_matrix(b)
     expected = jquant.matmul_integer(b.T, b)
@@ -81,7 +81,7 @@ def test_rejects():
         jquant.matmul_integer(np.ones((2, 5), np.int8), packed)
     with pytest.raises(jquant.DescriptorTypeError, match="BTensor has data type INT16"):
         jquant.pack_matrix(b.astype(np.int16))
-    with pytest.raises(jquant.DescriptorTypeError, match="BZeroPointTensor has data type UINT8; it must have that of"):
+    with pytest.raises(jquant.DescriptorTypeError, match="BZeroPointTensor has data type UINT8; it must match that of"):
         jquant.pack_matrix(b, np.uint8(1))
     with pytest.raises(jquant.DescriptorError, match="BZeroPointCount is 1 or N, which is 3"):
         jquant.pack_matrix(b, np.ones(4, np.int8))
@@ -93,7 +93,7 @@ def test_a_cast_of_the_model_is_found(dtype):
     b = samples.integers(np.random.default_rng(0), np.int8, 4, 3)
     cast = jax.tree.map(lambda x: x.astype(dtype), jquant.pack_matrix(b, 1))
     assert repr(cast) == f"PackedMatrix(int8[4,3], data of {jnp.dtype(dtype)})"
-    text = f"data of the packed matrix is of {jnp.dtype(dtype)}; pack_matrix made it of int8"
+    text = f"data of the packed matrix is of dtype {jnp.dtype(dtype)}; pack_matrix made it int8"
     for product in (jquant.matmul_integer, jax.jit(jquant.matmul_integer)):
         with pytest.raises(jquant.DescriptorTypeError, match=f"DML_MATRIX_MULTIPLY_INTEGER: BTensor: {text}"):
             product(np.ones((2, 4), np.uint8), cast)
@@ -106,22 +106,25 @@ def test_each_array_is_checked():
     for changed, text in (
         (
             {"block_sums": packed.block_sums.astype(jnp.float32)},
-            "block_sums of the packed matrix is of float32; pack_mat",
+            "block_sums of the packed matrix is of dtype float32; pack_mat",
         ),
         (
             {"zero_point": packed.zero_point.astype(jnp.uint8)},
-            "zero_point of the packed matrix is of uint8; pack_matrix",
+            "zero_point of the packed matrix is of dtype uint8; pack_matrix",
         ),
-        ({"zero_point": 3}, "zero_point of the packed matrix is int; pack_matrix made it of int8"),
-        ({"data": [1]}, "data of the packed matrix is list; pack_matrix made it of int8"),
+        ({"zero_point": 3}, "zero_point of the packed matrix is of type int; pack_matrix made it int8"),
+        ({"data": [1]}, "data of the packed matrix is of type list; pack_matrix made it int8"),
         ({"dtype": "int8"}, "dtype of the packed matrix is 'int8'; it must be int8 or uint8"),
         ({"dtype": np.dtype(np.int16)}, "dtype of the packed matrix is dtype('int16'); it must be int8 or uint8"),
-        ({"block_sums": packed.block_sums[:, :2]}, "data, block_sums and zero_point of the packed matrix do not fit: "),
+        (
+            {"block_sums": packed.block_sums[:, :2]},
+            "data, block_sums and zero_point of the packed matrix do not fit together: ",
+        ),
         (
             {"zero_point": jnp.ones((1, 2), jnp.int8)},
-            "data, block_sums and zero_point of the packed matrix do not fit: ",
+            "data, block_sums and zero_point of the packed matrix do not fit together: ",
         ),
-        ({"data": packed.data[None]}, "data, block_sums and zero_point of the packed matrix do not fit: "),
+        ({"data": packed.data[None]}, "data, block_sums and zero_point of the packed matrix do not fit together: "),
     ):
         with pytest.raises(jquant.DescriptorError) as raised:
             jquant.matmul_integer(np.ones((2, 4), np.int8), dataclasses.replace(packed, **changed))
@@ -242,15 +245,15 @@ def test_words():
         ({"scale": BLOCKS[1][:2]}, "BScaleTensor has 2 blocks; K, which is 70 in BTensor, has 3 of block_size 32"),
         (
             {"scale": BLOCKS[1], "block_size": None},
-            "block_size is None, but K, which is 70 in BTensor, is no multiple of the 3",
+            "block_size is None, but K, which is 70 in BTensor, is not a multiple of the 3",
         ),
-        ({"scale": 0.5}, "BScaleTensor has 0 dimensions"),
-        ({"scale": BLOCKS[1], "zero_point": np.ones(5, jnp.int4)}, "BZeroPointTensor has 1 dimensions"),
+        ({"scale": 0.5}, "BScaleTensor has rank 0"),
+        ({"scale": BLOCKS[1], "zero_point": np.ones(5, jnp.int4)}, "BZeroPointTensor has rank 1"),
         (
             {"scale": BLOCKS[1].astype(np.int8)},
-            "BScaleTensor has data type INT8; the document allows FLOAT32, FLOAT16, BFLOAT16",
+            "BScaleTensor has data type INT8; the specification allows FLOAT32, FLOAT16, BFLOAT16",
         ),
-        ({"scale": BLOCKS[1], "zero_point": 8}, "BZeroPointTensor is 8, outside of INT4"),
+        ({"scale": BLOCKS[1], "zero_point": 8}, "BZeroPointTensor is 8, outside the range of INT4"),
     ],
 )
 def test_rejects_scales(arguments, message):
@@ -267,9 +270,15 @@ def test_each_array_of_blocks_is_checked():
     expected = reference.block_scaled_matmul(a, np.float32(1), None, BLOCKS[0], half.scale, np.int8(1), block_size=32)
     assert_equal(jquant.block_scaled_matmul(a, 1.0, None, half), expected)
     for changed, text in (
-        ({"data": packed.data.astype(np.float16)}, "data of the packed matrix is of float16; pack_matrix made it of uint16"),
-        ({"scale": BLOCKS[1].astype(np.int8)}, "scale of the packed matrix is of int8; pack_matrix made it of float32 or"),
-        ({"zero_point": BLOCKS[1]}, "zero_point of the packed matrix is of float32; pack_matrix made it of int8"),
+        (
+            {"data": packed.data.astype(np.float16)},
+            "data of the packed matrix is of dtype float16; pack_matrix made it uint16",
+        ),
+        (
+            {"scale": BLOCKS[1].astype(np.int8)},
+            "scale of the packed matrix is of dtype int8; pack_matrix made it float32 or",
+        ),
+        ({"zero_point": BLOCKS[1]}, "zero_point of the packed matrix is of dtype float32; pack_matrix made it int8"),
         (
             {"dtype": np.dtype(np.int8)},
             "dtype of the packed matrix is dtype('int8'); in words it must be one of int4, uint4",

@@ -64,7 +64,7 @@ def test_empty_arrays(shape):
 @pytest.mark.parametrize("name", ["min_range", "max_range", "ensure_minimum_range"])
 def test_python_scalars(name):
     floats = {"min_range": 0, "max_range": 1, name: 1e39}
-    with pytest.raises(DescriptorError, match=rf"QuantizeV2: {name} is 1e\+39, outside of FLOAT32, "):
+    with pytest.raises(DescriptorError, match=rf"QuantizeV2: {name} is 1e\+39, outside the range of FLOAT32, "):
         jquant.quantize(jnp.ones(2), dtype="qint8", **floats)
 
 
@@ -107,7 +107,7 @@ class TestArguments:
     @pytest.mark.parametrize("dtype", [t for t in DATA_TYPES if t not in ("int8", "uint8", "int16", "uint16", "int32")])
     def test_other_data_types(self, dtype):
         types = "qint8 (INT8), quint8 (UINT8), qint32 (INT32), qint16 (INT16), quint16 (UINT16)"
-        with self.raises(f"dtype is {dtype.upper()}; the document has {types}", DescriptorTypeError):
+        with self.raises(f"dtype is {dtype.upper()}; the specification allows {types}", DescriptorTypeError):
             self.quantize(0, 1, jnp.dtype(dtype))
 
     @pytest.mark.usefixtures("x64")
@@ -116,12 +116,12 @@ class TestArguments:
     def test_floats_only(self, name, dtype):
         document_name = {"low": "min_range", "high": "max_range"}.get(name, name)
         operands = {"input": jnp.zeros((), f32), "low": 0, "high": 1, name: jnp.zeros((), dtype)}
-        with self.raises(f"{document_name} has data type {dtype.upper()}, but is a FLOAT", DescriptorTypeError):
+        with self.raises(f"{document_name} has data type {dtype.upper()}; it must be FLOAT32", DescriptorTypeError):
             self.quantize(**operands)
 
     def test_ensure_minimum_range_is_one_element(self):
         assert self.quantize(0, 1, ensure_minimum_range=np.zeros(1, np.float32)).output.dtype == i8
-        with self.raises("ensure_minimum_range has sizes (2,), but must have 1 element"):
+        with self.raises("ensure_minimum_range has shape (2,), but must have 1 element"):
             self.quantize(0, 1, ensure_minimum_range=np.zeros(2, np.float32))
 
     @pytest.mark.parametrize("mode", ["MIN_COMBINED", "MIN_FIRST"])
@@ -149,9 +149,9 @@ class TestArguments:
 
     @pytest.mark.parametrize("sizes", [(2,), (3,), (0,), (1, 2), (2, 3)], ids=str)
     def test_one_range_only(self, sizes):
-        with self.raises(f"min_range has sizes {sizes}; without axis it must have 1 element"):
+        with self.raises(f"min_range has shape {sizes}; without axis it must have 1 element"):
             self.shapes(sizes, ())
-        with self.raises(f"max_range has sizes {sizes}; without axis it must have 1 element"):
+        with self.raises(f"max_range has shape {sizes}; without axis it must have 1 element"):
             self.shapes((), sizes)
 
     @pytest.mark.parametrize("mode", ["MIN_COMBINED", "SCALED"])
@@ -161,18 +161,18 @@ class TestArguments:
 
     @pytest.mark.parametrize("sizes", [(), (1,), (2,), (3, 1), (1, 3), (0,)], ids=str)
     def test_one_range_for_each_slice(self, sizes):
-        with self.raises(f"min_range has sizes {sizes}; with axis=1 they must be (3,): input has shape (2, 3)"):
+        with self.raises(f"min_range has shape {sizes}; with axis=1 it must be (3,): input has shape (2, 3)"):
             self.shapes(sizes, (3,), axis=1)
-        with self.raises(f"max_range has sizes {sizes}; with axis=1 they must be (3,): input has shape (2, 3)"):
+        with self.raises(f"max_range has shape {sizes}; with axis=1 it must be (3,): input has shape (2, 3)"):
             self.shapes((3,), sizes, axis=1)
 
     def test_a_slice_of_size_1_needs_a_vector(self):
-        with self.raises("min_range has sizes (); with axis=0 they must be (1,): input has shape (1, 3)"):
+        with self.raises("min_range has shape (); with axis=0 it must be (1,): input has shape (1, 3)"):
             self.shapes((), (1,), axis=0, input=(1, 3))
 
     @pytest.mark.parametrize(("axis", "size"), [(0, 2), (1, 3), (3, 0)])
     def test_min_first_has_one_range(self, axis, size):
-        with self.raises(f"MIN_FIRST has one range: axis={axis} must be a dimension of size 1 or None"):
+        with self.raises(f"MIN_FIRST has a single range: axis={axis} must be None or a dimension of size 1"):
             self.shapes((size,), (size,), axis=axis, mode="MIN_FIRST", input=(2, 3, 1, 0))
 
     def test_min_first_along_a_size_of_1(self):

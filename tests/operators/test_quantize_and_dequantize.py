@@ -77,11 +77,11 @@ QDQ = "QuantizeAndDequantizeV4"
     [
         (
             lambda: jquant.quantize_and_dequantize(X, 1),
-            f"{QDQ}: one of input_min and input_max is given; give both, or neither for the range of the input",
+            f"{QDQ}: only one of input_min and input_max is given; give both, or neither for the range of the input",
         ),
         (
             lambda: jquant.quantize_and_dequantize(X, None, 1),
-            f"{QDQ}: one of input_min and input_max is given; give both, or neither for the range of the input",
+            f"{QDQ}: only one of input_min and input_max is given; give both, or neither for the range of the input",
         ),
         (
             lambda: jquant.quantize_and_dequantize(X, 1, 0),
@@ -91,11 +91,11 @@ QDQ = "QuantizeAndDequantizeV4"
         (lambda: jquant.quantize_and_dequantize(X, axis=-1), f"{QDQ}: axis is -1; {NO_AXIS}"),
         (
             lambda: jquant.quantize_and_dequantize(X, PAIR, PAIR),
-            f"{QDQ}: input_min has sizes (2,); without axis it must have 1 element",
+            f"{QDQ}: input_min has shape (2,); without axis it must have 1 element",
         ),
         (
             lambda: jquant.quantize_and_dequantize(X, PAIR, 1, axis=1),
-            f"{QDQ}: input_max has sizes (); with axis=1 they must be (2,): input has shape (3, 2)",
+            f"{QDQ}: input_max has shape (); with axis=1 it must be (2,): input has shape (3, 2)",
         ),
         (
             lambda: jquant.quantize_and_dequantize(X, num_bits=62),
@@ -107,7 +107,7 @@ QDQ = "QuantizeAndDequantizeV4"
         ),
         (
             lambda: jquant.quantize_and_dequantize(X, round_mode="HALF_AWAY_FROM_ZERO"),
-            f"{QDQ}: round_mode is HALF_AWAY_FROM_ZERO; the document has HALF_TO_EVEN, HALF_UP",
+            f"{QDQ}: round_mode is HALF_AWAY_FROM_ZERO; the specification allows HALF_TO_EVEN, HALF_UP",
         ),
     ],
 )

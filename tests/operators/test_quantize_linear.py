@@ -71,7 +71,7 @@ def test_python_scales(dtype, limit, level, type_name):
     """A Python scale is of the dtype of the input, and float32 beside int32."""
     x = jnp.array([0], dtype)
     assert jquant.quantize_linear(x, limit, feature_level=level).tolist() == [0]
-    with pytest.raises(DescriptorError, match=f"ScaleTensor is .*, outside of {type_name}, "):
+    with pytest.raises(DescriptorError, match=f"ScaleTensor is .*, outside the range of {type_name}, "):
         jquant.quantize_linear(x, limit * 1.01, feature_level=level)
 
 
@@ -80,9 +80,9 @@ def test_python_zero_points():
     for value, dtype in ((255, "uint8"), (-128, "int8")):
         result = jquant.quantize_linear(x, 1.0, value, output_dtype=dtype)
         assert (result.dtype, result.tolist()) == (dtype, [value])
-    with pytest.raises(DescriptorError, match=r"ZeroPointTensor is -1, outside of UINT8, \[0, 255\]"):
+    with pytest.raises(DescriptorError, match=r"ZeroPointTensor is -1, outside the range of UINT8, \[0, 255\]"):
         jquant.quantize_linear(x, 1.0, -1)  # uint8 where nothing else is said
-    with pytest.raises(DescriptorError, match=r"ZeroPointTensor is 128, outside of INT8, \[-128, 127\]"):
+    with pytest.raises(DescriptorError, match=r"ZeroPointTensor is 128, outside the range of INT8, \[-128, 127\]"):
         jquant.quantize_linear(x, 1.0, 128, output_dtype="int8")
 
 
@@ -101,9 +101,9 @@ def test_the_scale_has_the_data_type_of_the_input(input, scale):
     tensors |= {"InputTensor": of(2, dtype=input), "ScaleTensor": of(2, dtype=scale), "ZeroPointTensor": None}
     tensors["OutputTensor"] = of(2)
     text = (
-        f"ScaleTensor has data type {scale.upper()}, InputTensor {input.upper()}; they must be the same, or FLOAT32 beside"
+        f"ScaleTensor has data type {scale.upper()}, InputTensor has {input.upper()}; below FeatureLevel.EXTENDED they must"
     )
-    expected = f"DML_ELEMENT_WISE_QUANTIZE_LINEAR: {text} INT32; they may differ from FeatureLevel.EXTENDED on"
+    expected = f"DML_ELEMENT_WISE_QUANTIZE_LINEAR: {text} be the same, or FLOAT32 with INT32"
     assert outcome("quantize_linear", FeatureLevel.LATEST, tensors) == (DescriptorTypeError, expected)
     assert outcome("quantize_linear", FeatureLevel.EXTENDED, tensors) == result_of(tensors)
 
@@ -229,7 +229,7 @@ def test_precision(precision):
             expected = reference.quantize_linear(x, scale, 0, dtype, precision=jnp.dtype(precision))
             assert_equal(actual, expected)
     assert (np.asarray(actual) != jquant.quantize_linear(x, scale, output_dtype=dtype, **EXTENDED)).any()
-    text = f"precision is {precision.upper()}; it must be FLOAT32; it may be otherwise from FeatureLevel.EXTENDED on"
+    text = f"precision is {precision.upper()}; it must be FLOAT32 below FeatureLevel.EXTENDED"
     with pytest.raises(DescriptorTypeError, match=text):
         jquant.quantize_linear(x, 1.0, precision=precision)
 
@@ -238,7 +238,7 @@ def test_saturation_is_for_floats_of_8_bits():
     x = jnp.ones(2)
     for dtype in (None, "INT8", "FLOAT4E2M1"):
         with pytest.raises(
-            DescriptorTypeError, match=f"saturate is False, but {dtype or 'UINT8'} has nothing that is out of"
+            DescriptorTypeError, match=f"saturate is False, but {dtype or 'UINT8'} has neither infinities nor NaN"
         ):
             jquant.quantize_linear(x, 1.0, output_dtype=dtype, saturate=False, **EXTENDED)
     with pytest.raises(DescriptorTypeError, match=r"OutputTensor has data type FLOAT8E5M2; .*; FLOAT8E5M2 is allowed from"):

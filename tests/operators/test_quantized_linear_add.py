@@ -61,12 +61,12 @@ def test_python_scalars():
     a, b = np.uint8([1]), np.int8([-1])
     assert jquant.quantized_linear_add(a, 1, 255, b, 1, -128, 1, 255).tolist() == [128]
     for position, name, value, text in [
-        (1, "AScaleTensor", 1e39, "outside of FLOAT32"),
-        (2, "AZeroPointTensor", -1, "outside of UINT8"),
-        (4, "BScaleTensor", -1e39, "outside of FLOAT32"),
-        (5, "BZeroPointTensor", 128, "outside of INT8"),
-        (6, "OutputScaleTensor", 1e39, "outside of FLOAT32"),
-        (7, "OutputZeroPointTensor", 256, "outside of UINT8"),  # the dtype of a
+        (1, "AScaleTensor", 1e39, "outside the range of FLOAT32"),
+        (2, "AZeroPointTensor", -1, "outside the range of UINT8"),
+        (4, "BScaleTensor", -1e39, "outside the range of FLOAT32"),
+        (5, "BZeroPointTensor", 128, "outside the range of INT8"),
+        (6, "OutputScaleTensor", 1e39, "outside the range of FLOAT32"),
+        (7, "OutputZeroPointTensor", 256, "outside the range of UINT8"),  # the dtype of a
     ]:
         arguments = [a, 1, 0, b, 1, 0, 1, 0]
         arguments[position] = value
@@ -119,8 +119,8 @@ def test_sizes_of_1_broadcast(a, b, output):
 )
 def test_nothing_else_broadcasts(a, b, named, output):
     sizes, other, to = (a, "BTensor", b) if named == "ATensor" else (b, "ATensor", a)
-    text = f"{named} has sizes {sizes}, {other} has {to}: the dimension counts must be"
-    text = f"{text} the same, and each size 1 or that of the output (a rank of 0 stands for one element)"
+    text = f"{named} has shape {sizes}, {other} has {to}: the dimension counts must be"
+    text = f"{text} the same, and each size must be 1 or that of the output (a rank of 0 stands for one element)"
     expected = DescriptorError, f"DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD: {text}"
     assert outcome_of(ATensor=a, BTensor=b) == expected
     assert outcome_of("EXTENDED", ATensor=a, BTensor=b) == expected
@@ -129,19 +129,19 @@ def test_nothing_else_broadcasts(a, b, named, output):
 @pytest.mark.parametrize(
     ("a", "b", "output", "aligned"),
     [
-        ((2, 3), (3,), (2, 3), "BTensor has sizes (3,), ATensor has (2, 3)"),
-        ((3,), (2, 3), (2, 3), "ATensor has sizes (3,), BTensor has (2, 3)"),
-        ((1,), (2, 3), (2, 3), "ATensor has sizes (1,), BTensor has (2, 3)"),
-        ((2, 3), (5, 1, 3), (5, 2, 3), "ATensor has sizes (2, 3), OutputTensor has (5, 2, 3)"),
+        ((2, 3), (3,), (2, 3), "BTensor has shape (3,), ATensor has (2, 3)"),
+        ((3,), (2, 3), (2, 3), "ATensor has shape (3,), BTensor has (2, 3)"),
+        ((1,), (2, 3), (2, 3), "ATensor has shape (1,), BTensor has (2, 3)"),
+        ((2, 3), (5, 1, 3), (5, 2, 3), "ATensor has shape (2, 3), OutputTensor has (5, 2, 3)"),
     ],
     ids=str,
 )
 def test_ranks_align_at_jquants_own_level(a, b, output, aligned):
     assert outcome_of("EXTENDED", ATensor=a, BTensor=b) == (output, u8)
     shorter = min(a, b, key=len)
-    text = f"{aligned}: the dimension counts must be the same, and each size 1 or that of the output (a rank of 0 stands"
-    remedy = f"reshape it to {(1,) * (len(output) - len(shorter)) + shorter}, or take FeatureLevel.EXTENDED, which aligns"
-    expected = f"DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD: {text} for one element); {remedy} ranks as NumPy does"
+    text = f"{aligned}: the dimension counts must be the same, and each size must be 1 or that of the output (a rank of"
+    remedy = f"reshape it to {(1,) * (len(output) - len(shorter)) + shorter}, or use FeatureLevel.EXTENDED, which aligns"
+    expected = f"DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD: {text} 0 stands for one element); {remedy} ranks as NumPy does"
     assert outcome_of(ATensor=a, BTensor=b) == (DescriptorError, expected)
 
 
@@ -153,5 +153,5 @@ class TestScalesAndZeroPoints:
 
     @pytest.mark.parametrize("sizes", [(3,), (2,), (1, 3), (2, 1), (2, 3), (1, 0)], ids=str)
     def test_more_or_fewer(self, tensor, sizes):
-        expected = f"DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD: {tensor} has sizes {sizes}, but must have 1 element"
+        expected = f"DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD: {tensor} has shape {sizes}, but must have 1 element"
         assert outcome_of(ATensor=(2, 3), BTensor=(2, 3), **{tensor: sizes}) == (DescriptorError, expected)

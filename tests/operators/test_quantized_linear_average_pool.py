@@ -120,7 +120,7 @@ def test_channels_on_a_mesh(kind):
 def test_what_it_does_not_take():
     x = np.zeros((2, 3, 4, 5), np.uint8)
     pool = functools.partial(jquant.quantized_linear_average_pool, window_sizes=(2, 2))
-    by_channel = "must have 1 element, or for each channel 1, in sizes (1, 3, 1, 1)"
+    by_channel = "must have 1 element, or 1 per channel in shape (1, 3, 1, 1)"
     bad = [((3, 1, 1, 1), by_channel), ((3,), by_channel), ((1, 3, 1), by_channel), ((1, 3, 1, 2), by_channel)]
     for (sizes, message), position in itertools.product(bad, (1, 3)):
         arguments = [x, FLOAT32(1), None, FLOAT32(1), None]
@@ -131,14 +131,14 @@ def test_what_it_does_not_take():
     for options, message in (
         (
             {"window_sizes": (5, 2)},
-            "no window of (5, 2) elements, with steps of (1, 1), fits into (4, 5) elements with a padding of ((0, 0), (0, ",
+            "a window of shape (5, 2) with dilations (1, 1) does not fit into (4, 5) elements with padding ((0, 0), (0, ",
         ),
-        ({"window_sizes": (2, 2), "dilations": (1, 5)}, "no window of (2, 2) elements, with steps of (1, 5), fits"),
+        ({"window_sizes": (2, 2), "dilations": (1, 5)}, "a window of shape (2, 2) with dilations (1, 5) does not fit"),
         (
             {"window_sizes": (2, 2, 2)},
             "window_sizes must be 2 positive Python ints, one for each spatial dimension, not ",
         ),
-        ({"padding": ((0, -1), (0, 0))}, "2 pairs of integers that are not negative"),
+        ({"padding": ((0, -1), (0, 0))}, "2 pairs of nonnegative integers"),
         ({"feature_level": "6_1"}, "not available before DML_FEATURE_LEVEL_6_2"),
     ):
         with pytest.raises(DescriptorError) as raised:

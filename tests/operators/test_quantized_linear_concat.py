@@ -91,47 +91,51 @@ GOOD = X, 1.0, 0
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
-        (lambda: concat([]), DescriptorError, "inputs is empty; it must have one triple or more"),
-        (lambda: concat(GOOD), DescriptorError, "inputs[0] must be a tuple of a tensor, its scale and its zero point"),
-        (lambda: concat([GOOD, GOOD[:2]]), DescriptorError, "inputs[1] must be a tuple of a tensor, its scale and its"),
+        (lambda: concat([]), DescriptorError, "inputs is empty; it must have at least one tuple"),
+        (lambda: concat(GOOD), DescriptorError, "inputs[0] must be a tuple (tensor, scale, zero point)"),
+        (lambda: concat([GOOD, GOOD[:2]]), DescriptorError, "inputs[1] must be a tuple (tensor, scale, zero point)"),
         (lambda: concat([GOOD, (1, 1.0, 0)]), DescriptorTypeError, "inputs[1] is the Python scalar 1; it must be an array"),
-        (lambda: concat([GOOD, (X, 1e39, 0)]), DescriptorError, "inputs[1]_scale is 1e+39, outside of FLOAT32, "),
+        (lambda: concat([GOOD, (X, 1e39, 0)]), DescriptorError, "inputs[1]_scale is 1e+39, outside the range of FLOAT32, "),
         (
             lambda: concat([GOOD, (X, 1.0, 128)]),
             DescriptorError,
-            "inputs[1]_zero_point is 128, outside of INT8, [-128, 127]",
+            "inputs[1]_zero_point is 128, outside the range of INT8, [-128, 127]",
         ),
         (
             lambda: concat([GOOD, (X, 1.0, np.uint8(1))]),
             DescriptorTypeError,
-            "inputs[1]_zero_point has data type UINT8; it must have that of inputs[1], INT8",
+            "inputs[1]_zero_point has data type UINT8; it must match that of inputs[1], INT8",
         ),
         (
             lambda: concat([GOOD, (X.astype(np.int16), 1.0, None)]),
             DescriptorTypeError,
-            "inputs[1] has data type INT16; the document allows INT8, UINT8",
+            "inputs[1] has data type INT16; the specification allows INT8, UINT8",
         ),
         (
             lambda: concat([GOOD, (X, np.float16(1), 0)]),
             DescriptorTypeError,
-            "inputs[1]_scale has data type FLOAT16; the document allows FLOAT32",
+            "inputs[1]_scale has data type FLOAT16; the specification allows FLOAT32",
         ),
         (
             lambda: concat([GOOD, (X, np.ones((1, 3), np.float32), 0)]),
             DescriptorError,
-            "inputs[1]_scale has sizes (1, 3), but must have 1 element",
+            "inputs[1]_scale has shape (1, 3), but must have 1 element",
         ),
-        (lambda: concat([GOOD], 1.0, 300), DescriptorError, "Y_zero_point is 300, outside of INT8"),
-        (lambda: concat([GOOD], np.float16(1)), DescriptorTypeError, "Y_scale has data type FLOAT16; the document allows"),
+        (lambda: concat([GOOD], 1.0, 300), DescriptorError, "Y_zero_point is 300, outside the range of INT8"),
+        (
+            lambda: concat([GOOD], np.float16(1)),
+            DescriptorTypeError,
+            "Y_scale has data type FLOAT16; the specification allows",
+        ),
         (
             lambda: concat([GOOD], 1.0, output_dtype="INT32"),
             DescriptorTypeError,
-            "Y has data type INT32; the document allows",
+            "Y has data type INT32; the specification allows",
         ),
         (
             lambda: concat([GOOD], 1.0, np.int8(1), output_dtype="UINT8"),
             DescriptorTypeError,
-            "Y_zero_point has data type INT8; it must have that of Y, UINT8",
+            "Y_zero_point has data type INT8; it must match that of Y, UINT8",
         ),
         *(
             (
@@ -145,7 +149,7 @@ GOOD = X, 1.0, 0
             (
                 lambda sizes=sizes: concat([GOOD, (np.ones(sizes, np.int8), 1.0, 0)]),
                 DescriptorError,
-                f"inputs[1] has sizes {sizes}, inputs[0] has (2, 3): they must be the same, but for dimension 0",
+                f"inputs[1] has shape {sizes}, inputs[0] has (2, 3): they must be the same except in dimension 0",
             )
             for sizes in ((2, 4), (2, 1), (3,), (), (1, 2, 3), (2, 3, 1))
         ),

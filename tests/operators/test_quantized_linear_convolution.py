@@ -106,12 +106,12 @@ def test_errors():
     assert call(w_scale=of(1, 4, 1, 1, dtype=np.float32), bias=of(1, 4, 1, 1, dtype=np.int32)).dtype == np.uint8
     assert call(w_scale=of(4, dtype=np.float32), zero_point=np.int8(3)).dtype == np.int8
     for given, message in (
-        ({"x_scale": of(4, dtype=np.float32)}, "dimension 0 of InputScaleTensor, sizes (4,), must be 1"),
-        ({"w_scale": of(3, dtype=np.float32)}, "dimension 0 of FilterScaleTensor, sizes (3,), must be 1 or 4"),
+        ({"x_scale": of(4, dtype=np.float32)}, "dimension 0 of InputScaleTensor, of shape (4,), must be 1"),
+        ({"w_scale": of(3, dtype=np.float32)}, "dimension 0 of FilterScaleTensor, of shape (3,), must be 1 or 4"),
         ({"w_scale": of(4, dtype=np.float32), "feature_level": "4_0"}, "DML_FEATURE_LEVEL_4_0 allows 3 to 4; 1 is "
          "allowed from DML_FEATURE_LEVEL_5_2 on"),
-        ({"bias": of(4, dtype=np.int32)}, "BiasTensor has 1 dimensions, sizes (4,); DML_FEATURE_LEVEL_6_4 allows 3 to 4"),
-        ({"bias": of(1, 1, 1, 1, dtype=np.int32)}, "dimension 1 of BiasTensor, sizes (1, 1, 1, 1), must be 4"),
+        ({"bias": of(4, dtype=np.int32)}, "BiasTensor has rank 1 (shape (4,)); DML_FEATURE_LEVEL_6_4 allows 3 to 4"),
+        ({"bias": of(1, 1, 1, 1, dtype=np.int32)}, "dimension 1 of BiasTensor, of shape (1, 1, 1, 1), must be 4"),
         ({"bias": of(1, 4, 1, dtype=np.int32)}, "the dimension counts must be the same"),
     ):  # fmt: skip
         with pytest.raises(DescriptorError, match=re.escape(message)):

@@ -87,7 +87,7 @@ class TestOperands:
             for sizes in ((), (1, 3), (2, 1), (1, 1), (2, 3), (3,), (1,)):
                 assert self.call(name, np.ones(sizes, np.uint8)).shape == (2, 3)
             assert self.call(name, np.ones((5, 1, 3), np.uint8)).shape == (5, 2, 3)
-            text = "the dimension counts must be the same, and each size 1 or that of the output"
+            text = "the dimension counts must be the same, and each size must be 1 or that of the output"
             for sizes in ((2,), (3, 3), (2, 2)):
                 with pytest.raises(DescriptorError, match=text):
                     self.call(name, np.ones(sizes, np.uint8))
@@ -96,7 +96,7 @@ class TestOperands:
             for sizes in ((1,), (1, 1), (1, 1, 1)):
                 assert self.call(name, np.ones(sizes, dtype)).shape == (2, 3)
             for sizes in ((2, 3), (1, 3), (0,)):
-                with pytest.raises(DescriptorError, match=rf"QLinearMul: {name} has sizes .*, but must have 1 element"):
+                with pytest.raises(DescriptorError, match=rf"QLinearMul: {name} has shape .*, but must have 1 element"):
                     self.call(name, np.ones(sizes, dtype))
 
     def test_python_scalars(self, name):
@@ -105,7 +105,9 @@ class TestOperands:
                 self.call(name, 1)
         else:
             beyond = "1e39" if "scale" in name else "256"
-            with pytest.raises(DescriptorError, match=f"QLinearMul: {name} is {beyond.replace('e', r'e.')}, outside of"):
+            with pytest.raises(
+                DescriptorError, match=f"QLinearMul: {name} is {beyond.replace('e', r'e.')}, outside the range of"
+            ):
                 self.call(name, float(beyond) if "scale" in name else int(beyond))
         if "zero_point" in name:
             assert self.call(name, None).shape == (2, 3)

@@ -27,12 +27,12 @@ PAIR = FLOAT32([1, 1])
 REFUSED = [
     (
         lambda: jquant.requantization_range_per_channel(ACCUMULATORS, 0, 1),
-        "input_min has sizes (); with axis=1 they must be (2,)",
+        "input_min has shape (); with axis=1 it must be (2,)",
     ),
     (lambda: jquant.requantization_range_per_channel(np.int32(1), 0, 1), "input is a scalar; it must have channels"),
     (
         lambda: jquant.requantization_range_per_channel(ACCUMULATORS, -PAIR, PAIR, clip_value_max=PAIR),
-        "clip_value_max has sizes (2,), but must have 1 element",
+        "clip_value_max has shape (2,), but must have 1 element",
     ),
 ]
 

@@ -30,16 +30,16 @@ REFUSED = [
         lambda: jquant.requantize(ACCUMULATORS, 0, 1, 1, 2, dtype="quint8"),
         "requested_output_min is 1.0; it must be 0 or less",
     ),
-    (lambda: jquant.requantize(ACCUMULATORS, PAIR, 1, -1, 2, dtype="quint8"), "input_min has sizes (2,); without axis"),
+    (lambda: jquant.requantize(ACCUMULATORS, PAIR, 1, -1, 2, dtype="quint8"), "input_min has shape (2,); without axis"),
 ]
 REFUSED_TYPES = [
     (
         lambda: jquant.requantize(X, 0, 1, 0, 1, dtype="quint8"),
-        "Requantize: the data type of input is INT8; the document has qint32 (INT32)",
+        "Requantize: the data type of input is INT8; the specification allows qint32 (INT32)",
     ),
     (
         lambda: jquant.requantize(ACCUMULATORS, 0, 1, 0, 1, dtype="qint16"),
-        "Requantize: dtype is INT16; the document has quint8 (UINT8), qint8 (INT8)",
+        "Requantize: dtype is INT16; the specification allows quint8 (UINT8), qint8 (INT8)",
     ),
 ]
 

@@ -147,9 +147,13 @@ def off_ties(x, scale):
     [
         ((0.0, 1.0, "INT32"), DescriptorTypeError, "dtype is INT32; it must be one of INT16, INT8, INT4, INT2, UINT16"),
         ((0.0, 1.0, "FLOAT32"), DescriptorTypeError, "dtype is FLOAT32; it must be one of"),
-        ((np.float16(0), 1.0, "INT8"), DescriptorTypeError, "min has data type FLOAT16, but is a FLOAT"),
-        ((0.0, np.int32(1), "INT8"), DescriptorTypeError, "max has data type INT32, but is a FLOAT"),
-        ((0.0, np.ones(3, np.float32), "INT8"), DescriptorError, r"min has sizes \(\), max \(3,\); they must be the same"),
+        ((np.float16(0), 1.0, "INT8"), DescriptorTypeError, "min has data type FLOAT16; it must be FLOAT32"),
+        ((0.0, np.int32(1), "INT8"), DescriptorTypeError, "max has data type INT32; it must be FLOAT32"),
+        (
+            (0.0, np.ones(3, np.float32), "INT8"),
+            DescriptorError,
+            r"min has shape \(\), max has \(3,\); they must be the same",
+        ),
         ((2.0, 1.0, "INT8"), DescriptorError, "max, 1.0, is less than min, 2.0"),
     ],
 )

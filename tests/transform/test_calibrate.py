@@ -162,13 +162,13 @@ def test_not_a_number():
 def test_refusals():
     apply = lambda params, x: x @ params["w"]  # noqa: E731
     params, dynamic = {"w": W}, recipe(SCHEMES["dynamic uint8"])
-    assert_refused(lambda: transform.calibrate(apply, params, [], STATIC), "there is no batch")
+    assert_refused(lambda: transform.calibrate(apply, params, [], STATIC), "batches is empty")
     assert_refused(lambda: transform.calibrate(apply, params, BATCHES, dynamic), "the recipe has no static inputs")
     assert_refused(lambda: transform.calibrate(apply, params, 3, STATIC), "it must be an iterable", DescriptorTypeError)
     assert_refused(lambda: transform.calibrate(lambda p, x: x + p["w"][:1], params, BATCHES, STATIC), "apply has no site")
     branching = lambda p, x: x @ p["w"] if x.shape[0] > 3 else (x @ p["w"]) @ p["w"]  # noqa: E731
     assert_refused(
-        lambda: transform.calibrate(branching, params, BATCHES, STATIC), "a batch has other sites than the first: w#2"
+        lambda: transform.calibrate(branching, params, BATCHES, STATIC), "a batch has different sites from the first: w#2"
     )
 
 

@@ -51,9 +51,9 @@ def test_what_has_no_name_is_called_by_its_kind():
 @pytest.mark.parametrize(
     ("leaf", "advice"),
     [
-        (0.5, r"params holds 0.5 at 'layer/rate', which is no array: pass jax.numpy.asarray\(0.5\), or close over it"),
-        (jax.nn.relu, "keep the arrays alone in params, and close over the rest. With Equinox: params, rest = "),
-        ("batch", "params holds 'batch' at 'layer/rate', which is no array: keep the arrays alone in params"),
+        (0.5, r"params holds 0.5 at 'layer/rate', which is not an array: pass jax.numpy.asarray\(0.5\), or close over it"),
+        (jax.nn.relu, "keep only the arrays in params, and close over the rest. With Equinox: params, rest = "),
+        ("batch", "params holds 'batch' at 'layer/rate', which is not an array: keep only the arrays in params"),
     ],
 )
 def test_leaf_that_is_no_array(leaf, advice):
@@ -62,7 +62,7 @@ def test_leaf_that_is_no_array(leaf, advice):
 
 
 def test_no_parameters():
-    with pytest.raises(jquant.DescriptorError, match=r"params is \{\}, which has no array"):
+    with pytest.raises(jquant.DescriptorError, match=r"params is \{\}, which holds no arrays"):
         transform.sites(lambda params, x: x, {}, ARRAY)
 
 
@@ -75,8 +75,14 @@ INT8_APPLY, INT8_PARAMS = transform.quantized(
     ("params", "message"),
     [
         ({"kernel": ARRAY}, r"^int8_<lambda>: params is \{'kernel': .*\}; it must be the int8 parameters, which transform"),
-        (INT8_PARAMS | {"sites": {}}, "^int8_<lambda>: the sites of the int8 parameters are not its own: kernel$"),
-        (INT8_PARAMS | {"inputs": {"a": ARRAY}}, "^int8_<lambda>: the inputs of the int8 parameters are not its own: a$"),
+        (
+            INT8_PARAMS | {"sites": {}},
+            "^int8_<lambda>: the sites of the int8 parameters do not belong to this function: kernel$",
+        ),
+        (
+            INT8_PARAMS | {"inputs": {"a": ARRAY}},
+            "^int8_<lambda>: the inputs of the int8 parameters do not belong to this function: a$",
+        ),
     ],
 )
 def test_parameters_of_another_function(params, message):

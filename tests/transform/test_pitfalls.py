@@ -152,7 +152,7 @@ def of_a_condition(params, x):
 
 EXPERTS = np.stack([W, OTHER, THIRD])
 IMAGE, FILTER = DRAW.input(2, 6, 5, 4), DRAW.weights(3, 3, 4, 8)
-PICKED = "its weights are picked by a value that is known only when it runs"
+PICKED = "its weights are selected by a value that is known only when it runs"
 NEITHER = "neither operand depends on the parameters alone"
 STAY_FLOAT = {  # function, parameters, inputs, reason
     "expert": (lambda p, x, i: x @ p["w"][i], {"w": EXPERTS}, (X, np.int32(1)), PICKED),
@@ -174,10 +174,10 @@ STAY_FLOAT = {  # function, parameters, inputs, reason
         lambda p, x: x @ lax.cond(x.sum() > 0, lambda: p["a"], lambda: p["b"]),
         TWO,
         (X,),
-        "a branch picks its weights",
+        "a branch selects its weights",
     ),
-    "composite": (composite, {"w": W}, (X,), "it is inside composite, which is not read"),
-    "shard_map": (sharded, {"w": W}, (X,), "it is inside shard_map, which is not read"),
+    "composite": (composite, {"w": W}, (X,), "it is inside composite, whose body is not transformed"),
+    "shard_map": (sharded, {"w": W}, (X,), "it is inside shard_map, whose body is not transformed"),
     "condition": (of_a_condition, {"w": W}, (X,), "it is in the condition of a loop"),
     "transposed convolution": (
         lambda p, x: lax.conv_transpose(x, p["w"], (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")),
@@ -195,7 +195,7 @@ STAY_FLOAT = {  # function, parameters, inputs, reason
         lambda p, i: jax.nn.one_hot(i, 16) @ p["w"],
         {"w": W},
         (np.int32([3, 0, 15]),),
-        "its input is of zeros and ones, which pick rows of the weights",
+        "its input consists of zeros and ones, which select rows of the weights",
     ),
     "small": (lambda p, x: x @ p["w"], {"w": W[:, :15]}, (X,), "its weights have 240 elements, fewer than 256"),
     "outer product": (lambda p, x: x[:, :, None] @ p["w"], {"w": W.reshape(1, 256)}, (X,), "it sums over no dimension"),
@@ -203,10 +203,10 @@ STAY_FLOAT = {  # function, parameters, inputs, reason
         lambda p, x: x @ p["w"],
         {"w": np.ones((16, 16), np.int8)},
         (np.ones((7, 16), np.int8),),
-        "its weights are of int8",
+        "its weights are int8",
     ),
     "no parameters": (lambda p, x: x @ x.T, {"w": W}, (X,), NEITHER),
-    "a constant": (lambda p, x: x @ W, {"w": W}, (X,), "its weights are no parameter, but a constant of the function"),
+    "a constant": (lambda p, x: x @ W, {"w": W}, (X,), "its weights are not a parameter, but a constant of the function"),
 }
 
 
@@ -264,7 +264,7 @@ class TestNoArrays:
             lambda: transform.calibrate(two_products, params, [X], transform.static_int8),
             lambda: transform.quantization_aware(two_products, DYNAMIC)(params, X),
         ):
-            assert_refused(call, "at 'rest/0', which is no array: ", DescriptorTypeError)
+            assert_refused(call, "at 'rest/0', which is not an array: ", DescriptorTypeError)
             assert_refused(call, advice, DescriptorTypeError)
 
     def test_none(self):
@@ -281,7 +281,7 @@ class TestBranchOnTheBatch:
         apply = lambda params, x: x @ params["a"] if x.shape[0] > 1 else x @ params["b"]  # noqa: E731
         int8_apply, int8_params = transform.quantized(apply, TWO, DYNAMIC, X)
         int8_apply(int8_params, X[:2])
-        message = "for inputs of these shapes, apply has other sites than the int8 parameters are for: "
+        message = "for inputs of these shapes, apply has different sites from those of the int8 parameters: "
         assert_refused(lambda: int8_apply(int8_params, X[:1]), message)
         assert_refused(lambda: jax.jit(int8_apply)(int8_params, X[:1]), "Does it branch in Python on a size of its input?")
 
@@ -294,13 +294,15 @@ class TestBranchOnTheBatch:
     def test_no_site(self):
         apply = lambda params, x: x @ params["a"] if x.shape[0] > 1 else x + params["a"][:1]  # noqa: E731
         int8_apply, int8_params = transform.quantized(apply, TWO, DYNAMIC, X)
-        assert_refused(lambda: int8_apply(int8_params, X[:1]), "other sites than the int8 parameters are for: a")
+        assert_refused(lambda: int8_apply(int8_params, X[:1]), "different sites from those of the int8 parameters: a")
 
     def test_another_parameter(self):
         """One that the int8 parameters have no more."""
         apply = lambda params, x: x @ params["a"] + (0 if x.shape[0] > 1 else params["b"][:1])  # noqa: E731
         int8_apply, int8_params = transform.quantized(apply, TWO, DYNAMIC, X)
-        assert_refused(lambda: int8_apply(int8_params, X[:1]), "apply reads b as it was")
+        assert_refused(
+            lambda: int8_apply(int8_params, X[:1]), "apply reads b unquantized, and the int8 parameters do not contain it"
+        )
 
     def test_a_parameter_in_as_many_rows(self):
         """It is read as it is, for any number of rows."""
@@ -317,7 +319,7 @@ class TestBranchOnTheBatch:
         apply = lambda params, x: jnp.einsum("bd,bdn->bn", x, jnp.broadcast_to(params["a"], (len(x), 16, 16)))  # noqa: E731
         int8_apply, int8_params = transform.quantized(apply, TWO, DYNAMIC, X)
         int8_apply(int8_params, X)
-        assert_refused(lambda: int8_apply(int8_params, X[:1]), "other sites than the int8 parameters are for: a")
+        assert_refused(lambda: int8_apply(int8_params, X[:1]), "different sites from those of the int8 parameters: a")
 
 
 class TestVmap:
@@ -353,8 +355,8 @@ class TestRefusals:
     def test_a_range_is_missing(self):
         how = recipe(transform.Scheme())
         call = lambda ranges: transform.quantized(two_products, TWO, how, X, ranges=ranges)  # noqa: E731
-        assert_refused(lambda: call(None), "the recipe has static inputs, such as that of a, which need ranges")
-        assert_refused(lambda: call({"a": RANGE}), "ranges['b'], of the input of that site, is missing; there are: a")
+        assert_refused(lambda: call(None), "the recipe has static inputs, such as that of a, and these need ranges")
+        assert_refused(lambda: call({"a": RANGE}), "ranges['b'], of the input of that site, is missing; ranges has: a")
 
     @pytest.mark.parametrize("bound", [np.nan, np.inf])
     def test_a_range_is_not_finite(self, bound):

@@ -80,16 +80,18 @@ def _check_operands(a: jax.Array, b: jax.Array) -> None:
         raise NotImplementedError(f"the Hopper kernel multiplies int8 by int8, not {a.dtype} by {b.dtype}")
     sizes = (*a.shape, *b.shape)
     if not all(isinstance(size, int) for size in sizes):
-        raise NotImplementedError(f"the Hopper kernel needs sizes that are known when it compiles, not {a.shape}, {b.shape}")
+        raise NotImplementedError(
+            f"the Hopper kernel needs sizes that are known when it compiles, not {a.shape} by {b.shape}"
+        )
     if 0 in sizes:
-        raise NotImplementedError(f"the Hopper kernel multiplies no empty matrices: {a.shape}, {b.shape}")
+        raise NotImplementedError(f"the Hopper kernel does not multiply empty matrices: {a.shape} by {b.shape}")
 
 
 def require_hopper() -> None:
     capability = _compat.compute_capability()
     if capability not in (None, "9.0"):
         raise NotImplementedError(
-            f"the Hopper kernel needs a GPU of compute capability 9.0 (H100, H200), and this one has {capability}"
+            f"the Hopper kernel needs a GPU of compute capability 9.0 (H100, H200), but this one has {capability}"
         )
 
 

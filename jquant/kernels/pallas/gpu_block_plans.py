@@ -128,12 +128,12 @@ def check(plan: BlockPlan, steps: Steps, bits: int, terms: int) -> None:
     needed, largest = shared_memory(plan, steps, bits, terms), _largest_tile_m(steps, terms)
     conditions = {
         f"tile_m must be one of {_TILES_M}": plan.tile_m in _TILES_M,
-        f"tile_m must be {largest} at most, or registers spill": plan.tile_m <= largest,
-        "one or two warpgroups multiply": plan.warpgroups in _WARPGROUPS,
+        f"tile_m must be at most {largest}, or registers spill": plan.tile_m <= largest,
+        "there must be one or two warpgroups that multiply": plan.warpgroups in _WARPGROUPS,
         "epilogue_m must be 8, 16 or 32, and divide tile_m": plan.epilogue_m in (8, 16, 32)
         and plan.tile_m % plan.epilogue_m == 0,
         "stages, group_n and blocks must be positive": min(plan.stages, plan.group_n, plan.blocks) > 0,
-        f"a block of threads has {SHARED_MEMORY} bytes of shared memory, not {needed}": needed <= SHARED_MEMORY,
+        f"a thread block has {SHARED_MEMORY} bytes of shared memory, not {needed}": needed <= SHARED_MEMORY,
     }
     for condition, holds in conditions.items():
         if not holds:

@@ -71,12 +71,14 @@ def block_dot(
 def _check(a: jax.Array, b: PackedBlockMatrix) -> None:
     if b.block_size not in gpu_block_plans.BLOCK_SIZES:
         sizes = ", ".join(map(str, gpu_block_plans.BLOCK_SIZES))
-        raise NotImplementedError(f"the Hopper kernel takes blocks of {sizes}, not of {b.block_size}")
+        raise NotImplementedError(f"the Hopper kernel takes blocks of {sizes}, not {b.block_size}")
     sizes = (*a.shape, *b.shape)
     if not all(isinstance(size, int) for size in sizes):
-        raise NotImplementedError(f"the Hopper kernel needs sizes that are known when it compiles, not {a.shape}, {b.shape}")
+        raise NotImplementedError(
+            f"the Hopper kernel needs sizes that are known when it compiles, not {a.shape} by {b.shape}"
+        )
     if 0 in sizes:
-        raise NotImplementedError(f"the Hopper kernel multiplies no empty matrices: {a.shape}, {b.shape}")
+        raise NotImplementedError(f"the Hopper kernel does not multiply empty matrices: {a.shape} by {b.shape}")
 
 
 def _bits(x: Any) -> int:

@@ -109,15 +109,15 @@ def check(plan: Plan, itemsize: int) -> None:
     """Raises ValueError for a plan that the kernel cannot follow."""
     rows = plan.block_m // plan.warpgroups
     conditions = {
-        "block_m must be 64 or 128 rows for each warpgroup": rows * plan.warpgroups == plan.block_m and rows in (64, 128),
+        "block_m must be 64 or 128 rows per warpgroup": rows * plan.warpgroups == plan.block_m and rows in (64, 128),
         "block_n must be 32, 64, 128 or 256": plan.block_n in (32, 64, 128, 256),
         "block_k must be 128": plan.block_k == SWIZZLE,
-        "epilogue_n must divide block_n, into 32 to 128 bytes a row": plan.block_n % plan.epilogue_n == 0
+        "epilogue_n must divide block_n into rows of 32 to 128 bytes": plan.block_n % plan.epilogue_n == 0
         and plan.epilogue_n * itemsize in (32, 64, SWIZZLE),
-        "one or two warpgroups multiply": plan.warpgroups in (1, 2),
+        "there must be one or two warpgroups that multiply": plan.warpgroups in (1, 2),
         "stages, group_m and blocks must be positive": min(plan.stages, plan.group_m, plan.blocks) > 0,
         f"a thread has at most {ACCUMULATORS} accumulators": accumulators(plan) <= ACCUMULATORS,
-        f"a block has {SHARED_MEMORY} bytes of shared memory": shared_memory(plan, itemsize) <= SHARED_MEMORY,
+        f"a thread block has {SHARED_MEMORY} bytes of shared memory": shared_memory(plan, itemsize) <= SHARED_MEMORY,
     }
     for condition, holds in conditions.items():
         if not holds:

@@ -114,7 +114,7 @@ def _check(a: jax.Array, b: jax.Array) -> None:
     if not all(isinstance(size, int) for size in sizes):
         raise NotImplementedError(f"the TPU kernel needs sizes that are known, not symbolic ones: {a.shape} by {b.shape}")
     if 0 in sizes:
-        raise NotImplementedError(f"the TPU kernel multiplies no empty matrices: {a.shape} by {b.shape}")
+        raise NotImplementedError(f"the TPU kernel does not multiply empty matrices: {a.shape} by {b.shape}")
 
 
 def _block_spec(shape: tuple[int, ...], *blocks: tuple[int, int | None]) -> pl.BlockSpec:

@@ -57,7 +57,7 @@ def plan_for(chip: str | None, m: int, k: int, n: int, block_size: int, bits: in
     depth = _DEPTHS[chip]
     if block_size % ROWS or (depth % block_size and block_size % LANES) or block_size > LARGEST_BLOCK:
         raise NotImplementedError(
-            f"the TPU kernel takes blocks of 32, 64, and multiples of 128 up to {LARGEST_BLOCK}, not of {block_size}"
+            f"the TPU kernel takes blocks of 32, 64, and multiples of 128 up to {LARGEST_BLOCK}, not {block_size}"
         )
     depth = depth if depth % block_size == 0 else block_size
     stacked = m <= MOST_FEW_ROWS

@@ -138,13 +138,13 @@ def _matmul(a: jax.Array, a_zeros: jax.Array | None, b: PackedBlockMatrix, plan:
 def _check(a: jax.Array, b: PackedBlockMatrix) -> None:
     if b.dtype in (jnp.int8, jnp.uint8) and b.block_size > _LARGEST_BLOCK_OF_BYTES:
         raise NotImplementedError(
-            f"the TPU kernel multiplies by {b.dtype} in blocks of {_LARGEST_BLOCK_OF_BYTES} at most, not of {b.block_size}"
+            f"the TPU kernel multiplies by {b.dtype} in blocks of at most {_LARGEST_BLOCK_OF_BYTES}, not {b.block_size}"
         )
     sizes = (*a.shape, *b.shape)
     if not all(isinstance(size, int) for size in sizes):
         raise NotImplementedError(f"the TPU kernel needs sizes that are known, not symbolic ones: {a.shape} by {b.shape}")
     if 0 in sizes:
-        raise NotImplementedError(f"the TPU kernel multiplies no empty matrices: {a.shape} by {b.shape}")
+        raise NotImplementedError(f"the TPU kernel does not multiply empty matrices: {a.shape} by {b.shape}")
 
 
 def _block_spec(shape: tuple[int, ...], n_batch: int, block: tuple[int | None, ...], place: Callable) -> pl.BlockSpec:

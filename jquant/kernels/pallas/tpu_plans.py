@@ -108,9 +108,7 @@ def require_plans(chip: str | None, chips: Collection[str | None]) -> None:
     if chip in _WITHOUT_INT8:
         raise NotImplementedError(f"TPU {chip} does not multiply int8 matrices in Pallas kernels; v5e and later ones do")
     if chip not in chips:
-        raise NotImplementedError(
-            f"there are no tile plans for TPU {chip}; there are some for {', '.join(filter(None, chips))}"
-        )
+        raise NotImplementedError(f"there are no tile plans for TPU {chip}, only for {', '.join(filter(None, chips))}")
 
 
 def _vmem_bytes(blocks: Tile, output_dtype: np.dtype, leaves: tuple[tuple[int, int], ...]) -> int:

@@ -47,7 +47,7 @@ def bit_cast(x, *, to):
     """The same bits, as another type of the same width."""
     dtype = onnx.helper.tensor_dtype_to_np_dtype(to)
     if dtype.itemsize == 8 and jax_dtype(dtype, "the result").itemsize != 8:
-        raise ModelError("integers of 64 bits are 32 outside of JAX's 64-bit mode: they have no bits to cast")
+        raise ModelError("64-bit integers become 32-bit outside JAX's 64-bit mode, so their bits cannot be cast")
     return x.astype(jnp.uint8).astype(dtype) if x.dtype == bool else lax.bitcast_convert_type(x, dtype)
 
 

@@ -43,9 +43,9 @@ def loop(M=None, cond=None, *v_initial, body, outputs, unrolled):
         if endless and count is not None and count <= _MOST_UNROLLED:
             return _unrolled(body, count, v_initial, elements)
         if not steady:
-            raise ModelError(f"its body changes {changed}")
+            raise ModelError(f"its body changes the type of a value: {changed}")
     if outputs > len(carried):
-        raise ModelError("its scan outputs need a number of rounds that is known while tracing")
+        raise ModelError("it has scan outputs, so its number of iterations must be known while tracing")
     return _while(body, M, cond, carried)
 
 
@@ -118,10 +118,12 @@ def _unrolled(
     operands, scanned, number, condition = list(carried), [], 0, np.asarray(True)
     while condition.item() and (count is None or number < count):
         if number == _MOST_UNROLLED:
-            raise ModelError(f"it has more than {_MOST_UNROLLED} rounds, each of which has to be known while tracing")
+            raise ModelError(
+                f"it has more than {_MOST_UNROLLED} iterations, and the values of each must be known while tracing"
+            )
         condition, *results = body(np.asarray(number, np.int64), condition, *operands)
         if not is_static(condition):
-            raise ModelError("when it ends depends on data, and its body needs the number of the round while tracing")
+            raise ModelError("when it ends depends on data, but its body needs the iteration number while tracing")
         operands = results[: len(operands)]
         scanned.append(results[len(operands) :])
         number += 1
@@ -203,7 +205,9 @@ def scan(
 def _scan_unrolled(body: Callable[..., Any], states: Sequence[Any], inputs: Sequence[Any]) -> tuple[Any, Any]:
     count = inputs[0].shape[0]
     if not 0 < count <= _MOST_UNROLLED:
-        raise ModelError(f"its {count} steps have to be known while tracing, which 1 to {_MOST_UNROLLED} can be")
+        raise ModelError(
+            f"the values of its {count} steps must be known while tracing, which is possible for 1 to {_MOST_UNROLLED}"
+        )
     outputs = []
     for number in range(count):
         results = body(*states, *(x[number] for x in inputs))

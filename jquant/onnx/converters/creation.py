@@ -77,5 +77,5 @@ def dropout_to_11(data, *, ratio):
 def dropout(data, ratio=None, training_mode=None, *, seed=None):
     """Changes nothing outside of training, which draws at random."""
     if training_mode is not None and training_mode.any() and (ratio is None or ratio.any()):
-        raise ModelError("its training_mode draws at random")
+        raise ModelError("its training_mode draws random numbers")
     return data, jnp.ones(data.shape, bool)

@@ -35,7 +35,7 @@ def attention(
     The second output is the keys and the values, preceded by those of `past`.
     """
     if do_rotary or past_present_share_buffer:
-        raise ModelError("rotary embeddings and buffers that past and present share are not supported")
+        raise ModelError("do_rotary and past_present_share_buffer are not supported")
     weight_zero_point = None if isinstance(weight, PackedMatrix) else plain(weight_zero_point)
     of_input, of_weight = (
         (input, plain(input_scale), plain(input_zero_point)),
@@ -66,7 +66,7 @@ def _is_hidden(mask: jax.Array | None, scores: jax.Array) -> jax.Array | None:
     if mask is None or (mask.ndim == 2 and mask.shape[-1] == 1 != total):
         return None
     if mask.ndim > 3:
-        raise ModelError(f"a mask of {mask.ndim} dimensions is not supported")
+        raise ModelError(f"a mask with {mask.ndim} dimensions is not supported")
     if mask.ndim == 1:
         positions = jnp.arange(total)
         hidden = positions >= mask[:batch, None]

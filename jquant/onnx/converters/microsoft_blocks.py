@@ -21,14 +21,14 @@ def product(
     if isinstance(B, PackedBlockMatrix):
         return matmul_n_bits(A, B, bias=bias)
     if weight_prepacked:
-        raise ModelError("weights that are packed for another device are not supported")
+        raise ModelError("weights packed for another device are not supported")
     if B.size == 0:
         zeros = jnp.zeros((*A.shape[:-1], N), A.dtype)
         return zeros if bias is None else zeros + bias
     if g_idx is not None:
         if bits != 4 or (zero_points is not None and zero_points.dtype == jnp.uint8):
             # onnxruntime computes something else for these
-            raise ModelError("g_idx is not supported beside packed zero points, nor with other than 4 bits")
+            raise ModelError("g_idx is not supported with packed zero points, and only with 4 bits")
         g_idx = g_idx[:K]
     weights = B.reshape(N, -(-K // block_size), block_size * bits // 8)
     return matmul_n_bits(A, weights, scales, zero_points, g_idx, bias, bits=bits)
@@ -37,6 +37,6 @@ def product(
 @converter("GatherBlockQuantized", domain=MICROSOFT)
 def gather(data, indices, scales, zero_points=None, *, bits=4, block_size=128, gather_axis=0, quantize_axis=1):
     if not jnp.issubdtype(data.dtype, jnp.integer):
-        raise ModelError(f"data of the type {data.dtype} is not supported")
+        raise ModelError(f"data of type {data.dtype} is not supported")
     axes = {"gather_axis": gather_axis, "quantize_axis": quantize_axis}
     return gather_block_quantized(data, indices, scales, zero_points, block_size=block_size, bits=bits, **axes)

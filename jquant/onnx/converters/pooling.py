@@ -162,7 +162,7 @@ def align_regions(
 
 def _align(x, rois, batch_indices, mode, shape, sampling_ratio, spatial_scale, half_pixel):
     if sampling_ratio <= 0:
-        raise ModelError("a sampling_ratio of 0 makes the number of samples depend on data")
+        raise ModelError("a sampling_ratio of 0 would make the number of samples depend on data")
     first, last = (
         each.reshape(-1, 2)[:, ::-1] * spatial_scale - (0.5 if half_pixel else 0) for each in jnp.split(rois, 2, 1)
     )

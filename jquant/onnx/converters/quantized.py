@@ -42,7 +42,7 @@ def _granularity(x, scale, axis: int, block_size: int) -> Granularity:
 
 def _require_integers(dtype) -> None:
     if not jnp.issubdtype(dtype, jnp.integer):
-        raise ModelError(f"products of the type {np.dtype(dtype)} are not supported; those of integers are")
+        raise ModelError(f"products of type {np.dtype(dtype)} are not supported, only those of integers")
 
 
 def _output_dtype(output_dtype: int, zero_point) -> np.dtype:
@@ -164,4 +164,4 @@ def quantized_convolution(
 
 def _require_kernel(w, kernel_shape) -> None:
     if kernel_shape is not None and tuple(kernel_shape) != w.shape[2:]:
-        raise ModelError(f"kernel_shape is {tuple(kernel_shape)}; the filter has {w.shape[2:]}")
+        raise ModelError(f"kernel_shape is {tuple(kernel_shape)}, but the filter has {w.shape[2:]}")

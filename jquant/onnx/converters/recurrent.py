@@ -252,9 +252,9 @@ def _layers(
         x = jnp.swapaxes(x, 0, 1)
     backwards = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}.get(direction)
     if backwards is None:
-        raise ModelError(f"there is no direction {direction!r}")
+        raise ModelError(f"direction = {direction!r} is not supported")
     if r.shape[0] != len(backwards):
-        raise ModelError(f"it is {direction}, and its weights are of {r.shape[0]} directions")
+        raise ModelError(f"its direction is {direction}, but its weights are for {r.shape[0]} directions")
     found = []
     for place, back in enumerate(backwards):
         gates, cell = layer(place, x)
@@ -308,7 +308,7 @@ def _activations(
     found = []
     for name in names:
         if name.lower() not in _ACTIVATIONS:
-            raise ModelError(f"there is no activation {name!r}")
+            raise ModelError(f"activation {name!r} is not supported")
         defaults, function = _ACTIVATIONS[name.lower()]
         options = {key: rest[key].pop(0) if rest[key] else default for key, default in defaults.items()}
         if None in options.values():
@@ -328,5 +328,5 @@ def _activation(function: Callable[..., jax.Array], options: dict[str, Any], cli
 def _of_direction(functions: list[_Activation], place: int, count: int) -> list[_Activation]:
     found = functions[place * count : (place + 1) * count]
     if len(found) != count:
-        raise ModelError(f"it has {len(functions)} activations; each direction needs {count}")
+        raise ModelError(f"it has {len(functions)} activations, but each direction needs {count}")
     return found

@@ -93,7 +93,7 @@ def _resize(x, roi, scales, sizes, way, axes=None, policy="stretch"):
     elif sizes is not None:
         scales, lengths, sizes = _scales(x, axes, sizes, policy)
     else:
-        raise ModelError("there are neither scales nor sizes")
+        raise ModelError("neither scales nor sizes are given")
     whole = [0] * len(axes) + [1] * len(axes)
     regions = whole if way.coordinates != "tf_crop_and_resize" or roi is None else roi
     dtype, result, outside = x.dtype, x, None

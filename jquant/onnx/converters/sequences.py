@@ -30,7 +30,7 @@ def sequence_at(input_sequence, position, *, xp):
         (place,) = sizes(position)
         return input_sequence[place]
     if len({each.shape for each in input_sequence}) != 1:
-        raise ModelError("its position depends on data, and the tensors of the sequence are not of one shape")
+        raise ModelError("its position depends on data, but the tensors of the sequence differ in shape")
     return jnp.take(jnp.stack(input_sequence), position.reshape(()), 0)
 
 
@@ -92,5 +92,5 @@ def optional_has_element(input=None, *, xp):
 @converter("OptionalGetElement", since=15)
 def optional_get_element(input, *, xp):
     if input is None:
-        raise ModelError("there is no element to get")
+        raise ModelError("the optional value has no element")
     return input

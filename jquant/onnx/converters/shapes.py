@@ -33,7 +33,7 @@ def _without_a_gap(shape, wanted):
         return wanted
     count, others = (math.prod(size for size in each if size not in (0, -1)) for each in (shape, wanted))
     if count % others:
-        raise ModelError(f"{list(shape)} does not say what the -1 of {list(wanted)} is")
+        raise ModelError(f"the -1 in {list(wanted)} cannot be inferred from {list(shape)}")
     return tuple(count // others if size == -1 else size for size in wanted)
 
 

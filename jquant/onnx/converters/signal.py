@@ -24,7 +24,7 @@ def _transform(x, dft_length, axis, inverse, onesided):
     """The last dimension holds real parts, or real and imaginary parts. The inverse of a one-sided transform is real."""
     axis %= x.ndim
     if axis == x.ndim - 1 or x.shape[-1] not in (1, 2):
-        raise ModelError("its last dimension has to hold the real and the imaginary part, and is not transformed")
+        raise ModelError("its last dimension must hold the real and imaginary parts, and cannot be transformed")
     length = None if dft_length is None else sizes(dft_length)[0]
     dtype = x.dtype
     values = _complex(x)
@@ -44,7 +44,7 @@ def stft(signal, frame_step, window=None, frame_length=None, *, onesided):
         raise ModelError("it has neither a window nor frame_length")
     (step,), (length,) = sizes(frame_step), given
     if step < 1 or length < 1:
-        raise ModelError(f"frame_step {step} and frame_length {length} have to be at least 1")
+        raise ModelError(f"frame_step is {step} and frame_length is {length}; both must be at least 1")
     count = max(0, (signal.shape[1] - length) // step + 1)
     values = _complex(signal if signal.ndim == 3 else signal[..., None])
     frames = values[:, np.arange(count)[:, None] * step + np.arange(length)]
