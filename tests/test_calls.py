@@ -160,7 +160,7 @@ def test_a_bias_of_a_convolution(shape):
         text = r"6_4 allows 3 to 4; 1 is allowed from FeatureLevel.EXTENDED on; reshape it to \(1, -1, 1, 1\)$"
         with pytest.raises(DescriptorError, match=text):
             convolve(bias)
-    with pytest.raises(DescriptorError, match="dimension 0 of BiasTensor, sizes \\(3,\\), must be 4"):
+    with pytest.raises(DescriptorError, match="dimension 0 of BiasTensor, of shape \\(3,\\), must be 4"):
         convolve(bias[:3], feature_level="EXTENDED")
 
 

@@ -90,7 +90,7 @@ WRONG = {
     "type of words": (lambda t, c: t.update({"layer.qweight": t["layer.qweight"].astype(np.int64)}), "is I64"),
     "type of scales": (lambda t, c: t.update({"layer.scales": t["layer.scales"].astype(np.float64)}), "is F64"),
     "no column": (lambda t, c: t.update({"layer.scales": t["layer.scales"][:, :0]}), "none of size 0"),
-    "length of the index": (lambda t, c: t.update({"layer.g_idx": t["layer.g_idx"][:60]}), "an index for each of the 64 rows"),
+    "length of the index": (lambda t, c: t.update({"layer.g_idx": t["layer.g_idx"][:60]}), "index for each of the 64 rows"),
     "index out of range": (lambda t, c: t["layer.g_idx"].__setitem__(5, 4), "indices from 0 to 4, but there are 4 blocks"),
     "negative index": (lambda t, c: t["layer.g_idx"].__setitem__(5, -1), "indices from -1 to 3"),
     "blocks of several sizes": (lambda t, c: t["layer.g_idx"].__setitem__(5, 1), "blocks of 15 to 17 rows"),
@@ -98,7 +98,8 @@ WRONG = {
     "a type for a format": (lambda t, c: c.update(checkpoint_format=["gptq"]), "checkpoint_format is"),
     "method": (lambda t, c: c.update(quant_method="exl2"), "quant_method is 'exl2'"),
     "no method": (lambda t, c: c.pop("quant_method"), "from GPTQ or AWQ"),
-    "twice": (lambda t, c: t.update({"layer.weight": np.zeros(3)}), "'layer.weight': is present both as it is and in a quan"),
+    "twice": (lambda t, c: t.update({"layer.weight": np.zeros(3)}),
+              "'layer.weight': is present both as it is and in a quantized form"),
 }  # fmt: skip
 
 

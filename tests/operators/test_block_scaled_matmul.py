@@ -200,7 +200,7 @@ def _packed(*arguments, **options):
             _call(np.ones((3, 3), FLOAT32)),
             "block_size is None, but K, which is 64 in b, is not a multiple of the 3 blocks of b_s",
         ),
-        (_call(_SCALE, block_size=16), "b_scale has 2 blocks; K, which is 64 in b, has 4 of block_size 16"),
+        (_call(_SCALE, block_size=16), "b_scale has 2 blocks; K, which is 64 in b, makes 4 blocks of block_size 16"),
         (_call(_SCALE, block_size=0), "block_size is 0; it must be an integer from 1 to 32768"),
         (_call(_SCALE, k_parts=4), "k_parts is 4; it must be a power of two that divides the number of blocks, which is 2"),
         (_call(_SCALE, k_parts=0), "k_parts is 0; it must be a power of two"),

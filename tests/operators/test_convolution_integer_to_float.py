@@ -242,8 +242,8 @@ def test_errors():
     for given, message in (
         ({"bias": of(4, dtype=np.int32)}, "BiasTensor has data type INT32; it must match that of InputScaleTensor, FLOAT32"),
         ({"x_scale": f16(1), "bias": f32(4)}, "BiasTensor has data type FLOAT32; it must match that of InputScaleTensor"),
-        ({"output_dtype": "FLOAT16"}, "OutputTensor has data type FLOAT16; it must match that of InputScaleTensor, FLOAT32; "
-         "they may differ from FeatureLevel.EXTENDED on"),
+        ({"output_dtype": "FLOAT16"}, "OutputTensor has data type FLOAT16; below FeatureLevel.EXTENDED "
+         "it must match that of InputScaleTensor, FLOAT32"),
         ({"output_dtype": "INT32"}, "OutputTensor has data type INT32; DML_FEATURE_LEVEL_6_4 allows FLOAT32, FLOAT16"),
     ):  # fmt: skip
         with pytest.raises(DescriptorTypeError, match=re.escape(f"convolution_integer_to_float: {message}")):

@@ -77,7 +77,7 @@ def test_rejects():
     np.testing.assert_array_equal(jquant.matmul_integer(b.T, without, b_zero_point=np.zeros(3, np.int8)), expected)
     with pytest.raises(jquant.DescriptorError, match=beside):
         jquant.matmul_integer(b.T, without, b_zero_point=1)
-    with pytest.raises(jquant.DescriptorError, match="dimension 0 of BTensor, sizes \\(4, 3\\), must be 5: K is 5"):
+    with pytest.raises(jquant.DescriptorError, match="dimension 0 of BTensor, of shape \\(4, 3\\), must be 5: K is 5"):
         jquant.matmul_integer(np.ones((2, 5), np.int8), packed)
     with pytest.raises(jquant.DescriptorTypeError, match="BTensor has data type INT16"):
         jquant.pack_matrix(b.astype(np.int16))
@@ -242,7 +242,7 @@ def test_words():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"scale": BLOCKS[1][:2]}, "BScaleTensor has 2 blocks; K, which is 70 in BTensor, has 3 of block_size 32"),
+        ({"scale": BLOCKS[1][:2]}, "BScaleTensor has 2 blocks; K, which is 70 in BTensor, makes 3 blocks of block_size 32"),
         (
             {"scale": BLOCKS[1], "block_size": None},
             "block_size is None, but K, which is 70 in BTensor, is not a multiple of the 3",

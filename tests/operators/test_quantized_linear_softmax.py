@@ -115,7 +115,7 @@ def test_an_axis_that_a_mesh_splits(kind):
         (-3, (2, 3), "axis is -3; it must be a dimension of the input, from -2 to 1"),
         (2, (2, 3), "axis is 2; it must be a dimension of the input, from -2 to 1"),
         (None, (2, 3), "axis is None; it must be a dimension of the input, from -2 to 1"),
-        (0, (2**19,), "axis 0 has 524288 elements; the sum is exact for 524287 at most"),
+        (0, (2**19,), "axis 0 has 524288 elements; the sum is exact for at most 524287"),
     ],
 )
 def test_axes_that_it_does_not_take(axis, sizes, message):
