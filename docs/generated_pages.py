@@ -35,7 +35,7 @@ def pages() -> dict[str, str]:
 def types_page() -> str:
     """The types of arguments and results, the errors, and the surrounding feature level."""
     names = [name for name in dir(jquant) if name[0].isupper()]
-    return _reference("Types, feature levels and errors", [*names, "feature_level"], jquant)
+    return _reference("Types, levels and errors", [*names, "feature_level"], jquant)
 
 
 def exact_page() -> str:
@@ -50,13 +50,13 @@ def transform_page() -> str:
     """What jquant.transform has."""
     module = jquant.transform
     public = [name for name, value in vars(module).items() if callable(value)]
-    return _reference("Quantizing functions", sorted(public, key=str.swapcase), module)
+    return _reference("Functions to int8", sorted(public, key=str.swapcase), module)
 
 
 def observers_page() -> str:
     """What jquant.calibration has."""
     names = [name for name, value in vars(jquant.calibration).items() if callable(value)]
-    return _reference("Calibration observers", sorted(names, key=str.swapcase), jquant.calibration)
+    return _reference("Observers of ranges", sorted(names, key=str.swapcase), jquant.calibration)
 
 
 def onnx_page() -> str:
@@ -170,12 +170,12 @@ def on_config(config):
         if texts:
             operators.append({family: [{name: f"operators/{name}.md"} for name in texts]})
     operators += [
-        {"Quantizing functions": "operators/transform.md"},
-        {"Calibration observers": "operators/observers.md"},
+        {"Functions to int8": "operators/transform.md"},
+        {"Observers of ranges": "operators/observers.md"},
         {"ONNX models": "operators/onnx.md"},
         {"Quantized checkpoints": "operators/checkpoints.md"},
         {"Exact arithmetic": "operators/exact.md"},
-        {"Types, feature levels and errors": "operators/types.md"},
+        {"Types, levels and errors": "operators/types.md"},
     ]
     return config
 
