@@ -71,8 +71,8 @@ def test_python_scalars(name):
 def wrong_axis(axis, rank):
     """Of TensorFlow's operators."""
     return (
-        f"axis is {axis}; it must be a dimension of the input, from 0 to {rank - 1}, or None (a negative axis means no axis in "
-        "TensorFlow, and counts from the end elsewhere; here it is refused)"
+        f"axis is {axis}; it must be a dimension of the input, from 0 to {rank - 1}, or None (a negative axis means no axis "
+        "in TensorFlow, and counts from the end elsewhere; here it is refused)"
     )
 
 
