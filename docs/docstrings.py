@@ -48,7 +48,7 @@ def _in_order(function: griffe.Function) -> None:
 def _block(paragraph: str) -> str:
     """A paragraph of formulas and words between them as a block, a line for each, and one of code; others as they are."""
     if paragraph.startswith(">>> "):
-        return f"```python\n{paragraph}\n```"
+        return f"```pycon\n{paragraph}\n```"
     *parts, end = re.split(r"``([^`]*)``", paragraph)
     words, formulas = [part.strip(" ,\n") for part in parts[::2]], parts[1::2]
     if not formulas or words[0] or end or not set(words[1:]) <= {"and", "where", "with"}:
