@@ -103,7 +103,7 @@ def _configured(weight: StoredTensor, config: Mapping[str, Any], bits: int) -> i
       CheckpointError: a size that is none; or another number of bits than the tensors have.
     """
     size, of_all = config.get("group_size"), config.get("bits")
-    if size is not None and (type(size) is not int or not (size == -1 or 0 < size)):
+    if size is not None and (type(size) is not int or not (size == -1 or size > 0)):
         weight.refuse(f"group_size is {str(size)[:100]}; it must be a number of rows, or -1 for all of them")
     if config.get("dynamic"):  # sizes of their own for some of the layers, by patterns of their names
         return None

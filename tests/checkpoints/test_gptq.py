@@ -112,7 +112,7 @@ WRONG = {
     "negative index": (lambda t, c: t["layer.g_idx"].__setitem__(5, -1), "indices from -1 to 3"),
     "blocks of several sizes": (lambda t, c: t["layer.g_idx"].__setitem__(5, 1), "blocks of 15 to 17 rows"),
     "order without an index": (lambda t, c: (t.pop("layer.g_idx"), c.update(desc_act=True)), "there is no layer.g_idx"),
-    "configured groups": (lambda t, c: c.update(group_size=32), "4 rows, which do not fit 64 rows of the weight and a group_"),
+    "configured groups": (lambda t, c: c.update(group_size=32), "and a group_size of 32"),
     "one configured group": (lambda t, c: c.update(group_size=-1), "of the weight and a group_size of -1"),
     "no group size": (lambda t, c: c.update(group_size="16"), "group_size is 16; it must be a number of rows"),
     "configured bits": (lambda t, c: c.update(bits=8), "has 4 bits, according to the shapes of its tensors, but 8"),

@@ -313,5 +313,5 @@ def test_jquant_does_not_import_onnx():
 def test_without_onnx():
     finished = process("import sys; sys.modules['onnx'] = None\nimport jquant\njquant.onnx")
     assert finished.returncode == 1
-    expected = 'ModuleNotFoundError: jquant.onnx needs the package onnx: pip install "jquant-jax[onnx]"'
+    expected = "ModuleNotFoundError: jquant.onnx needs the package onnx: install the extra `onnx` of jquant-jax"
     assert finished.stderr.strip().splitlines()[-1] == expected
