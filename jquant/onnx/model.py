@@ -111,7 +111,7 @@ class Model:
     def _run(
         self, params: Mapping[str, Any], inputs: Mapping[str, ArrayLike], where: arguments.Where | None, watch: Watch | None
     ) -> dict[str, jax.Array]:
-        arguments.check_params(self.params, params)
+        arguments.check_params(self.params, params, self.inputs)
         values: dict[str, Any] = {**self._known, **params, **arguments.inputs(self.inputs, inputs)}
         masks = arguments.masks(where)
         self._dry_run(values, masks)
