@@ -118,7 +118,7 @@ def packed(graph: Graph, static: Collection[str], replaced: Collection[str]) -> 
     reads = collections.Counter(name for node, _ in nodes for name in node.inputs)
     for node, packings in nodes:
         for name, packing in zip(node.inputs, packings, strict=True):
-            if name in found:
+            if packing is not None and name in found:
                 reads.subtract(each for each in packing.inside if each)
     within = {name for name in constants if name in reads and not reads[name]}
     return Packed(found, frozenset(within - found.keys() - outputs - set(static)))
