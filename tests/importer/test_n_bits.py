@@ -58,6 +58,19 @@ def test_functions_of_the_caller_take_weights_as_stored():
     }
 
 
+def test_functions_of_the_caller_take_integers_as_stored():
+    proto = parser.parse_model("""<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
+    product (float[1, 2] x) => (float[1, 2] y) <int8[2, 2] w = {1, 2, 3, 4}, float s = {0.5}> {
+      y = com.microsoft.DynamicQuantizeMatMul (x, w, s)
+    }""")
+
+    def product(a, b, scale):
+        return jnp.matmul(a, b.astype(a.dtype)) * scale
+
+    model = jquant.onnx.load(proto, floats={"com.microsoft.DynamicQuantizeMatMul": product})
+    np.testing.assert_array_equal(model(model.params, {"x": np.ones((1, 2), np.float32)})["y"], [[2, 3]])
+
+
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
