@@ -14,6 +14,7 @@ from jax import export
 
 import jquant
 from jquant import cases
+from jquant.checkpoints import QuantizedWeight
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 COUNTS = (cases.ROWS, 3)
@@ -56,6 +57,16 @@ def exported(case: cases.Case, *, symbolic: bool) -> bytes:
     assert restored.platforms == PLATFORMS
     assert (restored.in_tree, restored.out_tree) == (program.in_tree, program.out_tree)
     return bytes(data)
+
+
+def test_weights_of_checkpoints():
+    """As arguments and results of an exported program."""
+    values, scale = np.zeros((4, 2), np.int8), np.ones((2, 2), np.float32)
+    weight = QuantizedWeight(values, scale, None, None, np.arange(4, dtype=np.int32), 2)
+    given = {"weight": weight, "packed": weight.pack()}
+    program = export.deserialize(export.export(jax.jit(lambda weights: weights))(given).serialize())
+    assert (program.in_tree, program.out_tree) == (jax.tree.structure(((given,), {})), jax.tree.structure(given))
+    jax.tree.map(np.testing.assert_array_equal, program.call(given), given)
 
 
 @pytest.mark.gate

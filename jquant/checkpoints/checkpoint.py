@@ -38,7 +38,13 @@ class Checkpoint(Mapping[str, np.ndarray | QuantizedWeight]):
         self._entries = dict(entries)
 
     def __getitem__(self, name: str) -> np.ndarray | QuantizedWeight:
-        return self._entries[name].read()
+        if name in self._entries:
+            return self._entries[name].read()
+        weight = f"{str(name).rpartition('.')[0]}.weight"
+        raise KeyError(f"{name!r}, but there is {weight!r}" if weight in self._entries else name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
@@ -115,6 +121,10 @@ def load(path: str | os.PathLike[str], *, quantization_config: Mapping[str, Any]
       CheckpointError: a broken file, or an unsupported format; the message names the file and the tensor.
       ModuleNotFoundError: a GGUF file, but the package gguf is not installed.
       OSError: a file that cannot be opened.
+      TypeError: a `quantization_config` that is not a mapping.
+
+    Warns:
+      UserWarning: a GGUF file that is one of several of a split model: it has only some of the tensors.
 
     Example:
       >>> import json, pathlib, tempfile
@@ -137,11 +147,14 @@ def load(path: str | os.PathLike[str], *, quantization_config: Mapping[str, Any]
       PackedMatrix(int8[3,2])
       >>> folder.cleanup()
     """
+    if not isinstance(quantization_config, Mapping | None):
+        kind = type(quantization_config).__name__
+        raise TypeError(f"quantization_config is a {kind}; it must be a mapping, such as {{'quant_method': 'gptq', ...}}")
     path = Path(path)
     if path.is_dir():
-        files, folder = _files(path), path
+        (files, by_name), folder = _files(path), path
     elif path.is_file():
-        files, folder = [path], path.parent
+        files, by_name, folder = [path], {}, path.parent
     elif path.exists():
         refuse(path, None, "is neither a file nor a directory")
     else:
@@ -150,6 +163,9 @@ def load(path: str | os.PathLike[str], *, quantization_config: Mapping[str, Any]
         tensors, metadata = gguf_files.read_header(files[0])
         return Checkpoint(path, {name: gguf_files.entry(tensor) for name, tensor in tensors.items()}, metadata)
     tensors, metadata = _safetensors(files)
+    for name, file in by_name.items():
+        if name not in tensors or tensors[name].path.name != file:
+            refuse(folder / file, name, f"is missing from the file that {_INDEX} says it is in")
     config = _config(folder, quantization_config)
     return Checkpoint(path, _entries(tensors, config, path), metadata)
 
@@ -166,39 +182,34 @@ def _safetensors(files: list[Path]) -> tuple[dict[str, StoredTensor], dict[str, 
     return tensors, metadata
 
 
-def _files(folder: Path) -> list[Path]:
-    """The files of a directory that hold tensors.
+def _files(folder: Path) -> tuple[list[Path], dict[str, str]]:
+    """The files of a directory that hold tensors, and the file of each tensor, if an index says so.
 
     Raises:
       CheckpointError: no file, or several without an index; an index of files that do not exist or are in another folder.
     """
     if (folder / "model.safetensors").exists():
-        return [_regular(folder / "model.safetensors")]
+        return [_regular(folder / "model.safetensors")], {}
     if (folder / _INDEX).exists():
-        return _indexed(folder)
+        by_name = _weight_map(folder / _INDEX)
+        return [_regular(folder / file) for file in sorted(set(by_name.values()))], by_name
     found = sorted(each for each in folder.iterdir() if each.suffix in (".safetensors", ".gguf"))
     if len(found) != 1:
         names = ", ".join(each.name for each in found) or "no safetensors or GGUF file"
         refuse(folder, None, f"has {names}, and no {_INDEX}"[:1000])
-    return [_regular(found[0])]
+    return [_regular(found[0])], {}
 
 
-def _indexed(folder: Path) -> list[Path]:
-    index = folder / _INDEX
-    by_name = safetensors_files.read_json(index).get("weight_map")
-    if not isinstance(by_name, dict) or any(not isinstance(file, str) for file in by_name.values()):
+def _weight_map(index: Path) -> dict[str, str]:
+    found = safetensors_files.read_json(index).get("weight_map")
+    if not isinstance(found, dict) or any(not isinstance(file, str) for file in found.values()):
         refuse(index, None, "its weight_map must map tensor names to file names")
-    names = {}
-    for name, file in by_name.items():
+    for name, file in found.items():
         if Path(file).name != file or file in (".", "..") or "\\" in file or "\0" in file:
             refuse(index, name, f"is in {file[:100]!r}, which is not the name of a file in this folder")
-        if file not in names:
-            names[file] = set(safetensors_files.read_header(_regular(folder / file))[0])
-        if name not in names[file]:
-            refuse(folder / file, name, f"is missing from the file that {_INDEX} says it is in")
-    if not names:
+    if not found:
         refuse(index, None, "its weight_map is empty")
-    return [folder / file for file in sorted(names)]
+    return found
 
 
 def _regular(path: Path) -> Path:
@@ -240,12 +251,10 @@ def _entries(tensors: dict[str, StoredTensor], config: Mapping[str, Any], path: 
     """
     method = config.get("quant_method")
     if method not in (None, "gptq", "awq", "compressed-tensors"):
-        refuse(path, None, f"quant_method is {str(method)[:100]!r}; it must be 'gptq', 'awq' or 'compressed-tensors'")
+        refuse(path, None, f"quant_method is {str(method)[:100]!r}; supported are 'gptq', 'awq' and 'compressed-tensors'")
     format_ = config.get("format")
     if method == "compressed-tensors" and format_ not in (None, *compressed_tensors.FORMATS):
-        refuse(
-            path, None, f"its format is {str(format_)[:100]!r}; it must be one of {', '.join(compressed_tensors.FORMATS)}"
-        )
+        refuse(path, None, f"its format is {str(format_)[:100]!r}; supported are {', '.join(compressed_tensors.FORMATS)}")
     readers: dict[str, Callable[[str, dict[str, StoredTensor], Mapping[str, Any]], Entry]] = {
         ".qweight": {"gptq": gptq.gptq, "awq": gptq.awq}.get(str(method), _without_method),
         ".weight_packed": compressed_tensors.pack_quantized,

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 
 from jquant.checkpoints.entry import Entry
-from jquant.checkpoints.gptq import Tensors, contiguous
+from jquant.checkpoints.groups import SCALES, Tensors, contiguous
 from jquant.checkpoints.stored import StoredTensor
 from jquant.checkpoints.weight import QuantizedWeight
 from jquant.checkpoints.words import unpack
@@ -20,7 +20,6 @@ FORMATS = (
     "pack-quantized",
     "mixed-precision",
 )
-_SCALES = ("float16", "bfloat16", "float32")
 _FLOATS = ("float8_e4m3fn", "float8_e5m2")
 
 
@@ -51,7 +50,8 @@ def pack_quantized(base: str, tensors: Tensors, config: Mapping[str, Any]) -> En
         found = " or ".join(map(str, fitting)) or "an unknown number of"
         packed.refuse(f"its rows of {packed.shape[1]} words hold {k} integers of {found} bits; it must be 2, 4 or 8 bits")
     (bits,) = fitting
-    blocks, block_size = _blocks(scale, n, k)
+    repeats, block_size = _structure(scale, n, k, config)
+    blocks = -(-k // block_size)
     dtype = np.dtype(np.int8 if bits == 8 else ml_dtypes.int4)
     zeros = tensors.pop(f"{base}.weight_zero_point", None)
     if zeros is not None:
@@ -80,7 +80,8 @@ def pack_quantized(base: str, tensors: Tensors, config: Mapping[str, Any]) -> En
         if g_idx is not None and not (g_idx.read() == -1).all():  # -1 throughout means columns in their order
             size, permutation = contiguous(g_idx, blocks)
             values = values if permutation is None else values[permutation]
-        return QuantizedWeight(np.ascontiguousarray(values), _columns(scale.read()), zero_point, None, permutation, size)
+        scales = _columns(scale.read(), repeats, n)
+        return QuantizedWeight(np.ascontiguousarray(values), scales, zero_point, None, permutation, size)
 
     pieces = [each for each in (packed, scale, sizes, zeros, g_idx) if each is not None]
     return Entry(f"pack-quantized of {bits} bits", sum(each.nbytes for each in pieces), read)
@@ -95,19 +96,11 @@ def naive_quantized(base: str, tensors: Tensors, config: Mapping[str, Any]) -> E
     weight = tensors.pop(f"{base}.weight").require(["int8", *_FLOATS], 2)
     n, k = weight.shape
     scale = _scale(weight, base, tensors)
-    structure = _structure(config, n, k)
-    repeats = 1
-    if len(scale.shape) == 2 and scale.shape[0] != n and structure and scale.shape != (1, 1):
-        repeats, block_size = structure
-        blocks = -(-k // block_size)
-        if scale.shape != (-(-n // repeats), blocks):
-            scale.refuse(f"has shape {scale.shape}, which does not fit blocks of {repeats} x {block_size} in {n} x {k}")
-    else:
-        blocks, block_size = _blocks(scale, n, k)
+    repeats, block_size = _structure(scale, n, k, config)
     zeros = tensors.pop(f"{base}.weight_zero_point", None)
     whole = weight.dtype == np.int8
     if zeros is not None:
-        if zeros.dtype.newbyteorder("=").name not in ("int8", *_FLOATS, *_SCALES) or zeros.shape != scale.shape:
+        if zeros.dtype.newbyteorder("=").name not in ("int8", *_FLOATS, *SCALES) or zeros.shape != scale.shape:
             zeros.refuse(
                 f"is {zeros.what} of shape {zeros.shape}; it must be int8, with the shape of the scale, {scale.shape}"
             )
@@ -115,16 +108,13 @@ def naive_quantized(base: str, tensors: Tensors, config: Mapping[str, Any]) -> E
             zeros.refuse(f"is {zeros.what}; it must be int8, like the weight")
 
     def read() -> QuantizedWeight:
-        def rows(array: np.ndarray) -> np.ndarray:
-            return _columns(np.repeat(array, repeats, axis=0)[:n] if repeats > 1 else array)
-
-        zero_point = None if zeros is None else rows(zeros.read())
+        zero_point = None if zeros is None else _columns(zeros.read(), repeats, n)
         if zeros is not None and not whole:
             if (np.asarray(zero_point, np.float32) != 0).any():
                 zeros.refuse("is not 0; floats have no zero point")
             zero_point = None
         values = np.ascontiguousarray(weight.read().T)
-        return QuantizedWeight(values, rows(scale.read()), zero_point, None, None, block_size)
+        return QuantizedWeight(values, _columns(scale.read(), repeats, n), zero_point, None, None, block_size)
 
     pieces = [each for each in (weight, scale, zeros) if each is not None]
     kind = "int-quantized" if whole else "float-quantized"
@@ -137,22 +127,37 @@ def _scale(weight: StoredTensor, base: str, tensors: Tensors) -> StoredTensor:
         weight.refuse(f"there is no {base}.weight_scale")
     if f"{base}.weight_global_scale" in tensors:
         weight.refuse(f"there is a {base}.weight_global_scale: formats with two scales are not supported")
-    return scale.require(_SCALES, len(scale.shape))
+    return scale.require(SCALES, len(scale.shape))
 
 
-def _columns(array: np.ndarray) -> np.ndarray:
-    """(N, G) to (G, N); one value to (1, 1)."""
-    return np.ascontiguousarray(array.reshape(1, 1) if array.size == 1 else array.T)
+def _columns(array: np.ndarray, repeats: int, n: int) -> np.ndarray:
+    """What each block of `repeats` rows has, (N / repeats, G), as (G, N); one value as (1, 1)."""
+    if array.size == 1:
+        return array.reshape(1, 1)
+    return np.ascontiguousarray(np.repeat(array, repeats, axis=0)[:n].T)
 
 
-def _blocks(scale: StoredTensor, n: int, k: int) -> tuple[int, int]:
-    """How many blocks a scale has, and of how many columns of the file each is."""
+def _structure(scale: StoredTensor, n: int, k: int, config: Mapping[str, Any]) -> tuple[int, int]:
+    """The rows and columns of the file that share a scale: as configured, or else equally many columns of a row.
+
+    Raises:
+      CheckpointError: no size that is configured gives as many scales as there are, or two do.
+    """
     shape = scale.shape
     if shape in ((), (1,), (1, 1)):
+        return n, k
+    if shape == (n, 1):
         return 1, k
-    if len(shape) != 2 or shape[0] != n or k % shape[1]:
-        scale.refuse(f"has shape {shape}; it must be a scalar, or have {n} rows and a number of columns that divides {k}")
-    return shape[1], k // shape[1]
+    if len(shape) != 2:
+        scale.refuse(f"has shape {shape}; it must be a scalar or a matrix")
+    configured = {(min(rows or n, n), min(columns or k, k)) for rows, columns in map(_shared, _weights(config))}
+    fitting = [each for each in configured if shape == (-(-n // each[0]), -(-k // each[1]))]
+    if not configured and shape[0] == n and k % shape[1] == 0:
+        fitting = [(1, k // shape[1])]
+    if len(fitting) != 1:
+        sizes = " or ".join(f"{rows} x {columns}" for rows, columns in sorted(configured)) or "equal parts of each row"
+        scale.refuse(f"has shape {shape}, which does not fit blocks of {sizes} in {n} x {k}")
+    return fitting[0]
 
 
 def _weights(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -168,10 +173,11 @@ def _bits(config: Mapping[str, Any]) -> list[int]:
     return sorted({bits for bits in given if isinstance(bits, int)}) or [2, 4, 8]
 
 
-def _structure(config: Mapping[str, Any], n: int, k: int) -> tuple[int, int] | None:
-    """The rows and columns of a block that has its own scale, if the configuration has such blocks."""
-    for weights in _weights(config):
-        structure = weights.get("block_structure")
-        if isinstance(structure, list) and len(structure) == 2 and all(type(each) is int and each > 0 for each in structure):
-            return min(structure[0], n), min(structure[1], k)
-    return None
+def _shared(weights: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """The configured rows and columns that share a scale; None for all of them."""
+    structure, group_size = weights.get("block_structure"), weights.get("group_size")
+    if isinstance(structure, list) and len(structure) == 2 and all(type(each) is int and each > 0 for each in structure):
+        return structure[0], structure[1]
+    if type(group_size) is int and group_size > 0:
+        return 1, group_size
+    return (None if weights.get("strategy") == "tensor" else 1), None

@@ -4,6 +4,7 @@ The reader of the package gguf believes whatever number of elements a broken fil
 """
 
 import struct
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -38,7 +39,7 @@ def _package() -> ModuleType:
     try:
         import gguf
     except ModuleNotFoundError as error:
-        message = 'GGUF files need the package gguf: pip install "jquant-jax[checkpoints]"'
+        message = "GGUF files need the package gguf: install the extra `checkpoints` of jquant-jax"
         raise ModuleNotFoundError(message, name="gguf") from error
     return gguf
 
@@ -136,6 +137,9 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, Any]]:
             refuse(path, name, f"lies {offset} bytes into the data, which is not a multiple of {alignment}")
         tensors[name] = _tensor(path, name, shape, kind, start + offset)
     check_offsets(tensors.values(), path, start, size, gaps=True)
+    files = metadata.get("split.count")
+    if isinstance(files, int) and files > 1:
+        warnings.warn(f"{path} is one of {files} files of a split model, and has only some of its tensors", stacklevel=3)
     return tensors, metadata
 
 

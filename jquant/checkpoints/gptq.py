@@ -7,15 +7,13 @@ import ml_dtypes
 import numpy as np
 
 from jquant.checkpoints.entry import Entry
+from jquant.checkpoints.groups import SCALES, Tensors, block_size, contiguous
 from jquant.checkpoints.stored import StoredTensor
 from jquant.checkpoints.weight import QuantizedWeight
 from jquant.checkpoints.words import unpack
 
-_SCALES = ("float16", "bfloat16", "float32")
 _FORMATS = {"gptq": 1, "gptq_v2": 0}  # what to add to the zero points in the file
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # the position of each column in a word
-
-Tensors = dict[str, StoredTensor]
 
 
 def gptq(base: str, tensors: Tensors, config: Mapping[str, Any]) -> Entry:
@@ -31,7 +29,7 @@ def gptq(base: str, tensors: Tensors, config: Mapping[str, Any]) -> Entry:
     added = _FORMATS[format_]
     qzeros, scales = (_piece(qweight, base, name, tensors) for name in ("qzeros", "scales"))
     qzeros.require(["int32"], 2)
-    blocks, n = scales.require(_SCALES, 2).shape
+    blocks, n = scales.require(SCALES, 2).shape
     bits = 32 * qzeros.shape[1] // n
     if bits not in (2, 4, 8):
         qweight.refuse(f"has {bits} bits, according to the shapes of its zero points and scales; it must have 2, 4 or 8")
@@ -43,12 +41,14 @@ def gptq(base: str, tensors: Tensors, config: Mapping[str, Any]) -> Entry:
     g_idx = tensors.pop(f"{base}.g_idx", None)
     if g_idx is not None and g_idx.require(["int32", "int64"], 1).shape != (k,):
         g_idx.refuse(f"has shape {g_idx.shape}; it must have an index for each of the {k} rows")
-    block_size = _block_size(scales, k, blocks, config.get("group_size"))
+    rows_of_block = block_size(scales, k, blocks, _configured(qweight, config, bits))
+    if g_idx is None and blocks > 1 and config.get("desc_act"):
+        qweight.refuse(f"is in the order of activations (desc_act), but there is no {base}.g_idx to say which")
 
     def read() -> QuantizedWeight:
         values = unpack(qweight.read(), bits, -2)
         zero_point = unpack(qzeros.read(), bits, -1).astype(np.int16) + np.int16(added)
-        size, permutation = (block_size, None) if g_idx is None else contiguous(g_idx, blocks)
+        size, permutation = (rows_of_block, None) if g_idx is None else contiguous(g_idx, blocks)
         if permutation is not None:
             values = values[permutation]
         narrow = zero_point.max() < 16 and bits <= 4
@@ -73,38 +73,21 @@ def awq(base: str, tensors: Tensors, config: Mapping[str, Any]) -> Entry:
         qweight.refuse(f"is from AWQ, version {version[:100]}; it must be gemm")
     qzeros, scales = (_piece(qweight, base, name, tensors) for name in ("qzeros", "scales"))
     qzeros.require(["int32"], 2)
-    blocks, n = scales.require(_SCALES, 2).shape
+    blocks, n = scales.require(SCALES, 2).shape
     k = qweight.shape[0]
     if 8 * qweight.shape[1] != n or qzeros.shape != (blocks, qweight.shape[1]):
         shapes = f"{qweight.shape}, {qzeros.shape} and {scales.shape}"
         qweight.refuse(f"the shapes of qweight, qzeros and scales, {shapes}, do not fit together in 4 bits")
-    block_size = _block_size(scales, k, blocks, config.get("group_size"))
+    rows_of_block = block_size(scales, k, blocks, _configured(qweight, config, 4))
 
     def columns(words: np.ndarray) -> np.ndarray:
         values = unpack(words, 4, -1).reshape(*words.shape, 8)[..., list(_AWQ_ORDER)]
         return values.reshape(words.shape[0], n).astype(ml_dtypes.uint4)
 
     def read() -> QuantizedWeight:
-        return QuantizedWeight(columns(qweight.read()), scales.read(), columns(qzeros.read()), None, None, block_size)
+        return QuantizedWeight(columns(qweight.read()), scales.read(), columns(qzeros.read()), None, None, rows_of_block)
 
     return Entry("AWQ of 4 bits", qweight.nbytes + qzeros.nbytes + scales.nbytes, read)
-
-
-def contiguous(g_idx: StoredTensor, blocks: int) -> tuple[int, np.ndarray | None]:
-    """The size of the blocks, and the order of the rows that makes each block contiguous; None if they already are.
-
-    Raises:
-      CheckpointError: an index out of range, or blocks of different sizes, which no packed matrix can have.
-    """
-    index = g_idx.read()
-    if index.min() < 0 or index.max() >= blocks:
-        g_idx.refuse(f"has indices from {index.min()} to {index.max()}, but there are {blocks} blocks")
-    sizes = np.bincount(index, minlength=blocks)
-    if (sizes[:-1] != sizes[0]).any() or not 0 < sizes[-1] <= sizes[0]:
-        g_idx.refuse(f"makes blocks of {sizes.min()} to {sizes.max()} rows; all but the last must be equally long")
-    if (np.diff(index) >= 0).all():
-        return int(sizes[0]), None
-    return int(sizes[0]), np.argsort(index, kind="stable").astype(np.int32)
 
 
 def _piece(weight: StoredTensor, base: str, name: str, tensors: Tensors) -> StoredTensor:
@@ -113,10 +96,17 @@ def _piece(weight: StoredTensor, base: str, name: str, tensors: Tensors) -> Stor
     return tensors.pop(f"{base}.{name}")
 
 
-def _block_size(scales: StoredTensor, k: int, blocks: int, given: object) -> int:
-    """How many rows a block has if no index says: as configured, or K in equal parts."""
-    if type(given) is int and given > 0 and -(-k // given) == blocks:
-        return min(given, k)
-    if k % blocks:
-        scales.refuse(f"has {blocks} rows, which do not fit {k} rows of the weight and a group_size of {str(given)[:100]}")
-    return k // blocks
+def _configured(weight: StoredTensor, config: Mapping[str, Any], bits: int) -> int | None:
+    """The group size that the configuration gives, None if it gives none.
+
+    Raises:
+      CheckpointError: a size that is none; or another number of bits than the tensors have.
+    """
+    size, of_all = config.get("group_size"), config.get("bits")
+    if size is not None and (type(size) is not int or not (size == -1 or size > 0)):
+        weight.refuse(f"group_size is {str(size)[:100]}; it must be a number of rows, or -1 for all of them")
+    if config.get("dynamic"):  # sizes of their own for some of the layers, by patterns of their names
+        return None
+    if of_all not in (None, bits):
+        weight.refuse(f"has {bits} bits, according to the shapes of its tensors, but {str(of_all)[:100]} are configured")
+    return size

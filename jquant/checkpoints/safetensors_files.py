@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from jquant.checkpoints.errors import CheckpointError, refuse
-from jquant.checkpoints.stored import StoredTensor, check_offsets, check_shape
+from jquant.checkpoints.stored import MOST_BYTES, StoredTensor, check_offsets, check_shape
 
 _LONGEST = 100_000_000  # bytes of a header, the same limit as in the package safetensors
 _DTYPES: Mapping[str, np.dtype] = {
@@ -52,7 +52,8 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(size - 8, _LONGEST):
-            refuse(path, None, f"is not a safetensors file: it declares a header of {length} bytes in a file of {size}")
+            what = f"as safetensors, it declares a header of {length} bytes in a file of {size}"
+            refuse(path, None, f"is not a safetensors or GGUF file, or is truncated: {what}")
         header = parse_json(path, file.read(length))
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or any(not isinstance(value, str) for value in metadata.values()):
@@ -71,7 +72,11 @@ def _tensor(path: Path, name: str, entry: object, start: int) -> StoredTensor:
         refuse(path, name, f"its type is {str(what)[:100]}; it must be one of {', '.join(_DTYPES)}")
     shape = check_shape(path, name, entry["shape"], dtype.itemsize)
     offsets = entry["data_offsets"]
-    if not isinstance(offsets, list) or len(offsets) != 2 or any(type(each) is not int or each < 0 for each in offsets):
+    if (
+        not isinstance(offsets, list)
+        or len(offsets) != 2
+        or any(type(each) is not int or not 0 <= each <= MOST_BYTES for each in offsets)
+    ):
         refuse(path, name, f"its data_offsets are {str(offsets)[:100]}; they must be two byte positions")
     begin, end = offsets
     nbytes = math.prod(shape) * dtype.itemsize

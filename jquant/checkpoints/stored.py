@@ -9,7 +9,7 @@ import numpy as np
 
 from jquant.checkpoints.errors import refuse
 
-_BYTES = 2**62  # more than any file has, and less than what overflows NumPy's sizes
+MOST_BYTES = 2**62  # more than any file has, and less than what overflows NumPy's sizes
 _RANK = 32
 
 
@@ -73,7 +73,7 @@ def check_shape(path: Path, name: str, shape: object, itemsize: int) -> tuple[in
     """
     if not isinstance(shape, list | tuple) or any(type(size) is not int or size < 0 for size in shape):
         refuse(path, name, f"its shape is {str(shape)[:100]}; it must be a list of sizes")
-    if len(shape) > _RANK or math.prod(max(size, 1) for size in shape) * itemsize > _BYTES:
+    if len(shape) > _RANK or math.prod(max(size, 1) for size in shape) * itemsize > MOST_BYTES:
         refuse(path, name, f"its shape is {str(shape)[:100]}, which has too many elements")
     return tuple(shape)
 
@@ -94,7 +94,12 @@ def check_offsets(tensors: Iterable[StoredTensor], path: Path, first: int, last:
     places = sorted((each.offset, each.offset + each.nbytes, each.name) for each in tensors)
     for begin, stop, name in places:
         if begin < first or stop > last:
-            refuse(path, name, f"lies at bytes {begin} to {stop}, but tensors lie at bytes {first} to {last} of the file")
+            refuse(
+                path,
+                name,
+                f"lies at bytes {begin} to {stop}, but tensors lie at bytes {first} to {last} of the file; "
+                "it may be truncated",
+            )
         if begin < end:
             refuse(path, name, f"lies at bytes {begin} to {stop}, some of which belong to {before!r}")
         if begin > end and not gaps:

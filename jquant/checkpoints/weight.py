@@ -1,12 +1,14 @@
 """A quantized weight of a checkpoint: its integers as logical arrays, or packed for products."""
 
 import dataclasses
+import json
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+from jax import export
 
 from jquant.checkpoints.errors import CheckpointError
 from jquant.operators.pack_matrix import pack_matrix
@@ -18,8 +20,8 @@ class PackedWeight(NamedTuple):
     """A weight in the form that products take; a pytree.
 
     Attributes:
-      matrix: if one scale covers each column, a `PackedMatrix`, which `matmul_integer_to_float` takes; otherwise a
-        `PackedBlockMatrix`, which holds its scales, and which `block_scaled_matmul` and `matmul_n_bits` take.
+      matrix: a `PackedMatrix`, which `matmul_integer_to_float` takes, if one scale covers each column of a matrix of 8 bits;
+        otherwise a `PackedBlockMatrix`, which holds its scales, and which `block_scaled_matmul` and `matmul_n_bits` take.
       scale: for a `PackedMatrix`: float32, of shape (1, N) or (1, 1); for a `PackedBlockMatrix`: None.
       permutation: None, or the row of the weight that each row of the matrix is: multiply ``x[..., permutation]``.
     """
@@ -104,7 +106,7 @@ class QuantizedWeight:
         zero_point, permutation = (
             None if array is None else jnp.asarray(array) for array in (self.zero_point, self.permutation)
         )
-        if scale.shape[-2] == 1 and values.dtype in (jnp.int8, jnp.uint8):
+        if scale.ndim == 2 and scale.shape[0] == 1 and values.dtype in (jnp.int8, jnp.uint8):
             return PackedWeight(pack_matrix(values, zero_point), scale.astype(jnp.float32), permutation)
         sizes = *scale.shape[:-1], values.shape[-1]
         scale = jnp.broadcast_to(scale, sizes)
@@ -132,3 +134,12 @@ class QuantizedWeight:
         if array.shape[-2] == 1:
             return array
         return np.repeat(array, self.block_size, axis=-2)[..., : self.values.shape[-2], :]
+
+
+export.register_namedtuple_serialization(PackedWeight, serialized_name="jquant.PackedWeight")
+export.register_pytree_node_serialization(
+    QuantizedWeight,
+    serialized_name="jquant.QuantizedWeight",
+    serialize_auxdata=lambda static: json.dumps(static).encode(),
+    deserialize_auxdata=lambda serialized: tuple(json.loads(serialized.decode())),
+)

@@ -9,7 +9,8 @@ outputs = jax.jit(model)(model.params, {"input": x})
 try:
     import onnx as _onnx  # noqa: F401
 except ModuleNotFoundError as _error:
-    raise ModuleNotFoundError('jquant.onnx needs the package onnx: pip install "jquant-jax[onnx]"', name="onnx") from _error
+    _message = "jquant.onnx needs the package onnx: install the extra `onnx` of jquant-jax"
+    raise ModuleNotFoundError(_message, name="onnx") from _error
 
 from jquant.onnx.errors import ModelError as ModelError
 from jquant.onnx.model import Model as Model

@@ -93,11 +93,17 @@ def _size(text: str) -> tuple[str, int]:
 
 def _check_sizes(model: Model, sizes: dict[str, int]) -> None:
     if sizes:
-        names = [size for shape in export.dimensions(model).values() for size in shape if isinstance(size, str)]
+        names = _by_default(model, {})
         unknown = [name for name in sizes if name not in names]
         if unknown:
-            known = ", ".join(dict.fromkeys(names)) or "none"
+            known = ", ".join(names) or "none"
             raise ModelError(f"--size {unknown[0]}: the dimensions without a fixed size are {known}")
+
+
+def _by_default(model: Model, sizes: dict[str, int]) -> list[str]:
+    """The dimensions that neither the file nor `sizes` fixes."""
+    names = [size for shape in export.dimensions(model).values() for size in shape if isinstance(size, str)]
+    return [name for name in dict.fromkeys(names) if name not in sizes]
 
 
 def _compared(model: Model, options: argparse.Namespace, constants: dict[str, np.ndarray], sizes: dict[str, int]) -> int:
@@ -106,13 +112,18 @@ def _compared(model: Model, options: argparse.Namespace, constants: dict[str, np
         print("\nrandom inputs, which make this a smoke test; to judge a model, pass real ones with --inputs FILE.npz")
         for name, array in inputs.items():
             print(f"  {name}  {_summary(array)}")
-    rows = compare.nodes(options.model, inputs, constants=constants, progress=_progress)
+    try:
+        rows = compare.nodes(options.model, inputs, constants=constants, progress=_progress)
+    except ModelError as error:
+        names = _by_default(model, sizes) if not options.inputs else []
+        hint = f"\nthe sizes {', '.join(names)} have a default; --size NAME=NUMBER gives them another" if names else ""
+        raise ModelError(f"{error}{hint}") from error
     print("\nnode by node, onnxruntime with optimizations off; each node is fed onnxruntime's values")
     if options.quantized == "fused":
         print("  nodes are compared as they are in the file, before any are fused; the fused model is compared end to end")
-    print(f"  {'operator':<28} {'nodes':>6} {'integers':>13} {'different':>10} {'largest float deviation':>24}")
+    print(f"  {'operator':<28} {'nodes':>6} {'integers':>13} {'different':>10} {'largest absolute deviation of floats':>37}")
     for row in rows:
-        print(f"  {row.operator:<28} {row.nodes:>6,} {row.integers:>13,} {row.different:>10,} {row.deviation:>24.3g}")
+        print(f"  {row.operator:<28} {row.nodes:>6,} {row.integers:>13,} {row.different:>10,} {row.deviation:>37.3g}")
     different = sum(row.different for row in rows)
     print(f"  {'all':<28} {sum(row.nodes for row in rows):>6,} {sum(row.integers for row in rows):>13,} {different:>10,}")
     outputs, times = compare.end_to_end(model, options.model, inputs, constants=constants, rounds=options.rounds)

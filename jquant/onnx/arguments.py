@@ -1,6 +1,6 @@
 """Checks what a model is called with against what its file declares."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -36,15 +36,19 @@ def inputs(declared: Mapping[str, Value], given: Mapping[str, ArrayLike]) -> dic
     return found
 
 
-def check_params(expected: Iterable[str], given: Mapping[str, Any]) -> None:
+def check_params(expected: Iterable[str], given: Mapping[str, Any], declared: Collection[str]) -> None:
     """
+    Args:
+      declared: the inputs of the model.
+
     Raises:
       ModelError: parameters that are missing.
     """
     missing = [name for name in expected if name not in given]
     if missing:
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-        raise ModelError(f"params lacks {listed(missing[:_SHOWN])}{more}")
+        swapped = "; params and inputs may be swapped" if declared and all(name in given for name in declared) else ""
+        raise ModelError(f"params lacks {listed(missing[:_SHOWN])}{more}{swapped}")
 
 
 def _check_names(declared: Mapping[str, Value], given: Mapping[str, Any]) -> None:
@@ -79,6 +83,8 @@ def _checked(declared: Value, given: ArrayLike) -> Any:
     what = f"the input {declared.name!r}"
     if declared.dtype is None and (given is None or isinstance(given, list)):  # an optional value, a sequence
         return jax.tree.map(lambda each: _checked(Value(declared.name, None, None), each), given)
+    if isinstance(given, list | tuple):  # of which `jax.jit` would make several arrays
+        raise ModelError(f"{what} is a {type(given).__name__}; the model takes an array, {declared}")
     array: Any = given if hasattr(given, "dtype") else np.asarray(given)
     if declared.dtype is None:
         return to_jax(array, what)

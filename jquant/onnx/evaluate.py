@@ -11,6 +11,7 @@ import numpy as np
 from jquant.onnx import bounds, limits, registry
 from jquant.onnx.errors import ModelError
 from jquant.onnx.graph import Graph, Node
+from jquant.onnx.open_sizes import undecided
 from jquant.onnx.registry import Converter
 from jquant.onnx.values import is_static, to_jax, without_objects
 
@@ -145,7 +146,10 @@ def _reason(error: Exception) -> str:
     """What went wrong. For a symbolic size, whose type is JAX's `_DimExpr`, Python says only that it is not a number."""
     if isinstance(error, TypeError) and "_DimExpr" in str(error):
         return "it uses a size as a number, but the size is left open: fix it"
-    return str(error)
+    comparison = undecided(str(error))
+    if comparison is None:
+        return str(error)
+    return f"{error}; JAX could not decide whether {comparison}: jax.export.symbolic_shape takes this in its constraints"
 
 
 def _described(value: Any) -> str:

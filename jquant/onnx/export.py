@@ -9,12 +9,11 @@ from jax import export as jax_export
 
 from jquant.onnx.errors import ModelError
 from jquant.onnx.model import Model
+from jquant.onnx.open_sizes import undecided
 from jquant.onnx.values import jax_dtype
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 _FUNCTIONS = frozenset({"max", "min", "mod", "floordiv"})  # which a constraint may call
-_COMPARISON = re.compile(r"Symbolic dimension comparison '(.+?)' ([<>]=?) '(.+?)' is inconclusive")
-_SMALLER_OR_LARGER = re.compile(r"\b(?:min|max)\((\w+), (\w+)\)")
 
 
 def exported(model: Model, sizes: Mapping[str, int], platforms: Sequence[str], constraints: Sequence[str] = ()) -> bytes:
@@ -74,31 +73,12 @@ def _scope(constraints: Sequence[str], free: Sequence[str]) -> Any:
 def _advice(free: Sequence[str], error: str) -> str:
     """What the caller can do about sizes that JAX cannot compare."""
     advice = f"the sizes {', '.join(free)} cannot all be left open"
-    undecided = _undecided(error)
-    if undecided is not None:
-        advice += f": JAX could not decide whether {undecided}; --constraint {undecided!r} (or its opposite) says so"
+    comparison = undecided(error)
+    if comparison is not None:
+        advice += f": JAX could not decide whether {comparison}; --constraint {comparison!r} (or its opposite) says so"
     else:
         advice += ": state what holds for them with --constraint, such as 'NAME <= NUMBER'"
     return f"{advice}; or fix some with --size NAME=NUMBER"
-
-
-def _undecided(error: str) -> str | None:
-    """The comparison in JAX's message, as a constraint: as it is there, or taken from inside min or max."""
-    found = _COMPARISON.search(error)
-    if found is not None:
-        left, operator, right = found.groups()
-        if operator in "<>":  # constraints only have comparisons that include equality
-            operator, right = operator + "=", _next(right, 1 if operator == ">" else -1)
-        return f"{left} {operator} {right}"
-    found = _SMALLER_OR_LARGER.search(error)
-    if found is not None:
-        left, right = sorted(found.groups(), key=str.isdecimal)
-        return f"{left} <= {right}"
-    return None
-
-
-def _next(expression: str, step: int) -> str:
-    return str(int(expression) + step) if expression.isdecimal() else f"{expression} {'+' if step > 0 else '-'} 1"
 
 
 def dimensions(model: Model) -> dict[str, list[int | str]]:

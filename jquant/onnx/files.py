@@ -14,6 +14,12 @@ from jquant.onnx.graph import MICROSOFT
 
 _ONNX = ("", "ai.onnx")
 _ONNXRUNTIME = {"LayerNormalization": 17, "SimplifiedLayerNormalization": math.inf}  # the version in which ONNX has it
+_OTHERS = {
+    b"version https://git-lfs": "a pointer of Git LFS to one (`git lfs pull` fetches the file)",
+    b"GGUF": "a GGUF file",
+    b"PK\3\4": "a zip archive, as PyTorch writes",
+    b"<": "a page in HTML or XML",
+}  # by how a file begins
 
 Source = str | os.PathLike[str] | bytes | IO[bytes] | onnx.ModelProto
 
@@ -121,7 +127,15 @@ def _parsed(data: bytes, name: str) -> onnx.ModelProto:
     try:
         model = onnx.ModelProto.FromString(data)
     except (DecodeError, TypeError, RuntimeError) as error:
-        raise ModelError(f"{name} is not an ONNX model: {error}") from error
+        raise ModelError(f"{name} is not an ONNX model, {_looks_like(data) or 'or is truncated'}: {error}") from error
     if not model.HasField("graph"):
         raise ModelError(f"{name} is not an ONNX model: it has no graph")
     return model
+
+
+def _looks_like(data: bytes) -> str:
+    """What a file is instead of a model, by how it begins."""
+    for beginning, what in _OTHERS.items():
+        if data.startswith(beginning):
+            return f"but {what}"
+    return "but a safetensors file" if data[8:9] == b"{" else ""

@@ -33,8 +33,8 @@ class Model:
 
     Attributes:
       params: the initializers by name, as arrays. Integer matrices that only products read are `jquant.PackedMatrix`; those
-        in blocks are `jquant.PackedBlockMatrix`, with their scales. Save them, shard them, donate them or replace them by
-        others.
+        in blocks are `jquant.PackedBlockMatrix`, which hold their scales and zero points: these have no names of their own
+        here, unless something else reads them. Save the parameters, shard them, donate them or replace them by others.
       inputs, outputs: what the file declares for each name.
       fused: by name, how many operators are computed in integers instead of in float.
     """
@@ -65,14 +65,16 @@ class Model:
         if problems:
             raise ModelError(f"{name} is not supported:" + "".join(f"\n  {each}" for each in dict.fromkeys(problems)))
         self._static = frozenset(analysis.static)
-        packed = packing.packed_matrices(graph, self._static)
-        self._known: dict[str, np.ndarray] = {}
+        packed = packing.packed(graph, self._static, self._floats)
+        self._known: dict[str, np.ndarray | None] = {}
         self.params = {}
         for value_name, array in known.items():
             if value_name in self._static or value_name in constants or value_name in small:
                 self._known[value_name] = array
-            elif value_name in packed:
-                self.params[value_name] = packed[value_name]
+            elif value_name in packed.matrices:
+                self.params[value_name] = packed.matrices[value_name]
+            elif value_name in packed.within:
+                self._known[value_name] = None
             else:
                 self.params[value_name] = to_jax(array, f"{name}: the initializer {value_name!r}")
 
@@ -109,7 +111,7 @@ class Model:
     def _run(
         self, params: Mapping[str, Any], inputs: Mapping[str, ArrayLike], where: arguments.Where | None, watch: Watch | None
     ) -> dict[str, jax.Array]:
-        arguments.check_params(self.params, params)
+        arguments.check_params(self.params, params, self.inputs)
         values: dict[str, Any] = {**self._known, **params, **arguments.inputs(self.inputs, inputs)}
         masks = arguments.masks(where)
         self._dry_run(values, masks)
@@ -129,7 +131,7 @@ class Model:
 
     def _dry_run(self, values: Mapping[str, Any], masks: tuple[jax.Array, ...]) -> None:
         """Outside of `jax.jit`, finds results that are too large before anything is computed."""
-        arrays = {name: value for name, value in values.items() if name not in self._known}
+        arrays = {name: value for name, value in values.items() if name not in self._known or value is not self._known[name]}
         if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((arrays, masks))):
             return
 

@@ -1,12 +1,15 @@
 """Packs constants that are only used as integer matrices in products, once, when a model is loaded."""
 
-from collections.abc import Iterable, Mapping
+import collections
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from jquant.onnx import registry
+from jquant.arithmetic import narrow_integers
+from jquant.onnx import n_bits, registry
+from jquant.onnx.errors import ModelError
 from jquant.onnx.graph import Graph, Node
 from jquant.operators.pack_matrix import pack_matrix
 from jquant.packed_block_matrix import PackedBlockMatrix
@@ -22,6 +25,10 @@ class Integers(NamedTuple):
     @property
     def beside(self) -> tuple[str | None, ...]:
         return (self.zero_point,)
+
+    @property
+    def inside(self) -> tuple[str | None, ...]:
+        return ()  # a matrix that is not packed may take the place of the packed one: its zero point is that of the node
 
     def pack(self, matrix: np.ndarray, zero_point: np.ndarray | None) -> PackedMatrix | None:
         """The packed matrix. A zero point of 0, which symmetric weights have in the file, is left out: it saves row sums."""
@@ -41,23 +48,24 @@ class Blocks(NamedTuple):
 
     scales: str
     zero_points: str | None
-    rows: int
-    columns: int
-    bits: int
-    block_size: int
+    sizes: n_bits.Sizes
 
     @property
     def beside(self) -> tuple[str | None, ...]:
         return self.scales, self.zero_points
 
+    @property
+    def inside(self) -> tuple[str | None, ...]:
+        return self.beside
+
     def pack(self, matrix: np.ndarray, scales: np.ndarray, zero_points: np.ndarray | None) -> PackedBlockMatrix | None:
         """The packed matrix, for 4 and 8 bits and integer zero points. Without any (the middle), values become signed."""
-        _, _, k, n, bits, block_size = self
+        k, n, bits, block_size = self.sizes
         blocks = -(-k // block_size)
         is_packed = matrix.dtype == np.uint8 and matrix.size == n * blocks * (block_size * bits // 8) > 0
         if bits not in (4, 8) or not is_packed or scales.size != n * blocks:
             return None
-        values = _unpacked(matrix.reshape(n, -1), bits)[:, :k].T
+        values = narrow_integers.unpacked(matrix.reshape(n, -1), bits)[:, :k].T
         scale = np.ascontiguousarray(scales.reshape(n, blocks).T)
         if zero_points is None:
             signed = jnp.int4 if bits == 4 else np.int8
@@ -66,27 +74,36 @@ class Blocks(NamedTuple):
         if zero_points.dtype != np.uint8 or zero_points.size != n * -(-blocks * bits // 8):
             return None
         unsigned = jnp.uint4 if bits == 4 else np.uint8
-        zero_point = _unpacked(zero_points.reshape(n, -1), bits)[:, :blocks].T
+        zero_point = narrow_integers.unpacked(zero_points.reshape(n, -1), bits)[:, :blocks].T
         return pack_matrix(values.astype(unsigned), zero_point.astype(unsigned), scale=scale, block_size=block_size)
 
 
-def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
-    """The integers in bytes, the first in the lowest bits."""
-    if bits == 8:
-        return packed
-    return np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:-1], -1)
+class Packed(NamedTuple):
+    """
+    Attributes:
+      matrices: the packed matrices, by the names of the constants that they are made from.
+      within: the scales and zero points that nothing reads any more, because packed matrices hold them.
+    """
+
+    matrices: Mapping[str, PackedMatrix | PackedBlockMatrix]
+    within: frozenset[str]
 
 
-def packed_matrices(graph: Graph, static: Iterable[str]) -> Mapping[str, PackedMatrix | PackedBlockMatrix]:
-    """The constants that all their readers would pack in the same way.
+def packed(graph: Graph, static: Collection[str], replaced: Collection[str]) -> Packed:
+    """Packs the constants that all their readers would pack in the same way.
 
     What is packed with them, their zero points and scales, must be constant, too.
+
+    Args:
+      static: the values that must stay NumPy arrays.
+      replaced: the operators for which the caller has functions, which take the operands as they are in the file.
     """
     constants = {name: array for each in graph.scopes() for name, array in {**each.initializers, **each.constants}.items()}
+    nodes = [(node, [_packing(node, i, replaced) for i in range(len(node.inputs))]) for node in graph.walk()]
     roles: dict[str, set[Any]] = {}
-    for node in graph.walk():
-        for position, name in enumerate(node.inputs):
-            roles.setdefault(name, set()).add(_packing(node, position))
+    for node, packings in nodes:
+        for name, packing in zip(node.inputs, packings, strict=True):
+            roles.setdefault(name, set()).add(packing)
     outputs = {value.name for each in graph.scopes() for value in each.outputs}
     found = {}
     for name, packings in roles.items():
@@ -95,16 +112,22 @@ def packed_matrices(graph: Graph, static: Iterable[str]) -> Mapping[str, PackedM
         (packing,) = packings
         if any(each and each not in constants for each in packing.beside):
             continue
-        packed = packing.pack(constants[name], *(constants[each] if each else None for each in packing.beside))
-        if packed is not None:
-            found[name] = packed
-    return found
+        matrix = packing.pack(constants[name], *(constants[each] if each else None for each in packing.beside))
+        if matrix is not None:
+            found[name] = matrix
+    reads = collections.Counter(name for node, _ in nodes for name in node.inputs)
+    for node, packings in nodes:
+        for name, packing in zip(node.inputs, packings, strict=True):
+            if packing is not None and name in found:
+                reads.subtract(each for each in packing.inside if each)
+    within = {name for name in constants if name in reads and not reads[name]}
+    return Packed(found, frozenset(within - found.keys() - outputs - set(static)))
 
 
-def _packing(node: Node, position: int) -> Integers | Blocks | None:
+def _packing(node: Node, position: int, replaced: Collection[str]) -> Integers | Blocks | None:
     """How a node would pack the operand; None to leave it as it is."""
     entry = registry.find(node)
-    operand = entry.operand(position) if entry else ""
+    operand = entry.operand(position) if entry and node.kind not in replaced else ""
     if entry is None or not operand:
         return None
 
@@ -116,8 +139,10 @@ def _packing(node: Node, position: int) -> Integers | Blocks | None:
         is_transposed = entry.transposed_by and node.attributes.get(entry.transposed_by, 0)
         return Integers(given(entry.packs[operand]), bool(is_transposed))
     if operand == "B" and entry.packs_blocks and not given("g_idx") and not node.attributes.get("weight_prepacked", 0):
-        k, n, block_size = (node.attributes[name] for name in ("K", "N", "block_size"))
         scales = given("scales")
-        bits = node.attributes.get("bits", 4)
-        return Blocks(scales, given("zero_points"), k, n, bits, block_size) if scales else None
+        given_sizes = {name: node.attributes[name] for name in ("K", "N", "bits", "block_size") if name in node.attributes}
+        try:
+            return Blocks(scales, given("zero_points"), n_bits.sizes(**given_sizes)) if scales else None
+        except ModelError as error:
+            raise ModelError(f"{node.title}: {error}") from error
     return None

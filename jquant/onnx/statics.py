@@ -74,7 +74,9 @@ class Analysis:
             if each in self._known or (each in self._body_inputs and unrolled):
                 continue
             if each in self._inputs:
-                inputs.append(f"the input {each!r}: fix it with constants={{{each!r}: ...}}")
+                inputs.append(
+                    f"the input {each!r}: fix it with constants={{{each!r}: ...}}, if it is the same in every call"
+                )
                 continue
             if each not in self._producers:
                 return inputs or [f"{each!r}, which a loop changes"]

@@ -69,8 +69,9 @@ def nvfp4_quantize(x: ArrayLike, /, tensor_scale: ArrayLike | None = None, *, ax
     ``values = float4_e2m1fn(x / (scale * tensor_scale))``, and 0 where `scale` is 0
 
     Each quotient and product is rounded once to float32; the two conversions saturate and take ties to the even code. 448
-    and 6 are the largest numbers of the two types, so that the largest element of the tensor becomes 6. A block whose
-    largest magnitude is less than about 2**-19 of the tensor's has the scale 0 and becomes zeros, as does a block of zeros.
+    and 6 are the largest numbers of the two types, so that the largest element of the tensor becomes 6. For a `tensor_scale`
+    computed from the values, a block whose largest magnitude is at most 2**-10 / 448 of the tensor's (about 2.2e-6) has the
+    scale 0 and becomes zeros, as does a block of zeros.
 
     A block that contains a NaN or an infinity has the scale NaN. Its elements are then NaN, for which this type has 6.
     Unless `tensor_scale` is given, it is then NaN or infinite, and the whole tensor is NaN when it is dequantized.

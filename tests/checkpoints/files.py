@@ -128,7 +128,7 @@ def pack_quantized(
     packed_zeros: bool = True,
 ) -> Model:
     size = group_size or k
-    blocks = k // size
+    blocks = -(-k // size)
     low, high = -(2 ** (bits - 1)), 2 ** (bits - 1)
     values = rng.integers(low, high, (n, k))
     zeros = np.zeros((n, blocks), np.int64) if sym else rng.integers(low, high, (n, blocks))
@@ -166,7 +166,7 @@ def naive_quantized(
     whole = np.dtype(dtype) == np.int8
     values = rng.integers(-128, 128, (n, k), np.int8) if whole else rng.normal(0, 50, (n, k)).astype(dtype)
     rows, columns = block
-    shape = {"tensor": (1,), "channel": (n, 1), "group": (n, k // columns), "block": (-(-n // rows), -(-k // columns))}[
+    shape = {"tensor": (1,), "channel": (n, 1), "group": (n, -(-k // columns)), "block": (-(-n // rows), -(-k // columns))}[
         strategy
     ]
     scale = floats(rng, *shape, dtype=scales)

@@ -63,6 +63,43 @@ def test_shapes_of_one_scale(tmp_path):
         loaded(model, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        files.pack_quantized(np.random.default_rng(0), k=72, group_size=32, sym=False),
+        files.naive_quantized(np.random.default_rng(0), strategy="group", k=72, block=(1, 32)),
+        files.naive_quantized(np.random.default_rng(0), strategy="block", n=4, k=200, block=(1, 128)),
+        files.naive_quantized(np.random.default_rng(0), strategy="block", n=1, k=200, block=(128, 128)),
+    ],
+    ids=["packed groups", "groups", "blocks of a row", "a row of blocks"],
+)
+def test_short_last_blocks(model, tmp_path):
+    """As long as configured, where equal parts of the row would give as many."""
+    weight = loaded(model, tmp_path)
+    assert weight.block_size in (32, 128)
+    assert weight.shape[0] % weight.block_size
+
+
+def test_groups_without_a_configuration(tmp_path):
+    """Equal parts, where there are any."""
+    model = files.pack_quantized(np.random.default_rng(0))._replace(config=None)
+    assert loaded(model, tmp_path).block_size == 16
+    model = files.pack_quantized(np.random.default_rng(0), k=72, group_size=16)._replace(config=None)
+    with pytest.raises(CheckpointError, match="does not fit blocks of equal parts of each row in 20 x 72"):
+        loaded(model, tmp_path)
+
+
+def test_groups_of_two_configured_sizes(tmp_path):
+    """Layers may differ in them: the number of scales says which it is, unless it is that of both."""
+    model = files.pack_quantized(np.random.default_rng(0), k=72, group_size=32)
+    groups = model.config["config_groups"]
+    groups["group_1"] = {"weights": groups["group_0"]["weights"] | {"group_size": 16}}
+    assert loaded(model, tmp_path).block_size == 32
+    groups["group_1"]["weights"]["group_size"] = 24
+    with pytest.raises(CheckpointError, match="does not fit blocks of 1 x 24 or 1 x 32 in 20 x 72"):
+        loaded(model, tmp_path)
+
+
 def test_zero_points_of_floats(tmp_path):
     """Old files have some, all 0."""
     model = files.naive_quantized(np.random.default_rng(0), ml_dtypes.float8_e4m3fn)
@@ -88,8 +125,8 @@ PACKED = {
     "3 bits": (lambda t, c: t["layer.weight_shape"].__setitem__(1, 80), "an unknown number of bits"),
     "another type": (lambda t, c: t.update({"layer.weight_packed": t["layer.weight_packed"].view(np.uint8)}), "not nvfp4"),
     "two scales": (lambda t, c: t.update({"layer.weight_global_scale": np.ones(1)}), "formats with two scales"),
-    "rows of scales": (lambda t, c: t.update({"layer.weight_scale": t["layer.weight_scale"][:19]}), "or have 20 rows"),
-    "columns of scales": (lambda t, c: t.update({"layer.weight_scale": t["layer.weight_scale"][:, :3]}), "divides 64"),
+    "rows of scales": (lambda t, c: t.update({"layer.weight_scale": t["layer.weight_scale"][:19]}), "blocks of 1 x 16"),
+    "columns of scales": (lambda t, c: t.update({"layer.weight_scale": t["layer.weight_scale"][:, :3]}), "blocks of 1 x 16"),
     "zero points": (lambda t, c: t.update({"layer.weight_zero_point": np.zeros((20, 3), np.int8)}), "it must be (20, 4)"),
     "large zero points": (lambda t, c: t.update({"layer.weight_zero_point": np.full((20, 4), 8, np.int8)}),
                           "outside the range of 4 bits"),
@@ -103,7 +140,7 @@ NAIVE = {
     "rank": (lambda t, c: t.update({"layer.weight": t["layer.weight"][None]}), "it must have 2 dimensions"),
     "type": (lambda t, c: t.update({"layer.weight": t["layer.weight"].astype(np.int16)}), "it must be int8 or float8"),
     "scale of integers": (lambda t, c: t.update({"layer.weight_scale": np.ones((10, 1), np.int32)}), "is I32"),
-    "rows of scales": (lambda t, c: t.update({"layer.weight_scale": t["layer.weight_scale"][:9]}), "or have 10 rows"),
+    "rows of scales": (lambda t, c: t.update({"layer.weight_scale": t["layer.weight_scale"][:9]}), "blocks of 1 x 24"),
     "zero points": (lambda t, c: t.update({"layer.weight_zero_point": np.zeros(10, np.int8)}), "of the scale, (10, 1)"),
     "zero points, floats": (lambda t, c: t.update({"layer.weight_zero_point": np.zeros((10, 1), np.float32)}), "int8, like"),
 }  # fmt: skip

@@ -3,6 +3,7 @@
 import json
 import os
 import tracemalloc
+from unittest import mock
 
 import ml_dtypes
 import numpy as np
@@ -13,7 +14,8 @@ pytest.importorskip("safetensors", reason="safetensors is not installed (extra: 
 from safetensors.numpy import load_file, save_file
 
 import jquant.checkpoints
-from jquant.checkpoints import CheckpointError, QuantizedWeight
+from jquant.checkpoints import CheckpointError, QuantizedWeight, safetensors_files
+from jquant.checkpoints.stored import StoredTensor
 
 from . import files
 
@@ -57,7 +59,9 @@ def test_shards(tmp_path):
         save_file({name: model.tensors[name] for name in names if by_name[name] == file}, tmp_path / file)
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"metadata": {}, "weight_map": by_name}))
-    checkpoint = jquant.checkpoints.load(tmp_path)
+    with mock.patch.object(safetensors_files, "read_header", wraps=safetensors_files.read_header) as read_header:
+        checkpoint = jquant.checkpoints.load(tmp_path)
+    assert read_header.call_count == 2
     np.testing.assert_array_equal(checkpoint["layer.weight"].dequantize(), model.expected["layer.weight"], strict=True)
 
     for wrong, message in (
@@ -110,6 +114,9 @@ def test_configurations(tmp_path):
     old = {name: value for name, value in model.config.items() if name not in ("quant_method", "checkpoint_format")}
     (tmp_path / "quantize_config.json").write_text(json.dumps(old))
     assert jquant.checkpoints.load(file).kinds["layer.weight"] == "GPTQ of 4 bits (gptq)"
+    for wrong in ([], "gptq"):
+        with pytest.raises(TypeError, match="it must be a mapping"):
+            jquant.checkpoints.load(file, quantization_config=wrong)
     for text, message in (
         ("[]", "its JSON must be an object"),
         ("{", "its JSON is invalid"),
@@ -137,6 +144,7 @@ ONCE = json.dumps(tensor()).encode()
 TWICE = b'{"x": ' + ONCE + b', "x": ' + ONCE + b"}"
 WRONG = {
     "empty": (b"", "a header of 0 bytes in a file of 0"),
+    "another format": (b"PK\3\4" * 9, "is not a safetensors or GGUF file"),
     "short": (b"\0\0\0", "a header of 0 bytes in a file of 3"),
     "length": (header({}, length=2**63), "a header of 9223372036854775808 bytes in a file of 10"),
     "length by one": (header({}, length=3), "a header of 3 bytes in a file of 10"),
@@ -159,11 +167,12 @@ WRONG = {
     "dimensions": (header({"x": tensor((1,) * 65, 0, 1)}, bytes(1)), "which has too many elements"),
     "offsets": (header({"x": {**tensor(), "data_offsets": [0]}}, bytes(4)), "'x': its data_offsets are [0]"),
     "negative offset": (header({"x": tensor(begin=-4, end=0)}, bytes(4)), "'x': its data_offsets are [-4, 0]"),
+    "huge offsets": (header({"x": tensor(begin=10**4300 - 5, end=10**4300 - 1)}, bytes(4)), "its data_offsets are [9999"),
     "bytes": (header({"x": tensor((5,))}, bytes(4)), "'x': has 4 bytes, according to its data_offsets; I8[5] has 5"),
     "more bytes": (header({"x": tensor((3,))}, bytes(4)), "'x': has 4 bytes, according to its data_offsets; I8[3] has 3"),
     "backwards": (header({"x": tensor(begin=4, end=0)}, bytes(4)), "'x': has -4 bytes"),
     "behind the end": (header({"x": tensor(begin=4, end=8)}, bytes(4)), "'x': lies at bytes"),
-    "truncated": (header({"x": tensor()}, bytes(3)), "'x': lies at bytes"),
+    "truncated": (header({"x": tensor()}, bytes(3)), "of the file; it may be truncated"),
     "overlapping": (header({"x": tensor(), "y": tensor(begin=2, end=6)}, bytes(6)), "'y': lies at bytes"),
     "hole": (header({"x": tensor(), "y": tensor(begin=5, end=9)}, bytes(9)), "where the previous tensor ends"),
     "rest": (header({"x": tensor()}, bytes(5)), "its tensors end at byte"),
@@ -215,10 +224,14 @@ def test_mapping(tmp_path):
     model.write(tmp_path)
     checkpoint = jquant.checkpoints.load(tmp_path)
     assert len(checkpoint) == 2
-    assert "layer.weight" in checkpoint
     assert "layer.qweight" not in checkpoint
-    with pytest.raises(KeyError):
+    assert None not in checkpoint
+    with mock.patch.object(StoredTensor, "read", side_effect=AssertionError):  # to know the name, nothing is read
+        assert "layer.weight" in checkpoint
+    with pytest.raises(KeyError, match=r"'layer.qweight', but there is 'layer.weight'"):
         checkpoint["layer.qweight"]
+    with pytest.raises(KeyError, match=r"^'other.qweight'$"):
+        checkpoint["other.qweight"]
     assert repr(checkpoint) == f"Checkpoint({str(tmp_path)!r}, 2 tensors)"
     assert str(checkpoint).splitlines() == [
         str(tmp_path),

@@ -1,5 +1,6 @@
 """GGUF files: what the package gguf writes, element by element as it dequantizes it."""
 
+import contextlib
 import struct
 import subprocess
 import sys
@@ -23,7 +24,8 @@ def write(path, tensors, *, endianness=None, **keys):
     """`tensors`: arrays, or bytes and their type, by name."""
     writer = gguf.GGUFWriter(path, "test", **({} if endianness is None else {"endianess": endianness}))
     for name, value in keys.items():
-        writer.add_string(name, value) if isinstance(value, str) else writer.add_array(name, value)
+        add = {str: writer.add_string, int: writer.add_uint32}.get(type(value), writer.add_array)
+        add(name, value)
     for name, value in tensors.items():
         data, kind = value if isinstance(value, tuple) else (value, None)
         writer.add_tensor(name, data, raw_dtype=kind)
@@ -112,6 +114,15 @@ def test_metadata(tmp_path):
     np.testing.assert_array_equal(metadata["numbers"], np.float32([1.5, 2.5]))
 
 
+def test_one_file_of_several(tmp_path):
+    """A warning: it has only some of the tensors."""
+    for count in (0, 1, 3):
+        file = write(tmp_path / f"{count}.gguf", {"x": np.zeros(3, np.float32)}, **{"split.count": count})
+        expected = pytest.warns(UserWarning, match="one of 3 files") if count == 3 else contextlib.nullcontext()
+        with expected:
+            assert list(jquant.checkpoints.load(file)) == ["x"]
+
+
 def test_a_file_of_the_other_byte_order(tmp_path):
     file = write(tmp_path / "x.gguf", {"x": np.zeros(3, np.float32)}, endianness=gguf.GGUFEndian.BIG)
     with pytest.raises(CheckpointError, match="or the opposite byte order; it must be 2 or 3"):
@@ -124,7 +135,7 @@ def test_without_gguf(tmp_path):
     code = "import sys; sys.modules['gguf'] = None; import jquant; print('jquant.checkpoints' in sys.modules)"
     code = f"{code}; jquant.checkpoints.load({str(file)!r})"
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
-    expected = 'ModuleNotFoundError: GGUF files need the package gguf: pip install "jquant-jax[checkpoints]"'
+    expected = "ModuleNotFoundError: GGUF files need the package gguf: install the extra `checkpoints` of jquant-jax"
     assert finished.stderr.strip().splitlines()[-1] == expected
     assert finished.stdout.split() == ["False"]
 

@@ -56,6 +56,23 @@ def test_largest_zero_points(bits, values, zero_point, tmp_path):
     assert weight.packable == (zero_point != "int16")
 
 
+def test_layers_with_a_configuration_of_their_own(tmp_path):
+    """GPTQModel's `dynamic` has patterns of names: the tensors then say what size the groups have."""
+    model = files.gptq(np.random.default_rng(0), 8)
+    model.config.update(bits=4, group_size=32, dynamic={"+:layer": {"bits": 8, "group_size": 16}})
+    assert loaded(model, tmp_path).block_size == 16
+
+
+def test_equal_groups_without_a_configured_size(tmp_path):
+    model = files.gptq(np.random.default_rng(0), index=False)
+    del model.config["group_size"]
+    assert loaded(model, tmp_path).block_size == 16
+    model = files.gptq(np.random.default_rng(0), k=72, group_size=16, index=False)
+    del model.config["group_size"]
+    with pytest.raises(CheckpointError, match="no group_size is configured"):
+        loaded(model, tmp_path)
+
+
 def test_two_formats_differ_by_one(tmp_path):
     model = files.gptq(np.random.default_rng(0), format_="gptq")
     file = model.write(tmp_path)
@@ -94,6 +111,11 @@ WRONG = {
     "index out of range": (lambda t, c: t["layer.g_idx"].__setitem__(5, 4), "indices from 0 to 4, but there are 4 blocks"),
     "negative index": (lambda t, c: t["layer.g_idx"].__setitem__(5, -1), "indices from -1 to 3"),
     "blocks of several sizes": (lambda t, c: t["layer.g_idx"].__setitem__(5, 1), "blocks of 15 to 17 rows"),
+    "order without an index": (lambda t, c: (t.pop("layer.g_idx"), c.update(desc_act=True)), "there is no layer.g_idx"),
+    "configured groups": (lambda t, c: c.update(group_size=32), "and a group_size of 32"),
+    "one configured group": (lambda t, c: c.update(group_size=-1), "of the weight and a group_size of -1"),
+    "no group size": (lambda t, c: c.update(group_size="16"), "group_size is 16; it must be a number of rows"),
+    "configured bits": (lambda t, c: c.update(bits=8), "has 4 bits, according to the shapes of its tensors, but 8"),
     "format": (lambda t, c: c.update(checkpoint_format="marlin"), "checkpoint_format is marlin"),
     "a type for a format": (lambda t, c: c.update(checkpoint_format=["gptq"]), "checkpoint_format is"),
     "method": (lambda t, c: c.update(quant_method="exl2"), "quant_method is 'exl2'"),

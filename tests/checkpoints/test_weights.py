@@ -106,6 +106,19 @@ def test_products_of_int8(sym, strategy, tmp_path):
     np.testing.assert_array_equal(found, wanted, strict=True)
 
 
+def test_matrices_of_one_block_each():
+    """Of a batch, such as the experts of a GGUF file, every one has scales of its own, which only blocks hold."""
+    values, scale = RNG.integers(-128, 128, (3, 32, 4), np.int8), RNG.uniform(0.1, 1, (3, 1, 4)).astype(np.float32)
+    matrix, beside, _ = QuantizedWeight(values, scale, None, None, None, 32).pack()
+    assert beside is None
+    np.testing.assert_array_equal(matrix.unpack(), values, strict=True)
+    np.testing.assert_array_equal(matrix.scale, scale, strict=True)
+    a = RNG.integers(-128, 128, (3, 2, 32), np.int8)
+    found = jquant.block_scaled_matmul(a, np.float32(0.5), None, matrix)
+    wanted = (a.astype(np.int64) @ values.astype(np.int64)).astype(np.float32) * scale * np.float32(0.5)
+    np.testing.assert_array_equal(found, wanted, strict=True)
+
+
 def weight(dtype, *, zero_point=None, minimum=None):
     return QuantizedWeight(np.zeros((4, 2), dtype), np.ones((1, 2), np.float32), zero_point, minimum, None, 4)
 

@@ -158,6 +158,22 @@ def test_what_is_no_model(data):
         jquant.onnx.load(data)
 
 
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 2\n", "but a pointer of Git LFS to one"),
+        (b"GGUF\3\0\0\0", "but a GGUF file"),
+        (b"PK\3\4\0\0", "but a zip archive, as PyTorch writes"),
+        (b"<!doctype html>", "but a page in HTML or XML"),
+        (b"\x40\0\0\0\0\0\0\0{}", "but a safetensors file"),
+        (b"\x0a\x7f", "or is truncated"),
+    ],
+)
+def test_other_formats(data, what):
+    with pytest.raises(ModelError, match=f"the model is not an ONNX model, {what}"):
+        jquant.onnx.load(data)
+
+
 def test_other_kinds_of_sources(tmp_path):
     with pytest.raises(TypeError, match="source is a int; it must be a path, bytes, a binary file or a ModelProto"):
         jquant.onnx.load(1)  # pyright: ignore[reportArgumentType]

@@ -261,6 +261,8 @@ def test_weights_of_few_bits_are_packed(bits):
         are_integers = zero_points is None or zero_points.dtype == np.uint8
         needed = {1, 2} if zero_points is None else {1, 2, 3}
         assert is_packed == (bits != 2 and are_integers and needed <= {*constant})
+        beside = {f"x{index}" for index in constant if index > 1 and operands[index] is not None}
+        assert set(node.model.params) == {"x1"} | (set() if is_packed else beside)
         if is_packed:
             packed = node.model.params["x1"]
             assert packed.data.nbytes == 96 * n * bits // 8  # in whole blocks

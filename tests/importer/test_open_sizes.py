@@ -60,6 +60,22 @@ def test_sizes_that_are_needed_as_numbers():
     assert exported(text, "b, 3, 5, 4").out_avals[0].shape[1:] == (3, 10, 8)
 
 
+def test_comparisons_that_jax_cannot_decide():
+    """The error has the constraint that would decide."""
+    text = """<ir_version: 8, opset_import: ["" : 17]> table (float[n, length] x) => (float[n, m] y)
+      <float[4] table = {1, 2, 3, 4}, int64[1] zero = {0}> {
+      shape = Shape <start = 1> (x) rows = Slice (table, zero, shape) y = Add (x, rows) }"""
+    model = jquant.onnx.load(parser.parse_model(text))
+
+    def export(constraints):
+        sizes = jax.export.symbolic_shape("n, length", constraints=constraints)
+        return jax.export.export(jax.jit(model))(model.params, {"x": jax.ShapeDtypeStruct(sizes, np.float32)})
+
+    with pytest.raises(ModelError, match=r"JAX could not decide whether length <= 4: jax.export.symbolic_shape takes this"):
+        export(())
+    assert [str(each.shape) for each in export(["length <= 4"]).out_avals] == ["(n, length)"]
+
+
 def lengths(first: str, second: str, tokens: str, mask: str):
     """Exports a model of two inputs, whose lengths are declared as `first` and `second`, with the shapes of the others."""
     inputs = f"float[n, {first}] tokens, float[n, {second}] mask"

@@ -269,6 +269,7 @@ def wrong(**changes) -> dict:
             "'length' must be one size, but is 5 in 'tokens', 4 in 'noise'",
         ),
         (wrong(tokens=np.ones((2, 5), np.int64)), "'batch' must be one size, but is 2 in 'tokens', 8 in 'noise'"),
+        (wrong(tokens=[[1, 2]]), "the input 'tokens' is a list; the model takes an array, int64[batch, length]"),
         ([1, 2], "inputs is a list; it must be a mapping with the names 'tokens', 'noise'"),
         (np.ones((8, 5)), "inputs is an array; it must be a mapping with the names 'tokens', 'noise'"),
     ],
@@ -283,6 +284,8 @@ def test_missing_parameters():
     params = {name: value for name, value in encoder().params.items() if name != "wk"}
     with pytest.raises(ModelError, match=r"^params lacks 'wk'$"):
         encoder()(params, small_models.inputs())
+    with pytest.raises(ModelError, match=r"^params lacks .* more; params and inputs may be swapped$"):
+        encoder()(small_models.inputs(), encoder().params)
     every, first = list(encoder().params), ", ".join(map(repr, list(encoder().params)[:5]))
     with pytest.raises(ModelError, match=rf"^params lacks {first} and {len(every) - 5} more$"):
         encoder()({}, small_models.inputs())
@@ -316,5 +319,5 @@ def test_jquant_does_not_import_onnx():
 def test_without_onnx():
     finished = process("import sys; sys.modules['onnx'] = None\nimport jquant\njquant.onnx")
     assert finished.returncode == 1
-    expected = 'ModuleNotFoundError: jquant.onnx needs the package onnx: pip install "jquant-jax[onnx]"'
+    expected = "ModuleNotFoundError: jquant.onnx needs the package onnx: install the extra `onnx` of jquant-jax"
     assert finished.stderr.strip().splitlines()[-1] == expected

@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 
+from jquant.onnx import n_bits
 from jquant.onnx.errors import ModelError
 from jquant.onnx.graph import MICROSOFT
 from jquant.onnx.registry import converter
@@ -12,8 +13,9 @@ from jquant.packed_block_matrix import PackedBlockMatrix
 
 @converter("MatMulNBits", domain=MICROSOFT, packs_blocks=True)
 def product(
-    A, B, scales, zero_points=None, g_idx=None, bias=None, *, K, N, bits=4, block_size, accuracy_level=0, weight_prepacked=0
-):
+    A, B, scales, zero_points=None, g_idx=None, bias=None,
+    *, K=None, N=None, bits=4, block_size=None, accuracy_level=0, weight_prepacked=0,
+):  # fmt: skip
     """Computes in float at every `accuracy_level`: the level is the least accuracy, and float is the most accurate.
 
     `g_idx` gives the block of each row of the matrix. If there are no bytes of weights, these are zeros.
@@ -22,6 +24,7 @@ def product(
         return matmul_n_bits(A, B, bias=bias)
     if weight_prepacked:
         raise ModelError("weights packed for another device are not supported")
+    K, N, bits, block_size = n_bits.sizes(K, N, bits, block_size)
     if B.size == 0:
         zeros = jnp.zeros((*A.shape[:-1], N), A.dtype)
         return zeros if bias is None else zeros + bias
