@@ -163,7 +163,7 @@ def test_products_without_jit(k):
         *(functools.partial(jquant.mx_quantize, element_type=element) for element in ("INT8", "FLOAT8E4M3FN")),
         lambda x: jquant.mx_dequantize(x.astype(np.int8), np.ones((2, 1), jnp.float8_e8m0fnu)),
         *(jquant.nvfp4_quantize, lambda x: jquant.quantize_linear(x, jnp.float8_e8m0fnu(1), feature_level="EXTENDED")),
-        lambda x: jquant.quantized_linear_softmax(x.astype(np.uint8), x[0, 0], None, x[0, 0]),
+        lambda x: jquant.quantized_linear_softmax(x.astype(np.uint8), x[0, 0], None, x[0, 0], axis=-1),
     ],
 )
 def test_no_constant_is_nan(function):
