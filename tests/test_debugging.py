@@ -156,6 +156,23 @@ def test_products_without_jit(k):
     np.testing.assert_array_equal(without_jit(integer_dot, a, b), np.full((2, 3), k, np.int32), strict=True)
 
 
+@pytest.mark.gate
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(functools.partial(jquant.mx_quantize, element_type=element) for element in ("INT8", "FLOAT8E4M3FN")),
+        lambda x: jquant.mx_dequantize(x.astype(np.int8), np.ones((2, 1), jnp.float8_e8m0fnu)),
+        *(jquant.nvfp4_quantize, lambda x: jquant.quantize_linear(x, jnp.float8_e8m0fnu(1), feature_level="EXTENDED")),
+        lambda x: jquant.quantized_linear_softmax(x.astype(np.uint8), x[0, 0], None, x[0, 0], axis=-1),
+    ],
+)
+def test_no_constant_is_nan(function):
+    """Without `jax.jit`, `jax.debug_nans` looks at each of them."""
+    x = np.arange(1, 7, dtype=np.float32).reshape(2, 3)
+    with jax.debug_nans(True):
+        assert_equal(without_jit(function, x), function(x))
+
+
 def test_a_nan_of_a_product_is_found():
     """``0 * inf``: JAX runs the operator's program again, operation by operation, and names the one that made it."""
     zeros = np.zeros((2, 3), np.int8), np.float32(np.inf), None

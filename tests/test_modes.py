@@ -98,11 +98,11 @@ def test_each_operator_rounds_in_the_ways_of_its_document():
     x = jnp.ones(2)
     with pytest.raises(DescriptorError) as raised:
         jquant.quantize(x, 0, 1, "qint8", mode="SCALED", round_mode="HALF_UP")
-    message = "QuantizeV2: round_mode is HALF_UP; the specification allows HALF_AWAY_FROM_ZERO, HALF_TO_EVEN"
+    message = "QuantizeV2: round_mode is HALF_UP; the operator allows HALF_AWAY_FROM_ZERO, HALF_TO_EVEN"
     assert str(raised.value) == message
     with pytest.raises(DescriptorError) as raised:
         jquant.quantize_and_dequantize(x, 0, 1, round_mode="HALF_AWAY_FROM_ZERO")
-    message = "QuantizeAndDequantizeV4: round_mode is HALF_AWAY_FROM_ZERO; the specification allows HALF_TO_EVEN, HALF_UP"
+    message = "QuantizeAndDequantizeV4: round_mode is HALF_AWAY_FROM_ZERO; the operator allows HALF_TO_EVEN, HALF_UP"
     assert str(raised.value) == message
 
 

@@ -78,6 +78,13 @@ def test_the_results_are_those_of_the_formula(name):
     assert_equal(case.function(*arguments), case.formula(*arguments))
 
 
+def test_a_product_in_chunks():
+    """Of packed weights, with rows that fill the last block up."""
+    a, scale = np.arange(6 * 600, dtype=np.float32).reshape(6, 600), np.ones((5, 3), np.float32)
+    packed = jquant.pack_matrix(np.ones((600, 3), jnp.int4), scale=scale, block_size=128)
+    assert_equal(jquant.matmul_n_bits(a, packed), np.repeat(a.sum(1, keepdims=True), 3, 1))
+
+
 def test_of_another_scale_type_and_other_integers():
     b, scale = np.arange(-128, 128, dtype=np.int32), np.float16(0.0123)
     assert_equal(jquant.dequantize_linear(b, scale, 3), reference.dequantize_linear(b, scale, 3))

@@ -11,7 +11,7 @@ from jquant.errors import DescriptorTypeError
 from jquant.modes import data_type_name
 
 
-def block_size_of(operator: str, block_size: int) -> int:
+def positive_block_size(operator: str, block_size: int) -> int:
     return integer(operator, "block_size", block_size, range(1, sys.maxsize), "a positive integer")
 
 

@@ -56,7 +56,7 @@ def require(satisfied: bool, message: str, error: type[DescriptorError] = Descri
 
 def require_round_mode(operator: str, round_mode: RoundMode, allowed: tuple[RoundMode, ...]) -> None:
     """Asserts that the operator's specification has this rounding mode."""
-    require(round_mode in allowed, f"{operator}: round_mode is {round_mode}; the specification allows {', '.join(allowed)}")
+    require(round_mode in allowed, f"{operator}: round_mode is {round_mode}; the operator allows {', '.join(allowed)}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -382,5 +382,5 @@ _ALIGNS = "FeatureLevel.EXTENDED, which aligns ranks as NumPy does"
 
 def _name(level: FeatureLevel | None) -> str:
     if level is None:
-        return "the specification"
+        return "the operator"
     return f"DML_FEATURE_LEVEL_{level}" if level <= FeatureLevel.LATEST else f"FeatureLevel.{level}"

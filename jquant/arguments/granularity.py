@@ -49,7 +49,9 @@ def _aligned(
         given = f"{operator}: {name} has shape {scale.shape}; with axis={granularity.axis}"
         size, beside = sizes[granularity.axis], f"{names.tensor} has shape {sizes}"
         if granularity.block_size is None:
-            require(scale.shape == (size,), f"{given} and no block_size it must be ({size},): {beside}")
+            fits = " or ".join(f"axis={axis}" for axis in _axes_of(scale, sizes))
+            remedy = f"; {fits} would fit" if fits else ""
+            require(scale.shape == (size,), f"{given} and no block_size it must be ({size},): {beside}{remedy}")
             scale = scale.reshape(shape_along(granularity.axis, len(sizes)))
             covered = scale.shape
         else:
@@ -61,10 +63,15 @@ def _aligned(
     return scale, Signature(covered, scale.dtype)
 
 
+def _axes_of(scale: jax.Array, sizes: tuple[int, ...]) -> list[int]:
+    """The dimensions along which a vector has one value per index."""
+    return [axis for axis, size in enumerate(sizes) if scale.shape == (size,)]
+
+
 def _require_an_axis(operator: str, name: str, sizes: tuple[int, ...], scale: jax.Array) -> None:
     """Asserts that a vector comes with an axis if its axis would have to be guessed."""
     if scale.ndim == 1 < len(sizes):
-        fits = [axis for axis, size in enumerate(sizes) if scale.shape == (size,)]
+        fits = _axes_of(scale, sizes)
         ways = (f"axis={axis}, or shape {(*(1,) * axis, sizes[axis], *(1,) * (len(sizes) - axis - 1))}" for axis in fits)
         message = f"{operator}: {name} has shape {scale.shape}, InputTensor has {sizes}: for one value per index of "
         others = "; for ".join(f"dimension {axis}, pass {way}" for axis, way in zip(fits, ways, strict=True))

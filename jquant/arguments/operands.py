@@ -66,7 +66,7 @@ def _from_weak(operator: str, name: str, value: jax.Array, dtype: np.dtype | Non
         given, wanted = data_type_name(value.dtype), dtype.name
         raise DescriptorTypeError(
             f"{operator}: {name} has data type {given}, but must have {wanted.upper()}: a Python int becomes {value.dtype} "
-            f"inside jax.jit; pass jnp.{wanted}(...), or close over the number"
+            f"in jnp.array and inside jax.jit; pass jnp.{wanted}(...), or close over the number"
         )
     return value
 

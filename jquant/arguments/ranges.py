@@ -45,7 +45,7 @@ def require_quantized(operator: str, name: str, dtype: np.dtype, *allowed: str) 
     types = _stored_types(allowed)
     if dtype not in types.values():
         given, listed = data_type_name(dtype), ", ".join(f"{type} ({data_type_name(types[type])})" for type in types)
-        require(False, f"{operator}: {name} is {given}; the specification allows {listed}", DescriptorTypeError)
+        require(False, f"{operator}: {name} is {given}; the operator allows {listed}", DescriptorTypeError)
 
 
 @functools.cache

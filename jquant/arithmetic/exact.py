@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jquant.arithmetic.float_bits import FRACTION, HIDDEN_BIT, INFINITY, SIGN, bits, of_bits
+
 
 @jax.custom_jvp
 def seal(x: jax.Array) -> jax.Array:
@@ -133,7 +135,7 @@ def corrected_quotient(x: jax.Array, d: jax.Array) -> jax.Array:
     approximation = _scaled(x_significand, shift) / _scaled(d_significand, 0)
     significand = nearest_integer_quotient(x_significand << shift, d_significand, approximation)
     exponent = x_exponent - d_exponent + 150 - shift
-    sign = (bits(x) ^ bits(d)) & _SIGN
+    sign = (bits(x) ^ bits(d)) & SIGN
     finite = assemble(sign, exponent, significand)
     normal = _is_normal_exponent(x_exponent) & _is_normal_exponent(d_exponent)
     return lax.select(normal, finite, x / d)
@@ -248,29 +250,14 @@ def saturating_cast(x: jax.Array, dtype: np.dtype) -> jax.Array:
     )
 
 
-# float32 as integers: 1 sign bit, 8 exponent bits biased by 127, 23 fraction bits.
-_SIGN = np.int32(-(2**31))
-_FRACTION = np.int32(2**23 - 1)
-_HIDDEN_BIT = np.int32(2**23)
-_INFINITY = np.int32(0xFF << 23)
-
-
-def bits(x: jax.Array) -> jax.Array:
-    return lax.bitcast_convert_type(x, jnp.int32)
-
-
 def power_of_two(exponent: jax.Array) -> jax.Array:
     """``2.0 ** exponent``, for the exponents of normal numbers."""
-    return _float((exponent + 127) << 23)
-
-
-def _float(bits: jax.Array) -> jax.Array:
-    return lax.bitcast_convert_type(bits, jnp.float32)
+    return of_bits((exponent + 127) << 23)
 
 
 def decompose(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Biased exponent and 24-bit integer significand: ``abs(x) == significand * 2.0 ** (exponent - 150)``."""
-    return (bits(x) >> 23) & 0xFF, (bits(x) & _FRACTION) | _HIDDEN_BIT
+    return (bits(x) >> 23) & 0xFF, (bits(x) & FRACTION) | HIDDEN_BIT
 
 
 def _is_normal_exponent(exponent: jax.Array) -> jax.Array:
@@ -279,7 +266,7 @@ def _is_normal_exponent(exponent: jax.Array) -> jax.Array:
 
 def _scaled(significand: jax.Array, shift: jax.Array | int) -> jax.Array:
     """``float32(significand) * 2 ** shift``"""
-    return _float((significand & _FRACTION) | ((150 + shift) << 23))
+    return of_bits((significand & FRACTION) | ((150 + shift) << 23))
 
 
 def assemble(sign: jax.Array, exponent: jax.Array, significand: jax.Array) -> jax.Array:
@@ -287,5 +274,5 @@ def assemble(sign: jax.Array, exponent: jax.Array, significand: jax.Array) -> ja
     # Added, not or-ed: the hidden bit, and a significand of 2**24, carry into the exponent.
     magnitude = ((exponent - 1) << 23) + significand
     magnitude = lax.select(exponent <= 0, jnp.zeros_like(magnitude), magnitude)
-    magnitude = lax.select(exponent >= 0xFF, jnp.full_like(magnitude, _INFINITY), magnitude)
-    return _float(sign | magnitude)
+    magnitude = lax.select(exponent >= 0xFF, jnp.full_like(magnitude, INFINITY), magnitude)
+    return of_bits(sign | magnitude)

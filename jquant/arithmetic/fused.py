@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jquant.arithmetic import exact
+from jquant.arithmetic import exact, float_bits
 from jquant.arithmetic.double_float import two_product, two_sum
 
 
@@ -24,7 +24,7 @@ def multiply_add(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
 def _sum_to_odd(a: jax.Array, b: jax.Array) -> jax.Array:
     """``a + b``, rounded to odd: if it is inexact, the neighbouring float32 with the odd significand."""
     nearest, error = two_sum(a, b)
-    bits = exact.bits(nearest)
+    bits = float_bits.bits(nearest)
     outwards = (error > 0) == (nearest > 0)
     neighbour = lax.bitcast_convert_type(jnp.where(outwards, bits + 1, bits - 1), jnp.float32)
     return jnp.where((error != 0) & (bits & 1 == 0), neighbour, nearest)

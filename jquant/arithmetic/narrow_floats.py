@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jquant.arithmetic import float_bits
+from jquant.arithmetic.float_bits import FRACTION, HIDDEN_BIT, INFINITY, MAGNITUDE, NAN, SIGN, normalized, of_bits
 from jquant.arithmetic.powers_of_two import scaled_integer
 
 
@@ -115,19 +117,19 @@ def _unsigned(dtype: np.dtype) -> np.dtype:
 def encode(x: jax.Array, target: NarrowFloat, *, saturate: bool = True, exponent: jax.Array | None = None) -> jax.Array:
     """The codes, in uint8, of the nearest numbers of a type to float32 `x`: ties to the even code, subnormals included.
 
-    With `exponent`, int32 from -300 to 300, to ``x / 2**exponent``, which need not be a float32.
+    With `exponent`, int32 from -127 to 128, to ``x / 2**exponent``, which need not be a float32.
 
     Infinities, and what rounds to more than the largest number, become the largest number of their sign. Without
     `saturate`, they become infinite or, in a type that has no infinities, NaN. NaN stays NaN, with its sign if the type
     has signed NaN. A type without NaN always saturates, and NaN becomes its largest positive number.
     """
-    bits = lax.bitcast_convert_type(x, jnp.int32)
-    magnitude = bits & np.int32(0x7FFFFFFF)
-    is_nan = magnitude > np.int32(0x7F800000)
+    bits = float_bits.bits(x)
+    magnitude = bits & MAGNITUDE
+    is_nan = magnitude > INFINITY
     biased, significand = (magnitude >> 23, magnitude) if exponent is None else _scaled_down(magnitude, exponent)
     smallest_normal = np.int32(127 + 1 - target.bias)
     # In a subnormal result, the hidden bit is part of the fraction; a shift by 25 leaves nothing of 24 bits.
-    significand = (significand & np.int32(2**23 - 1)) | np.int32(2**23)
+    significand = (significand & FRACTION) | HIDDEN_BIT
     below = lax.max(smallest_normal - biased, jnp.zeros_like(biased))
     shift = lax.min(below + np.int32(23 - target.fraction_bits), jnp.full_like(below, 25))
     one = jnp.ones_like(shift)
@@ -148,12 +150,9 @@ def encode(x: jax.Array, target: NarrowFloat, *, saturate: bool = True, exponent
 
 def _scaled_down(magnitude: jax.Array, exponent: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The biased exponent of ``x / 2**exponent``, from the bits of `x` without its sign, and bits with its fraction."""
-    # The bits of a subnormal number are an integer, whose float32 is normal and 2**149 times as large.
-    tiny = magnitude < np.int32(2**23)
-    integer = lax.bitcast_convert_type(magnitude.astype(jnp.float32), jnp.int32)
-    biased = (lax.select(tiny, integer - np.int32(149 << 23), magnitude) >> 23) - exponent
-    biased = lax.select(magnitude == np.int32(0x7F800000), jnp.full_like(biased, 0xFF), biased)
-    return biased, lax.select(tiny, integer, magnitude)
+    normal = normalized(magnitude)
+    biased = (normal >> 23) - exponent
+    return lax.select(magnitude == INFINITY, jnp.full_like(biased, 0xFF), biased), normal
 
 
 def decode(code: jax.Array, source: NarrowFloat, *, exponent: jax.Array | None = None) -> jax.Array:
@@ -169,16 +168,15 @@ def decode(code: jax.Array, source: NarrowFloat, *, exponent: jax.Array | None =
     scaling = lax.max(biased, jnp.ones_like(biased)) - np.int32(source.bias + source.fraction_bits)
     if exponent is None:
         # An integer of so few bits is a float32. The factor that it needs is added to its exponent.
-        bits = lax.bitcast_convert_type(significand.astype(jnp.float32), jnp.int32) + (scaling << 23)
+        bits = float_bits.bits(significand.astype(jnp.float32)) + (scaling << 23)
         bits = lax.select(significand == 0, jnp.zeros_like(bits), bits)
     else:
-        bits = lax.bitcast_convert_type(scaled_integer(significand, scaling + exponent), jnp.int32)
-    sign = lax.select((number & source.sign_bit) > 0, jnp.full_like(bits, -(2**31)), jnp.zeros_like(bits))
-    quiet_nan, infinity = np.int32(0x7FC00000), np.int32(0x7F800000)
+        bits = float_bits.bits(scaled_integer(significand, scaling + exponent))
+    sign = lax.select((number & source.sign_bit) > 0, jnp.full_like(bits, SIGN), jnp.zeros_like(bits))
     if not source.signed_zero:
-        bits = lax.select(number == source.nan, jnp.full_like(bits, quiet_nan), bits)
+        bits = lax.select(number == source.nan, jnp.full_like(bits, NAN), bits)
     elif not source.saturates:
-        special = jnp.full_like(bits, infinity if source.overflow != source.nan else quiet_nan)
-        special = lax.select(magnitude > source.overflow, jnp.full_like(bits, quiet_nan), special)
+        special = jnp.full_like(bits, INFINITY if source.overflow != source.nan else NAN)
+        special = lax.select(magnitude > source.overflow, jnp.full_like(bits, NAN), special)
         bits = lax.select(magnitude > source.largest, special, bits)
-    return lax.bitcast_convert_type(bits | sign, jnp.float32)
+    return of_bits(bits | sign)

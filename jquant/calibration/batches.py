@@ -9,13 +9,12 @@ from jquant.errors import DescriptorTypeError, shown
 
 def each_batch(name: str, batches: Iterable[Any], progress: bool) -> Iterator[Any]:
     """One batch after another, with a progress bar if wanted."""
-    message = f"{name}: batches is {shown(batches)}; it must be an iterable of batches"
-    if isinstance(batches, bytes | bytearray | memoryview | Mapping):  # iterating would give integers, or keys, as batches
-        raise DescriptorTypeError(message)
-    try:
-        each = iter(batches)
-    except TypeError as error:
-        raise DescriptorTypeError(message) from error
+    try:  # the iterators of some types would give integers, or keys, as batches
+        each = None if isinstance(batches, bytes | bytearray | memoryview | Mapping) else iter(batches)
+    except TypeError:
+        each = None
+    if each is None:
+        raise DescriptorTypeError(f"{name}: batches is {shown(batches)}; it must be an iterable of batches")
     return iter(_with_progress(name, each, operator.length_hint(batches) or None)) if progress else each
 
 

@@ -16,7 +16,7 @@ from jax.typing import ArrayLike
 
 from jquant.arguments.descriptor import require
 from jquant.arguments.statics import integer
-from jquant.arithmetic import exact, wide
+from jquant.arithmetic import exact, float_bits, wide
 from jquant.calibration import observer
 from jquant.calibration.observer import AxisName, Observer, Range
 
@@ -94,7 +94,7 @@ def _updated(state: Histogram, x: jax.Array, axis_name: AxisName) -> Histogram:
 
 def exponent(range: Range, num_bins: int) -> jax.Array:
     """The k of the bins: the smallest that holds the range and for which the width of a bin is a normal number."""
-    biased = jnp.maximum(*((exact.bits(bound) >> 23) & 0xFF for bound in range))
+    biased = jnp.maximum(*((float_bits.bits(bound) >> 23) & 0xFF for bound in range))
     least = _SUBNORMAL + _log2(num_bins)
     return jnp.where(observer.is_empty(range), least, jnp.maximum(biased + _SUBNORMAL, least))
 
@@ -131,7 +131,7 @@ def _counts(x: jax.Array, exponent: jax.Array, num_bins: int) -> jax.Array:
     """How many finite numbers lie in each bin. The index of a bin is computed in integers, so no rounding can change it."""
     biased, significand = exact.decompose(x)
     magnitude = jnp.where(biased == 0, 0, significand)  # zeros, and subnormal numbers, which are smaller than a bin
-    signed = jnp.where(exact.bits(x) < 0, -magnitude, magnitude)
+    signed = jnp.where(float_bits.bits(x) < 0, -magnitude, magnitude)
     shift = jnp.minimum(exponent - _SUBNORMAL - biased + (25 - _log2(num_bins)), 31)
     index = (signed >> shift) + num_bins // 2  # the shift rounds down, on both sides of 0
     index = jnp.where(observer.is_finite(x), index, num_bins)

@@ -7,20 +7,17 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import export, lax
 from jax.typing import ArrayLike
 
 from jquant.arguments.descriptor import require
 from jquant.arguments.operands import Operand, operand
 from jquant.arguments.statics import dimension, integer, number
-from jquant.arithmetic import exact
+from jquant.arithmetic import exact, float_bits
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
 from jquant.modes import data_type_name
 
 AxisName = str | tuple[str, ...] | None
-_INFINITY = np.int32(0x7F800000)
-_MAGNITUDE = np.int32(0x7FFFFFFF)
 _ANY_DIMENSION = range(-sys.maxsize, sys.maxsize)
 
 
@@ -238,8 +235,8 @@ def extremes(x: jax.Array, axis: int | None, axis_name: AxisName) -> Range:
     kept = None if axis is None else axis % x.ndim
     others = tuple(dimension for dimension in range(x.ndim) if dimension != kept)
     finite, order = is_finite(x), _order(x)
-    low = jnp.where(finite, order, _INFINITY).min(others, initial=_INFINITY)
-    high = jnp.where(finite, order, ~_INFINITY).max(others, initial=~_INFINITY)
+    low = jnp.where(finite, order, float_bits.INFINITY).min(others, initial=float_bits.INFINITY)
+    high = jnp.where(finite, order, ~float_bits.INFINITY).max(others, initial=~float_bits.INFINITY)
     if axis_name is not None:
         low, high = lax.pmin(low, axis_name), lax.pmax(high, axis_name)
     return Range(_value(low), _value(high))
@@ -252,7 +249,7 @@ def union(a: Range, b: Range) -> Range:
 
 
 def is_finite(x: jax.Array) -> jax.Array:
-    return (exact.bits(x) & _MAGNITUDE) < _INFINITY
+    return (float_bits.bits(x) & float_bits.MAGNITUDE) < float_bits.INFINITY
 
 
 def _order(x: jax.Array) -> jax.Array:
@@ -260,12 +257,12 @@ def _order(x: jax.Array) -> jax.Array:
 
     What a maximum of floats makes of those differs between platforms, and depends on the order.
     """
-    return exact.bits(x) ^ ((exact.bits(x) >> 31) & _MAGNITUDE)
+    return float_bits.bits(x) ^ ((float_bits.bits(x) >> 31) & float_bits.MAGNITUDE)
 
 
 def _value(order: jax.Array) -> jax.Array:
     """The inverse of `_order`."""
-    return lax.bitcast_convert_type(order ^ ((order >> 31) & _MAGNITUDE), jnp.float32)
+    return lax.bitcast_convert_type(order ^ ((order >> 31) & float_bits.MAGNITUDE), jnp.float32)
 
 
 def _averaged(state: Range, seen: Range, averaging_constant: float) -> Range:

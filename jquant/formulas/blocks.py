@@ -5,32 +5,37 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.arithmetic import narrow_floats
-
-INFINITY = np.int32(0xFF << 23)  # the bits of float32
+from jquant.arithmetic import float_bits, narrow_floats
 
 _LANES = 8
 
 
 def repeat(x: jax.Array, axis: int, block_size: int, size: int) -> jax.Array:
     """The value of each block, for each of its elements: `size` elements along `axis`; the last block may be partial."""
+    block_size = _within(block_size, size)
     split = (*x.shape[: axis + 1], block_size, *x.shape[axis + 1 :])
     each = jnp.broadcast_to(lax.expand_dims(x, (axis + 1,)), split)
     whole = each.reshape(*x.shape[:axis], x.shape[axis] * block_size, *x.shape[axis + 1 :])
     return lax.slice_in_dim(whole, 0, size, axis=axis)
 
 
-def largest_magnitude(x: jax.Array, axis: int, block_size: int) -> jax.Array:
+def largest_magnitude_bits(x: jax.Array, axis: int, block_size: int) -> jax.Array:
     """The bits of the largest magnitude in each block of float32 `x`; those of a NaN or infinity, if there is one.
 
     Compared as integers, which have the order of the magnitudes, with NaN above all.
     """
-    magnitude = lax.bitcast_convert_type(_split(x, axis, block_size), jnp.int32) & np.int32(2**31 - 1)
+    block_size = _within(block_size, x.shape[axis])
+    magnitude = float_bits.bits(_split(x, axis, block_size)) & float_bits.MAGNITUDE
     if axis == x.ndim - 1 and block_size % _LANES == 0:
         # XLA:CPU does not vectorize a reduction over the last dimension: it is five times as fast in two steps.
         lanes = magnitude.reshape(*magnitude.shape[:-1], block_size // _LANES, _LANES)
         magnitude = lanes.max(-2, initial=0)
     return magnitude.max(axis + 1, initial=0)
+
+
+def _within(block_size: int, size: int) -> int:
+    """The block size for a dimension of this size: a block that is longer has as many elements."""
+    return min(block_size, max(size, 1)) if isinstance(size, int) else block_size  # not a symbolic size of `jax.export`
 
 
 def _split(x: jax.Array, axis: int, block_size: int) -> jax.Array:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jquant.arithmetic import float_bits
 from jquant.arithmetic.partitioned import unless_partitioned
 
 
@@ -49,7 +50,7 @@ def _largest_at_once(axes: tuple[int, ...], x: jax.Array) -> tuple[jax.Array]:
     """XLA:CPU would convert all elements to integers before a reduction; this converts two floats in each step of it."""
 
     def larger(a: jax.Array, b: jax.Array) -> jax.Array:
-        a, b = (lax.bitcast_convert_type(side, jnp.int32) & np.int32(2**31 - 1) for side in (a, b))
+        a, b = (lax.bitcast_convert_type(side, jnp.int32) & float_bits.MAGNITUDE for side in (a, b))
         return lax.bitcast_convert_type(lax.max(a, b), jnp.float32)
 
     from_front = [x.ndim + axis for axis in axes]

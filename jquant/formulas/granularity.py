@@ -6,10 +6,9 @@ A zero point has the choices of a scale.
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
-from jax import lax
 
 from jquant.arithmetic import exact, powers_of_two
+from jquant.formulas import blocks
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
 
@@ -41,9 +40,7 @@ class Granularity(NamedTuple):
         if axis is None or block_size is None:
             return parameters
 
-        def repeated(x: jax.Array) -> jax.Array:
-            if x.ndim == 0:
-                return x
-            return lax.slice_in_dim(jnp.repeat(x, block_size, axis), 0, shape[axis], axis=axis)  # the last may be partial
+        def of_each(x: jax.Array) -> jax.Array:
+            return x if x.ndim == 0 else blocks.repeat(x, axis, block_size, shape[axis])
 
-        return jax.tree.map(repeated, parameters)
+        return jax.tree.map(of_each, parameters)

@@ -1,7 +1,8 @@
 """Products of floats with weights of few bits, which are converted to floats on their way into the product.
 
 A sum of floats depends on its order, which differs between platforms: `product` has an error bound instead of fixed bits.
-On a CPU, no form of it holds all weights as floats at once.
+On a CPU, a single matrix of weights is converted in parts, so that no form of the product holds all of them as floats,
+except that of weights with a scale for each row.
 """
 
 import dataclasses
@@ -25,7 +26,7 @@ from jquant.pytrees import Quantized
 _PANEL = 128  # columns that are converted to floats at a time, for weights as they are stored
 _CHUNK = 256  # rows that are converted at a time, for packed weights
 _FEW_ROWS = 4  # of A, for which each row of packed weights is multiplied separately, in a loop over N
-_UNROLLED = 32  # rows of weights in the body of a loop
+_UNROLLED = 32  # rows of weights in the body of a loop, and the fewest that are converted at a time
 
 
 @jax.tree_util.register_dataclass
@@ -145,10 +146,14 @@ def _real(values: jax.Array, scale: jax.Array, zero_point) -> jax.Array:
 
 
 def _in_parts(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
-    """The product, with part of the weights as floats at a time; or `whole`, if there are several matrices of them."""
+    """The product, with part of the weights as floats at a time.
+
+    It is that of `whole` if there are several matrices of weights, or if their sizes are not known.
+    """
     rank = _batch_rank(weights)
     leaves = jax.tree.leaves(weights)
-    if any(math.prod(x.shape[:rank]) != 1 for x in leaves) or any(0 in x.shape for x in (a, *leaves)):
+    is_static = all(isinstance(size, int) for x in leaves for size in x.shape)  # and no symbolic size of `jax.export`
+    if not is_static or any(math.prod(x.shape[:rank]) != 1 for x in leaves) or any(0 in x.shape for x in (a, *leaves)):
         return whole(a, weights, dtype)
     rows = a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
     weights = jax.tree.map(lambda x: x.reshape(x.shape[rank:]), weights)
@@ -193,9 +198,8 @@ def _by_blocks(a: jax.Array, weights: PackedBlockMatrix) -> jax.Array:
     A block is multiplied as integers less their zero point, which are exact, and its sum is multiplied by the scale.
     """
     block_size, blocks = weights.block_size, weights.scale.shape[0]
-    unrolled = _largest_divisor(block_size, _UNROLLED)
-    per_row = 4 if weights.layout == Layout.WORDS else 1
-    unrolled = unrolled if unrolled % per_row == 0 else block_size
+    per_row = _rows_of_data(weights)
+    unrolled = per_row * _largest_divisor(block_size // per_row, _UNROLLED // per_row)
     pieces = block_size // unrolled
 
     def block(total: jax.Array, part: tuple) -> tuple[jax.Array, None]:
@@ -226,6 +230,7 @@ def _by_blocks(a: jax.Array, weights: PackedBlockMatrix) -> jax.Array:
 
 def _by_chunks(a: jax.Array, weights: PackedBlockMatrix, dtype: np.dtype) -> jax.Array:
     """One chunk of whole blocks at a time."""
+    weights = _in_short_blocks(weights)
     blocks, k = weights.scale.shape[0], a.shape[1]
     chunks = blocks // _largest_divisor(blocks, max(1, _CHUNK // weights.block_size))
     if chunks < 2:
@@ -243,8 +248,23 @@ def _by_chunks(a: jax.Array, weights: PackedBlockMatrix, dtype: np.dtype) -> jax
 
     parts = jax.tree.map(lambda x: x.reshape(chunks, x.shape[0] // chunks, x.shape[1]), weights)
     of_chunks = jnp.swapaxes(a.astype(dtype).reshape(a.shape[0], chunks, rows), 0, 1)
-    total, _ = lax.scan(chunk, _zeros(a, weights), (jnp.arange(chunks), of_chunks, parts))
+    total, _ = lax.scan(chunk, _zeros(a, weights), (jnp.arange(chunks, dtype=jnp.int32), of_chunks, parts))
     return total
+
+
+def _in_short_blocks(weights: PackedBlockMatrix) -> PackedBlockMatrix:
+    """The same weights in blocks that fit into a chunk, with the scale of a longer block for each part of it."""
+    size, per_row = weights.block_size, _rows_of_data(weights)
+    part = per_row * _largest_divisor(size // per_row, _CHUNK // per_row)
+    if size <= _CHUNK or part < _UNROLLED:  # products of a few rows at a time would take too long
+        return weights
+    scale, zero_point = jax.tree.map(lambda x: jnp.repeat(x, size // part, axis=0), (weights.scale, weights.zero_point))
+    return dataclasses.replace(weights, scale=scale, zero_point=zero_point, block_size=part)
+
+
+def _rows_of_data(weights: PackedBlockMatrix) -> int:
+    """How many rows of the weights a row of the data holds."""
+    return 4 if weights.layout == Layout.WORDS else 1
 
 
 def _zeros(a: jax.Array, weights: PackedBlockMatrix) -> jax.Array:

@@ -93,5 +93,5 @@ def _rows_of_block(b: PackedBlockMatrix, index: jax.Array | int) -> tuple[jax.Ar
 def products(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix) -> jax.Array:
     """The integer products of all blocks, of shape (..., G, M, N)."""
     b = b.n_minor()
-    a, blocks = _in_order_of_rows(a, b), jnp.arange(b.scale.shape[-2])
+    a, blocks = _in_order_of_rows(a, b), jnp.arange(b.scale.shape[-2], dtype=jnp.int32)
     return jnp.moveaxis(lax.map(functools.partial(_product, a, a_zero_point, b, dot=xla.integer_dot), blocks), 0, -3)

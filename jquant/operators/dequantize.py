@@ -117,7 +117,7 @@ def dequantize(
     require_quantized(_OPERATOR, "the data type of input", input.dtype, *_DATA_TYPES)
     low, high = range_operands(_OPERATOR, input, axis, min_range=min_range, max_range=max_range)
     given = data_type_name(dtype)
-    message = f"{_OPERATOR}: dtype is {given}; the specification allows FLOAT32, BFLOAT16"
+    message = f"{_OPERATOR}: dtype is {given}; the operator allows FLOAT32, BFLOAT16"
     require(given in ("FLOAT32", "BFLOAT16"), message, DescriptorTypeError)
     if given == "BFLOAT16":
         require(mode == QuantizeMode.MIN_COMBINED, f"{_OPERATOR}: BFLOAT16 is for mode MIN_COMBINED only, not {mode}")

@@ -1,6 +1,7 @@
 """onnxruntime's MatMulNBits (domain com.microsoft)"""
 
 import functools
+from collections.abc import Mapping
 from typing import NamedTuple, overload
 
 import jax
@@ -8,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
+from jquant.arguments.blocks import require_none
 from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor, require
-from jquant.arguments.operands import Operand, broadcast_shape, operand
+from jquant.arguments.operands import Operand, operand
+from jquant.arguments.products import product_shape
 from jquant.arguments.statics import float_data_type, integer
 from jquant.arithmetic import exact, narrow_integers
 from jquant.arithmetic.broadcasting import to_rank
@@ -59,7 +62,7 @@ class _Stored(NamedTuple):
     zero_points: jax.Array | None
     g_idx: jax.Array | None
 
-    def unpacked(self, bits: int) -> StoredWeights:
+    def weights(self, bits: int) -> StoredWeights:
         """With a zero point for each scale, and a scale for each row of the weights where there is `g_idx`."""
         b, scales, zero_points, g_idx = self
         if zero_points is not None and zero_points.dtype == jnp.uint8:
@@ -73,11 +76,11 @@ class _Stored(NamedTuple):
 @functools.partial(jax.jit, static_argnames=("bits", "compute_dtype"))
 @jax.named_scope("matmul_n_bits")
 def _matmul_n_bits(
-    a: jax.Array, weights: _Stored | PackedBlockMatrix, bias: jax.Array | None, bits: int, compute_dtype: np.dtype
+    a: jax.Array, b: _Stored | PackedBlockMatrix, bias: jax.Array | None, bits: int, compute_dtype: np.dtype
 ) -> jax.Array:
-    unpacked = weights.unpacked(bits) if isinstance(weights, _Stored) else weights.n_minor()
+    weights = b.weights(bits) if isinstance(b, _Stored) else b.n_minor()
     rows = exact.widen(a)
-    product = weight_only.product(rows[None] if a.ndim == 1 else rows, unpacked, compute_dtype)
+    product = weight_only.product(rows[None] if a.ndim == 1 else rows, weights, compute_dtype)
     product = product if bias is None else exact.sum(product, to_rank(exact.widen(bias), product.ndim))
     return exact.narrow(product[..., 0, :] if a.ndim == 1 else product, a.dtype)
 
@@ -131,13 +134,14 @@ def matmul_n_bits(
     on the platform and the shape, so a bound is promised instead of exact bits: before the bias, which is added in
     float32, and the rounding to the dtype of `a`, an element is within
     ``(K + 2) * 2**-23 * sum over k of abs(a[k] * weights[k, n])`` of the exact sum for those weights. That holds where no
-    partial sum leaves the range of float32; for one row, on a CPU, the sum is of products with ``q - zero_points``, and is
-    scaled afterwards.
+    partial sum leaves the range of float32. (On a CPU, packed weights and up to 4 rows of `a` in float32 are summed as
+    products with ``q - zero_points``, one block at a time, and each of these sums is scaled.)
 
     It is differentiable in `a`, in scales, in zero points that are floats, and in the bias. Derivatives hold all weights as
     floats in memory. On a CPU, the operator itself holds at most a few hundred columns or rows of them at a time, and none
-    for packed weights and up to 4 rows of `a`; other platforms multiply with the dequantized matrix, as does a program that
-    is split over a mesh.
+    for packed weights and up to 4 rows of `a` in float32. (If a block has more than 256 rows, and no divisor of their number
+    is from 32 to 256, it holds whole blocks.) With `g_idx`, for weights with batch dimensions, on other platforms, and in a
+    program that is split over a mesh, it multiplies with the dequantized matrix.
 
     Args:
       a: float32, float16 or bfloat16, of shape (..., M, K) with up to six batch dimensions, or (K,).
@@ -183,7 +187,7 @@ def matmul_n_bits(
     message = f"{_OPERATOR}: compute_dtype is {data_type_name(dtype)}; {wanted}"
     require(dtype in (jnp.float32, jnp.bfloat16), message, DescriptorTypeError)
     if isinstance(b, PackedBlockMatrix):
-        a, bias = _beside_packed(a, b, (scales, zero_points, g_idx), bias, bits)
+        a, bias = _beside_packed(a, b, {"scales": scales, "zero_points": zero_points, "g_idx": g_idx}, bias, bits)
         return _matmul_n_bits(a, b, bias, jnp.iinfo(b.dtype).bits, dtype)
     bits = 4 if bits is None else bits
     a, weights, bias = _of_specification(a, b, scales, zero_points, g_idx, bias, bits)
@@ -191,17 +195,15 @@ def matmul_n_bits(
 
 
 def _beside_packed(
-    a: ArrayLike, b: PackedBlockMatrix, beside: tuple, bias: ArrayLike | None, bits: int | None
+    a: ArrayLike, b: PackedBlockMatrix, beside: Mapping[str, object], bias: ArrayLike | None, bits: int | None
 ) -> tuple[jax.Array, jax.Array | None]:
     b.require_intact(f"{_OPERATOR}: B")
-    for name, value in zip(("scales", "zero_points", "g_idx"), beside, strict=True):
-        require(value is None, f"{_OPERATOR}: {name} is given with packed weights, which hold their own: pass None")
+    require_none(_OPERATOR, beside)
     held = jnp.iinfo(b.dtype).bits
     require(bits in (None, held), f"{_OPERATOR}: bits is {bits}; the packed weights have {held}")
     call = Call(_OF_PACKED)
     a, bias = call.tensor("A", a), call.optional_tensor("bias", bias, np.dtype(np.float32))
-    shape = (*broadcast_shape(a.shape[:-2], b.shape[:-2]), *a.shape[-2:-1], b.shape[-1])
-    call.check(shape, a.dtype, B=b)
+    call.check(product_shape(a, b), a.dtype, B=b)
     return a, bias
 
 
@@ -240,7 +242,11 @@ def _of_specification(
 def _of_columns(name: str, x: ArrayLike, columns: int) -> Operand:
     """`x` in two dimensions, if it is flat."""
     array = operand(_OPERATOR, name, x)
-    return array.reshape(columns, -1) if array.ndim == 1 and columns and array.size % columns == 0 else array
+    if array.ndim != 1 or columns == 0:
+        return array
+    message = f"{_OPERATOR}: {name} has shape {array.shape}; its size must be a multiple of N, which is {columns} in B"
+    require(array.size % columns == 0, message)
+    return array.reshape(columns, -1)
 
 
 def _check_zero_points(zero_points: jax.Array, dtype: np.dtype, blocks: int, bits: int) -> None:

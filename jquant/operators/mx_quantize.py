@@ -8,11 +8,11 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant.arguments.block_scales import block_size_of, require_scales
+from jquant.arguments.block_scales import positive_block_size, require_scales
 from jquant.arguments.descriptor import require
 from jquant.arguments.operands import any_float_operand, operand
 from jquant.arguments.statics import dimension, float_data_type
-from jquant.arithmetic import exact, narrow_floats, powers_of_two
+from jquant.arithmetic import exact, float_bits, narrow_floats, powers_of_two
 from jquant.arithmetic.narrow_floats import FLOATS_OF_6_BITS
 from jquant.errors import DescriptorTypeError
 from jquant.formulas import blocks
@@ -37,7 +37,7 @@ def _elements(x: jax.Array, scale: jax.Array, element: np.dtype) -> jax.Array:
     """The nearest elements to ``x / scale``, of float32 `x`."""
     code = powers_of_two.code_of(scale)
     exponent = code - powers_of_two.BIAS
-    x = jnp.where(code == powers_of_two.NAN, np.float32(np.nan), x)
+    x = float_bits.nan_where(code == powers_of_two.NAN, x)
     if element == _INT8:
         nearest = exact.nearest_integer(powers_of_two.ldexp(x, _FRACTION_BITS - exponent), None, element)
         return lax.max(nearest, jnp.full_like(nearest, -127))
@@ -57,16 +57,16 @@ def _numbers(values: jax.Array, scale: jax.Array, element: np.dtype) -> jax.Arra
         numbers = narrow_floats.decode(values, FLOATS_OF_6_BITS[element], exponent=exponent)
     else:
         numbers = narrow_floats.widen(values, exponent=exponent)
-    return jnp.where(code == powers_of_two.NAN, np.float32(np.nan), numbers)
+    return float_bits.nan_where(code == powers_of_two.NAN, numbers)
 
 
 @functools.partial(jax.jit, static_argnames=("element", "axis", "block_size"))
 @jax.named_scope("mx_quantize")
 def _mx_quantize(x: jax.Array, element: np.dtype, axis: int, block_size: int) -> MxQuantizeOutput:
     value = exact.numerator(x)
-    largest = blocks.largest_magnitude(value, axis, block_size)
+    largest = blocks.largest_magnitude_bits(value, axis, block_size)
     exponent = lax.max((largest >> 23) - np.int32(_largest_exponent(element)), jnp.zeros_like(largest))
-    is_finite = largest < blocks.INFINITY
+    is_finite = largest < float_bits.INFINITY
     scale = powers_of_two.of_code(lax.select(is_finite, exponent, jnp.full_like(exponent, powers_of_two.NAN)))
     return MxQuantizeOutput(_elements(value, blocks.repeat(scale, axis, block_size, x.shape[axis]), element), scale)
 
@@ -133,7 +133,7 @@ def mx_quantize(x: ArrayLike, /, element_type: DTypeLike | str, *, axis: int = -
     given, allowed = data_type_name(element), ", ".join(map(data_type_name, _ELEMENT_TYPES))
     message = f"mx_quantize: element_type is {given}; it must be one of {allowed}"
     require(element in _ELEMENT_TYPES, message, DescriptorTypeError)
-    axis, block_size = dimension("mx_quantize", axis, x.ndim), block_size_of("mx_quantize", block_size)
+    axis, block_size = dimension("mx_quantize", axis, x.ndim), positive_block_size("mx_quantize", block_size)
     return _mx_quantize(x, element, axis, block_size)
 
 
@@ -198,6 +198,6 @@ def mx_dequantize(
         message = f"{given}; with element_type {data_type_name(element)} it must be {data_type_name(held)}"
         require(values.dtype == held, message, DescriptorTypeError)
     output_dtype = float_data_type("mx_dequantize", "output_dtype", output_dtype)
-    axis, block_size = dimension("mx_dequantize", axis, values.ndim), block_size_of("mx_dequantize", block_size)
+    axis, block_size = dimension("mx_dequantize", axis, values.ndim), positive_block_size("mx_dequantize", block_size)
     require_scales("mx_dequantize", scale, powers_of_two.DTYPE, values, axis, block_size)
     return _mx_dequantize(values, scale, element, axis, block_size, output_dtype)

@@ -12,7 +12,7 @@ from jquant.arguments.block_scales import require_scales
 from jquant.arguments.descriptor import require
 from jquant.arguments.operands import any_float_operand, float_scalar, operand
 from jquant.arguments.statics import dimension, float_data_type
-from jquant.arithmetic import exact, narrow_floats
+from jquant.arithmetic import exact, float_bits, narrow_floats
 from jquant.errors import DescriptorTypeError
 from jquant.formulas import blocks
 from jquant.formulas.extremes import largest_magnitude
@@ -39,10 +39,9 @@ def _tensor_scale(x: jax.Array) -> jax.Array:
 def _nvfp4_quantize(x: jax.Array, tensor_scale: jax.Array | None, axis: int) -> Nvfp4QuantizeOutput:
     value = lax.stop_gradient(exact.numerator(x))
     tensor_scale = _tensor_scale(value) if tensor_scale is None else exact.widen(tensor_scale)
-    bits = blocks.largest_magnitude(value, axis, _BLOCK_SIZE)
-    largest = lax.bitcast_convert_type(bits, jnp.float32)
-    ratio = exact.quotient(exact.quotient(largest, _LARGEST), tensor_scale)
-    scale = narrow_floats.narrow(jnp.where(bits < blocks.INFINITY, ratio, np.float32(np.nan)), _SCALE)
+    bits = blocks.largest_magnitude_bits(value, axis, _BLOCK_SIZE)
+    ratio = exact.quotient(exact.quotient(float_bits.of_bits(bits), _LARGEST), tensor_scale)
+    scale = narrow_floats.narrow(float_bits.nan_where(bits >= float_bits.INFINITY, ratio), _SCALE)
     scale_value = narrow_floats.widen(scale)
     step = exact.product(scale_value, tensor_scale)
     step = exact.once(jnp.where(scale_value == 0, np.float32(np.inf), step))

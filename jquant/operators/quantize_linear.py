@@ -183,7 +183,8 @@ def quantize_linear(
     allowed = scale.dtype == scale_dtype or call.level == FeatureLevel.EXTENDED
     require(allowed, f"{_OPERATOR}: {given}; {wanted}", DescriptorTypeError)
     saturate = boolean(_OPERATOR, "saturate", saturate)
-    message = f"{_OPERATOR}: saturate is False, but {data_type_name(output_dtype)} has neither infinities nor NaN"
+    never = f"{data_type_name(output_dtype)} has neither infinities nor NaN, so it always saturates"
+    message = f"{_OPERATOR}: saturate is False, but {never}"
     require(saturate or has_infinities_or_nan(output_dtype), message, DescriptorTypeError)
     precision = FLOAT32 if precision is None else float_data_type(_OPERATOR, "precision", precision)
     message = f"{_OPERATOR}: precision is {data_type_name(precision)}; it must be FLOAT32 below"

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from jquant.arguments import unary
 from jquant.arguments.descriptor import require
 from jquant.arguments.statics import dimension
-from jquant.arithmetic import double_float, exact, fixed_point
+from jquant.arithmetic import double_float, exact, fixed_point, float_bits
 from jquant.arithmetic.double_float import DoubleFloat
 from jquant.arithmetic.exponential import Exponential, exponential, scaled
 from jquant.arithmetic.lookup import look_up, look_up_along
@@ -31,7 +31,7 @@ _TABLE_SIZE = 256
 def _quantized_linear_softmax(x: Quantized, output: ScaleZeroPoint, axis: int) -> jax.Array:  # the zero point cancels
     scale = exact.widen(x.scale)
     # A scale that is not finite makes the whole slice NaN, as its largest value is.
-    scale = lax.select(lax.abs(scale) < jnp.inf, scale, lax.full_like(scale, jnp.nan))
+    scale = float_bits.nan_where(~(lax.abs(scale) < jnp.inf), scale)
     below = below_largest(jnp.where(scale < 0, ~x.values, x.values), axis)  # in the order of the values
     exponentials = exponential(exact.product(lax.iota(jnp.float32, _TABLE_SIZE), -lax.abs(scale)))
     bits = fixed_point.digit_bits(below.shape[axis])

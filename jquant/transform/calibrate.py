@@ -10,9 +10,9 @@ import numpy as np
 from jquant.arguments.statics import boolean
 from jquant.calibration import Range
 from jquant.calibration.batches import each_batch
-from jquant.errors import DescriptorError
+from jquant.errors import DescriptorError, DescriptorTypeError
 from jquant.transform import jaxprs, rewrite, traced
-from jquant.transform.parameters import flattened
+from jquant.transform.parameters import described, flattened
 from jquant.transform.plan import Plan, Site
 from jquant.transform.recipe import Recipe
 
@@ -57,6 +57,9 @@ def calibrate(
       kernel -1.5 3.0
     """
     function = traced.checked(_NAME, apply, recipe)
+    if hasattr(batches, "shape"):
+        message = f"{_NAME}: batches is an array, {described(batches)}, whose rows would be the batches"
+        raise DescriptorTypeError(f"{message}: pass [x] for a single batch x, or a list of batches")
     parameters = flattened(_NAME, params)
     updates: dict[Any, Any] = {}
     state, observers = None, {}

@@ -1,5 +1,6 @@
 """The parameters of a function: a tree of arrays, each with a name that a person recognises."""
 
+import contextlib
 from collections import Counter
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ def flattened(function: str, params: Any) -> Parameters:
             where = f"{function}: params holds {shown(leaf)} at {name!r}"
             raise DescriptorTypeError(f"{where}, which is not an array: {_advice(leaf)}")
     if not found:
-        raise DescriptorError(f"{function}: params is {shown(params)}, which holds no arrays")
+        raise DescriptorError(f"{function}: params is {described(params)}, which holds no arrays")
     return Parameters(names, [leaf for _, leaf in found], structure)
 
 
@@ -55,6 +56,17 @@ def _advice(leaf: object) -> str:
 def _is_array(leaf: Any) -> bool:
     """Whether it is an array that JAX accepts. NumPy also has arrays of strings and of dates."""
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype") and getattr(leaf.dtype, "kind", "") not in tuple("OSUmM")
+
+
+def described(value: Any) -> str:
+    """`value` as a message shows it, with the types of arrays in place of their elements."""
+    with contextlib.suppress(Exception):  # it may be anything
+        value = jax.tree.map(lambda leaf: _Type(jax.typeof(leaf).str_short()) if _is_array(leaf) else leaf, value)
+    return shown(value)
+
+
+class _Type(str):
+    __repr__ = str.__str__
 
 
 def abstract(leaf: Any) -> jax.ShapeDtypeStruct:

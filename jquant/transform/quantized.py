@@ -17,7 +17,7 @@ from jquant.pytrees import ScaleZeroPoint
 from jquant.transform import compute, jaxprs, rewrite, traced
 from jquant.transform.jaxprs import Program
 from jquant.transform.layouts import LOOK_UP
-from jquant.transform.parameters import Parameters, abstract, flattened
+from jquant.transform.parameters import Parameters, abstract, described, flattened
 from jquant.transform.plan import Plan, Site
 from jquant.transform.recipe import Recipe
 from jquant.transform.traced import Function, Sited
@@ -104,7 +104,7 @@ def static_inputs(function: Function, plan: Plan, ranges: Mapping[str, Range] | 
     """The scales and zero points of static inputs, by the name of the site."""
     sites = plan.inputs()
     if ranges is not None and not isinstance(ranges, Mapping):
-        message = f"{function.name}: ranges is {shown(ranges)}; it must be a mapping from site names to ranges"
+        message = f"{function.name}: ranges is {described(ranges)}; it must be a mapping from site names to ranges"
         raise DescriptorTypeError(message)
     if sites and ranges is None:
         message = f"{function.name}: the recipe has static inputs, such as that of {sites[0].name}, and these need ranges"
@@ -183,7 +183,7 @@ class Int8Function:
         """The int8 parameters, checked to be those of this function."""
         if not isinstance(params, Mapping) or set(params) != {"sites", "inputs", "float"}:
             raise DescriptorTypeError(
-                f"{self.__name__}: params is {shown(params)}; it must be the int8 parameters, which transform.quantized "
+                f"{self.__name__}: params is {described(params)}; it must be the int8 parameters, which transform.quantized "
                 "returned with the function, or restored ones"
             )
         packed, static, floats = (dict(params[part]) for part in ("sites", "inputs", "float"))

@@ -213,7 +213,7 @@ def _decibels(signal: float, noise: float) -> float:
 
 def _rows(site: Site, state: _State, stored: Mapping[str, Any]) -> list[SiteReport]:
     layers = np.shape(state.signal)
-    weights = math.prod(site.weights.shape) * np.dtype(site.weights.dtype).itemsize
+    weights = math.prod(site.weights.shape) * site.weights.dtype.itemsize
     is_first = site.stored == site.name
     bytes_of_layer = _bytes(stored[site.name]) // max(math.prod(layers), 1) if is_first else 0
     rows = []
@@ -227,4 +227,4 @@ def _rows(site: Site, state: _State, stored: Mapping[str, Any]) -> list[SiteRepo
 
 
 def _bytes(tree: Any) -> int:
-    return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree))
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

@@ -1,13 +1,14 @@
 """A function with its sites: the first step of every transformation."""
 
+import inspect
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import jax
 
-from jquant.errors import DescriptorError, DescriptorTypeError, shown
+from jquant.errors import DescriptorError, DescriptorTypeError
 from jquant.transform import jaxprs, known
-from jquant.transform.parameters import Parameters, abstract
+from jquant.transform.parameters import Parameters, abstract, described
 from jquant.transform.plan import Plan
 from jquant.transform.reader import read
 from jquant.transform.recipe import Recipe
@@ -30,17 +31,36 @@ class Sited(NamedTuple):
 
 def checked(name: str, apply: Any, recipe: Any) -> Function:
     if not callable(apply):
-        raise DescriptorTypeError(f"{name}: apply is {shown(apply)}; it must be a function of params and inputs")
+        raise DescriptorTypeError(f"{name}: apply is {described(apply)}; it must be a function of params and inputs")
     if not isinstance(recipe, Recipe):
-        raise DescriptorTypeError(f"{name}: recipe is {shown(recipe)}; it must be a Recipe, such as transform.static_int8")
+        raise DescriptorTypeError(
+            f"{name}: recipe is {described(recipe)}; it must be a Recipe, such as transform.static_int8"
+        )
     return Function(name, apply, recipe)
 
 
 def sited(function: Function, parameters: Parameters, inputs: tuple[Any, ...]) -> Sited:
     """Traces a function for inputs of these types, and finds its sites."""
     params = parameters.structure.unflatten(map(abstract, parameters.leaves))
-    program, outputs = jaxprs.trace(function.apply, params, *inputs)
+    try:
+        program, outputs = jaxprs.trace(function.apply, params, *inputs)
+    except TypeError as error:
+        if not _accepts(function.apply, params, *inputs):
+            count = f"params and {len(inputs)} input{'s' * (len(inputs) != 1)}"
+            error.add_note(f"{function.name} calls apply with {count}. These are the inputs alone, without labels.")
+        raise
     return Sited(read(program, parameters.names, function.recipe), outputs)
+
+
+def _accepts(function: Callable[..., Any], *arguments: Any) -> bool:
+    """Whether a function takes this many arguments, as far as its signature tells."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError:
+        return False
+    except ValueError:  # it has no signature
+        pass
+    return True
 
 
 def types(inputs: tuple[Any, ...]) -> Hashable:
@@ -54,7 +74,7 @@ def require_sites(function: Function, plan: Plan) -> None:
         return
     reasons = "; ".join(f"{each.name} ({each.kind}): {each.reason}" for each in plan.floats[:5])
     message = f"{function.name}: apply has no site: no product, convolution or look-up with weights to quantize"
-    raise DescriptorError(f"{message}. Left in float: {reasons or 'nothing, as there is no product at all'}")
+    raise DescriptorError(f"{message}. Left in float: {reasons}" if reasons else message)
 
 
 def weights_of_layers(plan: Plan, leaves: list[Any]) -> dict[str, jax.Array]:

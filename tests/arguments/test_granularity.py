@@ -121,7 +121,7 @@ class TestAxis:
     @pytest.mark.parametrize("axis", [0, 1])
     def test_size_along_the_axis(self, operator, axis):
         text = f"Tensor has shape (4,); with axis={axis} and no block_size it must be ({2 + axis},)"
-        text = f"{text}: InputTensor has shape (2, 3, 4)"
+        text = f"{text}: InputTensor has shape (2, 3, 4); axis=2 would fit"
         assert self.outcome(operator, axis, (4,)) == self.error(operator, f"Scale{text}")
         assert self.outcome(operator, axis, (), (4,)) == self.error(operator, f"ZeroPoint{text}")
 

@@ -285,7 +285,7 @@ def test_integers_through_a_callers_jit_are_int32(call, name):
     """Their range cannot be checked any more; the message says what to do."""
     function = jax.jit(call)
     function(array(3), np.uint8(2))
-    text = f": {name} has data type INT32, but must have UINT8: a Python int becomes int32 inside jax.jit; pass jnp.uint8"
+    text = f": {name} has data type INT32, but must have UINT8: a Python int becomes int32 in jnp.array and inside jax.jit"
     for zero_point in (2, jnp.asarray(2)):
         with pytest.raises(DescriptorTypeError, match=re.escape(text)):
             function(array(3), zero_point)

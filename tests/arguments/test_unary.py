@@ -25,8 +25,8 @@ def test_what_the_table_does_not_have(operator):
     function = functools.partial(function, axis=1) if operator == "softmax" else function
     x, scale, zero = np.ones((2, 3, 4), np.uint8), FLOAT32(0.5), np.uint8(1)
     wrong = {
-        0: (x.astype(np.int16), "X has data type INT16; the specification allows INT8, UINT8", DescriptorTypeError),
-        1: (np.float16(1), "X_scale has data type FLOAT16; the specification allows FLOAT32", DescriptorTypeError),
+        0: (x.astype(np.int16), "X has data type INT16; the operator allows INT8, UINT8", DescriptorTypeError),
+        1: (np.float16(1), "X_scale has data type FLOAT16; the operator allows FLOAT32", DescriptorTypeError),
         2: (np.int8(1), "X_zero_point has data type INT8; it must match that of X, UINT8", DescriptorTypeError),
         3: (np.ones(2, FLOAT32), "dimension 0 of Y_scale, of shape (2,), must be 1: its shape must be (1)", DescriptorError),
         4: (np.int8(1), "Y_zero_point has data type INT8; it must match that of X, UINT8", DescriptorTypeError),

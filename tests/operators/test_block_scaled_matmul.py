@@ -195,7 +195,7 @@ def _packed(*arguments, **options):
 @refusals(
     [
         (_call(None), "block_scaled_matmul: b_scale is None; only packed weights hold their own"),
-        (_call(_SCALE[0]), "b_scale has rank 1 (shape (3,)); the specification allows 2 to 8"),
+        (_call(_SCALE[0]), "b_scale has rank 1 (shape (3,)); the operator allows 2 to 8"),
         (
             _call(np.ones((3, 3), FLOAT32)),
             "block_size is None, but K, which is 64 in b, is not a multiple of the 3 blocks of b_s",
@@ -222,8 +222,8 @@ def _packed(*arguments, **options):
         (_call(implementation="mosaic"), "unknown implementation 'mosaic'"),
     ],
     [
-        (_call(a=_A.astype(np.int16)), "a has data type INT16; the specification allows INT8, UINT8"),
-        (_call(b=np.ones((64, 3), jnp.int2)), "b has data type INT2; the specification allows INT4, UINT4, INT8, UINT8"),
+        (_call(a=_A.astype(np.int16)), "a has data type INT16; the operator allows INT8, UINT8"),
+        (_call(b=np.ones((64, 3), jnp.int2)), "b has data type INT2; the operator allows INT4, UINT4, INT8, UINT8"),
         (_call(_SCALE, np.ones((2, 3), jnp.uint4)), "b_zero_point has data type UINT4; it must match that of b, INT4"),
         (_call(a_zero_point=np.uint8(1)), "a_zero_point has data type UINT8; it must match that of a, INT8"),
         (_call(b=jquant.pack_matrix(np.ones((64, 3), np.int8))), "b must be an array or a Python scalar, not PackedMatrix"),

@@ -92,15 +92,15 @@ REFUSED_TYPES = [
     (lambda: jquant.dequantize(1, 0, 1), "Dequantize: input is the Python scalar 1"),
     (
         lambda: jquant.dequantize(X.astype(FLOAT32), 0, 1),
-        "Dequantize: the data type of input is FLOAT32; the specification allows qint8 (INT8), quint8",
+        "Dequantize: the data type of input is FLOAT32; the operator allows qint8 (INT8), quint8",
     ),
     (
         lambda: jquant.dequantize(X.astype(np.uint32), 0, 1),
-        "Dequantize: the data type of input is UINT32; the specification allows qint8 (INT8), quint8",
+        "Dequantize: the data type of input is UINT32; the operator allows qint8 (INT8), quint8",
     ),
     (
         lambda: jquant.dequantize(X, 0, 1, dtype="float16"),
-        "Dequantize: dtype is FLOAT16; the specification allows FLOAT32, BFLOAT16",
+        "Dequantize: dtype is FLOAT16; the operator allows FLOAT32, BFLOAT16",
     ),
     (lambda: jquant.dequantize(X, np.float16(0), 1), "Dequantize: min_range has data type FLOAT16; it must be FLOAT32"),
 ]

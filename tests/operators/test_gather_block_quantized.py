@@ -136,7 +136,7 @@ def test_errors():
         jquant.gather_block_quantized(data, indices, scales, block_size=16, quantize_axis=-2)
     with raises("gather_axis is 2; it must be a dimension of the input, from -2 to 1"):
         jquant.gather_block_quantized(data, indices, scales, block_size=16, gather_axis=2)
-    with raises("indices has data type FLOAT32; the specification allows INT32, INT64", DescriptorTypeError):
+    with raises("indices has data type FLOAT32; the operator allows INT32, INT64", DescriptorTypeError):
         jquant.gather_block_quantized(data, FLOAT32([1]), scales, zero_points, block_size=16)
     with raises("zero_points has data type INT8; ", DescriptorTypeError):
         jquant.gather_block_quantized(data, indices, scales, zero_points.astype(np.int8), block_size=16)

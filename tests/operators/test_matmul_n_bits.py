@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from comparison import assert_equal
+from jax import export
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from layouts import collectives
@@ -263,6 +264,54 @@ def test_no_more_than_a_part_of_the_weights_is_floats(packed, m):
     assert whole.memory_analysis().temp_size_in_bytes >= 2**23
 
 
+def packed_types(k, n, block_size):
+    weights, scale = np.zeros((k, n), jnp.int4), np.ones((-(-k // block_size), n), FLOAT32)
+    return jax.eval_shape(lambda: jquant.pack_matrix(weights, scale=scale, block_size=block_size))
+
+
+def test_no_more_than_a_part_of_a_long_block_is_floats():
+    a = jax.ShapeDtypeStruct((16, 2048), FLOAT32)
+    compiled = jax.jit(jquant.matmul_n_bits).lower(a, packed_types(2048, 1024, 2048)).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes <= 2**21  # of 8 MiB
+
+
+@pytest.mark.parametrize(("m", "block"), [(2, 1012), (6, 300), (6, 1012), (6, 1009)])
+def test_long_blocks(m, block):
+    """Of sizes that are no powers of two, one of which is a prime number; of numbers whose sums are exact."""
+    rng = np.random.default_rng(22)
+    k = 2 * block - 5
+    a, b = rng.integers(-8, 8, (m, k)).astype(FLOAT32), samples.integers(rng, jnp.uint4, k, 3)
+    scale, zero_point = 2 ** rng.integers(-1, 2, (2, 3)).astype(FLOAT32), samples.integers(rng, jnp.uint4, 2, 3)
+    zero_points, scales = (np.repeat(x.astype(FLOAT32), block, axis=0)[:k] for x in (zero_point, scale))
+    result = jquant.matmul_n_bits(a, jquant.pack_matrix(b, zero_point, scale=scale, block_size=block))
+    assert_equal(result, a @ ((b.astype(FLOAT32) - zero_points) * scales))
+
+
+@pytest.mark.parametrize("block", [32, 1012])
+def test_few_rows_of_a_block_are_unrolled(block):
+    """However large it is."""
+    a = jax.ShapeDtypeStruct((1, 2 * block), FLOAT32)
+    program = jax.jit(jquant.matmul_n_bits).lower(a, packed_types(2 * block, 8, block))
+    assert len(program.as_text().splitlines()) < 1000
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("rows", ["64", "32*k"])
+def test_symbolic_sizes(packed, rows):
+    m, k, n = export.symbolic_shape(f"m, {rows}, n")
+    a = jax.ShapeDtypeStruct((m, k), FLOAT32)
+    b = jax.ShapeDtypeStruct((k, n) if packed else (n, k // 32, 16), jnp.int4 if packed else np.uint8)
+    scales = jax.ShapeDtypeStruct((k // 32, n) if packed else (n, k // 32), FLOAT32)
+
+    @jax.jit
+    def multiply(a, b, scales):
+        if packed:
+            return jquant.matmul_n_bits(a, jquant.pack_matrix(b, scale=scales, block_size=32))
+        return jquant.matmul_n_bits(a, b, scales)
+
+    assert export.export(multiply)(a, b, scales).out_avals[0].shape == (m, n)
+
+
 @pytest.mark.parametrize("spec", [P(None, "x"), P("x", None)], ids=["columns", "rows"])
 def test_on_a_mesh(spec):
     """Columns are no other device's affair; a split of the rows of the weights is one sum of all devices' products."""
@@ -289,8 +338,10 @@ def test_errors():
         jquant.matmul_n_bits(*p.stored(), bits=3)
     with raises("means blocks of 8; the block size must be a power of two, 16 or more"):
         jquant.matmul_n_bits(p.a[:, :16], p.b[:, :, :4], p.scales)
-    with raises("scales is None, but the specification requires it"):
+    with raises("scales is None, but the operator requires it"):
         jquant.matmul_n_bits(p.a, p.b, None)
+    with raises(r"scales has shape \(13,\); its size must be a multiple of N, which is 6 in B"):
+        jquant.matmul_n_bits(p.a, p.b, np.ones(13, FLOAT32))
     with raises("scales has data type FLOAT16; it must match that of A, FLOAT32", DescriptorTypeError):
         jquant.matmul_n_bits(p.a, p.b, p.scales.astype(np.float16))
     with raises("zero_points has data type FLOAT16; it must be UINT8 or match that of A, FLOAT32", DescriptorTypeError):

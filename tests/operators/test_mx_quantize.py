@@ -130,6 +130,16 @@ def test_blocks(shape, options):
     both(x, "float4_e2m1fn", **options)
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_block_longer_than_the_axis(axis):
+    """It has all of its elements, and costs no more than they do."""
+    x = np.random.default_rng(1).normal(size=(4, 16)).astype(FLOAT32)
+    options = {"axis": axis, "block_size": x.shape[axis]}, {"axis": axis, "block_size": 2**40}
+    assert_equal(*(jquant.mx_quantize(x, "int8", **each) for each in options))
+    values, scale = jquant.mx_quantize(x, "int8", **options[0])
+    assert_equal(*(jquant.mx_dequantize(values, scale, **each) for each in options))
+
+
 def test_the_lower_6_bits_count():
     codes = np.arange(256, dtype=np.uint8)
     scale = np.ones(8, jnp.float8_e8m0fnu)

@@ -251,7 +251,7 @@ def test_words():
         ({"scale": BLOCKS[1], "zero_point": np.ones(5, jnp.int4)}, "BZeroPointTensor has rank 1"),
         (
             {"scale": BLOCKS[1].astype(np.int8)},
-            "BScaleTensor has data type INT8; the specification allows FLOAT32, FLOAT16, BFLOAT16",
+            "BScaleTensor has data type INT8; the operator allows FLOAT32, FLOAT16, BFLOAT16",
         ),
         ({"scale": BLOCKS[1], "zero_point": 8}, "BZeroPointTensor is 8, outside the range of INT4"),
     ],

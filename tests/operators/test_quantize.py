@@ -107,7 +107,7 @@ class TestArguments:
     @pytest.mark.parametrize("dtype", [t for t in DATA_TYPES if t not in ("int8", "uint8", "int16", "uint16", "int32")])
     def test_other_data_types(self, dtype):
         types = "qint8 (INT8), quint8 (UINT8), qint32 (INT32), qint16 (INT16), quint16 (UINT16)"
-        with self.raises(f"dtype is {dtype.upper()}; the specification allows {types}", DescriptorTypeError):
+        with self.raises(f"dtype is {dtype.upper()}; the operator allows {types}", DescriptorTypeError):
             self.quantize(0, 1, jnp.dtype(dtype))
 
     @pytest.mark.usefixtures("x64")

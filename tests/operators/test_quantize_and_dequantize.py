@@ -107,7 +107,7 @@ QDQ = "QuantizeAndDequantizeV4"
         ),
         (
             lambda: jquant.quantize_and_dequantize(X, round_mode="HALF_AWAY_FROM_ZERO"),
-            f"{QDQ}: round_mode is HALF_AWAY_FROM_ZERO; the specification allows HALF_TO_EVEN, HALF_UP",
+            f"{QDQ}: round_mode is HALF_AWAY_FROM_ZERO; the operator allows HALF_TO_EVEN, HALF_UP",
         ),
     ],
 )

@@ -48,17 +48,17 @@ def test_the_sum_wraps():
             {"c": np.ones((3, 2), np.int32)},
             "dimension 0 of C, of shape (3, 2), must be 1 or 2: CRowCount is 1 or M, which is 2",
         ),
-        ({"c": np.float32(1)}, "C has data type FLOAT32; the specification allows INT32"),
+        ({"c": np.float32(1)}, "C has data type FLOAT32; the operator allows INT32"),
         ({"c": 0.5}, "C is 0.5, but must be an integer of type INT32"),
         (
             {"c": None, "a_scale": np.ones((1, 2), np.float32)},
-            "a_scale has rank 2 (shape (1, 2)); the specification allows 0 to 1",
+            "a_scale has rank 2 (shape (1, 2)); the operator allows 0 to 1",
         ),
         (
             {"c": None, "b_scale": np.ones(3, np.float32)},
             "dimension 0 of b_scale, of shape (3,), must be 1 or 2: BScaleCount is 1 or N",
         ),
-        ({"c": None, "output_dtype": "INT32"}, "Y has data type INT32; the specification allows INT8, UINT8"),
+        ({"c": None, "output_dtype": "INT32"}, "Y has data type INT32; the operator allows INT8, UINT8"),
     ],
 )
 def test_errors(changed, text):

@@ -109,12 +109,12 @@ GOOD = X, 1.0, 0
         (
             lambda: concat([GOOD, (X.astype(np.int16), 1.0, None)]),
             DescriptorTypeError,
-            "inputs[1] has data type INT16; the specification allows INT8, UINT8",
+            "inputs[1] has data type INT16; the operator allows INT8, UINT8",
         ),
         (
             lambda: concat([GOOD, (X, np.float16(1), 0)]),
             DescriptorTypeError,
-            "inputs[1]_scale has data type FLOAT16; the specification allows FLOAT32",
+            "inputs[1]_scale has data type FLOAT16; the operator allows FLOAT32",
         ),
         (
             lambda: concat([GOOD, (X, np.ones((1, 3), np.float32), 0)]),
@@ -125,12 +125,12 @@ GOOD = X, 1.0, 0
         (
             lambda: concat([GOOD], np.float16(1)),
             DescriptorTypeError,
-            "Y_scale has data type FLOAT16; the specification allows",
+            "Y_scale has data type FLOAT16; the operator allows",
         ),
         (
             lambda: concat([GOOD], 1.0, output_dtype="INT32"),
             DescriptorTypeError,
-            "Y has data type INT32; the specification allows",
+            "Y has data type INT32; the operator allows",
         ),
         (
             lambda: concat([GOOD], 1.0, np.int8(1), output_dtype="UINT8"),

@@ -85,17 +85,17 @@ X = np.ones((2, 3), np.int8)
         (
             (np.ones(2, np.int16), 1.0, None, 1.0, 0),
             DescriptorTypeError,
-            "X has data type INT16; the specification allows INT8,",
+            "X has data type INT16; the operator allows INT8,",
         ),
         (
             (X, np.float16(1), 0, 1.0, 0),
             DescriptorTypeError,
-            "X_scale has data type FLOAT16; the specification allows FLOAT32",
+            "X_scale has data type FLOAT16; the operator allows FLOAT32",
         ),
         (
             (X, np.ones((1, 3), np.float32), 0, 1.0, 0),
             DescriptorError,
-            "X_scale has rank 2 (shape (1, 3)); the specification allows 0 to 1",
+            "X_scale has rank 2 (shape (1, 3)); the operator allows 0 to 1",
         ),
         ((X, 1.0, np.uint8(0), 1.0, 0), DescriptorTypeError, "X_zero_point has data type UINT8; it must match that of X, "),
         ((X, 1.0, 128, 1.0, 0), DescriptorError, "X_zero_point is 128, outside the range of INT8, [-128, 127]"),

@@ -29,7 +29,7 @@ REFUSED = [(lambda: jquant.requantization_range(ACCUMULATORS, PAIR, PAIR), "Requ
 REFUSED_TYPES = [
     (
         lambda: jquant.requantization_range(X, 0, 1),
-        "RequantizationRange: the data type of input is INT8; the specification allows qint32 (INT32)",
+        "RequantizationRange: the data type of input is INT8; the operator allows qint32 (INT32)",
     )
 ]
 

@@ -35,11 +35,11 @@ REFUSED = [
 REFUSED_TYPES = [
     (
         lambda: jquant.requantize(X, 0, 1, 0, 1, dtype="quint8"),
-        "Requantize: the data type of input is INT8; the specification allows qint32 (INT32)",
+        "Requantize: the data type of input is INT8; the operator allows qint32 (INT32)",
     ),
     (
         lambda: jquant.requantize(ACCUMULATORS, 0, 1, 0, 1, dtype="qint16"),
-        "Requantize: dtype is INT16; the specification allows quint8 (UINT8), qint8 (INT8)",
+        "Requantize: dtype is INT16; the operator allows quint8 (UINT8), qint8 (INT8)",
     ),
 ]
 

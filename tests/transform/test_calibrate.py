@@ -165,11 +165,27 @@ def test_refusals():
     assert_refused(lambda: transform.calibrate(apply, params, [], STATIC), "batches is empty")
     assert_refused(lambda: transform.calibrate(apply, params, BATCHES, dynamic), "the recipe has no static inputs")
     assert_refused(lambda: transform.calibrate(apply, params, 3, STATIC), "it must be an iterable", DescriptorTypeError)
+    assert_refused(
+        lambda: transform.calibrate(apply, params, BATCHES[0], STATIC),
+        f"batches is an array, float32[{','.join(map(str, BATCHES[0].shape))}], whose rows would be the batches: pass [x]",
+        DescriptorTypeError,
+    )
     assert_refused(lambda: transform.calibrate(lambda p, x: x + p["w"][:1], params, BATCHES, STATIC), "apply has no site")
     branching = lambda p, x: x @ p["w"] if x.shape[0] > 3 else (x @ p["w"]) @ p["w"]  # noqa: E731
     assert_refused(
         lambda: transform.calibrate(branching, params, BATCHES, STATIC), "a batch has different sites from the first: w#2"
     )
+
+
+def test_labels_are_no_input():
+    with pytest.raises(TypeError) as caught:
+        transform.calibrate(lambda params, x: x @ params["w"], {"w": W}, [(BATCHES[0], np.zeros(7))], STATIC)
+    assert caught.value.__notes__ == [
+        "transform.calibrate calls apply with params and 2 inputs. These are the inputs alone, without labels."
+    ]
+    with pytest.raises(TypeError) as caught:
+        transform.calibrate(lambda params, x: abs("a string"), {"w": W}, BATCHES, STATIC)
+    assert not hasattr(caught.value, "__notes__")
 
 
 def test_the_ranges_are_those_of_the_int8_function():

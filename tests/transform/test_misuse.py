@@ -65,6 +65,14 @@ def test_wrong_argument(function, argument):
         assert argument in str(caught.value), f"{name}: {caught.value}"
 
 
+@pytest.mark.parametrize("function", CALLS)
+@pytest.mark.parametrize(("argument", "given"), [("recipe", X), ("apply", {"w": X})])
+def test_a_message_shows_the_types_of_arrays(function, argument, given):
+    """Not their elements."""
+    with pytest.raises(jquant.DescriptorError, match=rf"{argument} is ({{'w': )?float32\[2,8\]"):
+        CALLS[function](**{**ARGUMENTS, argument: given})
+
+
 @pytest.mark.parametrize("function", ["quantized", "quantization_aware", "report"])
 @pytest.mark.parametrize("wrong", RANGE_OF_WRONG)
 def test_wrong_range(function, wrong):

@@ -74,7 +74,10 @@ INT8_APPLY, INT8_PARAMS = transform.quantized(
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"kernel": ARRAY}, r"^int8_<lambda>: params is \{'kernel': .*\}; it must be the int8 parameters, which transform"),
+        (
+            {"kernel": ARRAY},
+            r"^int8_<lambda>: params is \{'kernel': float32\[[0-9,]*\]\}; it must be the int8 parameters, which transform",
+        ),
         (
             INT8_PARAMS | {"sites": {}},
             "^int8_<lambda>: the sites of the int8 parameters do not belong to this function: kernel$",

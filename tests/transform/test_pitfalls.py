@@ -115,6 +115,13 @@ class TestRandomKeys:
             np.testing.assert_array_equal(drawn, jax.random.normal(make(seed), (3,)))
 
     @pytest.mark.parametrize("make", [jax.random.key, jax.random.PRNGKey])
+    def test_its_bytes_are_counted(self, make):
+        params = {"key": make(0), "w": W}
+        found = transform.report(lambda params, x: (x @ params["w"], jax.random.bits(params["key"])), params, DYNAMIC, X)
+        assert found.float_bytes == W.nbytes + 8
+        assert found.float_bytes - found.int8_bytes == found.sites[0].float_bytes - found.sites[0].int8_bytes
+
+    @pytest.mark.parametrize("make", [jax.random.key, jax.random.PRNGKey])
     def test_weights_drawn_from_a_key(self, make):
         """Inside a loop, split, and folded in."""
 

@@ -1,0 +1,39 @@
+"""Float32 numbers as the integers that their bits are: 1 sign bit, 8 exponent bits biased by 127, 23 fraction bits."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+SIGN = np.int32(-(2**31))
+MAGNITUDE = np.int32(2**31 - 1)
+FRACTION = np.int32(2**23 - 1)
+HIDDEN_BIT = np.int32(2**23)
+INFINITY = np.int32(0xFF << 23)
+NAN = np.int32(0x7FC00000)
+
+
+def bits(x: jax.Array) -> jax.Array:
+    return lax.bitcast_convert_type(x, jnp.int32)
+
+
+def of_bits(bits: jax.Array) -> jax.Array:
+    return lax.bitcast_convert_type(bits, jnp.float32)
+
+
+def normalized(magnitude: jax.Array) -> jax.Array:
+    """Bits without a sign, of which ``>> 23`` gives the exponent, and `FRACTION` the fraction, of subnormal numbers, too.
+
+    Their exponents are 0 and less; that of 0 is -149.
+    """
+    # The bits of a subnormal number are an integer, whose float32 is normal and 2**149 times as large.
+    integer = bits(magnitude.astype(jnp.float32)) - np.int32(149 << 23)
+    return lax.select(magnitude < HIDDEN_BIT, integer, magnitude)
+
+
+def nan_where(condition: jax.Array, x: jax.Array) -> jax.Array:
+    """`x`, or NaN where the condition holds.
+
+    Selected as integers: a NaN constant would stop `jax.debug_nans` where nothing is wrong. The derivative is 0.
+    """
+    return of_bits(jnp.where(condition, NAN, bits(x)))
