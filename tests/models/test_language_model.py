@@ -23,6 +23,15 @@ import jquant.checkpoints  # noqa: E402
 smollm = load_example("smollm")
 example = load_example("language_model")
 pytestmark = pytest.mark.gate
+WIDTHS = {  # in bits: of an element, of a scale, of a zero point
+    "float32": (32, 0, 0),
+    "int8 by column": (8, 16, 0),
+    "uint4 by 32": (4, 16, 4),
+    "int4 by 32": (4, 16, 0),
+    "int4 by 128": (4, 16, 0),
+    "mxfp4": (4, 8, 0),
+    "nvfp4": (4, 8, 0),
+}
 TOKENS = np.array([1, 4093, 198, 4898, 1072, 260, 3426, 1492, 4461, 47, 2, 198], np.int32)
 
 
@@ -138,6 +147,14 @@ def test_formats(format):
     elif format.name == "nvfp4":
         expected = jquant.nvfp4_dequantize(*jquant.nvfp4_quantize(weights, axis=0), axis=0)
         np.testing.assert_allclose(found, expected, rtol=2.0**-22)  # another order of the same two products
+    element, of_scale, of_zero_point = WIDTHS[format.name]
+    bits = element * weights.size
+    if format is not example.FLOAT32:
+        assert 2 ** (element - 1) < len(np.unique(packed.unpack())) <= 2**element
+        assert (packed.zero_point is None) == (of_zero_point == 0)
+        bits += (of_scale + of_zero_point) * packed.scale.size
+    # Those of a scale for a column, or for 128 rows, depend on the rows, and are rounded to 2 digits.
+    assert abs(format.bits * weights.size - bits) <= 0.01 * weights.size * (format.name in ("int8 by column", "int4 by 128"))
     relative = np.sqrt(np.mean((found - weights) ** 2) / np.mean(weights**2))
     assert relative < 2.0 ** (0.5 - format.bits) + (0 if format is example.FLOAT32 else 2.0 ** -(format.bits - 1))
 
