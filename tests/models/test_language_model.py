@@ -1,6 +1,7 @@
 """SmolLM2 from its file of 4 bits: the numbers of the file, another forward pass beside it, and what it writes."""
 
 import importlib.metadata
+import re
 
 import numpy as np
 import pytest
@@ -157,6 +158,21 @@ def test_formats(format):
     assert abs(format.bits * weights.size - bits) <= 0.01 * weights.size * (format.name in ("int8 by column", "int4 by 128"))
     relative = np.sqrt(np.mean((found - weights) ** 2) / np.mean(weights**2))
     assert relative < 2.0 ** (0.5 - format.bits) + (0 if format is example.FLOAT32 else 2.0 ** -(format.bits - 1))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--question", "why " * 200], r"--question takes 2\d\d tokens; with the answer, there is room for 128"),
+        (["--windows", "1000"], r"--windows is 1000; the text has 1 to \d+"),
+        (["--windows", "0"], r"--windows is 0; the text has 1 to \d+"),
+    ],
+)
+def test_wrong_arguments(arguments, message, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["language_model.py", *arguments])
+    with pytest.raises(SystemExit):
+        example.main()
+    assert re.search(message, capsys.readouterr().err)
 
 
 def test_document():
