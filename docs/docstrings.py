@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import textwrap
 
 import griffe
 
@@ -46,15 +47,15 @@ def _in_order(function: griffe.Function) -> None:
 
 
 def _block(paragraph: str) -> str:
-    """A paragraph of formulas and words between them as a block, a line for each, and one of code; others as they are."""
+    """A paragraph of formulas and words about them as a block, each with its words, and one of code; others as they are."""
     if paragraph.startswith(">>> "):
-        return f"```python\n{paragraph}\n```"
-    *parts, end = re.split(r"``([^`]*)``", paragraph)
-    words, formulas = [part.strip(" ,\n") for part in parts[::2]], parts[1::2]
-    if not formulas or words[0] or end or not set(words[1:]) <= {"and", "where", "with"}:
+        return f"```pycon\n{paragraph}\n```"
+    # A sentence about formulas ends with a full stop; formulas do not.
+    if not paragraph.startswith(("``", "With ``")) or paragraph.endswith((".", ":", ",")):
         return paragraph
-    lines = (f"{word} {formula}".strip() for word, formula in zip(words, formulas, strict=True))
-    return "```text\n{}\n```".format("\n".join(lines))
+    text = re.sub(r"(?<!^With)[,;]? ((?:(?:and|where|with) )?``[^`]* = )", r"\n\1", " ".join(paragraph.split()))
+    lines = text.replace("`", "").splitlines()
+    return "```text\n{}\n```".format("\n".join(textwrap.fill(line, 104, subsequent_indent="    ") for line in lines))
 
 
 def _entries(match: re.Match) -> str:

@@ -35,42 +35,46 @@ def pages() -> dict[str, str]:
 def types_page() -> str:
     """The types of arguments and results, the errors, and the surrounding feature level."""
     names = [name for name in dir(jquant) if name[0].isupper()]
-    return _reference("Types, feature levels and errors", [*names, "feature_level"], jquant)
+    introduction = "What the operators take and return besides arrays, and what they raise. All of it is in `jquant`."
+    return _reference("Types, levels and errors", introduction, [*names, "feature_level"], jquant)
 
 
 def exact_page() -> str:
     """What jquant.exact has."""
     names = [name for name, value in vars(jquant.exact).items() if getattr(value, "__module__", "") == "jquant.exact"]
-    page = _reference("Exact arithmetic", [name for name in names if not name.startswith("_")], jquant.exact)
-    title, rest = page.split("\n\n", 1)
-    return f"{title}\n\n{jquant.exact.__doc__}\n\n{rest}"
+    public = [name for name in names if not name.startswith("_")]
+    return _reference("jquant.exact", jquant.exact.__doc__, public, jquant.exact)
 
 
 def transform_page() -> str:
     """What jquant.transform has."""
     module = jquant.transform
     public = [name for name, value in vars(module).items() if callable(value)]
-    return _reference("Quantizing functions", sorted(public, key=str.swapcase), module)
+    introduction = "[Quantize a function](../transform.md) shows how these are used."
+    return _reference("jquant.transform", introduction, sorted(public, key=str.swapcase), module)
 
 
 def observers_page() -> str:
     """What jquant.calibration has."""
     names = [name for name, value in vars(jquant.calibration).items() if callable(value)]
-    return _reference("Calibration observers", sorted(names, key=str.swapcase), jquant.calibration)
+    introduction = "Observers of ranges. [Calibration](../calibration.md) shows how they are used."
+    return _reference("jquant.calibration", introduction, sorted(names, key=str.swapcase), jquant.calibration)
 
 
 def onnx_page() -> str:
     """What jquant.onnx has."""
     onnx = importlib.import_module("jquant.onnx")
     names = [name for name, value in vars(onnx).items() if callable(value) and not name.startswith("_")]
-    return _reference("ONNX models", sorted(names, key=str.swapcase), onnx)
+    introduction = "[ONNX models](../onnx.md) shows how these are used."
+    return _reference("jquant.onnx", introduction, sorted(names, key=str.swapcase), onnx)
 
 
 def checkpoints_page() -> str:
     """What jquant.checkpoints has."""
     checkpoints = importlib.import_module("jquant.checkpoints")
     names = [name for name, value in vars(checkpoints).items() if callable(value)]
-    return _reference("Quantized checkpoints", sorted(names, key=str.swapcase), checkpoints)
+    introduction = "[Quantized checkpoints](../checkpoints.md) shows how these are used."
+    return _reference("jquant.checkpoints", introduction, sorted(names, key=str.swapcase), checkpoints)
 
 
 def onnx_operators() -> str:
@@ -82,8 +86,8 @@ def onnx_operators() -> str:
     return "\n".join(["| domain | operators |", "|---|---|", *(f"| {k} | {', '.join(v)} |" for k, v in by_domain.items())])
 
 
-def _reference(title: str, names: list[str], module: ModuleType) -> str:
-    parts = [f"# {title}"]
+def _reference(title: str, introduction: str, names: list[str], module: ModuleType) -> str:
+    parts = [f"# {title}", introduction]
     for name in names:
         value = getattr(module, name)
         parts.append(f"::: {value.__module__}.{name}\n    options: {{heading_level: 2, show_docstring_examples: true}}")
@@ -103,7 +107,7 @@ def overview() -> str:
     text = _DOCUMENT
     for family, (_, texts) in zip(_FAMILIES, sections(), strict=True):
         if texts:
-            table = "| operator | |\n|---|---|\n" + "".join(map(row, texts))
+            table = "| operator | what it does |\n|---|---|\n" + "".join(map(row, texts))
             text = text.replace(family, family[: family.index("### ")] + table + "\n")
     return text
 
@@ -135,7 +139,7 @@ def _tables(descriptor: Descriptor) -> Iterator[str]:
 
 
 def _table(rows: tuple[Tensor, ...], level: FeatureLevel | None) -> str:
-    lines = ["| tensor | | ranks | shape | data types |", "|---|---|---|---|---|"]
+    lines = ["| tensor | kind | ranks | shape | data types |", "|---|---|---|---|---|"]
     for row in rows:
         shape = f"`{row.sizes}`" if row.sizes else ""
         types = ", ".join(row.allowed_data_types(level))
@@ -165,18 +169,12 @@ def _constraints(descriptor: Descriptor) -> str:
 
 
 def on_config(config):
-    operators = next(entry["Operators"] for entry in config.nav if "Operators" in entry)
-    for family, texts in sections():
-        if texts:
-            operators.append({family: [{name: f"operators/{name}.md"} for name in texts]})
-    operators += [
-        {"Quantizing functions": "operators/transform.md"},
-        {"Calibration observers": "operators/observers.md"},
-        {"ONNX models": "operators/onnx.md"},
-        {"Quantized checkpoints": "operators/checkpoints.md"},
-        {"Exact arithmetic": "operators/exact.md"},
-        {"Types, feature levels and errors": "operators/types.md"},
-    ]
+    groups = {title: pages for entry in config.nav if isinstance(entry, dict) for title, pages in entry.items()}
+    overview, *others = groups["Operators"]
+    families = [{family: [{name: f"operators/{name}.md"} for name in texts]} for family, texts in sections() if texts]
+    groups["Operators"][:] = [overview, *families, "operators/types.md", *others]
+    modules = "transform", "observers", "onnx", "checkpoints", "exact"
+    groups["Modules"][:] = [f"operators/{name}.md" for name in modules]
     return config
 
 
@@ -197,10 +195,16 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, **_):
-    """The overview, sections of the README, and files of the repository by name: they are no part of the site."""
+    """The overview; and what Markdown of the repository needs to be read on a site."""
     if page.file.src_uri == "operators.md":
         markdown = overview()
-    return re.sub(r"\[([^\]]*)\]\((?:\.\./(?!\w+\.md)|examples/|\.\./README)[^)]*\)", r"\1", markdown)
+    # Files that are no part of the site are left as their names.
+    markdown = re.sub(r"\[([^\]]*)\]\((?:\.\./(?!\w+\.md)|examples/|\.\./README)[^)]*\)", r"\1", markdown)
+    # Sessions, whose outputs are not Python, without what is meant for doctest.
+    markdown = re.sub(r"^```python\n(?=>>> )", "```pycon\n", markdown, flags=re.MULTILINE)
+    markdown = re.sub(r"^<BLANKLINE>$|  # doctest: .*$", "", markdown, flags=re.MULTILINE)
+    # A figure that is too small to read opens by itself.
+    return re.sub(r"^(!\[[^\]]*\]\((\w+\.png)\))$", r"[\1](\2)", markdown, flags=re.MULTILINE)
 
 
 if __name__ == "__main__":  # writes the list of operators into onnx.md

@@ -555,12 +555,12 @@ class Unhashable:
         (
             lambda: observed(calibration.moving_average(axis=1), [np.ones((2, n), np.float32) for n in (3, 4)]),
             DescriptorError,
-            r"moving_average: state has ranges of shape \(3,\); with axis=1, a batch of shape \(2, 4\) has \(4,\)",
+            r"moving_average: state has ranges of shape \(3,\); with axis=1, a batch of shape \(2, 4\) needs \(4,\)",
         ),
         (
             lambda: calibration.min_max().update(calibration.min_max(axis=0).init(np.ones(3)), np.ones(3, np.float32)),
             DescriptorError,
-            r"min_max: state has ranges of shape \(3,\); with axis=None, a batch of shape \(3,\) has \(\)",
+            r"min_max: state has ranges of shape \(3,\); with axis=None, a batch of shape \(3,\) needs \(\)",
         ),
         (
             lambda: observed(calibration.min_max(), [np.ones(3, np.int32)]),
@@ -621,7 +621,7 @@ class Unhashable:
         (
             lambda: calibrated([{"a": np.ones(3, np.float32)}, {"b": np.ones(3, np.float32)}]),
             DescriptorError,
-            r"calibrate: activations\(batch\) has the structure PyTreeDef\({'b': \*}\), that of the first batch .*'a'",
+            r"calibrate: activations\(batch\) has structure PyTreeDef\({'b': \*}\); for the first batch it was .*'a'",
         ),
     ],
 )

@@ -5,6 +5,7 @@ import inspect
 import re
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from documents import OPERATORS, ROOT, run_document
@@ -74,6 +75,28 @@ def test_there_is_a_page_for_every_operator():
         (generated_pages.exact_page(), arithmetic),
     ):
         assert set(re.findall(r"^::: .*\.(\w+)$", page, re.MULTILINE)) == names
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in DOCS.glob("*.md")))
+def test_what_the_site_shows(name):
+    """Sessions are marked as such, without the marks for doctest, and figures open; nothing else is changed."""
+    page = SimpleNamespace(file=SimpleNamespace(src_uri=name))
+    markdown = (DOCS / name).read_text()
+    shown = generated_pages.on_page_markdown(markdown, page)
+    assert not re.findall(r"^```python\n>>> |<BLANKLINE>|# doctest:|^!\[", shown, re.MULTILINE)
+    if name != "operators.md":  # whose sections have pages
+        assert shown.count("```") == markdown.count("```")
+        assert shown.count("\n") == markdown.count("\n")
+
+
+def test_navigation():
+    """Every page is in it, once."""
+    written = re.findall(r"^ +- (?:.*: )?(\w+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(written) == sorted(path.name for path in DOCS.glob("*.md"))
+    config = SimpleNamespace(nav=[{"Operators": ["operators.md", "formats.md"]}, {"Modules": []}])
+    first, *families, types, last = generated_pages.on_config(config).nav[0]["Operators"]
+    assert (first, types, last) == ("operators.md", "operators/types.md", "formats.md")
+    assert sorted(name for family in families for pages in family.values() for page in pages for name in page) == OPERATORS
 
 
 def test_supported_operators_of_onnx():

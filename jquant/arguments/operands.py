@@ -117,7 +117,7 @@ def _checked_scalar(operator: str, name: str, value: float, dtype: np.dtype, sig
         limits = jnp.finfo(dtype)
         is_finite = isinstance(value, int) or math.isfinite(value)
         fits = not is_finite or abs(value) <= float(limits.max)
-        if is_finite and fits and value != 0 and _vanishes(dtype.type(value)):
+        if is_finite and fits and value != 0 and _is_flushed_to_zero(dtype.type(value)):
             raise DescriptorError(
                 f"{operator}: {name} is {value!r}, which becomes 0: the smallest normal {type_name} is {limits.tiny}"
             )
@@ -129,7 +129,7 @@ def _checked_scalar(operator: str, name: str, value: float, dtype: np.dtype, sig
     return dtype.type(value)
 
 
-def _vanishes(value: np.number) -> bool:
+def _is_flushed_to_zero(value: np.number) -> bool:
     """Whether it is 0, or so small that a backend flushes it to 0, as a float32."""
     return abs(float(value)) < float(jnp.finfo(jnp.float32).tiny)
 

@@ -38,8 +38,8 @@ def windows(
     dilations = positive_integers(operator, "dilations", (1,) * rank if dilations is None else dilations, rank)
     if not all(size > 0 for size in sizes):
         require(False, f"{operator}: the window shape, from {source}, is {tuple(sizes)}; its sizes must be positive")
-    reach = [(size - 1) * dilation + 1 for size, dilation in zip(sizes, dilations, strict=True)]
-    pairs = _padding(operator, padding, spatial, reach, strides)
+    dilated_sizes = [(size - 1) * dilation + 1 for size, dilation in zip(sizes, dilations, strict=True)]
+    pairs = _padding(operator, padding, spatial, dilated_sizes, strides)
     found = Windows(tuple(sizes), strides, dilations, pairs)
     # A symbolic size of `jax.export` is taken to be large enough.
     if not all(count > 0 for count in found.counts(spatial) if isinstance(count, int)):
@@ -53,13 +53,13 @@ _NAMES = {"VALID": "VALID", "SAME": "SAME", "SAME_UPPER": "SAME", "SAME_LOWER": 
 
 
 def _padding(
-    operator: str, padding: Padding, spatial: Sequence[int], reach: Sequence[int], strides: Sequence[int]
+    operator: str, padding: Padding, spatial: Sequence[int], dilated_sizes: Sequence[int], strides: Sequence[int]
 ) -> tuple[tuple[int, int], ...]:
     rank = len(spatial)
     if isinstance(padding, str):
         if padding not in _NAMES:
             require(False, f"{operator}: padding is {shown(padding)}; the names are {', '.join(_NAMES)}")
-        pairs = lax.padtype_to_pads(spatial, reach, strides, _NAMES[padding])
+        pairs = lax.padtype_to_pads(spatial, dilated_sizes, strides, _NAMES[padding])
         return tuple((low, high) for low, high in pairs)
     if are_integers(padding) and len(padding) == 2 * rank:
         pairs = tuple(zip(padding[:rank], padding[rank:], strict=True))

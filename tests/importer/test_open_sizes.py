@@ -91,7 +91,10 @@ def test_a_name_that_two_inputs_declare(tokens, mask, result):
 def test_a_name_that_has_two_sizes(tokens, mask):
     """What cannot be equal is an error; but sizes of two names, or of none, may differ."""
     first, second = (each.split(", ")[1] for each in (tokens, mask))
-    with pytest.raises(ModelError, match=rf"^'length' is {re.escape(first)} in 'tokens', {re.escape(second)} in 'mask'$"):
+    with pytest.raises(
+        ModelError,
+        match=rf"^'length' must be one size, but is {re.escape(first)} in 'tokens', {re.escape(second)} in 'mask'$",
+    ):
         lengths("length", "length", tokens, mask)
     for names in (("a", "c"), ("?", "?")):
         assert len(lengths(*names, tokens, mask)) == 2

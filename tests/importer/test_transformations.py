@@ -248,8 +248,8 @@ def wrong(**changes) -> dict:
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        (wrong(noise=None), "inputs lack 'noise'; the model takes 'tokens', 'noise'"),
-        (wrong(mask=np.ones(3)), "inputs have 'mask'; the model takes 'tokens', 'noise'"),
+        (wrong(noise=None), "inputs lacks 'noise'; the model takes 'tokens', 'noise'"),
+        (wrong(mask=np.ones(3)), "inputs has 'mask'; the model takes 'tokens', 'noise'"),
         (
             wrong(tokens=np.ones((8, 5), np.float32)),
             "the input 'tokens' has dtype float32; the model takes int64[batch, length]",
@@ -264,8 +264,11 @@ def wrong(**changes) -> dict:
         ),
         (wrong(tokens=np.ones(8, np.int64)), "the input 'tokens' has shape (8,); the model takes int64[batch, length]"),
         (wrong(tokens=np.full((8, 5), 2**31)), "the input 'tokens' holds 2147483648, which int32 cannot hold"),
-        (wrong(noise=small_models.inputs(length=4)["noise"]), "'length' is 5 in 'tokens', 4 in 'noise'"),
-        (wrong(tokens=np.ones((2, 5), np.int64)), "'batch' is 2 in 'tokens', 8 in 'noise'"),
+        (
+            wrong(noise=small_models.inputs(length=4)["noise"]),
+            "'length' must be one size, but is 5 in 'tokens', 4 in 'noise'",
+        ),
+        (wrong(tokens=np.ones((2, 5), np.int64)), "'batch' must be one size, but is 2 in 'tokens', 8 in 'noise'"),
         ([1, 2], "inputs is a list; it must be a mapping with the names 'tokens', 'noise'"),
         (np.ones((8, 5)), "inputs is an array; it must be a mapping with the names 'tokens', 'noise'"),
     ],
@@ -278,12 +281,12 @@ def test_wrong_inputs(inputs, message):
 
 def test_missing_parameters():
     params = {name: value for name, value in encoder().params.items() if name != "wk"}
-    with pytest.raises(ModelError, match=r"^params lack 'wk'$"):
+    with pytest.raises(ModelError, match=r"^params lacks 'wk'$"):
         encoder()(params, small_models.inputs())
     every, first = list(encoder().params), ", ".join(map(repr, list(encoder().params)[:5]))
-    with pytest.raises(ModelError, match=rf"^params lack {first} and {len(every) - 5} more$"):
+    with pytest.raises(ModelError, match=rf"^params lacks {first} and {len(every) - 5} more$"):
         encoder()({}, small_models.inputs())
-    with pytest.raises(ModelError, match=rf"^params lack {first}$"):
+    with pytest.raises(ModelError, match=rf"^params lacks {first}$"):
         encoder()({name: encoder().params[name] for name in every[5:]}, small_models.inputs())
 
 

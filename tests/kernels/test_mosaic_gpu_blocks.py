@@ -135,7 +135,7 @@ def test_other_platforms():
     ("field", "value", "message"),
     [
         ("tile_m", 24, "tile_m must be one of"),
-        ("tile_m", 128, "tile_m must be 64 at most"),
+        ("tile_m", 128, "tile_m must be at most 64"),
         ("warpgroups", 3, "one or two warpgroups"),
         ("epilogue_m", 64, "epilogue_m must be 8, 16 or 32"),
         ("stages", 0, "must be positive"),

@@ -370,7 +370,7 @@ class TestRefusals:
     def test_one_range_for_layers(self):
         apply = lambda params, x: lax.scan(lambda x, w: (x @ w, None), x, params)[0]  # noqa: E731
         call = lambda: transform.quantized(apply, EXPERTS, recipe(transform.Scheme()), X, ranges={"product": RANGE})  # noqa: E731
-        assert_refused(call, "has shape (); it must be (3,), one range for each layer")
+        assert_refused(call, "has shape (); it must be (3,), one range per layer")
 
 
 LOOK_UPS = {
