@@ -142,6 +142,7 @@ def test_help_lists_what_is_public(module):
     """By `__all__`, without which it would leave out what other modules define."""
     text = pydoc.render_doc(module, renderer=pydoc.plaintext)
     public = [name for name, value in vars(module).items() if name[0] != "_" and inspect.isfunction(value)]
+    assert {*public} <= {*module.__all__} <= {*dir(module)}
     assert len(public) > 4
     for name in public:
         assert f"\n    {name}(" in text

@@ -30,6 +30,5 @@ __all__ = [
     "report",
     "sites",
     "static_int8",
-    "transform",
     "weight_only_int8",
 ]
