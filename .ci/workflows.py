@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 WRITABLE = {"pages", "id-token"}  # what a deployment and a release need
-SHELL = {"python", "cd", "test", "grep"}
+SHELL = {"python", "pip", "cd", "test", "grep"}
 MADE = re.compile(r"dist/|site$|installed/|\$")  # what the commands make, and what their variables name
 PINNED = re.compile(r"[\w-]+/[\w-]+@(release/)?v\d+")
 
@@ -36,18 +36,29 @@ def problems(workflow: dict) -> Iterator[str]:
         yield "by default, jobs must have read-only permissions"
     if "group" not in workflow.get("concurrency", {}):
         yield "no concurrency group"
+    elif "workflow_call" in workflow.get(True, {}) and "github.workflow" in workflow["concurrency"]["group"]:
+        yield "where it is called, its concurrency group is its caller's, which waits for it"
     for name, job in workflow["jobs"].items():
-        yield from (f"{name}: {what}" for what in problems_of_job(job, workflow["jobs"]))
+        found = problems_of_call(job) if "uses" in job else problems_of_job(job)
+        yield from (f"{name}: {what}" for what in found)
+        needs = job.get("needs", [])
+        needed = {needs} if isinstance(needs, str) else set(needs)
+        yield from (f"{name}: it needs {other}, which does not exist" for other in sorted(needed - set(workflow["jobs"])))
 
 
-def problems_of_job(job: dict, jobs: dict) -> Iterator[str]:
+def problems_of_call(job: dict) -> Iterator[str]:
+    """What is wrong with a job that is another workflow."""
+    called = ROOT / job["uses"]
+    if not called.is_file() or "workflow_call" not in yaml.safe_load(called.read_text()).get(True, {}):
+        yield f"{job['uses']} is no workflow that can be called"
+
+
+def problems_of_job(job: dict) -> Iterator[str]:
     """What is wrong with one of the jobs of a workflow."""
     if "timeout-minutes" not in job:
         yield "no timeout"
     if not set(job.get("permissions", {})) <= WRITABLE:
         yield f"it has permissions {job['permissions']}; only {', '.join(sorted(WRITABLE))} may be set"
-    if job.get("needs", next(iter(jobs))) not in jobs:
-        yield f"it needs {job['needs']}, which does not exist"
     installed = set()
     for step in job["steps"]:
         if "uses" in step and not PINNED.fullmatch(step["uses"]):

@@ -8,20 +8,28 @@ import griffe
 
 import jquant
 
+# "a, b: float32" describes two arguments.
+_SEVERAL = re.compile(r"^  ((?:\w+, )+\w+): ((?:.*\n)(?:    .*\n|\n(?=    ))*)", re.MULTILINE)
+_ENTRIES = griffe.DocstringSectionKind.parameters, griffe.DocstringSectionKind.attributes
+
 
 class Docstrings(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **_) -> None:
-        if obj.docstring:
-            obj.docstring.value = translate(obj.docstring.value)
-        if obj.docstring and isinstance(obj, griffe.Function):
+        if not obj.docstring:
+            return
+        has_several = _SEVERAL.search(f"{obj.docstring.value}\n")
+        obj.docstring.value = translate(obj.docstring.value)
+        if isinstance(obj, griffe.Function):
             _in_order(obj)
+        for section in obj.docstring.parsed if has_several else ():
+            if section.kind in _ENTRIES:
+                section.value[:] = _together(section.value)
 
 
 def translate(docstring: str) -> str:
     """Formulas as blocks, an entry for each argument, plain references, and links from one operator to another."""
     docstring = "\n\n".join(map(_block, docstring.split("\n\n")))
-    # "a, b: float32" describes two arguments.
-    docstring = re.sub(r"^  ((?:\w+, )+\w+): ((?:.*\n)(?:    .*\n|\n(?=    ))*)", _entries, docstring, flags=re.MULTILINE)
+    docstring = _SEVERAL.sub(_entries, f"{docstring}\n").rstrip()
     docstring = docstring.replace("\nExample:\n", "\nExamples:\n")
     before, found, references = docstring.partition("\nReferences:\n")
     if found:
@@ -61,3 +69,16 @@ def _block(paragraph: str) -> str:
 def _entries(match: re.Match) -> str:
     names, text = match.groups()
     return "".join(f"  {name}: {text}" for name in names.split(", "))
+
+
+def _together(entries: list) -> list:
+    """One entry again for arguments that are described as one, in the place of the first, with what they have in common."""
+    found = {}
+    for entry in entries:
+        first = found.setdefault(entry.description, entry)
+        if first is not entry:
+            first.name += f", {entry.name}"
+            for what in ("annotation", "value"):
+                if str(getattr(first, what)) != str(getattr(entry, what)):
+                    setattr(first, what, None)
+    return list(found.values())

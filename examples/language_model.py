@@ -198,8 +198,13 @@ def main() -> None:
     arguments = parser.parse_args()
 
     config, params, tokenizer = load()
-    windows = np.array(tokenizer.encode(TEXT).ids, np.int32)[: arguments.windows * WINDOW].reshape(-1, WINDOW)
+    text = np.array(tokenizer.encode(TEXT).ids, np.int32)
+    if not 1 <= arguments.windows <= len(text) // WINDOW:
+        parser.error(f"--windows is {arguments.windows}; the text has 1 to {len(text) // WINDOW}")
+    windows = text[: arguments.windows * WINDOW].reshape(-1, WINDOW)
     asked = tokenizer.encode(f"<|im_start|>user\n{arguments.question}<|im_end|>\n<|im_start|>assistant\n").ids
+    if len(asked) >= LENGTH:
+        parser.error(f"--question takes {len(asked)} tokens; with the answer, there is room for {LENGTH}")
     prompt = np.pad(np.array(asked, np.int32), (0, LENGTH - len(asked)))
 
     def perplexity(losses_of: Callable[[np.ndarray], Any]) -> float:

@@ -2,7 +2,7 @@
 
 import collections
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jax
 import numpy as np
@@ -42,6 +42,13 @@ def gate(request: pytest.FixtureRequest) -> bool:
 def full(request: pytest.FixtureRequest) -> bool:
     """Whether the sweeps run over all of their values."""
     return request.config.getoption("--full")
+
+
+@pytest.fixture(scope="module")
+def as_users_have_it() -> Iterator[None]:
+    """JAX's own settings, for code that is not written for the strict ones."""
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        yield
 
 
 @pytest.fixture

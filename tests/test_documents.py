@@ -2,6 +2,7 @@
 
 import importlib.util
 import inspect
+import pydoc
 import re
 import tomllib
 from pathlib import Path
@@ -19,11 +20,11 @@ DOCS = ROOT / "docs"
 ELSEWHERE = {"operators.md", "scaling.md", "calibration.md", "recipes.md", "models.md"}
 PAGES = [path.name for path in DOCS.glob("*.md") if path.name not in ELSEWHERE and "```python" in path.read_text()]
 WRITTEN = {"tutorial.md": {"model.npz"}, "off_by_one.md": {"off_by_one.png"}, "checkpoints.md": {"model", "model.gguf"}}
-REQUIRES = {
-    "tutorial.md": ["sklearn"],
-    "off_by_one.md": ["matplotlib"],
-    "onnx.md": ["onnx"],
-    "checkpoints.md": ["gguf", "safetensors"],
+REQUIRES = {  # each with the extra that brings it
+    "tutorial.md": {"sklearn": "examples"},
+    "off_by_one.md": {"matplotlib": "examples"},
+    "onnx.md": {"onnx": "onnx"},
+    "checkpoints.md": {"gguf": "checkpoints", "safetensors": "recipes"},
 }
 
 specification = importlib.util.spec_from_file_location("generated_pages", DOCS / "generated_pages.py")
@@ -37,8 +38,8 @@ LONG = "transform.md", "tutorial.md"
     "name", [pytest.param(name, marks=pytest.mark.gate if name in LONG else ()) for name in sorted(PAGES)]
 )
 def test_page(name, tmp_path, monkeypatch):
-    for package in REQUIRES.get(name, ()):
-        pytest.importorskip(package, reason=f"{package} is not installed (extra: examples)")
+    for package, extra in REQUIRES.get(name, {}).items():
+        pytest.importorskip(package, reason=f"{package} is not installed (extra: {extra})")
     monkeypatch.chdir(tmp_path)
     run_document(f"docs/{name}")
     assert {path.name for path in tmp_path.iterdir()} == WRITTEN.get(name, set())
@@ -134,6 +135,17 @@ def test_cross_reference():
         referred = re.findall(r"(?:com\.microsoft\.|tf\.raw_ops\.|ONNX,\s+`)(\w+)", references)
         for name in referred:
             assert any(name.removesuffix("Grad") in re.findall(r"\w+", cell) for cell in others), (operator, name)
+
+
+@pytest.mark.parametrize("module", [jquant, jquant.calibration, jquant.transform], ids=lambda module: module.__name__)
+def test_help_lists_what_is_public(module):
+    """By `__all__`, without which it would leave out what other modules define."""
+    text = pydoc.render_doc(module, renderer=pydoc.plaintext)
+    public = [name for name, value in vars(module).items() if name[0] != "_" and inspect.isfunction(value)]
+    assert {*public} <= {*module.__all__} <= {*dir(module)}
+    assert len(public) > 4
+    for name in public:
+        assert f"\n    {name}(" in text
 
 
 COMMANDS = [

@@ -12,16 +12,10 @@ import jquant
 flax = pytest.importorskip("flax", reason="flax is not installed (extra: recipes)")
 from flax import linen, nnx  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("as_users_have_it")  # Flax's layers add arrays of different ranks
 PER_TENSOR = functools.partial(jquant.dot_general, lhs_scales="PER_TENSOR")
 LAST_BY_FIRST = (((2,), (0,)), ((), ()))
 X = jax.random.normal(jax.random.key(0), (2, 5, 12))
-
-
-@pytest.fixture(autouse=True)
-def jax_as_flax_needs_it():
-    """Flax's layers add arrays of different ranks."""
-    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
-        yield
 
 
 @pytest.mark.parametrize("dot_general", [jquant.dot_general, PER_TENSOR], ids=["channel", "tensor"])

@@ -258,7 +258,8 @@ class TestKernels:
 
 def test_sharding_for_a_split_of_k_between_blocks():
     packed = jquant.pack_matrix(jnp.ones((512, 16), jnp.uint8), block_size=128)
-    message = r"K is split into 8 parts over x, y, but PackedMatrix\(uint8\[512,16\]\) has 4 blocks of column sums, which no"
+    message = r"K is split into 8 parts over x, y, but PackedMatrix\(uint8\[512,16\]\) has 4 blocks of column sums, "
+    message += "which must not be split"
     with pytest.raises(ValueError, match=message):
         packed.sharding_for(NamedSharding(mesh_of(AxisType.Auto), P(BOTH)))
     shardings = packed.sharding_for(NamedSharding(mesh_of(AxisType.Auto), P("y")))

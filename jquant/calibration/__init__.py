@@ -11,12 +11,21 @@ An observer is three pure functions: ``init``, ``update`` and ``compute_range``.
 `calibrate` does this for all activations of a network.
 """
 
-from jquant.calibration.calibrate import calibrate as calibrate
-from jquant.calibration.entropy import entropy as entropy
-from jquant.calibration.histogram import Histogram as Histogram
-from jquant.calibration.mean_squared_error import mean_squared_error as mean_squared_error
-from jquant.calibration.observer import Observer as Observer
-from jquant.calibration.observer import Range as Range
-from jquant.calibration.observer import min_max as min_max
-from jquant.calibration.observer import moving_average as moving_average
-from jquant.calibration.percentile import percentile as percentile
+from jquant.calibration.calibrate import calibrate
+from jquant.calibration.entropy import entropy
+from jquant.calibration.histogram import Histogram
+from jquant.calibration.mean_squared_error import mean_squared_error
+from jquant.calibration.observer import Observer, Range, min_max, moving_average
+from jquant.calibration.percentile import percentile
+
+__all__ = [
+    "Histogram",
+    "Observer",
+    "Range",
+    "calibrate",
+    "entropy",
+    "mean_squared_error",
+    "min_max",
+    "moving_average",
+    "percentile",
+]

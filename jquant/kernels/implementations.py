@@ -13,7 +13,7 @@ from jax.interpreters import mlir
 from jquant.modes import Implementation
 
 _PLATFORMS = {Implementation.MOSAIC_TPU: "tpu", Implementation.MOSAIC_GPU: "cuda"}
-# What None stands for: a kernel once it has been run on the platform, until then XLA's product.
+# What None stands for: a kernel where it has been run on the platform and was faster, otherwise XLA's product.
 DEFAULTS = {"cpu": Implementation.XLA, "tpu": Implementation.XLA, "cuda": Implementation.XLA}
 
 

@@ -44,6 +44,10 @@ def requantize(
 ) -> QuantizeOutput:
     """Converts 32-bit integers to 8 bits and another range, as TensorFlow's CPU kernels do, bit for bit.
 
+    The arguments are ranges. For sums of `matmul_integer` or `convolution_integer` with scales and a zero point, call
+    `quantize_linear` with ``output_scale / (a_scale * b_scale)`` as the scale; or `quantized_linear_matmul` or
+    `quantized_linear_convolution`, which do both in one pass.
+
     The integers of each range are those of `quantize` in MIN_FIRST: the lowest one stands for its lower end, the highest
     for its upper end. The arithmetic differs by type, as in TensorFlow:
 

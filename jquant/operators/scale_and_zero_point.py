@@ -45,7 +45,7 @@ def scale_and_zero_point(
     The zero point is an integer and has no derivative (JAX's zero, of type float0). The scale has that of the range.
 
     Args:
-      min, max: float32, of the same shape: a range for each element, for example for each channel.
+      min, max: float32; `min` and `max` have the same shape: a range for each element, for example for each channel.
       dtype: int8 or uint8, or one of the types of 2, 4 and 16 bits.
       symmetric: whether to use the same range on both sides of 0, wide enough for the given one.
       narrow_range: whether to leave the lowest integer unused. Symmetric int8 is then -127 to 127, as in onnxruntime.

@@ -83,9 +83,9 @@ def quantized(
         packed = _packed(found.plan, parameters.leaves)
         static = static_inputs(function, found.plan, ranges)
     int8_apply = Int8Function(function, parameters, found.plan)
-    program = int8_apply.rewritten(found, packed, static, inputs)
+    program = int8_apply._rewritten(found, packed, static, inputs)
     kept = {parameters.names[number]: parameters.leaves[number] for number in program.kept}
-    int8_apply.remember(inputs, program)
+    int8_apply._remember(inputs, program)
     return int8_apply, {"sites": packed, "inputs": static, "float": kept}
 
 
@@ -166,8 +166,8 @@ class Int8Function:
         if rewritten is None:
             found = traced.sited(self._function, self._parameters, inputs)
             self._require_same(found.plan)
-            rewritten = self.rewritten(found, packed, static, inputs)
-            self.remember(inputs, rewritten)
+            rewritten = self._rewritten(found, packed, static, inputs)
+            self._remember(inputs, rewritten)
         names = [self._parameters.names[number] for number in rewritten.kept]
         missing = [name for name in names if name not in floats]
         if missing:
@@ -196,12 +196,12 @@ class Int8Function:
                 )
         return packed, static, floats
 
-    def remember(self, inputs: tuple[Any, ...], rewritten: _Rewritten) -> None:
+    def _remember(self, inputs: tuple[Any, ...], rewritten: _Rewritten) -> None:
         """Keeps the program for inputs of these types, unless it belongs to an enclosing trace."""
         if not any(isinstance(constant, jax.core.Tracer) for constant in rewritten.program.constants):
             self._programs[traced.types(inputs)] = rewritten
 
-    def rewritten(self, found: Sited, packed: Any, static: Any, inputs: tuple[Any, ...]) -> _Rewritten:
+    def _rewritten(self, found: Sited, packed: Any, static: Any, inputs: tuple[Any, ...]) -> _Rewritten:
         """The program with integer products, without the parameters that it does not need."""
 
         def function(packed: Any, static: Any, floats: list[Any], inputs: tuple[Any, ...]) -> list[Any]:

@@ -127,8 +127,8 @@ class Recipe:
     """Which sites of a function are quantized, and how.
 
     Attributes:
-      rules: pairs of a pattern and a `Scheme`, or None to leave the site in float. The first rule counts whose pattern is
-        the kind of the site (``"product"``, ``"convolution"``, ``"look-up"``) or matches its name; in names, ``*`` matches
+      rules: pairs of a pattern and a `Scheme`, or None to leave the site in float. The first rule whose pattern is the kind
+        of the site (``"product"``, ``"convolution"``, ``"look-up"``) or matches its name applies; in names, ``*`` matches
         anything. A site that no pattern matches stays float.
       smallest: the fewest elements that weights must have to be quantized.
 

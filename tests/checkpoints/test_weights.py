@@ -1,5 +1,7 @@
 """Quantized weights: what is packed of them, and where they go as pytrees."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -14,18 +16,23 @@ from jquant.checkpoints import CheckpointError, PackedWeight, QuantizedWeight
 
 from . import files
 
-RNG = np.random.default_rng(0)
 BLOCKS = {
-    "GPTQ": files.gptq(RNG),
-    "GPTQ of 8 bits": files.gptq(RNG, 8, format_="gptq_v2"),
-    "GPTQ with a zero point of 16": files.gptq(RNG, zeros=np.full((4, 32), 16)),
-    "GPTQ in the order of activations": files.gptq(RNG, order=True, k=72, group_size=32),
-    "AWQ": files.awq(RNG),
-    "pack-quantized": files.pack_quantized(RNG),
-    "pack-quantized, zero points": files.pack_quantized(RNG, sym=False, group_size=None),
-    "int-quantized by groups": files.naive_quantized(RNG, strategy="group"),
-    "int-quantized by blocks": files.naive_quantized(RNG, strategy="block", sym=False),
+    "GPTQ": files.gptq,
+    "GPTQ of 8 bits": functools.partial(files.gptq, bits=8, format_="gptq_v2"),
+    "GPTQ with a zero point of 16": functools.partial(files.gptq, zeros=np.full((4, 32), 16)),
+    "GPTQ in the order of activations": functools.partial(files.gptq, order=True, k=72, group_size=32),
+    "AWQ": files.awq,
+    "pack-quantized": files.pack_quantized,
+    "pack-quantized, zero points": functools.partial(files.pack_quantized, sym=False, group_size=None),
+    "int-quantized by groups": functools.partial(files.naive_quantized, strategy="group"),
+    "int-quantized by blocks": functools.partial(files.naive_quantized, strategy="block", sym=False),
 }
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """One for each test, which then gives the same wherever it runs."""
+    return np.random.default_rng(0)
 
 
 def weight_of(model, folder) -> QuantizedWeight:
@@ -35,9 +42,9 @@ def weight_of(model, folder) -> QuantizedWeight:
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_packed_blocks(name, tmp_path):
+def test_packed_blocks(name, tmp_path, rng):
     """A packed matrix has the integers, scales and zero points of the weight, and its permutation beside it."""
-    weight = weight_of(BLOCKS[name], tmp_path)
+    weight = weight_of(BLOCKS[name](rng), tmp_path)
     matrix, scale, permutation = weight.pack()
     assert isinstance(matrix, jquant.PackedBlockMatrix)
     assert scale is None
@@ -55,11 +62,11 @@ def test_packed_blocks(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["GPTQ of 8 bits", "GPTQ in the order of activations", "pack-quantized, zero points"])
-def test_products_of_blocks(name, tmp_path):
+def test_products_of_blocks(name, tmp_path, rng):
     """Integers times packed blocks: exact sums of each block, scaled and added in float32."""
-    weight = weight_of(BLOCKS[name], tmp_path)
+    weight = weight_of(BLOCKS[name](rng), tmp_path)
     matrix, _, permutation = weight.pack()
-    a = RNG.integers(-128, 128, (3, weight.shape[0]), np.int8)
+    a = rng.integers(-128, 128, (3, weight.shape[0]), np.int8)
     found = jquant.block_scaled_matmul(a if permutation is None else a[:, permutation], np.float32(0.5), None, matrix)
     wanted = np.zeros((3, weight.shape[1]), np.float32)
     for block, (scale, zero_point) in enumerate(zip(weight.scale, weight.zero_point, strict=True)):
@@ -70,21 +77,21 @@ def test_products_of_blocks(name, tmp_path):
     np.testing.assert_array_equal(found, wanted * np.float32(0.5), strict=True)
 
 
-def test_one_scale_for_all_blocks(tmp_path):
+def test_one_scale_for_all_blocks(tmp_path, rng):
     """A packed matrix has one for each column."""
-    model = files.pack_quantized(RNG, group_size=None)
+    model = files.pack_quantized(rng, group_size=None)
     model.tensors["layer.weight_scale"] = model.tensors["layer.weight_scale"][:1]
     matrix = weight_of(model, tmp_path).pack().matrix
     np.testing.assert_array_equal(matrix.scale, np.broadcast_to(model.tensors["layer.weight_scale"].T, (1, 20)), strict=True)
 
 
-def test_permutation(tmp_path):
+def test_permutation(tmp_path, rng):
     """The permuted columns of the activations times the packed rows are the product with the weight of the file."""
-    model = files.gptq(RNG, order=True)
-    model.tensors["layer.scales"] = 2.0 ** RNG.integers(-3, 3, (4, 32)).astype(np.float16)  # so that float64 sums exactly
+    model = files.gptq(rng, order=True)
+    model.tensors["layer.scales"] = 2.0 ** rng.integers(-3, 3, (4, 32)).astype(np.float16)  # so that float64 sums exactly
     weight = weight_of(model._replace(expected={}), tmp_path)
     matrix, _, permutation = weight.pack()
-    a = RNG.integers(-9, 9, (3, 64))
+    a = rng.integers(-9, 9, (3, 64))
     rows = np.arange(64) // matrix.block_size
     packed = (np.asarray(matrix.unpack(), int) - np.asarray(matrix.zero_point, int)[rows]) * np.float64(matrix.scale)[rows]
     np.testing.assert_array_equal(a[:, permutation] @ packed, a @ np.float64(weight.dequantize()))
@@ -92,14 +99,14 @@ def test_permutation(tmp_path):
 
 @pytest.mark.parametrize("sym", [True, False])
 @pytest.mark.parametrize("strategy", ["tensor", "channel"])
-def test_products_of_int8(sym, strategy, tmp_path):
+def test_products_of_int8(sym, strategy, tmp_path, rng):
     """int8 weights with a scale for each column multiply as any packed matrix does."""
-    weight = weight_of(files.naive_quantized(RNG, sym=sym, strategy=strategy), tmp_path)
+    weight = weight_of(files.naive_quantized(rng, sym=sym, strategy=strategy), tmp_path)
     matrix, scale, permutation = weight.pack()
     assert isinstance(matrix, jquant.PackedMatrix)
     assert permutation is None
     np.testing.assert_array_equal(matrix.unpack(), weight.values, strict=True)
-    a, a_scale = RNG.integers(-128, 128, (4, 24), np.int8), np.float32(0.5)
+    a, a_scale = rng.integers(-128, 128, (4, 24), np.int8), np.float32(0.5)
     found = jquant.matmul_integer_to_float(a, a_scale, None, matrix, scale, None)
     sums = a.astype(np.int64) @ (weight.values.astype(np.int64) - (0 if sym else weight.zero_point.astype(np.int64)))
     wanted = sums.astype(np.float32) * (a_scale * np.float32(weight.scale))
@@ -137,10 +144,10 @@ def test_no_packed_form(weight, why):
         weight.pack()
 
 
-def test_read_packed(tmp_path):
+def test_read_packed(tmp_path, rng):
     """What has a packed form is packed; other weights, and arrays, stay as they are."""
-    model = files.gptq(RNG)
-    other = files.naive_quantized(RNG, ml_dtypes.float8_e4m3fn)
+    model = files.gptq(rng)
+    other = files.naive_quantized(rng, ml_dtypes.float8_e4m3fn)
     renamed = {name.replace("layer", "other"): tensor for name, tensor in other.tensors.items()}
     params = jquant.checkpoints.load(model._replace(tensors=model.tensors | renamed).write(tmp_path)).read(pack=True)
     assert isinstance(params["layer.weight"], PackedWeight)
@@ -152,8 +159,8 @@ def test_read_packed(tmp_path):
     assert jax.tree.structure(shapes) == jax.tree.structure(params)
 
 
-def test_representation(tmp_path):
-    weight = weight_of(files.gptq(RNG, order=True), tmp_path)
+def test_representation(tmp_path, rng):
+    weight = weight_of(files.gptq(rng, order=True), tmp_path)
     assert repr(weight) == "QuantizedWeight(uint4[64,32], scale float16, block_size 16, zero_point, permutation)"
     assert repr(jax.tree.map(lambda _: 0, weight)) == "QuantizedWeight(0, 0, 0, None, 0)"
     assert jnp.shape(jax.tree.leaves(weight)[0]) == (64, 32)

@@ -1,6 +1,7 @@
 """SmolLM2 from its file of 4 bits: the numbers of the file, another forward pass beside it, and what it writes."""
 
 import importlib.metadata
+import re
 
 import numpy as np
 import pytest
@@ -23,6 +24,15 @@ import jquant.checkpoints  # noqa: E402
 smollm = load_example("smollm")
 example = load_example("language_model")
 pytestmark = pytest.mark.gate
+WIDTHS = {  # in bits: of an element, of a scale, of a zero point
+    "float32": (32, 0, 0),
+    "int8 by column": (8, 16, 0),
+    "uint4 by 32": (4, 16, 4),
+    "int4 by 32": (4, 16, 0),
+    "int4 by 128": (4, 16, 0),
+    "mxfp4": (4, 8, 0),
+    "nvfp4": (4, 8, 0),
+}
 TOKENS = np.array([1, 4093, 198, 4898, 1072, 260, 3426, 1492, 4461, 47, 2, 198], np.int32)
 
 
@@ -138,8 +148,31 @@ def test_formats(format):
     elif format.name == "nvfp4":
         expected = jquant.nvfp4_dequantize(*jquant.nvfp4_quantize(weights, axis=0), axis=0)
         np.testing.assert_allclose(found, expected, rtol=2.0**-22)  # another order of the same two products
+    element, of_scale, of_zero_point = WIDTHS[format.name]
+    bits = element * weights.size
+    if format is not example.FLOAT32:
+        assert 2 ** (element - 1) < len(np.unique(packed.unpack())) <= 2**element
+        assert (packed.zero_point is None) == (of_zero_point == 0)
+        bits += (of_scale + of_zero_point) * packed.scale.size
+    # Those of a scale for a column, or for 128 rows, depend on the rows, and are rounded to 2 digits.
+    assert abs(format.bits * weights.size - bits) <= 0.01 * weights.size * (format.name in ("int8 by column", "int4 by 128"))
     relative = np.sqrt(np.mean((found - weights) ** 2) / np.mean(weights**2))
     assert relative < 2.0 ** (0.5 - format.bits) + (0 if format is example.FLOAT32 else 2.0 ** -(format.bits - 1))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--question", "why " * 200], r"--question takes 2\d\d tokens; with the answer, there is room for 128"),
+        (["--windows", "1000"], r"--windows is 1000; the text has 1 to \d+"),
+        (["--windows", "0"], r"--windows is 0; the text has 1 to \d+"),
+    ],
+)
+def test_wrong_arguments(arguments, message, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["language_model.py", *arguments])
+    with pytest.raises(SystemExit):
+        example.main()
+    assert re.search(message, capsys.readouterr().err)
 
 
 def test_document():

@@ -11,16 +11,10 @@ from jquant import transform
 
 for package in ("sklearn", "matplotlib", "tqdm", "optax"):
     pytest.importorskip(package, reason=f"{package} is not installed (extra: examples)")
-pytestmark = pytest.mark.gate  # it trains
+# It trains; the network adds biases, and optax mixes types.
+pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("as_users_have_it")]
 example = load_example("transform_digits")
 LAYOUT = {"padding": "SAME", "dimension_numbers": ("NHWC", "HWIO", "NHWC")}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def as_users_have_it():
-    """The network adds biases, and optax mixes types."""
-    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -183,15 +183,16 @@ def test_flat_scales_and_zero_points():
 def test_ranks():
     """A vector is a row; what lies before the rows is a batch, of packed weights too."""
     p = Problem(14, 6, 64, 5)
-    rows = jquant.matmul_n_bits(*p.stored())
-    assert_equal(jquant.matmul_n_bits(*p.stored(p.a[0])).shape, (5,))
-    np.testing.assert_allclose(
-        jquant.matmul_n_bits(*p.stored(p.a.reshape(3, 1, 2, 64))), rows.reshape(3, 1, 2, 5), rtol=1e-4
-    )
     both = jax.tree.map(lambda x: jnp.stack([x, x]), p.packed)
-    results = jquant.matmul_n_bits(p.a.reshape(2, 3, 64), both)
-    np.testing.assert_allclose(results, rows.reshape(2, 3, 5), rtol=1e-4, atol=1e-4)
-    assert jquant.matmul_n_bits(p.a, both).shape == (2, 6, 5)
+    batch = jquant.matmul_n_bits(*p.stored(p.a.reshape(3, 1, 2, 64)))
+    of_each = jquant.matmul_n_bits(p.a.reshape(2, 3, 64), both)
+    of_all = jquant.matmul_n_bits(p.a, both)
+    vector = jquant.matmul_n_bits(*p.stored(p.a[0]))
+    assert [x.shape for x in (batch, of_each, of_all, vector)] == [(3, 1, 2, 5), (2, 3, 5), (2, 6, 5), (5,)]
+    for result in (batch.reshape(6, 5), of_each.reshape(6, 5), *of_all):
+        p.assert_within_the_bound(result)
+    p.a = p.a[0]
+    p.assert_within_the_bound(vector)
 
 
 @pytest.mark.parametrize(("m", "k", "n"), [(0, 32, 3), (2, 0, 3), (2, 32, 0), (0, 0, 0)])

@@ -1,0 +1,99 @@
+"""Quantization to the Microscaling formats and NVFP4: blocks that share a scale."""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+import jquant
+
+from .arguments import COLUMNS, FLOAT, OPTIONAL_FLOAT, ROWS, S, data_type, integer
+from .call import Argument, Call
+from .kinds import (
+    Integer,
+    Tensor,
+    exactly,
+    ranks,
+)
+from .samples import floats, ints
+
+
+def calls() -> list[Call]:
+    """Of the Microscaling formats and NVFP4: blocks of which each row has one."""
+    x = Argument(floats(ROWS, COLUMNS), Tensor("float32 float16 bfloat16", ranks(1, 99), "float32"), "x input")
+    axis = Argument(-1, Integer(range(-2, 2)), "axis")
+    elements = "float8_e4m3fn float8_e5m2 float4_e2m1fn float6_e2m3fn float6_e3m2fn int8"
+    values = np.ones((ROWS, COLUMNS), np.int8)
+    of_4_bits = np.ones((ROWS, COLUMNS), jnp.float4_e2m1fn)
+    scales = np.ones((ROWS, 1), jnp.float8_e8m0fnu)
+    of_8_bits = np.ones((ROWS, 1), jnp.float8_e4m3fn)
+
+    def blocks(x: Any, axis: int, size: int) -> list[int]:
+        sizes = list(x.shape)
+        sizes[axis] = -(-sizes[axis] // size)
+        return sizes
+
+    def held(element: Any) -> Any:
+        return "uint8" if "6" in jnp.dtype(element).name[5:6] else element
+
+    def mx(x: Any, element_type: Any, axis: int, block_size: int) -> Any:
+        scale = S(blocks(x, axis, block_size), "float8_e8m0fnu")
+        return jquant.MxQuantizeOutput(S(x.shape, held(element_type)), scale)
+
+    def nvfp4(x: Any, axis: int, **_: Any) -> Any:
+        scale = S(blocks(x, axis, 16), "float8_e4m3fn")
+        return jquant.Nvfp4QuantizeOutput(S(x.shape, "float4_e2m1fn"), scale, S((), "float32"))
+
+    output = data_type("output_dtype", "float32", "float32 float16 bfloat16")
+    last = dataclasses.replace(axis, kind=Integer((-1, 1)))
+    return [
+        Call(
+            "mx_quantize",
+            {
+                "x": x,
+                "element_type": data_type("element_type", "float8_e4m3fn", elements),
+                "axis": axis,
+                "block_size": integer("block_size", 32, range(1, 2**62)),
+            },
+            mx,
+        ),
+        Call(
+            "mx_dequantize",
+            {
+                "values": Argument(
+                    values, Tensor("int8 float8_e4m3fn float8_e5m2 float4_e2m1fn", exactly(values.shape)), "values"
+                ),
+                "scale": Argument(scales, Tensor("float8_e8m0fnu", exactly(scales.shape)), "scale"),
+                "axis": last,
+                "block_size": integer("block_size", 32, range(3, 2**62)),
+                "output_dtype": output,
+            },
+            lambda values, output_dtype, **_: S(values.shape, output_dtype),
+        ),
+        Call(
+            "mx_dequantize",
+            {
+                "values": Argument(ints("uint8", ROWS, COLUMNS), Tensor("uint8", exactly(values.shape)), "values"),
+                "scale": Argument(scales, Tensor("float8_e8m0fnu", exactly(scales.shape)), "scale"),
+                "element_type": data_type("element_type", "float6_e2m3fn", "float6_e2m3fn float6_e3m2fn"),
+            },
+            lambda values, **_: S(values.shape, "float32"),
+        ),
+        Call(
+            "nvfp4_quantize",
+            {"x": x, "tensor_scale": Argument(None, OPTIONAL_FLOAT, "tensor_scale"), "axis": axis},
+            nvfp4,
+        ),
+        Call(
+            "nvfp4_dequantize",
+            {
+                "values": Argument(of_4_bits, Tensor("float4_e2m1fn", exactly(values.shape)), "values"),
+                "scale": Argument(of_8_bits, Tensor("float8_e4m3fn", exactly(scales.shape)), "scale"),
+                "tensor_scale": Argument(1.0, FLOAT, "tensor_scale"),
+                "axis": last,
+                "output_dtype": output,
+            },
+            lambda values, output_dtype, **_: S(values.shape, output_dtype),
+        ),
+    ]
