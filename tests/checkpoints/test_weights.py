@@ -113,14 +113,14 @@ def test_products_of_int8(sym, strategy, tmp_path, rng):
     np.testing.assert_array_equal(found, wanted, strict=True)
 
 
-def test_matrices_of_one_block_each():
+def test_matrices_of_one_block_each(rng):
     """Of a batch, such as the experts of a GGUF file, every one has scales of its own, which only blocks hold."""
-    values, scale = RNG.integers(-128, 128, (3, 32, 4), np.int8), RNG.uniform(0.1, 1, (3, 1, 4)).astype(np.float32)
+    values, scale = rng.integers(-128, 128, (3, 32, 4), np.int8), rng.uniform(0.1, 1, (3, 1, 4)).astype(np.float32)
     matrix, beside, _ = QuantizedWeight(values, scale, None, None, None, 32).pack()
     assert beside is None
     np.testing.assert_array_equal(matrix.unpack(), values, strict=True)
     np.testing.assert_array_equal(matrix.scale, scale, strict=True)
-    a = RNG.integers(-128, 128, (3, 2, 32), np.int8)
+    a = rng.integers(-128, 128, (3, 2, 32), np.int8)
     found = jquant.block_scaled_matmul(a, np.float32(0.5), None, matrix)
     wanted = (a.astype(np.int64) @ values.astype(np.int64)).astype(np.float32) * scale * np.float32(0.5)
     np.testing.assert_array_equal(found, wanted, strict=True)

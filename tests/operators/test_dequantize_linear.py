@@ -185,7 +185,7 @@ def test_blocks_on_a_mesh(axis, spec):
     assert collectives(program.as_text()) == []
 
 
-@one_in(4, ("dtype", "scale_dtype"), itertools.product(NARROW_FLOATS, FLOATS), ids=str)
+@one_in(7, ("dtype", "scale_dtype"), itertools.product(NARROW_FLOATS, FLOATS), ids=str)
 def test_narrow_floats(dtype, scale_dtype):
     """Every code by scales of every type; every granularity, with zero points."""
     rng = np.random.default_rng(5)

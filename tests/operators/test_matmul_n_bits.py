@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from layouts import collectives
 from programs import together
+from sampling import one_in
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError, reference
@@ -107,7 +109,7 @@ def test_packed_weights_are_within_the_bound():
         p.assert_within_the_bound(result)
 
 
-@pytest.mark.parametrize("dtype", [jnp.int4, np.uint8], ids=str)
+@one_in(2, "dtype", [jnp.int4, np.uint8], ids=str)
 def test_the_order_of_packed_weights_makes_no_difference(dtype):
     rng = np.random.default_rng(11)
     a, b, scale = rng.normal(size=(2, 64)), samples.integers(rng, dtype, 64, 3), rng.uniform(0.1, 1, (2, 3))
@@ -121,7 +123,7 @@ def test_the_order_of_packed_weights_makes_no_difference(dtype):
     np.testing.assert_array_equal(*results)
 
 
-@pytest.mark.parametrize("m", [1, 6])
+@one_in(2, "m", [1, 6])
 def test_products_of_bfloat16(m):
     """Both operands are rounded to it, so that the result is not that of float32."""
     p = Problem(10, m, 320, 260)
@@ -219,8 +221,7 @@ def test_scales_that_are_not_finite():
                 np.testing.assert_array_equal(of_kind(result), of_kind(np.concatenate([expected] * copies)))
 
 
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("argument", ["a", "scales", "bias"])
+@one_in(3, ("packed", "argument"), itertools.product([False, True], ["a", "scales", "bias"]), first=1)
 def test_derivatives(packed, argument):
     p = Problem(16, 3, 70, 6, bias=True)
     values = {"a": p.a, "scales": p.packed.scale if packed else p.scales, "bias": p.bias}
@@ -276,7 +277,7 @@ def test_no_more_than_a_part_of_a_long_block_is_floats():
     assert compiled.memory_analysis().temp_size_in_bytes <= 2**21  # of 8 MiB
 
 
-@pytest.mark.parametrize(("m", "block"), [(2, 1012), (6, 300), (6, 1012), (6, 1009)])
+@one_in(2, ("m", "block"), [(2, 1012), (6, 300), (6, 1012), (6, 1009)])
 def test_long_blocks(m, block):
     """Of sizes that are no powers of two, one of which is a prime number; of numbers whose sums are exact."""
     rng = np.random.default_rng(22)
@@ -313,7 +314,7 @@ def test_symbolic_sizes(packed, rows):
     assert export.export(multiply)(a, b, scales).out_avals[0].shape == (m, n)
 
 
-@pytest.mark.parametrize("spec", [P(None, "x"), P("x", None)], ids=["columns", "rows"])
+@one_in(2, "spec", [P(None, "x"), P("x", None)], ids=["columns", "rows"])
 def test_on_a_mesh(spec):
     """Columns are no other device's affair; a split of the rows of the weights is one sum of all devices' products."""
     p = Problem(19, 3, 512, 16)

@@ -39,7 +39,7 @@ def both(x, element, dtype=np.float32, axis=-1, block_size=32):
     return np.asarray(back)
 
 
-@pytest.mark.parametrize("element", ELEMENTS)
+@one_in(2, "element", ELEMENTS)
 def test_any_bits(element):
     """Of float32: blocks of one magnitude each, subnormal ones among them; blocks of all magnitudes, NaN and infinities."""
     rng = np.random.default_rng(0)
@@ -73,7 +73,7 @@ def test_every_code_with_every_scale(element):
         assert_equal(actual, reference.mx_dequantize(values, scale, element, dtype=dtype, **options))
 
 
-@pytest.mark.parametrize("element", ELEMENTS)
+@one_in(2, "element", ELEMENTS, first=1)
 def test_what_it_represents_comes_back(element):
     """A block that has the largest power of two is its elements times its scale, whatever the scale."""
     bits = 8 if element == "int8" else int(element[5])
@@ -112,7 +112,8 @@ def test_values(element, x, values, exponent):
     assert_equal(np.asarray(scale).astype(np.float64), np.array([2.0**exponent]))
 
 
-@pytest.mark.parametrize(
+@one_in(
+    2,
     ("shape", "options"),
     [
         ((2, 70), {}),

@@ -158,7 +158,7 @@ def test_empty_arrays_of_every_granularity(form, sizes):
 HALVES = [np.arange(2**16, dtype=np.uint16).view(jnp.dtype(name)) for name in ("float16", "bfloat16")]
 
 
-@one_in(4, "dtype", NARROW_FLOATS, ids=str)
+@one_in(5, "dtype", NARROW_FLOATS, ids=str)
 def test_every_number_of_16_bits_to_narrow_floats(dtype):
     """By scales that are traced and constant, and by none that rounds: both saturations, where there are two."""
     for every in HALVES:
@@ -174,7 +174,7 @@ def test_every_number_of_16_bits_to_narrow_floats(dtype):
                 )
 
 
-@one_in(4, "dtype", NARROW_FLOATS, ids=str)
+@one_in(5, "dtype", NARROW_FLOATS, ids=str)
 def test_every_granularity_of_narrow_floats(dtype):
     """With zero points, which are added to the quotient; infinite ones and NaN among them."""
     rng = np.random.default_rng(4)
