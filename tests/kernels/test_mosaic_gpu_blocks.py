@@ -88,7 +88,7 @@ def test_k_major_weights_are_not_transposed():
     assert "tensor<64x64xui16>" in lowered(case)
     for k_major, transposes in ((True, False), (False, True)):
         text = lowered(case._replace(k_major=k_major))
-        assert ("ui16>) -> tensor<64x64xui16>" in "".join(x for x in text.splitlines() if "transpose" in x)) == transposes
+        assert ("ui16>) -> tensor<1x64x64xui16>" in "".join(x for x in text.splitlines() if "transpose" in x)) == transposes
 
 
 def test_a_row_is_fetched_from_where_tma_can_store_it():
@@ -135,7 +135,7 @@ def test_other_platforms():
     ("field", "value", "message"),
     [
         ("tile_m", 24, "tile_m must be one of"),
-        ("tile_m", 128, "tile_m must be 64 at most"),
+        ("tile_m", 128, "tile_m must be at most 64"),
         ("warpgroups", 3, "one or two warpgroups"),
         ("epilogue_m", 64, "epilogue_m must be 8, 16 or 32"),
         ("stages", 0, "must be positive"),

@@ -208,7 +208,7 @@ def test_lowers_with_64_bits_enabled():
         assert "tpu_custom_call" in lower()
 
 
-@pytest.mark.parametrize(("block_size", "dtype", "what"), [(16, "int4", "blocks of 32, 64"), (512, "int8", "256 at most")])
+@pytest.mark.parametrize(("block_size", "dtype", "what"), [(16, "int4", "blocks of 32, 64"), (512, "int8", "at most 256")])
 def test_blocks_without_a_plan_raise(block_size, dtype, what):
     with pytest.raises(NotImplementedError, match=what):
         lower(k=1024, block_size=block_size, dtype=dtype)

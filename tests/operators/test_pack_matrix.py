@@ -200,7 +200,7 @@ def test_shardings():
     spec = jquant.pack_matrix(b[None], 1).sharding_for(P("e", "k", "n"))
     assert (spec.data, spec.block_sums) == (P("e", "n", "k"), P("e", "k", "n"))
     assert spec.zero_point == P("e", None, None)
-    with pytest.raises(ValueError, match="has 3 entries, for the 2 dimensions of PackedMatrix"):
+    with pytest.raises(ValueError, match="has 3 entries, more than the 2 dimensions of PackedMatrix"):
         jquant.pack_matrix(b).sharding_for(P(None, None, "k"))
 
 
