@@ -11,6 +11,7 @@ from sampling import one_in
 
 import jquant
 from jquant.arithmetic import exact
+from jquant.kernels import block_dot, xla_blocks
 from jquant.kernels.pallas import _compat, gpu_block_plans, gpu_blocks
 from jquant.kernels.pallas.gpu_block_plans import BLOCK_SIZES, BlockPlan, plan_for, steps_for
 
@@ -52,6 +53,30 @@ def test_operands_of_the_kernel(monkeypatch, case):
     monkeypatch.setattr(gpu_blocks, "_call", kernel_in_xla)
     got, wanted = mosaic_gpu_block_cases.result(case), mosaic_gpu_block_cases.expected(case)
     assert differences(*map(mosaic_gpu_block_cases.comparable, (got, wanted))) == []
+
+
+@pytest.mark.gate
+def test_each_operand_mapped_alone(monkeypatch):
+    """By `jax.vmap`: the kernel is given one batch of A and one of B."""
+    monkeypatch.setattr(gpu_blocks, "_call", kernel_in_xla)
+    given = mosaic_gpu_block_cases.operands(Case("mapped", 3, 90, 10, 64, "uint4", True, "uint8", True))
+    matrix = jquant.pack_matrix(given.b, given.b_zero_point, scale=given.scale, block_size=64)
+    leaves, tree = jax.tree.flatten((given.a, given.a_zero_point, matrix))
+
+    def outputs(function):
+        monkeypatch.setattr(block_dot, "function_for", lambda platform, implementation: function)
+
+        def all_alone(*leaves):
+            for place, leaf in enumerate(leaves):
+                axes = [0 if other == place else None for other in range(len(leaves))]
+                mapped = jnp.stack([leaf, leaf[::-1]])
+                multiply = jax.vmap(lambda *leaves: block_dot.block_dot(*tree.unflatten(leaves)), axes)
+                yield multiply(*leaves[:place], mapped, *leaves[place + 1 :])
+
+        return jax.jit(lambda *leaves: [*all_alone(*leaves)])(*leaves)
+
+    for result, wanted in zip(outputs(gpu_blocks.block_dot), outputs(xla_blocks.block_dot), strict=True):
+        np.testing.assert_array_equal(result, wanted)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

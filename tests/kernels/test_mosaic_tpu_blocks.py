@@ -1,6 +1,7 @@
 """The TPU kernel for scales by block, interpreted, against the formula in NumPy; and lowered for TPUs, which needs none."""
 
 import dataclasses
+import functools
 import itertools
 import zlib
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from sampling import one_in
 
 import jquant
 from jquant import reference
+from jquant.kernels import block_dot, xla_blocks
 from jquant.kernels.pallas import tpu_blocks
 from jquant.kernels.pallas.tpu_block_plans import BlockPlan, plan_for
 
@@ -140,6 +142,30 @@ def test_batches(m, batch, b_batch):
     case = Case(m, 128, 130, 64, "uint4", True, "uint8", True, batch, b_batch)
     rows = m * 6 if b_batch == (1, 1) else m
     check(case, plan(case._replace(m=rows)))
+
+
+@pytest.mark.gate
+def test_each_operand_mapped_alone(monkeypatch):
+    """By `jax.vmap`: the kernel is given one batch of A and one of B."""
+    given = operands(Case(3, 90, 130, 32, "uint4", True, "uint8", True))
+    leaves, tree = jax.tree.flatten((given.a, given.a_zero_point, packed(given, 32)))
+
+    def outputs(function):
+        monkeypatch.setattr(block_dot, "function_for", lambda platform, implementation: function)
+
+        def all_alone(*leaves):
+            for place, leaf in enumerate(leaves):
+                axes = [0 if other == place else None for other in range(len(leaves))]
+                mapped = jnp.stack([leaf, leaf[::-1]])
+                multiply = jax.vmap(lambda *leaves: block_dot.block_dot(*tree.unflatten(leaves)), axes)
+                yield multiply(*leaves[:place], mapped, *leaves[place + 1 :])
+
+        return jax.jit(lambda *leaves: [*all_alone(*leaves)])(*leaves)
+
+    for result, wanted in zip(
+        outputs(functools.partial(tpu_blocks.block_dot, interpret=True)), outputs(xla_blocks.block_dot), strict=True
+    ):
+        np.testing.assert_array_equal(result, wanted)
 
 
 @pytest.mark.gate
