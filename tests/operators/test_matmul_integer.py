@@ -105,7 +105,7 @@ def test_packed_weights_wrap_in_their_sums():
 
 def test_other_packed_weights_raise():
     a, blocks = np.ones((2, 4), np.int8), jquant.pack_matrix(np.ones((4, 3), np.int8), scale=np.ones((1, 3), np.float32))
-    with pytest.raises(TypeError, match=r"BTensor was packed with scales, as block_scaled_matmul takes it: pack_matrix\(b\)"):
+    with pytest.raises(TypeError, match=r"BTensor was packed with scales, as block_scaled_matmul takes it: pack_matrix"):
         jquant.matmul_integer(a, blocks)
     with pytest.raises(TypeError, match="is of type SimpleNamespace, which holds packed weights: pass its attribute matrix"):
         jquant.matmul_integer(a, SimpleNamespace(matrix=blocks))
