@@ -10,6 +10,7 @@ import numpy as np
 from jax import export
 from jax.sharding import NamedSharding, PartitionSpec
 
+from jquant.arithmetic import words
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
 from jquant.packed_arrays import entries_of, placed, require_data_type, require_whole_blocks
 
@@ -32,11 +33,18 @@ class Layout(enum.StrEnum):
 _K_MAJOR = {Layout.WORDS: Layout.K_MAJOR_WORDS, Layout.BYTES: Layout.K_MAJOR_BYTES}
 _N_MINOR = {k_major: layout for layout, k_major in _K_MAJOR.items()}
 _WORDS = Layout.WORDS, Layout.K_MAJOR_WORDS
-_SIGN_BITS = np.uint16(0x8888)  # of the integers in a word
-_ROWS = {layout: 4 if layout in _WORDS else 1 for layout in Layout}  # of the matrix, in each element of the data
+# Of the matrix, in each element of the data.
+_ROWS = {layout: words.PER_WORD if layout in _WORDS else 1 for layout in Layout}
 _DATA_TYPES = {layout: np.dtype(np.uint16 if layout in _WORDS else np.int8) for layout in Layout}
 _OF_4_BITS = tuple(map(jnp.dtype, (jnp.int4, jnp.uint4)))
 _OF_8_BITS = tuple(map(np.dtype, (np.int8, np.uint8)))
+# Of the stored integers from those that they stand for, where the two differ.
+_OFFSETS = {
+    (Layout.WORDS, jnp.dtype(jnp.int4)): 8,
+    (Layout.K_MAJOR_WORDS, jnp.dtype(jnp.uint4)): -8,
+    (Layout.BYTES, np.dtype(np.uint8)): -128,
+    (Layout.K_MAJOR_BYTES, np.dtype(np.uint8)): -128,
+}
 _DTYPES = {layout: _OF_4_BITS if layout in _WORDS else (*_OF_4_BITS, *_OF_8_BITS) for layout in Layout}
 
 
@@ -82,6 +90,11 @@ class PackedBlockMatrix:
     def ndim(self) -> int:
         return self.data.ndim
 
+    @property
+    def offset(self) -> int:
+        """How much more the stored integers are than those that they stand for."""
+        return _OFFSETS.get((self.layout, self.dtype), 0)
+
     def __repr__(self) -> str:
         if hasattr(self.data, "shape") and self.layout in _ROWS:
             cast = "" if self.data.dtype == _DATA_TYPES[self.layout] else f", data of {self.data.dtype}"
@@ -97,26 +110,24 @@ class PackedBlockMatrix:
 
     def integers(self) -> jax.Array:
         """The integers in whole blocks, int16, of shape (..., K + padding, N)."""
-        data = jnp.asarray(self.n_minor().data)
-        if self.layout not in _WORDS:
-            return data.astype(jnp.int16) + np.int16(128 if self.dtype == jnp.uint8 else 0)
-        *batch, words, n = data.shape
-        nibbles = jnp.stack([(data >> np.uint16(4 * place)) & np.uint16(15) for place in range(4)], axis=-2)
-        return nibbles.reshape(*batch, 4 * words, n).astype(jnp.int16) - np.int16(8 if self.dtype == jnp.int4 else 0)
+        matrix = self.n_minor()
+        data = jnp.asarray(matrix.data)
+        stored = words.unpacked(data) if matrix.layout == Layout.WORDS else data
+        return stored.astype(jnp.int16) - np.int16(matrix.offset)
 
     def n_minor(self) -> "PackedBlockMatrix":
         """The same matrix in `Layout.WORDS` or `Layout.BYTES`."""
         if self.layout not in _N_MINOR:
             return self
         data = jnp.swapaxes(self.data, -1, -2)
-        data = data ^ _SIGN_BITS if self.layout in _WORDS else data
+        data = data ^ words.SIGN_BITS if self.layout in _WORDS else data
         return dataclasses.replace(self, data=data, layout=_N_MINOR[self.layout])
 
     def k_major(self) -> "PackedBlockMatrix":
         """The same matrix in `Layout.K_MAJOR_WORDS` or `Layout.K_MAJOR_BYTES`."""
         if self.layout not in _K_MAJOR:
             return self
-        data = self.data ^ _SIGN_BITS if self.layout in _WORDS else self.data
+        data = self.data ^ words.SIGN_BITS if self.layout in _WORDS else self.data
         return dataclasses.replace(self, data=jnp.swapaxes(data, -1, -2), layout=_K_MAJOR[self.layout])
 
     def require_intact(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Arguments for blocks of rows that share a scale and a zero point: the size of the blocks."""
+"""Arguments of products with block scales: the blocks and how they are summed, and what is given beside either matrix."""
 
 import sys
 from collections.abc import Mapping
@@ -54,9 +54,10 @@ def require_block_size(operator: str, block_size: int | None, b: PackedBlockMatr
 
 def k_parts_of(operator: str, k_parts: int, blocks: int) -> int:
     """The number of runs in which the blocks are summed, asserting that these are alike and can be added in pairs."""
-    what = f"a power of two that divides the number of blocks, which is {blocks}"
+    what = f"a power of two that divides the number of blocks, which is {blocks}" if blocks != 0 else "1, without any blocks"
     found = integer(operator, "k_parts", k_parts, range(1, sys.maxsize), what)
-    require(found & (found - 1) == 0 and blocks % found == 0, f"{operator}: k_parts is {found}; it must be {what}")
+    fits = found & (found - 1) == 0 and blocks % found == 0 if blocks != 0 else found == 1
+    require(fits, f"{operator}: k_parts is {found}; it must be {what}")
     return found
 
 

@@ -14,6 +14,7 @@ from jquant.arguments.operands import FLOAT32, Operand, broadcast_shape, operand
 from jquant.arithmetic.broadcasting import aligned, broadcasts
 from jquant.errors import DescriptorError, DescriptorTypeError
 from jquant.modes import data_type_name
+from jquant.packed_block_matrix import PackedBlockMatrix
 from jquant.packed_matrix import PackedMatrix
 from jquant.pytrees import Quantized
 
@@ -40,6 +41,7 @@ def weights(
 ) -> tuple[jax.Array | PackedMatrix, jax.Array | None]:
     """The matrix and its zero point: an array with a separate one, or packed weights, which hold theirs."""
     names = call.descriptor.names(tensor)
+    require_packed_as(PackedMatrix, call.operator, names.tensor, b)
     if not isinstance(b, PackedMatrix):
         matrix = call.tensor(names.tensor, b)
         return matrix, call.zero_point(tensor, zero_point, matrix.dtype)
@@ -53,6 +55,19 @@ def weights(
         require(given == wanted, message, DescriptorTypeError)
         _require_equal(call.operator, names, zero_point, b)
     return call.packed(tensor, b), None
+
+
+def require_packed_as(kind: type, operator: str, name: str, b: object) -> None:
+    """Asserts that `b`, if it is packed weights or holds them, is those of the `kind` that the operator takes."""
+    message = None
+    if isinstance(getattr(b, "matrix", None), PackedMatrix | PackedBlockMatrix):  # of `jquant.checkpoints`, for example
+        message = f"{name} is of type {type(b).__name__}, which holds packed weights: pass its attribute matrix"
+    elif isinstance(b, PackedBlockMatrix) and kind is not PackedBlockMatrix:
+        message = f"{name} was packed with scales, as block_scaled_matmul takes it: pack_matrix(b), without them"
+    elif isinstance(b, PackedMatrix) and kind is not PackedMatrix:
+        message = f"{name} was packed without scales: pack_matrix(b, scale=...)"
+    if message is not None:
+        raise DescriptorTypeError(f"{operator}: {message}")
 
 
 def _require_equal(operator: str, names: Names, given: Operand, b: PackedMatrix) -> None:

@@ -2,22 +2,24 @@
 
 import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 
+_Matrix = TypeVar("_Matrix")
+_Leaves = TypeVar("_Leaves")
 
-def join_rows(
-    a: jax.Array, b: jax.Array, leaves: Sequence[jax.Array], batch: Sequence[int]
-) -> tuple[jax.Array, jax.Array, list[jax.Array]] | None:
+
+def join_rows(a: jax.Array, b: _Matrix, leaves: _Leaves, batch: Sequence[int]) -> tuple[jax.Array, _Matrix, _Leaves] | None:
     """Operands whose batch is joined to the rows of A, which all multiply one B: each of them with a batch of (1,).
 
-    None if there is more than one B, or if an array of the epilogue has different columns for each batch.
+    None if there is more than one B, or if an array in `leaves` has different columns for each batch.
 
     Args:
       a: shape (..., M, K).
-      b: shape (..., K, N) or (..., N, K).
-      leaves: the epilogue's arrays, with the rank of `a`.
+      b: shape (..., K, N) or (..., N, K), or a tree of arrays that have one batch.
+      leaves: a tree of arrays beside the rows of A or the columns of B, with the rank of `a`.
       batch: the batch of the product.
     """
     m = a.shape[-2]
@@ -30,7 +32,24 @@ def join_rows(
             x = jnp.broadcast_to(x, (*batch, m, x.shape[-1]))
         return x.reshape(1, -1, x.shape[-1])
 
-    if math.prod(b.shape[:-2]) != 1 or not all(is_for_all(x) or x.shape[-1] == 1 or x.shape[-2] > 1 for x in leaves):
+    is_one_b = all(math.prod(x.shape[:-2]) == 1 for x in jax.tree.leaves(b))
+    if not is_one_b or not all(is_for_all(x) or x.shape[-1] == 1 or x.shape[-2] > 1 for x in jax.tree.leaves(leaves)):
         return None
-    a = a.reshape(1, -1, a.shape[-1])
-    return a, b.reshape(1, *b.shape[-2:]), [joined(x) for x in leaves]
+    b = jax.tree.map(lambda x: x.reshape(1, *x.shape[-2:]), b)
+    return a.reshape(1, -1, a.shape[-1]), b, jax.tree.map(joined, leaves)
+
+
+def with_one_batch_axis(
+    a: jax.Array, b: _Matrix, leaves: _Leaves, batch: Sequence[int]
+) -> tuple[jax.Array, _Matrix, _Leaves]:
+    """The operands as (batch, rows, columns), the batch of each all of it or 1; it joins the rows where it can."""
+    joined = join_rows(a, b, leaves, batch)
+    if joined is not None:
+        return joined
+
+    def broadcast(x: jax.Array) -> jax.Array:
+        if math.prod(x.shape[:-2]) > 1:
+            x = jnp.broadcast_to(x, (*batch, *x.shape[-2:]))
+        return x.reshape(-1, *x.shape[-2:])
+
+    return jax.tree.map(broadcast, (a, b, leaves))

@@ -7,6 +7,7 @@ that it is lowered for.
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +50,8 @@ def block_dot(
     Args:
       a: int8 or uint8, of shape (..., M, K).
       a_zero_point: of the dtype of `a`, of shape (..., M, 1) or (..., 1, 1), or None for 0.
-      b: of shape (..., K, N) and the rank of `a`. Batch sizes of 1 broadcast.
+      b: of shape (..., K, N) and the rank of `a`. Batch sizes of 1 broadcast; `jax.vmap` makes them different for the
+        arrays that it holds.
       epilogue: the steps that follow, on float32, whose arrays have the rank of `a`.
       k_parts: a power of two that divides the number of blocks.
       implementation: None stands for the default of the platform.
@@ -73,21 +75,38 @@ def function_for(platform: str, implementation: Implementation | None) -> Callab
 def _call(function: Callable, *arrays, tree, k_parts, implementation=None) -> jax.Array:
     """Applies `function` to each of the runs, as one more batch dimension; then sums them and applies the epilogue."""
     a, a_zero_point, b, epilogue = jax.tree.unflatten(tree, arrays)
-    a = _in_whole_blocks(a, a_zero_point, b)
-    b = dataclasses.replace(b, padding=0)
+    operands = _in_whole_blocks(*_in_whole_batches(a, a_zero_point, b))
     if k_parts == 1:
-        return epilogues.apply(epilogue, function(a, a_zero_point, b))
-    runs = function(*_in_runs(a, a_zero_point, b, k_parts))
+        return epilogues.apply(epilogue, function(*operands))
+    runs = function(*_in_runs(*operands, k_parts))
     return epilogues.apply(epilogue, _pairwise_sum(runs))
 
 
-def _in_whole_blocks(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix) -> jax.Array:
-    """`a`, padded with columns that equal its zero point, so that the contents of B do not matter there."""
-    if b.padding == 0:
-        return a
-    shape = (*a.shape[:-1], b.padding)
-    zero_point = jnp.zeros((), a.dtype) if a_zero_point is None else a_zero_point
-    return lax.concatenate([a, jnp.broadcast_to(zero_point, shape)], a.ndim - 1)
+def _in_whole_batches(
+    a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix
+) -> tuple[jax.Array, jax.Array | None, PackedBlockMatrix]:
+    """The operands, with the batch of its zero points in A, and one batch in all arrays of B.
+
+    `jax.vmap` may map any of the arrays alone.
+    """
+    a = _with_batch_of((a, a_zero_point), a)
+    return a, a_zero_point, jax.tree.map(functools.partial(_with_batch_of, b), b)
+
+
+def _with_batch_of(arrays: Any, x: jax.Array) -> jax.Array:
+    batch = jnp.broadcast_shapes(*(array.shape[:-2] for array in jax.tree.leaves(arrays)))
+    return jnp.broadcast_to(x, (*batch, *x.shape[-2:]))
+
+
+def _in_whole_blocks(
+    a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix
+) -> tuple[jax.Array, jax.Array | None, PackedBlockMatrix]:
+    """The operands, with columns in A that equal its zero point, so that the contents of B do not matter there."""
+    if b.padding:
+        shape = (*a.shape[:-1], b.padding)
+        zero_point = jnp.zeros((), a.dtype) if a_zero_point is None else a_zero_point
+        a = lax.concatenate([a, jnp.broadcast_to(zero_point, shape)], a.ndim - 1)
+    return a, a_zero_point, dataclasses.replace(b, padding=0)
 
 
 def _in_runs(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix, parts: int) -> tuple:
@@ -106,10 +125,11 @@ def _pairwise_sum(runs: jax.Array) -> jax.Array:
 
 
 def _pairwise_sum_of_slices(runs: jax.Array) -> tuple[jax.Array]:
-    terms = [lax.index_in_dim(runs, part, runs.ndim - 3, keepdims=False) for part in range(runs.shape[-3])]
-    while len(terms) > 1:
-        terms = [exact.sum(one, other) for one, other in zip(terms[::2], terms[1::2], strict=True)]
-    return (terms[0],)
+    axis = runs.ndim - 3
+    while (parts := runs.shape[axis]) > 1:
+        of_pairs = (lax.slice_in_dim(runs, first, parts, 2, axis) for first in (0, 1))
+        runs = exact.sum(*of_pairs)
+    return (jnp.squeeze(runs, axis),)
 
 
 def _pairwise_sum_across_devices(runs: jax.Array) -> tuple[jax.Array]:
@@ -129,9 +149,8 @@ _block_dot_p.def_impl(functools.partial(apply_primitive, _block_dot_p))
 
 
 @_block_dot_p.def_abstract_eval
-def _abstract_value(*operands, **parameters):
-    reference = functools.partial(_call, xla_blocks.block_dot, **parameters)
-    return jax.make_jaxpr(reference)(*operands).out_avals[0]
+def _abstract_value(*operands, tree, **_):
+    return jax.make_jaxpr(functools.partial(_call, xla_blocks.stand_in, tree=tree, k_parts=1))(*operands).out_avals[0]
 
 
 def _lower(platform, context, *operands, implementation, **parameters):
@@ -158,14 +177,19 @@ batching.primitive_batchers[_block_dot_p] = _batch
 
 
 def _differentiate(primals, tangents, *, tree, **parameters):
-    """The derivative by the scales and the epilogue's arrays: integers have no tangents."""
+    """The derivative by the scales and the epilogue's arrays: integers have no tangents.
+
+    That by the scales of B needs the products of all blocks apart: int32, of shape (..., G, M, N).
+    """
     a, a_zero_point, b, epilogue = jax.tree.unflatten(tree, primals)
-    _, _, b_tangent, epilogue_tangent = jax.tree.unflatten(tree, map(ad.instantiate_zeros, tangents))
+    _, _, b_tangent, _ = jax.tree.unflatten(tree, tangents)
+    *_, epilogue_tangent = jax.tree.unflatten(tree, map(ad.instantiate_zeros, tangents))
     r = block_dot(a, a_zero_point, b, **parameters)
-    products = xla_blocks.products(_in_whole_blocks(a, a_zero_point, b), a_zero_point, dataclasses.replace(b, padding=0))
+    if isinstance(b_tangent.scale, ad.Zero):
+        return jax.jvp(lambda epilogue: epilogues.apply(epilogue, r), (epilogue,), (epilogue_tangent,))
+    products = xla_blocks.products(*_in_whole_blocks(*_in_whole_batches(a, a_zero_point, b)))
     r_tangent = (products.astype(jnp.float32) * b_tangent.scale[..., None, :].astype(jnp.float32)).sum(-3)
-    steps = (epilogue, epilogue_tangent)
-    return jax.jvp(epilogues.apply, (steps[0], r), (steps[1], r_tangent))
+    return jax.jvp(epilogues.apply, (epilogue, r), (epilogue_tangent, r_tangent))
 
 
 ad.primitive_jvps[_block_dot_p] = _differentiate

@@ -16,7 +16,11 @@ import numpy as np
 from jax import lax
 
 from jquant.arithmetic import exact
+from jquant.arithmetic.words import PER_WORD
+from jquant.arithmetic.words import at as nibbles_at
 from jquant.kernels import xla, xla_blocks
+from jquant.kernels.batch import with_one_batch_axis
+from jquant.kernels.varying import varying_as
 from jquant.packed_block_matrix import Layout, PackedBlockMatrix
 
 # Up to this many rows, the words are faster than products of unpacked blocks.
@@ -26,6 +30,8 @@ _MOST_ROWS = 8
 _PRODUCTS_OF_INT8, _PRODUCTS_OF_DIFFERENCES = 32, 16
 # How many 16-bit sums one iteration of the inner loop scales: few enough to compile, many enough to be worth a loop.
 _SUMS_AT_ONCE = 16
+# How many of those of one block are added up without a loop: all of them, in blocks of up to 256.
+_MOST_ADDED = 64
 
 
 def block_dot(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix) -> jax.Array:
@@ -34,12 +40,8 @@ def block_dot(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix
     if not _are_few_rows(a, b):
         return xla_blocks.block_dot(a, a_zero_point, b, xla.integer_dot_on_cpu)
     shape = (*jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    a, b, a_zero_point = with_one_batch_axis(a, b, a_zero_point, shape[:-2])
     differences = a.astype(jnp.int16) - (0 if a_zero_point is None else a_zero_point.astype(jnp.int16))
-    if math.prod(b.shape[:-2]) == 1:  # the batch of A is just more rows
-        differences = differences.reshape(1, -1, a.shape[-1])
-    else:
-        differences = jnp.broadcast_to(differences, (*shape[:-1], a.shape[-1])).reshape(-1, *a.shape[-2:])
-    b = jax.tree.map(functools.partial(_in_one_batch, shape=shape), b)
     is_narrow = a.dtype == jnp.int8 and a_zero_point is None
     most = _PRODUCTS_OF_INT8 if is_narrow else _PRODUCTS_OF_DIFFERENCES
     plan = _plan(b.block_size, b.scale.shape[-2], differences.shape[1], most)
@@ -53,34 +55,34 @@ def _are_few_rows(a: jax.Array, b: PackedBlockMatrix) -> bool:
     return (math.prod(a.shape[:-1]) if math.prod(b.shape[:-2]) == 1 else a.shape[-2]) <= _MOST_ROWS
 
 
-def _in_one_batch(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    batch = (1,) if math.prod(x.shape[:-2]) == 1 else shape[:-2]
-    sizes = x.shape[-2:]
-    return jnp.broadcast_to(x, (*batch, *sizes)).reshape(-1, *sizes) if len(batch) > 1 else x.reshape(-1, *sizes)
-
-
 class _Plan(NamedTuple):
     """How the sums are divided up.
 
     Attributes:
-      products: how many products are added up in 16 bits: a multiple of 4 that divides a block.
+      products: how many products are added up in 16 bits: whole words, and a divisor of a block.
+      added: how many sums of a block are added up at a time.
       blocks: for how many blocks the sums are stored before they are scaled; a divisor of the number of blocks.
-      at_once: how many of those blocks are scaled in one iteration; at least two if there are two blocks.
+      at_once: how many of those blocks one iteration scales; if there are several, it takes at least two iterations.
     """
 
     products: int
+    added: int
     blocks: int
     at_once: int
 
 
 def _plan(block_size: int, blocks: int, rows: int, most_products: int) -> _Plan:
-    """The plan for this many rows. Its 16-bit sums take no more memory than a float32 for each block of B."""
-    products = max(size for size in range(4, most_products + 1, 4) if block_size % size == 0)
+    """The plan for this many rows.
+
+    Its 16-bit sums take no more memory than a float32 for each block of B, unless those of a single block take more.
+    """
+    products = max(size for size in range(PER_WORD, most_products + 1, PER_WORD) if block_size % size == 0)
     sums = block_size // products
     trips = next(trips for trips in range(min(sums * rows, blocks), blocks + 1) if blocks % trips == 0)
     stored = blocks // trips
     at_once = [n for n in range(1, stored) if stored % n == 0 and n * sums <= _SUMS_AT_ONCE]
-    return _Plan(products, stored, max(at_once, default=1))
+    added = next(n for n in range(min(sums, _MOST_ADDED), 0, -1) if sums % n == 0)
+    return _Plan(products, added, stored, max(at_once, default=1))
 
 
 def _few_rows(a: jax.Array, b: PackedBlockMatrix, plan: _Plan) -> jax.Array:
@@ -98,9 +100,9 @@ def _few_rows(a: jax.Array, b: PackedBlockMatrix, plan: _Plan) -> jax.Array:
     # Added to the products of the nibbles from 0 to 15, modulo 2**16. It makes them products of nibbles less 8, and
     # subtracts one, so that the interval of the sums ends at the largest int16.
     offset = jnp.sum(a_sums, -1, keepdims=True, dtype=jnp.int16) * np.int16(-8) - np.int16(1)
-    words = b.data.reshape(b.data.shape[0], blocks * sums, plan.products // 4, n)
+    words = b.data.reshape(b.data.shape[0], blocks * sums, plan.products // PER_WORD, n)
     # A nibble less 8 is the int4 itself, or the uint4 less 8; the latter 8 is made up for in the zero point.
-    shift = 0 if b.dtype == jnp.int4 else 8
+    shift = 8 - b.offset
     row_sums = None
     if b.zero_point is not None or shift != 0:
         row_sums = jnp.sum(a.reshape(*a.shape[:-1], blocks, b.block_size), -1, dtype=jnp.int32)
@@ -113,16 +115,25 @@ def _few_rows(a: jax.Array, b: PackedBlockMatrix, plan: _Plan) -> jax.Array:
         total = jnp.broadcast_to(lax.dynamic_slice_in_dim(offset, start, rows, 2), (batch, m, rows, n))
         for k in range(plan.products):
             # One slice per word: XLA fuses these, but would store a single slice for all words.
-            word = lax.dynamic_slice(words, (0, start, k // 4, 0), (words.shape[0], rows, 1, n))
-            nibbles = _nibbles(word.reshape(-1, 1, rows, n), k % 4)
-            total = total + nibbles * lax.slice_in_dim(activations, k, k + 1, axis=3)
+            word = lax.dynamic_slice(words, (0, start, k // PER_WORD, 0), (words.shape[0], rows, 1, n))
+            nibbles = nibbles_at(word.reshape(-1, 1, rows, n), k % PER_WORD)
+            total = total + lax.bitcast_convert_type(nibbles, jnp.int16) * lax.slice_in_dim(activations, k, k + 1, axis=3)
         return total
 
     def contribution(integers: jax.Array, index: jax.Array, first: jax.Array) -> jax.Array:
         """The contribution of block `index`, of shape (batch, M, N); it is that many after the `first` in `integers`."""
-        # Again, one slice per row.
-        rows = (lax.dynamic_slice_in_dim(integers, (index - first) * sums + row, 1, 2) for row in range(sums))
-        product = functools.reduce(operator.add, (row[:, :, 0].astype(jnp.int32) for row in rows)) + sums
+        start = (index - first) * sums
+
+        def sum_of_some(number: jax.Array | int) -> jax.Array:
+            # Again, one slice per row.
+            places = (start + number * plan.added + row for row in range(plan.added))
+            rows = (lax.dynamic_slice_in_dim(integers, place, 1, 2) for place in places)
+            return functools.reduce(operator.add, (row[:, :, 0].astype(jnp.int32) for row in rows))
+
+        product = sum_of_some(0)
+        if sums > plan.added:
+            product = lax.fori_loop(1, sums // plan.added, lambda number, total: total + sum_of_some(number), product)
+        product = product + sums
         if row_sums is not None:
             zero_point = -shift if b.zero_point is None else _row(b.zero_point, index).astype(jnp.int32) - shift
             product = product - zero_point * lax.dynamic_slice_in_dim(row_sums, index, 1, 2)
@@ -139,21 +150,10 @@ def _few_rows(a: jax.Array, b: PackedBlockMatrix, plan: _Plan) -> jax.Array:
         # A loop of its own: otherwise XLA would recompute the integers where they are scaled.
         return lax.fori_loop(0, plan.blocks // plan.at_once, at_once, r)
 
-    # The sum with -0 is the first term, whatever its sign. Inside a `jax.shard_map`, it varies over what the operands do.
-    zeros = [_zeros(a[:, :, :1]), *(_zeros(x[:, :1]) for x in jax.tree.leaves(b))]
-    bits = jnp.broadcast_to(functools.reduce(operator.or_, zeros, jnp.int32(-(2**31))), (batch, m, n))
-    return lax.fori_loop(0, blocks // plan.blocks, of_chunk, lax.bitcast_convert_type(bits, jnp.float32))
-
-
-def _zeros(x: jax.Array) -> jax.Array:
-    return ((x == x) & False).astype(jnp.int32)
+    # The sum with -0 is the first term, whatever its sign.
+    start = varying_as((a, b), jnp.full((batch, m, n), -0.0, jnp.float32))
+    return lax.fori_loop(0, blocks // plan.blocks, of_chunk, start)
 
 
 def _row(x: jax.Array, index: jax.Array) -> jax.Array:
     return lax.dynamic_slice_in_dim(x, index, 1, x.ndim - 2)
-
-
-def _nibbles(words: jax.Array, place: int) -> jax.Array:
-    """The integers from 0 to 15 at one position of each word, in int16."""
-    shifted = words >> np.uint16(4 * place) if place else words
-    return lax.bitcast_convert_type(shifted & np.uint16(15) if place < 3 else shifted, jnp.int16)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.arithmetic import exact, signs
+from jquant.arithmetic import exact, signs, words
 from jquant.packed_block_matrix import Layout, PackedBlockMatrix, layout_for, zero_point_data_type
 from jquant.packed_matrix import PackedMatrix
 
@@ -35,15 +35,13 @@ def pack_blocks(
 
     In `layout`, which must not be K-major; None lets the data type choose.
     """
-    *batch, k, n = b.shape
+    *batch, k, _ = b.shape
     layout = layout_for(b.dtype, block_size) if layout is None else layout
     padding = scale.shape[-2] * block_size - k
     behind = [(0, 0)] * len(batch) + [(0, padding), (0, 0)]
     if layout == Layout.WORDS:
         unsigned = (b.astype(jnp.int8) + np.int8(8 if b.dtype == jnp.int4 else 0)).astype(jnp.uint16)
-        nibbles = jnp.pad(unsigned, behind).reshape(*batch, (k + padding) // 4, 4, n)
-        one, two, three, four = (nibbles[..., place, :] << np.uint16(4 * place) for place in range(4))
-        data = one | two | three | four
+        data = words.packed(jnp.pad(unsigned, behind))
     else:
         data = jnp.pad(signs.to_int8(b) if b.dtype == jnp.uint8 else b.astype(jnp.int8), behind)
         if jnp.iinfo(b.dtype).bits < 8:  # XLA:GPU fails to compile slices of 4-bit integers

@@ -17,9 +17,10 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from jquant.arithmetic import exact, narrow_integers
+from jquant.arithmetic import exact, narrow_integers, words
 from jquant.arithmetic.partitioned import unless_partitioned
 from jquant.formulas import affine
+from jquant.kernels.varying import varying_as
 from jquant.packed_block_matrix import Layout, PackedBlockMatrix
 from jquant.pytrees import Quantized
 
@@ -204,7 +205,7 @@ def _by_blocks(a: jax.Array, weights: PackedBlockMatrix) -> jax.Array:
 
     def block(total: jax.Array, part: tuple) -> tuple[jax.Array, None]:
         a, data, scale, zero_point = part
-        zero = np.int16(8 if weights.dtype == jnp.int4 else -128 if weights.dtype == jnp.uint8 else 0)
+        zero = np.int16(weights.offset)
         zero_point = zero if zero_point is None else zero_point.astype(jnp.int16) + zero
 
         def piece(sum: jax.Array, part: tuple) -> tuple[jax.Array, None]:
@@ -212,7 +213,7 @@ def _by_blocks(a: jax.Array, weights: PackedBlockMatrix) -> jax.Array:
             for row in range(unrolled):
                 number = data[row // per_row]
                 if per_row > 1:
-                    number = (number >> np.uint16(4 * (row % 4))) & np.uint16(15)
+                    number = words.at(number, row % words.PER_WORD)
                 sum = sum + a[row, :, None] * (number.astype(jnp.int16) - zero_point).astype(jnp.float32)[None]
             return sum, None
 
@@ -268,9 +269,8 @@ def _rows_of_data(weights: PackedBlockMatrix) -> int:
 
 
 def _zeros(a: jax.Array, weights: PackedBlockMatrix) -> jax.Array:
-    """The start of a sum: the product of no rows, whose type says which axes of a mesh it varies over."""
-    none = (x[:0].astype(jnp.float32) for x in jax.tree.leaves(weights))
-    return a[:, :0] @ functools.reduce(operator.add, none)
+    """The start of a sum."""
+    return varying_as((a, weights), jnp.zeros((a.shape[0], weights.scale.shape[-1]), jnp.float32))
 
 
 def _largest_divisor(number: int, limit: int) -> int:

@@ -1,6 +1,7 @@
 """The product with block scales in terms of XLA's own products: right everywhere, and the reference for the kernels."""
 
 import functools
+import operator
 from collections.abc import Callable
 
 import jax
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.arithmetic import exact, signs
+from jquant.arithmetic import exact, signs, words
 from jquant.kernels import xla
 from jquant.kernels import zero_point as zero_points
 from jquant.packed_block_matrix import Layout, PackedBlockMatrix
@@ -71,7 +72,8 @@ def _in_order_of_rows(a: jax.Array, b: PackedBlockMatrix) -> jax.Array:
     if b.layout != Layout.WORDS:
         return a
     *rows, k = a.shape
-    return jnp.swapaxes(a.reshape(*rows, k // b.block_size, b.block_size // 4, 4), -1, -2).reshape(*rows, k)
+    in_words = a.reshape(*rows, k // b.block_size, b.block_size // words.PER_WORD, words.PER_WORD)
+    return jnp.swapaxes(in_words, -1, -2).reshape(*rows, k)
 
 
 def _rows_of_block(b: PackedBlockMatrix, index: jax.Array | int) -> tuple[jax.Array, jnp.dtype]:
@@ -83,11 +85,16 @@ def _rows_of_block(b: PackedBlockMatrix, index: jax.Array | int) -> tuple[jax.Ar
     stored = b.data.shape[-2] // b.scale.shape[-2]
     data = lax.dynamic_slice_in_dim(b.data, index * stored, stored, b.ndim - 2)
     if b.layout == Layout.WORDS:
-        places = lax.broadcasted_iota(jnp.uint16, (*(1,) * (b.ndim - 2), 4, 1, 1), b.ndim - 2) * np.uint16(4)
-        nibbles = (data[..., None, :, :] >> places) & np.uint16(15)
-        data = nibbles.astype(jnp.int8).reshape(*data.shape[:-2], b.block_size, data.shape[-1])
-        data = data - np.int8(8) if b.dtype == jnp.int4 else data
+        data = words.by_place(data).astype(jnp.int8).reshape(*data.shape[:-2], b.block_size, data.shape[-1])
+        data = data - np.int8(b.offset) if b.offset else data
     return data, np.dtype(np.uint8 if b.dtype == jnp.uint8 else np.int8)
+
+
+def stand_in(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix) -> jax.Array:
+    """Anything of the type of `block_dot`: of its shape, split over a mesh and varying over its axes as that is."""
+    rows = [jnp.sum(x, -1, keepdims=True, dtype=jnp.float32) for x in (a, a_zero_point) if x is not None]
+    columns = [jnp.sum(x, -2, keepdims=True, dtype=jnp.float32) for x in jax.tree.leaves(b.n_minor())]
+    return functools.reduce(operator.add, (*rows, *columns))
 
 
 def products(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix) -> jax.Array:

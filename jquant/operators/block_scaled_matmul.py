@@ -17,7 +17,7 @@ from jquant.arguments.blocks import (
 from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.operands import FLOAT32
-from jquant.arguments.products import BATCH, product_shape
+from jquant.arguments.products import BATCH, product_shape, require_packed_as
 from jquant.arguments.statics import float_data_type
 from jquant.arithmetic import exact
 from jquant.arithmetic.broadcasting import to_rank
@@ -121,8 +121,11 @@ def block_scaled_matmul(
     any number of devices.
 
     On a CPU, multiplying one row by 4-bit weights from `pack_matrix` takes less time than `matmul_integer_to_float` with
-    8-bit weights; many rows take more. It is differentiable in the scales and in the bias. Integers have no derivative
-    (JAX's zero, of type float0).
+    8-bit weights; many rows take more. An int8 `a` without a zero point is fastest: for any other, a GPU and XLA sum up the
+    columns of every block in each call, and a CPU adds up half as many products at a time.
+
+    It is differentiable in the scales and in the bias. Integers have no derivative (JAX's zero, of type float0). The
+    derivative in `b_scale` holds the products of all blocks in memory, 4 bytes for each of G * M * N.
 
     Args:
       a: int8 or uint8, of shape (..., M, K), with up to six batch dimensions.
@@ -137,7 +140,7 @@ def block_scaled_matmul(
       bias: float32, float16 or bfloat16, of a shape that broadcasts to the output's. None means 0.
       block_size: the number of rows of `b` that share a scale; the last block may have fewer. None means K / G, if that is
         an integer, or the block size of packed weights.
-      k_parts: the number of runs in which the blocks are summed: a power of two that divides G.
+      k_parts: the number of runs in which the blocks are summed: a power of two that divides G (1 if K is 0).
       output_dtype: float32, float16 or bfloat16; None means that of `a_scale`.
       implementation: as for `matmul_integer`.
 
@@ -171,6 +174,7 @@ def block_scaled_matmul(
     bias = call.optional_tensor("bias", bias, FLOAT32)
     output_dtype = one.scale.dtype if output_dtype is None else float_data_type(_OPERATOR, "output_dtype", output_dtype)
     rows = {"a_scale": one.scale, "a_zero_point": one.zero_point}
+    require_packed_as(PackedBlockMatrix, _OPERATOR, "b", b)
     if isinstance(b, PackedBlockMatrix):
         b.require_intact(f"{_OPERATOR}: b")
         require_none(_OPERATOR, {"b_scale": b_scale, "b_zero_point": b_zero_point})

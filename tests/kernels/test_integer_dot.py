@@ -115,8 +115,9 @@ def test_a_batch_of_a_alone_joins_its_rows(monkeypatch, kernel):
     actual = xla.integer_dot(joined_a, joined_b, jax.tree.unflatten(structure, joined))
     np.testing.assert_array_equal(actual.reshape(expected.shape), expected)
 
-    seen = []
-    monkeypatch.setattr(kernel, "join_rows", lambda *operands: seen.append(batch.join_rows(*operands)) or seen[-1])
+    seen, join_rows = [], batch.join_rows
+    home = tpu if kernel is tpu else batch
+    monkeypatch.setattr(home, "join_rows", lambda *operands: seen.append(join_rows(*operands)) or seen[-1])
     jax.jit(kernel.integer_dot).trace(a, b, epilogue).lower(lowering_platforms=("tpu" if kernel is tpu else "cuda",))
     assert seen[0][0].shape == (1, 30, 40)
 

@@ -11,6 +11,7 @@ from sampling import one_in
 
 import jquant
 from jquant.arithmetic import exact
+from jquant.kernels import block_dot, xla_blocks
 from jquant.kernels.pallas import _compat, gpu_block_plans, gpu_blocks
 from jquant.kernels.pallas.gpu_block_plans import BLOCK_SIZES, BlockPlan, plan_for, steps_for
 
@@ -54,6 +55,30 @@ def test_operands_of_the_kernel(monkeypatch, case):
     assert differences(*map(mosaic_gpu_block_cases.comparable, (got, wanted))) == []
 
 
+@pytest.mark.gate
+def test_each_operand_mapped_alone(monkeypatch):
+    """By `jax.vmap`: the kernel is given one batch of A and one of B."""
+    monkeypatch.setattr(gpu_blocks, "_call", kernel_in_xla)
+    given = mosaic_gpu_block_cases.operands(Case("mapped", 3, 90, 10, 64, "uint4", True, "uint8", True))
+    matrix = jquant.pack_matrix(given.b, given.b_zero_point, scale=given.scale, block_size=64)
+    leaves, tree = jax.tree.flatten((given.a, given.a_zero_point, matrix))
+
+    def outputs(function):
+        monkeypatch.setattr(block_dot, "function_for", lambda platform, implementation: function)
+
+        def all_alone(*leaves):
+            for place, leaf in enumerate(leaves):
+                axes = [0 if other == place else None for other in range(len(leaves))]
+                mapped = jnp.stack([leaf, leaf[::-1]])
+                multiply = jax.vmap(lambda *leaves: block_dot.block_dot(*tree.unflatten(leaves)), axes)
+                yield multiply(*leaves[:place], mapped, *leaves[place + 1 :])
+
+        return jax.jit(lambda *leaves: [*all_alone(*leaves)])(*leaves)
+
+    for result, wanted in zip(outputs(gpu_blocks.block_dot), outputs(xla_blocks.block_dot), strict=True):
+        np.testing.assert_array_equal(result, wanted)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Lowering, which checks shapes, layouts and shared memory.
 
@@ -88,7 +113,7 @@ def test_k_major_weights_are_not_transposed():
     assert "tensor<64x64xui16>" in lowered(case)
     for k_major, transposes in ((True, False), (False, True)):
         text = lowered(case._replace(k_major=k_major))
-        assert ("ui16>) -> tensor<64x64xui16>" in "".join(x for x in text.splitlines() if "transpose" in x)) == transposes
+        assert ("ui16>) -> tensor<1x64x64xui16>" in "".join(x for x in text.splitlines() if "transpose" in x)) == transposes
 
 
 def test_a_row_is_fetched_from_where_tma_can_store_it():

@@ -1,6 +1,7 @@
 """The TPU kernel for scales by block, interpreted, against the formula in NumPy; and lowered for TPUs, which needs none."""
 
 import dataclasses
+import functools
 import itertools
 import zlib
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from sampling import one_in
 
 import jquant
 from jquant import reference
+from jquant.kernels import block_dot, xla_blocks
 from jquant.kernels.pallas import tpu_blocks
 from jquant.kernels.pallas.tpu_block_plans import BlockPlan, plan_for
 
@@ -143,6 +145,30 @@ def test_batches(m, batch, b_batch):
 
 
 @pytest.mark.gate
+def test_each_operand_mapped_alone(monkeypatch):
+    """By `jax.vmap`: the kernel is given one batch of A and one of B."""
+    given = operands(Case(3, 90, 130, 32, "uint4", True, "uint8", True))
+    leaves, tree = jax.tree.flatten((given.a, given.a_zero_point, packed(given, 32)))
+
+    def outputs(function):
+        monkeypatch.setattr(block_dot, "function_for", lambda platform, implementation: function)
+
+        def all_alone(*leaves):
+            for place, leaf in enumerate(leaves):
+                axes = [0 if other == place else None for other in range(len(leaves))]
+                mapped = jnp.stack([leaf, leaf[::-1]])
+                multiply = jax.vmap(lambda *leaves: block_dot.block_dot(*tree.unflatten(leaves)), axes)
+                yield multiply(*leaves[:place], mapped, *leaves[place + 1 :])
+
+        return jax.jit(lambda *leaves: [*all_alone(*leaves)])(*leaves)
+
+    for result, wanted in zip(
+        outputs(functools.partial(tpu_blocks.block_dot, interpret=True)), outputs(xla_blocks.block_dot), strict=True
+    ):
+        np.testing.assert_array_equal(result, wanted)
+
+
+@pytest.mark.gate
 @one_in(2, ("m", "zeros"), itertools.product((3, 40), (False, True)), first=1, others="full")
 def test_no_races_and_no_reads_out_of_bounds(m, zeros, capfd):
     """Memory that nothing has written, as the ends of ragged blocks are, holds the largest integer here."""
@@ -208,9 +234,7 @@ def test_lowers_with_64_bits_enabled():
         assert "tpu_custom_call" in lower()
 
 
-@pytest.mark.parametrize(
-    ("block_size", "dtype", "what"), [(16, "int4", "blocks of 32, 64"), (512, "int8", "blocks of at most 256")]
-)
+@pytest.mark.parametrize(("block_size", "dtype", "what"), [(16, "int4", "blocks of 32, 64"), (512, "int8", "at most 256")])
 def test_blocks_without_a_plan_raise(block_size, dtype, what):
     with pytest.raises(NotImplementedError, match=what):
         lower(k=1024, block_size=block_size, dtype=dtype)

@@ -1,7 +1,9 @@
 """`block_scaled_matmul`: the order of its roundings, its layouts and types, what it refuses, and how it is compiled."""
 
+import dataclasses
 import functools
 import itertools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +19,7 @@ from sampling import one_in
 import jquant
 from jquant import reference
 from jquant.cases import samples
-from jquant.cases.blocks import packed
+from jquant.cases.blocks import packed, unpacked
 from jquant.kernels import block_dot as door
 from jquant.kernels import blocks_on_cpu, implementations
 
@@ -108,6 +110,35 @@ def test_batches(batches, rows):
     Problem(0, (rows, 64, 6), 32, a_batch=a_batch, b_batch=b_batch, with_zero_points=(True, True)).check()
 
 
+EVERY_LEAF = list(itertools.product((1, 2, 20), (jnp.uint4, np.int8), (64, 90)))
+
+
+@one_in(2, ("rows", "b_dtype", "k"), EVERY_LEAF)
+def test_each_operand_mapped_alone(rows, b_dtype, k):
+    p = Problem(0, (rows, k, 3), 32, a_dtype=np.uint8, b_dtype=b_dtype, with_zero_points=(True, True))
+    operands = p.a, p.a_zero_point, p.packed()
+    leaves, tree = jax.tree.flatten(operands)
+
+    def multiply(*leaves):
+        a, a_zero_point, b = tree.unflatten(leaves)
+        return jquant.block_scaled_matmul(a, p.a_scale, a_zero_point, b)
+
+    def all_alone(*leaves):
+        for place, leaf in enumerate(leaves):
+            axes = [0 if other == place else None for other in range(len(leaves))]
+            mapped = jnp.stack([leaf, leaf[::-1]])  # rows of A in another order, or rows of B, or blocks
+            yield jax.vmap(multiply, axes)(*leaves[:place], mapped, *leaves[place + 1 :])
+
+    outputs = jax.jit(lambda *leaves: [*all_alone(*leaves)])(*leaves)
+    for place, (leaf, output) in enumerate(zip(leaves, outputs, strict=True)):
+        for values, one in zip((leaf, leaf[::-1]), output, strict=True):
+            a, a_zero_point, b = tree.unflatten([*leaves[:place], values, *leaves[place + 1 :]])
+            integers, zero_point = unpacked(b)
+            assert_equal(
+                one, reference.block_scaled_matmul(a, p.a_scale, a_zero_point, integers, b.scale, zero_point, block_size=32)
+            )
+
+
 @pytest.mark.parametrize("sizes", [(0, 64, 3), (2, 64, 0), (2, 0, 3)], ids=str)
 def test_empty(sizes):
     Problem(0, sizes, 32).check()
@@ -151,6 +182,18 @@ def test_parts_of_k(k_parts, rows, b_dtype):
     Problem(0, (rows, 250, 5), 16, b_dtype=b_dtype, k_parts=k_parts, with_zero_points=(True, True)).check()
 
 
+def test_the_sum_of_many_parts_is_a_short_program():
+    """Twice as many are one step more."""
+    a, b, scale = np.ones((2, 256), np.int8), np.ones((256, 3), np.int8), np.ones((128, 3), FLOAT32)
+
+    def lines(k_parts):
+        multiply = functools.partial(jquant.block_scaled_matmul, block_size=2, k_parts=k_parts)
+        return len(jax.jit(multiply).lower(a, FLOAT32(1), None, b, scale).as_text().splitlines())
+
+    of_4, of_8, of_32 = map(lines, (4, 8, 32))
+    assert of_32 - of_8 == 2 * (of_8 - of_4) > 0
+
+
 def test_floats():
     """Scales, the bias and the output in 16 bits, each rounded once."""
     half, brain = np.float16, jnp.bfloat16
@@ -183,6 +226,9 @@ def test_python_scalars():
 _A, _B, _SCALE = np.ones((2, 64), np.int8), np.ones((64, 3), jnp.int4), np.ones((2, 3), np.float32)
 
 
+_WITHOUT_SCALES = "block_scaled_matmul: b was packed without scales: pack_matrix(b, scale=...)"
+
+
 def _call(*arguments, a=_A, a_scale=1.0, a_zero_point=None, b=_B, **options):
     given = arguments or (_SCALE,)
     return lambda: jquant.block_scaled_matmul(a, a_scale, a_zero_point, b, *given, **options)
@@ -203,6 +249,10 @@ def _packed(*arguments, **options):
         (_call(_SCALE, block_size=16), "b_scale has 2 blocks; K, which is 64 in b, makes 4 blocks of block_size 16"),
         (_call(_SCALE, block_size=0), "block_size is 0; it must be an integer from 1 to 32768"),
         (_call(_SCALE, k_parts=4), "k_parts is 4; it must be a power of two that divides the number of blocks, which is 2"),
+        (
+            _call(np.ones((0, 3), FLOAT32), a=_A[:, :0], b=_B[:0], block_size=32, k_parts=4),
+            "k_parts is 4; it must be 1, without any blocks",
+        ),
         (_call(_SCALE, k_parts=0), "k_parts is 0; it must be a power of two"),
         (
             _call(_SCALE, np.ones((1, 3), jnp.int4)),
@@ -226,7 +276,12 @@ def _packed(*arguments, **options):
         (_call(b=np.ones((64, 3), jnp.int2)), "b has data type INT2; the operator allows INT4, UINT4, INT8, UINT8"),
         (_call(_SCALE, np.ones((2, 3), jnp.uint4)), "b_zero_point has data type UINT4; it must match that of b, INT4"),
         (_call(a_zero_point=np.uint8(1)), "a_zero_point has data type UINT8; it must match that of a, INT8"),
-        (_call(b=jquant.pack_matrix(np.ones((64, 3), np.int8))), "b must be an array or a Python scalar, not PackedMatrix"),
+        (_call(b=jquant.pack_matrix(np.ones((64, 3), np.int8))), _WITHOUT_SCALES),
+        (_call(None, b=jquant.pack_matrix(np.ones((64, 3), np.int8))), _WITHOUT_SCALES),
+        (
+            _call(None, b=SimpleNamespace(matrix=jquant.pack_matrix(_B, scale=_SCALE))),
+            "b is of type SimpleNamespace, which holds packed weights: pass its attribute matrix",
+        ),
         (_call(_SCALE, output_dtype="int8"), "output_dtype is INT8; it must be one of FLOAT32, FLOAT16, BFLOAT16"),
     ],
 )
@@ -243,6 +298,21 @@ def test_implementations():
         with pytest.raises(NotImplementedError, match=f"implementation {implementation} "):
             jquant.block_scaled_matmul(*p.of_a, p.packed(), implementation=implementation)
     assert door.function_for("cuda", None) is not blocks_on_cpu.block_dot
+
+
+def test_memory_of_derivatives():
+    """The products of all blocks are held for the scales of B alone."""
+    m, k, n, blocks = 64, 256, 64, 16
+    p = Problem(0, (m, k, n), k // blocks)
+
+    def bytes_of(differentiated, multiply):
+        program = jax.jit(lambda x: jax.jvp(multiply, (x,), (jnp.ones_like(x),))).lower(differentiated).compile()
+        return program.memory_analysis().temp_size_in_bytes
+
+    b = p.packed()
+    of_a = bytes_of(p.a_scale, lambda scale: jquant.block_scaled_matmul(p.a, scale, None, b))
+    of_b = bytes_of(p.b_scale, lambda scale: jquant.block_scaled_matmul(p.a, 0.5, None, dataclasses.replace(b, scale=scale)))
+    assert of_a < 4 * blocks * m * n <= of_b
 
 
 def test_scan_over_layers():
@@ -269,6 +339,21 @@ def test_temporaries_of_one_row(block_size):
         multiply = jax.jit(lambda a, b, a_zero_point=a_zero_point: jquant.block_scaled_matmul(a, 0.5, a_zero_point, b))
         program = multiply.lower(jax.ShapeDtypeStruct((1, k), a_dtype), of_b).compile()
         assert program.memory_analysis().temp_size_in_bytes <= 1.05 * 4 * n * k // block_size
+
+
+@one_in(2, "k", [2**14, 4 * 1009])
+def test_a_scale_for_each_column(k):
+    """The program does not grow with the block; a prime number of words is no exception."""
+
+    def lowered(k):
+        p = Problem(0, (1, k, 3), k, a_dtype=np.uint8, with_zero_points=(True, True))
+        return jax.jit(jquant.block_scaled_matmul).lower(*p.of_a, p.packed(), bias=p.bias), p
+
+    half, whole = lowered(2**13), lowered(k)
+    lines = [len(program.as_text().splitlines()) for program, _ in (half, whole)]
+    assert lines[1] <= lines[0] < 3000
+    program, p = whole
+    assert_equal(program.compile()(*p.of_a, p.packed(), bias=p.bias), p.expected())
 
 
 @kinds

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -100,6 +101,14 @@ def test_packed_weights_wrap_in_their_sums():
     for a_zero_point, b_zero_point in ((0, 0), (7, 127)):
         expected = reference.matmul_integer(a, b, a_zero_point, b_zero_point)
         assert_equal(jquant.matmul_integer(a, jquant.pack_matrix(b, b_zero_point), a_zero_point), expected)
+
+
+def test_other_packed_weights_raise():
+    a, blocks = np.ones((2, 4), np.int8), jquant.pack_matrix(np.ones((4, 3), np.int8), scale=np.ones((1, 3), np.float32))
+    with pytest.raises(TypeError, match=r"BTensor was packed with scales, as block_scaled_matmul takes it: pack_matrix"):
+        jquant.matmul_integer(a, blocks)
+    with pytest.raises(TypeError, match="is of type SimpleNamespace, which holds packed weights: pass its attribute matrix"):
+        jquant.matmul_integer(a, SimpleNamespace(matrix=blocks))
 
 
 def test_vmap_over_every_argument():

@@ -9,7 +9,6 @@ the rows, then finish and store the output piece by piece, while the loads of th
 
 import functools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -19,7 +18,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jquant.kernels import epilogue as epilogues
-from jquant.kernels.batch import join_rows
+from jquant.kernels.batch import with_one_batch_axis
 from jquant.kernels.epilogue import Epilogue
 from jquant.kernels.pallas import _compat, gpu_plans
 from jquant.kernels.pallas.gpu_plans import PIECE_M, ROW_ALIGNMENT, Plan
@@ -68,7 +67,7 @@ def integer_dot(
     shape = (*batch, a.shape[-2], b.shape[-2])
     dtype = jax.eval_shape(functools.partial(epilogues.apply, epilogue), jax.ShapeDtypeStruct(shape, jnp.int32)).dtype
     leaves, structure = jax.tree.flatten(epilogue)
-    a, b, *leaves = _with_one_batch_axis(a, b, leaves, batch)
+    a, b, leaves = with_one_batch_axis(a, b, leaves, batch)
     if plan is None:
         plan = gpu_plans.plan_for(max(len(a), len(b)), a.shape[1], b.shape[1], a.shape[2], dtype.itemsize)
     gpu_plans.check(plan, dtype.itemsize)
@@ -104,21 +103,6 @@ def _fusible(epilogue: Epilogue, batch: tuple[int, ...]) -> int:
 
     fusible = (all(is_vector(x) for x in jax.tree.leaves(step)) for step in epilogue)
     return next((number for number, holds in enumerate(fusible) if not holds), len(epilogue))
-
-
-def _with_one_batch_axis(a: jax.Array, b: jax.Array, leaves: Sequence[jax.Array], batch: tuple[int, ...]) -> list[jax.Array]:
-    """The operands as (batch, rows, columns), the batch of each all of it or 1; it joins the rows where it can."""
-    joined = join_rows(a, b, leaves, batch)
-    if joined is not None:
-        a, b, leaves = joined
-        return [a, b, *leaves]
-
-    def broadcast(x: jax.Array) -> jax.Array:
-        if math.prod(x.shape[:-2]) > 1:
-            x = jnp.broadcast_to(x, (*batch, *x.shape[-2:]))
-        return x.reshape(-1, *x.shape[-2:])
-
-    return [broadcast(x) for x in (a, b, *leaves)]
 
 
 def _padded_call(a, b, leaves, structure, dtype: jnp.dtype, plan: Plan, interpret: Any) -> jax.Array:

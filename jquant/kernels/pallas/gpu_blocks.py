@@ -15,12 +15,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jquant.arithmetic import exact, signs
 from jquant.kernels import zero_point as zero_points
+from jquant.kernels.batch import with_one_batch_axis
 from jquant.kernels.pallas import _compat, gpu, gpu_block_plans
 from jquant.kernels.pallas.gpu_block_plans import BlockPlan, Steps
 from jquant.kernels.pallas.gpu_plans import PIECE_M, ROW_ALIGNMENT
@@ -59,7 +61,8 @@ def block_dot(
         gpu.require_hopper()
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     shape = (*batch, a.shape[-2], b.shape[-1])
-    operands = _with_one_batch_axis(_operands(a, a_zero_point, b), batch)
+    a, b, a_zero_point = with_one_batch_axis(a, b, a_zero_point, batch)
+    operands = _operands(a, a_zero_point, b)
     steps, bits, terms = gpu_block_plans.steps_for(b.block_size), _bits(operands.b), len(operands.terms)
     if plan is None:
         (a_batch, m, k), (b_batch, n, _) = operands.a.shape, operands.b.shape
@@ -89,10 +92,11 @@ class _Operands(NamedTuple):
     """What the kernel multiplies, and what it subtracts from the product of each block because of zero points.
 
     Attributes:
-      a: int8, of shape (..., M, K).
-      b: int8 or int4, of shape (..., N, K).
-      scale: float32, of shape (..., G, N).
-      terms: pairs of vectors whose products are subtracted from a block's: int32, of shapes (..., G, M) and (..., G, N).
+      a: int8, of shape (batch or 1, M, K).
+      b: int8 or int4, of shape (batch or 1, N, K).
+      scale: float32, of shape (batch or 1, G, N).
+      terms: pairs of vectors whose products are subtracted from a block's: int32, of shapes (batch or 1, G, M) and
+        (batch or 1, G, N).
     """
 
     a: jax.Array
@@ -103,12 +107,12 @@ class _Operands(NamedTuple):
 
 def _operands(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix) -> _Operands:
     """``(A - za)(B - zb)`` of each block is ``A B - (rowsum(A) - size * za) zb - za colsum(B)``."""
-    size, scale = b.block_size, exact.widen(b.scale)
-    integers, excess = _integers(b)
+    b = b.k_major()
+    size, scale, integers = b.block_size, exact.widen(b.scale), _integers(b)
     if b.zero_point is None:
-        b_offset = jnp.full(scale.shape, -excess, jnp.int32) if excess else None
+        b_offset = jnp.full(scale.shape, b.offset, jnp.int32) if b.offset else None
     else:
-        b_offset = b.zero_point.astype(jnp.int32) - excess
+        b_offset = b.zero_point.astype(jnp.int32) + np.int32(b.offset)
     a_offset = zero_points.shifted(a_zero_point, a.dtype, a.ndim)
     a = signs.to_int8(a)
     blocks = (*a.shape[:-1], scale.shape[-2])
@@ -121,34 +125,16 @@ def _operands(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix
     return _Operands(a, integers, scale, tuple((jnp.swapaxes(rows, -1, -2), columns) for rows, columns in terms))
 
 
-def _integers(b: PackedBlockMatrix) -> tuple[jax.Array, int]:
-    """Those of B, K-major, as int4 or int8; and by how much they are less than those that `b` stands for."""
-    b = b.k_major()
+def _integers(b: PackedBlockMatrix) -> jax.Array:
+    """Those that a K-major `b` stores, as int4 or int8."""
     if b.layout == Layout.K_MAJOR_BYTES:
-        return b.data, 128 if b.dtype == jnp.uint8 else 0
-    nibbles = lax.bitcast_convert_type(b.data, jnp.int4)
-    return nibbles.reshape(*b.data.shape[:-1], -1), 8 if b.dtype == jnp.uint4 else 0
+        return b.data
+    return lax.bitcast_convert_type(b.data, jnp.int4).reshape(*b.data.shape[:-1], -1)
 
 
 def _sums(x: jax.Array, size: int) -> jax.Array:
     """Those of each block of the last dimension."""
     return jnp.sum(x.reshape(*x.shape[:-1], -1, size), axis=-1, dtype=jnp.int32)
-
-
-def _with_one_batch_axis(operands: _Operands, batch: tuple[int, ...]) -> _Operands:
-    """The operands as matrices of one batch, of all of it or 1. Where B is the same for all, that of A is more rows."""
-    if math.prod(operands.b.shape[:-2]) == 1:
-        a, b, scale, terms = operands
-        b, scale = (x.reshape(1, *x.shape[-2:]) for x in (b, scale))
-        terms = [(jnp.moveaxis(x, -2, 0).reshape(1, x.shape[-2], -1), y.reshape(1, *y.shape[-2:])) for x, y in terms]
-        return _Operands(a.reshape(1, -1, a.shape[-1]), b, scale, tuple(terms))
-
-    def broadcast(x: jax.Array) -> jax.Array:
-        if math.prod(x.shape[:-2]) > 1:
-            x = jnp.broadcast_to(x, (*batch, *x.shape[-2:]))
-        return x.reshape(-1, *x.shape[-2:])
-
-    return jax.tree.map(broadcast, operands)
 
 
 def _padded_call(operands: _Operands, steps: Steps, plan: BlockPlan, interpret: Any) -> jax.Array:

@@ -5,27 +5,24 @@ block of the output stay in vector memory from the first block of K to the last.
 """
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from jquant.arithmetic import exact, signs
+from jquant.arithmetic import exact, signs, words
 from jquant.kernels import xla_blocks
 from jquant.kernels import zero_point as zero_points
+from jquant.kernels.batch import join_rows
 from jquant.kernels.pallas.tpu import current_chip
 from jquant.kernels.pallas.tpu_block_plans import BlockPlan, plan_for
 from jquant.kernels.pallas.tpu_plans import LANES
 from jquant.packed_block_matrix import Layout, PackedBlockMatrix
 
-_PER_WORD = 4
-_SIGN_BITS = np.uint16(0x8888)  # of the integers in a word
 _LARGEST_BLOCK_OF_BYTES = 256  # 255 * 255 * 256 is less than 2**24: with their zero points, sums are exact in float32
 
 
@@ -56,12 +53,12 @@ def block_dot(
     b = b.n_minor()
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     m, k, n = a.shape[-2], *b.shape[-2:]
+    joined = join_rows(a, b, a_zero_point, batch)
+    if joined is not None:
+        a, b, a_zero_point = jax.tree.map(lambda x: x.reshape(x.shape[1:]), joined)
     a_zero_point = zero_points.shifted(a_zero_point, a.dtype, a.ndim)
     a = signs.to_int8(a)
     a_zeros = None if a_zero_point is None else jnp.broadcast_to(a_zero_point.astype(jnp.int8), a.shape)
-    if math.prod(b.shape[:-2]) == 1:  # the batch of A is just more rows
-        a, a_zeros = jax.tree.map(lambda x: x.reshape(-1, k), (a, a_zeros))
-        b = jax.tree.map(lambda x: x.reshape(x.shape[-2:]), b)
     if plan is None:
         plan = plan_for(current_chip(), a.shape[-2], k, n, b.block_size, 4 if b.layout == Layout.WORDS else 8)
     return _matmul(a, a_zeros, b, plan, interpret).reshape(*batch, m, n)
@@ -77,7 +74,7 @@ def _matmul(a: jax.Array, a_zeros: jax.Array | None, b: PackedBlockMatrix, plan:
     *a_batch, m, _ = a.shape
     if plan.stacked:  # whole registers of few rows: otherwise memory would hold a matrix of one row
         a, a_zeros = jax.tree.map(lambda x: _pad(x, -2, plan.block_m), (a, a_zeros))
-    output = jax.eval_shape(xla_blocks.block_dot, a, None if a_zeros is None else a_zeros[..., :1], b)
+    output = jax.eval_shape(xla_blocks.stand_in, a, a_zeros, b)
     data = b.data
     *b_batch, blocks, n = scale.shape
     batch = jnp.broadcast_shapes(tuple(a_batch), tuple(b_batch))
@@ -115,6 +112,7 @@ def _matmul(a: jax.Array, a_zeros: jax.Array | None, b: PackedBlockMatrix, plan:
             block_size=block_size,
             plan=plan,
             dtype=dtype,
+            offset=b.offset,
             has_a_zeros=a_zeros is not None,
             rounded=exact.seal if interpret else lambda x: x,
         )
@@ -182,7 +180,17 @@ def _stacked(a: jax.Array, plan: BlockPlan, block_size: int) -> jax.Array:
 
 
 def _kernel(
-    refs: dict[str, Any], out_ref, *, step, blocks: int, block_size: int, plan: BlockPlan, dtype, has_a_zeros, rounded
+    refs: dict[str, Any],
+    out_ref,
+    *,
+    step,
+    blocks: int,
+    block_size: int,
+    plan: BlockPlan,
+    dtype,
+    offset,
+    has_a_zeros,
+    rounded,
 ):
     """One grid step: some blocks of K for a block of the output.
 
@@ -190,6 +198,8 @@ def _kernel(
       refs: the blocks of "a", "b" and "scale"; and of "zero_point", if there is any.
       step: of K.
       blocks: in all of K.
+      dtype: of B.
+      offset: how much more B stores than its integers, where it stores words.
       has_a_zeros: whether zero points stand below the rows of A, or where these are not stacked, behind each block of them.
       rounded: keeps a product apart from the sum behind it. Mosaic does so by itself.
     """
@@ -198,7 +208,6 @@ def _kernel(
     per_step, per_depth = plan.block_k // block_size, plan.depth // block_size
     steps = pl.cdiv(blocks, per_step)
     is_words, is_bytes = b_ref.dtype == jnp.uint16, dtype in (jnp.int8, jnp.uint8)
-    is_biased = is_words and dtype == jnp.int4  # words store 8 more
     # The difference of two bytes is not a byte; and for few rows, correcting the products takes less than the weights.
     corrects_products = has_b_zeros and (is_bytes or plan.stacked)
     corrects_weights = has_b_zeros and not corrects_products
@@ -209,14 +218,14 @@ def _kernel(
         if not is_words:
             b = b_ref[start : start + plan.depth, columns]
         else:
-            b = b_ref[start // _PER_WORD : (start + plan.depth) // _PER_WORD, columns]
-            if is_biased and not corrects_weights:  # int4 plus 8 is int4 with its highest bit flipped
-                b = pltpu.bitcast(b ^ _SIGN_BITS, jnp.int4)
+            b = b_ref[start // words.PER_WORD : (start + plan.depth) // words.PER_WORD, columns]
+            if offset and not corrects_weights:  # int4 plus 8 is int4 with its highest bit flipped
+                b = pltpu.bitcast(b ^ words.SIGN_BITS, jnp.int4)
             else:
                 b = pltpu.bitcast(b, jnp.uint4)
         if corrects_weights:
             first = depth * per_depth
-            zeros = refs["zero_point"][:, columns].astype(jnp.int32) + (8 if is_biased else 0)
+            zeros = refs["zero_point"][:, columns].astype(jnp.int32) + offset
             parts = jnp.split(b.astype(jnp.int32), per_depth)
             return jnp.concatenate([part - zeros[first + g : first + g + 1] for g, part in enumerate(parts)])
         return b.astype(jnp.int8)
