@@ -30,7 +30,7 @@ def main() -> None:
 
     print(transform.sites(apply, params, clear[0], recipe=recipe))
     try:
-        transform.calibrate(apply, params, clear, recipe)
+        transform.calibrate(apply, params, [*clear], recipe)
         raise AssertionError("a branch without a range was accepted")
     except ValueError as error:
         print(error)

@@ -1,11 +1,13 @@
 """quantized="fused": every row of the table of integer forms, and every condition under which nothing is fused."""
 
+import itertools
 import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sampling import one_in
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 
@@ -231,8 +233,7 @@ def test_matmul_of_vectors(shapes):
     np.testing.assert_array_equal(outputs["y"], expected)
 
 
-@pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("kind", WEIGHTS)
+@one_in(3, ("kind", "transposed"), itertools.product(WEIGHTS, [False, True]), others="full")
 def test_gemm(kind, transposed):
     """Weights that the file has transposed are turned around once; a bias in units of the product is an integer."""
     x = sample((4, 6))

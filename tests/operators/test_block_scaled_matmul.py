@@ -87,7 +87,7 @@ def test_types_and_zero_points(rows, b_dtype, a_dtype, of_a, of_b):
 
 
 @one_in(
-    3,
+    5,
     ("sizes", "block_size"),
     [
         *(((1, 256, 5), block_size) for block_size in (3, 4, 12, 16, 20, 44, 64, 128, 256, 300)),
@@ -113,7 +113,7 @@ def test_batches(batches, rows):
 EVERY_LEAF = list(itertools.product((1, 2, 20), (jnp.uint4, np.int8), (64, 90)))
 
 
-@one_in(2, ("rows", "b_dtype", "k"), EVERY_LEAF)
+@one_in(5, ("rows", "b_dtype", "k"), EVERY_LEAF)
 def test_each_operand_mapped_alone(rows, b_dtype, k):
     p = Problem(0, (rows, k, 3), 32, a_dtype=np.uint8, b_dtype=b_dtype, with_zero_points=(True, True))
     operands = p.a, p.a_zero_point, p.packed()
@@ -177,7 +177,7 @@ def test_a_first_term_of_minus_zero():
             assert_equal(output, np.full((m, 3), -0.0, FLOAT32))
 
 
-@pytest.mark.parametrize(("k_parts", "rows", "b_dtype"), [(2, 9, jnp.uint4), (4, 1, jnp.int4), (8, 1, np.uint8)])
+@one_in(3, ("k_parts", "rows", "b_dtype"), [(2, 9, jnp.uint4), (4, 1, jnp.int4), (8, 1, np.uint8)])
 def test_parts_of_k(k_parts, rows, b_dtype):
     Problem(0, (rows, 250, 5), 16, b_dtype=b_dtype, k_parts=k_parts, with_zero_points=(True, True)).check()
 

@@ -142,12 +142,12 @@ class TestRows:
 
     @both_types
     @one_in(3, ("shape", "symmetric"), itertools.product([(7,), (5, 6), (3, 4, 5), (2, 3, 4, 5)], [False, True]), first=2)
-    def test_axes(self, shape, dtype, symmetric, gate):
+    def test_axes(self, shape, dtype, symmetric, full):
         rng = np.random.default_rng(0)
         dtypes = FLOAT32, np.float16, jnp.bfloat16
         for place, axis in enumerate(self.AXES):
             axis = tuple(range(len(shape))) if axis == "all" else 0 if axis == (0, -1) and len(shape) == 1 else axis
-            for input_dtype in dtypes if gate else dtypes[place % 3 : place % 3 + 1]:
+            for input_dtype in dtypes if full else dtypes[place % 3 : place % 3 + 1]:
                 x = (rng.normal(size=shape) * rng.choice([1e-3, 1, 100, 0], shape)).astype(input_dtype)
                 actual = by_row(axis, symmetric, dtype)(x)
                 assert_equal(actual, expected_rows(x, dtype=dtype, axis=axis, symmetric=symmetric), f"{axis}, {x}")

@@ -7,8 +7,8 @@ NETWORKS, CHUNK = 1000, 5  # a test draws so many
 
 
 def chunks() -> list:
-    """Twenty in the gate, and all in the full run."""
-    marks = [pytest.mark.gate] * 20 + [pytest.mark.full] * (NETWORKS // CHUNK - 20)
+    """Ten in the gate, and all in the full run."""
+    marks = [pytest.mark.gate] * 10 + [pytest.mark.full] * (NETWORKS // CHUNK - 10)
     return [pytest.param(chunk, marks=mark) for chunk, mark in enumerate(marks)]
 
 
