@@ -14,11 +14,11 @@ if mosaic_gpu_simulator.SIMULATES_THE_KERNELS:
 
     def test_simulated_kernels():
         """In one process, which imports JAX for all of them."""
-        assert mosaic_gpu_simulator.differences("mosaic_gpu_cases.py", *CASES) == dict.fromkeys(CASES, [])
+        assert mosaic_gpu_simulator.differences("mosaic_gpu_cases.py", *CASES) == {name: [] for name in CASES}
 
     def test_simulated_kernels_for_scales_by_block(full):
         names = CASES_WITH_BLOCKS[:: 1 if full else 3]
-        assert mosaic_gpu_simulator.differences("mosaic_gpu_block_cases.py", *names) == dict.fromkeys(names, [])
+        assert mosaic_gpu_simulator.differences("mosaic_gpu_block_cases.py", *names) == {name: [] for name in names}
 
 else:
 
