@@ -117,15 +117,15 @@ def block_scaled_matmul(
     follow, each rounded once, and a 16-bit output is rounded once more.
 
     A mesh may split N freely. To split K over a mesh, set `k_parts`: the blocks are then summed in that many runs, each in
-    order, and the runs are added in adjacent pairs. That order gives other roundings than a single run does, but the same on
-    any number of devices.
+    order, and the runs are added in adjacent pairs. The roundings then differ from those of a single run, but are the same
+    on any number of devices.
 
     On a CPU, multiplying one row by 4-bit weights from `pack_matrix` takes less time than `matmul_integer_to_float` with
-    8-bit weights; many rows take more. An int8 `a` without a zero point is fastest: for any other, a GPU and XLA sum up the
-    columns of every block in each call, and a CPU adds up half as many products at a time.
+    8-bit weights; multiplying many rows takes more. An int8 `a` without a zero point is fastest. With any other `a`, a GPU
+    and XLA compute the column sums of every block in each call, and a CPU adds up half as many products at a time.
 
     It is differentiable in the scales and in the bias. Integers have no derivative (JAX's zero, of type float0). The
-    derivative in `b_scale` holds the products of all blocks in memory, 4 bytes for each of G * M * N.
+    derivative in `b_scale` holds the products of all blocks in memory: G * M * N elements of 4 bytes.
 
     Args:
       a: int8 or uint8, of shape (..., M, K), with up to six batch dimensions.
@@ -150,7 +150,7 @@ def block_scaled_matmul(
     Raises:
       DescriptorError: shapes that do not fit, a scale or a zero point given with packed weights, or an unknown
         implementation.
-      DescriptorTypeError: a data type other than these.
+      DescriptorTypeError: a data type other than those above.
       NotImplementedError: as for `matmul_integer`.
 
     Example:

@@ -62,9 +62,9 @@ def clip(
     the nearest, so that 70000 means infinity. ``x * scale + bias`` is rounded after the product and after the
     sum, both in float32, then once more for float16.
 
-    The derivative is the one that DirectML's CLIP_GRAD defines and `clip_gradient` computes: that of `input` strictly
-    between the bounds, 0 at and beyond them (`jnp.clip` has 1/2 at a bound). There the result is a bound, and the
-    derivative is that of the bound.
+    The derivative is the one that DirectML's CLIP_GRAD defines and `clip_gradient` computes: strictly between the
+    bounds, that of `input`; at and beyond them, 0 in `input` (`jnp.clip` has 1/2 at a bound). There the result is a
+    bound, and the derivative is that of the bound.
 
     To work in place, as the specification allows, donate the buffer: ``jax.jit(jquant.clip, donate_argnums=0)``.
 
@@ -81,7 +81,7 @@ def clip(
       An array of the shape and dtype of `input`.
 
     Raises:
-      DescriptorError: a rank or level outside of the table, or a bound of several elements or outside of float32.
+      DescriptorError: a rank or level outside of the table, or a bound of several elements or outside the range of float32.
       DescriptorTypeError: a data type outside of the table, or a `scale_bias` with an integer type.
 
     Example:

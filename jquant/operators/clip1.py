@@ -59,7 +59,8 @@ def clip1(
       An array of the shape and dtype of `input`.
 
     Raises:
-      DescriptorError: a rank or level outside of the table, or a bound of several elements or outside of the type.
+      DescriptorError: a rank or level outside of the table, or a bound of several elements or outside the range of
+        the type.
       DescriptorTypeError: a data type outside of the table, a bound of another type, or a `scale_bias` with an
         integer type.
 

@@ -63,7 +63,8 @@ def clip_gradient(
       An array of the shape and dtype of `input`.
 
     Raises:
-      DescriptorError: a rank, size or level outside of the table, or a bound of several elements or outside of float32.
+      DescriptorError: a rank, size or level outside of the table, or a bound of several elements or outside the range of
+        float32.
       DescriptorTypeError: a data type outside of the table, or two data types that differ.
 
     Example:

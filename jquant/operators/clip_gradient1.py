@@ -60,7 +60,8 @@ def clip_gradient1(
       An array of the shape and dtype of `input`.
 
     Raises:
-      DescriptorError: a rank, size or level outside of the table, or a bound of several elements or outside of the type.
+      DescriptorError: a rank, size or level outside of the table, or a bound of several elements or outside the range of
+        the type.
       DescriptorTypeError: a data type outside of the table, or two data types that differ.
 
     Example:

@@ -100,7 +100,7 @@ def dequantize(
     Raises:
       DescriptorError: a shape, axis or combination of modes that is not defined, or ``max_range < min_range``
         in Python or NumPy values. A `jax.Array` is not read back for that.
-      DescriptorTypeError: a data type outside of the table.
+      DescriptorTypeError: a data type other than those above.
 
     Example:
       >>> import jax.numpy as jnp, jquant

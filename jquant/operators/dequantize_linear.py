@@ -115,7 +115,7 @@ def dequantize_linear(
         A scale of 0, which the specification leaves undefined, gives 0 or -0.
       zero_point: of the dtype of `input`, in any shape that `scale` could have. None means 0.
       axis: the dimension of `input` along which `scale` and `zero_point` lie; a negative one counts from the end.
-      block_size: the number of elements along `axis` that share a scale and a zero point; the table applies to them once
+      block_size: the number of elements along `axis` that share a scale and a zero point; the table applies to these as
         spread over their blocks. (Blocks in more than one dimension, which DML_DEQUANTIZE allows, are not supported.)
       output_dtype: None means that of `scale`, as the specification requires, or float32 for float8_e8m0fnu;
         ``FeatureLevel.EXTENDED`` takes any of float32, float16 and bfloat16.

@@ -133,7 +133,7 @@ def dot_general(
       as matrices, mapped over batch dimensions by `jax.vmap`. The sum, the product of the scales and the product of the two
       are each rounded to float32; a 16-bit output once more.
 
-    A NaN or an infinity makes NaN of every result that uses its scale: those of its row or column, or all. The sum is exact
+    A NaN or an infinity makes every result that uses its scale NaN: those of its row or column, or all. The sum is exact
     for up to 133,144 terms, and modulo 2**32 beyond. Nothing is promised where the product of two scales is not a normal
     float32 (where both operands are about 1e-17 or less).
 
@@ -152,12 +152,13 @@ def dot_general(
       lhs_scales, rhs_scales: a `ScaleGranularity`, or its name: ``"PER_CHANNEL"``, ``"PER_TENSOR"``.
 
     Returns:
-      An array of the shape of `jax.lax.dot_general`: the batch dimensions, the others of `lhs`, and the others of `rhs`.
+      An array of the shape that `jax.lax.dot_general` returns: the batch dimensions, the free dimensions of `lhs`, and those
+      of `rhs`.
 
     Raises:
       DescriptorError: dimension numbers that do not fit the operands, an unknown granularity or precision, or a sharding
-        that JAX refuses.
-      DescriptorTypeError: a data type outside of those above: integers have operators of their own.
+        that JAX rejects.
+      DescriptorTypeError: a data type other than those above: integers have operators of their own.
 
     Example:
       >>> import functools, jax, jax.numpy as jnp, jquant

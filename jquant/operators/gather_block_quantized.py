@@ -95,7 +95,7 @@ def gather_block_quantized(
     block_size: int = 128,
     bits: int = 4,
 ) -> jax.Array:
-    """Looks up slices of a tensor of few bits, such as an embedding table, and dequantizes them.
+    """Looks up slices of a tensor of 2-, 4- or 8-bit integers, such as an embedding table, and dequantizes them.
 
     ``output = (q - zero_points) * scales``, where q are the slices that `indices` select along `gather_axis`, and each block
     along `quantize_axis` has a scale and a zero point
@@ -122,8 +122,8 @@ def gather_block_quantized(
       An array of the dtype of `scales`, of the shape of the integers with that of `indices` in place of `gather_axis`.
 
     Raises:
-      DescriptorError: a rank, size, axis, block size or number of bits other than these.
-      DescriptorTypeError: a data type outside of the table.
+      DescriptorError: a rank, size, axis, block size or number of bits that is not allowed.
+      DescriptorTypeError: a data type other than those above.
 
     Example:
       >>> import jax.numpy as jnp, jquant

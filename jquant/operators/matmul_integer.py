@@ -77,9 +77,10 @@ def matmul_integer(
     The sum is taken modulo 2**32: it is exact up to K = 33,025 and wraps where the true value leaves int32.
     Every combination of signed and unsigned operands runs on the platform's int8 unit. K = 0 gives zeros.
 
-    The sums are in units of ``a_scale * b_scale``. `quantized_linear_matmul` takes them to 8 bits in the same pass. To do so
-    afterwards, call `quantize_linear` with ``output_scale / (a_scale * b_scale)`` as the scale, the output's zero point, and
-    `axis` where there is a scale for each column; it divides where the other multiplies, so an integer can differ by one.
+    The sums are in units of ``a_scale * b_scale``. `quantized_linear_matmul` requantizes them to 8 bits in one pass. To do
+    so afterwards, call `quantize_linear` with ``output_scale / (a_scale * b_scale)`` as the scale, the output's zero point, and
+    `axis` where there is a scale for each column. This divides where `quantized_linear_matmul` multiplies, so an integer can
+    differ by one.
 
     The result is an integer array and has no derivative (JAX's zero, of type float0).
 
@@ -91,18 +92,18 @@ def matmul_integer(
         (1, 1, M, 1). None means 0. For zero points per batch, use `jax.vmap`.
       b_zero_point: of the dtype of `b`: a scalar, or one per column in shape (N,), (1, N), (1, 1, N) or
         (1, 1, 1, N). None means 0, or the zero point of packed weights; with these, any other is an error.
-      implementation: what multiplies, always with the same bits: "xla", "mosaic_tpu" (v5e, v5p, v6e, 7x) or "mosaic_gpu"
-        (Hopper). None lets the library choose: a kernel where it has been run on the platform and was faster; so far "xla"
-        on all. On a mesh, a kernel runs on each shard inside `jax.shard_map` or where all axes are explicit; elsewhere a
-        warning says that "xla" takes its place.
+      implementation: what computes the product, always with the same bits: "xla", "mosaic_tpu" (v5e, v5p, v6e, 7x) or
+        "mosaic_gpu" (Hopper). None lets the library choose: a kernel where it has been run on the platform and was faster; so
+        far "xla" on every platform. On a mesh, a kernel runs on each shard inside `jax.shard_map` or where all axes are
+        explicit; elsewhere a warning says that "xla" takes its place.
       feature_level: the DirectML feature level whose table applies; the operator exists from 2_1 on.
 
     Returns:
       An int32 array of shape (..., M, N).
 
     Raises:
-      DescriptorError: a rank, size or level outside of the table, a scalar that its type cannot hold, another zero point
-        than that of packed weights, or an unknown implementation.
+      DescriptorError: a rank, size or level outside of the table, a scalar that its type cannot hold, a zero point
+        other than that of packed weights, or an unknown implementation.
       DescriptorTypeError: a data type outside of the table.
       NotImplementedError: from the compilation, where the named `implementation` does not support the platform, the chip or
         the shape.

@@ -107,11 +107,11 @@ def matmul_integer_to_float(
       An array of shape (..., M, N), of `output_dtype`.
 
     Raises:
-      DescriptorError: a rank, size or level outside of the table, a scalar that its type cannot hold, another zero point
-        than that of packed weights, or an unknown implementation. Scales and zero points must have the same rank, except
+      DescriptorError: a rank, size or level outside of the table, a scalar that its type cannot hold, a zero point
+        other than that of packed weights, or an unknown implementation. Scales and zero points must have the same rank, except
         for scalars.
       DescriptorTypeError: a data type outside of the table. The types of `a` and `b` may differ, as in onnxruntime's
-        operator (on DirectML, too), although the specification requires one. 16 and 32 bits are not supported.
+        operator (on DirectML, too), although the specification requires one type. 16 and 32 bits are not supported.
       NotImplementedError: as for `matmul_integer`.
 
     Example:

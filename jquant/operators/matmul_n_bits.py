@@ -139,9 +139,9 @@ def matmul_n_bits(
 
     It is differentiable in `a`, in scales, in zero points that are floats, and in the bias. Derivatives hold all weights as
     floats in memory. On a CPU, the operator itself holds at most a few hundred columns or rows of them at a time, and none
-    for packed weights and up to 4 rows of `a` in float32. (If a block has more than 256 rows, and no divisor of their number
-    is from 32 to 256, it holds whole blocks.) With `g_idx`, for weights with batch dimensions, on other platforms, and in a
-    program that is split over a mesh, it multiplies with the dequantized matrix.
+    for packed weights and up to 4 rows of `a` in float32. (It holds whole blocks if a block has more than 256 rows
+    and their number has no divisor from 32 to 256.) With `g_idx`, for weights with batch dimensions, on other platforms, and
+    in a program that is split over a mesh, the operator dequantizes the whole matrix and multiplies with that.
 
     Args:
       a: float32, float16 or bfloat16, of shape (..., M, K) with up to six batch dimensions, or (K,).
@@ -164,8 +164,8 @@ def matmul_n_bits(
       An array of shape (..., M, N), or (N,), and of the dtype of `a`.
 
     Raises:
-      DescriptorError: a rank or size outside of the table, another number of bits, or scales given with packed weights.
-      DescriptorTypeError: a data type outside of the table.
+      DescriptorError: a rank, size or number of bits that is not allowed, or scales given with packed weights.
+      DescriptorTypeError: a data type other than those above.
 
     Example:
       >>> import jax.numpy as jnp, jquant

@@ -102,8 +102,8 @@ def mx_quantize(x: ArrayLike, /, element_type: DTypeLike | str, *, axis: int = -
 
     Args:
       x: float32, float16 or bfloat16, with at least one dimension.
-      element_type: float8_e4m3fn, float8_e5m2, float6_e2m3fn, float6_e3m2fn, float4_e2m1fn or int8, or ONNX's names of
-        these.
+      element_type: float8_e4m3fn, float8_e5m2, float6_e2m3fn, float6_e3m2fn, float4_e2m1fn or int8, or their ONNX
+        names.
       axis: the dimension along which blocks lie; a negative one counts from the end.
       block_size: the number of elements in a block, 32 in the specification.
 
@@ -114,7 +114,7 @@ def mx_quantize(x: ArrayLike, /, element_type: DTypeLike | str, *, axis: int = -
 
     Raises:
       DescriptorError: a scalar; an axis that `x` does not have; a `block_size` below 1.
-      DescriptorTypeError: a data type other than these.
+      DescriptorTypeError: a data type other than those above.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -154,7 +154,7 @@ def mx_dequantize(
     The product with a power of two is exact in float32, subnormal numbers included; a product that is too large becomes
     infinite. A 16-bit output is rounded from there. A scale of NaN makes its whole block NaN.
 
-    The derivative is 0: `values` and `scale` have no other.
+    The derivative in `values` and in `scale` is 0.
 
     Args:
       values: float8_e4m3fn, float8_e5m2, float4_e2m1fn or int8; or uint8, the codes of `element_type`, of which only the
@@ -170,7 +170,7 @@ def mx_dequantize(
 
     Raises:
       DescriptorError: a scalar; an axis that `values` does not have; a `block_size` below 1; a `scale` of another shape.
-      DescriptorTypeError: a data type other than these.
+      DescriptorTypeError: a data type other than those above.
 
     Example:
       >>> import jax.numpy as jnp, jquant

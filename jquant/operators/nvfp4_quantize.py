@@ -72,7 +72,7 @@ def nvfp4_quantize(x: ArrayLike, /, tensor_scale: ArrayLike | None = None, *, ax
     computed from the values, a block whose largest magnitude is at most 2**-10 / 448 of the tensor's (about 2.2e-6) has the
     scale 0 and becomes zeros, as does a block of zeros.
 
-    A block that contains a NaN or an infinity has the scale NaN. Its elements are then NaN, for which this type has 6.
+    A block that contains a NaN or an infinity has the scale NaN. Its elements are then NaN, which this type, having no NaN, stores as 6.
     Unless `tensor_scale` is given, it is then NaN or infinite, and the whole tensor is NaN when it is dequantized.
 
     The last block of a dimension may be partial. The derivative is 0.
@@ -89,7 +89,7 @@ def nvfp4_quantize(x: ArrayLike, /, tensor_scale: ArrayLike | None = None, *, ax
 
     Raises:
       DescriptorError: a scalar; an axis that `x` does not have; a `tensor_scale` of several elements.
-      DescriptorTypeError: a data type other than these.
+      DescriptorTypeError: a data type other than those above.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -141,7 +141,7 @@ def nvfp4_dequantize(
     Raises:
       DescriptorError: a scalar; an axis that `values` does not have; a `scale` of another shape; a `tensor_scale` of several
         elements.
-      DescriptorTypeError: a data type other than these.
+      DescriptorTypeError: a data type other than those above.
 
     Example:
       >>> import jax.numpy as jnp, jquant

@@ -61,7 +61,7 @@ def pack_integers(x: ArrayLike, /) -> jax.Array:
 
     Raises:
       DescriptorError: a scalar.
-      DescriptorTypeError: a data type other than these.
+      DescriptorTypeError: a data type other than those above.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -102,7 +102,7 @@ def unpack_integers(packed: ArrayLike, /, dtype: DTypeLike | str, *, size: int |
 
     Raises:
       DescriptorError: a scalar, or a `size` that needs more or fewer bytes.
-      DescriptorTypeError: a data type other than these.
+      DescriptorTypeError: a data type other than those above.
 
     Example:
       >>> import jax.numpy as jnp, jquant

@@ -97,17 +97,17 @@ def pack_matrix(
     """Packs weights for `matmul_integer` and its fused forms, or, with a scale for each block, for `block_scaled_matmul`.
 
     Without `scale`, the packed matrix is int8 in K-major order, ``data[n, k] = b[k, n]`` (minus 128 where `b` is uint8),
-    with its column sums and its zero point. On a CPU, one row times 4096 x 4096 then takes a small part of the time; on a
-    GPU, no transposition is needed. The product is the same, bit for bit.
+    with its column sums and its zero point. On a CPU, one row times a 4096 x 4096 matrix then takes a small part of the
+    time; on a GPU, no transposition is needed. The product is the same, bit for bit.
 
     With `scale`, of shape (..., G, N), the packed matrix keeps the order (K, N), with its scales and zero points. 4-bit
     integers are stored in uint16 words of 4 consecutive rows each, the first in the lowest bits. With `k_major`, the
     integers are in the order (N, K), which the kernel for Hopper GPUs (``implementation="mosaic_gpu"``) takes without a
-    transposition; all other implementations transpose them in each call. It does not hold column sums, which would be a
-    tenth more for blocks of 32, and which only products of uint8, or of int8 with a zero point, need.
+    transposition; all other implementations transpose them in each call. Such a matrix does not hold column sums. They
+    would make it a tenth larger for blocks of 32, and only products of uint8, or of int8 with a zero point, need them.
 
     It is a pytree: `jax.jit`, `jax.vmap`, `jax.lax.scan`, `jax.device_put` and checkpoints take it like an array, and
-    its method ``sharding_for`` returns how it is sharded on a mesh.
+    its method ``sharding_for`` returns the shardings of its arrays on a mesh.
 
     Args:
       b: int8 or uint8, of shape (..., K, N), with up to six batch dimensions (products accept two below
@@ -125,8 +125,8 @@ def pack_matrix(
       A `PackedMatrix` of the shape and dtype of `b`, or with `scale` a `PackedBlockMatrix`.
 
     Raises:
-      DescriptorError: a rank or size that no product takes, or a block size that does not fit K, or G.
-      DescriptorTypeError: a data type other than these.
+      DescriptorError: a rank or size that no product takes, or a block size that does not fit K or G.
+      DescriptorTypeError: a data type other than those above.
 
     Example:
       >>> import jax.numpy as jnp, jquant

@@ -132,7 +132,7 @@ def quantize_linear(
           along that axis; the last block may be partial. Dimensions of size 1 broadcast along the others.
       zero_point: of the dtype of the output, in any shape that `scale` could have. None means 0.
       axis: the dimension of `input` along which `scale` and `zero_point` lie; a negative one counts from the end.
-      block_size: the number of elements along `axis` that share a scale and a zero point; the table applies to them once
+      block_size: the number of elements along `axis` that share a scale and a zero point; the table applies to these as
         spread over their blocks. (Blocks in more than one dimension, which DML_QUANTIZE allows, are not supported.)
       output_dtype: int8 or uint8; int4 or uint4, from level 6_3 on; int16, uint16, int2 or uint2, float8_e4m3fn,
         float8_e4m3fnuz, float8_e5m2, float8_e5m2fnuz or float4_e2m1fn, at ``FeatureLevel.EXTENDED``. None: the dtype of

@@ -102,7 +102,7 @@ def quantized_gemm(
       An array of shape (M, N), of `output_dtype`.
 
     Raises:
-      DescriptorError: a rank or size that is not allowed, a scalar that its type cannot hold, another zero point than
+      DescriptorError: a rank or size that is not allowed, a scalar that its type cannot hold, a zero point other than
         that of packed weights, or an unknown implementation.
       DescriptorTypeError: a data type that is not allowed, or an `output_dtype` that is not that of `output_zero_point`.
       NotImplementedError: as for `matmul_integer`.

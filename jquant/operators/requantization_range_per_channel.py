@@ -58,7 +58,7 @@ def requantization_range_per_channel(
     Raises:
       DescriptorError: a shape that is not defined, or ``input_max < input_min`` in Python or NumPy values. A
         `jax.Array` is not read back for that.
-      DescriptorTypeError: a data type outside of the table.
+      DescriptorTypeError: a data type other than those above.
 
     Example:
       >>> import jax.numpy as jnp, jquant

@@ -76,7 +76,7 @@ def requantize(
     Raises:
       DescriptorError: a range of more than one element or, in Python or NumPy values, a maximum less than its minimum,
         or ``requested_output_min > 0``. A `jax.Array` is not read back for that.
-      DescriptorTypeError: a data type outside of the table.
+      DescriptorTypeError: a data type other than those above.
 
     Example:
       >>> import jax.numpy as jnp, jquant

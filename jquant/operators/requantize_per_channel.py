@@ -69,7 +69,7 @@ def requantize_per_channel(
     Raises:
       DescriptorError: a shape that is not defined or, in Python or NumPy values, a maximum less than its minimum, or
         ``requested_output_min >= 0`` for qint8. A `jax.Array` is not read back for that.
-      DescriptorTypeError: a data type outside of the table.
+      DescriptorTypeError: a data type other than those above.
 
     Example:
       >>> import jax.numpy as jnp, jquant

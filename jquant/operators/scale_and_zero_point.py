@@ -56,7 +56,7 @@ def scale_and_zero_point(
     Raises:
       DescriptorError: shapes that differ, or ``max < min`` in Python or NumPy values. A `jax.Array` is not read back
         for that.
-      DescriptorTypeError: a data type outside of those above.
+      DescriptorTypeError: a data type other than those above.
 
     Example:
       >>> import jax.numpy as jnp, jquant
