@@ -94,15 +94,16 @@ def dynamic_quantize_linear(
     ``scale_and_zero_point(low, high, output_dtype, symmetric=True, narrow_range=True)``. The integers are then within 127 of
     the zero point, except for those of masked elements, which saturate at the limits of the type.
 
-    Zeros, and an empty array, have scale 1 and the zero point ``min(T)``. A NaN makes the scale NaN, and the integers and the
-    zero point 0. If the range is infinite, or too wide for float32, the scale is infinite: finite values become the zero point, infinite
-    ones 0; with -inf, the zero point is 0. With `axis`, each of these affects only its own range, and a range whose scale is
-    below the normal float32 numbers counts as one of zeros. With `symmetric`, the zero point is 0 in uint8, too, if there
-    is a NaN, or if the range is one of zeros or next to them; an infinity, or a range too wide for float32, makes the scale
-    infinite: finite values become the zero point, infinite ones 0.
+    Zeros, and an empty array, have scale 1 and the zero point ``min(T)``. A NaN makes the scale NaN, and the integers and
+    the zero point 0. If the range is infinite, or too wide for float32, the scale is infinite: finite values become the zero
+    point, infinite ones 0; with -inf, the zero point is 0. With `axis`, each of these affects only its own range, and a
+    range whose scale is below the normal float32 numbers counts as one of zeros. With `symmetric`, the zero point is 0 in
+    uint8, too, if there is a NaN, or if the range is one of zeros or that narrow; an infinity, or a range too wide for
+    float32, makes the scale infinite: finite values become the zero point, infinite ones 0.
 
     On a mesh that splits the input, each device contributes one number to the maximum and one to the minimum of each range;
-    nothing is communicated where the mesh splits no dimension of `axis`. Inside `jax.shard_map`, each shard has ranges of its own.
+    nothing is communicated where the mesh splits no dimension of `axis`. Inside `jax.shard_map`, each shard has ranges of
+    its own.
 
     The output and the zero point are integers and have no derivative (JAX's zero, of type float0). The scale has the
     derivative of the range: that of the largest and of the smallest value or, if symmetric, that of the one farther from 0

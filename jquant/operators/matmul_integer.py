@@ -78,9 +78,9 @@ def matmul_integer(
     Every combination of signed and unsigned operands runs on the platform's int8 unit. K = 0 gives zeros.
 
     The sums are in units of ``a_scale * b_scale``. `quantized_linear_matmul` requantizes them to 8 bits in one pass. To do
-    so afterwards, call `quantize_linear` with ``output_scale / (a_scale * b_scale)`` as the scale, the output's zero point, and
-    `axis` where there is a scale for each column. This divides where `quantized_linear_matmul` multiplies, so an integer can
-    differ by one.
+    so afterwards, call `quantize_linear` with ``output_scale / (a_scale * b_scale)`` as the scale, the output's zero point,
+    and `axis` where there is a scale for each column. This divides where `quantized_linear_matmul` multiplies, so an integer
+    can differ by one.
 
     The result is an integer array and has no derivative (JAX's zero, of type float0).
 
@@ -93,8 +93,8 @@ def matmul_integer(
       b_zero_point: of the dtype of `b`: a scalar, or one per column in shape (N,), (1, N), (1, 1, N) or
         (1, 1, 1, N). None means 0, or the zero point of packed weights; with these, any other is an error.
       implementation: what computes the product, always with the same bits: "xla", "mosaic_tpu" (v5e, v5p, v6e, 7x) or
-        "mosaic_gpu" (Hopper). None lets the library choose: a kernel where it has been run on the platform and was faster; so
-        far "xla" on every platform. On a mesh, a kernel runs on each shard inside `jax.shard_map` or where all axes are
+        "mosaic_gpu" (Hopper). None lets the library choose: a kernel where it has been run on the platform and was faster;
+        so far "xla" on every platform. On a mesh, a kernel runs on each shard inside `jax.shard_map` or where all axes are
         explicit; elsewhere a warning says that "xla" takes its place.
       feature_level: the DirectML feature level whose table applies; the operator exists from 2_1 on.
 

@@ -108,8 +108,8 @@ def matmul_integer_to_float(
 
     Raises:
       DescriptorError: a rank, size or level outside of the table, a scalar that its type cannot hold, a zero point
-        other than that of packed weights, or an unknown implementation. Scales and zero points must have the same rank, except
-        for scalars.
+        other than that of packed weights, or an unknown implementation. Scales and zero points must have the same rank,
+        except for scalars.
       DescriptorTypeError: a data type outside of the table. The types of `a` and `b` may differ, as in onnxruntime's
         operator (on DirectML, too), although the specification requires one type. 16 and 32 bits are not supported.
       NotImplementedError: as for `matmul_integer`.

@@ -72,8 +72,9 @@ def nvfp4_quantize(x: ArrayLike, /, tensor_scale: ArrayLike | None = None, *, ax
     computed from the values, a block whose largest magnitude is at most 2**-10 / 448 of the tensor's (about 2.2e-6) has the
     scale 0 and becomes zeros, as does a block of zeros.
 
-    A block that contains a NaN or an infinity has the scale NaN. Its elements are then NaN, which this type, having no NaN, stores as 6.
-    Unless `tensor_scale` is given, it is then NaN or infinite, and the whole tensor is NaN when it is dequantized.
+    A block that contains a NaN or an infinity has the scale NaN. Its elements are then NaN, which this type, having none,
+    stores as 6. Unless `tensor_scale` is given, it is then NaN or infinite, and the whole tensor is NaN when it is
+    dequantized.
 
     The last block of a dimension may be partial. The derivative is 0.
 
@@ -101,8 +102,8 @@ def nvfp4_quantize(x: ArrayLike, /, tensor_scale: ArrayLike | None = None, *, ax
       [ 0.5        -1.          4.          0.24107143]
 
     References:
-      NVIDIA, "Pretraining Large Language Models with NVFP4", the appendix on its quantization. Its reciprocals are quotients
-      here, which are rounded once.
+      NVIDIA, "Pretraining Large Language Models with NVFP4", the appendix on its quantization. Where it takes reciprocals,
+      this function divides, which is rounded once.
     """
     x = any_float_operand("nvfp4_quantize", "x", x)
     axis = dimension("nvfp4_quantize", axis, x.ndim)

@@ -103,8 +103,9 @@ def pack_matrix(
     With `scale`, of shape (..., G, N), the packed matrix keeps the order (K, N), with its scales and zero points. 4-bit
     integers are stored in uint16 words of 4 consecutive rows each, the first in the lowest bits. With `k_major`, the
     integers are in the order (N, K), which the kernel for Hopper GPUs (``implementation="mosaic_gpu"``) takes without a
-    transposition; all other implementations transpose them in each call. Such a matrix does not hold column sums. They
-    would make it a tenth larger for blocks of 32, and only products of uint8, or of int8 with a zero point, need them.
+    transposition; all other implementations transpose them in each call. A matrix packed with `scale` does not hold
+    column sums. They would make it a tenth larger for blocks of 32, and only products of uint8, or of int8 with a zero
+    point, need them.
 
     It is a pytree: `jax.jit`, `jax.vmap`, `jax.lax.scan`, `jax.device_put` and checkpoints take it like an array, and
     its method ``sharding_for`` returns the shardings of its arrays on a mesh.

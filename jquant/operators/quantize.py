@@ -92,7 +92,7 @@ def quantize(
     axis: int | None = None,
     ensure_minimum_range: ArrayLike | None = None,
 ) -> QuantizeOutput:
-    """Quantizes as TensorFlow's CPU kernel does, bit for bit.
+    """Quantizes real numbers by a range, as TensorFlow's CPU kernel does, bit for bit.
 
     The range is first adjusted: it is extended to include zero, and its maximum is raised until the range is at
     least ``max(1, |min_range|, |max_range|) * ensure_minimum_range`` wide. With `T` the output type,
@@ -131,7 +131,7 @@ def quantize(
 
     Raises:
       DescriptorError: a shape, axis or combination of modes that is not defined, or ``max_range < min_range``
-        in Python or NumPy values. A `jax.Array` is not read back for that: it gives a range with zero inside.
+        in Python or NumPy values. A `jax.Array` is not read back for that: the result is then a range with zero inside.
       DescriptorTypeError: a data type other than those above.
 
     Example:

@@ -91,13 +91,13 @@ def quantize_and_dequantize(
     narrow_range: bool = False,
     axis: int | None = None,
 ) -> jax.Array:
-    """Rounds to the real numbers that `num_bits` can express, as TensorFlow's CPU kernel does, bit for bit.
+    """Rounds to the real numbers that `num_bits` bits can express, as TensorFlow's CPU kernel does, bit for bit.
 
     ``f(x) = round(clamp(x) * scale) * inverse_scale``, with a derivative for training
 
     The scale is the largest that keeps the range within the integers [qmin, qmax]: the smaller of ``qmin / input_min``
     and ``qmax / input_max``, of those that are positive. `inverse_scale` is the inverse quotient, rounded separately.
-    Real 0 stays 0. The bound that did not decide the scale is replaced by what the integers reach on its side, so that a
+    Real 0 stays 0. The bound that did not decide the scale is replaced by what the integers reach on that side, so that a
     range that does not hold 0 is extended to it, and with the range [2, 4], values may be clamped to [-4.03, 4]. Without a
     range, that of the values is used, and nothing is clamped.
 

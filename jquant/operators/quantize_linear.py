@@ -139,8 +139,8 @@ def quantize_linear(
         `zero_point` if that is an array, else uint8, as in ONNX.
         `pack_integers` packs integers of 4 and 2 bits into bytes.
       saturate: whether floats of 8 bits saturate. Types without infinities and NaN always do.
-      precision: that of the quotient: float32; at ``FeatureLevel.EXTENDED`` also float16 or bfloat16. None: float32. (In
-        ONNX, that of `scale`.)
+      precision: that of the quotient: float32; at ``FeatureLevel.EXTENDED`` also float16 or bfloat16. None: float32. (ONNX's
+        default is the type of `scale`.)
       feature_level: the DirectML feature level whose table applies.
 
     Returns:
@@ -149,7 +149,8 @@ def quantize_linear(
     Raises:
       DescriptorError: a rank, size, axis, block size or level outside of the table, or a scalar that its type cannot hold.
       DescriptorTypeError: a data type outside of the table, or an `output_dtype` that is not that of `zero_point`;
-        ``saturate=False`` with one that always saturates; another `precision` below ``FeatureLevel.EXTENDED``.
+        ``saturate=False`` for a type that always saturates; a `precision` other than float32 below
+        ``FeatureLevel.EXTENDED``.
 
     Example:
       >>> import jax.numpy as jnp, jquant

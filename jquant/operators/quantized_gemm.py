@@ -78,8 +78,9 @@ def quantized_gemm(
     the nearest integer, ties to even, *before* the output zero point is added. NaN, which only scales of 0, infinity or NaN
     can produce, gives 0.
 
-    For the specification's ``transA`` and ``transB``, pass ``a.T`` and ``b.T``; `alpha`, a factor of the product, may be
-    part of `a_scale`. Without an output scale, the specified operator gives float32; so does `matmul_integer_to_float`.
+    For the specification's ``transA`` and ``transB``, pass ``a.T`` and ``b.T``; multiply `a_scale` by its ``alpha``, a
+    factor of the product. Without an output scale, the operator of the specification returns float32; for that, call
+    `matmul_integer_to_float`.
 
     The result is an integer array and has no derivative (JAX's zero, of type float0). To train through the rounding, use
     `quantize_and_dequantize` or `fake_quantize`.

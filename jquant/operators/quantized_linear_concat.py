@@ -69,7 +69,7 @@ def quantized_linear_concat(
     `quantize_and_dequantize` or `fake_quantize`.
 
     Args:
-      inputs: one or more triples of a tensor, its scale and its zero point. The tensors are int8 or uint8, which may
+      inputs: one or more tuples of a tensor, its scale and its zero point. The tensors are int8 or uint8, which may
         differ, of the same rank, at least 1, and of the same shape except along `axis`. A scale is float32 and has one
         element. A zero point has one element, of the dtype of its tensor; None means 0.
       output_scale: float32, one element. A scale of 0 is undefined in the specification; here the arithmetic follows
@@ -83,7 +83,7 @@ def quantized_linear_concat(
       An array of `output_dtype`, of the shape of the tensors, except along `axis`, where their sizes add up.
 
     Raises:
-      DescriptorError: no triples, a rank, size or axis that is not allowed, or a scalar that its type cannot hold.
+      DescriptorError: an empty `inputs`; a rank, size or axis that is not allowed; or a scalar that its type cannot hold.
       DescriptorTypeError: a data type that is not allowed, or an `output_dtype` that is not that of
         `output_zero_point`.
 

@@ -135,8 +135,8 @@ def quantized_linear_matmul(
 
     Raises:
       DescriptorError: a rank, size or level outside of the table, a scalar that its type cannot hold, a zero point
-        other than that of packed weights, or an unknown implementation. Scales and zero points must have the same rank, except
-        for scalars.
+        other than that of packed weights, or an unknown implementation. Scales and zero points must have the same rank,
+        except for scalars.
       DescriptorTypeError: a data type outside of the table, or an `output_dtype` that is not that of
         `output_zero_point`.
       NotImplementedError: as for `matmul_integer`.

@@ -66,13 +66,13 @@ def quantized_linear_softmax(
     ``output = saturate(round(e / sum(e) / output_scale) + output_zero_point)``, where
     ``e = exp((x - largest) * x_scale)``; the sum and the largest of ``x`` are along `axis`
 
-    The product, the first quotient as a whole and the second are each rounded once to float32, the second then to the
-    nearest integer, ties to even, *before* the zero point is added. The exponential is jquant's own: its error is below
+    The product, the first quotient as a whole and the second are each rounded once to float32, the second quotient then to
+    the nearest integer, ties to even, *before* the zero point is added. The exponential is jquant's own: its error is below
     2**-45, and its bits are the same on every platform. So are those of the sum, which is taken in fixed point: neither the
     order of its terms nor a split of the axis over a mesh changes it. A first quotient below 2**-126 is 0.
 
     Where `x_scale` is negative, the smallest of ``x`` takes the place of the largest, for it stands for the largest value. A
-    scale of 0 makes all elements equal. A scale that is not finite makes all results NaN, which give 0.
+    scale of 0 makes all elements equal. A scale that is not finite makes all quotients NaN, which gives 0.
 
     The result is an integer array and has no derivative (JAX's zero, of type float0).
 
@@ -82,8 +82,8 @@ def quantized_linear_softmax(
       x_zero_point: one element, of the dtype of `x`, or None. The result does not depend on it.
       output_zero_point: one element, of the dtype of `x`. None means 0 (the specification requires it).
       axis: the dimension of `x` along which the results add up to 1, of at most 524,287 elements; a negative one counts from
-        the end. (In the specification it is -1 by default, and before version 13 of ONNX's operator set stands for all
-        dimensions from there on.)
+        the end. (In the specification the default is -1, and before version 13 of ONNX's operator set the axis stands for all
+        dimensions from it on.)
 
     Returns:
       An array of the shape and dtype of `x`.

@@ -21,7 +21,7 @@ def scale_and_zero_point(
     symmetric: bool = False,
     narrow_range: bool = False,
 ) -> ScaleZeroPoint:
-    """Expresses a range of real numbers in the integers of `dtype`.
+    """Computes the scale and the zero point with which the integers of `dtype` cover a range of real numbers.
 
     With the range extended to zero, ``[low, high] = [min(0, min), max(0, max)]``, and ``[smallest, largest]`` the integers:
     ``scale = (high - low) / (largest - smallest)``; ``zero_point = round(smallest - low / scale)``.
@@ -29,25 +29,25 @@ def scale_and_zero_point(
     ``scale = max(-low, high) / ((largest - smallest) / 2)``; ``zero_point = round((smallest + largest) / 2)``,
     which is 0 in signed types, and the middle of the integers in unsigned ones.
 
-    Each step is rounded once in float32, ties to even: with the range of a tensor, unless it is 0 wide, these are the scale
-    and the zero point of `dynamic_quantize_linear`. Within the range, `quantize_linear` saturates with them by half a
-    step at most.
+    Each step is rounded once in float32, ties to even: with the range of a tensor, unless its width is 0, these are the
+    scale and the zero point of `dynamic_quantize_linear`. With them, `quantize_linear` saturates numbers within the range by
+    half a step at most.
 
     A range of width 0, or one so narrow that its scale is not a normal number, has scale 1 and zero point 0. If the range is
     infinite, or too wide for float32, the scale is infinite. A NaN makes the scale NaN and the zero point 0.
 
     Compared with TensorFlow's modes, which `quantize` has: ``SCALED`` has zero point 0, and its scale is
     ``output_max / largest``. ``MIN_FIRST`` rounds the lower end of the range to a step, so that real 0 is an integer. For a
-    range that holds 0, and without `symmetric` and `narrow_range`, this function gives its scale and, except for ties, its
-    zero point. ``MIN_COMBINED`` places the ends of the range on integers; real 0 then generally lies between two of them
+    range that holds 0, and without `symmetric` and `narrow_range`, this function gives the same scale and, except for ties, the
+    same zero point. ``MIN_COMBINED`` places the ends of the range on integers; real 0 then generally lies between two of them
     (0 in [-6, 6]), and no zero point gives the same integers.
 
     The zero point is an integer and has no derivative (JAX's zero, of type float0). The scale has that of the range.
 
     Args:
-      min, max: float32; `min` and `max` have the same shape: a range for each element, for example for each channel.
+      min, max: float32, both of one shape. Each pair of elements is a range, for example that of a channel.
       dtype: int8 or uint8, or one of the types of 2, 4 and 16 bits.
-      symmetric: whether to use the same range on both sides of 0, wide enough for the given one.
+      symmetric: whether to use the same range on both sides of 0, wide enough to hold the given one.
       narrow_range: whether to leave the lowest integer unused. Symmetric int8 is then -127 to 127, as in onnxruntime.
 
     Returns:
