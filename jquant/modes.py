@@ -60,7 +60,7 @@ class FeatureLevel(enum.IntEnum):
 
 
 class QuantizeMode(enum.StrEnum):
-    """How TensorFlow's Quantize maps the range to integers. Its strings will do as well."""
+    """How TensorFlow's Quantize maps the range to integers. The strings are accepted as well."""
 
     MIN_COMBINED = "MIN_COMBINED"
     MIN_FIRST = "MIN_FIRST"
@@ -72,7 +72,7 @@ class QuantizeMode(enum.StrEnum):
 
 
 class RoundMode(enum.StrEnum):
-    """How TensorFlow's operators round ties, each operator in two of these ways. Its strings will do as well."""
+    """How TensorFlow's operators round ties, each operator in two of these ways. The strings are accepted as well."""
 
     HALF_AWAY_FROM_ZERO = "HALF_AWAY_FROM_ZERO"
     HALF_TO_EVEN = "HALF_TO_EVEN"
@@ -84,7 +84,7 @@ class RoundMode(enum.StrEnum):
 
 
 class Implementation(enum.StrEnum):
-    """The implementations of the integer products. Its strings will do as well."""
+    """The implementations of the integer products. The strings are accepted as well."""
 
     XLA = "xla"
     MOSAIC_TPU = "mosaic_tpu"
@@ -96,7 +96,7 @@ class Implementation(enum.StrEnum):
 
 
 class ScaleGranularity(enum.StrEnum):
-    """The granularity of scales, in an operand of `dot_general` or the weights of `transform.Scheme`. Strings will do."""
+    """The granularity of scales, in an operand of `dot_general` or the weights of `transform.Scheme`; or a string."""
 
     PER_CHANNEL = "PER_CHANNEL"
     PER_TENSOR = "PER_TENSOR"
@@ -155,12 +155,12 @@ def _level(spelling: FeatureLevel | str) -> FeatureLevel:
 def feature_level(level: FeatureLevel | str, /) -> contextlib.AbstractContextManager[FeatureLevel]:
     """Sets the feature level of the calls inside that do not name one.
 
-    A context manager, and a decorator. It holds for the thread, or the asynchronous task, that entered it; contexts nest,
-    and a call's own `feature_level` takes precedence.
+    A context manager, and a decorator. The level holds for the thread, or the asynchronous task, that entered the context.
+    Contexts nest, and a call's own `feature_level` takes precedence.
 
     It acts while a function is traced, and is not part of the key under which `jax.jit` caches a program: a program that was
-    traced at a level keeps it, inside and outside. So set the level around the calls in the function, or around
-    everything, but not around the calls of a jitted function that is called elsewhere as well.
+    traced at a level keeps it, inside and outside of the context. So set the level around the calls in the function, or
+    around everything, but not around the calls of a jitted function that is called elsewhere as well.
 
     Args:
       level: a `FeatureLevel` or its name.
@@ -183,7 +183,7 @@ def feature_level(level: FeatureLevel | str, /) -> contextlib.AbstractContextMan
       >>> print(relu6(x))
       [0 6]
 
-      Beware: a jitted function that was traced inside also runs outside, where it could not be traced.
+      Beware: a jitted function that was traced inside the context also runs outside, where it could not be traced.
 
       >>> clip = jax.jit(lambda x: jquant.clip(x, 0, 6))
       >>> with jquant.feature_level("EXTENDED"):

@@ -25,8 +25,8 @@ class PackedMatrix:
 
     Attributes:
       data: int8, of shape (..., N, K): the matrix, or the matrix - 128 if it is uint8.
-      block_sums: int32, of shape (..., K / block, N): the column sums of `data`, for each block of K, so that a split of K
-        splits them with it.
+      block_sums: int32, of shape (..., K / block, N): the column sums of `data`, for each block of K, so that splitting
+        K splits the sums with it.
       zero_point: of `dtype`, of shape (..., 1, 1) or (..., 1, N), or None for 0.
       dtype: int8 or uint8.
     """

@@ -82,8 +82,8 @@ def quantized_linear_softmax(
       x_zero_point: one element, of the dtype of `x`, or None. The result does not depend on it.
       output_zero_point: one element, of the dtype of `x`. None means 0 (the specification requires it).
       axis: the dimension of `x` along which the results add up to 1, of at most 524,287 elements; a negative one counts from
-        the end. (In the specification the default is -1, and before version 13 of ONNX's operator set the axis stands for all
-        dimensions from it on.)
+        the end. (In the specification the default is -1, and before version 13 of ONNX's operator set the axis stands for
+        all dimensions from there on.)
 
     Returns:
       An array of the shape and dtype of `x`.

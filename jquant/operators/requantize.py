@@ -48,8 +48,8 @@ def requantize(
     `quantize_linear` with ``output_scale / (a_scale * b_scale)`` as the scale, and the zero point; or call
     `quantized_linear_matmul` or `quantized_linear_convolution`, which multiply and requantize in one pass.
 
-    The integers of each range are those of `quantize` in MIN_FIRST: the lowest one stands for the lower end of the range, the
-    highest for its upper end. The arithmetic differs by type, as in TensorFlow:
+    The integers of each range are those of `quantize` in MIN_FIRST: the lowest one stands for the lower end of the range,
+    the highest for its upper end. The arithmetic differs by type, as in TensorFlow:
 
     - quint8, in fixed point, with all quotients in float64 and truncated:
       ``clamp((((input * scale) >> 32) + input_offset - output_offset + 2**15) >> 16)`` with
@@ -59,7 +59,7 @@ def requantize(
     - qint8, in float32: `dequantize` and then the formula of `quantize`, both in MIN_FIRST.
 
     `input` is first rounded to float32, of 24 bits, as in TensorFlow. Real numbers beyond the requested range saturate. (In
-    TensorFlow, those beyond 128 times its width wrap in quint8.)
+    TensorFlow, those of 128 times its width or more wrap in quint8.)
 
     `output` is an integer array and has no derivative. The range of the output is the requested one, with its derivative.
 

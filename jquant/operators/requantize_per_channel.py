@@ -51,8 +51,8 @@ def requantize_per_channel(
     ``saturate(round(input * (max(T) * (input_magnitude / requested_magnitude / 2**31))))``, where the magnitude of a range
     is the larger of ``abs(min)`` and ``abs(max)``, in float32; ties to even
 
-    Unlike those of `requantize`, the ranges are symmetric: integer 0 is real 0, and ``max(T)`` stands for the magnitude. In quint8,
-    negative numbers become 0. NaN, which only a requested magnitude of 0 produces, gives 0.
+    Unlike those of `requantize`, the ranges are symmetric: integer 0 is real 0, and ``max(T)`` stands for the magnitude. In
+    quint8, negative numbers become 0. NaN, which only a requested magnitude of 0 produces, gives 0.
 
     `output` is an integer array and has no derivative. The range of the output is the requested one, with its derivative.
 

@@ -38,9 +38,9 @@ def scale_and_zero_point(
 
     Compared with TensorFlow's modes, which `quantize` has: ``SCALED`` has zero point 0, and its scale is
     ``output_max / largest``. ``MIN_FIRST`` rounds the lower end of the range to a step, so that real 0 is an integer. For a
-    range that holds 0, and without `symmetric` and `narrow_range`, this function gives the same scale and, except for ties, the
-    same zero point. ``MIN_COMBINED`` places the ends of the range on integers; real 0 then generally lies between two of them
-    (0 in [-6, 6]), and no zero point gives the same integers.
+    range that holds 0, and without `symmetric` and `narrow_range`, this function gives the same scale and, except for ties,
+    the same zero point. ``MIN_COMBINED`` places the ends of the range on integers; real 0 then generally lies between two of
+    them (0 in [-6, 6]), and no zero point gives the same integers.
 
     The zero point is an integer and has no derivative (JAX's zero, of type float0). The scale has that of the range.
 
