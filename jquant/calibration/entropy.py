@@ -23,7 +23,7 @@ def entropy(*, num_bins: int = 2048, num_quantized_bins: int = 128, axis_name: A
     """Observes the distribution, and chooses the range with the smallest KL divergence after binning.
 
     This suits activations whose distribution matters more than their largest values, such as the input of a classifier. Of
-    the ranges around zero, it takes the one for which `num_quantized_bins` bins, as quantized values would be, represent
+    the ranges around zero, it takes the one in which `num_quantized_bins` bins, like that many quantized values, represent
     the distribution best.
 
     The range of ``2 * r`` bins around zero has the KL divergence ``sum(P * log(P / Q))``. P are its counts, with the counts

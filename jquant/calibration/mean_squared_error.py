@@ -36,7 +36,7 @@ def mean_squared_error(
     scale and the zero point are those that `scale_and_zero_point` computes from a range with these arguments.
 
     ``[min, max]`` is first widened to include 0. The ranges tried are ``[i * min / 32, j * max / 32]`` for i and j from 0 to
-    32, then those around the best of them in steps of 1/512. `symmetric`: ``[-t, t]`` with
+    32, then those around the best of them in steps of 1/512. With `symmetric`, they are ``[-t, t]`` with
     ``t = i * max(-min, max) / 1024``. Each step is rounded once in float32, and sums have a fixed order. The result does not
     change by a bit with the order of the batches, with how they are split, or with the platform.
 

@@ -98,7 +98,7 @@ def moving_average(averaging_constant: float = 0.01, *, axis: int | None = None,
 
     Raises:
       DescriptorError: an `averaging_constant` outside of [0, 1].
-      DescriptorTypeError: one that is not a number; an `axis` or an `axis_name` as in `min_max`.
+      DescriptorTypeError: an `averaging_constant` that is not a number; an `axis` or an `axis_name` that `min_max` rejects.
 
     Example:
       >>> import jax.numpy as jnp, jquant

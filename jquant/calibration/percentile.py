@@ -26,19 +26,19 @@ def percentile(
 ) -> Observer:
     """Observes the distribution, and cuts the tails off.
 
-    For a `percentile` P, ``(100 - P) / 2`` per cent are cut at each end; `symmetric`: ``100 - P`` per cent, by magnitude.
+    For a `percentile` P, ``(100 - P) / 2`` per cent are cut at each end or, with `symmetric`, ``100 - P`` by magnitude.
     An end of the range is the lower edge of the first bin at which the numbers up to and including that bin reach the share
     that is to lie below. It is cut off at the smallest and the largest number.
 
     The bins divide ``[-2**k, 2**k)``, with the smallest k that holds all numbers: the true percentile lies less than
-    ``2**(k + 1) / num_bins`` above. Shares are compared in integers, with P taken as a decimal fraction of at most seven
-    digits after the point. The result does not change by a bit with the order of the batches, or with how they are split.
+    ``2**(k + 1) / num_bins`` above that edge. Shares are compared in integers, with P taken as a decimal fraction of at most
+    seven digits after the point. The result does not change by a bit with the order of the batches, or with how they are split.
 
     NaN and infinities are ignored; subnormal numbers count as 0.
 
     Args:
       percentile: from 0 to 100.
-      symmetric: cut by magnitude. The range that is left ends at the extreme numbers, and need not be symmetric.
+      symmetric: whether to cut by magnitude. The range that is left ends at the extreme numbers, and need not be symmetric.
       num_bins: a power of two, from 4 to 65,536.
       axis_name: the axes of a `jax.shard_map` over which a batch is split. Not needed for any other use of a mesh.
 

@@ -28,7 +28,7 @@ class Checkpoint(Mapping[str, np.ndarray | QuantizedWeight]):
     Attributes:
       path: what was loaded.
       kinds: what each name holds: a dtype, or what its format calls a quantized weight.
-      metadata: of a GGUF file, its keys and values; of safetensors, the strings in their headers.
+      metadata: for a GGUF file, its keys and values; for safetensors files, the strings in their headers.
     """
 
     def __init__(self, path: Path, entries: Mapping[str, Entry], metadata: Mapping[str, Any]) -> None:
@@ -124,7 +124,7 @@ def load(path: str | os.PathLike[str], *, quantization_config: Mapping[str, Any]
       TypeError: a `quantization_config` that is not a mapping.
 
     Warns:
-      UserWarning: a GGUF file that is one of several of a split model: it has only some of the tensors.
+      UserWarning: a GGUF file that is one part of a split model: it has only some of the tensors.
 
     Example:
       >>> import json, pathlib, tempfile

@@ -138,10 +138,10 @@ def _columns(array: np.ndarray, repeats: int, n: int) -> np.ndarray:
 
 
 def _structure(scale: StoredTensor, n: int, k: int, config: Mapping[str, Any]) -> tuple[int, int]:
-    """The rows and columns of the file that share a scale: as configured, or else equally many columns of a row.
+    """The rows and columns of the file that share a scale: as configured, or else equal parts of a row.
 
     Raises:
-      CheckpointError: no size that is configured gives as many scales as there are, or two do.
+      CheckpointError: none of the configured sizes gives as many scales as there are, or two of them do.
     """
     shape = scale.shape
     if shape in ((), (1,), (1, 1)):

@@ -100,7 +100,7 @@ def _configured(weight: StoredTensor, config: Mapping[str, Any], bits: int) -> i
     """The group size that the configuration gives, None if it gives none.
 
     Raises:
-      CheckpointError: a size that is none; or another number of bits than the tensors have.
+      CheckpointError: a group size that is not valid; or a number of bits other than that of the tensors.
     """
     size, of_all = config.get("group_size"), config.get("bits")
     if size is not None and (type(size) is not int or not (size == -1 or size > 0)):

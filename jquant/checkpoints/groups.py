@@ -13,7 +13,7 @@ def block_size(scales: StoredTensor, k: int, blocks: int, configured: int | None
     """How many of `k` rows a block has: as configured, with -1 for all of them, or else `k` in equal parts.
 
     Raises:
-      CheckpointError: the number of scales is another one.
+      CheckpointError: the number of scales does not fit.
     """
     if configured is None:
         if k % blocks:

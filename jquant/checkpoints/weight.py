@@ -23,7 +23,7 @@ class PackedWeight(NamedTuple):
       matrix: a `PackedMatrix`, which `matmul_integer_to_float` takes, if one scale covers each column of a matrix of 8 bits;
         otherwise a `PackedBlockMatrix`, which holds its scales, and which `block_scaled_matmul` and `matmul_n_bits` take.
       scale: for a `PackedMatrix`: float32, of shape (1, N) or (1, 1); for a `PackedBlockMatrix`: None.
-      permutation: None, or the row of the weight that each row of the matrix is: multiply ``x[..., permutation]``.
+      permutation: None, or for each row of the matrix, the row of the weight that it is: multiply ``x[..., permutation]``.
     """
 
     matrix: Any
@@ -48,8 +48,8 @@ class QuantizedWeight:
       zero_point: None for 0, or of the shape of the scale and the type of the values (int16 if the values are uint8 and one
         of GPTQ's zero points is 256).
       minimum: None, or float32, of the shape of the scale: Q4_1 and Q5_1 of GGUF have it instead of a zero point.
-      permutation: None, or int32, of shape (K,): the row of the weight that each row here is, ordered so that the blocks of
-        an activation order are contiguous.
+      permutation: None, or int32, of shape (K,): for each row here, the row of the weight that it is. The order makes the
+        blocks of an activation order contiguous.
       block_size: the rows of a block. The last block may be shorter.
     """
 

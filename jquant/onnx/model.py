@@ -33,8 +33,9 @@ class Model:
 
     Attributes:
       params: the initializers by name, as arrays. Integer matrices that only products read are `jquant.PackedMatrix`; those
-        in blocks are `jquant.PackedBlockMatrix`, which hold their scales and zero points: these have no names of their own
-        here, unless something else reads them. Save the parameters, shard them, donate them or replace them by others.
+        in blocks are `jquant.PackedBlockMatrix`, which hold their scales and zero points. Those scales and zero points have
+        no names of their own here, unless something else reads them. Save the parameters, shard them, donate them or replace
+        them by others.
       inputs, outputs: what the file declares for each name.
       fused: by name, how many operators are computed in integers instead of in float.
     """
@@ -176,8 +177,8 @@ def load(
       A `Model`.
 
     Raises:
-      ModelError: not a valid model; or, all at once, every operator that is not supported and every shape that depends on
-        data.
+      ModelError: a model that is not valid; or, in one error, every operator that is not supported and every shape that
+        depends on data.
       OSError: a file that cannot be read.
     """
     if quantized not in ("as_written", "fused"):

@@ -43,7 +43,7 @@ def quantized(
       recipe: what is quantized, and how: `static_int8`, `dynamic_int8`, `weight_only_int8`, or a `Recipe` of your own.
       inputs: the inputs of the function, by position: arrays, or `jax.ShapeDtypeStruct`. They are examples: the int8
         function takes inputs of other shapes as well, as long as these lead to the same sites.
-      ranges: what `calibrate` returned, for static inputs.
+      ranges: what `calibrate` returned. Only static inputs need it.
 
     Returns:
       The int8 function, to be called as ``int8_apply(int8_params, *inputs)``, and its parameters: a dict with the keys

@@ -24,13 +24,13 @@ class SiteReport(NamedTuple):
     """The measurements of one site, or of one layer of it.
 
     Attributes:
-      name: of the site, with the index of the layer if a loop stacks its weights.
+      name: the name of the site, with the index of the layer if a loop stacks its weights.
       kind: ``"product"``, ``"convolution"`` or ``"look-up"``.
       snr: the signal-to-quantization-noise ratio of its output, in dB: ``10 * log10(sum(y**2) / sum((y - y_int8)**2))``,
         for the input that the float function has there; infinite if there is no noise.
       low, high: the smallest and the largest value of its input; for a look-up, infinity and minus infinity.
       clipped: the share of its input that lies outside the range of a static input; 0 for other inputs.
-      float_bytes, int8_bytes: of its weights; 0 if another site already stores the same weights.
+      float_bytes, int8_bytes: the size of its weights before and after; 0 if another site already stores the same weights.
     """
 
     name: str
@@ -51,9 +51,9 @@ class Report(NamedTuple):
     """The measurements of a function. Prints as a table.
 
     Attributes:
-      sites: those of each site, in the order of the program.
-      snr: that of all float outputs of the function, in dB, with the noise of all sites.
-      float_bytes, int8_bytes: of all parameters.
+      sites: the measurements of each site, in the order of the program.
+      snr: the ratio for all float outputs of the function, in dB, with the noise of all sites.
+      float_bytes, int8_bytes: the size of all parameters before and after.
     """
 
     sites: tuple[SiteReport, ...]
@@ -115,7 +115,7 @@ class Report(NamedTuple):
 def report(
     apply: Callable[..., Any], params: Any, recipe: Recipe, *inputs: Any, ranges: Mapping[str, Range] | None = None
 ) -> Report:
-    """Measures what a recipe does to a function: the noise of each site, its range, what is clipped, and bytes.
+    """Measures what a recipe does to a function: the noise, input range, clipping and bytes of each site.
 
     The function is computed in float. At each site, the int8 form is computed beside it from the same float input, so the
     noise of a site is its own, not that of the sites before it. Sums are in float32, over all passes of a loop.
