@@ -32,7 +32,8 @@ def percentile(
 
     The bins divide ``[-2**k, 2**k)``, with the smallest k that holds all numbers: the true percentile lies less than
     ``2**(k + 1) / num_bins`` above that edge. Shares are compared in integers, with P taken as a decimal fraction of at most
-    seven digits after the point. The result does not change by a bit with the order of the batches, or with how they are split.
+    seven digits after the point. The result does not change by a bit with the order of the batches, or with how they are
+    split.
 
     NaN and infinities are ignored; subnormal numbers count as 0.
 

@@ -103,7 +103,7 @@ def nvfp4_quantize(x: ArrayLike, /, tensor_scale: ArrayLike | None = None, *, ax
 
     References:
       NVIDIA, "Pretraining Large Language Models with NVFP4", the appendix on its quantization. Where it takes reciprocals,
-      this function divides, which is rounded once.
+      this function divides, which rounds once.
     """
     x = any_float_operand("nvfp4_quantize", "x", x)
     axis = dimension("nvfp4_quantize", axis, x.ndim)

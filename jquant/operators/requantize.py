@@ -45,7 +45,7 @@ def requantize(
     """Converts 32-bit integers to 8 bits and another range, as TensorFlow's CPU kernels do, bit for bit.
 
     It takes ranges, not scales and zero points. For the sums of `matmul_integer` or `convolution_integer`, call
-    `quantize_linear` with ``output_scale / (a_scale * b_scale)`` as the scale, and the zero point; or call
+    `quantize_linear` with ``output_scale / (a_scale * b_scale)`` as the scale, and the output's zero point; or call
     `quantized_linear_matmul` or `quantized_linear_convolution`, which multiply and requantize in one pass.
 
     The integers of each range are those of `quantize` in MIN_FIRST: the lowest one stands for the lower end of the range,

@@ -30,7 +30,7 @@ class SiteReport(NamedTuple):
         for the input that the float function has there; infinite if there is no noise.
       low, high: the smallest and the largest value of its input; for a look-up, infinity and minus infinity.
       clipped: the share of its input that lies outside the range of a static input; 0 for other inputs.
-      float_bytes, int8_bytes: the size of its weights before and after; 0 if another site already stores the same weights.
+      float_bytes, int8_bytes: the bytes of its weights before and after; 0 if another site already stores the same weights.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Report(NamedTuple):
     Attributes:
       sites: the measurements of each site, in the order of the program.
       snr: the ratio for all float outputs of the function, in dB, with the noise of all sites.
-      float_bytes, int8_bytes: the size of all parameters before and after.
+      float_bytes, int8_bytes: the bytes of all parameters before and after.
     """
 
     sites: tuple[SiteReport, ...]
