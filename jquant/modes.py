@@ -96,7 +96,7 @@ class Implementation(enum.StrEnum):
 
 
 class ScaleGranularity(enum.StrEnum):
-    """The granularity of scales, in an operand of `dot_general` or the weights of `transform.Scheme`. Strings work as well."""
+    """The granularity of scales, in an operand of `dot_general` or the weights of `transform.Scheme`. Strings work, too."""
 
     PER_CHANNEL = "PER_CHANNEL"
     PER_TENSOR = "PER_TENSOR"
