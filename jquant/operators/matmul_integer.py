@@ -91,7 +91,8 @@ def matmul_integer(
       a_zero_point: of the dtype of `a`: a scalar, or one per row in shape (M,), (M, 1), (1, M, 1) or
         (1, 1, M, 1). None means 0. For zero points per batch, use `jax.vmap`.
       b_zero_point: of the dtype of `b`: a scalar, or one per column in shape (N,), (1, N), (1, 1, N) or
-        (1, 1, 1, N). None means 0, or the zero point of packed weights; with these, any other is an error.
+        (1, 1, 1, N). None means 0, or the zero point of packed weights; with these, any
+        other is an error, and any at all while tracing.
       implementation: what computes the product, always with the same bits: "xla", "mosaic_tpu" (v5e, v5p, v6e, 7x) or
         "mosaic_gpu" (Hopper). None lets the library choose: a kernel where it has been run on the platform and was faster;
         so far "xla" on every platform. On a mesh, a kernel runs on each shard inside `jax.shard_map` or where all axes are

@@ -95,7 +95,7 @@ def matmul_integer_to_float(
         broadcast. At ``FeatureLevel.EXTENDED`` the ranks may differ, as in NumPy: (batch, M, K) times (K, N).
       b_scale: of the dtype of `a_scale`: a scalar, or one per column in shape (N,), (1, N), (1, 1, N) or (1, 1, 1, N).
       b_zero_point: of the dtype of `b`, in the shapes of `b_scale`. None means 0, or the zero point of packed weights;
-        with these, any other is an error.
+        with these, any other is an error, and any at all while tracing.
       bias: of the dtype of `a_scale` and the rank of the output, where dimensions of size 1 broadcast: (1, N) is one per
         column, and so is (N,) at ``FeatureLevel.EXTENDED``. None means 0.
       output_dtype: None means that of `a_scale`, as the specification requires; `FeatureLevel.EXTENDED` takes any of

@@ -74,7 +74,7 @@ def quantized_linear_average_pool(
     (modulo 2**32, for windows of more than 8,421,504 elements). The sum, the product and the two quotients are each rounded
     once to float32, and the last quotient then to the nearest integer, ties to even, *before* the zero point is added.
     (onnxruntime's ``QLinearAveragePool`` sums float32 numbers, whose roundings decide ties otherwise.) NaN, which a scale of
-    0, infinity or NaN can produce and a window of padding alone does, gives 0.
+    0, infinity or NaN can produce and a window of padding alone does (without `include_padding`), gives 0.
 
     The result is an integer array and has no derivative (JAX's zero, of type float0).
 

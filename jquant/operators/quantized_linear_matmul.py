@@ -123,7 +123,7 @@ def quantized_linear_matmul(
         broadcast. At ``FeatureLevel.EXTENDED`` the ranks may differ, as in NumPy: (batch, M, K) times (K, N).
       b_scale: of the types of `a_scale`: a scalar, or one per column in shape (N,), (1, N), (1, 1, N) or (1, 1, 1, N).
       b_zero_point: of the dtype of `b`, in the shapes of `b_scale`. None means 0, or the zero point of packed weights;
-        with these, any other is an error.
+        with these, any other is an error, and any at all while tracing.
       output_scale: of the types of `a_scale`, and in its shapes.
       output_zero_point: of the dtype of the output, in the shapes of `a_scale`. None means 0.
       output_dtype: int8 or uint8. None: the dtype of `output_zero_point` if that is an array, else that of `a`.
