@@ -83,7 +83,7 @@ def finite(x):
 
 
 @pytest.mark.gate
-@one_in(7, ("name", "mode"), itertools.product(cases.CASES, MODES), others="full")
+@one_in(13, ("name", "mode"), itertools.product(cases.CASES, MODES), others="full")
 def test_operators(name, mode):
     mode = MODES[mode]
     case = cases.CASES[name]

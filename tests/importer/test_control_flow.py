@@ -209,7 +209,10 @@ net (float[3] x) => (float[k] y) <int64 rounds = {%d}> {
   }>
 }"""
     np.testing.assert_array_equal(run(model_of(text % 2), {"x": X[1]})[0], np.tile(X[1], 3))
-    with pytest.raises(ModelError, match=r"node 'y' \(Loop, version 16\): its body changes float32\[3\] to float32\[6\]"):
+    with pytest.raises(
+        ModelError,
+        match=r"node 'y' \(Loop, version 16\): its body changes the type of a value: float32\[3\] to float32\[6\]",
+    ):
         run(model_of(text % 1000), {"x": X[1]})
 
 

@@ -17,12 +17,13 @@ LARGE = {
     "QOperator uint8",
     "QOperator int8",
     "QOperator per channel",
+    "QDQ uint8",
     "QDQ int8",
     "QDQ int16 per channel",
 }
 
 
-NEWEST = {"QDQ per channel", "QDQ uint16"}  # in the gate, on the newest JAX alone
+NEWEST = {"QDQ per channel"}  # in the gate, on the newest JAX alone
 
 
 def parameters(names):

@@ -80,7 +80,7 @@ def extremes(problem: Problem, a, b, b_zero_point=None) -> Problem:
 EVERY_TYPE = list(itertools.product((1, 9), (*NARROW, *BYTES), BYTES, (False, True), (False, True)))
 
 
-@one_in(11, ("rows", "b_dtype", "a_dtype", "of_a", "of_b"), EVERY_TYPE)
+@one_in(11, ("rows", "b_dtype", "a_dtype", "of_a", "of_b"), EVERY_TYPE, gate=3)
 def test_types_and_zero_points(rows, b_dtype, a_dtype, of_a, of_b):
     """One row by words of 4 bits is multiplied in another way than many, or than bytes."""
     Problem(0, (rows, 90, 7), 32, a_dtype=a_dtype, b_dtype=b_dtype, with_zero_points=(of_a, of_b)).check()
@@ -113,7 +113,7 @@ def test_batches(batches, rows):
 EVERY_LEAF = list(itertools.product((1, 2, 20), (jnp.uint4, np.int8), (64, 90)))
 
 
-@one_in(5, ("rows", "b_dtype", "k"), EVERY_LEAF)
+@one_in(5, ("rows", "b_dtype", "k"), EVERY_LEAF, gate=2)
 def test_each_operand_mapped_alone(rows, b_dtype, k):
     p = Problem(0, (rows, k, 3), 32, a_dtype=np.uint8, b_dtype=b_dtype, with_zero_points=(True, True))
     operands = p.a, p.a_zero_point, p.packed()
