@@ -21,7 +21,5 @@ def require_scales(operator: str, scale: Operand, dtype: np.dtype, values: Opera
     require(given == wanted, f"{operator}: scale has data type {given}; it must be {wanted}", DescriptorTypeError)
     sizes = values.shape
     shape = (*sizes[:axis], -(-sizes[axis] // block_size), *sizes[axis + 1 :])
-    message = (
-        f"{operator}: scale has shape {scale.shape}; for values of shape {sizes} in blocks of {block_size} along dimension"
-    )
-    require(scale.shape == shape, f"{message} {axis} it must be {shape}")
+    given = f"scale has shape {scale.shape}, values {sizes}"
+    require(scale.shape == shape, f"{operator}: {given}; with axis={axis} and block_size={block_size} it must be {shape}")

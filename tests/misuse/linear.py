@@ -144,7 +144,7 @@ def calls() -> list[Call]:
                     "input": Argument(x, kind, "InputTensor"),
                     "output_dtype": data_type("output_dtype OutputTensor", "UINT8", BYTES),
                     "axis": Argument(None, Integer((), optional=True), "axis"),
-                    "symmetric": Argument(False, Boolean(), "symmetric"),
+                    "symmetric": Argument(False, Boolean((False,)), "symmetric"),
                     "where": Argument(where, mask, "where"),
                     "feature_level": level("4_0"),
                 },

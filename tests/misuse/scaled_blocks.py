@@ -62,7 +62,7 @@ def calls() -> list[Call]:
             "mx_dequantize",
             {
                 "values": Argument(
-                    values, Tensor("int8 float8_e4m3fn float8_e5m2 float4_e2m1fn", exactly(values.shape)), "values"
+                    values, Tensor("int8 float8_e4m3fn float8_e5m2 float4_e2m1fn", exactly(values.shape)), "values axis"
                 ),
                 "scale": Argument(scales, Tensor("float8_e8m0fnu", exactly(scales.shape)), "scale"),
                 "axis": last,
@@ -74,7 +74,7 @@ def calls() -> list[Call]:
         Call(
             "mx_dequantize",
             {
-                "values": Argument(ints("uint8", ROWS, COLUMNS), Tensor("uint8", exactly(values.shape)), "values"),
+                "values": Argument(ints("uint8", ROWS, COLUMNS), Tensor("uint8", exactly(values.shape)), "values axis"),
                 "scale": Argument(scales, Tensor("float8_e8m0fnu", exactly(scales.shape)), "scale"),
                 "element_type": data_type("element_type", "float6_e2m3fn", "float6_e2m3fn float6_e3m2fn"),
             },
@@ -88,7 +88,7 @@ def calls() -> list[Call]:
         Call(
             "nvfp4_dequantize",
             {
-                "values": Argument(of_4_bits, Tensor("float4_e2m1fn", exactly(values.shape)), "values"),
+                "values": Argument(of_4_bits, Tensor("float4_e2m1fn", exactly(values.shape)), "values axis"),
                 "scale": Argument(of_8_bits, Tensor("float8_e4m3fn", exactly(scales.shape)), "scale"),
                 "tensor_scale": Argument(1.0, FLOAT, "tensor_scale"),
                 "axis": last,

@@ -69,7 +69,7 @@ def calls() -> list[Call]:
         Call(
             "gather_block_quantized",
             {
-                "data": Argument(ints("uint8", 3, 16), Tensor("uint8", exactly((3, 16))), "data"),
+                "data": Argument(ints("uint8", 3, 16), Tensor("uint8", exactly((3, 16))), "data quantize_axis"),
                 "indices": Argument(ints("int32", 2), Tensor("int32 int64", ranks(0, 8)), "indices"),
                 "scales": Argument(floats(3, 2), Tensor("float32 float16 bfloat16", exactly((3, 2))), "scales"),
                 "zero_points": Argument(ints("uint8", 3, 1), Tensor("uint8", exactly((3, 1)), optional=True), "zero_points"),

@@ -177,7 +177,7 @@ def test_data_types():
 
 def test_sizes():
     values, scale = jquant.mx_quantize(np.zeros((2, 40), FLOAT32), "int8")
-    text = "scale has shape (2, 2); for values of shape (2, 40) in blocks of 64 along dimension 1 it must be (2, 1)"
+    text = "scale has shape (2, 2), values (2, 40); with axis=1 and block_size=64 it must be (2, 1)"
     with raises(f"mx_dequantize: {text}"):
         jquant.mx_dequantize(values, scale, block_size=64)
     with raises("mx_quantize: block_size is 0; it must be a positive integer"):

@@ -116,6 +116,6 @@ def test_arguments():
         jquant.nvfp4_dequantize(x, scale, tensor_scale)
     with raises("nvfp4_dequantize: scale has data type FLOAT32; it must be FLOAT8E4M3FN", DescriptorTypeError):
         jquant.nvfp4_dequantize(values, x[:, :1], tensor_scale)
-    text = "scale has shape (2, 1); for values of shape (2, 16) in blocks of 16 along dimension 0 it must be (1, 16)"
+    text = "scale has shape (2, 1), values (2, 16); with axis=0 and block_size=16 it must be (1, 16)"
     with raises(f"nvfp4_dequantize: {text}"):
         jquant.nvfp4_dequantize(values, scale, tensor_scale, axis=0)
