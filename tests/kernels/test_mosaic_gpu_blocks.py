@@ -11,11 +11,11 @@ from sampling import one_in
 
 import jquant
 from jquant.arithmetic import exact
-from jquant.kernels import block_dot, xla_blocks
+from jquant.kernels import xla_blocks
 from jquant.kernels.pallas import _compat, gpu_block_plans, gpu_blocks
 from jquant.kernels.pallas.gpu_block_plans import BLOCK_SIZES, BlockPlan, plan_for, steps_for
 
-from . import mosaic_gpu_block_cases
+from . import mapped_operands, mosaic_gpu_block_cases
 from .mosaic_gpu_block_cases import CASES, Case
 from .mosaic_gpu_cases import differences
 
@@ -61,21 +61,11 @@ def test_each_operand_mapped_alone(monkeypatch):
     monkeypatch.setattr(gpu_blocks, "_call", kernel_in_xla)
     given = mosaic_gpu_block_cases.operands(Case("mapped", 3, 90, 10, 64, "uint4", True, "uint8", True))
     matrix = jquant.pack_matrix(given.b, given.b_zero_point, scale=given.scale, block_size=64)
-    leaves, tree = jax.tree.flatten((given.a, given.a_zero_point, matrix))
-
-    def outputs(function):
-        monkeypatch.setattr(block_dot, "function_for", lambda platform, implementation: function)
-
-        def all_alone(*leaves):
-            for place, leaf in enumerate(leaves):
-                axes = [0 if other == place else None for other in range(len(leaves))]
-                mapped = jnp.stack([leaf, leaf[::-1]])
-                multiply = jax.vmap(lambda *leaves: block_dot.block_dot(*tree.unflatten(leaves)), axes)
-                yield multiply(*leaves[:place], mapped, *leaves[place + 1 :])
-
-        return jax.jit(lambda *leaves: [*all_alone(*leaves)])(*leaves)
-
-    for result, wanted in zip(outputs(gpu_blocks.block_dot), outputs(xla_blocks.block_dot), strict=True):
+    found, expected = (
+        mapped_operands.outputs(monkeypatch, module.block_dot, (given.a, given.a_zero_point, matrix))
+        for module in (gpu_blocks, xla_blocks)
+    )
+    for result, wanted in zip(found, expected, strict=True):
         np.testing.assert_array_equal(result, wanted)
 
 

@@ -16,9 +16,11 @@ from sampling import one_in
 
 import jquant
 from jquant import reference
-from jquant.kernels import block_dot, xla_blocks
+from jquant.kernels import xla_blocks
 from jquant.kernels.pallas import tpu_blocks
 from jquant.kernels.pallas.tpu_block_plans import BlockPlan, plan_for
+
+from . import mapped_operands
 
 CHIPS = ("v5e", "v5p", "v6e", "7", "7x", None)
 DTYPES = ("int4", "uint4", "int8", "uint8")
@@ -148,23 +150,11 @@ def test_batches(m, batch, b_batch):
 def test_each_operand_mapped_alone(monkeypatch):
     """By `jax.vmap`: the kernel is given one batch of A and one of B."""
     given = operands(Case(3, 90, 130, 32, "uint4", True, "uint8", True))
-    leaves, tree = jax.tree.flatten((given.a, given.a_zero_point, packed(given, 32)))
-
-    def outputs(function):
-        monkeypatch.setattr(block_dot, "function_for", lambda platform, implementation: function)
-
-        def all_alone(*leaves):
-            for place, leaf in enumerate(leaves):
-                axes = [0 if other == place else None for other in range(len(leaves))]
-                mapped = jnp.stack([leaf, leaf[::-1]])
-                multiply = jax.vmap(lambda *leaves: block_dot.block_dot(*tree.unflatten(leaves)), axes)
-                yield multiply(*leaves[:place], mapped, *leaves[place + 1 :])
-
-        return jax.jit(lambda *leaves: [*all_alone(*leaves)])(*leaves)
-
-    for result, wanted in zip(
-        outputs(functools.partial(tpu_blocks.block_dot, interpret=True)), outputs(xla_blocks.block_dot), strict=True
-    ):
+    found, expected = (
+        mapped_operands.outputs(monkeypatch, function, (given.a, given.a_zero_point, packed(given, 32)))
+        for function in (functools.partial(tpu_blocks.block_dot, interpret=True), xla_blocks.block_dot)
+    )
+    for result, wanted in zip(found, expected, strict=True):
         np.testing.assert_array_equal(result, wanted)
 
 
