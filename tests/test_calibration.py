@@ -424,7 +424,8 @@ def test_mesh(name, kind):
     assert moved == ([*extremes, BINS] if isinstance(state, calibration.Histogram) else extremes)
 
 
-@pytest.mark.parametrize(
+@one_in(
+    2,
     ("constructor", "arguments", "axis_name"),
     [
         (calibration.min_max, {"axis": 1}, "x"),

@@ -119,8 +119,9 @@ def test_special_scales():
 
 
 @pytest.mark.parametrize("constant", [(), (1, 2), (0, 1, 2)], ids=["nothing", "weights", "all"])
-@pytest.mark.parametrize("per_filter", [False, True])
-@pytest.mark.parametrize(("layout", "channels"), [(LAYOUTS[0], 3), (LAYOUTS[1], 20)])
+@one_in(
+    3, ("layout", "channels", "per_filter"), [(*x, y) for x in [(LAYOUTS[0], 3), (LAYOUTS[1], 20)] for y in (False, True)]
+)
 def test_inside_a_caller(layout, channels, per_filter, constant):
     """Between a caller's multiplications and sums, which XLA would merge with an epilogue in the open.
 
@@ -194,9 +195,7 @@ def test_any_number_of_images():
     assert_equal(function(p.x[:0]), expected[:0])
 
 
-@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
-@pytest.mark.parametrize("channels", [3, 20])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@one_in(3, ("layout", "channels", "kind"), itertools.product(LAYOUTS, (3, 20), (AxisType.Auto, AxisType.Explicit)))
 def test_filters_split_over_a_mesh(layout, channels, kind):
     """With what belongs to each filter: nothing moves."""
     p = Problem(layout, channels=channels, filters=16)

@@ -282,8 +282,7 @@ def dequantized(name: str, lhs, rhs) -> tuple[jax.Array, jax.Array]:
     return of_one(lhs, lhs_contracting), of_one(rhs, rhs_contracting)
 
 
-@pytest.mark.parametrize("granularity", ["PER_CHANNEL", "PER_TENSOR"])
-@pytest.mark.parametrize("axes", [(0, 0), (1, None), (None, 2)])
+@one_in(5, ("axes", "granularity"), itertools.product([(0, 0), (1, None), (None, 2)], ["PER_CHANNEL", "PER_TENSOR"]))
 def test_vmap(granularity, axes):
     """Each has scales of its own, of its tensor, too."""
     rng = np.random.default_rng(0)

@@ -6,6 +6,7 @@ import itertools
 import jax
 import numpy as np
 import pytest
+from sampling import one_in
 
 import jquant
 from jquant import reference
@@ -53,7 +54,7 @@ def test_vmap_without_a_range():
     np.testing.assert_array_equal(mapped, np.stack([reference.quantize_and_dequantize(each) for each in x]))
 
 
-@pytest.mark.parametrize("shape", [*(((1, 2) * 4)[:rank] for rank in range(9)), (0,), (3, 0), (0,) * 8], ids=str)
+@one_in(3, "shape", [*(((1, 2) * 4)[:rank] for rank in range(9)), (0,), (3, 0), (0,) * 8], ids=str)
 def test_every_rank_without_a_range(shape):
     x = np.linspace(-2, 4, np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
     actual = jax.jit(jquant.quantize_and_dequantize)(x)

@@ -7,13 +7,13 @@ from sampling import one_in
 
 from jquant import transform
 
-KEYS = jax.random.split(jax.random.key(0), 3)
+RNG = np.random.default_rng(0)
 PARAMS = {
-    "layers": jax.random.normal(KEYS[0], (3, 32, 32)) / 6,
-    "bias": jnp.ones((1, 32)),
-    "head": jax.random.normal(KEYS[1], (32, 10)) / 6,
+    "layers": RNG.standard_normal((3, 32, 32), np.float32) / 6,
+    "bias": np.ones((1, 32), np.float32),
+    "head": RNG.standard_normal((32, 10), np.float32) / 6,
 }
-X = jax.random.normal(KEYS[2], (4, 32))
+X = RNG.standard_normal((4, 32), np.float32)
 
 
 def apply(params, x):
