@@ -64,7 +64,9 @@ def plan_for(chip: str | None, m: int, k: int, n: int, block_size: int, bits: in
     # Every block adds to the size of the program: 16 of them take the compiler 10 seconds.
     largest_k = 4096 if stacked else min(1024, 16 * block_size)
     block_k = _dividing(math.ceil(k / depth), max(largest_k // depth, 1)) * depth
-    block_m = round_up(m, FEW_ROWS) if stacked else split(m, 512, ROWS)
+    # There, the products of 512 rows take hardly longer than loading and unpacking the weights for them.
+    largest_m = 1024 if depth == 256 and block_size >= LANES else 512
+    block_m = round_up(m, FEW_ROWS) if stacked else split(m, largest_m, ROWS)
     block_n = split(n, 512 if not stacked or block_k > 2048 else 1024, LANES)
     a_rows = block_m * (depth // block_size if stacked else 1)
     needed = _vmem_bytes(a_rows, block_m, block_k, block_n, block_size, bits)
