@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import jax
+
 from jquant.cases import clip, linear, nonlinear, quantized, tensorflow
 
 ELEMENTWISE = {
@@ -166,7 +168,15 @@ def assert_moved_once(name: str, compile: Callable[[Callable, tuple], str]) -> N
 
     `compile` makes the text of a program from a function and the shapes of its arguments.
     """
-    case = ELEMENTWISE[name]
-    found = of(compile(case.function, case.shapes(case.rows_of(ELEMENTS))), PARTIAL_SUMS)
+    found = of(compile(ELEMENTWISE[name].function, _shapes(name)), PARTIAL_SUMS)
     reads = 1 + (name.partition(",")[0] in READ_TWICE)
     assert found.least <= found.moved <= reads * found.arguments + found.results, found.instructions
+
+
+def _shapes(name: str) -> tuple:
+    case = ELEMENTWISE[name]
+    shapes = case.shapes(case.rows_of(ELEMENTS))
+    if name != "dynamic_quantize_linear, rows":
+        return shapes
+    (x,) = shapes  # long rows, beside which their scales and zero points are small
+    return (jax.ShapeDtypeStruct((ELEMENTS // 4096, 4096), x.dtype),)
