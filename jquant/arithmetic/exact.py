@@ -34,6 +34,15 @@ def _seal_jvp(primals, tangents):
     return seal(*primals), tangents[0]
 
 
+def unmerged_on_cpu(x: jax.Array) -> jax.Array:
+    """`x`, a float32, such that XLA:CPU merges no constants across it: enough between two sums, or two products.
+
+    It is a conversion to the precision that `x` already has. LLVM removes that, so that nothing waits for it, as it would
+    for the comparison of a `seal`. XLA:GPU removes it as well, and may then merge constants.
+    """
+    return lax.reduce_precision(x, exponent_bits=8, mantissa_bits=23)
+
+
 def widen(x: jax.Array) -> jax.Array:
     """The exact float32 value of a float operand, whose own rounding is done first."""
     return seal(x) if x.dtype == jnp.float32 else _as_stored(x).astype(jnp.float32)

@@ -36,8 +36,13 @@ def by_place(words: jax.Array) -> jax.Array:
 
 def at(words: jax.Array, place: int) -> jax.Array:
     """The integers at one place of each word, in uint16."""
-    shifted = words >> _shift(place) if place else words
+    shifted = from_place(words, place)
     return shifted & np.uint16(15) if place < PER_WORD - 1 else shifted
+
+
+def from_place(words: jax.Array, place: int) -> jax.Array:
+    """The integers from one place of each word upwards, as one number in uint16."""
+    return words >> _shift(place) if place else words
 
 
 def _shift(place: int) -> np.uint16:

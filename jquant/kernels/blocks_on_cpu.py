@@ -2,7 +2,7 @@
 
 XLA:CPU has no product of 4-bit weights, and the product with a vector is bound by loading the weights. So they are not
 unpacked in memory: each vector of words is loaded once, and its nibbles are multiplied by the activations of their four rows
-in 16 bits. As many products are added up as 16 bits hold exactly.
+in 16 bits, without being masked. As many products are added up as 16 bits hold exactly.
 """
 
 import functools
@@ -16,8 +16,7 @@ import numpy as np
 from jax import lax
 
 from jquant.arithmetic import exact
-from jquant.arithmetic.words import PER_WORD
-from jquant.arithmetic.words import at as nibbles_at
+from jquant.arithmetic.words import PER_WORD, from_place
 from jquant.kernels import xla, xla_blocks
 from jquant.kernels.batch import with_one_batch_axis
 from jquant.kernels.varying import varying_as
@@ -100,6 +99,7 @@ def _few_rows(a: jax.Array, b: PackedBlockMatrix, plan: _Plan) -> jax.Array:
     # Added to the products of the nibbles from 0 to 15, modulo 2**16. It makes them products of nibbles less 8, and
     # subtracts one, so that the interval of the sums ends at the largest int16.
     offset = jnp.sum(a_sums, -1, keepdims=True, dtype=jnp.int16) * np.int16(-8) - np.int16(1)
+    factors = _factors(a_sums)
     words = b.data.reshape(b.data.shape[0], blocks * sums, plan.products // PER_WORD, n)
     # A nibble less 8 is the int4 itself, or the uint4 less 8; the latter 8 is made up for in the zero point.
     shift = 8 - b.offset
@@ -111,13 +111,13 @@ def _few_rows(a: jax.Array, b: PackedBlockMatrix, plan: _Plan) -> jax.Array:
         """The 16-bit sums of `plan.blocks` blocks, of shape (batch, M, sums, N)."""
         rows = plan.blocks * sums
         start = chunk * rows
-        activations = lax.dynamic_slice_in_dim(a_sums, start, rows, 2)
+        some_factors = lax.dynamic_slice_in_dim(factors, start, rows, 2)
         total = jnp.broadcast_to(lax.dynamic_slice_in_dim(offset, start, rows, 2), (batch, m, rows, n))
         for k in range(plan.products):
             # One slice per word: XLA fuses these, but would store a single slice for all words.
             word = lax.dynamic_slice(words, (0, start, k // PER_WORD, 0), (words.shape[0], rows, 1, n))
-            nibbles = nibbles_at(word.reshape(-1, 1, rows, n), k % PER_WORD)
-            total = total + lax.bitcast_convert_type(nibbles, jnp.int16) * lax.slice_in_dim(activations, k, k + 1, axis=3)
+            part = lax.bitcast_convert_type(from_place(word.reshape(-1, 1, rows, n), k % PER_WORD), jnp.int16)
+            total = total + part * lax.slice_in_dim(some_factors, k, k + 1, axis=3)
         return total
 
     def contribution(integers: jax.Array, index: jax.Array, first: jax.Array) -> jax.Array:
@@ -137,15 +137,17 @@ def _few_rows(a: jax.Array, b: PackedBlockMatrix, plan: _Plan) -> jax.Array:
         if row_sums is not None:
             zero_point = -shift if b.zero_point is None else _row(b.zero_point, index).astype(jnp.int32) - shift
             product = product - zero_point * lax.dynamic_slice_in_dim(row_sums, index, 1, 2)
-        return xla_blocks.term_of(product, _row(b.scale, index))
+        scale = exact.unmerged_on_cpu(exact.numerator(_row(b.scale, index)))
+        return exact.product(product.astype(jnp.float32), scale)
 
     def of_chunk(chunk: jax.Array, r: jax.Array) -> jax.Array:
         stored, first = integers(chunk), chunk * plan.blocks
 
         def at_once(step: jax.Array, r: jax.Array) -> jax.Array:
             for index in range(plan.at_once):
-                r = exact.sum(r, contribution(stored, first + step * plan.at_once + index, first))
-            return r
+                term = contribution(stored, first + step * plan.at_once + index, first)
+                r = exact.unmerged_on_cpu(r + term)
+            return exact.seal(r)
 
         # A loop of its own: otherwise XLA would recompute the integers where they are scaled.
         return lax.fori_loop(0, plan.blocks // plan.at_once, at_once, r)
@@ -153,6 +155,17 @@ def _few_rows(a: jax.Array, b: PackedBlockMatrix, plan: _Plan) -> jax.Array:
     # The sum with -0 is the first term, whatever its sign.
     start = varying_as((a, b), jnp.full((batch, m, n), -0.0, jnp.float32))
     return lax.fori_loop(0, blocks // plan.blocks, of_chunk, start)
+
+
+def _factors(a: jax.Array) -> jax.Array:
+    """What the parts of words are multiplied by, where part p of a word is ``w[p] = word >> 4 * p``.
+
+    A nibble is ``w[p] - 16 * w[p + 1]``, so four of them times `a` are ``sum over p of (a[p] - 16 * a[p - 1]) * w[p]``,
+    modulo 2**16: no mask is needed.
+    """
+    of_words = a.reshape(*a.shape[:-1], -1, PER_WORD)
+    previous = jnp.pad(of_words[..., :-1], [(0, 0)] * a.ndim + [(1, 0)])
+    return (of_words - previous * np.int16(16)).reshape(a.shape)
 
 
 def _row(x: jax.Array, index: jax.Array) -> jax.Array:

@@ -38,14 +38,9 @@ def block_dot(
 
     def term(index: jax.Array | int) -> jax.Array:
         scale = lax.dynamic_slice_in_dim(b.scale, index, 1, b.ndim - 2)
-        return term_of(_product(a, a_zero_point, b, index, dot), scale)
+        return exact.product(_product(a, a_zero_point, b, index, dot).astype(jnp.float32), exact.widen(scale))
 
     return lax.fori_loop(1, blocks, lambda index, r: exact.sum(r, term(index)), term(0)) if blocks > 1 else term(0)
-
-
-def term_of(product: jax.Array, scale: jax.Array) -> jax.Array:
-    """The contribution of a block: ``fl(fl(product) * scale)``."""
-    return exact.product(product.astype(jnp.float32), exact.widen(scale))
 
 
 def _product(

@@ -1,5 +1,7 @@
 """`jquant.arithmetic.exact` against NumPy, bit for bit, under jit."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -59,6 +61,20 @@ def test_arithmetic_between_the_callers(name, formula):
         arguments = (x, constant) if parameter else (x,)
         assert_same_bits(jax.jit(caller)(*arguments), among)
         assert_same_bits(jax.jit(caller_product)(*arguments), then_product)
+
+
+@pytest.mark.parametrize(("operation", "formula"), [(jnp.add, np.add), (jnp.multiply, np.multiply)])
+def test_constants_are_not_merged(operation, formula):
+    """XLA would add up, or multiply, the constants first."""
+    x, constants = samples.wide_floats(np.random.default_rng(12), 100_000), FLOAT32([0.1, 1.7, -0.3, 11.3, 0.7])
+    scalars, expected = list(map(jnp.float32, constants)), functools.reduce(formula, constants, x)
+
+    def result(*operands):
+        return functools.reduce(lambda total, each: exact.unmerged_on_cpu(operation(total, each)), operands)
+
+    assert_same_bits(jax.jit(lambda x: result(x, *scalars))(x), expected)
+    assert_same_bits(jax.jit(lambda x: result(x, *(jnp.full_like(x, each) for each in constants)))(x), expected)
+    assert_same_bits(jax.jit(lambda x: result(scalars[0], x, *scalars[1:]))(x), expected)
 
 
 def test_quotient_of_constants_by_one_number():
