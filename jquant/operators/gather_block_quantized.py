@@ -80,6 +80,7 @@ def _found(x: jax.Array, index: jax.Array, axis: int) -> jax.Array:
     split = any(entry is not None for spec in specs for entry in spec)
     spec = PartitionSpec(*specs[0][:axis], *specs[1], *specs[0][axis + 1 :])
     sharding = jax.typeof(index).sharding.update(spec=spec) if split else None
+    x = jnp.asarray(x)  # without jax.jit, it may be an array of NumPy's
     return x.at[(*(slice(None),) * axis, index)].get(mode="clip", out_sharding=sharding)
 
 
