@@ -11,9 +11,11 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jquant.arithmetic import double_float, exact
 from jquant.arithmetic.double_float import DoubleFloat
+from jquant.arithmetic.partitioned import unless_partitioned
 
 _FRACTION_BITS = 60
 _DIGIT_BITS = 20, 15, 12
@@ -27,20 +29,39 @@ def digit_bits(count: int) -> int:
     return next(bits for bits in _DIGIT_BITS if count < 2 ** (_SUM_BITS - bits))
 
 
-def digits(x: DoubleFloat, bits: int) -> jax.Array:
-    """Numbers from 0 to 1, rounded to 60 bits, as a last dimension of integers between ``-2**bits`` and ``2**bits``."""
+def digits(x: DoubleFloat, bits: int) -> list[jax.Array]:
+    """Numbers from 0 to 1, rounded to 60 bits, as integers between ``-2**bits`` and ``2**bits``."""
     found = []
     for _ in range(_FRACTION_BITS // bits):
         high, low = (part * jnp.full_like(part, 2**bits) for part in x)  # exact
         digit = exact.round_half_even(high)
         found.append(exact.integer(digit))
         x = double_float.fast_two_sum(high - digit, low)
-    return jnp.stack(found, -1)
+    return found
 
 
-def value(sums: jax.Array, bits: int) -> DoubleFloat:
+def summed(digits: Sequence[jax.Array], axis: int) -> Sequence[jax.Array]:
+    """The sum of each digit along an axis, which keeps a size of 1."""
+    at_once, apart = (functools.partial(form, axis - digits[0].ndim) for form in (_summed_at_once, _summed_apart))
+    return unless_partitioned(at_once, apart, *digits)
+
+
+def _summed_at_once(axis: int, *digits: jax.Array) -> list[jax.Array]:
+    """By a single reduction: XLA:CPU fuses the digits into it, but materializes them for several."""
+    from_front = digits[0].ndim + axis
+    zeros = (np.int32(0),) * len(digits)
+    found = lax.reduce(digits, zeros, lambda a, b: tuple(map(lax.add, a, b)), (from_front,))
+    return [lax.expand_dims(x, (from_front,)) for x in found]
+
+
+def _summed_apart(axis: int, *digits: jax.Array) -> list[jax.Array]:
+    """By a single sum of one array, which is a single message where a mesh splits it."""
+    return list(jnp.sum(jnp.stack(digits), axis, jnp.int32, keepdims=True))
+
+
+def value(sums: Sequence[jax.Array], bits: int) -> DoubleFloat:
     """The number, 1 or more, whose digits have these sums."""
-    first, *others = (sums[..., index] for index in range(_FRACTION_BITS // bits))
+    first, *others = sums
     mask = np.int32(2**bits - 1)
     carry, fraction = jnp.zeros_like(first), []
     for digit in reversed(others):

@@ -36,7 +36,7 @@ def _quantized_linear_softmax(x: Quantized, output: ScaleZeroPoint, axis: int) -
     exponentials = exponential(exact.product(lax.iota(jnp.float32, _TABLE_SIZE), -lax.abs(scale)))
     bits = fixed_point.digit_bits(below.shape[axis])
     digits = fixed_point.digits(DoubleFloat(*(scaled(part, exponentials.power) for part in exponentials.significand)), bits)
-    total = fixed_point.value(jnp.sum(look_up(digits, below), axis, jnp.int32, keepdims=True), bits)
+    total = fixed_point.value(fixed_point.summed([look_up(digit, below) for digit in digits], axis), bits)
     # LLVM takes minutes to compile all this as one loop, if there are too few elements for vectors.
     reciprocal = jax.tree.map(exact.once, double_float.reciprocal(total))
 

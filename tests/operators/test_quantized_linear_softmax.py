@@ -91,6 +91,14 @@ def test_no_elements():
         assert jquant.quantized_linear_softmax(np.zeros(sizes, np.uint8), 1.0, None, 1.0, 0, axis=1).shape == sizes
 
 
+@pytest.mark.parametrize(("sizes", "most"), [((16_384, 64), 4.5), ((1024, 1024), 1.5)])
+def test_temporaries(sizes, most):
+    """In bytes per element: the quotients of short slices, or the differences of long ones and their tables; no digits."""
+    softmax = jax.jit(functools.partial(jquant.quantized_linear_softmax, axis=1))
+    program = softmax.lower(jax.ShapeDtypeStruct(sizes, np.uint8), 0.1, None, 0.01).compile()
+    assert program.memory_analysis().temp_size_in_bytes <= most * np.prod(sizes)
+
+
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
 def test_an_axis_that_a_mesh_splits(kind):
     """The largest elements and the sums of the digits are all that moves; the bits are those of one device."""

@@ -3,9 +3,12 @@
 import functools
 
 import jax
+import numpy as np
 import pytest
 import traffic
 from sampling import one_in
+
+import jquant
 
 from . import bundles
 
@@ -27,13 +30,22 @@ EXCEPTIONS = {
 }
 
 
-def compiled(chip, function, shapes) -> str:
+def compiled(chip, function, shapes) -> jax.stages.Compiled:
     sharding = jax.sharding.SingleDeviceSharding(bundles.devices(bundles.TOPOLOGIES[chip])[0])
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes)
-    return jax.jit(function).lower(*shapes).compile().as_text()
+    return jax.jit(function).lower(*shapes).compile()
 
 
 @one_in(4, "name", sorted(traffic.ELEMENTWISE.keys() - EXCEPTIONS), others="full")
 @pytest.mark.parametrize("chip", ["v5e", pytest.param("v6e", marks=pytest.mark.full)])
 def test_each_tensor_is_moved_once(chip, name):
-    traffic.assert_moved_once(name, functools.partial(compiled, chip))
+    traffic.assert_moved_once(name, lambda *program: compiled(chip, *program).as_text())
+
+
+@pytest.mark.parametrize("sizes", [(1024, 1024), (16_384, 64)])
+def test_temporaries_of_softmax(sizes):
+    """A few numbers for each element. In a last dimension, the digits of its sum would be padded to 128."""
+    softmax = functools.partial(jquant.quantized_linear_softmax, axis=1)
+    shapes = jax.ShapeDtypeStruct(sizes, np.uint8), *(jax.ShapeDtypeStruct((), np.float32),) * 2
+    program = compiled("v5e", lambda x, x_scale, scale: softmax(x, x_scale, None, scale), shapes)
+    assert program.memory_analysis().temp_size_in_bytes <= 20 * np.prod(sizes)
