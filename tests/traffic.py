@@ -151,8 +151,21 @@ def _bytes(type_: str, small: int) -> int:
     return sum(
         size
         for dtype, shape, layout in _ARRAY.findall(type_)
-        if (size := _bits(dtype, layout) * math.prod(map(int, filter(None, shape.split(",")))) // 8) >= small
+        if (size := _bits(dtype, layout) * math.prod(_padded(_integers(shape), layout)) // 8) >= small
     )
+
+
+def _padded(sizes: list[int], layout: str) -> list[int]:
+    """What the sizes take in memory: on TPUs, those of the most minor dimensions are multiples of a tile's."""
+    tile = re.search(r"T\(([\d,]+)\)", layout)
+    minor_to_major = _integers(layout.partition(":")[0])
+    for dimension, size in zip(minor_to_major, reversed(_integers(tile[1] if tile else "")), strict=False):
+        sizes[dimension] = -(-sizes[dimension] // size) * size
+    return sizes
+
+
+def _integers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",") if number]
 
 
 def _bits(dtype: str, layout: str) -> int:

@@ -1,5 +1,6 @@
 """`pack_integers` and `unpack_integers`: integers of fewer than 8 bits, in bytes."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -24,6 +25,17 @@ def test_packed_integers(dtype):
         packed = reference.pack_integers(x)
         assert_equal(jquant.pack_integers(x), packed)
         assert_equal(jquant.unpack_integers(packed, dtype, size=x.shape[-1]), x)
+
+
+@pytest.mark.parametrize("dtype", TYPES[:4], ids=str)
+def test_symbolic_sizes(dtype):
+    """One exported program packs rows of every size, also those that fill the last byte in part."""
+    shape = jax.ShapeDtypeStruct(jax.export.symbolic_shape("n, k"), dtype)
+    exported = jax.export.export(jax.jit(jquant.pack_integers))(shape)
+    every_byte = np.arange(256, dtype=np.uint8).reshape(4, 64)
+    integers = reference.unpack_integers(every_byte, dtype, 64)
+    for size in (64, 5, 3, 2, 1):
+        assert_equal(exported.call(integers[:, :size]), reference.pack_integers(integers[:, :size]))
 
 
 def test_the_first_integer_has_the_lowest_bits():
