@@ -2,12 +2,12 @@
 
 import functools
 import math
-import operator
 import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
 from jquant.arguments.descriptor import require
@@ -25,17 +25,20 @@ def _require_narrow(what: str, dtype: np.dtype) -> None:
     require(given in _DATA_TYPES, f"{what} {given}; it must be {', '.join(_DATA_TYPES)}", DescriptorTypeError)
 
 
+def _shifts(shape: tuple[int, ...], bits: int) -> jax.Array:
+    """The lowest bit of each integer in its byte, along the last dimension."""
+    return lax.broadcasted_iota(jnp.int32, shape, len(shape) - 1) * bits
+
+
 @jax.jit
 @jax.named_scope("pack_integers")
 def _pack_integers(x: jax.Array) -> jax.Array:
     bits = jnp.iinfo(x.dtype).bits
     count = 8 // bits
     unsigned = x.astype(jnp.int32) & (2**bits - 1)
-    size = -(-x.shape[-1] // count)
-    padded = jnp.pad(unsigned, [(0, 0)] * (x.ndim - 1) + [(0, size * count - x.shape[-1])])
-    # By strides: on TPUs, a last dimension of the integers of a byte would be padded to 128.
-    each = (padded[..., place::count] << place * bits for place in range(count))
-    return functools.reduce(operator.or_, each).astype(jnp.uint8)
+    padded = jnp.pad(unsigned, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % count)])
+    bytes_ = padded.reshape(*x.shape[:-1], padded.shape[-1] // count, count)
+    return (bytes_ << _shifts(bytes_.shape, bits)).sum(axis=-1).astype(jnp.uint8)
 
 
 def pack_integers(x: ArrayLike, /) -> jax.Array:

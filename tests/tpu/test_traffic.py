@@ -3,7 +3,6 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import traffic
@@ -50,9 +49,3 @@ def test_temporaries_of_softmax(sizes):
     shapes = jax.ShapeDtypeStruct(sizes, np.uint8), *(jax.ShapeDtypeStruct((), np.float32),) * 2
     program = compiled("v5e", lambda x, x_scale, scale: softmax(x, x_scale, None, scale), shapes)
     assert program.memory_analysis().temp_size_in_bytes <= 20 * np.prod(sizes)
-
-
-def test_temporaries_of_pack_integers():
-    """None. In a last dimension, the integers of a byte would be padded to 128."""
-    program = compiled("v5e", jquant.pack_integers, (jax.ShapeDtypeStruct((2**20,), jnp.int4),))
-    assert program.memory_analysis().temp_size_in_bytes == 0
