@@ -1,6 +1,6 @@
 """Measures per-block scaled products beside our int8 product and onnxruntime's MatMulNBits, all in one run.
 
-    python -m benchmarks.blocks [--rounds 200] [--rows 1] [--blocks 32 128] [--size 4096] [--layers 8] [--output FILE.md]
+    python -m benchmarks.blocks [--rounds 200] [--rows 1] [--blocks 32 128] [--size 4096] [--layers N] [--output FILE.md]
 
 Prints a table, and writes it to FILE if one is given. The weights are those of several layers in turn, which together are
 larger than the last-level cache.
@@ -16,7 +16,7 @@ import numpy as np
 from tqdm import tqdm
 
 import jquant
-from benchmarks import environment, report
+from benchmarks import cache, environment, report
 from benchmarks.contestant import Call, Unavailable, in_turn
 from benchmarks.contestants import onnxruntime
 from benchmarks.measure import measure, quartiles
@@ -115,20 +115,21 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[1])
     parser.add_argument("--blocks", type=int, nargs="+", default=[32, 64, 128, 256])
     parser.add_argument("--size", type=int, default=4096, help="K and N")
-    parser.add_argument("--layers", type=int, default=8, help="how many matrices take turns")
+    parser.add_argument("--layers", type=int, help="how many matrices take turns; by default, more than a cache holds")
     parser.add_argument("--output", type=Path, metavar="FILE.md")
     arguments = parser.parse_args()
+    layers = arguments.layers or 1 + cache.last_level() // (arguments.size**2 // 2)  # those of 4 bits are the smallest
     results = {"environment": environment.describe(["onnxruntime"])}
     lines = [
         f"# blocks-{report.name(results)}\n",
         f"{report.machine(results)}; {report.versions(results)}; load average before the run "
         f"{results['environment']['load average']}. {arguments.rounds} rounds, in each of which every contestant has a "
-        f"turn, in random order; the weights of {arguments.layers} layers take turns. Every result of ours was checked "
+        f"turn, in random order; the weights of {layers} layers take turns. Every result of ours was checked "
         "first, by equality; onnxruntime takes floats, and is within 2 % of the largest output.",
     ]
     for rows in arguments.rows:
         for block_size in arguments.blocks:
-            lines += table(rows, arguments.size, block_size, arguments.layers, arguments.rounds)
+            lines += table(rows, arguments.size, block_size, layers, arguments.rounds)
     text = "\n".join(lines) + "\n"
     print(text)
     if arguments.output is not None:

@@ -48,7 +48,10 @@ def integer_dot_on_cpu(a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, t
         product = jnp.swapaxes(lax.optimization_barrier(_product(b, rows, transpose_b)), -1, -2)
         product = product.reshape(*a.shape[:-1], b.shape[-2])
     else:
-        product = _product_in_one_batch(a, b, transpose_b)[..., : 1 if one_row else None, : 1 if one_column else None]
+        product = _product_in_one_batch(a, b, transpose_b)
+        if epilogue:  # can take the product's memory for its result, unless XLA fuses a reshape between the two with it
+            product = lax.optimization_barrier(product)
+        product = product[..., : 1 if one_row else None, : 1 if one_column else None]
     return epilogues.apply(epilogue, product)
 
 

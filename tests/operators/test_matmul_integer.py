@@ -80,6 +80,16 @@ def test_wraps_modulo_2_to_the_32(a_value, b_value):
         assert_equal(jquant.matmul_integer(a, b, a_zero_point, b_zero_point), expected)
 
 
+@pytest.mark.parametrize("batch", [(6,), (2, 3), (1, 2, 3)])
+def test_memory_of_batches(batch):
+    """On a CPU, zero points are taken off in the memory of the product, which is that of the result."""
+    a, b = jnp.ones((*batch, 128, 16), jnp.uint8), jnp.ones((*batch, 16, 128), jnp.int8)
+    function = jax.jit(jquant.matmul_integer, static_argnames="feature_level")
+    memory = function.lower(a, b, np.uint8(3), np.int8(4), feature_level="EXTENDED").compile().memory_analysis()
+    has_its_own = memory.temp_size_in_bytes >= memory.output_size_in_bytes
+    assert has_its_own == (len(batch) > 1 and jax.__version_info__ < (0, 11))  # whose XLA fuses a reshape with them
+
+
 def test_implementations():
     a = jnp.ones((2, 2), jnp.int8)
     assert_equal(jquant.matmul_integer(a, a, implementation="xla"), np.full((2, 2), 2, np.int32))
