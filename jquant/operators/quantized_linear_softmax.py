@@ -32,6 +32,9 @@ def _quantized_linear_softmax(x: Quantized, output: ScaleZeroPoint, axis: int) -
     scale = exact.widen(x.scale)
     # A scale that is not finite makes the whole slice NaN, as its largest value is.
     scale = float_bits.nan_where(~(lax.abs(scale) < jnp.inf), scale)
+    if x.values.shape[axis] == 1:
+        one = lax.full_like(x.values, 1, jnp.float32)
+        return affine.quantize(float_bits.nan_where(jnp.isnan(scale), one), output, x.values.dtype)
     below = below_largest(jnp.where(scale < 0, ~x.values, x.values), axis)  # in the order of the values
     exponentials = exponential(exact.product(lax.iota(jnp.float32, _TABLE_SIZE), -lax.abs(scale)))
     bits = fixed_point.digit_bits(below.shape[axis])

@@ -63,6 +63,17 @@ def test_long_slices(dtype):
         np.testing.assert_array_equal(softmax(*arguments), expected)
 
 
+@pytest.mark.parametrize("x_scale", [0.1, -0.1, 0.0, np.inf, np.nan])
+def test_slices_of_one_element(x_scale):
+    """They are 1, or NaN, whatever the element: nothing is computed but that."""
+    x = np.arange(256, dtype=np.uint8).reshape(256, 1)
+    softmax = jax.jit(functools.partial(jquant.quantized_linear_softmax, axis=1))
+    program = softmax.lower(x, FLOAT32(x_scale), None, FLOAT32(0.01), np.uint8(3)).compile()
+    expected = reference.quantized_linear_softmax(x, FLOAT32(x_scale), 0, FLOAT32(0.01), np.uint8(3), 1)
+    np.testing.assert_array_equal(program(x, FLOAT32(x_scale), None, FLOAT32(0.01), np.uint8(3)), expected)
+    assert program.memory_analysis().temp_size_in_bytes < x.size
+
+
 @pytest.mark.parametrize("value", [0.0, np.inf, -np.inf, np.nan, -0.5, 3e38, -3e38])
 def test_scales_that_are_not_positive_or_not_finite(value):
     x = np.array([[-128, 127, 5], [9, 9, 9]], np.int8)
