@@ -1,12 +1,23 @@
 """Broadcasting, and ranks aligned as in NumPy, as explicit steps, which JAX's strict settings allow."""
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 
 
 def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
     """Whether `shape`, which has the rank of `to`, broadcasts to it through sizes of 1."""
     return len(shape) == len(to) and all(size in (1, full) for size, full in zip(shape, to, strict=True))
+
+
+def broadcast(*arrays: jax.Array) -> list[jax.Array]:
+    """The arrays in their common shape, as `jax.numpy.broadcast_arrays` returns them, which takes longer to trace."""
+    if any(any(jax.typeof(x).sharding.spec) for x in arrays):  # over explicit axes, they also get a common sharding
+        return jnp.broadcast_arrays(*arrays)
+    shape = lax.broadcast_shapes(*(x.shape for x in arrays))
+    return [
+        x if x.shape == shape else lax.broadcast_in_dim(x, shape, range(len(shape) - x.ndim, len(shape))) for x in arrays
+    ]
 
 
 def aligned(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:

@@ -6,13 +6,20 @@ divides with an error of up to 2 ulp. This module holds everything that prevents
 here is rounded once, where the formula says so, and is sealed against what the caller computes around it.
 
 Subnormal numbers are excluded: backends flush them to zero at run time, but not when they fold constants.
+
+What every operator needs is written in `jax.lax`: an operation of `jax.numpy` takes longer to trace, and traces a function
+of its own for each new shape.
 """
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jquant.arithmetic import by_platform
+from jquant.arithmetic.broadcasting import broadcast
 from jquant.arithmetic.float_bits import FRACTION, HIDDEN_BIT, INFINITY, SIGN, bits, of_bits
 
 
@@ -26,7 +33,7 @@ def seal(x: jax.Array) -> jax.Array:
     sides exchanged, which LLVM turns into a comparison with infinity.
     """
     largest = lax.full_like(x, jnp.finfo(x.dtype).max)
-    return lax.select(x <= largest, x, x + x)
+    return lax.select(lax.le(x, largest), x, lax.add(x, x))
 
 
 @seal.defjvp
@@ -70,25 +77,30 @@ def _as_stored_jvp(primals, tangents):
     return _as_stored(*primals), tangents[0]
 
 
+def _of_both(operation: Callable[[jax.Array, jax.Array], jax.Array], a: jax.Array, b: jax.Array) -> jax.Array:
+    """An operation of `jax.lax` on operands that broadcast."""
+    return operation(a, b) if a.shape == b.shape else operation(*broadcast(a, b))
+
+
 def product(a: jax.Array, b: jax.Array) -> jax.Array:
     """``fl(a * b)``"""
-    return seal(a * b)
+    return seal(_of_both(lax.mul, a, b))
 
 
 def sum(a: jax.Array, b: jax.Array) -> jax.Array:
     """``fl(a + b)``"""
-    return seal(a + b)
+    return seal(_of_both(lax.add, a, b))
 
 
 def difference(a: jax.Array, b: jax.Array) -> jax.Array:
     """``fl(a - b)``"""
-    return seal(a - b)
+    return seal(_of_both(lax.sub, a, b))
 
 
 def integer_difference(a: jax.Array, b: jax.Array) -> jax.Array:
     """``fl(a - b)`` of two integer arrays of one dtype: the difference is exact, whatever its width."""
     if a.dtype.itemsize < 4:
-        return (a.astype(jnp.int32) - b.astype(jnp.int32)).astype(jnp.float32)
+        return _of_both(lax.sub, a.astype(jnp.int32), b.astype(jnp.int32)).astype(jnp.float32)
     # 33 bits: the differences of the halves are exact in float32, and so is the shift by 16.
     low_half = a.dtype.type(0xFFFF)
     high = (a >> 16).astype(jnp.int32) - (b >> 16).astype(jnp.int32)
@@ -99,8 +111,8 @@ def integer_difference(a: jax.Array, b: jax.Array) -> jax.Array:
 @jax.custom_jvp
 def quotient(x: jax.Array, d: jax.Array) -> jax.Array:
     """``fl(x / d)``, correctly rounded. `x` may be an unsealed result: nothing contracts with a quotient."""
-    x, d = jnp.broadcast_arrays(x, d)
-    return lax.platform_dependent(x, d, cpu=native_quotient, default=_sealed_corrected_quotient)
+    x, d = broadcast(x, d)
+    return by_platform.elementwise(_sealed_corrected_quotient, x, d, cpu=native_quotient)
 
 
 @quotient.defjvp
@@ -121,10 +133,10 @@ def native_quotient(x: jax.Array, d: jax.Array) -> jax.Array:
     Each of the three arrays is behind a `select` that XLA cannot see through. If its other side were taken, the sum and
     hence the quotient would be NaN. Nothing is read twice, because XLA:CPU ends its loops at a division that is.
     """
-    sum = x + d
-    is_number = sum == sum
+    sum = lax.add(x, d)
+    is_number = lax.eq(sum, sum)
     numerator, divisor = lax.select(is_number, x, sum), lax.select(is_number, d, sum)
-    return lax.select(is_number, numerator / divisor, sum)
+    return lax.select(is_number, lax.div(numerator, divisor), sum)
 
 
 def _sealed_corrected_quotient(x: jax.Array, d: jax.Array) -> jax.Array:
@@ -188,6 +200,20 @@ def once(x: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(number | (number & one), x.dtype)
 
 
+def shared(x: jax.Array) -> jax.Array:
+    """`x`, an array of integers, computed once if several loops read it. If one does, it stays part of that loop.
+
+    XLA:CPU repeats what it takes to be cheap, with all that leads to it, in each loop that needs it: in a network, every
+    loop would start again at the last product. It takes a division to be expensive; LLVM then removes this one, by 1.
+    """
+    return by_platform.elementwise(by_platform.unchanged, x, cpu=_shared_on_cpu)
+
+
+def _shared_on_cpu(x: jax.Array) -> jax.Array:
+    one = lax.full_like(x, 1)
+    return lax.div(x, lax.bitwise_or(lax.bitwise_and(x, one), one))
+
+
 def without_subnormals(x: jax.Array) -> jax.Array:
     """`x`, with 0 for subnormal numbers, which XLA flushes at run time but not when it folds constants."""
     return lax.select(lax.abs(x) < lax.full_like(x, jnp.finfo(jnp.float32).tiny), lax.full_like(x, 0), x)
@@ -213,9 +239,19 @@ def nearest_integer(x: jax.Array, zero_point: jax.Array | None, dtype: np.dtype)
 
     `x` may be an unsealed result: nothing contracts with a rounding.
     """
+    return _shared_as(_nearest(x, zero_point, dtype), dtype)
+
+
+def nearest_integer_in_kernel(x: jax.Array, zero_point: jax.Array | None, dtype: np.dtype) -> jax.Array:
+    """`nearest_integer` in terms that kernels can have in their bodies."""
+    return _nearest(x, zero_point, dtype).astype(dtype)
+
+
+def _nearest(x: jax.Array, zero_point: jax.Array | None, dtype: np.dtype) -> jax.Array:
+    """`nearest_integer` in int32."""
     offset = jnp.int32(0) if zero_point is None else zero_point.astype(jnp.int32)
     # Clamped before rounding, which gives the same because the limits are integers, and needs no saturating conversion.
-    return (integer(round_half_even(_limited(x, offset, dtype))) + offset).astype(dtype)
+    return _of_both(lax.add, integer(round_half_even(_limited(x, offset, dtype))), offset)
 
 
 def saturated(x: jax.Array, dtype: np.dtype) -> jax.Array:
@@ -225,23 +261,32 @@ def saturated(x: jax.Array, dtype: np.dtype) -> jax.Array:
     """
     if jnp.iinfo(dtype).bits == 32:
         return saturating_cast(x, dtype)
-    return integer(_limited(x, jnp.int32(0), dtype)).astype(dtype)
+    return _shared_as(integer(_limited(x, jnp.int32(0), dtype)), dtype)
+
+
+def _shared_as(x: jax.Array, dtype: np.dtype) -> jax.Array:
+    """The int32 numbers `x` as an integer `dtype`, computed once; those of 2 or 4 bits as bytes."""
+    return shared(x.astype(dtype if jnp.iinfo(dtype).bits >= 8 else jnp.int8)).astype(dtype)
 
 
 def _limited(x: jax.Array, offset: jax.Array, dtype: np.dtype) -> jax.Array:
     """`x` clamped to the limits of the integer `dtype` less `offset`, which is added later; 0 less `offset` for NaN."""
     limits = jnp.iinfo(dtype)
-    bounds = ((int(limit) - offset).astype(jnp.float32) for limit in (0, limits.min, limits.max))
-    x, zero, low, high = jnp.broadcast_arrays(x, *bounds)
-    x = lax.select(x == x, x, zero)
-    x = lax.select(x > low, x, low)
-    return lax.select(x < high, x, high)
+
+    def less_offset(limit: int) -> jax.Array:
+        return lax.sub(lax.full_like(offset, limit), offset).astype(jnp.float32)
+
+    zero = less_offset(0)
+    x, zero, low, high = broadcast(x, zero, less_offset(limits.min) if limits.min else zero, less_offset(limits.max))
+    x = lax.select(lax.eq(x, x), x, zero)
+    x = lax.select(lax.gt(x, low), x, low)
+    return lax.select(lax.lt(x, high), x, high)
 
 
 def integer(x: jax.Array) -> jax.Array:
     """The int32 of an integer in float32 below 2**22: the last bits of its sum with 1.5 * 2**23."""
     shift = np.float32(1.5 * 2**23)
-    return bits(x + shift) - shift.view(np.int32)
+    return lax.sub(bits(lax.add(x, lax.full_like(x, shift))), lax.full_like(x, shift.view(np.int32), jnp.int32))
 
 
 def saturating_cast(x: jax.Array, dtype: np.dtype) -> jax.Array:

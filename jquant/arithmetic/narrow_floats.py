@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.arithmetic import float_bits
+from jquant.arithmetic import exact, float_bits
 from jquant.arithmetic.float_bits import FRACTION, HIDDEN_BIT, INFINITY, MAGNITUDE, NAN, SIGN, normalized, of_bits
 from jquant.arithmetic.powers_of_two import scaled_integer
 
@@ -145,7 +145,7 @@ def encode(x: jax.Array, target: NarrowFloat, *, saturate: bool = True, exponent
         sign = lax.select(is_nan, jnp.zeros_like(sign), sign)
     if not target.signed_zero:
         sign = lax.select(code == 0, jnp.zeros_like(sign), sign)
-    return (code | sign).astype(jnp.uint8)
+    return exact.shared((code | sign).astype(jnp.uint8))
 
 
 def _scaled_down(magnitude: jax.Array, exponent: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -86,7 +86,7 @@ def _mean_squared_error(
         x = edges(state.range, num_bins, np.arange(num_bins) + 0.5)
         unit = exact.power_of_two(2 - exponent(state.range, num_bins))  # keeps the squares of large errors within float32
         low_words, high_words = (words.astype(jnp.float32) for words in state.counts)
-        weight = exact.sum(exact.product(high_words, jnp.full(num_bins, 2.0**32)), low_words)
+        weight = exact.sum(exact.product(high_words, jnp.full(num_bins, 2.0**32, jnp.float32)), low_words)
 
         def candidate(parts: jax.Array) -> Range:
             return Range(exact.product(low, parts[0]), exact.product(high, parts[1]))

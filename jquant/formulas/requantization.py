@@ -36,7 +36,7 @@ def _to_uint8(x: jax.Array, low: jax.Array, high: jax.Array, new_low: jax.Array,
     low_word, high_word = wide.add(tuple(product), offset)
     value = jnp.where(high_word == 0, low_word >> 16, jnp.uint32(255))
     value = jnp.where(wide.is_negative((low_word, high_word)), jnp.uint32(0), value)
-    return lax.min(value, jnp.full_like(value, 255)).astype(jnp.uint8)
+    return exact.shared(lax.min(value, jnp.full_like(value, 255)).astype(jnp.uint8))
 
 
 def _scale_and_offset(low: jax.Array, high: jax.Array, new_low: jax.Array, new_high: jax.Array) -> tuple[Words, Words]:

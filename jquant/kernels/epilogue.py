@@ -22,7 +22,13 @@ Epilogue = tuple[Step, ...]
 
 
 def apply(epilogue: Epilogue, product: jax.Array) -> jax.Array:
-    """Applies the steps, one after another, to an int32 `product` of shape (..., M, N) or to a block of it."""
+    """Applies the steps, one after another, to an int32 `product` of shape (..., M, N), outside of a kernel."""
+    result = apply_in_kernel(epilogue, product)
+    return exact.shared(result) if epilogue and jnp.issubdtype(result.dtype, jnp.integer) else result
+
+
+def apply_in_kernel(epilogue: Epilogue, product: jax.Array) -> jax.Array:
+    """The same for a block of a product, in the body of a kernel."""
     for step in epilogue:
         product = step(product)
     return product
@@ -118,7 +124,7 @@ class Requantize:
     dtype: np.dtype = dataclasses.field(metadata={"static": True})
 
     def __call__(self, product: jax.Array) -> jax.Array:
-        return exact.nearest_integer(product.astype(jnp.float32) * self.multiplier, self.zero_point, self.dtype)
+        return exact.nearest_integer_in_kernel(product.astype(jnp.float32) * self.multiplier, self.zero_point, self.dtype)
 
 
 def requantize(a_scale: jax.Array, b_scale: jax.Array, output: ScaleZeroPoint, dtype: np.dtype) -> Requantize:

@@ -261,4 +261,4 @@ def _vector(ref: Any, role: str, start: jax.Array | int, shape: tuple[int, int])
 
 
 def _epilogue(structure: Any, product: jax.Array, *blocks: jax.Array) -> jax.Array:
-    return epilogues.apply(jax.tree.unflatten(structure, blocks), product)
+    return epilogues.apply_in_kernel(jax.tree.unflatten(structure, blocks), product)

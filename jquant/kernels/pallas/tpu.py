@@ -167,7 +167,7 @@ def _kernel(
 
     def store(rows, total):
         leaves = [ref[rows if ref.shape[0] > 1 else slice(None), :] for ref in leaf_refs]
-        out_ref[rows, :] = epilogues.apply(unflatten(leaves), total)
+        out_ref[rows, :] = epilogues.apply_in_kernel(unflatten(leaves), total)
 
     if last == 0:
         for rows in slices:

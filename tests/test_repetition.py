@@ -1,0 +1,67 @@
+"""What an operator computes is computed once, however many loops read it. XLA:CPU would compute it again in each of them."""
+
+import re
+from collections import Counter
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sampling import one_in
+
+import jquant
+from jquant.cases import CASES
+
+ROWS = 64
+ARITHMETIC = re.compile(r" = \S+ (add|subtract|multiply|divide|select|compare|round-nearest-even)\(")
+INTEGERS = {
+    name: case
+    for name, case in CASES.items()
+    if any(jnp.issubdtype(x.dtype, jnp.integer) for x in jax.tree.leaves(jax.eval_shape(case.function, *case.shapes(ROWS))))
+    and name != "unpack_integers"  # shifts, which are cheaper than to store the integers
+}
+
+
+def arithmetic(function: Callable, *shapes) -> Counter[str]:
+    """How many instructions of each kind the compiled program has."""
+    return Counter(ARITHMETIC.findall(jax.jit(function).lower(*shapes).compile().as_text()))
+
+
+@one_in(3, "name", INTEGERS)
+def test_two_readers(name):
+    case = INTEGERS[name]
+
+    def read_twice(x: jax.Array) -> tuple[jax.Array, ...]:
+        return (x ^ x.dtype.type(1), x & x.dtype.type(3)) if jnp.issubdtype(x.dtype, jnp.integer) else (x,)
+
+    def caller(*operands):
+        return jax.tree.map(read_twice, case.function(*operands))
+
+    assert arithmetic(caller, *case.shapes(ROWS)) == arithmetic(case.function, *case.shapes(ROWS))
+
+
+def test_residual_network():
+    """A product and a sum read each layer. Without a limit, the loop of each sum would begin at the network's input."""
+    scale, zero_point, layers = np.float32(0.1), np.uint8(100), 6
+
+    def network(x, weights):
+        for _ in range(layers):
+            y = jquant.quantized_linear_matmul(x, scale, zero_point, weights, scale, None, scale, zero_point)
+            x = jquant.quantized_linear_add(x, scale, zero_point, y, scale, zero_point, scale, zero_point)
+        return x
+
+    shapes = (jax.ShapeDtypeStruct((ROWS, ROWS), dtype) for dtype in (jnp.uint8, jnp.int8))
+    assert arithmetic(network, *shapes)["round-nearest-even"] == 2 * layers
+
+
+def test_one_reader_stays_in_the_loop():
+    """Nothing is stored that is read only once."""
+    scale, zero_point = np.float32(0.1), np.uint8(100)
+
+    def caller(x):
+        quantized = jquant.quantize_linear(x, scale, zero_point)
+        rectified = jquant.quantized_linear_leaky_relu(quantized, scale, zero_point, scale, zero_point)
+        return jquant.dequantize_linear(rectified, scale, zero_point)
+
+    memory = jax.jit(caller).lower(jax.ShapeDtypeStruct((2**20,), jnp.float32)).compile().memory_analysis()
+    assert memory.temp_size_in_bytes == 0
