@@ -35,13 +35,16 @@ _unless_partitioned_p = Primitive("unless_partitioned")
 _unless_partitioned_p.multiple_results = True
 
 
-def unless_partitioned(function: Callable, otherwise: Callable, *operands: jax.Array) -> Sequence[jax.Array]:
+def unless_partitioned(
+    function: Callable, otherwise: Callable, *operands: jax.Array, on_cpu: Callable | None = None
+) -> Sequence[jax.Array]:
     """``function(*operands)``; in a program that XLA partitions, or for explicit types, ``otherwise(*operands)``.
 
-    What is fast on one device may communicate on a mesh. Both return a sequence of arrays, with the same values. Both also
-    take operands with more leading dimensions, which broadcast, and all of which every result has.
+    What is fast on one device may communicate on a mesh. Each returns a sequence of arrays, with the same values. Each also
+    takes operands with more leading dimensions, which broadcast, and all of which every result has. `on_cpu`, if there is
+    one, takes the place of `function` in programs for a CPU.
     """
-    return _unless_partitioned_p.bind(*operands, functions=(function, otherwise))
+    return _unless_partitioned_p.bind(*operands, functions=(function, otherwise, on_cpu or function))
 
 
 _unless_partitioned_p.def_impl(functools.partial(apply_primitive, _unless_partitioned_p))
@@ -49,17 +52,19 @@ _unless_partitioned_p.def_impl(functools.partial(apply_primitive, _unless_partit
 
 @_unless_partitioned_p.def_abstract_eval
 def _abstract_values(*operands, functions):
-    _, otherwise = functions
+    _, otherwise, _ = functions
     return jax.make_jaxpr(otherwise)(*operands).out_avals
 
 
-def _lower(context, *operands, functions):
-    function, otherwise = functions
-    chosen = otherwise if is_explicit(context) or is_partitioned(context) else function
+def _lower(is_for_cpu: bool, context, *operands, functions):
+    function, otherwise, on_cpu = functions
+    at_once = on_cpu if is_for_cpu else function
+    chosen = otherwise if is_explicit(context) or is_partitioned(context) else at_once
     return mlir.lower_fun(chosen, multiple_results=True)(context, *operands)
 
 
-mlir.register_lowering(_unless_partitioned_p, _lower)
+mlir.register_lowering(_unless_partitioned_p, functools.partial(_lower, True), platform="cpu")
+mlir.register_lowering(_unless_partitioned_p, functools.partial(_lower, False))
 
 
 def mapped_first(operands: Sequence[jax.Array], dimensions: Sequence[int | None]) -> list[jax.Array]:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.arithmetic import float_bits, narrow_floats
+from jquant.arithmetic import by_platform, float_bits, narrow_floats
 
 _LANES = 8
 
@@ -52,5 +52,5 @@ def of_code(code: jax.Array, dtype: np.dtype) -> jax.Array:
     XLA:CPU does not vectorize a loop that writes 4-bit numbers: one that does nothing else is short.
     """
     if narrow_floats.format_of(dtype).bits < 8:
-        code = lax.platform_dependent(code, cpu=lax.optimization_barrier, default=lambda code: code)
+        code = by_platform.elementwise(by_platform.unchanged, code, cpu=lax.optimization_barrier)
     return narrow_floats.of_code(code, dtype)

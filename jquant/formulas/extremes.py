@@ -26,8 +26,8 @@ def largest_magnitude(x: jax.Array, axes: Sequence[int]) -> jax.Array:
 
     Computed in integers, for the reason given in `_ends`; XLA:CPU, too, skips a NaN.
     """
-    at_once, apart = (functools.partial(largest, _from_behind(x, axes)) for largest in (_largest_by_platform, _largest))
-    (found,) = unless_partitioned(at_once, apart, x)
+    largest, on_cpu = (functools.partial(largest, _from_behind(x, axes)) for largest in (_largest, _largest_at_once))
+    (found,) = unless_partitioned(largest, largest, x, on_cpu=on_cpu)
     return found
 
 
@@ -39,11 +39,6 @@ def _from_behind(x: jax.Array, axes: Sequence[int]) -> tuple[int, ...]:
 def _largest(axes: tuple[int, ...], x: jax.Array) -> tuple[jax.Array]:
     largest = lax.bitcast_convert_type(lax.abs(x), jnp.int32).max(axes, keepdims=True, initial=0)
     return (lax.bitcast_convert_type(largest, jnp.float32),)
-
-
-def _largest_by_platform(axes: tuple[int, ...], x: jax.Array) -> tuple[jax.Array]:
-    at_once, apart = (functools.partial(largest, axes) for largest in (_largest_at_once, _largest))
-    return lax.platform_dependent(x, cpu=at_once, default=apart)
 
 
 def _largest_at_once(axes: tuple[int, ...], x: jax.Array) -> tuple[jax.Array]:

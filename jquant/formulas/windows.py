@@ -51,7 +51,7 @@ class Windows(NamedTuple):
                 along = self._along(dimension, first, counts)
                 start[along.axis], step[along.axis] = index * along.dilation, along.stride
                 limit[along.axis] = start[along.axis] + along.reach
-            yield lax.slice(padded, start, limit, step)
+            yield _slice(padded, start, limit, step)
 
     def element(self, padded: jax.Array, first: int, number: jax.Array | np.integer) -> jax.Array:
         """The element with this index in `elements`; beyond the last one, any values."""
@@ -106,8 +106,16 @@ class _Along(NamedTuple):
 
     def slice(self, x: jax.Array, index: int) -> jax.Array:
         """The element `index` of each window."""
-        start = index * self.dilation
-        return lax.slice_in_dim(x, start, start + self.reach, self.stride, self.axis)
+        start, limit, step = [0] * x.ndim, list(x.shape), [1] * x.ndim
+        start[self.axis], step[self.axis] = index * self.dilation, self.stride
+        limit[self.axis] = start[self.axis] + self.reach
+        return _slice(x, start, limit, step)
+
+
+def _slice(x: jax.Array, start: Sequence[int], limit: Sequence[int], step: Sequence[int]) -> jax.Array:
+    """`lax.slice`, unless it is all of `x`."""
+    is_whole = tuple(limit) == x.shape and not any(start) and set(step) <= {1}
+    return x if is_whole else lax.slice(x, start, limit, step)
 
 
 def _patches(x: jax.Array, along: _Along, channels: int) -> jax.Array:

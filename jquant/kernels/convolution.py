@@ -123,6 +123,8 @@ class _Operands(NamedTuple):
         return 1 if self.channels_last else 3
 
     def padded(self, image: jax.Array, value: jax.Array | np.number) -> jax.Array:
+        if not any(map(any, self.windows.padding)):
+            return image
         padding = [(0, 0, 0)] * image.ndim
         for dimension, (low, high) in enumerate(self.windows.padding, start=self.first_spatial):
             padding[dimension] = low, high, 0
@@ -147,15 +149,15 @@ def _shifted(operands: _Operands, epilogue: Epilogue) -> jax.Array:
     if operands.input_zero_point is not None:
         image = image - operands.input_zero_point.astype(jnp.int16).reshape((1,) * rank)
     image = operands.padded(image, np.int16(0))
-    weights = operands.matrix[..., 0].astype(jnp.int32)
-    zero_point = operands.filter_zero_point
+    weights, zero_point = operands.matrix[..., 0], operands.filter_zero_point
     if zero_point is not None:
         sizes = weights.shape[1:3] if zero_point.size > 1 else (1, 1)
-        weights = weights - zero_point.astype(jnp.int32).reshape(1, *sizes, 1)
+        weights = weights.astype(jnp.int32) - zero_point.astype(jnp.int32).reshape(1, *sizes, 1)
     elements = weights.shape[3]
 
     def product(element: jax.Array, weight: jax.Array) -> jax.Array:
-        return element.astype(jnp.int32) * operands.by_filter(weight, rank)
+        # Converted here: XLA:CPU would compute the weights in int32 in a loop of its own, which is one more to compile.
+        return element.astype(jnp.int32) * operands.by_filter(weight, rank).astype(jnp.int32)
 
     if elements <= _MOST_SHIFTS:
         each = enumerate(operands.windows.elements(image, operands.first_spatial))

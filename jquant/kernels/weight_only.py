@@ -76,14 +76,11 @@ def product(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
         a, weights = tree.unflatten(leaves)
         return (whole(a, weights, dtype),)
 
-    def by_platform(*leaves: jax.Array) -> tuple[jax.Array]:
-        def in_parts(*leaves: jax.Array) -> tuple[jax.Array]:
-            a, weights = tree.unflatten(leaves)
-            return (_in_parts(a, weights, dtype),)
+    def in_parts(*leaves: jax.Array) -> tuple[jax.Array]:
+        a, weights = tree.unflatten(leaves)
+        return (_in_parts(a, weights, dtype),)
 
-        return lax.platform_dependent(*leaves, cpu=in_parts, default=on_all_weights)
-
-    (result,) = unless_partitioned(by_platform, on_all_weights, *leaves)
+    (result,) = unless_partitioned(on_all_weights, on_all_weights, *leaves, on_cpu=in_parts)
     return exact.seal(result)
 
 

@@ -8,7 +8,6 @@ points are then folded into the product with row and column sums. All of it is e
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from jquant.arithmetic.partitioned import unless_partitioned
 from jquant.kernels import xla
@@ -50,13 +49,13 @@ def correction(
 
 def row_sum(a: jax.Array) -> jax.Array:
     """The sums along K of an int8 array of shape (..., M, K), in int32, of shape (..., M, 1)."""
-    (sums,) = unless_partitioned(_row_sum_by_platform, _row_sum, a)
+    (sums,) = unless_partitioned(_row_sum, _row_sum, a, on_cpu=_row_sum_by_product)
     return sums
 
 
 def column_sum(b: jax.Array) -> jax.Array:
     """The sums along K of an int8 array of shape (..., K, N), in int32, of shape (..., 1, N)."""
-    (sums,) = unless_partitioned(_column_sum_by_platform, _column_sum, b)
+    (sums,) = unless_partitioned(_column_sum, _column_sum, b, on_cpu=_column_sum_by_product)
     return sums
 
 
@@ -66,14 +65,6 @@ def _row_sum(a: jax.Array) -> tuple[jax.Array]:
 
 def _column_sum(b: jax.Array) -> tuple[jax.Array]:
     return (jnp.sum(b, -2, dtype=jnp.int32, keepdims=True),)
-
-
-def _row_sum_by_platform(a: jax.Array) -> tuple[jax.Array]:
-    return lax.platform_dependent(a, cpu=_row_sum_by_product, default=_row_sum)
-
-
-def _column_sum_by_platform(b: jax.Array) -> tuple[jax.Array]:
-    return lax.platform_dependent(b, cpu=_column_sum_by_product, default=_column_sum)
 
 
 # On a CPU, a product with a few columns of ones is several times as fast as a reduction; four are faster than one. On a
