@@ -22,13 +22,13 @@ def quantization_parameters(
     if symmetric:  # half of the range over half of the integers, which has no wider range than it was given
         low, high = -jnp.maximum(-low, high), jnp.zeros_like(high)
     steps = jnp.float32((largest - smallest) / (2 if symmetric else 1))
-    scale = exact.quotient(exact.difference(high, low), steps)
+    scale = exact.quotient(high - low, steps)
     empty = scale < jnp.finfo(jnp.float32).tiny
     scale = jnp.where(empty, jnp.float32(1), scale)
     if symmetric:
         middle = jnp.full_like(low, round((smallest + largest) / 2), dtype)
         zero_point = jnp.where(empty | jnp.isnan(scale), jnp.zeros_like(middle), middle)
     else:
-        offset = exact.difference(jnp.float32(smallest), exact.quotient(low, scale))
+        offset = smallest - exact.quotient(low, scale)
         zero_point = exact.nearest_integer(jnp.where(empty, jnp.float32(0), offset), None, dtype)
     return ScaleZeroPoint(scale, zero_point)
