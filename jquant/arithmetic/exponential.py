@@ -1,7 +1,7 @@
 """The exponential function of nonpositive float32 numbers, to about 2**-45 and the same on every platform.
 
 The platforms' own float32 functions differ, and are off by ulps. This one costs a few hundred operations per number: it is
-for the 256 values of an 8-bit type.
+for the 256 values of an 8-bit type, and for TPUs, which look up values more slowly than they compute them.
 """
 
 import math
@@ -59,7 +59,10 @@ def exponential(x: jax.Array) -> Exponential:
         high, low = (jnp.broadcast_to(part, x.shape) for part in coefficient)
         return double_float.add(double_float.multiply(partial, reduced), DoubleFloat(high, low)), None
 
-    significand, _ = lax.scan(term, double_float.widen(lax.full_like(x, 0)), jnp.asarray(_COEFFICIENTS))
+    # A loop over the terms compiles quickly; but it stores its sums in each of its steps, which counts for a whole tensor.
+    unroll = 1 if x.shape == (256,) else len(_COEFFICIENTS)
+    zero = double_float.widen(lax.full_like(x, 0))
+    significand, _ = lax.scan(term, zero, jnp.asarray(_COEFFICIENTS), unroll=unroll)
     return Exponential(significand, _power_of_two(k))
 
 

@@ -1,11 +1,13 @@
 """onnxruntime's QLinearSigmoid (domain com.microsoft)"""
 
+from collections.abc import Callable
+
 import jax
 from jax import lax
 from jax.typing import ArrayLike
 
 from jquant.arguments import unary
-from jquant.arithmetic import double_float, exact, lookup
+from jquant.arithmetic import double_float, lookup
 from jquant.arithmetic.double_float import DoubleFloat
 from jquant.arithmetic.exponential import exponential, scaled
 from jquant.formulas import affine
@@ -32,9 +34,13 @@ def _sigmoid(x: jax.Array) -> jax.Array:
 @jax.jit
 @jax.named_scope("quantized_linear_sigmoid")
 def _quantized_linear_sigmoid(x: Quantized, output: ScaleZeroPoint) -> jax.Array:
-    dtype = x.values.dtype
-    values = affine.dequantize(x._replace(values=lookup.integers(dtype)))
-    return lookup.look_up(affine.quantize(exact.once(_sigmoid(values)), output, dtype), x.values)
+    parameters, tree = jax.tree.flatten((x._replace(values=None), output))
+
+    def of_each(values: jax.Array, *parameters: jax.Array, once: Callable[[jax.Array], jax.Array]) -> jax.Array:
+        x, output = tree.unflatten(parameters)
+        return affine.quantize(once(_sigmoid(affine.dequantize(x._replace(values=values)))), output, values.dtype)
+
+    return lookup.of_integers(of_each, x.values, *parameters)
 
 
 def quantized_linear_sigmoid(
@@ -53,7 +59,7 @@ def quantized_linear_sigmoid(
     The product, the sigmoid as a whole and the quotient are each rounded once to float32, the quotient then to the nearest
     integer, ties to even, *before* the zero point is added. The exponential is jquant's own: its error is below 2**-45, and
     its bits are the same on every platform. A sigmoid below 2**-126 is 0. Each call computes the 256 possible results from
-    the scales and the zero points, and looks them up.
+    the scales and the zero points, and looks them up; a TPU, which takes longer for that, computes every element.
 
     A negative input scale mirrors the function, and a scale of 0 makes every sigmoid 0.5; infinite scales follow IEEE 754.
     NaN, which only scales of 0, infinity or NaN can produce, gives 0.

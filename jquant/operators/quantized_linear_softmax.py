@@ -1,16 +1,18 @@
 """onnxruntime's QLinearSoftmax (domain com.microsoft)"""
 
 import functools
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
 from jquant.arguments import unary
 from jquant.arguments.descriptor import require
 from jquant.arguments.statics import dimension
-from jquant.arithmetic import double_float, exact, fixed_point, float_bits
+from jquant.arithmetic import by_platform, double_float, exact, fixed_point, float_bits
 from jquant.arithmetic.double_float import DoubleFloat
 from jquant.arithmetic.exponential import Exponential, exponential, scaled
 from jquant.arithmetic.lookup import look_up, look_up_along
@@ -35,23 +37,58 @@ def _quantized_linear_softmax(x: Quantized, output: ScaleZeroPoint, axis: int) -
     if x.values.shape[axis] == 1:
         one = lax.full_like(x.values, 1, jnp.float32)
         return affine.quantize(float_bits.nan_where(jnp.isnan(scale), one), output, x.values.dtype)
-    below = below_largest(jnp.where(scale < 0, ~x.values, x.values), axis)  # in the order of the values
-    exponentials = exponential(exact.product(lax.iota(jnp.float32, _TABLE_SIZE), -lax.abs(scale)))
+    parameters, tree = jax.tree.flatten((scale, output))
+
+    def applied(form: Callable[..., jax.Array], values: jax.Array, *parameters: jax.Array) -> jax.Array:
+        scale, output = tree.unflatten(parameters)
+        below = below_largest(jnp.where(scale < 0, ~values, values), axis)  # in the order of the values
+        return form(below, scale, output, values.dtype, axis)
+
+    by_tables, of_each = (functools.partial(applied, form) for form in (_by_tables, _of_each))
+    return by_platform.like_first(by_tables, x.values, *parameters, tpu=of_each)
+
+
+def _by_tables(below: jax.Array, scale: jax.Array, output: ScaleZeroPoint, dtype: np.dtype, axis: int) -> jax.Array:
+    """The quantized softmax of the differences from the largest element, with a table of the exponentials."""
+    exponentials = _exponentials(lax.iota(jnp.float32, _TABLE_SIZE), scale)
     bits = fixed_point.digit_bits(below.shape[axis])
-    digits = fixed_point.digits(DoubleFloat(*(scaled(part, exponentials.power) for part in exponentials.significand)), bits)
-    total = fixed_point.value(fixed_point.summed([look_up(digit, below) for digit in digits], axis), bits)
-    # LLVM takes minutes to compile all this as one loop, if there are too few elements for vectors.
-    reciprocal = jax.tree.map(exact.once, double_float.reciprocal(total))
+    digits = [look_up(digit, below) for digit in _digits(exponentials, bits)]
+    reciprocal = _reciprocal_of_sum(digits, bits, axis)
 
     def quantized(exponentials: Exponential) -> jax.Array:
-        quotient = double_float.multiply(exponentials.significand, reciprocal)
-        return affine.quantize(exact.once(scaled(quotient.high, exponentials.power)), output, x.values.dtype)
+        # LLVM takes minutes to compile all this as one loop, if there are too few elements for vectors.
+        return affine.quantize(exact.once(_quotient(exponentials, reciprocal)), output, dtype)
 
     if below.shape[axis] < _TABLE_SIZE:
         return quantized(jax.tree.map(lambda values: look_up(values, below), exponentials))
     along_axis = [_TABLE_SIZE if dimension == axis else 1 for dimension in range(below.ndim)]
     exponentials = jax.tree.map(lambda values: values.reshape(along_axis), exponentials)
     return look_up_along(axis, quantized(exponentials), below)
+
+
+def _of_each(below: jax.Array, scale: jax.Array, output: ScaleZeroPoint, dtype: np.dtype, axis: int) -> jax.Array:
+    """The same, with an exponential computed for each element: for TPUs, which look up numbers slowly."""
+    exponentials = _exponentials(below.astype(jnp.float32), scale)
+    bits = fixed_point.digit_bits(below.shape[axis])
+    reciprocal = _reciprocal_of_sum(_digits(exponentials, bits), bits, axis)
+    return affine.quantize(_quotient(exponentials, reciprocal), output, dtype)
+
+
+def _exponentials(below: jax.Array, scale: jax.Array) -> Exponential:
+    return exponential(exact.product(below, -lax.abs(scale)))
+
+
+def _digits(exponentials: Exponential, bits: int) -> list[jax.Array]:
+    return fixed_point.digits(DoubleFloat(*(scaled(part, exponentials.power) for part in exponentials.significand)), bits)
+
+
+def _reciprocal_of_sum(digits: Sequence[jax.Array], bits: int, axis: int) -> DoubleFloat:
+    total = fixed_point.value(fixed_point.summed(digits, axis), bits)
+    return jax.tree.map(exact.once, double_float.reciprocal(total))
+
+
+def _quotient(exponentials: Exponential, reciprocal: DoubleFloat) -> jax.Array:
+    return scaled(double_float.multiply(exponentials.significand, reciprocal).high, exponentials.power)
 
 
 def quantized_linear_softmax(

@@ -38,6 +38,15 @@ def test_every_integer(dtype, factor):
     assert len(np.unique(expected)) == 256
 
 
+def test_what_tpus_compute(as_on_a_tpu):
+    """Each element for itself, instead of a table."""
+    x = np.arange(256, dtype=np.uint8).view(np.int8)
+    sigmoid = as_on_a_tpu(jax.vmap(jquant.quantized_linear_sigmoid, in_axes=(None, 0, 0, 0, 0)))
+    sets = parameter_sets(np.random.default_rng(2), np.int8, 512)
+    expected = reference.quantized_linear_sigmoid(x[None], *(part[:, None] for part in sets))
+    np.testing.assert_array_equal(sigmoid(x, *sets), expected)
+
+
 def test_before_it_is_quantized():
     """As float32 numbers, which show more than the integers made of them."""
     rng = np.random.default_rng(1)

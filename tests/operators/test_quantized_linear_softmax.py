@@ -63,6 +63,17 @@ def test_long_slices(dtype):
         np.testing.assert_array_equal(softmax(*arguments), expected)
 
 
+@pytest.mark.parametrize("sizes", [(40, 37), (3, 900)])
+def test_what_tpus_compute(sizes, as_on_a_tpu):
+    """An exponential for each element, instead of tables."""
+    rng = np.random.default_rng(4)
+    softmax = as_on_a_tpu(functools.partial(jquant.quantized_linear_softmax, axis=1))
+    x = samples.integers(rng, np.uint8, *sizes)
+    for x_scale, y_scale in FLOAT32([(0.05, 1e-3), (-0.05, 1e-6), (1e-3, 2.0**-12), (0.3, 1e-30), (3, 1e-2), (np.inf, 1)]):
+        arguments = x, x_scale, np.uint8(0), y_scale, np.uint8(7)
+        np.testing.assert_array_equal(softmax(*arguments), reference.quantized_linear_softmax(*arguments, 1))
+
+
 @pytest.mark.parametrize("x_scale", [0.1, -0.1, 0.0, np.inf, np.nan])
 def test_slices_of_one_element(x_scale):
     """They are 1, or NaN, whatever the element: nothing is computed but that."""
