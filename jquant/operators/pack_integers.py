@@ -2,12 +2,12 @@
 
 import functools
 import math
+import operator
 import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
 from jquant.arguments.descriptor import require
@@ -25,20 +25,20 @@ def _require_narrow(what: str, dtype: np.dtype) -> None:
     require(given in _DATA_TYPES, f"{what} {given}; it must be {', '.join(_DATA_TYPES)}", DescriptorTypeError)
 
 
-def _shifts(shape: tuple[int, ...], bits: int) -> jax.Array:
-    """The lowest bit of each integer in its byte, along the last dimension."""
-    return lax.broadcasted_iota(jnp.int32, shape, len(shape) - 1) * bits
-
-
 @jax.jit
 @jax.named_scope("pack_integers")
 def _pack_integers(x: jax.Array) -> jax.Array:
     bits = jnp.iinfo(x.dtype).bits
     count = 8 // bits
-    unsigned = x.astype(jnp.int32) & (2**bits - 1)
-    padded = jnp.pad(unsigned, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % count)])
-    bytes_ = padded.reshape(*x.shape[:-1], padded.shape[-1] // count, count)
-    return (bytes_ << _shifts(bytes_.shape, bits)).sum(axis=-1).astype(jnp.uint8)
+    size = -(-x.shape[-1] // count)
+    unsigned = x.astype(jnp.uint8) & np.uint8(2**bits - 1)
+
+    def shifted(place: int) -> jax.Array:
+        # By strides: on TPUs, a last dimension of the integers of a byte would be padded to 128.
+        each = unsigned[..., place::count] << np.uint8(place * bits)
+        return jnp.pad(each, [(0, 0)] * (x.ndim - 1) + [(0, size - each.shape[-1])])
+
+    return functools.reduce(operator.or_, map(shifted, range(count)))
 
 
 def pack_integers(x: ArrayLike, /) -> jax.Array:
