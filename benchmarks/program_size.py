@@ -1,4 +1,4 @@
-"""Measures what a program of many operators costs before it runs: its size, and the time to trace, lower and compile it.
+"""Measures what a program of many operators costs: its size, the time to trace, lower and compile it, and to run it.
 
     python -m benchmarks.program_size [--repeat 5] [--baseline PATH] [--blocks 15]
 
@@ -165,6 +165,7 @@ def program(blocks: int, parameters: list[jax.Array], image: jax.Array) -> jax.A
 # --- Measuring --------------------------------------------------------------------------------------------------------
 
 PHASES = "trace", "lower", "compile"
+RUNS = 20  # in each process, of which the median counts
 
 
 def functions(text: str) -> dict[str, tuple[int, int]]:
@@ -192,10 +193,15 @@ def once(blocks: int) -> dict:
     processor = time.process_time() - processor
     text = lowered.as_text()
     result = np.asarray(compiled(parameters, image))
+    starts = []
+    for _ in range(RUNS + 1):
+        starts.append(time.perf_counter())
+        compiled(parameters, image).block_until_ready()
     return {
         "module": jquant.__file__,
         "seconds": {phase: end - start for phase, (start, end) in zip(PHASES, pairwise(clock), strict=True)},
         "processor_seconds": processor,
+        "run_seconds": statistics.median(end - start for start, end in pairwise(starts)),
         "lines": text.count("\n"),
         "functions": functions(text),
         "nodes": dict(nodes),
@@ -221,7 +227,7 @@ def print_tables(found: dict[str, list[dict]], repeat: int) -> None:
     print(
         f"jax {one['jax']}, {sum(one['nodes'].values())} nodes; medians and ranges of {repeat} processes that take turns\n"
     )
-    names = [*PHASES, "together", "time of processors"]
+    names = [*PHASES, "together", "time of processors", "run"]
     print("| | lines of StableHLO | temporary MiB | " + " | ".join(f"{name}, s" for name in names) + " |")
     print("|---|--:|--:" + "|--:" * len(names) + "|")
     medians = {}
@@ -229,8 +235,9 @@ def print_tables(found: dict[str, list[dict]], repeat: int) -> None:
         seconds = {phase: [run["seconds"][phase] for run in runs] for phase in PHASES}
         seconds["together"] = [sum(run["seconds"].values()) for run in runs]
         seconds["time of processors"] = [run["processor_seconds"] for run in runs]
+        seconds["run"] = [run["run_seconds"] for run in runs]
         medians[tree] = {name: statistics.median(seconds[name]) for name in names}
-        cells = [f"{medians[tree][name]:.2f} ({min(seconds[name]):.2f} to {max(seconds[name]):.2f})" for name in names]
+        cells = [f"{medians[tree][name]:.3g} ({min(seconds[name]):.3g} to {max(seconds[name]):.3g})" for name in names]
         size = f"{first[tree]['lines']:,} | {first[tree]['temporary_bytes'] / 2**20:.1f}"
         print(f"| {tree} | {size} | " + " | ".join(cells) + " |")
     if len(found) == 2:
