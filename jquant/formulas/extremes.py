@@ -53,11 +53,29 @@ def _largest_at_once(axes: tuple[int, ...], x: jax.Array) -> tuple[jax.Array]:
     return (lax.expand_dims(largest, from_front),)
 
 
-def below_largest(x: jax.Array, axis: int) -> jax.Array:
-    """The difference of each integer of at most 16 bits from the largest of its slice along `axis`, in int32."""
-    largest = jnp.max(x, axis, keepdims=True, initial=jnp.iinfo(x.dtype).min)
-    # In 32 bits: XLA's CPU compiler lets int8 saturate here, in long slices, where it should wrap.
-    return largest.astype(jnp.int32) - x.astype(jnp.int32)
+def below_largest(x: jax.Array, reverse: jax.Array, axis: int) -> jax.Array:
+    """The difference of each 8-bit integer from the largest of its slice along `axis`, in uint8.
+
+    If `reverse`, a scalar, is true, it is the difference from the smallest.
+    """
+    ordered = x if x.dtype == jnp.uint8 else lax.bitcast_convert_type(x, jnp.uint8) ^ np.uint8(0x80)
+    flipped = lax.select(reverse, np.uint8(0xFF), np.uint8(0)).reshape((1,) * x.ndim)
+    largest, on_cpu = (functools.partial(form, axis - x.ndim) for form in (_largest_flipped, _largest_or_smallest))
+    (largest,) = unless_partitioned(largest, largest, ordered, flipped, on_cpu=on_cpu)
+    return largest - (ordered ^ flipped)
+
+
+def _largest_flipped(axis: int, x: jax.Array, flipped: jax.Array) -> Sequence[jax.Array]:
+    return [jnp.max(x ^ flipped, axis, keepdims=True, initial=0)]
+
+
+def _largest_or_smallest(axis: int, x: jax.Array, flipped: jax.Array) -> Sequence[jax.Array]:
+    """The same by one reduction to both ends. XLA:CPU would write flipped integers to memory before it reduces them."""
+    from_front = x.ndim + axis
+    initial = np.uint8(0), np.uint8(0xFF)
+    ends = lax.reduce((x, x), initial, lambda a, b: (lax.max(a[0], b[0]), lax.min(a[1], b[1])), (from_front,))
+    largest, smallest = (lax.expand_dims(end, (from_front,)) for end in ends)
+    return [jnp.where(flipped == 0, largest, ~smallest)]
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))

@@ -41,7 +41,7 @@ def _quantized_linear_softmax(x: Quantized, output: ScaleZeroPoint, axis: int) -
 
     def applied(form: Callable[..., jax.Array], values: jax.Array, *parameters: jax.Array) -> jax.Array:
         scale, output = tree.unflatten(parameters)
-        below = below_largest(jnp.where(scale < 0, ~values, values), axis)  # in the order of the values
+        below = below_largest(values, scale < 0, axis)
         return form(below, scale, output, values.dtype, axis)
 
     by_tables, of_each = (functools.partial(applied, form) for form in (_by_tables, _of_each))
@@ -50,7 +50,7 @@ def _quantized_linear_softmax(x: Quantized, output: ScaleZeroPoint, axis: int) -
 
 def _by_tables(below: jax.Array, scale: jax.Array, output: ScaleZeroPoint, dtype: np.dtype, axis: int) -> jax.Array:
     """The quantized softmax of the differences from the largest element, with a table of the exponentials."""
-    exponentials = _exponentials(lax.iota(jnp.float32, _TABLE_SIZE), scale)
+    exponentials = jax.tree.map(exact.once, _exponentials(lax.iota(jnp.float32, _TABLE_SIZE), scale))
     bits = fixed_point.digit_bits(below.shape[axis])
     digits = [look_up(digit, below) for digit in _digits(exponentials, bits)]
     reciprocal = _reciprocal_of_sum(digits, bits, axis)

@@ -135,7 +135,7 @@ def test_an_axis_that_a_mesh_splits(kind):
         actual = program(split, *parameters)
     np.testing.assert_array_equal(actual, reference.quantized_linear_softmax(x, *parameters, 1))
     moved = collectives(program.as_text())
-    assert moved == [Collective("all-reduce", {"s8"}, 40), Collective("all-reduce", {"s32"}, 3 * 40)]
+    assert moved == [Collective("all-reduce", {"u8"}, 40), Collective("all-reduce", {"s32"}, 3 * 40)]
     assert actual.sharding.spec == P(None, "x")
 
 
