@@ -1,27 +1,63 @@
 """onnxruntime's QLinearGlobalAveragePool (domain com.microsoft)"""
 
+import functools
 import math
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.typing import ArrayLike
 
 from jquant.arguments import unary
 from jquant.arguments.descriptor import require
-from jquant.formulas import affine, pooling
+from jquant.arithmetic import exact, signs
+from jquant.arithmetic.partitioned import unless_partitioned
+from jquant.formulas import pooling
+from jquant.kernels import zero_point as zero_points
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QLinearGlobalAveragePool"
 _DESCRIPTOR = unary.descriptor(_OPERATOR)
 
+# XLA:CPU reduces a longer dimension in windows, whose terms it first writes to memory in int32.
+_MOST_TERMS = 32
+
 
 @jax.jit
 @jax.named_scope("quantized_linear_global_average_pool")
 def _quantized_linear_global_average_pool(x: Quantized, output: ScaleZeroPoint) -> jax.Array:
-    shape = x.values.shape
-    total = jnp.sum(affine.difference(x), range(2, len(shape)), jnp.int32, keepdims=True)
-    count = jnp.int32(math.prod(shape[2:]))
+    rank = x.values.ndim - 2
+    count = jnp.int32(math.prod(x.values.shape[2:]))
+    sums, on_cpu = (functools.partial(form, rank) for form in (_sums, _sums_on_cpu))
+    (total,) = unless_partitioned(sums, sums, x.values, on_cpu=on_cpu)
+    if x.zero_point is not None:
+        total = total - count * x.zero_point.astype(jnp.int32)
     return pooling.quantized_average(total, count, x.scale, output, x.values.dtype)
+
+
+def _sums(rank: int, x: jax.Array) -> tuple[jax.Array]:
+    """The sums over the last `rank` dimensions, which keep a size of 1, in int32."""
+    return (jnp.sum(x, range(-rank, 0), jnp.int32, keepdims=True),)
+
+
+def _sums_on_cpu(rank: int, x: jax.Array) -> tuple[jax.Array]:
+    """The same, in terms that LLVM computes in vectors: rows, then the elements of their sum; or else a product with ones.
+
+    Apart from the sums, which are computed one after another, their quantization is done in vectors, too.
+    """
+    channels, sizes = x.shape[:-rank], x.shape[-rank:]
+    if not all(isinstance(size, int) and size for size in sizes):
+        return _sums(rank, x)
+    rows, columns = math.prod(sizes[:-1]), sizes[-1]
+    if max(rows, columns) <= _MOST_TERMS:
+        x = x.reshape(*channels, rows, columns)
+        each = (lax.index_in_dim(x, row, x.ndim - 2, keepdims=False).astype(jnp.int32) for row in range(rows))
+        sums = jnp.sum(functools.reduce(lax.add, each), -1, jnp.int32)
+    else:
+        sums = zero_points.row_sum(signs.to_int8(x).reshape(*channels, rows * columns))[..., 0]
+        if x.dtype == jnp.uint8:
+            sums = sums + 128 * rows * columns
+    return (exact.shared(sums).reshape(*channels, *(1,) * rank),)
 
 
 def quantized_linear_global_average_pool(

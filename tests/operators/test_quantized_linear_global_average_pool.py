@@ -14,15 +14,18 @@ from jquant.cases import samples
 from .pools import FLOAT32, assert_every_sum_of_six, drawn, every_type
 
 
+SIZES = (2, 3, 7), (2, 3, 40), (2, 5, 6, 7), (2, 3, 7, 33), (1, 2, 3, 4, 5, 6), (2, 3, 0, 4), (0, 3, 2)
+
+
 @every_type
 def test_every_sum_of_six(dtype):
     assert_every_sum_of_six(jax.jit(jquant.quantized_linear_global_average_pool), dtype)
 
 
 @every_type
-@pytest.mark.parametrize("sizes", [(2, 3, 7), (2, 5, 6, 7), (1, 2, 3, 4, 5, 6), (2, 3, 0, 4), (0, 3, 2)])
+@pytest.mark.parametrize("sizes", SIZES)
 def test_ranks(dtype, sizes):
-    """Of any rank; without elements the average is NaN."""
+    """Of any rank, few rows and many; without elements the average is NaN."""
     rng = np.random.default_rng(2)
     pool = jax.jit(jquant.quantized_linear_global_average_pool)
     for _ in range(20):
@@ -31,6 +34,28 @@ def test_ranks(dtype, sizes):
         actual = pool(*given)
         np.testing.assert_array_equal(actual, reference.quantized_linear_global_average_pool(*given))
         assert actual.shape == (*sizes[:2], *(1,) * (len(sizes) - 2))
+
+
+@pytest.mark.parametrize("sizes", [(3, 2, 4, 6, 7), (3, 2, 4, 2, 33)])
+def test_mapped(sizes):
+    x = samples.integers(np.random.default_rng(3), np.uint8, *sizes)
+    x_zero_points = np.array([0, 3, 255], np.uint8)
+    pool = jax.jit(jax.vmap(jquant.quantized_linear_global_average_pool, (0, None, 0, None, None)))
+    actual = pool(x, FLOAT32(0.02), x_zero_points, FLOAT32(0.01), np.uint8(9))
+    for image, zero_point, averages in zip(x, x_zero_points, actual, strict=True):
+        expected = reference.quantized_linear_global_average_pool(
+            image, FLOAT32(0.02), zero_point, FLOAT32(0.01), np.uint8(9)
+        )
+        np.testing.assert_array_equal(averages, expected)
+
+
+@pytest.mark.parametrize("sizes", [(1, 64, 32, 32), (1, 64, 64, 64)])
+def test_temporaries(sizes):
+    """No element is widened in memory: what is stored is a few numbers a channel, or a byte an element."""
+    pool = jax.jit(jquant.quantized_linear_global_average_pool)
+    program = pool.lower(jax.ShapeDtypeStruct(sizes, np.uint8), 0.1, np.uint8(3), 0.1, np.uint8(3)).compile()
+    stored = program.memory_analysis().temp_size_in_bytes
+    assert stored <= 16 * 64 + (np.prod(sizes) + 4 * 4096 if sizes[-1] > 32 else 0)
 
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
