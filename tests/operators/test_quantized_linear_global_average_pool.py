@@ -13,7 +13,6 @@ from jquant.cases import samples
 
 from .pools import FLOAT32, assert_every_sum_of_six, drawn, every_type
 
-
 SIZES = (2, 3, 7), (2, 3, 40), (2, 5, 6, 7), (2, 3, 7, 33), (1, 2, 3, 4, 5, 6), (2, 3, 0, 4), (0, 3, 2)
 
 
