@@ -9,6 +9,7 @@ Where XLA has a convolution on the integer unit, that is used instead: on TPUs, 
 import functools
 import math
 import operator
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -33,6 +34,10 @@ _FEW_FILTERS = 4
 # From this many channels on, XLA:CPU's own convolution takes a half to a quarter of the time of a product with patches, as
 # measured on x86-64. Where XLA only has its loop for all convolutions, it would take a hundred times as long.
 _MANY_CHANNELS = 16
+
+# XLA's own convolution arranges the filters anew in each call. Up to this many windows per filter, that takes longer than to
+# make patches and to multiply them by the filters as they are.
+_FEW_WINDOWS = 4
 
 # A sum of more shifted multiplications is a loop over this many at a time: the compiled code does not grow with the filter.
 _MOST_SHIFTS, _SHIFTS_AT_ONCE = 64, 16
@@ -63,21 +68,20 @@ def convolution(
     way = _shifted if depth == 1 and filters // groups <= _FEW_FILTERS else _multiplied
     # The products of several groups need each group's channels together.
     result_last = geometry.channels_last and (groups == 1 or way is _shifted)
-    channels_last = result_last or (groups == 1 and _is_wide(filters, depth, windows))
+    is_wide = groups == 1 and _is_wide(input.shape, filter.shape, geometry)
+    channels_last = result_last or is_wide
     input, filter = geometry.arranged(input, filter, channels_last=channels_last)
     # Dimensions are split or joined one reshape at a time, so that JAX can follow them over explicit axes of a mesh.
-    elements = math.prod(windows.sizes)
-    rows = filter.reshape(filters, depth, elements).reshape(1, groups, filters // groups, depth, elements)
-    matrix = jnp.swapaxes(rows, 3, 4)
+    matrix = filter.reshape(1, groups, filters // groups, depth, *windows.sizes)
     if channels_last:
         batch, *space, _ = input.shape
         image = input.reshape(batch, *space, groups, depth)
     else:
         batch, _, *space = input.shape
         image = input.reshape(batch, groups, depth, *space)
-    filters_last = geometry.dimensions.rhs_spec[0] == filter.ndim - 1
     given = image, matrix, input_zero_point, filter_zero_point
-    product = way(_Operands(*given, windows, channels_last, result_last, filters_last), epilogue)
+    layout = channels_last, result_last, geometry.dimensions.rhs_spec
+    product = way(_Operands(*given, windows, is_wide, *layout), epilogue)
     if result_last:
         output = product.reshape(batch, *product.shape[1:-2], filters).reshape(batch, *windows.counts(space), filters)
     else:
@@ -85,10 +89,18 @@ def convolution(
     return geometry.restored(output, channels_last=result_last)
 
 
-def _is_wide(filters: int, channels: int, windows: Windows) -> bool:
+def _is_wide(sizes: Sequence[int], filter_sizes: Sequence[int], geometry: Geometry) -> bool:
     """Whether XLA:CPU's own convolution takes this, if it has one group and the channels last."""
+    (batch, _, *space), (filters, channels, *_) = (
+        [sizes[dimension] for dimension in dimensions]
+        for sizes, dimensions in ((sizes, geometry.dimensions.lhs_spec), (filter_sizes, geometry.dimensions.rhs_spec))
+    )
+    windows = geometry.windows
     many = channels >= _MANY_CHANNELS and max(channels, filters) > _MANY_CHANNELS
-    return processor.CONVOLVES_INT8 and many and math.prod(windows.sizes) > 1 and len(windows.sizes) <= 2
+    if not processor.CONVOLVES_INT8 or not many or math.prod(windows.sizes) == 1 or len(windows.sizes) > 2:
+        return False
+    counts = batch, *windows.counts(space)
+    return not all(isinstance(count, int) for count in counts) or math.prod(counts) > _FEW_WINDOWS * filters
 
 
 class _Operands(NamedTuple):
@@ -99,9 +111,10 @@ class _Operands(NamedTuple):
 
     Attributes:
       image: of shape (batch, groups, channels, ...), or (batch, ..., groups, channels) with `channels_last`.
-      matrix: of shape (1, groups, filters, elements of a window, channels).
+      matrix: of shape (1, groups, filters, channels, ...).
+      is_wide: whether XLA:CPU's own convolution takes it.
       result_last: whether the result has its channels last; it may have them second where the image has them last.
-      filters_last: whether the filter has its filters along its last dimension in memory.
+      filter_spec: where in memory the filters, their channels and their elements are.
     """
 
     image: jax.Array
@@ -109,9 +122,19 @@ class _Operands(NamedTuple):
     input_zero_point: jax.Array | None
     filter_zero_point: jax.Array | None
     windows: Windows
+    is_wide: bool
     channels_last: bool
     result_last: bool
-    filters_last: bool
+    filter_spec: tuple[int, ...]
+
+    @property
+    def filters_last(self) -> bool:
+        return self.filter_spec[0] == len(self.filter_spec) - 1
+
+    @property
+    def by_channel(self) -> bool:
+        """Whether filters have all elements of a channel together in memory; otherwise, all channels of an element."""
+        return self.filter_spec[1] < min(self.filter_spec[2:])
 
     @property
     def channels(self) -> int:
@@ -149,7 +172,7 @@ def _shifted(operands: _Operands, epilogue: Epilogue) -> jax.Array:
     if operands.input_zero_point is not None:
         image = image - operands.input_zero_point.astype(jnp.int16).reshape((1,) * rank)
     image = operands.padded(image, np.int16(0))
-    weights, zero_point = operands.matrix[..., 0], operands.filter_zero_point
+    weights, zero_point = _rows(operands.matrix, operands.by_channel), operands.filter_zero_point
     if zero_point is not None:
         sizes = weights.shape[1:3] if zero_point.size > 1 else (1, 1)
         weights = weights.astype(jnp.int32) - zero_point.astype(jnp.int32).reshape(1, *sizes, 1)
@@ -192,12 +215,11 @@ def _multiplied(operands: _Operands, epilogue: Epilogue) -> jax.Array:
     image, matrix = signs.to_int8(operands.image), signs.to_int8(operands.matrix)
     no_value = np.int8(0) if input_zero_point is None else input_zero_point.astype(jnp.int8).reshape(())
     image = operands.padded(image, no_value)
-    if matrix.shape[3] > 1:
+    if math.prod(operands.windows.sizes) > 1:
         image = lax.optimization_barrier(image)  # otherwise XLA:CPU computes it again for each slice
     window_sum = None if filter_zero_point is None else _window_sum(operands, image)
     filter_sum = None if input_zero_point is None else by_filter(_filter_sum(operands, matrix))
-    matrix = matrix.reshape(*matrix.shape[:3], -1)
-    k = matrix.shape[-1]
+    k = math.prod(matrix.shape[3:])
     if operands.channels_last:
         correction = zero_points.correction(input_zero_point, filter_zero_point, window_sum, filter_sum, k)
     else:
@@ -206,8 +228,7 @@ def _multiplied(operands: _Operands, epilogue: Epilogue) -> jax.Array:
     if matrix.shape[1] > 1:
         return _product_with_patches(operands, image, matrix, steps)
     ways = {"tpu": _convolution_of_xla, "default": _product_with_patches}
-    *_, filters, _, channels = operands.matrix.shape
-    if operands.channels_last and _is_wide(filters, channels, operands.windows):
+    if operands.is_wide:
         ways["cpu"] = _convolution_on_cpu
     return lax.platform_dependent(
         image, matrix, steps, **{name: functools.partial(_in_layout, operands, way) for name, way in ways.items()}
@@ -227,8 +248,22 @@ def _in_layout(operands: _Operands, way, image: jax.Array, matrix: jax.Array, ep
 def _filter_sum(operands: _Operands, matrix: jax.Array) -> jax.Array:
     """The sum of each filter in int8, with its elements taken in the order that they have in memory."""
     if operands.filters_last:
-        return zero_points.column_sum(jnp.swapaxes(matrix.reshape(*matrix.shape[:3], -1), 2, 3))
-    return zero_points.row_sum(jnp.swapaxes(matrix, 3, 4).reshape(*matrix.shape[:3], -1))
+        return zero_points.column_sum(_columns(matrix))
+    return zero_points.row_sum(_rows(matrix, operands.by_channel))
+
+
+def _rows(matrix: jax.Array, by_channel: bool) -> jax.Array:
+    """Each filter as a row, with all elements of a channel together, or all channels of an element."""
+    return (matrix if by_channel else jnp.moveaxis(matrix, 3, -1)).reshape(*matrix.shape[:3], math.prod(matrix.shape[3:]))
+
+
+def _columns(matrix: jax.Array) -> jax.Array:
+    """Each filter as a column, with all channels of an element together."""
+    batch, groups, filters, *elements = matrix.shape
+    # XLA takes out a transposition that undoes another, but not across a reshape, even by dimensions of size 1.
+    joined = jnp.squeeze(matrix, (0, 1)) if groups == 1 else matrix
+    first = joined.ndim - matrix.ndim + 2
+    return jnp.moveaxis(joined, (first + 1, first), (-2, -1)).reshape(batch, groups, math.prod(elements), filters)
 
 
 def _window_sum(operands: _Operands, image: jax.Array) -> jax.Array:
@@ -242,10 +277,18 @@ def _window_sum(operands: _Operands, image: jax.Array) -> jax.Array:
 
 
 def _product_with_patches(operands: _Operands, image: jax.Array, matrix: jax.Array, epilogue: Epilogue) -> jax.Array:
-    patches = operands.matrices(operands.windows.patches(image, operands.first_spatial, operands.channels))
+    windows, first = operands.windows, operands.first_spatial
     if operands.channels_last:
-        return integer_dot(patches, matrix, epilogue, transpose_b=True)
-    return integer_dot(matrix, patches, epilogue)
+        patches = operands.matrices(windows.patches(image, first, operands.channels))
+        if operands.filters_last:
+            return integer_dot(patches, _columns(matrix), epilogue)
+        return integer_dot(patches, _rows(matrix, by_channel=False), epilogue, transpose_b=True)
+    if operands.by_channel:
+        patches = windows.patches(jnp.expand_dims(image, 3), first + 1, 3)
+        patches = patches.reshape(*patches.shape[:2], math.prod(patches.shape[2:4]), *patches.shape[4:])
+    else:
+        patches = windows.patches(image, first, operands.channels)
+    return integer_dot(_rows(matrix, operands.by_channel), operands.matrices(patches), epilogue)
 
 
 def _convolution_of_xla(operands: _Operands, image: jax.Array, matrix: jax.Array, epilogue: Epilogue) -> jax.Array:
@@ -253,7 +296,7 @@ def _convolution_of_xla(operands: _Operands, image: jax.Array, matrix: jax.Array
 
     That was read from the programs, not measured. On a CPU it is a slow loop; on GPUs it has not been tried.
     """
-    filter = jnp.squeeze(matrix, (0, 1)).reshape(matrix.shape[2], *operands.windows.sizes, operands.matrix.shape[-1])
+    filter = jnp.squeeze(jnp.moveaxis(matrix, 3, -1), (0, 1))
     group = image.ndim - 2 if operands.channels_last else 1
     image, last = jnp.squeeze(image, group), image.ndim - 2
     layout = (0, last, *range(1, last)) if operands.channels_last else tuple(range(last + 1))
@@ -277,7 +320,7 @@ def _convolution_on_cpu(operands: _Operands, image: jax.Array, matrix: jax.Array
     """XLA:CPU's convolution; or patches, if XLA partitions the program, or if a transformation maps the filters."""
 
     def convolve(image: jax.Array, matrix: jax.Array) -> tuple[jax.Array]:
-        filters_are_mapped = math.prod(matrix.shape[:-2]) != 1
+        filters_are_mapped = math.prod(matrix.shape[: -len(operands.windows.sizes) - 2]) != 1
         return (_mapped(multiply if filters_are_mapped else one, operands.image.ndim, image, matrix),)
 
     def otherwise(image: jax.Array, matrix: jax.Array) -> tuple[jax.Array]:
@@ -300,9 +343,14 @@ def _mapped(function, rank: int, image: jax.Array, matrix: jax.Array) -> jax.Arr
 
 def _channels_last_convolution(operands: _Operands, image: jax.Array, matrix: jax.Array) -> jax.Array:
     """The one form of convolution that XLA:CPU has fast code for: int8, NHWC and HWIO."""
-    windows, channels = operands.windows, operands.matrix.shape[-1]
+    windows = operands.windows
     image = jnp.squeeze(image, -2)
-    filter = jnp.swapaxes(jnp.squeeze(matrix, (0, 1)), 0, 1).reshape(*windows.sizes, channels, -1)
+    filter = jnp.squeeze(matrix, (0, 1))
+    if operands.filters_last:
+        filter = jnp.moveaxis(filter, (1, 0), (-2, -1))
+    else:  # XLA must not see a transposition: it would fold it into the convolution, for which it then has only a loop
+        filters, channels, *sizes = filter.shape
+        filter = jnp.transpose(filter.reshape(filters, channels, -1), (2, 1, 0)).reshape(*sizes, channels, filters)
     strides, dilations = windows.strides, windows.dilations
     if len(windows.sizes) == 1:
         image, filter = jnp.expand_dims(image, 1), jnp.expand_dims(filter, 0)

@@ -60,15 +60,18 @@ def program(platform, sizes, filter_sizes, **options):
 
 @pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
 def test_what_multiplies(platform):
-    """int8 by int8 to int32 everywhere: in a product of matrices; in a convolution of one group for a TPU, or a wide one."""
+    """int8 by int8 to int32 everywhere: in a product of matrices; in a convolution of one group for a TPU, or a wide one.
+
+    Wide is one of many channels, and of many windows per filter.
+    """
     product, convolution = (
         rf"stablehlo.{operation}.*\(tensor<[\dx]+xi8>, tensor<[\dx]+xi8>\) -> tensor<[\dx]+xi32>"
         for operation in ("dot_general", "convolution")
     )
-    cases = ((3, 3), 1), ((1, 1), 1), ((3, 3), 4)
-    for window, groups in cases:
-        text = program(platform, (2, 16, 8, 8), (32, 16 // groups, *window), groups=groups)
-        is_wide = platform == "cpu" and processor.CONVOLVES_INT8 and window != (1, 1)
+    cases = (16, (3, 3), 1), (8, (3, 3), 1), (16, (1, 1), 1), (16, (3, 3), 4)
+    for size, window, groups in cases:
+        text = program(platform, (2, 16, size, size), (32, 16 // groups, *window), groups=groups)
+        is_wide = platform == "cpu" and processor.CONVOLVES_INT8 and size == 16 and window != (1, 1)
         by_convolution = groups == 1 and (platform == "tpu" or is_wide)
         assert len(re.findall(convolution, text)) == by_convolution
         # The sums of a product on a CPU are products, too.
@@ -76,6 +79,17 @@ def test_what_multiplies(platform):
     text = program(platform, (2, 16, 8, 8), (32, 1, 3, 3), groups=16)
     assert not re.search("stablehlo.(dot_general|convolution)", text)
     assert text.count("stablehlo.multiply") == 9
+
+
+@pytest.mark.parametrize("layout", [("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC")])
+def test_many_filters_are_multiplied_as_they_are(layout):
+    """Where they are much larger than the image, no copy of them is made to bring them in another order."""
+    x, w = (
+        reordered(np.zeros(sizes, np.int8), *orders)
+        for sizes, orders in (((1, 256, 7, 7), ("NCHW", layout[0])), ((256, 256, 3, 3), ("OIHW", layout[1])))
+    )
+    convolution = jax.jit(lambda x, w: jquant.convolution_integer(x, w, 3, padding="SAME", dimension_numbers=layout))
+    assert convolution.lower(x, w).compile().memory_analysis().temp_size_in_bytes < w.size / 2
 
 
 # The sizes of input and filter, strides and dilations, of windows that are more than a few slices.
