@@ -65,3 +65,18 @@ def test_one_reader_stays_in_the_loop():
 
     memory = jax.jit(caller).lower(jax.ShapeDtypeStruct((2**20,), jnp.float32)).compile().memory_analysis()
     assert memory.temp_size_in_bytes == 0
+
+
+def test_windows_are_summed_once():
+    """What the zero point of the filters takes off is the same for each filter: the last loop reads it."""
+
+    def convolution(x, w, zero_point):
+        return jquant.convolution_integer(x, w, None, zero_point)
+
+    shapes = (jax.ShapeDtypeStruct(sizes, jnp.int8) for sizes in ((1, 3, 16, 16), (8, 3, 5, 5), ()))
+    text = jax.jit(convolution).lower(*shapes).compile().as_text()
+    found = re.search(r"ENTRY.*ROOT .* calls=(%[\w.]+)", text, re.DOTALL)
+    assert found
+    last_loop = text[text.index(f"\n{found[1]} (") :].partition("\n}")[0]
+    assert "subtract(" in last_loop
+    assert "slice(" not in last_loop

@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from jquant.arithmetic import signs
+from jquant.arithmetic import by_platform, exact, signs
 from jquant.arithmetic.partitioned import unless_partitioned
 from jquant.formulas.windows import Geometry, Windows
 from jquant.kernels import epilogue as epilogues
@@ -273,7 +273,11 @@ def _window_sum(operands: _Operands, image: jax.Array) -> jax.Array:
     sizes[operands.channels] = 1
     by_pixel = summed(operands.matrices(image))
     by_pixel = (jnp.swapaxes(by_pixel, 1, 2) if operands.channels_last else by_pixel).reshape(sizes)
-    return operands.matrices(operands.windows.sums(by_pixel, operands.first_spatial))
+    sums = operands.matrices(operands.windows.sums(by_pixel, operands.first_spatial))
+    if operands.result_last or math.prod(operands.windows.sizes) == 1:
+        return sums
+    # XLA:CPU would add up each window again for each filter, in the loop of the epilogue.
+    return by_platform.elementwise(by_platform.unchanged, sums, cpu=exact.once)
 
 
 def _product_with_patches(operands: _Operands, image: jax.Array, matrix: jax.Array, epilogue: Epilogue) -> jax.Array:
