@@ -125,7 +125,7 @@ class _Operands(NamedTuple):
     is_wide: bool
     channels_last: bool
     result_last: bool
-    filter_spec: tuple[int, ...]
+    filter_spec: Sequence[int]
 
     @property
     def filters_last(self) -> bool:
