@@ -259,11 +259,13 @@ def _rows(matrix: jax.Array, by_channel: bool) -> jax.Array:
 
 def _columns(matrix: jax.Array) -> jax.Array:
     """Each filter as a column, with all channels of an element together."""
-    batch, groups, filters, *elements = matrix.shape
+    _, groups, filters, *elements = matrix.shape
     # XLA takes out a transposition that undoes another, but not across a reshape, even by dimensions of size 1.
     joined = jnp.squeeze(matrix, (0, 1)) if groups == 1 else matrix
     first = joined.ndim - matrix.ndim + 2
-    return jnp.moveaxis(joined, (first + 1, first), (-2, -1)).reshape(batch, groups, math.prod(elements), filters)
+    columns = jnp.moveaxis(joined, (first + 1, first), (-2, -1))
+    columns = columns.reshape(*columns.shape[:first], math.prod(elements), filters)
+    return lax.expand_dims(columns, (0, 1)) if groups == 1 else columns
 
 
 def _window_sum(operands: _Operands, image: jax.Array) -> jax.Array:
