@@ -18,7 +18,7 @@ def quantization_parameters(
     """`scale_and_zero_point` for float32 arrays of one shape."""
     limits = jnp.iinfo(dtype)
     smallest, largest = int(limits.min) + narrow_range, int(limits.max)
-    low, high = jnp.minimum(exact.numerator(min), 0), jnp.maximum(exact.numerator(max), 0)
+    low, high = jnp.minimum(exact.widen(min), 0), jnp.maximum(exact.widen(max), 0)
     if symmetric:  # half of the range over half of the integers, which has no wider range than it was given
         low, high = -jnp.maximum(-low, high), jnp.zeros_like(high)
     steps = jnp.float32((largest - smallest) / (2 if symmetric else 1))
