@@ -351,12 +351,10 @@ def _channels_last_convolution(operands: _Operands, image: jax.Array, matrix: ja
     """The one form of convolution that XLA:CPU has fast code for: int8, NHWC and HWIO."""
     windows = operands.windows
     image = jnp.squeeze(image, -2)
-    filter = jnp.squeeze(matrix, (0, 1))
-    if operands.filters_last:
-        filter = jnp.moveaxis(filter, (1, 0), (-2, -1))
-    else:  # XLA must not see a transposition: it would fold it into the convolution, for which it then has only a loop
-        filters, channels, *sizes = filter.shape
-        filter = jnp.transpose(filter.reshape(filters, channels, -1), (2, 1, 0)).reshape(*sizes, channels, filters)
+    # Between two reshapes, XLA does not see the transposition: it would fold it into the convolution, which then is a loop.
+    filters, channels, *sizes = matrix.shape[2:]
+    filter = matrix.reshape(filters, channels, math.prod(sizes))
+    filter = jnp.transpose(filter, (2, 1, 0)).reshape(*sizes, channels, filters)
     strides, dilations = windows.strides, windows.dilations
     if len(windows.sizes) == 1:
         image, filter = jnp.expand_dims(image, 1), jnp.expand_dims(filter, 0)
