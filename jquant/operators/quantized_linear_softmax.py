@@ -50,6 +50,7 @@ def _quantized_linear_softmax(x: Quantized, output: ScaleZeroPoint, axis: int) -
 
 def _by_tables(below: jax.Array, scale: jax.Array, output: ScaleZeroPoint, dtype: np.dtype, axis: int) -> jax.Array:
     """The quantized softmax of the differences from the largest element, with a table of the exponentials."""
+    # Once for the table: XLA would compute the powers again for the quotients of each slice.
     exponentials = jax.tree.map(exact.once, _exponentials(lax.iota(jnp.float32, _TABLE_SIZE), scale))
     bits = fixed_point.digit_bits(below.shape[axis])
     digits = [look_up(digit, below) for digit in _digits(exponentials, bits)]

@@ -8,6 +8,7 @@ from jax import lax
 from jquant.arithmetic import exact, fused
 from jquant.arithmetic.lookup import integers, look_up
 from jquant.formulas import affine
+from jquant.formulas.extremes import below_largest
 from jquant.onnx.converters import quantized
 from jquant.onnx.converters.quantized_parameters import plain
 from jquant.onnx.errors import ModelError
@@ -115,8 +116,7 @@ def softmax(X, X_scale, x_zero_point, y_scale, y_zero_point=None, *, opset, axis
     if X.size == 0:
         return X.reshape(shape)
     table = jnp.asarray(_exponentials(X_scale.item(), X.shape[axis]))
-    wide = X.astype(jnp.int32)
-    values = look_up(table, (jnp.max(wide, axis, keepdims=True) - wide).astype(jnp.uint8))
+    values = look_up(table, below_largest(X, jnp.bool_(False), axis))
     total = _sum_in_order(values, axis)
     numerator = exact.product(values, jnp.floor(exact.reciprocal(plain(y_scale))))
     zero_point = None if y_zero_point is None else plain(y_zero_point)
