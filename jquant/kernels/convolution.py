@@ -3,7 +3,7 @@
 A matrix of patches has the elements of each window along one dimension, and the windows along the other. Its product with
 the matrix of filters is the convolution. Through `integer_dot`, it has everything that products have.
 
-Where XLA has a convolution on the integer unit, that is used instead: on TPUs, and on CPUs with many channels.
+Where XLA has a convolution on the integer unit, that is used instead: on TPUs, and on CPUs with many channels and windows.
 """
 
 import functools
@@ -91,11 +91,9 @@ def convolution(
 
 def _is_wide(sizes: Sequence[int], filter_sizes: Sequence[int], geometry: Geometry) -> bool:
     """Whether XLA:CPU's own convolution takes this, if it has one group and the channels last."""
-    (batch, _, *space), (filters, channels, *_) = (
-        [sizes[dimension] for dimension in dimensions]
-        for sizes, dimensions in ((sizes, geometry.dimensions.lhs_spec), (filter_sizes, geometry.dimensions.rhs_spec))
-    )
-    windows = geometry.windows
+    dimensions, windows = geometry.dimensions, geometry.windows
+    batch, _, *space = (sizes[dimension] for dimension in dimensions.lhs_spec)
+    filters, channels, *_ = (filter_sizes[dimension] for dimension in dimensions.rhs_spec)
     many = channels >= _MANY_CHANNELS and max(channels, filters) > _MANY_CHANNELS
     if not processor.CONVOLVES_INT8 or not many or math.prod(windows.sizes) == 1 or len(windows.sizes) > 2:
         return False
