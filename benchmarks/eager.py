@@ -1,4 +1,5 @@
-"""Measures a call of every operator outside a program, on tensors of 16 elements, beside one of `jnp.add`.
+"""Measures a call of every operator outside a program, on tensors of 16 elements, beside `jnp.add` of a tensor
+and a scalar.
 
     python -m benchmarks.eager [--rounds 20] [--operators 'quantized*' ...]
 
@@ -24,7 +25,7 @@ from benchmarks.measure import quartiles
 
 SIZES = (4, 4)
 UINT8, INT8 = jnp.full(SIZES, 100, jnp.uint8), jnp.full(SIZES, 100, jnp.int8)
-# Not weakly typed, as `jnp.full` makes them of a Python number: an operator converts those first, in 15 µs.
+# The dtype is given: without it, `jnp.full` makes a weakly typed tensor, which an operator converts first.
 FLOATS, INT32 = jnp.full(SIZES, 0.3, jnp.float32), jnp.full(SIZES, 10**8, jnp.int32)
 IMAGE, FILTER = UINT8.reshape(1, 1, 4, 4), INT8[:2, :2].reshape(1, 1, 2, 2)
 SCALE, ZERO_POINT, SIGNED_ZERO_POINT = np.float32(0.3), np.uint8(3), np.int8(3)
@@ -129,11 +130,9 @@ def missing() -> set[str]:
 
 def calls(names: list[str]) -> dict[tuple[str, str], Callable[[], Any]]:
     """One call for each form of the scalars, if there are scalars."""
-    found: dict[tuple[str, str], Callable[[], Any]] = {
-        (BASELINE, form): functools.partial(jnp.add, FLOATS, convert(SCALE)) for form, convert in FORMS.items()
-    }
-    for name in names:
-        function, operands = OPERATORS[name]
+    found: dict[tuple[str, str], Callable[[], Any]] = {}
+    rows = {BASELINE: (jnp.add, (FLOATS, SCALE))} | {name: OPERATORS[name] for name in names}
+    for name, (function, operands) in rows.items():
         forms = FORMS if any(isinstance(value, np.generic) for value in operands) else ["arrays"]
         for form in forms:
             found[name, form] = functools.partial(function, *map(FORMS[form], operands))
