@@ -8,11 +8,11 @@ errors that these low parts hold and the products of halves, need no seal.
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from jquant.arithmetic import exact
+from jquant.arithmetic.float_bits import bits, of_bits
 
 
 class DoubleFloat(NamedTuple):
@@ -51,7 +51,7 @@ def two_product(a: jax.Array, b: jax.Array) -> DoubleFloat:
 
 def _split(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The upper 12 bits of a significand, and the lower 12."""
-    upper = lax.bitcast_convert_type(lax.bitcast_convert_type(x, jnp.int32) & np.int32(-1 << 12), jnp.float32)
+    upper = of_bits(bits(x) & np.int32(-1 << 12))
     return upper, x - upper
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from jax import lax
 
 from jquant.arithmetic import by_platform
+from jquant.arithmetic.bitcast import bitcast, bitcast_unguarded
 from jquant.arithmetic.broadcasting import broadcast
 from jquant.arithmetic.float_bits import FRACTION, HIDDEN_BIT, INFINITY, SIGN, bits, of_bits
 
@@ -68,8 +69,7 @@ def narrow(x: jax.Array, dtype: np.dtype) -> jax.Array:
 @jax.custom_jvp
 def _as_stored(x: jax.Array) -> jax.Array:
     """A 16-bit float, rounded. XLA, which would widen it unrounded, cannot see that its bits stay the same."""
-    number = lax.bitcast_convert_type(x, jnp.uint16)
-    return lax.bitcast_convert_type(number | (number & np.uint16(1)), x.dtype)
+    return bitcast(bitcast(x, jnp.uint16), x.dtype)
 
 
 @_as_stored.defjvp
@@ -136,7 +136,20 @@ def native_quotient(x: jax.Array, d: jax.Array) -> jax.Array:
     sum = lax.add(x, d)
     is_number = lax.eq(sum, sum)
     numerator, divisor = lax.select(is_number, x, sum), lax.select(is_number, d, sum)
-    return lax.select(is_number, lax.div(numerator, divisor), sum)
+    return lax.select(is_number, lax.div(numerator, _not_constant(divisor)), sum)
+
+
+def _not_constant(x: jax.Array) -> jax.Array:
+    """`x`, which XLA does not know even where it is a constant: constant folding leaves it to LLVM what an iota equals.
+
+    XLA multiplies a constant that is broadcast by the reciprocal of another one, instead of dividing it.
+    """
+    long = [dimension for dimension, size in enumerate(x.shape) if not isinstance(size, int) or size > 1]
+    if not long:
+        return x
+    number = lax.broadcasted_iota(jnp.int32, x.shape, long[0], out_sharding=jax.typeof(x).sharding)
+    condition = lax.eq(number, lax.full_like(number, 1))
+    return lax.select(condition, lax.select(condition, x, lax.full_like(x, 1)), x)
 
 
 def _sealed_corrected_quotient(x: jax.Array, d: jax.Array) -> jax.Array:
@@ -193,11 +206,10 @@ def once(x: jax.Array) -> jax.Array:
     XLA repeats cheap computations wherever they are read. It ends a loop at a division whose result is read twice, even by 1
     and to no effect; LLVM then removes all of it.
     """
-    integers = {4: np.int32, 2: np.int16}[x.dtype.itemsize] if jnp.issubdtype(x.dtype, jnp.floating) else x.dtype
-    number = lax.bitcast_convert_type(x, integers)
-    one = number.dtype.type(1)
-    number = lax.div(number, (number & one) | one)
-    return lax.bitcast_convert_type(number | (number & one), x.dtype)
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        return bitcast(once(bitcast(x, {4: jnp.int32, 2: jnp.int16}[x.dtype.itemsize])), x.dtype)
+    number = _shared_on_cpu(x)
+    return number | (number & number.dtype.type(1))
 
 
 def shared(x: jax.Array) -> jax.Array:
@@ -286,7 +298,8 @@ def _limited(x: jax.Array, offset: jax.Array, dtype: np.dtype) -> jax.Array:
 def integer(x: jax.Array) -> jax.Array:
     """The int32 of an integer in float32 below 2**22: the last bits of its sum with 1.5 * 2**23."""
     shift = np.float32(1.5 * 2**23)
-    return lax.sub(bits(lax.add(x, lax.full_like(x, shift))), lax.full_like(x, shift.view(np.int32), jnp.int32))
+    number = bitcast_unguarded(lax.add(x, lax.full_like(x, shift)), jnp.int32)
+    return lax.sub(number, lax.full_like(x, shift.view(np.int32), jnp.int32))
 
 
 def saturating_cast(x: jax.Array, dtype: np.dtype) -> jax.Array:

@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jquant.arithmetic.bitcast import bitcast
+
 SIGN = np.int32(-(2**31))
 MAGNITUDE = np.int32(2**31 - 1)
 FRACTION = np.int32(2**23 - 1)
@@ -14,11 +16,11 @@ NAN = np.int32(0x7FC00000)
 
 
 def bits(x: jax.Array) -> jax.Array:
-    return lax.bitcast_convert_type(x, jnp.int32)
+    return bitcast(x, jnp.int32)
 
 
 def of_bits(bits: jax.Array) -> jax.Array:
-    return lax.bitcast_convert_type(bits, jnp.float32)
+    return bitcast(bits, jnp.float32)
 
 
 def normalized(magnitude: jax.Array) -> jax.Array:

@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from jquant.arithmetic import exact, float_bits
 from jquant.arithmetic.double_float import two_product, two_sum
@@ -26,5 +25,5 @@ def _sum_to_odd(a: jax.Array, b: jax.Array) -> jax.Array:
     nearest, error = two_sum(a, b)
     bits = float_bits.bits(nearest)
     outwards = (error > 0) == (nearest > 0)
-    neighbour = lax.bitcast_convert_type(jnp.where(outwards, bits + 1, bits - 1), jnp.float32)
+    neighbour = float_bits.of_bits(jnp.where(outwards, bits + 1, bits - 1))
     return jnp.where((error != 0) & (bits & 1 == 0), neighbour, nearest)

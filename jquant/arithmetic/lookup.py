@@ -10,11 +10,12 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from jquant.arithmetic import by_platform, exact
+from jquant.arithmetic.bitcast import bitcast
 
 
 def integers(dtype: np.dtype) -> jax.Array:
     """All integers of `dtype`, in the order of their bits."""
-    return lax.bitcast_convert_type(lax.iota(jnp.uint8, 256), dtype)
+    return bitcast(lax.iota(jnp.uint8, 256), dtype)
 
 
 def of_integers(function: Callable[..., jax.Array], x: jax.Array, *parameters: jax.Array) -> jax.Array:
@@ -35,7 +36,7 @@ def of_integers(function: Callable[..., jax.Array], x: jax.Array, *parameters: j
 def look_up(table: jax.Array, index: jax.Array) -> jax.Array:
     """``table[index]``, for non-negative integers or their bits; split over a mesh like the index."""
     table = exact.once(table)
-    index = lax.bitcast_convert_type(index, jnp.uint8) if index.dtype == jnp.int8 else index
+    index = bitcast(index, jnp.uint8) if index.dtype == jnp.int8 else index
     sharding = jax.typeof(index).sharding
     split = PartitionSpec(*sharding.spec, *(None,) * (table.ndim - 1))
     return table.at[index].get(mode="promise_in_bounds", out_sharding=sharding.update(spec=split))

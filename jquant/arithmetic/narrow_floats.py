@@ -14,6 +14,7 @@ import numpy as np
 from jax import lax
 
 from jquant.arithmetic import exact, float_bits
+from jquant.arithmetic.bitcast import bitcast, bitcast_unguarded
 from jquant.arithmetic.float_bits import FRACTION, HIDDEN_BIT, INFINITY, MAGNITUDE, NAN, SIGN, normalized, of_bits
 from jquant.arithmetic.powers_of_two import scaled_integer
 
@@ -100,13 +101,13 @@ def narrow(x: jax.Array, dtype: np.dtype, *, saturate: bool = True) -> jax.Array
 
 
 def of_code(code: jax.Array, dtype: np.dtype) -> jax.Array:
-    """The numbers of a narrow `dtype`, from their codes in uint8."""
-    return lax.bitcast_convert_type(code.astype(_unsigned(dtype)), dtype)
+    """The numbers of a narrow `dtype`, from their codes in uint8 as `encode` makes them."""
+    return bitcast_unguarded(code.astype(_unsigned(dtype)), dtype)
 
 
 def widen(x: jax.Array, *, exponent: jax.Array | None = None) -> jax.Array:
     """The float32 of each number of a narrow dtype, which is exact; see `decode`."""
-    code = lax.bitcast_convert_type(x, _unsigned(x.dtype))
+    code = bitcast(x, _unsigned(x.dtype))
     return decode(code.astype(jnp.uint8), _FORMATS[jnp.dtype(x.dtype)], exponent=exponent)
 
 

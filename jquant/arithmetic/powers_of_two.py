@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 
 from jquant.arithmetic import float_bits
+from jquant.arithmetic.bitcast import bitcast, bitcast_unguarded
 from jquant.arithmetic.float_bits import FRACTION, HIDDEN_BIT, INFINITY, MAGNITUDE, SIGN, nan_where, normalized, of_bits
 
 DTYPE = jnp.dtype("float8_e8m0fnu")
@@ -42,13 +43,13 @@ def narrow(x: jax.Array, *, saturate: bool = True, rounding: Rounding = "up") ->
 
 
 def of_code(code: jax.Array) -> jax.Array:
-    """The numbers with biased exponents from 0 to 254, or `NAN`."""
-    return lax.bitcast_convert_type(code.astype(jnp.uint8), DTYPE)
+    """The numbers with biased exponents from 0 to 254, or `NAN`, as computed from bits."""
+    return bitcast_unguarded(code.astype(jnp.uint8), DTYPE)
 
 
 def code_of(x: jax.Array) -> jax.Array:
     """The biased exponent of each number, in int32."""
-    return lax.bitcast_convert_type(x, jnp.uint8).astype(jnp.int32)
+    return bitcast(x, jnp.uint8).astype(jnp.int32)
 
 
 def widen(x: jax.Array) -> jax.Array:

@@ -3,14 +3,15 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+
+from jquant.arithmetic.bitcast import bitcast
 
 
 def to_int8(x: jax.Array) -> jax.Array:
     """`x` if it is int8, and ``x - 128`` if it is uint8."""
-    return x if x.dtype == jnp.int8 else lax.bitcast_convert_type(x ^ np.uint8(0x80), jnp.int8)
+    return x if x.dtype == jnp.int8 else bitcast(x ^ np.uint8(0x80), jnp.int8)
 
 
 def from_int8(x: jax.Array, dtype: np.dtype) -> jax.Array:
     """The inverse of `to_int8`, for the original `dtype`."""
-    return x if dtype == jnp.int8 else lax.bitcast_convert_type(x, jnp.uint8) ^ np.uint8(0x80)
+    return x if dtype == jnp.int8 else bitcast(x, jnp.uint8) ^ np.uint8(0x80)

@@ -262,7 +262,7 @@ def _order(x: jax.Array) -> jax.Array:
 
 def _value(order: jax.Array) -> jax.Array:
     """The inverse of `_order`."""
-    return lax.bitcast_convert_type(order ^ ((order >> 31) & float_bits.MAGNITUDE), jnp.float32)
+    return float_bits.of_bits(order ^ ((order >> 31) & float_bits.MAGNITUDE))
 
 
 def _averaged(state: Range, seen: Range, averaging_constant: float) -> Range:

@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 
 from jquant.arithmetic import float_bits
+from jquant.arithmetic.bitcast import bitcast, bitcast_unguarded
 from jquant.arithmetic.partitioned import unless_partitioned
 
 
@@ -37,16 +38,16 @@ def _from_behind(x: jax.Array, axes: Sequence[int]) -> tuple[int, ...]:
 
 
 def _largest(axes: tuple[int, ...], x: jax.Array) -> tuple[jax.Array]:
-    largest = lax.bitcast_convert_type(lax.abs(x), jnp.int32).max(axes, keepdims=True, initial=0)
-    return (lax.bitcast_convert_type(largest, jnp.float32),)
+    largest = float_bits.bits(lax.abs(x)).max(axes, keepdims=True, initial=0)
+    return (float_bits.of_bits(largest),)
 
 
 def _largest_at_once(axes: tuple[int, ...], x: jax.Array) -> tuple[jax.Array]:
     """XLA:CPU would convert all elements to integers before a reduction; this converts two floats in each step of it."""
 
     def larger(a: jax.Array, b: jax.Array) -> jax.Array:
-        a, b = (lax.bitcast_convert_type(side, jnp.int32) & float_bits.MAGNITUDE for side in (a, b))
-        return lax.bitcast_convert_type(lax.max(a, b), jnp.float32)
+        a, b = (bitcast_unguarded(side, jnp.int32) & float_bits.MAGNITUDE for side in (a, b))
+        return bitcast_unguarded(lax.max(a, b), jnp.float32)
 
     from_front = [x.ndim + axis for axis in axes]
     largest = lax.abs(lax.reduce(x, np.float32(0), larger, from_front))  # for a single number, XLA takes no step
@@ -58,7 +59,7 @@ def below_largest(x: jax.Array, reverse: jax.Array, axis: int) -> jax.Array:
 
     If `reverse`, a scalar, is true, it is the difference from the smallest.
     """
-    ordered = x if x.dtype == jnp.uint8 else lax.bitcast_convert_type(x, jnp.uint8) ^ np.uint8(0x80)
+    ordered = x if x.dtype == jnp.uint8 else bitcast(x, jnp.uint8) ^ np.uint8(0x80)
     flipped = lax.select(reverse, np.uint8(0xFF), np.uint8(0)).reshape((1,) * x.ndim)
     largest, on_cpu = (functools.partial(form, axis - x.ndim) for form in (_largest_flipped, _largest_or_smallest))
     (largest,) = unless_partitioned(largest, largest, ordered, flipped, on_cpu=on_cpu)
@@ -87,9 +88,9 @@ def _ends(x: jax.Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
     """
     magnitude, zero = lax.abs(x), lax.full_like(x, 0)
     sides = lax.select(x <= zero, zero, magnitude), lax.select(x >= zero, zero, magnitude)
-    bits = (lax.bitcast_convert_type(side, jnp.int32) for side in sides)
+    bits = map(float_bits.bits, sides)
     at_once, apart = (functools.partial(maxima, axes) for maxima in (_maxima_at_once, _maxima_apart))
-    high, low = (lax.bitcast_convert_type(end, jnp.float32) for end in unless_partitioned(at_once, apart, *bits))
+    high, low = map(float_bits.of_bits, unless_partitioned(at_once, apart, *bits))
     return high, -low
 
 

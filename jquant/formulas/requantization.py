@@ -30,7 +30,7 @@ def _to_uint8(x: jax.Array, low: jax.Array, high: jax.Array, new_low: jax.Array,
     x = x.astype(jnp.float32)
     # A negative number counts as 2**32 more, and its product as 2**32 * scale more.
     offset = wide.select(x < 0, wide.add(offset, wide.negate(scale)), offset)
-    word = lax.bitcast_convert_type(x.astype(jnp.int32), jnp.uint32)
+    word = x.astype(jnp.int32).astype(jnp.uint32)
     word = jnp.where(x == 2.0**31, jnp.uint32(2**31), word)
     _, *product = wide.product(word, scale)
     low_word, high_word = wide.add(tuple(product), offset)

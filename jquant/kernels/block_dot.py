@@ -16,7 +16,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.xla import apply_primitive
 
-from jquant.arithmetic import exact
+from jquant.arithmetic import exact, float_bits
 from jquant.arithmetic.partitioned import is_explicit, is_partitioned, mapped_first, unless_partitioned
 from jquant.kernels import blocks_on_cpu, implementations, xla_blocks
 from jquant.kernels import epilogue as epilogues
@@ -140,9 +140,9 @@ def _pairwise_sum_across_devices(runs: jax.Array) -> tuple[jax.Array]:
     parts, dimension = runs.shape[-3], runs.ndim - 3
     places = (*(1,) * dimension, parts, parts, 1, 1)
     is_own = lax.broadcasted_iota(jnp.int32, places, dimension) == lax.broadcasted_iota(jnp.int32, places, dimension + 1)
-    bits = exact.bits(runs)[..., None, :, :, :]
+    bits = float_bits.bits(runs)[..., None, :, :, :]
     collected = jnp.sum(jnp.where(is_own, bits, jnp.int32(0)), axis=-3, dtype=jnp.int32)
-    return _pairwise_sum_of_slices(lax.bitcast_convert_type(collected, jnp.float32))
+    return _pairwise_sum_of_slices(float_bits.of_bits(collected))
 
 
 _block_dot_p.def_impl(functools.partial(apply_primitive, _block_dot_p))

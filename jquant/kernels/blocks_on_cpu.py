@@ -133,7 +133,7 @@ def _few_rows(a: jax.Array, b: PackedBlockMatrix, plan: _Plan) -> jax.Array:
             element = lax.dynamic_slice(data, (0, start, k // per_element, 0), (data.shape[0], rows, 1, n))
             element = element.reshape(-1, 1, rows, n)
             if of_words:
-                element = lax.bitcast_convert_type(from_place(element, k % PER_WORD), jnp.int16)
+                element = from_place(element, k % PER_WORD)
             return element.astype(jnp.int16) * lax.slice_in_dim(some_factors, k, k + 1, axis=3)
 
         def in_16_bits(number: int) -> jax.Array:

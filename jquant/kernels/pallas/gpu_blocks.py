@@ -21,6 +21,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jquant.arithmetic import exact, signs
+from jquant.arithmetic.bitcast import bitcast
 from jquant.kernels import zero_point as zero_points
 from jquant.kernels.batch import with_one_batch_axis
 from jquant.kernels.pallas import _compat, gpu, gpu_block_plans
@@ -129,7 +130,7 @@ def _integers(b: PackedBlockMatrix) -> jax.Array:
     """Those that a K-major `b` stores, as int4 or int8."""
     if b.layout == Layout.K_MAJOR_BYTES:
         return b.data
-    return lax.bitcast_convert_type(b.data, jnp.int4).reshape(*b.data.shape[:-1], -1)
+    return bitcast(b.data, jnp.int4).reshape(*b.data.shape[:-1], -1)
 
 
 def _sums(x: jax.Array, size: int) -> jax.Array:

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx
-from jax import lax
 
 from jquant.arithmetic import exact, powers_of_two
+from jquant.arithmetic.bitcast import bitcast
 from jquant.arithmetic.narrow_floats import has_infinities_or_nan, is_narrow_float, narrow
 from jquant.onnx.errors import ModelError
 from jquant.onnx.registry import converter
@@ -48,7 +48,7 @@ def bit_cast(x, *, to):
     dtype = onnx.helper.tensor_dtype_to_np_dtype(to)
     if dtype.itemsize == 8 and jax_dtype(dtype, "the result").itemsize != 8:
         raise ModelError("64-bit integers become 32-bit outside JAX's 64-bit mode, so their bits cannot be cast")
-    return x.astype(jnp.uint8).astype(dtype) if x.dtype == bool else lax.bitcast_convert_type(x, dtype)
+    return x.astype(jnp.uint8).astype(dtype) if x.dtype == bool else bitcast(x, dtype)
 
 
 def _converted(x, dtype: np.dtype, saturate: int, round_mode: str, xp):
