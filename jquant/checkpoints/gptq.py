@@ -10,14 +10,19 @@ from jquant.checkpoints.entry import Entry
 from jquant.checkpoints.groups import SCALES, Tensors, block_size, contiguous
 from jquant.checkpoints.stored import StoredTensor
 from jquant.checkpoints.weight import QuantizedWeight
-from jquant.checkpoints.words import unpack
+from jquant.checkpoints.words import plus_one, unpack
 
-_FORMATS = {"gptq": 1, "gptq_v2": 0}  # what to add to the zero points in the file
+_FORMATS = {"gptq": True, "gptq_v2": False}  # whether the file has the zero points less 1
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # the position of each column in a word
 
 
 def gptq(base: str, tensors: Tensors, config: Mapping[str, Any]) -> Entry:
     """The weight `base` of GPTQ. Removes its tensors from `tensors`.
+
+    Format gptq has each 32-bit word of zero points less a constant, 0x11111111 for 4 bits, as GPTQModel and auto-round write
+    it: a zero point of 0 borrows from the next one in its word. What is undone here is that, on whole words. AutoGPTQ's
+    kernels and vLLM's add 1 to each zero point by itself, which differs for words with a borrow, and so only for those. (The
+    packer of AutoGPTQ loses the rest of the word after a zero point of 0; nothing brings that back.)
 
     Raises:
       CheckpointError: tensors that are missing or do not fit together, or another format.
@@ -26,7 +31,7 @@ def gptq(base: str, tensors: Tensors, config: Mapping[str, Any]) -> Entry:
     format_ = config.get("checkpoint_format") or "gptq"
     if not isinstance(format_, str) or format_ not in _FORMATS:
         qweight.refuse(f"checkpoint_format is {str(format_)[:100]}; it must be {' or '.join(_FORMATS)}")
-    added = _FORMATS[format_]
+    lessened = _FORMATS[format_]
     qzeros, scales = (_piece(qweight, base, name, tensors) for name in ("qzeros", "scales"))
     qzeros.require(["int32"], 2)
     blocks, n = scales.require(SCALES, 2).shape
@@ -47,15 +52,13 @@ def gptq(base: str, tensors: Tensors, config: Mapping[str, Any]) -> Entry:
 
     def read() -> QuantizedWeight:
         values = unpack(qweight.read(), bits, -2)
-        zero_point = unpack(qzeros.read(), bits, -1).astype(np.int16) + np.int16(added)
+        words = qzeros.read()
+        zero_point = unpack(plus_one(words, bits) if lessened else words, bits, -1)
         size, permutation = (rows_of_block, None) if g_idx is None else contiguous(g_idx, blocks)
         if permutation is not None:
             values = values[permutation]
-        narrow = zero_point.max() < 16 and bits <= 4
-        values = values.astype(ml_dtypes.uint4) if narrow else values
-        if zero_point.max() < 256:
-            zero_point = zero_point.astype(values.dtype)
-        return QuantizedWeight(values, scales.read(), zero_point, None, permutation, size)
+        dtype = np.uint8 if bits == 8 else ml_dtypes.uint4
+        return QuantizedWeight(values.astype(dtype), scales.read(), zero_point.astype(dtype), None, permutation, size)
 
     pieces = [qweight, qzeros, scales, *([] if g_idx is None else [g_idx])]
     return Entry(f"GPTQ of {bits} bits ({format_})", sum(each.nbytes for each in pieces), read)

@@ -45,8 +45,7 @@ class QuantizedWeight:
     Attributes:
       values: of shape (..., K, N): int4, uint4, int8 or uint8 (2 bits are stored as 4, 5 bits as 8), or 8-bit floats.
       scale: as in the file, but float32 for GGUF: of shape (..., G, N) or (..., G, 1), for G blocks of rows.
-      zero_point: None for 0, or of the shape of the scale and the type of the values (int16 if the values are uint8 and one
-        of GPTQ's zero points is 256).
+      zero_point: None for 0, or of the shape of the scale and the type of the values.
       minimum: None, or float32, of the shape of the scale: Q4_1 and Q5_1 of GGUF have it instead of a zero point.
       permutation: None, or int32, of shape (K,): for each row here, the row of the weight that it is. The order makes the
         blocks of an activation order contiguous.
@@ -96,8 +95,8 @@ class QuantizedWeight:
         """The packed form.
 
         Raises:
-          CheckpointError: 8-bit floats, a minimum, or a zero point of more than 8 bits, which no packed matrix can hold. Use
-            `dequantize`, and multiply in float.
+          CheckpointError: 8-bit floats, a minimum, or zero points of another type than the values, which no packed matrix
+            can hold. Use `dequantize`, and multiply in float.
         """
         obstacle = self._obstacle()
         if obstacle is not None:
@@ -125,7 +124,7 @@ class QuantizedWeight:
         if self.minimum is not None:
             return "a packed matrix has integer zero points, and no minimum"
         if self.zero_point is not None and self.zero_point.dtype != dtype:
-            return f"its zero points go up to 256, which {dtype} cannot hold"
+            return f"its zero points are {self.zero_point.dtype}, and those of a packed matrix of {dtype} must be {dtype}"
         return None
 
     def _rows(self, array: Any) -> np.ndarray:

@@ -15,3 +15,8 @@ def unpack(words: np.ndarray, bits: int, axis: int) -> np.ndarray:
     sizes = list(words.shape)
     sizes[axis] *= each
     return found.reshape(sizes)
+
+
+def plus_one(words: np.ndarray, bits: int) -> np.ndarray:
+    """Words with 1 added to each of their integers: to the word as a whole, so that an integer that overflows carries."""
+    return words.view(np.uint32) + np.uint32((2**32 - 1) // (2**bits - 1))

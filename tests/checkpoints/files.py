@@ -12,6 +12,7 @@ import jquant.checkpoints
 from jquant.checkpoints import QuantizedWeight
 
 AWQ_ORDER = 0, 2, 4, 6, 1, 3, 5, 7  # the columns of a word, from its lowest bits on
+TAKEN = {2: 0x55555555, 4: 0x11111111, 8: 0x01010101}  # what GPTQModel takes from each word of zero points in format gptq
 
 
 class Model(NamedTuple):
@@ -49,6 +50,12 @@ def words(codes: np.ndarray, bits: int, axis: int) -> np.ndarray:
     return np.ascontiguousarray(np.moveaxis(parts.sum(-1).astype(np.uint32).view(np.int32), -1, axis))
 
 
+def zero_words(zeros: np.ndarray, bits: int, format_: str | None) -> np.ndarray:
+    """Zero points as GPTQModel writes them: packed, and in format gptq, then lessened word by word, so that a 0 borrows."""
+    packed = words(zeros, bits, 1)
+    return packed if format_ == "gptq_v2" else (packed.view(np.uint32) - np.uint32(TAKEN[bits])).view(np.int32)
+
+
 def floats(rng: np.random.Generator, *shape: int, dtype: Any = np.float16) -> np.ndarray:
     return rng.uniform(1e-3, 1e-1, shape).astype(dtype)
 
@@ -68,19 +75,18 @@ def gptq(
     index: bool = True,
 ) -> Model:
     """One layer. `order` has the blocks in the order of activations; `zeros` are the zero points, otherwise random ones."""
-    added = 0 if format_ == "gptq_v2" else 1
     size = k if group_size == -1 else group_size
     blocks = -(-k // size)
     values = rng.integers(0, 2**bits, (k, n))
     if zeros is None:
-        zeros = np.full((blocks, n), 2 ** (bits - 1)) if sym else rng.integers(added, 2**bits, (blocks, n))
+        zeros = np.full((blocks, n), 2 ** (bits - 1)) if sym else rng.integers(0, 2**bits, (blocks, n))
     scales = floats(rng, blocks, n, dtype=dtype)
     g_idx = np.arange(k) // size
     if order:
         g_idx = rng.permutation(g_idx)
     tensors = {
         "layer.qweight": words(values, bits, 0),
-        "layer.qzeros": words(zeros - added, bits, 1),
+        "layer.qzeros": zero_words(zeros, bits, format_),
         "layer.scales": scales,
         "layer.g_idx": g_idx.astype(np.int32),
         "layer.bias": floats(rng, n),

@@ -19,7 +19,7 @@ from . import files
 BLOCKS = {
     "GPTQ": files.gptq,
     "GPTQ of 8 bits": functools.partial(files.gptq, bits=8, format_="gptq_v2"),
-    "GPTQ with a zero point of 16": functools.partial(files.gptq, zeros=np.full((4, 32), 16)),
+    "GPTQ with zero points of 0": functools.partial(files.gptq, zeros=np.zeros((4, 32), int)),
     "GPTQ in the order of activations": functools.partial(files.gptq, order=True, k=72, group_size=32),
     "AWQ": files.awq,
     "pack-quantized": files.pack_quantized,
@@ -135,7 +135,7 @@ def weight(dtype, *, zero_point=None, minimum=None):
     [
         (weight(ml_dtypes.float8_e4m3fn), "packed matrices cannot be float8_e4m3fn"),
         (weight(np.int8, minimum=np.ones((1, 2), np.float32)), "and no minimum"),
-        (weight(np.uint8, zero_point=np.full((1, 2), 256, np.int16)), "up to 256"),
+        (weight(np.uint8, zero_point=np.full((1, 2), 256, np.int16)), "its zero points are int16, and .* must be uint8"),
     ],
 )
 def test_no_packed_form(weight, why):
