@@ -11,7 +11,7 @@ import numpy as np
 
 from jquant.checkpoints import compressed_tensors, gguf_files, gptq, safetensors_files
 from jquant.checkpoints.entry import Entry, stored
-from jquant.checkpoints.errors import refuse
+from jquant.checkpoints.errors import Warnings, refuse
 from jquant.checkpoints.stored import StoredTensor
 from jquant.checkpoints.weight import PackedWeight, QuantizedWeight
 
@@ -124,7 +124,8 @@ def load(path: str | os.PathLike[str], *, quantization_config: Mapping[str, Any]
       TypeError: a `quantization_config` that is not a mapping.
 
     Warns:
-      UserWarning: a GGUF file that is one part of a split model: it has only some of the tensors.
+      UserWarning: a GGUF file that is one part of a split model: it has only some of the tensors; or files that hold tensors
+        which their index does not name: these are not read.
 
     Example:
       >>> import json, pathlib, tempfile
@@ -162,23 +163,41 @@ def load(path: str | os.PathLike[str], *, quantization_config: Mapping[str, Any]
     if len(files) == 1 and _begins_with(files[0], gguf_files.MAGIC):
         tensors, metadata = gguf_files.read_header(files[0])
         return Checkpoint(path, {name: gguf_files.entry(tensor) for name, tensor in tensors.items()}, metadata)
-    tensors, metadata = _safetensors(files)
-    for name, file in by_name.items():
-        if name not in tensors or tensors[name].path.name != file:
-            refuse(folder / file, name, f"is missing from the file that {_INDEX} says it is in")
+    tensors, metadata = _safetensors(files, by_name, Warnings())
     config = _config(folder, quantization_config)
     return Checkpoint(path, _entries(tensors, config, path), metadata)
 
 
-def _safetensors(files: list[Path]) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+def _safetensors(
+    files: list[Path], by_name: dict[str, str], warn: Warnings
+) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+    """The tensors and the metadata of one file, or of several, of which `by_name`, the index, says what they hold.
+
+    As in transformers 4, the index alone decides: other copies of a tensor are ignored, and so are tensors that it does not
+    name. (transformers 5 reads whatever the files hold, and of several copies the one in the last file.)
+
+    Raises:
+      CheckpointError: a file is not valid, or lacks a tensor that it has according to the index.
+    """
     tensors: dict[str, StoredTensor] = {}
     metadata: dict[str, str] = {}
+    others: dict[str, str] = {}
     for file in files:
         found, of_file = safetensors_files.read_header(file)
-        for name in found.keys() & tensors.keys():
-            refuse(file, name, f"is also in {tensors[name].path.name}")
-        tensors |= found
         metadata |= of_file
+        for name, tensor in found.items():
+            if not by_name or by_name.get(name) == file.name:
+                tensors[name] = tensor
+            else:
+                others.setdefault(name, file.name)
+    for name, file in by_name.items():
+        if name not in tensors:
+            beside = f"; there is one in {others[name]}" if name in others else ""
+            refuse(files[0].parent / file, name, f"is missing, but {_INDEX} says that this file has it{beside}")
+    unnamed = sorted(others.keys() - by_name.keys())
+    if unnamed:
+        what = f"{len(unnamed)} of the tensors in its files, such as {unnamed[0][:100]!r} in {others[unnamed[0]]}"
+        warn("unnamed", files[0].parent / _INDEX, None, f"does not name {what}; what it does not name is not read")
     return tensors, metadata
 
 

@@ -68,7 +68,7 @@ def test_shards(tmp_path):
         ({**by_name, "layer.bias": "../model-1-of-2.safetensors"}, "which is not the name of a file in this folder"),
         ({**by_name, "layer.bias": ".."}, "which is not the name of a file in this folder"),
         ({**by_name, "layer.bias": "model-3-of-2.safetensors"}, "model-3-of-2.safetensors: is not a file"),
-        ({**by_name, "layer.other": "model-1-of-2.safetensors"}, "tensor 'layer.other': is missing from the file"),
+        ({**by_name, "layer.other": "model-1-of-2.safetensors"}, "1-of-2.safetensors: tensor 'layer.other': is missing"),
         ({**by_name, "layer.bias": 1}, "must map tensor names"),
         ({}, "its weight_map is empty"),
         (None, "must map tensor names"),
@@ -76,9 +76,29 @@ def test_shards(tmp_path):
         index.write_text(json.dumps({"weight_map": wrong}))
         with pytest.raises(CheckpointError, match=message):
             jquant.checkpoints.load(tmp_path)
-    save_file(model.tensors, tmp_path / "model-1-of-2.safetensors")
+
+
+def test_the_index_decides(tmp_path):
+    """Which file a tensor is from: other files may hold copies of it, and tensors that the index does not name."""
+    tensors = {name: np.full(3, number) for number, name in enumerate("abc")}
+    stale = {name: np.full(4, -1) for name in tensors}
+    by_name = {"a": "1.safetensors", "b": "2.safetensors", "c": "1.safetensors"}
+    for file in ("1.safetensors", "2.safetensors"):
+        save_file({name: (tensors if by_name[name] == file else stale)[name] for name in tensors}, tmp_path / file)
+    index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": by_name}))
-    with pytest.raises(CheckpointError, match=r"model-2-of-2.safetensors: tensor .*: is also in model-1-of-2.safetensors"):
+    found = jquant.checkpoints.load(tmp_path).read()
+    assert found.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        np.testing.assert_array_equal(found[name], tensor, strict=True)
+
+    index.write_text(json.dumps({"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}))
+    with pytest.warns(UserWarning, match=r"does not name 1 of the tensors in its files, such as 'c' in 1.safetensors"):
+        assert list(jquant.checkpoints.load(tmp_path)) == ["a", "b"]
+    save_file({name: stale[name] for name in "bc"}, tmp_path / "1.safetensors")
+    index.write_text(json.dumps({"weight_map": by_name}))
+    message = r"1.safetensors: tensor 'a': is missing, but .* says that this file has it; there is one in 2.safetensors"
+    with pytest.raises(CheckpointError, match=message):
         jquant.checkpoints.load(tmp_path)
 
 
