@@ -28,7 +28,8 @@ class Checkpoint(Mapping[str, np.ndarray | QuantizedWeight]):
     Attributes:
       path: what was loaded.
       kinds: what each name holds: a dtype, or what its format calls a quantized weight.
-      metadata: for a GGUF file, its keys and values; for safetensors files, the strings in their headers.
+      metadata: for a GGUF file, its keys and values, with lists for arrays of strings or of arrays; for safetensors files,
+        the strings in their headers.
     """
 
     def __init__(self, path: Path, entries: Mapping[str, Entry], metadata: Mapping[str, Any]) -> None:

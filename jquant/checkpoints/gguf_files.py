@@ -22,6 +22,7 @@ MAGIC = b"GGUF"
 _LONGEST_NAME = 65535
 _ALIGNMENT = 32
 _RANK = 4
+_DEEPEST = 32  # arrays in arrays of metadata: the format has no limit, but a reader that recurses needs one
 _STRING, _ARRAY = 8, 9
 _SCALARS: Mapping[int, str] = dict(enumerate("BbHhIif?__Qqd"))  # struct's codes, by the number of the type
 _FLOATS: Mapping[str, Any] = {
@@ -51,13 +52,16 @@ class _Header:
         self.path, self.file, self.size = path, file, size
 
     def bytes(self, count: int) -> bytes:
+        self._require(count)
+        return self.file.read(count)
+
+    def _require(self, count: int) -> None:
         if count > self.size - self.file.tell():
             refuse(
                 self.path,
                 None,
                 f"ends within its header: it needs {count} more bytes at byte {self.file.tell()} of {self.size}",
             )
-        return self.file.read(count)
 
     def number(self, code: str) -> Any:
         return struct.unpack(f"<{code}", self.bytes(struct.calcsize(f"<{code}")))[0]
@@ -70,17 +74,27 @@ class _Header:
             refuse(self.path, None, f"has a string that is not UTF-8 before byte {self.file.tell()}: {error.reason}")
 
     def value(self, name: str) -> Any:
+        """A number, a string, or an array: of numbers as one of NumPy, of strings or of other arrays as a list."""
         kind = self.number("I")
         if kind == _ARRAY:
-            kind, count = self.number("I"), self.number("Q")
-            if kind == _STRING:
-                return [self.string() for _ in range(count)]
-            code = self._scalar(name, kind)
-            if count > self.size:
-                refuse(self.path, None, f"{name!r} has {count} elements, but the file has {self.size} bytes")
-            dtype = np.dtype(np.bool_ if code == "?" else f"<{code}")
-            return np.frombuffer(self.bytes(count * dtype.itemsize), dtype)
+            return self._array(name, _DEEPEST)
         return self.string() if kind == _STRING else self.number(self._scalar(name, kind))
+
+    def _array(self, name: str, deepest: int) -> Any:
+        kind, count = self.number("I"), self.number("Q")
+        if kind == _STRING:
+            self._require(8 * count)  # each has its length
+            return [self.string() for _ in range(count)]
+        if kind == _ARRAY:
+            if deepest == 1:
+                refuse(self.path, None, f"{name!r} has arrays in arrays that are more than {_DEEPEST} deep")
+            self._require(12 * count)  # each has its type and its length
+            return [self._array(name, deepest - 1) for _ in range(count)]
+        code = self._scalar(name, kind)
+        if count > self.size:
+            refuse(self.path, None, f"{name!r} has {count} elements, but the file has {self.size} bytes")
+        dtype = np.dtype(np.bool_ if code == "?" else f"<{code}")
+        return np.frombuffer(self.bytes(count * dtype.itemsize), dtype)
 
     def _scalar(self, name: str, kind: int) -> str:
         code = _SCALARS.get(kind, "_")

@@ -114,6 +114,30 @@ def test_metadata(tmp_path):
     np.testing.assert_array_equal(metadata["numbers"], np.float32([1.5, 2.5]))
 
 
+def test_arrays_of_arrays(tmp_path):
+    """Of numbers, of strings and of arrays, of several lengths, some of them empty; and the tensors after them."""
+    nested = {
+        "numbers": [[1, 2, 3], [4]],
+        "words": [["a", "ü"], ["b"], [""]],
+        "deep": [[[[0.5]], [[1.5, 2.5], [3.5]]]],
+        "bools": [[True, False], [True]],
+    }
+    file = write(tmp_path / "x.gguf", {"x": np.arange(3, dtype=np.float32)}, **nested)
+    checkpoint = jquant.checkpoints.load(file)
+    np.testing.assert_array_equal(checkpoint["x"], np.arange(3, dtype=np.float32), strict=True)
+
+    def plain(value):
+        return [plain(each) for each in value] if isinstance(value, list) else getattr(value, "tolist", lambda: value)()
+
+    assert {name: plain(checkpoint.metadata[name]) for name in nested} == nested
+    assert checkpoint.metadata["numbers"][0].dtype == np.int32
+    empty = Written(keys=2).string(b"a").pack("IIQIQIQ", 9, 9, 2, 9, 0, 4, 0).string(b"b").pack("IB", 0, 7)
+    file.write_bytes(empty.ending(0).data)
+    found = jquant.checkpoints.load(file).metadata
+    assert plain(found["a"]) == [[], []]
+    assert found["b"] == 7
+
+
 def test_one_file_of_several(tmp_path):
     """A warning: it has only some of the tensors."""
     for count in (0, 1, 3):
@@ -172,7 +196,12 @@ WRONG = {
     "type of a value": (Written(keys=1).string(b"a").pack("I", 13), "'a' has type 13"),
     "length of an array": (Written(keys=1).string(b"a").pack("IIQ", 9, 5, 2**62).ending(64), "'a' has 46116860184273"),
     "length of strings": (Written(keys=1).string(b"a").pack("IIQ", 9, 8, 2**62).ending(64), "ends within its header"),
-    "array of arrays": (Written(keys=1).string(b"a").pack("IIQ", 9, 9, 1), "'a' has type 9, or is an array of it"),
+    "type in an array": (Written(keys=1).string(b"a").pack("IIQ", 9, 13, 0), "'a' has type 13"),
+    "type in an inner array": (Written(keys=1).string(b"a").pack("IIQIQ", 9, 9, 1, 13, 0), "'a' has type 13"),
+    "length of arrays": (Written(keys=1).string(b"a").pack("IIQ", 9, 9, 2**62).ending(64), "ends within its header"),
+    "length of an inner array": (Written(keys=1).string(b"a").pack("IIQIQ", 9, 9, 1, 5, 2**62).ending(64), "'a' has 461168"),
+    "inner array cut off": (Written(keys=1).string(b"a").pack("IIQIQI", 9, 9, 2, 4, 1, 7), "ends within its header"),
+    "deep arrays": (Written(keys=1).string(b"a").pack("I", 9).pack("IQ" * 5000, *[9, 1] * 5000), "more than 32 deep"),
     "key twice": (Written(keys=2).string(b"a").pack("IB", 0, 1).string(b"a").pack("IB", 0, 1), "'a' appears twice"),
     "alignment": (Written(keys=1).string(b"general.alignment").pack("II", 4, 24), "general.alignment is 24"),
     "alignment 0": (Written(keys=1).string(b"general.alignment").pack("II", 4, 0), "general.alignment is 0"),
