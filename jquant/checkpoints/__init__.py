@@ -1,4 +1,4 @@
-"""Quantized checkpoints: safetensors of GPTQ, AWQ and compressed-tensors, and GGUF.
+"""Quantized checkpoints: safetensors of GPTQ, AWQ, auto-round and compressed-tensors, and GGUF.
 
 import jquant.checkpoints
 

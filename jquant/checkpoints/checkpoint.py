@@ -17,6 +17,12 @@ from jquant.checkpoints.weight import PackedWeight, QuantizedWeight
 
 _CONFIGS = "config.json", "quantize_config.json"  # the second is from older GPTQ, without a quant_method
 _INDEX = "model.safetensors.index.json"
+_Reader = Callable[[str, dict[str, StoredTensor], Mapping[str, Any], Warnings], Entry]
+_READERS: Mapping[str, _Reader] = {
+    "gptq": gptq.gptq,
+    "awq": gptq.awq,
+    **dict.fromkeys(("auto-round", "auto_round", "intel/auto-round"), gptq.auto_round),
+}
 
 
 class Checkpoint(Mapping[str, np.ndarray | QuantizedWeight]):
@@ -108,8 +114,9 @@ def load(path: str | os.PathLike[str], *, quantization_config: Mapping[str, Any]
     ``model.safetensors.index.json``. A single file is either safetensors, with the ``config.json`` of its folder, or GGUF,
     which needs the package gguf.
 
-    Supported are GPTQ (2, 4 and 8 bits; formats gptq and gptq_v2; also with activation order), AWQ (gemm),
-    compressed-tensors (int-quantized, float-quantized and naive-quantized of 8 bits, pack-quantized of 2, 4 and 8) and GGUF.
+    Supported are GPTQ (2, 4 and 8 bits; formats gptq and gptq_v2; also with activation order), AWQ (gemm), auto-round (in
+    the layouts of these two), compressed-tensors (int-quantized, float-quantized and naive-quantized of 8 bits,
+    pack-quantized of 2, 4 and 8) and GGUF.
 
     Args:
       path: a directory or a file.
@@ -126,7 +133,8 @@ def load(path: str | os.PathLike[str], *, quantization_config: Mapping[str, Any]
 
     Warns:
       UserWarning: a GGUF file that is one part of a split model: it has only some of the tensors; or files that hold tensors
-        which their index does not name: these are not read.
+        which their index does not name: these are not read; or, when a tensor is read, too, a configuration that
+        contradicts it, where what it holds is clear. Each kind is said once, of the first tensor.
 
     Example:
       >>> import json, pathlib, tempfile
@@ -164,9 +172,10 @@ def load(path: str | os.PathLike[str], *, quantization_config: Mapping[str, Any]
     if len(files) == 1 and _begins_with(files[0], gguf_files.MAGIC):
         tensors, metadata = gguf_files.read_header(files[0])
         return Checkpoint(path, {name: gguf_files.entry(tensor) for name, tensor in tensors.items()}, metadata)
-    tensors, metadata = _safetensors(files, by_name, Warnings())
+    warn = Warnings()
+    tensors, metadata = _safetensors(files, by_name, warn)
     config = _config(folder, quantization_config)
-    return Checkpoint(path, _entries(tensors, config, path), metadata)
+    return Checkpoint(path, _entries(tensors, config, path, warn), metadata)
 
 
 def _safetensors(
@@ -253,7 +262,7 @@ def _config(folder: Path, given: Mapping[str, Any] | None) -> Mapping[str, Any]:
             continue
         config = safetensors_files.read_json(file)
         if name == "quantize_config.json":
-            return {"quant_method": "gptq", **config}
+            return {"quant_method": config.get("method") or "gptq", **config}
         for key in ("quantization_config", "compression_config"):
             found = config.get(key)
             if isinstance(found, dict):
@@ -263,20 +272,21 @@ def _config(folder: Path, given: Mapping[str, Any] | None) -> Mapping[str, Any]:
     return {}
 
 
-def _entries(tensors: dict[str, StoredTensor], config: Mapping[str, Any], path: Path) -> dict[str, Entry]:
+def _entries(tensors: dict[str, StoredTensor], config: Mapping[str, Any], path: Path, warn: Warnings) -> dict[str, Entry]:
     """The entries of safetensors files: tensors are grouped into weights by the suffixes of their names.
 
     Raises:
       CheckpointError: an unsupported format, or pieces of a weight that do not fit together.
     """
-    method = config.get("quant_method")
-    if method not in (None, "gptq", "awq", "compressed-tensors"):
-        refuse(path, None, f"quant_method is {str(method)[:100]!r}; supported are 'gptq', 'awq' and 'compressed-tensors'")
+    method = config.get("quant_method") or config.get("method")  # what GPTQModel calls it, too
+    if method not in (None, "compressed-tensors", *_READERS):
+        supported = "'gptq', 'awq', 'auto-round' and 'compressed-tensors'"
+        refuse(path, None, f"quant_method is {str(method)[:100]!r}; supported are {supported}")
     format_ = config.get("format")
     if method == "compressed-tensors" and format_ not in (None, *compressed_tensors.FORMATS):
         refuse(path, None, f"its format is {str(format_)[:100]!r}; supported are {', '.join(compressed_tensors.FORMATS)}")
-    readers: dict[str, Callable[[str, dict[str, StoredTensor], Mapping[str, Any]], Entry]] = {
-        ".qweight": {"gptq": gptq.gptq, "awq": gptq.awq}.get(str(method), _without_method),
+    readers: dict[str, _Reader] = {
+        ".qweight": _READERS.get(str(method), _without_method),
         ".weight_packed": compressed_tensors.pack_quantized,
         ".weight_scale": compressed_tensors.naive_quantized,
     }
@@ -286,7 +296,7 @@ def _entries(tensors: dict[str, StoredTensor], config: Mapping[str, Any], path: 
         for name in tensors:
             base = name.removesuffix(suffix)
             if base != name and name in left and (suffix != ".weight_scale" or f"{base}.weight" in left):
-                entries[f"{base}.weight"] = reader(base, left, config)
+                entries[f"{base}.weight"] = reader(base, left, config, warn)
     for name, tensor in left.items():
         if name in entries:
             tensor.refuse("is present both as it is and in a quantized form")
@@ -296,7 +306,7 @@ def _entries(tensors: dict[str, StoredTensor], config: Mapping[str, Any], path: 
     return entries
 
 
-def _without_method(base: str, tensors: dict[str, StoredTensor], config: Mapping[str, Any]) -> Entry:
+def _without_method(base: str, tensors: dict[str, StoredTensor], config: Mapping[str, Any], warn: Warnings) -> Entry:
     tensors[f"{base}.qweight"].refuse(
         "is from GPTQ or AWQ; config.json beside the file, or the argument quantization_config, must say which: "
         "{'quant_method': 'gptq', 'checkpoint_format': 'gptq'}, {... 'gptq_v2'} or {'quant_method': 'awq'}"

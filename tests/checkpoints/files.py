@@ -101,6 +101,17 @@ def gptq(
     return Model(tensors, config, {"layer.weight": expected})
 
 
+def auto_round(rng: np.random.Generator, bits: int = 4, *, packing: str = "auto_round:auto_gptq", **options: Any) -> Model:
+    """One layer as auto-round packs it: the zero points, less 1 for GPTQ's kernels, shifted and added up in 32 bits."""
+    zeros = rng.integers(0, 2**bits, (4, 32))
+    model = gptq(rng, bits, zeros=zeros, index=False, **options)
+    stored = (zeros - ("gptq" in packing.split(":") or "auto_gptq" in packing.split(":"))).reshape(4, -1, 32 // bits)
+    with np.errstate(over="ignore"):
+        packed = (stored.astype(np.int32) << np.arange(0, 32, bits, dtype=np.int32)).sum(-1, dtype=np.int32)
+    config = {"quant_method": "auto-round", "packing_format": packing, "bits": bits, "group_size": 16, "sym": False}
+    return model._replace(tensors=model.tensors | {"layer.qzeros": packed}, config={**config, "data_type": "int"})
+
+
 def awq(rng: np.random.Generator, *, k: int = 64, n: int = 16, group_size: int = 32) -> Model:
     values = rng.integers(0, 16, (k, n))
     zeros = rng.integers(0, 16, (k // group_size, n))

@@ -31,6 +31,7 @@ def models() -> dict[str, "files.Model"]:
     return {
         "gptq": files.gptq(rng, order=True),
         "gptq of 8 bits": files.gptq(rng, 8, format_="gptq_v2"),
+        "auto-round": files.auto_round(rng),
         "awq": files.awq(rng),
         "pack-quantized": files.pack_quantized(rng, sym=False, order=True),
         "int-quantized": files.naive_quantized(rng, sym=False),
@@ -43,6 +44,7 @@ def gguf_file(path: Path) -> None:
     writer = gguf.GGUFWriter(path, "test")
     writer.add_array("words", ["a", "b", "c"])
     writer.add_array("numbers", [1, 2, 3])
+    writer.add_array("nested", [[1, 2], [3]])
     for kind in (Type.Q8_0, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.F16, Type.F32):
         tensor = gguf.quants.quantize(rng.normal(size=(3, 64)).astype(np.float32), kind)
         writer.add_tensor(kind.name, tensor, raw_dtype=kind if tensor.dtype == np.uint8 else None)
@@ -239,6 +241,7 @@ def main(first: int, count: int) -> None:
 
     signal.signal(signal.SIGALRM, stop)
     warnings.simplefilter("error")
+    warnings.simplefilter("ignore", UserWarning)  # what a configuration says that is not so
     tracemalloc.start()
     for number in range(first, first + count):
         print(json.dumps({"number": number, "found": run(number)}), flush=True)

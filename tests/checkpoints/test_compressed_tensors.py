@@ -1,6 +1,8 @@
 """The weights of compressed-tensors: their integers or floats of 8 bits, and what these stand for."""
 
+import ast
 import itertools
+import re
 
 import ml_dtypes
 import numpy as np
@@ -85,8 +87,57 @@ def test_groups_without_a_configuration(tmp_path):
     model = files.pack_quantized(np.random.default_rng(0))._replace(config=None)
     assert loaded(model, tmp_path).block_size == 16
     model = files.pack_quantized(np.random.default_rng(0), k=72, group_size=16)._replace(config=None)
-    with pytest.raises(CheckpointError, match="does not fit blocks of equal parts of each row in 20 x 72"):
+    with pytest.raises(CheckpointError, match="has 5 scales for each 72 elements, which blocks of 15 to 17 give"):
         loaded(model, tmp_path)
+    model = files.naive_quantized(np.random.default_rng(0), strategy="block")._replace(config=None)
+    with pytest.raises(CheckpointError, match=r"does not fit groups in the rows of 10 x 24.*'block_structure': \[ROWS"):
+        loaded(model, tmp_path)
+
+
+@pytest.mark.parametrize("group_size", [32, 25])
+@pytest.mark.parametrize("builder", ["pack_quantized", "naive_quantized"])
+def test_groups_that_the_scales_leave_open(builder, group_size, tmp_path):
+    """Four scales for 100 columns are groups of 25 to 33: the message says how to say which, and that is enough."""
+    options = {"group_size": group_size} if builder == "pack_quantized" else {"strategy": "group", "block": (1, group_size)}
+    model = getattr(files, builder)(np.random.default_rng(0), k=100, **options)._replace(config=None)
+    with pytest.raises(CheckpointError, match="has 4 scales for each 100 elements, which blocks of 25 to 33 give") as error:
+        loaded(model, tmp_path)
+    config = ast.literal_eval(re.search(r"quantization_config=(.*)\)$", str(error.value))[1])
+    weights = config["config_groups"]["group_0"]["weights"]
+    assert weights == {"group_size": 32}
+    weights["group_size"] = group_size
+    assert loaded(model._replace(config=config), tmp_path).block_size == group_size
+    tensors = {**model.tensors, "layer.weight_scale": model.tensors["layer.weight_scale"][:, :1]}
+    weight = jquant.checkpoints.load(model._replace(tensors=tensors).write(tmp_path), quantization_config={})["layer.weight"]
+    assert weight.block_size == 100
+
+
+def test_contradictions(tmp_path):
+    """A configuration that says other things than the tensors, where these are clear: a warning."""
+    rng = np.random.default_rng(0)
+    channel = {"strategy": "channel", "group_size": None}
+    missing = "there is no layer.weight_zero_point: zero points of 0 are assumed"
+    cases = [
+        (files.pack_quantized(rng, sym=False), {"symmetric": True}, "symmetric is true, but its zero points are not all 0"),
+        (files.pack_quantized(rng), {"symmetric": False}, missing),
+        (files.naive_quantized(rng, sym=False), {"symmetric": True}, "symmetric is true, but its zero points are not all 0"),
+        (files.naive_quantized(rng), {"symmetric": False}, missing),
+        (files.naive_quantized(rng), {"strategy": "group", "group_size": 8}, "blocks of 1 x 8 in 10 x 24 are configured"),
+        (files.naive_quantized(rng, strategy="tensor"), channel, "1 x 24 in .*: one scale for the weight is assumed"),
+        (files.naive_quantized(rng), {"strategy": "tensor"}, "blocks of 10 x 24 in .*: one scale for each row is assumed"),
+    ]
+    for model, change, message in cases:
+        model.config["config_groups"]["group_0"]["weights"].update(change)
+        with pytest.warns(UserWarning, match=message) as found:
+            loaded(model, tmp_path)
+        assert len(found) == 1
+
+
+def test_an_unnamed_strategy(tmp_path):
+    """The scale of a weight as a whole, unless a group size is given."""
+    model = files.naive_quantized(np.random.default_rng(0), strategy="tensor")
+    del model.config["config_groups"]["group_0"]["weights"]["strategy"]
+    loaded(model, tmp_path)
 
 
 def test_groups_of_two_configured_sizes(tmp_path):
@@ -96,7 +147,7 @@ def test_groups_of_two_configured_sizes(tmp_path):
     groups["group_1"] = {"weights": groups["group_0"]["weights"] | {"group_size": 16}}
     assert loaded(model, tmp_path).block_size == 32
     groups["group_1"]["weights"]["group_size"] = 24
-    with pytest.raises(CheckpointError, match="does not fit blocks of 1 x 24 or 1 x 32 in 20 x 72"):
+    with pytest.raises(CheckpointError, match="which blocks of 1 x 24 and of 1 x 32 in 20 x 72 give"):
         loaded(model, tmp_path)
 
 
@@ -132,6 +183,12 @@ PACKED = {
                           "outside the range of 4 bits"),
     "length of the index": (lambda t, c: t.update({"layer.weight_g_idx": np.zeros(63, np.int32)}), "each of the 64 columns"),
     "index out of range": (lambda t, c: t.update({"layer.weight_g_idx": np.full(64, 4, np.int32)}), "there are 4 blocks"),
+    "order without an index": (lambda t, c: c["config_groups"]["group_0"]["weights"].update(actorder="group"),
+                               "(actorder), but there is no layer.weight_g_idx"),
+    "blocks of another size": (lambda t, c: (t.update({"layer.weight_g_idx": np.arange(64, dtype=np.int32) // 16}),
+                                             c["config_groups"]["group_0"]["weights"].update(group_size=20)),
+                               "makes blocks of 16 rows, but 20 are configured"),
+    "floats": (lambda t, c: c["config_groups"]["group_0"]["weights"].update(type="float"), "but type float is configured"),
     "format": (lambda t, c: c.update(format="marlin-24"), "its format is 'marlin-24'"),
     "bits": (lambda t, c: c["config_groups"]["group_0"]["weights"].update(num_bits=8), "an unknown number of bits"),
 }  # fmt: skip
@@ -139,6 +196,7 @@ NAIVE = {
     "no scale": (lambda t, c: t.pop("layer.weight_scale"), "'layer.weight': is I8, but there is no layer.weight_scale"),
     "rank": (lambda t, c: t.update({"layer.weight": t["layer.weight"][None]}), "it must have 2 dimensions"),
     "type": (lambda t, c: t.update({"layer.weight": t["layer.weight"].astype(np.int16)}), "it must be int8 or float8"),
+    "floats": (lambda t, c: c["config_groups"]["group_0"]["weights"].update(type="float"), "but type float is configured"),
     "scale of integers": (lambda t, c: t.update({"layer.weight_scale": np.ones((10, 1), np.int32)}), "is I32"),
     "rows of scales": (lambda t, c: t.update({"layer.weight_scale": t["layer.weight_scale"][:9]}), "blocks of 1 x 24"),
     "zero points": (lambda t, c: t.update({"layer.weight_zero_point": np.zeros(10, np.int8)}), "of the scale, (10, 1)"),

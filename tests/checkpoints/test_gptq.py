@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import pathlib
 
 import jax
 import ml_dtypes
@@ -11,7 +12,8 @@ import pytest
 pytest.importorskip("safetensors", reason="safetensors is not installed (extra: recipes)")
 
 import jquant.checkpoints
-from jquant.checkpoints import CheckpointError
+from jquant.checkpoints import CheckpointError, groups
+from jquant.checkpoints.stored import StoredTensor
 
 from . import files
 from .files import loaded
@@ -70,16 +72,160 @@ def test_layers_with_a_configuration_of_their_own(tmp_path):
     model = files.gptq(np.random.default_rng(0), 8)
     model.config.update(bits=4, group_size=32, dynamic={"+:layer": {"bits": 8, "group_size": 16}})
     assert loaded(model, tmp_path).block_size == 16
+    model = files.gptq(np.random.default_rng(0), k=72, group_size=32, index=False)
+    model.config["dynamic"] = {"+:other": {"group_size": 64}}
+    assert loaded(model, tmp_path).block_size == 32
+    model.config["dynamic"]["+:layer"] = {"group_size": 24}
+    with pytest.raises(CheckpointError, match="which a group_size of each of 24 and 32 gives"):
+        loaded(model, tmp_path)
 
 
 def test_equal_groups_without_a_configured_size(tmp_path):
     model = files.gptq(np.random.default_rng(0), index=False)
     del model.config["group_size"]
     assert loaded(model, tmp_path).block_size == 16
+    model = files.gptq(np.random.default_rng(0), k=72, group_size=16, order=True)
+    del model.config["group_size"]
+    assert loaded(model, tmp_path).block_size == 16  # the index says it
     model = files.gptq(np.random.default_rng(0), k=72, group_size=16, index=False)
     del model.config["group_size"]
     with pytest.raises(CheckpointError, match="no group_size is configured"):
         loaded(model, tmp_path)
+
+
+@pytest.mark.parametrize("order", [True, False])
+def test_the_key_format(order, tmp_path):
+    """Newer configurations call it so; where both keys are there, they must agree."""
+    for format_ in ("gptq", "gptq_v2"):
+        model = files.gptq(np.random.default_rng(0), format_=format_, order=order)
+        model.config["format"] = model.config.pop("checkpoint_format")
+        model.config["method"] = model.config.pop("quant_method")
+        loaded(model, tmp_path)
+    model.config["checkpoint_format"] = "gptq"
+    with pytest.raises(CheckpointError, match="checkpoint_format is gptq, but format is gptq_v2"):
+        loaded(model, tmp_path)
+
+
+@pytest.mark.parametrize("k", [64, 72])
+def test_an_index_of_zeros(k, tmp_path):
+    """A placeholder where there are several groups: their size is the configured one, or that of equal parts."""
+    model = files.gptq(np.random.default_rng(0), k=k, group_size=32)
+    model.tensors["layer.g_idx"][:] = 0
+    weight = loaded(model, tmp_path)
+    assert weight.block_size == 32
+    assert weight.permutation is None
+    del model.config["group_size"]
+    if k == 64:
+        assert loaded(model, tmp_path).block_size == 32
+    else:
+        with pytest.raises(CheckpointError, match=r"which blocks of 24 to 35 give, .*=\{\.\.\., 'group_size': 32\}"):
+            loaded(model, tmp_path)
+    model.config.update(group_size=32, desc_act=True)
+    with pytest.raises(CheckpointError, match=r"'layer.g_idx': is 0 throughout, but the . blocks are in"):
+        loaded(model, tmp_path)
+    model.config["static_groups"] = True
+    assert loaded(model, tmp_path).block_size == 32
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize(
+    "packing",
+    [
+        *("auto_round:auto_gptq", "auto_round:gptq:exllamav2", "auto_gptq"),
+        *("auto_round", "auto_round:exllamav2", "auto_round:gptqmodel", "auto_round:triton"),
+    ],
+)
+def test_auto_round(bits, packing, tmp_path):
+    """The packing format says whether zero points are less 1, as for AutoGPTQ's kernels."""
+    model = files.auto_round(np.random.default_rng(bits), bits, packing=packing)
+    weight = loaded(model, tmp_path)
+    assert weight.block_size == 16
+    assert jquant.checkpoints.load(tmp_path).kinds["layer.weight"] == f"auto-round of {bits} bits ({packing})"
+
+
+def test_configurations_of_auto_round(tmp_path):
+    """Its earlier names, layers with settings of their own, AWQ's layout, and what is missing or not supported."""
+    model = files.auto_round(np.random.default_rng(0))
+    config = model.config
+    model.config["quant_method"] = "intel/auto-round"
+    model.config["backend"] = model.config.pop("packing_format")
+    loaded(model, tmp_path)
+    for extra in ({"layer": {"bits": 4, "group_size": 16}}, {".*lay.*": {"bits": 4, "group_size": 16}}):
+        loaded(model._replace(config=config | {"bits": 8, "group_size": 64, "extra_config": extra}), tmp_path)
+    model.config["backend"] = "auto"
+    with pytest.warns(UserWarning, match="no packing_format is configured: auto_round:auto_gptq is assumed") as found:
+        loaded(model, tmp_path)
+    assert found[0].filename == files.__file__  # the caller of `load`
+    for change, message in (
+        ({"packing_format": "auto_round:marlin"}, "packing_format is auto_round:marlin; it must be auto_round, auto_round:"),
+        ({"packing_format": ["auto_round"]}, r"packing_format is \['auto_round'\]"),
+        ({"packing_format": "auto_round", "data_type": "mx_fp"}, "data_type is mx_fp; it must be int"),
+        ({"packing_format": "auto_round", "bits": 8}, "but 8 are configured"),
+        ({"packing_format": "auto_round", "bits": 8, "extra_config": {"a": {"bits": 2}}}, "but 8 or 2 are configured"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            loaded(model._replace(config=config | change), tmp_path)
+    model = files.awq(np.random.default_rng(0))
+    for packing in ("auto_round:auto_awq", "auto_round:awq:exllamav2"):
+        config = {"quant_method": "auto-round", "packing_format": packing, "bits": 4, "group_size": 32}
+        loaded(model._replace(config=config), tmp_path)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("format_", ["gptq", "gptq_v2"])
+def test_symmetric_weights_in_the_other_format(bits, format_, tmp_path):
+    """The zero points of a symmetric weight are known: where they are those of the other format, it is taken to be that."""
+    model = files.gptq(np.random.default_rng(0), bits, format_=format_, sym=True)
+    model.config["checkpoint_format"] = "gptq" if format_ == "gptq_v2" else "gptq_v2"
+    wrong = 2 ** (bits - 1) + (1 if format_ == "gptq_v2" else -1)
+    stored = "as they are" if format_ == "gptq_v2" else "less 1"
+    message = f"makes its zero points {wrong}, not {2 ** (bits - 1)}: .* is assumed, as if they were stored {stored}"
+    with pytest.warns(UserWarning, match=message):
+        loaded(model, tmp_path)
+    model.config["sym"] = False
+    assert not np.array_equal(
+        jquant.checkpoints.load(model.write(tmp_path))["layer.weight"].dequantize(), model.expected["layer.weight"]
+    )
+
+
+def test_contradictions(tmp_path):
+    """A configuration that says other things than the tensors, where these are clear: a warning, once for a checkpoint."""
+    rng = np.random.default_rng(0)
+    models = {
+        "sym is true, but format gptq makes its zero points 0 to 15, not 8: they are taken": (files.gptq(rng), "sym", True),
+        "has an order of activations, but desc_act is false: the order is": (files.gptq(rng, order=True), "desc_act", False),
+        "its zero points are .*, not 8 as in a symmetric weight: they are taken": (files.awq(rng), "zero_point", False),
+    }
+    for message, (model, key, value) in models.items():
+        model.config[key] = value
+        tensors = {f"{place}.{name}": tensor for place in "ab" for name, tensor in model.tensors.items()}
+        checkpoint = jquant.checkpoints.load(model._replace(tensors=tensors).write(tmp_path))
+        with pytest.warns(UserWarning, match=message) as found:
+            weights = [checkpoint[f"{place}.layer.weight"].dequantize() for place in "ab"]
+        assert len(found) == 1
+        assert "tensor 'a.layer" in str(found[0].message)
+        assert found[0].filename == __file__
+        for weight in weights:
+            np.testing.assert_array_equal(weight, model.expected["layer.weight"], strict=True)
+
+
+def test_sizes_of_blocks(count):
+    """Without a configuration: the only size that gives their number, or equal blocks of a power of two."""
+    scales = StoredTensor(pathlib.Path("x"), "scales", np.dtype(np.float16), (1, 1), 0, "F16")
+    sizes = 0
+    for k in range(1, 129):
+        numbers = [-(-k // size) for size in range(1, k + 1)]
+        for blocks in range(1, k + 2):
+            fitting = [size for size, number in enumerate(numbers, 1) if number == blocks]
+            powers = [size for size in fitting if size * blocks == k and size in (1, 2, 4, 8, 16, 32, 64)]
+            clear = [k] if blocks == 1 else fitting if len(fitting) == 1 else powers
+            try:
+                found = [groups.block_size(scales, k, blocks, (), "")]
+            except CheckpointError:
+                found = []
+            assert found == clear, (k, blocks)
+            sizes += 1
+    count("sizes of blocks", sizes)
 
 
 def test_awq(tmp_path):
@@ -112,6 +258,7 @@ WRONG = {
     "blocks of several sizes": (lambda t, c: t["layer.g_idx"].__setitem__(5, 1), "blocks of 15 to 17 rows"),
     "order without an index": (lambda t, c: (t.pop("layer.g_idx"), c.update(desc_act=True)), "there is no layer.g_idx"),
     "configured groups": (lambda t, c: c.update(group_size=32), "and a group_size of 32"),
+    "blocks of another size": (lambda t, c: c.update(group_size=20), "makes blocks of 16 rows, but 20 are configured"),
     "one configured group": (lambda t, c: c.update(group_size=-1), "of the weight and a group_size of -1"),
     "no group size": (lambda t, c: c.update(group_size="16"), "group_size is 16; it must be a number of rows"),
     "configured bits": (lambda t, c: c.update(bits=8), "has 4 bits, according to the shapes of its tensors, but 8"),

@@ -81,6 +81,7 @@ def test_one_scale_for_all_blocks(tmp_path, rng):
     """A packed matrix has one for each column."""
     model = files.pack_quantized(rng, group_size=None)
     model.tensors["layer.weight_scale"] = model.tensors["layer.weight_scale"][:1]
+    model.config["config_groups"]["group_0"]["weights"]["strategy"] = "tensor"
     matrix = weight_of(model, tmp_path).pack().matrix
     np.testing.assert_array_equal(matrix.scale, np.broadcast_to(model.tensors["layer.weight_scale"].T, (1, 20)), strict=True)
 
