@@ -13,6 +13,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _TABLE: dict[tuple[str, str], list["Converter"]] = {}
 _CONTEXT = frozenset({"xp", "outputs", "where", "unrolled"})  # keywords that the evaluation passes, not attributes
 _RANDOM = "its numbers are random, and no two libraries draw the same ones"
+_BLOCKED = "its layout is that of one processor; let onnxruntime save the file with extended optimizations at most"
 REFUSED = {  # operators that have no converter, with the reason
     "Bernoulli": _RANDOM,
     "Multinomial": _RANDOM,
@@ -20,6 +21,14 @@ REFUSED = {  # operators that have no converter, with the reason
     "RandomNormalLike": _RANDOM,
     "RandomUniform": _RANDOM,
     "RandomUniformLike": _RANDOM,
+    "com.microsoft.nchwc.AveragePool": _BLOCKED,
+    "com.microsoft.nchwc.Conv": _BLOCKED,
+    "com.microsoft.nchwc.GlobalAveragePool": _BLOCKED,
+    "com.microsoft.nchwc.GlobalMaxPool": _BLOCKED,
+    "com.microsoft.nchwc.MaxPool": _BLOCKED,
+    "com.microsoft.nchwc.ReorderInput": _BLOCKED,
+    "com.microsoft.nchwc.ReorderOutput": _BLOCKED,
+    "com.microsoft.nchwc.Upsample": _BLOCKED,
 }
 
 

@@ -131,7 +131,7 @@ def integer_convolution(
     strides=None,
 ):
     """Padding stands for zeros: it has the value of the input's zero point."""
-    _require_kernel(w, kernel_shape)
+    require_kernel(w, kernel_shape)
     options = windows(auto_pad, dilations, group, pads, strides)
     return convolution_integer(x, w, plain(x_zero_point), plain(w_zero_point), **options)
 
@@ -156,12 +156,12 @@ def quantized_convolution(
     strides=None,
 ):
     """The bias is an integer, in units of the product of the scales."""
-    _require_kernel(w, kernel_shape)
+    require_kernel(w, kernel_shape)
     of_x, of_w = (x, plain(x_scale), plain(x_zero_point)), (w, plain(w_scale), plain(w_zero_point))
     options = windows(auto_pad, dilations, group, pads, strides)
     return quantized_linear_convolution(*of_x, *of_w, plain(y_scale), plain(y_zero_point), B, **options)
 
 
-def _require_kernel(w, kernel_shape) -> None:
+def require_kernel(w, kernel_shape) -> None:
     if kernel_shape is not None and tuple(kernel_shape) != w.shape[2:]:
         raise ModelError(f"kernel_shape is {tuple(kernel_shape)}, but the filter has {w.shape[2:]}")
