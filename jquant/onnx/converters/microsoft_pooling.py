@@ -10,12 +10,12 @@ from jax import lax
 
 from jquant.arguments import windows
 from jquant.arithmetic import exact
-from jquant.formulas import affine
+from jquant.formulas import affine, pooling
 from jquant.formulas.windows import Windows
 from jquant.onnx.converters.quantized_parameters import plain
 from jquant.onnx.graph import MICROSOFT
 from jquant.onnx.registry import converter
-from jquant.pytrees import Quantized
+from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _MOST_SLICES = 16  # of a window that are taken one by one: the program grows with them
 
@@ -28,6 +28,21 @@ def global_average_pool(X, x_scale, x_zero_point, y_scale, y_zero_point, *, chan
     count = jnp.float32(math.prod(X.shape[axis] for axis in axes))
     ratio = exact.quotient(plain(x_scale), exact.product(plain(y_scale), count))
     return exact.nearest_integer(exact.product(total.astype(jnp.float32), ratio), plain(y_zero_point), X.dtype)
+
+
+@converter("QLinearReduceMean", domain=MICROSOFT)
+def reduce_mean(data, data_scale, data_zero_point, reduced_scale, reduced_zero_point=None, *, axes=(), keepdims=1):
+    """The mean as its documentation defines it: dequantized, averaged and quantized, with an exact integer sum.
+
+    onnxruntime has no kernel for it. The float operators that it stands for add in float32, and may decide otherwise next to
+    a tie.
+    """
+    axes = tuple(axes) or tuple(range(data.ndim))
+    x = Quantized(data, plain(data_scale), plain(data_zero_point))
+    total = jnp.sum(affine.difference(x), axes, jnp.int32, keepdims=bool(keepdims))
+    count = jnp.int32(math.prod(data.shape[axis] for axis in axes))
+    output = ScaleZeroPoint(plain(reduced_scale), plain(reduced_zero_point))
+    return pooling.quantized_average(total, count, x.scale, output, data.dtype)
 
 
 @converter("QLinearAveragePool", domain=MICROSOFT)
