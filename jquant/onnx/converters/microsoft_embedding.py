@@ -1,0 +1,61 @@
+"""onnxruntime's look-up of quantized embeddings, with the normalization of their sum."""
+
+import functools
+
+import jax.numpy as jnp
+
+from jquant.arithmetic import exact
+from jquant.formulas import affine
+from jquant.onnx.converters.quantized_parameters import plain
+from jquant.onnx.graph import MICROSOFT
+from jquant.onnx.registry import converter
+from jquant.pytrees import Quantized
+
+
+@converter("QEmbedLayerNormalization", domain=MICROSOFT)
+def embed_layer_normalization(
+    input_ids,
+    segment_ids,
+    word_embedding,
+    position_embedding,
+    segment_embedding,
+    gamma,
+    beta,
+    mask,
+    word_embedding_scale,
+    position_embedding_scale,
+    segment_embedding_scale,
+    gamma_scale,
+    beta_scale,
+    word_embedding_zero_point,
+    position_embedding_zero_point,
+    segment_embedding_zero_point,
+    gamma_zero_point,
+    beta_zero_point,
+    *,
+    epsilon=1e-12,
+):
+    """Dequantizes the rows that are looked up, and normalizes their sum. Only the two means are in JAX's order of addition.
+
+    Also returns how many elements of each row of the mask are 1.
+    """
+    positions = jnp.arange(input_ids.shape[1])
+    tables = [
+        (word_embedding, input_ids, word_embedding_scale, word_embedding_zero_point),
+        (position_embedding, positions, position_embedding_scale, position_embedding_zero_point),
+    ]
+    if segment_ids is not None:
+        tables.append((segment_embedding, segment_ids, segment_embedding_scale, segment_embedding_zero_point))
+    rows = (_dequantized(table[indices], *parameters) for table, indices, *parameters in tables)
+    total = functools.reduce(exact.sum, rows)
+    count = jnp.float32(total.shape[-1])
+    centred = exact.difference(total, exact.quotient(jnp.sum(total, -1, keepdims=True), count))
+    squares = exact.quotient(jnp.sum(exact.product(centred, centred), -1, keepdims=True), count)
+    deviation = exact.seal(jnp.sqrt(exact.sum(squares, jnp.float32(epsilon))))
+    scaled = exact.product(exact.quotient(centred, deviation), _dequantized(gamma, gamma_scale, gamma_zero_point))
+    counts = jnp.zeros(input_ids.shape[0], jnp.int32) if mask is None else jnp.sum(mask == 1, 1, dtype=jnp.int32)
+    return exact.sum(scaled, _dequantized(beta, beta_scale, beta_zero_point)), counts
+
+
+def _dequantized(x, scale, zero_point):
+    return affine.dequantize(Quantized(x, plain(scale), plain(zero_point)))
