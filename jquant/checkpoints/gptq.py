@@ -24,9 +24,9 @@ def gptq(base: str, tensors: Tensors, config: Mapping[str, Any], warn: Warnings)
     """The weight `base` of GPTQ. Removes its tensors from `tensors`.
 
     Format gptq has each 32-bit word of zero points less a constant, 0x11111111 for 4 bits, as GPTQModel and auto-round write
-    it: a zero point of 0 borrows from the next one in its word. What is undone here is that, on whole words. AutoGPTQ's
-    kernels and vLLM's add 1 to each zero point by itself, which differs for words with a borrow, and so only for those. (The
-    packer of AutoGPTQ loses the rest of the word after a zero point of 0; nothing brings that back.)
+    it: a zero point of 0 borrows from the next one in its word. What is undone here is that, on whole words. The kernels of
+    AutoGPTQ add 1 to each zero point by itself, which differs for words with a borrow, and so only for those. (Its packer
+    loses the rest of the word after a zero point of 0; nothing brings that back.)
 
     Raises:
       CheckpointError: tensors that are missing or do not fit together, or another format.
