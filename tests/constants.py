@@ -76,8 +76,8 @@ def reversed_(x: np.ndarray) -> tuple[np.ndarray, Callable]:
 
 
 def broadcast(x: np.ndarray) -> tuple[np.ndarray, Callable]:
-    """`x`, whose rows are all the same."""
-    return x[:1].T, lambda y: jnp.broadcast_to(y.T, x.shape)
+    """An `x` whose rows are all the same; any other is transposed."""
+    return (x[:1].T, lambda y: jnp.broadcast_to(y.T, x.shape)) if (x == x[:1]).all() else transposed(x)
 
 
 REARRANGED = {
