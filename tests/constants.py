@@ -58,8 +58,9 @@ def transposed(x: np.ndarray) -> tuple[np.ndarray, Callable]:
 def transposed_and_changed(x: np.ndarray) -> tuple[np.ndarray, Callable]:
     """A caller's own arithmetic between the transposition and the operator."""
     if is_integer(x) and x.dtype.itemsize < 4:
+        wide = x.astype(np.int32)
         a, b, c = (np.array(number, np.int32).astype(x.dtype) for number in (5, 3, 6))
-        return (((x ^ c) - b) ^ a).T, lambda y: ((y.T ^ a) + b) ^ c
+        return (((wide ^ 6) - 3) ^ 5).astype(x.dtype).T, lambda y: ((y.T ^ a) + b) ^ c
     if is_integer(x):
         return (x ^ x.dtype.type(5)).T, lambda y: y.T ^ x.dtype.type(5)
     if x.dtype == bool:

@@ -7,10 +7,14 @@ an operation whose operands are all transposed alike, or are constants. So `bitc
 array and of a function of the array: past such an operation XLA moves nothing.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+
+from jquant.arithmetic.partitioned import unless_partitioned
 
 
 def bitcast(x: jax.Array, dtype: np.dtype) -> jax.Array:
@@ -24,7 +28,8 @@ def bitcast(x: jax.Array, dtype: np.dtype) -> jax.Array:
     if _width(x.dtype) != _width(dtype):  # a move, which ends a loop anyway, so that a barrier costs nothing
         return lax.bitcast_convert_type(lax.optimization_barrier(x), dtype)
     if not _is_integer(x.dtype):
-        return lax.bitcast_convert_type(_unmoved_float(x), dtype)
+        unmoved = _unmoved_float if _width(x.dtype) > 8 else _unmoved_narrow_float
+        return lax.bitcast_convert_type(unmoved(x), dtype)
     if _is_integer(dtype):
         return lax.convert_element_type(x, dtype)  # modulo 2**bits
     return lax.bitcast_convert_type(_unmoved_integer(x), dtype)
@@ -36,15 +41,32 @@ def bitcast_unguarded(x: jax.Array, dtype: np.dtype) -> jax.Array:
 
 
 def _unmoved_float(x: jax.Array) -> jax.Array:
-    """`x`, selected twice by one condition: whatever that is, the result is `x`, as only LLVM finds.
-
-    XLA computes with floats of 8 and 4 bits in wider ones. So it never has to move a transposition past reading them: the
-    last operation is the conversion back, and that is folded in the round in which the transposition is moved past it.
-    """
-    if _width(x.dtype) <= 8:
-        return x
+    """`x`, selected twice by one condition: whatever that is, the result is `x`, as only LLVM finds."""
     is_number = lax.eq(x, x)
     return lax.select(is_number, lax.select(is_number, x, lax.full_like(x, 1)), x)
+
+
+def _unmoved_narrow_float(x: jax.Array) -> jax.Array:
+    """`x`, reversed twice, past which XLA moves nothing either. LLVM removes that.
+
+    XLA:CPU would compute a `select` of floats of 8 and 4 bits in wider ones, which LLVM does not remove. Where a reversal
+    may communicate or take long, on a mesh and on other platforms, there is a barrier instead.
+    """
+    long = [dimension for dimension, size in enumerate(x.shape) if not isinstance(size, int) or size > 1]
+    if len(long) < 2:
+        return x
+    twice = functools.partial(_reversed_twice, long[0] - x.ndim)
+    (x,) = unless_partitioned(_after_barrier, _after_barrier, lax.stop_gradient(x), on_cpu=twice)
+    return x
+
+
+def _reversed_twice(dimension: int, x: jax.Array) -> tuple[jax.Array]:
+    place = (x.ndim + dimension,)
+    return (lax.rev(lax.rev(x, place), place),)
+
+
+def _after_barrier(x: jax.Array) -> tuple[jax.Array]:
+    return (lax.optimization_barrier(x),)
 
 
 def _unmoved_integer(x: jax.Array) -> jax.Array:
