@@ -24,6 +24,7 @@ from jquant.arguments.operands import any_float_operand, float_operand
 from jquant.arguments.statics import float_data_type
 from jquant.arithmetic import exact
 from jquant.arithmetic.broadcasting import to_rank
+from jquant.placement import names_arrays
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -57,6 +58,7 @@ def _binary(name: str, operation: Callable[[jax.Array, jax.Array], jax.Array], a
     return _combined(operation, a, b)
 
 
+@names_arrays
 def product(a: ArrayLike, /, b: ArrayLike) -> jax.Array:
     """``fl(a * b)``, rounded once to float32.
 
@@ -79,6 +81,7 @@ def product(a: ArrayLike, /, b: ArrayLike) -> jax.Array:
     return _binary("product", exact.product, a, b)
 
 
+@names_arrays
 def sum(a: ArrayLike, /, b: ArrayLike) -> jax.Array:
     """``fl(a + b)``, rounded once to float32.
 
@@ -100,6 +103,7 @@ def sum(a: ArrayLike, /, b: ArrayLike) -> jax.Array:
     return _binary("sum", exact.sum, a, b)
 
 
+@names_arrays
 def difference(a: ArrayLike, /, b: ArrayLike) -> jax.Array:
     """``fl(a - b)``, rounded once to float32.
 
@@ -121,6 +125,7 @@ def difference(a: ArrayLike, /, b: ArrayLike) -> jax.Array:
     return _binary("difference", exact.difference, a, b)
 
 
+@names_arrays
 def quotient(a: ArrayLike, /, b: ArrayLike) -> jax.Array:
     """``fl(a / b)``, correctly rounded to float32, even on platforms whose division is off by an ulp or two.
 
@@ -143,6 +148,7 @@ def quotient(a: ArrayLike, /, b: ArrayLike) -> jax.Array:
     return _binary("quotient", exact.quotient, a, b)
 
 
+@names_arrays
 def reciprocal(x: ArrayLike, /) -> jax.Array:
     """``fl(1 / x)``, correctly rounded to float32, never a platform's approximation.
 
@@ -164,6 +170,7 @@ def reciprocal(x: ArrayLike, /) -> jax.Array:
     return _mapped(exact.reciprocal, float_operand("reciprocal", "x", x))
 
 
+@names_arrays
 def round_half_even(x: ArrayLike, /) -> jax.Array:
     """The nearest integer, ties to even: NumPy's `rint`, ONNX's and DirectML's rounding.
 
@@ -185,6 +192,7 @@ def round_half_even(x: ArrayLike, /) -> jax.Array:
     return _mapped(exact.round_half_even, float_operand("round_half_even", "x", x))
 
 
+@names_arrays
 def round_half_away(x: ArrayLike, /) -> jax.Array:
     """The nearest integer, ties away from zero: C's `round`.
 
@@ -206,6 +214,7 @@ def round_half_away(x: ArrayLike, /) -> jax.Array:
     return _mapped(exact.round_half_away, float_operand("round_half_away", "x", x))
 
 
+@names_arrays
 def round_half_up(x: ArrayLike, /) -> jax.Array:
     """``floor(fl(x + 0.5))``: ties toward infinity. The sum rounds the float32 just below 0.5 to 1, as in TensorFlow.
 
@@ -227,6 +236,7 @@ def round_half_up(x: ArrayLike, /) -> jax.Array:
     return _mapped(exact.round_half_up, float_operand("round_half_up", "x", x))
 
 
+@names_arrays
 def seal(x: ArrayLike, /) -> jax.Array:
     """`x`, unchanged, but no compiler moves arithmetic across it: for results of functions other than these.
 
@@ -248,6 +258,7 @@ def seal(x: ArrayLike, /) -> jax.Array:
     return _mapped(exact.seal, any_float_operand("seal", "x", x))
 
 
+@names_arrays
 def widen(x: ArrayLike, /) -> jax.Array:
     """The exact float32 value of a float array, after its own rounding.
 
@@ -271,6 +282,7 @@ def widen(x: ArrayLike, /) -> jax.Array:
     return _mapped(exact.widen, any_float_operand("widen", "x", x))
 
 
+@names_arrays
 def narrow(x: ArrayLike, /, dtype: DTypeLike | str) -> jax.Array:
     """A float32 value, rounded once more to `dtype`, half to even.
 

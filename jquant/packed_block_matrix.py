@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jquant.arithmetic import words
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
 from jquant.packed_arrays import entries_of, placed, require_data_type, require_whole_blocks
+from jquant.placement import names_arrays
 
 _FLOATS = np.dtype(np.float32), np.dtype(np.float16), jnp.dtype(jnp.bfloat16)
 
@@ -103,6 +104,7 @@ class PackedBlockMatrix:
         # A transformation may put anything in place of the arrays: shardings, for example.
         return f"PackedBlockMatrix({self.dtype}, {self.data}, {self.scale}, {self.zero_point})"
 
+    @names_arrays
     def unpack(self) -> jax.Array:
         """The integers, of shape (..., K, N) and `dtype`; they stand for ``(integers - zero_point) * scale``."""
         self.require_intact("PackedBlockMatrix.unpack")

@@ -12,6 +12,7 @@ from jquant.arguments.statics import boolean
 from jquant.calibration.batches import each_batch
 from jquant.calibration.observer import Observer, float_batch
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
+from jquant.placement import names_arrays
 
 _NAME = "calibrate"
 
@@ -20,6 +21,7 @@ def identity(batch: Any) -> Any:
     return batch
 
 
+@names_arrays
 def calibrate(
     observer: Observer,
     /,

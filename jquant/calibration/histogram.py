@@ -19,6 +19,7 @@ from jquant.arguments.statics import integer
 from jquant.arithmetic import exact, float_bits, wide
 from jquant.calibration import observer
 from jquant.calibration.observer import AxisName, Observer, Range
+from jquant.placement import names_arrays_as
 
 _BINS = tuple(2**bits for bits in range(2, 17))
 _SUBNORMAL = -126  # the exponent below which no float32 is normal
@@ -64,6 +65,7 @@ def histogram_observer(
     def updated(state: Histogram, batch: jax.Array) -> Histogram:
         return _updated(state, exact.widen(batch), axis_name)
 
+    @names_arrays_as(name)
     def update(state: Histogram, batch: ArrayLike) -> Histogram:
         batch = observer.float_batch(name, "batch", batch)
         observer.require_state(name, state, like)
@@ -73,6 +75,7 @@ def histogram_observer(
             require(batch.size * devices < 2**32, message)
         return updated(state, batch)
 
+    @names_arrays_as(name)
     def checked(state: Histogram) -> Range:
         observer.require_state(name, state, like)
         return computed(state)

@@ -16,6 +16,7 @@ from jquant.arguments.statics import dimension, integer, number
 from jquant.arithmetic import exact, float_bits
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
 from jquant.modes import data_type_name
+from jquant.placement import names_arrays_as
 
 AxisName = str | tuple[str, ...] | None
 _ANY_DIMENSION = range(-sys.maxsize, sys.maxsize)
@@ -143,6 +144,7 @@ def _extremes_observer(name: str, averaging_constant: float | None, axis: int | 
         seen = extremes(exact.widen(batch), axis, axis_name)
         return union(state, seen) if averaging_constant is None else _averaged(state, seen, averaging_constant)
 
+    @names_arrays_as(name)
     def update(state: Range, batch: ArrayLike) -> Range:
         batch = float_batch(name, "batch", batch)
         require_ranges(state)
@@ -158,6 +160,7 @@ def _extremes_observer(name: str, averaging_constant: float | None, axis: int | 
 
     computed = jax.jit(or_zero)
 
+    @names_arrays_as(name)
     def compute_range(state: Range) -> Range:
         require_ranges(state)
         return computed(state)

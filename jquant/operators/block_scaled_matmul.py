@@ -27,6 +27,7 @@ from jquant.kernels.epilogue import Scale, as_column
 from jquant.kernels.packed import pack_blocks
 from jquant.modes import Implementation, optional_implementation
 from jquant.packed_block_matrix import Layout, PackedBlockMatrix
+from jquant.placement import names_arrays
 from jquant.pytrees import Quantized
 
 _OPERATOR = "block_scaled_matmul"
@@ -92,6 +93,7 @@ def _column(x: jax.Array, rank: int) -> jax.Array:
     return to_rank(x, rank) if x.ndim > 1 else as_column(x, rank)
 
 
+@names_arrays
 def block_scaled_matmul(
     a: ArrayLike,
     /,

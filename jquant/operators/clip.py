@@ -9,6 +9,7 @@ from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.operands import optional_scalar
 from jquant.formulas import clip as formulas
 from jquant.modes import FeatureLevel
+from jquant.placement import names_arrays
 from jquant.pytrees import ScaleBias
 
 _OPERATOR = "DML_ELEMENT_WISE_CLIP"
@@ -42,6 +43,7 @@ def _clip(input: jax.Array, min: jax.Array | None, max: jax.Array | None, scale_
     return formulas.clip(input, min, max, scale_bias)
 
 
+@names_arrays
 def clip(
     input: ArrayLike,
     /,

@@ -8,6 +8,7 @@ from jquant.arguments.clip import optional_scale_bias, typed_bound
 from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.formulas import clip as formulas
 from jquant.modes import FeatureLevel
+from jquant.placement import names_arrays
 from jquant.pytrees import ScaleBias
 
 _OPERATOR = "DML_ELEMENT_WISE_CLIP1"
@@ -29,6 +30,7 @@ def _clip1(input: jax.Array, min: jax.Array, max: jax.Array, scale_bias: ScaleBi
     return formulas.clip(input, min, max, scale_bias)
 
 
+@names_arrays
 def clip1(
     input: ArrayLike,
     /,

@@ -8,6 +8,7 @@ from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.operands import float_scalar
 from jquant.formulas import clip as formulas
 from jquant.modes import FeatureLevel
+from jquant.placement import names_arrays
 
 _OPERATOR = "DML_ELEMENT_WISE_CLIP_GRAD"
 _DESCRIPTOR = Descriptor(
@@ -30,6 +31,7 @@ def _clip_gradient(input: jax.Array, input_gradient: jax.Array, min: jax.Array, 
     return formulas.gradient(input, input_gradient, min, max)
 
 
+@names_arrays
 def clip_gradient(
     input: ArrayLike,
     /,

@@ -8,6 +8,7 @@ from jquant.arguments.clip import typed_bound
 from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.formulas import clip as formulas
 from jquant.modes import FeatureLevel
+from jquant.placement import names_arrays
 
 _OPERATOR = "DML_ELEMENT_WISE_CLIP_GRAD1"
 _DATA_TYPES = "FLOAT32 FLOAT16 INT64 INT32 INT16 INT8 UINT64 UINT32 UINT16 UINT8"
@@ -31,6 +32,7 @@ def _clip_gradient1(input: jax.Array, input_gradient: jax.Array, min: jax.Array,
     return formulas.gradient(input, input_gradient, min, max)
 
 
+@names_arrays
 def clip_gradient1(
     input: ArrayLike,
     /,

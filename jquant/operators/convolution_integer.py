@@ -14,6 +14,7 @@ from jquant.arguments.windows import Padding
 from jquant.formulas.windows import Geometry
 from jquant.kernels.convolution import convolution
 from jquant.modes import FeatureLevel
+from jquant.placement import names_arrays
 
 _OPERATOR = "DML_CONVOLUTION_INTEGER"
 _LATEST = (
@@ -57,6 +58,7 @@ def _convolution_integer(
     return convolution(input, filter, input_zero_point, filter_zero_point, geometry)
 
 
+@names_arrays
 def convolution_integer(
     input: ArrayLike,
     /,

@@ -16,6 +16,7 @@ from jquant.formulas.windows import Geometry
 from jquant.kernels.convolution import convolution
 from jquant.kernels.epilogue import Dequantize
 from jquant.modes import FeatureLevel, data_type
+from jquant.placement import names_arrays
 from jquant.pytrees import Quantized
 
 _OPERATOR = "convolution_integer_to_float"
@@ -61,6 +62,7 @@ def _convolution_integer_to_float(
     return convolution(input.values, filter.values, input.zero_point, filter.zero_point, geometry, epilogue)
 
 
+@names_arrays
 def convolution_integer_to_float(
     input: ArrayLike,
     /,

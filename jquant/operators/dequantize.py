@@ -16,6 +16,7 @@ from jquant.arithmetic.broadcasting import shape_along
 from jquant.errors import DescriptorTypeError
 from jquant.formulas import min_first, ranges
 from jquant.modes import QuantizeMode, data_type, data_type_name, quantize_mode
+from jquant.placement import names_arrays
 
 _OPERATOR = "Dequantize"
 _DATA_TYPES = "qint8", "quint8", "qint32", "qint16", "quint16"  # the attribute T
@@ -57,6 +58,7 @@ def _dequantize(
     return exact.narrow(value, dtype)
 
 
+@names_arrays
 def dequantize(
     input: ArrayLike,
     /,

@@ -14,6 +14,7 @@ from jquant.arithmetic import exact, powers_of_two
 from jquant.formulas import affine
 from jquant.formulas.granularity import Granularity
 from jquant.modes import NARROW_FLOATS, POWERS_OF_TWO, FeatureLevel, data_type
+from jquant.placement import names_arrays
 from jquant.pytrees import Quantized
 
 _OPERATOR = "DML_ELEMENT_WISE_DEQUANTIZE_LINEAR"
@@ -75,6 +76,7 @@ def _dequantize_linear(input: Quantized, output_dtype: np.dtype, granularity: Gr
     return exact.narrow(affine.dequantize(granularity.expand(input)), output_dtype)
 
 
+@names_arrays
 def dequantize_linear(
     input: ArrayLike,
     /,

@@ -26,6 +26,7 @@ from jquant.formulas.scale_and_zero_point import quantization_parameters
 from jquant.kernels.epilogue import Dequantize
 from jquant.kernels.integer_dot import integer_dot
 from jquant.modes import ScaleGranularity, scale_granularity
+from jquant.placement import names_arrays
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "dot_general"
@@ -100,6 +101,7 @@ def _dot_general(lhs: jax.Array, rhs: jax.Array, product: _Product) -> jax.Array
     return _multiply(lhs, rhs, product)
 
 
+@names_arrays
 def dot_general(
     lhs: ArrayLike,
     /,

@@ -19,6 +19,7 @@ from jquant.formulas import affine
 from jquant.formulas.extremes import range_with_zero
 from jquant.formulas.scale_and_zero_point import quantization_parameters
 from jquant.modes import FeatureLevel, data_type, data_type_name
+from jquant.placement import names_arrays
 from jquant.pytrees import DynamicQuantizeOutput, ScaleZeroPoint
 
 _OPERATOR = "DML_DYNAMIC_QUANTIZE_LINEAR"
@@ -66,6 +67,7 @@ def _asymmetric(low: jax.Array, high: jax.Array, dtype: np.dtype, *, of_rows: bo
     return ScaleZeroPoint(scale, exact.nearest_integer(offset, None, dtype))
 
 
+@names_arrays
 def dynamic_quantize_linear(
     input: ArrayLike,
     /,

@@ -15,6 +15,7 @@ from jquant.arithmetic import exact
 from jquant.arithmetic.broadcasting import shape_along
 from jquant.arithmetic.straight_through import straight_through
 from jquant.formulas import ranges
+from jquant.placement import names_arrays
 
 _OPERATOR = "FakeQuantWithMinMaxVars"
 
@@ -63,6 +64,7 @@ def _fake_quantize(
     return straight_through(jnp.where(empty, jnp.float32(0), value), surrogate)
 
 
+@names_arrays
 def fake_quantize(
     input: ArrayLike,
     /,

@@ -14,6 +14,7 @@ from jquant.arguments.statics import dimension, integer
 from jquant.arithmetic import exact, narrow_integers
 from jquant.formulas import affine
 from jquant.formulas.granularity import Granularity
+from jquant.placement import names_arrays
 from jquant.pytrees import Quantized
 
 _OPERATOR = "GatherBlockQuantized"
@@ -84,6 +85,7 @@ def _found(x: jax.Array, index: jax.Array, axis: int) -> jax.Array:
     return x.at[(*(slice(None),) * axis, index)].get(mode="clip", out_sharding=sharding)
 
 
+@names_arrays
 def gather_block_quantized(
     data: ArrayLike,
     /,

@@ -12,6 +12,7 @@ from jquant.arguments.products import BATCH, product_shape, weights, with_more_d
 from jquant.kernels.matmul import matmul
 from jquant.modes import FeatureLevel, Implementation, optional_implementation
 from jquant.packed_matrix import PackedMatrix
+from jquant.placement import names_arrays
 
 _OPERATOR = "DML_MATRIX_MULTIPLY_INTEGER"
 _LATEST = (
@@ -60,6 +61,7 @@ def _matmul_integer(
     return matmul(a, b, a_zero_point, b_zero_point, implementation=implementation)
 
 
+@names_arrays
 def matmul_integer(
     a: ArrayLike,
     /,

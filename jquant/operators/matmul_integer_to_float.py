@@ -15,6 +15,7 @@ from jquant.kernels.epilogue import Dequantize, as_column, as_row
 from jquant.kernels.matmul import matmul
 from jquant.modes import FeatureLevel, Implementation, data_type, optional_implementation
 from jquant.packed_matrix import PackedMatrix
+from jquant.placement import names_arrays
 from jquant.pytrees import Quantized
 
 _OPERATOR = "DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT"
@@ -62,6 +63,7 @@ def _matmul_integer_to_float(
     return matmul(a.values, b.values, a.zero_point, b.zero_point, epilogue, implementation=implementation)
 
 
+@names_arrays
 def matmul_integer_to_float(
     a: ArrayLike,
     /,

@@ -22,6 +22,7 @@ from jquant.kernels import weight_only
 from jquant.kernels.weight_only import StoredWeights
 from jquant.modes import data_type_name
 from jquant.packed_block_matrix import PackedBlockMatrix
+from jquant.placement import names_arrays
 
 _OPERATOR = "MatMulNBits"
 _FLOATS = "FLOAT32 FLOAT16 BFLOAT16"
@@ -86,6 +87,7 @@ def _matmul_n_bits(
 
 
 @overload
+@names_arrays
 def matmul_n_bits(
     a: ArrayLike,
     /,
@@ -101,6 +103,7 @@ def matmul_n_bits(
 
 
 @overload
+@names_arrays
 def matmul_n_bits(
     a: ArrayLike,
     /,
@@ -112,6 +115,7 @@ def matmul_n_bits(
 ) -> jax.Array: ...
 
 
+@names_arrays
 def matmul_n_bits(
     a: ArrayLike,
     /,

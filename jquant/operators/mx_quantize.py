@@ -17,6 +17,7 @@ from jquant.arithmetic.narrow_floats import FLOATS_OF_6_BITS
 from jquant.errors import DescriptorTypeError
 from jquant.formulas import blocks
 from jquant.modes import data_type, data_type_name
+from jquant.placement import names_arrays
 from jquant.pytrees import MxQuantizeOutput
 
 _INT8 = jnp.dtype(jnp.int8)
@@ -80,6 +81,7 @@ def _mx_dequantize(
     return exact.narrow(_numbers(values, of_each, element), output_dtype)
 
 
+@names_arrays
 def mx_quantize(x: ArrayLike, /, element_type: DTypeLike | str, *, axis: int = -1, block_size: int = 32) -> MxQuantizeOutput:
     """Quantizes to a Microscaling format: elements of 8, 6 or 4 bits, and a power-of-two scale for each block.
 
@@ -137,6 +139,7 @@ def mx_quantize(x: ArrayLike, /, element_type: DTypeLike | str, *, axis: int = -
     return _mx_quantize(x, element, axis, block_size)
 
 
+@names_arrays
 def mx_dequantize(
     values: ArrayLike,
     /,

@@ -17,6 +17,7 @@ from jquant.errors import DescriptorTypeError
 from jquant.formulas import blocks
 from jquant.formulas.extremes import largest_magnitude
 from jquant.modes import data_type_name
+from jquant.placement import names_arrays
 from jquant.pytrees import Nvfp4QuantizeOutput
 
 _ELEMENT = jnp.dtype("float4_e2m1fn")
@@ -60,6 +61,7 @@ def _nvfp4_dequantize(
     return exact.narrow(exact.product(scaled, exact.widen(tensor_scale)), output_dtype)
 
 
+@names_arrays
 def nvfp4_quantize(x: ArrayLike, /, tensor_scale: ArrayLike | None = None, *, axis: int = -1) -> Nvfp4QuantizeOutput:
     """Quantizes to NVFP4: 4-bit floats, an 8-bit scale for each block of 16, and one scale for the tensor.
 
@@ -112,6 +114,7 @@ def nvfp4_quantize(x: ArrayLike, /, tensor_scale: ArrayLike | None = None, *, ax
     return _nvfp4_quantize(x, tensor_scale, axis)
 
 
+@names_arrays
 def nvfp4_dequantize(
     values: ArrayLike,
     /,

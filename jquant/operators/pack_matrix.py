@@ -17,6 +17,7 @@ from jquant.kernels import packed
 from jquant.kernels.epilogue import as_row
 from jquant.packed_block_matrix import PackedBlockMatrix
 from jquant.packed_matrix import PackedMatrix
+from jquant.placement import names_arrays
 
 _OPERATOR = "pack_matrix"
 _DESCRIPTOR = Descriptor(
@@ -68,12 +69,14 @@ def _pack_blocks(
 
 
 @overload
+@names_arrays
 def pack_matrix(
     b: ArrayLike, /, zero_point: ArrayLike | None = None, *, scale: None = None, block_size: int | None = None
 ) -> PackedMatrix: ...
 
 
 @overload
+@names_arrays
 def pack_matrix(
     b: ArrayLike,
     /,
@@ -85,6 +88,7 @@ def pack_matrix(
 ) -> PackedBlockMatrix: ...
 
 
+@names_arrays
 def pack_matrix(
     b: ArrayLike,
     /,

@@ -16,6 +16,7 @@ from jquant.arithmetic import exact
 from jquant.arithmetic.broadcasting import shape_along
 from jquant.formulas import min_first, ranges
 from jquant.modes import QuantizeMode, RoundMode, data_type, quantize_mode, rounding_mode
+from jquant.placement import names_arrays
 from jquant.pytrees import QuantizeOutput
 
 _OPERATOR = "QuantizeV2"
@@ -79,6 +80,7 @@ def _quantize(
     return QuantizeOutput(exact.saturated(value, dtype), low.reshape(range_shape), high.reshape(range_shape))
 
 
+@names_arrays
 def quantize(
     input: ArrayLike,
     /,

@@ -17,6 +17,7 @@ from jquant.arithmetic.broadcasting import shape_along
 from jquant.arithmetic.straight_through import straight_through
 from jquant.formulas import ranges
 from jquant.modes import RoundMode, rounding_mode
+from jquant.placement import names_arrays
 
 _OPERATOR = "QuantizeAndDequantizeV4"
 _ROUND_MODES = RoundMode.HALF_TO_EVEN, RoundMode.HALF_UP
@@ -79,6 +80,7 @@ def _quantize_and_dequantize(
     return straight_through(exact.product(rounding(exact.product(x, scale)), inverse), surrogate)
 
 
+@names_arrays
 def quantize_and_dequantize(
     input: ArrayLike,
     /,

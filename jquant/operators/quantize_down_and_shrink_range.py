@@ -7,6 +7,7 @@ from jax.typing import ArrayLike
 from jquant.arguments.ranges import accumulators
 from jquant.arithmetic import exact
 from jquant.formulas import requantization
+from jquant.placement import names_arrays
 from jquant.pytrees import QuantizeOutput
 
 _OPERATOR = "QuantizeDownAndShrinkRange"
@@ -21,6 +22,7 @@ def _quantize_down_and_shrink_range(input: jax.Array, input_min: jax.Array, inpu
     return QuantizeOutput(output, new_low, new_high)
 
 
+@names_arrays
 def quantize_down_and_shrink_range(input: ArrayLike, /, input_min: ArrayLike, input_max: ArrayLike) -> QuantizeOutput:
     """Converts 32-bit integers to uint8, with the range of those that occur, as TensorFlow's CPU kernel does, bit for bit.
 

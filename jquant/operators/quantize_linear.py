@@ -18,6 +18,7 @@ from jquant.errors import DescriptorTypeError
 from jquant.formulas import affine
 from jquant.formulas.granularity import Granularity
 from jquant.modes import NARROW_FLOATS, POWERS_OF_TWO, FeatureLevel, data_type_name
+from jquant.placement import names_arrays
 from jquant.pytrees import ScaleZeroPoint
 
 _OPERATOR = "DML_ELEMENT_WISE_QUANTIZE_LINEAR"
@@ -87,6 +88,7 @@ def _quantize_linear(
     return affine.nearest(affine.quotient(value, scale, precision), zero_point, output_dtype, saturate)
 
 
+@names_arrays
 def quantize_linear(
     input: ArrayLike,
     /,

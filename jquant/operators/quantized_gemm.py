@@ -15,6 +15,7 @@ from jquant.kernels.epilogue import AddBias, as_row, requantize
 from jquant.kernels.matmul import matmul
 from jquant.modes import Implementation, optional_implementation
 from jquant.packed_matrix import PackedMatrix
+from jquant.placement import names_arrays
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QGemm"
@@ -54,6 +55,7 @@ def _quantized_gemm(
     return matmul(a.values, b.values, a.zero_point, b.zero_point, epilogue, implementation=implementation)
 
 
+@names_arrays
 def quantized_gemm(
     a: ArrayLike,
     /,

@@ -11,6 +11,7 @@ from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.operands import broadcast_shape
 from jquant.formulas import affine
 from jquant.modes import FeatureLevel
+from jquant.placement import names_arrays
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD"
@@ -50,6 +51,7 @@ def _quantized_linear_add(a: Quantized, b: Quantized, output: ScaleZeroPoint, ou
     return affine.quantize(a_value + b_value, output, output_dtype)
 
 
+@names_arrays
 def quantized_linear_add(
     a: ArrayLike,
     /,

@@ -16,6 +16,7 @@ from jquant.arguments.windows import Padding, windows
 from jquant.formulas import affine, pooling
 from jquant.formulas.windows import Windows
 from jquant.modes import FeatureLevel
+from jquant.placement import names_arrays
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "DML_QUANTIZED_LINEAR_AVERAGE_POOLING"
@@ -50,6 +51,7 @@ def _quantized_linear_average_pool(
     return pooling.quantized_average(total, count, input.scale, output, output_dtype)
 
 
+@names_arrays
 def quantized_linear_average_pool(
     input: ArrayLike,
     /,

@@ -13,6 +13,7 @@ from jquant.arguments.descriptor import Descriptor, Tensor, require
 from jquant.arguments.statics import dimension
 from jquant.errors import DescriptorTypeError
 from jquant.formulas import affine
+from jquant.placement import names_arrays
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QLinearConcat"
@@ -46,6 +47,7 @@ def _quantized_linear_concat(
     return jnp.concatenate(parts, axis)
 
 
+@names_arrays
 def quantized_linear_concat(
     inputs: Sequence[tuple[ArrayLike, ArrayLike, ArrayLike | None]],
     /,

@@ -16,6 +16,7 @@ from jquant.formulas.windows import Geometry
 from jquant.kernels.convolution import convolution
 from jquant.kernels.epilogue import AddBias, requantize
 from jquant.modes import FeatureLevel
+from jquant.placement import names_arrays
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "DML_QUANTIZED_LINEAR_CONVOLUTION"
@@ -101,6 +102,7 @@ def _quantized_linear_convolution(
     return convolution(input.values, filter.values, input.zero_point, filter.zero_point, geometry, epilogue)
 
 
+@names_arrays
 def quantized_linear_convolution(
     input: ArrayLike,
     /,

@@ -14,6 +14,7 @@ from jquant.arithmetic import exact, signs
 from jquant.arithmetic.partitioned import unless_partitioned
 from jquant.formulas import pooling
 from jquant.kernels import zero_point as zero_points
+from jquant.placement import names_arrays
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QLinearGlobalAveragePool"
@@ -60,6 +61,7 @@ def _sums_on_cpu(rank: int, x: jax.Array) -> tuple[jax.Array]:
     return (exact.shared(sums).reshape(*channels, *(1,) * rank),)
 
 
+@names_arrays
 def quantized_linear_global_average_pool(
     x: ArrayLike,
     /,

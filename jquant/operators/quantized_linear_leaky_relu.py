@@ -8,6 +8,7 @@ from jquant.arguments import unary
 from jquant.arguments.operands import optional_scalar
 from jquant.arithmetic import exact
 from jquant.formulas import affine
+from jquant.placement import names_arrays
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QLinearLeakyRelu"
@@ -24,6 +25,7 @@ def _quantized_linear_leaky_relu(x: Quantized, output: ScaleZeroPoint, alpha: ja
     return affine.quantize(rectified, output, x.values.dtype)
 
 
+@names_arrays
 def quantized_linear_leaky_relu(
     x: ArrayLike,
     /,

@@ -13,6 +13,7 @@ from jquant.kernels.epilogue import as_column, as_row, requantize
 from jquant.kernels.matmul import matmul
 from jquant.modes import FeatureLevel, Implementation, optional_implementation
 from jquant.packed_matrix import PackedMatrix
+from jquant.placement import names_arrays
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY"
@@ -86,6 +87,7 @@ def _quantized_linear_matmul(
     return matmul(a.values, b.values, a.zero_point, b.zero_point, epilogue, implementation=implementation)
 
 
+@names_arrays
 def quantized_linear_matmul(
     a: ArrayLike,
     /,

@@ -12,6 +12,7 @@ from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.operands import broadcast_shape
 from jquant.arithmetic import exact
 from jquant.formulas import affine
+from jquant.placement import names_arrays
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QLinearMul"
@@ -44,6 +45,7 @@ def _quantized_linear_multiply(a: Quantized, b: Quantized, output: ScaleZeroPoin
     return affine.quantize(product.astype(jnp.float32) * scale, output, output_dtype)
 
 
+@names_arrays
 def quantized_linear_multiply(
     a: ArrayLike,
     /,

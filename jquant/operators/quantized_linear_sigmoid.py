@@ -11,6 +11,7 @@ from jquant.arithmetic import double_float, lookup
 from jquant.arithmetic.double_float import DoubleFloat
 from jquant.arithmetic.exponential import exponential, scaled
 from jquant.formulas import affine
+from jquant.placement import names_arrays
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QLinearSigmoid"
@@ -43,6 +44,7 @@ def _quantized_linear_sigmoid(x: Quantized, output: ScaleZeroPoint) -> jax.Array
     return lookup.of_integers(of_each, x.values, *parameters)
 
 
+@names_arrays
 def quantized_linear_sigmoid(
     x: ArrayLike,
     /,

@@ -18,6 +18,7 @@ from jquant.arithmetic.exponential import Exponential, exponential, scaled
 from jquant.arithmetic.lookup import look_up, look_up_along
 from jquant.formulas import affine
 from jquant.formulas.extremes import below_largest
+from jquant.placement import names_arrays
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QLinearSoftmax"
@@ -92,6 +93,7 @@ def _quotient(exponentials: Exponential, reciprocal: DoubleFloat) -> jax.Array:
     return scaled(double_float.multiply(exponentials.significand, reciprocal).high, exponentials.power)
 
 
+@names_arrays
 def quantized_linear_softmax(
     x: ArrayLike,
     /,

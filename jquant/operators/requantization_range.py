@@ -6,6 +6,7 @@ from jax.typing import ArrayLike
 from jquant.arguments.ranges import accumulators
 from jquant.arithmetic import exact
 from jquant.formulas import requantization
+from jquant.placement import names_arrays
 from jquant.pytrees import RangeOutput
 
 _OPERATOR = "RequantizationRange"
@@ -18,6 +19,7 @@ def _requantization_range(input: jax.Array, input_min: jax.Array, input_max: jax
     return requantization.actual_range(input, low, high)
 
 
+@names_arrays
 def requantization_range(input: ArrayLike, /, input_min: ArrayLike, input_max: ArrayLike) -> RangeOutput:
     """Finds the range of the integers that occur, for `requantize`, as TensorFlow's CPU kernel does, bit for bit.
 

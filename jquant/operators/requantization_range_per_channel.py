@@ -10,6 +10,7 @@ from jquant.arguments.operands import optional_scalar
 from jquant.arguments.ranges import accumulators
 from jquant.arithmetic import exact
 from jquant.formulas import ranges, requantization
+from jquant.placement import names_arrays
 from jquant.pytrees import RangeOutput
 
 _OPERATOR = "RequantizationRangePerChannel"
@@ -30,6 +31,7 @@ def _requantization_range_per_channel(
     return RangeOutput(jnp.where(jnp.any(input < 0), -output_max, jnp.float32(0)), output_max)
 
 
+@names_arrays
 def requantization_range_per_channel(
     input: ArrayLike, /, input_min: ArrayLike, input_max: ArrayLike, *, clip_value_max: ArrayLike | None = None
 ) -> RangeOutput:

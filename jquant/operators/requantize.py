@@ -12,6 +12,7 @@ from jquant.arguments.ranges import accumulators, range_operands, require_quanti
 from jquant.arithmetic import exact
 from jquant.formulas import requantization
 from jquant.modes import data_type
+from jquant.placement import names_arrays
 from jquant.pytrees import QuantizeOutput
 
 _OPERATOR = "Requantize"
@@ -32,6 +33,7 @@ def _requantize(
     return QuantizeOutput(requantization.in_range(input, low, high, new_low, new_high, dtype), new_low, new_high)
 
 
+@names_arrays
 def requantize(
     input: ArrayLike,
     /,

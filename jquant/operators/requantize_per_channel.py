@@ -14,6 +14,7 @@ from jquant.arithmetic import exact
 from jquant.arithmetic.broadcasting import shape_along
 from jquant.formulas import requantization
 from jquant.modes import data_type
+from jquant.placement import names_arrays
 from jquant.pytrees import QuantizeOutput
 
 _OPERATOR = "RequantizePerChannel"
@@ -36,6 +37,7 @@ def _requantize_per_channel(
     return QuantizeOutput(exact.nearest_integer(input.astype(jnp.float32) * scale, None, dtype), new_low, new_high)
 
 
+@names_arrays
 def requantize_per_channel(
     input: ArrayLike,
     /,

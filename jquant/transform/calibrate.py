@@ -11,6 +11,7 @@ from jquant.arguments.statics import boolean
 from jquant.calibration import Range
 from jquant.calibration.batches import each_batch
 from jquant.errors import DescriptorError, DescriptorTypeError
+from jquant.placement import names_arrays_as
 from jquant.transform import jaxprs, rewrite, traced
 from jquant.transform.parameters import described, flattened
 from jquant.transform.plan import Plan, Site
@@ -19,6 +20,7 @@ from jquant.transform.recipe import Recipe
 _NAME = "transform.calibrate"
 
 
+@names_arrays_as(_NAME)
 def calibrate(
     apply: Callable[..., Any], params: Any, batches: Iterable[Any], recipe: Recipe, *, progress: bool = False
 ) -> dict[str, Range]:

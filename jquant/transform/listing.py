@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from jquant.placement import names_arrays_as
 from jquant.transform import traced
 from jquant.transform.compute import is_weight_only
 from jquant.transform.layouts import LOOK_UP
@@ -54,6 +55,7 @@ def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
     ]
 
 
+@names_arrays_as(_NAME)
 def sites(apply: Callable[..., Any], params: Any, *inputs: Any, recipe: Recipe = dynamic_int8) -> Sites:
     """Lists the products, convolutions and look-ups in parameters of a function: what is quantized, and what is not.
 

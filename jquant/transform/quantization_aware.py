@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jquant.arithmetic.straight_through import straight_through
 from jquant.calibration import Range
 from jquant.operators.dequantize_linear import dequantize_linear
+from jquant.placement import names_arrays_as
 from jquant.transform import compute, jaxprs, rewrite, traced
 from jquant.transform.layouts import LOOK_UP
 from jquant.transform.parameters import flattened
@@ -19,6 +20,7 @@ from jquant.transform.recipe import Recipe
 _NAME = "transform.quantization_aware"
 
 
+@names_arrays_as(_NAME)
 def quantization_aware(
     apply: Callable[..., Any], recipe: Recipe, ranges: Mapping[str, Range] | None = None
 ) -> Callable[..., Any]:

@@ -13,6 +13,7 @@ import numpy as np
 from jquant.calibration import Range
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
 from jquant.operators.scale_and_zero_point import scale_and_zero_point
+from jquant.placement import explain, names_arrays_as
 from jquant.pytrees import ScaleZeroPoint
 from jquant.transform import compute, jaxprs, rewrite, traced
 from jquant.transform.jaxprs import Program
@@ -25,6 +26,7 @@ from jquant.transform.traced import Function, Sited
 _NAME = "transform.quantized"
 
 
+@names_arrays_as(_NAME)
 def quantized(
     apply: Callable[..., Any], params: Any, recipe: Recipe, *inputs: Any, ranges: Mapping[str, Range] | None = None
 ) -> tuple["Int8Function", dict[str, dict[str, Any]]]:
@@ -161,6 +163,13 @@ class Int8Function:
         return f"<int8 function of {getattr(self._function.apply, '__name__', 'apply')}: {len(self._plan.sites)} sites>"
 
     def __call__(self, params: Mapping[str, Mapping[str, Any]], /, *inputs: Any) -> Any:
+        try:
+            return self._called(params, inputs)
+        except (RuntimeError, ValueError) as error:
+            explain(self.__name__, {"params": params, "inputs": inputs}, error)
+            raise
+
+    def _called(self, params: Mapping[str, Mapping[str, Any]], inputs: tuple[Any, ...]) -> Any:
         packed, static, floats = self._parts(params)
         rewritten = self._programs.get(traced.types(inputs))
         if rewritten is None:

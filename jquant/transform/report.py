@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jquant.calibration import Range
+from jquant.placement import names_arrays_as
 from jquant.transform import compute, jaxprs, rewrite, traced
 from jquant.transform.layouts import LOOK_UP
 from jquant.transform.parameters import flattened
@@ -112,6 +113,7 @@ class Report(NamedTuple):
         figure.savefig(path, dpi=150)
 
 
+@names_arrays_as(_NAME)
 def report(
     apply: Callable[..., Any], params: Any, recipe: Recipe, *inputs: Any, ranges: Mapping[str, Range] | None = None
 ) -> Report:
