@@ -612,7 +612,7 @@ class Unhashable:
         (
             lambda: calibrated([np.ones(3, np.float32)], lambda x: [x, "text"]),
             DescriptorTypeError,
-            r"calibrate: activations\(batch\)\[1\] must be an array or a Python scalar, not str",
+            r"calibrate: activations\(batch\)\[1\] must be an array or a Python int or float, not str",
         ),
         (
             lambda: calibrated([np.ones(3, np.float32)], lambda x: None),

@@ -331,8 +331,9 @@ def test_what_is_masked_does_not_count():
         np.testing.assert_array_equal(output, jquant.quantize_linear(x, scale, zero_point), strict=True)
     nothing = jquant.dynamic_quantize_linear(x, where=np.zeros((2, 3), np.bool))
     assert (nothing.scale, nothing.zero_point) == (1, 0)
-    everything, plain = jquant.dynamic_quantize_linear(x[:1], where=np.array(True)), jquant.dynamic_quantize_linear(x[:1])
-    np.testing.assert_array_equal(everything.output, plain.output, strict=True)
+    one = functools.partial(jquant.dynamic_quantize_linear, x[:1])
+    for single, same in ((True, None), (np.array(True), None), (jnp.array([[True]]), None), (False, np.zeros((1, 3), bool))):
+        jax.tree.map(functools.partial(np.testing.assert_array_equal, strict=True), one(where=single), one(where=same))
 
 
 def test_the_derivative_of_a_masked_range():
@@ -348,8 +349,8 @@ def test_the_derivative_of_a_masked_range():
         (np.ones(3, np.bool), "where has shape (3,), InputTensor has (2, 3): the dimension counts must be the same"),
         (np.ones((2, 2), np.bool), "where has shape (2, 2), InputTensor has (2, 3)"),
         (np.ones((3, 2, 3), np.bool), "where has shape (3, 2, 3), InputTensor has (2, 3)"),
-        (True, "where must be an array or a Python scalar, not bool"),
-        ([True], "where must be an array or a Python scalar, not list"),
+        ([True], "where must be an array of booleans, True or False, not list"),
+        (1, "where must be an array of booleans, True or False, not int"),
     ],
     ids=repr,
 )

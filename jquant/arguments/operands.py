@@ -43,7 +43,20 @@ def operand(operator: str, name: str, value: ArrayLike, scalar_dtype: np.dtype |
                 f"{operator}: {name} is the Python scalar {shown(value)}; it must be an array, because its data type matters"
             )
         return _scalar(operator, name, value, scalar_dtype)
-    raise DescriptorTypeError(f"{operator}: {name} must be an array or a Python scalar, not {type(value).__name__}")
+    raise DescriptorTypeError(f"{operator}: {name} must be an array or a Python int or float, not {type(value).__name__}")
+
+
+def boolean_operand(operator: str, name: str, value: ArrayLike) -> Operand:
+    """A tensor of booleans; True and False are scalars, as in NumPy."""
+    if isinstance(value, bool):
+        return np.bool(value)
+    if not isinstance(value, jax.Array | np.ndarray | np.generic) and not hasattr(value, "__jax_array__"):
+        given = type(value).__name__
+        raise DescriptorTypeError(f"{operator}: {name} must be an array of booleans, True or False, not {given}")
+    value = operand(operator, name, value)
+    given = data_type_name(value.dtype)
+    require(given == "BOOL", f"{operator}: {name} has data type {given}; it must be BOOL", DescriptorTypeError)
+    return value
 
 
 def _as_jax_array(operator: str, name: str, value: ArrayLike) -> jax.Array:

@@ -10,15 +10,15 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Signature, Tensor, require
-from jquant.arguments.operands import FLOAT32, Operand, operand
+from jquant.arguments.operands import FLOAT32, Operand, boolean_operand
 from jquant.arguments.statics import boolean, dimensions
 from jquant.arithmetic import exact
 from jquant.arithmetic.broadcasting import broadcasts
-from jquant.errors import DescriptorTypeError, shown
+from jquant.errors import shown
 from jquant.formulas import affine
 from jquant.formulas.extremes import range_with_zero
 from jquant.formulas.scale_and_zero_point import quantization_parameters
-from jquant.modes import FeatureLevel, data_type, data_type_name
+from jquant.modes import FeatureLevel, data_type
 from jquant.placement import names_arrays
 from jquant.pytrees import DynamicQuantizeOutput, ScaleZeroPoint
 
@@ -117,8 +117,8 @@ def dynamic_quantize_linear(
         None, as in the specifications: one range for all. Any other `axis` needs ``FeatureLevel.EXTENDED``.
       symmetric: whether the range is the same on both sides of 0; this needs ``FeatureLevel.EXTENDED``.
       output_dtype: uint8 or int8.
-      where: booleans, of the rank of `input`, where dimensions of size 1 broadcast. Elements where it is false do not count
-        toward the range, as padding should not; they are quantized all the same. None: all count.
+      where: booleans, of the rank of `input`, where dimensions of size 1 broadcast, or a single one. Elements where it is
+        false do not count toward the range, as padding should not; they are quantized all the same. None or True: all count.
       feature_level: the DirectML feature level whose table applies; the operator exists from 4_0 on.
 
     Returns:
@@ -155,7 +155,7 @@ def dynamic_quantize_linear(
     call = Call(_DESCRIPTOR, feature_level)
     input, dtype = call.tensor("InputTensor", input, FLOAT32), data_type("output_dtype", output_dtype)
     symmetric = boolean(_OPERATOR, "symmetric", symmetric)
-    where = None if where is None else operand(_OPERATOR, "where", where)
+    where = None if where is None else boolean_operand(_OPERATOR, "where", where)
     outputs = {"OutputScaleTensor": Signature((), FLOAT32), "OutputZeroPointTensor": Signature((), dtype)}
     call.check(input.shape, dtype, **outputs)
     extended = call.level == FeatureLevel.EXTENDED
@@ -171,9 +171,7 @@ _EXTENSION = " below FeatureLevel.EXTENDED"
 
 
 def _require_mask(where: Operand, input: Operand) -> None:
-    """Asserts that `where` is boolean and fits the input."""
-    given = data_type_name(where.dtype)
-    require(given == "BOOL", f"{_OPERATOR}: where has data type {given}; it must be BOOL", DescriptorTypeError)
+    """Asserts that `where` fits the input."""
     fits = where.ndim == 0 or broadcasts(where.shape, input.shape)
     message = f"{_OPERATOR}: where has shape {where.shape}, InputTensor has {input.shape}: the dimension counts must be the"
     require(fits, f"{message} same, and each size must be 1 or that of the input (where[..., None] adds a dimension)")

@@ -96,14 +96,14 @@ def test_infinities_and_nan_are_floats(dtype):
 def test_other_objects(value, dtype):
     with pytest.raises(DescriptorTypeError) as raised:
         scalar(value, dtype)
-    assert str(raised.value) == f"OPERATOR: Tensor must be an array or a Python scalar, not {type(value).__name__}"
+    assert str(raised.value) == f"OPERATOR: Tensor must be an array or a Python int or float, not {type(value).__name__}"
 
 
 def test_optional_tensors():
     call = Call(Descriptor("OPERATOR", (Tensor("Tensor", "Optional input", None, "INT8"),)))
     assert call.optional_tensor("Tensor", None, jnp.dtype("int8")) is None
     assert call.optional_tensor("Tensor", -3, jnp.dtype("int8")).dtype == jnp.int8
-    with pytest.raises(DescriptorTypeError, match=r"^OPERATOR: Tensor must be an array or a Python scalar, not bool$"):
+    with pytest.raises(DescriptorTypeError, match=r"^OPERATOR: Tensor must be an array or a Python int or float, not bool$"):
         call.optional_tensor("Tensor", False, jnp.dtype("int8"))
 
 

@@ -121,6 +121,13 @@ class Tensor(Kind):
         return dtype.name in self.data_types.split() and not narrowed
 
 
+class Mask(Tensor):
+    """An array of booleans; or True or False."""
+
+    def means(self, value: object) -> object:
+        return np.bool(value) if isinstance(value, bool) else super().means(value)
+
+
 FLOAT_BATCH = Tensor("float32 float16 bfloat16", scalar="float32")
 
 

@@ -33,6 +33,7 @@ from .call import Argument, Call
 from .kinds import (
     Boolean,
     Integer,
+    Mask,
     Tensor,
     exactly,
     or_shapes,
@@ -119,7 +120,7 @@ def calls() -> list[Call]:
             "narrow_range": boolean("narrow_range"),
         }
 
-    mask = Tensor("bool", exactly((), (1, 1), (ROWS, COLUMNS), *aligned), optional=True)
+    mask = Mask("bool", exactly((), (1, 1), (ROWS, COLUMNS), *aligned), optional=True)
     any_float = Tensor(FLOATS, ranks(0, 8), "float32")
     masked = dataclasses.replace(any_float, shapes=exactly(x.shape))
     return [

@@ -109,7 +109,7 @@ X = np.ones((2, 3), np.int8)
         ((X, 1.0, 0, 1.0, 0, 1e39), DescriptorError, "alpha is 1e+39, outside the range of FLOAT32"),
         ((X, 1.0, 0, 1.0, 0, np.float16(1)), DescriptorTypeError, "alpha has data type FLOAT16; it must be FLOAT32"),
         ((X, 1.0, 0, 1.0, 0, np.ones(2, np.float32)), DescriptorError, "alpha has shape (2,), but must have 1 element"),
-        ((X, 1.0, 0, 1.0, 0, "1"), DescriptorTypeError, "alpha must be an array or a Python scalar, not str"),
+        ((X, 1.0, 0, 1.0, 0, "1"), DescriptorTypeError, "alpha must be an array or a Python int or float, not str"),
     ],
 )
 def test_bad_operands(operands, error, text):
