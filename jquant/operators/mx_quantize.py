@@ -90,10 +90,10 @@ def mx_quantize(x: ArrayLike, /, element_type: DTypeLike | str, *, axis: int = -
     float6_e3m2fn, 2 for float4_e2m1fn, 0 for int8; ``values = saturate(round(x / scale))``
 
     All of it is integer arithmetic on the bits: the scale comes from the exponent of the largest magnitude, and an element
-    is rounded once, to the nearest number, ties to the even code. Subnormal inputs and elements are included. What rounds to
-    more than the largest number saturates: in float8_e4m3fn, where scaled magnitudes go up to 512, everything from 448 on
-    becomes 448. int8 counts 64ths, from -127 to 127, and so goes from -(1 + 63/64) to 1 + 63/64: its -2 is not used, as in
-    microxcaling.
+    is rounded once, to the nearest number, ties to the even code. Subnormal inputs and elements are included. Zeros keep the
+    sign of `x`: what rounds to 0 from below is -0, except in int8. What rounds to more than the largest number saturates: in
+    float8_e4m3fn, where scaled magnitudes go up to 512, everything from 448 on becomes 448. int8 counts 64ths, from -127 to
+    127, and so goes from -(1 + 63/64) to 1 + 63/64: its -2 is not used, as in microxcaling.
 
     A block of zeros has the smallest scale, 2**-127. A block that contains a NaN or an infinity has the scale NaN, which
     makes all of its elements NaN; the specification leaves infinities to the implementation. The stored elements are NaN,

@@ -67,12 +67,13 @@ def nvfp4_quantize(x: ArrayLike, /, tensor_scale: ArrayLike | None = None, *, ax
 
     ``tensor_scale = max(abs(x)) / (448 * 6)``, or 1 if that is below 2**-100;
     ``scale = float8_e4m3fn(max(abs(block)) / 6 / tensor_scale)``;
-    ``values = float4_e2m1fn(x / (scale * tensor_scale))``, and 0 where `scale` is 0
+    ``values = float4_e2m1fn(x / (scale * tensor_scale))``, and 0 or -0 where `scale` is 0
 
     Each quotient and product is rounded once to float32; the two conversions saturate and take ties to the even code. 448
     and 6 are the largest numbers of the two types, so that the largest element of the tensor becomes 6. For a `tensor_scale`
     computed from the values, a block whose largest magnitude is at most 2**-10 / 448 of the tensor's (about 2.2e-6) has the
-    scale 0 and becomes zeros, as does a block of zeros.
+    scale 0 and becomes zeros, as does a block of zeros. Zeros keep the sign of `x`: what rounds to 0 from below is -0, as
+    NVIDIA's own conversion stores it.
 
     A block that contains a NaN or an infinity has the scale NaN. Its elements are then NaN, which this type, having none,
     stores as 6. Unless `tensor_scale` is given, it is then NaN or infinite, and the whole tensor is NaN when it is

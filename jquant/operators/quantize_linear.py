@@ -115,10 +115,11 @@ def quantize_linear(
     (FLOAT8E8M0) is exact, unless the quotient is subnormal.
 
     A float of 8 or 4 bits is ``saturate(round(input / scale + zero_point))``: the number of the type that is nearest to the
-    float32 sum, ties to the even code, subnormal numbers included; a zero point of 0 leaves -0 as it is. Infinities, and
-    numbers that round to more than the largest, become the largest number; without `saturate`, they become infinity
-    (FLOAT8E5M2) or NaN (the others). NaN stays NaN. FLOAT4E2M1 has neither infinities nor NaN: it always saturates, and NaN
-    becomes 6. The FNUZ types have no -0. JAX has no arrays of 6-bit types on a CPU: `mx_quantize` returns their codes.
+    float32 sum, ties to the even code, subnormal numbers included. What rounds to 0 from below is -0, except in the FNUZ
+    types, which have none, and a zero point of 0 leaves -0 as it is. Infinities, and numbers that round to more than the
+    largest, become the largest number; without `saturate`, they become infinity (FLOAT8E5M2) or NaN (the others). NaN stays
+    NaN. FLOAT4E2M1 has neither infinities nor NaN: it always saturates, and NaN becomes 6. JAX has no arrays of 6-bit types
+    on a CPU: `mx_quantize` returns their codes.
 
     Integer results have no derivative (JAX's zero, of type float0); float results have the derivative 0. To train through
     the rounding, use `quantize_and_dequantize` or `fake_quantize`.

@@ -39,6 +39,16 @@ def both(x, element, dtype=np.float32, axis=-1, block_size=32):
     return np.asarray(back)
 
 
+@one_in(3, "element", ELEMENTS)
+def test_zeros_have_the_sign_of_the_input(element):
+    """But for int8, which has no -0."""
+    small = FLOAT32([-0.0, 0.0, -(2.0**-20), 2.0**-20])
+    x = np.stack([np.append(small, FLOAT32(1)), np.append(np.copysign(FLOAT32(0), small), FLOAT32(0))])
+    back = both(x, element)
+    assert (back[:, :2] == 0).all()
+    assert_equal(np.signbit(back), np.signbit(x) & (element != "int8"))
+
+
 @one_in(2, "element", ELEMENTS)
 def test_any_bits(element):
     """Of float32: blocks of one magnitude each, subnormal ones among them; blocks of all magnitudes, NaN and infinities."""

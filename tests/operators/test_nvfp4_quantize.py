@@ -92,6 +92,20 @@ def test_small_blocks():
     assert_equal(np.asarray(values, FLOAT32)[:, 0], FLOAT32([6, 0, 3]))
 
 
+def test_zeros_have_the_sign_of_the_input():
+    """Those that elements round to, and those of a block whose scale is 0; as in ml_dtypes' conversion of the quotients."""
+    small = FLOAT32([-0.0, 0.0, -0.001, 0.001, -(2.0**-100), 2.0**-100])
+    x = np.zeros((3, 16), FLOAT32)
+    x[0, 0], x[0, 1:7], x[1, :6], x[2, :6] = 2688, small, small, np.copysign(FLOAT32(0), small)
+    (values, scale, tensor_scale), back = both(x)
+    assert_equal(tensor_scale, FLOAT32(1))
+    assert_equal(np.asarray(scale, FLOAT32)[:, 0], FLOAT32([448, 0, 0]))
+    quotients = x / FLOAT32([[448], [1], [1]])
+    assert_equal(np.asarray(values).view(np.uint8), quotients.astype(values.dtype).view(np.uint8))
+    assert_equal(np.signbit(back), np.signbit(x))
+    assert np.signbit(back).sum() == 9
+
+
 @one_in(2, ("shape", "axis"), [((2, 40), -1), ((40, 3), 0), ((2, 33, 3), 1), ((5,), 0), ((3, 0), 1), ((0, 16), 1)])
 def test_blocks(shape, axis):
     both(np.random.default_rng(0).normal(size=shape).astype(FLOAT32), axis=axis)
