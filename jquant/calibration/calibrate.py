@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
-from jax.tree_util import keystr, tree_leaves_with_path, tree_map_with_path
+from jax.tree_util import keystr, tree_flatten_with_path, tree_leaves_with_path, tree_map_with_path
 
 from jquant.arguments.descriptor import require
 from jquant.arguments.statics import boolean
 from jquant.calibration.batches import each_batch
+from jquant.calibration.coarse import warnings_of
 from jquant.calibration.observer import Observer, float_batch
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
 from jquant.placement import names_arrays
@@ -52,6 +53,10 @@ def calibrate(
       DescriptorTypeError: an argument of the wrong type, such as a batch of strings, or activations that are not floats.
       ImportError: `progress` is set, but tqdm is not installed.
 
+    Warns:
+      UserWarning: the bins of a histogram are too coarse for the range of an activation, because a few of its numbers are
+        much larger than the others; `percentile`, `mean_squared_error` and `entropy` say when.
+
     Example:
       >>> import jax.numpy as jnp, jquant
       >>> def activations(x):
@@ -69,17 +74,21 @@ def calibrate(
     if not callable(activations) or not _is_hashable(activations):
         message = f"{_NAME}: activations is {shown(activations)}; it must be a function of a batch, and hashable"
         raise DescriptorTypeError(message)
-    structure, states = None, []
+    structure, paths, states = None, [], []
     for batch in each_batch(_NAME, batches, boolean(_NAME, "progress", progress)):
         _require_arrays(batch)
         if structure is None:
-            shapes, structure = jax.tree.flatten(jax.eval_shape(functools.partial(_floats, activations), batch))
-            require(len(shapes) > 0, f"{_NAME}: activations(batch) is a {shown(structure)}, which holds no arrays")
-            states = [observer.init(shape) for shape in shapes]
+            found, structure = tree_flatten_with_path(jax.eval_shape(functools.partial(_floats, activations), batch))
+            require(len(found) > 0, f"{_NAME}: activations(batch) is a {shown(structure)}, which holds no arrays")
+            paths, states = [path for path, _ in found], [observer.init(shape) for _, shape in found]
         states = _updated(observer, activations, structure, states, batch)
     if structure is None:
         raise DescriptorError(f"{_NAME}: batches is empty")
-    return structure.unflatten(map(observer.compute_range, states))
+    ranges = []
+    for path, state in zip(paths, states, strict=True):
+        with warnings_of(f"{_NAME}: activations(batch){keystr(path)}"):
+            ranges.append(observer.compute_range(state))
+    return structure.unflatten(ranges)
 
 
 def _is_hashable(value: object) -> bool:

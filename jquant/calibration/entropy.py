@@ -1,6 +1,7 @@
 """The range with the smallest KL divergence between the distribution and its quantization"""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from jax import lax
 from jquant.arguments.statics import integer
 from jquant.arithmetic import exact, wide
 from jquant.calibration.arithmetic import logarithm, pairwise_sum
+from jquant.calibration.coarse import Chosen
 from jquant.calibration.histogram import Histogram, checked_bins, cumulative, edges, histogram_observer, within
 from jquant.calibration.observer import AxisName, Observer, Range, checked_axis_name
 
@@ -38,6 +40,10 @@ def entropy(*, num_bins: int = 2048, num_quantized_bins: int = 128, axis_name: A
     over in the merging are added to the last. Each step is rounded once in float32, and sums have a fixed order. The result
     does not change by a bit with the order of the batches, with how they are split, or with the platform.
 
+    No range is tried that has fewer than `num_quantized_bins` bins. Where one number is so much larger than the others that
+    these lie in fewer, the range is too wide: `compute_range` warns if it cuts off numbers and is, with 0, more than twice
+    as wide as the bins that are not empty in it. No warning is possible where the state is traced.
+
     With 2**31 numbers or more, the counts are halved until their total is less. NaN and infinities are ignored; subnormal
     numbers count as 0.
 
@@ -54,6 +60,9 @@ def entropy(*, num_bins: int = 2048, num_quantized_bins: int = 128, axis_name: A
     Raises:
       DescriptorError: a `num_bins` or `num_quantized_bins` out of range.
       DescriptorTypeError: an argument of the wrong type.
+
+    Warns:
+      UserWarning: as said, of `compute_range`.
 
     Example:
       >>> import jax, jax.numpy as jnp, jquant
@@ -94,7 +103,21 @@ def _entropy(num_bins: int, num_quantized_bins: int, axis_name: AxisName) -> Obs
             threshold = best(jnp.clip(threshold + jnp.arange(1 - step, step, dtype=jnp.int32), least, zero))
         return within(state.range, *(edges(state.range, num_bins, index) for index in bounds(threshold)))
 
-    return histogram_observer(_NAME, num_bins, axis_name, compute_range)
+    return histogram_observer(_NAME, num_bins, axis_name, compute_range, _why_too_coarse)
+
+
+def _why_too_coarse(chosen: Chosen) -> str | None:
+    """Why the range is too wide, if it is: none is tried that has fewer bins than quantized ones."""
+    first, end = math.floor(chosen.low / chosen.bin_width), math.ceil(chosen.high / chosen.bin_width)
+    half = chosen.counts.size // 2
+    filled = np.flatnonzero(chosen.counts[half + first : half + end]) + first
+    if not filled.size:
+        return None
+    low = max(filled[0] * chosen.bin_width, chosen.min)
+    high = min((filled[-1] + 1) * chosen.bin_width, chosen.max)
+    if chosen.range_width <= 2 * (max(high, 0) - min(low, 0)):
+        return None
+    return f"the numbers that it holds lie between {low:.4g} and {high:.4g}, less than half of it"
 
 
 def _in_one_word(counts: wide.Words) -> jax.Array:

@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 from jquant.arguments.descriptor import require
 from jquant.arguments.statics import integer
 from jquant.arithmetic import exact, float_bits, wide
-from jquant.calibration import observer
+from jquant.calibration import coarse, observer
 from jquant.calibration.observer import AxisName, Observer, Range
 from jquant.placement import names_arrays_as
 
@@ -46,9 +46,12 @@ def checked_bins(name: str, num_bins: int) -> int:
 
 
 def histogram_observer(
-    name: str, num_bins: int, axis_name: AxisName, compute_range: Callable[[Histogram], Range]
+    name: str, num_bins: int, axis_name: AxisName, compute_range: Callable[[Histogram], Range], check: coarse.Check
 ) -> Observer:
-    """The observer that keeps a histogram; `compute_range` computes a range from one that may be empty."""
+    """The observer that keeps a histogram; `compute_range` computes a range from one that may be empty.
+
+    `check` says why the bins are too coarse for a range, if they are.
+    """
 
     @jax.jit
     def empty() -> Histogram:
@@ -78,7 +81,9 @@ def histogram_observer(
     @names_arrays_as(name)
     def checked(state: Histogram) -> Range:
         observer.require_state(name, state, like)
-        return computed(state)
+        range = computed(state)
+        coarse.warn(name, state, range, check)
+        return range
 
     return Observer(init, update, checked)
 

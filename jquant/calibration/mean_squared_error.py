@@ -11,6 +11,7 @@ from jax.typing import DTypeLike
 from jquant.arguments.statics import boolean, quantized_data_type
 from jquant.arithmetic import exact
 from jquant.calibration.arithmetic import pairwise_sum
+from jquant.calibration.coarse import Chosen
 from jquant.calibration.histogram import Histogram, checked_bins, edges, exponent, histogram_observer
 from jquant.calibration.observer import AxisName, Observer, Range, checked_axis_name, or_zero
 from jquant.formulas import affine
@@ -18,6 +19,7 @@ from jquant.formulas.scale_and_zero_point import quantization_parameters
 from jquant.pytrees import Quantized
 
 _NAME = "mean_squared_error"
+_MOST_INTEGERS = 256  # for those of 16 bits, there are never enough bins: the error of rounding is negligible there
 _BOTH_SIDES, _EACH_SIDE = 1024, 32  # how many parts a side is divided into: both sides together, and each on its own
 
 
@@ -40,6 +42,10 @@ def mean_squared_error(
     ``t = i * max(-min, max) / 1024``. Each step is rounded once in float32, and sums have a fixed order. The result does not
     change by a bit with the order of the batches, with how they are split, or with the platform.
 
+    The error of rounding is known only if the bins are narrower than the steps between the integers. `compute_range` warns
+    if the range cuts off numbers, and is with 0 narrower than as many bins as `dtype` has integers, at most 256. No warning
+    is possible where the state is traced.
+
     NaN and infinities are ignored; subnormal numbers count as 0.
 
     Args:
@@ -55,6 +61,9 @@ def mean_squared_error(
     Raises:
       DescriptorError: a `num_bins` out of range.
       DescriptorTypeError: a `dtype` that `scale_and_zero_point` does not support, or an argument of the wrong type.
+
+    Warns:
+      UserWarning: as said, of `compute_range`.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -108,7 +117,15 @@ def _mean_squared_error(
         parts, _ = lax.scan(best, jnp.full(2, 0.5, jnp.float32), widths)
         return candidate(parts)
 
-    return histogram_observer(_NAME, num_bins, axis_name, compute_range)
+    return histogram_observer(_NAME, num_bins, axis_name, compute_range, functools.partial(_why_too_coarse, dtype))
+
+
+def _why_too_coarse(dtype: np.dtype, chosen: Chosen) -> str | None:
+    """Why the error is not known, if it is not: a step between two integers is narrower than a bin, whose middle counts."""
+    integers = min(2 ** jnp.iinfo(dtype).bits, _MOST_INTEGERS)
+    if chosen.range_width >= integers * chosen.bin_width:
+        return None
+    return f"a bin is wider than a step of {dtype.name}, so that the error of rounding is not known"
 
 
 def _search_grid(symmetric: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -43,6 +43,8 @@ class Observer(NamedTuple):
         `jax.ShapeDtypeStruct`, for its shape.
       update: ``update(state, batch)``, the state after another batch: float32, float16 or bfloat16, of any shape.
       compute_range: ``compute_range(state)``, the `Range` of what has been seen; [0, 0] if nothing has been seen.
+        Called with a state that is not traced, that of `percentile`, `mean_squared_error` and `entropy` reads it back, and
+        warns if the bins of the histogram are too coarse for the range.
     """
 
     init: Callable[..., Any]

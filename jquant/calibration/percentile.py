@@ -2,6 +2,7 @@
 
 import fractions
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -9,10 +10,12 @@ import numpy as np
 
 from jquant.arguments.statics import boolean, number
 from jquant.arithmetic import wide
+from jquant.calibration.coarse import Chosen
 from jquant.calibration.histogram import Histogram, checked_bins, cumulative, edges, histogram_observer, within
 from jquant.calibration.observer import AxisName, Observer, Range, checked_axis_name
 
 _NAME = "percentile"
+_PARTS = 64  # an end that is off by less than this part of the range costs an 8-bit integer less than 4 steps
 _LARGEST_DENOMINATOR = 10**7  # times 100 for a percentage, and 2 for a half, it fits in one word
 
 
@@ -35,6 +38,11 @@ def percentile(
     seven digits after the point. The result does not change by a bit with the order of the batches, or with how they are
     split.
 
+    So one number that is much larger than the others can make the bins too wide. `compute_range` warns where it cuts off up
+    to more than twice the share at the upper end (with `symmetric`, at both), by up to more than 1/64 of the range with 0;
+    and where the lower end may be too low by half of the range. A number on the edge itself, such as the zeros of a sparse
+    activation, counts as cut off there. No warning is possible where the state is traced.
+
     NaN and infinities are ignored; subnormal numbers count as 0.
 
     Args:
@@ -50,6 +58,9 @@ def percentile(
     Raises:
       DescriptorError: a `percentile` or `num_bins` out of range.
       DescriptorTypeError: an argument of the wrong type.
+
+    Warns:
+      UserWarning: as said, of `compute_range`.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -83,7 +94,29 @@ def _percentile(percentile: float, symmetric: bool, num_bins: int, axis_name: Ax
             low, high = (_first_reaching(part, state.counts) for part in ((1 - share) / 2, (1 + share) / 2))
         return within(state.range, *(edges(state.range, num_bins, index) for index in (low, high)))
 
-    return histogram_observer(_NAME, num_bins, axis_name, compute_range)
+    check = functools.partial(_why_too_coarse, share, symmetric)
+    return histogram_observer(_NAME, num_bins, axis_name, compute_range, check)
+
+
+def _why_too_coarse(share: fractions.Fraction, symmetric: bool, chosen: Chosen) -> str | None:
+    """Why the range is not the percentile's: its ends are the lower edges of their bins.
+
+    So the upper one may cut off a whole bin too much, and the lower one a whole bin too little.
+    """
+    counts, width, half = chosen.counts, chosen.bin_width, chosen.counts.size // 2
+    end, largest, to_cut = chosen.high, chosen.max, float(1 - share) / 2
+    if symmetric:
+        end = chosen.high if chosen.high < chosen.max else -chosen.low
+        largest, to_cut = max(chosen.max, -chosen.min), float(1 - share)
+        counts, half = counts[half:] + counts[:half][::-1], 0
+    begin, where = math.floor(end / width), "at both ends" if symmetric else "at its upper end"
+    cut = float(counts[half + begin :].sum()) / float(counts.sum())
+    if min((begin + 1) * width, largest) - end > chosen.range_width / _PARTS and cut > 2 * to_cut:
+        return f"it cuts off up to {100 * cut:.3g} % of the numbers {where}, where {100 * to_cut:.3g} % were to be"
+    spare = min((math.floor(chosen.low / width) + 1) * width, chosen.max, 0) - chosen.low
+    if spare > 0 and spare >= chosen.range_width / 2 and not symmetric:
+        return f"its lower end is up to {spare:.4g} too low, half of the range or more"
+    return None
 
 
 def _first_reaching(share: fractions.Fraction, counts: wide.Words) -> jax.Array:
