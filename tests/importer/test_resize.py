@@ -1,0 +1,183 @@
+"""Resize, with every way to compute positions, over sizes at which the product with a scale is not whole, as onnxruntime."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
+onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: oracle)")
+
+import jquant.onnx  # noqa: E402
+
+WAYS = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize")
+ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+SCALES = (0.6, 1.3, 0.37, 2, 0.5, 1.05, 3.7)
+SIZES = ((3, 5), (7, 11), (1, 4), (20, 13), (8, 2), (2, 1))
+DTYPES = (np.float32, np.int32, np.uint8, np.int8)  # those that onnxruntime resizes
+IMAGES = [((8, 7), (0, 1)), ((2, 2, 8, 7), (2, 3)), ((1, 8, 7, 3), (1, 2))]
+VOLUMES = [((3, 8, 7), (1, 2)), ((4, 8, 7), (0, 2)), ((1, 2, 3, 8, 7), (2, 4))]
+OTHERS = [((8,), (0,)), ((8, 3, 7, 2, 2, 2), (0, 2))]
+TOGETHER = 60  # nodes of a model
+KINDS = {  # the attributes, the shapes with the dimensions to resize, and the types
+    "nearest": ({}, IMAGES + VOLUMES + OTHERS, [np.int8]),
+    "linear": ({}, IMAGES + VOLUMES, DTYPES),
+    "cubic": ({}, IMAGES, DTYPES),
+    "cubic, nothing outside": ({"exclude_outside": 1}, IMAGES, DTYPES),
+    "linear, antialias": ({"antialias": 1}, IMAGES + VOLUMES, DTYPES),
+    "linear, antialias, nothing outside": ({"antialias": 1, "exclude_outside": 1}, IMAGES + VOLUMES, DTYPES),
+    "cubic, antialias": ({"antialias": 1, "cubic_coeff_a": -0.5}, IMAGES, DTYPES),
+    "cubic, antialias, nothing outside": ({"antialias": 1, "exclude_outside": 1}, IMAGES, DTYPES),
+}
+
+
+def cases(kind, shape, axes):
+    """(attributes, operands by name) of Resize."""
+    mode = kind.split(",")[0]
+    for way, rounding in itertools.product(WAYS, ROUNDINGS if mode == "nearest" else ROUNDINGS[:1]):
+        if way == "tf_crop_and_resize" and kind.startswith(("linear, a", "cubic")) and axes == (1, 2) and len(shape) == 4:
+            continue  # where onnxruntime puts extrapolation_value into places of another layout
+        attributes = {"mode": mode, "coordinate_transformation_mode": way, "nearest_mode": rounding, **KINDS[kind][0]}
+        roi = np.repeat(np.float32([0, 1]), len(shape))
+        for i, axis in enumerate(axes):
+            roi[axis], roi[len(shape) + axis] = (0.1, 0.7) if i else (-0.2, 0.8)
+        region = {"roi": roi} if way == "tf_crop_and_resize" else {}
+        if region:
+            attributes["extrapolation_value"] = 7.0
+        for factors in list(itertools.product(SCALES, repeat=len(axes)))[:: 1 if len(axes) == 1 else 3]:
+            scales = np.ones(len(shape), np.float32)
+            scales[list(axes)] = factors
+            yield attributes, {**region, "scales": scales}
+        for lengths in SIZES:
+            sizes = np.array(shape, np.int64)
+            sizes[list(axes)] = lengths[: len(axes)]
+            yield attributes, {**region, "sizes": sizes}
+
+
+def partial_cases():
+    """With some axes, and with the ratio of height to width kept."""
+    for policy, axes in itertools.product(("stretch", "not_larger", "not_smaller"), ([2, 3], [3, 2], [3])):
+        for lengths in SIZES:
+            attributes = {"mode": "nearest", "axes": axes, "keep_aspect_ratio_policy": policy}
+            yield attributes, {"sizes": np.array(lengths[: len(axes)], np.int64)}
+    for factors in itertools.product(SCALES[:4], repeat=2):
+        yield {"mode": "linear", "axes": [3, 2]}, {"scales": np.array(factors, np.float32)}
+    roi = {"roi": np.float32([0.1, -0.2, 0.9, 0.5]), "scales": np.float32([1.3, 0.6])}
+    yield {"mode": "linear", "axes": [3, 2], "coordinate_transformation_mode": "tf_crop_and_resize"}, roi
+
+
+def older_cases():
+    """Of operator set 10, in which ONNX does not say which pixel is nearest."""
+    for mode, factors in itertools.product(("nearest", "linear"), itertools.product(SCALES[:5], repeat=2)):
+        yield {"mode": mode}, {"scales": np.float32([1, 1, *factors])}
+
+
+def model_of(x, chosen, opset):
+    """A model with one node for each case, all of the same image."""
+    helper, dtype = onnx.helper, onnx.helper.np_dtype_to_tensor_dtype(x.dtype)
+    nodes, tensors = [], []
+    for number, (attributes, operands) in enumerate(chosen):
+        names = ["x", *(f"{name}{number}" if name in operands else "" for name in ("roi", "scales", "sizes"))]
+        if opset == 10:
+            names = ["x", f"scales{number}"]
+        while not names[-1]:
+            names.pop()
+        nodes.append(helper.make_node("Resize", names, [f"y{number}"], **attributes))
+        tensors += [onnx.numpy_helper.from_array(array, f"{name}{number}") for name, array in operands.items()]
+    inputs = [helper.make_tensor_value_info("x", dtype, x.shape)]
+    outputs = [helper.make_tensor_value_info(f"y{i}", dtype, ["?"] * x.ndim) for i in range(len(chosen))]
+    graph = helper.make_graph(nodes, "graph", inputs, outputs, tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+
+
+def theirs(x, case, opset):
+    """onnxruntime's result; None if it has no kernel for the case."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads, options.log_severity_level = 1, 4
+    data = model_of(x, [case], opset).SerializeToString()
+    try:
+        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+    except Exception as error:  # of onnxruntime's own types
+        if "mode only supports" in str(error) or "Tensor type mismatch" in str(error):
+            return None
+        raise
+
+
+def check(x, chosen, opset=19):
+    """Of what is computed, how many cases there are: their shapes and all their elements are equal."""
+    expected = {i: theirs(x, case, opset) for i, case in enumerate(chosen)}
+    kept = [i for i, result in expected.items() if result is not None]
+    if not kept:
+        return 0
+    model = jquant.onnx.load(model_of(x, [chosen[i] for i in kept], opset))
+    actual = jax.jit(model)(model.params, {"x": x})
+    for number, i in enumerate(kept):
+        np.testing.assert_array_equal(actual[f"y{number}"], expected[i], f"{x.dtype}{list(x.shape)}, {chosen[i]}")
+    return len(kept)
+
+
+def image(shape, dtype):
+    rng = np.random.default_rng(0)
+    if dtype == np.float32:
+        return rng.normal(size=shape).astype(dtype)
+    limits = np.iinfo(np.uint8 if dtype == np.uint8 else np.int8)
+    return rng.integers(limits.min, limits.max, shape, endpoint=True).astype(dtype)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_sizes(kind, count):
+    compared = 0
+    for (shape, axes), dtype in itertools.product(KINDS[kind][1], KINDS[kind][2]):
+        chosen = list(cases(kind, shape, axes))
+        for first in range(0, len(chosen), TOGETHER):
+            compared += check(image(shape, dtype), chosen[first : first + TOGETHER])
+    assert compared > 300
+    count("cases of Resize equal to onnxruntime's", compared)
+
+
+SAMPLE = {
+    "nearest": ((2, 2, 8, 7), (2, 3), np.int8, 41),
+    "linear": ((2, 2, 8, 7), (2, 3), np.uint8, 17),
+    "cubic": ((8, 7), (0, 1), np.float32, 23),
+    "linear, antialias": ((3, 8, 7), (1, 2), np.uint8, 29),
+}
+
+
+@pytest.mark.parametrize("kind", SAMPLE)
+def test_some_sizes(kind):
+    shape, axes, dtype, step = SAMPLE[kind]
+    chosen = list(cases(kind, shape, axes))[::step]
+    assert check(image(shape, dtype), chosen) == len(chosen) > 10
+
+
+def test_corners_are_those_of_the_result():
+    """8 x 0.6 is 4.8, but what counts is the length of the result, 4."""
+    attributes = {"mode": "nearest", "coordinate_transformation_mode": "align_corners"}
+    assert check(np.arange(8, dtype=np.int32), [(attributes, {"scales": np.float32([0.6])})]) == 1
+
+
+@pytest.mark.gate
+def test_axes_and_policies():
+    chosen = list(partial_cases())
+    assert check(image((1, 2, 8, 7), np.uint8), chosen) == len(chosen)
+
+
+@pytest.mark.gate
+def test_older_versions():
+    chosen = list(older_cases())
+    assert check(image((1, 2, 8, 7), np.int8), chosen, opset=10) == len(chosen)
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("rounding", ROUNDINGS[:2])
+def test_positions_next_to_ties(rounding):
+    """onnxruntime takes what is within a millionth of the middle between two pixels for the middle."""
+    attributes = {"mode": "nearest", "coordinate_transformation_mode": "tf_crop_and_resize", "nearest_mode": rounding}
+    distances = np.concatenate([[0], np.outer([-1, 1], np.logspace(-8, -4, 25)).reshape(-1)])
+    chosen = []
+    for start in np.float32((2.5 + distances) / 16):  # a power of two less 1 is the size: no product is rounded
+        chosen.append((attributes, {"roi": np.float32([start, start]), "sizes": np.array([3])}))
+    assert check(np.arange(17, dtype=np.int32), chosen) == len(chosen)
