@@ -9,6 +9,7 @@ from typing import IO
 import onnx
 from google.protobuf.message import DecodeError
 
+from jquant.onnx import order
 from jquant.onnx.errors import ModelError
 from jquant.onnx.graph import MICROSOFT
 
@@ -53,9 +54,9 @@ def read(source: Source) -> tuple[onnx.ModelProto, str]:
             onnx.load_external_data_for_model(model, str(folder))  # refuses files outside of the folder
         else:
             _check_is_whole(model)
-        model = _with_domains(model)
+        model = order.in_order(_with_domains(model))
         try:
-            onnx.checker.check_model(model)
+            onnx.checker.check_model(_with_shapes(model))
         except onnx.checker.ValidationError as error:
             raise ModelError(_unknown(model) or str(error)) from error
     except Exception as error:  # a broken file may raise anything
@@ -91,6 +92,33 @@ def _unknown(model: onnx.ModelProto) -> str:
             name = node.name or next(filter(None, node.output), node.op_type)
             found.append(f"node {name!r} ({node.op_type}, version {version}): there is no such operator in ONNX")
     return "\n".join(found)
+
+
+def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model for onnx's checker, which insists that shapes of inputs, and types of outputs, are declared.
+
+    It does not look at what they are. The format allows inputs and outputs of any rank, and the types of outputs follow from
+    the graph.
+    """
+
+    def lacks_shape(value: onnx.ValueInfoProto) -> bool:
+        kind = value.type.WhichOneof("value")
+        return kind == "tensor_type" and not value.type.tensor_type.HasField("shape")
+
+    def lacks_type(value: onnx.ValueInfoProto) -> bool:
+        kind = value.type.WhichOneof("value")
+        return kind is None or (kind == "tensor_type" and not value.type.tensor_type.elem_type)
+
+    graph = model.graph
+    if not any(map(lacks_shape, (*graph.input, *graph.output))) and not any(map(lacks_type, graph.output)):
+        return model
+    found = onnx.ModelProto()
+    found.CopyFrom(model)
+    for value in filter(lacks_type, found.graph.output):
+        value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    for value in filter(lacks_shape, (*found.graph.input, *found.graph.output)):
+        value.type.tensor_type.shape.SetInParent()
+    return found
 
 
 def _with_domains(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -13,6 +13,8 @@ import pytest
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 
+onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: oracle)")
+
 from onnx import TensorProto, helper, parser  # noqa: E402
 
 import jquant.onnx  # noqa: E402
@@ -187,6 +189,95 @@ def test_outputs_that_nothing_computes():
     model.graph.output[0].name = "z"
     with pytest.raises(ModelError, match=r"^the model: .*'z'"):
         jquant.onnx.load(model)
+
+
+UNSORTED = """<ir_version: 10, opset_import: ["" : 21, "local" : 1]>
+net (float[n] x, bool condition) => (float[n] y) {
+  y = Add (chosen, twice)
+  chosen = If (condition) <
+    then_branch = t () => (float[n] t) { t = Sub (t1, twice) t1 = Mul (x, inverse) },
+    else_branch = e () => (float[n] e) { e = local.both (twice) }>
+  inverse = Neg (x)
+  twice = Add (x, x)
+}
+<domain: "local", opset_import: ["" : 21]> both (a) => (c) { c = Add (b, a) b = Neg (a) }"""
+
+
+def test_nodes_that_are_not_sorted():
+    """Also in branches, which read values from around them, and in functions."""
+    proto, x = parser.parse_model(UNSORTED), np.float32([1, 2, 3])
+    model = jquant.onnx.load(proto)
+    for condition, chosen in ((np.array(True), x * -x - 2 * x), (np.array(False), -2 * x + 2 * x)):
+        y = jax.jit(model)(model.params, {"x": x, "condition": condition})["y"]
+        np.testing.assert_array_equal(y, chosen + 2 * x)
+    assert proto == parser.parse_model(UNSORTED)
+
+
+def test_sorted_by_onnxruntimes_tools(tmp_path):
+    """What quantize_dynamic writes, which appends nodes to the end."""
+    quantization = pytest.importorskip("onnxruntime.quantization", reason="onnxruntime's tools are not installed")
+    text = "net (float[n, 4] x) => (float[n, 3] y) { h = MatMul (x, w) r = Relu (h) y = MatMul (r, v) }"
+    proto, rng = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]>\n' + text), np.random.default_rng(0)
+    for name, shape in (("w", (4, 5)), ("v", (5, 3))):
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name))
+    quantization.quantize_dynamic(proto, tmp_path / "model.onnx")
+    written = onnx.load(tmp_path / "model.onnx")
+    nodes = list(written.graph.node)
+    del written.graph.node[:]
+    written.graph.node.extend(nodes[::-1])
+    for source in (tmp_path / "model.onnx", written):
+        model, x = jquant.onnx.load(source), rng.normal(size=(2, 4)).astype(np.float32)
+        session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+        np.testing.assert_allclose(jax.jit(model)(model.params, {"x": x})["y"], session.run(None, {"x": x})[0], 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ("y = Add (x, b) b = Neg (a) a = Relu (b)", "the nodes need each other's results: "),
+        ("y = Neg (a) a = Add (x, a)", "the nodes need each other's results: 'a' (Add) reads 'a' of 'a' (Add)"),
+        ("y = Add (a, z) a = Neg (x)", "node 'y' (Add): nothing computes 'z'"),
+        ("y = Add (x, z)", "'z'"),
+        ("y = Neg (a) a = If (c) <then_branch = t () => (float[n] t) { t = Neg (z) }, "
+         "else_branch = e () => (float[n] e) { e = Neg (x) }> c = IsNaN (x)", "node 'a' (If): nothing computes 'z'"),
+        ("y = Neg (a) a = If (c) <then_branch = t () => (float[n] t) { t = Neg (y) }, "
+         "else_branch = e () => (float[n] e) { e = Neg (x) }> c = IsNaN (x)", "'y' (Neg) reads 'a' of 'a' (If)"),
+    ],
+)  # fmt: skip
+def test_nodes_that_cannot_be_sorted(nodes, message):
+    with pytest.raises(ModelError, match=r"^the model: ") as raised:
+        jquant.onnx.load(
+            parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> net (float[n] x) => (float[n] y) {{{nodes}}}')
+        )
+    assert message in str(raised.value)
+    if message.endswith("results: "):
+        for part in ("'b' (Neg) reads 'a' of 'a' (Relu)", "'a' (Relu) reads 'b' of 'b' (Neg)"):
+            assert part in str(raised.value)
+
+
+@pytest.mark.parametrize("kind", ["no shape", "no element type", "no type"])
+def test_outputs_without_a_shape(kind):
+    """The format allows it, also for inputs; the types of outputs follow from the graph."""
+    proto = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> net (float[n] x) => (int8[n] y) { y = Cast <to = 3> (x) }'
+    )
+    x, y = proto.graph.input[0], proto.graph.output[0]
+    if kind == "no shape":
+        x.type.tensor_type.ClearField("shape")
+        y.type.tensor_type.ClearField("shape")
+    elif kind == "no element type":
+        y.CopyFrom(helper.make_empty_tensor_value_info("y"))
+    else:
+        y.CopyFrom(onnx.ValueInfoProto(name="y"))
+    before = proto.SerializeToString()
+    model = jquant.onnx.load(proto)
+    assert model.outputs["y"].shape is None
+    assert "output  y  " in str(model)
+    for given in (np.float32([1, -2]), np.float32([[3]]))[: 2 if kind == "no shape" else 1]:
+        result = jax.jit(model)(model.params, {"x": given})["y"]
+        np.testing.assert_array_equal(result, given.astype(np.int8))
+        assert result.dtype == np.int8
+    assert proto.SerializeToString() == before
 
 
 def too_large(text: str, x: np.ndarray, message: str) -> None:
