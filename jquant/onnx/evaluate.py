@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jquant.onnx import bounds, limits, registry
+from jquant.onnx import axes, bounds, limits, registry
 from jquant.onnx.errors import ModelError
 from jquant.onnx.graph import Graph, Node
 from jquant.onnx.open_sizes import undecided
@@ -60,6 +60,7 @@ class Evaluation:
         try:
             with jax.named_scope(node.name), np.errstate(all="ignore"):  # as silent as JAX
                 prepared, keywords = self._prepared(node, entry, operands), self._keywords(node, chosen, operands, values)
+                axes.check(node, entry, operands)
                 bounds.check(node, operands)
                 limits.check_known(entry, prepared, keywords)
                 results = chosen.function(*prepared, **keywords)

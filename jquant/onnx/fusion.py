@@ -205,6 +205,8 @@ class _Fusion:
             return False
         given, inputs = found
         if node.operator == "Transpose" and given.name in self._known.arrays:  # weights
+            if sorted(node.attributes.get("perm", ())) not in ([], list(range(self._known.arrays[given.name].ndim))):
+                return False  # which raises where it is computed
             turned = self._known.transpose(given, node.attributes.get("perm"))
             self._add_dequantize(turned, node.outputs[0])
             return True

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jquant.onnx import axes
 from jquant.onnx.errors import ModelError
 from jquant.onnx.registry import converter
 from jquant.onnx.values import is_static, sizes, to_jax
@@ -185,8 +186,8 @@ def scan(
 ):
     """Unrolled, for few steps, if the body needs its elements while tracing."""
     states, inputs = operands[: len(operands) - num_scan_inputs], operands[len(operands) - num_scan_inputs :]
-    axes, backwards = _all(scan_input_axes, num_scan_inputs), _all(scan_input_directions, num_scan_inputs)
-    inputs = [_in_scan_order(x, axis, back) for x, axis, back in zip(inputs, axes, backwards, strict=True)]
+    inputs_axes, backwards = _all(scan_input_axes, num_scan_inputs), _all(scan_input_directions, num_scan_inputs)
+    inputs = [_in_scan_order(x, axis, back) for x, axis, back in zip(inputs, inputs_axes, backwards, strict=True)]
     count = len(outputs_axes := _all(scan_output_axes, outputs - len(states)))
     if unrolled:
         final, stacked = _scan_unrolled(body, states, inputs)
@@ -199,6 +200,8 @@ def scan(
         final, stacked = lax.scan(step, _arrays(states), _arrays(inputs))
     backwards = _all(scan_output_directions, count)
     ordered = [jnp.flip(y, 0) if back else y for y, back in zip(stacked, backwards, strict=True)]
+    for y, axis in zip(ordered, outputs_axes, strict=True):
+        axes.require(axis, *axes.of_rank(y.ndim), f"its attribute scan_output_axes is {outputs_axes}", count > 1)
     return (*final, *(jnp.moveaxis(y, 0, axis) for y, axis in zip(ordered, outputs_axes, strict=True)))
 
 

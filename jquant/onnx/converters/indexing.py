@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jquant.onnx.errors import ModelError
 from jquant.onnx.registry import converter
 from jquant.onnx.values import sizes
 
@@ -99,6 +100,8 @@ def _updated(data, places, updates, reduction):
 def tensor_scatter(past_cache, update, write_indices=None, *, axis, mode):
     """Writes each sequence of the batch, starting at its own position; with `mode` circular, it wraps around at the end."""
     axis %= past_cache.ndim
+    if axis == 0:
+        raise ModelError("its attribute axis is the dimension of the batch, the first one")
     start = jnp.zeros(past_cache.shape[:1], jnp.int32) if write_indices is None else write_indices
     places = start[:, None] + jnp.arange(update.shape[axis], dtype=start.dtype)
     if mode == "circular":

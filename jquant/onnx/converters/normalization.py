@@ -5,9 +5,11 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx
 from jax import lax
 
 from jquant.onnx.registry import converter
+from jquant.onnx.values import jax_dtype
 
 
 def _as_matrix(function, x, axis):
@@ -61,6 +63,14 @@ def layer_normalization(x, scale, bias=None, *, axis, epsilon, stash_type):
     inverse = lax.rsqrt(jnp.mean(centred * centred, axes, keepdims=True) + jnp.asarray(epsilon, wide.dtype))
     normalized = (centred * inverse).astype(x.dtype) * scale
     return normalized if bias is None else normalized + bias, mean, inverse
+
+
+@converter("RMSNormalization", since=23)
+def root_mean_square_normalization(x, scale, *, axis, epsilon, stash_type):
+    """As the function body in ONNX's schema, which would compute something for an axis that there is not."""
+    wide = x.astype(jax_dtype(onnx.helper.tensor_dtype_to_np_dtype(stash_type), "the type of the mean"))
+    mean = jnp.mean(wide * wide, tuple(range(axis % x.ndim, x.ndim)), keepdims=True)
+    return (wide / jnp.sqrt(mean + jnp.asarray(epsilon, wide.dtype))).astype(x.dtype) * scale
 
 
 def _per_channel(values, x):
