@@ -324,7 +324,8 @@ def power_of_two(exponent: jax.Array) -> jax.Array:
 
 def decompose(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Biased exponent and 24-bit integer significand: ``abs(x) == significand * 2.0 ** (exponent - 150)``."""
-    return (bits(x) >> 23) & 0xFF, (bits(x) & FRACTION) | HIDDEN_BIT
+    number = bits(x)
+    return (number >> 23) & 0xFF, (number & FRACTION) | HIDDEN_BIT
 
 
 def _is_normal_exponent(exponent: jax.Array) -> jax.Array:
@@ -333,13 +334,16 @@ def _is_normal_exponent(exponent: jax.Array) -> jax.Array:
 
 def _scaled(significand: jax.Array, shift: jax.Array | int) -> jax.Array:
     """``float32(significand) * 2 ** shift``"""
-    return of_bits((significand & FRACTION) | ((150 + shift) << 23))
+    return bitcast_unguarded((significand & FRACTION) | ((150 + shift) << 23), jnp.float32)
 
 
 def assemble(sign: jax.Array, exponent: jax.Array, significand: jax.Array) -> jax.Array:
-    """The float32 of a sign bit, a biased exponent and a significand in [2**23, 2**24]; 0 in place of a subnormal."""
+    """The float32 of a sign bit, a biased exponent and a significand in [2**23, 2**24]; 0 in place of a subnormal.
+
+    All are computed from bits, as by `decompose`.
+    """
     # Added, not or-ed: the hidden bit, and a significand of 2**24, carry into the exponent.
     magnitude = ((exponent - 1) << 23) + significand
     magnitude = lax.select(exponent <= 0, jnp.zeros_like(magnitude), magnitude)
     magnitude = lax.select(exponent >= 0xFF, jnp.full_like(magnitude, INFINITY), magnitude)
-    return of_bits(sign | magnitude)
+    return bitcast_unguarded(sign | magnitude, jnp.float32)
