@@ -106,6 +106,18 @@ def _by_default(model: Model, sizes: dict[str, int]) -> list[str]:
     return [name for name in dict.fromkeys(names) if name not in sizes]
 
 
+def _ways_out(model: Model, sizes: dict[str, int]) -> list[str]:
+    """How to pass something else than what was drawn at random, which a model need not take."""
+    lines = []
+    if names := _by_default(model, sizes):
+        lines.append(f"the sizes {', '.join(names)} have a default; --size NAME=NUMBER gives them another")
+    integers = [name for name, value in model.inputs.items() if value.dtype is not None and value.dtype.kind in "biu"]
+    if integers:
+        names = ", ".join(integers)
+        lines.append(f"{names} drawn at random; --constants NAME=VALUE fixes one, and --inputs FILE.npz passes all inputs")
+    return lines
+
+
 def _compared(model: Model, options: argparse.Namespace, constants: dict[str, np.ndarray], sizes: dict[str, int]) -> int:
     inputs = _read(model, options.inputs) if options.inputs else random_inputs(model, sizes)
     if not options.inputs:
@@ -115,9 +127,7 @@ def _compared(model: Model, options: argparse.Namespace, constants: dict[str, np
     try:
         rows = compare.nodes(options.model, inputs, constants=constants, progress=_progress)
     except ModelError as error:
-        names = _by_default(model, sizes) if not options.inputs else []
-        hint = f"\nthe sizes {', '.join(names)} have a default; --size NAME=NUMBER gives them another" if names else ""
-        raise ModelError(f"{error}{hint}") from error
+        raise ModelError("\n".join([str(error), *([] if options.inputs else _ways_out(model, sizes))])) from error
     print("\nnode by node, onnxruntime with optimizations off; each node is fed onnxruntime's values")
     if options.quantized == "fused":
         print("  nodes are compared as they are in the file, before any are fused; the fused model is compared end to end")

@@ -1,7 +1,7 @@
-"""Replaces each If whose branch is known when a model is loaded by that branch, and drops the other."""
+"""The conditions of Ifs: one that is known when a model is loaded is replaced by its branch, and the other is dropped."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ def decided(graph: Graph, constants: Mapping[str, np.ndarray]) -> Graph:
 class _Decision:
     def __init__(self, graph: Graph, constants: Mapping[str, np.ndarray]):
         self._values: dict[str, Any] = dict(constants)
-        self._needed = _needed(graph)
+        self._needed = _needed(graph, _conditions(graph))
         self._evaluation = Evaluation({}, frozenset(self._needed))
 
     def rewritten(self, graph: Graph) -> Graph:
@@ -59,10 +59,21 @@ class _Decision:
             self._values |= {name: value for name, value in zip(node.outputs, results, strict=False) if name}
 
 
-def _needed(graph: Graph) -> set[str]:
-    """The names of all values from which the conditions are computed."""
+def deciding(graph: Graph) -> dict[str, tuple[str, ...]]:
+    """For the condition of each If, the inputs of the model from which it is computed."""
+    inputs = [value.name for value in graph.inputs]
+    needed = {name: _needed(graph, [name]) for name in _conditions(graph)}
+    return {name: tuple(each for each in inputs if each in names) for name, names in needed.items()}
+
+
+def _conditions(graph: Graph) -> list[str]:
+    return [name for node in graph.walk() if node.kind == "If" for name in node.inputs]
+
+
+def _needed(graph: Graph, names: Iterable[str]) -> set[str]:
+    """The names of all values from which some values are computed, and theirs."""
     producers: dict[str, Node] = {name: node for node in graph.walk() for name in node.outputs}
-    waiting = [name for node in graph.walk() if node.kind == "If" for name in node.inputs]
+    waiting = list(names)
     found: set[str] = set()
     while waiting:
         name = waiting.pop()

@@ -28,6 +28,7 @@ class Evaluation:
       static: the names of values that must be known while tracing.
       where: masks of different shapes, which say of each position whether it counts in the ranges of dynamic quantization.
       watch: called with every node, its operands and its results, which it may replace; or None.
+      deciding: for the condition of an If, the inputs of the model from which it is computed.
       used: the shapes of the masks that fitted an operand.
     """
 
@@ -35,6 +36,7 @@ class Evaluation:
     static: frozenset[str]
     where: tuple[jax.Array, ...] = ()
     watch: Watch | None = None
+    deciding: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     used: set[tuple[int, ...]] = dataclasses.field(default_factory=set)
 
     def run(self, graph: Graph, values: Values) -> list[Any]:
@@ -66,14 +68,31 @@ class Evaluation:
                 results = chosen.function(*prepared, **keywords)
                 limits.check(results, operands)
         except ModelError as error:
-            raise error if str(error).startswith("node ") else ModelError(f"{node.title}: {error}") from error
+            way_out = self._way_out(node, operands)
+            if str(error).startswith("node ") and not way_out:
+                raise
+            raise ModelError(f"{node.title}: {error}{way_out}") from error
         except Exception as error:  # whatever NumPy, JAX or a caller's function raises for what it cannot take
             given = ", ".join(map(_described, operands))
-            raise ModelError(f"{node.title}: {_reason(error)} (its operands: {given})") from error
+            reason = f"{_reason(error)} (its operands: {given})"
+            raise ModelError(f"{node.title}: {reason}{self._way_out(node, operands)}") from error
         results = tuple(map(_normal, results)) if isinstance(results, tuple) else (_normal(results),)
         if len(results) < len(node.outputs) and any(node.outputs[len(results) :]):
             raise ModelError(f"{node.title}: the output {node.outputs[len(results)]!r} is not supported")
         return results
+
+    def _way_out(self, node: Node, operands: list[Any]) -> str:
+        """How to decide an If that is not decided while tracing, so that only the branch that fits is computed."""
+        if node.kind != "If" or is_static(operands[0]):
+            return ""
+        inputs = self.deciding.get(node.inputs[0], ())
+        if not inputs:
+            return ""
+        fixed = ", ".join(f"{name!r}: value" for name in inputs)
+        return (
+            f"\n  the condition is not known while tracing, so both branches have to fit; it follows from "
+            f"{', '.join(map(repr, inputs))}, and jquant.onnx.load(..., constants={{{fixed}}}) decides it"
+        )
 
     def _callers_own(self, node: Node, operands: list[Any]) -> Converter | None:
         """The caller's function for a node with floating-point operands, at least one of which is not static."""

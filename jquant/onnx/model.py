@@ -66,6 +66,7 @@ class Model:
         if problems:
             raise ModelError(f"{name} is not supported:" + "".join(f"\n  {each}" for each in dict.fromkeys(problems)))
         self._static = frozenset(analysis.static)
+        self._deciding = branches.deciding(graph)
         packed = packing.packed(graph, self._static, self._floats)
         self._known: dict[str, np.ndarray | None] = {}
         self.params = {}
@@ -116,7 +117,7 @@ class Model:
         values: dict[str, Any] = {**self._known, **params, **arguments.inputs(self.inputs, inputs)}
         masks = arguments.masks(where)
         self._dry_run(values, masks)
-        evaluation = Evaluation(self._floats, self._static, masks, watch)
+        evaluation = Evaluation(self._floats, self._static, masks, watch, self._deciding)
         results = self._evaluated(evaluation, values)
         for mask in evaluation.where:
             if mask.shape not in evaluation.used:
@@ -137,7 +138,8 @@ class Model:
             return
 
         def run(arrays: Mapping[str, Any], masks: tuple[jax.Array, ...]) -> None:
-            self._evaluated(Evaluation(self._floats, self._static, masks), {**self._known, **arrays})
+            evaluation = Evaluation(self._floats, self._static, masks, deciding=self._deciding)
+            self._evaluated(evaluation, {**self._known, **arrays})
 
         jax.eval_shape(run, arrays, masks)
 

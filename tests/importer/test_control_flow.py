@@ -123,6 +123,29 @@ net (bool c, float[n, 3] x) => (float[a, b] y) {
         run(model, {"x": X, "c": np.bool_(True)})
 
 
+def test_a_branch_that_does_not_fit_says_what_decides():
+    """Both branches are computed unless a constant decides; the error names the branch and the input to fix."""
+    model = model_of("""
+net (int64 sr, float[n, 3] x) => (float[a, b] y)
+  <int64 rate = {16000}, float[3, 2] w = {1, 2, 3, 4, 5, 6}, float[5, 2] v = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}> {
+    offset = Sub (sr, rate)
+    zero = Sub (rate, rate)
+    fits = Equal (offset, zero)
+    y = If (fits) <
+      then_branch = one () => (float[a, b] t) { t = MatMul (x, w) },
+      else_branch = two () => (float[a, b] e) { e = MatMul (x, v) }>
+}""")
+    loaded = jquant.onnx.load(model)
+    with pytest.raises(ModelError) as caught:
+        jax.jit(loaded)(loaded.params, {"x": X, "sr": np.int64(16000)})
+    message = str(caught.value)
+    assert message.startswith("node 'y' (If, version 16): its else_branch cannot be computed: node '")
+    assert "it follows from 'sr', and jquant.onnx.load(..., constants={'sr': value}) decides it" in message
+    loaded = jquant.onnx.load(model, constants={"sr": 16000})
+    w = np.arange(1, 7, dtype=np.float32).reshape(3, 2)
+    np.testing.assert_array_equal(jax.jit(loaded)(loaded.params, {"x": X})["y"], X @ w)
+
+
 COUNTED = """
 net ({inputs} float[3] x) => (float[3] total, float[r, 3] each) <{constants}> {{
   total, each = Loop (rounds, {condition}, x) <body = one (int64 i, bool c, float[3] v)

@@ -149,6 +149,25 @@ def test_given_inputs(products, tmp_path, capsys):
     assert "inputs.npz holds z; it must hold x" in capsys.readouterr().err
 
 
+BY_RATE = """net (int64 sr, float[n, m] x) => (float[a, b] y)
+  <int64 rate = {16000}, float[3, 2] w = {1, 2, 3, 4, 5, 6}, float[5, 2] v = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}> {
+    fits = Equal (sr, rate)
+    y = If (fits) <
+      then_branch = one () => (float[a, b] t) { t = MatMul (x, w) },
+      else_branch = two () => (float[a, b] e) { e = MatMul (x, v) }>
+}"""
+
+
+def test_random_numbers_that_onnxruntime_does_not_take(tmp_path, capsys):
+    """Which they are, and what passes others; it is enough to fix one."""
+    path = text_model(tmp_path, BY_RATE)
+    compared = [str(path), "--compare", "--size", "n=2", "m=3"]
+    assert main(compared) == 2
+    message = "sr drawn at random; --constants NAME=VALUE fixes one, and --inputs FILE.npz passes all inputs"
+    assert message in capsys.readouterr().err
+    assert main([*compared, "--constants", "sr=16000", "--rounds", "1"]) == 0
+
+
 def test_sizes_that_onnxruntime_does_not_take(tmp_path, capsys):
     """Those by default are named, and what gives others; but not where the caller gave the inputs."""
     text = "net (float[n, ?] x) => (float[n, 2] y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}> { y = MatMul (x, w) }"

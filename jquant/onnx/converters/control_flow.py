@@ -22,7 +22,20 @@ def if_(cond, *, then_branch, else_branch):
     """If the condition is known while tracing, it chooses the branch, and the other is never traced."""
     if is_static(cond):
         return tuple((then_branch if cond.item() else else_branch)())
-    return tuple(lax.cond(cond.reshape(()), *(_in_arrays(branch) for branch in (then_branch, else_branch))))
+    branches = {"then_branch": then_branch, "else_branch": else_branch}
+    return tuple(lax.cond(cond.reshape(()), *(_named(name, branch) for name, branch in branches.items())))
+
+
+def _named(name: str, branch: Callable[..., Any]) -> Callable[[], list[jax.Array]]:
+    """A branch whose errors say which one it is."""
+
+    def traced() -> list[jax.Array]:
+        try:
+            return _arrays(branch())
+        except ModelError as error:
+            raise ModelError(f"its {name} cannot be computed: {error}") from error
+
+    return traced
 
 
 @converter("Loop", since=1, prefers_static=("M", "cond"))
@@ -235,7 +248,3 @@ def _stacked(values: Sequence[Any], axis: int) -> Any:
 
 def _arrays(values: Sequence[Any]) -> list[Any]:
     return [to_jax(value, "a value of a subgraph") for value in values]
-
-
-def _in_arrays(body: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    return lambda *operands: _arrays(body(*operands))
