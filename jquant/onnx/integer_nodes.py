@@ -144,6 +144,8 @@ def _average_pool(node: Node, target: Quantization, values: _Values, known: Know
     given, attributes = _simple(node.inputs[0], values), dict(node.attributes)
     if given is None or attributes.pop("ceil_mode", 0) or len(attributes["kernel_shape"]) not in (2, 3):
         return None
+    if attributes.get("auto_pad", "NOTSET").startswith("SAME") and {1} != {1, *attributes.get("dilations", ())}:
+        return None  # such windows may lie behind the padding
     return (*given.operands, *_scales(target)), {**attributes, "output_dtype": target.dtype.name}
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from jquant.onnx.converters.sampling import sample
-from jquant.onnx.converters.windows import Window
+from jquant.onnx.converters.windows import Window, resolved
 from jquant.onnx.registry import converter
 
 _MOST_TAPS = 64  # elements of a filter that is unrolled into one product each
@@ -18,7 +18,9 @@ _MOST_TAPS = 64  # elements of a filter that is unrolled into one product each
 @converter("Conv", since=1)
 def convolution(x, w, b=None, *, auto_pad, dilations=None, group, kernel_shape=None, pads=None, strides=None):
     """A filter of one element is a matrix, multiplied without changing the order of dimensions."""
-    window = Window.of(x.shape, kernel_shape or w.shape[2:], strides, dilations, pads, auto_pad)
+    kernel = kernel_shape or w.shape[2:]
+    x, pads = resolved(x, kernel, strides, dilations, pads, auto_pad)
+    window = Window.of(x.shape, kernel, strides, dilations, pads)
     if group == 1 and window.is_point:
         columns = x.reshape(*x.shape[:2], math.prod(x.shape[2:]))
         y = jnp.matmul(w.reshape(w.shape[:2]), columns).reshape(x.shape[0], w.shape[0], *x.shape[2:])
@@ -94,8 +96,9 @@ def transposed_convolution(
 
 def _crops(shape, strides, full, auto_pad, pads, output_padding, output_shape):
     """What to crop at both ends of each dimension of the full result; negative where it grows."""
-    if output_shape is None and auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-        output_shape = [size * stride for size, stride in zip(shape, strides, strict=True)]
+    if output_shape is None and auto_pad in ("SAME_UPPER", "SAME_LOWER"):  # the result does not grow, as in onnxruntime
+        lengths = [size + extra for size, extra in zip(full, output_padding, strict=True)]
+        output_shape = [min(size * stride, length) for size, stride, length in zip(shape, strides, lengths, strict=True)]
     if output_shape is None:
         rank = len(shape)
         pads = pads if pads and auto_pad == "NOTSET" else [0] * 2 * rank
@@ -124,7 +127,7 @@ def deformable_convolution(
     """Each element of a filter is moved by an offset in each dimension. Between pixels, it interpolates linearly."""
     kernel = w.shape[2:]
     rank = len(kernel)
-    window = Window.of(x.shape, kernel, strides, dilations, pads, "NOTSET")
+    window = Window.of(x.shape, kernel, strides, dilations, pads)
     shape = window.shape(x.shape[2:])
     batch, places = x.shape[0], int(np.prod(kernel))
     offset = offset.reshape(batch * offset_group, places, rank, *shape)
@@ -150,7 +153,7 @@ def image_from_columns(input, image_shape, block_shape, *, dilations=None, pads=
     image, block = image_shape.tolist(), block_shape.tolist()
     rank = len(image)
     channels = input.shape[1] // int(np.prod(block))
-    window = Window.of((1, 1, *image), block, strides, dilations, pads, "NOTSET")
+    window = Window.of((1, 1, *image), block, strides, dilations, pads)
     blocks = input.reshape(input.shape[0], channels, -1, *window.shape(image))
     padded = [size + low + high for size, (low, high) in zip(image, window.pads, strict=True)]
     found = jnp.zeros((input.shape[0], channels, *padded), input.dtype)

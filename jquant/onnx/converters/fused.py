@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jquant.onnx.converters.quantized_parameters import LEVEL, padding, plain, windows
+from jquant.onnx.converters.windows import resolved, resolved_pool
 from jquant.onnx.graph import JQUANT
 from jquant.onnx.registry import converter
 from jquant.operators.convolution_integer_to_float import convolution_integer_to_float
@@ -113,6 +114,7 @@ def convolution(
     strides=None,
     output_dtype,
 ):
+    x, pads = resolved(x, w.shape[2:], strides, dilations, pads, auto_pad)
     return quantized_linear_convolution(
         *(
             x,
@@ -126,7 +128,7 @@ def convolution(
         ),
         bias,
         output_dtype=output_dtype,
-        **windows(auto_pad, dilations, group, pads, strides),
+        **windows(dilations, group, pads, strides),
     )
 
 
@@ -147,9 +149,10 @@ def convolution_to_float(
     pads=None,
     strides=None,
 ):
+    x, pads = resolved(x, w.shape[2:], strides, dilations, pads, auto_pad)
     return convolution_integer_to_float(
         *(x, plain(x_scale), plain(x_zero_point), w, plain(w_scale), plain(w_zero_point), bias),
-        **windows(auto_pad, dilations, group, pads, strides),
+        **windows(dilations, group, pads, strides),
     )
 
 
@@ -207,12 +210,13 @@ def average_pool(
     strides=None,
     output_dtype,
 ):
+    x, pads, _ = resolved_pool(x, kernel_shape, strides, dilations, pads, auto_pad)
     return quantized_linear_average_pool(
         *_unary(x, x_scale, x_zero_point, y_scale, y_zero_point),
         window_sizes=kernel_shape,
         strides=strides,
         dilations=dilations,
-        padding=padding(auto_pad, pads),
+        padding=padding(pads),
         include_padding=bool(count_include_pad),
         output_dtype=output_dtype,
         feature_level=LEVEL,

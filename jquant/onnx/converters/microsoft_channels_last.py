@@ -8,6 +8,7 @@ from jax import lax
 from jquant.onnx.converters.pooling import max_pool
 from jquant.onnx.converters.quantized import require_kernel
 from jquant.onnx.converters.quantized_parameters import plain, windows
+from jquant.onnx.converters.windows import resolved
 from jquant.onnx.graph import MICROSOFT
 from jquant.onnx.registry import converter
 from jquant.operators.quantized_linear_convolution import quantized_linear_convolution
@@ -39,8 +40,9 @@ def convolution(
     if channels_last:
         image = (0, x.ndim - 1, *range(1, x.ndim - 1))
         dimensions = lax.ConvDimensionNumbers(image, tuple(range(x.ndim)), image)
+    x, pads = resolved(x, w.shape[2:], strides, dilations, pads, auto_pad, first=1 if channels_last else 2)
     of_x, of_w = (x, plain(x_scale), plain(x_zero_point)), (w, plain(w_scale), plain(w_zero_point))
-    options = windows(auto_pad, dilations, group, pads, strides)
+    options = windows(dilations, group, pads, strides)
     output = plain(y_scale), plain(y_zero_point)
     return quantized_linear_convolution(*of_x, *of_w, *output, B, dimension_numbers=dimensions, **options)
 

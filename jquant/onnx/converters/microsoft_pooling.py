@@ -13,6 +13,7 @@ from jquant.arithmetic import exact
 from jquant.formulas import affine, pooling
 from jquant.formulas.windows import Windows
 from jquant.onnx.converters.quantized_parameters import plain
+from jquant.onnx.converters.windows import resolved_pool
 from jquant.onnx.graph import MICROSOFT
 from jquant.onnx.registry import converter
 from jquant.pytrees import Quantized, ScaleZeroPoint
@@ -66,9 +67,10 @@ def average_pool(
     One window over the whole tensor, without padding, is computed as a global average instead.
     """
     x = jnp.moveaxis(X, -1, 1) if channels_last else X
-    padding = pads if auto_pad == "NOTSET" and pads else auto_pad.replace("NOTSET", "VALID")
-    w = windows.windows("QLinearAveragePool", x.shape[2:], kernel_shape, strides, None, padding)
-    if tuple(kernel_shape) == x.shape[2:] and not any(map(any, w.padding)):
+    is_whole = tuple(kernel_shape) == x.shape[2:]
+    x, pads, _ = resolved_pool(x, kernel_shape, strides, None, pads, auto_pad)
+    w = windows.windows("QLinearAveragePool", x.shape[2:], kernel_shape, strides, None, pads or "VALID")
+    if is_whole and not any(map(any, w.padding)):
         zero_points = (jnp.zeros((), x.dtype) if each is None else each for each in (x_zero_point, y_zero_point))
         x_zero_point, y_zero_point = zero_points
         return global_average_pool(X, x_scale, x_zero_point, y_scale, y_zero_point, channels_last=channels_last)

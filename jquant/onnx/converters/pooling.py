@@ -7,7 +7,7 @@ import numpy as np
 from jax import lax
 
 from jquant.onnx.converters.sampling import sample
-from jquant.onnx.converters.windows import Window
+from jquant.onnx.converters.windows import Window, resolved_pool
 from jquant.onnx.errors import ModelError
 from jquant.onnx.registry import converter
 from jquant.onnx.values import sizes
@@ -28,11 +28,14 @@ def max_pool(
 ):
     """Of equal elements, the first is the largest. An index counts the elements of the whole tensor; with `storage_order`,
     those of an image whose dimensions are in reverse order."""
-    window = Window.of(x.shape, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    shape, given = x.shape, (kernel_shape, strides, dilations, pads, auto_pad)
+    x, pads, behind = resolved_pool(x, *given)
+    window = Window.of(x.shape, kernel_shape, strides, dilations, pads, ceil_mode, behind)
     if outputs == 1:
         return _reduce(x, window, _lowest(x.dtype), lax.max)
+    places, _, _ = resolved_pool(jnp.arange(math.prod(shape), dtype=jnp.int32).reshape(shape), *given)
     largest, indices = lax.reduce_window(
-        (x, jnp.arange(math.prod(x.shape), dtype=jnp.int32).reshape(x.shape)),
+        (x, places),
         (jnp.asarray(_lowest(x.dtype)), jnp.int32(-1)),
         _first_of_largest,
         (1, 1, *window.kernel),
@@ -40,7 +43,7 @@ def max_pool(
         window.padding,
         window_dilation=(1, 1, *window.dilations),
     )
-    return largest, _reversed(indices, x.shape[2:]) if storage_order else indices
+    return largest, _reversed(indices, shape[2:]) if storage_order else indices
 
 
 def _lowest(dtype):
@@ -76,7 +79,8 @@ def _first_of_largest(a, b):
 @converter("AveragePool", since=7)
 def average_pool(x, *, auto_pad, ceil_mode=0, count_include_pad, dilations=None, kernel_shape, pads=None, strides=None):
     """A window is divided by the number of elements that count: padding only if included, and never what lies beyond it."""
-    window = Window.of(x.shape, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    x, pads, behind = resolved_pool(x, kernel_shape, strides, dilations, pads, auto_pad, is_average=True)
+    window = Window.of(x.shape, kernel_shape, strides, dilations, pads, ceil_mode, behind)
     total = _reduce(x, window, np.array(0, x.dtype), lax.add)
     for axis, size in enumerate(x.shape[2:]):
         count = _counts(size, window, axis, count_include_pad)
@@ -93,12 +97,13 @@ def _counts(size, window, axis, count_include_pad):
     places = jnp.arange(windows)[:, None] * window.strides[axis] - low
     places = places + np.arange(window.kernel[axis]) * window.dilations[axis]
     first, end = (-low, size + high) if count_include_pad else (0, size)
-    return jnp.sum((places >= first) & (places < end), 1)
+    return jnp.maximum(jnp.sum((places >= first) & (places < end), 1), 1)  # of no elements, the mean is 0
 
 
 @converter("LpPool", since=2)
 def norm_pool(x, *, auto_pad, ceil_mode=0, dilations=None, kernel_shape, p, pads=None, strides=None):
-    window = Window.of(x.shape, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    x, pads, behind = resolved_pool(x, kernel_shape, strides, dilations, pads, auto_pad)
+    window = Window.of(x.shape, kernel_shape, strides, dilations, pads, ceil_mode, behind)
     return _root(_reduce(_power(x, p), window, np.array(0, x.dtype), lax.add), p)
 
 

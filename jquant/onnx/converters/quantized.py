@@ -18,6 +18,7 @@ from jquant.onnx.converters.quantized_parameters import (
     plain,
     windows,
 )
+from jquant.onnx.converters.windows import resolved
 from jquant.onnx.errors import ModelError
 from jquant.onnx.registry import converter
 from jquant.operators.convolution_integer import convolution_integer
@@ -132,7 +133,8 @@ def integer_convolution(
 ):
     """Padding stands for zeros: it has the value of the input's zero point."""
     require_kernel(w, kernel_shape)
-    options = windows(auto_pad, dilations, group, pads, strides)
+    x, pads = resolved(x, w.shape[2:], strides, dilations, pads, auto_pad)
+    options = windows(dilations, group, pads, strides)
     return convolution_integer(x, w, plain(x_zero_point), plain(w_zero_point), **options)
 
 
@@ -157,8 +159,9 @@ def quantized_convolution(
 ):
     """The bias is an integer, in units of the product of the scales."""
     require_kernel(w, kernel_shape)
+    x, pads = resolved(x, w.shape[2:], strides, dilations, pads, auto_pad)
+    options = windows(dilations, group, pads, strides)
     of_x, of_w = (x, plain(x_scale), plain(x_zero_point)), (w, plain(w_scale), plain(w_zero_point))
-    options = windows(auto_pad, dilations, group, pads, strides)
     return quantized_linear_convolution(*of_x, *of_w, plain(y_scale), plain(y_zero_point), B, **options)
 
 

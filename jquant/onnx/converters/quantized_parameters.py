@@ -61,12 +61,12 @@ def integers_product(
     return jnp.matmul(a, b)
 
 
-def padding(auto_pad: str, pads):
-    """ONNX's two attributes in the form that jquant's operators take."""
-    return pads or "VALID" if auto_pad == "NOTSET" else auto_pad
+def padding(pads):
+    """ONNX's padding, which is `resolved`, in the form that jquant's operators take."""
+    return pads or "VALID"
 
 
-def windows(auto_pad: str, dilations, group: int, pads, strides) -> dict:
+def windows(dilations, group: int, pads, strides) -> dict:
     """ONNX's convolution attributes as arguments of `convolution_integer`."""
-    window = {"padding": padding(auto_pad, pads), "strides": strides, "dilations": dilations}
+    window = {"padding": padding(pads), "strides": strides, "dilations": dilations}
     return {**window, "groups": group, "feature_level": LEVEL}
