@@ -114,7 +114,9 @@ CASES = [
     Case("com.microsoft.GatherBlockQuantized", 1, BLOCKS, "quantize_axis", attributes={"block_size": 16}),
     Case("com.microsoft.LayerNormalization", 1, [POINT, POINT[0, 0]], theirs=False),
     Case("com.microsoft.QLinearConcat", 1, [ONE, ZERO, X.astype(np.uint8), ONE, ZERO]),
-    Case("com.microsoft.QLinearReduceMean", 1, [X.astype(np.uint8), ONE, ZERO, ONE, ZERO], "axes", listed=True, theirs=False),
+    Case(
+        "com.microsoft.QLinearReduceMean", 1, [X.astype(np.uint8), ONE, ZERO, ONE, ZERO], "axes", listed=True, theirs=False
+    ),
     Case("com.microsoft.QLinearSoftmax", 1, [X.astype(np.uint8), ONE, ZERO, ONE, ZERO], attributes={"opset": 13}),
     Case("com.microsoft.QuantizeLinear", 1, [CUBE, *PER_AXIS]),
     Case("com.microsoft.SimplifiedLayerNormalization", 1, [POINT, POINT[0, 0]], theirs=False),
