@@ -38,8 +38,8 @@ def bitcast(x: jax.Array, dtype: np.dtype) -> jax.Array:
 def bitcast_unguarded(x: jax.Array, dtype: np.dtype) -> jax.Array:
     """The same for an `x` that is no transposition.
 
-    So it is in bodies of kernels and of reductions, for the result of a clamp, and for what was computed from results of
-    `bitcast` alone.
+    So it is in bodies of kernels and of reductions, for the result of a clamp or of a seal, and for what was computed from
+    results of `bitcast` alone.
     """
     return lax.bitcast_convert_type(x, dtype)
 

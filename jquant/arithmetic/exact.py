@@ -157,19 +157,20 @@ def _sealed_corrected_quotient(x: jax.Array, d: jax.Array) -> jax.Array:
 
 
 def corrected_quotient(x: jax.Array, d: jax.Array) -> jax.Array:
-    """The correctly rounded quotient on platforms whose division is off by an ulp or two.
+    """The correctly rounded quotient of a sealed `x`, on platforms whose division is off by an ulp or two.
 
     It divides the significands, as 24-bit integers. Float32 arithmetic gives their quotient to within 2;
     the remainder, exact in (wrapping) integer arithmetic, decides.
     """
-    x_exponent, x_significand = decompose(x)
-    d_exponent, d_significand = decompose(d)
+    x_bits, d_bits = bitcast_unguarded(x, jnp.int32), bits(d)
+    x_exponent, x_significand = _exponent_and_significand(x_bits)
+    d_exponent, d_significand = _exponent_and_significand(d_bits)
     # The shift that brings the quotient of the significands into [2**23, 2**24).
     shift = 23 + (x_significand < d_significand).astype(jnp.int32)
     approximation = _scaled(x_significand, shift) / _scaled(d_significand, 0)
     significand = nearest_integer_quotient(x_significand << shift, d_significand, approximation)
     exponent = x_exponent - d_exponent + 150 - shift
-    sign = (bits(x) ^ bits(d)) & SIGN
+    sign = (x_bits ^ d_bits) & SIGN
     finite = assemble(sign, exponent, significand)
     normal = _is_normal_exponent(x_exponent) & _is_normal_exponent(d_exponent)
     return lax.select(normal, finite, x / d)
@@ -324,8 +325,11 @@ def power_of_two(exponent: jax.Array) -> jax.Array:
 
 def decompose(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Biased exponent and 24-bit integer significand: ``abs(x) == significand * 2.0 ** (exponent - 150)``."""
-    number = bits(x)
-    return (number >> 23) & 0xFF, (number & FRACTION) | HIDDEN_BIT
+    return _exponent_and_significand(bits(x))
+
+
+def _exponent_and_significand(bits: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return (bits >> 23) & 0xFF, (bits & FRACTION) | HIDDEN_BIT
 
 
 def _is_normal_exponent(exponent: jax.Array) -> jax.Array:
