@@ -96,7 +96,7 @@ def format_of(dtype: np.dtype) -> NarrowFloat:
 
 
 def narrow(x: jax.Array, dtype: np.dtype, *, saturate: bool = True) -> jax.Array:
-    """The nearest numbers of a narrow `dtype` to float32 `x`, ties to the even code; see `encode`."""
+    """The nearest numbers of a narrow `dtype` to a sealed float32 `x`, ties to the even code; see `encode`."""
     return of_code(encode(x, _FORMATS[dtype], saturate=saturate), dtype)
 
 
@@ -118,13 +118,15 @@ def _unsigned(dtype: np.dtype) -> np.dtype:
 def encode(x: jax.Array, target: NarrowFloat, *, saturate: bool = True, exponent: jax.Array | None = None) -> jax.Array:
     """The codes, in uint8, of the nearest numbers of a type to float32 `x`: ties to the even code, subnormals included.
 
+    `x` is sealed, or was computed from bits.
+
     With `exponent`, int32 from -127 to 128, to ``x / 2**exponent``, which need not be a float32.
 
     Infinities, and what rounds to more than the largest number, become the largest number of their sign. Without
     `saturate`, they become infinite or, in a type that has no infinities, NaN. NaN stays NaN, with its sign if the type
     has signed NaN. A type without NaN always saturates, and NaN becomes its largest positive number.
     """
-    bits = float_bits.bits(x)
+    bits = bitcast_unguarded(x, jnp.int32)
     magnitude = bits & MAGNITUDE
     is_nan = magnitude > INFINITY
     biased, significand = (magnitude >> 23, magnitude) if exponent is None else _scaled_down(magnitude, exponent)

@@ -71,7 +71,7 @@ def _narrowed(x, dtype: np.dtype, saturate: bool, round_mode: Any, xp):
         return _computed(functools.partial(powers_of_two.narrow, saturate=saturate, rounding=round_mode), single, xp)
     if not has_infinities_or_nan(dtype):  # the type's specification turns NaN into 6, ONNX's node tests of Cast into this
         single = xp.where(xp.isnan(single), xp.copysign(np.float32(0), -single), single)
-    return _computed(functools.partial(narrow, dtype=dtype, saturate=saturate), single, xp)
+    return _computed(lambda x: narrow(exact.seal(x), dtype, saturate=saturate), single, xp)
 
 
 def _single(x, xp):
