@@ -1,8 +1,10 @@
 """Operators of each element for itself are one loop: they leave nothing of the tensor's size in memory but their results."""
 
 import jax
+import jax.numpy as jnp
 import pytest
 
+import jquant
 from jquant.cases import CASES, VARIANTS
 
 ROWS = 2**18
@@ -17,6 +19,7 @@ OTHERS = (
     *("scale_and_zero_point", "requantization_range", "requantization_range_per_channel"),
     "quantize_down_and_shrink_range",
     *("mx_quantize", "nvfp4_quantize"),  # a scale for each block, of which the rows there have few elements
+    *("mx_dequantize", "nvfp4_dequantize"),  # whose cases compute narrow floats, which are stored: see the test below
 )
 # A range of each row, which is short there, is no smaller than the tensor: test_dynamic_quantize_linear has long rows.
 EVERY = {
@@ -40,4 +43,22 @@ def test_nothing_of_the_size_of_the_tensor(name):
     case = EVERY[name]
     memory = jax.jit(case.function).lower(*case.shapes(ROWS)).compile().memory_analysis()
     assert memory.output_size_in_bytes >= ROWS // 8  # bits of the smallest types are packed
+    assert memory.temp_size_in_bytes <= LARGEST
+
+
+@pytest.mark.parametrize("element", ["float8_e4m3fn", "float8_e5m2", "float6_e2m3fn", "float4_e2m1fn", "int8", "nvfp4"])
+def test_narrow_floats_are_read_in_the_loop(element):
+    """Elements and scales that are arguments of the program, as weights are."""
+    is_nvfp4 = element == "nvfp4"
+    stored = {"float6_e2m3fn": "uint8", "nvfp4": "float4_e2m1fn"}.get(element, element)
+    values = jax.ShapeDtypeStruct((ROWS // 64, 64), jnp.dtype(stored))
+    scale = jax.ShapeDtypeStruct(
+        (ROWS // 64, 4 if is_nvfp4 else 2), jnp.dtype("float8_e4m3fn" if is_nvfp4 else "float8_e8m0fnu")
+    )
+    if is_nvfp4:
+        program = jax.jit(jquant.nvfp4_dequantize).lower(values, scale, jax.ShapeDtypeStruct((), jnp.float32))
+    else:
+        program = jax.jit(lambda *operands: jquant.mx_dequantize(*operands, element_type=element)).lower(values, scale)
+    memory = program.compile().memory_analysis()
+    assert memory.output_size_in_bytes == 4 * ROWS
     assert memory.temp_size_in_bytes <= LARGEST

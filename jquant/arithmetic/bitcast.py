@@ -7,29 +7,27 @@ an operation whose operands are all transposed alike, or are constants. So `bitc
 array and of a function of the array: past such an operation XLA moves nothing.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.arithmetic.partitioned import unless_partitioned
-
 
 def bitcast(x: jax.Array, dtype: np.dtype) -> jax.Array:
     """`x` with its bits read as numbers of `dtype`.
 
-    If `dtype` is narrower, the result has one dimension more. XLA cannot see that the bits stay the same.
+    If `dtype` is narrower, the result has one dimension more. XLA cannot see that the bits stay the same. Floats of 8 and
+    4 bits that the same program computes are stored before they are read, by XLA:CPU from jax 0.12 on.
     """
     dtype = jnp.dtype(dtype)
     if x.dtype == dtype:
         return x
-    if _width(x.dtype) != _width(dtype):  # a move, which ends a loop anyway, so that a barrier costs nothing
+    if _width(x.dtype) != _width(dtype) or (not _is_integer(x.dtype) and _width(x.dtype) <= 8):
+        # Wider and narrower numbers are a move, for which a loop ends anyway. A `select` of floats of 8 and 4 bits is no
+        # way: XLA:CPU computes it in wider ones, which LLVM does not remove.
         return lax.bitcast_convert_type(lax.optimization_barrier(x), dtype)
     if not _is_integer(x.dtype):
-        unmoved = _unmoved_float if _width(x.dtype) > 8 else _unmoved_narrow_float
-        return lax.bitcast_convert_type(unmoved(x), dtype)
+        return lax.bitcast_convert_type(_unmoved_float(x), dtype)
     if _is_integer(dtype):
         return lax.convert_element_type(x, dtype)  # modulo 2**bits
     return lax.bitcast_convert_type(_unmoved_integer(x), dtype)
@@ -48,29 +46,6 @@ def _unmoved_float(x: jax.Array) -> jax.Array:
     """`x`, selected twice by one condition: whatever that is, the result is `x`, as only LLVM finds."""
     is_number = lax.eq(x, x)
     return lax.select(is_number, lax.select(is_number, x, lax.full_like(x, 1)), x)
-
-
-def _unmoved_narrow_float(x: jax.Array) -> jax.Array:
-    """`x`, reversed twice, past which XLA moves nothing either. LLVM removes that.
-
-    XLA:CPU would compute a `select` of floats of 8 and 4 bits in wider ones, which LLVM does not remove. Where a reversal
-    may communicate or take long, on a mesh and on other platforms, there is a barrier instead.
-    """
-    long = [dimension for dimension, size in enumerate(x.shape) if not isinstance(size, int) or size > 1]
-    if len(long) < 2:
-        return x
-    twice = functools.partial(_reversed_twice, long[0] - x.ndim)
-    (x,) = unless_partitioned(_after_barrier, _after_barrier, lax.stop_gradient(x), on_cpu=twice)
-    return x
-
-
-def _reversed_twice(dimension: int, x: jax.Array) -> tuple[jax.Array]:
-    place = (x.ndim + dimension,)
-    return (lax.rev(lax.rev(x, place), place),)
-
-
-def _after_barrier(x: jax.Array) -> tuple[jax.Array]:
-    return (lax.optimization_barrier(x),)
 
 
 def _unmoved_integer(x: jax.Array) -> jax.Array:

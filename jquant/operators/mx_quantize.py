@@ -34,9 +34,8 @@ def _largest_exponent(element: np.dtype) -> int:
     return (FLOATS_OF_6_BITS.get(element) or narrow_floats.format_of(element)).largest_exponent
 
 
-def _elements(x: jax.Array, scale: jax.Array, element: np.dtype) -> jax.Array:
-    """The nearest elements to ``x / scale``, of float32 `x`."""
-    code = powers_of_two.code_of(scale)
+def _elements(x: jax.Array, code: jax.Array, element: np.dtype) -> jax.Array:
+    """The nearest elements to ``x / scale``, of float32 `x` and the code of the scale."""
     exponent = code - powers_of_two.BIAS
     x = float_bits.nan_where(code == powers_of_two.NAN, x)
     if element == _INT8:
@@ -47,9 +46,8 @@ def _elements(x: jax.Array, scale: jax.Array, element: np.dtype) -> jax.Array:
     return blocks.of_code(narrow_floats.encode(x, narrow_floats.format_of(element), exponent=exponent), element)
 
 
-def _numbers(values: jax.Array, scale: jax.Array, element: np.dtype) -> jax.Array:
-    """``values * scale`` in float32."""
-    code = powers_of_two.code_of(scale)
+def _numbers(values: jax.Array, code: jax.Array, element: np.dtype) -> jax.Array:
+    """``values * scale`` in float32, of the code of the scale."""
     exponent = code - powers_of_two.BIAS
     if element == _INT8:
         magnitude = powers_of_two.scaled_integer(lax.abs(values.astype(jnp.int32)), exponent - _FRACTION_BITS)
@@ -68,8 +66,10 @@ def _mx_quantize(x: jax.Array, element: np.dtype, axis: int, block_size: int) ->
     largest = blocks.largest_magnitude_bits(value, axis, block_size)
     exponent = lax.max((largest >> 23) - np.int32(_largest_exponent(element)), jnp.zeros_like(largest))
     is_finite = largest < float_bits.INFINITY
-    scale = powers_of_two.of_code(lax.select(is_finite, exponent, jnp.full_like(exponent, powers_of_two.NAN)))
-    return MxQuantizeOutput(_elements(value, blocks.repeat(scale, axis, block_size, x.shape[axis]), element), scale)
+    code = lax.select(is_finite, exponent, jnp.full_like(exponent, powers_of_two.NAN)).astype(jnp.uint8)
+    of_each = blocks.repeat(code, axis, block_size, x.shape[axis]).astype(jnp.int32)
+    values = _elements(value, of_each, element)
+    return MxQuantizeOutput(values, powers_of_two.of_code(code))
 
 
 @functools.partial(jax.jit, static_argnames=("element", "axis", "block_size", "output_dtype"))
@@ -77,7 +77,7 @@ def _mx_quantize(x: jax.Array, element: np.dtype, axis: int, block_size: int) ->
 def _mx_dequantize(
     values: jax.Array, scale: jax.Array, element: np.dtype, axis: int, block_size: int, output_dtype: np.dtype
 ) -> jax.Array:
-    of_each = blocks.repeat(scale, axis, block_size, values.shape[axis])
+    of_each = blocks.repeat(powers_of_two.code_of(scale), axis, block_size, values.shape[axis])
     return exact.narrow(_numbers(values, of_each, element), output_dtype)
 
 
