@@ -131,6 +131,7 @@ def test_an_unsigned_range_is_divided_by_no_0():
 
 
 @pytest.mark.gate
+@pytest.mark.filterwarnings("ignore:.*the bins are .* wide")  # of which there are few here
 @one_in(3, "name", OBSERVERS, first=2, others="full")
 @every_mode
 def test_observers(name, mode):

@@ -21,6 +21,8 @@ from misuse import UNSPECIFIED, WRONG, Argument, Call, Like, calls, public_funct
 import jquant
 from jquant.cases import samples
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*the bins are .* wide")  # of observers with few of them
+
 _FUNCTIONS = sorted(public_functions())
 _SAMPLED, _WRONG = 1, 3  # of the things, for each argument of each call; and of those that are none
 
