@@ -70,7 +70,7 @@ def title_encoder() -> Iterator[Case]:
 
     import jquant
 
-    models = {name: jquant.onnx.load(ENCODER, floats=floats) for name, floats in example.FLOATS.items()}
+    models = {name: jquant.onnx.load(ENCODER, overrides=floats) for name, floats in example.FLOATS.items()}
     session, everything = onnxruntime_session(ENCODER), tokenize(SENTENCES)
     each, one_range = (example.encode_each, example.run_each), (example.encode, run)
     all_of_them, length = everything["input_ids"].shape

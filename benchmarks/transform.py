@@ -94,8 +94,8 @@ def trained(model: nn.Module, images: np.ndarray, labels: np.ndarray, steps: int
     return params
 
 
-def by_hand(model: nn.Module, params: Any, ranges: dict[str, Any]) -> Contestant:
-    """The static int8 network, rewritten with the operators: what `transform.quantized` should give, and cost."""
+def by_hand(model: nn.Module, params: Any, calibration: dict[str, Any]) -> Contestant:
+    """The static int8 network, rewritten with the operators: what `transform.quantize` should give, and cost."""
     layers = params["params"]
 
     def quantized(name: str) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def by_hand(model: nn.Module, params: Any, ranges: dict[str, Any]) -> Contestant
         largest = jnp.abs(kernel).max(tuple(range(kernel.ndim - 1)), keepdims=True)
         scale, _ = jquant.scale_and_zero_point(-largest, largest, "INT8", symmetric=True, narrow_range=True)
         values = jquant.quantize_linear(kernel, scale, output_dtype="INT8")
-        low, high = ranges[f"params/{name}/kernel"]
+        low, high = calibration[f"params/{name}/kernel"]
         x_scale, x_zero_point = jquant.scale_and_zero_point(low, high, "UINT8")
         if kernel.ndim == 2:
             values = jquant.pack_matrix(values)
@@ -145,19 +145,19 @@ def qwix(model: nn.Module, params: Any, batches: list[np.ndarray], *, static: bo
             statistics = changed["quant_stats"]
     int8 = qwix.quantize_model(model, qwix.PtqProvider(rules))
     like = jax.eval_shape(int8.init, jax.random.key(0), batches[0])["params"]
-    int8_params = qwix.quantize_params(params["params"], like, statistics)
-    return Contestant(lambda params, images: int8.apply({"params": params}, images), int8_params)
+    quantized_params = qwix.quantize_params(params["params"], like, statistics)
+    return Contestant(lambda params, images: int8.apply({"params": params}, images), quantized_params)
 
 
 def contestants(model: nn.Module, params: Any, batches: list[np.ndarray]) -> dict[str, Contestant]:
     found = {"float32": Contestant(model.apply, params)}
-    static_ranges = {}
+    static_calibrations = {}
     for name, recipe in RECIPES.items():
-        ranges = transform.calibrate(model.apply, params, batches, recipe) if name.startswith("static") else None
-        static_ranges[name] = ranges
-        function, int8_params = transform.quantized(model.apply, params, recipe, batches[0], ranges=ranges)
-        found[f"transform, {name}"] = Contestant(function, int8_params)
-    found["by hand, static"] = by_hand(model, params, static_ranges["static"])
+        calibration = transform.calibrate(model.apply, params, batches, recipe) if name.startswith("static") else None
+        static_calibrations[name] = calibration
+        function, quantized_params = transform.quantize(model.apply, params, recipe, batches[0], calibration=calibration)
+        found[f"transform, {name}"] = Contestant(function, quantized_params)
+    found["by hand, static"] = by_hand(model, params, static_calibrations["static"])
     try:
         for static in (True, False):
             found[f"qwix, {'static' if static else 'dynamic'}, symmetric"] = qwix(model, params, batches, static=static)

@@ -1,9 +1,10 @@
-"""Measures tile plans of the Pallas kernels on this machine's TPU or GPU.
+"""Measures tile configurations of the Pallas kernels on this machine's TPU or GPU.
 
     python -m benchmarks.tune [--rounds 20] [--repeats 50] [--shapes square-1024] [--transpose-b]
 
-For each shape it prints the plans, fastest first, ready to be pasted into the kernel's plan module, with XLA's own product
-among them. The product is uint8 x int8 with both zero points, the sums given. Exits with 2 if there is no such device.
+For each shape it prints the tile configurations, fastest first, ready to be pasted into the kernel's `_tiles` module, with
+XLA's own product among them. The product is uint8 x int8 with both zero points, the sums given. Exits with 2 if there is no
+such device.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from benchmarks.run import select
 from benchmarks.shapes import SHAPES, Shape
 from jquant.kernels import xla, zero_point
 
-# Values of the fields of each platform's `Plan`. All combinations are tried; the kernel refuses those that it cannot do.
+# Values of the fields of each platform's `TileConfig`. All combinations are tried; the kernel refuses what it cannot do.
 CANDIDATES = {
     "tpu": {
         "block_m": (128, 256, 512, 1024, 2048),
@@ -47,15 +48,17 @@ CANDIDATES = {
 }
 
 
-def candidates(plans: ModuleType, values: dict[str, tuple]) -> Iterator[object]:
-    """Every plan from the `values`; values for fields that `Plan` does not have are ignored."""
-    fields = dataclasses.fields(plans.Plan)
+def candidates(configs: ModuleType, values: dict[str, tuple]) -> Iterator[object]:
+    """Every config from the `values`; values for fields that `TileConfig` does not have are ignored."""
+    fields = dataclasses.fields(configs.TileConfig)
     required = {field.name for field in fields if field.default is field.default_factory is dataclasses.MISSING}
     if missing := required - values.keys():
-        raise SystemExit(f"{plans.__name__}.Plan has fields that CANDIDATES does not know: {', '.join(sorted(missing))}")
+        raise SystemExit(
+            f"{configs.__name__}.TileConfig has fields that CANDIDATES does not know: {', '.join(sorted(missing))}"
+        )
     names = [field.name for field in fields if field.name in values]
     for combination in itertools.product(*(values[name] for name in names)):
-        yield plans.Plan(**dict(zip(names, combination, strict=True)))
+        yield configs.TileConfig(**dict(zip(names, combination, strict=True)))
 
 
 def repeated(product: Callable[..., jax.Array], repeats: int) -> Callable[..., jax.Array]:
@@ -83,31 +86,31 @@ def operands(shape: Shape, transpose_b: bool) -> tuple:
     return a, b.mT if transpose_b else b, (correction,)
 
 
-def tune(shape: Shape, kernel: Callable, plans: list, transpose_b: bool, rounds: int, repeats: int) -> None:
+def tune(shape: Shape, kernel: Callable, configs: list, transpose_b: bool, rounds: int, repeats: int) -> None:
     arguments = operands(shape, transpose_b)
     reference = functools.partial(xla.integer_dot, transpose_b=transpose_b)
     expected = jax.jit(reference)(*arguments)
     calls = {"XLA": jitted(repeated(reference, repeats), *arguments)}
     print(f"# {shape.name} {shape.size}, {jax.devices()[0].device_kind}, jax {jax.__version__}")
-    for plan in tqdm(plans, desc=f"{shape.name}: compiling", unit="plan", leave=False, disable=None):
-        product = functools.partial(kernel, transpose_b=transpose_b, plan=plan)
+    for config in tqdm(configs, desc=f"{shape.name}: compiling", unit="config", leave=False, disable=None):
+        product = functools.partial(kernel, transpose_b=transpose_b, config=config)
         try:
             if not (jax.jit(product)(*arguments) == expected).all():
-                print(f"# {plan}: WRONG RESULT")
+                print(f"# {config}: WRONG RESULT")
                 continue
-            calls[plan] = jitted(repeated(product, repeats), *arguments)
-            calls[plan]()
+            calls[config] = jitted(repeated(product, repeats), *arguments)
+            calls[config]()
         except Exception as error:  # what a kernel or a compiler refuses with is not of one type
-            calls.pop(plan, None)
-            print(f"# {plan}: not possible: {type(error).__name__}: {str(error).strip().partition(chr(10))[0][:100]}")
+            calls.pop(config, None)
+            print(f"# {config}: not possible: {type(error).__name__}: {str(error).strip().partition(chr(10))[0][:100]}")
     with tqdm(total=rounds, desc=shape.name, unit="round", leave=False, disable=None) as progress:
         times = {
-            plan: quartiles(each.further / repeats)
-            for plan, each in measure(calls, rounds, after_round=progress.update).items()
+            config: quartiles(each.further / repeats)
+            for config, each in measure(calls, rounds, after_round=progress.update).items()
         }
-    for plan, (low, median, high) in sorted(times.items(), key=lambda item: item[1][1]):
+    for config, (low, median, high) in sorted(times.items(), key=lambda item: item[1][1]):
         speed = shape.operations / median / 1e9
-        line = "# XLA" if plan == "XLA" else f"{plan},"
+        line = "# XLA" if config == "XLA" else f"{config},"
         print(f"{line}  # {1e3 * median:.1f} us ({1e3 * low:.1f} to {1e3 * high:.1f}), {speed:.1f} TOPS")
 
 
@@ -122,13 +125,13 @@ def main() -> int:
     if platform not in CANDIDATES:
         print(f"The kernels run on a TPU or a GPU, but jax finds neither here, only {platform!r}.", file=sys.stderr)
         return 2
-    kernel, plans = (importlib.import_module(f"jquant.kernels.pallas.{platform}{part}") for part in ("", "_plans"))
-    every_plan = list(candidates(plans, CANDIDATES[platform]))
+    kernel, configs = (importlib.import_module(f"jquant.kernels.pallas.{platform}{part}") for part in ("", "_tiles"))
+    every_config = list(candidates(configs, CANDIDATES[platform]))
     for shape in select(arguments.shapes, [shape for shape in SHAPES if not shape.cold]):
         tune(
             shape,
             kernel.integer_dot,
-            every_plan,
+            every_config,
             arguments.transpose_b or platform == "gpu",
             arguments.rounds,
             arguments.repeats,

@@ -136,7 +136,7 @@ def mean_of_last(x: jax.Array, axes: np.ndarray) -> jax.Array:
     return mean(x)
 
 
-# For `jquant.onnx.load(floats=...)`, which sees that Softmax is of the last axis, its default.
+# For `jquant.onnx.load(overrides=...)`, which sees that Softmax is of the last axis, its default.
 FUNCTIONS = {
     "Add": exact.sum,
     "Sub": exact.difference,

@@ -42,8 +42,8 @@ class Titler(NamedTuple):
 
 def load(floats: dict[str, Callable], single_row: Callable | None = None) -> Titler:
     """With the caller's functions, and with another product of matrices where there is one token."""
-    encoder, later = (jquant.onnx.load(path, floats=floats) for path in (ENCODER, DECODER))
-    first = later if single_row is None else jquant.onnx.load(DECODER, floats=floats | {"MatMul": single_row})
+    encoder, later = (jquant.onnx.load(path, overrides=floats) for path in (ENCODER, DECODER))
+    first = later if single_row is None else jquant.onnx.load(DECODER, overrides=floats | {"MatMul": single_row})
     return Titler(encoder, first, later)
 
 

@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("title_encoder.png"), help="the PNG to write")
     parser.add_argument("--rounds", type=int, default=30, help="rounds of the timing")
     arguments = parser.parse_args()
-    models = {name: jquant.onnx.load(ENCODER, floats=floats) for name, floats in FLOATS.items()}
+    models = {name: jquant.onnx.load(ENCODER, overrides=floats) for name, floats in FLOATS.items()}
     print(models[OWN])
     inputs, session, everything = tokenize(SENTENCES), onnxruntime_session(ENCODER), len(SENTENCES)
 

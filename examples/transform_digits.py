@@ -122,14 +122,16 @@ def main() -> None:
     sizes = {"float32": sum(leaf.nbytes for leaf in jax.tree.leaves(params))}
     agreement, reports = {"float32": 1.0}, {}
     for name, recipe in RECIPES.items():
-        ranges = None
+        calibration = None
         if name.startswith("static"):
-            ranges = transform.calibrate(network, params, batches, recipe, progress=True)
-        int8_network, int8_params = transform.quantized(network, params, recipe, test_images, ranges=ranges)
-        found = jax.jit(int8_network)(int8_params, test_images).argmax(-1)
+            calibration = transform.calibrate(network, params, batches, recipe, progress=True)
+        quantized_network, quantized_params = transform.quantize(
+            network, params, recipe, test_images, calibration=calibration
+        )
+        found = jax.jit(quantized_network)(quantized_params, test_images).argmax(-1)
         accuracies[name], agreement[name] = float(np.mean(found == test_labels)), float(np.mean(found == float_digits))
-        sizes[name] = sum(leaf.nbytes for leaf in jax.tree.leaves(int8_params))
-        reports[name] = transform.report(network, params, recipe, test_images, ranges=ranges)
+        sizes[name] = sum(leaf.nbytes for leaf in jax.tree.leaves(quantized_params))
+        reports[name] = transform.report(network, params, recipe, test_images, calibration=calibration)
 
     print(f"\nstatic, on the test set:\n{reports['static']}\n")
     print(f"{'':<38}{'test accuracy':>14}{'as float':>10}{'bytes':>9}{'SNR, dB':>9}")

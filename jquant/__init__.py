@@ -4,7 +4,7 @@ from importlib import import_module as _import_module
 from types import ModuleType as _ModuleType
 
 from jquant import calibration, exact, transform
-from jquant.errors import DescriptorError, DescriptorTypeError
+from jquant.errors import DescriptorError, DescriptorTypeError, Error
 from jquant.modes import FeatureLevel, Implementation, QuantizeMode, RoundMode, ScaleGranularity, feature_level
 from jquant.operators.block_scaled_matmul import block_scaled_matmul
 from jquant.operators.clip import clip
@@ -22,8 +22,8 @@ from jquant.operators.gather_block_quantized import gather_block_quantized
 from jquant.operators.matmul_integer import matmul_integer
 from jquant.operators.matmul_integer_to_float import matmul_integer_to_float
 from jquant.operators.matmul_n_bits import matmul_n_bits
-from jquant.operators.mx_quantize import mx_dequantize, mx_quantize
-from jquant.operators.nvfp4_quantize import nvfp4_dequantize, nvfp4_quantize
+from jquant.operators.mx import mx_dequantize, mx_quantize
+from jquant.operators.nvfp4 import nvfp4_dequantize, nvfp4_quantize
 from jquant.operators.pack_integers import pack_integers, unpack_integers
 from jquant.operators.pack_matrix import pack_matrix
 from jquant.operators.quantize import quantize
@@ -46,8 +46,8 @@ from jquant.operators.requantization_range_per_channel import requantization_ran
 from jquant.operators.requantize import requantize
 from jquant.operators.requantize_per_channel import requantize_per_channel
 from jquant.operators.scale_and_zero_point import scale_and_zero_point
-from jquant.packed_block_matrix import PackedBlockMatrix
-from jquant.packed_matrix import PackedMatrix
+from jquant.packed.block_matrix import PackedBlockMatrix
+from jquant.packed.matrix import PackedMatrix
 from jquant.pytrees import (
     DynamicQuantizeOutput,
     MxQuantizeOutput,
@@ -62,6 +62,7 @@ __all__ = [
     "DescriptorError",
     "DescriptorTypeError",
     "DynamicQuantizeOutput",
+    "Error",
     "FeatureLevel",
     "Implementation",
     "MxQuantizeOutput",

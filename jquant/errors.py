@@ -3,12 +3,32 @@
 _LONGEST = 100
 
 
-class DescriptorError(ValueError):
+class Error(ValueError):
+    """Every error that jquant raises is one of these."""
+
+
+class DescriptorError(Error):
     """An operand or an argument violates a constraint of the operator's specification."""
 
 
 class DescriptorTypeError(DescriptorError, TypeError):
     """The data type of an operand, or the type of an argument, violates a constraint of the operator's specification."""
+
+
+class TransformError(Error):
+    """`jquant.transform` cannot transform a function, or one of its arguments is wrong."""
+
+
+class TransformTypeError(TransformError, TypeError):
+    """An argument of `jquant.transform` has the wrong type."""
+
+
+class ModelError(Error):
+    """A file that is not a valid model, a model that is not supported, or an operand that a node cannot take."""
+
+
+class CheckpointError(Error):
+    """A broken file, an unsupported format, or a weight that has no packed form. The message names file and tensor."""
 
 
 def shown(value: object) -> str:

@@ -10,12 +10,12 @@ import jax
 import jax.core
 from jax.tree_util import keystr, tree_leaves_with_path
 
-from jquant.errors import DescriptorError
+from jquant.errors import DescriptorError, Error
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def names_arrays(function: _Function, name: str | None = None) -> _Function:
+def names_arrays(function: _Function, name: str | None = None, kind: type[Error] = DescriptorError) -> _Function:
     """`function`, whose errors name the arguments that hold a deleted array, or arrays on different devices.
 
     Only JAX knows of these, when it runs a program, and it names an argument of that program, or none. To look for them
@@ -23,7 +23,7 @@ def names_arrays(function: _Function, name: str | None = None) -> _Function:
     """
 
     def explain_call(args: tuple[Any, ...], kwargs: Mapping[str, Any], error: Exception) -> None:
-        explain(name or function.__qualname__, inspect.signature(function).bind(*args, **kwargs).arguments, error)
+        explain(name or function.__qualname__, inspect.signature(function).bind(*args, **kwargs).arguments, error, kind)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -38,21 +38,21 @@ def names_arrays(function: _Function, name: str | None = None) -> _Function:
     return found
 
 
-def names_arrays_as(name: str) -> Callable[[_Function], _Function]:
-    """`names_arrays` for a function that its errors call `name`."""
-    return functools.partial(names_arrays, name=name)
+def names_arrays_as(name: str, kind: type[Error] = DescriptorError) -> Callable[[_Function], _Function]:
+    """`names_arrays` for a function that its errors, of the class `kind`, call `name`."""
+    return functools.partial(names_arrays, name=name, kind=kind)
 
 
-def explain(name: str, arguments: Mapping[str, Any], error: Exception) -> None:
-    """Raises an error of the function `name` that names the arrays at fault, if there are any, where JAX raised `error`."""
-    if isinstance(error, DescriptorError):
+def explain(name: str, arguments: Mapping[str, Any], error: Exception, kind: type[Error] = DescriptorError) -> None:
+    """Raises a `kind` of the function `name` that names the arrays at fault, if there are any, where JAX raised `error`."""
+    if isinstance(error, Error):
         return
     arrays = list(_arrays(arguments))
     deleted = [where for where, array in arrays if array.is_deleted()]
     if deleted:
         has, them = ("has", "it was") if len(deleted) == 1 else ("have", "they were")
         message = f"{_shown_list(deleted)} {has} been deleted, for instance because {them} donated to an earlier call"
-        raise DescriptorError(f"{name}: {message}") from error
+        raise kind(f"{name}: {message}") from error
     devices: dict[frozenset[Any], str] = {}
     for where, array in arrays:
         if array.committed:
@@ -60,7 +60,7 @@ def explain(name: str, arguments: Mapping[str, Any], error: Exception) -> None:
     if len(devices) > 1:
         places = ", ".join(f"{where} on {_shown_devices(those)}" for those, where in devices.items())
         message = f"the arrays are on different devices: {places}; jax.device_put moves an array"
-        raise DescriptorError(f"{name}: {message}") from error
+        raise kind(f"{name}: {message}") from error
 
 
 def _arrays(arguments: Mapping[str, Any]) -> Iterator[tuple[str, jax.Array]]:

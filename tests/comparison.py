@@ -9,6 +9,7 @@ import pytest
 
 from jquant import DescriptorError, DescriptorTypeError
 from jquant.cases import samples
+from jquant.transform import TransformError
 
 
 def assert_equal(actual, expected, what: str = "", *, subnormals: bool = True) -> None:
@@ -52,3 +53,8 @@ def assert_refused(call, message, error=DescriptorError):
     """Calling raises an error with this text in its message."""
     with pytest.raises(error, match=re.escape(message)):
         call()
+
+
+def assert_declined(call, message, error=TransformError):
+    """`assert_refused` by `jquant.transform`."""
+    assert_refused(call, message, error)

@@ -249,7 +249,7 @@ class ByHand:
         return self._scale(-largest, largest, dtype)[0]
 
     def product(self, letters, x, w, *, at, left=False, depth=None, dtype=None):
-        scheme = self._scheme(at, "product")
+        scheme = self._scheme(at, "matmul")
         given, weights, output = letters.replace("->", ",").split(",")
         dtype = x.dtype if dtype is None else np.dtype(dtype)
         contracted = tuple(sorted(given.index(letter) for letter in given if letter in weights and letter not in output))
@@ -286,7 +286,7 @@ class ByHand:
         return self._integer_convolution(self._quantized(x, at, scheme, None, depth), values, scale, static, x.dtype)
 
     def look_up(self, table, indices, *, at):
-        scheme = self._scheme(at, "look-up")
+        scheme = self._scheme(at, "embedding")
         if scheme is None:
             return table[indices]
         values, scale = self._weights(table, scheme, (1,))

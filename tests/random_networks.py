@@ -1,4 +1,4 @@
-"""Networks drawn at random, and the comparison of `jquant.transform.quantized` of them with NumPy."""
+"""Networks drawn at random, and the comparison of `jquant.transform.quantize` of them with NumPy."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -199,9 +199,9 @@ def assert_equal_to_numpy(seed: int, count: Callable[[str, int], None], house: C
     expected = given(oracle, given.parameters, given.x)
     apply, parameters = house(given)
     with recorded() as integers:
-        int8_apply, int8_params = transform.quantized(apply, parameters, given.recipe, given.x, ranges=ranges)
+        quantized_apply, quantized_params = transform.quantize(apply, parameters, given.recipe, given.x, calibration=ranges)
         integers.clear()
-        output = np.asarray(jax.jit(int8_apply)(int8_params, given.x))
+        output = np.asarray(jax.jit(quantized_apply)(quantized_params, given.x))
         jax.effects_barrier()
     assert len(integers) == len(oracle.integers), f"network {seed}"
     for place, (actual, wanted) in enumerate(zip(integers, oracle.integers, strict=True)):

@@ -103,8 +103,8 @@ class Holder:
         return self.array
 
 
-def int8_function() -> tuple[Callable[..., Any], Any]:
-    return transform.quantized(lambda params, x: x @ params["w"], {"w": jnp.ones((16, 16))}, transform.dynamic_int8, X16)
+def quantized_function() -> tuple[Callable[..., Any], Any]:
+    return transform.quantize(lambda params, x: x @ params["w"], {"w": jnp.ones((16, 16))}, transform.dynamic_int8, X16)
 
 
 X16 = jnp.ones((4, 16))
@@ -128,9 +128,11 @@ PARTS: dict[str, Callable[[], Any]] = {
     "quantize_linear: input has": lambda: jquant.quantize_linear(Holder(deleted(X)), 0.5),
     "quantize_linear: scale has": lambda: jquant.quantize_linear(X, deleted(np.ones((1, 1), np.float32))),
     "percentile: state.counts[0] has": lambda: _with_deleted_counts(calibration.percentile(99)),
-    "int8_<lambda>: params['sites']['w']['scale'] has": lambda: _with_a_deleted_scale(*int8_function()),
-    "int8_<lambda>: inputs[0] has": lambda: (lambda function, params: function(params, deleted(X16)))(*int8_function()),
-    "transform.quantized: params['w'] has": lambda: transform.quantized(
+    "quantized_<lambda>: params['sites']['w']['scale'] has": lambda: _with_a_deleted_scale(*quantized_function()),
+    "quantized_<lambda>: inputs[0] has": lambda: (lambda function, params: function(params, deleted(X16)))(
+        *quantized_function()
+    ),
+    "transform.quantize: params['w'] has": lambda: transform.quantize(
         lambda params, x: x @ params["w"], {"w": deleted(np.ones((16, 16), np.float32))}, transform.dynamic_int8, X16
     ),
     "transform.calibrate: batches[0] has": lambda: transform.calibrate(
@@ -179,7 +181,7 @@ def test_other_errors_are_as_they_were():
     with pytest.raises(DescriptorError, match=r"^DML_ELEMENT_WISE_QUANTIZE_LINEAR: ScaleTensor has shape"):
         jquant.quantize_linear(X, deleted(np.ones((2, 2), np.float32)))  # a wrong shape, to begin with
     with pytest.raises(ValueError, match=r"^of the caller's own$"):
-        transform.quantized(_raising, {"w": X16}, transform.dynamic_int8, X)
+        transform.quantize(_raising, {"w": X16}, transform.dynamic_int8, X)
 
 
 def _raising(params: Any, x: jax.Array) -> jax.Array:

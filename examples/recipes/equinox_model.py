@@ -54,11 +54,11 @@ def main() -> None:
     scales = [abs(activation).max() / 127 for activation in activations]
 
     layers = [Int8Linear(first, *scales[:2]), Int8Linear(last, *scales[1:])]
-    int8_model = eqx.tree_at(linear_layers, model, layers)  # its relu stays: int8 0 is real 0 here
+    quantized_model = eqx.tree_at(linear_layers, model, layers)  # its relu stays: int8 0 is real 0 here
     x = jquant.quantize_linear(images, scales[0], output_dtype="INT8")
-    y = eqx.filter_jit(lambda model, x: jax.vmap(model)(x))(int8_model, x)
+    y = eqx.filter_jit(lambda model, x: jax.vmap(model)(x))(quantized_model, x)
 
-    first, last = int8_model.layers
+    first, last = quantized_model.layers
     np.testing.assert_array_equal(y, plain(last, jax.nn.relu(plain(first, x))))
     same = (y.argmax(axis=1) == activations[-1].argmax(axis=1)).sum()
     print(f"{first.weight}, {last.weight}: {x.dtype} -> {y.dtype}")

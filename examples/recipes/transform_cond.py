@@ -25,8 +25,8 @@ def main() -> None:
     clear, vague = (factor * jax.random.normal(jax.random.key(1), (4, 20, 64)) for factor in (4, 1))
 
     recipe = transform.static_int8
-    ranges = transform.calibrate(apply, params, [*clear, *vague], recipe)
-    int8_apply, int8_params = transform.quantized(apply, params, recipe, clear[0], ranges=ranges)
+    calibration = transform.calibrate(apply, params, [*clear, *vague], recipe)
+    quantized_apply, quantized_params = transform.quantize(apply, params, recipe, clear[0], calibration=calibration)
 
     print(transform.sites(apply, params, clear[0], recipe=recipe))
     try:
@@ -36,7 +36,8 @@ def main() -> None:
         print(error)
     for name, inputs in {"early": clear, "late": vague}.items():
         signal, other = (
-            jax.lax.map(lambda x, f=f, p=p: f(p, x), inputs) for f, p in ((apply, params), (int8_apply, int8_params))
+            jax.lax.map(lambda x, f=f, p=p: f(p, x), inputs)
+            for f, p in ((apply, params), (quantized_apply, quantized_params))
         )
         ratio = 10 * jnp.log10(jnp.sum(signal**2) / jnp.sum((other - signal) ** 2))
         assert ratio > 25

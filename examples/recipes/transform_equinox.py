@@ -50,14 +50,14 @@ def main() -> None:
     def apply(params, state, images):
         return batched(eqx.combine(params, rest), state, images)[0]
 
-    int8_apply, int8_params = transform.quantized(apply, params, transform.dynamic_int8, state, images)
-    int8_logits = jax.jit(int8_apply)(int8_params, state, images)
+    quantized_apply, quantized_params = transform.quantize(apply, params, transform.dynamic_int8, state, images)
+    int8_logits = jax.jit(quantized_apply)(quantized_params, state, images)
 
     print(transform.sites(apply, params, state, images))
     logits = jax.jit(apply)(params, state, images)
-    assert jax.jit(int8_apply)(int8_params, state, images[:1]).shape == (1, 10)
+    assert jax.jit(quantized_apply)(quantized_params, state, images[:1]).shape == (1, 10)
     ratio = 10 * jnp.log10(jnp.sum(logits**2) / jnp.sum((int8_logits - logits) ** 2))
-    before, after = (sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for tree in (params, int8_params))
+    before, after = (sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for tree in (params, quantized_params))
     assert ratio > 30
     assert after < 0.4 * before
     print(f"{before:,} bytes of parameters -> {after:,}; {ratio:.0f} dB")

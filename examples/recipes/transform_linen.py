@@ -33,15 +33,15 @@ def main() -> None:
         return model.apply(variables, images, train=False)
 
     recipe = transform.static_int8
-    ranges = transform.calibrate(apply, variables, batches, recipe)
-    int8_apply, int8_variables = transform.quantized(apply, variables, recipe, images, ranges=ranges)
-    int8_logits = jax.jit(int8_apply)(int8_variables, images)
+    calibration = transform.calibrate(apply, variables, batches, recipe)
+    quantized_apply, quantized_variables = transform.quantize(apply, variables, recipe, images, calibration=calibration)
+    int8_logits = jax.jit(quantized_apply)(quantized_variables, images)
 
     print(transform.sites(apply, variables, images, recipe=recipe))
     logits = jax.jit(apply)(variables, images)
-    assert jax.jit(int8_apply)(int8_variables, images[:1]).shape == (1, 10)
+    assert jax.jit(quantized_apply)(quantized_variables, images[:1]).shape == (1, 10)
     ratio = 10 * jnp.log10(jnp.sum(logits**2) / jnp.sum((int8_logits - logits) ** 2))
-    before, after = (sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for tree in (variables, int8_variables))
+    before, after = (sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for tree in (variables, quantized_variables))
     assert ratio > 30
     assert after < 0.4 * before
     print(f"{before:,} bytes of parameters -> {after:,}; {ratio:.0f} dB")

@@ -55,22 +55,22 @@ def main() -> None:
         return nnx.merge(graph, params)(tokens)
 
     by_row = transform.Recipe([("*", transform.Scheme(activations="DYNAMIC_ROW"))])
-    int8_apply, int8_params = transform.quantized(apply, params, by_row, tokens)
-    int8_logits = jax.jit(int8_apply)(int8_params, tokens)
+    quantized_apply, quantized_params = transform.quantize(apply, params, by_row, tokens)
+    int8_logits = jax.jit(quantized_apply)(quantized_params, tokens)
 
     print(transform.sites(apply, params, tokens, recipe=by_row))
     assert jnp.isfinite(int8_logits).all()
-    before, after = num_bytes(params), num_bytes(int8_params)
+    before, after = num_bytes(params), num_bytes(quantized_params)
     assert after <= 0.4 * before
     print(f"{before:,} bytes of parameters -> {after:,}: {after / before:.2f}")
-    one = jax.jit(int8_apply)(int8_params, tokens[:1, :10])  # another batch, and another length
+    one = jax.jit(quantized_apply)(quantized_params, tokens[:1, :10])  # another batch, and another length
     assert one.shape == (1, 10, VOCABULARY)
     assert jnp.allclose(one, int8_logits[:1, :10], atol=1e-3)  # what a row is quantized to depends on no other row
     logits = jax.jit(apply)(params, tokens)
     others = {"a scale for each token": by_row, "for each tensor": transform.dynamic_int8}
     for name, recipe in (others | {"float inputs": transform.weight_only_int8}).items():
-        int8_apply, int8_params = transform.quantized(apply, params, recipe, tokens)
-        ratio = signal_to_noise(logits, jax.jit(int8_apply)(int8_params, tokens))
+        quantized_apply, quantized_params = transform.quantize(apply, params, recipe, tokens)
+        ratio = signal_to_noise(logits, jax.jit(quantized_apply)(quantized_params, tokens))
         assert ratio > 25
         print(f"{name}: {ratio:.0f} dB")
 

@@ -33,9 +33,9 @@ def is_packed(node) -> bool:
     return isinstance(node, jquant.PackedMatrix)
 
 
-def to_safetensors(int8_params) -> dict[str, np.ndarray]:
+def to_safetensors(quantized_params) -> dict[str, np.ndarray]:
     """By name; packed weights as matrices, since their packed form may differ between versions."""
-    found = jax.tree_util.tree_leaves_with_path(int8_params, is_leaf=is_packed)
+    found = jax.tree_util.tree_leaves_with_path(quantized_params, is_leaf=is_packed)
     named = {jax.tree_util.keystr(path, simple=True, separator=":"): leaf for path, leaf in found}
     return {name: np.array(leaf.unpack() if is_packed(leaf) else leaf, order="C") for name, leaf in named.items()}
 
@@ -51,26 +51,26 @@ def from_safetensors(arrays: dict[str, np.ndarray], target):
 def main() -> None:
     params, x = initial(jax.random.key(0)), jax.random.normal(jax.random.key(1), (32, 64))
     recipe = transform.static_int8
-    ranges = transform.calibrate(apply, params, [x], recipe)
-    int8_apply, int8_params = transform.quantized(apply, params, recipe, x, ranges=ranges)
+    calibration = transform.calibrate(apply, params, [x], recipe)
+    quantized_apply, quantized_params = transform.quantize(apply, params, recipe, x, calibration=calibration)
 
     with tempfile.TemporaryDirectory() as folder:
         with ocp.StandardCheckpointer() as checkpointer:
-            checkpointer.save(Path(folder, "orbax"), int8_params)
-        save_file(to_safetensors(int8_params), Path(folder, "int8.safetensors"))
+            checkpointer.save(Path(folder, "orbax"), quantized_params)
+        save_file(to_safetensors(quantized_params), Path(folder, "int8.safetensors"))
 
         # Another program: it has the function and the types of its parameters, but no values and no ranges.
         types = jax.eval_shape(initial, jax.random.key(0))
-        restored_apply, target = transform.quantized(apply, types, recipe, jax.ShapeDtypeStruct((1, 64), jnp.float32))
+        restored_apply, target = transform.quantize(apply, types, recipe, jax.ShapeDtypeStruct((1, 64), jnp.float32))
         with ocp.StandardCheckpointer() as checkpointer:
             from_orbax = checkpointer.restore(Path(folder, "orbax"), target)
         arrays = load_file(Path(folder, "int8.safetensors"))
         from_file = from_safetensors(arrays, target)
 
-    y = jax.jit(int8_apply)(int8_params, x)
+    y = jax.jit(quantized_apply)(quantized_params, x)
     for restored in (from_orbax, from_file):
-        assert jax.tree.structure(restored) == jax.tree.structure(int8_params)
-        jax.tree.map(np.testing.assert_array_equal, restored, int8_params)
+        assert jax.tree.structure(restored) == jax.tree.structure(quantized_params)
+        jax.tree.map(np.testing.assert_array_equal, restored, quantized_params)
         np.testing.assert_array_equal(jax.jit(restored_apply)(restored, x), y)
     for name, array in sorted(arrays.items()):
         print(f"{name:<31} {array.dtype!s:<7} {list(array.shape)}")

@@ -11,7 +11,7 @@ from jquant.arguments.descriptor import Shaped, Signature, require
 from jquant.arguments.operands import Operand
 from jquant.arguments.statics import integer
 from jquant.arithmetic.broadcasting import aligned, broadcasts
-from jquant.packed_block_matrix import PackedBlockMatrix
+from jquant.packed.block_matrix import PackedBlockMatrix
 
 # The most products of bytes less their zero points whose sum int32 holds: 255 * 255 * 2**15 is less than 2**31.
 _LONGEST_BLOCK = 2**15

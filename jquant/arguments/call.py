@@ -10,7 +10,7 @@ from jquant.arguments.descriptor import Descriptor, Shaped, Signature, require
 from jquant.arguments.operands import FLOAT32, Operand, operand, without_dimensions
 from jquant.errors import DescriptorTypeError
 from jquant.modes import FeatureLevel, data_type, data_type_name, resolved_level
-from jquant.packed_matrix import PackedMatrix
+from jquant.packed.matrix import PackedMatrix
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
 

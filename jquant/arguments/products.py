@@ -14,8 +14,8 @@ from jquant.arguments.operands import FLOAT32, Operand, broadcast_shape, operand
 from jquant.arithmetic.broadcasting import aligned, broadcasts
 from jquant.errors import DescriptorError, DescriptorTypeError
 from jquant.modes import data_type_name
-from jquant.packed_block_matrix import PackedBlockMatrix
-from jquant.packed_matrix import PackedMatrix
+from jquant.packed.block_matrix import PackedBlockMatrix
+from jquant.packed.matrix import PackedMatrix
 from jquant.pytrees import Quantized
 
 # The sizes before the last two: DirectML's names, and four more at jquant's own level.
@@ -45,7 +45,7 @@ def weights(
     if not isinstance(b, PackedMatrix):
         matrix = call.tensor(names.tensor, b)
         return matrix, call.zero_point(tensor, zero_point, matrix.dtype)
-    b.require_intact(f"{call.operator}: {names.tensor}")
+    b.validate(f"{call.operator}: {names.tensor}")
     if zero_point is not None:
         zero_point = without_dimensions(operand(call.operator, names.zero_point, zero_point, b.dtype))
         given, wanted = data_type_name(zero_point.dtype), data_type_name(b.dtype)

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from jquant.arithmetic import exact
-from jquant.arithmetic.float_bits import bits, of_bits
+from jquant.arithmetic.float_bits import bits, from_bits
 
 
 class DoubleFloat(NamedTuple):
@@ -51,7 +51,7 @@ def two_product(a: jax.Array, b: jax.Array) -> DoubleFloat:
 
 def _split(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The upper 12 bits of a significand, and the lower 12."""
-    upper = of_bits(bits(x) & np.int32(-1 << 12))
+    upper = from_bits(bits(x) & np.int32(-1 << 12))
     return upper, x - upper
 
 

@@ -18,10 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.arithmetic import by_platform
-from jquant.arithmetic.bitcast import bitcast, bitcast_unguarded
 from jquant.arithmetic.broadcasting import broadcast
-from jquant.arithmetic.float_bits import FRACTION, HIDDEN_BIT, INFINITY, SIGN, bits, of_bits
+from jquant.arithmetic.float_bits import FRACTION, HIDDEN_BIT, INFINITY, SIGN, bits, from_bits
+from jquant.lowering import by_platform
+from jquant.lowering.bitcast import bitcast, bitcast_unguarded
 
 
 @jax.custom_jvp
@@ -320,7 +320,7 @@ def saturating_cast(x: jax.Array, dtype: np.dtype) -> jax.Array:
 
 def power_of_two(exponent: jax.Array) -> jax.Array:
     """``2.0 ** exponent``, for the exponents of normal numbers."""
-    return of_bits((exponent + 127) << 23)
+    return from_bits((exponent + 127) << 23)
 
 
 def decompose(x: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -15,7 +15,7 @@ from jax import lax
 
 from jquant.arithmetic import double_float, exact
 from jquant.arithmetic.double_float import DoubleFloat
-from jquant.arithmetic.partitioned import unless_partitioned
+from jquant.lowering.partitioned import unless_partitioned
 
 _FRACTION_BITS = 60
 _DIGIT_BITS = 20, 15, 12

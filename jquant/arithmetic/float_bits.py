@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.arithmetic.bitcast import bitcast
+from jquant.lowering.bitcast import bitcast
 
 SIGN = np.int32(-(2**31))
 MAGNITUDE = np.int32(2**31 - 1)
@@ -19,7 +19,7 @@ def bits(x: jax.Array) -> jax.Array:
     return bitcast(x, jnp.int32)
 
 
-def of_bits(bits: jax.Array) -> jax.Array:
+def from_bits(bits: jax.Array) -> jax.Array:
     return bitcast(bits, jnp.float32)
 
 
@@ -38,4 +38,4 @@ def nan_where(condition: jax.Array, x: jax.Array) -> jax.Array:
 
     Selected as integers: a NaN constant would stop `jax.debug_nans` where nothing is wrong. The derivative is 0.
     """
-    return of_bits(jnp.where(condition, NAN, bits(x)))
+    return from_bits(jnp.where(condition, NAN, bits(x)))

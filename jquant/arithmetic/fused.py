@@ -25,5 +25,5 @@ def _sum_to_odd(a: jax.Array, b: jax.Array) -> jax.Array:
     nearest, error = two_sum(a, b)
     bits = float_bits.bits(nearest)
     outwards = (error > 0) == (nearest > 0)
-    neighbour = float_bits.of_bits(jnp.where(outwards, bits + 1, bits - 1))
+    neighbour = float_bits.from_bits(jnp.where(outwards, bits + 1, bits - 1))
     return jnp.where((error != 0) & (bits & 1 == 0), neighbour, nearest)

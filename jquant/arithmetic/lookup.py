@@ -9,8 +9,9 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from jquant.arithmetic import by_platform, exact
-from jquant.arithmetic.bitcast import bitcast
+from jquant.arithmetic import exact
+from jquant.lowering import by_platform
+from jquant.lowering.bitcast import bitcast
 
 
 def integers(dtype: np.dtype) -> jax.Array:

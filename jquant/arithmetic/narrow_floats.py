@@ -14,9 +14,9 @@ import numpy as np
 from jax import lax
 
 from jquant.arithmetic import exact, float_bits
-from jquant.arithmetic.bitcast import bitcast, bitcast_unguarded
-from jquant.arithmetic.float_bits import FRACTION, HIDDEN_BIT, INFINITY, MAGNITUDE, NAN, SIGN, normalized, of_bits
-from jquant.arithmetic.powers_of_two import scaled_integer
+from jquant.arithmetic.e8m0 import scaled_integer
+from jquant.arithmetic.float_bits import FRACTION, HIDDEN_BIT, INFINITY, MAGNITUDE, NAN, SIGN, from_bits, normalized
+from jquant.lowering.bitcast import bitcast, bitcast_unguarded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,10 +97,10 @@ def format_of(dtype: np.dtype) -> NarrowFloat:
 
 def narrow(x: jax.Array, dtype: np.dtype, *, saturate: bool = True) -> jax.Array:
     """The nearest numbers of a narrow `dtype` to a sealed float32 `x`, ties to the even code; see `encode`."""
-    return of_code(encode(x, _FORMATS[dtype], saturate=saturate), dtype)
+    return from_code(encode(x, _FORMATS[dtype], saturate=saturate), dtype)
 
 
-def of_code(code: jax.Array, dtype: np.dtype) -> jax.Array:
+def from_code(code: jax.Array, dtype: np.dtype) -> jax.Array:
     """The numbers of a narrow `dtype`, from their codes in uint8 as `encode` makes them."""
     return bitcast_unguarded(code.astype(_unsigned(dtype)), dtype)
 
@@ -182,4 +182,4 @@ def decode(code: jax.Array, source: NarrowFloat, *, exponent: jax.Array | None =
         special = jnp.full_like(bits, INFINITY if source.overflow != source.nan else NAN)
         special = lax.select(magnitude > source.overflow, jnp.full_like(bits, NAN), special)
         bits = lax.select(magnitude > source.largest, special, bits)
-    return of_bits(bits | sign)
+    return from_bits(bits | sign)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jquant.arithmetic.bitcast import bitcast
+from jquant.lowering.bitcast import bitcast
 
 
 def to_int8(x: jax.Array) -> jax.Array:

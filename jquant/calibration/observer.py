@@ -267,7 +267,7 @@ def _order(x: jax.Array) -> jax.Array:
 
 def _value(order: jax.Array) -> jax.Array:
     """The inverse of `_order`."""
-    return float_bits.of_bits(order ^ ((order >> 31) & float_bits.MAGNITUDE))
+    return float_bits.from_bits(order ^ ((order >> 31) & float_bits.MAGNITUDE))
 
 
 def _averaged(state: Range, seen: Range, averaging_constant: float) -> Range:

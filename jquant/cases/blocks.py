@@ -10,7 +10,7 @@ import jquant
 from jquant import reference
 from jquant.cases import samples
 from jquant.cases.case import CHANNELS, FLOATS, Case
-from jquant.packed_block_matrix import Layout, PackedBlockMatrix
+from jquant.packed.block_matrix import Layout, PackedBlockMatrix
 
 BLOCK = 32
 

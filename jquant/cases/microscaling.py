@@ -9,9 +9,9 @@ import numpy as np
 
 import jquant
 from jquant import reference
-from jquant.arithmetic.bitcast import bitcast_unguarded
 from jquant.cases import samples
 from jquant.cases.case import Case
+from jquant.lowering.bitcast import bitcast_unguarded
 from jquant.reference import narrow_floats
 
 WIDTH = 40  # a block of 32 and a partial one; two of 16 and a partial one

@@ -9,9 +9,9 @@ import numpy as np
 from jquant.checkpoints.entry import Entry
 from jquant.checkpoints.errors import Warnings
 from jquant.checkpoints.groups import SCALES, Tensors, block_size, contiguous
+from jquant.checkpoints.packed_uint32 import unpack
 from jquant.checkpoints.stored import StoredTensor
 from jquant.checkpoints.weight import QuantizedWeight
-from jquant.checkpoints.words import unpack
 
 FORMATS = (
     "dense",

@@ -1,13 +1,11 @@
-"""The error raised when a checkpoint cannot be read, and warnings about one that contradicts itself."""
+"""Raising errors about a checkpoint, and warning of one that contradicts itself: both name file and tensor."""
 
 import inspect
 import os
 import warnings
 from typing import NoReturn
 
-
-class CheckpointError(ValueError):
-    """A broken file, an unsupported format, or a weight that has no packed form. The message names file and tensor."""
+from jquant.errors import CheckpointError
 
 
 def refuse(path: str | os.PathLike[str], tensor: str | None, why: str) -> NoReturn:

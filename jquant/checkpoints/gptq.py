@@ -9,9 +9,9 @@ import numpy as np
 from jquant.checkpoints.entry import Entry
 from jquant.checkpoints.errors import Warnings
 from jquant.checkpoints.groups import SCALES, Tensors, block_size, contiguous, fitting
+from jquant.checkpoints.packed_uint32 import plus_one, unpack
 from jquant.checkpoints.stored import StoredTensor
 from jquant.checkpoints.weight import QuantizedWeight
-from jquant.checkpoints.words import plus_one, unpack
 
 _FORMATS = {"gptq": True, "gptq_v2": False}  # whether the file has the zero points less 1
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # the position of each column in a word

@@ -12,8 +12,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from jquant.checkpoints.errors import CheckpointError, refuse
+from jquant.checkpoints.errors import refuse
 from jquant.checkpoints.stored import MOST_BYTES, StoredTensor, check_offsets, check_shape
+from jquant.errors import CheckpointError
 
 _LONGEST = 100_000_000  # bytes of a header, the same limit as in the package safetensors
 _DTYPES: Mapping[str, np.dtype] = {

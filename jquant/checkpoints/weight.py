@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 from jax import export
 
-from jquant.checkpoints.errors import CheckpointError
+from jquant.errors import CheckpointError
 from jquant.operators.pack_matrix import pack_matrix
 
 _INTEGERS = {np.dtype(dtype) for dtype in (np.int8, np.uint8, ml_dtypes.int4, ml_dtypes.uint4)}

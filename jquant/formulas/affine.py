@@ -5,14 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.arithmetic import exact, narrow_floats, powers_of_two
+from jquant.arithmetic import e8m0, exact, narrow_floats
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
 
 def dequantize(x: Quantized) -> jax.Array:
     """``(x - zero_point) * scale`` in float32: the difference as in `offset`, one rounding."""
-    if x.scale.dtype == powers_of_two.DTYPE:
-        return powers_of_two.product(offset(x), x.scale)
+    if x.scale.dtype == e8m0.DTYPE:
+        return e8m0.product(offset(x), x.scale)
     return exact.product(offset(x), exact.widen(x.scale))
 
 
@@ -41,8 +41,8 @@ def quotient(x: jax.Array, scale: jax.Array, precision: np.dtype) -> jax.Array:
     If `precision` has 16 bits, both operands are rounded to it first.
     """
     if precision == jnp.float32:
-        return powers_of_two.quotient(x, scale) if scale.dtype == powers_of_two.DTYPE else exact.quotient(x, scale)
-    divisor = powers_of_two.widen(scale) if scale.dtype == powers_of_two.DTYPE else scale
+        return e8m0.quotient(x, scale) if scale.dtype == e8m0.DTYPE else exact.quotient(x, scale)
+    divisor = e8m0.widen(scale) if scale.dtype == e8m0.DTYPE else scale
     dividend, divisor = (exact.widen(exact.narrow(each, precision)) for each in (x, divisor))
     return exact.widen(exact.narrow(exact.quotient(dividend, divisor), precision))
 

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.arithmetic import by_platform, float_bits, narrow_floats
+from jquant.arithmetic import float_bits, narrow_floats
+from jquant.lowering import by_platform
 
 _LANES = 8
 
@@ -46,11 +47,11 @@ def _split(x: jax.Array, axis: int, block_size: int) -> jax.Array:
     return lax.pad(x, jnp.zeros((), x.dtype), padding).reshape(*x.shape[:axis], blocks, block_size, *x.shape[axis + 1 :])
 
 
-def of_code(code: jax.Array, dtype: np.dtype) -> jax.Array:
+def from_code(code: jax.Array, dtype: np.dtype) -> jax.Array:
     """The numbers of a narrow `dtype` from their codes. If a byte holds two of them, a CPU computes the codes first.
 
     XLA:CPU does not vectorize a loop that writes 4-bit numbers: one that does nothing else is short.
     """
     if narrow_floats.format_of(dtype).bits < 8:
         code = by_platform.elementwise(by_platform.unchanged, code, cpu=lax.optimization_barrier)
-    return narrow_floats.of_code(code, dtype)
+    return narrow_floats.from_code(code, dtype)

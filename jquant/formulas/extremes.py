@@ -9,8 +9,8 @@ import numpy as np
 from jax import lax
 
 from jquant.arithmetic import float_bits
-from jquant.arithmetic.bitcast import bitcast, bitcast_unguarded
-from jquant.arithmetic.partitioned import unless_partitioned
+from jquant.lowering.bitcast import bitcast, bitcast_unguarded
+from jquant.lowering.partitioned import unless_partitioned
 
 
 def range_with_zero(x: jax.Array, axes: Sequence[int] | None = None) -> tuple[jax.Array, jax.Array]:
@@ -39,7 +39,7 @@ def _from_behind(x: jax.Array, axes: Sequence[int]) -> tuple[int, ...]:
 
 def _largest(axes: tuple[int, ...], x: jax.Array) -> tuple[jax.Array]:
     largest = float_bits.bits(lax.abs(x)).max(axes, keepdims=True, initial=0)
-    return (float_bits.of_bits(largest),)
+    return (float_bits.from_bits(largest),)
 
 
 def _largest_at_once(axes: tuple[int, ...], x: jax.Array) -> tuple[jax.Array]:
@@ -90,7 +90,7 @@ def _ends(x: jax.Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
     sides = lax.select(x <= zero, zero, magnitude), lax.select(x >= zero, zero, magnitude)
     bits = map(float_bits.bits, sides)
     at_once, apart = (functools.partial(maxima, axes) for maxima in (_maxima_at_once, _maxima_apart))
-    high, low = map(float_bits.of_bits, unless_partitioned(at_once, apart, *bits))
+    high, low = map(float_bits.from_bits, unless_partitioned(at_once, apart, *bits))
     return high, -low
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import jax
 
-from jquant.arithmetic import exact, powers_of_two
+from jquant.arithmetic import e8m0, exact
 from jquant.formulas import blocks
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
@@ -31,7 +31,7 @@ class Granularity(NamedTuple):
     def expand_output(self, output: ScaleZeroPoint, shape: tuple[int, ...]) -> ScaleZeroPoint:
         """The same for the quantization of a tensor of that shape; the scale in float32 unless it is a power of two."""
         # Widened before it is expanded, so that XLA:GPU divides and corrects the quotient in one kernel.
-        scale = output.scale if output.scale.dtype == powers_of_two.DTYPE else exact.widen(output.scale)
+        scale = output.scale if output.scale.dtype == e8m0.DTYPE else exact.widen(output.scale)
         return self._repeated(output._replace(scale=scale), shape)
 
     def _repeated(self, parameters: ScaleZeroPoint, shape: tuple[int, ...]) -> ScaleZeroPoint:

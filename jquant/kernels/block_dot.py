@@ -17,12 +17,12 @@ from jax.interpreters import ad, batching, mlir
 from jax.interpreters.xla import apply_primitive
 
 from jquant.arithmetic import exact, float_bits
-from jquant.arithmetic.partitioned import is_explicit, is_partitioned, mapped_first, unless_partitioned
 from jquant.kernels import blocks_on_cpu, implementations, xla_blocks
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels.epilogue import Epilogue
+from jquant.lowering.partitioned import is_explicit, is_partitioned, mapped_first, unless_partitioned
 from jquant.modes import Implementation
-from jquant.packed_block_matrix import PackedBlockMatrix
+from jquant.packed.block_matrix import PackedBlockMatrix
 
 _MODULES = {
     Implementation.MOSAIC_TPU: "jquant.kernels.pallas.tpu_blocks",
@@ -142,7 +142,7 @@ def _pairwise_sum_across_devices(runs: jax.Array) -> tuple[jax.Array]:
     is_own = lax.broadcasted_iota(jnp.int32, places, dimension) == lax.broadcasted_iota(jnp.int32, places, dimension + 1)
     bits = float_bits.bits(runs)[..., None, :, :, :]
     collected = jnp.sum(jnp.where(is_own, bits, jnp.int32(0)), axis=-3, dtype=jnp.int32)
-    return _pairwise_sum_of_slices(float_bits.of_bits(collected))
+    return _pairwise_sum_of_slices(float_bits.from_bits(collected))
 
 
 _block_dot_p.def_impl(functools.partial(apply_primitive, _block_dot_p))

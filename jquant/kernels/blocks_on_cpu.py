@@ -17,11 +17,11 @@ import numpy as np
 from jax import lax
 
 from jquant.arithmetic import exact
-from jquant.arithmetic.words import PER_WORD, from_place
+from jquant.arithmetic.packed_int4 import PER_WORD, from_place
 from jquant.kernels import xla, xla_blocks
 from jquant.kernels.batch import with_one_batch_axis
-from jquant.kernels.varying import varying_as
-from jquant.packed_block_matrix import Layout, PackedBlockMatrix
+from jquant.lowering.varying import varying_as
+from jquant.packed.block_matrix import Layout, PackedBlockMatrix
 
 # Up to this many rows, this is faster than products of blocks.
 _MOST_ROWS = {Layout.WORDS: 8, Layout.BYTES: 1}

@@ -18,14 +18,14 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from jquant.arithmetic import by_platform, exact, signs
-from jquant.arithmetic.partitioned import unless_partitioned
+from jquant.arithmetic import exact, signs
 from jquant.formulas.windows import Geometry, Windows
 from jquant.kernels import epilogue as epilogues
-from jquant.kernels import processor
 from jquant.kernels import zero_point as zero_points
 from jquant.kernels.epilogue import Epilogue
 from jquant.kernels.integer_dot import integer_dot
+from jquant.lowering import by_platform, cpu_features
+from jquant.lowering.partitioned import unless_partitioned
 
 # For filters of one channel, which only sum over the elements of a window: up to this many filters per channel, shifted
 # multiplications are faster than a matrix product. On a CPU, one is three times as fast, four are level.
@@ -95,7 +95,7 @@ def _is_wide(sizes: Sequence[int], filter_sizes: Sequence[int], geometry: Geomet
     batch, _, *space = (sizes[dimension] for dimension in dimensions.lhs_spec)
     filters, channels, *_ = (filter_sizes[dimension] for dimension in dimensions.rhs_spec)
     many = channels >= _MANY_CHANNELS and max(channels, filters) > _MANY_CHANNELS
-    if not processor.CONVOLVES_INT8 or not many or math.prod(windows.sizes) == 1 or len(windows.sizes) > 2:
+    if not cpu_features.HAS_INT8_CONVOLUTION or not many or math.prod(windows.sizes) == 1 or len(windows.sizes) > 2:
         return False
     counts = batch, *windows.counts(space)
     return not all(isinstance(count, int) for count in counts) or math.prod(counts) > _FEW_WINDOWS * filters

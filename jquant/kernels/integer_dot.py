@@ -15,10 +15,10 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.xla import apply_primitive
 
-from jquant.arithmetic.partitioned import is_partitioned, mapped_first, unless_partitioned
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels import implementations, partition, xla
 from jquant.kernels.epilogue import Epilogue
+from jquant.lowering.partitioned import is_partitioned, mapped_first, unless_partitioned
 from jquant.modes import Implementation
 
 _MODULES = {

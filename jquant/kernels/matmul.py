@@ -10,13 +10,13 @@ from jax import lax
 
 from jquant.arithmetic import signs
 from jquant.arithmetic.broadcasting import to_rank
-from jquant.arithmetic.partitioned import unless_partitioned
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels import zero_point as zero_points
 from jquant.kernels.epilogue import Epilogue, as_column, as_row
 from jquant.kernels.integer_dot import integer_dot
+from jquant.lowering.partitioned import unless_partitioned
 from jquant.modes import Implementation
-from jquant.packed_matrix import PackedMatrix
+from jquant.packed.matrix import PackedMatrix
 
 # Up to this many rows of A, the column sums of B are computed as one more row: the time goes into reading B.
 _FEW_ROWS = 16

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.arithmetic import exact, signs, words
-from jquant.packed_block_matrix import Layout, PackedBlockMatrix, layout_for, zero_point_data_type
-from jquant.packed_matrix import PackedMatrix
+from jquant.arithmetic import exact, packed_int4, signs
+from jquant.packed.block_matrix import Layout, PackedBlockMatrix, layout_for, zero_point_data_type
+from jquant.packed.matrix import PackedMatrix
 
 LARGEST_BLOCK, SMALLEST_BLOCK = 256, 32
 
@@ -41,7 +41,7 @@ def pack_blocks(
     behind = [(0, 0)] * len(batch) + [(0, padding), (0, 0)]
     if layout == Layout.WORDS:
         unsigned = (b.astype(jnp.int8) + np.int8(8 if b.dtype == jnp.int4 else 0)).astype(jnp.uint16)
-        data = words.packed(jnp.pad(unsigned, behind))
+        data = packed_int4.packed(jnp.pad(unsigned, behind))
     else:
         data = jnp.pad(signs.to_int8(b) if b.dtype == jnp.uint8 else b.astype(jnp.int8), behind)
         if jnp.iinfo(b.dtype).bits < 8:  # XLA:GPU fails to compile slices of 4-bit integers

@@ -1,6 +1,6 @@
 """Running a kernel on each shard of a program that is partitioned over a mesh.
 
-Whether a program is partitioned is known when it is lowered (`jquant.arithmetic.partitioned`); how it is split is only
+Whether a program is partitioned is known when it is lowered (`jquant.lowering.partitioned`); how it is split is only
 known with explicit mesh axes.
 """
 

@@ -17,11 +17,11 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from jquant.arithmetic import exact, narrow_integers, words
-from jquant.arithmetic.partitioned import unless_partitioned
+from jquant.arithmetic import exact, packed_int4, subbyte
 from jquant.formulas import affine
-from jquant.kernels.varying import varying_as
-from jquant.packed_block_matrix import Layout, PackedBlockMatrix
+from jquant.lowering.partitioned import unless_partitioned
+from jquant.lowering.varying import varying_as
+from jquant.packed.block_matrix import Layout, PackedBlockMatrix
 from jquant.pytrees import Quantized
 
 _PANEL = 128  # columns that are converted to floats at a time, for weights as they are stored
@@ -112,7 +112,7 @@ def dequantized(weights: Weights, k: int) -> jax.Array:
     if isinstance(weights, PackedBlockMatrix):
         return _rows(weights, weights.integers())[..., :k, :]
     groups = weights.scale.shape[-1]
-    values = narrow_integers.unpacked(weights.data, weights.bits)
+    values = subbyte.unpacked(weights.data, weights.bits)
     values = values.reshape(*values.shape[:-2], values.shape[-2] * values.shape[-1])[..., : groups * weights.group_size]
     real = _columns(weights, values.reshape(*values.shape[:-1], groups, weights.group_size))
     return jnp.swapaxes(real[..., :k], -1, -2)
@@ -176,7 +176,7 @@ def _by_panels(a: jax.Array, weights: StoredWeights, dtype: np.dtype) -> jax.Arr
     of_places = [a[:, place::count].astype(dtype) for place in range(count)]
 
     def panel(_, part: StoredWeights) -> tuple[None, jax.Array]:
-        values = narrow_integers.in_each_byte(part.data, weights.bits)
+        values = subbyte.in_each_byte(part.data, weights.bits)
         columns = (_columns(part, each)[:, : x.shape[1]].astype(dtype) for each, x in zip(values, of_places, strict=True))
         return None, functools.reduce(operator.add, (_dot(x, w.T) for x, w in zip(of_places, columns, strict=True)))
 
@@ -210,7 +210,7 @@ def _by_blocks(a: jax.Array, weights: PackedBlockMatrix) -> jax.Array:
             for row in range(unrolled):
                 number = data[row // per_row]
                 if per_row > 1:
-                    number = words.at(number, row % words.PER_WORD)
+                    number = packed_int4.at(number, row % packed_int4.PER_WORD)
                 sum = sum + a[row, :, None] * (number.astype(jnp.int16) - zero_point).astype(jnp.float32)[None]
             return sum, None
 

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from jquant.arithmetic.partitioned import unless_partitioned
 from jquant.kernels import epilogue as epilogues
-from jquant.kernels import processor
 from jquant.kernels.epilogue import Epilogue
+from jquant.lowering import cpu_features
+from jquant.lowering.partitioned import unless_partitioned
 
 # XLA:CPU transposes K-major weights in each call, unless they are its left operand. There, multiplying them is slower:
 # without tiles far slower, but for one row up to jax 0.10; with tiles from about 32 rows on.
@@ -58,13 +58,13 @@ def integer_dot_on_cpu(a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, t
 def _are_rows_for_the_right(a: jax.Array, b: jax.Array, one_row: bool) -> bool:
     """Whether multiplying the K-major weights `b` as the left operand is faster."""
     if one_row:
-        return _ONE_ROW_ON_THE_RIGHT or processor.multiplies_tiles_of_int8()
+        return _ONE_ROW_ON_THE_RIGHT or cpu_features.has_amx_int8()
     *rows, n = *a.shape[:-1], b.shape[-2]
     is_static = all(isinstance(size, int) for size in (*rows, n))
     if not is_static or not _is_one_matrix(b) or any(jax.typeof(a).sharding.spec[:-2]):
         return False  # rows of a batch that explicit axes split cannot be joined
     few = math.prod(rows) <= _MOST_ROWS_ON_THE_RIGHT and n >= _LEAST_WEIGHTS_ON_THE_LEFT
-    return few and processor.multiplies_tiles_of_int8()
+    return few and cpu_features.has_amx_int8()
 
 
 def _is_one_matrix(x: jax.Array) -> bool:

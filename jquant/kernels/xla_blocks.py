@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.arithmetic import exact, signs, words
+from jquant.arithmetic import exact, packed_int4, signs
 from jquant.kernels import xla
 from jquant.kernels import zero_point as zero_points
-from jquant.packed_block_matrix import Layout, PackedBlockMatrix
+from jquant.packed.block_matrix import Layout, PackedBlockMatrix
 
 
 def block_dot(
@@ -67,7 +67,7 @@ def _in_order_of_rows(a: jax.Array, b: PackedBlockMatrix) -> jax.Array:
     if b.layout != Layout.WORDS:
         return a
     *rows, k = a.shape
-    in_words = a.reshape(*rows, k // b.block_size, b.block_size // words.PER_WORD, words.PER_WORD)
+    in_words = a.reshape(*rows, k // b.block_size, b.block_size // packed_int4.PER_WORD, packed_int4.PER_WORD)
     return jnp.swapaxes(in_words, -1, -2).reshape(*rows, k)
 
 
@@ -80,7 +80,7 @@ def _rows_of_block(b: PackedBlockMatrix, index: jax.Array | int) -> tuple[jax.Ar
     stored = b.data.shape[-2] // b.scale.shape[-2]
     data = lax.dynamic_slice_in_dim(b.data, index * stored, stored, b.ndim - 2)
     if b.layout == Layout.WORDS:
-        data = words.by_place(data).astype(jnp.int8).reshape(*data.shape[:-2], b.block_size, data.shape[-1])
+        data = packed_int4.by_place(data).astype(jnp.int8).reshape(*data.shape[:-2], b.block_size, data.shape[-1])
         data = data - np.int8(b.offset) if b.offset else data
     return data, np.dtype(np.uint8 if b.dtype == jnp.uint8 else np.int8)
 

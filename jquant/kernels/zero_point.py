@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jquant.arithmetic.partitioned import unless_partitioned
 from jquant.kernels import xla
 from jquant.kernels.epilogue import ZeroPointCorrection
+from jquant.lowering.partitioned import unless_partitioned
 
 
 def shifted(zero_point: jax.Array | None, dtype: np.dtype, rank: int) -> jax.Array | None:

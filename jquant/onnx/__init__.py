@@ -12,6 +12,6 @@ except ModuleNotFoundError as _error:
     _message = "jquant.onnx needs the package onnx: install the extra `onnx` of jquant-jax"
     raise ModuleNotFoundError(_message, name="onnx") from _error
 
-from jquant.onnx.errors import ModelError as ModelError
+from jquant.errors import ModelError as ModelError
 from jquant.onnx.model import Model as Model
 from jquant.onnx.model import load as load

@@ -14,8 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jquant.onnx import compare, export
-from jquant.onnx.errors import ModelError
+from jquant.errors import ModelError
+from jquant.onnx import compare, stablehlo
 from jquant.onnx.model import Model, load
 from jquant.onnx.values import jax_dtype
 
@@ -26,12 +26,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         constants = {name: np.asarray(value) for name, value in _once("--constants", options.constants).items()}
-        model = load(options.model, constants=constants, quantized=options.quantized)
+        model = load(options.model, constants=constants, qdq=options.qdq)
         print(model)
         sizes = _once("--size", options.size)
         _check_sizes(model, sizes)
         if options.export:
-            data = export.exported(model, sizes, options.platforms, options.constraint)
+            data = stablehlo.exported(model, sizes, options.platforms, options.constraint)
             options.export.write_bytes(data)
             print(f"{options.export}: {len(data):,} bytes, for {','.join(options.platforms)}")
         return _compared(model, options, constants, sizes) if options.compare or options.inputs else 0
@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m jquant.onnx", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", type=Path, help="an ONNX file")
-    parser.add_argument("--quantized", choices=("as_written", "fused"), default="as_written", help="as in jquant.onnx.load")
+    parser.add_argument("--qdq", choices=("as_written", "fused"), default="as_written", help="as in jquant.onnx.load")
     several: Any = {"action": "extend", "nargs": "+", "default": []}  # several after one option, or the option repeated
     fixed = "the value to fix an input to, in JSON"
     parser.add_argument("--constants", type=_constant, **several, metavar="NAME=VALUE", help=fixed)
@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--inputs", type=Path, metavar="FILE.npz", help="inputs for the comparison (default: random)")
     parser.add_argument("--rounds", type=int, default=10, help="how many calls to time; the median is printed")
     parser.add_argument("--export", type=Path, metavar="FILE", help="where to write the program exported with jax.export")
-    platforms = f"the platforms to export for, out of {', '.join(export.PLATFORMS)}"
+    platforms = f"the platforms to export for, out of {', '.join(stablehlo.PLATFORMS)}"
     parser.add_argument("--platforms", type=_platforms, default="cpu,cuda,tpu", metavar="NAME,NAME", help=platforms)
     holds = "what holds for the sizes that the exported program leaves open, such as 'sequence <= 512'"
     parser.add_argument("--constraint", **several, metavar="COMPARISON", help=holds)
@@ -69,9 +69,9 @@ def _once(option: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _platforms(text: str) -> list[str]:
     names = text.split(",")
-    unknown = [name for name in names if name not in export.PLATFORMS]
+    unknown = [name for name in names if name not in stablehlo.PLATFORMS]
     if unknown:
-        known = ", ".join(export.PLATFORMS)
+        known = ", ".join(stablehlo.PLATFORMS)
         raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not a platform; choose from {known} (cuda and rocm are GPUs)")
     return names
 
@@ -102,7 +102,7 @@ def _check_sizes(model: Model, sizes: dict[str, int]) -> None:
 
 def _by_default(model: Model, sizes: dict[str, int]) -> list[str]:
     """The dimensions that neither the file nor `sizes` fixes."""
-    names = [size for shape in export.dimensions(model).values() for size in shape if isinstance(size, str)]
+    names = [size for shape in stablehlo.dimensions(model).values() for size in shape if isinstance(size, str)]
     return [name for name in dict.fromkeys(names) if name not in sizes]
 
 
@@ -129,7 +129,7 @@ def _compared(model: Model, options: argparse.Namespace, constants: dict[str, np
     except ModelError as error:
         raise ModelError("\n".join([str(error), *([] if options.inputs else _ways_out(model, sizes))])) from error
     print("\nnode by node, onnxruntime with optimizations off; each node is fed onnxruntime's values")
-    if options.quantized == "fused":
+    if options.qdq == "fused":
         print("  nodes are compared as they are in the file, before any are fused; the fused model is compared end to end")
     print(f"  {'operator':<28} {'nodes':>6} {'integers':>13} {'different':>10} {'largest absolute deviation of floats':>37}")
     for row in rows:
@@ -166,7 +166,7 @@ def random_inputs(model: Model, sizes: dict[str, int]) -> dict[str, np.ndarray]:
     """Normal floats, 8-bit integers of all values, and for other integers 0 and 1, valid indices in most models."""
     rng = np.random.default_rng(0)
     found = {}
-    for name, dimensions in export.dimensions(model).items():
+    for name, dimensions in stablehlo.dimensions(model).items():
         is_image = len(dimensions) == 4 and all(isinstance(size, str) for size in dimensions[2:])
         defaults = [1, 1, _IMAGE, _IMAGE] if is_image else [1] * len(dimensions)
         shape = [

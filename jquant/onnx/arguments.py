@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jquant.onnx.errors import ModelError
+from jquant.errors import ModelError
 from jquant.onnx.graph import Value
 from jquant.onnx.values import fitted, jax_dtype, to_jax
 

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jquant.errors import ModelError
 from jquant.onnx import registry
-from jquant.onnx.errors import ModelError
 from jquant.onnx.graph import DEFAULT_DOMAIN, JQUANT, MICROSOFT, Node
 from jquant.onnx.registry import Converter
 from jquant.onnx.values import sizes

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from jquant.onnx.errors import ModelError
+from jquant.errors import ModelError
 from jquant.onnx.graph import Node
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import onnx
 from jax.typing import ArrayLike
 
+from jquant.errors import ModelError
 from jquant.onnx import files
-from jquant.onnx.errors import ModelError
 from jquant.onnx.graph import Node
 from jquant.onnx.model import Model, load
 from jquant.onnx.values import is_static, to_jax

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jquant.errors import ModelError
 from jquant.onnx import axes, bounds, limits, registry
-from jquant.onnx.errors import ModelError
 from jquant.onnx.graph import Graph, Node
 from jquant.onnx.open_sizes import undecided
 from jquant.onnx.registry import Converter
@@ -24,7 +24,7 @@ class Evaluation:
     """How a graph is computed.
 
     Attributes:
-      floats: the caller's converters, by operator, for floating-point operands.
+      overrides: the caller's converters, by operator, for floating-point operands.
       static: the names of values that must be known while tracing.
       where: masks of different shapes, which say of each position whether it counts in the ranges of dynamic quantization.
       watch: called with every node, its operands and its results, which it may replace; or None.
@@ -32,7 +32,7 @@ class Evaluation:
       used: the shapes of the masks that fitted an operand.
     """
 
-    floats: Mapping[str, Converter]
+    overrides: Mapping[str, Converter]
     static: frozenset[str]
     where: tuple[jax.Array, ...] = ()
     watch: Watch | None = None
@@ -96,10 +96,10 @@ class Evaluation:
 
     def _callers_own(self, node: Node, operands: list[Any]) -> Converter | None:
         """The caller's function for a node with floating-point operands, at least one of which is not static."""
-        if node.kind not in self.floats or all(map(is_static, operands)):
+        if node.kind not in self.overrides or all(map(is_static, operands)):
             return None
         dtypes = [each.dtype for each in operands if hasattr(each, "dtype")]
-        return self.floats[node.kind] if any(jnp.issubdtype(dtype, jnp.floating) for dtype in dtypes) else None
+        return self.overrides[node.kind] if any(jnp.issubdtype(dtype, jnp.floating) for dtype in dtypes) else None
 
     def _prepared(self, node: Node, entry: Converter, operands: list[Any]) -> list[Any]:
         if self._folds(node, entry, operands):

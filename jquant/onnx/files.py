@@ -9,8 +9,8 @@ from typing import IO
 import onnx
 from google.protobuf.message import DecodeError
 
+from jquant.errors import ModelError
 from jquant.onnx import order
-from jquant.onnx.errors import ModelError
 from jquant.onnx.graph import MICROSOFT
 
 _ONNX = ("", "ai.onnx")

@@ -10,8 +10,8 @@ import numpy as np
 from jquant.onnx import integer_nodes, quantization
 from jquant.onnx.graph import DEFAULT_DOMAIN, JQUANT, Graph, Node
 from jquant.onnx.integer_nodes import Integers, Known
+from jquant.onnx.qdq_patterns import CLAMPS, PASSED_THROUGH, QUANTIZED
 from jquant.onnx.quantization import Quantization
-from jquant.qdq_patterns import CLAMPS, PASSED_THROUGH, QUANTIZED
 
 
 def fused(graph: Graph, dtypes: Mapping[str, np.dtype]) -> tuple[Graph, dict[str, int]]:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
-from jquant.onnx.errors import ModelError
+from jquant.errors import ModelError
 
 _LARGEST = 2**31  # elements of a tensor
 DEFAULT_DOMAIN = ""

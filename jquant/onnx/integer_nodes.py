@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from jquant.onnx.graph import DEFAULT_DOMAIN, JQUANT, Node
+from jquant.onnx.qdq_patterns import DEQUANTIZED, PASSED_THROUGH, QUANTIZED
 from jquant.onnx.quantization import Quantization
-from jquant.qdq_patterns import DEQUANTIZED, PASSED_THROUGH, QUANTIZED
 
 _SAME_BIAS = 1e-6  # how far a bias' scale may differ from the product of the other two: a few roundings
 

@@ -1,4 +1,4 @@
-"""Limits the size of results, so that a broken or hostile model cannot use up all memory."""
+"""Limits the size of results, so that a broken or malformed model cannot use up all memory."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jquant.onnx.errors import ModelError
+from jquant.errors import ModelError
 from jquant.onnx.registry import Converter
 
 LARGEST = 2**31  # bytes of a result, if it is known while tracing, or far larger than what it is computed from

@@ -13,9 +13,9 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from onnx import inliner
 
+from jquant.errors import ModelError
 from jquant.onnx import arguments, branches, files, functions, fusion, packing, registry, statics
 from jquant.onnx import converters as _converters  # noqa: F401  # importing them fills the table
-from jquant.onnx.errors import ModelError
 from jquant.onnx.evaluate import Evaluation, Watch
 from jquant.onnx.graph import DEFAULT_DOMAIN, JQUANT, MICROSOFT, Graph, Reader, Value, versions
 from jquant.onnx.registry import Converter
@@ -49,11 +49,11 @@ class Model:
         self,
         graph: Graph,
         constants: Mapping[str, np.ndarray],
-        floats: Mapping[str, Converter],
+        overrides: Mapping[str, Converter],
         name: str,
         fused: Mapping[str, int],
     ):
-        self._graph, self._constants, self._floats, self._name = graph, dict(constants), dict(floats), name
+        self._graph, self._constants, self._overrides, self._name = graph, dict(constants), dict(overrides), name
         self.fused = dict(fused)
         self.inputs = {value.name: value for value in graph.inputs if value.name not in constants}
         self.outputs = {value.name: value for value in graph.outputs}
@@ -62,12 +62,12 @@ class Model:
         known = {name: array for each in scopes for name, array in {**each.initializers, **each.constants}.items()}
         known |= constants
         analysis = statics.Analysis(graph, known)
-        problems = [*_unsupported(graph, self._floats, constants), *analysis.problems]
+        problems = [*_unsupported(graph, self._overrides, constants), *analysis.problems]
         if problems:
             raise ModelError(f"{name} is not supported:" + "".join(f"\n  {each}" for each in dict.fromkeys(problems)))
         self._static = frozenset(analysis.static)
         self._deciding = branches.deciding(graph)
-        packed = packing.packed(graph, self._static, self._floats)
+        packed = packing.packed(graph, self._static, self._overrides)
         self._known: dict[str, np.ndarray | None] = {}
         self.params = {}
         for value_name, array in known.items():
@@ -117,7 +117,7 @@ class Model:
         values: dict[str, Any] = {**self._known, **params, **arguments.inputs(self.inputs, inputs)}
         masks = arguments.masks(where)
         self._dry_run(values, masks)
-        evaluation = Evaluation(self._floats, self._static, masks, watch, self._deciding)
+        evaluation = Evaluation(self._overrides, self._static, masks, watch, self._deciding)
         results = self._evaluated(evaluation, values)
         for mask in evaluation.where:
             if mask.shape not in evaluation.used:
@@ -138,7 +138,7 @@ class Model:
             return
 
         def run(arrays: Mapping[str, Any], masks: tuple[jax.Array, ...]) -> None:
-            evaluation = Evaluation(self._floats, self._static, masks, deciding=self._deciding)
+            evaluation = Evaluation(self._overrides, self._static, masks, deciding=self._deciding)
             self._evaluated(evaluation, {**self._known, **arrays})
 
         jax.eval_shape(run, arrays, masks)
@@ -151,12 +151,12 @@ def load(
     source: files.Source,
     *,
     constants: Mapping[str, ArrayLike] | None = None,
-    floats: Mapping[str, Callable[..., Any]] | None = None,
-    quantized: Literal["as_written", "fused"] = "as_written",
+    overrides: Mapping[str, Callable[..., Any]] | None = None,
+    qdq: Literal["as_written", "fused"] = "as_written",
 ) -> Model:
     """Reads an ONNX model as a JAX function.
 
-    ``quantized`` is for models with QuantizeLinear and DequantizeLinear. ``"as_written"`` computes the operators between
+    ``qdq`` is for models with QuantizeLinear and DequantizeLinear. ``"as_written"`` computes the operators between
     them in float, as the file says. The results equal those of onnxruntime without optimizations, bit for bit if the float
     operators in between agree. ``"fused"`` computes in integers: DequantizeLinear, an operator and QuantizeLinear become one
     integer operator, as in onnxruntime's optimizations. That is faster, but a result may differ in its last bit: an integer
@@ -167,13 +167,13 @@ def load(
     Args:
       source: a path, bytes, a binary file or an `onnx.ModelProto`. Data beside the file is read from its folder.
       constants: inputs of the model to fix, by name. Inputs that shapes depend on must be fixed.
-      floats: functions that replace operators with floating-point operands, by the operator's name, such as
+      overrides: functions that replace operators with floating-point operands, by the operator's name, such as
         ``{"MatMul": f}``. They are called with the operands by position; those that shapes depend on (and the exponent of
         Pow, if it is a constant) are NumPy arrays. Attributes are passed if the function has keyword-only parameters for
         them. An attribute for which it has no parameter must have its default.
-      quantized: whether QuantizeLinear and DequantizeLinear are computed "as_written", or "fused" with the operators between
+      qdq: whether QuantizeLinear and DequantizeLinear are computed "as_written", or "fused" with the operators between
         them. ``print(model)`` shows what was fused. Scales and zero points in `params` that are equal must then stay equal,
-        and `floats` applies to what stays float.
+        and `overrides` applies to what stays float.
 
     Returns:
       A `Model`.
@@ -183,8 +183,8 @@ def load(
         depends on data.
       OSError: a file that cannot be read.
     """
-    if quantized not in ("as_written", "fused"):
-        raise ModelError(f"quantized is {quantized!r}; it must be 'as_written' or 'fused'")
+    if qdq not in ("as_written", "fused"):
+        raise ModelError(f"qdq is {qdq!r}; it must be 'as_written' or 'fused'")
     proto, name = files.read(source)
     imports = versions(proto.opset_import)
     version = imports.get(DEFAULT_DOMAIN, _NEWEST)
@@ -195,11 +195,11 @@ def load(
             if proto.functions:
                 proto = inliner.inline_local_functions(proto)
             graph = Reader(imports).graph(proto.graph)
-        fixed, functions_of_caller = _fixed(graph, constants or {}), _floats(floats or {})
+        fixed, functions_of_caller = _fixed(graph, constants or {}), _overrides(overrides or {})
         with _broken_files():
             dtypes = functions.element_types(proto)
             graph = branches.decided(graph, fixed)
-            graph, fused = fusion.fused(graph, dtypes) if quantized == "fused" else (graph, {})
+            graph, fused = fusion.fused(graph, dtypes) if qdq == "fused" else (graph, {})
             return Model(functions.expanded(graph, dtypes), fixed, functions_of_caller, name, fused)
     except ModelError as error:
         raise error if str(error).startswith(name) else ModelError(f"{name}: {error}") from error
@@ -216,13 +216,13 @@ def _broken_files() -> Iterator[None]:
         raise ModelError(f"{type(error).__name__}: {error}") from error
 
 
-def _floats(given: Mapping[str, Callable[..., Any]]) -> dict[str, Converter]:
+def _overrides(given: Mapping[str, Callable[..., Any]]) -> dict[str, Converter]:
     known = {f"{domain}.{operator}" if domain else operator for domain, operator in registry.operators()}
     unknown = [name for name in given if name not in known]
     if unknown:
         similar = [name for name in known if name.lower() in {each.lower() for each in unknown}]
         hint = f", but there is {arguments.listed(similar)}" if similar else ""
-        raise ModelError(f"floats has {arguments.listed(unknown)}: there is no such operator{hint}")
+        raise ModelError(f"overrides has {arguments.listed(unknown)}: there is no such operator{hint}")
     return {name: Converter(function) for name, function in given.items()}
 
 
@@ -237,7 +237,7 @@ def _fixed(graph: Graph, constants: Mapping[str, ArrayLike]) -> dict[str, np.nda
     return found
 
 
-def _unsupported(graph: Graph, floats: Mapping[str, Converter], constants: Collection[str]) -> list[str]:
+def _unsupported(graph: Graph, overrides: Mapping[str, Converter], constants: Collection[str]) -> list[str]:
     found = _undefined(graph, set())
     strings = [value.name for value in graph.inputs if value.dtype is not None and value.dtype.kind in "OUS"]
     found += [f"the input {name!r} holds strings, for which JAX has no arrays" for name in strings if name not in constants]
@@ -249,10 +249,10 @@ def _unsupported(graph: Graph, floats: Mapping[str, Converter], constants: Colle
             continue
         _, unknown = registry.arguments(node, entry)
         found += [f"{node.title}: its attribute {name} = {node.attributes[name]!r} is not supported" for name in unknown]
-        if node.kind in floats:
-            _, unknown = registry.arguments(node, floats[node.kind])
+        if node.kind in overrides:
+            _, unknown = registry.arguments(node, overrides[node.kind])
             found += [
-                f"{node.title}: floats[{node.kind!r}] has no parameter for {name} = {node.attributes[name]!r}"
+                f"{node.title}: overrides[{node.kind!r}] has no parameter for {name} = {node.attributes[name]!r}"
                 for name in unknown
             ]
         if len(node.inputs) > len(entry.operands) and not entry.takes_rest:

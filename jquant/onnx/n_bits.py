@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from jquant.onnx.errors import ModelError
+from jquant.errors import ModelError
 
 
 class Sizes(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto
 
-from jquant.onnx.errors import ModelError
+from jquant.errors import ModelError
 
 
 def in_order(model: ModelProto) -> ModelProto:

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from jquant.arithmetic import narrow_integers
+from jquant.arithmetic import subbyte
+from jquant.errors import ModelError
 from jquant.onnx import n_bits, registry
-from jquant.onnx.errors import ModelError
 from jquant.onnx.graph import Graph, Node
 from jquant.operators.pack_matrix import pack_matrix
-from jquant.packed_block_matrix import PackedBlockMatrix
-from jquant.packed_matrix import PackedMatrix
+from jquant.packed.block_matrix import PackedBlockMatrix
+from jquant.packed.matrix import PackedMatrix
 
 
 class Integers(NamedTuple):
@@ -65,7 +65,7 @@ class Blocks(NamedTuple):
         is_packed = matrix.dtype == np.uint8 and matrix.size == n * blocks * (block_size * bits // 8) > 0
         if bits not in (4, 8) or not is_packed or scales.size != n * blocks:
             return None
-        values = narrow_integers.unpacked(matrix.reshape(n, -1), bits)[:, :k].T
+        values = subbyte.unpacked(matrix.reshape(n, -1), bits)[:, :k].T
         scale = np.ascontiguousarray(scales.reshape(n, blocks).T)
         if zero_points is None:
             signed = jnp.int4 if bits == 4 else np.int8
@@ -74,7 +74,7 @@ class Blocks(NamedTuple):
         if zero_points.dtype != np.uint8 or zero_points.size != n * -(-blocks * bits // 8):
             return None
         unsigned = jnp.uint4 if bits == 4 else np.uint8
-        zero_point = narrow_integers.unpacked(zero_points.reshape(n, -1), bits)[:, :blocks].T
+        zero_point = subbyte.unpacked(zero_points.reshape(n, -1), bits)[:, :blocks].T
         return pack_matrix(values.astype(unsigned), zero_point.astype(unsigned), scale=scale, block_size=block_size)
 
 

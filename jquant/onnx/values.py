@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jquant.onnx.errors import ModelError
+from jquant.errors import ModelError
 
 
 def is_static(value: Any) -> bool:

@@ -26,7 +26,7 @@ from jquant.kernels.block_dot import block_dot
 from jquant.kernels.epilogue import Scale, as_column
 from jquant.kernels.packed import pack_blocks
 from jquant.modes import Implementation, optional_implementation
-from jquant.packed_block_matrix import Layout, PackedBlockMatrix
+from jquant.packed.block_matrix import Layout, PackedBlockMatrix
 from jquant.placement import names_arrays
 from jquant.pytrees import Quantized
 
@@ -178,7 +178,7 @@ def block_scaled_matmul(
     rows = {"a_scale": one.scale, "a_zero_point": one.zero_point}
     require_packed_as(PackedBlockMatrix, _OPERATOR, "b", b)
     if isinstance(b, PackedBlockMatrix):
-        b.require_intact(f"{_OPERATOR}: b")
+        b.validate(f"{_OPERATOR}: b")
         require_none(_OPERATOR, {"b_scale": b_scale, "b_zero_point": b_zero_point})
         call.check(product_shape(one.values, b), output_dtype, b=b, b_scale=b.scale, b_zero_point=None)
         require_rows(_OPERATOR, one.values, rows)

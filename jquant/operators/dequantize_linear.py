@@ -10,7 +10,7 @@ from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.granularity import align, granularity_of
 from jquant.arguments.operands import FLOAT32
-from jquant.arithmetic import exact, powers_of_two
+from jquant.arithmetic import e8m0, exact
 from jquant.formulas import affine
 from jquant.formulas.granularity import Granularity
 from jquant.modes import NARROW_FLOATS, POWERS_OF_TWO, FeatureLevel, data_type
@@ -148,7 +148,7 @@ def dequantize_linear(
     given = call.quantized("Input", input, scale, zero_point)
     shape = given.values.shape
     granularity = granularity_of(_OPERATOR, axis, block_size, len(shape))
-    of_scale = FLOAT32 if given.scale.dtype == powers_of_two.DTYPE else given.scale.dtype
+    of_scale = FLOAT32 if given.scale.dtype == e8m0.DTYPE else given.scale.dtype
     output_dtype = of_scale if output_dtype is None else data_type("output_dtype", output_dtype)
     names = _DESCRIPTOR.names("Input")
     scale, zero_point, covered = align(granularity, _OPERATOR, names, shape, given.scale, given.zero_point)

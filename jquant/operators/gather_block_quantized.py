@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor, require
 from jquant.arguments.statics import dimension, integer
-from jquant.arithmetic import exact, narrow_integers
+from jquant.arithmetic import exact, subbyte
 from jquant.formulas import affine
 from jquant.formulas.granularity import Granularity
 from jquant.placement import names_arrays
@@ -59,11 +59,11 @@ def _gather_block_quantized(
     values, scales = _found(data, index, gather_axis), _found(scales, block, gather_axis)
     zero_points = None if zero_points is None else _found(zero_points, block, gather_axis)
     if data.dtype == jnp.uint8:
-        values = narrow_integers.unpacked(values, bits)
+        values = subbyte.unpacked(values, bits)
         if zero_points is None:
             zero_points = jnp.uint8(2 ** (bits - 1))
         else:
-            zero_points = narrow_integers.unpacked(zero_points, bits)[..., : scales.shape[-1]]
+            zero_points = subbyte.unpacked(zero_points, bits)[..., : scales.shape[-1]]
     real = affine.dequantize(granularity.expand(Quantized(values, scales, zero_points)))
     behind = range(gather_axis + indices.ndim, real.ndim)
     is_inside = lax.expand_dims(is_inside, (*range(gather_axis), *behind))

@@ -11,7 +11,7 @@ from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.products import BATCH, product_shape, weights, with_more_dimensions
 from jquant.kernels.matmul import matmul
 from jquant.modes import FeatureLevel, Implementation, optional_implementation
-from jquant.packed_matrix import PackedMatrix
+from jquant.packed.matrix import PackedMatrix
 from jquant.placement import names_arrays
 
 _OPERATOR = "DML_MATRIX_MULTIPLY_INTEGER"

@@ -14,7 +14,7 @@ from jquant.arithmetic.broadcasting import to_rank
 from jquant.kernels.epilogue import Dequantize, as_column, as_row
 from jquant.kernels.matmul import matmul
 from jquant.modes import FeatureLevel, Implementation, data_type, optional_implementation
-from jquant.packed_matrix import PackedMatrix
+from jquant.packed.matrix import PackedMatrix
 from jquant.placement import names_arrays
 from jquant.pytrees import Quantized
 

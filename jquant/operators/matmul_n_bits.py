@@ -15,13 +15,13 @@ from jquant.arguments.descriptor import Descriptor, Tensor, require
 from jquant.arguments.operands import Operand, operand
 from jquant.arguments.products import product_shape
 from jquant.arguments.statics import float_data_type, integer
-from jquant.arithmetic import exact, narrow_integers
+from jquant.arithmetic import exact, subbyte
 from jquant.arithmetic.broadcasting import to_rank
 from jquant.errors import DescriptorTypeError
 from jquant.kernels import weight_only
 from jquant.kernels.weight_only import StoredWeights
 from jquant.modes import data_type_name
-from jquant.packed_block_matrix import PackedBlockMatrix
+from jquant.packed.block_matrix import PackedBlockMatrix
 from jquant.placement import names_arrays
 
 _OPERATOR = "MatMulNBits"
@@ -67,7 +67,7 @@ class _Stored(NamedTuple):
         """With a zero point for each scale, and a scale for each row of the weights where there is `g_idx`."""
         b, scales, zero_points, g_idx = self
         if zero_points is not None and zero_points.dtype == jnp.uint8:
-            zero_points = narrow_integers.unpacked(zero_points, bits)[:, : scales.shape[1]]
+            zero_points = subbyte.unpacked(zero_points, bits)[:, : scales.shape[1]]
         if g_idx is None:
             return StoredWeights(b, scales, zero_points, bits, b.shape[2] * 8 // bits)
         scales, zero_points = jax.tree.map(lambda x: jnp.take(x, g_idx, axis=1, mode="clip"), (scales, zero_points))
@@ -201,7 +201,7 @@ def matmul_n_bits(
 def _beside_packed(
     a: ArrayLike, b: PackedBlockMatrix, beside: Mapping[str, object], bias: ArrayLike | None, bits: int | None
 ) -> tuple[jax.Array, jax.Array | None]:
-    b.require_intact(f"{_OPERATOR}: B")
+    b.validate(f"{_OPERATOR}: B")
     require_none(_OPERATOR, beside)
     held = jnp.iinfo(b.dtype).bits
     require(bits in (None, held), f"{_OPERATOR}: bits is {bits}; the packed weights have {held}")

@@ -13,7 +13,7 @@ from jax.typing import ArrayLike, DTypeLike
 from jquant.arguments.descriptor import require
 from jquant.arguments.operands import operand
 from jquant.arguments.statics import integer
-from jquant.arithmetic.narrow_integers import unpacked
+from jquant.arithmetic.subbyte import unpacked
 from jquant.errors import DescriptorTypeError, shown
 from jquant.modes import data_type, data_type_name
 from jquant.placement import names_arrays

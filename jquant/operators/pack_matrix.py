@@ -15,8 +15,8 @@ from jquant.arguments.products import with_more_dimensions
 from jquant.arguments.statics import boolean, integer
 from jquant.kernels import packed
 from jquant.kernels.epilogue import as_row
-from jquant.packed_block_matrix import PackedBlockMatrix
-from jquant.packed_matrix import PackedMatrix
+from jquant.packed.block_matrix import PackedBlockMatrix
+from jquant.packed.matrix import PackedMatrix
 from jquant.placement import names_arrays
 
 _OPERATOR = "pack_matrix"

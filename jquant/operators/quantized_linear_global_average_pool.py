@@ -11,9 +11,9 @@ from jax.typing import ArrayLike
 from jquant.arguments import unary
 from jquant.arguments.descriptor import require
 from jquant.arithmetic import exact, signs
-from jquant.arithmetic.partitioned import unless_partitioned
 from jquant.formulas import pooling
 from jquant.kernels import zero_point as zero_points
+from jquant.lowering.partitioned import unless_partitioned
 from jquant.placement import names_arrays
 from jquant.pytrees import Quantized, ScaleZeroPoint
 

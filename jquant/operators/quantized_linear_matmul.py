@@ -12,7 +12,7 @@ from jquant.arguments.products import BATCH, product_shape, quantized_weights, w
 from jquant.kernels.epilogue import as_column, as_row, requantize
 from jquant.kernels.matmul import matmul
 from jquant.modes import FeatureLevel, Implementation, optional_implementation
-from jquant.packed_matrix import PackedMatrix
+from jquant.packed.matrix import PackedMatrix
 from jquant.placement import names_arrays
 from jquant.pytrees import Quantized, ScaleZeroPoint
 

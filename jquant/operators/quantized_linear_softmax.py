@@ -12,12 +12,13 @@ from jax.typing import ArrayLike
 from jquant.arguments import unary
 from jquant.arguments.descriptor import require
 from jquant.arguments.statics import dimension
-from jquant.arithmetic import by_platform, double_float, exact, fixed_point, float_bits
+from jquant.arithmetic import double_float, exact, fixed_point, float_bits
 from jquant.arithmetic.double_float import DoubleFloat
 from jquant.arithmetic.exponential import Exponential, exponential, scaled
 from jquant.arithmetic.lookup import look_up, look_up_along
 from jquant.formulas import affine
 from jquant.formulas.extremes import below_largest
+from jquant.lowering import by_platform
 from jquant.placement import names_arrays
 from jquant.pytrees import Quantized, ScaleZeroPoint
 

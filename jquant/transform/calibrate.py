@@ -12,9 +12,10 @@ from jquant.calibration import Range
 from jquant.calibration.batches import each_batch
 from jquant.calibration.coarse import warnings_of
 from jquant.calibration.observer import Observer
-from jquant.errors import DescriptorError, DescriptorTypeError
+from jquant.errors import TransformError, TransformTypeError
 from jquant.placement import names_arrays_as
 from jquant.transform import jaxprs, rewrite, traced
+from jquant.transform.checks import shared_checks
 from jquant.transform.parameters import described, flattened
 from jquant.transform.plan import Plan, Site
 from jquant.transform.recipe import Recipe
@@ -22,7 +23,7 @@ from jquant.transform.recipe import Recipe
 _NAME = "transform.calibrate"
 
 
-@names_arrays_as(_NAME)
+@names_arrays_as(_NAME, TransformError)
 def calibrate(
     apply: Callable[..., Any], params: Any, batches: Iterable[Any], recipe: Recipe, *, progress: bool = False
 ) -> dict[str, Range]:
@@ -34,7 +35,7 @@ def calibrate(
     observers form one program, which is compiled once for each batch shape.
 
     Args:
-      apply, params, recipe: as for `quantized`.
+      apply, params, recipe: as for `quantize`.
       batches: an iterable of batches, which is read once. Each batch is a tuple of the inputs of the function, without
         labels; a single input need not be wrapped in a tuple.
       progress: whether to show a progress bar, which needs tqdm.
@@ -44,9 +45,9 @@ def calibrate(
       (layers,).
 
     Raises:
-      DescriptorError: a recipe without static inputs, a function without sites, or no batch; a site that no batch reached,
+      TransformError: a recipe without static inputs, a function without sites, or no batch; a site that no batch reached,
         for example in a branch that was never taken.
-      DescriptorTypeError: an argument of the wrong type, or a leaf of `params` that is not an array.
+      TransformTypeError: an argument of the wrong type, or a leaf of `params` that is not an array.
       ImportError: `progress` is set, but tqdm is not installed.
 
     Warns:
@@ -67,34 +68,36 @@ def calibrate(
     function = traced.checked(_NAME, apply, recipe)
     if hasattr(batches, "shape"):
         message = f"{_NAME}: batches is an array, {described(batches)}, whose rows would be the batches"
-        raise DescriptorTypeError(f"{message}: pass [x] for a single batch x, or a list of batches")
+        raise TransformTypeError(f"{message}: pass [x] for a single batch x, or a list of batches")
     parameters = flattened(_NAME, params)
     updates: dict[Any, Any] = {}
     state, observers = None, {}
-    for batch in each_batch(_NAME, batches, boolean(_NAME, "progress", progress)):
+    with shared_checks():
+        one_after_another = each_batch(_NAME, batches, boolean(_NAME, "progress", progress))
+    for batch in one_after_another:
         inputs = batch if isinstance(batch, tuple) else (batch,)
         key = traced.types(inputs)
         if key not in updates:
-            found = traced.sited(function, parameters, inputs)
+            found = traced.analyze(function, parameters, inputs)
             traced.require_sites(function, found.plan)
             names = [site.name for site in found.plan.inputs()]
             if not names:
-                raise DescriptorError(f"{_NAME}: the recipe has no static inputs and needs no ranges")
+                raise TransformError(f"{_NAME}: the recipe has no static inputs and needs no ranges")
             if state is None:
                 observers = {site.name: site.scheme.make_observer() for site in found.plan.inputs()}
                 state = {site.name: _initial(found.plan, site) for site in found.plan.inputs()}
             if set(state) != set(names):
-                raise DescriptorError(
+                raise TransformError(
                     f"{_NAME}: a batch has different sites from the first: {', '.join(set(state) ^ set(names))}"
                 )
             updates[key] = jax.jit(_update(found.plan))
         state = updates[key](parameters.leaves, inputs, state)
     if state is None:
-        raise DescriptorError(f"{_NAME}: batches is empty")
+        raise TransformError(f"{_NAME}: batches is empty")
     missed = [name for name, (count, _) in state.items() if not np.all(np.asarray(count) > 0)]
     if missed:
         message = f"{_NAME}: no batch reached {', '.join(missed)}"
-        raise DescriptorError(
+        raise TransformError(
             f"{message}: is it in a branch that was never taken? Leave it in float, or make its input dynamic"
         )
     return {name: _ranges(name, observers[name], of_layers, count.shape) for name, (count, of_layers) in state.items()}

@@ -20,7 +20,7 @@ from jquant.operators.quantize_linear import quantize_linear
 from jquant.operators.scale_and_zero_point import scale_and_zero_point
 from jquant.pytrees import ScaleZeroPoint
 from jquant.transform import jaxprs
-from jquant.transform.layouts import CONVOLUTION, LOOK_UP, PRODUCT, Storage, product_dimensions
+from jquant.transform.layouts import CONVOLUTION, EMBEDDING, MATMUL, Storage, product_dimensions
 from jquant.transform.plan import Site
 from jquant.transform.recipe import Activations
 
@@ -49,7 +49,7 @@ def symmetric_scale(x: jax.Array, over: Sequence[int], dtype: str = "INT8") -> j
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def stored(storage: Storage, num_levels: int, weights: jax.Array) -> dict[str, Any]:
-    """The weights of sites, quantized: what the int8 function keeps of them.
+    """The weights of sites, quantized: what the quantized function keeps of them.
 
     For a product or a table: a `PackedMatrix` of shape (batch, contracted, kept), without the batch if there is none, and a
     scale of shape (batch, kept) or (). For a convolution: the filter as an int8 array, and a scale of shape (filters,) or
@@ -93,7 +93,7 @@ def quantize_input(site: Site, x: jax.Array, static: ScaleZeroPoint | None) -> Q
         return QuantizedInput(_quantized(x, scale, zero_point, dtype), scale, zero_point)
     if not scheme.is_symmetric:
         return QuantizedInput(*dynamic_quantize_linear(x, feature_level=_EXTENDED))
-    by_row = scheme.activations == Activations.DYNAMIC_ROW and site.kind == PRODUCT
+    by_row = scheme.activations == Activations.DYNAMIC_ROW and site.kind == MATMUL
     axis = product_dimensions(site.equation, site.input_operand)[0] if by_row else None
     symmetric = {"symmetric": True, "output_dtype": "INT8", "feature_level": _EXTENDED}
     values, scale, _ = dynamic_quantize_linear(x, axis=axis, **symmetric)
@@ -106,8 +106,8 @@ def _quantized(x: jax.Array, scale: jax.Array, zero_point: jax.Array | None, dty
 
 def result(site: Site, stored: dict[str, Any], x: jax.Array, static: ScaleZeroPoint | None) -> jax.Array:
     """The output of a site, computed from the operand that is not the weights."""
-    if site.kind == LOOK_UP:
-        return look_up(site, stored, x)
+    if site.kind == EMBEDDING:
+        return embedding(site, stored, x)
     if is_weight_only(site):
         return weight_only_result(site, stored, x)
     return integer_result(site, stored, quantize_input(site, x, static))
@@ -184,7 +184,7 @@ def _operand_dimensions(site: Site) -> tuple[list[int], list[int]]:
     return contracted, [d for d in range(len(site.dimensions)) if d not in contracted and d not in batch]
 
 
-def look_up(site: Site, stored: dict[str, Any], indices: jax.Array) -> jax.Array:
+def embedding(site: Site, stored: dict[str, Any], indices: jax.Array) -> jax.Array:
     """Rows of a table, looked up as integers and multiplied by their scales, which are looked up as well."""
     parameters = site.equation.params
     (index,) = parameters["dimension_numbers"].start_index_map
@@ -221,4 +221,4 @@ def weight_only_result(site: Site, stored: dict[str, Any], x: jax.Array) -> jax.
 
 def is_weight_only(site: Site) -> bool:
     """Whether its input stays float."""
-    return site.kind != LOOK_UP and site.scheme.activations == Activations.FLOAT
+    return site.kind != EMBEDDING and site.scheme.activations == Activations.FLOAT

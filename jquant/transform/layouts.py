@@ -7,7 +7,7 @@ from jquant.modes import ScaleGranularity
 from jquant.transform.jaxprs import Equation
 from jquant.transform.recipe import Activations, Scheme
 
-PRODUCT, CONVOLUTION, LOOK_UP = "product", "convolution", "look-up"  # the kinds of sites
+MATMUL, CONVOLUTION, EMBEDDING = "matmul", "convolution", "embedding"  # the kinds of sites
 
 
 class Layout(NamedTuple):
@@ -40,7 +40,7 @@ def layout_of(kind: str, equation: Equation, operand: int, dimensions: tuple[int
     def of_weights(operand_dimensions: Sequence[int]) -> tuple[int, ...]:
         return tuple(dimensions[dimension] for dimension in operand_dimensions)
 
-    if kind == LOOK_UP:
+    if kind == EMBEDDING:
         (index,) = equation.params["dimension_numbers"].start_index_map
         return Layout((), of_weights([d for d in range(len(dimensions)) if d != index]), of_weights([index]))
     if kind == CONVOLUTION:
@@ -53,7 +53,7 @@ def layout_of(kind: str, equation: Equation, operand: int, dimensions: tuple[int
 
 def rows_of(kind: str, equation: Equation, operand: int, scheme: Scheme) -> tuple[int, ...] | None:
     """The dimensions of the input that lie in one row, if rows have their own scales."""
-    if kind != PRODUCT or scheme.activations != Activations.DYNAMIC_ROW:
+    if kind != MATMUL or scheme.activations != Activations.DYNAMIC_ROW:
         return None
     return tuple(sorted(product_dimensions(equation, 1 - operand)[0]))
 

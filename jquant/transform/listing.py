@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from jquant.errors import TransformError
 from jquant.placement import names_arrays_as
 from jquant.transform import traced
 from jquant.transform.compute import is_weight_only
-from jquant.transform.layouts import LOOK_UP
+from jquant.transform.layouts import EMBEDDING
 from jquant.transform.parameters import flattened
 from jquant.transform.plan import Site
 from jquant.transform.recipe import Recipe, dynamic_int8
@@ -15,12 +16,12 @@ _NAME = "transform.sites"
 
 
 class Row(NamedTuple):
-    """A product, a convolution or a look-up of a function.
+    """A product, a convolution or an embedding of a function.
 
     Attributes:
       name: the path of its weights among the parameters; if several parameters make up the weights, that of the first. If
         it is not a site, the name that the function gives it, or "-".
-      kind: ``"product"``, ``"convolution"`` or ``"look-up"``.
+      kind: ``"matmul"``, ``"convolution"`` or ``"embedding"``.
       shape: the shapes of its operands, the input first, and the number of layers if a loop stacks the weights.
       reason: why it stays float, or None if it is a site.
       scheme: how the recipe quantizes it, in brief.
@@ -55,9 +56,9 @@ def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
     ]
 
 
-@names_arrays_as(_NAME)
+@names_arrays_as(_NAME, TransformError)
 def sites(apply: Callable[..., Any], params: Any, *inputs: Any, recipe: Recipe = dynamic_int8) -> Sites:
-    """Lists the products, convolutions and look-ups in parameters of a function: what is quantized, and what is not.
+    """Lists the products, convolutions and embeddings in parameters of a function: what is quantized, and what is not.
 
     A site is one whose weights depend on the parameters alone, directly or through transpositions, casts, slices or other
     arithmetic. Sites are found inside `jax.jit`, `jax.lax.scan`, `cond` and `while_loop`, `jax.checkpoint`, `custom_jvp` and
@@ -73,8 +74,8 @@ def sites(apply: Callable[..., Any], params: Any, *inputs: Any, recipe: Recipe =
       `Sites`: a tuple of `Row` that prints as a table.
 
     Raises:
-      DescriptorError: a pattern of the recipe matches no site.
-      DescriptorTypeError: an argument of the wrong type, or a leaf of `params` that is not an array.
+      TransformError: a pattern of the recipe matches no site.
+      TransformTypeError: an argument of the wrong type, or a leaf of `params` that is not an array.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -94,7 +95,7 @@ def sites(apply: Callable[..., Any], params: Any, *inputs: Any, recipe: Recipe =
       -      product  [10, 10] x [10, 8]   neither operand depends on the parameters alone
     """
     function = traced.checked(_NAME, apply, recipe)
-    plan = traced.sited(function, flattened(_NAME, params), inputs).plan
+    plan = traced.analyze(function, flattened(_NAME, params), inputs).plan
     found = [Row(site.name, site.kind, _shape(site, plan.sizes(site)), None, _scheme(site)) for site in plan.sites.values()]
     return Sites([*found, *(Row(each.name, each.kind, each.shape, each.reason, "") for each in plan.floats)])
 
@@ -109,7 +110,7 @@ def _shape(site: Site, layers: tuple[int, ...]) -> str:
 def _scheme(site: Site) -> str:
     scheme = site.scheme
     weights = f"{scheme.weight_type.lower()} by {scheme.weights.removeprefix('PER_').lower()}"
-    if site.kind == LOOK_UP:
+    if site.kind == EMBEDDING:
         return weights.replace("channel", "row")
     if is_weight_only(site):
         return f"{weights}, float input"

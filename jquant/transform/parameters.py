@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.tree_util import GetAttrKey, keystr, tree_flatten_with_path
 
-from jquant.errors import DescriptorError, DescriptorTypeError, shown
+from jquant.errors import TransformError, TransformTypeError, shown
 
 
 class Parameters(NamedTuple):
@@ -25,9 +25,9 @@ def flattened(function: str, params: Any) -> Parameters:
     for name, (_, leaf) in zip(names, found, strict=True):
         if not _is_array(leaf):
             where = f"{function}: params holds {shown(leaf)} at {name!r}"
-            raise DescriptorTypeError(f"{where}, which is not an array: {_advice(leaf)}")
+            raise TransformTypeError(f"{where}, which is not an array: {_advice(leaf)}")
     if not found:
-        raise DescriptorError(f"{function}: params is {described(params)}, which holds no arrays")
+        raise TransformError(f"{function}: params is {described(params)}, which holds no arrays")
     return Parameters(names, [leaf for _, leaf in found], structure)
 
 

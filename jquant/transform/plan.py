@@ -4,20 +4,20 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from jquant.transform.jaxprs import Equation, Program
-from jquant.transform.known import Level, Node
-from jquant.transform.layouts import LOOK_UP, Storage
+from jquant.transform.layouts import EMBEDDING, Storage
 from jquant.transform.recipe import Activations, Scheme
+from jquant.transform.weight_graph import Level, Node
 
 Path = tuple[Any, ...]  # the indices of the equations, and of the branches, that lead to an equation
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Site:
-    """A product, a convolution or a look-up whose weights depend on the parameters alone.
+    """A product, a convolution or an embedding whose weights depend on the parameters alone.
 
     Attributes:
       name: the path of the weights among the parameters, with a number if that is taken.
-      kind: ``"product"``, ``"convolution"`` or ``"look-up"``.
+      kind: ``"matmul"``, ``"convolution"`` or ``"embedding"``.
       equation: what the function computes there.
       operand: the index of the operand that is the weights.
       weights: the weights as the parameters hold them. These are quantized.
@@ -57,7 +57,7 @@ class Site:
 
     @property
     def has_static_input(self) -> bool:
-        return self.kind != LOOK_UP and self.scheme.activations == Activations.STATIC
+        return self.kind != EMBEDDING and self.scheme.activations == Activations.STATIC
 
 
 class Unquantized(NamedTuple):

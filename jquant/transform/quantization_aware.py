@@ -8,40 +8,41 @@ import jax.numpy as jnp
 
 from jquant.arithmetic.straight_through import straight_through
 from jquant.calibration import Range
+from jquant.errors import TransformError
 from jquant.operators.dequantize_linear import dequantize_linear
 from jquant.placement import names_arrays_as
 from jquant.transform import compute, jaxprs, rewrite, traced
-from jquant.transform.layouts import LOOK_UP
+from jquant.transform.layouts import EMBEDDING
 from jquant.transform.parameters import flattened
 from jquant.transform.plan import Site
-from jquant.transform.quantized import static_inputs
+from jquant.transform.quantize import static_inputs
 from jquant.transform.recipe import Recipe
 
 _NAME = "transform.quantization_aware"
 
 
-@names_arrays_as(_NAME)
+@names_arrays_as(_NAME, TransformError)
 def quantization_aware(
-    apply: Callable[..., Any], recipe: Recipe, ranges: Mapping[str, Range] | None = None
+    apply: Callable[..., Any], recipe: Recipe, calibration: Mapping[str, Range] | None = None
 ) -> Callable[..., Any]:
-    """Converts a function to one that rounds as its int8 form does, and can be trained.
+    """Converts a function to one that rounds as its quantized form does, and can be trained.
 
-    At each site, the weights and the input are quantized as in `quantized`, dequantized again, and passed to the function's
-    own product. So the outputs differ from those of the int8 function only by the rounding of float sums. Everywhere else,
-    the function is unchanged.
+    At each site, the weights and the input are quantized as in `quantize`, dequantized again, and passed to the function's
+    own product. So the outputs differ from those of the quantized function only by the rounding of float sums. Everywhere
+    else, the function is unchanged.
 
     The derivative is the straight-through one: that of the function at the rounded values. Rounding has derivative 1, except
     outside the range of a static input, where it has 0. Scales have no derivative. A `jax.custom_vjp` or `jax.custom_jvp`
     around a site loses its rule: what it computes is differentiated instead.
 
     Args:
-      apply, recipe, ranges: as for `quantized`.
+      apply, recipe, calibration: as for `quantize`.
 
     Returns:
       A function of the parameters and inputs, like `apply`. After training, pass `apply` and the parameters to `quantized`.
 
     Raises:
-      DescriptorError, DescriptorTypeError: as in `quantized`; errors about parameters and inputs are raised at the call.
+      TransformError, TransformTypeError: as in `quantized`; errors about parameters and inputs are raised at the call.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -57,11 +58,11 @@ def quantization_aware(
 
     def aware(params: Any, *inputs: Any) -> Any:
         parameters = flattened(_NAME, params)
-        found = traced.sited(function, parameters, inputs)
+        found = traced.analyze(function, parameters, inputs)
         traced.require_sites(function, found.plan)
         weights = traced.weights_of_layers(found.plan, parameters.leaves)
         stored = {site.name: _rounded_weights(site, len(site.levels), weights[site.name]) for site in found.plan.stored()}
-        resources = rewrite.Resources(stored, static_inputs(function, found.plan, ranges))
+        resources = rewrite.Resources(stored, static_inputs(function, found.plan, calibration))
         leaves = [*parameters.leaves, *jax.tree.leaves(inputs)]
         outputs, _ = rewrite.run(found.plan, _rounded, leaves, resources)
         return jax.tree.unflatten(jax.tree.structure(found.outputs), outputs)
@@ -94,7 +95,7 @@ def _rounded(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.A
     weights = scope.stored(site).transpose(site.dimensions).astype(dtype)
     others = list(operands)
     others[site.operand] = weights
-    if site.kind != LOOK_UP and not compute.is_weight_only(site):
+    if site.kind != EMBEDDING and not compute.is_weight_only(site):
         others[site.input_operand] = scope.once(site.input, lambda: _rounded_input(site, operands, scope))
     return jaxprs.bind(site.equation, *others)[0]
 

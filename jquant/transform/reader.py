@@ -9,16 +9,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jquant.errors import DescriptorError
+from jquant.errors import TransformError
 from jquant.modes import ScaleGranularity
-from jquant.transform import jaxprs, known
+from jquant.transform import jaxprs, weight_graph
+from jquant.transform.eligibility import is_embedding, is_table, why_not
 from jquant.transform.jaxprs import Equation, Literal, Program
-from jquant.transform.known import Graph, Level, Node
-from jquant.transform.layouts import CONVOLUTION, LOOK_UP, PRODUCT, Storage, layout_of, rows_of
+from jquant.transform.layouts import CONVOLUTION, EMBEDDING, MATMUL, Storage, layout_of, rows_of
 from jquant.transform.plan import Path, Plan, Site, Unquantized
-from jquant.transform.reasons import is_look_up, is_table, why_not
 from jquant.transform.recipe import Activations, Recipe
 from jquant.transform.values import Value, after, carried, is_random, unknown, why_unknown
+from jquant.transform.weight_graph import Graph, Level, Node
 
 _OTHER_PRODUCTS = "ragged_dot", "ragged_dot_general", "scaled_matmul_wrapper", "custom_call"
 
@@ -35,7 +35,7 @@ def read(program: Program, names: Sequence[str], recipe: Recipe) -> Plan:
     unused = [pattern for index, (pattern, _) in enumerate(recipe.rules) if index not in used and not _is_any(pattern)]
     if unused:
         known_names = ", ".join(reader.candidates) or "none"
-        raise DescriptorError(
+        raise TransformError(
             f"recipe: the pattern {unused[0]!r} matches no site, or only those of an earlier rule; sites: {known_names}"
         )
     return Plan(program, reader.sites, reader.floats, reader.loops, inner, frozenset(reader.shared(inner)))
@@ -43,7 +43,7 @@ def read(program: Program, names: Sequence[str], recipe: Recipe) -> Plan:
 
 def _is_any(pattern: str) -> bool:
     """Whether a pattern is for whatever there may be."""
-    return pattern in ("*", PRODUCT, CONVOLUTION, LOOK_UP)
+    return pattern in ("*", MATMUL, CONVOLUTION, EMBEDDING)
 
 
 def _leaf(graph: Graph, number: int, aval: Any) -> Value:
@@ -163,14 +163,14 @@ class _Reader:
         name = equation.primitive.name
         nodes = [value.node for value in inputs[:2]]
         if name == "gather":
-            if nodes[0] is not None and is_table(nodes[0]) and is_look_up(equation):
-                return self._add(LOOK_UP, equation, path, 0, inputs)
+            if nodes[0] is not None and is_table(nodes[0]) and is_embedding(equation):
+                return self._add(EMBEDDING, equation, path, 0, inputs)
             return False
         if name not in ("dot_general", "conv_general_dilated"):
             if name in _OTHER_PRODUCTS:
-                self._float(equation, name, f"{name} has no int8 form here")
+                self._float(equation, name, f"{name} has no quantized form here")
             return False
-        kind = PRODUCT if name == "dot_general" else CONVOLUTION
+        kind = MATMUL if name == "dot_general" else CONVOLUTION
         operand = 1 if kind == CONVOLUTION or nodes[1] is not None else 0
         node = nodes[operand]
         if node is None:
@@ -184,7 +184,7 @@ class _Reader:
     def _add(self, kind: str, equation: Equation, path: Path, operand: int, inputs: list[Value]) -> bool:
         node = inputs[operand].node
         assert node is not None
-        weights, dimensions = known.root(node)
+        weights, dimensions = weight_graph.root(node)
         name = self._name(weights, kind)
         reason = why_not(kind, equation, operand, inputs[1 - operand], weights, self._recipe.smallest)
         scheme = None
@@ -204,7 +204,7 @@ class _Reader:
         source = self._inputs.setdefault((inputs[1 - operand], weights.levels, quantizer), name)
         given = name, kind, equation, operand, weights, dimensions, storage, stored, source, scheme
         self.sites[path] = Site(*given)
-        if kind != LOOK_UP and scheme.activations != Activations.FLOAT:
+        if kind != EMBEDDING and scheme.activations != Activations.FLOAT:
             self._quantized.add(inputs[1 - operand])
         if source == name:
             self.count(inputs[1 - operand : 2 - operand])
@@ -228,7 +228,7 @@ class _Reader:
     def _list(self, jaxpr: Any, reason: str) -> None:
         """Lists the products of a program that is not searched for sites."""
         for equation in jaxpr.eqns:
-            kinds = {"dot_general": PRODUCT, "conv_general_dilated": CONVOLUTION}
+            kinds = {"dot_general": MATMUL, "conv_general_dilated": CONVOLUTION}
             kind = kinds.get(equation.primitive.name)
             if kind is not None:
                 self._float(equation, kind, reason)

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from jquant import calibration
-from jquant.arguments.descriptor import require
 from jquant.arguments.statics import integer, is_sequence
 from jquant.calibration.observer import Observer
-from jquant.errors import DescriptorError, DescriptorTypeError, shown
+from jquant.errors import TransformError, TransformTypeError, shown
 from jquant.modes import ScaleGranularity, data_type, data_type_name, scale_granularity
+from jquant.transform.checks import shared_checks
 
 _OBSERVERS = {
     "min_max": calibration.min_max,
@@ -26,7 +26,7 @@ _OBSERVERS = {
 class Activations(enum.StrEnum):
     """Where the scale of a site's input comes from. The strings are accepted as well.
 
-    - ``STATIC``: from calibration; a constant of the int8 function.
+    - ``STATIC``: from calibration; a constant of the quantized function.
     - ``DYNAMIC``: from the range of the tensor, at each call.
     - ``DYNAMIC_ROW``: from the range of each row of a product (a token), at each call; symmetric int8. A convolution, whose
       windows share rows, uses the range of the tensor.
@@ -43,8 +43,8 @@ class Activations(enum.StrEnum):
         raise _unknown("activations", value, cls)
 
 
-def _unknown(name: str, value: object, choices: type[enum.StrEnum]) -> DescriptorError:
-    error = DescriptorError if isinstance(value, str) else DescriptorTypeError
+def _unknown(name: str, value: object, choices: type[enum.StrEnum]) -> TransformError:
+    error = TransformError if isinstance(value, str) else TransformTypeError
     return error(f"Scheme: {name} is {shown(value)}; choose one of {', '.join(choices)}")
 
 
@@ -56,7 +56,7 @@ class Scheme:
     between the parameter and the product, to bfloat16 for example, is applied after the quantization.
 
     Attributes:
-      weights: ``"PER_CHANNEL"``, a scale for each output channel (and for each row of a look-up table), or
+      weights: ``"PER_CHANNEL"``, a scale for each output channel (and for each row of an embedding table), or
         ``"PER_TENSOR"``. Weights that a `jax.lax.scan` stacks have their own scales in each layer.
       weight_type: ``"INT8"``; or ``"INT4"``, from -7 to 7; or ``"INT2"``, from -1 to 1. All are stored as int8: the smaller
         types are for trying out what fewer bits do to a network, and for training it for them.
@@ -67,8 +67,8 @@ class Scheme:
         and its arguments: ``("percentile", 99.99)``.
 
     Raises:
-      DescriptorError: an unknown string, or arguments that the observer does not take.
-      DescriptorTypeError: an argument of the wrong type.
+      TransformError: an unknown string, or arguments that the observer does not take.
+      TransformTypeError: an argument of the wrong type.
 
     Example:
       >>> from jquant import transform
@@ -82,13 +82,15 @@ class Scheme:
     activation_type: str = "UINT8"
     observer: str | Sequence[Any] = "min_max"
 
+    @shared_checks()
     def __post_init__(self) -> None:
         object.__setattr__(self, "weights", scale_granularity("weights", self.weights))
         object.__setattr__(self, "activations", Activations(self.activations))
         for name, allowed in {"weight_type": ("INT8", "INT4", "INT2"), "activation_type": ("UINT8", "INT8")}.items():
             given = data_type_name(data_type(name, getattr(self, name)))
             message = f"Scheme: {name} is {given}; it must be one of {', '.join(allowed)}"
-            require(given in allowed, message, DescriptorTypeError)
+            if given not in allowed:
+                raise TransformTypeError(message)
             object.__setattr__(self, name, given)
         observer = (self.observer,) if isinstance(self.observer, str) else self.observer
         if not is_sequence(observer) or not observer or observer[0] not in _OBSERVERS:
@@ -96,7 +98,7 @@ class Scheme:
             message = (
                 f"Scheme: observer is {shown(self.observer)}; it must be one of {known}, or a list of that and its arguments"
             )
-            raise DescriptorError(message)
+            raise TransformError(message)
         object.__setattr__(self, "observer", tuple(observer))
         self.make_observer()
 
@@ -115,7 +117,7 @@ class Scheme:
         try:
             return _OBSERVERS[name](*arguments)
         except TypeError as error:
-            raise DescriptorTypeError(f"Scheme: observer is {shown(self.observer)}: {shown(error)}") from error
+            raise TransformTypeError(f"Scheme: observer is {shown(self.observer)}: {shown(error)}") from error
 
 
 def _plain(scheme: Scheme) -> dict[str, Any]:
@@ -128,13 +130,13 @@ class Recipe:
 
     Attributes:
       rules: pairs of a pattern and a `Scheme`, or None to leave the site in float. The first rule whose pattern is the kind
-        of the site (``"product"``, ``"convolution"``, ``"look-up"``) or matches its name applies; in names, ``*`` matches
+        of the site (``"matmul"``, ``"convolution"``, ``"embedding"``) or matches its name applies; in names, ``*`` matches
         anything. A site that no pattern matches stays float.
       smallest: the fewest elements that weights must have to be quantized.
 
     Raises:
-      DescriptorError: no rules, or a negative `smallest`.
-      DescriptorTypeError: rules that are not pairs of a string and a `Scheme` or None.
+      TransformError: no rules, or a negative `smallest`.
+      TransformTypeError: rules that are not pairs of a string and a `Scheme` or None.
 
     Example:
       >>> from jquant import transform
@@ -146,12 +148,14 @@ class Recipe:
     rules: Sequence[tuple[str, Scheme | None]]
     smallest: int = 256
 
+    @shared_checks()
     def __post_init__(self) -> None:
         rules = self.rules
         if not is_sequence(rules) or not all(map(_is_rule, rules)):
             wanted = "it must be a list of pairs of a pattern and a Scheme, or None"
-            raise DescriptorTypeError(f"Recipe: rules is {shown(rules)}; {wanted}")
-        require(len(rules) > 0, "Recipe: rules is empty, so that nothing would be quantized")
+            raise TransformTypeError(f"Recipe: rules is {shown(rules)}; {wanted}")
+        if not rules:
+            raise TransformError("Recipe: rules is empty, so that nothing would be quantized")
         object.__setattr__(self, "rules", tuple(map(tuple, rules)))
         smallest = integer("Recipe", "smallest", self.smallest, range(2**31), "a number of elements")
         object.__setattr__(self, "smallest", smallest)

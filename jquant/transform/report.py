@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jquant.calibration import Range
+from jquant.errors import TransformError
 from jquant.placement import names_arrays_as
 from jquant.transform import compute, jaxprs, rewrite, traced
-from jquant.transform.layouts import LOOK_UP
+from jquant.transform.layouts import EMBEDDING
 from jquant.transform.parameters import flattened
 from jquant.transform.plan import Plan, Site
-from jquant.transform.quantized import quantized
+from jquant.transform.quantize import quantize
 from jquant.transform.recipe import Recipe
 
 _NAME = "transform.report"
@@ -26,12 +27,14 @@ class SiteReport(NamedTuple):
 
     Attributes:
       name: the name of the site, with the index of the layer if a loop stacks its weights.
-      kind: ``"product"``, ``"convolution"`` or ``"look-up"``.
-      snr: the signal-to-quantization-noise ratio of its output, in dB: ``10 * log10(sum(y**2) / sum((y - y_int8)**2))``,
-        for the input that the float function has there; infinite if there is no noise.
-      low, high: the smallest and the largest value of its input; for a look-up, infinity and minus infinity.
+      kind: ``"matmul"``, ``"convolution"`` or ``"embedding"``.
+      snr: the signal-to-quantization-noise ratio of its output, in dB: the decimal logarithm of
+        ``sum(y**2) / sum((y - y_quantized)**2)``, times 10, for the input that the float function has there; infinite if
+        there is no noise.
+      low, high: the smallest and the largest value of its input; for an embedding, infinity and minus infinity.
       clipped: the share of its input that lies outside the range of a static input; 0 for other inputs.
-      float_bytes, int8_bytes: the bytes of its weights before and after; 0 if another site already stores the same weights.
+      float_bytes, quantized_bytes: the bytes of its weights before and after; 0 if another site already stores the same
+        weights.
     """
 
     name: str
@@ -41,7 +44,7 @@ class SiteReport(NamedTuple):
     high: float
     clipped: float
     float_bytes: int
-    int8_bytes: int
+    quantized_bytes: int
 
     @property
     def range(self) -> str:
@@ -54,24 +57,24 @@ class Report(NamedTuple):
     Attributes:
       sites: the measurements of each site, in the order of the program.
       snr: the ratio for all float outputs of the function, in dB, with the noise of all sites.
-      float_bytes, int8_bytes: the bytes of all parameters before and after.
+      float_bytes, quantized_bytes: the bytes of all parameters before and after.
     """
 
     sites: tuple[SiteReport, ...]
     snr: float
     float_bytes: int
-    int8_bytes: int
+    quantized_bytes: int
 
     def __str__(self) -> str:
         header = "site", "kind", "SNR, dB", "input", "clipped", "bytes", "int8 bytes"
         rows = [
             (
                 *(each.name, each.kind, f"{each.snr:.2f}", each.range, f"{each.clipped:.2%}"),
-                *(f"{each.float_bytes:,}", f"{each.int8_bytes:,}"),
+                *(f"{each.float_bytes:,}", f"{each.quantized_bytes:,}"),
             )
             for each in self.sites
         ]
-        rows.append(("the function", "", f"{self.snr:.2f}", "", "", f"{self.float_bytes:,}", f"{self.int8_bytes:,}"))
+        rows.append(("the function", "", f"{self.snr:.2f}", "", "", f"{self.float_bytes:,}", f"{self.quantized_bytes:,}"))
         widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
         return "\n".join(
             "  ".join(f"{cell:<{width}}" if column < 2 else f"{cell:>{width}}" for column, (cell, width) in cells).rstrip()
@@ -87,7 +90,7 @@ class Report(NamedTuple):
         figure = Figure(figsize=(11, 1.6 + 0.28 * len(self.sites)), layout="constrained")
         noise, size = figure.subplots(1, 2, sharey=True, width_ratios=(1.6, 1))
         names, places = [each.name for each in self.sites], range(len(self.sites))
-        colors = {"product": "#3b6ea8", "convolution": "#2a9d8f", "look-up": "#8d7bb5"}
+        colors = {"matmul": "#3b6ea8", "convolution": "#2a9d8f", "embedding": "#8d7bb5"}
         highest = max((each.snr for each in self.sites if math.isfinite(each.snr)), default=1.0)
         for place, each in zip(places, self.sites, strict=True):
             length = each.snr if math.isfinite(each.snr) else highest
@@ -106,47 +109,47 @@ class Report(NamedTuple):
             fontsize=8,
         )
         size.barh(places, [each.float_bytes / 1e3 for each in self.sites], color="#c9d3df", height=0.7, label="float")
-        size.barh(places, [each.int8_bytes / 1e3 for each in self.sites], color="#3b6ea8", height=0.35, label="int8")
-        share = self.int8_bytes / self.float_bytes
+        size.barh(places, [each.quantized_bytes / 1e3 for each in self.sites], color="#3b6ea8", height=0.35, label="int8")
+        share = self.quantized_bytes / self.float_bytes
         size.set(xlabel="weights, kB", title=f"all parameters: {share:.0%} of {self.float_bytes / 1e6:.3g} MB")
         size.legend(loc="lower right", fontsize=8)
         figure.savefig(path, dpi=150)
 
 
-@names_arrays_as(_NAME)
+@names_arrays_as(_NAME, TransformError)
 def report(
-    apply: Callable[..., Any], params: Any, recipe: Recipe, *inputs: Any, ranges: Mapping[str, Range] | None = None
+    apply: Callable[..., Any], params: Any, recipe: Recipe, *inputs: Any, calibration: Mapping[str, Range] | None = None
 ) -> Report:
     """Measures what a recipe does to a function: the noise, input range, clipping and bytes of each site.
 
-    The function is computed in float. At each site, the int8 form is computed beside it from the same float input, so the
-    noise of a site is its own, not that of the sites before it. Sums are in float32, over all passes of a loop.
+    The function is computed in float. At each site, the quantized form is computed beside it from the same float input, so
+    the noise of a site is its own, not that of the sites before it. Sums are in float32, over all passes of a loop.
 
     Args:
-      apply, params, recipe, inputs, ranges: as for `quantized`. The inputs are arrays, such as a batch that calibration has
-        not seen.
+      apply, params, recipe, inputs, calibration: as for `quantize`. The inputs are arrays, such as a batch that calibration
+        has not seen.
 
     Returns:
       `Report`, which prints as a table; ``report.draw("report.png")`` plots it.
 
     Raises:
-      DescriptorError, DescriptorTypeError: as in `quantized`.
+      TransformError, TransformTypeError: as in `quantize`.
 
     Example:
       >>> import jax
       >>> from jquant import transform
       >>> kernel, x = jax.random.normal(jax.random.key(0), (2, 64, 64))
-      >>> print(transform.report(lambda params, x: x @ params, kernel, transform.weight_only_int8, x))
+      >>> print(transform.report(lambda params, x: x @ params, kernel, transform.weight_only_quantized, x))
       site          kind     SNR, dB            input  clipped   bytes  int8 bytes
       product       product    44.61  -2.998 to 3.402    0.00%  16,384       4,608
       the function             44.61                            16,384       4,608
     """
     function = traced.checked(_NAME, apply, recipe)
-    int8_apply, int8_params = quantized(apply, params, recipe, *inputs, ranges=ranges)
+    quantized_apply, quantized_params = quantize(apply, params, recipe, *inputs, calibration=calibration)
     parameters = flattened(_NAME, params)
-    found = traced.sited(function, parameters, inputs)
+    found = traced.analyze(function, parameters, inputs)
     plan = found.plan
-    resources = rewrite.Resources(int8_params["sites"], int8_params["inputs"])
+    resources = rewrite.Resources(quantized_params["sites"], quantized_params["inputs"])
     state = {site.name: _initial(plan, site) for site in plan.sites.values()}
 
     @jax.jit
@@ -154,11 +157,11 @@ def report(
         return rewrite.run(plan, _measured, leaves, resources, state)
 
     outputs, state = measured([*parameters.leaves, *jax.tree.leaves(inputs)], resources, state)
-    rows = [row for site in plan.sites.values() for row in _rows(site, state[site.name], int8_params["sites"])]
-    noisy = jax.tree.leaves(jax.jit(int8_apply)(int8_params, *inputs))
+    rows = [row for site in plan.sites.values() for row in _rows(site, state[site.name], quantized_params["sites"])]
+    noisy = jax.tree.leaves(jax.jit(quantized_apply)(quantized_params, *inputs))
     powers = [_powers(*pair) for pair in zip(outputs, noisy, strict=True)]
     snr = _decibels(*np.sum([power for power in powers if power is not None], axis=0))
-    return Report(tuple(rows), snr, _bytes(parameters.leaves), _bytes(int8_params))
+    return Report(tuple(rows), snr, _bytes(parameters.leaves), _bytes(quantized_params))
 
 
 class _State(NamedTuple):
@@ -179,7 +182,7 @@ def _initial(plan: Plan, site: Site) -> _State:
 
 
 def _measured(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
-    """The output of a site in float. The output of its int8 form is measured beside it."""
+    """The output of a site in float. The output of its quantized form is measured beside it."""
     output = jaxprs.bind(site.equation, *operands)[0]
     state: _State = scope.state[site.name]
     x = operands[site.input_operand]
@@ -187,7 +190,7 @@ def _measured(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.
     static = scope.static(site)
     signal, noise = _powers(output, compute.result(site, weights, x, static)) or (0.0, 0.0)
     measured = {"signal": state.signal + signal, "noise": state.noise + noise}
-    if site.kind != LOOK_UP:
+    if site.kind != EMBEDDING:
         x = x.astype(jnp.float32)
         measured["low"], measured["high"] = jnp.minimum(state.low, x.min()), jnp.maximum(state.high, x.max())
         measured["elements"] = state.elements + x.size

@@ -12,8 +12,8 @@ from jquant.arithmetic import exact
 from jquant.arithmetic.straight_through import straight_through
 from jquant.transform import jaxprs
 from jquant.transform.jaxprs import Equation, Literal, Program
-from jquant.transform.known import Level
 from jquant.transform.plan import Path, Plan, Site
+from jquant.transform.weight_graph import Level
 
 State = dict[str, Any]  # pytrees of arrays by the name of the site; inside a loop, those of the current layer
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jquant.errors import DescriptorError, DescriptorTypeError
-from jquant.transform import jaxprs, known
+from jquant.errors import TransformError, TransformTypeError
+from jquant.transform import jaxprs, weight_graph
 from jquant.transform.parameters import Parameters, abstract, described
 from jquant.transform.plan import Plan
 from jquant.transform.reader import read
@@ -22,7 +22,7 @@ class Function(NamedTuple):
     recipe: Recipe
 
 
-class Sited(NamedTuple):
+class Analysis(NamedTuple):
     """A function traced for inputs of certain types, with its sites, and the tree of its outputs."""
 
     plan: Plan
@@ -31,15 +31,15 @@ class Sited(NamedTuple):
 
 def checked(name: str, apply: Any, recipe: Any) -> Function:
     if not callable(apply):
-        raise DescriptorTypeError(f"{name}: apply is {described(apply)}; it must be a function of params and inputs")
+        raise TransformTypeError(f"{name}: apply is {described(apply)}; it must be a function of params and inputs")
     if not isinstance(recipe, Recipe):
-        raise DescriptorTypeError(
+        raise TransformTypeError(
             f"{name}: recipe is {described(recipe)}; it must be a Recipe, such as transform.static_int8"
         )
     return Function(name, apply, recipe)
 
 
-def sited(function: Function, parameters: Parameters, inputs: tuple[Any, ...]) -> Sited:
+def analyze(function: Function, parameters: Parameters, inputs: tuple[Any, ...]) -> Analysis:
     """Traces a function for inputs of these types, and finds its sites."""
     params = parameters.structure.unflatten(map(abstract, parameters.leaves))
     try:
@@ -49,7 +49,7 @@ def sited(function: Function, parameters: Parameters, inputs: tuple[Any, ...]) -
             count = f"params and {len(inputs)} input{'s' * (len(inputs) != 1)}"
             error.add_note(f"{function.name} calls apply with {count}. These are the inputs alone, without labels.")
         raise
-    return Sited(read(program, parameters.names, function.recipe), outputs)
+    return Analysis(read(program, parameters.names, function.recipe), outputs)
 
 
 def _accepts(function: Callable[..., Any], *arguments: Any) -> bool:
@@ -73,12 +73,12 @@ def require_sites(function: Function, plan: Plan) -> None:
     if plan.sites:
         return
     reasons = "; ".join(f"{each.name} ({each.kind}): {each.reason}" for each in plan.floats[:5])
-    message = f"{function.name}: apply has no site: no product, convolution or look-up with weights to quantize"
-    raise DescriptorError(f"{message}. Left in float: {reasons}" if reasons else message)
+    message = f"{function.name}: apply has no site: no product, convolution or embedding with weights to quantize"
+    raise TransformError(f"{message}. Left in float: {reasons}" if reasons else message)
 
 
 def weights_of_layers(plan: Plan, leaves: list[Any]) -> dict[str, jax.Array]:
     """The weights to be stored, by the name of the site, stacked over its layers."""
     stored = plan.stored()
-    values = known.values([site.weights for site in stored], leaves)
+    values = weight_graph.values([site.weights for site in stored], leaves)
     return {site.name: value for site, value in zip(stored, values, strict=True)}

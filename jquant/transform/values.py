@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jquant.transform.jaxprs import Equation, Program
-from jquant.transform.known import Node
+from jquant.transform.weight_graph import Node
 
 _PICKING = "gather", "dynamic_slice", "select_n", "ragged_dot", "ragged_dot_general"
 _MOVING = "transpose", "reshape", "squeeze", "expand_dims", "broadcast_in_dim", "convert_element_type", "copy", "rev"

@@ -17,7 +17,7 @@ BATCH = 50  # files a process
 
 def broken(first: int, record) -> None:
     """Of a process of its own; where it dies, a file has no end."""
-    command = [sys.executable, str(Path(__file__).with_name("hostile.py")), str(first), str(BATCH)]
+    command = [sys.executable, str(Path(__file__).with_name("malformed.py")), str(first), str(BATCH)]
     path = os.pathsep.join(filter(None, sys.path))
     environment = {**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
     run = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)

@@ -15,7 +15,7 @@ import pytest
 
 from jquant.kernels.epilogue import Dequantize, Epilogue, Requantize, ZeroPointCorrection
 from jquant.kernels.pallas import gpu
-from jquant.kernels.pallas.gpu_plans import plan_for
+from jquant.kernels.pallas.gpu_tiles import config_for
 
 from . import mosaic, ptx
 from .mosaic import Compiled, inexact, merging, tensor
@@ -63,9 +63,9 @@ SHAPES = [
 
 
 def multiplies_in_the_unit_for_int8(compiled: Compiled, shape, output):
-    plan = plan_for(1, *shape, np.dtype(output).itemsize)
+    config = config_for(1, *shape, np.dtype(output).itemsize)
     found = set(re.findall(r"wgmma\.mma_async\S*", compiled.text))
-    assert found == {f"wgmma.mma_async.sync.aligned.m64n{plan.block_n}k32.s32.s8.s8"}
+    assert found == {f"wgmma.mma_async.sync.aligned.m64n{config.block_n}k32.s32.s8.s8"}
 
 
 def loads_and_stores_by_tma(compiled: Compiled, shape, output):

@@ -13,8 +13,8 @@ import pytest
 from sampling import one_in
 
 from jquant.kernels.pallas import gpu_blocks
-from jquant.kernels.pallas.gpu_block_plans import BlockPlan, plan_for, steps_for
-from jquant.packed_block_matrix import Layout, PackedBlockMatrix
+from jquant.kernels.pallas.gpu_block_tiles import BlockTileConfig, config_for, steps_for
+from jquant.packed.block_matrix import Layout, PackedBlockMatrix
 
 from . import mosaic
 from .mosaic import Compiled, inexact, merging, tensor
@@ -42,8 +42,8 @@ class Product(NamedTuple):
         return (self.zero_point or self.dtype.startswith("u")) + self.a_zero_point
 
     @property
-    def plan(self) -> BlockPlan:
-        return plan_for(1, self.m, self.n, self.k, self.block_size, self.bits, self.terms)
+    def config(self) -> BlockTileConfig:
+        return config_for(1, self.m, self.n, self.k, self.block_size, self.bits, self.terms)
 
 
 def lowered(product: Product, *, k_major: bool = True) -> jax.stages.Lowered:
@@ -63,9 +63,9 @@ def lowered(product: Product, *, k_major: bool = True) -> jax.stages.Lowered:
 
 
 def multiplies_in_the_unit_for_int8_from_registers(product: Product, compiled: Compiled):
-    plan, steps = product.plan, steps_for(product.block_size)
+    config, steps = product.config, steps_for(product.block_size)
     found = re.findall(r"(wgmma\.mma_async\S*) \{[^}]*\}, (\{[^}]*\}), %rd\d+, p;", compiled.text)
-    assert {opcode for opcode, _ in found} == {f"wgmma.mma_async.sync.aligned.m64n{plan.tile_m}k32.s32.s8.s8"}
+    assert {opcode for opcode, _ in found} == {f"wgmma.mma_async.sync.aligned.m64n{config.tile_m}k32.s32.s8.s8"}
     assert {registers.count("%r") for _, registers in found} == {4}
     assert len(found) == len(re.findall("wgmma.mma_async", compiled.text)) == steps.step_k * steps.parts // 32
 
@@ -104,10 +104,10 @@ def registers_suffice(product: Product, compiled: Compiled):
 
 
 def each_sum_is_converted_scaled_and_added_apart(product: Product, compiled: Compiled):
-    kernel, plan, steps = compiled.kernel, product.plan, steps_for(product.block_size)
+    kernel, config, steps = compiled.kernel, product.config, steps_for(product.block_size)
     assert inexact(kernel) == []
     opcodes = [one.opcode for one in kernel.instructions]
-    sums = 64 * plan.tile_m // 128 * steps.blocks  # of a thread
+    sums = 64 * config.tile_m // 128 * steps.blocks  # of a thread
     assert opcodes.count("cvt.rn.f32.s32") == opcodes.count("mul.rn.f32") == sums
     # Where there is no loop, LLVM sees that the first sum adds nothing.
     assert opcodes.count("add.f32") == sums - (sums // steps.blocks if product.k == steps.step_k else 0)

@@ -254,8 +254,8 @@ def test_axis_of_a_single_scale():
         np.testing.assert_array_equal(model(model.params, given)["y0"], theirs(proto, given)[0])
 
 
-@pytest.mark.parametrize("quantized", ["as_written", "fused"])
-def test_weights_that_are_transposed(quantized):
+@pytest.mark.parametrize("qdq", ["as_written", "fused"])
+def test_weights_that_are_transposed(qdq):
     """Fusion transposes them when the model is loaded, along dimensions that there are."""
     proto = parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
     net (float[n, 2] x) => (float[n, 2] y) <int8[2, 2] w = {1, 2, 3, 4}, float[2] s = {0.5, 0.25}, float t = {0.5}> {
@@ -267,6 +267,6 @@ def test_weights_that_are_transposed(quantized):
       r = QuantizeLinear (p, t)
       y = DequantizeLinear (r, t)
     }""")
-    model = jquant.onnx.load(proto, quantized=quantized)
+    model = jquant.onnx.load(proto, qdq=qdq)
     with pytest.raises(ModelError, match=r"attribute perm is \[-1, 0\], of which -1 is not in the range from 0 to 1$"):
         jax.eval_shape(model, model.params, {"x": np.ones((1, 2), np.float32)})

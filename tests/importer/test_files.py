@@ -20,15 +20,15 @@ from onnx import TensorProto, helper, parser  # noqa: E402
 import jquant.onnx  # noqa: E402
 from jquant.onnx import ModelError  # noqa: E402
 
-from . import hostile  # noqa: E402
+from . import malformed  # noqa: E402
 
 BATCH = 100  # models a process
 
 
 def outcomes(first: int, count: int) -> list[dict]:
     """Of a process of its own; a process that dies has a model without an end."""
-    command = [sys.executable, str(Path(hostile.__file__)), str(first), str(count)]
-    seconds = 60 + hostile.SECONDS * 10
+    command = [sys.executable, str(Path(malformed.__file__)), str(first), str(count)]
+    seconds = 60 + malformed.SECONDS * 10
     run = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment(), check=False)
     lines = [json.loads(line) for line in run.stdout.splitlines()]
     ended = {line["number"]: line for line in lines if "found" in line}
@@ -63,11 +63,11 @@ def test_many_broken_models(first, count):
 @pytest.mark.parametrize("number", range(4))
 def test_the_models_before_they_are_broken(number, tmp_path):
     """Otherwise, that broken ones give errors would say nothing."""
-    bases = [hostile.quantized_convolutions, hostile.integer_products, hostile.control_flow]
-    model = [*bases, lambda: hostile.external(tmp_path)][number]()
+    bases = [malformed.quantized_convolutions, malformed.integer_products, malformed.control_flow]
+    model = [*bases, lambda: malformed.external(tmp_path)][number]()
     path = tmp_path / "model.onnx"
     path.write_bytes(model.SerializeToString())
-    assert hostile.outcome(path) == "result"
+    assert malformed.outcome(path) == "result"
 
 
 def with_external(location: str, **entries: object):

@@ -1,4 +1,4 @@
-"""quantized="fused": every row of the table of integer forms, and every condition under which nothing is fused."""
+"""qdq="fused": every row of the table of integer forms, and every condition under which nothing is fused."""
 
 import itertools
 import re
@@ -12,8 +12,7 @@ from sampling import one_in
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 
 import jquant.onnx  # noqa: E402
-from jquant import qdq_patterns  # noqa: E402
-from jquant.onnx import fusion  # noqa: E402
+from jquant.onnx import fusion, qdq_patterns  # noqa: E402
 from jquant.onnx.graph import Reader  # noqa: E402
 
 pytestmark = pytest.mark.gate  # on the newest JAX alone
@@ -65,9 +64,9 @@ def sample(shape, name: str = "x") -> np.ndarray:
     return (RNG.uniform(-140, 140, shape) * SCALES[name]).astype(np.float32)
 
 
-def computed(proto: onnx.ModelProto, inputs: dict, quantized: str):
+def computed(proto: onnx.ModelProto, inputs: dict, qdq: str):
     """The outputs as arrays of NumPy, and what was fused."""
-    model = jquant.onnx.load(proto, quantized=quantized)
+    model = jquant.onnx.load(proto, qdq=qdq)
     return {name: np.asarray(value) for name, value in jax.jit(model)(model.params, inputs).items()}, model.fused
 
 
@@ -209,7 +208,7 @@ def test_matmul_with_weights(kind):
     )
     nodes = f"{QUANTIZED.format('x')}{line}r = MatMul(xd, wd)"
     check_fused(f"{nodes}{OUTPUT}", {"x": x}, arrays, expected, {"MatMul": 1})
-    model = jquant.onnx.load(program(f"{nodes}{OUTPUT}", {"x": x.shape}, arrays, {"y": np.int8}), quantized="fused")
+    model = jquant.onnx.load(program(f"{nodes}{OUTPUT}", {"x": x.shape}, arrays, {"y": np.int8}), qdq="fused")
     assert isinstance(model.params["w"], jquant.PackedMatrix)
     given = triple(x, "x", "uint8")
     expected = jquant.matmul_integer_to_float(*given, w, w_scale, w_zero, feature_level=EXTENDED)
@@ -301,7 +300,7 @@ def test_a_relu_that_the_quantization_does_anyway_vanishes():
     expected = jquant.quantized_linear_add(*triple(x, "x", "uint8"), *triple(z, "z", "uint8"), scale("y"), np.uint8(0))
     check_fused(nodes, {"x": x, "z": z}, arrays, expected, {"Add": 1, "Relu": 1})
     proto = program(nodes, {"x": x.shape, "z": z.shape}, arrays)
-    assert "clamp" not in str(jquant.onnx.load(proto, quantized="fused"))
+    assert "clamp" not in str(jquant.onnx.load(proto, qdq="fused"))
 
 
 @pytest.mark.parametrize("clamp", ["Relu(xd)", "Clip(xd, low, high)"])
@@ -394,7 +393,7 @@ def test_integers_pass_through(operator, dtype):
     np.testing.assert_array_equal(outputs["y"], written["y"])
     if not (operator in ("Pad", "MaxPool") and dtype == "int8"):  # whose padding NumPy has as uint8 above
         np.testing.assert_array_equal(outputs["y"], on_integers(np.asarray(integers(x, "x", dtype))))
-    table = str(jquant.onnx.load(proto, quantized="fused"))
+    table = str(jquant.onnx.load(proto, qdq="fused"))
     assert "DequantizeLinear" not in table
     assert re.search(r"\bQuantizeLinear +1 ", table)
 
@@ -410,7 +409,7 @@ def test_dequantize_linear_moves_behind_what_passes_integers():
     expected = jquant.matmul_integer_to_float(moved, x_scale, x_zero, w.T, w_scale, feature_level=EXTENDED)
     fused = {"MatMul to float": 1, "Reshape": 1, "Transpose": 1}
     check_fused(nodes, {"x": x}, arrays, expected, fused)
-    model = jquant.onnx.load(program(nodes, {"x": x.shape}, arrays, {"y": np.float32}), quantized="fused")
+    model = jquant.onnx.load(program(nodes, {"x": x.shape}, arrays, {"y": np.float32}), qdq="fused")
     assert isinstance(model.params["w/transposed"], jquant.PackedMatrix)
     assert "w" not in model.params
 
@@ -529,13 +528,13 @@ def test_pools_that_are_not_fused():
 def test_integers_are_stored_before_they_are_read():
     """Or XLA:CPU computes them again for each reader, whose bits are the same, and whose time is not."""
     x, arrays = sample((3, 5)), parameters({"x": "uint8", "y": "uint8"})
-    model = jquant.onnx.load(program(ADD, {"x": x.shape}, arrays), quantized="fused")
+    model = jquant.onnx.load(program(ADD, {"x": x.shape}, arrays), qdq="fused")
     assert "optimization_barrier" in jax.jit(model).lower(model.params, {"x": x}).as_text()
 
 
 def test_another_word():
-    with pytest.raises(jquant.onnx.ModelError, match="quantized is 'int8'; it must be 'as_written' or 'fused'"):
-        jquant.onnx.load(program("y = Identity(x)", {"x": (2,)}, {}, {"y": np.float32}), quantized="int8")
+    with pytest.raises(jquant.onnx.ModelError, match="qdq is 'int8'; it must be 'as_written' or 'fused'"):
+        jquant.onnx.load(program("y = Identity(x)", {"x": (2,)}, {}, {"y": np.float32}), qdq="int8")
 
 
 def test_graphs_inside_nodes():

@@ -15,10 +15,10 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: 
 from onnx import parser  # noqa: E402
 
 import jquant.onnx  # noqa: E402
-from jquant.onnx import ModelError, compare, export  # noqa: E402
+from jquant.onnx import ModelError, compare, stablehlo  # noqa: E402
 from jquant.onnx.__main__ import main, random_inputs  # noqa: E402
 
-from . import hostile  # noqa: E402
+from . import malformed  # noqa: E402
 
 pytestmark = pytest.mark.gate  # on the newest JAX alone
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.gate  # on the newest JAX alone
 @pytest.fixture
 def products(tmp_path) -> Path:
     """A model of dynamic quantization, whose batch is called n."""
-    return saved(tmp_path, hostile.integer_products())
+    return saved(tmp_path, malformed.integer_products())
 
 
 def saved(folder: Path, model) -> Path:
@@ -130,11 +130,11 @@ def test_fused_models(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(compare, "end_to_end", noted)
     note = "nodes are compared as they are in the file, before any are fused; the fused model is compared end to end"
-    for quantized in ("fused", "as_written"):
-        assert main([str(path), "--compare", "--quantized", quantized, "--size", "n=9", "--rounds", "1"]) == 0
+    for qdq in ("fused", "as_written"):
+        assert main([str(path), "--compare", "--qdq", qdq, "--size", "n=9", "--rounds", "1"]) == 0
         output = capsys.readouterr().out
         assert set(table(output.replace(f"  {note}\n", ""))) == {"QuantizeLinear", "DequantizeLinear", "Relu", "all"}
-        assert (note in output) == (quantized == "fused")
+        assert (note in output) == (qdq == "fused")
     assert [model.fused for model in compared] == [{"Relu": 1}, {}]
 
 
@@ -332,8 +332,8 @@ def test_names_of_sizes_that_jax_does_not_take(tmp_path):
     model = onnx.load(path)
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "2 past.length + 1"
     loaded = jquant.onnx.load(model)
-    assert len(export.exported(loaded, {}, ["cpu"])) > 0
-    program = jax.export.deserialize(bytearray(export.exported(loaded, {}, ["cpu"], ["2 past.length + 1 <= 4"])))
+    assert len(stablehlo.exported(loaded, {}, ["cpu"])) > 0
+    program = jax.export.deserialize(bytearray(stablehlo.exported(loaded, {}, ["cpu"], ["2 past.length + 1 <= 4"])))
     with pytest.raises(ValueError, match="refining shapes"):
         program.call({"x": np.ones((5, 3), np.float32)})
 

@@ -49,7 +49,7 @@ def test_functions_of_the_caller_take_weights_as_stored():
         taken.update(b=b, scales=scales, zero_points=zero_points)
         return jnp.zeros((1, N), a.dtype)
 
-    model = jquant.onnx.load(product_of_4_bits(), floats={"com.microsoft.MatMulNBits": product})
+    model = jquant.onnx.load(product_of_4_bits(), overrides={"com.microsoft.MatMulNBits": product})
     np.testing.assert_array_equal(model(model.params, {"x": np.ones((1, 16), np.float32)})["y"], np.zeros((1, 2)))
     assert {name: (array.shape, array.dtype.name) for name, array in taken.items()} == {
         "b": ((2, 1, 8), "uint8"),
@@ -67,7 +67,7 @@ def test_functions_of_the_caller_take_integers_as_stored():
     def product(a, b, scale):
         return jnp.matmul(a, b.astype(a.dtype)) * scale
 
-    model = jquant.onnx.load(proto, floats={"com.microsoft.DynamicQuantizeMatMul": product})
+    model = jquant.onnx.load(proto, overrides={"com.microsoft.DynamicQuantizeMatMul": product})
     np.testing.assert_array_equal(model(model.params, {"x": np.ones((1, 2), np.float32)})["y"], [[2, 3]])
 
 

@@ -94,6 +94,6 @@ def test_quantized_end_to_end(variant):
 
 def test_fused():
     """What is fused in smart-turn, from its table."""
-    model = jquant.onnx.load(real.read("smart-turn"), quantized="fused")
+    model = jquant.onnx.load(real.read("smart-turn"), qdq="fused")
     (line,) = (line for line in str(model).splitlines() if "fused:" in line)
     assert line == "  fused: 34 MatMul, 16 Reshape, 12 Transpose, 4 Softmax, 3 Gemm, 2 Conv"

@@ -19,13 +19,13 @@ from kernels.mosaic_gpu_cases import differences
 import jquant
 from jquant import reference
 from jquant.kernels.pallas import gpu_blocks
-from jquant.kernels.pallas.gpu_block_plans import BlockPlan
-from jquant.packed_block_matrix import PackedBlockMatrix
+from jquant.kernels.pallas.gpu_block_tiles import BlockTileConfig
+from jquant.packed.block_matrix import PackedBlockMatrix
 
-SMALL = BlockPlan(tile_m=8, warpgroups=1, stages=3, epilogue_m=8, group_n=1, blocks=2)
-WIDE = BlockPlan(tile_m=64, warpgroups=2, stages=2, epilogue_m=16, group_n=2, blocks=3)
-LARGE = BlockPlan(tile_m=128, warpgroups=2, stages=2, epilogue_m=32, blocks=2)
-SINGLE_STAGE = BlockPlan(tile_m=32, warpgroups=1, stages=1, epilogue_m=32, blocks=1)
+SMALL = BlockTileConfig(tile_m=8, warpgroups=1, stages=3, epilogue_m=8, group_n=1, blocks=2)
+WIDE = BlockTileConfig(tile_m=64, warpgroups=2, stages=2, epilogue_m=16, group_n=2, blocks=3)
+LARGE = BlockTileConfig(tile_m=128, warpgroups=2, stages=2, epilogue_m=32, blocks=2)
+SINGLE_STAGE = BlockTileConfig(tile_m=32, warpgroups=1, stages=1, epilogue_m=32, blocks=1)
 LIMITS = {"int4": (-8, 7), "uint4": (0, 15), "int8": (-128, 127), "uint8": (0, 255)}
 
 
@@ -44,26 +44,26 @@ class Case(NamedTuple):
     batch: tuple[int, ...] = ()
     b_batch: tuple[int, ...] = ()
     k_major: bool = True
-    plan: BlockPlan | None = None
+    config: BlockTileConfig | None = None
     scale: float | None = None
 
 
 CASES = [
-    Case("blocks of 128", 16, 384, 128, 128, plan=SMALL),
+    Case("blocks of 128", 16, 384, 128, 128, config=SMALL),
     Case("blocks of 64", 8, 256, 64, 64),
-    Case("blocks of 64, an odd number", 9, 320, 72, 64, plan=SMALL),
+    Case("blocks of 64, an odd number", 9, 320, 72, 64, config=SMALL),
     Case("zeros of either sign", 9, 192, 24, 64, scale=-0.0),
     Case("blocks of 32", 9, 160, 70, 32, zero_point=True),
-    Case("blocks of 16", 3, 144, 65, 16, "uint4", plan=SMALL),
+    Case("blocks of 16", 3, 144, 65, 16, "uint4", config=SMALL),
     Case("blocks of 256", 5, 512, 40, 256, "uint4", zero_point=True, a_zero_point=True),
     Case("one block", 1, 64, 3, 64, a_zero_point=True),
-    Case("ragged", 37, 300, 139, 128, zero_point=True, plan=WIDE),
-    Case("ragged, the other order", 37, 300, 139, 64, k_major=False, plan=WIDE),
+    Case("ragged", 37, 300, 139, 128, zero_point=True, config=WIDE),
+    Case("ragged, the other order", 37, 300, 139, 64, k_major=False, config=WIDE),
     Case("all zero points", 21, 250, 77, 64, "uint4", zero_point=True, a_dtype="uint8", a_zero_point=True),
-    Case("all zero points of 128", 70, 250, 130, 128, "int4", zero_point=True, a_zero_point=True, plan=WIDE),
+    Case("all zero points of 128", 70, 250, 130, 128, "int4", zero_point=True, a_zero_point=True, config=WIDE),
     Case("unsigned without zero points", 21, 250, 77, 128, "uint4", a_dtype="uint8"),
-    Case("large tiles", 150, 256, 200, 64, zero_point=True, plan=LARGE),
-    Case("single stage", 40, 512, 70, 64, plan=SINGLE_STAGE),
+    Case("large tiles", 150, 256, 200, 64, zero_point=True, config=LARGE),
+    Case("single stage", 40, 512, 70, 64, config=SINGLE_STAGE),
     Case("int8", 21, 250, 77, 64, "int8"),
     Case("int8, blocks of 128", 21, 250, 77, 128, "int8", zero_point=True, k_major=False),
     Case("uint8", 21, 250, 77, 128, "uint8", zero_point=True, a_dtype="uint8", a_zero_point=True),
@@ -124,7 +124,7 @@ def result(case: Case, interpret: Any = None) -> np.ndarray:
 
     @jax.jit
     def function(a, a_zero_point, b):
-        return gpu_blocks.block_dot(a, a_zero_point, b, plan=case.plan, interpret=interpret)
+        return gpu_blocks.block_dot(a, a_zero_point, b, config=case.config, interpret=interpret)
 
     return np.asarray(function(a, operands(case).a_zero_point, matrix))
 

@@ -19,13 +19,13 @@ import numpy as np
 
 from jquant.kernels.epilogue import AddBias, Dequantize, Epilogue, Requantize, ZeroPointCorrection
 from jquant.kernels.pallas import gpu
-from jquant.kernels.pallas.gpu_plans import Plan
+from jquant.kernels.pallas.gpu_tiles import TileConfig
 
-LARGE = Plan(block_m=128, block_n=256, stages=2, warpgroups=2, epilogue_n=32, blocks=2)
-TALL = Plan(block_m=256, block_n=64, stages=3, warpgroups=2, epilogue_n=32, group_m=2, blocks=3)
-SQUARE = Plan(block_m=128, block_n=128, stages=2, warpgroups=1, epilogue_n=128, blocks=2)
-NARROW = Plan(block_m=64, block_n=32, stages=12, warpgroups=1, epilogue_n=32, group_m=1, blocks=2)
-SINGLE_STAGE = Plan(block_m=64, block_n=64, stages=1, warpgroups=1, epilogue_n=32, blocks=1)
+LARGE = TileConfig(block_m=128, block_n=256, stages=2, warpgroups=2, epilogue_n=32, blocks=2)
+TALL = TileConfig(block_m=256, block_n=64, stages=3, warpgroups=2, epilogue_n=32, group_m=2, blocks=3)
+SQUARE = TileConfig(block_m=128, block_n=128, stages=2, warpgroups=1, epilogue_n=128, blocks=2)
+NARROW = TileConfig(block_m=64, block_n=32, stages=12, warpgroups=1, epilogue_n=32, group_m=1, blocks=2)
+SINGLE_STAGE = TileConfig(block_m=64, block_n=64, stages=1, warpgroups=1, epilogue_n=32, blocks=1)
 
 
 class Case(NamedTuple):
@@ -36,7 +36,7 @@ class Case(NamedTuple):
     b: tuple[int, ...]
     steps: tuple[Callable[["Maker"], Any], ...] = ()
     k_major: bool = False
-    plan: Plan | None = None
+    config: TileConfig | None = None
 
 
 class Maker:
@@ -88,22 +88,22 @@ def requantize(multiplier: str, zero_point: str | None, dtype: type):
 
 SCALED = (correction((None, "column")), dequantize("row", "column", "column", np.float32))
 CASES = [
-    Case("whole tile", (64, 256), (256, 32), plan=NARROW),
+    Case("whole tile", (64, 256), (256, 32), config=NARROW),
     Case("one step of K", (8, 128), (128, 32)),
     Case("no multiple of anything", (5, 7), (7, 3)),
     Case("one row", (1, 300), (300, 70), SCALED),
     Case("one column", (70, 300), (300, 1), SCALED),
     Case("one element", (1, 1), (1, 1), (correction(("scalar", "scalar")),)),
     Case("correction, vectors", (70, 300), (300, 90), (correction(("row", "column"), ("scalar", "column"), ("row", None)),)),
-    Case("correction, large tiles", (200, 520), (520, 600), (correction(("row", "column")),), plan=LARGE),
-    Case("correction, tall tiles", (300, 260), (160, 260), (correction(("row", "column")),), k_major=True, plan=TALL),
+    Case("correction, large tiles", (200, 520), (520, 600), (correction(("row", "column")),), config=LARGE),
+    Case("correction, tall tiles", (300, 260), (160, 260), (correction(("row", "column")),), k_major=True, config=TALL),
     Case("correction, K-major", (40, 300), (90, 300), (correction((None, "column"), ("row", None)),), k_major=True),
     Case("float32", (70, 300), (300, 90), SCALED),
-    Case("float32, no bias", (70, 300), (300, 90), (dequantize("scalar", "column", None, np.float32),), plan=LARGE),
-    Case("float32, single stage", (70, 300), (300, 90), SCALED, plan=SINGLE_STAGE),
-    Case("float16", (70, 300), (300, 90), (dequantize("row", "scalar", "column", np.float16),), plan=TALL),
+    Case("float32, no bias", (70, 300), (300, 90), (dequantize("scalar", "column", None, np.float32),), config=LARGE),
+    Case("float32, single stage", (70, 300), (300, 90), SCALED, config=SINGLE_STAGE),
+    Case("float16", (70, 300), (300, 90), (dequantize("row", "scalar", "column", np.float16),), config=TALL),
     Case("bfloat16", (70, 300), (90, 300), (dequantize("row", "column", "row", ml_dtypes.bfloat16),), k_major=True),
-    Case("int8", (70, 300), (300, 90), (correction((None, "column")), requantize("column", "row", np.int8)), plan=SQUARE),
+    Case("int8", (70, 300), (300, 90), (correction((None, "column")), requantize("column", "row", np.int8)), config=SQUARE),
     Case(
         "uint8",
         (70, 300),
@@ -113,7 +113,7 @@ CASES = [
             requantize("row", "scalar", np.uint8),
         ),
     ),
-    Case("uint8, no zero point", (70, 300), (300, 200), (requantize("scalar", None, np.uint8),), plan=NARROW),
+    Case("uint8, no zero point", (70, 300), (300, 200), (requantize("scalar", None, np.uint8),), config=NARROW),
     Case("batch", (2, 40, 200), (2, 200, 50), (correction(("batch row", "batch column")),)),
     Case(
         "batch of A",
@@ -169,7 +169,7 @@ def _stepped(step: Any, value: np.ndarray) -> np.ndarray:
 
 def result(case: Case, interpret: Any = None) -> np.ndarray:
     a, b, epilogue = jax.tree.map(jnp.asarray, operands(case))
-    options = {"transpose_b": case.k_major, "plan": case.plan, "interpret": interpret}
+    options = {"transpose_b": case.k_major, "config": case.config, "interpret": interpret}
     return np.asarray(jax.jit(lambda *operands: gpu.integer_dot(*operands, **options))(a, b, epilogue))
 
 

@@ -17,7 +17,7 @@ from jquant import reference
 from jquant.arguments import convolutions
 from jquant.cases import samples
 from jquant.kernels import convolution as kernel
-from jquant.kernels import processor
+from jquant.lowering import cpu_features
 
 
 @pytest.mark.parametrize("layout", [("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC")])
@@ -71,7 +71,7 @@ def test_what_multiplies(platform):
     cases = (16, (3, 3), 1), (8, (3, 3), 1), (16, (1, 1), 1), (16, (3, 3), 4)
     for size, window, groups in cases:
         text = program(platform, (2, 16, size, size), (32, 16 // groups, *window), groups=groups)
-        is_wide = platform == "cpu" and processor.CONVOLVES_INT8 and size == 16 and window != (1, 1)
+        is_wide = platform == "cpu" and cpu_features.HAS_INT8_CONVOLUTION and size == 16 and window != (1, 1)
         by_convolution = groups == 1 and (platform == "tpu" or is_wide)
         assert len(re.findall(convolution, text)) == by_convolution
         # The sums of a product on a CPU are products, too.
@@ -174,7 +174,7 @@ def test_wide_convolutions_are_mapped():
         given = [operand if axis == 0 else operand[0] for operand, axis in zip((x, w), axes, strict=True)]
         function = jax.jit(jax.vmap(lambda x, w: jquant.convolution_integer(x, w, *zeros), axes))
         lowered, mapped = function.lower(*given).as_text(), function(*given)
-        assert ("stablehlo.convolution" in lowered) == (processor.CONVOLVES_INT8 and axes[1] is None)
+        assert ("stablehlo.convolution" in lowered) == (cpu_features.HAS_INT8_CONVOLUTION and axes[1] is None)
         for index in range(2):
             image, filter = (operand if axis is None else operand[index] for operand, axis in zip(given, axes, strict=True))
             assert_equal(mapped[index], reference.convolution_integer(image, filter, *zeros))
@@ -217,5 +217,5 @@ def test_xla_has_fast_code_for_wide_convolutions(layout, order):
         return jquant.convolution_integer(jnp.transpose(x), jnp.transpose(w, order), *zeros, dimension_numbers=layout)
 
     text = jax.jit(function).lower(x.transpose(), w.transpose(np.argsort(order))).compile().as_text()
-    assert bool(re.search(r"= s32\[8,4,4,8\]\S* fusion\(.*kind=kCustom", text)) == processor.CONVOLVES_INT8
-    assert processor.CONVOLVES_INT8 or " convolution(" not in text
+    assert bool(re.search(r"= s32\[8,4,4,8\]\S* fusion\(.*kind=kCustom", text)) == cpu_features.HAS_INT8_CONVOLUTION
+    assert cpu_features.HAS_INT8_CONVOLUTION or " convolution(" not in text

@@ -12,9 +12,10 @@ import pytest
 from jax import export
 
 import jquant
-from jquant.kernels import batch, implementations, integer_dot, processor, xla
+from jquant.kernels import batch, implementations, integer_dot, xla
 from jquant.kernels.epilogue import Dequantize, ZeroPointCorrection
 from jquant.kernels.pallas import gpu, tpu
+from jquant.lowering import cpu_features
 from jquant.modes import Implementation
 
 A, B = jax.ShapeDtypeStruct((100, 300), jnp.uint8), jax.ShapeDtypeStruct((300, 70), jnp.int8)
@@ -132,7 +133,7 @@ def test_other_columns_for_each_batch_do_not_join():
 @pytest.mark.parametrize("m", [1, 2, 16, 17])
 def test_few_rows_by_packed_weights(monkeypatch, tiles, m):
     """Where the processor has tiles, weights are the left operand, which XLA does not transpose; the bits are the same."""
-    monkeypatch.setattr(processor, "multiplies_tiles_of_int8", lambda: tiles)
+    monkeypatch.setattr(cpu_features, "has_amx_int8", lambda: tiles)
     rng = np.random.default_rng(0)
     a, b = rng.integers(-128, 128, (m, 96), np.int8), rng.integers(-128, 128, (80, 96), np.int8)
     epilogue = (ZeroPointCorrection(((rng.integers(-999, 999, (m, 1), np.int32),),)),)
@@ -145,7 +146,7 @@ def test_few_rows_by_packed_weights(monkeypatch, tiles, m):
 
 
 def test_rows_of_a_batch_are_few_rows(monkeypatch):
-    monkeypatch.setattr(processor, "multiplies_tiles_of_int8", lambda: True)
+    monkeypatch.setattr(cpu_features, "has_amx_int8", lambda: True)
     rng = np.random.default_rng(0)
     a, b = rng.integers(-128, 128, (3, 5, 1, 96), np.int8), rng.integers(-128, 128, (1, 1, 80, 96), np.int8)
     epilogue = (ZeroPointCorrection(((rng.integers(-999, 999, (3, 5, 1, 1), np.int32),),)),)

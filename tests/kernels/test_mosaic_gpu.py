@@ -1,4 +1,4 @@
-"""The Hopper kernel as far as no GPU and no CUDA are needed: its operands, its plans, and its lowering."""
+"""The Hopper kernel as far as no GPU and no CUDA are needed: its operands, its configs, and its lowering."""
 
 import dataclasses
 import itertools
@@ -15,18 +15,18 @@ from sampling import one_in
 
 from jquant.arithmetic import exact
 from jquant.kernels import epilogue, xla
-from jquant.kernels.pallas import _compat, gpu, gpu_plans
-from jquant.kernels.pallas.gpu_plans import Plan, plan_for
+from jquant.kernels.pallas import _compat, gpu, gpu_tiles
+from jquant.kernels.pallas.gpu_tiles import TileConfig, config_for
 
 from . import mosaic_gpu_cases
 from .mosaic_gpu_cases import CASES, Case
 
 by_name = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-PLANNED_OR_NOT = [*itertools.product(CASES, (False, True))]
+BY_DEFAULT_OR_NOT = [*itertools.product(CASES, (False, True))]
 
 
 def id_of(value: Case | bool) -> str:
-    return value.name if isinstance(value, Case) else "as planned" if value else "as the case says"
+    return value.name if isinstance(value, Case) else "as by default" if value else "as the case says"
 
 
 @by_name
@@ -40,7 +40,7 @@ def test_reference_in_numpy_is_that_in_xla(case):
 # Around the kernel: batches, padding, which steps it takes. In its place, what it computes from the padded operands.
 
 
-def kernel_in_xla(a, b, vectors, structure, roles, out_type, plan, interpret):
+def kernel_in_xla(a, b, vectors, structure, roles, out_type, config, interpret):
     batch, m, n = out_type.shape
     assert a.dtype == b.dtype == jnp.int8
     assert len(a) in (1, batch)
@@ -48,12 +48,12 @@ def kernel_in_xla(a, b, vectors, structure, roles, out_type, plan, interpret):
     assert m == a.shape[1]
     assert m % 8 == 0
     assert b.shape[1] % 8 == 0
-    assert n % plan.epilogue_n == 0
+    assert n % config.epilogue_n == 0
     assert a.shape[2] == b.shape[2]
-    assert a.shape[2] % plan.block_k == 0
+    assert a.shape[2] % config.block_k == 0
     product = jnp.einsum("bmk,bnk->bmn", *(jnp.broadcast_to(x, (batch, *x.shape[1:])) for x in (a, b)), **INT32)
     product = jnp.pad(product, ((0, 0), (0, 0), (0, n - min(n, product.shape[2]))))[:, :, :n]
-    tiles = {"scalar": (1, 1), "row": (plan.block_m, m), "column": (plan.block_n, n)}
+    tiles = {"scalar": (1, 1), "row": (config.block_m, m), "column": (config.block_n, n)}
     blocks = []
     for x, role in zip(vectors, roles, strict=True):
         tile, size = tiles[role]
@@ -68,10 +68,10 @@ def kernel_in_xla(a, b, vectors, structure, roles, out_type, plan, interpret):
 INT32 = {"preferred_element_type": jnp.int32}
 
 
-@one_in(3, ("case", "planned"), PLANNED_OR_NOT, ids=id_of)
-def test_operands_of_the_kernel(monkeypatch, case, planned):
+@one_in(3, ("case", "by_default"), BY_DEFAULT_OR_NOT, ids=id_of)
+def test_operands_of_the_kernel(monkeypatch, case, by_default):
     monkeypatch.setattr(gpu, "_call", kernel_in_xla)
-    got = mosaic_gpu_cases.result(case._replace(plan=None) if planned else case)
+    got = mosaic_gpu_cases.result(case._replace(config=None) if by_default else case)
     assert mosaic_gpu_cases.differences(got, mosaic_gpu_cases.reference(case)) == []
 
 
@@ -79,7 +79,7 @@ def shapes_of_the_kernel(monkeypatch, case: Case) -> tuple:
     """What it gets: the shapes of A and B, the roles and shapes of the vectors, and the shape and dtype of the output."""
     calls = []
 
-    def record(a, b, vectors, structure, roles, out_type, plan, interpret):
+    def record(a, b, vectors, structure, roles, out_type, config, interpret):
         calls.append((a.shape, b.shape, [(role, x.shape) for role, x in zip(roles, vectors, strict=True)], out_type))
         return jnp.zeros(out_type.shape, out_type.dtype)
 
@@ -172,18 +172,18 @@ def test_gpu_that_is_no_hopper(monkeypatch, capability):
     ],
 )
 def test_plan_that_the_kernel_cannot_follow(field, value, message):
-    plan = Plan(block_m=128, block_n=256, stages=4, warpgroups=2, epilogue_n=32)
-    plan = dataclasses.replace(plan, **{field: value})
+    config = TileConfig(block_m=128, block_n=256, stages=4, warpgroups=2, epilogue_n=32)
+    config = dataclasses.replace(config, **{field: value})
     if field == "warpgroups":
-        plan = dataclasses.replace(plan, block_m=256)
+        config = dataclasses.replace(config, block_m=256)
     with pytest.raises(ValueError, match=message):
-        gpu.integer_dot(INT8, INT8, (), transpose_b=True, plan=plan)
+        gpu.integer_dot(INT8, INT8, (), transpose_b=True, config=config)
 
 
 def test_plan_with_too_many_accumulators():
-    plan = Plan(block_m=256, block_n=256, stages=2, warpgroups=2, epilogue_n=32)
+    config = TileConfig(block_m=256, block_n=256, stages=2, warpgroups=2, epilogue_n=32)
     with pytest.raises(ValueError, match="a thread has at most 128 accumulators"):
-        gpu.integer_dot(INT8, INT8, (), transpose_b=True, plan=plan)
+        gpu.integer_dot(INT8, INT8, (), transpose_b=True, config=config)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -195,25 +195,25 @@ SIZES = (1, 8, 63, 64, 65, 100, 200, 512, 1000, 2048, 4096, 11008)
 @pytest.mark.parametrize("itemsize", [1, 2, 4])
 def test_every_plan_can_be_followed(itemsize):
     for batch, m, n, k in itertools.product((1, 6), SIZES, SIZES, (1, 128, 4096)):
-        plan = plan_for(batch, m, n, k, itemsize)
-        gpu_plans.check(plan, itemsize)
-        assert plan == plan_for(batch, m, n, k, itemsize)
-        assert plan.stages >= 4
+        config = config_for(batch, m, n, k, itemsize)
+        gpu_tiles.check(config, itemsize)
+        assert config == config_for(batch, m, n, k, itemsize)
+        assert config.stages >= 4
 
 
 @pytest.mark.parametrize("itemsize", [1, 2, 4])
 def test_large_products_have_large_tiles(itemsize):
     for m, n, k in [(2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (8192, 4096, 11008)]:
-        plan = plan_for(1, m, n, k, itemsize)
-        assert (plan.block_m, plan.block_n, plan.block_k, plan.stages, plan.warpgroups) == (128, 256, 128, 4, 2)
+        config = config_for(1, m, n, k, itemsize)
+        assert (config.block_m, config.block_n, config.block_k, config.stages, config.warpgroups) == (128, 256, 128, 4, 2)
 
 
 @pytest.mark.parametrize("m", [1, 8, 16, 64])
 def test_few_rows_are_spread_over_the_chip(m):
     for n in (2048, 4096, 11008):
-        plan = plan_for(1, m, n, 4096, 2)
-        assert plan.block_m == 64  # B is read once
-        tiles = math.ceil(n / plan.block_n)
+        config = config_for(1, m, n, 4096, 2)
+        assert config.block_m == 64  # B is read once
+        tiles = math.ceil(n / config.block_n)
         assert tiles >= 64
 
 
@@ -223,10 +223,10 @@ def test_few_rows_are_spread_over_the_chip(m):
 STABLEHLO = {"int32": "i32", "int8": "i8", "uint8": "ui8", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
 
-@one_in(3, ("case", "planned"), PLANNED_OR_NOT, first=1, ids=id_of)
-def test_lowers_for_cuda(case, planned):
+@one_in(3, ("case", "by_default"), BY_DEFAULT_OR_NOT, first=1, ids=id_of)
+def test_lowers_for_cuda(case, by_default):
     operands = mosaic_gpu_cases.operands(case)
-    options = {"transpose_b": case.k_major, "plan": None if planned else case.plan}
+    options = {"transpose_b": case.k_major, "config": None if by_default else case.config}
     traced = jax.jit(lambda *operands: gpu.integer_dot(*operands, **options)).trace(*operands)
     text = traced.lower(lowering_platforms=("cuda",)).as_text()
     (call,) = [line for line in text.splitlines() if "stablehlo.custom_call @mosaic_gpu" in line]

@@ -1,4 +1,4 @@
-"""The Hopper kernel for scales by block as far as no GPU and no CUDA are needed: operands, plans, lowering, layouts."""
+"""The Hopper kernel for scales by block as far as no GPU and no CUDA are needed: operands, configs, lowering, layouts."""
 
 import dataclasses
 import itertools
@@ -12,20 +12,20 @@ from sampling import one_in
 import jquant
 from jquant.arithmetic import exact
 from jquant.kernels import xla_blocks
-from jquant.kernels.pallas import _compat, gpu_block_plans, gpu_blocks
-from jquant.kernels.pallas.gpu_block_plans import BLOCK_SIZES, BlockPlan, plan_for, steps_for
+from jquant.kernels.pallas import _compat, gpu_block_tiles, gpu_blocks
+from jquant.kernels.pallas.gpu_block_tiles import BLOCK_SIZES, BlockTileConfig, config_for, steps_for
 
 from . import mapped_operands, mosaic_gpu_block_cases
 from .mosaic_gpu_block_cases import CASES, Case
 from .mosaic_gpu_cases import differences
 
 
-def kernel_in_xla(a, b, scale, terms, out_type, steps, plan, interpret):
+def kernel_in_xla(a, b, scale, terms, out_type, steps, config, interpret):
     """What the kernel computes of the padded operands."""
     batch, n, m = out_type.shape
     assert a.dtype == jnp.int8
     assert b.dtype in (jnp.int4, jnp.int8)
-    assert (b.shape[1], m % plan.epilogue_m) == (n, 0)
+    assert (b.shape[1], m % config.epilogue_m) == (n, 0)
     assert a.shape[1] % 8 == n % 8 == b.shape[2] % steps.step_k == 0
     blocks = b.shape[2] // steps.step_k * steps.blocks
     assert a.shape[2] == b.shape[2] * steps.parts
@@ -109,8 +109,8 @@ def test_k_major_weights_are_not_transposed():
 def test_a_row_is_fetched_from_where_tma_can_store_it():
     """Vectors of few rows are loaded wider than they are: each begins at a multiple of 128 bytes."""
     for tile_m in (8, 16, 32, 64, 128):
-        plan = BlockPlan(tile_m=tile_m, warpgroups=1, stages=2, epilogue_m=8)
-        assert plan.loaded_m * 4 % 128 == plan.tile_n * 4 % 128 == 0
+        config = BlockTileConfig(tile_m=tile_m, warpgroups=1, stages=2, epilogue_m=8)
+        assert config.loaded_m * 4 % 128 == config.tile_n * 4 % 128 == 0
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -158,10 +158,10 @@ def test_other_platforms():
     ],
 )
 def test_plan_that_the_kernel_cannot_follow(field, value, message):
-    plan = BlockPlan(tile_m=64, warpgroups=2, stages=4, epilogue_m=32)
-    plan = dataclasses.replace(plan, **{field: value})
+    config = BlockTileConfig(tile_m=64, warpgroups=2, stages=4, epilogue_m=32)
+    config = dataclasses.replace(config, **{field: value})
     with pytest.raises(ValueError, match=message):
-        gpu_block_plans.check(plan, steps_for(128), 4, 2)
+        gpu_block_tiles.check(config, steps_for(128), 4, 2)
 
 
 SIZES = (1, 8, 63, 200, 1000, 4096, 11008)
@@ -170,14 +170,14 @@ SIZES = (1, 8, 63, 200, 1000, 4096, 11008)
 @pytest.mark.parametrize(("bits", "terms"), [*itertools.product((4, 8), (0, 1, 2))])
 def test_every_plan_can_be_followed(bits, terms):
     for batch, m, n, k, block_size in itertools.product((1, 6), SIZES, SIZES, (64, 4096), BLOCK_SIZES):
-        plan = plan_for(batch, m, n, k, block_size, bits, terms)
-        gpu_block_plans.check(plan, steps_for(block_size), bits, terms)
-        assert plan.stages >= 2
+        config = config_for(batch, m, n, k, block_size, bits, terms)
+        gpu_block_tiles.check(config, steps_for(block_size), bits, terms)
+        assert config.stages >= 2
 
 
 @pytest.mark.parametrize("block_size", BLOCK_SIZES)
 def test_few_rows_have_small_tiles(block_size):
-    assert plan_for(1, 1, 4096, 4096, block_size, 4, 0).tile_m == 8
+    assert config_for(1, 1, 4096, 4096, block_size, 4, 0).tile_m == 8
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_k_major_matrix_is_the_same_matrix(dtype, block_size):
     assert matrix.layout == f"k_major_{other.layout}"
     assert matrix.shape == other.shape == b.shape
     assert repr(matrix) == repr(other)
-    matrix.require_intact("test")
+    matrix.validate("test")
     np.testing.assert_array_equal(matrix.unpack(), b)
     for one, wanted in ((matrix.n_minor(), other), (other.k_major(), matrix), (matrix.k_major(), matrix)):
         assert one.layout == wanted.layout
@@ -224,7 +224,7 @@ def test_shardings_of_k_major_matrices_follow_their_order():
 def test_k_major_matrices_whose_sizes_do_not_fit_raise():
     _, matrix = packed("int4", 32, k_major=True)
     with pytest.raises(jquant.DescriptorError, match="do not fit blocks of 32"):
-        dataclasses.replace(matrix, data=matrix.data.T).require_intact("test")
+        dataclasses.replace(matrix, data=matrix.data.T).validate("test")
 
 
 def test_order_without_scales_raises():

@@ -21,7 +21,7 @@ from jquant.arithmetic import signs
 from jquant.kernels import xla, zero_point
 from jquant.kernels.epilogue import AddBias, Dequantize, Requantize, ZeroPointCorrection
 from jquant.kernels.pallas import tpu
-from jquant.kernels.pallas.tpu_plans import Plan
+from jquant.kernels.pallas.tpu_tiles import TileConfig
 
 float32 = np.float32
 SIGNS = tuple(itertools.product((np.int8, np.uint8), repeat=2))
@@ -32,8 +32,8 @@ BLOCKS = {"m": (8, 16, 32), "k": (8, 16, 32, 128), "n": (8, 16, 32, 128)}
 CASES_PER_PROGRAM = 48  # in the batch: one compilation is for all of them
 
 
-def plan(m: int, k: int, n: int) -> Plan:
-    return Plan(m, k, n, rows_at_once=16, vmem_limit_bytes=2**24)
+def config(m: int, k: int, n: int) -> TileConfig:
+    return TileConfig(m, k, n, rows_at_once=16, vmem_limit_bytes=2**24)
 
 
 class Program(NamedTuple):
@@ -42,7 +42,7 @@ class Program(NamedTuple):
     m: int
     k: int
     n: int
-    plan: Plan
+    config: TileConfig
     batch: tuple[tuple[int, ...], tuple[int, ...]]
     transpose_b: bool
     signs: tuple[type, type]
@@ -56,7 +56,7 @@ def program(random: np.random.Generator, form: str, signs, zero_points) -> Progr
     count = CASES_PER_PROGRAM
     batches = (((count,), (count,)), ((count,), (1,)), ((1,), (count,)), ((3, 1), (1, count // 3)), ((2, count // 2),) * 2)
     batch = batches[random.integers(len(batches))]
-    return Program(m, k, n, plan(*blocks), batch, bool(random.integers(2)), signs, zero_points, form)
+    return Program(m, k, n, config(*blocks), batch, bool(random.integers(2)), signs, zero_points, form)
 
 
 def operand(random: np.random.Generator, dtype, shape) -> np.ndarray:
@@ -75,7 +75,7 @@ def factors(random: np.random.Generator, shape) -> np.ndarray:
 
 def check(program: Program, random: np.random.Generator, interpret) -> None:
     """Compares all cases of a program."""
-    m, k, n, plan, (a_batch, b_batch), transpose_b, (a_dtype, b_dtype), (a_kind, b_kind), form = program
+    m, k, n, config, (a_batch, b_batch), transpose_b, (a_dtype, b_dtype), (a_kind, b_kind), form = program
     batch = np.broadcast_shapes(a_batch, b_batch)
     a, b = operand(random, a_dtype, (*a_batch, m, k)), operand(random, b_dtype, (*b_batch, k, n))
     a_shape = {"none": None, "per tensor": (*a_batch, 1, 1), "per row or column": (*a_batch, m, 1)}[a_kind]
@@ -97,7 +97,9 @@ def check(program: Program, random: np.random.Generator, interpret) -> None:
 
         a8, b8 = signs.to_int8(a), signs.to_int8(b)
         matrix = b8.mT if transpose_b else b8
-        return tpu.integer_dot(a8, matrix, (correction(), *steps), transpose_b=transpose_b, plan=plan, interpret=interpret)
+        return tpu.integer_dot(
+            a8, matrix, (correction(), *steps), transpose_b=transpose_b, config=config, interpret=interpret
+        )
 
     result = actual(a, b, a_zero_point, b_zero_point, steps)
     assert result.dtype == expected.dtype
@@ -158,12 +160,12 @@ def test_no_races_and_no_reads_out_of_bounds(form, transpose_b, capfd):
     interpret = pltpu.InterpretParams(detect_races=True, num_cores_or_threads=2, random_seed=1)
     kinds = (SIGNS[random.integers(4)], ("per tensor", "per row or column"))
     for sizes in ((45, 300, 130), (33, 40, 200)):
-        check(Program(*sizes, plan(32, 128, 128), ((1,), (2,)), transpose_b, *kinds, form), random, interpret)
+        check(Program(*sizes, config(32, 128, 128), ((1,), (2,)), transpose_b, *kinds, form), random, interpret)
     assert "race" not in "".join(capfd.readouterr()).lower()
 
 
 @one_in(3, ("k", "transpose_b"), itertools.product([1, 127, 128, 129, 1024, 1025, 2500], [False, True]))
-def test_tails_of_k_with_its_own_plan(k, transpose_b):
+def test_tails_of_k_with_its_own_tiles(k, transpose_b):
     random = np.random.default_rng(k)
     a, b = operand(random, np.int8, (5, k)), operand(random, np.int8, (k, 300))
     result = tpu.integer_dot(a, b.T if transpose_b else b, (), transpose_b=transpose_b, interpret=True)
@@ -172,7 +174,7 @@ def test_tails_of_k_with_its_own_plan(k, transpose_b):
 
 def test_wraps_where_the_sum_leaves_int32():
     a, b = np.full((1, 132_000), -128, np.int8), np.full((132_000, 1), -128, np.int8)
-    result = tpu.integer_dot(a, b, (), plan=plan(32, 1024, 128), interpret=True)
+    result = tpu.integer_dot(a, b, (), config=config(32, 1024, 128), interpret=True)
     np.testing.assert_array_equal(result, reference.matmul_integer(a, b))
     assert result[0, 0] < 0
 
@@ -181,7 +183,7 @@ def test_a_batch_of_the_epilogue_alone():
     random = np.random.default_rng(0)
     a, b = operand(random, np.int8, (1, 40, 50)), operand(random, np.int8, (1, 50, 60))
     columns = random.integers(-999, 999, (3, 1, 60), np.int32)
-    result = tpu.integer_dot(a, b, (ZeroPointCorrection(((columns,),)),), plan=plan(32, 128, 128), interpret=True)
+    result = tpu.integer_dot(a, b, (ZeroPointCorrection(((columns,),)),), config=config(32, 128, 128), interpret=True)
     np.testing.assert_array_equal(result, reference.matmul_integer(a, b) - columns)
 
 
@@ -197,7 +199,7 @@ def test_equals_the_implementation_of_xla(form):
     def dot(implementation, **options):
         return jax.jit(lambda *operands: implementation(*operands, **options))(a, b, (correction, *steps))
 
-    tiled = dot(tpu.integer_dot, plan=plan(32, 128, 128), interpret=True)
+    tiled = dot(tpu.integer_dot, config=config(32, 128, 128), interpret=True)
     np.testing.assert_array_equal(tiled, dot(xla.integer_dot))
 
 

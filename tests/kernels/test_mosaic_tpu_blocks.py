@@ -18,7 +18,7 @@ import jquant
 from jquant import reference
 from jquant.kernels import xla_blocks
 from jquant.kernels.pallas import tpu_blocks
-from jquant.kernels.pallas.tpu_block_plans import BlockPlan, plan_for
+from jquant.kernels.pallas.tpu_block_tiles import BlockTileConfig, config_for
 
 from . import mapped_operands
 
@@ -80,7 +80,7 @@ def expected(given: Operands, block_size: int, k_parts: int = 1) -> np.ndarray:
         )
 
 
-def kernel(given: Operands, block_size: int, plan: BlockPlan, interpret=True) -> jax.Array:
+def kernel(given: Operands, block_size: int, config: BlockTileConfig, interpret=True) -> jax.Array:
     """In whole blocks, as the primitive hands them over."""
     a, a_zero_point, *_ = given
     matrix = packed(given, block_size)
@@ -89,23 +89,23 @@ def kernel(given: Operands, block_size: int, plan: BlockPlan, interpret=True) ->
 
     @jax.jit
     def function(a, a_zero_point, b):
-        return tpu_blocks.block_dot(a, a_zero_point, b, plan=plan, interpret=interpret)
+        return tpu_blocks.block_dot(a, a_zero_point, b, config=config, interpret=interpret)
 
     matrix = dataclasses.replace(matrix, padding=0)
     return function(a, a_zero_point, matrix)
 
 
-def plan(case: Case, *, chip="v5e", block_k=None, block_m=None, block_n=128) -> BlockPlan:
+def config(case: Case, *, chip="v5e", block_k=None, block_m=None, block_n=128) -> BlockTileConfig:
     """That of a chip, in smaller tiles, so that there are several."""
     size = -(-case.k // case.block_size) * case.block_size
-    made = plan_for(chip, case.m, size, case.n, case.block_size, 4 if "4" in case.dtype else 8)
+    made = config_for(chip, case.m, size, case.n, case.block_size, 4 if "4" in case.dtype else 8)
     changes = {"block_k": block_k or made.block_k, "block_m": block_m or made.block_m, "block_n": block_n}
     return dataclasses.replace(made, **changes)
 
 
-def check(case: Case, plan: BlockPlan, interpret=True) -> None:
+def check(case: Case, config: BlockTileConfig, interpret=True) -> None:
     given = operands(case)
-    result = kernel(given, case.block_size, plan, interpret)
+    result = kernel(given, case.block_size, config, interpret)
     assert result.dtype == np.float32
     wanted = expected(given, case.block_size)
     np.testing.assert_array_equal(result, wanted, err_msg=str(case))
@@ -126,13 +126,13 @@ KINDS = [
 def test_every_kind_of_operands(dtype, zero_point, a_dtype, a_zero_point, m, block_size):
     """In three steps of K, of which the last has less blocks, and several tiles of rows and columns."""
     case = Case(m, 2 * 256 + block_size - 5, 200, block_size, dtype, zero_point, a_dtype, a_zero_point)
-    check(case, plan(case, block_k=256, block_m=8 if m == 3 else 32))
+    check(case, config(case, block_k=256, block_m=8 if m == 3 else 32))
 
 
 @one_in(5, ("chip", "m"), itertools.product(["v6e", None], [1, 12, 33]))
-def test_the_plans_of_chips(chip, m):
+def test_the_tiles_of_chips(chip, m):
     case = Case(m, 700, 300, 32, "int4", zero_point=m == 12)
-    check(case, plan_for(chip, m, 704, 300, 32, 4))
+    check(case, config_for(chip, m, 704, 300, 32, 4))
 
 
 @one_in(
@@ -143,7 +143,7 @@ def test_the_plans_of_chips(chip, m):
 def test_batches(m, batch, b_batch):
     case = Case(m, 128, 130, 64, "uint4", True, "uint8", True, batch, b_batch)
     rows = m * 6 if b_batch == (1, 1) else m
-    check(case, plan(case._replace(m=rows)))
+    check(case, config(case._replace(m=rows)))
 
 
 @pytest.mark.gate
@@ -164,7 +164,7 @@ def test_no_races_and_no_reads_out_of_bounds(m, zeros, capfd):
     """Memory that nothing has written, as the ends of ragged blocks are, holds the largest integer here."""
     case = Case(m, 600, 200, 64, "int4", zeros, "int8", zeros)
     interpret = pltpu.InterpretParams(detect_races=True, num_cores_or_threads=2, random_seed=1)
-    check(case, plan(case, block_k=256, block_m=8 if m == 3 else 32), interpret)
+    check(case, config(case, block_k=256, block_m=8 if m == 3 else 32), interpret)
     assert "race" not in "".join(capfd.readouterr()).lower()
 
 
@@ -172,7 +172,7 @@ def test_sums_that_float32_must_round_to_even():
     """Blocks whose scaled products lie between two float32: a fused product and sum would give other bits."""
     case = Case(40, 512, 128, 32, "int4")
     given = operands(case)._replace(scale=np.full((16, 128), 1 / 3, np.float32))
-    np.testing.assert_array_equal(kernel(given, 32, plan(case)), expected(given, 32))
+    np.testing.assert_array_equal(kernel(given, 32, config(case)), expected(given, 32))
     products = (given.a.astype(int).reshape(40, 16, 32)[:, :, None] @ given.b.astype(int).reshape(16, 32, 128))[:, :, 0]
     fused = np.zeros((40, 128))
     for term in np.moveaxis(products, 1, 0):
@@ -244,15 +244,15 @@ def test_other_platforms_raise():
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def plans():
+def configs():
     shapes = itertools.product(CHIPS, (1, 16, 17, 300, 4096), (32, 704, 4096, 11008), (1, 300, 4096), (32, 64, 128, 256))
     for chip, m, k, n, block_size in shapes:
         k = -(-k // block_size) * block_size
-        yield m, k, n, block_size, plan_for(chip, m, k, n, block_size, 4)
+        yield m, k, n, block_size, config_for(chip, m, k, n, block_size, 4)
 
 
-def test_plans_take_whole_registers_and_blocks():
-    for m, k, n, block_size, made in plans():
+def test_tiles_take_whole_registers_and_blocks():
+    for m, k, n, block_size, made in configs():
         assert made.block_m % (8 if made.stacked else 32) == made.block_n % 128 == made.block_k % made.depth == 0
         assert made.depth % block_size == made.depth % 128 == 0
         assert made.block_m < m + 32
@@ -260,11 +260,11 @@ def test_plans_take_whole_registers_and_blocks():
         assert made.block_n < n + 128
 
 
-def test_plans_fit_into_vector_memory():
-    for *_, made in plans():
+def test_tiles_fit_into_vector_memory():
+    for *_, made in configs():
         assert made.vmem_limit_bytes < 40 * 2**20
 
 
-def test_plans_for_chips_without_an_int8_unit_raise():
+def test_tiles_for_chips_without_an_int8_unit_raise():
     with pytest.raises(NotImplementedError, match="TPU v4 does not multiply int8"):
-        plan_for("v4", 8, 64, 8, 32, 4)
+        config_for("v4", 8, 64, 8, 32, 4)

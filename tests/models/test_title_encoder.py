@@ -46,7 +46,7 @@ def run() -> Run:
     watched.graph.output.extend(map(onnx.helper.make_empty_tensor_value_info, names))
     session = titles.onnxruntime_session(watched.SerializeToString(), optimised=False)
     values |= dict(zip(names, session.run(names, inputs), strict=True))
-    equal, own = (jquant.onnx.load(proto, floats=example.FLOATS[name]) for name in (example.EQUAL, example.OWN))
+    equal, own = (jquant.onnx.load(proto, overrides=example.FLOATS[name]) for name in (example.EQUAL, example.OWN))
     return Run(titles.onnxruntime_session(titles.ENCODER, optimised=False), equal, own, inputs, proto.graph, values)
 
 

@@ -54,16 +54,16 @@ def by_hand(params, ranges):
 @pytest.fixture(scope="module")
 def int8(trained):
     params, images, _, ranges = trained
-    return transform.quantized(example.network, params, transform.static_int8, images, ranges=ranges)
+    return transform.quantize(example.network, params, transform.static_int8, images, calibration=ranges)
 
 
 @pytest.mark.gate
 def test_as_accurate(trained, int8):
     """Within 0.2 points of float, which is one digit of 599."""
     params, images, labels, _ = trained
-    function, int8_params = int8
+    function, quantized_params = int8
     expected = np.asarray(example.network(params, images)).argmax(-1) == labels
-    found = np.asarray(jax.jit(function)(int8_params, images)).argmax(-1) == labels
+    found = np.asarray(jax.jit(function)(quantized_params, images)).argmax(-1) == labels
     assert abs(expected.mean() - found.mean()) < 0.002
     assert expected.mean() > 0.96
 
@@ -71,32 +71,32 @@ def test_as_accurate(trained, int8):
 @pytest.mark.parametrize("batch", [599, 1])
 def test_by_hand(trained, int8, batch):
     params, images, _, ranges = trained
-    function, int8_params = int8
+    function, quantized_params = int8
     expected = jax.jit(by_hand(params, ranges))(images[:batch])
-    found = jax.jit(function)(int8_params, images[:batch])
+    found = jax.jit(function)(quantized_params, images[:batch])
     np.testing.assert_array_equal(found, expected, strict=True)
 
 
 def test_report(trained, int8):
     """The noise of the first site and that of the function, as NumPy has them, to the digits that are printed."""
     params, images, _, ranges = trained
-    function, int8_params = int8
+    function, quantized_params = int8
 
     def decibels(exact, noisy):
         exact, noisy = np.asarray(exact, np.float64), np.asarray(noisy, np.float64)
         return f"{10 * np.log10(np.sum(exact**2) / np.sum((exact - noisy) ** 2)):.2f}"
 
-    report = transform.report(example.network, params, transform.static_int8, images, ranges=ranges)
-    assert f"{report.snr:.2f}" == decibels(example.network(params, images), function(int8_params, images))
+    report = transform.report(example.network, params, transform.static_int8, images, calibration=ranges)
+    assert f"{report.snr:.2f}" == decibels(example.network(params, images), function(quantized_params, images))
     stem = {"kernel": params["stem"]["kernel"], "bias": jnp.zeros(32)}
     image = images.reshape(-1, 8, 8, 1)
-    values, scale, *_ = (int8_params["sites"]["stem/kernel"][name] for name in ("values", "scale"))
-    x_scale, x_zero_point = int8_params["inputs"]["stem/kernel"]
+    values, scale, *_ = (quantized_params["sites"]["stem/kernel"][name] for name in ("values", "scale"))
+    x_scale, x_zero_point = quantized_params["inputs"]["stem/kernel"]
     quantized = jquant.quantize_linear(image, x_scale, x_zero_point)
     noisy = jquant.convolution_integer_to_float(quantized, x_scale, x_zero_point, values, scale, **LAYOUT)
     assert f"{report.sites[0].snr:.2f}" == decibels(example.convolution(stem, image), noisy)
     assert report.float_bytes == sum(leaf.nbytes for leaf in jax.tree.leaves(params))
-    assert report.int8_bytes == sum(leaf.nbytes for leaf in jax.tree.leaves(int8_params))
+    assert report.quantized_bytes == sum(leaf.nbytes for leaf in jax.tree.leaves(quantized_params))
     assert sum(each.float_bytes for each in report.sites) == sum(
         layer["kernel"].nbytes for layer in params.values()
     )  # what stays float are the biases
@@ -104,5 +104,7 @@ def test_report(trained, int8):
 
 def test_picture(trained, tmp_path):
     params, images, _, ranges = trained
-    transform.report(example.network, params, transform.static_int8, images, ranges=ranges).draw(tmp_path / "report.png")
+    transform.report(example.network, params, transform.static_int8, images, calibration=ranges).draw(
+        tmp_path / "report.png"
+    )
     assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")

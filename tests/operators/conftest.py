@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import jax
 import pytest
 
-from jquant.arithmetic import by_platform
+from jquant.lowering import by_platform
 
 
 @pytest.fixture

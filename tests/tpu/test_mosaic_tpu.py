@@ -16,7 +16,7 @@ from sampling import one_in
 
 from jquant.kernels.epilogue import Dequantize, Requantize, ZeroPointCorrection
 from jquant.kernels.pallas import tpu
-from jquant.kernels.pallas.tpu_plans import Plan, plan_for
+from jquant.kernels.pallas.tpu_tiles import TileConfig, config_for
 
 from . import bundles
 
@@ -27,7 +27,7 @@ FORMS = ("int32", "float32", "float16", "bfloat16", "int8", "uint8")
 
 
 class Compiled(NamedTuple):
-    plan: Plan
+    config: TileConfig
     program: bundles.Program
 
 
@@ -48,18 +48,18 @@ def compiled(chip: str, form: str, m: int, k: int, n: int, *, transpose_b=False,
         steps = (*steps, Dequantize(array(m, 1), array(1, n), array(1, n), dtype))
     stored = jnp.dtype(jnp.float32) if form == "float16" else dtype
     leaves = tuple(leaf.shape[-2:] for leaf in jax.tree.leaves(steps))
-    plan = plan_for(chip if chip_is_known else None, m, k, n, stored, leaves)
-    dot = functools.partial(tpu.integer_dot, transpose_b=transpose_b, plan=plan)
-    return Compiled(plan, bundles.compile(chip, dot, a, b, steps))
+    config = config_for(chip if chip_is_known else None, m, k, n, stored, leaves)
+    dot = functools.partial(tpu.integer_dot, transpose_b=transpose_b, config=config)
+    return Compiled(config, bundles.compile(chip, dot, a, b, steps))
 
 
 @pytest.mark.parametrize("transpose_b", [False, True])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("chip", CHIPS)
 def test_compiles_with_ragged_blocks(chip, form, transpose_b):
-    plan, program = compiled(chip, form, 300, 1100, 520, transpose_b=transpose_b, batch=2)
-    assert 300 % plan.block_m
-    assert 1100 % plan.block_k
+    config, program = compiled(chip, form, 300, 1100, 520, transpose_b=transpose_b, batch=2)
+    assert 300 % config.block_m
+    assert 1100 % config.block_k
     unit = "vmatmul.mubr.bf16" if chip == "7x" else "vmatmul.mubr.s8" if chip == "v6e" else "vmatmul.s8"
     assert program.bodies
     assert all(body.count("vmatmul") == body.count(unit) > 0 for body in program.bodies)
@@ -79,15 +79,15 @@ def test_compiles_with_a_whole_matrix_of_bias(chip):
     scalar = jax.ShapeDtypeStruct((1, 1), jnp.float32)
     steps = (Dequantize(scalar, column, matrix, np.dtype(np.float32)),)
     leaves = tuple(leaf.shape for leaf in jax.tree.leaves(steps))
-    plan = plan_for(chip, size, size, size, np.dtype(np.float32), leaves)
+    config = config_for(chip, size, size, size, np.dtype(np.float32), leaves)
     a = jax.ShapeDtypeStruct((size, size), jnp.int8)
-    bundles.compile(chip, functools.partial(tpu.integer_dot, plan=plan), a, a, steps)
+    bundles.compile(chip, functools.partial(tpu.integer_dot, config=config), a, a, steps)
 
 
-def test_the_chip_of_a_mesh_chooses_the_plan(monkeypatch):
+def test_the_chip_of_a_mesh_chooses_the_tiles(monkeypatch):
     """As under `jax.shard_map`; a sharding of the arguments alone says nothing while the kernel is traced."""
     chips = []
-    monkeypatch.setattr(tpu, "plan_for", lambda chip, *rest: chips.append(chip) or plan_for(chip, *rest))
+    monkeypatch.setattr(tpu, "config_for", lambda chip, *rest: chips.append(chip) or config_for(chip, *rest))
     mesh = jax.sharding.Mesh(np.array(bundles.devices(bundles.TOPOLOGIES["v6e"])), ("x",))
     rows, whole = (jax.sharding.NamedSharding(mesh, spec) for spec in (P("x"), P()))
     a = jax.ShapeDtypeStruct((1024, 256), jnp.int8, sharding=rows)
@@ -106,7 +106,7 @@ class Recorded(NamedTuple):
 
     Attributes:
       layout: of B.
-      chip_is_known: or else the plan is that for any chip.
+      chip_is_known: or else the config is that for any chip.
       k_loop: the bundles of a K step in the middle, or of the only one.
       tile: those of all K steps of one block of the output, with the pipeline around them.
       utilisation: the percentages of the matrix units' peak that each of the two reaches at least.
@@ -148,16 +148,16 @@ RECORDED = [
 @one_in(3, "recorded", RECORDED, first=1, others="full", ids=lambda recorded: "-".join(map(str, recorded[:5])))
 def test_bundles(recorded):
     chip, form, (m, k, n), layout, chip_is_known, *_ = recorded
-    plan, program = compiled(chip, form, m, k, n, transpose_b=layout == "NK", chip_is_known=chip_is_known)
-    k_steps = math.ceil(k / plan.block_k)
+    config, program = compiled(chip, form, m, k, n, transpose_b=layout == "NK", chip_is_known=chip_is_known)
+    k_steps = math.ceil(k / config.block_k)
     k_loop, tile = program.k_loop.bundles, program.tile(k_steps)
     assert (k_loop, tile) == (pytest.approx(recorded.k_loop, rel=0.05), pytest.approx(recorded.tile, rel=0.05))
     if chip == "7x":
         return
-    cycles = plan.block_m * plan.block_k * plan.block_n / bundles.PRODUCTS_PER_CYCLE[chip]
+    cycles = config.block_m * config.block_k * config.block_n / bundles.PRODUCTS_PER_CYCLE[chip]
     assert 100 * cycles / k_loop >= recorded.utilisation[0]
     assert 100 * cycles * k_steps / tile >= recorded.utilisation[1]
-    sums = plan.block_m * plan.block_n // 1024  # registers of 8 by 128
+    sums = config.block_m * config.block_n // 1024  # registers of 8 by 128
     if recorded.shape == LONG and chip == "v5e":
         assert program.k_loop.count("vst") == sums, "something but the sums went through memory"
-    assert program.k_loop.count("vst") <= sums * max(1, plan.block_k // 512)
+    assert program.k_loop.count("vst") <= sums * max(1, config.block_k // 512)

@@ -13,8 +13,8 @@ import pytest
 from sampling import one_in
 
 from jquant.kernels.pallas import tpu_blocks
-from jquant.kernels.pallas.tpu_block_plans import BlockPlan, plan_for
-from jquant.packed_block_matrix import Layout, PackedBlockMatrix
+from jquant.kernels.pallas.tpu_block_tiles import BlockTileConfig, config_for
+from jquant.packed.block_matrix import Layout, PackedBlockMatrix
 
 from . import bundles
 
@@ -26,7 +26,7 @@ BYTES_PER_SECOND = {"v5e": 820e9, "v6e": 1640e9}
 
 
 class Compiled(NamedTuple):
-    plan: BlockPlan
+    config: BlockTileConfig
     program: bundles.Program
 
 
@@ -50,18 +50,18 @@ def compiled(
         layout=Layout.BYTES if is_bytes else Layout.WORDS,
     )
     a = array(jnp.int8, m, blocks * block_size)
-    plan = plan_for(chip, m, blocks * block_size, n, block_size, 8 if is_bytes else 4)
-    dot = functools.partial(tpu_blocks.block_dot, plan=plan)
+    config = config_for(chip, m, blocks * block_size, n, block_size, 8 if is_bytes else 4)
+    dot = functools.partial(tpu_blocks.block_dot, config=config)
     zeros = array(jnp.int8, m, 1) if a_zero_point else None
-    return Compiled(plan, bundles.compile(chip, dot, a, zeros, b, kernel="block_dot"))
+    return Compiled(config, bundles.compile(chip, dot, a, zeros, b, kernel="block_dot"))
 
 
-def assert_multiplied_and_added_apart(plan: BlockPlan, program: bundles.Program) -> None:
+def assert_multiplied_and_added_apart(config: BlockTileConfig, program: bundles.Program) -> None:
     """One product and one sum of float32 for each register of a block's sums; and nothing that is both."""
     for body in program.bodies:
         assert not [name for name in body.instructions if any(fused in name for fused in ("fma", "mac", "mad", "muladd"))]
         assert body.count("vmul.f32") == body.count("vcvt.s32.f32")
-        assert body.count("vadd.f32") >= body.count("vmul.f32") - plan.block_m * plan.block_n // 1024
+        assert body.count("vadd.f32") >= body.count("vmul.f32") - config.block_m * config.block_n // 1024
 
 
 @one_in(5, ("chip", "m", "dtype"), itertools.product(CHIPS, (1, 300), ("int4", "uint8")), others="full")
@@ -133,11 +133,11 @@ OTHERS = [
 def test_share_of_the_int8_unit(recorded):
     chip, block_size, dtype, (zero_point, a_zero_point), share = recorded
     options = {"zero_point": zero_point, "a_zero_point": a_zero_point}
-    plan, program = compiled(chip, 2048, 4096, 2048, block_size, dtype, **options)
-    cycles = plan.block_m * plan.block_k * plan.block_n / bundles.PRODUCTS_PER_CYCLE[chip]
+    config, program = compiled(chip, 2048, 4096, 2048, block_size, dtype, **options)
+    cycles = config.block_m * config.block_k * config.block_n / bundles.PRODUCTS_PER_CYCLE[chip]
     assert share <= 100 * cycles / program.k_loop.bundles <= 1.1 * share
     if dtype != "int8" or not zero_point:
-        assert_multiplied_and_added_apart(plan, program)
+        assert_multiplied_and_added_apart(config, program)
 
 
 @pytest.mark.gate
@@ -148,9 +148,9 @@ def test_one_row_is_bound_by_reading_the_weights(chip, zero_point):
     Not so on v6e with zero points: of libtpu 0.0.42, it takes 15 % longer, which is recorded here.
     """
     k = n = 4096
-    plan, program = compiled(chip, 1, k, n, 32, "uint4", zero_point=zero_point)
+    config, program = compiled(chip, 1, k, n, 32, "uint4", zero_point=zero_point)
     assert len(program.bodies) == 1
-    steps = k // plan.block_k * n // plan.block_n
+    steps = k // config.block_k * n // config.block_n
     seconds = steps * (program.k_loop.bundles + program.pipeline) / CLOCKS[chip]
     read = (k * n / 2 + (5 if zero_point else 4) * k * n / 32) / BYTES_PER_SECOND[chip]
     assert seconds < read * (1.2 if chip == "v6e" and zero_point else 0.75)

@@ -30,9 +30,11 @@ def test_abstract_parameters(recipe):
     """They have the structure and types of those with values, and their function is the same."""
     is_static = recipe is transform.static_int8
     ranges = transform.calibrate(apply, PARAMS, [X], recipe) if is_static else None
-    int8_apply, int8_params = transform.quantized(apply, PARAMS, recipe, X, ranges=ranges)
-    from_types, target = transform.quantized(apply, jax.eval_shape(lambda: PARAMS), recipe, jax.eval_shape(lambda: X))
+    quantized_apply, quantized_params = transform.quantize(apply, PARAMS, recipe, X, calibration=ranges)
+    from_types, target = transform.quantize(apply, jax.eval_shape(lambda: PARAMS), recipe, jax.eval_shape(lambda: X))
     assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(target))
-    assert types(target) == types(int8_params)
+    assert types(target) == types(quantized_params)
     for x in (X, X[:1]):
-        np.testing.assert_array_equal(jax.jit(from_types)(int8_params, x), jax.jit(int8_apply)(int8_params, x))
+        np.testing.assert_array_equal(
+            jax.jit(from_types)(quantized_params, x), jax.jit(quantized_apply)(quantized_params, x)
+        )

@@ -1,4 +1,4 @@
-"""`jquant.transform.quantized` against compositions by hand of small functions: equal bits, for any number of rows."""
+"""`jquant.transform.quantize` against compositions by hand of small functions: equal bits, for any number of rows."""
 
 from typing import Any
 
@@ -44,24 +44,24 @@ def test_equal_bits(name, scheme, count, gate, full):
     parameters, x = drawn(network, scheme, COUNTS[-1])
     ranges = ranges_of(network.function, parameters, x, part=0.75, exact=exact)
     apply = lambda params, x: network.function(Float(exact=exact), params, x)  # noqa: E731
-    int8_apply, int8_params = transform.quantized(apply, parameters, how, x, ranges=ranges)
-    jitted = jax.jit(int8_apply)
+    quantized_apply, quantized_params = transform.quantize(apply, parameters, how, x, calibration=ranges)
+    jitted = jax.jit(quantized_apply)
     in_turn = [*NETWORKS].index(name) % 3 if gate and not full else None
     symbolic = None
     if full or in_turn == 0:
         (rows,) = export.symbolic_shape("rows")
         shape = jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype)
-        symbolic = export.export(jitted)(int8_params, shape)
+        symbolic = export.export(jitted)(quantized_params, shape)
     for number in COUNTS:
         _, x = drawn(network, scheme, number)
         expected = network.function(NumPy(how, ranges, exact=exact), parameters, x)
         results = []
         if symbolic is not None:
-            results.append(symbolic.call(int8_params, x))
+            results.append(symbolic.call(quantized_params, x))
         if full or in_turn == 1 or (number == COUNTS[-1] and in_turn is None):
-            results.append(jitted(int8_params, x))
+            results.append(jitted(quantized_params, x))
         if full or (number == COUNTS[-1] and in_turn == 2):
-            results.append(int8_apply(int8_params, x))
+            results.append(quantized_apply(quantized_params, x))
             operators = Operators(how, ranges, exact=exact)
             assert_equal(network.function(operators, *jax.tree.map(jnp.asarray, (parameters, x))), expected)
         for result in results:
@@ -107,14 +107,14 @@ def test_one_quantizer_for_each_input(scheme):
     parameters, x = drawn(network, scheme, COUNTS[-1])
     ranges = ranges_of(network.function, parameters, x, part=0.75)
     apply = lambda params, x: network.function(Float(), params, x)  # noqa: E731
-    int8_apply, int8_params = transform.quantized(apply, parameters, recipe(SCHEMES[scheme]), x, ranges=ranges)
-    shared = operations(int8_apply, int8_params, x)
+    quantized_apply, quantized_params = transform.quantize(apply, parameters, recipe(SCHEMES[scheme]), x, calibration=ranges)
+    shared = operations(quantized_apply, quantized_params, x)
     one = lambda params, x: x @ params["q"]  # noqa: E731
-    int8_one, int8_one_params = transform.quantized(one, parameters, recipe(SCHEMES[scheme]), x, ranges=ranges)
-    alone = operations(int8_one, int8_one_params, x)
+    quantized_one, quantized_one_params = transform.quantize(one, parameters, recipe(SCHEMES[scheme]), x, calibration=ranges)
+    alone = operations(quantized_one, quantized_one_params, x)
     assert shared["round"] == alone["round"]
     assert shared["integer_dot"] == 3 * alone["integer_dot"]
-    assert set(int8_params["inputs"]) == ({"q"} if scheme.startswith("static") else set())
+    assert set(quantized_params["inputs"]) == ({"q"} if scheme.startswith("static") else set())
 
 
 def test_an_input_in_several_schemes():
@@ -126,18 +126,18 @@ def test_an_input_in_several_schemes():
         [("q", SCHEMES["static uint8"]), ("k", SCHEMES["static int8"]), ("v", SCHEMES["dynamic row"])], smallest=1
     )
     apply = lambda params, x: network.function(Float(), params, x)  # noqa: E731
-    int8_apply, int8_params = transform.quantized(apply, parameters, how, x, ranges=ranges)
-    assert set(int8_params["inputs"]) == {"q", "k"}
-    assert_equal(jax.jit(int8_apply)(int8_params, x), network.function(NumPy(how, ranges), parameters, x))
+    quantized_apply, quantized_params = transform.quantize(apply, parameters, how, x, calibration=ranges)
+    assert set(quantized_params["inputs"]) == {"q", "k"}
+    assert_equal(jax.jit(quantized_apply)(quantized_params, x), network.function(NumPy(how, ranges), parameters, x))
 
 
 def test_weights_are_stored_once():
     """A table for look-ups and products; a matrix for two products alike. Not for one by its transpose."""
     for name, stored in (("tied_embedding", {"table"}), ("one_weight_twice", {"a", "a#3"})):
         _, (apply, parameters, x) = names_of(NETWORKS[name])
-        _, int8_params = transform.quantized(apply, parameters, recipe(SCHEMES["dynamic uint8"]), x)
-        assert set(int8_params["sites"]) == stored
-        assert not int8_params["float"]
+        _, quantized_params = transform.quantize(apply, parameters, recipe(SCHEMES["dynamic uint8"]), x)
+        assert set(quantized_params["sites"]) == stored
+        assert not quantized_params["float"]
 
 
 @pytest.mark.parametrize("name", ["products", "nested_loops", "tied_embedding", "recurrent"])
@@ -145,8 +145,8 @@ def test_integers_of_weights(name):
     """Each layer has its scale."""
     network = NETWORKS[name]
     _, (apply, parameters, x) = names_of(network)
-    _, int8_params = transform.quantized(apply, parameters, recipe(SCHEMES["dynamic uint8"]), x)
-    for weights, stored in int8_params["sites"].items():
+    _, quantized_params = transform.quantize(apply, parameters, recipe(SCHEMES["dynamic uint8"]), x)
+    for weights, stored in quantized_params["sites"].items():
         axis = -1 if weights == "table" else -2
         given = np.asarray(parameters[weights])
         scale = abs(given).max(axis, keepdims=True) / np.float32(127)

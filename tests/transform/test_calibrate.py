@@ -4,13 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_refused
+from comparison import assert_declined
 from jax import lax
 from networks import SCHEMES, Draw, Float, Ranges, recipe
 from sampling import one_in
 
 import jquant
-from jquant import DescriptorTypeError, calibration, transform
+from jquant import calibration, transform
+from jquant.transform import TransformTypeError
 
 DRAW = Draw(0, exact=True)  # sums of floats are exact
 STATIC = recipe(transform.Scheme())
@@ -129,7 +130,7 @@ class TestBranches:
     def test_one_that_is_never_taken(self, sign, missed):
         batches = [sign * np.arange(1, 17, dtype=np.float32).reshape(1, 16)]
         call = lambda: transform.calibrate(self.own, BRANCHES, batches, STATIC)  # noqa: E731
-        assert_refused(call, f"no batch reached {missed}: is it in a branch that was never taken?")
+        assert_declined(call, f"no batch reached {missed}: is it in a branch that was never taken?")
 
     def test_both_taken(self):
         positive = np.arange(1, 17, dtype=np.float32).reshape(1, 16)
@@ -148,7 +149,7 @@ class TestBranches:
 def test_a_loop_that_is_not_entered():
     apply = lambda params, x: lax.while_loop(lambda x: x.sum() < 0, lambda x: x @ params["w"], x)  # noqa: E731
     call = lambda: transform.calibrate(apply, {"w": W}, [np.ones((1, 16), np.float32)], STATIC)  # noqa: E731
-    assert_refused(call, "no batch reached w")
+    assert_declined(call, "no batch reached w")
 
 
 def test_not_a_number():
@@ -162,17 +163,17 @@ def test_not_a_number():
 def test_refusals():
     apply = lambda params, x: x @ params["w"]  # noqa: E731
     params, dynamic = {"w": W}, recipe(SCHEMES["dynamic uint8"])
-    assert_refused(lambda: transform.calibrate(apply, params, [], STATIC), "batches is empty")
-    assert_refused(lambda: transform.calibrate(apply, params, BATCHES, dynamic), "the recipe has no static inputs")
-    assert_refused(lambda: transform.calibrate(apply, params, 3, STATIC), "it must be an iterable", DescriptorTypeError)
-    assert_refused(
+    assert_declined(lambda: transform.calibrate(apply, params, [], STATIC), "batches is empty")
+    assert_declined(lambda: transform.calibrate(apply, params, BATCHES, dynamic), "the recipe has no static inputs")
+    assert_declined(lambda: transform.calibrate(apply, params, 3, STATIC), "it must be an iterable", TransformTypeError)
+    assert_declined(
         lambda: transform.calibrate(apply, params, BATCHES[0], STATIC),
         f"batches is an array, float32[{','.join(map(str, BATCHES[0].shape))}], whose rows would be the batches: pass [x]",
-        DescriptorTypeError,
+        TransformTypeError,
     )
-    assert_refused(lambda: transform.calibrate(lambda p, x: x + p["w"][:1], params, BATCHES, STATIC), "apply has no site")
+    assert_declined(lambda: transform.calibrate(lambda p, x: x + p["w"][:1], params, BATCHES, STATIC), "apply has no site")
     branching = lambda p, x: x @ p["w"] if x.shape[0] > 3 else (x @ p["w"]) @ p["w"]  # noqa: E731
-    assert_refused(
+    assert_declined(
         lambda: transform.calibrate(branching, params, BATCHES, STATIC), "a batch has different sites from the first: w#2"
     )
 
@@ -188,9 +189,11 @@ def test_labels_are_no_input():
     assert not hasattr(caught.value, "__notes__")
 
 
-def test_the_ranges_are_those_of_the_int8_function():
+def test_the_ranges_are_those_of_the_quantized_function():
     """Calibrated, quantized and by hand: one site, whose scale is that of the extremes."""
     ranges = transform.calibrate(lambda params, x: x @ params["w"], {"w": W}, BATCHES, STATIC)
-    _, int8_params = transform.quantized(lambda params, x: x @ params["w"], {"w": W}, STATIC, BATCHES[0], ranges=ranges)
+    _, quantized_params = transform.quantize(
+        lambda params, x: x @ params["w"], {"w": W}, STATIC, BATCHES[0], calibration=ranges
+    )
     expected = jquant.scale_and_zero_point(min(map(np.min, BATCHES)), max(map(np.max, BATCHES)), "UINT8")
-    np.testing.assert_array_equal(int8_params["inputs"]["w"], expected)
+    np.testing.assert_array_equal(quantized_params["inputs"]["w"], expected)

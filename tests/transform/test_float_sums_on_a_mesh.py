@@ -1,4 +1,4 @@
-"""A language model's int8 function over a mesh: what becomes of the float code between its sites, and how to keep the bits.
+"""A quantized language model over a mesh: what becomes of the float code between its sites, and how to keep the bits.
 
 Integer sums are exact, however they are split. Float sums are not, and XLA may also order those of a part differently.
 """
@@ -74,26 +74,26 @@ def quantized(apply, given, activations):
     params, x = given
     recipe = transform.Recipe([("*", transform.Scheme(activations=activations))])
     ranges = transform.calibrate(apply, params, [x], recipe) if activations == "STATIC" else None
-    return transform.quantized(apply, params, recipe, x, ranges=ranges)
+    return transform.quantize(apply, params, recipe, x, calibration=ranges)
 
 
-def placed(int8_params, split):
+def placed(quantized_params, split):
     """The parameters on a mesh: the weights split, and all else whole."""
     columns, rows = SPLITS[split]
 
     def on(*spec):
         return NamedSharding(mesh(), P(*spec))
 
-    shardings = jax.tree.map(lambda _: on(), int8_params)
+    shardings = jax.tree.map(lambda _: on(), quantized_params)
     for names, of_matrix, of_scale in ((columns, (None, "d"), ("d",)), (rows, ("d",), ())):
         for name in names:
-            values = int8_params["sites"][name]["values"].sharding_for(on(*of_matrix))
+            values = quantized_params["sites"][name]["values"].sharding_for(on(*of_matrix))
             shardings["sites"][name] = {"values": values, "scale": on(*of_scale)}
-    return jax.device_put(int8_params, shardings)
+    return jax.device_put(quantized_params, shardings)
 
 
-def compiled(int8_apply, int8_params, x):
-    return jax.jit(int8_apply).lower(int8_params, x).compile()
+def compiled(quantized_apply, quantized_params, x):
+    return jax.jit(quantized_apply).lower(quantized_params, x).compile()
 
 
 def float_sums(program):
@@ -112,10 +112,10 @@ CASES = [  # not FLOAT with rows that are split, whose products are float sums o
 def test_the_bits_of_one_device(given, split, activations):
     """With every product's input and output whole on each device, so is the float code between the products."""
     _, x = given
-    int8_apply, int8_params = quantized(network(lambda x: x), given, activations)
-    expected = jax.jit(int8_apply)(int8_params, x)
+    quantized_apply, quantized_params = quantized(network(lambda x: x), given, activations)
+    expected = jax.jit(quantized_apply)(quantized_params, x)
     with_constraints, same_params = quantized(network(whole), given, activations)
-    jax.tree.map(np.testing.assert_array_equal, same_params, int8_params)
+    jax.tree.map(np.testing.assert_array_equal, same_params, quantized_params)
     operands = placed(same_params, split), whole(x)
     program = compiled(with_constraints, *operands)
     assert float_sums(program) == []
@@ -125,8 +125,8 @@ def test_the_bits_of_one_device(given, split, activations):
 @one_in(2, "activations", ["DYNAMIC_ROW", "FLOAT"])
 def test_without_constraints_float_sums_are_split(given, activations):
     """What the test above prevents: the mean of squares of `norm`, for one."""
-    int8_apply, int8_params = quantized(network(lambda x: x), given, activations)
-    assert float_sums(compiled(int8_apply, placed(int8_params, "columns"), whole(given[1])))
+    quantized_apply, quantized_params = quantized(network(lambda x: x), given, activations)
+    assert float_sums(compiled(quantized_apply, placed(quantized_params, "columns"), whole(given[1])))
 
 
 @one_in(3, "activations", ["STATIC", "DYNAMIC_ROW", "DYNAMIC"])
@@ -139,7 +139,7 @@ def test_each_integer_site(given, activations):
     params, _ = given
     rng = np.random.default_rng(1)
     inputs = {name: jnp.asarray(rng.normal(size=(24, len(weights))), jnp.float32) for name, weights in params.items()}
-    int8_sites, int8_params = quantized(sites, (params, inputs), activations)
-    expected = jax.jit(int8_sites)(int8_params, inputs)
-    split = jax.jit(int8_sites)(placed(int8_params, "columns, then rows"), whole(inputs))
+    quantized_sites, quantized_params = quantized(sites, (params, inputs), activations)
+    expected = jax.jit(quantized_sites)(quantized_params, inputs)
+    split = jax.jit(quantized_sites)(placed(quantized_params, "columns, then rows"), whole(inputs))
     jax.tree.map(np.testing.assert_array_equal, split, expected)

@@ -1,4 +1,4 @@
-"""The int8 function over a mesh whose axes XLA splits by itself: the bits of one device, and what is sent."""
+"""The quantized function over a mesh whose axes XLA splits by itself: the bits of one device, and what is sent."""
 
 import itertools
 import re
@@ -47,22 +47,22 @@ def test_splits(given, split, activations):
     params, x = given
     recipe = transform.Recipe([("*", transform.Scheme(activations=activations))])
     ranges = transform.calibrate(apply, params, [x], recipe) if activations == "STATIC" else None
-    int8_apply, int8_params = transform.quantized(apply, params, recipe, x, ranges=ranges)
-    expected = jax.jit(int8_apply)(int8_params, x)
+    quantized_apply, quantized_params = transform.quantize(apply, params, recipe, x, calibration=ranges)
+    expected = jax.jit(quantized_apply)(quantized_params, x)
 
     mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
     *matrices, batch, sent = SPLITS[split]
     whole = NamedSharding(mesh, P())
-    shardings = jax.tree.map(lambda _: whole, int8_params)
+    shardings = jax.tree.map(lambda _: whole, quantized_params)
     for name, spec in zip(("up", "down"), matrices, strict=True):
-        site = int8_params["sites"][name]
+        site = quantized_params["sites"][name]
         columns = P(spec[1]) if len(spec) > 1 else P()
         shardings["sites"][name] = {
             "values": site["values"].sharding_for(NamedSharding(mesh, spec)),
             "scale": NamedSharding(mesh, columns),
         }
-    placed, x = jax.device_put(int8_params, shardings), jax.device_put(x, NamedSharding(mesh, batch))
-    compiled = jax.jit(int8_apply).lower(placed, x).compile()
+    placed, x = jax.device_put(quantized_params, shardings), jax.device_put(x, NamedSharding(mesh, batch))
+    compiled = jax.jit(quantized_apply).lower(placed, x).compile()
     np.testing.assert_array_equal(compiled(placed, x), expected, strict=True)
     if activations == "STATIC":  # the range of a split tensor is one more number, or two
         assert collectives(compiled.as_text()) == sent

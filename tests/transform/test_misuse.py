@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from sampling import one_in
 
-import jquant
 from jquant import transform
 from jquant.calibration import Range
 
@@ -19,15 +18,19 @@ STATIC, DYNAMIC = (
     transform.Recipe([("*", transform.Scheme(activations=activations))], smallest=1) for activations in ("STATIC", "DYNAMIC")
 )
 RANGES = {"w": Range(np.float32(-2), np.float32(3))}
-ARGUMENTS = {"apply": lambda p, x: jnp.tanh(x @ p["w"]), "params": PARAMS, "recipe": STATIC, "x": X, "ranges": RANGES}
+ARGUMENTS = {"apply": lambda p, x: jnp.tanh(x @ p["w"]), "params": PARAMS, "recipe": STATIC, "x": X, "calibration": RANGES}
 CALLS = {
-    "sites": lambda apply, params, recipe, x, ranges: transform.sites(apply, params, x, recipe=recipe),
-    "calibrate": lambda apply, params, recipe, x, ranges: transform.calibrate(apply, params, [x], recipe),
-    "quantized": lambda apply, params, recipe, x, ranges: transform.quantized(apply, params, recipe, x, ranges=ranges),
-    "quantization_aware": lambda apply, params, recipe, x, ranges: transform.quantization_aware(apply, recipe, ranges)(
-        params, x
+    "sites": lambda apply, params, recipe, x, calibration: transform.sites(apply, params, x, recipe=recipe),
+    "calibrate": lambda apply, params, recipe, x, calibration: transform.calibrate(apply, params, [x], recipe),
+    "quantize": lambda apply, params, recipe, x, calibration: transform.quantize(
+        apply, params, recipe, x, calibration=calibration
     ),
-    "report": lambda apply, params, recipe, x, ranges: transform.report(apply, params, recipe, x, ranges=ranges),
+    "quantization_aware": lambda apply, params, recipe, x, calibration: transform.quantization_aware(
+        apply, recipe, calibration
+    )(params, x),
+    "report": lambda apply, params, recipe, x, calibration: transform.report(
+        apply, params, recipe, x, calibration=calibration
+    ),
 }
 WRONG = {
     "None": None,
@@ -54,13 +57,13 @@ RANGE_OF_WRONG = {
 RIGHT = {("apply", "a class"), ("params", "a number"), ("params", "NaN")}
 
 
-@one_in(2, ("function", "argument"), list(itertools.product(CALLS, ["apply", "params", "recipe", "ranges"])))
+@one_in(2, ("function", "argument"), list(itertools.product(CALLS, ["apply", "params", "recipe", "calibration"])))
 def test_wrong_argument(function, argument):
     for name, wrong in WRONG.items():
-        uses = argument != "ranges" or function not in ("sites", "calibrate")
+        uses = argument != "calibration" or function not in ("sites", "calibrate")
         if (argument, name) in RIGHT or not uses:
             continue
-        with pytest.raises(jquant.DescriptorError) as caught:
+        with pytest.raises(transform.TransformError) as caught:
             CALLS[function](**{**ARGUMENTS, argument: wrong})
         assert argument in str(caught.value), f"{name}: {caught.value}"
 
@@ -69,21 +72,21 @@ def test_wrong_argument(function, argument):
 @pytest.mark.parametrize(("argument", "given"), [("recipe", X), ("apply", {"w": X})])
 def test_a_message_shows_the_types_of_arrays(function, argument, given):
     """Not their elements."""
-    with pytest.raises(jquant.DescriptorError, match=rf"{argument} is ({{'w': )?float32\[2,8\]"):
+    with pytest.raises(transform.TransformError, match=rf"{argument} is ({{'w': )?float32\[2,8\]"):
         CALLS[function](**{**ARGUMENTS, argument: given})
 
 
-@pytest.mark.parametrize("function", ["quantized", "quantization_aware", "report"])
+@pytest.mark.parametrize("function", ["quantize", "quantization_aware", "report"])
 @pytest.mark.parametrize("wrong", RANGE_OF_WRONG)
 def test_wrong_range(function, wrong):
-    with pytest.raises(jquant.DescriptorError, match="ranges"):
-        CALLS[function](**{**ARGUMENTS, "ranges": {"w": RANGE_OF_WRONG[wrong]}})
+    with pytest.raises(transform.TransformError, match="calibration"):
+        CALLS[function](**{**ARGUMENTS, "calibration": {"w": RANGE_OF_WRONG[wrong]}})
 
 
 @pytest.mark.parametrize("field", ["weights", "weight_type", "activations", "activation_type", "observer"])
 def test_wrong_field_of_a_scheme(field):
     for name, wrong in WRONG.items():
-        with pytest.raises(jquant.DescriptorError) as caught:
+        with pytest.raises(transform.TransformError) as caught:
             transform.Scheme(**{field: wrong})
         assert field in str(caught.value), f"{name}: {caught.value}"
 
@@ -92,10 +95,10 @@ def test_wrong_rules():
     for wrong in (*WRONG.values(), [("*",)], [("*", "int8")], [(1, transform.Scheme())], [("*", transform.Scheme(), 1)]):
         if isinstance(wrong, set):
             continue
-        with pytest.raises(jquant.DescriptorError, match="rules"):
+        with pytest.raises(transform.TransformError, match="rules"):
             transform.Recipe(wrong)
     for wrong in (-1, 1.5, "8", None, float("nan")):
-        with pytest.raises(jquant.DescriptorError, match="smallest"):
+        with pytest.raises(transform.TransformError, match="smallest"):
             transform.Recipe([("*", transform.Scheme())], smallest=wrong)
 
 
@@ -103,14 +106,14 @@ def test_wrong_rules():
 @pytest.mark.parametrize("mode", ["disable_jit", "debug_nans", pytest.param("check_tracer_leaks", marks=pytest.mark.full)])
 @pytest.mark.parametrize("recipe", [STATIC, DYNAMIC], ids=["static", "dynamic"])
 def test_debugging(mode, recipe):
-    """The same integers and floats, the same ranges and the same derivatives."""
+    """The same integers and floats, the same calibration and the same derivatives."""
 
     def results():
-        ranges = transform.calibrate(ARGUMENTS["apply"], PARAMS, [X], recipe) if recipe is STATIC else None
-        apply, params = transform.quantized(ARGUMENTS["apply"], PARAMS, recipe, X, ranges=ranges)
-        aware = transform.quantization_aware(ARGUMENTS["apply"], recipe, ranges)
+        calibration = transform.calibrate(ARGUMENTS["apply"], PARAMS, [X], recipe) if recipe is STATIC else None
+        apply, params = transform.quantize(ARGUMENTS["apply"], PARAMS, recipe, X, calibration=calibration)
+        aware = transform.quantization_aware(ARGUMENTS["apply"], recipe, calibration)
         gradient = jax.grad(lambda params: aware(params, X).sum())(PARAMS)
-        return ranges, params, apply(params, X), aware(PARAMS, X), gradient
+        return calibration, params, apply(params, X), aware(PARAMS, X), gradient
 
     expected = results()
     context = {

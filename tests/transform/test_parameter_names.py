@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import jquant
 from jquant import transform
 from jquant.transform.parameters import flattened
 
@@ -45,7 +44,7 @@ def test_names(params, names):
 
 def test_what_has_no_name_is_called_by_its_kind():
     found = transform.sites(lambda params, x: x @ params, jnp.ones((32, 32)), jnp.ones((2, 32)))
-    assert [row.name for row in found] == ["product"]
+    assert [row.name for row in found] == ["matmul"]
 
 
 @pytest.mark.parametrize(
@@ -57,16 +56,16 @@ def test_what_has_no_name_is_called_by_its_kind():
     ],
 )
 def test_leaf_that_is_no_array(leaf, advice):
-    with pytest.raises(jquant.DescriptorTypeError, match=f"^transform.sites: .*{advice}"):
+    with pytest.raises(transform.TransformTypeError, match=f"^transform.sites: .*{advice}"):
         transform.sites(lambda params, x: x @ params["kernel"], {"kernel": ARRAY, "layer": {"rate": leaf}}, ARRAY)
 
 
 def test_no_parameters():
-    with pytest.raises(jquant.DescriptorError, match=r"params is \{\}, which holds no arrays"):
+    with pytest.raises(transform.TransformError, match=r"params is \{\}, which holds no arrays"):
         transform.sites(lambda params, x: x, {}, ARRAY)
 
 
-INT8_APPLY, INT8_PARAMS = transform.quantized(
+INT8_APPLY, INT8_PARAMS = transform.quantize(
     lambda params, x: x @ params["kernel"], {"kernel": jnp.ones((32, 32))}, transform.dynamic_int8, jnp.ones((2, 32))
 )
 
@@ -76,35 +75,37 @@ INT8_APPLY, INT8_PARAMS = transform.quantized(
     [
         (
             {"kernel": ARRAY},
-            r"^int8_<lambda>: params is \{'kernel': float32\[[0-9,]*\]\}; it must be the int8 parameters, which transform",
+            r"^quantized_<lambda>: params is \{'kernel': float32\[[0-9,]*\]\}; it must be the quantized parameters, which ",
         ),
         (
             INT8_PARAMS | {"sites": {}},
-            "^int8_<lambda>: the sites of the int8 parameters do not belong to this function: kernel$",
+            "^quantized_<lambda>: the sites of the quantized parameters do not belong to this function: kernel$",
         ),
         (
             INT8_PARAMS | {"inputs": {"a": ARRAY}},
-            "^int8_<lambda>: the inputs of the int8 parameters do not belong to this function: a$",
+            "^quantized_<lambda>: the inputs of the quantized parameters do not belong to this function: a$",
         ),
     ],
 )
 def test_parameters_of_another_function(params, message):
     """Those of the float function, and those of another recipe; for inputs that are new, and for known ones."""
     for x in (jnp.ones((2, 32)), jnp.ones((3, 32))):
-        with pytest.raises(jquant.DescriptorError, match=message):
+        with pytest.raises(transform.TransformError, match=message):
             INT8_APPLY(params, x)
 
 
 def test_arrays_of_numpy():
     """NumPy's float64, and a random key, are taken for what JAX has."""
     params = {"kernel": np.ones((32, 32)), "key": jax.random.key(0)}
-    int8_apply, int8_params = transform.quantized(
+    quantized_apply, quantized_params = transform.quantize(
         lambda params, x: x @ params["kernel"], params, transform.weight_only_int8, np.ones((2, 32), np.float32)
     )
-    np.testing.assert_array_equal(int8_apply(int8_params, np.ones((2, 32), np.float32)), np.full((2, 32), 32, np.float32))
+    np.testing.assert_array_equal(
+        quantized_apply(quantized_params, np.ones((2, 32), np.float32)), np.full((2, 32), 32, np.float32)
+    )
 
 
 def test_batches_in_a_dict():
     """Whose keys would be the batches."""
-    with pytest.raises(jquant.DescriptorTypeError, match=r"^transform.calibrate: batches is .*an iterable of batches"):
+    with pytest.raises(transform.TransformTypeError, match=r"^transform.calibrate: batches is .*an iterable of batches"):
         transform.calibrate(lambda params, x: x @ params, jnp.ones((32, 32)), {"x": ARRAY}, transform.static_int8)

@@ -7,15 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_refused
+from comparison import assert_declined
 from jax import lax
 from jax.sharding import PartitionSpec as P
 from networks import SCHEMES, Draw, recipe
 from sampling import one_in
 
-from jquant import DescriptorTypeError, transform
+from jquant import transform
 from jquant.calibration import Range
-from jquant.transform import Activations
+from jquant.transform import Activations, TransformTypeError
 
 DRAW = Draw(0)
 W, OTHER, THIRD = (DRAW.weights(16, 16) for _ in range(3))
@@ -37,12 +37,12 @@ class TestDerivatives:
 
     @every_integer_scheme
     def test_of_the_input(self, scheme):
-        int8_apply, int8_params = transform.quantized(
-            two_products, TWO, recipe(SCHEMES[scheme]), X, ranges={"a": RANGE, "b": RANGE}
+        quantized_apply, quantized_params = transform.quantize(
+            two_products, TWO, recipe(SCHEMES[scheme]), X, calibration={"a": RANGE, "b": RANGE}
         )
         for derivative in (jax.grad, jax.jacfwd, lambda f: jax.jit(jax.grad(f)), lambda f: lambda x: jax.linearize(f, x)):
-            call = functools.partial(derivative(lambda x: int8_apply(int8_params, x).sum()), X)
-            assert_refused(call, "the int8 function has no derivative through a: differentiate the one that")
+            call = functools.partial(derivative(lambda x: quantized_apply(quantized_params, x).sum()), X)
+            assert_declined(call, "the quantized function has no derivative through a: differentiate the one that")
 
     @every_integer_scheme
     def test_of_a_parameter(self, scheme):
@@ -54,29 +54,31 @@ class TestDerivatives:
 
         params = {"bias": np.ones((1, 16), np.float32), "layers": np.stack([W, OTHER])}
         ranges = {"layers": Range(*(np.full(2, bound, np.float32) for bound in (-2, 2)))}
-        int8_apply, int8_params = transform.quantized(apply, params, recipe(SCHEMES[scheme]), X, ranges=ranges)
-        assert set(int8_params["float"]) == {"bias"}
+        quantized_apply, quantized_params = transform.quantize(apply, params, recipe(SCHEMES[scheme]), X, calibration=ranges)
+        assert set(quantized_params["float"]) == {"bias"}
 
         def of_bias(bias):
-            return int8_apply({**int8_params, "float": {"bias": bias}}, X).sum()
+            return quantized_apply({**quantized_params, "float": {"bias": bias}}, X).sum()
 
-        assert_refused(lambda: jax.grad(of_bias)(params["bias"]), "no derivative through layers")
+        assert_declined(lambda: jax.grad(of_bias)(params["bias"]), "no derivative through layers")
 
     @every_integer_scheme
-    def test_of_the_int8_parameters(self, scheme):
+    def test_of_the_quantized_parameters(self, scheme):
         """Of the scales among them."""
-        int8_apply, int8_params = transform.quantized(
-            two_products, TWO, recipe(SCHEMES[scheme]), X, ranges={"a": RANGE, "b": RANGE}
+        quantized_apply, quantized_params = transform.quantize(
+            two_products, TWO, recipe(SCHEMES[scheme]), X, calibration={"a": RANGE, "b": RANGE}
         )
-        gradient = jax.grad(lambda params: int8_apply(params, X).sum(), allow_int=True)
-        assert_refused(lambda: gradient(int8_params), "the int8 function has no derivative through a")
+        gradient = jax.grad(lambda params: quantized_apply(params, X).sum(), allow_int=True)
+        assert_declined(lambda: gradient(quantized_params), "the quantized function has no derivative through a")
 
     def test_behind_all_sites(self):
         """What no rounding precedes has its derivative."""
         apply = lambda params, x: x @ params["w"] + params["bias"]  # noqa: E731
         params = {"w": W, "bias": np.ones((1, 16), np.float32)}
-        int8_apply, int8_params = transform.quantized(apply, params, DYNAMIC, X)
-        gradient = jax.grad(lambda bias: int8_apply({**int8_params, "float": {"bias": bias}}, X).sum())(params["bias"])
+        quantized_apply, quantized_params = transform.quantize(apply, params, DYNAMIC, X)
+        gradient = jax.grad(lambda bias: quantized_apply({**quantized_params, "float": {"bias": bias}}, X).sum())(
+            params["bias"]
+        )
         np.testing.assert_array_equal(gradient, np.full((1, 16), 7, np.float32), strict=True)
 
     def test_of_products_of_floats(self):
@@ -84,8 +86,8 @@ class TestDerivatives:
         draw = Draw(0, exact=True)
         w, x = draw.weights(16, 16), draw.input(7, 16)
         apply = lambda params, x: x @ params["w"]  # noqa: E731
-        int8_apply, int8_params = transform.quantized(apply, {"w": w}, recipe(SCHEMES["weights alone"]), x)
-        gradient = jax.grad(lambda x: int8_apply(int8_params, x).sum())(x)
+        quantized_apply, quantized_params = transform.quantize(apply, {"w": w}, recipe(SCHEMES["weights alone"]), x)
+        gradient = jax.grad(lambda x: quantized_apply(quantized_params, x).sum())(x)
         np.testing.assert_array_equal(gradient, np.broadcast_to(w.sum(1), (7, 16)), strict=True)
 
 
@@ -103,13 +105,13 @@ class TestRandomKeys:
         assert found["plain"].reason is None
         (masked,) = [row for row in found.values() if row.reason is not None]
         assert masked.reason == "its weights depend on a random key"
-        int8_apply, int8_params = transform.quantized(apply, params, DYNAMIC, X)
-        assert set(int8_params["float"]) == {"key", "w"}
+        quantized_apply, quantized_params = transform.quantize(apply, params, DYNAMIC, X)
+        assert set(quantized_params["float"]) == {"key", "w"}
         for seed in range(2):
-            given = {**int8_params, "float": {**int8_params["float"], "key": make(seed)}}
-            output, drawn = int8_apply(given, X)
+            given = {**quantized_params, "float": {**quantized_params["float"], "key": make(seed)}}
+            output, drawn = quantized_apply(given, X)
             mask = jax.random.bernoulli(make(seed), 0.5, OTHER.shape)
-            plain, plain_params = transform.quantized(lambda params, x: x @ params["plain"], {"plain": W}, DYNAMIC, X)
+            plain, plain_params = transform.quantize(lambda params, x: x @ params["plain"], {"plain": W}, DYNAMIC, X)
             expected = plain(plain_params, X) @ jnp.where(mask, OTHER, 0)
             np.testing.assert_array_equal(output, expected)
             np.testing.assert_array_equal(drawn, jax.random.normal(make(seed), (3,)))
@@ -119,7 +121,7 @@ class TestRandomKeys:
         params = {"key": make(0), "w": W}
         found = transform.report(lambda params, x: (x @ params["w"], jax.random.bits(params["key"])), params, DYNAMIC, X)
         assert found.float_bytes == W.nbytes + 8
-        assert found.float_bytes - found.int8_bytes == found.sites[0].float_bytes - found.sites[0].int8_bytes
+        assert found.float_bytes - found.quantized_bytes == found.sites[0].float_bytes - found.sites[0].quantized_bytes
 
     @pytest.mark.parametrize("make", [jax.random.key, jax.random.PRNGKey])
     def test_weights_drawn_from_a_key(self, make):
@@ -173,7 +175,7 @@ STAY_FLOAT = {  # function, parameters, inputs, reason
         lambda p, x, sizes: lax.ragged_dot(x, p["w"], sizes),
         {"w": EXPERTS},
         (X, np.int32([3, 2, 2])),
-        "ragged_dot_general has no int8 form here",
+        "ragged_dot_general has no quantized form here",
     ),
     "where": (lambda p, x, yes: x @ jnp.where(yes, p["a"], p["b"]), TWO, (X, np.bool(True)), PICKED),
     "select_n by input": (lambda p, x: x @ lax.select(x.sum() > 0, p["a"], p["b"]), TWO, (X,), PICKED),
@@ -224,7 +226,7 @@ def test_what_stays_float_is_listed(name):
     found = transform.sites(apply, params, *inputs)
     assert [row.reason for row in found] == [reason]
     assert reason in str(found)
-    assert_refused(lambda: transform.quantized(apply, params, transform.dynamic_int8, *inputs), reason)
+    assert_declined(lambda: transform.quantize(apply, params, transform.dynamic_int8, *inputs), reason)
 
 
 @one_in(3, "name", STAY_FLOAT)
@@ -238,8 +240,8 @@ def test_what_stays_float_is_as_it_was(name):
     params = {**params, "site": THIRD}
     found = transform.sites(both, params, X, *inputs)
     assert [row.reason for row in found] == [None, reason]
-    int8_apply, int8_params = transform.quantized(both, params, transform.dynamic_int8, X, *inputs)
-    _, output = jax.jit(int8_apply)(int8_params, X, *inputs)
+    quantized_apply, quantized_params = transform.quantize(both, params, transform.dynamic_int8, X, *inputs)
+    _, output = jax.jit(quantized_apply)(quantized_params, X, *inputs)
     np.testing.assert_array_equal(output, jax.jit(apply)(params, *inputs), strict=True)
 
 
@@ -249,12 +251,12 @@ def test_a_float_copy_beside_the_integers():
     def apply(params, x):
         return (x @ params["w"]) * jnp.max(jnp.abs(params["w"]))
 
-    int8_apply, int8_params = transform.quantized(apply, {"w": W}, DYNAMIC, X)
-    assert (set(int8_params["sites"]), set(int8_params["float"])) == ({"w"}, {"w"})
-    plain, plain_params = transform.quantized(lambda params, x: x @ params["w"], {"w": W}, DYNAMIC, X)
+    quantized_apply, quantized_params = transform.quantize(apply, {"w": W}, DYNAMIC, X)
+    assert (set(quantized_params["sites"]), set(quantized_params["float"])) == ({"w"}, {"w"})
+    plain, plain_params = transform.quantize(lambda params, x: x @ params["w"], {"w": W}, DYNAMIC, X)
     assert not plain_params["float"]
     expected = np.asarray(plain(plain_params, X)) * abs(W).max()
-    np.testing.assert_array_equal(int8_apply(int8_params, X), expected, strict=True)
+    np.testing.assert_array_equal(quantized_apply(quantized_params, X), expected, strict=True)
 
 
 class TestNoArrays:
@@ -266,19 +268,19 @@ class TestNoArrays:
         """Said with the path, and what to do."""
         params = {"w": W, "rest": [leaf]}
         for call in (
-            lambda: transform.quantized(two_products, params, DYNAMIC, X),
+            lambda: transform.quantize(two_products, params, DYNAMIC, X),
             lambda: transform.sites(two_products, params, X),
             lambda: transform.calibrate(two_products, params, [X], transform.static_int8),
             lambda: transform.quantization_aware(two_products, DYNAMIC)(params, X),
         ):
-            assert_refused(call, "at 'rest/0', which is not an array: ", DescriptorTypeError)
-            assert_refused(call, advice, DescriptorTypeError)
+            assert_declined(call, "at 'rest/0', which is not an array: ", TransformTypeError)
+            assert_declined(call, advice, TransformTypeError)
 
     def test_none(self):
         """It is no leaf."""
-        int8_apply, int8_params = transform.quantized(two_products, {**TWO, "bias": None}, DYNAMIC, X)
-        expected, expected_params = transform.quantized(two_products, TWO, DYNAMIC, X)
-        np.testing.assert_array_equal(int8_apply(int8_params, X), expected(expected_params, X))
+        quantized_apply, quantized_params = transform.quantize(two_products, {**TWO, "bias": None}, DYNAMIC, X)
+        expected, expected_params = transform.quantize(two_products, TWO, DYNAMIC, X)
+        np.testing.assert_array_equal(quantized_apply(quantized_params, X), expected(expected_params, X))
 
 
 class TestBranchOnTheBatch:
@@ -286,67 +288,76 @@ class TestBranchOnTheBatch:
 
     def test_other_weights(self):
         apply = lambda params, x: x @ params["a"] if x.shape[0] > 1 else x @ params["b"]  # noqa: E731
-        int8_apply, int8_params = transform.quantized(apply, TWO, DYNAMIC, X)
-        int8_apply(int8_params, X[:2])
-        message = "for inputs of these shapes, apply has different sites from those of the int8 parameters: "
-        assert_refused(lambda: int8_apply(int8_params, X[:1]), message)
-        assert_refused(lambda: jax.jit(int8_apply)(int8_params, X[:1]), "Does it branch in Python on a size of its input?")
+        quantized_apply, quantized_params = transform.quantize(apply, TWO, DYNAMIC, X)
+        quantized_apply(quantized_params, X[:2])
+        message = "for inputs of these shapes, apply has different sites from those of the quantized parameters: "
+        assert_declined(lambda: quantized_apply(quantized_params, X[:1]), message)
+        assert_declined(
+            lambda: jax.jit(quantized_apply)(quantized_params, X[:1]), "Does it branch in Python on a size of its input?"
+        )
 
     def test_other_scales(self):
         """The same weights, summed over the other dimension."""
         apply = lambda params, x: x @ (params["a"] if x.shape[0] > 1 else params["a"].T)  # noqa: E731
-        int8_apply, int8_params = transform.quantized(apply, TWO, DYNAMIC, X)
-        assert_refused(lambda: int8_apply(int8_params, X[:1]), "Does it branch in Python on a size of its input?")
+        quantized_apply, quantized_params = transform.quantize(apply, TWO, DYNAMIC, X)
+        assert_declined(lambda: quantized_apply(quantized_params, X[:1]), "Does it branch in Python on a size of its input?")
 
     def test_no_site(self):
         apply = lambda params, x: x @ params["a"] if x.shape[0] > 1 else x + params["a"][:1]  # noqa: E731
-        int8_apply, int8_params = transform.quantized(apply, TWO, DYNAMIC, X)
-        assert_refused(lambda: int8_apply(int8_params, X[:1]), "different sites from those of the int8 parameters: a")
+        quantized_apply, quantized_params = transform.quantize(apply, TWO, DYNAMIC, X)
+        assert_declined(
+            lambda: quantized_apply(quantized_params, X[:1]), "different sites from those of the quantized parameters: a"
+        )
 
     def test_another_parameter(self):
-        """One that the int8 parameters have no more."""
+        """One that the quantized parameters have no more."""
         apply = lambda params, x: x @ params["a"] + (0 if x.shape[0] > 1 else params["b"][:1])  # noqa: E731
-        int8_apply, int8_params = transform.quantized(apply, TWO, DYNAMIC, X)
-        assert_refused(
-            lambda: int8_apply(int8_params, X[:1]), "apply reads b unquantized, and the int8 parameters do not contain it"
+        quantized_apply, quantized_params = transform.quantize(apply, TWO, DYNAMIC, X)
+        assert_declined(
+            lambda: quantized_apply(quantized_params, X[:1]),
+            "apply reads b unquantized, and the quantized parameters do not contain it",
         )
 
     def test_a_parameter_in_as_many_rows(self):
         """It is read as it is, for any number of rows."""
         apply = lambda params, x: x @ params["w"] + jnp.broadcast_to(params["bias"], (x.shape[0], 16))  # noqa: E731
         params = {"w": W, "bias": OTHER[0]}
-        int8_apply, int8_params = transform.quantized(apply, params, DYNAMIC, X)
-        np.testing.assert_array_equal(int8_params["float"]["bias"], params["bias"], strict=True)
-        plain, plain_params = transform.quantized(lambda params, x: x @ params["w"], {"w": W}, DYNAMIC, X)
+        quantized_apply, quantized_params = transform.quantize(apply, params, DYNAMIC, X)
+        np.testing.assert_array_equal(quantized_params["float"]["bias"], params["bias"], strict=True)
+        plain, plain_params = transform.quantize(lambda params, x: x @ params["w"], {"w": W}, DYNAMIC, X)
         for rows in (1, 3, 7):
-            np.testing.assert_array_equal(int8_apply(int8_params, X[:rows]), plain(plain_params, X[:rows]) + OTHER[:1])
+            np.testing.assert_array_equal(
+                quantized_apply(quantized_params, X[:rows]), plain(plain_params, X[:rows]) + OTHER[:1]
+            )
 
     def test_weights_in_as_many_rows(self):
         """They would be stored for so many."""
         apply = lambda params, x: jnp.einsum("bd,bdn->bn", x, jnp.broadcast_to(params["a"], (len(x), 16, 16)))  # noqa: E731
-        int8_apply, int8_params = transform.quantized(apply, TWO, DYNAMIC, X)
-        int8_apply(int8_params, X)
-        assert_refused(lambda: int8_apply(int8_params, X[:1]), "different sites from those of the int8 parameters: a")
+        quantized_apply, quantized_params = transform.quantize(apply, TWO, DYNAMIC, X)
+        quantized_apply(quantized_params, X)
+        assert_declined(
+            lambda: quantized_apply(quantized_params, X[:1]), "different sites from those of the quantized parameters: a"
+        )
 
 
 class TestVmap:
-    """Of the int8 function, and the int8 form of a function that is mapped."""
+    """Of the quantized function, and the quantized form of a function that is mapped."""
 
     @staticmethod
     def both(scheme):
         apply = lambda params, x: jax.nn.relu(x @ params["w"])  # noqa: E731
         x = DRAW.input(3, 7, 16) * np.float32([1, 10, 100])[:, None, None]
         ranges = {"w": Range(np.float32(-9), np.float32(20))}
-        one, params = transform.quantized(apply, {"w": W}, recipe(SCHEMES[scheme]), x[0], ranges=ranges)
+        one, params = transform.quantize(apply, {"w": W}, recipe(SCHEMES[scheme]), x[0], calibration=ranges)
         mapped = jax.vmap(apply, (None, 0))
-        of_all, all_params = transform.quantized(mapped, {"w": W}, recipe(SCHEMES[scheme]), x, ranges=ranges)
+        of_all, all_params = transform.quantize(mapped, {"w": W}, recipe(SCHEMES[scheme]), x, calibration=ranges)
         each = np.stack([one(params, each) for each in x])
         at_once = one(params, x.reshape(21, 16)).reshape(x.shape)
         return each, jax.vmap(one, (None, 0))(params, x), of_all(all_params, x), at_once
 
     @every_integer_scheme
     def test_each_its_own_range(self, scheme):
-        """Mapped, the int8 function is what it is for each; and the int8 form of the mapped function has one range."""
+        """Mapped, the quantized function is what it is for each; and the mapped function, quantized, has one range."""
         each, mapped, of_all, at_once = self.both(scheme)
         np.testing.assert_array_equal(mapped, each, strict=True)
         np.testing.assert_array_equal(of_all, at_once, strict=True)
@@ -357,27 +368,29 @@ class TestVmap:
 class TestRefusals:
     def test_a_pattern_that_matches_nothing(self):
         how = transform.Recipe([("no such site", None), ("*", transform.Scheme())])
-        assert_refused(lambda: transform.quantized(two_products, TWO, how, X), "the pattern 'no such site' matches no site")
+        assert_declined(lambda: transform.quantize(two_products, TWO, how, X), "the pattern 'no such site' matches no site")
 
     def test_a_range_is_missing(self):
         how = recipe(transform.Scheme())
-        call = lambda ranges: transform.quantized(two_products, TWO, how, X, ranges=ranges)  # noqa: E731
-        assert_refused(lambda: call(None), "the recipe has static inputs, such as that of a, and these need ranges")
-        assert_refused(lambda: call({"a": RANGE}), "ranges['b'], of the input of that site, is missing; ranges has: a")
+        call = lambda ranges: transform.quantize(two_products, TWO, how, X, calibration=ranges)  # noqa: E731
+        assert_declined(lambda: call(None), "the recipe has static inputs, such as that of a, and these need calibration=")
+        assert_declined(
+            lambda: call({"a": RANGE}), "calibration['b'], of the input of that site, is missing; calibration has: a"
+        )
 
     @pytest.mark.parametrize("bound", [np.nan, np.inf])
     def test_a_range_is_not_finite(self, bound):
         ranges = {"a": RANGE, "b": Range(np.float32(0), np.float32(bound))}
         for transformed in (
-            lambda: transform.quantized(two_products, TWO, recipe(transform.Scheme()), X, ranges=ranges),
+            lambda: transform.quantize(two_products, TWO, recipe(transform.Scheme()), X, calibration=ranges),
             lambda: transform.quantization_aware(two_products, recipe(transform.Scheme()), ranges)(TWO, X),
         ):
-            assert_refused(transformed, "ranges['b'], of the input of that site, is not finite")
+            assert_declined(transformed, "calibration['b'], of the input of that site, is not finite")
 
     def test_one_range_for_layers(self):
         apply = lambda params, x: lax.scan(lambda x, w: (x @ w, None), x, params)[0]  # noqa: E731
-        call = lambda: transform.quantized(apply, EXPERTS, recipe(transform.Scheme()), X, ranges={"product": RANGE})  # noqa: E731
-        assert_refused(call, "has shape (); it must be (3,), one range per layer")
+        call = lambda: transform.quantize(apply, EXPERTS, recipe(transform.Scheme()), X, calibration={"matmul": RANGE})  # noqa: E731
+        assert_declined(call, "has shape (); it must be (3,), one range per layer")
 
 
 LOOK_UPS = {
@@ -397,16 +410,16 @@ def test_look_ups(name, granularity):
     apply = LOOK_UPS[name]
     table = DRAW.weights(24, 16) * np.float32(2) ** np.arange(24, dtype=np.float32)[:, None]
     indices = np.int32([[0, 23, 5, 7], [-1, -24, 30, 15]])
-    int8_apply, int8_params = transform.quantized(
+    quantized_apply, quantized_params = transform.quantize(
         apply, {"table": table}, recipe(transform.Scheme(weights=granularity)), indices
     )
-    assert not int8_params["float"]
+    assert not quantized_params["float"]
     axis = 0 if name in ("columns", "rows of the transposed") else 1
     over = axis if granularity == "PER_CHANNEL" else None
     scale = np.max(abs(table), over, keepdims=True) / np.float32(127)
     rounded = np.rint(table / scale) * scale
     np.testing.assert_array_equal(
-        int8_apply(int8_params, indices), apply({"table": jnp.asarray(rounded)}, indices), strict=True
+        quantized_apply(quantized_params, indices), apply({"table": jnp.asarray(rounded)}, indices), strict=True
     )
 
 
@@ -415,8 +428,8 @@ def test_shapes_are_enough():
     shape = jax.ShapeDtypeStruct(X.shape, X.dtype)
     shapes = jax.tree.map(lambda w: jax.ShapeDtypeStruct(w.shape, w.dtype), TWO)
     assert transform.sites(two_products, shapes, shape) == transform.sites(two_products, TWO, X)
-    of_shape, params = transform.quantized(two_products, TWO, DYNAMIC, shape)
-    expected, _ = transform.quantized(two_products, TWO, DYNAMIC, X)
+    of_shape, params = transform.quantize(two_products, TWO, DYNAMIC, shape)
+    expected, _ = transform.quantize(two_products, TWO, DYNAMIC, X)
     np.testing.assert_array_equal(of_shape(params, X), expected(params, X))
 
 
@@ -429,9 +442,9 @@ def test_what_is_no_site_is_left_alone():
     """A rule of a derivative stays what it was, and so does relu's at 0."""
     apply = lambda params, x: jax.nn.relu(doubled(x @ params["w"] + params["bias"]))  # noqa: E731
     params = {"w": W, "bias": np.zeros((1, 16), np.float32)}
-    int8_apply, int8_params = transform.quantized(apply, params, DYNAMIC, X)
+    quantized_apply, quantized_params = transform.quantize(apply, params, DYNAMIC, X)
 
     def of_bias(bias):
-        return int8_apply({**int8_params, "float": {"bias": bias}}, np.zeros((1, 16), np.float32)).sum()
+        return quantized_apply({**quantized_params, "float": {"bias": bias}}, np.zeros((1, 16), np.float32)).sum()
 
     np.testing.assert_array_equal(jax.grad(of_bias)(params["bias"]), np.zeros((1, 16), np.float32))

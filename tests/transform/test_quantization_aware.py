@@ -82,7 +82,7 @@ class Rounded(Float):
         return rounded(x, *self._symmetric(constant, rows), None, np.bool(True))
 
     def product(self, letters, x, w, *, at, left=False, depth=None, dtype=None):
-        scheme = self._scheme(at, "product")
+        scheme = self._scheme(at, "matmul")
         given, weights, output = letters.replace("->", ",").split(",")
         contracted = [letter for letter in given if letter in weights and letter not in output]
         rows = tuple(map(given.index, contracted)) if scheme.activations == Activations.DYNAMIC_ROW else None
@@ -90,7 +90,7 @@ class Rounded(Float):
         return super().product(letters, self._input(x, at, scheme, rows, depth), w, at=at, left=left, dtype=dtype)
 
     def dot(self, x, w, contracted, batch=((), ()), *, at, left=False):
-        scheme = self._scheme(at, "product")
+        scheme = self._scheme(at, "matmul")
         rows = tuple(contracted[0]) if scheme.activations == Activations.DYNAMIC_ROW else None
         w = self._weights(w, scheme, tuple(contracted[1]))
         return super().dot(self._input(x, at, scheme, rows, None), w, contracted, batch, at=at, left=left)
@@ -105,7 +105,7 @@ class Rounded(Float):
         return super().convolution(self._input(x, at, scheme, None, depth), w.astype(x.dtype), static, at=at)
 
     def look_up(self, table, indices, *, at):
-        return super().look_up(self._weights(table, self._scheme(at, "look-up"), (1,)), indices, at=at)
+        return super().look_up(self._weights(table, self._scheme(at, "embedding"), (1,)), indices, at=at)
 
     def weights_as(self, w, dtype):
         return w
@@ -194,13 +194,13 @@ def test_exact_values_and_clipping(dtype):
 
 
 def test_it_trains_what_is_quantized():
-    """The int8 function of the same parameters differs by roundings of float sums alone."""
+    """The quantized function of the same parameters differs by roundings of float sums alone."""
     network = NETWORKS["stacked_layers"]
     scheme = "static uint8"
     parameters, x = drawn(network, scheme, ROWS)
     ranges = ranges_of(network.function, parameters, x)
     apply = lambda params, x: network.function(Float(), params, x)  # noqa: E731
     aware = transform.quantization_aware(apply, recipe(SCHEMES[scheme]), ranges)
-    int8_apply, int8_params = transform.quantized(apply, parameters, recipe(SCHEMES[scheme]), x, ranges=ranges)
-    for given, wanted in zip(aware(parameters, x), int8_apply(int8_params, x), strict=True):
+    quantized_apply, quantized_params = transform.quantize(apply, parameters, recipe(SCHEMES[scheme]), x, calibration=ranges)
+    for given, wanted in zip(aware(parameters, x), quantized_apply(quantized_params, x), strict=True):
         np.testing.assert_allclose(given, wanted, 1e-4, 1e-4 * abs(np.asarray(wanted)).max())

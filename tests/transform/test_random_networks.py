@@ -1,4 +1,4 @@
-"""`jquant.transform.quantized` of networks drawn at random, against NumPy: their results, and the integers at each site."""
+"""`jquant.transform.quantize` of networks drawn at random, against NumPy: their results, and the integers at each site."""
 
 import pytest
 from random_networks import FIRST, assert_equal_to_numpy

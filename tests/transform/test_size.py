@@ -1,4 +1,4 @@
-"""What an int8 function costs before it runs, and what its compiled program computes again."""
+"""What an quantized function costs before it runs, and what its compiled program computes again."""
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +18,8 @@ def compiled_lines(depth: int, dtype, recipe: transform.Recipe) -> int:
     params = list(jax.random.normal(jax.random.key(0), (depth, 64, 64)).astype(dtype) / 8)
     x = jax.random.normal(jax.random.key(1), (8, 64)).astype(dtype)
     ranges = None if recipe is transform.dynamic_int8 else transform.calibrate(residual, params, [x], recipe)
-    function, int8_params = transform.quantized(residual, params, recipe, x, ranges=ranges)
-    return len(jax.jit(function).lower(int8_params, x).compile().as_text().splitlines())
+    function, quantized_params = transform.quantize(residual, params, recipe, x, calibration=ranges)
+    return len(jax.jit(function).lower(quantized_params, x).compile().as_text().splitlines())
 
 
 @pytest.mark.gate

@@ -20,8 +20,8 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels.batch import with_one_batch_axis
 from jquant.kernels.epilogue import Epilogue
-from jquant.kernels.pallas import _compat, gpu_plans
-from jquant.kernels.pallas.gpu_plans import PIECE_M, ROW_ALIGNMENT, Plan
+from jquant.kernels.pallas import _compat, gpu_tiles
+from jquant.kernels.pallas.gpu_tiles import PIECE_M, ROW_ALIGNMENT, TileConfig
 
 _BLOCK, _WARPGROUP = "block", "warpgroup"  # the axes of the grid
 _LOADING_REGISTERS = 40  # per thread that loads; those that multiply share the others
@@ -33,7 +33,7 @@ def integer_dot(
     epilogue: Epilogue,
     *,
     transpose_b: bool = False,
-    plan: Plan | None = None,
+    config: TileConfig | None = None,
     interpret: Any = None,
 ) -> jax.Array:
     """``epilogue(a @ b)``, the product in int32: `xla.integer_dot`, bit for bit.
@@ -44,7 +44,7 @@ def integer_dot(
         broadcast.
       epilogue: the steps that follow, whose arrays have the rank of `a`. From the first step on that has a separate value
         for each element of the output, they run in XLA, after the kernel.
-      plan: the tiles; by default `gpu_plans.plan_for`'s.
+      config: the tiles; by default `gpu_tiles.config_for`'s.
       interpret: parameters of Pallas' GPU simulator, to run on a CPU.
 
     Returns:
@@ -52,7 +52,7 @@ def integer_dot(
 
     Raises:
       NotImplementedError: operands that are not int8, empty matrices, symbolic sizes, or a GPU other than a Hopper.
-      ValueError: a plan that the kernel cannot follow.
+      ValueError: a config that the kernel cannot follow.
     """
     _check_operands(a, b)
     if interpret is None:
@@ -60,7 +60,7 @@ def integer_dot(
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     fused = _fusible(epilogue, batch)
     if fused < len(epilogue):
-        options = {"transpose_b": transpose_b, "plan": plan, "interpret": interpret}
+        options = {"transpose_b": transpose_b, "config": config, "interpret": interpret}
         return epilogues.apply(epilogue[fused:], integer_dot(a, b, epilogue[:fused], **options))
 
     b = b if transpose_b else jnp.swapaxes(b, -1, -2)
@@ -68,10 +68,10 @@ def integer_dot(
     dtype = jax.eval_shape(functools.partial(epilogues.apply, epilogue), jax.ShapeDtypeStruct(shape, jnp.int32)).dtype
     leaves, structure = jax.tree.flatten(epilogue)
     a, b, leaves = with_one_batch_axis(a, b, leaves, batch)
-    if plan is None:
-        plan = gpu_plans.plan_for(max(len(a), len(b)), a.shape[1], b.shape[1], a.shape[2], dtype.itemsize)
-    gpu_plans.check(plan, dtype.itemsize)
-    return _padded_call(a, b, leaves, structure, dtype, plan, interpret).reshape(shape)
+    if config is None:
+        config = gpu_tiles.config_for(max(len(a), len(b)), a.shape[1], b.shape[1], a.shape[2], dtype.itemsize)
+    gpu_tiles.check(config, dtype.itemsize)
+    return _padded_call(a, b, leaves, structure, dtype, config, interpret).reshape(shape)
 
 
 def _check_operands(a: jax.Array, b: jax.Array) -> None:
@@ -105,19 +105,19 @@ def _fusible(epilogue: Epilogue, batch: tuple[int, ...]) -> int:
     return next((number for number, holds in enumerate(fusible) if not holds), len(epilogue))
 
 
-def _padded_call(a, b, leaves, structure, dtype: jnp.dtype, plan: Plan, interpret: Any) -> jax.Array:
+def _padded_call(a, b, leaves, structure, dtype: jnp.dtype, config: TileConfig, interpret: Any) -> jax.Array:
     """The output for operands padded to what TMA can address and vectors padded to whole tiles, less the padding."""
     m, n = a.shape[1], b.shape[1]
-    a, b = (_padded(_padded(x, 1, ROW_ALIGNMENT), 2, plan.block_k) for x in (a, b))
+    a, b = (_padded(_padded(x, 1, ROW_ALIGNMENT), 2, config.block_k) for x in (a, b))
     vectors, roles = [], []
     for x in leaves:
         role = "scalar" if x.shape[1:] == (1, 1) else "row" if x.shape[2] == 1 else "column"
-        tile = {"scalar": 1, "row": plan.block_m, "column": plan.block_n}[role]
+        tile = {"scalar": 1, "row": config.block_m, "column": config.block_n}[role]
         vectors.append(_padded(x.reshape(len(x), -1), 1, tile))
         roles.append(role)
-    n_padded = math.ceil(n / plan.epilogue_n) * plan.epilogue_n
+    n_padded = math.ceil(n / config.epilogue_n) * config.epilogue_n
     out_type = jax.ShapeDtypeStruct((max(len(a), len(b)), a.shape[1], n_padded), dtype)
-    return _call(a, b, vectors, structure, tuple(roles), out_type, plan, interpret)[:, :m, :n]
+    return _call(a, b, vectors, structure, tuple(roles), out_type, config, interpret)[:, :m, :n]
 
 
 def _padded(x: jax.Array, axis: int, multiple: int) -> jax.Array:
@@ -126,15 +126,15 @@ def _padded(x: jax.Array, axis: int, multiple: int) -> jax.Array:
     return jnp.pad(x, widths)
 
 
-def _call(a, b, vectors, structure, roles, out_type: jax.ShapeDtypeStruct, plan: Plan, interpret: Any) -> jax.Array:
+def _call(a, b, vectors, structure, roles, out_type: jax.ShapeDtypeStruct, config: TileConfig, interpret: Any) -> jax.Array:
     batch, m, n = out_type.shape
-    tiles = batch * math.ceil(m / plan.block_m) * math.ceil(n / plan.block_n)
+    tiles = batch * math.ceil(m / config.block_m) * math.ceil(n / config.block_n)
     kernel = plgpu.kernel(
-        functools.partial(_kernel, plan=plan, structure=structure, roles=roles),
+        functools.partial(_kernel, config=config, structure=structure, roles=roles),
         out_type=out_type,
-        grid=(min(tiles, plan.blocks),),
+        grid=(min(tiles, config.blocks),),
         grid_names=(_BLOCK,),
-        num_threads=plan.warpgroups + 1,
+        num_threads=config.warpgroups + 1,
         thread_name=_WARPGROUP,
         compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
         interpret=interpret,
@@ -146,28 +146,28 @@ def _call(a, b, vectors, structure, roles, out_type: jax.ShapeDtypeStruct, plan:
 # The kernel. A (batch or 1, M, K), B (batch or 1, N, K), vectors (batch or 1, M or N or 1), output (batch, M, N).
 
 
-def _kernel(*refs: Any, plan: Plan, structure: Any, roles: tuple[str, ...]) -> None:
+def _kernel(*refs: Any, config: TileConfig, structure: Any, roles: tuple[str, ...]) -> None:
     a, b, *vectors, output = refs
     batch, m, n = output.shape
-    grid = pl.cdiv(m, plan.block_m), pl.cdiv(n, plan.block_n)
-    rows = plan.block_m // plan.warpgroups
-    steps = a.shape[-1] // plan.block_k
-    pieces = [(i, j) for i in range(0, rows, PIECE_M) for j in range(0, plan.block_n, plan.epilogue_n)]
-    buffers = gpu_plans.output_buffers(plan)
+    grid = pl.cdiv(m, config.block_m), pl.cdiv(n, config.block_n)
+    rows = config.block_m // config.warpgroups
+    steps = a.shape[-1] // config.block_k
+    pieces = [(i, j) for i in range(0, rows, PIECE_M) for j in range(0, config.block_n, config.epilogue_n)]
+    buffers = gpu_tiles.output_buffers(config)
 
     def pipeline(multiply, context):
-        transforms = _tiled(plan.block_k, a.dtype)
+        transforms = _tiled(config.block_k, a.dtype)
         blocks = [
-            plgpu.BlockSpec((size, plan.block_k), lambda k: (0, k), transforms=transforms)
-            for size in (plan.block_m, plan.block_n)
+            plgpu.BlockSpec((size, config.block_k), lambda k: (0, k), transforms=transforms)
+            for size in (config.block_m, config.block_n)
         ]
         return plgpu.emit_pipeline_warp_specialized(
             multiply,
             grid=(steps,),
             in_specs=blocks,
-            max_concurrent_steps=plan.stages,
+            max_concurrent_steps=config.stages,
             wg_axis=_WARPGROUP,
-            num_compute_wgs=plan.warpgroups,
+            num_compute_wgs=config.warpgroups,
             memory_registers=_LOADING_REGISTERS,
             compute_context=context,
         )
@@ -176,9 +176,9 @@ def _kernel(*refs: Any, plan: Plan, structure: Any, roles: tuple[str, ...]) -> N
         pl.run_scoped,
         inputs=pipeline(_nothing, _nothing).get_allocations(a.at[0], b.at[0]),
         outputs=plgpu.SMEM(
-            (plan.warpgroups, buffers, PIECE_M, plan.epilogue_n),
+            (config.warpgroups, buffers, PIECE_M, config.epilogue_n),
             output.dtype,
-            transforms=_tiled(plan.epilogue_n, output.dtype),
+            transforms=_tiled(config.epilogue_n, output.dtype),
         ),
         collective_axes=_WARPGROUP,
     )
@@ -188,8 +188,8 @@ def _kernel(*refs: Any, plan: Plan, structure: Any, roles: tuple[str, ...]) -> N
         @plgpu.nd_loop((batch, math.prod(grid)), collective_axes=_BLOCK)
         def _(loop):
             index, tile = loop.index
-            i, j = snake(tile, grid, plan.group_m)
-            top, left = i * plan.block_m, j * plan.block_n
+            i, j = snake(tile, grid, config.group_m)
+            top, left = i * config.block_m, j * config.block_n
             own_top = top + warpgroup * rows
 
             def of_batch(ref):
@@ -210,7 +210,7 @@ def _kernel(*refs: Any, plan: Plan, structure: Any, roles: tuple[str, ...]) -> N
                 return _compat.inlined(functools.partial(_epilogue, structure))(product, *blocks)
 
             def compute(multiply_all):
-                @functools.partial(pl.run_scoped, accumulator=plgpu.WGMMAAccumulatorRef((rows, plan.block_n), jnp.int32))
+                @functools.partial(pl.run_scoped, accumulator=plgpu.WGMMAAccumulatorRef((rows, config.block_n), jnp.int32))
                 def _(accumulator):
                     multiply_all(accumulator)
                     product = accumulator[...]
@@ -218,14 +218,14 @@ def _kernel(*refs: Any, plan: Plan, structure: Any, roles: tuple[str, ...]) -> N
                     for number, (i, j) in enumerate(pieces):
                         buffer = outputs.at[warpgroup, number % buffers]
                         plgpu.wait_smem_to_gmem(buffers - 1, wait_read_only=True)
-                        buffer[...] = finish(product[i : i + PIECE_M, j : j + plan.epilogue_n], i, j)
+                        buffer[...] = finish(product[i : i + PIECE_M, j : j + config.epilogue_n], i, j)
                         plgpu.commit_smem()
-                        place = pl.ds(own_top + i, PIECE_M), pl.ds(left + j, plan.epilogue_n)
+                        place = pl.ds(own_top + i, PIECE_M), pl.ds(left + j, config.epilogue_n)
                         plgpu.copy_smem_to_gmem(buffer, output.at[index].at[place])
 
             pipeline(multiply, compute)(
-                of_batch(a).at[pl.ds(top, plan.block_m)],
-                of_batch(b).at[pl.ds(left, plan.block_n)],
+                of_batch(a).at[pl.ds(top, config.block_m)],
+                of_batch(b).at[pl.ds(left, config.block_n)],
                 allocations=inputs,
             )
 

@@ -21,13 +21,13 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jquant.arithmetic import exact, signs
-from jquant.arithmetic.bitcast import bitcast
 from jquant.kernels import zero_point as zero_points
 from jquant.kernels.batch import with_one_batch_axis
-from jquant.kernels.pallas import _compat, gpu, gpu_block_plans
-from jquant.kernels.pallas.gpu_block_plans import BlockPlan, Steps
-from jquant.kernels.pallas.gpu_plans import PIECE_M, ROW_ALIGNMENT
-from jquant.packed_block_matrix import Layout, PackedBlockMatrix
+from jquant.kernels.pallas import _compat, gpu, gpu_block_tiles
+from jquant.kernels.pallas.gpu_block_tiles import BlockTileConfig, Steps
+from jquant.kernels.pallas.gpu_tiles import PIECE_M, ROW_ALIGNMENT
+from jquant.lowering.bitcast import bitcast
+from jquant.packed.block_matrix import Layout, PackedBlockMatrix
 
 _BLOCK, _WARPGROUP = "block", "warpgroup"  # the axes of the grid
 _LOADING_REGISTERS = 64  # per thread, which loads up to seven arrays; those that multiply share the others
@@ -38,7 +38,7 @@ def block_dot(
     a_zero_point: jax.Array | None,
     b: PackedBlockMatrix,
     *,
-    plan: BlockPlan | None = None,
+    config: BlockTileConfig | None = None,
     interpret: Any = None,
 ) -> jax.Array:
     """The sum over the blocks g, in order, of ``fl(fl((A - a_zero_point)[:, g] @ (B - zero_point)[g]) * scale[g])``.
@@ -47,7 +47,7 @@ def block_dot(
       a: int8 or uint8, of shape (..., M, K).
       a_zero_point: of the dtype of `a`, of shape (..., M, 1) or (..., 1, 1), or None.
       b: of shape (..., K, N), in whole blocks. Batch sizes of 1 broadcast. A K-major layout saves a transposition.
-      plan: the tiles; by default `gpu_block_plans.plan_for`'s.
+      config: the tiles; by default `gpu_block_tiles.config_for`'s.
       interpret: parameters of Pallas' GPU simulator, to run on a CPU.
 
     Returns:
@@ -55,7 +55,7 @@ def block_dot(
 
     Raises:
       NotImplementedError: blocks of another size, empty matrices, symbolic sizes, or a GPU other than a Hopper.
-      ValueError: a plan that the kernel cannot follow.
+      ValueError: a config that the kernel cannot follow.
     """
     _check(a, b)
     if interpret is None:
@@ -64,17 +64,17 @@ def block_dot(
     shape = (*batch, a.shape[-2], b.shape[-1])
     a, b, a_zero_point = with_one_batch_axis(a, b, a_zero_point, batch)
     operands = _operands(a, a_zero_point, b)
-    steps, bits, terms = gpu_block_plans.steps_for(b.block_size), _bits(operands.b), len(operands.terms)
-    if plan is None:
+    steps, bits, terms = gpu_block_tiles.steps_for(b.block_size), _bits(operands.b), len(operands.terms)
+    if config is None:
         (a_batch, m, k), (b_batch, n, _) = operands.a.shape, operands.b.shape
-        plan = gpu_block_plans.plan_for(max(a_batch, b_batch), m, n, k, b.block_size, bits, terms)
-    gpu_block_plans.check(plan, steps, bits, terms)
-    return jnp.swapaxes(_padded_call(operands, steps, plan, interpret), -1, -2).reshape(shape)
+        config = gpu_block_tiles.config_for(max(a_batch, b_batch), m, n, k, b.block_size, bits, terms)
+    gpu_block_tiles.check(config, steps, bits, terms)
+    return jnp.swapaxes(_padded_call(operands, steps, config, interpret), -1, -2).reshape(shape)
 
 
 def _check(a: jax.Array, b: PackedBlockMatrix) -> None:
-    if b.block_size not in gpu_block_plans.BLOCK_SIZES:
-        sizes = ", ".join(map(str, gpu_block_plans.BLOCK_SIZES))
+    if b.block_size not in gpu_block_tiles.BLOCK_SIZES:
+        sizes = ", ".join(map(str, gpu_block_tiles.BLOCK_SIZES))
         raise NotImplementedError(f"the Hopper kernel takes blocks of {sizes}, not {b.block_size}")
     sizes = (*a.shape, *b.shape)
     if not all(isinstance(size, int) for size in sizes):
@@ -138,7 +138,7 @@ def _sums(x: jax.Array, size: int) -> jax.Array:
     return jnp.sum(x.reshape(*x.shape[:-1], -1, size), axis=-1, dtype=jnp.int32)
 
 
-def _padded_call(operands: _Operands, steps: Steps, plan: BlockPlan, interpret: Any) -> jax.Array:
+def _padded_call(operands: _Operands, steps: Steps, config: BlockTileConfig, interpret: Any) -> jax.Array:
     """The product, (batch, N, M), of operands padded to whole steps of K and to what TMA can address, less the padding."""
     m, n = operands.a.shape[1], operands.b.shape[1]
     a, b = (_padded(x, ROW_ALIGNMENT, steps.step_k) for x in (operands.a, operands.b))
@@ -147,9 +147,9 @@ def _padded_call(operands: _Operands, steps: Steps, plan: BlockPlan, interpret: 
     terms = jax.tree.map(lambda x: _padded(x, steps.blocks, ROW_ALIGNMENT), operands.terms)
     if steps.parts > 1:
         a = _apart(a, steps)
-    m_padded = pl.cdiv(m, plan.epilogue_m) * plan.epilogue_m  # TMA stores whole pieces
+    m_padded = pl.cdiv(m, config.epilogue_m) * config.epilogue_m  # TMA stores whole pieces
     out_type = jax.ShapeDtypeStruct((max(len(a), len(b)), b.shape[1], m_padded), jnp.float32)
-    return _call(a, b, scale, terms, out_type, steps, plan, interpret)[:, :n, :m]
+    return _call(a, b, scale, terms, out_type, steps, config, interpret)[:, :n, :m]
 
 
 def _padded(x: jax.Array, rows: int, columns: int, fill: float = 0) -> jax.Array:
@@ -165,17 +165,19 @@ def _apart(a: jax.Array, steps: Steps) -> jax.Array:
     return (a.reshape(batch, m, -1, 1, steps.parts, steps.depth // steps.parts) * own).reshape(batch, m, -1)
 
 
-def _call(a, b, scale, terms, out_type: jax.ShapeDtypeStruct, steps: Steps, plan: BlockPlan, interpret: Any) -> jax.Array:
+def _call(
+    a, b, scale, terms, out_type: jax.ShapeDtypeStruct, steps: Steps, config: BlockTileConfig, interpret: Any
+) -> jax.Array:
     batch, n, m = out_type.shape
-    tiles = batch * pl.cdiv(n, plan.tile_n) * pl.cdiv(m, plan.tile_m)
+    tiles = batch * pl.cdiv(n, config.tile_n) * pl.cdiv(m, config.tile_m)
     # The simulator runs no assembly.
     product = _compat.rounded_product if interpret is None else exact.product
     kernel = plgpu.kernel(
-        functools.partial(_kernel, steps=steps, plan=plan, product=product),
+        functools.partial(_kernel, steps=steps, config=config, product=product),
         out_type=out_type,
-        grid=(min(tiles, plan.blocks),),
+        grid=(min(tiles, config.blocks),),
         grid_names=(_BLOCK,),
-        num_threads=plan.warpgroups + 1,
+        num_threads=config.warpgroups + 1,
         thread_name=_WARPGROUP,
         compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
         interpret=interpret,
@@ -188,13 +190,13 @@ def _call(a, b, scale, terms, out_type: jax.ShapeDtypeStruct, steps: Steps, plan
 # (batch or 1, G, M) and (batch or 1, G, N), output (batch, N, M).
 
 
-def _kernel(*refs: Any, steps: Steps, plan: BlockPlan, product: Callable) -> None:
+def _kernel(*refs: Any, steps: Steps, config: BlockTileConfig, product: Callable) -> None:
     *inputs, output = refs
     _, b, _, *terms = inputs
     batch, n, m = output.shape
-    grid = pl.cdiv(n, plan.tile_n), pl.cdiv(m, plan.tile_m)
-    pieces = range(0, plan.tile_m, plan.epilogue_m)
-    buffers = gpu_block_plans.output_buffers(plan)
+    grid = pl.cdiv(n, config.tile_n), pl.cdiv(m, config.tile_m)
+    pieces = range(0, config.tile_m, config.epilogue_m)
+    buffers = gpu_block_tiles.output_buffers(config)
 
     def pipeline(multiply, context):
         def integers(rows, columns, bits):
@@ -204,18 +206,18 @@ def _kernel(*refs: Any, steps: Steps, plan: BlockPlan, product: Callable) -> Non
             return plgpu.BlockSpec((steps.blocks, columns), lambda k: (k, 0))
 
         blocks = [
-            integers(plan.tile_m, steps.step_k * steps.parts, 8),
-            integers(plan.tile_n, steps.step_k, _bits(b)),
-            vectors(plan.tile_n),
-            *[vectors(plan.loaded_m), vectors(plan.tile_n)] * (len(terms) // 2),
+            integers(config.tile_m, steps.step_k * steps.parts, 8),
+            integers(config.tile_n, steps.step_k, _bits(b)),
+            vectors(config.tile_n),
+            *[vectors(config.loaded_m), vectors(config.tile_n)] * (len(terms) // 2),
         ]
         return plgpu.emit_pipeline_warp_specialized(
             multiply,
             grid=(b.shape[-1] // steps.step_k,),
             in_specs=blocks,
-            max_concurrent_steps=plan.stages,
+            max_concurrent_steps=config.stages,
             wg_axis=_WARPGROUP,
-            num_compute_wgs=plan.warpgroups,
+            num_compute_wgs=config.warpgroups,
             memory_registers=_LOADING_REGISTERS,
             compute_context=context,
         )
@@ -224,7 +226,7 @@ def _kernel(*refs: Any, steps: Steps, plan: BlockPlan, product: Callable) -> Non
         pl.run_scoped,
         loaded=pipeline(_nothing, _nothing).get_allocations(*(x.at[0] for x in inputs)),
         outputs=plgpu.SMEM(
-            (plan.warpgroups, buffers, PIECE_M, plan.epilogue_m), output.dtype, transforms=_tiled(plan.epilogue_m, 32)
+            (config.warpgroups, buffers, PIECE_M, config.epilogue_m), output.dtype, transforms=_tiled(config.epilogue_m, 32)
         ),
         collective_axes=_WARPGROUP,
     )
@@ -235,13 +237,13 @@ def _kernel(*refs: Any, steps: Steps, plan: BlockPlan, product: Callable) -> Non
         @plgpu.nd_loop((batch, math.prod(grid)), collective_axes=_BLOCK)
         def _(loop):
             index, tile = loop.index
-            i, j = gpu.snake(tile, grid, plan.group_n)
-            top, left = i * plan.tile_n, j * plan.tile_m
+            i, j = gpu.snake(tile, grid, config.group_n)
+            top, left = i * config.tile_n, j * config.tile_m
 
             def multiply(_, a_block, b_block, scale, *terms_and_total):
                 *terms, total = terms_and_total
                 for block in range(steps.blocks):
-                    sums = _product(a_block, b_block, own, block, steps, plan)
+                    sums = _product(a_block, b_block, own, block, steps, config)
                     for rows, columns in zip(terms[::2], terms[1::2], strict=True):
                         factors = _column(columns, block, own, sums.shape), _row(rows, block, sums.shape)
                         sums = sums - factors[0] * factors[1]
@@ -251,19 +253,19 @@ def _kernel(*refs: Any, steps: Steps, plan: BlockPlan, product: Callable) -> Non
                 return total
 
             def compute(multiply_all):
-                nothing = jnp.full((PIECE_M, plan.tile_m), -0.0, jnp.float32)  # with which the first block is itself
+                nothing = jnp.full((PIECE_M, config.tile_m), -0.0, jnp.float32)  # with which the first block is itself
                 total = multiply_all(plgpu.layout_cast(nothing, plgpu.Layout.WGMMA))
                 plgpu.wait_smem_to_gmem(0, wait_read_only=True)
                 for number, start in enumerate(pieces):
                     buffer = outputs.at[warpgroup, number % buffers]
                     plgpu.wait_smem_to_gmem(buffers - 1, wait_read_only=True)
-                    buffer[...] = total[:, start : start + plan.epilogue_m]
+                    buffer[...] = total[:, start : start + config.epilogue_m]
                     plgpu.commit_smem()
-                    place = pl.ds(top + warpgroup * PIECE_M, PIECE_M), pl.ds(left + start, plan.epilogue_m)
+                    place = pl.ds(top + warpgroup * PIECE_M, PIECE_M), pl.ds(left + start, config.epilogue_m)
                     plgpu.copy_smem_to_gmem(buffer, output.at[index].at[place])
 
-            along_m, along_n = (slice(None), pl.ds(left, plan.loaded_m)), (slice(None), pl.ds(top, plan.tile_n))
-            places = pl.ds(left, plan.tile_m), pl.ds(top, plan.tile_n), along_n, *(along_m, along_n) * (len(terms) // 2)
+            along_m, along_n = (slice(None), pl.ds(left, config.loaded_m)), (slice(None), pl.ds(top, config.tile_n))
+            places = pl.ds(left, config.tile_m), pl.ds(top, config.tile_n), along_n, *(along_m, along_n) * (len(terms) // 2)
             of_batch = (ref.at[0 if ref.shape[0] == 1 else index] for ref in inputs)
             of_tile = (ref.at[place] for ref, place in zip(of_batch, places, strict=True))
             pipeline(multiply, compute)(*of_tile, allocations=loaded)
@@ -271,11 +273,11 @@ def _kernel(*refs: Any, steps: Steps, plan: BlockPlan, product: Callable) -> Non
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
 
 
-def _product(a_block: Any, b_block: Any, own: Any, block: int, steps: Steps, plan: BlockPlan) -> jax.Array:
+def _product(a_block: Any, b_block: Any, own: Any, block: int, steps: Steps, config: BlockTileConfig) -> jax.Array:
     """That of one block of K, in int32, of shape (PIECE_M, tile_m)."""
     depths = max(steps.step_k // steps.blocks // steps.depth, 1)
 
-    @functools.partial(pl.run_scoped, accumulator=plgpu.WGMMAAccumulatorRef((PIECE_M, plan.tile_m), jnp.int32))
+    @functools.partial(pl.run_scoped, accumulator=plgpu.WGMMAAccumulatorRef((PIECE_M, config.tile_m), jnp.int32))
     def product(accumulator):
         for number in range(block * depths, (block + 1) * depths):
             place = pl.ds(number // steps.parts * steps.depth, steps.depth)

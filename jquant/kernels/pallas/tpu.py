@@ -22,7 +22,7 @@ from jquant.kernels import epilogue as epilogues
 from jquant.kernels import xla
 from jquant.kernels.batch import join_rows
 from jquant.kernels.epilogue import Dequantize, Epilogue
-from jquant.kernels.pallas.tpu_plans import LANES, Plan, plan_for
+from jquant.kernels.pallas.tpu_tiles import LANES, TileConfig, config_for
 
 _ROW_AXIS, _COLUMN_AXIS, _SUM_AXIS = 0, 1, 2  # of the grid, after those of the batch
 
@@ -33,7 +33,7 @@ def integer_dot(
     epilogue: Epilogue,
     *,
     transpose_b: bool = False,
-    plan: Plan | None = None,
+    config: TileConfig | None = None,
     interpret: Any = False,
 ) -> jax.Array:
     """``epilogue(a @ b)``, the product in int32.
@@ -43,17 +43,19 @@ def integer_dot(
       b: int8, of shape (..., K, N), or (..., N, K) with `transpose_b`. Batch sizes of 1 broadcast.
       epilogue: the steps that follow, whose arrays have the rank of `a`.
       transpose_b: whether `b` is K-major, as packed weights are.
-      plan: the tiles; by default those for `current_chip` and the shapes.
+      config: the tiles; by default those for `current_chip` and the shapes.
       interpret: whether to interpret the kernel if there is no TPU; or how (`pltpu.InterpretParams`).
 
     Raises:
-      NotImplementedError: the chip has no plans, `a` or `b` is not int8, or a size is 0 or symbolic.
+      NotImplementedError: the chip has no configs, `a` or `b` is not int8, or a size is 0 or symbolic.
     """
     *steps, last = epilogue or (None,)
     if isinstance(last, Dequantize) and last.dtype == jnp.float16:
         # Mosaic does not store float16. The rounding to it is the last step of the epilogue, so it may follow the kernel.
         epilogue = (*steps, dataclasses.replace(last, dtype=jnp.dtype(jnp.float32)))
-        return exact.narrow(integer_dot(a, b, epilogue, transpose_b=transpose_b, plan=plan, interpret=interpret), last.dtype)
+        return exact.narrow(
+            integer_dot(a, b, epilogue, transpose_b=transpose_b, config=config, interpret=interpret), last.dtype
+        )
 
     _check(a, b)
     output = jax.eval_shape(functools.partial(xla.integer_dot, transpose_b=transpose_b), a, b, epilogue)
@@ -63,33 +65,33 @@ def integer_dot(
     joined = join_rows(a, b, leaves, batch) if math.prod(batch) > 1 else None
     if joined is not None:  # few rows in each of many batches would leave most of a block empty
         a, b, leaves = joined
-        options = {"transpose_b": transpose_b, "plan": plan, "interpret": interpret}
+        options = {"transpose_b": transpose_b, "config": config, "interpret": interpret}
         return integer_dot(a, b, jax.tree.unflatten(structure, leaves), **options).reshape(output.shape)
-    if plan is None:
-        plan = plan_for(current_chip(), m, k, n, output.dtype, tuple(leaf.shape[-2:] for leaf in leaves))
-    rows, columns, sums = (plan.block_m, _ROW_AXIS), (plan.block_n, _COLUMN_AXIS), (plan.block_k, _SUM_AXIS)
-    k_steps = pl.cdiv(k, plan.block_k)
+    if config is None:
+        config = config_for(current_chip(), m, k, n, output.dtype, tuple(leaf.shape[-2:] for leaf in leaves))
+    rows, columns, sums = (config.block_m, _ROW_AXIS), (config.block_n, _COLUMN_AXIS), (config.block_k, _SUM_AXIS)
+    k_steps = pl.cdiv(k, config.block_k)
     return pl.pallas_call(
         functools.partial(
             _kernel,
             k=k,
             k_axis=len(batch) + _SUM_AXIS,
             transpose_b=transpose_b,
-            rows_at_once=plan.rows_at_once,
+            rows_at_once=config.rows_at_once,
             unflatten=structure.unflatten,
         ),
         out_shape=output,
-        grid=(*batch, pl.cdiv(m, plan.block_m), pl.cdiv(n, plan.block_n), k_steps),
+        grid=(*batch, pl.cdiv(m, config.block_m), pl.cdiv(n, config.block_n), k_steps),
         in_specs=[
             _block_spec(a.shape, rows, sums),
             _block_spec(b.shape, columns, sums) if transpose_b else _block_spec(b.shape, sums, columns),
             *(_leaf_spec(leaf.shape, rows, columns) for leaf in leaves),
         ],
         out_specs=_block_spec(output.shape, rows, columns),
-        scratch_shapes=[pltpu.VMEM((plan.block_m, plan.block_n), jnp.int32)] if k_steps > 1 else [],
+        scratch_shapes=[pltpu.VMEM((config.block_m, config.block_n), jnp.int32)] if k_steps > 1 else [],
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=(*[pltpu.PARALLEL] * (len(batch) + 2), pltpu.ARBITRARY),
-            vmem_limit_bytes=plan.vmem_limit_bytes,
+            vmem_limit_bytes=config.vmem_limit_bytes,
         ),
         interpret=interpret,
         name="integer_dot",

@@ -14,14 +14,14 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from jquant.arithmetic import exact, signs, words
+from jquant.arithmetic import exact, packed_int4, signs
 from jquant.kernels import xla_blocks
 from jquant.kernels import zero_point as zero_points
 from jquant.kernels.batch import join_rows
 from jquant.kernels.pallas.tpu import current_chip
-from jquant.kernels.pallas.tpu_block_plans import BlockPlan, plan_for
-from jquant.kernels.pallas.tpu_plans import LANES
-from jquant.packed_block_matrix import Layout, PackedBlockMatrix
+from jquant.kernels.pallas.tpu_block_tiles import BlockTileConfig, config_for
+from jquant.kernels.pallas.tpu_tiles import LANES
+from jquant.packed.block_matrix import Layout, PackedBlockMatrix
 
 _LARGEST_BLOCK_OF_BYTES = 256  # 255 * 255 * 256 is less than 2**24: with their zero points, sums are exact in float32
 
@@ -31,7 +31,7 @@ def block_dot(
     a_zero_point: jax.Array | None,
     b: PackedBlockMatrix,
     *,
-    plan: BlockPlan | None = None,
+    config: BlockTileConfig | None = None,
     interpret: Any = False,
 ) -> jax.Array:
     """The sum over the blocks g, in order, of ``fl(fl((A - a_zero_point)[:, g] @ (B - zero_point)[g]) * scale[g])``.
@@ -40,14 +40,14 @@ def block_dot(
       a: int8 or uint8, of shape (..., M, K).
       a_zero_point: of the dtype of `a`, of shape (..., M, 1) or (..., 1, 1), or None.
       b: of shape (..., K, N), in whole blocks. Batch sizes of 1 broadcast.
-      plan: the tiles; by default those for `current_chip` and the shapes.
+      config: the tiles; by default those for `current_chip` and the shapes.
       interpret: whether to interpret the kernel if there is no TPU; or how (`pltpu.InterpretParams`).
 
     Returns:
       float32, of shape (..., M, N).
 
     Raises:
-      NotImplementedError: there are no plans for the chip or for the blocks; or a size is 0 or symbolic.
+      NotImplementedError: there are no configs for the chip or for the blocks; or a size is 0 or symbolic.
     """
     _check(a, b)
     b = b.n_minor()
@@ -59,12 +59,14 @@ def block_dot(
     a_zero_point = zero_points.shifted(a_zero_point, a.dtype, a.ndim)
     a = signs.to_int8(a)
     a_zeros = None if a_zero_point is None else jnp.broadcast_to(a_zero_point.astype(jnp.int8), a.shape)
-    if plan is None:
-        plan = plan_for(current_chip(), a.shape[-2], k, n, b.block_size, 4 if b.layout == Layout.WORDS else 8)
-    return _matmul(a, a_zeros, b, plan, interpret).reshape(*batch, m, n)
+    if config is None:
+        config = config_for(current_chip(), a.shape[-2], k, n, b.block_size, 4 if b.layout == Layout.WORDS else 8)
+    return _matmul(a, a_zeros, b, config, interpret).reshape(*batch, m, n)
 
 
-def _matmul(a: jax.Array, a_zeros: jax.Array | None, b: PackedBlockMatrix, plan: BlockPlan, interpret: Any) -> jax.Array:
+def _matmul(
+    a: jax.Array, a_zeros: jax.Array | None, b: PackedBlockMatrix, config: BlockTileConfig, interpret: Any
+) -> jax.Array:
     """`block_dot` of int8 and the zero points of it, in the same shape."""
     scale, zero_point, dtype, block_size = exact.widen(b.scale), b.zero_point, b.dtype, b.block_size
     if dtype == jnp.uint8:  # `data` stores 128 less
@@ -72,15 +74,15 @@ def _matmul(a: jax.Array, a_zeros: jax.Array | None, b: PackedBlockMatrix, plan:
     if zero_point is not None:
         zero_point = zero_point.astype(jnp.int8)
     *a_batch, m, _ = a.shape
-    if plan.stacked:  # whole registers of few rows: otherwise memory would hold a matrix of one row
-        a, a_zeros = jax.tree.map(lambda x: _pad(x, -2, plan.block_m), (a, a_zeros))
+    if config.stacked:  # whole registers of few rows: otherwise memory would hold a matrix of one row
+        a, a_zeros = jax.tree.map(lambda x: _pad(x, -2, config.block_m), (a, a_zeros))
     output = jax.eval_shape(xla_blocks.stand_in, a, a_zeros, b)
     data = b.data
     *b_batch, blocks, n = scale.shape
     batch = jnp.broadcast_shapes(tuple(a_batch), tuple(b_batch))
-    per_step = plan.block_k // block_size
+    per_step = config.block_k // block_size
     steps = pl.cdiv(blocks, per_step)
-    grid = (*batch, pl.cdiv(m, plan.block_m), pl.cdiv(n, plan.block_n), steps)
+    grid = (*batch, pl.cdiv(m, config.block_m), pl.cdiv(n, config.block_n), steps)
 
     operands: dict[str, tuple[jax.Array, pl.BlockSpec]] = {}
 
@@ -89,17 +91,17 @@ def _matmul(a: jax.Array, a_zeros: jax.Array | None, b: PackedBlockMatrix, plan:
             operands[name] = x, _block_spec(x.shape, len(batch), block, place)
 
     a_and_zeros = [x for x in (a, a_zeros) if x is not None]
-    if plan.stacked:
-        a = jnp.concatenate([_stacked(x, plan, block_size) for x in a_and_zeros], axis=-2)
-        add("a", a, (plan.block_k // plan.depth, *a.shape[-2:]), lambda i, j, s: (s, 0, 0))
+    if config.stacked:
+        a = jnp.concatenate([_stacked(x, config, block_size) for x in a_and_zeros], axis=-2)
+        add("a", a, (config.block_k // config.depth, *a.shape[-2:]), lambda i, j, s: (s, 0, 0))
     else:
         a = jnp.stack([_cut(x, -1, blocks) for x in a_and_zeros], axis=-2).reshape(*a_batch, m, -1)
-        add("a", a, (plan.block_m, plan.block_k * len(a_and_zeros)), lambda i, j, s: (i, s))
-    add("b", data, (plan.block_k * data.shape[-2] // (blocks * block_size), plan.block_n), lambda i, j, s: (s, j))
+        add("a", a, (config.block_m, config.block_k * len(a_and_zeros)), lambda i, j, s: (i, s))
+    add("b", data, (config.block_k * data.shape[-2] // (blocks * block_size), config.block_n), lambda i, j, s: (s, j))
     for name, x in (("scale", scale), ("zero_point", zero_point)):
         if x is not None:
             x = _pad(x, -2, steps * per_step).reshape(*x.shape[:-2], steps, per_step, n)
-            add(name, x, (None, per_step, plan.block_n), lambda i, j, s: (s, 0, j))
+            add(name, x, (None, per_step, config.block_n), lambda i, j, s: (s, 0, j))
     arrays, specs = zip(*operands.values(), strict=True)
 
     def kernel(*refs):
@@ -110,7 +112,7 @@ def _matmul(a: jax.Array, a_zeros: jax.Array | None, b: PackedBlockMatrix, plan:
             step=pl.program_id(len(grid) - 1),
             blocks=blocks,
             block_size=block_size,
-            plan=plan,
+            config=config,
             dtype=dtype,
             offset=b.offset,
             has_a_zeros=a_zeros is not None,
@@ -122,10 +124,10 @@ def _matmul(a: jax.Array, a_zeros: jax.Array | None, b: PackedBlockMatrix, plan:
         out_shape=output,
         grid=grid,
         in_specs=specs,
-        out_specs=_block_spec(output.shape, len(batch), (plan.block_m, plan.block_n), lambda i, j, s: (i, j)),
+        out_specs=_block_spec(output.shape, len(batch), (config.block_m, config.block_n), lambda i, j, s: (i, j)),
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=(*[pltpu.PARALLEL] * (len(grid) - 1), pltpu.ARBITRARY),
-            vmem_limit_bytes=plan.vmem_limit_bytes,
+            vmem_limit_bytes=config.vmem_limit_bytes,
         ),
         interpret=interpret,
         name="block_dot",
@@ -168,15 +170,15 @@ def _cut(x: jax.Array, axis: int, parts: int) -> jax.Array:
     return x.reshape(*x.shape[:axis], parts, x.shape[axis] // parts, *x.shape[axis + 1 :])
 
 
-def _stacked(a: jax.Array, plan: BlockPlan, block_size: int) -> jax.Array:
+def _stacked(a: jax.Array, config: BlockTileConfig, block_size: int) -> jax.Array:
     """For each `depth` of K, the rows of A once for each block of it, and zeros beside: (..., depths, rows, depth)."""
     *batch, _, k = a.shape
-    count = plan.depth // block_size
-    a = _pad(a, -1, pl.cdiv(k, plan.depth) * plan.depth)
-    a = jnp.moveaxis(a.reshape(*batch, plan.block_m, -1, 1, count, block_size), -5, -3)
+    count = config.depth // block_size
+    a = _pad(a, -1, pl.cdiv(k, config.depth) * config.depth)
+    a = jnp.moveaxis(a.reshape(*batch, config.block_m, -1, 1, count, block_size), -5, -3)
     own = jnp.eye(count, dtype=jnp.int8)[:, None, :, None]
     own = own.reshape(*(1,) * (a.ndim - own.ndim), *own.shape)
-    return (a * own).reshape(*batch, -1, count * plan.block_m, plan.depth)
+    return (a * own).reshape(*batch, -1, count * config.block_m, config.depth)
 
 
 def _kernel(
@@ -186,7 +188,7 @@ def _kernel(
     step,
     blocks: int,
     block_size: int,
-    plan: BlockPlan,
+    config: BlockTileConfig,
     dtype,
     offset,
     has_a_zeros,
@@ -205,22 +207,22 @@ def _kernel(
     """
     a_ref, b_ref, scale_ref = refs["a"], refs["b"], refs["scale"]
     has_b_zeros = "zero_point" in refs
-    per_step, per_depth = plan.block_k // block_size, plan.depth // block_size
+    per_step, per_depth = config.block_k // block_size, config.depth // block_size
     steps = pl.cdiv(blocks, per_step)
     is_words, is_bytes = b_ref.dtype == jnp.uint16, dtype in (jnp.int8, jnp.uint8)
     # The difference of two bytes is not a byte; and for few rows, correcting the products takes less than the weights.
-    corrects_products = has_b_zeros and (is_bytes or plan.stacked)
+    corrects_products = has_b_zeros and (is_bytes or config.stacked)
     corrects_weights = has_b_zeros and not corrects_products
 
     def weights(depth: int, columns) -> jax.Array:
         """One `depth` of B, less its zero points where these correct weights: int8, or int32 to go on with."""
-        start = depth * plan.depth
+        start = depth * config.depth
         if not is_words:
-            b = b_ref[start : start + plan.depth, columns]
+            b = b_ref[start : start + config.depth, columns]
         else:
-            b = b_ref[start // words.PER_WORD : (start + plan.depth) // words.PER_WORD, columns]
+            b = b_ref[start // packed_int4.PER_WORD : (start + config.depth) // packed_int4.PER_WORD, columns]
             if offset and not corrects_weights:  # int4 plus 8 is int4 with its highest bit flipped
-                b = pltpu.bitcast(b ^ words.SIGN_BITS, jnp.int4)
+                b = pltpu.bitcast(b ^ packed_int4.SIGN_BITS, jnp.int4)
             else:
                 b = pltpu.bitcast(b, jnp.uint4)
         if corrects_weights:
@@ -232,7 +234,7 @@ def _kernel(
 
     def products(depth: int, b: jax.Array) -> list[jax.Array]:
         """For each block of a `depth`, its product of A less the zero points of A."""
-        if plan.stacked:
+        if config.stacked:
             product = _dot(a_ref[depth], b)
             if has_a_zeros:
                 product, of_zeros = jnp.split(product, 2)
@@ -259,9 +261,9 @@ def _kernel(
         depths = range(pl.cdiv(count, per_depth))
         row_sums, zeros = [], None
         if corrects_products:  # by the sums of the rows of A, on all lanes: the matrix unit takes no time to make them so
-            ones = jnp.ones((plan.depth, LANES), jnp.int8)
+            ones = jnp.ones((config.depth, LANES), jnp.int8)
             row_sums = [row_sum.astype(jnp.float32) for depth in depths for row_sum in products(depth, ones)]
-        for columns in _slices(plan.block_n, plan.columns_at_once):
+        for columns in _slices(config.block_n, config.columns_at_once):
             total = None if steps == 1 else out_ref[:, columns]
             if corrects_products:
                 zeros = refs["zero_point"][:, columns].astype(jnp.float32)

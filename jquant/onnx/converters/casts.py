@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import onnx
 
-from jquant.arithmetic import exact, powers_of_two
-from jquant.arithmetic.bitcast import bitcast
+from jquant.arithmetic import e8m0, exact
 from jquant.arithmetic.narrow_floats import has_infinities_or_nan, is_narrow_float, narrow
-from jquant.onnx.errors import ModelError
+from jquant.errors import ModelError
+from jquant.lowering.bitcast import bitcast
 from jquant.onnx.registry import converter
 from jquant.onnx.values import jax_dtype, to_jax
 
@@ -55,10 +55,10 @@ def _converted(x, dtype: np.dtype, saturate: int, round_mode: str, xp):
     """`x`, a NumPy or JAX array, in another type."""
     if dtype.kind == "b":
         return x != 0
-    if is_narrow_float(dtype) or dtype == powers_of_two.DTYPE:
+    if is_narrow_float(dtype) or dtype == e8m0.DTYPE:
         return _narrowed(x, dtype, bool(saturate), round_mode, xp)
-    if x.dtype == powers_of_two.DTYPE:
-        x = _computed(powers_of_two.widen, x, xp)
+    if x.dtype == e8m0.DTYPE:
+        x = _computed(e8m0.widen, x, xp)
     if dtype.name in ("int4", "uint4", "int2", "uint2"):
         return x.astype(np.int32).astype(dtype)
     return x.astype(dtype)
@@ -66,9 +66,9 @@ def _converted(x, dtype: np.dtype, saturate: int, round_mode: str, xp):
 
 def _narrowed(x, dtype: np.dtype, saturate: bool, round_mode: Any, xp):
     """`x` in an 8- or 4-bit float type, rounded once."""
-    single = _computed(powers_of_two.widen, x, xp) if x.dtype == powers_of_two.DTYPE else _single(x, xp)
-    if dtype == powers_of_two.DTYPE:
-        return _computed(functools.partial(powers_of_two.narrow, saturate=saturate, rounding=round_mode), single, xp)
+    single = _computed(e8m0.widen, x, xp) if x.dtype == e8m0.DTYPE else _single(x, xp)
+    if dtype == e8m0.DTYPE:
+        return _computed(functools.partial(e8m0.narrow, saturate=saturate, rounding=round_mode), single, xp)
     if not has_infinities_or_nan(dtype):  # the type's specification turns NaN into 6, ONNX's node tests of Cast into this
         single = xp.where(xp.isnan(single), xp.copysign(np.float32(0), -single), single)
     return _computed(lambda x: narrow(exact.seal(x), dtype, saturate=saturate), single, xp)

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jquant.errors import ModelError
 from jquant.onnx import axes
-from jquant.onnx.errors import ModelError
 from jquant.onnx.registry import converter
 from jquant.onnx.values import is_static, sizes, to_jax
 

@@ -5,7 +5,7 @@ import numpy as np
 import onnx
 from jax import lax
 
-from jquant.onnx.errors import ModelError
+from jquant.errors import ModelError
 from jquant.onnx.registry import converter
 from jquant.onnx.values import jax_dtype, sizes, to_jax
 

@@ -27,7 +27,7 @@ from jquant.operators.quantized_linear_matmul import quantized_linear_matmul
 from jquant.operators.quantized_linear_multiply import quantized_linear_multiply
 from jquant.operators.quantized_linear_sigmoid import quantized_linear_sigmoid
 from jquant.operators.quantized_linear_softmax import quantized_linear_softmax
-from jquant.packed_matrix import PackedMatrix
+from jquant.packed.matrix import PackedMatrix
 
 
 def _integers(operator: str, packs: Mapping[str, str] | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

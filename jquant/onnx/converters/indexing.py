@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jquant.onnx.errors import ModelError
+from jquant.errors import ModelError
 from jquant.onnx.registry import converter
 from jquant.onnx.values import sizes
 

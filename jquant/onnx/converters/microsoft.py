@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jquant.errors import ModelError
 from jquant.onnx.converters.convolutions import convolution
 from jquant.onnx.converters.linear_algebra import gemm
 from jquant.onnx.converters.normalization import layer_normalization
-from jquant.onnx.errors import ModelError
 from jquant.onnx.graph import MICROSOFT
 from jquant.onnx.registry import converter
 

@@ -3,12 +3,12 @@
 import jax
 import jax.numpy as jnp
 
+from jquant.errors import ModelError
 from jquant.onnx.converters.quantized_parameters import LEVEL, plain
-from jquant.onnx.errors import ModelError
 from jquant.onnx.graph import MICROSOFT
 from jquant.onnx.registry import converter
 from jquant.operators.matmul_integer_to_float import matmul_integer_to_float
-from jquant.packed_matrix import PackedMatrix
+from jquant.packed.matrix import PackedMatrix
 
 
 @converter("QAttention", domain=MICROSOFT, packs={"weight": "weight_zero_point"})

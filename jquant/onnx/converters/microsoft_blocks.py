@@ -2,13 +2,13 @@
 
 import jax.numpy as jnp
 
+from jquant.errors import ModelError
 from jquant.onnx import n_bits
-from jquant.onnx.errors import ModelError
 from jquant.onnx.graph import MICROSOFT
 from jquant.onnx.registry import converter
 from jquant.operators.gather_block_quantized import gather_block_quantized
 from jquant.operators.matmul_n_bits import matmul_n_bits
-from jquant.packed_block_matrix import PackedBlockMatrix
+from jquant.packed.block_matrix import PackedBlockMatrix
 
 
 @converter("MatMulNBits", domain=MICROSOFT, packs_blocks=True)

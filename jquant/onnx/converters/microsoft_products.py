@@ -11,7 +11,7 @@ from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear
 from jquant.operators.matmul_integer import matmul_integer
 from jquant.operators.matmul_integer_to_float import matmul_integer_to_float
 from jquant.operators.quantized_gemm import quantized_gemm
-from jquant.packed_matrix import PackedMatrix
+from jquant.packed.matrix import PackedMatrix
 
 
 @converter("QGemm", domain=MICROSOFT, packs={"B": "b_zero_point"}, transposed_by="transB")

@@ -7,11 +7,11 @@ from jax import lax
 
 from jquant.arithmetic import exact, fused
 from jquant.arithmetic.lookup import integers, look_up
+from jquant.errors import ModelError
 from jquant.formulas import affine
 from jquant.formulas.extremes import below_largest
 from jquant.onnx.converters import quantized
 from jquant.onnx.converters.quantized_parameters import plain
-from jquant.onnx.errors import ModelError
 from jquant.onnx.graph import MICROSOFT
 from jquant.onnx.registry import converter
 from jquant.operators.quantized_linear_concat import quantized_linear_concat

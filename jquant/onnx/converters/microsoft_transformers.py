@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+from jquant.errors import ModelError
 from jquant.onnx.converters.attention import rotate
-from jquant.onnx.errors import ModelError
 from jquant.onnx.graph import MICROSOFT
 from jquant.onnx.registry import converter
 

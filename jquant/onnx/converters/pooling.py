@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jquant.errors import ModelError
 from jquant.onnx.converters.sampling import sample
 from jquant.onnx.converters.windows import Window, resolved_pool
-from jquant.onnx.errors import ModelError
 from jquant.onnx.registry import converter
 from jquant.onnx.values import sizes
 

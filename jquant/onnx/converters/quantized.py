@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import onnx
 
-from jquant.arithmetic import exact, powers_of_two
+from jquant.arithmetic import e8m0, exact
 from jquant.arithmetic.narrow_floats import has_infinities_or_nan
+from jquant.errors import ModelError
 from jquant.formulas.granularity import Granularity
 from jquant.onnx.converters.quantized_parameters import (
     LEVEL,
@@ -19,7 +20,6 @@ from jquant.onnx.converters.quantized_parameters import (
     windows,
 )
 from jquant.onnx.converters.windows import resolved
-from jquant.onnx.errors import ModelError
 from jquant.onnx.registry import converter
 from jquant.operators.convolution_integer import convolution_integer
 from jquant.operators.dequantize_linear import dequantize_linear
@@ -27,7 +27,7 @@ from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear
 from jquant.operators.quantize_linear import quantize_linear
 from jquant.operators.quantized_linear_convolution import quantized_linear_convolution
 from jquant.operators.quantized_linear_matmul import quantized_linear_matmul
-from jquant.packed_matrix import PackedMatrix
+from jquant.packed.matrix import PackedMatrix
 
 
 def _dtype(output_dtype: int):
@@ -74,7 +74,7 @@ def quantize_to_22(x, y_scale, y_zero_point=None, *, axis=1, block_size=0, outpu
 @converter("QuantizeLinear", since=23)
 def quantize(x, y_scale, y_zero_point=None, *, axis, block_size, output_dtype, precision, saturate):
     """The quotient is rounded to `precision`, or else to the type of the scale, if that is a float type."""
-    has_fractions = jnp.issubdtype(y_scale.dtype, jnp.floating) and y_scale.dtype != powers_of_two.DTYPE
+    has_fractions = jnp.issubdtype(y_scale.dtype, jnp.floating) and y_scale.dtype != e8m0.DTYPE
     precise = _dtype(precision) or (y_scale.dtype if has_fractions else None)
     return quantize_as_written(x, y_scale, y_zero_point, axis, block_size, output_dtype, saturate, precise)
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jquant.operators.matmul_integer import matmul_integer
-from jquant.packed_matrix import PackedMatrix
+from jquant.packed.matrix import PackedMatrix
 
 LEVEL = "EXTENDED"  # for mixed ranks, and types that DirectML does not have
 

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.onnx.errors import ModelError
+from jquant.errors import ModelError
 from jquant.onnx.graph import MICROSOFT
 from jquant.onnx.registry import converter
 from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear
 from jquant.operators.matmul_integer import matmul_integer
 from jquant.operators.pack_matrix import pack_matrix
-from jquant.packed_matrix import PackedMatrix
+from jquant.packed.matrix import PackedMatrix
 
 _Activation = Callable[[jax.Array], jax.Array]
 _States = tuple[jax.Array, ...]

@@ -9,8 +9,8 @@ import numpy as np
 from jax import lax
 
 from jquant.arithmetic import exact
+from jquant.errors import ModelError
 from jquant.onnx.converters.sampling import cubic_weights
-from jquant.onnx.errors import ModelError
 from jquant.onnx.registry import converter
 from jquant.onnx.values import sizes as as_sizes
 

@@ -4,7 +4,7 @@ import math
 
 import jax.numpy as jnp
 
-from jquant.onnx.errors import ModelError
+from jquant.errors import ModelError
 from jquant.onnx.registry import converter
 from jquant.onnx.values import from_sizes, sizes
 

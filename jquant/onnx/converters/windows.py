@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax import lax
 
-from jquant.onnx.errors import ModelError
+from jquant.errors import ModelError
 
 _SAME = ("SAME_UPPER", "SAME_LOWER")
 

@@ -1,4 +1,4 @@
-"""Tile plans of the TPU kernel: which blocks of the matrices it holds at a time, by chip and shape."""
+"""Tile configs of the TPU kernel: which blocks of the matrices it holds at a time, by chip and shape."""
 
 import dataclasses
 import math
@@ -12,7 +12,7 @@ ROWS = 32  # of int8 in one vector register, and so in one instruction of the ma
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class TileConfig:
     """The blocks of one grid step, and the vector memory for them.
 
     Attributes:
@@ -39,12 +39,12 @@ class Tile(NamedTuple):
 
 
 class Chip(NamedTuple):
-    """What a plan needs to know of a chip.
+    """What a config needs to know of a chip.
 
     Attributes:
       vmem_mebibytes: how much of the vector memory of one core the blocks may take.
       columns: of one matrix unit.
-      rows_at_once: see `Plan`. Each time, B goes into the matrix units anew.
+      rows_at_once: see `TileConfig`. Each time, B goes into the matrix units anew.
       tiles: the first that holds the whole of K, so that no sum goes through memory between two grid steps; or else
         the last.
       decode_tiles: likewise for few rows, where the time goes into reading B.
@@ -74,13 +74,13 @@ _WITHOUT_INT8 = ("v2", "v3", "v4", "v4i")
 _MEBIBYTE = 2**20
 
 
-def plan_for(
+def config_for(
     chip: str | None, m: int, k: int, n: int, output_dtype: np.dtype, leaves: tuple[tuple[int, int], ...] = ()
-) -> Plan:
-    """The plan for an (M, K) by (K, N) product on a chip.
+) -> TileConfig:
+    """The config for an (M, K) by (K, N) product on a chip.
 
     Args:
-      chip: "v5e", "v5p", "v6e", "7" or "7x"; None, if it is not known, gives a plan that is right for each of them.
+      chip: "v5e", "v5p", "v6e", "7" or "7x"; None, if it is not known, gives a config that is right for each of them.
       m: the rows of A.
       k: the columns of A.
       n: the columns of B.
@@ -88,9 +88,9 @@ def plan_for(
       leaves: the last two sizes of each array of the epilogue.
 
     Raises:
-      NotImplementedError: there is no plan for the chip.
+      NotImplementedError: there is no config for the chip.
     """
-    require_plans(chip, _CHIPS)
+    require_configs(chip, _CHIPS)
     vmem_mebibytes, columns, rows_at_once, tiles, decode_tiles = _CHIPS[chip]
     tiles = decode_tiles if m <= decode_tiles[0].m else tiles
     tile = next((tile for tile in tiles if k <= tile.k), tiles[-1])
@@ -100,15 +100,15 @@ def plan_for(
         m_is_longer = blocks.m > blocks.n
         longer = split(max(blocks.m, blocks.n), max(blocks.m, blocks.n) // 2, LANES)
         blocks = blocks._replace(m=longer) if m_is_longer else blocks._replace(n=longer)
-    return Plan(*blocks, rows_at_once, vmem_limit_bytes=needed)
+    return TileConfig(*blocks, rows_at_once, vmem_limit_bytes=needed)
 
 
-def require_plans(chip: str | None, chips: Collection[str | None]) -> None:
-    """Raises NotImplementedError unless the chip is one of those that there are plans for."""
+def require_configs(chip: str | None, chips: Collection[str | None]) -> None:
+    """Raises NotImplementedError unless the chip is one of those that there are configs for."""
     if chip in _WITHOUT_INT8:
         raise NotImplementedError(f"TPU {chip} does not multiply int8 matrices in Pallas kernels; v5e and later ones do")
     if chip not in chips:
-        raise NotImplementedError(f"there are no tile plans for TPU {chip}, only for {', '.join(filter(None, chips))}")
+        raise NotImplementedError(f"there are no tile configs for TPU {chip}, only for {', '.join(filter(None, chips))}")
 
 
 def _vmem_bytes(blocks: Tile, output_dtype: np.dtype, leaves: tuple[tuple[int, int], ...]) -> int:

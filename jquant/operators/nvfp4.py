@@ -41,14 +41,14 @@ def _nvfp4_quantize(x: jax.Array, tensor_scale: jax.Array | None, axis: int) -> 
     value = lax.stop_gradient(exact.numerator(x))
     tensor_scale = _tensor_scale(value) if tensor_scale is None else exact.widen(tensor_scale)
     bits = blocks.largest_magnitude_bits(value, axis, _BLOCK_SIZE)
-    ratio = exact.quotient(exact.quotient(float_bits.of_bits(bits), _LARGEST), tensor_scale)
+    ratio = exact.quotient(exact.quotient(float_bits.from_bits(bits), _LARGEST), tensor_scale)
     scale_format = narrow_floats.format_of(_SCALE)
     code = narrow_floats.encode(float_bits.nan_where(bits >= float_bits.INFINITY, ratio), scale_format)
-    scale, scale_value = narrow_floats.of_code(code, _SCALE), narrow_floats.decode(code, scale_format)
+    scale, scale_value = narrow_floats.from_code(code, _SCALE), narrow_floats.decode(code, scale_format)
     step = exact.product(scale_value, tensor_scale)
     step = exact.once(jnp.where(scale_value == 0, np.float32(np.inf), step))
     quotient = exact.quotient(value, blocks.repeat(step, axis, _BLOCK_SIZE, x.shape[axis]))
-    values = blocks.of_code(narrow_floats.encode(quotient, narrow_floats.format_of(_ELEMENT)), _ELEMENT)
+    values = blocks.from_code(narrow_floats.encode(quotient, narrow_floats.format_of(_ELEMENT)), _ELEMENT)
     return Nvfp4QuantizeOutput(values, scale, tensor_scale)
 
 

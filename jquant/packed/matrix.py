@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jquant.arithmetic import signs
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
-from jquant.packed_arrays import entries_of, placed, require_data_type, require_whole_blocks
+from jquant.packed.arrays import entries_of, placed, require_data_type, require_whole_blocks
 from jquant.placement import names_arrays
 
 _INT8, _UINT8, _INT32 = map(np.dtype, (np.int8, np.uint8, np.int32))
@@ -57,10 +57,10 @@ class PackedMatrix:
     @names_arrays
     def unpack(self) -> jax.Array:
         """The matrix, of shape (..., K, N) and `dtype`."""
-        self.require_intact("PackedMatrix.unpack")
+        self.validate("PackedMatrix.unpack")
         return signs.from_int8(jnp.swapaxes(self.data, -1, -2), self.dtype)
 
-    def require_intact(self, name: str) -> None:
+    def validate(self, name: str) -> None:
         """Asserts that the arrays have the dtypes and the shapes that `pack_matrix` gave them.
 
         A cast of all arrays of a model (``jax.tree.map(lambda x: x.astype(jnp.bfloat16), model)``) casts these, too.

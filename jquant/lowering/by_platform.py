@@ -16,7 +16,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from jax.interpreters.xla import apply_primitive
 
-from jquant.arithmetic.partitioned import mapped_first
+from jquant.lowering.partitioned import mapped_first
 
 Form = Callable[..., jax.Array]
 _by_platform_p = Primitive("by_platform")

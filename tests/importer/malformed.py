@@ -1,6 +1,6 @@
 """Small models, ways to break them, and a process that loads and runs what came of it.
 
-``python hostile.py FIRST COUNT`` prints, for each, how it ended; the process has little memory, and a time for each.
+``python malformed.py FIRST COUNT`` prints, for each, how it ended; the process has little memory, and a time for each.
 """
 
 import json

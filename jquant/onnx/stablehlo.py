@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax import export as jax_export
 
-from jquant.onnx.errors import ModelError
+from jquant.errors import ModelError
 from jquant.onnx.model import Model
 from jquant.onnx.open_sizes import undecided
 from jquant.onnx.values import jax_dtype

@@ -1,9 +1,9 @@
-"""Tile plans of the TPU kernel for products with block scales: by chip, shape, and size of the blocks."""
+"""Tile configs of the TPU kernel for products with block scales: by chip, shape, and size of the blocks."""
 
 import dataclasses
 import math
 
-from jquant.kernels.pallas.tpu_plans import LANES, ROWS, require_plans, round_up, split
+from jquant.kernels.pallas.tpu_tiles import LANES, ROWS, require_configs, round_up, split
 
 FEW_ROWS = 8  # of int32 or float32 in one vector register
 MOST_FEW_ROWS = 16
@@ -11,7 +11,7 @@ LARGEST_BLOCK = 1024  # whose products of -128 and -128 a float32 sums exactly, 
 
 
 @dataclasses.dataclass(frozen=True)
-class BlockPlan:
+class BlockTileConfig:
     """What one grid step takes, and in which order.
 
     Attributes:
@@ -39,11 +39,11 @@ _DEPTHS = {"v5e": 128, "v5p": 128, "v6e": 256, "7": 256, "7x": 256, None: 128}  
 _MEBIBYTE = 2**20
 
 
-def plan_for(chip: str | None, m: int, k: int, n: int, block_size: int, bits: int) -> BlockPlan:
-    """The plan for an (M, K) by (K, N) product on a chip.
+def config_for(chip: str | None, m: int, k: int, n: int, block_size: int, bits: int) -> BlockTileConfig:
+    """The config for an (M, K) by (K, N) product on a chip.
 
     Args:
-      chip: as `tpu_plans.plan_for` takes it; None gives a plan that is right for each chip.
+      chip: as `tpu_tiles.config_for` takes it; None gives a config that is right for each chip.
       m: the rows of A.
       k: the columns of A.
       n: the columns of B.
@@ -51,9 +51,9 @@ def plan_for(chip: str | None, m: int, k: int, n: int, block_size: int, bits: in
       bits: of an element of B.
 
     Raises:
-      NotImplementedError: there is no plan for the chip, or none for blocks of this size.
+      NotImplementedError: there is no config for the chip, or none for blocks of this size.
     """
-    require_plans(chip, _DEPTHS)
+    require_configs(chip, _DEPTHS)
     depth = _DEPTHS[chip]
     if block_size % ROWS or (depth % block_size and block_size % LANES) or block_size > LARGEST_BLOCK:
         raise NotImplementedError(
@@ -70,7 +70,7 @@ def plan_for(chip: str | None, m: int, k: int, n: int, block_size: int, bits: in
     block_n = split(n, 512 if not stacked or block_k > 2048 else 1024, LANES)
     a_rows = block_m * (depth // block_size if stacked else 1)
     needed = _vmem_bytes(a_rows, block_m, block_k, block_n, block_size, bits)
-    return BlockPlan(block_m, block_k, block_n, depth, 512 if stacked else 256, stacked, needed)
+    return BlockTileConfig(block_m, block_k, block_n, depth, 512 if stacked else 256, stacked, needed)
 
 
 def _dividing(count: int, largest: int) -> int:

@@ -13,8 +13,8 @@ import numpy as np
 from jax import lax
 
 from jquant.arithmetic import float_bits
-from jquant.arithmetic.bitcast import bitcast, bitcast_unguarded
-from jquant.arithmetic.float_bits import FRACTION, HIDDEN_BIT, INFINITY, MAGNITUDE, SIGN, nan_where, normalized, of_bits
+from jquant.arithmetic.float_bits import FRACTION, HIDDEN_BIT, INFINITY, MAGNITUDE, SIGN, from_bits, nan_where, normalized
+from jquant.lowering.bitcast import bitcast, bitcast_unguarded
 
 DTYPE = jnp.dtype("float8_e8m0fnu")
 NAN = 255  # the code
@@ -39,10 +39,10 @@ def narrow(x: jax.Array, *, saturate: bool = True, rounding: Rounding = "up") ->
     }[rounding]
     code = exponent + rounded_up.astype(jnp.int32)
     code = jnp.minimum(code, NAN - 1) if saturate else jnp.where(tiny & (fraction < half), NAN, code)
-    return of_code(jnp.where(bits & MAGNITUDE > INFINITY, NAN, code))
+    return from_code(jnp.where(bits & MAGNITUDE > INFINITY, NAN, code))
 
 
-def of_code(code: jax.Array) -> jax.Array:
+def from_code(code: jax.Array) -> jax.Array:
     """The numbers with biased exponents from 0 to 254, or `NAN`, as computed from bits."""
     return bitcast_unguarded(code.astype(jnp.uint8), DTYPE)
 
@@ -56,7 +56,7 @@ def widen(x: jax.Array) -> jax.Array:
     """The float32 of each number. 2**-127 is subnormal."""
     code = code_of(x)
     bits = lax.select(code == 0, jnp.full_like(code, 2**22), code << 23)
-    return of_bits(lax.select(code == NAN, bits + np.int32(2**22), bits))
+    return from_bits(lax.select(code == NAN, bits + np.int32(2**22), bits))
 
 
 def product(x: jax.Array, scale: jax.Array) -> jax.Array:
@@ -87,7 +87,7 @@ def ldexp(x: jax.Array, exponent: jax.Array) -> jax.Array:
     result = rounded + (lax.max(biased - 1, jnp.zeros_like(biased)) << 23)
     result = lax.select(biased >= 0xFF, jnp.full_like(result, INFINITY), result)
     result = lax.select((magnitude == 0) | (magnitude >= INFINITY), magnitude, result)
-    return of_bits(result | (bits & SIGN))
+    return from_bits(result | (bits & SIGN))
 
 
 def scaled_integer(magnitude: jax.Array, exponent: jax.Array) -> jax.Array:
@@ -97,4 +97,4 @@ def scaled_integer(magnitude: jax.Array, exponent: jax.Array) -> jax.Array:
     subnormal = lax.shift_left(magnitude, lax.clamp(np.int32(0), exponent + np.int32(149), np.int32(23)))
     result = lax.select(biased > 0, bits + (exponent << 23), subnormal)
     result = lax.select(biased >= 0xFF, jnp.full_like(result, INFINITY), result)
-    return of_bits(lax.select(magnitude == 0, magnitude, result))
+    return from_bits(lax.select(magnitude == 0, magnitude, result))

@@ -1,4 +1,4 @@
-"""How the Hopper kernel divides a product into tiles: plans are data, and choosing one is arithmetic.
+"""How the Hopper kernel divides a product into tiles: configs are data, and choosing one is arithmetic.
 
 The figures are those of an H200's data sheet and of the compiler; none of the estimates has been measured on the chip.
 """
@@ -23,7 +23,7 @@ _CYCLES_PER_TILE = 1500  # to fill the pipeline, and to leave it
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
+class TileConfig:
     """The tiles of one product.
 
     Attributes:
@@ -47,20 +47,20 @@ class Plan:
     blocks: int = MULTIPROCESSORS
 
 
-def plan_for(batch: int, m: int, n: int, k: int, itemsize: int) -> Plan:
-    """The plan that takes the fewest cycles by the estimate, for (batch, m, k) x (batch, n, k) and this size of output."""
+def config_for(batch: int, m: int, n: int, k: int, itemsize: int) -> TileConfig:
+    """The config that takes the fewest cycles by the estimate, for (batch, m, k) x (batch, n, k) and this size of output."""
     tile = min(_TILES, key=lambda tile: (_cycles(*tile[:2], batch, m, n, k, itemsize), tile))
     block_m, block_n, warpgroups = tile
-    plan = Plan(
+    config = TileConfig(
         block_m=block_m,
         block_n=block_n,
         stages=1,
         warpgroups=warpgroups,
         epilogue_n=min(block_n, SWIZZLE // itemsize),
     )
-    step = shared_memory(dataclasses.replace(plan, stages=2), itemsize) - shared_memory(plan, itemsize)
-    free = SHARED_MEMORY - shared_memory(plan, itemsize)
-    return dataclasses.replace(plan, stages=min(1 + free // step, _MOST_STAGES))
+    step = shared_memory(dataclasses.replace(config, stages=2), itemsize) - shared_memory(config, itemsize)
+    free = SHARED_MEMORY - shared_memory(config, itemsize)
+    return dataclasses.replace(config, stages=min(1 + free // step, _MOST_STAGES))
 
 
 # (block_m, block_n, warpgroups). The first is for large products. The narrow ones spread those with few rows, which
@@ -87,38 +87,38 @@ def _cycles(block_m: int, block_n: int, batch: int, m: int, n: int, k: int, item
     return math.ceil(tiles / MULTIPROCESSORS) * (max(multiply, load) + store + _CYCLES_PER_TILE)
 
 
-def shared_memory(plan: Plan, itemsize: int) -> int:
+def shared_memory(config: TileConfig, itemsize: int) -> int:
     """The bytes of shared memory that a block needs."""
-    operands = plan.stages * (plan.block_m + plan.block_n) * plan.block_k
-    outputs = plan.warpgroups * output_buffers(plan) * PIECE_M * plan.epilogue_n * itemsize
+    operands = config.stages * (config.block_m + config.block_n) * config.block_k
+    outputs = config.warpgroups * output_buffers(config) * PIECE_M * config.epilogue_n * itemsize
     return operands + outputs + _OTHER_SHARED_MEMORY
 
 
-def output_buffers(plan: Plan) -> int:
+def output_buffers(config: TileConfig) -> int:
     """The pieces of the output, for each warpgroup, of which one may be stored while the next is computed."""
-    pieces = plan.block_m // plan.warpgroups // PIECE_M * (plan.block_n // plan.epilogue_n)
+    pieces = config.block_m // config.warpgroups // PIECE_M * (config.block_n // config.epilogue_n)
     return min(_OUTPUT_BUFFERS, pieces)
 
 
-def accumulators(plan: Plan) -> int:
+def accumulators(config: TileConfig) -> int:
     """The registers of a thread that hold the product."""
-    return plan.block_m // plan.warpgroups * plan.block_n // 128
+    return config.block_m // config.warpgroups * config.block_n // 128
 
 
-def check(plan: Plan, itemsize: int) -> None:
-    """Raises ValueError for a plan that the kernel cannot follow."""
-    rows = plan.block_m // plan.warpgroups
+def check(config: TileConfig, itemsize: int) -> None:
+    """Raises ValueError for a config that the kernel cannot follow."""
+    rows = config.block_m // config.warpgroups
     conditions = {
-        "block_m must be 64 or 128 rows per warpgroup": rows * plan.warpgroups == plan.block_m and rows in (64, 128),
-        "block_n must be 32, 64, 128 or 256": plan.block_n in (32, 64, 128, 256),
-        "block_k must be 128": plan.block_k == SWIZZLE,
-        "epilogue_n must divide block_n into rows of 32 to 128 bytes": plan.block_n % plan.epilogue_n == 0
-        and plan.epilogue_n * itemsize in (32, 64, SWIZZLE),
-        "there must be one or two warpgroups that multiply": plan.warpgroups in (1, 2),
-        "stages, group_m and blocks must be positive": min(plan.stages, plan.group_m, plan.blocks) > 0,
-        f"a thread has at most {ACCUMULATORS} accumulators": accumulators(plan) <= ACCUMULATORS,
-        f"a thread block has {SHARED_MEMORY} bytes of shared memory": shared_memory(plan, itemsize) <= SHARED_MEMORY,
+        "block_m must be 64 or 128 rows per warpgroup": rows * config.warpgroups == config.block_m and rows in (64, 128),
+        "block_n must be 32, 64, 128 or 256": config.block_n in (32, 64, 128, 256),
+        "block_k must be 128": config.block_k == SWIZZLE,
+        "epilogue_n must divide block_n into rows of 32 to 128 bytes": config.block_n % config.epilogue_n == 0
+        and config.epilogue_n * itemsize in (32, 64, SWIZZLE),
+        "there must be one or two warpgroups that multiply": config.warpgroups in (1, 2),
+        "stages, group_m and blocks must be positive": min(config.stages, config.group_m, config.blocks) > 0,
+        f"a thread has at most {ACCUMULATORS} accumulators": accumulators(config) <= ACCUMULATORS,
+        f"a thread block has {SHARED_MEMORY} bytes of shared memory": shared_memory(config, itemsize) <= SHARED_MEMORY,
     }
     for condition, holds in conditions.items():
         if not holds:
-            raise ValueError(f"{condition}: {plan} with outputs of {itemsize} bytes")
+            raise ValueError(f"{condition}: {config} with outputs of {itemsize} bytes")

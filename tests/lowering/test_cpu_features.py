@@ -2,7 +2,7 @@
 
 import pytest
 
-from jquant.kernels import processor
+from jquant.lowering import cpu_features
 
 
 @pytest.mark.parametrize(
@@ -12,5 +12,5 @@ def test_tiles_of_int8(monkeypatch, tmp_path, flags, expected):
     path = tmp_path / "cpuinfo"
     if flags is not None:
         path.write_text(f"processor\t: 0\nflags\t\t: {flags}\nbogomips\t: 1\n")
-    monkeypatch.setattr(processor, "_CPUINFO", path)
-    assert processor.multiplies_tiles_of_int8.__wrapped__() == expected
+    monkeypatch.setattr(cpu_features, "_CPUINFO", path)
+    assert cpu_features.has_amx_int8.__wrapped__() == expected

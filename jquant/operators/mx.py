@@ -12,7 +12,7 @@ from jquant.arguments.block_scales import positive_block_size, require_scales
 from jquant.arguments.descriptor import require
 from jquant.arguments.operands import any_float_operand, operand
 from jquant.arguments.statics import dimension, float_data_type
-from jquant.arithmetic import exact, float_bits, narrow_floats, powers_of_two
+from jquant.arithmetic import e8m0, exact, float_bits, narrow_floats
 from jquant.arithmetic.narrow_floats import FLOATS_OF_6_BITS
 from jquant.errors import DescriptorTypeError
 from jquant.formulas import blocks
@@ -36,27 +36,27 @@ def _largest_exponent(element: np.dtype) -> int:
 
 def _elements(x: jax.Array, code: jax.Array, element: np.dtype) -> jax.Array:
     """The nearest elements to ``x / scale``, of float32 `x` and the code of the scale."""
-    exponent = code - powers_of_two.BIAS
-    x = float_bits.nan_where(code == powers_of_two.NAN, x)
+    exponent = code - e8m0.BIAS
+    x = float_bits.nan_where(code == e8m0.NAN, x)
     if element == _INT8:
-        nearest = exact.nearest_integer(powers_of_two.ldexp(x, _FRACTION_BITS - exponent), None, element)
+        nearest = exact.nearest_integer(e8m0.ldexp(x, _FRACTION_BITS - exponent), None, element)
         return lax.max(nearest, jnp.full_like(nearest, -127))
     if element in FLOATS_OF_6_BITS:
         return narrow_floats.encode(x, FLOATS_OF_6_BITS[element], exponent=exponent)
-    return blocks.of_code(narrow_floats.encode(x, narrow_floats.format_of(element), exponent=exponent), element)
+    return blocks.from_code(narrow_floats.encode(x, narrow_floats.format_of(element), exponent=exponent), element)
 
 
 def _numbers(values: jax.Array, code: jax.Array, element: np.dtype) -> jax.Array:
     """``values * scale`` in float32, of the code of the scale."""
-    exponent = code - powers_of_two.BIAS
+    exponent = code - e8m0.BIAS
     if element == _INT8:
-        magnitude = powers_of_two.scaled_integer(lax.abs(values.astype(jnp.int32)), exponent - _FRACTION_BITS)
+        magnitude = e8m0.scaled_integer(lax.abs(values.astype(jnp.int32)), exponent - _FRACTION_BITS)
         numbers = lax.select(values < 0, -magnitude, magnitude)
     elif element in FLOATS_OF_6_BITS:
         numbers = narrow_floats.decode(values, FLOATS_OF_6_BITS[element], exponent=exponent)
     else:
         numbers = narrow_floats.widen(values, exponent=exponent)
-    return float_bits.nan_where(code == powers_of_two.NAN, numbers)
+    return float_bits.nan_where(code == e8m0.NAN, numbers)
 
 
 @functools.partial(jax.jit, static_argnames=("element", "axis", "block_size"))
@@ -66,10 +66,10 @@ def _mx_quantize(x: jax.Array, element: np.dtype, axis: int, block_size: int) ->
     largest = blocks.largest_magnitude_bits(value, axis, block_size)
     exponent = lax.max((largest >> 23) - np.int32(_largest_exponent(element)), jnp.zeros_like(largest))
     is_finite = largest < float_bits.INFINITY
-    code = lax.select(is_finite, exponent, jnp.full_like(exponent, powers_of_two.NAN)).astype(jnp.uint8)
+    code = lax.select(is_finite, exponent, jnp.full_like(exponent, e8m0.NAN)).astype(jnp.uint8)
     of_each = blocks.repeat(code, axis, block_size, x.shape[axis]).astype(jnp.int32)
     values = _elements(value, of_each, element)
-    return MxQuantizeOutput(values, powers_of_two.of_code(code))
+    return MxQuantizeOutput(values, e8m0.from_code(code))
 
 
 @functools.partial(jax.jit, static_argnames=("element", "axis", "block_size", "output_dtype"))
@@ -77,7 +77,7 @@ def _mx_quantize(x: jax.Array, element: np.dtype, axis: int, block_size: int) ->
 def _mx_dequantize(
     values: jax.Array, scale: jax.Array, element: np.dtype, axis: int, block_size: int, output_dtype: np.dtype
 ) -> jax.Array:
-    of_each = blocks.repeat(powers_of_two.code_of(scale), axis, block_size, values.shape[axis])
+    of_each = blocks.repeat(e8m0.code_of(scale), axis, block_size, values.shape[axis])
     return exact.narrow(_numbers(values, of_each, element), output_dtype)
 
 
@@ -202,5 +202,5 @@ def mx_dequantize(
         require(values.dtype == held, message, DescriptorTypeError)
     output_dtype = float_data_type("mx_dequantize", "output_dtype", output_dtype)
     axis, block_size = dimension("mx_dequantize", axis, values.ndim), positive_block_size("mx_dequantize", block_size)
-    require_scales("mx_dequantize", scale, powers_of_two.DTYPE, values, axis, block_size)
+    require_scales("mx_dequantize", scale, e8m0.DTYPE, values, axis, block_size)
     return _mx_dequantize(values, scale, element, axis, block_size, output_dtype)

@@ -1,6 +1,6 @@
 """Ways to break a checkpoint, and a process that loads what came of it.
 
-``python hostile.py FIRST COUNT`` prints, for each, how it ended; a file has a time, and memory, to be read in.
+``python malformed.py FIRST COUNT`` prints, for each, how it ended; a file has a time, and memory, to be read in.
 """
 
 import json

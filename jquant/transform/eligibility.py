@@ -2,18 +2,18 @@
 
 import math
 
-from jquant.transform import known
+from jquant.transform import weight_graph
 from jquant.transform.jaxprs import Equation
-from jquant.transform.known import Node
-from jquant.transform.layouts import CONVOLUTION, LOOK_UP, layout_of
+from jquant.transform.layouts import CONVOLUTION, EMBEDDING, layout_of
 from jquant.transform.values import Value
+from jquant.transform.weight_graph import Node
 
 
 def is_table(node: Node) -> bool:
-    return bool(node.leaves) and len(node.shape) == 2 and known.is_float(node)
+    return bool(node.leaves) and len(node.shape) == 2 and weight_graph.is_float(node)
 
 
-def is_look_up(equation: Equation) -> bool:
+def is_embedding(equation: Equation) -> bool:
     """Whether a gather takes whole rows or columns of a table."""
     numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
     shape = equation.invars[0].aval.shape
@@ -36,7 +36,7 @@ def why_not(kind: str, equation: Equation, operand: int, other: Value, weights: 
         return f"its weights are {weights.dtype}"
     if math.prod(shape) < smallest:
         return f"its weights have {math.prod(shape)} elements, fewer than {smallest}"
-    if kind == LOOK_UP:
+    if kind == EMBEDDING:
         return None
     given = equation.invars[1 - operand].aval
     if str(given.dtype) not in ("float32", "float16", "bfloat16"):

@@ -10,9 +10,9 @@ import numpy as np
 from jax import export
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jquant.arithmetic import words
+from jquant.arithmetic import packed_int4
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
-from jquant.packed_arrays import entries_of, placed, require_data_type, require_whole_blocks
+from jquant.packed.arrays import entries_of, placed, require_data_type, require_whole_blocks
 from jquant.placement import names_arrays
 
 _FLOATS = np.dtype(np.float32), np.dtype(np.float16), jnp.dtype(jnp.bfloat16)
@@ -35,7 +35,7 @@ _K_MAJOR = {Layout.WORDS: Layout.K_MAJOR_WORDS, Layout.BYTES: Layout.K_MAJOR_BYT
 _N_MINOR = {k_major: layout for layout, k_major in _K_MAJOR.items()}
 _WORDS = Layout.WORDS, Layout.K_MAJOR_WORDS
 # Of the matrix, in each element of the data.
-_ROWS = {layout: words.PER_WORD if layout in _WORDS else 1 for layout in Layout}
+_ROWS = {layout: packed_int4.PER_WORD if layout in _WORDS else 1 for layout in Layout}
 _DATA_TYPES = {layout: np.dtype(np.uint16 if layout in _WORDS else np.int8) for layout in Layout}
 _OF_4_BITS = tuple(map(jnp.dtype, (jnp.int4, jnp.uint4)))
 _OF_8_BITS = tuple(map(np.dtype, (np.int8, np.uint8)))
@@ -107,14 +107,14 @@ class PackedBlockMatrix:
     @names_arrays
     def unpack(self) -> jax.Array:
         """The integers, of shape (..., K, N) and `dtype`; they stand for ``(integers - zero_point) * scale``."""
-        self.require_intact("PackedBlockMatrix.unpack")
+        self.validate("PackedBlockMatrix.unpack")
         return self.integers()[..., : self.shape[-2], :].astype(self.dtype)
 
     def integers(self) -> jax.Array:
         """The integers in whole blocks, int16, of shape (..., K + padding, N)."""
         matrix = self.n_minor()
         data = jnp.asarray(matrix.data)
-        stored = words.unpacked(data) if matrix.layout == Layout.WORDS else data
+        stored = packed_int4.unpacked(data) if matrix.layout == Layout.WORDS else data
         return stored.astype(jnp.int16) - np.int16(matrix.offset)
 
     def n_minor(self) -> "PackedBlockMatrix":
@@ -122,17 +122,17 @@ class PackedBlockMatrix:
         if self.layout not in _N_MINOR:
             return self
         data = jnp.swapaxes(self.data, -1, -2)
-        data = data ^ words.SIGN_BITS if self.layout in _WORDS else data
+        data = data ^ packed_int4.SIGN_BITS if self.layout in _WORDS else data
         return dataclasses.replace(self, data=data, layout=_N_MINOR[self.layout])
 
     def k_major(self) -> "PackedBlockMatrix":
         """The same matrix in `Layout.K_MAJOR_WORDS` or `Layout.K_MAJOR_BYTES`."""
         if self.layout not in _K_MAJOR:
             return self
-        data = self.data ^ words.SIGN_BITS if self.layout in _WORDS else self.data
+        data = self.data ^ packed_int4.SIGN_BITS if self.layout in _WORDS else self.data
         return dataclasses.replace(self, data=jnp.swapaxes(data, -1, -2), layout=_K_MAJOR[self.layout])
 
-    def require_intact(self, name: str) -> None:
+    def validate(self, name: str) -> None:
         """Asserts that the arrays have the dtypes and the shapes that `pack_matrix` gave them.
 
         A cast of all arrays of a model (``jax.tree.map(lambda x: x.astype(jnp.bfloat16), model)``) casts the integers here,

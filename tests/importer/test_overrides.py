@@ -1,4 +1,4 @@
-"""`jquant.onnx.load(floats=...)`: the caller's functions in the place of operators."""
+"""`jquant.onnx.load(overrides=...)`: the caller's functions in the place of operators."""
 
 import importlib
 
@@ -37,7 +37,7 @@ def test_called_with_operands_and_attributes():
     def multiply(a, b):
         raise AssertionError("of integers")
 
-    model = jquant.onnx.load(NETWORK, floats={"Pow": power, "ReduceMean": mean, "Mul": multiply})
+    model = jquant.onnx.load(NETWORK, overrides={"Pow": power, "ReduceMean": mean, "Mul": multiply})
     outputs = jax.jit(model)(model.params, INPUTS)
     np.testing.assert_array_equal(called["axes"], [-1])
     assert called["keepdims"] == 1
@@ -47,22 +47,22 @@ def test_called_with_operands_and_attributes():
 
 
 def test_unknown_operator():
-    with pytest.raises(ModelError, match=r"floats has 'Matmul': there is no such operator, but there is 'MatMul'$"):
-        jquant.onnx.load(NETWORK, floats={"Matmul": jnp.matmul})
-    with pytest.raises(ModelError, match=r"floats has 'Product': there is no such operator$"):
-        jquant.onnx.load(NETWORK, floats={"Product": jnp.matmul})
+    with pytest.raises(ModelError, match=r"overrides has 'Matmul': there is no such operator, but there is 'MatMul'$"):
+        jquant.onnx.load(NETWORK, overrides={"Matmul": jnp.matmul})
+    with pytest.raises(ModelError, match=r"overrides has 'Product': there is no such operator$"):
+        jquant.onnx.load(NETWORK, overrides={"Product": jnp.matmul})
 
 
 def test_attribute_without_parameter():
     """That of Softmax is its default here; on another axis, the function would be wrong in silence."""
-    jquant.onnx.load(NETWORK, floats={"Softmax": jax.nn.softmax})
+    jquant.onnx.load(NETWORK, overrides={"Softmax": jax.nn.softmax})
     other = onnx.ModelProto.FromString(NETWORK.SerializeToString())
     other.graph.node[3].attribute[0].i = 0
-    with pytest.raises(ModelError, match=r"\(Softmax, version 18\): floats\['Softmax'\] has no parameter for axis = 0"):
-        jquant.onnx.load(other, floats={"Softmax": lambda x: jax.nn.softmax(x)})
+    with pytest.raises(ModelError, match=r"\(Softmax, version 18\): overrides\['Softmax'\] has no parameter for axis = 0"):
+        jquant.onnx.load(other, overrides={"Softmax": lambda x: jax.nn.softmax(x)})
 
 
 def test_error_inside_names_the_node():
-    model = jquant.onnx.load(NETWORK, floats={"Softmax": lambda x, y: x})
+    model = jquant.onnx.load(NETWORK, overrides={"Softmax": lambda x, y: x})
     with pytest.raises(ModelError, match=r"node 'soft' \(Softmax, version 18\): .*missing 1 required positional argument"):
         model(model.params, INPUTS)

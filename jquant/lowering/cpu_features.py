@@ -3,7 +3,7 @@
 import functools
 import platform
 
-CONVOLVES_INT8 = platform.machine().lower() in ("x86_64", "amd64")
+HAS_INT8_CONVOLUTION = platform.machine().lower() in ("x86_64", "amd64")
 """Whether XLA has fast code for int8 convolutions on it. It has not been tried on others."""
 
 _CPUINFO = "/proc/cpuinfo"
@@ -11,7 +11,7 @@ _FIRST_PROCESSOR = 2**14  # characters, enough for the first of all processors
 
 
 @functools.cache
-def multiplies_tiles_of_int8() -> bool:
+def has_amx_int8() -> bool:
     """Whether it multiplies tiles of int8 (x86's AMX), according to Linux."""
     try:
         with open(_CPUINFO) as file:

@@ -1,4 +1,4 @@
-"""`jquant.arithmetic.powers_of_two` against float64, in which all of its products are exact."""
+"""`jquant.arithmetic.e8m0` against float64, in which all of its products are exact."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from comparison import assert_equal
 
-from jquant.arithmetic import powers_of_two
+from jquant.arithmetic import e8m0
 
 FLOAT32 = np.float32
 
@@ -21,10 +21,10 @@ def any_bits(count: int) -> np.ndarray:
 def test_every_number():
     codes = np.arange(256, dtype=np.uint8)
     expected = np.append(2.0 ** np.arange(-127, 128), np.nan).astype(FLOAT32)
-    assert_equal(jax.jit(powers_of_two.widen)(codes.view(powers_of_two.DTYPE)), expected)
-    assert_equal(codes.view(powers_of_two.DTYPE).astype(FLOAT32), expected)
-    again = jax.jit(powers_of_two.narrow)(expected)
-    assert_equal(again, codes.view(powers_of_two.DTYPE))
+    assert_equal(jax.jit(e8m0.widen)(codes.view(e8m0.DTYPE)), expected)
+    assert_equal(codes.view(e8m0.DTYPE).astype(FLOAT32), expected)
+    again = jax.jit(e8m0.narrow)(expected)
+    assert_equal(again, codes.view(e8m0.DTYPE))
 
 
 @pytest.mark.parametrize("operation", ["product", "quotient"])
@@ -36,13 +36,13 @@ def test_products_are_rounded_once(operation):
     exponent = np.where(codes == 255, np.nan, (codes - 127.0) * (1 if operation == "product" else -1))[:, None]
     with np.errstate(over="ignore", invalid="ignore"):  # at signalling NaN
         expected = (x.astype(np.float64) * 2.0**exponent).astype(FLOAT32)
-    function = jax.jit(getattr(powers_of_two, operation))
-    assert_equal(function(x, codes[:, None].view(powers_of_two.DTYPE)), expected)
+    function = jax.jit(getattr(e8m0, operation))
+    assert_equal(function(x, codes[:, None].view(e8m0.DTYPE)), expected)
 
 
 def test_integers():
     """Whatever is a float32, or is larger than all."""
     integers, exponents = np.r_[:130, 2**22 + 1, 2**23][:, None], np.arange(-149, 140)
-    actual = jax.jit(powers_of_two.scaled_integer)(*map(jnp.int32, np.broadcast_arrays(integers, exponents)))
+    actual = jax.jit(e8m0.scaled_integer)(*map(jnp.int32, np.broadcast_arrays(integers, exponents)))
     with np.errstate(over="ignore"):
         assert_equal(actual, (integers * 2.0**exponents).astype(FLOAT32))

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import math
 
-from jquant.kernels.pallas.gpu_plans import MULTIPROCESSORS, PIECE_M, SHARED_MEMORY, SWIZZLE
+from jquant.kernels.pallas.gpu_tiles import MULTIPROCESSORS, PIECE_M, SHARED_MEMORY, SWIZZLE
 
 BLOCK_SIZES = (16, 32, 64, 128, 256)
 _SHALLOWEST = 64  # the least depth that `wgmma` multiplies, with int8 in registers
@@ -19,7 +19,7 @@ _CYCLES_PER_TILE, _CYCLES_PER_BLOCK = 1500, 150  # to fill the pipeline and leav
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BlockPlan:
+class BlockTileConfig:
     """The tiles of one product.
 
     Attributes:
@@ -71,8 +71,8 @@ def steps_for(block_size: int) -> Steps:
     return Steps(depth=depth, parts=max(depth // block_size, 1), step_k=step_k, blocks=step_k // block_size)
 
 
-def plan_for(batch: int, m: int, n: int, k: int, block_size: int, bits: int, terms: int) -> BlockPlan:
-    """The plan that takes the fewest cycles by the estimate, for (batch, m, k) x (batch, n, k).
+def config_for(batch: int, m: int, n: int, k: int, block_size: int, bits: int, terms: int) -> BlockTileConfig:
+    """The config that takes the fewest cycles by the estimate, for (batch, m, k) x (batch, n, k).
 
     Args:
       batch: products of one shape.
@@ -86,10 +86,12 @@ def plan_for(batch: int, m: int, n: int, k: int, block_size: int, bits: int, ter
     steps = steps_for(block_size)
     tiles = [tile for tile in itertools.product(_TILES_M, _WARPGROUPS) if tile[0] <= _largest_tile_m(steps, terms)]
     tile_m, warpgroups = min(tiles, key=lambda tile: (_cycles(*tile, batch, m, n, k, steps, bits, terms), tile))
-    plan = BlockPlan(tile_m=tile_m, warpgroups=warpgroups, stages=1, epilogue_m=min(tile_m, SWIZZLE // 4))
-    step = shared_memory(dataclasses.replace(plan, stages=2), steps, bits, terms) - shared_memory(plan, steps, bits, terms)
-    free = SHARED_MEMORY - shared_memory(plan, steps, bits, terms)
-    return dataclasses.replace(plan, stages=min(1 + free // step, _MOST_STAGES))
+    config = BlockTileConfig(tile_m=tile_m, warpgroups=warpgroups, stages=1, epilogue_m=min(tile_m, SWIZZLE // 4))
+    step = shared_memory(dataclasses.replace(config, stages=2), steps, bits, terms) - shared_memory(
+        config, steps, bits, terms
+    )
+    free = SHARED_MEMORY - shared_memory(config, steps, bits, terms)
+    return dataclasses.replace(config, stages=min(1 + free // step, _MOST_STAGES))
 
 
 def _largest_tile_m(steps: Steps, terms: int) -> int:
@@ -110,31 +112,31 @@ def _cycles(tile_m: int, warpgroups: int, batch: int, m: int, n: int, k: int, st
     return math.ceil(tiles / MULTIPROCESSORS) * (max(compute, load) + _CYCLES_PER_TILE)
 
 
-def shared_memory(plan: BlockPlan, steps: Steps, bits: int, terms: int) -> int:
+def shared_memory(config: BlockTileConfig, steps: Steps, bits: int, terms: int) -> int:
     """The bytes of shared memory that a block of threads needs."""
-    integers = plan.tile_m * steps.step_k * steps.parts + plan.tile_n * steps.step_k * bits // 8
-    vectors = 4 * steps.blocks * (plan.tile_n * (1 + terms) + plan.loaded_m * terms)
-    outputs = plan.warpgroups * output_buffers(plan) * PIECE_M * plan.epilogue_m * 4
-    return plan.stages * (integers + vectors) + outputs + _OTHER_SHARED_MEMORY
+    integers = config.tile_m * steps.step_k * steps.parts + config.tile_n * steps.step_k * bits // 8
+    vectors = 4 * steps.blocks * (config.tile_n * (1 + terms) + config.loaded_m * terms)
+    outputs = config.warpgroups * output_buffers(config) * PIECE_M * config.epilogue_m * 4
+    return config.stages * (integers + vectors) + outputs + _OTHER_SHARED_MEMORY
 
 
-def output_buffers(plan: BlockPlan) -> int:
+def output_buffers(config: BlockTileConfig) -> int:
     """The pieces of the output, for each warpgroup, of which one may be stored while the next is computed."""
-    return min(2, plan.tile_m // plan.epilogue_m)
+    return min(2, config.tile_m // config.epilogue_m)
 
 
-def check(plan: BlockPlan, steps: Steps, bits: int, terms: int) -> None:
-    """Raises ValueError for a plan that the kernel cannot follow."""
-    needed, largest = shared_memory(plan, steps, bits, terms), _largest_tile_m(steps, terms)
+def check(config: BlockTileConfig, steps: Steps, bits: int, terms: int) -> None:
+    """Raises ValueError for a config that the kernel cannot follow."""
+    needed, largest = shared_memory(config, steps, bits, terms), _largest_tile_m(steps, terms)
     conditions = {
-        f"tile_m must be one of {_TILES_M}": plan.tile_m in _TILES_M,
-        f"tile_m must be at most {largest}, or registers spill": plan.tile_m <= largest,
-        "there must be one or two warpgroups that multiply": plan.warpgroups in _WARPGROUPS,
-        "epilogue_m must be 8, 16 or 32, and divide tile_m": plan.epilogue_m in (8, 16, 32)
-        and plan.tile_m % plan.epilogue_m == 0,
-        "stages, group_n and blocks must be positive": min(plan.stages, plan.group_n, plan.blocks) > 0,
+        f"tile_m must be one of {_TILES_M}": config.tile_m in _TILES_M,
+        f"tile_m must be at most {largest}, or registers spill": config.tile_m <= largest,
+        "there must be one or two warpgroups that multiply": config.warpgroups in _WARPGROUPS,
+        "epilogue_m must be 8, 16 or 32, and divide tile_m": config.epilogue_m in (8, 16, 32)
+        and config.tile_m % config.epilogue_m == 0,
+        "stages, group_n and blocks must be positive": min(config.stages, config.group_n, config.blocks) > 0,
         f"a thread block has {SHARED_MEMORY} bytes of shared memory, not {needed}": needed <= SHARED_MEMORY,
     }
     for condition, holds in conditions.items():
         if not holds:
-            raise ValueError(f"{condition}: {plan}")
+            raise ValueError(f"{condition}: {config}")

@@ -1,0 +1,1 @@
+"""Prepacked weights: matrices of integers, and matrices of blocks with scales."""
