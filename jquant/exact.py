@@ -22,7 +22,7 @@ from jax.typing import ArrayLike, DTypeLike
 from jquant.arguments.descriptor import require
 from jquant.arguments.operands import any_float_operand, float_operand
 from jquant.arguments.statics import float_data_type
-from jquant.arithmetic import exact
+from jquant.arithmetic import exact, rounding
 from jquant.arithmetic.broadcasting import to_rank
 from jquant.placement import names_arrays
 
@@ -189,7 +189,7 @@ def round_half_even(x: ArrayLike, /) -> jax.Array:
       >>> print(jquant.exact.round_half_even(jnp.array([-1.5, 0.5, 2.5])))
       [-2.  0.  2.]
     """
-    return _mapped(exact.round_half_even, float_operand("round_half_even", "x", x))
+    return _mapped(rounding.round_half_even, float_operand("round_half_even", "x", x))
 
 
 @names_arrays
@@ -211,7 +211,7 @@ def round_half_away(x: ArrayLike, /) -> jax.Array:
       >>> print(jquant.exact.round_half_away(jnp.array([-1.5, 0.5, 2.5])))
       [-2.  1.  3.]
     """
-    return _mapped(exact.round_half_away, float_operand("round_half_away", "x", x))
+    return _mapped(rounding.round_half_away, float_operand("round_half_away", "x", x))
 
 
 @names_arrays
@@ -233,7 +233,7 @@ def round_half_up(x: ArrayLike, /) -> jax.Array:
       >>> print(jquant.exact.round_half_up(jnp.array([-1.5, 0.5, 2.5])))
       [-1.  1.  3.]
     """
-    return _mapped(exact.round_half_up, float_operand("round_half_up", "x", x))
+    return _mapped(rounding.round_half_up, float_operand("round_half_up", "x", x))
 
 
 @names_arrays

@@ -14,7 +14,7 @@ import numpy as np
 
 import jquant
 from jquant import reference
-from jquant.arithmetic import exact
+from jquant.arithmetic import exact, rounding
 from jquant.cases import CASES, on_first_floats, samples
 from jquant.modes import Implementation
 
@@ -64,12 +64,12 @@ def identities() -> Iterator[Comparison]:
     ties = np.arange(-1000, 1001).astype(float32) / 2
     near = np.concatenate([np.nextafter(ties, float32(side)) for side in (-np.inf, np.inf)])
     halves = np.concatenate([ties, near[abs(near) > 0.1]])
-    yield "rounding, half to even", jax.jit(exact.round_half_even)(halves), np.rint(halves)
-    yield "rounding, half away from zero", jax.jit(exact.round_half_away)(halves), reference.away(halves)
-    yield "rounding, half up", jax.jit(exact.round_half_up)(halves), np.floor(halves + float32(0.5))
+    yield "rounding, half to even", jax.jit(rounding.round_half_even)(halves), np.rint(halves)
+    yield "rounding, half away from zero", jax.jit(rounding.round_half_away)(halves), reference.away(halves)
+    yield "rounding, half up", jax.jit(rounding.round_half_up)(halves), np.floor(halves + float32(0.5))
     extreme = np.concatenate([halves, x, np.array([np.nan, np.inf, -np.inf, 2.0**31, -(2.0**31), 3e9], float32)])
     for dtype in map(np.dtype, (np.int8, np.uint8, np.int16, np.int32)):
-        cast = jax.jit(exact.saturating_cast, static_argnums=1)(extreme, dtype)
+        cast = jax.jit(rounding.saturating_cast, static_argnums=1)(extreme, dtype)
         yield "saturation, NaN to 0", cast, reference.saturate(np.trunc(extreme), dtype)
 
 

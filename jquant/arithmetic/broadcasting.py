@@ -1,5 +1,7 @@
 """Broadcasting, and ranks aligned as in NumPy, as explicit steps, which JAX's strict settings allow."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -18,6 +20,11 @@ def broadcast(*arrays: jax.Array) -> list[jax.Array]:
     return [
         x if x.shape == shape else lax.broadcast_in_dim(x, shape, range(len(shape) - x.ndim, len(shape))) for x in arrays
     ]
+
+
+def elementwise(operation: Callable[[jax.Array, jax.Array], jax.Array], a: jax.Array, b: jax.Array) -> jax.Array:
+    """An operation of `jax.lax` on operands that broadcast."""
+    return operation(a, b) if a.shape == b.shape else operation(*broadcast(a, b))
 
 
 def aligned(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.arithmetic import double_float, exact
+from jquant.arithmetic import double_float, exact, rounding, significands
 from jquant.arithmetic.double_float import DoubleFloat
 
 _LN2 = Fraction("0.69314718055994530941723212145817656807550013436026")
@@ -49,7 +49,7 @@ def exponential(x: jax.Array) -> Exponential:
     Reduced to ``exp(r) * 2 ** k`` with ``abs(r) <= log(2) / 2``, for which Taylor's series has 14 terms that count.
     """
     x = lax.max(lax.stop_gradient(x), lax.full_like(x, -128))
-    k = exact.round_half_even(exact.product(x, lax.full_like(x, 1 / math.log(2))))
+    k = rounding.round_half_even(exact.product(x, lax.full_like(x, 1 / math.log(2))))
     multiples = [exact.product(k, lax.full_like(k, part)) for part in _LN2_PARTS]
     # The first difference is exact, because the numbers are close to each other.
     reduced = double_float.two_sum(x - multiples[0], -multiples[1])
@@ -69,7 +69,7 @@ def exponential(x: jax.Array) -> Exponential:
 def _power_of_two(exponent: jax.Array) -> jax.Array:
     """``2 ** exponent``, for integers up to 0 in float32; 0 below -126."""
     normal = exponent >= lax.full_like(exponent, -126)
-    power = exact.power_of_two(lax.max(exponent, lax.full_like(exponent, -126)).astype(jnp.int32))
+    power = significands.power_of_two(lax.max(exponent, lax.full_like(exponent, -126)).astype(jnp.int32))
     return lax.select(normal, power, lax.full_like(exponent, 0))
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.arithmetic import double_float, exact
+from jquant.arithmetic import double_float, exact, rounding
 from jquant.arithmetic.double_float import DoubleFloat
 from jquant.lowering.partitioned import unless_partitioned
 
@@ -34,8 +34,8 @@ def digits(x: DoubleFloat, bits: int) -> list[jax.Array]:
     found = []
     for _ in range(_FRACTION_BITS // bits):
         high, low = (part * jnp.full_like(part, 2**bits) for part in x)  # exact
-        digit = exact.round_half_even(high)
-        found.append(exact.integer(digit))
+        digit = rounding.round_half_even(high)
+        found.append(rounding.integer(digit))
         x = double_float.fast_two_sum(high - digit, low)
     return found
 

@@ -9,8 +9,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from jquant.arithmetic import exact
-from jquant.lowering import by_platform
+from jquant.lowering import by_platform, materialize
 from jquant.lowering.bitcast import bitcast
 
 
@@ -29,14 +28,14 @@ def of_integers(function: Callable[..., jax.Array], x: jax.Array, *parameters: j
     """
 
     def by_table(x: jax.Array, *parameters: jax.Array) -> jax.Array:
-        return look_up(function(integers(x.dtype), *parameters, once=exact.once), x)
+        return look_up(function(integers(x.dtype), *parameters, once=materialize.once), x)
 
     return by_platform.like_first(by_table, x, *parameters, tpu=functools.partial(function, once=by_platform.unchanged))
 
 
 def look_up(table: jax.Array, index: jax.Array) -> jax.Array:
     """``table[index]``, for non-negative integers or their bits; split over a mesh like the index."""
-    table = exact.once(table)
+    table = materialize.once(table)
     index = bitcast(index, jnp.uint8) if index.dtype == jnp.int8 else index
     sharding = jax.typeof(index).sharding
     split = PartitionSpec(*sharding.spec, *(None,) * (table.ndim - 1))
@@ -48,4 +47,4 @@ def look_up_along(axis: int, tables: jax.Array, index: jax.Array) -> jax.Array:
     indices = [lax.broadcasted_iota(jnp.int32, index.shape, dimension) for dimension in range(index.ndim)]
     indices[axis] = index
     sharding = jax.typeof(index).sharding
-    return exact.once(tables).at[*indices].get(mode="promise_in_bounds", out_sharding=sharding)
+    return materialize.once(tables).at[*indices].get(mode="promise_in_bounds", out_sharding=sharding)

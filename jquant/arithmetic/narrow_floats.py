@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.arithmetic import exact, float_bits
+from jquant.arithmetic import float_bits
 from jquant.arithmetic.e8m0 import scaled_integer
 from jquant.arithmetic.float_bits import FRACTION, HIDDEN_BIT, INFINITY, MAGNITUDE, NAN, SIGN, from_bits, normalized
+from jquant.lowering import materialize
 from jquant.lowering.bitcast import bitcast, bitcast_unguarded
 
 
@@ -148,7 +149,7 @@ def encode(x: jax.Array, target: NarrowFloat, *, saturate: bool = True, exponent
         sign = lax.select(is_nan, jnp.zeros_like(sign), sign)
     if not target.signed_zero:
         sign = lax.select(code == 0, jnp.zeros_like(sign), sign)
-    return exact.shared((code | sign).astype(jnp.uint8))
+    return materialize.shared((code | sign).astype(jnp.uint8))
 
 
 def _scaled_down(magnitude: jax.Array, exponent: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jquant.arithmetic import exact
+from jquant.arithmetic import exact, significands
 
 _LN_2 = np.float32(np.log(2))
 _ONE = np.int32(1) << 23  # as a significand
@@ -23,9 +23,9 @@ def logarithm(x: jax.Array) -> jax.Array:
 
     By ``log(2**e * m) = e * log(2) + 2 * atanh(s)`` with ``s = (m - 1) / (m + 1)``, m from sqrt(1/2) to sqrt(2).
     """
-    biased, significand = exact.decompose(x)
+    biased, significand = significands.decompose(x)
     is_upper = (significand > _SQUARE_ROOT).astype(jnp.int32)
-    m = exact.assemble(jnp.zeros_like(biased), 127 - is_upper, significand)
+    m = significands.assemble(jnp.zeros_like(biased), 127 - is_upper, significand)
     one = jnp.ones_like(m)
     s = exact.quotient(m - one, exact.sum(m, one))
     square = exact.product(s, s)

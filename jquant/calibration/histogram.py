@@ -16,7 +16,7 @@ from jax.typing import ArrayLike
 
 from jquant.arguments.descriptor import require
 from jquant.arguments.statics import integer
-from jquant.arithmetic import exact, float_bits, wide
+from jquant.arithmetic import exact, float_bits, significands, wide
 from jquant.calibration import coarse, observer
 from jquant.calibration.observer import AxisName, Observer, Range
 from jquant.placement import names_arrays_as
@@ -109,7 +109,7 @@ def exponent(range: Range, num_bins: int) -> jax.Array:
 
 def edges(range: Range, num_bins: int, index: ArrayLike) -> jax.Array:
     """Where the bin `index` begins, exactly; for an `index` with a fraction of 1/2, where its middle is."""
-    width = exact.power_of_two(exponent(range, num_bins) + 1 - _log2(num_bins))
+    width = significands.power_of_two(exponent(range, num_bins) + 1 - _log2(num_bins))
     return (jnp.asarray(index).astype(jnp.float32) - np.float32(num_bins // 2)) * width
 
 
@@ -137,7 +137,7 @@ def _log2(num_bins: int) -> int:
 
 def _counts(x: jax.Array, exponent: jax.Array, num_bins: int) -> jax.Array:
     """How many finite numbers lie in each bin. The index of a bin is computed in integers, so no rounding can change it."""
-    biased, significand = exact.decompose(x)
+    biased, significand = significands.decompose(x)
     magnitude = jnp.where(biased == 0, 0, significand)  # zeros, and subnormal numbers, which are smaller than a bin
     signed = jnp.where(float_bits.bits(x) < 0, -magnitude, magnitude)
     shift = jnp.minimum(exponent - _SUBNORMAL - biased + (25 - _log2(num_bins)), 31)

@@ -9,7 +9,7 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from jquant.arguments.statics import boolean, quantized_data_type
-from jquant.arithmetic import exact
+from jquant.arithmetic import exact, significands
 from jquant.calibration.arithmetic import pairwise_sum
 from jquant.calibration.coarse import Chosen
 from jquant.calibration.histogram import Histogram, checked_bins, edges, exponent, histogram_observer
@@ -93,7 +93,8 @@ def _mean_squared_error(
         if symmetric:
             low, high = -jnp.maximum(-low, high), jnp.maximum(-low, high)
         x = edges(state.range, num_bins, np.arange(num_bins) + 0.5)
-        unit = exact.power_of_two(2 - exponent(state.range, num_bins))  # keeps the squares of large errors within float32
+        # Keeps the squares of large errors within float32.
+        unit = significands.power_of_two(2 - exponent(state.range, num_bins))
         low_words, high_words = (words.astype(jnp.float32) for words in state.counts)
         weight = exact.sum(exact.product(high_words, jnp.full(num_bins, 2.0**32, jnp.float32)), low_words)
 

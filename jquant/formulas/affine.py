@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.arithmetic import e8m0, exact, narrow_floats
+from jquant.arithmetic import e8m0, exact, narrow_floats, rounding
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
 
@@ -32,7 +32,7 @@ def offset(x: Quantized) -> jax.Array:
 
 def quantize(x: jax.Array, output: ScaleZeroPoint, dtype: np.dtype) -> jax.Array:
     """``sat(rne(x / scale) + zero_point)``, for an integer `dtype` of at most 16 bits; NaN becomes 0."""
-    return exact.nearest_integer(exact.quotient(x, exact.widen(output.scale)), output.zero_point, dtype)
+    return rounding.nearest_integer(exact.quotient(x, exact.widen(output.scale)), output.zero_point, dtype)
 
 
 def quotient(x: jax.Array, scale: jax.Array, precision: np.dtype) -> jax.Array:
@@ -53,7 +53,7 @@ def nearest(quotient: jax.Array, zero_point: jax.Array | None, dtype: np.dtype, 
     For narrow floats, ``nearest(fl(quotient + zero_point))``, as in `narrow_floats.encode`. A zero point of 0 keeps -0.
     """
     if not narrow_floats.is_narrow_float(dtype):
-        return exact.nearest_integer(quotient, zero_point, dtype)
+        return rounding.nearest_integer(quotient, zero_point, dtype)
     if zero_point is not None:
         quotient, zero_point = jnp.broadcast_arrays(quotient, narrow_floats.widen(zero_point))
         quotient = lax.select(zero_point == 0, quotient, exact.sum(quotient, zero_point))

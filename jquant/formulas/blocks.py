@@ -6,7 +6,7 @@ import numpy as np
 from jax import lax
 
 from jquant.arithmetic import float_bits, narrow_floats
-from jquant.lowering import by_platform
+from jquant.lowering import materialize
 
 _LANES = 8
 
@@ -53,5 +53,5 @@ def from_code(code: jax.Array, dtype: np.dtype) -> jax.Array:
     XLA:CPU does not vectorize a loop that writes 4-bit numbers: one that does nothing else is short.
     """
     if narrow_floats.format_of(dtype).bits < 8:
-        code = by_platform.elementwise(by_platform.unchanged, code, cpu=lax.optimization_barrier)
+        code = materialize.stored_on_cpu(code)
     return narrow_floats.from_code(code, dtype)

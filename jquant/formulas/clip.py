@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jquant.arithmetic import exact
+from jquant.arithmetic import exact, rounding
 from jquant.arithmetic.broadcasting import to_rank
 from jquant.pytrees import ScaleBias
 
@@ -53,4 +53,4 @@ def _bound(bound: jax.Array, dtype: np.dtype) -> jax.Array:
     """A bound in the type of the tensor: FLOAT becomes an integer toward zero, and saturates."""
     if jnp.issubdtype(dtype, jnp.floating):
         return exact.seal(bound.astype(dtype))
-    return bound if bound.dtype == dtype else exact.saturating_cast(bound, dtype)
+    return bound if bound.dtype == dtype else rounding.saturating_cast(bound, dtype)

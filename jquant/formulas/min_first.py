@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jquant.arithmetic import exact
+from jquant.arithmetic import exact, rounding
 from jquant.formulas import ranges
 
 
@@ -15,8 +15,8 @@ def quantize(x: jax.Array, low: jax.Array, high: jax.Array, dtype: np.dtype) -> 
     """
     limits = jnp.iinfo(dtype)
     scale = jnp.where(high == low, jnp.float32(0), ranges.steps_per_unit(low, high, dtype))
-    offset = exact.difference(exact.round_half_away(exact.product(low, scale)), jnp.float32(limits.min))
-    value = exact.round_half_away(exact.product(x, scale)) - offset
+    offset = exact.difference(rounding.round_half_away(exact.product(low, scale)), jnp.float32(limits.min))
+    value = rounding.round_half_away(exact.product(x, scale)) - offset
     # The largest 32-bit integer is not a float32: TensorFlow saturates at the one below it.
     return ranges.minimum(value, jnp.float32(2147483520)) if limits.bits == 32 else value
 
@@ -31,5 +31,5 @@ def dequantize(x: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
 def rounded_low(low: jax.Array, high: jax.Array, scale: jax.Array) -> jax.Array:
     """``away(low / scale) * scale``; the lower end itself if there are no steps."""
     empty = high == low
-    steps = exact.round_half_away(exact.quotient(low, jnp.where(empty, jnp.float32(1), scale)))
+    steps = rounding.round_half_away(exact.quotient(low, jnp.where(empty, jnp.float32(1), scale)))
     return jnp.where(empty, low, exact.product(steps, scale))

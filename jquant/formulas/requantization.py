@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.arithmetic import exact, wide
+from jquant.arithmetic import exact, rounding, significands, wide
 from jquant.arithmetic.straight_through import straight_through
 from jquant.arithmetic.wide import Words
 from jquant.formulas import min_first, ranges
+from jquant.lowering import materialize
 from jquant.pytrees import RangeOutput
 
 
@@ -20,7 +21,7 @@ def in_range(x: jax.Array, low: jax.Array, high: jax.Array, new_low: jax.Array, 
     if dtype == jnp.uint8:
         return _to_uint8(x, low, high, new_low, new_high)
     value = min_first.quantize(min_first.dequantize(x, low, high), new_low, new_high, dtype)
-    return exact.saturated(value, dtype)
+    return rounding.saturated(value, dtype)
 
 
 def _to_uint8(x: jax.Array, low: jax.Array, high: jax.Array, new_low: jax.Array, new_high: jax.Array) -> jax.Array:
@@ -36,7 +37,7 @@ def _to_uint8(x: jax.Array, low: jax.Array, high: jax.Array, new_low: jax.Array,
     low_word, high_word = wide.add(tuple(product), offset)
     value = jnp.where(high_word == 0, low_word >> 16, jnp.uint32(255))
     value = jnp.where(wide.is_negative((low_word, high_word)), jnp.uint32(0), value)
-    return exact.shared(lax.min(value, jnp.full_like(value, 255)).astype(jnp.uint8))
+    return materialize.shared(lax.min(value, jnp.full_like(value, 255)).astype(jnp.uint8))
 
 
 def _scale_and_offset(low: jax.Array, high: jax.Array, new_low: jax.Array, new_high: jax.Array) -> tuple[Words, Words]:
@@ -61,8 +62,8 @@ def _scale_and_offset(low: jax.Array, high: jax.Array, new_low: jax.Array, new_h
 
 def _twice_of_steps(x: jax.Array, width: jax.Array) -> Words:
     """``floor(2 * fl(255 * 2**16 * x / width))``, where the quotient is rounded to float64, if it is below 2**62."""
-    x_exponent, x_significand = exact.decompose(x)
-    exponent, divisor = exact.decompose(width)
+    x_exponent, x_significand = significands.decompose(x)
+    exponent, divisor = significands.decompose(width)
     divisor = jnp.broadcast_to(divisor.astype(jnp.uint32), x.shape)
     # Long division: 7 to 9 bits before the point, and 6 bytes after it.
     remainder = 255 * x_significand.astype(jnp.uint32)
@@ -99,12 +100,12 @@ def _real(x: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
     width = exact.difference(high, low)
     exponent, offset = _offset(x, width)
     rounded = min_first.rounded_low(low, high, exact.product(width, jnp.float32(2.0**-32)))
-    return straight_through(exact.once(jnp.where(low == high, low, _sum(rounded, exponent, offset))), surrogate)
+    return straight_through(materialize.once(jnp.where(low == high, low, _sum(rounded, exponent, offset))), surrogate)
 
 
 def _offset(x: jax.Array, width: jax.Array) -> tuple[jax.Array, Words]:
     """``(x + 2**31) * scale`` as an exponent and 53 bits: two roundings of float64, one of them in the scale."""
-    exponent, width_significand = exact.decompose(width)
+    exponent, width_significand = significands.decompose(width)
     significand = width_significand.astype(jnp.uint32)
     # 2**32 / (2**32 - 1) is 1 + 2**-32 in float64. Of the 56-bit product with that, the last 3 bits are dropped.
     eighth, tail = significand >> 3, significand & 7
@@ -127,7 +128,7 @@ def _offset(x: jax.Array, width: jax.Array) -> tuple[jax.Array, Words]:
 
 def _sum(a: jax.Array, exponent: jax.Array, b: Words) -> jax.Array:
     """``float32(fl(a + b * 2**exponent))``, where the sum is rounded to float64, for 53-bit `b`."""
-    a_exponent, a_significand = exact.decompose(a)
+    a_exponent, a_significand = significands.decompose(a)
     # The last bit of b is bit 4 of a 96-bit number. The range ensures that the last bit of a is no lower, if a is not 0.
     shift = jnp.where(a == 0, jnp.int32(0), a_exponent - 150 - (exponent - 4))
     first = jnp.where(a == 0, jnp.uint32(0), a_significand.astype(jnp.uint32))
@@ -144,7 +145,7 @@ def _sum(a: jax.Array, exponent: jax.Array, b: Words) -> jax.Array:
     tail += ((rest > 0x400) | ((rest == 0x400) & ((last != 0) | (tail & 1 == 1)))).astype(jnp.uint32)
     kept += ((tail > 2**28) | ((tail == 2**28) & (kept & 1 == 1))).astype(jnp.uint32)
     sign = jnp.where(is_negative, jnp.int32(-(2**31)), jnp.int32(0))
-    value = exact.assemble(sign, exponent - 4 - zeros + 72 + 150, kept.astype(jnp.int32))
+    value = significands.assemble(sign, exponent - 4 - zeros + 72 + 150, kept.astype(jnp.int32))
     value = jnp.where(high == 0, jnp.float32(0), value)
     return jnp.where((shift > 60) | (b[0] | b[1] == 0), a, value)
 

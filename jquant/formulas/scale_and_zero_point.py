@@ -1,17 +1,15 @@
 """The scale and the zero point that represent a range of real numbers in integers."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jquant.arithmetic import exact
+from jquant.arithmetic import exact, rounding
+from jquant.lowering.formula import formula
 from jquant.pytrees import ScaleZeroPoint
 
 
-@functools.partial(jax.jit, static_argnames=("dtype", "symmetric", "narrow_range"))
-@jax.named_scope("scale_and_zero_point")
+@formula("scale_and_zero_point", static=("dtype", "symmetric", "narrow_range"))
 def quantization_parameters(
     min: jax.Array, max: jax.Array, dtype: np.dtype, symmetric: bool, narrow_range: bool
 ) -> ScaleZeroPoint:
@@ -30,5 +28,5 @@ def quantization_parameters(
         zero_point = jnp.where(empty | jnp.isnan(scale), jnp.zeros_like(middle), middle)
     else:
         offset = smallest - exact.quotient(low, scale)
-        zero_point = exact.nearest_integer(jnp.where(empty, jnp.float32(0), offset), None, dtype)
+        zero_point = rounding.nearest_integer(jnp.where(empty, jnp.float32(0), offset), None, dtype)
     return ScaleZeroPoint(scale, zero_point)

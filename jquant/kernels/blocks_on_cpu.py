@@ -20,6 +20,7 @@ from jquant.arithmetic import exact
 from jquant.arithmetic.packed_int4 import PER_WORD, from_place
 from jquant.kernels import xla, xla_blocks
 from jquant.kernels.batch import with_one_batch_axis
+from jquant.lowering import materialize
 from jquant.lowering.varying import varying_as
 from jquant.packed.block_matrix import Layout, PackedBlockMatrix
 
@@ -166,7 +167,7 @@ def _few_rows(a: jax.Array, b: PackedBlockMatrix, plan: _Plan) -> jax.Array:
         return exact.product(product.astype(jnp.float32), scale)
 
     def of_chunk(chunk: jax.Array, r: jax.Array) -> jax.Array:
-        stored, first = exact.once(integers(chunk)), chunk * plan.blocks
+        stored, first = materialize.once(integers(chunk)), chunk * plan.blocks
 
         def at_once(step: jax.Array, r: jax.Array) -> jax.Array:
             for index in range(plan.at_once):

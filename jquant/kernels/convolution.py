@@ -18,13 +18,13 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from jquant.arithmetic import exact, signs
+from jquant.arithmetic import signs
 from jquant.formulas.windows import Geometry, Windows
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels import zero_point as zero_points
 from jquant.kernels.epilogue import Epilogue
 from jquant.kernels.integer_dot import integer_dot
-from jquant.lowering import by_platform, cpu_features
+from jquant.lowering import cpu_features, materialize
 from jquant.lowering.partitioned import unless_partitioned
 
 # For filters of one channel, which only sum over the elements of a window: up to this many filters per channel, shifted
@@ -214,7 +214,7 @@ def _multiplied(operands: _Operands, epilogue: Epilogue) -> jax.Array:
     no_value = np.int8(0) if input_zero_point is None else input_zero_point.astype(jnp.int8).reshape(())
     image = operands.padded(image, no_value)
     if math.prod(operands.windows.sizes) > 1:
-        image = lax.optimization_barrier(image)  # otherwise XLA:CPU computes it again for each slice
+        image = materialize.stored(image)  # otherwise XLA:CPU computes it again for each slice
     window_sum = None if filter_zero_point is None else _window_sum(operands, image)
     filter_sum = None if input_zero_point is None else by_filter(_filter_sum(operands, matrix))
     k = math.prod(matrix.shape[3:])
@@ -277,7 +277,7 @@ def _window_sum(operands: _Operands, image: jax.Array) -> jax.Array:
     if operands.result_last or math.prod(operands.windows.sizes) == 1:
         return sums
     # XLA:CPU would add up each window again for each filter, in the loop of the epilogue.
-    return by_platform.elementwise(by_platform.unchanged, sums, cpu=exact.once)
+    return materialize.once_on_cpu(sums)
 
 
 def _product_with_patches(operands: _Operands, image: jax.Array, matrix: jax.Array, epilogue: Epilogue) -> jax.Array:

@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jquant.arithmetic import exact
+from jquant.arithmetic import exact, rounding
+from jquant.lowering import materialize
 from jquant.pytrees import ScaleZeroPoint
 
 Step = Callable[[jax.Array], jax.Array]
@@ -24,7 +25,7 @@ Epilogue = tuple[Step, ...]
 def apply(epilogue: Epilogue, product: jax.Array) -> jax.Array:
     """Applies the steps, one after another, to an int32 `product` of shape (..., M, N), outside of a kernel."""
     result = apply_in_kernel(epilogue, product)
-    return exact.shared(result) if epilogue and jnp.issubdtype(result.dtype, jnp.integer) else result
+    return materialize.shared(result) if epilogue and jnp.issubdtype(result.dtype, jnp.integer) else result
 
 
 def apply_in_kernel(epilogue: Epilogue, product: jax.Array) -> jax.Array:
@@ -124,7 +125,7 @@ class Requantize:
     dtype: np.dtype = dataclasses.field(metadata={"static": True})
 
     def __call__(self, product: jax.Array) -> jax.Array:
-        return exact.nearest_integer_in_kernel(product.astype(jnp.float32) * self.multiplier, self.zero_point, self.dtype)
+        return rounding.nearest_integer_in_kernel(product.astype(jnp.float32) * self.multiplier, self.zero_point, self.dtype)
 
 
 def requantize(a_scale: jax.Array, b_scale: jax.Array, output: ScaleZeroPoint, dtype: np.dtype) -> Requantize:

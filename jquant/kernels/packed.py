@@ -6,6 +6,7 @@ import numpy as np
 from jax import lax
 
 from jquant.arithmetic import exact, packed_int4, signs
+from jquant.lowering import materialize
 from jquant.packed.block_matrix import Layout, PackedBlockMatrix, layout_for, zero_point_data_type
 from jquant.packed.matrix import PackedMatrix
 
@@ -45,7 +46,7 @@ def pack_blocks(
     else:
         data = jnp.pad(signs.to_int8(b) if b.dtype == jnp.uint8 else b.astype(jnp.int8), behind)
         if jnp.iinfo(b.dtype).bits < 8:  # XLA:GPU fails to compile slices of 4-bit integers
-            data = lax.optimization_barrier(data)
+            data = materialize.stored(data)
     if zero_point is not None:
         zero_point = jnp.broadcast_to(zero_point.astype(zero_point_data_type(b.dtype)), scale.shape)
     # Without weak types, and not to be merged with what a caller's program computes from it.

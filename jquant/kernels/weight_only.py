@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import PartitionSpec
 
 from jquant.arithmetic import exact, packed_int4, subbyte
 from jquant.formulas import affine
+from jquant.lowering.contraction import out_sharding
 from jquant.lowering.partitioned import unless_partitioned
 from jquant.lowering.varying import varying_as
 from jquant.packed.block_matrix import Layout, PackedBlockMatrix
@@ -100,11 +100,8 @@ def whole(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
 
 
 def _dot(a: jax.Array, b: jax.Array) -> jax.Array:
-    sharding, b_spec = jax.typeof(a).sharding, jax.typeof(b).sharding.spec
-    split_k = sharding.spec[-1] is not None and b_spec[-2] is not None  # by explicit axes: JAX asks for the output's
-    output = sharding.update(spec=PartitionSpec(*sharding.spec[:-1], b_spec[-1])) if split_k else None
     options = {"precision": lax.Precision.HIGHEST, "preferred_element_type": jnp.float32}
-    return jnp.matmul(a, b, out_sharding=output, **options)
+    return jnp.matmul(a, b, out_sharding=out_sharding(a, b, -2, -1), **options)
 
 
 def dequantized(weights: Weights, k: int) -> jax.Array:

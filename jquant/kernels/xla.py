@@ -9,7 +9,8 @@ from jax.sharding import PartitionSpec
 
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels.epilogue import Epilogue
-from jquant.lowering import cpu_features
+from jquant.lowering import cpu_features, materialize
+from jquant.lowering.contraction import out_sharding
 from jquant.lowering.partitioned import unless_partitioned
 
 # XLA:CPU transposes K-major weights in each call, unless they are its left operand. There, multiplying them is slower:
@@ -45,12 +46,12 @@ def integer_dot_on_cpu(a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, t
         product = _product(b, a, transpose_b)[..., None, :, 0]
     elif on_the_left:  # XLA would swap the operands again to avoid the transposition
         rows = a.reshape(*(1,) * (a.ndim - 2), math.prod(a.shape[:-1]), a.shape[-1])
-        product = jnp.swapaxes(lax.optimization_barrier(_product(b, rows, transpose_b)), -1, -2)
+        product = jnp.swapaxes(materialize.stored(_product(b, rows, transpose_b)), -1, -2)
         product = product.reshape(*a.shape[:-1], b.shape[-2])
     else:
         product = _product_in_one_batch(a, b, transpose_b)
         if epilogue:  # can take the product's memory for its result, unless XLA fuses a reshape between the two with it
-            product = lax.optimization_barrier(product)
+            product = materialize.stored(product)
         product = product[..., : 1 if one_row else None, : 1 if one_column else None]
     return epilogues.apply(epilogue, product)
 
@@ -84,10 +85,8 @@ def _product(a: jax.Array, b: jax.Array, transpose_b: bool) -> jax.Array:
         batch = tuple(range(a.ndim - 2))
     k_axis, n_axis = (-1, -2) if transpose_b else (-2, -1)
     contraction = ((a.ndim - 1,), (b.ndim + k_axis,))
-    sharding, b_spec = jax.typeof(a).sharding, jax.typeof(b).sharding.spec
-    split_k = sharding.spec[-1] is not None and b_spec[k_axis] is not None  # by explicit axes: JAX asks for the output's
-    output = sharding.update(spec=PartitionSpec(*sharding.spec[:-1], b_spec[n_axis])) if split_k else None
-    return lax.dot_general(a, b, (contraction, (batch, batch)), preferred_element_type=jnp.int32, out_sharding=output)
+    split = out_sharding(a, b, k_axis, n_axis)
+    return lax.dot_general(a, b, (contraction, (batch, batch)), preferred_element_type=jnp.int32, out_sharding=split)
 
 
 def _product_in_one_batch(a: jax.Array, b: jax.Array, transpose_b: bool) -> jax.Array:

@@ -25,6 +25,7 @@ from jquant.errors import DescriptorError
 from jquant.kernels.block_dot import block_dot
 from jquant.kernels.epilogue import Scale, as_column
 from jquant.kernels.packed import pack_blocks
+from jquant.lowering.formula import formula
 from jquant.modes import Implementation, optional_implementation
 from jquant.packed.block_matrix import Layout, PackedBlockMatrix
 from jquant.placement import names_arrays
@@ -53,8 +54,7 @@ _DESCRIPTOR = Descriptor(
 )
 
 
-@functools.partial(jax.jit, static_argnames=("k_parts", "output_dtype", "implementation"))
-@jax.named_scope("block_scaled_matmul")
+@formula("block_scaled_matmul", static=("k_parts", "output_dtype", "implementation"))
 def _block_scaled_matmul(
     a: Quantized,
     b: PackedBlockMatrix,
@@ -72,8 +72,7 @@ def _block_scaled_matmul(
     return block_dot(values, a_zero_point, b, epilogue, k_parts=k_parts, implementation=implementation)
 
 
-@functools.partial(jax.jit, static_argnames=("block_size", "k_parts", "output_dtype", "implementation"))
-@jax.named_scope("block_scaled_matmul")
+@formula("block_scaled_matmul", static=("block_size", "k_parts", "output_dtype", "implementation"))
 def _of_parts(
     a: Quantized,
     b: jax.Array,

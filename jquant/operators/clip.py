@@ -8,6 +8,7 @@ from jquant.arguments.clip import optional_scale_bias
 from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.operands import optional_scalar
 from jquant.formulas import clip as formulas
+from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel
 from jquant.placement import names_arrays
 from jquant.pytrees import ScaleBias
@@ -37,8 +38,7 @@ _DESCRIPTOR = Descriptor(
 )
 
 
-@jax.jit
-@jax.named_scope("clip")
+@formula("clip")
 def _clip(input: jax.Array, min: jax.Array | None, max: jax.Array | None, scale_bias: ScaleBias | None) -> jax.Array:
     return formulas.clip(input, min, max, scale_bias)
 

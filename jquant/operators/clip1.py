@@ -7,6 +7,7 @@ from jquant.arguments.call import Call
 from jquant.arguments.clip import optional_scale_bias, typed_bound
 from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.formulas import clip as formulas
+from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel
 from jquant.placement import names_arrays
 from jquant.pytrees import ScaleBias
@@ -24,8 +25,7 @@ _DESCRIPTOR = Descriptor(
 )
 
 
-@jax.jit
-@jax.named_scope("clip1")
+@formula("clip1")
 def _clip1(input: jax.Array, min: jax.Array, max: jax.Array, scale_bias: ScaleBias | None) -> jax.Array:
     return formulas.clip(input, min, max, scale_bias)
 

@@ -7,6 +7,7 @@ from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.operands import float_scalar
 from jquant.formulas import clip as formulas
+from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel
 from jquant.placement import names_arrays
 
@@ -25,8 +26,7 @@ _DESCRIPTOR = Descriptor(
 )
 
 
-@jax.jit
-@jax.named_scope("clip_gradient")
+@formula("clip_gradient")
 def _clip_gradient(input: jax.Array, input_gradient: jax.Array, min: jax.Array, max: jax.Array) -> jax.Array:
     return formulas.gradient(input, input_gradient, min, max)
 

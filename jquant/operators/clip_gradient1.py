@@ -7,6 +7,7 @@ from jquant.arguments.call import Call
 from jquant.arguments.clip import typed_bound
 from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.formulas import clip as formulas
+from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel
 from jquant.placement import names_arrays
 
@@ -26,8 +27,7 @@ _DESCRIPTOR = Descriptor(
 )
 
 
-@jax.jit
-@jax.named_scope("clip_gradient1")
+@formula("clip_gradient1")
 def _clip_gradient1(input: jax.Array, input_gradient: jax.Array, min: jax.Array, max: jax.Array) -> jax.Array:
     return formulas.gradient(input, input_gradient, min, max)
 

@@ -1,6 +1,5 @@
 """DML_CONVOLUTION_INTEGER"""
 
-import functools
 from collections.abc import Sequence
 
 import jax
@@ -13,6 +12,7 @@ from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.windows import Padding
 from jquant.formulas.windows import Geometry
 from jquant.kernels.convolution import convolution
+from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel
 from jquant.placement import names_arrays
 
@@ -46,8 +46,7 @@ _DESCRIPTOR = Descriptor(
 )
 
 
-@functools.partial(jax.jit, static_argnames="geometry")
-@jax.named_scope("convolution_integer")
+@formula("convolution_integer", static=("geometry",))
 def _convolution_integer(
     input: jax.Array,
     filter: jax.Array,

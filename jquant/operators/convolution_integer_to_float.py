@@ -1,6 +1,5 @@
 """What ONNX has as ConvInteger, Cast, Mul and Add"""
 
-import functools
 from collections.abc import Sequence
 
 import jax
@@ -15,6 +14,7 @@ from jquant.arithmetic import exact
 from jquant.formulas.windows import Geometry
 from jquant.kernels.convolution import convolution
 from jquant.kernels.epilogue import Dequantize
+from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel, data_type
 from jquant.placement import names_arrays
 from jquant.pytrees import Quantized
@@ -52,8 +52,7 @@ _DESCRIPTOR = Descriptor(
 )
 
 
-@functools.partial(jax.jit, static_argnames=("output_dtype", "geometry"))
-@jax.named_scope("convolution_integer_to_float")
+@formula("convolution_integer_to_float", static=("output_dtype", "geometry"))
 def _convolution_integer_to_float(
     input: Quantized, filter: Quantized, bias: jax.Array | None, output_dtype: np.dtype, geometry: Geometry
 ) -> jax.Array:

@@ -1,7 +1,5 @@
 """TensorFlow's Dequantize"""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +13,7 @@ from jquant.arithmetic import exact
 from jquant.arithmetic.broadcasting import shape_along
 from jquant.errors import DescriptorTypeError
 from jquant.formulas import min_first, ranges
+from jquant.lowering.formula import formula
 from jquant.modes import QuantizeMode, data_type, data_type_name, quantize_mode
 from jquant.placement import names_arrays
 
@@ -36,8 +35,7 @@ def _scaled(input: jax.Array, low: jax.Array, high: jax.Array, narrow_range: boo
     return exact.product(input.astype(jnp.float32), scale)
 
 
-@functools.partial(jax.jit, static_argnames=("mode", "narrow_range", "axis", "dtype"))
-@jax.named_scope("dequantize")
+@formula("dequantize", static=("mode", "narrow_range", "axis", "dtype"))
 def _dequantize(
     input: jax.Array,
     min_range: jax.Array,

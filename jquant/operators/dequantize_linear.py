@@ -1,7 +1,5 @@
 """DML_ELEMENT_WISE_DEQUANTIZE_LINEAR"""
 
-import functools
-
 import jax
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
@@ -13,6 +11,7 @@ from jquant.arguments.operands import FLOAT32
 from jquant.arithmetic import e8m0, exact
 from jquant.formulas import affine
 from jquant.formulas.granularity import Granularity
+from jquant.lowering.formula import formula
 from jquant.modes import NARROW_FLOATS, POWERS_OF_TWO, FeatureLevel, data_type
 from jquant.placement import names_arrays
 from jquant.pytrees import Quantized
@@ -70,8 +69,7 @@ _DESCRIPTOR = Descriptor(
 )
 
 
-@functools.partial(jax.jit, static_argnames=("output_dtype", "granularity"))
-@jax.named_scope("dequantize_linear")
+@formula("dequantize_linear", static=("output_dtype", "granularity"))
 def _dequantize_linear(input: Quantized, output_dtype: np.dtype, granularity: Granularity) -> jax.Array:
     return exact.narrow(affine.dequantize(granularity.expand(input)), output_dtype)
 

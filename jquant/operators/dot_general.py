@@ -25,6 +25,7 @@ from jquant.formulas.extremes import largest_magnitude
 from jquant.formulas.scale_and_zero_point import quantization_parameters
 from jquant.kernels.epilogue import Dequantize
 from jquant.kernels.integer_dot import integer_dot
+from jquant.lowering.formula import formula
 from jquant.modes import ScaleGranularity, scale_granularity
 from jquant.placement import names_arrays
 from jquant.pytrees import Quantized, ScaleZeroPoint
@@ -95,8 +96,7 @@ def _rounded(x: jax.Array, contracting: Sequence[int], scales: ScaleGranularity)
     return straight_through(exact.narrow(affine.dequantize(_quantized(x, contracting, scales)), x.dtype), x)
 
 
-@functools.partial(jax.jit, static_argnames="product")
-@jax.named_scope("dot_general")
+@formula("dot_general", static=("product",))
 def _dot_general(lhs: jax.Array, rhs: jax.Array, product: _Product) -> jax.Array:
     return _multiply(lhs, rhs, product)
 

@@ -1,6 +1,5 @@
 """DML_DYNAMIC_QUANTIZE_LINEAR"""
 
-import functools
 from collections.abc import Sequence
 
 import jax
@@ -12,12 +11,13 @@ from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Signature, Tensor, require
 from jquant.arguments.operands import FLOAT32, Operand, boolean_operand
 from jquant.arguments.statics import boolean, dimensions
-from jquant.arithmetic import exact
+from jquant.arithmetic import exact, rounding
 from jquant.arithmetic.broadcasting import broadcasts
 from jquant.errors import shown
 from jquant.formulas import affine
 from jquant.formulas.extremes import range_with_zero
 from jquant.formulas.scale_and_zero_point import quantization_parameters
+from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel, data_type
 from jquant.placement import names_arrays
 from jquant.pytrees import DynamicQuantizeOutput, ScaleZeroPoint
@@ -38,8 +38,7 @@ _DESCRIPTOR = Descriptor(
 )
 
 
-@functools.partial(jax.jit, static_argnames=("axes", "symmetric", "dtype"))
-@jax.named_scope("dynamic_quantize_linear")
+@formula("dynamic_quantize_linear", static=("axes", "symmetric", "dtype"))
 def _dynamic_quantize_linear(
     input: jax.Array, where: jax.Array | None, axes: tuple[int, ...] | None, symmetric: bool, dtype: np.dtype
 ) -> DynamicQuantizeOutput:
@@ -64,7 +63,7 @@ def _asymmetric(low: jax.Array, high: jax.Array, dtype: np.dtype, *, of_rows: bo
     offset = exact.difference(jnp.float32(limits.min), exact.quotient(low, scale))
     if of_rows:
         offset = jnp.where(empty, jnp.float32(limits.min), offset)
-    return ScaleZeroPoint(scale, exact.nearest_integer(offset, None, dtype))
+    return ScaleZeroPoint(scale, rounding.nearest_integer(offset, None, dtype))
 
 
 @names_arrays

@@ -1,6 +1,5 @@
 """TensorFlow's FakeQuantWithMinMaxVars and FakeQuantWithMinMaxVarsPerChannel"""
 
-import functools
 from typing import NamedTuple
 
 import jax
@@ -11,10 +10,12 @@ from jax.typing import ArrayLike
 from jquant.arguments.operands import float_operand
 from jquant.arguments.ranges import range_operands
 from jquant.arguments.statics import boolean, integer
-from jquant.arithmetic import exact
+from jquant.arithmetic import exact, rounding
 from jquant.arithmetic.broadcasting import shape_along
 from jquant.arithmetic.straight_through import straight_through
 from jquant.formulas import ranges
+from jquant.lowering import materialize
+from jquant.lowering.formula import formula
 from jquant.placement import names_arrays
 
 _OPERATOR = "FakeQuantWithMinMaxVars"
@@ -35,13 +36,12 @@ def _nudged(low: jax.Array, high: jax.Array, num_bits: int, narrow_range: bool) 
     scale = exact.quotient(width, largest - smallest)
     inverse_scale = exact.quotient(largest - smallest, width)
     zero_point = exact.difference(smallest, exact.quotient(low, scale))
-    zero_point = ranges.clamp(exact.round_half_away(zero_point), smallest, largest)
+    zero_point = ranges.clamp(rounding.round_half_away(zero_point), smallest, largest)
     nudged_low, nudged_high = (exact.product(exact.difference(x, zero_point), scale) for x in (smallest, largest))
     return _Range(nudged_low, nudged_high, scale, inverse_scale)
 
 
-@functools.partial(jax.jit, static_argnames=("num_bits", "narrow_range", "axis"))
-@jax.named_scope("fake_quantize")
+@formula("fake_quantize", static=("num_bits", "narrow_range", "axis"))
 def _fake_quantize(
     input: jax.Array, min: jax.Array, max: jax.Array, num_bits: int, narrow_range: bool, axis: int | None
 ) -> jax.Array:
@@ -49,14 +49,14 @@ def _fake_quantize(
     operands = exact.widen(input), exact.widen(min).reshape(shape), exact.widen(max).reshape(shape)
     x, low, high = map(lax.stop_gradient, operands)
     nudged = _nudged(low, high, num_bits, narrow_range)
-    zero = exact.round_half_up(exact.product(-nudged.low, nudged.inverse_scale))
+    zero = rounding.round_half_up(exact.product(-nudged.low, nudged.inverse_scale))
     is_empty = ((low == 0) & (high == 0)).astype(jnp.int32)
-    nudged, zero, is_empty = jax.tree.map(exact.once, (nudged, zero, is_empty))
+    nudged, zero, is_empty = jax.tree.map(materialize.once, (nudged, zero, is_empty))
 
     offset = ranges.clamp(x, nudged.low, nudged.high) - nudged.low
     # TensorFlow divides by a single scale, but multiplies by the reciprocals of several.
     steps = exact.quotient(offset, nudged.scale) if axis is None else exact.product(offset, nudged.inverse_scale)
-    value = exact.product(exact.round_half_up(exact.difference(steps, zero)), nudged.scale)
+    value = exact.product(rounding.round_half_up(exact.difference(steps, zero)), nudged.scale)
 
     empty = is_empty == 1
     surrogate = jnp.where(x < nudged.low, operands[1], jnp.where(x > nudged.high, operands[2], x))

@@ -1,7 +1,5 @@
 """onnxruntime's GatherBlockQuantized (domain com.microsoft)"""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -14,6 +12,7 @@ from jquant.arguments.statics import dimension, integer
 from jquant.arithmetic import exact, subbyte
 from jquant.formulas import affine
 from jquant.formulas.granularity import Granularity
+from jquant.lowering.formula import formula
 from jquant.placement import names_arrays
 from jquant.pytrees import Quantized
 
@@ -37,8 +36,7 @@ _DESCRIPTOR = Descriptor(
 )
 
 
-@functools.partial(jax.jit, static_argnames=("gather_axis", "quantize_axis", "block_size", "bits"))
-@jax.named_scope("gather_block_quantized")
+@formula("gather_block_quantized", static=("gather_axis", "quantize_axis", "block_size", "bits"))
 def _gather_block_quantized(
     data: jax.Array,
     indices: jax.Array,

@@ -1,7 +1,5 @@
 """DML_MATRIX_MULTIPLY_INTEGER"""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -10,6 +8,7 @@ from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.products import BATCH, product_shape, weights, with_more_dimensions
 from jquant.kernels.matmul import matmul
+from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel, Implementation, optional_implementation
 from jquant.packed.matrix import PackedMatrix
 from jquant.placement import names_arrays
@@ -49,8 +48,7 @@ _DESCRIPTOR = Descriptor(
 )
 
 
-@functools.partial(jax.jit, static_argnames="implementation")
-@jax.named_scope("matmul_integer")
+@formula("matmul_integer", static=("implementation",))
 def _matmul_integer(
     a: jax.Array,
     b: jax.Array | PackedMatrix,

@@ -1,7 +1,5 @@
 """DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT"""
 
-import functools
-
 import jax
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
@@ -13,6 +11,7 @@ from jquant.arithmetic import exact
 from jquant.arithmetic.broadcasting import to_rank
 from jquant.kernels.epilogue import Dequantize, as_column, as_row
 from jquant.kernels.matmul import matmul
+from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel, Implementation, data_type, optional_implementation
 from jquant.packed.matrix import PackedMatrix
 from jquant.placement import names_arrays
@@ -51,8 +50,7 @@ _DESCRIPTOR = Descriptor(
 )
 
 
-@functools.partial(jax.jit, static_argnames=("output_dtype", "implementation"))
-@jax.named_scope("matmul_integer_to_float")
+@formula("matmul_integer_to_float", static=("output_dtype", "implementation"))
 def _matmul_integer_to_float(
     a: Quantized, b: Quantized, bias: jax.Array | None, output_dtype: np.dtype, implementation: Implementation | None
 ) -> jax.Array:

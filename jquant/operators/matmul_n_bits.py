@@ -1,6 +1,5 @@
 """onnxruntime's MatMulNBits (domain com.microsoft)"""
 
-import functools
 from collections.abc import Mapping
 from typing import NamedTuple, overload
 
@@ -20,6 +19,7 @@ from jquant.arithmetic.broadcasting import to_rank
 from jquant.errors import DescriptorTypeError
 from jquant.kernels import weight_only
 from jquant.kernels.weight_only import StoredWeights
+from jquant.lowering.formula import formula
 from jquant.modes import data_type_name
 from jquant.packed.block_matrix import PackedBlockMatrix
 from jquant.placement import names_arrays
@@ -74,8 +74,7 @@ class _Stored(NamedTuple):
         return StoredWeights(b, scales, zero_points, bits, 1)
 
 
-@functools.partial(jax.jit, static_argnames=("bits", "compute_dtype"))
-@jax.named_scope("matmul_n_bits")
+@formula("matmul_n_bits", static=("bits", "compute_dtype"))
 def _matmul_n_bits(
     a: jax.Array, b: _Stored | PackedBlockMatrix, bias: jax.Array | None, bits: int, compute_dtype: np.dtype
 ) -> jax.Array:

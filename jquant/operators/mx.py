@@ -1,7 +1,5 @@
 """The formats of the OCP Microscaling specification"""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,10 +10,11 @@ from jquant.arguments.block_scales import positive_block_size, require_scales
 from jquant.arguments.descriptor import require
 from jquant.arguments.operands import any_float_operand, operand
 from jquant.arguments.statics import dimension, float_data_type
-from jquant.arithmetic import e8m0, exact, float_bits, narrow_floats
+from jquant.arithmetic import e8m0, exact, float_bits, narrow_floats, rounding
 from jquant.arithmetic.narrow_floats import FLOATS_OF_6_BITS
 from jquant.errors import DescriptorTypeError
 from jquant.formulas import blocks
+from jquant.lowering.formula import formula
 from jquant.modes import data_type, data_type_name
 from jquant.placement import names_arrays
 from jquant.pytrees import MxQuantizeOutput
@@ -39,7 +38,7 @@ def _elements(x: jax.Array, code: jax.Array, element: np.dtype) -> jax.Array:
     exponent = code - e8m0.BIAS
     x = float_bits.nan_where(code == e8m0.NAN, x)
     if element == _INT8:
-        nearest = exact.nearest_integer(e8m0.ldexp(x, _FRACTION_BITS - exponent), None, element)
+        nearest = rounding.nearest_integer(e8m0.ldexp(x, _FRACTION_BITS - exponent), None, element)
         return lax.max(nearest, jnp.full_like(nearest, -127))
     if element in FLOATS_OF_6_BITS:
         return narrow_floats.encode(x, FLOATS_OF_6_BITS[element], exponent=exponent)
@@ -59,8 +58,7 @@ def _numbers(values: jax.Array, code: jax.Array, element: np.dtype) -> jax.Array
     return float_bits.nan_where(code == e8m0.NAN, numbers)
 
 
-@functools.partial(jax.jit, static_argnames=("element", "axis", "block_size"))
-@jax.named_scope("mx_quantize")
+@formula("mx_quantize", static=("element", "axis", "block_size"))
 def _mx_quantize(x: jax.Array, element: np.dtype, axis: int, block_size: int) -> MxQuantizeOutput:
     value = exact.numerator(x)
     largest = blocks.largest_magnitude_bits(value, axis, block_size)
@@ -72,8 +70,7 @@ def _mx_quantize(x: jax.Array, element: np.dtype, axis: int, block_size: int) ->
     return MxQuantizeOutput(values, e8m0.from_code(code))
 
 
-@functools.partial(jax.jit, static_argnames=("element", "axis", "block_size", "output_dtype"))
-@jax.named_scope("mx_dequantize")
+@formula("mx_dequantize", static=("element", "axis", "block_size", "output_dtype"))
 def _mx_dequantize(
     values: jax.Array, scale: jax.Array, element: np.dtype, axis: int, block_size: int, output_dtype: np.dtype
 ) -> jax.Array:

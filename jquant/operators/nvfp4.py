@@ -1,7 +1,5 @@
 """NVFP4"""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +14,8 @@ from jquant.arithmetic import exact, float_bits, narrow_floats
 from jquant.errors import DescriptorTypeError
 from jquant.formulas import blocks
 from jquant.formulas.extremes import largest_magnitude
+from jquant.lowering import materialize
+from jquant.lowering.formula import formula
 from jquant.modes import data_type_name
 from jquant.placement import names_arrays
 from jquant.pytrees import Nvfp4QuantizeOutput
@@ -35,8 +35,7 @@ def _tensor_scale(x: jax.Array) -> jax.Array:
     return jnp.where(scale < _SMALLEST, np.float32(1), scale)
 
 
-@functools.partial(jax.jit, static_argnames=("axis",))
-@jax.named_scope("nvfp4_quantize")
+@formula("nvfp4_quantize", static=("axis",))
 def _nvfp4_quantize(x: jax.Array, tensor_scale: jax.Array | None, axis: int) -> Nvfp4QuantizeOutput:
     value = lax.stop_gradient(exact.numerator(x))
     tensor_scale = _tensor_scale(value) if tensor_scale is None else exact.widen(tensor_scale)
@@ -46,14 +45,13 @@ def _nvfp4_quantize(x: jax.Array, tensor_scale: jax.Array | None, axis: int) -> 
     code = narrow_floats.encode(float_bits.nan_where(bits >= float_bits.INFINITY, ratio), scale_format)
     scale, scale_value = narrow_floats.from_code(code, _SCALE), narrow_floats.decode(code, scale_format)
     step = exact.product(scale_value, tensor_scale)
-    step = exact.once(jnp.where(scale_value == 0, np.float32(np.inf), step))
+    step = materialize.once(jnp.where(scale_value == 0, np.float32(np.inf), step))
     quotient = exact.quotient(value, blocks.repeat(step, axis, _BLOCK_SIZE, x.shape[axis]))
     values = blocks.from_code(narrow_floats.encode(quotient, narrow_floats.format_of(_ELEMENT)), _ELEMENT)
     return Nvfp4QuantizeOutput(values, scale, tensor_scale)
 
 
-@functools.partial(jax.jit, static_argnames=("axis", "output_dtype"))
-@jax.named_scope("nvfp4_dequantize")
+@formula("nvfp4_dequantize", static=("axis", "output_dtype"))
 def _nvfp4_dequantize(
     values: jax.Array, scale: jax.Array, tensor_scale: jax.Array, axis: int, output_dtype: np.dtype
 ) -> jax.Array:

@@ -15,6 +15,7 @@ from jquant.arguments.operands import operand
 from jquant.arguments.statics import integer
 from jquant.arithmetic.subbyte import unpacked
 from jquant.errors import DescriptorTypeError, shown
+from jquant.lowering.formula import formula
 from jquant.modes import data_type, data_type_name
 from jquant.placement import names_arrays
 
@@ -26,8 +27,7 @@ def _require_narrow(what: str, dtype: np.dtype) -> None:
     require(given in _DATA_TYPES, f"{what} {given}; it must be {', '.join(_DATA_TYPES)}", DescriptorTypeError)
 
 
-@jax.jit
-@jax.named_scope("pack_integers")
+@formula("pack_integers")
 def _pack_integers(x: jax.Array) -> jax.Array:
     bits = jnp.iinfo(x.dtype).bits
     count = 8 // bits
@@ -79,8 +79,7 @@ def pack_integers(x: ArrayLike, /) -> jax.Array:
     return _pack_integers(x)
 
 
-@functools.partial(jax.jit, static_argnames=("dtype", "size"))
-@jax.named_scope("unpack_integers")
+@formula("unpack_integers", static=("dtype", "size"))
 def _unpack_integers(packed: jax.Array, dtype: np.dtype, size: int) -> jax.Array:
     flat = unpacked(packed, jnp.iinfo(dtype).bits)[..., :size].astype(jnp.int32)
     sign = -int(jnp.iinfo(dtype).min)  # the highest bit of a signed type, 0 of an unsigned one

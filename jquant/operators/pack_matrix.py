@@ -1,6 +1,5 @@
 """Prepacks weights, once for all products."""
 
-import functools
 import sys
 from typing import overload
 
@@ -15,6 +14,7 @@ from jquant.arguments.products import with_more_dimensions
 from jquant.arguments.statics import boolean, integer
 from jquant.kernels import packed
 from jquant.kernels.epilogue import as_row
+from jquant.lowering.formula import formula
 from jquant.packed.block_matrix import PackedBlockMatrix
 from jquant.packed.matrix import PackedMatrix
 from jquant.placement import names_arrays
@@ -53,14 +53,12 @@ _BLOCKS_DESCRIPTOR = Descriptor(
 )
 
 
-@functools.partial(jax.jit, static_argnames="block_size")
-@jax.named_scope("pack_matrix")
+@formula("pack_matrix", static=("block_size",))
 def _pack_matrix(b: jax.Array, zero_point: jax.Array | None, block_size: int) -> PackedMatrix:
     return packed.pack(b, None if zero_point is None else as_row(zero_point, b.ndim), block_size)
 
 
-@functools.partial(jax.jit, static_argnames=("block_size", "k_major"))
-@jax.named_scope("pack_matrix")
+@formula("pack_matrix", static=("block_size", "k_major"))
 def _pack_blocks(
     b: jax.Array, scale: jax.Array, zero_point: jax.Array | None, block_size: int, k_major: bool
 ) -> PackedBlockMatrix:

@@ -1,7 +1,5 @@
 """TensorFlow's Quantize (the op `QuantizeV2`)"""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,9 +10,10 @@ from jquant.arguments.descriptor import require, require_round_mode
 from jquant.arguments.operands import float_operand, optional_scalar
 from jquant.arguments.ranges import range_operands, require_one_range, require_quantized
 from jquant.arguments.statics import boolean
-from jquant.arithmetic import exact
+from jquant.arithmetic import exact, rounding
 from jquant.arithmetic.broadcasting import shape_along
 from jquant.formulas import min_first, ranges
+from jquant.lowering.formula import formula
 from jquant.modes import QuantizeMode, RoundMode, data_type, quantize_mode, rounding_mode
 from jquant.placement import names_arrays
 from jquant.pytrees import QuantizeOutput
@@ -37,8 +36,8 @@ def _min_combined(input: jax.Array, low: jax.Array, high: jax.Array, dtype: np.d
     scale = ranges.steps_per_unit(low, high, dtype)
     value = exact.product(exact.difference(ranges.clamp(input, low, high), low), scale)
     if jnp.issubdtype(dtype, jnp.signedinteger):
-        return exact.round_half_away(exact.difference(value, jnp.float32(2.0 ** (jnp.iinfo(dtype).bits - 1))))
-    return exact.round_half_up(value)
+        return rounding.round_half_away(exact.difference(value, jnp.float32(2.0 ** (jnp.iinfo(dtype).bits - 1))))
+    return rounding.round_half_up(value)
 
 
 def _scaled(
@@ -49,12 +48,11 @@ def _scaled(
     scale = ranges.minimum(*ranges.scales(low, high, min_t, max_t))
     low, high = (exact.without_subnormals(exact.quotient(limit, scale)) for limit in (min_t, max_t))
     value = exact.product(ranges.clamp(input, low, high), scale)
-    rounding = exact.round_half_even if round_mode == RoundMode.HALF_TO_EVEN else exact.round_half_away
-    return rounding(value), low, high
+    nearest = rounding.round_half_even if round_mode == RoundMode.HALF_TO_EVEN else rounding.round_half_away
+    return nearest(value), low, high
 
 
-@functools.partial(jax.jit, static_argnames=("dtype", "mode", "round_mode", "narrow_range", "axis"))
-@jax.named_scope("quantize")
+@formula("quantize", static=("dtype", "mode", "round_mode", "narrow_range", "axis"))
 def _quantize(
     input: jax.Array,
     min_range: jax.Array,
@@ -77,7 +75,7 @@ def _quantize(
         value = min_first.quantize(input, low, high, dtype)
     else:
         value, low, high = _scaled(input, low, high, dtype, round_mode, narrow_range)
-    return QuantizeOutput(exact.saturated(value, dtype), low.reshape(range_shape), high.reshape(range_shape))
+    return QuantizeOutput(rounding.saturated(value, dtype), low.reshape(range_shape), high.reshape(range_shape))
 
 
 @names_arrays

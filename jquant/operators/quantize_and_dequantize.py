@@ -1,7 +1,5 @@
 """TensorFlow's QuantizeAndDequantizeV4"""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,10 +10,12 @@ from jquant.arguments.descriptor import require, require_round_mode
 from jquant.arguments.operands import float_operand
 from jquant.arguments.ranges import range_operands
 from jquant.arguments.statics import boolean, integer
-from jquant.arithmetic import exact
+from jquant.arithmetic import exact, rounding
 from jquant.arithmetic.broadcasting import shape_along
 from jquant.arithmetic.straight_through import straight_through
 from jquant.formulas import ranges
+from jquant.lowering import materialize
+from jquant.lowering.formula import formula
 from jquant.modes import RoundMode, rounding_mode
 from jquant.placement import names_arrays
 
@@ -42,8 +42,7 @@ def _own_range(input: jax.Array, axis: int | None) -> tuple[jax.Array, jax.Array
     )
 
 
-@functools.partial(jax.jit, static_argnames=("signed_input", "num_bits", "round_mode", "narrow_range", "axis"))
-@jax.named_scope("quantize_and_dequantize")
+@formula("quantize_and_dequantize", static=("signed_input", "num_bits", "round_mode", "narrow_range", "axis"))
 def _quantize_and_dequantize(
     input: jax.Array,
     bounds: tuple[jax.Array, jax.Array] | None,
@@ -74,10 +73,10 @@ def _quantize_and_dequantize(
             jnp.where(low_decides, low, exact.product(smallest, inverse)),
             jnp.where(low_decides, exact.product(largest, inverse), high),
         )
-        x = ranges.clamp(x, *map(exact.once, (low, high)))
-    scale, inverse = map(exact.once, (scale, inverse))
-    rounding = exact.round_half_even if round_mode == RoundMode.HALF_TO_EVEN else exact.round_half_up
-    return straight_through(exact.product(rounding(exact.product(x, scale)), inverse), surrogate)
+        x = ranges.clamp(x, *map(materialize.once, (low, high)))
+    scale, inverse = map(materialize.once, (scale, inverse))
+    nearest = rounding.round_half_even if round_mode == RoundMode.HALF_TO_EVEN else rounding.round_half_up
+    return straight_through(exact.product(nearest(exact.product(x, scale)), inverse), surrogate)
 
 
 @names_arrays

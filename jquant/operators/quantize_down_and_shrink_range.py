@@ -7,14 +7,14 @@ from jax.typing import ArrayLike
 from jquant.arguments.ranges import accumulators
 from jquant.arithmetic import exact
 from jquant.formulas import requantization
+from jquant.lowering.formula import formula
 from jquant.placement import names_arrays
 from jquant.pytrees import QuantizeOutput
 
 _OPERATOR = "QuantizeDownAndShrinkRange"
 
 
-@jax.jit
-@jax.named_scope("quantize_down_and_shrink_range")
+@formula("quantize_down_and_shrink_range")
 def _quantize_down_and_shrink_range(input: jax.Array, input_min: jax.Array, input_max: jax.Array) -> QuantizeOutput:
     low, high = (exact.widen(bound).reshape(()) for bound in (input_min, input_max))
     new_low, new_high = requantization.actual_range(input, low, high)

@@ -1,7 +1,5 @@
 """DML_ELEMENT_WISE_QUANTIZE_LINEAR"""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +15,7 @@ from jquant.arithmetic.narrow_floats import has_infinities_or_nan
 from jquant.errors import DescriptorTypeError
 from jquant.formulas import affine
 from jquant.formulas.granularity import Granularity
+from jquant.lowering.formula import formula
 from jquant.modes import NARROW_FLOATS, POWERS_OF_TWO, FeatureLevel, data_type_name
 from jquant.placement import names_arrays
 from jquant.pytrees import ScaleZeroPoint
@@ -73,8 +72,7 @@ _DESCRIPTOR = Descriptor(
 )
 
 
-@functools.partial(jax.jit, static_argnames=("output_dtype", "granularity", "saturate", "precision"))
-@jax.named_scope("quantize_linear")
+@formula("quantize_linear", static=("output_dtype", "granularity", "saturate", "precision"))
 def _quantize_linear(
     input: jax.Array,
     output: ScaleZeroPoint,

@@ -13,6 +13,7 @@ from jquant.arguments.products import product_shape, quantized_weights
 from jquant.arithmetic.broadcasting import to_rank
 from jquant.kernels.epilogue import AddBias, as_row, requantize
 from jquant.kernels.matmul import matmul
+from jquant.lowering.formula import formula
 from jquant.modes import Implementation, optional_implementation
 from jquant.packed.matrix import PackedMatrix
 from jquant.placement import names_arrays
@@ -38,8 +39,7 @@ _DESCRIPTOR = Descriptor(
 )
 
 
-@functools.partial(jax.jit, static_argnames=("output_dtype", "implementation"))
-@jax.named_scope("quantized_gemm")
+@formula("quantized_gemm", static=("output_dtype", "implementation"))
 def _quantized_gemm(
     a: Quantized,
     b: Quantized,

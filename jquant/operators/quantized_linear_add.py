@@ -1,7 +1,5 @@
 """DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD"""
 
-import functools
-
 import jax
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
@@ -10,6 +8,7 @@ from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.operands import broadcast_shape
 from jquant.formulas import affine
+from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel
 from jquant.placement import names_arrays
 from jquant.pytrees import Quantized, ScaleZeroPoint
@@ -43,8 +42,7 @@ _DESCRIPTOR = Descriptor(
 )
 
 
-@functools.partial(jax.jit, static_argnames="output_dtype")
-@jax.named_scope("quantized_linear_add")
+@formula("quantized_linear_add", static=("output_dtype",))
 def _quantized_linear_add(a: Quantized, b: Quantized, output: ScaleZeroPoint, output_dtype: np.dtype) -> jax.Array:
     rank = max(a.values.ndim, b.values.ndim)
     a_value, b_value = (affine.dequantize(x.to_rank(rank)) for x in (a, b))

@@ -1,6 +1,5 @@
 """DML_QUANTIZED_LINEAR_AVERAGE_POOLING"""
 
-import functools
 import math
 from collections.abc import Sequence
 
@@ -15,6 +14,7 @@ from jquant.arguments.statics import boolean, positive_integers
 from jquant.arguments.windows import Padding, windows
 from jquant.formulas import affine, pooling
 from jquant.formulas.windows import Windows
+from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel
 from jquant.placement import names_arrays
 from jquant.pytrees import Quantized, ScaleZeroPoint
@@ -38,8 +38,7 @@ _DESCRIPTOR = Descriptor(
 )
 
 
-@functools.partial(jax.jit, static_argnames=("w", "include_padding", "output_dtype"))
-@jax.named_scope("quantized_linear_average_pool")
+@formula("quantized_linear_average_pool", static=("w", "include_padding", "output_dtype"))
 def _quantized_linear_average_pool(
     input: Quantized, output: ScaleZeroPoint, w: Windows, include_padding: bool, output_dtype: np.dtype
 ) -> jax.Array:

@@ -13,6 +13,7 @@ from jquant.arguments.descriptor import Descriptor, Tensor, require
 from jquant.arguments.statics import dimension
 from jquant.errors import DescriptorTypeError
 from jquant.formulas import affine
+from jquant.lowering.formula import formula
 from jquant.placement import names_arrays
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
@@ -38,8 +39,7 @@ def _descriptor(index: int) -> Descriptor:
     )
 
 
-@functools.partial(jax.jit, static_argnames=("axis", "output_dtype"))
-@jax.named_scope("quantized_linear_concat")
+@formula("quantized_linear_concat", static=("axis", "output_dtype"))
 def _quantized_linear_concat(
     inputs: list[Quantized], output: ScaleZeroPoint, axis: int, output_dtype: np.dtype
 ) -> jax.Array:

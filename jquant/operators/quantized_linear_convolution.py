@@ -1,6 +1,5 @@
 """DML_QUANTIZED_LINEAR_CONVOLUTION"""
 
-import functools
 from collections.abc import Sequence
 
 import jax
@@ -15,6 +14,7 @@ from jquant.arguments.windows import Padding
 from jquant.formulas.windows import Geometry
 from jquant.kernels.convolution import convolution
 from jquant.kernels.epilogue import AddBias, requantize
+from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel
 from jquant.placement import names_arrays
 from jquant.pytrees import Quantized, ScaleZeroPoint
@@ -85,8 +85,7 @@ _DESCRIPTOR = Descriptor(
 )
 
 
-@functools.partial(jax.jit, static_argnames=("output_dtype", "geometry"))
-@jax.named_scope("quantized_linear_convolution")
+@formula("quantized_linear_convolution", static=("output_dtype", "geometry"))
 def _quantized_linear_convolution(
     input: Quantized,
     filter: Quantized,

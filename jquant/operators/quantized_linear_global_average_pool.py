@@ -10,9 +10,11 @@ from jax.typing import ArrayLike
 
 from jquant.arguments import unary
 from jquant.arguments.descriptor import require
-from jquant.arithmetic import exact, signs
+from jquant.arithmetic import signs
 from jquant.formulas import pooling
 from jquant.kernels import zero_point as zero_points
+from jquant.lowering import materialize
+from jquant.lowering.formula import formula
 from jquant.lowering.partitioned import unless_partitioned
 from jquant.placement import names_arrays
 from jquant.pytrees import Quantized, ScaleZeroPoint
@@ -24,8 +26,7 @@ _DESCRIPTOR = unary.descriptor(_OPERATOR)
 _MOST_TERMS = 32
 
 
-@jax.jit
-@jax.named_scope("quantized_linear_global_average_pool")
+@formula("quantized_linear_global_average_pool")
 def _quantized_linear_global_average_pool(x: Quantized, output: ScaleZeroPoint) -> jax.Array:
     rank = x.values.ndim - 2
     count = jnp.int32(math.prod(x.values.shape[2:]))
@@ -58,7 +59,7 @@ def _sums_on_cpu(rank: int, x: jax.Array) -> tuple[jax.Array]:
         sums = zero_points.row_sum(signs.to_int8(x).reshape(*channels, rows * columns))[..., 0]
         if x.dtype == jnp.uint8:
             sums = sums + 128 * rows * columns
-    return (exact.shared(sums).reshape(*channels, *(1,) * rank),)
+    return (materialize.shared(sums).reshape(*channels, *(1,) * rank),)
 
 
 @names_arrays

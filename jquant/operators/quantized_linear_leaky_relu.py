@@ -8,6 +8,7 @@ from jquant.arguments import unary
 from jquant.arguments.operands import optional_scalar
 from jquant.arithmetic import exact
 from jquant.formulas import affine
+from jquant.lowering.formula import formula
 from jquant.placement import names_arrays
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
@@ -16,8 +17,7 @@ _ALPHA = 0.01
 _DESCRIPTOR = unary.descriptor(_OPERATOR)
 
 
-@jax.jit
-@jax.named_scope("quantized_linear_leaky_relu")
+@formula("quantized_linear_leaky_relu")
 def _quantized_linear_leaky_relu(x: Quantized, output: ScaleZeroPoint, alpha: jax.Array | None) -> jax.Array:
     value = affine.dequantize(x)
     slope = jnp.float32(_ALPHA) if alpha is None else exact.seal(alpha)

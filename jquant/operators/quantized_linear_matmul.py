@@ -11,6 +11,7 @@ from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.products import BATCH, product_shape, quantized_weights, with_more_dimensions
 from jquant.kernels.epilogue import as_column, as_row, requantize
 from jquant.kernels.matmul import matmul
+from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel, Implementation, optional_implementation
 from jquant.packed.matrix import PackedMatrix
 from jquant.placement import names_arrays
@@ -76,8 +77,7 @@ _DESCRIPTOR = Descriptor(
 )
 
 
-@functools.partial(jax.jit, static_argnames=("output_dtype", "implementation"))
-@jax.named_scope("quantized_linear_matmul")
+@formula("quantized_linear_matmul", static=("output_dtype", "implementation"))
 def _quantized_linear_matmul(
     a: Quantized, b: Quantized, output: ScaleZeroPoint, output_dtype: np.dtype, implementation: Implementation | None
 ) -> jax.Array:

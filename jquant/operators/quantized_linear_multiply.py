@@ -1,7 +1,5 @@
 """onnxruntime's QLinearMul (domain com.microsoft)"""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +10,7 @@ from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.operands import broadcast_shape
 from jquant.arithmetic import exact
 from jquant.formulas import affine
+from jquant.lowering.formula import formula
 from jquant.placement import names_arrays
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
@@ -36,8 +35,7 @@ _DESCRIPTOR = Descriptor(
 )
 
 
-@functools.partial(jax.jit, static_argnames="output_dtype")
-@jax.named_scope("quantized_linear_multiply")
+@formula("quantized_linear_multiply", static=("output_dtype",))
 def _quantized_linear_multiply(a: Quantized, b: Quantized, output: ScaleZeroPoint, output_dtype: np.dtype) -> jax.Array:
     rank = max(a.values.ndim, b.values.ndim)
     product = affine.difference(a.to_rank(rank)) * affine.difference(b.to_rank(rank))

@@ -11,6 +11,7 @@ from jquant.arithmetic import double_float, lookup
 from jquant.arithmetic.double_float import DoubleFloat
 from jquant.arithmetic.exponential import exponential, scaled
 from jquant.formulas import affine
+from jquant.lowering.formula import formula
 from jquant.placement import names_arrays
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
@@ -32,8 +33,7 @@ def _sigmoid(x: jax.Array) -> jax.Array:
     return scaled(quotient.high, lax.select(negative, power, one))
 
 
-@jax.jit
-@jax.named_scope("quantized_linear_sigmoid")
+@formula("quantized_linear_sigmoid")
 def _quantized_linear_sigmoid(x: Quantized, output: ScaleZeroPoint) -> jax.Array:
     parameters, tree = jax.tree.flatten((x._replace(values=None), output))
 

@@ -18,7 +18,8 @@ from jquant.arithmetic.exponential import Exponential, exponential, scaled
 from jquant.arithmetic.lookup import look_up, look_up_along
 from jquant.formulas import affine
 from jquant.formulas.extremes import below_largest
-from jquant.lowering import by_platform
+from jquant.lowering import by_platform, materialize
+from jquant.lowering.formula import formula
 from jquant.placement import names_arrays
 from jquant.pytrees import Quantized, ScaleZeroPoint
 
@@ -30,8 +31,7 @@ _DESCRIPTOR = unary.descriptor(_OPERATOR)
 _TABLE_SIZE = 256
 
 
-@functools.partial(jax.jit, static_argnames="axis")
-@jax.named_scope("quantized_linear_softmax")
+@formula("quantized_linear_softmax", static=("axis",))
 def _quantized_linear_softmax(x: Quantized, output: ScaleZeroPoint, axis: int) -> jax.Array:  # the zero point cancels
     scale = exact.widen(x.scale)
     # A scale that is not finite makes the whole slice NaN, as its largest value is.
@@ -53,14 +53,14 @@ def _quantized_linear_softmax(x: Quantized, output: ScaleZeroPoint, axis: int) -
 def _by_tables(below: jax.Array, scale: jax.Array, output: ScaleZeroPoint, dtype: np.dtype, axis: int) -> jax.Array:
     """The quantized softmax of the differences from the largest element, with a table of the exponentials."""
     # Once for the table: XLA would compute the powers again for the quotients of each slice.
-    exponentials = jax.tree.map(exact.once, _exponentials(lax.iota(jnp.float32, _TABLE_SIZE), scale))
+    exponentials = jax.tree.map(materialize.once, _exponentials(lax.iota(jnp.float32, _TABLE_SIZE), scale))
     bits = fixed_point.digit_bits(below.shape[axis])
     digits = [look_up(digit, below) for digit in _digits(exponentials, bits)]
     reciprocal = _reciprocal_of_sum(digits, bits, axis)
 
     def quantized(exponentials: Exponential) -> jax.Array:
         # LLVM takes minutes to compile all this as one loop, if there are too few elements for vectors.
-        return affine.quantize(exact.once(_quotient(exponentials, reciprocal)), output, dtype)
+        return affine.quantize(materialize.once(_quotient(exponentials, reciprocal)), output, dtype)
 
     if below.shape[axis] < _TABLE_SIZE:
         return quantized(jax.tree.map(lambda values: look_up(values, below), exponentials))
@@ -87,7 +87,7 @@ def _digits(exponentials: Exponential, bits: int) -> list[jax.Array]:
 
 def _reciprocal_of_sum(digits: Sequence[jax.Array], bits: int, axis: int) -> DoubleFloat:
     total = fixed_point.value(fixed_point.summed(digits, axis), bits)
-    return jax.tree.map(exact.once, double_float.reciprocal(total))
+    return jax.tree.map(materialize.once, double_float.reciprocal(total))
 
 
 def _quotient(exponentials: Exponential, reciprocal: DoubleFloat) -> jax.Array:

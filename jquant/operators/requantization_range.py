@@ -6,14 +6,14 @@ from jax.typing import ArrayLike
 from jquant.arguments.ranges import accumulators
 from jquant.arithmetic import exact
 from jquant.formulas import requantization
+from jquant.lowering.formula import formula
 from jquant.placement import names_arrays
 from jquant.pytrees import RangeOutput
 
 _OPERATOR = "RequantizationRange"
 
 
-@jax.jit
-@jax.named_scope("requantization_range")
+@formula("requantization_range")
 def _requantization_range(input: jax.Array, input_min: jax.Array, input_max: jax.Array) -> RangeOutput:
     low, high = (exact.widen(bound).reshape(()) for bound in (input_min, input_max))
     return requantization.actual_range(input, low, high)

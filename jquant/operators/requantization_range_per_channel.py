@@ -10,6 +10,7 @@ from jquant.arguments.operands import optional_scalar
 from jquant.arguments.ranges import accumulators
 from jquant.arithmetic import exact
 from jquant.formulas import ranges, requantization
+from jquant.lowering.formula import formula
 from jquant.placement import names_arrays
 from jquant.pytrees import RangeOutput
 
@@ -17,8 +18,7 @@ _OPERATOR = "RequantizationRangePerChannel"
 _LEAST = np.finfo(np.float32).tiny
 
 
-@jax.jit
-@jax.named_scope("requantization_range_per_channel")
+@formula("requantization_range_per_channel")
 def _requantization_range_per_channel(
     input: jax.Array, input_min: jax.Array, input_max: jax.Array, clip_value_max: jax.Array | None
 ) -> RangeOutput:

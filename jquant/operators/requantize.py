@@ -1,7 +1,5 @@
 """TensorFlow's Requantize"""
 
-import functools
-
 import jax
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
@@ -11,6 +9,7 @@ from jquant.arguments.operands import is_known
 from jquant.arguments.ranges import accumulators, range_operands, require_quantized
 from jquant.arithmetic import exact
 from jquant.formulas import requantization
+from jquant.lowering.formula import formula
 from jquant.modes import data_type
 from jquant.placement import names_arrays
 from jquant.pytrees import QuantizeOutput
@@ -18,8 +17,7 @@ from jquant.pytrees import QuantizeOutput
 _OPERATOR = "Requantize"
 
 
-@functools.partial(jax.jit, static_argnames="dtype")
-@jax.named_scope("requantize")
+@formula("requantize", static=("dtype",))
 def _requantize(
     input: jax.Array,
     input_min: jax.Array,

@@ -1,7 +1,5 @@
 """TensorFlow's RequantizePerChannel"""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,9 +8,10 @@ from jax.typing import ArrayLike, DTypeLike
 from jquant.arguments.descriptor import require
 from jquant.arguments.operands import is_known
 from jquant.arguments.ranges import accumulators, range_operands, require_quantized
-from jquant.arithmetic import exact
+from jquant.arithmetic import exact, rounding
 from jquant.arithmetic.broadcasting import shape_along
 from jquant.formulas import requantization
+from jquant.lowering.formula import formula
 from jquant.modes import data_type
 from jquant.placement import names_arrays
 from jquant.pytrees import QuantizeOutput
@@ -20,8 +19,7 @@ from jquant.pytrees import QuantizeOutput
 _OPERATOR = "RequantizePerChannel"
 
 
-@functools.partial(jax.jit, static_argnames="dtype")
-@jax.named_scope("requantize_per_channel")
+@formula("requantize_per_channel", static=("dtype",))
 def _requantize_per_channel(
     input: jax.Array,
     input_min: jax.Array,
@@ -34,7 +32,7 @@ def _requantize_per_channel(
     largest = requantization.magnitude(exact.widen(input_min), exact.widen(input_max))
     ratio = exact.quotient(largest, requantization.magnitude(new_low, new_high)) * 2.0**-31
     scale = exact.product(jnp.float32(jnp.iinfo(dtype).max), ratio).reshape(shape_along(input.ndim - 1, input.ndim))
-    return QuantizeOutput(exact.nearest_integer(input.astype(jnp.float32) * scale, None, dtype), new_low, new_high)
+    return QuantizeOutput(rounding.nearest_integer(input.astype(jnp.float32) * scale, None, dtype), new_low, new_high)
 
 
 @names_arrays

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jquant.arithmetic import exact
 from jquant.arithmetic.straight_through import straight_through
+from jquant.lowering import materialize
 from jquant.transform import jaxprs
 from jquant.transform.jaxprs import Equation, Literal, Program
 from jquant.transform.plan import Path, Plan, Site
@@ -210,7 +210,7 @@ def _materialized(x: jax.Array) -> jax.Array:
     It does so if one of the readers quantizes `x`, because that is no more than a loop over its elements. In a residual
     network, each reader would start again at the first layer.
     """
-    return straight_through(exact.once(x), x) if x.dtype in (jnp.float32, jnp.float16, jnp.bfloat16) else x
+    return straight_through(materialize.once(x), x) if x.dtype in (jnp.float32, jnp.float16, jnp.bfloat16) else x
 
 
 def _constrained(value: Any, sharding: Any) -> Any:

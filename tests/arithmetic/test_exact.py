@@ -9,7 +9,7 @@ import pytest
 from comparison import assert_same_bits
 from jax.test_util import check_grads
 
-from jquant.arithmetic import exact
+from jquant.arithmetic import exact, rounding
 from jquant.cases import samples
 
 FLOAT32 = np.float32
@@ -115,7 +115,7 @@ def test_correction_of_a_quotient_that_is_off(error):
     expected = np.rint(numerator / significands[1]).astype(np.int32)  # 53 bits are enough: there are no ties
     approximation = (expected + error).astype(FLOAT32)
     wrapped = numerator.astype(np.uint64).astype(np.uint32).view(np.int32)
-    corrected = jax.jit(exact.nearest_integer_quotient)(wrapped, significands[1].astype(np.int32), approximation)
+    corrected = jax.jit(significands.nearest_integer_quotient)(wrapped, significands[1].astype(np.int32), approximation)
     np.testing.assert_array_equal(corrected, expected)
 
 
@@ -150,7 +150,7 @@ def test_saturating_cast(dtype):
     with np.errstate(all="ignore"):
         number = np.trunc(np.where(np.isnan(x), 0, x)).astype(np.float64)
     expected = np.clip(number, limits.min, limits.max).astype(dtype)
-    np.testing.assert_array_equal(jax.jit(exact.saturating_cast, static_argnums=1)(x, jnp.dtype(dtype)), expected)
+    np.testing.assert_array_equal(jax.jit(rounding.saturating_cast, static_argnums=1)(x, jnp.dtype(dtype)), expected)
 
 
 def rounded_and_saturated(x: np.ndarray, zero_point: int, dtype: type) -> np.ndarray:
@@ -169,7 +169,7 @@ def test_nearest_integer(dtype, zero_point):
     last = np.uint32([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
     x = (np.arange(2**16, dtype=np.uint32)[:, None] << 16 | last).view(FLOAT32)
     offset = None if zero_point is None else jnp.asarray(zero_point, dtype)
-    actual = jax.jit(exact.nearest_integer, static_argnums=2)(x, offset, jnp.dtype(dtype))
+    actual = jax.jit(rounding.nearest_integer, static_argnums=2)(x, offset, jnp.dtype(dtype))
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal(actual, rounded_and_saturated(x, zero_point or 0, dtype))
 
@@ -177,7 +177,7 @@ def test_nearest_integer(dtype, zero_point):
 @pytest.mark.full
 @pytest.mark.parametrize(("dtype", "zero_point"), [(np.uint8, 133), (np.int16, -3)])
 def test_nearest_integer_of_every_float32(dtype, zero_point):
-    nearest = jax.jit(lambda x: exact.nearest_integer(x, jnp.asarray(zero_point, dtype), jnp.dtype(dtype)))
+    nearest = jax.jit(lambda x: rounding.nearest_integer(x, jnp.asarray(zero_point, dtype), jnp.dtype(dtype)))
     for first in range(0, 2**32, 2**24):
         x = np.arange(first, first + 2**24, dtype=np.uint32).view(FLOAT32)
         with np.errstate(invalid="ignore"):
@@ -193,8 +193,8 @@ def test_rounding():
         x = samples.without_subnormals(x)
         away = (np.sign(x) * np.floor(abs(x.astype(np.float64)) + 0.5)).astype(FLOAT32)
         even = np.rint(x)
-    np.testing.assert_array_equal(jax.jit(exact.round_half_even)(x), even)
-    np.testing.assert_array_equal(jax.jit(exact.round_half_away)(x), away)
+    np.testing.assert_array_equal(jax.jit(rounding.round_half_even)(x), even)
+    np.testing.assert_array_equal(jax.jit(rounding.round_half_away)(x), away)
 
 
 @pytest.mark.parametrize("name", ["product", "sum", "difference", "quotient"])

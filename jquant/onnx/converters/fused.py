@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
-from jax import lax
 
+from jquant.lowering import materialize
 from jquant.onnx.converters.quantized_parameters import LEVEL, padding, plain, windows
 from jquant.onnx.converters.windows import resolved, resolved_pool
 from jquant.onnx.graph import JQUANT
@@ -40,7 +40,7 @@ def _integers(operator: str, packs: Mapping[str, str] | None = None) -> Callable
     def enter(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def stored(*operands, **attributes):
-            return lax.optimization_barrier(function(*operands, **attributes))
+            return materialize.stored(function(*operands, **attributes))
 
         return converter(operator, domain=JQUANT, packs=packs)(stored)
 

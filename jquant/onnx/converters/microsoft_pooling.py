@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from jquant.arguments import windows
-from jquant.arithmetic import exact
+from jquant.arithmetic import exact, rounding
 from jquant.formulas import affine, pooling
 from jquant.formulas.windows import Windows
 from jquant.onnx.converters.quantized_parameters import plain
@@ -28,7 +28,7 @@ def global_average_pool(X, x_scale, x_zero_point, y_scale, y_zero_point, *, chan
     total = jnp.sum(affine.difference(Quantized(X, x_scale, plain(x_zero_point))), axes, jnp.int32, keepdims=True)
     count = jnp.float32(math.prod(X.shape[axis] for axis in axes))
     ratio = exact.quotient(plain(x_scale), exact.product(plain(y_scale), count))
-    return exact.nearest_integer(exact.product(total.astype(jnp.float32), ratio), plain(y_zero_point), X.dtype)
+    return rounding.nearest_integer(exact.product(total.astype(jnp.float32), ratio), plain(y_zero_point), X.dtype)
 
 
 @converter("QLinearReduceMean", domain=MICROSOFT)
@@ -80,7 +80,7 @@ def average_pool(
     value = exact.quotient(exact.quotient(value, jnp.asarray(count)), plain(y_scale))
     if y_zero_point is not None:
         value = exact.sum(value, plain(y_zero_point).astype(jnp.float32))
-    y = exact.nearest_integer(value, None, x.dtype)
+    y = rounding.nearest_integer(value, None, x.dtype)
     return jnp.moveaxis(y, 1, -1) if channels_last else y
 
 

@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.arithmetic import exact, fused
+from jquant.arithmetic import exact, fused, rounding
 from jquant.arithmetic.lookup import integers, look_up
 from jquant.errors import ModelError
 from jquant.formulas import affine
 from jquant.formulas.extremes import below_largest
+from jquant.lowering import materialize
 from jquant.onnx.converters import quantized
 from jquant.onnx.converters.quantized_parameters import plain
 from jquant.onnx.graph import MICROSOFT
@@ -46,14 +47,14 @@ def add(A, A_scale, A_zero_point, B, B_scale, B_zero_point, C_scale, C_zero_poin
     a_ratio, b_ratio = (exact.quotient(plain(scale), plain(C_scale)) for _, scale, _ in (a, b))
     a_zero_point, b_zero_point = _floats(a[2]), _floats(b[2])
     zero_points = fused.multiply_add(a_ratio, a_zero_point, exact.product(b_ratio, b_zero_point))
-    fixed = exact.once(exact.difference(_floats(C_zero_point), zero_points))
+    fixed = materialize.once(exact.difference(_floats(C_zero_point), zero_points))
     last, first = (a[0], a_ratio), (b[0], b_ratio)
     if A.size == B.size == 1:
         last, first = first, last
     values, ratio = first
     table = fused.multiply_add(integers(values.dtype).astype(jnp.float32), ratio, fixed)
     total = fused.multiply_add(last[0].astype(jnp.float32), last[1], look_up(table, values))
-    return exact.nearest_integer(total, None, A.dtype)
+    return rounding.nearest_integer(total, None, A.dtype)
 
 
 def _is_repeated_along_rows(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
@@ -73,7 +74,7 @@ def multiply(A, A_scale, A_zero_point, B, B_scale, B_zero_point, C_scale, C_zero
     offsets = (affine.difference(Quantized(x, scale, plain(zero))) for x, zero in ((A, A_zero_point), (B, B_zero_point)))
     product = jnp.multiply(*offsets).astype(jnp.float32)
     value = exact.sum(exact.product(product, exact.quotient(scale, plain(C_scale))), _floats(C_zero_point))
-    return exact.nearest_integer(value, None, A.dtype)
+    return rounding.nearest_integer(value, None, A.dtype)
 
 
 @converter("QLinearConcat", domain=MICROSOFT)
@@ -120,7 +121,7 @@ def softmax(X, X_scale, x_zero_point, y_scale, y_zero_point=None, *, opset, axis
     total = _sum_in_order(values, axis)
     numerator = exact.product(values, jnp.floor(exact.reciprocal(plain(y_scale))))
     zero_point = None if y_zero_point is None else plain(y_zero_point)
-    return exact.nearest_integer(exact.quotient(numerator, total), zero_point, X.dtype).reshape(shape)
+    return rounding.nearest_integer(exact.quotient(numerator, total), zero_point, X.dtype).reshape(shape)
 
 
 def _exponentials(scale: float, count: int) -> np.ndarray:

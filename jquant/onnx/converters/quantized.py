@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import onnx
 
-from jquant.arithmetic import e8m0, exact
+from jquant.arithmetic import e8m0, exact, rounding
 from jquant.arithmetic.narrow_floats import has_infinities_or_nan
 from jquant.errors import ModelError
 from jquant.formulas.granularity import Granularity
@@ -114,7 +114,9 @@ def quantized_product(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scal
     product = integers_product(a, b, a_zero_point, b_zero_point).astype(jnp.float32)
     a_scale, b_scale, y_scale = map(exact.widen, (as_column(a_scale), b_scale, as_column(y_scale)))
     ratio = exact.quotient(exact.product(a_scale, b_scale), y_scale)
-    return exact.nearest_integer(exact.product(product, ratio), as_column(y_zero_point), y_zero_point.dtype).reshape(shape)
+    return rounding.nearest_integer(exact.product(product, ratio), as_column(y_zero_point), y_zero_point.dtype).reshape(
+        shape
+    )
 
 
 @converter("ConvInteger", since=10)

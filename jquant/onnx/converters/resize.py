@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.arithmetic import exact
+from jquant.arithmetic import exact, rounding
 from jquant.errors import ModelError
 from jquant.onnx.converters.sampling import cubic_weights
 from jquant.onnx.registry import converter
@@ -287,7 +287,7 @@ def _antialiased(x, resized, way):
             x = jnp.clip(total >> _ANTIALIASED_BITS, 0, 255).astype(x.dtype)  # also if they are signed
         else:
             result = _interpolated(_floating(x), {axis: (indices, weights)})
-            x = result if result.dtype == x.dtype else exact.round_half_away(result).astype(x.dtype)
+            x = result if result.dtype == x.dtype else rounding.round_half_away(result).astype(x.dtype)
     return x
 
 
