@@ -634,7 +634,7 @@ def cut(call: Call, count: int | None) -> Call:
 
 def measure_operator(name: str, count: int, rounds: int) -> dict:
     """A row of the table."""
-    import traffic
+    from benchmarks import traffic
 
     operator = EVERY[name]
     operands = operator.operands(np.random.default_rng(0), count)
@@ -745,7 +745,7 @@ def programs(chip: str) -> Callable[[Callable, tuple], str]:
 
 
 def print_traffic(chips: Sequence[str], names: Sequence[str], count: int) -> None:
-    import traffic
+    from benchmarks import traffic
 
     compiled = {chip: programs(chip) for chip in chips}
     print(f"Bytes read and written beside those of arguments and results, {count:,} elements, jax {jax.__version__}\n")

@@ -5,6 +5,7 @@ from types import ModuleType as _ModuleType
 
 from jquant import calibration, exact, transform
 from jquant.errors import DescriptorError, DescriptorTypeError, Error
+from jquant.formulas.clip import ScaleBias
 from jquant.modes import FeatureLevel, Implementation, QuantizeMode, RoundMode, ScaleGranularity, feature_level
 from jquant.operators.block_scaled_matmul import block_scaled_matmul
 from jquant.operators.clip import clip
@@ -48,15 +49,8 @@ from jquant.operators.requantize_per_channel import requantize_per_channel
 from jquant.operators.scale_and_zero_point import scale_and_zero_point
 from jquant.packed.block_matrix import PackedBlockMatrix
 from jquant.packed.matrix import PackedMatrix
-from jquant.pytrees import (
-    DynamicQuantizeOutput,
-    MxQuantizeOutput,
-    Nvfp4QuantizeOutput,
-    QuantizeOutput,
-    RangeOutput,
-    ScaleBias,
-    ScaleZeroPoint,
-)
+from jquant.quantized_tensor import ScaleZeroPoint
+from jquant.results import DynamicQuantizeOutput, MxQuantizeOutput, Nvfp4QuantizeOutput, QuantizeOutput, RangeOutput
 
 __all__ = [
     "DescriptorError",

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import misuse
 import numpy as np
 import pytest
-from documents import OPERATORS
-from sampling import one_in
+from support.documents import OPERATORS
+from support.sampling import one_in
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError, FeatureLevel, reference

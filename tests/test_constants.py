@@ -6,8 +6,8 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from comparison import assert_equal
-from constants import REARRANGED, rearranged
+from support.comparison import assert_equal
+from support.constants import REARRANGED, rearranged
 
 import jquant
 from jquant.cases import CASES, VARIANTS, Case

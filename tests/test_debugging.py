@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_equal
 from jax.experimental import checkify
-from sampling import one_in
+from support.comparison import assert_equal
+from support.sampling import one_in
 
 import jquant
 from jquant import calibration, cases

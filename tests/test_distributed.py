@@ -9,11 +9,11 @@ import sys
 import time
 from pathlib import Path
 
-import distributed_worker as worker
 import numpy as np
 import pytest
-from layouts import collectives
-from sampling import one_in
+from support import distributed_worker as worker
+from support.layouts import collectives
+from support.sampling import one_in
 
 from jquant import reference
 

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from documents import OPERATORS, run_document
-from sampling import one_in
+from support.documents import OPERATORS, run_document
+from support.sampling import one_in
 
 import jquant
 

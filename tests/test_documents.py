@@ -9,8 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from documents import OPERATORS, ROOT, run_document
-from sampling import one_in
+from support.documents import OPERATORS, ROOT, run_document
+from support.sampling import one_in
 
 import jquant
 from jquant.arithmetic import exact

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_same_bits
 from jax.test_util import check_grads
+from support.comparison import assert_same_bits
 
 import jquant
 from jquant.cases import samples

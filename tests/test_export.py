@@ -8,9 +8,9 @@ import sys
 import jax
 import numpy as np
 import pytest
-from comparison import assert_equal
-from documents import OPERATORS
 from jax import export
+from support.comparison import assert_equal
+from support.documents import OPERATORS
 
 import jquant
 from jquant import cases

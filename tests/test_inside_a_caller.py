@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_equal
+from support.comparison import assert_equal
 
 from jquant.cases import CASES, VARIANTS, Case, on_first_floats
 

@@ -5,8 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from documents import OPERATORS
-from sampling import one_in
+from support.documents import OPERATORS
+from support.sampling import one_in
 
 from jquant import __main__ as main
 from jquant import self_check

@@ -11,8 +11,8 @@ import pytest
 from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from layouts import BOTH, LAYOUTS, assert_only_sums_move, collectives, kinds, matmul_integer
-from sampling import one_in
+from support.layouts import BOTH, LAYOUTS, assert_only_sums_move, collectives, kinds, matmul_integer
+from support.sampling import one_in
 
 import jquant
 from jquant import reference

@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_equal
 from misuse import UNSPECIFIED, WRONG, Argument, Call, Like, calls, public_functions, things
+from support.comparison import assert_equal
 
 import jquant
 from jquant.cases import samples

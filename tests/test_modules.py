@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from networks import Float
-from random_networks import FIRST, Network, assert_equal_to_numpy
+from support.networks import Float
+from support.random_networks import FIRST, Network, assert_equal_to_numpy
 
 nnx = pytest.importorskip("flax.nnx", reason="flax is not installed (extra: recipes)")
 eqx = pytest.importorskip("equinox", reason="equinox is not installed (extra: recipes)")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from misuse import Call, calls
 from misuse.kinds import FirstBatch
-from sampling import one_in
+from support.sampling import one_in
 
 import jquant
 from jquant import DescriptorError, calibration, transform

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_equal
 from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from layouts import collectives, kinds
-from sampling import one_in
+from support.comparison import assert_equal
+from support.layouts import collectives, kinds
+from support.sampling import one_in
 
 import jquant
 from jquant import cases

@@ -4,7 +4,7 @@ import re
 import tomllib
 
 import pytest
-from documents import ROOT
+from support.documents import ROOT
 
 import jquant
 from jquant import __main__ as main

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_equal
-from sampling import one_in
+from support.comparison import assert_equal
+from support.sampling import one_in
 
 import jquant
 from jquant import reference

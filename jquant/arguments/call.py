@@ -11,7 +11,7 @@ from jquant.arguments.operands import FLOAT32, Operand, operand, without_dimensi
 from jquant.errors import DescriptorTypeError
 from jquant.modes import FeatureLevel, data_type, data_type_name, resolved_level
 from jquant.packed.matrix import PackedMatrix
-from jquant.pytrees import Quantized, ScaleZeroPoint
+from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 
 class Call:

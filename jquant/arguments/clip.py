@@ -7,8 +7,8 @@ from jax.typing import ArrayLike
 from jquant.arguments.descriptor import require
 from jquant.arguments.operands import Operand, float_scalar, operand, require_scalar
 from jquant.errors import DescriptorTypeError, shown
+from jquant.formulas.clip import ScaleBias
 from jquant.modes import data_type_name
-from jquant.pytrees import ScaleBias
 
 
 def typed_bound(operator: str, name: str, value: ArrayLike, dtype: np.dtype) -> Operand:

@@ -16,7 +16,7 @@ from jquant.errors import DescriptorError, DescriptorTypeError
 from jquant.modes import data_type_name
 from jquant.packed.block_matrix import PackedBlockMatrix
 from jquant.packed.matrix import PackedMatrix
-from jquant.pytrees import Quantized
+from jquant.quantized_tensor import Quantized
 
 # The sizes before the last two: DirectML's names, and four more at jquant's own level.
 BATCH = ("Batch1", "Batch2", "Batch3", "Batch4", "BatchCount", "ChannelCount")

@@ -4,7 +4,7 @@ from jax.typing import ArrayLike
 
 from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor
-from jquant.pytrees import Quantized, ScaleZeroPoint
+from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 
 def descriptor(operator: str) -> Descriptor:

@@ -16,7 +16,7 @@ from jquant.calibration.histogram import Histogram, checked_bins, edges, exponen
 from jquant.calibration.observer import AxisName, Observer, Range, checked_axis_name, or_zero
 from jquant.formulas import affine
 from jquant.formulas.scale_and_zero_point import quantization_parameters
-from jquant.pytrees import Quantized
+from jquant.quantized_tensor import Quantized
 
 _NAME = "mean_squared_error"
 _MOST_INTEGERS = 256  # for those of 16 bits, there are never enough bins: the error of rounding is negligible there

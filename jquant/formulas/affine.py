@@ -6,7 +6,7 @@ import numpy as np
 from jax import lax
 
 from jquant.arithmetic import e8m0, exact, narrow_floats, rounding
-from jquant.pytrees import Quantized, ScaleZeroPoint
+from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 
 def dequantize(x: Quantized) -> jax.Array:

@@ -1,12 +1,25 @@
 """Clipping to an interval, [Min, Max]: what DirectML's clip operators and their gradients compute."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import export
+from jax.typing import ArrayLike
 
 from jquant.arithmetic import exact, rounding
 from jquant.arithmetic.broadcasting import to_rank
-from jquant.pytrees import ScaleBias
+
+
+class ScaleBias(NamedTuple):
+    """DML_SCALE_BIAS: what `clip` and `clip1` first do to their input, ``input * scale + bias``. Both are float32."""
+
+    scale: ArrayLike
+    bias: ArrayLike
+
+
+export.register_namedtuple_serialization(ScaleBias, serialized_name="jquant.ScaleBias")
 
 
 def clip(input: jax.Array, min: jax.Array | None, max: jax.Array | None, scale_bias: ScaleBias | None) -> jax.Array:

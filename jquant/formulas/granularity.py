@@ -9,7 +9,7 @@ import jax
 
 from jquant.arithmetic import e8m0, exact
 from jquant.formulas import blocks
-from jquant.pytrees import Quantized, ScaleZeroPoint
+from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 
 class Granularity(NamedTuple):

@@ -8,7 +8,7 @@ from jax import lax
 from jquant.arithmetic import exact
 from jquant.formulas import affine
 from jquant.formulas.windows import Windows
-from jquant.pytrees import ScaleZeroPoint
+from jquant.quantized_tensor import ScaleZeroPoint
 
 
 def sums(x: jax.Array, w: Windows) -> jax.Array:

@@ -13,7 +13,7 @@ from jquant.arithmetic.straight_through import straight_through
 from jquant.arithmetic.wide import Words
 from jquant.formulas import min_first, ranges
 from jquant.lowering import materialize
-from jquant.pytrees import RangeOutput
+from jquant.results import RangeOutput
 
 
 def in_range(x: jax.Array, low: jax.Array, high: jax.Array, new_low: jax.Array, new_high: jax.Array, dtype: np.dtype):

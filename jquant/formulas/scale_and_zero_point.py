@@ -6,7 +6,7 @@ import numpy as np
 
 from jquant.arithmetic import exact, rounding
 from jquant.lowering.formula import formula
-from jquant.pytrees import ScaleZeroPoint
+from jquant.quantized_tensor import ScaleZeroPoint
 
 
 @formula("scale_and_zero_point", static=("dtype", "symmetric", "narrow_range"))

@@ -16,7 +16,7 @@ import numpy as np
 
 from jquant.arithmetic import exact, rounding
 from jquant.lowering import materialize
-from jquant.pytrees import ScaleZeroPoint
+from jquant.quantized_tensor import ScaleZeroPoint
 
 Step = Callable[[jax.Array], jax.Array]
 Epilogue = tuple[Step, ...]

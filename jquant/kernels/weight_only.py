@@ -22,7 +22,7 @@ from jquant.lowering.contraction import out_sharding
 from jquant.lowering.partitioned import unless_partitioned
 from jquant.lowering.varying import varying_as
 from jquant.packed.block_matrix import Layout, PackedBlockMatrix
-from jquant.pytrees import Quantized
+from jquant.quantized_tensor import Quantized
 
 _PANEL = 128  # columns that are converted to floats at a time, for weights as they are stored
 _CHUNK = 256  # rows that are converted at a time, for packed weights

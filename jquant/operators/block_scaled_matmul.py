@@ -29,7 +29,7 @@ from jquant.lowering.formula import formula
 from jquant.modes import Implementation, optional_implementation
 from jquant.packed.block_matrix import Layout, PackedBlockMatrix
 from jquant.placement import names_arrays
-from jquant.pytrees import Quantized
+from jquant.quantized_tensor import Quantized
 
 _OPERATOR = "block_scaled_matmul"
 _FLOATS, _WEIGHTS = "FLOAT32 FLOAT16 BFLOAT16", "INT4 UINT4 INT8 UINT8"

@@ -8,10 +8,10 @@ from jquant.arguments.clip import optional_scale_bias
 from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.operands import optional_scalar
 from jquant.formulas import clip as formulas
+from jquant.formulas.clip import ScaleBias
 from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel
 from jquant.placement import names_arrays
-from jquant.pytrees import ScaleBias
 
 _OPERATOR = "DML_ELEMENT_WISE_CLIP"
 _DESCRIPTOR = Descriptor(

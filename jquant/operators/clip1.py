@@ -7,10 +7,10 @@ from jquant.arguments.call import Call
 from jquant.arguments.clip import optional_scale_bias, typed_bound
 from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.formulas import clip as formulas
+from jquant.formulas.clip import ScaleBias
 from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel
 from jquant.placement import names_arrays
-from jquant.pytrees import ScaleBias
 
 _OPERATOR = "DML_ELEMENT_WISE_CLIP1"
 _DESCRIPTOR = Descriptor(

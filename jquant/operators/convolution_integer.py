@@ -11,7 +11,7 @@ from jquant.arguments.convolutions import DimensionNumbers, geometry, signatures
 from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.windows import Padding
 from jquant.formulas.windows import Geometry
-from jquant.kernels.convolution import convolution
+from jquant.kernels.convolution.dispatch import convolution
 from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel
 from jquant.placement import names_arrays

@@ -12,12 +12,12 @@ from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.windows import Padding
 from jquant.arithmetic import exact
 from jquant.formulas.windows import Geometry
-from jquant.kernels.convolution import convolution
+from jquant.kernels.convolution.dispatch import convolution
 from jquant.kernels.epilogue import Dequantize
 from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel, data_type
 from jquant.placement import names_arrays
-from jquant.pytrees import Quantized
+from jquant.quantized_tensor import Quantized
 
 _OPERATOR = "convolution_integer_to_float"
 _LATEST = (  # in no specification: CONVOLUTION_INTEGER's, with the floats of MATRIX_MULTIPLY_INTEGER_TO_FLOAT

@@ -14,7 +14,7 @@ from jquant.formulas.granularity import Granularity
 from jquant.lowering.formula import formula
 from jquant.modes import NARROW_FLOATS, POWERS_OF_TWO, FeatureLevel, data_type
 from jquant.placement import names_arrays
-from jquant.pytrees import Quantized
+from jquant.quantized_tensor import Quantized
 
 _OPERATOR = "DML_ELEMENT_WISE_DEQUANTIZE_LINEAR"
 _INTEGERS = "INT32 INT16 INT8 INT4 INT2 UINT32 UINT16 UINT8 UINT4 UINT2"

@@ -28,7 +28,7 @@ from jquant.kernels.integer_dot import integer_dot
 from jquant.lowering.formula import formula
 from jquant.modes import ScaleGranularity, scale_granularity
 from jquant.placement import names_arrays
-from jquant.pytrees import Quantized, ScaleZeroPoint
+from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 _OPERATOR = "dot_general"
 _INT8 = np.dtype(np.int8)

@@ -20,7 +20,8 @@ from jquant.formulas.scale_and_zero_point import quantization_parameters
 from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel, data_type
 from jquant.placement import names_arrays
-from jquant.pytrees import DynamicQuantizeOutput, ScaleZeroPoint
+from jquant.quantized_tensor import ScaleZeroPoint
+from jquant.results import DynamicQuantizeOutput
 
 _OPERATOR = "DML_DYNAMIC_QUANTIZE_LINEAR"
 _DESCRIPTOR = Descriptor(

@@ -14,7 +14,7 @@ from jquant.formulas import affine
 from jquant.formulas.granularity import Granularity
 from jquant.lowering.formula import formula
 from jquant.placement import names_arrays
-from jquant.pytrees import Quantized
+from jquant.quantized_tensor import Quantized
 
 _OPERATOR = "GatherBlockQuantized"
 

@@ -15,7 +15,7 @@ from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel, Implementation, data_type, optional_implementation
 from jquant.packed.matrix import PackedMatrix
 from jquant.placement import names_arrays
-from jquant.pytrees import Quantized
+from jquant.quantized_tensor import Quantized
 
 _OPERATOR = "DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT"
 _LATEST = (  # the specification has INT32, INT16, UINT32 and UINT16 besides INT8 and UINT8

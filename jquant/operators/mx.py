@@ -17,7 +17,7 @@ from jquant.formulas import blocks
 from jquant.lowering.formula import formula
 from jquant.modes import data_type, data_type_name
 from jquant.placement import names_arrays
-from jquant.pytrees import MxQuantizeOutput
+from jquant.results import MxQuantizeOutput
 
 _INT8 = jnp.dtype(jnp.int8)
 _UINT8 = jnp.dtype(jnp.uint8)

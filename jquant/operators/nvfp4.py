@@ -18,7 +18,7 @@ from jquant.lowering import materialize
 from jquant.lowering.formula import formula
 from jquant.modes import data_type_name
 from jquant.placement import names_arrays
-from jquant.pytrees import Nvfp4QuantizeOutput
+from jquant.results import Nvfp4QuantizeOutput
 
 _ELEMENT = jnp.dtype("float4_e2m1fn")
 _SCALE = jnp.dtype("float8_e4m3fn")

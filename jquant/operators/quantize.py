@@ -16,7 +16,7 @@ from jquant.formulas import min_first, ranges
 from jquant.lowering.formula import formula
 from jquant.modes import QuantizeMode, RoundMode, data_type, quantize_mode, rounding_mode
 from jquant.placement import names_arrays
-from jquant.pytrees import QuantizeOutput
+from jquant.results import QuantizeOutput
 
 _OPERATOR = "QuantizeV2"
 _DATA_TYPES = "qint8", "quint8", "qint32", "qint16", "quint16"  # the attribute T

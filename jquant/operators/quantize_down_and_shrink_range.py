@@ -9,7 +9,7 @@ from jquant.arithmetic import exact
 from jquant.formulas import requantization
 from jquant.lowering.formula import formula
 from jquant.placement import names_arrays
-from jquant.pytrees import QuantizeOutput
+from jquant.results import QuantizeOutput
 
 _OPERATOR = "QuantizeDownAndShrinkRange"
 

@@ -18,7 +18,7 @@ from jquant.formulas.granularity import Granularity
 from jquant.lowering.formula import formula
 from jquant.modes import NARROW_FLOATS, POWERS_OF_TWO, FeatureLevel, data_type_name
 from jquant.placement import names_arrays
-from jquant.pytrees import ScaleZeroPoint
+from jquant.quantized_tensor import ScaleZeroPoint
 
 _OPERATOR = "DML_ELEMENT_WISE_QUANTIZE_LINEAR"
 _OF_ONNX = f"INT16 INT8 INT4 INT2 UINT16 UINT8 UINT4 UINT2 {' '.join(NARROW_FLOATS)}"

@@ -17,7 +17,7 @@ from jquant.lowering.formula import formula
 from jquant.modes import Implementation, optional_implementation
 from jquant.packed.matrix import PackedMatrix
 from jquant.placement import names_arrays
-from jquant.pytrees import Quantized, ScaleZeroPoint
+from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QGemm"
 _DESCRIPTOR = Descriptor(

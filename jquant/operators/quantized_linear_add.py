@@ -11,7 +11,7 @@ from jquant.formulas import affine
 from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel
 from jquant.placement import names_arrays
-from jquant.pytrees import Quantized, ScaleZeroPoint
+from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 _OPERATOR = "DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD"
 _DESCRIPTOR = Descriptor(

@@ -17,7 +17,7 @@ from jquant.formulas.windows import Windows
 from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel
 from jquant.placement import names_arrays
-from jquant.pytrees import Quantized, ScaleZeroPoint
+from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 _OPERATOR = "DML_QUANTIZED_LINEAR_AVERAGE_POOLING"
 _DESCRIPTOR = Descriptor(

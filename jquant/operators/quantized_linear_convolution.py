@@ -12,12 +12,12 @@ from jquant.arguments.convolutions import DimensionNumbers, geometry, signatures
 from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.windows import Padding
 from jquant.formulas.windows import Geometry
-from jquant.kernels.convolution import convolution
+from jquant.kernels.convolution.dispatch import convolution
 from jquant.kernels.epilogue import AddBias, requantize
 from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel
 from jquant.placement import names_arrays
-from jquant.pytrees import Quantized, ScaleZeroPoint
+from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 _OPERATOR = "DML_QUANTIZED_LINEAR_CONVOLUTION"
 _LATEST = (

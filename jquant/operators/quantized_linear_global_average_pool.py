@@ -17,7 +17,7 @@ from jquant.lowering import materialize
 from jquant.lowering.formula import formula
 from jquant.lowering.partitioned import unless_partitioned
 from jquant.placement import names_arrays
-from jquant.pytrees import Quantized, ScaleZeroPoint
+from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QLinearGlobalAveragePool"
 _DESCRIPTOR = unary.descriptor(_OPERATOR)

@@ -12,7 +12,7 @@ from jquant.arithmetic import exact
 from jquant.formulas import affine
 from jquant.lowering.formula import formula
 from jquant.placement import names_arrays
-from jquant.pytrees import Quantized, ScaleZeroPoint
+from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QLinearMul"
 _DESCRIPTOR = Descriptor(

@@ -13,7 +13,7 @@ from jquant.arithmetic.exponential import exponential, scaled
 from jquant.formulas import affine
 from jquant.lowering.formula import formula
 from jquant.placement import names_arrays
-from jquant.pytrees import Quantized, ScaleZeroPoint
+from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QLinearSigmoid"
 _DESCRIPTOR = unary.descriptor(_OPERATOR)

@@ -21,7 +21,7 @@ from jquant.formulas.extremes import below_largest
 from jquant.lowering import by_platform, materialize
 from jquant.lowering.formula import formula
 from jquant.placement import names_arrays
-from jquant.pytrees import Quantized, ScaleZeroPoint
+from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QLinearSoftmax"
 _DESCRIPTOR = unary.descriptor(_OPERATOR)

@@ -8,7 +8,7 @@ from jquant.arithmetic import exact
 from jquant.formulas import requantization
 from jquant.lowering.formula import formula
 from jquant.placement import names_arrays
-from jquant.pytrees import RangeOutput
+from jquant.results import RangeOutput
 
 _OPERATOR = "RequantizationRange"
 

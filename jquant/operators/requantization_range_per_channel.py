@@ -12,7 +12,7 @@ from jquant.arithmetic import exact
 from jquant.formulas import ranges, requantization
 from jquant.lowering.formula import formula
 from jquant.placement import names_arrays
-from jquant.pytrees import RangeOutput
+from jquant.results import RangeOutput
 
 _OPERATOR = "RequantizationRangePerChannel"
 _LEAST = np.finfo(np.float32).tiny

@@ -14,7 +14,7 @@ from jquant.formulas import requantization
 from jquant.lowering.formula import formula
 from jquant.modes import data_type
 from jquant.placement import names_arrays
-from jquant.pytrees import QuantizeOutput
+from jquant.results import QuantizeOutput
 
 _OPERATOR = "RequantizePerChannel"
 

@@ -8,7 +8,7 @@ from jquant.arguments.operands import float_operand, is_known
 from jquant.arguments.statics import boolean, quantized_data_type
 from jquant.formulas.scale_and_zero_point import quantization_parameters
 from jquant.placement import names_arrays
-from jquant.pytrees import ScaleZeroPoint
+from jquant.quantized_tensor import ScaleZeroPoint
 
 _OPERATOR = "scale_and_zero_point"
 

@@ -18,7 +18,7 @@ from jquant.operators.matmul_integer_to_float import matmul_integer_to_float
 from jquant.operators.pack_matrix import pack_matrix
 from jquant.operators.quantize_linear import quantize_linear
 from jquant.operators.scale_and_zero_point import scale_and_zero_point
-from jquant.pytrees import ScaleZeroPoint
+from jquant.quantized_tensor import ScaleZeroPoint
 from jquant.transform import jaxprs
 from jquant.transform.layouts import CONVOLUTION, EMBEDDING, MATMUL, Storage, product_dimensions
 from jquant.transform.plan import Site

@@ -14,7 +14,7 @@ from jquant.calibration import Range
 from jquant.errors import TransformError, TransformTypeError, shown
 from jquant.operators.scale_and_zero_point import scale_and_zero_point
 from jquant.placement import explain, names_arrays_as
-from jquant.pytrees import ScaleZeroPoint
+from jquant.quantized_tensor import ScaleZeroPoint
 from jquant.transform import compute, jaxprs, rewrite, traced
 from jquant.transform.jaxprs import Program
 from jquant.transform.layouts import EMBEDDING

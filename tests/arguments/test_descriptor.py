@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sampling import one_in
-from signatures import (
+from support.sampling import one_in
+from support.signatures import (
     CONVOLUTIONS,
     DATA_TYPES,
     DESCRIPTORS,
@@ -37,7 +37,7 @@ from signatures import (
     u8,
     valid,
 )
-from signatures import x64 as x64
+from support.signatures import x64 as x64
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError, FeatureLevel

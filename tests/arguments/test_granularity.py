@@ -4,7 +4,7 @@ import functools
 
 import jax
 import pytest
-from signatures import DESCRIPTORS, f32, of, outcome, u8, valid
+from support.signatures import DESCRIPTORS, f32, of, outcome, u8, valid
 
 import jquant
 from jquant import DescriptorError, FeatureLevel

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from signatures import DESCRIPTORS, MAIN, OPERATORS, f32, of, outcome, u8, valid
+from support.signatures import DESCRIPTORS, MAIN, OPERATORS, f32, of, outcome, u8, valid
 
 from jquant import DescriptorError, FeatureLevel
 

@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 import pytest
-from programs import together
+from support.programs import together
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError

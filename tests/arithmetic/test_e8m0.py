@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_equal
+from support.comparison import assert_equal
 
 from jquant.arithmetic import e8m0
 

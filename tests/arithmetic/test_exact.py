@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_same_bits
 from jax.test_util import check_grads
+from support.comparison import assert_same_bits
 
 from jquant.arithmetic import exact, rounding
 from jquant.cases import samples

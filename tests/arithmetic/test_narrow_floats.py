@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_equal
-from narrow_samples import FLOATS_OF_8_BITS, every, ties
-from sampling import one_in
+from support.comparison import assert_equal
+from support.narrow_samples import FLOATS_OF_8_BITS, every, ties
+from support.sampling import one_in
 
 from jquant.arithmetic import narrow_floats
 from jquant.arithmetic.narrow_floats import decode, encode

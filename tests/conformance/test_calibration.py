@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from histograms import all_edges, close_to_least, divergences, observed
+from support.histograms import all_edges, close_to_least, divergences, observed
 
 import jquant
 from jquant import calibration

@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_equal
-from narrow_samples import FLOATS_OF_8_BITS, every, ties
+from support.comparison import assert_equal
+from support.narrow_samples import FLOATS_OF_8_BITS, every, ties
 
 from jquant.reference import narrow_floats as reference
 

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from programs import together, with_packed_weights
-from sampling import one_in
+from support.programs import together, with_packed_weights
+from support.sampling import one_in
 
 import jquant
 from jquant import reference

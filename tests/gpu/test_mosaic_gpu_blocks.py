@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import pytest
-from sampling import one_in
+from support.sampling import one_in
 
 from jquant.kernels.pallas import gpu_blocks
 from jquant.kernels.pallas.gpu_block_tiles import BlockTileConfig, config_for, steps_for

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from jax import lax
-from sampling import one_in
+from support.sampling import one_in
 
 from jquant.arithmetic import exact
 from jquant.cases import CASES, VARIANTS, Case

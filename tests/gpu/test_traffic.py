@@ -2,8 +2,9 @@
 
 import jax
 import pytest
-import traffic
-from sampling import one_in
+from support.sampling import one_in
+
+from benchmarks import traffic
 
 from . import ptx
 

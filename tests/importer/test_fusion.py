@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sampling import one_in
+from support.sampling import one_in
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 

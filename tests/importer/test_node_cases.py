@@ -11,7 +11,7 @@ import warnings
 import jax
 import numpy as np
 import pytest
-from sampling import one_in
+from support.sampling import one_in
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 

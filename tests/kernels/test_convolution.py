@@ -6,17 +6,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_equal
-from geometries import GEOMETRIES, reordered
 from jax import export
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from support.comparison import assert_equal
+from support.geometries import GEOMETRIES, reordered
 
 import jquant
 from jquant import reference
 from jquant.arguments import convolutions
 from jquant.cases import samples
-from jquant.kernels import convolution as kernel
+from jquant.kernels.convolution import dispatch as kernel
+from jquant.kernels.convolution import im2col, xla
 from jquant.lowering import cpu_features
 
 
@@ -47,7 +48,7 @@ def test_ways_agree(name, layout, monkeypatch):
     monkeypatch.setattr(kernel, "_FEW_FILTERS", 0)
     assert_equal(output(), expected)
     if geometry.groups == 1:
-        monkeypatch.setattr(kernel, "_product_with_patches", kernel._convolution_of_xla)
+        monkeypatch.setattr(im2col, "product", xla.convolution)
         assert_equal(output(), expected)
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export
-from sampling import one_in
+from support.sampling import one_in
 
 from jquant.arithmetic import exact
 from jquant.kernels import epilogue, xla

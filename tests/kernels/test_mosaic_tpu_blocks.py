@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import PartitionSpec as P
-from sampling import one_in
+from support.sampling import one_in
 
 import jquant
 from jquant import reference

@@ -3,8 +3,8 @@
 import jax
 import numpy as np
 import pytest
-from documents import run_document
-from example_programs import load_example
+from support.documents import run_document
+from support.example_programs import load_example
 
 for package in ("onnx", "onnxruntime"):
     pytest.importorskip(package, reason=f"{package} is not installed (extra: models)")

@@ -5,8 +5,8 @@ import re
 
 import numpy as np
 import pytest
-from documents import run_document
-from example_programs import load_example
+from support.documents import run_document
+from support.example_programs import load_example
 
 for package in ("gguf", "tokenizers", "matplotlib", "tqdm"):
     pytest.importorskip(package, reason=f"{package} is not installed (extras: models, checkpoints)")

@@ -5,7 +5,7 @@ import importlib
 import jax
 import numpy as np
 import pytest
-from example_programs import load_example
+from support.example_programs import load_example
 
 pytest.importorskip("onnx", reason="onnx is not installed (extra: models)")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: models)")

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from documents import run_document
-from example_programs import load_example
-from sampling import one_in
+from support.documents import run_document
+from support.example_programs import load_example
+from support.sampling import one_in
 
 for package in ("onnx", "traceforge_title_model", "tokenizers", "onnxruntime", "tqdm"):
     pytest.importorskip(package, reason=f"{package} is not installed (extra: models)")

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import jax
 import numpy as np
 import pytest
-from documents import run_document
-from example_programs import load_example
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from support.documents import run_document
+from support.example_programs import load_example
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: models)")
 for package in ("traceforge_title_model", "tokenizers", "onnxruntime", "matplotlib", "tqdm"):

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from example_programs import load_example
+from support.example_programs import load_example
 
 import jquant
 from jquant import transform

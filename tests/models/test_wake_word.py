@@ -10,8 +10,8 @@ import functools
 import jax
 import numpy as np
 import pytest
-from documents import run_document
-from example_programs import load_example
+from support.documents import run_document
+from support.example_programs import load_example
 
 import jquant
 from jquant import reference

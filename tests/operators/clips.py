@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_equal
+from support.comparison import assert_equal
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_equal
-from signatures import f32, raises
+from support.comparison import assert_equal
+from support.signatures import f32, raises
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError, reference

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from comparison import assert_equal
+from support.comparison import assert_equal
 
 import jquant
 from jquant import DescriptorTypeError, reference

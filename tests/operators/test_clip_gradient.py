@@ -5,7 +5,7 @@ import itertools
 import jax
 import numpy as np
 import pytest
-from comparison import assert_equal
+from support.comparison import assert_equal
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError, reference

@@ -1,7 +1,7 @@
 """`clip_gradient1` beside its formula, and beside JAX's derivative of `clip1`."""
 
 import numpy as np
-from comparison import assert_equal
+from support.comparison import assert_equal
 
 import jquant
 from jquant import reference

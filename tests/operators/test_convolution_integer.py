@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_equal
-from geometries import GEOMETRIES, formula, one_geometry_in_two, reordered
 from jax import lax
+from support.comparison import assert_equal
+from support.geometries import GEOMETRIES, formula, one_geometry_in_two, reordered
 
 import jquant
 from jquant import DescriptorError, reference

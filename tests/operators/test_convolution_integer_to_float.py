@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_equal
-from geometries import GEOMETRIES, formula, one_geometry_in_two, reordered
 from jax import export
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from layouts import collectives
-from sampling import one_in
+from support.comparison import assert_equal
+from support.geometries import GEOMETRIES, formula, one_geometry_in_two, reordered
+from support.layouts import collectives
+from support.sampling import one_in
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError, reference

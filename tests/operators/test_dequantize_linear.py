@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_equal
 from jax import export, lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from layouts import collectives
-from programs import together
-from sampling import one_in
+from support.comparison import assert_equal
+from support.layouts import collectives
+from support.programs import together
+from support.sampling import one_in
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError, reference

@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_equal
 from jax import export
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from layouts import collectives
-from sampling import one_in
-from signatures import DATA_TYPES, level_name, of
-from signatures import x64 as x64
+from support.comparison import assert_equal
+from support.layouts import collectives
+from support.sampling import one_in
+from support.signatures import DATA_TYPES, level_name, of
+from support.signatures import x64 as x64
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError, FeatureLevel, reference

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_equal
-from programs import together
-from sampling import one_in
-from signatures import i8, of, outcome, u8
+from support.comparison import assert_equal
+from support.programs import together
+from support.sampling import one_in
+from support.signatures import i8, of, outcome, u8
 
 import jquant
 from jquant import DescriptorError, reference

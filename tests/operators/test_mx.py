@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_equal
-from narrow_samples import every
-from sampling import one_in
-from signatures import raises
+from support.comparison import assert_equal
+from support.narrow_samples import every
+from support.sampling import one_in
+from support.signatures import raises
 
 import jquant
 from jquant import DescriptorTypeError, reference

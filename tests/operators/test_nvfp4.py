@@ -5,9 +5,9 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from comparison import assert_equal
-from sampling import one_in
-from signatures import raises
+from support.comparison import assert_equal
+from support.sampling import one_in
+from support.signatures import raises
 
 import jquant
 from jquant import DescriptorTypeError, reference

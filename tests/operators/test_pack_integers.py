@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_equal
-from signatures import raises, u8
+from support.comparison import assert_equal
+from support.signatures import raises, u8
 
 import jquant
 from jquant import DescriptorTypeError, reference

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_equal
-from sampling import one_in
-from signatures import DATA_TYPES, f32, i8, of, raises
-from signatures import x64 as x64
+from support.comparison import assert_equal
+from support.sampling import one_in
+from support.signatures import DATA_TYPES, f32, i8, of, raises
+from support.signatures import x64 as x64
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError, reference

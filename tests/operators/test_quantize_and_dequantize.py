@@ -6,7 +6,7 @@ import itertools
 import jax
 import numpy as np
 import pytest
-from sampling import one_in
+from support.sampling import one_in
 
 import jquant
 from jquant import reference

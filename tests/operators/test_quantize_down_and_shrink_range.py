@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from comparison import assert_equal, assert_refused
+from support.comparison import assert_equal, assert_refused
 
 import jquant
 

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_equal
-from sampling import one_in
-from signatures import of, outcome, result_of, valid
+from support.comparison import assert_equal
+from support.sampling import one_in
+from support.signatures import of, outcome, result_of, valid
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError, FeatureLevel, reference

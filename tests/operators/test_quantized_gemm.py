@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from comparison import assert_equal
+from support.comparison import assert_equal
 
 import jquant
 from jquant import reference

@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_equal
-from sampling import one_in
-from signatures import MAIN, OPERATORS, of, outcome, u8, valid
+from support.comparison import assert_equal
+from support.sampling import one_in
+from support.signatures import MAIN, OPERATORS, of, outcome, u8, valid
 
 import jquant
 from jquant import DescriptorError, FeatureLevel

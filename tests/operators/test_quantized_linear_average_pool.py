@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from layouts import collectives
-from sampling import one_in
+from support.layouts import collectives
+from support.sampling import one_in
 
 import jquant
 from jquant import DescriptorError, reference

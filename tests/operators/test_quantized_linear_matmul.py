@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_equal
-from programs import together, with_packed_weights
-from sampling import one_in
+from support.comparison import assert_equal
+from support.programs import together, with_packed_weights
+from support.sampling import one_in
 
 import jquant
 from jquant import reference

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from sampling import one_in
+from support.sampling import one_in
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError, reference

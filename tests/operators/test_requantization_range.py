@@ -2,7 +2,7 @@
 
 import jax
 import numpy as np
-from comparison import assert_equal, assert_refused, refusals
+from support.comparison import assert_equal, assert_refused, refusals
 
 import jquant
 

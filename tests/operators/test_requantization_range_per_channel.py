@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from comparison import assert_refused
+from support.comparison import assert_refused
 
 import jquant
 

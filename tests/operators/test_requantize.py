@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_equal, assert_refused, refusals
+from support.comparison import assert_equal, assert_refused, refusals
 
 import jquant
 from jquant import reference

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import AxisType
-from layouts import BOTH, LAYOUTS, assert_only_sums_move, compiled, compiled_with_a_warning
+from support.layouts import BOTH, LAYOUTS, assert_only_sums_move, compiled, compiled_with_a_warning
 
 from . import bundles
 

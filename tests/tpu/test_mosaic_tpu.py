@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
-from sampling import one_in
+from support.sampling import one_in
 
 from jquant.kernels.epilogue import Dequantize, Requantize, ZeroPointCorrection
 from jquant.kernels.pallas import tpu

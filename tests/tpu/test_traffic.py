@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import traffic
-from sampling import one_in
+from support.sampling import one_in
 
 import jquant
+from benchmarks import traffic
 
 from . import bundles
 

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export
-from networks import SCHEMES, Float, NumPy, Operators, ranges_of, recipe
-from small_functions import NETWORKS, Network, drawn, schemes_of
+from support.networks import SCHEMES, Float, NumPy, Operators, ranges_of, recipe
+from support.small_functions import NETWORKS, Network, drawn, schemes_of
 
 from jquant import transform
 

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_declined
 from jax import lax
-from networks import SCHEMES, Draw, Float, Ranges, recipe
-from sampling import one_in
+from support.comparison import assert_declined
+from support.networks import SCHEMES, Draw, Float, Ranges, recipe
+from support.sampling import one_in
 
 import jquant
 from jquant import calibration, transform

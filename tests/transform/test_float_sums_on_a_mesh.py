@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from layouts import collectives
-from sampling import one_in
+from support.layouts import collectives
+from support.sampling import one_in
 
 from jquant import transform
 

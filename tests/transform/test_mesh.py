@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from sampling import one_in
+from support.sampling import one_in
 
 from jquant import transform
 

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_declined
 from jax import lax
 from jax.sharding import PartitionSpec as P
-from networks import SCHEMES, Draw, recipe
-from sampling import one_in
+from support.comparison import assert_declined
+from support.networks import SCHEMES, Draw, recipe
+from support.sampling import one_in
 
 from jquant import transform
 from jquant.calibration import Range

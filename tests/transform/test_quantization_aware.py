@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from networks import EXTENDED, SCHEMES, ByHand, Draw, Float, ranges_of, recipe
-from sampling import one_in
-from small_functions import NETWORKS, drawn, schemes_of
+from support.networks import EXTENDED, SCHEMES, ByHand, Draw, Float, ranges_of, recipe
+from support.sampling import one_in
+from support.small_functions import NETWORKS, drawn, schemes_of
 
 import jquant
 from jquant import ScaleGranularity, reference, transform

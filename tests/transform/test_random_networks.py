@@ -1,7 +1,7 @@
 """`jquant.transform.quantize` of networks drawn at random, against NumPy: their results, and the integers at each site."""
 
 import pytest
-from random_networks import FIRST, assert_equal_to_numpy
+from support.random_networks import FIRST, assert_equal_to_numpy
 
 NETWORKS, CHUNK = 1000, 5  # a test draws so many
 

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from sampling import one_in
+from support.sampling import one_in
 
 from jquant import transform
 

@@ -9,7 +9,7 @@ from jquant.formulas import affine
 from jquant.onnx.converters.quantized_parameters import plain
 from jquant.onnx.graph import MICROSOFT
 from jquant.onnx.registry import converter
-from jquant.pytrees import Quantized
+from jquant.quantized_tensor import Quantized
 
 
 @converter("QEmbedLayerNormalization", domain=MICROSOFT)

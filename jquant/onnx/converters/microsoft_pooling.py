@@ -16,7 +16,7 @@ from jquant.onnx.converters.quantized_parameters import plain
 from jquant.onnx.converters.windows import resolved_pool
 from jquant.onnx.graph import MICROSOFT
 from jquant.onnx.registry import converter
-from jquant.pytrees import Quantized, ScaleZeroPoint
+from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 _MOST_SLICES = 16  # of a window that are taken one by one: the program grows with them
 

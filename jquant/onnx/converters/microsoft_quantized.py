@@ -18,7 +18,7 @@ from jquant.onnx.registry import converter
 from jquant.operators.quantized_linear_concat import quantized_linear_concat
 from jquant.operators.quantized_linear_leaky_relu import quantized_linear_leaky_relu
 from jquant.operators.quantized_linear_sigmoid import quantized_linear_sigmoid
-from jquant.pytrees import Quantized, ScaleZeroPoint
+from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 
 @converter("QuantizeLinear", domain=MICROSOFT)

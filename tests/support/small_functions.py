@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from networks import SCHEMES, Draw, convolution
+from support.networks import SCHEMES, Draw, convolution
 
 
 class Network(NamedTuple):

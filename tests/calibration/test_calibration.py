@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_equal
-from histograms import all_edges, close_to_least, divergences, observed, of_counts, wide_counts
 from jax import export, lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from layouts import collectives, kinds
-from sampling import one_in
+from support.comparison import assert_equal
+from support.histograms import all_edges, close_to_least, divergences, observed, of_counts, wide_counts
+from support.layouts import collectives, kinds
+from support.sampling import one_in
 
 from jquant import DescriptorError, DescriptorTypeError, calibration, reference
 from jquant.calibration import arithmetic

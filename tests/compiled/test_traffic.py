@@ -3,7 +3,8 @@
 import jax
 import jax.numpy as jnp
 import pytest
-import traffic
+
+from benchmarks import traffic
 
 
 def of(function, *arguments) -> traffic.Traffic:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from sampling import one_in
+from support.sampling import one_in
 
 import jquant
 from jquant.cases import CASES

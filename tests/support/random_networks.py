@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from networks import SCHEMES, Draw, Float, NumPy, convolution, ranges_of
+from support.networks import SCHEMES, Draw, Float, NumPy, convolution, ranges_of
 
 from jquant import transform
 from jquant.transform import compute

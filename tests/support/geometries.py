@@ -1,6 +1,6 @@
 """Convolutions of every form: the sizes of input and filter, and the options; other orders of their dimensions."""
 
-from sampling import one_in
+from support.sampling import one_in
 
 # The sizes of input and filter, and the options; the first way to multiply for one group, for several, and the shifts.
 GEOMETRIES = {

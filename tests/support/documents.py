@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jquant
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 OPERATORS = [  # the public functions that are operators
     name
     for name, function in inspect.getmembers(jquant, inspect.isfunction)

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparison import assert_equal
-from histograms import of_counts
-from sampling import one_in
+from support.comparison import assert_equal
+from support.histograms import of_counts
+from support.sampling import one_in
 
 from jquant import calibration, transform
 

@@ -1,0 +1,67 @@
+"""Which implementation computes a convolution."""
+
+import jax
+
+from jquant.formulas.windows import Geometry
+from jquant.kernels.convolution import depthwise, matmul, xla
+from jquant.kernels.convolution.layout import Layout, Operands
+from jquant.kernels.epilogue import Epilogue
+
+# For filters of one channel, which only sum over the elements of a window: up to this many filters per channel, shifted
+# multiplications are faster than a matrix product. On a CPU, one is three times as fast, four are level.
+_FEW_FILTERS = 4
+
+
+def convolution(
+    input: jax.Array,
+    filter: jax.Array,
+    input_zero_point: jax.Array | None,
+    filter_zero_point: jax.Array | None,
+    geometry: Geometry,
+    epilogue: Epilogue = (),
+) -> jax.Array:
+    """``epilogue(convolution of (input - input_zero_point) and (filter - filter_zero_point))``, the convolution in int32.
+
+    Padding counts as the zero point of the input.
+
+    Args:
+      input: int8 or uint8.
+      filter: int8 or uint8.
+      input_zero_point: of the dtype of `input`, one element, or None.
+      filter_zero_point: of the dtype of `filter`, one element or one for each filter, or None.
+      geometry: the layout of the input, of the filter and of the result; groups and windows.
+      epilogue: the steps that follow, whose arrays have one element or one for each filter.
+    """
+    groups, windows = geometry.groups, geometry.windows
+    filters, depth = (filter.shape[dimension] for dimension in geometry.dimensions.rhs_spec[:2])
+    is_depthwise = depth == 1 and filters // groups <= _FEW_FILTERS
+    # The products of several groups need each group's channels together.
+    result_last = geometry.channels_last and (groups == 1 or is_depthwise)
+    fast_on_cpu = groups == 1 and xla.is_fast_on_cpu(input.shape, filter.shape, geometry)
+    channels_last = result_last or fast_on_cpu
+    input, filter = geometry.arranged(input, filter, channels_last=channels_last)
+    # Dimensions are split or joined one reshape at a time, so that JAX can follow them over explicit axes of a mesh.
+    matrix = filter.reshape(1, groups, filters // groups, depth, *windows.sizes)
+    if channels_last:
+        batch, *space, _ = input.shape
+        image = input.reshape(batch, *space, groups, depth)
+    else:
+        batch, _, *space = input.shape
+        image = input.reshape(batch, groups, depth, *space)
+    operands = Operands(
+        image=image,
+        matrix=matrix,
+        input_zero_point=input_zero_point,
+        filter_zero_point=filter_zero_point,
+        windows=windows,
+        layout=Layout(channels_last, result_last, geometry.dimensions.rhs_spec),
+    )
+    if is_depthwise:
+        product = depthwise.convolution(operands, epilogue)
+    else:
+        product = matmul.convolution(operands, epilogue, fast_on_cpu=fast_on_cpu)
+    if result_last:
+        output = product.reshape(batch, *product.shape[1:-2], filters).reshape(batch, *windows.counts(space), filters)
+    else:
+        output = product.reshape(batch, filters, *product.shape[3:]).reshape(batch, filters, *windows.counts(space))
+    return geometry.restored(output, channels_last=result_last)
