@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
+from jquant.arguments.assertions import once_for_each_signature, require
 from jquant.arguments.call import Call
-from jquant.arguments.descriptor import Descriptor, Signature, Tensor, require
-from jquant.arguments.operands import FLOAT32, Operand, boolean_operand
+from jquant.arguments.descriptor import Descriptor, Signature, Tensor
+from jquant.arguments.operands import FLOAT32, boolean_operand
 from jquant.arguments.statics import boolean, dimensions
 from jquant.arithmetic import exact, rounding
 from jquant.arithmetic.broadcasting import broadcasts
@@ -158,20 +159,26 @@ def dynamic_quantize_linear(
     where = None if where is None else boolean_operand(_OPERATOR, "where", where)
     outputs = {"OutputScaleTensor": Signature((), FLOAT32), "OutputZeroPointTensor": Signature((), dtype)}
     call.check(input.shape, dtype, **outputs)
-    extended = call.level == FeatureLevel.EXTENDED
-    require(extended or axis is None, f"{_OPERATOR}: axis is {shown(axis)}; it must be None{_EXTENSION}")
-    require(extended or not symmetric, f"{_OPERATOR}: symmetric is True; it must be False{_EXTENSION}")
+    _require_extended(call.level, "axis", "None" if axis is None else shown(axis), None, axis is None)
+    _require_extended(call.level, "symmetric", str(symmetric), False, not symmetric)
     axes = None if axis is None else dimensions(_OPERATOR, axis, input.ndim)
     if where is not None:
-        _require_mask(where, input)
+        _require_mask(where.shape, input.shape)
     return _dynamic_quantize_linear(input, where, axes, symmetric, dtype)
 
 
-_EXTENSION = " below FeatureLevel.EXTENDED"
+@once_for_each_signature
+def _require_extended(level: FeatureLevel | None, name: str, value: str, default: object, is_default: bool) -> None:
+    """Asserts that an argument of jquant's own has its default at the levels of DirectML."""
+    message = f"{_OPERATOR}: {name} is {value}; it must be {default} below FeatureLevel.EXTENDED"
+    require(level == FeatureLevel.EXTENDED or is_default, message)
 
 
-def _require_mask(where: Operand, input: Operand) -> None:
-    """Asserts that `where` fits the input."""
-    fits = where.ndim == 0 or broadcasts(where.shape, input.shape)
-    message = f"{_OPERATOR}: where has shape {where.shape}, InputTensor has {input.shape}: the dimension counts must be the"
-    require(fits, f"{message} same, and each size must be 1 or that of the input (where[..., None] adds a dimension)")
+@once_for_each_signature
+def _require_mask(where: tuple[int, ...], input: tuple[int, ...]) -> None:
+    """Asserts that the mask broadcasts to the input, in the same rank."""
+    require(
+        len(where) == 0 or broadcasts(where, input),
+        f"{_OPERATOR}: where has shape {where}, InputTensor has {input}: the dimension counts must be the same, and each "
+        "size must be 1 or that of the input (where[..., None] adds a dimension)",
+    )
