@@ -50,20 +50,20 @@ def _dynamic_quantize_linear(
     if symmetric:
         parameters = quantization_parameters(low, high, dtype, symmetric=True, narrow_range=True)
     else:
-        parameters = _asymmetric(low, high, dtype, of_rows=axes is not None)
+        parameters = _asymmetric(low, high, dtype, by_row=axes is not None)
     assert parameters.zero_point is not None  # both have one
     return DynamicQuantizeOutput(affine.quantize(x, parameters, dtype), parameters.scale, parameters.zero_point)
 
 
-def _asymmetric(low: jax.Array, high: jax.Array, dtype: np.dtype, *, of_rows: bool) -> ScaleZeroPoint:
+def _asymmetric(low: jax.Array, high: jax.Array, dtype: np.dtype, *, by_row: bool) -> ScaleZeroPoint:
     limits = jnp.iinfo(dtype)
     width = exact.difference(high, low)
     scale = exact.quotient(width, jnp.float32(limits.max - limits.min))
     # A single range is as in ONNX; a range of rows whose scale is not a normal number counts as one of zeros.
-    empty = scale < jnp.finfo(jnp.float32).tiny if of_rows else width == 0
+    empty = scale < jnp.finfo(jnp.float32).tiny if by_row else width == 0
     scale = jnp.where(empty, jnp.float32(1), scale)
     offset = exact.difference(jnp.float32(limits.min), exact.quotient(low, scale))
-    if of_rows:
+    if by_row:
         offset = jnp.where(empty, jnp.float32(limits.min), offset)
     return ScaleZeroPoint(scale, rounding.nearest_integer(offset, None, dtype))
 
@@ -159,8 +159,7 @@ def dynamic_quantize_linear(
     where = None if where is None else boolean_operand(_OPERATOR, "where", where)
     outputs = {"OutputScaleTensor": Signature((), FLOAT32), "OutputZeroPointTensor": Signature((), dtype)}
     call.check(input.shape, dtype, **outputs)
-    _require_extended(call.level, "axis", "None" if axis is None else shown(axis), None, axis is None)
-    _require_extended(call.level, "symmetric", str(symmetric), False, not symmetric)
+    _require_defaults(call.level, "None" if axis is None else shown(axis), symmetric)
     axes = None if axis is None else dimensions(_OPERATOR, axis, input.ndim)
     if where is not None:
         _require_mask(where.shape, input.shape)
@@ -168,10 +167,11 @@ def dynamic_quantize_linear(
 
 
 @once_for_each_signature
-def _require_extended(level: FeatureLevel | None, name: str, value: str, default: object, is_default: bool) -> None:
-    """Asserts that an argument of jquant's own has its default at the levels of DirectML."""
-    message = f"{_OPERATOR}: {name} is {value}; it must be {default} below FeatureLevel.EXTENDED"
-    require(level == FeatureLevel.EXTENDED or is_default, message)
+def _require_defaults(level: FeatureLevel | None, axis: str, symmetric: bool) -> None:
+    """Asserts that the arguments of jquant's own have their defaults at the levels of DirectML."""
+    for name, value, default in (("axis", axis, "None"), ("symmetric", str(symmetric), "False")):
+        is_allowed = level == FeatureLevel.EXTENDED or value == default
+        require(is_allowed, f"{_OPERATOR}: {name} is {value}; it must be {default} below FeatureLevel.EXTENDED")
 
 
 @once_for_each_signature

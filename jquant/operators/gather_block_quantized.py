@@ -132,8 +132,8 @@ def gather_block_quantized(
     Example:
       >>> import jax.numpy as jnp, jquant
       >>> table = jnp.array([[1, 2, 3, 4] * 4, [-1, -2, -3, -4] * 4], jnp.int4)
-      >>> found = jquant.gather_block_quantized(table, jnp.array([1, 0, 2]), jnp.array([[0.5], [2.0]]), block_size=16)
-      >>> found[:, :4]
+      >>> rows = jquant.gather_block_quantized(table, jnp.array([1, 0, 2]), jnp.array([[0.5], [2.0]]), block_size=16)
+      >>> rows[:, :4]
       Array([[-2. , -4. , -6. , -8. ],
              [ 0.5,  1. ,  1.5,  2. ],
              [ 0. ,  0. ,  0. ,  0. ]], dtype=float32)

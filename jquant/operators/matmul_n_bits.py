@@ -45,7 +45,7 @@ _DESCRIPTOR = Descriptor(
     ),
     same_data_type=(("A", "scales"), ("A", "bias")),
 )
-_OF_PACKED = Descriptor(  # jquant's own
+_PACKED_DESCRIPTOR = Descriptor(  # jquant's own
     _OPERATOR,
     (
         Tensor("A", "Input", (1, 8), _FLOATS, f"{_BATCH} [M] K"),
@@ -193,7 +193,7 @@ def matmul_n_bits(
         a, bias = _beside_packed(a, b, {"scales": scales, "zero_points": zero_points, "g_idx": g_idx}, bias, bits)
         return _matmul_n_bits(a, b, bias, jnp.iinfo(b.dtype).bits, dtype)
     bits = 4 if bits is None else bits
-    a, weights, bias = _of_specification(a, b, scales, zero_points, g_idx, bias, bits)
+    a, weights, bias = _stored(a, b, scales, zero_points, g_idx, bias, bits)
     return _matmul_n_bits(a, weights, bias, bits, dtype)
 
 
@@ -203,13 +203,13 @@ def _beside_packed(
     b.validate(f"{_OPERATOR}: B")
     require_none(_OPERATOR, beside)
     _require_bits_of_packed(bits, jnp.iinfo(b.dtype).bits)
-    call = Call(_OF_PACKED)
+    call = Call(_PACKED_DESCRIPTOR)
     a, bias = call.tensor("A", a), call.optional_tensor("bias", bias, np.dtype(np.float32))
     call.check(product_shape(a, b), a.dtype, B=b)
     return a, bias
 
 
-def _of_specification(
+def _stored(
     a: ArrayLike,
     b: ArrayLike,
     scales: ArrayLike | None,
@@ -221,23 +221,23 @@ def _of_specification(
     call = Call(_DESCRIPTOR)
     a, b = call.tensor("A", a), call.tensor("B", b)
     columns = b.shape[0] if b.ndim else 1
-    found = None if scales is None else call.tensor("scales", _of_columns("scales", scales, columns))
+    its_scales = None if scales is None else call.tensor("scales", _by_column("scales", scales, columns))
     if zero_points is not None:
-        zero_points = _of_columns("zero_points", zero_points, columns)
+        zero_points = _by_column("zero_points", zero_points, columns)
     zero_points = call.optional_tensor("zero_points", zero_points, np.dtype(np.uint8))
     g_idx = call.optional_tensor("g_idx", g_idx, np.dtype(np.int32))
     bias = call.optional_tensor("bias", bias, np.dtype(np.float32))
-    call.check((*a.shape[:-1], columns), a.dtype, scales=found)
-    assert found is not None
+    call.check((*a.shape[:-1], columns), a.dtype, scales=its_scales)
+    assert its_scales is not None
     _, blocks, size = b.shape
     block_size, k = size * 8 // bits, a.shape[-1]
     _require_blocks(b.shape, bits, block_size, k)
     if zero_points is not None:
         _require_zero_points(zero_points.shape, zero_points.dtype, a.dtype, blocks, bits)
-    return a, _Stored(b, found, zero_points, g_idx), bias
+    return a, _Stored(b, its_scales, zero_points, g_idx), bias
 
 
-def _of_columns(name: str, x: ArrayLike, columns: int) -> Operand:
+def _by_column(name: str, x: ArrayLike, columns: int) -> Operand:
     """`x` in two dimensions, if it is flat."""
     array = operand(_OPERATOR, name, x)
     if array.ndim != 1 or columns == 0:

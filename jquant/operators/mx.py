@@ -65,8 +65,8 @@ def _mx_quantize(x: jax.Array, element: np.dtype, axis: int, block_size: int) ->
     exponent = lax.max((largest >> 23) - np.int32(_largest_exponent(element)), jnp.zeros_like(largest))
     is_finite = largest < float_bits.INFINITY
     code = lax.select(is_finite, exponent, jnp.full_like(exponent, e8m0.NAN)).astype(jnp.uint8)
-    of_each = blocks.repeat(code, axis, block_size, x.shape[axis]).astype(jnp.int32)
-    values = _elements(value, of_each, element)
+    exponents = blocks.repeat(code, axis, block_size, x.shape[axis]).astype(jnp.int32)
+    values = _elements(value, exponents, element)
     return MxQuantizeOutput(values, e8m0.from_code(code))
 
 
@@ -74,8 +74,8 @@ def _mx_quantize(x: jax.Array, element: np.dtype, axis: int, block_size: int) ->
 def _mx_dequantize(
     values: jax.Array, scale: jax.Array, element: np.dtype, axis: int, block_size: int, output_dtype: np.dtype
 ) -> jax.Array:
-    of_each = blocks.repeat(e8m0.code_of(scale), axis, block_size, values.shape[axis])
-    return exact.narrow(_numbers(values, of_each, element), output_dtype)
+    exponents = blocks.repeat(e8m0.code_of(scale), axis, block_size, values.shape[axis])
+    return exact.narrow(_numbers(values, exponents, element), output_dtype)
 
 
 @names_arrays

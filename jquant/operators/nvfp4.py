@@ -54,8 +54,8 @@ def _nvfp4_quantize(x: jax.Array, tensor_scale: jax.Array | None, axis: int) -> 
 def _nvfp4_dequantize(
     values: jax.Array, scale: jax.Array, tensor_scale: jax.Array, axis: int, output_dtype: np.dtype
 ) -> jax.Array:
-    of_each = blocks.repeat(narrow_floats.widen(scale), axis, _BLOCK_SIZE, values.shape[axis])
-    scaled = exact.product(narrow_floats.widen(values), of_each)  # of 6 bits, and exact
+    scales = blocks.repeat(narrow_floats.widen(scale), axis, _BLOCK_SIZE, values.shape[axis])
+    scaled = exact.product(narrow_floats.widen(values), scales)  # of 6 bits, and exact
     return exact.narrow(exact.product(scaled, exact.widen(tensor_scale)), output_dtype)
 
 

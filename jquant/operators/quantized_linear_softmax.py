@@ -46,8 +46,8 @@ def _quantized_linear_softmax(x: Quantized, output: ScaleZeroPoint, axis: int) -
         below = below_largest(values, scale < 0, axis)
         return form(below, scale, output, values.dtype, axis)
 
-    by_tables, of_each = (functools.partial(applied, form) for form in (_by_tables, _of_each))
-    return by_platform.like_first(by_tables, x.values, *parameters, tpu=of_each)
+    by_tables, elementwise = (functools.partial(applied, form) for form in (_by_tables, _elementwise))
+    return by_platform.like_first(by_tables, x.values, *parameters, tpu=elementwise)
 
 
 def _by_tables(below: jax.Array, scale: jax.Array, output: ScaleZeroPoint, dtype: np.dtype, axis: int) -> jax.Array:
@@ -69,7 +69,7 @@ def _by_tables(below: jax.Array, scale: jax.Array, output: ScaleZeroPoint, dtype
     return look_up_along(axis, quantized(exponentials), below)
 
 
-def _of_each(below: jax.Array, scale: jax.Array, output: ScaleZeroPoint, dtype: np.dtype, axis: int) -> jax.Array:
+def _elementwise(below: jax.Array, scale: jax.Array, output: ScaleZeroPoint, dtype: np.dtype, axis: int) -> jax.Array:
     """The same, with an exponential computed for each element: for TPUs, which look up numbers slowly."""
     exponentials = _exponentials(below.astype(jnp.float32), scale)
     bits = fixed_point.digit_bits(below.shape[axis])
