@@ -13,7 +13,8 @@ except ModuleNotFoundError as _error:
     raise ModuleNotFoundError(_message, name="onnx") from _error
 
 from jquant.errors import ModelError
-from jquant.onnx.model import Model, load
+from jquant.onnx.loader import load
+from jquant.onnx.model import Model
 
 __all__ = ["Model", "ModelError", "load"]
 
