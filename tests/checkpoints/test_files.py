@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 import jquant.checkpoints
 from jquant.checkpoints import CheckpointError, QuantizedWeight, safetensors_files
-from jquant.checkpoints.stored import StoredTensor
+from jquant.checkpoints.stored_tensor import StoredTensor
 
 from . import files
 
