@@ -35,7 +35,7 @@ def dequantize_narrow_floats(dtype, scale_dtype) -> Case:
 
 
 def quantize_to_narrow_floats(input_dtype, dtype, **options) -> Case:
-    """`quantize_linear` to 8- or 4-bit floats, of midpoints of whole numbers, some of which are ties, and of other floats."""
+    """`quantize_linear` to 8- or 4-bit floats: of halves of odd integers, some of which are ties, and of any floats."""
 
     def draw(rng, rows):
         scale = samples.small_scales(rng, 1, CHANNELS, dtype=input_dtype)

@@ -22,9 +22,7 @@ def packed(b, zero_point: Any = None, block_size=DEPTH):
     if zero_point is not None:
         zero_point = np.atleast_2d(zero_point)
         zero_point = np.broadcast_to(zero_point, (*batch, *zero_point.shape[-2:]))
-    return jquant.PackedMatrix(
-        data=np.swapaxes(data, -1, -2), block_sums=block_sums, zero_point=zero_point, dtype=b.dtype
-    )
+    return jquant.PackedMatrix(data=np.swapaxes(data, -1, -2), block_sums=block_sums, zero_point=zero_point, dtype=b.dtype)
 
 
 def unpacked(matrix):
