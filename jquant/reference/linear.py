@@ -12,13 +12,13 @@ from jquant.reference.narrow_floats import is_narrow, narrow, widen
 def dequantize_linear(x, scale, zero_point: ArrayLike = 0, *, axis=None, block_size=None, dtype=None):
     """``(x - zero_point) * scale``: the difference in 64 bits for integers, in float32 for narrow floats."""
     x = np.asarray(x)
-    scale, zero_point = (of_each(tensor, x, axis, block_size) for tensor in (scale, zero_point))
+    scales, zero_points = (of_each(tensor, x, axis, block_size) for tensor in (scale, zero_point))
     with np.errstate(all="ignore"):
         if is_narrow(x.dtype):
-            offset = widen(x) - (widen(zero_point) if zero_point.dtype == x.dtype else float32(0))
+            offset = widen(x) - (widen(zero_points) if zero_points.dtype == x.dtype else float32(0))
         else:
-            offset = x.astype(np.int64) - zero_point.astype(np.int64)
-        return (offset.astype(float32) * scale.astype(float32)).astype(scale.dtype if dtype is None else dtype)
+            offset = x.astype(np.int64) - zero_points.astype(np.int64)
+        return (offset.astype(float32) * scales.astype(float32)).astype(scales.dtype if dtype is None else dtype)
 
 
 def quantize_linear(x, scale, zero_point, dtype, *, axis=None, block_size=None, saturate=True, precision=float32):
