@@ -13,8 +13,9 @@ import pytest
 from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from support.collectives import collectives
 from support.comparison import assert_equal, refusals
-from support.layouts import collectives, kinds
+from support.layouts import kinds
 from support.sampling import one_in
 
 import jquant

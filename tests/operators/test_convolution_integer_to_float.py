@@ -11,9 +11,9 @@ import pytest
 from jax import export
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from support.collectives import collectives
 from support.comparison import assert_equal
 from support.geometries import GEOMETRIES, formula, one_geometry_in_two, reordered
-from support.layouts import collectives
 from support.sampling import one_in
 
 import jquant

@@ -11,8 +11,9 @@ import pytest
 from jax import export, lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from support.collectives import collectives
 from support.comparison import assert_equal, assert_refused
-from support.layouts import collectives, kinds
+from support.layouts import kinds
 from support.sampling import one_in
 
 import jquant

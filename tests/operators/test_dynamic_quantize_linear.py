@@ -10,8 +10,8 @@ import pytest
 from jax import export
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from support.collectives import collectives
 from support.comparison import assert_equal
-from support.layouts import collectives
 from support.sampling import one_in
 from support.signatures import DATA_TYPES, level_name, of
 from support.signatures import x64 as x64

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from support.collectives import collectives
 from support.comparison import assert_equal
-from support.layouts import collectives
 from support.programs import together
 from support.sampling import one_in
 

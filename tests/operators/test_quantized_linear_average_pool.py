@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from support.layouts import collectives
+from support.collectives import collectives
 from support.sampling import one_in
 
 import jquant

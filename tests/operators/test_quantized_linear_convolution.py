@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from support.collectives import collectives
 from support.comparison import assert_equal
 from support.geometries import GEOMETRIES, formula, one_geometry_in_two, reordered
-from support.layouts import collectives
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError, reference

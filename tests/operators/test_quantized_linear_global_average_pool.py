@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from support.layouts import Collective, collectives
+from support.collectives import Collective, collectives
 
 import jquant
 from jquant import DescriptorError, reference
