@@ -73,7 +73,7 @@ def test_runs(name):
 
 
 def test_checkpoint_of_another_structure(tmp_path):
-    """A wrong dtype, and a missing or additional zero point, which Orbax would restore without an error."""
+    """A wrong dtype, and a missing or additional zero point, some of which Orbax itself accepts."""
     require("orbax_checkpoint")
     specification = importlib.util.spec_from_file_location("recipe", ROOT / "examples" / "recipes" / "orbax_checkpoint.py")
     recipe = importlib.util.module_from_spec(specification)

@@ -54,7 +54,7 @@ def test_jit(name):
 
 
 def subsets(count: int, *, full: bool) -> list[tuple[int, ...]]:
-    """The arguments that have a batch: the first, or all; in the full run each alone, and every subset of at most four."""
+    """The arguments that have a batch: the first, or all; in the full run every subset of up to four, or each alone."""
     if not full:
         return [(0,), tuple(range(count))]
     sizes = range(1, count + 1) if count <= 4 else (1, count)

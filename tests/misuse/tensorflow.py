@@ -29,7 +29,7 @@ from .values import Like
 
 def calls() -> list[Call]:
     x, q, wide = floats(ROWS, COLUMNS), ints("uint8", ROWS, COLUMNS), ints("int32", ROWS, COLUMNS)
-    each = exactly((COLUMNS,))
+    per_slice = exactly((COLUMNS,))
     low, high = np.full(COLUMNS, -1, np.float32), np.full(COLUMNS, 1, np.float32)
     no_axis = integer("axis", None, (), optional=True)
     small = "int8 uint8 int32 int16 uint16"
@@ -37,7 +37,7 @@ def calls() -> list[Call]:
 
     def bounds(names: str, per_axis: bool, **options: Any) -> dict[str, Argument]:
         first, second = names.split()
-        fits = each if per_axis else one_element
+        fits = per_slice if per_axis else one_element
         return {
             first: bound(first, low if per_axis else -1.0, at_most(1), fits, **options),
             second: bound(second, high if per_axis else 1.0, at_least(-1), fits, **options),

@@ -61,8 +61,8 @@ class Unprintable:
         raise RuntimeError("no truth value")
 
 
-class Answer(int):
-    """A subclass of int."""
+class IntSubclass(int):
+    """Equal to an int, but of another type."""
 
 
 class Quantity(np.ndarray):
@@ -91,7 +91,7 @@ _OBJECTS: dict[str, Callable[[], object]] = {
     "array.array": lambda: array.array("i", [1, 1]),
     "a lone surrogate": lambda: "\ud800",
     "a long text": lambda: "SAME" * 1000,
-    "a subclass of int": lambda: Answer(1),
+    "a subclass of int": lambda: IntSubclass(1),
     "another class's FeatureLevel": lambda: enum.IntEnum("FeatureLevel", {"LATEST": 1}).LATEST,
     "FeatureLevel.LATEST": lambda: jquant.FeatureLevel.LATEST,
     "QuantizeMode.SCALED": lambda: jquant.QuantizeMode.SCALED,
