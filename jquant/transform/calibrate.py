@@ -10,7 +10,7 @@ import numpy as np
 from jquant.arguments.statics import boolean
 from jquant.calibration import Range
 from jquant.calibration.batches import each_batch
-from jquant.calibration.coarse import warnings_of
+from jquant.calibration.coarse import warnings_about
 from jquant.calibration.observer import Observer
 from jquant.errors import TransformError, TransformTypeError
 from jquant.placement import names_arrays_as
@@ -138,7 +138,7 @@ def _ranges(name: str, observer: Observer, states: Any, layers: tuple[int, ...])
     """The range of each layer, one after the other: a warning needs values, which `jax.vmap` would trace."""
     ranges = []
     for index in np.ndindex(layers):
-        with warnings_of(f"{_NAME}: {name}{list(index) if index else ''}"):
+        with warnings_about(f"{_NAME}: {name}{list(index) if index else ''}"):
             ranges.append(observer.compute_range(jax.tree.map(lambda leaf, index=index: leaf[index], states)))
     return Range(
         min=jnp.array([each.min for each in ranges], jnp.float32).reshape(layers),
