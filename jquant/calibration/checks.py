@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jquant.arguments.descriptor import require
+from jquant.arguments.assertions import require
 from jquant.arguments.operands import Operand, operand
 from jquant.calibration.observer import AxisName
 from jquant.errors import DescriptorTypeError, shown

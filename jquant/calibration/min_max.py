@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jquant.arguments.descriptor import require
+from jquant.arguments.assertions import require
 from jquant.arguments.statics import dimension, integer, number
 from jquant.arithmetic import exact
 from jquant.calibration.checks import checked_axis_name, float_batch, require_shape, require_state
