@@ -2,7 +2,7 @@
 
 import jax
 
-from jquant.formulas.windows import Geometry
+from jquant.formulas.convolution_geometry import Geometry
 from jquant.kernels.convolution import depthwise, matmul, xla
 from jquant.kernels.convolution.layout import Layout, Operands
 from jquant.kernels.epilogue import Epilogue

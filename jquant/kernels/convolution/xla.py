@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from jquant.formulas.windows import Geometry
+from jquant.formulas.convolution_geometry import Geometry
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels.convolution import im2col
 from jquant.kernels.convolution.layout import Operands
