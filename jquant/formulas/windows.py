@@ -83,24 +83,32 @@ class Windows(NamedTuple):
         counts = unpadded.counts(padded.shape[first : first + len(self.sizes)])
         dimensions = zip(self.sizes, self.strides, self.dilations, counts, strict=True)
         return [
-            _AxisWindows(axis=axis, size=size, stride=stride, dilation=dilation, count=count)
-            for axis, (size, stride, dilation, count) in enumerate(dimensions, start=first)
+            _AxisWindows(axis=axis, size=size, stride=stride, dilation=dilation, number=number)
+            for axis, (size, stride, dilation, number) in enumerate(dimensions, start=first)
         ]
 
 
 class _AxisWindows(NamedTuple):
-    """The windows along one axis of a tensor."""
+    """The windows along one axis of a tensor.
+
+    Attributes:
+      axis: the dimension of the tensor.
+      size: the number of elements of a window.
+      stride: the step from one window to the next.
+      dilation: the step from one element of a window to the next.
+      number: how many windows there are.
+    """
 
     axis: int
     size: int
     stride: int
     dilation: int
-    count: int
+    number: int
 
     @property
     def extent(self) -> int:
         """The number of elements from the beginning of the first window to that of the last one, both included."""
-        return (self.count - 1) * self.stride + 1
+        return (self.number - 1) * self.stride + 1
 
     def slice(self, x: jax.Array, index: int) -> jax.Array:
         """The element `index` of each window."""
@@ -125,7 +133,7 @@ def _patches(x: jax.Array, windows: _AxisWindows, channels: int) -> jax.Array:
     if windows.dilation == 1 and stride > 1 and size > 1 and can_reshape:
         # In blocks as long as a stride, windows have stride 1; if windows do not overlap, nothing is left to do.
         blocks = -(-size // stride)
-        x = _in_blocks(x, windows.axis, channels, stride, windows.count + blocks - 1)
+        x = _in_blocks(x, windows.axis, channels, stride, windows.number + blocks - 1)
         windows, superfluous = windows._replace(size=blocks, stride=1), (blocks * stride - size) * depth
     else:
         superfluous = 0
@@ -146,8 +154,8 @@ def _concatenated(x: jax.Array, windows: _AxisWindows, channels: int, superfluou
     """The elements of each window, concatenated along `channels`, without the last `superfluous` ones."""
     depth, part = x.shape[channels], -(-windows.size // _MOST_SLICES)
     if part > 1:
-        count = x.shape[windows.axis] - (part - 1) * windows.dilation
-        x = _concatenated(x, windows._replace(size=part, stride=1, count=count), channels)
+        number = x.shape[windows.axis] - (part - 1) * windows.dilation
+        x = _concatenated(x, windows._replace(size=part, stride=1, number=number), channels)
     parts = [windows.slice(x, index) for index in range(0, windows.size - part + 1, part)]
     rest = windows.size % part
     if rest:
@@ -171,6 +179,6 @@ def _sums(x: jax.Array, windows: _AxisWindows) -> jax.Array:
         if start == windows.size:
             return functools.reduce(lax.add, parts)
         step = width * windows.dilation
-        pairs = windows._replace(size=2, stride=1, dilation=step, count=x.shape[windows.axis] - step)
+        pairs = windows._replace(size=2, stride=1, dilation=step, number=x.shape[windows.axis] - step)
         x = pairs.slice(x, 0) + pairs.slice(x, 1)
         width *= 2

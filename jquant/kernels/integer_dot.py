@@ -61,8 +61,10 @@ def integer_dot(
             products = map(multiply, parts(a, a.ndim - 1), parts(b, b.ndim - (1 if transpose_b else 2)))
             return (functools.reduce(operator.add, products),)
 
-        functions = (functools.partial(sum_of_parts, parts) for parts in (_consecutive_parts, _interleaved_parts))
-        (product,) = unless_partitioned(*functions, a, b)
+        in_order, interleaved = (
+            functools.partial(sum_of_parts, parts) for parts in (_consecutive_parts, _interleaved_parts)
+        )
+        (product,) = unless_partitioned(in_order, interleaved, a, b)
         return epilogues.apply(epilogue, product)
     arrays, steps = jax.tree.flatten(epilogue)
     return _integer_dot_p.bind(a, b, *arrays, steps=steps, transpose_b=transpose_b, implementation=implementation)

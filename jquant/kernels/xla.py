@@ -100,8 +100,8 @@ def _product_in_one_batch(a: jax.Array, b: jax.Array, transpose_b: bool) -> jax.
 
     def at_once(a: jax.Array, b: jax.Array) -> tuple[jax.Array]:
         a, b = _with_joint_batch(a, b)
-        merged = (x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:]) for x in (a, b))
-        product = _product(*merged, transpose_b)
+        merged_a, merged_b = (x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:]) for x in (a, b))
+        product = _product(merged_a, merged_b, transpose_b)
         return (product.reshape(*a.shape[:-2], *product.shape[-2:]),)
 
     (product,) = unless_partitioned(at_once, lambda a, b: (_product(a, b, transpose_b),), a, b)
