@@ -24,7 +24,7 @@ from jquant.kernels.pallas import tpu
 from jquant.kernels.pallas.tpu_tiles import TileConfig
 
 float32 = np.float32
-SIGNS = tuple(itertools.product((np.int8, np.uint8), repeat=2))
+DTYPE_PAIRS = tuple(itertools.product((np.int8, np.uint8), repeat=2))
 ZERO_POINTS = ("none", "per tensor", "per row or column")
 FORMS = ("int32", "float32", "float16", "bfloat16", "int8", "uint8")
 DTYPES = {"bfloat16": ml_dtypes.bfloat16}
@@ -45,12 +45,12 @@ class Program(NamedTuple):
     config: TileConfig
     batch: tuple[tuple[int, ...], tuple[int, ...]]
     transpose_b: bool
-    signs: tuple[type, type]
+    dtypes: tuple[type, type]
     zero_points: tuple[str, str]
     form: str
 
 
-def program(random: np.random.Generator, form: str, signs, zero_points) -> Program:
+def program(random: np.random.Generator, form: str, dtypes, zero_points) -> Program:
     m, k, n = (int(size) for size in random.integers(1, 71, 3))
     blocks = (int(random.choice(BLOCKS[axis])) for axis in "mkn")
     count = CASES_PER_PROGRAM
@@ -63,7 +63,7 @@ def program(random: np.random.Generator, form: str, signs, zero_points) -> Progr
         config=config(*blocks),
         batch=batch,
         transpose_b=bool(random.integers(2)),
-        signs=signs,
+        dtypes=dtypes,
         zero_points=zero_points,
         form=form,
     )
@@ -156,10 +156,10 @@ def k_scale(product: np.ndarray) -> np.ndarray:
 @one_in(5, "form", FORMS, others="full")
 def test_random_programs(form, full):
     random = np.random.default_rng(zlib.crc32(form.encode()))
-    variants = list(itertools.product(SIGNS, itertools.product(ZERO_POINTS, repeat=2)))
+    variants = list(itertools.product(DTYPE_PAIRS, itertools.product(ZERO_POINTS, repeat=2)))
     count = len(variants) if full else 16 if form == "int32" else 5
-    for signs, zero_points in (variants[i] for i in random.permutation(len(variants))[:count]):
-        check(program(random, form, signs, zero_points), random, interpret=True)
+    for dtypes, zero_points in (variants[i] for i in random.permutation(len(variants))[:count]):
+        check(program(random, form, dtypes, zero_points), random, interpret=True)
 
 
 @pytest.mark.gate
@@ -168,10 +168,10 @@ def test_no_races_and_no_reads_out_of_bounds(form, transpose_b, capfd):
     """Memory that was not written, such as the ends of ragged blocks, holds the largest integer here."""
     random = np.random.default_rng(zlib.crc32(form.encode()) + transpose_b)
     interpret = pltpu.InterpretParams(detect_races=True, num_cores_or_threads=2, random_seed=1)
-    signs, zero_points = SIGNS[random.integers(4)], ("per tensor", "per row or column")
+    dtypes, zero_points = DTYPE_PAIRS[random.integers(4)], ("per tensor", "per row or column")
     for m, k, n in ((45, 300, 130), (33, 40, 200)):
         tiles = config(32, 128, 128)
-        check(Program(m, k, n, tiles, ((1,), (2,)), transpose_b, signs, zero_points, form), random, interpret)
+        check(Program(m, k, n, tiles, ((1,), (2,)), transpose_b, dtypes, zero_points, form), random, interpret)
     assert "race" not in "".join(capfd.readouterr()).lower()
 
 
