@@ -18,7 +18,7 @@ def integers(dtype: np.dtype) -> jax.Array:
     return bitcast(lax.iota(jnp.uint8, 256), dtype)
 
 
-def of_integers(function: Callable[..., jax.Array], x: jax.Array, *parameters: jax.Array) -> jax.Array:
+def elementwise(function: Callable[..., jax.Array], x: jax.Array, *parameters: jax.Array) -> jax.Array:
     """``function(x, *parameters)`` of 8-bit integers `x`: an element-wise function to integers of the same type.
 
     A TPU takes 6 to 9 cycles to look up a number, in which it computes with thousands: there, no table is used.
