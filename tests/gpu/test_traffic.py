@@ -1,4 +1,4 @@
-"""Every element-wise operator, compiled for an H200: its tensors are read once and its result is written once."""
+"""Every element-wise operator, compiled for an H200: its tensors are read once, and its result is written once."""
 
 import jax
 import pytest
@@ -17,7 +17,7 @@ def compiled(function, shapes) -> str:
     return jax.jit(function).lower(*shapes).compile(compiler_options={"xla_gpu_autotune_level": 0}).as_text()
 
 
-# It writes how far each element is below the largest of its slice.
+# It stores the difference of each element from the largest of its slice.
 EXCEPTIONS = {"quantized_linear_softmax"}
 
 
