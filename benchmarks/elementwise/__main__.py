@@ -12,25 +12,16 @@ and write beyond their arguments and results. The compilers for GPUs and TPUs co
 """
 
 import argparse
-import fnmatch
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import chips
+from benchmarks import chips, environment
 from benchmarks.elementwise.measure import measure_all
 from benchmarks.elementwise.operators import ALL, SIZES, VARIANT_SIZE
 from benchmarks.elementwise.traffic import print_traffic
+from benchmarks.selection import select
 
 RESULTS = Path(__file__).parent.parent / "results"
-
-
-def select(patterns: Sequence[str]) -> list[str]:
-    """The names in the table that match a pattern, in the table's order."""
-    for pattern in patterns:
-        if not fnmatch.filter(ALL, pattern):
-            raise SystemExit(f"{pattern!r} matches none of {', '.join(ALL)}")
-    return [name for name in ALL if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
 
 
 def number(text: str) -> int:
@@ -47,17 +38,16 @@ def main() -> None:
     parser.add_argument("--output", type=Path, metavar="PREFIX", help="prefix of the three files to write")
     parser.add_argument("--traffic", nargs="+", choices=chips.NAMES, metavar="CHIP", help=", ".join(chips.NAMES))
     arguments = parser.parse_args()
-    names = select(arguments.operators)
+    names = [*select(arguments.operators, ALL)]
     if arguments.traffic:
         print_traffic(names, VARIANT_SIZE, arguments.traffic)
         return
     from benchmarks.elementwise import report  # which needs matplotlib
-    from benchmarks.report import name as file_name
 
     results = measure_all(names, arguments.sizes, arguments.rounds)
     prefix = arguments.output
     if prefix is None and (names, arguments.sizes) == ([*ALL], [*SIZES]):
-        prefix = RESULTS / f"elementwise-{file_name(results)}"
+        prefix = RESULTS / f"elementwise-{environment.file_name(results['environment'])}"
     print(report.markdown(results))
     if prefix is not None:
         prefix.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,8 @@ from matplotlib.figure import Figure  # without pyplot, it needs no display
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from benchmarks import report
+from benchmarks import environment
+from benchmarks.bars import draw_bar, finish_panel
 from benchmarks.elementwise import MEMORY, NAIVE, OURS
 from benchmarks.measure import TURN_MS
 
@@ -84,10 +85,8 @@ def cells(row: dict) -> tuple[str, ...]:
 
 
 def introduction(results: dict) -> list[str]:
-    environment = results["environment"]
     return [
-        f"{report.machine(results)}; {report.versions(results)}; revision {environment['revision']}; load average before "
-        f"the run {environment['load average']}.",
+        environment.summary(results["environment"], with_revision=True),
         "Data: integers uniform over all of their type, floating point over -1 to 1; a tenth of that saturates in "
         f"`quantize_linear`. {results['rounds']} rounds (a fifth of them above 2^20 elements), in each of which every "
         f"contestant has a turn of {TURN_MS} ms, or two calls, in random order; the first call of a turn does not count. "
@@ -138,7 +137,7 @@ def by_size(results: dict) -> dict[int, list[dict]]:
 
 
 def markdown(results: dict) -> str:
-    lines = [f"# elementwise-{report.name(results)}\n"]
+    lines = [f"# elementwise-{environment.file_name(results['environment'])}\n"]
     lines += [f"{paragraph}\n" for paragraph in introduction(results)]
     for count, rows in by_size(results).items():
         lines += [f"## {power(count)} elements\n", *table(rows), ""]
@@ -169,8 +168,8 @@ def _panel(panel: Axes, ratios: list[tuple[list[float], str] | None], title: str
             panel.annotate("no kernel", (1, position), (4, 0), textcoords="offset points", va="center", color="0.6", size=7)
             continue
         (low, median, high), other = ratio
-        report.bar(panel, position, (low, median, high), f"{median:.2f}", _COLOURS[other])
-    report.finish(panel, title)
+        draw_bar(panel, position, (low, median, high), f"{median:.2f}", _COLOURS[other])
+    finish_panel(panel, title)
     panel.set_xscale("log")
     low, high = panel.get_xlim()
     panel.set_xlim(low / (high / low) ** 0.1, high * (high / low) ** 0.1)  # room for the numbers
@@ -194,7 +193,7 @@ def plot(results: dict, path: Path) -> None:
     left.set_ylim(len(rows) - 0.4, -0.6)  # the first at the top
     figure.suptitle(
         f"Element-wise operators, {power(rows[0]['elements'])} elements, jax {results['environment']['versions']['jax']}\n"
-        f"{report.machine(results)}; scalar parameters are arguments\n"
+        f"{environment.machine(results['environment'])}; scalar parameters are arguments\n"
         f"bars and numbers: medians of the ratios in {results['rounds']} alternating rounds; black lines: quartiles",
         size=10,
     )
