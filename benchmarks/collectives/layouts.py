@@ -16,8 +16,8 @@ from benchmarks import chips
 ROWS, WIDTH, HIDDEN = 16 * 512, 4096, 11008  # the feed-forward block of Llama 7B, for 16 sequences of 512
 BATCH, HEAD = 16 * 32, 128  # attention scores: the heads of 16 sequences
 TYPES = ("int8", "bf16")
-# XLA passes large operands on in steps while it multiplies, by collective-permutes in loops, and the program does not say
-# how often those iterate. This makes it use one operation, as for small operands; the bytes are the same.
+# XLA passes large operands on in steps while it multiplies, by collective-permutes in loops, whose number of iterations the
+# program does not state. With this option it uses one operation, as for small operands; the bytes are the same.
 OPTIONS = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
 
 
