@@ -17,13 +17,13 @@ class Traffic(NamedTuple):
     """Bytes, without those of small arrays.
 
     Attributes:
-      total: read and written by all instructions.
+      moved: read and written by all instructions.
       arguments: of the program.
       results: of the program.
       instructions: those that move anything, for people to read.
     """
 
-    total: int
+    moved: int
     arguments: int
     results: int
     instructions: list[str]
@@ -34,7 +34,7 @@ class Traffic(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        return self.total / self.least if self.least else 1.0
+        return self.moved / self.least if self.least else 1.0
 
 
 class Instruction(NamedTuple):
@@ -51,7 +51,7 @@ def read(program: str, min_bytes: int = MIN_BYTES) -> Traffic:
     moves = [*_moves(computations, entry, 1, min_bytes)]
     parameters = [instruction for instruction in computations[entry] if instruction.opcode == "parameter"]
     return Traffic(
-        total=sum(moved for moved, _ in moves),
+        moved=sum(moved for moved, _ in moves),
         arguments=sum(_bytes(parameter.type, min_bytes) for parameter in parameters),
         results=_bytes(computations[entry][-1].type, min_bytes),
         instructions=[text for moved, text in moves if moved],

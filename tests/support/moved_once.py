@@ -27,9 +27,9 @@ def assert_moved_once(name: str, compile: Callable[..., jax.stages.Compiled]) ->
     `compile` takes the operator's function and the shapes of its arguments.
     """
     program = compile(ELEMENTWISE[name].function, *_shapes(name))
-    moved = traffic.read(program.as_text(), min_bytes=PARTIAL_SUMS)
+    moves = traffic.read(program.as_text(), min_bytes=PARTIAL_SUMS)
     reads = 1 + (name.partition(",")[0] in READ_TWICE)
-    assert moved.least <= moved.total <= reads * moved.arguments + moved.results, moved.instructions
+    assert moves.least <= moves.moved <= reads * moves.arguments + moves.results, moves.instructions
 
 
 def _shapes(name: str) -> tuple:
