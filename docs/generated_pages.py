@@ -49,32 +49,29 @@ def exact_page() -> str:
 def transform_page() -> str:
     """What jquant.transform has."""
     module = jquant.transform
-    public = [name for name, value in vars(module).items() if callable(value)]
     introduction = "[Quantize a function](../transform.md) shows how these are used."
-    return _reference("jquant.transform", introduction, sorted(public, key=str.swapcase), module)
+    return _reference("jquant.transform", introduction, _callables(module), module)
 
 
 def observers_page() -> str:
     """What jquant.calibration has."""
-    names = [name for name, value in vars(jquant.calibration).items() if callable(value)]
+    module = jquant.calibration
     introduction = "Observers of ranges. [Calibration](../calibration.md) shows how they are used."
-    return _reference("jquant.calibration", introduction, sorted(names, key=str.swapcase), jquant.calibration)
+    return _reference("jquant.calibration", introduction, _callables(module), module)
 
 
 def onnx_page() -> str:
     """What jquant.onnx has."""
-    onnx = importlib.import_module("jquant.onnx")
-    names = [name for name, value in vars(onnx).items() if callable(value) and not name.startswith("_")]
+    module = importlib.import_module("jquant.onnx")
     introduction = "[ONNX models](../onnx.md) shows how these are used."
-    return _reference("jquant.onnx", introduction, sorted(names, key=str.swapcase), onnx)
+    return _reference("jquant.onnx", introduction, _callables(module), module)
 
 
 def checkpoints_page() -> str:
     """What jquant.checkpoints has."""
-    checkpoints = importlib.import_module("jquant.checkpoints")
-    names = [name for name, value in vars(checkpoints).items() if callable(value)]
+    module = importlib.import_module("jquant.checkpoints")
     introduction = "[Quantized checkpoints](../checkpoints.md) shows how these are used."
-    return _reference("jquant.checkpoints", introduction, sorted(names, key=str.swapcase), checkpoints)
+    return _reference("jquant.checkpoints", introduction, _callables(module), module)
 
 
 def onnx_operators() -> str:
@@ -84,6 +81,11 @@ def onnx_operators() -> str:
     for domain, operator in importlib.import_module("jquant.onnx.registry").operators():
         by_domain.setdefault(domain or "ai.onnx", []).append(f"`{operator}`")
     return "\n".join(["| domain | operators |", "|---|---|", *(f"| {k} | {', '.join(v)} |" for k, v in by_domain.items())])
+
+
+def _callables(module: ModuleType) -> list[str]:
+    """The public functions, then the public classes."""
+    return sorted((name for name in module.__all__ if callable(getattr(module, name))), key=str.swapcase)
 
 
 def _reference(title: str, introduction: str, names: list[str], module: ModuleType) -> str:

@@ -1,6 +1,7 @@
 """A functional set of quantized operators for JAX, exact under compilation."""
 
 from importlib import import_module as _import_module
+from importlib.util import find_spec as _find_spec
 from types import ModuleType as _ModuleType
 
 from jquant import calibration, exact, transform
@@ -119,11 +120,16 @@ __all__ = [
     "unpack_integers",
 ]
 
-__version__ = "0.1.0"  # the one place where it stands: pyproject.toml reads it
+__version__ = "0.1.0"  # single source; pyproject.toml reads it
 
 
 def __getattr__(name: str) -> _ModuleType:
-    """`jquant.onnx`, which needs the package onnx, and `jquant.checkpoints`: imported where they are asked for."""
+    """Imports `jquant.onnx`, which needs the package onnx, and `jquant.checkpoints` on first use."""
     if name in ("onnx", "checkpoints"):
         return _import_module(f"jquant.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names. Without the package onnx, `jquant.onnx` is not among them: `help` reads every one of them."""
+    return sorted([*__all__, "__version__", "checkpoints", *(["onnx"] if _find_spec("onnx") else [])])

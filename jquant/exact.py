@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant.arguments.descriptor import require
+from jquant.arguments.assertions import require
 from jquant.arguments.operands import any_float_operand, float_operand
 from jquant.arguments.statics import float_data_type
 from jquant.arithmetic import exact, rounding

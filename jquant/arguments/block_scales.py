@@ -4,10 +4,9 @@ import sys
 
 import numpy as np
 
-from jquant.arguments.descriptor import require
+from jquant.arguments.assertions import once_for_each_signature, require, require_data_type
 from jquant.arguments.operands import Operand
 from jquant.arguments.statics import integer
-from jquant.errors import DescriptorTypeError
 from jquant.modes import data_type_name
 
 
@@ -17,9 +16,17 @@ def positive_block_size(operator: str, block_size: int) -> int:
 
 def require_scales(operator: str, scale: Operand, dtype: np.dtype, values: Operand, axis: int, block_size: int) -> None:
     """Asserts that `scale` is of `dtype`, and has one element for each block of `values`."""
-    given, wanted = data_type_name(scale.dtype), data_type_name(dtype)
-    require(given == wanted, f"{operator}: scale has data type {given}; it must be {wanted}", DescriptorTypeError)
-    sizes = values.shape
-    shape = (*sizes[:axis], -(-sizes[axis] // block_size), *sizes[axis + 1 :])
-    given = f"scale has shape {scale.shape}, values {sizes}"
-    require(scale.shape == shape, f"{operator}: {given}; with axis={axis} and block_size={block_size} it must be {shape}")
+    require_data_type(operator, "scale", scale.dtype, (data_type_name(dtype),))
+    _require_one_for_each_block(operator, scale.shape, values.shape, axis, block_size)
+
+
+@once_for_each_signature
+def _require_one_for_each_block(
+    operator: str, scale: tuple[int, ...], values: tuple[int, ...], axis: int, block_size: int
+) -> None:
+    wanted = (*values[:axis], -(-values[axis] // block_size), *values[axis + 1 :])
+    require(
+        scale == wanted,
+        f"{operator}: scale has shape {scale}, values {values}; with axis={axis} and block_size={block_size} it must be "
+        f"{wanted}",
+    )

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 import numpy as np
 from jax.typing import ArrayLike
 
+from jquant.arguments.assertions import once_for_each_signature, require
 from jquant.arguments.call import Call
-from jquant.arguments.descriptor import Shaped, Signature, require
+from jquant.arguments.descriptor import Shaped, Signature
 from jquant.arguments.operands import Operand
 from jquant.arguments.statics import integer
 from jquant.arithmetic.broadcasting import aligned, broadcasts
@@ -22,26 +23,43 @@ def block_size_of(operator: str, block_size: int | None, b: Shaped, b_scale: Sha
 
     Asserts that both have the same batch, and that K has as many blocks as there are scales.
     """
-    *batch, k, _ = b.shape
-    *scale_batch, blocks, _ = b_scale.shape
-    message = f"{operator}: {names[1]} has shape {b_scale.shape}, {names[0]} has {b.shape}: the batch dimensions must match"
-    require(batch == scale_batch, message)
+    k, blocks = b.shape[-2], b_scale.shape[-2]
+    _require_same_batch(operator, b.shape, b_scale.shape, names)
     if block_size is None:
-        known = k % blocks == 0 if blocks else k == 0
-        message = (
-            f"{operator}: block_size is None, but K, which is {k} in {names[0]}, is not a multiple of the {blocks} blocks"
-        )
-        require(known, f"{message} of {names[1]}: pass the number of rows in a block")
+        _require_whole_blocks(operator, k, blocks, names)
         block_size = k // blocks if blocks and k else 1
     what = f"an integer from 1 to {_LONGEST_BLOCK}"
     block_size = integer(operator, "block_size", block_size, range(1, _LONGEST_BLOCK + 1), what)
-    needed = -(-k // block_size)
-    has, needs = (
-        f"{names[1]} has {blocks} blocks",
-        f"K, which is {k} in {names[0]}, makes {needed} blocks of block_size {block_size}",
-    )
-    require(blocks == needed, f"{operator}: {has}; {needs}")
+    _require_blocks(operator, k, blocks, block_size, names)
     return block_size
+
+
+@once_for_each_signature
+def _require_same_batch(operator: str, b: tuple[int, ...], b_scale: tuple[int, ...], names: tuple[str, str]) -> None:
+    matrix, scale = names
+    message = f"{operator}: {scale} has shape {b_scale}, {matrix} has {b}: the batch dimensions must match"
+    require(b[:-2] == b_scale[:-2], message)
+
+
+@once_for_each_signature
+def _require_whole_blocks(operator: str, k: int, blocks: int, names: tuple[str, str]) -> None:
+    matrix, scale = names
+    require(
+        k % blocks == 0 if blocks else k == 0,
+        f"{operator}: block_size is None, but K, which is {k} in {matrix}, is not a multiple of the {blocks} blocks of "
+        f"{scale}: pass the number of rows in a block",
+    )
+
+
+@once_for_each_signature
+def _require_blocks(operator: str, k: int, blocks: int, block_size: int, names: tuple[str, str]) -> None:
+    matrix, scale = names
+    wanted = -(-k // block_size)
+    require(
+        blocks == wanted,
+        f"{operator}: {scale} has {blocks} blocks; K, which is {k} in {matrix}, makes {wanted} blocks of block_size "
+        f"{block_size}",
+    )
 
 
 def require_block_size(operator: str, block_size: int | None, b: PackedBlockMatrix) -> None:
@@ -55,25 +73,41 @@ def require_block_size(operator: str, block_size: int | None, b: PackedBlockMatr
 def k_parts_of(operator: str, k_parts: int, blocks: int) -> int:
     """The number of runs in which the blocks are summed, asserting that these are alike and can be added in pairs."""
     what = f"a power of two that divides the number of blocks, which is {blocks}" if blocks != 0 else "1, without any blocks"
-    found = integer(operator, "k_parts", k_parts, range(1, sys.maxsize), what)
-    fits = found & (found - 1) == 0 and blocks % found == 0 if blocks != 0 else found == 1
-    require(fits, f"{operator}: k_parts is {found}; it must be {what}")
-    return found
+    parts = integer(operator, "k_parts", k_parts, range(1, sys.maxsize), what)
+    _require_parts(operator, parts, blocks, what)
+    return parts
+
+
+@once_for_each_signature
+def _require_parts(operator: str, k_parts: int, blocks: int, what: str) -> None:
+    is_power = k_parts & (k_parts - 1) == 0
+    fits = is_power and blocks % k_parts == 0 if blocks != 0 else k_parts == 1
+    require(fits, f"{operator}: k_parts is {k_parts}; it must be {what}")
 
 
 def require_rows(operator: str, a: Shaped, columns: Mapping[str, Shaped | None]) -> None:
     """Asserts that no per-row operand in `columns`, a dict by name, has a larger batch than `a`."""
     for name, column in columns.items():
         if column is not None and len(column.shape) > 2:
-            batch = aligned(column.shape[:-2], len(a.shape) - 2)
-            message = f"{operator}: {name} has shape {column.shape}, a has {a.shape}: each batch size must be 1 or that of a"
-            require(broadcasts(batch, a.shape[:-2]), message)
+            _require_batch(operator, a.shape, name, column.shape)
+
+
+@once_for_each_signature
+def _require_batch(operator: str, a: tuple[int, ...], name: str, column: tuple[int, ...]) -> None:
+    batch = aligned(column[:-2], len(a) - 2)
+    message = f"{operator}: {name} has shape {column}, a has {a}: each batch size must be 1 or that of a"
+    require(broadcasts(batch, a[:-2]), message)
 
 
 def require_none(operator: str, beside: Mapping[str, object]) -> None:
     """Asserts that nothing is given, by its name, that packed weights already hold."""
     for name, value in beside.items():
-        require(value is None, f"{operator}: {name} is given with packed weights, which hold their own: pass None")
+        _require_none(operator, name, value is None)
+
+
+@once_for_each_signature
+def _require_none(operator: str, name: str, is_none: bool) -> None:
+    require(is_none, f"{operator}: {name} is given with packed weights, which hold their own: pass None")
 
 
 def zero_point_of_blocks(
@@ -81,7 +115,7 @@ def zero_point_of_blocks(
 ) -> tuple[Operand | None, dict[str, Shaped | None]]:
     """A zero point for each of the scales, or one for all, or None; and what it covers, by the name of its tensor."""
     name = call.descriptor.names(tensor).zero_point
-    found = call.optional_one_or_more(name, zero_point, dtype)
-    if found is None or found.shape != ():
-        return found, {name: found}
-    return found, {name: Signature(scale.shape, found.dtype)}
+    array = call.optional_one_or_more(name, zero_point, dtype)
+    if array is None or array.shape != ():
+        return array, {name: array}
+    return array, {name: Signature(scale.shape, array.dtype)}

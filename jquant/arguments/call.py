@@ -6,7 +6,9 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant.arguments.descriptor import Descriptor, Shaped, Signature, require
+from jquant.arguments import constraints
+from jquant.arguments.assertions import once_for_each_signature, require
+from jquant.arguments.descriptor import Descriptor, Shaped, Signature
 from jquant.arguments.operands import FLOAT32, Operand, operand, without_dimensions
 from jquant.errors import DescriptorTypeError
 from jquant.modes import FeatureLevel, data_type, data_type_name, resolved_level
@@ -30,9 +32,9 @@ class Call:
 
     def tensor(self, name: str, value: ArrayLike, scalar_dtype: np.dtype | None = None) -> jax.Array:
         """The tensor that the table calls `name`, as an array: a JAX one, or a NumPy one that a jitted function accepts."""
-        found: Any = operand(self.operator, name, value, scalar_dtype)
-        self._tensors[name] = found
-        return found
+        array: Any = operand(self.operator, name, value, scalar_dtype)
+        self._tensors[name] = array
+        return array
 
     def optional_tensor(self, name: str, value: ArrayLike | None, scalar_dtype: np.dtype) -> jax.Array | None:
         """Like `tensor`, for one that the table calls optional, which may be None."""
@@ -43,9 +45,9 @@ class Call:
 
     def one_or_more(self, name: str, value: ArrayLike, scalar_dtype: np.dtype | None) -> jax.Array:
         """Like `tensor`, but one element becomes a scalar: it may be given in any rank."""
-        found: Any = without_dimensions(operand(self.operator, name, value, scalar_dtype))
-        self._tensors[name] = found
-        return found
+        array: Any = without_dimensions(operand(self.operator, name, value, scalar_dtype))
+        self._tensors[name] = array
+        return array
 
     def optional_one_or_more(self, name: str, value: ArrayLike | None, scalar_dtype: np.dtype) -> jax.Array | None:
         """Like `one_or_more`, for one that may be None."""
@@ -95,26 +97,22 @@ class Call:
         """How an output is quantized, and its dtype: the given one, else that of an array `zero_point`, else `default`."""
         names = self.descriptor.names(tensor)
         its_scale = self.one_or_more(names.scale, scale, scale_dtype)
-        found = output_data_type(dtype, zero_point, default)
+        output_dtype = output_data_type(dtype, zero_point, default)
         if dtype is not None:
-            self.descriptor.check_data_type(self.level, names.tensor, found)
-        return ScaleZeroPoint(its_scale, self.optional_one_or_more(names.zero_point, zero_point, found)), found
+            constraints.check_data_type(self.descriptor, self.level, names.tensor, output_dtype)
+        its_zero_point = self.optional_one_or_more(names.zero_point, zero_point, output_dtype)
+        return ScaleZeroPoint(its_scale, its_zero_point), output_dtype
 
     def check(self, shape: tuple[int, ...], dtype: np.dtype, **others: Shaped | None) -> None:
         """Asserts that the tensors, an output of `shape` and `dtype`, and `others`, by name, satisfy the table."""
         tensors = self._tensors
         tensors.update(others)
         tensors[self.descriptor.output] = Signature(shape, dtype)
-        self.descriptor.check(self.level, tensors)
+        constraints.check(self.descriptor, self.level, tensors)
 
-    def require_output_data_type(self, dtype: np.dtype, name: str, needed: np.dtype) -> None:
+    def require_output_data_type(self, dtype: np.dtype, name: str, wanted: np.dtype) -> None:
         """Asserts that the output has the data type of the tensor `name`. At jquant's own level, any data type will do."""
-        require(
-            dtype == needed or self.level == FeatureLevel.EXTENDED,
-            f"{self.operator}: {self.descriptor.output} has data type {data_type_name(dtype)}; below FeatureLevel.EXTENDED "
-            f"it must match that of {name}, {data_type_name(needed)}",
-            DescriptorTypeError,
-        )
+        _require_output_data_type(self.descriptor, self.level, dtype, name, wanted)
 
     def float_data_type(self, name: str, *values: ArrayLike | None) -> np.dtype:
         """The dtype of the first array in `values` whose dtype the tensor `name` may have; else float32.
@@ -124,6 +122,18 @@ class Call:
         dtypes = (value.dtype for value in values if isinstance(value, Operand) and not _is_weak_scalar(value))
         numeric = (dtype for dtype in dtypes if isinstance(dtype, np.dtype))
         return next((dtype for dtype in numeric if self.descriptor.allows_data_type(self.level, name, dtype)), FLOAT32)
+
+
+@once_for_each_signature
+def _require_output_data_type(
+    descriptor: Descriptor, level: FeatureLevel | None, dtype: np.dtype, name: str, wanted: np.dtype
+) -> None:
+    require(
+        dtype == wanted or level == FeatureLevel.EXTENDED,
+        f"{descriptor.operator}: {descriptor.output} has data type {data_type_name(dtype)}; below FeatureLevel.EXTENDED it "
+        f"must match that of {name}, {data_type_name(wanted)}",
+        DescriptorTypeError,
+    )
 
 
 def output_data_type(output_dtype: DTypeLike | str | None, zero_point: ArrayLike | None, default: np.dtype) -> np.dtype:

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jquant.arguments.descriptor import require
+from jquant.arguments.assertions import once_for_each_signature, require, require_same_data_type
 from jquant.arguments.operands import Operand, float_scalar, operand, require_scalar
 from jquant.errors import DescriptorTypeError, shown
 from jquant.formulas.clip import ScaleBias
@@ -14,9 +14,7 @@ from jquant.modes import data_type_name
 def typed_bound(operator: str, name: str, value: ArrayLike, dtype: np.dtype) -> Operand:
     """A scalar bound. Its data type, MinMaxDataType, must be that of the tensors; a Python scalar must be in its range."""
     bound = operand(operator, name, value, dtype)
-    given, needed = data_type_name(bound.dtype), data_type_name(dtype)
-    message = f"{operator}: {name} has data type {given}; it must match that of InputTensor, {needed}"
-    require(given == needed, message, DescriptorTypeError)
+    require_same_data_type(operator, name, bound.dtype, "InputTensor", dtype)
     return require_scalar(operator, name, bound)
 
 
@@ -24,10 +22,7 @@ def optional_scale_bias(operator: str, input: Operand, scale_bias: ScaleBias | N
     """The scale and the bias as FLOATs, which are defined for float types only."""
     if scale_bias is None:
         return None
-    is_float = jnp.issubdtype(input.dtype, jnp.floating)
-    given = data_type_name(input.dtype)
-    message = f"{operator}: ScaleBias is defined only for float types; InputTensor has data type {given}"
-    require(is_float, message, DescriptorTypeError)
+    _require_float(operator, input.dtype)
     if not isinstance(scale_bias, tuple | list) or len(scale_bias) != 2:
         message = f"{operator}: scale_bias is {shown(scale_bias)}; it must be a ScaleBias: a scale and a bias"
         raise DescriptorTypeError(message)
@@ -36,3 +31,9 @@ def optional_scale_bias(operator: str, input: Operand, scale_bias: ScaleBias | N
         float_scalar(operator, "ScaleBias.Scale", scale),
         float_scalar(operator, "ScaleBias.Bias", bias),
     )
+
+
+@once_for_each_signature
+def _require_float(operator: str, dtype: np.dtype) -> None:
+    message = f"{operator}: ScaleBias is defined only for float types; InputTensor has data type {data_type_name(dtype)}"
+    require(jnp.issubdtype(dtype, jnp.floating), message, DescriptorTypeError)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from jax import lax
 
-from jquant.arguments.descriptor import Shaped, Signature, Tensor, require
+from jquant.arguments.assertions import once_for_each_signature, require
+from jquant.arguments.descriptor import Shaped, Signature, Tensor
 from jquant.arguments.statics import are_integers, integer, is_sequence
 from jquant.arguments.windows import Padding, windows
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
@@ -31,10 +32,8 @@ def geometry(
     dimension_numbers: DimensionNumbers,
 ) -> Geometry:
     """The geometry that a caller describes in the form of `jax.lax`, or an error."""
-    rank, filter_rank = len(input.shape), len(filter.shape)
-    if not rank == filter_rank >= 3:
-        given = f"InputTensor has shape {input.shape}, FilterTensor has {filter.shape}"
-        require(False, f"{operator}: {given}: the dimension counts must be the same, and at least 3")
+    rank = len(input.shape)
+    _require_ranks(operator, input.shape, filter.shape)
     is_layout = dimension_numbers is None or isinstance(dimension_numbers, lax.ConvDimensionNumbers)
     if not is_layout and not (is_sequence(dimension_numbers) and all(isinstance(spec, str) for spec in dimension_numbers)):
         message = f"{operator}: dimension_numbers is {shown(dimension_numbers)}; it must be three strings, or None"
@@ -47,19 +46,44 @@ def geometry(
     if dimension_numbers is not None and not all(_is_an_order(spec, rank) for spec in dimensions):
         wanted = f"each part must be the numbers from 0 to {rank - 1}"
         raise DescriptorError(f"{operator}: dimension_numbers is {shown(dimension_numbers)}; {wanted}")
-    _, channels, *spatial = _ordered(input, dimensions.lhs_spec)
-    filters, depth, *sizes = _ordered(filter, dimensions.rhs_spec)
+    _, _, *spatial = _ordered(input, dimensions.lhs_spec)
+    _, _, *sizes = _ordered(filter, dimensions.rhs_spec)
     groups = integer(operator, "groups", groups, range(1, sys.maxsize), "a positive integer")
-    if not filters > 0:
-        require(False, f"{operator}: FilterTensor has shape {filter.shape}; it must have at least one filter")
-    if channels != groups * depth:
-        given = f"the input has {channels} channels (dimension {dimensions.lhs_spec[1]})"
-        message = f"{operator}: groups is {groups}: {given}, but the {filters} filters expect {depth} x groups"
-        require(False, f"{message}{_CHANNELS_LAST if dimension_numbers is None and rank == 4 else ''}")
-    if filters % groups:
-        require(False, f"{operator}: groups is {groups}; it must divide the number of filters, which is {filters}")
-    found = windows(operator, spatial, sizes, strides, dilations, padding, source="FilterTensor")
-    return Geometry(dimensions, groups, found)
+    hint = _CHANNELS_LAST if dimension_numbers is None and rank == 4 else ""
+    _require_channels(operator, input.shape, filter.shape, dimensions, groups, hint)
+    over = windows(operator, spatial, sizes, strides, dilations, padding, source="FilterTensor")
+    return Geometry(dimensions, groups, over)
+
+
+@once_for_each_signature
+def _require_ranks(operator: str, input: tuple[int, ...], filter: tuple[int, ...]) -> None:
+    require(
+        len(input) == len(filter) >= 3,
+        f"{operator}: InputTensor has shape {input}, FilterTensor has {filter}: the dimension counts must be the same, and "
+        "at least 3",
+    )
+
+
+@once_for_each_signature
+def _require_channels(
+    operator: str,
+    input: tuple[int, ...],
+    filter: tuple[int, ...],
+    dimensions: lax.ConvDimensionNumbers,
+    groups: int,
+    hint: str,
+) -> None:
+    """Asserts that the filters fit the channels of the input, and the groups."""
+    channels = input[dimensions.lhs_spec[1]]
+    filters, depth = (filter[dimension] for dimension in dimensions.rhs_spec[:2])
+    require(filters > 0, f"{operator}: FilterTensor has shape {filter}; it must have at least one filter")
+    require(
+        channels == groups * depth,
+        f"{operator}: groups is {groups}: the input has {channels} channels (dimension {dimensions.lhs_spec[1]}), but the "
+        f"{filters} filters expect {depth} x groups{hint}",
+    )
+    message = f"{operator}: groups is {groups}; it must divide the number of filters, which is {filters}"
+    require(filters % groups == 0, message)
 
 
 def _is_an_order(numbers: object, rank: int) -> bool:

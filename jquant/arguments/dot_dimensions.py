@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from jquant.arguments.descriptor import require
+from jquant.arguments.assertions import once_for_each_signature, require
 from jquant.arguments.statics import are_integers, is_sequence
 from jquant.errors import DescriptorTypeError, shown
 from jquant.formulas.dot_dimensions import DotDimensions
@@ -16,15 +16,21 @@ def dot_dimensions(operator: str, numbers: DimensionNumbers, lhs: tuple[int, ...
     if not are_pairs or not all(are_integers(dimensions) for pair in numbers for dimensions in pair):
         wanted = "((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch)), each a list of dimensions"
         raise DescriptorTypeError(f"{operator}: dimension_numbers is {shown(numbers)}; it must be {wanted}")
-    found = DotDimensions._make(tuple(map(int, dimensions)) for pair in numbers for dimensions in pair)
-    violation = _violation(found, lhs, rhs)
-    if violation is not None:
-        require(False, f"{operator}: dimension_numbers is {shown(numbers)}; {violation}")
-    return found
+    dimensions = DotDimensions._make(tuple(map(int, part)) for pair in numbers for part in pair)
+    _require_match(operator, dimensions, lhs, rhs)
+    return dimensions
+
+
+@once_for_each_signature
+def _require_match(operator: str, numbers: DotDimensions, lhs: tuple[int, ...], rhs: tuple[int, ...]) -> None:
+    """Asserts that the numbers name dimensions that the operands have, and that those have equal sizes."""
+    violation = _violation(numbers, lhs, rhs)
+    written = (numbers.lhs_contracting, numbers.rhs_contracting), (numbers.lhs_batch, numbers.rhs_batch)
+    require(violation is None, f"{operator}: dimension_numbers is {shown(written)}; {violation}")
 
 
 def _violation(numbers: DotDimensions, lhs: tuple[int, ...], rhs: tuple[int, ...]) -> str | None:
-    """What is wrong, if anything is. Called only after a failed check, because each eager call is checked."""
+    """What is wrong, if anything is."""
     for name, shape, dimensions in (
         ("lhs", lhs, (*numbers.lhs_contracting, *numbers.lhs_batch)),
         ("rhs", rhs, (*numbers.rhs_contracting, *numbers.rhs_batch)),

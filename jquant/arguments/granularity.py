@@ -4,7 +4,8 @@ import sys
 
 import jax
 
-from jquant.arguments.descriptor import Names, Signature, require
+from jquant.arguments.assertions import once_for_each_signature, require
+from jquant.arguments.descriptor import Names, Signature
 from jquant.arguments.statics import dimension, integer
 from jquant.arithmetic.broadcasting import shape_along
 from jquant.formulas.granularity import Granularity
@@ -16,8 +17,13 @@ def granularity_of(operator: str, axis: int | None, block_size: int | None, rank
         axis = dimension(operator, axis, rank, optional=True)
     if block_size is not None:
         block_size = integer(operator, "block_size", block_size, range(1, sys.maxsize), "a positive integer, or None")
-        require(axis is not None, f"{operator}: block_size={block_size} needs the axis of the blocks")
+        _require_axis_of_blocks(operator, axis, block_size)
     return Granularity(axis, block_size)
+
+
+@once_for_each_signature
+def _require_axis_of_blocks(operator: str, axis: int | None, block_size: int) -> None:
+    require(axis is not None, f"{operator}: block_size={block_size} needs the axis of the blocks")
 
 
 def align(
@@ -42,37 +48,59 @@ def align(
 def _aligned(
     granularity: Granularity, operator: str, names: Names, name: str, sizes: tuple[int, ...], scale: jax.Array
 ) -> tuple[jax.Array, Signature]:
-    covered = scale.shape
-    if scale.ndim > 0 and granularity.axis is None:
-        _require_an_axis(operator, name, sizes, scale)
-    elif scale.ndim > 0 and granularity.axis is not None:
-        given = f"{operator}: {name} has shape {scale.shape}; with axis={granularity.axis}"
-        size, beside = sizes[granularity.axis], f"{names.tensor} has shape {sizes}"
-        if granularity.block_size is None:
-            fits = " or ".join(f"axis={axis}" for axis in _axes_of(scale, sizes))
-            remedy = f"; {fits} would fit" if fits else ""
-            require(scale.shape == (size,), f"{given} and no block_size it must be ({size},): {beside}{remedy}")
-            scale = scale.reshape(shape_along(granularity.axis, len(sizes)))
-            covered = scale.shape
-        else:
-            blocks = -(-size // granularity.block_size)
-            matches = scale.ndim == len(sizes) and scale.shape[granularity.axis] == blocks
-            wanted = f"it must have {len(sizes)} dimensions, and size {blocks} along that axis: {beside}"
-            require(matches, f"{given} and block_size={granularity.block_size} {wanted}")
-            covered = (*covered[: granularity.axis], size, *covered[granularity.axis + 1 :])
+    if scale.ndim == 0:
+        return scale, Signature(scale.shape, scale.dtype)
+    axis, block_size = granularity
+    if axis is None:
+        _require_an_axis(operator, name, sizes, scale.shape)
+        return scale, Signature(scale.shape, scale.dtype)
+    if block_size is None:
+        _require_one_per_index(operator, names.tensor, name, sizes, scale.shape, axis)
+        scale = scale.reshape(shape_along(axis, len(sizes)))
+        return scale, Signature(scale.shape, scale.dtype)
+    _require_one_per_block(operator, names.tensor, name, sizes, scale.shape, axis, block_size)
+    covered = *scale.shape[:axis], sizes[axis], *scale.shape[axis + 1 :]
     return scale, Signature(covered, scale.dtype)
 
 
-def _axes_of(scale: jax.Array, sizes: tuple[int, ...]) -> list[int]:
-    """The dimensions along which a vector has one value per index."""
-    return [axis for axis, size in enumerate(sizes) if scale.shape == (size,)]
+@once_for_each_signature
+def _require_one_per_index(
+    operator: str, tensor: str, name: str, sizes: tuple[int, ...], shape: tuple[int, ...], axis: int
+) -> None:
+    fits = " or ".join(f"axis={axis}" for axis in _axes_of(shape, sizes))
+    remedy = f"; {fits} would fit" if fits else ""
+    require(
+        shape == (sizes[axis],),
+        f"{operator}: {name} has shape {shape}; with axis={axis} and no block_size it must be ({sizes[axis]},): {tensor} "
+        f"has shape {sizes}{remedy}",
+    )
 
 
-def _require_an_axis(operator: str, name: str, sizes: tuple[int, ...], scale: jax.Array) -> None:
+@once_for_each_signature
+def _require_one_per_block(
+    operator: str, tensor: str, name: str, sizes: tuple[int, ...], shape: tuple[int, ...], axis: int, block_size: int
+) -> None:
+    blocks = -(-sizes[axis] // block_size)
+    require(
+        len(shape) == len(sizes) and shape[axis] == blocks,
+        f"{operator}: {name} has shape {shape}; with axis={axis} and block_size={block_size} it must have {len(sizes)} "
+        f"dimensions, and size {blocks} along that axis: {tensor} has shape {sizes}",
+    )
+
+
+@once_for_each_signature
+def _require_an_axis(operator: str, name: str, sizes: tuple[int, ...], shape: tuple[int, ...]) -> None:
     """Asserts that a vector comes with an axis if its axis would have to be guessed."""
-    if scale.ndim == 1 < len(sizes):
-        fits = _axes_of(scale, sizes)
-        ways = (f"axis={axis}, or shape {(*(1,) * axis, sizes[axis], *(1,) * (len(sizes) - axis - 1))}" for axis in fits)
-        message = f"{operator}: {name} has shape {scale.shape}, InputTensor has {sizes}: for one value per index of "
-        others = "; for ".join(f"dimension {axis}, pass {way}" for axis, way in zip(fits, ways, strict=True))
-        require(not fits, f"{message}{others}")
+    if len(shape) == 1 < len(sizes):
+        fits = _axes_of(shape, sizes)
+        hints = (
+            f"dimension {axis}, pass axis={axis}, or shape {(*(1,) * axis, sizes[axis], *(1,) * (len(sizes) - axis - 1))}"
+            for axis in fits
+        )
+        message = f"{operator}: {name} has shape {shape}, InputTensor has {sizes}: for one value per index of "
+        require(not fits, f"{message}{'; for '.join(hints)}")
+
+
+def _axes_of(shape: tuple[int, ...], sizes: tuple[int, ...]) -> list[int]:
+    """The dimensions along which a vector has one value per index."""
+    return [axis for axis, size in enumerate(sizes) if shape == (size,)]

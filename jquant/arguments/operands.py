@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jquant.arguments.descriptor import require
+from jquant.arguments.assertions import require_data_type, require_one_element
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
 from jquant.modes import data_type_name, is_numeric
 
@@ -51,12 +51,11 @@ def boolean_operand(operator: str, name: str, value: ArrayLike) -> Operand:
     if isinstance(value, bool):
         return np.bool(value)
     if not isinstance(value, jax.Array | np.ndarray | np.generic) and not hasattr(value, "__jax_array__"):
-        given = type(value).__name__
-        raise DescriptorTypeError(f"{operator}: {name} must be an array of booleans, True or False, not {given}")
-    value = operand(operator, name, value)
-    given = data_type_name(value.dtype)
-    require(given == "BOOL", f"{operator}: {name} has data type {given}; it must be BOOL", DescriptorTypeError)
-    return value
+        message = f"{operator}: {name} must be an array of booleans, True or False, not {type(value).__name__}"
+        raise DescriptorTypeError(message)
+    mask = operand(operator, name, value)
+    require_data_type(operator, name, mask.dtype, ("BOOL",))
+    return mask
 
 
 def _as_jax_array(operator: str, name: str, value: ArrayLike) -> jax.Array:
@@ -64,8 +63,8 @@ def _as_jax_array(operator: str, name: str, value: ArrayLike) -> jax.Array:
     try:
         return jnp.asarray(value)
     except Exception as error:  # a foreign class may raise anything
-        given = f"{type(value).__name__}, whose __jax_array__ does not return an array"
-        raise DescriptorTypeError(f"{operator}: {name} is of type {given}: {shown(error)}") from error
+        reason = f"whose __jax_array__ does not return an array: {shown(error)}"
+        raise DescriptorTypeError(f"{operator}: {name} is of type {type(value).__name__}, {reason}") from error
 
 
 def _from_weak(operator: str, name: str, value: jax.Array, dtype: np.dtype | None) -> jax.Array:
@@ -76,10 +75,10 @@ def _from_weak(operator: str, name: str, value: jax.Array, dtype: np.dtype | Non
     if jnp.issubdtype(dtype, jnp.floating):
         return value.astype(dtype)
     if is_integer and value.dtype != dtype and jnp.issubdtype(dtype, jnp.integer):
-        given, wanted = data_type_name(value.dtype), dtype.name
         raise DescriptorTypeError(
-            f"{operator}: {name} has data type {given}, but must have {wanted.upper()}: a Python int becomes {value.dtype} "
-            f"in jnp.array and inside jax.jit; pass jnp.{wanted}(...), or close over the number"
+            f"{operator}: {name} has data type {data_type_name(value.dtype)}, but must have {data_type_name(dtype)}: a "
+            f"Python int becomes {value.dtype} in jnp.array and inside jax.jit; pass jnp.{dtype.name}(...), or close over "
+            "the number"
         )
     return value
 
@@ -135,10 +134,8 @@ def _checked_scalar(operator: str, name: str, value: float, dtype: np.dtype, sig
                 f"{operator}: {name} is {value!r}, which becomes 0: the smallest normal {type_name} is {limits.tiny}"
             )
     if not fits:
-        given = shown(value)
-        raise DescriptorError(
-            f"{operator}: {name} is {given}, outside the range of {type_name}, [{limits.min}, {limits.max}]"
-        )
+        limit = f"outside the range of {type_name}, [{limits.min}, {limits.max}]"
+        raise DescriptorError(f"{operator}: {name} is {shown(value)}, {limit}")
     return dtype.type(value)
 
 
@@ -149,19 +146,18 @@ def _is_flushed_to_zero(value: np.number) -> bool:
 
 def float_operand(operator: str, name: str, value: ArrayLike) -> Operand:
     """A tensor of FLOAT, for which the specification has no other type."""
-    value = operand(operator, name, value, FLOAT32)
-    given = data_type_name(value.dtype)
-    require(given == "FLOAT32", f"{operator}: {name} has data type {given}; it must be FLOAT32", DescriptorTypeError)
-    return value
+    return _typed(operator, name, value, ("FLOAT32",))
 
 
 def any_float_operand(operator: str, name: str, value: ArrayLike) -> Operand:
     """A tensor of one of the float types; a Python scalar is float32."""
-    value = operand(operator, name, value, FLOAT32)
-    given = data_type_name(value.dtype)
-    message = f"{operator}: {name} has data type {given}; it must be one of {', '.join(FLOATS)}"
-    require(given in FLOATS, message, DescriptorTypeError)
-    return value
+    return _typed(operator, name, value, FLOATS)
+
+
+def _typed(operator: str, name: str, value: ArrayLike, allowed: tuple[str, ...]) -> Operand:
+    array = operand(operator, name, value, FLOAT32)
+    require_data_type(operator, name, array.dtype, allowed)
+    return array
 
 
 def float_scalar(operator: str, name: str, value: ArrayLike) -> Operand:
@@ -178,7 +174,7 @@ def require_scalar(operator: str, name: str, value: Operand) -> Operand:
     """`value` as a scalar, asserting that it has one element."""
     if value.shape == ():
         return value
-    require(is_one_element(value.shape), f"{operator}: {name} has shape {value.shape}, but must have 1 element")
+    require_one_element(operator, name, value.shape)
     return value.reshape(())
 
 

@@ -8,12 +8,12 @@ import jax.core
 import numpy as np
 from jax.typing import ArrayLike
 
+from jquant.arguments.assertions import require_same_data_type
 from jquant.arguments.call import Call
-from jquant.arguments.descriptor import Names, Shaped, Tensor, require
+from jquant.arguments.descriptor import Names, Shaped, Tensor
 from jquant.arguments.operands import FLOAT32, Operand, broadcast_shape, operand, without_dimensions
 from jquant.arithmetic.broadcasting import aligned, broadcasts
 from jquant.errors import DescriptorError, DescriptorTypeError
-from jquant.modes import data_type_name
 from jquant.packed.block_matrix import PackedBlockMatrix
 from jquant.packed.matrix import PackedMatrix
 from jquant.quantized_tensor import Quantized
@@ -48,36 +48,32 @@ def weights(
     b.validate(f"{call.operator}: {names.tensor}")
     if zero_point is not None:
         zero_point = without_dimensions(operand(call.operator, names.zero_point, zero_point, b.dtype))
-        given, wanted = data_type_name(zero_point.dtype), data_type_name(b.dtype)
-        message = (
-            f"{call.operator}: {names.zero_point} has data type {given}; it must match that of {names.tensor}, {wanted}"
-        )
-        require(given == wanted, message, DescriptorTypeError)
+        require_same_data_type(call.operator, names.zero_point, zero_point.dtype, names.tensor, b.dtype)
         _require_equal(call.operator, names, zero_point, b)
     return call.packed(tensor, b), None
 
 
-def require_packed_as(kind: type, operator: str, name: str, b: object) -> None:
-    """Asserts that `b`, if it is packed weights or holds them, is those of the `kind` that the operator takes."""
+def require_packed_as(packed_type: type, operator: str, name: str, b: object) -> None:
+    """Raises unless `b`, if it is packed weights or holds them, has the type that the operator takes."""
     message = None
     if isinstance(getattr(b, "matrix", None), PackedMatrix | PackedBlockMatrix):  # of `jquant.checkpoints`, for example
         message = f"{name} is of type {type(b).__name__}, which holds packed weights: pass its attribute matrix"
-    elif isinstance(b, PackedBlockMatrix) and kind is not PackedBlockMatrix:
+    elif isinstance(b, PackedBlockMatrix) and packed_type is not PackedBlockMatrix:
         message = f"{name} was packed with scales, as block_scaled_matmul takes it: pack_matrix(b), without them"
-    elif isinstance(b, PackedMatrix) and kind is not PackedMatrix:
+    elif isinstance(b, PackedMatrix) and packed_type is not PackedMatrix:
         message = f"{name} was packed without scales: pack_matrix(b, scale=...)"
     if message is not None:
         raise DescriptorTypeError(f"{operator}: {message}")
 
 
-def _require_equal(operator: str, names: Names, given: Operand, b: PackedMatrix) -> None:
-    """Asserts that a zero point given beside packed weights is their own: it is not used in the product."""
+def _require_equal(operator: str, names: Names, zero_point: Operand, b: PackedMatrix) -> None:
+    """Raises unless a zero point given beside packed weights is their own: it is not used in the product."""
     message = f"{operator}: {names.zero_point} is given with packed weights, which hold their own"
-    if isinstance(given, jax.core.Tracer) or isinstance(b.zero_point, jax.core.Tracer):
+    if isinstance(zero_point, jax.core.Tracer) or isinstance(b.zero_point, jax.core.Tracer):
         raise DescriptorError(f"{message}; the two cannot be compared while tracing: pass None")
-    given, held = jax.device_get((given, 0 if b.zero_point is None else b.zero_point))
-    fits = broadcasts(aligned(given.shape, b.ndim), aligned(b.shape[-1:], b.ndim))
-    if not fits or np.any(given != held):
+    value, own = jax.device_get((zero_point, 0 if b.zero_point is None else b.zero_point))
+    fits = broadcasts(aligned(value.shape, b.ndim), aligned(b.shape[-1:], b.ndim))
+    if not fits or np.any(value != own):
         raise DescriptorError(f"{message}; the two differ: pass None, or pack the weights with it")
 
 

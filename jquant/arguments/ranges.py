@@ -5,11 +5,11 @@ import functools
 import numpy as np
 from jax.typing import ArrayLike
 
-from jquant.arguments.descriptor import require
+from jquant.arguments.assertions import once_for_each_signature, require, require_dimensions
 from jquant.arguments.operands import Operand, float_operand, is_known, is_one_element, operand
 from jquant.arguments.statics import dimension_from_0
 from jquant.errors import DescriptorTypeError
-from jquant.modes import data_type, data_type_name
+from jquant.modes import RoundMode, data_type, data_type_name
 
 
 def range_operands(operator: str, input: Operand, axis: int | None, **bounds: ArrayLike) -> tuple[Operand, ...]:
@@ -17,35 +17,54 @@ def range_operands(operator: str, input: Operand, axis: int | None, **bounds: Ar
 
     They may be missing, if the range is that of `input`.
     """
-    given = {name: float_operand(operator, name, bound) for name, bound in bounds.items()}
+    arrays = {name: float_operand(operator, name, bound) for name, bound in bounds.items()}
     if axis is not None:
         axis = dimension_from_0(operator, axis, input.ndim)
-    sizes = () if axis is None else (input.shape[axis],)
-    for name, bound in given.items():
-        if axis is None and not is_one_element(bound.shape):
-            require(False, f"{operator}: {name} has shape {bound.shape}; without axis it must have 1 element")
-        if axis is not None and bound.shape != sizes:
-            message = f"{operator}: {name} has shape {bound.shape}; with axis={axis} it must be {sizes}"
-            require(False, f"{message}: input has shape {input.shape}")
-    if given and is_known(*given.values()):
-        (low_name, low), (high_name, high) = given.items()
-        require(not np.any(high < low), f"{operator}: {high_name}, {high}, is less than {low_name}, {low}")
-    return tuple(given.values())
+    for name, bound in arrays.items():
+        _require_bounds(operator, name, bound.shape, input.shape, axis)
+    if arrays and is_known(*arrays.values()):
+        (low_name, low), (high_name, high) = arrays.items()
+        require_order(operator, low_name, low, high_name, high)
+    return tuple(arrays.values())
+
+
+@once_for_each_signature
+def require_order(operator: str, low_name: str, low: Operand, high_name: str, high: Operand) -> None:
+    """Asserts that no bound is above the other, for numbers that are known while tracing."""
+    require(not np.any(high < low), f"{operator}: {high_name}, {high}, is less than {low_name}, {low}")
+
+
+@once_for_each_signature
+def _require_bounds(operator: str, name: str, bound: tuple[int, ...], input: tuple[int, ...], axis: int | None) -> None:
+    """Asserts that there is one bound, or with an axis one for each slice."""
+    if axis is None:
+        message = f"{operator}: {name} has shape {bound}; without axis it must have 1 element"
+        require(is_one_element(bound), message)
+    else:
+        sizes = (input[axis],)
+        message = f"{operator}: {name} has shape {bound}; with axis={axis} it must be {sizes}: input has shape {input}"
+        require(bound == sizes, message)
 
 
 def require_one_range(operator: str, input: Operand, axis: int | None) -> None:
     """Asserts that there is one range, as MIN_FIRST has it."""
     if axis is not None:
-        message = f"{operator}: MIN_FIRST has a single range: axis={axis} must be None or a dimension of size 1"
-        require(input.shape[axis] == 1, message)
+        _require_size_of_1(operator, input.shape, axis)
 
 
+@once_for_each_signature
+def _require_size_of_1(operator: str, input: tuple[int, ...], axis: int) -> None:
+    message = f"{operator}: MIN_FIRST has a single range: axis={axis} must be None or a dimension of size 1"
+    require(input[axis] == 1, message)
+
+
+@once_for_each_signature
 def require_quantized(operator: str, name: str, dtype: np.dtype, *allowed: str) -> None:
     """Asserts that a dtype stores one of TensorFlow's quantized types."""
     types = _stored_types(allowed)
-    if dtype not in types.values():
-        given, listed = data_type_name(dtype), ", ".join(f"{type} ({data_type_name(types[type])})" for type in types)
-        require(False, f"{operator}: {name} is {given}; the operator allows {listed}", DescriptorTypeError)
+    listed = ", ".join(f"{type} ({data_type_name(types[type])})" for type in types)
+    message = f"{operator}: {name} is {data_type_name(dtype)}; the operator allows {listed}"
+    require(dtype in types.values(), message, DescriptorTypeError)
 
 
 @functools.cache
@@ -60,6 +79,12 @@ def accumulators(
     input = operand(operator, "input", input)
     require_quantized(operator, "the data type of input", input.dtype, "qint32")
     if per_channel:
-        require(input.ndim > 0, f"{operator}: input is a scalar; it must have channels as its last dimension")
+        require_dimensions(operator, "input", input.shape, "channels as its last dimension")
     axis = input.ndim - 1 if per_channel else None
     return input, *range_operands(operator, input, axis, input_min=input_min, input_max=input_max)
+
+
+@once_for_each_signature
+def require_round_mode(operator: str, round_mode: RoundMode, allowed: tuple[RoundMode, ...]) -> None:
+    """Asserts that the operator's specification has this rounding mode."""
+    require(round_mode in allowed, f"{operator}: round_mode is {round_mode}; the operator allows {', '.join(allowed)}")

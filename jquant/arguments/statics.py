@@ -8,51 +8,75 @@ import jax
 import numpy as np
 from jax.typing import DTypeLike
 
-from jquant.arguments.descriptor import require
+from jquant.arguments.assertions import once_for_each_signature, require, require_named_type
 from jquant.arguments.operands import FLOATS
 from jquant.errors import DescriptorTypeError, shown
-from jquant.modes import data_type, data_type_name
+from jquant.modes import data_type
 
 
 def integer(operator: str, name: str, value: int, allowed: Container[int], what: str) -> int:
     """`value`, asserting that it is an integer in `allowed`, which an error describes as `what`."""
-    if not _is_integer(value):
-        raise DescriptorTypeError(f"{operator}: {name} is {_typed(value)}; it must be {what}")
-    if int(value) not in allowed:  # a range would search for a NumPy integer element by element
-        require(False, f"{operator}: {name} is {shown(value)}; it must be {what}")
+    _require_integer(operator, name, value, allowed, what)
     return int(value)
+
+
+@once_for_each_signature
+def _require_integer(operator: str, name: str, value: int, allowed: Container[int], what: str) -> None:
+    require(_is_integer(value), f"{operator}: {name} is {_typed(value)}; it must be {what}", DescriptorTypeError)
+    # As a Python int: a range would search for a NumPy integer element by element.
+    require(int(value) in allowed, f"{operator}: {name} is {shown(value)}; it must be {what}")
 
 
 def number(operator: str, name: str, value: float, low: float, high: float) -> float:
     """`value`, asserting that it is a number from `low` to `high`."""
-    if not _is_integer(value) and not isinstance(value, float | np.floating):
-        raise DescriptorTypeError(f"{operator}: {name} is {_typed(value)}; it must be a number from {low} to {high}")
-    require(low <= value <= high, f"{operator}: {name} is {shown(value)}; it must be from {low} to {high}")
+    _require_number(operator, name, value, low, high)
     return float(value)
 
 
+@once_for_each_signature
+def _require_number(operator: str, name: str, value: float, low: float, high: float) -> None:
+    is_number = _is_integer(value) or isinstance(value, float | np.floating)
+    wanted = f"it must be a number from {low} to {high}"
+    require(is_number, f"{operator}: {name} is {_typed(value)}; {wanted}", DescriptorTypeError)
+    require(low <= value <= high, f"{operator}: {name} is {shown(value)}; it must be from {low} to {high}")
+
+
 def boolean(operator: str, name: str, value: bool) -> bool:
-    """`value`, asserting that it is a truth value: what merely has one raises."""
-    if not isinstance(value, bool | np.bool):
-        raise DescriptorTypeError(f"{operator}: {name} is {_typed(value)}; it must be True or False")
+    """`value`, asserting that it is a truth value: what merely has one is refused."""
+    _require_boolean(operator, name, value)
     return bool(value)
+
+
+@once_for_each_signature
+def _require_boolean(operator: str, name: str, value: bool) -> None:
+    message = f"{operator}: {name} is {_typed(value)}; it must be True or False"
+    require(isinstance(value, bool | np.bool), message, DescriptorTypeError)
 
 
 def positive_integers(operator: str, name: str, values: Sequence[int], count: int) -> tuple[int, ...]:
     """`values`, asserting that they are `count` positive integers."""
-    wanted = f"must be {count} positive Python ints, one for each spatial dimension, not"
-    if not are_integers(values):
-        raise DescriptorTypeError(f"{operator}: {name} {wanted} {_typed(values)}")
-    if len(values) != count or min(values, default=1) < 1:
-        require(False, f"{operator}: {name} {wanted} {shown(values)}")
-    require_words(operator, name, values)
+    _require_positive_integers(operator, name, _hashable(values), count)
     return tuple(map(int, values))
+
+
+@once_for_each_signature
+def _require_positive_integers(operator: str, name: str, values: Sequence[int], count: int) -> None:
+    wanted = f"must be {count} positive Python ints, one for each spatial dimension, not"
+    require(are_integers(values), f"{operator}: {name} {wanted} {_typed(values)}", DescriptorTypeError)
+    is_right = len(values) == count and min(values, default=1) >= 1
+    require(is_right, f"{operator}: {name} {wanted} {shown(values)}")
+    require_words(operator, name, values)
 
 
 def require_words(operator: str, name: str, values: Sequence[int]) -> None:
     """Asserts that integers without another limit fit the integers that compilers count in."""
-    if max(values, default=0) >= 2**31:
-        require(False, f"{operator}: {name} is {shown(values)}; it must be less than 2**31")
+    fits = max(values, default=0) < 2**31
+    require(fits, f"{operator}: {name} is {shown(values)}; it must be less than 2**31")
+
+
+def _hashable(values: Sequence[int]) -> Sequence[int]:
+    """A list of integers as a tuple."""
+    return tuple(values) if isinstance(values, list) else values
 
 
 def is_sequence(value: object) -> TypeGuard[Sequence]:
@@ -71,31 +95,47 @@ def are_integers(values: object) -> TypeGuard[Sequence[int]]:
 
 def dimension(operator: str, axis: int, rank: int, *, optional: bool = False, name: str = "axis") -> int:
     """`axis`, counted from 0. A negative one counts from the end, as in ONNX and NumPy."""
-    _require_dimensions(operator, axis, rank, name)
+    _require_dimension(operator, name, axis, rank, optional)
+    return int(axis) % max(rank, 1)
+
+
+@once_for_each_signature
+def _require_dimension(operator: str, name: str, axis: int, rank: int, optional: bool) -> None:
+    _require_dimensions(operator, name, axis, rank)
     what = f"a dimension of the input, from {-rank} to {rank - 1}" + (", or None" if optional else "")
-    return integer(operator, name, axis, range(-rank, rank), what) % max(rank, 1)
+    _require_integer(operator, name, axis, range(-rank, rank), what)
 
 
 def dimensions(operator: str, axis: int | Sequence[int], rank: int) -> tuple[int, ...]:
     """`axis`, one or several dimensions, counted from 0 and in order."""
-    given: Any = axis if is_sequence(axis) else (axis,)
-    found = tuple(sorted(dimension(operator, each, rank) for each in given))
-    if len(set(found)) < len(found):
-        require(False, f"{operator}: axis is {shown(axis)}, which names a dimension twice")
-    return found
+    each: Any = axis if is_sequence(axis) else (axis,)
+    axes = tuple(sorted(dimension(operator, one, rank) for one in each))
+    _require_distinct(operator, axes, shown(axis))
+    return axes
+
+
+@once_for_each_signature
+def _require_distinct(operator: str, axes: tuple[int, ...], axis: str) -> None:
+    require(len(set(axes)) == len(axes), f"{operator}: axis is {axis}, which names a dimension twice")
 
 
 def dimension_from_0(operator: str, axis: int, rank: int) -> int:
     """`axis` of a TensorFlow operator, where a negative one stands for none."""
-    _require_dimensions(operator, axis, rank)
+    _require_dimension_from_0(operator, axis, rank)
+    return int(axis)
+
+
+@once_for_each_signature
+def _require_dimension_from_0(operator: str, axis: int, rank: int) -> None:
+    _require_dimensions(operator, "axis", axis, rank)
     what = (
         f"a dimension of the input, from 0 to {rank - 1}, or None (a negative axis means no axis in "
         "TensorFlow, and counts from the end elsewhere; here it is refused)"
     )
-    return integer(operator, "axis", axis, range(rank), what)
+    _require_integer(operator, "axis", axis, range(rank), what)
 
 
-def _require_dimensions(operator: str, axis: object, rank: int, name: str = "axis") -> None:
+def _require_dimensions(operator: str, name: str, axis: object, rank: int) -> None:
     require(rank > 0, f"{operator}: {name} is {shown(axis)}, but the input is a scalar, which has no dimensions")
 
 
@@ -114,15 +154,13 @@ _QUANTIZED = "INT16", "INT8", "INT4", "INT2", "UINT16", "UINT8", "UINT4", "UINT2
 
 def quantized_data_type(operator: str, dtype: DTypeLike | str) -> np.dtype:
     """The integer dtype that a caller names; one that quantized tensors can have."""
-    found = data_type("dtype", dtype)
-    given, allowed = data_type_name(found), ", ".join(_QUANTIZED)
-    require(given in _QUANTIZED, f"{operator}: dtype is {given}; it must be one of {allowed}", DescriptorTypeError)
-    return found
+    named = data_type("dtype", dtype)
+    require_named_type(operator, "dtype", named, _QUANTIZED)
+    return named
 
 
 def float_data_type(operator: str, name: str, dtype: DTypeLike | str) -> np.dtype:
     """The float dtype that a caller names."""
-    found = data_type(name, dtype)
-    given, allowed = data_type_name(found), ", ".join(FLOATS)
-    require(given in FLOATS, f"{operator}: {name} is {given}; it must be one of {allowed}", DescriptorTypeError)
-    return found
+    named = data_type(name, dtype)
+    require_named_type(operator, name, named, FLOATS)
+    return named

@@ -33,7 +33,7 @@ def operands(
 ) -> tuple[Quantized, ScaleZeroPoint]:
     """The tensor, and how the output is quantized, checked against the table."""
     call = Call(table)
-    given = call.quantized("X", x, x_scale, x_zero_point)
-    output, dtype = call.output("Y", output_scale, output_zero_point, None, default=given.values.dtype)
-    call.check(given.values.shape, dtype)  # or fewer elements, as the operator defines it
-    return given, output
+    tensor = call.quantized("X", x, x_scale, x_zero_point)
+    output, dtype = call.output("Y", output_scale, output_zero_point, None, default=tensor.values.dtype)
+    call.check(tensor.values.shape, dtype)  # or fewer elements, as the operator defines it
+    return tensor, output

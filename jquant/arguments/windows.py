@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from jax import lax
 
-from jquant.arguments.descriptor import require
+from jquant.arguments.assertions import once_for_each_signature, require
 from jquant.arguments.statics import are_integers, is_sequence, positive_integers, require_words
 from jquant.errors import shown
 from jquant.formulas.windows import Windows
@@ -36,17 +36,28 @@ def windows(
     rank = len(spatial)
     strides = positive_integers(operator, "strides", (1,) * rank if strides is None else strides, rank)
     dilations = positive_integers(operator, "dilations", (1,) * rank if dilations is None else dilations, rank)
-    if not all(size > 0 for size in sizes):
-        require(False, f"{operator}: the window shape, from {source}, is {tuple(sizes)}; its sizes must be positive")
+    _require_sizes(operator, tuple(sizes), source)
     dilated_sizes = [(size - 1) * dilation + 1 for size, dilation in zip(sizes, dilations, strict=True)]
     pairs = _padding(operator, padding, spatial, dilated_sizes, strides)
-    found = Windows(tuple(sizes), strides, dilations, pairs)
-    # A symbolic size of `jax.export` is taken to be large enough.
-    if not all(count > 0 for count in found.counts(spatial) if isinstance(count, int)):
-        steps = f"with dilations {dilations} does not fit into {tuple(spatial)} elements with padding {pairs}"
-        given = f"these follow from {source}, dilations, InputTensor and padding"
-        require(False, f"{operator}: a window of shape {tuple(sizes)} {steps}; {given}")
-    return found
+    described = Windows(tuple(sizes), strides, dilations, pairs)
+    _require_fit(operator, described, tuple(spatial), source)
+    return described
+
+
+@once_for_each_signature
+def _require_sizes(operator: str, sizes: tuple[int, ...], source: str) -> None:
+    is_positive = all(size > 0 for size in sizes)
+    require(is_positive, f"{operator}: the window shape, from {source}, is {sizes}; its sizes must be positive")
+
+
+@once_for_each_signature
+def _require_fit(operator: str, windows: Windows, spatial: tuple[int, ...], source: str) -> None:
+    """Asserts that a window fits into the tensor; a symbolic size of `jax.export` is taken to be large enough."""
+    require(
+        all(count > 0 for count in windows.counts(spatial) if isinstance(count, int)),
+        f"{operator}: a window of shape {windows.sizes} with dilations {windows.dilations} does not fit into {spatial} "
+        f"elements with padding {windows.padding}; these follow from {source}, dilations, InputTensor and padding",
+    )
 
 
 _NAMES = {"VALID": "VALID", "SAME": "SAME", "SAME_UPPER": "SAME", "SAME_LOWER": "SAME_LOWER"}  # those of `jax.lax`
@@ -57,20 +68,28 @@ def _padding(
 ) -> tuple[tuple[int, int], ...]:
     rank = len(spatial)
     if isinstance(padding, str):
-        if padding not in _NAMES:
-            require(False, f"{operator}: padding is {shown(padding)}; the names are {', '.join(_NAMES)}")
+        _require_name(operator, padding)
         pairs = lax.padtype_to_pads(spatial, dilated_sizes, strides, _NAMES[padding])
         return tuple((low, high) for low, high in pairs)
     if are_integers(padding) and len(padding) == 2 * rank:
         pairs = tuple(zip(padding[:rank], padding[rank:], strict=True))
     else:
         pairs = tuple(padding) if is_sequence(padding) and all(map(are_integers, padding)) else ()
-    if len(pairs) != rank or not all(len(pair) == 2 and min(pair) >= 0 for pair in pairs):
-        wanted = (
-            f"{rank} pairs of nonnegative integers, or {2 * rank} nonnegative integers as in ONNX: first those before each"
-        )
-        names = f"{operator}: padding is {shown(padding)}; it must be one of {', '.join(_NAMES)}"
-        require(False, f"{names}, {wanted} spatial dimension, then those after")
+    _require_pairs(operator, tuple(map(tuple, pairs)), rank, shown(padding))
+    return tuple((int(low), int(high)) for low, high in pairs)
+
+
+@once_for_each_signature
+def _require_name(operator: str, padding: str) -> None:
+    require(padding in _NAMES, f"{operator}: padding is {shown(padding)}; the names are {', '.join(_NAMES)}")
+
+
+@once_for_each_signature
+def _require_pairs(operator: str, pairs: tuple[tuple[int, ...], ...], rank: int, padding: str) -> None:
+    require(
+        len(pairs) == rank and all(len(pair) == 2 and min(pair) >= 0 for pair in pairs),
+        f"{operator}: padding is {padding}; it must be one of {', '.join(_NAMES)}, {rank} pairs of nonnegative integers, or "
+        f"{2 * rank} nonnegative integers as in ONNX: first those before each spatial dimension, then those after",
+    )
     for pair in pairs:
         require_words(operator, "padding", pair)
-    return tuple((int(low), int(high)) for low, high in pairs)

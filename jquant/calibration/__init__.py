@@ -29,3 +29,7 @@ __all__ = [
     "moving_average",
     "percentile",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax.tree_util import keystr, tree_flatten_with_path, tree_leaves_with_path, tree_map_with_path
 
-from jquant.arguments.descriptor import require
+from jquant.arguments.assertions import require
 from jquant.arguments.statics import boolean
 from jquant.calibration.batches import each_batch
 from jquant.calibration.coarse import warnings_of

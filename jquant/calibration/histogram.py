@@ -14,7 +14,7 @@ from jax import export, lax
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
-from jquant.arguments.descriptor import require
+from jquant.arguments.assertions import require
 from jquant.arguments.statics import integer
 from jquant.arithmetic import exact, float_bits, significands, wide
 from jquant.calibration import coarse, observer

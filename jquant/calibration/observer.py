@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import export, lax
 from jax.typing import ArrayLike
 
-from jquant.arguments.descriptor import require
+from jquant.arguments.assertions import require
 from jquant.arguments.operands import Operand, operand
 from jquant.arguments.statics import dimension, integer, number
 from jquant.arithmetic import exact, float_bits

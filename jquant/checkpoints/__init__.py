@@ -6,8 +6,12 @@ checkpoint = jquant.checkpoints.load("model")
 weight = checkpoint["model.layers.0.mlp.up_proj.weight"]
 """
 
-from jquant.checkpoints.checkpoint import Checkpoint as Checkpoint
-from jquant.checkpoints.checkpoint import load as load
-from jquant.checkpoints.weight import PackedWeight as PackedWeight
-from jquant.checkpoints.weight import QuantizedWeight as QuantizedWeight
-from jquant.errors import CheckpointError as CheckpointError
+from jquant.checkpoints.checkpoint import Checkpoint, load
+from jquant.checkpoints.weight import PackedWeight, QuantizedWeight
+from jquant.errors import CheckpointError
+
+__all__ = ["Checkpoint", "CheckpointError", "PackedWeight", "QuantizedWeight", "load"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -12,6 +12,12 @@ except ModuleNotFoundError as _error:
     _message = "jquant.onnx needs the package onnx: install the extra `onnx` of jquant-jax"
     raise ModuleNotFoundError(_message, name="onnx") from _error
 
-from jquant.errors import ModelError as ModelError
-from jquant.onnx.model import Model as Model
-from jquant.onnx.model import load as load
+from jquant.errors import ModelError
+from jquant.onnx.loader import load
+from jquant.onnx.model import Model
+
+__all__ = ["Model", "ModelError", "load"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

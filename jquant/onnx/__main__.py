@@ -16,25 +16,24 @@ import numpy as np
 
 from jquant.errors import ModelError
 from jquant.onnx import compare, stablehlo
-from jquant.onnx.model import Model, load
-from jquant.onnx.values import jax_dtype
-
-_IMAGE = 64  # height and width, if a model takes images of any size
+from jquant.onnx.loader import load
+from jquant.onnx.model import Model
+from jquant.onnx.random_inputs import random_inputs
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
-        constants = {name: np.asarray(value) for name, value in _once("--constants", options.constants).items()}
+        constants = {name: np.asarray(value) for name, value in _unique("--constants", options.constants).items()}
         model = load(options.model, constants=constants, qdq=options.qdq)
         print(model)
-        sizes = _once("--size", options.size)
+        sizes = _unique("--size", options.size)
         _check_sizes(model, sizes)
         if options.export:
             data = stablehlo.exported(model, sizes, options.platforms, options.constraint)
             options.export.write_bytes(data)
             print(f"{options.export}: {len(data):,} bytes, for {','.join(options.platforms)}")
-        return _compared(model, options, constants, sizes) if options.compare or options.inputs else 0
+        return _compare(model, options, constants, sizes) if options.compare or options.inputs else 0
     except (ValueError, OSError, ModuleNotFoundError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -45,22 +44,27 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("model", type=Path, help="an ONNX file")
     parser.add_argument("--qdq", choices=("as_written", "fused"), default="as_written", help="as in jquant.onnx.load")
     several: Any = {"action": "extend", "nargs": "+", "default": []}  # several after one option, or the option repeated
-    fixed = "the value to fix an input to, in JSON"
-    parser.add_argument("--constants", type=_constant, **several, metavar="NAME=VALUE", help=fixed)
-    sizes = "the size of an open dimension, by its name, or as input[0] if it has none (default: 1, for images 64)"
-    parser.add_argument("--size", type=_size, **several, metavar="NAME=NUMBER", help=sizes)
+    value = "the value to fix an input to, in JSON"
+    parser.add_argument("--constants", type=_constant, **several, metavar="NAME=VALUE", help=value)
+    size = "the size of an open dimension, by its name, or as input[0] if it has none (default: 1, for images 64)"
+    parser.add_argument("--size", type=_size, **several, metavar="NAME=NUMBER", help=size)
     parser.add_argument("--compare", action="store_true", help="compare with onnxruntime, node by node and end to end")
     parser.add_argument("--inputs", type=Path, metavar="FILE.npz", help="inputs for the comparison (default: random)")
     parser.add_argument("--rounds", type=int, default=10, help="how many calls to time; the median is printed")
     parser.add_argument("--export", type=Path, metavar="FILE", help="where to write the program exported with jax.export")
     platforms = f"the platforms to export for, out of {', '.join(stablehlo.PLATFORMS)}"
     parser.add_argument("--platforms", type=_platforms, default="cpu,cuda,tpu", metavar="NAME,NAME", help=platforms)
-    holds = "what holds for the sizes that the exported program leaves open, such as 'sequence <= 512'"
-    parser.add_argument("--constraint", **several, metavar="COMPARISON", help=holds)
+    constraint = "what holds for the sizes that the exported program leaves open, such as 'sequence <= 512'"
+    parser.add_argument("--constraint", **several, metavar="COMPARISON", help=constraint)
     return parser
 
 
-def _once(option: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(option: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The values of an option by name.
+
+    Raises:
+      ModelError: a name that occurs more than once.
+    """
     for name, count in collections.Counter(name for name, _ in pairs).items():
         if count > 1:
             raise ModelError(f"{option} gives {name} {count} times")
@@ -92,24 +96,29 @@ def _size(text: str) -> tuple[str, int]:
 
 
 def _check_sizes(model: Model, sizes: dict[str, int]) -> None:
+    """Checks the names of `sizes`.
+
+    Raises:
+      ModelError: a name that no open dimension has.
+    """
     if sizes:
-        names = _by_default(model, {})
+        names = _open_dimensions(model, {})
         unknown = [name for name in sizes if name not in names]
         if unknown:
             known = ", ".join(names) or "none"
             raise ModelError(f"--size {unknown[0]}: the dimensions without a fixed size are {known}")
 
 
-def _by_default(model: Model, sizes: dict[str, int]) -> list[str]:
-    """The dimensions that neither the file nor `sizes` fixes."""
+def _open_dimensions(model: Model, sizes: dict[str, int]) -> list[str]:
+    """The names of the dimensions whose size neither the file nor `sizes` fixes."""
     names = [size for shape in stablehlo.dimensions(model).values() for size in shape if isinstance(size, str)]
     return [name for name in dict.fromkeys(names) if name not in sizes]
 
 
-def _ways_out(model: Model, sizes: dict[str, int]) -> list[str]:
-    """How to pass something else than what was drawn at random, which a model need not take."""
+def _advice(model: Model, sizes: dict[str, int]) -> list[str]:
+    """How to pass other inputs, for a model that does not take the random ones."""
     lines = []
-    if names := _by_default(model, sizes):
+    if names := _open_dimensions(model, sizes):
         lines.append(f"the sizes {', '.join(names)} have a default; --size NAME=NUMBER gives them another")
     integers = [name for name, value in model.inputs.items() if value.dtype is not None and value.dtype.kind in "biu"]
     if integers:
@@ -118,7 +127,8 @@ def _ways_out(model: Model, sizes: dict[str, int]) -> list[str]:
     return lines
 
 
-def _compared(model: Model, options: argparse.Namespace, constants: dict[str, np.ndarray], sizes: dict[str, int]) -> int:
+def _compare(model: Model, options: argparse.Namespace, constants: dict[str, np.ndarray], sizes: dict[str, int]) -> int:
+    """Prints the comparison with onnxruntime, and returns the exit code."""
     inputs = _read(model, options.inputs) if options.inputs else random_inputs(model, sizes)
     if not options.inputs:
         print("\nrandom inputs, which make this a smoke test; to judge a model, pass real ones with --inputs FILE.npz")
@@ -127,7 +137,7 @@ def _compared(model: Model, options: argparse.Namespace, constants: dict[str, np
     try:
         rows = compare.nodes(options.model, inputs, constants=constants, progress=_progress)
     except ModelError as error:
-        raise ModelError("\n".join([str(error), *([] if options.inputs else _ways_out(model, sizes))])) from error
+        raise ModelError("\n".join([str(error), *([] if options.inputs else _advice(model, sizes))])) from error
     print("\nnode by node, onnxruntime with optimizations off; each node is fed onnxruntime's values")
     if options.qdq == "fused":
         print("  nodes are compared as they are in the file, before any are fused; the fused model is compared end to end")
@@ -138,52 +148,35 @@ def _compared(model: Model, options: argparse.Namespace, constants: dict[str, np
     print(f"  {'all':<28} {sum(row.nodes for row in rows):>6,} {sum(row.integers for row in rows):>13,} {different:>10,}")
     outputs, times = compare.end_to_end(model, options.model, inputs, constants=constants, rounds=options.rounds)
     print("\nend to end, onnxruntime with all optimizations and two threads")
-    for each in outputs:
-        agree = f"cosine {each.cosine:.9f}, argmax {each.argmax:.2%}"
-        print(f"  {each.name}: {agree}, {each.different:,} elements differ, by at most {each.deviation:.3g}")
-    devices = jax.devices()[0].platform
-    print(f"  a call: {times.model * 1e3:,.2f} ms on {devices}, onnxruntime {times.onnxruntime * 1e3:,.2f} ms on cpu")
+    for output in outputs:
+        agreement = f"cosine {output.cosine:.9f}, argmax {output.argmax:.2%}"
+        print(f"  {output.name}: {agreement}, {output.different:,} elements differ, by at most {output.deviation:.3g}")
+    platform = jax.devices()[0].platform
+    print(f"  a call: {times.model * 1e3:,.2f} ms on {platform}, onnxruntime {times.onnxruntime * 1e3:,.2f} ms on cpu")
     print(f"  compiling: {times.compiling:,.2f} s")
     return 1 if different else 0
 
 
 def _summary(array: np.ndarray) -> str:
+    """The dtype, the shape and the range of an input."""
     if not array.size or array.dtype == np.bool_:
         return f"{array.dtype}{list(array.shape)}"
-    smallest, largest = (str(each) if array.dtype.kind in "iu" else f"{each:.6g}" for each in (array.min(), array.max()))
+    extremes = array.min(), array.max()
+    smallest, largest = (str(value) if array.dtype.kind in "iu" else f"{value:.6g}" for value in extremes)
     return f"{array.dtype}{list(array.shape)} from {smallest} to {largest}"
 
 
 def _read(model: Model, path: Path) -> dict[str, np.ndarray]:
+    """The inputs that a file holds.
+
+    Raises:
+      ModelError: a file that does not hold exactly the inputs of the model.
+    """
     file = np.load(path)
     inputs = dict(file) if isinstance(file, np.lib.npyio.NpzFile) else {}
     if set(inputs) != set(model.inputs):
         raise ModelError(f"{path} holds {', '.join(inputs) or 'no named arrays'}; it must hold {', '.join(model.inputs)}")
     return inputs
-
-
-def random_inputs(model: Model, sizes: dict[str, int]) -> dict[str, np.ndarray]:
-    """Normal floats, 8-bit integers of all values, and for other integers 0 and 1, valid indices in most models."""
-    rng = np.random.default_rng(0)
-    found = {}
-    for name, dimensions in stablehlo.dimensions(model).items():
-        is_image = len(dimensions) == 4 and all(isinstance(size, str) for size in dimensions[2:])
-        defaults = [1, 1, _IMAGE, _IMAGE] if is_image else [1] * len(dimensions)
-        shape = [
-            size if isinstance(size, int) else sizes.get(size, default)
-            for size, default in zip(dimensions, defaults, strict=True)
-        ]
-        dtype = model.inputs[name].dtype
-        assert dtype is not None
-        jax_dtype(dtype, f"the input {name!r}")
-        if dtype.kind in "iu" and dtype.itemsize == 1:
-            limits = np.iinfo(dtype)
-            found[name] = rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
-        elif dtype.kind in "biu":
-            found[name] = rng.integers(0, 2, shape).astype(dtype)
-        else:
-            found[name] = rng.normal(size=shape).astype(dtype)
-    return found
 
 
 def _progress(numbers: Iterable[Any], count: int) -> Iterable[Any]:

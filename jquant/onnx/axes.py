@@ -1,4 +1,4 @@
-"""Finds axes that a tensor does not have: NumPy and JAX take some modulo the rank, and refuse others without a name."""
+"""Checks axes against the rank of their tensor. NumPy and JAX wrap some axes, and their errors do not name the attribute."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -17,88 +17,101 @@ NAMES = frozenset(
 _Operands = Sequence[Any]
 
 
-class _Given(NamedTuple):
-    """What limits an axis: it is number `place` among those, `among` in all, that an attribute or an operand lists."""
+class _Axis(NamedTuple):
+    """What the limits of an axis depend on.
+
+    Attributes:
+      operands, attributes: those of its node.
+      position, length: its position in the list that an attribute or an operand holds, and the length of that list.
+    """
 
     operands: _Operands
     attributes: dict[str, Any]
-    place: int
-    among: int
+    position: int
+    length: int
 
 
 def check(node: Node, entry: Converter, operands: _Operands) -> None:
-    """Called before a node is computed. `NAMES` are the attributes and the operands that are looked at.
+    """Checks the attributes and the static operands that are called `NAMES`, before a node is computed.
 
     Raises:
-      ModelError: one of them names an axis that there is not.
+      ModelError: an axis that is out of range.
     """
-    named = {entry.operand(place) for place in range(len(operands))} & NAMES
-    if NAMES.isdisjoint(entry.attributes) and not named:
+    names = {entry.operand(position) for position in range(len(operands))} & NAMES
+    if NAMES.isdisjoint(entry.attributes) and not names:
         return
-    attributes, _ = registry.arguments(node, entry)
-    found = [("attribute", name, attributes[name]) for name in sorted(NAMES & attributes.keys())]
-    for name in sorted(named):
+    attributes, _ = registry.attributes(node, entry)
+    sources = [("attribute", name, attributes[name]) for name in sorted(NAMES & attributes.keys())]
+    for name in sorted(names):
         value = operands[entry.position(name)]
         if isinstance(value, np.ndarray):
-            found.append(("operand", name, list(sizes(value)) if value.ndim else sizes(value)[0]))
-    for kind, name, value in found:
+            sources.append(("operand", name, list(sizes(value)) if value.ndim else sizes(value)[0]))
+    limits = _LIMITS.get((node.domain, node.operator), _first_operand)
+    for source, name, value in sources:
         values = value if isinstance(value, list) else [] if value is None else [value]
-        for place, axis in enumerate(values):
-            limits = _LIMITS.get((node.domain, node.operator), _of_first)
-            allowed = limits(_Given(operands, attributes, place, len(values)))
+        for position, axis in enumerate(values):
+            allowed = limits(_Axis(operands=operands, attributes=attributes, position=position, length=len(values)))
             if allowed is not None:
-                require(axis, *allowed, f"its {kind} {name} is {value}", len(values) > 1)
+                first, last = allowed
+                require(axis, first, last, f"its {source} {name} is {value}", one_of_several=len(values) > 1)
 
 
-def require(axis: int, first: int, last: int, given: str, one_of_several: bool = False) -> None:
-    """
+def require(axis: int, first: int, last: int, statement: str, one_of_several: bool = False) -> None:
+    """Checks that `axis` is in the range from `first` to `last`.
+
+    Args:
+      statement: the beginning of the message, such as "its attribute axis is 3".
+      one_of_several: whether `statement` is about a list, so that the message has to say which axis is wrong.
+
     Raises:
-      ModelError: `axis` is not among those from `first` to `last`.
+      ModelError: an axis that is out of range.
     """
     if first > last:
-        raise ModelError(f"{given}, but there are no dimensions")
+        raise ModelError(f"{statement}, but there are no dimensions")
     if not first <= axis <= last:
         which = f"of which {axis}" if one_of_several else "which"
-        raise ModelError(f"{given}, {which} is not in the range from {first} to {last}")
+        raise ModelError(f"{statement}, {which} is not in the range from {first} to {last}")
 
 
 def of_rank(rank: int) -> tuple[int, int]:
+    """The first and the last axis of a tensor, where negative axes count from the end."""
     return -rank, rank - 1
 
 
-def _of_first(given: _Given) -> tuple[int, int]:
-    return of_rank(given.operands[0].ndim)
+def _first_operand(axis: _Axis) -> tuple[int, int]:
+    return of_rank(axis.operands[0].ndim)
 
 
-def _of_inputs_to_scan(given: _Given) -> tuple[int, int]:
-    scanned = given.operands[len(given.operands) - given.attributes["num_scan_inputs"] :]
-    return of_rank(scanned[given.place].ndim)
+def _scan_input(axis: _Axis) -> tuple[int, int]:
+    scanned = axis.operands[len(axis.operands) - axis.attributes["num_scan_inputs"] :]
+    return of_rank(scanned[axis.position].ndim)
 
 
-def _of_sequence(given: _Given) -> tuple[int, int] | None:
-    elements = given.operands[0]
-    return of_rank(elements[0].ndim + bool(given.attributes["new_axis"])) if elements else None
+def _sequence_element(axis: _Axis) -> tuple[int, int] | None:
+    elements = axis.operands[0]
+    return of_rank(elements[0].ndim + bool(axis.attributes["new_axis"])) if elements else None
 
 
-def _of_scales(given: _Given) -> tuple[int, int] | None:
+def _scale(axis: _Axis) -> tuple[int, int] | None:
     """A single scale has no axis, whatever the attribute says."""
-    scale = given.operands[1]
-    return None if scale.size == 1 and scale.ndim <= 1 else _of_first(given)
+    scale = axis.operands[1]
+    return None if scale.size == 1 and scale.ndim <= 1 else _first_operand(axis)
 
 
-_LIMITS: dict[tuple[str, str], Callable[[_Given], tuple[int, int] | None]] = {
-    (DEFAULT_DOMAIN, "ConcatFromSequence"): _of_sequence,
-    (DEFAULT_DOMAIN, "DFT"): lambda given: (-given.operands[0].ndim, given.operands[0].ndim - 2),  # the last holds two parts
-    (DEFAULT_DOMAIN, "Flatten"): lambda given: (-given.operands[0].ndim, given.operands[0].ndim),
-    (DEFAULT_DOMAIN, "GatherND"): lambda given: (0, min(each.ndim for each in given.operands) - 1),
-    (DEFAULT_DOMAIN, "OneHot"): lambda given: of_rank(given.operands[0].ndim + 1),
-    (DEFAULT_DOMAIN, "ReverseSequence"): lambda given: (0, 1),
-    (DEFAULT_DOMAIN, "Scan"): _of_inputs_to_scan,
+_LIMITS: dict[tuple[str, str], Callable[[_Axis], tuple[int, int] | None]] = {
+    (DEFAULT_DOMAIN, "ConcatFromSequence"): _sequence_element,
+    # The last dimension holds the real and the imaginary part.
+    (DEFAULT_DOMAIN, "DFT"): lambda axis: (-axis.operands[0].ndim, axis.operands[0].ndim - 2),
+    (DEFAULT_DOMAIN, "Flatten"): lambda axis: (-axis.operands[0].ndim, axis.operands[0].ndim),
+    (DEFAULT_DOMAIN, "GatherND"): lambda axis: (0, min(operand.ndim for operand in axis.operands) - 1),
+    (DEFAULT_DOMAIN, "OneHot"): lambda axis: of_rank(axis.operands[0].ndim + 1),
+    (DEFAULT_DOMAIN, "ReverseSequence"): lambda axis: (0, 1),
+    (DEFAULT_DOMAIN, "Scan"): _scan_input,
     # The first dimension is the batch.
-    (DEFAULT_DOMAIN, "TensorScatter"): lambda given: (1 - given.operands[0].ndim, given.operands[0].ndim - 1),
-    (DEFAULT_DOMAIN, "Transpose"): lambda given: (0, given.operands[0].ndim - 1),
-    (DEFAULT_DOMAIN, "Unsqueeze"): lambda given: of_rank(given.operands[0].ndim + given.among),
-    (MICROSOFT, "QLinearConcat"): lambda given: of_rank(given.operands[2].ndim),
-    (JQUANT, "quantized_linear_concat"): lambda given: of_rank(given.operands[2].ndim),
-    **{(domain, name): _of_scales for domain in ("", MICROSOFT) for name in ("QuantizeLinear", "DequantizeLinear")},
+    (DEFAULT_DOMAIN, "TensorScatter"): lambda axis: (1 - axis.operands[0].ndim, axis.operands[0].ndim - 1),
+    (DEFAULT_DOMAIN, "Transpose"): lambda axis: (0, axis.operands[0].ndim - 1),
+    (DEFAULT_DOMAIN, "Unsqueeze"): lambda axis: of_rank(axis.operands[0].ndim + axis.length),
+    (MICROSOFT, "QLinearConcat"): lambda axis: of_rank(axis.operands[2].ndim),
+    (JQUANT, "quantized_linear_concat"): lambda axis: of_rank(axis.operands[2].ndim),
+    **{(domain, name): _scale for domain in ("", MICROSOFT) for name in ("QuantizeLinear", "DequantizeLinear")},
 }

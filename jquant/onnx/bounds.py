@@ -1,4 +1,4 @@
-"""Finds look-up indices that are out of range, for which JAX would silently take the nearest element."""
+"""Checks look-up indices, because JAX silently takes the nearest element for one that is out of range."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,26 +12,27 @@ from jquant.onnx.graph import Node
 
 
 def check(node: Node, operands: Sequence[Any]) -> None:
-    """Called before a node is computed. Traced indices have no values to be checked.
+    """Checks the indices of a Gather, GatherElements or GatherND before it is computed. Traced indices have no values.
 
     Raises:
-      ModelError: a Gather, GatherElements or GatherND with an index that is out of range.
+      ModelError: an index that is out of range.
     """
-    if node.kind not in ("Gather", "GatherElements", "GatherND"):
+    if node.qualified_operator not in ("Gather", "GatherElements", "GatherND"):
         return
     data, indices = operands
-    values = _known(indices)
+    values = _values(indices)
     if values is None or not values.size:
         return
-    if node.kind == "GatherND":
+    if node.qualified_operator == "GatherND":
         first = node.attributes.get("batch_dims", 0)
-        for axis, each in enumerate(np.moveaxis(values, -1, 0), first):
-            _check_axis(each, data.shape, axis)
+        for axis, along_axis in enumerate(np.moveaxis(values, -1, 0), first):
+            _check_axis(along_axis, data.shape, axis)
     else:
         _check_axis(values, data.shape, node.attributes.get("axis", 0) % len(data.shape))
 
 
-def _known(indices: Any) -> np.ndarray | None:
+def _values(indices: Any) -> np.ndarray | None:
+    """The indices, if they are known and on this host."""
     if isinstance(indices, np.ndarray):
         return indices
     if not isinstance(indices, jax.Array) or isinstance(indices, Tracer) or not indices.is_fully_addressable:

@@ -1,4 +1,4 @@
-"""The conditions of Ifs: one that is known when a model is loaded is replaced by its branch, and the other is dropped."""
+"""Conditions of If nodes: those that are known when a model is loaded, and the inputs that the others depend on."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,7 @@ import numpy as np
 
 from jquant.onnx import registry
 from jquant.onnx.evaluate import Evaluation
-from jquant.onnx.graph import Graph, Node
+from jquant.onnx.graph import DEFAULT_DOMAIN, Graph, Node
 
 
 def decided(graph: Graph, constants: Mapping[str, np.ndarray]) -> Graph:
@@ -17,10 +17,12 @@ def decided(graph: Graph, constants: Mapping[str, np.ndarray]) -> Graph:
 
 
 class _Decision:
+    """Computes conditions, as far as they are known, and inlines the branches that they choose."""
+
     def __init__(self, graph: Graph, constants: Mapping[str, np.ndarray]):
         self._values: dict[str, Any] = dict(constants)
-        self._needed = _needed(graph, _conditions(graph))
-        self._evaluation = Evaluation({}, frozenset(self._needed))
+        self._needed = _ancestors(graph, _conditions(graph))
+        self._evaluation = Evaluation(overrides={}, static=frozenset(self._needed))
 
     def rewritten(self, graph: Graph) -> Graph:
         self._values |= {**graph.initializers, **graph.constants}
@@ -37,13 +39,14 @@ class _Decision:
             initializers |= branch.initializers
             constants |= branch.constants
             for value, name in zip(branch.outputs, node.outputs, strict=False):
-                nodes.append(Node("Identity", "", node.version, f"{node.name}/{name}", (value.name,), (name,), {}))
+                nodes.append(_identity(node, value.name, name))
                 self._compute(nodes[-1])
         return dataclasses.replace(graph, nodes=tuple(nodes), initializers=initializers, constants=constants)
 
     def _branch(self, node: Node) -> Graph | None:
-        """The branch that is taken, if it is known."""
-        condition = self._values.get(node.inputs[0]) if node.kind == "If" and node.inputs else None
+        """The branch that an If takes, if its condition is known."""
+        is_if = node.qualified_operator == "If" and node.inputs
+        condition = self._values.get(node.inputs[0]) if is_if else None
         if not isinstance(condition, np.ndarray) or condition.size != 1:
             return None
         return node.subgraphs.get("then_branch" if condition.item() else "else_branch")
@@ -59,28 +62,41 @@ class _Decision:
             self._values |= {name: value for name, value in zip(node.outputs, results, strict=False) if name}
 
 
+def _identity(node: Node, source: str, output: str) -> Node:
+    """An Identity that gives the result of a branch the name of an output of its If, `node`."""
+    return Node(
+        operator="Identity",
+        domain=DEFAULT_DOMAIN,
+        version=node.version,
+        name=f"{node.name}/{output}",
+        inputs=(source,),
+        outputs=(output,),
+        attributes={},
+    )
+
+
 def deciding(graph: Graph) -> dict[str, tuple[str, ...]]:
     """For the condition of each If, the inputs of the model from which it is computed."""
     inputs = [value.name for value in graph.inputs]
-    needed = {name: _needed(graph, [name]) for name in _conditions(graph)}
-    return {name: tuple(each for each in inputs if each in names) for name, names in needed.items()}
+    ancestors = {condition: _ancestors(graph, [condition]) for condition in _conditions(graph)}
+    return {condition: tuple(name for name in inputs if name in names) for condition, names in ancestors.items()}
 
 
 def _conditions(graph: Graph) -> list[str]:
-    return [name for node in graph.walk() if node.kind == "If" for name in node.inputs]
+    return [name for node in graph.walk() if node.qualified_operator == "If" for name in node.inputs]
 
 
-def _needed(graph: Graph, names: Iterable[str]) -> set[str]:
-    """The names of all values from which some values are computed, and theirs."""
+def _ancestors(graph: Graph, names: Iterable[str]) -> set[str]:
+    """`names`, and the names of all values from which these are computed."""
     producers: dict[str, Node] = {name: node for node in graph.walk() for name in node.outputs}
     waiting = list(names)
-    found: set[str] = set()
+    ancestors: set[str] = set()
     while waiting:
         name = waiting.pop()
-        if name and name not in found:
-            found.add(name)
+        if name and name not in ancestors:
+            ancestors.add(name)
             node = producers.get(name)
             if node is not None:
                 waiting += node.inputs
                 waiting += [value.name for body in node.subgraphs.values() for value in body.outputs]
-    return found
+    return ancestors

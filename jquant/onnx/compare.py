@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import importlib
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,24 +10,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import onnx
 from jax.typing import ArrayLike
 
-from jquant.errors import ModelError
 from jquant.onnx import files
 from jquant.onnx.graph import Node
-from jquant.onnx.model import Model, load
+from jquant.onnx.loader import load
+from jquant.onnx.model import Model
+from jquant.onnx.onnxruntime_session import Inputs, intermediate, run, session
 from jquant.onnx.values import is_static, to_jax
-
-Inputs = Mapping[str, np.ndarray]
 
 
 @dataclasses.dataclass
 class Row:
-    """All nodes of one operator.
+    """The comparison of all nodes of one operator.
 
     Attributes:
-      nodes: how many gave results that onnxruntime gives, too.
+      nodes: how many nodes were compared.
       integers, different: how many integers were compared, and how many of them differ.
       deviation: the largest absolute difference of floats; infinite if only one of the two is NaN.
     """
@@ -42,12 +39,12 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """One output, end to end.
+    """The comparison of one output, end to end.
 
     Attributes:
-      cosine: the cosine similarity of the two, as floats.
-      argmax: the share of positions, without the last axis, at which the largest element is the same.
-      different: the number of elements that are not equal.
+      cosine: the cosine similarity, computed in float64.
+      argmax: the share of positions at which the largest element of the last axis is the same.
+      different: how many elements differ.
       deviation: the largest absolute difference.
     """
 
@@ -60,7 +57,7 @@ class Output:
 
 @dataclasses.dataclass(frozen=True)
 class Times:
-    """In seconds: compile time, and the median call times of the model and of onnxruntime, which take turns."""
+    """Compile time, and the median call times of the model and of onnxruntime, which take turns, in seconds."""
 
     compiling: float
     model: float
@@ -74,39 +71,43 @@ def nodes(
     constants: Mapping[str, ArrayLike] | None = None,
     progress: Callable[[Iterable[Any], int], Iterable[Any]] | None = None,
 ) -> list[Row]:
-    """Compares each node with onnxruntime's, with optimizations off, both given onnxruntime's values.
+    """Compares each node with onnxruntime's, with optimizations off. Both get the operands that onnxruntime computes.
 
-    Nodes inside subgraphs and functions have no such values: they use what was computed before them.
+    Values inside subgraphs and functions are not compared, because onnxruntime does not show them: nodes there read what
+    jquant computed.
 
     Args:
-      source: as in `load`.
-      inputs: of all inputs of the model except the constants.
-      progress: wraps the numbers of the nodes; its second argument is how many there are.
+      source, constants: as in `load`.
+      inputs: an array for every input of the model that is not a constant.
+      progress: called with the numbers of the nodes and their count; returns an iterable of the same numbers that shows
+        the progress.
 
     Returns:
       A `Row` for each operator, by name.
 
     Raises:
       ImportError: onnxruntime is not installed.
-      ModelError: as in `load` and in the model's call; or onnxruntime does not accept the model.
+      ModelError: as `load` and the call of the model do, and if onnxruntime does not accept the model.
     """
     proto, _ = files.read(source)
     model = load(proto, constants=constants)
-    theirs = intermediate(proto, {**inputs, **_arrays(constants or {})})
+    expected = intermediate(proto, {**inputs, **_arrays(constants or {})})
     rows: dict[str, Row] = collections.defaultdict(lambda: Row(""))
     count = sum(1 for node in proto.graph.node if node.op_type != "Constant")
     ticks: Iterator[Any] = iter(() if progress is None else progress(range(count), count))
 
     def watch(node: Node, _: list[Any], results: tuple[Any, ...]) -> tuple[Any, ...]:
-        known = [theirs.get(name) for name in node.outputs]
-        if any(value is not None for value in known):
-            next(ticks, None)
-            rows[node.kind].nodes += 1
+        values = [expected.get(name) for name in node.outputs]
+        if all(value is None for value in values):
+            return results
+        next(ticks, None)
+        row = rows[node.qualified_operator]
+        row.nodes += 1
         replaced = list(results)
-        for place, (name, value) in enumerate(zip(node.outputs, known, strict=True)):
+        for index, (name, value) in enumerate(zip(node.outputs, values, strict=True)):
             if value is not None:
-                _add(rows[node.kind], results[place], value)
-                replaced[place] = _as(value, results[place], name)
+                _add(row, results[index], value)
+                replaced[index] = _like(results[index], value, name)
         return tuple(replaced)
 
     model.watched(inputs, watch)
@@ -118,132 +119,102 @@ def _arrays(constants: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
     return {name: np.asarray(value) for name, value in constants.items()}
 
 
-def _as(theirs: Any, ours: Any, name: str) -> Any:
-    """onnxruntime's value, static if ours is; ours if its integers need more than 32 bits."""
-    if isinstance(theirs, list):
-        return [_as(each, mine, name) for each, mine in zip(theirs, ours, strict=True)]
-    if is_static(ours):
-        return theirs
-    wide = theirs.dtype == np.int64 and ours.dtype == np.int32
-    if wide and theirs.size and not np.array_equal(theirs, theirs.astype(np.int32)):
-        return ours  # and counted as different
-    return to_jax(theirs, repr(name))
+def _like(actual: Any, expected: Any, name: str) -> Any:
+    """onnxruntime's value, static if `actual` is; `actual` if onnxruntime's integers need more than 32 bits."""
+    if isinstance(expected, list):
+        return [_like(mine, theirs, name) for mine, theirs in zip(actual, expected, strict=True)]
+    if is_static(actual):
+        return expected
+    is_narrowed = expected.dtype == np.int64 and actual.dtype == np.int32
+    if is_narrowed and expected.size and not np.array_equal(expected, expected.astype(np.int32)):
+        return actual  # they were counted as different
+    return to_jax(expected, repr(name))
 
 
-def _add(row: Row, ours: Any, theirs: Any) -> None:
-    if isinstance(theirs, list):
-        for pair in zip(ours, theirs, strict=True):
-            _add(row, *pair)
+def _add(row: Row, actual: Any, expected: Any) -> None:
+    """Adds the comparison of one result to the row of its operator."""
+    if isinstance(expected, list):
+        for mine, theirs in zip(actual, expected, strict=True):
+            _add(row, mine, theirs)
         return
-    ours = np.asarray(ours)
-    if not _is_integer(theirs):
-        row.deviation = max(row.deviation, _deviation(ours, theirs))
+    actual = np.asarray(actual)
+    if not _is_integer(expected):
+        row.deviation = max(row.deviation, _deviation(actual, expected))
         return
-    row.integers += theirs.size
-    if ours.shape != theirs.shape:
-        row.different += theirs.size
+    row.integers += expected.size
+    if actual.shape != expected.shape:
+        row.different += expected.size
     else:
-        row.different += int(np.count_nonzero(ours.astype(np.int64) != theirs.astype(np.int64)))
+        row.different += int(np.count_nonzero(actual.astype(np.int64) != expected.astype(np.int64)))
 
 
 def _is_integer(array: np.ndarray) -> bool:
     return array.dtype == np.bool_ or jnp.issubdtype(array.dtype, jnp.integer)
 
 
-def _deviation(ours: np.ndarray, theirs: np.ndarray) -> float:
-    if ours.shape != theirs.shape:
+def _deviation(actual: np.ndarray, expected: np.ndarray) -> float:
+    """The largest absolute difference; infinite if the shapes differ, or if only one of two elements is NaN."""
+    if actual.shape != expected.shape:
         return float("inf")
-    if not ours.size:
+    if not actual.size:
         return 0.0
-    wide = np.complex128 if np.iscomplexobj(theirs) else np.float64
-    a, b = ours.astype(wide), theirs.astype(wide)
+    wide = np.complex128 if np.iscomplexobj(expected) else np.float64
+    a, b = actual.astype(wide), expected.astype(wide)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(invalid="ignore"):
-        found = np.where(same, 0, np.abs(a - b))
-    return float("inf") if np.isnan(found).any() else float(found.max())
-
-
-def intermediate(proto: onnx.ModelProto, inputs: Inputs) -> dict[str, Any]:
-    """All values of the main graph, as onnxruntime computes them with optimizations off."""
-    model = onnx.ModelProto()
-    model.CopyFrom(proto)
-    declared = {value.name for value in model.graph.output}
-    outputs = [name for node in model.graph.node for name in node.output if name and name not in declared]
-    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
-    return run(session(model.SerializeToString(), optimized=False), inputs)
-
-
-def session(model: bytes, *, optimized: bool) -> Any:
-    """An onnxruntime session on two CPU threads that do not spin."""
-    runtime = _runtime()
-    options = runtime.SessionOptions()
-    levels = runtime.GraphOptimizationLevel
-    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 2
-    options.log_severity_level = 3
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    try:
-        return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime has exception types of its own
-        raise ModelError(f"onnxruntime: {error}") from error
-
-
-def run(session: Any, inputs: Inputs) -> dict[str, Any]:
-    """The outputs by name. Inputs that the session does not have are left out."""
-    given = {value.name: np.asarray(inputs[value.name]) for value in session.get_inputs() if value.name in inputs}
-    names = [value.name for value in session.get_outputs()]
-    try:
-        return dict(zip(names, session.run(names, given), strict=True))
-    except Exception as error:  # onnxruntime has exception types of its own
-        raise ModelError(f"onnxruntime: {error}") from error
-
-
-def _runtime() -> Any:
-    try:
-        return importlib.import_module("onnxruntime")
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("the comparison needs onnxruntime: pip install onnxruntime", name="onnxruntime") from error
+        deviations = np.where(same, 0, np.abs(a - b))
+    return float("inf") if np.isnan(deviations).any() else float(deviations.max())
 
 
 def end_to_end(
     model: Model, source: files.Source, inputs: Inputs, *, constants: Mapping[str, ArrayLike] | None = None, rounds: int = 10
 ) -> tuple[list[Output], Times]:
-    """Compares the whole jitted model with onnxruntime with all optimizations, and times both.
+    """Compares the whole model under `jax.jit` with onnxruntime with all optimizations, and times both.
+
+    Args:
+      source: what `model` was loaded from.
+      inputs: an array for every input of the model that is not a constant.
+      constants: the constants that `model` was loaded with.
+      rounds: how many calls to time.
 
     Raises:
       ImportError: onnxruntime is not installed.
+      ModelError: onnxruntime does not accept the model.
     """
     proto, _ = files.read(source)
-    theirs = session(proto.SerializeToString(), optimized=True)
-    given = {**inputs, **_arrays(constants or {})}
+    reference = session(proto.SerializeToString(), optimized=True)
+    feeds = {**inputs, **_arrays(constants or {})}
     arguments = model.params, {name: jnp.asarray(inputs[name]) for name in model.inputs}
     start = time.perf_counter()
     program = jax.jit(model).lower(*arguments).compile()
     compiling = time.perf_counter() - start
-    ours, expected = program(*arguments), run(theirs, given)
-    outputs = [_output(name, np.asarray(ours[name]), expected[name]) for name in model.outputs]
-    calls = (lambda: jax.block_until_ready(program(*arguments)), lambda: run(theirs, given))
-    mine, other = _in_turn(calls, rounds)
-    return outputs, Times(compiling, mine, other)
+    actual, expected = program(*arguments), run(reference, feeds)
+    outputs = [_output(name, np.asarray(actual[name]), expected[name]) for name in model.outputs]
+    calls = (lambda: jax.block_until_ready(program(*arguments)), lambda: run(reference, feeds))
+    model_seconds, onnxruntime_seconds = _medians(calls, rounds)
+    return outputs, Times(compiling=compiling, model=model_seconds, onnxruntime=onnxruntime_seconds)
 
 
-def _in_turn(calls: Sequence[Callable[[], Any]], rounds: int) -> list[float]:
+def _medians(calls: Sequence[Callable[[], Any]], rounds: int) -> list[float]:
+    """The median time of each call, in seconds. The calls take turns."""
     seconds: list[list[float]] = [[] for _ in calls]
     for _ in range(rounds):
-        for place, call in enumerate(calls):
+        for call, times in zip(calls, seconds, strict=True):
             start = time.perf_counter()
             call()
-            seconds[place].append(time.perf_counter() - start)
-    return [statistics.median(each) for each in seconds]
+            times.append(time.perf_counter() - start)
+    return [statistics.median(times) for times in seconds]
 
 
-def _output(name: str, ours: np.ndarray, theirs: np.ndarray) -> Output:
-    if ours.shape != theirs.shape:
-        return Output(name, float("nan"), 0.0, theirs.size, float("inf"))
-    a, b = ours.astype(np.float64).reshape(-1), theirs.astype(np.float64).reshape(-1)
+def _output(name: str, actual: np.ndarray, expected: np.ndarray) -> Output:
+    deviation = _deviation(actual, expected)
+    if actual.shape != expected.shape:
+        return Output(name=name, cosine=float("nan"), argmax=0.0, different=expected.size, deviation=deviation)
+    a, b = actual.astype(np.float64).reshape(-1), expected.astype(np.float64).reshape(-1)
     norms = float(np.linalg.norm(a) * np.linalg.norm(b))
     cosine = float(a @ b) / norms if norms else float(np.array_equal(a, b))
     argmax = 1.0
-    if theirs.size and theirs.ndim:
-        argmax = float(np.mean(np.argmax(ours, -1) == np.argmax(theirs, -1)))
-    return Output(name, cosine, argmax, int(np.count_nonzero(a != b)), _deviation(ours, theirs))
+    if expected.size and expected.ndim:
+        argmax = float(np.mean(np.argmax(actual, -1) == np.argmax(expected, -1)))
+    different = int(np.count_nonzero(a != b))
+    return Output(name=name, cosine=cosine, argmax=argmax, different=different, deviation=deviation)

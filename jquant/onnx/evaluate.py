@@ -1,4 +1,4 @@
-"""Computes a graph node by node while JAX traces it."""
+"""Computes a graph node by node, while JAX traces it."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -26,10 +26,10 @@ class Evaluation:
     Attributes:
       overrides: the caller's converters, by operator, for floating-point operands.
       static: the names of values that must be known while tracing.
-      where: masks of different shapes, which say of each position whether it counts in the ranges of dynamic quantization.
+      where: masks of different shapes: true where a position counts in the ranges of dynamic quantization.
       watch: called with every node, its operands and its results, which it may replace; or None.
       deciding: for the condition of an If, the inputs of the model from which it is computed.
-      used: the shapes of the masks that fitted an operand.
+      matched: the shapes of the masks that matched an operand.
     """
 
     overrides: Mapping[str, Converter]
@@ -37,7 +37,7 @@ class Evaluation:
     where: tuple[jax.Array, ...] = ()
     watch: Watch | None = None
     deciding: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    used: set[tuple[int, ...]] = dataclasses.field(default_factory=set)
+    matched: set[tuple[int, ...]] = dataclasses.field(default_factory=set)
 
     def run(self, graph: Graph, values: Values) -> list[Any]:
         """The outputs of a graph. `values` holds its inputs and initializers; the outputs of its nodes are added to it."""
@@ -58,32 +58,33 @@ class Evaluation:
         """
         entry = registry.find(node)
         assert entry is not None, "the model was checked when it was loaded"
-        chosen = self._callers_own(node, operands) or entry
+        chosen = self._override(node, operands) or entry
         try:
             with jax.named_scope(node.name), np.errstate(all="ignore"):  # as silent as JAX
-                prepared, keywords = self._prepared(node, entry, operands), self._keywords(node, chosen, operands, values)
+                prepared = self._prepared(node, entry, operands)
+                keywords = self._keywords(node, chosen, operands, values)
                 axes.check(node, entry, operands)
                 bounds.check(node, operands)
                 limits.check_known(entry, prepared, keywords)
                 results = chosen.function(*prepared, **keywords)
                 limits.check(results, operands)
         except ModelError as error:
-            way_out = self._way_out(node, operands)
-            if str(error).startswith("node ") and not way_out:
+            advice = self._advice(node, operands)
+            if str(error).startswith("node ") and not advice:
                 raise
-            raise ModelError(f"{node.title}: {error}{way_out}") from error
+            raise ModelError(f"{node.title}: {error}{advice}") from error
         except Exception as error:  # whatever NumPy, JAX or a caller's function raises for what it cannot take
-            given = ", ".join(map(_described, operands))
-            reason = f"{_reason(error)} (its operands: {given})"
-            raise ModelError(f"{node.title}: {reason}{self._way_out(node, operands)}") from error
-        results = tuple(map(_normal, results)) if isinstance(results, tuple) else (_normal(results),)
+            types = ", ".join(map(_type, operands))
+            reason = f"{_reason(error)} (its operands: {types})"
+            raise ModelError(f"{node.title}: {reason}{self._advice(node, operands)}") from error
+        results = tuple(map(_as_array, results)) if isinstance(results, tuple) else (_as_array(results),)
         if len(results) < len(node.outputs) and any(node.outputs[len(results) :]):
             raise ModelError(f"{node.title}: the output {node.outputs[len(results)]!r} is not supported")
         return results
 
-    def _way_out(self, node: Node, operands: list[Any]) -> str:
-        """How to decide an If that is not decided while tracing, so that only the branch that fits is computed."""
-        if node.kind != "If" or is_static(operands[0]):
+    def _advice(self, node: Node, operands: list[Any]) -> str:
+        """For an If whose condition is not known while tracing: how to fix it, so that only one branch is computed."""
+        if node.qualified_operator != "If" or is_static(operands[0]):
             return ""
         inputs = self.deciding.get(node.inputs[0], ())
         if not inputs:
@@ -94,14 +95,16 @@ class Evaluation:
             f"{', '.join(map(repr, inputs))}, and jquant.onnx.load(..., constants={{{fixed}}}) decides it"
         )
 
-    def _callers_own(self, node: Node, operands: list[Any]) -> Converter | None:
-        """The caller's function for a node with floating-point operands, at least one of which is not static."""
-        if node.kind not in self.overrides or all(map(is_static, operands)):
+    def _override(self, node: Node, operands: list[Any]) -> Converter | None:
+        """The caller's function for a node with a floating-point operand, unless all operands are static."""
+        if node.qualified_operator not in self.overrides or all(map(is_static, operands)):
             return None
-        dtypes = [each.dtype for each in operands if hasattr(each, "dtype")]
-        return self.overrides[node.kind] if any(jnp.issubdtype(dtype, jnp.floating) for dtype in dtypes) else None
+        dtypes = [operand.dtype for operand in operands if hasattr(operand, "dtype")]
+        is_float = any(jnp.issubdtype(dtype, jnp.floating) for dtype in dtypes)
+        return self.overrides[node.qualified_operator] if is_float else None
 
     def _prepared(self, node: Node, entry: Converter, operands: list[Any]) -> list[Any]:
+        """The operands as JAX arrays, except where the converter takes NumPy arrays."""
         if self._folds(node, entry, operands):
             return operands
         prepared = []
@@ -109,39 +112,40 @@ class Evaluation:
             operand = entry.operand(position)
             if operand in entry.static and not is_static(value):
                 raise ModelError(f"{node.title}: {operand} is not known while tracing")
-            keeps = node.subgraphs or operand in entry.static or operand in entry.prefers_static
-            prepared.append(value if keeps else to_jax(value, repr(name)))
+            is_kept = node.subgraphs or operand in entry.static or operand in entry.prefers_static
+            prepared.append(value if is_kept else to_jax(value, repr(name)))
         return prepared
 
     def _folds(self, node: Node, entry: Converter, operands: list[Any]) -> bool:
-        """Whether NumPy computes a node: its operands are known, and if its results may be large, they have to be."""
+        """Whether NumPy computes a node: if its operands are static, and so is a result, if results may be large."""
         if not entry.folds or not all(map(is_static, operands)):
             return False
         return not entry.expands or any(name in self.static for name in node.outputs)
 
     def _keywords(self, node: Node, entry: Converter, operands: list[Any], values: Values) -> dict[str, Any]:
-        given, _ = registry.arguments(node, entry)
-        found = {name: self._body(value, values) if isinstance(value, Graph) else value for name, value in given.items()}
+        """The attributes, with subgraphs as functions, and what else the converter has keywords for."""
+        attributes, _ = registry.attributes(node, entry)
+        keywords = {
+            name: self._body(value, values) if isinstance(value, Graph) else value for name, value in attributes.items()
+        }
         if "outputs" in entry.context:
-            found["outputs"] = len(node.outputs)
+            keywords["outputs"] = len(node.outputs)
         if "xp" in entry.context:
-            found["xp"] = np if self._folds(node, entry, operands) else jnp
+            keywords["xp"] = np if self._folds(node, entry, operands) else jnp
         if "unrolled" in entry.context:
-            bodies = node.subgraphs.values()
-            found["unrolled"] = not self.static.isdisjoint(
-                (*node.outputs, *(x.name for body in bodies for x in body.inputs))
-            )
+            body_inputs = (value.name for body in node.subgraphs.values() for value in body.inputs)
+            keywords["unrolled"] = not self.static.isdisjoint((*node.outputs, *body_inputs))
         if "where" in entry.context:
-            found["where"] = self._mask(operands[0])
-        return found
+            keywords["where"] = self._mask(operands[0])
+        return keywords
 
     def _mask(self, x: jax.Array) -> jax.Array | None:
         """The mask that matches the leading dimensions of `x` (of several, the longest), padded with dimensions of 1."""
-        fitting = [mask for mask in self.where if x.shape[: mask.ndim] == mask.shape]
-        if not fitting:
+        matching = [mask for mask in self.where if x.shape[: mask.ndim] == mask.shape]
+        if not matching:
             return None
-        mask = max(fitting, key=lambda each: each.ndim)
-        self.used.add(mask.shape)
+        mask = max(matching, key=lambda mask: mask.ndim)
+        self.matched.add(mask.shape)
         return mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim))
 
     def _body(self, graph: Graph, outer: Values) -> Callable[..., list[Any]]:
@@ -154,16 +158,16 @@ class Evaluation:
         return body
 
 
-def _normal(result: Any) -> Any:
-    """The result as an array: instead of an array without dimensions, NumPy returns its own numbers, or objects."""
+def _as_array(result: Any) -> Any:
+    """The result as an array. Instead of an array of rank 0, NumPy returns a scalar or an object."""
     if isinstance(result, list):
-        return [_normal(each) for each in result]
+        return [_as_array(element) for element in result]
     is_number = isinstance(result, np.generic | int) or jax.export.is_symbolic_dim(result)
     return without_objects(np.asarray(result)) if is_number or isinstance(result, np.ndarray) else result
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong. For a symbolic size, whose type is JAX's `_DimExpr`, Python says only that it is not a number."""
+    """What went wrong, in words that help. Of a symbolic size, a `_DimExpr`, Python says only that it is not a number."""
     if isinstance(error, TypeError) and "_DimExpr" in str(error):
         return "it uses a size as a number, but the size is left open: fix it"
     comparison = undecided(str(error))
@@ -172,7 +176,8 @@ def _reason(error: Exception) -> str:
     return f"{error}; JAX could not decide whether {comparison}: jax.export.symbolic_shape takes this in its constraints"
 
 
-def _described(value: Any) -> str:
+def _type(value: Any) -> str:
+    """The dtype and the shape, as messages state them."""
     if value is None:
         return "none"
     if isinstance(value, list):

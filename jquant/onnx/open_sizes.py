@@ -1,4 +1,4 @@
-"""What JAX says of sizes that a program leaves open, in the terms of a constraint that would decide about them."""
+"""Turns JAX's errors about symbolic dimensions into the constraints of `jax.export` that would resolve them."""
 
 import re
 
@@ -7,16 +7,19 @@ _SMALLER_OR_LARGER = re.compile(r"\b(?:min|max)\((\w+), (\w+)\)")
 
 
 def undecided(error: str) -> str | None:
-    """The comparison in a message of JAX, as a constraint: as it is there, or taken from inside min or max."""
-    found = _COMPARISON.search(error)
-    if found is not None:
-        left, operator, right = found.groups()
+    """The comparison that JAX could not decide, according to its error, as a constraint; None if the error is another.
+
+    A comparison may be inside of min or max.
+    """
+    match = _COMPARISON.search(error)
+    if match is not None:
+        left, operator, right = match.groups()
         if operator in "<>":  # constraints only have comparisons that include equality
             operator, right = operator + "=", _next(right, 1 if operator == ">" else -1)
         return f"{left} {operator} {right}"
-    found = _SMALLER_OR_LARGER.search(error)
-    if found is not None:
-        left, right = sorted(found.groups(), key=str.isdecimal)
+    match = _SMALLER_OR_LARGER.search(error)
+    if match is not None:
+        left, right = sorted(match.groups(), key=str.isdecimal)
         return f"{left} <= {right}"
     return None
 

@@ -1,4 +1,4 @@
-"""Puts nodes into an order in which they can be computed. The format demands one, but some writers leave it to readers."""
+"""Sorts nodes topologically. The format demands that writers do so, but some leave it to readers."""
 
 import heapq
 import itertools
@@ -11,25 +11,25 @@ from jquant.errors import ModelError
 
 
 def in_order(model: ModelProto) -> ModelProto:
-    """`model` itself if all nodes come after those whose results they read, or else a copy in which they do.
+    """`model` itself if every node comes after those whose results it reads, otherwise a copy that is sorted so.
 
-    Nodes of subgraphs and functions count, too. Otherwise, the order stays as it is.
+    Nodes of subgraphs and functions are sorted, too. Where there is a choice, nodes keep their order.
 
     Raises:
       ModelError: nodes that need each other's results, or a value that nothing computes.
     """
     if all(_is_in_order(nodes) for nodes in _lists(model)):
         return model
-    found = ModelProto()
-    found.CopyFrom(model)
-    for function in found.functions:
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    for function in copy.functions:
         _sort(function, {*function.input})
-    _sort_graph(found.graph, set())
-    return found
+    _sort_graph(copy.graph, set())
+    return copy
 
 
 def _lists(model: ModelProto) -> Iterator[Sequence[NodeProto]]:
-    """The nodes of all graphs and functions."""
+    """The nodes of each graph and of each function."""
     waiting: list[Sequence[NodeProto]] = [model.graph.node, *(function.node for function in model.functions)]
     while waiting:
         nodes = waiting.pop()
@@ -44,20 +44,21 @@ def _subgraphs(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def _is_in_order(nodes: Sequence[NodeProto]) -> bool:
-    place = {name: i for i, node in enumerate(nodes) for name in node.output if name}
-    return all(place.get(name, -1) < i for i, node in enumerate(nodes) for name in _read(node))
+    positions = {name: position for position, node in enumerate(nodes) for name in node.output if name}
+    return all(positions.get(name, -1) < position for position, node in enumerate(nodes) for name in _reads(node))
 
 
-def _read(node: NodeProto) -> Iterator[str]:
-    """The values that a node reads, including those that its subgraphs take from around it."""
+def _reads(node: NodeProto) -> Iterator[str]:
+    """The values that a node reads, including those that its subgraphs take from outside of them."""
     yield from filter(None, node.input)
     for graph in _subgraphs(node):
-        own = {*_given(graph), *(name for each in graph.node for name in each.output)}
+        own = {*_predefined(graph), *(name for inner in graph.node for name in inner.output)}
         outputs = (value.name for value in graph.output)
-        yield from (name for name in (*(name for each in graph.node for name in _read(each)), *outputs) if name not in own)
+        names = (*(name for inner in graph.node for name in _reads(inner)), *outputs)
+        yield from (name for name in names if name not in own)
 
 
-def _given(graph: GraphProto) -> Iterator[str]:
+def _predefined(graph: GraphProto) -> Iterator[str]:
     """The values of a graph that no node computes."""
     yield from (value.name for value in graph.input)
     yield from (tensor.name for tensor in graph.initializer)
@@ -65,64 +66,64 @@ def _given(graph: GraphProto) -> Iterator[str]:
 
 
 def _sort_graph(graph: GraphProto, outer: set[str]) -> None:
-    _sort(graph, {*outer, *_given(graph)})
+    _sort(graph, {*outer, *_predefined(graph)})
 
 
-def _sort(holder: GraphProto | onnx.FunctionProto, given: set[str]) -> None:
-    """Sorts the nodes of a graph or a function, and of the graphs inside, which may read the values `given`."""
+def _sort(holder: GraphProto | onnx.FunctionProto, predefined: set[str]) -> None:
+    """Sorts the nodes of a graph or a function, and of its subgraphs, which may read the values `predefined`."""
     nodes = list(holder.node)
-    everything = given | {name for node in nodes for name in node.output if name}
+    defined = predefined | {name for node in nodes for name in node.output if name}
     if not _is_in_order(nodes):
-        order = _ordered(nodes, everything)
+        order = _topological_order(nodes, defined)
         del holder.node[:]
-        holder.node.extend(nodes[place] for place in order)
+        holder.node.extend(nodes[position] for position in order)
     for node in holder.node:
         for graph in _subgraphs(node):
-            _sort_graph(graph, everything)
+            _sort_graph(graph, defined)
 
 
-def _ordered(nodes: Sequence[NodeProto], everything: set[str]) -> list[int]:
-    """The places of the nodes in the order in which they can be computed, the first ones first where there is a choice."""
-    producer = {name: place for place, node in enumerate(nodes) for name in node.output if name}
+def _topological_order(nodes: Sequence[NodeProto], defined: set[str]) -> list[int]:
+    """The positions of the nodes in the order in which they can be computed, the lowest first where there is a choice."""
+    producers = {name: position for position, node in enumerate(nodes) for name in node.output if name}
     needs: list[set[int]] = []
     for node in nodes:
-        read = list(_read(node))
-        for name in read:
-            if name not in everything:
+        names = list(_reads(node))
+        for name in names:
+            if name not in defined:
                 raise ModelError(f"node {_title(node)}: nothing computes {name!r}")
-        needs.append({producer[name] for name in read if name in producer})
+        needs.append({producers[name] for name in names if name in producers})
     readers: list[list[int]] = [[] for _ in nodes]
-    for place, each in enumerate(needs):
-        for needed in each:
-            readers[needed].append(place)
-    ready = [place for place, each in enumerate(needs) if not each]
-    missing, found = list(map(len, needs)), []
+    for position, needed in enumerate(needs):
+        for producer in needed:
+            readers[producer].append(position)
+    ready = [position for position, needed in enumerate(needs) if not needed]
+    missing, order = list(map(len, needs)), []
     while ready:
-        place = heapq.heappop(ready)
-        found.append(place)
-        for reader in readers[place]:
+        position = heapq.heappop(ready)
+        order.append(position)
+        for reader in readers[position]:
             missing[reader] -= 1
             if not missing[reader]:
                 heapq.heappush(ready, reader)
-    if len(found) < len(nodes):
-        raise ModelError(_circle(nodes, needs, set(range(len(nodes))).difference(found)))
-    return found
+    if len(order) < len(nodes):
+        raise ModelError(_cycle(nodes, needs, set(range(len(nodes))).difference(order)))
+    return order
 
 
-def _circle(nodes: Sequence[NodeProto], needs: Sequence[set[int]], left: set[int]) -> str:
-    """A sentence about nodes that need each other's results. All nodes in `left` need others in it."""
-    walked = [min(left)]
-    while walked[-1] not in walked[:-1]:
-        walked.append(min(needs[walked[-1]] & left))
-    circle = walked[walked.index(walked[-1]) :]
+def _cycle(nodes: Sequence[NodeProto], needs: Sequence[set[int]], remaining: set[int]) -> str:
+    """A sentence about nodes that need each other's results. All `remaining` nodes need others among them."""
+    path = [min(remaining)]
+    while path[-1] not in path[:-1]:
+        path.append(min(needs[path[-1]] & remaining))
+    cycle = path[path.index(path[-1]) :]
     return "the nodes need each other's results: " + "; ".join(
-        f"{_title(nodes[reader])} reads {_between(nodes[reader], nodes[producer])} of {_title(nodes[producer])}"
-        for reader, producer in itertools.pairwise(circle)
+        f"{_title(nodes[reader])} reads {_value_between(nodes[reader], nodes[producer])} of {_title(nodes[producer])}"
+        for reader, producer in itertools.pairwise(cycle)
     )
 
 
-def _between(reader: NodeProto, producer: NodeProto) -> str:
-    return repr(next(name for name in _read(reader) if name in producer.output))
+def _value_between(reader: NodeProto, producer: NodeProto) -> str:
+    return repr(next(name for name in _reads(reader) if name in producer.output))
 
 
 def _title(node: NodeProto) -> str:

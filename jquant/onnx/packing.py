@@ -1,4 +1,4 @@
-"""Packs constants that are only used as integer matrices in products, once, when a model is loaded."""
+"""Packs constants that only products read, as integer matrices, when a model is loaded."""
 
 import collections
 from collections.abc import Collection, Mapping
@@ -16,50 +16,71 @@ from jquant.packed.block_matrix import PackedBlockMatrix
 from jquant.packed.matrix import PackedMatrix
 
 
-class Integers(NamedTuple):
-    """A matrix of int8 or uint8: the name of its zero point, and whether it is transposed first."""
+class IntegerMatrix(NamedTuple):
+    """How to pack a matrix of int8 or uint8.
+
+    Attributes:
+      zero_point: the name of its zero point; None for 0.
+      transposed: whether it is transposed first.
+    """
 
     zero_point: str | None
     transposed: bool
 
     @property
-    def beside(self) -> tuple[str | None, ...]:
+    def parameters(self) -> tuple[str | None, ...]:
+        """The names of the other constants that the matrix is packed with, None for one that is left out."""
         return (self.zero_point,)
 
     @property
-    def inside(self) -> tuple[str | None, ...]:
-        return ()  # a matrix that is not packed may take the place of the packed one: its zero point is that of the node
+    def absorbed(self) -> tuple[str | None, ...]:
+        """The parameters that the node does not read any more. It reads the zero point in case a caller passes a matrix that
+        is not packed."""
+        return ()
 
     def pack(self, matrix: np.ndarray, zero_point: np.ndarray | None) -> PackedMatrix | None:
-        """The packed matrix. A zero point of 0, which symmetric weights have in the file, is left out: it saves row sums."""
+        """The packed matrix; None if it cannot be packed.
+
+        A zero point of 0, which symmetric weights have in files, is left out: then products need no row sums.
+        """
         if matrix.dtype not in (np.int8, np.uint8) or not 2 <= matrix.ndim <= 8 or not matrix.size:
             return None
         matrix = np.swapaxes(matrix, -1, -2) if self.transposed else matrix
         if zero_point is not None:
-            is_of_columns = zero_point.shape[-1:] == matrix.shape[-1:] == (zero_point.size,)
-            if zero_point.dtype != matrix.dtype or not (zero_point.size == 1 or is_of_columns):
+            is_per_column = zero_point.shape[-1:] == matrix.shape[-1:] == (zero_point.size,)
+            if zero_point.dtype != matrix.dtype or not (zero_point.size == 1 or is_per_column):
                 return None
             zero_point = zero_point.reshape(-1 if zero_point.size > 1 else ()) if np.any(zero_point) else None
         return pack_matrix(matrix, zero_point)
 
 
-class Blocks(NamedTuple):
-    """A matrix of few bits in blocks, as in onnxruntime's MatMulNBits, with the names of its scales and zero points."""
+class BlockMatrix(NamedTuple):
+    """How to pack a matrix of few bits in blocks, as in onnxruntime's MatMulNBits.
+
+    Attributes:
+      scales, zero_points: the names of its scales and zero points; None for zero points in the middle of the range.
+      sizes: of the matrix.
+    """
 
     scales: str
     zero_points: str | None
     sizes: n_bits.Sizes
 
     @property
-    def beside(self) -> tuple[str | None, ...]:
+    def parameters(self) -> tuple[str | None, ...]:
+        """The names of the other constants that the matrix is packed with, None for one that is left out."""
         return self.scales, self.zero_points
 
     @property
-    def inside(self) -> tuple[str | None, ...]:
-        return self.beside
+    def absorbed(self) -> tuple[str | None, ...]:
+        """The parameters that the node does not read any more."""
+        return self.parameters
 
     def pack(self, matrix: np.ndarray, scales: np.ndarray, zero_points: np.ndarray | None) -> PackedBlockMatrix | None:
-        """The packed matrix, for 4 and 8 bits and integer zero points. Without any (the middle), values become signed."""
+        """The packed matrix; None if it does not have 4 or 8 bits, or if its zero points are not integers.
+
+        Without zero points, values become signed.
+        """
         k, n, bits, block_size = self.sizes
         blocks = -(-k // block_size)
         is_packed = matrix.dtype == np.uint8 and matrix.size == n * blocks * (block_size * bits // 8) > 0
@@ -79,70 +100,75 @@ class Blocks(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """
+    """The packed matrices of a graph.
+
     Attributes:
       matrices: the packed matrices, by the names of the constants that they are made from.
-      within: the scales and zero points that nothing reads any more, because packed matrices hold them.
+      absorbed: the names of scales and zero points that nothing reads any more, because packed matrices hold them.
     """
 
     matrices: Mapping[str, PackedMatrix | PackedBlockMatrix]
-    within: frozenset[str]
+    absorbed: frozenset[str]
 
 
 def packed(graph: Graph, static: Collection[str], replaced: Collection[str]) -> Packed:
     """Packs the constants that all their readers would pack in the same way.
 
-    What is packed with them, their zero points and scales, must be constant, too.
+    Their zero points and scales must be constant, too.
 
     Args:
-      static: the values that must stay NumPy arrays.
-      replaced: the operators for which the caller has functions, which take the operands as they are in the file.
+      static: the names of values that must stay NumPy arrays.
+      replaced: the operators for which the caller has functions, which take the operands as the file has them.
     """
-    constants = {name: array for each in graph.scopes() for name, array in {**each.initializers, **each.constants}.items()}
+    constants = graph.arrays()
     nodes = [(node, [_packing(node, i, replaced) for i in range(len(node.inputs))]) for node in graph.walk()]
     roles: dict[str, set[Any]] = {}
     for node, packings in nodes:
         for name, packing in zip(node.inputs, packings, strict=True):
             roles.setdefault(name, set()).add(packing)
-    outputs = {value.name for each in graph.scopes() for value in each.outputs}
-    found = {}
+    outputs = {value.name for scope in graph.scopes() for value in scope.outputs}
+    matrices = {}
     for name, packings in roles.items():
         if name not in constants or name in static or name in outputs or len(packings) != 1 or None in packings:
             continue
         (packing,) = packings
-        if any(each and each not in constants for each in packing.beside):
+        if any(parameter and parameter not in constants for parameter in packing.parameters):
             continue
-        matrix = packing.pack(constants[name], *(constants[each] if each else None for each in packing.beside))
+        parameters = (constants[parameter] if parameter else None for parameter in packing.parameters)
+        matrix = packing.pack(constants[name], *parameters)
         if matrix is not None:
-            found[name] = matrix
+            matrices[name] = matrix
     reads = collections.Counter(name for node, _ in nodes for name in node.inputs)
     for node, packings in nodes:
         for name, packing in zip(node.inputs, packings, strict=True):
-            if packing is not None and name in found:
-                reads.subtract(each for each in packing.inside if each)
-    within = {name for name in constants if name in reads and not reads[name]}
-    return Packed(found, frozenset(within - found.keys() - outputs - set(static)))
+            if packing is not None and name in matrices:
+                reads.subtract(filter(None, packing.absorbed))
+    absorbed = {name for name in constants if name in reads and not reads[name]}
+    return Packed(matrices=matrices, absorbed=frozenset(absorbed - matrices.keys() - outputs - set(static)))
 
 
-def _packing(node: Node, position: int, replaced: Collection[str]) -> Integers | Blocks | None:
-    """How a node would pack the operand; None to leave it as it is."""
+def _packing(node: Node, position: int, replaced: Collection[str]) -> IntegerMatrix | BlockMatrix | None:
+    """How a node would pack the operand at a position; None if it would not."""
     entry = registry.find(node)
-    operand = entry.operand(position) if entry and node.kind not in replaced else ""
+    operand = entry.operand(position) if entry and node.qualified_operator not in replaced else ""
     if entry is None or not operand:
         return None
 
-    def given(name: str) -> str | None:
-        place = entry.position(name)
-        return (node.inputs[place] or None) if place < len(node.inputs) else None
+    def value(name: str) -> str | None:
+        index = entry.position(name)
+        return (node.inputs[index] or None) if index < len(node.inputs) else None
 
     if operand in entry.packs:
-        is_transposed = entry.transposed_by and node.attributes.get(entry.transposed_by, 0)
-        return Integers(given(entry.packs[operand]), bool(is_transposed))
-    if operand == "B" and entry.packs_blocks and not given("g_idx") and not node.attributes.get("weight_prepacked", 0):
-        scales = given("scales")
-        given_sizes = {name: node.attributes[name] for name in ("K", "N", "bits", "block_size") if name in node.attributes}
+        transposed = entry.transposed_by and node.attributes.get(entry.transposed_by, 0)
+        return IntegerMatrix(zero_point=value(entry.packs[operand]), transposed=bool(transposed))
+    if operand == "B" and entry.packs_blocks and not value("g_idx") and not node.attributes.get("weight_prepacked", 0):
+        scales = value("scales")
+        if scales is None:
+            return None
+        attributes = {name: node.attributes[name] for name in ("K", "N", "bits", "block_size") if name in node.attributes}
         try:
-            return Blocks(scales, given("zero_points"), n_bits.sizes(**given_sizes)) if scales else None
+            sizes = n_bits.sizes(**attributes)
         except ModelError as error:
             raise ModelError(f"{node.title}: {error}") from error
+        return BlockMatrix(scales=scales, zero_points=value("zero_points"), sizes=sizes)
     return None

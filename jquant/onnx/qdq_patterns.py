@@ -1,12 +1,9 @@
-"""Which operators of a quantized network integers take the place of floats in: a table, and nothing that computes.
-
-The names on the left are ONNX's, for they are the ones that everybody has; those on the right are jquant's operators.
-"""
+"""Operators that QDQ fusion can run on integers: ONNX's names, and the operators of jquant that replace them."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-# DequantizeLinear of each operand, the operator, QuantizeLinear: one integer operator.
+# DequantizeLinear of each operand, the operator and QuantizeLinear become one integer operator.
 QUANTIZED: Mapping[str, str] = {
     "Add": "quantized_linear_add",
     "AveragePool": "quantized_linear_average_pool",
@@ -21,36 +18,37 @@ QUANTIZED: Mapping[str, str] = {
     "Softmax": "quantized_linear_softmax",
 }
 
-# DequantizeLinear of both operands, the operator: an integer operator whose result is of floats.
+# DequantizeLinear of both operands and the operator become one integer operator with a float result.
 DEQUANTIZED: Mapping[str, str] = {
     "Conv": "convolution_integer_to_float",
     "Gemm": "matmul_integer_to_float",
     "MatMul": "matmul_integer_to_float",
 }
 
-# Clamps of values, which are clamps of the integers, for quantization keeps the order.
+# Clamps. Quantization is monotonic, so integers can be clamped instead of the numbers they represent.
 CLAMPS = frozenset({"Clip", "Relu"})
 
 
 class PassThrough(NamedTuple):
-    """An operator whose results are elements of its operands: it does the same with the integers that stand for them.
+    """An operator whose results are elements of its operands, so that it can select integers instead of numbers.
 
     Attributes:
-      operands: the positions of the operands that are passed on, which have to have one scale and one zero point; None: all.
-      since: the operator set from which on it takes integers of 8 bits.
-      only: the values that attributes have to have, if given.
+      operands: the positions of the operands that are passed through, which must share a scale and a zero point; None for
+        all.
+      since: the first version of the operator set in which the operator takes 8-bit integers.
+      attributes: for some attributes, the values for which the operator passes elements through.
     """
 
     operands: tuple[int, ...] | None = (0,)
     since: int = 1
-    only: Mapping[str, tuple[str, ...]] = {}
+    attributes: Mapping[str, tuple[str, ...]] = {}
 
 
 _TRANSFORMATIONS = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")
 
-# What moves elements, or chooses among them by their order.
+# Operators that move elements, or select some by their order.
 PASSED_THROUGH: Mapping[str, PassThrough] = {
-    "Concat": PassThrough(None),
+    "Concat": PassThrough(operands=None),
     "DepthToSpace": PassThrough(),
     "Expand": PassThrough(),
     "Flatten": PassThrough(),
@@ -58,14 +56,14 @@ PASSED_THROUGH: Mapping[str, PassThrough] = {
     "GatherElements": PassThrough(),
     "GatherND": PassThrough(),
     "Identity": PassThrough(),
-    "Max": PassThrough(None, since=12),
+    "Max": PassThrough(operands=None, since=12),
     "MaxPool": PassThrough(since=12),
-    "Min": PassThrough(None, since=12),
-    "Pad": PassThrough(since=11),  # with zeros, or another value that an integer stands for
+    "Min": PassThrough(operands=None, since=12),
+    "Pad": PassThrough(since=11),  # if an integer represents the value that it pads with
     "ReduceMax": PassThrough(since=12),
     "ReduceMin": PassThrough(since=12),
     "Reshape": PassThrough(),
-    "Resize": PassThrough(only={"mode": ("nearest",), "coordinate_transformation_mode": _TRANSFORMATIONS}),
+    "Resize": PassThrough(attributes={"mode": ("nearest",), "coordinate_transformation_mode": _TRANSFORMATIONS}),
     "ReverseSequence": PassThrough(),
     "Slice": PassThrough(),
     "SpaceToDepth": PassThrough(),
@@ -74,5 +72,5 @@ PASSED_THROUGH: Mapping[str, PassThrough] = {
     "Tile": PassThrough(),
     "Transpose": PassThrough(),
     "Unsqueeze": PassThrough(),
-    "Where": PassThrough((1, 2)),
+    "Where": PassThrough(operands=(1, 2)),
 }

@@ -1,4 +1,4 @@
-"""The table of converters: which JAX function computes an operator, by domain, name and version."""
+"""The table of converters: the JAX function for each ONNX operator, by domain, name and version."""
 
 import dataclasses
 import inspect
@@ -14,7 +14,7 @@ _TABLE: dict[tuple[str, str], list["Converter"]] = {}
 _CONTEXT = frozenset({"xp", "outputs", "where", "unrolled"})  # keywords that the evaluation passes, not attributes
 _RANDOM = "its numbers are random, and no two libraries draw the same ones"
 _BLOCKED = "its layout is that of one processor; let onnxruntime save the file with extended optimizations at most"
-REFUSED = {  # operators that have no converter, with the reason
+REFUSED = {  # why operators have no converter
     "Bernoulli": _RANDOM,
     "Multinomial": _RANDOM,
     "RandomNormal": _RANDOM,
@@ -34,20 +34,20 @@ REFUSED = {  # operators that have no converter, with the reason
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Converter:
-    """A function that computes an operator, and what there is to know about it.
+    """A function that computes an operator, and how it must be called.
 
     Attributes:
-      function: takes the operands by position, None for one that is left out, and the attributes by their names in ONNX. If
-        it has these keywords, it is also given ``outputs``, the number of outputs; ``xp``, NumPy or `jax.numpy`; ``where``,
-        the caller's mask that fits the first operand; ``unrolled``, whether something inside the node's subgraphs, or a
-        result, must be known while tracing. The operands of a node with subgraphs are passed as they are.
-      since, until: the operator sets for which it is right.
-      static: the names of operands that are NumPy arrays, because the shapes of a program depend on them.
-      prefers_static: those that are NumPy arrays whenever they can be.
-      packs: an operand that is an integer matrix, and the operand that is its zero point.
-      transposed_by: the attribute that says that this matrix is to be transposed; a packed one already is.
+      function: takes the operands by position, with None for one that is left out, and the attributes by their names in
+        ONNX. If it has these keywords, it also gets ``outputs``, the number of outputs; ``xp``, NumPy or `jax.numpy`;
+        ``where``, the caller's mask that matches the first operand; ``unrolled``, whether a result, or an input of the
+        node's subgraphs, must be known while tracing. The operands of a node with subgraphs are passed as they are.
+      since, until: the first and the last version of the operator set that the function is for.
+      static: the names of operands that must be NumPy arrays, because the shapes of a program depend on them.
+      prefers_static: the names of operands that are NumPy arrays whenever they can be.
+      packs: the zero point's operand, by the operand that is an integer matrix.
+      transposed_by: the attribute that says whether to transpose this matrix; a packed one is transposed already.
       packs_blocks: whether its operands and attributes are those of onnxruntime's MatMulNBits.
-      expands: its results may be far larger than its operands, so NumPy computes only those that have to be static.
+      expands: whether results may be far larger than the operands, so that NumPy computes only those that must be static.
     """
 
     function: Callable[..., Any]
@@ -62,13 +62,15 @@ class Converter:
 
     def __post_init__(self):
         parameters = inspect.signature(self.function).parameters.values()
-        operands = tuple(each.name for each in parameters if each.kind is not each.KEYWORD_ONLY)
         keywords = frozenset(each.name for each in parameters if each.kind is each.KEYWORD_ONLY)
-        takes_rest = any(each.kind is each.VAR_POSITIONAL for each in parameters)
-        for name, value in (("operands", operands), ("takes_rest", takes_rest)):
+        derived = {
+            "operands": tuple(each.name for each in parameters if each.kind is not each.KEYWORD_ONLY),
+            "takes_rest": any(each.kind is each.VAR_POSITIONAL for each in parameters),
+            "context": keywords & _CONTEXT,
+            "attributes": keywords - _CONTEXT,
+        }
+        for name, value in derived.items():
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "context", keywords & _CONTEXT)
-        object.__setattr__(self, "attributes", keywords - _CONTEXT)
 
     operands: tuple[str, ...] = dataclasses.field(init=False)
     takes_rest: bool = dataclasses.field(init=False)
@@ -105,17 +107,26 @@ def converter(
 ) -> Callable[[_Function], _Function]:
     """Adds the decorated function to the table, and returns it unchanged. The arguments are those of `Converter`."""
 
-    def enter(function: _Function) -> _Function:
-        operands = frozenset(static), frozenset(prefers_static), packs or {}, transposed_by, packs_blocks
-        entry = Converter(function, since, until, *operands, expands)
+    def register(function: _Function) -> _Function:
+        entry = Converter(
+            function=function,
+            since=since,
+            until=until,
+            static=frozenset(static),
+            prefers_static=frozenset(prefers_static),
+            packs=packs or {},
+            transposed_by=transposed_by,
+            packs_blocks=packs_blocks,
+            expands=expands,
+        )
         _TABLE.setdefault((domain, operator), []).append(entry)
         return function
 
-    return enter
+    return register
 
 
 def find(node: Node) -> Converter | None:
-    """The converter of a node's operator and version."""
+    """The converter for a node's operator and version; None if there is none."""
     for entry in _TABLE.get((node.domain, node.operator), ()):
         if entry.since <= node.version and (entry.until is None or node.version <= entry.until):
             return entry
@@ -123,19 +134,19 @@ def find(node: Node) -> Converter | None:
 
 
 def operators() -> list[tuple[str, str]]:
-    """(domain, operator) of everything in the table that can occur in a file."""
+    """The domain and the name of every operator in the table that can occur in a file."""
     return sorted(key for key in _TABLE if key[0] != JQUANT)
 
 
-def arguments(node: Node, entry: Converter) -> tuple[dict[str, Any], list[str]]:
-    """The attributes with which to call a converter, and those that it does not know.
+def attributes(node: Node, entry: Converter) -> tuple[dict[str, Any], list[str]]:
+    """The attributes to call a converter with, and the names of those that it does not know.
 
     The schema's defaults are filled in. An unknown attribute that has its default value is not reported.
     """
     defaults = _defaults(node.domain, node.operator, node.version)
-    given = {name: value for name, value in (defaults | dict(node.attributes)).items() if name in entry.attributes}
+    known = {name: value for name, value in (defaults | dict(node.attributes)).items() if name in entry.attributes}
     unknown = [name for name in node.attributes if name not in entry.attributes]
-    return given, [name for name in unknown if name not in defaults or defaults[name] != node.attributes[name]]
+    return known, [name for name in unknown if name not in defaults or defaults[name] != node.attributes[name]]
 
 
 def _defaults(domain: str, operator: str, version: int) -> dict[str, Any]:
@@ -146,14 +157,14 @@ def _defaults(domain: str, operator: str, version: int) -> dict[str, Any]:
 
 
 def schema_defaults(schema: onnx.defs.OpSchema) -> dict[str, Any]:
-    """The attributes that have a default."""
-    found = {name: each.default_value for name, each in schema.attributes.items() if each.default_value.name}
-    values = {name: onnx.helper.get_attribute_value(value) for name, value in found.items()}
-    return {name: _text(value) for name, value in values.items()}
+    """The default values of attributes, for those that have one."""
+    protos = {name: attribute.default_value for name, attribute in schema.attributes.items()}
+    values = {name: onnx.helper.get_attribute_value(proto) for name, proto in protos.items() if proto.name}
+    return {name: _decoded(value) for name, value in values.items()}
 
 
-def _text(value: Any) -> Any:
-    """Strings, which are bytes in the schema, and lists of strings, as text."""
+def _decoded(value: Any) -> Any:
+    """`value`, with bytes as strings, also in lists."""
     if isinstance(value, list):
-        return [_text(each) for each in value]
+        return [_decoded(element) for element in value]
     return value.decode() if isinstance(value, bytes) else value

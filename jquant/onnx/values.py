@@ -1,8 +1,8 @@
 """The values of a graph while a program is traced.
 
 A NumPy array is static: known while tracing, in ONNX's types, including 64-bit integers. The sizes in shapes are static. If
-`jax.export` makes them symbolic, they are in an array of Python objects. Everything else is a JAX array. A sequence is a
-list of either, and None is an operand that is left out.
+`jax.export` makes sizes symbolic, they are in an array of Python objects. Every other tensor is a JAX array. A sequence is a
+list of arrays of either kind, and None is an operand that is left out.
 """
 
 from collections.abc import Sequence
@@ -31,20 +31,20 @@ def jax_dtype(dtype: np.dtype, name: str) -> np.dtype:
     dtype = np.dtype(dtype)
     if dtype.kind in "OUS":
         raise ModelError(f"{name} holds strings, for which JAX has no arrays")
-    found = jax.dtypes.canonicalize_dtype(dtype)
-    if found != dtype and dtype.kind not in "iu":
+    canonical = jax.dtypes.canonicalize_dtype(dtype)
+    if canonical != dtype and dtype.kind not in "iu":
         raise ModelError(f"{name} is {dtype}, which JAX computes only in its 64-bit mode (jax_enable_x64)")
-    return found
+    return canonical
 
 
 def to_jax(value: Any, name: str) -> Any:
     """`value` as a JAX array, or as a list of them.
 
     Raises:
-      ModelError: an integer that does not fit the dtype; as in `jax_dtype`.
+      ModelError: an integer that does not fit the dtype, and as `jax_dtype` does.
     """
     if isinstance(value, list):
-        return [to_jax(each, name) for each in value]
+        return [to_jax(element, name) for element in value]
     if not isinstance(value, np.ndarray):
         return value
     if value.dtype == object:  # sizes, some of them symbolic
@@ -72,14 +72,14 @@ def sizes(values: np.ndarray | Sequence[Any]) -> tuple[Any, ...]:
 def from_sizes(shape: Sequence[Any]) -> np.ndarray:
     """A shape as a static tensor."""
     if any(map(jax.export.is_symbolic_dim, shape)):
-        found = np.empty(len(shape), object)
-        found[:] = shape
-        return found
+        array = np.empty(len(shape), object)
+        array[:] = shape
+        return array
     return np.asarray(shape, np.int64).reshape(-1)
 
 
 def without_objects(value: np.ndarray) -> np.ndarray:
-    """`value` in 64 bits, if it came from a shape with symbolic sizes and has none of them left."""
-    if value.dtype != object or not all(isinstance(each, int | np.integer) for each in value.flat):
+    """`value` as int64, if it is an array of objects, none of which is a symbolic size."""
+    if value.dtype != object or not all(isinstance(size, int | np.integer) for size in value.flat):
         return value
     return value.astype(np.int64)

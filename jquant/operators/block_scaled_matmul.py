@@ -73,7 +73,7 @@ def _block_scaled_matmul(
 
 
 @formula("block_scaled_matmul", static=("block_size", "k_parts", "output_dtype", "implementation"))
-def _of_parts(
+def _block_scaled_matmul_of_arrays(
     a: Quantized,
     b: jax.Array,
     b_scale: jax.Array,
@@ -192,4 +192,4 @@ def block_scaled_matmul(
     require_rows(_OPERATOR, one.values, rows)
     block_size = block_size_of(_OPERATOR, block_size, b, b_scale, ("b", "b_scale"))
     options = k_parts_of(_OPERATOR, k_parts, b_scale.shape[-2]), output_dtype, optional_implementation(implementation)
-    return _of_parts(one, b, b_scale, b_zero_point, bias, block_size, *options)
+    return _block_scaled_matmul_of_arrays(one, b, b_scale, b_zero_point, bias, block_size, *options)

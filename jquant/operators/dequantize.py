@@ -5,16 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant.arguments.descriptor import require
+from jquant.arguments.assertions import once_for_each_signature, require, require_named_type
 from jquant.arguments.operands import operand
 from jquant.arguments.ranges import range_operands, require_one_range, require_quantized
 from jquant.arguments.statics import boolean
 from jquant.arithmetic import exact
 from jquant.arithmetic.broadcasting import shape_along
-from jquant.errors import DescriptorTypeError
 from jquant.formulas import min_first, ranges
 from jquant.lowering.formula import formula
-from jquant.modes import QuantizeMode, data_type, data_type_name, quantize_mode
+from jquant.modes import QuantizeMode, data_type, quantize_mode
 from jquant.placement import names_arrays
 
 _OPERATOR = "Dequantize"
@@ -116,11 +115,14 @@ def dequantize(
     input = operand(_OPERATOR, "input", input)
     require_quantized(_OPERATOR, "the data type of input", input.dtype, *_DATA_TYPES)
     low, high = range_operands(_OPERATOR, input, axis, min_range=min_range, max_range=max_range)
-    given = data_type_name(dtype)
-    message = f"{_OPERATOR}: dtype is {given}; the operator allows FLOAT32, BFLOAT16"
-    require(given in ("FLOAT32", "BFLOAT16"), message, DescriptorTypeError)
-    if given == "BFLOAT16":
-        require(mode == QuantizeMode.MIN_COMBINED, f"{_OPERATOR}: BFLOAT16 is for mode MIN_COMBINED only, not {mode}")
+    require_named_type(_OPERATOR, "dtype", dtype, ("FLOAT32", "BFLOAT16"))
+    _require_mode_of_dtype(mode, dtype)
     if mode == QuantizeMode.MIN_FIRST:
         require_one_range(_OPERATOR, input, axis)
     return _dequantize(input, low, high, mode, narrow_range, axis, dtype)
+
+
+@once_for_each_signature
+def _require_mode_of_dtype(mode: QuantizeMode, dtype: np.dtype) -> None:
+    is_allowed = mode == QuantizeMode.MIN_COMBINED or dtype != jnp.bfloat16
+    require(is_allowed, f"{_OPERATOR}: BFLOAT16 is for mode MIN_COMBINED only, not {mode}")

@@ -143,13 +143,13 @@ def dequantize_linear(
       `DequantizeLinear`.
     """
     call = Call(_DESCRIPTOR, feature_level)
-    given = call.quantized("Input", input, scale, zero_point)
-    shape = given.values.shape
+    tensor = call.quantized("Input", input, scale, zero_point)
+    shape = tensor.values.shape
     granularity = granularity_of(_OPERATOR, axis, block_size, len(shape))
-    of_scale = FLOAT32 if given.scale.dtype == e8m0.DTYPE else given.scale.dtype
-    output_dtype = of_scale if output_dtype is None else data_type("output_dtype", output_dtype)
+    scale_dtype = FLOAT32 if tensor.scale.dtype == e8m0.DTYPE else tensor.scale.dtype
+    output_dtype = scale_dtype if output_dtype is None else data_type("output_dtype", output_dtype)
     names = _DESCRIPTOR.names("Input")
-    scale, zero_point, covered = align(granularity, _OPERATOR, names, shape, given.scale, given.zero_point)
+    scale, zero_point, covered = align(granularity, _OPERATOR, names, shape, tensor.scale, tensor.zero_point)
     call.check(shape, output_dtype, **covered)
     call.require_output_data_type(output_dtype, names.scale, scale.dtype)
-    return _dequantize_linear(Quantized(given.values, scale, zero_point), output_dtype, granularity)
+    return _dequantize_linear(Quantized(tensor.values, scale, zero_point), output_dtype, granularity)

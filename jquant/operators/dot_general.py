@@ -43,9 +43,14 @@ class _Product(NamedTuple):
     output_dtype: np.dtype
     precision: Any
 
-    def of_floats(self, lhs: jax.Array, rhs: jax.Array, out_sharding: NamedSharding | None) -> jax.Array:
+    def in_floats(self, lhs: jax.Array, rhs: jax.Array, out_sharding: NamedSharding | None) -> jax.Array:
         return lax.dot_general(
-            *(lhs, rhs, self.dimensions.numbers, self.precision, self.output_dtype), out_sharding=out_sharding
+            lhs,
+            rhs,
+            dimension_numbers=self.dimensions.numbers,
+            precision=self.precision,
+            preferred_element_type=self.output_dtype,
+            out_sharding=out_sharding,
         )
 
 
@@ -81,7 +86,7 @@ def _multiply_jvp(product: _Product, primals, tangents):
     output = _multiply(lhs, rhs, product)
     sharding = jax.typeof(output).sharding  # required by lax where explicit axes split the sum
     is_explicit = not sharding.mesh.empty and sharding.mesh.are_all_axes_explicit
-    multiply = functools.partial(product.of_floats, out_sharding=sharding if is_explicit else None)
+    multiply = functools.partial(product.in_floats, out_sharding=sharding if is_explicit else None)
     lhs_contracting, rhs_contracting, *_ = product.dimensions
     terms = []
     if not isinstance(lhs_dot, SymbolicZero):
@@ -202,15 +207,14 @@ def _precision(precision: lax.PrecisionLike) -> Any:
     """Returns `precision`, asserting that lax accepts it."""
     if precision is None:
         return None
-    found: Any = tuple(precision) if isinstance(precision, list) else precision
+    hashable: Any = tuple(precision) if isinstance(precision, list) else precision
     try:
-        _try_precision(found)
+        _try_precision(hashable)
     except Exception as error:  # of a value that is not hashable, or whatever lax raises
-        kind = DescriptorError if isinstance(precision, str) else DescriptorTypeError
-        raise kind(
-            f"{_OPERATOR}: precision is {shown(precision)}; it must be one that jax.lax.dot_general accepts"
-        ) from error
-    return found
+        error_class = DescriptorError if isinstance(precision, str) else DescriptorTypeError
+        message = f"{_OPERATOR}: precision is {shown(precision)}; it must be one that jax.lax.dot_general accepts"
+        raise error_class(message) from error
+    return hashable
 
 
 @functools.lru_cache(typed=True)
@@ -220,10 +224,10 @@ def _try_precision(precision: Any) -> None:
 
 
 def _split(output: jax.Array, out_sharding: NamedSharding | PartitionSpec) -> jax.Array:
-    given = f"{_OPERATOR}: out_sharding is {shown(out_sharding)}"
+    subject = f"{_OPERATOR}: out_sharding is {shown(out_sharding)}"
     if not isinstance(out_sharding, NamedSharding | PartitionSpec):
-        raise DescriptorTypeError(f"{given}; it must be a NamedSharding, a PartitionSpec or None")
+        raise DescriptorTypeError(f"{subject}; it must be a NamedSharding, a PartitionSpec or None")
     try:
         return jax.reshard(output, out_sharding)
     except (TypeError, ValueError) as error:
-        raise DescriptorError(f"{given}, which JAX rejects: {error}") from error
+        raise DescriptorError(f"{subject}, which JAX rejects: {error}") from error

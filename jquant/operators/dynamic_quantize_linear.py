@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
+from jquant.arguments.assertions import once_for_each_signature, require
 from jquant.arguments.call import Call
-from jquant.arguments.descriptor import Descriptor, Signature, Tensor, require
-from jquant.arguments.operands import FLOAT32, Operand, boolean_operand
+from jquant.arguments.descriptor import Descriptor, Signature, Tensor
+from jquant.arguments.operands import FLOAT32, boolean_operand
 from jquant.arguments.statics import boolean, dimensions
 from jquant.arithmetic import exact, rounding
 from jquant.arithmetic.broadcasting import broadcasts
@@ -49,20 +50,20 @@ def _dynamic_quantize_linear(
     if symmetric:
         parameters = quantization_parameters(low, high, dtype, symmetric=True, narrow_range=True)
     else:
-        parameters = _asymmetric(low, high, dtype, of_rows=axes is not None)
+        parameters = _asymmetric(low, high, dtype, by_row=axes is not None)
     assert parameters.zero_point is not None  # both have one
     return DynamicQuantizeOutput(affine.quantize(x, parameters, dtype), parameters.scale, parameters.zero_point)
 
 
-def _asymmetric(low: jax.Array, high: jax.Array, dtype: np.dtype, *, of_rows: bool) -> ScaleZeroPoint:
+def _asymmetric(low: jax.Array, high: jax.Array, dtype: np.dtype, *, by_row: bool) -> ScaleZeroPoint:
     limits = jnp.iinfo(dtype)
     width = exact.difference(high, low)
     scale = exact.quotient(width, jnp.float32(limits.max - limits.min))
     # A single range is as in ONNX; a range of rows whose scale is not a normal number counts as one of zeros.
-    empty = scale < jnp.finfo(jnp.float32).tiny if of_rows else width == 0
+    empty = scale < jnp.finfo(jnp.float32).tiny if by_row else width == 0
     scale = jnp.where(empty, jnp.float32(1), scale)
     offset = exact.difference(jnp.float32(limits.min), exact.quotient(low, scale))
-    if of_rows:
+    if by_row:
         offset = jnp.where(empty, jnp.float32(limits.min), offset)
     return ScaleZeroPoint(scale, rounding.nearest_integer(offset, None, dtype))
 
@@ -158,20 +159,26 @@ def dynamic_quantize_linear(
     where = None if where is None else boolean_operand(_OPERATOR, "where", where)
     outputs = {"OutputScaleTensor": Signature((), FLOAT32), "OutputZeroPointTensor": Signature((), dtype)}
     call.check(input.shape, dtype, **outputs)
-    extended = call.level == FeatureLevel.EXTENDED
-    require(extended or axis is None, f"{_OPERATOR}: axis is {shown(axis)}; it must be None{_EXTENSION}")
-    require(extended or not symmetric, f"{_OPERATOR}: symmetric is True; it must be False{_EXTENSION}")
+    _require_defaults(call.level, "None" if axis is None else shown(axis), symmetric)
     axes = None if axis is None else dimensions(_OPERATOR, axis, input.ndim)
     if where is not None:
-        _require_mask(where, input)
+        _require_mask(where.shape, input.shape)
     return _dynamic_quantize_linear(input, where, axes, symmetric, dtype)
 
 
-_EXTENSION = " below FeatureLevel.EXTENDED"
+@once_for_each_signature
+def _require_defaults(level: FeatureLevel | None, axis: str, symmetric: bool) -> None:
+    """Asserts that the arguments of jquant's own have their defaults at the levels of DirectML."""
+    for name, value, default in (("axis", axis, "None"), ("symmetric", str(symmetric), "False")):
+        is_allowed = level == FeatureLevel.EXTENDED or value == default
+        require(is_allowed, f"{_OPERATOR}: {name} is {value}; it must be {default} below FeatureLevel.EXTENDED")
 
 
-def _require_mask(where: Operand, input: Operand) -> None:
-    """Asserts that `where` fits the input."""
-    fits = where.ndim == 0 or broadcasts(where.shape, input.shape)
-    message = f"{_OPERATOR}: where has shape {where.shape}, InputTensor has {input.shape}: the dimension counts must be the"
-    require(fits, f"{message} same, and each size must be 1 or that of the input (where[..., None] adds a dimension)")
+@once_for_each_signature
+def _require_mask(where: tuple[int, ...], input: tuple[int, ...]) -> None:
+    """Asserts that the mask broadcasts to the input, in the same rank."""
+    require(
+        len(where) == 0 or broadcasts(where, input),
+        f"{_OPERATOR}: where has shape {where}, InputTensor has {input}: the dimension counts must be the same, and each "
+        "size must be 1 or that of the input (where[..., None] adds a dimension)",
+    )

@@ -6,8 +6,10 @@ from jax import lax
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
+from jquant.arguments.assertions import once_for_each_signature, require, require_shape
 from jquant.arguments.call import Call
-from jquant.arguments.descriptor import Descriptor, Tensor, require
+from jquant.arguments.constraints import check_rank
+from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.statics import dimension, integer
 from jquant.arithmetic import exact, subbyte
 from jquant.formulas import affine
@@ -17,6 +19,7 @@ from jquant.placement import names_arrays
 from jquant.quantized_tensor import Quantized
 
 _OPERATOR = "GatherBlockQuantized"
+_BLOCK_SIZES = tuple(2**exponent for exponent in range(4, 31))
 
 
 def _any_sizes(name: str) -> str:
@@ -129,8 +132,8 @@ def gather_block_quantized(
     Example:
       >>> import jax.numpy as jnp, jquant
       >>> table = jnp.array([[1, 2, 3, 4] * 4, [-1, -2, -3, -4] * 4], jnp.int4)
-      >>> found = jquant.gather_block_quantized(table, jnp.array([1, 0, 2]), jnp.array([[0.5], [2.0]]), block_size=16)
-      >>> found[:, :4]
+      >>> rows = jquant.gather_block_quantized(table, jnp.array([1, 0, 2]), jnp.array([[0.5], [2.0]]), block_size=16)
+      >>> rows[:, :4]
       Array([[-2. , -4. , -6. , -8. ],
              [ 0.5,  1. ,  1.5,  2. ],
              [ 0. ,  0. ,  0. ,  0. ]], dtype=float32)
@@ -141,7 +144,7 @@ def gather_block_quantized(
     call = Call(_DESCRIPTOR)
     data, indices, scales = call.tensor("data", data), call.tensor("indices", indices), call.tensor("scales", scales)
     zero_points = call.optional_tensor("zero_points", zero_points, data.dtype)
-    _DESCRIPTOR.check_rank(call.level, "data", data.shape)
+    check_rank(_DESCRIPTOR, call.level, "data", data.shape)
     bits = integer(_OPERATOR, "bits", bits, (2, 4, 8), "2, 4 or 8")
     in_byte = 8 // bits if data.dtype == jnp.uint8 else 1
     rank = data.ndim
@@ -151,31 +154,35 @@ def gather_block_quantized(
     )
     call.check((*data.shape[:gather_axis], *indices.shape, *data.shape[gather_axis + 1 :]), scales.dtype)
     what = "a power of two, 16 or more"
-    block_size = integer(_OPERATOR, "block_size", block_size, [2**exponent for exponent in range(4, 31)], what)
+    block_size = integer(_OPERATOR, "block_size", block_size, _BLOCK_SIZES, what)
     if data.dtype == jnp.uint8:
-        require(gather_axis == 0, f"{_OPERATOR}: gather_axis is {gather_axis}; for uint8 data it must be 0")
-        message = (
-            f"quantize_axis and gather_axis are both {quantize_axis}; where bytes hold several integers, they must differ"
-        )
-        require(in_byte == 1 or gather_axis != quantize_axis, f"{_OPERATOR}: {message}")
-    _check_blocks(scales, zero_points, (*data.shape[:-1], data.shape[-1] * in_byte), quantize_axis, block_size, in_byte)
+        _require_axes_of_bytes(gather_axis, quantize_axis, in_byte)
+    shape = (*data.shape[:-1], data.shape[-1] * in_byte)
+    zero_points_shape = None if zero_points is None else zero_points.shape
+    _require_blocks(scales.shape, zero_points_shape, shape, quantize_axis, block_size, in_byte)
     return _gather_block_quantized(data, indices, scales, zero_points, gather_axis, quantize_axis, block_size, bits)
 
 
-def _check_blocks(
-    scales: jax.Array,
-    zero_points: jax.Array | None,
-    sizes: tuple[int, ...],
+@once_for_each_signature
+def _require_axes_of_bytes(gather_axis: int, quantize_axis: int, in_byte: int) -> None:
+    require(gather_axis == 0, f"{_OPERATOR}: gather_axis is {gather_axis}; for uint8 data it must be 0")
+    message = f"quantize_axis and gather_axis are both {quantize_axis}; where bytes hold several integers, they must differ"
+    require(in_byte == 1 or gather_axis != quantize_axis, f"{_OPERATOR}: {message}")
+
+
+@once_for_each_signature
+def _require_blocks(
+    scales: tuple[int, ...],
+    zero_points: tuple[int, ...] | None,
+    integers: tuple[int, ...],
     quantize_axis: int,
     block_size: int,
     in_byte: int,
 ) -> None:
-    """Asserts that each block of integers of these `sizes` has a scale, and a zero point if these are given."""
-    blocks = -(-sizes[quantize_axis] // block_size)
-    wanted = (*sizes[:quantize_axis], blocks, *sizes[quantize_axis + 1 :])
-    given = f"the integers of data have shape {sizes}, in blocks of {block_size} along axis {quantize_axis}"
-    require(scales.shape == wanted, f"{_OPERATOR}: scales has shape {scales.shape}, but must have {wanted}: {given}")
+    """Asserts that each block of integers has a scale, and a zero point if these are given."""
+    blocks = -(-integers[quantize_axis] // block_size)
+    wanted = (*integers[:quantize_axis], blocks, *integers[quantize_axis + 1 :])
+    reason = f"the integers of data have shape {integers}, in blocks of {block_size} along axis {quantize_axis}"
+    require_shape(_OPERATOR, "scales", scales, wanted, reason)
     if zero_points is not None:
-        wanted = (*wanted[:-1], -(-wanted[-1] // in_byte))
-        message = f"{_OPERATOR}: zero_points has shape {zero_points.shape}, but must have {wanted}: {given}"
-        require(zero_points.shape == wanted, message)
+        require_shape(_OPERATOR, "zero_points", zero_points, (*wanted[:-1], -(-wanted[-1] // in_byte)), reason)

@@ -1,5 +1,6 @@
 """onnxruntime's MatMulNBits (domain com.microsoft)"""
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple, overload
 
@@ -8,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
+from jquant.arguments.assertions import once_for_each_signature, require, require_named_type
 from jquant.arguments.blocks import require_none
 from jquant.arguments.call import Call
-from jquant.arguments.descriptor import Descriptor, Tensor, require
+from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.operands import Operand, operand
 from jquant.arguments.products import product_shape
 from jquant.arguments.statics import float_data_type, integer
@@ -43,7 +45,7 @@ _DESCRIPTOR = Descriptor(
     ),
     same_data_type=(("A", "scales"), ("A", "bias")),
 )
-_OF_PACKED = Descriptor(  # jquant's own
+_PACKED_DESCRIPTOR = Descriptor(  # jquant's own
     _OPERATOR,
     (
         Tensor("A", "Input", (1, 8), _FLOATS, f"{_BATCH} [M] K"),
@@ -186,14 +188,12 @@ def matmul_n_bits(
     if bits is not None:
         bits = integer(_OPERATOR, "bits", bits, (2, 4, 8), "2, 4 or 8, or None")
     dtype = np.dtype(np.float32) if compute_dtype is None else float_data_type(_OPERATOR, "compute_dtype", compute_dtype)
-    wanted = "it must be FLOAT32 or BFLOAT16"
-    message = f"{_OPERATOR}: compute_dtype is {data_type_name(dtype)}; {wanted}"
-    require(dtype in (jnp.float32, jnp.bfloat16), message, DescriptorTypeError)
+    require_named_type(_OPERATOR, "compute_dtype", dtype, ("FLOAT32", "BFLOAT16"))
     if isinstance(b, PackedBlockMatrix):
         a, bias = _beside_packed(a, b, {"scales": scales, "zero_points": zero_points, "g_idx": g_idx}, bias, bits)
         return _matmul_n_bits(a, b, bias, jnp.iinfo(b.dtype).bits, dtype)
     bits = 4 if bits is None else bits
-    a, weights, bias = _of_specification(a, b, scales, zero_points, g_idx, bias, bits)
+    a, weights, bias = _stored(a, b, scales, zero_points, g_idx, bias, bits)
     return _matmul_n_bits(a, weights, bias, bits, dtype)
 
 
@@ -202,15 +202,14 @@ def _beside_packed(
 ) -> tuple[jax.Array, jax.Array | None]:
     b.validate(f"{_OPERATOR}: B")
     require_none(_OPERATOR, beside)
-    held = jnp.iinfo(b.dtype).bits
-    require(bits in (None, held), f"{_OPERATOR}: bits is {bits}; the packed weights have {held}")
-    call = Call(_OF_PACKED)
+    _require_bits_of_packed(bits, jnp.iinfo(b.dtype).bits)
+    call = Call(_PACKED_DESCRIPTOR)
     a, bias = call.tensor("A", a), call.optional_tensor("bias", bias, np.dtype(np.float32))
     call.check(product_shape(a, b), a.dtype, B=b)
     return a, bias
 
 
-def _of_specification(
+def _stored(
     a: ArrayLike,
     b: ArrayLike,
     scales: ArrayLike | None,
@@ -222,42 +221,60 @@ def _of_specification(
     call = Call(_DESCRIPTOR)
     a, b = call.tensor("A", a), call.tensor("B", b)
     columns = b.shape[0] if b.ndim else 1
-    found = None if scales is None else call.tensor("scales", _of_columns("scales", scales, columns))
+    its_scales = None if scales is None else call.tensor("scales", _by_column("scales", scales, columns))
     if zero_points is not None:
-        zero_points = _of_columns("zero_points", zero_points, columns)
+        zero_points = _by_column("zero_points", zero_points, columns)
     zero_points = call.optional_tensor("zero_points", zero_points, np.dtype(np.uint8))
     g_idx = call.optional_tensor("g_idx", g_idx, np.dtype(np.int32))
     bias = call.optional_tensor("bias", bias, np.dtype(np.float32))
-    call.check((*a.shape[:-1], columns), a.dtype, scales=found)
-    assert found is not None
+    call.check((*a.shape[:-1], columns), a.dtype, scales=its_scales)
+    assert its_scales is not None
     _, blocks, size = b.shape
     block_size, k = size * 8 // bits, a.shape[-1]
-    is_power = block_size >= 16 and block_size & (block_size - 1) == 0
-    given = f"B has shape {b.shape}, which with bits={bits} means blocks of {block_size}"
-    require(is_power, f"{_OPERATOR}: {given}; the block size must be a power of two, 16 or more")
-    needed = -(-k // block_size)
-    require(blocks == needed, f"{_OPERATOR}: {given}; K, which is {k} in A, makes {needed} of them")
+    _require_blocks(b.shape, bits, block_size, k)
     if zero_points is not None:
-        _check_zero_points(zero_points, a.dtype, blocks, bits)
-    return a, _Stored(b, found, zero_points, g_idx), bias
+        _require_zero_points(zero_points.shape, zero_points.dtype, a.dtype, blocks, bits)
+    return a, _Stored(b, its_scales, zero_points, g_idx), bias
 
 
-def _of_columns(name: str, x: ArrayLike, columns: int) -> Operand:
+def _by_column(name: str, x: ArrayLike, columns: int) -> Operand:
     """`x` in two dimensions, if it is flat."""
     array = operand(_OPERATOR, name, x)
     if array.ndim != 1 or columns == 0:
         return array
-    message = f"{_OPERATOR}: {name} has shape {array.shape}; its size must be a multiple of N, which is {columns} in B"
-    require(array.size % columns == 0, message)
+    _require_columns(name, array.shape, columns)
     return array.reshape(columns, -1)
 
 
-def _check_zero_points(zero_points: jax.Array, dtype: np.dtype, blocks: int, bits: int) -> None:
-    is_packed = zero_points.dtype == jnp.uint8
-    given, wanted = data_type_name(zero_points.dtype), data_type_name(dtype)
-    message = f"{_OPERATOR}: zero_points has data type {given}; it must be UINT8 or match that of A, {wanted}"
-    require(is_packed or zero_points.dtype == dtype, message, DescriptorTypeError)
+@once_for_each_signature
+def _require_columns(name: str, shape: tuple[int, ...], columns: int) -> None:
+    message = f"{_OPERATOR}: {name} has shape {shape}; its size must be a multiple of N, which is {columns} in B"
+    require(math.prod(shape) % columns == 0, message)
+
+
+@once_for_each_signature
+def _require_bits_of_packed(bits: int | None, packed_bits: int) -> None:
+    require(bits in (None, packed_bits), f"{_OPERATOR}: bits is {bits}; the packed weights have {packed_bits}")
+
+
+@once_for_each_signature
+def _require_blocks(b: tuple[int, ...], bits: int, block_size: int, k: int) -> None:
+    """Asserts that the blocks of B are of an allowed size, and that they cover K."""
+    subject = f"{_OPERATOR}: B has shape {b}, which with bits={bits} means blocks of {block_size}"
+    is_power = block_size >= 16 and block_size & (block_size - 1) == 0
+    require(is_power, f"{subject}; the block size must be a power of two, 16 or more")
+    wanted = -(-k // block_size)
+    require(b[1] == wanted, f"{subject}; K, which is {k} in A, makes {wanted} of them")
+
+
+@once_for_each_signature
+def _require_zero_points(shape: tuple[int, ...], dtype: np.dtype, a_dtype: np.dtype, blocks: int, bits: int) -> None:
+    """Asserts that each block has a zero point: of the type of A, or packed into bytes."""
+    is_packed = dtype == jnp.uint8
+    subject = f"{_OPERATOR}: zero_points has data type {data_type_name(dtype)}"
+    message = f"{subject}; it must be UINT8 or match that of A, {data_type_name(a_dtype)}"
+    require(is_packed or dtype == a_dtype, message, DescriptorTypeError)
     count = -(-blocks * bits // 8) if is_packed else blocks
     what = f"bytes for {blocks} blocks of {bits} bits" if is_packed else f"for {blocks} blocks"
-    message = f"{_OPERATOR}: zero_points has shape {zero_points.shape}; it must have {count} per column, {what}"
-    require(zero_points.shape[1] == count, message)
+    message = f"{_OPERATOR}: zero_points has shape {shape}; it must have {count} per column, {what}"
+    require(shape[1] == count, message)

@@ -6,8 +6,8 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
+from jquant.arguments.assertions import once_for_each_signature, require, require_named_type
 from jquant.arguments.block_scales import positive_block_size, require_scales
-from jquant.arguments.descriptor import require
 from jquant.arguments.operands import any_float_operand, operand
 from jquant.arguments.statics import dimension, float_data_type
 from jquant.arithmetic import e8m0, exact, float_bits, narrow_floats, rounding
@@ -22,7 +22,7 @@ from jquant.results import MxQuantizeOutput
 _INT8 = jnp.dtype(jnp.int8)
 _UINT8 = jnp.dtype(jnp.uint8)
 _ARRAYS = tuple(map(jnp.dtype, ("float8_e4m3fn", "float8_e5m2", "float4_e2m1fn")))
-_ELEMENT_TYPES = (*_ARRAYS, *FLOATS_OF_6_BITS, _INT8)
+_ELEMENT_NAMES = tuple(map(data_type_name, (*_ARRAYS, *FLOATS_OF_6_BITS, _INT8)))
 _FRACTION_BITS = 6  # of int8, whose integers count 64ths
 
 
@@ -65,8 +65,8 @@ def _mx_quantize(x: jax.Array, element: np.dtype, axis: int, block_size: int) ->
     exponent = lax.max((largest >> 23) - np.int32(_largest_exponent(element)), jnp.zeros_like(largest))
     is_finite = largest < float_bits.INFINITY
     code = lax.select(is_finite, exponent, jnp.full_like(exponent, e8m0.NAN)).astype(jnp.uint8)
-    of_each = blocks.repeat(code, axis, block_size, x.shape[axis]).astype(jnp.int32)
-    values = _elements(value, of_each, element)
+    exponents = blocks.repeat(code, axis, block_size, x.shape[axis]).astype(jnp.int32)
+    values = _elements(value, exponents, element)
     return MxQuantizeOutput(values, e8m0.from_code(code))
 
 
@@ -74,8 +74,8 @@ def _mx_quantize(x: jax.Array, element: np.dtype, axis: int, block_size: int) ->
 def _mx_dequantize(
     values: jax.Array, scale: jax.Array, element: np.dtype, axis: int, block_size: int, output_dtype: np.dtype
 ) -> jax.Array:
-    of_each = blocks.repeat(e8m0.code_of(scale), axis, block_size, values.shape[axis])
-    return exact.narrow(_numbers(values, of_each, element), output_dtype)
+    exponents = blocks.repeat(e8m0.code_of(scale), axis, block_size, values.shape[axis])
+    return exact.narrow(_numbers(values, exponents, element), output_dtype)
 
 
 @names_arrays
@@ -129,9 +129,7 @@ def mx_quantize(x: ArrayLike, /, element_type: DTypeLike | str, *, axis: int = -
     """
     x = any_float_operand("mx_quantize", "x", x)
     element = data_type("element_type", element_type)
-    given, allowed = data_type_name(element), ", ".join(map(data_type_name, _ELEMENT_TYPES))
-    message = f"mx_quantize: element_type is {given}; it must be one of {allowed}"
-    require(element in _ELEMENT_TYPES, message, DescriptorTypeError)
+    require_named_type("mx_quantize", "element_type", element, _ELEMENT_NAMES)
     axis, block_size = dimension("mx_quantize", axis, x.ndim), positive_block_size("mx_quantize", block_size)
     return _mx_quantize(x, element, axis, block_size)
 
@@ -185,19 +183,24 @@ def mx_dequantize(
     """
     values, scale = operand("mx_dequantize", "values", values), operand("mx_dequantize", "scale", scale)
     element = values.dtype if element_type is None else data_type("element_type", element_type)
-    held = _UINT8 if element in FLOATS_OF_6_BITS else element
-    given = f"mx_dequantize: values has data type {data_type_name(values.dtype)}"
-    if element_type is None:
-        allowed = ", ".join(map(data_type_name, (*_ARRAYS, _INT8)))
-        wanted = f"it must be one of {allowed}, or UINT8 with an element_type of 6 bits"
-        require(values.dtype in (*_ARRAYS, _INT8), f"{given}; {wanted}", DescriptorTypeError)
-    else:
-        allowed = ", ".join(map(data_type_name, _ELEMENT_TYPES))
-        message = f"mx_dequantize: element_type is {data_type_name(element)}; it must be one of {allowed}"
-        require(element in _ELEMENT_TYPES, message, DescriptorTypeError)
-        message = f"{given}; with element_type {data_type_name(element)} it must be {data_type_name(held)}"
-        require(values.dtype == held, message, DescriptorTypeError)
+    _require_element(values.dtype, element, element_type is None)
     output_dtype = float_data_type("mx_dequantize", "output_dtype", output_dtype)
     axis, block_size = dimension("mx_dequantize", axis, values.ndim), positive_block_size("mx_dequantize", block_size)
     require_scales("mx_dequantize", scale, e8m0.DTYPE, values, axis, block_size)
     return _mx_dequantize(values, scale, element, axis, block_size, output_dtype)
+
+
+@once_for_each_signature
+def _require_element(stored: np.dtype, element: np.dtype, is_default: bool) -> None:
+    """Asserts that the values are elements of a type of the specification; those of 6 bits are stored in bytes."""
+    if is_default:
+        allowed = *_ARRAYS, _INT8
+        wanted = f"it must be one of {', '.join(map(data_type_name, allowed))}, or UINT8 with an element_type of 6 bits"
+        message = f"mx_dequantize: values has data type {data_type_name(stored)}; {wanted}"
+        require(stored in allowed, message, DescriptorTypeError)
+        return
+    require_named_type("mx_dequantize", "element_type", element, _ELEMENT_NAMES)
+    held = _UINT8 if element in FLOATS_OF_6_BITS else element
+    subject = f"mx_dequantize: values has data type {data_type_name(stored)}"
+    message = f"{subject}; with element_type {data_type_name(element)} it must be {data_type_name(held)}"
+    require(stored == held, message, DescriptorTypeError)

@@ -6,12 +6,11 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
+from jquant.arguments.assertions import require_data_type
 from jquant.arguments.block_scales import require_scales
-from jquant.arguments.descriptor import require
 from jquant.arguments.operands import any_float_operand, float_scalar, operand
 from jquant.arguments.statics import dimension, float_data_type
 from jquant.arithmetic import exact, float_bits, narrow_floats
-from jquant.errors import DescriptorTypeError
 from jquant.formulas import blocks
 from jquant.formulas.extremes import largest_magnitude
 from jquant.lowering import materialize
@@ -55,8 +54,8 @@ def _nvfp4_quantize(x: jax.Array, tensor_scale: jax.Array | None, axis: int) -> 
 def _nvfp4_dequantize(
     values: jax.Array, scale: jax.Array, tensor_scale: jax.Array, axis: int, output_dtype: np.dtype
 ) -> jax.Array:
-    of_each = blocks.repeat(narrow_floats.widen(scale), axis, _BLOCK_SIZE, values.shape[axis])
-    scaled = exact.product(narrow_floats.widen(values), of_each)  # of 6 bits, and exact
+    scales = blocks.repeat(narrow_floats.widen(scale), axis, _BLOCK_SIZE, values.shape[axis])
+    scaled = exact.product(narrow_floats.widen(values), scales)  # of 6 bits, and exact
     return exact.narrow(exact.product(scaled, exact.widen(tensor_scale)), output_dtype)
 
 
@@ -157,8 +156,7 @@ def nvfp4_dequantize(
       NVIDIA, "Pretraining Large Language Models with NVFP4".
     """
     values, scale = operand("nvfp4_dequantize", "values", values), operand("nvfp4_dequantize", "scale", scale)
-    given = f"nvfp4_dequantize: values has data type {data_type_name(values.dtype)}"
-    require(values.dtype == _ELEMENT, f"{given}; it must be {data_type_name(_ELEMENT)}", DescriptorTypeError)
+    require_data_type("nvfp4_dequantize", "values", values.dtype, (data_type_name(_ELEMENT),))
     tensor_scale = float_scalar("nvfp4_dequantize", "tensor_scale", tensor_scale)
     output_dtype = float_data_type("nvfp4_dequantize", "output_dtype", output_dtype)
     axis = dimension("nvfp4_dequantize", axis, values.ndim)

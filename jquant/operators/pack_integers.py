@@ -10,21 +10,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant.arguments.descriptor import require
+from jquant.arguments.assertions import (
+    once_for_each_signature,
+    require,
+    require_data_type,
+    require_dimensions,
+    require_named_type,
+)
 from jquant.arguments.operands import operand
 from jquant.arguments.statics import integer
 from jquant.arithmetic.subbyte import unpacked
-from jquant.errors import DescriptorTypeError, shown
 from jquant.lowering.formula import formula
 from jquant.modes import data_type, data_type_name
 from jquant.placement import names_arrays
 
 _DATA_TYPES = "INT4", "UINT4", "INT2", "UINT2"
-
-
-def _require_narrow(what: str, dtype: np.dtype) -> None:
-    given = data_type_name(dtype)
-    require(given in _DATA_TYPES, f"{what} {given}; it must be {', '.join(_DATA_TYPES)}", DescriptorTypeError)
 
 
 @formula("pack_integers")
@@ -74,8 +74,8 @@ def pack_integers(x: ArrayLike, /) -> jax.Array:
       ONNX, "4 bit integer types" and "2 bit integer types".
     """
     x = operand("pack_integers", "x", x)
-    _require_narrow("pack_integers: x has data type", x.dtype)
-    require(x.ndim > 0, "pack_integers: x is a scalar; it must have a last dimension, which is packed")
+    require_data_type("pack_integers", "x", x.dtype, _DATA_TYPES)
+    require_dimensions("pack_integers", "x", x.shape, "a last dimension, which is packed")
     return _pack_integers(x)
 
 
@@ -115,14 +115,26 @@ def unpack_integers(packed: ArrayLike, /, dtype: DTypeLike | str, *, size: int |
       ONNX, "4 bit integer types" and "2 bit integer types".
     """
     packed, dtype = operand("unpack_integers", "packed", packed), data_type("dtype", dtype)
-    _require_narrow("unpack_integers: dtype is", dtype)
-    given = data_type_name(packed.dtype)
-    require(given == "UINT8", f"unpack_integers: packed has data type {given}; it must be UINT8", DescriptorTypeError)
-    require(packed.ndim > 0, "unpack_integers: packed is a scalar; it must have a last dimension, that of the bytes")
-    available, count = math.prod(packed.shape[-1:]), 8 // jnp.iinfo(dtype).bits
+    require_named_type("unpack_integers", "dtype", dtype, _DATA_TYPES)
+    require_data_type("unpack_integers", "packed", packed.dtype, ("UINT8",))
+    require_dimensions("unpack_integers", "packed", packed.shape, "a last dimension, that of the bytes")
+    if size is None:
+        return _unpack_integers(packed, dtype, math.prod(packed.shape[-1:]) * _per_byte(dtype))
     what = "the last size of the result, an integer"
-    integers = available * count if size is None else integer("unpack_integers", "size", size, range(sys.maxsize), what)
-    needed = -(-integers // count)
-    required = f"{integers} integers of dtype {data_type_name(dtype)} need {needed} bytes; packed has {available}"
-    require(needed == available, f"unpack_integers: size is {shown(size)}: {required}")
-    return _unpack_integers(packed, dtype, integers)
+    size = integer("unpack_integers", "size", size, range(sys.maxsize), what)
+    _require_bytes(math.prod(packed.shape[-1:]), dtype, size)
+    return _unpack_integers(packed, dtype, size)
+
+
+def _per_byte(dtype: np.dtype) -> int:
+    return 8 // jnp.iinfo(dtype).bits
+
+
+@once_for_each_signature
+def _require_bytes(available: int, dtype: np.dtype, size: int) -> None:
+    wanted = -(-size // _per_byte(dtype))
+    require(
+        wanted == available,
+        f"unpack_integers: size is {size}: {size} integers of dtype {data_type_name(dtype)} need {wanted} bytes; packed has "
+        f"{available}",
+    )

@@ -6,9 +6,10 @@ from typing import overload
 import jax
 from jax.typing import ArrayLike
 
+from jquant.arguments.assertions import once_for_each_signature, require
 from jquant.arguments.blocks import block_size_of, zero_point_of_blocks
 from jquant.arguments.call import Call
-from jquant.arguments.descriptor import Descriptor, Tensor, require
+from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.operands import FLOAT32
 from jquant.arguments.products import with_more_dimensions
 from jquant.arguments.statics import boolean, integer
@@ -145,7 +146,7 @@ def pack_matrix(
     k_major = boolean(_OPERATOR, "k_major", k_major)
     if scale is not None:
         return _with_scales(b, zero_point, scale, block_size, k_major)
-    require(not k_major, f"{_OPERATOR}: k_major is given without scale; the order is then always K-major: leave it out")
+    _require_no_order(k_major)
     call = Call(_DESCRIPTOR)
     b = call.tensor("BTensor", b)
     zero_point = call.zero_point("B", zero_point, b.dtype)
@@ -155,8 +156,18 @@ def pack_matrix(
         block_size = packed.block_size_for(k)
     what = f"a positive divisor of K, which is {k} in BTensor"
     block_size = integer(_OPERATOR, "block_size", block_size, range(1, sys.maxsize), what)
-    require(k % block_size == 0, f"{_OPERATOR}: block_size is {block_size}; it must be {what}")
+    _require_divisor(k, block_size, what)
     return _pack_matrix(b, zero_point, block_size)
+
+
+@once_for_each_signature
+def _require_no_order(k_major: bool) -> None:
+    require(not k_major, f"{_OPERATOR}: k_major is given without scale; the order is then always K-major: leave it out")
+
+
+@once_for_each_signature
+def _require_divisor(k: int, block_size: int, what: str) -> None:
+    require(k % block_size == 0, f"{_OPERATOR}: block_size is {block_size}; it must be {what}")
 
 
 def _with_scales(

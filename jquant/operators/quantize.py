@@ -6,9 +6,9 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant.arguments.descriptor import require, require_round_mode
+from jquant.arguments.assertions import once_for_each_signature, require
 from jquant.arguments.operands import float_operand, optional_scalar
-from jquant.arguments.ranges import range_operands, require_one_range, require_quantized
+from jquant.arguments.ranges import range_operands, require_one_range, require_quantized, require_round_mode
 from jquant.arguments.statics import boolean
 from jquant.arithmetic import exact, rounding
 from jquant.arithmetic.broadcasting import shape_along
@@ -152,8 +152,13 @@ def quantize(
     narrow_range = boolean(_OPERATOR, "narrow_range", narrow_range)
     require_quantized(_OPERATOR, "dtype", dtype, *_DATA_TYPES)
     require_round_mode(_OPERATOR, round_mode, _ROUND_MODES)
-    if round_mode == RoundMode.HALF_TO_EVEN:
-        require(mode == QuantizeMode.SCALED, f"{_OPERATOR}: round_mode HALF_TO_EVEN is for mode SCALED only, not {mode}")
+    _require_mode_of_rounding(mode, round_mode)
     if mode == QuantizeMode.MIN_FIRST:
         require_one_range(_OPERATOR, input, axis)
     return _quantize(input, min_range, max_range, least, dtype, mode, round_mode, narrow_range, axis)
+
+
+@once_for_each_signature
+def _require_mode_of_rounding(mode: QuantizeMode, round_mode: RoundMode) -> None:
+    is_allowed = mode == QuantizeMode.SCALED or round_mode != RoundMode.HALF_TO_EVEN
+    require(is_allowed, f"{_OPERATOR}: round_mode HALF_TO_EVEN is for mode SCALED only, not {mode}")

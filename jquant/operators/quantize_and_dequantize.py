@@ -6,9 +6,9 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from jquant.arguments.descriptor import require, require_round_mode
+from jquant.arguments.assertions import once_for_each_signature, require
 from jquant.arguments.operands import float_operand
-from jquant.arguments.ranges import range_operands
+from jquant.arguments.ranges import range_operands, require_round_mode
 from jquant.arguments.statics import boolean, integer
 from jquant.arithmetic import exact, rounding
 from jquant.arithmetic.broadcasting import shape_along
@@ -144,10 +144,9 @@ def quantize_and_dequantize(
     round_mode = rounding_mode(round_mode)
     input = float_operand(_OPERATOR, "input", input)
     bounds = {"input_min": input_min, "input_max": input_max}
-    given = {name: bound for name, bound in bounds.items() if bound is not None}
-    message = f"{_OPERATOR}: only one of input_min and input_max is given; give both, or neither for the range of the input"
-    require(len(given) != 1, message)
-    bounds = range_operands(_OPERATOR, input, axis, **given)
+    bounds = {name: bound for name, bound in bounds.items() if bound is not None}
+    _require_both_or_neither(len(bounds))
+    bounds = range_operands(_OPERATOR, input, axis, **bounds)
     signed_input = boolean(_OPERATOR, "signed_input", signed_input)
     narrow_range = boolean(_OPERATOR, "narrow_range", narrow_range)
     largest = _LARGEST_NUM_BITS[signed_input]
@@ -155,3 +154,9 @@ def quantize_and_dequantize(
     num_bits = integer(_OPERATOR, "num_bits", num_bits, range(1, largest + 1), what)
     require_round_mode(_OPERATOR, round_mode, _ROUND_MODES)
     return _quantize_and_dequantize(input, bounds or None, signed_input, num_bits, round_mode, narrow_range, axis)
+
+
+@once_for_each_signature
+def _require_both_or_neither(count: int) -> None:
+    message = f"{_OPERATOR}: only one of input_min and input_max is given; give both, or neither for the range of the input"
+    require(count != 1, message)

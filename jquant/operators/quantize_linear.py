@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
+from jquant.arguments.assertions import once_for_each_signature, require
 from jquant.arguments.call import Call
-from jquant.arguments.descriptor import Descriptor, Tensor, require
+from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.granularity import align, granularity_of
 from jquant.arguments.operands import FLOAT32
 from jquant.arguments.statics import boolean, float_data_type
@@ -180,16 +181,36 @@ def quantize_linear(
     )
     scale, zero_point, covered = align(granularity, _OPERATOR, _DESCRIPTOR.names("Input"), input.shape, *output)
     call.check(input.shape, output_dtype, **covered)
-    given = f"ScaleTensor has data type {data_type_name(scale.dtype)}, InputTensor has {data_type_name(input.dtype)}"
-    wanted = "below FeatureLevel.EXTENDED they must be the same, or FLOAT32 with INT32"
-    allowed = scale.dtype == scale_dtype or call.level == FeatureLevel.EXTENDED
-    require(allowed, f"{_OPERATOR}: {given}; {wanted}", DescriptorTypeError)
+    _require_scale_type(input.dtype, scale.dtype, scale_dtype, call.level)
     saturate = boolean(_OPERATOR, "saturate", saturate)
-    never = f"{data_type_name(output_dtype)} has neither infinities nor NaN, so it always saturates"
-    message = f"{_OPERATOR}: saturate is False, but {never}"
-    require(saturate or has_infinities_or_nan(output_dtype), message, DescriptorTypeError)
+    _require_limits(output_dtype, saturate)
     precision = FLOAT32 if precision is None else float_data_type(_OPERATOR, "precision", precision)
-    message = f"{_OPERATOR}: precision is {data_type_name(precision)}; it must be FLOAT32 below"
-    allowed = precision == FLOAT32 or call.level == FeatureLevel.EXTENDED
-    require(allowed, f"{message} FeatureLevel.EXTENDED", DescriptorTypeError)
+    _require_precision(precision, call.level)
     return _quantize_linear(input, ScaleZeroPoint(scale, zero_point), output_dtype, granularity, saturate, precision)
+
+
+@once_for_each_signature
+def _require_scale_type(input: np.dtype, scale: np.dtype, wanted: np.dtype, level: FeatureLevel | None) -> None:
+    require(
+        scale == wanted or level == FeatureLevel.EXTENDED,
+        f"{_OPERATOR}: ScaleTensor has data type {data_type_name(scale)}, InputTensor has {data_type_name(input)}; below "
+        "FeatureLevel.EXTENDED they must be the same, or FLOAT32 with INT32",
+        DescriptorTypeError,
+    )
+
+
+@once_for_each_signature
+def _require_limits(output: np.dtype, saturate: bool) -> None:
+    """Asserts that there is something in the place of what does not saturate."""
+    never = f"{data_type_name(output)} has neither infinities nor NaN, so it always saturates"
+    is_allowed = saturate or has_infinities_or_nan(output)
+    require(is_allowed, f"{_OPERATOR}: saturate is False, but {never}", DescriptorTypeError)
+
+
+@once_for_each_signature
+def _require_precision(precision: np.dtype, level: FeatureLevel | None) -> None:
+    require(
+        precision == FLOAT32 or level == FeatureLevel.EXTENDED,
+        f"{_OPERATOR}: precision is {data_type_name(precision)}; it must be FLOAT32 below FeatureLevel.EXTENDED",
+        DescriptorTypeError,
+    )

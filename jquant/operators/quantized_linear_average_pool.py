@@ -9,6 +9,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from jquant.arguments.call import Call
+from jquant.arguments.constraints import check_rank
 from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.statics import boolean, positive_integers
 from jquant.arguments.windows import Padding, windows
@@ -114,11 +115,11 @@ def quantized_linear_average_pool(
     """
     call = Call(_DESCRIPTOR, feature_level)
     include_padding = boolean(_OPERATOR, "include_padding", include_padding)
-    given = call.quantized("Input", input, input_scale, input_zero_point)
-    shape = given.values.shape
-    output, output_dtype = call.output("Output", output_scale, output_zero_point, output_dtype, default=given.values.dtype)
-    _DESCRIPTOR.check_rank(call.level, "InputTensor", shape)
+    tensor = call.quantized("Input", input, input_scale, input_zero_point)
+    shape = tensor.values.shape
+    output, output_dtype = call.output("Output", output_scale, output_zero_point, output_dtype, default=tensor.values.dtype)
+    check_rank(_DESCRIPTOR, call.level, "InputTensor", shape)
     window_sizes = positive_integers(_OPERATOR, "window_sizes", window_sizes, len(shape[2:]))
     w = windows(_OPERATOR, shape[2:], window_sizes, strides, dilations, padding)
     call.check((*shape[:2], *w.counts(shape[2:])), output_dtype)
-    return _quantized_linear_average_pool(given, output, w, include_padding, output_dtype)
+    return _quantized_linear_average_pool(tensor, output, w, include_padding, output_dtype)

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
+from jquant.arguments.assertions import once_for_each_signature, require
 from jquant.arguments.call import Call
-from jquant.arguments.descriptor import Descriptor, Tensor, require
+from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.statics import dimension
 from jquant.errors import DescriptorTypeError
 from jquant.formulas import affine
@@ -98,24 +99,45 @@ def quantized_linear_concat(
     References:
       onnxruntime, `com.microsoft.QLinearConcat`.
     """
-    message = f"{_OPERATOR}: inputs must be a list of tuples (tensor, scale, zero point)"
-    require(isinstance(inputs, list | tuple), f"{message}, not {type(inputs).__name__}", DescriptorTypeError)
+    _require_list(type(inputs))
     calls = [Call(_descriptor(index)) for index in range(len(inputs))]
-    tensors = [_quantized(call, index, given) for index, (call, given) in enumerate(zip(calls, inputs, strict=True))]
-    require(len(tensors) > 0, f"{_OPERATOR}: inputs is empty; it must have at least one tuple")
+    tensors = [_quantized(call, index, parts) for index, (call, parts) in enumerate(zip(calls, inputs, strict=True))]
+    _require_any(len(tensors))
     first = tensors[0].values
     output, output_dtype = calls[0].output("Y", output_scale, output_zero_point, output_dtype, default=first.dtype)
     axis = dimension(_OPERATOR, axis, first.ndim)
     for index, (call, tensor) in enumerate(zip(calls, tensors, strict=True)):
-        sizes = tensor.values.shape
-        call.check(sizes, output_dtype, Y_scale=output.scale, Y_zero_point=output.zero_point)
-        message = f"{_OPERATOR}: inputs[{index}] has shape {sizes}, inputs[0] has {first.shape}"
-        fits = (*sizes[:axis], *first.shape[axis : axis + 1], *sizes[axis + 1 :]) == first.shape
-        require(fits, f"{message}: they must be the same except in dimension {axis}")
+        shape = tensor.values.shape
+        call.check(shape, output_dtype, Y_scale=output.scale, Y_zero_point=output.zero_point)
+        _require_same_beside(axis, index, shape, first.shape)
     return _quantized_linear_concat(tensors, output, axis, output_dtype)
 
 
-def _quantized(call: Call, index: int, given: tuple[ArrayLike, ArrayLike, ArrayLike | None]) -> Quantized:
-    message = f"{_OPERATOR}: inputs[{index}] must be a tuple (tensor, scale, zero point)"
-    require(isinstance(given, tuple | list) and len(given) == 3, message)
-    return call.quantized(f"inputs[{index}]", *given)
+@once_for_each_signature
+def _require_list(type_: type) -> None:
+    message = f"{_OPERATOR}: inputs must be a list of tuples (tensor, scale, zero point), not {type_.__name__}"
+    require(issubclass(type_, list | tuple), message, DescriptorTypeError)
+
+
+@once_for_each_signature
+def _require_any(count: int) -> None:
+    require(count > 0, f"{_OPERATOR}: inputs is empty; it must have at least one tuple")
+
+
+@once_for_each_signature
+def _require_same_beside(axis: int, index: int, shape: tuple[int, ...], first: tuple[int, ...]) -> None:
+    """Asserts that a tensor has the shape of the first one, but for the dimension along which both are joined."""
+    message = f"{_OPERATOR}: inputs[{index}] has shape {shape}, inputs[0] has {first}"
+    fits = (*shape[:axis], *first[axis : axis + 1], *shape[axis + 1 :]) == first
+    require(fits, f"{message}: they must be the same except in dimension {axis}")
+
+
+def _quantized(call: Call, index: int, parts: tuple[ArrayLike, ArrayLike, ArrayLike | None]) -> Quantized:
+    _require_triple(index, isinstance(parts, tuple | list) and len(parts) == 3)
+    tensor, scale, zero_point = parts
+    return call.quantized(f"inputs[{index}]", tensor, scale, zero_point)
+
+
+@once_for_each_signature
+def _require_triple(index: int, is_triple: bool) -> None:
+    require(is_triple, f"{_OPERATOR}: inputs[{index}] must be a tuple (tensor, scale, zero point)")

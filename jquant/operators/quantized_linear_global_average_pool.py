@@ -9,7 +9,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jquant.arguments import unary
-from jquant.arguments.descriptor import require
+from jquant.arguments.assertions import once_for_each_signature, require
 from jquant.arithmetic import signs
 from jquant.formulas import pooling
 from jquant.kernels import zero_point as zero_points
@@ -106,8 +106,12 @@ def quantized_linear_global_average_pool(
     References:
       onnxruntime, `com.microsoft.QLinearGlobalAveragePool`.
     """
-    given, output = unary.operands(_DESCRIPTOR, x, x_scale, x_zero_point, output_scale, output_zero_point)
-    sizes = given.values.shape
-    message = f"{_OPERATOR}: X has shape {sizes}; it must have spatial dimensions after the batch and the channels"
-    require(len(sizes) > 2, message)
-    return _quantized_linear_global_average_pool(given, output)
+    tensor, output = unary.operands(_DESCRIPTOR, x, x_scale, x_zero_point, output_scale, output_zero_point)
+    _require_spatial_dimensions(tensor.values.shape)
+    return _quantized_linear_global_average_pool(tensor, output)
+
+
+@once_for_each_signature
+def _require_spatial_dimensions(shape: tuple[int, ...]) -> None:
+    message = f"{_OPERATOR}: X has shape {shape}; it must have spatial dimensions after the batch and the channels"
+    require(len(shape) > 2, message)

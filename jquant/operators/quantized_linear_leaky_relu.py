@@ -73,5 +73,5 @@ def quantized_linear_leaky_relu(
       onnxruntime, `com.microsoft.QLinearLeakyRelu`.
     """
     slope = optional_scalar(_OPERATOR, "alpha", alpha)
-    given, output = unary.operands(_DESCRIPTOR, x, x_scale, x_zero_point, output_scale, output_zero_point)
-    return _quantized_linear_leaky_relu(given, output, slope)
+    tensor, output = unary.operands(_DESCRIPTOR, x, x_scale, x_zero_point, output_scale, output_zero_point)
+    return _quantized_linear_leaky_relu(tensor, output, slope)

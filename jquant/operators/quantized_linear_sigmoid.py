@@ -37,11 +37,11 @@ def _sigmoid(x: jax.Array) -> jax.Array:
 def _quantized_linear_sigmoid(x: Quantized, output: ScaleZeroPoint) -> jax.Array:
     parameters, tree = jax.tree.flatten((x._replace(values=None), output))
 
-    def of_each(values: jax.Array, *parameters: jax.Array, once: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    def quantized_sigmoid(values: jax.Array, *parameters: jax.Array, once: Callable[[jax.Array], jax.Array]) -> jax.Array:
         x, output = tree.unflatten(parameters)
         return affine.quantize(once(_sigmoid(affine.dequantize(x._replace(values=values)))), output, values.dtype)
 
-    return lookup.of_integers(of_each, x.values, *parameters)
+    return lookup.of_integers(quantized_sigmoid, x.values, *parameters)
 
 
 @names_arrays

@@ -10,7 +10,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jquant.arguments import unary
-from jquant.arguments.descriptor import require
+from jquant.arguments.assertions import once_for_each_signature, require
 from jquant.arguments.statics import dimension
 from jquant.arithmetic import double_float, exact, fixed_point, float_bits
 from jquant.arithmetic.double_float import DoubleFloat
@@ -46,8 +46,8 @@ def _quantized_linear_softmax(x: Quantized, output: ScaleZeroPoint, axis: int) -
         below = below_largest(values, scale < 0, axis)
         return form(below, scale, output, values.dtype, axis)
 
-    by_tables, of_each = (functools.partial(applied, form) for form in (_by_tables, _of_each))
-    return by_platform.like_first(by_tables, x.values, *parameters, tpu=of_each)
+    by_tables, elementwise = (functools.partial(applied, form) for form in (_by_tables, _elementwise))
+    return by_platform.like_first(by_tables, x.values, *parameters, tpu=elementwise)
 
 
 def _by_tables(below: jax.Array, scale: jax.Array, output: ScaleZeroPoint, dtype: np.dtype, axis: int) -> jax.Array:
@@ -69,7 +69,7 @@ def _by_tables(below: jax.Array, scale: jax.Array, output: ScaleZeroPoint, dtype
     return look_up_along(axis, quantized(exponentials), below)
 
 
-def _of_each(below: jax.Array, scale: jax.Array, output: ScaleZeroPoint, dtype: np.dtype, axis: int) -> jax.Array:
+def _elementwise(below: jax.Array, scale: jax.Array, output: ScaleZeroPoint, dtype: np.dtype, axis: int) -> jax.Array:
     """The same, with an exponential computed for each element: for TPUs, which look up numbers slowly."""
     exponentials = _exponentials(below.astype(jnp.float32), scale)
     bits = fixed_point.digit_bits(below.shape[axis])
@@ -147,11 +147,13 @@ def quantized_linear_softmax(
     References:
       onnxruntime, `com.microsoft.QLinearSoftmax`.
     """
-    given, output = unary.operands(_DESCRIPTOR, x, x_scale, x_zero_point, output_scale, output_zero_point)
-    sizes = given.values.shape
-    axis = dimension(_OPERATOR, axis, len(sizes))
-    message = (
-        f"{_OPERATOR}: axis {axis} has {sizes[axis]} elements; the sum is exact for at most {fixed_point.LARGEST_COUNT}"
-    )
-    require(sizes[axis] <= fixed_point.LARGEST_COUNT, message)
-    return _quantized_linear_softmax(given, output, axis)
+    tensor, output = unary.operands(_DESCRIPTOR, x, x_scale, x_zero_point, output_scale, output_zero_point)
+    axis = dimension(_OPERATOR, axis, tensor.values.ndim)
+    _require_exact_sum(axis, tensor.values.shape[axis])
+    return _quantized_linear_softmax(tensor, output, axis)
+
+
+@once_for_each_signature
+def _require_exact_sum(axis: int, size: int) -> None:
+    limit = fixed_point.LARGEST_COUNT
+    require(size <= limit, f"{_OPERATOR}: axis {axis} has {size} elements; the sum is exact for at most {limit}")

@@ -4,8 +4,8 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant.arguments.descriptor import require
-from jquant.arguments.operands import is_known
+from jquant.arguments.assertions import once_for_each_signature, require
+from jquant.arguments.operands import Operand, is_known
 from jquant.arguments.ranges import accumulators, range_operands, require_quantized
 from jquant.arithmetic import exact
 from jquant.formulas import requantization
@@ -94,5 +94,10 @@ def requantize(
         _OPERATOR, input, None, requested_output_min=requested_output_min, requested_output_max=requested_output_max
     )
     if is_known(new_low):
-        require(bool(np.all(new_low <= 0)), f"{_OPERATOR}: requested_output_min is {new_low}; it must be 0 or less")
+        _require_no_positive(new_low)
     return _requantize(input, low, high, new_low, new_high, dtype)
+
+
+@once_for_each_signature
+def _require_no_positive(low: Operand) -> None:
+    require(np.all(low <= 0), f"{_OPERATOR}: requested_output_min is {low}; it must be 0 or less")

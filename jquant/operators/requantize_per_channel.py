@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant.arguments.descriptor import require
-from jquant.arguments.operands import is_known
+from jquant.arguments.assertions import once_for_each_signature, require
+from jquant.arguments.operands import Operand, is_known
 from jquant.arguments.ranges import accumulators, range_operands, require_quantized
 from jquant.arithmetic import exact, rounding
 from jquant.arithmetic.broadcasting import shape_along
@@ -89,6 +89,10 @@ def requantize_per_channel(
         _OPERATOR, input, None, requested_output_min=requested_output_min, requested_output_max=requested_output_max
     )
     if dtype == jnp.int8 and is_known(new_low):
-        message = f"{_OPERATOR}: requested_output_min is {new_low}; for out_type INT8 it must be less than 0"
-        require(bool(np.all(new_low < 0)), message)
+        _require_negative(new_low)
     return _requantize_per_channel(input, low, high, new_low, new_high, dtype)
+
+
+@once_for_each_signature
+def _require_negative(low: Operand) -> None:
+    require(np.all(low < 0), f"{_OPERATOR}: requested_output_min is {low}; for out_type INT8 it must be less than 0")

@@ -1,10 +1,10 @@
 """The scale and the zero point that express a range of real numbers in integers"""
 
-import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant.arguments.descriptor import require
+from jquant.arguments.assertions import once_for_each_signature, require
 from jquant.arguments.operands import float_operand, is_known
+from jquant.arguments.ranges import require_order
 from jquant.arguments.statics import boolean, quantized_data_type
 from jquant.formulas.scale_and_zero_point import quantization_parameters
 from jquant.placement import names_arrays
@@ -76,8 +76,13 @@ def scale_and_zero_point(
     """
     dtype = quantized_data_type(_OPERATOR, dtype)
     min, max = float_operand(_OPERATOR, "min", min), float_operand(_OPERATOR, "max", max)
-    require(min.shape == max.shape, f"{_OPERATOR}: min has shape {min.shape}, max has {max.shape}; they must be the same")
+    _require_same_shape(min.shape, max.shape)
     if is_known(min, max):
-        require(not np.any(max < min), f"{_OPERATOR}: max, {max}, is less than min, {min}")
+        require_order(_OPERATOR, "min", min, "max", max)
     symmetric = boolean(_OPERATOR, "symmetric", symmetric)
     return quantization_parameters(min, max, dtype, symmetric, boolean(_OPERATOR, "narrow_range", narrow_range))
+
+
+@once_for_each_signature
+def _require_same_shape(min: tuple[int, ...], max: tuple[int, ...]) -> None:
+    require(min == max, f"{_OPERATOR}: min has shape {min}, max has {max}; they must be the same")

@@ -35,3 +35,7 @@ __all__ = [
     "static_int8",
     "weight_only_int8",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

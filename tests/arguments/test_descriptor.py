@@ -120,7 +120,7 @@ def later_levels(level):
 
 
 def from_level(levels, what):
-    """How a message ends: with the first of the later levels that allow what was given."""
+    """The end of a message: the first of the later levels that allow the tensor."""
     return f"; {what} from {level_name(levels[0])} on" if levels else ""
 
 
@@ -166,18 +166,18 @@ def test_data_types(operator, level, name):
     allowed = data_types(operator, level, name)
     got, expected = {}, {}
     for dtype in (*DATA_TYPES, "float8_e4m3fn", "float8_e5m2fnuz", "float4_e2m1fn"):
-        given = type_name(dtype)
-        if given in allowed:
+        type_ = type_name(dtype)
+        if type_ in allowed:
             tensors = changed(valid(operator, level), *of_the_same_data_type(operator, name, dtype), dtype=dtype)
             expected[dtype] = result_of(tensors)
         else:
             tensors = changed(valid(operator, level), name, dtype=dtype)
-            right = [later for later in later_levels(level) if given in data_types(operator, later, name)]
-            text = f"{level_name(level)} allows {', '.join(allowed)}{from_level(right, f'{given} is allowed')}"
+            right = [later for later in later_levels(level) if type_ in data_types(operator, later, name)]
+            text = f"{level_name(level)} allows {', '.join(allowed)}{from_level(right, f'{type_} is allowed')}"
             if name in MODELS[operator]:
                 model = MODELS[operator][name]
                 text = f"it must match that of {model}, {tensors[model].dtype.name.upper()}"
-            text = f"{DESCRIPTORS[operator].operator}: {name} has data type {given}; {text}"
+            text = f"{DESCRIPTORS[operator].operator}: {name} has data type {type_}; {text}"
             expected[dtype] = DescriptorTypeError, text
         got[dtype] = outcome(operator, level, tensors)
     assert got == expected
@@ -278,13 +278,13 @@ def test_extended():
     """bfloat16, exactly where a row has FLOAT16, and at no level of DirectML."""
 
     def accepted(level):
-        found = set()
+        tensors = set()
         for operator, names in OPERATORS.items():
             for same in map(frozenset, SAME_DATA_TYPE[operator]):
                 tensors = changed(valid(operator, FeatureLevel.LATEST), *same, dtype=jnp.bfloat16)
                 if isinstance(outcome(operator, level, tensors)[1], np.dtype):
-                    found |= {(operator, name) for name in same & set(names)}
-        return found
+                    tensors |= {(operator, name) for name in same & set(names)}
+        return tensors
 
     assert accepted(FeatureLevel.LATEST) == set()
     assert accepted(FeatureLevel.EXTENDED) == {

@@ -136,7 +136,7 @@ def test_the_data_is_no_python_scalar(function, name, value):
 
 
 def test_a_scalar_beside_booleans():
-    """The error is about the tensor."""
+    """The error names the tensor."""
     with pytest.raises(DescriptorTypeError, match="InputTensor has data type BOOL"):
         jquant.dequantize_linear(np.ones(2, np.bool), 0.5, 3)
 
@@ -165,7 +165,7 @@ def test_arrays_stay_as_they_are(value):
 
 @pytest.mark.parametrize("value", [jnp.asarray(0.5), jnp.full((2,), 3)], ids=str)
 def test_arrays_of_weak_type_get_their_own(value):
-    """Or else what is returned of them would have it."""
+    """Otherwise an operator that returns its operand would return a weakly typed array."""
     result = operand("OPERATOR", "Tensor", value)
     assert (value.weak_type, result.weak_type, result.dtype, result.shape) == (True, False, value.dtype, value.shape)
 
@@ -187,8 +187,8 @@ def test_arrays_of_weak_type_get_their_own(value):
 def test_arrays_that_jax_would_narrow(value):
     with pytest.raises(DescriptorTypeError) as raised:
         scalar(value, "float32")
-    given = value.dtype.name.upper()
-    assert str(raised.value).startswith(f"OPERATOR: Tensor has data type {given}, which JAX narrows to 32 bits by default; ")
+    type_ = value.dtype.name.upper()
+    assert str(raised.value).startswith(f"OPERATOR: Tensor has data type {type_}, which JAX narrows to 32 bits by default; ")
     assert "jax_enable_x64" in str(raised.value)
 
 
@@ -254,13 +254,13 @@ def test_objects_with_jax_array():
 
 def test_numpy_and_jax_arrays_alike():
     expected = jquant.dequantize_linear(array(1, 2, 250), jnp.float32(0.5), jnp.uint8(3))
-    given = jquant.dequantize_linear(np.array([1, 2, 250], np.uint8), np.float32(0.5), np.uint8(3))
-    assert isinstance(given, jax.Array)
-    np.testing.assert_array_equal(given, expected, strict=True)
+    actual = jquant.dequantize_linear(np.array([1, 2, 250], np.uint8), np.float32(0.5), np.uint8(3))
+    assert isinstance(actual, jax.Array)
+    np.testing.assert_array_equal(actual, expected, strict=True)
 
 
 def test_python_scalars_through_a_callers_jit():
-    """They arrive as arrays that JAX calls weakly typed, and become floats as they would have outside."""
+    """Python scalars arrive as weakly typed arrays, and become floats as they would outside of jit."""
     function = jax.jit(lambda x, scale: jquant.dequantize_linear(x, scale))
     for scale in (0.5, 2):
         result = function(array(3), scale)
@@ -282,7 +282,7 @@ def test_python_scalars_through_a_callers_jit():
     ],
 )
 def test_integers_through_a_callers_jit_are_int32(call, name):
-    """Their range cannot be checked any more; the message says what to do."""
+    """The range of integers cannot be checked while tracing; the message says what to do."""
     function = jax.jit(call)
     function(array(3), np.uint8(2))
     text = f": {name} has data type INT32, but must have UINT8: a Python int becomes int32 in jnp.array and inside jax.jit"
@@ -294,7 +294,7 @@ def test_integers_through_a_callers_jit_are_int32(call, name):
 
 
 def test_a_bias_through_a_callers_jit_is_int32():
-    """As it must be."""
+    """The type that the specification demands of the bias, whatever the caller's default integer is."""
     function = jax.jit(lambda c: jquant.quantized_gemm(array(3)[None], 1.0, None, array(3)[None], 1.0, None, c, 1.0))
     assert function(7).tolist() == [[16]]
 
@@ -303,7 +303,7 @@ def test_a_bias_through_a_callers_jit_is_int32():
 
 
 def test_weakly_typed_numbers_of_other_kinds():
-    """The imaginary part would be lost."""
+    """A complex number would lose its imaginary part."""
     text = "ScaleTensor has data type COMPLEX64; DML_FEATURE_LEVEL_6_4 allows FLOAT32, FLOAT16"
     for function in (jquant.quantize_linear, jax.jit(jquant.quantize_linear)):
         with pytest.raises(DescriptorTypeError, match=text):
@@ -337,7 +337,7 @@ def test_weakly_typed_tensors_are_not_narrowed():
     ],
 )
 def test_small_numbers(dtype, kept, lost):
-    """Everything would saturate, without a word."""
+    """A scale that becomes 0 would saturate everything in silence."""
     for value in kept:
         assert float(scalar(value, dtype)) == float(np.array(value, jnp.dtype(dtype)))
     for value in lost:

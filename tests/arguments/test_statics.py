@@ -45,7 +45,7 @@ def test_spellings_share_a_trace(x):
 
 
 def test_each_mode_has_its_trace(x):
-    """That the counter counts."""
+    """The counter of traces counts."""
     for mode in QuantizeMode:
         with adds_traces(1, "quantize"):
             jquant.quantize(x, -1, 1, "qint8", mode=mode)

@@ -46,5 +46,5 @@ def test_what_the_table_does_not_have(operator):
         calls.append((function, (x, scale, first, scale, second)))
         calls.append((function, (x, scale, first or np.uint8(0), scale, second or np.uint8(0))))
     results = together(calls)
-    for missing, given in zip(results[::2], results[1::2], strict=True):
-        np.testing.assert_array_equal(missing, given, strict=True)
+    for default, explicit in zip(results[::2], results[1::2], strict=True):
+        np.testing.assert_array_equal(default, explicit, strict=True)

@@ -13,7 +13,7 @@ onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 
 import jquant.onnx  # noqa: E402
 from jquant.onnx import fusion, qdq_patterns  # noqa: E402
-from jquant.onnx.graph import Reader  # noqa: E402
+from jquant.onnx.reader import Reader  # noqa: E402
 
 pytestmark = pytest.mark.gate  # on the newest JAX alone
 

@@ -1,0 +1,115 @@
+"""Loads ONNX models."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+import numpy as np
+from jax.typing import ArrayLike
+from onnx import inliner
+
+from jquant.errors import ModelError
+from jquant.onnx import arguments, branches, files, functions, fusion, registry
+from jquant.onnx import converters as _converters  # noqa: F401  # importing them fills the table of the registry
+from jquant.onnx.element_types import element_types
+from jquant.onnx.graph import DEFAULT_DOMAIN, Graph
+from jquant.onnx.model import Model
+from jquant.onnx.reader import Reader, versions
+from jquant.onnx.registry import Converter
+from jquant.onnx.values import fitted
+
+_OLDEST, _NEWEST = 7, 28  # operator sets of ONNX's own domain
+
+
+def load(
+    source: files.Source,
+    *,
+    constants: Mapping[str, ArrayLike] | None = None,
+    overrides: Mapping[str, Callable[..., Any]] | None = None,
+    qdq: Literal["as_written", "fused"] = "as_written",
+) -> Model:
+    """Loads an ONNX model as a JAX function.
+
+    ``qdq`` is for models with QuantizeLinear and DequantizeLinear. ``"as_written"`` computes the operators between them in
+    float, as the file says. The results equal those of onnxruntime without optimizations, bit for bit if the float operators
+    agree. ``"fused"`` computes in integers: DequantizeLinear, an operator and QuantizeLinear become one integer operator, as
+    in onnxruntime's optimizations. That is faster, but a result may differ in its last bit: an integer sum is exact, while a
+    float sum is rounded at each step; and the scales are multiplied with each other before they are multiplied with the sum,
+    which is one rounding instead of several. Which of the two is right depends on how the model was evaluated. The default
+    is what the file says, because that is well defined, whereas every engine fuses differently.
+
+    Args:
+      source: a path, bytes, a binary file or an `onnx.ModelProto`. Data in other files is read from the folder of the path.
+      constants: inputs of the model to fix, by name. Inputs that shapes depend on must be fixed.
+      overrides: functions that replace operators with floating-point operands, by the operator's name, such as
+        ``{"MatMul": f}``. A function is called with the operands by position; those that shapes depend on (and the exponent
+        of Pow, if it is a constant) are NumPy arrays. It gets the attributes for which it has keyword-only parameters; the
+        others must have their defaults.
+      qdq: whether QuantizeLinear and DequantizeLinear are computed "as_written", or "fused" with the operators between them.
+        ``print(model)`` shows what was fused. Scales and zero points in `params` that are equal must then stay equal, and
+        `overrides` applies to what stays float.
+
+    Returns:
+      A `Model`.
+
+    Raises:
+      ModelError: a model that is not valid; or, all in one error, the operators that are not supported and the shapes that
+        depend on data.
+      OSError: a file that cannot be read.
+    """
+    if qdq not in ("as_written", "fused"):
+        raise ModelError(f"qdq is {qdq!r}; it must be 'as_written' or 'fused'")
+    proto, name = files.read(source)
+    operator_sets = versions(proto.opset_import)
+    version = operator_sets.get(DEFAULT_DOMAIN, _NEWEST)
+    if not _OLDEST <= version <= _NEWEST:
+        raise ModelError(f"{name}: its operator set is {version}; those from {_OLDEST} to {_NEWEST} are supported")
+    try:
+        with _model_errors():
+            if proto.functions:
+                proto = inliner.inline_local_functions(proto)
+            graph = Reader(operator_sets).graph(proto.graph)
+        fixed, replacements = _fixed(graph, constants or {}), _replacements(overrides or {})
+        with _model_errors():
+            dtypes = element_types(proto)
+            graph = branches.decided(graph, fixed)
+            graph, fused = fusion.fused(graph, dtypes) if qdq == "fused" else (graph, {})
+            graph = functions.expanded(graph, dtypes)
+            return Model(graph, constants=fixed, overrides=replacements, name=name, fused=fused)
+    except ModelError as error:
+        raise error if str(error).startswith(name) else ModelError(f"{name}: {error}") from error
+
+
+@contextlib.contextmanager
+def _model_errors() -> Iterator[None]:
+    """Turns whatever a malformed file raises into a `ModelError`."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(f"{type(error).__name__}: {error}") from error
+
+
+def _replacements(overrides: Mapping[str, Callable[..., Any]]) -> dict[str, Converter]:
+    known = {f"{domain}.{operator}" if domain else operator for domain, operator in registry.operators()}
+    unknown = [name for name in overrides if name not in known]
+    if unknown:
+        lower = {name.lower() for name in unknown}
+        similar = [name for name in known if name.lower() in lower]
+        hint = f", but there is {arguments.listed(similar)}" if similar else ""
+        raise ModelError(f"overrides has {arguments.listed(unknown)}: there is no such operator{hint}")
+    return {name: Converter(function) for name, function in overrides.items()}
+
+
+def _fixed(graph: Graph, constants: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
+    """The constants in the dtypes that the graph declares."""
+    declared = {value.name: value for value in graph.inputs}
+    arrays = {}
+    for name, value in constants.items():
+        if name not in declared:
+            raise ModelError(f"constants has {name!r}; the model takes {arguments.listed(declared)}")
+        dtype = declared[name].dtype
+        array = np.asarray(value)
+        arrays[name] = array if dtype is None else fitted(array, dtype, f"the constant {name!r}")
+    return arrays

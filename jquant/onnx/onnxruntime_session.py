@@ -1,0 +1,63 @@
+"""Runs models in onnxruntime."""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+
+from jquant.errors import ModelError
+
+Inputs = Mapping[str, np.ndarray]
+
+
+def session(model: bytes, *, optimized: bool) -> Any:
+    """An onnxruntime session on two CPU threads that do not spin.
+
+    Raises:
+      ImportError: onnxruntime is not installed.
+      ModelError: onnxruntime does not accept the model.
+    """
+    runtime = _runtime()
+    options = runtime.SessionOptions()
+    levels = runtime.GraphOptimizationLevel
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 2
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    try:
+        return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime has exception types of its own
+        raise ModelError(f"onnxruntime: {error}") from error
+
+
+def run(session: Any, inputs: Inputs) -> dict[str, Any]:
+    """The outputs by name. Inputs that the session does not have are left out.
+
+    Raises:
+      ModelError: onnxruntime cannot compute them.
+    """
+    feeds = {value.name: np.asarray(inputs[value.name]) for value in session.get_inputs() if value.name in inputs}
+    names = [value.name for value in session.get_outputs()]
+    try:
+        return dict(zip(names, session.run(names, feeds), strict=True))
+    except Exception as error:  # onnxruntime has exception types of its own
+        raise ModelError(f"onnxruntime: {error}") from error
+
+
+def intermediate(proto: onnx.ModelProto, inputs: Inputs) -> dict[str, Any]:
+    """All values of the main graph, as onnxruntime computes them with optimizations off."""
+    model = onnx.ModelProto()
+    model.CopyFrom(proto)
+    declared = {value.name for value in model.graph.output}
+    outputs = [name for node in model.graph.node for name in node.output if name and name not in declared]
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+    return run(session(model.SerializeToString(), optimized=False), inputs)
+
+
+def _runtime() -> Any:
+    try:
+        return importlib.import_module("onnxruntime")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("the comparison needs onnxruntime: pip install onnxruntime", name="onnxruntime") from error

@@ -1,0 +1,218 @@
+"""The constraints of the tables are chex's assertions: which ones each table implies, and that chex decides about each."""
+
+import contextlib
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jquant
+from jquant import DescriptorError, FeatureLevel
+from jquant.arguments import assertions, constraints
+from jquant.arguments.descriptor import Signature
+from jquant.cases import CASES
+
+IMPLIED = {  # by the table of each operator, without "assert_"
+    "DML_CONVOLUTION_INTEGER": "equal_rank rank scalar_in shape tree_no_nones type",
+    "DML_DYNAMIC_QUANTIZE_LINEAR": "equal_rank is_broadcastable rank scalar_in size tree_no_nones type",
+    "DML_ELEMENT_WISE_CLIP": "equal_rank is_broadcastable rank tree_no_nones type",
+    "DML_ELEMENT_WISE_CLIP1": "equal_rank is_broadcastable rank scalar_in tree_no_nones type",
+    "DML_ELEMENT_WISE_CLIP_GRAD": "equal_rank is_broadcastable rank scalar_in tree_no_nones type",
+    "DML_ELEMENT_WISE_CLIP_GRAD1": "equal_rank is_broadcastable rank scalar_in tree_no_nones type",
+    "DML_ELEMENT_WISE_DEQUANTIZE_LINEAR": "equal_rank is_broadcastable rank tree_no_nones type",
+    "DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD": "equal_rank is_broadcastable rank scalar_in size tree_no_nones type",
+    "DML_ELEMENT_WISE_QUANTIZE_LINEAR": "equal_rank is_broadcastable rank tree_no_nones type",
+    "DML_MATRIX_MULTIPLY_INTEGER": "equal_rank rank scalar_in shape tree_no_nones type",
+    "DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT": "equal_rank is_broadcastable rank scalar_in shape tree_no_nones type",
+    "DML_QUANTIZED_LINEAR_AVERAGE_POOLING": "equal_rank rank scalar_in shape tree_no_nones type",
+    "DML_QUANTIZED_LINEAR_CONVOLUTION": "equal_rank rank scalar_in shape tree_no_nones type",
+    "DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY": "equal_rank rank scalar_in shape tree_no_nones type",
+    "GatherBlockQuantized": "rank tree_no_nones type",
+    "MatMulNBits": "rank shape tree_no_nones type",
+    "QGemm": "rank shape tree_no_nones type",
+    "QLinearConcat": "equal_rank is_broadcastable size tree_no_nones type",
+    "QLinearGlobalAveragePool": "equal_rank is_broadcastable rank shape tree_no_nones type",
+    "QLinearLeakyRelu": "equal_rank is_broadcastable rank shape tree_no_nones type",
+    "QLinearMul": "is_broadcastable size tree_no_nones type",
+    "QLinearSigmoid": "equal_rank is_broadcastable rank shape tree_no_nones type",
+    "QLinearSoftmax": "equal_rank is_broadcastable rank shape tree_no_nones type",
+    "block_scaled_matmul": "equal_rank is_broadcastable rank shape tree_no_nones type",
+    "convolution_integer_to_float": "rank scalar_in shape tree_no_nones type",
+    "pack_matrix": "equal_rank rank shape tree_no_nones type",
+}
+
+
+@functools.cache
+def valid_calls() -> dict[str, list[tuple]]:
+    """For each operator with a table: its descriptor, the level, and the tensors, as its cases have them."""
+    calls, check = {}, constraints.check
+
+    def record(descriptor, level, tensors):
+        check(descriptor, level, tensors)
+        signatures = {name: None if x is None else Signature(x.shape, x.dtype) for name, x in tensors.items()}
+        calls.setdefault(descriptor.operator, []).append((descriptor, level, signatures))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(constraints, "check", record)
+        for case in CASES.values():
+            jax.eval_shape(lambda *arguments, case=case: case.function(*arguments), *case.shapes(2))
+    return calls
+
+
+def mutations(descriptor, level, tensors):
+    """The call before the operator's introduction, and with one tensor missing, or of another type or shape."""
+    if descriptor.levels and min(descriptor.levels) > min(FeatureLevel):
+        yield min(FeatureLevel), tensors
+    for name, tensor in tensors.items():
+        if tensor is None:
+            continue
+        if name != descriptor.output:
+            yield level, {**tensors, name: None}
+        shape = tensor.shape
+        shapes = (), (1,), (7,), (1, 7), (1, 7, 1, 1), (7, *shape), shape[1:], (*shape[:-1], 1009), (1,) * 12
+        for other in shapes:
+            yield level, {**tensors, name: tensor._replace(shape=other)}
+        for dtype in ("complex64", "int8", "uint8", "float32", "float16", "int32"):
+            yield level, {**tensors, name: tensor._replace(dtype=np.dtype(dtype))}
+
+
+def first_failure(descriptor, level, tensors) -> tuple[constraints.Constraint, DescriptorError] | None:
+    for constraint in constraints.constraints(descriptor, level, tensors):
+        try:
+            constraint.check()
+        except DescriptorError as error:
+            return constraint, error
+    return None
+
+
+@functools.cache
+def failures(operator: str) -> list[tuple[constraints.Constraint, DescriptorError]]:
+    """What refuses the mutations of the operator's calls."""
+    outcomes = (first_failure(call[0], *mutation) for call in valid_calls()[operator] for mutation in mutations(*call))
+    return [outcome for outcome in outcomes if outcome is not None]
+
+
+def test_every_table_is_listed():
+    assert valid_calls().keys() == IMPLIED.keys()
+
+
+@pytest.mark.parametrize("operator", IMPLIED)
+def test_what_a_table_implies(operator):
+    names = {constraint.assertion for constraint, _ in failures(operator)}
+    assert names == {f"assert_{name}" for name in IMPLIED[operator].split()}
+    assert all(str(error).startswith(f"{operator}: ") for _, error in failures(operator))
+    assert all(first_failure(*call) is None for call in valid_calls()[operator])
+
+
+@pytest.mark.parametrize("operator", IMPLIED)
+def test_chex_decides(monkeypatch, operator):
+    """An assertion that chex lets pass does not fail, and one that chex has fail refuses a valid call."""
+    for name in IMPLIED[operator].split():
+        constraint, error = next(each for each in failures(operator) if each[0].assertion == f"assert_{name}")
+        with monkeypatch.context() as patch:
+            patch.setattr(chex, constraint.assertion, lambda *arguments: None)
+            constraint.check()
+
+        def fail(*arguments):
+            raise AssertionError("Chex's own words")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(chex, constraint.assertion, fail)
+            with pytest.raises(type(error)) as caught:
+                constraint.check()
+            assert str(caught.value) == str(error)
+            assert caught.value.__cause__ is None
+            assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_public_functions_ask_chex(monkeypatch, name):
+    """With every assertion of chex failing, no operator accepts a signature that it does not remember."""
+
+    def fail(*arguments):
+        raise AssertionError
+
+    case = CASES[name]
+    assertions.forget()
+    for assertion in dir(chex):
+        if assertion.startswith("assert_"):
+            monkeypatch.setattr(chex, assertion, fail)
+    with pytest.raises(DescriptorError):
+        jax.eval_shape(lambda *arguments: case.function(*arguments), *case.shapes(2))  # a function that JAX has not traced
+    monkeypatch.undo()
+    jax.eval_shape(lambda *arguments: case.function(*arguments), *case.shapes(2))
+
+
+X, I8 = np.ones((3, 4), np.float32), np.ones((3, 4), np.int8)
+ARGUMENTS = {  # constraints of documented arguments
+    "axis": (lambda: jquant.quantize_linear(X, 0.5, axis=2), "axis is 2"),
+    "axis of the wrong type": (lambda: jquant.quantize_linear(X, 0.5, axis="0"), "axis is the str '0'"),
+    "block_size": (lambda: jquant.mx_quantize(X, "int8", block_size=0), "block_size is 0"),
+    "block_size without axis": (lambda: jquant.quantize_linear(X, 0.5, block_size=2), "needs the axis"),
+    "dtype": (lambda: jquant.quantize(X, 0.0, 1.0, "float32"), "dtype is FLOAT32"),
+    "element_type": (lambda: jquant.mx_quantize(X, "float16"), "element_type is FLOAT16"),
+    "mode": (lambda: jquant.quantize(X, 0.0, 1.0, "qint8", round_mode="HALF_TO_EVEN"), "round_mode HALF_TO_EVEN is for"),
+    "bounds": (lambda: jquant.quantize(X, 2.0, 1.0, "qint8"), "is less than"),
+    "shape of a bound": (lambda: jquant.quantize(X, np.zeros(2, np.float32), 1.0, "qint8"), "min_range has shape (2,)"),
+    "saturate": (lambda: jquant.quantize_linear(X, 0.5, saturate=False), "saturate is False"),
+    "strides": (lambda: jquant.convolution_integer(I8[None, None], I8[None, None, :1, :1], strides=(1,)), "strides"),
+    "groups": (lambda: jquant.convolution_integer(I8[None, None], I8[None, None, :1, :1], groups=2), "groups is 2"),
+    "size": (lambda: jquant.unpack_integers(I8.view(np.uint8), "INT4", size=9), "size is 9"),
+    "shapes": (lambda: jquant.scale_and_zero_point(X, X[0], "INT8"), "they must be the same"),
+    "symmetric": (lambda: jquant.dynamic_quantize_linear(X, symmetric=True), "symmetric is True"),
+    "k_parts": (lambda: jquant.block_scaled_matmul(I8, 1.0, None, I8.T, X[:2, :3], k_parts=3), "k_parts is 3"),
+    "exact": (lambda: jquant.exact.sum(X, X[:2]), "they must broadcast"),
+}
+
+
+@contextlib.contextmanager
+def asserts_disabled():
+    chex.disable_asserts()
+    try:
+        yield
+    finally:
+        chex.enable_asserts()
+
+
+@pytest.mark.parametrize("argument", ARGUMENTS)
+def test_documented_arguments(argument):
+    """They are refused, not refused while assertions are disabled, and refused again afterwards."""
+    call, message = ARGUMENTS[argument]
+
+    def refusal() -> str | None:
+        try:
+            call()
+        except DescriptorError as error:
+            return str(error)
+        except Exception:  # JAX's own, for what nobody has checked
+            return None
+        return None
+
+    first = refusal()
+    assert first is not None
+    assert message in first
+    with asserts_disabled():
+        assert refusal() is None
+    assert refusal() == first
+
+
+CORRUPTING = {  # raises in any case
+    "a narrowed array": lambda: jquant.quantize_linear(np.ones(2), 0.5),
+    "a scalar out of range": lambda: jquant.dequantize_linear(I8, 0.5, 300),
+    "a masked array": lambda: jquant.quantize_linear(np.ma.masked_array(X), 0.5),
+    "a cast matrix": lambda: jquant.matmul_integer(
+        I8, jax.tree.map(lambda x: x.astype(jnp.bfloat16), jquant.pack_matrix(np.ones((4, 2), np.int8)))
+    ),
+    "another zero point than the packed one": lambda: jquant.matmul_integer(
+        I8, jquant.pack_matrix(np.ones((4, 2), np.int8), 1), b_zero_point=2
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CORRUPTING)
+def test_what_would_corrupt_a_result_raises_always(what):
+    with asserts_disabled(), pytest.raises(DescriptorError):
+        CORRUPTING[what]()

@@ -1,0 +1,85 @@
+"""What `dir` shows of each public package: exactly its public names, all of which are documented."""
+
+import importlib
+import importlib.util
+import re
+import sys
+
+import pytest
+from support.documents import ROOT
+
+import jquant
+
+PUBLIC = {
+    "jquant": """
+        DescriptorError DescriptorTypeError DynamicQuantizeOutput Error FeatureLevel Implementation MxQuantizeOutput
+        Nvfp4QuantizeOutput PackedBlockMatrix PackedMatrix QuantizeMode QuantizeOutput RangeOutput RoundMode
+        ScaleBias ScaleGranularity ScaleZeroPoint __version__ block_scaled_matmul calibration checkpoints clip clip1
+        clip_gradient clip_gradient1 convolution_integer convolution_integer_to_float dequantize dequantize_linear
+        dot_general dynamic_quantize_linear exact fake_quantize feature_level gather_block_quantized matmul_integer
+        matmul_integer_to_float matmul_n_bits mx_dequantize mx_quantize nvfp4_dequantize nvfp4_quantize onnx
+        pack_integers pack_matrix quantize quantize_and_dequantize quantize_down_and_shrink_range quantize_linear
+        quantized_gemm quantized_linear_add quantized_linear_average_pool quantized_linear_concat
+        quantized_linear_convolution quantized_linear_global_average_pool quantized_linear_leaky_relu
+        quantized_linear_matmul quantized_linear_multiply quantized_linear_sigmoid quantized_linear_softmax
+        requantization_range requantization_range_per_channel requantize requantize_per_channel scale_and_zero_point
+        transform unpack_integers
+    """,
+    "jquant.calibration": """
+        Histogram Observer Range calibrate entropy mean_squared_error min_max moving_average percentile
+    """,
+    "jquant.checkpoints": """
+        Checkpoint CheckpointError PackedWeight QuantizedWeight load
+    """,
+    "jquant.onnx": """
+        Model ModelError load
+    """,
+    "jquant.transform": """
+        Activations QuantizedFunction Recipe Report Row Scheme SiteReport Sites TransformError TransformTypeError
+        calibrate dynamic_int8 quantization_aware quantize report sites static_int8 weight_only_int8
+    """,
+}
+DOCS = ROOT / "docs"
+specification = importlib.util.spec_from_file_location("generated_pages", DOCS / "generated_pages.py")
+generated_pages = importlib.util.module_from_spec(specification)
+specification.loader.exec_module(generated_pages)
+REFERENCE = {  # the generated page that describes the types of each package
+    "jquant": generated_pages.types_page,
+    "jquant.calibration": generated_pages.observers_page,
+    "jquant.checkpoints": generated_pages.checkpoints_page,
+    "jquant.onnx": generated_pages.onnx_page,
+    "jquant.transform": generated_pages.transform_page,
+}
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_dir(package):
+    """And star import works: it gives the same names, without those that are imported on first use."""
+    pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
+    names = PUBLIC[package].split()
+    module = importlib.import_module(package)
+    assert dir(module) == names
+    star: dict = {}
+    exec(f"from {package} import *", star)
+    lazy = {"__version__", "checkpoints", "onnx"} if package == "jquant" else set()
+    assert star.keys() - {"__builtins__"} == {*module.__all__} == {*names} - lazy
+    for name in names:
+        assert getattr(module, name) is not None
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_documented(package):
+    """By name in the README or in a page, or with its docstring in the generated reference."""
+    pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
+    module = importlib.import_module(package)
+    text = "\n".join(path.read_text() for path in (ROOT / "README.md", *DOCS.glob("*.md")))
+    reference = set(re.findall(r"^::: .*\.(\w+)$", REFERENCE[package](), re.MULTILINE))
+    for name in set(PUBLIC[package].split()) - {"__version__"}:
+        has_docstring = not (getattr(module, name).__doc__ or f"{name}(").startswith(f"{name}(")
+        assert re.search(rf"\b{name}\b", text) or (name in reference and has_docstring), name
+
+
+def test_without_the_package_onnx(monkeypatch):
+    """`jquant.onnx` is not shown where it cannot be imported, so `help(jquant)` works."""
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    assert set(PUBLIC["jquant"].split()) - set(dir(jquant)) == {"onnx"}
