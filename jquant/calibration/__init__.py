@@ -1,4 +1,4 @@
-"""Finds ranges for quantization in data, with observers of a stream of batches.
+"""Finds the ranges to quantize in data, with observers of a stream of batches.
 
 An observer is three pure functions: ``init``, ``update`` and ``compute_range``. Its state is a pytree of arrays.
 
@@ -15,7 +15,8 @@ from jquant.calibration.calibrate import calibrate
 from jquant.calibration.entropy import entropy
 from jquant.calibration.histogram import Histogram
 from jquant.calibration.mean_squared_error import mean_squared_error
-from jquant.calibration.observer import Observer, Range, min_max, moving_average
+from jquant.calibration.min_max import min_max, moving_average
+from jquant.calibration.observer import Observer, Range
 from jquant.calibration.percentile import percentile
 
 __all__ = [

@@ -8,14 +8,14 @@ from jquant.errors import DescriptorTypeError, shown
 
 
 def each_batch(name: str, batches: Iterable[Any], progress: bool) -> Iterator[Any]:
-    """One batch after another, with a progress bar if wanted."""
-    try:  # the iterators of some types would give integers, or keys, as batches
-        each = None if isinstance(batches, bytes | bytearray | memoryview | Mapping) else iter(batches)
+    """An iterator over the batches, with a progress bar if `progress` is set."""
+    try:  # iterating over these types would give integers, or keys, as batches
+        iterator = None if isinstance(batches, bytes | bytearray | memoryview | Mapping) else iter(batches)
     except TypeError:
-        each = None
-    if each is None:
+        iterator = None
+    if iterator is None:
         raise DescriptorTypeError(f"{name}: batches is {shown(batches)}; it must be an iterable of batches")
-    return iter(_with_progress(name, each, operator.length_hint(batches) or None)) if progress else each
+    return iter(_with_progress(name, iterator, operator.length_hint(batches) or None)) if progress else iterator
 
 
 def _with_progress(name: str, batches: Iterator[Any], count: int | None) -> Iterable[Any]:

@@ -10,8 +10,9 @@ from jax.tree_util import keystr, tree_flatten_with_path, tree_leaves_with_path,
 from jquant.arguments.assertions import require
 from jquant.arguments.statics import boolean
 from jquant.calibration.batches import each_batch
-from jquant.calibration.coarse import warnings_of
-from jquant.calibration.observer import Observer, float_batch
+from jquant.calibration.checks import float_batch
+from jquant.calibration.coarse import warnings_about
+from jquant.calibration.observer import Observer
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
 from jquant.placement import names_arrays
 
@@ -19,6 +20,7 @@ _NAME = "calibrate"
 
 
 def identity(batch: Any) -> Any:
+    """The batch itself, as its activations."""
     return batch
 
 
@@ -37,7 +39,7 @@ def calibrate(
     compiled once for each batch shape. Batches may be split over a mesh.
 
     Args:
-      observer: what observes each array.
+      observer: the observer of each array, such as ``min_max()``.
       batches: an iterable of batches: arrays, or pytrees of arrays. It is read once, one batch at a time. Batches are
         arguments of a jitted program: without ``jax_enable_x64``, float64 becomes float32.
       activations: a pure function from a batch to a pytree of float arrays. It is traced, and must be hashable. By default,
@@ -78,15 +80,15 @@ def calibrate(
     for batch in each_batch(_NAME, batches, boolean(_NAME, "progress", progress)):
         _require_arrays(batch)
         if structure is None:
-            found, structure = tree_flatten_with_path(jax.eval_shape(functools.partial(_floats, activations), batch))
-            require(len(found) > 0, f"{_NAME}: activations(batch) is a {shown(structure)}, which holds no arrays")
-            paths, states = [path for path, _ in found], [observer.init(shape) for _, shape in found]
+            shapes, structure = tree_flatten_with_path(jax.eval_shape(functools.partial(_floats, activations), batch))
+            require(len(shapes) > 0, f"{_NAME}: activations(batch) is a {shown(structure)}, which holds no arrays")
+            paths, states = [path for path, _ in shapes], [observer.init(shape) for _, shape in shapes]
         states = _updated(observer, activations, structure, states, batch)
     if structure is None:
         raise DescriptorError(f"{_NAME}: batches is empty")
     ranges = []
     for path, state in zip(paths, states, strict=True):
-        with warnings_of(f"{_NAME}: activations(batch){keystr(path)}"):
+        with warnings_about(f"{_NAME}: activations(batch){keystr(path)}"):
             ranges.append(observer.compute_range(state))
     return structure.unflatten(ranges)
 
@@ -100,7 +102,7 @@ def _is_hashable(value: object) -> bool:
 
 
 def _require_arrays(batch: Any) -> None:
-    """Asserts that a batch is not empty, and that a jitted program accepts it."""
+    """Asserts that a batch holds arrays, and nothing that `jax.jit` does not accept."""
     leaves = tree_leaves_with_path(batch)
     if not leaves:
         raise DescriptorError(f"{_NAME}: batches contains {shown(batch)}, which holds no arrays")
@@ -111,7 +113,7 @@ def _require_arrays(batch: Any) -> None:
 
 
 def _is_array(leaf: Any) -> bool:
-    """Whether `jax.jit` accepts it."""
+    """Whether `jax.jit` accepts `leaf`."""
     try:
         jax.typeof(leaf)
     except (TypeError, ValueError, OverflowError):
@@ -122,17 +124,18 @@ def _is_array(leaf: Any) -> bool:
 def _floats(activations: Callable[[Any], Any], batch: Any) -> Any:
     """``activations(batch)``, asserting that they are arrays of floats."""
 
-    def checked(path: Any, x: Any) -> Any:
+    def check(path: Any, x: Any) -> Any:
         return float_batch(_NAME, f"activations(batch){keystr(path)}", x)
 
-    return tree_map_with_path(checked, activations(batch))
+    return tree_map_with_path(check, activations(batch))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _updated(
     observer: Observer, activations: Callable[[Any], Any], structure: Any, states: list[Any], batch: Any
 ) -> list[Any]:
-    values, given = jax.tree.flatten(_floats(activations, batch))
-    message = f"{_NAME}: activations(batch) has structure {shown(given)}; for the first batch it was {shown(structure)}"
-    require(given == structure, message)
+    """The states after a batch, asserting that its activations have the structure of those of the first batch."""
+    values, actual = jax.tree.flatten(_floats(activations, batch))
+    message = f"{_NAME}: activations(batch) has structure {shown(actual)}; for the first batch it was {shown(structure)}"
+    require(actual == structure, message)
     return list(map(observer.update, states, values))

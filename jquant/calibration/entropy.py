@@ -1,4 +1,4 @@
-"""The range with the smallest KL divergence between the distribution and its quantization"""
+"""Finds the range with the smallest KL divergence between a distribution and its quantized form."""
 
 import functools
 import math
@@ -11,14 +11,15 @@ from jax import lax
 from jquant.arguments.statics import integer
 from jquant.arithmetic import exact, wide
 from jquant.calibration.arithmetic import logarithm, pairwise_sum
-from jquant.calibration.coarse import Chosen
+from jquant.calibration.checks import checked_axis_name
+from jquant.calibration.coarse import ChosenRange
 from jquant.calibration.histogram import Histogram, checked_bins, cumulative, edges, histogram_observer, within
-from jquant.calibration.observer import AxisName, Observer, Range, checked_axis_name
+from jquant.calibration.observer import AxisName, Observer, Range
 
 _NAME = "entropy"
 _SMOOTHING = np.float32(1e-4)
-_LARGEST = 31  # bits of the counts
-_FINEST = 2048  # the most bins for which every range is tried
+_MOST_BITS = 31  # of the sum of the counts, which is then an int32
+_EXHAUSTIVE = 2048  # the most bins for which every range is tried
 
 
 def entropy(*, num_bins: int = 2048, num_quantized_bins: int = 128, axis_name: AxisName = None) -> Observer:
@@ -33,16 +34,16 @@ def entropy(*, num_bins: int = 2048, num_quantized_bins: int = 128, axis_name: A
     again over the nonempty bins of P. Both are smoothed and divided by their sums. Each r is tried, from
     ``num_quantized_bins / 2`` to ``num_bins / 2``. With more than 2,048 bins, let ``n = num_bins / 2048``: only every n-th r
     is tried, counted from the largest, and then those less than n away from the best of these. So the time grows in
-    proportion to `num_bins`. Of the ranges with the smallest divergence, the narrowest is chosen. It is cut off at the
+    proportion to `num_bins`. Of the ranges with the smallest divergence, the narrowest is chosen. It is then limited to the
     smallest and the largest number.
 
     As in onnxruntime, Q consists of integers, rounded down; a range reaches one bin further above 0 than below; bins left
     over in the merging are added to the last. Each step is rounded once in float32, and sums have a fixed order. The result
     does not change by a bit with the order of the batches, with how they are split, or with the platform.
 
-    No range is tried that has fewer than `num_quantized_bins` bins. Where one number is so much larger than the others that
-    these lie in fewer, the range is too wide: `compute_range` warns if it cuts off numbers and is, with 0, more than twice
-    as wide as the bins that are not empty in it. No warning is possible where the state is traced.
+    No range is tried that has fewer than `num_quantized_bins` bins. If one number is so much larger than the others that
+    these lie in fewer bins, the range is too wide: `compute_range` warns if the range cuts off numbers and, widened to
+    include 0, is more than twice as wide as its bins that are not empty. No warning is possible if the state is traced.
 
     With 2**31 numbers or more, the counts are halved until their total is less. NaN and infinities are ignored; subnormal
     numbers count as 0.
@@ -62,7 +63,7 @@ def entropy(*, num_bins: int = 2048, num_quantized_bins: int = 128, axis_name: A
       DescriptorTypeError: an argument of the wrong type.
 
     Warns:
-      UserWarning: as said, of `compute_range`.
+      UserWarning: `compute_range`, as described above.
 
     Example:
       >>> import jax, jax.numpy as jnp, jquant
@@ -77,8 +78,8 @@ def entropy(*, num_bins: int = 2048, num_quantized_bins: int = 128, axis_name: A
       with its default of 128 bins, there is only one range to choose.
     """
     num_bins = checked_bins(_NAME, num_bins)
-    what = f"even, from 2 to num_bins, {num_bins}"
-    num_quantized_bins = integer(_NAME, "num_quantized_bins", num_quantized_bins, range(2, num_bins + 1, 2), what)
+    allowed = f"even, from 2 to num_bins, {num_bins}"
+    num_quantized_bins = integer(_NAME, "num_quantized_bins", num_quantized_bins, range(2, num_bins + 1, 2), allowed)
     return _entropy(num_bins, num_quantized_bins, checked_axis_name(_NAME, axis_name))
 
 
@@ -97,7 +98,7 @@ def _entropy(num_bins: int, num_quantized_bins: int, axis_name: AxisName) -> Obs
             divergences = lax.map(lambda threshold: _divergence(counts, *bounds(threshold), num_quantized_bins), thresholds)
             return thresholds[jnp.argmin(divergences)]
 
-        least, step = num_quantized_bins // 2, max(1, num_bins // _FINEST)
+        least, step = num_quantized_bins // 2, max(1, num_bins // _EXHAUSTIVE)
         threshold = best(jnp.arange(least + (zero - least) % step, zero + 1, step, dtype=jnp.int32))
         if step > 1:
             threshold = best(jnp.clip(threshold + jnp.arange(1 - step, step, dtype=jnp.int32), least, zero))
@@ -106,8 +107,8 @@ def _entropy(num_bins: int, num_quantized_bins: int, axis_name: AxisName) -> Obs
     return histogram_observer(_NAME, num_bins, axis_name, compute_range, _why_too_coarse)
 
 
-def _why_too_coarse(chosen: Chosen) -> str | None:
-    """Why the range is too wide, if it is: none is tried that has fewer bins than quantized ones."""
+def _why_too_coarse(chosen: ChosenRange) -> str | None:
+    """Why the range is too wide, if it is: ranges with fewer bins than quantized bins are not tried."""
     first, end = math.floor(chosen.low / chosen.bin_width), math.ceil(chosen.high / chosen.bin_width)
     half = chosen.counts.size // 2
     filled = np.flatnonzero(chosen.counts[half + first : half + end]) + first
@@ -121,14 +122,14 @@ def _why_too_coarse(chosen: Chosen) -> str | None:
 
 
 def _in_one_word(counts: wide.Words) -> jax.Array:
-    """The counts as int32, halved as often as it takes for their sum to be an int32, too."""
+    """The counts as int32, halved until their sum is an int32 as well."""
     total = tuple(word[-1] for word in cumulative(counts))
-    halvings = jnp.maximum(0, 64 - _LARGEST - wide.leading_zeros(total))
+    halvings = jnp.maximum(0, 64 - _MOST_BITS - wide.leading_zeros(total))
     return wide.shift_right(counts, jnp.full(counts[0].shape, halvings))[0].astype(jnp.int32)
 
 
 def _divergence(counts: jax.Array, start: jax.Array, end: jax.Array, num_quantized_bins: int) -> jax.Array:
-    """The KL divergence of merging the bins from `start` to `end`; infinite if nothing is left of them."""
+    """The KL divergence of merging the bins from `start` to `end`; infinite if all merged counts round down to 0."""
     index = jnp.arange(counts.size, dtype=jnp.int32)
     inside = (start <= index) & (index < end)
     before = _prefix_sums(counts)
@@ -148,7 +149,7 @@ def _divergence(counts: jax.Array, start: jax.Array, end: jax.Array, num_quantiz
 
 
 def _prefix_sums(counts: jax.Array) -> jax.Array:
-    """The sum of the counts before each bin, and last of all counts."""
+    """The sum of the counts before each bin, followed by the sum of all counts."""
     return jnp.concatenate([jnp.zeros(1, counts.dtype), jnp.cumsum(counts, dtype=counts.dtype)])
 
 
@@ -164,7 +165,7 @@ def _kl_divergence(p: jax.Array, q: jax.Array, inside: jax.Array) -> jax.Array:
 
 
 def _smoothed(counts: jax.Array, inside: jax.Array) -> jax.Array:
-    """Gives each count of 0 a little, taken evenly from the others. 0 outside, and inside if nothing can be taken."""
+    """The counts, of which those of 0 get a little, taken evenly from the others; 0 outside, and if nothing can be taken."""
     zeros = jnp.sum(inside & (counts == 0), dtype=jnp.int32).astype(jnp.float32)
     others = jnp.sum(inside & (counts != 0), dtype=jnp.int32).astype(jnp.float32)
     taken = exact.product(jnp.float32(_SMOOTHING), exact.quotient(zeros, jnp.maximum(others, 1)))

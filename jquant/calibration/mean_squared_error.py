@@ -1,4 +1,4 @@
-"""Finds the range whose quantization has the smallest mean squared error."""
+"""Finds the range with the smallest mean squared error of quantization."""
 
 import functools
 
@@ -11,16 +11,19 @@ from jax.typing import DTypeLike
 from jquant.arguments.statics import boolean, quantized_data_type
 from jquant.arithmetic import exact, significands
 from jquant.calibration.arithmetic import pairwise_sum
-from jquant.calibration.coarse import Chosen
+from jquant.calibration.checks import checked_axis_name
+from jquant.calibration.coarse import ChosenRange
+from jquant.calibration.extremes import or_zero
 from jquant.calibration.histogram import Histogram, checked_bins, edges, exponent, histogram_observer
-from jquant.calibration.observer import AxisName, Observer, Range, checked_axis_name, or_zero
+from jquant.calibration.observer import AxisName, Observer, Range
 from jquant.formulas import affine
 from jquant.formulas.scale_and_zero_point import quantization_parameters
 from jquant.quantized_tensor import Quantized
 
 _NAME = "mean_squared_error"
-_MOST_INTEGERS = 256  # for those of 16 bits, there are never enough bins: the error of rounding is negligible there
-_BOTH_SIDES, _EACH_SIDE = 1024, 32  # how many parts a side is divided into: both sides together, and each on its own
+_MOST_INTEGERS = 256  # 16-bit integers have more than the bins can resolve, and a negligible error of rounding
+_SYMMETRIC_PARTS = 1024  # that a range is divided into, if both its ends are searched together
+_PARTS = 32  # that each side of a range is divided into, if its ends are searched independently
 
 
 def mean_squared_error(
@@ -43,8 +46,8 @@ def mean_squared_error(
     change by a bit with the order of the batches, with how they are split, or with the platform.
 
     The error of rounding is known only if the bins are narrower than the steps between the integers. `compute_range` warns
-    if the range cuts off numbers, and is with 0 narrower than as many bins as `dtype` has integers, at most 256. No warning
-    is possible where the state is traced.
+    if the range cuts off numbers and, widened to include 0, is narrower than as many bins as `dtype` has integers, at most
+    256. No warning is possible if the state is traced.
 
     NaN and infinities are ignored; subnormal numbers count as 0.
 
@@ -63,7 +66,7 @@ def mean_squared_error(
       DescriptorTypeError: a `dtype` that `scale_and_zero_point` does not support, or an argument of the wrong type.
 
     Warns:
-      UserWarning: as said, of `compute_range`.
+      UserWarning: `compute_range`, as described above.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -93,26 +96,26 @@ def _mean_squared_error(
         if symmetric:
             low, high = -jnp.maximum(-low, high), jnp.maximum(-low, high)
         x = edges(state.range, num_bins, np.arange(num_bins) + 0.5)
-        # Keeps the squares of large errors within float32.
+        # A scale that keeps the squares of large errors within float32.
         unit = significands.power_of_two(2 - exponent(state.range, num_bins))
         low_words, high_words = (words.astype(jnp.float32) for words in state.counts)
         weight = exact.sum(exact.product(high_words, jnp.full(num_bins, 2.0**32, jnp.float32)), low_words)
 
         def candidate(parts: jax.Array) -> Range:
-            return Range(exact.product(low, parts[0]), exact.product(high, parts[1]))
+            return Range(min=exact.product(low, parts[0]), max=exact.product(high, parts[1]))
 
         def error(parts: jax.Array) -> jax.Array:
-            tried = candidate(parts)
-            parameters = quantization_parameters(*tried, dtype, symmetric, narrow_range)
+            range = candidate(parts)
+            parameters = quantization_parameters(*range, dtype, symmetric, narrow_range)
             rounded = affine.dequantize(Quantized(affine.quantize(x, parameters, dtype), *parameters))
             difference = exact.product(exact.difference(rounded, x), unit)
             squares = exact.product(exact.product(difference, difference), weight)
-            return jnp.where(tried.min == tried.max, jnp.inf, pairwise_sum(squares))
+            return jnp.where(range.min == range.max, jnp.inf, pairwise_sum(squares))
 
         def best(parts: jax.Array, width: jax.Array) -> tuple[jax.Array, None]:
             """The best of the candidates around the best so far."""
-            around = jnp.clip(parts[None] + offsets * width, 0, 1)
-            return around[jnp.argmin(jax.vmap(error)(around))], None
+            candidates = jnp.clip(parts[None] + offsets * width, 0, 1)
+            return candidates[jnp.argmin(jax.vmap(error)(candidates))], None
 
         offsets, widths = map(jnp.asarray, _search_grid(symmetric))
         parts, _ = lax.scan(best, jnp.full(2, 0.5, jnp.float32), widths)
@@ -121,8 +124,8 @@ def _mean_squared_error(
     return histogram_observer(_NAME, num_bins, axis_name, compute_range, functools.partial(_why_too_coarse, dtype))
 
 
-def _why_too_coarse(dtype: np.dtype, chosen: Chosen) -> str | None:
-    """Why the error is not known, if it is not: a step between two integers is narrower than a bin, whose middle counts."""
+def _why_too_coarse(dtype: np.dtype, chosen: ChosenRange) -> str | None:
+    """Why the error of rounding is not known, if it is not: a bin, of which only the middle is rounded, is too wide."""
     integers = min(2 ** jnp.iinfo(dtype).bits, _MOST_INTEGERS)
     if chosen.range_width >= integers * chosen.bin_width:
         return None
@@ -130,8 +133,8 @@ def _why_too_coarse(dtype: np.dtype, chosen: Chosen) -> str | None:
 
 
 def _search_grid(symmetric: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The offsets to try for the lower and the upper side, in rows, from the middle; and the widths of parts, in turn."""
-    side = np.linspace(-0.5, 0.5, (_BOTH_SIDES if symmetric else _EACH_SIDE) + 1)
-    each = (side, side) if symmetric else np.meshgrid(side, side, indexing="ij")
-    widths = (1,) if symmetric else (1, 2 / _EACH_SIDE)
-    return np.stack(each, axis=-1).reshape(-1, 2).astype(np.float32), np.array(widths, np.float32)
+    """The offsets of candidates from the best so far, rows for the lower and upper end; and their unit in each search."""
+    offsets = np.linspace(-0.5, 0.5, (_SYMMETRIC_PARTS if symmetric else _PARTS) + 1)
+    ends = (offsets, offsets) if symmetric else np.meshgrid(offsets, offsets, indexing="ij")
+    widths = (1,) if symmetric else (1, 2 / _PARTS)
+    return np.stack(ends, axis=-1).reshape(-1, 2).astype(np.float32), np.array(widths, np.float32)

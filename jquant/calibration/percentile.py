@@ -10,13 +10,14 @@ import numpy as np
 
 from jquant.arguments.statics import boolean, number
 from jquant.arithmetic import wide
-from jquant.calibration.coarse import Chosen
+from jquant.calibration.checks import checked_axis_name
+from jquant.calibration.coarse import ChosenRange
 from jquant.calibration.histogram import Histogram, checked_bins, cumulative, edges, histogram_observer, within
-from jquant.calibration.observer import AxisName, Observer, Range, checked_axis_name
+from jquant.calibration.observer import AxisName, Observer, Range
 
 _NAME = "percentile"
-_PARTS = 64  # an end that is off by less than this part of the range costs an 8-bit integer less than 4 steps
-_LARGEST_DENOMINATOR = 10**7  # times 100 for a percentage, and 2 for a half, it fits in one word
+_TOLERANCE = 1 / 64  # of the range: less than 4 steps of an 8-bit integer
+_LARGEST_DENOMINATOR = 10**7  # of a percentage; times 100, and 2 for one end, it fits in 32 bits
 
 
 def percentile(
@@ -31,17 +32,17 @@ def percentile(
 
     For a `percentile` P, ``(100 - P) / 2`` per cent are cut at each end or, with `symmetric`, ``100 - P`` by magnitude.
     An end of the range is the lower edge of the first bin at which the numbers up to and including that bin reach the share
-    that is to lie below. It is cut off at the smallest and the largest number.
+    that is to lie below. The range is then limited to the smallest and the largest number.
 
     The bins divide ``[-2**k, 2**k)``, with the smallest k that holds all numbers: the true percentile lies less than
     ``2**(k + 1) / num_bins`` above that edge. Shares are compared in integers, with P taken as a decimal fraction of at most
     seven digits after the point. The result does not change by a bit with the order of the batches, or with how they are
     split.
 
-    So one number that is much larger than the others can make the bins too wide. `compute_range` warns where it cuts off up
-    to more than twice the share at the upper end (with `symmetric`, at both), by up to more than 1/64 of the range with 0;
-    and where the lower end may be too low by half of the range. A number on the edge itself, such as the zeros of a sparse
-    activation, counts as cut off there. No warning is possible where the state is traced.
+    So one number that is much larger than the others can make the bins too wide. Let w be the width of the range, widened
+    to include 0. `compute_range` warns if the upper end (with `symmetric`, both) may cut off more than twice the share, and
+    be more than w / 64 too low; and if the lower end may be w / 2 or more too low. Numbers on the edge itself, such as the
+    zeros of a sparse activation, count as cut off. No warning is possible if the state is traced.
 
     NaN and infinities are ignored; subnormal numbers count as 0.
 
@@ -60,7 +61,7 @@ def percentile(
       DescriptorTypeError: an argument of the wrong type.
 
     Warns:
-      UserWarning: as said, of `compute_range`.
+      UserWarning: `compute_range`, as described above.
 
     Example:
       >>> import jax.numpy as jnp, jquant
@@ -98,10 +99,10 @@ def _percentile(percentile: float, symmetric: bool, num_bins: int, axis_name: Ax
     return histogram_observer(_NAME, num_bins, axis_name, compute_range, check)
 
 
-def _why_too_coarse(share: fractions.Fraction, symmetric: bool, chosen: Chosen) -> str | None:
-    """Why the range is not the percentile's: its ends are the lower edges of their bins.
+def _why_too_coarse(share: fractions.Fraction, symmetric: bool, chosen: ChosenRange) -> str | None:
+    """Why the range may be far from the percentile, if it may: its ends are the lower edges of their bins.
 
-    So the upper one may cut off a whole bin too much, and the lower one a whole bin too little.
+    So the upper end may cut off a whole bin too much, and the lower end a whole bin too little.
     """
     counts, width, half = chosen.counts, chosen.bin_width, chosen.counts.size // 2
     end, largest, to_cut = chosen.high, chosen.max, float(1 - share) / 2
@@ -109,9 +110,9 @@ def _why_too_coarse(share: fractions.Fraction, symmetric: bool, chosen: Chosen) 
         end = chosen.high if chosen.high < chosen.max else -chosen.low
         largest, to_cut = max(chosen.max, -chosen.min), float(1 - share)
         counts, half = counts[half:] + counts[:half][::-1], 0
-    begin, where = math.floor(end / width), "at both ends" if symmetric else "at its upper end"
-    cut = float(counts[half + begin :].sum()) / float(counts.sum())
-    if min((begin + 1) * width, largest) - end > chosen.range_width / _PARTS and cut > 2 * to_cut:
+    first_cut, where = math.floor(end / width), "at both ends" if symmetric else "at its upper end"
+    cut = float(counts[half + first_cut :].sum()) / float(counts.sum())
+    if min((first_cut + 1) * width, largest) - end > chosen.range_width * _TOLERANCE and cut > 2 * to_cut:
         return f"it cuts off up to {100 * cut:.3g} % of the numbers {where}, where {100 * to_cut:.3g} % were to be"
     spare = min((math.floor(chosen.low / width) + 1) * width, chosen.max, 0) - chosen.low
     if spare > 0 and spare >= chosen.range_width / 2 and not symmetric:

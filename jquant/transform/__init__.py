@@ -1,10 +1,13 @@
 """Converts functions to int8: their products, convolutions and embeddings that have parameters as weights.
 
-from jquant import transform
+    from jquant import transform
 
-print(transform.sites(apply, params, x))
-calibration = transform.calibrate(apply, params, batches, recipe)
-quantized_apply, quantized_params = transform.quantize(apply, params, recipe, x, calibration=calibration)
+    print(transform.sites(apply, params, x))
+    calibration = transform.calibrate(apply, params, batches, recipe)
+    quantized_apply, quantized_params = transform.quantize(apply, params, recipe, x, calibration=calibration)
+
+Its errors are `TransformError` and, for an argument of the wrong type, `TransformTypeError`. Errors that the function itself
+raises are not changed.
 """
 
 from jquant.errors import TransformError, TransformTypeError

@@ -10,12 +10,12 @@ import numpy as np
 from jquant.arguments.statics import boolean
 from jquant.calibration import Range
 from jquant.calibration.batches import each_batch
-from jquant.calibration.coarse import warnings_of
+from jquant.calibration.coarse import warnings_about
 from jquant.calibration.observer import Observer
 from jquant.errors import TransformError, TransformTypeError
 from jquant.placement import names_arrays_as
 from jquant.transform import jaxprs, rewrite, traced
-from jquant.transform.checks import shared_checks
+from jquant.transform.checks import as_transform_errors
 from jquant.transform.parameters import described, flattened
 from jquant.transform.plan import Plan, Site
 from jquant.transform.recipe import Recipe
@@ -27,10 +27,10 @@ _NAME = "transform.calibrate"
 def calibrate(
     apply: Callable[..., Any], params: Any, batches: Iterable[Any], recipe: Recipe, *, progress: bool = False
 ) -> dict[str, Range]:
-    """Observes the inputs of all sites with static inputs over a data set, and returns the range of each.
+    """Observes the static inputs of all sites over a data set, and returns the range of each.
 
-    The function is computed in float. On the way, each input passes through the observer that its site's scheme names.
-    Sites that read the same value share one range. A site whose weights are stacked by a `jax.lax.scan` has a range for each
+    The function is computed in float. Each static input is passed to the observer that the scheme of its site names. Sites
+    that read the same value share one range. A site whose weights are stacked by a `jax.lax.scan` has a range for each
     layer; a site that a loop runs repeatedly with the same weights has one range for all passes. The function and all
     observers form one program, which is compiled once for each batch shape.
 
@@ -45,9 +45,10 @@ def calibrate(
       (layers,).
 
     Raises:
-      TransformError: a recipe without static inputs, a function without sites, or no batch; a site that no batch reached,
-        for example in a branch that was never taken.
-      TransformTypeError: an argument of the wrong type, or a leaf of `params` that is not an array.
+      TransformError: a recipe without static inputs, a function without sites, or no batch; a pattern of the recipe that
+        matches no site; a batch for which the function has different sites; a site that no batch reached, for example in a
+        branch that was never taken.
+      TransformTypeError: an argument of the wrong type, or a leaf of `params` or of a batch that is not an array.
       ImportError: `progress` is set, but tqdm is not installed.
 
     Warns:
@@ -72,26 +73,28 @@ def calibrate(
     parameters = flattened(_NAME, params)
     updates: dict[Any, Any] = {}
     state, observers = None, {}
-    with shared_checks():
-        one_after_another = each_batch(_NAME, batches, boolean(_NAME, "progress", progress))
-    for batch in one_after_another:
+    with as_transform_errors():
+        batch_iterator = each_batch(_NAME, batches, boolean(_NAME, "progress", progress))
+    for batch in batch_iterator:
         inputs = batch if isinstance(batch, tuple) else (batch,)
-        key = traced.types(inputs)
-        if key not in updates:
-            found = traced.analyze(function, parameters, inputs)
-            traced.require_sites(function, found.plan)
-            names = [site.name for site in found.plan.inputs()]
+        traced.require_arrays(_NAME, inputs)
+        types = traced.input_types(inputs)
+        if types not in updates:
+            plan = traced.analyze(function, parameters, inputs).plan
+            traced.require_sites(function, plan)
+            names = [site.name for site in plan.inputs()]
             if not names:
                 raise TransformError(f"{_NAME}: the recipe has no static inputs and needs no ranges")
             if state is None:
-                observers = {site.name: site.scheme.make_observer() for site in found.plan.inputs()}
-                state = {site.name: _initial(found.plan, site) for site in found.plan.inputs()}
+                observers = {site.name: site.scheme.make_observer() for site in plan.inputs()}
+                state = {site.name: _initial(plan, site) for site in plan.inputs()}
             if set(state) != set(names):
                 raise TransformError(
                     f"{_NAME}: a batch has different sites from the first: {', '.join(set(state) ^ set(names))}"
                 )
-            updates[key] = jax.jit(_update(found.plan))
-        state = updates[key](parameters.leaves, inputs, state)
+            updates[types] = jax.jit(_update(plan))
+        with as_transform_errors():
+            state = updates[types](parameters.leaves, inputs, state)
     if state is None:
         raise TransformError(f"{_NAME}: batches is empty")
     missed = [name for name, (count, _) in state.items() if not np.all(np.asarray(count) > 0)]
@@ -100,26 +103,26 @@ def calibrate(
         raise TransformError(
             f"{message}: is it in a branch that was never taken? Leave it in float, or make its input dynamic"
         )
-    return {name: _ranges(name, observers[name], of_layers, count.shape) for name, (count, of_layers) in state.items()}
+    return {name: _ranges(name, observers[name], observed, count.shape) for name, (count, observed) in state.items()}
 
 
 def _initial(plan: Plan, site: Site) -> tuple[jax.Array, Any]:
-    """The state before the first batch, for all layers: how often the site was reached, and the observer's state."""
-    first = jnp.int32(0), site.scheme.make_observer().init(site.input_type)
-    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*plan.sizes(site), *jnp.shape(leaf))), first)
+    """The state before the first batch, for all layers: how often the site was reached (at most 2), and the observer's."""
+    layer = jnp.int32(0), site.scheme.make_observer().init(site.input_type)
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*plan.sizes(site), *jnp.shape(leaf))), layer)
 
 
 def _update(plan: Plan) -> Callable[..., Any]:
     """A function that maps the parameters, the inputs and the state to the new state."""
 
     def update(parameters: list[Any], inputs: tuple[Any, ...], state: Any) -> Any:
-        return rewrite.run(plan, _observed, [*parameters, *jax.tree.leaves(inputs)], state=state)[1]
+        return rewrite.run(plan, _observed_output, [*parameters, *jax.tree.leaves(inputs)], state=state)[1]
 
     return update
 
 
-def _observed(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
-    """The output of a site in float. The first site reached that reads an input adds that input to the state, once."""
+def _observed_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
+    """The output of a site in float. Its input is observed, unless a site that reads the same input has observed it."""
     if site.has_static_input:
         scope.once(("observed", site.input), lambda: _observe(site, operands[site.input_operand], scope))
     return jaxprs.bind(site.equation, *operands)[0]
@@ -127,15 +130,17 @@ def _observed(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.
 
 def _observe(site: Site, x: jax.Array, scope: rewrite.Scope) -> None:
     count, state = scope.state[site.input]
-    after = jnp.minimum(count, 1) + 1, site.scheme.make_observer().update(state, x)
-    scope.state = {**scope.state, site.input: after}
+    updated = jnp.minimum(count, 1) + 1, site.scheme.make_observer().update(state, x)
+    scope.state = {**scope.state, site.input: updated}
 
 
-def _ranges(name: str, observer: Observer, state: Any, layers: tuple[int, ...]) -> Range:
+def _ranges(name: str, observer: Observer, states: Any, layers: tuple[int, ...]) -> Range:
     """The range of each layer, one after the other: a warning needs values, which `jax.vmap` would trace."""
-    found = []
+    ranges = []
     for index in np.ndindex(layers):
-        with warnings_of(f"{_NAME}: {name}{list(index) if index else ''}"):
-            found.append(observer.compute_range(jax.tree.map(lambda leaf, index=index: leaf[index], state)))
-    ends = ([getattr(each, end) for each in found] for end in Range._fields)
-    return Range(*(jnp.array(each, jnp.float32).reshape(layers) for each in ends))
+        with warnings_about(f"{_NAME}: {name}{list(index) if index else ''}"):
+            ranges.append(observer.compute_range(jax.tree.map(lambda leaf, index=index: leaf[index], states)))
+    return Range(
+        min=jnp.array([each.min for each in ranges], jnp.float32).reshape(layers),
+        max=jnp.array([each.max for each in ranges], jnp.float32).reshape(layers),
+    )

@@ -1,4 +1,4 @@
-"""Checks that operators and observers have as well, whose errors become those of this package."""
+"""Checks that `jquant.transform` shares with the operators and the observers."""
 
 import contextlib
 from collections.abc import Iterator
@@ -7,7 +7,8 @@ from jquant.errors import DescriptorError, DescriptorTypeError, TransformError, 
 
 
 @contextlib.contextmanager
-def shared_checks() -> Iterator[None]:
+def as_transform_errors() -> Iterator[None]:
+    """Raises a `DescriptorError` as a `TransformError`, and a `DescriptorTypeError` as a `TransformTypeError`."""
     try:
         yield
     except DescriptorTypeError as error:

@@ -1,4 +1,4 @@
-"""What is computed at a site: compositions of the public operators."""
+"""The computations at a site: compositions of the public operators."""
 
 import functools
 import math
@@ -32,7 +32,7 @@ class QuantizedInput(NamedTuple):
 
     Attributes:
       values: int8 or uint8, of the shape of the input.
-      scale: float32, of shape (), or of the shape of the input with each dimension in a row replaced by 1.
+      scale: float32, of shape () or, for a scale per row, of the shape of the input with 1 for each dimension of a row.
       zero_point: of the dtype of `values`, or None for 0.
     """
 
@@ -42,26 +42,26 @@ class QuantizedInput(NamedTuple):
 
 
 def symmetric_scale(x: jax.Array, over: Sequence[int], dtype: str = "INT8") -> jax.Array:
-    """The scale of symmetric integers, ``max|x| / 127``, shared along the dimensions `over`, which become 1."""
+    """The scale of symmetric integers, ``max|x| / 127`` for int8, shared along the dimensions `over`, which become 1."""
     largest = largest_magnitude(exact.numerator(x), tuple(over))
     return scale_and_zero_point(-largest, largest, dtype, symmetric=True, narrow_range=True).scale
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def stored(storage: Storage, num_levels: int, weights: jax.Array) -> dict[str, Any]:
-    """The weights of sites, quantized: what the quantized function keeps of them.
+def packed_weights(storage: Storage, num_levels: int, weights: jax.Array) -> dict[str, Any]:
+    """The weights of a site, quantized and packed, with their scales: what the quantized parameters hold.
 
     For a product or a table: a `PackedMatrix` of shape (batch, contracted, kept), without the batch if there is none, and a
     scale of shape (batch, kept) or (). For a convolution: the filter as an int8 array, and a scale of shape (filters,) or
     (). The first `num_levels` dimensions are those of the layers.
     """
-    of_layers = functools.partial(_stored, storage)
+    pack = functools.partial(_packed_layer, storage)
     for _ in range(num_levels):
-        of_layers = jax.vmap(of_layers)
-    return of_layers(weights)
+        pack = jax.vmap(pack)
+    return pack(weights)
 
 
-def _stored(storage: Storage, weights: jax.Array) -> dict[str, Any]:
+def _packed_layer(storage: Storage, weights: jax.Array) -> dict[str, Any]:
     layout = storage.layout
     if storage.filter is not None:
         filter = weights.transpose(storage.filter)
@@ -76,7 +76,7 @@ def _stored(storage: Storage, weights: jax.Array) -> dict[str, Any]:
 
 
 def quantized_weights(storage: Storage, weights: jax.Array, shared: Sequence[int]) -> tuple[jax.Array, jax.Array]:
-    """Integers and their scales. One scale is shared along the dimensions `shared`, or by the whole tensor."""
+    """The weights as integers, and their scales, which weights along the dimensions `shared` share, or the whole tensor."""
     by_channel = storage.scales == ScaleGranularity.PER_CHANNEL
     scale = symmetric_scale(weights, shared if by_channel else range(weights.ndim), storage.weight_type)
     values = quantize_linear(weights, scale, output_dtype=storage.weight_type, feature_level=_EXTENDED)
@@ -84,33 +84,29 @@ def quantized_weights(storage: Storage, weights: jax.Array, shared: Sequence[int
 
 
 def quantize_input(site: Site, x: jax.Array, static: ScaleZeroPoint | None) -> QuantizedInput:
-    """The input of a site as integers, using the range that its scheme specifies."""
+    """The input of a site as integers: with the scale `static` or, if that is None, with one that depends on `x`."""
     scheme = site.scheme
     if static is not None:
         scale, zero_point = static
         zero_point = None if scheme.is_symmetric else zero_point
-        dtype = scheme.activation_type
-        return QuantizedInput(_quantized(x, scale, zero_point, dtype), scale, zero_point)
+        values = quantize_linear(x, scale, zero_point, output_dtype=scheme.activation_type, feature_level=_EXTENDED)
+        return QuantizedInput(values=values, scale=scale, zero_point=zero_point)
     if not scheme.is_symmetric:
-        return QuantizedInput(*dynamic_quantize_linear(x, feature_level=_EXTENDED))
+        values, scale, zero_point = dynamic_quantize_linear(x, feature_level=_EXTENDED)
+        return QuantizedInput(values=values, scale=scale, zero_point=zero_point)
     by_row = scheme.activations == Activations.DYNAMIC_ROW and site.kind == MATMUL
     axis = product_dimensions(site.equation, site.input_operand)[0] if by_row else None
-    symmetric = {"symmetric": True, "output_dtype": "INT8", "feature_level": _EXTENDED}
-    values, scale, _ = dynamic_quantize_linear(x, axis=axis, **symmetric)
-    return QuantizedInput(values, scale, None)
+    values, scale, _ = dynamic_quantize_linear(x, axis=axis, symmetric=True, output_dtype="INT8", feature_level=_EXTENDED)
+    return QuantizedInput(values=values, scale=scale, zero_point=None)
 
 
-def _quantized(x: jax.Array, scale: jax.Array, zero_point: jax.Array | None, dtype: str) -> jax.Array:
-    return quantize_linear(x, scale, zero_point, output_dtype=dtype, feature_level=_EXTENDED)
-
-
-def result(site: Site, stored: dict[str, Any], x: jax.Array, static: ScaleZeroPoint | None) -> jax.Array:
-    """The output of a site, computed from the operand that is not the weights."""
+def output(site: Site, stored: dict[str, Any], x: jax.Array, static: ScaleZeroPoint | None) -> jax.Array:
+    """The output of a site for the operand `x` and the stored weights."""
     if site.kind == EMBEDDING:
-        return embedding(site, stored, x)
+        return embedding_output(site, stored, x)
     if is_weight_only(site):
-        return weight_only_result(site, stored, x)
-    return integer_result(site, stored, quantize_input(site, x, static))
+        return weight_only_output(site, stored, x)
+    return integer_output(site, stored, quantize_input(site, x, static))
 
 
 def static_range(site: Site, static: ScaleZeroPoint) -> tuple[jax.Array, jax.Array]:
@@ -122,7 +118,7 @@ def static_range(site: Site, static: ScaleZeroPoint) -> tuple[jax.Array, jax.Arr
     return dequantize_linear(low, static.scale, zero_point), dequantize_linear(high, static.scale, zero_point)
 
 
-def integer_result(site: Site, stored: dict[str, Any], input: QuantizedInput) -> jax.Array:
+def integer_output(site: Site, stored: dict[str, Any], input: QuantizedInput) -> jax.Array:
     """The output of a product or a convolution, computed from integers."""
     return (_convolution if site.kind == CONVOLUTION else _product)(site, stored, input)
 
@@ -163,28 +159,23 @@ def _product(site: Site, stored: dict[str, Any], input: QuantizedInput) -> jax.A
         scale = scale.transpose(order).reshape([*sizes, rows])
     if batch:
         product = jax.vmap(product, (0, 0 if scale.ndim else None, 0, 0 if stored["scale"].ndim else None))
-    result = product(x.transpose(order).reshape([*sizes, rows, depth]), scale, stored["values"], stored["scale"])
-    return _in_order(site, result, batch_sizes, free_sizes)
+    matrix = product(x.transpose(order).reshape([*sizes, rows, depth]), scale, stored["values"], stored["scale"])
+    return _with_output_dimensions(site, matrix, batch_sizes, free_sizes)
 
 
-def _in_order(site: Site, result: jax.Array, batch: Sequence[Any], free: Sequence[Any]) -> jax.Array:
+def _with_output_dimensions(site: Site, matrix: jax.Array, batch: Sequence[Any], free: Sequence[Any]) -> jax.Array:
     """A matrix product, with the output dimensions of the function's own product."""
-    _, kept = _operand_dimensions(site)
-    sizes = site.equation.invars[site.operand].aval.shape
-    result = result.reshape([*batch, *free, *(sizes[dimension] for dimension in kept)])
+    weights = site.equation.invars[site.operand].aval
+    contracted, weight_batch = product_dimensions(site.equation, site.operand)
+    kept = [size for d, size in enumerate(weights.shape) if d not in contracted and d not in weight_batch]
+    output = matrix.reshape([*batch, *free, *kept])
     if site.operand == 1:
-        return result
+        return output
     first, middle = len(batch), len(batch) + len(free)  # the weights' dimensions come before those of the input
-    return result.transpose([*range(first), *range(middle, result.ndim), *range(first, middle)])
+    return output.transpose([*range(first), *range(middle, output.ndim), *range(first, middle)])
 
 
-def _operand_dimensions(site: Site) -> tuple[list[int], list[int]]:
-    """The contracted and the kept dimensions of the weights, as in the function's own product."""
-    contracted, batch = product_dimensions(site.equation, site.operand)
-    return contracted, [d for d in range(len(site.dimensions)) if d not in contracted and d not in batch]
-
-
-def embedding(site: Site, stored: dict[str, Any], indices: jax.Array) -> jax.Array:
+def embedding_output(site: Site, stored: dict[str, Any], indices: jax.Array) -> jax.Array:
     """Rows of a table, looked up as integers and multiplied by their scales, which are looked up as well."""
     parameters = site.equation.params
     (index,) = parameters["dimension_numbers"].start_index_map
@@ -192,10 +183,11 @@ def embedding(site: Site, stored: dict[str, Any], indices: jax.Array) -> jax.Arr
     scale = jnp.broadcast_to(stored["scale"], table.shape[:1])[:, None]
     if index == 1:
         table, scale = table.T, scale.T
-    # Beyond the table, the scale is the function's own fill value, NaN by default, and the integer is 1.
-    of_integers = {**parameters, "fill_value": None if parameters["fill_value"] is None else 1}
-    values = jaxprs.bind(site.equation.replace(params=of_integers), table, indices)[0]
-    scales = jaxprs.bind(site.equation.replace(params={**parameters, "slice_sizes": (1, 1)}), scale, indices)[0]
+    # For indices beyond the table, the scale is the function's own fill value, NaN by default, and the integer is 1.
+    value_parameters = {**parameters, "fill_value": None if parameters["fill_value"] is None else 1}
+    scale_parameters = {**parameters, "slice_sizes": (1, 1)}
+    values = jaxprs.bind(site.equation.replace(params=value_parameters), table, indices)[0]
+    scales = jaxprs.bind(site.equation.replace(params=scale_parameters), scale, indices)[0]
     return dequantize_linear(values, scales, output_dtype=site.output_type.dtype, feature_level=_EXTENDED)
 
 
@@ -209,16 +201,16 @@ def dequantized(site: Site, stored: dict[str, Any]) -> jax.Array:
     scale = scale[..., None, :] if scale.ndim else scale
     matrix = dequantize_linear(values.unpack(), scale, output_dtype=dtype, feature_level=_EXTENDED)
     order = [dimension for dimensions in site.storage.layout for dimension in dimensions]
-    of_weights = matrix.reshape([site.weights.shape[dimension] for dimension in order])
-    return of_weights.transpose([order.index(dimension) for dimension in site.dimensions])
+    weights = matrix.reshape([site.weights.shape[dimension] for dimension in order])
+    return weights.transpose([order.index(dimension) for dimension in site.dimensions])
 
 
-def weight_only_result(site: Site, stored: dict[str, Any], x: jax.Array) -> jax.Array:
+def weight_only_output(site: Site, stored: dict[str, Any], x: jax.Array) -> jax.Array:
     """The output of a product or a convolution in float, with dequantized weights."""
     operands = [x, dequantized(site, stored)]
     return jaxprs.bind(site.equation, *(operands if site.operand == 1 else operands[::-1]))[0]
 
 
 def is_weight_only(site: Site) -> bool:
-    """Whether its input stays float."""
+    """Whether only the weights of a product or a convolution are quantized, and its input stays float."""
     return site.kind != EMBEDDING and site.scheme.activations == Activations.FLOAT

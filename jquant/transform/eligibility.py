@@ -1,15 +1,16 @@
-"""Why an equation with known weights is a site, or why it stays float."""
+"""Whether an equation with known weights is a site, or why it stays float."""
 
 import math
 
 from jquant.transform import weight_graph
 from jquant.transform.jaxprs import Equation
-from jquant.transform.layouts import CONVOLUTION, EMBEDDING, layout_of
+from jquant.transform.layouts import CONVOLUTION, EMBEDDING, weight_layout
 from jquant.transform.values import Value
 from jquant.transform.weight_graph import Node
 
 
 def is_table(node: Node) -> bool:
+    """Whether a value can be the table of an embedding."""
     return bool(node.leaves) and len(node.shape) == 2 and weight_graph.is_float(node)
 
 
@@ -28,7 +29,7 @@ def is_embedding(equation: Equation) -> bool:
 
 
 def why_not(kind: str, equation: Equation, operand: int, other: Value, weights: Node, smallest: int) -> str | None:
-    """Why an equation with known weights is not a site by default."""
+    """Why an equation with known weights is not a site; None if it is eligible."""
     shape = weights.shape
     if not all(isinstance(size, int) for size in shape):
         return "the shape of its weights depends on the inputs"
@@ -38,15 +39,15 @@ def why_not(kind: str, equation: Equation, operand: int, other: Value, weights: 
         return f"its weights have {math.prod(shape)} elements, fewer than {smallest}"
     if kind == EMBEDDING:
         return None
-    given = equation.invars[1 - operand].aval
-    if str(given.dtype) not in ("float32", "float16", "bfloat16"):
-        return f"its input is {given.dtype}"
+    input_dtype = equation.invars[1 - operand].aval.dtype
+    if str(input_dtype) not in ("float32", "float16", "bfloat16"):
+        return f"its input is {input_dtype}"
     if kind == CONVOLUTION:
-        return _why_no_convolution(equation)
+        return _why_not_convolution(equation)
     if other.is_flag:
         return "its input consists of zeros and ones, which select rows of the weights"
-    layout = layout_of(kind, equation, operand, tuple(range(len(equation.invars[operand].aval.shape))))
     sizes = equation.invars[operand].aval.shape
+    layout = weight_layout(kind, equation, operand, tuple(range(len(sizes))))
     if math.prod(sizes[d] for d in layout.kept) == 1:
         return "its weights are a vector"
     if math.prod(sizes[d] for d in layout.contracted) == 1:
@@ -54,7 +55,7 @@ def why_not(kind: str, equation: Equation, operand: int, other: Value, weights: 
     return None
 
 
-def _why_no_convolution(equation: Equation) -> str | None:
+def _why_not_convolution(equation: Equation) -> str | None:
     parameters = equation.params
     if any(dilation != 1 for dilation in parameters["lhs_dilation"]):
         return "it is a transposed convolution, whose input is dilated"

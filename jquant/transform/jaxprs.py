@@ -1,4 +1,4 @@
-"""Access to JAX's programs: the one place for what differs between versions of JAX."""
+"""Access to jaxprs: the only module that depends on how a version of JAX represents them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -8,8 +8,8 @@ import jax.core
 from jax.extend.core import Literal as Literal
 from jax.interpreters import partial_eval
 
-Equation = Any  # a JaxprEqn; below, a Jaxpr. JAX's types say little about what they hold
-Jaxpr = Any
+Equation = Any  # a `jax.extend.core.JaxprEqn`, whose type says little about what it holds
+Jaxpr = Any  # a `jax.extend.core.Jaxpr`, likewise
 
 
 class Program(NamedTuple):
@@ -27,12 +27,12 @@ class Traced(NamedTuple):
 
 
 def closed(jaxpr: Any) -> Program:
-    """A program as equations hold it. An open one has no constants."""
+    """The program in the parameters of an equation: a closed jaxpr, or an open one, which has no constants."""
     return Program(jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, "consts") else Program(jaxpr, ())
 
 
 def trace(function: Callable, *arguments: Any) -> Traced:
-    """The program of a function, without dead code. Every leaf of the arguments stays an input."""
+    """The program of a function, without dead code. Every leaf of the arguments stays an input of it."""
     jaxpr, outputs = jax.make_jaxpr(function, return_shape=True)(*arguments)
     program = closed(jaxpr)
     alive, _ = partial_eval.dce_jaxpr(program.jaxpr, [True] * len(program.jaxpr.outvars), instantiate=True)
@@ -51,7 +51,7 @@ def evaluate(program: Program, *inputs: Any) -> list[Any]:
 
 
 def bind(equation: Equation, *values: Any) -> list[Any]:
-    """The outputs of one equation, unchanged."""
+    """The outputs of an equation for these inputs."""
     parameters = equation.primitive.get_bind_params(equation.params)
     with equation.ctx.manager:
         outputs = equation.primitive.bind(*values, **parameters)
@@ -75,8 +75,14 @@ def loop(equation: Equation) -> Loop:
         num_constants, num_carry, _ = map(len, parameters["ft_in"].unpack())
     else:
         num_constants, num_carry = parameters["num_consts"], parameters["num_carry"]
-    length, reverse, unroll = (parameters[name] for name in ("length", "reverse", "unroll"))
-    return Loop(closed(parameters["jaxpr"]), num_constants, num_carry, length, reverse, unroll)
+    return Loop(
+        body=closed(parameters["jaxpr"]),
+        num_constants=num_constants,
+        num_carry=num_carry,
+        length=parameters["length"],
+        reverse=parameters["reverse"],
+        unroll=parameters["unroll"],
+    )
 
 
 class WhileLoop(NamedTuple):
@@ -90,11 +96,15 @@ class WhileLoop(NamedTuple):
 
 def while_loop(equation: Equation) -> WhileLoop:
     parameters = equation.params
-    condition, body = closed(parameters["cond_jaxpr"]), closed(parameters["body_jaxpr"])
-    return WhileLoop(condition, body, parameters["cond_nconsts"], parameters["body_nconsts"])
+    return WhileLoop(
+        condition=closed(parameters["cond_jaxpr"]),
+        body=closed(parameters["body_jaxpr"]),
+        num_condition_constants=parameters["cond_nconsts"],
+        num_body_constants=parameters["body_nconsts"],
+    )
 
 
-_CALLS = {  # whose program stands for the equation: where it is
+_CALLS = {  # the primitives that call one program with their inputs, and the parameter that holds it
     "jit": "jaxpr",
     "pjit": "jaxpr",
     "closed_call": "call_jaxpr",
@@ -108,7 +118,7 @@ REMATERIALIZED = "remat2", "checkpoint"
 
 
 def called(equation: Equation) -> Program | None:
-    """The program that an equation calls once, with its inputs."""
+    """The program that an equation calls once with its inputs; None if it is no such call."""
     name = _CALLS.get(equation.primitive.name)
     return None if name is None else closed(equation.params[name])
 

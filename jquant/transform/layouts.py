@@ -11,7 +11,7 @@ MATMUL, CONVOLUTION, EMBEDDING = "matmul", "convolution", "embedding"  # the kin
 
 
 class Layout(NamedTuple):
-    """The dimensions of weights, as those of a matrix. For a filter, the kept dimension is that of the output channels."""
+    """The dimensions of weights, grouped as those of a matrix. A filter keeps one dimension, that of the output channels."""
 
     batch: tuple[int, ...]
     contracted: tuple[int, ...]
@@ -22,7 +22,7 @@ class Storage(NamedTuple):
     """How weights are stored. Equal weights with equal storage are stored once.
 
     Attributes:
-      layout: what shares a scale, if scales are per channel: the contracted dimensions.
+      layout: the dimensions. Weights along the contracted ones share a scale, if scales are per channel.
       scales: per channel, or one for the whole tensor.
       weight_type: the integer type, which may have fewer values than int8.
       filter: the dimensions of a filter, in the order of the operand; None for a matrix.
@@ -34,25 +34,27 @@ class Storage(NamedTuple):
     filter: tuple[int, ...] | None
 
 
-def layout_of(kind: str, equation: Equation, operand: int, dimensions: tuple[int, ...]) -> Layout:
-    """How the weights are stored; `dimensions` gives the dimension of the weights for each dimension of the operand."""
+def weight_layout(kind: str, equation: Equation, operand: int, dimensions: tuple[int, ...]) -> Layout:
+    """The layout of the weights; `dimensions` has the dimension of the weights for each dimension of the operand."""
 
-    def of_weights(operand_dimensions: Sequence[int]) -> tuple[int, ...]:
+    def weight_dimensions(operand_dimensions: Sequence[int]) -> tuple[int, ...]:
         return tuple(dimensions[dimension] for dimension in operand_dimensions)
 
+    batch: Sequence[int] = ()
     if kind == EMBEDDING:
-        (index,) = equation.params["dimension_numbers"].start_index_map
-        return Layout((), of_weights([d for d in range(len(dimensions)) if d != index]), of_weights([index]))
-    if kind == CONVOLUTION:
-        spec = equation.params["dimension_numbers"].rhs_spec
-        return Layout((), of_weights([d for d in range(len(dimensions)) if d != spec[0]]), of_weights([spec[0]]))
-    contracted, batch = product_dimensions(equation, operand)
-    kept = [d for d in range(len(dimensions)) if d not in contracted and d not in batch]
-    return Layout(of_weights(batch), of_weights(contracted), of_weights(kept))
+        kept = equation.params["dimension_numbers"].start_index_map
+        contracted = [d for d in range(len(dimensions)) if d not in kept]
+    elif kind == CONVOLUTION:
+        kept = equation.params["dimension_numbers"].rhs_spec[:1]
+        contracted = [d for d in range(len(dimensions)) if d not in kept]
+    else:
+        contracted, batch = product_dimensions(equation, operand)
+        kept = [d for d in range(len(dimensions)) if d not in contracted and d not in batch]
+    return Layout(batch=weight_dimensions(batch), contracted=weight_dimensions(contracted), kept=weight_dimensions(kept))
 
 
-def rows_of(kind: str, equation: Equation, operand: int, scheme: Scheme) -> tuple[int, ...] | None:
-    """The dimensions of the input that lie in one row, if rows have their own scales."""
+def row_dimensions(kind: str, equation: Equation, operand: int, scheme: Scheme) -> tuple[int, ...] | None:
+    """The dimensions of the input that lie in one row, if each row has its own scale."""
     if kind != MATMUL or scheme.activations != Activations.DYNAMIC_ROW:
         return None
     return tuple(sorted(product_dimensions(equation, 1 - operand)[0]))
@@ -60,6 +62,6 @@ def rows_of(kind: str, equation: Equation, operand: int, scheme: Scheme) -> tupl
 
 def product_dimensions(equation: Equation, operand: int) -> tuple[list[int], list[int]]:
     """The contracted and the batch dimensions of an operand, the contracted ones in the order of the other operand's."""
-    contract, batch = equation.params["dimension_numbers"]
-    mine, others = contract[operand], contract[1 - operand]
-    return [d for _, d in sorted(zip(others, mine, strict=True))], list(batch[operand])
+    contracted, batch = equation.params["dimension_numbers"]
+    pairs = zip(contracted[1 - operand], contracted[operand], strict=True)
+    return [dimension for _, dimension in sorted(pairs)], list(batch[operand])

@@ -1,4 +1,4 @@
-"""A table of what can be quantized in a function."""
+"""The table of sites: what can be quantized in a function, and what stays float."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -19,8 +19,8 @@ class Row(NamedTuple):
     """A product, a convolution or an embedding of a function.
 
     Attributes:
-      name: the path of its weights among the parameters; if several parameters make up the weights, that of the first. If
-        it is not a site, the name that the function gives it, or "-".
+      name: the path of its weights among the parameters; if the weights are computed from several parameters, that of the
+        first. Without such weights, its `jax.named_scope`, or "-".
       kind: ``"matmul"``, ``"convolution"`` or ``"embedding"``.
       shape: the shapes of its operands, the input first, and the number of layers if a loop stacks the weights.
       reason: why it stays float, or None if it is a site.
@@ -35,7 +35,7 @@ class Row(NamedTuple):
 
 
 class Sites(tuple[Row, ...]):
-    """The rows of a function, with the sites first. Prints as a table."""
+    """The rows of a function, sites first. Prints as a table."""
 
     def __str__(self) -> str:
         sites = [row for row in self if row.reason is None]
@@ -58,7 +58,7 @@ def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
 
 @names_arrays_as(_NAME, TransformError)
 def sites(apply: Callable[..., Any], params: Any, *inputs: Any, recipe: Recipe = dynamic_int8) -> Sites:
-    """Lists the products, convolutions and embeddings in parameters of a function: what is quantized, and what is not.
+    """Lists the products, convolutions and embeddings of a function: what is quantized, and what stays float.
 
     A site is one whose weights depend on the parameters alone, directly or through transpositions, casts, slices or other
     arithmetic. Sites are found inside `jax.jit`, `jax.lax.scan`, `cond` and `while_loop`, `jax.checkpoint`, `custom_jvp` and
@@ -74,8 +74,9 @@ def sites(apply: Callable[..., Any], params: Any, *inputs: Any, recipe: Recipe =
       `Sites`: a tuple of `Row` that prints as a table.
 
     Raises:
-      TransformError: a pattern of the recipe matches no site.
-      TransformTypeError: an argument of the wrong type, or a leaf of `params` that is not an array.
+      TransformError: a pattern of the recipe that matches no site, or `params` without an array.
+      TransformTypeError: an argument of the wrong type, or a leaf of `params` or of the inputs that is not an array. What
+        `apply` raises is not changed.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -86,24 +87,29 @@ def sites(apply: Callable[..., Any], params: Any, *inputs: Any, recipe: Recipe =
       ...     return scores @ (x @ params["out"])
       >>> params = {"embed": jnp.ones((32, 64)), "out": jnp.ones((64, 8))}
       >>> print(transform.sites(apply, params, jnp.ones((10, 32))))
-      site   kind     input x weights      scheme
-      embed  product  [10, 32] x [32, 64]  int8 by channel, DYNAMIC UINT8
-      out    product  [10, 64] x [64, 8]   int8 by channel, DYNAMIC UINT8
+      site   kind    input x weights      scheme
+      embed  matmul  [10, 32] x [32, 64]  int8 by channel, DYNAMIC UINT8
+      out    matmul  [10, 64] x [64, 8]   int8 by channel, DYNAMIC UINT8
       <BLANKLINE>
-      float  kind     operands             reason
-      -      product  [10, 64] x [64, 10]  neither operand depends on the parameters alone
-      -      product  [10, 10] x [10, 8]   neither operand depends on the parameters alone
+      float  kind    operands             reason
+      -      matmul  [10, 64] x [64, 10]  neither operand depends on the parameters alone
+      -      matmul  [10, 10] x [10, 8]   neither operand depends on the parameters alone
     """
     function = traced.checked(_NAME, apply, recipe)
-    plan = traced.analyze(function, flattened(_NAME, params), inputs).plan
-    found = [Row(site.name, site.kind, _shape(site, plan.sizes(site)), None, _scheme(site)) for site in plan.sites.values()]
-    return Sites([*found, *(Row(each.name, each.kind, each.shape, each.reason, "") for each in plan.floats)])
+    plan = traced.analyze(function, flattened(_NAME, params, allow_types=True), inputs).plan
+    rows = [_row_of_site(site, plan.sizes(site)) for site in plan.sites.values()]
+    rows += [Row(name=each.name, kind=each.kind, shape=each.shape, reason=each.reason, scheme="") for each in plan.floats]
+    return Sites(rows)
+
+
+def _row_of_site(site: Site, layers: tuple[int, ...]) -> Row:
+    return Row(name=site.name, kind=site.kind, shape=_shape(site, layers), reason=None, scheme=_scheme(site))
 
 
 def _shape(site: Site, layers: tuple[int, ...]) -> str:
     operands = site.equation.invars
-    given, weights = (list(operands[number].aval.shape) for number in (site.input_operand, site.operand))
-    text = f"{given} x {weights}"
+    input_shape, weight_shape = (list(operands[number].aval.shape) for number in (site.input_operand, site.operand))
+    text = f"{input_shape} x {weight_shape}"
     return f"{text} x {' x '.join(map(str, layers))} layers" if layers else text
 
 

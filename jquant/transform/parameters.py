@@ -1,4 +1,4 @@
-"""The parameters of a function: a tree of arrays, each with a name that a person recognises."""
+"""The parameters of a function: a tree of arrays, each named by its path."""
 
 import contextlib
 from collections import Counter
@@ -18,21 +18,24 @@ class Parameters(NamedTuple):
     structure: Any
 
 
-def flattened(function: str, params: Any) -> Parameters:
-    """The parameters by name: the path to each, as ``"layers/0/kernel"``."""
-    found, structure = tree_flatten_with_path(params)
-    names = _names([path for path, _ in found])
-    for name, (_, leaf) in zip(names, found, strict=True):
-        if not _is_array(leaf):
+def flattened(function: str, params: Any, *, allow_types: bool = False) -> Parameters:
+    """The parameters by name: the path to each, as ``"layers/0/kernel"``.
+
+    Asserts that all of them are arrays or, with `allow_types`, `jax.ShapeDtypeStruct`.
+    """
+    paths_and_leaves, structure = tree_flatten_with_path(params)
+    names, leaves = _names([path for path, _ in paths_and_leaves]), [leaf for _, leaf in paths_and_leaves]
+    for name, leaf in zip(names, leaves, strict=True):
+        if not _is_array(leaf) or (isinstance(leaf, jax.ShapeDtypeStruct) and not allow_types):
             where = f"{function}: params holds {shown(leaf)} at {name!r}"
             raise TransformTypeError(f"{where}, which is not an array: {_advice(leaf)}")
-    if not found:
+    if not leaves:
         raise TransformError(f"{function}: params is {described(params)}, which holds no arrays")
-    return Parameters(names, [leaf for _, leaf in found], structure)
+    return Parameters(names, leaves, structure)
 
 
 def _names(paths: list[Any]) -> list[str]:
-    """The paths as text, all different. A box around a single array, as Flax has them, adds nothing to the name."""
+    """The paths as text, all different. A box around a single array, as in Flax, adds nothing to the name."""
     leaves_below = Counter(path[:length] for path in paths for length in range(len(path)))
     unboxed = [path[:-1] if path[-1:] == (_IN_BOX,) and leaves_below[path[:-1]] == 1 else path for path in paths]
     names = [keystr(path, simple=True, separator="/") for path in unboxed]
@@ -44,6 +47,8 @@ _IN_BOX = GetAttrKey("value")
 
 def _advice(leaf: object) -> str:
     """What to do with a leaf that is not an array."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return "it has no values"
     if isinstance(leaf, bool | int | float | complex):
         return f"pass jax.numpy.asarray({leaf!r}), or close over it"
     return (
@@ -54,7 +59,7 @@ def _advice(leaf: object) -> str:
 
 
 def _is_array(leaf: Any) -> bool:
-    """Whether it is an array that JAX accepts. NumPy also has arrays of strings and of dates."""
+    """Whether `leaf` is an array, or a type of one, that JAX accepts. NumPy also has arrays of strings and of dates."""
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype") and getattr(leaf.dtype, "kind", "") not in tuple("OSUmM")
 
 

@@ -1,4 +1,4 @@
-"""The sites of a program, and the products that are not sites, with the reason."""
+"""The sites of a program, and what stays float, with the reason."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -16,16 +16,16 @@ class Site:
     """A product, a convolution or an embedding whose weights depend on the parameters alone.
 
     Attributes:
-      name: the path of the weights among the parameters, with a number if that is taken.
+      name: the path of the weights among the parameters, with a number if that name is taken.
       kind: ``"matmul"``, ``"convolution"`` or ``"embedding"``.
       equation: what the function computes there.
       operand: the index of the operand that is the weights.
       weights: the weights as the parameters hold them. These are quantized.
-      dimensions: for each dimension of the operand, the dimension of `weights` that it is.
+      dimensions: for each dimension of the operand, the corresponding dimension of `weights`.
       storage: how the weights are stored.
       stored: the name of the first site that stores the same weights.
       input: the name of the first site that quantizes the same input in the same way.
-      scheme: how it is quantized.
+      scheme: how the site is quantized.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Site:
 
 
 class Unquantized(NamedTuple):
-    """A product that stays float, and why."""
+    """A product, a convolution or an embedding that stays float, and why."""
 
     name: str
     kind: str
@@ -76,10 +76,10 @@ class Plan:
     Attributes:
       program: the program that was read.
       sites: the sites, by the path to the equation.
-      floats: the products that stay float.
+      floats: what stays float.
       loops: the lengths of the loops around sites.
       inner: the paths to all equations that have a site inside.
-      shared: the outputs of equations, by path and number, that a site quantizes and something else reads.
+      shared: the outputs of equations, by path and number, that a site quantizes and another equation reads too.
     """
 
     program: Program

@@ -15,8 +15,8 @@ from jquant.transform import compute, jaxprs, rewrite, traced
 from jquant.transform.layouts import EMBEDDING
 from jquant.transform.parameters import flattened
 from jquant.transform.plan import Site
-from jquant.transform.quantize import static_inputs
 from jquant.transform.recipe import Recipe
+from jquant.transform.static_inputs import static_inputs
 
 _NAME = "transform.quantization_aware"
 
@@ -25,7 +25,7 @@ _NAME = "transform.quantization_aware"
 def quantization_aware(
     apply: Callable[..., Any], recipe: Recipe, calibration: Mapping[str, Range] | None = None
 ) -> Callable[..., Any]:
-    """Converts a function to one that rounds as its quantized form does, and can be trained.
+    """Converts a function to one that rounds as its quantized function does, and can be trained.
 
     At each site, the weights and the input are quantized as in `quantize`, dequantized again, and passed to the function's
     own product. So the outputs differ from those of the quantized function only by the rounding of float sums. Everywhere
@@ -39,10 +39,11 @@ def quantization_aware(
       apply, recipe, calibration: as for `quantize`.
 
     Returns:
-      A function of the parameters and inputs, like `apply`. After training, pass `apply` and the parameters to `quantized`.
+      A function of the parameters and inputs, like `apply`. After training, pass `apply` and the parameters to `quantize`.
 
     Raises:
-      TransformError, TransformTypeError: as in `quantized`; errors about parameters and inputs are raised at the call.
+      TransformError, TransformTypeError: as in `quantize`. Errors about the calibration, parameters and inputs are raised
+        when the returned function is called.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -58,31 +59,33 @@ def quantization_aware(
 
     def aware(params: Any, *inputs: Any) -> Any:
         parameters = flattened(_NAME, params)
-        found = traced.analyze(function, parameters, inputs)
-        traced.require_sites(function, found.plan)
-        weights = traced.weights_of_layers(found.plan, parameters.leaves)
-        stored = {site.name: _rounded_weights(site, len(site.levels), weights[site.name]) for site in found.plan.stored()}
-        resources = rewrite.Resources(stored, static_inputs(function, found.plan, calibration))
+        traced.require_arrays(_NAME, inputs)
+        analysis = traced.analyze(function, parameters, inputs)
+        plan = analysis.plan
+        traced.require_sites(function, plan)
+        weights = traced.weights_by_site(plan, parameters.leaves)
+        stored = {site.name: _rounded_weights(site, len(site.levels), weights[site.name]) for site in plan.stored()}
+        resources = rewrite.Resources(stored=stored, static=static_inputs(_NAME, plan, calibration))
         leaves = [*parameters.leaves, *jax.tree.leaves(inputs)]
-        outputs, _ = rewrite.run(found.plan, _rounded, leaves, resources)
-        return jax.tree.unflatten(jax.tree.structure(found.outputs), outputs)
+        outputs, _ = rewrite.run(plan, _rounded_output, leaves, resources)
+        return jax.tree.unflatten(jax.tree.structure(analysis.outputs), outputs)
 
     return aware
 
 
 def _rounded_weights(site: Site, num_levels: int, weights: jax.Array) -> jax.Array:
-    """The weights, rounded to what int8 can express."""
+    """The weights, quantized and dequantized."""
 
-    def of_layer(weights: jax.Array) -> jax.Array:
-        fixed, shared = jax.lax.stop_gradient(weights), site.storage.layout.contracted
-        values, scale = compute.quantized_weights(site.storage, fixed, shared)
+    def rounded(weights: jax.Array) -> jax.Array:
+        constant, shared = jax.lax.stop_gradient(weights), site.storage.layout.contracted
+        values, scale = compute.quantized_weights(site.storage, constant, shared)
         if scale.ndim:
             scale = jnp.expand_dims(scale, shared)
         return straight_through(_dequantized(values, scale, None, weights.dtype), weights)
 
     for _ in range(num_levels):
-        of_layer = jax.vmap(of_layer)
-    return of_layer(weights)
+        rounded = jax.vmap(rounded)
+    return rounded(weights)
 
 
 def _dequantized(values: jax.Array, scale: jax.Array, zero_point: jax.Array | None, dtype: Any) -> jax.Array:
@@ -90,22 +93,21 @@ def _dequantized(values: jax.Array, scale: jax.Array, zero_point: jax.Array | No
     return dequantize_linear(values, scale, zero_point, output_dtype=dtype, feature_level="EXTENDED")
 
 
-def _rounded(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
-    dtype = operands[site.operand].dtype
-    weights = scope.stored(site).transpose(site.dimensions).astype(dtype)
-    others = list(operands)
-    others[site.operand] = weights
+def _rounded_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
+    """The output of a site in float, for rounded operands."""
+    rounded = list(operands)
+    rounded[site.operand] = scope.stored(site).transpose(site.dimensions).astype(operands[site.operand].dtype)
     if site.kind != EMBEDDING and not compute.is_weight_only(site):
-        others[site.input_operand] = scope.once(site.input, lambda: _rounded_input(site, operands, scope))
-    return jaxprs.bind(site.equation, *others)[0]
+        rounded[site.input_operand] = scope.once(site.input, lambda: _rounded_input(site, operands, scope))
+    return jaxprs.bind(site.equation, *rounded)[0]
 
 
 def _rounded_input(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
     x = operands[site.input_operand]
     static = scope.static(site)
-    given = compute.quantize_input(site, jax.lax.stop_gradient(x), static)
-    value = _dequantized(*given, x.dtype)
+    quantized = compute.quantize_input(site, jax.lax.stop_gradient(x), static)
+    rounded = _dequantized(*quantized, x.dtype)
     if static is None:
-        return straight_through(value, x)
+        return straight_through(rounded, x)
     low, high = (bound.astype(x.dtype) for bound in compute.static_range(site, static))
-    return straight_through(value, jnp.where((low <= x) & (x <= high), x, jax.lax.stop_gradient(x)))
+    return straight_through(rounded, jnp.where((low <= x) & (x <= high), x, jax.lax.stop_gradient(x)))

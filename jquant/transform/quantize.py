@@ -1,4 +1,4 @@
-"""A function in int8: its parameters are packed, its sites are products of integers."""
+"""Converts a function to int8: its weights are packed integers, and its sites compute with integers."""
 
 import dataclasses
 import functools
@@ -8,19 +8,17 @@ from typing import Any
 import jax
 import jax.core
 import jax.numpy as jnp
-import numpy as np
 
 from jquant.calibration import Range
-from jquant.errors import TransformError, TransformTypeError, shown
-from jquant.operators.scale_and_zero_point import scale_and_zero_point
+from jquant.errors import TransformError, TransformTypeError
 from jquant.placement import explain, names_arrays_as
-from jquant.quantized_tensor import ScaleZeroPoint
 from jquant.transform import compute, jaxprs, rewrite, traced
 from jquant.transform.jaxprs import Program
 from jquant.transform.layouts import EMBEDDING
 from jquant.transform.parameters import Parameters, abstract, described, flattened
 from jquant.transform.plan import Plan, Site
 from jquant.transform.recipe import Recipe
+from jquant.transform.static_inputs import static_inputs
 from jquant.transform.traced import Analysis, Function
 
 _NAME = "transform.quantize"
@@ -34,14 +32,14 @@ def quantize(
 
     Each site computes a composition of public operators, and equals that composition bit for bit. `quantize_linear` or
     `dynamic_quantize_linear` quantizes the input, and `matmul_integer_to_float` or `convolution_integer_to_float` multiplies
-    it by the packed weights. With ``"FLOAT"`` activations, it is the function's own product, with weights from
+    it by the packed weights. With ``"FLOAT"`` activations, a site computes the function's own product, with weights from
     `dequantize_linear`. Everything else is computed as before, in the types that the function has.
 
     Args:
       apply: a pure function of the parameters and of inputs. Bind static arguments with `functools.partial`.
-      params: a pytree of arrays, or of `jax.ShapeDtypeStruct`. From the latter, the quantized parameters are
-        `jax.ShapeDtypeStruct` as well, and no calibration is needed: the target for restoring a checkpoint of quantized
-        parameters in a program that does not have the float ones.
+      params: a pytree of arrays, or of `jax.ShapeDtypeStruct`. Then the quantized parameters are `jax.ShapeDtypeStruct`
+        as well, and no calibration is needed: they are the target for restoring a checkpoint of quantized parameters in a
+        program that does not have the float ones.
       recipe: what is quantized, and how: `static_int8`, `dynamic_int8`, `weight_only_int8`, or a `Recipe` of your own.
       inputs: the inputs of the function, by position: arrays, or `jax.ShapeDtypeStruct`. They are examples: the
         quantized function takes inputs of other shapes as well, as long as these lead to the same sites.
@@ -55,9 +53,10 @@ def quantize(
       raises.
 
     Raises:
-      TransformError: a function without a site; a pattern that matches no site; a static input without a range, or with
-        NaN in its range.
-      TransformTypeError: an argument of the wrong type, or a leaf of `params` that is not an array.
+      TransformError: a function without a site, or `params` without an array; a pattern of the recipe that matches no
+        site; a static input without a range, or with one that is not finite, or whose maximum is below its minimum.
+      TransformTypeError: an argument of the wrong type, or a leaf of `params` or of the inputs that is not an array. What
+        `apply` raises is not changed.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -75,62 +74,33 @@ def quantize(
       True
     """
     function = traced.checked(_NAME, apply, recipe)
-    parameters = flattened(_NAME, params)
-    found = traced.analyze(function, parameters, inputs)
-    traced.require_sites(function, found.plan)
+    parameters = flattened(_NAME, params, allow_types=True)
+    analysis = traced.analyze(function, parameters, inputs)
+    plan = analysis.plan
+    traced.require_sites(function, plan)
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in parameters.leaves):
-        any_ranges = {site.name: _any_range(found.plan.sizes(site)) for site in found.plan.inputs()}
-        packed = jax.eval_shape(functools.partial(_packed, found.plan), parameters.leaves)
-        static = jax.eval_shape(lambda: static_inputs(function, found.plan, any_ranges))
+        placeholders = {site.name: _placeholder(plan.sizes(site)) for site in plan.inputs()}
+        packed = jax.eval_shape(functools.partial(_packed, plan), parameters.leaves)
+        static = jax.eval_shape(lambda: static_inputs(_NAME, plan, placeholders))
     else:
-        packed = _packed(found.plan, parameters.leaves)
-        static = static_inputs(function, found.plan, calibration)
-    quantized_apply = QuantizedFunction(function, parameters, found.plan)
-    program = quantized_apply._rewritten(found, packed, static, inputs)
-    kept = {parameters.names[number]: parameters.leaves[number] for number in program.kept}
-    quantized_apply._remember(inputs, program)
-    return quantized_apply, {"sites": packed, "inputs": static, "float": kept}
+        packed = _packed(plan, parameters.leaves)
+        static = static_inputs(_NAME, plan, calibration)
+    quantized_apply = QuantizedFunction(function, parameters, plan)
+    rewritten = quantized_apply._rewritten(analysis, packed, static, inputs)
+    floats = {parameters.names[number]: parameters.leaves[number] for number in rewritten.kept}
+    quantized_apply._remember(inputs, rewritten)
+    return quantized_apply, {"sites": packed, "inputs": static, "float": floats}
 
 
 def _packed(plan: Plan, leaves: list[Any]) -> dict[str, dict[str, Any]]:
-    """The weights of sites as they are stored, by the name of the site."""
-    weights = traced.weights_of_layers(plan, leaves)
-    return {site.name: compute.stored(site.storage, len(site.levels), weights[site.name]) for site in plan.stored()}
+    """The packed weights that sites store, by the name of the site."""
+    weights = traced.weights_by_site(plan, leaves)
+    return {site.name: compute.packed_weights(site.storage, len(site.levels), weights[site.name]) for site in plan.stored()}
 
 
-def _any_range(sizes: tuple[int, ...]) -> Range:
-    """A placeholder with the shape of a range, for scales that are yet to be restored."""
+def _placeholder(sizes: tuple[int, ...]) -> Range:
+    """A range of the right shape, for scales that are yet to be restored."""
     return Range(jnp.zeros(sizes), jnp.ones(sizes))
-
-
-def static_inputs(function: Function, plan: Plan, calibration: Mapping[str, Range] | None) -> dict[str, ScaleZeroPoint]:
-    """The scales and zero points of static inputs, by the name of the site."""
-    sites = plan.inputs()
-    if calibration is not None and not isinstance(calibration, Mapping):
-        wanted = "it must be what transform.calibrate returned, a mapping from site names to ranges"
-        raise TransformTypeError(f"{function.name}: calibration is {described(calibration)}; {wanted}")
-    if sites and calibration is None:
-        message = f"the recipe has static inputs, such as that of {sites[0].name}, and these need calibration="
-        raise TransformError(f"{function.name}: {message}: transform.calibrate observes them")
-    return {site.name: _static_input(function, plan, site, calibration or {}) for site in sites}
-
-
-def _static_input(function: Function, plan: Plan, site: Site, calibration: Mapping[str, Range]) -> ScaleZeroPoint:
-    where = f"{function.name}: calibration[{site.name!r}], of the input of that site,"
-    if site.name not in calibration:
-        known_names = ", ".join(map(str, calibration)) or "none"
-        raise TransformError(f"{where} is missing; calibration has: {known_names}. Calibrate with the same recipe")
-    given = calibration[site.name]
-    try:
-        low, high = (np.asarray(bound, np.float32) for bound in given)
-    except (TypeError, ValueError) as error:
-        raise TransformTypeError(f"{where} is {shown(given)}; it must be two numbers, like a calibration.Range") from error
-    if low.shape != plan.sizes(site) or high.shape != low.shape:
-        raise TransformError(f"{where} has shape {low.shape}; it must be {plan.sizes(site)}, one range per layer")
-    if not (np.isfinite(low).all() and np.isfinite(high).all()):
-        raise TransformError(f"{where} is not finite: from {low} to {high}")
-    symmetric = site.scheme.is_symmetric
-    return scale_and_zero_point(low, high, site.scheme.activation_type, symmetric=symmetric, narrow_range=symmetric)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,10 +108,10 @@ class _Rewritten:
     """The quantized program for inputs of certain types.
 
     Attributes:
-      program: it takes those leaves of the quantized parameters and of the inputs that it reads.
-      used: for each of these leaves, whether the program reads it.
+      program: a function of those leaves of the quantized parameters and of the inputs that it reads.
+      used: for each leaf of the quantized parameters and of the inputs, whether the program reads it.
       kept: the indices of the parameters that stay float.
-      outputs: the tree of the outputs.
+      outputs: the structure of the outputs.
     """
 
     program: Program
@@ -151,7 +121,7 @@ class _Rewritten:
 
 
 class QuantizedFunction:
-    """A function in int8, of quantized parameters and inputs. Traced once for each shape of the inputs."""
+    """A function of quantized parameters and inputs, as `quantize` returns. It is traced once for each input shape."""
 
     def __init__(self, function: Function, parameters: Parameters, plan: Plan):
         self._function, self._plan = function, plan
@@ -172,11 +142,12 @@ class QuantizedFunction:
 
     def _called(self, params: Mapping[str, Mapping[str, Any]], inputs: tuple[Any, ...]) -> Any:
         packed, static, floats = self._parts(params)
-        rewritten = self._programs.get(traced.types(inputs))
+        traced.require_arrays(self.__name__, inputs)
+        rewritten = self._programs.get(traced.input_types(inputs))
         if rewritten is None:
-            found = traced.analyze(self._function, self._parameters, inputs)
-            self._require_same(found.plan)
-            rewritten = self._rewritten(found, packed, static, inputs)
+            analysis = traced.analyze(self._function, self._parameters, inputs)
+            self._require_same_sites(analysis.plan)
+            rewritten = self._rewritten(analysis, packed, static, inputs)
             self._remember(inputs, rewritten)
         names = [self._parameters.names[number] for number in rewritten.kept]
         missing = [name for name in names if name not in floats]
@@ -197,8 +168,8 @@ class QuantizedFunction:
                 "transform.quantize returned with the function, or restored ones"
             )
         packed, static, floats = (dict(params[part]) for part in ("sites", "inputs", "float"))
-        for part, given, own in (("sites", packed, self._plan.stored()), ("inputs", static, self._plan.inputs())):
-            differing = given.keys() ^ {site.name for site in own}
+        for part, trees, sites in (("sites", packed, self._plan.stored()), ("inputs", static, self._plan.inputs())):
+            differing = trees.keys() ^ {site.name for site in sites}
             if differing:
                 names = ", ".join(sorted(differing))
                 raise TransformError(
@@ -209,32 +180,34 @@ class QuantizedFunction:
     def _remember(self, inputs: tuple[Any, ...], rewritten: _Rewritten) -> None:
         """Keeps the program for inputs of these types, unless it belongs to an enclosing trace."""
         if not any(isinstance(constant, jax.core.Tracer) for constant in rewritten.program.constants):
-            self._programs[traced.types(inputs)] = rewritten
+            self._programs[traced.input_types(inputs)] = rewritten
 
-    def _rewritten(self, found: Analysis, packed: Any, static: Any, inputs: tuple[Any, ...]) -> _Rewritten:
-        """The program with integer products, without the parameters that it does not need."""
+    def _rewritten(self, analysis: Analysis, packed: Any, static: Any, inputs: tuple[Any, ...]) -> _Rewritten:
+        """The program with quantized sites, without the parameters that it does not need."""
 
         def function(packed: Any, static: Any, floats: list[Any], inputs: tuple[Any, ...]) -> list[Any]:
             leaves = [*floats, *jax.tree.leaves(inputs)]
-            return rewrite.run(found.plan, _in_integers, leaves, rewrite.Resources(packed, static))[0]
+            return rewrite.run(analysis.plan, _quantized_output, leaves, rewrite.Resources(packed, static))[0]
 
         floats = self._parameters.leaves
         program, _ = jaxprs.trace(function, packed, static, floats, inputs)
         program, used = jaxprs.without_unused_inputs(program)
-        before = len(jax.tree.leaves((packed, static)))
-        of_floats = used[before : before + len(floats)]
-        kept = [number for number, is_used in enumerate(of_floats) if is_used]
-        used = [*used[:before], *(True for _ in kept), *used[before + len(floats) :]]
-        return _Rewritten(program, used, kept, jax.tree.structure(found.outputs))
+        start = len(jax.tree.leaves((packed, static)))
+        end = start + len(floats)
+        kept = [number for number, is_used in enumerate(used[start:end]) if is_used]
+        return _Rewritten(
+            program=program,
+            used=[*used[:start], *(True for _ in kept), *used[end:]],
+            kept=kept,
+            outputs=jax.tree.structure(analysis.outputs),
+        )
 
-    def _require_same(self, plan: Plan) -> None:
-        """Asserts that a program for other inputs has the same sites as the parameters."""
-        fingerprint = _fingerprint(plan)
-        if fingerprint == self._fingerprint:
+    def _require_same_sites(self, plan: Plan) -> None:
+        """Asserts that a program for other inputs has the sites that the quantized parameters were made for."""
+        expected, actual = self._fingerprint, _fingerprint(plan)
+        if actual == expected:
             return
-        names = [
-            name for name in {**self._fingerprint, **fingerprint} if self._fingerprint.get(name) != fingerprint.get(name)
-        ]
+        names = [name for name in {**expected, **actual} if expected.get(name) != actual.get(name)]
         message = (
             f"{self.__name__}: for inputs of these shapes, apply has different sites from those of the quantized parameters"
         )
@@ -242,26 +215,27 @@ class QuantizedFunction:
 
 
 def _fingerprint(plan: Plan) -> dict[str, Any]:
+    """What the quantized parameters depend on, by the name of the site."""
     return {
         site.name: (site.weights.text, site.storage, site.stored, site.input, site.scheme, site.kind)
         for site in plan.sites.values()
     }
 
 
-def _in_integers(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
+def _quantized_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
     stored, x = scope.stored(site), operands[site.input_operand]
     if site.kind == EMBEDDING:
-        return _without_derivative(site, compute.embedding)(stored, x)
+        return _without_derivative(site, compute.embedding_output)(stored, x)
     if compute.is_weight_only(site):
-        return compute.weight_only_result(site, stored, x)
+        return compute.weight_only_output(site, stored, x)
     static = scope.static(site)
     quantize = _without_derivative(site, compute.quantize_input)
-    given = scope.once(site.input, lambda: quantize(x, static))
-    return _without_derivative(site, compute.integer_result)(stored, given)
+    quantized_input = scope.once(site.input, lambda: quantize(x, static))
+    return _without_derivative(site, compute.integer_output)(stored, quantized_input)
 
 
 def _without_derivative(site: Site, compute: Callable[..., Any]) -> Callable[..., Any]:
-    """A computation at a site. Its derivative, which would be silently wrong, raises."""
+    """A computation at a site, whose derivative raises: it would be silently wrong."""
     function = jax.custom_jvp(functools.partial(compute, site))
 
     def raise_error(primals: Any, tangents: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How the sites of a function are quantized, as data."""
+"""Recipes: how the sites of a function are quantized, as data."""
 
 import dataclasses
 import enum
@@ -12,7 +12,7 @@ from jquant.arguments.statics import integer, is_sequence
 from jquant.calibration.observer import Observer
 from jquant.errors import TransformError, TransformTypeError, shown
 from jquant.modes import ScaleGranularity, data_type, data_type_name, scale_granularity
-from jquant.transform.checks import shared_checks
+from jquant.transform.checks import as_transform_errors
 
 _OBSERVERS = {
     "min_max": calibration.min_max,
@@ -30,7 +30,7 @@ class Activations(enum.StrEnum):
     - ``DYNAMIC``: from the range of the tensor, at each call.
     - ``DYNAMIC_ROW``: from the range of each row of a product (a token), at each call; symmetric int8. A convolution, whose
       windows share rows, uses the range of the tensor.
-    - ``FLOAT``: there is no scale: only the weights are quantized, and the product is computed in float.
+    - ``FLOAT``: there is none. Only the weights are quantized, and the product is computed in float.
     """
 
     STATIC = "STATIC"
@@ -59,12 +59,12 @@ class Scheme:
       weights: ``"PER_CHANNEL"``, a scale for each output channel (and for each row of an embedding table), or
         ``"PER_TENSOR"``. Weights that a `jax.lax.scan` stacks have their own scales in each layer.
       weight_type: ``"INT8"``; or ``"INT4"``, from -7 to 7; or ``"INT2"``, from -1 to 1. All are stored as int8: the smaller
-        types are for trying out what fewer bits do to a network, and for training it for them.
+        types save no bytes, but show how a network behaves with fewer bits, and train it for them.
       activations: where the scale of the input comes from.
       activation_type: ``"UINT8"``, with a zero point, or ``"INT8"``, symmetric: 127 steps on each side of 0 (values further
         below a static range saturate at -128).
-      observer: how calibration observes the input: the name of a function of `jquant.calibration`, or a list of the name
-        and its arguments: ``("percentile", 99.99)``.
+      observer: how calibration observes the input: the name of a function of `jquant.calibration`, or a list of that name
+        and positional arguments, such as ``("percentile", 99.99)``.
 
     Raises:
       TransformError: an unknown string, or arguments that the observer does not take.
@@ -82,25 +82,24 @@ class Scheme:
     activation_type: str = "UINT8"
     observer: str | Sequence[Any] = "min_max"
 
-    @shared_checks()
+    @as_transform_errors()
     def __post_init__(self) -> None:
         object.__setattr__(self, "weights", scale_granularity("weights", self.weights))
         object.__setattr__(self, "activations", Activations(self.activations))
         for name, allowed in {"weight_type": ("INT8", "INT4", "INT2"), "activation_type": ("UINT8", "INT8")}.items():
-            given = data_type_name(data_type(name, getattr(self, name)))
-            message = f"Scheme: {name} is {given}; it must be one of {', '.join(allowed)}"
-            if given not in allowed:
-                raise TransformTypeError(message)
-            object.__setattr__(self, name, given)
+            dtype = data_type_name(data_type(name, getattr(self, name)))
+            if dtype not in allowed:
+                raise TransformTypeError(f"Scheme: {name} is {dtype}; it must be one of {', '.join(allowed)}")
+            object.__setattr__(self, name, dtype)
         observer = (self.observer,) if isinstance(self.observer, str) else self.observer
         if not is_sequence(observer) or not observer or observer[0] not in _OBSERVERS:
-            known = ", ".join(_OBSERVERS)
+            names = ", ".join(_OBSERVERS)
             message = (
-                f"Scheme: observer is {shown(self.observer)}; it must be one of {known}, or a list of that and its arguments"
+                f"Scheme: observer is {shown(self.observer)}; it must be one of {names}, or a list of that and its arguments"
             )
             raise TransformError(message)
         object.__setattr__(self, "observer", tuple(observer))
-        self.make_observer()
+        self.make_observer()  # which checks the arguments
 
     def __repr__(self) -> str:
         fields = (f"{name}={value!r}" for name, value in _plain(self).items())
@@ -130,7 +129,7 @@ class Recipe:
 
     Attributes:
       rules: pairs of a pattern and a `Scheme`, or None to leave the site in float. The first rule whose pattern is the kind
-        of the site (``"matmul"``, ``"convolution"``, ``"embedding"``) or matches its name applies; in names, ``*`` matches
+        of the site (``"matmul"``, ``"convolution"`` or ``"embedding"``) or matches its name applies; in names, ``*`` matches
         anything. A site that no pattern matches stays float.
       smallest: the fewest elements that weights must have to be quantized.
 
@@ -148,7 +147,7 @@ class Recipe:
     rules: Sequence[tuple[str, Scheme | None]]
     smallest: int = 256
 
-    @shared_checks()
+    @as_transform_errors()
     def __post_init__(self) -> None:
         rules = self.rules
         if not is_sequence(rules) or not all(map(_is_rule, rules)):
@@ -162,8 +161,10 @@ class Recipe:
 
     def rule_for(self, name: str, kind: str) -> int | None:
         """The index of the first rule that matches a site."""
-        matching = (index for index, (pattern, _) in enumerate(self.rules) if kind == pattern or _matches(name, pattern))
-        return next(matching, None)
+        for index, (pattern, _) in enumerate(self.rules):
+            if kind == pattern or fnmatch.fnmatchcase(name, pattern):
+                return index
+        return None
 
     def to_json(self) -> str:
         """The recipe as text, which `from_json` reads."""
@@ -172,14 +173,18 @@ class Recipe:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The recipe that `to_json` wrote."""
-        given = json.loads(text)
-        rules = [(pattern, None if scheme is None else Scheme(**scheme)) for pattern, scheme in given["rules"]]
-        return cls(rules, given["smallest"])
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return fnmatch.fnmatchcase(name, pattern)
+        """The recipe that `to_json` wrote. Any other text raises a `TransformError`."""
+        if not isinstance(text, str | bytes | bytearray):
+            raise TransformTypeError(f"Recipe.from_json: text is {shown(text)}; it must be a string")
+        try:
+            fields = json.loads(text)
+            rules = [(pattern, None if scheme is None else Scheme(**scheme)) for pattern, scheme in fields["rules"]]
+            return cls(rules=rules, smallest=fields["smallest"])
+        except TransformError:
+            raise
+        except (TypeError, ValueError, KeyError) as error:
+            message = f"Recipe.from_json: text is {shown(text)}; it must be what Recipe.to_json returns"
+            raise TransformError(message) from error
 
 
 def _is_rule(rule: object) -> bool:

@@ -1,4 +1,4 @@
-"""What quantizing a function costs, site by site: noise, clipping and bytes, as a table and as a plot."""
+"""Measures a quantized function, site by site: noise, clipping and bytes, as a table and as a plot."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -28,8 +28,8 @@ class SiteReport(NamedTuple):
     Attributes:
       name: the name of the site, with the index of the layer if a loop stacks its weights.
       kind: ``"matmul"``, ``"convolution"`` or ``"embedding"``.
-      snr: the signal-to-quantization-noise ratio of its output, in dB: the decimal logarithm of
-        ``sum(y**2) / sum((y - y_quantized)**2)``, times 10, for the input that the float function has there; infinite if
+      snr: the signal-to-quantization-noise ratio of its output, in dB:
+        ``10 * log10(sum(y**2) / sum((y - y_quantized)**2))``, for the input that the float function has there; infinite if
         there is no noise.
       low, high: the smallest and the largest value of its input; for an embedding, infinity and minus infinity.
       clipped: the share of its input that lies outside the range of a static input; 0 for other inputs.
@@ -48,6 +48,7 @@ class SiteReport(NamedTuple):
 
     @property
     def range(self) -> str:
+        """`low` and `high` as text; empty for an embedding."""
         return f"{self.low:.4g} to {self.high:.4g}" if self.low <= self.high else ""
 
 
@@ -56,7 +57,7 @@ class Report(NamedTuple):
 
     Attributes:
       sites: the measurements of each site, in the order of the program.
-      snr: the ratio for all float outputs of the function, in dB, with the noise of all sites.
+      snr: the ratio over all float outputs of the function, in dB, with the noise of all sites.
       float_bytes, quantized_bytes: the bytes of all parameters before and after.
     """
 
@@ -67,19 +68,13 @@ class Report(NamedTuple):
 
     def __str__(self) -> str:
         header = "site", "kind", "SNR, dB", "input", "clipped", "bytes", "int8 bytes"
-        rows = [
-            (
-                *(each.name, each.kind, f"{each.snr:.2f}", each.range, f"{each.clipped:.2%}"),
-                *(f"{each.float_bytes:,}", f"{each.quantized_bytes:,}"),
-            )
-            for each in self.sites
-        ]
+        rows: list[tuple[str, ...]] = [header]
+        for each in self.sites:
+            measurements = f"{each.snr:.2f}", each.range, f"{each.clipped:.2%}"
+            rows.append((each.name, each.kind, *measurements, f"{each.float_bytes:,}", f"{each.quantized_bytes:,}"))
         rows.append(("the function", "", f"{self.snr:.2f}", "", "", f"{self.float_bytes:,}", f"{self.quantized_bytes:,}"))
-        widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
-        return "\n".join(
-            "  ".join(f"{cell:<{width}}" if column < 2 else f"{cell:>{width}}" for column, (cell, width) in cells).rstrip()
-            for cells in (enumerate(zip(row, widths, strict=True)) for row in (header, *rows))
-        )
+        columns = [_aligned(column, left=number < 2) for number, column in enumerate(zip(*rows, strict=True))]
+        return "\n".join("  ".join(row).rstrip() for row in zip(*columns, strict=True))
 
     def draw(self, path: str | Path) -> None:
         """Plots the noise and the bytes of each site. Needs matplotlib."""
@@ -116,6 +111,12 @@ class Report(NamedTuple):
         figure.savefig(path, dpi=150)
 
 
+def _aligned(column: Sequence[str], *, left: bool) -> list[str]:
+    """The cells of a column, padded to the same width."""
+    width = max(map(len, column))
+    return [cell.ljust(width) if left else cell.rjust(width) for cell in column]
+
+
 @names_arrays_as(_NAME, TransformError)
 def report(
     apply: Callable[..., Any], params: Any, recipe: Recipe, *inputs: Any, calibration: Mapping[str, Range] | None = None
@@ -133,39 +134,44 @@ def report(
       `Report`, which prints as a table; ``report.draw("report.png")`` plots it.
 
     Raises:
-      TransformError, TransformTypeError: as in `quantize`.
+      TransformError: as in `quantize`.
+      TransformTypeError: as in `quantize`, and for a `jax.ShapeDtypeStruct` among the parameters or the inputs.
 
     Example:
       >>> import jax
       >>> from jquant import transform
       >>> kernel, x = jax.random.normal(jax.random.key(0), (2, 64, 64))
-      >>> print(transform.report(lambda params, x: x @ params, kernel, transform.weight_only_quantized, x))
-      site          kind     SNR, dB            input  clipped   bytes  int8 bytes
-      product       product    44.61  -2.998 to 3.402    0.00%  16,384       4,608
-      the function             44.61                            16,384       4,608
+      >>> print(transform.report(lambda params, x: x @ params, kernel, transform.weight_only_int8, x))
+      site          kind    SNR, dB            input  clipped   bytes  int8 bytes
+      matmul        matmul    44.61  -2.998 to 3.402    0.00%  16,384       4,608
+      the function            44.61                            16,384       4,608
     """
     function = traced.checked(_NAME, apply, recipe)
-    quantized_apply, quantized_params = quantize(apply, params, recipe, *inputs, calibration=calibration)
     parameters = flattened(_NAME, params)
-    found = traced.analyze(function, parameters, inputs)
-    plan = found.plan
-    resources = rewrite.Resources(quantized_params["sites"], quantized_params["inputs"])
+    traced.require_arrays(_NAME, inputs)
+    quantized_apply, quantized_params = quantize(apply, params, recipe, *inputs, calibration=calibration)
+    plan = traced.analyze(function, parameters, inputs).plan
+    resources = rewrite.Resources(stored=quantized_params["sites"], static=quantized_params["inputs"])
     state = {site.name: _initial(plan, site) for site in plan.sites.values()}
 
     @jax.jit
-    def measured(leaves: list[Any], resources: Any, state: Any) -> Any:
-        return rewrite.run(plan, _measured, leaves, resources, state)
+    def measure(leaves: list[Any], resources: Any, state: Any) -> Any:
+        return rewrite.run(plan, _measured_output, leaves, resources, state)
 
-    outputs, state = measured([*parameters.leaves, *jax.tree.leaves(inputs)], resources, state)
+    outputs, state = measure([*parameters.leaves, *jax.tree.leaves(inputs)], resources, state)
     rows = [row for site in plan.sites.values() for row in _rows(site, state[site.name], quantized_params["sites"])]
-    noisy = jax.tree.leaves(jax.jit(quantized_apply)(quantized_params, *inputs))
-    powers = [_powers(*pair) for pair in zip(outputs, noisy, strict=True)]
-    snr = _decibels(*np.sum([power for power in powers if power is not None], axis=0))
-    return Report(tuple(rows), snr, _bytes(parameters.leaves), _bytes(quantized_params))
+    noisy_outputs = jax.tree.leaves(jax.jit(quantized_apply)(quantized_params, *inputs))
+    powers = [_powers(*pair) for pair in zip(outputs, noisy_outputs, strict=True)]
+    return Report(
+        sites=tuple(rows),
+        snr=_decibels(*np.sum([power for power in powers if power is not None], axis=0)),
+        float_bytes=_bytes(parameters.leaves),
+        quantized_bytes=_bytes(quantized_params),
+    )
 
 
 class _State(NamedTuple):
-    """What is measured at a site."""
+    """The sums and extremes measured at a site, for each of its layers."""
 
     signal: jax.Array
     noise: jax.Array
@@ -178,32 +184,36 @@ class _State(NamedTuple):
 def _initial(plan: Plan, site: Site) -> _State:
     sizes = plan.sizes(site)
     zero = jnp.zeros(sizes, jnp.float32)
-    return _State(zero, zero, jnp.full(sizes, jnp.inf), jnp.full(sizes, -jnp.inf), zero, zero)
+    low, high = jnp.full(sizes, jnp.inf), jnp.full(sizes, -jnp.inf)
+    return _State(signal=zero, noise=zero, low=low, high=high, clipped=zero, elements=zero)
 
 
-def _measured(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
+def _measured_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
     """The output of a site in float. The output of its quantized form is measured beside it."""
     output = jaxprs.bind(site.equation, *operands)[0]
     state: _State = scope.state[site.name]
     x = operands[site.input_operand]
-    weights = scope.stored(site)
     static = scope.static(site)
-    signal, noise = _powers(output, compute.result(site, weights, x, static)) or (0.0, 0.0)
-    measured = {"signal": state.signal + signal, "noise": state.noise + noise}
+    signal, noise = _powers(output, compute.output(site, scope.stored(site), x, static)) or (0.0, 0.0)
+    state = state._replace(signal=state.signal + signal, noise=state.noise + noise)
     if site.kind != EMBEDDING:
         x = x.astype(jnp.float32)
-        measured["low"], measured["high"] = jnp.minimum(state.low, x.min()), jnp.maximum(state.high, x.max())
-        measured["elements"] = state.elements + x.size
+        state = state._replace(
+            low=jnp.minimum(state.low, x.min()),
+            high=jnp.maximum(state.high, x.max()),
+            elements=state.elements + x.size,
+        )
         if static is not None:
             low, high = (bound.astype(jnp.float32) for bound in compute.static_range(site, static))
             half = static.scale / 2  # what rounds to the last integer is not clipped
-            measured["clipped"] = state.clipped + jnp.sum((x < low - half) | (x > high + half), dtype=jnp.float32)
-    scope.state = {**scope.state, site.name: state._replace(**measured)}
+            clipped = jnp.sum((x < low - half) | (x > high + half), dtype=jnp.float32)
+            state = state._replace(clipped=state.clipped + clipped)
+    scope.state = {**scope.state, site.name: state}
     return output
 
 
 def _powers(exact: jax.Array, noisy: jax.Array) -> tuple[Any, Any] | None:
-    """The power of a float output, and that of its noise."""
+    """The power of a float output, and that of its noise; None for an output of another type."""
     if not jnp.issubdtype(exact.dtype, jnp.floating):
         return None
     exact, noisy = exact.astype(jnp.float32), noisy.astype(jnp.float32)
@@ -217,17 +227,26 @@ def _decibels(signal: float, noise: float) -> float:
 
 
 def _rows(site: Site, state: _State, stored: Mapping[str, Any]) -> list[SiteReport]:
+    """The measurements of each layer of a site."""
     layers = np.shape(state.signal)
-    weights = math.prod(site.weights.shape) * site.weights.dtype.itemsize
-    is_first = site.stored == site.name
-    bytes_of_layer = _bytes(stored[site.name]) // max(math.prod(layers), 1) if is_first else 0
+    float_bytes = quantized_bytes = 0  # of one layer
+    if site.stored == site.name:
+        float_bytes = math.prod(site.weights.shape) * site.weights.dtype.itemsize
+        quantized_bytes = _bytes(stored[site.name]) // max(math.prod(layers), 1)
     rows = []
     for index in np.ndindex(layers):
-        signal, noise, low, high, clipped, elements = (float(np.asarray(each)[index]) for each in state)
-        name = f"{site.name}[{','.join(map(str, index))}]" if index else site.name
-        clipped = clipped / elements if elements else 0.0
-        snr = _decibels(signal, noise)
-        rows.append(SiteReport(name, site.kind, snr, low, high, clipped, weights if is_first else 0, bytes_of_layer))
+        layer = jax.tree.map(lambda field, index=index: float(np.asarray(field)[index]), state)
+        row = SiteReport(
+            name=f"{site.name}[{','.join(map(str, index))}]" if index else site.name,
+            kind=site.kind,
+            snr=_decibels(layer.signal, layer.noise),
+            low=layer.low,
+            high=layer.high,
+            clipped=layer.clipped / layer.elements if layer.elements else 0.0,
+            float_bytes=float_bytes,
+            quantized_bytes=quantized_bytes,
+        )
+        rows.append(row)
     return rows
 
 

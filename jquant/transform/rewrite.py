@@ -1,4 +1,4 @@
-"""Runs a program with its sites replaced."""
+"""Runs a program with another computation at each of its sites."""
 
 import collections
 from collections.abc import Callable, Mapping, Sequence
@@ -31,12 +31,12 @@ class Resources(NamedTuple):
 
 
 class Scope:
-    """What a site sees: the resources, the state, and what other sites have computed that it may reuse.
+    """What a site sees: the resources, the state, and the values of other sites that it may reuse.
 
     Attributes:
       resources: what sites read.
-      state: by name; a site may replace its tree with one of the same structure and types.
-      shared: what this part of the program and those around it have computed, by key.
+      state: what sites update; a site may replace its tree with one of the same structure and types.
+      shared: the values that `once` has computed in this part of the program and in those around it, by key.
     """
 
     def __init__(self, resources: Resources, state: State, shared: collections.ChainMap):
@@ -51,27 +51,27 @@ class Scope:
         return self.resources.static[site.input] if site.has_static_input else None
 
     def inner(self, resources: Resources, state: State) -> "Scope":
+        """The scope of a body or a branch, whose values are not seen outside."""
         return Scope(resources, state, self.shared.new_child())
 
     def once(self, key: Any, compute: Callable[[], Any]) -> Any:
-        """The value computed under a key; computed now if it is not there."""
+        """The value of a key, computed by the first site that asks for it."""
         if key not in self.shared:
             self.shared[key] = compute()
         return self.shared[key]
 
 
-# The output of a site, from the operands that the program has there.
 SiteFunction = Callable[[Site, Sequence[Any], Scope], Any]
+"""Computes the output of a site from the operands of its equation."""
 
-
-_NOTHING = Resources({}, {})
+_NO_RESOURCES = Resources(stored={}, static={})
 
 
 def run(
     plan: Plan,
     site_function: SiteFunction,
     inputs: Sequence[Any],
-    resources: Resources = _NOTHING,
+    resources: Resources = _NO_RESOURCES,
     state: State | None = None,
 ) -> tuple[list[Any], State]:
     """The outputs of the program, and the state after it.
@@ -79,8 +79,8 @@ def run(
     Args:
       plan: the program and its sites.
       site_function: what is computed at a site.
-      inputs: those of the program.
-      resources, state: what sites read and replace, stacked over the layers of each site.
+      inputs: the inputs of the program.
+      resources, state: what sites read and update, stacked over the layers of each site.
     """
     scope = Scope(resources, state or {}, collections.ChainMap())
     outputs = _Run(plan, site_function).program(plan.program, (), inputs, scope)
@@ -88,6 +88,8 @@ def run(
 
 
 class _Run:
+    """One run of a program."""
+
     def __init__(self, plan: Plan, site_function: SiteFunction):
         self._plan, self._site_function = plan, site_function
         self._levels = {site.name: site.levels for site in plan.sites.values()}
@@ -127,8 +129,7 @@ class _Run:
         """A call, inlined: the sites in one function may differ between its calls."""
         program = jaxprs.called(equation)
         assert program is not None
-        count = len(inputs)
-        inputs = list(map(_constrained, inputs, equation.params.get("in_shardings", (None,) * count)))
+        inputs = list(map(_constrained, inputs, equation.params.get("in_shardings", (None,) * len(inputs))))
         outputs = self.program(program, path, inputs, scope)
         return list(map(_constrained, outputs, equation.params.get("out_shardings", (None,) * len(outputs))))
 
@@ -148,12 +149,13 @@ class _Run:
         loop = jaxprs.loop(equation)
         constants, count = inputs[: loop.num_constants], loop.num_carry
         carry, stacked = inputs[loop.num_constants :][:count], inputs[loop.num_constants + count :]
-        (stored, all_stored), (static, all_static) = (self._divided(path, named) for named in scope.resources)
+        stored, common_stored = self._divided(path, scope.resources.stored)
+        static, common_static = self._divided(path, scope.resources.static)
         layer_states, states = self._divided(path, scope.state)
 
         def body(carry: tuple[list[Any], State], layer: tuple) -> tuple[Any, Any]:
             (values, states), (slices, stored, static, layer_states) = carry, layer
-            resources = Resources({**all_stored, **stored}, {**all_static, **static})
+            resources = Resources(stored={**common_stored, **stored}, static={**common_static, **static})
             inner = scope.inner(resources, {**states, **layer_states})
             outputs = self.program(loop.body, path, [*constants, *values, *slices], inner)
             layer_states, states = self._divided(path, inner.state)
@@ -170,18 +172,18 @@ class _Run:
         scope.state = {**states, **layer_states}
         return [*carry, *outputs]
 
-    def _divided(self, level: Level, named: Mapping[str, Any]) -> tuple[State, State]:
+    def _divided(self, level: Level, trees: Mapping[str, Any]) -> tuple[State, State]:
         """The trees that are stacked over a loop, and the others."""
-        mine = {name: tree for name, tree in named.items() if level in self._levels[name]}
-        return mine, {name: tree for name, tree in named.items() if name not in mine}
+        stacked = {name: tree for name, tree in trees.items() if level in self._levels[name]}
+        return stacked, {name: tree for name, tree in trees.items() if name not in stacked}
 
     def _while(self, equation: Equation, path: Path, inputs: list[Any], scope: Scope) -> list[Any]:
         loop = jaxprs.while_loop(equation)
-        of_condition, inputs = inputs[: loop.num_condition_constants], inputs[loop.num_condition_constants :]
+        condition_constants, inputs = inputs[: loop.num_condition_constants], inputs[loop.num_condition_constants :]
         constants, carry = inputs[: loop.num_body_constants], inputs[loop.num_body_constants :]
 
         def condition(carry: tuple[list[Any], State]) -> Any:
-            return jaxprs.evaluate(loop.condition, *of_condition, *carry[0])[0]
+            return jaxprs.evaluate(loop.condition, *condition_constants, *carry[0])[0]
 
         def body(carry: tuple[list[Any], State]) -> tuple[list[Any], State]:
             values, state = carry
@@ -192,27 +194,27 @@ class _Run:
         return outputs
 
     def _cond(self, equation: Equation, path: Path, inputs: list[Any], scope: Scope) -> list[Any]:
-        def function(number: int, program: Program) -> Callable:
-            def branch(inputs: list[Any], state: State) -> tuple[list[Any], State]:
+        def branch(number: int, program: Program) -> Callable:
+            def function(inputs: list[Any], state: State) -> tuple[list[Any], State]:
                 inner = scope.inner(scope.resources, state)
                 return self.program(program, (*path, number), inputs, inner), inner.state
 
-            return branch
+            return function
 
-        branches = [function(number, jaxprs.closed(branch)) for number, branch in enumerate(equation.params["branches"])]
+        branches = [branch(number, jaxprs.closed(jaxpr)) for number, jaxpr in enumerate(equation.params["branches"])]
         outputs, scope.state = lax.switch(inputs[0], branches, inputs[1:], scope.state)
         return outputs
 
 
 def _materialized(x: jax.Array) -> jax.Array:
-    """`x`, computed once. Otherwise XLA:CPU computes it, and everything that leads to it, again for each of its readers.
+    """`x`, computed once for all that read it, one of which quantizes it.
 
-    It does so if one of the readers quantizes `x`, because that is no more than a loop over its elements. In a residual
-    network, each reader would start again at the first layer.
+    Quantizing is element-wise, so XLA:CPU would fuse the computation of `x`, and of all that `x` depends on, into each
+    reader. In a residual network, each layer would compute all layers before it again.
     """
     return straight_through(materialize.once(x), x) if x.dtype in (jnp.float32, jnp.float16, jnp.bfloat16) else x
 
 
 def _constrained(value: Any, sharding: Any) -> Any:
-    is_one = isinstance(sharding, jax.sharding.Sharding)
-    return lax.with_sharding_constraint(value, sharding) if is_one else value
+    is_constraint = isinstance(sharding, jax.sharding.Sharding)
+    return lax.with_sharding_constraint(value, sharding) if is_constraint else value

@@ -5,8 +5,9 @@ from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import jax
+from jax.tree_util import keystr, tree_leaves_with_path
 
-from jquant.errors import TransformError, TransformTypeError
+from jquant.errors import TransformError, TransformTypeError, shown
 from jquant.transform import jaxprs, weight_graph
 from jquant.transform.parameters import Parameters, abstract, described
 from jquant.transform.plan import Plan
@@ -30,6 +31,7 @@ class Analysis(NamedTuple):
 
 
 def checked(name: str, apply: Any, recipe: Any) -> Function:
+    """The function to transform, asserting that `apply` is callable and `recipe` a `Recipe`."""
     if not callable(apply):
         raise TransformTypeError(f"{name}: apply is {described(apply)}; it must be a function of params and inputs")
     if not isinstance(recipe, Recipe):
@@ -44,8 +46,9 @@ def analyze(function: Function, parameters: Parameters, inputs: tuple[Any, ...])
     params = parameters.structure.unflatten(map(abstract, parameters.leaves))
     try:
         program, outputs = jaxprs.trace(function.apply, params, *inputs)
-    except TypeError as error:
-        if not _accepts(function.apply, params, *inputs):
+    except (TypeError, ValueError, OverflowError) as error:
+        require_arrays(function.name, inputs, allow_types=True)
+        if isinstance(error, TypeError) and not _accepts(function.apply, params, *inputs):
             count = f"params and {len(inputs)} input{'s' * (len(inputs) != 1)}"
             error.add_note(f"{function.name} calls apply with {count}. These are the inputs alone, without labels.")
         raise
@@ -63,13 +66,25 @@ def _accepts(function: Callable[..., Any], *arguments: Any) -> bool:
     return True
 
 
-def types(inputs: tuple[Any, ...]) -> Hashable:
+def input_types(inputs: tuple[Any, ...]) -> Hashable:
     """What a program is traced for: the tree of the inputs, and their types."""
     leaves, structure = jax.tree.flatten(inputs)
     return structure, tuple(map(jax.typeof, leaves))
 
 
+def require_arrays(name: str, inputs: tuple[Any, ...], *, allow_types: bool = False) -> None:
+    """Asserts that each leaf of the inputs is an array, a number or, with `allow_types`, a `jax.ShapeDtypeStruct`."""
+    for path, leaf in tree_leaves_with_path(inputs):
+        if isinstance(leaf, jax.ShapeDtypeStruct) and not allow_types:
+            raise TransformTypeError(f"{name}: inputs{keystr(path)} is {shown(leaf)}, which has no values; pass an array")
+        try:
+            jax.typeof(leaf)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise TransformTypeError(f"{name}: inputs{keystr(path)} is {shown(leaf)}; it must be an array") from error
+
+
 def require_sites(function: Function, plan: Plan) -> None:
+    """Asserts that there is something to quantize."""
     if plan.sites:
         return
     reasons = "; ".join(f"{each.name} ({each.kind}): {each.reason}" for each in plan.floats[:5])
@@ -77,8 +92,8 @@ def require_sites(function: Function, plan: Plan) -> None:
     raise TransformError(f"{message}. Left in float: {reasons}" if reasons else message)
 
 
-def weights_of_layers(plan: Plan, leaves: list[Any]) -> dict[str, jax.Array]:
+def weights_by_site(plan: Plan, leaves: list[Any]) -> dict[str, jax.Array]:
     """The weights to be stored, by the name of the site, stacked over its layers."""
-    stored = plan.stored()
-    values = weight_graph.values([site.weights for site in stored], leaves)
-    return {site.name: value for site, value in zip(stored, values, strict=True)}
+    sites = plan.stored()
+    weights = weight_graph.values([site.weights for site in sites], leaves)
+    return {site.name: value for site, value in zip(sites, weights, strict=True)}

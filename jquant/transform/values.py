@@ -1,4 +1,4 @@
-"""What is known about a value while a program is read."""
+"""What is known about the values of a program while it is read."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,19 +10,31 @@ import numpy as np
 from jquant.transform.jaxprs import Equation, Program
 from jquant.transform.weight_graph import Node
 
-_PICKING = "gather", "dynamic_slice", "select_n", "ragged_dot", "ragged_dot_general"
-_MOVING = "transpose", "reshape", "squeeze", "expand_dims", "broadcast_in_dim", "convert_element_type", "copy", "rev"
+# Operations that select some of their elements by an index, a condition or group sizes.
+_SELECT = "gather", "dynamic_slice", "select_n", "ragged_dot", "ragged_dot_general"
+# Operations on one array that move, repeat or convert its elements, and keep their origin.
+_PRESERVE_ORIGIN = (
+    "transpose",
+    "reshape",
+    "squeeze",
+    "expand_dims",
+    "broadcast_in_dim",
+    "convert_element_type",
+    "copy",
+    "rev",
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Value:
-    """What is known about a value while a program is read.
+    """What is known about a value of a program. It is a known value if it depends on the parameters alone.
 
     Attributes:
-      node: its node, if it depends on nothing but parameters and constants.
+      node: its node in the weight graph, if it is a known value.
       is_random: whether it depends on a random key among the parameters, and on no input.
-      is_flag: whether it is a truth value, as 0 and 1: a row of these picks rows of the weights.
-      origin: why it is not a known value, if it comes from little more than parameters.
+      is_flag: whether it holds truth values, perhaps as 0 and 1: a row of these, such as a one-hot vector, selects rows of
+        the weights.
+      origin: how its elements are selected, if they are selected from parameters: the reason why it is not a known value.
     """
 
     node: Node | None = None
@@ -31,19 +43,22 @@ class Value:
     origin: str | None = None
 
 
-def carried(body: Program, first: int, carry: list[Value]) -> list[Value]:
-    """What is known about the carry of a loop: the values that each pass hands on unchanged."""
+def carry_inside(body: Program, first: int, carry: list[Value]) -> list[Value]:
+    """What is known about the carry in the body of a loop: the values that each pass hands on unchanged.
+
+    `first` is the index of the first input of the body that is carried.
+    """
     inputs, outputs = body.jaxpr.invars[first:], body.jaxpr.outvars
     return [value if inputs[i] is outputs[i] else Value() for i, value in enumerate(carry)]
 
 
-def after(value: Value) -> Value:
-    """What is known about the carry after a loop: nothing, unless each pass hands it on unchanged."""
+def carry_after(value: Value) -> Value:
+    """What is known about a carried value after the loop: nothing, unless each pass hands it on unchanged."""
     return value if value.node is not None else Value()
 
 
 def is_random(equation: Equation) -> bool:
-    """Whether a random key goes in or out."""
+    """Whether a random key is among the inputs or the outputs."""
     types = [getattr(atom.aval, "dtype", None) for atom in (*equation.invars, *equation.outvars)]
     return any(dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) for dtype in types)
 
@@ -51,19 +66,24 @@ def is_random(equation: Equation) -> bool:
 def unknown(equation: Equation, inputs: list[Value]) -> Value:
     """An output that is not a known value."""
     name = equation.primitive.name
-    of_parameters = all(value.node is not None or value.is_random for value in inputs)
-    if of_parameters and (is_random(equation) or any(value.is_random for value in inputs)):
+    independent_of_inputs = all(value.node is not None or value.is_random for value in inputs)
+    if independent_of_inputs and (is_random(equation) or any(value.is_random for value in inputs)):
         return Value(is_random=True)
-    if name in _MOVING:
-        of_flags = equation.invars[0].aval.dtype == np.bool or inputs[0].is_flag
-        return Value(is_flag=of_flags, origin=inputs[0].origin)
-    weights = [value.node for value in inputs if value.node is not None and len(value.node.shape) > 1 and value.node.leaves]
-    if name in _PICKING and weights:
+    if name in _PRESERVE_ORIGIN:
+        is_flag = equation.invars[0].aval.dtype == np.bool or inputs[0].is_flag
+        return Value(is_flag=is_flag, origin=inputs[0].origin)
+    if name in _SELECT and any(map(is_weight, inputs)):
         return Value(origin="its weights are selected by a value that is known only when it runs")
     return Value()
 
 
+def is_weight(value: Value) -> bool:
+    """Whether a value can be the weights of a site: known, computed from parameters, and at least a matrix."""
+    return value.node is not None and len(value.node.shape) > 1 and bool(value.node.leaves)
+
+
 def why_unknown(inputs: Sequence[Value]) -> str:
+    """Why neither operand of a product is a known value."""
     if any(value.is_random for value in inputs):
         return "its weights depend on a random key"
     origins = [value.origin for value in inputs if value.origin]

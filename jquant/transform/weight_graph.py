@@ -1,7 +1,7 @@
-"""What depends on the parameters alone: a graph in which each value is one node, however often it is computed.
+"""The values that depend on the parameters alone, as a graph in which equal values are one node.
 
 A value inside a `jax.lax.scan` that is sliced from stacked parameters has the loop as a level. Its node stands for the
-values of all layers, which are computed all at once.
+values of all layers, which are computed at once.
 """
 
 import dataclasses
@@ -17,20 +17,32 @@ import numpy as np
 from jquant.transform import jaxprs
 from jquant.transform.jaxprs import Equation
 
-Level = Hashable  # one loop
+Level = Hashable  # a loop, by the path to its equation
 
-_MOVING = "transpose", "reshape", "squeeze", "expand_dims", "broadcast_in_dim", "slice", "rev", "copy", "concatenate"
+# Operations that move or repeat elements and do not change them, so that a cast may as well come after them.
+_COMMUTE_WITH_CASTS = (
+    "transpose",
+    "reshape",
+    "squeeze",
+    "expand_dims",
+    "broadcast_in_dim",
+    "slice",
+    "rev",
+    "copy",
+    "concatenate",
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Node:
-    """One value.
+    """A value that depends on the parameters alone.
 
     Attributes:
       shape, dtype: those of the value in one layer.
       levels: the loops that stack it, outermost first.
       leaves: the indices of the parameters that it depends on.
-      text: how it is computed. It is the same for equal values, also in programs for inputs of other shapes.
+      text: how the value is computed. Equal values have the same text, also in programs for inputs of other shapes.
+      operation: what the value is: a parameter, a constant, a layer of another value, or an output of an equation.
     """
 
     shape: tuple[Any, ...]
@@ -73,35 +85,50 @@ class Graph:
     def __init__(self) -> None:
         self._nodes: dict[Hashable, Node] = {}
 
-    def _node(self, key: Hashable, *fields: Any) -> Node:
+    def _unique(self, key: Hashable, node: Node) -> Node:
+        """The node of this key: an earlier one, or `node`."""
         try:
-            return self._nodes.setdefault(key, Node(*fields))
+            return self._nodes.setdefault(key, node)
         except TypeError:  # the parameters of an equation cannot be compared
-            return Node(*fields)
+            return node
 
     def leaf(self, number: int, aval: Any) -> Node:
-        return self._node((Leaf, number), aval.shape, aval.dtype, (), (number,), f"p{number}", Leaf(number))
+        """A parameter."""
+        node = Node(
+            shape=aval.shape, dtype=aval.dtype, levels=(), leaves=(number,), text=f"p{number}", operation=Leaf(number)
+        )
+        return self._unique((Leaf, number), node)
 
     def constant(self, value: Any, aval: Any) -> Node:
+        """A constant of the function. Equal scalars are one node."""
         key: Hashable = (Constant, id(value))
         if not aval.shape and isinstance(value, bool | int | float | complex | np.generic | np.ndarray):
             key = Constant, str(aval.dtype), np.asarray(value).tobytes()
-        return self._node(key, aval.shape, aval.dtype, (), (), "c", Constant(value))
+        node = Node(shape=aval.shape, dtype=aval.dtype, levels=(), leaves=(), text="c", operation=Constant(value))
+        return self._unique(key, node)
 
     def layer(self, stacked: Node, level: Level) -> Node:
+        """The slice of a stacked value in each pass of a loop."""
         if is_cast(stacked):
             return self._cast(stacked, self.layer(_uncast(stacked), level))
-        levels = *stacked.levels, level
-        shape, text = stacked.shape[1:], f"layer({stacked.text})"
-        return self._node((Layer, stacked, level), shape, stacked.dtype, levels, stacked.leaves, text, Layer(stacked))
+        node = Node(
+            shape=stacked.shape[1:],
+            dtype=stacked.dtype,
+            levels=(*stacked.levels, level),
+            leaves=stacked.leaves,
+            text=f"layer({stacked.text})",
+            operation=Layer(stacked),
+        )
+        return self._unique((Layer, stacked, level), node)
 
     def operation(self, equation: Equation, inputs: Sequence[Node], output: int, levels: Sequence[Level]) -> Node:
         """An output of an equation; `levels` are all loops around it, in their order."""
         aval = equation.outvars[output].aval
-        if equation.primitive.name in _MOVING and _are_cast_alike(inputs):
+        commutes = equation.primitive.name in _COMMUTE_WITH_CASTS
+        if commutes and _are_cast_alike(inputs):
             moved = self.operation(equation, list(map(_uncast, inputs)), output, levels)
             return self._cast(inputs[0], moved)
-        dtype = inputs[0].dtype if equation.primitive.name in _MOVING else aval.dtype
+        dtype = inputs[0].dtype if commutes else aval.dtype
         return self._operation(equation, inputs, output, levels, aval.shape, dtype)
 
     def _cast(self, cast: Node, node: Node) -> Node:
@@ -113,17 +140,20 @@ class Graph:
         self, equation: Equation, inputs: Sequence[Node], output: int, levels: Sequence[Level], shape: tuple, dtype: Any
     ) -> Node:
         parameters = tuple(sorted(equation.params.items()))
-        key = Operation, equation.primitive, str(parameters), tuple(inputs), output
-        mine = tuple(level for level in levels if any(level in node.levels for node in inputs))
-        leaves = tuple(sorted({leaf for node in inputs for leaf in node.leaves}))
         text = f"{equation.primitive}[{parameters}][{output}]({','.join(node.text for node in inputs)})"
-        text = hashlib.sha256(text.encode()).hexdigest()  # keeps the length constant for a value that is read often
-        operation = Operation(equation, tuple(inputs), output)
-        return self._node(key, shape, dtype, mine, leaves, text, operation)
+        node = Node(
+            shape=shape,
+            dtype=dtype,
+            levels=tuple(level for level in levels if any(level in node.levels for node in inputs)),
+            leaves=tuple(sorted({leaf for node in inputs for leaf in node.leaves})),
+            text=hashlib.sha256(text.encode()).hexdigest(),  # of constant length, however often values are read
+            operation=Operation(equation, tuple(inputs), output),
+        )
+        return self._unique((Operation, equation.primitive, str(parameters), tuple(inputs), output), node)
 
 
 def root(node: Node) -> tuple[Node, tuple[int, ...]]:
-    """A value without its transpositions and float casts, and for each dimension, which one of that value it is."""
+    """A value without its transpositions and float casts; and for each dimension of `node`, that of the value."""
     dimensions = tuple(range(len(node.shape)))
     while isinstance(node.operation, Operation):
         equation = node.operation.equation
@@ -160,14 +190,14 @@ def _are_cast_alike(nodes: Sequence[Node]) -> bool:
 
 def values(nodes: Sequence[Node], parameters: Sequence[Any]) -> list[Any]:
     """The values of nodes, stacked over their levels, from the leaves of the parameters."""
-    found: dict[Node, Any] = {}
+    cache: dict[Node, Any] = {}
 
     def value(node: Node) -> Any:
-        if node not in found:
-            found[node] = computed(node)
-        return found[node]
+        if node not in cache:
+            cache[node] = compute(node)
+        return cache[node]
 
-    def computed(node: Node) -> Any:
+    def compute(node: Node) -> Any:
         match node.operation:
             case Leaf(number):
                 return parameters[number]

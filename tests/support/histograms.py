@@ -1,4 +1,7 @@
-"""Histograms of the observers in NumPy, and the divergences that `entropy` looks for the least of."""
+"""Observers' histograms in NumPy, and the divergences of which `entropy` finds the smallest."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -7,11 +10,11 @@ from jquant import calibration
 from jquant.calibration.histogram import edges
 
 TOLERANCE = 2.0**-22
-"""Divergences this close, float32 cannot tell apart: they are sums of numbers whose magnitudes add up to less than 2."""
+"""Divergences this close are equal in float32: they are sums of numbers whose magnitudes add up to less than 2."""
 
 
-def observed(observer: calibration.Observer, batches):
-    """The state after all of them."""
+def observe(observer: calibration.Observer, batches):
+    """The state after all batches."""
     state = observer.init(batches[0])
     for batch in batches:
         state = observer.update(state, batch)
@@ -19,25 +22,34 @@ def observed(observer: calibration.Observer, batches):
 
 
 def wide_counts(state: calibration.Histogram) -> list[int]:
-    """Python's integers, which have any width."""
-    low, high = (np.asarray(words).tolist() for words in state.counts)
-    return [one + (other << 32) for one, other in zip(low, high, strict=True)]
+    """The counts as Python's integers, which have any width."""
+    low_words, high_words = (np.asarray(words).tolist() for words in state.counts)
+    return [low + (high << 32) for low, high in zip(low_words, high_words, strict=True)]
 
 
-def of_counts(counts: list[int], low: float, high: float) -> calibration.Histogram:
+def histogram(counts: list[int], low: float, high: float) -> calibration.Histogram:
+    """The histogram with these counts, of numbers from `low` to `high`."""
     words = tuple(jnp.array([count >> bits & 2**32 - 1 for count in counts], jnp.uint32) for bits in (0, 32))
-    return calibration.Histogram(calibration.Range(jnp.float32(low), jnp.float32(high)), words)
+    return calibration.Histogram(range=calibration.Range(jnp.float32(low), jnp.float32(high)), counts=words)
 
 
-def all_edges(state: calibration.Histogram) -> np.ndarray:
+def bin_edges(state: calibration.Histogram) -> np.ndarray:
     bins = state.counts[0].size
     return np.asarray(edges(state.range, bins, np.arange(bins + 1)))
 
 
-def divergences(state: calibration.Histogram, quantized: int, thresholds=None) -> list[tuple[float, np.ndarray]]:
-    """The ranges of as many bins to each side of zero as `thresholds` says, or all, and their divergences, in float64."""
-    counts, at = np.array(wide_counts(state)), all_edges(state)
-    zero, found = counts.size // 2, []
+class Candidate(NamedTuple):
+    """A range that `entropy` may choose, and its divergence."""
+
+    divergence: float
+    bounds: np.ndarray
+
+
+def candidates(state: calibration.Histogram, quantized: int, thresholds: Iterable[int] | None = None) -> list[Candidate]:
+    """The ranges with `thresholds` bins on each side of zero (None: all that are tried), with divergences in float64."""
+    counts, lower_edges = np.array(wide_counts(state)), bin_edges(state)
+    zero = counts.size // 2
+    ranges = []
     for threshold in range(quantized // 2, zero + 1) if thresholds is None else thresholds:
         start, end = zero - threshold, min(zero + threshold + 1, counts.size)
         inside = counts[start:end]
@@ -49,9 +61,9 @@ def divergences(state: calibration.Histogram, quantized: int, thresholds=None) -
             bins = slice(part * width, (part + 1) * width)
             joined = inside[bins.start : None if part == quantized - 1 else bins.stop].sum()
             q[bins] = joined // max(1, np.count_nonzero(p[bins])) if np.any(p[bins]) else 0
-        bounds = np.clip([at[start], at[end]], *state.range)
-        found.append((_kl_divergence(_smoothed(p), _smoothed(q)) if np.any(q) else np.inf, bounds))
-    return found
+        divergence = _kl_divergence(_smoothed(p), _smoothed(q)) if np.any(q) else np.inf
+        ranges.append(Candidate(divergence, np.clip([lower_edges[start], lower_edges[end]], *state.range)))
+    return ranges
 
 
 def _smoothed(counts: np.ndarray) -> np.ndarray:
@@ -63,7 +75,7 @@ def _kl_divergence(p: np.ndarray, q: np.ndarray) -> float:
     return np.sum(p * np.log(p / q))
 
 
-def close_to_least(found: list[tuple[float, np.ndarray]]) -> list[np.ndarray]:
-    """The ranges whose divergence is the least, or cannot be told from it."""
-    least = min(divergence for divergence, _ in found)
-    return [bounds for divergence, bounds in found if divergence <= least + TOLERANCE]
+def best_ranges(candidates: list[Candidate]) -> list[tuple[float, ...]]:
+    """The ranges whose divergence is the smallest, or equal to it in float32."""
+    smallest = min(candidate.divergence for candidate in candidates)
+    return [tuple(candidate.bounds) for candidate in candidates if candidate.divergence <= smallest + TOLERANCE]

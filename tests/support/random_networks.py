@@ -1,4 +1,4 @@
-"""Networks drawn at random, and the comparison of `jquant.transform.quantize` of them with NumPy."""
+"""Networks drawn at random, and the comparison of their quantized functions with NumPy."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -8,15 +8,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.networks import SCHEMES, Draw, Float, NumPy, convolution, ranges_of
+from support.compositions import NumPy, numpy_calibration
+from support.draw import Draw
+from support.networks import SCHEMES, Float, convolution
 
 from jquant import transform
 from jquant.transform import compute
 
 WIDTH, ROWS, WORDS = 16, 4, 24
-FIRST = 0 if jax.__version_info__ < (0, 11) else 5_000  # each version of JAX draws others: together they see twice as many
-INTEGERS = [name for name in SCHEMES if not name.startswith("weights")]
-CONVOLUTIONS = (  # of what the row becomes: the shape, that of the filter, and the rest
+FIRST = 0 if jax.__version_info__ < (0, 11) else 5_000  # the first seed: both versions of JAX together draw twice as many
+INTEGER_SCHEMES = [name for name in SCHEMES if not name.startswith("weights")]
+CONVOLUTIONS = (  # the shape that a row is reshaped to, the shape of the filter, and the options
     ((4, 4), (4, 4, 3), convolution(1, padding=((1, 1),))),
     ((4, 4), (4, 2, 3), convolution(1, padding=((2, 2),), dilations=(2,), groups=2)),
     ((2, 2, 4), (3, 3, 4, 4), convolution(2, padding=((1, 1), (1, 1)), layout=("NHWC", "HWIO", "NHWC"))),
@@ -26,7 +28,14 @@ CALLS = "jit", "jit in jit", "checkpoint", "custom_jvp", "custom_vjp"
 
 
 class Block(NamedTuple):
-    """A part of a network: what it is, what it holds, and whether its input is added to its output."""
+    """A part of a network.
+
+    Attributes:
+      name: the name of its parameters.
+      kind: the name of its function, in `KINDS`.
+      detail: what else that function depends on.
+      is_residual: whether its input is added to its output.
+    """
 
     name: str
     kind: str
@@ -35,7 +44,7 @@ class Block(NamedTuple):
 
 
 class Network(NamedTuple):
-    """A function of `ops`, with what it is given."""
+    """A function of `ops`, parameters and an input, with its operands and its recipe."""
 
     blocks: list[Block]
     is_tied: bool
@@ -47,18 +56,18 @@ class Network(NamedTuple):
 
     def __call__(self, ops, p, x):
         if self.is_tied:
-            x = ops.tame(ops.look_up(p["table"], x, at="table"))
+            x = ops.shrink(ops.look_up(p["table"], x, site="table"))
         x = ops.cast(x, self.dtype)
         for block in self.blocks:
             y = KINDS[block.kind](ops, p[block.name], x, block)
-            x = ops.tame(ops.add(x, y) if block.is_residual else y)
+            x = ops.shrink(ops.add(x, y) if block.is_residual else y)
         if self.is_tied:
-            return ops.product("bd,vd->bv", x, ops.weights_as(p["table"], self.dtype), at="table#2")
+            return ops.product("bd,vd->bv", x, ops.cast_weights(p["table"], self.dtype), site="table#2")
         return x
 
 
-def dense(ops, w, x, at, letters="bd,dn->bn"):
-    return ops.tame(ops.relu(ops.product(letters, x, ops.weights_as(w, x.dtype), at=at)))
+def dense(ops, w, x, site, letters="bd,dn->bn"):
+    return ops.shrink(ops.relu(ops.product(letters, x, ops.cast_weights(w, x.dtype), site=site)))
 
 
 def one_product(ops, p, x, block):
@@ -71,19 +80,19 @@ def wide(ops, p, x, block):
 
 def sharing(ops, p, x, block):
     """Two products with one input."""
-    a, b = (ops.product("bd,dn->bn", x, ops.weights_as(p[name], x.dtype), at=f"{block.name}/{name}") for name in "ab")
-    return ops.tame(ops.add(ops.relu(a), ops.relu(b)))
+    a, b = (ops.product("bd,dn->bn", x, ops.cast_weights(p[name], x.dtype), site=f"{block.name}/{name}") for name in "ab")
+    return ops.shrink(ops.add(ops.relu(a), ops.relu(b)))
 
 
 def convolved(ops, p, x, block):
-    shape, _, static = CONVOLUTIONS[block.detail]
-    filter = ops.weights_as(p["filter"], x.dtype)
-    y = ops.convolution(ops.reshape(x, (-1, *shape)), filter, static, at=f"{block.name}/filter")
+    shape, _, options = CONVOLUTIONS[block.detail]
+    filter = ops.cast_weights(p["filter"], x.dtype)
+    y = ops.convolution(ops.reshape(x, (-1, *shape)), filter, options, site=f"{block.name}/filter")
     return ops.relu(ops.reshape(y, (-1, WIDTH)))
 
 
 def stacked(ops, p, x, block):
-    """Layers, perhaps in reverse, perhaps computed again for a derivative, perhaps of layers."""
+    """Stacked layers, perhaps in reverse, rematerialised, or nested."""
     reverse, checkpoint, nested = block.detail
 
     def layer(x, w):
@@ -100,24 +109,25 @@ def stacked(ops, p, x, block):
 
 
 def branch(ops, p, x, block):
-    """Both read the same input."""
+    """Two branches, which read the same input."""
     no, yes = (lambda x, name=name: dense(ops, p[name], x, f"{block.name}/{name}") for name in ("no", "yes"))
     return ops.branch(ops.is_positive(x), yes, no, x)
 
 
 def repeated(ops, p, x, block):
-    count, kind = block.detail
-    return ops.repeat(count, lambda x: dense(ops, p["w"], x, f"{block.name}/w"), x, kind=kind)
+    count, loop = block.detail
+    return ops.repeat(count, lambda x: dense(ops, p["w"], x, f"{block.name}/w"), x, loop=loop)
 
 
 def called(ops, p, x, block):
     return ops.call(block.detail, lambda x, w: dense(ops, w, x, f"{block.name}/w"), x, p["w"])
 
 
-KINDS = {each.__name__: each for each in (one_product, wide, sharing, convolved, stacked, branch, repeated, called)}
+FUNCTIONS = one_product, wide, sharing, convolved, stacked, branch, repeated, called
+KINDS = {function.__name__: function for function in FUNCTIONS}
 
 
-def network(seed: int) -> Network:
+def draw_network(seed: int) -> Network:
     random = np.random.default_rng(seed)
     dtype = str(random.choice(["float32", "float32", "float32", "bfloat16", "float16"]))
     is_exact = dtype == "float32" and bool(random.integers(2))
@@ -135,43 +145,52 @@ def network(seed: int) -> Network:
         detail = None
         match kind:
             case "one_product":
-                detail, held = str(random.choice(["bd,dn->bn", "bd,nd->bn"])), {"w": square()}
+                detail, weights = str(random.choice(["bd,dn->bn", "bd,nd->bn"])), {"w": square()}
             case "wide":
-                held = {"up": draw.weights(WIDTH, 32), "down": draw.weights(32, WIDTH)}
+                weights = {"up": draw.weights(WIDTH, 32), "down": draw.weights(32, WIDTH)}
             case "sharing":
-                held = {"a": square(), "b": square()}
+                weights = {"a": square(), "b": square()}
             case "convolved":
                 detail = int(random.integers(len(CONVOLUTIONS)))
-                held = {"filter": draw.weights(*CONVOLUTIONS[detail][1])}
+                weights = {"filter": draw.weights(*CONVOLUTIONS[detail][1])}
             case "stacked":
                 detail = tuple(map(bool, random.integers(2, size=3)))
-                held = {"w": square(2, 2) if detail[-1] else square(3)}
+                weights = {"w": square(2, 2) if detail[-1] else square(3)}
             case "branch":
-                held = {"no": square(), "yes": square()}
+                weights = {"no": square(), "yes": square()}
             case "repeated":
-                detail, held = (int(random.integers(1, 4)), str(random.choice(["fori", "while"]))), {"w": square()}
+                detail = int(random.integers(1, 4)), str(random.choice(["fori", "while"]))
+                weights = {"w": square()}
             case "called":
-                detail, held = str(random.choice(CALLS)), {"w": square()}
-        parameters[name] = held
-        blocks.append(Block(name, kind, detail, bool(random.integers(2)) and dtype == "float32"))
-    if dtype == "float16":  # whose largest is near
+                detail, weights = str(random.choice(CALLS)), {"w": square()}
+        parameters[name] = weights
+        is_residual = bool(random.integers(2)) and dtype == "float32"
+        blocks.append(Block(name=name, kind=kind, detail=detail, is_residual=is_residual))
+    if dtype == "float16":  # which overflows soon
         parameters = jax.tree.map(lambda w: w * np.float32(0.125), parameters)
-    names = [*SCHEMES] if is_exact else INTEGERS
-    one, other = (SCHEMES[str(random.choice(names))] for _ in range(2))
+    names = [*SCHEMES] if is_exact else INTEGER_SCHEMES
+    first, others = (SCHEMES[str(random.choice(names))] for _ in range(2))
     if is_exact and random.integers(4) == 0 and len(blocks) > 1:
-        one = None  # the first block stays float
-    rules = [("*", other)] if random.integers(2) else [("block0/*", one), ("*", other)]
-    x = draw.indices(ROWS, below=WORDS) if is_tied else draw.input(ROWS, WIDTH)
-    return Network(blocks, is_tied, dtype, is_exact, transform.Recipe(rules, smallest=1), parameters, x)
+        first = None  # the first block stays float
+    rules = [("*", others)] if random.integers(2) else [("block0/*", first), ("*", others)]
+    return Network(
+        blocks=blocks,
+        is_tied=is_tied,
+        dtype=dtype,
+        is_exact=is_exact,
+        recipe=transform.Recipe(rules, smallest=1),
+        parameters=parameters,
+        x=draw.indices(ROWS, below=WORDS) if is_tied else draw.input(ROWS, WIDTH),
+    )
 
 
-def plain(given: Network) -> tuple[Callable, Any]:
-    """A network as a function, and its parameters."""
-    return lambda params, x: given(Float(exact=given.is_exact), params, x), given.parameters
+def as_function(network: Network) -> tuple[Callable, Any]:
+    """A network as a function of parameters and an input, and its parameters."""
+    return lambda params, x: network(Float(exact=network.is_exact), params, x), network.parameters
 
 
 @contextlib.contextmanager
-def recorded() -> Iterator[list[np.ndarray]]:
+def recorded_integers() -> Iterator[list[np.ndarray]]:
     """The integers that sites quantize their inputs to, in the order in which they are computed."""
     integers: list[np.ndarray] = []
     quantize = compute.quantize_input
@@ -186,29 +205,32 @@ def recorded() -> Iterator[list[np.ndarray]]:
         yield integers
 
 
-def assert_equal_to_numpy(seed: int, count: Callable[[str, int], None], house: Callable = plain) -> None:
-    """Of the network that `seed` draws: its result, and the integers at all of its sites.
+def assert_equal_to_numpy(
+    seed: int, count: Callable[[str, int], None], convert: Callable[[Network], tuple[Callable, Any]] = as_function
+) -> None:
+    """Compares the network that `seed` draws, quantized, with NumPy: its output, and the integers at all of its sites.
 
     Args:
-      count: is told what was compared.
-      house: makes a function of parameters and inputs, and its parameters.
+      seed: of the network.
+      count: the fixture that counts what was compared.
+      convert: makes a function of parameters and an input, and its parameters.
     """
-    given = network(seed)
-    ranges = ranges_of(given, given.parameters, given.x, exact=given.is_exact, part=0.75)
-    oracle = NumPy(given.recipe, ranges, exact=given.is_exact)
-    expected = given(oracle, given.parameters, given.x)
-    apply, parameters = house(given)
-    with recorded() as integers:
-        quantized_apply, quantized_params = transform.quantize(apply, parameters, given.recipe, given.x, calibration=ranges)
+    network = draw_network(seed)
+    recipe, x = network.recipe, network.x
+    calibration = numpy_calibration(network, network.parameters, x, exact=network.is_exact, fraction=0.75)
+    oracle = NumPy(recipe, calibration, exact=network.is_exact)
+    expected = network(oracle, network.parameters, x)
+    apply, parameters = convert(network)
+    with recorded_integers() as integers:
+        quantized_apply, quantized_params = transform.quantize(apply, parameters, recipe, x, calibration=calibration)
         integers.clear()
-        output = np.asarray(jax.jit(quantized_apply)(quantized_params, given.x))
+        output = np.asarray(jax.jit(quantized_apply)(quantized_params, x))
         jax.effects_barrier()
     assert len(integers) == len(oracle.integers), f"network {seed}"
-    for place, (actual, wanted) in enumerate(zip(integers, oracle.integers, strict=True)):
-        np.testing.assert_array_equal(actual, wanted, f"network {seed}, input {place}", strict=True)
-    assert output.dtype == expected.dtype == jnp.dtype(given.dtype)
-    wider = (output.astype(np.float32), expected.astype(np.float32))
-    np.testing.assert_array_equal(*wider, f"network {seed}", strict=True)
+    for index, (actual, expected_integers) in enumerate(zip(integers, oracle.integers, strict=True)):
+        np.testing.assert_array_equal(actual, expected_integers, f"network {seed}, input {index}", strict=True)
+    assert output.dtype == expected.dtype == jnp.dtype(network.dtype)
+    np.testing.assert_array_equal(output.astype(np.float32), expected.astype(np.float32), f"network {seed}", strict=True)
     count("random networks", 1)
     count("integers at their sites", sum(each.size for each in integers))
-    count("random networks, blocks", len(given.blocks))
+    count("random networks, blocks", len(network.blocks))

@@ -1,4 +1,4 @@
-"""Int8 parameters that are to be restored: their types, without the float parameters."""
+"""Types of parameters in place of arrays: the quantized parameters are then types, too, the target for restoring them."""
 
 import jax
 import jax.numpy as jnp
@@ -27,10 +27,10 @@ def types(tree):
 
 @one_in(3, "recipe", [transform.static_int8, transform.dynamic_int8, transform.weight_only_int8])
 def test_abstract_parameters(recipe):
-    """They have the structure and types of those with values, and their function is the same."""
+    """The types are those of the quantized parameters, and the function is the same."""
     is_static = recipe is transform.static_int8
-    ranges = transform.calibrate(apply, PARAMS, [X], recipe) if is_static else None
-    quantized_apply, quantized_params = transform.quantize(apply, PARAMS, recipe, X, calibration=ranges)
+    calibration = transform.calibrate(apply, PARAMS, [X], recipe) if is_static else None
+    quantized_apply, quantized_params = transform.quantize(apply, PARAMS, recipe, X, calibration=calibration)
     from_types, target = transform.quantize(apply, jax.eval_shape(lambda: PARAMS), recipe, jax.eval_shape(lambda: X))
     assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(target))
     assert types(target) == types(quantized_params)

@@ -1,5 +1,6 @@
-"""`jquant.transform.quantize` against compositions by hand of small functions: equal bits, for any number of rows."""
+"""Quantized functions against compositions by hand, for small functions and any number of rows: equal bits."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -7,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export
-from support.networks import SCHEMES, Float, NumPy, Operators, ranges_of, recipe
-from support.small_functions import NETWORKS, Network, drawn, schemes_of
+from support.compositions import NumPy, Operators, numpy_calibration
+from support.networks import SCHEMES, Float, recipe
+from support.small_functions import NETWORKS, Network, applicable_schemes, draw_operands
 
 from jquant import transform
 
@@ -16,35 +18,38 @@ COUNTS = 1, 7
 
 
 def cases():
-    """A fifth of the functions in everybody's suite, over half in the gate, with a scheme in turn; all in the full run."""
-    for number, (name, each) in enumerate(NETWORKS.items()):
-        schemes = schemes_of(each)
-        for place, scheme in enumerate(schemes):
-            in_turn = (place - number) % len(schemes) == 0
+    """A fifth of the functions in everybody's suite, over half in the gate, with one scheme each; all in the full run."""
+    for number, (name, network) in enumerate(NETWORKS.items()):
+        schemes = applicable_schemes(network)
+        for index, scheme in enumerate(schemes):
+            in_turn = (index - number) % len(schemes) == 0
             marks = () if in_turn and number % 5 == 0 else pytest.mark.gate if in_turn and number % 2 else pytest.mark.full
             yield pytest.param(name, scheme, marks=marks, id=f"{name}-{scheme}")
 
 
 def assert_equal(actual, expected):
-    actual, expected = (jax.tree.leaves(tree) for tree in (actual, expected))
+    """Equal leaves, whatever the trees."""
+    actual, expected = (list(map(np.asarray, jax.tree.leaves(tree))) for tree in (actual, expected))
     assert len(actual) == len(expected)
-    for given, wanted in zip(actual, expected, strict=True):
-        given, wanted = np.asarray(given), np.asarray(wanted)
-        assert given.dtype == wanted.dtype
-        if wanted.dtype == jnp.bfloat16:
-            given, wanted = given.astype(np.float32), wanted.astype(np.float32)
-        np.testing.assert_array_equal(given, wanted, strict=True)
+    for actual_leaf, expected_leaf in zip(actual, expected, strict=True):
+        assert actual_leaf.dtype == expected_leaf.dtype
+        if expected_leaf.dtype == jnp.bfloat16:
+            actual_leaf, expected_leaf = actual_leaf.astype(np.float32), expected_leaf.astype(np.float32)
+        np.testing.assert_array_equal(actual_leaf, expected_leaf, strict=True)
 
 
 @pytest.mark.parametrize(("name", "scheme"), [*cases()])
 def test_equal_bits(name, scheme, count, gate, full):
-    """Of both compositions: eagerly and jitted, 1 row and 7, and any number. In the gate, a third of that for each."""
+    """With both compositions: jitted, exported for any number of rows, and eagerly, for 1 row and 7.
+
+    In the gate, each function has one of these three.
+    """
     network = NETWORKS[name]
-    exact, how = scheme.startswith("weights"), recipe(SCHEMES[scheme])
-    parameters, x = drawn(network, scheme, COUNTS[-1])
-    ranges = ranges_of(network.function, parameters, x, part=0.75, exact=exact)
+    exact, quantization = scheme.startswith("weights"), recipe(SCHEMES[scheme])
+    parameters, x = draw_operands(network, scheme, COUNTS[-1])
+    calibration = numpy_calibration(network.function, parameters, x, fraction=0.75, exact=exact)
     apply = lambda params, x: network.function(Float(exact=exact), params, x)  # noqa: E731
-    quantized_apply, quantized_params = transform.quantize(apply, parameters, how, x, calibration=ranges)
+    quantized_apply, quantized_params = transform.quantize(apply, parameters, quantization, x, calibration=calibration)
     jitted = jax.jit(quantized_apply)
     in_turn = [*NETWORKS].index(name) % 3 if gate and not full else None
     symbolic = None
@@ -53,8 +58,8 @@ def test_equal_bits(name, scheme, count, gate, full):
         shape = jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype)
         symbolic = export.export(jitted)(quantized_params, shape)
     for number in COUNTS:
-        _, x = drawn(network, scheme, number)
-        expected = network.function(NumPy(how, ranges, exact=exact), parameters, x)
+        _, x = draw_operands(network, scheme, number)
+        expected = network.function(NumPy(quantization, calibration, exact=exact), parameters, x)
         results = []
         if symbolic is not None:
             results.append(symbolic.call(quantized_params, x))
@@ -62,29 +67,29 @@ def test_equal_bits(name, scheme, count, gate, full):
             results.append(jitted(quantized_params, x))
         if full or (number == COUNTS[-1] and in_turn == 2):
             results.append(quantized_apply(quantized_params, x))
-            operators = Operators(how, ranges, exact=exact)
+            operators = Operators(quantization, calibration, exact=exact)
             assert_equal(network.function(operators, *jax.tree.map(jnp.asarray, (parameters, x))), expected)
         for result in results:
             assert_equal(result, expected)
         count("results of int8 functions", len(results))
 
 
-def names_of(network: Network, scheme: str = "dynamic uint8") -> tuple[transform.Sites, Any]:
-    parameters, x = drawn(network, scheme, COUNTS[-1])
-    apply = lambda params, x: network.function(Float(), params, x)  # noqa: E731
-    return transform.sites(apply, parameters, x, recipe=recipe(SCHEMES[scheme])), (apply, parameters, x)
+def as_function(network: Network) -> tuple[Callable, Any, Any]:
+    """The float function, its parameters and an input."""
+    parameters, x = draw_operands(network, "dynamic uint8", COUNTS[-1])
+    return lambda params, x: network.function(Float(), params, x), parameters, x
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_all_are_sites(name):
     """No product of any of these functions stays float."""
-    found, _ = names_of(NETWORKS[name])
-    assert found
-    assert [row for row in found if row.reason is not None] == []
+    sites = transform.sites(*as_function(NETWORKS[name]), recipe=recipe(SCHEMES["dynamic uint8"]))
+    assert sites
+    assert [row for row in sites if row.reason is not None] == []
 
 
-def operations(apply, *arguments) -> dict[str, int]:
-    """How often a program has each operation that quantizes: of all programs inside, once each."""
+def count_operations(apply, *arguments) -> dict[str, int]:
+    """How often a program has each operation; each program inside is counted once."""
     counts: dict[str, int] = {}
 
     def walk(jaxpr):
@@ -102,55 +107,52 @@ def operations(apply, *arguments) -> dict[str, int]:
 
 @pytest.mark.parametrize("scheme", [name for name in SCHEMES if not name.startswith("weights")])
 def test_one_quantizer_for_each_input(scheme):
-    """Three products with one input round it once."""
-    network = NETWORKS["shared_input"]
-    parameters, x = drawn(network, scheme, COUNTS[-1])
-    ranges = ranges_of(network.function, parameters, x, part=0.75)
-    apply = lambda params, x: network.function(Float(), params, x)  # noqa: E731
-    quantized_apply, quantized_params = transform.quantize(apply, parameters, recipe(SCHEMES[scheme]), x, calibration=ranges)
-    shared = operations(quantized_apply, quantized_params, x)
-    one = lambda params, x: x @ params["q"]  # noqa: E731
-    quantized_one, quantized_one_params = transform.quantize(one, parameters, recipe(SCHEMES[scheme]), x, calibration=ranges)
-    alone = operations(quantized_one, quantized_one_params, x)
-    assert shared["round"] == alone["round"]
-    assert shared["integer_dot"] == 3 * alone["integer_dot"]
+    """An input of three products is rounded once."""
+    network, quantization = NETWORKS["shared_input"], recipe(SCHEMES[scheme])
+    apply, parameters, x = as_function(network)
+    calibration = numpy_calibration(network.function, parameters, x, fraction=0.75)
+    quantized_apply, quantized_params = transform.quantize(apply, parameters, quantization, x, calibration=calibration)
+    three = count_operations(quantized_apply, quantized_params, x)
+    one_product = lambda params, x: x @ params["q"]  # noqa: E731
+    quantized_one, one_params = transform.quantize(one_product, parameters, quantization, x, calibration=calibration)
+    one = count_operations(quantized_one, one_params, x)
+    assert three["round"] == one["round"]
+    assert three["integer_dot"] == 3 * one["integer_dot"]
     assert set(quantized_params["inputs"]) == ({"q"} if scheme.startswith("static") else set())
 
 
-def test_an_input_in_several_schemes():
-    """Each has a quantizer of its own."""
+def test_one_input_with_several_schemes():
+    """Each scheme has its quantizer."""
     network = NETWORKS["shared_input"]
-    parameters, x = drawn(network, "static uint8", COUNTS[-1])
-    ranges = ranges_of(network.function, parameters, x, part=0.75)
-    how = transform.Recipe(
-        [("q", SCHEMES["static uint8"]), ("k", SCHEMES["static int8"]), ("v", SCHEMES["dynamic row"])], smallest=1
-    )
-    apply = lambda params, x: network.function(Float(), params, x)  # noqa: E731
-    quantized_apply, quantized_params = transform.quantize(apply, parameters, how, x, calibration=ranges)
+    apply, parameters, x = as_function(network)
+    calibration = numpy_calibration(network.function, parameters, x, fraction=0.75)
+    rules = [("q", SCHEMES["static uint8"]), ("k", SCHEMES["static int8"]), ("v", SCHEMES["dynamic row"])]
+    quantization = transform.Recipe(rules, smallest=1)
+    quantized_apply, quantized_params = transform.quantize(apply, parameters, quantization, x, calibration=calibration)
     assert set(quantized_params["inputs"]) == {"q", "k"}
-    assert_equal(jax.jit(quantized_apply)(quantized_params, x), network.function(NumPy(how, ranges), parameters, x))
+    expected = network.function(NumPy(quantization, calibration), parameters, x)
+    assert_equal(jax.jit(quantized_apply)(quantized_params, x), expected)
 
 
 def test_weights_are_stored_once():
-    """A table for look-ups and products; a matrix for two products alike. Not for one by its transpose."""
+    """One table for an embedding and a product; one matrix for two products, but not for one with its transpose."""
     for name, stored in (("tied_embedding", {"table"}), ("one_weight_twice", {"a", "a#3"})):
-        _, (apply, parameters, x) = names_of(NETWORKS[name])
+        apply, parameters, x = as_function(NETWORKS[name])
         _, quantized_params = transform.quantize(apply, parameters, recipe(SCHEMES["dynamic uint8"]), x)
         assert set(quantized_params["sites"]) == stored
         assert not quantized_params["float"]
 
 
 @pytest.mark.parametrize("name", ["products", "nested_loops", "tied_embedding", "recurrent"])
-def test_integers_of_weights(name):
+def test_quantized_weights(name):
     """Each layer has its scale."""
-    network = NETWORKS[name]
-    _, (apply, parameters, x) = names_of(network)
+    apply, parameters, x = as_function(NETWORKS[name])
     _, quantized_params = transform.quantize(apply, parameters, recipe(SCHEMES["dynamic uint8"]), x)
-    for weights, stored in quantized_params["sites"].items():
-        axis = -1 if weights == "table" else -2
-        given = np.asarray(parameters[weights])
-        scale = abs(given).max(axis, keepdims=True) / np.float32(127)
+    for site, stored in quantized_params["sites"].items():
+        axis = -1 if site == "table" else -2
+        weights = np.asarray(parameters[site])
+        scale = abs(weights).max(axis, keepdims=True) / np.float32(127)
         np.testing.assert_array_equal(stored["scale"], scale.squeeze(axis), strict=True)
-        values = np.rint(given / scale).astype(np.int8)
-        values = values.swapaxes(-1, -2) if weights == "table" else values
+        values = np.rint(weights / scale).astype(np.int8)
+        values = values.swapaxes(-1, -2) if site == "table" else values
         np.testing.assert_array_equal(stored["values"].unpack(), values, strict=True)

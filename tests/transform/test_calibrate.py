@@ -1,4 +1,4 @@
-"""`jquant.transform.calibrate`: the ranges that NumPy finds, each value observed once."""
+"""`transform.calibrate`: the ranges are those that NumPy finds, and each value is observed once."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from jax import lax
 from support.comparison import assert_declined
-from support.networks import SCHEMES, Draw, Float, Ranges, recipe
+from support.compositions import RangeObserver
+from support.draw import Draw
+from support.networks import SCHEMES, Float, recipe
 from support.sampling import one_in
 
 import jquant
@@ -20,19 +22,19 @@ BATCHES = [DRAW.input(count, 16) for count in (7, 3, 7, 1)]
 
 
 def everything(ops, p, x):
-    """Layers of layers, a recurrence, shared inputs, a loop of unknown length."""
+    """Nested layers, a recurrence, shared inputs, a loop of unknown length."""
 
     def layer(x, w):
-        return ops.tame(ops.relu(ops.product("bd,dn->bn", x, w, at="layers"))), ()
+        return ops.shrink(ops.relu(ops.product("bd,dn->bn", x, w, site="layers"))), ()
 
     def block(x, w):
         return ops.layers(lambda x, w: ops.call("checkpoint", layer, x, w), x, w)[0], ()
 
-    q, k = (ops.product("bd,dn->bn", x, p[name], at="q") for name in "qk")
-    x, _ = ops.layers(block, ops.tame(ops.add(q, k)), p["layers"])
-    x = ops.repeat(3, lambda x: ops.tame(ops.product("bd,dn->bn", x, p["again"], at="again")), x, kind="while")
-    x = ops.repeat(2, lambda x: ops.tame(ops.product("bd,dn->bn", x, p["again"], at="again#2")), x)
-    return ops.product("bd,dn->bn", x, p["out"], at="out")
+    q, k = (ops.product("bd,dn->bn", x, p[name], site="q") for name in "qk")
+    x, _ = ops.layers(block, ops.shrink(ops.add(q, k)), p["layers"])
+    x = ops.repeat(3, lambda x: ops.shrink(ops.product("bd,dn->bn", x, p["again"], site="again")), x, loop="while")
+    x = ops.repeat(2, lambda x: ops.shrink(ops.product("bd,dn->bn", x, p["again"], site="again#2")), x)
+    return ops.product("bd,dn->bn", x, p["out"], site="out")
 
 
 EVERYTHING = {
@@ -41,47 +43,47 @@ EVERYTHING = {
 }
 
 
-def float_form(function):
-    return lambda params, x: function(Float(exact=True), params, x)
-
-
-class FloatRanges(Ranges):
-    """Of the function as it is, in float."""
+class FloatRangeObserver(RangeObserver):
+    """Observes the inputs of the float function."""
 
     def _integer_product(self, letters, quantized, w, w_scale, dtype):
         raise NotImplementedError
 
-    def product(self, letters, x, w, *, at, left=False, depth=None, dtype=None):
-        self._observe(x, at, self._layer[:depth])
+    def product(self, letters, x, w, *, site, weights_first=False, depth=None, dtype=None):
+        self._observe(x, site, self._layer[:depth])
         return self._float_product(letters, x, w, x.dtype)
 
 
 def assert_ranges(actual, expected):
     assert set(actual) == set(expected)
-    for name, wanted in expected.items():
-        for bound, wanted_bound in zip(actual[name], wanted, strict=True):
-            np.testing.assert_array_equal(bound, wanted_bound, name, strict=True)
+    for name, expected_range in expected.items():
+        for actual_bound, expected_bound in zip(actual[name], expected_range, strict=True):
+            np.testing.assert_array_equal(actual_bound, expected_bound, name, strict=True)
 
 
 def test_ranges():
-    """Of every layer, whatever the sizes of the batches; what three products read is observed once."""
-    ranges = transform.calibrate(float_form(everything), EVERYTHING, BATCHES, STATIC)
-    oracle = FloatRanges(exact=True)
+    """The range of every layer, for batches of different sizes. A shared input is observed once."""
+    apply = lambda params, x: everything(Float(exact=True), params, x)  # noqa: E731
+    ranges = transform.calibrate(apply, EVERYTHING, BATCHES, STATIC)
+    observer = FloatRangeObserver(exact=True)
     for batch in BATCHES:
-        everything(oracle, EVERYTHING, batch)
+        everything(observer, EVERYTHING, batch)
     assert ranges["layers"].min.shape == (2, 3)
-    assert_ranges(ranges, oracle.observed())
+    assert_ranges(ranges, observer.calibration())
 
 
 def test_one_batch_after_the_other():
-    """A generator of tuples, read once."""
-    calls = []
-    ranges = transform.calibrate(
-        lambda params, x, y: x @ params + y, W, ((calls.append(batch.shape), (batch, batch))[1] for batch in BATCHES), STATIC
-    )
-    assert len(calls) == len(BATCHES)
-    (only,) = ranges.values()
-    np.testing.assert_array_equal(only, (min(map(np.min, BATCHES)), max(map(np.max, BATCHES))))
+    """A generator of tuples, which is read once."""
+    reads = []
+
+    def batches():
+        for batch in BATCHES:
+            reads.append(batch.shape)
+            yield batch, batch
+
+    (range,) = transform.calibrate(lambda params, x, y: x @ params + y, W, batches(), STATIC).values()
+    assert len(reads) == len(BATCHES)
+    np.testing.assert_array_equal(range, (min(map(np.min, BATCHES)), max(map(np.max, BATCHES))))
 
 
 OBSERVERS = {
@@ -92,7 +94,7 @@ OBSERVERS = {
 
 @one_in(2, "name", OBSERVERS, first=1)
 def test_observers(name):
-    """Layer by layer as the observer does alone; three products with one input are one observation."""
+    """Each layer has the range of the observer by itself. An input of three products is observed once."""
     scheme, observer = OBSERVERS[name]
 
     def apply(params, x):
@@ -117,24 +119,24 @@ BRANCHES = {"no": W, "yes": OTHER}
 
 class TestBranches:
     @staticmethod
-    def own(params, x):
-        """Each branch makes an input of its own."""
+    def separate(params, x):
+        """Each branch computes the input of its site."""
         return lax.cond(x.max() > 0, lambda: (x + 1) @ params["yes"], lambda: (x - 1) @ params["no"])
 
     @staticmethod
     def shared(params, x):
-        """Both read the same."""
+        """Both sites read the same input."""
         return lax.cond(x.max() > 0, lambda: x @ params["yes"], lambda: x @ params["no"])
 
     @pytest.mark.parametrize(("sign", "missed"), [(1, "no"), (-1, "yes")])
-    def test_one_that_is_never_taken(self, sign, missed):
+    def test_a_branch_that_is_never_taken(self, sign, missed):
         batches = [sign * np.arange(1, 17, dtype=np.float32).reshape(1, 16)]
-        call = lambda: transform.calibrate(self.own, BRANCHES, batches, STATIC)  # noqa: E731
+        call = lambda: transform.calibrate(self.separate, BRANCHES, batches, STATIC)  # noqa: E731
         assert_declined(call, f"no batch reached {missed}: is it in a branch that was never taken?")
 
     def test_both_taken(self):
         positive = np.arange(1, 17, dtype=np.float32).reshape(1, 16)
-        ranges = transform.calibrate(self.own, BRANCHES, [positive, -positive], STATIC)
+        ranges = transform.calibrate(self.separate, BRANCHES, [positive, -positive], STATIC)
         for name, low, high in (("yes", 2, 17), ("no", -17, -2)):
             np.testing.assert_array_equal(ranges[name], (low, high))
 
@@ -142,8 +144,8 @@ class TestBranches:
     def test_a_shared_input(self, signs):
         """It is observed in whichever branch is taken."""
         batches = [sign * np.arange(1, 17, dtype=np.float32).reshape(1, 16) for sign in signs]
-        ((_, found),) = transform.calibrate(self.shared, BRANCHES, batches, STATIC).items()
-        np.testing.assert_array_equal(found, (min(map(np.min, batches)), max(map(np.max, batches))))
+        (range,) = transform.calibrate(self.shared, BRANCHES, batches, STATIC).values()
+        np.testing.assert_array_equal(range, (min(map(np.min, batches)), max(map(np.max, batches))))
 
 
 def test_a_loop_that_is_not_entered():
@@ -153,14 +155,14 @@ def test_a_loop_that_is_not_entered():
 
 
 def test_not_a_number():
-    """Observers pass over it; a range of nothing but NaN is one of zeros, and one with NaN is refused."""
+    """Observers ignore it."""
     x = BATCHES[0].copy()
     x[0, 0] = np.nan
-    ((_, found),) = transform.calibrate(lambda params, x: x @ params, W, [x], STATIC).items()
-    np.testing.assert_array_equal(found, (np.nanmin(x), np.nanmax(x)))
+    (range,) = transform.calibrate(lambda params, x: x @ params, W, [x], STATIC).values()
+    np.testing.assert_array_equal(range, (np.nanmin(x), np.nanmax(x)))
 
 
-def test_refusals():
+def test_errors():
     apply = lambda params, x: x @ params["w"]  # noqa: E731
     params, dynamic = {"w": W}, recipe(SCHEMES["dynamic uint8"])
     assert_declined(lambda: transform.calibrate(apply, params, [], STATIC), "batches is empty")
@@ -178,7 +180,8 @@ def test_refusals():
     )
 
 
-def test_labels_are_no_input():
+def test_labels_among_the_inputs():
+    """The error of JAX has a note; other errors of `apply` do not."""
     with pytest.raises(TypeError) as caught:
         transform.calibrate(lambda params, x: x @ params["w"], {"w": W}, [(BATCHES[0], np.zeros(7))], STATIC)
     assert caught.value.__notes__ == [
@@ -189,11 +192,10 @@ def test_labels_are_no_input():
     assert not hasattr(caught.value, "__notes__")
 
 
-def test_the_ranges_are_those_of_the_quantized_function():
-    """Calibrated, quantized and by hand: one site, whose scale is that of the extremes."""
-    ranges = transform.calibrate(lambda params, x: x @ params["w"], {"w": W}, BATCHES, STATIC)
-    _, quantized_params = transform.quantize(
-        lambda params, x: x @ params["w"], {"w": W}, STATIC, BATCHES[0], calibration=ranges
-    )
+def test_scales_of_the_quantized_function():
+    """They are those of the extremes of all batches."""
+    apply = lambda params, x: x @ params["w"]  # noqa: E731
+    ranges = transform.calibrate(apply, {"w": W}, BATCHES, STATIC)
+    _, quantized_params = transform.quantize(apply, {"w": W}, STATIC, BATCHES[0], calibration=ranges)
     expected = jquant.scale_and_zero_point(min(map(np.min, BATCHES)), max(map(np.max, BATCHES)), "UINT8")
     np.testing.assert_array_equal(quantized_params["inputs"]["w"], expected)

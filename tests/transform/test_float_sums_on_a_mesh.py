@@ -1,6 +1,6 @@
-"""A quantized language model over a mesh: what becomes of the float code between its sites, and how to keep the bits.
+"""A quantized transformer over a mesh: how XLA splits the float code between its sites, and how to keep the bits.
 
-Integer sums are exact, however they are split. Float sums are not, and XLA may also order those of a part differently.
+Integer sums are exact, however they are split. Float sums are not, and XLA may order those of a part differently.
 """
 
 import itertools
@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from support.layouts import collectives
+from support.collectives import collectives
 from support.sampling import one_in
 
 from jquant import transform
 
 P = PartitionSpec
-DEPTH, WIDTH, HEADS, VOCABULARY = 64, 2048, 8, 64  # 2048 rows of weights: 8 blocks of column sums, which can be split
+DEPTH, WIDTH, HEADS, VOCABULARY = 64, 2048, 8, 64  # 2048 rows of weights have 8 blocks of column sums, one per device
 SPLITS = {  # the sites whose weights are split, by columns and by rows
     "columns": (("qkv", "out", "down"), ()),
     "all columns": (("qkv", "out", "up", "down", "head"), ()),
@@ -49,7 +49,8 @@ def network(around):
 
 
 @pytest.fixture(scope="module")
-def given():
+def operands():
+    """The parameters and an input."""
     rng = np.random.default_rng(0)
     sizes = {
         "qkv": (DEPTH, 3 * DEPTH),
@@ -66,29 +67,29 @@ def mesh():
     return jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
 
 
-def whole(x):
+def replicated(x):
     return lax.with_sharding_constraint(x, NamedSharding(mesh(), P()))
 
 
-def quantized(apply, given, activations):
-    params, x = given
+def quantized(apply, operands, activations):
+    params, x = operands
     recipe = transform.Recipe([("*", transform.Scheme(activations=activations))])
-    ranges = transform.calibrate(apply, params, [x], recipe) if activations == "STATIC" else None
-    return transform.quantize(apply, params, recipe, x, calibration=ranges)
+    calibration = transform.calibrate(apply, params, [x], recipe) if activations == "STATIC" else None
+    return transform.quantize(apply, params, recipe, x, calibration=calibration)
 
 
 def placed(quantized_params, split):
-    """The parameters on a mesh: the weights split, and all else whole."""
+    """The parameters on a mesh: weights split, everything else replicated."""
     columns, rows = SPLITS[split]
 
     def on(*spec):
         return NamedSharding(mesh(), P(*spec))
 
     shardings = jax.tree.map(lambda _: on(), quantized_params)
-    for names, of_matrix, of_scale in ((columns, (None, "d"), ("d",)), (rows, ("d",), ())):
+    for names, matrix_spec, scale_spec in ((columns, (None, "d"), ("d",)), (rows, ("d",), ())):
         for name in names:
-            values = quantized_params["sites"][name]["values"].sharding_for(on(*of_matrix))
-            shardings["sites"][name] = {"values": values, "scale": on(*of_scale)}
+            values = quantized_params["sites"][name]["values"].sharding_for(on(*matrix_spec))
+            shardings["sites"][name] = {"values": values, "scale": on(*scale_spec)}
     return jax.device_put(quantized_params, shardings)
 
 
@@ -97,11 +98,11 @@ def compiled(quantized_apply, quantized_params, x):
 
 
 def float_sums(program):
-    """What its devices add in floats."""
-    return [found for found in collectives(program.as_text()) if found.kind == "all-reduce" and "f32" in found.types]
+    """The collectives that sum floats over devices."""
+    return [each for each in collectives(program.as_text()) if each.kind == "all-reduce" and "f32" in each.types]
 
 
-CASES = [  # not FLOAT with rows that are split, whose products are float sums over devices
+CASES = [  # without FLOAT for weights whose rows are split: its products are float sums over devices
     (split, activations)
     for split, activations in itertools.product(SPLITS, ["DYNAMIC_ROW", "FLOAT", "STATIC", "DYNAMIC"])
     if (split, activations) != ("columns, then rows", "FLOAT")
@@ -109,37 +110,37 @@ CASES = [  # not FLOAT with rows that are split, whose products are float sums o
 
 
 @one_in(7, ("split", "activations"), CASES, first=1)
-def test_the_bits_of_one_device(given, split, activations):
-    """With every product's input and output whole on each device, so is the float code between the products."""
-    _, x = given
-    quantized_apply, quantized_params = quantized(network(lambda x: x), given, activations)
+def test_the_bits_of_one_device(operands, split, activations):
+    """If the input and the output of every product are replicated, each device computes all float code in between."""
+    _, x = operands
+    quantized_apply, quantized_params = quantized(network(lambda x: x), operands, activations)
     expected = jax.jit(quantized_apply)(quantized_params, x)
-    with_constraints, same_params = quantized(network(whole), given, activations)
+    with_constraints, same_params = quantized(network(replicated), operands, activations)
     jax.tree.map(np.testing.assert_array_equal, same_params, quantized_params)
-    operands = placed(same_params, split), whole(x)
-    program = compiled(with_constraints, *operands)
+    split_params, x = placed(same_params, split), replicated(x)
+    program = compiled(with_constraints, split_params, x)
     assert float_sums(program) == []
-    np.testing.assert_array_equal(program(*operands), expected, strict=True)
+    np.testing.assert_array_equal(program(split_params, x), expected, strict=True)
 
 
 @one_in(2, "activations", ["DYNAMIC_ROW", "FLOAT"])
-def test_without_constraints_float_sums_are_split(given, activations):
-    """What the test above prevents: the mean of squares of `norm`, for one."""
-    quantized_apply, quantized_params = quantized(network(lambda x: x), given, activations)
-    assert float_sums(compiled(quantized_apply, placed(quantized_params, "columns"), whole(given[1])))
+def test_without_constraints_float_sums_are_split(operands, activations):
+    """For example, the mean of squares of `norm`."""
+    quantized_apply, quantized_params = quantized(network(lambda x: x), operands, activations)
+    assert float_sums(compiled(quantized_apply, placed(quantized_params, "columns"), replicated(operands[1])))
 
 
 @one_in(3, "activations", ["STATIC", "DYNAMIC_ROW", "DYNAMIC"])
-def test_each_integer_site(given, activations):
-    """Given equal inputs, its bits are those of one device, by columns and by rows, without any constraint."""
+def test_each_integer_site(operands, activations):
+    """Its bits are those of one device for equal inputs, split by columns or by rows, without constraints."""
 
     def sites(params, inputs):
         return {name: x @ params[name] for name, x in inputs.items()}
 
-    params, _ = given
+    params, _ = operands
     rng = np.random.default_rng(1)
     inputs = {name: jnp.asarray(rng.normal(size=(24, len(weights))), jnp.float32) for name, weights in params.items()}
     quantized_sites, quantized_params = quantized(sites, (params, inputs), activations)
     expected = jax.jit(quantized_sites)(quantized_params, inputs)
-    split = jax.jit(quantized_sites)(placed(quantized_params, "columns, then rows"), whole(inputs))
-    jax.tree.map(np.testing.assert_array_equal, split, expected)
+    outputs = jax.jit(quantized_sites)(placed(quantized_params, "columns, then rows"), replicated(inputs))
+    jax.tree.map(np.testing.assert_array_equal, outputs, expected)

@@ -1,4 +1,4 @@
-"""The quantized function over a mesh whose axes XLA splits by itself: the bits of one device, and what is sent."""
+"""A quantized function on a mesh with automatic axes: the bits of one device, and what devices send each other."""
 
 import itertools
 import re
@@ -13,8 +13,8 @@ from support.sampling import one_in
 from jquant import transform
 
 P = PartitionSpec
-SPLITS = {  # of the two matrices and of the batch; and what is sent: the collectives of the program, by type
-    "columns": (P(None, "d"), P(None, "d"), P(), ["s8 all-gather"]),  # the first output, in int8, for the second
+SPLITS = {  # the specs of the two matrices and of the batch, and the collectives of the program
+    "columns": (P(None, "d"), P(None, "d"), P(), ["s8 all-gather"]),  # of the input of the second product, in int8
     "rows": (P("d"), P("d"), P(), ["s32 all-reduce"] * 2),
     "columns, then rows": (P(None, "d"), P("d"), P(), ["s32 all-reduce"]),
     "batch": (P(), P(), P("d"), []),
@@ -26,7 +26,8 @@ def apply(params, x):
 
 
 @pytest.fixture(scope="module")
-def given():
+def operands():
+    """The parameters and an input."""
     up, down, x = (jax.random.normal(jax.random.key(seed), shape) / 45 for seed, shape in enumerate([(2048, 512)] * 3))
     params = {"up": up, "down": jnp.tile(down.T, (4, 1)), "bias": jnp.ones((1, 512))}
     params["up"] = jnp.tile(up, (1, 4))
@@ -35,34 +36,31 @@ def given():
 
 
 def collectives(text: str) -> list[str]:
-    """The kind and the first type of each collective of a compiled program."""
-    found = re.findall(
-        r"= \(?(\w+)\[[^=]*? (all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)(?:-start)?\(", text
-    )
-    return [f"{dtype} {kind}" for dtype, kind in found]
+    """The first type and the kind of each collective of a compiled program."""
+    kinds = "all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter"
+    return [f"{dtype} {kind}" for dtype, kind in re.findall(rf"= \(?(\w+)\[[^=]*? ({kinds})(?:-start)?\(", text)]
 
 
 @one_in(5, ("split", "activations"), itertools.product(SPLITS, ["STATIC", "DYNAMIC", "DYNAMIC_ROW"]), first=2)
-def test_splits(given, split, activations):
-    params, x = given
+def test_splits(operands, split, activations):
+    params, x = operands
     recipe = transform.Recipe([("*", transform.Scheme(activations=activations))])
-    ranges = transform.calibrate(apply, params, [x], recipe) if activations == "STATIC" else None
-    quantized_apply, quantized_params = transform.quantize(apply, params, recipe, x, calibration=ranges)
+    calibration = transform.calibrate(apply, params, [x], recipe) if activations == "STATIC" else None
+    quantized_apply, quantized_params = transform.quantize(apply, params, recipe, x, calibration=calibration)
     expected = jax.jit(quantized_apply)(quantized_params, x)
 
     mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
-    *matrices, batch, sent = SPLITS[split]
-    whole = NamedSharding(mesh, P())
-    shardings = jax.tree.map(lambda _: whole, quantized_params)
-    for name, spec in zip(("up", "down"), matrices, strict=True):
+    *specs, batch_spec, expected_collectives = SPLITS[split]
+    shardings = jax.tree.map(lambda _: NamedSharding(mesh, P()), quantized_params)
+    for name, spec in zip(("up", "down"), specs, strict=True):
         site = quantized_params["sites"][name]
-        columns = P(spec[1]) if len(spec) > 1 else P()
+        scale_spec = P(spec[1]) if len(spec) > 1 else P()
         shardings["sites"][name] = {
             "values": site["values"].sharding_for(NamedSharding(mesh, spec)),
-            "scale": NamedSharding(mesh, columns),
+            "scale": NamedSharding(mesh, scale_spec),
         }
-    placed, x = jax.device_put(quantized_params, shardings), jax.device_put(x, NamedSharding(mesh, batch))
+    placed, x = jax.device_put(quantized_params, shardings), jax.device_put(x, NamedSharding(mesh, batch_spec))
     compiled = jax.jit(quantized_apply).lower(placed, x).compile()
     np.testing.assert_array_equal(compiled(placed, x), expected, strict=True)
-    if activations == "STATIC":  # the range of a split tensor is one more number, or two
-        assert collectives(compiled.as_text()) == sent
+    if activations == "STATIC":  # a dynamic range of a split tensor needs one or two more collectives
+        assert collectives(compiled.as_text()) == expected_collectives

@@ -1,27 +1,39 @@
-"""Wrong arguments of `jquant.transform`, and the debugging modes of JAX: an error that names the argument, or the result."""
+"""Wrong arguments of `jquant.transform`: the errors are its own, and their messages name the argument."""
 
-import contextlib
-import itertools
+import inspect
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
+from support.comparison import assert_declined
 from support.sampling import one_in
 
 from jquant import transform
 from jquant.calibration import Range
+from jquant.transform import TransformTypeError
 
 PARAMS = {"w": np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)}
 X = np.linspace(-2, 3, 16, dtype=np.float32).reshape(2, 8)
 STATIC, DYNAMIC = (
     transform.Recipe([("*", transform.Scheme(activations=activations))], smallest=1) for activations in ("STATIC", "DYNAMIC")
 )
-RANGES = {"w": Range(np.float32(-2), np.float32(3))}
-ARGUMENTS = {"apply": lambda p, x: jnp.tanh(x @ p["w"]), "params": PARAMS, "recipe": STATIC, "x": X, "calibration": RANGES}
-CALLS = {
-    "sites": lambda apply, params, recipe, x, calibration: transform.sites(apply, params, x, recipe=recipe),
-    "calibrate": lambda apply, params, recipe, x, calibration: transform.calibrate(apply, params, [x], recipe),
+ARGUMENTS = {
+    "apply": lambda p, x: jnp.tanh(x @ p["w"]),
+    "params": PARAMS,
+    "recipe": STATIC,
+    "x": X,
+    "batches": [X],
+    "calibration": {"w": Range(np.float32(-2), np.float32(3))},
+    "progress": False,
+}
+CALLS = {  # functions of the arguments that they name
+    "sites": lambda apply, params, recipe, x: transform.sites(apply, params, x, recipe=recipe),
+    "calibrate": lambda apply, params, recipe, batches, progress: transform.calibrate(
+        apply, params, batches, recipe, progress=progress
+    ),
     "quantize": lambda apply, params, recipe, x, calibration: transform.quantize(
         apply, params, recipe, x, calibration=calibration
     ),
@@ -32,6 +44,7 @@ CALLS = {
         apply, params, recipe, x, calibration=calibration
     ),
 }
+CASES = [(function, argument) for function, call in CALLS.items() for argument in inspect.signature(call).parameters]
 WRONG = {
     "None": None,
     "a number": 3,
@@ -44,43 +57,108 @@ WRONG = {
     "strings": np.array(["a"]),
     "objects": np.array([object()]),
     "a class": transform.Scheme,
+    "an integer of many digits": 10**400,
 }
-RANGE_OF_WRONG = {
+# Valid after all: a callable, a tree of numbers, or one without leaves. `apply` may raise errors of its own for these.
+VALID = {
+    *(("apply", "a class"), ("params", "a number"), ("params", "NaN"), ("params", "an integer of many digits")),
+    *(("x", "None"), ("x", "a number"), ("x", "NaN"), ("batches", "a set")),
+}
+PATTERNS = {"x": r"inputs\[0\]", "batches": r"batches|inputs\[0\]"}  # what messages call the argument, if not by its name
+
+
+def call(function, **arguments):
+    return CALLS[function](**{name: (ARGUMENTS | arguments)[name] for name in inspect.signature(CALLS[function]).parameters})
+
+
+def test_all_public_functions_are_called():
+    assert set(CALLS) == {name for name in transform.__all__ if inspect.isfunction(getattr(transform, name))}
+
+
+@one_in(2, ("function", "argument"), CASES)
+def test_wrong_argument(function, argument):
+    """Each raises a `TransformError`, and no other error."""
+    for name, wrong in WRONG.items():
+        if (argument, name) not in VALID:
+            with pytest.raises(transform.TransformError) as caught:
+                call(function, **{argument: wrong})
+            assert re.search(PATTERNS.get(argument, argument), str(caught.value)), f"{name}: {caught.value}"
+
+
+@pytest.mark.parametrize("function", ["calibrate", "quantization_aware", "report"])
+def test_types_in_place_of_arrays(function):
+    """Where values are needed."""
+    shapes = jax.eval_shape(lambda: (PARAMS, X))
+    assert_declined(lambda: call(function, params=shapes[0]), "at 'w', which is not an array: it has no", TransformTypeError)
+    wrong = {"batches": [shapes[1]]} if function == "calibrate" else {"x": shapes[1]}
+    assert_declined(lambda: call(function, **wrong), ", which has no values; pass an array", TransformTypeError)
+
+
+@pytest.mark.parametrize("function", CALLS)
+@pytest.mark.parametrize(("argument", "value"), [("recipe", X), ("apply", {"w": X})])
+def test_a_message_shows_the_types_of_arrays(function, argument, value):
+    """Not their elements."""
+    with pytest.raises(transform.TransformError, match=rf"{argument} is ({{'w': )?float32\[2,8\]"):
+        call(function, **{argument: value})
+
+
+def test_errors_of_apply_are_not_changed():
+    def apply(params, x):
+        raise KeyError("of apply")
+
+    for function in CALLS:
+        with pytest.raises(KeyError, match="of apply"):
+            call(function, apply=apply)
+
+
+@pytest.mark.parametrize(("leaf", "advice"), [(jax.nn.relu, "close over the rest"), (0.5, "or close over")])
+@pytest.mark.parametrize("function", CALLS)
+def test_a_leaf_is_not_an_array(function, leaf, advice):
+    """The message has the path, and says what to do."""
+    with pytest.raises(TransformTypeError, match=f"at 'rest/0', which is not an array: .*{advice}"):
+        call(function, params={**PARAMS, "rest": [leaf]})
+
+
+WRONG_RANGES = {
     "NaN": Range(np.float32(np.nan), np.float32(1)),
     "infinite": Range(np.float32(-1), np.float32(np.inf)),
+    "reversed": Range(np.float32(1), np.float32(-1)),
     "too many": Range(np.zeros(3, np.float32), np.ones(3, np.float32)),
     "none": None,
     "a string": "from -1 to 1",
     "a number": 1.0,
 }
-# What is a callable, and a tree of arrays, after all: what is wrong with it is the function's to say.
-RIGHT = {("apply", "a class"), ("params", "a number"), ("params", "NaN")}
-
-
-@one_in(2, ("function", "argument"), list(itertools.product(CALLS, ["apply", "params", "recipe", "calibration"])))
-def test_wrong_argument(function, argument):
-    for name, wrong in WRONG.items():
-        uses = argument != "calibration" or function not in ("sites", "calibrate")
-        if (argument, name) in RIGHT or not uses:
-            continue
-        with pytest.raises(transform.TransformError) as caught:
-            CALLS[function](**{**ARGUMENTS, argument: wrong})
-        assert argument in str(caught.value), f"{name}: {caught.value}"
-
-
-@pytest.mark.parametrize("function", CALLS)
-@pytest.mark.parametrize(("argument", "given"), [("recipe", X), ("apply", {"w": X})])
-def test_a_message_shows_the_types_of_arrays(function, argument, given):
-    """Not their elements."""
-    with pytest.raises(transform.TransformError, match=rf"{argument} is ({{'w': )?float32\[2,8\]"):
-        CALLS[function](**{**ARGUMENTS, argument: given})
 
 
 @pytest.mark.parametrize("function", ["quantize", "quantization_aware", "report"])
-@pytest.mark.parametrize("wrong", RANGE_OF_WRONG)
-def test_wrong_range(function, wrong):
-    with pytest.raises(transform.TransformError, match="calibration"):
-        CALLS[function](**{**ARGUMENTS, "calibration": {"w": RANGE_OF_WRONG[wrong]}})
+@pytest.mark.parametrize("name", WRONG_RANGES)
+def test_wrong_range(function, name):
+    with pytest.raises(transform.TransformError, match=r"calibration\['w'\], of the input of that site, "):
+        call(function, calibration={"w": WRONG_RANGES[name]})
+
+
+@pytest.mark.parametrize("function", ["quantize", "quantization_aware", "report"])
+def test_missing_range(function):
+    message = "the recipe has static inputs, such as that of w, and these need calibration="
+    assert_declined(lambda: call(function, calibration=None), message)
+    message = "calibration['w'], of the input of that site, is missing; calibration has: a"
+    assert_declined(lambda: call(function, calibration={"a": ARGUMENTS["calibration"]["w"]}), message)
+
+
+def test_one_range_for_all_layers():
+    apply = lambda params, x: lax.scan(lambda x, w: (x @ w, None), x, params)[0]  # noqa: E731
+    message = "has shape (); it must be (3,), one range per layer"
+    calibration = {"matmul": ARGUMENTS["calibration"]["w"]}
+    stacked = np.stack([PARAMS["w"]] * 3)
+    assert_declined(lambda: transform.quantize(apply, stacked, STATIC, X, calibration=calibration), message)
+
+
+def test_a_pattern_matches_no_site():
+    recipe = transform.Recipe([("no such site", None), ("*", transform.Scheme(activations="DYNAMIC"))], smallest=1)
+    for function in CALLS:
+        assert_declined(
+            lambda function=function: call(function, recipe=recipe), "the pattern 'no such site' matches no site"
+        )
 
 
 @pytest.mark.parametrize("field", ["weights", "weight_type", "activations", "activation_type", "observer"])
@@ -91,10 +169,9 @@ def test_wrong_field_of_a_scheme(field):
         assert field in str(caught.value), f"{name}: {caught.value}"
 
 
-def test_wrong_rules():
-    for wrong in (*WRONG.values(), [("*",)], [("*", "int8")], [(1, transform.Scheme())], [("*", transform.Scheme(), 1)]):
-        if isinstance(wrong, set):
-            continue
+def test_wrong_fields_of_a_recipe():
+    pairs = [("*",)], [("*", "int8")], [(1, transform.Scheme())], [("*", transform.Scheme(), 1)]
+    for wrong in (*WRONG.values(), *pairs):
         with pytest.raises(transform.TransformError, match="rules"):
             transform.Recipe(wrong)
     for wrong in (-1, 1.5, "8", None, float("nan")):
@@ -102,26 +179,14 @@ def test_wrong_rules():
             transform.Recipe([("*", transform.Scheme())], smallest=wrong)
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize("mode", ["disable_jit", "debug_nans", pytest.param("check_tracer_leaks", marks=pytest.mark.full)])
-@pytest.mark.parametrize("recipe", [STATIC, DYNAMIC], ids=["static", "dynamic"])
-def test_debugging(mode, recipe):
-    """The same integers and floats, the same calibration and the same derivatives."""
-
-    def results():
-        calibration = transform.calibrate(ARGUMENTS["apply"], PARAMS, [X], recipe) if recipe is STATIC else None
-        apply, params = transform.quantize(ARGUMENTS["apply"], PARAMS, recipe, X, calibration=calibration)
-        aware = transform.quantization_aware(ARGUMENTS["apply"], recipe, calibration)
-        gradient = jax.grad(lambda params: aware(params, X).sum())(PARAMS)
-        return calibration, params, apply(params, X), aware(PARAMS, X), gradient
-
-    expected = results()
-    context = {
-        "disable_jit": jax.disable_jit,
-        "debug_nans": lambda: jax.debug_nans(True),
-        "check_tracer_leaks": jax.checking_leaks,
-    }[mode]
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(context())
-        actual = results()
-    jax.tree.map(np.testing.assert_array_equal, actual, expected)
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(None, 3, "", "{", "[]", "{}", '{"rules": 3, "smallest": 3}', '{"rules": [["*"]], "smallest": 3}'),
+        *('{"rules": [], "smallest": 3}', '{"rules": [["*", {"no such field": 1}]], "smallest": 3}'),
+        '{"rules": [["*", {"weights": "PER_ROW"}]], "smallest": 3}',
+    ],
+)
+def test_wrong_json_of_a_recipe(text):
+    with pytest.raises(transform.TransformError):
+        transform.Recipe.from_json(text)

@@ -1,4 +1,4 @@
-"""The names of parameters, and what is said where one is no array."""
+"""Parameters: their names, leaves that are not arrays, and the quantized parameters of another function."""
 
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from jquant.transform.parameters import flattened
 
 
 class Box(NamedTuple):
-    """As Flax has one around each array."""
+    """As Flax puts around each array."""
 
     value: Any
 
@@ -42,11 +42,6 @@ def test_names(params, names):
     assert flattened("transform.sites", params).names == names
 
 
-def test_what_has_no_name_is_called_by_its_kind():
-    found = transform.sites(lambda params, x: x @ params, jnp.ones((32, 32)), jnp.ones((2, 32)))
-    assert [row.name for row in found] == ["matmul"]
-
-
 @pytest.mark.parametrize(
     ("leaf", "advice"),
     [
@@ -55,9 +50,17 @@ def test_what_has_no_name_is_called_by_its_kind():
         ("batch", "params holds 'batch' at 'layer/rate', which is not an array: keep only the arrays in params"),
     ],
 )
-def test_leaf_that_is_no_array(leaf, advice):
+def test_a_leaf_is_not_an_array(leaf, advice):
     with pytest.raises(transform.TransformTypeError, match=f"^transform.sites: .*{advice}"):
         transform.sites(lambda params, x: x @ params["kernel"], {"kernel": ARRAY, "layer": {"rate": leaf}}, ARRAY)
+
+
+def test_none_is_no_leaf():
+    params, x = {"kernel": jnp.ones((32, 32))}, jnp.ones((2, 32))
+    apply = lambda params, x: x @ params["kernel"]  # noqa: E731
+    quantized_apply, quantized_params = transform.quantize(apply, params, transform.dynamic_int8, x)
+    with_none, with_none_params = transform.quantize(apply, {**params, "bias": None}, transform.dynamic_int8, x)
+    np.testing.assert_array_equal(with_none(with_none_params, x), quantized_apply(quantized_params, x))
 
 
 def test_no_parameters():
@@ -65,7 +68,7 @@ def test_no_parameters():
         transform.sites(lambda params, x: x, {}, ARRAY)
 
 
-INT8_APPLY, INT8_PARAMS = transform.quantize(
+QUANTIZED_APPLY, QUANTIZED_PARAMS = transform.quantize(
     lambda params, x: x @ params["kernel"], {"kernel": jnp.ones((32, 32))}, transform.dynamic_int8, jnp.ones((2, 32))
 )
 
@@ -78,24 +81,24 @@ INT8_APPLY, INT8_PARAMS = transform.quantize(
             r"^quantized_<lambda>: params is \{'kernel': float32\[[0-9,]*\]\}; it must be the quantized parameters, which ",
         ),
         (
-            INT8_PARAMS | {"sites": {}},
+            QUANTIZED_PARAMS | {"sites": {}},
             "^quantized_<lambda>: the sites of the quantized parameters do not belong to this function: kernel$",
         ),
         (
-            INT8_PARAMS | {"inputs": {"a": ARRAY}},
+            QUANTIZED_PARAMS | {"inputs": {"a": ARRAY}},
             "^quantized_<lambda>: the inputs of the quantized parameters do not belong to this function: a$",
         ),
     ],
 )
 def test_parameters_of_another_function(params, message):
-    """Those of the float function, and those of another recipe; for inputs that are new, and for known ones."""
+    """Float parameters, and those of another recipe; for an input shape that was traced before, and for a new one."""
     for x in (jnp.ones((2, 32)), jnp.ones((3, 32))):
         with pytest.raises(transform.TransformError, match=message):
-            INT8_APPLY(params, x)
+            QUANTIZED_APPLY(params, x)
 
 
 def test_arrays_of_numpy():
-    """NumPy's float64, and a random key, are taken for what JAX has."""
+    """NumPy's float64 becomes float32, and a random key need not be used."""
     params = {"kernel": np.ones((32, 32)), "key": jax.random.key(0)}
     quantized_apply, quantized_params = transform.quantize(
         lambda params, x: x @ params["kernel"], params, transform.weight_only_int8, np.ones((2, 32), np.float32)
@@ -106,6 +109,6 @@ def test_arrays_of_numpy():
 
 
 def test_batches_in_a_dict():
-    """Whose keys would be the batches."""
+    """Its keys would be the batches."""
     with pytest.raises(transform.TransformTypeError, match=r"^transform.calibrate: batches is .*an iterable of batches"):
         transform.calibrate(lambda params, x: x @ params, jnp.ones((32, 32)), {"x": ARRAY}, transform.static_int8)

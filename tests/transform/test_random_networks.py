@@ -1,13 +1,13 @@
-"""`jquant.transform.quantize` of networks drawn at random, against NumPy: their results, and the integers at each site."""
+"""Quantized networks drawn at random, against NumPy: their outputs, and the integers at each site."""
 
 import pytest
 from support.random_networks import FIRST, assert_equal_to_numpy
 
-NETWORKS, CHUNK = 1000, 5  # a test draws so many
+NETWORKS, CHUNK = 1000, 5  # how many are drawn in all, and in each test
 
 
 def chunks() -> list:
-    """Ten in the gate, and all in the full run."""
+    """Ten chunks in the gate, and all in the full run."""
     marks = [pytest.mark.gate] * 10 + [pytest.mark.full] * (NETWORKS // CHUNK - 10)
     return [pytest.param(chunk, marks=mark) for chunk, mark in enumerate(marks)]
 

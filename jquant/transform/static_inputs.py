@@ -1,0 +1,44 @@
+"""The scales and zero points of static inputs, from the ranges that calibration observed."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from jquant.calibration import Range
+from jquant.errors import TransformError, TransformTypeError, shown
+from jquant.operators.scale_and_zero_point import scale_and_zero_point
+from jquant.quantized_tensor import ScaleZeroPoint
+from jquant.transform.parameters import described
+from jquant.transform.plan import Plan, Site
+
+
+def static_inputs(name: str, plan: Plan, calibration: Mapping[str, Range] | None) -> dict[str, ScaleZeroPoint]:
+    """The scale and zero point of each static input, by the name of the site. Errors begin with `name`."""
+    sites = plan.inputs()
+    if calibration is not None and not isinstance(calibration, Mapping):
+        wanted = "it must be what transform.calibrate returned, a mapping from site names to ranges"
+        raise TransformTypeError(f"{name}: calibration is {described(calibration)}; {wanted}")
+    if sites and calibration is None:
+        message = f"the recipe has static inputs, such as that of {sites[0].name}, and these need calibration="
+        raise TransformError(f"{name}: {message}: transform.calibrate observes them")
+    return {site.name: _static_input(name, plan, site, calibration or {}) for site in sites}
+
+
+def _static_input(name: str, plan: Plan, site: Site, calibration: Mapping[str, Range]) -> ScaleZeroPoint:
+    where = f"{name}: calibration[{site.name!r}], of the input of that site,"
+    if site.name not in calibration:
+        known_names = ", ".join(map(str, calibration)) or "none"
+        raise TransformError(f"{where} is missing; calibration has: {known_names}. Calibrate with the same recipe")
+    range = calibration[site.name]
+    try:
+        low, high = (np.asarray(bound, np.float32) for bound in range)
+    except (TypeError, ValueError) as error:
+        raise TransformTypeError(f"{where} is {shown(range)}; it must be two numbers, like a calibration.Range") from error
+    if low.shape != plan.sizes(site) or high.shape != low.shape:
+        raise TransformError(f"{where} has shape {low.shape}; it must be {plan.sizes(site)}, one range per layer")
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        raise TransformError(f"{where} is not finite: from {low} to {high}")
+    if not (low <= high).all():
+        raise TransformError(f"{where} has a maximum below its minimum: from {low} to {high}")
+    symmetric = site.scheme.is_symmetric
+    return scale_and_zero_point(low, high, site.scheme.activation_type, symmetric=symmetric, narrow_range=symmetric)

@@ -1,0 +1,395 @@
+"""Networks quantized by hand: compositions that the functions of `jquant.transform` are compared with.
+
+`Operators` composes jquant's public operators, eagerly, with Python's own loops and branches. `NumPy` does the same with the
+formulas of `jquant.reference`, which share no code with the operators. Both implement the operations `ops` of `networks`.
+"""
+
+import collections
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from support.networks import SCHEMES, Float, recipe
+
+import jquant
+from jquant import ScaleGranularity, reference, transform
+from jquant.calibration import Range
+from jquant.transform import Activations
+
+EXTENDED = "EXTENDED"
+
+
+def einsum_letters(x: Any, w: Any, contracted: tuple, batch: tuple = ((), ()), *, weights_first: bool = False) -> str:
+    """The einsum, with the letters of `x` first, for the dimension numbers of a `dot_general`.
+
+    With `weights_first`, `w` is the left operand of the `dot_general`.
+    """
+    x_letters, w_letters = ([""] * np.ndim(operand) for operand in (x, w))
+    unused = iter("abcdefghijklmnopqrstuvwxyz")
+    for x_dimensions, w_dimensions in (contracted, batch):
+        for i, j in zip(x_dimensions, w_dimensions, strict=True):
+            x_letters[i] = w_letters[j] = next(unused)
+    free = []
+    for letters in (x_letters, w_letters):
+        free.append([])
+        for dimension, letter in enumerate(letters):
+            if not letter:
+                letters[dimension] = next(unused)
+                free[-1].append(letters[dimension])
+    output_letters = [x_letters[i] for i in batch[0]]
+    output_letters += [letter for part in (free[::-1] if weights_first else free) for letter in part]
+    return f"{''.join(x_letters)},{''.join(w_letters)}->{''.join(output_letters)}"
+
+
+class ByHand:
+    """The operations with loops, branches and calls of Python. Subclasses compute the sites.
+
+    Attributes:
+      integers: the inputs of products in integers, in the order in which they were computed.
+      extremes: the smallest and the largest value of each static input, by the name of the site, and its layer.
+    """
+
+    array: Any  # the module of arrays
+
+    def __init__(self, recipe: transform.Recipe, calibration: dict[str, Range] | None = None, *, exact: bool = False):
+        self.exact = exact
+        self.integers: list[Any] = []
+        self.extremes: dict[str, dict[tuple[int, ...], tuple[Any, Any]]] = {}
+        self._recipe, self._calibration = recipe, calibration
+        self._layer: tuple[int, ...] = ()
+        self._shared: collections.ChainMap = collections.ChainMap()
+
+    def calibration(self) -> dict[str, Range]:
+        """The ranges of the inputs that were observed, stacked over layers."""
+
+        def stacked(extremes, bound, layer):
+            if layer in extremes:
+                return extremes[layer][bound]
+            count = 1 + max(each[len(layer)] for each in extremes if each[: len(layer)] == layer)
+            return np.stack([stacked(extremes, bound, (*layer, number)) for number in range(count)])
+
+        return {
+            site: Range(*(np.asarray(stacked(extremes, bound, ()), np.float32) for bound in (0, 1)))
+            for site, extremes in self.extremes.items()
+        }
+
+    def _scheme(self, site, kind):
+        rule = self._recipe.rule_for(site, kind)
+        return None if rule is None else self._recipe.rules[rule][1]
+
+    def _observe(self, x, site, layer):
+        low, high = np.asarray(x, np.float32).min(), np.asarray(x, np.float32).max()
+        extremes = self.extremes.setdefault(site, {})
+        before = extremes.get(layer, (low, high))
+        extremes[layer] = min(low, before[0]), max(high, before[1])
+
+    def _quantized_input(self, x, site, scheme, over, depth):
+        """Integers, scale and zero point of an input; `over`: the dimensions of one row, if rows have their own scales."""
+        layer = self._layer[:depth]
+        self._observe(x, site, layer)
+        key = id(x), layer, scheme.activations, scheme.activation_type, scheme.observer, over
+        if key not in self._shared:
+            self._shared[key] = x, self._quantize_input(x, site, scheme, over, layer)  # with x, or another might get its id
+            self.integers.append(np.asarray(self._shared[key][1][0]))
+        return self._shared[key][1]
+
+    def _quantize_input(self, x, site, scheme, over, layer):
+        dtype = "INT8" if scheme.is_symmetric else "UINT8"
+        if scheme.activations == Activations.STATIC:
+            low, high = (np.asarray(bound)[layer] for bound in self._calibration[site])
+            scale, zero_point = self._scale(low, high, dtype)
+            return self._quantize(x, scale, None if scheme.is_symmetric else zero_point, dtype)
+        if over is None and not scheme.is_symmetric:
+            return self._quantize_dynamically(x)
+        return self._quantize(x, self._symmetric_scale(x, over), None, "INT8")
+
+    def _symmetric_scale(self, x, over, dtype="INT8"):
+        largest = self.array.max(abs(x), over, keepdims=over is not None).astype(np.float32)
+        return self._scale(-largest, largest, dtype)[0]
+
+    def _quantized_weights(self, w, scheme, over):
+        """Integers and scales; the latter with 1 for each dimension of `over`."""
+        dtype = scheme.weight_type
+        scale = self._symmetric_scale(w, over if scheme.weights == ScaleGranularity.PER_CHANNEL else None, dtype)
+        return self._quantize(w, scale, None, dtype)[0].astype(np.int8), scale
+
+    def product(self, letters, x, w, *, site, weights_first=False, depth=None, dtype=None):
+        scheme = self._scheme(site, "matmul")
+        x_letters, w_letters, output_letters = letters.replace("->", ",").split(",")
+        dtype = x.dtype if dtype is None else np.dtype(dtype)
+        contracted = [letter for letter in x_letters if letter in w_letters and letter not in output_letters]
+        if scheme is None:
+            return self._float_product(letters, x, w, dtype)
+        values, scale = self._quantized_weights(w, scheme, tuple(map(w_letters.index, contracted)))
+        if scheme.activations == Activations.FLOAT:
+            return self._float_product(letters, x, self._dequantize(values, scale, x.dtype), dtype)
+        rows = tuple(map(x_letters.index, contracted)) if scheme.activations == Activations.DYNAMIC_ROW else None
+        quantized = self._quantized_input(x, site, scheme, rows, depth)
+        return self._integer_product(letters, quantized, values, scale, dtype)
+
+    def dot(self, x, w, contracted, batch=((), ()), *, site, weights_first=False):
+        return self.product(einsum_letters(x, w, contracted, batch, weights_first=weights_first), x, w, site=site)
+
+    def rows(self, x, w, *, site):
+        return self.product("ij,jk->ik", x, w, site=site)
+
+    def convolution(self, x, w, options, *, site, depth=None):
+        scheme = self._scheme(site, "convolution")
+        if scheme is None:
+            return self._float_convolution(x, w, options)
+        channel = options.layout[1].index("O")
+        values, scale = self._quantized_weights(w, scheme, tuple(d for d in range(w.ndim) if d != channel))
+        if scheme.activations == Activations.FLOAT:
+            return self._float_convolution(x, self._dequantize(values, scale, x.dtype), options)
+        quantized = self._quantized_input(x, site, scheme, None, depth)
+        return self._integer_convolution(quantized, values, scale, options, x.dtype)
+
+    def look_up(self, table, indices, *, site):
+        scheme = self._scheme(site, "embedding")
+        if scheme is None:
+            return table[indices]
+        values, scale = self._quantized_weights(table, scheme, (1,))
+        return self._dequantize(values, scale, table.dtype)[indices]
+
+    def weight_product(self, a, b):
+        return a @ b
+
+    def cast(self, x, dtype):
+        return x.astype(dtype)
+
+    def cast_weights(self, w, dtype):
+        return w  # weights are quantized as the parameters hold them
+
+    def relu(self, x):
+        return self.array.maximum(x, x.dtype.type(0))
+
+    def shrink(self, x):
+        array = self.array
+        return array.clip(array.round(x * x.dtype.type(2**-8)), x.dtype.type(-7), x.dtype.type(7)) if self.exact else x
+
+    def add(self, x, y):
+        return x + y
+
+    def largest(self, x, axis):
+        return self.array.max(x, axis)
+
+    def reshape(self, x, shape):
+        return self.array.reshape(x, shape)
+
+    def transpose(self, x, axes):
+        return self.array.transpose(x, axes)
+
+    def concatenate(self, values, axis):
+        return self.array.concatenate(values, axis)
+
+    def call(self, kind, function, *arguments):
+        return self._within(function, *arguments) if kind == "checkpoint" else function(*arguments)
+
+    def _within(self, function, *arguments):
+        """Calls a function; what is quantized inside is not shared with the code around it."""
+        outer = self._shared
+        self._shared = outer.new_child()
+        try:
+            return function(*arguments)
+        finally:
+            self._shared = outer
+
+    def layers(self, body, carry, layers, *, reverse=False, stacked=True):
+        count = len(jax.tree.leaves(layers)[0])
+        outputs: dict[int, Any] = {}
+        outer = self._layer
+        for number in reversed(range(count)) if reverse else range(count):
+            self._layer = (*outer, number) if stacked else outer
+            layer = jax.tree.map(lambda leaf, number=number: leaf[number], layers)
+            carry, outputs[number] = self._within(body, carry, layer)
+        self._layer = outer
+        return carry, jax.tree.map(lambda *each: self.array.stack(each), *(outputs[number] for number in range(count)))
+
+    def branch(self, condition, if_true, if_false, *arguments):
+        return self._within(if_true if condition else if_false, *arguments)
+
+    def repeat(self, count, body, x, *, loop="fori"):
+        for _ in range(int(count)):
+            x = self._within(body, x)
+        return x
+
+    def is_positive(self, x):
+        return bool(x.max() > 0)
+
+
+class Operators(ByHand):
+    """A composition of jquant's public operators, each called eagerly."""
+
+    array = jnp
+
+    def _scale(self, low, high, dtype):
+        symmetric = dtype != "UINT8"
+        return jquant.scale_and_zero_point(low, high, dtype, symmetric=symmetric, narrow_range=symmetric)
+
+    def _quantize(self, x, scale, zero_point, dtype):
+        values = jquant.quantize_linear(x, scale, zero_point, output_dtype=dtype, feature_level=EXTENDED)
+        return values, scale, zero_point
+
+    def _quantize_dynamically(self, x):
+        return jquant.dynamic_quantize_linear(x, feature_level=EXTENDED)
+
+    def _dequantize(self, values, scale, dtype):
+        return jquant.dequantize_linear(values, scale, output_dtype=dtype, feature_level=EXTENDED)
+
+    def _float_product(self, letters, x, w, dtype):
+        return jnp.einsum(letters, x, w, preferred_element_type=dtype)
+
+    def _float_convolution(self, x, w, options):
+        return Float().convolution(x, w, options, site="")
+
+    def _integer_product(self, letters, quantized, w, w_scale, dtype):
+        x, x_scale, zero_point = quantized
+        x_letters, w_letters, output_letters = letters.replace("->", ",").split(",")
+        batch = [letter for letter in x_letters if letter in w_letters and letter in output_letters]
+        contracted = [letter for letter in x_letters if letter in w_letters and letter not in output_letters]
+        free = [letter for letter in x_letters if letter not in w_letters]
+        kept = [letter for letter in w_letters if letter not in x_letters]
+        sizes = dict(zip(x_letters + w_letters, x.shape + w.shape, strict=True))
+
+        def total(letters):
+            return math.prod(sizes[letter] for letter in letters)
+
+        def ordered(operand, letters, order, shape):
+            return operand.transpose([letters.index(letter) for letter in order]).reshape(shape)
+
+        x = ordered(x, x_letters, batch + free + contracted, (total(batch), total(free), total(contracted)))
+        w = ordered(w, w_letters, batch + contracted + kept, (total(batch), total(contracted), total(kept)))
+        x_scales, w_scales = jnp.asarray(x_scale), jnp.asarray(w_scale)
+        if x_scales.ndim:
+            x_scales = ordered(x_scales, x_letters, batch + free + contracted, (total(batch), total(free)))
+        if w_scales.ndim:
+            w_scales = ordered(w_scales, w_letters, batch + contracted + kept, (total(batch), total(kept)))
+
+        def multiply(x, x_scale, w, w_scale):
+            packed = jquant.pack_matrix(w)
+            return jquant.matmul_integer_to_float(
+                x, x_scale, zero_point, packed, w_scale, output_dtype=dtype, feature_level=EXTENDED
+            )
+
+        if batch:
+            axes = 0, 0 if x_scales.ndim else None, 0, 0 if w_scales.ndim else None
+            result = jax.vmap(multiply, axes)(x, x_scales, w, w_scales)
+        else:
+            result = multiply(
+                x[0], x_scales[0] if x_scales.ndim else x_scales, w[0], w_scales[0] if w_scales.ndim else w_scales
+            )
+        order = batch + free + kept
+        result = result.reshape([sizes[letter] for letter in order])
+        return ordered(result, order, output_letters, [sizes[letter] for letter in output_letters])
+
+    def _integer_convolution(self, quantized, w, w_scale, options, dtype):
+        x, x_scale, zero_point = quantized
+        return jquant.convolution_integer_to_float(
+            x,
+            x_scale,
+            zero_point,
+            w,
+            w_scale.reshape(-1) if jnp.ndim(w_scale) else w_scale,
+            strides=options.strides,
+            padding=options.padding,
+            dilations=options.dilations,
+            groups=options.groups,
+            dimension_numbers=options.layout,
+            output_dtype=dtype,
+            feature_level=EXTENDED,
+        )
+
+
+class NumPy(ByHand):
+    """The formulas of the specifications, in NumPy."""
+
+    array = np
+
+    def _scale(self, low, high, dtype):
+        symmetric = dtype != "UINT8"
+        return reference.scale_and_zero_point(
+            low, high, np.dtype(dtype.lower()), symmetric=symmetric, narrow_range=symmetric
+        )
+
+    def _quantize(self, x, scale, zero_point, dtype):
+        zero_point = np.zeros((), dtype.lower()) if zero_point is None else zero_point
+        return reference.quantize_linear(x, scale, zero_point, np.dtype(dtype.lower())), scale, zero_point
+
+    def _quantize_dynamically(self, x):
+        return reference.dynamic_quantize_linear(x)
+
+    def _dequantize(self, values, scale, dtype):
+        return reference.dequantize_linear(values, scale, dtype=dtype)
+
+    def _float_product(self, letters, x, w, dtype):
+        return np.einsum(letters, x.astype(np.float64), np.asarray(w).astype(np.float64)).astype(np.float32).astype(dtype)
+
+    def _integer_product(self, letters, quantized, w, w_scale, dtype):
+        x, x_scale, zero_point = quantized
+        x_letters, w_letters, output_letters = letters.replace("->", ",").split(",")
+        total = np.einsum(letters, x.astype(np.int64) - np.int64(zero_point), w.astype(np.int64)).astype(np.int32)
+
+        def broadcastable(scale, letters):
+            """A scale with the dimensions of the output, those that it does not have of size 1."""
+            if np.ndim(scale) == 0:
+                return np.float32(scale)
+            kept = "".join(letter for letter in letters if letter in output_letters)
+            scale = np.einsum(f"{letters}->{kept}", scale)
+            order = [kept.index(letter) for letter in output_letters if letter in kept]
+            sizes = [scale.shape[kept.index(letter)] if letter in kept else 1 for letter in output_letters]
+            return scale.transpose(order).reshape(sizes).astype(np.float32)
+
+        scale = broadcastable(x_scale, x_letters) * broadcastable(w_scale, w_letters)
+        return (total.astype(np.float32) * scale).astype(dtype)
+
+    def _channels_first(self, x, w, options):
+        x_letters, w_letters, _ = options.layout
+        space = [letter for letter in x_letters if letter not in "NC"]
+        x = x.transpose([x_letters.index(letter) for letter in ["N", "C", *space]])
+        return x, w.transpose([w_letters.index(letter) for letter in ["O", "I", *space]])
+
+    def _in_layout(self, output, options):
+        x_letters, _, output_letters = options.layout
+        order = ["N", "C", *(letter for letter in x_letters if letter not in "NC")]
+        return output.transpose([order.index(letter) for letter in output_letters])
+
+    def _keywords(self, options):
+        return {name: getattr(options, name) for name in ("strides", "padding", "dilations", "groups")}
+
+    def _float_convolution(self, x, w, options):
+        """The convolution of floats that are integers."""
+        x, w = self._channels_first(x, np.asarray(w), options)
+        assert all((operand == np.rint(operand)).all() for operand in (x, w))
+        output = reference.convolution_integer(x, w, **self._keywords(options)).astype(np.float32)
+        return self._in_layout(output, options).astype(x.dtype)
+
+    def _integer_convolution(self, quantized, w, w_scale, options, dtype):
+        x, x_scale, zero_point = quantized
+        x, w = self._channels_first(x, w, options)
+        output = reference.convolution_integer_to_float(
+            x, x_scale, zero_point, w, np.reshape(w_scale, -1), 0, dtype=dtype, **self._keywords(options)
+        )
+        return self._in_layout(output, options)
+
+
+class RangeObserver(NumPy):
+    """Observes the inputs of all sites, also in branches that are not taken."""
+
+    def __init__(self, *, exact: bool = False):
+        super().__init__(recipe(SCHEMES["dynamic uint8"]), exact=exact)
+
+    def branch(self, condition, if_true, if_false, *arguments):
+        self._within(if_false if condition else if_true, *arguments)
+        return super().branch(condition, if_true, if_false, *arguments)
+
+
+def numpy_calibration(
+    function: Callable, parameters: Any, x: np.ndarray, *, exact: bool = False, fraction: float = 1
+) -> dict[str, Range]:
+    """The ranges of the inputs of all sites, times `fraction`: less than 1 clips some values."""
+    observer = RangeObserver(exact=exact)
+    function(observer, parameters, x)
+    return jax.tree.map(lambda bound: bound * np.float32(fraction), observer.calibration())
