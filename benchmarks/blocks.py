@@ -1,9 +1,9 @@
-"""Measures per-block scaled products beside our int8 product and onnxruntime's MatMulNBits, all in one run.
+"""Measures `block_scaled_matmul` beside `matmul_integer_to_float` and onnxruntime's MatMulNBits.
 
     python -m benchmarks.blocks [--rounds 200] [--rows 1] [--blocks 32 128] [--size 4096] [--layers N] [--output FILE.md]
 
-Prints a table, and writes it to FILE if one is given. The weights are those of several layers in turn, which together are
-larger than the last-level cache.
+Prints a table, and writes it to FILE if one is given. The calls take the weights of several layers in turn, which together
+are larger than the last-level cache.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import numpy as np
 from tqdm import tqdm
 
 import jquant
-from benchmarks import cache, environment, report
+from benchmarks import cache, environment
 from benchmarks.contestant import Call, Unavailable, in_turn
 from benchmarks.contestants import onnxruntime
 from benchmarks.measure import measure, quartiles
@@ -28,7 +28,11 @@ HEADER = "| | median, ms | quartiles, ms | times the int8 product | temporary, b
 
 
 class Contestants:
-    """What is compared, on one matrix of activations and the weights of several layers."""
+    """Products of one matrix of activations and the weights of several layers in turn.
+
+    Attributes:
+      temporaries: the bytes of temporary memory of the compiled contestants, by name.
+    """
 
     def __init__(self, rows: int, size: int, block_size: int, layers: int):
         rng = np.random.default_rng(0)
@@ -43,29 +47,26 @@ class Contestants:
         per_column = np.full(self.a.shape[-1], 2**-5, np.float32)
         expected = reference.matmul_integer_to_float(self.a, A_SCALE, 0, self.b[0], per_column, 0, np.float32(0), np.float32)
 
-        def by_column(a: jax.Array, b: jquant.PackedMatrix) -> jax.Array:
+        def column_scaled(a: jax.Array, b: jquant.PackedMatrix) -> jax.Array:
             return jquant.matmul_integer_to_float(a, A_SCALE, None, b, per_column)
 
-        def by_block(a: jax.Array, b: jquant.PackedBlockMatrix) -> jax.Array:
+        def block_scaled(a: jax.Array, b: jquant.PackedBlockMatrix) -> jax.Array:
             return jquant.block_scaled_matmul(a, A_SCALE, None, b)
 
-        whole = [jquant.pack_matrix(b) for b in self.b]
-        nibbles, bytes_ = (
-            [jquant.pack_matrix(b.astype(dtype), scale=scale) for b, scale in zip(self.b, self.scales, strict=True)]
-            for dtype in (jnp.int4, jnp.int8)
-        )
-        of_blocks = reference.block_scaled_matmul(self.a, A_SCALE, None, self.b[0], self.scales[0])
-        found = {
-            BASELINE: self._compiled(BASELINE, by_column, whole, expected),
-            "block_scaled_matmul, 4 bits": self._compiled("block_scaled_matmul, 4 bits", by_block, nibbles, of_blocks),
-            "block_scaled_matmul, 8 bits": self._compiled("block_scaled_matmul, 8 bits", by_block, bytes_, of_blocks),
-        }
+        int8 = [jquant.pack_matrix(b) for b in self.b]
+        calls = {BASELINE: self._compiled(BASELINE, column_scaled, int8, expected)}
+        expected = reference.block_scaled_matmul(self.a, A_SCALE, None, self.b[0], self.scales[0])
+        for bits, dtype in ((4, jnp.int4), (8, jnp.int8)):
+            layers = zip(self.b, self.scales, strict=True)
+            packed = [jquant.pack_matrix(b.astype(dtype), scale=scale) for b, scale in layers]
+            name = f"block_scaled_matmul, {bits} bits"
+            calls[name] = self._compiled(name, block_scaled, packed, expected)
         for level in (4, 0):
             try:
-                found[f"onnxruntime, MatMulNBits, level {level}"] = self._engine(level, of_blocks)
+                calls[f"onnxruntime, MatMulNBits, level {level}"] = self._engine(level, expected)
             except Unavailable as reason:
                 print(f"onnxruntime: {reason}")
-        return found
+        return calls
 
     def _compiled(self, name: str, function: Callable, matrices: list, expected: np.ndarray) -> Call:
         a = jnp.asarray(self.a)
@@ -78,7 +79,7 @@ class Contestants:
         return Call(in_turn([call(matrix) for matrix in matrices]), expected)
 
     def _engine(self, level: int, expected: np.ndarray) -> Call:
-        """On floats, which it quantizes itself at level 4: per block, so its result differs slightly."""
+        """onnxruntime's MatMulNBits of floats; at level 4 it quantizes them by block, so its result differs slightly."""
         k, n = self.b[0].shape
         unsigned = (self.b[0] + 8).astype(np.uint8).T.reshape(n, k // self.block_size, self.block_size)
         stored = unsigned[..., 0::2] | unsigned[..., 1::2] << 4
@@ -95,12 +96,12 @@ def table(rows: int, size: int, block_size: int, layers: int, rounds: int) -> li
     calls = contestants.calls()
     for call in calls.values():
         call.check()
-        for _ in range(layers - 1):  # the next one begins with the first layer again
+        for _ in range(layers - 1):  # so that the first measured call begins with the first layer again
             call.run()
     with tqdm(total=rounds, desc=f"{rows} x {size} x {size}, blocks of {block_size}", leave=False, disable=None) as progress:
         runs = {name: call.run for name, call in calls.items()}
         times = {
-            name: quartiles(found.further) for name, found in measure(runs, rounds, after_round=progress.update).items()
+            name: quartiles(turns.further) for name, turns in measure(runs, rounds, after_round=progress.update).items()
         }
     lines = [f"\n## {rows} x {size} x {size}, blocks of {block_size}\n", HEADER]
     for name, (low, median, high) in times.items():
@@ -119,13 +120,12 @@ def main() -> None:
     parser.add_argument("--output", type=Path, metavar="FILE.md")
     arguments = parser.parse_args()
     layers = arguments.layers or 1 + cache.last_level() // (arguments.size**2 // 2)  # those of 4 bits are the smallest
-    results = {"environment": environment.describe(["onnxruntime"])}
+    description = environment.describe(["onnxruntime"])
     lines = [
-        f"# blocks-{report.name(results)}\n",
-        f"{report.machine(results)}; {report.versions(results)}; load average before the run "
-        f"{results['environment']['load average']}. {arguments.rounds} rounds, in each of which every contestant has a "
-        f"turn, in random order; the weights of {layers} layers take turns. Every result of ours was checked "
-        "first, by equality; onnxruntime takes floats, and is within 2 % of the largest output.",
+        f"# blocks-{environment.file_name(description)}\n",
+        f"{environment.summary(description)} {arguments.rounds} rounds, in each of which every contestant has a turn, in "
+        f"random order; the weights of {layers} layers take turns. Every result of ours was checked first, by equality; "
+        "onnxruntime takes floats, and is within 2 % of the largest output.",
     ]
     for rows in arguments.rows:
         for block_size in arguments.blocks:

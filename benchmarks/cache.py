@@ -1,9 +1,9 @@
-"""How large the processor's caches are."""
+"""The size of the processor's caches."""
 
 import re
 from pathlib import Path
 
-_ASSUMED = 2**26  # where the system does not say
+_ASSUMED = 2**26  # if the system does not say
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 

@@ -1,4 +1,4 @@
-"""What a contestant is, and what the modules in `contestants` share."""
+"""Contestants: implementations of a product that are measured beside each other."""
 
 import dataclasses
 import importlib
@@ -25,13 +25,13 @@ class Wrong(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """What is timed, and what it must return.
+    """A call that is timed, and the result that it must return.
 
     Attributes:
-      run: returns when the result is there.
-      expected: the result.
-      tolerance: the largest absolute error, per element; None demands equality, and the same type.
-      fetch: brings the result to NumPy, which is not timed.
+      run: makes the call, and returns when the result is there.
+      expected: the right result.
+      tolerance: the largest absolute error, per element; None requires equality, and the same type.
+      fetch: converts the result to NumPy, which is not timed.
     """
 
     run: Callable[[], Any]
@@ -47,22 +47,22 @@ class Call:
         if self.tolerance is None:
             if result.dtype != self.expected.dtype:
                 raise Wrong(f"wrong result: {result.dtype}, not {self.expected.dtype}")
-            right = result == self.expected
+            is_right = result == self.expected
         else:
-            right = abs(result.astype(np.float64) - self.expected) <= self.tolerance
-        if not right.all():
-            raise Wrong(f"wrong result: {(~right).sum():,} of {right.size:,} elements")
+            is_right = abs(result.astype(np.float64) - self.expected) <= self.tolerance
+        if not is_right.all():
+            raise Wrong(f"wrong result: {(~is_right).sum():,} of {is_right.size:,} elements")
 
 
 @dataclasses.dataclass(frozen=True)
 class Contestant:
-    """A row of the table.
+    """An implementation of the product: a row of the table.
 
     Attributes:
       name: the name in the row.
-      timed: what exactly is timed.
+      timed: what exactly is timed, in words.
       make: prepares everything that is not timed. Raises `Unavailable`.
-      package: the distribution whose version counts; None for this repository.
+      package: the distribution whose version is reported; None for this repository.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Contestant:
 
 
 def require(module: str) -> ModuleType:
-    """Imports a peer."""
+    """Imports a module of another engine. Raises `Unavailable` if it is not installed."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -82,9 +82,9 @@ def require(module: str) -> ModuleType:
 
 
 def jitted(function: Callable[..., jax.Array], *operands: Any, layers: int = 1) -> Callable[[], jax.Array]:
-    """A call of the jitted function with its own copies of the operands on the device, one for each of the layers in turn.
+    """A call of the jitted function with copies of the operands on the device, one copy for each layer in turn.
 
-    With a shared copy, a contestant would find in the cache what the previous one left there.
+    With copies shared between contestants, one would find in the cache what another left there.
     """
     compiled = jax.jit(function)
     copies = [jax.tree.map(jnp.array, operands) for _ in range(layers)]
@@ -92,7 +92,7 @@ def jitted(function: Callable[..., jax.Array], *operands: Any, layers: int = 1) 
 
 
 def in_turn(calls: Sequence[Callable[[], Any]]) -> Callable[[], Any]:
-    """The calls one at a time, over and over."""
+    """A call that makes one of the `calls` each time, in a cycle."""
     if len(calls) == 1:
         return calls[0]
     turns = itertools.cycle(calls)

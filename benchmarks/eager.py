@@ -1,15 +1,13 @@
-"""Measures a call of every operator outside a program, on tensors of 16 elements, beside `jnp.add` of a tensor
-and a scalar.
+"""Measures what it costs to call an operator outside any `jit`, beside `jnp.add` of a tensor and a scalar.
 
     python -m benchmarks.eager [--rounds 20] [--operators 'quantized*' ...]
 
-What takes the time is getting to the program: checking the arguments and handing them over. The tensors are JAX arrays;
-the scalars (scales, zero points, bounds) are arrays, NumPy scalars or Python numbers. The benchmark does not wait for the
-results: nothing reads them.
+The tensors have 16 elements, so that nearly all of the time goes into checking the arguments and dispatching the program.
+They are JAX arrays; the scalars (scales, zero points, bounds) are arrays, NumPy scalars or Python numbers. The benchmark
+does not wait for the results: nothing reads them.
 """
 
 import argparse
-import fnmatch
 import functools
 import inspect
 import time
@@ -20,12 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 
 import jquant
-from benchmarks import environment, report
+from benchmarks import environment
 from benchmarks.measure import quartiles
+from benchmarks.selection import select
 
 SIZES = (4, 4)
 UINT8, INT8 = jnp.full(SIZES, 100, jnp.uint8), jnp.full(SIZES, 100, jnp.int8)
-# The dtype is given: without it, `jnp.full` makes a weakly typed tensor, which an operator converts first.
+# With an explicit dtype: without it, `jnp.full` makes a weakly typed tensor, which an operator converts first.
 FLOATS, INT32 = jnp.full(SIZES, 0.3, jnp.float32), jnp.full(SIZES, 10**8, jnp.int32)
 IMAGE, FILTER = UINT8.reshape(1, 1, 4, 4), INT8[:2, :2].reshape(1, 1, 2, 2)
 SCALE, ZERO_POINT, SIGNED_ZERO_POINT = np.float32(0.3), np.uint8(3), np.int8(3)
@@ -35,7 +34,7 @@ OUTPUT = SCALE, ZERO_POINT
 BOUNDS = np.float32(-1), np.float32(1)
 NEW_BOUNDS = np.float32(-0.5), np.float32(0.5)
 CHANNELS = -jnp.ones(4), jnp.ones(4)
-CLIPPED = FLOATS, *BOUNDS
+RANGED = FLOATS, *BOUNDS
 PACKED = jquant.pack_matrix(INT8, SIGNED_ZERO_POINT)
 BLOCKS = jquant.pack_matrix(INT8, scale=jnp.ones((2, 4)))
 TABLE = jnp.ones((2, 16), jnp.int4), jnp.zeros(1, jnp.int32), jnp.ones((2, 1))
@@ -49,8 +48,8 @@ def concat(scale: Any, zero_point: Any, *triples: Any) -> Any:
 
 OPERATORS: dict[str, tuple[Callable, tuple]] = {
     "block_scaled_matmul": (jquant.block_scaled_matmul, (*X, BLOCKS)),
-    "clip": (jquant.clip, CLIPPED),
-    "clip1": (jquant.clip1, CLIPPED),
+    "clip": (jquant.clip, RANGED),
+    "clip1": (jquant.clip1, RANGED),
     "clip_gradient": (jquant.clip_gradient, (FLOATS, FLOATS, *BOUNDS)),
     "clip_gradient1": (jquant.clip_gradient1, (FLOATS, FLOATS, *BOUNDS)),
     "convolution_integer": (jquant.convolution_integer, (IMAGE, FILTER, ZERO_POINT, SIGNED_ZERO_POINT)),
@@ -59,16 +58,11 @@ OPERATORS: dict[str, tuple[Callable, tuple]] = {
     "dequantize_linear": (jquant.dequantize_linear, X),
     "dot_general": (lambda lhs, rhs: jquant.dot_general(lhs, rhs, (((1,), (0,)), ((), ()))), (FLOATS, FLOATS)),
     "dynamic_quantize_linear": (jquant.dynamic_quantize_linear, (FLOATS,)),
-    "fake_quantize": (jquant.fake_quantize, CLIPPED),
+    "fake_quantize": (jquant.fake_quantize, RANGED),
     "gather_block_quantized": (functools.partial(jquant.gather_block_quantized, block_size=16), TABLE),
     "matmul_integer": (jquant.matmul_integer, (UINT8, INT8, ZERO_POINT, SIGNED_ZERO_POINT)),
     "matmul_integer, packed": (jquant.matmul_integer, (UINT8, PACKED, ZERO_POINT)),
-    "matmul_integer_to_float": (
-        lambda a, a_scale, a_zero, b, b_scale, b_zero: jquant.matmul_integer_to_float(
-            a, a_scale, a_zero, b, b_scale, b_zero
-        ),
-        (*X, *W),
-    ),
+    "matmul_integer_to_float": (jquant.matmul_integer_to_float, (*X, *W)),
     "matmul_n_bits": (jquant.matmul_n_bits, (FLOATS, BLOCKS)),
     "mx_dequantize": (jquant.mx_dequantize, tuple(MX)),
     "mx_quantize": (lambda x: jquant.mx_quantize(x, "float8_e4m3fn"), (FLOATS,)),
@@ -76,16 +70,11 @@ OPERATORS: dict[str, tuple[Callable, tuple]] = {
     "nvfp4_quantize": (jquant.nvfp4_quantize, (FLOATS,)),
     "pack_integers": (jquant.pack_integers, (UINT8.astype(jnp.uint4),)),
     "pack_matrix": (jquant.pack_matrix, (INT8, SIGNED_ZERO_POINT)),
-    "quantize": (functools.partial(jquant.quantize, dtype="quint8"), CLIPPED),
-    "quantize_and_dequantize": (jquant.quantize_and_dequantize, CLIPPED),
+    "quantize": (functools.partial(jquant.quantize, dtype="quint8"), RANGED),
+    "quantize_and_dequantize": (jquant.quantize_and_dequantize, RANGED),
     "quantize_down_and_shrink_range": (jquant.quantize_down_and_shrink_range, (INT32, *BOUNDS)),
     "quantize_linear": (jquant.quantize_linear, (FLOATS, *OUTPUT)),
-    "quantized_gemm": (
-        lambda a, a_scale, a_zero, b, b_scale, b_zero, *output: jquant.quantized_gemm(
-            a, a_scale, a_zero, b, b_scale, b_zero, None, *output
-        ),
-        (*X, *W, *OUTPUT),
-    ),
+    "quantized_gemm": (jquant.quantized_gemm, (*X, *W, None, *OUTPUT)),
     "quantized_linear_add": (jquant.quantized_linear_add, (*X, *W, *OUTPUT)),
     "quantized_linear_average_pool": (
         functools.partial(jquant.quantized_linear_average_pool, window_sizes=(2, 2)),
@@ -115,11 +104,11 @@ FORMS: dict[str, Callable[[Any], Any]] = {
     "Python's scalars": lambda x: x.item() if isinstance(x, np.generic) else x,
 }
 BASELINE = "jnp.add"
-CALLS, WARM_CALLS = 200, 20  # of a turn
+CALLS, WARM_CALLS = 200, 20  # in a turn
 
 
 def missing() -> set[str]:
-    """The operators that are not in any row."""
+    """The operators that no row of the table measures."""
     functions = {
         name
         for name, function in inspect.getmembers(jquant, inspect.isfunction)
@@ -128,19 +117,19 @@ def missing() -> set[str]:
     return functions - {name.partition(",")[0] for name in OPERATORS}
 
 
-def calls(names: list[str]) -> dict[tuple[str, str], Callable[[], Any]]:
-    """One call for each form of the scalars, if there are scalars."""
-    found: dict[tuple[str, str], Callable[[], Any]] = {}
+def make_calls(names: list[str]) -> dict[tuple[str, str], Callable[[], Any]]:
+    """A call for each operator and each form of the scalars, if the operator takes scalars."""
+    calls: dict[tuple[str, str], Callable[[], Any]] = {}
     rows = {BASELINE: (jnp.add, (FLOATS, SCALE))} | {name: OPERATORS[name] for name in names}
     for name, (function, operands) in rows.items():
         forms = FORMS if any(isinstance(value, np.generic) for value in operands) else ["arrays"]
         for form in forms:
-            found[name, form] = functools.partial(function, *map(FORMS[form], operands))
-    return found
+            calls[name, form] = functools.partial(function, *map(FORMS[form], operands))
+    return calls
 
 
-def measured(calls: Mapping[tuple[str, str], Callable[[], Any]], rounds: int) -> dict:
-    """Milliseconds: the quartiles, over the rounds, of a turn's median call, which is free of interruptions."""
+def measure(calls: Mapping[tuple[str, str], Callable[[], Any]], rounds: int) -> dict:
+    """Milliseconds: the quartiles, over the rounds, of a turn's median call, which interruptions do not affect."""
     names, rng = list(calls), np.random.default_rng(0)
     medians: dict[tuple[str, str], list[float]] = {name: [] for name in names}
     for _ in range(rounds):
@@ -151,7 +140,7 @@ def measured(calls: Mapping[tuple[str, str], Callable[[], Any]], rounds: int) ->
                 calls[name]()
                 times[max(index, 0)] = time.perf_counter() - start
             medians[name].append(1e3 * float(np.median(times)))
-    return {name: quartiles(np.asarray(found)) for name, found in medians.items()}
+    return {name: quartiles(np.asarray(turns)) for name, turns in medians.items()}
 
 
 def table(times: dict[tuple[str, str], tuple[float, float, float]]) -> list[str]:
@@ -162,7 +151,7 @@ def table(times: dict[tuple[str, str], tuple[float, float, float]]) -> list[str]
         cells = []
         for form in FORMS:
             if (name, form) in times:
-                low, median, high = (1e3 * each for each in times[name, form])
+                low, median, high = (1e3 * milliseconds for milliseconds in times[name, form])
                 cells += [f"{median:.1f} ({low:.1f} to {high:.1f})", f"{times[name, form][1] / unit:.1f}"]
             else:
                 cells += ["", ""]
@@ -176,15 +165,14 @@ def main() -> None:
     parser.add_argument("--operators", nargs="+", default=["*"], metavar="NAME", help="names or patterns; all by default")
     arguments = parser.parse_args()
     if absent := missing():
-        raise SystemExit(f"names not in the table: {', '.join(sorted(absent))}")
-    names = [name for name in OPERATORS if any(fnmatch.fnmatchcase(name, pattern) for pattern in arguments.operators)]
-    results = {"environment": environment.describe([])}
-    load = results["environment"]["load average"]
-    times = measured(calls(names), arguments.rounds)
+        raise SystemExit(f"operators that are not in the table: {', '.join(sorted(absent))}")
+    names = [*select(arguments.operators, OPERATORS)]
+    description = environment.describe([])
+    times = measure(make_calls(names), arguments.rounds)
     print(
-        f"{report.machine(results)}; {report.versions(results)}; load average before the run {load}. Tensors of 16 "
-        f"elements. In each of {arguments.rounds} rounds every call has a turn, in random order, of which the median of "
-        f"{CALLS} calls counts; given are the median and the quartiles of these.\n"
+        f"{environment.summary(description)} Tensors of 16 elements. In each of {arguments.rounds} rounds every call has a "
+        f"turn, in random order, of which the median of {CALLS} calls counts; the table has the median and the quartiles of "
+        "these.\n"
     )
     print("\n".join(table(times)))
 

@@ -1,4 +1,4 @@
-"""What a result depends on besides the code."""
+"""Describes the machine and the packages that a result depends on."""
 
 import os
 import platform
@@ -55,3 +55,24 @@ def describe(packages: Sequence[str]) -> dict:
         "python": platform.python_version(),
         "versions": {name: number for name, number in versions.items() if number is not None},
     }
+
+
+def file_name(description: dict) -> str:
+    """The platform, the GPU or TPU, and the version of jax: the name of a file of results."""
+    parts = [description["platform"], "jax", description["versions"]["jax"]]
+    if description["platform"] != "cpu":
+        parts.insert(1, description["device"].replace(" ", "-"))
+    return "-".join(parts)
+
+
+def machine(description: dict) -> str:
+    cpu = f"{description['processor']}, {description['cores']} cores"
+    return cpu if description["platform"] == "cpu" else f"{description['device']}; {cpu}"
+
+
+def summary(description: dict, *, with_revision: bool = False) -> str:
+    """A sentence: the machine, the versions of the packages, and how busy the machine was."""
+    packages = [f"{package} {number}" for package, number in description["versions"].items()]
+    versions = ", ".join([*packages, f"Python {description['python']}"])
+    revision = f" revision {description['revision']};" if with_revision else ""
+    return f"{machine(description)}; {versions};{revision} load average before the run {description['load average']}."

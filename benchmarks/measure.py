@@ -1,4 +1,4 @@
-"""Alternating rounds, and what is recorded of them."""
+"""Measures calls in alternating rounds."""
 
 import time
 from collections.abc import Callable, Hashable, Mapping
@@ -26,8 +26,8 @@ def measure(
     """The times of each call in each round.
 
     In a round each call has its turn, so that whatever else the machine does affects all of them. Their order is shuffled in
-    each round, so that no call always follows the same other one. The first call of a turn finds in the caches what another
-    contestant left; the later ones find what it left itself: at least one of them, and as many as fit in `TURN_MS`.
+    each round, so that no call always follows the same other one. A turn is a first call, which finds in the caches what
+    another contestant left, and further calls, which find what this one left: at least one, and as many as fit in `TURN_MS`.
     """
     names, rng = list(calls), np.random.default_rng(seed)
     times = {name: Times(np.empty(rounds), np.empty(rounds)) for name in names}

@@ -23,7 +23,7 @@ class Problem:
         a, b = (*batch, shape.m, shape.k), (*batch, shape.k, shape.n)
         rng = np.random.default_rng(seed)
         self.a, self.b = rng.integers(0, 256, a, np.uint8), rng.integers(-128, 128, b, np.int8)
-        self.a_int8 = self.a.view(np.int8)  # for those that know no uint8
+        self.a_int8 = self.a.view(np.int8)  # for those that have no uint8
         self.a_float, self.b_float = (rng.uniform(-1, 1, size).astype(np.float32) for size in (a, b))
         # The ends of uint8 are about three standard deviations of the product away.
         reach = 3 * 256**2 / 12 * shape.k**0.5 * float(self.a_scale * self.b_scale)

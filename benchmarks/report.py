@@ -1,4 +1,4 @@
-"""Results as text, Markdown and a figure.
+"""The results of `benchmarks.run` as text, Markdown and a figure.
 
     python -m benchmarks.report FILE.json [--plot FILE.png]
 
@@ -16,6 +16,8 @@ from matplotlib.figure import Figure  # without pyplot, it needs no display
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator
 
+from benchmarks import environment
+from benchmarks.bars import draw_bar, finish_panel
 from benchmarks.measure import TURN_MS
 
 WIDTH = 100
@@ -33,27 +35,6 @@ _COLOURS = {
 }
 
 
-def name(results: dict) -> str:
-    """The file name: the platform, the GPU or TPU, and the version of jax."""
-    environment = results["environment"]
-    parts = [environment["platform"], "jax", environment["versions"]["jax"]]
-    if environment["platform"] != "cpu":
-        parts.insert(1, environment["device"].replace(" ", "-"))
-    return "-".join(parts)
-
-
-def machine(results: dict) -> str:
-    environment = results["environment"]
-    cpu = f"{environment['processor']}, {environment['cores']} cores"
-    return cpu if environment["platform"] == "cpu" else f"{environment['device']}; {cpu}"
-
-
-def versions(results: dict) -> str:
-    environment = results["environment"]
-    packages = ", ".join(f"{package} {number}" for package, number in environment["versions"].items())
-    return f"{packages}, Python {environment['python']}"
-
-
 def gops(shape: dict, milliseconds: float) -> float:
     return shape["operations"] / milliseconds / 1e6
 
@@ -63,7 +44,7 @@ def format_gops(value: float) -> str:
 
 
 def cells(results: dict, shape: dict) -> Iterator[tuple[str, ...]]:
-    """The rows of a shape's table; they have two cells where there is a reason instead of a figure."""
+    """The rows of a shape's table; a contestant that was not measured has two cells, its name and the reason."""
     medians = {row["contestant"]: row["median_ms"] for row in shape["rows"] if "median_ms" in row}
     baseline = medians.get(results["baseline"])
     for row in shape["rows"]:
@@ -82,10 +63,8 @@ def cells(results: dict, shape: dict) -> Iterator[tuple[str, ...]]:
 
 
 def introduction(results: dict) -> list[str]:
-    load = results["environment"]["load average"]
     return [
-        f"{machine(results)}; {versions(results)}; revision {results['environment']['revision']}; "
-        f"load average before the run {load}.",
+        environment.summary(results["environment"], with_revision=True),
         f"Data: {DATA}. {results['rounds']} rounds, in each of which every contestant has a turn of {TURN_MS} ms, or two "
         'calls, in random order: "first" is of the first call of a turn, which finds in the caches what another contestant '
         "left, the rest of the further calls. GOPS counts a multiplication and an addition as two. The ratio is the median "
@@ -95,7 +74,7 @@ def introduction(results: dict) -> list[str]:
 
 
 def text(results: dict) -> str:
-    """For the terminal, in at most 100 columns."""
+    """The tables for a terminal, in at most `WIDTH` columns."""
     lines = [line for paragraph in introduction(results) for line in textwrap.wrap(paragraph, WIDTH)]
     for shape in results["shapes"]:
         lines += ["", *textwrap.wrap(f"{shape['name']}  {shape['size']}  {shape['layer']}", WIDTH)]
@@ -114,7 +93,7 @@ def text(results: dict) -> str:
 
 
 def markdown(results: dict) -> str:
-    lines = [f"# {name(results)}", ""]
+    lines = [f"# {environment.file_name(results['environment'])}", ""]
     for paragraph in introduction(results):
         lines += [paragraph, ""]
     for shape in results["shapes"]:
@@ -146,34 +125,8 @@ def _panel(panel: Axes, results: dict, shape: dict, contestants: list[str]) -> N
         unit = rows[measured[0]]["median_ms"]
         low, speed, high = (unit / row[key] for key in ("upper_quartile_ms", "median_ms", "lower_quartile_ms"))
         number = format_gops(gops(shape, row["median_ms"]))
-        bar(panel, position, (low, speed, high), number, _COLOURS[_family(contestant)])
-    finish(panel, f"{shape['name']}  {shape['size']}")
-
-
-def bar(panel: Axes, position: int, ratio: tuple[float, float, float], number: str, colour: str) -> None:
-    """A bar from 1 to the median of a ratio, a line between its quartiles, and a number at the end."""
-    low, median, high = ratio
-    panel.barh(position, median - 1, 0.75, left=1, color=colour)
-    panel.plot([low, high], [position, position], color="0.15", lw=0.9)
-    to_the_right = median >= 1
-    panel.annotate(
-        number,
-        (max(high, 1) if to_the_right else min(low, 1), position),
-        (4 if to_the_right else -4, 0),
-        textcoords="offset points",
-        va="center",
-        ha="left" if to_the_right else "right",
-        size=7,
-    )
-
-
-def finish(panel: Axes, title: str) -> None:
-    """What all panels of bars have: a line at 1, a title, and no frame."""
-    panel.axvline(1, color="0.4", lw=0.8)
-    panel.set_title(title, size=9, loc="left")
-    panel.spines[["top", "right", "left"]].set_visible(False)
-    panel.tick_params(axis="y", length=0, labelsize=8)
-    panel.tick_params(axis="x", labelsize=8, labelbottom=True)
+        draw_bar(panel, position, (low, speed, high), number, _COLOURS[_family(contestant)])
+    finish_panel(panel, f"{shape['name']}  {shape['size']}")
 
 
 def plot(results: dict, path: Path) -> None:
@@ -200,8 +153,9 @@ def plot(results: dict, path: Path) -> None:
     panels[0, 0].set_ylim(len(contestants) - 0.4, -0.6)  # the first at the top
     for panel in panels[-1]:
         panel.set_xlabel(f"speed, {results['baseline']} = 1 (logarithmic)", size=8)
+    jax_version = results["environment"]["versions"]["jax"]
     figure.suptitle(
-        f"Matrix products (M x K x N), jax {results['environment']['versions']['jax']} on {machine(results)}\n"
+        f"Matrix products (M x K x N), jax {jax_version} on {environment.machine(results['environment'])}\n"
         f"{_ZERO_POINTS}; {DATA}\n"
         f"bars: speed beside {results['baseline']}; numbers: GOPS; medians of {results['rounds']} alternating rounds; "
         "black lines: quartiles",

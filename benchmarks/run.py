@@ -1,4 +1,4 @@
-"""Measures the contestants on the shapes, all in one run.
+"""Measures matrix products of real models: jquant's beside those of JAX and of other packages.
 
     python -m benchmarks.run [--rounds 200] [--shapes 'llama-7b.*'] [--contestants 'j*'] [--output PREFIX]
 
@@ -7,7 +7,6 @@ and contestants, to benchmarks/results/PLATFORM-jax-VERSION. Exits with 1 if a f
 """
 
 import argparse
-import fnmatch
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -22,19 +21,12 @@ from benchmarks.contestant import Contestant, Unavailable, Wrong
 from benchmarks.contestants import BASELINE, CONTESTANTS
 from benchmarks.measure import measure, quartiles
 from benchmarks.problem import Problem
+from benchmarks.selection import select
 from benchmarks.shapes import SHAPES, Shape
 
 
-def select(patterns: Sequence[str], everything: Sequence[Any]) -> list[Any]:
-    """Those whose names match one of the patterns, in their own order."""
-    for pattern in patterns:
-        if not fnmatch.filter([one.name for one in everything], pattern):
-            raise SystemExit(f"{pattern!r} matches none of {', '.join(one.name for one in everything)}")
-    return [one for one in everything if any(fnmatch.fnmatchcase(one.name, pattern) for pattern in patterns)]
-
-
 def prepare(contestant: Contestant, problem: Problem) -> tuple[Callable[[], Any] | None, dict]:
-    """The call, if its result is right; or None, and the reason."""
+    """The call if its result is right, or None; and the part of the row that gives the reason."""
     try:
         call = contestant.make(problem)
         call.check()
@@ -42,7 +34,7 @@ def prepare(contestant: Contestant, problem: Problem) -> tuple[Callable[[], Any]
         return None, {"reason": str(reason), "failed": False}
     except Wrong as reason:
         return None, {"reason": str(reason), "failed": True}
-    except Exception as error:  # whatever a peer raises with this version of jax is its row of the table
+    except Exception as error:  # whatever another package raises with this version of jax is its row of the table
         first_line = str(error).strip().partition("\n")[0]
         reason = f"fails with jax {jax.__version__}: {type(error).__name__}: {first_line}"
         return None, {"reason": reason, "failed": True}
@@ -72,7 +64,8 @@ def main() -> int:
     parser.add_argument("--contestants", nargs="+", default=["*"], metavar="NAME", help="names or patterns; all by default")
     parser.add_argument("--output", type=Path, metavar="PREFIX", help="prefix of the three files to write")
     arguments = parser.parse_args()
-    shapes, contestants = select(arguments.shapes, SHAPES), select(arguments.contestants, CONTESTANTS)
+    shapes = [*select(arguments.shapes, {shape.name: shape for shape in SHAPES}).values()]
+    contestants = [*select(arguments.contestants, {contestant.name: contestant for contestant in CONTESTANTS}).values()]
 
     results = {
         "environment": environment.describe(
@@ -85,7 +78,7 @@ def main() -> int:
     }
     prefix = arguments.output
     if prefix is None and (len(shapes), len(contestants)) == (len(SHAPES), len(CONTESTANTS)):
-        prefix = Path(__file__).parent / "results" / report.name(results)
+        prefix = Path(__file__).parent / "results" / environment.file_name(results["environment"])
     if prefix is not None:
         prefix.parent.mkdir(parents=True, exist_ok=True)
     with tqdm(total=len(shapes) * arguments.rounds, unit="round", leave=False, disable=None) as progress:
@@ -94,7 +87,7 @@ def main() -> int:
             results["shapes"].append(
                 {"name": shape.name, "size": shape.size, "operations": shape.operations, "layer": shape.layer, "rows": rows}
             )
-            if prefix is not None:  # already now, so that a run that is interrupted leaves what it has
+            if prefix is not None:  # after each shape, so that an interrupted run leaves its results
                 Path(f"{prefix}.json").write_text(json.dumps(results, indent=1) + "\n")
 
     print(report.text(results))

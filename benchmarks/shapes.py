@@ -1,4 +1,4 @@
-"""The shapes that are measured: matrix products of real models, by name."""
+"""Matrix products of real models, by name: the shapes that are measured."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ class Shape:
       layer: which layer, in words.
       batch: the number of products; 1 is a plain matrix product, without a batch dimension.
       weights: whether B is known ahead of the call, so that it can be packed.
-      cold: whether the calls take the weights of several layers in turn, which no cache holds together.
+      cold: whether the calls take the weights of several layers in turn, which together fit in no cache.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Shape:
 
     @property
     def layers(self) -> int:
-        """How many B the calls take in turn: if they are to be cold, together more than the last-level cache holds."""
+        """How many matrices B the calls take in turn: 1, or for cold calls more than the last-level cache holds."""
         return 1 + cache.last_level() // (self.k * self.n) if self.cold else 1
 
     @property

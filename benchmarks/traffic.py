@@ -1,33 +1,16 @@
-"""What a compiled program moves: the bytes that its instructions read from memory and write to it, as its text has them.
+"""Reads from the text of a compiled program how many bytes its instructions read from memory and write to it.
 
-An instruction of XLA's optimised program reads its operands from memory and writes its result there; what it computes in
-between, as a fusion does, stays in registers. So an operator that is one loop moves its arguments and its results, and no
-other byte.
+An instruction of XLA's optimised program reads its operands from memory and writes its result there; what a fusion computes
+in between stays in registers. So an operator that compiles to one loop moves the bytes of its arguments and its results, and
+no others.
 """
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
-import jax
-
-from jquant.cases import clip, linear, nonlinear, quantized, tensorflow
-
-ELEMENTWISE = {
-    name: case for family in (linear, quantized, clip, nonlinear, tensorflow) for name, case in family.CASES.items()
-}
-# Those that reduce their argument first, and read it again; or reduce it in two ways, along different dimensions.
-READ_TWICE = {
-    "dynamic_quantize_linear",
-    "quantized_linear_softmax",
-    "quantize_down_and_shrink_range",
-    "requantization_range_per_channel",
-}
-
-ELEMENTS = 2**22  # about so many in each program
-PARTIAL_SUMS = 2**16  # bytes that reductions of large tensors leave to another one
-SMALL = 2**12  # bytes: scalars, tables of 256 float32, parameters of channels
+MIN_BYTES = 2**12  # smaller arrays do not count: scalars, tables of 256 float32, parameters of channels
 
 
 class Traffic(NamedTuple):
@@ -62,13 +45,17 @@ class Instruction(NamedTuple):
     attributes: str
 
 
-def of(program: str, small: int = SMALL) -> Traffic:
-    """Of ``compiled.as_text()``; arrays of fewer than `small` bytes do not count."""
+def read(program: str, min_bytes: int = MIN_BYTES) -> Traffic:
+    """The traffic of a program, ``compiled.as_text()``; arrays of fewer than `min_bytes` do not count."""
     entry, computations = _computations(program)
-    moves = [*_moves(computations, entry, 1, small)]
-    arguments = sum(_bytes(one.type, small) for one in computations[entry] if one.opcode == "parameter")
-    results = _bytes(computations[entry][-1].type, small)
-    return Traffic(sum(moved for moved, _ in moves), arguments, results, [text for moved, text in moves if moved])
+    moves = [*_moves(computations, entry, 1, min_bytes)]
+    parameters = [instruction for instruction in computations[entry] if instruction.opcode == "parameter"]
+    return Traffic(
+        moved=sum(moved for moved, _ in moves),
+        arguments=sum(_bytes(parameter.type, min_bytes) for parameter in parameters),
+        results=_bytes(computations[entry][-1].type, min_bytes),
+        instructions=[text for moved, text in moves if moved],
+    )
 
 
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\) -> .*\{$")
@@ -91,30 +78,37 @@ _CALLS = {"call", "while", "conditional", "async-start"}
 
 def _computations(program: str) -> tuple[str, dict[str, list[Instruction]]]:
     """The name of the entry, and all computations by their names, each with its root at the end."""
-    entry, current, found = "", "", {}
+    entry, name = "", ""
+    computations: dict[str, list[Instruction]] = {}
+    roots: dict[str, Instruction] = {}
     for line in re.sub(r"/\*.*?\*/", "", program).splitlines():
         if header := _COMPUTATION.match(line):
-            current = header[2]
-            found[current] = []
-            entry = current if header[1] else entry
+            name = header[2]
+            computations[name] = []
+            entry = name if header[1] else entry
         elif line == "}":
-            found[current].sort(key=lambda pair: pair[0])
-            found[current] = [one for _, one in found[current]]
-        elif " = " in line and current:
-            found[current].append((line.lstrip().startswith("ROOT "), _instruction(line)))
-    return entry, found
+            name = ""
+        elif " = " in line and name:
+            instruction = _instruction(line)
+            if line.lstrip().startswith("ROOT "):
+                roots[name] = instruction
+            else:
+                computations[name].append(instruction)
+    for name, root in roots.items():
+        computations[name].append(root)
+    return entry, computations
 
 
 def _instruction(line: str) -> Instruction:
     name, _, rest = line.strip().removeprefix("ROOT ").partition(" = ")
-    type_, rest = _first(rest)
+    type_, rest = _split_first(rest)
     opcode, _, rest = rest.partition("(")
-    operands, attributes = _first(f"({rest}")
+    operands, attributes = _split_first(f"({rest}")
     return Instruction(name.lstrip("%"), type_, opcode, re.findall(r"%([\w.-]+)", operands), attributes)
 
 
-def _first(text: str) -> tuple[str, str]:
-    """What stands before the first space outside of parentheses, or the pair of parentheses that the text begins with."""
+def _split_first(text: str) -> tuple[str, str]:
+    """Splits off the first word, or the parentheses that the text begins with; spaces inside parentheses do not count."""
     depth = 0
     for index, character in enumerate(text):
         depth += (character == "(") - (character == ")")
@@ -123,40 +117,39 @@ def _first(text: str) -> tuple[str, str]:
     return text, ""
 
 
-def _moves(computations: dict[str, list[Instruction]], name: str, times: int, small: int) -> Iterator[tuple[int, str]]:
-    """What each instruction of a computation moves, if that is run so many times, and its text."""
-    types = {one.name: one.type for one in computations[name]}
-    for one in computations[name]:
-        if one.opcode in _CALLS:
-            trips = _TRIPS.search(one.attributes)
-            called = _CALLED.findall(one.attributes)
-            called += [
-                branch.strip().lstrip("%") for each in _BRANCHES.findall(one.attributes) for branch in each.split(",")
-            ]
-            for each in called:
-                yield from _moves(computations, each, times * int(trips[1] if trips else 1), small)
-        elif one.opcode not in _MOVES_NOTHING and not _only_fetches(one):
-            read = sum(_bytes(types[operand], small) for operand in dict.fromkeys(one.operands))
-            written = _bytes(one.type, small)
-            yield times * (read + written), f"{times} x {one.opcode} {one.name}: {read} + {written}"
+def _moves(computations: dict[str, list[Instruction]], name: str, times: int, min_bytes: int) -> Iterator[tuple[int, str]]:
+    """The bytes that each instruction of a computation moves when it runs so many times, and its text."""
+    types = {instruction.name: instruction.type for instruction in computations[name]}
+    for instruction in computations[name]:
+        opcode, attributes = instruction.opcode, instruction.attributes
+        if opcode in _CALLS:
+            trips = _TRIPS.search(attributes)
+            branches = [branch for names in _BRANCHES.findall(attributes) for branch in names.split(",")]
+            for callee in _CALLED.findall(attributes) + [branch.strip().lstrip("%") for branch in branches]:
+                yield from _moves(computations, callee, times * int(trips[1] if trips else 1), min_bytes)
+        elif opcode not in _MOVES_NOTHING and not _is_prefetch(instruction):
+            read = sum(_bytes(types[operand], min_bytes) for operand in dict.fromkeys(instruction.operands))
+            written = _bytes(instruction.type, min_bytes)
+            yield times * (read + written), f"{times} x {opcode} {instruction.name}: {read} + {written}"
 
 
-def _only_fetches(one: Instruction) -> bool:
-    """Whether it brings an array next to the processor of a TPU, for another instruction, which counts."""
-    return one.opcode.endswith(("-start", "-done")) or 'custom_call_target="ConcatBitcast"' in one.attributes
+def _is_prefetch(instruction: Instruction) -> bool:
+    """Whether an instruction prefetches an array into a TPU's on-chip memory; the one that reads it there counts."""
+    is_concatenation = 'custom_call_target="ConcatBitcast"' in instruction.attributes
+    return instruction.opcode.endswith(("-start", "-done")) or is_concatenation
 
 
-def _bytes(type_: str, small: int) -> int:
+def _bytes(type_: str, min_bytes: int) -> int:
     """Of the arrays in a type."""
-    return sum(
-        size
+    sizes = (
+        _bits(dtype, layout) * math.prod(_padded(_integers(shape), layout)) // 8
         for dtype, shape, layout in _ARRAY.findall(type_)
-        if (size := _bits(dtype, layout) * math.prod(_padded(_integers(shape), layout)) // 8) >= small
     )
+    return sum(size for size in sizes if size >= min_bytes)
 
 
 def _padded(sizes: list[int], layout: str) -> list[int]:
-    """What the sizes take in memory: on TPUs, those of the most minor dimensions are multiples of a tile's."""
+    """The sizes in memory: on TPUs, those of the most minor dimensions are multiples of a tile's."""
     tile = re.search(r"T\(([\d,]+)\)", layout)
     minor_to_major = _integers(layout.partition(":")[0])
     for dimension, size in zip(minor_to_major, reversed(_integers(tile[1] if tile else "")), strict=False):
@@ -174,22 +167,3 @@ def _bits(dtype: str, layout: str) -> int:
         return int(packed[1])
     digits = re.search(r"\d+", dtype)
     return max(8, int(digits[0])) if digits else 8
-
-
-def assert_moved_once(name: str, compile: Callable[[Callable, tuple], str]) -> None:
-    """That a program of the operator alone reads each tensor once, or twice after a reduction, and writes its result once.
-
-    `compile` makes the text of a program from a function and the shapes of its arguments.
-    """
-    found = of(compile(ELEMENTWISE[name].function, _shapes(name)), PARTIAL_SUMS)
-    reads = 1 + (name.partition(",")[0] in READ_TWICE)
-    assert found.least <= found.moved <= reads * found.arguments + found.results, found.instructions
-
-
-def _shapes(name: str) -> tuple:
-    case = ELEMENTWISE[name]
-    shapes = case.shapes(case.rows_of(ELEMENTS))
-    if name != "dynamic_quantize_linear, rows":
-        return shapes
-    (x,) = shapes  # long rows, beside which their scales and zero points are small
-    return (jax.ShapeDtypeStruct((ELEMENTS // 4096, 4096), x.dtype),)

@@ -2,13 +2,12 @@
 
     python -m benchmarks.tune [--rounds 20] [--repeats 50] [--shapes square-1024] [--transpose-b]
 
-For each shape it prints the tile configurations, fastest first, ready to be pasted into the kernel's `_tiles` module, with
-XLA's own product among them. The product is uint8 x int8 with both zero points, the sums given. Exits with 2 if there is no
-such device.
+For each shape it prints the tile configurations, the fastest first, to be entered in the kernel's `_tiles` module, with
+XLA's own product among them. The product is uint8 x int8 with both zero points; the row and column sums that these need are
+not part of what is timed. Exits with 2 if there is no such device.
 """
 
 import argparse
-import dataclasses
 import functools
 import importlib
 import itertools
@@ -24,45 +23,39 @@ from tqdm import tqdm
 from benchmarks.contestant import jitted
 from benchmarks.measure import measure, quartiles
 from benchmarks.problem import Problem
-from benchmarks.run import select
+from benchmarks.selection import select
 from benchmarks.shapes import SHAPES, Shape
+from jquant.arithmetic import signs
 from jquant.kernels import xla, zero_point
 
-# Values of the fields of each platform's `TileConfig`. All combinations are tried; the kernel refuses what it cannot do.
+# Values of the fields of each platform's `TileConfig`. All combinations are tried; the kernel rejects those it cannot run.
 CANDIDATES = {
     "tpu": {
         "block_m": (128, 256, 512, 1024, 2048),
-        "block_n": (256, 512, 1024, 2048),
         "block_k": (512, 1024),
+        "block_n": (256, 512, 1024, 2048),
+        "rows_at_once": (256, 1024),
         "vmem_limit_bytes": (96 * 2**20,),
     },
     "gpu": {
         "block_m": (64, 128, 256),
         "block_n": (64, 128, 256),
-        "block_k": (128,),
         "stages": (3, 4, 5),
         "warpgroups": (1, 2),
-        "blocks": (132,),  # multiprocessors of an H100 or H200
-        "tile_width": (4, 8, 16),
+        "epilogue_n": (32,),  # columns of int32 in 128 bytes
+        "group_m": (4, 8, 16),
     },
 }
 
 
 def candidates(configs: ModuleType, values: dict[str, tuple]) -> Iterator[object]:
-    """Every config from the `values`; values for fields that `TileConfig` does not have are ignored."""
-    fields = dataclasses.fields(configs.TileConfig)
-    required = {field.name for field in fields if field.default is field.default_factory is dataclasses.MISSING}
-    if missing := required - values.keys():
-        raise SystemExit(
-            f"{configs.__name__}.TileConfig has fields that CANDIDATES does not know: {', '.join(sorted(missing))}"
-        )
-    names = [field.name for field in fields if field.name in values]
-    for combination in itertools.product(*(values[name] for name in names)):
-        yield configs.TileConfig(**dict(zip(names, combination, strict=True)))
+    """The configurations with every combination of the values of the fields."""
+    for combination in itertools.product(*values.values()):
+        yield configs.TileConfig(**dict(zip(values, combination, strict=True)))
 
 
 def repeated(product: Callable[..., jax.Array], repeats: int) -> Callable[..., jax.Array]:
-    """Many products, one after the other, in one call, so that dispatch does not count."""
+    """A function of many products, one after another, so that the time of dispatching one call does not count."""
 
     def function(a: jax.Array, *others: object) -> jax.Array:
         def step(_: jax.Array, a: jax.Array) -> jax.Array:
@@ -75,19 +68,19 @@ def repeated(product: Callable[..., jax.Array], repeats: int) -> Callable[..., j
     return function
 
 
-def operands(shape: Shape, transpose_b: bool) -> tuple:
-    problem = Problem(shape)
-    a, b = zero_point.to_int8(jnp.array(problem.a)), jnp.array(problem.b)
+def operands(problem: Problem, transpose_b: bool) -> tuple:
+    """int8 A and B, and the epilogue that corrects for signs and zero points."""
+    a, b = signs.to_int8(jnp.array(problem.a)), jnp.array(problem.b)
     ones = (1,) * a.ndim
-    a_zero_point = zero_point.shifted(jnp.full(ones, problem.a_zero_point), problem.a.dtype, ones)
-    b_zero_point = zero_point.shifted(jnp.full(ones, problem.b_zero_point), problem.b.dtype, ones)
-    row_sum, column_sum = (x.astype(jnp.int32).sum(axis, keepdims=True) for x, axis in ((a, -1), (b, -2)))
-    correction = zero_point.correction(a_zero_point, b_zero_point, row_sum, column_sum, shape.k)
+    a_zero_point = zero_point.shifted(jnp.full(ones, problem.a_zero_point), problem.a.dtype, a.ndim)
+    b_zero_point = zero_point.shifted(jnp.full(ones, problem.b_zero_point), problem.b.dtype, b.ndim)
+    row_sum, column_sum = zero_point.row_sum(a), zero_point.column_sum(b)
+    correction = zero_point.correction(a_zero_point, b_zero_point, row_sum, column_sum, problem.shape.k)
     return a, b.mT if transpose_b else b, (correction,)
 
 
 def tune(shape: Shape, kernel: Callable, configs: list, transpose_b: bool, rounds: int, repeats: int) -> None:
-    arguments = operands(shape, transpose_b)
+    arguments = operands(Problem(shape), transpose_b)
     reference = functools.partial(xla.integer_dot, transpose_b=transpose_b)
     expected = jax.jit(reference)(*arguments)
     calls = {"XLA": jitted(repeated(reference, repeats), *arguments)}
@@ -100,13 +93,13 @@ def tune(shape: Shape, kernel: Callable, configs: list, transpose_b: bool, round
                 continue
             calls[config] = jitted(repeated(product, repeats), *arguments)
             calls[config]()
-        except Exception as error:  # what a kernel or a compiler refuses with is not of one type
+        except Exception as error:  # kernels and compilers reject configurations with errors of many types
             calls.pop(config, None)
-            print(f"# {config}: not possible: {type(error).__name__}: {str(error).strip().partition(chr(10))[0][:100]}")
+            print(f"# {config}: rejected: {type(error).__name__}: {str(error).strip().partition(chr(10))[0][:100]}")
     with tqdm(total=rounds, desc=shape.name, unit="round", leave=False, disable=None) as progress:
         times = {
-            config: quartiles(each.further / repeats)
-            for config, each in measure(calls, rounds, after_round=progress.update).items()
+            config: quartiles(turns.further / repeats)
+            for config, turns in measure(calls, rounds, after_round=progress.update).items()
         }
     for config, (low, median, high) in sorted(times.items(), key=lambda item: item[1][1]):
         speed = shape.operations / median / 1e9
@@ -119,19 +112,19 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=50, help="products per call")
     parser.add_argument("--shapes", nargs="+", default=["*"], metavar="NAME", help="names or patterns; all by default")
-    parser.add_argument("--transpose-b", action="store_true", help="B is (N, K), as the kernel for GPUs requires")
+    parser.add_argument("--transpose-b", action="store_true", help="B is (N, K), as it always is on a GPU")
     arguments = parser.parse_args()
     platform = jax.default_backend()
     if platform not in CANDIDATES:
         print(f"The kernels run on a TPU or a GPU, but jax finds neither here, only {platform!r}.", file=sys.stderr)
         return 2
     kernel, configs = (importlib.import_module(f"jquant.kernels.pallas.{platform}{part}") for part in ("", "_tiles"))
-    every_config = list(candidates(configs, CANDIDATES[platform]))
-    for shape in select(arguments.shapes, [shape for shape in SHAPES if not shape.cold]):
+    all_configs = list(candidates(configs, CANDIDATES[platform]))
+    for shape in select(arguments.shapes, {shape.name: shape for shape in SHAPES if not shape.cold}).values():
         tune(
             shape,
             kernel.integer_dot,
-            every_config,
+            all_configs,
             arguments.transpose_b or platform == "gpu",
             arguments.rounds,
             arguments.repeats,

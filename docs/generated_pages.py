@@ -1,6 +1,6 @@
-"""What the site has that no file holds: a page for each operator, pages of the rest, and sections of the README.
+"""The generated pages of the site: one for each operator, and references of the modules.
 
-The page of an operator is its docstring, its section of operators.md, and its tables.
+The page of an operator has its docstring, its section of operators.md, and its tables.
 """
 
 import enum
@@ -20,7 +20,7 @@ _IMPORTS = re.search(r"^```python\n(.*?)^```$", _INTRODUCTION, re.MULTILINE | re
 
 
 def sections() -> Iterator[tuple[str, dict[str, str]]]:
-    """The families of operators.md, and the section of each of their operators."""
+    """For each family of operators.md, its title, and the section of each operator by name."""
     for family in _FAMILIES:
         title, *parts = re.split(r"^### ", family, flags=re.MULTILINE)
         headed = (part.split("\n\n", 1) for part in parts)
@@ -28,54 +28,56 @@ def sections() -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def pages() -> dict[str, str]:
-    """The page of each operator, by its name."""
+    """The pages of the operators, by name."""
     return {name: _page(name, text) for _, texts in sections() for name, text in texts.items()}
 
 
 def types_page() -> str:
-    """The types of arguments and results, the errors, and the surrounding feature level."""
+    """The page of types, errors and `feature_level`."""
     names = [name for name in dir(jquant) if name[0].isupper()]
-    introduction = "What the operators take and return besides arrays, and what they raise. All of it is in `jquant`."
+    introduction = (
+        "The types that the operators take and return besides arrays, and the errors that they raise, in `jquant`."
+    )
     return _reference("Types, levels and errors", introduction, [*names, "feature_level"], jquant)
 
 
 def exact_page() -> str:
-    """What jquant.exact has."""
+    """The page of jquant.exact."""
     names = [name for name, value in vars(jquant.exact).items() if getattr(value, "__module__", "") == "jquant.exact"]
     public = [name for name in names if not name.startswith("_")]
     return _reference("jquant.exact", jquant.exact.__doc__, public, jquant.exact)
 
 
 def transform_page() -> str:
-    """What jquant.transform has."""
+    """The page of jquant.transform."""
     module = jquant.transform
     introduction = "[Quantize a function](../transform.md) shows how these are used."
     return _reference("jquant.transform", introduction, _callables(module), module)
 
 
 def observers_page() -> str:
-    """What jquant.calibration has."""
+    """The page of jquant.calibration."""
     module = jquant.calibration
     introduction = "Observers of ranges. [Calibration](../calibration.md) shows how they are used."
     return _reference("jquant.calibration", introduction, _callables(module), module)
 
 
 def onnx_page() -> str:
-    """What jquant.onnx has."""
+    """The page of jquant.onnx."""
     module = importlib.import_module("jquant.onnx")
     introduction = "[ONNX models](../onnx.md) shows how these are used."
     return _reference("jquant.onnx", introduction, _callables(module), module)
 
 
 def checkpoints_page() -> str:
-    """What jquant.checkpoints has."""
+    """The page of jquant.checkpoints."""
     module = importlib.import_module("jquant.checkpoints")
     introduction = "[Quantized checkpoints](../checkpoints.md) shows how these are used."
     return _reference("jquant.checkpoints", introduction, _callables(module), module)
 
 
 def onnx_operators() -> str:
-    """The list of supported operators that onnx.md has between its marks."""
+    """The table of supported operators that onnx.md has between its markers."""
     importlib.import_module("jquant.onnx")
     by_domain: dict[str, list[str]] = {}
     for domain, operator in importlib.import_module("jquant.onnx.registry").operators():
@@ -101,7 +103,7 @@ def _reference(title: str, introduction: str, names: list[str], module: ModuleTy
 
 
 def overview() -> str:
-    """operators.md with a table in the place of the sections that have a page."""
+    """operators.md with a table of links in place of the sections that are pages."""
 
     def row(name: str) -> str:
         return f"| [`{name}`](operators/{name}.md) | {getattr(jquant, name).__doc__.splitlines()[0]} |\n"
@@ -127,12 +129,12 @@ def _page(name: str, example: str) -> str:
 
 def descriptor_of(name: str) -> Descriptor | None:
     module = vars(importlib.import_module(getattr(jquant, name).__module__))
-    # One operator has any number of inputs, and a table for each.
+    # The table of an operator with any number of inputs is a function of their number.
     return module["_descriptor"](0) if "_descriptor" in module else module.get("_DESCRIPTOR")
 
 
 def _tables(descriptor: Descriptor) -> Iterator[str]:
-    """The rows of each feature level, the newest of DirectML first, a tab for each; or those of the one table."""
+    """A table for each feature level, in tabs, the newest DirectML level first; or the only table."""
     if descriptor.table:
         yield _table(descriptor.table, None)
     for level, rows in sorted(descriptor.levels.items(), key=lambda item: (item[0] == FeatureLevel.EXTENDED, -item[0])):
@@ -156,7 +158,7 @@ def _constraints(descriptor: Descriptor) -> str:
     constraints += [f"{', '.join(group)} have the same rank{below}." for group in descriptor.same_rank]
     if descriptor.broadcast:
         where = " at `EXTENDED`" if descriptor.levels else ""
-        constraints.append(f"{' and '.join(descriptor.broadcast)} may be of a lower rank{where}, as NumPy aligns it.")
+        constraints.append(f"{' and '.join(descriptor.broadcast)} may have a lower rank{where}, aligned as in NumPy.")
     if descriptor.one_element:
         constraints.append(f"{', '.join(descriptor.one_element)}: 1 element each.")
     if descriptor.per_channel:
@@ -166,7 +168,7 @@ def _constraints(descriptor: Descriptor) -> str:
         constraints.append(f"A size of 1 broadcasts in {' and '.join(f'`{name}`' for name in descriptor.batch)}.")
     rows = next(iter(descriptor.levels.values())) if descriptor.levels else descriptor.table
     if any(row.sizes is None and row.kind != "Output" for row in rows):
-        constraints.append("Where no shape is given, it is that of the output, and sizes of 1 broadcast.")
+        constraints.append("Tensors without a shape in the table have that of the output, and sizes of 1 broadcast.")
     return "\n".join(f"- {constraint}" for constraint in constraints)
 
 
@@ -197,19 +199,19 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, **_):
-    """The overview; and what Markdown of the repository needs to be read on a site."""
+    """Replaces operators.md by the overview, and adapts the repository's Markdown to the site."""
     if page.file.src_uri == "operators.md":
         markdown = overview()
-    # Files that are no part of the site are left as their names.
+    # Links to files that are not on the site become text.
     markdown = re.sub(r"\[([^\]]*)\]\((?:\.\./(?!\w+\.md)|examples/|\.\./README)[^)]*\)", r"\1", markdown)
-    # Sessions, whose outputs are not Python, without what is meant for doctest.
+    # Sessions are marked as such, and lose what is only for doctest.
     markdown = re.sub(r"^```python\n(?=>>> )", "```pycon\n", markdown, flags=re.MULTILINE)
     markdown = re.sub(r"^<BLANKLINE>$|  # doctest: .*$", "", markdown, flags=re.MULTILINE)
-    # A figure that is too small to read opens by itself.
+    # A figure links to its file, since it may be too small to read on the page.
     return re.sub(r"^(!\[[^\]]*\]\((\w+\.png)\))$", r"[\1](\2)", markdown, flags=re.MULTILINE)
 
 
-if __name__ == "__main__":  # writes the list of operators into onnx.md
+if __name__ == "__main__":  # writes the table of operators into onnx.md
     page = Path(__file__).with_name("onnx.md")
     before, _, after = re.split("(?<=<!-- operators -->\n)(.*?)(?=<!-- /operators -->)", page.read_text(), flags=re.DOTALL)
     page.write_text(f"{before}\n{onnx_operators()}\n\n{after}")

@@ -1,4 +1,4 @@
-"""Draws off_by_one.png: runs the examples of off_by_one.md, the last of which draws it."""
+"""Draws off_by_one.png by running the examples of off_by_one.md, the last of which draws it."""
 
 import doctest
 import os

@@ -53,7 +53,7 @@ class Layers(NamedTuple, Generic[Layer]):
 
 
 class Activations(NamedTuple):
-    """One entry for every tensor that the int8 network keeps in int8: its values, or its scale."""
+    """The tensors that the int8 network keeps in int8, or their scales."""
 
     image: jax.Array
     stem: jax.Array
@@ -105,14 +105,14 @@ def train(layers: Layers[Dense], images: jax.Array, labels: jax.Array) -> Layers
 
 
 def calibrated_scale(activation: jax.Array) -> jax.Array:
-    """The scale of the `_linear` operators: the reciprocal of the factor by which `quantize` multiplies."""
+    """The scale that the `_linear` operators take: the reciprocal of the factor by which `quantize` multiplies."""
     _, _, output_max = quantize_int8(activation, activation.min(), activation.max())
     return output_max / 127  # `quantize` takes output_max to 127, the largest qint8
 
 
 def quantized_dense(layer: Dense) -> Int8Dense:
     low, high = layer.weight.min(axis=0), layer.weight.max(axis=0)
-    weight, _, weight_max = quantize_int8(layer.weight, low, high, narrow_range=True, axis=1)  # one range a column
+    weight, _, weight_max = quantize_int8(layer.weight, low, high, narrow_range=True, axis=1)  # a range for each column
     return Int8Dense(weight, weight_max[None, :] / 127, layer.bias[None, :])
 
 
@@ -123,13 +123,13 @@ def quantized_network(layers: Layers[Dense], calibration_images: jax.Array) -> I
 
 
 def int8_dense(layer: Int8Dense, x: jax.Array, x_scale: jax.Array) -> jax.Array:
-    """int8 in, float32 out."""
+    """A dense layer with an int8 input and a float32 output."""
     return jquant.matmul_integer_to_float(x, x_scale, None, layer.weight, layer.scale, None, layer.bias)
 
 
 @jax.jit
 def int8_network(network: Int8Network, images: jax.Array) -> tuple[jax.Array, Activations]:
-    """Like `float_network`, with all activations in int8."""
+    """`float_network` with all activations in int8."""
     layers, scales, image_range = network
     requantize = functools.partial(jquant.quantize_linear, output_dtype="INT8")
     image = quantize_int8(images, *image_range).output
@@ -178,7 +178,7 @@ def draw(path: Path, errors: dict[str, np.ndarray], scales: Activations, digits:
 
 
 def digits(seed: int) -> list[np.ndarray]:
-    """Images of 64 pixels in [0, 1] for training and for the test, and the labels of both."""
+    """Training and test images, of 64 pixels in [0, 1], and training and test labels."""
     pixels, labels = load_digits(return_X_y=True)
     return train_test_split(np.float32(pixels / 16), labels, test_size=1 / 3, random_state=seed, stratify=labels)
 
@@ -204,11 +204,11 @@ def main() -> None:
     print(f"{'same prediction':<20}{np.mean(agree):>20.2%}  ({agree.sum()} of {agree.size} test digits)")
 
     errors = jax.tree.map(error_in_steps, int8_activations, float_activations, network.scales)._asdict()
-    del errors["image"]  # its own rounding and nothing else
+    del errors["image"]  # which is only the rounding of the input
     margin = np.diff(np.sort(float_logits, axis=1))[:, -1]
     shown = np.lexsort((margin, agree))[:8]  # sorts by the last key first
-    drawn = [array[shown] for array in (test_images, test_labels, float_digits, int8_digits, margin)]
-    draw(arguments.output, errors, network.scales, list(zip(*drawn, strict=True)))
+    columns = [array[shown] for array in (test_images, test_labels, float_digits, int8_digits, margin)]
+    draw(arguments.output, errors, network.scales, list(zip(*columns, strict=True)))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""The int8 network for the scikit-learn digits as ONNX files, and both in onnxruntime.
+"""The int8 network for the scikit-learn digits as ONNX files of two forms, compared with onnxruntime.
 
-Trains and quantizes the network of `digits_int8.py`, writes it in the two ways that ONNX has for a quantized network, and
+Trains and quantizes the network of `digits_int8.py`, writes it in the two forms that ONNX has for a quantized network, and
 runs the test set through each:
 
-- integers: products of integers and what scales their sums, step by step, which is what `matmul_integer_to_float` computes;
-- QDQ, as quantizers write it: products of floats between DequantizeLinear and QuantizeLinear. onnxruntime computes them as
-  they stand, or fuses them to products of integers.
+- integers: integer products, followed by the nodes that scale their sums, which is what `matmul_integer_to_float` computes;
+- QDQ, as quantizers write it: float products between DequantizeLinear and QuantizeLinear. onnxruntime computes them as
+  written, or fuses them into integer products.
 
     pip install ".[examples,models]"
     python examples/digits_onnx.py --output digits
@@ -22,7 +22,7 @@ import onnx.parser
 import onnxruntime
 from digits_int8 import Activations, Int8Network, digits, initial_layers, int8_network, quantized_network, train
 
-LAYERS = {"stem": "image", "hidden": "stem", "branch": "hidden", "head": "residual"}  # and what each reads
+LAYERS = {"stem": "image", "hidden": "stem", "branch": "hidden", "head": "residual"}  # and the input of each
 GRAPH = """<ir_version: 10, opset_import: ["" : 21]>
 digits (float[N, 64] images) => (float[N, 10] logits, {activations}) {{
   image = QuantizeLinear (images, image_scale, zero)
@@ -61,7 +61,7 @@ DENSE = {
 
 
 def constants(network: Int8Network) -> dict[str, np.ndarray]:
-    """By the names that the graphs have for them."""
+    """The constants of both graphs, by name."""
     scales = network.scales._asdict()
     named = {"zero": np.int8(0), "low": 0.0, "one": 1.0, "six": 6.0, "sixth": 1 / 6, "half": 1 / 2}
     named |= {f"{name}_scale": scale for name, scale in scales.items()}
@@ -72,12 +72,12 @@ def constants(network: Int8Network) -> dict[str, np.ndarray]:
 
 
 def model(network: Int8Network, form: str) -> onnx.ModelProto:
-    """In one of the forms of `DENSE`; the int8 activations are outputs besides the logits, to be compared."""
+    """The network in one of the forms of `DENSE`. The int8 activations are outputs besides the logits, to be compared."""
     dense = {name: DENSE[form].format(name=name, x=x) for name, x in LAYERS.items()}
     activations = ", ".join(f"int8[N, 64] {name}" for name in Activations._fields)
     result = onnx.parser.parse_model(GRAPH.format(activations=activations, **dense))
-    read = {name for node in result.graph.node for name in node.input}
-    tensors = {name: value for name, value in constants(network).items() if name in read}
+    inputs = {name for node in result.graph.node for name in node.input}
+    tensors = {name: value for name, value in constants(network).items() if name in inputs}
     result.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in tensors.items())
     onnx.checker.check_model(result, full_check=True)
     return result
@@ -98,13 +98,13 @@ RUNS = {
 
 
 def session(model: onnx.ModelProto, optimised: bool, saved_to: Path | None = None) -> onnxruntime.InferenceSession:
-    """onnxruntime's, node by node or optimised; can save the graph that it runs."""
+    """onnxruntime's session, node by node or optimised; saves the graph that it runs, if `saved_to` is given."""
     levels, options = onnxruntime.GraphOptimizationLevel, onnxruntime.SessionOptions()
     options.graph_optimization_level = levels.ORT_ENABLE_EXTENDED if optimised else levels.ORT_DISABLE_ALL
-    options.add_session_config_entry("session.qdqisint8allowed", "1")  # else only uint8 is, on x86
+    options.add_session_config_entry("session.qdqisint8allowed", "1")  # by default only uint8 is, on x86
     if saved_to is not None:
         options.optimized_model_filepath = str(saved_to)
-    # This one would turn MatMul and Add into a Gemm of floats, before products of integers are looked for.
+    # MatMulAddFusion would turn MatMul and Add into a Gemm of floats, before onnxruntime looks for integer products.
     disabled = ["MatMulAddFusion"] if optimised else []
     providers = ["CPUExecutionProvider"]
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers, disabled_optimizers=disabled)
@@ -130,10 +130,10 @@ def main() -> None:
         onnx.save(graph, f"{arguments.output}_{form.lower()}.onnx")
     print(f"{'':<24}{'same class':>14}{'int8, equal':>20}{'logits, equal':>18}{'largest difference':>22}")
     for name, (form, optimised) in RUNS.items():
-        found = outputs(session(models[form], optimised), images)
-        same = np.sum(found["logits"].argmax(axis=1) == logits.argmax(axis=1))
-        equal = np.array([found[name] == value for name, value in activations._asdict().items()])
-        share, largest = np.mean(found["logits"] == logits), np.abs(found["logits"] - logits).max()
+        theirs = outputs(session(models[form], optimised), images)
+        same = np.sum(theirs["logits"].argmax(axis=1) == logits.argmax(axis=1))
+        equal = np.array([theirs[activation] == value for activation, value in activations._asdict().items()])
+        share, largest = np.mean(theirs["logits"] == logits), np.abs(theirs["logits"] - logits).max()
         integers = f"{equal.sum():,} of {equal.size:,}"
         print(f"{name:<24}{f'{same} of {len(images)}':>14}{integers:>20}{share:>18.1%}{largest:>22.1e}")
 

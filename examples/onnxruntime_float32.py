@@ -1,10 +1,9 @@
 """float32 functions as onnxruntime's kernels compute them on x86-64, bit for bit.
 
-Quantized operators are exact, and so are single products, sums and quotients. A product of matrices, a mean, a softmax or
-a tanh is not: every library adds in an order of its own and has polynomials of its own, so that last bits differ, and one
-of them, where numbers are rounded to integers, is enough for another integer. For a network that has to be what onnxruntime
-makes of it, these take the place of those of `jax.numpy` and `jax.nn`. `jquant.exact` keeps compilers from rounding
-elsewhere.
+Quantized operators give the same bits everywhere, and so do single products, sums and quotients. Matrix products, means,
+softmax and tanh do not: every library has its own order of summation and its own polynomials, so the last bits differ, and a
+difference in the last bit before a rounding can give another integer. For a network whose integers must be onnxruntime's,
+these functions replace those of `jax.numpy` and `jax.nn`. `jquant.exact` keeps compilers from changing the roundings.
 """
 
 import functools
@@ -18,20 +17,20 @@ from jax import lax
 from jquant import exact
 
 CPU = Path("/proc/cpuinfo")
-# Those of `vector_sum`. AVX-512 adds 16 numbers at once, AVX2 eight; the means are taken with SSE, two vectors of four.
+# The `distances` of `vector_sum`. AVX-512 adds 16 numbers at once, AVX2 eight; means use SSE, with two vectors of four.
 SOFTMAX_DISTANCES = (8, 1, 2, 4) if CPU.exists() and "avx512f" in CPU.read_text() else (1, 2, 4)
 MEAN_DISTANCES = (4, 2, 1)
 
 
 def fused_multiply_add(a: jax.Array, b: jax.Array | float, c: jax.Array | float) -> jax.Array:
-    """``a * b + c``, rounded once: float64 holds the product and, but for one in 2**28, enough of the sum."""
+    """``a * b + c``, rounded once: float64 holds the product and, except for one sum in 2**28, enough of the sum."""
     with jax.enable_x64(True):
         a, b, c = (jnp.asarray(x, jnp.float32).astype(jnp.float64) for x in (a, b, c))
         return (a * b + c).astype(jnp.float32)
 
 
 def matmul(a: jax.Array, b: jax.Array) -> jax.Array:
-    """MatMul of up to 128 terms: one after the other, but for a single row."""
+    """MatMul of up to 128 terms, which are added one after another, except if there is a single row."""
     if a.shape[-2] == 1:
         return matmul_single_row(a, b)
 
@@ -44,7 +43,7 @@ def matmul(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def matmul_single_row(a: jax.Array, b: jax.Array) -> jax.Array:
-    """What MatMul makes of one row: the sums of four products each, every operation rounded, one after the other."""
+    """MatMul of a single row: sums of four products each are added one after another, and every operation is rounded."""
 
     def add(total: jax.Array, terms: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         columns, rows = terms
@@ -60,10 +59,10 @@ def matmul_single_row(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def vector_sum(x: jax.Array, distances: tuple[int, ...]) -> jax.Array:
-    """The sum of the last axis, which stays, in the order of vector instructions.
+    """The sum along the last axis, which is kept, in the order of vector instructions.
 
-    They have ``2 ** len(distances)`` partial sums side by side. In the end each is added to that at the first distance, the
-    result to that at the second, and so on.
+    A vector has ``2 ** len(distances)`` partial sums. In the end each is added to the one at the first distance, the result
+    to the one at the second distance, and so on.
     """
     partial = functools.reduce(jnp.add, jnp.split(x, x.shape[-1] >> len(distances), axis=-1))
     for distance in distances:
@@ -72,7 +71,7 @@ def vector_sum(x: jax.Array, distances: tuple[int, ...]) -> jax.Array:
 
 
 def polynomial(x: jax.Array, *coefficients: float) -> jax.Array:
-    """Of the coefficients from the highest power down, by Horner's rule."""
+    """The polynomial with these coefficients, from the highest power down, by Horner's rule."""
     value = jnp.full_like(x, coefficients[0])
     for coefficient in coefficients[1:]:
         value = fused_multiply_add(value, x, coefficient)
@@ -80,9 +79,9 @@ def polynomial(x: jax.Array, *coefficients: float) -> jax.Array:
 
 
 def exponential(x: jax.Array) -> jax.Array:
-    """Of numbers up to 0. It is 0 where it would be subnormal."""
+    """The exponential of numbers up to 0; 0 if it would be subnormal."""
     x = jnp.maximum(x, -88.3762626647949)
-    shift = 1.5 * 2**23  # there, float32 has integers alone
+    shift = 1.5 * 2**23  # near which the float32 numbers are the integers
     power = exact.difference(fused_multiply_add(x, 1.4426950408889634, shift), shift)
     remainder = fused_multiply_add(power, -0.693145752, x)
     remainder = fused_multiply_add(power, -1.42860677e-6, remainder)
@@ -92,7 +91,7 @@ def exponential(x: jax.Array) -> jax.Array:
 
 
 def softmax(x: jax.Array) -> jax.Array:
-    """Softmax of the last axis."""
+    """Softmax along the last axis."""
     weights = exponential(exact.difference(x, jnp.max(x, axis=-1, keepdims=True)))
     padding = -x.shape[-1] % 2 ** len(SOFTMAX_DISTANCES)
     padded = jnp.pad(weights, [(0, 0)] * (x.ndim - 1) + [(0, padding)])
@@ -100,12 +99,12 @@ def softmax(x: jax.Array) -> jax.Array:
 
 
 def mean(x: jax.Array) -> jax.Array:
-    """ReduceMean of the last axis, which stays, and has a multiple of 8 elements."""
+    """ReduceMean along the last axis, which is kept, and has a multiple of 8 elements."""
     return exact.quotient(vector_sum(x, MEAN_DISTANCES), jnp.float32(x.shape[-1]))
 
 
 def tanh(x: jax.Array) -> jax.Array:
-    """Tanh: a quotient of two polynomials, beyond 9 constant."""
+    """Tanh: a quotient of two polynomials, constant beyond 9."""
     x = jnp.clip(x, -9, 9)
     square = exact.product(x, x)
     odd = polynomial(
@@ -123,7 +122,7 @@ def tanh(x: jax.Array) -> jax.Array:
 
 
 def power(base: jax.Array, exponent: np.ndarray) -> jax.Array:
-    """Pow to a constant integer, 2 or 3: products."""
+    """Pow with a constant integer exponent, 2 or 3, as products."""
     return functools.reduce(exact.product, [base] * int(exponent))
 
 
@@ -131,12 +130,12 @@ def square_root(x: jax.Array) -> jax.Array:
     return exact.seal(jnp.sqrt(x))
 
 
-def mean_of_last(x: jax.Array, axes: np.ndarray) -> jax.Array:
+def reduce_mean(x: jax.Array, axes: np.ndarray) -> jax.Array:
     assert axes == [-1]
     return mean(x)
 
 
-# For `jquant.onnx.load(overrides=...)`, which sees that Softmax is of the last axis, its default.
+# For `jquant.onnx.load(overrides=...)`, which checks that Softmax has its default axis, the last.
 FUNCTIONS = {
     "Add": exact.sum,
     "Sub": exact.difference,
@@ -145,7 +144,7 @@ FUNCTIONS = {
     "Pow": power,
     "Sqrt": square_root,
     "MatMul": matmul,
-    "ReduceMean": mean_of_last,
+    "ReduceMean": reduce_mean,
     "Softmax": softmax,
     "Tanh": tanh,
 }

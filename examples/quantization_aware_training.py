@@ -1,10 +1,10 @@
-"""4-bit weights: quantized after training, or trained with, on the scikit-learn digits.
+"""4-bit weights: quantized after training, or by quantization-aware training, on the scikit-learn digits.
 
-Trains the same small network twice from the same weights: in float, and with its 4-bit weights (per output column) and
-8-bit activations rounded in the loss, through the straight-through forms `jquant.quantize_and_dequantize` and
-`jquant.fake_quantize`. The ranges of the activations are learned there; for the float network they are calibrated on
-the training set. Both are tested in integers. Prints how they compare over several seeds, each with its own initial
-weights and its own split into training and test set, and draws the learning curves.
+Trains the same small network twice from the same weights: in float, and with 4-bit weights (per output column) and 8-bit
+activations rounded in the loss, by the straight-through operators `jquant.quantize_and_dequantize` and
+`jquant.fake_quantize`. Quantization-aware training also learns the ranges of the activations; for the float network they are
+calibrated on the training set. Both networks are tested in integers. Prints how they compare over several seeds, each with
+its own initial weights and its own split into training and test set, and draws the learning curves.
 
     pip install ".[examples]"
     python examples/quantization_aware_training.py --output quantization_aware_training.png
@@ -49,18 +49,18 @@ def float_dense(layer: Layer, x: jax.Array) -> jax.Array:
 
 
 def simulated_dense(layer: Layer, x: jax.Array) -> jax.Array:
-    """Rounds to what the integers can express, and has a derivative."""
+    """A layer of floats that are rounded to what the integers can express, with straight-through derivatives."""
     x = jquant.fake_quantize(x, 0.0, layer.input_max)
     return x @ rounded_weight(layer) + layer.bias
 
 
 def rounded_weight(layer: Layer) -> jax.Array:
-    """In the range of the weights themselves, symmetric, one for each column."""
+    """The weights rounded to 4 bits, in a symmetric range for each column."""
     return jquant.quantize_and_dequantize(layer.weight, num_bits=4, narrow_range=True, axis=1)
 
 
 def integer_dense(layer: Layer, x: jax.Array) -> jax.Array:
-    """What is deployed: 4-bit weights in int8, 8-bit activations, and their product in integers."""
+    """The deployed layer: 4-bit weights in int8, 8-bit activations, and an integer product."""
     weight_scale = abs(layer.weight).max(axis=0, keepdims=True) / LARGEST_WEIGHT
     weight = jquant.quantize_linear(rounded_weight(layer), weight_scale, output_dtype="INT8")
     x_scale = layer.input_max / LARGEST_ACTIVATION
@@ -75,12 +75,12 @@ def network(dense: Dense, layers: list[Layer], x: jax.Array) -> jax.Array:
 
 
 def calibrated(layers: list[Layer], images: jax.Array) -> list[Layer]:
-    """With the ranges of the activations of the float network."""
-    result, x = [], images
+    """The layers with the ranges that the activations of the float network have."""
+    calibrated_layers, x = [], images
     for layer in layers:
-        result.append(layer._replace(input_max=x.max()))
+        calibrated_layers.append(layer._replace(input_max=x.max()))
         x = jax.nn.relu(float_dense(layer, x))
-    return result
+    return calibrated_layers
 
 
 def initial_layers(key: jax.Array, images: jax.Array) -> list[Layer]:
@@ -96,7 +96,7 @@ def accuracy(dense: Dense, layers: list[Layer], images: jax.Array, labels: jax.A
 @functools.partial(jax.jit, static_argnums=0)
 @functools.partial(jax.vmap, in_axes=(None, 0, 0, 0, 0))  # over the seeds
 def train(dense: Dense, layers: list[Layer], state: optax.OptState, images: jax.Array, labels: jax.Array):
-    """Some steps on the whole training set, which is small."""
+    """`STEPS_BETWEEN_TESTS` steps on the whole training set, which is small."""
 
     def loss(layers: list[Layer]) -> jax.Array:
         return optax.softmax_cross_entropy_with_integer_labels(network(dense, layers, images), labels).mean()
@@ -112,7 +112,7 @@ def train(dense: Dense, layers: list[Layer], state: optax.OptState, images: jax.
 @jax.jit
 @jax.vmap
 def test(float_layers, aware_layers, train_images, images, labels) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The accuracy of the float network, of the same quantized, and of the one trained for it."""
+    """The accuracies of the float network, of the float network quantized, and of quantization-aware training."""
     return (
         accuracy(float_dense, float_layers, images, labels),
         accuracy(integer_dense, calibrated(float_layers, train_images), images, labels),
@@ -123,13 +123,13 @@ def test(float_layers, aware_layers, train_images, images, labels) -> tuple[jax.
 @jax.jit
 @jax.vmap
 def agreement(layers: list[Layer], images: jax.Array) -> jax.Array:
-    """Whether the integers predict what the simulation does, in which they were trained."""
+    """Whether the integers predict the same digits as the simulation that was trained."""
     digits = (network(dense, layers, images).argmax(axis=1) for dense in (integer_dense, simulated_dense))
     return jnp.equal(*digits)
 
 
 def dataset(seeds: int) -> list[np.ndarray]:
-    """Training and test images, training and test labels, by seed."""
+    """Training and test images, training and test labels, each stacked over the seeds."""
     pixels, labels = load_digits(return_X_y=True)
     images = np.float32(pixels / 16)
     split = functools.partial(train_test_split, images, labels, test_size=1 / 3, stratify=labels)

@@ -1,9 +1,9 @@
-"""An int8 feed-forward block on a mesh of devices: how each tensor is split, and which bytes move because of it.
+"""An int8 feed-forward block on a mesh of devices: how each tensor is split, and what the devices send each other.
 
-Quantizes a block (two products, ReLU, a residual) of synthetic weights, splits it over the (data, model) mesh of the
-devices that there are, 8 virtual ones where there is one, in two ways, and compares the output with that of one device,
-bit for bit. Reads the operations between devices from the compiled programs, and from those of the same block in bfloat16
-and float32. Prints all that, and draws the bytes that each device holds and sends.
+Quantizes a block (two products, ReLU, a residual) with synthetic weights, splits it in two ways over a (data, model) mesh of
+all devices, or of 8 virtual ones on a machine with one device, and compares the output with that of one device, bit for bit.
+Reads the operations between devices from the compiled programs, and from those of the same block in bfloat16 and float32.
+Prints the shardings, the operations and the bytes, and draws the bytes that each device holds and sends.
 
     pip install ".[examples]"
     python examples/sharded_inference.py --output sharded_inference.png
@@ -35,7 +35,7 @@ quantize_int8 = functools.partial(jquant.quantize, dtype="qint8", mode="SCALED",
 
 
 class Block(NamedTuple):
-    """Float32 or bfloat16: ``x + relu(x @ up) @ down``."""
+    """``x + relu(x @ up) @ down`` in float32 or bfloat16."""
 
     x: jax.Array  # (rows, WIDTH)
     up: jax.Array  # (WIDTH, HIDDEN)
@@ -65,7 +65,7 @@ class Layout(NamedTuple):
     down: P
 
 
-# Both split the weights of both products over the model axis, and so hold the same.
+# Both layouts split the weights of both products over the model axis, so that each device holds the same number of bytes.
 LAYOUTS = (
     Layout("sum the products", P("data", None), P(None, "model"), P("model", None)),  # down is split along K
     Layout("gather the activations", P("data", "model"), P(None, "model"), P(None, "model")),
@@ -85,7 +85,7 @@ def float_block(block: Block) -> jax.Array:
 
 def int8_block(block: Int8Block) -> jax.Array:
     x, up, up_scale, down, down_scale, scales = block
-    # The least uint8 is the zero point, 0: saturation is the ReLU.
+    # The zero point is 0, the lowest uint8: saturation is the ReLU.
     hidden = jquant.quantized_linear_matmul(x, scales.x, None, up, up_scale, None, scales.hidden, output_dtype="UINT8")
     branch = jquant.quantized_linear_matmul(
         hidden, scales.hidden, None, down, down_scale, None, scales.branch, output_dtype="INT8"
@@ -100,7 +100,7 @@ def synthetic_block(key: jax.Array, rows: int) -> Block:
 
 
 def quantized_weight(weight: jax.Array, parts: int) -> tuple[jquant.PackedMatrix, jax.Array]:
-    """With a scale for each column, and packed so that K can be split into `parts`: in blocks that divide one."""
+    """Packed weights, whose blocks allow K to be split into `parts`, and the scale of each column."""
     low, high = weight.min(axis=0), weight.max(axis=0)
     output, _, output_max = quantize_int8(weight, low, high, narrow_range=True, axis=1)
     block_size = next(size for size in range(256, 0, -1) if len(weight) // parts % size == 0)
@@ -125,7 +125,7 @@ def mesh_of_all_devices() -> Mesh:
 
 
 def shardings(block: Block | Int8Block, layout: Layout, mesh: Mesh) -> Block | Int8Block:
-    """The sharding of every array of the block, as a tree like it."""
+    """The shardings of the arrays of a block, in a tree of the same structure."""
     x, up, down = (NamedSharding(mesh, spec) for spec in layout[1:])
     if isinstance(block, Block):
         return Block(x, up, down)
@@ -143,29 +143,30 @@ class Collective(NamedTuple):
     group: int  # how many devices take part together
 
     def elements_sent(self) -> float:
-        """By each device, where they pass parts of the whole around in a ring."""
-        whole = math.prod(self.shape) * (self.group if self.kind == "reduce-scatter" else 1)
-        return whole * (self.group - 1) / self.group * (2 if self.kind == "all-reduce" else 1)
+        """The elements that each device sends when the parts are passed around in a ring."""
+        elements = math.prod(self.shape) * (self.group if self.kind == "reduce-scatter" else 1)
+        return elements * (self.group - 1) / self.group * (2 if self.kind == "all-reduce" else 1)
 
     def bytes_sent(self) -> float:
         return self.elements_sent() * int(re.search(r"\d+", self.dtype)[0]) / 8
 
 
 def collectives(program: str) -> list[Collective]:
-    """Those that XLA makes of these layouts, of which some take several arrays at once; none is in a loop."""
-    found = []
+    """The operations between devices in a program. Some take several arrays at once; in this example, none is in a loop."""
+    operations = []
     for types, kind, start, rest in re.findall(
         r" = (.*?) (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(-start)?\((.*)", program
     ):
         arrays = re.findall(r"([a-z]+\d+)\[([\d,]+)\]", types)
         if start and kind != "all-reduce":
             arrays = arrays[len(arrays) // 2 :]  # the operands come first
-        found += [Collective(kind, dtype, tuple(map(int, shape.split(","))), group_size(rest)) for dtype, shape in arrays]
-    return found
+        group = group_size(rest)
+        operations += [Collective(kind, dtype, tuple(map(int, shape.split(","))), group) for dtype, shape in arrays]
+    return operations
 
 
 def group_size(attributes: str) -> int:
-    """XLA spells the groups out, or as (groups, size), or names the axes of the mesh."""
+    """The size of the groups, which XLA spells out, or counts as (groups, size), or gives as axes of the mesh."""
     if spelled := re.search(r"replica_groups=\{\{([\d,]+)\}", attributes):
         return spelled[1].count(",") + 1
     if counted := re.search(r"replica_groups=\[\d+,(\d+)\]", attributes):
@@ -218,7 +219,7 @@ def print_collectives(runs: dict[tuple[str, str], Run]) -> None:
 
 
 def widened(type_: str, run: Run) -> bool:
-    """Whether the program moves a bfloat16 block in float32, as XLA does on a CPU."""
+    """Whether the program moves bfloat16 arrays as float32, as XLA does on a CPU."""
     return type_ == "bfloat16" and any(collective.dtype == "f32" for collective in run.collectives)
 
 

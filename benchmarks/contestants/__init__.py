@@ -10,4 +10,4 @@ CONTESTANTS = (
     *aqt.CONTESTANTS,
     *torch.CONTESTANTS,
 )
-BASELINE = jax.CONTESTANTS[0].name  # what the ratios are taken to
+BASELINE = jax.CONTESTANTS[0].name  # the ratios are to its time

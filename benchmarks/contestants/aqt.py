@@ -1,4 +1,4 @@
-"""AQT. It has no zero points for integer products."""
+"""AQT, whose integer products have no zero points."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def _dot_general(problem: Problem) -> Call:
     dimensions = dimension_numbers(problem)
 
     def dot(a: Any, b: Any) -> jax.Array:
-        # AQT asks for the float operands as well and does not use them; no code is left of them after compilation.
+        # AQT takes the float operands as well, but does not use them: the compiler removes them.
         floats = (jnp.zeros(x.qvalue.shape) for x in (a, b))
         return aqt.dg_core(*floats, a, b, dimensions)[0]
 

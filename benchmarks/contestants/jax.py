@@ -1,4 +1,4 @@
-"""What JAX offers by itself."""
+"""JAX's own products."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The functions of this repository."""
+"""jquant's products."""
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ def _pack(problem: Problem) -> Call:
 
 
 def _scaled_operands(problem: Problem) -> tuple:
-    """A, B and what belongs to them; B packed where it is a weight, its zero point with it."""
+    """A and B, each with its scale and zero point; B is packed together with its zero point if it is a weight."""
     a = problem.a, problem.a_scale, problem.a_zero_point
     if problem.shape.weights:
         return *a, _packed(problem.b, problem.b_zero_point), problem.b_scale, None

@@ -24,9 +24,18 @@ def run(
     other_outputs: Sequence[str] = (),
     **attributes: Any,
 ) -> Call:
-    """A session of the one operator, whose `operands` are constants of the model, but for `inputs`; one for each layer.
+    """Sessions of a model with one operator, one session for each layer.
 
-    `other_outputs` are the names of those that the operator has besides the first, and that nobody fetches.
+    Args:
+      operator: the operator's name.
+      operands: its named operands, which are constants of the model except for `inputs`.
+      inputs: the names of the operands that are inputs of the model.
+      expected: the right first output.
+      domain: of the operator.
+      layers: how many sessions take turns.
+      tolerance: as in `Call`.
+      other_outputs: the names of the operator's further outputs, which are not fetched.
+      **attributes: of the operator.
     """
     if jax.default_backend() != "cpu":
         raise Unavailable("its integer products run on a CPU")

@@ -1,4 +1,4 @@
-"""qwix. It allows a zero point for one of two operands, and its integers are int8."""
+"""qwix, whose integers are int8, and which allows a zero point for only one of the two operands."""
 
 import jax
 import numpy as np

@@ -23,9 +23,16 @@ def run(
     result: int | None = 0,
     **attributes: Any,
 ) -> Call:
-    """A call of the raw operator, of whose results one counts, or all of them (None), of as many dimensions as `expected`.
+    """A call of a raw operator, with oneDNN off: its kernels compute something else.
 
-    `quantized` is the type of the first operand. oneDNN is off: its kernels compute something else.
+    Args:
+      operator: its name in `tf.raw_ops`.
+      operands: its named operands.
+      expected: the right result.
+      tolerance: as in `Call`.
+      quantized: the quantized type that the first operand is bitcast to, or None.
+      result: the index of the result that is compared; None compares all results, stacked.
+      **attributes: of the operator; quantized types may be given by name.
     """
     if jax.default_backend() != "cpu":
         raise Unavailable("its quantized kernels run on a CPU")
@@ -37,14 +44,14 @@ def run(
     attributes = {name: getattr(tensorflow, value) if value in _STORED else value for name, value in attributes.items()}
     call = functools.partial(getattr(tensorflow.raw_ops, operator), **tensors, **attributes)
 
-    def plain(tensor: Any) -> np.ndarray:
+    def to_numpy(tensor: Any) -> np.ndarray:
         stored = _STORED.get(tensor.dtype.name)
         return (tensor if stored is None else tensorflow.bitcast(tensor, getattr(tensorflow, stored))).numpy()
 
     def fetch(results: Any) -> np.ndarray:
-        every = [plain(tensor) for tensor in ([results] if isinstance(results, tensorflow.Tensor) else results)]
-        chosen = np.stack(every) if result is None else every[result]
-        return chosen.reshape(-1, *expected.shape[1:]) if expected.ndim else chosen
+        arrays = [to_numpy(tensor) for tensor in ([results] if isinstance(results, tensorflow.Tensor) else results)]
+        array = np.stack(arrays) if result is None else arrays[result]
+        return array.reshape(-1, *expected.shape[1:]) if expected.ndim else array
 
     return Call(call, expected, tolerance, fetch)
 

@@ -11,7 +11,7 @@ from benchmarks.problem import Problem
 
 
 def _int_mm(problem: Problem) -> Call:
-    # OpenMP's threads spin while they wait, which takes the processor from the other contestants; read when it is loaded.
+    # OpenMP reads this when it is loaded. By default, threads that wait spin, and take the processor from other contestants.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     torch = require("torch")
     backend = jax.default_backend()

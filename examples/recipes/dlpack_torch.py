@@ -12,7 +12,7 @@ import jquant
 
 
 def to_jax(tensor: torch.Tensor) -> jax.Array:
-    """The tensor's memory as a JAX array; an error where that would take a copy."""
+    """The tensor's memory as a JAX array; an error if that would take a copy."""
     return jax.dlpack.from_dlpack(tensor.detach(), copy=False)
 
 

@@ -1,4 +1,4 @@
-"""An Equinox model on int8: every `eqx.nn.Linear` in it replaced, the rest of the model left as it is.
+"""An Equinox model in int8: every `eqx.nn.Linear` in it is replaced, and the rest of the model is left as it is.
 
 pip install ".[recipes]"
 python examples/recipes/equinox_model.py
@@ -41,7 +41,7 @@ def linear_layers(model: eqx.Module) -> list[eqx.nn.Linear]:
 
 
 def plain(layer: Int8Linear, x: jax.Array) -> jax.Array:
-    """The operator, on all rows and the weights as they were."""
+    """The operator on all rows, with unpacked weights."""
     scales = layer.weight_scale, None, layer.output_scale
     return jquant.quantized_linear_matmul(x, layer.input_scale, None, layer.weight.unpack(), *scales)
 

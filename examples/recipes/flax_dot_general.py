@@ -1,4 +1,4 @@
-"""Flax layers that multiply in int8, trained through it: NNX and Linen, with `dot_general=jquant.dot_general`.
+"""Training with Flax layers that multiply in int8: NNX and Linen, with `dot_general=jquant.dot_general`.
 
 pip install ".[recipes]"
 python examples/recipes/flax_dot_general.py
@@ -13,7 +13,7 @@ import jquant
 
 
 class Network(nnx.Module):
-    """Two layers whose products are of integers; their parameters stay floats."""
+    """Two layers with integer products and float parameters."""
 
     def __init__(self, rngs: nnx.Rngs):
         self.hidden = nnx.Linear(16, 64, dot_general=jquant.dot_general, rngs=rngs)

@@ -1,4 +1,4 @@
-"""A Flax NNX layer on int8: `nnx.Linear` replaced by its quantized form, under `nnx.jit`.
+"""A Flax NNX layer in int8: an `nnx.Linear`, quantized, under `nnx.jit`.
 
 pip install ".[recipes]"
 python examples/recipes/flax_nnx.py
@@ -13,7 +13,7 @@ import jquant
 
 
 class Quantized(nnx.Variable):
-    """What no optimizer shall touch: those take `nnx.Param`."""
+    """Variables that optimizers, which take `nnx.Param`, do not update."""
 
 
 class Int8Linear(nnx.Module):

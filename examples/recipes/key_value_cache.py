@@ -1,4 +1,4 @@
-"""Attention to keys and values that a cache holds in int8, a scale for each token.
+"""Attention with an int8 cache of keys and values, with a scale for each token.
 
 python examples/recipes/key_value_cache.py
 """
@@ -10,26 +10,27 @@ import numpy as np
 import jquant
 
 
-def by_row(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """int8, and a scale for each row."""
+def quantize_rows(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """int8 values, and a scale for each row."""
     largest = jnp.max(jnp.abs(x), axis=-1)
     scale, _ = jquant.scale_and_zero_point(-largest, largest, "INT8", symmetric=True, narrow_range=True)
     return jquant.quantize_linear(x, scale[:, None], output_dtype="INT8"), scale
 
 
 def appended(cache, position, key: jax.Array, value: jax.Array):
-    """The cache of one head, with the key and the value of a token, of shape (1, width)."""
-    new = *by_row(key), *by_row(value)
-    return jax.tree.map(lambda all, one: jax.lax.dynamic_update_slice_in_dim(all, one, position, 0), cache, new)
+    """The cache of one head, extended by the key and the value of a token, of shape (1, width)."""
+    token = *quantize_rows(key), *quantize_rows(value)
+    return jax.tree.map(lambda x, row: jax.lax.dynamic_update_slice_in_dim(x, row, position, 0), cache, token)
 
 
 def attend(cache, length, query: jax.Array) -> jax.Array:
-    """What queries of shape (rows, width) find among the first `length` tokens of one head."""
+    """Attention of queries, of shape (rows, width), to the first `length` tokens of one head."""
     keys, key_scale, values, value_scale = cache
-    query, query_scale = by_row(query / np.sqrt(query.shape[1]))
+    query, query_scale = quantize_rows(query / np.sqrt(query.shape[1]))
     scores = jquant.matmul_integer_to_float(query, query_scale, None, keys.T, key_scale, None)
     scores = jnp.where(jnp.arange(len(keys))[None] < length, scores, -jnp.inf)
-    shares, share_scale = by_row(jax.nn.softmax(scores) * value_scale[None])  # which scales the values before their sum
+    shares = jax.nn.softmax(scores) * value_scale[None]  # the values' scales, applied before the sum
+    shares, share_scale = quantize_rows(shares)
     return jquant.matmul_integer_to_float(shares, share_scale, None, values, 1.0, None)
 
 

@@ -17,7 +17,7 @@ import jquant
 
 
 def sharded(packed: jquant.PackedMatrix, mesh: Mesh, spec: P) -> jquant.PackedMatrix:
-    """What to restore: sizes, dtypes, shardings; and the logical dtype, which is no array, so in no checkpoint."""
+    """A target: sizes, dtypes and shardings, and the logical dtype, which is no array and so in no checkpoint."""
     shardings = packed.sharding_for(NamedSharding(mesh, spec))
     return jax.tree.map(lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), packed, shardings)
 
@@ -28,11 +28,11 @@ def save(path: Path, model) -> None:
 
 
 def restore(path: Path, target):
-    """The checkpoint as `target` says. Orbax alone casts what differs and drops what is not asked for."""
+    """Restores a target of the checkpoint's structure. Orbax alone would cast other dtypes, and drop arrays."""
     with ocp.StandardCheckpointer() as checkpointer:
-        saved, asked = checkpointer.metadata(path).custom_metadata["structure"], str(jax.tree.structure(target))
-        if saved != asked:
-            raise ValueError(f"the checkpoint has {saved}, not {asked}")
+        saved, wanted = checkpointer.metadata(path).custom_metadata["structure"], str(jax.tree.structure(target))
+        if saved != wanted:
+            raise ValueError(f"the checkpoint has {saved}, not {wanted}")
         return checkpointer.restore(path, target)
 
 

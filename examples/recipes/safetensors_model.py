@@ -40,8 +40,14 @@ def main() -> None:
     x = rng.integers(0, 256, (8, 256), np.uint8)
     before, after = (
         jquant.quantized_linear_matmul(
-            *(x, values["input_scale"], values["input_zero_point"], weight, values["weight_scale"], None),
-            *(values["output_scale"], values["output_zero_point"]),
+            x,
+            values["input_scale"],
+            values["input_zero_point"],
+            weight,
+            values["weight_scale"],
+            None,
+            values["output_scale"],
+            values["output_zero_point"],
         )
         for values, weight in ((layer, packed), (restored, packed_again))
     )

@@ -1,4 +1,4 @@
-"""A function of arrays in int8, whose second half runs only where the first half is not sure.
+"""An int8 function whose second half runs only if the first half is not sure.
 
 python examples/recipes/transform_cond.py
 """
@@ -32,7 +32,7 @@ def main() -> None:
     try:
         transform.calibrate(apply, params, [*clear], recipe)
         raise AssertionError("a branch without a range was accepted")
-    except ValueError as error:
+    except transform.TransformError as error:
         print(error)
     for name, inputs in {"early": clear, "late": vague}.items():
         signal, other = (

@@ -1,4 +1,4 @@
-"""A Flax Linen convolutional network with batch norm in int8, with the ranges of a data set.
+"""A Flax Linen convolutional network with batch norm in int8, with ranges from a data set.
 
 pip install ".[recipes]"
 python examples/recipes/transform_linen.py

@@ -1,4 +1,4 @@
-"""A Flax NNX transformer in int8: scanned layers, rematerialization, and one table for look-ups and logits.
+"""A Flax NNX transformer in int8: scanned layers, rematerialization, and one table for embeddings and logits.
 
 pip install ".[recipes]"
 python examples/recipes/transform_nnx.py
@@ -65,7 +65,7 @@ def main() -> None:
     print(f"{before:,} bytes of parameters -> {after:,}: {after / before:.2f}")
     one = jax.jit(quantized_apply)(quantized_params, tokens[:1, :10])  # another batch, and another length
     assert one.shape == (1, 10, VOCABULARY)
-    assert jnp.allclose(one, int8_logits[:1, :10], atol=1e-3)  # what a row is quantized to depends on no other row
+    assert jnp.allclose(one, int8_logits[:1, :10], atol=1e-3)  # a row is quantized independently of the others
     logits = jax.jit(apply)(params, tokens)
     others = {"a scale for each token": by_row, "for each tensor": transform.dynamic_int8}
     for name, recipe in (others | {"float inputs": transform.weight_only_int8}).items():

@@ -1,4 +1,4 @@
-"""Int8 parameters in an Orbax checkpoint and in a safetensors file, restored where the float ones are not.
+"""Int8 parameters in an Orbax checkpoint and in a safetensors file, restored without the float parameters.
 
 pip install ".[recipes]"
 python examples/recipes/transform_saved.py
@@ -34,9 +34,9 @@ def is_packed(node) -> bool:
 
 
 def to_safetensors(quantized_params) -> dict[str, np.ndarray]:
-    """By name; packed weights as matrices, since their packed form may differ between versions."""
-    found = jax.tree_util.tree_leaves_with_path(quantized_params, is_leaf=is_packed)
-    named = {jax.tree_util.keystr(path, simple=True, separator=":"): leaf for path, leaf in found}
+    """Arrays by name; packed weights as matrices, since their packed form may differ between versions."""
+    leaves = jax.tree_util.tree_leaves_with_path(quantized_params, is_leaf=is_packed)
+    named = {jax.tree_util.keystr(path, simple=True, separator=":"): leaf for path, leaf in leaves}
     return {name: np.array(leaf.unpack() if is_packed(leaf) else leaf, order="C") for name, leaf in named.items()}
 
 

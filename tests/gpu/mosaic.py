@@ -9,6 +9,8 @@ from unittest import mock
 
 import jax
 
+from benchmarks import chips
+
 from . import ptx
 
 
@@ -21,8 +23,7 @@ class Compiled(NamedTuple):
 
 
 def tensor(dtype, *shape: int) -> jax.ShapeDtypeStruct:
-    """An argument on an H200."""
-    return jax.ShapeDtypeStruct(shape, dtype, sharding=jax.sharding.SingleDeviceSharding(ptx.devices()[0]))
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=jax.sharding.SingleDeviceSharding(chips.device("h200")))
 
 
 def compile(product: jax.stages.Lowered) -> Compiled:

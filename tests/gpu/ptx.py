@@ -4,7 +4,6 @@ ptxas, which compiles PTX for the chip, may merge or reorder only arithmetic tha
 `add.rn.f32` stay as they are, `mul.f32` and `add.f32` may become one `fma`.
 """
 
-import functools
 import pathlib
 import re
 import tempfile
@@ -14,20 +13,13 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.experimental import topologies
 
-_TARGET = pathlib.Path(__file__).with_name("h200_target.txtpb")
-
-
-@functools.cache
-def devices(topology: str = "1x1x1") -> list[jax.Device]:
-    """H200s to compile for: `topology` has the numbers of slices, of hosts per slice, and of GPUs per host."""
-    return topologies.get_topology_desc(platform="cuda", target_config=_TARGET.read_text(), topology=topology).devices
+from benchmarks import chips
 
 
 def compile(function: Callable, *arguments: Any) -> list["Kernel"]:
     """The kernels of ``jax.jit(function)``, for arguments of these shapes and dtypes, or trees of them."""
-    sharding = jax.sharding.SingleDeviceSharding(devices()[0])
+    sharding = jax.sharding.SingleDeviceSharding(chips.device("h200"))
     arguments = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), arguments)
     with tempfile.TemporaryDirectory() as folder:
         # jax 0.10 dumps PTX by default; 0.12 only if it is named. The autotuner, which has no GPU to measure on, takes a

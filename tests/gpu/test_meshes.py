@@ -12,8 +12,7 @@ from support.collectives import collectives
 from support.layouts import BOTH, LAYOUTS, assert_only_sums_move, compiled, compiled_with_a_warning
 
 import jquant
-
-from . import ptx
+from benchmarks.chips import h200s
 
 pytest.importorskip("jax_plugins.xla_cuda13", reason="XLA compiles for NVIDIA GPUs only where jax-cuda13-pjrt is installed")
 
@@ -22,9 +21,9 @@ topologies = pytest.mark.parametrize("topology", ["1x8x1", "2x8x1"])  # one mach
 
 
 @functools.cache
-def mesh_of(topology: str, axis_type: AxisType) -> jax.sharding.Mesh:
-    devices = np.array(ptx.devices(topology))
-    return jax.sharding.Mesh(devices.reshape(-1, 4), BOTH, axis_types=(axis_type, axis_type))
+def mesh_of(topology: str, kind: AxisType) -> jax.sharding.Mesh:
+    devices = np.array(h200s(topology))
+    return jax.sharding.Mesh(devices.reshape(-1, 4), BOTH, axis_types=(kind, kind))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

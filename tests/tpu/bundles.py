@@ -12,10 +12,9 @@ The programs agree with this: a `vmatmul.s8` takes 32 rows. On v5e, it follows t
 rows a cycle; on v6e after 8, 4 rows a cycle. For K-major B, the programs of libtpu 0.0.42 for v5e have 98 % of the bundles
 that this allows: there, something waits. On 7x, a bundle is no measure of a cycle at all.
 
-libtpu reads the options for its dumps when it is loaded: import this module before anything compiles for a TPU.
+libtpu reads what to dump when it is loaded: import this module before anything compiles for a TPU.
 """
 
-import functools
 import os
 import pathlib
 import re
@@ -24,25 +23,14 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
-from jax.experimental import topologies
+from benchmarks import chips
 
-TOPOLOGIES = {"v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2", "7x": "tpu7x:2x2x1"}
 PRODUCTS_PER_CYCLE = {"v5e": 2 * 4 * 128**2, "v5p": 2 * 4 * 128**2, "v6e": 4 * 2 * 256**2}
 
 _FOLDER = tempfile.TemporaryDirectory()
-os.environ.update(
-    TPU_SKIP_MDS_QUERY="1",
-    ALLOW_MULTIPLE_LIBTPU_LOAD="1",
-    LIBTPU_INIT_ARGS=f"--xla_jf_dump_to={_FOLDER.name} --xla_jf_dump_llo_text=true "
-    "--xla_jf_dump_llo_pass_label_regex=.*final_bundles.*",
+os.environ["LIBTPU_INIT_ARGS"] = (
+    f"--xla_jf_dump_to={_FOLDER.name} --xla_jf_dump_llo_text=true --xla_jf_dump_llo_pass_label_regex=.*final_bundles.*"
 )
-
-
-@functools.cache
-def devices(topology: str) -> list[jax.Device]:
-    """TPUs to compile for. With the environment above, several processes may compile at a time."""
-    return topologies.get_topology_desc(topology, "tpu").devices
 
 
 class Body(NamedTuple):
@@ -75,11 +63,9 @@ class Program(NamedTuple):
 
 def compile(chip: str, function: Callable, *arguments, kernel: str = "integer_dot") -> Program:
     """The `kernel` in ``jax.jit(function)``, for trees of arguments of these shapes and dtypes."""
-    sharding = jax.sharding.SingleDeviceSharding(devices(TOPOLOGIES[chip])[0])
-    arguments = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), arguments)
     folder = pathlib.Path(_FOLDER.name)
     before = set(folder.iterdir())
-    jax.jit(function).lower(*arguments).compile()
+    chips.compile(chip, function, *arguments)
     (file,) = (file for file in set(folder.iterdir()) - before if re.search(rf"-{kernel}[^-]*-\d+-final_bundles", file.name))
     return parse(file.read_text())
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import jquant
+from benchmarks.chips import device
 
 from . import bundles
 
@@ -16,7 +17,7 @@ pytest.importorskip("libtpu", reason="programs compile for TPUs only where libtp
 @pytest.mark.parametrize("groups", [1, 8])
 @pytest.mark.parametrize("chip", ["v5e", "v6e"])
 def test_the_int8_unit_multiplies(chip, groups):
-    sharding = jax.sharding.SingleDeviceSharding(bundles.devices(bundles.TOPOLOGIES[chip])[0])
+    sharding = jax.sharding.SingleDeviceSharding(device(chip))
     x = jax.ShapeDtypeStruct((2, 64, 28, 28), jnp.uint8, sharding=sharding)
     w = jax.ShapeDtypeStruct((64, 64 // groups, 3, 3), jnp.int8, sharding=sharding)
     folder = pathlib.Path(bundles._FOLDER.name)

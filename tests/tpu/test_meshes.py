@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import AxisType
 from support.layouts import BOTH, LAYOUTS, assert_only_sums_move, compiled, compiled_with_a_warning
 
-from . import bundles
+from benchmarks.chips import tpus
 
 pytest.importorskip("libtpu", reason="programs compile for TPUs only where libtpu is installed")
 
@@ -17,8 +17,8 @@ topologies = pytest.mark.parametrize("topology", ["v5e:4x4", "v6e:4x4"])
 
 
 @functools.cache
-def mesh_of(topology: str, axis_type: AxisType) -> jax.sharding.Mesh:
-    return jax.sharding.Mesh(np.array(bundles.devices(topology)).reshape(4, 4), BOTH, axis_types=(axis_type, axis_type))
+def mesh_of(topology: str, kind: AxisType) -> jax.sharding.Mesh:
+    return jax.sharding.Mesh(np.array(tpus(topology)).reshape(4, 4), BOTH, axis_types=(kind, kind))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -14,6 +14,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 from support.sampling import one_in
 
+from benchmarks.chips import TPU_TOPOLOGIES, tpus
 from jquant.kernels.epilogue import Dequantize, Requantize, ZeroPointCorrection
 from jquant.kernels.pallas import tpu
 from jquant.kernels.pallas.tpu_tiles import TileConfig, config_for
@@ -22,7 +23,7 @@ from . import bundles
 
 pytest.importorskip("libtpu", reason="kernels compile for TPUs only where libtpu is installed")
 
-CHIPS = tuple(bundles.TOPOLOGIES)
+CHIPS = tuple(TPU_TOPOLOGIES)
 FORMS = ("int32", "float32", "float16", "bfloat16", "int8", "uint8")
 
 
@@ -88,10 +89,10 @@ def test_the_chip_of_a_mesh_chooses_the_tiles(monkeypatch):
     """Under `jax.shard_map`, for example; shardings of the arguments are not known while the kernel is traced."""
     chips = []
     monkeypatch.setattr(tpu, "config_for", lambda chip, *rest: chips.append(chip) or config_for(chip, *rest))
-    mesh = jax.sharding.Mesh(np.array(bundles.devices(bundles.TOPOLOGIES["v6e"])), ("x",))
-    split, replicated = (jax.sharding.NamedSharding(mesh, spec) for spec in (P("x"), P()))
-    a = jax.ShapeDtypeStruct((1024, 256), jnp.int8, sharding=split)
-    b = jax.ShapeDtypeStruct((256, 512), jnp.int8, sharding=replicated)
+    mesh = jax.sharding.Mesh(np.array(tpus(TPU_TOPOLOGIES["v6e"])), ("x",))
+    rows, whole = (jax.sharding.NamedSharding(mesh, spec) for spec in (P("x"), P()))
+    a = jax.ShapeDtypeStruct((1024, 256), jnp.int8, sharding=rows)
+    b = jax.ShapeDtypeStruct((256, 512), jnp.int8, sharding=whole)
 
     def dot(a, b):
         return tpu.integer_dot(a, b, ())

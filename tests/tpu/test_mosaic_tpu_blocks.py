@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import pytest
 from support.sampling import one_in
 
+from benchmarks.chips import TPU_TOPOLOGIES
 from jquant.kernels.pallas import tpu_blocks
 from jquant.kernels.pallas.tpu_block_tiles import BlockTileConfig, config_for
 from jquant.packed.block_matrix import Layout, PackedBlockMatrix
@@ -20,7 +21,7 @@ from . import bundles
 
 pytest.importorskip("libtpu", reason="kernels compile for TPUs only where libtpu is installed")
 
-CHIPS = tuple(bundles.TOPOLOGIES)
+CHIPS = tuple(TPU_TOPOLOGIES)
 CLOCKS = {"v5e": 1.50e9, "v6e": 1.75e9}
 BYTES_PER_SECOND = {"v5e": 820e9, "v6e": 1640e9}
 

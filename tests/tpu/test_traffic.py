@@ -6,12 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import moved_once
 from support.sampling import one_in
 
 import jquant
-from benchmarks import traffic
-
-from . import bundles
+from benchmarks import chips
 
 pytest.importorskip("libtpu", reason="programs compile for TPUs only where libtpu is installed")
 
@@ -31,23 +30,17 @@ EXCEPTIONS = {
 }
 
 
-def compiled(chip, function, shapes) -> jax.stages.Compiled:
-    sharding = jax.sharding.SingleDeviceSharding(bundles.devices(bundles.TOPOLOGIES[chip])[0])
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes)
-    return jax.jit(function).lower(*shapes).compile()
-
-
-@one_in(4, "name", sorted(traffic.ELEMENTWISE.keys() - EXCEPTIONS), others="full")
+@one_in(4, "name", sorted(moved_once.ELEMENTWISE.keys() - EXCEPTIONS), others="full")
 @pytest.mark.parametrize("chip", ["v5e", pytest.param("v6e", marks=pytest.mark.full)])
 def test_each_tensor_is_moved_once(chip, name):
-    traffic.assert_moved_once(name, lambda *program: compiled(chip, *program).as_text())
+    moved_once.assert_moved_once(name, functools.partial(chips.compile, chip))
 
 
 def test_sigmoid_looks_nothing_up():
     """A TPU takes longer to look up a number than to compute ten."""
     shapes = jax.ShapeDtypeStruct((1024, 1024), np.uint8), *(jax.ShapeDtypeStruct((), np.float32),) * 2
     sigmoid = jquant.quantized_linear_sigmoid
-    program = compiled("v5e", lambda x, x_scale, scale: sigmoid(x, x_scale, None, scale), shapes)
+    program = chips.compile("v5e", lambda x, x_scale, scale: sigmoid(x, x_scale, None, scale), *shapes)
     assert " gather(" not in program.as_text()
 
 
@@ -56,12 +49,12 @@ def test_softmax(sizes):
     """It stores a few numbers for each element, and has no look-ups."""
     softmax = functools.partial(jquant.quantized_linear_softmax, axis=1)
     shapes = jax.ShapeDtypeStruct(sizes, np.uint8), *(jax.ShapeDtypeStruct((), np.float32),) * 2
-    program = compiled("v5e", lambda x, x_scale, scale: softmax(x, x_scale, None, scale), shapes)
+    program = chips.compile("v5e", lambda x, x_scale, scale: softmax(x, x_scale, None, scale), *shapes)
     assert program.memory_analysis().temp_size_in_bytes <= 20 * np.prod(sizes)
     assert " gather(" not in program.as_text()
 
 
 def test_temporaries_of_pack_integers():
-    """There are none: in a last dimension of their own, the integers of a byte would be padded to 128."""
-    program = compiled("v5e", jquant.pack_integers, (jax.ShapeDtypeStruct((2**20,), jnp.int4),))
+    """None. In a last dimension, the integers of a byte would be padded to 128."""
+    program = chips.compile("v5e", jquant.pack_integers, jax.ShapeDtypeStruct((2**20,), jnp.int4))
     assert program.memory_analysis().temp_size_in_bytes == 0

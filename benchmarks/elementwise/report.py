@@ -1,6 +1,6 @@
 """The results of `benchmarks.elementwise` as Markdown and a figure.
 
-    python -m benchmarks.elementwise_report FILE.json [--summary] [--plot FILE.png]
+    python -m benchmarks.elementwise.report FILE.json [--summary] [--plot FILE.png]
 
 prints the Markdown or, as in docs/performance.md, a table for 2^20 elements.
 """
@@ -14,11 +14,12 @@ from matplotlib.figure import Figure  # without pyplot, it needs no display
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from benchmarks import report
+from benchmarks import environment
+from benchmarks.bars import draw_bar, finish_panel
+from benchmarks.elementwise import MEMORY, NAIVE, OURS
 from benchmarks.measure import TURN_MS
 
-OURS, NAIVE, MOVING = "jquant", "naive", "memory alone"
-SHOWN = 2**20  # elements, in the figure
+SHOWN = 2**20  # elements, in the figure and in the summary
 _HEADER = (
     "",
     "µs",
@@ -61,44 +62,44 @@ def _ratio(row: dict, contestant: str) -> str:
 
 
 def cells(row: dict) -> tuple[str, ...]:
+    """A row of the full table."""
     engine = row["engine"]
-    median, between = _times(row, engine)
+    median, note = _times(row, engine)
     if "reason" in row:
-        between = row["reason"]
+        note = row["reason"]
     elif engine != "onnxruntime":
-        between += f", {engine}"
+        note += f", {engine}"
+    operator, *variant = row["operator"].partition(",")
     return (
-        f"`{row['operator'].partition(',')[0]}`{''.join(row['operator'].partition(',')[1:])}",
+        f"`{operator}`{''.join(variant)}",
         *_times(row, OURS),
         *_times(row, NAIVE),
         _ratio(row, NAIVE),
         median,
-        between,
+        note,
         _ratio(row, engine),
-        _times(row, MOVING)[0],
+        _times(row, MEMORY)[0],
         f"{row['temporary_bytes'] / row['elements']:.1f}",
         f"{row['traffic']:.2f}",
     )
 
 
 def introduction(results: dict) -> list[str]:
-    environment = results["environment"]
     return [
-        f"{report.machine(results)}; {report.versions(results)}; revision {environment['revision']}; load average before "
-        f"the run {environment['load average']}.",
+        environment.summary(results["environment"], with_revision=True),
         "Data: integers uniform over all of their type, floating point over -1 to 1; a tenth of that saturates in "
         f"`quantize_linear`. {results['rounds']} rounds (a fifth of them above 2^20 elements), in each of which every "
         f"contestant has a turn of {TURN_MS} ms, or two calls, in random order; the first call of a turn does not count. "
         "Times are the median and the quartiles over the rounds. Ratios are those of the two times of a round, their median "
         "and quartiles; below 1 is faster than the other. Every result was checked first: ours by equality with the "
         "reference, the naive formula's within one step, the engine's by equality, or within one where it differs.",
-        "Scales, zero points and ranges are arguments of the jitted programs, not constants. The naive formulas stand in "
-        "`benchmarks/elementwise.py`. The engine is onnxruntime, where it has the operator, or else TensorFlow's eager "
-        "operator with oneDNN off, whose kernels compute something else. onnxruntime's scales and zero points are constants "
-        "of its model, its threads as many as XLA's, and they do not spin. *Memory alone* reads the same tensors, writes "
-        "a result of the same type, and computes next to nothing. *Temporary* is what the program allocates besides its "
-        "arguments and its result. *Traffic* is the bytes that its instructions read and write, as its text has them, by "
-        "the bytes of its arguments and its result.",
+        "Scales, zero points and ranges are arguments of the jitted programs, not constants. The naive formulas are in "
+        "`benchmarks/elementwise/naive.py`. The engine is onnxruntime, where it has the operator, or else TensorFlow's "
+        "eager operator with oneDNN off, whose kernels compute something else. onnxruntime's scales and zero points are "
+        "constants of its model, its threads as many as XLA's, and they do not spin. *Memory alone* reads the same "
+        "tensors, writes a result of the same type, and computes next to nothing. *Temporary* is what the program "
+        "allocates besides its arguments and its result. *Traffic* is the bytes that its instructions read and write, as "
+        "its text has them, over the bytes of its arguments and its result.",
     ]
 
 
@@ -108,7 +109,7 @@ def table(rows: list[dict]) -> list[str]:
 
 
 def allocation(rows: list[dict]) -> list[str]:
-    """What allocating the output costs."""
+    """The section on what allocating the output costs."""
     if not rows:
         return []
     lines = [
@@ -119,23 +120,24 @@ def allocation(rows: list[dict]) -> list[str]:
         "| | | µs | quartiles | page faults of a call |\n|---|---|--:|--:|--:|",
     ]
     for row in rows:
-        for kind, (low, median, high) in row["times_ms"].items():
+        for output, (low, median, high) in row["times_ms"].items():
             lines.append(
-                f"| `{row['operator']}`, {power(row['elements'])} elements, {row['bytes'] / 2**20:.0f} MiB | {kind} | "
-                f"{microseconds(median)} | {microseconds(low)} to {microseconds(high)} | {row['page_faults'][kind]:,} |"
+                f"| `{row['operator']}`, {power(row['elements'])} elements, {row['bytes'] / 2**20:.0f} MiB | {output} | "
+                f"{microseconds(median)} | {microseconds(low)} to {microseconds(high)} | {row['page_faults'][output]:,} |"
             )
     return [*lines, ""]
 
 
 def by_size(results: dict) -> dict[int, list[dict]]:
-    found: dict[int, list[dict]] = {}
+    """The rows of each size."""
+    rows: dict[int, list[dict]] = {}
     for row in results["operators"]:
-        found.setdefault(row["elements"], []).append(row)
-    return found
+        rows.setdefault(row["elements"], []).append(row)
+    return rows
 
 
 def markdown(results: dict) -> str:
-    lines = [f"# elementwise-{report.name(results)}\n"]
+    lines = [f"# elementwise-{environment.file_name(results['environment'])}\n"]
     lines += [f"{paragraph}\n" for paragraph in introduction(results)]
     for count, rows in by_size(results).items():
         lines += [f"## {power(count)} elements\n", *table(rows), ""]
@@ -149,10 +151,11 @@ def summary(results: dict) -> str:
     lines = ["| " + " | ".join(header) + " |", "|---" + "|--:" * (len(header) - 1) + "|"]
     for row in by_size(results)[SHOWN]:
         name, ours, *_, temporary, _ = cells(row)
-        beside = [row["ratios"].get(other, (0, 0, 0))[1] for other in (NAIVE, row["engine"])]
-        numbers = [f"{ratio:.2f}" if ratio else "-" for ratio in beside]
-        marked = f"{numbers[1]} (TF)" if row["engine"] == "TensorFlow" and beside[1] else numbers[1]
-        lines.append(f"| {name} | {ours} | {numbers[0]} | {marked} | {_times(row, MOVING)[0]} | {temporary} |")
+        medians = [row["ratios"].get(other, (0, 0, 0))[1] for other in (NAIVE, row["engine"])]
+        naive, engine = (f"{median:.2f}" if median else "-" for median in medians)
+        if row["engine"] == "TensorFlow" and medians[1]:
+            engine += " (TF)"
+        lines.append(f"| {name} | {ours} | {naive} | {engine} | {_times(row, MEMORY)[0]} | {temporary} |")
     return "\n".join(lines) + "\n"
 
 
@@ -165,8 +168,8 @@ def _panel(panel: Axes, ratios: list[tuple[list[float], str] | None], title: str
             panel.annotate("no kernel", (1, position), (4, 0), textcoords="offset points", va="center", color="0.6", size=7)
             continue
         (low, median, high), other = ratio
-        report.bar(panel, position, (low, median, high), f"{median:.2f}", _COLOURS[other])
-    report.finish(panel, title)
+        draw_bar(panel, position, (low, median, high), f"{median:.2f}", _COLOURS[other])
+    finish_panel(panel, title)
     panel.set_xscale("log")
     low, high = panel.get_xlim()
     panel.set_xlim(low / (high / low) ** 0.1, high * (high / low) ** 0.1)  # room for the numbers
@@ -184,17 +187,17 @@ def plot(results: dict, path: Path) -> None:
     figure = Figure(figsize=(11, 1.9 + 0.21 * len(rows)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     _panel(left, [(row["ratios"][NAIVE], NAIVE) for row in rows], "beside the naive formula in jax.numpy")
-    beside = [(row["ratios"][row["engine"]], row["engine"]) if row["engine"] in row["ratios"] else None for row in rows]
-    _panel(right, beside, "beside another engine's kernel")
+    engines = [(row["ratios"][row["engine"]], row["engine"]) if row["engine"] in row["ratios"] else None for row in rows]
+    _panel(right, engines, "beside another engine's kernel")
     left.set_yticks(range(len(rows)), [row["operator"] for row in rows])
     left.set_ylim(len(rows) - 0.4, -0.6)  # the first at the top
     figure.suptitle(
         f"Element-wise operators, {power(rows[0]['elements'])} elements, jax {results['environment']['versions']['jax']}\n"
-        f"{report.machine(results)}; scalar parameters are arguments\n"
+        f"{environment.machine(results['environment'])}; scalar parameters are arguments\n"
         f"bars and numbers: medians of the ratios in {results['rounds']} alternating rounds; black lines: quartiles",
         size=10,
     )
-    used = {NAIVE, *(ratio[1] for ratio in beside if ratio)}
+    used = {NAIVE, *(engine[1] for engine in engines if engine)}
     handles = [Patch(color=colour, label=_LABELS.get(other, other)) for other, colour in _COLOURS.items() if other in used]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=9)
     figure.savefig(path, dpi=130)

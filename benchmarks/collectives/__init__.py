@@ -1,0 +1,1 @@
+"""Reads what chips send each other from programs compiled for TPU topologies."""
