@@ -1,8 +1,8 @@
 """Checks and measures this installation on this machine's devices: ``python -m jquant [--no-speed]``.
 
-Prints what is installed, which devices JAX sees and which implementations of the integer product run on them; compares
-every exactness identity and every operator with NumPy, bit for bit; and measures the products. Exits with 1 if anything is
-inexact.
+Prints the installed versions, JAX's devices, and the implementations of the integer product that run on them; compares every
+exactness identity and every operator with NumPy, bit for bit; and measures the speed of the products. Exits with 1 if
+anything is inexact.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def installation() -> Iterator[tuple[str, str]]:
-    """What is installed, and where it runs."""
+    """The versions of what is installed, and the devices."""
     yield "Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     yield "jquant", jquant.__version__
     for package in _PACKAGES:
@@ -54,21 +54,22 @@ def installation() -> Iterator[tuple[str, str]]:
     yield "devices", f"{len(devices)} x {devices[0].device_kind} ({jax.default_backend()})"
 
 
-def why_not(implementation: Implementation) -> str | None:
+def obstacle(implementation: Implementation) -> str | None:
     """Why an implementation does not run on the default device; None if it does."""
     ones = jnp.ones((128, 128), jnp.int8)
     try:
         jax.block_until_ready(jquant.matmul_integer(ones, ones, implementation=implementation))
-    except Exception as error:  # whatever a compiler raises is an answer here
+    except Exception as error:  # a compiler may raise anything
         return str(error).strip().splitlines()[0]
     return None
 
 
 def print_implementations() -> list[Implementation]:
+    """Prints which implementations run here, and returns these."""
     print("\nimplementations of the integer product")
     available = []
     for implementation in Implementation:
-        reason = why_not(implementation)
+        reason = obstacle(implementation)
         if reason is None:
             available.append(implementation)
         print(f"  {implementation:<12} {'runs here' if reason is None else _shortened(reason, 65)}")
@@ -76,7 +77,7 @@ def print_implementations() -> list[Implementation]:
 
 
 def print_checks(available: list[Implementation]) -> int:
-    """Runs all comparisons, and returns how many of them found a difference."""
+    """Runs all comparisons, and returns the number of names with a difference."""
     groups = {"identities": self_check.identities, "operators": self_check.operators}
     groups |= {f"products by {name}": lambda name=name: self_check.products(name) for name in available}
     inexact = 0
@@ -94,19 +95,22 @@ def print_checks(available: list[Implementation]) -> int:
 
 
 def print_speed(available: list[Implementation]) -> None:
-    """The throughput of each implementation beside XLA's int8 product."""
+    """Prints the throughput of each implementation, and of XLA's int8 product for comparison."""
     shapes = _SHAPES.get(jax.default_backend(), _SHAPES["cpu"])
     print("\nGOPS, uint8 x int8, zero points per tensor, uniform random values")
     print(f"  {'M x K x N':<30}" + "".join(f"{'x'.join(map(str, shape)):>16}" for shape in shapes))
     rows: dict[str, list[float]] = {}
     for shape in shapes:
-        for name, call in contestants(*shape, available):
+        for name, call in measured_products(*shape, available):
             rows.setdefault(name, []).append(2e-9 * np.prod(shape, dtype=float) / seconds(call))
     for name, speeds in rows.items():
         print(f"  {name:<30}" + "".join(f"{speed:>16,.1f}" for speed in speeds))
 
 
-def contestants(m: int, k: int, n: int, available: list[Implementation]) -> Iterator[tuple[str, Callable[[], jax.Array]]]:
+def measured_products(
+    m: int, k: int, n: int, available: list[Implementation]
+) -> Iterator[tuple[str, Callable[[], jax.Array]]]:
+    """The products that are measured: a name and a function without arguments each."""
     rng = np.random.default_rng(0)
     a, b = rng.integers(0, 256, (m, k), np.uint8), rng.integers(-128, 128, (k, n), np.int8)
     a, a_int8, b = jax.device_put((a, a.view(np.int8), b))
@@ -120,7 +124,7 @@ def contestants(m: int, k: int, n: int, available: list[Implementation]) -> Iter
 
 
 def seconds(call: Callable[[], jax.Array], budget: float = 0.3) -> float:
-    """The median time of a call, of batches of calls that are waited for together."""
+    """The time of a call: the median over batches of calls, each of which is awaited as a whole."""
     call().block_until_ready()
     start = time.perf_counter()
     call().block_until_ready()

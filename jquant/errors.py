@@ -1,10 +1,10 @@
-"""The exceptions that jquant raises, and how their messages show what was given."""
+"""The exceptions that jquant raises, and the representation of values in their messages."""
 
-_LONGEST = 100
+_MAX_LENGTH = 100
 
 
 class Error(ValueError):
-    """Every error that jquant raises is one of these."""
+    """The base class of the errors that jquant raises."""
 
 
 class DescriptorError(Error):
@@ -24,7 +24,7 @@ class TransformTypeError(TransformError, TypeError):
 
 
 class ModelError(Error):
-    """A file that is not a valid model, a model that is not supported, or an operand that a node cannot take."""
+    """An invalid file, a model that is not supported, or an operand that a node does not accept."""
 
 
 class CheckpointError(Error):
@@ -32,9 +32,9 @@ class CheckpointError(Error):
 
 
 def shown(value: object) -> str:
-    """`value` as a message shows it: its `repr`, or the beginning of a long one."""
+    """The representation of a value in a message: its `repr`, truncated if it is long."""
     try:
         text = " ".join(repr(value).split())
     except Exception:  # an integer of more digits than Python prints, or any object at all
         return f"of type {type(value).__name__}"
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 3]}..."

@@ -2,13 +2,13 @@
 
 XLA and LLVM may contract ``a * b + c`` to one rounding, turn ``x / d`` into ``x * (1 / d)``, and leave out the rounding of
 a bfloat16 that is widened again. These functions return the result that IEEE 754 defines, the same on every platform, and
-no compiler moves a caller's arithmetic across it:
+no compiler merges them with a caller's arithmetic:
 
     scores = exact.product(exact.sum(query_key, bias), scale)
 
-They take float32 arrays, or Python scalars, whose shapes broadcast as NumPy's do; `widen` and `narrow` convert from and to
-the 16-bit types. They are differentiable. Subnormal numbers are excluded: backends flush them to zero at run time, but not
-when they fold constants.
+They take float32 arrays, or Python scalars, whose shapes broadcast as in NumPy; `widen` and `narrow` convert from and to the
+16-bit types. They are differentiable. Subnormal numbers are excluded: backends flush them to zero at run time, but not when
+they fold constants.
 """
 
 import functools
@@ -28,25 +28,25 @@ from jquant.placement import names_arrays
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _combined(operation: Callable[[jax.Array, jax.Array], jax.Array], a: jax.Array, b: jax.Array) -> jax.Array:
+def _binary_program(operation: Callable[[jax.Array, jax.Array], jax.Array], a: jax.Array, b: jax.Array) -> jax.Array:
     rank = max(a.ndim, b.ndim)
     return operation(to_rank(_rounded(a), rank), to_rank(_rounded(b), rank))
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _mapped(operation: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
+def _unary_program(operation: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
     return operation(_rounded(x))
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _narrowed(x: jax.Array, dtype: np.dtype) -> jax.Array:
+def _narrow_program(x: jax.Array, dtype: np.dtype) -> jax.Array:
     return exact.narrow(_rounded(x), dtype)
 
 
 def _rounded(x: jax.Array) -> jax.Array:
-    """The operand, with its own rounding done; otherwise a product that a caller passes would merge with a sum here.
+    """The operand after its own rounding; otherwise XLA would contract a caller's product with a sum here.
 
-    Its dtype counts as the caller's choice, even if it was made from a Python scalar.
+    The conversion makes a weak dtype, as of a Python scalar, strong.
     """
     return exact.seal(lax.convert_element_type(x, x.dtype))
 
@@ -55,7 +55,7 @@ def _binary(name: str, operation: Callable[[jax.Array, jax.Array], jax.Array], a
     a, b = float_operand(name, "a", a), float_operand(name, "b", b)
     message = f"{name}: a has shape {a.shape}, b has {b.shape}; they must broadcast"
     require(all(1 in pair or pair[0] == pair[1] for pair in zip(a.shape[::-1], b.shape[::-1], strict=False)), message)
-    return _combined(operation, a, b)
+    return _binary_program(operation, a, b)
 
 
 @names_arrays
@@ -97,7 +97,7 @@ def sum(a: ArrayLike, /, b: ArrayLike) -> jax.Array:
 
     Example:
       >>> import jax.numpy as jnp, jquant
-      >>> print(int(jquant.exact.sum(jnp.float32(2**24), 1)))  # a tie, to the even one
+      >>> print(int(jquant.exact.sum(jnp.float32(2**24), 1)))  # a tie, rounded to even
       16777216
     """
     return _binary("sum", exact.sum, a, b)
@@ -127,10 +127,10 @@ def difference(a: ArrayLike, /, b: ArrayLike) -> jax.Array:
 
 @names_arrays
 def quotient(a: ArrayLike, /, b: ArrayLike) -> jax.Array:
-    """``fl(a / b)``, correctly rounded to float32, even on platforms whose division is off by an ulp or two.
+    """``fl(a / b)``, correctly rounded to float32, also on platforms whose division is off by an ulp or two.
 
     Args:
-      a, b: float32, of shapes that broadcast. Division by 0 is IEEE 754's.
+      a, b: float32, of shapes that broadcast. Division by 0 follows IEEE 754.
 
     Returns:
       A float32 array of the broadcast shape.
@@ -167,15 +167,15 @@ def reciprocal(x: ArrayLike, /) -> jax.Array:
       >>> print(jquant.exact.reciprocal(jnp.array([4.0, 0.0])))
       [0.25  inf]
     """
-    return _mapped(exact.reciprocal, float_operand("reciprocal", "x", x))
+    return _unary_program(exact.reciprocal, float_operand("reciprocal", "x", x))
 
 
 @names_arrays
 def round_half_even(x: ArrayLike, /) -> jax.Array:
-    """The nearest integer, ties to even: NumPy's `rint`, ONNX's and DirectML's rounding.
+    """The nearest integer, ties to even, as in NumPy's `rint`, ONNX and DirectML.
 
     Args:
-      x: float32. NaN and infinities stay.
+      x: float32. NaN and infinities are returned unchanged.
 
     Returns:
       A float32 array of the shape of `x`.
@@ -189,15 +189,15 @@ def round_half_even(x: ArrayLike, /) -> jax.Array:
       >>> print(jquant.exact.round_half_even(jnp.array([-1.5, 0.5, 2.5])))
       [-2.  0.  2.]
     """
-    return _mapped(rounding.round_half_even, float_operand("round_half_even", "x", x))
+    return _unary_program(rounding.round_half_even, float_operand("round_half_even", "x", x))
 
 
 @names_arrays
 def round_half_away(x: ArrayLike, /) -> jax.Array:
-    """The nearest integer, ties away from zero: C's `round`.
+    """The nearest integer, ties away from zero, as in C's `round`.
 
     Args:
-      x: float32. NaN and infinities stay.
+      x: float32. NaN and infinities are returned unchanged.
 
     Returns:
       A float32 array of the shape of `x`.
@@ -211,7 +211,7 @@ def round_half_away(x: ArrayLike, /) -> jax.Array:
       >>> print(jquant.exact.round_half_away(jnp.array([-1.5, 0.5, 2.5])))
       [-2.  1.  3.]
     """
-    return _mapped(rounding.round_half_away, float_operand("round_half_away", "x", x))
+    return _unary_program(rounding.round_half_away, float_operand("round_half_away", "x", x))
 
 
 @names_arrays
@@ -219,7 +219,7 @@ def round_half_up(x: ArrayLike, /) -> jax.Array:
     """``floor(fl(x + 0.5))``: ties toward infinity. The sum rounds the float32 just below 0.5 to 1, as in TensorFlow.
 
     Args:
-      x: float32. NaN and infinities stay.
+      x: float32. NaN and infinities are returned unchanged.
 
     Returns:
       A float32 array of the shape of `x`.
@@ -233,12 +233,14 @@ def round_half_up(x: ArrayLike, /) -> jax.Array:
       >>> print(jquant.exact.round_half_up(jnp.array([-1.5, 0.5, 2.5])))
       [-1.  1.  3.]
     """
-    return _mapped(rounding.round_half_up, float_operand("round_half_up", "x", x))
+    return _unary_program(rounding.round_half_up, float_operand("round_half_up", "x", x))
 
 
 @names_arrays
 def seal(x: ArrayLike, /) -> jax.Array:
-    """`x`, unchanged, but no compiler moves arithmetic across it: for results of functions other than these.
+    """Returns `x` unchanged, and keeps compilers from merging the arithmetic before it with that after it.
+
+    For results of functions that are not in this module.
 
     Args:
       x: float32, float16 or bfloat16.
@@ -255,14 +257,14 @@ def seal(x: ArrayLike, /) -> jax.Array:
       >>> print(jquant.exact.seal(jnp.sqrt(jnp.float32(2))))
       1.4142135
     """
-    return _mapped(exact.seal, any_float_operand("seal", "x", x))
+    return _unary_program(exact.seal, any_float_operand("seal", "x", x))
 
 
 @names_arrays
 def widen(x: ArrayLike, /) -> jax.Array:
-    """The exact float32 value of a float array, after its own rounding.
+    """Converts to float32, after the array's own rounding.
 
-    Without it, XLA leaves out the rounding of a bfloat16 product that is widened immediately.
+    With a plain conversion, XLA leaves out the rounding of a bfloat16 product that is widened immediately.
 
     Args:
       x: float32, float16 or bfloat16.
@@ -279,12 +281,12 @@ def widen(x: ArrayLike, /) -> jax.Array:
       >>> jquant.exact.widen(jnp.array([0.1], jnp.bfloat16))
       Array([0.10009766], dtype=float32)
     """
-    return _mapped(exact.widen, any_float_operand("widen", "x", x))
+    return _unary_program(exact.widen, any_float_operand("widen", "x", x))
 
 
 @names_arrays
 def narrow(x: ArrayLike, /, dtype: DTypeLike | str) -> jax.Array:
-    """A float32 value, rounded once more to `dtype`, half to even.
+    """Rounds float32 to `dtype`, half to even, after the array's own rounding to float32.
 
     Args:
       x: float32.
@@ -302,4 +304,4 @@ def narrow(x: ArrayLike, /, dtype: DTypeLike | str) -> jax.Array:
       >>> jquant.exact.narrow(jnp.array([0.1, 70000.0]), "FLOAT16")
       Array([0.1, inf], dtype=float16)
     """
-    return _narrowed(float_operand("narrow", "x", x), float_data_type("narrow", "dtype", dtype))
+    return _narrow_program(float_operand("narrow", "x", x), float_data_type("narrow", "dtype", dtype))

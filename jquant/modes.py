@@ -1,4 +1,4 @@
-"""The static arguments, and the spellings that each of them accepts."""
+"""Static arguments: feature levels, modes, implementations and data types, and the spellings that they accept."""
 
 import contextlib
 import contextvars
@@ -17,15 +17,14 @@ from jquant.errors import DescriptorError, DescriptorTypeError, shown
 class FeatureLevel(enum.IntEnum):
     """The DirectML feature level whose descriptor tables apply.
 
-    The values are those of ``DML_FEATURE_LEVEL``. Wherever a level is expected, its string will do:
+    The values are those of ``DML_FEATURE_LEVEL``. Wherever a level is expected, its name is accepted as a string:
 
     >>> import jquant
     >>> jquant.FeatureLevel("6_2") is jquant.FeatureLevel("DML_FEATURE_LEVEL_6_2")
     True
 
-    ``LATEST`` is 6_4. ``EXTENDED`` lies above every level of DirectML and is jquant's own: it allows
-    bfloat16 wherever the tables allow FLOAT16 (computed in float32, rounded once), the types that only ONNX has, and
-    convolutions in three dimensions.
+    ``LATEST`` is 6_4. ``EXTENDED`` is jquant's own level, above all of DirectML's: it allows bfloat16 wherever the tables
+    allow FLOAT16 (computed in float32, rounded once), the types that only ONNX has, and convolutions in three dimensions.
     """
 
     LEVEL_1_0 = 0x1000
@@ -72,7 +71,7 @@ class QuantizeMode(enum.StrEnum):
 
 
 class RoundMode(enum.StrEnum):
-    """How TensorFlow's operators round ties, each operator in two of these ways. The strings are accepted as well."""
+    """How TensorFlow's operators round ties; each operator accepts two of these. The strings are accepted as well."""
 
     HALF_AWAY_FROM_ZERO = "HALF_AWAY_FROM_ZERO"
     HALF_TO_EVEN = "HALF_TO_EVEN"
@@ -96,7 +95,7 @@ class Implementation(enum.StrEnum):
 
 
 class ScaleGranularity(enum.StrEnum):
-    """The granularity of scales, in an operand of `dot_general` or the weights of `transform.Scheme`. Strings work, too."""
+    """The granularity of scales in `dot_general`, and of weights in `transform.Scheme`. The strings are accepted as well."""
 
     PER_CHANNEL = "PER_CHANNEL"
     PER_TENSOR = "PER_TENSOR"
@@ -107,22 +106,22 @@ class ScaleGranularity(enum.StrEnum):
 
 
 def quantize_mode(spelling: QuantizeMode | str) -> QuantizeMode:
-    """The mode that a caller names."""
+    """The mode that a caller passes, as a member."""
     return QuantizeMode(_string("mode", spelling, QuantizeMode))
 
 
 def rounding_mode(spelling: RoundMode | str) -> RoundMode:
-    """The way to round that a caller names."""
+    """The rounding mode that a caller passes, as a member."""
     return RoundMode(_string("round_mode", spelling, RoundMode))
 
 
 def optional_implementation(spelling: Implementation | str | None) -> Implementation | None:
-    """The implementation that a caller names; `None` lets the library choose."""
+    """The implementation that a caller passes, as a member; `None` lets the library choose."""
     return None if spelling is None else Implementation(_string("implementation", spelling, Implementation))
 
 
 def scale_granularity(argument: str, spelling: ScaleGranularity | str) -> ScaleGranularity:
-    """The granularity that a caller names in the argument of that name."""
+    """The granularity that a caller passes, as a member; `argument` is its name in error messages."""
     if _string(argument, spelling, ScaleGranularity) not in list(ScaleGranularity):
         raise _unknown(argument, spelling, list(ScaleGranularity))
     return ScaleGranularity(spelling)
@@ -138,7 +137,7 @@ _feature_level = contextvars.ContextVar("feature_level", default=FeatureLevel.LA
 
 
 def resolved_level(spelling: FeatureLevel | str | None) -> FeatureLevel:
-    """The level that a caller names; for None, that of the surrounding `feature_level`, or else the latest."""
+    """The level that a caller passes; for None, the level of the surrounding `feature_level`, or else the latest."""
     return _feature_level.get() if spelling is None else _level(spelling)
 
 
@@ -146,27 +145,27 @@ def _level(spelling: FeatureLevel | str) -> FeatureLevel:
     if isinstance(spelling, FeatureLevel | str):
         return FeatureLevel(spelling)
     is_value = isinstance(spelling, int) and not isinstance(spelling, bool | enum.Enum)
-    if is_value and spelling in [level.value for level in FeatureLevel]:  # Enum would print an integer of any length
+    if is_value and spelling in [level.value for level in FeatureLevel]:  # Enum's error would print an integer of any length
         return FeatureLevel(spelling)
-    error = DescriptorError if is_value else DescriptorTypeError
-    raise _unknown("feature_level", spelling, [str(level) for level in FeatureLevel], error)
+    error_class = DescriptorError if is_value else DescriptorTypeError
+    raise _unknown("feature_level", spelling, [str(level) for level in FeatureLevel], error_class)
 
 
 def feature_level(level: FeatureLevel | str, /) -> contextlib.AbstractContextManager[FeatureLevel]:
-    """Sets the feature level of the calls inside that do not name one.
+    """Sets the feature level of calls in the context that do not pass one.
 
-    A context manager, and a decorator. The level holds for the thread, or the asynchronous task, that entered the context.
-    Contexts nest, and a call's own `feature_level` takes precedence.
+    The level holds for the thread, or the asynchronous task, that entered the context. Contexts nest, and a call's own
+    `feature_level` takes precedence.
 
-    It acts while a function is traced, and is not part of the key under which `jax.jit` caches a program: a program that was
-    traced at a level keeps it, inside and outside of the context. So set the level around the calls in the function, or
-    around everything, but not around the calls of a jitted function that is called elsewhere as well.
+    The level takes effect while a function is traced, and is not part of the key under which `jax.jit` caches a program: a
+    program that was traced at a level keeps it, inside and outside of the context. So set the level around the calls in the
+    function, or for the whole program, but not around calls of a jitted function that is called elsewhere as well.
 
     Args:
       level: a `FeatureLevel` or its name.
 
     Returns:
-      A context manager, which is a decorator as well.
+      A context manager, which also works as a decorator.
 
     Raises:
       DescriptorError: an unknown level.
@@ -192,11 +191,11 @@ def feature_level(level: FeatureLevel | str, /) -> contextlib.AbstractContextMan
       >>> print(clip(x))  # the same program; for another shape it would be traced anew, and raise
       [0 6]
     """
-    return _surrounded(_level(level))
+    return _with_level(_level(level))
 
 
 @contextlib.contextmanager
-def _surrounded(level: FeatureLevel) -> Iterator[FeatureLevel]:
+def _with_level(level: FeatureLevel) -> Iterator[FeatureLevel]:
     token = _feature_level.set(level)
     try:
         yield level
@@ -204,36 +203,36 @@ def _surrounded(level: FeatureLevel) -> Iterator[FeatureLevel]:
         _feature_level.reset(token)
 
 
-# The specifications' names. TensorFlow's quantized types are stored in the plain type of the same width.
+# The names of data types in the specifications. TensorFlow's quantized types are stored as plain integers of the same width.
 _DML_NAMES = (
     *("FLOAT32", "FLOAT16", "BFLOAT16"),
     *("INT64", "INT32", "INT16", "INT8", "INT4", "INT2"),
     *("UINT64", "UINT32", "UINT16", "UINT8", "UINT4", "UINT2"),
 )
-NARROW_FLOATS = {  # of the types that DirectML lacks
+NARROW_FLOATS = {  # types of tensors that DirectML lacks
     "FLOAT8E4M3FN": "float8_e4m3fn",
     "FLOAT8E4M3FNUZ": "float8_e4m3fnuz",
     "FLOAT8E5M2": "float8_e5m2",
     "FLOAT8E5M2FNUZ": "float8_e5m2fnuz",
     "FLOAT4E2M1": "float4_e2m1fn",
 }
-POWERS_OF_TWO = "FLOAT8E8M0"  # which only scales have
+POWERS_OF_TWO = "FLOAT8E8M0"  # a type of scales only
 _OTHER_FLOATS = {POWERS_OF_TWO: "float8_e8m0fnu", "FLOAT6E2M3": "float6_e2m3fn", "FLOAT6E3M2": "float6_e3m2fn"}
 _ONNX_NAMES = NARROW_FLOATS | _OTHER_FLOATS
-_OF_ONNX = {spelling: name for name, spelling in _ONNX_NAMES.items()}
+_ONNX_NAME_OF_DTYPE = {dtype_name: name for name, dtype_name in _ONNX_NAMES.items()}
 _TENSORFLOW_NAMES = ("qint32", "qint16", "qint8", "quint16", "quint8")
 
 
 def data_type(argument: str, spelling: DTypeLike | str) -> np.dtype:
-    """The dtype that a spelling means: a type, a dtype, its name, ``"INT8"`` (DirectML), ``"FLOAT8E5M2"`` (ONNX),
-    ``"qint8"`` (TensorFlow).
+    """The dtype that a caller passes: a type, a dtype, its name, or its name in DirectML (``"INT8"``), ONNX
+    (``"FLOAT8E5M2"``) or TensorFlow (``"qint8"``).
 
-    `argument` is its name in error messages.
+    `argument` is the name of the argument in error messages.
     """
     if isinstance(spelling, str | type | np.dtype):
         try:
             dtype = _as_dtype(spelling)
-        except (TypeError, ValueError, SyntaxError):  # all of which NumPy raises for strings
+        except (TypeError, ValueError, SyntaxError):  # NumPy raises any of these for strings
             dtype = None
         if dtype is not None and is_numeric(dtype):
             return dtype
@@ -254,17 +253,17 @@ def _as_dtype(spelling: np.dtype | type | str) -> np.dtype:
 
 @functools.cache
 def is_numeric(dtype: np.dtype) -> bool:
-    """Whether it is a dtype of numbers or of booleans, not of dates, strings, records or objects."""
+    """Whether a dtype is of numbers or booleans, not of dates, strings, records or objects."""
     return jnp.issubdtype(dtype, np.number) or dtype == np.bool
 
 
 @functools.cache
 def data_type_name(dtype: np.dtype) -> str:
-    """The name of a dtype in DirectML's tables: ``"INT8"``; if only ONNX has it, its name there: ``"FLOAT8E5M2"``."""
-    return _OF_ONNX.get(dtype.name, dtype.name.upper())
+    """The name of a dtype in DirectML, ``"INT8"``; if DirectML lacks it, its name in ONNX, ``"FLOAT8E5M2"``."""
+    return _ONNX_NAME_OF_DTYPE.get(dtype.name, dtype.name.upper())
 
 
 def _unknown(
-    argument: str, value: object, choices: list[str], error: type[DescriptorError] = DescriptorError
+    argument: str, value: object, choices: list[str], error_class: type[DescriptorError] = DescriptorError
 ) -> DescriptorError:
-    return error(f"unknown {argument} {shown(value)}; choose one of {', '.join(choices)}")
+    return error_class(f"unknown {argument} {shown(value)}; choose one of {', '.join(choices)}")

@@ -1,4 +1,4 @@
-"""JAX's errors about deleted arrays, and about arrays on different devices, in terms of the function that a user called."""
+"""Errors about deleted arrays, and arrays on different devices, that name the arguments of the function that was called."""
 
 import functools
 import inspect
@@ -15,15 +15,16 @@ from jquant.errors import DescriptorError, Error
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def names_arrays(function: _Function, name: str | None = None, kind: type[Error] = DescriptorError) -> _Function:
-    """`function`, whose errors name the arguments that hold a deleted array, or arrays on different devices.
+def names_arrays(function: _Function, name: str | None = None, error_class: type[Error] = DescriptorError) -> _Function:
+    """Decorates a function so that its errors name the arguments that hold deleted arrays or arrays on different devices.
 
-    Only JAX knows of these, when it runs a program, and it names an argument of that program, or none. To look for them
-    before would cost every eager call; so they are looked for once a call has failed.
+    JAX's own error names an argument of a compiled program, or none. The arguments are searched only after a call has
+    failed, because a search before would slow down every eager call.
     """
 
     def explain_call(args: tuple[Any, ...], kwargs: Mapping[str, Any], error: Exception) -> None:
-        explain(name or function.__qualname__, inspect.signature(function).bind(*args, **kwargs).arguments, error, kind)
+        arguments = inspect.signature(function).bind(*args, **kwargs).arguments
+        explain(name or function.__qualname__, arguments, error, error_class)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -32,48 +33,48 @@ def names_arrays(function: _Function, name: str | None = None, kind: type[Error]
             explain_call(args, kwargs, error)
             raise
 
-    # With the globals of the function's module: doctest takes no others for that module's own. `call` needs no others.
-    found: Any = types.FunctionType(call.__code__, getattr(function, "__globals__", {}), closure=call.__closure__)
-    functools.update_wrapper(found, function)
-    return found
+    # doctest finds a function only if its globals are those of the tested module; `call` itself needs no globals.
+    wrapper: Any = types.FunctionType(call.__code__, getattr(function, "__globals__", {}), closure=call.__closure__)
+    functools.update_wrapper(wrapper, function)
+    return wrapper
 
 
-def names_arrays_as(name: str, kind: type[Error] = DescriptorError) -> Callable[[_Function], _Function]:
-    """`names_arrays` for a function that its errors, of the class `kind`, call `name`."""
-    return functools.partial(names_arrays, name=name, kind=kind)
+def names_arrays_as(name: str, error_class: type[Error] = DescriptorError) -> Callable[[_Function], _Function]:
+    """`names_arrays` with the function's name in error messages, and their class."""
+    return functools.partial(names_arrays, name=name, error_class=error_class)
 
 
-def explain(name: str, arguments: Mapping[str, Any], error: Exception, kind: type[Error] = DescriptorError) -> None:
-    """Raises a `kind` of the function `name` that names the arrays at fault, if there are any, where JAX raised `error`."""
+def explain(name: str, arguments: Mapping[str, Any], error: Exception, error_class: type[Error] = DescriptorError) -> None:
+    """Raises an error that names the arrays at fault, if there are any, after the function `name` has raised `error`."""
     if isinstance(error, Error):
         return
     arrays = list(_arrays(arguments))
-    deleted = [where for where, array in arrays if array.is_deleted()]
+    deleted = [path for path, array in arrays if array.is_deleted()]
     if deleted:
         has, them = ("has", "it was") if len(deleted) == 1 else ("have", "they were")
         message = f"{_shown_list(deleted)} {has} been deleted, for instance because {them} donated to an earlier call"
-        raise kind(f"{name}: {message}") from error
+        raise error_class(f"{name}: {message}") from error
     devices: dict[frozenset[Any], str] = {}
-    for where, array in arrays:
+    for path, array in arrays:
         if array.committed:
-            devices.setdefault(frozenset(array.sharding.device_set), where)
+            devices.setdefault(frozenset(array.sharding.device_set), path)
     if len(devices) > 1:
-        places = ", ".join(f"{where} on {_shown_devices(those)}" for those, where in devices.items())
+        places = ", ".join(f"{path} on {_shown_devices(device_set)}" for device_set, path in devices.items())
         message = f"the arrays are on different devices: {places}; jax.device_put moves an array"
-        raise kind(f"{name}: {message}") from error
+        raise error_class(f"{name}: {message}") from error
 
 
 def _arrays(arguments: Mapping[str, Any]) -> Iterator[tuple[str, jax.Array]]:
-    """The arrays in the arguments that are not traced, each with where it is: ``b.data``."""
+    """The arrays in the arguments that are not traced, with their paths, such as ``b.data``."""
     for argument, value in arguments.items():
         for path, leaf in tree_leaves_with_path(value):
-            held = _held(leaf)
-            if isinstance(held, jax.Array) and not isinstance(held, jax.core.Tracer):
-                yield f"{argument}{keystr(path)}".removeprefix("self."), held
+            array = _converted(leaf)
+            if isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer):
+                yield f"{argument}{keystr(path)}".removeprefix("self."), array
 
 
-def _held(leaf: Any) -> Any:
-    """The array that an object offers to JAX, or the object."""
+def _converted(leaf: Any) -> Any:
+    """The result of an object's `__jax_array__`, or the object if it has none."""
     try:
         return leaf.__jax_array__() if hasattr(leaf, "__jax_array__") else leaf
     except Exception:  # a foreign class may raise anything
@@ -81,7 +82,7 @@ def _held(leaf: Any) -> Any:
 
 
 def _shown_list(names: list[str]) -> str:
-    """The names as a message lists them, the first few of many."""
+    """A list of names in a message: at most three, and the number of the others."""
     few = names[:3] + ([f"{len(names) - 3} more"] if len(names) > 3 else [])
     return " and ".join(filter(None, (", ".join(few[:-1]), few[-1])))
 

@@ -1,4 +1,4 @@
-"""A quantized tensor, and what its integers stand for."""
+"""A quantized tensor, and its scale and zero point."""
 
 from typing import Any, NamedTuple
 
@@ -9,22 +9,22 @@ from jquant.arithmetic.broadcasting import to_rank
 
 
 class Quantized(NamedTuple):
-    """A tensor of integers, or packed weights, and what they stand for: ``(values - zero_point) * scale``."""
+    """A tensor of integers, or packed weights, which represent ``(values - zero_point) * scale``."""
 
     values: Any  # a jax.Array or a PackedMatrix
     scale: jax.Array
     zero_point: jax.Array | None
 
     def to_rank(self, rank: int) -> "Quantized":
-        """With dimensions of size 1 in front, up to `rank` dimensions."""
+        """The tensor, with dimensions of size 1 in front for a rank of `rank`."""
         return self._replace(values=to_rank(self.values, rank))
 
 
 class ScaleZeroPoint(NamedTuple):
-    """What `quantize_linear` and the operators on quantized tensors take: the scale, and the integer for real 0."""
+    """A scale and a zero point, the integer that represents 0, as `quantize_linear` and other operators take them."""
 
     scale: jax.Array
-    zero_point: jax.Array | None  # of an output, where None stands for 0; `scale_and_zero_point` always has one
+    zero_point: jax.Array | None  # None means 0; `scale_and_zero_point` always returns one
 
 
 export.register_namedtuple_serialization(ScaleZeroPoint, serialized_name="jquant.ScaleZeroPoint")

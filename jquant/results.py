@@ -1,7 +1,7 @@
-"""What operators with several outputs return.
+"""Result types of operators with several outputs.
 
-The results of an operator that a specification defines have its names: `output`, `output_min`. Where jquant defines the
-operator, its elements are `values`.
+The results of an operator that a specification defines have the specification's names, such as `output` and `output_min`.
+Where jquant defines the operator, the quantized elements are called `values`.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from jax import export
 
 
 class QuantizeOutput(NamedTuple):
-    """Integers, and the range that they cover."""
+    """Integers, and the range that they represent."""
 
     output: jax.Array
     output_min: jax.Array
@@ -19,7 +19,7 @@ class QuantizeOutput(NamedTuple):
 
 
 class RangeOutput(NamedTuple):
-    """A range for the integers of another operator to cover."""
+    """A range, for the outputs of another operator."""
 
     output_min: jax.Array
     output_max: jax.Array
@@ -48,5 +48,5 @@ class Nvfp4QuantizeOutput(NamedTuple):
     tensor_scale: jax.Array
 
 
-for _result in (QuantizeOutput, RangeOutput, DynamicQuantizeOutput, MxQuantizeOutput, Nvfp4QuantizeOutput):
-    export.register_namedtuple_serialization(_result, serialized_name=f"jquant.{_result.__name__}")
+for _type in (QuantizeOutput, RangeOutput, DynamicQuantizeOutput, MxQuantizeOutput, Nvfp4QuantizeOutput):
+    export.register_namedtuple_serialization(_type, serialized_name=f"jquant.{_type.__name__}")

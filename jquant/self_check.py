@@ -1,7 +1,7 @@
-"""Comparisons of this installation with NumPy, on JAX's default device: what ``python -m jquant`` runs.
+"""Comparisons of this installation with NumPy, on JAX's default device, for ``python -m jquant``.
 
-The identities of `jquant.exact`, every operator next to a caller's own arithmetic, and the integer products of one
-implementation. Each is a generator of a name, a result and the expected value; a name may occur more than once.
+They cover the identities of `jquant.exact`, every operator next to a caller's own arithmetic, and the integer products of an
+implementation. Each function generates names, results and expected values; a name may occur more than once.
 """
 
 import itertools
@@ -22,23 +22,24 @@ Comparison = tuple[str, jax.Array, np.ndarray]
 
 float32 = np.float32
 _COUNT = 100_000
-# What a caller multiplies by before an operator, and adds after it: XLA would merge that with the operator's own.
+# A caller multiplies by the factor before an operator, and adds the addend after it: XLA would contract these with the
+# operator's own arithmetic.
 _FACTOR, _ADDEND = float32(0.1), float32(1.7)
 
 
 def differing(actual: jax.Array, expected: np.ndarray) -> int:
-    """How many elements differ in any bit; all NaN are equal."""
-    given = np.asarray(actual)
-    if (given.dtype, given.shape) != (expected.dtype, expected.shape):
+    """The number of elements that differ in any bit, where all NaN are equal."""
+    result = np.asarray(actual)
+    if (result.dtype, result.shape) != (expected.dtype, expected.shape):
         return max(1, expected.size)
-    same = given == expected
+    same = result == expected
     if np.issubdtype(expected.dtype, np.floating):
-        same = (same & (np.signbit(given) == np.signbit(expected))) | (np.isnan(given) & np.isnan(expected))
+        same = (same & (np.signbit(result) == np.signbit(expected))) | (np.isnan(result) & np.isnan(expected))
     return int(np.count_nonzero(~same))
 
 
 def identities() -> Iterator[Comparison]:
-    """What `jquant.exact` promises, where XLA would do otherwise."""
+    """The functions of `jquant.exact` in programs where XLA would change the results of plain arithmetic."""
     rng = np.random.default_rng(0)
     x, y, constant = _floats(rng, 4), _floats(rng, 4), float32(0.0123)
     operations = (
@@ -47,23 +48,23 @@ def identities() -> Iterator[Comparison]:
         (exact.difference, np.subtract),
         (exact.quotient, np.divide),
     )
-    for ours, formula in operations:
-        name = f"{ours.__name__}, rounded once"
+    for function, formula in operations:
+        name = f"{function.__name__}, rounded once"
 
-        def operation(x, y, ours=ours):
-            return ours(exact.widen(x), exact.widen(y))
+        def operation(x, y, function=function):
+            return function(exact.widen(x), exact.widen(y))
 
-        yield name, _in_a_caller(operation, x, y), formula(x * _FACTOR, y)
-        by_constant = _in_a_caller(lambda x, operation=operation: operation(x, jnp.full_like(x, constant)), x)
-        yield name, by_constant, formula(x * _FACTOR, constant)
+        yield name, _inside_a_caller(operation, x, y), formula(x * _FACTOR, y)
+        with_constant = _inside_a_caller(lambda x, operation=operation: operation(x, jnp.full_like(x, constant)), x)
+        yield name, with_constant, formula(x * _FACTOR, constant)
     quotients = ((2.0**32 - 1) / abs(x).astype(np.float64)).astype(float32)
     yield "quotient of 2**32 - 1, rounded once", jax.jit(exact.quotient_of_uint32_max)(abs(x)), quotients
     a, b = samples.integers(rng, np.int32, _COUNT), samples.integers(rng, np.int32, _COUNT)
     differences = np.subtract(a, b, dtype=np.int64).astype(float32)
     yield "difference of integers, rounded once", jax.jit(exact.integer_difference)(a, b), differences
     ties = np.arange(-1000, 1001).astype(float32) / 2
-    near = np.concatenate([np.nextafter(ties, float32(side)) for side in (-np.inf, np.inf)])
-    halves = np.concatenate([ties, near[abs(near) > 0.1]])
+    neighbours = np.concatenate([np.nextafter(ties, float32(side)) for side in (-np.inf, np.inf)])
+    halves = np.concatenate([ties, neighbours[abs(neighbours) > 0.1]])
     yield "rounding, half to even", jax.jit(rounding.round_half_even)(halves), np.rint(halves)
     yield "rounding, half away from zero", jax.jit(rounding.round_half_away)(halves), reference.away(halves)
     yield "rounding, half up", jax.jit(rounding.round_half_up)(halves), np.floor(halves + float32(0.5))
@@ -77,16 +78,16 @@ def operators() -> Iterator[Comparison]:
     """One or a few cases of each operator, between a caller's multiplication and addition."""
     for name, case in CASES.items():
         with np.errstate(all="ignore"):
-            # Divided first, so that what is near a tie is still near a tie in the operator.
+            # Divided by the factor first, so that values near a tie are near a tie again in the operator.
             arguments = on_first_floats(lambda x: x / _FACTOR.astype(x.dtype), case.arguments(rows=case.rows_of(_COUNT)))
             expected = case.formula(*on_first_floats(lambda x: x * _FACTOR.astype(x.dtype), arguments))
-        results = _in_a_caller(case.function, *arguments)
+        results = _inside_a_caller(case.function, *arguments)
         for result, formula in zip(jax.tree.leaves(results), jax.tree.leaves(expected), strict=True):
             yield name.split(",")[0], result, np.asarray(formula)
 
 
 def products(implementation: Implementation) -> Iterator[Comparison]:
-    """The integer products of one implementation: signs, zero points, sizes, outputs, packed and not."""
+    """The integer products of an implementation, for all dtypes, zero points and outputs, several sizes, packed and not."""
     rng = np.random.default_rng(2)
     integers = (np.int8, np.uint8)
     sizes = (1, 300, 200), (7, 256, 33), (130, 129, 258), (256, 512, 384)
@@ -115,8 +116,8 @@ def products(implementation: Implementation) -> Iterator[Comparison]:
         yield "quantized_gemm", quantized, expected
 
 
-def _in_a_caller(function: Callable[..., Any], *arguments: Any) -> Any:
-    """``function(x * 0.1, ...)`` of the first floats, with a multiplication and an addition of the results next to it."""
+def _inside_a_caller(function: Callable[..., Any], *arguments: Any) -> Any:
+    """``function(x * 0.1, ...)``, x the first float argument, in a program that also computes ``result * 0.1 + 1.7``."""
 
     @jax.jit
     def caller(*arguments):

@@ -1,4 +1,4 @@
-"""How the tests run: JAX's strict modes, devices enough for a mesh, and how much of the exhaustive sweeps."""
+"""Configures all tests: JAX's strict modes, 8 CPU devices, and the tests of the suite, of the gate and of the full run."""
 
 import collections
 import gc
@@ -11,55 +11,55 @@ import pytest
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 8)
-jax.config.update("jax_traceback_filtering", "off")  # it takes longer than most of the calls that must raise
+jax.config.update("jax_traceback_filtering", "off")  # which takes longer than most of the calls that must raise
 
 _COUNTED = "counted: "
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--gate", action="store_true", help="run what the gate adds, too: the tests that are marked so")
-    parser.addoption("--full", action="store_true", help="run everything, and the sweeps over all of their values")
-    parser.addoption("--no-skips", action="store_true", help="fail where a test would be skipped")
+    parser.addoption("--gate", action="store_true", help="also run the tests that are marked gate")
+    parser.addoption("--full", action="store_true", help="run all tests, and the sweeps over all of their values")
+    parser.addoption("--no-skips", action="store_true", help="fail tests that would be skipped")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What only the gate runs is left out without ``--gate``, and what only the full run does without ``--full``."""
+    """Deselects tests marked ``gate`` without ``--gate`` or ``--full``, and tests marked ``full`` without ``--full``."""
     if config.getoption("--full"):
         return
     marks = ["full"] if config.getoption("--gate") else ["full", "gate"]
-    left_out = {item for item in items if any(map(item.get_closest_marker, marks))}
-    config.hook.pytest_deselected(items=list(left_out))
-    items[:] = [item for item in items if item not in left_out]
+    deselected = {item for item in items if any(map(item.get_closest_marker, marks))}
+    config.hook.pytest_deselected(items=list(deselected))
+    items[:] = [item for item in items if item not in deselected]
 
 
 @pytest.fixture(scope="session")
 def gate(request: pytest.FixtureRequest) -> bool:
-    """Whether this is the gate, or more."""
+    """Whether this is the gate or the full run."""
     return request.config.getoption("--gate") or request.config.getoption("--full")
 
 
 @pytest.fixture(scope="session")
 def full(request: pytest.FixtureRequest) -> bool:
-    """Whether the sweeps run over all of their values."""
+    """Whether this is the full run, in which sweeps have all of their values."""
     return request.config.getoption("--full")
 
 
 @pytest.fixture(scope="module")
 def as_users_have_it() -> Iterator[None]:
-    """JAX's own settings, for code that is not written for the strict ones."""
+    """JAX's default promotion of ranks and dtypes, for code that the strict modes would reject."""
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
         yield
 
 
 @pytest.fixture
 def count(record_property: Callable[[str, object], None]) -> Callable[[str, int], None]:
-    """Of what, and how many, a test has compared: summed over all tests, and said at the end of the run."""
+    """Counts what a test has compared: a function of a name and a number, summed over all tests and printed at the end."""
     return lambda what, number: record_property(f"{_COUNTED}{what}", number)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item):
-    """With ``--full``, counts the elements that a test finds equal: those of the results, not their signs beside them."""
+    """With ``--full``, counts the elements that a test compares with `np.testing.assert_array_equal`, except signs."""
     if not item.config.getoption("--full"):
         return (yield)
     compared, compare = 0, np.testing.assert_array_equal
@@ -91,7 +91,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is imported by now stays; and what JAX leaves behind is looked for less often than after 700 objects."""
+    """Collects garbage less often than after 700 allocations, and never looks at what is imported by now."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
 
@@ -103,7 +103,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector):
-    """A module that skips as a whole, for want of a package, never gets as far as its tests."""
+    """A module that skips itself because a package is missing does so while it is collected."""
     return failed_if_skipped(collector.config, (yield))
 
 

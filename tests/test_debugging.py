@@ -1,4 +1,4 @@
-"""Every operator and every observer in the modes that JAX has for debugging: the bits of the formula, and no complaint."""
+"""Every operator and every observer in JAX's debugging modes: the bits of the formula, and no error."""
 
 import functools
 import gc
@@ -16,7 +16,7 @@ import jquant
 from jquant import calibration, cases
 from jquant.kernels.integer_dot import integer_dot
 
-ROWS, BINS = 4, 8  # few: the programs, and not the numbers, are what is tested
+ROWS, BINS = 4, 8  # few, because programs are tested here, not values
 OBSERVERS = {
     "min_max": calibration.min_max(),
     "min_max, axis": calibration.min_max(axis=1),
@@ -31,8 +31,8 @@ OBSERVERS = {
 
 
 def without_leaks(function, *arguments):
-    """Looked for where something is traced, and so before the other modes have traced it."""
-    gc.freeze()  # JAX collects garbage after each trace, of which there is little then
+    """Leaks of tracers are found while tracing, so this mode comes before those that would find the program cached."""
+    gc.freeze()  # JAX collects garbage after each trace, which then has little to look at
     with jax.checking_leaks():
         return function(*arguments)
 
@@ -48,14 +48,14 @@ def without_nans(function, *arguments):
 
 
 def without_transfers(function, *arguments):
-    """Of arguments that are on the device: nothing of ours goes there with them."""
+    """The arguments are on the device; the operator transfers no constants of its own to it."""
     arguments = jax.device_put(arguments)
     with jax.transfer_guard("disallow"):
         return function(*arguments)
 
 
 def checked(function, *arguments):
-    """No operation divides by 0, makes a NaN, or reads outside of an array: not where the result is discarded, either."""
+    """No operation divides by 0, makes a NaN or reads outside of an array, not even where the result is discarded."""
     error, outputs = checked_program(function)(*arguments)
     error.throw()
     return outputs
@@ -67,9 +67,9 @@ def checked_program(function):
     return jax.jit(checkify.checkify(function, errors=checkify.all_checks), compiler_options=unoptimized)
 
 
-# The first traces and compiles the programs that the next two run.
+# The first mode traces and compiles the programs that the next two run.
 MODES = {mode.__name__: mode for mode in (without_leaks, without_nans, without_transfers, without_jit, checked)}
-OF_FINITE_NUMBERS = (without_nans, checked)
+FINITE_MODES = (without_nans, checked)  # which take finite arguments only
 every_mode = pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 
 
@@ -88,12 +88,12 @@ def test_operators(name, mode):
     mode = MODES[mode]
     case = cases.CASES[name]
     arguments = case.first(ROWS, case.arguments())
-    if mode in OF_FINITE_NUMBERS:
+    if mode in FINITE_MODES:
         arguments = jax.tree.map(finite, arguments)
     assert_equal(mode(case.function, *arguments), case.formula(*arguments))
 
 
-# Calls that leave numbers out, and the numbers that they then stand for.
+# Calls that omit optional numbers, and the defaults of those.
 DEFAULTS = {
     "clip": (jquant.clip, cases.CASES["clip"].arguments()[:1], {"min": -np.inf, "max": np.inf}),
     "quantize": (
@@ -117,25 +117,25 @@ DEFAULTS = {
 @pytest.mark.gate
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_defaults_are_not_transferred(name):
-    """They are constants of the programs."""
+    """Defaults are constants of the compiled program."""
     function, arguments, defaults = DEFAULTS[name]
     assert_equal(without_transfers(function, *arguments), function(*arguments, **defaults))
 
 
 @pytest.mark.gate
 def test_an_unsigned_range_is_divided_by_no_0():
-    """The smallest integer is 0, and decides nothing."""
+    """The smallest unsigned integer is 0, by which the lower bound must not be divided."""
     function = functools.partial(jquant.quantize_and_dequantize, signed_input=False)
     arguments = np.float32([-1, 0.3, 7]), np.float32(0), np.float32(6)
     assert_equal(checked(function, *arguments), function(*arguments))
 
 
 @pytest.mark.gate
-@pytest.mark.filterwarnings("ignore:.*the bins are .* wide")  # of which there are few here
+@pytest.mark.filterwarnings("ignore:.*the bins are .* wide")  # there are few of them here
 @one_in(3, "name", OBSERVERS, first=2, others="full")
 @every_mode
 def test_observers(name, mode):
-    """The range of nothing, and that of two batches, the second of which is larger than the first."""
+    """The range of no batch, and that of two batches, the second with larger values than the first."""
     observer = OBSERVERS[name]
     batches = np.random.default_rng(0).standard_t(3, (2, ROWS, 5)).astype(np.float32)
     batches[1] *= 10
@@ -152,7 +152,7 @@ def test_observers(name, mode):
 @pytest.mark.gate
 @pytest.mark.parametrize("k", [2, 2**16 + 3])
 def test_products_without_jit(k):
-    """Of long sums, too, where one primitive binds another."""
+    """Long sums as well, where one primitive binds another."""
     a, b = jnp.ones((2, k), jnp.int8), jnp.ones((k, 3), jnp.int8)
     np.testing.assert_array_equal(without_jit(integer_dot, a, b), np.full((2, 3), k, np.int32), strict=True)
 
@@ -168,14 +168,14 @@ def test_products_without_jit(k):
     ],
 )
 def test_no_constant_is_nan(function):
-    """Without `jax.jit`, `jax.debug_nans` looks at each of them."""
+    """Without `jax.jit`, `jax.debug_nans` checks every constant."""
     x = np.arange(1, 7, dtype=np.float32).reshape(2, 3)
     with jax.debug_nans(True):
         assert_equal(without_jit(function, x), function(x))
 
 
 def test_a_nan_of_a_product_is_found():
-    """``0 * inf``: JAX runs the operator's program again, operation by operation, and names the one that made it."""
+    """For ``0 * inf``, JAX runs the program again one operation at a time, and names the one that made the NaN."""
     zeros = np.zeros((2, 3), np.int8), np.float32(np.inf), None
     ones = np.ones((3, 2), np.int8), np.float32(1), None
     with jax.debug_nans(True), pytest.raises(FloatingPointError, match="encountered in integer_dot"):

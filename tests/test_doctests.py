@@ -1,4 +1,4 @@
-"""The examples in the docstrings and in the README run, and print what stands there."""
+"""The examples in the docstrings, in the README and in two pages run, and print what is written there."""
 
 import doctest
 import importlib
@@ -33,7 +33,7 @@ def test_readme():
 
 
 def test_operators():
-    """Every operator has its section."""
+    """Every operator has a section in `docs/operators.md`."""
     text = (Path(__file__).parent.parent / "docs/operators.md").read_text()
     headings = ", ".join(re.findall("^### (.*)$", text, re.MULTILINE)).split(", ")
     assert sorted(headings) == OPERATORS
@@ -46,8 +46,8 @@ def test_calibration():
 
 @pytest.mark.gate
 def test_scaling():
-    """In a process of its own, which has several devices."""
-    program = "import documents; documents.run_document('docs/scaling.md')"
+    """In a process of its own, because the page sets the number of devices."""
+    program = "from support import documents; documents.run_document('docs/scaling.md')"
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     result = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stdout + result.stderr

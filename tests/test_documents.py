@@ -1,4 +1,4 @@
-"""The pages of the site: their code runs, the generated ones are whole, and the tables name every operator."""
+"""The pages of the documentation: their code runs, generated pages are complete, and tables name every operator."""
 
 import importlib.util
 import inspect
@@ -16,11 +16,11 @@ import jquant
 from jquant.arithmetic import exact, rounding
 
 DOCS = ROOT / "docs"
-# operators.md runs here, by its pages; the others in test_doctests.py, test_recipes.py and models.
+# The code of operators.md runs in its generated pages, the other pages in test_doctests.py, test_recipes.py and models.
 ELSEWHERE = {"operators.md", "scaling.md", "calibration.md", "recipes.md", "models.md"}
 PAGES = [path.name for path in DOCS.glob("*.md") if path.name not in ELSEWHERE and "```python" in path.read_text()]
 WRITTEN = {"tutorial.md": {"model.npz"}, "off_by_one.md": {"off_by_one.png"}, "checkpoints.md": {"model", "model.gguf"}}
-REQUIRES = {  # each with the extra that brings it
+REQUIRES = {  # packages, and the extra that installs each
     "tutorial.md": {"sklearn": "examples"},
     "off_by_one.md": {"matplotlib": "examples"},
     "onnx.md": {"onnx": "onnx"},
@@ -47,7 +47,7 @@ def test_page(name, tmp_path, monkeypatch):
 
 @one_in(5, "name", sorted(OPERATOR_PAGES))
 def test_operator_page(name, tmp_path):
-    """Its example runs by itself, and calls it; its table has every tensor and data type of each level."""
+    """The example calls the operator and runs by itself; the table has every tensor and data type of each level."""
     page = OPERATOR_PAGES[name]
     assert page.startswith(f"::: jquant.{name}\n")
     assert f"jquant.{name}(" in page
@@ -82,7 +82,7 @@ def test_there_is_a_page_for_every_operator():
 
 @pytest.mark.parametrize("name", sorted(path.name for path in DOCS.glob("*.md")))
 def test_what_the_site_shows(name):
-    """Sessions are marked as such, without the marks for doctest, and figures open; nothing else is changed."""
+    """Doctest's directives are removed, sessions highlighted as such, and figures linked; nothing else changes."""
     page = SimpleNamespace(file=SimpleNamespace(src_uri=name))
     markdown = (DOCS / name).read_text()
     shown = generated_pages.on_page_markdown(markdown, page)
@@ -93,7 +93,7 @@ def test_what_the_site_shows(name):
 
 
 def test_navigation():
-    """Every page is in it, once."""
+    """The navigation has every page once."""
     written = re.findall(r"^ +- (?:.*: )?(\w+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted(written) == sorted(path.name for path in DOCS.glob("*.md"))
     config = SimpleNamespace(nav=[{"Operators": ["operators.md", "formats.md"]}, {"Modules": []}])
@@ -110,13 +110,13 @@ def test_supported_operators_of_onnx():
 
 
 def test_every_operator_has_tests_of_its_own():
-    """Where one looks for them; those that undo each other share a file."""
+    """In a file named after the module that defines it; an operator and its inverse share both."""
     files = {path.stem.removeprefix("test_") for path in (ROOT / "tests/operators").glob("test_*.py")}
-    assert set(OPERATORS) - {"unpack_integers", "mx_dequantize", "nvfp4_dequantize"} == files - {"named_scopes"}
+    assert files == {getattr(jquant, name).__module__.rpartition(".")[2] for name in OPERATORS}
 
 
 def cross_reference(title: str) -> dict[str, list[str]]:
-    """The rows of a table, by the operators in their first cell."""
+    """The cells of a table's rows, by the operators in the first cell of each row."""
     section = (DOCS / "cross_reference.md").read_text().split(f"## {title}\n")[1].split("\n## ")[0]
     lines = (line for line in section.splitlines() if line.startswith("| `"))
     rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
@@ -126,7 +126,7 @@ def cross_reference(title: str) -> dict[str, list[str]]:
 
 
 def test_cross_reference():
-    """Every operator is in both tables, under the names that its docstring refers to."""
+    """Every operator is in both tables, with the names that its docstring refers to."""
     names = cross_reference("Names")
     assert set(names) == set(cross_reference("How they round")) == set(OPERATORS)
     for operator, (directml, *others) in names.items():
@@ -141,7 +141,7 @@ def test_cross_reference():
 
 @pytest.mark.parametrize("module", [jquant, jquant.calibration, jquant.transform], ids=lambda module: module.__name__)
 def test_help_lists_what_is_public(module):
-    """By `__all__`, without which it would leave out what other modules define."""
+    """Through `__all__`, without which `help` omits what other modules define."""
     text = pydoc.render_doc(module, renderer=pydoc.plaintext)
     public = [name for name, value in vars(module).items() if name[0] != "_" and inspect.isfunction(value)]
     assert {*public} <= {*module.__all__} <= {*dir(module)}
@@ -163,7 +163,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def test_commands():
-    """Every line of a shell block is one that the gate runs, but for one; its extras and files exist."""
+    """The gate runs every line of a shell block, except the benchmark; the extras and files that they name exist."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for line in "".join(block for page in DOCS.glob("*.md") for block in blocks(page, "(?:ba)?sh")).splitlines():
         (match,) = filter(None, (re.fullmatch(pattern, line) for pattern in COMMANDS))
@@ -172,7 +172,7 @@ def test_commands():
 
 
 def test_every_python_block_runs():
-    """Blocks are examples with their output; but those of two pages may be parts of programs, which are tested."""
+    """Blocks are examples with their output, except excerpts of tested programs in two pages."""
     for page in DOCS.glob("*.md"):
         for block in blocks(page, "python"):
             assert block.startswith(">>> ") or page.name in {"recipes.md", "models.md"}, (page.name, block)

@@ -1,4 +1,4 @@
-"""`jquant.exact`, the arithmetic for callers, against NumPy, bit for bit, under jit."""
+"""The functions of `jquant.exact` compared with NumPy, bit for bit, eagerly and under jit."""
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ BINARY = ("product", "sum", "difference", "quotient")
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_public_functions_in_a_callers_program(name):
-    """Alone, in a program, and between the caller's own constant products, in float32 and of Python scalars."""
+    """Eagerly, between a caller's constant products in a program, with Python scalars, and broadcasting."""
     rng = np.random.default_rng(8)
     x, y = (rng.uniform(0.5, 9, 100_000).astype(FLOAT32) for _ in range(2))
     function, formula, before, after = getattr(jquant.exact, name), PUBLIC[name], FLOAT32(0.1), FLOAT32(3.7)

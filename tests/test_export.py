@@ -1,4 +1,4 @@
-"""Every operator exported for three platforms, stored, and called by a process that has nothing of this one."""
+"""Every operator exported for three platforms, serialised, and called by another process."""
 
 import itertools
 import pickle
@@ -18,7 +18,7 @@ from jquant.checkpoints import QuantizedWeight
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 COUNTS = (cases.ROWS, 3)
-# Calls every program on each of its inputs. Of jquant it needs the types of arguments and results alone.
+# Calls every program on each of its inputs; imports jquant only for programs whose arguments or results have its types.
 PROCESS = """
 import pathlib
 import pickle
@@ -43,7 +43,7 @@ def test_every_operator_has_a_case():
 
 
 def exported(case: cases.Case, *, symbolic: bool) -> bytes:
-    """The case as a program of fixed sizes, or of any number of rows."""
+    """The case as a serialised program, of fixed sizes or of a symbolic number of rows."""
     (rows,) = export.symbolic_shape("b") if symbolic else (cases.ROWS,)
 
     def shape(index, x):
@@ -60,30 +60,30 @@ def exported(case: cases.Case, *, symbolic: bool) -> bytes:
 
 
 def test_weights_of_checkpoints():
-    """As arguments and results of an exported program."""
+    """They can be arguments and results of an exported program."""
     values, scale = np.zeros((4, 2), np.int8), np.ones((2, 2), np.float32)
     weight = QuantizedWeight(values, scale, None, None, np.arange(4, dtype=np.int32), 2)
-    given = {"weight": weight, "packed": weight.pack()}
-    program = export.deserialize(export.export(jax.jit(lambda weights: weights))(given).serialize())
-    assert (program.in_tree, program.out_tree) == (jax.tree.structure(((given,), {})), jax.tree.structure(given))
-    jax.tree.map(np.testing.assert_array_equal, program.call(given), given)
+    weights = {"weight": weight, "packed": weight.pack()}
+    program = export.deserialize(export.export(jax.jit(lambda weights: weights))(weights).serialize())
+    assert (program.in_tree, program.out_tree) == (jax.tree.structure(((weights,), {})), jax.tree.structure(weights))
+    jax.tree.map(np.testing.assert_array_equal, program.call(weights), weights)
 
 
 @pytest.mark.gate
 def test_in_another_process(tmp_path, full):
-    """With fixed sizes; and with any number of rows, for two numbers of them. A sixth of the cases; in the full run all."""
+    """With fixed sizes, and with a symbolic number of rows called with two numbers; the full run has all cases."""
     chosen = dict(itertools.islice(cases.CASES.items(), 0, None, 1 if full else 6))
     expected = {}
     for needs in ("jax", "jquant"):
         (tmp_path / needs).mkdir()
     for name, case in chosen.items():
         results = case.formula(*case.arguments())
-        folder = tmp_path / ("jquant" if holds_own_type((case.arguments(), results)) else "jax")
-        for kind, counts in (("fixed", COUNTS[:1]), ("symbolic", COUNTS)):
-            (folder / f"{name} {kind}.program").write_bytes(exported(case, symbolic=kind == "symbolic"))
+        folder = tmp_path / ("jquant" if has_jquant_type((case.arguments(), results)) else "jax")
+        for sizes, counts in (("fixed", COUNTS[:1]), ("symbolic", COUNTS)):
+            (folder / f"{name} {sizes}.program").write_bytes(exported(case, symbolic=sizes == "symbolic"))
             for count in counts:
                 arguments = case.first(count, case.arguments())
-                stem = f"{name} {kind}.{count}"
+                stem = f"{name} {sizes}.{count}"
                 (folder / f"{stem}.inputs").write_bytes(pickle.dumps(jax.tree.leaves(arguments)))
                 expected[folder / f"{stem}.results"] = jax.tree.leaves(case.formula(*arguments))
     result = subprocess.run([sys.executable, "-c", PROCESS, str(tmp_path)], capture_output=True, text=True, timeout=500)
@@ -95,18 +95,18 @@ def test_in_another_process(tmp_path, full):
             assert_equal(actual, leaf, f"result {number} of {path.name}")
 
 
-def holds_own_type(tree) -> bool:
-    """Whether some part of the tree is a type of jquant's, which the other process must know."""
+def has_jquant_type(tree) -> bool:
+    """Whether some node of the tree is of a type that jquant defines, and that the other process has to import."""
 
-    def is_own(node):
+    def is_jquant_type(node):
         return type(node).__module__.partition(".")[0] == "jquant"
 
-    return any(map(is_own, jax.tree.leaves(tree, is_leaf=is_own)))
+    return any(map(is_jquant_type, jax.tree.leaves(tree, is_leaf=is_jquant_type)))
 
 
 @pytest.mark.gate
 def test_symbolic_space():
-    """Of images of any size that windows fit into."""
+    """Images of any size that the windows fit into."""
     h, w = export.symbolic_shape("h, w", constraints=("h >= 3", "w >= 2"))
     filters = np.arange(24, dtype=np.int8).reshape(2, 2, 3, 2) - 12
 

@@ -1,4 +1,4 @@
-"""Flax's layers with `dot_general=jquant.dot_general`: the operator's bits, and derivatives that train."""
+"""Flax's layers with `dot_general=jquant.dot_general`: the operator's bits, and gradients that train."""
 
 import functools
 
@@ -21,15 +21,15 @@ X = jax.random.normal(jax.random.key(0), (2, 5, 12))
 @pytest.mark.parametrize("dot_general", [jquant.dot_general, PER_TENSOR], ids=["channel", "tensor"])
 @pytest.mark.parametrize("dtype", [None, jnp.bfloat16])
 def test_dense(dot_general, dtype):
-    """Each layer is the operator and a bias, in its own dtype."""
+    """A layer is the operator and a bias, in the layer's dtype."""
     layer = nnx.Linear(12, 7, dot_general=dot_general, dtype=dtype, precision="highest", rngs=nnx.Rngs(0))
-    of_linen = linen.Dense(7, dot_general=dot_general, dtype=dtype, precision="highest")
+    linen_layer = linen.Dense(7, dot_general=dot_general, dtype=dtype, precision="highest")
     kernel, bias = layer.kernel[...], jnp.arange(7.0)
     layer.bias[...] = bias
     operands = [x if dtype is None else x.astype(dtype) for x in (X, kernel, bias)]
     expected = dot_general(*operands[:2], LAST_BY_FIRST) + operands[2]
     np.testing.assert_array_equal(layer(X), expected)
-    np.testing.assert_array_equal(of_linen.apply({"params": {"kernel": kernel, "bias": bias}}, X), expected)
+    np.testing.assert_array_equal(linen_layer.apply({"params": {"kernel": kernel, "bias": bias}}, X), expected)
 
 
 def test_preferred_element_type():
@@ -40,40 +40,40 @@ def test_preferred_element_type():
 
 
 def test_general_layers():
-    """Several contracted dimensions, and batch dimensions with weights of their own."""
-    given = {"dot_general": jquant.dot_general}
-    layer = nnx.LinearGeneral((5, 12), (3, 4), axis=(1, 2), **given, rngs=nnx.Rngs(0))
+    """Several contracting dimensions, and batch dimensions with weights of their own."""
+    layer = nnx.LinearGeneral((5, 12), (3, 4), axis=(1, 2), dot_general=jquant.dot_general, rngs=nnx.Rngs(0))
     expected = jquant.dot_general(X, layer.kernel[...], (((1, 2), (0, 1)), ((), ())))
     np.testing.assert_array_equal(layer(X), expected)
     for batch_dims, numbers in (((), LAST_BY_FIRST), ((0,), (((2,), (1,)), ((0,), (0,))))):
-        of_linen = linen.DenseGeneral((3, 4), axis=-1, batch_dims=batch_dims, use_bias=False, **given)
-        parameters = of_linen.init(jax.random.key(0), X)
+        options = {"batch_dims": batch_dims, "use_bias": False, "dot_general": jquant.dot_general}
+        linen_layer = linen.DenseGeneral((3, 4), axis=-1, **options)
+        parameters = linen_layer.init(jax.random.key(0), X)
         expected = jquant.dot_general(X, parameters["params"]["kernel"], numbers)
-        np.testing.assert_array_equal(of_linen.apply(parameters, X), expected)
+        np.testing.assert_array_equal(linen_layer.apply(parameters, X), expected)
 
 
 def test_attention():
-    """All of its products: those with weights, and those of activations."""
+    """All of its products, with weights and of activations, are quantized."""
     attend = functools.partial(linen.dot_product_attention, einsum_dot_general=jquant.dot_general)
-    given = {"qkv_dot_general": jquant.dot_general, "out_dot_general": jquant.dot_general}
-    of_linen = linen.MultiHeadDotProductAttention(num_heads=3, attention_fn=attend, **given)
-    parameters = of_linen.init(jax.random.key(0), X)
-    of_floats = linen.MultiHeadDotProductAttention(num_heads=3)
-    result, of_floats = (jax.jit(layer.apply)(parameters, X) for layer in (of_linen, of_floats))
-    assert 0 < np.abs(result - of_floats).max() < 0.05 * np.abs(of_floats).max()
-    program = jax.jit(of_linen.apply).lower(parameters, X).as_text()
+    projections = {"qkv_dot_general": jquant.dot_general, "out_dot_general": jquant.dot_general}
+    quantized_layer = linen.MultiHeadDotProductAttention(num_heads=3, attention_fn=attend, **projections)
+    float_layer = linen.MultiHeadDotProductAttention(num_heads=3)
+    parameters = quantized_layer.init(jax.random.key(0), X)
+    quantized, floats = (jax.jit(layer.apply)(parameters, X) for layer in (quantized_layer, float_layer))
+    assert 0 < np.abs(quantized - floats).max() < 0.05 * np.abs(floats).max()
+    program = jax.jit(quantized_layer.apply).lower(parameters, X).as_text()
     products = [line for line in program.splitlines() if "stablehlo.dot_general" in line]
     assert products
     assert all("xi8>" in line for line in products)
 
-    layer = nnx.MultiHeadAttention(num_heads=3, in_features=12, decode=False, **given, rngs=nnx.Rngs(0))
-    plain = nnx.MultiHeadAttention(num_heads=3, in_features=12, decode=False, rngs=nnx.Rngs(0))
-    result, of_floats = layer(X), plain(X)
-    assert 0 < np.abs(result - of_floats).max() < 0.05 * np.abs(of_floats).max()
+    quantized_layer = nnx.MultiHeadAttention(num_heads=3, in_features=12, decode=False, **projections, rngs=nnx.Rngs(0))
+    float_layer = nnx.MultiHeadAttention(num_heads=3, in_features=12, decode=False, rngs=nnx.Rngs(0))
+    quantized, floats = quantized_layer(X), float_layer(X)
+    assert 0 < np.abs(quantized - floats).max() < 0.05 * np.abs(floats).max()
 
 
 def test_training():
-    """What a layer learns is there when it infers, and weights go where those of floats go."""
+    """Training converges, to the weights of a float layer, and inference gives the results of training."""
     weights = jax.random.normal(jax.random.key(1), (12, 3))
     y = X @ weights
 

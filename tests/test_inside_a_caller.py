@@ -1,7 +1,7 @@
-"""Every operator inside a caller's jit: alone, and between the caller's own constant product and sum.
+"""Every operator inside a caller's jit: alone, and between operations of the caller's own, which XLA may merge with it.
 
-Parameters are traced, and constants folded into the caller's program: XLA rewrites the two differently.
-The formula is NumPy's, one float32 rounding a step.
+Parameters are traced in one program and constants in another, because XLA rewrites the two differently. The expected
+values are the formula's in NumPy, with one float32 rounding per step.
 """
 
 import itertools
@@ -21,7 +21,7 @@ BEFORE, AFTER, FACTOR = FLOAT32(0.1), FLOAT32(0.7), FLOAT32(1.3)
 
 @pytest.fixture(scope="module")
 def elements(full) -> int:
-    """About how many values a case sees in each of its programs, and a variant a quarter of them."""
+    """About how many values each program of a case gets; programs of a variant get a quarter."""
     return 10_000_000 if full else 250_000
 
 
@@ -34,7 +34,7 @@ def unchanged(x):
 
 
 def added(constant: np.float32) -> Callable:
-    """What a caller does to float arrays; integers pass."""
+    """A caller's addition, to float arrays only."""
     return lambda x: x + constant.astype(x.dtype) if is_float(x) else x
 
 
@@ -43,12 +43,12 @@ def multiplied(constant: np.float32) -> Callable:
 
 
 def divided(constant: np.float32) -> Callable:
-    """What the multiplication takes back to nearly the same, so that near ties are near ties to the operator."""
+    """Undone by the caller's multiplication up to rounding, so that the operator still sees values near ties."""
     return lambda x: (x / constant.astype(x.dtype)).astype(x.dtype)
 
 
 def befores(arguments: tuple) -> list[tuple[tuple, Callable]]:
-    """What the program gets, and what it does to the first floats before they are the operator's: nothing, or a product."""
+    """Pairs of the program's arguments and what it does to the first floats before the operator: nothing, or a product."""
     with np.errstate(all="ignore"):
         larger = on_first_floats(divided(BEFORE), arguments)
     return [(arguments, unchanged)] + ([] if larger is arguments else [(larger, multiplied(BEFORE))])
@@ -58,9 +58,9 @@ AFTERS = unchanged, added(AFTER), multiplied(FACTOR)
 
 
 def names() -> list:
-    """One case of five; in the gate all, and two variants of five, of which the full run has all.
+    """One case in five; the gate has all cases and two variants in five, and the full run has everything.
 
-    Types and options alternate by two and by three, so that a sample by five has each of them.
+    Types and options alternate with periods of two and three, so that one in five is a sample of all of them.
     """
     gate, full = pytest.mark.gate, pytest.mark.full
     cases, variants = itertools.cycle((gate, gate, (), gate, gate)), itertools.cycle((gate, full, full, gate, full))
@@ -70,7 +70,7 @@ def names() -> list:
 
 @pytest.mark.parametrize("name", names())
 def test_equals_the_formula(name, elements, count, gate, full):
-    """In the program with a product before and one after it; in the gate, a case in every second program; at last in all."""
+    """Between two products; in the gate, a case in half of its programs; in the full run, in all of them."""
     case, all_programs = (CASES | VARIANTS)[name], full or (gate and name in CASES)
     programs = 0
     all_befores = befores(case.arguments(rows=case.rows_of(elements if name in CASES else elements // 4)))
@@ -86,7 +86,7 @@ def test_equals_the_formula(name, elements, count, gate, full):
                 traced = jax.jit(program(case, before, after))(*arguments)
                 assert_equal(traced, expected, "parameters traced", subnormals=False)
                 programs += 1
-            if full or not all_programs or (first + last) % 2 == 0:  # with both of the caller's constants, too
+            if full or not all_programs or (first + last) % 2 == 0:  # one of them with a product before and a sum after
                 tensors = [value for index, value in enumerate(arguments) if index in case.rows]
                 constant = jax.jit(with_constants(case, arguments, program(case, before, after)))(*tensors)
                 assert_equal(constant, expected, "parameters constant", subnormals=False)
@@ -99,10 +99,10 @@ def program(case: Case, before: Callable, after: Callable) -> Callable:
 
 
 def with_constants(case: Case, arguments: tuple, function: Callable) -> Callable:
-    """A function of the arguments that have rows."""
+    """A function of the arguments that have rows, in which all others are constants."""
 
-    def of_tensors(*tensors):
-        given = iter(tensors)
-        return function(*(next(given) if index in case.rows else value for index, value in enumerate(arguments)))
+    def function_of_rows(*tensors):
+        remaining = iter(tensors)
+        return function(*(next(remaining) if index in case.rows else value for index, value in enumerate(arguments)))
 
-    return of_tensors
+    return function_of_rows

@@ -1,4 +1,4 @@
-"""``python -m jquant``: what it prints, and when it fails."""
+"""``python -m jquant``: its output, and its failure where a result differs."""
 
 import itertools
 import subprocess
@@ -22,11 +22,11 @@ def test_everything_is_exact():
     assert lines[-1] == "everything is exact"
     assert "  xla          runs here" in lines
     assert "  mosaic_tpu   implementation mosaic_tpu is for tpu; this program is for cpu" in lines
-    compared = [line.strip().rsplit(maxsplit=2) for line in lines if line.endswith(" 0")]
+    exact_lines = [line.strip().rsplit(maxsplit=2) for line in lines if line.endswith(" 0")]
     operators = set(OPERATORS)
-    assert operators <= {name for name, *_ in compared}
-    ranges = {name for name in operators if name.startswith("requantization_range")}  # two numbers each
-    assert all(int(elements.replace(",", "")) > 1000 for name, elements, _ in compared if name not in ranges)
+    assert operators <= {name for name, *_ in exact_lines}
+    ranges = {name for name in operators if name.startswith("requantization_range")}  # they return two numbers each
+    assert all(int(elements.replace(",", "")) > 1000 for name, elements, _ in exact_lines if name not in ranges)
     assert [line.split("  ")[1] for line in lines[-6:-2]] == [
         "M x K x N",
         "lax.dot_general, int8 x int8",
@@ -55,12 +55,12 @@ def test_a_broken_identity(name, broken, monkeypatch, capsys):
     assert lines[-1].endswith("of the comparisons above are INEXACT")
 
 
-def test_an_implementation_that_is_wrong(monkeypatch, capsys):
-    """A product that is off by one is found."""
+def test_a_wrong_product(monkeypatch, capsys):
+    """A product that is off by one is reported."""
     monkeypatch.setattr(self_check, "identities", lambda: iter(()))
     monkeypatch.setattr(self_check, "operators", lambda: iter(()))
-    products, right = self_check.products, self_check.reference.matmul_integer
+    products, matmul_integer = self_check.products, self_check.reference.matmul_integer
     monkeypatch.setattr(self_check, "products", lambda implementation: itertools.islice(products(implementation), 1))
-    monkeypatch.setattr(self_check.reference, "matmul_integer", lambda *operands: right(*operands) + 1)
+    monkeypatch.setattr(self_check.reference, "matmul_integer", lambda *operands: matmul_integer(*operands) + 1)
     assert main.main(["--no-speed"]) == 1
     assert "matmul_integer  " in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Products over 8 devices: the bits of one device, and no more communication than the sums need."""
+"""Integer products over 8 devices: the bits of one device, and no more communication than a split of K needs."""
 
 import functools
 import itertools
@@ -11,13 +11,13 @@ import pytest
 from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from support.layouts import BOTH, LAYOUTS, assert_only_sums_move, collectives, kinds, matmul_integer
+from support.collectives import collectives
+from support.layouts import BOTH, LAYOUTS, assert_only_sums_move, kinds, matmul_integer
 from support.sampling import one_in
 
 import jquant
 from jquant import reference
-from jquant.kernels import implementations
-from jquant.kernels import integer_dot as door
+from jquant.kernels import implementations, integer_dot
 from jquant.kernels.pallas import tpu
 
 BATCH, K, N = 8, 512, 64
@@ -31,7 +31,7 @@ def mesh_of(kind: AxisType) -> jax.sharding.Mesh:
 
 
 class Problem:
-    """A product, what each operator makes of it, and its operands split over a mesh."""
+    """A product, the results of the operators for it, and its operands split over a mesh."""
 
     def __init__(self, layout: str, m: int):
         rng = np.random.default_rng(0)
@@ -49,7 +49,7 @@ class Problem:
         )
 
     def operands(self, mesh, packed: bool):
-        """A, its zero point, B and its zero point, or packed."""
+        """A and its zero point, and B and its zero point, or packed weights for those two."""
 
         def put(x, spec):
             return jax.device_put(x, NamedSharding(mesh, spec))
@@ -71,8 +71,8 @@ def shape_of_a_shard(array: jax.Array) -> tuple[int, ...]:
 @kinds
 @one_in(3, ("layout", "packed"), itertools.product(LAYOUTS, (False, True)))
 def test_xla_partitions_by_itself(layout, packed, kind):
-    """Under plain jit: nothing moves unless K is split, and then what the sums need, in one all-reduce."""
-    for m in (16, 64):  # few rows have a way of their own on one device
+    """Under plain jit, nothing moves unless K is split, and then one all-reduce moves what the sums need."""
+    for m in (16, 64):  # on one device, few rows have an implementation of their own
         problem, mesh = Problem(layout, m), mesh_of(kind)
         with jax.set_mesh(mesh):
             operands = problem.operands(mesh, packed)
@@ -85,7 +85,7 @@ def test_xla_partitions_by_itself(layout, packed, kind):
 
 @one_in(3, ("layout", "packed"), itertools.product(LAYOUTS, (False, True)), first=1)
 def test_fused_operators(layout, packed):
-    """The epilogue follows the sum over the devices, so that its roundings are those of one device."""
+    """The epilogue runs after the sum over the devices, so it rounds as on one device."""
     problem, mesh = Problem(layout, 64), mesh_of(AxisType.Auto)
     a_scale, b_scale = problem.scales
 
@@ -103,18 +103,18 @@ def test_fused_operators(layout, packed):
 @packed_or_not
 @layouts
 def test_inside_shard_map(layout, packed):
-    """Each shard multiplies what it has; a split K is the caller's sum, whatever the zero points."""
+    """Each device multiplies its shards; where K is split, the caller sums, with zero points of any form."""
     problem, mesh = Problem(layout, 64), mesh_of(AxisType.Auto)
     operands = problem.operands(mesh, packed)
     specs = [problem.a_spec, P(problem.m_axis), problem.b_spec, P(problem.n_axis)]
     if packed:
         specs[2:] = [operands[2].sharding_for(problem.b_spec)]
 
-    def of_a_shard(*operands):
+    def multiply_shard(*operands):
         product = matmul_integer(*operands)
         return product if problem.k_axis is None else lax.psum(product, problem.k_axis)
 
-    mapped = jax.shard_map(of_a_shard, mesh=mesh, in_specs=tuple(specs), out_specs=problem.output_spec)
+    mapped = jax.shard_map(multiply_shard, mesh=mesh, in_specs=tuple(specs), out_specs=problem.output_spec)
     program = jax.jit(mapped).lower(*operands).compile()
     np.testing.assert_array_equal(program(*operands), problem.product)
     assert [x.kind for x in collectives(program.as_text())] == ([] if problem.k_axis is None else ["all-reduce"])
@@ -132,16 +132,16 @@ def test_packing_moves_nothing(layout, kind):
         program = pack.lower(b, b_zero_point).compile()
         packed = program(b, b_zero_point)
     assert collectives(program.as_text()) == []
-    wanted = packed.sharding_for(NamedSharding(mesh, problem.b_spec))
-    assert packed.data.sharding.is_equivalent_to(wanted.data, packed.ndim)
-    assert packed.block_sums.sharding.is_equivalent_to(wanted.block_sums, packed.ndim)
-    if layout != "batch":  # there, one zero point is made into one for each matrix, on every device
-        assert packed.zero_point.sharding.is_equivalent_to(wanted.zero_point, packed.ndim)
+    expected = packed.sharding_for(NamedSharding(mesh, problem.b_spec))
+    assert packed.data.sharding.is_equivalent_to(expected.data, packed.ndim)
+    assert packed.block_sums.sharding.is_equivalent_to(expected.block_sums, packed.ndim)
+    if layout != "batch":  # where every device broadcasts the one zero point to all matrices
+        assert packed.zero_point.sharding.is_equivalent_to(expected.zero_point, packed.ndim)
 
 
 @kinds
 def test_a_sum_too_long_for_one_product(kind):
-    """It is cut into parts for which nothing moves."""
+    """It is split into partial sums, without more communication."""
     rng, mesh = np.random.default_rng(0), mesh_of(kind)
     a, b = rng.integers(0, 256, (4, 2**17), np.uint8), rng.integers(0, 256, (2**17, 3), np.uint8)
     with jax.set_mesh(mesh):
@@ -154,7 +154,7 @@ def test_a_sum_too_long_for_one_product(kind):
 
 @packed_or_not
 def test_a_mesh_of_one_device(packed):
-    """Its types say how operands are split, too, while nothing is."""
+    """With explicit axes, the operands' types name mesh axes although nothing is split."""
     problem = Problem("M+K", 1)
     mesh = jax.make_mesh((1, 1), BOTH, axis_types=(AxisType.Explicit, AxisType.Explicit), devices=jax.devices()[:1])
     with jax.set_mesh(mesh):
@@ -174,24 +174,24 @@ def test_vmap_over_split_matrices():
 
 
 class TestKernels:
-    """The TPU kernel, interpreted: what of a product reaches it on a mesh."""
+    """The TPU kernel, interpreted: the operands that reach it on a mesh."""
 
     @pytest.fixture
     def shapes(self, monkeypatch):
-        """Those of A and B, of each product that the kernel has been given."""
-        given, function_for = [], door.function_for
+        """The shapes of A and B in each call of the kernel."""
+        shapes, function_for = [], integer_dot.function_for
 
         def interpreted(a, b, epilogue, *, transpose_b):
-            given.append((a.shape, b.shape))
+            shapes.append((a.shape, b.shape))
             return tpu.integer_dot(a, b, epilogue, transpose_b=transpose_b, interpret=True)
 
         def on_a_cpu(platform, implementation):
             is_kernel = implementation is jquant.Implementation.MOSAIC_TPU
             return interpreted if is_kernel else function_for(platform, implementation)
 
-        monkeypatch.setattr(door, "function_for", on_a_cpu)
+        monkeypatch.setattr(integer_dot, "function_for", on_a_cpu)
         implementations.warn_of_partitioning.cache_clear()
-        return given
+        return shapes
 
     @one_in(3, ("layout", "packed"), itertools.product(LAYOUTS, (False, True)), first=2)
     def test_run_on_each_shard_of_explicit_axes(self, shapes, layout, packed):
@@ -242,7 +242,7 @@ class TestKernels:
         assert shapes == []
 
     def test_inside_shard_map(self, shapes):
-        """Over the whole mesh; over some of its axes, XLA partitions the rest."""
+        """Over all axes of the mesh, the kernel runs on shards; over some, XLA partitions the product."""
         mesh = jax.make_mesh((2, 4), BOTH, axis_types=(AxisType.Auto, AxisType.Auto))
         problem = Problem("M+N", 64)
         options = {"mesh": mesh, "in_specs": (P("x"), P()), "out_specs": P("x"), "check_vma": False}

@@ -1,4 +1,4 @@
-"""Feature levels, modes and data types: what they may be called."""
+"""The spellings of feature levels, modes, data types and granularities, and the errors about others."""
 
 import functools
 
@@ -94,7 +94,7 @@ def test_unknown_round_modes(value):
     assert str(raised.value) == f"unknown round_mode {value!r}; choose one of HALF_AWAY_FROM_ZERO, HALF_TO_EVEN, HALF_UP"
 
 
-def test_each_operator_rounds_in_the_ways_of_its_document():
+def test_each_operator_allows_the_round_modes_of_its_document():
     x = jnp.ones(2)
     with pytest.raises(DescriptorError) as raised:
         jquant.quantize(x, 0, 1, "qint8", mode="SCALED", round_mode="HALF_UP")
@@ -159,13 +159,13 @@ def test_unknown_data_types(value):
         )
 
 
-def test_no_data_type_is_not_that_of_numpy():
-    """`np.dtype(None)` is float64."""
+def test_none_is_no_data_type():
+    """NumPy would make it float64."""
     with pytest.raises(DescriptorTypeError, match=r"^dtype is None; it must be a dtype"):
         jquant.quantize(jnp.ones(2), 0, 1, None)
 
 
-def test_byte_orders_of_an_output_make_no_difference():
+def test_byte_order_is_ignored():
     result = jquant.quantize_linear(jnp.ones(2), 1.0, output_dtype=np.dtype(">i2"), feature_level="EXTENDED")
     assert result.dtype == jnp.int16
 

@@ -1,4 +1,4 @@
-"""``--no-skips``, with which the gate can say that every comparison was made."""
+"""``--no-skips``, which turns skipped tests into failures, so that the gate makes every comparison."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""Deleted arrays, and arrays on different devices: the error names the argument of the public function that holds them."""
+"""Errors about deleted arrays, and arrays on different devices, name the arguments of the public function."""
 
 import re
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from support.sampling import one_in
 
 import jquant
 from jquant import DescriptorError, calibration, transform
+from jquant.transform import TransformError
 
 CALLS = list(calls())
 
@@ -22,8 +23,8 @@ def is_array(leaf: object) -> bool:
     return isinstance(leaf, np.ndarray | np.generic | jax.Array)
 
 
-def arrays_of(call: Call) -> list[str]:
-    """The arguments that hold arrays."""
+def array_arguments(call: Call) -> list[str]:
+    """The names of the arguments that hold arrays."""
     return [
         name
         for name, argument in call.arguments.items()
@@ -31,9 +32,9 @@ def arrays_of(call: Call) -> list[str]:
     ]
 
 
-def changed(value: Any, change: Callable[[jax.Array], jax.Array]) -> Any:
-    """A copy with every array changed."""
-    return jax.tree.map(lambda leaf: change(jnp.array(leaf, copy=True)) if is_array(leaf) else leaf, value)
+def map_arrays(function: Callable[[jax.Array], jax.Array], value: Any) -> Any:
+    """A copy of a tree, with a function applied to a copy of every array."""
+    return jax.tree.map(lambda leaf: function(jnp.array(leaf, copy=True)) if is_array(leaf) else leaf, value)
 
 
 def deleted(value: Any) -> Any:
@@ -41,51 +42,52 @@ def deleted(value: Any) -> Any:
         array.delete()
         return array
 
-    return changed(value, delete)
+    return map_arrays(delete, value)
 
 
-def on(device: int, value: Any) -> Any:
-    return changed(value, lambda array: jax.device_put(array, jax.devices()[device]))
+def on_device(device: int, value: Any) -> Any:
+    return map_arrays(lambda array: jax.device_put(array, jax.devices()[device]), value)
 
 
-def named(call: Call, *arguments: str) -> list[str]:
-    """Patterns of the arguments as an error may call them; where a part was replaced, the whole has another name."""
+def argument_patterns(call: Call, *arguments: str) -> list[str]:
+    """Patterns of arguments' names in an error; any name, if the call replaces a part of an argument."""
     return [rf"{name}\S*" if call.function is None else r"\S+" for name in arguments]
 
 
-def named_function(call: Call) -> str:
-    """The pattern of its name in an error."""
+def function_pattern(call: Call) -> str:
+    """The pattern of the function's name in an error."""
     return re.escape(call.name.removeprefix("calibration.").removeprefix("exact."))
 
 
 def is_read(call: Call, name: str) -> bool:
-    """Whether the values of an argument matter: not where a function needs no more than its shape."""
+    """Whether a function reads the values of an argument, and not only its shape."""
     unpacks = call.name.endswith(".unpack") and name != "data"
     return not (unpacks or isinstance(call.arguments[name].kind, FirstBatch))
 
 
-DELETED = [(call, name) for call in CALLS for name in arrays_of(call) if is_read(call, name)]
+DELETED = [(call, name) for call in CALLS for name in array_arguments(call) if is_read(call, name)]
 
 
-def identify(value: object) -> str:
+def case_id(value: object) -> str:
     return value.name if isinstance(value, Call) else str(value)
 
 
-@one_in(12, ("call", "name"), DELETED, ids=identify)
+@one_in(12, ("call", "name"), DELETED, ids=case_id)
 def test_deleted(call, name):
-    (argument,) = named(call, name)
+    (argument,) = argument_patterns(call, name)
     arrays = rf"{argument}( and \S+|, .*)? ha(s|ve) been deleted, for instance because"
-    with pytest.raises(DescriptorError, match=f"^{named_function(call)}: {arrays}"):
+    with pytest.raises(DescriptorError, match=f"^{function_pattern(call)}: {arrays}"):
         call(**{name: deleted(call.arguments[name].value)})
 
 
-@one_in(8, "call", [call for call in CALLS if sum(is_read(call, name) for name in arrays_of(call)) > 1], ids=identify)
+@one_in(8, "call", [call for call in CALLS if sum(is_read(call, name) for name in array_arguments(call)) > 1], ids=case_id)
 def test_different_devices(call):
-    first, *others = arrays_of(call)
-    values = {first: on(0, call.arguments[first].value), **{name: on(1, call.arguments[name].value) for name in others}}
-    one, *rest = named(call, first, *others)
-    places = rf"{one} on \S+[:_]0, ({'|'.join(rest)}) on \S+[:_]1; jax.device_put moves"
-    with pytest.raises(DescriptorError, match=f"^{named_function(call)}: the arrays are on different devices: {places}"):
+    first, *others = array_arguments(call)
+    devices = {first: 0, **dict.fromkeys(others, 1)}
+    values = {name: on_device(device, call.arguments[name].value) for name, device in devices.items()}
+    first_pattern, *other_patterns = argument_patterns(call, first, *others)
+    places = rf"{first_pattern} on \S+[:_]0, ({'|'.join(other_patterns)}) on \S+[:_]1; jax.device_put moves"
+    with pytest.raises(DescriptorError, match=f"^{function_pattern(call)}: the arrays are on different devices: {places}"):
         call(**values)
 
 
@@ -94,7 +96,7 @@ PACKED = jquant.pack_matrix(INTEGERS, jnp.ones(4, jnp.int8))
 
 
 class Holder:
-    """An object that offers an array to JAX."""
+    """An object that JAX converts to an array."""
 
     def __init__(self, array: jax.Array):
         self.array = array
@@ -113,7 +115,7 @@ PARTS: dict[str, Callable[[], Any]] = {
         INTEGERS, jquant.PackedMatrix(PACKED.data, deleted(PACKED.block_sums), PACKED.zero_point, PACKED.dtype), 1
     ),
     "matmul_integer: b.data, b.block_sums and b.zero_point have": lambda: jquant.matmul_integer(INTEGERS, deleted(PACKED)),
-    "matmul_integer: b.zero_point has": lambda: jquant.matmul_integer(  # read by a check, before any program
+    "matmul_integer: b.zero_point has": lambda: jquant.matmul_integer(  # a check reads it before any program runs
         INTEGERS,
         jquant.PackedMatrix(PACKED.data, PACKED.block_sums, deleted(PACKED.zero_point), PACKED.dtype),
         None,
@@ -127,8 +129,8 @@ PARTS: dict[str, Callable[[], Any]] = {
     ),
     "quantize_linear: input has": lambda: jquant.quantize_linear(Holder(deleted(X)), 0.5),
     "quantize_linear: scale has": lambda: jquant.quantize_linear(X, deleted(np.ones((1, 1), np.float32))),
-    "percentile: state.counts[0] has": lambda: _with_deleted_counts(calibration.percentile(99)),
-    "quantized_<lambda>: params['sites']['w']['scale'] has": lambda: _with_a_deleted_scale(*quantized_function()),
+    "percentile: state.counts[0] has": lambda: _compute_range_of_deleted_counts(calibration.percentile(99)),
+    "quantized_<lambda>: params['sites']['w']['scale'] has": lambda: _call_with_a_deleted_scale(*quantized_function()),
     "quantized_<lambda>: inputs[0] has": lambda: (lambda function, params: function(params, deleted(X16)))(
         *quantized_function()
     ),
@@ -144,19 +146,20 @@ PARTS: dict[str, Callable[[], Any]] = {
 }
 
 
-def _with_deleted_counts(observer: calibration.Observer) -> Any:
+def _compute_range_of_deleted_counts(observer: calibration.Observer) -> Any:
     state = observer.update(observer.init(), X)
     return observer.compute_range(state._replace(counts=(deleted(state.counts[0]), state.counts[1])))
 
 
-def _with_a_deleted_scale(function: Callable[..., Any], params: Any) -> Any:
+def _call_with_a_deleted_scale(function: Callable[..., Any], params: Any) -> Any:
     site = params["sites"]["w"]
     return function({**params, "sites": {"w": {**site, "scale": deleted(site["scale"])}}}, X16)
 
 
 @one_in(3, "text", PARTS)
 def test_parts_of_arguments(text):
-    with pytest.raises(DescriptorError) as raised:
+    is_transform = text.startswith(("transform.", "quantized_<lambda>"))
+    with pytest.raises(TransformError if is_transform else DescriptorError) as raised:
         PARTS[text]()
     assert str(raised.value).startswith(f"{text} been deleted, for instance because ")
     assert isinstance(raised.value.__cause__, RuntimeError)
@@ -170,16 +173,16 @@ def test_donation():
 
 
 def test_a_mesh_and_a_device():
-    whole = jax.sharding.NamedSharding(jax.make_mesh((8,), ("d",)), jax.P())
+    sharding = jax.sharding.NamedSharding(jax.make_mesh((8,), ("d",)), jax.P())
     with pytest.raises(DescriptorError, match=r"devices: a on 8 devices from \S+[:_]0 on, b.data on \S+[:_]1; jax"):
-        jquant.matmul_integer(jax.device_put(INTEGERS, whole), on(1, PACKED))
+        jquant.matmul_integer(jax.device_put(INTEGERS, sharding), on_device(1, PACKED))
 
 
-def test_other_errors_are_as_they_were():
+def test_other_errors_are_unchanged():
     with pytest.raises(TypeError, match=r"^quantize_linear\(\) missing 1 required positional argument: 'scale'$"):
         jquant.quantize_linear(X)
     with pytest.raises(DescriptorError, match=r"^DML_ELEMENT_WISE_QUANTIZE_LINEAR: ScaleTensor has shape"):
-        jquant.quantize_linear(X, deleted(np.ones((2, 2), np.float32)))  # a wrong shape, to begin with
+        jquant.quantize_linear(X, deleted(np.ones((2, 2), np.float32)))  # the shape is checked first
     with pytest.raises(ValueError, match=r"^of the caller's own$"):
         transform.quantize(_raising, {"w": X16}, transform.dynamic_int8, X)
 

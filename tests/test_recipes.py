@@ -1,4 +1,4 @@
-"""The recipes run, and the document shows them as they are."""
+"""The recipes run, and `docs/recipes.md` quotes them literally."""
 
 import importlib.util
 import re
@@ -51,11 +51,11 @@ def test_every_recipe_is_in_the_document():
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_the_document_shows_the_program(name):
-    """Each block stands in the file, letter for letter, but for the indentation."""
+    """The program contains each block of the page, up to its indentation."""
     program = (ROOT / "examples" / "recipes" / f"{name}.py").read_text()
-    shown = blocks(name, "python")
-    assert shown
-    for block in shown:
+    quotations = blocks(name, "python")
+    assert quotations
+    for block in quotations:
         assert any(textwrap.indent(block, margin) in program for margin in ("", " " * 4, " " * 8)), block
 
 
@@ -64,7 +64,7 @@ def test_the_document_shows_the_program(name):
     [pytest.param(name, marks=() if "torch" in packages else pytest.mark.gate) for name, packages in PACKAGES.items()],
 )
 def test_runs(name):
-    """Its own checks pass, and it prints what the document says."""
+    """The program's own checks pass, and it prints what the page says."""
     require(name)
     program = ROOT / "examples" / "recipes" / f"{name}.py"
     result = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=300)
@@ -73,24 +73,24 @@ def test_runs(name):
 
 
 def test_checkpoint_of_another_structure(tmp_path):
-    """A wrong dtype, and a zero point too few or too many: what Orbax would let pass, all of it or some."""
+    """A wrong dtype, and a missing or additional zero point, some of which Orbax itself accepts."""
     require("orbax_checkpoint")
     specification = importlib.util.spec_from_file_location("recipe", ROOT / "examples" / "recipes" / "orbax_checkpoint.py")
     recipe = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(recipe)
     weight, zero_point = np.full((64, 4), 200, np.uint8), np.full(4, 100, np.uint8)
-    kinds = {
+    variants = {
         "uint8": (weight, None),
         "uint8 and a zero point": (weight, zero_point),
         "int8": (weight.view(np.int8), None),
         "int8 and a zero point": (weight.view(np.int8), zero_point.view(np.int8)),
     }
-    for saved, arguments in kinds.items():
+    for saved, arguments in variants.items():
         if saved.startswith("uint8"):
             recipe.save(tmp_path / saved, {"layer": jquant.pack_matrix(*arguments)})
-            for asked, others in kinds.items():
-                target = {"layer": jax.eval_shape(jquant.pack_matrix, *others)}
-                if asked != saved:
+            for requested, target_arguments in variants.items():
+                target = {"layer": jax.eval_shape(jquant.pack_matrix, *target_arguments)}
+                if requested != saved:
                     with pytest.raises(ValueError, match=r"the checkpoint has PyTreeDef.*uint8.*, not PyTreeDef"):
                         recipe.restore(tmp_path / saved, target)
                     continue

@@ -1,4 +1,4 @@
-"""Every operator through every transformation of JAX: the bits of the formula each time."""
+"""Every operator under every JAX transformation: the bits of the formula each time."""
 
 import itertools
 import pathlib
@@ -12,20 +12,21 @@ import pytest
 from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from support.collectives import collectives
 from support.comparison import assert_equal
-from support.layouts import collectives, kinds
+from support.layouts import kinds
 from support.sampling import one_in
 
 import jquant
 from jquant import cases
 
-COUNT = 3  # of calls that a transformation makes one of
+COUNT = 3  # calls that a transformation batches
 every_case = pytest.mark.parametrize("name", cases.CASES)
 one_case_in_three = one_in(3, "name", cases.CASES, first=1, gate=2)
 
 
 def one_case_in_four(first: int):
-    """For transformations that repeat or split what `jit` compiles; in the gate each has more than half of the cases."""
+    """For transformations that repeat or split what `jit` compiles; the gate runs more than half of the cases of each."""
     return one_in(4, "name", cases.CASES, first=first, gate=2)
 
 
@@ -44,16 +45,16 @@ def is_float(x) -> bool:
 
 @one_in(3, "name", cases.CASES)
 def test_jit(name):
-    """Other values are no other program."""
+    """Other values do not compile another program."""
     case = cases.CASES[name]
-    chex.clear_trace_counter()  # it counts by where a function is defined
+    chex.clear_trace_counter()  # which identifies a function by the line that defines it
     function = jax.jit(chex.assert_max_traces(lambda *arguments: case.function(*arguments), n=1))
     for arguments in drawn(case):
         assert_equal(function(*arguments), case.formula(*arguments))
 
 
 def subsets(count: int, *, full: bool) -> list[tuple[int, ...]]:
-    """Which arguments have a batch: the first alone, and all; in the full run each alone, and every subset of a few."""
+    """The arguments that have a batch: the first, or all; in the full run every subset of up to four, or each alone."""
     if not full:
         return [(0,), tuple(range(count))]
     sizes = range(1, count + 1) if count <= 4 else (1, count)
@@ -105,9 +106,9 @@ def test_eval_shape(name):
 
 
 def by_rows(case: cases.Case, arguments, results):
-    """The specs of arguments and results of which each device has some rows, and of the others, which it has whole."""
-    given = tuple(P("x") if index in case.rows else P() for index in range(len(arguments)))
-    return given, jax.tree.map(lambda x: P("x") if x.shape[:1] == (cases.ROWS,) else P(), results)
+    """The specs of the arguments and results: rows are split over the devices, and all else is replicated."""
+    in_specs = tuple(P("x") if index in case.rows else P() for index in range(len(arguments)))
+    return in_specs, jax.tree.map(lambda x: P("x") if x.shape[:1] == (cases.ROWS,) else P(), results)
 
 
 @one_case_in_four(2)
@@ -116,7 +117,7 @@ def test_shard_map(name):
     arguments = case.arguments()
     expected = case.formula(*arguments)
     in_specs, out_specs = by_rows(case, arguments, expected)
-    if case.collectives:  # a shard is not a part of the whole: each device has all
+    if case.collectives:  # a shard's result is no part of the whole result, so everything is replicated
         in_specs, out_specs = jax.tree.map(lambda _: P(), (in_specs, out_specs))
     mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
     mapped = jax.shard_map(case.function, mesh=mesh, in_specs=in_specs, out_specs=out_specs)
@@ -126,7 +127,7 @@ def test_shard_map(name):
 @one_case_in_four(3)
 @kinds
 def test_mesh(name, kind):
-    """Under plain jit, and nothing moves, but for what a case says."""
+    """Under plain jit, with no collectives other than those that the case names."""
     case = cases.CASES[name]
     arguments = case.arguments()
     expected = case.formula(*arguments)
@@ -145,7 +146,7 @@ def test_mesh(name, kind):
 
 @one_case_in_three
 def test_derivative(name):
-    """Forward, reverse and second: of float arguments in float results; integers have JAX's zero, of type float0."""
+    """Forward, reverse and second derivatives; tangents of integers are JAX's zeros, of dtype float0."""
     case = cases.CASES[name]
     arguments, expected = case.arguments(), case.formula(*case.arguments())
 
@@ -158,7 +159,7 @@ def test_derivative(name):
 
     dots, cotangents = jax.tree.map(tangent, arguments), jax.tree.map(tangent, expected)
 
-    @jax.jit  # to start the compiler takes longer than to compile any of the three
+    @jax.jit  # one program for all three, because starting the compiler takes longer than compiling any of them
     def derivatives(*arguments):
         outputs, pull = jax.vjp(case.function, *arguments)
 
@@ -175,18 +176,18 @@ def test_derivative(name):
 
 
 class TestDerivatives:
-    """Their values."""
+    """The values of derivatives."""
 
     def test_of_dequantize_linear_in_its_scale(self):
         x, zero_point = np.int8([-128, 3, 127]), np.int8(5)
         gradient = jax.jacrev(lambda scale: jquant.dequantize_linear(x, scale, zero_point))(np.float32(0.3))
         np.testing.assert_array_equal(gradient, np.float32([-133, -2, 122]))
-        of_each = jax.grad(lambda scale: jquant.dequantize_linear(x, scale, zero_point).sum())(np.full(3, 0.3, np.float32))
-        np.testing.assert_array_equal(of_each, np.float32([-133, -2, 122]))
+        gradient = jax.grad(lambda scale: jquant.dequantize_linear(x, scale, zero_point).sum())(np.full(3, 0.3, np.float32))
+        np.testing.assert_array_equal(gradient, np.float32([-133, -2, 122]))
 
     @pytest.mark.parametrize("dtype", [np.float32, np.float16])
     def test_of_clip(self, dtype):
-        """As CLIP_GRAD has it: 0 at both bounds, and beyond."""
+        """As in CLIP_GRAD, 0 at both bounds and beyond them."""
         x = np.array([-np.inf, -1, 0, 0.5, 2, 3, np.inf, np.nan], dtype)
         gradient = jax.grad(lambda x: jquant.clip(x, 0, 2).sum())(x)
         np.testing.assert_array_equal(gradient, np.array([0, 0, 0, 1, 0, 0, 0, 1], dtype), strict=True)
@@ -196,14 +197,14 @@ class TestDerivatives:
         np.testing.assert_array_equal(gradient, np.array([0, 0, 4, 0, 0, 0, 0, 4], dtype), strict=True)
 
     def test_of_clip_in_its_bounds(self):
-        """Where the result is a bound, it moves with the bound."""
+        """1 where the result is that bound."""
         x = np.float32([-1, 0, 0.5, 2, 3])
         gradient = jax.grad(lambda low, high: jquant.clip(x, low, high).sum(), argnums=(0, 1))
         assert gradient(0.0, 2.0) == (2, 2)
         assert gradient(2.0, 0.0) == (5, 0)  # min > max: the result is min everywhere
 
     def test_of_a_quotient(self):
-        def scale(low):  # 127 / low, as SCALED has it, for a range whose lower side decides
+        def scale(low):  # SCALED's maximum, a quotient, for a range whose lower bound determines the scale
             return jquant.quantize(np.zeros(1, np.float32), low, 1.0, "qint8", mode="SCALED").output_max
 
         assert scale(-8.0) == 7.9375
@@ -211,7 +212,7 @@ class TestDerivatives:
 
 
 def test_the_page():
-    """It names the transformations that are tested, and of the derivatives those of all operators with float results."""
+    """`docs/transformations.md` names the transformations that are tested here, and every operator with float results."""
     text = pathlib.Path(__file__).parents[1].joinpath("docs/transformations.md").read_text()
     (section,) = re.findall(r"^Every operator goes through (.*?)\n\n(.*?)\n\n", text, re.MULTILINE | re.DOTALL)
     transformations, table = section

@@ -1,4 +1,4 @@
-"""The version stands in one place, from which the package and the self-check have it."""
+"""The version has a single source, `jquant.__version__`, that the package's metadata and the self-check read."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""64-bit integers, and the other operators where ``jax_enable_x64`` is set: the results must be the same."""
+"""With ``jax_enable_x64``: operators on 64-bit integers, and the same results as without it from all others."""
 
 import itertools
 
@@ -32,7 +32,7 @@ def test_clip(dtype):
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64])
 def test_typed_bounds_are_exact(dtype):
-    """Next to each other where neither float32 nor float64 tells them apart."""
+    """Neighbouring integers are told apart where float32 and float64 round them to the same number."""
     info = np.iinfo(dtype)
     near = [0, 1, 2**31, 2**53, 2**53 + 1, 2**53 + 2, 2**62 + 1, info.min, info.min + 1, info.max - 1, info.max]
     x = np.array(near, dtype)
@@ -72,14 +72,14 @@ def test_float64_is_outside_of_every_table():
 
 @one_in(4, "name", CASES, others="full")
 def test_the_results_are_those_of_the_formula(name):
-    """Which are those without 64 bits."""
+    """They do not depend on ``jax_enable_x64``."""
     case = CASES[name]
     arguments = case.arguments()
     assert_equal(case.function(*arguments), case.formula(*arguments))
 
 
 def test_a_product_in_chunks():
-    """Of packed weights, with rows that fill the last block up."""
+    """Packed weights, whose last block is padded with rows."""
     a, scale = np.arange(6 * 600, dtype=np.float32).reshape(6, 600), np.ones((5, 3), np.float32)
     packed = jquant.pack_matrix(np.ones((600, 3), jnp.int4), scale=scale, block_size=128)
     assert_equal(jquant.matmul_n_bits(a, packed), np.repeat(a.sum(1, keepdims=True), 3, 1))

@@ -1,7 +1,7 @@
-"""Every public operator: how it is called, with which arguments, and the formula that it must equal.
+"""Every public operator with random arguments and its reference formula, for checks of all operators.
 
-A table for whatever all operators are put through: a transformation, an export, a caller's program, a compiler, somebody's
-machine. A new operator is a new entry of one of the tables. Only checks import it.
+Such checks are transformations, exports, surrounding programs, compilers and the self-check of an installation. A new
+operator is a new entry in one of the tables. Nothing that computes imports this package.
 """
 
 from jquant.cases import (
@@ -23,7 +23,7 @@ from jquant.cases.case import on_first_floats as on_first_floats
 _FAMILIES = (linear, microscaling, quantized, clip, nonlinear, products, blocks, weight_only, convolutions, tensorflow)
 
 CASES: dict[str, Case] = {name: case for family in _FAMILIES for name, case in family.CASES.items()}
-"""One or a few cases per operator, for slow checks. The name of a case begins with that of its operator, before a comma."""
+"""One or a few cases per operator, for slow checks. A case is named after its operator, which a comma may follow."""
 
 VARIANTS: dict[str, Case] = {name: case for family in _FAMILIES for name, case in family.VARIANTS.items()}
 """The same operators in their other data types, modes and granularities."""

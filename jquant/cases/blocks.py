@@ -1,4 +1,4 @@
-"""Products with block scales."""
+"""Cases of products with block scales, and the packing of their matrices."""
 
 import functools
 from typing import Any
@@ -16,26 +16,42 @@ BLOCK = 32
 
 
 def packed(b, zero_point: Any, scale, block_size: int = BLOCK):
-    """What `pack_matrix` is documented to make of 4 or 8 bits, in NumPy."""
+    """The documented result of `pack_matrix` for 4- or 8-bit integers with block scales, in NumPy."""
     *batch, k, n = b.shape
     *_, blocks, _ = scale.shape
     dtype, padding = b.dtype, blocks * block_size - k
-    behind = *((0, 0),) * len(batch), (0, padding), (0, 0)
+    row_padding = *((0, 0),) * len(batch), (0, padding), (0, 0)
     signed = jnp.iinfo(dtype).min < 0
     if zero_point is not None:
         zero_point = np.broadcast_to(np.asarray(zero_point).astype(np.int8 if signed else np.uint8), scale.shape)
     bits = jnp.iinfo(dtype).bits
     if bits == 8 or block_size % 4:
-        data: Any = np.pad((b.astype(np.int16) - (0 if signed or bits == 4 else 128)).astype(np.int8), behind)
-        return PackedBlockMatrix(data, scale, zero_point, np.dtype(dtype), block_size, padding, Layout.BYTES)
-    nibbles = np.pad((b.astype(np.int8) + (8 if signed else 0)).astype(np.uint16), behind)
+        data: Any = np.pad((b.astype(np.int16) - (0 if signed or bits == 4 else 128)).astype(np.int8), row_padding)
+        return PackedBlockMatrix(
+            data=data,
+            scale=scale,
+            zero_point=zero_point,
+            dtype=np.dtype(dtype),
+            block_size=block_size,
+            padding=padding,
+            layout=Layout.BYTES,
+        )
+    nibbles = np.pad((b.astype(np.int8) + (8 if signed else 0)).astype(np.uint16), row_padding)
     nibbles = nibbles.reshape(*batch, (k + padding) // 4, 4, n)
     words: Any = sum(nibbles[..., place, :] << np.uint16(4 * place) for place in range(4))
-    return PackedBlockMatrix(words, scale, zero_point, jnp.dtype(dtype), block_size, padding, Layout.WORDS)
+    return PackedBlockMatrix(
+        data=words,
+        scale=scale,
+        zero_point=zero_point,
+        dtype=jnp.dtype(dtype),
+        block_size=block_size,
+        padding=padding,
+        layout=Layout.WORDS,
+    )
 
 
 def unpacked(matrix: PackedBlockMatrix):
-    """`packed`, undone: the integers and their zero points, in NumPy types."""
+    """The inverse of `packed`: the integers and their zero points, in NumPy dtypes."""
     data = np.asarray(matrix.data)
     signed = jnp.iinfo(matrix.dtype).min < 0
     if matrix.layout == Layout.BYTES:
@@ -50,7 +66,7 @@ def unpacked(matrix: PackedBlockMatrix):
 def case(
     a_dtype: Any, b_dtype: Any, k: int, *, as_packed: bool, floats: Any = np.float32, has_zero_points=True, **options: Any
 ) -> Case:
-    """A with a scale and a zero point for each row, B with both for each block of each column, and a bias."""
+    """`block_scaled_matmul` with a scale and a zero point per row of A and per block and column of B, and a bias."""
     blocks = -(-k // BLOCK)
 
     def draw(rng, rows):
@@ -69,18 +85,17 @@ def case(
 
     def formula(a, a_scale, a_zero_point, b, b_scale, b_zero_point, bias):
         if as_packed:
-            (plain, b_zero_point), b_scale = unpacked(b), b.scale
-        else:
-            plain = b
-        of_b = plain, np.asarray(b_scale), b_zero_point
-        return reference.block_scaled_matmul(a, a_scale, a_zero_point, *of_b, bias, block_size=BLOCK, **options)
+            b_scale = np.asarray(b.scale)
+            b, b_zero_point = unpacked(b)
+        operands = a, a_scale, a_zero_point, b, b_scale, b_zero_point, bias
+        return reference.block_scaled_matmul(*operands, block_size=BLOCK, **options)
 
-    own = {} if as_packed else {"block_size": BLOCK}
-    return Case(functools.partial(jquant.block_scaled_matmul, **own, **options), formula, draw, rows=(0, 1, 2))
+    block_size = {} if as_packed else {"block_size": BLOCK}
+    return Case(functools.partial(jquant.block_scaled_matmul, **block_size, **options), formula, draw, rows=(0, 1, 2))
 
 
 def packing(dtype: Any) -> Case:
-    """One matrix per row."""
+    """`pack_matrix` with block scales, for one matrix per row."""
 
     def draw(rng, rows):
         b, zero_point = samples.integers(rng, dtype, rows, 90, CHANNELS), samples.integers(rng, dtype, rows, 3, CHANNELS)
@@ -92,7 +107,7 @@ def packing(dtype: Any) -> Case:
     return Case(function, packed, draw, rows=(0, 1, 2))
 
 
-# A separate 4-bit array, split over a mesh, is more than JAX 0.10 supports, so these are among the variants.
+# JAX 0.10 cannot split a 4-bit array over a mesh, so cases with such arguments are among the variants.
 CASES: dict[str, Case] = {
     "block_scaled_matmul": case(np.uint8, np.int8, 90, as_packed=False),
     "block_scaled_matmul, packed": case(np.uint8, jnp.uint4, 90, as_packed=True),

@@ -1,4 +1,4 @@
-"""Clipping and its gradient."""
+"""Cases of clipping and its gradient."""
 
 import functools
 import itertools
@@ -11,13 +11,13 @@ from jquant.cases import samples
 from jquant.cases.case import CHANNELS, FLOATS, Case
 
 STEP = 0.1
-# Two of the values that are drawn, so that rounding in callers' products reaches them.
+# Two of the values that are drawn, so that a rounding in a caller's product decides whether they are clipped.
 BOUNDS = np.float32(-60.5 * STEP), np.float32(62.5 * STEP)
 UNBOUNDED = np.float32(-np.inf), np.float32(np.inf)
 
 
 def clip(dtype, bounds: tuple[np.float32, np.float32], *, scaled: bool) -> Case:
-    """With or without DML_SCALE_BIAS."""
+    """`clip` with FLOAT bounds, with or without DML_SCALE_BIAS."""
 
     def draw(rng, rows):
         scale_bias = (jquant.ScaleBias(np.float32(rng.uniform(0.3, 2)), np.float32(rng.uniform(-1, 1))),)
@@ -30,7 +30,7 @@ def clip(dtype, bounds: tuple[np.float32, np.float32], *, scaled: bool) -> Case:
 
 
 def clip1(dtype) -> Case:
-    """With bounds of the type of the tensor."""
+    """`clip1`, with bounds of the dtype of the tensor."""
 
     def draw(rng, rows):
         bounds = (np.asarray(bound).astype(dtype) for bound in BOUNDS)
@@ -44,10 +44,12 @@ def clip1(dtype) -> Case:
 
 
 def gradient(name: str, dtype) -> Case:
+    """`clip_gradient` or `clip_gradient1`."""
+
     def draw(rng, rows):
-        x, passed = (samples.floats(rng, (rows, CHANNELS), step, dtype=dtype) for step in (STEP, 1))
+        x, cotangent = (samples.floats(rng, (rows, CHANNELS), step, dtype=dtype) for step in (STEP, 1))
         bounds = BOUNDS if name == "clip_gradient" else (np.asarray(bound).astype(dtype) for bound in BOUNDS)
-        return x, passed, *bounds
+        return x, cotangent, *bounds
 
     function = functools.partial(getattr(jquant, name), feature_level="EXTENDED")
     return Case(function, getattr(reference, name), draw, rows=(0, 1))

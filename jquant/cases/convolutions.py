@@ -1,4 +1,4 @@
-"""The convolutions of DirectML and ONNX."""
+"""Cases of the convolutions of DirectML and ONNX."""
 
 import functools
 from typing import Any
@@ -18,15 +18,19 @@ WINDOWS = {"strides": (2, 1), "padding": ((1, 0), (1, 1)), "dilations": (1, 2)}
 
 def draw(rng, rows, channels, groups):
     """A uint8 input and an int8 filter, with a scale and a zero point for each filter."""
-    x = samples.integers(rng, np.uint8, rows, channels, SIZE, SIZE), samples.small_scales(rng)
     return (
-        *(*x, samples.integers(rng, np.uint8)),
-        *(samples.integers(rng, np.int8, FILTERS, channels // groups, 3, 2), samples.small_scales(rng, FILTERS)),
+        samples.integers(rng, np.uint8, rows, channels, SIZE, SIZE),
+        samples.small_scales(rng),
+        samples.integers(rng, np.uint8),
+        samples.integers(rng, np.int8, FILTERS, channels // groups, 3, 2),
+        samples.small_scales(rng, FILTERS),
         samples.integers(rng, np.int8, FILTERS),
     )
 
 
 def integer(channels: int, groups: int = 1) -> Case:
+    """`convolution_integer`."""
+
     def draw_integers(rng, rows):
         x, _, x_zero_point, w, _, w_zero_point = draw(rng, rows, channels, groups)
         return x, w, x_zero_point, w_zero_point
@@ -40,7 +44,7 @@ def integer(channels: int, groups: int = 1) -> Case:
 
 
 def to_float(channels: int, groups: int = 1, dtype: Any = np.float32) -> Case:
-    """Scales and bias of one type."""
+    """`convolution_integer_to_float`, with scales, bias and result of one dtype."""
 
     def draw_floats(rng, rows):
         x, x_scale, x_zero_point, w, w_scale, w_zero_point = draw(rng, rows, channels, groups)
@@ -56,12 +60,12 @@ def to_float(channels: int, groups: int = 1, dtype: Any = np.float32) -> Case:
 
 
 def to_float_channels_last(channels: int, dtype: Any) -> Case:
-    """Scales and bias in float32, the result in `dtype`; the input in the layout of networks in JAX."""
+    """`convolution_integer_to_float` with channels last, scales and bias in float32, and the result in `dtype`."""
 
     def draw_floats(rng, rows):
-        x, *others, w, w_scale, w_zero_point = draw(rng, rows, channels, groups=1)
+        x, *x_parameters, w, w_scale, w_zero_point = draw(rng, rows, channels, groups=1)
         bias = (rng.normal(size=FILTERS) * 100).astype(np.float32)
-        return np.moveaxis(x, 1, -1), *others, w.transpose(2, 3, 1, 0), w_scale, w_zero_point, bias
+        return np.moveaxis(x, 1, -1), *x_parameters, w.transpose(2, 3, 1, 0), w_scale, w_zero_point, bias
 
     def function(*operands):
         options = {"dimension_numbers": CHANNELS_LAST, "output_dtype": dtype, "feature_level": "EXTENDED"}
@@ -75,6 +79,8 @@ def to_float_channels_last(channels: int, dtype: Any) -> Case:
 
 
 def quantized(dtype, channels: int, groups: int = 1) -> Case:
+    """`quantized_linear_convolution`."""
+
     def draw_quantized(rng, rows):
         bias = rng.integers(-(10**5), 10**5, (1, FILTERS, 1, 1), np.int32)
         output = np.float32(rng.uniform(1, 9)), samples.integers(rng, dtype)

@@ -1,4 +1,4 @@
-"""The operators of DirectML and ONNX between real numbers and integers."""
+"""Cases of quantization, dequantization and packing of DirectML and ONNX."""
 
 import functools
 import itertools
@@ -18,13 +18,15 @@ GRANULARITIES = "tensor", "axis", "tensor, no zero point"
 
 
 def parameters(rng: np.random.Generator, granularity: str, scale_dtype, zero_point_dtype) -> tuple[np.ndarray, ...]:
-    """A scale, with or without a zero point."""
+    """A scale and, unless the granularity says no, a zero point."""
     sizes = (1, CHANNELS) if granularity == "axis" else ()
     scale = samples.small_scales(rng, *sizes, dtype=scale_dtype)
     return (scale,) if "no" in granularity else (scale, samples.integers(rng, zero_point_dtype, *sizes))
 
 
 def dequantize_narrow_floats(dtype, scale_dtype) -> Case:
+    """`dequantize_linear` of 8- or 4-bit floats."""
+
     def draw(rng, rows):
         return samples.narrow_floats(rng, dtype, rows, CHANNELS), samples.small_scales(rng, 1, CHANNELS, dtype=scale_dtype)
 
@@ -33,7 +35,7 @@ def dequantize_narrow_floats(dtype, scale_dtype) -> Case:
 
 
 def quantize_to_narrow_floats(input_dtype, dtype, **options) -> Case:
-    """Ties of numbers of the type that have a whole number for it, and any other."""
+    """`quantize_linear` to 8- or 4-bit floats: of halves of odd integers, some of which are ties, and of any floats."""
 
     def draw(rng, rows):
         scale = samples.small_scales(rng, 1, CHANNELS, dtype=input_dtype)
@@ -49,6 +51,8 @@ def quantize_to_narrow_floats(input_dtype, dtype, **options) -> Case:
 
 
 def dequantize_linear(dtype, scale_dtype, granularity: str) -> Case:
+    """`dequantize_linear` of integers."""
+
     def draw(rng, rows):
         return samples.integers(rng, dtype, rows, CHANNELS), *parameters(rng, granularity, scale_dtype, dtype)
 
@@ -57,6 +61,7 @@ def dequantize_linear(dtype, scale_dtype, granularity: str) -> Case:
 
 
 def quantize_linear(input_dtype, dtype, granularity: str) -> Case:
+    """`quantize_linear` of floats or int32."""
     scale_dtype = input_dtype if jnp.issubdtype(input_dtype, jnp.floating) else np.float32
 
     def draw(rng, rows):
@@ -75,29 +80,30 @@ def quantize_linear(input_dtype, dtype, granularity: str) -> Case:
 
 
 ROW_BLOCKS = {"axis": 1, "block_size": 2}  # three blocks, the last one partial
-MIDDLE_BLOCKS = {"axis": 1, "block_size": 3}  # of a dimension of 7
+MIDDLE_BLOCKS = {"axis": 1, "block_size": 3}  # in a dimension of size 7
 
 
 def dequantize_linear_in_blocks(dtype) -> Case:
-    """With a scale and a zero point for each block of each row."""
+    """`dequantize_linear` with a scale and a zero point for each block of each row."""
 
     def draw(rng, rows):
         x, zero_point = samples.integers(rng, dtype, rows, CHANNELS), samples.integers(rng, dtype, rows, 3)
         return x, samples.small_scales(rng, rows, 3), zero_point
 
-    function, formula = (functools.partial(of.dequantize_linear, **ROW_BLOCKS) for of in (jquant, reference))
+    function, formula = (functools.partial(module.dequantize_linear, **ROW_BLOCKS) for module in (jquant, reference))
     return Case(function, formula, draw, rows=(0, 1, 2))
 
 
-def dynamic_quantize_linear(x, where=True, dtype: Any = np.uint8, **rows):
-    return jquant.DynamicQuantizeOutput._make(reference.dynamic_quantize_linear(x, where, dtype, **rows))
+def dynamic_quantize_linear(x, where=True, dtype: Any = np.uint8, **options):
+    """The reference, with the operator's result type."""
+    return jquant.DynamicQuantizeOutput._make(reference.dynamic_quantize_linear(x, where, dtype, **options))
 
 
 def dynamic_quantize_rows(input_dtype, dtype, *, symmetric: bool) -> Case:
-    """With a range for each row."""
+    """`dynamic_quantize_linear` with a range for each row."""
 
     def draw(rng, rows):
-        scales = samples.scales(rng, rows).clip(1e-3, 10)[:, None]  # keeps some of them within the range of float16
+        scales = samples.scales(rng, rows).clip(1e-3, 10)[:, None]  # so that some rows are in the range of float16
         with np.errstate(over="ignore"):
             return ((samples.floats(rng, (rows, CHANNELS), 1) * scales).astype(input_dtype),)
 
@@ -110,12 +116,12 @@ def dynamic_quantize_rows(input_dtype, dtype, *, symmetric: bool) -> Case:
 
 
 def finite_floats(rng, rows):
-    """With a range whose scale is about 1."""
+    """Finite floats with a range whose scale is about 1."""
     return (np.nan_to_num(samples.floats(rng, (rows, CHANNELS), 1)).clip(-135, 120),)
 
 
 def scale_and_zero_point(dtype, **options) -> Case:
-    """Ranges with and without zero, of every magnitude, infinities and NaN."""
+    """`scale_and_zero_point` of ranges of every magnitude, with 0 inside or outside, infinities and NaN."""
 
     def formula(low, high):
         return jquant.ScaleZeroPoint._make(reference.scale_and_zero_point(low, high, dtype, **options))
@@ -176,7 +182,7 @@ CASES: dict[str, Case] = {
         collectives=("all-reduce",),
     ),
     "dynamic_quantize_linear, rows": dynamic_quantize_rows(np.float32, np.int8, symmetric=True),
-    # Arrays of integers with one byte each: exported programs take and return no others.
+    # The integers are one byte each, because exported programs take and return no narrower ones.
     "pack_integers": Case(
         lambda x: jquant.pack_integers(x.astype(jnp.int4)),
         lambda x: reference.pack_integers(x.astype(jnp.int4)),

@@ -1,4 +1,4 @@
-"""com.microsoft's quantized functions, and pooling."""
+"""Cases of quantized sigmoid, softmax and average pooling."""
 
 import functools
 import itertools
@@ -10,13 +10,18 @@ from jquant import reference
 from jquant.cases import samples
 from jquant.cases.case import CHANNELS, Case
 
-IN_DOUBLE = 4  # the cost of a formula with float64 exponentials
+FLOAT64_COST = 4  # of a formula with float64 exponentials
 
 
 def draw(rng, dtype, *sizes):
-    """A quantized tensor, and the quantization of an output that uses its whole range."""
-    x = samples.integers(rng, dtype, *sizes), samples.small_scales(rng), samples.integers(rng, dtype)
-    return *x, np.float32(rng.uniform(1, 2) / 256), samples.integers(rng, dtype)
+    """A quantized tensor, and the scale and zero point of an output that uses the whole range of `dtype`."""
+    return (
+        samples.integers(rng, dtype, *sizes),
+        samples.small_scales(rng),
+        samples.integers(rng, dtype),
+        np.float32(rng.uniform(1, 2) / 256),
+        samples.integers(rng, dtype),
+    )
 
 
 def output_scale(x, x_scale, x_zero_point, y_scale, y_zero_point):
@@ -29,7 +34,7 @@ def sigmoid(dtype) -> Case:
         reference.quantized_linear_sigmoid,
         lambda rng, rows: draw(rng, dtype, rows, CHANNELS),
         divisor=output_scale,
-        cost=IN_DOUBLE,
+        cost=FLOAT64_COST,
     )
 
 
@@ -39,7 +44,7 @@ def softmax(dtype, *sizes: int) -> Case:
         functools.partial(reference.quantized_linear_softmax, axis=1),
         lambda rng, rows: draw(rng, dtype, rows, *sizes),
         divisor=output_scale,
-        cost=IN_DOUBLE,
+        cost=FLOAT64_COST,
     )
 
 
@@ -55,12 +60,12 @@ def average_pool(draw, dtype) -> Case:
     )
 
 
-def draw_for_each_channel(rng, rows):
+def draw_per_channel(rng, rows):
     """Input and output quantized per channel."""
     sizes = 1, CHANNELS, 1, 1
     scales, zero_points = samples.small_scales(rng, *sizes), samples.integers(rng, np.int8, *sizes)
-    x = samples.integers(rng, np.int8, rows, CHANNELS, 7, 6), scales, zero_points
-    return *x, samples.small_scales(rng, *sizes), samples.integers(rng, np.uint8, *sizes)
+    x = samples.integers(rng, np.int8, rows, CHANNELS, 7, 6)
+    return x, scales, zero_points, samples.small_scales(rng, *sizes), samples.integers(rng, np.uint8, *sizes)
 
 
 def global_average_pool(dtype) -> Case:
@@ -75,7 +80,7 @@ def global_average_pool(dtype) -> Case:
 CASES: dict[str, Case] = {
     "quantized_linear_sigmoid": sigmoid(np.uint8),
     "quantized_linear_softmax": softmax(np.int8, CHANNELS),
-    "quantized_linear_average_pool": average_pool(draw_for_each_channel, np.uint8),
+    "quantized_linear_average_pool": average_pool(draw_per_channel, np.uint8),
     "quantized_linear_global_average_pool": global_average_pool(np.uint8),
 }
 

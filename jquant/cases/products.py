@@ -1,4 +1,4 @@
-"""The integer products of DirectML and ONNX."""
+"""Cases of the integer products of DirectML and ONNX, and of `dot_general`."""
 
 import dataclasses
 import functools
@@ -15,31 +15,28 @@ DEPTH = 96
 
 
 def packed(b, zero_point: Any = None, block_size=DEPTH):
-    """What `pack_matrix` is documented to make, in NumPy."""
+    """The documented result of `pack_matrix`, in NumPy."""
     *batch, k, n = b.shape
     data = (b.astype(np.int16) - (128 if b.dtype == np.uint8 else 0)).astype(np.int8)
     block_sums = data.reshape(*batch, k // block_size, block_size, n).sum(-2, dtype=np.int32)
     if zero_point is not None:
         zero_point = np.atleast_2d(zero_point)
         zero_point = np.broadcast_to(zero_point, (*batch, *zero_point.shape[-2:]))
-    return jquant.PackedMatrix(np.swapaxes(data, -1, -2), block_sums, zero_point, b.dtype)
+    return jquant.PackedMatrix(data=np.swapaxes(data, -1, -2), block_sums=block_sums, zero_point=zero_point, dtype=b.dtype)
 
 
 def unpacked(matrix):
-    """`packed`, undone: the matrix and its zero point."""
+    """The inverse of `packed`: the matrix and its zero point."""
     b = np.swapaxes(np.asarray(matrix.data), -1, -2).astype(np.int16) + (128 if matrix.dtype == np.uint8 else 0)
     return b.astype(matrix.dtype), 0 if matrix.zero_point is None else np.asarray(matrix.zero_point)
 
 
 def draw_product(rng, rows):
     """uint8 A and int8 B, with a scale and a zero point for each row and each column."""
-    a = (
+    return (
         samples.integers(rng, np.uint8, rows, DEPTH),
         samples.small_scales(rng, rows, 1),
         samples.integers(rng, np.uint8, rows, 1),
-    )
-    return (
-        *a,
         samples.integers(rng, np.int8, DEPTH, CHANNELS),
         samples.small_scales(rng, 1, CHANNELS),
         samples.integers(rng, np.int8, 1, CHANNELS),
@@ -55,15 +52,20 @@ def draw_quantized_gemm(rng, rows):
     """A scale and a zero point per tensor of A, per column of B, and a bias."""
     a, _, _, b, _, _ = draw_product(rng, rows)
     return (
-        *(a, samples.small_scales(rng), samples.integers(rng, np.uint8)),
-        *(b, samples.small_scales(rng, CHANNELS), samples.integers(rng, np.int8, CHANNELS)),
+        a,
+        samples.small_scales(rng),
+        samples.integers(rng, np.uint8),
+        b,
+        samples.small_scales(rng, CHANNELS),
+        samples.integers(rng, np.int8, CHANNELS),
         rng.integers(-(2**18), 2**18, CHANNELS, np.int32),
-        *(rng.uniform(1, 9, ()).astype(np.float32), samples.integers(rng, np.int8)),
+        rng.uniform(1, 9, ()).astype(np.float32),
+        samples.integers(rng, np.int8),
     )
 
 
 def draw_many_matrices(rng, rows):
-    """Several matrices A, with a zero point for each of their rows, and one B; a scale per tensor, and a bias."""
+    """A batch of matrices A with a zero point per row, one matrix B, and a bias."""
     return (
         samples.integers(rng, np.uint8, rows, 3, DEPTH),
         samples.small_scales(rng),
@@ -76,7 +78,7 @@ def draw_many_matrices(rng, rows):
 
 
 def to_float(dtype) -> Case:
-    """In a float type, with a scale per tensor of A and per column of B."""
+    """`matmul_integer_to_float` to a float dtype, with a scale per tensor of A and per column of B."""
 
     def draw(rng, rows):
         a, _, _, b, _, _ = draw_product(rng, rows)
@@ -93,11 +95,11 @@ def to_float(dtype) -> Case:
     return Case(function, formula, draw)
 
 
-DENSE, OF_A_BATCH = (((1,), (0,)), ((), ())), (((2,), (1,)), ((0,), (0,)))
+DENSE, BATCHED = (((1,), (0,)), ((), ())), (((2,), (1,)), ((0,), (0,)))  # dimension numbers
 
 
 def symmetric_rows(rng, rows, specials=True):
-    """Rows of different magnitude, with values next to ties of 127 steps; the last are zeros, an infinity and a NaN."""
+    """Rows of different magnitude, with values next to ties of 127 steps. The last three have zeros, an infinity and NaN."""
     step = 10 ** rng.uniform(-4, 2, (rows, 1))
     x = samples.near_ties(rng, rows * DEPTH, np.repeat(step, DEPTH), -127, 127).reshape(rows, DEPTH)
     x[:, 0] = (127 * step[:, 0]).astype(np.float32)
@@ -108,6 +110,7 @@ def symmetric_rows(rng, rows, specials=True):
 
 
 def dot_general(lhs_scales: str, lhs_dtype: Any = np.float32, rhs_dtype: Any = np.float32, **options: Any) -> Case:
+    """`dot_general` of rows and a matrix."""
     per_tensor = lhs_scales == "PER_TENSOR"
 
     def draw(rng, rows):
@@ -131,14 +134,12 @@ def draw_quantized_matmul(rng, rows):
     """A scale per tensor of A and of the output, and per column of B."""
     a, _, _, b, b_scale, b_zero_point = draw_product(rng, rows)
     a_scale, output_scale = samples.small_scales(rng), np.float32(rng.uniform(1, 9))
-    return (
-        *(a, a_scale, samples.integers(rng, np.uint8), b, b_scale[0], b_zero_point[0]),
-        *(output_scale, samples.integers(rng, np.uint8)),
-    )
+    a_zero_point, output_zero_point = samples.integers(rng, np.uint8), samples.integers(rng, np.uint8)
+    return a, a_scale, a_zero_point, b, b_scale[0], b_zero_point[0], output_scale, output_zero_point
 
 
-def of_packed(case: Case, b: int, b_zero_point: int) -> Case:
-    """The case with its weights packed: argument `b` then holds its zero point, which is no longer a separate argument."""
+def with_packed_b(case: Case, b: int, b_zero_point: int) -> Case:
+    """A case with the argument at index `b` packed; it then holds the zero point, whose own argument becomes None."""
 
     def draw(rng, rows):
         arguments = list(case.draw(rng, rows))
@@ -185,8 +186,8 @@ CASES: dict[str, Case] = {
     "dot_general": dot_general("PER_CHANNEL"),
     "dot_general, per tensor": dot_general("PER_TENSOR"),
     "dot_general, batch": Case(
-        functools.partial(jquant.dot_general, dimension_numbers=OF_A_BATCH),
-        functools.partial(reference.dot_general, dimension_numbers=OF_A_BATCH),
+        functools.partial(jquant.dot_general, dimension_numbers=BATCHED),
+        functools.partial(reference.dot_general, dimension_numbers=BATCHED),
         draw_batch,
         rows=(0, 1),
     ),
@@ -199,14 +200,14 @@ CASES: dict[str, Case] = {
         ),
     ),
 }
-for name, *positions in (
+for name, b, b_zero_point in (
     ("matmul_integer", 1, 3),
     ("matmul_integer_to_float", 3, 5),
     ("matmul_integer_to_float, ranks", 3, 5),
     ("quantized_linear_matmul", 3, 5),
     ("quantized_gemm", 3, 5),
 ):
-    CASES[f"{name}, packed"] = of_packed(CASES[name], *positions)
+    CASES[f"{name}, packed"] = with_packed_b(CASES[name], b=b, b_zero_point=b_zero_point)
 
 VARIANTS: dict[str, Case] = {
     **{f"matmul_integer_to_float, {dtype}, tensor": to_float(dtype) for dtype in FLOATS},

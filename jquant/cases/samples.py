@@ -10,7 +10,7 @@ TINY = np.finfo(np.float32).tiny
 
 
 def is_subnormal(x: np.ndarray) -> np.ndarray:
-    """Whether a float32 is excluded from the promise."""
+    """Whether a float32 is subnormal; such numbers are excluded from the promise of exactness."""
     with np.errstate(invalid="ignore"):
         return (abs(x) < TINY) & (x != 0)
 
@@ -49,7 +49,7 @@ def floats(
     offset: ArrayLike = 0,
     dtype: DTypeLike = np.float32,
 ) -> np.ndarray:
-    """Rows of ties of `step`, counted from an offset, and their neighbours; then any magnitude, infinities and NaN.
+    """Rows of ties of `step`, shifted by an offset, and their neighbours; then rows of any magnitude, infinities and NaN.
 
     Each channel, along the last dimension, may have its own step and offset.
     """
@@ -66,14 +66,14 @@ def small_scales(rng: np.random.Generator, *shape: int, dtype: DTypeLike = np.fl
 
 
 def scales(rng: np.random.Generator, count: int) -> np.ndarray:
-    """float32 scales: a quarter are powers of two (where ties are), the others log-uniform in [1e-4, 1e2]."""
+    """float32 scales: a quarter are powers of two, which result in ties, and the others log-uniform in [1e-4, 1e2]."""
     scale = (10 ** rng.uniform(-4, 2, count)).astype(np.float32)
     powers = np.ldexp(np.float32(1), rng.integers(-12, 6, count)).astype(np.float32)
     return np.where(np.arange(count) % 4 == 0, powers, scale)
 
 
 def narrow_floats(rng: np.random.Generator, dtype, *shape: int) -> np.ndarray:
-    """Uniformly distributed over all codes of an 8- or 4-bit float type, including infinities and NaN."""
+    """Uniformly distributed over all codes of an 8- or 4-bit float type, which include infinities and NaN."""
     return rng.integers(0, 2 ** jnp.finfo(dtype).bits, shape, np.uint8).view(dtype)
 
 

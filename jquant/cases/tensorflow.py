@@ -1,4 +1,4 @@
-"""The operators of TensorFlow."""
+"""Cases of the operators of TensorFlow."""
 
 import functools
 import itertools
@@ -15,7 +15,7 @@ AXIS = 1
 
 
 def bounds(rng, axis: int | None) -> tuple[Any, Any]:
-    """One range, or one for each channel, narrow and wide; two of them have 0 at an end, or outside."""
+    """One range, or one for each channel: narrow and wide ones, one that ends at 0, and one that excludes it."""
     if axis is None:
         return np.float32(rng.uniform(-6, -5)), np.float32(rng.uniform(6, 7))
     low, high = np.array([[-1, -2.3, 0, -1e-3, -77], [1, 7, 3.3, 1e3, -1]], np.float32)
@@ -23,8 +23,8 @@ def bounds(rng, axis: int | None) -> tuple[Any, Any]:
     return low * factors[0], high * factors[1]
 
 
-def step_of(dtype, mode: str, low, high):
-    """The real number that one step of the integers stands for."""
+def step_size(dtype, mode: str, low, high):
+    """The distance between the real numbers of two consecutive integers."""
     limits = np.iinfo(dtype)
     low, high = np.minimum(low, 0).astype(np.float64), np.maximum(high, 0).astype(np.float64)
     if mode == "SCALED":
@@ -33,10 +33,12 @@ def step_of(dtype, mode: str, low, high):
 
 
 def quantize(dtype, mode: str, axis: int | None = None, **options: Any) -> Case:
+    """`quantize`."""
+
     def draw(rng, rows):
         low, high = bounds(rng, axis)
         offset = np.minimum(low, np.float32(0)) if mode == "MIN_COMBINED" else 0
-        x = samples.floats(rng, (rows, CHANNELS), step_of(dtype, mode, low, high), offset=offset)
+        x = samples.floats(rng, (rows, CHANNELS), step_size(dtype, mode, low, high), offset=offset)
         return x, low, high
 
     def formula(x, low, high):
@@ -46,9 +48,11 @@ def quantize(dtype, mode: str, axis: int | None = None, **options: Any) -> Case:
 
 
 def quantize_and_dequantize(**options: Any) -> Case:
+    """`quantize_and_dequantize`."""
+
     def draw(rng, rows):
         low, high = bounds(rng, options.get("axis"))
-        return samples.floats(rng, (rows, CHANNELS), step_of(np.int8, "SCALED", low, high)), low, high
+        return samples.floats(rng, (rows, CHANNELS), step_size(np.int8, "SCALED", low, high)), low, high
 
     return Case(
         functools.partial(jquant.quantize_and_dequantize, **options),
@@ -57,26 +61,28 @@ def quantize_and_dequantize(**options: Any) -> Case:
     )
 
 
-def step_of_fake_quantize(low, high):
+def fake_quantize_step(low, high):
+    """The divisor of `fake_quantize`."""
     return (high - low) / np.float32(255)
 
 
 def fake_quantize(axis: int | None = None) -> Case:
-    """It divides by the step of one range, but multiplies with the reciprocals of many."""
+    """`fake_quantize`, which divides by the step of a single range, but multiplies by the reciprocals of several."""
 
     def draw(rng, rows):
         low, high = bounds(rng, axis)
-        return samples.floats(rng, (rows, CHANNELS), step_of_fake_quantize(low, high)), low, high
+        return samples.floats(rng, (rows, CHANNELS), fake_quantize_step(low, high)), low, high
 
     return Case(
         functools.partial(jquant.fake_quantize, axis=axis),
         functools.partial(reference.fake_quantize, axis=axis),
         draw,
-        divisor=(lambda x, low, high: step_of_fake_quantize(low, high)) if axis is None else None,
+        divisor=(lambda x, low, high: fake_quantize_step(low, high)) if axis is None else None,
     )
 
 
 def dequantize(dtype, mode: str, axis: int | None = None) -> Case:
+    """`dequantize`."""
     options = {"mode": mode, "axis": axis}
     return Case(
         functools.partial(jquant.dequantize, **options),
@@ -90,10 +96,12 @@ def draw_accumulators(rng, rows):
     return samples.integers(rng, np.int32, rows, CHANNELS) >> rng.integers(0, 31, (rows, CHANNELS), np.int32)
 
 
-IN_PYTHON = 20  # the cost of a formula in Python integers
+PYTHON_COST = 20  # of a formula in Python integers
 
 
 def requantize(dtype, cost: int = 1) -> Case:
+    """`requantize`."""
+
     def formula(x, low, high, new_low, new_high):
         return jquant.QuantizeOutput._make(reference.requantize(x, low, high, new_low, new_high, dtype))
 
@@ -104,25 +112,29 @@ def requantize(dtype, cost: int = 1) -> Case:
     return Case(functools.partial(jquant.requantize, dtype=dtype), formula, draw, cost=cost)
 
 
-def per_channel(function, formula, output, *, collectives=(), requested=False) -> Case:
+def per_channel(function, formula, output_type, *, collectives=(), requested=False) -> Case:
+    """An operator on accumulators with a range for each channel and, if `requested`, a range of the output."""
+
     def draw(rng, rows):
         low, high = bounds(rng, AXIS)
-        of_output = (np.float32(rng.uniform(-0.3, -0.1)), np.float32(rng.uniform(0.1, 0.3))) if requested else ()
-        return draw_accumulators(rng, rows), np.minimum(low, high), np.maximum(low, high), *of_output
+        output_range = (np.float32(rng.uniform(-0.3, -0.1)), np.float32(rng.uniform(0.1, 0.3))) if requested else ()
+        return draw_accumulators(rng, rows), np.minimum(low, high), np.maximum(low, high), *output_range
 
-    return Case(function, lambda *arguments: output(*formula(*arguments)), draw, collectives=collectives)
+    return Case(function, lambda *arguments: output_type(*formula(*arguments)), draw, collectives=collectives)
 
 
-def of_actual_range(function, formula, output, cost: int = 1) -> Case:
+def computed_range(function, formula, output_type, cost: int = 1) -> Case:
+    """An operator that computes the range of its accumulators."""
+
     def draw(rng, rows):
         return draw_accumulators(rng, rows), *bounds(rng, None)
 
     collectives = ("all-reduce", "all-reduce")
-    return Case(function, lambda *arguments: output(*formula(*arguments)), draw, collectives=collectives, cost=cost)
+    return Case(function, lambda *arguments: output_type(*formula(*arguments)), draw, collectives=collectives, cost=cost)
 
 
 HALF_TO_EVEN: dict[str, Any] = {"round_mode": "HALF_TO_EVEN"}
-FORMS: dict[str, tuple[str, int | None, dict[str, Any]]] = {
+CONFIGURATIONS: dict[str, tuple[str, int | None, dict[str, Any]]] = {
     "MIN_COMBINED": ("MIN_COMBINED", None, {}),
     "MIN_COMBINED, axis": ("MIN_COMBINED", AXIS, {}),
     "MIN_FIRST": ("MIN_FIRST", None, {}),
@@ -145,14 +157,14 @@ CASES: dict[str, Case] = {
     "dequantize, MIN_COMBINED": dequantize(np.int8, "MIN_COMBINED"),
     "dequantize, MIN_FIRST": dequantize(np.int8, "MIN_FIRST"),
     "dequantize, SCALED, axis": dequantize(np.int8, "SCALED", AXIS),
-    "requantize, quint8": requantize(np.uint8, IN_PYTHON),
+    "requantize, quint8": requantize(np.uint8, PYTHON_COST),
     "requantize, qint8": requantize(np.int8),
-    "requantization_range": of_actual_range(jquant.requantization_range, reference.requantization_range, jquant.RangeOutput),
-    "quantize_down_and_shrink_range": of_actual_range(
+    "requantization_range": computed_range(jquant.requantization_range, reference.requantization_range, jquant.RangeOutput),
+    "quantize_down_and_shrink_range": computed_range(
         jquant.quantize_down_and_shrink_range,
         reference.quantize_down_and_shrink_range,
         jquant.QuantizeOutput,
-        IN_PYTHON,
+        PYTHON_COST,
     ),
     "requantization_range_per_channel": per_channel(
         jquant.requantization_range_per_channel,
@@ -170,9 +182,9 @@ CASES: dict[str, Case] = {
 
 VARIANTS: dict[str, Case] = {
     **{
-        f"quantize, {np.dtype(dtype)}, {form}": quantize(dtype, mode, axis, **options)
-        for dtype, (form, (mode, axis, options)) in itertools.product(
-            (np.int8, np.uint8, np.int16, np.uint16, np.int32), FORMS.items()
+        f"quantize, {np.dtype(dtype)}, {name}": quantize(dtype, mode, axis, **options)
+        for dtype, (name, (mode, axis, options)) in itertools.product(
+            (np.int8, np.uint8, np.int16, np.uint16, np.int32), CONFIGURATIONS.items()
         )
         if dtype is not np.int8 or axis or options  # the others are above
     },
@@ -185,9 +197,9 @@ VARIANTS: dict[str, Case] = {
         lambda rng, rows: (np.nan_to_num(samples.floats(rng, (rows, CHANNELS), 1)).clip(-128, 127),),
     ),
     **{
-        f"dequantize, {np.dtype(dtype)}, {form}": dequantize(dtype, mode, axis)
-        for dtype, (form, (mode, axis, options)) in itertools.product((np.int8, np.uint16, np.int32), FORMS.items())
-        if not options and not (dtype is np.int8 and f"dequantize, {form}" in CASES)
+        f"dequantize, {np.dtype(dtype)}, {name}": dequantize(dtype, mode, axis)
+        for dtype, (name, (mode, axis, options)) in itertools.product((np.int8, np.uint16, np.int32), CONFIGURATIONS.items())
+        if not options and not (dtype is np.int8 and f"dequantize, {name}" in CASES)
     },
     "requantize_per_channel, uint8": per_channel(
         jquant.requantize_per_channel,

@@ -1,7 +1,7 @@
-"""onnxruntime's operators on weights of few bits, with a scale for each block of them.
+"""Cases of onnxruntime's operators on weights of 2 to 8 bits with a scale for each block.
 
-The order of a float sum is not promised. These have so few bits that every sum is exact, in every order, on every matrix
-unit; the tests of the operator have the bound for others.
+The order of a float sum is not promised. The operands here have so few bits that every sum is exact, in any order and on any
+matrix unit; the operator's own tests check the error bound for other operands.
 """
 
 import functools
@@ -22,16 +22,18 @@ DEPTH, BLOCKS = 40, 3  # the last block is partial
 
 
 def activations(rng, rows, dtype, depth=DEPTH):
-    """8-bit values of nearly one exponent, which a caller's product keeps; with some zeros."""
+    """8-bit values with nearly the same exponent, also after a caller's product, and some zeros."""
     x = rng.integers(64, 128, (rows, depth)) * rng.choice([-1, 0, 1, 1], (rows, depth))
     return x.astype(np.float32).astype(dtype)
 
 
 def powers_of_two(rng, *shape: int, dtype: Any) -> np.ndarray:
+    """Scales that add no bits to a product."""
     return np.ldexp(np.float32(1), rng.integers(-3, 0, shape)).astype(dtype)
 
 
 def draw_stored(rng, rows, dtype, bits):
+    """The operands of `matmul_n_bits` in the layout of ONNX files."""
     return (
         activations(rng, rows, dtype),
         samples.integers(rng, np.uint8, CHANNELS, BLOCKS, BLOCK * bits // 8),
@@ -43,7 +45,7 @@ def draw_stored(rng, rows, dtype, bits):
 
 
 def matmul_n_bits(dtype, bits) -> Case:
-    """In float32, with activations that have the bits of bfloat16, whatever a caller did to them."""
+    """`matmul_n_bits`, with float32 activations rounded to bfloat16: a caller's product may have added bits."""
 
     def rounded(a):
         return lax.reduce_precision(a, 8, 7)
@@ -60,12 +62,14 @@ def matmul_n_bits(dtype, bits) -> Case:
 
 
 def draw_packed(rng, rows):
+    """Activations, a packed matrix and a bias."""
     b, zero_point = (samples.integers(rng, jnp.uint4, size, CHANNELS) for size in (DEPTH, BLOCKS))
     matrix = packed(b, zero_point, powers_of_two(rng, BLOCKS, CHANNELS, dtype=np.float32), BLOCK)
     return activations(rng, rows, jnp.bfloat16), matrix, (rng.normal(size=CHANNELS) * 100).astype(jnp.bfloat16)
 
 
-def of_packed(a, matrix, bias):
+def packed_formula(a, matrix, bias):
+    """The reference of `matmul_n_bits` with a packed matrix."""
     integers, zero_point = unpacked(matrix)
     scale, zero_point = np.asarray(matrix.scale), np.asarray(zero_point)
     weights = reference.dequantize_linear(integers, scale, zero_point, axis=0, block_size=BLOCK)
@@ -73,23 +77,23 @@ def of_packed(a, matrix, bias):
 
 
 def gather_block_quantized(dtype, scale_dtype, bits=4) -> Case:
-    """Looks up some of 20 slices, and some that do not exist."""
-    in_byte = 8 // bits if dtype == np.uint8 else 1
+    """`gather_block_quantized` of 20 slices, with some indices out of range."""
+    per_byte = 8 // bits if dtype == np.uint8 else 1
 
     def draw(rng, rows):
-        table = samples.integers(rng, dtype, 20, DEPTH // in_byte)
+        table = samples.integers(rng, dtype, 20, DEPTH // per_byte)
         indices = rng.integers(-22, 22, rows, np.int32)
         scales = samples.small_scales(rng, 20, BLOCKS, dtype=scale_dtype)
-        return table, indices, scales, samples.integers(rng, dtype, 20, -(-BLOCKS // in_byte))
+        return table, indices, scales, samples.integers(rng, dtype, 20, -(-BLOCKS // per_byte))
 
     options = {"block_size": BLOCK, "bits": bits}
-    function, formula = (functools.partial(of.gather_block_quantized, **options) for of in (jquant, reference))
+    function, formula = (functools.partial(module.gather_block_quantized, **options) for module in (jquant, reference))
     return Case(function, formula, draw, rows=(1,))
 
 
 CASES: dict[str, Case] = {
     "matmul_n_bits": matmul_n_bits(FLOATS[0], 4),
-    "matmul_n_bits, packed": Case(lambda a, b, bias: jquant.matmul_n_bits(a, b, bias=bias), of_packed, draw_packed),
+    "matmul_n_bits, packed": Case(lambda a, b, bias: jquant.matmul_n_bits(a, b, bias=bias), packed_formula, draw_packed),
     "gather_block_quantized": gather_block_quantized(np.uint8, FLOATS[0]),
 }
 

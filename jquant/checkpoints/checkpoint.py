@@ -1,4 +1,4 @@
-"""A checkpoint: a mapping from names to arrays and quantized weights, each read when it is asked for."""
+"""A checkpoint: a mapping from names to arrays and quantized weights, each of which is read on demand."""
 
 import collections
 import contextlib
@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from jquant.checkpoints import compressed_tensors, gguf_files, gptq, safetensors_files
-from jquant.checkpoints.entry import Entry, stored
-from jquant.checkpoints.errors import Warnings, refuse
-from jquant.checkpoints.stored import StoredTensor
+from jquant.checkpoints.diagnostics import Warnings, refuse
+from jquant.checkpoints.entry import Entry, array_entry
+from jquant.checkpoints.stored_tensor import StoredTensor
 from jquant.checkpoints.weight import PackedWeight, QuantizedWeight
 
-_CONFIGS = "config.json", "quantize_config.json"  # the second is from older GPTQ, without a quant_method
+_CONFIGS = "config.json", "quantize_config.json"  # older GPTQ files have the second, without a quant_method
 _INDEX = "model.safetensors.index.json"
 _Reader = Callable[[str, dict[str, StoredTensor], Mapping[str, Any], Warnings], Entry]
 _READERS: Mapping[str, _Reader] = {
@@ -26,14 +26,14 @@ _READERS: Mapping[str, _Reader] = {
 
 
 class Checkpoint(Mapping[str, np.ndarray | QuantizedWeight]):
-    """What `load` returns: a mapping that reads a tensor when it is asked for, and keeps none in memory.
+    """The tensors of a checkpoint by name, as `load` returns them: each is read when it is accessed, and none is kept.
 
     A quantized weight is a `QuantizedWeight`, under the name that it would have in float, ``layer.weight``. Everything else
     is a NumPy array as stored in the file: a float matrix is (N, K).
 
     Attributes:
-      path: what was loaded.
-      kinds: what each name holds: a dtype, or what its format calls a quantized weight.
+      path: the directory or file that was loaded.
+      kinds: for each name, the dtype of an array, or its format's term for a quantized weight.
       metadata: for a GGUF file, its keys and values, with lists for arrays of strings or of arrays; for safetensors files,
         the strings in their headers.
     """
@@ -72,10 +72,10 @@ class Checkpoint(Mapping[str, np.ndarray | QuantizedWeight]):
         return "\n".join([str(self.path), *rows])
 
     def read(self, *, pack: bool = False, progress: bool = False) -> dict[str, np.ndarray | QuantizedWeight | PackedWeight]:
-        """Reads everything, one tensor after another.
+        """Reads all tensors, one after another.
 
         Args:
-          pack: whether to pack the weights that have a packed form (`QuantizedWeight.pack`). Others stay as they are.
+          pack: whether to pack the weights that have a packed form (`QuantizedWeight.pack`). Others are returned unpacked.
           progress: whether to show a progress bar in bytes, if the package tqdm is installed.
 
         Returns:
@@ -84,19 +84,19 @@ class Checkpoint(Mapping[str, np.ndarray | QuantizedWeight]):
         Raises:
           CheckpointError: a tensor is broken.
         """
-        found = {}
-        with _bar(sum(entry.nbytes for entry in self._entries.values()), progress) as bar:
+        values = {}
+        with _progress_bar(sum(entry.nbytes for entry in self._entries.values()), progress) as bar:
             for name, entry in self._entries.items():
                 value = entry.read()
                 if pack and isinstance(value, QuantizedWeight) and value.packable:
                     value = value.pack()
-                found[name] = value
+                values[name] = value
                 if bar is not None:
                     bar.update(entry.nbytes)
-        return found
+        return values
 
 
-def _bar(total: int, shown: bool) -> contextlib.AbstractContextManager[Any]:
+def _progress_bar(total: int, shown: bool) -> contextlib.AbstractContextManager[Any]:
     if shown:
         try:
             from tqdm import tqdm
@@ -110,7 +110,7 @@ def _bar(total: int, shown: bool) -> contextlib.AbstractContextManager[Any]:
 def load(path: str | os.PathLike[str], *, quantization_config: Mapping[str, Any] | None = None) -> Checkpoint:
     """Opens a checkpoint of quantized weights: reads its headers, and checks them.
 
-    A directory is laid out as a model hub has it: ``config.json``, and ``model.safetensors``, or several files with
+    A directory has the layout of a model hub: ``config.json``, and ``model.safetensors``, or several files with
     ``model.safetensors.index.json``. A single file is either safetensors, with the ``config.json`` of its folder, or GGUF,
     which needs the package gguf.
 
@@ -120,7 +120,7 @@ def load(path: str | os.PathLike[str], *, quantization_config: Mapping[str, Any]
 
     Args:
       path: a directory or a file.
-      quantization_config: replaces ``quantization_config`` of ``config.json``, for files without one.
+      quantization_config: replaces ``quantization_config`` of ``config.json``; needed for files without one.
 
     Returns:
       A `Checkpoint`.
@@ -132,9 +132,10 @@ def load(path: str | os.PathLike[str], *, quantization_config: Mapping[str, Any]
       TypeError: a `quantization_config` that is not a mapping.
 
     Warns:
-      UserWarning: a GGUF file that is one part of a split model: it has only some of the tensors; or files that hold tensors
-        which their index does not name: these are not read; or, when a tensor is read, too, a configuration that
-        contradicts it, where what it holds is clear. Each kind is said once, of the first tensor.
+      UserWarning: a GGUF file is one part of a split model, so that it has only some of the tensors; files hold tensors that
+        their index does not name, which are not read; or the configuration contradicts tensors whose content is clear
+        (which may also be reported later, when a tensor is read). Each kind of contradiction is reported once, for the first
+        tensor that has it.
 
     Example:
       >>> import json, pathlib, tempfile
@@ -158,13 +159,15 @@ def load(path: str | os.PathLike[str], *, quantization_config: Mapping[str, Any]
       >>> folder.cleanup()
     """
     if not isinstance(quantization_config, Mapping | None):
-        kind = type(quantization_config).__name__
-        raise TypeError(f"quantization_config is a {kind}; it must be a mapping, such as {{'quant_method': 'gptq', ...}}")
+        type_name = type(quantization_config).__name__
+        raise TypeError(
+            f"quantization_config is a {type_name}; it must be a mapping, such as {{'quant_method': 'gptq', ...}}"
+        )
     path = Path(path)
     if path.is_dir():
-        (files, by_name), folder = _files(path), path
+        (files, weight_map), folder = _files(path), path
     elif path.is_file():
-        files, by_name, folder = [path], {}, path.parent
+        files, weight_map, folder = [path], {}, path.parent
     elif path.exists():
         refuse(path, None, "is neither a file nor a directory")
     else:
@@ -173,75 +176,75 @@ def load(path: str | os.PathLike[str], *, quantization_config: Mapping[str, Any]
         tensors, metadata = gguf_files.read_header(files[0])
         return Checkpoint(path, {name: gguf_files.entry(tensor) for name, tensor in tensors.items()}, metadata)
     warn = Warnings()
-    tensors, metadata = _safetensors(files, by_name, warn)
-    config = _config(folder, quantization_config)
+    tensors, metadata = _safetensors(files, weight_map, warn)
+    config = _quantization_config(folder) if quantization_config is None else quantization_config
     return Checkpoint(path, _entries(tensors, config, path, warn), metadata)
 
 
 def _safetensors(
-    files: list[Path], by_name: dict[str, str], warn: Warnings
+    files: list[Path], weight_map: dict[str, str], warn: Warnings
 ) -> tuple[dict[str, StoredTensor], dict[str, str]]:
-    """The tensors and the metadata of one file, or of several, of which `by_name`, the index, says what they hold.
+    """The tensors and the metadata of one file, or of several with an index, whose `weight_map` names each tensor's file.
 
-    As in transformers 4, the index alone decides: other copies of a tensor are ignored, and so are tensors that it does not
-    name. (transformers 5 reads whatever the files hold, and of several copies the one in the last file.)
+    As in transformers 4, the index alone decides: copies of a tensor in other files are ignored, and so are tensors that the
+    index does not name. (transformers 5 reads all tensors in the files, and of several copies the one in the last file.)
 
     Raises:
-      CheckpointError: a file is not valid, or lacks a tensor that it has according to the index.
+      CheckpointError: a file is not valid, or lacks a tensor that it should have according to the index.
     """
     tensors: dict[str, StoredTensor] = {}
     metadata: dict[str, str] = {}
-    others: dict[str, str] = {}
+    ignored: dict[str, str] = {}  # the first file that holds each
     for file in files:
-        found, of_file = safetensors_files.read_header(file)
-        metadata |= of_file
-        for name, tensor in found.items():
-            if not by_name or by_name.get(name) == file.name:
+        file_tensors, file_metadata = safetensors_files.read_header(file)
+        metadata |= file_metadata
+        for name, tensor in file_tensors.items():
+            if not weight_map or weight_map.get(name) == file.name:
                 tensors[name] = tensor
             else:
-                others.setdefault(name, file.name)
-    for name, file in by_name.items():
+                ignored.setdefault(name, file.name)
+    for name, file in weight_map.items():
         if name not in tensors:
-            beside = f"; there is one in {others[name]}" if name in others else ""
-            refuse(files[0].parent / file, name, f"is missing, but {_INDEX} says that this file has it{beside}")
-    unnamed = sorted(others.keys() - by_name.keys())
+            copy = f"; there is one in {ignored[name]}" if name in ignored else ""
+            refuse(files[0].parent / file, name, f"is missing, but {_INDEX} says that this file has it{copy}")
+    unnamed = sorted(ignored.keys() - weight_map.keys())
     if unnamed:
-        what = f"{len(unnamed)} of the tensors in its files, such as {unnamed[0][:100]!r} in {others[unnamed[0]]}"
-        warn("unnamed", files[0].parent / _INDEX, None, f"does not name {what}; what it does not name is not read")
+        count = f"{len(unnamed)} of the tensors in its files, such as {unnamed[0][:100]!r} in {ignored[unnamed[0]]}"
+        warn("unnamed", files[0].parent / _INDEX, None, f"does not name {count}; what it does not name is not read")
     return tensors, metadata
 
 
 def _files(folder: Path) -> tuple[list[Path], dict[str, str]]:
-    """The files of a directory that hold tensors, and the file of each tensor, if an index says so.
+    """The files of a directory that hold tensors, and the name of each tensor's file if there is an index.
 
     Raises:
       CheckpointError: no file, or several without an index; an index of files that do not exist or are in another folder.
     """
     if (folder / "model.safetensors").exists():
-        return [_regular(folder / "model.safetensors")], {}
+        return [_require_file(folder / "model.safetensors")], {}
     if (folder / _INDEX).exists():
-        by_name = _weight_map(folder / _INDEX)
-        return [_regular(folder / file) for file in sorted(set(by_name.values()))], by_name
-    found = sorted(each for each in folder.iterdir() if each.suffix in (".safetensors", ".gguf"))
-    if len(found) != 1:
-        names = ", ".join(each.name for each in found) or "no safetensors or GGUF file"
+        weight_map = _read_weight_map(folder / _INDEX)
+        return [_require_file(folder / file) for file in sorted(set(weight_map.values()))], weight_map
+    files = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".gguf"))
+    if len(files) != 1:
+        names = ", ".join(file.name for file in files) or "no safetensors or GGUF file"
         refuse(folder, None, f"has {names}, and no {_INDEX}"[:1000])
-    return [_regular(found[0])], {}
+    return [_require_file(files[0])], {}
 
 
-def _weight_map(index: Path) -> dict[str, str]:
-    found = safetensors_files.read_json(index).get("weight_map")
-    if not isinstance(found, dict) or any(not isinstance(file, str) for file in found.values()):
+def _read_weight_map(index: Path) -> dict[str, str]:
+    weight_map = safetensors_files.read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or any(not isinstance(file, str) for file in weight_map.values()):
         refuse(index, None, "its weight_map must map tensor names to file names")
-    for name, file in found.items():
+    for name, file in weight_map.items():
         if Path(file).name != file or file in (".", "..") or "\\" in file or "\0" in file:
             refuse(index, name, f"is in {file[:100]!r}, which is not the name of a file in this folder")
-    if not found:
+    if not weight_map:
         refuse(index, None, "its weight_map is empty")
-    return found
+    return weight_map
 
 
-def _regular(path: Path) -> Path:
+def _require_file(path: Path) -> Path:
     if not path.is_file():
         refuse(path, None, "is not a file")
     return path
@@ -252,10 +255,8 @@ def _begins_with(path: Path, magic: bytes) -> bool:
         return file.read(len(magic)) == magic
 
 
-def _config(folder: Path, given: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """The quantization_config of a model, or an empty one."""
-    if given is not None:
-        return given
+def _quantization_config(folder: Path) -> Mapping[str, Any]:
+    """The quantization_config in a folder's files; an empty one if there is none."""
     for name in _CONFIGS:
         file = folder / name
         if not file.exists():
@@ -264,11 +265,11 @@ def _config(folder: Path, given: Mapping[str, Any] | None) -> Mapping[str, Any]:
         if name == "quantize_config.json":
             return {"quant_method": config.get("method") or "gptq", **config}
         for key in ("quantization_config", "compression_config"):
-            found = config.get(key)
-            if isinstance(found, dict):
-                return found
-            if found is not None:
-                refuse(file, None, f"its {key} is {str(found)[:100]}; it must be an object")
+            value = config.get(key)
+            if isinstance(value, dict):
+                return value
+            if value is not None:
+                refuse(file, None, f"its {key} is {str(value)[:100]}; it must be an object")
     return {}
 
 
@@ -276,9 +277,9 @@ def _entries(tensors: dict[str, StoredTensor], config: Mapping[str, Any], path: 
     """The entries of safetensors files: tensors are grouped into weights by the suffixes of their names.
 
     Raises:
-      CheckpointError: an unsupported format, or pieces of a weight that do not fit together.
+      CheckpointError: an unsupported format, or tensors of a weight that do not fit together.
     """
-    method = config.get("quant_method") or config.get("method")  # what GPTQModel calls it, too
+    method = config.get("quant_method") or config.get("method")  # GPTQModel writes either
     if method not in (None, "compressed-tensors", *_READERS):
         supported = "'gptq', 'awq', 'auto-round' and 'compressed-tensors'"
         refuse(path, None, f"quant_method is {str(method)[:100]!r}; supported are {supported}")
@@ -291,18 +292,18 @@ def _entries(tensors: dict[str, StoredTensor], config: Mapping[str, Any], path: 
         ".weight_scale": compressed_tensors.naive_quantized,
     }
     entries: dict[str, Entry] = {}
-    left = dict(tensors)
+    remaining = dict(tensors)  # readers remove the tensors of a weight
     for suffix, reader in readers.items():
         for name in tensors:
             base = name.removesuffix(suffix)
-            if base != name and name in left and (suffix != ".weight_scale" or f"{base}.weight" in left):
-                entries[f"{base}.weight"] = reader(base, left, config, warn)
-    for name, tensor in left.items():
+            if base != name and name in remaining and (suffix != ".weight_scale" or f"{base}.weight" in remaining):
+                entries[f"{base}.weight"] = reader(base, remaining, config, warn)
+    for name, tensor in remaining.items():
         if name in entries:
             tensor.refuse("is present both as it is and in a quantized form")
         if method == "compressed-tensors" and name.endswith(".weight") and tensor.dtype.itemsize == 1:
-            tensor.refuse(f"is {tensor.what}, but there is no {name}_scale")
-        entries[name] = stored(tensor)
+            tensor.refuse(f"is {tensor.type_name}, but there is no {name}_scale")
+        entries[name] = array_entry(tensor)
     return entries
 
 

@@ -1,4 +1,4 @@
-"""The weights of compressed-tensors: integers packed into words, or 8-bit integers and floats as they are."""
+"""The weights of compressed-tensors: integers packed into 32-bit words, and unpacked 8-bit integers and floats."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from jquant.checkpoints.diagnostics import Warnings
 from jquant.checkpoints.entry import Entry
-from jquant.checkpoints.errors import Warnings
-from jquant.checkpoints.groups import SCALES, Tensors, block_size, contiguous
+from jquant.checkpoints.groups import SCALES, Tensors, activation_order, block_size
 from jquant.checkpoints.packed_uint32 import unpack
-from jquant.checkpoints.stored import StoredTensor
+from jquant.checkpoints.stored_tensor import StoredTensor
 from jquant.checkpoints.weight import QuantizedWeight
 
 FORMATS = (
@@ -32,13 +32,12 @@ def pack_quantized(base: str, tensors: Tensors, config: Mapping[str, Any], warn:
       CheckpointError: tensors that are missing or do not fit together, or another format.
 
     Warns:
-      UserWarning: where the configuration contradicts the tensors, but what they hold is clear.
+      UserWarning: where the configuration contradicts the tensors, but the weight is clear; some only when it is read.
     """
     packed = tensors.pop(f"{base}.weight_packed")
     if packed.dtype != np.int32:
-        packed.refuse(
-            f"is {packed.what}; it must be int32, as in pack-quantized (not nvfp4-pack-quantized or mxfp4-pack-quantized)"
-        )
+        required = "it must be int32, as in pack-quantized (not nvfp4-pack-quantized or mxfp4-pack-quantized)"
+        packed.refuse(f"is {packed.type_name}; {required}")
     packed.require(["int32"], 2)
     _require_type(packed, "int", config)
     scale = _scale(packed, base, tensors)
@@ -51,28 +50,29 @@ def pack_quantized(base: str, tensors: Tensors, config: Mapping[str, Any], warn:
     n, k = map(int, sizes.read())
     if n != packed.shape[0] or not 0 < k <= 16 * packed.shape[1]:
         shape.refuse(f"is ({n}, {k}), which does not fit {base}.weight_packed, of shape {packed.shape}")
-    fitting = [bits for bits in _bits(config) if -(-k * bits // 32) == packed.shape[1]]
-    if len(fitting) != 1 or fitting[0] not in (2, 4, 8):
-        found = " or ".join(map(str, fitting)) or "an unknown number of"
-        packed.refuse(f"its rows of {packed.shape[1]} words hold {k} integers of {found} bits; it must be 2, 4 or 8 bits")
-    (bits,) = fitting
-    repeats, size = _structure(scale, n, k, config, warn)
+    widths = [bits for bits in _bit_widths(config) if -(-k * bits // 32) == packed.shape[1]]
+    if len(widths) != 1 or widths[0] not in (2, 4, 8):
+        possible = " or ".join(map(str, widths)) or "an unknown number of"
+        packed.refuse(f"its rows of {packed.shape[1]} words hold {k} integers of {possible} bits; it must be 2, 4 or 8 bits")
+    (bits,) = widths
+    repeats, size = _block_shape(scale, n, k, config, warn)
     blocks = -(-k // size)
     dtype = np.dtype(np.int8 if bits == 8 else ml_dtypes.int4)
     zeros = tensors.pop(f"{base}.weight_zero_point", None)
     if zeros is not None:
-        wanted = (-(-n * bits // 32), blocks) if zeros.dtype == np.int32 else (n, blocks)
-        if zeros.require(["int32", "int8"], 2).shape != wanted:
-            zeros.refuse(f"has shape {zeros.shape}; it must be {wanted}")
+        expected = (-(-n * bits // 32), blocks) if zeros.dtype == np.int32 else (n, blocks)
+        if zeros.require(["int32", "int8"], 2).shape != expected:
+            zeros.refuse(f"has shape {zeros.shape}; it must be {expected}")
     else:
-        _no_zero_points(packed, base, config, warn)
+        _warn_of_missing_zero_points(packed, base, config, warn)
     g_idx = tensors.pop(f"{base}.weight_g_idx", None)
-    if g_idx is None and blocks > 1 and _agreed(config, "actorder") in ("group", "dynamic", True):
+    if g_idx is None and blocks > 1 and _common_setting(config, "actorder") in ("group", "dynamic", True):
         packed.refuse(f"is in the order of activations (actorder), but there is no {base}.weight_g_idx to say which")
     if g_idx is not None and g_idx.require(["int32", "int64"], 1).shape != (k,):
         g_idx.refuse(f"has shape {g_idx.shape}; it must have an index for each of the {k} columns")
 
     def signed(codes: np.ndarray) -> np.ndarray:
+        """The integers that are stored with an offset, as unsigned codes."""
         return (codes.astype(np.int16) - 2 ** (bits - 1)).astype(dtype)
 
     def read() -> QuantizedWeight:
@@ -86,16 +86,22 @@ def pack_quantized(base: str, tensors: Tensors, config: Mapping[str, Any], warn:
             if zero_point.min() < limits.min or zero_point.max() > limits.max:
                 zeros.refuse(f"has values from {zero_point.min()} to {zero_point.max()}, outside the range of {bits} bits")
             zero_point = zero_point.astype(dtype)
-        _compare_symmetry(zeros, zero_point, config, warn)
+        _warn_of_asymmetry(zeros, zero_point, config, warn)
         permutation = None
-        if g_idx is not None and not ((index := g_idx.read()) == -1).all():  # -1 throughout means columns in their order
-            _, permutation = contiguous(g_idx, index, blocks, [size])
+        if g_idx is not None and not ((index := g_idx.read()) == -1).all():  # all -1: the columns are in order
+            _, permutation = activation_order(g_idx, index, blocks, [size])
             values = values if permutation is None else values[permutation]
-        scales = _columns(scale.read(), repeats, n)
-        return QuantizedWeight(np.ascontiguousarray(values), scales, zero_point, None, permutation, size)
+        return QuantizedWeight(
+            values=np.ascontiguousarray(values),
+            scale=_transposed(scale.read(), repeats, n),
+            zero_point=zero_point,
+            minimum=None,
+            permutation=permutation,
+            block_size=size,
+        )
 
-    pieces = [each for each in (packed, scale, sizes, zeros, g_idx) if each is not None]
-    return Entry(f"pack-quantized of {bits} bits", sum(each.nbytes for each in pieces), read)
+    nbytes = sum(tensor.nbytes for tensor in (packed, scale, sizes, zeros, g_idx) if tensor is not None)
+    return Entry(kind=f"pack-quantized of {bits} bits", nbytes=nbytes, read=read)
 
 
 def naive_quantized(base: str, tensors: Tensors, config: Mapping[str, Any], warn: Warnings) -> Entry:
@@ -110,33 +116,39 @@ def naive_quantized(base: str, tensors: Tensors, config: Mapping[str, Any], warn
     weight = tensors.pop(f"{base}.weight").require(["int8", *_FLOATS], 2)
     n, k = weight.shape
     scale = _scale(weight, base, tensors)
-    repeats, size = _structure(scale, n, k, config, warn)
+    repeats, size = _block_shape(scale, n, k, config, warn)
     zeros = tensors.pop(f"{base}.weight_zero_point", None)
-    whole = weight.dtype == np.int8
-    _require_type(weight, "int" if whole else "float", config)
-    if zeros is None and whole:
-        _no_zero_points(weight, base, config, warn)
+    is_integer = weight.dtype == np.int8
+    _require_type(weight, "int" if is_integer else "float", config)
+    if zeros is None and is_integer:
+        _warn_of_missing_zero_points(weight, base, config, warn)
     if zeros is not None:
         if zeros.dtype.newbyteorder("=").name not in ("int8", *_FLOATS, *SCALES) or zeros.shape != scale.shape:
             zeros.refuse(
-                f"is {zeros.what} of shape {zeros.shape}; it must be int8, with the shape of the scale, {scale.shape}"
+                f"is {zeros.type_name} of shape {zeros.shape}; it must be int8, with the shape of the scale, {scale.shape}"
             )
-        if whole and zeros.dtype != np.int8:
-            zeros.refuse(f"is {zeros.what}; it must be int8, like the weight")
+        if is_integer and zeros.dtype != np.int8:
+            zeros.refuse(f"is {zeros.type_name}; it must be int8, like the weight")
 
     def read() -> QuantizedWeight:
-        zero_point = None if zeros is None else _columns(zeros.read(), repeats, n)
-        if zeros is not None and not whole:
+        zero_point = None if zeros is None else _transposed(zeros.read(), repeats, n)
+        if zeros is not None and not is_integer:
             if (np.asarray(zero_point, np.float32) != 0).any():
                 zeros.refuse("is not 0; floats have no zero point")
             zero_point = None
-        _compare_symmetry(zeros, zero_point, config, warn)
-        values = np.ascontiguousarray(weight.read().T)
-        return QuantizedWeight(values, _columns(scale.read(), repeats, n), zero_point, None, None, size)
+        _warn_of_asymmetry(zeros, zero_point, config, warn)
+        return QuantizedWeight(
+            values=np.ascontiguousarray(weight.read().T),
+            scale=_transposed(scale.read(), repeats, n),
+            zero_point=zero_point,
+            minimum=None,
+            permutation=None,
+            block_size=size,
+        )
 
-    pieces = [each for each in (weight, scale, zeros) if each is not None]
-    kind = "int-quantized" if whole else "float-quantized"
-    return Entry(f"{kind}, {weight.dtype.name}", sum(each.nbytes for each in pieces), read)
+    nbytes = sum(tensor.nbytes for tensor in (weight, scale, zeros) if tensor is not None)
+    format_ = "int-quantized" if is_integer else "float-quantized"
+    return Entry(kind=f"{format_}, {weight.dtype.name}", nbytes=nbytes, read=read)
 
 
 def _scale(weight: StoredTensor, base: str, tensors: Tensors) -> StoredTensor:
@@ -148,44 +160,46 @@ def _scale(weight: StoredTensor, base: str, tensors: Tensors) -> StoredTensor:
     return scale.require(SCALES, len(scale.shape))
 
 
-def _columns(array: np.ndarray, repeats: int, n: int) -> np.ndarray:
-    """What each block of `repeats` rows has, (N / repeats, G), as (G, N); one value as (1, 1)."""
+def _transposed(array: np.ndarray, repeats: int, n: int) -> np.ndarray:
+    """An array (N / repeats, G), with a row for each `repeats` rows of the file, as (G, N); a single value as (1, 1)."""
     if array.size == 1:
         return array.reshape(1, 1)
     return np.ascontiguousarray(np.repeat(array, repeats, axis=0)[:n].T)
 
 
-def _structure(scale: StoredTensor, n: int, k: int, config: Mapping[str, Any], warn: Warnings) -> tuple[int, int]:
-    """The rows and columns of the file that share a scale: as configured, or else as the shape of the scales says.
+def _block_shape(scale: StoredTensor, n: int, k: int, config: Mapping[str, Any], warn: Warnings) -> tuple[int, int]:
+    """The rows and columns of the file that share a scale: as configured, or else as the shape of the scales implies.
 
     Raises:
-      CheckpointError: none of the configured sizes gives as many scales as there are, or two of them do; or none is
-        configured, and the shape of the scales leaves it open.
+      CheckpointError: none of the configured block shapes fits the shape of the scales, or two of them do; or none is
+        configured, and the shape of the scales is ambiguous.
 
     Warns:
-      UserWarning: one scale, or one for each row, where another number is configured.
+      UserWarning: there is one scale, or one for each row, where another number is configured.
     """
     shape = scale.shape
-    configured = {(min(rows or n, n), min(columns or k, k)) for rows, columns in map(_shared, _weights(config))}
-    fitting = [each for each in configured if shape == (-(-n // each[0]), -(-k // each[1]))]
+    configured = {
+        (min(rows or n, n), min(columns or k, k)) for rows, columns in map(_configured_block, _weight_settings(config))
+    }
+    fitting = [(rows, columns) for rows, columns in configured if shape == (-(-n // rows), -(-k // columns))]
     sizes = " or ".join(f"{rows} x {columns}" for rows, columns in sorted(configured))
     if shape in ((), (1,), (1, 1), (n, 1)):
-        one = shape != (n, 1) or n == 1
-        clear = (n, k) if one else (1, k)
-        if configured and clear not in configured:
-            which = "one scale for the weight" if one else "one scale for each row"
-            why = f"has shape {shape}, but blocks of {sizes} in {n} x {k} are configured: {which} is assumed"
-            warn("scales", scale.path, scale.name, why)
-        return clear
+        per_tensor = shape != (n, 1) or n == 1
+        block = (n, k) if per_tensor else (1, k)
+        if configured and block not in configured:
+            granularity = "one scale for the weight" if per_tensor else "one scale for each row"
+            reason = f"has shape {shape}, but blocks of {sizes} in {n} x {k} are configured: {granularity} is assumed"
+            warn("scales", scale.path, scale.name, reason)
+        return block
     if len(shape) != 2:
         scale.refuse(f"has shape {shape}; it must be a scalar or a matrix")
     if not configured and shape[0] == n:
         return 1, block_size(scale, k, shape[1], (), _EXAMPLE % "'group_size': SIZE")
     if not configured:
-        blocks = _EXAMPLE % "'block_structure': [ROWS, COLUMNS]"
+        example = _EXAMPLE % "'block_structure': [ROWS, COLUMNS]"
         scale.refuse(
             f"has shape {shape}, which does not fit groups in the rows of {n} x {k}, and no blocks are configured; say what "
-            f"they are, in config.json or as load(..., quantization_config={blocks})"
+            f"they are, in config.json or as load(..., quantization_config={example})"
         )
     if not fitting:
         scale.refuse(f"has shape {shape}, which does not fit blocks of {sizes} in {n} x {k}")
@@ -195,55 +209,58 @@ def _structure(scale: StoredTensor, n: int, k: int, config: Mapping[str, Any], w
     return fitting[0]
 
 
-def _require_type(weight: StoredTensor, kind: str, config: Mapping[str, Any]) -> None:
-    """
+def _require_type(weight: StoredTensor, type_: str, config: Mapping[str, Any]) -> None:
+    """Checks that the weight's type, "int" or "float", may be the configured one.
+
     Raises:
       CheckpointError: all weights have another type according to the configuration.
     """
-    found = _agreed(config, "type")
-    if found is not None and found != kind:
-        weight.refuse(f"is {weight.what}, for weights of type {kind}, but type {str(found)[:100]} is configured")
+    configured = _common_setting(config, "type")
+    if configured is not None and configured != type_:
+        weight.refuse(f"is {weight.type_name}, for weights of type {type_}, but type {str(configured)[:100]} is configured")
 
 
-def _no_zero_points(weight: StoredTensor, base: str, config: Mapping[str, Any], warn: Warnings) -> None:
-    if _agreed(config, "symmetric") is False:
-        why = f"symmetric is false, but there is no {base}.weight_zero_point: zero points of 0 are assumed"
-        warn("symmetric", weight.path, weight.name, why)
+def _warn_of_missing_zero_points(weight: StoredTensor, base: str, config: Mapping[str, Any], warn: Warnings) -> None:
+    if _common_setting(config, "symmetric") is False:
+        reason = f"symmetric is false, but there is no {base}.weight_zero_point: zero points of 0 are assumed"
+        warn("symmetric", weight.path, weight.name, reason)
 
 
-def _compare_symmetry(
+def _warn_of_asymmetry(
     zeros: StoredTensor | None, zero_point: np.ndarray | None, config: Mapping[str, Any], warn: Warnings
 ) -> None:
-    if zeros is not None and zero_point is not None and _agreed(config, "symmetric") is True and zero_point.any():
-        why = "symmetric is true, but its zero points are not all 0: they are taken to be right"
-        warn("symmetric", zeros.path, zeros.name, why)
+    if zeros is not None and zero_point is not None and _common_setting(config, "symmetric") is True and zero_point.any():
+        reason = "symmetric is true, but its zero points are not all 0: they are taken to be right"
+        warn("symmetric", zeros.path, zeros.name, reason)
 
 
-def _agreed(config: Mapping[str, Any], key: str) -> Any:
-    """What all of the configured weights have under `key`; None if they differ."""
-    found = [weights.get(key) for weights in _weights(config)]
-    return found[0] if found and all(each == found[0] for each in found) else None
+def _common_setting(config: Mapping[str, Any], key: str) -> Any:
+    """The setting `key` of the weights, if it is the same in all groups of layers; otherwise None."""
+    settings = [weights.get(key) for weights in _weight_settings(config)]
+    return settings[0] if settings and all(setting == settings[0] for setting in settings) else None
 
 
-def _weights(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _weight_settings(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The settings of the weights in each group of layers in the configuration."""
     groups = config.get("config_groups")
     groups = groups.values() if isinstance(groups, dict) else ()
-    found = (group.get("weights") for group in groups if isinstance(group, dict))
-    return [weights for weights in found if isinstance(weights, dict)]
+    settings = (group.get("weights") for group in groups if isinstance(group, dict))
+    return [weights for weights in settings if isinstance(weights, dict)]
 
 
-def _bits(config: Mapping[str, Any]) -> list[int]:
-    """The numbers of bits in the configuration, or those that are supported."""
-    given = (weights.get("num_bits") for weights in _weights(config))
-    return sorted({bits for bits in given if isinstance(bits, int)}) or [2, 4, 8]
+def _bit_widths(config: Mapping[str, Any]) -> list[int]:
+    """The numbers of bits in the configuration; if there are none, those that are supported."""
+    configured = (weights.get("num_bits") for weights in _weight_settings(config))
+    return sorted({bits for bits in configured if isinstance(bits, int)}) or [2, 4, 8]
 
 
-def _shared(weights: Mapping[str, Any]) -> tuple[int | None, int | None]:
+def _configured_block(weights: Mapping[str, Any]) -> tuple[int | None, int | None]:
     """The configured rows and columns that share a scale; None for all of them."""
     structure, group_size = weights.get("block_structure"), weights.get("group_size")
-    if isinstance(structure, list) and len(structure) == 2 and all(type(each) is int and each > 0 for each in structure):
+    if isinstance(structure, list) and len(structure) == 2 and all(type(size) is int and size > 0 for size in structure):
         return structure[0], structure[1]
     if type(group_size) is int and group_size > 0:
         return 1, group_size
-    whole = weights.get("strategy") == "tensor" or (weights.get("strategy") is None and group_size is None)  # the default
-    return (None if whole else 1), None
+    strategy = weights.get("strategy")
+    per_tensor = strategy == "tensor" or (strategy is None and group_size is None)  # the default
+    return (None if per_tensor else 1), None

@@ -1,6 +1,6 @@
-"""The header of a GGUF file, read without trusting it, and the weights in its tensors.
+"""The header of a GGUF file, every part of which is checked, and the weights in its tensors.
 
-The reader of the package gguf believes whatever number of elements a broken file claims to have.
+The reader of the package gguf trusts the number of elements that a broken file declares.
 """
 
 import struct
@@ -13,26 +13,26 @@ from typing import IO, Any
 import ml_dtypes
 import numpy as np
 
-from jquant.checkpoints.entry import Entry, stored
-from jquant.checkpoints.errors import refuse
-from jquant.checkpoints.stored import StoredTensor, check_offsets, check_shape
+from jquant.checkpoints.diagnostics import refuse
+from jquant.checkpoints.entry import Entry, array_entry
+from jquant.checkpoints.stored_tensor import StoredTensor, check_offsets, check_shape
 from jquant.checkpoints.weight import QuantizedWeight
 
 MAGIC = b"GGUF"
-_LONGEST_NAME = 65535
-_ALIGNMENT = 32
-_RANK = 4
-_DEEPEST = 32  # arrays in arrays of metadata: the format has no limit, but a reader that recurses needs one
+_MAX_NAME_LENGTH = 65535
+_DEFAULT_ALIGNMENT = 32
+_MAX_RANK = 4
+_MAX_DEPTH = 32  # of arrays in arrays of metadata: the format has no limit, but a recursive reader needs one
 _STRING, _ARRAY = 8, 9
-_SCALARS: Mapping[int, str] = dict(enumerate("BbHhIif?__Qqd"))  # struct's codes, by the number of the type
-_FLOATS: Mapping[str, Any] = {
+_SCALARS: Mapping[int, str] = dict(enumerate("BbHhIif?__Qqd"))  # the codes of the module struct, by type number
+_UNQUANTIZED: Mapping[str, Any] = {
     **{"F32": "<f4", "F16": "<f2", "BF16": ml_dtypes.bfloat16, "F64": "<f8"},
     **{"I8": np.int8, "I16": "<i2", "I32": "<i4", "I64": "<i8"},
 }
 
 
 def _package() -> ModuleType:
-    """The package gguf, needed only here: its types, their block sizes, and its dequantization.
+    """The package gguf, for its types, their block sizes, and its dequantization.
 
     Raises:
       ModuleNotFoundError: it is not installed.
@@ -46,7 +46,7 @@ def _package() -> ModuleType:
 
 
 class _Header:
-    """Reads values one after another, and never beyond the end of the file."""
+    """Reads the values of a header one after another, and never beyond the end of the file."""
 
     def __init__(self, path: Path, file: IO[bytes], size: int) -> None:
         self.path, self.file, self.size = path, file, size
@@ -74,37 +74,37 @@ class _Header:
             refuse(self.path, None, f"has a string that is not UTF-8 before byte {self.file.tell()}: {error.reason}")
 
     def value(self, name: str) -> Any:
-        """A number, a string, or an array: of numbers as one of NumPy, of strings or of other arrays as a list."""
-        kind = self.number("I")
-        if kind == _ARRAY:
-            return self._array(name, _DEEPEST)
-        return self.string() if kind == _STRING else self.number(self._scalar(name, kind))
+        """The value of a metadata key: a number, a string, an array of numbers, or a list of strings or of arrays."""
+        type_number = self.number("I")
+        if type_number == _ARRAY:
+            return self._array(name, _MAX_DEPTH)
+        return self.string() if type_number == _STRING else self.number(self._scalar_code(name, type_number))
 
-    def _array(self, name: str, deepest: int) -> Any:
-        kind, count = self.number("I"), self.number("Q")
-        if kind == _STRING:
-            self._require(8 * count)  # each has its length
+    def _array(self, name: str, max_depth: int) -> Any:
+        type_number, count = self.number("I"), self.number("Q")
+        if type_number == _STRING:
+            self._require(8 * count)  # the length of each string
             return [self.string() for _ in range(count)]
-        if kind == _ARRAY:
-            if deepest == 1:
-                refuse(self.path, None, f"{name!r} has arrays in arrays that are more than {_DEEPEST} deep")
-            self._require(12 * count)  # each has its type and its length
-            return [self._array(name, deepest - 1) for _ in range(count)]
-        code = self._scalar(name, kind)
+        if type_number == _ARRAY:
+            if max_depth == 1:
+                refuse(self.path, None, f"{name!r} has arrays in arrays that are more than {_MAX_DEPTH} deep")
+            self._require(12 * count)  # the type and the length of each array
+            return [self._array(name, max_depth - 1) for _ in range(count)]
+        code = self._scalar_code(name, type_number)
         if count > self.size:
             refuse(self.path, None, f"{name!r} has {count} elements, but the file has {self.size} bytes")
         dtype = np.dtype(np.bool_ if code == "?" else f"<{code}")
         return np.frombuffer(self.bytes(count * dtype.itemsize), dtype)
 
-    def _scalar(self, name: str, kind: int) -> str:
-        code = _SCALARS.get(kind, "_")
+    def _scalar_code(self, name: str, type_number: int) -> str:
+        code = _SCALARS.get(type_number, "_")
         if code == "_":
-            refuse(self.path, None, f"{name!r} has type {kind}, or is an array of it; there is no such type")
+            refuse(self.path, None, f"{name!r} has type {type_number}, or is an array of it; there is no such type")
         return code
 
 
 def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, Any]]:
-    """The tensors of a file, those in blocks as bytes, and its metadata.
+    """The tensors of a file, where quantized ones are bytes, and its metadata.
 
     Raises:
       CheckpointError: the file is not valid.
@@ -127,29 +127,26 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, Any]]:
             if name in metadata:
                 refuse(path, None, f"{name!r} appears twice in its metadata")
             metadata[name] = header.value(name)
-        described: dict[str, tuple[tuple[int, ...], int, int]] = {}
+        descriptions: dict[str, tuple[tuple[int, ...], int, int]] = {}  # shape, type number and offset
         for _ in range(count):
             name = header.string()
             rank = header.number("I")
-            if len(name) > _LONGEST_NAME or rank > _RANK:
-                refuse(
-                    path,
-                    name,
-                    f"has {rank} dimensions, or too long a name; at most {_RANK}, and {_LONGEST_NAME} letters, are allowed",
-                )
-            if name in described:
+            if len(name) > _MAX_NAME_LENGTH or rank > _MAX_RANK:
+                limits = f"at most {_MAX_RANK}, and {_MAX_NAME_LENGTH} letters, are allowed"
+                refuse(path, name, f"has {rank} dimensions, or too long a name; {limits}")
+            if name in descriptions:
                 refuse(path, name, "appears twice")
             shape = tuple(header.number("Q") for _ in range(rank))[::-1]
-            described[name] = shape, header.number("I"), header.number("Q")
-        alignment = metadata.get("general.alignment", _ALIGNMENT)
+            descriptions[name] = shape, header.number("I"), header.number("Q")
+        alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
         if type(alignment) is not int or alignment <= 0 or alignment & (alignment - 1):
             refuse(path, None, f"general.alignment is {str(alignment)[:100]}; it must be a power of two")
         start = -(-file.tell() // alignment) * alignment
     tensors = {}
-    for name, (shape, kind, offset) in described.items():
+    for name, (shape, type_number, offset) in descriptions.items():
         if offset % alignment:
             refuse(path, name, f"lies {offset} bytes into the data, which is not a multiple of {alignment}")
-        tensors[name] = _tensor(path, name, shape, kind, start + offset)
+        tensors[name] = _tensor(path, name, shape, type_number, start + offset)
     check_offsets(tensors.values(), path, start, size, gaps=True)
     files = metadata.get("split.count")
     if isinstance(files, int) and files > 1:
@@ -157,63 +154,72 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, Any]]:
     return tensors, metadata
 
 
-def _tensor(path: Path, name: str, shape: tuple[int, ...], kind: int, offset: int) -> StoredTensor:
+def _tensor(path: Path, name: str, shape: tuple[int, ...], type_number: int, offset: int) -> StoredTensor:
     gguf = _package()
     try:
-        what = gguf.GGMLQuantizationType(kind)
-        block, itemsize = gguf.GGML_QUANT_SIZES[what]
+        tensor_type = gguf.GGMLQuantizationType(type_number)
+        block, itemsize = gguf.GGML_QUANT_SIZES[tensor_type]
     except (ValueError, KeyError):
-        refuse(path, name, f"has type {kind}, which the package gguf does not know")
+        refuse(path, name, f"has type {type_number}, which the package gguf does not know")
+    type_name = tensor_type.name
     check_shape(path, name, shape, itemsize)
-    if what.name in _FLOATS:
-        return StoredTensor(path, name, np.dtype(_FLOATS[what.name]), shape, offset, what.name)
-    if not shape or 0 in shape or shape[-1] % block:
-        refuse(path, name, f"has shape {shape}; rows of {what.name} consist of blocks of {block}, and must not be empty")
-    return StoredTensor(path, name, np.dtype(np.uint8), (*shape[:-1], shape[-1] // block * itemsize), offset, what.name)
+    if type_name in _UNQUANTIZED:
+        dtype = np.dtype(_UNQUANTIZED[type_name])
+    elif not shape or 0 in shape or shape[-1] % block:
+        refuse(path, name, f"has shape {shape}; rows of {type_name} consist of blocks of {block}, and must not be empty")
+    else:
+        dtype, shape = np.dtype(np.uint8), (*shape[:-1], shape[-1] // block * itemsize)
+    return StoredTensor(path=path, name=name, dtype=dtype, shape=shape, offset=offset, type_name=type_name)
 
 
 def entry(tensor: StoredTensor) -> Entry:
-    """A tensor: floats as they are, simple blocks as a weight, and others dequantized by the package gguf."""
-    if tensor.what in _FLOATS:
-        return stored(tensor)
-    if tensor.what in _BLOCKS and len(tensor.shape) >= 2:
-        return Entry(tensor.what, tensor.nbytes, lambda: _weight(tensor))
+    """A tensor as an array if it is not quantized, as a weight if its blocks are simple, and dequantized otherwise."""
+    if tensor.type_name in _UNQUANTIZED:
+        return array_entry(tensor)
+    if tensor.type_name in _BLOCKS and len(tensor.shape) >= 2:
+        return Entry(kind=tensor.type_name, nbytes=tensor.nbytes, read=lambda: _weight(tensor))
 
     def read() -> np.ndarray:
         gguf = _package()
         try:
             with np.errstate(all="ignore"):
-                return gguf.quants.dequantize(tensor.read(), gguf.GGMLQuantizationType[tensor.what])
+                return gguf.quants.dequantize(tensor.read(), gguf.GGMLQuantizationType[tensor.type_name])
         except NotImplementedError:
-            tensor.refuse(f"is {tensor.what}, which the package gguf does not dequantize")
+            tensor.refuse(f"is {tensor.type_name}, which the package gguf does not dequantize")
 
-    return Entry(f"{tensor.what}, dequantized to float32", tensor.nbytes, read)
+    return Entry(kind=f"{tensor.type_name}, dequantized to float32", nbytes=tensor.nbytes, read=read)
 
 
 def _weight(tensor: StoredTensor) -> QuantizedWeight:
     gguf = _package()
-    _, itemsize = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[tensor.what]]
+    _, itemsize = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[tensor.type_name]]
     data = tensor.read()
     blocks = data.reshape(*data.shape[:-1], data.shape[-1] // itemsize, itemsize)
-    values, scale, minimum = _BLOCKS[tensor.what](blocks)
+    values, scale, minimum = _BLOCKS[tensor.type_name](blocks)
 
-    def columns(array: np.ndarray) -> np.ndarray:
+    def transposed(array: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(array.swapaxes(-1, -2))
 
-    values = columns(values.reshape(*data.shape[:-1], -1))
-    return QuantizedWeight(values, columns(scale), None, None if minimum is None else columns(minimum), None, 32)
+    return QuantizedWeight(
+        values=transposed(values.reshape(*data.shape[:-1], -1)),
+        scale=transposed(scale),
+        zero_point=None,
+        minimum=None if minimum is None else transposed(minimum),
+        permutation=None,
+        block_size=32,
+    )
 
 
-_Parts = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # (..., G, 32), and float32 of (..., G)
+_Parts = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # values (..., G, 32); scale and minimum, float32 (..., G)
 
 
-def _float(blocks: np.ndarray, at: int) -> np.ndarray:
-    """The 16-bit number that each block has at a byte offset."""
-    return np.ascontiguousarray(blocks[..., at : at + 2]).view("<f2")[..., 0].astype(np.float32)
+def _float(blocks: np.ndarray, offset: int) -> np.ndarray:
+    """The float16 at a byte offset of each block, as float32."""
+    return np.ascontiguousarray(blocks[..., offset : offset + 2]).view("<f2")[..., 0].astype(np.float32)
 
 
 def _nibbles(data: np.ndarray) -> np.ndarray:
-    """The integers in 16 bytes: first the 16 lower halves, then the 16 upper ones."""
+    """The 32 integers in 16 bytes: first those in the lower halves, then those in the upper halves."""
     return np.concatenate([data & 15, data >> 4], axis=-1)
 
 

@@ -1,10 +1,10 @@
-"""What the formats of safetensors files share: the blocks of rows that have a scale each, and the order of those rows."""
+"""The size of the blocks of rows that share a scale, and the order of rows in them, in safetensors files of any format."""
 
 from collections.abc import Collection
 
 import numpy as np
 
-from jquant.checkpoints.stored import StoredTensor
+from jquant.checkpoints.stored_tensor import StoredTensor
 
 SCALES = ("float16", "bfloat16", "float32")
 
@@ -12,42 +12,43 @@ Tensors = dict[str, StoredTensor]
 
 
 def block_size(scales: StoredTensor, k: int, blocks: int, configured: Collection[int], example: str) -> int:
-    """How many of `k` rows a block has: as configured, with -1 for all of them, or else as the number of scales says.
+    """The number of rows in a block: the configured one, or else the one that the number of scales implies.
 
     Args:
-      scales: their tensor, for errors.
-      k: the rows of the weight, or the columns of its transpose in the file.
-      blocks: how many of them there are.
-      configured: the sizes that the configuration gives, for some weights or for all.
-      example: how a configuration gives a size, with "SIZE" in its place.
+      scales: the tensor of scales, for errors.
+      k: the rows of the weight, which are the columns of its transpose in the file.
+      blocks: the number of blocks.
+      configured: the sizes in the configuration, for some weights or for all; -1 stands for all rows.
+      example: a configuration that sets a size, with "SIZE" in its place.
 
     Raises:
-      CheckpointError: no configured size gives that many blocks, or two of them do; or none is configured, and their number
-        leaves it open.
+      CheckpointError: no configured size results in that number of blocks, or two of them do; or none is configured, and
+        the number of blocks is ambiguous.
     """
     if not configured:
-        return _guessed(scales, k, blocks, example)
-    found = fitting(k, blocks, configured)
-    if not found:
+        return _implied_size(scales, k, blocks, example)
+    fitting = fitting_sizes(k, blocks, configured)
+    if not fitting:
         sizes = " or ".join(map(str, sorted(set(configured))))
         scales.refuse(f"has {blocks} rows, which do not fit {k} rows of the weight and a group_size of {sizes}")
-    if len(found) > 1:
-        sizes = " and ".join(map(str, found))
+    if len(fitting) > 1:
+        sizes = " and ".join(map(str, fitting))
         scales.refuse(f"has {blocks} rows for {k} rows of the weight, which a group_size of each of {sizes} gives")
-    return found[0]
+    return fitting[0]
 
 
-def fitting(k: int, blocks: int, configured: Collection[int]) -> list[int]:
+def fitting_sizes(k: int, blocks: int, configured: Collection[int]) -> list[int]:
     """The configured sizes, at most `k`, that divide `k` rows into that many blocks."""
     sizes = {k if size == -1 else min(size, k) for size in configured}
     return sorted(size for size in sizes if -(-k // size) == blocks)
 
 
-def _guessed(scales: StoredTensor, k: int, blocks: int, example: str) -> int:
-    """The size of the blocks, where nothing but their number says it.
+def _implied_size(scales: StoredTensor, k: int, blocks: int, example: str) -> int:
+    """The size of the blocks where only their number is known.
 
-    Several sizes may give as many, with a last block that is shorter. Writers use powers of two, 32 to 128 for the most
-    part: equal blocks of a power of two are taken to be right. Anything else would be a guess, unless only one size fits.
+    Several sizes may result in the same number of blocks, with a last block that is shorter. Writers use powers of two,
+    mostly 32 to 128, so equal blocks of a power of two are accepted. Anything else would be a guess, unless only one size
+    fits.
     """
     least, most = -(-k // blocks), -(-k // (blocks - 1)) - 1 if blocks > 1 else k
     if least > most:
@@ -64,26 +65,30 @@ def _guessed(scales: StoredTensor, k: int, blocks: int, example: str) -> int:
     return least
 
 
-def contiguous(g_idx: StoredTensor, index: np.ndarray, blocks: int, sizes: Collection[int]) -> tuple[int, np.ndarray | None]:
-    """The size of the blocks, and the order of the rows that makes each block contiguous; None if they already are.
+def activation_order(
+    g_idx: StoredTensor, blocks_of_rows: np.ndarray, blocks: int, sizes: Collection[int]
+) -> tuple[int, np.ndarray | None]:
+    """The size of the blocks, and the permutation of rows that makes each block contiguous; None if the rows are in order.
 
     Args:
       g_idx: the tensor, for errors.
-      index: what it holds, the block of each row.
-      blocks: how many there are.
-      sizes: those that blocks may have according to the configuration; any, if there are none.
+      blocks_of_rows: its elements, the block of each row.
+      blocks: the number of blocks.
+      sizes: the sizes that the configuration allows; any, if it is empty.
 
     Raises:
-      CheckpointError: an index out of range, blocks of another size, or of different sizes, which no packed matrix can have.
+      CheckpointError: an index out of range, or blocks of a size that is not allowed, or of different sizes, which no packed
+        matrix can have.
     """
-    if index.min() < 0 or index.max() >= blocks:
-        g_idx.refuse(f"has indices from {index.min()} to {index.max()}, but there are {blocks} blocks")
-    found = np.bincount(index, minlength=blocks)
-    if (found[:-1] != found[0]).any() or not 0 < found[-1] <= found[0]:
-        g_idx.refuse(f"makes blocks of {found.min()} to {found.max()} rows; all but the last must be equally long")
-    size = int(found[0])
+    smallest, largest = blocks_of_rows.min(), blocks_of_rows.max()
+    if smallest < 0 or largest >= blocks:
+        g_idx.refuse(f"has indices from {smallest} to {largest}, but there are {blocks} blocks")
+    counts = np.bincount(blocks_of_rows, minlength=blocks)
+    if (counts[:-1] != counts[0]).any() or not 0 < counts[-1] <= counts[0]:
+        g_idx.refuse(f"makes blocks of {counts.min()} to {counts.max()} rows; all but the last must be equally long")
+    size = int(counts[0])
     if sizes and size not in sizes:
         g_idx.refuse(f"makes blocks of {size} rows, but {' or '.join(map(str, sizes))} are configured")
-    if (np.diff(index) >= 0).all():
+    if (np.diff(blocks_of_rows) >= 0).all():
         return size, None
-    return size, np.argsort(index, kind="stable").astype(np.int32)
+    return size, np.argsort(blocks_of_rows, kind="stable").astype(np.int32)

@@ -6,17 +6,17 @@ import numpy as np
 def unpack(words: np.ndarray, bits: int, axis: int) -> np.ndarray:
     """The integers, as uint8. Each word holds 32 / bits neighbours along `axis`, which is -1 or -2."""
     words = words.view(np.uint32)
-    each = 32 // bits
-    shape = (*words.shape, each) if axis == -1 else (*words.shape[:-1], each, words.shape[-1])
-    found = np.empty(shape, np.uint8)
-    for place in range(each):
+    per_word = 32 // bits
+    shape = (*words.shape, per_word) if axis == -1 else (*words.shape[:-1], per_word, words.shape[-1])
+    integers = np.empty(shape, np.uint8)
+    for place in range(per_word):
         part = (words >> np.uint32(bits * place)) & np.uint32(2**bits - 1)
-        found[(..., place) if axis == -1 else (..., place, slice(None))] = part
+        integers[(..., place) if axis == -1 else (..., place, slice(None))] = part
     sizes = list(words.shape)
-    sizes[axis] *= each
-    return found.reshape(sizes)
+    sizes[axis] *= per_word
+    return integers.reshape(sizes)
 
 
 def plus_one(words: np.ndarray, bits: int) -> np.ndarray:
-    """Words with 1 added to each of their integers: to the word as a whole, so that an integer that overflows carries."""
+    """Adds 1 to each integer of each word, by one addition per word: an integer that overflows carries into the next."""
     return words.view(np.uint32) + np.uint32((2**32 - 1) // (2**bits - 1))

@@ -1,6 +1,6 @@
-"""The header of a safetensors file, read without trusting it.
+"""The header of a safetensors file, every part of which is checked.
 
-The package safetensors silently takes the last of two tensors of one name, and its NumPy side has no 8-bit floats.
+The package safetensors silently takes the last of two tensors with the same name, and its NumPy functions lack 8-bit floats.
 """
 
 import json
@@ -12,11 +12,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from jquant.checkpoints.errors import refuse
-from jquant.checkpoints.stored import MOST_BYTES, StoredTensor, check_offsets, check_shape
+from jquant.checkpoints.diagnostics import refuse
+from jquant.checkpoints.stored_tensor import MAX_BYTES, StoredTensor, check_offsets, check_shape
 from jquant.errors import CheckpointError
 
-_LONGEST = 100_000_000  # bytes of a header, the same limit as in the package safetensors
+_MAX_BYTES = 100_000_000  # of a header or a JSON file; the package safetensors has the same limit for headers
 _DTYPES: Mapping[str, np.dtype] = {
     name: np.dtype(dtype)
     for name, dtype in {
@@ -52,9 +52,9 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > min(size - 8, _LONGEST):
-            what = f"as safetensors, it declares a header of {length} bytes in a file of {size}"
-            refuse(path, None, f"is not a safetensors or GGUF file, or is truncated: {what}")
+        if size < 8 or length > min(size - 8, _MAX_BYTES):
+            declared = f"as safetensors, it declares a header of {length} bytes in a file of {size}"
+            refuse(path, None, f"is not a safetensors or GGUF file, or is truncated: {declared}")
         header = parse_json(path, file.read(length))
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or any(not isinstance(value, str) for value in metadata.values()):
@@ -67,53 +67,59 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
 def _tensor(path: Path, name: str, entry: object, start: int) -> StoredTensor:
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         refuse(path, name, "its entry in the header must have dtype, shape and data_offsets, and nothing else")
-    what = entry["dtype"]
-    dtype = _DTYPES.get(what) if isinstance(what, str) else None
+    type_name = entry["dtype"]
+    dtype = _DTYPES.get(type_name) if isinstance(type_name, str) else None
     if dtype is None:
-        refuse(path, name, f"its type is {str(what)[:100]}; it must be one of {', '.join(_DTYPES)}")
+        refuse(path, name, f"its type is {str(type_name)[:100]}; it must be one of {', '.join(_DTYPES)}")
     shape = check_shape(path, name, entry["shape"], dtype.itemsize)
     offsets = entry["data_offsets"]
     if (
         not isinstance(offsets, list)
         or len(offsets) != 2
-        or any(type(each) is not int or not 0 <= each <= MOST_BYTES for each in offsets)
+        or any(type(offset) is not int or not 0 <= offset <= MAX_BYTES for offset in offsets)
     ):
         refuse(path, name, f"its data_offsets are {str(offsets)[:100]}; they must be two byte positions")
     begin, end = offsets
     nbytes = math.prod(shape) * dtype.itemsize
     if end - begin != nbytes:
-        refuse(path, name, f"has {end - begin} bytes, according to its data_offsets; {what}{list(shape)} has {nbytes}")
-    return StoredTensor(path, name, dtype, shape, start + begin, what)
+        refuse(path, name, f"has {end - begin} bytes, according to its data_offsets; {type_name}{list(shape)} has {nbytes}")
+    return StoredTensor(path=path, name=name, dtype=dtype, shape=shape, offset=start + begin, type_name=type_name)
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file.
 
     Raises:
-      CheckpointError: the file has none.
+      CheckpointError: it is not a file with a JSON object, or is too large.
     """
     if not path.is_file():
         refuse(path, None, "is not a file")
-    if path.stat().st_size > _LONGEST:
-        refuse(path, None, f"has more than {_LONGEST} bytes")
+    if path.stat().st_size > _MAX_BYTES:
+        refuse(path, None, f"has more than {_MAX_BYTES} bytes")
     return parse_json(path, path.read_bytes())
 
 
 def parse_json(path: Path, text: bytes) -> dict[str, Any]:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = {}
-        for name, value in pairs:
-            if name in found:
-                refuse(path, name, "appears twice")
-            found[name] = value
-        return found
+    """The object in a JSON text from the file `path`. No key may appear twice.
+
+    Raises:
+      CheckpointError: the text is invalid, or no object.
+    """
+
+    def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        values = {}
+        for key, value in pairs:
+            if key in values:
+                refuse(path, key, "appears twice")
+            values[key] = value
+        return values
 
     try:
-        found = json.loads(text.decode(), object_pairs_hook=unique)
+        parsed = json.loads(text.decode(), object_pairs_hook=unique_keys)
     except CheckpointError:
         raise
     except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, a number with too many digits, too deep a nesting
         refuse(path, None, f"its JSON is invalid: {error}")
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         refuse(path, None, "its JSON must be an object")
-    return found
+    return parsed

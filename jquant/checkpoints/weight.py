@@ -1,4 +1,4 @@
-"""A quantized weight of a checkpoint: its integers as logical arrays, or packed for products."""
+"""A quantized weight of a checkpoint, as logical arrays or packed for products."""
 
 import dataclasses
 import json
@@ -20,10 +20,10 @@ class PackedWeight(NamedTuple):
     """A weight in the form that products take; a pytree.
 
     Attributes:
-      matrix: a `PackedMatrix`, which `matmul_integer_to_float` takes, if one scale covers each column of a matrix of 8 bits;
+      matrix: for 8-bit integers with one scale for each column, a `PackedMatrix`, which `matmul_integer_to_float` takes;
         otherwise a `PackedBlockMatrix`, which holds its scales, and which `block_scaled_matmul` and `matmul_n_bits` take.
-      scale: for a `PackedMatrix`: float32, of shape (1, N) or (1, 1); for a `PackedBlockMatrix`: None.
-      permutation: None, or for each row of the matrix, the row of the weight that it is: multiply ``x[..., permutation]``.
+      scale: for a `PackedMatrix`, float32 of shape (1, N) or (1, 1); for a `PackedBlockMatrix`, None.
+      permutation: None, or the row of the weight that each row of the matrix holds: multiply ``x[..., permutation]``.
     """
 
     matrix: Any
@@ -43,13 +43,14 @@ class QuantizedWeight:
     A pytree of arrays.
 
     Attributes:
-      values: of shape (..., K, N): int4, uint4, int8 or uint8 (2 bits are stored as 4, 5 bits as 8), or 8-bit floats.
-      scale: as in the file, but float32 for GGUF: of shape (..., G, N) or (..., G, 1), for G blocks of rows.
-      zero_point: None for 0, or of the shape of the scale and the type of the values.
+      values: int4, uint4, int8 or uint8 (2-bit integers are held in 4 bits, 5-bit ones in 8), or 8-bit floats, of shape
+        (..., K, N).
+      scale: of shape (..., G, N) or (..., G, 1), for G blocks of rows, and of the dtype in the file; float32 for GGUF.
+      zero_point: None for 0, or of the shape of the scale and the dtype of the values.
       minimum: None, or float32, of the shape of the scale: Q4_1 and Q5_1 of GGUF have it instead of a zero point.
-      permutation: None, or int32, of shape (K,): for each row here, the row of the weight that it is. The order makes the
-        blocks of an activation order contiguous.
-      block_size: the rows of a block. The last block may be shorter.
+      permutation: None, or int32 of shape (K,): the row of the weight that each row of `values` holds. It makes the blocks
+        of an activation order contiguous.
+      block_size: the number of rows in a block. The last block may be shorter.
     """
 
     values: Any
@@ -67,38 +68,39 @@ class QuantizedWeight:
     def __repr__(self) -> str:
         if not hasattr(self.values, "shape"):  # a transformation may hold anything in place of the arrays
             return f"QuantizedWeight({self.values}, {self.scale}, {self.zero_point}, {self.minimum}, {self.permutation})"
-        beside = [name for name in ("zero_point", "minimum", "permutation") if getattr(self, name) is not None]
+        optional = [name for name in ("zero_point", "minimum", "permutation") if getattr(self, name) is not None]
         sizes = ",".join(map(str, self.shape))
-        parts = f"{self.values.dtype}[{sizes}]", f"scale {self.scale.dtype}", f"block_size {self.block_size}", *beside
+        parts = f"{self.values.dtype}[{sizes}]", f"scale {self.scale.dtype}", f"block_size {self.block_size}", *optional
         return f"QuantizedWeight({', '.join(parts)})"
 
     def dequantize(self) -> np.ndarray:
-        """The floats that it stands for, of shape (..., K, N), in the order of the file, computed by NumPy.
+        """The weight as floats, of shape (..., K, N), with the rows in the order of the file.
 
-        Computed in the type of the scale, with each operation rounded once, as the libraries that write these files do.
+        NumPy computes it in the dtype of the scale and rounds each operation once, as the libraries do that write these
+        files.
         """
-        scale = self._rows(self.scale)
+        scale = self._per_row(self.scale)
         values = np.asarray(self.values)
         with np.errstate(all="ignore"):  # the scales in a file may be anything
             if self.zero_point is not None:
-                values = values.astype(np.int16) - self._rows(self.zero_point).astype(np.int16)
-            found = values.astype(scale.dtype) * scale
+                values = values.astype(np.int16) - self._per_row(self.zero_point).astype(np.int16)
+            floats = values.astype(scale.dtype) * scale
             if self.minimum is not None:
-                found += self._rows(self.minimum)
+                floats += self._per_row(self.minimum)
         if self.permutation is None:
-            return found
-        ordered = np.empty_like(found)
-        ordered[..., np.asarray(self.permutation), :] = found
+            return floats
+        ordered = np.empty_like(floats)
+        ordered[..., np.asarray(self.permutation), :] = floats
         return ordered
 
     def pack(self) -> PackedWeight:
         """The packed form.
 
         Raises:
-          CheckpointError: 8-bit floats, a minimum, or zero points of another type than the values, which no packed matrix
+          CheckpointError: 8-bit floats, a minimum, or zero points of another dtype than the values, which no packed matrix
             can hold. Use `dequantize`, and multiply in float.
         """
-        obstacle = self._obstacle()
+        obstacle = self._packing_obstacle()
         if obstacle is not None:
             raise CheckpointError(f"{self}: {obstacle}; dequantize() returns floats")
         values, scale = jnp.asarray(self.values), jnp.asarray(self.scale)
@@ -106,18 +108,21 @@ class QuantizedWeight:
             None if array is None else jnp.asarray(array) for array in (self.zero_point, self.permutation)
         )
         if scale.ndim == 2 and scale.shape[0] == 1 and values.dtype in (jnp.int8, jnp.uint8):
-            return PackedWeight(pack_matrix(values, zero_point), scale.astype(jnp.float32), permutation)
+            matrix = pack_matrix(values, zero_point)
+            return PackedWeight(matrix=matrix, scale=scale.astype(jnp.float32), permutation=permutation)
         sizes = *scale.shape[:-1], values.shape[-1]
         scale = jnp.broadcast_to(scale, sizes)
         zero_point = None if zero_point is None else jnp.broadcast_to(zero_point, sizes)
-        return PackedWeight(pack_matrix(values, zero_point, scale=scale, block_size=self.block_size), None, permutation)
+        matrix = pack_matrix(values, zero_point, scale=scale, block_size=self.block_size)
+        return PackedWeight(matrix=matrix, scale=None, permutation=permutation)
 
     @property
     def packable(self) -> bool:
         """Whether it has a packed form."""
-        return self._obstacle() is None
+        return self._packing_obstacle() is None
 
-    def _obstacle(self) -> str | None:
+    def _packing_obstacle(self) -> str | None:
+        """Why the weight has no packed form; None if it has one."""
         dtype = np.dtype(self.values.dtype)
         if dtype not in _INTEGERS:
             return f"packed matrices cannot be {dtype}"
@@ -127,8 +132,8 @@ class QuantizedWeight:
             return f"its zero points are {self.zero_point.dtype}, and those of a packed matrix of {dtype} must be {dtype}"
         return None
 
-    def _rows(self, array: Any) -> np.ndarray:
-        """Repeats what each block has for each of its rows."""
+    def _per_row(self, array: Any) -> np.ndarray:
+        """An array with a row for each block, repeated to have a row for each row of the weight."""
         array = np.asarray(array)
         if array.shape[-2] == 1:
             return array

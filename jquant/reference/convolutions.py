@@ -10,7 +10,7 @@ from jquant.reference.rounding import saturate
 def convolution_integer(
     x, w, x_zero_point: ArrayLike = 0, w_zero_point: ArrayLike = 0, *, strides=None, padding=None, dilations=None, groups=1
 ):
-    """Sums over the elements of the windows, in 64 bits, modulo 2**32. Pads with zeros after subtracting the zero point."""
+    """Sums over windows, in 64 bits, modulo 2**32. The padding is 0 after the zero point is subtracted."""
     rank = x.ndim - 2
     strides, dilations, padding = strides or (1,) * rank, dilations or (1,) * rank, padding or ((0, 0),) * rank
     x = np.asarray(x).astype(np.int64) - np.asarray(x_zero_point).astype(np.int64).reshape(())
@@ -35,24 +35,24 @@ def convolution_integer(
 
 def convolution_integer_to_float(x, x_scale, x_zero_point, w, w_scale, w_zero_point, bias=None, dtype=float32, **options):
     """``fl(fl(acc) * fl(x_scale * w_scale)) + bias``, where the bias is a real number."""
-    by_filter = (-1, *(1,) * (x.ndim - 2))
+    per_filter = (-1, *(1,) * (x.ndim - 2))
     with np.errstate(all="ignore"):
         scale = np.asarray(x_scale).astype(float32).reshape(-1) * np.asarray(w_scale).astype(float32).reshape(-1)
-        value = convolution_integer(x, w, x_zero_point, w_zero_point, **options).astype(float32) * scale.reshape(by_filter)
+        value = convolution_integer(x, w, x_zero_point, w_zero_point, **options).astype(float32) * scale.reshape(per_filter)
         if bias is not None:
-            value = value + np.asarray(bias).astype(float32).reshape(by_filter)
+            value = value + np.asarray(bias).astype(float32).reshape(per_filter)
         return value.astype(dtype)
 
 
 def quantized_linear_convolution(
     x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, bias=None, *, dtype, **options
 ):
-    """``sat(rne(fl(acc + bias) * fl(fl(x_scale * w_scale) / y_scale)) + y_zero_point)``, bias in acc's units."""
-    by_filter = (-1, *(1,) * (x.ndim - 2))
+    """``sat(rne(fl(acc + bias) * fl(fl(x_scale * w_scale) / y_scale)) + y_zero_point)``, where the bias is an int32."""
+    per_filter = (-1, *(1,) * (x.ndim - 2))
     total = convolution_integer(x, w, x_zero_point, w_zero_point, **options)
     if bias is not None:
-        total = (total.astype(np.int64) + np.reshape(bias, by_filter)).astype(np.int32)
+        total = (total.astype(np.int64) + np.reshape(bias, per_filter)).astype(np.int32)
     with np.errstate(all="ignore"):
         multiplier = np.reshape(x_scale, -1) * np.reshape(w_scale, -1) / np.reshape(y_scale, -1)
-        value = total.astype(float32) * multiplier.astype(float32).reshape(by_filter)
+        value = total.astype(float32) * multiplier.astype(float32).reshape(per_filter)
     return saturate(np.rint(value).astype(np.float64) + np.asarray(y_zero_point).astype(np.float64).reshape(()), dtype)

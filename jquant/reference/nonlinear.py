@@ -1,4 +1,4 @@
-"""com.microsoft's quantized functions, computed in float64, and pooling."""
+"""Sigmoid and softmax of com.microsoft, computed in float64, and average pooling."""
 
 import itertools
 import math
@@ -10,7 +10,7 @@ from jquant.reference.linear import dequantize_linear, quantize_linear
 
 
 def normal(value):
-    """A float64 value rounded to float32; 0 if that is subnormal."""
+    """A float64 value rounded to float32, and to 0 if that is subnormal."""
     rounded = np.asarray(value).astype(float32)
     return np.where(abs(rounded) < np.finfo(float32).tiny, float32(0), rounded)
 
@@ -22,7 +22,7 @@ def quantized_linear_sigmoid(x, x_scale, x_zero_point, y_scale, y_zero_point):
 
 
 def quantized_linear_softmax(x, x_scale, x_zero_point, y_scale, y_zero_point, axis):
-    """The zero point cancels. The largest element counts as 0, so that no exponential is larger than 1."""
+    """The zero point cancels out. The largest element is subtracted, so that no exponential is larger than 1."""
     with np.errstate(all="ignore"):
         largest = np.where(np.asarray(x_scale) < 0, x.min(axis, keepdims=True), x.max(axis, keepdims=True))
         exponentials = np.exp(dequantize_linear(x, x_scale, largest).astype(np.float64))
@@ -31,7 +31,7 @@ def quantized_linear_softmax(x, x_scale, x_zero_point, y_scale, y_zero_point, ax
 
 
 def window_sums(x, zero_point, window_sizes, strides, dilations, padding, include_padding):
-    """The sum over each window, one after another, and the number of its elements; paddings in pairs."""
+    """The sum over each window, and the number of elements that count; `padding` has a pair for each dimension."""
     offset = np.pad(x.astype(np.int64) - np.asarray(zero_point).astype(np.int64), ((0, 0), (0, 0), *padding))
     counted = np.pad(np.ones(x.shape[2:], np.int64), padding, constant_values=include_padding)
     dilated_sizes = [(size - 1) * dilation + 1 for size, dilation in zip(window_sizes, dilations, strict=True)]
@@ -52,7 +52,7 @@ def window_sums(x, zero_point, window_sizes, strides, dilations, padding, includ
 
 
 def quantized_average(total, count, x_scale, y_scale, y_zero_point, dtype):
-    """``fl(fl(fl(total) * x_scale) / count)``, quantized; the total modulo 2**32."""
+    """``fl(fl(fl(total) * x_scale) / count)``, quantized, where the total is modulo 2**32."""
     with np.errstate(all="ignore"):
         value = total.astype(np.int32).astype(float32) * np.asarray(x_scale, float32) / np.asarray(count, float32)
     return quantize_linear(value, y_scale, y_zero_point, dtype)

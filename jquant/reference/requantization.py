@@ -1,4 +1,4 @@
-"""TensorFlow's operators on 32-bit integers, and Dequantize."""
+"""TensorFlow's Dequantize, and its operators that requantize 32-bit integers."""
 
 import numpy as np
 from numpy import float32, float64
@@ -26,7 +26,7 @@ def dequantize(x, low, high, mode="MIN_COMBINED", narrow_range=False, axis=None,
 
 
 def requantize(x, low, high, new_low, new_high, dtype):
-    """TensorFlow's Requantize to quint8, in Python integers, which do not wrap: output, output_min, output_max."""
+    """TensorFlow's Requantize: output, output_min, output_max. For quint8 in Python integers, which do not wrap."""
     x, (low, high, new_low, new_high) = np.asarray(x), map(float32, (low, high, new_low, new_high))
     with np.errstate(all="ignore"):
         width, new_width = float64(high - low), float64(new_high - new_low)
@@ -43,12 +43,12 @@ def requantize(x, low, high, new_low, new_high, dtype):
             offset -= integer(
                 2.0**16 * (float64(new_low) * 255) / new_width, lambda x: np.copysign(np.floor(abs(x) + 0.5), x)
             )
-        whole = [min(max((int(each) * scale >> 32) + offset + 2**15 >> 16, 0), 255) for each in x.astype(float32).flat]
-        return np.array(whole, np.uint8).reshape(x.shape), new_low, new_high
+        values = [min(max((int(value) * scale >> 32) + offset + 2**15 >> 16, 0), 255) for value in x.astype(float32).flat]
+        return np.array(values, np.uint8).reshape(x.shape), new_low, new_high
 
 
 def integer(x, rounding):
-    """The integer of a float64; 0 for NaN."""
+    """A float64 rounded by a function to an integer that fits 64 bits; 0 for NaN."""
     return 0 if np.isnan(x) else int(rounding(np.clip(x, -(2.0**63), 2.0**63)))
 
 
@@ -77,8 +77,8 @@ def requantization_range_per_channel(x, low, high, clip_value_max=np.inf):
     """TensorFlow's RequantizationRangePerChannel."""
     with np.errstate(all="ignore"):
         largest = np.max(abs(x.astype(float32)), tuple(range(x.ndim - 1)), initial=0)
-        each = np.maximum(abs(low), abs(high)) * largest / float32(2**31)
-        output_max = np.fmin(np.max(each, initial=np.finfo(float32).tiny), float32(clip_value_max))
+        channel_maxima = np.maximum(abs(low), abs(high)) * largest / float32(2**31)
+        output_max = np.fmin(np.max(channel_maxima, initial=np.finfo(float32).tiny), float32(clip_value_max))
     return (-output_max if np.any(x < 0) else float32(0)), output_max
 
 

@@ -1,12 +1,12 @@
-"""Rounding and limits, as the specifications name them."""
+"""Rounding, saturation and clamping, as the specifications define them."""
 
 import numpy as np
-from jax.numpy import iinfo  # also knows 4- and 2-bit integers
+from jax.numpy import iinfo  # has 4- and 2-bit integers
 from numpy import float32
 
 
 def saturate(x, dtype):
-    """The integer `dtype` of float values: NaN -> 0, then limits."""
+    """Converts integral floats to the integer `dtype`: NaN becomes 0, and values outside its range become its limits."""
     limits, dtype = iinfo(dtype), np.dtype(dtype).type
     x = np.where(np.isnan(x), 0, np.asarray(x, np.float64))
     inside = np.where((x >= limits.max) | (x <= limits.min), 0, x).astype(dtype)
@@ -21,5 +21,5 @@ def clamp(x, low, high):
 
 def away(x):
     """C's `roundf`: ties away from zero, in float32."""
-    whole = np.trunc(x)
-    return np.copysign(whole + np.where(abs(x - whole) >= float32(0.5), np.sign(x), float32(0)), x).astype(float32)
+    integer = np.trunc(x)
+    return np.copysign(integer + np.where(abs(x - integer) >= float32(0.5), np.sign(x), float32(0)), x).astype(float32)

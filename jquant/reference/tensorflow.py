@@ -1,4 +1,4 @@
-"""The operators of TensorFlow."""
+"""TensorFlow's operators that quantize floats."""
 
 import numpy as np
 from numpy import float32
@@ -30,7 +30,7 @@ def quantize(x, low, high, dtype, mode, round_mode="HALF_AWAY_FROM_ZERO", narrow
                 np.where(min_t * low > 0, min_t / low, largest), np.where(max_t * high > 0, max_t / high, largest)
             ).astype(float32)
             tiny = np.finfo(float32).tiny  # subnormal numbers become 0
-            low, high = (np.where(abs(end) < tiny, float32(0), end) for end in (min_t / scale, max_t / scale))
+            low, high = (np.where(abs(bound) < tiny, float32(0), bound) for bound in (min_t / scale, max_t / scale))
             value = np.maximum(np.minimum(x, high), low) * scale
             value = np.rint(value) if round_mode == "HALF_TO_EVEN" else away(value)
         return saturate(value, dtype), low, high
@@ -39,10 +39,10 @@ def quantize(x, low, high, dtype, mode, round_mode="HALF_AWAY_FROM_ZERO", narrow
 def quantize_and_dequantize(
     x, low=None, high=None, signed_input=True, num_bits=8, round_mode="HALF_TO_EVEN", narrow_range=False, axis=None
 ):
-    """TensorFlow's QuantizeAndDequantizeV4; without a range, it uses that of the values."""
+    """TensorFlow's QuantizeAndDequantizeV4. Without a range, it uses that of the values."""
     with np.errstate(all="ignore"):
-        x, given = np.asarray(x, float32), low is not None
-        if not given:
+        x, range_given = np.asarray(x, float32), low is not None
+        if not range_given:
             others = tuple(dimension for dimension in range(x.ndim) if dimension != axis)
             low, high = x.min(others, initial=np.inf), x.max(others, initial=-np.inf)
         low, high = along(low, x, axis), along(high, x, axis)
@@ -53,7 +53,7 @@ def quantize_and_dequantize(
         high_scale = np.where(largest * high > 0, largest / high, unlimited)
         by_low = low_scale < high_scale
         scale, inverse = np.where(by_low, low_scale, high_scale), np.where(by_low, low / smallest, high / largest)
-        if given:
+        if range_given:
             x = clamp(x, np.where(by_low, low, smallest * inverse), np.where(by_low, largest * inverse, high))
         value = x * scale
         return (np.rint(value) if round_mode == "HALF_TO_EVEN" else np.floor(value + float32(0.5))) * inverse
@@ -76,6 +76,6 @@ def fake_quantize(x, low, high, num_bits=8, narrow_range=False, axis=None):
 
 
 def along(bound, x, axis):
-    """A bound per tensor or per slice, in a shape that broadcasts."""
+    """A bound per tensor, or per slice along an axis, in a shape that broadcasts to that of `x`."""
     shape = () if axis is None else [-1 if dimension == axis else 1 for dimension in range(x.ndim)]
     return np.asarray(bound, float32).reshape(shape)

@@ -1,4 +1,4 @@
-"""Small quantized checkpoints, and what their weights stand for: computed from the integers before these are packed."""
+"""Builders of small quantized checkpoints, with the expected weights, which come from the integers before packing."""
 
 import json
 from pathlib import Path
@@ -12,14 +12,17 @@ import jquant.checkpoints
 from jquant.checkpoints import QuantizedWeight
 
 AWQ_ORDER = 0, 2, 4, 6, 1, 3, 5, 7  # the columns of a word, from its lowest bits on
-TAKEN = {2: 0x55555555, 4: 0x11111111, 8: 0x01010101}  # what GPTQModel takes from each word of zero points in format gptq
+# What GPTQModel subtracts from each word of zero points in format gptq, by the number of bits.
+SUBTRAHENDS = {2: 0x55555555, 4: 0x11111111, 8: 0x01010101}
 
 
 class Model(NamedTuple):
-    """Attributes:
-    tensors: of the file.
-    config: its quantization_config.
-    expected: what `dequantize` must give, (K, N), by the names of the weights.
+    """A checkpoint of one layer.
+
+    Attributes:
+      tensors: the tensors of its file.
+      config: its quantization_config.
+      expected: the dequantized weights, (K, N), by name.
     """
 
     tensors: dict[str, np.ndarray]
@@ -35,25 +38,25 @@ class Model(NamedTuple):
 
 
 def loaded(model: Model, folder: Path) -> QuantizedWeight:
-    """The one weight of a model that has been written to `folder`, which stands for what it must."""
+    """Writes a model to `folder`, loads its only weight, and checks the dequantized values."""
     weight = jquant.checkpoints.load(model.write(folder))["layer.weight"]
     np.testing.assert_array_equal(weight.dequantize(), model.expected["layer.weight"], strict=True)
     return weight
 
 
 def words(codes: np.ndarray, bits: int, axis: int) -> np.ndarray:
-    """Integers from 0 on in words of 32 bits, the first of those along `axis` in the lowest bits; the last is filled up."""
+    """Unsigned integers packed along `axis` into 32-bit words, the first in the lowest bits, the last word padded with 0."""
     codes = np.moveaxis(codes, axis, -1).astype(np.uint64)
-    each = 32 // bits
-    codes = np.pad(codes, [(0, 0)] * (codes.ndim - 1) + [(0, -codes.shape[-1] % each)])
-    parts = codes.reshape(*codes.shape[:-1], -1, each) << np.arange(0, 32, bits, dtype=np.uint64)
+    per_word = 32 // bits
+    codes = np.pad(codes, [(0, 0)] * (codes.ndim - 1) + [(0, -codes.shape[-1] % per_word)])
+    parts = codes.reshape(*codes.shape[:-1], -1, per_word) << np.arange(0, 32, bits, dtype=np.uint64)
     return np.ascontiguousarray(np.moveaxis(parts.sum(-1).astype(np.uint32).view(np.int32), -1, axis))
 
 
 def zero_words(zeros: np.ndarray, bits: int, format_: str | None) -> np.ndarray:
-    """Zero points as GPTQModel writes them: packed, and in format gptq, then lessened word by word, so that a 0 borrows."""
+    """Zero points as GPTQModel writes them: packed and, in format gptq, minus 1 by words, so that a 0 borrows."""
     packed = words(zeros, bits, 1)
-    return packed if format_ == "gptq_v2" else (packed.view(np.uint32) - np.uint32(TAKEN[bits])).view(np.int32)
+    return packed if format_ == "gptq_v2" else (packed.view(np.uint32) - np.uint32(SUBTRAHENDS[bits])).view(np.int32)
 
 
 def floats(rng: np.random.Generator, *shape: int, dtype: Any = np.float16) -> np.ndarray:
@@ -74,7 +77,7 @@ def gptq(
     zeros: np.ndarray | None = None,
     index: bool = True,
 ) -> Model:
-    """One layer. `order` has the blocks in the order of activations; `zeros` are the zero points, otherwise random ones."""
+    """One layer. `order`: whether rows are in an activation order; `zeros`: the zero points, which are random by default."""
     size = k if group_size == -1 else group_size
     blocks = -(-k // size)
     values = rng.integers(0, 2**bits, (k, n))
@@ -96,13 +99,13 @@ def gptq(
     config = {"quant_method": "gptq", "bits": bits, "group_size": group_size, "desc_act": order, "sym": sym}
     if format_ is not None:
         config["checkpoint_format"] = format_
-    # In the type of the scales, as the libraries compute: the difference exactly, the product rounded once.
+    # In the dtype of the scales, as the libraries compute: the difference is exact, and the product is rounded once.
     expected = scales[g_idx] * (values - zeros[g_idx]).astype(dtype)
     return Model(tensors, config, {"layer.weight": expected})
 
 
 def auto_round(rng: np.random.Generator, bits: int = 4, *, packing: str = "auto_round:auto_gptq", **options: Any) -> Model:
-    """One layer as auto-round packs it: the zero points, less 1 for GPTQ's kernels, shifted and added up in 32 bits."""
+    """One layer as auto-round packs it: the zero points, minus 1 for GPTQ's kernels, are shifted and added up in 32 bits."""
     zeros = rng.integers(0, 2**bits, (4, 32))
     model = gptq(rng, bits, zeros=zeros, index=False, **options)
     stored = (zeros - ("gptq" in packing.split(":") or "auto_gptq" in packing.split(":"))).reshape(4, -1, 32 // bits)
@@ -122,8 +125,8 @@ def awq(rng: np.random.Generator, *, k: int = 64, n: int = 16, group_size: int =
 
     tensors = {"layer.qweight": packed(values), "layer.qzeros": packed(zeros), "layer.scales": scales}
     config = {"quant_method": "awq", "bits": 4, "group_size": group_size, "zero_point": True, "version": "gemm"}
-    each = np.arange(k) // group_size
-    return Model(tensors, config, {"layer.weight": scales[each] * (values - zeros[each]).astype(np.float16)})
+    groups = np.arange(k) // group_size
+    return Model(tensors, config, {"layer.weight": scales[groups] * (values - zeros[groups]).astype(np.float16)})
 
 
 def compressed_config(format_: str, **weights: Any) -> dict[str, Any]:
@@ -179,9 +182,9 @@ def naive_quantized(
     block: tuple[int, int] = (4, 8),
     scales: Any = ml_dtypes.bfloat16,
 ) -> Model:
-    """8 bits, one value in a byte: per tensor, channel, group or block."""
-    whole = np.dtype(dtype) == np.int8
-    values = rng.integers(-128, 128, (n, k), np.int8) if whole else rng.normal(0, 50, (n, k)).astype(dtype)
+    """8-bit values, not packed, with scales per tensor, channel, group or block."""
+    is_integer = np.dtype(dtype) == np.int8
+    values = rng.integers(-128, 128, (n, k), np.int8) if is_integer else rng.normal(0, 50, (n, k)).astype(dtype)
     rows, columns = block
     shape = {"tensor": (1,), "channel": (n, 1), "group": (n, -(-k // columns)), "block": (-(-n // rows), -(-k // columns))}[
         strategy
@@ -192,11 +195,11 @@ def naive_quantized(
     if zeros is not None:
         tensors["layer.weight_zero_point"] = zeros
     options = {"group": {"group_size": columns}, "block": {"block_structure": list(block)}}.get(strategy, {})
-    kind = "int" if whole else "float"
-    config = compressed_config(f"{kind}-quantized", type=kind, symmetric=sym, strategy=strategy, **options)
+    type_ = "int" if is_integer else "float"
+    config = compressed_config(f"{type_}-quantized", type=type_, symmetric=sym, strategy=strategy, **options)
 
     def spread(array: np.ndarray) -> np.ndarray:
-        """What each element has."""
+        """Scales or zero points, one for each element of the weight."""
         if strategy == "block":
             array = array.repeat(rows, 0)[:n]
         if strategy in ("group", "block"):

@@ -1,6 +1,6 @@
-"""Ways to break a checkpoint, and a process that loads what came of it.
+"""Breaks checkpoints at random and loads them, in a process of its own.
 
-``python malformed.py FIRST COUNT`` prints, for each, how it ended; a file has a time, and memory, to be read in.
+``python malformed.py FIRST COUNT`` prints the outcome of each file. Loading has a limit of time and of memory.
 """
 
 import json
@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 SECONDS = 10
-MEMORY = 2**22  # bytes of NumPy and Python, for files of up to 10 kB
+MEMORY = 2**22  # bytes that NumPy and Python may allocate, for files of up to 10 kB
 NUMBERS = [-(2**63), -1, 0, 1, 2, 3, 7, 8, 31, 33, 255, 2**15, 2**31 - 1, 2**31, 2**32, 2**40, 2**53 + 1, 2**63 - 1, 2**64]
 
 
@@ -45,9 +45,9 @@ def gguf_file(path: Path) -> None:
     writer.add_array("words", ["a", "b", "c"])
     writer.add_array("numbers", [1, 2, 3])
     writer.add_array("nested", [[1, 2], [3]])
-    for kind in (Type.Q8_0, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.F16, Type.F32):
-        tensor = gguf.quants.quantize(rng.normal(size=(3, 64)).astype(np.float32), kind)
-        writer.add_tensor(kind.name, tensor, raw_dtype=kind if tensor.dtype == np.uint8 else None)
+    for type_ in (Type.Q8_0, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.F16, Type.F32):
+        tensor = gguf.quants.quantize(rng.normal(size=(3, 64)).astype(np.float32), type_)
+        writer.add_tensor(type_.name, tensor, raw_dtype=type_ if tensor.dtype == np.uint8 else None)
     writer.add_tensor("Q6_K", rng.integers(0, 256, (1, 210), np.uint8), raw_dtype=Type.Q6_K)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -55,7 +55,8 @@ def gguf_file(path: Path) -> None:
     writer.close()
 
 
-def header_of(data: bytes) -> tuple[dict, bytes]:
+def split_header(data: bytes) -> tuple[dict, bytes]:
+    """The header of a safetensors file, and the bytes after it."""
     length = int.from_bytes(data[:8], "little")
     return json.loads(data[8 : 8 + length]), data[8 + length :]
 
@@ -65,41 +66,42 @@ def with_header(header: dict, data: bytes) -> bytes:
     return len(text).to_bytes(8, "little") + text + data
 
 
-def places(tree, path: tuple = ()) -> list[tuple]:
-    """Where in a tree of JSON something lies."""
-    inside = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
-    return [found for key, value in inside for found in [(*path, key), *places(value, (*path, key))]]
+def key_paths(tree, path: tuple = ()) -> list[tuple]:
+    """The keys that lead to each value in a JSON tree."""
+    children = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    return [keys for key, value in children for keys in [(*path, key), *key_paths(value, (*path, key))]]
 
 
-def edited(tree, dice: random.Random) -> str:
-    """Changes one thing in a tree of JSON: a number, a string, or a part that goes, or changes its place or its type."""
-    *way, last = dice.choice(places(tree))
-    part = tree
-    for key in way:
-        part = part[key]
-    value = part[last]
-    kind = dice.choice(["number", "removed", "type", "swapped"])
-    if kind == "removed":
-        del part[last]
-    elif kind == "swapped":
-        other = dice.choice(list(part) if isinstance(part, dict) else range(len(part)))
-        part[last], part[other] = part[other], part[last]
-    elif isinstance(value, int) and kind == "number":
-        part[last] = dice.choice([*NUMBERS, value + 1, value - 1, 2 * value])
+def edit(tree, dice: random.Random) -> str:
+    """Replaces, removes or swaps one value in a JSON tree, and describes the change."""
+    *parents, last = dice.choice(key_paths(tree))
+    node = tree
+    for key in parents:
+        node = node[key]
+    value = node[last]
+    change = dice.choice(["number", "removed", "type", "swapped"])
+    if change == "removed":
+        del node[last]
+    elif change == "swapped":
+        other = dice.choice(list(node) if isinstance(node, dict) else range(len(node)))
+        node[last], node[other] = node[other], node[last]
+    elif isinstance(value, int) and change == "number":
+        node[last] = dice.choice([*NUMBERS, value + 1, value - 1, 2 * value])
     elif last == "dtype":
-        part[last] = dice.choice(
+        node[last] = dice.choice(
             ["I8", "U8", "I16", "I32", "I64", "F16", "BF16", "F32", "F64", "F8_E4M3", "BOOL", "C64", "F4"]
         )
     else:
-        part[last] = dice.choice([None, [], {}, "x", -1, 0.5, True, 2**70, [value], {"x": value}])
-    return f"{kind} of {'/'.join(map(str, (*way, last)))}"
+        node[last] = dice.choice([None, [], {}, "x", -1, 0.5, True, 2**70, [value], {"x": value}])
+    return f"{change} of {'/'.join(map(str, (*parents, last)))}"
 
 
-def flipped(data: bytes, dice: random.Random, first: int, last: int) -> bytes:
-    found = bytearray(data)
+def with_random_bytes(data: bytes, dice: random.Random, first: int, last: int) -> bytes:
+    """`data`, with a few of the bytes from `first` to `last` replaced."""
+    changed = bytearray(data)
     for _ in range(dice.choice([1, 1, 3, 10])):
-        found[dice.randrange(first, last)] = dice.choice([0, 1, 2, 127, 128, 255, dice.randrange(256)])
-    return bytes(found)
+        changed[dice.randrange(first, last)] = dice.choice([0, 1, 2, 127, 128, 255, dice.randrange(256)])
+    return bytes(changed)
 
 
 def broken_safetensors(folder: Path, dice: random.Random) -> tuple[Path, str]:
@@ -107,30 +109,30 @@ def broken_safetensors(folder: Path, dice: random.Random) -> tuple[Path, str]:
     file = model.write(folder)
     data = file.read_bytes()
     start = 8 + int.from_bytes(data[:8], "little")
-    kind = dice.choice(
+    defect = dice.choice(
         ["truncated", "header", "header", "header", "config", "config", "bytes", "integers", "longer", "length"]
     )
-    what = kind
-    if kind == "truncated":
+    description = defect
+    if defect == "truncated":
         data = data[: dice.randrange(len(data))]
-    elif kind == "longer":
+    elif defect == "longer":
         data += bytes(dice.randrange(1, 50))
-    elif kind == "length":
+    elif defect == "length":
         data = (dice.choice([*NUMBERS, start - 7, start - 9]) % 2**64).to_bytes(8, "little") + data[8:]
-    elif kind == "bytes":
-        data = flipped(data, dice, 8, start)
-    elif kind == "integers":
-        data = flipped(data, dice, start, len(data))
-    elif kind == "header":
-        header, rest = header_of(data)
-        what = edited(header, dice)
+    elif defect == "bytes":
+        data = with_random_bytes(data, dice, 8, start)
+    elif defect == "integers":
+        data = with_random_bytes(data, dice, start, len(data))
+    elif defect == "header":
+        header, rest = split_header(data)
+        description = edit(header, dice)
         data = with_header(header, rest)
     else:
         config = json.loads((folder / "config.json").read_text())
-        what = f"config: {edited(config, dice)}"
+        description = f"config: {edit(config, dice)}"
         (folder / "config.json").write_text(json.dumps(config))
     file.write_bytes(data)
-    return file, f"{name}: {what}"
+    return file, f"{name}: {description}"
 
 
 def broken_gguf(folder: Path, dice: random.Random) -> tuple[Path, str]:
@@ -138,101 +140,102 @@ def broken_gguf(folder: Path, dice: random.Random) -> tuple[Path, str]:
     gguf_file(file)
     data = file.read_bytes()
     end = data.rindex(b"Q6_K") + 40  # of the header
-    kind = dice.choice(["truncated", "number", "number", "bytes", "bytes", "integers", "longer"])
-    if kind == "truncated":
+    defect = dice.choice(["truncated", "number", "number", "bytes", "bytes", "integers", "longer"])
+    if defect == "truncated":
         data = data[: dice.randrange(len(data))]
-    elif kind == "longer":
+    elif defect == "longer":
         data += bytes(dice.randrange(1, 50))
-    elif kind == "integers":
-        data = flipped(data, dice, end, len(data))
-    elif kind == "bytes":
-        data = flipped(data, dice, 0, end)
+    elif defect == "integers":
+        data = with_random_bytes(data, dice, end, len(data))
+    elif defect == "bytes":
+        data = with_random_bytes(data, dice, 0, end)
     else:
         at, number = dice.randrange(4, end - 8), dice.choice(NUMBERS)
         data = data[:at] + struct.pack("<Q", number % 2**64) + data[at + 8 :]
     file.write_bytes(data)
-    return file, f"GGUF: {kind}"
+    return file, f"GGUF: {defect}"
 
 
-def outcome(file: Path, before: dict[str, np.ndarray]) -> str:
-    """How it ends: with an error, the values from before, or others, which then are those that the packages read."""
+def outcome(file: Path, intact: dict[str, np.ndarray]) -> str:
+    """Loads a file: an error, the values of the intact file, or others, which must be those that the packages read."""
     try:
-        found = values(jquant.checkpoints.load(file).read())
+        loaded = dequantized(jquant.checkpoints.load(file).read())
     except CheckpointError as error:
         return "error" if str(file.parent) in str(error) else f"an error that does not name the file: {error}"
-    if found.keys() == before.keys() and all(same(found[name], before[name]) for name in found):
+    if loaded.keys() == intact.keys() and all(same(loaded[name], intact[name]) for name in loaded):
         return "same values"
     if file.suffix == ".gguf":
-        return "other values" if as_gguf(file, found) else "not the values that gguf reads"
-    return "other values" if as_safetensors(file, found) else "not the values that safetensors reads"
+        return "other values" if agrees_with_gguf(file, loaded) else "not the values that gguf reads"
+    return "other values" if agrees_with_safetensors(file, loaded) else "not the values that safetensors reads"
 
 
 def same(a: np.ndarray, b: np.ndarray) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
-def values(params: dict) -> dict[str, np.ndarray]:
-    """With quantized weights as floats."""
+def dequantized(params: dict) -> dict[str, np.ndarray]:
     return {name: value.dequantize() if hasattr(value, "dequantize") else value for name, value in params.items()}
 
 
-def as_gguf(file: Path, found: dict[str, np.ndarray]) -> bool:
+def agrees_with_gguf(file: Path, loaded: dict[str, np.ndarray]) -> bool:
+    """Whether these are the tensors that the package gguf reads, where quantized matrices may be transposed."""
     with np.errstate(all="ignore"):
         for tensor in gguf.GGUFReader(file).tensors:
-            value, kind = found.pop(tensor.name), tensor.tensor_type
-            if gguf.GGML_QUANT_SIZES[kind][0] > 1:
-                wanted = gguf.quants.dequantize(tensor.data, kind)
-                if not any(same(np.ascontiguousarray(each), wanted) for each in (value, value.swapaxes(-1, -2))):
+            value, type_ = loaded.pop(tensor.name), tensor.tensor_type
+            if gguf.GGML_QUANT_SIZES[type_][0] > 1:
+                expected = gguf.quants.dequantize(tensor.data, type_)
+                if not any(same(np.ascontiguousarray(array), expected) for array in (value, value.swapaxes(-1, -2))):
                     return False
             elif value.tobytes() != tensor.data.tobytes():
                 return False
-    return not found
+    return not loaded
 
 
-def as_safetensors(file: Path, found: dict[str, np.ndarray]) -> bool:
-    """What is no part of a quantized weight is as in the file; and the file is a valid one."""
+def agrees_with_safetensors(file: Path, loaded: dict[str, np.ndarray]) -> bool:
+    """Whether the package safetensors reads the file, and the same values where a tensor is not part of a weight."""
     try:
-        wanted = load_file(file)
-    except AttributeError:  # floats of 8 bits, which the package does not read
+        expected = load_file(file)
+    except AttributeError:  # 8-bit floats, which the package does not read
         return True
     except SafetensorError:
         return False
     return all(
-        same(found[name], wanted[name])
-        for name in found.keys() & wanted.keys()
-        if found[name].shape == wanted[name].shape and found[name].dtype == wanted[name].dtype
+        same(loaded[name], expected[name])
+        for name in loaded.keys() & expected.keys()
+        if loaded[name].shape == expected[name].shape and loaded[name].dtype == expected[name].dtype
     )
 
 
 def run(number: int) -> str:
+    """Builds and loads one broken file; returns the outcome."""
     dice = random.Random(number)
     build: Callable = dice.choice([broken_safetensors, broken_safetensors, broken_gguf])
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
-        file, what = build(folder, dice)
-        print(json.dumps({"number": number, "what": what}), flush=True)
+        file, description = build(folder, dice)
+        print(json.dumps({"number": number, "description": description}), flush=True)
         if build is broken_gguf:
-            intact = folder / "intact.gguf"
-            gguf_file(intact)
-            before = values(jquant.checkpoints.load(intact).read())
+            intact_file = folder / "intact.gguf"
+            gguf_file(intact_file)
         else:
-            name = what.partition(":")[0]
+            name = description.partition(":")[0]
             (folder / "intact").mkdir()
-            before = values(jquant.checkpoints.load(models()[name].write(folder / "intact")).read())
+            intact_file = models()[name].write(folder / "intact")
+        intact = dequantized(jquant.checkpoints.load(intact_file).read())
         tracemalloc.reset_peak()
         signal.alarm(SECONDS)
         started = time.monotonic()
         try:
-            found = outcome(file, before)
+            result = outcome(file, intact)
         except BaseException as error:
-            found = f"{type(error).__name__}: {error}"
+            result = f"{type(error).__name__}: {error}"
         signal.alarm(0)
         _, peak = tracemalloc.get_traced_memory()
         if peak > MEMORY:
-            found = f"{peak} bytes of memory, and {found}"
+            result = f"{peak} bytes of memory, and {result}"
         if time.monotonic() - started > SECONDS:
-            found = f"more than {SECONDS} s, and {found}"
-    return found
+            result = f"more than {SECONDS} s, and {result}"
+    return result
 
 
 def main(first: int, count: int) -> None:
@@ -241,10 +244,10 @@ def main(first: int, count: int) -> None:
 
     signal.signal(signal.SIGALRM, stop)
     warnings.simplefilter("error")
-    warnings.simplefilter("ignore", UserWarning)  # what a configuration says that is not so
+    warnings.simplefilter("ignore", UserWarning)  # about configurations that contradict the tensors
     tracemalloc.start()
     for number in range(first, first + count):
-        print(json.dumps({"number": number, "found": run(number)}), flush=True)
+        print(json.dumps({"number": number, "outcome": run(number)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The weights of compressed-tensors: their integers or floats of 8 bits, and what these stand for."""
+"""Weights of compressed-tensors: their values, scales and zero points, and errors and warnings."""
 
 import ast
 import itertools
@@ -32,15 +32,15 @@ def test_pack_quantized(bits, sym, order, group_size, tmp_path):
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
 @pytest.mark.parametrize("packed_zeros", [True, False])
 def test_scales_and_zero_points(dtype, packed_zeros, tmp_path):
-    """Zero points in words, or one in a byte; and columns that fill no word."""
+    """Zero points packed into words, or one per byte; the columns do not fill the last word."""
     model = files.pack_quantized(
         np.random.default_rng(0), k=36, n=7, group_size=12, sym=False, dtype=dtype, packed_zeros=packed_zeros
     )
     assert loaded(model, tmp_path).scale.dtype == dtype
 
 
-def test_index_of_nothing(tmp_path):
-    """-1 everywhere: the columns are in their order."""
+def test_unused_index(tmp_path):
+    """An index that is -1 everywhere: the columns are in order."""
     model = files.pack_quantized(np.random.default_rng(0))
     model.tensors["layer.weight_g_idx"] = np.full(64, -1, np.int32)
     assert loaded(model, tmp_path).permutation is None
@@ -76,14 +76,14 @@ def test_shapes_of_one_scale(tmp_path):
     ids=["packed groups", "groups", "blocks of a row", "a row of blocks"],
 )
 def test_short_last_blocks(model, tmp_path):
-    """As long as configured, where equal parts of the row would give as many."""
+    """The configured size is used, although equal blocks of another size would result in the same number."""
     weight = loaded(model, tmp_path)
     assert weight.block_size in (32, 128)
     assert weight.shape[0] % weight.block_size
 
 
 def test_groups_without_a_configuration(tmp_path):
-    """Equal parts, where there are any."""
+    """Equal blocks of a power of two are accepted."""
     model = files.pack_quantized(np.random.default_rng(0))._replace(config=None)
     assert loaded(model, tmp_path).block_size == 16
     model = files.pack_quantized(np.random.default_rng(0), k=72, group_size=16)._replace(config=None)
@@ -96,8 +96,8 @@ def test_groups_without_a_configuration(tmp_path):
 
 @pytest.mark.parametrize("group_size", [32, 25])
 @pytest.mark.parametrize("builder", ["pack_quantized", "naive_quantized"])
-def test_groups_that_the_scales_leave_open(builder, group_size, tmp_path):
-    """Four scales for 100 columns are groups of 25 to 33: the message says how to say which, and that is enough."""
+def test_ambiguous_groups(builder, group_size, tmp_path):
+    """Four scales for 100 columns may be groups of 25 to 33; the configuration that the message suggests is enough."""
     options = {"group_size": group_size} if builder == "pack_quantized" else {"strategy": "group", "block": (1, group_size)}
     model = getattr(files, builder)(np.random.default_rng(0), k=100, **options)._replace(config=None)
     with pytest.raises(CheckpointError, match="has 4 scales for each 100 elements, which blocks of 25 to 33 give") as error:
@@ -113,7 +113,7 @@ def test_groups_that_the_scales_leave_open(builder, group_size, tmp_path):
 
 
 def test_contradictions(tmp_path):
-    """A configuration that says other things than the tensors, where these are clear: a warning."""
+    """A configuration that contradicts the tensors, where the weight is clear: a warning."""
     rng = np.random.default_rng(0)
     channel = {"strategy": "channel", "group_size": None}
     missing = "there is no layer.weight_zero_point: zero points of 0 are assumed"
@@ -128,20 +128,20 @@ def test_contradictions(tmp_path):
     ]
     for model, change, message in cases:
         model.config["config_groups"]["group_0"]["weights"].update(change)
-        with pytest.warns(UserWarning, match=message) as found:
+        with pytest.warns(UserWarning, match=message) as caught:
             loaded(model, tmp_path)
-        assert len(found) == 1
+        assert len(caught) == 1
 
 
-def test_an_unnamed_strategy(tmp_path):
-    """The scale of a weight as a whole, unless a group size is given."""
+def test_no_strategy(tmp_path):
+    """One scale per tensor, unless a group size is configured."""
     model = files.naive_quantized(np.random.default_rng(0), strategy="tensor")
     del model.config["config_groups"]["group_0"]["weights"]["strategy"]
     loaded(model, tmp_path)
 
 
 def test_groups_of_two_configured_sizes(tmp_path):
-    """Layers may differ in them: the number of scales says which it is, unless it is that of both."""
+    """Layers may have different sizes: the number of scales determines which, unless it fits both."""
     model = files.pack_quantized(np.random.default_rng(0), k=72, group_size=32)
     groups = model.config["config_groups"]
     groups["group_1"] = {"weights": groups["group_0"]["weights"] | {"group_size": 16}}
@@ -152,7 +152,7 @@ def test_groups_of_two_configured_sizes(tmp_path):
 
 
 def test_zero_points_of_floats(tmp_path):
-    """Old files have some, all 0."""
+    """Old files have zero points for floats, all of them 0."""
     model = files.naive_quantized(np.random.default_rng(0), ml_dtypes.float8_e4m3fn)
     model.tensors["layer.weight_zero_point"] = np.zeros((10, 1), ml_dtypes.float8_e4m3fn)
     assert loaded(model, tmp_path).zero_point is None
@@ -161,7 +161,7 @@ def test_zero_points_of_floats(tmp_path):
         loaded(model, tmp_path)
 
 
-def test_scales_of_activations_stay(tmp_path):
+def test_scales_of_activations_are_arrays(tmp_path):
     model = files.naive_quantized(np.random.default_rng(0))
     model.tensors["layer.input_scale"] = np.float32([0.5])
     checkpoint = jquant.checkpoints.load(model.write(tmp_path))
@@ -209,7 +209,7 @@ NAIVE = {
     [(files.pack_quantized, name) for name in PACKED] + [(files.naive_quantized, name) for name in NAIVE],
 )
 def test_errors(builder, name, tmp_path):
-    """Each names the file and the tensor."""
+    """Each error names the file and the tensor."""
     change, message = (PACKED if builder is files.pack_quantized else NAIVE)[name]
     model = builder(np.random.default_rng(0))
     change(model.tensors, model.config)

@@ -1,4 +1,4 @@
-"""Folders and files: which are read, what their headers may say, and how little of them is read."""
+"""Folders and files: which are read, errors in their headers and configurations, and reading on demand."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 import jquant.checkpoints
 from jquant.checkpoints import CheckpointError, QuantizedWeight, safetensors_files
-from jquant.checkpoints.stored import StoredTensor
+from jquant.checkpoints.stored_tensor import StoredTensor
 
 from . import files
 
@@ -25,7 +25,7 @@ FLOATS8 = [f"float8_{name}" for name in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz
 
 
 def test_every_type(tmp_path):
-    """As the package safetensors reads them; those of 8 bits it writes."""
+    """The same arrays as the package safetensors reads, except for 8-bit floats, which it can only write."""
     rng = np.random.default_rng(0)
     tensors = {
         name: rng.integers(0, 2, (3, 5)).astype(name if name != "bfloat16" else ml_dtypes.bfloat16) for name in DTYPES
@@ -35,21 +35,21 @@ def test_every_type(tmp_path):
     save_file(tensors, tmp_path / "a.safetensors", metadata={"format": "np"})
     save_file(floats8, tmp_path / "b.safetensors")
     checkpoint = jquant.checkpoints.load(tmp_path / "a.safetensors")
-    found = checkpoint.read()
-    wanted = load_file(tmp_path / "a.safetensors")
-    assert found.keys() == wanted.keys() == tensors.keys()
-    for name, tensor in wanted.items():
-        np.testing.assert_array_equal(found[name], tensor, strict=True)
+    arrays = checkpoint.read()
+    expected = load_file(tmp_path / "a.safetensors")
+    assert arrays.keys() == expected.keys() == tensors.keys()
+    for name, tensor in expected.items():
+        np.testing.assert_array_equal(arrays[name], tensor, strict=True)
         assert checkpoint.kinds[name] == tensor.dtype.name
     assert checkpoint.metadata == {"format": "np"}
-    found = jquant.checkpoints.load(tmp_path / "b.safetensors").read()
+    arrays = jquant.checkpoints.load(tmp_path / "b.safetensors").read()
     for name, tensor in floats8.items():
-        np.testing.assert_array_equal(found[name].view(np.uint8), tensor.view(np.uint8), strict=True)
-        assert found[name].dtype == tensor.dtype
+        np.testing.assert_array_equal(arrays[name].view(np.uint8), tensor.view(np.uint8), strict=True)
+        assert arrays[name].dtype == tensor.dtype
 
 
 def test_shards(tmp_path):
-    """The pieces of one weight may lie in several files."""
+    """The tensors of one weight may be in several files."""
     model = files.gptq(np.random.default_rng(0))
     model.write(tmp_path)
     (tmp_path / "model.safetensors").unlink()
@@ -79,7 +79,7 @@ def test_shards(tmp_path):
 
 
 def test_the_index_decides(tmp_path):
-    """Which file a tensor is from: other files may hold copies of it, and tensors that the index does not name."""
+    """The index decides which file a tensor is read from. Others may hold copies of it, and tensors that are not named."""
     tensors = {name: np.full(3, number) for number, name in enumerate("abc")}
     stale = {name: np.full(4, -1) for name in tensors}
     by_name = {"a": "1.safetensors", "b": "2.safetensors", "c": "1.safetensors"}
@@ -87,10 +87,10 @@ def test_the_index_decides(tmp_path):
         save_file({name: (tensors if by_name[name] == file else stale)[name] for name in tensors}, tmp_path / file)
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": by_name}))
-    found = jquant.checkpoints.load(tmp_path).read()
-    assert found.keys() == tensors.keys()
+    arrays = jquant.checkpoints.load(tmp_path).read()
+    assert arrays.keys() == tensors.keys()
     for name, tensor in tensors.items():
-        np.testing.assert_array_equal(found[name], tensor, strict=True)
+        np.testing.assert_array_equal(arrays[name], tensor, strict=True)
 
     index.write_text(json.dumps({"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}))
     with pytest.warns(UserWarning, match=r"does not name 1 of the tensors in its files, such as 'c' in 1.safetensors"):
@@ -124,7 +124,7 @@ def test_folders(tmp_path):
 
 
 def test_configurations(tmp_path):
-    """`quantize_config.json` is GPTQ's of old; an argument comes before any file."""
+    """Older GPTQ files have `quantize_config.json`; the argument takes precedence over any file."""
     model = files.gptq(np.random.default_rng(0))
     file = model.write(tmp_path)
     (tmp_path / "config.json").unlink()
@@ -200,7 +200,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_headers(name, tmp_path):
+def test_invalid_headers(name, tmp_path):
     """Each error names the file, and the tensor where there is one."""
     data, message = WRONG[name]
     file = tmp_path / "x.safetensors"
@@ -212,7 +212,7 @@ def test_headers(name, tmp_path):
 
 
 def test_a_file_that_becomes_shorter(tmp_path):
-    """An error, not the signal that a mapping of the file would end in."""
+    """Reading raises an error; with a memory-mapped file, a signal would end the process."""
     file = tmp_path / "x.safetensors"
     save_file({"a": np.zeros(1000, np.float32), "b": np.zeros(10_000, np.float32)}, file)
     checkpoint = jquant.checkpoints.load(file)
@@ -226,7 +226,7 @@ def test_a_file_that_becomes_shorter(tmp_path):
 
 
 def test_one_tensor_at_a_time(tmp_path):
-    """A file of 64 MB, of which a tensor of 40 kB is read."""
+    """Reading a tensor of 40 kB from a file of 64 MB allocates less than 1 MB."""
     file = tmp_path / "x.safetensors"
     save_file({"large": np.zeros(2**24, np.float32), "small": np.arange(10_000, dtype=np.float32)}, file)
     tracemalloc.start()
@@ -246,7 +246,7 @@ def test_mapping(tmp_path):
     assert len(checkpoint) == 2
     assert "layer.qweight" not in checkpoint
     assert None not in checkpoint
-    with mock.patch.object(StoredTensor, "read", side_effect=AssertionError):  # to know the name, nothing is read
+    with mock.patch.object(StoredTensor, "read", side_effect=AssertionError):  # a look-up of the name reads nothing
         assert "layer.weight" in checkpoint
     with pytest.raises(KeyError, match=r"'layer.qweight', but there is 'layer.weight'"):
         checkpoint["layer.qweight"]

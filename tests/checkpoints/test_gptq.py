@@ -1,4 +1,4 @@
-"""GPTQ's and AWQ's weights: their integers, what these stand for, and blocks in the order of activations."""
+"""Weights of GPTQ, AWQ and auto-round: their values, activation order, block sizes, errors and warnings."""
 
 import functools
 import itertools
@@ -13,7 +13,7 @@ pytest.importorskip("safetensors", reason="safetensors is not installed (extra: 
 
 import jquant.checkpoints
 from jquant.checkpoints import CheckpointError, groups
-from jquant.checkpoints.stored import StoredTensor
+from jquant.checkpoints.stored_tensor import StoredTensor
 
 from . import files
 from .files import loaded
@@ -34,7 +34,7 @@ def test_gptq(bits, format_, sym, order, tmp_path):
 @pytest.mark.parametrize(("k", "group_size"), [(64, -1), (64, 64), (72, 32), (8, 32)])
 @pytest.mark.parametrize("index", [True, False])
 def test_group_sizes(dtype, k, group_size, index, tmp_path):
-    """One block, and a last one that is shorter, with the index or without."""
+    """One block, equal blocks, and a shorter last block, with g_idx and without."""
     model = files.gptq(np.random.default_rng(0), k=k, group_size=group_size, dtype=dtype, index=index)
     weight = loaded(model, tmp_path)
     assert weight.block_size == (k if group_size in (-1, k) else min(group_size, k))
@@ -51,24 +51,24 @@ def test_short_last_block_in_the_order_of_activations(tmp_path):
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("blocks", [1, 4])
 def test_zero_points_that_borrow(bits, blocks, tmp_path, count):
-    """Format gptq has them lessened by words: a 0 borrows from its neighbour. Version 2 has them as they are."""
+    """Format gptq subtracts 1 from zero points by words, where a 0 borrows from its neighbour; gptq_v2 does not."""
     rng = np.random.default_rng(bits)
     zeros = rng.integers(0, 2**bits, (blocks, 64)) * rng.integers(0, 2, (blocks, 64))  # at least half of them 0
     zeros[:, :8] = [2**bits - 2, 0, 0, 2**bits - 1, 1, 0, 2**bits - 1, 2]
     zeros[0, -8:] = 0  # whole words
-    found = []
+    weights = []
     for format_ in ("gptq", "gptq_v2"):
         model = files.gptq(np.random.default_rng(0), bits, format_=format_, n=64, group_size=64 // blocks, zeros=zeros)
         weight = loaded(model, tmp_path)
         np.testing.assert_array_equal(weight.zero_point.astype(int), zeros)
         assert weight.zero_point.dtype == weight.values.dtype == np.dtype("uint8" if bits == 8 else "uint4")
-        found.append(weight)
+        weights.append(weight)
         count("zero points of GPTQ", zeros.size)
-    jax.tree.map(functools.partial(np.testing.assert_array_equal, strict=True), *found)
+    jax.tree.map(functools.partial(np.testing.assert_array_equal, strict=True), *weights)
 
 
-def test_layers_with_a_configuration_of_their_own(tmp_path):
-    """GPTQModel's `dynamic` has patterns of names: the tensors then say what size the groups have."""
+def test_settings_for_single_layers(tmp_path):
+    """GPTQModel's `dynamic` has settings for patterns of names: the tensors determine which size the groups have."""
     model = files.gptq(np.random.default_rng(0), 8)
     model.config.update(bits=4, group_size=32, dynamic={"+:layer": {"bits": 8, "group_size": 16}})
     assert loaded(model, tmp_path).block_size == 16
@@ -86,7 +86,7 @@ def test_equal_groups_without_a_configured_size(tmp_path):
     assert loaded(model, tmp_path).block_size == 16
     model = files.gptq(np.random.default_rng(0), k=72, group_size=16, order=True)
     del model.config["group_size"]
-    assert loaded(model, tmp_path).block_size == 16  # the index says it
+    assert loaded(model, tmp_path).block_size == 16  # the index determines it
     model = files.gptq(np.random.default_rng(0), k=72, group_size=16, index=False)
     del model.config["group_size"]
     with pytest.raises(CheckpointError, match="no group_size is configured"):
@@ -95,7 +95,7 @@ def test_equal_groups_without_a_configured_size(tmp_path):
 
 @pytest.mark.parametrize("order", [True, False])
 def test_the_key_format(order, tmp_path):
-    """Newer configurations call it so; where both keys are there, they must agree."""
+    """Newer configurations have `format`, `checkpoint_format` in older ones; if both are present, they must agree."""
     for format_ in ("gptq", "gptq_v2"):
         model = files.gptq(np.random.default_rng(0), format_=format_, order=order)
         model.config["format"] = model.config.pop("checkpoint_format")
@@ -108,7 +108,7 @@ def test_the_key_format(order, tmp_path):
 
 @pytest.mark.parametrize("k", [64, 72])
 def test_an_index_of_zeros(k, tmp_path):
-    """A placeholder where there are several groups: their size is the configured one, or that of equal parts."""
+    """With several groups, an index of zeros is a placeholder: the size is the configured one, or that of equal groups."""
     model = files.gptq(np.random.default_rng(0), k=k, group_size=32)
     model.tensors["layer.g_idx"][:] = 0
     weight = loaded(model, tmp_path)
@@ -136,7 +136,7 @@ def test_an_index_of_zeros(k, tmp_path):
     ],
 )
 def test_auto_round(bits, packing, tmp_path):
-    """The packing format says whether zero points are less 1, as for AutoGPTQ's kernels."""
+    """The packing format determines whether zero points are stored minus 1, as for AutoGPTQ's kernels."""
     model = files.auto_round(np.random.default_rng(bits), bits, packing=packing)
     weight = loaded(model, tmp_path)
     assert weight.block_size == 16
@@ -144,7 +144,7 @@ def test_auto_round(bits, packing, tmp_path):
 
 
 def test_configurations_of_auto_round(tmp_path):
-    """Its earlier names, layers with settings of their own, AWQ's layout, and what is missing or not supported."""
+    """Earlier names of keys, settings for single layers, AWQ's layout, and missing or unsupported values."""
     model = files.auto_round(np.random.default_rng(0))
     config = model.config
     model.config["quant_method"] = "intel/auto-round"
@@ -153,9 +153,9 @@ def test_configurations_of_auto_round(tmp_path):
     for extra in ({"layer": {"bits": 4, "group_size": 16}}, {".*lay.*": {"bits": 4, "group_size": 16}}):
         loaded(model._replace(config=config | {"bits": 8, "group_size": 64, "extra_config": extra}), tmp_path)
     model.config["backend"] = "auto"
-    with pytest.warns(UserWarning, match="no packing_format is configured: auto_round:auto_gptq is assumed") as found:
+    with pytest.warns(UserWarning, match="no packing_format is configured: auto_round:auto_gptq is assumed") as caught:
         loaded(model, tmp_path)
-    assert found[0].filename == files.__file__  # the caller of `load`
+    assert caught[0].filename == files.__file__  # the caller of `load`
     for change, message in (
         ({"packing_format": "auto_round:marlin"}, "packing_format is auto_round:marlin; it must be auto_round, auto_round:"),
         ({"packing_format": ["auto_round"]}, r"packing_format is \['auto_round'\]"),
@@ -174,7 +174,7 @@ def test_configurations_of_auto_round(tmp_path):
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("format_", ["gptq", "gptq_v2"])
 def test_symmetric_weights_in_the_other_format(bits, format_, tmp_path):
-    """The zero points of a symmetric weight are known: where they are those of the other format, it is taken to be that."""
+    """The zero points of a symmetric weight are known: if the other format results in these, it is assumed."""
     model = files.gptq(np.random.default_rng(0), bits, format_=format_, sym=True)
     model.config["checkpoint_format"] = "gptq" if format_ == "gptq_v2" else "gptq_v2"
     wrong = 2 ** (bits - 1) + (1 if format_ == "gptq_v2" else -1)
@@ -189,7 +189,7 @@ def test_symmetric_weights_in_the_other_format(bits, format_, tmp_path):
 
 
 def test_contradictions(tmp_path):
-    """A configuration that says other things than the tensors, where these are clear: a warning, once for a checkpoint."""
+    """A configuration that contradicts the tensors, where the weight is clear: one warning per checkpoint."""
     rng = np.random.default_rng(0)
     models = {
         "sym is true, but format gptq makes its zero points 0 to 15, not 8: they are taken": (files.gptq(rng), "sym", True),
@@ -198,34 +198,34 @@ def test_contradictions(tmp_path):
     }
     for message, (model, key, value) in models.items():
         model.config[key] = value
-        tensors = {f"{place}.{name}": tensor for place in "ab" for name, tensor in model.tensors.items()}
+        tensors = {f"{prefix}.{name}": tensor for prefix in "ab" for name, tensor in model.tensors.items()}
         checkpoint = jquant.checkpoints.load(model._replace(tensors=tensors).write(tmp_path))
-        with pytest.warns(UserWarning, match=message) as found:
-            weights = [checkpoint[f"{place}.layer.weight"].dequantize() for place in "ab"]
-        assert len(found) == 1
-        assert "tensor 'a.layer" in str(found[0].message)
-        assert found[0].filename == __file__
+        with pytest.warns(UserWarning, match=message) as caught:
+            weights = [checkpoint[f"{prefix}.layer.weight"].dequantize() for prefix in "ab"]
+        assert len(caught) == 1
+        assert "tensor 'a.layer" in str(caught[0].message)
+        assert caught[0].filename == __file__
         for weight in weights:
             np.testing.assert_array_equal(weight, model.expected["layer.weight"], strict=True)
 
 
 def test_sizes_of_blocks(count):
-    """Without a configuration: the only size that gives their number, or equal blocks of a power of two."""
+    """Without a configuration: the only size that results in the number of blocks, or equal blocks of a power of two."""
     scales = StoredTensor(pathlib.Path("x"), "scales", np.dtype(np.float16), (1, 1), 0, "F16")
-    sizes = 0
+    compared = 0
     for k in range(1, 129):
         numbers = [-(-k // size) for size in range(1, k + 1)]
         for blocks in range(1, k + 2):
             fitting = [size for size, number in enumerate(numbers, 1) if number == blocks]
             powers = [size for size in fitting if size * blocks == k and size in (1, 2, 4, 8, 16, 32, 64)]
-            clear = [k] if blocks == 1 else fitting if len(fitting) == 1 else powers
+            expected = [k] if blocks == 1 else fitting if len(fitting) == 1 else powers
             try:
-                found = [groups.block_size(scales, k, blocks, (), "")]
+                actual = [groups.block_size(scales, k, blocks, (), "")]
             except CheckpointError:
-                found = []
-            assert found == clear, (k, blocks)
-            sizes += 1
-    count("sizes of blocks", sizes)
+                actual = []
+            assert actual == expected, (k, blocks)
+            compared += 1
+    count("sizes of blocks", compared)
 
 
 def test_awq(tmp_path):
@@ -235,7 +235,7 @@ def test_awq(tmp_path):
     assert weight.values.dtype == ml_dtypes.uint4
 
 
-def test_other_tensors_stay(tmp_path):
+def test_other_tensors_are_arrays(tmp_path):
     model = files.gptq(np.random.default_rng(0))
     checkpoint = jquant.checkpoints.load(model.write(tmp_path))
     assert list(checkpoint) == ["layer.weight", "layer.bias"]
@@ -273,7 +273,7 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_errors(name, tmp_path):
-    """Each names the file and the tensor."""
+    """Each error names the file and the tensor."""
     change, message = WRONG[name]
     model = files.gptq(np.random.default_rng(0))
     change(model.tensors, model.config)

@@ -1,4 +1,4 @@
-"""Quantized weights: what is packed of them, and where they go as pytrees."""
+"""Quantized weights: their packed forms, products with these, and weights as pytrees."""
 
 import functools
 
@@ -31,11 +31,11 @@ BLOCKS = {
 
 @pytest.fixture
 def rng() -> np.random.Generator:
-    """One for each test, which then gives the same wherever it runs."""
+    """A new generator for each test, whose numbers then do not depend on other tests."""
     return np.random.default_rng(0)
 
 
-def weight_of(model, folder) -> QuantizedWeight:
+def load_weight(model, folder) -> QuantizedWeight:
     weight = jquant.checkpoints.load(model.write(folder))["layer.weight"]
     assert isinstance(weight, QuantizedWeight)
     return weight
@@ -43,8 +43,8 @@ def weight_of(model, folder) -> QuantizedWeight:
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_packed_blocks(name, tmp_path, rng):
-    """A packed matrix has the integers, scales and zero points of the weight, and its permutation beside it."""
-    weight = weight_of(BLOCKS[name](rng), tmp_path)
+    """A packed matrix has the integers, scales and zero points of the weight; the permutation is returned with it."""
+    weight = load_weight(BLOCKS[name](rng), tmp_path)
     matrix, scale, permutation = weight.pack()
     assert isinstance(matrix, jquant.PackedBlockMatrix)
     assert scale is None
@@ -63,34 +63,34 @@ def test_packed_blocks(name, tmp_path, rng):
 
 @pytest.mark.parametrize("name", ["GPTQ of 8 bits", "GPTQ in the order of activations", "pack-quantized, zero points"])
 def test_products_of_blocks(name, tmp_path, rng):
-    """Integers times packed blocks: exact sums of each block, scaled and added in float32."""
-    weight = weight_of(BLOCKS[name](rng), tmp_path)
+    """Integer activations times packed blocks: the exact sum of each block is scaled and added in float32."""
+    weight = load_weight(BLOCKS[name](rng), tmp_path)
     matrix, _, permutation = weight.pack()
     a = rng.integers(-128, 128, (3, weight.shape[0]), np.int8)
-    found = jquant.block_scaled_matmul(a if permutation is None else a[:, permutation], np.float32(0.5), None, matrix)
-    wanted = np.zeros((3, weight.shape[1]), np.float32)
+    actual = jquant.block_scaled_matmul(a if permutation is None else a[:, permutation], np.float32(0.5), None, matrix)
+    expected = np.zeros((3, weight.shape[1]), np.float32)
     for block, (scale, zero_point) in enumerate(zip(weight.scale, weight.zero_point, strict=True)):
         rows = slice(block * weight.block_size, (block + 1) * weight.block_size)
         columns = np.arange(weight.shape[0])[rows] if permutation is None else weight.permutation[rows]
         sums = a[:, columns].astype(np.int64) @ (weight.values[rows].astype(np.int64) - zero_point.astype(np.int64))
-        wanted += sums.astype(np.float32) * scale.astype(np.float32)
-    np.testing.assert_array_equal(found, wanted * np.float32(0.5), strict=True)
+        expected += sums.astype(np.float32) * scale.astype(np.float32)
+    np.testing.assert_array_equal(actual, expected * np.float32(0.5), strict=True)
 
 
-def test_one_scale_for_all_blocks(tmp_path, rng):
-    """A packed matrix has one for each column."""
+def test_one_scale_per_tensor(tmp_path, rng):
+    """A packed matrix repeats it for each column."""
     model = files.pack_quantized(rng, group_size=None)
     model.tensors["layer.weight_scale"] = model.tensors["layer.weight_scale"][:1]
     model.config["config_groups"]["group_0"]["weights"]["strategy"] = "tensor"
-    matrix = weight_of(model, tmp_path).pack().matrix
+    matrix = load_weight(model, tmp_path).pack().matrix
     np.testing.assert_array_equal(matrix.scale, np.broadcast_to(model.tensors["layer.weight_scale"].T, (1, 20)), strict=True)
 
 
 def test_permutation(tmp_path, rng):
-    """The permuted columns of the activations times the packed rows are the product with the weight of the file."""
+    """Permuted activations times the packed matrix equal activations times the weight in the order of the file."""
     model = files.gptq(rng, order=True)
     model.tensors["layer.scales"] = 2.0 ** rng.integers(-3, 3, (4, 32)).astype(np.float16)  # so that float64 sums exactly
-    weight = weight_of(model._replace(expected={}), tmp_path)
+    weight = load_weight(model._replace(expected={}), tmp_path)
     matrix, _, permutation = weight.pack()
     a = rng.integers(-9, 9, (3, 64))
     rows = np.arange(64) // matrix.block_size
@@ -101,52 +101,63 @@ def test_permutation(tmp_path, rng):
 @pytest.mark.parametrize("sym", [True, False])
 @pytest.mark.parametrize("strategy", ["tensor", "channel"])
 def test_products_of_int8(sym, strategy, tmp_path, rng):
-    """int8 weights with a scale for each column multiply as any packed matrix does."""
-    weight = weight_of(files.naive_quantized(rng, sym=sym, strategy=strategy), tmp_path)
+    """int8 weights with a scale for each column, or for all, become a `PackedMatrix`."""
+    weight = load_weight(files.naive_quantized(rng, sym=sym, strategy=strategy), tmp_path)
     matrix, scale, permutation = weight.pack()
     assert isinstance(matrix, jquant.PackedMatrix)
     assert permutation is None
     np.testing.assert_array_equal(matrix.unpack(), weight.values, strict=True)
     a, a_scale = rng.integers(-128, 128, (4, 24), np.int8), np.float32(0.5)
-    found = jquant.matmul_integer_to_float(a, a_scale, None, matrix, scale, None)
+    actual = jquant.matmul_integer_to_float(a, a_scale, None, matrix, scale, None)
     sums = a.astype(np.int64) @ (weight.values.astype(np.int64) - (0 if sym else weight.zero_point.astype(np.int64)))
-    wanted = sums.astype(np.float32) * (a_scale * np.float32(weight.scale))
-    np.testing.assert_array_equal(found, wanted, strict=True)
+    expected = sums.astype(np.float32) * (a_scale * np.float32(weight.scale))
+    np.testing.assert_array_equal(actual, expected, strict=True)
 
 
 def test_matrices_of_one_block_each(rng):
-    """Of a batch, such as the experts of a GGUF file, every one has scales of its own, which only blocks hold."""
+    """A batch of matrices, such as the experts in a GGUF file, has scales per matrix, which only a block matrix can hold."""
     values, scale = rng.integers(-128, 128, (3, 32, 4), np.int8), rng.uniform(0.1, 1, (3, 1, 4)).astype(np.float32)
-    matrix, beside, _ = QuantizedWeight(values, scale, None, None, None, 32).pack()
-    assert beside is None
+    weight = QuantizedWeight(values=values, scale=scale, zero_point=None, minimum=None, permutation=None, block_size=32)
+    matrix, packed_scale, _ = weight.pack()
+    assert packed_scale is None
     np.testing.assert_array_equal(matrix.unpack(), values, strict=True)
     np.testing.assert_array_equal(matrix.scale, scale, strict=True)
     a = rng.integers(-128, 128, (3, 2, 32), np.int8)
-    found = jquant.block_scaled_matmul(a, np.float32(0.5), None, matrix)
-    wanted = (a.astype(np.int64) @ values.astype(np.int64)).astype(np.float32) * scale * np.float32(0.5)
-    np.testing.assert_array_equal(found, wanted, strict=True)
+    actual = jquant.block_scaled_matmul(a, np.float32(0.5), None, matrix)
+    expected = (a.astype(np.int64) @ values.astype(np.int64)).astype(np.float32) * scale * np.float32(0.5)
+    np.testing.assert_array_equal(actual, expected, strict=True)
 
 
-def weight(dtype, *, zero_point=None, minimum=None):
-    return QuantizedWeight(np.zeros((4, 2), dtype), np.ones((1, 2), np.float32), zero_point, minimum, None, 4)
+def small_weight(dtype, *, zero_point=None, minimum=None):
+    return QuantizedWeight(
+        values=np.zeros((4, 2), dtype),
+        scale=np.ones((1, 2), np.float32),
+        zero_point=zero_point,
+        minimum=minimum,
+        permutation=None,
+        block_size=4,
+    )
 
 
 @pytest.mark.parametrize(
-    ("weight", "why"),
+    ("weight", "reason"),
     [
-        (weight(ml_dtypes.float8_e4m3fn), "packed matrices cannot be float8_e4m3fn"),
-        (weight(np.int8, minimum=np.ones((1, 2), np.float32)), "and no minimum"),
-        (weight(np.uint8, zero_point=np.full((1, 2), 256, np.int16)), "its zero points are int16, and .* must be uint8"),
+        (small_weight(ml_dtypes.float8_e4m3fn), "packed matrices cannot be float8_e4m3fn"),
+        (small_weight(np.int8, minimum=np.ones((1, 2), np.float32)), "and no minimum"),
+        (
+            small_weight(np.uint8, zero_point=np.full((1, 2), 256, np.int16)),
+            "its zero points are int16, and .* must be uint8",
+        ),
     ],
 )
-def test_no_packed_form(weight, why):
+def test_no_packed_form(weight, reason):
     assert not weight.packable
-    with pytest.raises(CheckpointError, match=why):
+    with pytest.raises(CheckpointError, match=reason):
         weight.pack()
 
 
 def test_read_packed(tmp_path, rng):
-    """What has a packed form is packed; other weights, and arrays, stay as they are."""
+    """`pack=True` packs the weights that have a packed form; other weights, and arrays, are returned unpacked."""
     model = files.gptq(rng)
     other = files.naive_quantized(rng, ml_dtypes.float8_e4m3fn)
     renamed = {name.replace("layer", "other"): tensor for name, tensor in other.tensors.items()}
@@ -161,7 +172,7 @@ def test_read_packed(tmp_path, rng):
 
 
 def test_representation(tmp_path, rng):
-    weight = weight_of(files.gptq(rng, order=True), tmp_path)
+    weight = load_weight(files.gptq(rng, order=True), tmp_path)
     assert repr(weight) == "QuantizedWeight(uint4[64,32], scale float16, block_size 16, zero_point, permutation)"
     assert repr(jax.tree.map(lambda _: 0, weight)) == "QuantizedWeight(0, 0, 0, None, 0)"
     assert jnp.shape(jax.tree.leaves(weight)[0]) == (64, 32)

@@ -1,4 +1,4 @@
-"""What an operator computes is computed once, however many loops read it. XLA:CPU would compute it again in each of them."""
+"""An operator's result is computed once, however many loops read it; XLA:CPU would recompute it in each of them."""
 
 import re
 from collections import Counter
@@ -18,12 +18,12 @@ INTEGERS = {
     name: case
     for name, case in CASES.items()
     if any(jnp.issubdtype(x.dtype, jnp.integer) for x in jax.tree.leaves(jax.eval_shape(case.function, *case.shapes(ROWS))))
-    and name != "unpack_integers"  # shifts, which are cheaper than to store the integers
+    and name != "unpack_integers"  # whose shifts are cheaper than storing the integers
 }
 
 
 def arithmetic(function: Callable, *shapes) -> Counter[str]:
-    """How many instructions of each kind the compiled program has."""
+    """The number of instructions of each opcode in the compiled program."""
     return Counter(ARITHMETIC.findall(jax.jit(function).lower(*shapes).compile().as_text()))
 
 
@@ -41,7 +41,7 @@ def test_two_readers(name):
 
 
 def test_residual_network():
-    """A product and a sum read each layer. Without a limit, the loop of each sum would begin at the network's input."""
+    """A product and a sum read each layer; without materialisation, every sum's loop would start at the network's input."""
     scale, zero_point, layers = np.float32(0.1), np.uint8(100), 6
 
     def network(x, weights):
@@ -55,7 +55,7 @@ def test_residual_network():
 
 
 def test_one_reader_stays_in_the_loop():
-    """Nothing is stored that is read only once."""
+    """A result with one reader is not stored."""
     scale, zero_point = np.float32(0.1), np.uint8(100)
 
     def caller(x):
@@ -68,15 +68,15 @@ def test_one_reader_stays_in_the_loop():
 
 
 def test_windows_are_summed_once():
-    """What the zero point of the filters takes off is the same for each filter: the last loop reads it."""
+    """The correction for the filters' zero point is the same for each filter: the last loop reads it."""
 
     def convolution(x, w, zero_point):
         return jquant.convolution_integer(x, w, None, zero_point)
 
     shapes = (jax.ShapeDtypeStruct(sizes, jnp.int8) for sizes in ((1, 3, 16, 16), (8, 3, 5, 5), ()))
     text = jax.jit(convolution).lower(*shapes).compile().as_text()
-    found = re.search(r"ENTRY.*ROOT .* calls=(%[\w.]+)", text, re.DOTALL)
-    assert found
-    last_loop = text[text.index(f"\n{found[1]} (") :].partition("\n}")[0]
+    root = re.search(r"ENTRY.*ROOT .* calls=(%[\w.]+)", text, re.DOTALL)
+    assert root
+    last_loop = text[text.index(f"\n{root[1]} (") :].partition("\n}")[0]
     assert "subtract(" in last_loop
     assert "slice(" not in last_loop

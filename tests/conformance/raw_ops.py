@@ -1,4 +1,4 @@
-"""TensorFlow as an oracle: the module `tensorflow` with oneDNN off, and what the tests against its raw operators share."""
+"""The module `tensorflow` with oneDNN off, and helpers of the tests that compare with its raw operators."""
 
 import os
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-# oneDNN's kernels compute something else; the variable is read when TensorFlow is imported.
+# oneDNN's kernels compute other results. TensorFlow reads the variable when it is imported.
 os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 tensorflow = pytest.importorskip("tensorflow", reason="TensorFlow is not installed (extra: oracle)")
@@ -19,12 +19,12 @@ RANGES = [
 
 
 def ranges(rng: np.random.Generator, count: int, others: Sequence[tuple[float, float]]) -> np.ndarray:
-    """Lower and upper bounds in rows of two: `RANGES`, the `others` and `count` random ones."""
+    """Lower and upper bounds in rows of two: `RANGES`, `others` and `count` random ones."""
     random = np.sort(rng.normal(size=(count, 2)) * 10.0 ** rng.integers(-5, 6, (count, 1)), axis=-1)
     return np.float32([*RANGES, *others, *random])
 
 
 def plain(tensor) -> np.ndarray:
-    """As NumPy has it: the quantized types as the integers that store them."""
+    """A tensor as a NumPy array; quantized types as the integers that store them."""
     stored = {getattr(tensorflow, name): tensorflow.dtypes.as_dtype(dtype) for name, dtype in TYPES.items()}
     return (tensorflow.bitcast(tensor, stored[tensor.dtype]) if tensor.dtype in stored else tensor).numpy()

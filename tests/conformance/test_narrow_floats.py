@@ -1,4 +1,4 @@
-"""Floats of 8 bits beside onnxruntime's Cast, over all inputs of 16 bits and ties; zero points beside ONNX's reference."""
+"""8-bit floats compared with onnxruntime's Cast, for all 16-bit inputs and ties, and zero points with ONNX's reference."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +12,8 @@ onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: oracle)
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: oracle)")
 
 FLOAT32 = np.float32
-ONNXRUNTIME_DEVIATES = {  # without saturation, from, up to: its result, and that of ONNX's table
+# Without saturation, in a range of magnitudes: the range, onnxruntime's result, and that of ONNX's table.
+ONNXRUNTIME_DEVIATIONS = {
     "float8_e4m3fn": (480, 496, FLOAT32(448), FLOAT32(np.nan)),
     "float8_e5m2": (61440, 65536, FLOAT32(np.nan), FLOAT32(np.inf)),
 }
@@ -20,8 +21,8 @@ ONNXRUNTIME_DEVIATES = {  # without saturation, from, up to: its result, and tha
 
 @pytest.mark.parametrize("saturate", [True, False])
 @pytest.mark.parametrize("name", FLOATS_OF_8_BITS)
-def test_as_onnxruntime_rounds(name, saturate):
-    """It deviates without saturation, where the next numbers of the grid would be."""
+def test_cast(name, saturate):
+    """Without saturation, onnxruntime deviates in a range above the largest number."""
     to = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(name))
     make = onnx.helper.make_tensor_value_info
     nodes = [
@@ -40,11 +41,11 @@ def test_as_onnxruntime_rounds(name, saturate):
     theirs = session.run(None, {"x": x})[0]
     ours = reference.decode(reference.encode(x, name, saturate=saturate), name)
     magnitude = abs(x)
-    if not saturate and name in ONNXRUNTIME_DEVIATES:
-        low, high, value, table = ONNXRUNTIME_DEVIATES[name]
+    if not saturate and name in ONNXRUNTIME_DEVIATIONS:
+        low, high, their_value, table_value = ONNXRUNTIME_DEVIATIONS[name]
         deviates = (magnitude >= low) & (magnitude < high)
-        assert_equal(theirs[deviates], np.copysign(value, x[deviates]))
-        assert_equal(ours[deviates], np.copysign(table, x[deviates]))
+        assert_equal(theirs[deviates], np.copysign(their_value, x[deviates]))
+        assert_equal(ours[deviates], np.copysign(table_value, x[deviates]))
         x, ours, theirs = x[~deviates], ours[~deviates], theirs[~deviates]
     assert_equal(ours, theirs)
 
@@ -59,7 +60,10 @@ def test_as_onnxruntime_rounds(name, saturate):
     ],
 )
 def test_zero_points_of_the_reference(name, zero_point, expected):
-    """It ignores those of floats of 8 bits, and adds those of 4 bits, which makes 0 of -0: `quantize_linear` has others."""
+    """ONNX's reference ignores zero points of 8-bit floats, and adds those of 4-bit floats, which turns -0 into 0.
+
+    `quantize_linear` adds zero points other than 0 for all of them.
+    """
     from onnx.reference.ops.op_quantize_linear import _CommonQuantizeLinear
 
     x = np.array([-0.0, 1, 3], FLOAT32)

@@ -1,4 +1,4 @@
-"""The onnx package's own node cases for these operators, by equality; each one left out stands here with its reason."""
+"""The node tests of the onnx package for these operators, by equality; those left out are listed with a reason."""
 
 import functools
 import itertools
@@ -20,7 +20,7 @@ onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: oracle)
 
 
 def linear(operator):
-    """The attributes of both operators; only a scale that is no scalar has an axis."""
+    """QuantizeLinear or DequantizeLinear with ONNX's attributes; the axis is ignored if the scale is a scalar."""
 
     def call(x, scale, zero_point=None, *, axis=1, output_dtype=None, **blocks):
         output_dtype = output_dtype and onnx.helper.tensor_dtype_to_np_dtype(output_dtype)
@@ -31,18 +31,18 @@ def linear(operator):
 
 
 def clip(x, min=None, max=None):
-    """ONNX's bounds have the type of `x`; DirectML's are FLOAT."""
+    """Clip with FLOAT bounds, as in DirectML; ONNX's bounds have the dtype of `x`."""
     bounds = {name: np.float32(bound) for name, bound in (("min", min), ("max", max)) if bound is not None}
     return jquant.clip(x, **bounds)
 
 
-def pairs(pads):
-    """ONNX has the pads before all dimensions, then those after."""
+def padding_pairs(pads):
+    """The padding of each dimension; ONNX lists the pads before all dimensions, then those after."""
     return "VALID" if pads is None else list(zip(pads[: len(pads) // 2], pads[len(pads) // 2 :], strict=True))
 
 
 def conv_integer(x, w, x_zero_point=None, w_zero_point=None, *, pads=None):
-    return jquant.convolution_integer(x, w, x_zero_point, w_zero_point, padding=pairs(pads))
+    return jquant.convolution_integer(x, w, x_zero_point, w_zero_point, padding=padding_pairs(pads))
 
 
 OPERATORS: dict[str, Callable] = {
@@ -56,25 +56,25 @@ OPERATORS: dict[str, Callable] = {
     "Clip": clip,
 }
 LEFT_OUT = {
-    r"test_quantizelinear_float4e2m1": "ONNX makes 0 of -0 by a zero point of 0, which leaves it here",
-    r"test_clip_min_greater_than_max": "ONNX gives Max where Min > Max, the document's formula gives Min",
+    r"test_quantizelinear_float4e2m1": "ONNX turns -0 into 0 by a zero point of 0; jquant does not",
+    r"test_clip_min_greater_than_max": "for Min > Max, ONNX returns Max, and DirectML's formula Min",
 }
 
 
 @functools.cache
 def node_cases() -> dict:
-    """By name. The generator runs once a process; it needs its overflows and casts to pass without a warning."""
+    """The cases by name. Their generator warns of overflows and casts, which are intended."""
     from onnx.backend.test.case.node import collect_testcases
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = collect_testcases(None)
+        cases = collect_testcases(None)
     prefixes = tuple(f"test_{operator.lower()}" for operator in OPERATORS)
-    return {case.name: case for case in found if case.name.startswith(prefixes) and not case.name.endswith("_expanded")}
+    return {case.name: case for case in cases if case.name.startswith(prefixes) and not case.name.endswith("_expanded")}
 
 
 def array(tensor) -> np.ndarray:
-    """The package has arrays of the types of NumPy, and messages of the others."""
+    """A tensor of a case as an array; it is a message if NumPy lacks its type."""
     return onnx.numpy_helper.to_array(tensor) if isinstance(tensor, onnx.TensorProto) else np.asarray(tensor)
 
 
@@ -90,9 +90,9 @@ def test_every_case_is_equal():
         (node,) = case.model.graph.node
         attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
         for inputs, outputs in case.data_sets:
-            given = iter(map(array, inputs))
-            tensors = [next(given) if tensor else None for tensor in node.input]
-            actual = jax.tree.leaves(OPERATORS[node.op_type](*tensors, **attributes))
+            arrays = iter(map(array, inputs))
+            operands = [next(arrays) if name else None for name in node.input]
+            actual = jax.tree.leaves(OPERATORS[node.op_type](*operands, **attributes))
             assert_equal(actual, [array(output) for output in outputs], name)
         operators.add(node.op_type)
     assert operators == set(OPERATORS)
@@ -104,7 +104,7 @@ def test_left_out_cases_exist():
 
 
 def types(operator: str) -> list[list[np.dtype]]:
-    """The types of its three type parameters, at opset 25: all but powers of two, which are scales."""
+    """The types that each of the three type parameters allows at opset 25, except for powers of two, a type of scales."""
     return [
         [
             data_type("type", name.upper())
@@ -118,22 +118,22 @@ def types(operator: str) -> list[list[np.dtype]]:
 
 
 def test_every_type_is_accepted():
-    """In every combination; but for scales that are integers."""
+    """All combinations of types, except for integer scales."""
 
-    def result(operator, x, scale, **options):
+    def result_type(operator, x, scale, **options):
         operator = functools.partial(operator, feature_level="EXTENDED", **options)
         return jax.eval_shape(operator, *(jax.ShapeDtypeStruct((2,), dtype) for dtype in (x, scale)))
 
     for x, scale, output in itertools.product(*types("QuantizeLinear")):
         if scale != jnp.int32:
-            assert result(jquant.quantize_linear, x, scale, output_dtype=output).dtype == output
+            assert result_type(jquant.quantize_linear, x, scale, output_dtype=output).dtype == output
     for x, scale, output in itertools.product(*types("DequantizeLinear")):
-        assert result(jquant.dequantize_linear, x, scale, output_dtype=output).dtype == output
+        assert result_type(jquant.dequantize_linear, x, scale, output_dtype=output).dtype == output
 
 
 @pytest.mark.parametrize("dtype", ["int4", "uint4", "int2", "uint2"])
 def test_packed_integers(dtype):
-    """The bytes of a tensor as a whole, the last of them filled in part."""
+    """ONNX packs a tensor as a whole; its last byte may be partially filled."""
     x = samples.integers(np.random.default_rng(0), jnp.dtype(dtype), 5, 9)
     tensor = onnx.numpy_helper.from_array(x)
     stored = np.frombuffer(tensor.raw_data, np.uint8)
@@ -142,7 +142,7 @@ def test_packed_integers(dtype):
 
 
 def test_min_greater_than_max():
-    """The case left out, with the value of the document's formula."""
+    """The case that is left out: ONNX's value, and that of DirectML's formula."""
     case = node_cases()["test_clip_min_greater_than_max"]
     (((x, low, high), (theirs,)),) = case.data_sets
     assert low > high

@@ -1,6 +1,6 @@
-"""The operators of com.microsoft against onnxruntime's kernels, with its optimisations off.
+"""Quantized sigmoid, softmax and pooling compared with onnxruntime's kernels.
 
-The kernels are no oracle where they compute something else than their document: there the differences are bounded here.
+Where the kernels deviate from the formulas in their documentation, the differences are bounded.
 """
 
 import functools
@@ -20,28 +20,27 @@ every_type = pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 
 
 class Kernel:
-    """One node of com.microsoft, on operands of the same shapes each time."""
+    """A node of com.microsoft, whose operands must always have the same shapes."""
 
     def __init__(self, operator: str, **attributes):
-        self.graph, self.node = None, (operator, attributes | {"domain": "com.microsoft"})
+        self.graph, self.operator, self.attributes = None, operator, attributes | {"domain": "com.microsoft"}
 
     def __call__(self, *operands: np.ndarray) -> np.ndarray:
-        named = {f"input{i}": np.asarray(x) for i, x in enumerate(operands)}
-        operator, attributes = self.node
-        self.graph = self.graph or Graph((operator, list(named), ["output"], attributes), **named)
-        return self.graph(**named)
+        inputs = {f"input{i}": np.asarray(x) for i, x in enumerate(operands)}
+        self.graph = self.graph or Graph((self.operator, list(inputs), ["output"], self.attributes), **inputs)
+        return self.graph(**inputs)
 
 
-def operands(rng, x):
-    """With scales and zero points: the steps of the output are fine, coarse, or 1/256."""
+def draw_operands(rng, x):
+    """`x`, and random scales and zero points of it and of the output, whose scale may be 1/256."""
     y_scale = FLOAT32([10 ** rng.uniform(-4, -1), 1 / 256])[rng.integers(0, 2)]
     x_scale = np.minimum(samples.scales(rng, 1)[0], FLOAT32(1))
     return x, x_scale, samples.integers(rng, x.dtype), y_scale, samples.integers(rng, x.dtype)
 
 
-def for_pooling(rng, dtype, sizes):
-    """Operands, a third of them with steps of the input and the output in a ratio that makes ties."""
-    x, x_scale, x_zero_point, _, y_zero_point = operands(rng, samples.integers(rng, dtype, *sizes))
+def draw_pooling_operands(rng, dtype, sizes):
+    """Operands; for a third, the ratio of the scales of input and output results in ties."""
+    x, x_scale, x_zero_point, _, y_zero_point = draw_operands(rng, samples.integers(rng, dtype, *sizes))
     ratio = FLOAT32([rng.uniform(0.2, 2), rng.uniform(0.2, 2), 0.5])[rng.integers(0, 3)]
     return x, x_scale, x_zero_point, x_scale * ratio, y_zero_point
 
@@ -53,31 +52,33 @@ def differences(ours, theirs) -> np.ndarray:
 
 @every_type
 def test_quantized_linear_sigmoid(dtype):
-    """Every input x 1,000 sets of parameters: onnxruntime's own float32 sigmoid is off by ulps, which decides ties."""
-    rng, found, distances = np.random.default_rng(0), [], []
+    """All values with 1,000 sets of parameters. onnxruntime's float32 sigmoid is off by ulps, which changes near ties."""
+    rng, errors, distances = np.random.default_rng(0), [], []
     ours, theirs = jax.jit(jquant.quantized_linear_sigmoid), Kernel("QLinearSigmoid")
     for _ in range(1000):
-        given = x, x_scale, x_zero_point, y_scale, _ = operands(rng, np.arange(256, dtype=np.uint8).view(dtype))
-        found.append(differences(ours(*given), theirs(*given)))
+        operands = x, x_scale, x_zero_point, y_scale, _ = draw_operands(rng, np.arange(256, dtype=np.uint8).view(dtype))
+        errors.append(differences(ours(*operands), theirs(*operands)))
         value = 1 / (1 + np.exp(-reference.dequantize_linear(x, x_scale, x_zero_point).astype(np.float64))) / y_scale
         distances.append(abs(value - np.floor(value) - 0.5) / value)
-    found, distances = np.concatenate(found), np.concatenate(distances)
-    assert distances[found != 0].max(initial=0) < 2.0**-21
-    assert np.mean(found != 0) < 1e-4  # 1 of 256,000
+    errors, distances = np.concatenate(errors), np.concatenate(distances)
+    assert distances[errors != 0].max(initial=0) < 2.0**-21
+    assert np.mean(errors != 0) < 1e-4  # 1 of 256,000
 
 
 @every_type
 def test_quantized_linear_softmax(dtype):
-    """onnxruntime sums its table truncated to integers, and divides integers, rounding half away from zero: what it gives
-    is at most 1 less, and seldom."""
+    """onnxruntime sums a table of exponentials truncated to integers, and divides integers, rounding half away from zero.
+
+    Its results are rarely less than jquant's, and by at most 1.
+    """
     rng = np.random.default_rng(1)
-    softmax, found = jax.jit(functools.partial(jquant.quantized_linear_softmax, axis=1)), []
+    softmax, errors = jax.jit(functools.partial(jquant.quantized_linear_softmax, axis=1)), []
     for _ in range(100):
         theirs = Kernel("QLinearSoftmax", axis=1, opset=13)
-        given = operands(rng, samples.integers(rng, dtype, 50, 64))
-        found.append(differences(softmax(*given), theirs(*given)))
-    assert set(np.unique(found)) == {0, 1}
-    assert np.mean(found) < 0.003  # 560 of 320,000
+        operands = draw_operands(rng, samples.integers(rng, dtype, 50, 64))
+        errors.append(differences(softmax(*operands), theirs(*operands)))
+    assert set(np.unique(errors)) == {0, 1}
+    assert np.mean(errors) < 0.003  # 560 of 320,000
 
 
 POOLINGS = [
@@ -89,8 +90,8 @@ POOLINGS = [
 
 @every_type
 def test_quantized_linear_average_pool(dtype):
-    """onnxruntime sums dequantized float32 numbers: their roundings decide ties, and nothing else."""
-    rng, found, distances = np.random.default_rng(2), [], []
+    """onnxruntime sums dequantized float32 numbers, whose rounding errors change only ties."""
+    rng, errors, distances = np.random.default_rng(2), [], []
     for sizes, attributes in POOLINGS:
         rank = len(sizes) - 2
         before, after = attributes["pads"][:rank], attributes["pads"][rank:]
@@ -104,15 +105,15 @@ def test_quantized_linear_average_pool(dtype):
         ours = jax.jit(functools.partial(jquant.quantized_linear_average_pool, **windows))
         theirs = Kernel("QLinearAveragePool", **attributes)
         for _ in range(100):
-            given = x, x_scale, x_zero_point, y_scale, _ = for_pooling(rng, dtype, sizes)
-            found.append(differences(ours(*given), theirs(*given)).ravel())
+            operands = x, x_scale, x_zero_point, y_scale, _ = draw_pooling_operands(rng, dtype, sizes)
+            errors.append(differences(ours(*operands), theirs(*operands)).ravel())
             total, count = reference.window_sums(x, x_zero_point, **windows)
             value = total * np.float64(x_scale) / count / y_scale
             distances.append(abs(value - np.floor(value) - 0.5).ravel())
-    found, distances = np.concatenate(found), np.concatenate(distances)
-    assert np.all(distances[found != 0] == 0)
-    assert set(np.unique(found)) == {-1, 0, 1}
-    assert np.mean(found != 0) < 0.01  # 1,746 of 246,000
+    errors, distances = np.concatenate(errors), np.concatenate(distances)
+    assert np.all(distances[errors != 0] == 0)
+    assert set(np.unique(errors)) == {-1, 0, 1}
+    assert np.mean(errors != 0) < 0.01  # 1,746 of 246,000
 
 
 @every_type
@@ -120,5 +121,5 @@ def test_quantized_linear_global_average_pool(dtype):
     rng = np.random.default_rng(3)
     ours, theirs = jax.jit(jquant.quantized_linear_global_average_pool), Kernel("QLinearGlobalAveragePool")
     for _ in range(300):
-        given = for_pooling(rng, dtype, (8, 30, 3, 4))
-        np.testing.assert_array_equal(ours(*given), theirs(*given))
+        operands = draw_pooling_operands(rng, dtype, (8, 30, 3, 4))
+        np.testing.assert_array_equal(ours(*operands), theirs(*operands))

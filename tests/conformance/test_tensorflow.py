@@ -1,4 +1,4 @@
-"""`quantize` against TensorFlow's QuantizeV2, bit for bit, and each deviation from it on its own."""
+"""`quantize` compared with TensorFlow's QuantizeV2, bit for bit, and each deviation in a test of its own."""
 
 import functools
 import itertools
@@ -41,7 +41,7 @@ def tensorflow_quantize(x, low, high, dtype, *, axis=None, **attributes):
 
 
 def inputs(rng: np.random.Generator, low: float, high: float, dtype: str, count: int) -> np.ndarray:
-    """Values in and around the range, half of them ties of its steps or next to one."""
+    """Values in and around the range, half of which are ties of its steps or next to one."""
     bits = np.iinfo(TYPES[dtype]).bits
     width = float(max(high, 0)) - float(min(low, 0)) or 1.0
     step = width / (2.0**bits - 1)
@@ -53,7 +53,7 @@ def inputs(rng: np.random.Generator, low: float, high: float, dtype: str, count:
 
 
 def compare(x, low, high, dtype, **attributes) -> int:
-    """Asserts equality outside of the deviations, which are tested below; returns the number of elements."""
+    """Asserts equality except for the deviations, which are tested below; returns the number of elements compared."""
     theirs, their_min, their_max = tensorflow_quantize(x, low, high, dtype, **attributes)
     ours, our_min, our_max = map(np.asarray, jquant.quantize(x, jnp.asarray(low), jnp.asarray(high), dtype, **attributes))
     np.testing.assert_array_equal(our_min.ravel(), their_min.ravel())
@@ -73,8 +73,8 @@ def compare(x, low, high, dtype, **attributes) -> int:
 
 @pytest.mark.parametrize("dtype", ["quint8", "quint16"])
 @pytest.mark.parametrize(("low", "high"), [(-3.0, -1.0), (-1e-20, 0.0), (-1e30, -1e29)])
-def test_an_end_of_the_range_that_would_be_subnormal(dtype, low, high):
-    """It is 0, whether the range is traced or a constant of the program, whose subnormal numbers XLA does not flush."""
+def test_subnormal_bounds(dtype, low, high):
+    """A bound that would be subnormal is 0 for traced ranges, and for constant ones, whose subnormals XLA does not flush."""
     x = np.float32([low, 0, 1])
     attributes = {"mode": "SCALED", "narrow_range": True, "ensure_minimum_range": 0.0}
     theirs, *their_range = tensorflow_quantize(x, low, high, dtype, **attributes)
@@ -86,9 +86,9 @@ def test_an_end_of_the_range_that_would_be_subnormal(dtype, low, high):
         assert range_[0] == 0
 
 
-@one_in(3, ("dtype", "mode"), itertools.product(TYPES, MODES))
-def test_per_tensor(dtype, mode, full):
-    mode, round_mode, narrow_range = mode
+@one_in(3, ("dtype", "modes"), itertools.product(TYPES, MODES))
+def test_per_tensor(dtype, modes, full):
+    mode, round_mode, narrow_range = modes
     rng = np.random.default_rng(0)
     compared = 0
     for low, high in ranges(rng, 120 if full else 22):
@@ -99,9 +99,9 @@ def test_per_tensor(dtype, mode, full):
     assert compared > 120_000
 
 
-@one_in(7, ("dtype", "mode", "axis"), itertools.product(TYPES, MODES_PER_AXIS, (0, 1, 2)), others="full")
-def test_per_axis(dtype, mode, axis, full):
-    mode, round_mode, narrow_range = mode
+@one_in(7, ("dtype", "modes", "axis"), itertools.product(TYPES, MODES_PER_AXIS, (0, 1, 2)), others="full")
+def test_per_axis(dtype, modes, axis, full):
+    mode, round_mode, narrow_range = modes
     rng = np.random.default_rng(1)
     low, high = ranges(rng, 100 if full else 6).T
     x = np.stack([inputs(rng, *bounds, dtype, 600 if full else 200) for bounds in zip(low, high, strict=True)])
@@ -165,14 +165,14 @@ def test_errors_are_shared(message, arguments):
 
 
 def quantize_in_graph_mode(x, low, high, **attributes) -> None:
-    """TensorFlow checks attributes (axis < -1) only there."""
+    """TensorFlow checks some attributes, such as axis < -1, only in graph mode."""
     with tensorflow.Graph().as_default() as graph, tensorflow.compat.v1.Session(graph=graph) as session:
         outputs = tensorflow.raw_ops.QuantizeV2(input=x, min_range=low, max_range=high, T=tensorflow.quint8, **attributes)
         session.run(outputs[1:])
 
 
 class TestDeviations:
-    """Where TensorFlow wraps, or depends on the position in the array: its value, and ours."""
+    """Where TensorFlow's result wraps, or depends on the position in the array: its value, and jquant's."""
 
     @pytest.mark.parametrize("mode", ["MIN_COMBINED", "SCALED"])
     def test_qint32_saturates(self, mode):
@@ -196,7 +196,7 @@ class TestDeviations:
             np.testing.assert_array_equal(theirs, INT32_MIN if (dtype, mode) == ("qint32", "MIN_FIRST") else 0)
 
     def test_degenerate_range(self):
-        """0 * infinity, in MIN_COMBINED; and infinity * 0, in MIN_FIRST, for infinite inputs."""
+        """0 * infinity in MIN_COMBINED, and infinity * 0 in MIN_FIRST for infinite inputs."""
         x, zero = np.zeros(67, np.float32), np.float32(0)
         theirs, *_ = tensorflow_quantize(x, zero, zero, "qint8", mode="MIN_COMBINED", ensure_minimum_range=0.0)
         ours, *_ = jquant.quantize(x, 0, 0, "qint8", mode="MIN_COMBINED", ensure_minimum_range=0)

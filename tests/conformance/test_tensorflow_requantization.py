@@ -1,4 +1,4 @@
-"""`dequantize`, `requantize` and their ranges against TensorFlow's, bit for bit, and each deviation on its own."""
+"""`dequantize` and requantization compared with TensorFlow, bit for bit, and each deviation in a test of its own."""
 
 import functools
 import itertools
@@ -16,10 +16,11 @@ from . import raw_ops
 from .raw_ops import TYPES, tensorflow
 
 ranges = functools.partial(raw_ops.ranges, others=[(1e-17, 1e-12), (-1e20, 2e20), (-1e-18, 0), (3, 3), (-3, -3)])
-TO_2_31 = 2**31 - 64  # from here on, an integer is 2**31 in float32
+ROUNDS_TO_2_31 = 2**31 - 64  # the smallest integer that float32 rounds to 2**31
 
 
 def quantized(x, dtype: str):
+    """Integers as a tensor of a quantized type."""
     return tensorflow.bitcast(tensorflow.constant(x), getattr(tensorflow, dtype))
 
 
@@ -28,17 +29,19 @@ def plain(tensors) -> list[np.ndarray]:
 
 
 def accumulators(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """32-bit integers of every magnitude, the extreme ones among them."""
+    """32-bit integers of every magnitude, including the extreme ones."""
     x = samples.integers(rng, np.int32, *shape) >> rng.integers(0, 31, shape, np.int32)
-    x.flat[:6] = -(2**31), 2**31 - 1, 0, 1, -1, TO_2_31
+    x.flat[:6] = -(2**31), 2**31 - 1, 0, 1, -1, ROUNDS_TO_2_31
     return x
 
 
-def their_dequantize(x, low, high, dtype, *, axis=None, output="float32", **attributes):
+def their_dequantize(x, low, high, dtype, *, axis=None, output_dtype="float32", **attributes):
     axis = -1 if axis is None else axis
-    operands = {"input": quantized(x, dtype), "min_range": low, "max_range": high}
-    output = getattr(tensorflow, output)
-    return tensorflow.raw_ops.Dequantize(**operands, axis=axis, dtype=output, **attributes).numpy()
+    output_dtype = getattr(tensorflow, output_dtype)
+    output = tensorflow.raw_ops.Dequantize(
+        input=quantized(x, dtype), min_range=low, max_range=high, axis=axis, dtype=output_dtype, **attributes
+    )
+    return output.numpy()
 
 
 class TestDequantize:
@@ -55,7 +58,9 @@ class TestDequantize:
         compared = 0
         for low, high in ranges(rng, 20):
             theirs = their_dequantize(x, low, high, dtype, **attributes)
-            kept = np.full(x.shape, True) if (dtype, mode) != ("qint32", "SCALED") else x < TO_2_31  # a deviation, below
+            kept = np.full(x.shape, True)
+            if (dtype, mode) == ("qint32", "SCALED"):  # larger integers are a deviation, tested below
+                kept = x < ROUNDS_TO_2_31
             assert_equal(np.asarray(jquant.dequantize(x, low, high, **attributes))[kept], theirs[kept])
             compared += np.count_nonzero(kept)
         assert compared >= 40 * 4990
@@ -76,7 +81,7 @@ class TestDequantize:
         rng = np.random.default_rng(2)
         x = samples.integers(rng, TYPES[dtype], 5000)
         for low, high in ranges(rng, 20):
-            theirs = their_dequantize(x, low, high, dtype, output="bfloat16")
+            theirs = their_dequantize(x, low, high, dtype, output_dtype="bfloat16")
             assert_equal(jquant.dequantize(x, low, high, dtype="bfloat16"), theirs)
 
     def test_axis_of_size_1(self):
@@ -103,7 +108,7 @@ class TestDequantize:
         x = np.zeros((3, 2), np.uint8)
         with pytest.raises(jquant.DescriptorError, match=message):
             jquant.dequantize(x, low, high, **arguments)
-        arguments["output"] = arguments.pop("dtype", "float32")
+        arguments["output_dtype"] = arguments.pop("dtype", "float32")
         errors = tensorflow.errors
         with pytest.raises((errors.InvalidArgumentError, errors.UnimplementedError, ValueError)):
             their_dequantize(x, low, high, "quint8", **arguments)
@@ -117,14 +122,14 @@ def their_requantize(x, *bounds, dtype):
     )
 
 
-def wrapped(x, low, high, new_low, new_high):
-    """Where TensorFlow's product needs more than 64 bits."""
+def wraps(x, low, high, new_low, new_high):
+    """Whether TensorFlow's product needs more than 64 bits, for each integer."""
     scale = 255.0 * 2**16 * np.float64(high - low) / (np.float64(new_high - new_low) or np.inf)
     return abs(x.astype(np.float32)) * scale >= 2.0**63
 
 
-def requests(low, high) -> list[tuple[np.float32, np.float32]]:
-    """Ranges that hold 0, from a thousandth of the one given to twice of it."""
+def requested_ranges(low, high) -> list[tuple[np.float32, np.float32]]:
+    """Ranges that include 0, from a thousandth of a range to twice its width, and empty ones."""
     low, high = np.minimum(low, np.float32(0)), abs(high)
     fractions = [(1, 1), (0.3, 0.7), (0, 0.01), (1e-3, 2e-3), (0, 1e-3), (2, 1.5), (1, 0), (0, 0)]
     return [(-np.float32(abs(low) * a), np.float32(high * b)) for a, b in fractions]
@@ -137,17 +142,17 @@ class TestRequantize:
         compared = 0
         for low, high in ranges(rng, 30):
             x = accumulators(rng, 2600)
-            for bounds in requests(low, high):
+            for bounds in requested_ranges(low, high):
                 ours = jquant.requantize(x, low, high, *bounds, dtype=dtype)
                 theirs = their_requantize(x, low, high, *bounds, dtype=dtype)
                 assert_equal(list(ours[1:]), theirs[1:])
-                kept = ~wrapped(x, low, high, *bounds) if dtype == "quint8" else np.full(x.shape, True)
+                kept = ~wraps(x, low, high, *bounds) if dtype == "quint8" else np.full(x.shape, True)
                 np.testing.assert_array_equal(np.asarray(ours.output)[kept], theirs[0][kept])
                 compared += np.count_nonzero(kept)
         assert compared >= 1_000_000
 
     def test_rounding(self):
-        """Ties of the fixed point and their neighbours, with the last bit of each quotient."""
+        """Ties of the fixed-point arithmetic and their neighbours."""
         rng = np.random.default_rng(4)
         for low, high in ranges(rng, 60):
             new_low, new_high = -np.float32(abs(low) * 1e-3), np.float32(abs(high) * 1e-3)
@@ -157,13 +162,13 @@ class TestRequantize:
             center = np.float64(-(low + high)) / 2 / np.float64(high - low) * 2**32
             near = center + (np.arange(256) - 0.5) * step + np.float64(new_low) * 2**32 / np.float64(high - low)
             near = np.clip(near[:, None] + np.arange(-3, 4), -(2**31), 2**31 - 1).astype(np.int32)
-            kept = ~wrapped(near, low, high, new_low, new_high)
+            kept = ~wraps(near, low, high, new_low, new_high)
             theirs, *_ = their_requantize(near, low, high, new_low, new_high, dtype="quint8")
             ours = np.asarray(jquant.requantize(near, low, high, new_low, new_high, dtype="quint8").output)
             np.testing.assert_array_equal(ours[kept], theirs[kept])
 
     def test_scales_that_float64_rounds(self):
-        """Widths as different as can be without wrapping: the quotients have bits to lose."""
+        """Widths that are as different as they can be without wrapping, so that float64 rounds the quotients."""
         rng = np.random.default_rng(5)
         compared = 0
         for exponent in np.linspace(1, 36, 200):
@@ -172,7 +177,7 @@ class TestRequantize:
             x = np.arange(-30, 31, dtype=np.int32) + np.int32(rng.integers(-5, 5))
             center = np.float64(low + high) / 2 / np.float64(high - low) * 2.0**32
             x = np.concatenate([x, np.clip(x - center, -(2**31), 2**31 - 1).astype(np.int32)])
-            kept = ~wrapped(x, low, high, new_low, new_high)
+            kept = ~wraps(x, low, high, new_low, new_high)
             ours = np.asarray(jquant.requantize(x, low, high, new_low, new_high, dtype="quint8").output)
             theirs, *_ = their_requantize(x, low, high, new_low, new_high, dtype="quint8")
             np.testing.assert_array_equal(ours[kept], theirs[kept])
@@ -198,25 +203,25 @@ class TestRequantize:
 
 
 class TestActualRange:
-    """RequantizationRange, and QuantizeDownAndShrinkRange, which has that and Requantize in one."""
+    """RequantizationRange, and QuantizeDownAndShrinkRange, which combines it with Requantize."""
 
     def test_values(self):
         rng = np.random.default_rng(6)
         compared = 0
         for low, high in ranges(rng, 40):
             x = accumulators(rng, 5600)
-            for index, each in enumerate((x, x >> 9, abs(x >> 1), -abs(x >> 3) - 77, x[:0])):
-                operands = {"input": quantized(each, "qint32"), "input_min": low, "input_max": high}
+            for index, values in enumerate((x, x >> 9, abs(x >> 1), -abs(x >> 3) - 77, x[:0])):
+                operands = {"input": quantized(values, "qint32"), "input_min": low, "input_max": high}
                 theirs = plain(tensorflow.raw_ops.RequantizationRange(**operands))
-                assert_equal(list(jquant.requantization_range(each, low, high)), theirs)
+                assert_equal(list(jquant.requantization_range(values, low, high)), theirs)
                 if index != 1:
                     theirs = plain(tensorflow.raw_ops.QuantizeDownAndShrinkRange(**operands, out_type=tensorflow.quint8))
-                    assert_equal(list(jquant.quantize_down_and_shrink_range(each, low, high)), theirs)
-                    compared += each.size
+                    assert_equal(list(jquant.quantize_down_and_shrink_range(values, low, high)), theirs)
+                    compared += values.size
         assert compared == 60 * 5600 * 3
 
     def test_many_ranges(self):
-        """Each of one integer: ranges far from 0 and around it, and integers that stand for nearly 0."""
+        """Ranges far from 0 and around it, each with one integer, some of which represent nearly 0."""
         rng = np.random.default_rng(7)
         ours = jax.jit(jax.vmap(jquant.requantization_range))
         count = 4000
@@ -228,15 +233,15 @@ class TestActualRange:
         x = accumulators(rng, count, 1)
         x[::3, 0] = rng.integers(-99, 99, x[::3, 0].shape)
         with np.errstate(all="ignore"):
-            of_0 = np.nan_to_num(-(np.float64(low) + high) / 2 / (np.float64(high) - low) * 2**32)
-        x[::4, 0] = np.clip(of_0, -(2**31), 2**31 - 1).astype(np.int32)[::4]
-        third = slice(1, None, 6)  # of few bits and nearly 0: ties of float64 show
-        low[third] = -abs(low[third])
-        high[third], x[third] = -low[third] / 3, 2**30
+            zeros = np.nan_to_num(-(np.float64(low) + high) / 2 / (np.float64(high) - low) * 2**32)
+        x[::4, 0] = np.clip(zeros, -(2**31), 2**31 - 1).astype(np.int32)[::4]
+        few_bits = slice(1, None, 6)  # integers of few bits that represent nearly 0: ties in float64
+        low[few_bits] = -abs(low[few_bits])
+        high[few_bits], x[few_bits] = -low[few_bits] / 3, 2**30
         operator = tensorflow.raw_ops.RequantizationRange
         theirs = [
-            plain(operator(input=quantized(each, "qint32"), input_min=a, input_max=b))
-            for each, a, b in zip(x, low, high, strict=True)
+            plain(operator(input=quantized(integer, "qint32"), input_min=input_min, input_max=input_max))
+            for integer, input_min, input_max in zip(x, low, high, strict=True)
         ]
         their_min, their_max = map(np.stack, zip(*theirs, strict=True))
         our_min, our_max = map(np.asarray, ours(x, low, high))
@@ -244,7 +249,7 @@ class TestActualRange:
         np.testing.assert_array_equal(our_max, their_max)
 
 
-def channels(rng: np.random.Generator, count: int):
+def channel_ranges(rng: np.random.Generator, count: int):
     bounds = ranges(rng, 100)
     return bounds[rng.integers(0, len(bounds), count)].T
 
@@ -254,9 +259,9 @@ class TestPerChannel:
         rng = np.random.default_rng(8)
         for count, clip in itertools.product((1, 3, 16), (np.inf, 6.0, 1e-3, 0.0, -1.0)):
             for shift in range(12):
-                low, high = channels(rng, count)
+                low, high = channel_ranges(rng, count)
                 x = accumulators(rng, 2, 3, 7, count)
-                x = np.clip(x, -TO_2_31 + 1, TO_2_31 - 1) >> shift  # beyond that is a deviation, below
+                x = np.clip(x, -ROUNDS_TO_2_31 + 1, ROUNDS_TO_2_31 - 1) >> shift  # others are a deviation, tested below
                 x = abs(x) if shift % 3 == 0 else x
                 operands = {"input": quantized(x, "qint32"), "input_min": low, "input_max": high}
                 theirs = plain(tensorflow.raw_ops.RequantizationRangePerChannel(**operands, clip_value_max=clip))
@@ -268,7 +273,7 @@ class TestPerChannel:
         compared = 0
         for new_low, new_high in ranges(rng, 30):
             for count in (1, 3, 16):
-                low, high = channels(rng, count)
+                low, high = channel_ranges(rng, count)
                 bounds = (np.float32(-abs(new_low) - 1e-30), abs(new_high))
                 x = accumulators(rng, 5, 10, 35, count)
                 theirs = their_requantize_per_channel(x, low, high, *bounds, dtype=dtype)
@@ -303,7 +308,7 @@ def their_requantize_per_channel(x, low, high, new_low, new_high, *, dtype):
 
 
 def test_every_rank():
-    """And empty arrays."""
+    """Ranks 0 to 8, and empty arrays."""
     for shape in [*(((1, 2) * 4)[:rank] for rank in (0, 1, 4, 8)), (2, 0)]:
         x = np.arange(np.prod(shape, dtype=int), dtype=np.int32).reshape(shape) * 99_999_999
         low, high = np.float32([-0.7, 6])
@@ -313,12 +318,12 @@ def test_every_rank():
 
 
 class TestDeviations:
-    """Where the two differ: TensorFlow's value, and ours."""
+    """Where results differ: TensorFlow's value, and jquant's."""
 
-    EXTREMES = np.int32([TO_2_31 - 1, TO_2_31, 2**31 - 1, -(2**31)])
+    EXTREMES = np.int32([ROUNDS_TO_2_31 - 1, ROUNDS_TO_2_31, 2**31 - 1, -(2**31)])
 
     def test_the_top_of_qint32_in_scaled(self):
-        """Without an axis, TensorFlow takes it through float32 back to an int, and it wraps."""
+        """Without an axis, TensorFlow converts it to float32 and back to an integer, which wraps."""
         x, low, high = self.EXTREMES, np.float32(-6), np.float32(6)
         theirs = their_dequantize(x, low, high, "qint32", mode="SCALED")
         ours = np.asarray(jquant.dequantize(x, low, high, mode="SCALED"))
@@ -329,25 +334,25 @@ class TestDeviations:
         np.testing.assert_array_equal(per_axis[:, 0], ours)
 
     def test_fixed_point_saturates(self):
-        """Real numbers of up to 128 widths of the requested range, and of more, where TensorFlow's product wraps."""
-        x = np.int32([63, 65, 127, 128, 129, -63, -65, -129]) << 18  # of which 2**18 are about one width
+        """Real numbers of up to 128 widths of the requested range, and of more, for which TensorFlow's product wraps."""
+        x = np.int32([63, 65, 127, 128, 129, -63, -65, -129]) << 18  # 2**18 is about one width
         low, high, bounds = np.float32(-(2**13)), np.float32(2**13), np.float32([-0.5, 0.5])
         theirs, *_ = their_requantize(x, low, high, *bounds, dtype="quint8")
         ours = jquant.requantize(x, low, high, *bounds, dtype="quint8").output
         np.testing.assert_array_equal(ours, [255, 255, 255, 255, 255, 0, 0, 0])
-        np.testing.assert_array_equal(wrapped(x, low, high, *bounds), [False] * 4 + [True, False, False, True])
+        np.testing.assert_array_equal(wraps(x, low, high, *bounds), [False] * 4 + [True, False, False, True])
         np.testing.assert_array_equal(theirs, [255, 255, 255, 255, 0, 0, 0, 255])
 
     def test_tiny_requested_range(self):
-        """255 / width is infinite, and the input offset NaN, which TensorFlow makes the lowest integer."""
+        """255 / width is infinite, and the input offset is NaN, which TensorFlow converts to the lowest integer."""
         x, bounds = np.int32([-(2**30), 0, 2**30]), np.float32([-1e-37, 1e-37])
         theirs, *_ = their_requantize(x, *bounds, *bounds, dtype="quint8")
         np.testing.assert_array_equal(theirs, [0, 0, 0])
         np.testing.assert_array_equal(jquant.requantize(x, *bounds, *bounds, dtype="quint8").output, [64, 128, 191])
 
     def test_integers_that_round_to_the_top_in_the_range_per_channel(self):
-        """TensorFlow's absolute value of -2**31 is negative, and what rounds to 2**31 becomes that."""
-        for value in (*self.EXTREMES[1:], -TO_2_31 - 1):
+        """TensorFlow converts integers that round to 2**31 to -2**31, whose absolute value it takes to be negative."""
+        for value in (*self.EXTREMES[1:], -ROUNDS_TO_2_31 - 1):
             x, ones = np.full((1, 1, 1, 1), value, np.int32), np.ones(1, np.float32)
             operands = {"input": quantized(x, "qint32"), "input_min": -ones, "input_max": ones, "clip_value_max": 6.0}
             _, their_max = plain(tensorflow.raw_ops.RequantizationRangePerChannel(**operands))
@@ -355,7 +360,7 @@ class TestDeviations:
             assert jquant.requantization_range_per_channel(x, -ones, ones, clip_value_max=6).output_max == 1
 
     def test_nan_per_channel_is_0(self):
-        """0 * infinity, for a requested range of one point; the same in TensorFlow."""
+        """0 * infinity, for a requested range of width 0. TensorFlow's result is the same."""
         x, ones, zero = np.int32([[[[0, 5, -5]]]]), np.ones(3, np.float32), np.float32(0)
         theirs, *_ = their_requantize_per_channel(x, -ones, ones, zero, zero, dtype="quint8")
         np.testing.assert_array_equal(theirs.ravel(), [0, 255, 0])
@@ -371,7 +376,7 @@ class TestDeviations:
         assert_equal(list(empty), [np.float32(0), np.finfo(np.float32).tiny])
 
     def test_inverted_ranges(self):
-        """TensorFlow takes them; of ours, dequantize does if they are traced."""
+        """TensorFlow accepts them; jquant only in `dequantize`, and only traced ones."""
         x, low, high = np.int8([-128, 0, 127]), np.float32(6), np.float32(-6)
         for mode in ("MIN_COMBINED", "MIN_FIRST", "SCALED"):
             with pytest.raises(jquant.DescriptorError, match="is less than"):
@@ -383,7 +388,7 @@ class TestDeviations:
                 operator(x.astype(np.int32), low, high)
 
     def test_axis_minus_1(self):
-        """It means no axis to TensorFlow's operator."""
+        """TensorFlow's operator takes it to mean no axis."""
         x, low, high = np.int8([[-128, 127]]), np.float32(-6), np.float32(6)
         theirs = tensorflow.raw_ops.Dequantize(input=quantized(x, "qint8"), min_range=low, max_range=high, axis=-1)
         assert_equal(jquant.dequantize(x, low, high), theirs.numpy())

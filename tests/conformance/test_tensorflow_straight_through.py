@@ -1,4 +1,4 @@
-"""`quantize_and_dequantize` and `fake_quantize`, and their gradients, against TensorFlow's, bit for bit."""
+"""`quantize_and_dequantize`, `fake_quantize` and their gradients compared with TensorFlow's, bit for bit."""
 
 import functools
 import itertools
@@ -17,12 +17,13 @@ from .raw_ops import tensorflow
 
 ranges = functools.partial(raw_ops.ranges, others=[(1e-17, 1e-12), (-1e30, 2e30), (-1e-18, 0), (3, 3), (-3, -3)])
 ROUND_MODES = "HALF_TO_EVEN", "HALF_UP"
-INTEGERS = [(True, False), (True, True), (False, True)]  # signed_input, narrow_range: without a sign, it does nothing
+# signed_input and narrow_range, which has no effect on unsigned integers.
+INTEGERS = [(True, False), (True, True), (False, True)]
 
 
 def inputs(rng: np.random.Generator, low: float, high: float, num_bits: int, count: int) -> np.ndarray:
-    """Values in and around the range, many of them ties of its steps or next to one."""
-    num_bits = min(num_bits, 24)  # there are no ties of finer steps
+    """Values in and around the range, half of which are ties of its steps or next to one."""
+    num_bits = min(num_bits, 24)  # float32 has no ties of finer steps
     width = float(max(high, 0)) - float(min(low, 0)) or 1.0
     quarter = count // 4
     affine = samples.near_ties(rng, quarter, width / (2**num_bits - 1), 0, 2**num_bits).astype(np.float64) + min(low, 0)
@@ -32,13 +33,13 @@ def inputs(rng: np.random.Generator, low: float, high: float, num_bits: int, cou
     around = rng.uniform(min(low, 0) - 0.1 * width, max(high, 0) + 0.1 * width, count - 2 * quarter)
     x = np.concatenate([affine, symmetric, around]).astype(np.float32)
     bounds = np.float32([low, high])
-    beside = [np.nextafter(bounds, np.float32(to)) for to in (-np.inf, np.inf)]
-    x[-11:] = [np.inf, -np.inf, 0, -0.0, np.nan, *bounds, *np.ravel(beside)]
+    neighbours = [np.nextafter(bounds, np.float32(side)) for side in (-np.inf, np.inf)]
+    x[-11:] = [np.inf, -np.inf, 0, -0.0, np.nan, *bounds, *np.ravel(neighbours)]
     return samples.without_subnormals(rng.permutation(x))
 
 
 def assert_same(ours, theirs) -> int:
-    """Equality of every bit, where all NaN are alike; returns the number of elements."""
+    """Asserts equality of every bit, where all NaN are equal; returns the number of elements."""
     ours, theirs = np.asarray(ours), np.asarray(theirs)
     assert ours.dtype == theirs.dtype == np.float32
     np.testing.assert_array_equal(ours, theirs)
@@ -47,8 +48,9 @@ def assert_same(ours, theirs) -> int:
 
 
 def their_qdq(x, low, high, *, axis=None, range_given=True, num_bits=8, round_mode="HALF_TO_EVEN", **attributes):
-    """Of the operator's versions, 2 and 4 refuse an axis beside a range, and 3 rounds half to even only."""
-    operands, attributes = {"input": x, "input_min": low, "input_max": high}, attributes | {"range_given": range_given}
+    """TensorFlow's operator. Versions 2 and 4 do not accept an axis with a range, and version 3 only rounds half to even."""
+    operands = {"input": x, "input_min": low, "input_max": high}
+    attributes = {**attributes, "range_given": range_given}
     if axis is None or not range_given:
         attributes |= {"num_bits": num_bits, "round_mode": round_mode, "axis": -1 if axis is None else axis}
         return tensorflow.raw_ops.QuantizeAndDequantizeV4(**operands, **attributes).numpy()
@@ -67,8 +69,8 @@ def their_fake(x, low, high, *, axis=None, **attributes):
     return np.moveaxis(output.numpy(), -1, axis)
 
 
-def slices(rng: np.random.Generator, count: int, num_bits: int, axis: int):
-    """One array, of whose slices along `axis` each has a range of its own; and the bounds."""
+def draw_slices(rng: np.random.Generator, count: int, num_bits: int, axis: int):
+    """An array with a range for each slice along `axis`, and the bounds."""
     low, high = ranges(rng, count).T
     x = np.stack([inputs(rng, *bounds, num_bits, 500) for bounds in zip(low, high, strict=True)])
     return np.moveaxis(x.reshape(low.size, 10, -1), 0, axis), low, high
@@ -92,7 +94,7 @@ class TestQuantizeAndDequantize:
         rng = np.random.default_rng(1)
         compared = 0
         for num_bits, axis in ((1, 0), (4, 1), (8, 2), (16, 0), (61, 1)):
-            x, low, high = slices(rng, 40, num_bits, axis)
+            x, low, high = draw_slices(rng, 40, num_bits, axis)
             options = {"signed_input": signed_input, "narrow_range": narrow_range, "round_mode": round_mode}
             options |= {"num_bits": num_bits, "axis": axis}
             theirs = their_qdq(x, low, high, **options)
@@ -100,13 +102,13 @@ class TestQuantizeAndDequantize:
         assert compared == 5 * 60 * 500
 
     def test_without_a_range(self, signed_input, narrow_range, round_mode):
-        """It is that of the values, here with and without infinities."""
+        """The range is that of the values, with and without infinities."""
         rng = np.random.default_rng(2)
         compared = 0
         for num_bits, axis in ((1, 0), (4, None), (8, 1), (8, None), (16, 2), (31, None)):
             options = {"signed_input": signed_input, "narrow_range": narrow_range, "round_mode": round_mode}
             options |= {"num_bits": num_bits, "axis": axis}
-            with_infinities, low, high = slices(rng, 40, num_bits, axis or 0)
+            with_infinities, low, high = draw_slices(rng, 40, num_bits, axis or 0)
             with_infinities[np.isnan(with_infinities)] = 0
             for x in (with_infinities, np.where(np.isinf(with_infinities), np.float32(0), with_infinities)):
                 bounds = (np.float32(0), np.float32(0)) if axis is None else (low, high)
@@ -131,7 +133,7 @@ class TestFakeQuantize:
         rng = np.random.default_rng(4)
         compared = 0
         for num_bits, axis in ((2, 0), (3, 1), (4, 2), (8, 0), (12, 1), (16, 2)):
-            x, low, high = slices(rng, 160, num_bits, axis)
+            x, low, high = draw_slices(rng, 160, num_bits, axis)
             options = {"num_bits": num_bits, "narrow_range": narrow_range, "axis": axis}
             compared += assert_same(jquant.fake_quantize(x, low, high, **options), their_fake(x, low, high, **options))
         assert compared == 6 * 180 * 500
@@ -159,19 +161,19 @@ def their_fake_gradients(cotangent, x, low, high, *, axis, **attributes):
     return [np.moveaxis(for_input, -1, axis), *for_range]
 
 
-def gradients_of(function):
-    """The gradients for an input and its bounds, of a cotangent."""
+def jitted_gradients(function):
+    """The gradients for an input and its bounds, as a function of the cotangent and these."""
     return jax.jit(lambda cotangent, *operands: jax.vjp(function, *operands)[1](cotangent))
 
 
 def gradient_cases(rng: np.random.Generator, num_bits: int, axis: int | None):
-    """Cotangents, inputs and bounds. The cotangents are integers: in whatever order they are summed, it is exact."""
+    """Cotangents, inputs and bounds. The cotangents are integers, whose sums are exact in any order."""
     if axis is None:
         for low, high in ranges(rng, 40):
             x = inputs(rng, low, high, num_bits, 500)
             yield rng.integers(-9, 10, x.shape).astype(np.float32), x, low, high
     else:
-        x, low, high = slices(rng, 40, num_bits, axis)
+        x, low, high = draw_slices(rng, 40, num_bits, axis)
         yield rng.integers(-9, 10, x.shape).astype(np.float32), x, low, high
 
 
@@ -179,9 +181,9 @@ def gradient_cases(rng: np.random.Generator, num_bits: int, axis: int | None):
 class TestGradients:
     @pytest.mark.parametrize(("signed_input", "narrow_range"), INTEGERS)
     def test_quantize_and_dequantize(self, signed_input, narrow_range, axis):
-        """The bounds are those given, not those adjusted; they belong to the range, and have no gradient themselves."""
+        """Inputs within the original bounds, not the adjusted ones, or equal to one have a gradient; bounds have none."""
         options = {"signed_input": signed_input, "narrow_range": narrow_range, "axis": axis, "num_bits": 4}
-        gradients = gradients_of(functools.partial(jquant.quantize_and_dequantize, **options))
+        gradients = jitted_gradients(functools.partial(jquant.quantize_and_dequantize, **options))
         compared = 0
         for operands in gradient_cases(np.random.default_rng(5), 4, axis):
             ours, theirs = gradients(*operands), their_qdq_gradients(*operands, axis=axis)
@@ -193,19 +195,18 @@ class TestGradients:
 
     @pytest.mark.parametrize(("num_bits", "narrow_range"), [(2, False), (8, True), (16, False)])
     def test_fake_quantize(self, num_bits, narrow_range, axis):
-        """The bounds are the nudged ones, which are among the inputs, with their neighbours."""
+        """The nudged bounds decide what passes; they and their neighbours are among the inputs."""
         options = {"num_bits": num_bits, "narrow_range": narrow_range, "axis": axis}
-        gradients = gradients_of(functools.partial(jquant.fake_quantize, **options))
+        gradients = jitted_gradients(functools.partial(jquant.fake_quantize, **options))
         compared, learned = 0, 0
         for cotangent, x, low, high in gradient_cases(np.random.default_rng(6), num_bits, axis):
             nudged = np.nan_to_num(
                 their_fake(np.where(x < 0, np.float32(-np.inf), np.float32(np.inf)), low, high, **options)
             )
-            side = np.random.default_rng(7).integers(-1, 5, x.shape)
-            for towards, neighbour in enumerate(
-                [nudged, *(np.nextafter(nudged, near) for near in np.float32([-3e38, 3e38]))]
-            ):
-                x = np.where(side == towards, samples.without_subnormals(neighbour), x)
+            choice = np.random.default_rng(7).integers(-1, 5, x.shape)
+            neighbours = [np.nextafter(nudged, target) for target in np.float32([-3e38, 3e38])]
+            for index, bound in enumerate([nudged, *neighbours]):
+                x = np.where(choice == index, samples.without_subnormals(bound), x)
             operands = cotangent, x, low, high
             ours, theirs = gradients(*operands), their_fake_gradients(*operands, **options)
             for our, their in zip(ours, theirs, strict=True):
@@ -218,14 +219,17 @@ class TestGradients:
 
 @pytest.mark.parametrize("shape", [*(((1, 2) * 4)[:rank] for rank in range(9)), (0,), (2, 0), (0,) * 8], ids=str)
 def test_every_rank(shape):
-    """And empty arrays."""
+    """Ranks 0 to 8, and empty arrays."""
     x = np.linspace(-1, 7, np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
     low, high = np.float32([-0.7, 6])
 
     @jax.jit
     def operators(x, low, high):
-        given = jquant.quantize_and_dequantize(x, low, high), jquant.fake_quantize(x, low, high)
-        return *given, jquant.quantize_and_dequantize(x)
+        return (
+            jquant.quantize_and_dequantize(x, low, high),
+            jquant.fake_quantize(x, low, high),
+            jquant.quantize_and_dequantize(x),
+        )
 
     theirs = their_qdq(x, low, high), their_fake(x, low, high), their_qdq(x, low, high, range_given=False)
     for our, their in zip(operators(x, low, high), theirs, strict=True):
@@ -233,8 +237,8 @@ def test_every_rank(shape):
         assert_same(our, their)
 
 
-def test_ranges_that_are_none():
-    """NaN, infinite and inverted ones: TensorFlow looks at none of several ranges."""
+def test_invalid_ranges():
+    """NaN, infinite and inverted ranges, which TensorFlow does not check if there is more than one."""
     x = np.float32([-np.inf, -3e38, -7, -2, -0.5, 0, 0.3, 5, 1e30, np.inf, np.nan])
     bounds = list(itertools.product(np.float32([-np.inf, -6, 0, 3, np.inf, np.nan]), repeat=2))
     low, high = map(np.stack, zip(*bounds, strict=True))
@@ -300,12 +304,12 @@ def test_errors_of_fake_quantize_are_shared(message, arguments):
 
 
 class TestDeviations:
-    """Where the two differ: TensorFlow's value, and ours."""
+    """Where results differ: TensorFlow's value, and jquant's."""
 
     LOW, HIGH = np.float32([-6, 6])
 
     def test_nan_without_a_range(self):
-        """Whether TensorFlow's minimum and maximum pass over a NaN depends on its position."""
+        """Whether TensorFlow's minimum and maximum ignore a NaN depends on its position."""
         theirs = []
         for position in range(40):
             x = np.linspace(-3, 5, 40, dtype=np.float32)
@@ -315,7 +319,7 @@ class TestDeviations:
         assert 1 in theirs
 
     def test_gradient_without_a_range(self):
-        """TensorFlow's is that of the bounds which it did not use."""
+        """TensorFlow's gradient uses the bounds, which its operator ignored."""
         x, ones = np.float32([-7, 1, 9]), np.ones(3, np.float32)
         with tensorflow.GradientTape() as tape:
             tensor = tensorflow.constant(x)
@@ -327,18 +331,19 @@ class TestDeviations:
         np.testing.assert_array_equal(jax.vjp(jquant.quantize_and_dequantize, x)[1](ones)[0], [1, 1, 1])
 
     @pytest.mark.parametrize("cotangent", [np.nan, np.inf])
-    def test_zero_gradients_are_no_products(self, cotangent):
+    def test_zero_gradients(self, cotangent):
+        """TensorFlow multiplies by 0, with NaN for a cotangent that is not finite; jquant selects 0."""
         x, cotangent = np.float32([-7, 7]), np.full(2, cotangent, np.float32)
         operands = cotangent, x, self.LOW, self.HIGH
         for_input, for_low, for_high = their_fake_gradients(*operands, axis=None)
         np.testing.assert_array_equal([*for_input, for_low, for_high], np.nan)
-        for_input, for_low, for_high = gradients_of(jquant.fake_quantize)(*operands)
+        for_input, for_low, for_high = jitted_gradients(jquant.fake_quantize)(*operands)
         np.testing.assert_array_equal([*for_input, for_low, for_high], [0, 0, cotangent[0], cotangent[1]])
         np.testing.assert_array_equal(their_qdq_gradients(*operands, axis=None)[0], np.nan)
-        np.testing.assert_array_equal(gradients_of(jquant.quantize_and_dequantize)(*operands)[0], 0)
+        np.testing.assert_array_equal(jitted_gradients(jquant.quantize_and_dequantize)(*operands)[0], 0)
 
     def test_inverted_ranges(self):
-        """TensorFlow takes them, except for one range of QuantizeAndDequantizeV4; and so do we, if they are traced."""
+        """TensorFlow accepts them, except for a single one of QuantizeAndDequantizeV4; jquant does so if they are traced."""
         x, low, high = np.float32([[-7], [0], [7]]), np.float32([6]), np.float32([-6])
         for ours, theirs in (
             (functools.partial(jquant.quantize_and_dequantize, axis=1), functools.partial(their_qdq, axis=1)),
@@ -349,8 +354,8 @@ class TestDeviations:
                 ours(x, low, high)
             assert_same(jax.jit(ours)(x, low, high), theirs(x, low, high))
 
-    def test_axis_beside_a_range(self):
-        """The operator asks for scalars then, and its shape function for vectors."""
+    def test_axis_with_a_range(self):
+        """QuantizeAndDequantizeV4 requires scalar bounds then, and its shape function requires vectors."""
         x, low, high = np.float32([[-7, 0], [0.3, 7]]), np.float32([-6, -1]), np.float32([6, 7])
         for bounds, message in (((low, high), "must be a scalar"), ((low[0], high[0]), "must be rank 1")):
             with pytest.raises(tensorflow.errors.InvalidArgumentError, match=message):
@@ -361,7 +366,7 @@ class TestDeviations:
         assert_same(jquant.quantize_and_dequantize(x, low, high, axis=1), np.stack(slices, axis=1))
 
     def test_axis_minus_1(self):
-        """It means no axis to TensorFlow's operator, and to nobody else."""
+        """TensorFlow's operator takes it to mean no axis; jquant does not accept it."""
         x, low, high = np.float32([[-7, 0, 1]]), np.float32(-6), np.float32(6)
         theirs = tensorflow.raw_ops.QuantizeAndDequantizeV4(
             input=x, input_min=low, input_max=high, range_given=True, axis=-1

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from support.layouts import BOTH, LAYOUTS, assert_only_sums_move, collectives, compiled, compiled_with_a_warning
+from support.collectives import collectives
+from support.layouts import BOTH, LAYOUTS, assert_only_sums_move, compiled, compiled_with_a_warning
 
 import jquant
 

@@ -1,4 +1,4 @@
-"""Models of a few nodes, and arrays to feed them with."""
+"""Models of a few nodes, and random arrays as their inputs."""
 
 import jax
 import numpy as np
@@ -25,7 +25,7 @@ def int64(*values):
 
 
 def model_of(nodes, inputs: dict, outputs, version=23, initializers=()):
-    """A model; `inputs` are arrays, or the declarations of inputs."""
+    """A model whose `inputs` are arrays, which give their types and shapes, or declarations of inputs."""
 
     def declared(name, value):
         if not isinstance(value, np.ndarray | np.generic):
@@ -39,15 +39,21 @@ def model_of(nodes, inputs: dict, outputs, version=23, initializers=()):
 
 
 def node_model(operator, version, operands, static=(), outputs=1, **attributes):
-    """A model of one node, whose operands at the places `static` are initializers, and its inputs."""
+    """A model of one node, and its inputs.
+
+    Args:
+      operands: None for one that is left out.
+      static: the positions of operands that are initializers.
+    """
     names = ["" if each is None else f"x{index}" for index, each in enumerate(operands)]
-    given = {name: np.asarray(each) for name, each in zip(names, operands, strict=True) if name}
-    constants = {f"x{index}": given.pop(f"x{index}") for index in static}
+    inputs = {name: np.asarray(each) for name, each in zip(names, operands, strict=True) if name}
+    constants = {f"x{index}": inputs.pop(f"x{index}") for index in static}
     results = [f"y{index}" for index in range(outputs)]
     node = onnx.helper.make_node(operator, names, results, **attributes)
-    return model_of([node], given, results, version, constants), given
+    return model_of([node], inputs, results, version, constants), inputs
 
 
-def computed(proto, inputs):
+def run_model(proto, inputs):
+    """The outputs of a model, by name, in one jitted call."""
     model = jquant.onnx.load(proto)
     return jax.tree.map(np.asarray, jax.jit(model)(model.params, inputs))

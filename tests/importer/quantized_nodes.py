@@ -1,4 +1,4 @@
-"""One node as a model, in onnxruntime with its optimisations off and in jquant."""
+"""Models of one node, in onnxruntime without its optimisations and in jquant."""
 
 import re
 from collections.abc import Sequence
@@ -20,10 +20,11 @@ NARROW = {
 
 
 class Node:
-    """One operator on operands of the shapes and types of `operands`, None where one is left out.
+    """A model of one operator.
 
     Args:
-      constant: the positions of operands that are initializers, with these values; the others are inputs, and traced.
+      operands: arrays, which give the shapes and types; None for one that is left out.
+      constant: the positions of operands that are initializers, with these values; the others are traced inputs.
     """
 
     def __init__(
@@ -36,19 +37,19 @@ class Node:
         microsoft: bool = False,
         **attributes,
     ):
-        if "kernel_opset" in attributes:  # an attribute of QLinearSoftmax that is named as the model's
+        if "kernel_opset" in attributes:  # QLinearSoftmax has an attribute of the name `opset`
             attributes["opset"] = attributes.pop("kernel_opset")
-        helper, given = onnx.helper, {index: np.asarray(x) for index, x in enumerate(operands) if x is not None}
-        names = [f"x{index}" if index in given else "" for index in range(len(operands))]
-        self.names = [names[index] for index in given if index not in constant]
+        helper, arrays = onnx.helper, {index: np.asarray(x) for index, x in enumerate(operands) if x is not None}
+        names = [f"x{index}" if index in arrays else "" for index in range(len(operands))]
+        self.names = [names[index] for index in arrays if index not in constant]
         results = [f"y{index}" for index in range(outputs)]
         domain = "com.microsoft" if microsoft else ""
         graph = helper.make_graph(
             [helper.make_node(operator, names, results, domain=domain, **attributes)],
             "graph",
-            [helper.make_tensor_value_info(f"x{i}", _type(x), x.shape) for i, x in given.items() if i not in constant],
+            [helper.make_tensor_value_info(f"x{i}", _type(x), x.shape) for i, x in arrays.items() if i not in constant],
             [helper.make_empty_tensor_value_info(name) for name in results],
-            [onnx.numpy_helper.from_array(x, f"x{i}") for i, x in given.items() if i in constant],
+            [onnx.numpy_helper.from_array(x, f"x{i}") for i, x in arrays.items() if i in constant],
         )
         opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
         self.proto = helper.make_model(graph, opset_imports=opsets, ir_version=13 if opset > 24 else 10)
@@ -59,9 +60,9 @@ class Node:
         options.log_severity_level = 3
         providers = ["CPUExecutionProvider"]
         self.session = onnxruntime.InferenceSession(self.proto.SerializeToString(), options, providers=providers)
-        for value, found in zip(self.proto.graph.output, self.session.get_outputs(), strict=True):
-            name = re.fullmatch(r"tensor\((\w+)\)", found.type)[1]
-            value.CopyFrom(helper.make_tensor_value_info(found.name, getattr(onnx.TensorProto, name.upper()), found.shape))
+        for declared, output in zip(self.proto.graph.output, self.session.get_outputs(), strict=True):
+            element_type = getattr(onnx.TensorProto, re.fullmatch(r"tensor\((\w+)\)", output.type)[1].upper())
+            declared.CopyFrom(helper.make_tensor_value_info(output.name, element_type, output.shape))
 
     def theirs(self, *operands: np.ndarray | None) -> list[np.ndarray]:
         return self.session.run(None, self._named(operands))
@@ -73,12 +74,12 @@ class Node:
         return [np.asarray(each) for each in self.program(self.model.params, self._named(operands)).values()]
 
     def assert_equal(self, *operands: np.ndarray | None) -> int:
-        """Of types, shapes and elements; the number of these."""
+        """Compares types, shapes and elements with onnxruntime's, and returns the number of elements."""
         return assert_equal(self.ours(*operands), self.theirs(*operands), operands)
 
     def _named(self, operands: Sequence[np.ndarray | None]) -> dict[str, np.ndarray]:
-        given = (np.asarray(x) for i, x in enumerate(operands) if x is not None and i not in self.constant)
-        return dict(zip(self.names, given, strict=True))
+        inputs = (np.asarray(x) for i, x in enumerate(operands) if x is not None and i not in self.constant)
+        return dict(zip(self.names, inputs, strict=True))
 
 
 def _type(x: np.ndarray) -> int:
@@ -96,7 +97,7 @@ def assert_equal(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray], opera
 
 
 def check(operator: str, *operands: np.ndarray | None, **options) -> int:
-    """A node on these operands, all of them traced and all but the first of them constant."""
+    """Compares a node with all operands traced, and with all but the first constant. Returns the number of elements."""
     count = Node(operator, *operands, **options).assert_equal(*operands)
-    rest = [index for index in range(1, len(operands)) if operands[index] is not None]
-    return count + Node(operator, *operands, constant=rest, **options).assert_equal(*operands)
+    constant = [index for index in range(1, len(operands)) if operands[index] is not None]
+    return count + Node(operator, *operands, constant=constant, **options).assert_equal(*operands)

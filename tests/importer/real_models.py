@@ -1,4 +1,4 @@
-"""Models of other people's, read from the wheels that they come in, and classification quantized by onnxruntime's tools."""
+"""Published models, read from the wheels that contain them, and some of them quantized by onnxruntime's tools."""
 
 import functools
 import os
@@ -25,11 +25,11 @@ FILES = {
     "title decoder": (TITLES, "traceforge_title_model/data/span/decoder.onnx"),
 }
 IMAGES = {"detection": (1, 3, 64, 96), "recognition": (1, 3, 48, 96), "classification": (1, 3, 48, 192)}
-SPEECH = {"sr": np.int64(16000)}  # what decides the branch that silero_vad takes
+SPEECH = {"sr": np.int64(16000)}  # the sampling rate, which decides the branch that silero_vad takes
 
 
 class Variant(NamedTuple):
-    """How `quantize_static` writes a model."""
+    """The options of `quantize_static`."""
 
     form: str
     activations: str
@@ -52,7 +52,7 @@ VARIANTS = {
 
 @functools.cache
 def read(name: str):
-    """The model, from the wheel in the folder that JQUANT_WHEELS names; skips without the variable."""
+    """A model, from its wheel in the folder that the variable JQUANT_WHEELS names; skips the test without it."""
     folder = os.environ.get("JQUANT_WHEELS")
     if folder is None:
         pytest.skip("the models are read from wheels in the folder JQUANT_WHEELS, which the gate downloads")
@@ -63,19 +63,19 @@ def read(name: str):
 
 @functools.cache
 def quantized(name: str, variant: str):
-    """A model of images, calibrated with two."""
-    chosen = VARIANTS[variant]
-    converted = onnx.version_converter.convert_version(read(name), chosen.version)
+    """A model of images, quantized after calibration with two images."""
+    options = VARIANTS[variant]
+    converted = onnx.version_converter.convert_version(read(name), options.version)
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "quantized.onnx"
         quantization.quantize_static(
             converted,
             path,
             _Images(name),
-            quant_format=quantization.QuantFormat[chosen.form],
-            activation_type=quantization.QuantType[chosen.activations],
-            weight_type=quantization.QuantType[chosen.weights],
-            per_channel=chosen.per_channel,
+            quant_format=quantization.QuantFormat[options.form],
+            activation_type=quantization.QuantType[options.activations],
+            weight_type=quantization.QuantType[options.weights],
+            per_channel=options.per_channel,
         )
         return onnx.load(path)
 
@@ -93,7 +93,7 @@ def image(name: str, seed: int) -> dict[str, np.ndarray]:
 
 
 def inputs(name: str) -> dict[str, np.ndarray]:
-    """Of no image and no voice, but of their shapes and types."""
+    """Random inputs with the shapes and types of images or sound."""
     rng = np.random.default_rng(0)
     if name in IMAGES:
         return image(name, 0)

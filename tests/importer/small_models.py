@@ -1,4 +1,4 @@
-"""Small models with random weights: a layer of a dynamically quantized encoder, and a QDQ network."""
+"""Small models with random weights: a dynamically quantized encoder layer, and a QDQ network."""
 
 import importlib
 
@@ -74,12 +74,12 @@ def weights() -> dict[str, np.ndarray]:
 
 
 def encoder():
-    """A `ModelProto`."""
+    """The `ModelProto` of an encoder layer with dynamic quantization."""
     return _model(ENCODER, weights())
 
 
 def qdq():
-    """A `ModelProto`."""
+    """The `ModelProto` of a matrix product between QuantizeLinear and DequantizeLinear."""
     rng = np.random.default_rng(1)
     return _model(QDQ, {"w": rng.integers(-128, 128, (WIDTH, 16), np.int8), "bias": rng.normal(size=16).astype(np.float32)})
 
@@ -92,7 +92,7 @@ def _model(text: str, tensors: dict[str, np.ndarray]):
 
 
 def inputs(batch: int = 8, length: int = 5, seed: int = 0) -> dict[str, np.ndarray]:
-    """Of the encoder."""
+    """Random inputs of the encoder."""
     rng = np.random.default_rng(seed)
     noise = rng.normal(size=(batch, length, WIDTH)).astype(np.float32)
     return {"tokens": rng.integers(-TOKENS, TOKENS, (batch, length)), "noise": noise}

@@ -1,4 +1,4 @@
-"""Padding that onnxruntime computes, also where strides are longer than windows, so that it is negative."""
+"""auto_pad against onnxruntime, including strides longer than windows, for which the padding is negative."""
 
 import itertools
 
@@ -28,8 +28,8 @@ def weights(*shape):
     return RNG.integers(-3, 4, shape)
 
 
-def nodes(kernel, strides, dilations, auto_pad):
-    """(operator, operands, attributes) of everything that pads by itself. "x" is of integers in floats, and "u" of uint8."""
+def window_operators(kernel, strides, dilations, auto_pad):
+    """(operator, operands, attributes) of every operator with auto_pad. "x" holds integers as floats, and "u" as uint8."""
     rank, window = len(kernel), {"strides": strides, "auto_pad": auto_pad}
     pool, dilated = {"kernel_shape": kernel, **window}, {"dilations": dilations}
     w = weights(3, 2, *kernel).astype(np.float32)
@@ -52,60 +52,65 @@ def nodes(kernel, strides, dilations, auto_pad):
     assert rank == len(strides)
 
 
-def model_of(given, chosen):
-    """A model with one output for each node."""
-    tensors, made, outputs = [], [], []
-    for number, (operator, operands, attributes) in enumerate(chosen):
+def model_of(inputs, cases):
+    """A model with one node and one output for each case."""
+    tensors, nodes, outputs = [], [], []
+    for number, (operator, operands, attributes) in enumerate(cases):
         names = []
-        for place, each in enumerate(operands):
-            names.append(each if isinstance(each, str) else f"w{number}_{place}")
+        for position, each in enumerate(operands):
+            names.append(each if isinstance(each, str) else f"w{number}_{position}")
             if not isinstance(each, str):
                 tensors.append(numpy_helper.from_array(np.asarray(each), names[-1]))
         domain, _, name = operator.rpartition(".")
-        made.append(helper.make_node(name, names, [f"y{number}"], domain=domain, **attributes))
+        nodes.append(helper.make_node(name, names, [f"y{number}"], domain=domain, **attributes))
         outputs.append(helper.make_empty_tensor_value_info(f"y{number}"))
-    inputs = [helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for k, x in given.items()]
+    declared = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for name, x in inputs.items()
+    ]
     opsets = [helper.make_opsetid("", 19), helper.make_opsetid("com.microsoft", 1)]
-    graph = helper.make_graph(made, "graph", inputs, outputs, tensors)
+    graph = helper.make_graph(nodes, "graph", declared, outputs, tensors)
     return helper.make_model(graph, opset_imports=opsets, ir_version=9)
 
 
-def theirs(given, node):
+def theirs(inputs, case):
     """onnxruntime's result; None if it refuses."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads, options.log_severity_level = 1, 4
-    data = model_of(given, [node]).SerializeToString()
+    data = model_of(inputs, [case]).SerializeToString()
     try:
-        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"]).run(None, given)[0]
+        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"]).run(None, inputs)[0]
     except Exception as error:  # of onnxruntime's own types
         if any(each in str(error) for each in REFUSED):
             return None
         raise
 
 
-def check(shape, chosen):
-    """How many results are equal to onnxruntime's: integers, sums of integers, and quotients to an ulp."""
+def check(shape, cases):
+    """Compares with onnxruntime: integers and sums of integers for equality, quotients to an ulp.
+
+    Returns:
+      The number of cases that onnxruntime computes.
+    """
     values = RNG.integers(0, 10, (1, 2, *shape))
-    given = {"x": values.astype(np.float32), "u": values.astype(np.uint8)}
-    expected = [theirs(given, node) for node in chosen]
-    kept = [i for i, result in enumerate(expected) if result is not None]
-    model = jquant.onnx.load(model_of(given, [chosen[i] for i in kept]))
-    results = jax.jit(model)(model.params, given)
-    for number, i in enumerate(kept):
-        message = f"{shape} {chosen[i][0]} {chosen[i][2]}"
-        if chosen[i][0] == "AveragePool":
-            np.testing.assert_array_max_ulp(np.asarray(results[f"y{number}"]), expected[i], 1)
+    inputs = {"x": values.astype(np.float32), "u": values.astype(np.uint8)}
+    results = [(case, theirs(inputs, case)) for case in cases]
+    results = [(case, expected) for case, expected in results if expected is not None]
+    model = jquant.onnx.load(model_of(inputs, [case for case, _ in results]))
+    outputs = jax.jit(model)(model.params, inputs)
+    for number, ((operator, _, attributes), expected) in enumerate(results):
+        if operator == "AveragePool":
+            np.testing.assert_array_max_ulp(np.asarray(outputs[f"y{number}"]), expected, 1)
         else:
-            np.testing.assert_array_equal(results[f"y{number}"], expected[i], message)
-    return len(kept)
+            np.testing.assert_array_equal(outputs[f"y{number}"], expected, f"{shape} {operator} {attributes}")
+    return len(results)
 
 
-def test_strides_that_are_longer_than_windows():
-    """The first element may be left out, too: of 8 with a stride of 4, a convolution takes the second and the sixth."""
+def test_strides_longer_than_windows():
+    """Even the first element may be left out: of 8 with a stride of 4, a convolution takes the second and the sixth."""
     windows = [((1,), (4,), (1,)), ((2,), (5,), (2,))]
-    chosen = [node for window in windows for auto_pad in PADS for node in nodes(*window, auto_pad)]
-    assert check((8,), chosen) > 20
+    cases = [case for window in windows for auto_pad in PADS for case in window_operators(*window, auto_pad)]
+    assert check((8,), cases) > 20
 
 
 @pytest.mark.full
@@ -114,7 +119,7 @@ def test_all_windows(size, count):
     windows = itertools.product((1, 2, 3), range(1, 8), (1, 2, 3), PADS)
     compared = 0
     for kernel, stride, dilation, auto_pad in windows:
-        compared += check((size,), list(nodes((kernel,), (stride,), (dilation,), auto_pad)))
+        compared += check((size,), list(window_operators((kernel,), (stride,), (dilation,), auto_pad)))
     assert compared > 500
     count("automatic paddings equal to onnxruntime's", compared)
 
@@ -122,14 +127,14 @@ def test_all_windows(size, count):
 @pytest.mark.gate
 @pytest.mark.parametrize("auto_pad", PADS)
 def test_two_dimensions(auto_pad):
-    """Each with its own."""
-    assert check((8, 9), list(nodes((1, 3), (4, 2), (1, 1), auto_pad))) > 8
-    assert check((12, 8), list(nodes((2, 1), (5, 5), (1, 2), auto_pad))) > 3
+    """Each dimension has a kernel, a stride and a dilation of its own."""
+    assert check((8, 9), list(window_operators((1, 3), (4, 2), (1, 1), auto_pad))) > 8
+    assert check((12, 8), list(window_operators((2, 1), (5, 5), (1, 2), auto_pad))) > 3
 
 
 @pytest.mark.gate
 def test_indices_of_pools():
-    """They count the elements of the whole tensor, those that are left out included."""
+    """They count all elements of the tensor, including those that negative padding crops."""
     text = """<ir_version: 9, opset_import: ["" : 19]> net (float[1, 1, 8] x) => (float[1, 1, n] y, int64[1, 1, n] at) {
       y, at = MaxPool <kernel_shape = [2], strides = [5], dilations = [2], auto_pad = "SAME_UPPER"> (x) }"""
     proto, x = parser.parse_model(text), RNG.normal(size=(1, 1, 8)).astype(np.float32)
@@ -140,8 +145,8 @@ def test_indices_of_pools():
         np.testing.assert_array_equal(results[name], expected)
 
 
-def test_sizes_that_are_left_open():
-    """Where windows begin depends on them if two elements or more are left over; one is always the last."""
+def test_open_sizes():
+    """Where windows begin depends on the size if two or more elements may be left over; a single one is always the last."""
     text = """<ir_version: 9, opset_import: ["" : 19]> net (float[1, 1, n] x) => (float[1, 1, m] y) {{
       y = MaxPool <kernel_shape = [1], strides = [{stride}], auto_pad = "SAME_UPPER"> (x) }}"""
     x = {"x": jax.ShapeDtypeStruct(jax.export.symbolic_shape("1, 1, n"), np.float32)}

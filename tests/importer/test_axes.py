@@ -1,4 +1,4 @@
-"""Axes: both ends of the range that a schema allows, and the numbers next to them, of every operator that has an axis."""
+"""Axes out of range, for every operator that has an axis: both ends of the allowed range, and the numbers beyond them."""
 
 import re
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from jquant.onnx import ModelError, axes, registry  # noqa: E402
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4) / 8
 LEVELS = X.astype(np.uint8)
-CUBE = np.arange(8, dtype=np.float32).reshape(2, 2, 2) + 1  # whose dimensions all fit the same scales
+CUBE = np.arange(8, dtype=np.float32).reshape(2, 2, 2) + 1  # the same scales fit each of its dimensions
 POINT = np.ones((1, 1, 1), np.float32)
 ONE, ZERO = np.float32(1), np.uint8(0)
 PER_AXIS = [np.float32([1, 2]), np.int8([0, 1])]
@@ -33,14 +33,14 @@ REDUCTIONS = ["L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "
 
 
 class Case(NamedTuple):
-    """An operator whose axis is an attribute, or else the operand at the place of None.
+    """An operator whose axis is an attribute, or the operand that is None here.
 
     Attributes:
-      version: of the operator set of its domain.
-      operands: arrays, and "" for one that is left out. But for the first one, they are initializers.
-      first, last: the axes that are allowed.
+      version: that of the operator set of its domain.
+      operands: arrays, and "" for one that is left out. All but the first are initializers.
+      first, last: the ends of the allowed range.
       listed: whether the axis is in a list.
-      theirs: whether onnxruntime has a kernel that refuses what ONNX does not allow.
+      theirs: whether onnxruntime has a kernel that refuses axes out of range.
     """
 
     operator: str
@@ -59,8 +59,8 @@ class Case(NamedTuple):
         return "com.microsoft" if self.operator.startswith("com.") else ""
 
     @property
-    def place(self):
-        """Of the operand that is the axis."""
+    def position(self):
+        """The position of the operand that is the axis; None if the axis is an attribute."""
         return next((i for i, each in enumerate(self.operands) if each is None), None)
 
 
@@ -124,40 +124,40 @@ CASES = [
 ]
 
 
-def named(case):
-    kind = "attribute" if case.place is None else "operand"
+def case_id(case):
+    kind = "attribute" if case.position is None else "operand"
     return f"{case.operator}-{case.version}, {kind} {case.axis}" + (", new" if case.attributes.get("new_axis") else "")
 
 
 def model_of(case, axis):
-    """A model whose node `node` has that axis, and its inputs."""
+    """A model whose node `node` has this axis, and the inputs of the model."""
     attributes, operands = dict(case.attributes), list(case.operands)
     value = [axis] if case.listed else axis
-    if case.place is None:
+    if case.position is None:
         attributes[case.axis] = value
     else:
-        operands[case.place] = np.array(value)
-    if case.operator == "ReverseSequence" and axis in (0, 1):  # of the two, one is the other's opposite
+        operands[case.position] = np.array(value)
+    if case.operator == "ReverseSequence" and axis in (0, 1):  # the two axes must differ
         attributes["time_axis" if case.axis == "batch_axis" else "batch_axis"] = 1 - axis
-    if case.axis == "quantize_axis":  # along which there is one scale for each block
+    if case.axis == "quantize_axis":  # the axis along which the elements of a block share a scale
         scales = [16, 16, 16]
         scales[axis if -3 <= axis <= 2 else 0] = 1
         operands[2] = np.ones(scales, np.float32)
     elif case.axis == "gather_axis":
         attributes["quantize_axis"] = 2
     names = ["" if isinstance(each, str) else f"x{i}" for i, each in enumerate(operands)]
-    # What is quantized, and what is sorted out, has to be in the file.
+    # The operand of Unique, and quantized data, have to be initializers.
     traced = [] if case.operator == "Unique" or case.axis.endswith("ize_axis") or case.axis == "gather_axis" else names[:1]
     arrays = dict(zip(names, operands, strict=True))
     results = [f"y{i}" for i in range(case.outputs)]
     operator = case.operator.rpartition(".")[2]
-    inputs, outputs = names, results
+    node_inputs, node_outputs = names, results
     before, after = [], []
     if operator == "ConcatFromSequence":
-        before, inputs = [helper.make_node("SequenceConstruct", ["x0", "x0"], ["sequence"])], ["sequence"]
+        before, node_inputs = [helper.make_node("SequenceConstruct", ["x0", "x0"], ["sequence"])], ["sequence"]
     if operator == "SplitToSequence":
-        after, outputs = [helper.make_node("SequenceLength", ["sequence"], ["y0"])], ["sequence"]
-    node = helper.make_node(operator, inputs, outputs, "node", domain=case.domain, **attributes)
+        after, node_outputs = [helper.make_node("SequenceLength", ["sequence"], ["y0"])], ["sequence"]
+    node = helper.make_node(operator, node_inputs, node_outputs, "node", domain=case.domain, **attributes)
     graph = helper.make_graph(
         [*before, node, *after],
         "graph",
@@ -167,67 +167,69 @@ def model_of(case, axis):
     )
     opset = 17 if case.domain else case.version
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
-    given = {name: np.asarray(arrays[name]) for name in traced}
-    return helper.make_model(graph, opset_imports=opsets, ir_version=13 if opset > 24 else 10), given
+    inputs = {name: np.asarray(arrays[name]) for name in traced}
+    return helper.make_model(graph, opset_imports=opsets, ir_version=13 if opset > 24 else 10), inputs
 
 
 def onnx_type(x):
     return helper.np_dtype_to_tensor_dtype(np.asarray(x).dtype)
 
 
-def theirs(proto, given):
+def theirs(proto, inputs):
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(None, given)
+    return session.run(None, inputs)
 
 
-def ours(proto, given):
+def ours(proto, inputs):
     model = jquant.onnx.load(proto)
-    return jax.eval_shape(model, model.params, given)
+    return jax.eval_shape(model, model.params, inputs)
 
 
-@pytest.mark.parametrize("case", CASES, ids=named)
+@pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_range(case):
-    """Its ends are accepted, and what is next to them is refused by name."""
+    """The ends of the range are accepted. The numbers beyond them are refused, in a message that names the node."""
     for axis in (case.first, case.last):
         ours(*model_of(case, axis))
-    kind = "attribute" if case.place is None else "operand"
+    kind = "attribute" if case.position is None else "operand"
     for axis in (case.first - 1, case.last + 1):
         value = re.escape(f"[{axis}]" if case.listed else f"{axis}")
-        where = rf"node 'node' \({re.escape(case.operator)}, version \d+\): its {kind} {case.axis} is {value}, "
-        with pytest.raises(ModelError, match=rf"^{where}which is not in the range from {case.first} to {case.last}$"):
+        source = rf"node 'node' \({re.escape(case.operator)}, version \d+\): its {kind} {case.axis} is {value}, "
+        with pytest.raises(ModelError, match=rf"^{source}which is not in the range from {case.first} to {case.last}$"):
             ours(*model_of(case, axis))
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("case", [case for case in CASES if case.theirs], ids=named)
+@pytest.mark.parametrize("case", [case for case in CASES if case.theirs], ids=case_id)
 def test_onnxruntime(case):
-    """It gives the same at both ends, and refuses what is next to them."""
+    """onnxruntime gives the same results at both ends of the range, and refuses the numbers beyond them."""
     for axis in (case.first, case.last):
-        proto, given = model_of(case, axis)
+        proto, inputs = model_of(case, axis)
         model = jquant.onnx.load(proto)
-        for actual, expected in zip(model(model.params, given).values(), theirs(proto, given), strict=True):
-            compare = np.testing.assert_array_equal
+        for actual, expected in zip(model(model.params, inputs).values(), theirs(proto, inputs), strict=True):
             if expected.dtype.kind == "f":
-                compare = np.testing.assert_allclose
-            compare(actual, expected, *(() if compare is np.testing.assert_array_equal else (1e-5, 1e-6)))
+                np.testing.assert_allclose(actual, expected, 1e-5, 1e-6)
+            else:
+                np.testing.assert_array_equal(actual, expected)
     for axis in (case.first - 1, case.last + 1):
         with pytest.raises(RUNTIME_ERRORS):
             theirs(*model_of(case, axis))
 
 
-def test_every_operator_with_an_axis_is_here():
-    """Those that have a converter; the others are functions of these."""
+def test_every_operator_with_an_axis_is_tested():
+    """Every operator that has a converter; the others are functions of these."""
     missing = []
     for domain, operator in registry.operators():
         for entry in registry._TABLE[domain, operator]:
             name = f"{domain}.{operator}" if domain else operator
-            here = [case for case in CASES if case.operator == name and entry.since <= case.version <= (entry.until or 99)]
+            tested = {
+                case.axis for case in CASES if case.operator == name and entry.since <= case.version <= (entry.until or 99)
+            }
             needed = {each for each in (*entry.operands, *entry.attributes) if "axis" in each or "axes" in each}
             needed |= axes.NAMES & {*entry.operands, *entry.attributes}
-            missing += [(name, entry.since, each) for each in needed - {case.axis for case in here} - NO_AXES]
+            missing += [(name, entry.since, each) for each in needed - tested - NO_AXES]
     assert missing == []
 
 
@@ -235,28 +237,28 @@ NO_AXES = {"new_axis", "noop_with_empty_axes"}
 
 
 def test_one_of_several_axes():
-    proto, given = model_of(Case("ReduceSum", 11, [X], "axes", listed=True), 0)
+    proto, inputs = model_of(Case("ReduceSum", 11, [X], "axes", listed=True), 0)
     proto.graph.node[0].attribute[0].ints[:] = [0, 5]
     with pytest.raises(ModelError, match=r"its attribute axes is \[0, 5\], of which 5 is not in the range from -3 to 2$"):
-        ours(proto, given)
+        ours(proto, inputs)
 
 
-def test_dimensions_that_there_are_not():
+def test_axis_of_a_scalar():
     with pytest.raises(ModelError, match=r"its attribute axis is 0, but there are no dimensions$"):
         ours(*model_of(Case("Softmax", 13, [ONE]), 0))
 
 
 def test_axis_of_a_single_scale():
-    """It does not count, also in onnxruntime."""
+    """It is ignored, as in onnxruntime."""
     for scale in (np.float32(0.5), np.float32([0.5])):
-        proto, given = model_of(Case("QuantizeLinear", 21, [X[0, 0], scale]), 7)
+        proto, inputs = model_of(Case("QuantizeLinear", 21, [X[0, 0], scale]), 7)
         model = jquant.onnx.load(proto)
-        np.testing.assert_array_equal(model(model.params, given)["y0"], theirs(proto, given)[0])
+        np.testing.assert_array_equal(model(model.params, inputs)["y0"], theirs(proto, inputs)[0])
 
 
 @pytest.mark.parametrize("qdq", ["as_written", "fused"])
-def test_weights_that_are_transposed(qdq):
-    """Fusion transposes them when the model is loaded, along dimensions that there are."""
+def test_transposed_weights(qdq):
+    """Fusion transposes weights when the model is loaded, but not along axes out of range."""
     proto = parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
     net (float[n, 2] x) => (float[n, 2] y) <int8[2, 2] w = {1, 2, 3, 4}, float[2] s = {0.5, 0.25}, float t = {0.5}> {
       q = QuantizeLinear (x, t)

@@ -1,4 +1,4 @@
-"""If, Loop and Scan: decided when loaded, while tracing, or by data; and what they say where that cannot be."""
+"""If, Loop and Scan: decided when a model is loaded, while tracing, or by data; and the errors where none is possible."""
 
 import jax
 import numpy as np
@@ -42,7 +42,7 @@ def test_a_condition_of_constants_is_decided_when_loaded(mode):
     model = model_of(BRANCHES)
     loaded = jquant.onnx.load(model, constants={"mode": np.int64(mode)})
     assert "If" not in str(loaded)
-    assert len(loaded.params) == (2 if mode == 2 else 1)  # the other branch's are gone
+    assert len(loaded.params) == (2 if mode == 2 else 1)  # without the parameters of the other branch
     expected = X * [10, 20, 30] if mode == 2 else X + np.array([1, 2, 3])
     np.testing.assert_array_equal(jax.jit(loaded)(loaded.params, {"x": X})["y"], expected)
 
@@ -82,8 +82,8 @@ net (float[n, 3] x) => (float[n, 3] y) <int64[1] zero = {{0}}, int64[1] rows = {
 
 
 @pytest.mark.parametrize(("rows", "outcome"), [(1, None), (0, "else"), (-1, "else")])
-def test_a_condition_of_sizes_with_names(rows, outcome):
-    """JAX says that a size with a name is not 1, though it may be: that would be the wrong branch in silence."""
+def test_a_condition_of_named_sizes(rows, outcome):
+    """JAX considers a named size unequal to 1, although it may be 1, which would silently choose the wrong branch."""
     model = jquant.onnx.load(model_of(ROWS.format(rows=rows)))
     shape = jax.export.symbolic_shape("n, 3")
     inputs = {"x": jax.ShapeDtypeStruct(shape, np.float32)}
@@ -95,7 +95,7 @@ def test_a_condition_of_sizes_with_names(rows, outcome):
     np.testing.assert_array_equal(program.call(model.params, {"x": X})["y"], -X)
 
 
-def test_what_shapes_need_of_the_branch_that_is_not_taken_does_not_matter():
+def test_a_branch_that_is_not_taken_need_not_have_known_shapes():
     model = model_of("""
 net (float[n, 3] x, int64[k] shape) => (float[a, b] y) {
   size = Size (x)
@@ -123,8 +123,8 @@ net (bool c, float[n, 3] x) => (float[a, b] y) {
         run(model, {"x": X, "c": np.bool_(True)})
 
 
-def test_a_branch_that_does_not_fit_says_what_decides():
-    """Both branches are computed unless a constant decides; the error names the branch and the input to fix."""
+def test_a_branch_that_does_not_fit_names_the_deciding_input():
+    """Both branches are computed unless a constant decides. The error names the branch and the input to fix."""
     model = model_of("""
 net (int64 sr, float[n, 3] x) => (float[a, b] y)
   <int64 rate = {16000}, float[3, 2] w = {1, 2, 3, 4, 5, 6}, float[5, 2] v = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}> {
@@ -158,7 +158,7 @@ net ({inputs} float[3] x) => (float[3] total, float[r, 3] each) <{constants}> {{
 }}"""
 
 
-def expected_counted(x: np.ndarray, rounds: int):
+def expected_outputs(x: np.ndarray, rounds: int):
     each = [x := x + i for i in range(rounds)]
     stacked = np.stack([y * i for i, y in enumerate(each)]) if each else np.zeros((0, 3), np.float32)
     return x, stacked
@@ -171,7 +171,7 @@ def test_a_loop_with_a_known_number_of_rounds_is_a_scan(rounds, condition):
     loaded = jquant.onnx.load(model_of(text))
     program = str(jax.make_jaxpr(loaded)(loaded.params, {"x": X[1]}))
     assert "scan[" in program
-    for actual, expected in zip(run(model_of(text), {"x": X[1]}), expected_counted(X[1], rounds), strict=True):
+    for actual, expected in zip(run(model_of(text), {"x": X[1]}), expected_outputs(X[1], rounds), strict=True):
         np.testing.assert_array_equal(actual, expected)
 
 
@@ -180,7 +180,7 @@ def test_scan_outputs_need_a_known_number_of_rounds():
     with pytest.raises(ModelError, match=r"M is 'rounds', which depends on the input 'rounds': fix it with constants"):
         jquant.onnx.load(model)
     results = run(model, {"x": X[1]}, {"rounds": np.int64(4)})
-    for actual, expected in zip(results, expected_counted(X[1], 4), strict=True):
+    for actual, expected in zip(results, expected_outputs(X[1], 4), strict=True):
         np.testing.assert_array_equal(actual, expected)
 
 
@@ -207,7 +207,7 @@ def test_a_loop_ends_by_data(start, limit, rounds):
     assert run(model_of(UNTIL.format(rounds="")), inputs) == [expected(False)]
 
 
-def test_a_loop_whose_body_needs_its_number_is_unrolled():
+def test_a_loop_whose_body_needs_the_iteration_number_is_unrolled():
     model = model_of("""
 net (float[3] x) => (float[k] y, float[a, b] each) <int64 rounds = {3}, int64[1] one = {1}, int64[1] zero = {0}> {
   y, each = Loop (rounds, , x) <body = one (int64 i, bool c, float[k] v) => (bool d, float[l] w, float[m] o) {
@@ -223,7 +223,7 @@ net (float[3] x) => (float[k] y, float[a, b] each) <int64 rounds = {3}, int64[1]
     np.testing.assert_array_equal(each, X[1][:, None])
 
 
-def test_a_loop_that_changes_shapes_is_unrolled_or_named():
+def test_a_loop_that_changes_shapes_is_unrolled_or_refused():
     text = """
 net (float[3] x) => (float[k] y) <int64 rounds = {%d}> {
   y = Loop (rounds, , x) <body = one (int64 i, bool c, float[k] v) => (bool d, float[l] w) {
@@ -241,8 +241,8 @@ net (float[3] x) => (float[k] y) <int64 rounds = {%d}> {
 
 SCAN = """
 net (float[2] s, float[4, 3, 2] x) => (float[2] t, float[3, 2, 4] y) {{
-  t, y = Scan <num_scan_inputs = 1, scan_input_axes = [1], scan_input_directions = [{backwards}],
-               scan_output_axes = [-1], scan_output_directions = [{turned}], body = one (float[2] a, float[4, 2] e)
+  t, y = Scan <num_scan_inputs = 1, scan_input_axes = [1], scan_input_directions = [{reversed_input}],
+               scan_output_axes = [-1], scan_output_directions = [{reversed_output}], body = one (float[2] a, float[4, 2] e)
                => (float[2] b, float[2, 4] o) {{
     sum = ReduceSum <keepdims = 0> (e, zero)
     b = Add (a, sum)
@@ -252,23 +252,23 @@ net (float[2] s, float[4, 3, 2] x) => (float[2] t, float[3, 2, 4] y) {{
 }}"""
 
 
-@pytest.mark.parametrize("backwards", [0, 1])
-@pytest.mark.parametrize("turned", [0, 1])
-def test_scan_over_axes_and_directions(backwards, turned):
-    model = model_of(SCAN.format(backwards=backwards, turned=turned))
+@pytest.mark.parametrize("reversed_input", [0, 1])
+@pytest.mark.parametrize("reversed_output", [0, 1])
+def test_scan_over_axes_and_directions(reversed_input, reversed_output):
+    model = model_of(SCAN.format(reversed_input=reversed_input, reversed_output=reversed_output))
     model.graph.initializer.append(helper.make_tensor("zero", TensorProto.INT64, [1], [0]))
     model.graph.output[1].type.tensor_type.shape.CopyFrom(helper.make_tensor_type_proto(1, [2, 4, 3]).tensor_type.shape)
     x = np.random.default_rng(0).integers(-5, 5, (4, 3, 2)).astype(np.float32)
     state, outputs = np.array([1, 2], np.float32), []
-    for element in np.moveaxis(x, 1, 0)[:: -1 if backwards else 1]:
+    for element in np.moveaxis(x, 1, 0)[:: -1 if reversed_input else 1]:
         state = state + element.sum(0)
         outputs.append((element * state).T)
     t, y = run(model, {"s": np.array([1, 2], np.float32), "x": x})
     np.testing.assert_array_equal(t, state)
-    np.testing.assert_array_equal(y, np.stack(outputs[:: -1 if turned else 1], -1))
+    np.testing.assert_array_equal(y, np.stack(outputs[:: -1 if reversed_output else 1], -1))
 
 
-def test_random_numbers_say_why_there_is_no_such_operator():
+def test_operators_that_draw_random_numbers_are_refused_with_the_reason():
     model = model_of("net (float[3] x) => (float[3] y) { r = RandomNormalLike (x) y = Add (x, r) }")
     with pytest.raises(ModelError, match=r"node 'r' \(RandomNormalLike, version 16\): .*random"):
         jquant.onnx.load(model)

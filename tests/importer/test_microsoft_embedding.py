@@ -1,4 +1,4 @@
-"""com.microsoft.QEmbedLayerNormalization: equal to onnxruntime's where no order of addition can matter."""
+"""com.microsoft.QEmbedLayerNormalization: equal to onnxruntime where the order of addition does not matter."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def scalar(x) -> np.ndarray:
 def embedding(rng, dtype, hidden: int, spread: int, scales, segments: bool = True) -> list[np.ndarray | None]:
     """The operands of QEmbedLayerNormalization, with integers at most `spread` away from their zero points."""
     limits = np.iinfo(dtype)
-    ids, kinds = (rng.integers(0, count, (4, 8)).astype(np.int32) for count in (20, 3))
+    ids, segment_ids = (rng.integers(0, count, (4, 8)).astype(np.int32) for count in (20, 3))
     sizes = [(20, hidden), (9, hidden), (3, hidden), (hidden,), (hidden,)]
     zero_points = [dtype(rng.integers(limits.min + spread, limits.max + 1 - spread)) for _ in sizes]
     tables: list[np.ndarray | None] = [
@@ -32,15 +32,15 @@ def embedding(rng, dtype, hidden: int, spread: int, scales, segments: bool = Tru
     ]
     scales = [scalar(each) for each in scales]
     if not segments:
-        kinds = tables[2] = scales[2] = zero_points[2] = None
+        segment_ids = tables[2] = scales[2] = zero_points[2] = None
     mask = rng.integers(0, 3, (4, 8)).astype(np.int32)
-    return [ids, kinds, *tables, mask, *scales, *zero_points]
+    return [ids, segment_ids, *tables, mask, *scales, *zero_points]
 
 
 @every_type
 @pytest.mark.parametrize("segments", [True, False])
 def test_embedding(dtype, segments):
-    """With sums of 16 numbers that are exact in any order, and with sums of two, which have one order."""
+    """Sums of 16 numbers, which are exact in any order, and sums of two numbers, which have a single order."""
     rng, options = np.random.default_rng(6), {"microsoft": True, "outputs": 2, "constant": range(2, 7)}
     operands = embedding(rng, dtype, 16, 3, (1, 2, 0.5, 0.013, 0.007), segments)
     Node("QEmbedLayerNormalization", *operands, epsilon=0.01, **options).assert_equal(*operands)
@@ -53,9 +53,9 @@ def test_a_quantized_file(tmp_path):
     """The operator as `quantize_dynamic` writes it."""
     quantization = pytest.importorskip("onnxruntime.quantization", reason="onnxruntime's tools are not installed")
     model = parser.parse_model("""<ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]>
-        embedding (int32[4, 8] ids, int32[4, 8] kinds, int32[4, 8] mask) => (float[4, 8, 2] y, int32[4] counts) {
+        embedding (int32[4, 8] ids, int32[4, 8] segment_ids, int32[4, 8] mask) => (float[4, 8, 2] y, int32[4] counts) {
             y, counts = com.microsoft.EmbedLayerNormalization <epsilon = 1e-12>
-                (ids, kinds, words, positions, segments, gamma, beta, mask)
+                (ids, segment_ids, words, positions, segments, gamma, beta, mask)
         }""")
     rng = np.random.default_rng(8)
     tables = {"words": (20, 2), "positions": (9, 2), "segments": (3, 2), "gamma": (2,), "beta": (2,)}
@@ -64,10 +64,10 @@ def test_a_quantized_file(tmp_path):
     quantization.quantize_dynamic(model, tmp_path / "quantized.onnx", extra_options={"DefaultTensorType": 1})
     saved = onnx.load(tmp_path / "quantized.onnx")
     assert [node.op_type for node in saved.graph.node] == ["QEmbedLayerNormalization"]
-    ids, kinds, *_, mask = embedding(rng, np.uint8, 2, 0, [1] * 5)[:8]
-    given = {"ids": ids, "kinds": kinds, "mask": mask}
+    ids, segment_ids, *_, mask = embedding(rng, np.uint8, 2, 0, [1] * 5)[:8]
+    inputs = {"ids": ids, "segment_ids": segment_ids, "mask": mask}
     ours = jquant.onnx.load(saved)
     theirs = onnxruntime.InferenceSession(saved.SerializeToString(), providers=["CPUExecutionProvider"])
-    found, (y, counts) = jax.jit(ours)(ours.params, given), theirs.run(None, given)
-    np.testing.assert_array_equal(found["y"], y)
-    np.testing.assert_array_equal(found["counts"], counts)
+    actual, (y, counts) = jax.jit(ours)(ours.params, inputs), theirs.run(None, inputs)
+    np.testing.assert_array_equal(actual["y"], y)
+    np.testing.assert_array_equal(actual["counts"], counts)

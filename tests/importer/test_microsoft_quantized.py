@@ -1,6 +1,6 @@
-"""onnxruntime's own quantized operators, one node at a time: its integers, and its floats where they are defined.
+"""onnxruntime's own quantized operators, one node at a time, against onnxruntime.
 
-Its results on x86-64, that is: its kernels for other processors add and multiply otherwise.
+These are its results on x86-64; its kernels for other processors add and multiply differently.
 """
 
 import itertools
@@ -33,34 +33,35 @@ def integers(rng: np.random.Generator, dtype, *sizes: int) -> np.ndarray:
 
 
 def parameters(rng: np.random.Generator, dtype) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Three scales, often powers of two apart, which makes ties, and zero points."""
+    """Three scales, often with ratios that are powers of two, which makes ties, and three zero points."""
     first = samples.scales(rng, 1)[0]
     others = [first * (2.0 ** rng.integers(-2, 3) if rng.random() < 0.5 else rng.uniform(0.3, 4)) for _ in range(2)]
     return [(scalar(each), integers(rng, dtype)) for each in (first, *others)]
 
 
-def assert_all_equal(operator: str, sets, **attributes) -> int:
-    """One program for all sets of operands, which have the same shapes."""
+def assert_all_equal(operator: str, operand_sets, **attributes) -> int:
+    """Compares one program on all sets of operands, which have the same shapes."""
     node, count = None, 0
-    for operands in sets:
+    for operands in operand_sets:
         node = node or Node(operator, *operands, microsoft=True, **attributes)
         count += node.assert_equal(*operands)
     return count
 
 
-def binary(rng, operator, a, b):
-    of_a, of_b, (scale, zero_point) = parameters(rng, a.dtype)
+def binary_operands(rng, operator, a, b):
+    """The operands of QLinearAdd or QLinearMul, with random scales and zero points."""
+    (a_scale, a_zero_point), (b_scale, b_zero_point), (scale, zero_point) = parameters(rng, a.dtype)
     if operator == "QLinearMul":
-        scale = scalar(of_a[0] * of_b[0] * (2.0 ** rng.integers(0, 9) if rng.random() < 0.4 else rng.uniform(1, 300)))
-    return a, *of_a, b, *of_b, scale, zero_point
+        scale = scalar(a_scale * b_scale * (2.0 ** rng.integers(0, 9) if rng.random() < 0.4 else rng.uniform(1, 300)))
+    return a, a_scale, a_zero_point, b, b_scale, b_zero_point, scale, zero_point
 
 
 @every_type
 @pytest.mark.parametrize("operator", ["QLinearAdd", "QLinearMul"])
 def test_all_pairs(operator, dtype):
-    """65,536 of them, in 20 quantizations."""
+    """All 65,536 pairs, with 20 random quantizations."""
     rng, pairs = np.random.default_rng(0), PAIRS.view(dtype)
-    assert_all_equal(operator, [binary(rng, operator, *pairs) for _ in range(20)])
+    assert_all_equal(operator, [binary_operands(rng, operator, *pairs) for _ in range(20)])
 
 
 SHAPES = [
@@ -77,29 +78,33 @@ SHAPES = [
 @every_type
 @pytest.mark.parametrize("operator", ["QLinearAdd", "QLinearMul"])
 def test_broadcasting(operator, dtype):
-    """Of the two, the kernel adds that first which it repeats."""
+    """The kernel adds the operand that is broadcast first."""
     rng = np.random.default_rng(1)
-    for a, b in SHAPES:
-        given = [(integers(rng, dtype, *a), integers(rng, dtype, *b)) for _ in range(30)]
-        assert_all_equal(operator, [binary(rng, operator, *each) for each in given])
+    for a_shape, b_shape in SHAPES:
+        pairs = [(integers(rng, dtype, *a_shape), integers(rng, dtype, *b_shape)) for _ in range(30)]
+        assert_all_equal(operator, [binary_operands(rng, operator, a, b) for a, b in pairs])
 
 
 @every_type
-def test_unary(dtype):
-    """All 256 values, in 500 quantizations."""
+def test_leaky_relu_concat_and_where(dtype):
+    """All 256 values, with 500 random quantizations."""
     rng, x = np.random.default_rng(2), PAIRS[1, :256].view(dtype)
-    sets = [parameters(rng, dtype) for _ in range(500)]
-    assert_all_equal("QLinearLeakyRelu", [(x, *one, *other) for one, other, _ in sets], alpha=0.1)
-    assert_all_equal("QLinearConcat", [(*output, x, *one, x, *other) for output, one, other in sets], axis=0)
+    quantizations = [parameters(rng, dtype) for _ in range(500)]
+    assert_all_equal("QLinearLeakyRelu", [(x, *first, *second) for first, second, _ in quantizations], alpha=0.1)
+    concatenated = [(*output, x, *first, x, *second) for output, first, second in quantizations]
+    assert_all_equal("QLinearConcat", concatenated, axis=0)
     for y_sizes in ((256,), (2, 256), (1,)):
-        given = [(rng.random(256) < 0.5, x, np.resize(rng.permutation(x), y_sizes)) for _ in range(100)]
-        operands = [(c, x, *sets[i][0], y, *sets[i][1], *sets[i][i % 3]) for i, (c, x, y) in enumerate(given)]
+        operands = []
+        for i in range(100):
+            first, second, _ = quantizations[i]
+            condition, y = rng.random(256) < 0.5, np.resize(rng.permutation(x), y_sizes)
+            operands.append((condition, x, *first, y, *second, *quantizations[i][i % 3]))
         assert_all_equal("QLinearWhere", operands)
 
 
 @every_type
 def test_sigmoid(dtype):
-    """The rounded sigmoid; onnxruntime's polynomial is the processor's, and decides otherwise next to a tie alone."""
+    """The correctly rounded sigmoid. onnxruntime's polynomial depends on the processor, and differs next to ties alone."""
     rng, x = np.random.default_rng(3), PAIRS[1, :256].view(dtype)
     node, different = None, 0
     for _ in range(400):
@@ -149,21 +154,21 @@ POOLS = [
 
 @every_type
 def test_average_pool(dtype):
-    """Every sum in onnxruntime's order, and windows of one kind or another beyond the edges."""
+    """Sums in onnxruntime's order, with windows that extend beyond the edges, and global pools."""
     rng = np.random.default_rng(5)
     for sizes, attributes in POOLS:
-        sets = [parameters(rng, dtype) for _ in range(20)]
-        operands = [(integers(rng, dtype, *sizes), *one, *other) for one, other, _ in sets]
+        quantizations = [parameters(rng, dtype) for _ in range(20)]
+        operands = [(integers(rng, dtype, *sizes), *first, *second) for first, second, _ in quantizations]
         assert_all_equal("QLinearAveragePool", operands, **attributes)
     for sizes, channels_last in [((20, 30, 6, 7), 0), ((2, 6, 7, 50), 1), ((3, 4, 9), 0), ((2, 3, 4, 5, 6), 0)]:
-        sets = [parameters(rng, dtype) for _ in range(20)]
-        operands = [(integers(rng, dtype, *sizes), *one, *other) for one, other, _ in sets]
+        quantizations = [parameters(rng, dtype) for _ in range(20)]
+        operands = [(integers(rng, dtype, *sizes), *first, *second) for first, second, _ in quantizations]
         assert_all_equal("QLinearGlobalAveragePool", operands, channels_last=channels_last)
 
 
 @without_int8_uint8
 def test_gemm(a_dtype, b_dtype):
-    """Transposed or not, with each kind of bias, and an output of integers or of float32."""
+    """Transposed or not, with every shape of bias, and with integer or float32 output."""
     rng = np.random.default_rng(6)
     biases = itertools.cycle([None, (6,), (3, 1), (3, 6), (), (1, 6)])
     for number, (trans_a, trans_b, is_quantized) in enumerate(itertools.product((0, 1), (0, 1), (True, False))):
@@ -173,10 +178,10 @@ def test_gemm(a_dtype, b_dtype):
         b_scale = np.asarray(rng.uniform(0.01, 1, sizes), FLOAT32)
         bias = next(biases)
         c = None if bias is None else np.asarray(rng.integers(-3000, 3000, bias), np.int32)
-        of_a = np.ascontiguousarray(a.T) if trans_a else a, a_scale, a_zero_point
-        of_b = np.ascontiguousarray(b.T) if trans_b else b, b_scale, integers(rng, b_dtype, *sizes)
+        a, b = np.ascontiguousarray(a.T) if trans_a else a, np.ascontiguousarray(b.T) if trans_b else b
+        operands = a, a_scale, a_zero_point, b, b_scale, integers(rng, b_dtype, *sizes)
         output = (scalar(a_scale * b_scale.mean() * 500), y_zero_point) if is_quantized else ()
-        operands = (*of_a, *of_b, c, *output) if is_quantized or c is not None else (*of_a, *of_b)
+        operands += (c, *output) if is_quantized or c is not None else ()
         check("QGemm", *operands, microsoft=True, transA=trans_a, transB=trans_b, alpha=[1.0, 0.3][trans_a])
 
 
@@ -201,7 +206,7 @@ def test_products_to_float(a_dtype, b_dtype):
 
 @pytest.mark.parametrize("float_dtype", [np.float32, np.float16])
 def test_gather(float_dtype):
-    """Bytes of 2, 4 and 8 bits, and integers of 4; indices from the end, and outside of the axis, which give zeros."""
+    """Packed 2-, 4- and 8-bit integers, and 4-bit dtypes; negative indices, and indices out of range, which give zeros."""
     rng = np.random.default_rng(8)
     for bits, sizes, with_zero_points in itertools.product((2, 4, 8), ((20, 24), (20, 3, 12)), (False, True)):
         blocks = -(-sizes[-1] * 8 // bits // 16)
@@ -213,18 +218,18 @@ def test_gather(float_dtype):
     for dtype, (gather_axis, quantize_axis) in itertools.product(("int4", "uint4"), ((0, 1), (2, 1), (1, 1))):
         limits = ml_dtypes.iinfo(getattr(ml_dtypes, dtype))
         sizes = [6, 8, 40]
-        of_blocks = [-(-size // 16) if axis == quantize_axis else size for axis, size in enumerate(sizes)]
+        block_sizes = [-(-size // 16) if axis == quantize_axis else size for axis, size in enumerate(sizes)]
         values, zero_points = (
-            rng.integers(limits.min, limits.max + 1, each).astype(limits.dtype) for each in (sizes, of_blocks)
+            rng.integers(limits.min, limits.max + 1, shape).astype(limits.dtype) for shape in (sizes, block_sizes)
         )
         indices = rng.integers(-sizes[gather_axis], sizes[gather_axis], 4).astype(np.int32)
-        operands = values, indices, rng.uniform(0, 0.1, of_blocks).astype(float_dtype), zero_points
+        operands = values, indices, rng.uniform(0, 0.1, block_sizes).astype(float_dtype), zero_points
         options = {"block_size": 16, "gather_axis": gather_axis, "quantize_axis": quantize_axis}
         Node("GatherBlockQuantized", *operands, microsoft=True, constant=(0, 3), **options).assert_equal(*operands)
 
 
-def test_product_of_few_bits():
-    """In floating point, whose sums are other ones; their weights are those of one row of ones at a time."""
+def test_matmul_n_bits():
+    """Float sums differ in their last bits. The rows of an identity matrix give the weights themselves."""
     rng = np.random.default_rng(9)
     for bits, (k, n, block), kind in itertools.product(
         (2, 4, 8), ((64, 10, 32), (80, 7, 32), (48, 5, 16)), (None, "u", "f")
@@ -247,13 +252,15 @@ def test_product_of_few_bits():
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
-def test_weights_of_few_bits_are_packed(bits):
-    """With their scales, where all of it is constant and zero points are integers; 2 bits stay as they are stored."""
+def test_n_bit_weights_are_packed(bits):
+    """With their scales, if all of these are constant and the zero points are integers. 2-bit weights stay as stored."""
     rng, (k, n, block, blocks) = np.random.default_rng(12), (80, 7, 32, 3)
     weights, scale = integers(rng, np.uint8, n, blocks, block * bits // 8), rng.uniform(0, 0.1, (n, blocks))
-    given = integers(rng, np.uint8, n, -(-blocks * bits // 8)), rng.uniform(0, 9, (n, blocks)).astype(FLOAT32)
+    integer_zero_points = integers(rng, np.uint8, n, -(-blocks * bits // 8))
+    float_zero_points = rng.uniform(0, 9, (n, blocks)).astype(FLOAT32)
+    all_zero_points = (None, integer_zero_points) if bits == 8 else (None, integer_zero_points, float_zero_points)
     a, options = rng.normal(size=(3, k)).astype(FLOAT32), {"K": k, "N": n, "bits": bits, "block_size": block}
-    for zero_points, constant in itertools.product((None, *given[: 1 if bits == 8 else 2]), ((1, 2, 3), (1, 2), (1,))):
+    for zero_points, constant in itertools.product(all_zero_points, ((1, 2, 3), (1, 2), (1,))):
         operands = a, weights, scale.astype(FLOAT32), zero_points
         node = Node("MatMulNBits", *operands, microsoft=True, constant=constant, **options)
         ours = node.ours(*operands)[0]
@@ -261,17 +268,17 @@ def test_weights_of_few_bits_are_packed(bits):
         are_integers = zero_points is None or zero_points.dtype == np.uint8
         needed = {1, 2} if zero_points is None else {1, 2, 3}
         assert is_packed == (bits != 2 and are_integers and needed <= {*constant})
-        beside = {f"x{index}" for index in constant if index > 1 and operands[index] is not None}
-        assert set(node.model.params) == {"x1"} | (set() if is_packed else beside)
+        other_params = {f"x{index}" for index in constant if index > 1 and operands[index] is not None}
+        assert set(node.model.params) == {"x1"} | (set() if is_packed else other_params)
         if is_packed:
             packed = node.model.params["x1"]
-            assert packed.data.nbytes == 96 * n * bits // 8  # in whole blocks
+            assert packed.data.nbytes == 96 * n * bits // 8  # 80 rows, padded to 3 blocks of 32
         theirs = node.theirs(*operands)[0]
         np.testing.assert_allclose(ours, theirs, atol=1e-5 * abs(theirs).max(), rtol=0)
 
 
 def test_no_weights():
-    """An omitted projection: zeros, or the bias."""
+    """Without weights, the product is zeros, or the bias."""
     a, bias = np.ones((2, 32), FLOAT32), np.arange(3, dtype=FLOAT32)
     for rest in ((), (None, None, bias)):
         operands = a, np.zeros((0, 1, 16), np.uint8), np.zeros((0, 1), FLOAT32), *rest
@@ -281,11 +288,11 @@ def test_no_weights():
 @pytest.mark.parametrize("mask", [None, "ends", "starts", "raw", "of pairs", "none"])
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 def test_attention(dtype, mask):
-    """In floating point from the first product on, whose sums are other ones."""
+    """Float sums after the first product differ in their last bits."""
     rng, batch, length, heads = np.random.default_rng(10), 2, 5, 2
     for per_column, past, unidirectional in [(False, 0, 0), (True, 4, 0), (False, 4, 1), (True, 0, 1)]:
         total = length + past
-        given = {
+        mask_index = {
             None: None,
             "ends": np.array([3, total]),
             "starts": np.array([3, total, 1, 0]),
@@ -300,7 +307,7 @@ def test_attention(dtype, mask):
             rng.normal(size=24).astype(FLOAT32),
             scalar(0.02),
             np.asarray(rng.uniform(0, 0.01, columns), FLOAT32),
-            None if given is None else given.astype(np.int32),
+            None if mask_index is None else mask_index.astype(np.int32),
             integers(rng, np.uint8),
             integers(rng, dtype, *columns),
             rng.normal(size=(2, batch, heads, past, 4)).astype(FLOAT32) if past else None,

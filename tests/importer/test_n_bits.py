@@ -1,4 +1,4 @@
-"""Weights of few bits in a model: which parameters they leave, what a caller's function gets, and which attributes fit."""
+"""MatMulNBits: the parameters that remain beside packed weights, what overrides receive, and invalid attributes."""
 
 import importlib
 import re
@@ -14,51 +14,53 @@ from jquant.onnx import ModelError  # noqa: E402
 parser = importlib.import_module("onnx.parser")
 
 
-def product_of_4_bits(rest: str = "", **attributes) -> onnx.ModelProto:
-    given = ", ".join(f"{name} = {value}" for name, value in ({"K": 16, "N": 2, "block_size": 16} | attributes).items())
+def matmul_4_bits(also_read: str = "t", **attributes) -> onnx.ModelProto:
+    """A model of MatMulNBits, and of another node that reads the initializer `also_read`."""
+    attributes = {"K": 16, "N": 2, "block_size": 16} | attributes
+    text = ", ".join(f"{name} = {value}" for name, value in attributes.items())
     return parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
     product (float[1, 16] x) => (float[1, 2] y, float[2, 1] z)
       <uint8[2, 1, 8] w = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}}, float[2, 1] s = {{0.5, 2}},
        uint8[2, 1] o = {{8, 7}}, float[2, 1] t = {{1, 1}}> {{
-      y = com.microsoft.MatMulNBits <{given}> (x, w, s, o)
-      z = Neg ({rest or "t"})
+      y = com.microsoft.MatMulNBits <{text}> (x, w, s, o)
+      z = Neg ({also_read})
     }}""")
 
 
-def test_parameters_inside_of_packed_weights():
+def test_parameters_inside_packed_weights():
     """The scales and zero points of packed weights are parameters only where another node reads them."""
     x = {"x": np.arange(16, dtype=np.float32)[None]}
-    alone, shared = jquant.onnx.load(product_of_4_bits()), jquant.onnx.load(product_of_4_bits("s"))
+    alone, shared = jquant.onnx.load(matmul_4_bits()), jquant.onnx.load(matmul_4_bits("s"))
     assert set(alone.params) == {"w", "t"}
     assert set(shared.params) == {"w", "s", "t"}
     expected = alone(alone.params, x)["y"]
     np.testing.assert_array_equal(shared(shared.params, x)["y"], expected)
-    given = {
+    unpacked = {
         "w": jnp.arange(1, 17, dtype=jnp.uint8).reshape(2, 1, 8),
         "s": jnp.float32([[0.5], [2]]),
         "o": jnp.uint8([[8], [7]]),
     }
-    np.testing.assert_array_equal(alone(alone.params | given, x)["y"], expected)
+    np.testing.assert_array_equal(alone(alone.params | unpacked, x)["y"], expected)
 
 
-def test_functions_of_the_caller_take_weights_as_stored():
-    """What replaces an operator gets its operands, and not what would have been packed for the operator."""
-    taken = {}
+def test_overrides_receive_blocks_as_stored():
+    """An override receives the operands in the file, not the weights that would be packed for the operator."""
+    received = {}
 
     def product(a, b, scales, zero_points, *, K, N, block_size):
-        taken.update(b=b, scales=scales, zero_points=zero_points)
+        received.update(b=b, scales=scales, zero_points=zero_points)
         return jnp.zeros((1, N), a.dtype)
 
-    model = jquant.onnx.load(product_of_4_bits(), overrides={"com.microsoft.MatMulNBits": product})
+    model = jquant.onnx.load(matmul_4_bits(), overrides={"com.microsoft.MatMulNBits": product})
     np.testing.assert_array_equal(model(model.params, {"x": np.ones((1, 16), np.float32)})["y"], np.zeros((1, 2)))
-    assert {name: (array.shape, array.dtype.name) for name, array in taken.items()} == {
+    assert {name: (array.shape, array.dtype.name) for name, array in received.items()} == {
         "b": ((2, 1, 8), "uint8"),
         "scales": ((2, 1), "float32"),
         "zero_points": ((2, 1), "uint8"),
     }
 
 
-def test_functions_of_the_caller_take_integers_as_stored():
+def test_overrides_receive_integers_as_stored():
     proto = parser.parse_model("""<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
     product (float[1, 2] x) => (float[1, 2] y) <int8[2, 2] w = {1, 2, 3, 4}, float s = {0.5}> {
       y = com.microsoft.DynamicQuantizeMatMul (x, w, s)
@@ -82,9 +84,9 @@ def test_functions_of_the_caller_take_integers_as_stored():
         ({"N": None}, "its attribute N is missing; it must be a positive integer"),
     ],
 )
-def test_attributes_of_few_bits(attributes, message):
-    """Refused when the model is loaded."""
-    proto = product_of_4_bits(**{name: value for name, value in attributes.items() if value is not None})
+def test_invalid_attributes(attributes, message):
+    """They are refused when the model is loaded."""
+    proto = matmul_4_bits(**{name: value for name, value in attributes.items() if value is not None})
     attribute = proto.graph.node[0].attribute
     for each in [each for each in attribute if each.name in attributes and attributes[each.name] is None]:
         attribute.remove(each)

@@ -1,4 +1,4 @@
-"""Sizes with names: shape arithmetic while some are left open, and inputs that declare the same name."""
+"""Named sizes: shape arithmetic while some sizes are open, and inputs that declare the same name."""
 
 import re
 
@@ -15,7 +15,7 @@ from jquant.onnx import ModelError  # noqa: E402
 
 
 def exported(text: str, sizes: str) -> jax.export.Exported:
-    """A model of images with the sizes `sizes`, some of which have names."""
+    """A model of images, exported for `sizes`, some of which are names."""
     image = "image (float[batch, 3, height, width] x) => "
     model = jquant.onnx.load(parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {image} {text}'))
     shape = jax.ShapeDtypeStruct(jax.export.symbolic_shape(sizes), np.float32)
@@ -32,19 +32,19 @@ def exported(text: str, sizes: str) -> jax.export.Exported:
         "h = Gather (s, two) n = Neg (h) a = Abs (n) m = Mod (a, ten) limit = Min (m, ten)",
         "all = SplitToSequence <keepdims = 0> (s) h = SequenceAt (all, two) f = Cast <to = 1> (h) limit = Cast <to = 7> (f)",
         "b, c, h, w = Split (s) f = Cast <to = 1> (h) i = Cast <to = 7> (f) limit = Squeeze (i)",
-        "numbers = Gather (s, places) m = ReduceMax <keepdims = 0> (numbers) limit = Cast <to = 7> (m)",
+        "numbers = Gather (s, positions) m = ReduceMax <keepdims = 0> (numbers) limit = Cast <to = 7> (m)",
     ],
 )
-def test_numbers_of_a_shape_with_names(nodes):
-    """A range up to the height, which is fixed, while the batch is not."""
+def test_fixed_sizes_beside_open_ones(nodes):
+    """A range up to the height, which is fixed, while the batch size is open."""
     constants = """<int64 zero = {0}, int64 one = {1}, int64 two = {2}, int64 ten = {10}, int64[1] twos = {2},
-      int64[1] threes = {3}, int64[2] places = {3, 2}>"""
+      int64[1] threes = {3}, int64[2] positions = {3, 2}>"""
     text = f"(float[k] y) {constants} {{ s = Shape (x) {nodes} r = Range (zero, limit, one) y = Cast <to = 1> (r) }}"
     assert [each.shape for each in exported(text, "batch, 3, 8, 4").out_avals] == [(8,)]
 
 
-def test_a_name_that_is_left():
-    """Of a shape with two names, one cancels out, and the other remains a size."""
+def test_a_name_that_cancels_out():
+    """Of two named sizes, one cancels out of the arithmetic, and the other remains."""
     text = """(float[k] y) <int64 zero = {0}, int64 one = {1}, int64 two = {2}> {
       s = Shape (x) b = Gather (s, zero) h = Gather (s, two) n = Sub (h, b) both = Add (n, b) l = Cast <to = 7> (both)
       r = Range (zero, l, one) y = Cast <to = 1> (r) }"""
@@ -61,7 +61,7 @@ def test_sizes_that_are_needed_as_numbers():
 
 
 def test_comparisons_that_jax_cannot_decide():
-    """The error has the constraint that would decide."""
+    """The error states the constraint that would decide."""
     text = """<ir_version: 8, opset_import: ["" : 17]> table (float[n, length] x) => (float[n, m] y)
       <float[4] table = {1, 2, 3, 4}, int64[1] zero = {0}> {
       shape = Shape <start = 1> (x) rows = Slice (table, zero, shape) y = Add (x, rows) }"""
@@ -76,8 +76,13 @@ def test_comparisons_that_jax_cannot_decide():
     assert [str(each.shape) for each in export(["length <= 4"]).out_avals] == ["(n, length)"]
 
 
-def lengths(first: str, second: str, tokens: str, mask: str):
-    """Exports a model of two inputs, whose lengths are declared as `first` and `second`, with the shapes of the others."""
+def joined_shape(first: str, second: str, tokens: str, mask: str):
+    """The output shape of a model of two inputs, exported.
+
+    Args:
+      first, second: the names that the inputs declare for their lengths.
+      tokens, mask: the shapes of the inputs.
+    """
     inputs = f"float[n, {first}] tokens, float[n, {second}] mask"
     text = f"joined ({inputs}) => (float[n, k] y) {{ y = Concat <axis = 1> (tokens, mask) }}"
     model = jquant.onnx.load(parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'))
@@ -99,18 +104,18 @@ def lengths(first: str, second: str, tokens: str, mask: str):
     ],
 )
 def test_a_name_that_two_inputs_declare(tokens, mask, result):
-    """What may be equal is allowed."""
-    assert ", ".join(map(str, lengths("s", "s", tokens, mask))) == result
+    """Sizes that may be equal are accepted."""
+    assert ", ".join(map(str, joined_shape("s", "s", tokens, mask))) == result
 
 
 @pytest.mark.parametrize(("tokens", "mask"), [("b, 6", "b, 5"), ("b, s + 1", "b, s"), ("b, s", "b, 6")])
 def test_a_name_that_has_two_sizes(tokens, mask):
-    """What cannot be equal is an error; but sizes of two names, or of none, may differ."""
+    """Sizes that cannot be equal are an error. Sizes with different names, or without a name, may differ."""
     first, second = (each.split(", ")[1] for each in (tokens, mask))
     with pytest.raises(
         ModelError,
         match=rf"^'length' must be one size, but is {re.escape(first)} in 'tokens', {re.escape(second)} in 'mask'$",
     ):
-        lengths("length", "length", tokens, mask)
+        joined_shape("length", "length", tokens, mask)
     for names in (("a", "c"), ("?", "?")):
-        assert len(lengths(*names, tokens, mask)) == 2
+        assert len(joined_shape(*names, tokens, mask)) == 2

@@ -1,4 +1,4 @@
-"""Quantized files that onnxruntime saves with all optimizations: operators on images with channels last, and whole files."""
+"""Quantized files that onnxruntime saves with all optimizations, and their operators on channels-last images."""
 
 import itertools
 
@@ -17,7 +17,7 @@ from jquant.onnx import compare
 from .quantized_nodes import Node, onnx, onnxruntime
 
 FLOAT32 = np.float32
-TYPES = [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)]  # onnxruntime has no int8 times uint8
+TYPES = [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)]  # onnxruntime does not multiply int8 by uint8
 every_type = pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 
 
@@ -29,7 +29,7 @@ def integers(rng: np.random.Generator, dtype, *sizes: int) -> np.ndarray:
     return np.asarray(samples.integers(rng, dtype, *sizes))
 
 
-CONVOLUTIONS = [  # channels first, as the filter always is
+CONVOLUTIONS = [  # channels first, as filters always are
     ((2, 4, 12, 11), (6, 2, 5, 3), {"strides": [2, 3], "pads": [0, 2, 3, 1], "dilations": [2, 1], "group": 2}),
     ((2, 6, 8, 9), (6, 1, 3, 3), {"auto_pad": "SAME_UPPER", "strides": [2, 2], "group": 6}),
     ((1, 16, 5, 5), (32, 16, 1, 1), {}),
@@ -42,15 +42,16 @@ CONVOLUTIONS = [  # channels first, as the filter always is
 
 
 def convolution(rng, x_dtype, w_dtype, sizes, filter_sizes, per_filter: bool, with_bias: bool) -> tuple[np.ndarray, ...]:
-    """The operands, with scales of the filters or of the tensor."""
-    per = filter_sizes[:1] if per_filter else ()
-    x_scale, w_scale = scalar(10 ** rng.uniform(-3, 0)), np.asarray(10 ** rng.uniform(-3, 0, per), FLOAT32)
+    """The operands of QLinearConv, with scales per filter or per tensor."""
+    scale_sizes = filter_sizes[:1] if per_filter else ()
+    x_scale, w_scale = scalar(10 ** rng.uniform(-3, 0)), np.asarray(10 ** rng.uniform(-3, 0, scale_sizes), FLOAT32)
     y_scale = scalar(x_scale * w_scale.mean() * rng.uniform(300, 5000))
-    w_zero_point = np.broadcast_to(0 if w_dtype == np.int8 else integers(rng, w_dtype), per).astype(w_dtype)
-    of_x = integers(rng, x_dtype, *sizes), x_scale, integers(rng, x_dtype)
-    of_w = integers(rng, w_dtype, *filter_sizes), w_scale, w_zero_point
+    w_zero_point = np.broadcast_to(0 if w_dtype == np.int8 else integers(rng, w_dtype), scale_sizes).astype(w_dtype)
+    x, x_zero_point = integers(rng, x_dtype, *sizes), integers(rng, x_dtype)
+    w = integers(rng, w_dtype, *filter_sizes)
     bias = rng.integers(-3000, 3000, filter_sizes[0]).astype(np.int32)
-    return (*of_x, *of_w, y_scale, integers(rng, x_dtype), bias)[: 8 + with_bias]
+    operands = x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, integers(rng, x_dtype)
+    return (*operands, bias) if with_bias else operands
 
 
 def channels_last(x: np.ndarray) -> np.ndarray:
@@ -69,13 +70,13 @@ def test_convolution(number, x_dtype, w_dtype):
 @pytest.mark.gate
 @pytest.mark.parametrize(("x_dtype", "w_dtype"), TYPES)
 def test_convolutions_of_every_geometry(x_dtype, w_dtype, count, full):
-    """With scales of the filters and a bias; in a full run with each kind of scales, without a bias, and in both layouts."""
+    """Scales per filter, with a bias; in a full run also scales per tensor, no bias, and channels first."""
     rng = np.random.default_rng(3)
     for (sizes, filter_sizes, attributes), variant in itertools.product(CONVOLUTIONS, range(4 if full else 1)):
         x, *rest = convolution(rng, x_dtype, w_dtype, sizes, filter_sizes, variant % 2 == 0, variant < 2)
-        for given, last in ((channels_last(x), 1), (x, 0))[: 2 if full else 1]:
-            node = Node("QLinearConv", given, *rest, microsoft=True, channels_last=last, **attributes)
-            count("elements of com.microsoft.QLinearConv", node.assert_equal(given, *rest))
+        for images, is_last in ((channels_last(x), 1), (x, 0))[: 2 if full else 1]:
+            node = Node("QLinearConv", images, *rest, microsoft=True, channels_last=is_last, **attributes)
+            count("elements of com.microsoft.QLinearConv", node.assert_equal(images, *rest))
 
 
 def test_convolution_with_a_wrong_kernel_shape():
@@ -128,7 +129,7 @@ network (float[batch, 3, 17, 16] x) => (float[batch, 5] y)
 
 
 class Images:
-    """Of `quantize_static`, which calibrates with them."""
+    """The calibration data of `quantize_static`."""
 
     def __init__(self):
         self.images = iter([{"x": image(seed)} for seed in (1, 2)])
@@ -151,7 +152,7 @@ def network():
 
 
 def session(model, level: str, path=None):
-    """onnxruntime's, which also writes the file that it makes of the model."""
+    """A session of onnxruntime, which also writes the optimized model to `path`."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
     options.log_severity_level = 3
@@ -177,7 +178,7 @@ def session(model, level: str, path=None):
     ],
 )
 def test_a_file_with_all_optimizations(form, activations, weights, per_channel, tmp_path, count):
-    """The integers of every node, and the outputs, which are these times a scale."""
+    """The integers of every node are equal, and so are the outputs, which are integers times a scale."""
     quantization = pytest.importorskip("onnxruntime.quantization", reason="onnxruntime's tools are not installed")
     quantization.quantize_static(
         network(),
@@ -203,7 +204,7 @@ def test_a_file_with_all_optimizations(form, activations, weights, per_channel, 
 
 
 def test_a_layout_that_is_refused(tmp_path):
-    """With all optimizations, float convolutions are for one processor."""
+    """With all optimizations, float convolutions have the layout of one processor."""
     session(network(), "ORT_ENABLE_ALL", tmp_path / "optimized.onnx")
     with pytest.raises(jquant.onnx.ModelError, match=r"nchwc\.Conv.*extended optimizations at most"):
         jquant.onnx.load(tmp_path / "optimized.onnx")

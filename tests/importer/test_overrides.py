@@ -1,4 +1,4 @@
-"""`jquant.onnx.load(overrides=...)`: the caller's functions in the place of operators."""
+"""`jquant.onnx.load(overrides=...)`: the caller's functions instead of operators."""
 
 import importlib
 
@@ -24,23 +24,23 @@ INPUTS = {"x": np.arange(8, dtype=np.float32).reshape(2, 4), "n": np.arange(8, d
 
 
 def test_called_with_operands_and_attributes():
-    called = {}
+    received = {}
 
     def power(base, exponent):
         assert isinstance(exponent, np.ndarray)
         return base ** exponent.item() + 1
 
     def mean(data, axes, *, keepdims):
-        called.update(axes=axes, keepdims=keepdims)
+        received.update(axes=axes, keepdims=keepdims)
         return jnp.sum(data, tuple(axes), keepdims=bool(keepdims))
 
     def multiply(a, b):
-        raise AssertionError("of integers")
+        raise AssertionError("overrides are for floats, and this Mul is of integers")
 
     model = jquant.onnx.load(NETWORK, overrides={"Pow": power, "ReduceMean": mean, "Mul": multiply})
     outputs = jax.jit(model)(model.params, INPUTS)
-    np.testing.assert_array_equal(called["axes"], [-1])
-    assert called["keepdims"] == 1
+    np.testing.assert_array_equal(received["axes"], [-1])
+    assert received["keepdims"] == 1
     np.testing.assert_array_equal(outputs["m"], INPUTS["n"] ** 2)
     expected = jnp.sum(jax.nn.softmax(INPUTS["x"] ** 2 + 1, -1), -1, keepdims=True)
     np.testing.assert_array_equal(outputs["y"], expected)
@@ -54,7 +54,7 @@ def test_unknown_operator():
 
 
 def test_attribute_without_parameter():
-    """That of Softmax is its default here; on another axis, the function would be wrong in silence."""
+    """An attribute with its default value needs no parameter; with another value, the function would be silently wrong."""
     jquant.onnx.load(NETWORK, overrides={"Softmax": jax.nn.softmax})
     other = onnx.ModelProto.FromString(NETWORK.SerializeToString())
     other.graph.node[3].attribute[0].i = 0

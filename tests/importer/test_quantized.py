@@ -1,4 +1,4 @@
-"""ONNX's quantized operators, one node at a time: the integers of onnxruntime, and its floats where they are defined."""
+"""ONNX's quantized operators, one node at a time, against onnxruntime, or against the reference where it has no kernel."""
 
 import itertools
 
@@ -37,7 +37,7 @@ def scales(rng: np.random.Generator, dtype, sizes: tuple[int, ...]) -> np.ndarra
     ("dtype", "opsets"), [("uint8", (10, 13, 21, 25)), ("int8", (13, 23)), ("uint16", (21, 25)), ("int16", (21, 23))]
 )
 def test_quantize_and_dequantize(dtype, opsets, float_dtype):
-    """Ties and their neighbours; from operator set 23 on, float16 is divided in float16."""
+    """Ties and their neighbours. From operator set 23 on, float16 is divided in float16."""
     rng, dtype = np.random.default_rng(0), np.dtype(dtype)
     limits = np.iinfo(dtype)
     for opset, (sizes, options) in itertools.product(opsets, zip(GRANULARITIES, OPTIONS, strict=True)):
@@ -55,7 +55,7 @@ def test_quantize_and_dequantize(dtype, opsets, float_dtype):
             check("DequantizeLinear", y, scale, opset=opset)
 
 
-def test_all_values_of_16_bits():
+def test_all_16_bit_values():
     rng = np.random.default_rng(1)
     for dtype, microsoft in itertools.product((np.uint16, np.int16), (False, True)):
         x, scale = np.arange(2**16, dtype=np.uint16).view(dtype), scalar(0.013)
@@ -67,8 +67,8 @@ def test_all_values_of_16_bits():
         Node("QuantizeLinear", x, scale, zero_point, microsoft=microsoft).assert_equal(x, scale, zero_point)
 
 
-def test_types_of_the_result():
-    """What `output_dtype` and `precision` say, and the zero point does where it is given."""
+def test_result_dtypes():
+    """The dtypes from `output_dtype`, `precision` and the zero point."""
     rng = np.random.default_rng(2)
     x, scale = rng.normal(size=(5, 6)).astype(FLOAT32), scalar(0.01)
     check("QuantizeLinear", x, scale, opset=21)
@@ -80,7 +80,7 @@ def test_types_of_the_result():
 
 
 def test_narrow_integers():
-    """Constants, for onnxruntime takes none as inputs."""
+    """As constants, because onnxruntime does not accept them as inputs."""
     import ml_dtypes
 
     rng = np.random.default_rng(3)
@@ -99,10 +99,10 @@ def test_narrow_integers():
 @pytest.mark.parametrize("precision", [0, onnx.TensorProto.FLOAT16])
 @pytest.mark.parametrize("saturate", [0, 1])
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float4_e2m1fn"])
-def test_floating_point_of_8_and_4_bits(name, saturate, precision):
-    """QuantizeLinear and DequantizeLinear as one graph, per tensor, axis and block."""
+def test_narrow_floats(name, saturate, precision):
+    """QuantizeLinear and DequantizeLinear in one graph, per tensor, per axis and per block."""
     rng, dtype = np.random.default_rng(5), jnp.dtype(name)
-    number, make = onnx.helper.np_dtype_to_tensor_dtype(dtype), onnx.helper.make_tensor_value_info
+    element_type, make = onnx.helper.np_dtype_to_tensor_dtype(dtype), onnx.helper.make_tensor_value_info
     x = samples.wide_floats(rng, 3 * 7 * 60, 3).reshape(3, 7, 60)
     for sizes, options in zip(GRANULARITIES, OPTIONS, strict=True):
         nodes = [
@@ -110,15 +110,15 @@ def test_floating_point_of_8_and_4_bits(name, saturate, precision):
                 "QuantizeLinear",
                 ["x", "scale"],
                 ["q"],
-                output_dtype=number,
+                output_dtype=element_type,
                 saturate=saturate,
                 **({"precision": precision} if precision else {}),
                 **options,
             ),
             onnx.helper.make_node("DequantizeLinear", ["q", "scale"], ["y"], **options),
         ]
-        given = [make("x", onnx.TensorProto.FLOAT, x.shape), make("scale", onnx.TensorProto.FLOAT, sizes)]
-        graph = onnx.helper.make_graph(nodes, "graph", given, [make("y", onnx.TensorProto.FLOAT, x.shape)])
+        inputs = [make("x", onnx.TensorProto.FLOAT, x.shape), make("scale", onnx.TensorProto.FLOAT, sizes)]
+        graph = onnx.helper.make_graph(nodes, "graph", inputs, [make("y", onnx.TensorProto.FLOAT, x.shape)])
         model = jquant.onnx.load(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 25)]))
         scale = np.exp2(rng.integers(-3, 3, sizes)).astype(FLOAT32)
         axes = {key: value for key, value in options.items() if sizes}
@@ -131,7 +131,7 @@ def test_floating_point_of_8_and_4_bits(name, saturate, precision):
 
 
 def test_dynamic_quantize():
-    """Ranges on both sides of zero or on one, and ties; two graphs of a hundred thousand elements in all."""
+    """Ranges on both sides of zero and on one side, and ties; 120,000 elements in all."""
     rng, node = np.random.default_rng(4), None
     for number in range(30):
         low, high = [(-1, 1), (0, 1), (-1, 0), (0.5, 1), (-1, -0.5), (0, 0)][number % 6]
@@ -142,7 +142,7 @@ def test_dynamic_quantize():
         node.assert_equal(x)
 
 
-PRODUCTS = [  # A, B, and the zero points of B
+PRODUCTS = [  # the shapes of A, of B, and of the zero points of B
     ((30, 50), (50, 40), ()),
     ((30, 50), (50, 40), (40,)),
     ((2, 3, 50), (50, 4), ()),
@@ -157,7 +157,7 @@ PRODUCTS = [  # A, B, and the zero points of B
 
 @pytest.mark.gate
 @pytest.mark.parametrize(("a_dtype", "b_dtype"), TYPES)
-def test_integer_product(a_dtype, b_dtype):
+def test_matmul_integer(a_dtype, b_dtype):
     rng = np.random.default_rng(5)
     for a_sizes, b_sizes, sizes in PRODUCTS:
         a, b = integers(rng, a_dtype, *a_sizes), integers(rng, b_dtype, *b_sizes)
@@ -168,20 +168,24 @@ def test_integer_product(a_dtype, b_dtype):
 
 
 def test_zero_points_of_rows():
-    """Those of A, which onnxruntime has no kernel for."""
+    """Zero points per row of A, for which onnxruntime has no kernel."""
     rng = np.random.default_rng(6)
     a, b, zero_point = integers(rng, np.uint8, 2, 3, 5), integers(rng, np.int8, 5, 4), integers(rng, np.uint8, 3, 1)
-    for given in (zero_point.reshape(3), zero_point, np.stack([zero_point, zero_point[::-1]])):
-        expected = (a.astype(np.int32) - given.reshape(*given.shape[: given.ndim - 2], 3, 1)) @ b.astype(np.int32)
+    for a_zero_point in (zero_point.reshape(3), zero_point, np.stack([zero_point, zero_point[::-1]])):
+        columns = a_zero_point.reshape(*a_zero_point.shape[: a_zero_point.ndim - 2], 3, 1)
+        expected = (a.astype(np.int32) - columns) @ b.astype(np.int32)
         for constant in ((), (1,)):
-            node = unchecked("MatMulInteger", a, b, given, constant=constant)
-            np.testing.assert_array_equal(
-                node(node.params, {"x0": a, "x2": given} | ({} if constant else {"x1": b}))["y"], expected
-            )
+            model = load_node("MatMulInteger", a, b, a_zero_point, constant=constant)
+            inputs = {"x0": a, "x2": a_zero_point} | ({} if constant else {"x1": b})
+            np.testing.assert_array_equal(model(model.params, inputs)["y"], expected)
 
 
-def unchecked(operator: str, *operands: np.ndarray, constant=()) -> jquant.onnx.Model:
-    """A node that onnxruntime does not take."""
+def load_node(operator: str, *operands: np.ndarray, constant=()) -> jquant.onnx.Model:
+    """A model of one node that onnxruntime has no kernel for.
+
+    Args:
+      constant: the positions of operands that are initializers.
+    """
     helper, names = onnx.helper, [f"x{index}" for index in range(len(operands))]
     types = [onnx.helper.np_dtype_to_tensor_dtype(x.dtype) for x in operands]
     inputs = [
@@ -195,15 +199,15 @@ def unchecked(operator: str, *operands: np.ndarray, constant=()) -> jquant.onnx.
 
 
 @pytest.mark.parametrize(("a_dtype", "b_dtype"), TYPES[:3])
-def test_quantized_product(a_dtype, b_dtype):
+def test_quantized_matmul(a_dtype, b_dtype):
     rng = np.random.default_rng(7)
     for a_sizes, b_sizes, sizes in PRODUCTS[:5]:
         a_scale, b_scale = scales(rng, FLOAT32, ()), scales(rng, FLOAT32, sizes)
         y_scale = scalar(a_scale * b_scale.mean() * rng.uniform(50, 2000))
-        of_a = integers(rng, a_dtype, *a_sizes), a_scale, integers(rng, a_dtype)
-        of_b = integers(rng, b_dtype, *b_sizes), b_scale, integers(rng, b_dtype, *sizes)
-        operands = *of_a, *of_b, y_scale, integers(rng, a_dtype)
-        check("QLinearMatMul", *operands)
+        a, a_zero_point = integers(rng, a_dtype, *a_sizes), integers(rng, a_dtype)
+        b, b_zero_point = integers(rng, b_dtype, *b_sizes), integers(rng, b_dtype, *sizes)
+        output = y_scale, integers(rng, a_dtype)
+        check("QLinearMatMul", a, a_scale, a_zero_point, b, b_scale, b_zero_point, *output)
 
 
 CONVOLUTIONS = [
@@ -229,15 +233,15 @@ def test_integer_convolution(x_dtype, w_dtype):
 
 @pytest.mark.parametrize(("x_dtype", "w_dtype"), TYPES[:3])
 def test_quantized_convolution(x_dtype, w_dtype):
-    """With scales of the filters or of the tensor, with a bias or without."""
+    """With scales per filter or per tensor, with a bias or without."""
     rng = np.random.default_rng(9)
     for number, (sizes, filter_sizes, attributes) in enumerate(CONVOLUTIONS):
         per_filter = filter_sizes[:1] if number % 2 else ()
         x_scale, w_scale = scales(rng, FLOAT32, ()), scales(rng, FLOAT32, per_filter)
         y_scale = scalar(x_scale * w_scale.mean() * rng.uniform(300, 5000))
         w_zero_point = np.broadcast_to(0 if w_dtype == np.int8 else integers(rng, w_dtype), per_filter).astype(w_dtype)
-        of_x = integers(rng, x_dtype, *sizes), x_scale, integers(rng, x_dtype)
-        of_w = integers(rng, w_dtype, *filter_sizes), w_scale, w_zero_point
+        x, x_zero_point = integers(rng, x_dtype, *sizes), integers(rng, x_dtype)
+        w = integers(rng, w_dtype, *filter_sizes)
         bias = rng.integers(-3000, 3000, filter_sizes[0]).astype(np.int32)
-        operands = *of_x, *of_w, y_scale, integers(rng, x_dtype), bias
-        check("QLinearConv", *operands[: 8 + number // 2 % 2], **attributes)
+        operands = x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, integers(rng, x_dtype)
+        check("QLinearConv", *operands, *((bias,) if number // 2 % 2 else ()), **attributes)

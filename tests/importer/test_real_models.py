@@ -1,4 +1,4 @@
-"""Models of other people's: every integer, node by node, over onnxruntime's, and what comes out at the end."""
+"""Published models against onnxruntime: every integer, node by node, and the outputs."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from jquant.onnx import compare
 
 from . import real_models as real
 
-# What takes long for what it finds, so that both versions of JAX compare it in the full run.
+# Slow, so that both versions of JAX run them in the full run alone.
 LARGE = {
     "detection",
     "recognition",
@@ -36,7 +36,7 @@ def constants(name):
 
 
 def check_nodes(name, proto, count, what):
-    """All integers are equal, each node fed with onnxruntime's values."""
+    """Checks that all integers are equal, with each node fed with onnxruntime's values."""
     rows = compare.nodes(proto, real.inputs(name), constants=constants(name))
     assert rows
     assert [row for row in rows if row.different] == []
@@ -45,7 +45,7 @@ def check_nodes(name, proto, count, what):
 
 
 def check_end_to_end(name, proto, cosine):
-    """With JAX's floats, whose last bits differ: the angle, and the largest element at most positions."""
+    """Checks the angle and the positions of the largest elements, since the last bits of JAX's floats differ."""
     model = jquant.onnx.load(proto, constants=constants(name))
     outputs, _ = compare.end_to_end(model, proto, real.inputs(name), constants=constants(name), rounds=1)
     for output in outputs:
@@ -55,7 +55,7 @@ def check_end_to_end(name, proto, cosine):
 
 @pytest.mark.parametrize("name", ["title encoder", "title decoder"])
 def test_title_nodes(name, count):
-    """Cast makes of the logarithm of 0 the least int64 there and the least int32 here; Add and Min go on with it."""
+    """Cast turns the logarithm of 0 into the least int64 in onnxruntime, the least int32 here. Add and Min read it."""
     rows = compare.nodes(real.read(name), real.inputs(name))
     different = {row.operator: row.different for row in rows if row.different}
     assert different == dict.fromkeys(("Add", "Cast", "Min"), 9 if name == "title encoder" else 15)
@@ -93,7 +93,7 @@ def test_quantized_end_to_end(variant):
 
 
 def test_fused():
-    """What is fused in smart-turn, from its table."""
+    """The fused operators of smart-turn, from its summary."""
     model = jquant.onnx.load(real.read("smart-turn"), qdq="fused")
     (line,) = (line for line in str(model).splitlines() if "fused:" in line)
     assert line == "  fused: 34 MatMul, 16 Reshape, 12 Transpose, 4 Softmax, 3 Gemm, 2 Conv"

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN, and DynamicQuantizeLSTM, over onnxruntime's."""
+"""LSTM, GRU, RNN and DynamicQuantizeLSTM against onnxruntime."""
 
 import jax
 import numpy as np
@@ -20,24 +20,24 @@ MICROSOFT = "com.microsoft"
 
 
 def model_of(operator: str, operands: dict, attributes: dict, domain: str = ""):
-    """One node: `x` and what comes after the parameters are inputs, the others initializers."""
-    given = {name: array for name, array in operands.items() if array is not None}
-    variable = [name for name in given if name in ("x", "lengths", "h", "c")]
+    """A model of one node, and its inputs: `x`, the lengths and the initial states. The other operands are initializers."""
+    arrays = {name: array for name, array in operands.items() if array is not None}
+    input_names = [name for name in arrays if name in ("x", "lengths", "h", "c")]
     outputs = ["y", "y_h", "y_c"] if "LSTM" in operator else ["y", "y_h"]
-    node = helper.make_node(operator, [name if name in given else "" for name in operands], outputs, domain=domain)
+    node = helper.make_node(operator, [name if name in arrays else "" for name in operands], outputs, domain=domain)
     node.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
     graph = helper.make_graph(
         [node],
         "one",
-        [declared(name, given[name]) for name in variable],
+        [declared(name, arrays[name]) for name in input_names],
         [
             helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [None] * (4 if name == "y" else 3))
             for name in outputs
         ],
-        [onnx.numpy_helper.from_array(array, name) for name, array in given.items() if name not in variable],
+        [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items() if name not in input_names],
     )
     imports = [helper.make_opsetid("", 14), helper.make_opsetid(MICROSOFT, 1)]
-    return helper.make_model(graph, opset_imports=imports, ir_version=8), {name: given[name] for name in variable}
+    return helper.make_model(graph, opset_imports=imports, ir_version=8), {name: arrays[name] for name in input_names}
 
 
 def declared(name: str, array: np.ndarray):
@@ -64,14 +64,14 @@ def compare(model, inputs: dict, atol: float) -> None:
         np.testing.assert_allclose(actual, expected[name], rtol=0, atol=atol, err_msg=name)
 
 
-def operands_of(operator: str, directions: int, *, bias=True, lengths=False, initial=False, peepholes=False) -> dict:
+def random_operands(operator: str, directions: int, *, bias=True, lengths=False, initial=False, peepholes=False) -> dict:
     rng = np.random.default_rng(7)
 
     def normal(*shape: int) -> np.ndarray:
         return rng.normal(0, 0.6, shape).astype(np.float32)
 
     gates = GATES[operator] * HIDDEN
-    found = {
+    operands = {
         "x": normal(TIME, BATCH, INPUTS),
         "w": normal(directions, gates, INPUTS),
         "r": normal(directions, gates, HIDDEN),
@@ -80,27 +80,29 @@ def operands_of(operator: str, directions: int, *, bias=True, lengths=False, ini
         "h": normal(directions, BATCH, HIDDEN) if initial else None,
     }
     if operator == "LSTM":
-        found["c"] = normal(directions, BATCH, HIDDEN) if initial else None
-        found["p"] = normal(directions, 3 * HIDDEN) if peepholes else None
-    return found
+        operands["c"] = normal(directions, BATCH, HIDDEN) if initial else None
+        operands["p"] = normal(directions, 3 * HIDDEN) if peepholes else None
+    return operands
 
 
 @pytest.mark.parametrize("operator", GATES)
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 def test_directions_lengths_and_initial_states(operator, direction):
-    whole = direction == "forward"  # the other two have lengths of their own
-    operands = operands_of(operator, 2 if direction == "bidirectional" else 1, lengths=not whole, initial=not whole)
+    ragged = direction != "forward"  # in the other two directions, the sequences have different lengths
+    operands = random_operands(operator, 2 if direction == "bidirectional" else 1, lengths=ragged, initial=ragged)
     compare(*model_of(operator, operands, {"hidden_size": HIDDEN, "direction": direction}), atol=2e-6)
 
 
 @pytest.mark.parametrize("operator", GATES)
 def test_without_a_bias(operator):
-    compare(*model_of(operator, operands_of(operator, 1, bias=False), {"hidden_size": HIDDEN}), atol=2e-6)
+    compare(*model_of(operator, random_operands(operator, 1, bias=False), {"hidden_size": HIDDEN}), atol=2e-6)
 
 
 def test_peepholes_clip_and_input_forget():
     for direction, clip, forget in [("forward", None, 0), ("bidirectional", 0.5, 0), ("reverse", 0.3, 1)]:
-        operands = operands_of("LSTM", 2 if direction == "bidirectional" else 1, lengths=True, initial=True, peepholes=True)
+        operands = random_operands(
+            "LSTM", 2 if direction == "bidirectional" else 1, lengths=True, initial=True, peepholes=True
+        )
         options = {} if clip is None else {"clip": clip}
         attributes = {"hidden_size": HIDDEN, "direction": direction, "input_forget": forget, **options}
         compare(*model_of("LSTM", operands, attributes), atol=2e-6)
@@ -108,7 +110,7 @@ def test_peepholes_clip_and_input_forget():
 
 @pytest.mark.parametrize("after", [0, 1])
 def test_gru_resets_before_and_after_the_product(after):
-    operands = operands_of("GRU", 2, initial=True)
+    operands = random_operands("GRU", 2, initial=True)
     attributes = {"hidden_size": HIDDEN, "direction": "bidirectional", "linear_before_reset": after, "clip": 0.7}
     compare(*model_of("GRU", operands, attributes), atol=2e-6)
 
@@ -125,9 +127,9 @@ ACTIVATIONS = [
 
 @pytest.mark.parametrize(("names", "alphas", "betas"), ACTIVATIONS)
 def test_activations(names, alphas, betas):
-    given = {"activation_alpha": alphas, "activation_beta": betas}
-    attributes = {"activations": names} | {key: value for key, value in given.items() if value}
-    operands = operands_of("RNN", 2)
+    parameters = {"activation_alpha": alphas, "activation_beta": betas}
+    attributes = {"activations": names} | {key: value for key, value in parameters.items() if value}
+    operands = random_operands("RNN", 2)
     compare(*model_of("RNN", operands, {"hidden_size": HIDDEN, "direction": "bidirectional", **attributes}), atol=5e-6)
 
 
@@ -139,25 +141,25 @@ def test_alpha_and_beta_go_to_the_functions_that_have_them():
         "activation_alpha": [0.3, 0.05, 0.9, 0.25],
         "activation_beta": [0.4, 0.7, 0.45],
     }
-    compare(*model_of("LSTM", operands_of("LSTM", 2, initial=True), attributes), atol=5e-6)
+    compare(*model_of("LSTM", random_operands("LSTM", 2, initial=True), attributes), atol=5e-6)
 
 
 def test_unknown_activations_and_directions_name_the_node():
     with pytest.raises(ModelError, match=r"node 'y' \(RNN, version 14\): activation 'Cosine' is not supported"):
-        ours(*model_of("RNN", operands_of("RNN", 1), {"hidden_size": HIDDEN, "activations": ["Cosine"]}))
+        ours(*model_of("RNN", random_operands("RNN", 1), {"hidden_size": HIDDEN, "activations": ["Cosine"]}))
     with pytest.raises(ModelError, match="Affine needs its alpha and beta"):
-        ours(*model_of("RNN", operands_of("RNN", 1), {"hidden_size": HIDDEN, "activations": ["Affine"]}))
+        ours(*model_of("RNN", random_operands("RNN", 1), {"hidden_size": HIDDEN, "activations": ["Affine"]}))
     with pytest.raises(ModelError, match="its direction is bidirectional, but its weights are for 1 directions"):
-        ours(*model_of("RNN", operands_of("RNN", 1), {"hidden_size": HIDDEN, "direction": "bidirectional"}))
+        ours(*model_of("RNN", random_operands("RNN", 1), {"hidden_size": HIDDEN, "direction": "bidirectional"}))
 
 
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize(("dtype", "per_column"), [(np.int8, True), (np.uint8, False)])
 def test_quantized_products(dtype, per_column, direction):
-    """The floats are within 2e-6: one level more or less of an input or a state would change them by more than 1e-4."""
+    """Floats are within 2e-6; a difference of 1 in a quantized input or state would change them by more than 1e-4."""
     directions = 2 if direction == "bidirectional" else 1
     ragged = direction != "forward"
-    operands = operands_of("LSTM", directions, lengths=ragged, initial=True, peepholes=ragged)
+    operands = random_operands("LSTM", directions, lengths=ragged, initial=True, peepholes=ragged)
     rng, limits = np.random.default_rng(3), np.iinfo(dtype)
     for name, rows in (("w", INPUTS), ("r", HIDDEN)):
         operands[name] = rng.integers(limits.min, limits.max + 1, (directions, rows, 4 * HIDDEN)).astype(dtype)

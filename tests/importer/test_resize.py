@@ -1,4 +1,4 @@
-"""Resize, with every way to compute positions, over sizes at which the product with a scale is not whole, as onnxruntime."""
+"""Resize against onnxruntime, in every coordinate transformation mode, with sizes that are no multiple of a scale."""
 
 import itertools
 
@@ -11,15 +11,22 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not inst
 
 import jquant.onnx  # noqa: E402
 
-WAYS = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize")
+COORDINATE_MODES = (
+    "half_pixel",
+    "half_pixel_symmetric",
+    "pytorch_half_pixel",
+    "align_corners",
+    "asymmetric",
+    "tf_crop_and_resize",
+)
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 SCALES = (0.6, 1.3, 0.37, 2, 0.5, 1.05, 3.7)
 SIZES = ((3, 5), (7, 11), (1, 4), (20, 13), (8, 2), (2, 1))
-DTYPES = (np.float32, np.int32, np.uint8, np.int8)  # those that onnxruntime resizes
+DTYPES = (np.float32, np.int32, np.uint8, np.int8)  # the types that onnxruntime resizes
 IMAGES = [((8, 7), (0, 1)), ((2, 2, 8, 7), (2, 3)), ((1, 8, 7, 3), (1, 2))]
 VOLUMES = [((3, 8, 7), (1, 2)), ((4, 8, 7), (0, 2)), ((1, 2, 3, 8, 7), (2, 4))]
 OTHERS = [((8,), (0,)), ((8, 3, 7, 2, 2, 2), (0, 2))]
-TOGETHER = 60  # nodes of a model
+BATCH = 60  # cases per model
 KINDS = {  # the attributes, the shapes with the dimensions to resize, and the types
     "nearest": ({}, IMAGES + VOLUMES + OTHERS, [np.int8]),
     "linear": ({}, IMAGES + VOLUMES, DTYPES),
@@ -32,18 +39,24 @@ KINDS = {  # the attributes, the shapes with the dimensions to resize, and the t
 }
 
 
-def cases(kind, shape, axes):
-    """(attributes, operands by name) of Resize."""
+def cases_of_kind(kind, shape, axes):
+    """(attributes, operands by name) of every case of a kind."""
     mode = kind.split(",")[0]
-    for way, rounding in itertools.product(WAYS, ROUNDINGS if mode == "nearest" else ROUNDINGS[:1]):
-        if way == "tf_crop_and_resize" and kind.startswith(("linear, a", "cubic")) and axes == (1, 2) and len(shape) == 4:
-            continue  # where onnxruntime puts extrapolation_value into places of another layout
-        attributes = {"mode": mode, "coordinate_transformation_mode": way, "nearest_mode": rounding, **KINDS[kind][0]}
+    for coordinates, rounding in itertools.product(COORDINATE_MODES, ROUNDINGS if mode == "nearest" else ROUNDINGS[:1]):
+        crops = coordinates == "tf_crop_and_resize"
+        if crops and kind.startswith(("linear, a", "cubic")) and axes == (1, 2) and len(shape) == 4:
+            continue  # onnxruntime writes extrapolation_value at the positions of another layout
+        attributes = {
+            "mode": mode,
+            "coordinate_transformation_mode": coordinates,
+            "nearest_mode": rounding,
+            **KINDS[kind][0],
+        }
         roi = np.repeat(np.float32([0, 1]), len(shape))
         for i, axis in enumerate(axes):
             roi[axis], roi[len(shape) + axis] = (0.1, 0.7) if i else (-0.2, 0.8)
-        region = {"roi": roi} if way == "tf_crop_and_resize" else {}
-        if region:
+        region = {"roi": roi} if crops else {}
+        if crops:
             attributes["extrapolation_value"] = 7.0
         for factors in list(itertools.product(SCALES, repeat=len(axes)))[:: 1 if len(axes) == 1 else 3]:
             scales = np.ones(len(shape), np.float32)
@@ -56,7 +69,7 @@ def cases(kind, shape, axes):
 
 
 def partial_cases():
-    """With some axes, and with the ratio of height to width kept."""
+    """Cases with the attribute axes, and cases that keep the aspect ratio."""
     for policy, axes in itertools.product(("stretch", "not_larger", "not_smaller"), ([2, 3], [3, 2], [3])):
         for lengths in SIZES:
             attributes = {"mode": "nearest", "axes": axes, "keep_aspect_ratio_policy": policy}
@@ -68,16 +81,16 @@ def partial_cases():
 
 
 def older_cases():
-    """Of operator set 10, in which ONNX does not say which pixel is nearest."""
+    """Cases of operator set 10, in which ONNX does not say which pixel is nearest."""
     for mode, factors in itertools.product(("nearest", "linear"), itertools.product(SCALES[:5], repeat=2)):
         yield {"mode": mode}, {"scales": np.float32([1, 1, *factors])}
 
 
-def model_of(x, chosen, opset):
-    """A model with one node for each case, all of the same image."""
+def model_of(x, cases, opset):
+    """A model with one node for each case, all of which resize the same image."""
     helper, dtype = onnx.helper, onnx.helper.np_dtype_to_tensor_dtype(x.dtype)
     nodes, tensors = [], []
-    for number, (attributes, operands) in enumerate(chosen):
+    for number, (attributes, operands) in enumerate(cases):
         names = ["x", *(f"{name}{number}" if name in operands else "" for name in ("roi", "scales", "sizes"))]
         if opset == 10:
             names = ["x", f"scales{number}"]
@@ -86,7 +99,7 @@ def model_of(x, chosen, opset):
         nodes.append(helper.make_node("Resize", names, [f"y{number}"], **attributes))
         tensors += [onnx.numpy_helper.from_array(array, f"{name}{number}") for name, array in operands.items()]
     inputs = [helper.make_tensor_value_info("x", dtype, x.shape)]
-    outputs = [helper.make_tensor_value_info(f"y{i}", dtype, ["?"] * x.ndim) for i in range(len(chosen))]
+    outputs = [helper.make_tensor_value_info(f"y{i}", dtype, ["?"] * x.ndim) for i in range(len(cases))]
     graph = helper.make_graph(nodes, "graph", inputs, outputs, tensors)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
 
@@ -105,17 +118,17 @@ def theirs(x, case, opset):
         raise
 
 
-def check(x, chosen, opset=19):
-    """Of what is computed, how many cases there are: their shapes and all their elements are equal."""
-    expected = {i: theirs(x, case, opset) for i, case in enumerate(chosen)}
-    kept = [i for i, result in expected.items() if result is not None]
-    if not kept:
+def check(x, cases, opset=19):
+    """Compares shapes and elements with onnxruntime's, and returns the number of cases that onnxruntime computes."""
+    results = [(case, theirs(x, case, opset)) for case in cases]
+    results = [(case, expected) for case, expected in results if expected is not None]
+    if not results:
         return 0
-    model = jquant.onnx.load(model_of(x, [chosen[i] for i in kept], opset))
-    actual = jax.jit(model)(model.params, {"x": x})
-    for number, i in enumerate(kept):
-        np.testing.assert_array_equal(actual[f"y{number}"], expected[i], f"{x.dtype}{list(x.shape)}, {chosen[i]}")
-    return len(kept)
+    model = jquant.onnx.load(model_of(x, [case for case, _ in results], opset))
+    outputs = jax.jit(model)(model.params, {"x": x})
+    for number, (case, expected) in enumerate(results):
+        np.testing.assert_array_equal(outputs[f"y{number}"], expected, f"{x.dtype}{list(x.shape)}, {case}")
+    return len(results)
 
 
 def image(shape, dtype):
@@ -131,9 +144,9 @@ def image(shape, dtype):
 def test_all_sizes(kind, count):
     compared = 0
     for (shape, axes), dtype in itertools.product(KINDS[kind][1], KINDS[kind][2]):
-        chosen = list(cases(kind, shape, axes))
-        for first in range(0, len(chosen), TOGETHER):
-            compared += check(image(shape, dtype), chosen[first : first + TOGETHER])
+        selected = list(cases_of_kind(kind, shape, axes))
+        for first in range(0, len(selected), BATCH):
+            compared += check(image(shape, dtype), selected[first : first + BATCH])
     assert compared > 300
     count("cases of Resize equal to onnxruntime's", compared)
 
@@ -149,35 +162,35 @@ SAMPLE = {
 @pytest.mark.parametrize("kind", SAMPLE)
 def test_some_sizes(kind):
     shape, axes, dtype, step = SAMPLE[kind]
-    chosen = list(cases(kind, shape, axes))[::step]
-    assert check(image(shape, dtype), chosen) == len(chosen) > 10
+    selected = list(cases_of_kind(kind, shape, axes))[::step]
+    assert check(image(shape, dtype), selected) == len(selected) > 10
 
 
 def test_corners_are_those_of_the_result():
-    """8 x 0.6 is 4.8, but what counts is the length of the result, 4."""
+    """8 x 0.6 is 4.8, but the corner is that of the length of the result, 4."""
     attributes = {"mode": "nearest", "coordinate_transformation_mode": "align_corners"}
     assert check(np.arange(8, dtype=np.int32), [(attributes, {"scales": np.float32([0.6])})]) == 1
 
 
 @pytest.mark.gate
 def test_axes_and_policies():
-    chosen = list(partial_cases())
-    assert check(image((1, 2, 8, 7), np.uint8), chosen) == len(chosen)
+    cases = list(partial_cases())
+    assert check(image((1, 2, 8, 7), np.uint8), cases) == len(cases)
 
 
 @pytest.mark.gate
 def test_older_versions():
-    chosen = list(older_cases())
-    assert check(image((1, 2, 8, 7), np.int8), chosen, opset=10) == len(chosen)
+    cases = list(older_cases())
+    assert check(image((1, 2, 8, 7), np.int8), cases, opset=10) == len(cases)
 
 
 @pytest.mark.gate
 @pytest.mark.parametrize("rounding", ROUNDINGS[:2])
 def test_positions_next_to_ties(rounding):
-    """onnxruntime takes what is within a millionth of the middle between two pixels for the middle."""
+    """onnxruntime treats positions within a millionth of the middle between two pixels as the middle."""
     attributes = {"mode": "nearest", "coordinate_transformation_mode": "tf_crop_and_resize", "nearest_mode": rounding}
     distances = np.concatenate([[0], np.outer([-1, 1], np.logspace(-8, -4, 25)).reshape(-1)])
-    chosen = []
-    for start in np.float32((2.5 + distances) / 16):  # a power of two less 1 is the size: no product is rounded
-        chosen.append((attributes, {"roi": np.float32([start, start]), "sizes": np.array([3])}))
-    assert check(np.arange(17, dtype=np.int32), chosen) == len(chosen)
+    cases = []
+    for start in np.float32((2.5 + distances) / 16):  # the size is a power of two plus 1, so that no product is rounded
+        cases.append((attributes, {"roi": np.float32([start, start]), "sizes": np.array([3])}))
+    assert check(np.arange(17, dtype=np.int32), cases) == len(cases)

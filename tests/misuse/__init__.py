@@ -1,9 +1,9 @@
-"""The sweep over wrong arguments: calls of every public function, and what is put in the place of each argument.
+"""The sweep over wrong arguments: valid calls of every public function, and what is substituted for each argument.
 
-A `Call` names the arguments of a call that is right. Each `Argument` has a kind, which says of any value what it means
-there: the canonical spelling of the same argument, or `WRONG`. The kinds follow the docstrings, and share no code with the
-checks of the package. Another function is another entry in the `calls` of a module, a new one of which goes into `_GROUPS`;
-`things` is what is put in the place of arguments.
+A `Call` holds valid arguments of a function. Each `Argument` has a kind, which maps any value to the canonical spelling of
+the same argument, or to `WRONG`. The kinds follow the docstrings, and share no code with the checks of the package. A new
+function needs an entry in `calls` of one of the modules; a new module goes into `_GROUPS`. `substitutes` are the values
+that take the place of arguments.
 """
 
 import functools
@@ -25,9 +25,9 @@ from . import (
 )
 from .call import Argument, Call, public_functions
 from .kinds import UNSPECIFIED, WRONG, Tensor
-from .values import Like, things
+from .values import Like, substitutes
 
-__all__ = ["UNSPECIFIED", "WRONG", "Argument", "Call", "Like", "Tensor", "calls", "public_functions", "things"]
+__all__ = ["UNSPECIFIED", "WRONG", "Argument", "Call", "Like", "Tensor", "calls", "public_functions", "substitutes"]
 
 _GROUPS = (
     clips,
@@ -47,5 +47,5 @@ _GROUPS = (
 
 @functools.cache
 def calls() -> tuple[Call, ...]:
-    """Of every public function."""
+    """Valid calls of every public function."""
     return tuple(itertools.chain.from_iterable(group.calls() for group in _GROUPS))

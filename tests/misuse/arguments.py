@@ -1,4 +1,4 @@
-"""Arguments that many calls have, and what they promise."""
+"""Arguments that many calls have, and the shapes and dtypes of results."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -10,27 +10,27 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from .call import Argument
-from .kinds import Boolean, DataType, Integer, Level, Mode, Sharding, Tensor, anything, one
+from .kinds import Boolean, DataType, Integer, Level, Mode, Sharding, Tensor, anything, one_element
 
 
-def S(shape: Sequence[int], dtype: Any) -> jax.ShapeDtypeStruct:
+def abstract(shape: Sequence[int], dtype: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(tuple(shape), jnp.dtype(dtype))
 
 
 def like(array: Any, dtype: Any = None) -> jax.ShapeDtypeStruct:
-    """An array of the shape of another one, and of its dtype where there is no other."""
-    return S(jnp.shape(array), array.dtype if dtype is None else dtype)
+    """The shape of an array, with its dtype or another."""
+    return abstract(jnp.shape(array), array.dtype if dtype is None else dtype)
 
 
 def dtype_of(value: Any, default: Any) -> np.dtype:
-    """That of an array; of None and a Python scalar the `default`."""
+    """The dtype of an array; the `default` of None and of Python scalars."""
     return jnp.dtype(getattr(value, "dtype", default))
 
 
 BYTES, FLOATS = "int8 uint8", "float32 float16"
 INTEGERS = "int8 uint8 int16 uint16 int32 uint32"
 WIDE = f"{INTEGERS} int64 uint64"
-FLOAT = Tensor("float32", one, "float32")
+FLOAT = Tensor("float32", one_element, "float32")
 OPTIONAL_FLOAT = dataclasses.replace(FLOAT, optional=True)
 PER_COLUMN = Tensor("float32 float16 bfloat16", lambda shape: len(shape) == 2 and shape[1] == 3)
 ROWS, COLUMNS = 2, 3
@@ -45,15 +45,17 @@ _DATA_TYPES: dict[str, Callable[[], object]] = {
 }
 
 
-def scale(names: str, value: Any = 0.5, shapes: Any = one, data_types: str = "float32") -> Argument:
+def scale(names: str, value: Any = 0.5, shapes: Any = one_element, data_types: str = "float32") -> Argument:
     return Argument(value, Tensor(data_types, shapes, "float32"), names)
 
 
-def zero_point(names: str, value: Any = 3, shapes: Any = one, data_types: str = "uint8", scalar: str = "") -> Argument:
+def zero_point(
+    names: str, value: Any = 3, shapes: Any = one_element, data_types: str = "uint8", scalar: str = ""
+) -> Argument:
     return Argument(value, Tensor(data_types, shapes, scalar or data_types, optional=True), names)
 
 
-def bound(names: str, value: Any, values: Any = anything, shapes: Any = one) -> Argument:
+def bound(names: str, value: Any, values: Any = anything, shapes: Any = one_element) -> Argument:
     return Argument(value, Tensor("float32", shapes, "float32", values=values), names)
 
 
@@ -86,7 +88,7 @@ def integer(name: str, value: int | None, allowed: Sequence[int], *, optional: b
 
 
 def directml_names(name: str) -> tuple[str, str, str]:
-    """Of a tensor, its scale and its zero point."""
+    """The names of a tensor, its scale and its zero point in messages."""
     return f"{name}Tensor", f"{name}ScaleTensor", f"{name}ZeroPointTensor"
 
 
@@ -94,10 +96,10 @@ def onnx_names(name: str) -> tuple[str, str, str]:
     return name, f"{name}_scale", f"{name}_zero_point"
 
 
-def a_sharding() -> Argument:
-    """Of a matrix."""
+def matrix_sharding() -> Argument:
+    """How a matrix is split over a mesh."""
 
-    def mesh_of(*names: str) -> Any:
+    def make_mesh(*names: str) -> Any:
         return jax.make_mesh((1,) * len(names), names, axis_types=(jax.sharding.AxisType.Auto,) * len(names))
 
     return Argument(
@@ -108,10 +110,10 @@ def a_sharding() -> Argument:
             "three entries": lambda: PartitionSpec("k", "n", None),
             "an unconstrained entry": lambda: PartitionSpec(PartitionSpec.UNCONSTRAINED, None),
             "an unconstrained entry on a mesh": lambda: NamedSharding(
-                mesh_of("k"), PartitionSpec(PartitionSpec.UNCONSTRAINED, None)
+                make_mesh("k"), PartitionSpec(PartitionSpec.UNCONSTRAINED, None)
             ),
-            "three entries on a mesh": lambda: NamedSharding(mesh_of("k"), PartitionSpec(None, None, "k")),
+            "three entries on a mesh": lambda: NamedSharding(make_mesh("k"), PartitionSpec(None, None, "k")),
             "another sharding": lambda: jax.sharding.SingleDeviceSharding(jax.devices()[0]),
-            "a mesh": lambda: mesh_of("k"),
+            "a mesh": lambda: make_mesh("k"),
         },
     )

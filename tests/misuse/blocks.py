@@ -1,4 +1,4 @@
-"""Packed matrices with a scale for each block, and products with them."""
+"""Packed matrices with a scale for each block, and products with such matrices."""
 
 import dataclasses
 import functools
@@ -11,9 +11,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import jquant
 
-from .arguments import BYTES, FLOATS, ROWS, S, a_sharding, data_type, dtype_of, integer, mode, scale, zero_point
+from .arguments import BYTES, FLOATS, ROWS, abstract, data_type, dtype_of, integer, matrix_sharding, mode, scale, zero_point
 from .call import Argument, Call
-from .kinds import ADataType, Field, Nothing, Tensor, exactly, one, or_shapes
+from .kinds import Field, Nothing, PackedDataType, Tensor, exactly, one_element, one_element_or
 from .samples import ints
 from .values import Like
 
@@ -22,15 +22,18 @@ def calls() -> list[Call]:
     a, b = ints("int8", ROWS, 4), ints("int8", 4, 3)
     scales = np.full((2, 3), 0.5, np.float32)
     packed = jquant.pack_matrix(b, 1, scale=scales)
-    any_float, rows = f"{FLOATS} bfloat16", or_shapes((ROWS,), (ROWS, 1))
+    any_float, rows = f"{FLOATS} bfloat16", one_element_or((ROWS,), (ROWS, 1))
     implementation = mode("implementation", None, "xla")
-    of_a = {
+    a_arguments = {
         "a": Argument(a, Tensor(BYTES, lambda shape: len(shape) == 2 and shape[1] == 4), "a"),
         "a_scale": scale("a_scale", shapes=rows, data_types=any_float),
         "a_zero_point": zero_point("a_zero_point", None, rows, "int8"),
     }
     biases = Tensor(
-        any_float, lambda shape: (one(shape) and len(shape) <= 2) or shape in ((3,), (1, 3)), "float32", optional=True
+        any_float,
+        lambda shape: (one_element(shape) and len(shape) <= 2) or shape in ((3,), (1, 3)),
+        "float32",
+        optional=True,
     )
     others = {
         "bias": Argument(None, biases, "bias", like=Like((3,), np.dtype(np.float32))),
@@ -38,17 +41,17 @@ def calls() -> list[Call]:
         "output_dtype": data_type("output_dtype", None, any_float),
         "implementation": implementation,
     }
-    of_scales = Tensor(any_float, exactly((2, 3)))
-    zero_points = Tensor("int8", or_shapes((2, 3)), "int8", optional=True)
+    block_scales = Tensor(any_float, exactly((2, 3)))
+    zero_points = Tensor("int8", one_element_or((2, 3)), "int8", optional=True)
 
     def product(a: Any, a_scale: Any, output_dtype: Any, **_: Any) -> Any:
-        return S((a.shape[0], 3), output_dtype or dtype_of(a_scale, "float32"))
+        return abstract((a.shape[0], 3), output_dtype or dtype_of(a_scale, "float32"))
 
     def pack(b: Any, scale: Any, zero_point: Any, block_size: Any) -> Any:
         if scale is None:
             return jax.eval_shape(functools.partial(jquant.pack_matrix, block_size=block_size), b, zero_point)
-        zero_point = None if zero_point is None else S((2, 3), "int8")
-        arrays = {"data": S((4, 3), "int8"), "scale": S((2, 3), scale.dtype), "zero_point": zero_point}
+        zero_point = None if zero_point is None else abstract((2, 3), "int8")
+        arrays = {"data": abstract((4, 3), "int8"), "scale": abstract((2, 3), scale.dtype), "zero_point": zero_point}
         return dataclasses.replace(packed, **arrays, dtype=jnp.dtype(b.dtype))
 
     def unpack(data: Any, scale: Any, zero_point: Any, dtype: Any) -> Any:
@@ -67,9 +70,9 @@ def calls() -> list[Call]:
         Call(
             "block_scaled_matmul",
             {
-                **of_a,
+                **a_arguments,
                 "b": Argument(b, Tensor(f"{BYTES} int4", exactly((4, 3))), "b"),
-                "b_scale": Argument(scales, of_scales, "b_scale"),
+                "b_scale": Argument(scales, block_scales, "b_scale"),
                 "b_zero_point": Argument(None, zero_points, "b_zero_point", like=Like((2, 3), np.dtype(np.int8))),
                 "block_size": integer("block_size", None, (2,), optional=True),
                 **others,
@@ -79,7 +82,7 @@ def calls() -> list[Call]:
         Call(
             "block_scaled_matmul",
             {
-                **of_a,
+                **a_arguments,
                 "b_scale": Argument(None, Nothing(), "b_scale"),
                 "b_zero_point": Argument(None, Nothing(), "b_zero_point"),
                 "block_size": integer("block_size", None, (2,), optional=True),
@@ -104,12 +107,12 @@ def calls() -> list[Call]:
                 "data": Argument(packed.data, Field("int8", (4, 3)), "data"),
                 "scale": Argument(packed.scale, Field(any_float, (2, 3)), "scale"),
                 "zero_point": Argument(packed.zero_point, Field("int8", (2, 3), optional=True), "zero_point"),
-                "dtype": Argument(packed.dtype, ADataType(), "dtype"),
+                "dtype": Argument(packed.dtype, PackedDataType(), "dtype"),
             },
-            lambda **_: S((4, 3), "int8"),
+            lambda **_: abstract((4, 3), "int8"),
             unpack,
         ),
-        Call("PackedBlockMatrix.sharding_for", {"sharding": a_sharding()}, shardings, sharding_for),
+        Call("PackedBlockMatrix.sharding_for", {"sharding": matrix_sharding()}, shardings, sharding_for),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Observers of ranges, and the loop over batches."""
+"""Observers of ranges, and `calibrate`."""
 
 import functools
 from collections.abc import Callable
@@ -8,35 +8,35 @@ import jax
 
 from jquant import calibration
 
-from .arguments import COLUMNS, PER_COLUMN, ROWS, S, boolean, data_type, integer
+from .arguments import COLUMNS, PER_COLUMN, ROWS, abstract, boolean, data_type, integer
 from .call import Argument, Call
-from .kinds import FLOAT_BATCH, AnObserver, AxisNames, Batches, FirstBatch, Function, Number, Progress, State
+from .kinds import FLOAT_BATCH, AxisNames, Batches, FirstBatch, Function, Number, Observer, Progress, State
 from .samples import floats
 
 
 def calls() -> list[Call]:
     batch = floats(ROWS, COLUMNS)
 
-    def ranged(axis: Any = None, **_: Any) -> Any:
-        return calibration.Range(*[S(() if axis is None else (batch.shape[axis],), "float32")] * 2)
+    def range_along(axis: Any = None, **_: Any) -> Any:
+        return calibration.Range(*[abstract(() if axis is None else (batch.shape[axis],), "float32")] * 2)
 
-    def of_batches(batches: Any, **_: Any) -> Any:
-        return jax.tree.map(lambda _: ranged(), batches[0])
+    def ranges(batches: Any, **_: Any) -> Any:
+        return jax.tree.map(lambda _: range_along(), batches[0])
 
-    def uses(name: str, make: Callable[[], calibration.Observer], axis: int | None) -> list[Call]:
-        """The functions of an observer."""
+    def observer_calls(name: str, make: Callable[[], calibration.Observer], axis: int | None) -> list[Call]:
+        """Calls of the functions of an observer, whose first argument is named `operand` here."""
         observer = make()
         first, state = observer.init(batch), observer.update(observer.init(batch), batch)
         kind = FLOAT_BATCH if axis is None else PER_COLUMN
 
         def call(argument: Argument, function: Callable[[Any], Any], promise: Callable[..., Any]) -> Call:
-            return Call(name, {"given": argument}, promise, lambda given: function(given))
+            return Call(name, {"operand": argument}, promise, lambda operand: function(operand))
 
         return [
-            call(Argument(batch, kind, "batch input"), lambda given: observer.update(first, given), lambda given: first),
-            call(Argument(state, State(), "state"), lambda given: observer.update(given, batch), lambda given: first),
-            call(Argument(state, State(), "state"), observer.compute_range, lambda given: ranged(axis)),
-            call(Argument(batch, FirstBatch(), "batch input"), observer.init, lambda given: first),
+            call(Argument(batch, kind, "batch input"), lambda batch: observer.update(first, batch), lambda operand: first),
+            call(Argument(state, State(), "state"), lambda state: observer.update(state, batch), lambda operand: first),
+            call(Argument(state, State(), "state"), observer.compute_range, lambda operand: range_along(axis)),
+            call(Argument(batch, FirstBatch(), "batch input"), observer.init, lambda operand: first),
         ]
 
     bins = integer("num_bins", 128, [2**bits for bits in range(2, 17)])
@@ -58,23 +58,23 @@ def calls() -> list[Call]:
         "min_max": axis,
         "moving_average": {"averaging_constant": Argument(0.01, Number(0, 1), "averaging_constant"), **axis},
     }
-    found = []
+    calls = []
     for short, arguments in makers.items():
         name = f"calibration.{short}"
-        made = Call(name, {**arguments, "axis_name": axis_name}, lambda **_: calibration.Observer)
-        found += [made, *uses(name, made, None)]
+        make = Call(name, {**arguments, "axis_name": axis_name}, lambda **_: calibration.Observer)
+        calls += [make, *observer_calls(name, make, None)]
         if "axis" in arguments:
-            found += uses(name, functools.partial(made, axis=1), 1)
+            calls += observer_calls(name, functools.partial(make, axis=1), 1)
     return [
-        *found,
+        *calls,
         Call(
             "calibration.calibrate",
             {
-                "observer": Argument(calibration.min_max(), AnObserver(), "observer"),
+                "observer": Argument(calibration.min_max(), Observer(), "observer"),
                 "batches": Argument([batch], Batches(), "batches batch"),
                 "activations": Argument(lambda x: x, Function(), "activations"),
                 "progress": Argument(False, Progress(), "progress"),
             },
-            of_batches,
+            ranges,
         ),
     ]

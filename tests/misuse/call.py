@@ -1,4 +1,4 @@
-"""A call of a public function, and its arguments."""
+"""A valid call of a public function, and its arguments."""
 
 import dataclasses
 import functools
@@ -17,7 +17,7 @@ import jquant
 from jquant import calibration
 
 from .kinds import DataType, Kind, Tensor
-from .values import Like, things
+from .values import Like, substitutes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,11 +25,11 @@ class Argument:
     """An argument of a call.
 
     Attributes:
-      value: a right one.
-      kind: what it may be.
-      names: what an error may call it, separated by spaces.
-      also: further things to put in its place, by name.
-      like: what arrays are like that are put in its place, where `value` is no array.
+      value: a valid value.
+      kind: the values that are valid.
+      names: the names by which an error may call it, separated by spaces.
+      also: further substitutes, by name.
+      like: the shape and dtype of arrays that are substituted, where `value` is no array.
     """
 
     value: Any
@@ -38,8 +38,8 @@ class Argument:
     also: Mapping[str, Callable[[], object]] = dataclasses.field(default_factory=dict)
     like: Like | None = None
 
-    def things(self) -> dict[str, Callable[[], object]]:
-        return {**things(self._like()), **self.also}
+    def substitutes(self) -> dict[str, Callable[[], object]]:
+        return {**substitutes(self._like()), **self.also}
 
     def _like(self) -> Like:
         if self.like is not None:
@@ -56,13 +56,13 @@ class Argument:
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A right call of a public function.
+    """A valid call of a public function.
 
     Attributes:
-      name: the function's, as an attribute of `jquant`.
-      arguments: by the names of its parameters, or of those of `function`.
-      promise: from all arguments, in canonical spelling, the tree of shapes and dtypes that the docstring promises.
-      function: what is called instead, to put something in the place of a part of an argument.
+      name: the function's name, as an attribute of `jquant`.
+      arguments: by the names of the parameters of the public function, or of `function`.
+      promise: a function from all arguments, in canonical spelling, to the shapes and dtypes of the documented result.
+      function: called instead of the public function, to substitute a part of an argument.
     """
 
     name: str
@@ -78,11 +78,11 @@ class Call:
         return function(*first, **values)
 
     def promised(self, **changed: object) -> Any:
-        """What comes out of the call with the arguments changed to those, in canonical spelling."""
+        """The shapes and dtypes of the result, with arguments changed to these, in canonical spelling."""
         values = self._values(changed)
         for name, argument in self.arguments.items():
             if isinstance(argument.kind, DataType) and isinstance(values[name], str):
-                values[name] = argument.kind.means(values[name])
+                values[name] = argument.kind.canonical(values[name])
         return self.promise(**values)
 
     def _values(self, changed: Mapping[str, object]) -> dict[str, object]:
@@ -94,17 +94,17 @@ def public(name: str) -> Callable[..., Any]:
 
 
 def public_functions() -> dict[str, Callable[..., Any]]:
-    """Every function that a user may call, by its name as an attribute of `jquant`."""
-    found = {
+    """Every public function, by its name as an attribute of `jquant`."""
+    functions = {
         f"{prefix}{name}": value
         for prefix, module in {"": jquant, "calibration.": calibration, "exact.": jquant.exact}.items()
         for name, value in vars(module).items()
-        if name.islower() and not name.startswith("_") and callable(value) and _is_of(module, value)
+        if name.islower() and not name.startswith("_") and callable(value) and _belongs_to(module, value)
     }
     methods = itertools.product((jquant.PackedMatrix, jquant.PackedBlockMatrix), ("sharding_for", "unpack"))
-    return {**found, **{f"{matrix.__name__}.{name}": getattr(matrix, name) for matrix, name in methods}}
+    return {**functions, **{f"{matrix.__name__}.{name}": getattr(matrix, name) for matrix, name in methods}}
 
 
-def _is_of(module: ModuleType, function: Callable[..., Any]) -> bool:
-    """Whether a module exports a function: one of its own, or of a module in its package, and none that it uses."""
+def _belongs_to(module: ModuleType, function: Callable[..., Any]) -> bool:
+    """Whether a module or its package defines a function, so that the module does not only import it."""
     return f"{function.__module__}.".startswith(f"{module.__name__}.")

@@ -1,4 +1,4 @@
-"""Clipping and its gradient."""
+"""The clip operators and their gradients."""
 
 from typing import Any
 
@@ -8,23 +8,24 @@ import jquant
 
 from .arguments import COLUMNS, FLOAT, FLOATS, OPTIONAL_FLOAT, ROWS, WIDE, level, like
 from .call import Argument, Call, public
-from .kinds import Nothing, ScaleAndBias, Tensor, exactly, one, ranks
+from .kinds import Nothing, ScaleAndBias, Tensor, exactly, one_element, ranks
 from .samples import floats, ints
 
 
 def calls() -> list[Call]:
     x, small = floats(ROWS, COLUMNS), ints("int8", ROWS, COLUMNS)
-    inputs, of_int8 = Tensor(f"{FLOATS} {WIDE}", ranks(0, 8)), Tensor("int8", one, "int8")
+    inputs, int8_bound = Tensor(f"{FLOATS} {WIDE}", ranks(0, 8)), Tensor("int8", one_element, "int8")
     scale_bias = Argument(None, ScaleAndBias(), "scale_bias ScaleBias")
 
-    def of_input(input: Any, **_: Any) -> Any:
+    def like_input(input: Any, **_: Any) -> Any:
         return like(input)
 
-    def of_parts(name: str) -> Call:
+    def with_scale_bias(name: str) -> Call:
+        """A call whose arguments are the parts of its scale and bias."""
         parts = {"scale": Argument(2.0, FLOAT, "ScaleBias.Scale"), "bias": Argument(1.0, FLOAT, "ScaleBias.Bias")}
         function = public(name)
         return Call(
-            name, parts, lambda **_: like(x), lambda **given: function(x, 0, 6, scale_bias=jquant.ScaleBias(**given))
+            name, parts, lambda **_: like(x), lambda **parts: function(x, 0, 6, scale_bias=jquant.ScaleBias(**parts))
         )
 
     def gradients(name: str, first: str) -> list[Call]:
@@ -39,7 +40,7 @@ def calls() -> list[Call]:
                     "input_gradient": Argument(gradient, Tensor("float32", broadcast), "InputGradientTensor"),
                     **bounds,
                 },
-                of_input,
+                like_input,
             )
             for gradient, shapes in ((x, same), (np.float32(1), ranks(0, 8)))
         ]
@@ -54,7 +55,7 @@ def calls() -> list[Call]:
                 "scale_bias": scale_bias,
                 "feature_level": level("3_0"),
             },
-            of_input,
+            like_input,
         ),
         Call(
             "clip1",
@@ -65,19 +66,19 @@ def calls() -> list[Call]:
                 "scale_bias": scale_bias,
                 "feature_level": level("5_0"),
             },
-            of_input,
+            like_input,
         ),
         Call(
             "clip1",
             {
                 "input": Argument(small, inputs, "InputTensor"),
-                "min": Argument(0, of_int8, "Min"),
-                "max": Argument(6, of_int8, "Max"),
+                "min": Argument(0, int8_bound, "Min"),
+                "max": Argument(6, int8_bound, "Max"),
                 "scale_bias": Argument(None, Nothing(), "scale_bias ScaleBias"),
             },
-            of_input,
+            like_input,
         ),
-        *map(of_parts, ("clip", "clip1")),
+        *map(with_scale_bias, ("clip", "clip1")),
         *gradients("clip_gradient", "3_1"),
         *gradients("clip_gradient1", "5_0"),
     ]

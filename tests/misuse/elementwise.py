@@ -1,4 +1,4 @@
-"""Element-wise operators and the concatenation."""
+"""Element-wise operators, the softmax, the global average pool and the concatenation."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from .arguments import (
     COLUMNS,
     OPTIONAL_FLOAT,
     ROWS,
-    S,
+    abstract,
     data_type,
     directml_names,
     dtype_of,
@@ -24,14 +24,14 @@ from .arguments import (
     zero_point,
 )
 from .call import Argument, Call
-from .kinds import WRONG, Kind, Tensor, anything, exactly, or_shapes, ranks
+from .kinds import WRONG, Kind, Tensor, anything, exactly, one_element_or, ranks
 from .samples import ints
 
 
 def calls() -> list[Call]:
     q = ints("uint8", ROWS, COLUMNS)
 
-    def of_one(name: str, *, shapes: Any = anything, x: np.ndarray = q, promise: Any = like, **others: Argument) -> Call:
+    def unary(name: str, *, shapes: Any = anything, x: np.ndarray = q, promise: Any = like, **others: Argument) -> Call:
         return Call(
             name,
             {
@@ -45,15 +45,15 @@ def calls() -> list[Call]:
             lambda x, **_: promise(x),
         )
 
-    def of_two(name: str, names: Callable[[str], tuple[str, str, str]], output: str, b: Any, **others: Argument) -> Call:
-        (a, a_scale, a_zero), (b_name, b_scale, b_zero), (of_output, out_scale, out_zero) = map(names, ("A", "B", output))
+    def binary(name: str, names: Callable[[str], tuple[str, str, str]], output: str, b: Any, **others: Argument) -> Call:
+        (a, a_scale, a_zero), (b_name, b_scale, b_zero), (out_name, out_scale, out_zero) = map(names, ("A", "B", output))
         broadcasts = exactly(q.shape, (1, COLUMNS), (ROWS, 1), (1, 1), ())
-        if name != "quantized_linear_add":  # of DirectML, where the ranks must be the same
-            broadcasts = or_shapes(q.shape, (1, COLUMNS), (ROWS, 1), (COLUMNS,))
+        if name != "quantized_linear_add":  # in DirectML, where ranks must be equal
+            broadcasts = one_element_or(q.shape, (1, COLUMNS), (ROWS, 1), (COLUMNS,))
 
         def promise(a: Any, b: Any, output_zero_point: Any, output_dtype: Any, **_: Any) -> Any:
             dtype = output_dtype or dtype_of(output_zero_point, a.dtype)
-            return S(np.broadcast_shapes(a.shape, b.shape), dtype)
+            return abstract(np.broadcast_shapes(a.shape, b.shape), dtype)
 
         return Call(
             name,
@@ -66,7 +66,7 @@ def calls() -> list[Call]:
                 "b_zero_point": zero_point(b_zero),
                 "output_scale": scale(out_scale),
                 "output_zero_point": zero_point(out_zero, data_types=BYTES, scalar="uint8"),
-                "output_dtype": data_type(f"output_dtype {of_output}", None, BYTES),
+                "output_dtype": data_type(f"output_dtype {out_name}", None, BYTES),
                 **others,
             },
             promise,
@@ -88,21 +88,21 @@ def calls() -> list[Call]:
         }
 
     def joined(tensor: Any, **_: Any) -> Any:
-        return S((ROWS, COLUMNS + tensor.shape[1]), "uint8")
+        return abstract((ROWS, COLUMNS + tensor.shape[1]), "uint8")
 
     image = ints("uint8", 1, 2, 4, 4)
     return [
-        of_one("quantized_linear_leaky_relu", alpha=Argument(None, OPTIONAL_FLOAT, "alpha")),
-        of_one("quantized_linear_sigmoid"),
-        of_one("quantized_linear_softmax", shapes=ranks(1, 99), axis=integer("axis", -1, range(-2, 2))),
-        of_one(
+        unary("quantized_linear_leaky_relu", alpha=Argument(None, OPTIONAL_FLOAT, "alpha")),
+        unary("quantized_linear_sigmoid"),
+        unary("quantized_linear_softmax", shapes=ranks(1, 99), axis=integer("axis", -1, range(-2, 2))),
+        unary(
             "quantized_linear_global_average_pool",
             x=image,
             shapes=ranks(3, 99),
-            promise=lambda x: S((*x.shape[:2], *(1,) * (x.ndim - 2)), x.dtype),
+            promise=lambda x: abstract((*x.shape[:2], *(1,) * (x.ndim - 2)), x.dtype),
         ),
-        of_two("quantized_linear_add", directml_names, "Output", q, feature_level=level("4_0")),
-        of_two("quantized_linear_multiply", onnx_names, "C", q),
+        binary("quantized_linear_add", directml_names, "Output", q, feature_level=level("4_0")),
+        binary("quantized_linear_multiply", onnx_names, "C", q),
         Call(
             "quantized_linear_concat",
             {
@@ -115,14 +115,19 @@ def calls() -> list[Call]:
             lambda output_zero_point, output_dtype, **_: like(q, output_dtype or dtype_of(output_zero_point, "uint8")),
         ),
         Call("quantized_linear_concat", {**part(1), "output_scale": scale("Y_scale")}, joined, concat),
-        Call("quantized_linear_concat", part(0), lambda tensor, **_: S(joined(tensor).shape, tensor.dtype), concat_first),
+        Call(
+            "quantized_linear_concat",
+            part(0),
+            lambda tensor, **_: abstract(joined(tensor).shape, tensor.dtype),
+            concat_first,
+        ),
     ]
 
 
 class Concatenated(Kind):
-    """The inputs of a concatenation. What is put in their places is swept by itself; no other list of triples is."""
+    """The inputs of a concatenation. Elements of its triples have calls of their own; any other list of triples is wrong."""
 
-    def means(self, value: object) -> object:
+    def canonical(self, value: object) -> object:
         return WRONG
 
 

@@ -1,4 +1,4 @@
-"""What a value means in the place of an argument."""
+"""Kinds of arguments: each maps a value to the canonical spelling of the same argument, or finds it wrong."""
 
 import dataclasses
 import enum
@@ -28,23 +28,23 @@ WRONG, UNSPECIFIED = Verdict
 
 
 class Kind:
-    """What an argument may be."""
+    """The values that an argument may have."""
 
-    def means(self, value: object) -> object:
-        """The canonical spelling of the argument that `value` is, or `WRONG`; `UNSPECIFIED` where all may happen."""
+    def canonical(self, value: object) -> object:
+        """The canonical spelling of the argument `value`, or `WRONG`; `UNSPECIFIED` where nothing is promised."""
         raise NotImplementedError
 
-    def means_traced(self, value: object) -> object:
-        """The same of what a `jax.jit` around the call makes of a `value`."""
-        return self.means(value)
+    def canonical_traced(self, value: object) -> object:
+        """The same for the tracer that a `jax.jit` around the call makes of `value`."""
+        return self.canonical(value)
 
 
 def anything(_: object) -> bool:
     return True
 
 
-def one(shape: tuple[int, ...]) -> bool:
-    """Whether it is the shape of one element."""
+def one_element(shape: tuple[int, ...]) -> bool:
+    """Whether an array of the shape has one element."""
     return all(size == 1 for size in shape)
 
 
@@ -56,9 +56,9 @@ def exactly(*shapes: tuple[int, ...]) -> Callable[[tuple[int, ...]], bool]:
     return lambda shape: shape in shapes
 
 
-def or_shapes(*shapes: tuple[int, ...]) -> Callable[[tuple[int, ...]], bool]:
+def one_element_or(*shapes: tuple[int, ...]) -> Callable[[tuple[int, ...]], bool]:
     """One element, or one of these shapes."""
-    return lambda shape: one(shape) or shape in shapes
+    return lambda shape: one_element(shape) or shape in shapes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,11 +66,11 @@ class Tensor(Kind):
     """An array.
 
     Attributes:
-      data_types: the names of the dtypes that it may have.
-      shapes: whether it may have a shape.
-      scalar: the data type that a Python scalar becomes; None where only arrays will do.
-      optional: whether it may be None.
-      values: whether an element may be what it is; of Python's and NumPy's values alone.
+      data_types: the names of its allowed dtypes.
+      shapes: whether a shape is allowed.
+      scalar: the data type that a Python scalar becomes; None where only arrays are allowed.
+      optional: whether None is allowed.
+      values: whether an element is allowed; checked for Python scalars and NumPy arrays only.
     """
 
     data_types: str
@@ -79,22 +79,22 @@ class Tensor(Kind):
     optional: bool = False
     values: Callable[[Any], bool] = anything
 
-    def means(self, value: object) -> object:
+    def canonical(self, value: object) -> object:
         if value is None:
             return None if self.optional else WRONG
         if type(value) is Wrapped:
-            return self.means(jnp.asarray(value)) if isinstance(value.value, jax.Array | float) else WRONG
+            return self.canonical(jnp.asarray(value)) if isinstance(value.value, jax.Array | float) else WRONG
         if isinstance(value, int | float) and not isinstance(value, bool | enum.Enum | np.generic):
-            return self._of_a_python_scalar(value)
+            return self._python_scalar(value)
         if isinstance(value, jax.Array):
-            return self._of_a_jax_array(value)
+            return self._jax_array(value)
         is_array = isinstance(value, np.ndarray | np.generic) and not isinstance(value, np.ma.MaskedArray)
         if not is_array or not value.dtype.isnative or not self._allows(value.dtype):
             return WRONG
         plain = np.array(value)
         return plain if self.shapes(plain.shape) and all(map(self.values, plain.flat)) else WRONG
 
-    def _of_a_jax_array(self, value: jax.Array) -> object:
+    def _jax_array(self, value: jax.Array) -> object:
         if not isinstance(value.dtype, np.dtype):
             return WRONG
         weak_scalar = value.weak_type and value.shape == ()
@@ -103,7 +103,7 @@ class Tensor(Kind):
         allowed = self._allows(value.dtype) and self.shapes(value.shape)
         return jnp.array(value, value.dtype) if allowed else WRONG
 
-    def _of_a_python_scalar(self, value: float) -> object:
+    def _python_scalar(self, value: float) -> object:
         if self.scalar is None or not self.shapes(()) or not self.values(value):
             return WRONG
         dtype = np.dtype(self.scalar)
@@ -122,10 +122,10 @@ class Tensor(Kind):
 
 
 class Mask(Tensor):
-    """An array of booleans; or True or False."""
+    """An array of booleans, or True or False."""
 
-    def means(self, value: object) -> object:
-        return np.bool(value) if isinstance(value, bool) else super().means(value)
+    def canonical(self, value: object) -> object:
+        return np.bool(value) if isinstance(value, bool) else super().canonical(value)
 
 
 FLOAT_BATCH = Tensor("float32 float16 bfloat16", scalar="float32")
@@ -137,24 +137,24 @@ class MatrixOrPacked(Kind):
     def __init__(self, data_types: str, shape: tuple[int, ...]):
         self.tensor, self.shape = Tensor(data_types, exactly(shape)), shape
 
-    def means(self, value: object) -> object:
+    def canonical(self, value: object) -> object:
         if not isinstance(value, jquant.PackedMatrix):
-            return self.tensor.means(value)
+            return self.tensor.canonical(value)
         arrays = value.data, value.block_sums
         intact = all(isinstance(x, jax.Array) for x in arrays) and [x.dtype for x in arrays] == [np.int8, np.int32]
         return value if intact and value.shape == self.shape else WRONG
 
 
 class ZeroPointOfPacked(Kind):
-    """The zero point that packed weights hold, or None. A traced one cannot be compared."""
+    """The zero point that packed weights hold, or None. A tracer is wrong, because it cannot be compared."""
 
     def __init__(self, value: int, *shapes: tuple[int, ...]):
-        self.tensor = Tensor("int8", or_shapes(*shapes), "int8", optional=True, values=lambda x: x == value)
+        self.tensor = Tensor("int8", one_element_or(*shapes), "int8", optional=True, values=lambda x: x == value)
 
-    def means(self, value: object) -> object:
-        return self.tensor.means(value)
+    def canonical(self, value: object) -> object:
+        return self.tensor.canonical(value)
 
-    def means_traced(self, value: object) -> object:
+    def canonical_traced(self, value: object) -> object:
         return None if value is None else WRONG
 
 
@@ -162,7 +162,7 @@ class ZeroPointOfPacked(Kind):
 class Boolean(Kind):
     allowed: Sequence[bool] = (True, False)
 
-    def means(self, value: object) -> object:
+    def canonical(self, value: object) -> object:
         return bool(value) if isinstance(value, bool | np.bool_) and bool(value) in self.allowed else WRONG
 
 
@@ -175,7 +175,7 @@ class Integer(Kind):
     allowed: range | Sequence[int]
     optional: bool = False
 
-    def means(self, value: object) -> object:
+    def canonical(self, value: object) -> object:
         if value is None:
             return None if self.optional else WRONG
         return int(value) if is_integer(value) and int(value) in self.allowed else WRONG
@@ -186,59 +186,59 @@ class Number(Kind):
     low: float
     high: float
 
-    def means(self, value: object) -> object:
+    def canonical(self, value: object) -> object:
         is_number = is_integer(value) or isinstance(value, float | np.floating)
         return float(value) if is_number and self.low <= value <= self.high else WRONG
 
 
 def is_list(value: object) -> bool:
-    """Whether it is a list of something: no text, and nothing that can be read once only."""
+    """Whether a value is a sequence or an array, but no text."""
     is_sequence = isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview)
     return is_sequence or (isinstance(value, np.ndarray) and value.ndim > 0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Integers(Kind):
-    """So many integers from 1 to the `largest`, or None for the default."""
+    """`count` integers from 1 to `largest`, or None for the default."""
 
     count: int
     largest: int = 2**31 - 1
     optional: bool = True
 
-    def means(self, value: object) -> object:
+    def canonical(self, value: object) -> object:
         if value is None:
             return None if self.optional else WRONG
-        right = is_list(value) and len(value) == self.count and all(is_integer(x) and 0 < x <= self.largest for x in value)
-        return tuple(map(int, value)) if right else WRONG
+        valid = is_list(value) and len(value) == self.count and all(is_integer(x) and 0 < x <= self.largest for x in value)
+        return tuple(map(int, value)) if valid else WRONG
 
 
 @dataclasses.dataclass(frozen=True)
 class Padding(Kind):
     rank: int
 
-    def means(self, value: object) -> object:
+    def canonical(self, value: object) -> object:
         if isinstance(value, str):
             return value if value in ("VALID", "SAME", "SAME_UPPER", "SAME_LOWER") else WRONG
         if not is_list(value):
             return WRONG
         if all(map(is_integer, value)):
-            right = len(value) == 2 * self.rank and min(value) >= 0 and max(value) < 2**31
-            return [*zip(value[: self.rank], value[self.rank :], strict=True)] if right else WRONG
+            valid = len(value) == 2 * self.rank and min(value) >= 0 and max(value) < 2**31
+            return [*zip(value[: self.rank], value[self.rank :], strict=True)] if valid else WRONG
         pairs = [is_list(pair) and len(pair) == 2 and all(is_integer(x) and 0 <= x < 2**31 for x in pair) for pair in value]
         return [tuple(map(int, pair)) for pair in value] if len(pairs) == self.rank and all(pairs) else WRONG
 
 
 class Nothing(Kind):
-    """None alone, beside the other arguments."""
+    """Only None, because of the other arguments."""
 
-    def means(self, value: object) -> object:
+    def canonical(self, value: object) -> object:
         return None if value is None else WRONG
 
 
 class DimensionNumbers(Kind):
-    """The layout of the documents, in any spelling: the tensors fit no other."""
+    """The specification's layout in any spelling, the only one that fits the tensors."""
 
-    def means(self, value: object) -> object:
+    def canonical(self, value: object) -> object:
         if value is None:
             return None
         if isinstance(value, lax.ConvDimensionNumbers):
@@ -249,22 +249,22 @@ class DimensionNumbers(Kind):
 
 
 class DotNumbers(Kind):
-    """Those of one product of matrices, in any spelling."""
+    """The dimension numbers of a product of two matrices, in any spelling."""
 
-    def means(self, value: object) -> object:
+    def canonical(self, value: object) -> object:
         pairs = is_list(value) and len(value) == 2 and all(is_list(pair) and len(pair) == 2 for pair in value)
-        if not pairs or not all(is_list(one) and all(map(is_integer, one)) for pair in value for one in pair):
+        if not pairs or not all(is_list(axes) and all(map(is_integer, axes)) for pair in value for axes in pair):
             return WRONG
-        found = tuple(tuple(tuple(map(int, one)) for one in pair) for pair in value)
-        return found if found == (((1,), (0,)), ((), ())) else WRONG
+        numbers = tuple(tuple(tuple(map(int, axes)) for axes in pair) for pair in value)
+        return numbers if numbers == (((1,), (0,)), ((), ())) else WRONG
 
 
 class Precision(Kind):
-    """What lax takes for one, which makes no difference to the result."""
+    """What lax takes as a precision, which does not change the result."""
 
-    def means(self, value: object) -> object:
-        of_two = isinstance(value, list) and value == ["highest", "high"]
-        return value if value is None or isinstance(value, lax.Precision) or of_two else WRONG
+    def canonical(self, value: object) -> object:
+        is_pair = isinstance(value, list) and value == ["highest", "high"]
+        return value if value is None or isinstance(value, lax.Precision) or is_pair else WRONG
 
 
 @dataclasses.dataclass(frozen=True)
@@ -272,7 +272,7 @@ class DataType(Kind):
     data_types: str
     optional: bool = False
 
-    def means(self, value: object) -> object:
+    def canonical(self, value: object) -> object:
         if value is None:
             return None if self.optional else WRONG
         if isinstance(value, str):
@@ -287,12 +287,12 @@ class DataType(Kind):
 
 @dataclasses.dataclass(frozen=True)
 class Level(Kind):
-    """A feature level from the one on that has what the call is about; None for the surrounding one."""
+    """A feature level from the first on that allows the call; None for the surrounding level."""
 
     first: str
     optional: bool = True
 
-    def means(self, value: object) -> object:
+    def canonical(self, value: object) -> object:
         if value is None:
             return None if self.optional else WRONG
         levels = [level for level in jquant.FeatureLevel if level >= jquant.FeatureLevel(self.first)]
@@ -312,7 +312,7 @@ class Mode(Kind):
     names: str
     optional: bool = False
 
-    def means(self, value: object) -> object:
+    def canonical(self, value: object) -> object:
         if value is None:
             return None if self.optional else WRONG
         return str(value) if isinstance(value, str) and value in self.names.split() else WRONG
@@ -321,99 +321,99 @@ class Mode(Kind):
 class ScaleAndBias(Kind):
     """Two float32 scalars, or None."""
 
-    def means(self, value: object) -> object:
+    def canonical(self, value: object) -> object:
         if value is None:
             return None
-        scalar = Tensor("float32", one, "float32")
+        scalar = Tensor("float32", one_element, "float32")
         if not isinstance(value, tuple | list) or isinstance(value, PartitionSpec) or len(value) != 2:
             return WRONG
-        parts = [scalar.means(part) for part in value]
+        parts = [scalar.canonical(part) for part in value]
         return WRONG if any(part is None or part is WRONG for part in parts) else jquant.ScaleBias(*parts)
 
 
 class Field(Kind):
-    """An array of packed weights, as it was packed: no other spelling of it."""
+    """An array of packed weights, of the type and shape that packing gave it, in no other spelling."""
 
     def __init__(self, data_type: str, shape: tuple[int, ...], *, optional: bool = False):
         self.tensor = Tensor(data_type, exactly(shape), optional=optional)
 
-    def means(self, value: object) -> object:
-        return WRONG if isinstance(value, Wrapped) else self.tensor.means(value)
+    def canonical(self, value: object) -> object:
+        return WRONG if isinstance(value, Wrapped) else self.tensor.canonical(value)
 
 
-class ADataType(Kind):
-    """The dtype of a packed matrix, as it was packed."""
+class PackedDataType(Kind):
+    """The dtype of a packed matrix, in no other spelling."""
 
-    def means(self, value: object) -> object:
+    def canonical(self, value: object) -> object:
         return value if isinstance(value, np.dtype) and value == np.int8 else WRONG
 
 
 class Sharding(Kind):
-    """How a matrix lies on a mesh of one device."""
+    """The sharding of a matrix on a mesh of one device."""
 
-    def means(self, value: object) -> object:
+    def canonical(self, value: object) -> object:
         spec = value.spec if isinstance(value, NamedSharding) else value
         return value if isinstance(spec, PartitionSpec) and len(spec) <= 2 else WRONG
 
 
 class AxisNames(Kind):
-    """The axes of a mesh, or None."""
+    """The names of axes of a mesh, or None."""
 
-    def means(self, value: object) -> object:
+    def canonical(self, value: object) -> object:
         if value is None or isinstance(value, str):
             return value
         return value if isinstance(value, tuple) and all(isinstance(name, str) for name in value) else WRONG
 
 
-class AnObserver(Kind):
-    def means(self, value: object) -> object:
+class Observer(Kind):
+    def canonical(self, value: object) -> object:
         return value if isinstance(value, calibration.Observer) else WRONG
 
 
 class Batches(Kind):
     """An iterable of batches: of float arrays or Python scalars, or of lists and tuples of them."""
 
-    def means(self, value: object) -> object:
+    def canonical(self, value: object) -> object:
         if isinstance(value, str | bytes | bytearray | memoryview | Mapping | type):
             return WRONG
         try:
             batches = [jax.tree.map(self._batch, batch) for batch in value]
-        except TypeError:  # it is no iterable
+        except TypeError:  # not iterable
             return WRONG
-        except Exception:  # it is one that fails by itself
+        except Exception:  # raised by the iterable
             return UNSPECIFIED
         leaves = [jax.tree.leaves(batch) for batch in batches]
         return batches if all(leaves) and batches and WRONG not in itertools.chain(*leaves) else WRONG
 
     def _batch(self, leaf: object) -> object:
-        """Without `jax_enable_x64`, a jitted program makes float32 of float64."""
+        """Without `jax_enable_x64`, a jitted program narrows float64 to float32."""
         narrows = isinstance(leaf, np.ndarray | np.float64) and leaf.dtype == np.float64 and not jax.config.jax_enable_x64
-        return FLOAT_BATCH.means(leaf.astype(np.float32) if narrows else leaf)
+        return FLOAT_BATCH.canonical(leaf.astype(np.float32) if narrows else leaf)
 
 
 class Progress(Boolean):
-    """A progress bar, or none: for which tqdm may not be there."""
+    """Whether to show a progress bar, which needs tqdm, so that True is unspecified."""
 
-    def means(self, value: object) -> object:
-        return UNSPECIFIED if super().means(value) is True else super().means(value)
+    def canonical(self, value: object) -> object:
+        return UNSPECIFIED if super().canonical(value) is True else super().canonical(value)
 
 
 class FirstBatch(Kind):
-    """What an observer takes the shape of a batch from."""
+    """A batch from which an observer takes only the shape."""
 
-    def means(self, value: object) -> object:
+    def canonical(self, value: object) -> object:
         return UNSPECIFIED if value is None or isinstance(getattr(value, "shape", None), tuple) else WRONG
 
 
 class State(Kind):
-    """The state of an observer, which none of the things is."""
+    """The state of an observer, which no substitute is."""
 
-    def means(self, value: object) -> object:
+    def canonical(self, value: object) -> object:
         return WRONG
 
 
 class Function(Kind):
-    """A pure function of a batch. What another one does is its own affair."""
+    """A pure function of a batch; other functions are unspecified."""
 
-    def means(self, value: object) -> object:
+    def canonical(self, value: object) -> object:
         return UNSPECIFIED if callable(value) else WRONG

@@ -16,7 +16,7 @@ from .arguments import (
     FLOATS,
     INTEGERS,
     ROWS,
-    S,
+    abstract,
     at_least,
     at_most,
     boolean,
@@ -36,7 +36,7 @@ from .kinds import (
     Mask,
     Tensor,
     exactly,
-    or_shapes,
+    one_element_or,
     ranks,
 )
 from .samples import floats, ints
@@ -46,30 +46,36 @@ def calls() -> list[Call]:
     x, q = floats(ROWS, COLUMNS), ints("uint8", ROWS, COLUMNS)
     narrow = "int8 uint8 int4 uint4"
     aligned = (ROWS, COLUMNS), (1, COLUMNS), (ROWS, 1)
-    per_axis, of_blocks = or_shapes((COLUMNS,)), or_shapes((ROWS, 2), (1, 2))
+    per_axis, per_block = one_element_or((COLUMNS,)), one_element_or((ROWS, 2), (1, 2))
     values = np.full(COLUMNS, 0.5, np.float32), np.full((ROWS, 2), 0.5, np.float32)
     no_blocks = integer("block_size", None, (), optional=True)
     no_axis = integer("axis", None, range(-2, 2), optional=True)
 
-    def of_each_kind(name: str, tensor: Argument, of_output: Callable[..., Any], data_types: str, first: str) -> list[Call]:
+    def granularities(
+        name: str, tensor: Argument, default_dtype: Callable[..., Any], data_types: str, first: str
+    ) -> list[Call]:
+        """Calls with scales per tensor or broadcast, per axis, and per block."""
+
         def promise(input: Any, scale: Any, zero_point: Any, output_dtype: Any = None, **_: Any) -> Any:
-            return like(input, output_dtype or of_output(input, scale, zero_point))
+            return like(input, output_dtype or default_dtype(input, scale, zero_point))
 
         quantizes = name == "quantize_linear"
         scales = {"data_types": "float32" if quantizes else FLOATS}
         zeros = {"data_types": narrow, "scalar": "uint8"} if quantizes else {}
-        saturating = {"saturate": Argument(True, Boolean((True,)), "saturate")} if quantizes else {}  # what integers do
+        saturating = (
+            {"saturate": Argument(True, Boolean((True,)), "saturate")} if quantizes else {}
+        )  # integers always saturate
         if quantizes:
             saturating["precision"] = data_type("precision", None, "float32")
         wide = Tensor("float32 int32" if quantizes else tensor.kind.data_types, lambda s: len(s) == 2 and s[1] == COLUMNS)
-        of_uint8 = wide if quantizes else dataclasses.replace(wide, data_types="uint8")
+        uint8_or_wide = wide if quantizes else dataclasses.replace(wide, data_types="uint8")
         return [
             Call(
                 name,
                 {
                     "input": tensor,
-                    "scale": scale("ScaleTensor", shapes=or_shapes(*aligned), **scales),
-                    "zero_point": zero_point("ZeroPointTensor", shapes=or_shapes(*aligned), **zeros),
+                    "scale": scale("ScaleTensor", shapes=one_element_or(*aligned), **scales),
+                    "zero_point": zero_point("ZeroPointTensor", shapes=one_element_or(*aligned), **zeros),
                     "axis": no_axis,
                     "block_size": no_blocks,
                     "output_dtype": data_type("output_dtype OutputTensor", None, data_types),
@@ -81,7 +87,7 @@ def calls() -> list[Call]:
             Call(
                 name,
                 {
-                    "input": dataclasses.replace(tensor, kind=of_uint8, names="InputTensor input"),
+                    "input": dataclasses.replace(tensor, kind=uint8_or_wide, names="InputTensor input"),
                     "scale": scale("ScaleTensor", values[0], per_axis, **scales),
                     "zero_point": zero_point("ZeroPointTensor", ints("uint8", COLUMNS), per_axis, **zeros),
                     "axis": integer("axis", 1, (1, -1)),
@@ -95,8 +101,8 @@ def calls() -> list[Call]:
                     "input": dataclasses.replace(
                         tensor, kind=dataclasses.replace(wide, shapes=exactly(x.shape)), names="InputTensor input"
                     ),
-                    "scale": scale("ScaleTensor", values[1], of_blocks, **scales),
-                    "zero_point": zero_point("ZeroPointTensor", 3, of_blocks, **zeros),
+                    "scale": scale("ScaleTensor", values[1], per_block, **scales),
+                    "zero_point": zero_point("ZeroPointTensor", 3, per_block, **zeros),
                     "axis": integer("axis", -1, (1, -1)),
                     "block_size": integer("block_size", 2, (2,)),
                 },
@@ -105,10 +111,10 @@ def calls() -> list[Call]:
         ]
 
     def dynamic(input: Any, output_dtype: Any, **_: Any) -> Any:
-        return jquant.DynamicQuantizeOutput(like(input, output_dtype), S((), "float32"), S((), output_dtype))
+        return jquant.DynamicQuantizeOutput(like(input, output_dtype), abstract((), "float32"), abstract((), output_dtype))
 
     def expressed(min: Any, dtype: Any, **_: Any) -> Any:
-        return jquant.ScaleZeroPoint(S(jnp.shape(min), "float32"), S(jnp.shape(min), dtype))
+        return jquant.ScaleZeroPoint(abstract(jnp.shape(min), "float32"), abstract(jnp.shape(min), dtype))
 
     def ends(low: Any, high: Any) -> dict[str, Argument]:
         same = exactly(jnp.shape(low))
@@ -124,14 +130,14 @@ def calls() -> list[Call]:
     any_float = Tensor(FLOATS, ranks(0, 8), "float32")
     masked = dataclasses.replace(any_float, shapes=exactly(x.shape))
     return [
-        *of_each_kind(
+        *granularities(
             "quantize_linear",
             Argument(x, Tensor("float32 int32 float16", ranks(0, 8)), "InputTensor"),
             lambda input, scale, zero_point: dtype_of(zero_point, "uint8"),
             narrow,
             "3_0",
         ),
-        *of_each_kind(
+        *granularities(
             "dequantize_linear",
             Argument(q, Tensor(f"{INTEGERS} int4 uint4", ranks(0, 8)), "InputTensor"),
             lambda input, scale, zero_point: dtype_of(scale, "float32"),
@@ -159,7 +165,7 @@ def calls() -> list[Call]:
         Call(
             "pack_integers",
             {"x": Argument(ints("int4", ROWS, COLUMNS), Tensor("int4 uint4 int2 uint2", ranks(1, 99)), "x")},
-            lambda x: S((*x.shape[:-1], -(-x.shape[-1] // 2)), "uint8"),
+            lambda x: abstract((*x.shape[:-1], -(-x.shape[-1] // 2)), "uint8"),
         ),
         *(
             Call(
@@ -169,7 +175,7 @@ def calls() -> list[Call]:
                     "dtype": data_type("dtype", "INT4", data_types),
                     "size": integer("size", size, (5, 6), optional=True),
                 },
-                lambda packed, dtype, size: S(
+                lambda packed, dtype, size: abstract(
                     (*packed.shape[:-1], packed.shape[-1] * (8 // jnp.iinfo(dtype).bits) if size is None else size), dtype
                 ),
             )

@@ -1,4 +1,4 @@
-"""Products of int8 matrices."""
+"""Products of matrices of 8-bit integers, and `dot_general`."""
 
 import dataclasses
 import functools
@@ -14,7 +14,7 @@ from .arguments import (
     COLUMNS,
     FLOATS,
     ROWS,
-    S,
+    abstract,
     data_type,
     directml_names,
     dtype_of,
@@ -24,7 +24,17 @@ from .arguments import (
     zero_point,
 )
 from .call import Argument, Call
-from .kinds import DotNumbers, MatrixOrPacked, Nothing, Precision, Tensor, ZeroPointOfPacked, exactly, one, or_shapes
+from .kinds import (
+    DotNumbers,
+    MatrixOrPacked,
+    Nothing,
+    Precision,
+    Tensor,
+    ZeroPointOfPacked,
+    exactly,
+    one_element,
+    one_element_or,
+)
 from .samples import floats, ints, packed_matrix
 from .values import Like
 
@@ -35,7 +45,7 @@ def _gemm_names(name: str) -> tuple[str, str, str]:
 
 def calls() -> list[Call]:
     a, b = ints("uint8", ROWS, 3), ints("int8", 3, 4)
-    row, column = or_shapes((ROWS,), (ROWS, 1)), or_shapes((4,), (1, 4))
+    row, column = one_element_or((ROWS,), (ROWS, 1)), one_element_or((4,), (1, 4))
     implementation = mode("implementation", None, "xla")
     output = {
         "output_zero_point": zero_point("OutputZeroPointTensor", 3, row, BYTES, "uint8"),
@@ -45,21 +55,23 @@ def calls() -> list[Call]:
     }
     per_row, per_column = np.full((ROWS, 1), 0.5, np.float32), np.full((1, 4), 0.5, np.float32)
 
-    def matrices(names: Callable[[str], tuple[str, str, str]], fits: Any = row, of: Any = column) -> dict[str, Argument]:
-        """Arrays, with Python scalars; or None, for packed weights to take the place of B."""
+    def matrices(
+        names: Callable[[str], tuple[str, str, str]], a_shapes: Any = row, b_shapes: Any = column
+    ) -> dict[str, Argument]:
+        """Arrays, with Python scalars as scales and zero points."""
         (a_name, a_scale, a_zero), (b_name, b_scale, b_zero) = names("A"), names("B")
         return {
             "a": Argument(a, Tensor(BYTES, lambda shape: len(shape) == 2 and shape[1] == 3), a_name),
-            "a_scale": scale(a_scale, shapes=fits),
-            "a_zero_point": zero_point(a_zero, shapes=fits),
+            "a_scale": scale(a_scale, shapes=a_shapes),
+            "a_zero_point": zero_point(a_zero, shapes=a_shapes),
             "b": Argument(b, MatrixOrPacked(BYTES, b.shape), b_name),
-            "b_scale": scale(b_scale, shapes=of),
-            "b_zero_point": zero_point(b_zero, None, of, "int8"),
+            "b_scale": scale(b_scale, shapes=b_shapes),
+            "b_zero_point": zero_point(b_zero, None, b_shapes, "int8"),
         }
 
     def with_arrays() -> dict[str, Argument]:
-        """One scale and one zero point for each row and each column, all of them of two dimensions."""
-        rows, columns = or_shapes((ROWS, 1)), or_shapes((1, 4))
+        """Scales and zero points per row and per column, as arrays of two dimensions."""
+        rows, columns = one_element_or((ROWS, 1)), one_element_or((1, 4))
         return {
             "a": Argument(a, Tensor("uint8", exactly(a.shape)), "ATensor"),
             "a_scale": scale("AScaleTensor", per_row, rows),
@@ -70,12 +82,15 @@ def calls() -> list[Call]:
         }
 
     def packed(arguments: dict[str, Argument]) -> dict[str, Argument]:
-        of_b = Argument(packed_matrix(1), MatrixOrPacked(BYTES, b.shape), arguments["b"].names, like=Like(b.shape, b.dtype))
+        """With packed weights, which hold their zero point."""
+        weights = Argument(
+            packed_matrix(1), MatrixOrPacked(BYTES, b.shape), arguments["b"].names, like=Like(b.shape, b.dtype)
+        )
         zeros = Argument(None, ZeroPointOfPacked(1, (4,), (1, 4)), arguments["b_zero_point"].names, like=Like((4,), b.dtype))
-        return {**arguments, "b": of_b, "b_zero_point": zeros}
+        return {**arguments, "b": weights, "b_zero_point": zeros}
 
-    def of_two_types(arguments: dict[str, Argument]) -> dict[str, Argument]:
-        """With scales that are all float16 where one of them is, the others being Python scalars."""
+    def with_float16_scales(arguments: dict[str, Argument]) -> dict[str, Argument]:
+        """With scales that may be float16, because the others are Python scalars, which take the same dtype."""
         scales = {name: dataclasses.replace(arguments[name].kind, data_types=FLOATS) for name in ("a_scale", "b_scale")}
         return {**arguments, **{name: dataclasses.replace(arguments[name], kind=kind) for name, kind in scales.items()}}
 
@@ -86,14 +101,14 @@ def calls() -> list[Call]:
         return a.shape[0], 4
 
     def to_int32(a: Any, **_: Any) -> Any:
-        return S(shape(a), "int32")
+        return abstract(shape(a), "int32")
 
     def to_float(a: Any, a_scale: Any, b_scale: Any, bias: Any, output_dtype: Any, **_: Any) -> Any:
-        given = [x.dtype for x in (a_scale, b_scale, bias) if hasattr(x, "dtype")]
-        return S(shape(a), output_dtype or (given or ["float32"])[0])
+        dtypes = [x.dtype for x in (a_scale, b_scale, bias) if hasattr(x, "dtype")]
+        return abstract(shape(a), output_dtype or (dtypes or ["float32"])[0])
 
     def quantized(a: Any, output_zero_point: Any, output_dtype: Any, **_: Any) -> Any:
-        return S(shape(a), output_dtype or dtype_of(output_zero_point, a.dtype))
+        return abstract(shape(a), output_dtype or dtype_of(output_zero_point, a.dtype))
 
     def bias(value: Any, data_types: str) -> Argument:
         shapes = exactly((), (ROWS, 4), (1, 4), (ROWS, 1), (1, 1))
@@ -103,7 +118,7 @@ def calls() -> list[Call]:
     x, weights = floats(ROWS, COLUMNS), floats(COLUMNS, 4)
     any_float = f"{FLOATS} bfloat16"
     numbers = (((1,), (0,)), ((), ()))
-    otherwise = {
+    spellings = {
         "dimensions of lists": lambda: [[[1], [0]], [[], []]],
         "dimensions of NumPy": lambda: ((np.array([1]), np.array([0])), ((), ())),
         "a negative dimension": lambda: (((-1,), (0,)), ((), ())),
@@ -112,10 +127,10 @@ def calls() -> list[Call]:
         "a dimension alone": lambda: ((1, 0), ((), ())),
     }
     precisions = {"Precision.HIGHEST": lambda: lax.Precision.HIGHEST, "two precisions": lambda: ["highest", "high"]}
-    of_floats = {
+    dot_general = {
         "lhs": Argument(x, Tensor(any_float, lambda shape: len(shape) >= 2 and shape[1] == COLUMNS), "lhs"),
         "rhs": Argument(weights, Tensor(any_float, lambda shape: len(shape) >= 1 and shape[0] == COLUMNS), "rhs"),
-        "dimension_numbers": Argument(numbers, DotNumbers(), "dimension_numbers", otherwise),
+        "dimension_numbers": Argument(numbers, DotNumbers(), "dimension_numbers", spellings),
         "precision": Argument(None, Precision(), "precision", precisions),
         "preferred_element_type": data_type("preferred_element_type", None, any_float),
         "out_sharding": Argument(None, Nothing(), "out_sharding"),
@@ -123,34 +138,34 @@ def calls() -> list[Call]:
         "rhs_scales": mode("rhs_scales", "PER_CHANNEL", "PER_CHANNEL PER_TENSOR"),
     }
 
-    def of_lax(lhs: Any, rhs: Any, preferred_element_type: Any, **_: Any) -> Any:
+    def like_lax(lhs: Any, rhs: Any, preferred_element_type: Any, **_: Any) -> Any:
         options = {"dimension_numbers": numbers, "preferred_element_type": preferred_element_type}
         return jax.eval_shape(functools.partial(lax.dot_general, **options), lhs, rhs)
 
-    found = [Call("dot_general", of_floats, of_lax)]
+    calls = [Call("dot_general", dot_general, like_lax)]
     for arguments in (scalars := matrices(directml_names), with_arrays(), packed(scalars)):
         integers = without_scales(arguments) | {"implementation": implementation, "feature_level": level("4_0")}
-        found.append(Call("matmul_integer", integers, to_int32))
-        output_fits = or_shapes((ROWS, 1)) if arguments["a_scale"].value is per_row else row
+        calls.append(Call("matmul_integer", integers, to_int32))
+        output_fits = one_element_or((ROWS, 1)) if arguments["a_scale"].value is per_row else row
         outputs = {
             "output_scale": scale("OutputScaleTensor", shapes=output_fits),
             **output,
             "output_zero_point": zero_point("OutputZeroPointTensor", 3, output_fits, BYTES, "uint8"),
         }
-        found.append(Call("quantized_linear_matmul", {**arguments, **outputs}, quantized))
+        calls.append(Call("quantized_linear_matmul", {**arguments, **outputs}, quantized))
         options = {
             "output_dtype": data_type("output_dtype OutputTensor", None, "float32"),
             "implementation": implementation,
             "feature_level": level("6_2"),
         }
         if arguments["a_scale"].value is per_row:
-            given = {**arguments, "bias": bias(np.ones((1, 4), np.float32), "float32")}
+            biased = {**arguments, "bias": bias(np.ones((1, 4), np.float32), "float32")}
         else:
-            given = {**of_two_types(arguments), "bias": bias(None, FLOATS)}
-        found.append(Call("matmul_integer_to_float", {**given, **options}, to_float))
-    biases = Tensor("int32", or_shapes((4,), (1, 4), (ROWS, 1), (ROWS, 4)), "int32", optional=True)
-    for arguments in (scalars := matrices(_gemm_names, one, or_shapes((4,))), packed(scalars)):
-        given = {
+            biased = {**with_float16_scales(arguments), "bias": bias(None, FLOATS)}
+        calls.append(Call("matmul_integer_to_float", {**biased, **options}, to_float))
+    biases = Tensor("int32", one_element_or((4,), (1, 4), (ROWS, 1), (ROWS, 4)), "int32", optional=True)
+    for arguments in (scalars := matrices(_gemm_names, one_element, one_element_or((4,))), packed(scalars)):
+        gemm = {
             **arguments,
             "c": Argument(ints("int32", 4), biases, "C"),
             "output_scale": scale("y_scale"),
@@ -158,5 +173,5 @@ def calls() -> list[Call]:
             "output_dtype": data_type("output_dtype Y", None, BYTES),
             "implementation": implementation,
         }
-        found.append(Call("quantized_gemm", given, quantized))
-    return found
+        calls.append(Call("quantized_gemm", gemm, quantized))
+    return calls

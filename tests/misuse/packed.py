@@ -1,4 +1,4 @@
-"""Packed matrices with a scale for each column or none."""
+"""Packed matrices without scales for blocks."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import jquant
 
-from .arguments import BYTES, S, a_sharding, integer, zero_point
+from .arguments import BYTES, abstract, integer, matrix_sharding, zero_point
 from .call import Argument, Call
-from .kinds import ADataType, Boolean, Field, Tensor, one, or_shapes
+from .kinds import Boolean, Field, PackedDataType, Tensor, one_element, one_element_or
 from .samples import ints
 
 
@@ -22,9 +22,10 @@ def calls() -> list[Call]:
         *batch, k, n = b.shape
         blocks = 1 if block_size is None else k // block_size
         if zero_point is not None:
-            zero_point = S((*batch, 1, 1 if jnp.shape(zero_point) == () or one(zero_point.shape) else n), b.dtype)
+            columns = 1 if one_element(jnp.shape(zero_point)) else n
+            zero_point = abstract((*batch, 1, columns), b.dtype)
         return jquant.PackedMatrix(
-            S((*batch, n, k), "int8"), S((*batch, blocks, n), "int32"), zero_point, jnp.dtype(b.dtype)
+            abstract((*batch, n, k), "int8"), abstract((*batch, blocks, n), "int32"), zero_point, jnp.dtype(b.dtype)
         )
 
     def unpack(data: Any, block_sums: Any, zero_point: Any, dtype: Any) -> Any:
@@ -45,7 +46,7 @@ def calls() -> list[Call]:
             "pack_matrix",
             {
                 "b": Argument(b, Tensor(BYTES, lambda shape: len(shape) == 2 and shape[0] % 2 == 0), "BTensor"),
-                "zero_point": zero_point("BZeroPointTensor", 1, or_shapes((3,), (1, 3)), "int8"),
+                "zero_point": zero_point("BZeroPointTensor", 1, one_element_or((3,), (1, 3)), "int8"),
                 "block_size": integer("block_size", 2, (1, 2, 4), optional=True),
                 "k_major": Argument(False, Boolean((False,)), "k_major"),
             },
@@ -57,10 +58,10 @@ def calls() -> list[Call]:
                 "data": Argument(packed.data, Field("int8", (3, 4)), "data"),
                 "block_sums": Argument(packed.block_sums, Field("int32", (1, 3)), "block_sums"),
                 "zero_point": Argument(packed.zero_point, Field("int8", (1, 1), optional=True), "zero_point"),
-                "dtype": Argument(packed.dtype, ADataType(), "dtype"),
+                "dtype": Argument(packed.dtype, PackedDataType(), "dtype"),
             },
-            lambda **_: S((4, 3), "int8"),
+            lambda **_: abstract((4, 3), "int8"),
             unpack,
         ),
-        Call("PackedMatrix.sharding_for", {"sharding": a_sharding()}, shardings, sharding_for),
+        Call("PackedMatrix.sharding_for", {"sharding": matrix_sharding()}, shardings, sharding_for),
     ]

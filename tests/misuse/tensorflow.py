@@ -11,7 +11,7 @@ from .arguments import (
     COLUMNS,
     OPTIONAL_FLOAT,
     ROWS,
-    S,
+    abstract,
     at_least,
     at_most,
     boolean,
@@ -22,29 +22,29 @@ from .arguments import (
     mode,
 )
 from .call import Argument, Call
-from .kinds import Nothing, Tensor, anything, exactly, one
+from .kinds import Nothing, Tensor, anything, exactly, one_element
 from .samples import floats, ints
 from .values import Like
 
 
 def calls() -> list[Call]:
     x, q, wide = floats(ROWS, COLUMNS), ints("uint8", ROWS, COLUMNS), ints("int32", ROWS, COLUMNS)
-    each = exactly((COLUMNS,))
+    per_slice = exactly((COLUMNS,))
     low, high = np.full(COLUMNS, -1, np.float32), np.full(COLUMNS, 1, np.float32)
     no_axis = integer("axis", None, (), optional=True)
     small = "int8 uint8 int32 int16 uint16"
     modes = "MIN_COMBINED MIN_FIRST SCALED"
 
-    def of_range(names: str, per_axis: bool, **options: Any) -> dict[str, Argument]:
+    def bounds(names: str, per_axis: bool, **options: Any) -> dict[str, Argument]:
         first, second = names.split()
-        fits = each if per_axis else one
+        fits = per_slice if per_axis else one_element
         return {
             first: bound(first, low if per_axis else -1.0, at_most(1), fits, **options),
             second: bound(second, high if per_axis else 1.0, at_least(-1), fits, **options),
         }
 
     def tensor(value: np.ndarray, data_types: str, per_axis: bool) -> Argument:
-        """Of any shape; of one along whose dimension 1 there are as many slices as the range has."""
+        """Of any shape, or with a slice along dimension 1 for each range."""
         shapes = (lambda s: len(s) > 1 and s[1] == COLUMNS) if per_axis else anything
         return Argument(value, Tensor(data_types, shapes, "float32" if value.dtype == np.float32 else None), "input")
 
@@ -52,24 +52,24 @@ def calls() -> list[Call]:
         return integer("axis", 1, (1,)) if per_axis else no_axis
 
     def quantized(input: Any, dtype: Any, axis: Any, **_: Any) -> Any:
-        ends = S(() if axis is None else (COLUMNS,), "float32")
+        ends = abstract(() if axis is None else (COLUMNS,), "float32")
         return jquant.QuantizeOutput(like(input, dtype), ends, ends)
 
     def requantized(input: Any, dtype: Any = "uint8", **_: Any) -> Any:
-        return jquant.QuantizeOutput(like(input, dtype), S((), "float32"), S((), "float32"))
+        return jquant.QuantizeOutput(like(input, dtype), abstract((), "float32"), abstract((), "float32"))
 
     def ranged(**_: Any) -> Any:
-        return jquant.RangeOutput(S((), "float32"), S((), "float32"))
+        return jquant.RangeOutput(abstract((), "float32"), abstract((), "float32"))
 
-    found = []
+    calls = []
     for per_axis in (False, True):
         any_modes = "MIN_COMBINED SCALED" if per_axis else modes
-        found += [
+        calls += [
             Call(
                 "quantize",
                 {
                     "input": tensor(x, "float32", per_axis),
-                    **of_range("min_range max_range", per_axis),
+                    **bounds("min_range max_range", per_axis),
                     "dtype": data_type("dtype", "qint8", small),
                     "mode": mode("mode", "MIN_COMBINED", any_modes),
                     "round_mode": mode("round_mode", "HALF_AWAY_FROM_ZERO", "HALF_AWAY_FROM_ZERO"),
@@ -83,7 +83,7 @@ def calls() -> list[Call]:
                 "dequantize",
                 {
                     "input": tensor(q, small, per_axis),
-                    **of_range("min_range max_range", per_axis),
+                    **bounds("min_range max_range", per_axis),
                     "mode": mode("mode", "MIN_COMBINED", any_modes),
                     "narrow_range": boolean("narrow_range"),
                     "axis": axis(per_axis),
@@ -95,7 +95,7 @@ def calls() -> list[Call]:
                 "fake_quantize",
                 {
                     "input": tensor(x, "float32", per_axis),
-                    **of_range("min max", per_axis),
+                    **bounds("min max", per_axis),
                     "num_bits": integer("num_bits", 8, range(2, 17)),
                     "narrow_range": boolean("narrow_range"),
                     "axis": axis(per_axis),
@@ -106,7 +106,7 @@ def calls() -> list[Call]:
                 "quantize_and_dequantize",
                 {
                     "input": tensor(x, "float32", per_axis),
-                    **of_range("input_min input_max", per_axis),
+                    **bounds("input_min input_max", per_axis),
                     "signed_input": boolean("signed_input", value=True),
                     "num_bits": integer("num_bits", 8, range(1, 62)),
                     "round_mode": mode("round_mode", "HALF_TO_EVEN", "HALF_TO_EVEN HALF_UP"),
@@ -121,11 +121,11 @@ def calls() -> list[Call]:
         "requested_output_max": bound("requested_output_max", 0.5, at_least(-0.5)),
     }
     by_channel = Tensor("int32", lambda shape: shape[-1:] == (COLUMNS,))
-    of_one_range = {"input": tensor(wide, "int32", False), **of_range("input_min input_max", False)}
-    of_channels = {"input": Argument(wide, by_channel, "input"), **of_range("input_min input_max", True)}
+    one_range = {"input": tensor(wide, "int32", False), **bounds("input_min input_max", False)}
+    ranges = {"input": Argument(wide, by_channel, "input"), **bounds("input_min input_max", True)}
     dtype = data_type("dtype", "qint8", BYTES)
     return [
-        *found,
+        *calls,
         Call(
             "quantize_and_dequantize",
             {
@@ -135,18 +135,18 @@ def calls() -> list[Call]:
             },
             lambda input, **_: like(input),
         ),
-        Call("requantization_range", of_one_range, ranged),
-        Call("quantize_down_and_shrink_range", of_one_range, requantized),
-        Call("requantize", {**of_one_range, **requested, "dtype": dtype}, requantized),
+        Call("requantization_range", one_range, ranged),
+        Call("quantize_down_and_shrink_range", one_range, requantized),
+        Call("requantize", {**one_range, **requested, "dtype": dtype}, requantized),
         Call(
             "requantization_range_per_channel",
-            {**of_channels, "clip_value_max": Argument(None, OPTIONAL_FLOAT, "clip_value_max")},
+            {**ranges, "clip_value_max": Argument(None, OPTIONAL_FLOAT, "clip_value_max")},
             ranged,
         ),
         Call(
             "requantize_per_channel",
             {
-                **of_channels,
+                **ranges,
                 **requested,
                 "requested_output_min": bound("requested_output_min", -0.5, lambda low: low < 0),
                 "dtype": dtype,

@@ -1,4 +1,4 @@
-"""What is put in the place of an argument."""
+"""The values that are substituted for arguments."""
 
 import array
 import dataclasses
@@ -23,7 +23,7 @@ from .samples import packed_matrix
 
 
 class Like(NamedTuple):
-    """The shape and dtype that an array in the place of an argument would rightly have."""
+    """The shape and dtype of a valid array for an argument."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -40,7 +40,7 @@ class Foreign:
 
 
 class Wrapped:
-    """An object that JAX takes for an array."""
+    """An object that JAX converts to an array."""
 
     def __init__(self, value):
         self.value = value
@@ -52,7 +52,7 @@ class Wrapped:
 
 
 class Unprintable:
-    """An object without a text."""
+    """An object that raises when it is printed or tested for truth."""
 
     def __repr__(self):
         raise RuntimeError("no text")
@@ -61,12 +61,12 @@ class Unprintable:
         raise RuntimeError("no truth value")
 
 
-class Answer(int):
-    """A subclass of int that is no number of its own."""
+class IntSubclass(int):
+    """Equal to an int, but of another type."""
 
 
 class Quantity(np.ndarray):
-    """An array whose class means something that JAX would drop."""
+    """A subclass of np.ndarray, whose meaning JAX would drop."""
 
 
 _OBJECTS: dict[str, Callable[[], object]] = {
@@ -91,7 +91,7 @@ _OBJECTS: dict[str, Callable[[], object]] = {
     "array.array": lambda: array.array("i", [1, 1]),
     "a lone surrogate": lambda: "\ud800",
     "a long text": lambda: "SAME" * 1000,
-    "a subclass of int": lambda: Answer(1),
+    "a subclass of int": lambda: IntSubclass(1),
     "another class's FeatureLevel": lambda: enum.IntEnum("FeatureLevel", {"LATEST": 1}).LATEST,
     "FeatureLevel.LATEST": lambda: jquant.FeatureLevel.LATEST,
     "QuantizeMode.SCALED": lambda: jquant.QuantizeMode.SCALED,
@@ -171,12 +171,12 @@ _ARRAYS: dict[str, Callable[[Like], object]] = {
 }
 
 
-def things(like: Like) -> dict[str, Callable[[], object]]:
-    """What is put in the place of an argument that is `like` that, by name; made when it is called."""
+def substitutes(like: Like) -> dict[str, Callable[[], object]]:
+    """Functions that make substitutes for an argument with the shape and dtype of `like`, by name."""
     return {**_OBJECTS, **{name: functools.partial(make, like) for name, make in _ARRAYS.items()}}
 
 
 def matrix(like: Like) -> np.ndarray:
-    """NumPy's matrix, which has two dimensions whatever is done with it."""
+    """An `np.matrix`, which always has two dimensions."""
     with warnings.catch_warnings(action="ignore"):
         return np.asmatrix(np.ones(like.shape[-2:], like.dtype))

@@ -1,4 +1,4 @@
-"""Products with weights of 4 bits, and a look-up in them."""
+"""Products with weights of 4 bits, and look-ups in embeddings of 4 bits."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import numpy as np
 
 import jquant
 
-from .arguments import S, data_type, integer
+from .arguments import abstract, data_type, integer
 from .call import Argument, Call
 from .kinds import WRONG, Integer, Kind, Nothing, Tensor, exactly, ranks
 from .samples import floats, ints
@@ -14,17 +14,17 @@ from .values import Like
 
 
 class BlockMatrix(Kind):
-    """Packed weights in blocks, of one shape; an array is none, where no scales are given."""
+    """Packed weights in blocks, of one shape; an array would need scales."""
 
     def __init__(self, shape: tuple[int, ...]):
         self.shape = shape
 
-    def means(self, value: object) -> object:
+    def canonical(self, value: object) -> object:
         return value if isinstance(value, jquant.PackedBlockMatrix) and value.shape == self.shape else WRONG
 
 
 def calls() -> list[Call]:
-    """Weights of 4 bits in two blocks of 32 rows, and a table in blocks of 16."""
+    """Weights in two blocks of 32 rows, and an embedding in blocks of 16 columns."""
     compute = data_type("compute_dtype", None, "float32 bfloat16")
     bits = integer("bits", 4, (4,), optional=True)
     a = Argument(floats(2, 64), Tensor("float32", lambda shape: 0 < len(shape) <= 8 and shape[-1] == 64), "A")
@@ -32,10 +32,10 @@ def calls() -> list[Call]:
     packed = jquant.pack_matrix(ints("uint4", 64, 3), scale=floats(2, 3))
 
     def product(a: Any, **_: Any) -> Any:
-        return S((*a.shape[:-1], 3), a.dtype)
+        return abstract((*a.shape[:-1], 3), a.dtype)
 
-    def found(indices: Any, scales: Any, **_: Any) -> Any:
-        return S((*indices.shape, 32), scales.dtype)
+    def gathered(indices: Any, scales: Any, **_: Any) -> Any:
+        return abstract((*indices.shape, 32), scales.dtype)
 
     return [
         Call(
@@ -78,6 +78,6 @@ def calls() -> list[Call]:
                 "block_size": Argument(16, Integer((16,)), "block_size scales"),
                 "bits": Argument(4, Integer((4,)), "bits scales"),
             },
-            found,
+            gathered,
         ),
     ]

@@ -1,4 +1,4 @@
-"""Convolutions and pools."""
+"""Convolutions and average pools."""
 
 import dataclasses
 import functools
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jax import lax
 
-from .arguments import BYTES, FLOATS, S, boolean, data_type, dtype_of, integer, level, scale, zero_point
+from .arguments import BYTES, FLOATS, abstract, boolean, data_type, dtype_of, integer, level, scale, zero_point
 from .call import Argument, Call
 from .kinds import (
     DimensionNumbers,
@@ -16,7 +16,7 @@ from .kinds import (
     Padding,
     Tensor,
     exactly,
-    or_shapes,
+    one_element_or,
 )
 from .samples import floats, ints
 
@@ -67,10 +67,10 @@ def calls() -> list[Call]:
         )
     }
 
-    def shapes(*given: tuple[int, ...]) -> dict[str, Callable[[], object]]:
-        return {f"shape {shape}": lambda shape=shape: np.ones(shape, np.int8) for shape in given}
+    def arrays(*shapes: tuple[int, ...]) -> dict[str, Callable[[], object]]:
+        return {f"shape {shape}": lambda shape=shape: np.ones(shape, np.int8) for shape in shapes}
 
-    misfits = shapes((1, 3, 4, 4), (1, 2, 1, 1), (1, 2, 4), (1, 2, 4, 4, 4))
+    misfits = arrays((1, 3, 4, 4), (1, 2, 1, 1), (1, 2, 4), (1, 2, 4, 4, 4))
     image = Argument(x, Tensor(BYTES, lambda shape: shape[1:] == x.shape[1:]), "InputTensor input", misfits)
 
     def sizes(sizes: Any, strides: Any, dilations: Any, padding: Any) -> list[int]:
@@ -94,22 +94,22 @@ def calls() -> list[Call]:
         "groups": integer("groups", 1, (1,)),
         "dimension_numbers": Argument(None, DimensionNumbers(), "dimension_numbers", layouts),
     }
-    misfits = shapes((2, 3, 2, 2), (2, 2, 0, 2), (2, 2, 5, 5), (0, 2, 2, 2), (2, 2, 2), (2, 2, 2, 2, 2))
+    misfits = arrays((2, 3, 2, 2), (2, 2, 0, 2), (2, 2, 5, 5), (0, 2, 2, 2), (2, 2, 2), (2, 2, 2, 2, 2))
     filters = Argument(w, Tensor(BYTES, exactly(w.shape)), "FilterTensor filters", misfits)
-    zeros = zero_point("FilterZeroPointTensor", 1, or_shapes((2,), (1, 2), (1, 2, 1), (1, 2, 1, 1)), "int8")
-    filter_scales = or_shapes((2,), (1, 2), (1, 2, 1), (1, 2, 1, 1))
+    zeros = zero_point("FilterZeroPointTensor", 1, one_element_or((2,), (1, 2), (1, 2, 1), (1, 2, 1, 1)), "int8")
+    filter_scales = one_element_or((2,), (1, 2), (1, 2, 1), (1, 2, 1, 1))
     optional_floats = Tensor(FLOATS, filter_scales, "float32", optional=True)
 
     def convolved(input: Any, strides: Any, dilations: Any, padding: Any, output_dtype: Any, **_: Any) -> Any:
-        return S((input.shape[0], 2, *sizes((2, 2), strides, dilations, padding)), output_dtype)
+        return abstract((input.shape[0], 2, *sizes((2, 2), strides, dilations, padding)), output_dtype)
 
     def quantized(input: Any, output_zero_point: Any, output_dtype: Any, **options: Any) -> Any:
         dtype = output_dtype or dtype_of(output_zero_point, input.dtype)
         return convolved(input, output_dtype=dtype, **options)
 
     def to_float(input_scale: Any, filter_scale: Any, bias: Any, output_dtype: Any, **options: Any) -> Any:
-        given = [x.dtype for x in (input_scale, filter_scale, bias) if hasattr(x, "dtype")]
-        return convolved(output_dtype=output_dtype or (given or ["float32"])[0], **options)
+        dtypes = [x.dtype for x in (input_scale, filter_scale, bias) if hasattr(x, "dtype")]
+        return convolved(output_dtype=output_dtype or (dtypes or ["float32"])[0], **options)
 
     def to_floats(input_scale: Argument, filter_scale: Argument, bias: Argument) -> Call:
         return Call(
@@ -131,9 +131,9 @@ def calls() -> list[Call]:
 
     def pooled(input: Any, output_zero_point: Any, output_dtype: Any, window_sizes: Any, **options: Any) -> Any:
         counts = sizes(window_sizes, options["strides"], options["dilations"], options["padding"])
-        return S((*input.shape[:2], *counts), output_dtype or dtype_of(output_zero_point, input.dtype))
+        return abstract((*input.shape[:2], *counts), output_dtype or dtype_of(output_zero_point, input.dtype))
 
-    per_channel = or_shapes((1, 2, 1, 1))
+    per_channel = one_element_or((1, 2, 1, 1))
     output = {
         "output_zero_point": zero_point("OutputZeroPointTensor", data_types=BYTES, scalar="uint8"),
         "output_dtype": data_type("output_dtype OutputTensor", None, BYTES),
@@ -151,7 +151,7 @@ def calls() -> list[Call]:
             },
             functools.partial(convolved, output_dtype="int32"),
         ),
-        to_floats(  # scalars of Python, which have the type of an array in the place of one of them
+        to_floats(  # Python scalars, which take the dtype of an array that is substituted for one of them
             scale("InputScaleTensor", data_types=FLOATS),
             scale("FilterScaleTensor", 0.5, filter_scales, FLOATS),
             Argument(None, optional_floats, "BiasTensor"),

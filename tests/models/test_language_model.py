@@ -1,4 +1,4 @@
-"""SmolLM2 from its file of 4 bits: the numbers of the file, another forward pass beside it, and what it writes."""
+"""SmolLM2 from its 4-bit file: its weights, its forward pass against one in NumPy, and the text that it writes."""
 
 import importlib.metadata
 import re
@@ -24,7 +24,7 @@ import jquant.checkpoints  # noqa: E402
 smollm = load_example("smollm")
 example = load_example("language_model")
 pytestmark = pytest.mark.gate
-WIDTHS = {  # in bits: of an element, of a scale, of a zero point
+WIDTHS = {  # the bits of an element, of a scale, and of a zero point
     "float32": (32, 0, 0),
     "int8 by column": (8, 16, 0),
     "uint4 by 32": (4, 16, 4),
@@ -47,7 +47,7 @@ def checkpoint():
 
 
 def matrix(checkpoint, layer, name):
-    """(K, N), by the reader of checkpoints alone."""
+    """The matrix (K, N) as `jquant.checkpoints` reads it, independently of the example."""
     return checkpoint[f"blk.{layer}.{name}.weight"].dequantize()
 
 
@@ -60,20 +60,20 @@ def matrix(checkpoint, layer, name):
         ("forward_output", ("ffn_down",)),
     ],
 )
-def test_floats_are_the_files(loaded, checkpoint, name, parts):
+def test_floats_equal_those_of_the_file(loaded, checkpoint, name, parts):
     layer = jax.tree.map(lambda x: x[11], loaded.params["layers"][name])
     expected = np.concatenate([matrix(checkpoint, 11, part) for part in parts], axis=1)
     np.testing.assert_array_equal(smollm.floats(layer), expected, strict=True)
 
 
 def test_table_of_tokens(loaded, checkpoint):
-    """Columns of the packed matrix are the rows of the table."""
+    """The columns of the packed matrix are the rows of the table."""
     columns = smollm.floats(jax.tree.map(lambda x: x[:, TOKENS], loaded.params["tokens"]))
     np.testing.assert_array_equal(columns, checkpoint["token_embd.weight"].dequantize()[:, TOKENS], strict=True)
 
 
 def numpy_logits(checkpoint, config, tokens):
-    """The model in float64, one token after the other, its rotations as complex numbers."""
+    """The model in float64, token by token, with its rotations as products of complex numbers."""
 
     def norm(x, name):
         return x / np.sqrt(np.mean(x * x) + config.epsilon) * checkpoint[f"{name}.weight"]
@@ -107,7 +107,7 @@ def numpy_logits(checkpoint, config, tokens):
 
 
 def test_forward(loaded, checkpoint):
-    """In float32 it is the model of the file; in int8, near it."""
+    """In float32 the logits equal those of the file's weights; in int8 they are near."""
     config, params, _ = loaded
     expected = numpy_logits(checkpoint, config, TOKENS)
     spread = expected.std()
@@ -119,44 +119,44 @@ def test_forward(loaded, checkpoint):
     assert np.abs(logits(smollm.in_floats(params)) - expected).max() < 1e-3 * spread
     in_int8 = logits(params)
     assert np.abs(in_int8 - expected).mean() < 0.2 * spread
-    assert np.abs(in_int8 - expected).mean() > 1e-3 * spread  # which it would be, were it not in int8
+    assert np.abs(in_int8 - expected).mean() > 1e-3 * spread  # float32 would be nearer
 
 
 def test_writes_what_is_likeliest(loaded):
-    """Token by token, from the cache, what the model says to all of the text at once; and it stops."""
+    """Token by token, with the cache, it writes what a single pass over the text predicts, and it stops."""
     config, params, tokenizer = loaded
-    asked = tokenizer.encode("<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n").ids
-    prompt = np.pad(np.array(asked, np.int32), (0, 48 - len(asked)))
-    tokens, count = smollm.write(config, params, prompt, len(asked))
-    assert tokenizer.decode(np.asarray(tokens[len(asked) : int(count)])).startswith("The capital of France is Paris.")
+    question = tokenizer.encode("<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n").ids
+    prompt = np.pad(np.array(question, np.int32), (0, 48 - len(question)))
+    tokens, count = smollm.write(config, params, prompt, len(question))
+    assert tokenizer.decode(np.asarray(tokens[len(question) : int(count)])).startswith("The capital of France is Paris.")
     assert tokens[count - 1] == smollm.END
     assert count < 48
     cache = smollm.empty_cache(config, params, 48)
     logits, _ = jax.jit(smollm.forward, static_argnums=0)(config, params, tokens, cache, 0)
-    np.testing.assert_array_equal(logits.argmax(1)[len(asked) - 1 : count - 1], tokens[len(asked) : count])
+    np.testing.assert_array_equal(logits.argmax(1)[len(question) - 1 : count - 1], tokens[len(question) : count])
 
 
-@pytest.mark.parametrize("format", [one for one in example.FORMATS if one.quantize], ids=lambda one: one.name)
+@pytest.mark.parametrize("format", [each for each in example.FORMATS if each.quantize], ids=lambda format: format.name)
 def test_formats(format):
-    """What is packed stands for what the operators dequantize, and has as many bits as stated."""
+    """Packed weights equal what the operators dequantize, and have the stated number of bits."""
     weights = np.random.default_rng(0).normal(size=(576, 32)).astype(np.float32)
     packed = format.quantize(jnp.asarray(weights))
-    found = np.asarray(smollm.floats(smollm.Weight(packed)))
+    unpacked = np.asarray(smollm.floats(smollm.Weight(packed)))
     if format.name == "mxfp4":
         values, scale = jquant.mx_quantize(weights, "float4_e2m1fn", axis=0)
-        np.testing.assert_array_equal(found, jquant.mx_dequantize(values, scale, axis=0), strict=True)
+        np.testing.assert_array_equal(unpacked, jquant.mx_dequantize(values, scale, axis=0), strict=True)
     elif format.name == "nvfp4":
         expected = jquant.nvfp4_dequantize(*jquant.nvfp4_quantize(weights, axis=0), axis=0)
-        np.testing.assert_allclose(found, expected, rtol=2.0**-22)  # another order of the same two products
-    element, of_scale, of_zero_point = WIDTHS[format.name]
-    bits = element * weights.size
+        np.testing.assert_allclose(unpacked, expected, rtol=2.0**-22)  # the same two products in another order
+    element_bits, scale_bits, zero_point_bits = WIDTHS[format.name]
+    bits = element_bits * weights.size
     if format is not example.FLOAT32:
-        assert 2 ** (element - 1) < len(np.unique(packed.unpack())) <= 2**element
-        assert (packed.zero_point is None) == (of_zero_point == 0)
-        bits += (of_scale + of_zero_point) * packed.scale.size
-    # Those of a scale for a column, or for 128 rows, depend on the rows, and are rounded to 2 digits.
+        assert 2 ** (element_bits - 1) < len(np.unique(packed.unpack())) <= 2**element_bits
+        assert (packed.zero_point is None) == (zero_point_bits == 0)
+        bits += (scale_bits + zero_point_bits) * packed.scale.size
+    # With a scale per column, or per 128 rows, the stated bits depend on the number of rows, and are rounded to 2 digits.
     assert abs(format.bits * weights.size - bits) <= 0.01 * weights.size * (format.name in ("int8 by column", "int4 by 128"))
-    relative = np.sqrt(np.mean((found - weights) ** 2) / np.mean(weights**2))
+    relative = np.sqrt(np.mean((unpacked - weights) ** 2) / np.mean(weights**2))
     assert relative < 2.0 ** (0.5 - format.bits) + (0 if format is example.FLOAT32 else 2.0 ** -(format.bits - 1))
 
 

@@ -1,4 +1,4 @@
-"""The float32 functions of onnxruntime, written out, against its own nodes."""
+"""The example's float32 functions, which repeat onnxruntime's order of operations, against its nodes."""
 
 import importlib
 
@@ -48,7 +48,7 @@ def test_softmax(length):
 
 
 def test_softmax_masked():
-    """Of 0 to 23 elements; the others have the lowest number, as an encoder's padding has."""
+    """0 to 23 elements count; the others are the lowest float32, as in the padding of an encoder."""
     x = normal(1000, 23)
     x[np.arange(23) >= np.arange(1000)[:, None] % 24] = np.finfo(np.float32).min
     assert_equal(functions.softmax, "Softmax", x)

@@ -1,4 +1,4 @@
-"""Titles that the int8 decoder of a language model writes, beside onnxruntime's, bit for bit."""
+"""The titles that the int8 decoder of a language model writes, against onnxruntime, bit for bit."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def sessions():
 @pytest.mark.gate
 @one_in(3, "sentence", example.EXAMPLES, others="full")
 def test_titles(equal, sessions, sentence):
-    """Every logit of every step, padded here and unpadded there."""
+    """All logits of every step, padded in jquant and unpadded in onnxruntime."""
     tokens, logits = example.write(example.our_step(equal, sentence))
     their_tokens, their_logits = example.write(example.onnxruntime_step(*sessions, sentence))
     assert tokens == their_tokens
@@ -39,7 +39,7 @@ def test_titles(equal, sessions, sentence):
 
 @pytest.mark.gate
 def test_all_lengths_are_one_program(equal, sessions):
-    """Tokens that are no title."""
+    """One program serves all lengths, here with tokens that are no title."""
     sentence = titles.SENTENCES[5]
     ours, theirs = example.our_step(equal, sentence), example.onnxruntime_step(*sessions, sentence)
     tokens = [example.START, *range(100, 99 + example.TITLE)]
@@ -51,17 +51,17 @@ def test_all_lengths_are_one_program(equal, sessions):
 
 
 @pytest.mark.gate
-def test_padding_counts_without_masks(equal, sessions):
-    """The masks are what keeps it out: padding of another token changes the ranges, and with them the logits."""
+def test_masks_keep_padding_out(equal, sessions):
+    """Without masks, padding with another token changes the ranges, and with them the logits."""
     padded = titles.tokenize(titles.SENTENCES[:1])
     padded = {name: example.pad(x, example.SENTENCE) for name, x in padded.items()}
     padded["input_ids"][:, -3:] = 31_000
     model, length = equal.encoder, int(padded["attention_mask"].sum())
     expected = titles.run(sessions[0], titles.tokenize(titles.SENTENCES[:1]))
     with_mask = example.encode(equal, model.params, padded)
-    without = example.jax.jit(model)(model.params, padded)["last_hidden_state"]
+    without_mask = example.jax.jit(model)(model.params, padded)["last_hidden_state"]
     np.testing.assert_array_equal(with_mask[:, :length], expected, strict=True)
-    assert np.mean(without[:, :length] != expected) > 0.5
+    assert np.mean(without_mask[:, :length] != expected) > 0.5
 
 
 @pytest.mark.parametrize(
@@ -81,10 +81,10 @@ def test_masks_that_fit_nothing(equal, shapes, message):
 
 @pytest.mark.gate
 def test_functions_of_jax(sessions):
-    """Last bits differ: the logits are near, and the likeliest token is mostly the same."""
-    own = example.load({})
+    """Their last bits differ from onnxruntime's. The logits are near, and the title is the same."""
+    model = example.load({})
     sentence = example.EXAMPLES[0]
-    tokens, logits = example.write(example.our_step(own, sentence))
+    tokens, logits = example.write(example.our_step(model, sentence))
     their_tokens, their_logits = example.write(example.onnxruntime_step(*sessions, sentence))
     assert tokens == their_tokens
     cosines = [np.sum(a * b) / np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(logits, their_logits, strict=True)]

@@ -1,7 +1,7 @@
-"""A language model's int8 encoder against onnxruntime, bit for bit: its nodes, and what comes out at the end.
+"""A language model's int8 encoder against onnxruntime, bit for bit: its nodes, and its outputs.
 
-onnxruntime runs the package's graph node by node (its optimisations are off), with what stands between the nodes as
-outputs, on 20 sentences.
+onnxruntime runs the package's graph without optimisations, node by node, on 20 sentences, with the values between the nodes
+as additional outputs.
 """
 
 from typing import NamedTuple
@@ -25,14 +25,20 @@ titles = load_example("titles")
 
 
 class Run(NamedTuple):
-    """What the tests share: the network with onnxruntime's floats and with JAX's, and what onnxruntime computed."""
+    """What the tests share.
+
+    Attributes:
+      equal: the model with onnxruntime's float functions.
+      jax_floats: the model with JAX's float functions.
+      values: what onnxruntime computed, and the initializers, by name.
+    """
 
     session: object
     equal: jquant.onnx.Model
-    own: jquant.onnx.Model
+    jax_floats: jquant.onnx.Model
     inputs: dict[str, np.ndarray]
     graph: object
-    values: dict[str, np.ndarray]  # of everything that has a name, by name
+    values: dict[str, np.ndarray]
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +52,19 @@ def run() -> Run:
     watched.graph.output.extend(map(onnx.helper.make_empty_tensor_value_info, names))
     session = titles.onnxruntime_session(watched.SerializeToString(), optimised=False)
     values |= dict(zip(names, session.run(names, inputs), strict=True))
-    equal, own = (jquant.onnx.load(proto, overrides=example.FLOATS[name]) for name in (example.EQUAL, example.OWN))
-    return Run(titles.onnxruntime_session(titles.ENCODER, optimised=False), equal, own, inputs, proto.graph, values)
+    return Run(
+        session=titles.onnxruntime_session(titles.ENCODER, optimised=False),
+        equal=jquant.onnx.load(proto, overrides=example.FLOATS[example.EQUAL]),
+        jax_floats=jquant.onnx.load(proto, overrides=example.FLOATS[example.OWN]),
+        inputs=inputs,
+        graph=proto.graph,
+        values=values,
+    )
 
 
 @pytest.mark.parametrize(("operator", "count"), [("DynamicQuantizeLinear", 32), ("MatMulInteger", 56)])
 def test_nodes(run, operator, count):
-    """Each by itself, as a model of one node with the weights as parameters, fed with onnxruntime's inputs."""
+    """Each node as a model of its own, with its weights as parameters, fed with onnxruntime's inputs."""
     nodes = [node for node in run.graph.node if node.op_type == operator]
     assert len(nodes) == count
     weights = {tensor.name: tensor for tensor in run.graph.initializer}
@@ -80,8 +92,8 @@ def test_end_to_end(run, ours, theirs):
     np.testing.assert_array_equal(hidden, theirs(run.session, run.inputs), strict=True)
 
 
-def test_every_integer_in_between(run):
-    """End to end, with what the nodes inside of the graph were given."""
+def test_all_intermediate_integers(run):
+    """In one run of the whole graph, every integer between its nodes is equal."""
     seen = {}
 
     def watch(node, operands, results):
@@ -89,24 +101,25 @@ def test_every_integer_in_between(run):
             seen.update(zip(node.outputs, results, strict=True))
 
     @jax.jit
-    def between(params, inputs):
+    def intermediate(params, inputs):
         run.equal._run(params, inputs, None, watch)
         return seen
 
-    found = between(run.equal.params, run.inputs)
-    assert len(found) == 32 * 3 + 56
-    for name, actual in found.items():
+    values = intermediate(run.equal.params, run.inputs)
+    assert len(values) == 32 * 3 + 56
+    for name, actual in values.items():
         np.testing.assert_array_equal(actual, run.values[name], name, strict=True)
 
 
 @pytest.mark.full
 def test_mesh(run):
-    """Over 8 devices, sentences and columns of the weights split: onnxruntime's bits."""
+    """With the sentences and the columns of the weights split over 8 devices, the bits are still onnxruntime's."""
     mesh = jax.make_mesh((4, 2), ("sentences", "columns"), axis_types=(AxisType.Auto,) * 2)
 
     def sharding(leaf):
-        whole = NamedSharding(mesh, P())
-        return leaf.sharding_for(NamedSharding(mesh, P(None, "columns"))) if is_matrix(leaf) else whole
+        if is_matrix(leaf):
+            return leaf.sharding_for(NamedSharding(mesh, P(None, "columns")))
+        return NamedSharding(mesh, P())
 
     def is_matrix(leaf):
         return isinstance(leaf, jquant.PackedMatrix)
@@ -118,8 +131,8 @@ def test_mesh(run):
 
 
 def test_functions_of_jax(run):
-    """Their last bits differ, which takes few sentences to other integers."""
-    hidden = example.encode_each(run.own, run.own.params, run.inputs)
+    """Their last bits differ from onnxruntime's, which changes the integers of few sentences."""
+    hidden = example.encode_each(run.jax_floats, run.jax_floats.params, run.inputs)
     expected = example.run_each(run.session, run.inputs)
     distances = example.cosine_distances(np.asarray(hidden), expected, run.inputs["attention_mask"])
     assert distances.shape == (20,)

@@ -1,4 +1,4 @@
-"""A trained network, from its float function alone: as accurate in int8, and the bits of the same network by hand."""
+"""A trained network, quantized from its float function: as accurate in int8, and with the bits of the network by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from jquant import transform
 
 for package in ("sklearn", "matplotlib", "tqdm", "optax"):
     pytest.importorskip(package, reason=f"{package} is not installed (extra: examples)")
-# It trains; the network adds biases, and optax mixes types.
+# Training takes long; the network adds biases, and optax mixes dtypes, which JAX's strict modes do not allow.
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("as_users_have_it")]
 example = load_example("transform_digits")
 LAYOUT = {"padding": "SAME", "dimension_numbers": ("NHWC", "HWIO", "NHWC")}
@@ -27,7 +27,7 @@ def trained():
 
 
 def by_hand(params, ranges):
-    """The network with operators in the place of its products and convolutions."""
+    """The network with jquant's operators instead of its products and convolutions."""
 
     def layer(name):
         kernel = params[name]["kernel"]
@@ -59,13 +59,13 @@ def int8(trained):
 
 @pytest.mark.gate
 def test_as_accurate(trained, int8):
-    """Within 0.2 points of float, which is one digit of 599."""
+    """Within 0.2 percentage points of float, which is one digit of 599."""
     params, images, labels, _ = trained
     function, quantized_params = int8
-    expected = np.asarray(example.network(params, images)).argmax(-1) == labels
-    found = np.asarray(jax.jit(function)(quantized_params, images)).argmax(-1) == labels
-    assert abs(expected.mean() - found.mean()) < 0.002
-    assert expected.mean() > 0.96
+    float_correct = np.asarray(example.network(params, images)).argmax(-1) == labels
+    int8_correct = np.asarray(jax.jit(function)(quantized_params, images)).argmax(-1) == labels
+    assert abs(float_correct.mean() - int8_correct.mean()) < 0.002
+    assert float_correct.mean() > 0.96
 
 
 @pytest.mark.parametrize("batch", [599, 1])
@@ -73,12 +73,12 @@ def test_by_hand(trained, int8, batch):
     params, images, _, ranges = trained
     function, quantized_params = int8
     expected = jax.jit(by_hand(params, ranges))(images[:batch])
-    found = jax.jit(function)(quantized_params, images[:batch])
-    np.testing.assert_array_equal(found, expected, strict=True)
+    actual = jax.jit(function)(quantized_params, images[:batch])
+    np.testing.assert_array_equal(actual, expected, strict=True)
 
 
 def test_report(trained, int8):
-    """The noise of the first site and that of the function, as NumPy has them, to the digits that are printed."""
+    """The noise of the first site and of the function equal NumPy's, to the printed digits."""
     params, images, _, ranges = trained
     function, quantized_params = int8
 
@@ -99,7 +99,7 @@ def test_report(trained, int8):
     assert report.quantized_bytes == sum(leaf.nbytes for leaf in jax.tree.leaves(quantized_params))
     assert sum(each.float_bytes for each in report.sites) == sum(
         layer["kernel"].nbytes for layer in params.values()
-    )  # what stays float are the biases
+    )  # the biases stay float
 
 
 def test_picture(trained, tmp_path):

@@ -1,8 +1,8 @@
 """Four wake-word networks against LiteRT, for which they were made: every layer, and every network over a recording.
 
-LiteRT has two sets of kernels. XNNPACK's (its default) scale the sum of a product in float32, by the formula that jquant
-has, so that they must be equal. The built-in ones scale it by an integer of 31 bits and a shift. Both formulas round nearly
-the same real number, once or twice by half a unit at most each, so that the integers are neighbours.
+LiteRT has two sets of kernels. Those of XNNPACK, the default, scale the sum of a product in float32 by the formula that
+jquant uses, so that the results must be equal. The built-in kernels scale it by a 31-bit integer and a shift. Both formulas
+round nearly the same real number, once or twice by at most half a unit, so that the integers differ by at most 1.
 """
 
 import functools
@@ -24,7 +24,7 @@ STEPS_OF_NOISE = 64
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One network whose convolutions over time have two lengths, and one of the three that differ in sizes alone."""
+    """The network whose convolutions over time have two lengths, and one of the other three, which differ in sizes alone."""
     names = example.NAMES if metafunc.config.getoption("--full") else ("okay_nabu", "alexa")
     if "name" in metafunc.fixturenames:
         metafunc.parametrize("name", names)
@@ -42,7 +42,7 @@ def operations(name: str):
 
 @functools.cache
 def frames(name: str) -> np.ndarray:
-    """Speech, then integers of every value."""
+    """Speech, then random integers over the full range."""
     noise = np.random.default_rng(0).integers(-128, 128, (STEPS_OF_NOISE, example.STRIDE, example.CHANNELS), np.int8)
     return np.concatenate([example.features(audio(), operations(name)[0].layer.input), noise])
 
@@ -55,7 +55,7 @@ def trace(name: str, engine: str):
 
 @functools.cache
 def compiled(kind: str):
-    """The layer, and the int32 sums in it."""
+    """A jitted function that returns the results of a layer and its int32 sums."""
 
     def sums(layer, x):
         weight = layer.weight.transpose(3, 1, 2, 0) if kind == "DEPTHWISE_CONV_2D" else layer.weight
@@ -73,7 +73,7 @@ def compiled(kind: str):
 
 
 def expected(kind: str, layer, x: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-    """The formula in NumPy: every window is as large as the filter."""
+    """The formula in NumPy, for windows of the size of the filter."""
     if kind == "LOGISTIC":
         return reference.quantized_linear_sigmoid(x, *layer.input, *layer.output), None
     equation = {"CONV_2D": "nhwc,ohwc->no", "DEPTHWISE_CONV_2D": "nhwc,ihwc->nc", "FULLY_CONNECTED": "nk,ko->no"}[kind]
@@ -85,7 +85,7 @@ def expected(kind: str, layer, x: np.ndarray) -> tuple[np.ndarray, np.ndarray | 
 
 
 def test_each_layer(name):
-    """Fed what LiteRT fed its own: equal to the formula, to XNNPACK's, and within 1 of the built-in kernels'."""
+    """With LiteRT's inputs, layers equal the formula and XNNPACK, and are within 1 of the built-in kernels."""
     kinds = set()
     for engine in example.ENGINES:
         for (kind, layer, *_), (x, theirs) in zip(operations(name), trace(name, engine)[1], strict=True):
@@ -103,7 +103,7 @@ def test_each_layer(name):
 
 
 def test_step_by_step(name):
-    """The probabilities of XNNPACK, of which some say that the word was spoken."""
+    """The probabilities equal XNNPACK's, and some of them detect the word."""
     network = example.assemble(operations(name))
     _, probability = example.stream(network, example.initial_state(network), frames(name))
     np.testing.assert_array_equal(probability, trace(name, "XNNPACK")[0])
@@ -111,7 +111,7 @@ def test_step_by_step(name):
 
 
 def test_many_steps_at_once():
-    """The same, in two halves, and what the second remembers of the first."""
+    """The same in two halves, with the state carried from the first to the second."""
     name = "okay_nabu"
     network, listen = example.assemble(operations(name)), jax.jit(example.listen)
     state, probabilities = example.initial_state(network), []

@@ -1,4 +1,4 @@
-"""What `quantize_linear` and `dequantize_linear` have in common: every integer type, every granularity."""
+"""Types and granularities that the tests of `quantize_linear` and `dequantize_linear` share."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ NARROW_FLOATS = [jnp.dtype(f"float8_{name}") for name in ("e4m3fn", "e4m3fnuz", 
 NARROW_FLOATS += [jnp.dtype("float4_e2m1fn")]
 EXTENDED = {"feature_level": "EXTENDED"}
 SIZES = 4, 6, 5
-FORMS = [  # sizes of the scale, sizes of the zero point, and what says which elements they are of
+FORMS = [  # the shapes of the scale and the zero point, and the arguments that say how they are distributed
     ((), (), {}),
     ((1, 6, 1), (4, 1, 5), {}),
     (SIZES, (1, 1, 1), {}),
@@ -31,6 +31,7 @@ FORMS = [  # sizes of the scale, sizes of the zero point, and what says which el
 
 
 def every_form(rng, dtype, scale_dtype):
+    """A random scale and zero point, and the arguments, for each of `FORMS`."""
     for scale_sizes, zero_point_sizes, options in FORMS:
         scale = rng.uniform(0.1, 1, scale_sizes).astype(scale_dtype)
         draw = samples.narrow_floats if dtype in NARROW_FLOATS else samples.integers
@@ -38,7 +39,7 @@ def every_form(rng, dtype, scale_dtype):
 
 
 def jitted(operator, x, forms, **options):
-    """The operator in every form, as one program."""
+    """The results of the operator for every form, from one program."""
 
     @jax.jit
     def program(x, operands):

@@ -1,4 +1,4 @@
-"""What the tests of the clip operators and of their gradients share: inputs, pairs of bounds, and what holds alike."""
+"""Inputs, bounds and tests that the clip operators and their gradients share."""
 
 import itertools
 from collections.abc import Callable
@@ -19,7 +19,7 @@ FLOAT_BOUNDS = [-np.inf, -3e9, -1.5, -0.9, 0, 0.9, 7.99, 99.5, 255.9, 70000, 214
 
 
 def integers(dtype):
-    """Every value of 8 bits; else a sample, the limits and their neighbours, and what float32 cannot tell apart."""
+    """Every 8-bit value; of wider types the limits, their neighbours, integers that float32 rounds, and a random sample."""
     info = np.iinfo(dtype)
     if info.bits == 8:
         return np.arange(info.min, info.max + 1).astype(dtype)
@@ -29,7 +29,7 @@ def integers(dtype):
 
 
 def floats(dtype):
-    """Around the bounds, of every magnitude, infinities and NaN."""
+    """Values at and next to the bounds, of every magnitude, infinities and NaN."""
     x = np.array([-2, -1, -0.0, 0, 0.5, 1, 2, 6, 7, 65504], np.float32)
     x = np.concatenate(
         [x, np.nextafter(x, np.inf), np.nextafter(x, -np.inf), samples.wide_floats(np.random.default_rng(1), 99)]
@@ -41,13 +41,14 @@ def floats(dtype):
 BOUNDS = [-np.inf, -1, -0.0, 0, 0.5, 1, 6, np.inf, np.nan]
 
 
-def of_pairs(function, x, *others, bounds):
-    """For each pair of bounds, by one program."""
+def clipped(function, x, *others, bounds):
+    """All pairs of bounds, as minima and maxima, and the results for them, from one program."""
     low, high = (np.array(bound, x.dtype) for bound in zip(*itertools.product(bounds, repeat=2), strict=True))
     return low, high, jax.jit(jax.vmap(lambda low, high: function(x, *others, low, high)))(low, high)
 
 
 def level(x):
+    """The feature level that allows the dtype of `x`."""
     return "EXTENDED" if x.dtype == jnp.bfloat16 else "6_4"
 
 
@@ -63,7 +64,7 @@ every_type = pytest.mark.parametrize(("x", "bounds"), list(inputs_and_bounds()),
 
 
 class TypedBounds:
-    """Bounds of the type of the input: what a subclass's `function` of the input, `min` and `max` takes."""
+    """Bounds have the dtype of the input. A subclass has the `function` of the input, `min` and `max`."""
 
     function: Callable
 
@@ -74,13 +75,13 @@ class TypedBounds:
     @pytest.mark.parametrize("name", ["Min", "Max"])
     @pytest.mark.parametrize("dtype", INTEGERS)
     def test_python_integers_in_range(self, name, dtype):
-        info, kind = np.iinfo(dtype), np.dtype(dtype).name.upper()
+        info, type_name = np.iinfo(dtype), np.dtype(dtype).name.upper()
         for value in (int(info.min), int(info.max)):
             assert self.call(name, value, dtype).dtype == dtype
         for value in (int(info.min) - 1, int(info.max) + 1):
-            with pytest.raises(DescriptorError, match=f": {name} is {value}, outside the range of {kind}, "):
+            with pytest.raises(DescriptorError, match=f": {name} is {value}, outside the range of {type_name}, "):
                 self.call(name, value, dtype)
-        with pytest.raises(DescriptorTypeError, match=f": {name} is 1.0, but must be an integer of type {kind}"):
+        with pytest.raises(DescriptorTypeError, match=f": {name} is 1.0, but must be an integer of type {type_name}"):
             self.call(name, 1.0, dtype)
 
     @pytest.mark.parametrize("name", ["Min", "Max"])
@@ -93,11 +94,11 @@ class TypedBounds:
     @pytest.mark.parametrize("name", ["Min", "Max"])
     @pytest.mark.parametrize("dtype", [np.int8, np.float16, np.float32])
     def test_arrays_of_the_type_of_the_input(self, name, dtype):
-        kind = np.dtype(dtype).name.upper()
+        input_type = np.dtype(dtype).name.upper()
         assert self.call(name, np.zeros((), dtype), dtype).dtype == dtype
         for other in {np.int8, np.uint8, np.float16, np.float32, np.int32, np.bool} - {dtype}:
-            given = np.dtype(other).name.upper()
-            text = f": {name} has data type {given}; it must match that of InputTensor, {kind}"
+            bound_type = np.dtype(other).name.upper()
+            text = f": {name} has data type {bound_type}; it must match that of InputTensor, {input_type}"
             with pytest.raises(DescriptorTypeError, match=text):
                 self.call(name, np.zeros((), other), dtype)
         assert self.call(name, np.zeros((1, 1), dtype), dtype).dtype == dtype
@@ -107,14 +108,14 @@ class TypedBounds:
 
 
 class Gradient:
-    """The gradient of a clip operator: of `clip`, by `gradient_of`."""
+    """A subclass has a clip operator and the operator that is its gradient."""
 
     clip: Callable
-    gradient_of: Callable
+    clip_gradient: Callable
 
     @pytest.mark.parametrize("dtype", FLOATS)
     def test_it_is_that_of_jax(self, dtype):
-        """With every pair of bounds, whatever the gradient that comes in: infinities and NaN as well."""
+        """For every pair of bounds, and incoming gradients that include infinities and NaN."""
         x = floats(dtype)
         gradient = np.random.default_rng(2).permutation(x)
         options = {"feature_level": level(x)}
@@ -125,7 +126,7 @@ class Gradient:
         @jax.vmap
         def both(low, high):
             _, pull = jax.vjp(lambda x: self.clip(x, low, high, **options), x)
-            return self.gradient_of(x, gradient, low, high, **options), *pull(gradient)
+            return self.clip_gradient(x, gradient, low, high, **options), *pull(gradient)
 
         assert_equal(*both(low, high))
 
@@ -133,17 +134,17 @@ class Gradient:
         x = np.arange(6, dtype=np.float32).reshape(2, 3)
         for sizes in ((), (1, 1), (2, 1), (1, 3)):
             expected = np.where((x > 0) & (x < 4), np.full(sizes, 7, np.float32), np.float32(0))
-            assert_equal(self.gradient_of(x, np.full(sizes, 7, np.float32), 0, 4), expected)
+            assert_equal(self.clip_gradient(x, np.full(sizes, 7, np.float32), 0, 4), expected)
         for sizes in ((3,), (1, 2, 3), (3, 3)):
             with pytest.raises(DescriptorError, match="InputGradientTensor has shape"):
-                self.gradient_of(x, np.ones(sizes, np.float32), 0, 4)
+                self.clip_gradient(x, np.ones(sizes, np.float32), 0, 4)
         with pytest.raises(DescriptorError, match="InputGradientTensor has shape"):
-            self.gradient_of(x[:1], x, 0, 4)
-        assert self.gradient_of(x[:0], x[:0], 0, 4).shape == (0, 3)
+            self.clip_gradient(x[:1], x, 0, 4)
+        assert self.clip_gradient(x[:0], x[:0], 0, 4).shape == (0, 3)
 
     def test_its_derivative(self):
-        """Linear in the gradient that comes in; 0 in the input and in the bounds."""
+        """The operator is linear in the incoming gradient, and has derivative 0 in the input and the bounds."""
         x, gradient = jnp.array([-1.0, 0.5, 3.0, jnp.nan]), jnp.array([5.0, jnp.inf, 7.0, 8.0])
         operands = x, gradient, jnp.float32(0), jnp.float32(3)
-        pulled = jax.vjp(lambda *operands: self.gradient_of(*operands), *operands)[1](jnp.full(4, 2.0))
+        pulled = jax.vjp(lambda *operands: self.clip_gradient(*operands), *operands)[1](jnp.full(4, 2.0))
         assert [dot.tolist() for dot in pulled] == [[0] * 4, [0, 2, 0, 2], 0, 0]

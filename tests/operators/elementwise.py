@@ -1,4 +1,4 @@
-"""Scales and zero points, so many sets of them, for operators on all 256 integers of a type."""
+"""Sets of scales and zero points for operators that are tested on all 256 values of a type."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from jquant.cases import samples
 
 FLOAT32 = np.float32
 INTEGERS = np.int8, np.uint8
-COUNT = 4096  # of parameter sets that one program takes
+COUNT = 4096  # sets of parameters in one program
 FACTOR = np.float32(0.1)
 
 
@@ -15,7 +15,7 @@ def values(dtype):
 
 
 def parameters(rng, *types):
-    """For each of the types `COUNT` scales and zero points; a quarter of the scales are powers of two, and some equal."""
+    """`COUNT` scales and zero points for each type; a quarter of the scales are powers of two, and some sets share one."""
     scales = [samples.scales(rng, COUNT) for _ in types]
     scales[-1] = np.where(np.arange(COUNT) % 3 == 0, scales[0], scales[-1])
     return [
@@ -26,12 +26,12 @@ def parameters(rng, *types):
 
 
 def columns(operands):
-    """What broadcasts against a row of values."""
+    """The operands as columns, which broadcast against a row of values."""
     return [operand[:, None] for operand in operands]
 
 
 def parameter_sets(rng, dtype, count):
-    """Scales and zero points of the input and the output: small and large steps, a half of both powers of two."""
+    """Scales and zero points of the input and the output, with small and large steps, half of them powers of two."""
     x_scale, y_scale = samples.scales(rng, count), (10 ** rng.uniform(-4, 0, count)).astype(FLOAT32)
     x_scale[1::8] = 0
     x_scale[3::8] *= -1

@@ -1,4 +1,4 @@
-"""Random operands of products of matrices: shapes of every class, zero points of every form."""
+"""Random operands for products of matrices, with shapes of every class and zero points of every form."""
 
 import functools
 import itertools
@@ -11,7 +11,7 @@ from jquant.cases import samples
 
 FLOAT32 = np.float32
 INTEGERS = (np.int8, np.uint8)
-# The shape classes: a row, a few rows, a column, tall, wide, sizes that nothing divides, batches.
+# The classes of shapes: one row, few rows, one column, tall, wide, odd sizes, batches.
 SHAPES = [
     *(((), m, 64, 96) for m in (1, 2, 3, 8, 15, 16, 17)),
     *(((), m, 129, n) for m, n in ((1, 1), (1, 77), (33, 1), (2, 2), (301, 5), (5, 301), (31, 67))),
@@ -22,26 +22,26 @@ ZERO_POINTS = list(itertools.product((None, "tensor", "row"), (None, "tensor", "
 
 
 def thinned(cases, count, seed):
-    """`count` of the cases: each is a program to compile, and other seeds take others."""
+    """A random sample of the cases with their indices, because each is a program to compile."""
     cases = list(cases)
     chosen = np.random.default_rng(seed).choice(len(cases), count, replace=False)
     return [(int(index), cases[index]) for index in chosen]
 
 
 class Problem:
-    """Random operands of a product, its zero points as the operators and as the reference take them."""
+    """Random operands of a product, with zero points in the shapes that the operators and the reference take."""
 
     def __init__(self, seed, a_dtype, b_dtype, shape, zero_points, b_batch=None):
         self.rng = rng = np.random.default_rng(seed)
         batch, self.m, k, self.n = shape
         self.a = samples.integers(rng, a_dtype, *batch, self.m, k)
         self.b = samples.integers(rng, b_dtype, *(batch if b_batch is None else b_batch), k, self.n)
-        of_a, of_b = zero_points
+        a_form, b_form = zero_points
         sizes = {"tensor": (), "row": (self.m,), "column": (self.n,)}
-        self.a_zero_point = None if of_a is None else samples.integers(rng, a_dtype, *sizes[of_a])
-        self.b_zero_point = None if of_b is None else samples.integers(rng, b_dtype, *sizes[of_b])
-        self.a_column = 0 if of_a is None else self.a_zero_point.reshape(-1, 1)
-        self.b_row = 0 if of_b is None else self.b_zero_point.reshape(1, -1)
+        self.a_zero_point = None if a_form is None else samples.integers(rng, a_dtype, *sizes[a_form])
+        self.b_zero_point = None if b_form is None else samples.integers(rng, b_dtype, *sizes[b_form])
+        self.a_column = 0 if a_form is None else self.a_zero_point.reshape(-1, 1)
+        self.b_row = 0 if b_form is None else self.b_zero_point.reshape(1, -1)
 
     @functools.cached_property
     def packed(self):

@@ -1,4 +1,4 @@
-"""What holds for `quantize_and_dequantize` and `fake_quantize` alike: values beside NumPy's, derivatives, mapping."""
+"""Tests that `quantize_and_dequantize` and `fake_quantize` share: values, straight-through derivatives, `vmap`, shapes."""
 
 import functools
 import itertools
@@ -14,7 +14,7 @@ import jquant
 from jquant.cases import samples
 
 LOW, HIGH = np.float32([-1.3, 2.9])
-LOWS, HIGHS = np.float32([[-1, -2.3, 0, -1e-3, 2], [1, 7, 3.3, 1e3, 4]])  # the last one without 0
+LOWS, HIGHS = np.float32([[-1, -2.3, 0, -1e-3, 2], [1, 7, 3.3, 1e3, 4]])  # the last range excludes 0
 
 NO_AXIS = (
     "it must be a dimension of the input, from 0 to 1, or None (a negative axis means no axis in TensorFlow, and counts "
@@ -23,7 +23,7 @@ NO_AXIS = (
 
 
 def values(*shape: int) -> np.ndarray:
-    """In and around the range, on its bounds, and far away."""
+    """Values inside and outside of the range, on its bounds, infinities, zeros and NaN."""
     x = np.random.default_rng(0).uniform(-4, 8, shape).astype(np.float32)
     special = np.float32([LOW, HIGH, np.inf, -np.inf, 0, -0.0, np.nan])
     x.flat[: min(x.size, special.size)] = special[: x.size]
@@ -31,7 +31,7 @@ def values(*shape: int) -> np.ndarray:
 
 
 def cases(operator):
-    """Static arguments."""
+    """Static arguments of the operator."""
     for axis, narrow_range in itertools.product((None, 1), (False, True)):
         options = {"axis": axis, "narrow_range": narrow_range}
         if operator is jquant.fake_quantize:
@@ -50,7 +50,7 @@ def bounds(axis) -> tuple[np.ndarray, np.ndarray]:
 
 
 def region(operator, x, low, high) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Where the derivative is that of the input, of the lower bound, of the upper one."""
+    """Masks of the elements whose derivative is in the input, in the lower bound, and in the upper bound."""
     if operator is jquant.quantize_and_dequantize:
         inside = (x >= low) & (x <= high)
         return inside, np.zeros_like(inside), np.zeros_like(inside)
@@ -61,11 +61,11 @@ def region(operator, x, low, high) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 class StraightThrough:
-    """The tests of an operator and its formula: each subclass names both."""
+    """A subclass has the operator and its formula."""
 
     operator: Callable
     formula: Callable
-    names: tuple[str, str, str]  # of the operands, in messages
+    names: tuple[str, str, str]  # the operands' names in messages
 
     def test_values(self):
         compared = 0
@@ -94,9 +94,9 @@ class StraightThrough:
             assert [gradient.shape for gradient in gradients] == [shape, shape]
 
     def prepared(self, axis):
-        """The function, its operands, the regions of its derivative, tangents of the operands, and that of the result.
+        """The function, its operands, the regions of its derivatives, tangents of the operands, and the result's tangent.
 
-        The operands and the tangents are integers: the sums over them are exact.
+        Operands and tangents are integers, so that sums over them are exact.
         """
         x = values(5, 6, 7) if axis is None else np.moveaxis(values(5, 6, 7), 0, axis)
         low, high = bounds(axis)
@@ -126,8 +126,8 @@ class StraightThrough:
 
     @one_in(3, "axis", [None, 0, 1], first=1)
     def test_second_derivatives(self, axis):
-        """0 of the operator itself, and what it must be of its square."""
-        function, operands, regions, tangents, along = self.prepared(axis)
+        """Those of the operator are 0, and those of its square are products of its first derivatives."""
+        function, operands, regions, tangents, tangent = self.prepared(axis)
 
         def gradients(power):
             return jax.grad(lambda *operands: jnp.sum(jnp.nan_to_num(function(*operands)) ** power), (0, 1, 2))
@@ -135,7 +135,7 @@ class StraightThrough:
         for second in jax.jvp(gradients(1), operands, tuple(tangents))[1]:
             np.testing.assert_array_equal(second, 0)
         _, (second, *_) = jax.jvp(gradients(2), operands, tuple(tangents))
-        np.testing.assert_array_equal(second, np.where(regions[0], 2 * along, 0))
+        np.testing.assert_array_equal(second, np.where(regions[0], 2 * tangent, 0))
 
     def test_zero_derivatives_stay_zero(self):
         x = np.float32([-50, np.nan, 50])
@@ -155,14 +155,14 @@ class StraightThrough:
             value, pull_back = jax.vjp(functools.partial(self.operator, axis=axis), *operands)
             return value, pull_back(jnp.ones_like(value))
 
-        one = jax.jit(value_and_gradients)
-        for over in [*np.eye(3, dtype=bool), (True, True, True)]:
-            operands = [many if chosen else single for many, single, chosen in zip(mapped, fixed, over, strict=True)]
-            results = jax.vmap(value_and_gradients, [0 if chosen else None for chosen in over])(*operands)
+        single = jax.jit(value_and_gradients)
+        for choice in [*np.eye(3, dtype=bool), (True, True, True)]:
+            operands = [many if is_mapped else one for many, one, is_mapped in zip(mapped, fixed, choice, strict=True)]
+            results = jax.vmap(value_and_gradients, [0 if is_mapped else None for is_mapped in choice])(*operands)
             for index in range(3):
-                each = [operand[index] if chosen else operand for operand, chosen in zip(operands, over, strict=True)]
+                call = (x[index] if is_mapped else x for x, is_mapped in zip(operands, choice, strict=True))
                 actual = jax.tree.map(lambda result, index=index: result[index], results)
-                jax.tree.map(np.testing.assert_array_equal, actual, one(*each))
+                jax.tree.map(np.testing.assert_array_equal, actual, single(*call))
 
     def test_inside_jit(self):
         x = values(50)
@@ -172,7 +172,7 @@ class StraightThrough:
 
     @one_in(3, "shape", [*(((1, 2) * 4)[:rank] for rank in range(9)), (0,), (3, 0), (0,) * 8], ids=str)
     def test_every_rank(self, shape):
-        """And empty arrays, whose gradients are 0."""
+        """Also of empty arrays, whose gradients are 0."""
         x = np.linspace(-2, 4, np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
 
         @jax.jit
@@ -187,8 +187,8 @@ class StraightThrough:
         np.testing.assert_array_equal(gradients, [np.sum(part) for part in outside])
 
     def test_empty_axis(self):
-        none = np.ones(0, np.float32)
-        assert self.operator(np.ones((3, 0), np.float32), none, none, axis=1).shape == (3, 0)
+        empty = np.ones(0, np.float32)
+        assert self.operator(np.ones((3, 0), np.float32), empty, empty, axis=1).shape == (3, 0)
 
     @pytest.mark.parametrize("position", [0, 1, 2])
     @pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16, np.int8, np.bool_])
@@ -201,7 +201,7 @@ class StraightThrough:
         assert str(raised.value).endswith(f": {message}")
 
     def test_traced_ranges_are_not_read_back(self):
-        """Inverted ones follow the formulas."""
+        """Inverted ranges follow the formulas."""
         x = values(20)
         actual = self.operator(x, jnp.asarray(HIGH), jnp.asarray(LOW))
         np.testing.assert_array_equal(actual, self.formula(x, HIGH, LOW))

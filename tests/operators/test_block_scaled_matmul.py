@@ -1,4 +1,4 @@
-"""`block_scaled_matmul`: the order of its roundings, its layouts and types, what it refuses, and how it is compiled."""
+"""`block_scaled_matmul`: its formula for every type and shape, the order of its sums, errors, compiled programs, meshes."""
 
 import dataclasses
 import functools
@@ -13,56 +13,56 @@ import pytest
 from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from support.collectives import Collective, collectives
 from support.comparison import assert_equal, refusals
-from support.layouts import collectives, kinds
+from support.layouts import kinds
 from support.sampling import one_in
 
 import jquant
 from jquant import reference
 from jquant.cases import samples
 from jquant.cases.blocks import packed, unpacked
-from jquant.kernels import block_dot as door
-from jquant.kernels import blocks_on_cpu, implementations
+from jquant.kernels import block_dot, blocks_on_cpu, implementations
 
 FLOAT32 = np.float32
 NARROW, BYTES = (jnp.int4, jnp.uint4), (np.int8, np.uint8)
 
 
 class Problem:
-    """Random operands, and what must come of them."""
+    """Random operands, and the expected results."""
 
     def __init__(self, seed, sizes, block_size, *, a_dtype=np.int8, b_dtype=jnp.int4, a_batch=(), b_batch=(), **options):
-        """`options` are those of the reference, and `with_zero_points`: whether A has them, and B."""
+        """`options` are the reference's, and `with_zero_points`, which says whether A and B have zero points."""
         self.rng = rng = np.random.default_rng(seed)
         m, k, n = sizes
-        of_a, of_b = options.pop("with_zero_points", (False, False))
+        a_has_zero_point, b_has_zero_point = options.pop("with_zero_points", (False, False))
         self.block_size, self.k_parts = block_size, options.get("k_parts", 1)
         self.a, self.b = samples.integers(rng, a_dtype, *a_batch, m, k), samples.integers(rng, b_dtype, *b_batch, k, n)
         self.b_scale = samples.small_scales(rng, *b_batch, -(-k // block_size), n)
         self.a_scale = samples.small_scales(rng, m, 1)
-        self.a_zero_point = samples.integers(rng, a_dtype, m, 1) if of_a else None
-        self.b_zero_point = samples.integers(rng, b_dtype, *self.b_scale.shape) if of_b else None
+        self.a_zero_point = samples.integers(rng, a_dtype, m, 1) if a_has_zero_point else None
+        self.b_zero_point = samples.integers(rng, b_dtype, *self.b_scale.shape) if b_has_zero_point else None
         self.bias = rng.normal(size=n).astype(FLOAT32)
         self.options = options
 
     @property
-    def of_a(self):
+    def a_operands(self):
         return self.a, self.a_scale, self.a_zero_point
 
     def packed(self):
-        """By NumPy, which has nothing to compile."""
+        """The packed matrix, made with NumPy, which compiles nothing."""
         return packed(self.b, self.b_zero_point, self.b_scale, self.block_size)
 
     def expected(self):
-        of_b = self.b, self.b_scale, self.b_zero_point
+        b_operands = self.b, self.b_scale, self.b_zero_point
         options = {"block_size": self.block_size, **self.options}
-        return reference.block_scaled_matmul(*self.of_a, *of_b, self.bias, **options)
+        return reference.block_scaled_matmul(*self.a_operands, *b_operands, self.bias, **options)
 
     def outputs(self):
-        """Those of the matrix, and of the packed one."""
-        of_b = self.b, self.b_scale, self.b_zero_point, self.bias
-        yield jquant.block_scaled_matmul(*self.of_a, *of_b, block_size=self.block_size, k_parts=self.k_parts)
-        yield jquant.block_scaled_matmul(*self.of_a, self.packed(), bias=self.bias, k_parts=self.k_parts)
+        """The results for B, and for B packed."""
+        b_operands = self.b, self.b_scale, self.b_zero_point, self.bias
+        yield jquant.block_scaled_matmul(*self.a_operands, *b_operands, block_size=self.block_size, k_parts=self.k_parts)
+        yield jquant.block_scaled_matmul(*self.a_operands, self.packed(), bias=self.bias, k_parts=self.k_parts)
 
     def check(self):
         expected = self.expected()
@@ -71,7 +71,7 @@ class Problem:
 
 
 def extremes(problem: Problem, a, b, b_zero_point=None) -> Problem:
-    """The same of integers that are all alike."""
+    """Fills the matrices of a problem with one integer each."""
     problem.a[:], problem.b[:] = a, b
     if b_zero_point is not None:
         problem.b_zero_point[:] = b_zero_point
@@ -81,10 +81,11 @@ def extremes(problem: Problem, a, b, b_zero_point=None) -> Problem:
 EVERY_TYPE = list(itertools.product((1, 9), (*NARROW, *BYTES), BYTES, (False, True), (False, True)))
 
 
-@one_in(11, ("rows", "b_dtype", "a_dtype", "of_a", "of_b"), EVERY_TYPE, gate=3)
-def test_types_and_zero_points(rows, b_dtype, a_dtype, of_a, of_b):
-    """One row is multiplied in another way than many, and by words of 4 bits in another than by bytes."""
-    Problem(0, (rows, 90, 7), 32, a_dtype=a_dtype, b_dtype=b_dtype, with_zero_points=(of_a, of_b)).check()
+@one_in(11, ("rows", "b_dtype", "a_dtype", "a_has_zero_point", "b_has_zero_point"), EVERY_TYPE, gate=3)
+def test_types_and_zero_points(rows, b_dtype, a_dtype, a_has_zero_point, b_has_zero_point):
+    """One row and many rows, and words of 4 bits and bytes, have different implementations."""
+    options = {"a_dtype": a_dtype, "b_dtype": b_dtype, "with_zero_points": (a_has_zero_point, b_has_zero_point)}
+    Problem(0, (rows, 90, 7), 32, **options).check()
 
 
 SHAPES = [
@@ -125,20 +126,19 @@ def test_each_operand_mapped_alone(rows, b_dtype, k):
         a, a_zero_point, b = tree.unflatten(leaves)
         return jquant.block_scaled_matmul(a, p.a_scale, a_zero_point, b)
 
-    def all_alone(*leaves):
-        for place, leaf in enumerate(leaves):
-            axes = [0 if other == place else None for other in range(len(leaves))]
-            mapped = jnp.stack([leaf, leaf[::-1]])  # rows of A in another order, or rows of B, or blocks
-            yield jax.vmap(multiply, axes)(*leaves[:place], mapped, *leaves[place + 1 :])
+    def map_each(*leaves):
+        for position, leaf in enumerate(leaves):
+            axes = [0 if other == position else None for other in range(len(leaves))]
+            mapped = jnp.stack([leaf, leaf[::-1]])  # the rows of A, or the rows or blocks of B, in reverse
+            yield jax.vmap(multiply, axes)(*leaves[:position], mapped, *leaves[position + 1 :])
 
-    outputs = jax.jit(lambda *leaves: [*all_alone(*leaves)])(*leaves)
-    for place, (leaf, output) in enumerate(zip(leaves, outputs, strict=True)):
-        for values, one in zip((leaf, leaf[::-1]), output, strict=True):
-            a, a_zero_point, b = tree.unflatten([*leaves[:place], values, *leaves[place + 1 :]])
+    outputs = jax.jit(lambda *leaves: [*map_each(*leaves)])(*leaves)
+    for position, (leaf, output) in enumerate(zip(leaves, outputs, strict=True)):
+        for values, actual in zip((leaf, leaf[::-1]), output, strict=True):
+            a, a_zero_point, b = tree.unflatten([*leaves[:position], values, *leaves[position + 1 :]])
             integers, zero_point = unpacked(b)
-            assert_equal(
-                one, reference.block_scaled_matmul(a, p.a_scale, a_zero_point, integers, b.scale, zero_point, block_size=32)
-            )
+            operands = a, p.a_scale, a_zero_point, integers, b.scale, zero_point
+            assert_equal(actual, reference.block_scaled_matmul(*operands, block_size=32))
 
 
 @pytest.mark.parametrize("sizes", [(0, 64, 3), (2, 64, 0), (2, 0, 3)], ids=str)
@@ -148,7 +148,7 @@ def test_empty(sizes):
 
 @one_in(3, ("block_size", "bits"), itertools.product((32, 16, 128, 1), (4, 8)))
 def test_the_largest_sums(block_size, bits):
-    """Those of 16 bits end where int16 does."""
+    """The largest sums that are computed in 16 bits just fit into int16."""
     signed, unsigned = (jnp.int4, jnp.uint4) if bits == 4 else (np.int8, np.uint8)
     for a, b in itertools.product((-128, 127), (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)):
         extremes(Problem(0, (1, 256, 3), block_size, b_dtype=signed), a, b).check()
@@ -162,7 +162,7 @@ def test_the_largest_sums(block_size, bits):
 
 
 def test_the_order_of_the_blocks():
-    """2**24 + 1 is 2**24, so that what comes first counts."""
+    """In float32, 2**24 + 1 is 2**24, so that the order of the additions shows in the result."""
     a, b = np.ones((1, 4), np.int8), np.ones((4, 1), np.int8)
     scale = np.array([[2**24], [1], [1], [-(2**24)]], FLOAT32)
     product = functools.partial(jquant.block_scaled_matmul, a, FLOAT32(1), None, b)
@@ -187,24 +187,24 @@ def test_parts_of_k(k_parts, rows, b_dtype):
 
 
 def test_the_sum_of_many_parts_is_a_short_program():
-    """Twice as many are one step more."""
+    """Doubling the number of parts adds one step."""
     a, b, scale = np.ones((2, 256), np.int8), np.ones((256, 3), np.int8), np.ones((128, 3), FLOAT32)
 
     def lines(k_parts):
         multiply = functools.partial(jquant.block_scaled_matmul, block_size=2, k_parts=k_parts)
         return len(jax.jit(multiply).lower(a, FLOAT32(1), None, b, scale).as_text().splitlines())
 
-    of_4, of_8, of_32 = map(lines, (4, 8, 32))
-    assert of_32 - of_8 == 2 * (of_8 - of_4) > 0
+    four, eight, thirty_two = map(lines, (4, 8, 32))
+    assert thirty_two - eight == 2 * (eight - four) > 0
 
 
 def test_floats():
-    """Scales, the bias and the output in 16 bits, each rounded once."""
+    """Scales, the bias and the output of 16 bits; the output is rounded once."""
     half, brain = np.float16, jnp.bfloat16
     for a_dtype, b_dtype, output_dtype in ((half, brain, FLOAT32), (brain, FLOAT32, half), (FLOAT32, half, brain)):
         p = Problem(0, (3, 64, 5), 32, dtype=output_dtype)
         p.a_scale, p.b_scale, p.bias = p.a_scale.astype(a_dtype), p.b_scale.astype(b_dtype), p.bias.astype(b_dtype)
-        output = jquant.block_scaled_matmul(*p.of_a, p.packed(), bias=p.bias, output_dtype=output_dtype)
+        output = jquant.block_scaled_matmul(*p.a_operands, p.packed(), bias=p.bias, output_dtype=output_dtype)
         assert_equal(output, p.expected())
     scale = jax.ShapeDtypeStruct((3,), np.float16)
     output = jax.eval_shape(lambda scale: jquant.block_scaled_matmul(p.a, scale, None, p.packed()), scale)
@@ -234,8 +234,8 @@ _WITHOUT_SCALES = "block_scaled_matmul: b was packed without scales: pack_matrix
 
 
 def _call(*arguments, a=_A, a_scale=1.0, a_zero_point=None, b=_B, **options):
-    given = arguments or (_SCALE,)
-    return lambda: jquant.block_scaled_matmul(a, a_scale, a_zero_point, b, *given, **options)
+    arguments = arguments or (_SCALE,)
+    return lambda: jquant.block_scaled_matmul(a, a_scale, a_zero_point, b, *arguments, **options)
 
 
 def _packed(*arguments, **options):
@@ -297,30 +297,32 @@ def test_refuses(call, message, error):
 
 def test_implementations():
     p = Problem(0, (2, 64, 5), 32)
-    assert_equal(jquant.block_scaled_matmul(*p.of_a, p.packed(), bias=p.bias, implementation="xla"), p.expected())
+    assert_equal(jquant.block_scaled_matmul(*p.a_operands, p.packed(), bias=p.bias, implementation="xla"), p.expected())
     for implementation in set(jquant.Implementation) - {jquant.Implementation.XLA}:
         with pytest.raises(NotImplementedError, match=f"implementation {implementation} "):
-            jquant.block_scaled_matmul(*p.of_a, p.packed(), implementation=implementation)
-    assert door.function_for("cuda", None) is not blocks_on_cpu.block_dot
+            jquant.block_scaled_matmul(*p.a_operands, p.packed(), implementation=implementation)
+    assert block_dot.function_for("cuda", None) is not blocks_on_cpu.block_dot
 
 
 def test_memory_of_derivatives():
-    """The products of all blocks are held for the scales of B alone."""
+    """Only the derivative in the scales of B stores the products of all blocks."""
     m, k, n, blocks = 64, 256, 64, 16
     p = Problem(0, (m, k, n), k // blocks)
 
-    def bytes_of(differentiated, multiply):
-        program = jax.jit(lambda x: jax.jvp(multiply, (x,), (jnp.ones_like(x),))).lower(differentiated).compile()
+    def temporaries(scale, multiply):
+        program = jax.jit(lambda x: jax.jvp(multiply, (x,), (jnp.ones_like(x),))).lower(scale).compile()
         return program.memory_analysis().temp_size_in_bytes
 
     b = p.packed()
-    of_a = bytes_of(p.a_scale, lambda scale: jquant.block_scaled_matmul(p.a, scale, None, b))
-    of_b = bytes_of(p.b_scale, lambda scale: jquant.block_scaled_matmul(p.a, 0.5, None, dataclasses.replace(b, scale=scale)))
-    assert of_a < 4 * blocks * m * n <= of_b
+    a_bytes = temporaries(p.a_scale, lambda scale: jquant.block_scaled_matmul(p.a, scale, None, b))
+    b_bytes = temporaries(
+        p.b_scale, lambda scale: jquant.block_scaled_matmul(p.a, 0.5, None, dataclasses.replace(b, scale=scale))
+    )
+    assert a_bytes < 4 * blocks * m * n <= b_bytes
 
 
 def test_scan_over_layers():
-    """Each iteration takes its layer out of a stack of packed matrices."""
+    """Each iteration slices its layer out of a stack of packed matrices."""
     problems = [Problem(seed, (1, 64, 64), 16) for seed in range(3)]
     layers = jax.tree.map(lambda *x: jnp.stack(x), *(p.packed() for p in problems))
     a = problems[0].a
@@ -335,21 +337,21 @@ def test_scan_over_layers():
 
 @one_in(3, ("block_size", "b_dtype"), itertools.product((32, 64, 128, 256), (jnp.int4, jnp.int8)))
 def test_temporaries_of_one_row(block_size, b_dtype):
-    """No more than a float32 for each block: the weights are not unpacked in memory."""
+    """At most one float32 for each block is stored: the weights are not unpacked in memory."""
     k, n = 4096, 1024
-    # Sums of bytes, in 32 bits, leave no room for the activations and the outputs.
+    # Sums of bytes have 32 bits, so that activations and outputs need memory besides.
     most = 4 * n * k // block_size + (0 if b_dtype == jnp.int4 else 2 * k + 4 * n)
     shapes = jax.ShapeDtypeStruct((k, n), b_dtype), jax.ShapeDtypeStruct((k // block_size, n), jnp.float32)
-    of_b = jax.eval_shape(lambda b, scale: jquant.pack_matrix(b, scale=scale), *shapes)
+    packed_shapes = jax.eval_shape(lambda b, scale: jquant.pack_matrix(b, scale=scale), *shapes)
     for a_dtype, a_zero_point in ((jnp.int8, None), (jnp.uint8, 3)):
         multiply = jax.jit(lambda a, b, a_zero_point=a_zero_point: jquant.block_scaled_matmul(a, 0.5, a_zero_point, b))
-        program = multiply.lower(jax.ShapeDtypeStruct((1, k), a_dtype), of_b).compile()
+        program = multiply.lower(jax.ShapeDtypeStruct((1, k), a_dtype), packed_shapes).compile()
         assert program.memory_analysis().temp_size_in_bytes <= 1.05 * most
 
 
 @one_in(3, ("rows", "k", "block_size", "b_dtype"), [(8, 512, 128, jnp.int4), (1, 896, 128, jnp.int4), (1, 224, 32, np.int8)])
 def test_sums_of_few_rows_are_stored(rows, k, block_size, b_dtype):
-    """Also those of one block at a time: XLA would compute them with the scales, a hundred times as slowly."""
+    """Also of one block at a time; fused with the scales, XLA would compute them a hundred times as slowly."""
     p = Problem(0, (rows, k, 40), block_size, b_dtype=b_dtype)
     program = jax.jit(lambda a, b: jquant.block_scaled_matmul(a, 0.5, None, b)).lower(p.a, p.packed()).compile()
     sums = rf"= s(16|32)\[1,{rows},(\d+),40\]\S* fusion\("
@@ -358,53 +360,52 @@ def test_sums_of_few_rows_are_stored(rows, k, block_size, b_dtype):
 
 @one_in(3, ("k", "b_dtype"), itertools.product((2**14, 4 * 1009), (jnp.int4, np.int8)))
 def test_a_scale_for_each_column(k, b_dtype):
-    """The program does not grow with the block; a prime number of words is no exception."""
+    """The size of the program does not depend on the block size, not even where a block has a prime number of words."""
 
     def lowered(k):
         p = Problem(0, (1, k, 3), k, a_dtype=np.uint8, b_dtype=b_dtype, with_zero_points=(True, True))
-        return jax.jit(jquant.block_scaled_matmul).lower(*p.of_a, p.packed(), bias=p.bias), p
+        return jax.jit(jquant.block_scaled_matmul).lower(*p.a_operands, p.packed(), bias=p.bias), p
 
-    half, whole = lowered(2**13), lowered(k)
-    lines = [len(program.as_text().splitlines()) for program, _ in (half, whole)]
-    assert lines[1] <= lines[0] < 3000
-    program, p = whole
-    assert_equal(program.compile()(*p.of_a, p.packed(), bias=p.bias), p.expected())
+    shorter, _ = lowered(2**13)
+    program, p = lowered(k)
+    assert len(program.as_text().splitlines()) <= len(shorter.as_text().splitlines()) < 3000
+    assert_equal(program.compile()(*p.a_operands, p.packed(), bias=p.bias), p.expected())
 
 
 @kinds
 @pytest.mark.parametrize("layout", ["N", "K"])
 def test_a_mesh(layout, kind):
-    """A split of N sends nothing, one of K one array of integers; both have the bits of one device."""
+    """A split of N moves nothing, and a split of K one array of integers; both give the bits of one device."""
     mesh = jax.make_mesh((4,), ("x",), axis_types=(kind,), devices=jax.devices()[:4])
     parts = 4
-    of_k, of_n = ("x", None) if layout == "K" else (None, "x")
+    k_axis, n_axis = ("x", None) if layout == "K" else (None, "x")
     for rows, b_dtype in ((1, jnp.uint4), (9, np.uint8)):
         p = Problem(0, (rows, 256, 16), 32, b_dtype=b_dtype, k_parts=parts, with_zero_points=(True, True))
         p.bias = None
         with jax.set_mesh(mesh):
-            a = jax.device_put(p.a, NamedSharding(mesh, P(None, of_k)))
-            of_b = p.packed()
-            of_b = jax.device_put(of_b, of_b.sharding_for(NamedSharding(mesh, P(of_k, of_n))))
+            a = jax.device_put(p.a, NamedSharding(mesh, P(None, k_axis)))
+            b = p.packed()
+            b = jax.device_put(b, b.sharding_for(NamedSharding(mesh, P(k_axis, n_axis))))
             multiply = jax.jit(lambda a, b, p=p: jquant.block_scaled_matmul(a, p.a_scale, p.a_zero_point, b, k_parts=parts))
-            program = multiply.lower(a, of_b).compile()
-            output = program(a, of_b)
+            program = multiply.lower(a, b).compile()
+            output = program(a, b)
         assert_equal(output, p.expected())
-        assert_equal(jquant.block_scaled_matmul(*p.of_a, p.packed(), k_parts=parts), p.expected())
-        found = [(x.kind, x.types, x.elements) for x in collectives(program.as_text())]
-        assert found == ([("all-reduce", {"s32"}, parts * rows * 16)] if layout == "K" else [])
+        assert_equal(jquant.block_scaled_matmul(*p.a_operands, p.packed(), k_parts=parts), p.expected())
+        expected = [Collective("all-reduce", {"s32"}, parts * rows * 16)] if layout == "K" else []
+        assert collectives(program.as_text()) == expected
 
 
 def test_a_split_of_k_without_parts():
-    """Right, if not cheap: XLA brings together what is added in order."""
+    """The result is the same, but XLA gathers the blocks, which are added in order."""
     mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:4])
     p = Problem(0, (2, 256, 16), 32)
-    of_b = jax.device_put(p.packed(), p.packed().sharding_for(NamedSharding(mesh, P("x", None))))
-    output = jax.jit(lambda a, b: jquant.block_scaled_matmul(a, p.a_scale, None, b, bias=p.bias))(p.a, of_b)
+    b = jax.device_put(p.packed(), p.packed().sharding_for(NamedSharding(mesh, P("x", None))))
+    output = jax.jit(lambda a, b: jquant.block_scaled_matmul(a, p.a_scale, None, b, bias=p.bias))(p.a, b)
     assert_equal(output, p.expected())
 
 
 def test_sweep(full):
-    """Everything at once, at random: a sample, or 10 million outputs."""
+    """Random types, shapes and options: a sample, or 10 million outputs in the full run."""
     rng, count = np.random.default_rng(0), 0
     while count < (10_000_000 if full else 10_000):
         block_size = int(rng.choice([4, 16, 20, 32, 64, 128, 256, 7]))
@@ -427,14 +428,14 @@ def test_a_named_kernel_leaves_meshes_to_xla_and_says_so(monkeypatch):
     def kernel(*_):
         raise AssertionError("no kernel can be partitioned")
 
-    monkeypatch.setattr(door, "function_for", lambda platform, implementation: kernel)
+    monkeypatch.setattr(block_dot, "function_for", lambda platform, implementation: kernel)
     implementations.warn_of_partitioning.cache_clear()
     p = Problem(0, (4, 64, 8), 32)
     mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:4])
-    of_b = jax.device_put(p.packed(), p.packed().sharding_for(NamedSharding(mesh, P(None, "x"))))
+    b = jax.device_put(p.packed(), p.packed().sharding_for(NamedSharding(mesh, P(None, "x"))))
     multiply = functools.partial(jquant.block_scaled_matmul, implementation="mosaic_tpu")
     with pytest.warns(UserWarning, match="mosaic_tpu cannot be partitioned by XLA.*; inside jax.shard_map, the kernel runs"):
-        output = jax.jit(multiply)(*p.of_a, of_b, bias=p.bias)
+        output = jax.jit(multiply)(*p.a_operands, b, bias=p.bias)
     assert_equal(output, p.expected())
 
 
@@ -443,6 +444,6 @@ def test_a_default_kernel_that_declines_leaves_it_to_xla(monkeypatch):
         raise NotImplementedError
 
     monkeypatch.setitem(implementations.DEFAULTS, "cpu", jquant.Implementation.MOSAIC_TPU)
-    monkeypatch.setattr(door, "function_for", lambda platform, implementation: kernel)
+    monkeypatch.setattr(block_dot, "function_for", lambda platform, implementation: kernel)
     p = Problem(0, (4, 64, 9), 32)
-    assert_equal(jax.jit(jquant.block_scaled_matmul)(*p.of_a, p.packed(), bias=p.bias), p.expected())
+    assert_equal(jax.jit(jquant.block_scaled_matmul)(*p.a_operands, p.packed(), bias=p.bias), p.expected())

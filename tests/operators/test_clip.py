@@ -1,4 +1,4 @@
-"""`clip`: its bounds in float32, cast to the type of the input, its scale and bias, and what it refuses."""
+"""`clip`: float32 bounds, cast to the dtype of the input, scale and bias, and errors."""
 
 import itertools
 

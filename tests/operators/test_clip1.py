@@ -1,4 +1,4 @@
-"""`clip1`: bounds of the type of the input, its scale and bias, and what it refuses."""
+"""`clip1`: bounds of the dtype of the input, scale and bias, and errors."""
 
 import numpy as np
 import pytest
@@ -8,13 +8,13 @@ import jquant
 from jquant import DescriptorTypeError, reference
 
 from . import clips
-from .clips import FLOATS, every_type, floats, level, of_pairs
+from .clips import FLOATS, clipped, every_type, floats, level
 
 
 @every_type
 def test_every_type(x, bounds):
-    low, high, actual = of_pairs(lambda *a: jquant.clip1(*a, feature_level=level(x)), x, bounds=bounds)
-    zero = np.zeros((), x.dtype)  # -0 + 0 is 0: which zero is the larger is nowhere said
+    low, high, actual = clipped(lambda *a: jquant.clip1(*a, feature_level=level(x)), x, bounds=bounds)
+    zero = np.zeros((), x.dtype)  # -0 + 0 is 0; the specification leaves open which zero is the larger
     assert_equal(np.asarray(actual) + zero, reference.clip1(x, low[:, None], high[:, None]) + zero)
 
 

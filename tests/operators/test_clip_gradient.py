@@ -1,4 +1,4 @@
-"""`clip_gradient` beside its formula, and beside JAX's derivative of `clip`."""
+"""`clip_gradient` against its formula and against JAX's derivative of `clip`."""
 
 import itertools
 
@@ -16,7 +16,7 @@ from .clips import BOUNDS, FLOAT_BOUNDS, FLOATS, INTEGERS, floats, integers, lev
 
 @pytest.mark.parametrize("x", [*map(integers, INTEGERS), *map(floats, FLOATS)], ids=lambda x: str(x.dtype))
 def test_every_type(x):
-    """Its bounds are float32, and are cast as those of `clip`."""
+    """Bounds are float32, and are cast like those of `clip`."""
     gradient = (np.arange(x.size) % 100 + 1).astype(x.dtype)
     low, high = np.float32(list(itertools.product(FLOAT_BOUNDS + BOUNDS, repeat=2))).T
 
@@ -27,7 +27,7 @@ def test_every_type(x):
 
 
 class TestGradient(clips.Gradient):
-    clip, gradient_of = staticmethod(jquant.clip), staticmethod(jquant.clip_gradient)
+    clip, clip_gradient = staticmethod(jquant.clip), staticmethod(jquant.clip_gradient)
 
 
 @pytest.mark.parametrize("name", ["Min", "Max"])

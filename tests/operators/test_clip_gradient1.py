@@ -1,4 +1,4 @@
-"""`clip_gradient1` beside its formula, and beside JAX's derivative of `clip1`."""
+"""`clip_gradient1` against its formula and against JAX's derivative of `clip1`."""
 
 import numpy as np
 from support.comparison import assert_equal
@@ -7,18 +7,18 @@ import jquant
 from jquant import reference
 
 from . import clips
-from .clips import every_type, level, of_pairs
+from .clips import clipped, every_type, level
 
 
 @every_type
 def test_every_type(x, bounds):
     gradient = (np.arange(x.size) % 100 + 1).astype(x.dtype)
-    low, high, actual = of_pairs(lambda *a: jquant.clip_gradient1(*a, feature_level=level(x)), x, gradient, bounds=bounds)
+    low, high, actual = clipped(lambda *a: jquant.clip_gradient1(*a, feature_level=level(x)), x, gradient, bounds=bounds)
     assert_equal(actual, reference.clip_gradient1(x, gradient, low[:, None], high[:, None]))
 
 
 class TestGradient(clips.Gradient):
-    clip, gradient_of = staticmethod(jquant.clip1), staticmethod(jquant.clip_gradient1)
+    clip, clip_gradient = staticmethod(jquant.clip1), staticmethod(jquant.clip_gradient1)
 
 
 class TestBounds(clips.TypedBounds):

@@ -1,4 +1,4 @@
-"""`convolution_integer`: every geometry and layout by equality with the formula, and what it refuses."""
+"""`convolution_integer`: every geometry and layout against the formula, and errors."""
 
 import re
 
@@ -14,12 +14,12 @@ import jquant
 from jquant import DescriptorError, reference
 from jquant.cases import samples
 
-from .convolutions import PAIRS, WRAPPED_SUM, of, of_long_sums, or_zero, w, x, zero_points
+from .convolutions import PAIRS, WRAPPED_SUM, long_sums, of, or_zero, w, x, zero_points
 
 
 @one_geometry_in_two(0)
 def test_geometries(name):
-    """Every pair of signs, with one form of the zero points after the other, and symmetric weights, in one program."""
+    """Every pair of types, with the forms of the zero points in turn, and symmetric weights, in one program."""
     sizes, filter_sizes, options = GEOMETRIES[name]
     rng = np.random.default_rng(0)
     calls = []
@@ -35,13 +35,13 @@ def test_geometries(name):
 
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_sums_wrap(channels_last):
-    """Modulo 2**32, of more terms than are multiplied at once."""
-    x, w, layout = of_long_sums(channels_last)
+    """Modulo 2**32, with more terms than one product sums."""
+    x, w, layout = long_sums(channels_last)
     assert jquant.convolution_integer(x, w, **layout).ravel().tolist() == [WRAPPED_SUM] * 2
 
 
-def pairs_of(padding, sizes, filter_sizes, strides, dilations):
-    """The padding that a name stands for: as many windows as strides, or all that fit."""
+def padding_pairs(padding, sizes, filter_sizes, strides, dilations):
+    """The pairs that a padding's name stands for: as many windows as strides, or no padding."""
     pairs = []
     for size, window, stride, dilation in zip(sizes, filter_sizes, strides, dilations, strict=True):
         total = max(0, (-(-size // stride) - 1) * stride + (window - 1) * dilation + 1 - size) if padding != "VALID" else 0
@@ -57,7 +57,7 @@ def test_names_of_padding(padding):
     strides, dilations = (3, 2), (1, 3)
     options = {"strides": strides, "dilations": dilations}
     output = jquant.convolution_integer(x, w, 77, padding=padding, **options)
-    pairs = pairs_of(padding, (7, 8), (4, 3), strides, dilations)
+    pairs = padding_pairs(padding, (7, 8), (4, 3), strides, dilations)
     assert_equal(output, reference.convolution_integer(x, w, 77, padding=pairs, **options))
 
 
@@ -72,7 +72,7 @@ LAYOUTS = [
 
 @pytest.mark.parametrize("name", ["3x2, all options", "groups", "depthwise"])
 def test_layouts(name):
-    """The same numbers with their dimensions in other orders, as strings and as numbers."""
+    """The same arrays with dimensions in other orders, as strings and as `lax.ConvDimensionNumbers`."""
     sizes, filter_sizes, options = GEOMETRIES[name]
     rng = np.random.default_rng(3)
     x, w = samples.integers(rng, np.uint8, *sizes), samples.integers(rng, np.int8, *filter_sizes)

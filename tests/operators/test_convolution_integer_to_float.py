@@ -1,4 +1,4 @@
-"""`convolution_integer_to_float`: every geometry by equality with the formula, its types, derivatives, a mesh and errors."""
+"""`convolution_integer_to_float`: every geometry against the formula, types, derivatives, a mesh, and errors."""
 
 import functools
 import itertools
@@ -11,16 +11,16 @@ import pytest
 from jax import export
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from support.collectives import collectives
 from support.comparison import assert_equal
 from support.geometries import GEOMETRIES, formula, one_geometry_in_two, reordered
-from support.layouts import collectives
 from support.sampling import one_in
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError, reference
 from jquant.cases import samples
 
-from .convolutions import PAIRS, WRAPPED_SUM, of, of_long_sums, w, x, zero_points
+from .convolutions import PAIRS, WRAPPED_SUM, long_sums, of, w, x, zero_points
 
 FLOAT32 = np.float32
 FLOATS = (np.float32, np.float16, jnp.bfloat16)
@@ -30,7 +30,7 @@ convolve = functools.partial(jquant.convolution_integer_to_float, feature_level=
 
 @one_geometry_in_two(0)
 def test_geometries(name):
-    """Scales and biases per tensor and per filter, in each of their shapes, to each type."""
+    """Scales and biases per tensor and per filter, in each of their shapes, and every output type."""
     sizes, filter_sizes, options = GEOMETRIES[name]
     options = {**options, "feature_level": "EXTENDED"}
     rng = np.random.default_rng(1)
@@ -46,17 +46,17 @@ def test_geometries(name):
         calls.append((operands, FLOATS[index % len(FLOATS)]))
     outputs = jax.jit(
         lambda operands: [
-            jquant.convolution_integer_to_float(*given, output_dtype=dtype, **options)
-            for given, (_, dtype) in zip(operands, calls, strict=True)
+            jquant.convolution_integer_to_float(*call, output_dtype=dtype, **options)
+            for call, (_, dtype) in zip(operands, calls, strict=True)
         ]
     )([operands for operands, _ in calls])
     for ((x, x_scale, x_zero_point, w, w_scale, w_zero_point, bias), dtype), output in zip(calls, outputs, strict=True):
-        given = x, x_scale, x_zero_point or 0, w, w_scale, 0 if w_zero_point is None else w_zero_point, bias
-        assert_equal(output, formula(reference.convolution_integer_to_float, *given, dtype=dtype, **options))
+        operands = x, x_scale, x_zero_point or 0, w, w_scale, 0 if w_zero_point is None else w_zero_point, bias
+        assert_equal(output, formula(reference.convolution_integer_to_float, *operands, dtype=dtype, **options))
 
 
 class Problem:
-    """An input and three filters, in a layout, with what belongs to each filter; and the sums."""
+    """An input and filters in a layout, with scales, zero points and biases per filter, and the integer product."""
 
     def __init__(self, layout=LAYOUTS[0], *, channels=3, filters=3, groups=1, seed=0):
         rng = np.random.default_rng(seed)
@@ -89,19 +89,19 @@ class Problem:
 
 
 def test_is_the_composition_of_onnx():
-    """ConvInteger, Cast, Mul of the scales, Mul, Add: of exact operations, each in a program of its own."""
+    """ConvInteger, Cast, Mul of the scales, Mul and Add, each computed in NumPy."""
     p = Problem()
     x_scale, w_scale, bias = p.floats
     scale = x_scale * w_scale.reshape(1, -1, 1, 1)
     expected = p.product.astype(FLOAT32) * scale + bias.reshape(1, -1, 1, 1)
     assert_equal(p(*p.floats), expected)
-    in_another_order = p.product.astype(FLOAT32) * x_scale * w_scale.reshape(1, -1, 1, 1) + bias.reshape(1, -1, 1, 1)
-    assert np.any(expected != in_another_order)
+    other_order = p.product.astype(FLOAT32) * x_scale * w_scale.reshape(1, -1, 1, 1) + bias.reshape(1, -1, 1, 1)
+    assert np.any(expected != other_order)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16])
 def test_scales_of_16_bits(dtype):
-    """Widened, multiplied in float32, rounded once; scalars of Python have their type."""
+    """Scales are widened, multiplied in float32 and the result rounded once; Python scalars take their type."""
     p = Problem()
     floats = [value.astype(dtype) for value in p.floats]
     assert_equal(p(*floats), p.expected(*floats, dtype))
@@ -113,7 +113,7 @@ def test_scales_of_16_bits(dtype):
 def test_special_scales():
     p = Problem()
     values = FLOAT32([0.0, np.inf, -np.inf, np.nan, -1.5, 3e38])
-    outputs = jax.jit(lambda values: [[p(one, other, None) for other in values] for one in values])(values)
+    outputs = jax.jit(lambda values: [[p(x_scale, w_scale, None) for w_scale in values] for x_scale in values])(values)
     for (x_scale, w_scale), output in zip(itertools.product(values, repeat=2), itertools.chain(*outputs), strict=True):
         assert_equal(output, p.expected(x_scale, w_scale, None))
 
@@ -123,21 +123,21 @@ def test_special_scales():
     3, ("layout", "channels", "per_filter"), [(*x, y) for x in [(LAYOUTS[0], 3), (LAYOUTS[1], 20)] for y in (False, True)]
 )
 def test_inside_a_caller(layout, channels, per_filter, constant):
-    """Between a caller's multiplications and sums, which XLA would merge with an epilogue in the open.
+    """Between a caller's multiplications and additions, which XLA would merge with an unprotected epilogue.
 
-    Of constant weights and a scale that is computed, as dynamic quantization has it, most of all.
+    It would do so above all with constant weights and a computed scale, as in dynamic quantization.
     """
     p = Problem(layout, channels=channels)
     before, after, addend = FLOAT32([0.1, 1.3, 1.7])
-    given = p.floats if per_filter else [value.ravel()[0] for value in p.floats]
+    values = p.floats if per_filter else [value.ravel()[0] for value in p.floats]
 
     @jax.jit
     def caller(*floats):
-        x_scale, w_scale, bias = (given[index] if index in constant else value for index, value in enumerate(floats))
+        x_scale, w_scale, bias = (values[index] if index in constant else value for index, value in enumerate(floats))
         output = p(x_scale * before, w_scale, bias * before)
         return output, output * after, output + addend
 
-    x_scale, w_scale, bias = given
+    x_scale, w_scale, bias = values
     for scale in [x_scale] if 0 in constant else samples.small_scales(np.random.default_rng(1), 8):
         expected = p.expected(scale * before, w_scale, bias * before)
         assert_equal(caller(scale, w_scale, bias), (expected, expected * after, expected + addend))
@@ -145,14 +145,14 @@ def test_inside_a_caller(layout, channels, per_filter, constant):
 
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_the_wrapped_sum_is_scaled(channels_last):
-    x, w, layout = of_long_sums(channels_last)
+    x, w, layout = long_sums(channels_last)
     output = jquant.convolution_integer_to_float(x, 0.5, None, w, 0.5, None, 1.0, **layout)
     assert_equal(output.ravel(), np.full(2, FLOAT32(WRAPPED_SUM) * FLOAT32(0.25) + 1, FLOAT32))
 
 
 @one_in(3, ("layout", "channels"), [(LAYOUTS[0], 3), (LAYOUTS[1], 3), (LAYOUTS[1], 20)], first=1)
 def test_scales_and_bias_are_differentiable(layout, channels):
-    """In the forward mode, and in reverse with each of the arguments mapped, and all."""
+    """In forward mode, and in reverse mode with each argument mapped alone, and with all mapped."""
     p = Problem(layout, channels=channels)
     x_scale, w_scale, bias = (value.astype(np.float64) for value in p.floats)
     by_filter = p.product.sum((0, 2, 3), dtype=np.float64)
@@ -169,20 +169,22 @@ def test_scales_and_bias_are_differentiable(layout, channels):
 
     @jax.jit
     def derivatives(*operands):
-        found = [jax.jacfwd(total, argnums=(0, 1, 2))(*operands), gradient(*operands)]
+        gradients = [jax.jacfwd(total, argnums=(0, 1, 2))(*operands), gradient(*operands)]
         for mapped in choices:
             axes = tuple(0 if index in mapped else None for index in range(len(operands)))
-            given = [jnp.stack([value] * 2) if index in mapped else value for index, value in enumerate(operands)]
-            found += [jax.tree.map(lambda x, index=index: x[index], jax.vmap(gradient, axes)(*given)) for index in range(2)]
-        return found
+            stacks = [jnp.stack([value] * 2) if index in mapped else value for index, value in enumerate(operands)]
+            batch = jax.vmap(gradient, axes)(*stacks)
+            gradients += [jax.tree.map(lambda x, index=index: x[index], batch) for index in range(2)]
+        return gradients
 
-    for found in derivatives(*operands):
-        for actual, wanted in zip(found, expected, strict=True):  # a sum of floats, in any order
-            np.testing.assert_allclose(actual, wanted, rtol=0, atol=1e-6 * largest if wanted is not expected[2] else 0)
+    tolerances = 1e-6 * largest, 1e-6 * largest, 0  # of sums of floats in any order, and of a count
+    for gradients in derivatives(*operands):
+        for actual, desired, tolerance in zip(gradients, expected, tolerances, strict=True):
+            np.testing.assert_allclose(actual, desired, rtol=0, atol=tolerance)
 
 
 def test_any_number_of_images():
-    """Exported once, for batches of any size; JAX exports none that may be empty."""
+    """One exported program takes batches of any size but 0, for which JAX exports no symbolic sizes."""
     p = Problem(LAYOUTS[1], channels=20)
     _, x_scale, x_zero_point, *others = p.operands
     function = jax.jit(
@@ -197,19 +199,19 @@ def test_any_number_of_images():
 
 @one_in(3, ("layout", "channels", "kind"), itertools.product(LAYOUTS, (3, 20), (AxisType.Auto, AxisType.Explicit)))
 def test_filters_split_over_a_mesh(layout, channels, kind):
-    """With what belongs to each filter: nothing moves."""
+    """With scales, zero points and biases split like the filters, nothing moves."""
     p = Problem(layout, channels=channels, filters=16)
     mesh = jax.make_mesh((8,), ("x",), axis_types=(kind,))
-    of_filters = P(*("x" if dimension == "O" else None for dimension in layout[1]))
-    specs = P(), P(), P(), of_filters, P("x"), P("x"), P("x")
+    filter_spec = P(*("x" if dimension == "O" else None for dimension in layout[1]))
+    specs = P(), P(), P(), filter_spec, P("x"), P("x"), P("x")
     placed = [jax.device_put(value, NamedSharding(mesh, spec)) for value, spec in zip(p.operands, specs, strict=True)]
     function = functools.partial(convolve, padding=p.padding, dimension_numbers=layout)
     with jax.set_mesh(mesh):
         compiled = jax.jit(function).lower(*placed).compile()
         output = compiled(*placed)
     assert collectives(compiled.as_text()) == []
-    wanted = P(*("x" if dimension == "C" else None for dimension in layout[2]))
-    assert output.sharding.is_equivalent_to(NamedSharding(mesh, wanted), 4)
+    output_spec = P(*("x" if dimension == "C" else None for dimension in layout[2]))
+    assert output.sharding.is_equivalent_to(NamedSharding(mesh, output_spec), 4)
     assert_equal(output, p.expected(*p.floats))
 
 
@@ -225,7 +227,7 @@ def test_errors():
     assert call(w_scale=f32(1, 4, 1, 1, 1), bias=f32(1, 4, 1, 1, 1), feature_level="EXTENDED").shape == (2, 4, 3, 3)
     assert call(bias=f16(4)).dtype == np.float16
     assert call(w_scale=f32(4), output_dtype="BFLOAT16", feature_level="EXTENDED").dtype == jnp.bfloat16
-    for given, message in (
+    for arguments, message in (
         ({"x_scale": f32(4)}, "dimension 0 of InputScaleTensor, of shape (4,), must be 1"),
         ({"w_scale": f32(3)}, "dimension 0 of FilterScaleTensor, of shape (3,), must be 1 or 4"),
         ({"bias": f32(3)}, "dimension 0 of BiasTensor, of shape (3,), must be 1 or 4: BiasChannelCount is 1 or "
@@ -237,8 +239,8 @@ def test_errors():
         ({"feature_level": "6_1"}, "not available before DML_FEATURE_LEVEL_6_2; DML_FEATURE_LEVEL_6_1 was given"),
     ):  # fmt: skip
         with pytest.raises(DescriptorError, match=re.escape(f"convolution_integer_to_float: {message}")):
-            call(**given)
-    for given, message in (
+            call(**arguments)
+    for arguments, message in (
         ({"bias": of(4, dtype=np.int32)}, "BiasTensor has data type INT32; it must match that of InputScaleTensor, FLOAT32"),
         ({"x_scale": f16(1), "bias": f32(4)}, "BiasTensor has data type FLOAT32; it must match that of InputScaleTensor"),
         ({"output_dtype": "FLOAT16"}, "OutputTensor has data type FLOAT16; below FeatureLevel.EXTENDED "
@@ -246,4 +248,4 @@ def test_errors():
         ({"output_dtype": "INT32"}, "OutputTensor has data type INT32; DML_FEATURE_LEVEL_6_4 allows FLOAT32, FLOAT16"),
     ):  # fmt: skip
         with pytest.raises(DescriptorTypeError, match=re.escape(f"convolution_integer_to_float: {message}")):
-            call(**given)
+            call(**arguments)

@@ -1,4 +1,4 @@
-"""`dequantize`: every integer, and back from `quantize`; its derivatives, and what it refuses."""
+"""`dequantize`: every integer, the way there and back with `quantize`, derivatives, and errors."""
 
 import itertools
 
@@ -28,13 +28,13 @@ def test_every_integer_of_8_and_16_bits(mode):
 
 @one_in(5, ("mode", "dtype"), itertools.product(jquant.QuantizeMode, list(TYPES)[:-1]))
 def test_quantize_and_back(mode, dtype):
-    """Integers come back as they were, and real numbers to within half a step."""
+    """Integers come back unchanged, and real numbers to within half a step."""
     limits = np.iinfo(TYPES[dtype])
-    every = np.arange(limits.min, limits.max + 1).astype(TYPES[dtype])
+    integers = np.arange(limits.min, limits.max + 1).astype(TYPES[dtype])
     bounds = FLOAT32([-6, 6]) if mode != "SCALED" else FLOAT32([limits.min, limits.max])
-    real = jquant.dequantize(every, *bounds, mode=mode)
+    real = jquant.dequantize(integers, *bounds, mode=mode)
     options = {"mode": mode, "ensure_minimum_range": 0}
-    assert_equal(jquant.quantize(real, *bounds, dtype, **options).output, every)
+    assert_equal(jquant.quantize(real, *bounds, dtype, **options).output, integers)
     x = np.random.default_rng(0).uniform(*bounds, 10_000).astype(FLOAT32)
     back = jquant.dequantize(*jquant.quantize(x, *bounds, dtype, **options), mode=mode)
     step = (bounds[1] - bounds[0]) / (limits.max - limits.min)
@@ -42,14 +42,14 @@ def test_quantize_and_back(mode, dtype):
 
 
 def test_real_0():
-    """MIN_FIRST has it among the steps; SCALED has it at integer 0."""
+    """MIN_FIRST represents real 0 by one of the integers, and SCALED by integer 0."""
     output = jquant.quantize(FLOAT32(0), -1.3, 2.9, "quint8", mode="MIN_FIRST")
     assert jquant.dequantize(output.output, output.output_min, output.output_max, mode="MIN_FIRST") == 0
     assert jquant.dequantize(np.int16(0), -1.3, 2.9, mode="SCALED") == 0
 
 
 def test_narrow_range():
-    """The lowest integer is not in use, and the scale is that of the one above it."""
+    """The lowest integer is not used, and the integer above it stands for the lower bound."""
     assert jquant.dequantize(np.int8(-127), -127, 1, mode="SCALED", narrow_range=True) == -127
     assert jquant.dequantize(np.int8(-127), -128, 1, mode="SCALED") == -127
     assert jquant.dequantize(np.uint8(255), -128, 255, mode="SCALED", narrow_range=True) == 255
@@ -63,12 +63,12 @@ def test_derivatives_in_the_range():
     low, high = jax.jacrev(lambda *bounds: jquant.dequantize(np.int8([-128, 64]), *bounds, mode="SCALED"), argnums=(0, 1))(
         FLOAT32(-4.0), FLOAT32(2.0)
     )
-    np.testing.assert_allclose(low, [1, -0.5])  # which has the larger scale
+    np.testing.assert_allclose(low, [1, -0.5])  # the lower bound determines the scale
     np.testing.assert_array_equal(high, 0)
 
 
 def test_derivative_of_min_first():
-    """The lower end stays the step that it was rounded to; a range that is one point has no infinite derivative."""
+    """The lower bound's rounding to a step has derivative 0; the derivative of a range of one point is finite."""
     x = np.uint8([0, 85, 255])  # the step 85 is real 0
     derivative = jax.jacrev(lambda high: jquant.dequantize(x, -1, high, mode="MIN_FIRST"))
     np.testing.assert_allclose(derivative(2.0), (x - 85.0) / 255, rtol=1e-6)

@@ -1,4 +1,4 @@
-"""`dequantize_linear`: the differences of every integer type, every way to broadcast, every granularity."""
+"""`dequantize_linear`: the differences of every integer type, broadcasting, every granularity, narrow floats."""
 
 import functools
 import itertools
@@ -10,8 +10,8 @@ import pytest
 from jax import export, lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from support.collectives import collectives
 from support.comparison import assert_equal
-from support.layouts import collectives
 from support.programs import together
 from support.sampling import one_in
 
@@ -116,18 +116,18 @@ def test_every_granularity(dtype):
 
 @pytest.mark.parametrize("dtype", TYPES[:6], ids=str)
 def test_every_difference(dtype):
-    """Of each value and each zero point."""
+    """Every value with every zero point."""
     limits = jnp.iinfo(dtype)
     values = np.arange(limits.min, limits.max + 1)
     x, zero_point = (np.broadcast_to(v, (values.size,) * 2).astype(dtype) for v in (values, values[:, None]))
     expected = (values - values[:, None]).astype(FLOAT32) * FLOAT32(0.3)
     actual = jquant.dequantize_linear(x, 0.3, zero_point, **EXTENDED)
-    np.testing.assert_array_equal(actual, expected, strict=True)  # 0 - 0 and 0 alike
+    np.testing.assert_array_equal(actual, expected, strict=True)  # which takes 0 and -0 as equal
 
 
 @pytest.mark.parametrize("scale_dtype", FLOATS, ids=str)
 def test_every_float_type(scale_dtype):
-    """At jquant's own level scale and output have theirs: the scale is widened exactly, each result rounded once more."""
+    """At `FeatureLevel.EXTENDED`, scale and output have any float type: the scale is widened, and results rounded again."""
     x, scale = samples.integers(np.random.default_rng(3), np.int16, 1000), scale_dtype.type(0.0123)
     for dtype in FLOATS:
         actual = jquant.dequantize_linear(x, scale, np.int16(7), output_dtype=dtype, **EXTENDED)
@@ -144,14 +144,14 @@ def test_empty_arrays_of_every_granularity(form, sizes):
 
 
 def test_the_derivative_in_the_scales_of_blocks():
-    """The sum over each block, of which the last has fewer elements."""
+    """The sum over each block, of which the last is shorter."""
     x = np.int8([[1, 2, 4, 8, 16]])
     gradient = jax.grad(lambda scale: jquant.dequantize_linear(x, scale, axis=1, block_size=2).sum())
     np.testing.assert_array_equal(gradient(np.ones((1, 3), FLOAT32)), FLOAT32([[3, 12, 16]]))
 
 
 def test_arrays_of_4_bits_in_transformations():
-    """Where an array of them is an argument, a carry and a result."""
+    """As mapped arguments, as carries and outputs of `scan`, and in exported programs."""
     rng = np.random.default_rng(4)
     x, scale = samples.integers(rng, jnp.int4, 3, 8, 6), rng.uniform(0.1, 1, (3, 8, 2)).astype(FLOAT32)
     dequantize = functools.partial(jquant.dequantize_linear, axis=1, block_size=4)
@@ -172,22 +172,22 @@ def test_arrays_of_4_bits_in_transformations():
 @pytest.mark.parametrize("spec", [P("x", None), P(None, "x")], ids=str)
 @pytest.mark.parametrize("axis", [0, 1])
 def test_blocks_on_a_mesh(axis, spec):
-    """Whichever dimension is split, and whichever has the blocks, the scales being whole on each device: nothing moves."""
+    """With replicated scales, nothing moves, whichever dimension is split and whichever has the blocks."""
     rng = np.random.default_rng(5)
     mesh = jax.make_mesh((8,), ("x",))
     form = {"axis": axis, "block_size": 5}
     x, scale = samples.integers(rng, np.int8, 16, 16), rng.uniform(0.1, 1, (4, 16) if axis == 0 else (16, 4)).astype(FLOAT32)
-    split, whole = jax.device_put(x, NamedSharding(mesh, spec)), jax.device_put(scale, NamedSharding(mesh, P()))
+    split, replicated = jax.device_put(x, NamedSharding(mesh, spec)), jax.device_put(scale, NamedSharding(mesh, P()))
     with jax.set_mesh(mesh):
-        program = jax.jit(functools.partial(jquant.dequantize_linear, **form)).lower(split, whole).compile()
-        actual = program(split, whole)
+        program = jax.jit(functools.partial(jquant.dequantize_linear, **form)).lower(split, replicated).compile()
+        actual = program(split, replicated)
     assert_equal(actual, reference.dequantize_linear(x, scale, **form))
     assert collectives(program.as_text()) == []
 
 
 @one_in(7, ("dtype", "scale_dtype"), itertools.product(NARROW_FLOATS, FLOATS), ids=str)
 def test_narrow_floats(dtype, scale_dtype):
-    """Every code by scales of every type; every granularity, with zero points."""
+    """Every code with scales of every type, and every granularity with zero points."""
     rng = np.random.default_rng(5)
     codes = np.arange(2 ** jnp.finfo(dtype).bits, dtype=np.uint8).view(dtype)
     for scale in (1, 0.0123, -3, 0, np.inf):
@@ -203,7 +203,7 @@ def test_narrow_floats(dtype, scale_dtype):
 
 
 def test_scales_that_are_powers_of_two():
-    """Results that are subnormal, or larger than all; the result is float32, unless another is asked for."""
+    """Results may be subnormal or overflow; they are float32 by default."""
     codes = np.arange(256, dtype=np.uint8)
     scale = codes[:, None].view(jnp.float8_e8m0fnu)
     for x in (codes.view(np.int8), np.int32([2**31 - 1, -(2**31), 2**24 + 1, 3]), codes.view(jnp.float8_e5m2)):

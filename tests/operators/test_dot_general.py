@@ -1,4 +1,4 @@
-"""`dot_general`: beside the composition of operators and NumPy, for any dimensions; its derivatives; what it refuses."""
+"""`dot_general`: against NumPy and the composition of operators, for any dimensions; derivatives, meshes, export, errors."""
 
 import functools
 import itertools
@@ -11,8 +11,9 @@ import pytest
 from jax import export, lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from support.collectives import collectives
 from support.comparison import assert_equal, assert_refused
-from support.layouts import collectives, kinds
+from support.layouts import kinds
 from support.sampling import one_in
 
 import jquant
@@ -57,7 +58,7 @@ KINDS = [*itertools.product(DTYPES, GRANULARITIES)]
 
 
 def drawn(name: str, lhs_dtype=FLOAT32, rhs_dtype=FLOAT32) -> tuple[np.ndarray, np.ndarray]:
-    """Operands of a product, which differ in magnitude along each of their dimensions."""
+    """Random operands of a product, whose magnitudes vary along each of their dimensions."""
     rng = np.random.default_rng([*map(ord, name)])
 
     def floats(shape, dtype):
@@ -74,7 +75,7 @@ def like_lax(name: str, lhs, rhs) -> jax.ShapeDtypeStruct:
     return jax.eval_shape(functools.partial(lax.dot_general, dimension_numbers=PRODUCTS[name][2]), lhs, rhs)
 
 
-def of_numpy(name: str, lhs, rhs, lhs_scales="PER_CHANNEL", rhs_scales="PER_CHANNEL") -> np.ndarray:
+def expected_product(name: str, lhs, rhs, lhs_scales="PER_CHANNEL", rhs_scales="PER_CHANNEL") -> np.ndarray:
     result = like_lax(name, lhs, rhs)
     per_tensor = {"lhs_per_tensor": lhs_scales == "PER_TENSOR", "rhs_per_tensor": rhs_scales == "PER_TENSOR"}
     expected = reference.dot_general(lhs, rhs, PRODUCTS[name][2], result.dtype, **per_tensor)
@@ -82,19 +83,20 @@ def of_numpy(name: str, lhs, rhs, lhs_scales="PER_CHANNEL", rhs_scales="PER_CHAN
     return expected
 
 
-def of_operators(name: str, lhs, rhs, lhs_scales="PER_CHANNEL", rhs_scales="PER_CHANNEL") -> jax.Array:
-    """What the docstring says: of operands arranged as NumPy could, by the operators that it names."""
+def composition(name: str, lhs, rhs, lhs_scales="PER_CHANNEL", rhs_scales="PER_CHANNEL") -> jax.Array:
+    """The operators that the docstring names, on operands that are transposed and reshaped to matrices."""
     (lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch) = PRODUCTS[name][2]
-    lhs_free = [one for one in range(lhs.ndim) if one not in (*lhs_contracting, *lhs_batch)]
-    rhs_free = [one for one in range(rhs.ndim) if one not in (*rhs_contracting, *rhs_batch)]
+    lhs_free = [dimension for dimension in range(lhs.ndim) if dimension not in (*lhs_contracting, *lhs_batch)]
+    rhs_free = [dimension for dimension in range(rhs.ndim) if dimension not in (*rhs_contracting, *rhs_batch)]
 
     def quantized(x, batch, rows, columns, axis, scales):
-        sizes = [math.prod(x.shape[one] for one in group) for group in (batch, rows, columns)]
+        sizes = [math.prod(x.shape[dimension] for dimension in group) for group in (batch, rows, columns)]
         x = jnp.transpose(x, (*batch, *rows, *columns)).reshape(sizes)
         largest = jnp.max(abs(x.astype(jnp.float32)), axis if scales == "PER_CHANNEL" else None, keepdims=True, initial=0)
         scale, _ = jquant.scale_and_zero_point(-largest, largest, "INT8", symmetric=True, narrow_range=True)
         integers = jquant.quantize_linear(x, scale, output_dtype="INT8", feature_level="EXTENDED")
-        return integers, jnp.broadcast_to(scale, [1 if one == axis else size for one, size in enumerate(x.shape)])
+        sizes[axis] = 1
+        return integers, jnp.broadcast_to(scale, sizes)
 
     def multiply(a, a_scale, b, b_scale):
         operands = a, a_scale, None, b, b_scale
@@ -106,7 +108,7 @@ def of_operators(name: str, lhs, rhs, lhs_scales="PER_CHANNEL", rhs_scales="PER_
     return jax.vmap(multiply)(*a, *b).reshape(result.shape)
 
 
-def ours(name: str, lhs, rhs, *granularities: str) -> jax.Array:
+def product(name: str, lhs, rhs, *granularities: str) -> jax.Array:
     scales = dict(zip(("lhs_scales", "rhs_scales"), granularities, strict=False))
     return jquant.dot_general(lhs, rhs, PRODUCTS[name][2], **scales)
 
@@ -114,46 +116,46 @@ def ours(name: str, lhs, rhs, *granularities: str) -> jax.Array:
 @pytest.mark.gate
 @one_in(19, ("dtypes", "granularities"), KINDS, others="full")
 def test_every_product(dtypes, granularities):
-    """Beside NumPy, in one program."""
+    """Against NumPy, in one program."""
     operands = {name: drawn(name, *dtypes) for name in PRODUCTS}
 
     @jax.jit
-    def every_one(operands):
-        return {name: ours(name, *given, *granularities) for name, given in operands.items()}
+    def all_products(operands):
+        return {name: product(name, lhs, rhs, *granularities) for name, (lhs, rhs) in operands.items()}
 
-    results = every_one(operands)
-    for name, given in operands.items():
-        assert_equal(results[name], of_numpy(name, *given, *granularities), name)
+    results = all_products(operands)
+    for name, (lhs, rhs) in operands.items():
+        assert_equal(results[name], expected_product(name, lhs, rhs, *granularities), name)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(("dtypes", "granularities"), KINDS)
 def test_the_composition(dtypes, granularities):
-    """Beside the operators that the docstring names, with nothing between the two to tell them apart."""
+    """Against the operators that the docstring names, bit for bit."""
     operands = {name: drawn(name, *dtypes) for name in PRODUCTS}
 
     def both(operands):
-        calls = [(name, *given, *granularities) for name, given in operands.items()]
-        return {call[0]: (ours(*call), of_operators(*call)) for call in calls}
+        calls = [(name, lhs, rhs, *granularities) for name, (lhs, rhs) in operands.items()]
+        return {call[0]: (product(*call), composition(*call)) for call in calls}
 
-    for name, (one, other) in jax.jit(both)(operands).items():
-        assert_equal(one, np.asarray(other), name)
+    for name, (actual, expected) in jax.jit(both)(operands).items():
+        assert_equal(actual, np.asarray(expected), name)
 
 
 @pytest.mark.gate
 @one_in(3, "name", ["scalars", "dense of tokens", "queries by keys"])
 def test_outside_of_a_program(name):
     operands = drawn(name, FLOAT32, BFLOAT16)
-    assert_equal(ours(name, *operands), of_numpy(name, *operands))
+    assert_equal(product(name, *operands), expected_product(name, *operands))
     with jax.disable_jit():
-        assert_equal(ours(name, *operands), of_numpy(name, *operands))
+        assert_equal(product(name, *operands), expected_product(name, *operands))
 
 
 def test_the_type_of_the_result():
-    """That of lax, which prefers the range of bfloat16 to the precision of float16; or as told."""
+    """The type that `lax.dot_general` has, or `preferred_element_type`."""
     for lhs_dtype, rhs_dtype in DTYPES:
         lhs, rhs = drawn("dense", lhs_dtype, rhs_dtype)
-        assert ours("dense", lhs, rhs).dtype == like_lax("dense", lhs, rhs).dtype
+        assert product("dense", lhs, rhs).dtype == like_lax("dense", lhs, rhs).dtype
     lhs, rhs = drawn("dense", BFLOAT16, FLOAT32)
     for dtype, spelling in ((FLOAT16, "FLOAT16"), (BFLOAT16, jnp.bfloat16), (FLOAT32, np.float32)):
         result = jquant.dot_general(lhs, rhs, DENSE, preferred_element_type=spelling)
@@ -161,7 +163,7 @@ def test_the_type_of_the_result():
 
 
 def test_a_sum_too_long_for_int32():
-    """It is the operators' sum, modulo 2**32."""
+    """The sum wraps modulo 2**32, as that of the operators."""
     lhs, rhs = np.ones((1, 133145), np.float32), np.ones((133145, 1), np.float32)
     scale = np.float32(1) / np.float32(127)
     for terms, total in ((133144, 127 * 127 * 133144), (133145, 127 * 127 * 133145 - 2**32)):
@@ -175,7 +177,7 @@ class TestSpecialValues:
     @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
     @pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16])
     def test_what_is_no_number_gives_none(self, special, dtype):
-        """Wherever it stands: XLA:CPU's own maximum passes over a NaN."""
+        """Wherever it is, although XLA:CPU's own maximum skips a NaN."""
         lhs, rhs = self.LHS.copy(), self.RHS.copy()
         rows, columns = np.arange(0, 128, 5), np.arange(0, 96, 7)
         lhs[rows, 19 * rows % 512] = special
@@ -198,18 +200,18 @@ class TestDerivatives:
     @pytest.mark.gate
     @one_in(9, "dtypes", DTYPES, others="full")
     def test_of_the_product_of_what_the_integers_stand_for(self, dtypes):
-        """Reverse, of each product: that of lax, bit for bit."""
+        """The gradients are those of `lax.dot_general` of the dequantized operands, bit for bit."""
         operands = {name: drawn(name, *dtypes) for name in PRODUCTS}
 
         def both(operands):
-            found = {}
-            for name, given in operands.items():
-                result, pull = jax.vjp(functools.partial(ours, name), *given)
-                rounded = dequantized(name, *given)
-                _, expected = jax.vjp(functools.partial(lax.dot_general, dimension_numbers=PRODUCTS[name][2]), *rounded)
+            gradients = {}
+            for name, (lhs, rhs) in operands.items():
+                result, pull = jax.vjp(functools.partial(product, name), lhs, rhs)
+                float_product = functools.partial(lax.dot_general, dimension_numbers=PRODUCTS[name][2])
+                _, float_pull = jax.vjp(float_product, *dequantized(name, lhs, rhs))
                 cotangent = jnp.cos(jnp.arange(result.size)).reshape(result.shape).astype(result.dtype)
-                found[name] = pull(cotangent), expected(cotangent)
-            return found
+                gradients[name] = pull(cotangent), float_pull(cotangent)
+            return gradients
 
         for name, (actual, expected) in jax.jit(both)(operands).items():
             assert_equal(actual, jax.tree.map(np.asarray, expected), name)
@@ -218,8 +220,9 @@ class TestDerivatives:
         lhs, rhs = drawn("dense")
         dots = np.cos(lhs), np.sin(rhs)
         rounded = dequantized("dense", lhs, rhs)
-        multiply, of_floats = functools.partial(ours, "dense"), functools.partial(lax.dot_general, dimension_numbers=DENSE)
-        np.testing.assert_array_equal(jax.jvp(multiply, (lhs, rhs), dots)[1], jax.jvp(of_floats, rounded, dots)[1])
+        multiply = functools.partial(product, "dense")
+        float_multiply = functools.partial(lax.dot_general, dimension_numbers=DENSE)
+        np.testing.assert_array_equal(jax.jvp(multiply, (lhs, rhs), dots)[1], jax.jvp(float_multiply, rounded, dots)[1])
 
         def loss(function):
             return lambda lhs, rhs: jnp.sum(function(lhs, rhs))
@@ -227,20 +230,20 @@ class TestDerivatives:
         def hessian(function):
             return jax.jit(jax.hessian(loss(function), argnums=(0, 1)))
 
-        actual, expected = hessian(multiply)(lhs, rhs), hessian(of_floats)(*rounded)
+        actual, expected = hessian(multiply)(lhs, rhs), hessian(float_multiply)(*rounded)
         jax.tree.map(np.testing.assert_array_equal, actual, expected)
         assert np.any(expected[0][1])
 
     def test_of_one_operand_alone(self):
-        """No product of the other one's zeros is computed."""
+        """No product with the other operand's zero tangent is computed."""
         lhs, rhs = drawn("dense")
-        of_rhs = jax.make_jaxpr(jax.grad(lambda rhs: ours("dense", lhs, rhs).sum()))(rhs)
-        assert str(of_rhs).count("dot_general[") == 1
+        gradient = jax.grad(lambda rhs: product("dense", lhs, rhs).sum())
+        assert str(jax.make_jaxpr(gradient)(rhs)).count("dot_general[") == 1
         expected = lax.dot_general(dequantized("dense", lhs, rhs)[0].T, np.ones((5, 7), np.float32), DENSE)
-        np.testing.assert_array_equal(jax.grad(lambda rhs: ours("dense", lhs, rhs).sum())(rhs), expected)
+        np.testing.assert_array_equal(gradient(rhs), expected)
 
     def test_precision(self):
-        """Of the products of floats."""
+        """`precision` is that of the products of floats, which only the derivatives have."""
         lhs, rhs = drawn("dense")
         for precision in ("highest", lax.Precision.HIGHEST, ["highest", "highest"]):
             multiply = functools.partial(jquant.dot_general, dimension_numbers=DENSE, precision=precision)
@@ -249,7 +252,7 @@ class TestDerivatives:
             assert "HIGHEST" in backward.as_text()
 
     def test_through_scan_and_remat(self):
-        """Of layers, one after the other."""
+        """The gradients of a scan over layers are those of the unrolled loop."""
         rng = np.random.default_rng(0)
         x, layers = rng.normal(size=(4, 8)).astype(np.float32), rng.normal(size=(3, 8, 8)).astype(np.float32)
 
@@ -268,10 +271,10 @@ class TestDerivatives:
 
 
 def dequantized(name: str, lhs, rhs) -> tuple[jax.Array, jax.Array]:
-    """What the integers stand for, in the dtypes of the operands."""
+    """The operands, quantized and dequantized in their dtypes."""
     (lhs_contracting, rhs_contracting), _ = PRODUCTS[name][2]
 
-    def of_one(x, contracting):
+    def rounded(x, contracting):
         largest = jnp.max(abs(jnp.asarray(x, jnp.float32)), tuple(contracting), keepdims=True, initial=0)
         scale, _ = jquant.scale_and_zero_point(-largest, largest, "INT8", symmetric=True, narrow_range=True)
         options = {"feature_level": "EXTENDED"}
@@ -279,12 +282,12 @@ def dequantized(name: str, lhs, rhs) -> tuple[jax.Array, jax.Array]:
         integers = jquant.quantize_linear(*flat, output_dtype="INT8", **options)
         return jquant.dequantize_linear(integers, flat[1], output_dtype=x.dtype, **options).reshape(x.shape)
 
-    return of_one(lhs, lhs_contracting), of_one(rhs, rhs_contracting)
+    return rounded(lhs, lhs_contracting), rounded(rhs, rhs_contracting)
 
 
 @one_in(5, ("axes", "granularity"), itertools.product([(0, 0), (1, None), (None, 2)], ["PER_CHANNEL", "PER_TENSOR"]))
 def test_vmap(granularity, axes):
-    """Each has scales of its own, of its tensor, too."""
+    """Each mapped operand has scales of its own, also with one scale per tensor."""
     rng = np.random.default_rng(0)
     shapes = (4, 6, 5), (6, 3, 7)
     lhs, rhs = (
@@ -296,13 +299,13 @@ def test_vmap(granularity, axes):
     multiply = functools.partial(jquant.dot_general, dimension_numbers=numbers, **scales)
     result = jax.jit(jax.vmap(multiply, in_axes=axes))(lhs, rhs)
     for index in range(2):
-        one, other = (x if axis is None else x.take(index, axis) for x, axis in zip((lhs, rhs), axes, strict=True))
+        operands = (x if axis is None else x.take(index, axis) for x, axis in zip((lhs, rhs), axes, strict=True))
         per_tensor = granularity == "PER_TENSOR"
-        expected = reference.dot_general(one, other, numbers, lhs_per_tensor=per_tensor, rhs_per_tensor=per_tensor)
+        expected = reference.dot_general(*operands, numbers, lhs_per_tensor=per_tensor, rhs_per_tensor=per_tensor)
         assert_equal(result[index], expected)
 
 
-# What a program costs, without a clock.
+# What a program costs.
 
 
 LAYERS = "dense", "dense of tokens", "dense, two contracted, to heads", "dense, contracted backwards", "tied embedding"
@@ -310,13 +313,13 @@ LAYERS = "dense", "dense of tokens", "dense, two contracted, to heads", "dense, 
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_nothing_is_transposed(name):
-    """Of operands that lie as layers have them."""
-    text = jax.jit(functools.partial(ours, name)).lower(*drawn(name)).as_text()
+    """Operands in the layouts of layers are multiplied as they are."""
+    text = jax.jit(functools.partial(product, name)).lower(*drawn(name)).as_text()
     assert "stablehlo.transpose" not in text
 
 
 def test_nothing_of_the_size_of_the_floats():
-    """The integers of both operands are all that a program has besides its result."""
+    """The only temporaries are the integers of both operands."""
     m, k, n = 128, 512, 2048
     shapes = (jax.ShapeDtypeStruct(sizes, np.float32) for sizes in ((m, k), (k, n)))
     program = jax.jit(functools.partial(jquant.dot_general, dimension_numbers=DENSE)).lower(*shapes).compile()
@@ -325,7 +328,7 @@ def test_nothing_of_the_size_of_the_floats():
 
 # Meshes and export.
 
-LAYOUTS = {  # how both operands are split, the result, and what moves: the maxima of both, and the product
+LAYOUTS = {  # the specs of both operands and of the result, and the types that move: the operands' maxima, and the product
     "rows": (P(("x", "y")), P(), P(("x", "y")), []),
     "columns": (P(), P(None, ("x", "y")), P(None, ("x", "y")), []),
     "rows and columns": (P("x"), P(None, "y"), P("x", "y"), []),
@@ -337,7 +340,7 @@ LAYOUTS = {  # how both operands are split, the result, and what moves: the maxi
 @kinds
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_mesh(layout, kind):
-    """The bits of one device, and no NaN gets lost."""
+    """The bits of one device, also of NaN."""
     lhs_spec, rhs_spec, output_spec, moved = LAYOUTS[layout]
     rng, mesh = np.random.default_rng(0), jax.make_mesh((2, 4), ("x", "y"), axis_types=(kind, kind))
     lhs, rhs = (rng.normal(size=size).astype(np.float32) for size in ((16, 64), (64, 32)))
@@ -349,9 +352,9 @@ def test_mesh(layout, kind):
         output = program(*operands)
         assert output.sharding.is_equivalent_to(NamedSharding(mesh, output_spec), output.ndim)
     assert_equal(output, reference.dot_general(lhs, rhs, DENSE))
-    found = collectives(program.as_text())
-    assert {one.kind for one in found} <= {"all-reduce"}
-    assert sorted(dtype for one in found for dtype in one.types) == moved
+    operations = collectives(program.as_text())
+    assert {operation.kind for operation in operations} <= {"all-reduce"}
+    assert sorted(dtype for operation in operations for dtype in operation.types) == moved
 
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["Auto", "Explicit"])
@@ -370,7 +373,7 @@ def test_mesh(layout, kind):
     ids=["tokens", "attention", "heads"],
 )
 def test_mesh_of_several_split_dimensions(lhs, rhs, numbers, specs, kind):
-    """They are not merged: nothing moves."""
+    """Split dimensions are not merged, so that nothing moves."""
     rng, mesh = np.random.default_rng(0), jax.make_mesh((2, 4), ("x", "y"), axis_types=(kind, kind))
     lhs, rhs = (rng.normal(size=size).astype(np.float32) for size in (lhs, rhs))
     with jax.set_mesh(mesh):
@@ -383,7 +386,7 @@ def test_mesh_of_several_split_dimensions(lhs, rhs, numbers, specs, kind):
 
 
 def test_out_sharding():
-    """As lax has it, for explicit axes."""
+    """With explicit axes, the sharding is that of `lax.dot_general`."""
     mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
     lhs, rhs = (np.random.default_rng(0).normal(size=size).astype(np.float32) for size in ((16, 64), (64, 32)))
     expected = reference.dot_general(lhs, rhs, DENSE)
@@ -392,13 +395,13 @@ def test_out_sharding():
         for sharding in (P("x", "y"), NamedSharding(mesh, P("x"))):
             options = {"dimension_numbers": DENSE, "out_sharding": sharding}
             output = jax.jit(functools.partial(jquant.dot_general, **options))(*operands)
-            of_lax = jax.jit(functools.partial(lax.dot_general, **options))(*operands)
-            assert output.sharding == of_lax.sharding
+            float_output = jax.jit(functools.partial(lax.dot_general, **options))(*operands)
+            assert output.sharding == float_output.sharding
             assert_equal(output, expected)
 
 
 def test_derivative_of_a_split_sum():
-    """On explicit axes, too, where lax asks how the result is split."""
+    """Also with explicit axes, where `lax.dot_general` needs the sharding of the result."""
     lhs, rhs = (np.random.default_rng(0).normal(size=size).astype(np.float32) for size in ((16, 64), (64, 32)))
     gradient = jax.jit(jax.grad(lambda *operands: jquant.dot_general(*operands, DENSE).sum(), argnums=(0, 1)))
     expected = gradient(lhs, rhs)
@@ -412,7 +415,7 @@ def test_derivative_of_a_split_sum():
 
 @pytest.mark.gate
 def test_export_of_any_batch():
-    """Of tokens by weights, and of attention, whose matrices have as many sizes that are not known."""
+    """Products of tokens with weights, and of attention, whose batch and rows have symbolic sizes."""
     b, t = export.symbolic_shape("b, t")
 
     def function(x, weights):
@@ -430,16 +433,16 @@ def test_export_of_any_batch():
         assert_equal(program.call(x, weights), jax.tree.map(np.asarray, function(x, weights)))
 
 
-# Whoever takes a function like lax.dot_general.
+# Functions that take another dot_general.
 
 
 def test_einsum():
-    """It passes a preferred type, and operands in either order."""
+    """`jnp.einsum` passes a preferred type, and the operands in either order."""
     queries, keys = drawn("queries by keys")
-    given = {"_dot_general": jquant.dot_general}
-    result = jnp.einsum("bqhd,bkhd->bhqk", queries, keys, **given)
-    np.testing.assert_array_equal(result, of_numpy("queries by keys", queries, keys))
-    swapped = jnp.einsum("bqhd,bkhd->bhkq", queries, keys, **given)
+    einsum = functools.partial(jnp.einsum, _dot_general=jquant.dot_general)
+    result = einsum("bqhd,bkhd->bhqk", queries, keys)
+    np.testing.assert_array_equal(result, expected_product("queries by keys", queries, keys))
+    swapped = einsum("bqhd,bkhd->bhkq", queries, keys)
     np.testing.assert_array_equal(swapped, np.swapaxes(result, 2, 3))
 
 

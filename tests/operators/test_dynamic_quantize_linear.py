@@ -1,4 +1,4 @@
-"""`dynamic_quantize_linear`: what no engine covers."""
+"""`dynamic_quantize_linear`: what conformance tests leave out, such as ranges by row, masks, NaN, meshes, and errors."""
 
 import functools
 import itertools
@@ -10,8 +10,8 @@ import pytest
 from jax import export
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from support.collectives import collectives
 from support.comparison import assert_equal
-from support.layouts import collectives
 from support.sampling import one_in
 from support.signatures import DATA_TYPES, level_name, of
 from support.signatures import x64 as x64
@@ -48,12 +48,12 @@ def assert_formula(x, dtype):
 @both_types
 @one_in(3, "input_dtype", [np.float32, np.float16, jnp.bfloat16])
 def test_ranges(input_dtype, dtype):
-    """Both sides of zero, one side, of any magnitude; and ties, among them those of the zero point."""
+    """Ranges on one or both sides of zero, of any magnitude; ties of the elements and of the zero point."""
     rng = np.random.default_rng(0)
     for low, high in [(-1, 1), (0, 1), (-1, 0), (0.5, 1), (-1, -0.5), (-1e-3, 1), (-1, 1e-3), (0, 0)]:
         for scale in samples.scales(rng, 8):
             assert_formula((rng.uniform(low, high, 1000) * scale).astype(input_dtype), dtype)
-    for half_steps in range(0, 511, 7):  # the scale is 1, and the zero point lies halfway between two integers, or on one
+    for half_steps in range(0, 511, 7):  # the scale is 1, and the zero point is an integer or a tie before rounding
         x = np.zeros(1000, FLOAT32)
         x[:300] = samples.near_ties(rng, 300, 1.0, 0, 250) - half_steps / 2
         x[:2] = -half_steps / 2, 255 - half_steps / 2
@@ -105,7 +105,7 @@ def test_a_python_scalar_is_float32():
 @pytest.mark.parametrize("where", [0, 37, 63])
 @pytest.mark.parametrize("value", [np.nan, -np.nan, -100.0, 100.0])
 def test_on_a_mesh(value, where):
-    """The bits of one device, wherever the largest value, the smallest or a NaN lies."""
+    """The bits of one device, wherever the largest value, the smallest value or a NaN is."""
     x = np.linspace(-1, 1, 64, dtype=FLOAT32)
     x[where] = value
     mesh = jax.make_mesh((8,), ("x",))
@@ -116,7 +116,7 @@ def test_on_a_mesh(value, where):
 
 
 def test_the_derivative_of_the_scale():
-    """That of the largest value less that of the smallest, over 255; equal ones share it."""
+    """1 / 255 for the largest value and -1 / 255 for the smallest; equal values share it."""
 
     def scale(x):
         return jquant.dynamic_quantize_linear(x).scale
@@ -129,14 +129,14 @@ def test_the_derivative_of_the_scale():
 
 
 def test_its_inverse():
-    """The other operators take its outputs."""
+    """`dequantize_linear` takes its outputs."""
     x = FLOAT32([-1, 0, 0.25, 1.55])
     output, scale, zero_point = jquant.dynamic_quantize_linear(x)
     np.testing.assert_allclose(jquant.dequantize_linear(output, scale, zero_point), x, atol=scale / 2)
 
 
 class TestRows:
-    """A range for what differs in some dimensions alone, and the same on both sides of 0."""
+    """Ranges by row or other axes, and symmetric ranges."""
 
     AXES = None, -1, 0, (), (0, -1), "all"
 
@@ -145,9 +145,9 @@ class TestRows:
     def test_axes(self, shape, dtype, symmetric, full):
         rng = np.random.default_rng(0)
         dtypes = FLOAT32, np.float16, jnp.bfloat16
-        for place, axis in enumerate(self.AXES):
+        for position, axis in enumerate(self.AXES):
             axis = tuple(range(len(shape))) if axis == "all" else 0 if axis == (0, -1) and len(shape) == 1 else axis
-            for input_dtype in dtypes if full else dtypes[place % 3 : place % 3 + 1]:
+            for input_dtype in dtypes if full else dtypes[position % 3 : position % 3 + 1]:
                 x = (rng.normal(size=shape) * rng.choice([1e-3, 1, 100, 0], shape)).astype(input_dtype)
                 actual = by_row(axis, symmetric, dtype)(x)
                 assert_equal(actual, expected_rows(x, dtype=dtype, axis=axis, symmetric=symmetric), f"{axis}, {x}")
@@ -174,35 +174,35 @@ class TestRows:
     @pytest.mark.parametrize("symmetric", [False, True])
     @both_types
     def test_special_values_stay_in_their_rows(self, dtype, symmetric):
-        """Each row is as it is alone, and as the reference has it."""
+        """The result of a row does not depend on other rows."""
         program = by_row(-1, symmetric, dtype)
         together = program(self.ROWS)
         assert_equal(together, expected_rows(self.ROWS, dtype=dtype, axis=-1, symmetric=symmetric))
-        for place in range(len(self.ROWS)):
-            row = slice(place, place + 1)
-            assert_equal(program(self.ROWS[row]), jax.tree.map(lambda leaf, row=row: leaf[row], together), f"{place}")
+        for index in range(len(self.ROWS)):
+            row = slice(index, index + 1)
+            assert_equal(program(self.ROWS[row]), jax.tree.map(lambda leaf, row=row: leaf[row], together), f"{index}")
 
     def test_the_documented_ends(self):
-        def of_a_row(*values, symmetric, dtype="UINT8"):
+        def row_results(*values, symmetric, dtype="UINT8"):
             output, scale, zero_point = by_row(-1, symmetric, np.dtype(dtype.lower()))(FLOAT32([[*values], [1, -2]]))
             assert (output[1].tolist() == [-128 + 255, -43]) or symmetric or dtype == "UINT8"
             return output[0].tolist(), scale[0].item(), zero_point[0].item()
 
         infinity = np.inf
-        assert of_a_row(0, 0, symmetric=False) == ([0, 0], 1, 0)
-        assert of_a_row(1e-37, 0, symmetric=False) == ([0, 0], 1, 0)
-        assert of_a_row(1e-40, 0, symmetric=True) == ([0, 0], 1, 0)
-        assert of_a_row(1e-37, 0, symmetric=True, dtype="INT8") == ([0, 0], 1, 0)
-        assert of_a_row(127, -254, symmetric=True, dtype="INT8") == ([64, -127], 2, 0)
-        assert of_a_row(127, -254, symmetric=True) == ([192, 1], 2, 128)
-        assert of_a_row(1, infinity, symmetric=True) == ([128, 0], infinity, 128)
-        assert of_a_row(1, -infinity, symmetric=True, dtype="INT8") == ([0, 0], infinity, 0)
-        output, scale, zero_point = of_a_row(1, np.nan, symmetric=True)
+        assert row_results(0, 0, symmetric=False) == ([0, 0], 1, 0)
+        assert row_results(1e-37, 0, symmetric=False) == ([0, 0], 1, 0)
+        assert row_results(1e-40, 0, symmetric=True) == ([0, 0], 1, 0)
+        assert row_results(1e-37, 0, symmetric=True, dtype="INT8") == ([0, 0], 1, 0)
+        assert row_results(127, -254, symmetric=True, dtype="INT8") == ([64, -127], 2, 0)
+        assert row_results(127, -254, symmetric=True) == ([192, 1], 2, 128)
+        assert row_results(1, infinity, symmetric=True) == ([128, 0], infinity, 128)
+        assert row_results(1, -infinity, symmetric=True, dtype="INT8") == ([0, 0], infinity, 0)
+        output, scale, zero_point = row_results(1, np.nan, symmetric=True)
         assert (output, np.isnan(scale), zero_point) == ([0, 0], True, 0)
 
     @pytest.mark.parametrize("symmetric", [False, True])
     def test_where(self, symmetric):
-        """What is masked does not count, be it a NaN or a whole row, and saturates."""
+        """Masked elements, also NaN and whole rows of them, do not count for the range, and saturate."""
         x = FLOAT32([[1, -2, 9], [np.nan, 3, -2], [np.nan, np.inf, -9]])
         where = np.array([[True, True, False], [False, True, True], [False] * 3])
         options = {"axis": -1, "symmetric": symmetric, "output_dtype": "INT8", "feature_level": "EXTENDED"}
@@ -215,14 +215,14 @@ class TestRows:
 
     @pytest.mark.parametrize("symmetric", [False, True])
     def test_equals_vmap(self, symmetric):
-        """Of one range for each; and of rows again."""
+        """`vmap` of a single range over the rows, and `vmap` of ranges by row over another dimension."""
         rng = np.random.default_rng(0)
         x = (rng.normal(size=(3, 4, 50)) * samples.scales(rng, 12).reshape(3, 4, 1)).astype(FLOAT32)
-        one, rows = by_row(None, symmetric, np.int8), by_row(-1, symmetric, np.int8)
+        single, rows = by_row(None, symmetric, np.int8), by_row(-1, symmetric, np.int8)
         together = rows(x)
         assert_equal(jax.vmap(rows)(x), together)
         assert_equal(jax.vmap(rows, 1, 1)(x), together)
-        output, scale, zero_point = jax.vmap(jax.vmap(one))(x)
+        output, scale, zero_point = jax.vmap(jax.vmap(single))(x)
         assert_equal(jquant.DynamicQuantizeOutput(output, scale[..., None], zero_point[..., None]), together)
 
     @both_types
@@ -260,7 +260,7 @@ class TestRows:
     @pytest.mark.parametrize("kind", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit], ids=str)
     @pytest.mark.parametrize("symmetric", [False, True])
     def test_on_a_mesh(self, symmetric, kind):
-        """Rows that a mesh splits move nothing; what it splits in a row, two numbers of it."""
+        """Nothing moves if the mesh splits the rows among devices, and two numbers per row if it splits each row."""
         x = np.linspace(-1, 2, 16 * 64, dtype=FLOAT32).reshape(16, 64)
         x[3, 17], x[5, 40] = np.nan, -100
         mesh = jax.make_mesh((8,), ("x",), axis_types=(kind,))
@@ -268,7 +268,7 @@ class TestRows:
             with jax.set_mesh(mesh):
                 split = jax.device_put(x, NamedSharding(mesh, spec))
                 program = by_row(-1, symmetric, np.int8).lower(split).compile()
-                assert {each.kind for each in collectives(program.as_text())} == moved
+                assert {operation.kind for operation in collectives(program.as_text())} == moved
                 assert_equal(program(split), expected_rows(x, dtype=np.int8, axis=-1, symmetric=symmetric))
 
     def test_any_number_of_rows(self):
@@ -286,10 +286,10 @@ class TestRows:
             return by_row(-1, symmetric, np.int8)(x).scale.sum()
 
         x = FLOAT32([[1, -3, 2], [0, 0, 0], [4, 1, 4], [-2, 2, 1]])
-        of_range, of_half = (FLOAT32(1) / FLOAT32(steps) for steps in (255, 127))
-        expected = FLOAT32([[0, -1, 1], [0, 0, 0], [0.5, 0, 0.5], [-1, 1, 0]]) * of_range
+        range_step, symmetric_step = (FLOAT32(1) / FLOAT32(steps) for steps in (255, 127))
+        expected = FLOAT32([[0, -1, 1], [0, 0, 0], [0.5, 0, 0.5], [-1, 1, 0]]) * range_step
         np.testing.assert_array_equal(jax.grad(total)(x, False), expected)
-        expected = FLOAT32([[0, -1, 0], [0, 0, 0], [0.5, 0, 0.5], [-0.5, 0.5, 0]]) * of_half
+        expected = FLOAT32([[0, -1, 0], [0, 0, 0], [0.5, 0, 0.5], [-0.5, 0.5, 0]]) * symmetric_step
         np.testing.assert_array_equal(jax.grad(total)(x, True), expected)
 
     @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ class TestRows:
 
 
 class TestArguments:
-    """It has several outputs: the tests of the tables, which are of one, do not have it."""
+    """Data types, ranks and levels, because tests/arguments checks only operators with one output."""
 
     def outcome(self, level="6_4", shape=(2, 3), dtype="float32", output="uint8"):
         function = functools.partial(jquant.dynamic_quantize_linear, output_dtype=output, feature_level=level)

@@ -1,4 +1,4 @@
-"""`fake_quantize`: beside its formula, its nudged range, its derivatives, and what it refuses."""
+"""`fake_quantize`: against its formula, its nudged range, straight-through derivatives, and errors."""
 
 import functools
 
@@ -26,7 +26,7 @@ def test_both_bounds_0():
 
 
 def test_nudged_range():
-    """0 lies half a step above -0.5: the range becomes [-1, 2], whose bounds are inside of it."""
+    """0 lies half a step above an integer, so the range [-0.5, 2.5] becomes [-1, 2], which includes its bounds."""
     x = np.float32([-9, np.nextafter(np.float32(-1), -9), -1, -0.5, 0, 1.5, 2, np.nextafter(np.float32(2), 9), 9])
     value, pull_back = jax.vjp(functools.partial(jquant.fake_quantize, num_bits=2), x, np.float32(-0.5), np.float32(2.5))
     np.testing.assert_array_equal(value, [-1, -1, -1, 0, 0, 2, 2, 2, 2])

@@ -1,4 +1,4 @@
-"""`gather_block_quantized`: every type, axis and form of zero points, and indices that name nothing."""
+"""`gather_block_quantized`: every type, axis and form of zero points, indices out of range, and errors."""
 
 import itertools
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from support.collectives import collectives
 from support.comparison import assert_equal
-from support.layouts import collectives
 from support.programs import together
 from support.sampling import one_in
 
@@ -22,11 +22,11 @@ FLOATS = np.float32, np.float16, jnp.bfloat16
 
 
 def problem(rng, dtype, sizes, quantize_axis, scale_dtype, bits=4, zero_points=True):
-    """Integers in tensors of these sizes, with their scales and zero points in blocks of 16."""
-    in_byte = 8 // bits if dtype == np.uint8 else 1
+    """Random integers in a tensor of these sizes, packed if they are bytes, with scales and zero points in blocks of 16."""
+    per_byte = 8 // bits if dtype == np.uint8 else 1
 
     def stored(sizes):
-        return samples.integers(rng, dtype, *sizes[:-1], -(-sizes[-1] // in_byte))
+        return samples.integers(rng, dtype, *sizes[:-1], -(-sizes[-1] // per_byte))
 
     blocks = [-(-size // 16) if axis == quantize_axis % len(sizes) else size for axis, size in enumerate(sizes)]
     scales = rng.uniform(0, 0.1, blocks).astype(scale_dtype)
@@ -34,7 +34,7 @@ def problem(rng, dtype, sizes, quantize_axis, scale_dtype, bits=4, zero_points=T
 
 
 def assert_all_equal(calls):
-    """As one program."""
+    """Asserts that the results of one program for all calls are the reference's."""
     functions = [
         (lambda *operands, options=options: jquant.gather_block_quantized(*operands, **options), operands)
         for operands, options in calls
@@ -75,21 +75,21 @@ def test_an_index_outside_of_the_axis_gives_zeros():
     limits = np.iinfo(np.int32)
     indices = np.int32([-4, -3, 0, 2, 3, 2**20, limits.min, limits.max])
     data, scales = np.full((3, 16), 7, jnp.int4), np.full((3, 1), np.nan, FLOAT32)
-    found = np.asarray(jquant.gather_block_quantized(data, indices, scales, block_size=16))
-    np.testing.assert_array_equal(np.isnan(found).all(1), (indices >= -3) & (indices < 3))
-    assert not found[[0, 4, 5, 6, 7]].any()
+    rows = np.asarray(jquant.gather_block_quantized(data, indices, scales, block_size=16))
+    np.testing.assert_array_equal(np.isnan(rows).all(1), (indices >= -3) & (indices < 3))
+    assert not rows[[0, 4, 5, 6, 7]].any()
 
 
 def test_empty():
     data, scales = np.zeros((3, 16), jnp.int4), np.ones((3, 1), FLOAT32)
     assert jquant.gather_block_quantized(data, np.zeros((0, 2), np.int32), scales, block_size=16).shape == (0, 2, 16)
     empty = np.zeros((0, 16), jnp.int4), np.ones((0, 1), FLOAT32)
-    found = jquant.gather_block_quantized(empty[0], np.int32([0, -1]), empty[1], block_size=16)
-    assert_equal(found, np.zeros((2, 16), FLOAT32))
+    rows = jquant.gather_block_quantized(empty[0], np.int32([0, -1]), empty[1], block_size=16)
+    assert_equal(rows, np.zeros((2, 16), FLOAT32))
 
 
 def test_the_derivative_in_the_scales():
-    """The sum over what was found of each block."""
+    """The sum over the gathered integers of each block."""
     data = np.full((3, 20), 3, jnp.int4)
     gradient = jax.grad(
         lambda scales: jquant.gather_block_quantized(data, np.int32([1, 1, 2, 5]), scales, block_size=16).sum()
@@ -99,7 +99,7 @@ def test_the_derivative_in_the_scales():
 
 @pytest.mark.parametrize("spec", [P("x", None), P(None, "x")], ids=["indices", "columns"])
 def test_on_a_mesh(spec):
-    """Where indices are split, or the table along its blocks, nothing moves."""
+    """Nothing moves, whether the indices are split or the table along its blocks."""
     rng = np.random.default_rng(2)
     data, scales, zero_points = problem(rng, np.uint8, (10, 256), 1, FLOAT32)
     indices = rng.integers(-12, 12, 16, np.int32)

@@ -1,4 +1,4 @@
-"""`matmul_integer`, plain and packed: every shape and zero point, sums that wrap, sizes and implementations."""
+"""`matmul_integer`, plain and packed: every shape and zero point, sums that wrap, implementations, and errors."""
 
 import itertools
 import re
@@ -22,7 +22,7 @@ from .products import INTEGERS, SHAPES, ZERO_POINTS, Problem
 
 @one_in(4, "shape", SHAPES, ids=str)
 def test_shapes(shape):
-    """Of each pair of types, plain and packed."""
+    """Each pair of types, plain and packed."""
     problems = []
     for a_dtype, b_dtype in itertools.product(INTEGERS, repeat=2):
         seed = 100 * SHAPES.index(shape) + 10 * INTEGERS.index(a_dtype) + INTEGERS.index(b_dtype)
@@ -49,9 +49,9 @@ def test_every_zero_point(a_dtype, b_dtype):
             a_zero_point = None if row is None else samples.integers(rng, a_dtype, *row)
             b_zero_point = None if column is None else samples.integers(rng, b_dtype, *column)
             calls.append((jquant.matmul_integer, (a, b, a_zero_point, b_zero_point)))
-            of_rows = 0 if a_zero_point is None else a_zero_point.reshape(-1, 1)
-            of_columns = 0 if b_zero_point is None else b_zero_point.reshape(1, -1)
-            expected.append(reference.matmul_integer(a, b, of_rows, of_columns))
+            a_column = 0 if a_zero_point is None else a_zero_point.reshape(-1, 1)
+            b_row = 0 if b_zero_point is None else b_zero_point.reshape(1, -1)
+            expected.append(reference.matmul_integer(a, b, a_column, b_row))
     for result, product in zip(together(calls), expected, strict=True):
         assert_equal(result, product)
 
@@ -82,12 +82,12 @@ def test_wraps_modulo_2_to_the_32(a_value, b_value):
 
 @pytest.mark.parametrize("batch", [(6,), (2, 3), (1, 2, 3)])
 def test_memory_of_batches(batch):
-    """On a CPU, zero points are taken off in the memory of the product, which is that of the result."""
+    """On a CPU, zero points are subtracted in place: the product and the result share their memory."""
     a, b = jnp.ones((*batch, 128, 16), jnp.uint8), jnp.ones((*batch, 16, 128), jnp.int8)
     function = jax.jit(jquant.matmul_integer, static_argnames="feature_level")
     memory = function.lower(a, b, np.uint8(3), np.int8(4), feature_level="EXTENDED").compile().memory_analysis()
-    has_its_own = memory.temp_size_in_bytes >= memory.output_size_in_bytes
-    assert has_its_own == (len(batch) > 1 and jax.__version_info__ < (0, 11))  # whose XLA fuses a reshape with them
+    has_temporary = memory.temp_size_in_bytes >= memory.output_size_in_bytes
+    assert has_temporary == (len(batch) > 1 and jax.__version_info__ < (0, 11))  # whose XLA fuses a reshape with them
 
 
 def test_implementations():
@@ -132,7 +132,7 @@ def test_vmap_over_every_argument():
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_vmap_over_rows_is_a_product_of_a_matrix(packed):
-    """One B for all of them: no row is added to each, and no B is read for each."""
+    """B is read once for all rows, and no padding is added to each row."""
     p = Problem(0, np.uint8, np.int8, ((), 20, 64, 7), ("tensor", None))
     weights = p.packed if packed else p.b
 
@@ -242,8 +242,8 @@ class TestSizes:
         ids=str,
     )
     def test_batches(self, a, b, text):
-        kind, message = self.outcome(a, b)
-        assert kind is DescriptorError
+        error, message = self.outcome(a, b)
+        assert error is DescriptorError
         assert message.startswith(f"DML_MATRIX_MULTIPLY_INTEGER: {text}")
 
     def test_batches_broadcast_from_the_first_level_on(self):
@@ -252,13 +252,13 @@ class TestSizes:
     @pytest.mark.parametrize("a", [(2, 3), (5, 2, 3), (5, 6, 2, 3)], ids=str)
     @pytest.mark.parametrize("sizes", [(), (1,), (2,), (1, 1), (2, 1), (1, 2, 1), (1, 1, 1, 1), (1, 1, 2, 1)], ids=str)
     def test_a_zero_point(self, a, sizes):
-        """Per tensor or per row, in a rank of its own; a vector is per row."""
+        """Per tensor or per row, whatever the rank of A; a vector is per row."""
         assert self.outcome(a, (*a[:-2], 3, 4), sizes) == ((*a[:-1], 4), jnp.int32)
 
     @pytest.mark.parametrize("b", [(3, 4), (5, 3, 4), (5, 6, 3, 4)], ids=str)
     @pytest.mark.parametrize("sizes", [(), (1,), (4,), (1, 1), (1, 4), (1, 1, 4), (1, 1, 1, 1), (1, 1, 1, 4)], ids=str)
     def test_b_zero_point(self, b, sizes):
-        """Per tensor or per column, in a rank of its own."""
+        """Per tensor or per column, whatever the rank of B."""
         assert self.outcome((*b[:-2], 2, 3), b, None, sizes) == ((*b[:-2], 2, 4), jnp.int32)
 
     @pytest.mark.parametrize(
@@ -309,7 +309,10 @@ class TestSizes:
         assert self.outcome((2, 3), (3, 4), None, (4,), level=level) == (DescriptorError, expected)
         assert self.outcome((2, 3), (3, 4), None, (1, 4), level=level) == ((2, 4), jnp.int32)
         assert self.outcome((2, 3), (3, 4), None, (4,), level="5_2") == ((2, 4), jnp.int32)
-        assert self.outcome((2, 3), (3, 4), (2,), None, level=level) == ((2, 4), jnp.int32)  # A's was never forbidden
+        assert self.outcome((2, 3), (3, 4), (2,), None, level=level) == (
+            (2, 4),
+            jnp.int32,
+        )  # A always took vectors
 
     def test_counts_follow_the_matrix(self):
         """AZeroPointCount is M, not K or N; BZeroPointCount is N."""

@@ -1,4 +1,4 @@
-"""`matmul_integer_to_float`, plain and packed: scales and biases of every form and type, and their derivatives."""
+"""`matmul_integer_to_float`, plain and packed: scales and biases of every form and type, and derivatives."""
 
 import functools
 import itertools
@@ -19,31 +19,31 @@ from .products import FLOAT32, INTEGERS, SHAPES, ZERO_POINTS, Problem, thinned
 
 @one_in(5, ("a_dtype", "b_dtype", "dtype"), itertools.product(INTEGERS, INTEGERS, (np.float32, np.float16, jnp.bfloat16)))
 def test_scales_and_biases(a_dtype, b_dtype, dtype):
-    """Scales per tensor, row and column; each shape of a bias; each type of the output."""
+    """Scales per tensor, row and column, every shape of a bias, every output type."""
     cases = itertools.product(SHAPES, ("tensor", "row"), ("tensor", "column"), (None, (1, 1), (1, 0), (0, 1), (0, 0)))
     choice = 100 * INTEGERS.index(a_dtype) + 10 * INTEGERS.index(b_dtype) + np.dtype(dtype).num
     multiply = functools.partial(jquant.matmul_integer_to_float, output_dtype=dtype, feature_level="EXTENDED")
     operands, expected = [], []
-    for seed, (shape, of_a, of_b, bias_shape) in thinned(cases, 4, choice):
+    for seed, (shape, a_form, b_form, bias_form) in thinned(cases, 4, choice):
         p = Problem(seed, a_dtype, b_dtype, shape, ZERO_POINTS[seed % len(ZERO_POINTS)])
-        a_scale = p.scale(*() if of_a == "tensor" else (p.m, 1))
-        b_scale = p.scale(*() if of_b == "tensor" else (1, p.n))
+        a_scale = p.scale(*() if a_form == "tensor" else (p.m, 1))
+        b_scale = p.scale(*() if b_form == "tensor" else (1, p.n))
         a_zero_point = None if p.a_zero_point is None else p.a_column
         b_zero_point = None if p.b_zero_point is None else p.b_row
         bias = None
-        if bias_shape is not None:
-            sizes = [one or size for one, size in zip(bias_shape, (p.m, p.n), strict=True)]
+        if bias_form is not None:  # 1 for a size of 1, and 0 for the output's size
+            sizes = [form or size for form, size in zip(bias_form, (p.m, p.n), strict=True)]
             bias = (p.rng.normal(size=(*(1,) * len(shape[0]), *sizes)) * 100).astype(FLOAT32)
         operands.append((p.a, a_scale, a_zero_point, p.b, b_scale, b_zero_point, bias))
         expected.append(reference.matmul_integer_to_float(p.a, a_scale, p.a_column, p.b, b_scale, p.b_row, bias, dtype))
-    results = together([(multiply, given) for given in [*operands, *with_packed_weights(operands)]])
-    for actual, wanted in zip(results, expected * 2, strict=True):
-        assert_equal(actual, wanted)
+    results = together([(multiply, call) for call in [*operands, *with_packed_weights(operands)]])
+    for actual, desired in zip(results, expected * 2, strict=True):
+        assert_equal(actual, desired)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16])
 def test_scales_of_16_bits(dtype):
-    """Widened, multiplied in float32, rounded once."""
+    """They are widened and multiplied in float32, and the result is rounded once."""
     p = Problem(0, np.uint8, np.int8, ((), 33, 70, 65), ("row", "column"))
     a_scale, b_scale, bias = p.scale(33, 1).astype(dtype), p.scale(1, 65).astype(dtype), p.scale(1, 65).astype(dtype)
     expected = reference.matmul_integer_to_float(p.a, a_scale, p.a_column, p.b, b_scale, p.b_row, bias, dtype)
@@ -61,7 +61,7 @@ def test_special_scales():
 
 @pytest.mark.parametrize("constant", [False, True])
 def test_inside_a_caller(constant):
-    """Between a caller's multiplication and addition, which XLA would merge with an epilogue in the open."""
+    """Between a caller's multiplication and addition, which XLA would merge with an unprotected epilogue."""
     p = Problem(0, np.uint8, np.int8, ((), 64, 300, 257), ("tensor", "column"))
     arguments = a_scale, b_scale, bias = p.scale(), p.scale(1, p.n), p.scale(1, p.n) * 1000
     factor, addend = FLOAT32(0.1), FLOAT32(1.7)

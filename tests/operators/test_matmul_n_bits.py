@@ -1,4 +1,4 @@
-"""`matmul_n_bits`: weights stored and packed, within the bound of every sum, and bit for bit where there is one term."""
+"""`matmul_n_bits`: stored and packed weights, within the error bound of the sums, and bit for bit for single terms."""
 
 import dataclasses
 import functools
@@ -11,8 +11,8 @@ import pytest
 from jax import export
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from support.collectives import collectives
 from support.comparison import assert_equal
-from support.layouts import collectives
 from support.programs import together
 from support.sampling import one_in
 
@@ -27,7 +27,7 @@ FLOATS = np.dtype(np.float32), np.dtype(np.float16), jnp.dtype(jnp.bfloat16)
 
 
 class Problem:
-    """Random weights as they are stored, their zero points packed (u), as floats (f) or left out."""
+    """Random operands in ONNX Runtime's format, with zero points that are packed ("u"), floats ("f") or absent (None)."""
 
     def __init__(self, seed, m, k, n, *, bits=4, block=32, zero_points: str | None = "u", dtype=FLOATS[0], bias=False):
         self.rng = rng = np.random.default_rng(seed)
@@ -48,7 +48,7 @@ class Problem:
 
     @functools.cached_property
     def packed(self):
-        """Of integers, which have the zero points of the middle as signed ones."""
+        """The packed weights; without zero points, unsigned integers become signed ones."""
         values = reference.unpack_bytes(self.b, self.bits).reshape(len(self.b), -1)[:, : self.k].T
         if self.zero_points is None:
             values = (values.astype(np.int16) - 2 ** (self.bits - 1)).astype(jnp.int4 if self.bits == 4 else np.int8)
@@ -61,9 +61,9 @@ class Problem:
         return (self.a if a is None else a), self.b, self.scales, self.zero_points, None, self.bias
 
     def assert_within_the_bound(self, result, more=0.0):
-        """Of the sum; then the bias and the rounding to 16 bits, which are those of float32, have theirs.
+        """Asserts the error bounds of the sum, of the addition of the bias, and of rounding to 16 bits.
 
-        The sums of these tests are far inside: within 3 units, whatever K is.
+        The sums of these tests are within 3 units of rounding, whatever K is, which is far inside the documented bound.
         """
         result, a = np.asarray(result), self.a.astype(np.float64)
         assert result.dtype == self.a.dtype
@@ -77,7 +77,7 @@ class Problem:
         assert np.all(error <= bound), (error / bound).max()
 
 
-# Each with another number of rows, size of a block and form of the zero points; panels of 128 columns, chunks of 256 rows.
+# Different numbers of rows, block sizes and forms of zero points; kernels use panels of 128 columns and chunks of 256 rows.
 PROBLEMS = [
     Problem(0, 1, 96, 300, bias=True),
     Problem(1, 1, 130, 256, zero_points=None),
@@ -99,13 +99,13 @@ def test_every_form_is_within_the_bound():
 
 
 def test_packed_weights_are_within_the_bound():
-    of_integers = [p for p in PROBLEMS if p.bits > 2 and (p.zero_points is None or p.zero_points.dtype == np.uint8)]
+    packable = [p for p in PROBLEMS if p.bits > 2 and (p.zero_points is None or p.zero_points.dtype == np.uint8)]
 
     def multiply(a, b, bias):
         return jquant.matmul_n_bits(a, b, bias=bias)
 
-    results = together([(multiply, (p.a, p.packed, p.bias)) for p in of_integers])
-    for p, result in zip(of_integers, results, strict=True):
+    results = together([(multiply, (p.a, p.packed, p.bias)) for p in packable])
+    for p, result in zip(packable, results, strict=True):
         p.assert_within_the_bound(result)
 
 
@@ -125,18 +125,18 @@ def test_the_order_of_packed_weights_makes_no_difference(dtype):
 
 @one_in(2, "m", [1, 6])
 def test_products_of_bfloat16(m):
-    """Both operands are rounded to it, so that the result is not that of float32."""
+    """Both operands are rounded to bfloat16, so that the result differs from that of float32."""
     p = Problem(10, m, 320, 260)
     for b in (p.stored()[1:], (p.packed,)):
         exact, inexact = (jquant.matmul_n_bits(p.a, *b, compute_dtype=dtype) for dtype in (None, "bfloat16"))
         p.assert_within_the_bound(inexact, more=2.0**-6.99)
         assert not np.array_equal(exact, inexact)
-        wanted = p.a.astype(jnp.bfloat16).astype(np.float64) @ p.weights.astype(jnp.bfloat16).astype(np.float64)
-        np.testing.assert_allclose(inexact, wanted, atol=1e-4 * abs(wanted).max())
+        expected = p.a.astype(jnp.bfloat16).astype(np.float64) @ p.weights.astype(jnp.bfloat16).astype(np.float64)
+        np.testing.assert_allclose(inexact, expected, atol=1e-4 * abs(expected).max())
 
 
 def test_the_precision_of_matrix_units():
-    """Of which a CPU has one."""
+    """On TPUs and GPUs, whose matrix units may round operands, products have the highest precision."""
     p = Problem(21, 2, 64, 6)
     for operands in (p.stored()[1:4], (p.packed,)):
         text = jax.jit(jquant.matmul_n_bits).trace(p.a, *operands).lower(lowering_platforms=("tpu", "cuda")).as_text()
@@ -147,7 +147,7 @@ def test_the_precision_of_matrix_units():
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_one_term_is_rounded_as_the_formula_says(bits):
-    """A row with one number: the weight, rounded twice, times it, rounded again; zeros are added to that."""
+    """A row with one nonzero number: the weight, rounded twice, is multiplied and rounded, and zeros are added."""
     p = Problem(11, 7, 70, 150, bits=bits, zero_points="f", dtype=FLOATS[0])
     a = np.zeros_like(p.a)
     a[range(7), [0, 1, 31, 32, 33, 68, 69]] = FLOAT32([1, 0.3, -7, 1e-3, 1, 2.7, -1])
@@ -156,7 +156,7 @@ def test_one_term_is_rounded_as_the_formula_says(bits):
 
 
 def test_a_weight_of_its_zero_point_is_0():
-    """However large the numbers are that it is multiplied by: the bound allows nothing else."""
+    """However large the numbers are that the weight is multiplied by."""
     b = np.full((3, 2, 16), 0x99, np.uint8)
     a, scales, zero_points = np.full((1, 64), 1e30, FLOAT32), np.full((3, 2), 0.3, FLOAT32), np.full((3, 1), 0x99, np.uint8)
     packed = jquant.pack_matrix(np.full((64, 3), 9, jnp.uint4), np.array(9, jnp.uint4), scale=scales.T)
@@ -166,7 +166,7 @@ def test_a_weight_of_its_zero_point_is_0():
 
 @pytest.mark.parametrize("zero_points", [None, "u", "f"])
 def test_groups(zero_points):
-    """`g_idx` names the block whose scale and zero point a row has."""
+    """`g_idx` names the block whose scale and zero point a row of the weights has."""
     p = Problem(12, 3, 70, 140, zero_points=zero_points)
     g_idx = p.rng.permutation(np.arange(70) // 32).astype(np.int32)
     p.weights = reference.block_weights(p.b, p.scales, p.zero_points, 70, 4, g_idx)
@@ -183,15 +183,15 @@ def test_flat_scales_and_zero_points():
 
 
 def test_ranks():
-    """A vector is a row; what lies before the rows is a batch, of packed weights too."""
+    """A vector is one row; leading dimensions are a batch, also of packed weights."""
     p = Problem(14, 6, 64, 5)
     both = jax.tree.map(lambda x: jnp.stack([x, x]), p.packed)
     batch = jquant.matmul_n_bits(*p.stored(p.a.reshape(3, 1, 2, 64)))
-    of_each = jquant.matmul_n_bits(p.a.reshape(2, 3, 64), both)
-    of_all = jquant.matmul_n_bits(p.a, both)
+    paired = jquant.matmul_n_bits(p.a.reshape(2, 3, 64), both)
+    broadcast = jquant.matmul_n_bits(p.a, both)
     vector = jquant.matmul_n_bits(*p.stored(p.a[0]))
-    assert [x.shape for x in (batch, of_each, of_all, vector)] == [(3, 1, 2, 5), (2, 3, 5), (2, 6, 5), (5,)]
-    for result in (batch.reshape(6, 5), of_each.reshape(6, 5), *of_all):
+    assert [x.shape for x in (batch, paired, broadcast, vector)] == [(3, 1, 2, 5), (2, 3, 5), (2, 6, 5), (5,)]
+    for result in (batch.reshape(6, 5), paired.reshape(6, 5), *broadcast):
         p.assert_within_the_bound(result)
     p.a = p.a[0]
     p.assert_within_the_bound(vector)
@@ -208,7 +208,7 @@ def test_empty(m, k, n):
 
 
 def test_scales_that_are_not_finite():
-    """They are those of their blocks alone, and of rows that there are: none comes of what fills the last block up."""
+    """They show only in the results of their blocks, and the padding of the last block adds no NaN."""
     p = Problem(15, 2, 289, 6, zero_points="u")
     p.scales[1, -1], p.scales[2, 0] = np.inf, np.nan
     many = np.concatenate([p.a] * 4)
@@ -217,8 +217,8 @@ def test_scales_that_are_not_finite():
     for a, copies in ((p.a, 1), (many, 4)):
         for operands in (p.stored()[1:], (p.packed,)):
             result = np.asarray(jquant.matmul_n_bits(a, *operands))
-            for of_kind in (np.isnan, np.isinf):
-                np.testing.assert_array_equal(of_kind(result), of_kind(np.concatenate([expected] * copies)))
+            for predicate in (np.isnan, np.isinf):
+                np.testing.assert_array_equal(predicate(result), predicate(np.concatenate([expected] * copies)))
 
 
 @one_in(3, ("packed", "argument"), itertools.product([False, True], ["a", "scales", "bias"]), first=1)
@@ -236,22 +236,22 @@ def test_derivatives(packed, argument):
         return (y * cotangent).sum()
 
     gradient = np.asarray(jax.grad(total)(values[argument]))
-    of_weights = p.a.astype(np.float64).T @ cotangent
-    of_scales = (of_weights * (p.weights / np.repeat(p.scales, 32, 1)[:, :70].T)).T
-    of_scales = np.stack([of_scales[:, start : start + 32].sum(1) for start in (0, 32, 64)], axis=1)
-    wanted = {
+    weight_gradient = p.a.astype(np.float64).T @ cotangent
+    terms = (weight_gradient * (p.weights / np.repeat(p.scales, 32, 1)[:, :70].T)).T
+    scale_gradient = np.stack([terms[:, start : start + 32].sum(1) for start in (0, 32, 64)], axis=1)
+    expected = {
         "a": cotangent @ p.weights.T.astype(np.float64),
-        "scales": of_scales.T if packed else of_scales,
+        "scales": scale_gradient.T if packed else scale_gradient,
         "bias": cotangent.sum(0),
     }[argument]
-    np.testing.assert_allclose(gradient, wanted, rtol=1e-4, atol=1e-4 * abs(wanted).max())  # sums of floats, in any order
+    np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-4 * abs(expected).max())  # floats in any order
 
 
 def test_the_derivative_in_zero_points():
     p = Problem(17, 2, 64, 5, zero_points="f")
     gradient = jax.grad(lambda zero_points: jquant.matmul_n_bits(p.a, p.b, p.scales, zero_points).sum())(p.zero_points)
-    of_blocks = p.a.sum(0).reshape(2, 32).sum(1)
-    np.testing.assert_allclose(gradient, -p.scales * of_blocks, rtol=1e-3, atol=1e-4 * abs(of_blocks).max())
+    block_sums = p.a.sum(0).reshape(2, 32).sum(1)
+    np.testing.assert_allclose(gradient, -p.scales * block_sums, rtol=1e-3, atol=1e-4 * abs(block_sums).max())
 
 
 @pytest.mark.parametrize("m", [1, 64])
@@ -279,7 +279,7 @@ def test_no_more_than_a_part_of_a_long_block_is_floats():
 
 @one_in(2, ("m", "block"), [(2, 1012), (6, 300), (6, 1012), (6, 1009)])
 def test_long_blocks(m, block):
-    """Of sizes that are no powers of two, one of which is a prime number; of numbers whose sums are exact."""
+    """Block sizes that are no powers of two, and one that is prime, with numbers whose sums are exact."""
     rng = np.random.default_rng(22)
     k = 2 * block - 5
     a, b = rng.integers(-8, 8, (m, k)).astype(FLOAT32), samples.integers(rng, jnp.uint4, k, 3)
@@ -291,7 +291,7 @@ def test_long_blocks(m, block):
 
 @pytest.mark.parametrize("block", [32, 1012])
 def test_few_rows_of_a_block_are_unrolled(block):
-    """However large it is."""
+    """The size of the program does not depend on the block size."""
     a = jax.ShapeDtypeStruct((1, 2 * block), FLOAT32)
     program = jax.jit(jquant.matmul_n_bits).lower(a, packed_types(2 * block, 8, block))
     assert len(program.as_text().splitlines()) < 1000
@@ -316,14 +316,14 @@ def test_symbolic_sizes(packed, rows):
 
 @one_in(2, "spec", [P(None, "x"), P("x", None)], ids=["columns", "rows"])
 def test_on_a_mesh(spec):
-    """Columns are no other device's affair; a split of the rows of the weights is one sum of all devices' products."""
+    """A split of the columns moves nothing; a split of the weights' rows needs one sum over the devices."""
     p = Problem(19, 3, 512, 16)
     mesh = jax.make_mesh((8,), ("x",))
     packed = jax.device_put(p.packed, p.packed.sharding_for(NamedSharding(mesh, spec)))
     a = jax.device_put(p.a, NamedSharding(mesh, P(None, spec[0])))
     program = jax.jit(jquant.matmul_n_bits).lower(a, packed).compile()
     p.assert_within_the_bound(program(a, packed))
-    assert [each.kind for each in collectives(program.as_text())] == (["all-reduce"] if spec[0] else [])
+    assert [operation.kind for operation in collectives(program.as_text())] == (["all-reduce"] if spec[0] else [])
 
 
 def raises(message, error=DescriptorError):

@@ -1,4 +1,4 @@
-"""`mx_quantize` and `mx_dequantize`: every element type, every bit of its input, and blocks that are not whole."""
+"""`mx_quantize` and `mx_dequantize`: every element type, inputs of any bits, partial blocks, and errors."""
 
 import functools
 
@@ -29,7 +29,7 @@ def programs(element, dtype, axis, block_size):
 
 
 def both(x, element, dtype=np.float32, axis=-1, block_size=32):
-    """There and back, equal to the reference bit for bit; what came back."""
+    """Asserts that quantization and dequantization give the reference's bits; returns the dequantized array."""
     blocks = {"axis": axis, "block_size": block_size}
     quantize, dequantize = programs(element, dtype, axis, block_size)
     quantized = quantize(x)
@@ -41,7 +41,7 @@ def both(x, element, dtype=np.float32, axis=-1, block_size=32):
 
 @one_in(3, "element", ELEMENTS)
 def test_zeros_have_the_sign_of_the_input(element):
-    """But for int8, which has no -0."""
+    """Except in int8, which has no -0."""
     small = FLOAT32([-0.0, 0.0, -(2.0**-20), 2.0**-20])
     x = np.stack([np.append(small, FLOAT32(1)), np.append(np.copysign(FLOAT32(0), small), FLOAT32(0))])
     back = both(x, element)
@@ -51,10 +51,10 @@ def test_zeros_have_the_sign_of_the_input(element):
 
 @one_in(2, "element", ELEMENTS)
 def test_any_bits(element):
-    """Of float32: blocks of one magnitude each, subnormal ones among them; blocks of all magnitudes, NaN and infinities."""
+    """Any float32: blocks of one magnitude, also subnormal, and blocks of all magnitudes, with NaN and infinities."""
     rng = np.random.default_rng(0)
     bits = rng.integers(0, 2**32, (300, 64), np.uint32)
-    bits[:200] &= 0x80FFFFFF  # exponents 0 and 1, which are subnormal numbers and the ones beside them
+    bits[:200] &= 0x80FFFFFF  # exponents 0 and 1: subnormal numbers, and the smallest normal ones
     bits[20:200] |= (np.arange(180, dtype=np.uint32) + 72)[:, None] << 23 & 0x7F000000
     bits[:5] &= 0x8000000F
     x = bits.view(FLOAT32)
@@ -72,7 +72,7 @@ def test_all_numbers_of_16_bits(element):
 
 @one_in(3, "element", ELEMENTS)
 def test_every_code_with_every_scale(element):
-    """Products that are subnormal, and such as are larger than every float32."""
+    """Products may be subnormal, and may overflow float32."""
     bits = 8 if element == "int8" else int(element[5])
     codes = np.broadcast_to(np.arange(2**bits, dtype=np.uint8), (256, 2**bits))
     values = codes if element.startswith("float6") else np.ascontiguousarray(codes).view(element)
@@ -85,7 +85,7 @@ def test_every_code_with_every_scale(element):
 
 @one_in(2, "element", ELEMENTS, first=1)
 def test_what_it_represents_comes_back(element):
-    """A block that has the largest power of two is its elements times its scale, whatever the scale."""
+    """A block of an element type's numbers times any scale comes back unchanged."""
     bits = 8 if element == "int8" else int(element[5])
     numbers = np.arange(-127, 128) / 64 if element == "int8" else narrow_floats.decode(np.arange(2**bits), element)
     numbers = numbers[np.isfinite(numbers)].astype(FLOAT32)
@@ -97,14 +97,14 @@ def test_what_it_represents_comes_back(element):
     ("element", "x", "values", "exponent"),
     [
         ("float8_e4m3fn", [448, 1, -0.0], [448, 1, -0.0], 0),
-        ("float8_e4m3fn", [511, 1, 17], [448, 1, 16], 0),  # more than the largest number, and a tie
+        ("float8_e4m3fn", [511, 1, 17], [448, 1, 16], 0),  # above the largest number, and a tie
         ("float8_e4m3fn", [512, 1, 2.0**-9], [256, 0.5, 0], 1),
         ("float8_e5m2", [65535, 9, 11], [57344, 8, 12], 0),
         ("float6_e2m3fn", [7.9, 1, 0.0625], [7.5, 1, 0], 0),
         ("float6_e3m2fn", [16, -31, 2.5], [16, -28, 2.5], 0),
         ("float4_e2m1fn", [7, 2.5, 0.25], [6, 2, 0], 0),
         ("float4_e2m1fn", [8, 5, -0.5], [4, 2, -0.0], 1),
-        ("int8", [1, 1.9921875, -1.9921875], [64, 127, -127], 0),  # halfway to 128, of which there is none on either side
+        ("int8", [1, 1.9921875, -1.9921875], [64, 127, -127], 0),  # ties with 128 and -128, which are not elements
         ("int8", [0, 1.0234375, -1.0078125], [0, 66, -64], 0),  # ties
         ("float8_e4m3fn", [0, 0, -0.0], [0, 0, -0.0], -127),
         ("float8_e4m3fn", [2.0**-149, 2.0**-130, 0], [0, 0.125, 0], -127),
@@ -116,9 +116,9 @@ def test_what_it_represents_comes_back(element):
     ],
 )
 def test_values(element, x, values, exponent):
-    found, scale = jquant.mx_quantize(np.array(x, FLOAT32), element)
-    found = narrow_floats.decode(found, element) if element.startswith("float6") else np.asarray(found).astype(FLOAT32)
-    assert_equal(found, FLOAT32(values))
+    codes, scale = jquant.mx_quantize(np.array(x, FLOAT32), element)
+    numbers = narrow_floats.decode(codes, element) if element.startswith("float6") else np.asarray(codes).astype(FLOAT32)
+    assert_equal(numbers, FLOAT32(values))
     assert_equal(np.asarray(scale).astype(np.float64), np.array([2.0**exponent]))
 
 
@@ -143,23 +143,23 @@ def test_blocks(shape, options):
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_a_block_longer_than_the_axis(axis):
-    """It has all of its elements, and costs no more than they do."""
+    """It is a block of the whole axis, without memory for elements beyond its end."""
     x = np.random.default_rng(1).normal(size=(4, 16)).astype(FLOAT32)
-    options = {"axis": axis, "block_size": x.shape[axis]}, {"axis": axis, "block_size": 2**40}
-    assert_equal(*(jquant.mx_quantize(x, "int8", **each) for each in options))
-    values, scale = jquant.mx_quantize(x, "int8", **options[0])
-    assert_equal(*(jquant.mx_dequantize(values, scale, **each) for each in options))
+    blocks = {"axis": axis, "block_size": x.shape[axis]}, {"axis": axis, "block_size": 2**40}
+    assert_equal(*(jquant.mx_quantize(x, "int8", **options) for options in blocks))
+    values, scale = jquant.mx_quantize(x, "int8", **blocks[0])
+    assert_equal(*(jquant.mx_dequantize(values, scale, **options) for options in blocks))
 
 
 def test_the_lower_6_bits_count():
     codes = np.arange(256, dtype=np.uint8)
     scale = np.ones(8, jnp.float8_e8m0fnu)
-    every, lower = (jquant.mx_dequantize(each, scale, element_type="float6_e3m2fn") for each in (codes, codes % 64))
-    assert_equal(every, lower)
+    all_bits, lower_bits = (jquant.mx_dequantize(x, scale, element_type="float6_e3m2fn") for x in (codes, codes % 64))
+    assert_equal(all_bits, lower_bits)
 
 
 def test_it_leaves_no_tensor_behind():
-    """What it computes ahead are scales, and of 4 bits the codes, a byte each."""
+    """Its temporaries are the scales and, for elements of 4 bits, their codes in bytes."""
     for element, size in (("float8_e4m3fn", 1 / 8), ("int8", 1 / 8), ("float4_e2m1fn", 9 / 8)):
         shape = jax.ShapeDtypeStruct((256, 2048), np.float32)
         program = jax.jit(lambda x, element=element: jquant.mx_quantize(x, element)).lower(shape).compile()
@@ -174,8 +174,8 @@ def test_data_types():
     with raises(f"mx_quantize: element_type is FLOAT8E4M3FNUZ; it must be one of {elements}", DescriptorTypeError):
         jquant.mx_quantize(x, "float8_e4m3fnuz")
     values, scale = jquant.mx_quantize(x, "FLOAT6E2M3")
-    held = "FLOAT8E4M3FN, FLOAT8E5M2, FLOAT4E2M1, INT8, or UINT8 with an element_type of 6 bits"
-    with raises(f"mx_dequantize: values has data type UINT8; it must be one of {held}", DescriptorTypeError):
+    stored = "FLOAT8E4M3FN, FLOAT8E5M2, FLOAT4E2M1, INT8, or UINT8 with an element_type of 6 bits"
+    with raises(f"mx_dequantize: values has data type UINT8; it must be one of {stored}", DescriptorTypeError):
         jquant.mx_dequantize(values, scale)
     with raises(f"mx_dequantize: element_type is UINT8; it must be one of {elements}", DescriptorTypeError):
         jquant.mx_dequantize(values, scale, element_type="uint8")

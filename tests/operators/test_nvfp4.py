@@ -1,4 +1,4 @@
-"""`nvfp4_quantize` and `nvfp4_dequantize`."""
+"""`nvfp4_quantize` and `nvfp4_dequantize`: ties, magnitudes, numbers that are not finite, blocks, and errors."""
 
 import functools
 
@@ -25,7 +25,7 @@ def programs(axis):
 
 
 def both(x, tensor_scale=None, axis=-1):
-    """There and back, equal to the reference bit for bit; what came of it."""
+    """Asserts that quantization and dequantization give the reference's bits; returns the results of both."""
     quantize, dequantize = programs(axis)
     quantized = quantize(x, tensor_scale)
     assert_equal(quantized, jquant.Nvfp4QuantizeOutput(*reference.nvfp4_quantize(x, tensor_scale, axis=axis)))
@@ -36,7 +36,7 @@ def both(x, tensor_scale=None, axis=-1):
 
 @one_in(2, "tensor_scale", [None, 1, 1e-3, 2.0**-20])
 def test_ties_and_magnitudes(tensor_scale, gate):
-    """Of elements and of scales, and tensors of magnitudes that have scales down to 0."""
+    """Ties of elements and of scales, and tensors whose blocks have scales down to 0."""
     rng = np.random.default_rng(0)
     scale = None if tensor_scale is None else FLOAT32(tensor_scale)
     x = rng.normal(size=(64, 64)) * 10 ** rng.uniform(-6, 1, (64, 1))
@@ -56,7 +56,7 @@ def test_any_bits():
 
 @one_in(2, "magnitude", [0, 2.0**-149, 2.0**-126, 1e-30, 2688 * 2.0**-100, 1e38])
 def test_tensors_of_one_magnitude(magnitude):
-    """A scale below 2**-100 is that of zeros, 1."""
+    """A tensor whose scale would be below 2**-100 has scale 1, like zeros."""
     x = np.full((2, 32), magnitude, FLOAT32) * FLOAT32([[1], [-1]])
     (values, scale, tensor_scale), back = both(x)
     if magnitude / 2688 < 2.0**-100:
@@ -76,14 +76,14 @@ def test_what_is_not_finite():
     assert_equal(np.asarray(scale, FLOAT32), FLOAT32([[np.nan, np.nan, 0.171875]]))
     assert_equal(np.isnan(back), np.arange(48)[None] < 32)
     assert_equal(np.asarray(values, FLOAT32), np.full((1, 48), 6, FLOAT32))
-    for without in (np.nan, np.inf):
-        (_, _, tensor_scale), back = both(np.where(np.isfinite(x), x, FLOAT32(without)))
-        assert_equal(tensor_scale, FLOAT32(without))
+    for value in (np.nan, np.inf):
+        (_, _, tensor_scale), back = both(np.where(np.isfinite(x), x, FLOAT32(value)))
+        assert_equal(tensor_scale, FLOAT32(value))
         assert np.isnan(back).all()
 
 
 def test_small_blocks():
-    """The scale that a block of the largest magnitude has is 448; below 2**-10, half of the smallest, it is 0."""
+    """The block with the largest magnitude has scale 448; scales up to 2**-10, half of the smallest number, round to 0."""
     x = np.zeros((3, 16), FLOAT32)
     x[:, 0] = 448 * 6, 6 * 2.0**-10, 6 * 1.001 * 2.0**-10
     (values, scale, tensor_scale), _ = both(x)
@@ -93,7 +93,7 @@ def test_small_blocks():
 
 
 def test_zeros_have_the_sign_of_the_input():
-    """Those that elements round to, and those of a block whose scale is 0; as in ml_dtypes' conversion of the quotients."""
+    """Elements that round to 0, and blocks with scale 0, as when ml_dtypes converts the quotients."""
     small = FLOAT32([-0.0, 0.0, -0.001, 0.001, -(2.0**-100), 2.0**-100])
     x = np.zeros((3, 16), FLOAT32)
     x[0, 0], x[0, 1:7], x[1, :6], x[2, :6] = 2688, small, small, np.copysign(FLOAT32(0), small)

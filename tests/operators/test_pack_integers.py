@@ -1,4 +1,4 @@
-"""`pack_integers` and `unpack_integers`: integers of fewer than 8 bits, in bytes."""
+"""`pack_integers` and `unpack_integers`: integers of fewer than 8 bits in bytes, and errors."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from .affine import TYPES
 
 @pytest.mark.parametrize("dtype", TYPES[:4], ids=str)
 def test_packed_integers(dtype):
-    """Every byte, and every number of integers that fills the last byte in part."""
+    """Every byte, and every number of integers in a partial last byte."""
     count = 8 // jnp.iinfo(dtype).bits
     every_byte = np.arange(256, dtype=np.uint8).reshape(4, 64)
     integers = reference.unpack_integers(every_byte, dtype, 64 * count)
@@ -29,7 +29,7 @@ def test_packed_integers(dtype):
 
 @pytest.mark.parametrize("dtype", TYPES[:4], ids=str)
 def test_symbolic_sizes(dtype):
-    """One exported program packs rows of every size, also those that fill the last byte in part."""
+    """One exported program packs rows of any size, also with a partial last byte."""
     shape = jax.ShapeDtypeStruct(jax.export.symbolic_shape("n, k"), dtype)
     exported = jax.export.export(jax.jit(jquant.pack_integers))(shape)
     every_byte = np.arange(256, dtype=np.uint8).reshape(4, 64)
@@ -62,11 +62,11 @@ def test_scalars():
         jquant.unpack_integers(jnp.zeros((), u8), "INT4")
 
 
-@pytest.mark.parametrize(("dtype", "right"), [("int4", (5, 6)), ("uint2", (9, 10, 11, 12))])
-def test_sizes(dtype, right):
-    for size in right:
+@pytest.mark.parametrize(("dtype", "valid"), [("int4", (5, 6)), ("uint2", (9, 10, 11, 12))])
+def test_sizes(dtype, valid):
+    for size in valid:
         assert jquant.unpack_integers(jnp.zeros((2, 3), u8), dtype, size=size).shape == (2, size)
-    for size, count in ((right[0] - 1, 2), (right[-1] + 1, 4)):
+    for size, count in ((valid[0] - 1, 2), (valid[-1] + 1, 4)):
         text = f"size is {size}: {size} integers of dtype {dtype.upper()} need {count} bytes; packed has 3"
         with raises(f"unpack_integers: {text}"):
             jquant.unpack_integers(jnp.zeros((2, 3), u8), dtype, size=size)

@@ -1,4 +1,4 @@
-"""`pack_matrix` and the `PackedMatrix` that it makes: what is in it, what it refuses, and how it passes through JAX."""
+"""`pack_matrix`, and the packed matrices that it returns: contents, errors, trees, transformations, shardings."""
 
 import dataclasses
 import itertools
@@ -15,7 +15,7 @@ from support.sampling import one_in
 import jquant
 from jquant import reference
 from jquant.cases import samples
-from jquant.cases.blocks import packed as of_blocks
+from jquant.cases.blocks import packed as packed_blocks
 from jquant.kernels import packed as packing
 
 from .products import FLOAT32, INTEGERS, Problem
@@ -90,7 +90,7 @@ def test_rejects():
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, np.float16, np.uint8, np.int32, np.float32])
 def test_a_cast_of_the_model_is_found(dtype):
-    """What casts all arrays of a model casts these, and the integers would be wrong."""
+    """A cast of all arrays of a model casts these, too, which would make the integers wrong."""
     b = samples.integers(np.random.default_rng(0), np.int8, 4, 3)
     cast = jax.tree.map(lambda x: x.astype(dtype), jquant.pack_matrix(b, 1))
     assert repr(cast) == f"PackedMatrix(int8[4,3], data of {jnp.dtype(dtype)})"
@@ -133,7 +133,7 @@ def test_each_array_is_checked():
 
 
 def test_trees():
-    """Flattening, mapping to other things than arrays, pickling: nothing is checked or lost on the way."""
+    """Flattening, mapping to leaves that are no arrays, and pickling check nothing and lose nothing."""
     b = samples.integers(np.random.default_rng(0), np.uint8, 64, 5)
     packed = jquant.pack_matrix(b, np.arange(5, dtype=np.uint8))
     names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(packed)]
@@ -154,13 +154,13 @@ def test_jit_takes_and_returns_it():
     assert_equal(jax.jit(lambda packed: packed.unpack())(packed), p.b)
 
 
-@pytest.mark.parametrize("of_b", [None, "tensor", "column"])
-def test_vmap(of_b):
-    """Weights shared, weights mapped, zero points mapped or not."""
-    problems = [Problem(seed, np.uint8, np.uint8, ((), 3, 64, 7), ("row", of_b)) for seed in range(4)]
+@pytest.mark.parametrize("zero_point", [None, "tensor", "column"])
+def test_vmap(zero_point):
+    """Mapped weights with their zero points, and shared weights."""
+    problems = [Problem(seed, np.uint8, np.uint8, ((), 3, 64, 7), ("row", zero_point)) for seed in range(4)]
     a, b = np.stack([p.a for p in problems]), np.stack([p.b for p in problems])
     a_zero_point = np.stack([p.a_zero_point for p in problems])
-    b_zero_point = None if of_b is None else np.stack([p.b_zero_point for p in problems])
+    b_zero_point = None if zero_point is None else np.stack([p.b_zero_point for p in problems])
     packed = jax.vmap(jquant.pack_matrix)(b, b_zero_point)
     assert packed.shape == (4, 64, 7)
     expected = np.stack([p.expected for p in problems])
@@ -181,9 +181,9 @@ def test_scan_over_layers():
     def layer(x, weights):
         return jquant.quantized_linear_matmul(x, 0.01, None, weights, 0.01, None, 0.01), None
 
-    for packed, used in zip(stacks, (zero_points, np.full_like(zero_points, 128)), strict=True):
+    for packed, layer_zero_points in zip(stacks, (zero_points, np.full_like(zero_points, 128)), strict=True):
         expected = x
-        for weights, zero_point in zip(layers, used, strict=True):
+        for weights, zero_point in zip(layers, layer_zero_points, strict=True):
             step = FLOAT32(0.01)
             expected = reference.quantized_linear_matmul(expected, step, 0, weights, step, zero_point, step, 0, np.int8)
         assert_equal(jax.jit(lambda x, packed: jax.lax.scan(layer, x, packed)[0])(x, packed), expected)
@@ -208,12 +208,12 @@ def test_shardings():
 BLOCKS = np.ones((70, 5), jnp.int4), np.full((3, 5), 0.5, np.float32)
 
 
-OF_BLOCKS = ((64, 5), 32), ((2, 3, 70, 5), 32), ((9, 4), 3), ((0, 4), 4), ((8, 0), 4)
+SHAPES_AND_BLOCK_SIZES = ((64, 5), 32), ((2, 3, 70, 5), 32), ((9, 4), 3), ((0, 4), 4), ((8, 0), 4)
 
 
-@one_in(3, ("dtype", "case"), itertools.product([jnp.int4, jnp.uint4, *INTEGERS], OF_BLOCKS))
+@one_in(3, ("dtype", "case"), itertools.product([jnp.int4, jnp.uint4, *INTEGERS], SHAPES_AND_BLOCK_SIZES))
 def test_with_scales_is_the_matrix(dtype, case):
-    """Words of 4 bits, or bytes where a block ends inside of a word, in whole blocks."""
+    """Stored in words of 4-bit integers, or in bytes where a block ends inside of a word, and padded to whole blocks."""
     shape, block_size = case
     *batch, k, n = shape
     rng, blocks = np.random.default_rng(0), -(-k // block_size)
@@ -222,7 +222,7 @@ def test_with_scales_is_the_matrix(dtype, case):
     packed = jquant.pack_matrix(b, zero_point, scale=scale, block_size=block_size)
     assert (packed.shape, packed.ndim, packed.dtype, packed.block_size) == (shape, len(shape), b.dtype, block_size)
     assert_equal(packed.unpack(), b)
-    expected = of_blocks(b, zero_point, scale, block_size)
+    expected = packed_blocks(b, zero_point, scale, block_size)
     for field in ("data", "scale", "zero_point"):
         assert_equal(getattr(packed, field), getattr(expected, field))
     assert (packed.padding, packed.layout) == (expected.padding, expected.layout)
@@ -230,7 +230,7 @@ def test_with_scales_is_the_matrix(dtype, case):
 
 
 def test_words():
-    """Four rows in each, the first in the lowest bits; int4 plus 8, so that all are unsigned."""
+    """A word has four rows, the first in the lowest bits; int4 is stored plus 8, as unsigned."""
     b = np.array([[-8], [-7], [7], [0], [1], [0], [0], [0]], jnp.int4)
     packed = jquant.pack_matrix(b, scale=np.ones((2, 1), np.float32))
     assert_equal(packed.data, np.array([[0x8F10], [0x8889]], np.uint16))
@@ -265,7 +265,7 @@ def test_rejects_scales(arguments, message):
 
 def test_each_array_of_blocks_is_checked():
     """A cast of the model may change the type of the scales, but not the integers."""
-    packed = of_blocks(BLOCKS[0], np.int8(1), BLOCKS[1], 32)
+    packed = packed_blocks(BLOCKS[0], np.int8(1), BLOCKS[1], 32)
     half = dataclasses.replace(packed, scale=packed.scale.astype(np.float16))
     a = np.ones((1, 70), np.int8)
     expected = reference.block_scaled_matmul(a, np.float32(1), None, BLOCKS[0], half.scale, np.int8(1), block_size=32)
@@ -295,7 +295,7 @@ def test_each_array_of_blocks_is_checked():
 
 
 def test_shardings_of_blocks():
-    packed = of_blocks(BLOCKS[0], None, BLOCKS[1], 32)
+    packed = packed_blocks(BLOCKS[0], None, BLOCKS[1], 32)
     spec = packed.sharding_for(P("k", "n"))
     assert (spec.data, spec.scale, spec.zero_point) == (P("k", "n"), P("k", "n"), None)
     mesh = jax.make_mesh((2,), ("k",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])

@@ -1,4 +1,4 @@
-"""`quantize`: TensorFlow's examples, its kernel's surprises, and its own validation."""
+"""`quantize`: against its formula, TensorFlow's examples, peculiarities of its kernel, and its validation of arguments."""
 
 import functools
 import itertools
@@ -22,7 +22,7 @@ FLOAT32 = np.float32
 
 @one_in(2, ("mode", "dtype"), itertools.product(["MIN_COMBINED", "MIN_FIRST", "SCALED"], INTEGERS[:5]))
 def test_equals_the_model(mode, dtype):
-    """So that a run without TensorFlow judges this operator, too."""
+    """The reference stands for TensorFlow where that is not installed."""
     rng = np.random.default_rng(0)
     step = 11.7 / (2.0 ** np.iinfo(dtype).bits - 1)
     x = np.concatenate([samples.near_ties(rng, 50_000, step, -300, 300), samples.wide_floats(rng, 50_000)])
@@ -30,15 +30,15 @@ def test_equals_the_model(mode, dtype):
         for least in (0.01, 0.0, 1.5):
             expected = reference.quantize(x, low, high, dtype, mode, ensure_minimum_range=least)
             actual = jquant.quantize(x, low, high, dtype, mode=mode, ensure_minimum_range=least)
-            for ours, theirs in zip(actual, expected, strict=True):
-                assert_equal(ours, theirs)
+            for actual_part, expected_part in zip(actual, expected, strict=True):
+                assert_equal(actual_part, expected_part)
 
 
 def test_the_documents_examples():
     output, *_ = jquant.quantize(FLOAT32([0, 1, 6]), 0, 6, "quint8")
-    assert_equal(output, np.uint8([0, 43, 255]))  # multiplied by 255/6
+    assert_equal(output, np.uint8([0, 43, 255]))  # times 255 / 6, rounded
     output, *_ = jquant.quantize(FLOAT32([0, 1, 6]), 0, 6, "qint8")
-    assert_equal(output, np.int8([-128, -86, 127]))  # and 128 less: -85.5 away from zero
+    assert_equal(output, np.int8([-128, -86, 127]))  # less 128: -85.5 is rounded away from zero
     _, output_min, output_max = jquant.quantize(FLOAT32([0]), -10, 9, "qint8", mode="SCALED", ensure_minimum_range=0)
     assert (output_min, output_max) == (-10, 9.921875)
 
@@ -70,7 +70,7 @@ def test_python_scalars(name):
 
 
 def wrong_axis(axis, rank):
-    """Of TensorFlow's operators."""
+    """The message of TensorFlow's operators about an axis that is no dimension."""
     return (
         f"axis is {axis}; it must be a dimension of the input, from 0 to {rank - 1}, or None (a negative axis means no axis "
         "in TensorFlow, and counts from the end elsewhere; here it is refused)"
@@ -78,7 +78,7 @@ def wrong_axis(axis, rank):
 
 
 class TestArguments:
-    """TensorFlow's own validation."""
+    """What TensorFlow validates."""
 
     def quantize(self, low, high, dtype="qint8", input=(2, 3), **options):
         x = jnp.zeros(input, f32) if isinstance(input, tuple) else input
@@ -92,8 +92,8 @@ class TestArguments:
 
         return jax.tree.map(lambda x: x.shape, tuple(jax.eval_shape(function, of(*low, dtype=f32), of(*high, dtype=f32))))
 
-    def raises(self, text, kind=DescriptorError):
-        return raises(f"QuantizeV2: {text}", kind)
+    def raises(self, text, error=DescriptorError):
+        return raises(f"QuantizeV2: {text}", error)
 
     @pytest.mark.parametrize(
         ("t", "stored"),
@@ -207,7 +207,7 @@ class TestArguments:
     def test_traced_ranges_are_not_read_back(self):
         assert self.shapes((), ()) == ((2, 3), (), ())
         result = jax.jit(lambda low, high: self.quantize(low, high))(2.0, 1.0)
-        assert result.output_min.item() == 0  # a range with zero inside
+        assert result.output_min.item() == 0  # the range is widened to include 0
 
     def test_a_constant_range_is_read_while_tracing(self):
         with self.raises("max_range, 1.0, is less than min_range, 2.0"):

@@ -1,4 +1,4 @@
-"""`quantize_and_dequantize`: beside its formula, without a range, its derivatives, and what it refuses."""
+"""`quantize_and_dequantize`: against its formula, with a range and without, straight-through derivatives, and errors."""
 
 import functools
 import itertools
@@ -48,10 +48,10 @@ def test_derivative_without_a_range_is_that_of_the_input():
 
 
 def test_vmap_without_a_range():
-    """Each has that of its own values."""
+    """Each mapped array has the range of its own values."""
     x = np.nan_to_num(values(3, 4, 5), posinf=9)
     mapped = jax.vmap(jquant.quantize_and_dequantize)(x)
-    np.testing.assert_array_equal(mapped, np.stack([reference.quantize_and_dequantize(each) for each in x]))
+    np.testing.assert_array_equal(mapped, np.stack([reference.quantize_and_dequantize(row) for row in x]))
 
 
 @one_in(3, "shape", [*(((1, 2) * 4)[:rank] for rank in range(9)), (0,), (3, 0), (0,) * 8], ids=str)

@@ -1,4 +1,4 @@
-"""`quantize_down_and_shrink_range`: its edges, what it is made of, and what it refuses."""
+"""`quantize_down_and_shrink_range`: the two operators that it combines, edge cases, and errors."""
 
 import numpy as np
 import pytest
@@ -10,11 +10,11 @@ FLOAT32 = np.float32
 
 
 def test_requantize_to_the_actual_range():
-    """In one operator, or in two."""
+    """It is `requantize` to the result of `requantization_range`."""
     x = np.random.default_rng(2).integers(-(2**24), 2**26, 1000, np.int32)
-    found = jquant.requantization_range(x, -60.0, 60.0)
-    assert found.output_min < 0 < found.output_max
-    expected = jquant.requantize(x, -60.0, 60.0, *found, dtype="quint8")
+    actual_range = jquant.requantization_range(x, -60.0, 60.0)
+    assert actual_range.output_min < 0 < actual_range.output_max
+    expected = jquant.requantize(x, -60.0, 60.0, *actual_range, dtype="quint8")
     assert_equal(jquant.quantize_down_and_shrink_range(x, -60.0, 60.0), expected)
     assert {0, 255} < set(np.asarray(expected.output).tolist())
 
@@ -22,15 +22,15 @@ def test_requantize_to_the_actual_range():
 @pytest.mark.parametrize(
     ("x", "bounds", "output", "low", "high"),
     [
-        ([-(2**31), 0, 2**31 - 1], (-1, 1), [0, 128, 255], -1, 1),  # all of the range: half a step, away from zero
-        ([-7, -7], (2, 3), [255, 255], 0, 2.5),  # the new range begins at 0 at most
-        ([-(2**31)] * 2, (-1, 1), [0, 0], -1, -1),  # no integer stands for more than the minimum
+        ([-(2**31), 0, 2**31 - 1], (-1, 1), [0, 128, 255], -1, 1),  # the whole range; half a step is rounded away from zero
+        ([-7, -7], (2, 3), [255, 255], 0, 2.5),  # the new range includes 0
+        ([-(2**31)] * 2, (-1, 1), [0, 0], -1, -1),  # both ends are the minimum
         ([0, 5], (0, 0), [0, 0], 0, 0),
     ],
 )
 def test_edges(x, bounds, output, low, high):
-    found = jquant.quantize_down_and_shrink_range(np.int32(x), *bounds)
-    assert_equal(found, jquant.QuantizeOutput(np.uint8(output), FLOAT32(low), FLOAT32(high)))
+    actual = jquant.quantize_down_and_shrink_range(np.int32(x), *bounds)
+    assert_equal(actual, jquant.QuantizeOutput(np.uint8(output), FLOAT32(low), FLOAT32(high)))
 
 
 def test_empty_arrays():

@@ -1,4 +1,4 @@
-"""`quantize_linear`: rounding, then the zero point, then saturation, of every type and granularity; what the output's is."""
+"""`quantize_linear`: rounding, zero point and saturation, in this order, for every type and granularity; output types."""
 
 import jax
 import jax.numpy as jnp
@@ -68,7 +68,7 @@ def test_vmap_over_every_argument():
     ],
 )
 def test_python_scales(dtype, limit, level, type_name):
-    """A Python scale is of the dtype of the input, and float32 beside int32."""
+    """A Python scale has the dtype of the input, and float32 for an int32 input."""
     x = jnp.array([0], dtype)
     assert jquant.quantize_linear(x, limit, feature_level=level).tolist() == [0]
     with pytest.raises(DescriptorError, match=f"ScaleTensor is .*, outside the range of {type_name}, "):
@@ -81,7 +81,7 @@ def test_python_zero_points():
         result = jquant.quantize_linear(x, 1.0, value, output_dtype=dtype)
         assert (result.dtype, result.tolist()) == (dtype, [value])
     with pytest.raises(DescriptorError, match=r"ZeroPointTensor is -1, outside the range of UINT8, \[0, 255\]"):
-        jquant.quantize_linear(x, 1.0, -1)  # uint8 where nothing else is said
+        jquant.quantize_linear(x, 1.0, -1)  # the default is uint8
     with pytest.raises(DescriptorError, match=r"ZeroPointTensor is 128, outside the range of INT8, \[-128, 127\]"):
         jquant.quantize_linear(x, 1.0, 128, output_dtype="int8")
 
@@ -96,7 +96,7 @@ def test_output_data_type_of_jax_arrays():
 
 @pytest.mark.parametrize(("input", "scale"), [("float32", "float16"), ("float16", "float32"), ("int32", "float16")])
 def test_the_scale_has_the_data_type_of_the_input(input, scale):
-    """They may differ at jquant's own level, as in ONNX."""
+    """They may differ at `FeatureLevel.EXTENDED`, as in ONNX."""
     tensors = valid("quantize_linear", FeatureLevel.LATEST)
     tensors |= {"InputTensor": of(2, dtype=input), "ScaleTensor": of(2, dtype=scale), "ZeroPointTensor": None}
     tensors["OutputTensor"] = of(2)
@@ -122,7 +122,7 @@ def test_every_granularity(dtype):
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_ties_and_limits(dtype):
-    """Around both limits, for zero points at both and between them: rounded first, then shifted, then saturated."""
+    """Ties and values next to them, up to both limits, for zero points at and between the limits."""
     limits, rng = jnp.iinfo(dtype), np.random.default_rng(2)
     zero_points = np.unique([limits.min, limits.min + 1, -1, 0, 1, limits.max - 1, limits.max]).clip(limits.min, limits.max)
     width = limits.max - limits.min
@@ -137,7 +137,7 @@ def test_ties_and_limits(dtype):
 
 @pytest.mark.parametrize("scale_dtype", FLOATS, ids=str)
 def test_every_float_type(scale_dtype):
-    """At jquant's own level input and scale have theirs, and each is widened exactly."""
+    """At `FeatureLevel.EXTENDED`, input and scale have any float type, and both are widened exactly."""
     rng = np.random.default_rng(3)
     real, scale = samples.wide_floats(rng, 1000, 2).clip(-60_000, 60_000), scale_dtype.type(0.0123)
     integers = samples.integers(rng, np.int16, 1000).astype(np.int32)
@@ -160,13 +160,13 @@ HALVES = [np.arange(2**16, dtype=np.uint16).view(jnp.dtype(name)) for name in ("
 
 @one_in(5, "dtype", NARROW_FLOATS, ids=str)
 def test_every_number_of_16_bits_to_narrow_floats(dtype):
-    """By scales that are traced and constant, and by none that rounds: both saturations, where there are two."""
-    for every in HALVES:
-        x = every[(every.view(np.uint16) & 0x7F80) != 0] if every.dtype != np.float16 else every  # no subnormals
+    """With scales that are traced and constant, one of which is 1, and with both settings of `saturate`."""
+    for halves in HALVES:
+        x = halves[(halves.view(np.uint16) & 0x7F80) != 0] if halves.dtype != np.float16 else halves  # no subnormals
         for saturate in (True, False) if dtype.itemsize == 1 and dtype != jnp.float4_e2m1fn else (True,):
             for scale in map(x.dtype.type, (1, 0.0123)):
                 options = {"output_dtype": dtype, "saturate": saturate, **EXTENDED}
-                with np.errstate(invalid="ignore"):  # at signalling NaN
+                with np.errstate(invalid="ignore"):  # for signalling NaN
                     expected = reference.quantize_linear(x, scale, 0, dtype, saturate=saturate)
                 assert_equal(jquant.quantize_linear(x, scale, **options), expected)
                 assert_equal(
@@ -176,7 +176,7 @@ def test_every_number_of_16_bits_to_narrow_floats(dtype):
 
 @one_in(5, "dtype", NARROW_FLOATS, ids=str)
 def test_every_granularity_of_narrow_floats(dtype):
-    """With zero points, which are added to the quotient; infinite ones and NaN among them."""
+    """With zero points, also infinite ones and NaN, which are added to the quotients."""
     rng = np.random.default_rng(4)
     x = samples.wide_floats(rng, int(np.prod(SIZES)), 3).reshape(SIZES)
     forms = [*every_form(rng, dtype, FLOAT32)]
@@ -186,7 +186,7 @@ def test_every_granularity_of_narrow_floats(dtype):
 
 
 def test_zero_points_of_narrow_floats():
-    """They are added before the number is rounded; 0 leaves -0."""
+    """They are added before rounding; the zero point 0 keeps -0."""
     x = np.array([-0.0, 1, 3], FLOAT32)
     for dtype, zero_point, expected in (
         (jnp.float8_e4m3fn, 0, [-0.0, 1, 3]),
@@ -204,7 +204,7 @@ POWERS_OF_TWO = np.array([0, 1, 110, 127, 130, 253, 254, 255], np.uint8).view(jn
 
 @pytest.mark.parametrize("dtype", [np.int8, jnp.float8_e4m3fn], ids=["int8", "float8_e4m3fn"])
 def test_scales_that_are_powers_of_two(dtype):
-    """From 2**-127 on, which is no normal float32, and NaN; along an axis and by blocks."""
+    """From 2**-127, which is subnormal in float32, to NaN, along an axis and in blocks."""
     with np.errstate(over="ignore"):
         x = np.outer(samples.near_ties(np.random.default_rng(0), 60, 1, -30, 30), POWERS_OF_TWO[:7].astype(FLOAT32))
     x = np.pad(x, [(0, 0), (0, 1)], constant_values=1).astype(FLOAT32)
@@ -220,7 +220,7 @@ def test_scales_that_are_powers_of_two(dtype):
 
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 def test_precision(precision):
-    """The operands are rounded to it, and their quotient is."""
+    """The operands and their quotient are rounded to it."""
     rng = np.random.default_rng(0)
     x = samples.near_ties(rng, 6000, 0.1, -40, 40)
     for scale in (FLOAT32(0.1), FLOAT32(0.1).astype(precision), np.uint8(124).view(jnp.float8_e8m0fnu)):
@@ -250,4 +250,4 @@ def test_the_derivative_of_narrow_floats_is_0():
     def total(x, scale):
         return jquant.quantize_linear(x, scale, output_dtype="FLOAT8E5M2", **EXTENDED).astype(FLOAT32).sum()
 
-    assert [each.tolist() for each in jax.grad(total, (0, 1))(jnp.ones(2), jnp.float32(0.5))] == [[0, 0], 0]
+    assert [gradient.tolist() for gradient in jax.grad(total, (0, 1))(jnp.ones(2), jnp.float32(0.5))] == [[0, 0], 0]

@@ -1,4 +1,4 @@
-"""`quantized_gemm`: the forms of C, its sum, its output's types, and what it refuses."""
+"""`quantized_gemm`: shapes of C, sums that wrap, output types, and errors."""
 
 import re
 
@@ -14,6 +14,7 @@ from .products import INTEGERS
 
 
 def gemm(c, a_scale=0.5, b_scale=0.25, **options):
+    """Asserts that the operator gives the reference's result for a small product."""
     a, b = np.uint8([[11, 7, 3], [10, 6, 2]]), np.int8([[1, 4], [2, 5], [3, 6]])
     output = jquant.quantized_gemm(a, a_scale, 12, b, b_scale, None, c, 0.25, 100, **options)
     assert_equal(output, reference.quantized_gemm(a, 0.5, 12, b, 0.25, 0, c, 0.25, np.uint8(100), output.dtype))
@@ -30,7 +31,7 @@ def test_output_types(dtype):
 
 
 def test_the_sum_wraps():
-    """As a product past 32 bits does: one past the top is the bottom."""
+    """The sum of the product and C wraps modulo 2**32, like the product."""
     one = np.ones((1, 1), np.int8)
     output = jquant.quantized_gemm(one, 1.0, None, one, 1.0, None, 2**31 - 1, 2.0**24, output_dtype="INT8")
     assert_equal(output, np.int8([[-128]]))

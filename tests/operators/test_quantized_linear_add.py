@@ -1,4 +1,4 @@
-"""`quantized_linear_add` over all 65,536 pairs of operands, special scales, and what broadcasts."""
+"""`quantized_linear_add`: all 65,536 pairs of operands, special scales, broadcasting, and errors."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -66,7 +66,7 @@ def test_python_scalars():
         (4, "BScaleTensor", -1e39, "outside the range of FLOAT32"),
         (5, "BZeroPointTensor", 128, "outside the range of INT8"),
         (6, "OutputScaleTensor", 1e39, "outside the range of FLOAT32"),
-        (7, "OutputZeroPointTensor", 256, "outside the range of UINT8"),  # the dtype of a
+        (7, "OutputZeroPointTensor", 256, "outside the range of UINT8"),  # the output takes the dtype of a
     ]:
         arguments = [a, 1, 0, b, 1, 0, 1, 0]
         arguments[position] = value
@@ -82,7 +82,8 @@ def test_output_data_type():
     assert jquant.quantized_linear_add(a, 1, 0, b, 1, 0, 1, 200, output_dtype="quint8").dtype == jnp.uint8
 
 
-def outcome_of(level=FeatureLevel.LATEST, **shapes):
+def outcome_for(level=FeatureLevel.LATEST, **shapes):
+    """The outcome with these shapes, by the tensors' names, and scalars for all others."""
     tensors = valid("quantized_linear_add", FeatureLevel.LATEST)
     tensors = {name: of(*shapes.get(name, ()), dtype=tensor.dtype) for name, tensor in tensors.items()}
     return outcome("quantized_linear_add", level, tensors)
@@ -104,7 +105,7 @@ def outcome_of(level=FeatureLevel.LATEST, **shapes):
     ids=str,
 )
 def test_sizes_of_1_broadcast(a, b, output):
-    assert outcome_of(ATensor=a, BTensor=b) == (output, u8)
+    assert outcome_for(ATensor=a, BTensor=b) == (output, u8)
 
 
 @pytest.mark.parametrize(
@@ -122,8 +123,8 @@ def test_nothing_else_broadcasts(a, b, named, output):
     text = f"{named} has shape {sizes}, {other} has {to}: the dimension counts must be"
     text = f"{text} the same, and each size must be 1 or that of the output (a rank of 0 stands for one element)"
     expected = DescriptorError, f"DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD: {text}"
-    assert outcome_of(ATensor=a, BTensor=b) == expected
-    assert outcome_of("EXTENDED", ATensor=a, BTensor=b) == expected
+    assert outcome_for(ATensor=a, BTensor=b) == expected
+    assert outcome_for("EXTENDED", ATensor=a, BTensor=b) == expected
 
 
 @pytest.mark.parametrize(
@@ -137,21 +138,21 @@ def test_nothing_else_broadcasts(a, b, named, output):
     ids=str,
 )
 def test_ranks_align_at_jquants_own_level(a, b, output, aligned):
-    assert outcome_of("EXTENDED", ATensor=a, BTensor=b) == (output, u8)
+    assert outcome_for("EXTENDED", ATensor=a, BTensor=b) == (output, u8)
     shorter = min(a, b, key=len)
     text = f"{aligned}: the dimension counts must be the same, and each size must be 1 or that of the output (a rank of"
     remedy = f"reshape it to {(1,) * (len(output) - len(shorter)) + shorter}, or use FeatureLevel.EXTENDED, which aligns"
     expected = f"DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD: {text} 0 stands for one element); {remedy} ranks as NumPy does"
-    assert outcome_of(ATensor=a, BTensor=b) == (DescriptorError, expected)
+    assert outcome_for(ATensor=a, BTensor=b) == (DescriptorError, expected)
 
 
 @pytest.mark.parametrize("tensor", [name for name in OPERATORS["quantized_linear_add"] if name not in MAIN])
 class TestScalesAndZeroPoints:
     @pytest.mark.parametrize("sizes", [(), (1,), (1, 1), (1, 1, 1)], ids=str)
     def test_one_element(self, tensor, sizes):
-        assert outcome_of(ATensor=(2, 3), BTensor=(2, 3), **{tensor: sizes}) == ((2, 3), u8)
+        assert outcome_for(ATensor=(2, 3), BTensor=(2, 3), **{tensor: sizes}) == ((2, 3), u8)
 
     @pytest.mark.parametrize("sizes", [(3,), (2,), (1, 3), (2, 1), (2, 3), (1, 0)], ids=str)
     def test_more_or_fewer(self, tensor, sizes):
         expected = f"DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD: {tensor} has shape {sizes}, but must have 1 element"
-        assert outcome_of(ATensor=(2, 3), BTensor=(2, 3), **{tensor: sizes}) == (DescriptorError, expected)
+        assert outcome_for(ATensor=(2, 3), BTensor=(2, 3), **{tensor: sizes}) == (DescriptorError, expected)

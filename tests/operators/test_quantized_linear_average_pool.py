@@ -1,4 +1,4 @@
-"""`quantized_linear_average_pool`: windows of every kind against the formula, on a mesh, and what it refuses."""
+"""`quantized_linear_average_pool`: windows of every form against the formula, special scales, a mesh, and errors."""
 
 import functools
 import itertools
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from support.layouts import collectives
+from support.collectives import collectives
 from support.sampling import one_in
 
 import jquant
@@ -18,7 +18,7 @@ from jquant.cases import samples
 from .pools import FLOAT32, assert_every_sum_of_six, drawn, every_type
 
 FACTOR = FLOAT32(0.1)
-# Sizes of the input, then windows, strides, dilations and padding.
+# The sizes of the input, the window sizes, strides, dilations and padding.
 POOLINGS = [
     ((3, 4, 9, 10), (3, 2), (2, 1), (1, 1), ((1, 1), (0, 1))),
     ((3, 4, 9, 10), (2, 3), (1, 3), (4, 2), ((3, 0), (2, 5))),
@@ -30,7 +30,7 @@ POOLINGS = [
 
 @one_in(3, ("pooling", "include_padding", "dtype"), itertools.product(POOLINGS, (False, True), (np.int8, np.uint8)))
 def test_windows(pooling, include_padding, dtype):
-    """Parameters that are traced, constant, and computed by the caller; of the tensor, and of each channel."""
+    """Parameters that are traced, constant, and computed by the caller, per tensor and per channel."""
     sizes, windows, strides, dilations, padding = pooling
     rng = np.random.default_rng(0)
     options = {"window_sizes": windows, "strides": strides, "dilations": dilations, "padding": padding}
@@ -48,14 +48,15 @@ def test_windows(pooling, include_padding, dtype):
     @jax.jit
     def program(traced, computed):
         return [
-            (pool(*given), pool(*times_factor(*other)), pool(given[0], *constant))
-            for given, other, constant in zip(traced, computed, constants, strict=True)
+            (pool(*operands), pool(*times_factor(*others)), pool(operands[0], *constant))
+            for operands, others, constant in zip(traced, computed, constants, strict=True)
         ]
 
     for _ in range(3):
         traced, computed = ([draw(per_channel=False), draw(per_channel=True)] for _ in range(2))
-        for given, other, constant, results in zip(traced, computed, constants, program(traced, computed), strict=True):
-            calls = given, times_factor(*other), (given[0], *constant)
+        outputs = program(traced, computed)
+        for operands, others, constant, results in zip(traced, computed, constants, outputs, strict=True):
+            calls = operands, times_factor(*others), (operands[0], *constant)
             for arguments, actual in zip(calls, results, strict=True):
                 expected = reference.quantized_linear_average_pool(
                     *arguments, **options, include_padding=include_padding, dtype=output_dtype
@@ -77,7 +78,7 @@ def test_paddings_by_name():
 
 
 def test_defaults():
-    """Zero points of 0, the type of the input, steps of 1, no padding; one element of any rank that the table has."""
+    """Zero points of 0, the input's dtype, strides of 1, no padding; parameters of one element have any rank."""
     x = np.arange(12, dtype=np.int8).reshape(1, 1, 3, 4)
     actual = jquant.quantized_linear_average_pool(x, 1.0, None, 1.0, window_sizes=[2, 2])
     np.testing.assert_array_equal(actual, np.int8([[[[2, 4, 4], [6, 8, 8]]]]))  # 2.5, 3.5, 4.5, to even
@@ -97,22 +98,22 @@ def test_scales_that_the_document_leaves_undefined(x_scale, y_scale):
     options = {"window_sizes": (1, 2), "strides": (1, 2)}
     actual = jquant.quantized_linear_average_pool(x, x_scale, 5, y_scale, 3, **options)
     options |= {"dilations": (1, 1), "padding": ((0, 0), (0, 0)), "include_padding": False}
-    given = x, FLOAT32(x_scale), 5, FLOAT32(y_scale), 3
-    np.testing.assert_array_equal(actual, reference.quantized_linear_average_pool(*given, **options, dtype=np.int8))
+    operands = x, FLOAT32(x_scale), 5, FLOAT32(y_scale), 3
+    np.testing.assert_array_equal(actual, reference.quantized_linear_average_pool(*operands, **options, dtype=np.int8))
 
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
 def test_channels_on_a_mesh(kind):
     sizes, windows, strides, dilations, padding = (2, 16, 9, 10), (3, 2), (2, 1), (1, 1), ((1, 1), (0, 1))
     options = {"window_sizes": windows, "strides": strides, "dilations": dilations, "padding": padding}
-    given = drawn(np.random.default_rng(5), np.int8, np.int8, sizes, per_channel=False)
+    x, *parameters = drawn(np.random.default_rng(5), np.int8, np.int8, sizes, per_channel=False)
     mesh = jax.make_mesh((8,), ("x",), axis_types=(kind,))
-    split = jax.device_put(given[0], NamedSharding(mesh, P(None, "x")))
+    split = jax.device_put(x, NamedSharding(mesh, P(None, "x")))
     with jax.set_mesh(mesh):
         pool = jax.jit(functools.partial(jquant.quantized_linear_average_pool, **options))
-        program = pool.lower(split, *given[1:]).compile()
-        actual = program(split, *given[1:])
-    expected = reference.quantized_linear_average_pool(*given, **options, include_padding=False, dtype=np.int8)
+        program = pool.lower(split, *parameters).compile()
+        actual = program(split, *parameters)
+    expected = reference.quantized_linear_average_pool(x, *parameters, **options, include_padding=False, dtype=np.int8)
     np.testing.assert_array_equal(actual, expected)
     assert collectives(program.as_text()) == []
 
@@ -121,8 +122,8 @@ def test_what_it_does_not_take():
     x = np.zeros((2, 3, 4, 5), np.uint8)
     pool = functools.partial(jquant.quantized_linear_average_pool, window_sizes=(2, 2))
     by_channel = "must have 1 element, or 1 per channel in shape (1, 3, 1, 1)"
-    bad = [((3, 1, 1, 1), by_channel), ((3,), by_channel), ((1, 3, 1), by_channel), ((1, 3, 1, 2), by_channel)]
-    for (sizes, message), position in itertools.product(bad, (1, 3)):
+    refused = [((3, 1, 1, 1), by_channel), ((3,), by_channel), ((1, 3, 1), by_channel), ((1, 3, 1, 2), by_channel)]
+    for (sizes, message), position in itertools.product(refused, (1, 3)):
         arguments = [x, FLOAT32(1), None, FLOAT32(1), None]
         arguments[position] = np.ones(sizes, FLOAT32)
         with pytest.raises(DescriptorError) as raised:

@@ -1,4 +1,4 @@
-"""`quantized_linear_concat` over all 256 values, against the formula step by step in NumPy."""
+"""`quantized_linear_concat`: all 256 values against the formula, unchanged values, axes, and errors."""
 
 import functools
 
@@ -15,7 +15,7 @@ from .elementwise import COUNT, FACTOR, INTEGERS, columns, parameters, values
 
 @pytest.mark.parametrize("output_dtype", INTEGERS)
 def test_every_integer(output_dtype):
-    """int8 and uint8 in one, with parameters that are arguments of the caller's program, and scales that it computes."""
+    """int8 and uint8 inputs, with parameters that are arguments of the caller's program, and scales that it computes."""
     rng = np.random.default_rng(2)
     operands = parameters(rng, np.int8, np.uint8, output_dtype)
     a, b = map(values, INTEGERS)
@@ -34,14 +34,14 @@ def test_every_integer(output_dtype):
         return reference.quantized_linear_concat(triples, *output, 1, output_dtype)
 
     a_scale, *others = columns(operands)
-    given, computed = joined(a, b, *operands)
-    np.testing.assert_array_equal(given, formula(a_scale, *others), strict=True)
+    traced, computed = joined(a, b, *operands)
+    np.testing.assert_array_equal(traced, formula(a_scale, *others), strict=True)
     np.testing.assert_array_equal(computed, formula(a_scale * FACTOR, *others), strict=True)
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_what_has_the_quantization_of_the_output_comes_out_unchanged(dtype):
-    """With every zero point, for scales from the smallest normal number to where the largest value overflows."""
+    """For every zero point, and scales from the smallest normal number to the largest without overflow."""
     rng = np.random.default_rng(3)
     largest = np.float32(np.finfo(np.float32).max / 255)
     scales = np.concatenate([np.exp2(rng.uniform(-126, 120, 509)).astype(np.float32), [samples.TINY, 1, largest]])
@@ -60,7 +60,7 @@ def test_what_has_the_quantization_of_the_output_comes_out_unchanged(dtype):
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_axis(axis):
-    """Sizes may differ along it, and be 0."""
+    """Sizes may differ along the axis, and be 0."""
     rng = np.random.default_rng(4)
 
     def tensor(size):
@@ -85,61 +85,61 @@ def concat(inputs, *output, axis=0, **options):
 
 
 X = np.ones((2, 3), np.int8)
-GOOD = X, 1.0, 0
+VALID = X, 1.0, 0
 
 
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
         (lambda: concat([]), DescriptorError, "inputs is empty; it must have at least one tuple"),
-        (lambda: concat(GOOD), DescriptorError, "inputs[0] must be a tuple (tensor, scale, zero point)"),
-        (lambda: concat([GOOD, GOOD[:2]]), DescriptorError, "inputs[1] must be a tuple (tensor, scale, zero point)"),
-        (lambda: concat([GOOD, (1, 1.0, 0)]), DescriptorTypeError, "inputs[1] is the Python scalar 1; it must be an array"),
-        (lambda: concat([GOOD, (X, 1e39, 0)]), DescriptorError, "inputs[1]_scale is 1e+39, outside the range of FLOAT32, "),
+        (lambda: concat(VALID), DescriptorError, "inputs[0] must be a tuple (tensor, scale, zero point)"),
+        (lambda: concat([VALID, VALID[:2]]), DescriptorError, "inputs[1] must be a tuple (tensor, scale, zero point)"),
+        (lambda: concat([VALID, (1, 1.0, 0)]), DescriptorTypeError, "inputs[1] is the Python scalar 1; it must be an array"),
+        (lambda: concat([VALID, (X, 1e39, 0)]), DescriptorError, "inputs[1]_scale is 1e+39, outside the range of FLOAT32, "),
         (
-            lambda: concat([GOOD, (X, 1.0, 128)]),
+            lambda: concat([VALID, (X, 1.0, 128)]),
             DescriptorError,
             "inputs[1]_zero_point is 128, outside the range of INT8, [-128, 127]",
         ),
         (
-            lambda: concat([GOOD, (X, 1.0, np.uint8(1))]),
+            lambda: concat([VALID, (X, 1.0, np.uint8(1))]),
             DescriptorTypeError,
             "inputs[1]_zero_point has data type UINT8; it must match that of inputs[1], INT8",
         ),
         (
-            lambda: concat([GOOD, (X.astype(np.int16), 1.0, None)]),
+            lambda: concat([VALID, (X.astype(np.int16), 1.0, None)]),
             DescriptorTypeError,
             "inputs[1] has data type INT16; the operator allows INT8, UINT8",
         ),
         (
-            lambda: concat([GOOD, (X, np.float16(1), 0)]),
+            lambda: concat([VALID, (X, np.float16(1), 0)]),
             DescriptorTypeError,
             "inputs[1]_scale has data type FLOAT16; the operator allows FLOAT32",
         ),
         (
-            lambda: concat([GOOD, (X, np.ones((1, 3), np.float32), 0)]),
+            lambda: concat([VALID, (X, np.ones((1, 3), np.float32), 0)]),
             DescriptorError,
             "inputs[1]_scale has shape (1, 3), but must have 1 element",
         ),
-        (lambda: concat([GOOD], 1.0, 300), DescriptorError, "Y_zero_point is 300, outside the range of INT8"),
+        (lambda: concat([VALID], 1.0, 300), DescriptorError, "Y_zero_point is 300, outside the range of INT8"),
         (
-            lambda: concat([GOOD], np.float16(1)),
+            lambda: concat([VALID], np.float16(1)),
             DescriptorTypeError,
             "Y_scale has data type FLOAT16; the operator allows",
         ),
         (
-            lambda: concat([GOOD], 1.0, output_dtype="INT32"),
+            lambda: concat([VALID], 1.0, output_dtype="INT32"),
             DescriptorTypeError,
             "Y has data type INT32; the operator allows",
         ),
         (
-            lambda: concat([GOOD], 1.0, np.int8(1), output_dtype="UINT8"),
+            lambda: concat([VALID], 1.0, np.int8(1), output_dtype="UINT8"),
             DescriptorTypeError,
             "Y_zero_point has data type INT8; it must match that of Y, UINT8",
         ),
         *(
             (
-                lambda axis=axis: concat([GOOD, GOOD], axis=axis),
+                lambda axis=axis: concat([VALID, VALID], axis=axis),
                 DescriptorError,
                 f"axis is {axis}; it must be a dimension of the input, from -2 to 1",
             )
@@ -147,7 +147,7 @@ GOOD = X, 1.0, 0
         ),
         *(
             (
-                lambda sizes=sizes: concat([GOOD, (np.ones(sizes, np.int8), 1.0, 0)]),
+                lambda sizes=sizes: concat([VALID, (np.ones(sizes, np.int8), 1.0, 0)]),
                 DescriptorError,
                 f"inputs[1] has shape {sizes}, inputs[0] has (2, 3): they must be the same except in dimension 0",
             )

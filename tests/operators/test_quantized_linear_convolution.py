@@ -1,4 +1,4 @@
-"""`quantized_linear_convolution`: every geometry by equality with the formula, ties, a mesh, and what it refuses."""
+"""`quantized_linear_convolution`: every geometry against the formula, ties, a mesh, and errors."""
 
 import functools
 import itertools
@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from support.collectives import collectives
 from support.comparison import assert_equal
 from support.geometries import GEOMETRIES, formula, one_geometry_in_two, reordered
-from support.layouts import collectives
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError, reference
 from jquant.cases import samples
 
-from .convolutions import PAIRS, WRAPPED_SUM, of, of_long_sums, w, x, zero_points
+from .convolutions import PAIRS, WRAPPED_SUM, long_sums, of, w, x, zero_points
 
 
 @one_geometry_in_two(1)
 def test_geometries(name):
-    """Scales per tensor and per filter, with a bias and without, to both types, ties among them."""
+    """Scales per tensor and per filter, with a bias and without, both output types, and ties."""
     sizes, filter_sizes, options = GEOMETRIES[name]
     rng = np.random.default_rng(1)
     filters = filter_sizes[0]
@@ -44,7 +44,7 @@ def test_geometries(name):
 
 
 def test_ties_are_even_before_the_zero_point():
-    """Sums from -300 to 300 in halves, to each type, beside an odd zero point."""
+    """Sums that are multiples of a half, with odd zero points of both types."""
     x = np.arange(-128, 127, dtype=np.int8).reshape(1, 1, 1, -1)
     w = np.ones((1, 1, 1, 1), np.int8)
     for y_scale, zero_point in itertools.product((2, 0.5), (np.uint8(7), np.int8(-3))):
@@ -57,8 +57,8 @@ def test_ties_are_even_before_the_zero_point():
 
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_sums_wrap(channels_last):
-    """Modulo 2**32, of more terms than are multiplied at once, and of the bias."""
-    x, w, layout = of_long_sums(channels_last)
+    """Modulo 2**32, with more terms than one product sums, and with a bias."""
+    x, w, layout = long_sums(channels_last)
     bias = np.full((1, 2, 1, 1), 2**31 - 1, np.int32)
     output = jquant.quantized_linear_convolution(x, 1, None, w, 1, None, 2.0**25, np.int8(0), bias, **layout)
     assert output.ravel().tolist() == [round((WRAPPED_SUM - 2**31 - 1) / 2**25)] * 2
@@ -67,7 +67,7 @@ def test_sums_wrap(channels_last):
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
 @pytest.mark.parametrize("layout", [("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC")])
 def test_filters_split_over_a_mesh(layout, kind):
-    """With what belongs to each filter: nothing moves."""
+    """With scales, zero points and biases split like the filters, nothing moves."""
     rng = np.random.default_rng(5)
     x, w = samples.integers(rng, np.uint8, 2, 3, 6, 5), samples.integers(rng, np.int8, 16, 3, 3, 2)
     x_zero_point, w_zero_point = samples.integers(rng, np.uint8), samples.integers(rng, np.int8, 16)
@@ -105,7 +105,7 @@ def test_errors():
 
     assert call(w_scale=of(1, 4, 1, 1, dtype=np.float32), bias=of(1, 4, 1, 1, dtype=np.int32)).dtype == np.uint8
     assert call(w_scale=of(4, dtype=np.float32), zero_point=np.int8(3)).dtype == np.int8
-    for given, message in (
+    for arguments, message in (
         ({"x_scale": of(4, dtype=np.float32)}, "dimension 0 of InputScaleTensor, of shape (4,), must be 1"),
         ({"w_scale": of(3, dtype=np.float32)}, "dimension 0 of FilterScaleTensor, of shape (3,), must be 1 or 4"),
         ({"w_scale": of(4, dtype=np.float32), "feature_level": "4_0"}, "DML_FEATURE_LEVEL_4_0 allows 3 to 4; 1 is "
@@ -115,6 +115,6 @@ def test_errors():
         ({"bias": of(1, 4, 1, dtype=np.int32)}, "the dimension counts must be the same"),
     ):  # fmt: skip
         with pytest.raises(DescriptorError, match=re.escape(message)):
-            call(**given)
+            call(**arguments)
     with pytest.raises(DescriptorTypeError, match="BiasTensor has data type FLOAT32; DML_FEATURE_LEVEL_6_4 allows INT32"):
         call(bias=of(1, 4, 1, 1, dtype=np.float32))

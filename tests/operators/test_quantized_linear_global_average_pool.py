@@ -1,11 +1,11 @@
-"""`quantized_linear_global_average_pool`: sums of every size against the formula, on a mesh, and what it refuses."""
+"""`quantized_linear_global_average_pool`: every shape against the formula, temporaries, a mesh, and errors."""
 
 import jax
 import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from support.layouts import Collective, collectives
+from support.collectives import Collective, collectives
 
 import jquant
 from jquant import DescriptorError, reference
@@ -24,14 +24,14 @@ def test_every_sum_of_six(dtype):
 @every_type
 @pytest.mark.parametrize("sizes", SIZES)
 def test_ranks(dtype, sizes):
-    """Of any rank, few rows and many; without elements the average is NaN."""
+    """Any rank, few elements and many; the average of no elements is NaN."""
     rng = np.random.default_rng(2)
     pool = jax.jit(jquant.quantized_linear_global_average_pool)
     for _ in range(20):
         x, x_scale, x_zero_point, y_scale, y_zero_point = drawn(rng, dtype, dtype, sizes, per_channel=False)
-        given = x, x_scale[()], x_zero_point, y_scale[()], y_zero_point
-        actual = pool(*given)
-        np.testing.assert_array_equal(actual, reference.quantized_linear_global_average_pool(*given))
+        operands = x, x_scale[()], x_zero_point, y_scale[()], y_zero_point
+        actual = pool(*operands)
+        np.testing.assert_array_equal(actual, reference.quantized_linear_global_average_pool(*operands))
         assert actual.shape == (*sizes[:2], *(1,) * (len(sizes) - 2))
 
 
@@ -50,7 +50,7 @@ def test_mapped(sizes):
 
 @pytest.mark.parametrize("sizes", [(1, 64, 32, 32), (1, 64, 64, 64)])
 def test_temporaries(sizes):
-    """No element is widened in memory: what is stored is a few numbers a channel, or a byte an element."""
+    """Elements are not widened in memory: a few numbers per channel are stored, or a byte per element."""
     pool = jax.jit(jquant.quantized_linear_global_average_pool)
     program = pool.lower(jax.ShapeDtypeStruct(sizes, np.uint8), 0.1, np.uint8(3), 0.1, np.uint8(3)).compile()
     stored = program.memory_analysis().temp_size_in_bytes
@@ -60,7 +60,7 @@ def test_temporaries(sizes):
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
 @pytest.mark.parametrize("spec", [P("x"), P(None, "x"), P(None, None, "x")], ids=["N", "C", "spatial"])
 def test_on_a_mesh(spec, kind):
-    """A split of the batch or of the channels moves nothing; one of a spatial dimension sums int32."""
+    """A split of the batch or the channels moves nothing; a split of a spatial dimension sums int32 over the devices."""
     x = samples.integers(np.random.default_rng(4), np.uint8, 8, 16, 24, 5)
     parameters = FLOAT32(0.02), np.uint8(3), FLOAT32(0.01), np.uint8(9)
     mesh = jax.make_mesh((8,), ("x",), axis_types=(kind,))

@@ -1,4 +1,4 @@
-"""`quantized_linear_leaky_relu` over all 256 values, against the formula step by step in NumPy."""
+"""`quantized_linear_leaky_relu`: all 256 values against the formula, special values, and errors."""
 
 import functools
 
@@ -14,7 +14,7 @@ from .elementwise import COUNT, FACTOR, INTEGERS, columns, parameters, values
 
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_every_integer(dtype):
-    """With parameters that are arguments of the caller's program, and with scales that it computes."""
+    """With parameters that are arguments of the caller's program, and scales that it computes."""
     rng = np.random.default_rng(0)
     x, operands = values(dtype), parameters(rng, dtype, dtype)
     alpha = rng.choice(np.float32([0.01, 0.1, 0.25, 0.3, 0, 1.7, -0.5]), COUNT)
@@ -31,8 +31,8 @@ def test_every_integer(dtype):
         return reference.quantized_linear_leaky_relu(x, x_scale, x_zero_point, output_scale, output_zero_point, alpha, dtype)
 
     x_scale, *others, alphas = columns([*operands, alpha])
-    given, computed = rectified(x, *operands, alpha)
-    np.testing.assert_array_equal(given, formula(x_scale, *others, alphas), strict=True)
+    traced, computed = rectified(x, *operands, alpha)
+    np.testing.assert_array_equal(traced, formula(x_scale, *others, alphas), strict=True)
     np.testing.assert_array_equal(computed, formula(x_scale * FACTOR, *others, alphas * FACTOR), strict=True)
 
 
@@ -41,15 +41,15 @@ def test_constants():
     x = values(np.int8)
     sets = [(*(operand[index] for operand in parameters(rng, np.int8, np.int8)), np.float32(0.3)) for index in range(24)]
     formula = functools.partial(reference.quantized_linear_leaky_relu, dtype=np.int8)
-    ours = jax.jit(lambda x: [jquant.quantized_linear_leaky_relu(x, *four, alpha=alpha) for *four, alpha in sets])(x)
-    for actual, operands in zip(ours, sets, strict=True):
+    program = jax.jit(lambda x: [jquant.quantized_linear_leaky_relu(x, *four, alpha=alpha) for *four, alpha in sets])
+    for actual, operands in zip(program(x), sets, strict=True):
         np.testing.assert_array_equal(actual, formula(x, *operands), str(operands), strict=True)
 
 
 @pytest.mark.parametrize(
     ("scale", "output_scale", "alpha", "expected"),
     [
-        (1.0, 1.0, 0.01, [3, 8, 3]),  # alpha * 5 is less than a half
+        (1.0, 1.0, 0.01, [3, 8, 3]),  # alpha * 5 rounds to 0
         (1.0, 0.0, 0.01, [0, 127, -128]),  # 0/0, and infinities
         (0.0, 1.0, 0.01, [3, 3, 3]),
         (np.inf, 1.0, 0.01, [0, 127, -128]),  # 0 * inf is NaN

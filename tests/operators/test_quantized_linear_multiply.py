@@ -1,4 +1,4 @@
-"""`quantized_linear_multiply` over all 65,536 pairs of operands, special scales, and what each operand may be."""
+"""`quantized_linear_multiply`: all 65,536 pairs of operands, special scales, and the validation of each operand."""
 
 import jax
 import numpy as np
@@ -27,14 +27,14 @@ def test_the_zero_point_decides_no_tie():
 
 
 def test_a_constant_factor():
-    """One operand is a scalar of the program: XLA would multiply it with the scales first."""
+    """One operand is a constant scalar, which XLA would first multiply with the scales."""
     sets = [parameters for types, parameters in parameter_sets("quantized_linear_multiply", 256) if types == TYPES[-1]]
     a, factors = np.arange(256).astype(np.uint8), samples.integers(np.random.default_rng(0), np.uint8, len(sets))
     calls = list(zip(factors, sets, strict=True))
     program = jax.jit(lambda a: [applied("quantized_linear_multiply", a, *call) for call in calls])
-    for ours, (factor, (of_a, of_b, of_output)) in zip(program(a), calls, strict=True):
-        expected = reference.quantized_linear_multiply(a, *of_a, factor, *of_b, *of_output, np.uint8)
-        np.testing.assert_array_equal(ours, expected)
+    for actual, (factor, (a_parameters, b_parameters, output_parameters)) in zip(program(a), calls, strict=True):
+        operands = a, *a_parameters, factor, *b_parameters, *output_parameters
+        np.testing.assert_array_equal(actual, reference.quantized_linear_multiply(*operands, np.uint8))
 
 
 @pytest.mark.parametrize(
@@ -61,12 +61,12 @@ OPERANDS = ("A", "A_scale", "A_zero_point", "B", "B_scale", "B_zero_point", "C_s
 
 @pytest.mark.parametrize("name", OPERANDS)
 class TestOperands:
-    """Each on both sides of what is allowed."""
+    """Values of each operand that are just valid and just invalid."""
 
     def call(self, name, value):
         valid = [np.ones((2, 3), np.uint8), 1.0, 3, np.ones((2, 3), np.uint8), 1.0, 3, 1.0, 3]
-        given = dict(zip(OPERANDS, valid, strict=True)) | {name: value}
-        return jax.eval_shape(lambda: jquant.quantized_linear_multiply(*given.values()))
+        operands = dict(zip(OPERANDS, valid, strict=True)) | {name: value}
+        return jax.eval_shape(lambda: jquant.quantized_linear_multiply(*operands.values()))
 
     def test_data_types(self, name):
         shape = (2, 3) if name in ("A", "B") else ()

@@ -1,4 +1,4 @@
-"""`quantized_linear_sigmoid` against its formula in float64, and where that ends."""
+"""`quantized_linear_sigmoid`: against its formula in float64, small results, and scales that are not positive or finite."""
 
 import functools
 import importlib
@@ -20,7 +20,7 @@ FLOAT32 = np.float32
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 @pytest.mark.parametrize("factor", [None, FACTOR], ids=["traced", "computed"])
 def test_every_integer(dtype, factor):
-    """The 256 inputs of each type x 4,096 sets of scales and zero points, traced or computed by the caller."""
+    """All 256 inputs with 4,096 sets of scales and zero points, traced or computed by the caller."""
     sets = parameter_sets(np.random.default_rng(0), dtype, 4096)
     x = np.arange(256, dtype=np.uint8).view(dtype)
 
@@ -39,7 +39,7 @@ def test_every_integer(dtype, factor):
 
 
 def test_what_tpus_compute(as_on_a_tpu):
-    """Each element for itself, instead of a table."""
+    """TPUs compute each element; other platforms look it up in a table."""
     x = np.arange(256, dtype=np.uint8).view(np.int8)
     sigmoid = as_on_a_tpu(jax.vmap(jquant.quantized_linear_sigmoid, in_axes=(None, 0, 0, 0, 0)))
     sets = parameter_sets(np.random.default_rng(2), np.int8, 512)
@@ -48,7 +48,7 @@ def test_what_tpus_compute(as_on_a_tpu):
 
 
 def test_before_it_is_quantized():
-    """As float32 numbers, which show more than the integers made of them."""
+    """The float32 sigmoid, whose errors the integers could hide."""
     rng = np.random.default_rng(1)
     x = np.concatenate([rng.normal(size=300_000) * 10, rng.uniform(-88, 20, 200_000)]).astype(FLOAT32)
     module = importlib.import_module("jquant.operators.quantized_linear_sigmoid")
@@ -69,7 +69,7 @@ def test_constants():
 
 
 def test_far_below():
-    """Down to the smallest normal number, in steps of the output that are as small."""
+    """Results down to the smallest normal number, with output scales as small."""
     x = np.arange(-128, 128, dtype=np.int8)
     for y_scale in FLOAT32([1e-30, 2e-37, 1.2e-38]):
         actual = jquant.quantized_linear_sigmoid(x, 1.0, 5, y_scale, -128)

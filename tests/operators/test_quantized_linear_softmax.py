@@ -1,4 +1,4 @@
-"""`quantized_linear_softmax` against its formula in float64, on a mesh, and where it ends."""
+"""`quantized_linear_softmax`: against its formula in float64, long slices, special scales, temporaries, a mesh, errors."""
 
 import functools
 
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from support.layouts import Collective, collectives
+from support.collectives import Collective, collectives
 from support.sampling import one_in
 
 import jquant
@@ -27,11 +27,15 @@ _OTHER_SLICES = [((300, 40, 11), 1), ((257, 400), 0)]
     ("sizes", "axis"), [((2000, 37), 1), *(pytest.param(*x, marks=pytest.mark.full) for x in _OTHER_SLICES)]
 )
 def test_slices(dtype, sizes, axis):
-    """More than 1,000,000 outputs over all, in the full run: traced parameters, constants, and what the caller computes."""
+    """Parameters that are traced, constant and computed by the caller; more than 1,000,000 outputs in the full run."""
     rng = np.random.default_rng(2)
     softmax = functools.partial(jquant.quantized_linear_softmax, axis=axis)
     traced = jax.jit(softmax)
-    computed = jax.jit(lambda x, x_scale, xz, y_scale, yz: softmax(x, x_scale * FACTOR, xz, y_scale * FACTOR, yz))
+
+    @jax.jit
+    def computed(x, x_scale, x_zero_point, y_scale, y_zero_point):
+        return softmax(x, x_scale * FACTOR, x_zero_point, y_scale * FACTOR, y_zero_point)
+
     for index, parameters in enumerate(zip(*parameter_sets(rng, dtype, 4), strict=True)):
         x_scale, x_zero_point, y_scale, y_zero_point = parameters
         x_scale = x_scale / FLOAT32(8)
@@ -39,8 +43,8 @@ def test_slices(dtype, sizes, axis):
         x = (samples.integers(rng, dtype, *sizes) >> rng.integers(0, 5)).astype(dtype)
         arguments = x, x_scale, x_zero_point, y_scale, y_zero_point
         np.testing.assert_array_equal(traced(*arguments), reference.quantized_linear_softmax(*arguments, axis))
-        arguments_times = x, x_scale * FACTOR, x_zero_point, y_scale * FACTOR, y_zero_point
-        expected = reference.quantized_linear_softmax(*arguments_times, axis)
+        scaled = x, x_scale * FACTOR, x_zero_point, y_scale * FACTOR, y_zero_point
+        expected = reference.quantized_linear_softmax(*scaled, axis)
         np.testing.assert_array_equal(computed(*arguments), expected)
         if index == 0:
             constant = jax.jit(lambda x, parameters=arguments[1:]: softmax(x, *parameters))
@@ -49,7 +53,7 @@ def test_slices(dtype, sizes, axis):
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 def test_long_slices(dtype):
-    """Differences of more than 127, in slices that XLA works on in another way; sums of almost nothing but small terms."""
+    """Slices with another implementation, differences of more than 127, and sums of mostly small terms."""
     rng = np.random.default_rng(3)
     limits = np.iinfo(dtype)
     softmax = jax.jit(functools.partial(jquant.quantized_linear_softmax, axis=1))
@@ -65,7 +69,7 @@ def test_long_slices(dtype):
 
 @pytest.mark.parametrize("sizes", [(40, 37), (3, 900)])
 def test_what_tpus_compute(sizes, as_on_a_tpu):
-    """An exponential for each element, instead of tables."""
+    """TPUs compute an exponential for each element; other platforms use tables."""
     rng = np.random.default_rng(4)
     softmax = as_on_a_tpu(functools.partial(jquant.quantized_linear_softmax, axis=1))
     x = samples.integers(rng, np.uint8, *sizes)
@@ -76,7 +80,7 @@ def test_what_tpus_compute(sizes, as_on_a_tpu):
 
 @pytest.mark.parametrize("x_scale", [0.1, -0.1, 0.0, np.inf, np.nan])
 def test_slices_of_one_element(x_scale):
-    """They are 1, or NaN, whatever the element: nothing is computed but that."""
+    """The result is 1 or NaN, whatever the element, and no exponential is computed."""
     x = np.arange(256, dtype=np.uint8).reshape(256, 1)
     softmax = jax.jit(functools.partial(jquant.quantized_linear_softmax, axis=1))
     program = softmax.lower(x, FLOAT32(x_scale), None, FLOAT32(0.01), np.uint8(3)).compile()
@@ -88,7 +92,7 @@ def test_slices_of_one_element(x_scale):
 @pytest.mark.parametrize("value", [0.0, np.inf, -np.inf, np.nan, -0.5, 3e38, -3e38])
 def test_scales_that_are_not_positive_or_not_finite(value):
     x = np.array([[-128, 127, 5], [9, 9, 9]], np.int8)
-    given = {
+    expected_integers = {
         0.0: [[46, 46, 46], [46, 46, 46]],
         -0.5: [[127, 3, 3], [46, 46, 46]],
         3e38: [[3, 127, 3], [46, 46, 46]],
@@ -96,7 +100,7 @@ def test_scales_that_are_not_positive_or_not_finite(value):
     }
     softmax = functools.partial(jquant.quantized_linear_softmax, axis=1)
     actual = softmax(x, value, None, 1 / 128, 3)
-    np.testing.assert_array_equal(actual, np.array(given.get(value, np.zeros((2, 3))), np.int8))
+    np.testing.assert_array_equal(actual, np.array(expected_integers.get(value, np.zeros((2, 3))), np.int8))
     y_scale = FLOAT32(value)
     expected = reference.quantized_linear_softmax(x, FLOAT32(0.1), 0, y_scale, np.int8(3), 1)
     np.testing.assert_array_equal(softmax(x, 0.1, None, y_scale, 3), expected)
@@ -115,7 +119,7 @@ def test_no_elements():
 
 @pytest.mark.parametrize(("sizes", "most"), [((16_384, 64), 4.5), ((1024, 1024), 1.5)])
 def test_temporaries(sizes, most):
-    """In bytes per element: the quotients of short slices, or the differences of long ones and their tables; no digits."""
+    """Bytes per element: the quotients of short slices, or the differences and tables of long ones."""
     softmax = jax.jit(functools.partial(jquant.quantized_linear_softmax, axis=1))
     program = softmax.lower(jax.ShapeDtypeStruct(sizes, np.uint8), 0.1, None, 0.01).compile()
     assert program.memory_analysis().temp_size_in_bytes <= most * np.prod(sizes)
@@ -123,7 +127,7 @@ def test_temporaries(sizes, most):
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
 def test_an_axis_that_a_mesh_splits(kind):
-    """The largest elements and the sums of the digits are all that moves; the bits are those of one device."""
+    """Only the maxima and the sums of the digits move, and the result has the bits of one device."""
     rng = np.random.default_rng(4)
     x = samples.integers(rng, np.int8, 40, 800)
     parameters = FLOAT32(0.02), np.int8(3), FLOAT32(1e-5), np.int8(-128)

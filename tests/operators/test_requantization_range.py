@@ -1,4 +1,4 @@
-"""`requantization_range`: of no elements, its derivative, and what it refuses."""
+"""`requantization_range`: empty arrays, derivatives, and errors."""
 
 import jax
 import numpy as np
@@ -10,8 +10,8 @@ FLOAT32 = np.float32
 
 
 def test_range_without_elements():
-    found = jquant.requantization_range(np.zeros((0, 3), np.int32), -2, 1)
-    assert_equal(list(found), [FLOAT32(0), FLOAT32(-2)])
+    actual = jquant.requantization_range(np.zeros((0, 3), np.int32), -2, 1)
+    assert_equal(list(actual), [FLOAT32(0), FLOAT32(-2)])
 
 
 def test_derivatives_in_the_range():
@@ -20,7 +20,7 @@ def test_derivatives_in_the_range():
     (min_low, min_high), (max_low, max_high) = jacobian(-2.0, 2.0)
     assert (min_low, min_high, max_low, max_high) == (0.75, 0.25, 0.375, 0.625)
     (min_low, min_high), _ = jax.jacrev(lambda *bounds: jquant.requantization_range(-x, *bounds), argnums=(0, 1))(1.0, 2.0)
-    assert (min_low, min_high) == (0, 0)  # 0 is less
+    assert (min_low, min_high) == (0, 0)  # the minimum is 0, not the smallest input
 
 
 X, ACCUMULATORS = np.zeros((3, 2), np.int8), np.zeros((3, 2), np.int32)

@@ -1,4 +1,4 @@
-"""`requantization_range_per_channel`: NaN in its operands, its derivative, and what it refuses."""
+"""`requantization_range_per_channel`: NaN in its operands, derivatives, and errors."""
 
 import jax
 import numpy as np

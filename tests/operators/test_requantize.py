@@ -1,4 +1,4 @@
-"""`requantize`: the formula over 32-bit integers and ranges of every kind, and what it refuses."""
+"""`requantize`: 32-bit integers and ranges of every form against the formula, and errors."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -1,4 +1,4 @@
-"""`requantize_per_channel`: ties, saturation, a range of nothing, empty arrays, and what it refuses."""
+"""`requantize_per_channel`: against the formula, ties, saturation, NaN, empty arrays, and errors."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def test_formula(dtype):
     [(np.int8, [-128, -2, 0, 0, 0, 2, 126, 127, 127]), (np.uint8, [0, 0, 0, 0, 0, 2, 126, 128, 255])],
 )
 def test_ties_are_even_and_the_ends_saturate(dtype, expected):
-    """The ranges halve each integer: the magnitude of the channel is half of what 32 bits hold, in steps of 1."""
+    """The ranges halve each integer: the channel's range is half that of int32, and the requested one has steps of 1."""
     x = np.int32([-(2**31), -3, -1, 0, 1, 3, 253, 255, 2**31 - 1])[:, None]
     largest = np.iinfo(dtype).max
     output = jquant.requantize_per_channel(x, FLOAT32([-(2.0**30)]), FLOAT32([0]), -largest, largest, dtype=dtype)

@@ -1,4 +1,4 @@
-"""The scale and the zero point of a range: its edges, its neighbours among the operators, and TensorFlow's modes."""
+"""`scale_and_zero_point`: against its formula, edge cases, other operators, TensorFlow's modes, and errors."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +13,7 @@ DTYPES = ("INT8", "UINT8", "INT16", "UINT16", "INT4", "UINT4", "INT2", "UINT2")
 
 
 def ranges(count: int = 2000) -> tuple[np.ndarray, np.ndarray]:
-    """Of every magnitude, one side of zero, both, and nothing."""
+    """Ranges of every magnitude, on one or both sides of zero, and ranges of zero only."""
     rng = np.random.default_rng(0)
     x = samples.without_subnormals((rng.normal(size=(2, count)) * 10 ** rng.uniform(-30, 30, count)).astype(np.float32))
     x[0, :9] = 0
@@ -29,13 +29,13 @@ def test_formula(dtype):
             options = {"symmetric": symmetric, "narrow_range": narrow_range}
             actual = jquant.scale_and_zero_point(low, high, dtype, **options)
             expected = reference.scale_and_zero_point(low, high, jnp.dtype(dtype.lower()), **options)
-            for one, other in zip(actual, expected, strict=True):
-                np.testing.assert_array_equal(one, other, strict=True)
+            for actual_part, expected_part in zip(actual, expected, strict=True):
+                np.testing.assert_array_equal(actual_part, expected_part, strict=True)
 
 
 @pytest.mark.parametrize("dtype", ["INT8", "UINT8"])
 def test_dynamic_quantize_linear(dtype):
-    """Of the same range, the same two, but for the zero point of zeros."""
+    """It has the same scale and zero point for the same range, except the zero point of zeros."""
     for low, high in np.stack(ranges(50), 1):
         _, scale, zero_point = jquant.dynamic_quantize_linear(np.array([low, high]), output_dtype=dtype)
         actual = jquant.scale_and_zero_point(low, high, dtype)
@@ -52,11 +52,11 @@ LARGEST, TINY = np.finfo(np.float32).max, np.finfo(np.float32).tiny
     [
         (0, 0, False, 1, 0),
         (0, 0, True, 1, 0),
-        (5, 5, False, np.float32(5) / np.float32(255), -128),  # zero is brought inside
+        (5, 5, False, np.float32(5) / np.float32(255), -128),  # the range is widened to include 0
         (-5, -5, False, np.float32(5) / np.float32(255), 127),
         (-TINY, TINY, False, 1, 0),  # a subnormal scale
         (-TINY * 200, TINY, True, np.float32(TINY * 200) / np.float32(127.5), 0),
-        (-LARGEST, LARGEST, False, INFINITY, -128),  # the width is no float32
+        (-LARGEST, LARGEST, False, INFINITY, -128),  # the width overflows float32
         (-LARGEST, LARGEST, True, np.float32(LARGEST) / np.float32(127.5), 0),
         (-INFINITY, 1, False, INFINITY, 0),
         (-1, INFINITY, False, INFINITY, -128),
@@ -73,7 +73,7 @@ def test_edges(low, high, symmetric, scale, zero_point):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_zero_and_the_ends_are_expressed(dtype):
-    """Zero exactly; the ends to within half a step and what rounding the scale does to them."""
+    """Zero exactly, and the ends to within half a step and the error of rounding the scale."""
     low, high = (bound[abs(bound) < 1e20] for bound in ranges())
     low, high = low[: high.size], high[: low.size]
     low, high = np.minimum(low, high), np.maximum(low, high)
@@ -89,7 +89,7 @@ def test_zero_and_the_ends_are_expressed(dtype):
 
 
 class TestTensorFlow:
-    """Which of its modes has a zero point: an integer for real 0."""
+    """Which of TensorFlow's modes have a zero point, an integer that stands for real 0."""
 
     LOW, HIGH = (np.random.default_rng(0).uniform(*side, 40).astype(np.float32) for side in ((-9, -1), (1, 9)))
     X = np.linspace(-10, 10, 2001, dtype=np.float32)
@@ -104,31 +104,32 @@ class TestTensorFlow:
         different = count = 0
         for *_, (output, _, output_max), _ in self.cases("SCALED", dtype):
             largest = np.float32(np.iinfo(output.dtype).max)
-            ours = jquant.quantize_linear(self.X, output_max / largest, output_dtype=output.dtype)
-            different += np.count_nonzero(off_ties(self.X, output_max / largest) & (np.asarray(ours) != np.asarray(output)))
-            count += ours.size
+            linear = jquant.quantize_linear(self.X, output_max / largest, output_dtype=output.dtype)
+            differs = np.asarray(linear) != np.asarray(output)
+            different += np.count_nonzero(off_ties(self.X, output_max / largest) & differs)
+            count += linear.size
         assert different == 0 < count
 
     @pytest.mark.parametrize("dtype", ["qint8", "quint8"])
     def test_min_first_has_that_of_the_range(self, dtype):
         for low, high, (output, *_), _ in self.cases("MIN_FIRST", dtype):
             scale, zero_point = jquant.scale_and_zero_point(low, high, dtype)
-            ours = jquant.quantize_linear(self.X, scale, zero_point)
+            linear = jquant.quantize_linear(self.X, scale, zero_point)
             kept = off_ties(self.X, scale)
             if off_ties(low, scale):
-                np.testing.assert_array_equal(np.asarray(ours)[kept], np.asarray(output)[kept])
+                np.testing.assert_array_equal(np.asarray(linear)[kept], np.asarray(output)[kept])
 
     @pytest.mark.parametrize("dtype", ["qint8", "quint8"])
     def test_min_combined_has_none(self, dtype):
-        """In each of these ranges, no integer is real 0, and no zero point gives the integers of the mode."""
+        """In these ranges, no integer stands for real 0, and no zero point gives the integers of the mode."""
         for low, high, (output, *_), _ in self.cases("MIN_COMBINED", dtype):
             limits = np.iinfo(output.dtype)
-            every = np.arange(limits.min, limits.max + 1).astype(output.dtype)
-            assert np.all(np.asarray(jquant.dequantize(every, low, high)) != 0)
+            integers = np.arange(limits.min, limits.max + 1).astype(output.dtype)
+            assert np.all(np.asarray(jquant.dequantize(integers, low, high)) != 0)
             scale = jquant.scale_and_zero_point(low, high, dtype).scale
-            ours = np.stack([jquant.quantize_linear(self.X, scale, zero) for zero in (every[126], every[127], every[128])])
+            linear = np.stack([jquant.quantize_linear(self.X, scale, zero_point) for zero_point in integers[126:129]])
             if (low, high) == (-6, 6):
-                assert not np.any(np.all(ours == np.asarray(output), axis=1))
+                assert not np.any(np.all(linear == np.asarray(output), axis=1))
 
     def test_the_docstrings_example(self):
         assert jquant.quantize(0.0, -6, 6, "qint8").output == -1
@@ -137,7 +138,7 @@ class TestTensorFlow:
 
 
 def off_ties(x, scale):
-    """Where neither a tie nor a product by the reciprocal in the place of a quotient can make a difference."""
+    """Whether `x` is so far from ties that multiplying by the scale's reciprocal rounds like dividing by the scale."""
     steps = np.asarray(x, np.float64) / np.asarray(scale, np.float64)
     return abs(abs(steps - np.floor(steps)) - 0.5) > 1e-4
 

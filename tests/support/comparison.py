@@ -1,4 +1,4 @@
-"""Equality, as the tests mean it, and errors with their messages."""
+"""Equality bit for bit, and errors with their messages."""
 
 import re
 
@@ -13,16 +13,16 @@ from jquant.transform import TransformError
 
 
 def assert_equal(actual, expected, what: str = "", *, subnormals: bool = True) -> None:
-    """Trees of the same structure, arrays of the same dtype, shape and values, zeros of the same sign.
+    """Asserts that two trees have the same structure, and their arrays the same dtypes, shapes, values and signs of zeros.
 
-    All NaN are alike. Where subnormal results are outside of the promise, they can be left out.
+    All NaN are equal. `subnormals=False` ignores elements whose expected value is subnormal, for which nothing is promised.
     """
 
     def compare(actual, expected):
         actual, expected = np.asarray(actual), np.asarray(expected)
         assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape), what
         if jnp.issubdtype(expected.dtype, jnp.floating) and not np.issubdtype(expected.dtype, np.floating):
-            # NumPy does not know that the NaN of a type of JAX's are equal.
+            # NumPy compares NaN of ml_dtypes' types as different.
             actual, expected = actual.astype(np.float32), expected.astype(np.float32)
         if not subnormals and expected.dtype == np.float32:
             normal = ~samples.is_subnormal(expected)
@@ -36,13 +36,13 @@ def assert_equal(actual, expected, what: str = "", *, subnormals: bool = True) -
 
 
 def assert_same_bits(actual, expected, what=""):
-    """`assert_equal`, but for subnormal results, which are outside of the promise."""
+    """`assert_equal` without subnormal results, of which there must be few."""
     assert samples.is_subnormal(np.asarray(expected, np.float32)).mean() < 0.3
     assert_equal(actual, expected, what, subnormals=False)
 
 
 def refusals(calls, calls_of_wrong_types):
-    """Parameters of a test: each call that is refused, the message, and which of the two errors it is."""
+    """Parametrizes a test over refused calls, their messages, and which of the two errors they raise."""
     errors = (calls, DescriptorError), (calls_of_wrong_types, DescriptorTypeError)
     return pytest.mark.parametrize(
         ("call", "message", "error"), [(*call, error) for refused, error in errors for call in refused]
@@ -50,11 +50,11 @@ def refusals(calls, calls_of_wrong_types):
 
 
 def assert_refused(call, message, error=DescriptorError):
-    """Calling raises an error with this text in its message."""
+    """Asserts that calling raises an error with this text in its message."""
     with pytest.raises(error, match=re.escape(message)):
         call()
 
 
 def assert_declined(call, message, error=TransformError):
-    """`assert_refused` by `jquant.transform`."""
+    """`assert_refused` for the errors of `jquant.transform`."""
     assert_refused(call, message, error)

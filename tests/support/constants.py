@@ -1,4 +1,4 @@
-"""Constants that a program computes and rearranges, in place of the arrays that they equal; XLA folds them."""
+"""Constants that a program computes and rearranges, which equal an array and which XLA folds."""
 
 from collections.abc import Callable, Iterator
 
@@ -15,18 +15,18 @@ def is_integer(x: np.ndarray) -> bool:
 
 
 def computed(x: np.ndarray, rng: np.random.Generator) -> Iterator[tuple[str, Thunk]]:
-    """Programs whose result is `x`, of at least one dimension, by the name of what they compute it with."""
+    """Computations whose result is `x`, of at least one dimension, by the name of the operation that they use."""
     order = rng.permutation(len(x))
-    others = x[order]
-    yield "take", lambda: jnp.take(jnp.asarray(others), np.argsort(order), axis=0)
+    permuted = x[order]
+    yield "take", lambda: jnp.take(jnp.asarray(permuted), np.argsort(order), axis=0)
     yield "roll", lambda: jnp.roll(jnp.asarray(np.roll(x, 1, 0)), -1, 0)
     yield "pad", lambda: lax.pad(jnp.asarray(x), jnp.asarray(x.flat[0]), [(1, 1, 0)] * x.ndim)[(slice(1, -1),) * x.ndim]
     yield "set", lambda: jnp.asarray(np.concatenate([x[-1:], x[1:]])).at[0].set(x[0])
     mask = rng.random(x.shape) < 0.5
-    yield "where", lambda: jnp.where(mask, np.where(mask, x, others), np.where(mask, others, x))
+    yield "where", lambda: jnp.where(mask, np.where(mask, x, permuted), np.where(mask, permuted, x))
     if x.dtype.isbuiltin == 1:
         keys = np.broadcast_to(order.astype(np.int32).reshape(-1, *(1,) * (x.ndim - 1)), x.shape)
-        yield "sort", lambda: lax.sort((jnp.asarray(keys), jnp.asarray(others)), 0, num_keys=1)[1]
+        yield "sort", lambda: lax.sort((jnp.asarray(keys), jnp.asarray(permuted)), 0, num_keys=1)[1]
     if not is_integer(x):
         if x.dtype == np.float32 or x.dtype == np.float16:
             low, high = np.nanmin(x) - x.dtype.type(1), np.nanmax(x) + x.dtype.type(1)
@@ -34,12 +34,12 @@ def computed(x: np.ndarray, rng: np.random.Generator) -> Iterator[tuple[str, Thu
         return
     if x.dtype.itemsize == 1:
         code = x.astype(np.int32).astype(np.uint8)
-        places = jnp.asarray([1, 16], np.uint8)
+        significance = jnp.asarray([1, 16], np.uint8)
 
         def from_nibbles() -> jax.Array:
             bytes = jnp.asarray(code)
             nibbles = jnp.stack([bytes & np.uint8(15), bytes >> np.uint8(4)], -1)
-            return lax.dot_general(nibbles, places, (((x.ndim,), (0,)), ((), ()))).astype(x.dtype)
+            return lax.dot_general(nibbles, significance, (((x.ndim,), (0,)), ((), ()))).astype(x.dtype)
 
         yield "nibbles", from_nibbles
     if x.dtype.itemsize <= 2:
@@ -56,7 +56,7 @@ def transposed(x: np.ndarray) -> tuple[np.ndarray, Callable]:
 
 
 def transposed_and_changed(x: np.ndarray) -> tuple[np.ndarray, Callable]:
-    """A caller's own arithmetic between the transposition and the operator."""
+    """With integer arithmetic of the caller between the transposition and the operator."""
     if is_integer(x) and x.dtype.itemsize < 4:
         wide = x.astype(np.int32)
         a, b, c = (np.array(number, np.int32).astype(x.dtype) for number in (5, 3, 6))
@@ -77,7 +77,7 @@ def reversed_(x: np.ndarray) -> tuple[np.ndarray, Callable]:
 
 
 def broadcast(x: np.ndarray) -> tuple[np.ndarray, Callable]:
-    """An `x` whose rows are all the same; any other is transposed."""
+    """Broadcasts the first row if all rows of `x` are equal; transposes any other `x`."""
     return (x[:1].T, lambda y: jnp.broadcast_to(y.T, x.shape)) if (x == x[:1]).all() else transposed(x)
 
 
@@ -88,10 +88,11 @@ REARRANGED = {
     "reversed": reversed_,
     "broadcast": broadcast,
 }
-"""From an array to another one and to the function that makes the first of the second."""
+"""By name, functions from an array to another array and to the function that restores the first from it."""
 
 
 def rearranged(name: str, x: np.ndarray, rng: np.random.Generator) -> dict[str, Thunk]:
-    """Programs whose result is `x`: each computes an array, and rearranges that."""
-    before, function = REARRANGED[name](x)
-    return {way: lambda thunk=thunk: function(thunk()) for way, thunk in computed(np.ascontiguousarray(before), rng)}
+    """Programs whose result is `x`, by the name of the computation: each computes an array, and rearranges it."""
+    array, restore = REARRANGED[name](x)
+    computations = computed(np.ascontiguousarray(array), rng)
+    return {computation: lambda thunk=thunk: restore(thunk()) for computation, thunk in computations}

@@ -1,4 +1,4 @@
-"""One of several processes that compute one network together: what `test_distributed.py` starts.
+"""One of several processes that compute a network together; `test_distributed.py` starts them.
 
 Each process has two devices. The columns of the first layer and K of the second are split over the processes, so that the
 second product is a sum over all of them; the rows are split over the devices of each.
@@ -25,7 +25,7 @@ HOST = "127.0.0.1"
 
 
 def problem() -> dict:
-    """The network's arguments, the weights as they are before `pack_matrix`."""
+    """The network's arguments, with unpacked weights."""
     rng = np.random.default_rng(0)
 
     def integers(dtype, *shape):
@@ -46,7 +46,7 @@ def problem() -> dict:
 
 
 def packed(problem: dict) -> dict:
-    """The arguments of `network`. The zero points of packed weights are theirs."""
+    """The arguments of `network`, with packed weights, which hold their zero points."""
     arguments = dict(problem)
     for name in ("first", "second"):
         zero_point = arguments.pop(f"{name}_zero_point")
@@ -65,7 +65,7 @@ def network(x, x_scale, x_zero_point, first, first_scale, second, second_scale):
 
 
 def placed(arguments: dict, mesh: jax.sharding.Mesh) -> dict:
-    """The arguments as arrays over all processes, each of which gives the parts that are on its devices."""
+    """The arguments as arrays over all processes, each of which provides the shards on its own devices."""
     specs = {
         **{"x": P("data"), "x_scale": P("data"), "x_zero_point": P("data")},
         **{"first": P(None, "model"), "first_scale": P("model")},
@@ -80,7 +80,7 @@ def placed(arguments: dict, mesh: jax.sharding.Mesh) -> dict:
 
 
 def end_with_the_test() -> None:
-    """Ends this process when the one that started it closes the pipe to it, as it does by ending, in whatever way."""
+    """Ends this process when the test closes the pipe, which it does however it ends."""
     sys.stdin.read()
     os._exit(3)
 
@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--processes", type=int, required=True)
     parser.add_argument("--process", type=int, required=True)
-    parser.add_argument("--output", type=Path, required=True, help="the folder for the result, and the compiled program")
+    parser.add_argument("--output", type=Path, required=True, help="the folder for the result and the compiled program")
     parser.add_argument("--then", choices=("end", "compute", "wait"), default="end", help="what to do after the result")
     options = parser.parse_args()
     threading.Thread(target=end_with_the_test, daemon=True).start()
@@ -115,7 +115,7 @@ def main() -> None:
     (options.output / f"{options.process}.hlo").write_text(program.as_text())
     unfinished = options.output / f"{options.process}.unfinished.npz"
     np.savez(unfinished, **rows)
-    unfinished.rename(options.output / f"{options.process}.npz")  # the test takes it as complete when it is there
+    unfinished.rename(options.output / f"{options.process}.npz")  # the test reads the file as soon as it exists
     while options.then == "compute":
         program(**arguments).block_until_ready()
     if options.then == "wait":

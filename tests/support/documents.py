@@ -1,4 +1,4 @@
-"""The code in the documents, run as it stands there."""
+"""Runs the code blocks of the documentation; the names of all operators."""
 
 import doctest
 import inspect
@@ -16,7 +16,7 @@ OPERATORS = [  # the public functions that are operators
 
 
 def run_document(name: str, section: str | None = None) -> None:
-    """Runs the code blocks of a Markdown file of the repository, or of one section of it, one after the other."""
+    """Runs the Python blocks of a Markdown file of the repository, or of one of its sections, in order."""
     text = (ROOT / name).read_text()
     if section is not None:
         (text,) = (part for part in re.split("^## ", text, flags=re.MULTILINE) if part.partition("\n")[0] == section)

@@ -1,4 +1,4 @@
-"""The programs in `examples`, as modules."""
+"""Imports the programs in `examples` as modules."""
 
 import importlib
 import sys
@@ -9,7 +9,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def load_example(name: str) -> ModuleType:
-    """examples/NAME.py, which is not run; it may import its neighbours."""
+    """The module examples/NAME.py, whose `main` does not run; it may import other examples."""
     if str(EXAMPLES) not in sys.path:
         sys.path.append(str(EXAMPLES))
     return importlib.import_module(name)

@@ -1,8 +1,8 @@
-"""Convolutions of every form: the sizes of input and filter, and the options; other orders of their dimensions."""
+"""Convolutions of every form: their sizes, options and layouts."""
 
 from support.sampling import one_in
 
-# The sizes of input and filter, and the options; the first way to multiply for one group, for several, and the shifts.
+# The sizes of input and filter, and the options, which together reach every implementation of the convolution.
 GEOMETRIES = {
     "1x1": ((2, 5, 4, 3), (6, 5, 1, 1), {}),
     "3x2, all options": (
@@ -24,13 +24,15 @@ GEOMETRIES = {
 
 
 def one_geometry_in_two(first: int):
-    """The two convolutions begin with different ones; in the gate each has all."""
+    """Every second geometry from `first` on, which differs between operators; the gate has all of them for each."""
     return one_in(2, "name", GEOMETRIES, first=first)
 
 
 def formula(function, *operands, **options):
+    """The result of a reference function, which has no feature levels."""
     return function(*operands, **{name: value for name, value in options.items() if name != "feature_level"})
 
 
 def reordered(array, order, to):
+    """The array with its dimensions in another order, both as strings such as "NCHW"."""
     return array.transpose([order.index(dimension) for dimension in to])

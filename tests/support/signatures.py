@@ -1,4 +1,4 @@
-"""What the operators of DirectML's tables say to tensors that are only a shape and a dtype."""
+"""Calls the operators of DirectML with abstract tensors, for tests of their tables of data types, ranks and shapes."""
 
 import contextlib
 import functools
@@ -45,7 +45,7 @@ OPERATORS = {  # the tensors, in the order of the function's arguments
     ),
 }
 PRODUCTS = ("matmul_integer", "matmul_integer_to_float", "quantized_linear_matmul")
-NAMED_SIZES = (*PRODUCTS, "quantized_linear_average_pool")  # of the main tensors, which are no scalars then
+NAMED_SIZES = (*PRODUCTS, "quantized_linear_average_pool")  # whose main tensors have named sizes, and are no scalars
 CONVOLUTIONS = ("convolution_integer", "convolution_integer_to_float", "quantized_linear_convolution")
 TAKE_OUTPUT_DTYPE = (
     *("dequantize_linear", "quantize_linear", "quantized_linear_add", "matmul_integer_to_float", "quantized_linear_matmul"),
@@ -53,9 +53,9 @@ TAKE_OUTPUT_DTYPE = (
 )
 TAKE_BOUNDS = ("clip1", "clip_gradient", "clip_gradient1")
 OUTPUTS = ("OutputTensor", "OutputGradientTensor")
-MAIN = ("InputTensor", "ATensor", "BTensor", *OUTPUTS)  # the others may have rank 0 beside them
-# The same for convolutions, whose dimension counts go together: tests/operators/test_convolution_integer.py changes them
-# one by one.
+MAIN = ("InputTensor", "ATensor", "BTensor", *OUTPUTS)  # all other tensors may have rank 0
+# The same for convolutions, whose ranks depend on each other: tests/operators/test_convolution_integer.py varies them one
+# by one.
 MAIN_OF_CONVOLUTIONS = ("InputTensor", "FilterTensor", "BiasTensor", "OutputTensor")
 DATA_TYPES = (
     *("bool", "int2", "int4", "int8", "int16", "int32", "int64"),
@@ -67,26 +67,27 @@ f32, u8, i8 = jnp.float32, jnp.uint8, jnp.int8
 
 
 def of(*shape, dtype=jnp.uint8):
+    """An abstract tensor."""
     return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
 
 
 def rows(operator, level):
-    """The rows that hold at `level`, by name; empty before the level of introduction."""
+    """The table's rows at `level`, by tensor; empty before the level that introduces the operator."""
     levels = DESCRIPTORS[operator].levels
-    found = ()
-    for other in FeatureLevel:
-        found = levels.get(other, found)
-        if other == level:
-            return {row.name: row for row in found}
+    table = ()
+    for step in FeatureLevel:
+        table = levels.get(step, table)
+        if step == level:
+            return {row.name: row for row in table}
     raise AssertionError(level)
 
 
 def shape(operator, name, rank):
-    """Sizes of a tensor: one that the operator accepts, if it accepts the rank."""
+    """A shape of `rank` dimensions, which the operator accepts if it accepts the rank."""
     if operator in CONVOLUTIONS:
         sizes = {"InputTensor": (2, 3, 5, 4, 3), "FilterTensor": (4, 3, 1, 1, 1), "OutputTensor": (2, 4, 5, 4, 3)}
-        of_filters = (1, 4, 1, 1, 1, 1) if rank > 1 else (4,)
-        return sizes.get(name, of_filters if name.startswith(("Filter", "Bias")) else (1,) * rank)[:rank]
+        per_filter = (1, 4, 1, 1, 1, 1) if rank > 1 else (4,)
+        return sizes.get(name, per_filter if name.startswith(("Filter", "Bias")) else (1,) * rank)[:rank]
     if operator not in PRODUCTS:
         return (2, 3, 1, 2, 1, 3, 1, 2, 1)[:rank] if name in MAIN else (1,) * rank
     m, k, n, batch = 2, 3, 4, (1, 1, 1, 1, 1, 5, 6)
@@ -99,7 +100,7 @@ def shape(operator, name, rank):
 
 
 def valid(operator, level):
-    """Tensors that the operator accepts at `level`, of the largest rank."""
+    """Tensors of the highest rank that the operator accepts at `level`."""
 
     def dtype(row):
         return next(name.lower() for name in ("FLOAT32", "UINT8", "INT32") if name in row.data_types.split())
@@ -110,7 +111,7 @@ def valid(operator, level):
 
 
 def result_of(tensors):
-    """What an operator that accepts `tensors` must return."""
+    """The shape and dtype of the output among `tensors`, which the operator must return."""
     output = tensors[output_of(tensors)]
     return output.shape, output.dtype
 
@@ -125,7 +126,7 @@ def changed(tensors, *names, dtype):
 
 
 def public(operator, level, tensors):
-    """The public function, for tensors such as these."""
+    """The public function, with the options that these tensors need."""
     options = {"output_dtype": tensors["OutputTensor"].dtype} if operator in TAKE_OUTPUT_DTYPE else {}
     if operator in TAKE_BOUNDS:
         options |= {"min": 0, "max": 1}
@@ -135,7 +136,7 @@ def public(operator, level, tensors):
 
 
 def call(operator, level, tensors):
-    """The shape and dtype of what the public function returns, without computing it."""
+    """The shape and dtype of the result of the public function, which is not computed."""
     function = public(operator, level, tensors)
     return jax.eval_shape(function, *[tensors[name] for name in OPERATORS[operator]])
 
@@ -150,11 +151,11 @@ def outcome(operator, level, tensors):
 
 
 @contextlib.contextmanager
-def raises(text, kind=DescriptorError):
+def raises(text, error=DescriptorError):
     """Expects an error of exactly this type and message."""
-    with pytest.raises(kind) as raised:
+    with pytest.raises(error) as raised:
         yield
-    assert (type(raised.value), str(raised.value)) == (kind, text)
+    assert (type(raised.value), str(raised.value)) == (error, text)
 
 
 def level_name(level):
@@ -163,6 +164,6 @@ def level_name(level):
 
 @pytest.fixture
 def x64():
-    """Makes 64-bit types possible, so that it is the table that rejects them."""
+    """Enables 64-bit types, so that the operator's table rejects them, not JAX."""
     with jax.enable_x64(True):
         yield

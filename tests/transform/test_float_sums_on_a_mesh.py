@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from support.layouts import collectives
+from support.collectives import collectives
 from support.sampling import one_in
 
 from jquant import transform

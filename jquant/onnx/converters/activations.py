@@ -1,4 +1,4 @@
-"""Activations, written so that their derivatives are finite, too."""
+"""Activations, written so that their derivatives are finite as well."""
 
 import math
 
@@ -36,12 +36,12 @@ def thresholded_relu(x, *, alpha):
 
 @converter("Elu", since=6)
 def elu(x, *, alpha):
-    return jnp.where(x > 0, x, alpha * _below_zero(x))
+    return jnp.where(x > 0, x, alpha * _expm1_of_negative(x))
 
 
 @converter("Selu", since=6)
 def selu(x, *, alpha, gamma):
-    return gamma * jnp.where(x > 0, x, alpha * _below_zero(x))
+    return gamma * jnp.where(x > 0, x, alpha * _expm1_of_negative(x))
 
 
 @converter("Celu", since=12)
@@ -49,8 +49,8 @@ def celu(x, *, alpha):
     return jnp.where(x > 0, x, alpha * jnp.expm1(jnp.minimum(x, 0) / alpha))
 
 
-def _below_zero(x):
-    """exp(x) - 1, where x is negative."""
+def _expm1_of_negative(x):
+    """exp(x) - 1 where x is negative, and 0 elsewhere, where it could overflow."""
     return jnp.expm1(jnp.minimum(x, 0))
 
 
@@ -95,5 +95,4 @@ def softsign(x):
 def shrink(x, *, lambd, bias):
     """Integers are computed as float32, and the result is truncated."""
     wide = x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.integer) else x
-    found = jnp.where(wide < -lambd, wide + bias, jnp.where(wide > lambd, wide - bias, 0))
-    return found.astype(x.dtype)
+    return jnp.where(wide < -lambd, wide + bias, jnp.where(wide > lambd, wide - bias, 0)).astype(x.dtype)

@@ -1,4 +1,4 @@
-"""Parts of attention that ONNX's own function bodies do not cover."""
+"""RotaryEmbedding, CausalConvWithState and FlexAttention. ONNX's Attention is expanded to its function body instead."""
 
 import jax
 import jax.numpy as jnp
@@ -19,14 +19,19 @@ def rotary_embedding(x, cos_cache, sin_cache, position_ids=None, *, interleaved,
 
 
 def rotate(x, cos, sin, interleaved, size):
-    """Rotates pairs of the first `size` elements of each head: (batch, length, heads, ...). The angles have no heads."""
+    """Rotates pairs among the first `size` elements of each head.
+
+    Args:
+      x: (batch, length, heads, ...).
+      cos, sin: those of the angles, (batch, length, ...), the same for all heads.
+    """
     cos, sin = (each[..., None, : size // 2] for each in (cos, sin))
-    turned, rest = x[..., :size], x[..., size:]
-    real, imaginary = (turned[..., ::2], turned[..., 1::2]) if interleaved else jnp.split(turned, 2, -1)
-    parts = [cos * real - sin * imaginary, sin * real + cos * imaginary]
+    pairs, rest = x[..., :size], x[..., size:]
+    real, imaginary = (pairs[..., ::2], pairs[..., 1::2]) if interleaved else jnp.split(pairs, 2, -1)
+    rotated = [cos * real - sin * imaginary, sin * real + cos * imaginary]
     if interleaved:
-        parts = [jnp.stack(parts, -1).reshape(turned.shape)]
-    return jnp.concatenate([*parts, rest], -1)
+        rotated = [jnp.stack(rotated, -1).reshape(pairs.shape)]
+    return jnp.concatenate([*rotated, rest], -1)
 
 
 @converter("CausalConvWithState", since=27)
@@ -45,7 +50,7 @@ def causal_convolution(input, weight, bias=None, past_state=None, *, activation)
 
 @converter("FlexAttention", domain="ai.onnx.preview", since=1)
 def flex_attention(q, k, v, *, prob_mod=None, scale=None, score_mod=None, softmax_precision=None):
-    """Attention in which subgraphs modify the scores and the probabilities, which are float32 by default."""
+    """Attention in which subgraphs modify the scores and the probabilities, both float32 by default."""
     k, v = (jnp.repeat(each, q.shape[1] // each.shape[1], 1) for each in (k, v))
     root = jnp.asarray((q.shape[-1] ** -0.5 if scale is None else scale) ** 0.5, q.dtype)
     precision = onnx.helper.tensor_dtype_to_np_dtype(softmax_precision or onnx.TensorProto.FLOAT)

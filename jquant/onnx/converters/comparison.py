@@ -1,4 +1,4 @@
-"""Comparisons, logic, bits, and choices between elements."""
+"""Comparisons, logical and bitwise operators, and Where."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,13 +9,13 @@ from jquant.onnx.registry import converter
 
 @converter("Equal", since=7)
 def equal(a, b, *, xp):
-    """For symbolic sizes, raises if the result depends on the size. JAX itself says that ``n == 1`` is false."""
+    """For symbolic sizes, raises if the result depends on the size, while JAX itself says that ``n == 1`` is false."""
     if np.dtype(object) in (a.dtype, b.dtype):
-        return np.asarray(_SAME_SIZE(a, b), bool)
+        return np.asarray(_EQUAL_SIZES(a, b), bool)
     return xp.equal(a, b)
 
 
-_SAME_SIZE = np.frompyfunc(lambda a, b: not (a < b or a > b), 2, 1)  # the comparisons raise if it depends on the size
+_EQUAL_SIZES = np.frompyfunc(lambda a, b: not (a < b or a > b), 2, 1)  # < and > raise if the result depends on the size
 
 
 @converter("Greater", since=7)
@@ -99,7 +99,7 @@ def bitwise_not(x):
 
 @converter("BitShift", since=11)
 def bit_shift(x, y, *, direction):
-    """A shift by the width or more, or by a negative count, shifts out all bits; right shifts fill in the sign."""
+    """Shifts by the width or more, or by a negative count, shift out all bits. Right shifts fill in the sign."""
     x, y = jnp.broadcast_arrays(x, y)
     if direction == "LEFT":
         return lax.shift_left(x, y)

@@ -1,4 +1,4 @@
-"""Tensors created from a shape, or from a few numbers."""
+"""Tensors that are created from a shape or from a few numbers, and Dropout, whose mask is all true."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,34 +20,34 @@ def constant_of_shape(input, *, value=None, xp):
 
 @converter("Range", since=11, static=("start", "limit", "delta"), expands=True)
 def range_(start, limit, delta, *, stash_type=1, xp):
-    (first,), (last,), (step,) = (each.reshape(-1) for each in (start, limit, delta))
+    (first,), (end,), (step,) = (each.reshape(-1) for each in (start, limit, delta))
     if object in (start.dtype, limit.dtype, delta.dtype):
-        return jnp.arange(*sizes([first, last, step]), dtype=jnp.int32)
+        return jnp.arange(*sizes([first, end, step]), dtype=jnp.int32)
     if start.dtype.itemsize == 2 and start.dtype.kind not in "iu":
-        first, last, step = (np.float32(each) for each in (first, last, step))
-    count = max(0, int(np.ceil((last - first) / step)))
-    found = np.arange(count).astype(np.result_type(first)) * step + first
-    return found.astype(start.dtype) if xp is np else to_jax(found.astype(start.dtype), "the range")
+        first, end, step = (np.float32(each) for each in (first, end, step))
+    count = max(0, int(np.ceil((end - first) / step)))
+    values = (np.arange(count).astype(np.result_type(first)) * step + first).astype(start.dtype)
+    return values if xp is np else to_jax(values, "the range")
 
 
 @converter("EyeLike", since=9)
 def eye_like(input, *, dtype=None, k):
-    given = input.dtype if dtype is None else jax_dtype(onnx.helper.tensor_dtype_to_np_dtype(dtype), "the result")
-    rows, columns = _grid(input.shape)
-    return (columns - rows == k).astype(given)
+    result_dtype = input.dtype if dtype is None else jax_dtype(onnx.helper.tensor_dtype_to_np_dtype(dtype), "the result")
+    rows, columns = _matrix_indices(input.shape)
+    return (columns - rows == k).astype(result_dtype)
 
 
 @converter("Trilu", since=14)
 def trilu(input, k=None, *, upper):
     """The part of each matrix above or below a diagonal, including the diagonal."""
     k = 0 if k is None else k.reshape(()).astype(jnp.int32)
-    rows, columns = _grid(input.shape[-2:])
+    rows, columns = _matrix_indices(input.shape[-2:])
     kept = columns - rows >= k if upper else columns - rows <= k
     return jnp.where(kept, input, 0)
 
 
-def _grid(shape):
-    """The row and the column index of each element of a matrix."""
+def _matrix_indices(shape):
+    """The row index and the column index of each element of a matrix."""
     return lax.broadcasted_iota(jnp.int32, shape, 0), lax.broadcasted_iota(jnp.int32, shape, 1)
 
 
@@ -56,26 +56,26 @@ def one_hot(indices, depth, values, *, axis):
     """Negative indices count from the end. An index out of range sets no element."""
     (count,) = sizes(depth)
     axis = axis + indices.ndim + 1 if axis < 0 else axis
-    places = jnp.expand_dims(jnp.where(indices < 0, indices + count, indices), axis)
-    levels = lax.broadcasted_iota(places.dtype, [count if i == axis else 1 for i in range(places.ndim)], axis)
-    return jnp.where(places == levels, values[1], values[0])
+    indices = jnp.expand_dims(jnp.where(indices < 0, indices + count, indices), axis)
+    classes = lax.broadcasted_iota(indices.dtype, [count if i == axis else 1 for i in range(indices.ndim)], axis)
+    return jnp.where(indices == classes, values[1], values[0])
 
 
 @converter("Dropout", since=7, until=9)
 def dropout_to_9(data, *, ratio):
-    """Changes nothing outside of training. The mask has the type of the data."""
+    """The identity outside of training. The mask has the dtype of the data."""
     return data, jnp.ones_like(data)
 
 
 @converter("Dropout", since=10, until=11)
 def dropout_to_11(data, *, ratio):
-    """Changes nothing outside of training."""
+    """The identity outside of training."""
     return data, jnp.ones(data.shape, bool)
 
 
 @converter("Dropout", since=12, static=("ratio", "training_mode"))
 def dropout(data, ratio=None, training_mode=None, *, seed=None):
-    """Changes nothing outside of training, which draws at random."""
+    """The identity outside of training. Training, which draws random numbers, is not supported."""
     if training_mode is not None and training_mode.any() and (ratio is None or ratio.any()):
         raise ModelError("its training_mode draws random numbers")
     return data, jnp.ones(data.shape, bool)

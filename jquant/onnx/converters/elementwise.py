@@ -1,4 +1,4 @@
-"""Element-wise arithmetic and functions. NumPy computes the arithmetic if all operands are static."""
+"""Element-wise arithmetic and mathematical functions."""
 
 import functools
 
@@ -30,13 +30,13 @@ def multiply(a, b, *, xp):
 def divide(a, b, *, xp):
     """For integers, the quotient is truncated, not floored."""
     if xp is np:
-        return _truncated(a, b) if a.dtype.kind in "iuO" else np.divide(a, b)
+        return _truncating_divide(a, b) if a.dtype.kind in "iuO" else np.divide(a, b)
     return lax.div(*jnp.broadcast_arrays(a, b))
 
 
-def _truncated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _truncating_divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     quotient = a // b
-    if object in (a.dtype, b.dtype):  # sizes, which are not negative
+    if object in (a.dtype, b.dtype):  # sizes, which are never negative
         return quotient
     return quotient + ((quotient < 0) & (quotient * b != a)).astype(quotient.dtype)
 
@@ -53,31 +53,30 @@ def modulo(a, b, *, fmod, xp):
 
 @converter("Pow", since=7, prefers_static=("exponent",))
 def power(base, exponent, *, xp):
-    """The result has the type of the base. For a static exponent of 2, 3 or 0.5, it is a product or a square root."""
+    """The result has the dtype of the base. For a static exponent of 2, 3 or 0.5, it is a product or a square root."""
     if isinstance(exponent, np.ndarray) and exponent.size == 1 and exponent.dtype != object:
-        value = exponent.item()
+        value, shape = exponent.item(), jnp.broadcast_shapes(base.shape, exponent.shape)
         if base.dtype.kind != "O" and xp.issubdtype(base.dtype, np.floating) and value == 0.5:
-            return xp.broadcast_to(xp.sqrt(base), jnp.broadcast_shapes(base.shape, exponent.shape))
+            return xp.broadcast_to(xp.sqrt(base), shape)
         if value in (2, 3):
-            return xp.broadcast_to(
-                base * base if value == 2 else base * base * base, jnp.broadcast_shapes(base.shape, exponent.shape)
-            )
+            return xp.broadcast_to(base * base if value == 2 else base * base * base, shape)
     if xp is np:
         return np.power(base, exponent).astype(base.dtype)
     return _power(base, to_jax(exponent, "the exponent"))
 
 
 def _power(base, exponent):
-    """An integer to an integer power is exact, whatever the type of the exponent. Otherwise the result is truncated."""
+    """Integers to the power of nonnegative integers are exact, whatever the dtype of the exponent. Other powers of integers
+    are computed in float and truncated."""
     if base.dtype == exponent.dtype and jnp.issubdtype(base.dtype, jnp.floating):
         return jnp.power(base, exponent)
     wide = jnp.float64 if jnp.float64 in (base.dtype, exponent.dtype) else jnp.float32
-    found = jnp.power(base.astype(wide), exponent.astype(wide)).astype(base.dtype)
+    float_power = jnp.power(base.astype(wide), exponent.astype(wide)).astype(base.dtype)
     if jnp.issubdtype(base.dtype, jnp.floating):
-        return found
-    whole = exponent.astype(base.dtype)
-    is_whole = (whole.astype(exponent.dtype) == exponent) & (whole >= 0)
-    return jnp.where(is_whole, jnp.power(base, jnp.maximum(whole, 0)), found)
+        return float_power
+    integer = exponent.astype(base.dtype)
+    is_integer = (integer.astype(exponent.dtype) == exponent) & (integer >= 0)
+    return jnp.where(is_integer, jnp.power(base, jnp.maximum(integer, 0)), float_power)
 
 
 @converter("Sum", since=6)
@@ -93,17 +92,17 @@ def mean_of(*values):
 @converter("Min", since=6)
 def minimum(*values, xp):
     """NaN if any value is NaN."""
-    return functools.reduce(xp.minimum if object not in _dtypes(values) else _SMALLER_SIZE, values)
+    return functools.reduce(xp.minimum if object not in _dtypes(values) else _MINIMUM_OF_SIZES, values)
 
 
 @converter("Max", since=6)
 def maximum(*values, xp):
     """NaN if any value is NaN."""
-    return functools.reduce(xp.maximum if object not in _dtypes(values) else _LARGER_SIZE, values)
+    return functools.reduce(xp.maximum if object not in _dtypes(values) else _MAXIMUM_OF_SIZES, values)
 
 
-_SMALLER_SIZE = np.frompyfunc(min_dim, 2, 1)
-_LARGER_SIZE = np.frompyfunc(max_dim, 2, 1)
+_MINIMUM_OF_SIZES = np.frompyfunc(min_dim, 2, 1)
+_MAXIMUM_OF_SIZES = np.frompyfunc(max_dim, 2, 1)
 
 
 def _dtypes(values):
@@ -117,7 +116,7 @@ def clip_to_10(input, *, min, max, xp):
 
 @converter("Clip", since=11)
 def clip(input, min=None, max=None, *, xp):
-    """If the lower limit is above the upper one, everything is the upper one."""
+    """If the lower limit exceeds the upper one, every element becomes the upper limit."""
     input = input if min is None else maximum(input, min, xp=xp)
     return input if max is None else minimum(input, max, xp=xp)
 

@@ -10,8 +10,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from jquant.lowering import materialize
-from jquant.onnx.converters.quantized_parameters import LEVEL, padding, plain, windows
-from jquant.onnx.converters.windows import resolved, resolved_pool
+from jquant.onnx.converters.quantized_parameters import FEATURE_LEVEL, convolution_options, flat, padding_argument
+from jquant.onnx.converters.windows import resolve_padding, resolve_pool_padding
 from jquant.onnx.graph import JQUANT
 from jquant.onnx.registry import converter
 from jquant.operators.convolution_integer_to_float import convolution_integer_to_float
@@ -30,43 +30,53 @@ from jquant.operators.quantized_linear_softmax import quantized_linear_softmax
 from jquant.packed.matrix import PackedMatrix
 
 
-def _integers(operator: str, packs: Mapping[str, str] | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A converter whose integer result is in memory before anything reads it.
+def _stored_converter(
+    operator: str, packs: Mapping[str, str] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A converter whose integer result is stored in memory before anything reads it.
 
     Otherwise XLA:CPU recomputes all element-wise operations for each reader, and for each element of a convolution's
     windows: text recognition took seven times as long.
     """
 
-    def enter(function: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def stored(*operands, **attributes):
             return materialize.stored(function(*operands, **attributes))
 
         return converter(operator, domain=JQUANT, packs=packs)(stored)
 
-    return enter
+    return decorate
 
 
 def _weights(b, b_scale, b_zero_point):
-    """Packed weights hold their zero point."""
-    return b, plain(b_scale), None if isinstance(b, PackedMatrix) else plain(b_zero_point)
+    """The weights of a product as keyword arguments; packed ones contain their zero point."""
+    b_zero_point = None if isinstance(b, PackedMatrix) else flat(b_zero_point)
+    return {"b": b, "b_scale": flat(b_scale), "b_zero_point": b_zero_point}
 
 
 def _with_matrices(product, a, b):
-    """``product(a, b)``. A vector is a row on the left and a column on the right, as in ONNX."""
-    vectors = tuple(axis for axis, x in ((-2, a), (-1, b)) if x.ndim == 1)
-    if not vectors:
+    """``product(a, b)``, for which a vector is a row on the left and a column on the right, as in ONNX."""
+    vector_axes = tuple(axis for axis, x in ((-2, a), (-1, b)) if x.ndim == 1)
+    if not vector_axes:
         return product(a, b)
-    found = product(a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b)
-    return jnp.squeeze(found, vectors)
+    matrix = product(a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b)
+    return jnp.squeeze(matrix, vector_axes)
 
 
-@_integers("quantized_linear_matmul", packs={"b": "b_zero_point"})
+@_stored_converter("quantized_linear_matmul", packs={"b": "b_zero_point"})
 def matmul(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, *, output_dtype):
     def product(a, b):
-        weights = _weights(b, b_scale, b_zero_point)
-        one, output = (plain(a_scale), plain(a_zero_point)), (plain(y_scale), plain(y_zero_point))
-        return quantized_linear_matmul(a, *one, *weights, *output, output_dtype=output_dtype, feature_level=LEVEL)
+        return quantized_linear_matmul(
+            a,
+            a_scale=flat(a_scale),
+            a_zero_point=flat(a_zero_point),
+            **_weights(b, b_scale, b_zero_point),
+            output_scale=flat(y_scale),
+            output_zero_point=flat(y_zero_point),
+            output_dtype=output_dtype,
+            feature_level=FEATURE_LEVEL,
+        )
 
     return _with_matrices(product, a, b)
 
@@ -78,23 +88,36 @@ def matmul_to_float(a, a_scale, a_zero_point, b, b_scale, b_zero_point, bias=Non
     bias = bias.reshape(1, 1) if bias is not None and bias.ndim == 0 else bias
 
     def product(a, b):
-        weights = _weights(b, b_scale, b_zero_point)
-        return matmul_integer_to_float(a, plain(a_scale), plain(a_zero_point), *weights, bias, feature_level=LEVEL)
+        return matmul_integer_to_float(
+            a,
+            a_scale=flat(a_scale),
+            a_zero_point=flat(a_zero_point),
+            **_weights(b, b_scale, b_zero_point),
+            bias=bias,
+            feature_level=FEATURE_LEVEL,
+        )
 
     return _with_matrices(product, a, b)
 
 
-@_integers("quantized_gemm", packs={"b": "b_zero_point"})
+@_stored_converter("quantized_gemm", packs={"b": "b_zero_point"})
 def gemm(
     a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, c=None, *, transA=0, transB=0, output_dtype
 ):
     a, b = a.T if transA else a, b.T if transB else b
-    weights = _weights(b, b_scale, b_zero_point)
-    output = plain(y_scale), plain(y_zero_point)
-    return quantized_gemm(a, plain(a_scale), plain(a_zero_point), *weights, c, *output, output_dtype=output_dtype)
+    return quantized_gemm(
+        a,
+        a_scale=flat(a_scale),
+        a_zero_point=flat(a_zero_point),
+        **_weights(b, b_scale, b_zero_point),
+        c=c,
+        output_scale=flat(y_scale),
+        output_zero_point=flat(y_zero_point),
+        output_dtype=output_dtype,
+    )
 
 
-@_integers("quantized_linear_convolution")
+@_stored_converter("quantized_linear_convolution")
 def convolution(
     x,
     x_scale,
@@ -114,21 +137,19 @@ def convolution(
     strides=None,
     output_dtype,
 ):
-    x, pads = resolved(x, w.shape[2:], strides, dilations, pads, auto_pad)
+    x, pads = resolve_padding(x, w.shape[2:], strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad)
     return quantized_linear_convolution(
-        *(
-            x,
-            plain(x_scale),
-            plain(x_zero_point),
-            w,
-            plain(w_scale),
-            plain(w_zero_point),
-            plain(y_scale),
-            plain(y_zero_point),
-        ),
-        bias,
+        x,
+        input_scale=flat(x_scale),
+        input_zero_point=flat(x_zero_point),
+        filter=w,
+        filter_scale=flat(w_scale),
+        filter_zero_point=flat(w_zero_point),
+        output_scale=flat(y_scale),
+        output_zero_point=flat(y_zero_point),
+        bias=bias,
         output_dtype=output_dtype,
-        **windows(dilations, group, pads, strides),
+        **convolution_options(dilations=dilations, group=group, pads=pads, strides=strides),
     )
 
 
@@ -149,52 +170,77 @@ def convolution_to_float(
     pads=None,
     strides=None,
 ):
-    x, pads = resolved(x, w.shape[2:], strides, dilations, pads, auto_pad)
+    x, pads = resolve_padding(x, w.shape[2:], strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad)
     return convolution_integer_to_float(
-        *(x, plain(x_scale), plain(x_zero_point), w, plain(w_scale), plain(w_zero_point), bias),
-        **windows(dilations, group, pads, strides),
+        x,
+        input_scale=flat(x_scale),
+        input_zero_point=flat(x_zero_point),
+        filter=w,
+        filter_scale=flat(w_scale),
+        filter_zero_point=flat(w_zero_point),
+        bias=bias,
+        **convolution_options(dilations=dilations, group=group, pads=pads, strides=strides),
     )
 
 
-@_integers("quantized_linear_add")
+@_stored_converter("quantized_linear_add")
 def add(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, *, output_dtype):
-    scales = map(plain, (a_scale, a_zero_point)), map(plain, (b_scale, b_zero_point)), map(plain, (y_scale, y_zero_point))
-    return quantized_linear_add(*(a, *scales[0], b, *scales[1], *scales[2]), output_dtype=output_dtype, feature_level=LEVEL)
+    return quantized_linear_add(
+        a,
+        a_scale=flat(a_scale),
+        a_zero_point=flat(a_zero_point),
+        b=b,
+        b_scale=flat(b_scale),
+        b_zero_point=flat(b_zero_point),
+        output_scale=flat(y_scale),
+        output_zero_point=flat(y_zero_point),
+        output_dtype=output_dtype,
+        feature_level=FEATURE_LEVEL,
+    )
 
 
-@_integers("quantized_linear_multiply")
+@_stored_converter("quantized_linear_multiply")
 def multiply(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, *, output_dtype):
-    one, other = (a, plain(a_scale), plain(a_zero_point)), (b, plain(b_scale), plain(b_zero_point))
-    return quantized_linear_multiply(*one, *other, plain(y_scale), plain(y_zero_point), output_dtype=output_dtype)
+    return quantized_linear_multiply(
+        a,
+        a_scale=flat(a_scale),
+        a_zero_point=flat(a_zero_point),
+        b=b,
+        b_scale=flat(b_scale),
+        b_zero_point=flat(b_zero_point),
+        output_scale=flat(y_scale),
+        output_zero_point=flat(y_zero_point),
+        output_dtype=output_dtype,
+    )
 
 
-@_integers("quantized_linear_concat")
+@_stored_converter("quantized_linear_concat")
 def concat(y_scale, y_zero_point, *triples, axis, output_dtype):
     """Takes its operands as onnxruntime's QLinearConcat does: a tensor, its scale and its zero point, repeatedly."""
-    inputs = [(values, plain(scale), plain(zero)) for values, scale, zero in zip(*[iter(triples)] * 3, strict=True)]
-    return quantized_linear_concat(inputs, plain(y_scale), plain(y_zero_point), axis=axis, output_dtype=output_dtype)
+    inputs = [
+        (values, flat(scale), flat(zero_point)) for values, scale, zero_point in zip(*[iter(triples)] * 3, strict=True)
+    ]
+    return quantized_linear_concat(
+        inputs, output_scale=flat(y_scale), output_zero_point=flat(y_zero_point), axis=axis, output_dtype=output_dtype
+    )
 
 
-def _unary(x, *scales):
-    return x, *map(plain, scales)
-
-
-@_integers("quantized_linear_leaky_relu")
+@_stored_converter("quantized_linear_leaky_relu")
 def leaky_relu(x, x_scale, x_zero_point, y_scale, y_zero_point, *, alpha=0.01):
-    return quantized_linear_leaky_relu(*_unary(x, x_scale, x_zero_point, y_scale, y_zero_point), alpha=alpha)
+    return quantized_linear_leaky_relu(x, flat(x_scale), flat(x_zero_point), flat(y_scale), flat(y_zero_point), alpha=alpha)
 
 
-@_integers("quantized_linear_sigmoid")
+@_stored_converter("quantized_linear_sigmoid")
 def sigmoid(x, x_scale, x_zero_point, y_scale, y_zero_point):
-    return quantized_linear_sigmoid(*_unary(x, x_scale, x_zero_point, y_scale, y_zero_point))
+    return quantized_linear_sigmoid(x, flat(x_scale), flat(x_zero_point), flat(y_scale), flat(y_zero_point))
 
 
-@_integers("quantized_linear_softmax")
+@_stored_converter("quantized_linear_softmax")
 def softmax(x, x_scale, x_zero_point, y_scale, y_zero_point, *, axis=-1):
-    return quantized_linear_softmax(*_unary(x, x_scale, x_zero_point, y_scale, y_zero_point), axis=axis)
+    return quantized_linear_softmax(x, flat(x_scale), flat(x_zero_point), flat(y_scale), flat(y_zero_point), axis=axis)
 
 
-@_integers("quantized_linear_average_pool")
+@_stored_converter("quantized_linear_average_pool")
 def average_pool(
     x,
     x_scale,
@@ -210,25 +256,29 @@ def average_pool(
     strides=None,
     output_dtype,
 ):
-    x, pads, _ = resolved_pool(x, kernel_shape, strides, dilations, pads, auto_pad)
+    x, pads, _ = resolve_pool_padding(x, kernel_shape, strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad)
     return quantized_linear_average_pool(
-        *_unary(x, x_scale, x_zero_point, y_scale, y_zero_point),
+        x,
+        input_scale=flat(x_scale),
+        input_zero_point=flat(x_zero_point),
+        output_scale=flat(y_scale),
+        output_zero_point=flat(y_zero_point),
         window_sizes=kernel_shape,
         strides=strides,
         dilations=dilations,
-        padding=padding(pads),
+        padding=padding_argument(pads),
         include_padding=bool(count_include_pad),
         output_dtype=output_dtype,
-        feature_level=LEVEL,
+        feature_level=FEATURE_LEVEL,
     )
 
 
-@_integers("quantized_linear_global_average_pool")
+@_stored_converter("quantized_linear_global_average_pool")
 def global_average_pool(x, x_scale, x_zero_point, y_scale, y_zero_point):
-    return quantized_linear_global_average_pool(*_unary(x, x_scale, x_zero_point, y_scale, y_zero_point))
+    return quantized_linear_global_average_pool(x, flat(x_scale), flat(x_zero_point), flat(y_scale), flat(y_zero_point))
 
 
 @converter("clamp", domain=JQUANT)
 def clamp(x, *, low, high):
-    """For integers."""
+    """Clips integers."""
     return jnp.clip(x, jnp.asarray(low, x.dtype), jnp.asarray(high, x.dtype))

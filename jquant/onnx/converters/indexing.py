@@ -1,7 +1,7 @@
-"""Parts of tensors: slices, look-ups, updates. Negative indices count from the end.
+"""Slicing, gathering and scattering. Negative indices count from the end.
 
-ONNX forbids indices out of range. If indices are not known while tracing, look-ups take the nearest element for those out of
-range, and updates ignore them.
+ONNX forbids indices out of range. Where indices are not known while tracing, gathering clips them to the range, and
+scattering ignores those out of range.
 """
 
 import jax
@@ -17,28 +17,29 @@ from jquant.onnx.values import sizes
 def gather(data, indices, *, axis, xp):
     if xp is np:
         return np.take(data, indices.astype(np.int64), axis)
-    return jnp.take(data, _from_the_start(indices, data.shape[axis]), axis, mode="clip")
+    return jnp.take(data, _nonnegative(indices, data.shape[axis]), axis, mode="clip")
 
 
-def _from_the_start(indices, size):
+def _nonnegative(indices, size):
+    """Indices that count from the start."""
     return jnp.where(indices < 0, indices + size, indices)
 
 
 @converter("GatherElements", since=11)
 def gather_elements(data, indices, *, axis):
-    """Along the other axes, there may be fewer indices than data."""
+    """Along the other axes, `indices` may be shorter than `data`."""
     axis %= data.ndim
     data = data[tuple(slice(None if i == axis else size) for i, size in enumerate(indices.shape))]
-    return jnp.take_along_axis(data, _from_the_start(indices, data.shape[axis]), axis, mode="clip")
+    return jnp.take_along_axis(data, _nonnegative(indices, data.shape[axis]), axis, mode="clip")
 
 
 @converter("GatherND", since=11)
 def gather_nd(data, indices, *, batch_dims=0):
     batches = [jax.lax.broadcasted_iota(indices.dtype, indices.shape[:-1], i) for i in range(batch_dims)]
-    return data.at[(*batches, *_places(indices))].get(mode="clip")
+    return data.at[(*batches, *_index_arrays(indices))].get(mode="clip")
 
 
-def _places(indices):
+def _index_arrays(indices):
     """For each element of the last axis, an array of indices."""
     return tuple(jnp.moveaxis(indices, -1, 0))
 
@@ -50,12 +51,12 @@ def slice_to_9(data, *, starts, ends, axes=None, xp):
 
 @converter("Slice", since=10, static=("starts", "ends", "axes", "steps"))
 def slice_(data, starts, ends, axes=None, steps=None, *, xp):
-    given = (None if each is None else sizes(each) for each in (starts, ends, axes, steps))
-    return _slice(data, *given)
+    starts, ends, axes, steps = (None if each is None else sizes(each) for each in (starts, ends, axes, steps))
+    return _slice(data, starts, ends, axes, steps)
 
 
 def _slice(data, starts, ends, axes, steps):
-    """As slices of NumPy, which clamp what is out of range as ONNX does, except at the end of a reversed slice."""
+    """NumPy's slices, which clamp bounds out of range as ONNX does, except for the end of a reversed slice."""
     axes = range(len(starts)) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
     index = [slice(None)] * data.ndim
@@ -75,7 +76,7 @@ def _bound(value):
 
 @converter("ScatterND", since=11)
 def scatter_nd(data, indices, updates, *, reduction="none"):
-    return _updated(data, _places(indices), updates, reduction)
+    return _scatter(data, _index_arrays(indices), updates, reduction)
 
 
 @converter("Scatter", since=9, until=10)
@@ -85,27 +86,27 @@ def scatter(data, indices, updates, *, axis):
 
 @converter("ScatterElements", since=11)
 def scatter_elements(data, indices, updates, *, axis, reduction="none"):
-    """Along the other axes, there may be fewer indices than data."""
-    places = [jax.lax.broadcasted_iota(indices.dtype, indices.shape, i) for i in range(data.ndim)]
-    places[axis] = indices
-    return _updated(data, tuple(places), updates, reduction)
+    """Along the other axes, `indices` may be shorter than `data`."""
+    index_arrays = [jax.lax.broadcasted_iota(indices.dtype, indices.shape, i) for i in range(data.ndim)]
+    index_arrays[axis] = indices
+    return _scatter(data, tuple(index_arrays), updates, reduction)
 
 
-def _updated(data, places, updates, reduction):
-    at = data.at[places]
+def _scatter(data, index_arrays, updates, reduction):
+    at = data.at[index_arrays]
     return {"none": at.set, "add": at.add, "mul": at.multiply, "max": at.max, "min": at.min}[reduction](updates)
 
 
 @converter("TensorScatter", since=24)
 def tensor_scatter(past_cache, update, write_indices=None, *, axis, mode):
-    """Writes each sequence of the batch, starting at its own position; with `mode` circular, it wraps around at the end."""
+    """Writes each sequence of the batch, starting at its own index. In the mode "circular", indices wrap around."""
     axis %= past_cache.ndim
     if axis == 0:
         raise ModelError("its attribute axis is the dimension of the batch, the first one")
     start = jnp.zeros(past_cache.shape[:1], jnp.int32) if write_indices is None else write_indices
-    places = start[:, None] + jnp.arange(update.shape[axis], dtype=start.dtype)
+    indices = start[:, None] + jnp.arange(update.shape[axis], dtype=start.dtype)
     if mode == "circular":
-        places %= past_cache.shape[axis]
-    batch = jax.lax.broadcasted_iota(places.dtype, places.shape, 0)
-    written = jnp.moveaxis(past_cache, axis, 1).at[batch, places].set(jnp.moveaxis(update, axis, 1))
-    return jnp.moveaxis(written, 1, axis)
+        indices %= past_cache.shape[axis]
+    batch = jax.lax.broadcasted_iota(indices.dtype, indices.shape, 0)
+    cache = jnp.moveaxis(past_cache, axis, 1).at[batch, indices].set(jnp.moveaxis(update, axis, 1))
+    return jnp.moveaxis(cache, 1, axis)

@@ -1,4 +1,4 @@
-"""Joining, splitting and padding tensors."""
+"""Concatenating, splitting, padding and cropping tensors."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,14 +20,14 @@ def split_to_12(input, *, axis, split=None, outputs, xp):
 
 @converter("Split", since=13, static=("split",))
 def split(input, split=None, *, axis, num_outputs=None, outputs, xp):
-    """Without sizes, the parts are equal, except that the last may be smaller."""
+    """Without `split`, the parts are of equal size, except that the last may be smaller."""
     return _parts(input, axis, None if split is None else sizes(split), num_outputs or outputs, xp)
 
 
 def _parts(input, axis, lengths, count, xp):
     if lengths is None:
-        each = -(-input.shape[axis] // count)
-        ends = [min(each * i, input.shape[axis]) for i in range(1, count)]
+        part_size = -(-input.shape[axis] // count)
+        ends = [min(part_size * i, input.shape[axis]) for i in range(1, count)]
     else:
         ends = list(np.cumsum(lengths))[:-1]
     return tuple(xp.split(input, ends, axis))
@@ -45,25 +45,29 @@ def pad(data, pads, constant_value=None, axes=None, *, mode):
 
 
 def _padded(data, pads, value, axes, mode):
-    """`pads`: what is added before each of the axes, then what is added after them; a negative number crops."""
+    """
+    Args:
+      pads: how many elements to add before each of the axes, then how many after each; a negative number crops.
+    """
     widths = [(0, 0)] * data.ndim
     for axis, before, after in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):
         widths[axis] = (before, after)
     if mode == "constant":
         return lax.pad(data, jnp.asarray(value, data.dtype), [(*each, 0) for each in widths])
-    cut = tuple(
-        slice(max(0, -before), size - max(0, -after)) for (before, after), size in zip(widths, data.shape, strict=True)
-    )
-    added = [(max(0, before), max(0, after)) for before, after in widths]
-    return jnp.pad(data[cut], added, mode=mode)
+    cropped = data[
+        tuple(
+            slice(max(0, -before), size - max(0, -after)) for (before, after), size in zip(widths, data.shape, strict=True)
+        )
+    ]
+    return jnp.pad(cropped, [(max(0, before), max(0, after)) for before, after in widths], mode=mode)
 
 
 @converter("CenterCropPad", since=18, static=("shape",))
 def center_crop_pad(input, shape, *, axes=None):
-    """Adds or crops half on each side; if the number is odd, the larger half is at the end."""
+    """Pads or crops half on each side; if the number of elements is odd, the larger half is at the end."""
     widths = [(0, 0, 0)] * input.ndim
-    for axis, wanted in zip(range(input.ndim) if axes is None else axes, sizes(shape), strict=True):
-        more = wanted - input.shape[axis]
-        before = more // 2 if more >= 0 else -(-more // 2)
-        widths[axis] = (before, more - before, 0)
+    for axis, size in zip(range(input.ndim) if axes is None else axes, sizes(shape), strict=True):
+        total = size - input.shape[axis]
+        before = total // 2 if total >= 0 else -(-total // 2)
+        widths[axis] = (before, total - before, 0)
     return lax.pad(input, jnp.zeros((), input.dtype), widths)

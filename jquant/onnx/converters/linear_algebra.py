@@ -1,4 +1,4 @@
-"""Products of floating-point matrices."""
+"""Products of matrices, determinants and Einsum."""
 
 import jax.numpy as jnp
 

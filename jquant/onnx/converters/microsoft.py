@@ -1,6 +1,6 @@
 """Float operators that onnxruntime's tools write into models: fused activations, products and normalizations.
 
-onnxruntime specifies them in docs/ContribOperators.md. Where that says nothing, the tests compare with what it computes.
+onnxruntime specifies them in docs/ContribOperators.md. Where that says nothing, its results are the specification.
 """
 
 import jax
@@ -42,7 +42,7 @@ def layer_normalization_before_17(x, scale, bias=None, *, axis=-1, epsilon=1e-5,
 
 @converter("SimplifiedLayerNormalization", domain=MICROSOFT)
 def simplified_layer_normalization(x, scale, *, axis=-1, epsilon=1e-5, stash_type=1):
-    """Does not subtract the mean. Also returns the inverse roots of the mean squares."""
+    """RMS normalization: does not subtract the mean. Also returns the inverse roots of the mean squares."""
     axes = tuple(range(axis % x.ndim, x.ndim))
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     inverse = lax.rsqrt(jnp.mean(wide * wide, axes, keepdims=True) + jnp.asarray(epsilon, wide.dtype))
@@ -77,7 +77,7 @@ def embed_layer_normalization(
     epsilon=1e-12,
     mask_index_type=0,
 ):
-    """Also returns how many elements of each row of the mask are 1, and the sum before normalization."""
+    """Also returns the number of elements that are 1 in each row of the mask, and the sum before normalization."""
     length = input_ids.shape[1]
     positions = position_embedding[:length] if position_ids is None else position_embedding[position_ids]
     total = word_embedding[input_ids] + positions
@@ -90,7 +90,7 @@ def embed_layer_normalization(
 
 @converter("FusedMatMul", domain=MICROSOFT)
 def fused_matmul(a, b, *, alpha=1.0, transA=0, transB=0, transBatchA=0, transBatchB=0):
-    """`transBatch` says that the rows are the first dimension, before the batch."""
+    """With `transBatchA` or `transBatchB`, the rows of that operand are its first dimension, before the batch."""
     product = jnp.matmul(_transposed(a, transA, transBatchA), _transposed(b, transB, transBatchB))
     return product if alpha == 1 else product * jnp.asarray(alpha, product.dtype)
 
@@ -151,7 +151,7 @@ def fused_gemm(
 
 
 def _activated(x, activation, *params):
-    """The activation that an operator was fused with."""
+    """Applies the activation that an operator was fused with."""
     functions = {
         "": lambda: x,
         "Relu": lambda: jnp.maximum(x, 0),

@@ -1,4 +1,4 @@
-"""onnxruntime's operators on 2-, 4- and 8-bit weights, quantized in blocks."""
+"""onnxruntime's operators on 2-, 4- and 8-bit weights that are quantized in blocks."""
 
 import jax.numpy as jnp
 
@@ -12,13 +12,13 @@ from jquant.packed.block_matrix import PackedBlockMatrix
 
 
 @converter("MatMulNBits", domain=MICROSOFT, packs_blocks=True)
-def product(
+def matmul(
     A, B, scales, zero_points=None, g_idx=None, bias=None,
     *, K=None, N=None, bits=4, block_size=None, accuracy_level=0, weight_prepacked=0,
 ):  # fmt: skip
-    """Computes in float at every `accuracy_level`: the level is the least accuracy, and float is the most accurate.
+    """Computes in float at every `accuracy_level`: the level is a lower bound, and float is the most accurate.
 
-    `g_idx` gives the block of each row of the matrix. If there are no bytes of weights, these are zeros.
+    `g_idx` holds the block of each row of the matrix. Weights without any bytes are zeros.
     """
     if isinstance(B, PackedBlockMatrix):
         return matmul_n_bits(A, B, bias=bias)
@@ -30,7 +30,7 @@ def product(
         return zeros if bias is None else zeros + bias
     if g_idx is not None:
         if bits != 4 or (zero_points is not None and zero_points.dtype == jnp.uint8):
-            # onnxruntime computes something else for these
+            # for which onnxruntime's results differ
             raise ModelError("g_idx is not supported with packed zero points, and only with 4 bits")
         g_idx = g_idx[:K]
     weights = B.reshape(N, -(-K // block_size), block_size * bits // 8)
@@ -41,5 +41,13 @@ def product(
 def gather(data, indices, scales, zero_points=None, *, bits=4, block_size=128, gather_axis=0, quantize_axis=1):
     if not jnp.issubdtype(data.dtype, jnp.integer):
         raise ModelError(f"data of type {data.dtype} is not supported")
-    axes = {"gather_axis": gather_axis, "quantize_axis": quantize_axis}
-    return gather_block_quantized(data, indices, scales, zero_points, block_size=block_size, bits=bits, **axes)
+    return gather_block_quantized(
+        data,
+        indices,
+        scales,
+        zero_points,
+        gather_axis=gather_axis,
+        quantize_axis=quantize_axis,
+        block_size=block_size,
+        bits=bits,
+    )

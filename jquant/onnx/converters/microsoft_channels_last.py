@@ -7,8 +7,8 @@ from jax import lax
 
 from jquant.onnx.converters.pooling import max_pool
 from jquant.onnx.converters.quantized import require_kernel
-from jquant.onnx.converters.quantized_parameters import plain, windows
-from jquant.onnx.converters.windows import resolved
+from jquant.onnx.converters.quantized_parameters import convolution_options, flat
+from jquant.onnx.converters.windows import resolve_padding
 from jquant.onnx.graph import MICROSOFT
 from jquant.onnx.registry import converter
 from jquant.operators.quantized_linear_convolution import quantized_linear_convolution
@@ -34,21 +34,46 @@ def convolution(
     pads=None,
     strides=None,
 ):
-    """That of ONNX; with `channels_last`, the input and the output, but not the filter, have their channels last."""
+    """ONNX's QLinearConv; with `channels_last`, the input and the output, but not the filter, have their channels last."""
     require_kernel(w, kernel_shape)
     dimensions = None
     if channels_last:
         image = (0, x.ndim - 1, *range(1, x.ndim - 1))
         dimensions = lax.ConvDimensionNumbers(image, tuple(range(x.ndim)), image)
-    x, pads = resolved(x, w.shape[2:], strides, dilations, pads, auto_pad, first=1 if channels_last else 2)
-    of_x, of_w = (x, plain(x_scale), plain(x_zero_point)), (w, plain(w_scale), plain(w_zero_point))
-    options = windows(dilations, group, pads, strides)
-    output = plain(y_scale), plain(y_zero_point)
-    return quantized_linear_convolution(*of_x, *of_w, *output, B, dimension_numbers=dimensions, **options)
+    x, pads = resolve_padding(
+        x,
+        w.shape[2:],
+        strides=strides,
+        dilations=dilations,
+        pads=pads,
+        auto_pad=auto_pad,
+        first_axis=1 if channels_last else 2,
+    )
+    return quantized_linear_convolution(
+        x,
+        input_scale=flat(x_scale),
+        input_zero_point=flat(x_zero_point),
+        filter=w,
+        filter_scale=flat(w_scale),
+        filter_zero_point=flat(w_zero_point),
+        output_scale=flat(y_scale),
+        output_zero_point=flat(y_zero_point),
+        bias=B,
+        dimension_numbers=dimensions,
+        **convolution_options(dilations=dilations, group=group, pads=pads, strides=strides),
+    )
 
 
 @converter("NhwcMaxPool", domain=MICROSOFT)
-def max_pool_of_channels_last(x, *, auto_pad="NOTSET", ceil_mode=0, dilations=None, kernel_shape, pads=None, strides=None):
-    window = {"dilations": dilations, "kernel_shape": kernel_shape, "pads": pads, "strides": strides}
-    y: Any = max_pool(jnp.moveaxis(x, -1, 1), auto_pad=auto_pad, ceil_mode=ceil_mode, outputs=1, **window)
+def max_pool_channels_last(x, *, auto_pad="NOTSET", ceil_mode=0, dilations=None, kernel_shape, pads=None, strides=None):
+    y: Any = max_pool(
+        jnp.moveaxis(x, -1, 1),
+        auto_pad=auto_pad,
+        ceil_mode=ceil_mode,
+        dilations=dilations,
+        kernel_shape=kernel_shape,
+        pads=pads,
+        strides=strides,
+        outputs=1,
+    )
     return jnp.moveaxis(y, 1, -1)

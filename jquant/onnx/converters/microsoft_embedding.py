@@ -1,4 +1,4 @@
-"""onnxruntime's look-up of quantized embeddings, with the normalization of their sum."""
+"""onnxruntime's quantized embedding look-up, with layer normalization of the sum of the embeddings."""
 
 import functools
 
@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from jquant.arithmetic import exact
 from jquant.formulas import affine
-from jquant.onnx.converters.quantized_parameters import plain
+from jquant.onnx.converters.quantized_parameters import flat
 from jquant.onnx.graph import MICROSOFT
 from jquant.onnx.registry import converter
 from jquant.quantized_tensor import Quantized
@@ -35,9 +35,9 @@ def embed_layer_normalization(
     *,
     epsilon=1e-12,
 ):
-    """Dequantizes the rows that are looked up, and normalizes their sum. Only the two means are in JAX's order of addition.
+    """Dequantizes the rows that are looked up, and normalizes their sum. Only the two means are added in JAX's order.
 
-    Also returns how many elements of each row of the mask are 1.
+    Also returns the number of elements that are 1 in each row of the mask.
     """
     positions = jnp.arange(input_ids.shape[1])
     tables = [
@@ -58,4 +58,4 @@ def embed_layer_normalization(
 
 
 def _dequantized(x, scale, zero_point):
-    return affine.dequantize(Quantized(x, plain(scale), plain(zero_point)))
+    return affine.dequantize(Quantized(x, flat(scale), flat(zero_point)))

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from jquant.arithmetic import exact
-from jquant.onnx.converters.quantized_parameters import LEVEL, are_of_a_batch, integers_product, matrices, plain
+from jquant.onnx.converters.quantized_parameters import FEATURE_LEVEL, any_batched, as_matrices, flat, integer_product
 from jquant.onnx.graph import MICROSOFT
 from jquant.onnx.registry import converter
 from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear
@@ -19,23 +19,32 @@ def gemm(
     A, a_scale, a_zero_point, B, b_scale, b_zero_point, C=None, y_scale=None, y_zero_point=None,
     *, alpha=1.0, transA=0, transB=0,
 ):  # fmt: skip
-    """Without an output scale, the result is float32. The bias is an integer, added before multiplying with `alpha`."""
+    """Without an output scale, the result is float32. The bias is an integer, added before multiplying by `alpha`."""
     a = A.T if transA else A
     is_packed = isinstance(B, PackedMatrix)
-    b, b_zero_point = (B, None) if is_packed else (B.T if transB else B, plain(b_zero_point))
-    a_scale = plain(a_scale) if alpha == 1 else exact.product(plain(a_scale), jnp.float32(alpha))
+    b, b_zero_point = (B, None) if is_packed else (B.T if transB else B, flat(b_zero_point))
+    a_scale = flat(a_scale) if alpha == 1 else exact.product(flat(a_scale), jnp.float32(alpha))
     if y_scale is not None:
-        of_b = (b, plain(b_scale), b_zero_point)
-        return quantized_gemm(a, a_scale, plain(a_zero_point), *of_b, C, plain(y_scale), plain(y_zero_point))
-    total = matmul_integer(a, b, plain(a_zero_point), b_zero_point, feature_level=LEVEL)
+        return quantized_gemm(
+            a,
+            a_scale=a_scale,
+            a_zero_point=flat(a_zero_point),
+            b=b,
+            b_scale=flat(b_scale),
+            b_zero_point=b_zero_point,
+            c=C,
+            output_scale=flat(y_scale),
+            output_zero_point=flat(y_zero_point),
+        )
+    total = matmul_integer(a, b, flat(a_zero_point), b_zero_point, feature_level=FEATURE_LEVEL)
     total = total if C is None else total + C
-    return exact.product(total.astype(jnp.float32), exact.product(a_scale, plain(b_scale)))
+    return exact.product(total.astype(jnp.float32), exact.product(a_scale, flat(b_scale)))
 
 
 @converter("MatMulIntegerToFloat", domain=MICROSOFT, packs={"B": "b_zero_point"})
-def product_to_float(A, B, a_scale, b_scale, a_zero_point=None, b_zero_point=None, bias=None):
-    """If the scale of A is not a single number, it is multiplied last, after the bias. The scales may be in either order."""
-    if _is_of_columns(a_scale) or (a_scale.size == 1 and _is_of_rows(b_scale)):
+def matmul_to_float(A, B, a_scale, b_scale, a_zero_point=None, b_zero_point=None, bias=None):
+    """A scale of A with several elements is multiplied last, after the bias is added. The scales may be in either order."""
+    if _is_per_column(a_scale) or (a_scale.size == 1 and _is_per_row(b_scale)):
         a_scale, b_scale = b_scale, a_scale
     if a_scale.size == 1:
         return _to_float(A, a_scale, a_zero_point, B, b_scale, b_zero_point, bias)
@@ -43,28 +52,36 @@ def product_to_float(A, B, a_scale, b_scale, a_zero_point=None, b_zero_point=Non
     return exact.product(_to_float(A, one, a_zero_point, B, b_scale, b_zero_point, bias), a_scale)
 
 
-def _is_of_columns(scale: jax.Array) -> bool:
+def _is_per_column(scale: jax.Array) -> bool:
     return scale.ndim > 0 and scale.shape[-1] != 1
 
 
-def _is_of_rows(scale: jax.Array) -> bool:
+def _is_per_row(scale: jax.Array) -> bool:
     return scale.ndim > 1 and scale.shape[-2] != 1
 
 
 @converter("DynamicQuantizeMatMul", domain=MICROSOFT, packs={"B": "b_zero_point"})
-def dynamic_product(A, B, b_scale, b_zero_point=None, bias=None, *, where=None):
+def dynamic_matmul(A, B, b_scale, b_zero_point=None, bias=None, *, where=None):
     """A is quantized to uint8 by its range; with a mask, by the range of the positions that count."""
-    values, scale, zero_point = dynamic_quantize_linear(A, where=where)
-    return _to_float(values, scale, zero_point, B, b_scale, b_zero_point, bias)
+    a, a_scale, a_zero_point = dynamic_quantize_linear(A, where=where)
+    return _to_float(a, a_scale, a_zero_point, B, b_scale, b_zero_point, bias)
 
 
 def _to_float(A, a_scale, a_zero_point, B, b_scale, b_zero_point, bias):
-    a, b, shape = matrices(A, B)
-    b_zero_point = None if isinstance(b, PackedMatrix) else plain(b_zero_point)
-    a_scale, a_zero_point, b_scale = map(plain, (a_scale, a_zero_point, b_scale))
-    if not are_of_a_batch(b_scale, b_zero_point):
-        of_a, of_b = (a, a_scale, a_zero_point), (b, b_scale, b_zero_point)
-        return matmul_integer_to_float(*of_a, *of_b, bias, feature_level=LEVEL).reshape(shape)
-    product = integers_product(a, b, a_zero_point, b_zero_point).astype(jnp.float32)
+    a, b, shape = as_matrices(A, B)
+    b_zero_point = None if isinstance(b, PackedMatrix) else flat(b_zero_point)
+    a_scale, a_zero_point, b_scale = flat(a_scale), flat(a_zero_point), flat(b_scale)
+    if not any_batched(b_scale, b_zero_point):
+        return matmul_integer_to_float(
+            a,
+            a_scale=a_scale,
+            a_zero_point=a_zero_point,
+            b=b,
+            b_scale=b_scale,
+            b_zero_point=b_zero_point,
+            bias=bias,
+            feature_level=FEATURE_LEVEL,
+        ).reshape(shape)
+    product = integer_product(a, b, a_zero_point, b_zero_point).astype(jnp.float32)
     product = exact.product(product, exact.product(a_scale, b_scale))
     return (product if bias is None else exact.sum(product, bias)).reshape(shape)

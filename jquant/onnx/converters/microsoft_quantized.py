@@ -12,7 +12,7 @@ from jquant.formulas import affine
 from jquant.formulas.extremes import below_largest
 from jquant.lowering import materialize
 from jquant.onnx.converters import quantized
-from jquant.onnx.converters.quantized_parameters import plain
+from jquant.onnx.converters.quantized_parameters import flat
 from jquant.onnx.graph import MICROSOFT
 from jquant.onnx.registry import converter
 from jquant.operators.quantized_linear_concat import quantized_linear_concat
@@ -23,7 +23,9 @@ from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 @converter("QuantizeLinear", domain=MICROSOFT)
 def quantize(x, y_scale, y_zero_point=None, *, axis=1, block_size=0, output_dtype=0, saturate=1):
-    return quantized.quantize_as_written(x, y_scale, y_zero_point, axis, block_size, output_dtype, saturate)
+    return quantized.quantize_with_precision(
+        x, y_scale, y_zero_point, axis=axis, block_size=block_size, output_dtype=output_dtype, saturate=saturate
+    )
 
 
 @converter("DequantizeLinear", domain=MICROSOFT)
@@ -31,64 +33,67 @@ def dequantize(x, x_scale, x_zero_point=None, *, axis=1, block_size=0, output_dt
     return quantized.dequantize(x, x_scale, x_zero_point, axis=axis, block_size=block_size, output_dtype=output_dtype)
 
 
-def _floats(zero_point: jax.Array | None) -> jax.Array:
-    return jnp.float32(0) if zero_point is None else plain(zero_point).astype(jnp.float32)
+def _as_float(zero_point: jax.Array | None) -> jax.Array:
+    """A zero point as float32, 0 if there is none."""
+    return jnp.float32(0) if zero_point is None else flat(zero_point).astype(jnp.float32)
 
 
 @converter("QLinearAdd", domain=MICROSOFT)
 def add(A, A_scale, A_zero_point, B, B_scale, B_zero_point, C_scale, C_zero_point=None):
-    """Adds the products with ratios of the scales, each with one rounding; the zero point is added before the last.
+    """Adds the products with the ratios of the scales in fused multiply-adds. The zero point is added before the rounding.
 
-    This is what onnxruntime's x86-64 kernels compute. Those for ARM multiply with fixed-point ratios, and may differ by 1.
+    This is what onnxruntime's x86-64 kernels compute. Those for ARM multiply by fixed-point ratios, and may differ by 1.
     """
     a, b = (A, A_scale, A_zero_point), (B, B_scale, B_zero_point)
     if _is_repeated_along_rows(A.shape, B.shape):
         a, b = b, a
-    a_ratio, b_ratio = (exact.quotient(plain(scale), plain(C_scale)) for _, scale, _ in (a, b))
-    a_zero_point, b_zero_point = _floats(a[2]), _floats(b[2])
+    a_ratio, b_ratio = (exact.quotient(flat(scale), flat(C_scale)) for _, scale, _ in (a, b))
+    a_zero_point, b_zero_point = _as_float(a[2]), _as_float(b[2])
     zero_points = fused.multiply_add(a_ratio, a_zero_point, exact.product(b_ratio, b_zero_point))
-    fixed = materialize.once(exact.difference(_floats(C_zero_point), zero_points))
-    last, first = (a[0], a_ratio), (b[0], b_ratio)
+    offset = materialize.once(exact.difference(_as_float(C_zero_point), zero_points))
+    (last, last_ratio), (first, first_ratio) = (a[0], a_ratio), (b[0], b_ratio)
     if A.size == B.size == 1:
-        last, first = first, last
-    values, ratio = first
-    table = fused.multiply_add(integers(values.dtype).astype(jnp.float32), ratio, fixed)
-    total = fused.multiply_add(last[0].astype(jnp.float32), last[1], look_up(table, values))
+        (last, last_ratio), (first, first_ratio) = (first, first_ratio), (last, last_ratio)
+    table = fused.multiply_add(integers(first.dtype).astype(jnp.float32), first_ratio, offset)
+    total = fused.multiply_add(last.astype(jnp.float32), last_ratio, look_up(table, first))
     return rounding.nearest_integer(total, None, A.dtype)
 
 
-def _is_repeated_along_rows(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether a tensor is broadcast along the last dimension in which it or the other one has a size other than 1."""
-    rank = max(len(shape), len(other))
-    padded = ((1,) * (rank - len(each)) + tuple(each) for each in (shape, other))
-    for size, size_of_other in reversed([*zip(*padded, strict=True)]):
-        if size != 1 or size_of_other != 1:
-            return size == 1
+def _is_repeated_along_rows(a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> bool:
+    """Whether A is broadcast along the last dimension in which A or B has a size other than 1."""
+    rank = max(len(a_shape), len(b_shape))
+    padded = ((1,) * (rank - len(shape)) + tuple(shape) for shape in (a_shape, b_shape))
+    for a_size, b_size in reversed([*zip(*padded, strict=True)]):
+        if a_size != 1 or b_size != 1:
+            return a_size == 1
     return False
 
 
 @converter("QLinearMul", domain=MICROSOFT)
 def multiply(A, A_scale, A_zero_point, B, B_scale, B_zero_point, C_scale, C_zero_point=None):
     """The product of the integers, times one ratio of the scales. The zero point is added before the rounding."""
-    scale = exact.product(plain(A_scale), plain(B_scale))
-    offsets = (affine.difference(Quantized(x, scale, plain(zero))) for x, zero in ((A, A_zero_point), (B, B_zero_point)))
-    product = jnp.multiply(*offsets).astype(jnp.float32)
-    value = exact.sum(exact.product(product, exact.quotient(scale, plain(C_scale))), _floats(C_zero_point))
+    scale = exact.product(flat(A_scale), flat(B_scale))
+    a_difference = affine.difference(Quantized(A, scale, flat(A_zero_point)))
+    b_difference = affine.difference(Quantized(B, scale, flat(B_zero_point)))
+    product = jnp.multiply(a_difference, b_difference).astype(jnp.float32)
+    value = exact.sum(exact.product(product, exact.quotient(scale, flat(C_scale))), _as_float(C_zero_point))
     return rounding.nearest_integer(value, None, A.dtype)
 
 
 @converter("QLinearConcat", domain=MICROSOFT)
 def concat(Y_scale, Y_zero_point, *inputs, axis):
-    triples = [(x, plain(scale), plain(zero)) for x, scale, zero in zip(*[iter(inputs)] * 3, strict=True)]
-    return quantized_linear_concat(triples, plain(Y_scale), plain(Y_zero_point), axis=axis)
+    triples = [(x, flat(scale), flat(zero_point)) for x, scale, zero_point in zip(*[iter(inputs)] * 3, strict=True)]
+    return quantized_linear_concat(triples, flat(Y_scale), flat(Y_zero_point), axis=axis)
 
 
 @converter("QLinearWhere", domain=MICROSOFT)
 def where(condition, X, x_scale, x_zero_point, Y, y_scale, y_zero_point, z_scale, z_zero_point):
-    output = ScaleZeroPoint(plain(z_scale), plain(z_zero_point))
-    given = ((X, x_scale, x_zero_point), (Y, y_scale, y_zero_point))
-    values = (affine.dequantize(Quantized(x, plain(scale), plain(zero))) for x, scale, zero in given)
-    return jnp.where(condition, *(affine.quantize(each, output, z_zero_point.dtype) for each in values))
+    output = ScaleZeroPoint(flat(z_scale), flat(z_zero_point))
+    x = affine.dequantize(Quantized(X, flat(x_scale), flat(x_zero_point)))
+    x = affine.quantize(x, output, z_zero_point.dtype)
+    y = affine.dequantize(Quantized(Y, flat(y_scale), flat(y_zero_point)))
+    y = affine.quantize(y, output, z_zero_point.dtype)
+    return jnp.where(condition, x, y)
 
 
 @converter("QLinearLeakyRelu", domain=MICROSOFT)
@@ -98,14 +103,14 @@ def leaky_relu(X, X_scale, X_zero_point, Y_scale, Y_zero_point=None, *, alpha=0.
 
 @converter("QLinearSigmoid", domain=MICROSOFT)
 def sigmoid(X, X_scale, X_zero_point, Y_scale, Y_zero_point=None):
-    """The correctly rounded sigmoid. onnxruntime's own is off by some ulps, differently on each processor: next to a tie,
-    and only there, it may give the other integer."""
+    """The correctly rounded sigmoid. onnxruntime's own is off by some ulps, differently on each processor, so that next to a
+    tie, and only there, it may give the other integer."""
     return quantized_linear_sigmoid(X, X_scale, X_zero_point, Y_scale, Y_zero_point)
 
 
 @converter("QLinearSoftmax", domain=MICROSOFT, static=("X_scale",))
 def softmax(X, X_scale, x_zero_point, y_scale, y_zero_point=None, *, opset, axis=-1):
-    """Exponentials from a table, added one after another in float32, times the integer below ``1 / y_scale``.
+    """Exponentials from a table, added in order in float32, times ``floor(1 / y_scale)``.
 
     Before operator set 13, the sum is over all dimensions from `axis` on.
     """
@@ -119,8 +124,8 @@ def softmax(X, X_scale, x_zero_point, y_scale, y_zero_point=None, *, opset, axis
     table = jnp.asarray(_exponentials(X_scale.item(), X.shape[axis]))
     values = look_up(table, below_largest(X, jnp.bool_(False), axis))
     total = _sum_in_order(values, axis)
-    numerator = exact.product(values, jnp.floor(exact.reciprocal(plain(y_scale))))
-    zero_point = None if y_zero_point is None else plain(y_zero_point)
+    numerator = exact.product(values, jnp.floor(exact.reciprocal(flat(y_scale))))
+    zero_point = None if y_zero_point is None else flat(y_zero_point)
     return rounding.nearest_integer(exact.quotient(numerator, total), zero_point, X.dtype).reshape(shape)
 
 

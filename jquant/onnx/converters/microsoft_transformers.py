@@ -22,7 +22,7 @@ def rotary_embedding(
     rotary_embedding_dim=0,
     scale=1.0,
 ):
-    """For (batch, heads, length, size) or (batch, length, heads * size). A single position is that of the first element."""
+    """For (batch, heads, length, size) or (batch, length, heads * size). A single position is that of the first token."""
     if is_packed_batching or scale != 1:
         raise ModelError("is_packed_batching and scale are not supported")
     size = rotary_embedding_dim or 2 * cos_cache.shape[1]
@@ -53,7 +53,7 @@ def attention(
     scale=0.0,
     unidirectional=0,
 ):
-    """The projections of query, key and value, and attention. Also returns all keys and values: (2, batch, heads, ...)."""
+    """The projections to query, key and value, then attention. Also returns all keys and values: (2, batch, heads, ...)."""
     if do_rotary or past_present_share_buffer:
         raise ModelError("do_rotary and past_present_share_buffer are not supported")
     widths = qkv_hidden_sizes or [weights.shape[1] // 3] * 3
@@ -84,16 +84,18 @@ def multi_head_attention(
     scale=0.0,
     unidirectional=0,
 ):
-    """Attention of separate query, key and value; or packed, (batch, length, heads, 2 or 3, size); or as earlier calls
-    returned them, (batch, heads, length, size), to which no bias is added. Also returns all keys and values."""
+    """Attention over separate query, key and value.
+
+    They may be packed, (batch, length, heads, 2 or 3, size), or as earlier calls returned them, (batch, heads, length,
+    size), in which case no bias is added. Also returns all keys and values.
+    """
     parts = [each for each in (query, key, value) if each is not None]
     if parts[-1].ndim == 5:
         last = parts.pop()
         parts += [last[:, :, :, i].reshape(*last.shape[:2], -1) for i in range(last.shape[3])]
     biases = (None,) * 3 if bias is None else jnp.split(bias, [parts[0].shape[-1], 2 * parts[0].shape[-1]])
     q, k, v = (
-        each if each.ndim == 4 else _heads(each if term is None else each + term, num_heads)
-        for each, term in zip(parts, biases, strict=True)
+        x if x.ndim == 4 else _heads(x if b is None else x + b, num_heads) for x, b in zip(parts, biases, strict=True)
     )
     if past_key is not None and past_value is not None:
         k, v = jnp.concatenate([past_key, k], 2), jnp.concatenate([past_value, v], 2)
@@ -106,34 +108,34 @@ def _heads(x, num_heads):
     return x.reshape(*x.shape[:2], num_heads, -1).transpose(0, 2, 1, 3)
 
 
-def _mask(given, q, k, filtered, unidirectional):
+def _mask(mask, q, k, mask_filter_value, unidirectional):
     """The mask to add to the scores, (batch or 1, 1, queries or 1, keys).
 
     Args:
-      given: None; or what counts, as 0 or 1, (batch, keys) or (batch, queries, keys); or, for each row of a batch, where it
-        ends, (batch,), optionally followed by where each begins, (2 * batch,).
-      filtered: added to the scores of what does not count.
+      mask: None; or 1 for each position that counts and 0 for the others, (batch, keys) or (batch, queries, keys); or for
+        each sequence of the batch, its end, (batch,), optionally followed by all starts, (2 * batch,).
+      mask_filter_value: added to the scores of positions that do not count.
       unidirectional: whether later positions are excluded.
     """
     batch, _, queries, _ = q.shape
     keys = k.shape[2]
-    mask = jnp.zeros((1, 1, 1, keys), q.dtype)
-    if given is not None:
-        if given.ndim == 1 and given.shape[0] in (batch, 2 * batch):
-            places = jnp.arange(keys)
-            counts = places < given[:batch, None]
-            if given.shape[0] == 2 * batch:
-                counts = counts & (places >= given[batch:, None])
-        elif given.ndim in (2, 3):
-            counts = given > 0
+    addend = jnp.zeros((1, 1, 1, keys), q.dtype)
+    if mask is not None:
+        if mask.ndim == 1 and mask.shape[0] in (batch, 2 * batch):
+            positions = jnp.arange(keys)
+            counts = positions < mask[:batch, None]
+            if mask.shape[0] == 2 * batch:
+                counts = counts & (positions >= mask[batch:, None])
+        elif mask.ndim in (2, 3):
+            counts = mask > 0
         else:
-            raise ModelError(f"a mask of shape {given.shape} is not supported")
+            raise ModelError(f"a mask of shape {mask.shape} is not supported")
         counts = counts[:, None, None] if counts.ndim == 2 else counts[:, None]
-        mask = jnp.where(counts, jnp.zeros((), q.dtype), jnp.asarray(filtered, q.dtype))
+        addend = jnp.where(counts, jnp.zeros((), q.dtype), jnp.asarray(mask_filter_value, q.dtype))
     if unidirectional:
         later = jnp.arange(keys)[None] > jnp.arange(queries)[:, None] + (keys - queries)
-        mask = jnp.where(later, jnp.finfo(q.dtype).min, mask)
-    return mask
+        addend = jnp.where(later, jnp.finfo(q.dtype).min, addend)
+    return addend
 
 
 def _attend(q, k, v, mask, bias, scale):

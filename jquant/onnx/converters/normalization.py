@@ -1,4 +1,4 @@
-"""Softmax and the normalizations."""
+"""Softmax, and layer, batch, instance, RMS, Lp and local response normalization."""
 
 import math
 
@@ -13,7 +13,7 @@ from jquant.onnx.values import jax_dtype
 
 
 def _as_matrix(function, x, axis):
-    """Until operator set 12: all dimensions from `axis` on are treated as one."""
+    """Treats all dimensions from `axis` on as one, as operator sets up to 12 do."""
     rows = math.prod(x.shape[: axis % x.ndim])
     return function(x.reshape(rows, -1), 1).reshape(x.shape)
 
@@ -49,7 +49,7 @@ def hardmax(x, *, axis):
 
 
 def _hardmax(x, axis):
-    """1 for the first of the largest elements."""
+    """1 for the largest element, or the first among equal ones; 0 for the others."""
     return jax.nn.one_hot(jnp.argmax(x, axis), x.shape[axis], dtype=x.dtype, axis=axis)
 
 
@@ -67,7 +67,7 @@ def layer_normalization(x, scale, bias=None, *, axis, epsilon, stash_type):
 
 @converter("RMSNormalization", since=23)
 def root_mean_square_normalization(x, scale, *, axis, epsilon, stash_type):
-    """As the function body in ONNX's schema, which would compute something for an axis that there is not."""
+    """As the function body in ONNX's schema, which however accepts an axis out of range."""
     wide = x.astype(jax_dtype(onnx.helper.tensor_dtype_to_np_dtype(stash_type), "the type of the mean"))
     mean = jnp.mean(wide * wide, tuple(range(axis % x.ndim, x.ndim)), keepdims=True)
     return (wide / jnp.sqrt(mean + jnp.asarray(epsilon, wide.dtype))).astype(x.dtype) * scale
@@ -79,7 +79,7 @@ def _per_channel(values, x):
 
 @converter("BatchNormalization", since=7, until=13)
 def batch_normalization_to_13(x, scale, b, mean, var, *, epsilon, momentum, spatial=1):
-    """Without `spatial`, every element of an image has its own mean. The training outputs are not supported."""
+    """Without `spatial`, every pixel has its own mean. The training outputs are not supported."""
     if spatial:
         scale, b, mean, var = (_per_channel(each, x) for each in (scale, b, mean, var))
     return _normalized(x, epsilon, scale, b, mean, var)
@@ -87,7 +87,7 @@ def batch_normalization_to_13(x, scale, b, mean, var, *, epsilon, momentum, spat
 
 @converter("BatchNormalization", since=14)
 def batch_normalization(x, scale, b, input_mean, input_var, *, epsilon, momentum, training_mode):
-    """In training, uses the batch's own mean and variance, and updates the running ones with them."""
+    """In training, uses the mean and the variance of the batch, and updates the running ones with them."""
     if not training_mode:
         return _normalized(x, epsilon, *(_per_channel(each, x) for each in (scale, b, input_mean, input_var)))
     axes = (0, *range(2, x.ndim))
@@ -101,7 +101,7 @@ def batch_normalization(x, scale, b, input_mean, input_var, *, epsilon, momentum
 
 
 def _normalized(x, epsilon, scale, bias, mean, variance):
-    """One product and one sum per element: the factors are computed once per channel."""
+    """One multiplication and one addition per element: the factors are computed once per channel."""
     factor = scale * lax.rsqrt(variance + jnp.asarray(epsilon, variance.dtype))
     return (x * factor + (bias - mean * factor)).astype(x.dtype)
 

@@ -1,4 +1,4 @@
-"""Pooling over windows, or over a whole image."""
+"""Pooling over windows, over whole images, and over regions of interest."""
 
 import math
 
@@ -8,7 +8,8 @@ from jax import lax
 
 from jquant.errors import ModelError
 from jquant.onnx.converters.sampling import sample
-from jquant.onnx.converters.windows import Window, resolved_pool
+from jquant.onnx.converters.vectors import along_axis
+from jquant.onnx.converters.windows import Window, resolve_pool_padding
 from jquant.onnx.registry import converter
 from jquant.onnx.values import sizes
 
@@ -26,16 +27,24 @@ def max_pool(
     strides=None,
     outputs,
 ):
-    """Of equal elements, the first is the largest. An index counts the elements of the whole tensor; with `storage_order`,
-    those of an image whose dimensions are in reverse order."""
-    shape, given = x.shape, (kernel_shape, strides, dilations, pads, auto_pad)
-    x, pads, behind = resolved_pool(x, *given)
-    window = Window.of(x.shape, kernel_shape, strides, dilations, pads, ceil_mode, behind)
+    """Among equal elements, the first is the largest. An index counts the elements of the whole tensor; with
+    `storage_order`, those of an image whose dimensions are in reverse order."""
+    shape = x.shape
+    attributes = {
+        "auto_pad": auto_pad,
+        "ceil_mode": ceil_mode,
+        "dilations": dilations,
+        "kernel_shape": kernel_shape,
+        "pads": pads,
+        "strides": strides,
+    }
+    x, window = _cropped_with_window(x, **attributes)
     if outputs == 1:
         return _reduce(x, window, _lowest(x.dtype), lax.max)
-    places, _, _ = resolved_pool(jnp.arange(math.prod(shape), dtype=jnp.int32).reshape(shape), *given)
+    indices = jnp.arange(math.prod(shape), dtype=jnp.int32).reshape(shape)
+    indices, _ = _cropped_with_window(indices, **attributes)
     largest, indices = lax.reduce_window(
-        (x, places),
+        (x, indices),
         (jnp.asarray(_lowest(x.dtype)), jnp.int32(-1)),
         _first_of_largest,
         (1, 1, *window.kernel),
@@ -43,7 +52,24 @@ def max_pool(
         window.padding,
         window_dilation=(1, 1, *window.dilations),
     )
-    return largest, _reversed(indices, shape[2:]) if storage_order else indices
+    return largest, _in_reverse_order(indices, shape[2:]) if storage_order else indices
+
+
+def _cropped_with_window(x, *, auto_pad, ceil_mode, dilations, kernel_shape, pads, strides, is_average=False):
+    """The tensor, cropped where its padding is negative, and the window from ONNX's attributes."""
+    x, pads, overhang = resolve_pool_padding(
+        x, kernel_shape, strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad, is_average=is_average
+    )
+    window = Window.from_attributes(
+        x.shape,
+        kernel_shape,
+        strides=strides,
+        dilations=dilations,
+        pads=pads,
+        ceil_mode=ceil_mode,
+        overhang=overhang,
+    )
+    return x, window
 
 
 def _lowest(dtype):
@@ -62,15 +88,15 @@ def _reduce(x, window, start, function):
     )
 
 
-def _reversed(indices, shape):
-    """Converts indices of elements of images to those for images whose dimensions are in reverse order."""
+def _in_reverse_order(indices, shape):
+    """Converts indices of the elements of images to those of images whose dimensions are in reverse order."""
     size = math.prod(shape)
     order = np.arange(size, dtype=np.int32).reshape(shape[::-1]).T.reshape(-1)
     return indices - indices % size + jnp.take(order, indices % size)
 
 
 def _first_of_largest(a, b):
-    """An index of -1 is padding, which is never larger than anything."""
+    """The larger of two (value, index) pairs. An index of -1 marks padding, which is never the larger."""
     (value_a, index_a), (value_b, index_b) = a, b
     takes_b = (index_a < 0) | (index_b >= 0) & ((value_b > value_a) | (value_b == value_a) & (index_b < index_a))
     return jnp.where(takes_b, value_b, value_a), jnp.where(takes_b, index_b, index_a)
@@ -78,32 +104,48 @@ def _first_of_largest(a, b):
 
 @converter("AveragePool", since=7)
 def average_pool(x, *, auto_pad, ceil_mode=0, count_include_pad, dilations=None, kernel_shape, pads=None, strides=None):
-    """A window is divided by the number of elements that count: padding only if included, and never what lies beyond it."""
-    x, pads, behind = resolved_pool(x, kernel_shape, strides, dilations, pads, auto_pad, is_average=True)
-    window = Window.of(x.shape, kernel_shape, strides, dilations, pads, ceil_mode, behind)
+    """The sum of a window is divided by the number of elements that count: padding counts only if included, and what lies
+    beyond it never does."""
+    x, window = _cropped_with_window(
+        x,
+        auto_pad=auto_pad,
+        ceil_mode=ceil_mode,
+        dilations=dilations,
+        kernel_shape=kernel_shape,
+        pads=pads,
+        strides=strides,
+        is_average=True,
+    )
     total = _reduce(x, window, np.array(0, x.dtype), lax.add)
     for axis, size in enumerate(x.shape[2:]):
         count = _counts(size, window, axis, count_include_pad)
-        total = total / jnp.asarray(count, x.dtype).reshape([-1 if i == axis + 2 else 1 for i in range(x.ndim)])
+        total = total / along_axis(jnp.asarray(count, x.dtype), axis + 2, x.ndim)
     return total
 
 
 def _counts(size, window, axis, count_include_pad):
-    """For each window along one dimension, how many elements count."""
+    """The number of elements that count in each window along one dimension."""
     low, high = window.pads[axis]
     if not any((low, high, window.ceiling[axis])) or (count_include_pad and not window.ceiling[axis]):
         return np.full(1, window.kernel[axis])
     windows = (size + low + high + window.ceiling[axis] - window.spans[axis]) // window.strides[axis] + 1
-    places = jnp.arange(windows)[:, None] * window.strides[axis] - low
-    places = places + np.arange(window.kernel[axis]) * window.dilations[axis]
+    positions = jnp.arange(windows)[:, None] * window.strides[axis] - low
+    positions = positions + np.arange(window.kernel[axis]) * window.dilations[axis]
     first, end = (-low, size + high) if count_include_pad else (0, size)
-    return jnp.maximum(jnp.sum((places >= first) & (places < end), 1), 1)  # of no elements, the mean is 0
+    return jnp.maximum(jnp.sum((positions >= first) & (positions < end), 1), 1)  # the mean of no elements is 0
 
 
 @converter("LpPool", since=2)
 def norm_pool(x, *, auto_pad, ceil_mode=0, dilations=None, kernel_shape, p, pads=None, strides=None):
-    x, pads, behind = resolved_pool(x, kernel_shape, strides, dilations, pads, auto_pad)
-    window = Window.of(x.shape, kernel_shape, strides, dilations, pads, ceil_mode, behind)
+    x, window = _cropped_with_window(
+        x,
+        auto_pad=auto_pad,
+        ceil_mode=ceil_mode,
+        dilations=dilations,
+        kernel_shape=kernel_shape,
+        pads=pads,
+        strides=strides,
+    )
     return _root(_reduce(_power(x, p), window, np.array(0, x.dtype), lax.add), p)
 
 
@@ -132,20 +174,29 @@ def global_norm_pool(x, *, p):
 
 @converter("MaxUnpool", since=9, static=("output_shape",))
 def max_unpool(x, indices, output_shape=None, *, kernel_shape, pads=None, strides=None):
-    """Puts elements back where `MaxPool` found them. A larger `output_shape` leaves zeros at the ends."""
+    """Puts elements back where `MaxPool` found them. A larger `output_shape` adds zeros at the ends."""
     rank = len(kernel_shape)
     strides, pads = strides or [1] * rank, pads or [0] * 2 * rank
     spatial = [(size - 1) * strides[i] + kernel_shape[i] - pads[i] - pads[rank + i] for i, size in enumerate(x.shape[2:])]
     shape = (*x.shape[:2], *spatial)
-    placed = jnp.zeros(math.prod(shape), x.dtype).at[indices.reshape(-1)].set(x.reshape(-1)).reshape(shape)
+    unpooled = jnp.zeros(math.prod(shape), x.dtype).at[indices.reshape(-1)].set(x.reshape(-1)).reshape(shape)
     if output_shape is None:
-        return placed
-    return jnp.pad(placed, [(0, wanted - size) for size, wanted in zip(shape, sizes(output_shape), strict=True)])
+        return unpooled
+    return jnp.pad(unpooled, [(0, target - size) for size, target in zip(shape, sizes(output_shape), strict=True)])
 
 
 @converter("RoiAlign", since=10, until=15)
 def align_regions_to_15(x, rois, batch_indices, *, mode, output_height, output_width, sampling_ratio, spatial_scale):
-    return _align(x, rois, batch_indices, mode, (output_height, output_width), sampling_ratio, spatial_scale, False)
+    return _align(
+        x,
+        rois,
+        batch_indices,
+        mode=mode,
+        shape=(output_height, output_width),
+        sampling_ratio=sampling_ratio,
+        spatial_scale=spatial_scale,
+        half_pixel=False,
+    )
 
 
 @converter("RoiAlign", since=16)
@@ -161,11 +212,19 @@ def align_regions(
     sampling_ratio,
     spatial_scale,
 ):
-    half_pixel = coordinate_transformation_mode == "half_pixel"
-    return _align(x, rois, batch_indices, mode, (output_height, output_width), sampling_ratio, spatial_scale, half_pixel)
+    return _align(
+        x,
+        rois,
+        batch_indices,
+        mode=mode,
+        shape=(output_height, output_width),
+        sampling_ratio=sampling_ratio,
+        spatial_scale=spatial_scale,
+        half_pixel=coordinate_transformation_mode == "half_pixel",
+    )
 
 
-def _align(x, rois, batch_indices, mode, shape, sampling_ratio, spatial_scale, half_pixel):
+def _align(x, rois, batch_indices, *, mode, shape, sampling_ratio, spatial_scale, half_pixel):
     if sampling_ratio <= 0:
         raise ModelError("a sampling_ratio of 0 would make the number of samples depend on data")
     first, last = (
@@ -185,6 +244,6 @@ def _align(x, rois, batch_indices, mode, shape, sampling_ratio, spatial_scale, h
         largest=mode == "max",
     )
     inside = (rows >= -1) & (rows <= x.shape[2]) & (columns >= -1) & (columns <= x.shape[3])
-    samples = jnp.where(inside[:, None], samples, 0)  # 0 further out than one pixel
+    samples = jnp.where(inside[:, None], samples, 0)  # 0 more than one pixel outside of the image
     blocks = samples.reshape(*samples.shape[:2], shape[0], sampling_ratio, shape[1], sampling_ratio)
     return jnp.max(blocks, (3, 5)) if mode == "max" else jnp.mean(blocks, (3, 5))

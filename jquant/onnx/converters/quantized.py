@@ -1,7 +1,5 @@
 """ONNX's own quantized operators."""
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
 import onnx
@@ -11,15 +9,15 @@ from jquant.arithmetic.narrow_floats import has_infinities_or_nan
 from jquant.errors import ModelError
 from jquant.formulas.granularity import Granularity
 from jquant.onnx.converters.quantized_parameters import (
-    LEVEL,
-    are_of_a_batch,
+    FEATURE_LEVEL,
+    any_batched,
     as_column,
-    integers_product,
-    matrices,
-    plain,
-    windows,
+    as_matrices,
+    convolution_options,
+    flat,
+    integer_product,
 )
-from jquant.onnx.converters.windows import resolved
+from jquant.onnx.converters.windows import resolve_padding
 from jquant.onnx.registry import converter
 from jquant.operators.convolution_integer import convolution_integer
 from jquant.operators.dequantize_linear import dequantize_linear
@@ -30,8 +28,9 @@ from jquant.operators.quantized_linear_matmul import quantized_linear_matmul
 from jquant.packed.matrix import PackedMatrix
 
 
-def _dtype(output_dtype: int):
-    return onnx.helper.tensor_dtype_to_np_dtype(output_dtype) if output_dtype else None
+def _dtype(data_type: int):
+    """The dtype of an element type of ONNX; None for 0, which means that it is not set."""
+    return onnx.helper.tensor_dtype_to_np_dtype(data_type) if data_type else None
 
 
 def _granularity(x, scale, axis: int, block_size: int) -> Granularity:
@@ -57,32 +56,53 @@ def _saturates(dtype: np.dtype, saturate: int) -> bool:
     return bool(saturate) or not has_infinities_or_nan(dtype)
 
 
-def quantize_as_written(x, y_scale, y_zero_point, axis, block_size, output_dtype, saturate, precision=None):
+def quantize_with_precision(x, y_scale, y_zero_point, *, axis, block_size, output_dtype, saturate, precision=None):
     """The quotient is float32 unless another precision is named, whatever the types of `x` and `y_scale`."""
-    options = _granularity(x, y_scale, axis, block_size)._asdict()
-    options["saturate"] = _saturates(_output_dtype(output_dtype, y_zero_point), saturate)
     return quantize_linear(
-        *(x, y_scale, y_zero_point), output_dtype=_dtype(output_dtype), precision=precision, feature_level=LEVEL, **options
+        x,
+        scale=y_scale,
+        zero_point=y_zero_point,
+        **_granularity(x, y_scale, axis, block_size)._asdict(),
+        output_dtype=_dtype(output_dtype),
+        saturate=_saturates(_output_dtype(output_dtype, y_zero_point), saturate),
+        precision=precision,
+        feature_level=FEATURE_LEVEL,
     )
 
 
 @converter("QuantizeLinear", since=10, until=22)
 def quantize_to_22(x, y_scale, y_zero_point=None, *, axis=1, block_size=0, output_dtype=0, saturate=1):
-    return quantize_as_written(x, y_scale, y_zero_point, axis, block_size, output_dtype, saturate)
+    return quantize_with_precision(
+        x, y_scale, y_zero_point, axis=axis, block_size=block_size, output_dtype=output_dtype, saturate=saturate
+    )
 
 
 @converter("QuantizeLinear", since=23)
 def quantize(x, y_scale, y_zero_point=None, *, axis, block_size, output_dtype, precision, saturate):
     """The quotient is rounded to `precision`, or else to the type of the scale, if that is a float type."""
     has_fractions = jnp.issubdtype(y_scale.dtype, jnp.floating) and y_scale.dtype != e8m0.DTYPE
-    precise = _dtype(precision) or (y_scale.dtype if has_fractions else None)
-    return quantize_as_written(x, y_scale, y_zero_point, axis, block_size, output_dtype, saturate, precise)
+    return quantize_with_precision(
+        x,
+        y_scale,
+        y_zero_point,
+        axis=axis,
+        block_size=block_size,
+        output_dtype=output_dtype,
+        saturate=saturate,
+        precision=_dtype(precision) or (y_scale.dtype if has_fractions else None),
+    )
 
 
 @converter("DequantizeLinear", since=10)
 def dequantize(x, x_scale, x_zero_point=None, *, axis=1, block_size=0, output_dtype=0):
-    options = _granularity(x, x_scale, axis, block_size)._asdict()
-    return dequantize_linear(x, x_scale, x_zero_point, output_dtype=_dtype(output_dtype), feature_level=LEVEL, **options)
+    return dequantize_linear(
+        x,
+        scale=x_scale,
+        zero_point=x_zero_point,
+        **_granularity(x, x_scale, axis, block_size)._asdict(),
+        output_dtype=_dtype(output_dtype),
+        feature_level=FEATURE_LEVEL,
+    )
 
 
 @converter("DynamicQuantizeLinear", since=11)
@@ -92,35 +112,44 @@ def dynamic_quantize(x, *, where=None):
 
 
 @converter("MatMulInteger", since=10, packs={"B": "b_zero_point"})
-def integer_product(A, B, a_zero_point=None, b_zero_point=None):
-    """Zero points are per tensor, per row of A and column of B, or of these for each matrix of a batch."""
-    a, b, shape = matrices(A, B)
-    return integers_product(a, b, plain(a_zero_point), plain(b_zero_point)).reshape(shape)
+def matmul_to_int32(A, B, a_zero_point=None, b_zero_point=None):
+    """Zero points are per tensor, or per row of A and column of B, or such vectors for each matrix of a batch."""
+    a, b, shape = as_matrices(A, B)
+    return integer_product(a, b, flat(a_zero_point), flat(b_zero_point)).reshape(shape)
 
 
 @converter("QLinearMatMul", since=10, packs={"b": "b_zero_point"})
-def quantized_product(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point):
-    """Scales and zero points are per tensor, per row of A and of the output and per column of B, or of these for each
-    matrix of a batch."""
+def quantized_matmul(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point):
+    """Scales and zero points are per tensor, or per row of A and of the output and per column of B, or such vectors for
+    each matrix of a batch."""
     for each in (a, y_zero_point):
         _require_integers(each.dtype)
-    a, b, shape = matrices(a, b)
+    a, b, shape = as_matrices(a, b)
     b_zero_point = None if isinstance(b, PackedMatrix) else b_zero_point
-    parameters: list[Any] = [a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point]
-    a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point = map(plain, parameters)
-    if not are_of_a_batch(a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point):
-        of_a, of_b = (a, a_scale, a_zero_point), (b, b_scale, b_zero_point)
-        return quantized_linear_matmul(*of_a, *of_b, y_scale, y_zero_point, feature_level=LEVEL).reshape(shape)
-    product = integers_product(a, b, a_zero_point, b_zero_point).astype(jnp.float32)
+    a_scale, a_zero_point = flat(a_scale), flat(a_zero_point)
+    b_scale, b_zero_point = flat(b_scale), flat(b_zero_point)
+    y_scale, y_zero_point = flat(y_scale), flat(y_zero_point)
+    if not any_batched(a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point):
+        return quantized_linear_matmul(
+            a,
+            a_scale=a_scale,
+            a_zero_point=a_zero_point,
+            b=b,
+            b_scale=b_scale,
+            b_zero_point=b_zero_point,
+            output_scale=y_scale,
+            output_zero_point=y_zero_point,
+            feature_level=FEATURE_LEVEL,
+        ).reshape(shape)
+    product = integer_product(a, b, a_zero_point, b_zero_point).astype(jnp.float32)
     a_scale, b_scale, y_scale = map(exact.widen, (as_column(a_scale), b_scale, as_column(y_scale)))
     ratio = exact.quotient(exact.product(a_scale, b_scale), y_scale)
-    return rounding.nearest_integer(exact.product(product, ratio), as_column(y_zero_point), y_zero_point.dtype).reshape(
-        shape
-    )
+    y = rounding.nearest_integer(exact.product(product, ratio), as_column(y_zero_point), y_zero_point.dtype)
+    return y.reshape(shape)
 
 
 @converter("ConvInteger", since=10)
-def integer_convolution(
+def convolution_to_int32(
     x,
     w,
     x_zero_point=None,
@@ -133,11 +162,16 @@ def integer_convolution(
     pads=None,
     strides=None,
 ):
-    """Padding stands for zeros: it has the value of the input's zero point."""
+    """Padding represents the real number 0: it has the value of the input's zero point."""
     require_kernel(w, kernel_shape)
-    x, pads = resolved(x, w.shape[2:], strides, dilations, pads, auto_pad)
-    options = windows(dilations, group, pads, strides)
-    return convolution_integer(x, w, plain(x_zero_point), plain(w_zero_point), **options)
+    x, pads = resolve_padding(x, w.shape[2:], strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad)
+    return convolution_integer(
+        x,
+        filter=w,
+        input_zero_point=flat(x_zero_point),
+        filter_zero_point=flat(w_zero_point),
+        **convolution_options(dilations=dilations, group=group, pads=pads, strides=strides),
+    )
 
 
 @converter("QLinearConv", since=10)
@@ -161,12 +195,25 @@ def quantized_convolution(
 ):
     """The bias is an integer, in units of the product of the scales."""
     require_kernel(w, kernel_shape)
-    x, pads = resolved(x, w.shape[2:], strides, dilations, pads, auto_pad)
-    options = windows(dilations, group, pads, strides)
-    of_x, of_w = (x, plain(x_scale), plain(x_zero_point)), (w, plain(w_scale), plain(w_zero_point))
-    return quantized_linear_convolution(*of_x, *of_w, plain(y_scale), plain(y_zero_point), B, **options)
+    x, pads = resolve_padding(x, w.shape[2:], strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad)
+    return quantized_linear_convolution(
+        x,
+        input_scale=flat(x_scale),
+        input_zero_point=flat(x_zero_point),
+        filter=w,
+        filter_scale=flat(w_scale),
+        filter_zero_point=flat(w_zero_point),
+        output_scale=flat(y_scale),
+        output_zero_point=flat(y_zero_point),
+        bias=B,
+        **convolution_options(dilations=dilations, group=group, pads=pads, strides=strides),
+    )
 
 
 def require_kernel(w, kernel_shape) -> None:
+    """
+    Raises:
+      ModelError: the filter does not have the shape of the attribute `kernel_shape`.
+    """
     if kernel_shape is not None and tuple(kernel_shape) != w.shape[2:]:
         raise ModelError(f"kernel_shape is {tuple(kernel_shape)}, but the filter has {w.shape[2:]}")

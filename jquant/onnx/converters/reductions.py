@@ -1,4 +1,4 @@
-"""Reductions over axes, and cumulative operators."""
+"""Reductions over axes, and cumulative sums and products."""
 
 import functools
 
@@ -19,14 +19,14 @@ def _product(x, axes, keepdims, xp=jnp):
 
 
 def _largest(x, axes, keepdims, xp=jnp):
-    """For no elements: minus infinity, or the smallest number of the type."""
+    """Of no elements: minus infinity, or the smallest integer of the dtype."""
     if x.dtype == bool:
         return xp.any(x, axes, keepdims=keepdims)
     return xp.max(x, axes, keepdims=keepdims, initial=_limits(x.dtype)[0])
 
 
 def _smallest(x, axes, keepdims, xp=jnp):
-    """For no elements: infinity, or the largest number of the type."""
+    """Of no elements: infinity, or the largest integer of the dtype."""
     if x.dtype == bool:
         return xp.all(x, axes, keepdims=keepdims)
     return xp.min(x, axes, keepdims=keepdims, initial=_limits(x.dtype)[1])
@@ -39,7 +39,7 @@ def _limits(dtype):
 
 
 def _mean(x, axes, keepdims):
-    """For integers, the mean is truncated."""
+    """The mean of integers is truncated."""
     if not jnp.issubdtype(x.dtype, jnp.integer):
         return jnp.mean(x, axes, keepdims=keepdims)
     return lax.div(_sum(x, axes, keepdims), _sum(jnp.ones_like(x), axes, keepdims))
@@ -53,8 +53,8 @@ def _sum_of_squares(x, axes, keepdims):
     return _sum(x * x, axes, keepdims)
 
 
-def _of_floats(function):
-    """A reduction that computes integers as float32."""
+def _integers_as_float(function):
+    """Makes a reduction compute integers in float32, and truncate the result."""
 
     @functools.wraps(function)
     def reduction(x, axes, keepdims):
@@ -64,67 +64,68 @@ def _of_floats(function):
     return reduction
 
 
-@_of_floats
+@_integers_as_float
 def _root_of_sum_of_squares(x, axes, keepdims):
     return jnp.sqrt(_sum_of_squares(x, axes, keepdims))
 
 
-@_of_floats
+@_integers_as_float
 def _logarithm_of_sum(x, axes, keepdims):
     return jnp.log(_sum(x, axes, keepdims))
 
 
-@_of_floats
+@_integers_as_float
 def _logarithm_of_sum_of_exponentials(x, axes, keepdims):
     """Subtracts the largest element first, so that no exponential overflows."""
     largest = lax.stop_gradient(_largest(x, axes, True))
     shift = jnp.where(jnp.isfinite(largest), largest, 0)
-    found = jnp.log(_sum(jnp.exp(x - shift), axes, True)) + shift
-    return found if keepdims else found.reshape(jnp.sum(x, axes).shape)
+    y = jnp.log(_sum(jnp.exp(x - shift), axes, True)) + shift
+    return y if keepdims else y.reshape(jnp.sum(x, axes).shape)
 
 
-def _reduced(function, data, axes, keepdims, noop_with_empty_axes=0):
-    """Without axes, reduces all of them; with `noop_with_empty_axes`, none: only the element-wise part remains."""
+def _reduce(function, data, axes, keepdims, noop_with_empty_axes=0):
+    """Without axes, reduces over all of them; with `noop_with_empty_axes`, over none, so that only the element-wise part of
+    the reduction remains."""
     axes = () if axes is None else sizes(axes)
     if not axes and not noop_with_empty_axes:
         axes = tuple(range(data.ndim))
     return function(data, axes, bool(keepdims))
 
 
-def _enter(operator: str, function, operand_since: int = 18) -> None:
-    """Enters the converters of an operator whose axes were an attribute before `operand_since`."""
+def _register(operator: str, function, operand_since: int = 18) -> None:
+    """Registers an operator whose axes are an attribute before version `operand_since`, and an operand from there on."""
 
     @converter(operator, since=1, until=operand_since - 1)
     def with_attribute(data, *, axes=None, keepdims):
-        return _reduced(function, data, axes, keepdims)
+        return _reduce(function, data, axes, keepdims)
 
     @converter(operator, since=operand_since, static=("axes",))
     def with_operand(data, axes=None, *, keepdims, noop_with_empty_axes):
-        return _reduced(function, data, axes, keepdims, noop_with_empty_axes)
+        return _reduce(function, data, axes, keepdims, noop_with_empty_axes)
 
 
-def _enter_folding(operator: str, function, operand_since: int = 18) -> None:
-    """`_enter` for operators that also compute shapes."""
+def _register_folding(operator: str, function, operand_since: int = 18) -> None:
+    """`_register` for operators that NumPy computes if all operands are static, as in shape arithmetic."""
 
     @converter(operator, since=1, until=operand_since - 1)
     def with_attribute(data, *, axes=None, keepdims, xp):
-        return _reduced(functools.partial(function, xp=xp), data, axes, keepdims)
+        return _reduce(functools.partial(function, xp=xp), data, axes, keepdims)
 
     @converter(operator, since=operand_since, static=("axes",))
     def with_operand(data, axes=None, *, keepdims, noop_with_empty_axes, xp):
-        return _reduced(functools.partial(function, xp=xp), data, axes, keepdims, noop_with_empty_axes)
+        return _reduce(functools.partial(function, xp=xp), data, axes, keepdims, noop_with_empty_axes)
 
 
-_enter_folding("ReduceSum", _sum, operand_since=13)
-_enter_folding("ReduceProd", _product)
-_enter_folding("ReduceMax", _largest)
-_enter_folding("ReduceMin", _smallest)
-_enter("ReduceMean", _mean)
-_enter("ReduceL1", _sum_of_absolutes)
-_enter("ReduceL2", _root_of_sum_of_squares)
-_enter("ReduceSumSquare", _sum_of_squares)
-_enter("ReduceLogSum", _logarithm_of_sum)
-_enter("ReduceLogSumExp", _logarithm_of_sum_of_exponentials)
+_register_folding("ReduceSum", _sum, operand_since=13)
+_register_folding("ReduceProd", _product)
+_register_folding("ReduceMax", _largest)
+_register_folding("ReduceMin", _smallest)
+_register("ReduceMean", _mean)
+_register("ReduceL1", _sum_of_absolutes)
+_register("ReduceL2", _root_of_sum_of_squares)
+_register("ReduceSumSquare", _sum_of_squares)
+_register("ReduceLogSum", _logarithm_of_sum)
+_register("ReduceLogSumExp", _logarithm_of_sum_of_exponentials)
 
 
 @converter("CumSum", since=11, static=("axis",))
@@ -138,7 +139,7 @@ def cumulative_product(x, axis, *, exclusive, reverse):
 
 
 def _cumulative(function, neutral, x, axis, exclusive, reverse):
-    """`exclusive`: without the element itself, starting from the neutral element."""
+    """Starts from the neutral element if `exclusive`, which leaves out the element itself."""
     axis %= x.ndim
     if exclusive:
         padding = [(0, 0, 0)] * x.ndim

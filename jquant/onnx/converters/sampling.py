@@ -1,4 +1,4 @@
-"""Sampling images between their pixels."""
+"""Sampling images at positions between their pixels: GridSample and AffineGrid."""
 
 import functools
 import itertools
@@ -9,11 +9,16 @@ import numpy as np
 from jquant.onnx.registry import converter
 from jquant.onnx.values import sizes
 
-_CUBIC = -0.75  # of Keys' cubic convolution
+_CUBIC_A = -0.75  # the coefficient of Keys' cubic convolution
 
 
 def cubic_weights(distance, a, xp):
-    """The weights of the four neighbours of a point `distance`, from 0 to 1, behind the second of them."""
+    """The weights of the four neighbours of a point that lies `distance`, from 0 to 1, after the second of them.
+
+    Args:
+      a: the coefficient of Keys' cubic convolution.
+      xp: NumPy or `jax.numpy`.
+    """
     near = [((a + 2) * t - (a + 3)) * t * t + 1 for t in (distance, 1 - distance)]
     far = [((a * t - 5 * a) * t + 8 * a) * t - 4 * a for t in (distance + 1, 2 - distance)]
     return xp.stack([far[0], *near, far[1]], -1)
@@ -26,8 +31,8 @@ def sample(x, positions, mode, padding, *, align_corners=False, largest=False):
       x: (batch, channels, *spatial).
       positions: for each spatial dimension, floating-point indices (batch, *shape).
       mode: "nearest" (ties to even), "linear" or "cubic".
-      padding: what lies outside: "zeros", "border" (the nearest pixel) or "reflection".
-      align_corners: whether reflection is at the centres of the outermost pixels, or at their edges.
+      padding: what lies outside of the image: "zeros", "border" (the nearest pixel) or "reflection".
+      align_corners: whether to reflect at the centres of the outermost pixels instead of their edges.
       largest: whether to return the largest of the weighted neighbours instead of their sum.
 
     Returns:
@@ -36,30 +41,30 @@ def sample(x, positions, mode, padding, *, align_corners=False, largest=False):
     if mode == "nearest":
         positions = [jnp.round(each) for each in positions]
     edges = [(0, size - 1) if align_corners else (-0.5, size - 0.5) for size in x.shape[2:]]
-    if padding != "zeros" and mode != "cubic":  # for cubic, only the neighbours are moved, as in PyTorch and onnxruntime
+    if padding != "zeros" and mode != "cubic":  # in cubic mode, only the neighbours are moved, as in PyTorch, onnxruntime
         positions = [
             _inside(each, size, edge, padding) for each, size, edge in zip(positions, x.shape[2:], edges, strict=True)
         ]
-    taps = [_taps(each, mode) for each in positions]
+    neighbours = [_neighbours(each, mode) for each in positions]
     flat = x.reshape(*x.shape[:2], -1)
     terms = []
-    for chosen in itertools.product(*taps):
-        index, weight = 0, 1
-        for (place, factor), size, edge in zip(chosen, x.shape[2:], edges, strict=True):
+    for corner in itertools.product(*neighbours):
+        flat_index, weight = 0, 1
+        for (index, factor), size, edge in zip(corner, x.shape[2:], edges, strict=True):
             if padding == "zeros":
-                factor = jnp.where((place >= 0) & (place < size), factor, 0)
+                factor = jnp.where((index >= 0) & (index < size), factor, 0)
             else:
-                place = _inside(place, size, edge, padding)
-            index = index * size + jnp.clip(place, 0, size - 1).astype(jnp.int32)
+                index = _inside(index, size, edge, padding)
+            flat_index = flat_index * size + jnp.clip(index, 0, size - 1).astype(jnp.int32)
             weight = weight * factor
-        index, weight = jnp.asarray(index), jnp.asarray(weight, x.dtype)
-        found = jnp.take_along_axis(flat, index.reshape(index.shape[0], 1, -1), 2, mode="clip")
-        terms.append(found.reshape(*found.shape[:2], *index.shape[1:]) * weight[:, None])
+        flat_index, weight = jnp.asarray(flat_index), jnp.asarray(weight, x.dtype)
+        pixels = jnp.take_along_axis(flat, flat_index.reshape(flat_index.shape[0], 1, -1), 2, mode="clip")
+        terms.append(pixels.reshape(*pixels.shape[:2], *flat_index.shape[1:]) * weight[:, None])
     return functools.reduce(jnp.maximum if largest else jnp.add, terms)
 
 
 def _inside(position, size, edge, padding):
-    """A position outside is moved back inside: to the border, or by reflection."""
+    """Moves positions outside of the image back inside: to the border, or by reflection."""
     low, high = edge
     if padding == "border":
         return jnp.where((position < low) | (position > high), jnp.clip(position, 0, size - 1), position)
@@ -70,15 +75,15 @@ def _inside(position, size, edge, padding):
     return jnp.where((position < low) | (position > high), low + jnp.minimum(beyond, period - beyond), position)
 
 
-def _taps(position, mode):
-    """The neighbours of a position along one dimension, each with its weight: (index, weight)."""
+def _neighbours(position, mode):
+    """The neighbours of a position along one dimension, as pairs (index, weight)."""
     if mode == "nearest":
         return [(position, jnp.ones_like(position))]
     first = jnp.floor(position)
     distance = position - first
     if mode == "linear":
         return [(first, 1 - distance), (first + 1, distance)]
-    weights = cubic_weights(distance, _CUBIC, jnp)
+    weights = cubic_weights(distance, _CUBIC_A, jnp)
     return [(first + i - 1, weights[..., i]) for i in range(4)]
 
 
@@ -96,19 +101,19 @@ def _sample_grid(x, grid, align_corners, mode, padding):
     """A grid holds positions from -1 to 1, the last dimension first."""
     positions = []
     for i, size in enumerate(x.shape[2:]):
-        place = grid[..., -1 - i]
-        positions.append((place + 1) / 2 * (size - 1) if align_corners else ((place + 1) * size - 1) / 2)
+        normalized = grid[..., -1 - i]
+        positions.append((normalized + 1) / 2 * (size - 1) if align_corners else ((normalized + 1) * size - 1) / 2)
     return sample(x, positions, mode, padding, align_corners=bool(align_corners))
 
 
 @converter("AffineGrid", since=20, static=("size",))
 def affine_grid(theta, size, *, align_corners):
-    """The positions for `GridSample` that an affine map, (batch, rank, rank + 1), gives for an image."""
+    """The positions for `GridSample` that affine maps, (batch, rank, rank + 1), give for the pixels of an image."""
     shape = sizes(size)[2:]
     steps = []
     for count in shape:
-        places = np.arange(count, dtype=np.float64)
-        steps.append(places * 2 / max(1, count - 1) - 1 if align_corners else (places * 2 + 1) / count - 1)
+        indices = np.arange(count, dtype=np.float64)
+        steps.append(indices * 2 / max(1, count - 1) - 1 if align_corners else (indices * 2 + 1) / count - 1)
     mesh = np.meshgrid(*steps, indexing="ij")
     points = np.stack([*mesh[::-1], np.ones(shape)], -1).reshape(-1, len(shape) + 1)
     grid = jnp.einsum("pi,nri->npr", jnp.asarray(points, theta.dtype), theta)

@@ -1,4 +1,4 @@
-"""Operators that read shapes, and those that change shapes but not elements."""
+"""Operators that return shapes, and operators that change the shape or the layout of a tensor but not its elements."""
 
 import math
 
@@ -22,19 +22,20 @@ def size(data, *, xp):
 @converter("Reshape", since=5, static=("shape",))
 def reshape(data, shape, *, allowzero=0, xp):
     """A 0 keeps the size of that dimension, unless `allowzero` is set; a -1 is inferred."""
-    wanted = sizes(shape)
-    kept = wanted if allowzero else tuple(data.shape[i] if each == 0 else each for i, each in enumerate(wanted))
-    return xp.reshape(data, _without_a_gap(data.shape, kept))
+    target = sizes(shape)
+    if not allowzero:
+        target = tuple(data.shape[i] if size == 0 else size for i, size in enumerate(target))
+    return xp.reshape(data, _inferred_beside_zero(data.shape, target))
 
 
-def _without_a_gap(shape, wanted):
-    """Infers a -1 beside a 0, which NumPy does not: the other sizes determine it, without the zeros."""
-    if -1 not in wanted or 0 not in wanted:
-        return wanted
-    count, others = (math.prod(size for size in each if size not in (0, -1)) for each in (shape, wanted))
+def _inferred_beside_zero(shape, target):
+    """Infers a -1 beside a 0 from the other nonzero sizes. NumPy infers it only where no size is 0."""
+    if -1 not in target or 0 not in target:
+        return target
+    count, others = (math.prod(size for size in each if size not in (0, -1)) for each in (shape, target))
     if count % others:
-        raise ModelError(f"the -1 in {list(wanted)} cannot be inferred from {list(shape)}")
-    return tuple(count // others if size == -1 else size for size in wanted)
+        raise ModelError(f"the -1 in {list(target)} cannot be inferred from {list(shape)}")
+    return tuple(count // others if size == -1 else size for size in target)
 
 
 @converter("Flatten", since=1)

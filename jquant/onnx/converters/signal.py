@@ -1,4 +1,4 @@
-"""Fourier transforms and related operators. The windows are functions in ONNX's schema, and need no converters here."""
+"""Fourier transforms and related operators. Window functions have bodies in ONNX's schema, and need no converters."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,7 +21,7 @@ def dft(input, dft_length=None, axis=None, *, inverse, onesided):
 
 
 def _transform(x, dft_length, axis, inverse, onesided):
-    """The last dimension holds real parts, or real and imaginary parts. The inverse of a one-sided transform is real."""
+    """The last dimension holds the real part, or the real and imaginary parts. A one-sided inverse is real."""
     axis %= x.ndim
     if axis == x.ndim - 1 or x.shape[-1] not in (1, 2):
         raise ModelError("its last dimension must hold the real and imaginary parts, and cannot be transformed")
@@ -30,19 +30,19 @@ def _transform(x, dft_length, axis, inverse, onesided):
     values = _complex(x)
     if inverse and onesided:
         return jnp.fft.irfft(values, length, axis)[..., None].astype(dtype)
-    found = (jnp.fft.ifft if inverse else jnp.fft.fft)(values, length, axis)
+    spectrum = (jnp.fft.ifft if inverse else jnp.fft.fft)(values, length, axis)
     if onesided:
-        found = lax.slice_in_dim(found, 0, found.shape[axis] // 2 + 1, axis=axis)
-    return _parts(found, dtype)
+        spectrum = lax.slice_in_dim(spectrum, 0, spectrum.shape[axis] // 2 + 1, axis=axis)
+    return _real_and_imaginary(spectrum, dtype)
 
 
 @converter("STFT", since=17, static=("frame_step", "frame_length"))
 def stft(signal, frame_step, window=None, frame_length=None, *, onesided):
     """Incomplete frames are left out."""
-    given = sizes(frame_length) if frame_length is not None else () if window is None else window.shape
-    if not given:
+    lengths = sizes(frame_length) if frame_length is not None else () if window is None else window.shape
+    if not lengths:
         raise ModelError("it has neither a window nor frame_length")
-    (step,), (length,) = sizes(frame_step), given
+    (step,), (length,) = sizes(frame_step), lengths
     if step < 1 or length < 1:
         raise ModelError(f"frame_step is {step} and frame_length is {length}; both must be at least 1")
     count = max(0, (signal.shape[1] - length) // step + 1)
@@ -50,8 +50,8 @@ def stft(signal, frame_step, window=None, frame_length=None, *, onesided):
     frames = values[:, np.arange(count)[:, None] * step + np.arange(length)]
     if window is not None:
         frames = frames * window.astype(frames.real.dtype)
-    found = jnp.fft.fft(frames, axis=2)
-    return _parts(found[..., : length // 2 + 1] if onesided else found, signal.dtype)
+    spectra = jnp.fft.fft(frames, axis=2)
+    return _real_and_imaginary(spectra[..., : length // 2 + 1] if onesided else spectra, signal.dtype)
 
 
 def _complex(x):
@@ -59,7 +59,7 @@ def _complex(x):
     return lax.complex(wide[..., 0], wide[..., 1] if x.shape[-1] == 2 else jnp.zeros_like(wide[..., 0]))
 
 
-def _parts(values, dtype):
+def _real_and_imaginary(values, dtype):
     return jnp.stack([values.real, values.imag], -1).astype(dtype)
 
 
@@ -69,19 +69,19 @@ def _parts(values, dtype):
     static=("num_mel_bins", "dft_length", "sample_rate", "lower_edge_hertz", "upper_edge_hertz"),
 )
 def mel_weight_matrix(num_mel_bins, dft_length, sample_rate, lower_edge_hertz, upper_edge_hertz, *, output_datatype):
-    """Triangles between edges that are equally spaced in mel, rounded down to bins of the transform."""
+    """Triangular filters between edges that are equally spaced in mel and rounded down to bins of the transform."""
     bins, length, rate = (int(each.item()) for each in (num_mel_bins, dft_length, sample_rate))
     low, high = (2595 * np.log10(1 + each.astype(np.float64) / 700) for each in (lower_edge_hertz, upper_edge_hertz))
     mel = np.arange(bins + 2) * ((high - low) / (bins + 2)) + low
     edges = ((length + 1) * (700 * (10 ** (mel / 2595) - 1)) // rate).astype(np.int64)
-    found = np.zeros((length // 2 + 1, bins))
+    weights = np.zeros((length // 2 + 1, bins))
     for column, (left, centre, right) in enumerate(zip(edges, edges[1:], edges[2:], strict=False)):
         if centre == left:
-            found[centre, column] = 1
+            weights[centre, column] = 1
         else:
             rising = np.arange(left, centre + 1)
-            found[rising, column] = (rising - left) / (centre - left)
+            weights[rising, column] = (rising - left) / (centre - left)
         if right > centre:
             falling = np.arange(centre, right)
-            found[falling, column] = (right - falling) / (right - centre)
-    return found.astype(onnx.helper.tensor_dtype_to_np_dtype(output_datatype))
+            weights[falling, column] = (right - falling) / (right - centre)
+    return weights.astype(onnx.helper.tensor_dtype_to_np_dtype(output_datatype))

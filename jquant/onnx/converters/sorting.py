@@ -1,4 +1,4 @@
-"""Sorting, and the positions of elements."""
+"""Sorting, arg-reductions, and selection by position."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,17 +10,17 @@ from jquant.onnx.values import sizes
 
 @converter("ArgMax", since=1)
 def arg_max(data, *, axis, keepdims, select_last_index=0):
-    return _place(jnp.argmax, data, axis, keepdims, select_last_index)
+    return _arg_reduce(jnp.argmax, data, axis, keepdims, select_last_index)
 
 
 @converter("ArgMin", since=1)
 def arg_min(data, *, axis, keepdims, select_last_index=0):
-    return _place(jnp.argmin, data, axis, keepdims, select_last_index)
+    return _arg_reduce(jnp.argmin, data, axis, keepdims, select_last_index)
 
 
-def _place(function, data, axis, keepdims, last):
-    """The index of the first of equal elements, or of the last."""
-    if not last:
+def _arg_reduce(function, data, axis, keepdims, select_last_index):
+    """The index of the first among equal elements, or of the last."""
+    if not select_last_index:
         return function(data, axis, keepdims=bool(keepdims))
     return data.shape[axis] - 1 - function(jnp.flip(data, axis), axis, keepdims=bool(keepdims))
 
@@ -32,7 +32,7 @@ def top_k_to_9(x, *, k, axis):
 
 @converter("TopK", since=10, static=("k",))
 def top_k(x, k, *, axis, largest=1, sorted=1):
-    """Equal elements keep their order. Always sorted."""
+    """The elements are always sorted. Equal elements keep their order."""
     (count,) = sizes(k)
     return _top(x, count, axis, largest)
 
@@ -45,7 +45,7 @@ def _top(x, k, axis, largest):
 
 
 def _reversed_order(x):
-    """Reverses the order of numbers, and is its own inverse. No integer overflows: -128 becomes 127."""
+    """Reverses the order of numbers, and is its own inverse. Integers cannot overflow: -128 becomes 127."""
     return ~x if jnp.issubdtype(x.dtype, jnp.integer) else -x
 
 
@@ -56,7 +56,7 @@ def non_zero(x, *, xp):
 
 @converter("Unique", since=11, static=("x",))
 def unique(x, *, axis=None, sorted, xp):
-    """Also returns the first positions, the positions in the result, and the counts."""
+    """Also returns the first index of each value, the index in the result of each element, and the counts."""
     values, first, inverse, counts = np.unique(x, return_index=True, return_inverse=True, return_counts=True, axis=axis)
     if not sorted:
         order = np.argsort(first)
@@ -68,15 +68,14 @@ def unique(x, *, axis=None, sorted, xp):
 @converter("Compress", since=9, static=("condition",))
 def compress(input, condition, *, axis=None, xp):
     """The slices where the condition is true. The condition may be shorter than the axis."""
-    places = np.flatnonzero(condition)
-    return xp.take(input, places, axis)
+    return xp.take(input, np.flatnonzero(condition), axis)
 
 
 @converter("ReverseSequence", since=10)
 def reverse_sequence(input, sequence_lens, *, batch_axis, time_axis):
-    """Reverses the first elements of each sequence, and leaves the rest as they are."""
+    """Reverses each sequence up to its length, and leaves the rest as it is."""
     shape = [1] * input.ndim
     shape[time_axis] = input.shape[time_axis]
-    places = lax.broadcasted_iota(sequence_lens.dtype, shape, time_axis)
+    steps = lax.broadcasted_iota(sequence_lens.dtype, shape, time_axis)
     lengths = jnp.expand_dims(sequence_lens, [i for i in range(input.ndim) if i != batch_axis])
-    return jnp.take_along_axis(input, jnp.where(places < lengths, lengths - 1 - places, places), time_axis)
+    return jnp.take_along_axis(input, jnp.where(steps < lengths, lengths - 1 - steps, steps), time_axis)

@@ -1,4 +1,4 @@
-"""Windows that move over spatial dimensions, as in convolutions and pooling."""
+"""The windows of convolutions and pooling: ONNX's attributes `auto_pad`, `pads`, `strides`, `dilations` and `ceil_mode`."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,96 +12,120 @@ from jquant.errors import ModelError
 _SAME = ("SAME_UPPER", "SAME_LOWER")
 
 
-def resolved(
+def resolve_padding(
     x: Any,
     kernel: Sequence[int],
+    *,
     strides: Sequence[int] | None,
     dilations: Sequence[int] | None,
     pads: Sequence[int] | None,
     auto_pad: str,
-    *,
-    first: int = 2,
+    first_axis: int = 2,
 ) -> tuple[Any, list[Any] | None]:
-    """The input of a convolution, and the padding of its spatial dimensions in numbers, None if there is none.
+    """The input of a convolution, and the padding of its spatial dimensions as numbers, or None if there is none.
 
     Where a stride is longer than the window, windows do not reach all elements. "SAME" then makes onnxruntime's padding
-    negative: the first window begins inside the tensor, at a place that depends on the operator. So the tensor that is
-    returned is cropped, and no number is negative.
+    negative: the first window begins inside the tensor, at a position that depends on the operator. The returned tensor is
+    cropped accordingly, so that no number is negative.
 
     Args:
-      first: the first spatial dimension; 1 if the channels are last.
+      first_axis: the first spatial dimension; 1 if the channels are last.
     """
     if auto_pad not in _SAME:
         return x, None if auto_pad == "VALID" else list(pads) if pads else None
-    spans = [(size - 1) * step + 1 for size, step in zip(kernel, dilations or (1,) * len(kernel), strict=True)]
-    x, pairs, _ = _automatic(x, spans, spans, strides, auto_pad, first, is_pool=False, is_average=False)
+    spans = _spans(kernel, dilations)
+    x, pairs, _ = _automatic_padding(
+        x,
+        extents=spans,
+        spans=spans,
+        strides=strides,
+        auto_pad=auto_pad,
+        first_axis=first_axis,
+        is_pool=False,
+        is_average=False,
+    )
     return x, [*(low for low, _ in pairs), *(high for _, high in pairs)]
 
 
-def resolved_pool(
+def resolve_pool_padding(
     x: Any,
     kernel: Sequence[int],
+    *,
     strides: Sequence[int] | None,
     dilations: Sequence[int] | None,
     pads: Sequence[int] | None,
     auto_pad: str,
-    *,
     is_average: bool = False,
 ) -> tuple[Any, list[Any] | None, list[int]]:
-    """As `resolved`, and what of the last window lies behind the padding.
+    """As `resolve_padding`, and by how much the last window of each dimension extends beyond the padding.
 
-    In a pool of onnxruntime, padding does not depend on the dilations, so that there may be fewer windows than ONNX wants.
+    The padding of onnxruntime's pools does not depend on the dilations, so there may be fewer windows than ONNX specifies.
     """
     if auto_pad not in _SAME:
         return x, None if auto_pad == "VALID" else list(pads) if pads else None, [0] * len(kernel)
-    spans = [(size - 1) * step + 1 for size, step in zip(kernel, dilations or (1,) * len(kernel), strict=True)]
-    x, pairs, behind = _automatic(x, kernel, spans, strides, auto_pad, 2, is_pool=True, is_average=is_average)
-    return x, [*(low for low, _ in pairs), *(high for _, high in pairs)], behind
+    x, pairs, overhang = _automatic_padding(
+        x,
+        extents=kernel,
+        spans=_spans(kernel, dilations),
+        strides=strides,
+        auto_pad=auto_pad,
+        first_axis=2,
+        is_pool=True,
+        is_average=is_average,
+    )
+    return x, [*(low for low, _ in pairs), *(high for _, high in pairs)], overhang
 
 
-def _automatic(
+def _spans(kernel: Sequence[int], dilations: Sequence[int] | None) -> list[int]:
+    """The extent of a window along each dimension, from its first to its last element."""
+    return [(size - 1) * step + 1 for size, step in zip(kernel, dilations or (1,) * len(kernel), strict=True)]
+
+
+def _automatic_padding(
     x: Any,
+    *,
     extents: Sequence[int],
     spans: Sequence[int],
     strides: Sequence[int] | None,
     auto_pad: str,
-    first: int,
+    first_axis: int,
     is_pool: bool,
     is_average: bool,
 ) -> tuple[Any, list[tuple[Any, Any]], list[int]]:
-    """The tensor, cropped; the padding; and what of the last windows lies behind it.
+    """The cropped tensor, the padding, and by how much the last windows extend beyond the padding.
 
     Args:
-      extents: the lengths of a window from which the padding is computed.
-      spans: those that it has.
-      is_average: whether elements that negative padding leaves out do not count where a window reaches them nevertheless.
+      extents: the window lengths from which the padding is computed.
+      spans: the actual lengths of a window.
+      is_average: whether to leave out elements that negative padding crops, even where a window reaches them.
     """
     if x.ndim != len(spans) + 2:
         raise ModelError(f"a window of {len(spans)} dimensions does not fit a tensor of {x.ndim}")
-    pairs, behind, crops = [], [], [(0, 0, 0)] * x.ndim
-    for axis, (extent, span, stride) in enumerate(zip(extents, spans, strides or (1,) * len(spans), strict=True), first):
+    pairs, overhang, crops = [], [], [(0, 0, 0)] * x.ndim
+    for axis, (extent, span, stride) in enumerate(
+        zip(extents, spans, strides or (1,) * len(spans), strict=True), first_axis
+    ):
         size, missing = x.shape[axis], 0
-        low, high = _same(size, extent, stride, auto_pad, is_pool)
+        low, high = _same_padding(size, extent, stride, auto_pad, is_pool)
         if not jax.export.is_symbolic_dim(size):
-            windows = (
-                int((size + low + high - span) / stride) + 1
-            )  # truncated, as in C++: there may be one that does not fit
+            # Truncated as in C++, so that a last window may not fit.
+            windows = int((size + low + high - span) / stride) + 1
             missing = max(0, (windows - 1) * stride + span - size - low - high)
             if not is_average and high < 0:
                 kept = min(missing, -high)
                 high, missing = high + kept, missing - kept
             crops[axis] = (min(0, low), min(0, high), 0)
         pairs.append((max(0, low), max(0, high)) if crops[axis] != (0, 0, 0) else (low, high))
-        behind.append(missing)
+        overhang.append(missing)
     if any(map(any, crops)):
         x = lax.pad(x, x.dtype.type(0), crops)
-    return x, pairs, behind
+    return x, pairs, overhang
 
 
-def _same(size: Any, extent: int, stride: int, auto_pad: str, is_pool: bool) -> tuple[Any, Any]:
-    """The padding of one dimension, which gives as many windows as there would be if they had one element each."""
+def _same_padding(size: Any, extent: int, stride: int, auto_pad: str, is_pool: bool) -> tuple[Any, Any]:
+    """The padding of one dimension that gives as many windows as windows of one element would give."""
     is_open = jax.export.is_symbolic_dim(size)
-    if stride <= extent + is_open:  # one element more is left over behind the windows
+    if stride <= extent + is_open:  # at most one element is left over after the windows, which is always the last one
         ((low, high),) = lax.padtype_to_pads([size], [extent], [stride], "SAME" if auto_pad == "SAME_UPPER" else auto_pad)
         return low, high
     if is_open:
@@ -110,8 +134,8 @@ def _same(size: Any, extent: int, stride: int, auto_pad: str, is_pool: bool) -> 
     if needed >= 0:
         low = (needed + (auto_pad == "SAME_LOWER")) // 2
         return low, needed - low
-    twice = -needed - (auto_pad == "SAME_LOWER") - (not is_pool)  # the place where the first window begins
-    low = -max(0, twice // 2)
+    doubled_start = -needed - (auto_pad == "SAME_LOWER") - (not is_pool)  # twice the index at which the first window begins
+    low = -max(0, doubled_start // 2)
     return low, needed - low
 
 
@@ -120,7 +144,7 @@ class Window:
     """For each spatial dimension: the size of the window, its stride, the dilation of its elements, and the padding.
 
     Attributes:
-      ceiling: what the padding at the end of each dimension grows by, so that a last, incomplete window counts.
+      ceiling: by how much the padding at the end of each dimension grows, so that an incomplete last window counts.
     """
 
     kernel: tuple[int, ...]
@@ -130,37 +154,42 @@ class Window:
     ceiling: tuple[int, ...]
 
     @classmethod
-    def of(
+    def from_attributes(
         cls,
         shape: Sequence[Any],
         kernel: Sequence[int],
+        *,
         strides: Sequence[int] | None,
         dilations: Sequence[int] | None,
         pads: Sequence[int] | None,
         ceil_mode: int = 0,
-        behind: Sequence[int] | None = None,
+        overhang: Sequence[int] | None = None,
     ) -> "Window":
-        """A window from ONNX's attributes, for a tensor of shape (batch, channels, *spatial), as `resolved`."""
+        """A window from ONNX's attributes, for a tensor of shape (batch, channels, *spatial).
+
+        Args:
+          pads, overhang: the results of `resolve_padding` or `resolve_pool_padding`.
+        """
         rank = len(kernel)
         if len(shape) != rank + 2:
             raise ModelError(f"a window of {rank} dimensions does not fit a tensor of {len(shape)}")
         strides, dilations = tuple(strides or (1,) * rank), tuple(dilations or (1,) * rank)
-        spans = [(size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True)]
+        spans = _spans(kernel, dilations)
         pads = pads or (0,) * 2 * rank
-        found = list(zip(pads[:rank], pads[rank:], strict=True))
-        ceiling = list(behind or [0] * rank)
+        pairs = tuple(zip(pads[:rank], pads[rank:], strict=True))
+        ceiling = list(overhang or [0] * rank)
         if ceil_mode and not any(ceiling):
-            ceiling = [_rest(*each) for each in zip(shape[2:], spans, strides, found, strict=True)]
-        return cls(tuple(kernel), strides, dilations, tuple(map(tuple, found)), tuple(ceiling))
+            ceiling = [_ceiling(*each) for each in zip(shape[2:], spans, strides, pairs, strict=True)]
+        return cls(kernel=tuple(kernel), strides=strides, dilations=dilations, pads=pairs, ceiling=tuple(ceiling))
 
     @property
     def spans(self) -> tuple[int, ...]:
         """The extent of a window, from its first to its last element."""
-        return tuple((size - 1) * dilation + 1 for size, dilation in zip(self.kernel, self.dilations, strict=True))
+        return tuple(_spans(self.kernel, self.dilations))
 
     @property
     def is_point(self) -> bool:
-        """Whether it is a single element with stride 1."""
+        """Whether it is a single element with stride 1 and no padding."""
         return set(self.kernel + self.strides) == {1} and not any(map(any, self.padding))
 
     @property
@@ -170,18 +199,18 @@ class Window:
         return [(0, 0), (0, 0), *grown]
 
     def shape(self, shape: Sequence[Any]) -> tuple[Any, ...]:
-        """How many windows there are along each spatial dimension."""
+        """The number of windows along each spatial dimension."""
         return tuple(
             (size + low + high - span) // stride + 1
             for size, span, stride, (low, high) in zip(shape, self.spans, self.strides, self.padding[2:], strict=True)
         )
 
 
-def _rest(size: int, span: int, stride: int, pads: tuple[int, int]) -> int:
-    """What is missing from a last window that begins inside the tensor or in the padding before it."""
+def _ceiling(size: int, span: int, stride: int, pads: tuple[int, int]) -> int:
+    """The elements that a last window lacks, if it begins inside the tensor or in the padding before it; else 0."""
     low, high = pads
-    over = (size + low + high - span) % stride
-    if not over:
+    remainder = (size + low + high - span) % stride
+    if not remainder:
         return 0
-    starts = (size + low + high - span) // stride * stride + stride
-    return stride - over if starts < size + low else 0
+    start = (size + low + high - span) // stride * stride + stride
+    return stride - remainder if start < size + low else 0

@@ -1,4 +1,4 @@
-"""com.microsoft's floating-point operators, each alone and over its attributes, as onnxruntime computes them."""
+"""com.microsoft's floating-point operators, one node at a time, against onnxruntime."""
 
 import jax
 import numpy as np
@@ -20,24 +20,26 @@ def normal(*shape):
 
 
 def node(operator, *inputs, outputs=("output",), domain="com.microsoft", opset=17, **attributes):
-    """A model of one node on inputs of these shapes and types; None, or "", is one that is left out."""
+    """A model of one node on inputs of these shapes and types; None for an input, or "" for an output, leaves it out."""
     helper = onnx.helper
     names = [f"input{i}" if x is not None else "" for i, x in enumerate(inputs)]
-    given = [
+    declared_inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
         for name, x in zip(names, inputs, strict=True)
         if name
     ]
-    found = [helper.make_empty_tensor_value_info(name) for name in outputs if name]
     graph = helper.make_graph(
-        [helper.make_node(operator, names, outputs, domain=domain, **attributes)], "graph", given, found
+        [helper.make_node(operator, names, outputs, domain=domain, **attributes)],
+        "graph",
+        declared_inputs,
+        [helper.make_empty_tensor_value_info(name) for name in outputs if name],
     )
     versions = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=versions, ir_version=9)
 
 
-def declare(model, results):
-    """States the outputs' shapes and types, which a checked model has to."""
+def declare_outputs(model, results):
+    """Declares the shapes and types of the outputs, which a valid model has to do."""
     for value, result in zip(model.graph.output, results, strict=True):
         dtype = onnx.helper.np_dtype_to_tensor_dtype(result.dtype)
         value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, dtype, result.shape))
@@ -45,16 +47,16 @@ def declare(model, results):
 
 
 def check(operator, *inputs, **options):
-    """Every output, within 1e-5."""
+    """Compares every output with onnxruntime's, within 1e-5."""
     model = node(operator, *inputs, **options)
-    given = {f"input{i}": x for i, x in enumerate(inputs) if x is not None}
+    arrays = {f"input{i}": x for i, x in enumerate(inputs) if x is not None}
     settings = onnxruntime.SessionOptions()
     settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     settings.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
-    expected = session.run(None, given)
-    ours = jquant.onnx.load(declare(model, expected))
-    actual = jax.jit(ours)(ours.params, given)
+    expected = session.run(None, arrays)
+    ours = jquant.onnx.load(declare_outputs(model, expected))
+    actual = jax.jit(ours)(ours.params, arrays)
     for name, value in zip(ours.outputs, expected, strict=True):
         assert actual[name].shape == value.shape, name
         np.testing.assert_allclose(actual[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
@@ -92,27 +94,29 @@ def test_skipped_normalizations(operator, beta):
 
 def test_embeddings():
     ids, segments = RNG.integers(0, 20, (2, 5)).astype(np.int32), RNG.integers(0, 2, (2, 5)).astype(np.int32)
-    words, positions, kinds, gamma, beta = normal(20, 8), normal(9, 8), normal(2, 8), normal(8), normal(8)
+    words, positions, segment_table = normal(20, 8), normal(9, 8), normal(2, 8)
+    gamma, beta = normal(8), normal(8)
     mask = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 2]], np.int32)
-    places = RNG.integers(0, 9, (2, 5)).astype(np.int32)
-    name = "EmbedLayerNormalization"
-    check(name, ids, segments, words, positions, kinds, gamma, beta, mask, outputs=["output", "counts"])
-    check(name, ids, None, words, positions, None, gamma, beta, None, places, outputs=["output", "", "sum"], epsilon=0.1)
-    check(name, ids, None, words, positions, None, gamma, beta, None, places[:1], mask_index_type=0)
+    position_ids = RNG.integers(0, 9, (2, 5)).astype(np.int32)
+    operator = "EmbedLayerNormalization"
+    check(operator, ids, segments, words, positions, segment_table, gamma, beta, mask, outputs=["output", "counts"])
+    without_segments = ids, None, words, positions, None, gamma, beta, None
+    check(operator, *without_segments, position_ids, outputs=["output", "", "sum"], epsilon=0.1)
+    check(operator, *without_segments, position_ids[:1], mask_index_type=0)
 
 
-@pytest.mark.parametrize("turned_a", [0, 1])
-@pytest.mark.parametrize("turned_b", [0, 1])
-def test_products_of_matrices(turned_a, turned_b):
-    a = normal(5, 4) if turned_a else normal(4, 5)
-    b = normal(6, 5) if turned_b else normal(5, 6)
-    check("FusedMatMul", a, b, transA=turned_a, transB=turned_b, alpha=0.5)
-    check("FusedMatMul", np.stack([a] * 3), np.stack([b] * 3), transA=turned_a, transB=turned_b)
-    batched = {"transA": turned_a, "transB": turned_b, "transBatchA": 1, "transBatchB": 1}
+@pytest.mark.parametrize("trans_a", [0, 1])
+@pytest.mark.parametrize("trans_b", [0, 1])
+def test_products_of_matrices(trans_a, trans_b):
+    a = normal(5, 4) if trans_a else normal(4, 5)
+    b = normal(6, 5) if trans_b else normal(5, 6)
+    check("FusedMatMul", a, b, transA=trans_a, transB=trans_b, alpha=0.5)
+    check("FusedMatMul", np.stack([a] * 3), np.stack([b] * 3), transA=trans_a, transB=trans_b)
+    batched = {"transA": trans_a, "transB": trans_b, "transBatchA": 1, "transBatchB": 1}
     check("FusedMatMul", np.stack([a] * 3, 1), np.stack([b] * 3, 1), **batched)
     for activation in ("Relu", "Sigmoid", "Tanh", "LeakyRelu"):
         options = {"activation_alpha": 0.3} if activation == "LeakyRelu" else {}
-        check("FusedGemm", a, b, normal(6), transA=turned_a, transB=turned_b, beta=0.5, activation=activation, **options)
+        check("FusedGemm", a, b, normal(6), transA=trans_a, transB=trans_b, beta=0.5, activation=activation, **options)
 
 
 @pytest.mark.parametrize(
@@ -138,17 +142,16 @@ def test_convolutions(activation, params):
 
 
 @pytest.mark.parametrize("interleaved", [0, 1])
-def test_rotated_positions(interleaved):
+def test_rotary_embedding(interleaved):
     cos, sin = normal(9, 4), normal(9, 4)
-    places, first = np.array([[0, 3, 2], [8, 1, 4]], np.int64), np.array([2], np.int64)
-    for positions in (places, first):
+    for positions in (np.array([[0, 3, 2], [8, 1, 4]], np.int64), np.array([2], np.int64)):
         check("RotaryEmbedding", normal(2, 3, 16), positions, cos, sin, interleaved=interleaved)
         check("RotaryEmbedding", normal(2, 2, 3, 8), positions, cos, sin, interleaved=interleaved)
-        part = {"num_heads": 2, "rotary_embedding_dim": 8, "interleaved": interleaved}
-        check("RotaryEmbedding", normal(2, 3, 24), positions, cos, sin, **part)
+        partial = {"num_heads": 2, "rotary_embedding_dim": 8, "interleaved": interleaved}
+        check("RotaryEmbedding", normal(2, 3, 24), positions, cos, sin, **partial)
 
 
-# In every row something counts: of scores that are all near -10000, float32 has few digits, in another order of sums others.
+# At least one position of every row counts: float32 has few digits for scores near -10000, and sums in another order differ.
 MASKS = {
     "none": None,
     "ends": np.array([3, 5], np.int32),
@@ -181,18 +184,18 @@ def test_attention(mask, unidirectional):
 
 
 @pytest.mark.parametrize("unidirectional", [0, 1])
-def test_attention_to_the_past(unidirectional):
+def test_attention_with_past_keys_and_values(unidirectional):
     x, weights, bias, past = normal(2, 3, 12), normal(12, 24), normal(24), normal(2, 2, 2, 4, 4)
     options = {"num_heads": 2, "unidirectional": unidirectional, "outputs": ["output", "present"]}
     check("Attention", x, weights, bias, None, past, **options)
     check("Attention", x, weights, bias, np.array([[1] * 7, [0] * 3 + [1] * 4], np.int32), past, **options)
 
 
-def test_what_attention_does_not_support_is_named():
-    given = [normal(2, 3, 12), normal(12, 24), normal(24)]
-    model = jquant.onnx.load(declare(node("Attention", *given, num_heads=2, do_rotary=1), [given[0]]))
+def test_unsupported_attributes_of_attention_are_named():
+    operands = [normal(2, 3, 12), normal(12, 24), normal(24)]
+    model = jquant.onnx.load(declare_outputs(node("Attention", *operands, num_heads=2, do_rotary=1), [operands[0]]))
     with pytest.raises(ModelError, match="do_rotary"):
-        model(model.params, {f"input{i}": x for i, x in enumerate(given)})
+        model(model.params, {f"input{i}": x for i, x in enumerate(operands)})
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -200,9 +203,20 @@ def test_what_attention_does_not_support_is_named():
 def test_multi_head_attention(mask, unidirectional):
     q, k, v, bias = normal(2, 5, 8), normal(2, 5, 8), normal(2, 5, 12), normal(28)
     options = {"num_heads": 2, "unidirectional": unidirectional}
-    given = MASKS[mask] if mask != "ends and starts" else None
-    check("MultiHeadAttention", q, k, v, bias, given, **options)
-    check("MultiHeadAttention", q, k, v, None, given, normal(1, 2, 5, 5), scale=0.3, mask_filter_value=-3.0, **options)
+    padding_mask = MASKS[mask] if mask != "ends and starts" else None
+    check("MultiHeadAttention", q, k, v, bias, padding_mask, **options)
+    check(
+        "MultiHeadAttention",
+        q,
+        k,
+        v,
+        None,
+        padding_mask,
+        normal(1, 2, 5, 5),
+        scale=0.3,
+        mask_filter_value=-3.0,
+        **options,
+    )
 
 
 def test_keys_and_values_of_earlier_calls():
@@ -211,18 +225,18 @@ def test_keys_and_values_of_earlier_calls():
 
 
 def test_packed_heads():
-    """onnxruntime has them on the GPU alone: as they are apart."""
+    """Packed operands give the same results as separate ones. onnxruntime supports them on GPUs alone."""
     parts = [normal(2, 5, 2, 4) for _ in range(3)]
     flat = [each.reshape(2, 5, 8) for each in parts]
     results = []
-    for given in ([np.stack(parts, 3)], [flat[0], np.stack(parts[1:], 3)], flat):
-        model = jquant.onnx.load(declare(node("MultiHeadAttention", *given, num_heads=2), flat[:1]))
-        results.append(model(model.params, {f"input{i}": x for i, x in enumerate(given)})["output"])
+    for operands in ([np.stack(parts, 3)], [flat[0], np.stack(parts[1:], 3)], flat):
+        model = jquant.onnx.load(declare_outputs(node("MultiHeadAttention", *operands, num_heads=2), flat[:1]))
+        results.append(model(model.params, {f"input{i}": x for i, x in enumerate(operands)})["output"])
     np.testing.assert_array_equal(results[0], results[2])
     np.testing.assert_array_equal(results[1], results[2])
 
 
-def test_heads_of_the_past():
+def test_past_keys_and_values():
     q, k, v, past = normal(2, 3, 8), normal(2, 3, 8), normal(2, 3, 8), normal(2, 2, 4, 4)
     check(
         "MultiHeadAttention",

@@ -1,51 +1,37 @@
-"""``python -m jquant.onnx``: the table, the comparison with onnxruntime, and the exported program."""
+"""``python -m jquant.onnx``: the summary of a model, and the comparison with onnxruntime."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
-onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
+pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: oracle)")
 
-from onnx import parser  # noqa: E402
+import jquant.onnx
+from jquant.onnx import ModelError, compare
+from jquant.onnx.__main__ import main, random_inputs
 
-import jquant.onnx  # noqa: E402
-from jquant.onnx import ModelError, compare, stablehlo  # noqa: E402
-from jquant.onnx.__main__ import main, random_inputs  # noqa: E402
-
-from . import malformed  # noqa: E402
+from . import valid_models
+from .text_models import saved, text_model
 
 pytestmark = pytest.mark.gate  # on the newest JAX alone
 
 
 @pytest.fixture
 def products(tmp_path) -> Path:
-    """A model of dynamic quantization, whose batch is called n."""
-    return saved(tmp_path, malformed.integer_products())
-
-
-def saved(folder: Path, model) -> Path:
-    path = folder / "model.onnx"
-    path.write_bytes(model.SerializeToString())
-    return path
-
-
-def text_model(folder: Path, text: str) -> Path:
-    return saved(folder, parser.parse_model('<ir_version: 8, opset_import: ["" : 17]>\n' + text))
+    """A model of dynamic quantization, whose batch size is named n."""
+    return saved(tmp_path, valid_models.integer_products())
 
 
 def table(text: str) -> dict[str, list[str]]:
-    """The lines of the comparison, by operator."""
+    """The columns of the comparison node by node, by operator."""
     lines = text.split("node by node")[1].split("end to end")[0].splitlines()[2:]
     return {line.split()[0]: line.split()[1:] for line in lines if line.strip()}
 
 
-def test_the_table(products, capsys):
+def test_summary(products, capsys):
     assert main([str(products)]) == 0
     output = capsys.readouterr().out
     assert output.rstrip() == str(jquant.onnx.load(products))
@@ -67,7 +53,7 @@ def test_comparison_of_random_inputs(products, capsys):
 
 
 def test_integers_that_differ(products, capsys, monkeypatch):
-    """Of what is given to be onnxruntime's, one integer is another: that node and no other one has it."""
+    """One integer of onnxruntime's is changed: the comparison reports that node alone."""
     intermediate = compare.intermediate
 
     def changed(*arguments):
@@ -80,11 +66,11 @@ def test_integers_that_differ(products, capsys, monkeypatch):
     rows = table(capsys.readouterr().out)
     assert rows["MatMulInteger"][1:3] == ["7", "1"]
     assert rows["all"][2] == "1"
-    assert float(rows["Cast"][3]) == 1  # fed with the changed one, onnxruntime's sum is the old one
+    assert float(rows["Cast"][3]) == 1  # jquant's Cast reads the changed integer, onnxruntime's the original one
 
 
 def test_each_node_is_fed_with_onnxruntimes_values(products):
-    """Were it fed with its own ones, a deviation would go on to everything behind it."""
+    """Fed with jquant's values instead, a deviation would spread to all later nodes."""
     rows = {row.operator: row for row in compare.nodes(products, {"x": np.ones((3, 6), np.float32)})}
     assert rows["Slice"] == compare.Row("Slice", nodes=1, integers=0, different=0, deviation=0.0)
     shapes, quantized, product = 2 + 1 + 1 + 2, 3 * 6 + 1, 3 * 7
@@ -92,7 +78,7 @@ def test_each_node_is_fed_with_onnxruntimes_values(products):
 
 
 def test_random_inputs_are_described(tmp_path, capsys):
-    """Whoever reads the results has to know what they are of."""
+    """The output states the ranges of the inputs, on which the results depend."""
     inputs = "float[n, 4] x, uint8[n, 4] levels, int64[n, 4] tokens, bool[n, 4] mask, float16[n, 4] z"
     path = text_model(tmp_path, f"net ({inputs}) => (float[n, 4] y) {{ y = Relu (x) }}")
     assert main([str(path), "--compare", "--size", "n=500", "--rounds", "1"]) == 0
@@ -120,15 +106,15 @@ QDQ = """net (float[n, 4] x) => (float[n, 4] y) <float s = {0.05}, uint8 z = {12
 
 
 def test_fused_models(tmp_path, capsys, monkeypatch):
-    """Nodes are compared as they are written, and the fused model end to end."""
+    """Nodes are compared as written, and the fused model end to end."""
     path, compared = text_model(tmp_path, QDQ), []
     end_to_end = compare.end_to_end
 
-    def noted(model, *arguments, **options):
+    def recorded(model, *arguments, **options):
         compared.append(model)
         return end_to_end(model, *arguments, **options)
 
-    monkeypatch.setattr(compare, "end_to_end", noted)
+    monkeypatch.setattr(compare, "end_to_end", recorded)
     note = "nodes are compared as they are in the file, before any are fused; the fused model is compared end to end"
     for qdq in ("fused", "as_written"):
         assert main([str(path), "--compare", "--qdq", qdq, "--size", "n=9", "--rounds", "1"]) == 0
@@ -138,7 +124,7 @@ def test_fused_models(tmp_path, capsys, monkeypatch):
     assert [model.fused for model in compared] == [{"Relu": 1}, {}]
 
 
-def test_given_inputs(products, tmp_path, capsys):
+def test_inputs_from_a_file(products, tmp_path, capsys):
     np.savez(tmp_path / "inputs.npz", x=np.ones((2, 6), np.float32))
     assert main([str(products), "--inputs", str(tmp_path / "inputs.npz"), "--rounds", "1"]) == 0
     output = capsys.readouterr().out
@@ -149,7 +135,7 @@ def test_given_inputs(products, tmp_path, capsys):
     assert "inputs.npz holds z; it must hold x" in capsys.readouterr().err
 
 
-BY_RATE = """net (int64 sr, float[n, m] x) => (float[a, b] y)
+BRANCH_BY_RATE = """net (int64 sr, float[n, m] x) => (float[a, b] y)
   <int64 rate = {16000}, float[3, 2] w = {1, 2, 3, 4, 5, 6}, float[5, 2] v = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}> {
     fits = Equal (sr, rate)
     y = If (fits) <
@@ -158,9 +144,9 @@ BY_RATE = """net (int64 sr, float[n, m] x) => (float[a, b] y)
 }"""
 
 
-def test_random_numbers_that_onnxruntime_does_not_take(tmp_path, capsys):
-    """Which they are, and what passes others; it is enough to fix one."""
-    path = text_model(tmp_path, BY_RATE)
+def test_random_numbers_that_onnxruntime_rejects(tmp_path, capsys):
+    """The message names the input and the options that replace it; fixing one input is enough."""
+    path = text_model(tmp_path, BRANCH_BY_RATE)
     compared = [str(path), "--compare", "--size", "n=2", "m=3"]
     assert main(compared) == 2
     message = "sr drawn at random; --constants NAME=VALUE fixes one, and --inputs FILE.npz passes all inputs"
@@ -168,8 +154,8 @@ def test_random_numbers_that_onnxruntime_does_not_take(tmp_path, capsys):
     assert main([*compared, "--constants", "sr=16000", "--rounds", "1"]) == 0
 
 
-def test_sizes_that_onnxruntime_does_not_take(tmp_path, capsys):
-    """Those by default are named, and what gives others; but not where the caller gave the inputs."""
+def test_sizes_that_onnxruntime_rejects(tmp_path, capsys):
+    """The message names the default sizes and the option that changes them, unless the caller passed the inputs."""
     text = "net (float[n, ?] x) => (float[n, 2] y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}> { y = MatMul (x, w) }"
     path = text_model(tmp_path, text)
     assert main([str(path), "--compare", "--size", "n=2"]) == 2
@@ -206,7 +192,7 @@ def test_sizes_of_images(tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [["--size", "n"], ["--size", "n=-1"], ["--constants", "n=x"], ["--platforms", "gpu"]])
-def test_arguments_that_say_nothing(products, arguments):
+def test_malformed_arguments(products, arguments):
     with pytest.raises(SystemExit):
         main([str(products), *arguments])
 
@@ -217,7 +203,7 @@ def test_without_onnxruntime(products, capsys, monkeypatch):
     assert "the comparison needs onnxruntime: pip install onnxruntime" in capsys.readouterr().err
 
 
-def test_what_is_no_model_or_not_there(tmp_path, capsys):
+def test_files_that_are_no_model_or_missing(tmp_path, capsys):
     (tmp_path / "model.onnx").write_bytes(b"no model")
     assert main([str(tmp_path / "model.onnx")]) == 2
     assert "model.onnx is not an ONNX model" in capsys.readouterr().err
@@ -225,120 +211,7 @@ def test_what_is_no_model_or_not_there(tmp_path, capsys):
     assert "nobody.onnx" in capsys.readouterr().err
 
 
-ELSEWHERE = """
-import pathlib, sys
-import jax, numpy as np
-program = jax.export.deserialize(pathlib.Path(sys.argv[1]).read_bytes())
-for rows in (1, 3):
-    x = np.arange(rows * 6, dtype=np.float32).reshape(rows, 6) / 7
-    np.save(f"{sys.argv[1]}.{rows}.npy", program.call({"x": x})["y"])
-print(program.platforms, [name for name in sys.modules if name.startswith(("jquant", "onnx"))])
-"""
-
-
-def test_the_exported_program_runs_elsewhere(products, tmp_path, capsys):
-    """In a process that has neither jquant nor onnx, with batches of more than one size."""
-    program = tmp_path / "program"
-    assert main([str(products), "--export", str(program), "--platforms", "cpu,cuda,tpu"]) == 0
-    assert "for cpu,cuda,tpu" in capsys.readouterr().out
-    environment = {**os.environ, "PYTHONPATH": "", "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-c", ELSEWHERE, str(program)]
-    run = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
-    assert run.stdout.split("\n")[0] == "('cpu', 'cuda', 'tpu') []", run.stderr[-2000:]
-    model = jquant.onnx.load(products)
-    for rows in (1, 3):
-        x = np.arange(rows * 6, dtype=np.float32).reshape(rows, 6) / 7
-        np.testing.assert_array_equal(np.load(f"{program}.{rows}.npy"), model(model.params, {"x": x})["y"])
-
-
-DECIDED = """net (float[rows, ?] x) => (float[a, b] y) <int64[1] zero = {0}, int64[1] one = {1}> {
-  shape = Shape (x)
-  n = Gather (shape, zero)
-  is_one = Equal (n, one)
-  y = If (is_one) <then_branch = t () => (float[a, b] t) { t = Add (x, x) },
-                   else_branch = e () => (float[a, b] e) { e = Neg (x) }>
-}"""
-
-
-def test_a_graph_that_needs_its_sizes(tmp_path, capsys):
-    path, program = text_model(tmp_path, DECIDED), tmp_path / "program"
-    assert main([str(path), "--export", str(program), "--platforms", "cpu"]) == 2
-    error = capsys.readouterr().err
-    assert "node 'is_one' (Equal, version 17)" in error
-    undecided = "JAX could not decide whether rows >= 2; --constraint 'rows >= 2' (or its opposite) says so"
-    assert f"the sizes rows, x[1] cannot all be left open: {undecided}; or fix some with --size NAME=NUMBER" in error
-    assert not program.exists()
-    assert main([str(path), "--export", str(program), "--platforms", "cpu", "--size", "rows=1"]) == 0
-    x = np.ones((1, 4), np.float32)
-    np.testing.assert_array_equal(jax.export.deserialize(program.read_bytes()).call({"x": x})["y"], x + x)
-
-
-def test_options_that_are_given_several_times(tmp_path, capsys):
-    """Each counts, and a name that is given twice is a mistake."""
-    text = REPEATED.replace("(int64 count, ", "(int64 count, int64 unused, ")
-    path, program = text_model(tmp_path, text), tmp_path / "program"
-    constants = ["--constants", "count=3", "--constants", "unused=1"]
-    arguments = [str(path), *constants, "--export", str(program), "--platforms", "cpu"]
-    assert main([*arguments, "--size", "n=2", "--size", "x[1]=5"]) == 0
-    (shape,) = jax.export.deserialize(program.read_bytes()).in_avals
-    assert shape.shape == (2, 5)
-    capsys.readouterr()
-    assert main([*arguments, "--size", "n=2", "n=3"]) == 2
-    assert capsys.readouterr().err == "--size gives n 2 times\n"
-
-
-def test_platforms_that_there_are_not(products, capsys):
-    with pytest.raises(SystemExit):
-        main([str(products), "--platforms", "cpu,gpu"])
-    assert "'gpu' is not a platform; choose from cpu, cuda, rocm, tpu (cuda and rocm are GPUs)" in capsys.readouterr().err
-
-
-TABLE = """net (float[n, length] x) => (float[n, m] y) <float[4] table = {1, 2, 3, 4}, int64[1] zero = {0}> {
-  shape = Shape <start = 1> (x)
-  rows = Slice (table, zero, shape)
-  y = Add (x, rows)
-}"""
-
-
-def test_constraints(tmp_path, capsys):
-    """A table has rows up to a length: that no longer one comes decides what the shape is."""
-    path, program = text_model(tmp_path, TABLE), tmp_path / "program"
-    arguments = [str(path), "--export", str(program), "--platforms", "cpu"]
-    assert main(arguments) == 2
-    advice = "n, length cannot all be left open: JAX could not decide whether length <= 4; --constraint 'length <= 4'"
-    assert advice in capsys.readouterr().err
-    assert main([*arguments, "--constraint", "length <= 4", "n <= 9"]) == 0
-    x = np.ones((2, 3), np.float32)
-    np.testing.assert_array_equal(jax.export.deserialize(program.read_bytes()).call({"x": x})["y"], [[2, 3, 4]] * 2)
-    with pytest.raises(ValueError, match="refining shapes"):
-        jax.export.deserialize(program.read_bytes()).call({"x": np.ones((2, 5), np.float32)})
-
-
-@pytest.mark.parametrize(
-    ("constraint", "message"),
-    [
-        ("width <= 4", "the constraint 'width <= 4' is about width; the sizes left open are n, length"),
-        ("length < 4", "constraints 'length < 4': "),
-    ],
-)
-def test_constraints_that_are_none(tmp_path, capsys, constraint, message):
-    path = text_model(tmp_path, TABLE)
-    assert main([str(path), "--export", str(tmp_path / "program"), "--constraint", constraint]) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_names_of_sizes_that_jax_does_not_take(tmp_path):
-    path = text_model(tmp_path, "net (float[n, 3] x) => (float[n, 3] y) { y = Relu (x) }")
-    model = onnx.load(path)
-    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "2 past.length + 1"
-    loaded = jquant.onnx.load(model)
-    assert len(stablehlo.exported(loaded, {}, ["cpu"])) > 0
-    program = jax.export.deserialize(bytearray(stablehlo.exported(loaded, {}, ["cpu"], ["2 past.length + 1 <= 4"])))
-    with pytest.raises(ValueError, match="refining shapes"):
-        program.call({"x": np.ones((5, 3), np.float32)})
-
-
-def test_inputs_of_no_tensor_type(tmp_path):
+def test_inputs_that_are_no_tensors(tmp_path):
     path = text_model(tmp_path, "net (seq(float[n]) x) => (int64 y) { y = SequenceLength (x) }")
     with pytest.raises(ModelError, match="the input 'x' is of no tensor type"):
         random_inputs(jquant.onnx.load(path), {})

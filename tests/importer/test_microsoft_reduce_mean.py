@@ -1,4 +1,4 @@
-"""com.microsoft.QLinearReduceMean, beside the float operators that it stands for: onnxruntime has no kernel for it."""
+"""com.microsoft.QLinearReduceMean against the float operators that it replaces: onnxruntime has no kernel for it."""
 
 import numpy as np
 import pytest
@@ -26,15 +26,19 @@ def integers(rng: np.random.Generator, dtype, *sizes: int) -> np.ndarray:
 
 
 class Mean:
-    """Both, as programs for operands of these shapes; `zero_points` are the names of the operands, or empty ones."""
+    """The operator in jquant and the float operators in onnxruntime, for operands of these shapes.
+
+    Args:
+      zero_points: the names of the operands, or empty names to leave them out.
+    """
 
     def __init__(self, dtype, sizes: tuple[int, ...], axes: list[int], keepdims: int, zero_points: tuple[str, str]):
-        kind = np.dtype(dtype).name
+        element_type = np.dtype(dtype).name
         result = np.mean(np.zeros(sizes), tuple(axes) or None, keepdims=bool(keepdims)).shape
         attributes = f"<axes = {axes or [*range(len(sizes))]}, keepdims = {keepdims}>"
-        given = f"{kind}{[*sizes]} x, float x_scale, {kind} x_zero, float y_scale, {kind} y_zero"
+        inputs = f"{element_type}{[*sizes]} x, float x_scale, {element_type} x_zero, float y_scale, {element_type} y_zero"
         model = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]> mean '
-        model += f"({given}) => ({kind}{[*result] if result else ''} y)"
+        model += f"({inputs}) => ({element_type}{[*result] if result else ''} y)"
         text = f"""{model} {{
             real = DequantizeLinear (x, x_scale, x_zero)
             average = ReduceMean {attributes} (real)
@@ -51,12 +55,12 @@ class Mean:
         self.program = jax.jit(self.model)
 
     def both(self, *operands: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        given = dict(zip(("x", "x_scale", "x_zero", "y_scale", "y_zero"), map(np.asarray, operands), strict=True))
-        return np.asarray(self.program(self.model.params, given)["y"]), self.session.run(None, given)[0]
+        inputs = dict(zip(("x", "x_scale", "x_zero", "y_scale", "y_zero"), map(np.asarray, operands), strict=True))
+        return np.asarray(self.program(self.model.params, inputs)["y"]), self.session.run(None, inputs)[0]
 
 
 MEANS = [
-    ((40, 41), [1], 1),  # 1 / 41 times multiples of 41 is often no integer
+    ((40, 41), [1], 1),  # a multiple of 41 times the float32 of 1 / 41 is often no integer
     ((3, 7, 9, 5), [-1, 1], 0),
     ((3, 7, 9, 5), [2, 3], 1),
     ((20, 25), [], 0),
@@ -65,7 +69,7 @@ MEANS = [
 
 @every_type
 def test_mean(dtype):
-    """With steps of powers of two, no order of addition rounds; with others, only averages next to a tie may differ."""
+    """With scales that are powers of two, sums are exact; with others, only averages next to a tie may differ."""
     rng = np.random.default_rng(5)
     for number, (sizes, axes, keepdims) in enumerate(MEANS[:2] if dtype == np.int8 else MEANS):
         omitted = number % 2 == 1
@@ -80,5 +84,5 @@ def test_mean(dtype):
             real = np.float64(x.astype(np.int32) - zero_points[0].astype(np.int32)) * x_scale
             value = real.mean(tuple(axes) or None, keepdims=bool(keepdims)) / y_scale
             distance = abs(value - np.floor(value) - 0.5)
-            near = distance <= 2.0**-20 * abs(real).max() / y_scale
-            assert not np.any((ours != theirs) & ~(near & (step % 2 == 0)))
+            is_near_tie = distance <= 2.0**-20 * abs(real).max() / y_scale
+            assert not np.any((ours != theirs) & ~(is_near_tie & (step % 2 == 0)))

@@ -1,4 +1,4 @@
-"""Convolutions, pools and images of other sizes beyond ONNX's node cases, as onnxruntime computes them."""
+"""ONNX's float operators on windows and images, beyond ONNX's node cases, against onnxruntime."""
 
 import functools
 
@@ -21,10 +21,16 @@ def normal(*shape):
 
 
 def check(operator, *inputs, constants=(), opset=17, outputs=("output",), **attributes):
-    """Every output: equal integers, floats within 1e-5. Inputs at the positions `constants` are fixed."""
+    """Compares every output with onnxruntime's: equal integers, floats within 1e-5.
+
+    Args:
+      constants: the positions of inputs that are fixed when the model is loaded.
+    """
     helper, names = onnx.helper, [f"input{i}" for i in range(len(inputs))]
-    kinds = [helper.np_dtype_to_tensor_dtype(x.dtype) for x in inputs]
-    values = [helper.make_tensor_value_info(name, kind, x.shape) for name, kind, x in zip(names, kinds, inputs, strict=True)]
+    values = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+        for name, x in zip(names, inputs, strict=True)
+    ]
     graph = helper.make_graph(
         [helper.make_node(operator, names, outputs, **attributes)],
         "graph",
@@ -33,14 +39,14 @@ def check(operator, *inputs, constants=(), opset=17, outputs=("output",), **attr
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    given = dict(zip(names, inputs, strict=True))
-    expected = session.run(None, given)
+    arrays = dict(zip(names, inputs, strict=True))
+    expected = session.run(None, arrays)
     for value, result in zip(model.graph.output, expected, strict=True):
         dtype = helper.np_dtype_to_tensor_dtype(result.dtype)
         value.CopyFrom(helper.make_tensor_value_info(value.name, dtype, result.shape))
-    fixed = {names[i]: given.pop(names[i]) for i in constants}
+    fixed = {names[i]: arrays.pop(names[i]) for i in constants}
     ours = jquant.onnx.load(model, constants=fixed)
-    actual = jax.jit(ours)(ours.params, given)
+    actual = jax.jit(ours)(ours.params, arrays)
     for name, value in zip(outputs, expected, strict=True):
         assert actual[name].shape == value.shape
         compare = np.testing.assert_array_equal
@@ -87,20 +93,20 @@ def test_softmax_of_flattened_dimensions():
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
-def test_images_of_other_sizes(mode):
+def test_resize_and_upsample(mode):
     x, roi = normal(1, 2, 5, 6), np.zeros(0, np.float32)
-    for scales in ([1, 1, 2, 3], [1, 1, 1.3, 0.6]):
-        given = np.array(scales, np.float32)
-        check("Resize", x, given, constants=[1], mode=mode, opset=10)
-        for way in ("half_pixel", "pytorch_half_pixel", "asymmetric"):
-            check("Resize", x, roi, given, constants=[1, 2], mode=mode, coordinate_transformation_mode=way)
+    for scales in (np.float32([1, 1, 2, 3]), np.float32([1, 1, 1.3, 0.6])):
+        check("Resize", x, scales, constants=[1], mode=mode, opset=10)
+        for coordinates in ("half_pixel", "pytorch_half_pixel", "asymmetric"):
+            options = {"mode": mode, "coordinate_transformation_mode": coordinates}
+            check("Resize", x, roi, scales, constants=[1, 2], **options)
     check("Upsample", x, opset=8, scales=[1.0, 1.0, 2.0, 3.0], mode=mode)
     check("Resize", x.view(np.uint8)[..., :6].copy(), roi, np.float32([1, 1, 2, 2]), constants=[1, 2], mode=mode)
 
 
 @pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
 @pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
-def test_sampled_images(mode, padding_mode):
+def test_grid_sample(mode, padding_mode):
     x, grid = normal(2, 3, 5, 6), normal(2, 4, 3, 2)
     for align_corners in (0, 1):
         check("GridSample", x, grid, mode=mode, padding_mode=padding_mode, align_corners=align_corners)

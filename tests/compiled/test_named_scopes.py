@@ -1,4 +1,4 @@
-"""The names of the operators, by which they are found in a profile."""
+"""Operators have named scopes, by which a profile shows them."""
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,5 @@ NAMED_CALLS = {
 
 @pytest.mark.parametrize("name", NAMED_CALLS)
 def test_named_scope(name):
-    """The operators are found by their names in a profile."""
     program = jax.jit(NAMED_CALLS[name]).lower(jnp.ones((2, 2), jnp.int8), jnp.ones((2, 2), FLOAT32)).compile()
     assert f"/{name}/" in program.as_text()

@@ -1,4 +1,4 @@
-"""Models that compute and transpose their weights, loaded and then closed over: XLA folds all of that."""
+"""Models that compute and transpose their weights, with the weights as constants of a program: XLA folds all of it."""
 
 import jax
 import numpy as np
@@ -22,9 +22,9 @@ COMPUTED = {
     "Clip": "v = Clip (w, seven, most)",
     "Div": "v = Div (w, three)",
     "Pad": "v = Pad (w, edges, seven)",
-    "TopK": "v, places = TopK <axis = 0, sorted = 1> (w, count)",
+    "TopK": "v, indices = TopK <axis = 0, sorted = 1> (w, count)",
     "CumSum": "c = Cast <to = 6> (w)\n s = CumSum (c, zero)\n t = BitwiseAnd (s, low)\n v = Cast <to = 2> (t)",
-    "ScatterND": "v = ScatterND (w, place, other)",
+    "ScatterND": "v = ScatterND (w, row, other)",
     "nibbles": 'a = BitwiseAnd (w, fifteen)\n h = BitShift <direction = "RIGHT"> (w, four)\n v = Concat <axis = 0> (a, h)',
 }
 CHANGED = {"": "", "changed": "u = BitwiseXor (t0, three)\n n = Max (u, one)"}
@@ -45,7 +45,11 @@ NUMBERS = {"one": 1, "three": 3, "four": 4, "seven": 7, "fifteen": 15, "most": 2
 
 
 def model(computed: str, changed: str, consumer: str) -> onnx.ModelProto:
-    """Weights that are computed from others of shape (6, 8), and transposed."""
+    """A model whose weights are computed from an initializer of shape (6, 8), transposed, and consumed.
+
+    Args:
+      computed, changed, consumer: keys of `COMPUTED`, of `CHANGED`, which follows the transposition, and of `CONSUMERS`.
+    """
     output, call = CONSUMERS[consumer]
     weights = "n" if changed else "t0"
     body = COMPUTED[computed], "t0 = Transpose <perm = [1, 0]> (v)", CHANGED[changed], call.format(w=weights)
@@ -56,7 +60,7 @@ def model(computed: str, changed: str, consumer: str) -> onnx.ModelProto:
         "mask": rng.random((6, 8)) < 0.5,
         "rows": np.array([4, 0, 5, 2, 2, 1]),
         "other": rng.integers(0, 256, (1, 8), np.uint8),
-        "place": np.array([[2]]),
+        "row": np.array([[2]]),
         "scale": np.array(0.25, np.float32),
         "image": np.array([-1, 8, 1, 1]),
         "last": np.array([2, 3]),
@@ -75,7 +79,7 @@ def model(computed: str, changed: str, consumer: str) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("consumer", CONSUMERS)
-def test_closed_over(consumer, gate):
+def test_weights_as_constants(consumer, gate):
     x = np.random.default_rng(1).integers(0, 256, (3, 8), np.uint8)
     for number, computed in enumerate(COMPUTED):
         for changed in CHANGED if gate else list(CHANGED)[number % 2 :][:1]:
