@@ -24,7 +24,7 @@ from jquant.arguments.operands import any_float_operand, float_operand
 from jquant.arguments.statics import float_data_type
 from jquant.arithmetic import exact, rounding
 from jquant.arithmetic.broadcasting import to_rank
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -58,7 +58,7 @@ def _binary(name: str, operation: Callable[[jax.Array, jax.Array], jax.Array], a
     return _binary_program(operation, a, b)
 
 
-@names_arrays
+@explain_array_errors
 def product(a: ArrayLike, /, b: ArrayLike) -> jax.Array:
     """``fl(a * b)``, rounded once to float32.
 
@@ -81,7 +81,7 @@ def product(a: ArrayLike, /, b: ArrayLike) -> jax.Array:
     return _binary("product", exact.product, a, b)
 
 
-@names_arrays
+@explain_array_errors
 def sum(a: ArrayLike, /, b: ArrayLike) -> jax.Array:
     """``fl(a + b)``, rounded once to float32.
 
@@ -103,7 +103,7 @@ def sum(a: ArrayLike, /, b: ArrayLike) -> jax.Array:
     return _binary("sum", exact.sum, a, b)
 
 
-@names_arrays
+@explain_array_errors
 def difference(a: ArrayLike, /, b: ArrayLike) -> jax.Array:
     """``fl(a - b)``, rounded once to float32.
 
@@ -125,7 +125,7 @@ def difference(a: ArrayLike, /, b: ArrayLike) -> jax.Array:
     return _binary("difference", exact.difference, a, b)
 
 
-@names_arrays
+@explain_array_errors
 def quotient(a: ArrayLike, /, b: ArrayLike) -> jax.Array:
     """``fl(a / b)``, correctly rounded to float32, also on platforms whose division is off by an ulp or two.
 
@@ -148,7 +148,7 @@ def quotient(a: ArrayLike, /, b: ArrayLike) -> jax.Array:
     return _binary("quotient", exact.quotient, a, b)
 
 
-@names_arrays
+@explain_array_errors
 def reciprocal(x: ArrayLike, /) -> jax.Array:
     """``fl(1 / x)``, correctly rounded to float32, never a platform's approximation.
 
@@ -170,7 +170,7 @@ def reciprocal(x: ArrayLike, /) -> jax.Array:
     return _unary_program(exact.reciprocal, float_operand("reciprocal", "x", x))
 
 
-@names_arrays
+@explain_array_errors
 def round_half_even(x: ArrayLike, /) -> jax.Array:
     """The nearest integer, ties to even, as in NumPy's `rint`, ONNX and DirectML.
 
@@ -192,7 +192,7 @@ def round_half_even(x: ArrayLike, /) -> jax.Array:
     return _unary_program(rounding.round_half_even, float_operand("round_half_even", "x", x))
 
 
-@names_arrays
+@explain_array_errors
 def round_half_away(x: ArrayLike, /) -> jax.Array:
     """The nearest integer, ties away from zero, as in C's `round`.
 
@@ -214,7 +214,7 @@ def round_half_away(x: ArrayLike, /) -> jax.Array:
     return _unary_program(rounding.round_half_away, float_operand("round_half_away", "x", x))
 
 
-@names_arrays
+@explain_array_errors
 def round_half_up(x: ArrayLike, /) -> jax.Array:
     """``floor(fl(x + 0.5))``: ties toward infinity. The sum rounds the float32 just below 0.5 to 1, as in TensorFlow.
 
@@ -236,7 +236,7 @@ def round_half_up(x: ArrayLike, /) -> jax.Array:
     return _unary_program(rounding.round_half_up, float_operand("round_half_up", "x", x))
 
 
-@names_arrays
+@explain_array_errors
 def seal(x: ArrayLike, /) -> jax.Array:
     """Returns `x` unchanged, and keeps compilers from merging the arithmetic before it with that after it.
 
@@ -260,7 +260,7 @@ def seal(x: ArrayLike, /) -> jax.Array:
     return _unary_program(exact.seal, any_float_operand("seal", "x", x))
 
 
-@names_arrays
+@explain_array_errors
 def widen(x: ArrayLike, /) -> jax.Array:
     """Converts to float32, after the array's own rounding.
 
@@ -284,7 +284,7 @@ def widen(x: ArrayLike, /) -> jax.Array:
     return _unary_program(exact.widen, any_float_operand("widen", "x", x))
 
 
-@names_arrays
+@explain_array_errors
 def narrow(x: ArrayLike, /, dtype: DTypeLike | str) -> jax.Array:
     """Rounds float32 to `dtype`, half to even, after the array's own rounding to float32.
 

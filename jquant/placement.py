@@ -15,7 +15,9 @@ from jquant.errors import DescriptorError, Error
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def names_arrays(function: _Function, name: str | None = None, error_class: type[Error] = DescriptorError) -> _Function:
+def explain_array_errors(
+    function: _Function, name: str | None = None, error_class: type[Error] = DescriptorError
+) -> _Function:
     """Decorates a function so that its errors name the arguments that hold deleted arrays or arrays on different devices.
 
     JAX's own error names an argument of a compiled program, or none. The arguments are searched only after a call has
@@ -24,7 +26,7 @@ def names_arrays(function: _Function, name: str | None = None, error_class: type
 
     def explain_call(args: tuple[Any, ...], kwargs: Mapping[str, Any], error: Exception) -> None:
         arguments = inspect.signature(function).bind(*args, **kwargs).arguments
-        explain(name or function.__qualname__, arguments, error, error_class)
+        raise_explained(name or function.__qualname__, arguments, error, error_class)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -39,12 +41,14 @@ def names_arrays(function: _Function, name: str | None = None, error_class: type
     return wrapper
 
 
-def names_arrays_as(name: str, error_class: type[Error] = DescriptorError) -> Callable[[_Function], _Function]:
-    """`names_arrays` with the function's name in error messages, and their class."""
-    return functools.partial(names_arrays, name=name, error_class=error_class)
+def explain_array_errors_as(name: str, error_class: type[Error] = DescriptorError) -> Callable[[_Function], _Function]:
+    """`explain_array_errors` with the function's name in error messages, and their class."""
+    return functools.partial(explain_array_errors, name=name, error_class=error_class)
 
 
-def explain(name: str, arguments: Mapping[str, Any], error: Exception, error_class: type[Error] = DescriptorError) -> None:
+def raise_explained(
+    name: str, arguments: Mapping[str, Any], error: Exception, error_class: type[Error] = DescriptorError
+) -> None:
     """Raises an error that names the arrays at fault, if there are any, after the function `name` has raised `error`."""
     if isinstance(error, Error):
         return

@@ -14,7 +14,7 @@ from jquant.calibration.checks import float_batch
 from jquant.calibration.coarse import warnings_about
 from jquant.calibration.observer import Observer
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 
 _NAME = "calibrate"
 
@@ -24,7 +24,7 @@ def identity(batch: Any) -> Any:
     return batch
 
 
-@names_arrays
+@explain_array_errors
 def calibrate(
     observer: Observer,
     /,

@@ -21,7 +21,7 @@ from jquant.calibration import coarse
 from jquant.calibration.checks import float_batch, require_shape, require_state
 from jquant.calibration.extremes import empty, extremes, is_empty, is_finite, or_zero, union
 from jquant.calibration.observer import AxisName, Observer, Range
-from jquant.placement import names_arrays_as
+from jquant.placement import explain_array_errors_as
 
 _ALLOWED_BINS = tuple(2**bits for bits in range(2, 17))
 _SMALLEST_EXPONENT = -126  # of a normal float32
@@ -76,7 +76,7 @@ def histogram_observer(
     def updated(state: Histogram, batch: jax.Array) -> Histogram:
         return _updated(state, exact.widen(batch), axis_name)
 
-    @names_arrays_as(name)
+    @explain_array_errors_as(name)
     def update(state: Histogram, batch: ArrayLike) -> Histogram:
         batch = float_batch(name, "batch", batch)
         require_state(name, state, like)
@@ -86,7 +86,7 @@ def histogram_observer(
             require(batch.size * devices < 2**32, message)
         return updated(state, batch)
 
-    @names_arrays_as(name)
+    @explain_array_errors_as(name)
     def checked_range(state: Histogram) -> Range:
         require_state(name, state, like)
         range = jitted_compute_range(state)

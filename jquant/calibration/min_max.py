@@ -15,7 +15,7 @@ from jquant.calibration.checks import checked_axis_name, float_batch, require_sh
 from jquant.calibration.extremes import empty, extremes, is_empty, or_zero, union
 from jquant.calibration.observer import AxisName, Observer, Range
 from jquant.errors import DescriptorError
-from jquant.placement import names_arrays_as
+from jquant.placement import explain_array_errors_as
 
 _ANY_DIMENSION = range(-sys.maxsize, sys.maxsize)
 
@@ -114,7 +114,7 @@ def _extremes_observer(name: str, averaging_constant: float | None, axis: int | 
         seen = extremes(exact.widen(batch), axis, axis_name)
         return union(state, seen) if averaging_constant is None else _averaged(state, seen, averaging_constant)
 
-    @names_arrays_as(name)
+    @explain_array_errors_as(name)
     def update(state: Range, batch: ArrayLike) -> Range:
         batch = float_batch(name, "batch", batch)
         require_ranges(state)
@@ -130,7 +130,7 @@ def _extremes_observer(name: str, averaging_constant: float | None, axis: int | 
 
     jitted_or_zero = jax.jit(or_zero)
 
-    @names_arrays_as(name)
+    @explain_array_errors_as(name)
     def compute_range(state: Range) -> Range:
         require_ranges(state)
         return jitted_or_zero(state)

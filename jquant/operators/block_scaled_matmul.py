@@ -28,7 +28,7 @@ from jquant.kernels.packed import pack_blocks
 from jquant.lowering.formula import formula
 from jquant.modes import Implementation, optional_implementation
 from jquant.packed.block_matrix import Layout, PackedBlockMatrix
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized
 
 _OPERATOR = "block_scaled_matmul"
@@ -92,7 +92,7 @@ def _column(x: jax.Array, rank: int) -> jax.Array:
     return to_rank(x, rank) if x.ndim > 1 else as_column(x, rank)
 
 
-@names_arrays
+@explain_array_errors
 def block_scaled_matmul(
     a: ArrayLike,
     /,

@@ -11,7 +11,7 @@ from jquant.formulas import clip as formulas
 from jquant.formulas.clip import ScaleBias
 from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 
 _OPERATOR = "DML_ELEMENT_WISE_CLIP"
 _DESCRIPTOR = Descriptor(
@@ -43,7 +43,7 @@ def _clip(input: jax.Array, min: jax.Array | None, max: jax.Array | None, scale_
     return formulas.clip(input, min, max, scale_bias)
 
 
-@names_arrays
+@explain_array_errors
 def clip(
     input: ArrayLike,
     /,

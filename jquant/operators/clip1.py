@@ -10,7 +10,7 @@ from jquant.formulas import clip as formulas
 from jquant.formulas.clip import ScaleBias
 from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 
 _OPERATOR = "DML_ELEMENT_WISE_CLIP1"
 _DESCRIPTOR = Descriptor(
@@ -30,7 +30,7 @@ def _clip1(input: jax.Array, min: jax.Array, max: jax.Array, scale_bias: ScaleBi
     return formulas.clip(input, min, max, scale_bias)
 
 
-@names_arrays
+@explain_array_errors
 def clip1(
     input: ArrayLike,
     /,

@@ -9,7 +9,7 @@ from jquant.arguments.operands import float_scalar
 from jquant.formulas import clip as formulas
 from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 
 _OPERATOR = "DML_ELEMENT_WISE_CLIP_GRAD"
 _DESCRIPTOR = Descriptor(
@@ -31,7 +31,7 @@ def _clip_gradient(input: jax.Array, input_gradient: jax.Array, min: jax.Array, 
     return formulas.gradient(input, input_gradient, min, max)
 
 
-@names_arrays
+@explain_array_errors
 def clip_gradient(
     input: ArrayLike,
     /,

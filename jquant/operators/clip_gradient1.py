@@ -9,7 +9,7 @@ from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.formulas import clip as formulas
 from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 
 _OPERATOR = "DML_ELEMENT_WISE_CLIP_GRAD1"
 _DATA_TYPES = "FLOAT32 FLOAT16 INT64 INT32 INT16 INT8 UINT64 UINT32 UINT16 UINT8"
@@ -32,7 +32,7 @@ def _clip_gradient1(input: jax.Array, input_gradient: jax.Array, min: jax.Array,
     return formulas.gradient(input, input_gradient, min, max)
 
 
-@names_arrays
+@explain_array_errors
 def clip_gradient1(
     input: ArrayLike,
     /,

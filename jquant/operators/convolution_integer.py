@@ -14,7 +14,7 @@ from jquant.formulas.convolution_geometry import Geometry
 from jquant.kernels.convolution.dispatch import convolution
 from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 
 _OPERATOR = "DML_CONVOLUTION_INTEGER"
 _LATEST = (
@@ -57,7 +57,7 @@ def _convolution_integer(
     return convolution(input, filter, input_zero_point, filter_zero_point, geometry)
 
 
-@names_arrays
+@explain_array_errors
 def convolution_integer(
     input: ArrayLike,
     /,

@@ -16,7 +16,7 @@ from jquant.kernels.convolution.dispatch import convolution
 from jquant.kernels.epilogue import Dequantize
 from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel, data_type
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized
 
 _OPERATOR = "convolution_integer_to_float"
@@ -61,7 +61,7 @@ def _convolution_integer_to_float(
     return convolution(input.values, filter.values, input.zero_point, filter.zero_point, geometry, epilogue)
 
 
-@names_arrays
+@explain_array_errors
 def convolution_integer_to_float(
     input: ArrayLike,
     /,

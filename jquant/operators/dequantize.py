@@ -14,7 +14,7 @@ from jquant.arithmetic.broadcasting import shape_along
 from jquant.formulas import min_first, ranges
 from jquant.lowering.formula import formula
 from jquant.modes import QuantizeMode, data_type, quantize_mode
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 
 _OPERATOR = "Dequantize"
 _DATA_TYPES = "qint8", "quint8", "qint32", "qint16", "quint16"  # the attribute T
@@ -55,7 +55,7 @@ def _dequantize(
     return exact.narrow(value, dtype)
 
 
-@names_arrays
+@explain_array_errors
 def dequantize(
     input: ArrayLike,
     /,

@@ -13,7 +13,7 @@ from jquant.formulas import affine
 from jquant.formulas.granularity import Granularity
 from jquant.lowering.formula import formula
 from jquant.modes import NARROW_FLOATS, POWERS_OF_TWO, FeatureLevel, data_type
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized
 
 _OPERATOR = "DML_ELEMENT_WISE_DEQUANTIZE_LINEAR"
@@ -74,7 +74,7 @@ def _dequantize_linear(input: Quantized, output_dtype: np.dtype, granularity: Gr
     return exact.narrow(affine.dequantize(granularity.expand(input)), output_dtype)
 
 
-@names_arrays
+@explain_array_errors
 def dequantize_linear(
     input: ArrayLike,
     /,

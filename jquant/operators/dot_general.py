@@ -27,7 +27,7 @@ from jquant.kernels.epilogue import Dequantize
 from jquant.kernels.integer_dot import integer_dot
 from jquant.lowering.formula import formula
 from jquant.modes import ScaleGranularity, scale_granularity
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 _OPERATOR = "dot_general"
@@ -106,7 +106,7 @@ def _dot_general(lhs: jax.Array, rhs: jax.Array, product: _Product) -> jax.Array
     return _multiply(lhs, rhs, product)
 
 
-@names_arrays
+@explain_array_errors
 def dot_general(
     lhs: ArrayLike,
     /,

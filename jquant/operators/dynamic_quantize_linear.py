@@ -20,7 +20,7 @@ from jquant.formulas.extremes import range_with_zero
 from jquant.formulas.scale_and_zero_point import quantization_parameters
 from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel, data_type
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import ScaleZeroPoint
 from jquant.results import DynamicQuantizeOutput
 
@@ -68,7 +68,7 @@ def _asymmetric(low: jax.Array, high: jax.Array, dtype: np.dtype, *, by_row: boo
     return ScaleZeroPoint(scale, rounding.nearest_integer(offset, None, dtype))
 
 
-@names_arrays
+@explain_array_errors
 def dynamic_quantize_linear(
     input: ArrayLike,
     /,

@@ -16,7 +16,7 @@ from jquant.arithmetic.straight_through import straight_through
 from jquant.formulas import ranges
 from jquant.lowering import materialize
 from jquant.lowering.formula import formula
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 
 _OPERATOR = "FakeQuantWithMinMaxVars"
 
@@ -64,7 +64,7 @@ def _fake_quantize(
     return straight_through(jnp.where(empty, jnp.float32(0), value), surrogate)
 
 
-@names_arrays
+@explain_array_errors
 def fake_quantize(
     input: ArrayLike,
     /,

@@ -15,7 +15,7 @@ from jquant.arithmetic import exact, subbyte
 from jquant.formulas import affine
 from jquant.formulas.granularity import Granularity
 from jquant.lowering.formula import formula
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized
 
 _OPERATOR = "GatherBlockQuantized"
@@ -86,7 +86,7 @@ def _found(x: jax.Array, index: jax.Array, axis: int) -> jax.Array:
     return x.at[(*(slice(None),) * axis, index)].get(mode="clip", out_sharding=sharding)
 
 
-@names_arrays
+@explain_array_errors
 def gather_block_quantized(
     data: ArrayLike,
     /,

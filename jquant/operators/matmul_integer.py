@@ -11,7 +11,7 @@ from jquant.kernels.matmul import matmul
 from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel, Implementation, optional_implementation
 from jquant.packed.matrix import PackedMatrix
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 
 _OPERATOR = "DML_MATRIX_MULTIPLY_INTEGER"
 _LATEST = (
@@ -59,7 +59,7 @@ def _matmul_integer(
     return matmul(a, b, a_zero_point, b_zero_point, implementation=implementation)
 
 
-@names_arrays
+@explain_array_errors
 def matmul_integer(
     a: ArrayLike,
     /,

@@ -14,7 +14,7 @@ from jquant.kernels.matmul import matmul
 from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel, Implementation, data_type, optional_implementation
 from jquant.packed.matrix import PackedMatrix
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized
 
 _OPERATOR = "DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT"
@@ -61,7 +61,7 @@ def _matmul_integer_to_float(
     return matmul(a.values, b.values, a.zero_point, b.zero_point, epilogue, implementation=implementation)
 
 
-@names_arrays
+@explain_array_errors
 def matmul_integer_to_float(
     a: ArrayLike,
     /,

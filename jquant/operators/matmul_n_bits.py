@@ -24,7 +24,7 @@ from jquant.kernels.weight_only.weights import StoredWeights
 from jquant.lowering.formula import formula
 from jquant.modes import data_type_name
 from jquant.packed.block_matrix import PackedBlockMatrix
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 
 _OPERATOR = "MatMulNBits"
 _FLOATS = "FLOAT32 FLOAT16 BFLOAT16"
@@ -88,7 +88,7 @@ def _matmul_n_bits(
 
 
 @overload
-@names_arrays
+@explain_array_errors
 def matmul_n_bits(
     a: ArrayLike,
     /,
@@ -104,7 +104,7 @@ def matmul_n_bits(
 
 
 @overload
-@names_arrays
+@explain_array_errors
 def matmul_n_bits(
     a: ArrayLike,
     /,
@@ -116,7 +116,7 @@ def matmul_n_bits(
 ) -> jax.Array: ...
 
 
-@names_arrays
+@explain_array_errors
 def matmul_n_bits(
     a: ArrayLike,
     /,

@@ -16,7 +16,7 @@ from jquant.errors import DescriptorTypeError
 from jquant.formulas import blocks
 from jquant.lowering.formula import formula
 from jquant.modes import data_type, data_type_name
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 from jquant.results import MxQuantizeOutput
 
 _INT8 = jnp.dtype(jnp.int8)
@@ -78,7 +78,7 @@ def _mx_dequantize(
     return exact.narrow(_numbers(values, exponents, element), output_dtype)
 
 
-@names_arrays
+@explain_array_errors
 def mx_quantize(x: ArrayLike, /, element_type: DTypeLike | str, *, axis: int = -1, block_size: int = 32) -> MxQuantizeOutput:
     """Quantizes to a Microscaling format: elements of 8, 6 or 4 bits, and a power-of-two scale for each block.
 
@@ -134,7 +134,7 @@ def mx_quantize(x: ArrayLike, /, element_type: DTypeLike | str, *, axis: int = -
     return _mx_quantize(x, element, axis, block_size)
 
 
-@names_arrays
+@explain_array_errors
 def mx_dequantize(
     values: ArrayLike,
     /,

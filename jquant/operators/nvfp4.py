@@ -16,7 +16,7 @@ from jquant.formulas.extremes import largest_magnitude
 from jquant.lowering import materialize
 from jquant.lowering.formula import formula
 from jquant.modes import data_type_name
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 from jquant.results import Nvfp4QuantizeOutput
 
 _ELEMENT = jnp.dtype("float4_e2m1fn")
@@ -59,7 +59,7 @@ def _nvfp4_dequantize(
     return exact.narrow(exact.product(scaled, exact.widen(tensor_scale)), output_dtype)
 
 
-@names_arrays
+@explain_array_errors
 def nvfp4_quantize(x: ArrayLike, /, tensor_scale: ArrayLike | None = None, *, axis: int = -1) -> Nvfp4QuantizeOutput:
     """Quantizes to NVFP4: 4-bit floats, an 8-bit scale for each block of 16, and one scale for the tensor.
 
@@ -113,7 +113,7 @@ def nvfp4_quantize(x: ArrayLike, /, tensor_scale: ArrayLike | None = None, *, ax
     return _nvfp4_quantize(x, tensor_scale, axis)
 
 
-@names_arrays
+@explain_array_errors
 def nvfp4_dequantize(
     values: ArrayLike,
     /,

@@ -22,7 +22,7 @@ from jquant.arguments.statics import integer
 from jquant.arithmetic.subbyte import unpacked
 from jquant.lowering.formula import formula
 from jquant.modes import data_type, data_type_name
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 
 _DATA_TYPES = "INT4", "UINT4", "INT2", "UINT2"
 
@@ -42,7 +42,7 @@ def _pack_integers(x: jax.Array) -> jax.Array:
     return functools.reduce(operator.or_, map(shifted, range(count)))
 
 
-@names_arrays
+@explain_array_errors
 def pack_integers(x: ArrayLike, /) -> jax.Array:
     """Packs integers of 4 or 2 bits, 2 or 4 of them in a byte.
 
@@ -86,7 +86,7 @@ def _unpack_integers(packed: jax.Array, dtype: np.dtype, size: int) -> jax.Array
     return ((flat ^ sign) - sign).astype(dtype)
 
 
-@names_arrays
+@explain_array_errors
 def unpack_integers(packed: ArrayLike, /, dtype: DTypeLike | str, *, size: int | None = None) -> jax.Array:
     """Unpacks integers of 4 or 2 bits from the bytes that store them: the inverse of `pack_integers`.
 

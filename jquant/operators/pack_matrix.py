@@ -18,7 +18,7 @@ from jquant.kernels.epilogue import as_row
 from jquant.lowering.formula import formula
 from jquant.packed.block_matrix import PackedBlockMatrix
 from jquant.packed.matrix import PackedMatrix
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 
 _OPERATOR = "pack_matrix"
 _DESCRIPTOR = Descriptor(
@@ -68,14 +68,14 @@ def _pack_blocks(
 
 
 @overload
-@names_arrays
+@explain_array_errors
 def pack_matrix(
     b: ArrayLike, /, zero_point: ArrayLike | None = None, *, scale: None = None, block_size: int | None = None
 ) -> PackedMatrix: ...
 
 
 @overload
-@names_arrays
+@explain_array_errors
 def pack_matrix(
     b: ArrayLike,
     /,
@@ -87,7 +87,7 @@ def pack_matrix(
 ) -> PackedBlockMatrix: ...
 
 
-@names_arrays
+@explain_array_errors
 def pack_matrix(
     b: ArrayLike,
     /,

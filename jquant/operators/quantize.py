@@ -15,7 +15,7 @@ from jquant.arithmetic.broadcasting import shape_along
 from jquant.formulas import min_first, ranges
 from jquant.lowering.formula import formula
 from jquant.modes import QuantizeMode, RoundMode, data_type, quantize_mode, rounding_mode
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 from jquant.results import QuantizeOutput
 
 _OPERATOR = "QuantizeV2"
@@ -78,7 +78,7 @@ def _quantize(
     return QuantizeOutput(rounding.saturated(value, dtype), low.reshape(range_shape), high.reshape(range_shape))
 
 
-@names_arrays
+@explain_array_errors
 def quantize(
     input: ArrayLike,
     /,

@@ -17,7 +17,7 @@ from jquant.formulas import ranges
 from jquant.lowering import materialize
 from jquant.lowering.formula import formula
 from jquant.modes import RoundMode, rounding_mode
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 
 _OPERATOR = "QuantizeAndDequantizeV4"
 _ROUND_MODES = RoundMode.HALF_TO_EVEN, RoundMode.HALF_UP
@@ -79,7 +79,7 @@ def _quantize_and_dequantize(
     return straight_through(exact.product(nearest(exact.product(x, scale)), inverse), surrogate)
 
 
-@names_arrays
+@explain_array_errors
 def quantize_and_dequantize(
     input: ArrayLike,
     /,

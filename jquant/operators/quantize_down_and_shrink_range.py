@@ -9,7 +9,7 @@ from jquant.arithmetic import exact
 from jquant.formulas import requantization
 from jquant.formulas.requantization_range import actual_range
 from jquant.lowering.formula import formula
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 from jquant.results import QuantizeOutput
 
 _OPERATOR = "QuantizeDownAndShrinkRange"
@@ -23,7 +23,7 @@ def _quantize_down_and_shrink_range(input: jax.Array, input_min: jax.Array, inpu
     return QuantizeOutput(output, new_low, new_high)
 
 
-@names_arrays
+@explain_array_errors
 def quantize_down_and_shrink_range(input: ArrayLike, /, input_min: ArrayLike, input_max: ArrayLike) -> QuantizeOutput:
     """Converts 32-bit integers to uint8, with the range of those that occur, as TensorFlow's CPU kernel does, bit for bit.
 

@@ -18,7 +18,7 @@ from jquant.formulas import affine
 from jquant.formulas.granularity import Granularity
 from jquant.lowering.formula import formula
 from jquant.modes import NARROW_FLOATS, POWERS_OF_TWO, FeatureLevel, data_type_name
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import ScaleZeroPoint
 
 _OPERATOR = "DML_ELEMENT_WISE_QUANTIZE_LINEAR"
@@ -87,7 +87,7 @@ def _quantize_linear(
     return affine.nearest(affine.quotient(value, scale, precision), zero_point, output_dtype, saturate)
 
 
-@names_arrays
+@explain_array_errors
 def quantize_linear(
     input: ArrayLike,
     /,

@@ -16,7 +16,7 @@ from jquant.kernels.matmul import matmul
 from jquant.lowering.formula import formula
 from jquant.modes import Implementation, optional_implementation
 from jquant.packed.matrix import PackedMatrix
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QGemm"
@@ -55,7 +55,7 @@ def _quantized_gemm(
     return matmul(a.values, b.values, a.zero_point, b.zero_point, epilogue, implementation=implementation)
 
 
-@names_arrays
+@explain_array_errors
 def quantized_gemm(
     a: ArrayLike,
     /,

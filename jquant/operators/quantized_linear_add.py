@@ -10,7 +10,7 @@ from jquant.arguments.operands import broadcast_shape
 from jquant.formulas import affine
 from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 _OPERATOR = "DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD"
@@ -49,7 +49,7 @@ def _quantized_linear_add(a: Quantized, b: Quantized, output: ScaleZeroPoint, ou
     return affine.quantize(a_value + b_value, output, output_dtype)
 
 
-@names_arrays
+@explain_array_errors
 def quantized_linear_add(
     a: ArrayLike,
     /,

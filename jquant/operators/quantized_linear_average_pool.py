@@ -17,7 +17,7 @@ from jquant.formulas import affine, pooling
 from jquant.formulas.windows import Windows
 from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 _OPERATOR = "DML_QUANTIZED_LINEAR_AVERAGE_POOLING"
@@ -51,7 +51,7 @@ def _quantized_linear_average_pool(
     return pooling.quantized_average(total, count, input.scale, output, output_dtype)
 
 
-@names_arrays
+@explain_array_errors
 def quantized_linear_average_pool(
     input: ArrayLike,
     /,

@@ -15,7 +15,7 @@ from jquant.arguments.statics import dimension
 from jquant.errors import DescriptorTypeError
 from jquant.formulas import affine
 from jquant.lowering.formula import formula
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QLinearConcat"
@@ -48,7 +48,7 @@ def _quantized_linear_concat(
     return jnp.concatenate(parts, axis)
 
 
-@names_arrays
+@explain_array_errors
 def quantized_linear_concat(
     inputs: Sequence[tuple[ArrayLike, ArrayLike, ArrayLike | None]],
     /,

@@ -16,7 +16,7 @@ from jquant.kernels.convolution.dispatch import convolution
 from jquant.kernels.epilogue import AddBias, requantize
 from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 _OPERATOR = "DML_QUANTIZED_LINEAR_CONVOLUTION"
@@ -101,7 +101,7 @@ def _quantized_linear_convolution(
     return convolution(input.values, filter.values, input.zero_point, filter.zero_point, geometry, epilogue)
 
 
-@names_arrays
+@explain_array_errors
 def quantized_linear_convolution(
     input: ArrayLike,
     /,

@@ -16,7 +16,7 @@ from jquant.kernels import zero_point as zero_points
 from jquant.lowering import materialize
 from jquant.lowering.formula import formula
 from jquant.lowering.partitioned import unless_partitioned
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QLinearGlobalAveragePool"
@@ -62,7 +62,7 @@ def _sums_on_cpu(rank: int, x: jax.Array) -> tuple[jax.Array]:
     return (materialize.shared(sums).reshape(*channels, *(1,) * rank),)
 
 
-@names_arrays
+@explain_array_errors
 def quantized_linear_global_average_pool(
     x: ArrayLike,
     /,

@@ -9,7 +9,7 @@ from jquant.arguments.operands import optional_scalar
 from jquant.arithmetic import exact
 from jquant.formulas import affine
 from jquant.lowering.formula import formula
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QLinearLeakyRelu"
@@ -25,7 +25,7 @@ def _quantized_linear_leaky_relu(x: Quantized, output: ScaleZeroPoint, alpha: ja
     return affine.quantize(rectified, output, x.values.dtype)
 
 
-@names_arrays
+@explain_array_errors
 def quantized_linear_leaky_relu(
     x: ArrayLike,
     /,

@@ -14,7 +14,7 @@ from jquant.kernels.matmul import matmul
 from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel, Implementation, optional_implementation
 from jquant.packed.matrix import PackedMatrix
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 _OPERATOR = "DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY"
@@ -87,7 +87,7 @@ def _quantized_linear_matmul(
     return matmul(a.values, b.values, a.zero_point, b.zero_point, epilogue, implementation=implementation)
 
 
-@names_arrays
+@explain_array_errors
 def quantized_linear_matmul(
     a: ArrayLike,
     /,

@@ -11,7 +11,7 @@ from jquant.arguments.operands import broadcast_shape
 from jquant.arithmetic import exact
 from jquant.formulas import affine
 from jquant.lowering.formula import formula
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QLinearMul"
@@ -43,7 +43,7 @@ def _quantized_linear_multiply(a: Quantized, b: Quantized, output: ScaleZeroPoin
     return affine.quantize(product.astype(jnp.float32) * scale, output, output_dtype)
 
 
-@names_arrays
+@explain_array_errors
 def quantized_linear_multiply(
     a: ArrayLike,
     /,

@@ -12,7 +12,7 @@ from jquant.arithmetic.double_float import DoubleFloat
 from jquant.arithmetic.exponential import exponential, scaled
 from jquant.formulas import affine
 from jquant.lowering.formula import formula
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QLinearSigmoid"
@@ -44,7 +44,7 @@ def _quantized_linear_sigmoid(x: Quantized, output: ScaleZeroPoint) -> jax.Array
     return lookup.elementwise(quantized_sigmoid, x.values, *parameters)
 
 
-@names_arrays
+@explain_array_errors
 def quantized_linear_sigmoid(
     x: ArrayLike,
     /,

@@ -20,7 +20,7 @@ from jquant.formulas import affine
 from jquant.formulas.extremes import below_largest
 from jquant.lowering import by_platform, materialize
 from jquant.lowering.formula import formula
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 _OPERATOR = "QLinearSoftmax"
@@ -94,7 +94,7 @@ def _quotient(exponentials: Exponential, reciprocal: DoubleFloat) -> jax.Array:
     return scaled(double_float.multiply(exponentials.significand, reciprocal).high, exponentials.power)
 
 
-@names_arrays
+@explain_array_errors
 def quantized_linear_softmax(
     x: ArrayLike,
     /,

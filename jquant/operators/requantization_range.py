@@ -7,7 +7,7 @@ from jquant.arguments.ranges import accumulators
 from jquant.arithmetic import exact
 from jquant.formulas.requantization_range import actual_range
 from jquant.lowering.formula import formula
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 from jquant.results import RangeOutput
 
 _OPERATOR = "RequantizationRange"
@@ -19,7 +19,7 @@ def _requantization_range(input: jax.Array, input_min: jax.Array, input_max: jax
     return actual_range(input, low, high)
 
 
-@names_arrays
+@explain_array_errors
 def requantization_range(input: ArrayLike, /, input_min: ArrayLike, input_max: ArrayLike) -> RangeOutput:
     """Finds the range of the integers that occur, for `requantize`, as TensorFlow's CPU kernel does, bit for bit.
 

@@ -11,7 +11,7 @@ from jquant.arguments.ranges import accumulators
 from jquant.arithmetic import exact
 from jquant.formulas import ranges
 from jquant.lowering.formula import formula
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 from jquant.results import RangeOutput
 
 _OPERATOR = "RequantizationRangePerChannel"
@@ -31,7 +31,7 @@ def _requantization_range_per_channel(
     return RangeOutput(jnp.where(jnp.any(input < 0), -output_max, jnp.float32(0)), output_max)
 
 
-@names_arrays
+@explain_array_errors
 def requantization_range_per_channel(
     input: ArrayLike, /, input_min: ArrayLike, input_max: ArrayLike, *, clip_value_max: ArrayLike | None = None
 ) -> RangeOutput:

@@ -11,7 +11,7 @@ from jquant.arithmetic import exact
 from jquant.formulas import requantization
 from jquant.lowering.formula import formula
 from jquant.modes import data_type
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 from jquant.results import QuantizeOutput
 
 _OPERATOR = "Requantize"
@@ -31,7 +31,7 @@ def _requantize(
     return QuantizeOutput(requantization.in_range(input, low, high, new_low, new_high, dtype), new_low, new_high)
 
 
-@names_arrays
+@explain_array_errors
 def requantize(
     input: ArrayLike,
     /,

@@ -13,7 +13,7 @@ from jquant.arithmetic.broadcasting import shape_along
 from jquant.formulas import ranges
 from jquant.lowering.formula import formula
 from jquant.modes import data_type
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 from jquant.results import QuantizeOutput
 
 _OPERATOR = "RequantizePerChannel"
@@ -35,7 +35,7 @@ def _requantize_per_channel(
     return QuantizeOutput(rounding.nearest_integer(input.astype(jnp.float32) * scale, None, dtype), new_low, new_high)
 
 
-@names_arrays
+@explain_array_errors
 def requantize_per_channel(
     input: ArrayLike,
     /,

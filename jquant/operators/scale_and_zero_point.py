@@ -7,13 +7,13 @@ from jquant.arguments.operands import float_operand, is_known
 from jquant.arguments.ranges import require_order
 from jquant.arguments.statics import boolean, quantized_data_type
 from jquant.formulas.scale_and_zero_point import quantization_parameters
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import ScaleZeroPoint
 
 _OPERATOR = "scale_and_zero_point"
 
 
-@names_arrays
+@explain_array_errors
 def scale_and_zero_point(
     min: ArrayLike,
     /,

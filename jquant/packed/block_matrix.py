@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jquant.arithmetic import packed_int4
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
 from jquant.packed.arrays import entries_of, placed, require_data_type, require_whole_blocks
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 
 _FLOATS = np.dtype(np.float32), np.dtype(np.float16), jnp.dtype(jnp.bfloat16)
 
@@ -104,7 +104,7 @@ class PackedBlockMatrix:
         # A transformation may put anything in place of the arrays: shardings, for example.
         return f"PackedBlockMatrix({self.dtype}, {self.data}, {self.scale}, {self.zero_point})"
 
-    @names_arrays
+    @explain_array_errors
     def unpack(self) -> jax.Array:
         """The integers, of shape (..., K, N) and `dtype`; they stand for ``(integers - zero_point) * scale``."""
         self.validate("PackedBlockMatrix.unpack")

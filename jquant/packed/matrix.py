@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jquant.arithmetic import signs
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
 from jquant.packed.arrays import entries_of, placed, require_data_type, require_whole_blocks
-from jquant.placement import names_arrays
+from jquant.placement import explain_array_errors
 
 _INT8, _UINT8, _INT32 = map(np.dtype, (np.int8, np.uint8, np.int32))
 
@@ -54,7 +54,7 @@ class PackedMatrix:
         # A transformation may put anything in place of the arrays: shardings, for example.
         return f"PackedMatrix({self.dtype}, {self.data}, {self.block_sums}, {self.zero_point})"
 
-    @names_arrays
+    @explain_array_errors
     def unpack(self) -> jax.Array:
         """The matrix, of shape (..., K, N) and `dtype`."""
         self.validate("PackedMatrix.unpack")

@@ -12,7 +12,7 @@ from jquant.reference.narrow_floats import is_narrow, narrow, widen
 def dequantize_linear(x, scale, zero_point: ArrayLike = 0, *, axis=None, block_size=None, dtype=None):
     """``(x - zero_point) * scale``: the difference in 64 bits for integers, in float32 for narrow floats."""
     x = np.asarray(x)
-    scales, zero_points = (of_each(tensor, x, axis, block_size) for tensor in (scale, zero_point))
+    scales, zero_points = (broadcast_parameter(tensor, x, axis, block_size) for tensor in (scale, zero_point))
     with np.errstate(all="ignore"):
         if is_narrow(x.dtype):
             offset = widen(x) - (widen(zero_points) if zero_points.dtype == x.dtype else float32(0))
@@ -26,7 +26,7 @@ def quantize_linear(x, scale, zero_point, dtype, *, axis=None, block_size=None, 
 
     The operands of the quotient are rounded to float32 and then to `precision`, and so is the quotient.
     """
-    scale, zero_point = (of_each(tensor, x, axis, block_size) for tensor in (scale, zero_point))
+    scale, zero_point = (broadcast_parameter(tensor, x, axis, block_size) for tensor in (scale, zero_point))
     with np.errstate(all="ignore"):
         dividend, divisor = (np.asarray(real).astype(float32).astype(precision).astype(float32) for real in (x, scale))
         quotient = (dividend / divisor).astype(precision).astype(float32)
@@ -36,7 +36,7 @@ def quantize_linear(x, scale, zero_point, dtype, *, axis=None, block_size=None, 
     return rounding.saturate(np.rint(quotient).astype(np.float64) + np.asarray(zero_point).astype(np.float64), dtype)
 
 
-def of_each(tensor, x, axis, block_size):
+def broadcast_parameter(tensor, x, axis, block_size):
     """A scale or zero point in a shape that broadcasts to that of `x`: with blocks, each slice has that of its block."""
     tensor = np.asarray(tensor)
     if axis is None or tensor.ndim == 0:

@@ -13,7 +13,7 @@ from jquant.calibration.batches import each_batch
 from jquant.calibration.coarse import warnings_about
 from jquant.calibration.observer import Observer
 from jquant.errors import TransformError, TransformTypeError
-from jquant.placement import names_arrays_as
+from jquant.placement import explain_array_errors_as
 from jquant.transform import jaxprs, rewrite, traced
 from jquant.transform.checks import as_transform_errors
 from jquant.transform.parameters import described, flattened
@@ -23,7 +23,7 @@ from jquant.transform.recipe import Recipe
 _NAME = "transform.calibrate"
 
 
-@names_arrays_as(_NAME, TransformError)
+@explain_array_errors_as(_NAME, TransformError)
 def calibrate(
     apply: Callable[..., Any], params: Any, batches: Iterable[Any], recipe: Recipe, *, progress: bool = False
 ) -> dict[str, Range]:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from jquant.errors import TransformError
-from jquant.placement import names_arrays_as
+from jquant.placement import explain_array_errors_as
 from jquant.transform import traced
 from jquant.transform.compute import is_weight_only
 from jquant.transform.layouts import EMBEDDING
@@ -56,7 +56,7 @@ def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
     ]
 
 
-@names_arrays_as(_NAME, TransformError)
+@explain_array_errors_as(_NAME, TransformError)
 def sites(apply: Callable[..., Any], params: Any, *inputs: Any, recipe: Recipe = dynamic_int8) -> Sites:
     """Lists the products, convolutions and embeddings of a function: what is quantized, and what stays float.
 

@@ -10,7 +10,7 @@ from jquant.arithmetic.straight_through import straight_through
 from jquant.calibration import Range
 from jquant.errors import TransformError
 from jquant.operators.dequantize_linear import dequantize_linear
-from jquant.placement import names_arrays_as
+from jquant.placement import explain_array_errors_as
 from jquant.transform import compute, jaxprs, rewrite, traced
 from jquant.transform.layouts import EMBEDDING
 from jquant.transform.parameters import flattened
@@ -21,7 +21,7 @@ from jquant.transform.static_inputs import static_inputs
 _NAME = "transform.quantization_aware"
 
 
-@names_arrays_as(_NAME, TransformError)
+@explain_array_errors_as(_NAME, TransformError)
 def quantization_aware(
     apply: Callable[..., Any], recipe: Recipe, calibration: Mapping[str, Range] | None = None
 ) -> Callable[..., Any]:

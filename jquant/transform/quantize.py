@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jquant.calibration import Range
 from jquant.errors import TransformError, TransformTypeError
-from jquant.placement import explain, names_arrays_as
+from jquant.placement import explain_array_errors_as, raise_explained
 from jquant.transform import compute, jaxprs, rewrite, traced
 from jquant.transform.jaxprs import Program
 from jquant.transform.layouts import EMBEDDING
@@ -24,7 +24,7 @@ from jquant.transform.traced import Analysis, Function
 _NAME = "transform.quantize"
 
 
-@names_arrays_as(_NAME, TransformError)
+@explain_array_errors_as(_NAME, TransformError)
 def quantize(
     apply: Callable[..., Any], params: Any, recipe: Recipe, *inputs: Any, calibration: Mapping[str, Range] | None = None
 ) -> tuple["QuantizedFunction", dict[str, dict[str, Any]]]:
@@ -137,7 +137,7 @@ class QuantizedFunction:
         try:
             return self._called(params, inputs)
         except (RuntimeError, ValueError) as error:
-            explain(self.__name__, {"params": params, "inputs": inputs}, error, TransformError)
+            raise_explained(self.__name__, {"params": params, "inputs": inputs}, error, TransformError)
             raise
 
     def _called(self, params: Mapping[str, Mapping[str, Any]], inputs: tuple[Any, ...]) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 
 from jquant.calibration import Range
 from jquant.errors import TransformError
-from jquant.placement import names_arrays_as
+from jquant.placement import explain_array_errors_as
 from jquant.transform import compute, jaxprs, rewrite, traced
 from jquant.transform.layouts import EMBEDDING
 from jquant.transform.parameters import flattened
@@ -114,7 +114,7 @@ def _aligned(column: Sequence[str], *, left: bool) -> list[str]:
     return [cell.ljust(width) if left else cell.rjust(width) for cell in column]
 
 
-@names_arrays_as(_NAME, TransformError)
+@explain_array_errors_as(_NAME, TransformError)
 def report(
     apply: Callable[..., Any], params: Any, recipe: Recipe, *inputs: Any, calibration: Mapping[str, Range] | None = None
 ) -> Report:
