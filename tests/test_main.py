@@ -37,15 +37,15 @@ def test_everything_is_exact():
 
 @one_in(
     3,
-    ("name", "broken"),
+    ("module", "name", "broken"),
     [
-        ("native_quotient", lambda x, d: x * (1 / d)),
-        ("seal", lambda x: x),
-        ("round_half_even", rounding.round_half_away),
+        (exact, "native_quotient", lambda x, d: x * (1 / d)),
+        (exact, "seal", lambda x: x),
+        (rounding, "round_half_even", rounding.round_half_away),
     ],
 )
-def test_a_broken_identity(name, broken, monkeypatch, capsys):
-    monkeypatch.setattr(exact, name, broken)
+def test_a_broken_identity(module, name, broken, monkeypatch, capsys):
+    monkeypatch.setattr(module, name, broken)
     for others in ("operators", "products"):
         monkeypatch.setattr(self_check, others, lambda *_: iter(()))
     assert main.main(["--no-speed"]) == 1

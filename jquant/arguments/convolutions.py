@@ -12,7 +12,7 @@ from jquant.arguments.descriptor import Shaped, Signature, Tensor
 from jquant.arguments.statics import are_integers, integer, is_sequence
 from jquant.arguments.windows import Padding, windows
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
-from jquant.formulas.windows import Geometry
+from jquant.formulas.convolution_geometry import Geometry
 
 # As `jax.lax` takes them: three strings, or the numbers themselves.
 DimensionNumbers = lax.ConvDimensionNumbers | tuple[str, str, str] | None

@@ -1,4 +1,4 @@
-"""Broadcasting, and ranks aligned as in NumPy, as explicit steps, which JAX's strict settings allow."""
+"""Broadcasting and rank alignment as in NumPy, in explicit steps, which JAX's strict promotion settings allow."""
 
 from collections.abc import Callable
 
@@ -8,13 +8,13 @@ from jax import lax
 
 
 def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    """Whether `shape`, which has the rank of `to`, broadcasts to it through sizes of 1."""
-    return len(shape) == len(to) and all(size in (1, full) for size, full in zip(shape, to, strict=True))
+    """Whether `shape` has the rank of `to`, and broadcasts to it by sizes of 1."""
+    return len(shape) == len(to) and all(size in (1, target) for size, target in zip(shape, to, strict=True))
 
 
 def broadcast(*arrays: jax.Array) -> list[jax.Array]:
-    """The arrays in their common shape, as `jax.numpy.broadcast_arrays` returns them, which takes longer to trace."""
-    if any(any(jax.typeof(x).sharding.spec) for x in arrays):  # over explicit axes, they also get a common sharding
+    """The arrays in their common shape, as `jax.numpy.broadcast_arrays` returns them, but faster to trace."""
+    if any(any(jax.typeof(x).sharding.spec) for x in arrays):  # over explicit axes, which need a common sharding, too
         return jnp.broadcast_arrays(*arrays)
     shape = lax.broadcast_shapes(*(x.shape for x in arrays))
     return [
@@ -23,17 +23,17 @@ def broadcast(*arrays: jax.Array) -> list[jax.Array]:
 
 
 def elementwise(operation: Callable[[jax.Array, jax.Array], jax.Array], a: jax.Array, b: jax.Array) -> jax.Array:
-    """An operation of `jax.lax` on operands that broadcast."""
+    """A binary operation of `jax.lax` on operands that broadcast."""
     return operation(a, b) if a.shape == b.shape else operation(*broadcast(a, b))
 
 
 def aligned(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
-    """`shape` with leading sizes of 1, up to `rank` sizes."""
+    """`shape` with leading sizes of 1 added, up to `rank` sizes."""
     return (1,) * (rank - len(shape)) + shape
 
 
 def to_rank(x: jax.Array, rank: int) -> jax.Array:
-    """`x` with leading dimensions of size 1, up to `rank` dimensions."""
+    """`x` with leading dimensions of size 1 added, up to `rank` dimensions."""
     return lax.expand_dims(x, range(rank - x.ndim)) if x.ndim < rank else x
 
 

@@ -1,8 +1,8 @@
 """Double-float arithmetic: each number is the unevaluated sum of two float32 numbers.
 
 A pair holds about 48 bits, and its high part is the pair rounded to float32. Every product and every sum that is rounded
-is sealed (`jquant.exact`), because a compiler would otherwise prove the low parts to be 0. Exact operations, such as the
-errors that these low parts hold and the products of halves, need no seal.
+is sealed (`exact.seal`), because a compiler would otherwise prove the low parts to be 0. Exact operations, such as those
+that compute the low parts and the products of halves, need no seal.
 """
 
 from typing import NamedTuple
@@ -30,8 +30,8 @@ def widen(x: jax.Array) -> DoubleFloat:
 def two_sum(a: jax.Array, b: jax.Array) -> DoubleFloat:
     """``a + b``, exactly, by Knuth's 2Sum."""
     high = exact.sum(a, b)
-    of_b = high - a
-    return DoubleFloat(high, (a - (high - of_b)) + (b - of_b))
+    b_virtual = high - a
+    return DoubleFloat(high, (a - (high - b_virtual)) + (b - b_virtual))
 
 
 def fast_two_sum(a: jax.Array, b: jax.Array) -> DoubleFloat:
@@ -41,16 +41,16 @@ def fast_two_sum(a: jax.Array, b: jax.Array) -> DoubleFloat:
 
 
 def two_product(a: jax.Array, b: jax.Array) -> DoubleFloat:
-    """``a * b``, exactly: the products of 12-bit halves are exact."""
+    """``a * b``, exactly, by Dekker's product: the products of 12-bit halves are exact."""
     high = exact.product(a, b)
-    a_upper, a_lower = _split(a)
-    b_upper, b_lower = _split(b)
+    a_upper, a_lower = _halves(a)
+    b_upper, b_lower = _halves(b)
     error = ((a_upper * b_upper - high) + a_upper * b_lower) + a_lower * b_upper
     return DoubleFloat(high, error + a_lower * b_lower)
 
 
-def _split(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The upper 12 bits of a significand, and the lower 12."""
+def _halves(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Two float32 numbers whose sum is `x`: with the upper 12 bits of its significand, and with the lower 12."""
     upper = from_bits(bits(x) & np.int32(-1 << 12))
     return upper, x - upper
 
@@ -71,6 +71,6 @@ def reciprocal(x: DoubleFloat) -> DoubleFloat:
     """``1 / x``, to about 2**-46."""
     approximation = exact.reciprocal(x.high)
     product = multiply(x, widen(approximation))
-    # It is near 1, and the difference is exact: a Newton step.
+    # A Newton step: the product is near 1, so that its difference from 1 is exact.
     error = (1 - product.high) - product.low
     return fast_two_sum(approximation, exact.product(approximation, error))

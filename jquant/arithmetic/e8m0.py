@@ -1,8 +1,8 @@
-"""The type of block scales, powers of two from 2**-127 to 2**127 and NaN; and numbers scaled by them.
+"""E8M0, the type of block scales: powers of two from 2**-127 to 2**127, and NaN; and float32 numbers scaled by them.
 
-A number of the type is its exponent, biased by 127, in 8 bits without a sign; ONNX calls it FLOAT8E8M0. Everything here is
-integer arithmetic on the bits, because its smallest number is a subnormal float32, which backends flush to zero. A product
-with a power of two is only rounded if it is subnormal itself.
+A number of the type is its exponent, biased by 127, in 8 bits without a sign; ONNX calls the type FLOAT8E8M0. Everything
+here is integer arithmetic on the bits, because the smallest number is a subnormal float32, which backends flush to zero. A
+product with a power of two is rounded only if it is subnormal.
 """
 
 from typing import Literal
@@ -17,43 +17,43 @@ from jquant.arithmetic.float_bits import FRACTION, HIDDEN_BIT, INFINITY, MAGNITU
 from jquant.lowering.bitcast import bitcast, bitcast_unguarded
 
 DTYPE = jnp.dtype("float8_e8m0fnu")
-NAN = 255  # the code
+NAN = 255  # its code
 BIAS = 127
 Rounding = Literal["up", "down", "nearest"]
 
 
 def narrow(x: jax.Array, *, saturate: bool = True, rounding: Rounding = "up") -> jax.Array:
-    """The power of two at or next to the magnitude of float32 `x`: above it, below it, or the nearest, ties up.
+    """The magnitude of float32 `x` rounded to a power of two: up, down, or to the nearest one, ties up.
 
-    Larger numbers become the largest power, and smaller ones the smallest. Without `saturate`, both become NaN. These are
-    the tables of ONNX's Cast.
+    Larger numbers become the largest power, and smaller ones the smallest. Without `saturate`, both become NaN. All of this
+    is as in the tables of ONNX's Cast.
     """
     bits = float_bits.bits(x)
     exponent, fraction = bits >> 23 & 0xFF, bits & FRACTION
     half = np.int32(2**22)
-    tiny = exponent == 0  # half of these numbers is 2**-127, the smallest result
+    subnormal = exponent == 0  # with a fraction of `half`, 2**-127, which is the smallest result
     rounded_up = {
-        "up": fraction > jnp.where(tiny, half, 0),
-        "down": jnp.zeros_like(tiny),
-        "nearest": fraction >= jnp.where(tiny, half + half // 2, half),
+        "up": fraction > jnp.where(subnormal, half, 0),
+        "down": jnp.zeros_like(subnormal),
+        "nearest": fraction >= jnp.where(subnormal, half + half // 2, half),
     }[rounding]
     code = exponent + rounded_up.astype(jnp.int32)
-    code = jnp.minimum(code, NAN - 1) if saturate else jnp.where(tiny & (fraction < half), NAN, code)
+    code = jnp.minimum(code, NAN - 1) if saturate else jnp.where(subnormal & (fraction < half), NAN, code)
     return from_code(jnp.where(bits & MAGNITUDE > INFINITY, NAN, code))
 
 
 def from_code(code: jax.Array) -> jax.Array:
-    """The numbers with biased exponents from 0 to 254, or `NAN`, as computed from bits."""
+    """The numbers with these codes, which were computed from bits: biased exponents from 0 to 254, or `NAN`."""
     return bitcast_unguarded(code.astype(jnp.uint8), DTYPE)
 
 
 def code_of(x: jax.Array) -> jax.Array:
-    """The biased exponent of each number, in int32."""
+    """The code of each number, its biased exponent, in int32."""
     return bitcast(x, jnp.uint8).astype(jnp.int32)
 
 
 def widen(x: jax.Array) -> jax.Array:
-    """The float32 of each number. 2**-127 is subnormal."""
+    """The float32 of each number; that of 2**-127 is subnormal."""
     code = code_of(x)
     bits = lax.select(code == 0, jnp.full_like(code, 2**22), code << 23)
     return from_bits(lax.select(code == NAN, bits + np.int32(2**22), bits))
@@ -78,7 +78,7 @@ def ldexp(x: jax.Array, exponent: jax.Array) -> jax.Array:
     magnitude = bits & MAGNITUDE
     normal = normalized(magnitude)
     significand, biased = (normal & FRACTION) | HIDDEN_BIT, (normal >> 23) + exponent
-    # For a subnormal result, a shift by 25 leaves nothing of 24 bits.
+    # A subnormal result loses its last bits; a shift by 25 leaves nothing of 24 bits.
     shift = lax.clamp(np.int32(0), 1 - biased, np.int32(25))
     kept = lax.shift_right_logical(significand, shift)
     half_or_less = lax.max((lax.shift_left(jnp.ones_like(shift), shift) >> 1) - 1 + (kept & 1), jnp.zeros_like(shift))
@@ -91,7 +91,7 @@ def ldexp(x: jax.Array, exponent: jax.Array) -> jax.Array:
 
 
 def scaled_integer(magnitude: jax.Array, exponent: jax.Array) -> jax.Array:
-    """``magnitude * 2**exponent``, for integers from 0 to 2**23, if it is a float32 or larger than all of them."""
+    """``magnitude * 2**exponent`` of integers from 0 to 2**23, for results that are a float32 or larger than any."""
     bits = float_bits.bits(magnitude.astype(jnp.float32))
     biased = (bits >> 23) + exponent
     subnormal = lax.shift_left(magnitude, lax.clamp(np.int32(0), exponent + np.int32(149), np.int32(23)))

@@ -7,8 +7,8 @@ here is rounded once, where the formula says so, and is sealed against what the 
 
 Subnormal numbers are excluded: backends flush them to zero at run time, but not when they fold constants.
 
-What every operator needs is written in `jax.lax`: an operation of `jax.numpy` takes longer to trace, and traces a function
-of its own for each new shape.
+What every operator needs is written in `jax.lax`: functions of `jax.numpy` take longer to trace, and are traced again for
+each new shape.
 """
 
 import jax
@@ -27,10 +27,10 @@ from jquant.lowering.bitcast import bitcast, bitcast_unguarded
 def seal(x: jax.Array) -> jax.Array:
     """`x`, unchanged, such that no compiler moves arithmetic across it.
 
-    Neither XLA nor LLVM can prove which side of the `select` is taken (minus infinity is one of the numbers that stay), and
-    neither side is a product, a quotient or a sum that they know how to merge with the next operation. Barriers, bitcasts,
-    clamps to infinity, comparisons with it and ``select(x != x, ...)`` do not work. Nor does ``abs(x) > largest`` with the
-    sides exchanged, which LLVM turns into a comparison with infinity.
+    Neither XLA nor LLVM can prove which side of the `select` is taken (minus infinity takes the same one as finite numbers),
+    and neither side is a product, a quotient or a sum that they know how to merge with the next operation. Barriers,
+    bitcasts, clamps to infinity, comparisons with it and ``select(x != x, ...)`` do not work. Nor does ``abs(x) > largest``
+    with the sides exchanged, which LLVM turns into a comparison with infinity.
     """
     largest = lax.full_like(x, jnp.finfo(x.dtype).max)
     return lax.select(lax.le(x, largest), x, lax.add(x, x))
@@ -44,8 +44,8 @@ def _seal_jvp(primals, tangents):
 def unmerged_on_cpu(x: jax.Array) -> jax.Array:
     """`x`, a float32, such that XLA:CPU merges no constants across it: enough between two sums, or two products.
 
-    It is a conversion to the precision that `x` already has. LLVM removes that, so that nothing waits for it, as it would
-    for the comparison of a `seal`. XLA:GPU removes it as well, and may then merge constants.
+    This is a conversion to the precision that `x` already has. LLVM removes it, so that it adds no latency, unlike the
+    comparison of a `seal`. XLA:GPU removes it as well, and may then merge constants.
     """
     return lax.reduce_precision(x, exponent_bits=8, mantissa_bits=23)
 
@@ -104,7 +104,7 @@ def integer_difference(a: jax.Array, b: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def quotient(x: jax.Array, d: jax.Array) -> jax.Array:
-    """``fl(x / d)``, correctly rounded. `x` may be an unsealed result: nothing contracts with a quotient."""
+    """``fl(x / d)``, correctly rounded. `x` may be unsealed: no compiler contracts an operation with a quotient."""
     x, d = broadcast(x, d)
     return by_platform.elementwise(_sealed_corrected_quotient, x, d, cpu=native_quotient)
 
@@ -117,15 +117,15 @@ def _quotient_jvp(primals, tangents):
 
 
 def reciprocal(d: jax.Array) -> jax.Array:
-    """``fl(1 / d)``, with a 1 that XLA:GPU cannot see: it would use the platform's reciprocal, which is no true division."""
+    """``fl(1 / d)``, with a 1 that XLA:GPU cannot see: it would use the platform's approximate reciprocal."""
     return seal(quotient(lax.select(d != d, d, lax.full_like(d, 1)), d))
 
 
 def native_quotient(x: jax.Array, d: jax.Array) -> jax.Array:
     """The platform's division, which XLA can neither merge with others nor turn into a product with the reciprocal.
 
-    Each of the three arrays is behind a `select` that XLA cannot see through. If its other side were taken, the sum and
-    hence the quotient would be NaN. Nothing is read twice, because XLA:CPU ends its loops at a division that is.
+    Numerator, divisor and quotient are each behind a `select` that XLA cannot see through. If its other side were taken,
+    the sum and hence the quotient would be NaN. The quotient has one user: XLA:CPU does not fuse a division that has two.
     """
     sum = lax.add(x, d)
     is_number = lax.eq(sum, sum)
@@ -134,14 +134,14 @@ def native_quotient(x: jax.Array, d: jax.Array) -> jax.Array:
 
 
 def _not_constant(x: jax.Array) -> jax.Array:
-    """`x`, which XLA does not know even where it is a constant: constant folding leaves it to LLVM what an iota equals.
+    """`x`, hidden from XLA's constant folding, which does not evaluate comparisons with an iota; LLVM does.
 
-    XLA multiplies a constant that is broadcast by the reciprocal of another one, instead of dividing it.
+    XLA would multiply a broadcast constant by the reciprocal of another one, instead of dividing it.
     """
-    long = [dimension for dimension, size in enumerate(x.shape) if not isinstance(size, int) or size > 1]
-    if not long:
+    dimensions = [dimension for dimension, size in enumerate(x.shape) if not isinstance(size, int) or size > 1]
+    if not dimensions:
         return x
-    number = lax.broadcasted_iota(jnp.int32, x.shape, long[0], out_sharding=jax.typeof(x).sharding)
+    number = lax.broadcasted_iota(jnp.int32, x.shape, dimensions[0], out_sharding=jax.typeof(x).sharding)
     condition = lax.eq(number, lax.full_like(number, 1))
     return lax.select(condition, lax.select(condition, x, lax.full_like(x, 1)), x)
 

@@ -1,7 +1,7 @@
 """The exponential function of nonpositive float32 numbers, to about 2**-45 and the same on every platform.
 
-The platforms' own float32 functions differ, and are off by ulps. This one costs a few hundred operations per number: it is
-for the 256 values of an 8-bit type, and for TPUs, which look up values more slowly than they compute them.
+The platforms' own float32 functions differ, and are off by some ulps. This one costs a few hundred operations per number:
+it is for the 256 values of an 8-bit type, and for TPUs, which look up values more slowly than they compute them.
 """
 
 import math
@@ -19,8 +19,8 @@ from jquant.arithmetic.double_float import DoubleFloat
 _LN2 = Fraction("0.69314718055994530941723212145817656807550013436026")
 
 
-def _float32s(value: Fraction, *bits: int) -> np.ndarray:
-    """`value` as a sum of float32 numbers of so many bits each."""
+def _float32_terms(value: Fraction, *bits: int) -> np.ndarray:
+    """Float32 numbers whose sum approximates `value`, each with as many bits as `bits` says."""
     parts = []
     for count in bits:
         mantissa, exponent = math.frexp(value)
@@ -31,9 +31,9 @@ def _float32s(value: Fraction, *bits: int) -> np.ndarray:
 
 
 # The products of an 8-bit integer and either of the first two are exact.
-_LN2_PARTS = _float32s(_LN2, 16, 16, 24)
-# 1 / n!, from the last term that counts to the first.
-_COEFFICIENTS = np.stack([_float32s(Fraction(1, math.factorial(n)), 24, 24) for n in range(13, -1, -1)])
+_LN2_PARTS = _float32_terms(_LN2, 16, 16, 24)
+# 1 / n!, from the last term of the series to the first.
+_COEFFICIENTS = np.stack([_float32_terms(Fraction(1, math.factorial(n)), 24, 24) for n in range(13, -1, -1)])
 
 
 class Exponential(NamedTuple):
@@ -46,7 +46,7 @@ class Exponential(NamedTuple):
 def exponential(x: jax.Array) -> Exponential:
     """``exp(x)`` of float32 numbers ``x <= 0``; NaN stays NaN. Its derivative is 0, as for integers.
 
-    Reduced to ``exp(r) * 2 ** k`` with ``abs(r) <= log(2) / 2``, for which Taylor's series has 14 terms that count.
+    Reduced to ``exp(r) * 2 ** k`` with ``abs(r) <= log(2) / 2``, for which 14 terms of the Taylor series suffice.
     """
     x = lax.max(lax.stop_gradient(x), lax.full_like(x, -128))
     k = rounding.round_half_even(exact.product(x, lax.full_like(x, 1 / math.log(2))))
@@ -59,7 +59,7 @@ def exponential(x: jax.Array) -> Exponential:
         high, low = (jnp.broadcast_to(part, x.shape) for part in coefficient)
         return double_float.add(double_float.multiply(partial, reduced), DoubleFloat(high, low)), None
 
-    # A loop over the terms compiles quickly; but it stores its sums in each of its steps, which counts for a whole tensor.
+    # A loop over the terms compiles quickly, but it stores its sums in each step, which takes long for a whole tensor.
     unroll = 1 if x.shape == (256,) else len(_COEFFICIENTS)
     zero = double_float.widen(lax.full_like(x, 0))
     significand, _ = lax.scan(term, zero, jnp.asarray(_COEFFICIENTS), unroll=unroll)

@@ -1,8 +1,7 @@
-"""Sums of double-float numbers that do not depend on the order: in fixed point, with digits that are summed as integers.
+"""Sums of double-float numbers that do not depend on their order: in fixed point, with digits that are summed as integers.
 
 A number from 0 to 1 has 60 bits, in 5 digits of 12, or in fewer digits of more bits if few numbers are summed. Each digit is
-summed separately over all numbers, in int32, and over the parts into which a mesh splits an array. The carries come after
-that.
+summed separately over all numbers, in int32, across the devices of a mesh as well. The carries are propagated after that.
 """
 
 import functools
@@ -25,42 +24,43 @@ LARGEST_COUNT = 2 ** (_SUM_BITS - _DIGIT_BITS[-1]) - 1
 
 
 def digit_bits(count: int) -> int:
-    """The number of bits per digit in the sum of so many numbers."""
+    """The number of bits per digit in a sum of `count` numbers."""
     return next(bits for bits in _DIGIT_BITS if count < 2 ** (_SUM_BITS - bits))
 
 
 def digits(x: DoubleFloat, bits: int) -> list[jax.Array]:
     """Numbers from 0 to 1, rounded to 60 bits, as integers between ``-2**bits`` and ``2**bits``."""
-    found = []
+    integers = []
     for _ in range(_FRACTION_BITS // bits):
         high, low = (part * jnp.full_like(part, 2**bits) for part in x)  # exact
         digit = rounding.round_half_even(high)
-        found.append(rounding.integer(digit))
+        integers.append(rounding.integer(digit))
         x = double_float.fast_two_sum(high - digit, low)
-    return found
+    return integers
 
 
 def summed(digits: Sequence[jax.Array], axis: int) -> Sequence[jax.Array]:
     """The sum of each digit along an axis, which keeps a size of 1."""
-    at_once, apart = (functools.partial(form, axis - digits[0].ndim) for form in (_summed_at_once, _summed_apart))
-    return unless_partitioned(at_once, apart, *digits)
+    from_end = axis - digits[0].ndim
+    at_once, stacked = (functools.partial(function, from_end) for function in (_summed_at_once, _summed_stacked))
+    return unless_partitioned(at_once, stacked, *digits)
 
 
 def _summed_at_once(axis: int, *digits: jax.Array) -> list[jax.Array]:
-    """By a single reduction: XLA:CPU fuses the digits into it, but materializes them for several."""
-    from_front = digits[0].ndim + axis
+    """By a single reduction, into which XLA:CPU fuses the digits; it would materialise them for several reductions."""
+    dimension = digits[0].ndim + axis
     zeros = (np.int32(0),) * len(digits)
-    found = lax.reduce(digits, zeros, lambda a, b: tuple(map(lax.add, a, b)), (from_front,))
-    return [lax.expand_dims(x, (from_front,)) for x in found]
+    sums = lax.reduce(digits, zeros, lambda a, b: tuple(map(lax.add, a, b)), (dimension,))
+    return [lax.expand_dims(x, (dimension,)) for x in sums]
 
 
-def _summed_apart(axis: int, *digits: jax.Array) -> list[jax.Array]:
-    """By a single sum of one array, which is a single message where a mesh splits it."""
+def _summed_stacked(axis: int, *digits: jax.Array) -> list[jax.Array]:
+    """By a single sum of one array, which takes one collective where a mesh splits it."""
     return list(jnp.sum(jnp.stack(digits), axis, jnp.int32, keepdims=True))
 
 
 def value(sums: Sequence[jax.Array], bits: int) -> DoubleFloat:
-    """The number, 1 or more, whose digits have these sums."""
+    """The sum, 1 or more, of numbers whose digits have these sums."""
     first, *others = sums
     mask = np.int32(2**bits - 1)
     carry, fraction = jnp.zeros_like(first), []
@@ -69,16 +69,16 @@ def value(sums: Sequence[jax.Array], bits: int) -> DoubleFloat:
         carry = (digit + carry) >> bits
     first = first + carry
     fraction.insert(0, first & mask)
-    # The 48 bits after the point that count, in two numbers of 24. The others were there for their carry.
+    # Of the bits after the point, the first 48, in two numbers of 24; the others only contribute their carry.
     parts = first >> bits, _field(fraction, bits, 0), _field(fraction, bits, 24)
-    whole, upper, lower = (part.astype(jnp.float32) for part in parts)
-    scale = functools.partial(jnp.full_like, whole)
-    high, low = double_float.fast_two_sum(whole, exact.product(upper, scale(2.0**-24)))
+    integral, upper, lower = (part.astype(jnp.float32) for part in parts)
+    scale = functools.partial(jnp.full_like, integral)
+    high, low = double_float.fast_two_sum(integral, exact.product(upper, scale(2.0**-24)))
     return double_float.fast_two_sum(high, low + exact.product(lower, scale(2.0**-48)))
 
 
 def _field(digits: Sequence[jax.Array], bits: int, start: int) -> jax.Array:
-    """The 24 bits from `start` on of a number with so many bits per digit, none of them negative."""
+    """The 24 bits from bit `start` on of a number whose digits have `bits` bits each, none of them negative."""
     field = jnp.zeros_like(digits[0])
     for index, digit in enumerate(digits):
         shift = start + 24 - (index + 1) * bits

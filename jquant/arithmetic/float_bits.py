@@ -1,4 +1,4 @@
-"""Float32 numbers as the integers that their bits are: 1 sign bit, 8 exponent bits biased by 127, 23 fraction bits."""
+"""The bits of float32 numbers, as int32: 1 sign bit, 8 exponent bits biased by 127, 23 fraction bits."""
 
 import jax
 import jax.numpy as jnp
@@ -16,17 +16,19 @@ NAN = np.int32(0x7FC00000)
 
 
 def bits(x: jax.Array) -> jax.Array:
+    """The bits of float32 `x`, in int32."""
     return bitcast(x, jnp.int32)
 
 
 def from_bits(bits: jax.Array) -> jax.Array:
+    """The float32 numbers with these bits."""
     return bitcast(bits, jnp.float32)
 
 
 def normalized(magnitude: jax.Array) -> jax.Array:
-    """Bits without a sign, of which ``>> 23`` gives the exponent, and `FRACTION` the fraction, of subnormal numbers, too.
+    """Bits without a sign, changed so that ``>> 23`` and ``& FRACTION`` take subnormal numbers apart like normal ones.
 
-    Their exponents are 0 and less; that of 0 is -149.
+    The biased exponents of subnormal numbers are 0 and less; that of 0 is -149.
     """
     # The bits of a subnormal number are an integer, whose float32 is normal and 2**149 times as large.
     integer = bits(magnitude.astype(jnp.float32)) - np.int32(149 << 23)

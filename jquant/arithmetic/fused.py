@@ -1,4 +1,4 @@
-"""A fused multiply-add, with one rounding as in hardware, from float32 operations that each round: the same everywhere."""
+"""A fused multiply-add, made of float32 operations: rounded once, as in hardware, with the same bits on every platform."""
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +10,8 @@ from jquant.arithmetic.double_float import two_product, two_sum
 def multiply_add(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
     """``fl(a * b + c)``, of float32 numbers whose product is far from subnormal.
 
-    After Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums" (2008): the small parts are added first,
-    and rounded to odd, so that the last rounding equals that of the exact sum.
+    After Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums" (2008): the small parts are added first, and
+    rounded to odd, so that the last rounding gives what rounding the exact sum would.
     """
     a, b, c = jnp.broadcast_arrays(a, b, c)
     product = two_product(a, b)

@@ -1,4 +1,4 @@
-"""Functions of 8-bit integers, computed with a table of their values wherever that is faster."""
+"""Functions of 8-bit integers, computed by a table of their 256 values where that is faster; and look-ups in tables."""
 
 import functools
 from collections.abc import Callable
@@ -18,13 +18,13 @@ def integers(dtype: np.dtype) -> jax.Array:
     return bitcast(lax.iota(jnp.uint8, 256), dtype)
 
 
-def of_integers(function: Callable[..., jax.Array], x: jax.Array, *parameters: jax.Array) -> jax.Array:
-    """``function(x, *parameters)`` of 8-bit integers, which it takes one by one, to integers of their type.
+def elementwise(function: Callable[..., jax.Array], x: jax.Array, *parameters: jax.Array) -> jax.Array:
+    """``function(x, *parameters)`` of 8-bit integers `x`: an element-wise function to integers of the same type.
 
-    TPUs look up a number in 6 to 9 cycles, in which they compute with thousands: there, each is computed for itself.
+    A TPU takes 6 to 9 cycles to look up a number, in which it computes with thousands: there, no table is used.
 
-    The function also takes `once`, to which it passes what it has halfway: LLVM compiles a long computation of a few numbers
-    much faster in two loops.
+    The function also takes a function `once`, which it applies to an intermediate result: LLVM compiles a long computation
+    of a few numbers much faster in two loops.
     """
 
     def by_table(x: jax.Array, *parameters: jax.Array) -> jax.Array:

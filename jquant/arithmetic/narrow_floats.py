@@ -1,7 +1,7 @@
 """8-, 6- and 4-bit floats: conversion from float32 to the nearest number, and back to float32, bit for bit.
 
-Both directions are integer arithmetic on the bits. There no compiler has any freedom, no backend flushes a subnormal number,
-and none needs to know the type: a number is its code, in an unsigned integer, until the last step.
+Both directions are integer arithmetic on the bits, which leaves compilers no freedom, flushes no subnormal number, and needs
+no backend that knows the type: until the last step, a number is its code, in an unsigned integer.
 
 Infinities, NaN and numbers that are too large are treated as in the tables of ONNX's Cast.
 """
@@ -24,11 +24,11 @@ from jquant.lowering.bitcast import bitcast, bitcast_unguarded
 class NarrowFloat:
     """A type of a sign bit, exponent bits and fraction bits, from the highest to the lowest.
 
-    A code without its sign, of exponent bits e and fraction bits f, is ``(1 + f / 2**fraction_bits) * 2**(e - bias)``, or
-    with e = 0 ``f / 2**fraction_bits * 2**(1 - bias)``.
+    A code without its sign, of exponent bits e and fraction bits f, stands for
+    ``(1 + f / 2**fraction_bits) * 2**(e - bias)``, or if e is 0 for ``f / 2**fraction_bits * 2**(1 - bias)``.
 
     Attributes:
-      bits: of all three together.
+      bits: of sign, exponent and fraction together.
       fraction_bits: how many of them belong to the fraction.
       bias: of the exponent.
       largest: the code of the largest finite number.
@@ -47,7 +47,7 @@ class NarrowFloat:
 
     @property
     def saturates(self) -> bool:
-        """Whether it has neither infinities nor NaN, so that it can only saturate."""
+        """Whether the type has neither infinities nor NaN, so that larger numbers can only saturate."""
         return self.overflow == self.largest
 
     @property
@@ -76,18 +76,17 @@ _FORMATS = {
     jnp.dtype("float4_e2m1fn"): FLOAT4_E2M1FN,
 }
 
-
 FLOATS_OF_6_BITS = {jnp.dtype("float6_e2m3fn"): FLOAT6_E2M3FN, jnp.dtype("float6_e3m2fn"): FLOAT6_E3M2FN}
-"""By dtype; JAX arrays cannot have these on a CPU: there are only their codes."""
+"""By dtype. JAX arrays cannot have these types on a CPU: there, only their codes exist."""
 
 
 def is_narrow_float(dtype: np.dtype) -> bool:
-    """Whether it is one of these dtypes, and JAX arrays can have it. (XLA does not convert the 6-bit ones.)"""
+    """Whether `dtype` is a narrow float that JAX arrays can have. (The 6-bit ones are not: XLA does not convert them.)"""
     return dtype in _FORMATS
 
 
 def has_infinities_or_nan(dtype: np.dtype) -> bool:
-    """Whether the dtype is one of these, and can represent infinities or NaN."""
+    """Whether `dtype` is such a narrow float, and has infinities or NaN."""
     return dtype in _FORMATS and not _FORMATS[dtype].saturates
 
 
@@ -97,7 +96,7 @@ def format_of(dtype: np.dtype) -> NarrowFloat:
 
 
 def narrow(x: jax.Array, dtype: np.dtype, *, saturate: bool = True) -> jax.Array:
-    """The nearest numbers of a narrow `dtype` to a sealed float32 `x`, ties to the even code; see `encode`."""
+    """A sealed float32 `x`, rounded to a narrow `dtype`, ties to the even code; see `encode`."""
     return from_code(encode(x, _FORMATS[dtype], saturate=saturate), dtype)
 
 
@@ -117,11 +116,10 @@ def _unsigned(dtype: np.dtype) -> np.dtype:
 
 
 def encode(x: jax.Array, target: NarrowFloat, *, saturate: bool = True, exponent: jax.Array | None = None) -> jax.Array:
-    """The codes, in uint8, of the nearest numbers of a type to float32 `x`: ties to the even code, subnormals included.
+    """The codes, in uint8, of float32 `x` rounded to the type `target`: ties to the even code, subnormal numbers included.
 
-    `x` is sealed, or was computed from bits.
-
-    With `exponent`, int32 from -127 to 128, to ``x / 2**exponent``, which need not be a float32.
+    `x` is sealed, or was computed from bits. With `exponent`, int32 from -127 to 128, ``x / 2**exponent`` is rounded, which
+    need not be a float32.
 
     Infinities, and what rounds to more than the largest number, become the largest number of their sign. Without
     `saturate`, they become infinite or, in a type that has no infinities, NaN. NaN stays NaN, with its sign if the type
@@ -160,7 +158,7 @@ def _scaled_down(magnitude: jax.Array, exponent: jax.Array) -> tuple[jax.Array, 
 
 
 def decode(code: jax.Array, source: NarrowFloat, *, exponent: jax.Array | None = None) -> jax.Array:
-    """The float32 of each number of a type, from its code in uint8.
+    """The float32 of each number of the type `source`, from its code in uint8.
 
     With `exponent`, int32 from -127 to 127, ``x * 2**exponent`` of each number `x`, which is exact or infinite.
     """
@@ -171,7 +169,7 @@ def decode(code: jax.Array, source: NarrowFloat, *, exponent: jax.Array | None =
     significand = fraction | lax.select(biased > 0, jnp.full_like(fraction, 2**source.fraction_bits), fraction)
     scaling = lax.max(biased, jnp.ones_like(biased)) - np.int32(source.bias + source.fraction_bits)
     if exponent is None:
-        # An integer of so few bits is a float32. The factor that it needs is added to its exponent.
+        # An integer of so few bits is a float32, to whose exponent the power of two is added.
         bits = float_bits.bits(significand.astype(jnp.float32)) + (scaling << 23)
         bits = lax.select(significand == 0, jnp.zeros_like(bits), bits)
     else:

@@ -10,11 +10,11 @@ from jax import lax
 
 PER_WORD = 4
 SIGN_BITS = np.uint16(0x8888)
-"""The highest bit of each integer, whose flip adds 8 to a signed one, or takes 8 from an unsigned one."""
+"""The highest bit of each integer. Flipping it adds 8 to a signed integer, or subtracts 8 from an unsigned one."""
 
 
 def packed(integers: jax.Array) -> jax.Array:
-    """The words of unsigned integers in uint16: (..., 4 * words, N) becomes (..., words, N)."""
+    """Packs unsigned integers, in uint16, into words: (..., 4 * words, N) becomes (..., words, N)."""
     *batch, rows, n = integers.shape
     integers = integers.reshape(*batch, rows // PER_WORD, PER_WORD, n)
     return functools.reduce(operator.or_, (integers[..., place, :] << _shift(place) for place in range(PER_WORD)))

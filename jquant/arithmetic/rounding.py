@@ -1,6 +1,6 @@
-"""Rounding to integers, and saturation: floats to the integers of a narrower type.
+"""Rounding to integers, and saturation to the integers of a type.
 
-Their arguments need not be sealed: no compiler contracts an operation with a rounding.
+The arguments need not be sealed: no compiler contracts an operation with a rounding.
 """
 
 import jax
@@ -24,27 +24,24 @@ def round_half_away(x: jax.Array) -> jax.Array:
 
 
 def round_half_up(x: jax.Array) -> jax.Array:
-    """``floor(fl(x + 0.5))`` of a sealed `x`, ties toward infinity; as in TensorFlow, the float32 below 0.5 becomes 1."""
+    """``floor(fl(x + 0.5))`` of a sealed `x`: ties toward infinity. As in TensorFlow, the float32 below 0.5 becomes 1."""
     return lax.floor(x + lax.full_like(x, 0.5))
 
 
 def nearest_integer(x: jax.Array, zero_point: jax.Array | None, dtype: np.dtype) -> jax.Array:
-    """``sat(rne(x) + zero_point)``, for an integer `dtype` of at most 16 bits; NaN becomes 0.
-
-    `x` may be an unsealed result: nothing contracts with a rounding.
-    """
+    """``sat(rne(x) + zero_point)``, for an integer `dtype` of at most 16 bits; NaN becomes 0."""
     return _shared_as(_nearest(x, zero_point, dtype), dtype)
 
 
 def nearest_integer_in_kernel(x: jax.Array, zero_point: jax.Array | None, dtype: np.dtype) -> jax.Array:
-    """`nearest_integer` in terms that kernels can have in their bodies."""
+    """`nearest_integer` in the body of a kernel, where nothing is computed once for several loops."""
     return _nearest(x, zero_point, dtype).astype(dtype)
 
 
 def saturated(x: jax.Array, dtype: np.dtype) -> jax.Array:
     """``sat(x)`` of integers in float32, for an integer `dtype`; NaN becomes 0.
 
-    As in `nearest_integer`, `x` need not be sealed: an integer, or a difference of two, has already been rounded.
+    `x` may be an unsealed difference of integers.
     """
     if jnp.iinfo(dtype).bits == 32:
         return saturating_cast(x, dtype)
@@ -54,7 +51,7 @@ def saturated(x: jax.Array, dtype: np.dtype) -> jax.Array:
 def saturating_cast(x: jax.Array, dtype: np.dtype) -> jax.Array:
     """``sat(trunc(x))``: toward zero, limited to the range of the integer `dtype`; NaN becomes 0."""
     limits = jnp.iinfo(dtype)
-    # What XLA makes of a NaN differs between platforms.
+    # XLA's own conversion of a NaN differs between platforms.
     number = lax.select(x == x, x, lax.full_like(x, 0))
     if limits.bits < 32:  # by way of int32, because kernels convert to nothing else
         inside = lax.max(lax.full_like(x, limits.min), lax.min(number, lax.full_like(x, limits.max)))
@@ -86,7 +83,7 @@ def _shared_as(x: jax.Array, dtype: np.dtype) -> jax.Array:
 
 
 def _limited(x: jax.Array, offset: jax.Array, dtype: np.dtype) -> jax.Array:
-    """`x` clamped to the limits of the integer `dtype` less `offset`, which is added later; 0 less `offset` for NaN."""
+    """`x` clamped to the limits of the integer `dtype` less `offset`, which is added later; NaN becomes 0 less `offset`."""
     limits = jnp.iinfo(dtype)
 
     def less_offset(limit: int) -> jax.Array:

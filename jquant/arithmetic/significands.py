@@ -1,4 +1,4 @@
-"""Float32 numbers taken apart into sign, exponent and significand, and put together again."""
+"""Float32 numbers, taken apart into sign, exponent and significand, and assembled again."""
 
 import jax
 import jax.numpy as jnp
@@ -19,10 +19,12 @@ def decompose(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def exponent_and_significand(bits: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """`decompose` of a float32 with these bits."""
     return (bits >> 23) & 0xFF, (bits & FRACTION) | HIDDEN_BIT
 
 
 def is_normal_exponent(exponent: jax.Array) -> jax.Array:
+    """Whether a biased exponent is that of a normal number."""
     return (exponent > 0) & (exponent < 0xFF)
 
 
@@ -34,7 +36,7 @@ def scaled(significand: jax.Array, shift: jax.Array | int) -> jax.Array:
 def assemble(sign: jax.Array, exponent: jax.Array, significand: jax.Array) -> jax.Array:
     """The float32 of a sign bit, a biased exponent and a significand in [2**23, 2**24]; 0 in place of a subnormal.
 
-    All are computed from bits, as by `decompose`.
+    The arguments were computed from bits, as by `decompose`.
     """
     # Added, not or-ed: the hidden bit, and a significand of 2**24, carry into the exponent.
     magnitude = ((exponent - 1) << 23) + significand

@@ -1,4 +1,4 @@
-"""Unsigned 8-, 4- or 2-bit integers that share bytes along the last dimension, the first in the lowest bits."""
+"""Unsigned 8-, 4- or 2-bit integers packed into bytes along the last dimension, the first in the lowest bits."""
 
 from typing import TypeVar
 

@@ -14,10 +14,12 @@ _HALF = np.uint32(0xFFFF)
 
 
 def select(condition: jax.Array, a: Words, b: Words) -> Words:
+    """`a` where the condition holds, and `b` elsewhere."""
     return tuple(jnp.where(condition, x, y) for x, y in zip(a, b, strict=True))
 
 
 def is_negative(a: Words) -> jax.Array:
+    """``a < 0``"""
     return a[-1] >> 31 == 1
 
 
@@ -53,21 +55,21 @@ def product(a: jax.Array, b: Words) -> Words:
 
 
 def _high_word(a: jax.Array, b: jax.Array) -> jax.Array:
-    """``a * b >> 32``, by halves: no product or sum of them needs more than 32 bits.
+    """``a * b >> 32``, by halves of 16 bits: no product or sum of them needs more than 32 bits.
 
     XLA cannot partition jax 0.12's `lax.mulhi` over a mesh.
     """
     a_low, a_high, b_low, b_high = a & _HALF, a >> 16, b & _HALF, b >> 16
-    one = a_high * b_low + ((a_low * b_low) >> 16)
-    other = a_low * b_high + (one & _HALF)
-    return a_high * b_high + (one >> 16) + (other >> 16)
+    middle = a_high * b_low + ((a_low * b_low) >> 16)
+    other_middle = a_low * b_high + (middle & _HALF)
+    return a_high * b_high + (middle >> 16) + (other_middle >> 16)
 
 
 def shift_left(a: Words, count: jax.Array) -> Words:
     """``a << count``, for a count from 0 to the number of bits."""
     zero = jnp.uint32(0)
-    for size in _sizes(a):
-        a = select((count >> 5) & size != 0, ((zero,) * size + a)[: len(a)], a)
+    for words in _powers_of_two(a):
+        a = select((count >> 5) & words != 0, ((zero,) * words + a)[: len(a)], a)
     bits = (count & 31).astype(jnp.uint32)
     # In two steps, because the result of a shift by 32 differs between platforms.
     return tuple((word << bits) | ((lower >> 1) >> (31 - bits)) for word, lower in zip(a, (zero, *a[:-1]), strict=True))
@@ -76,18 +78,19 @@ def shift_left(a: Words, count: jax.Array) -> Words:
 def shift_right(a: Words, count: jax.Array) -> Words:
     """``a >> count`` of a non-negative number, for a count from 0 to the number of bits."""
     zero = jnp.uint32(0)
-    for size in _sizes(a):
-        a = select((count >> 5) & size != 0, (a + (zero,) * size)[size:], a)
+    for words in _powers_of_two(a):
+        a = select((count >> 5) & words != 0, (a + (zero,) * words)[words:], a)
     bits = (count & 31).astype(jnp.uint32)
     return tuple((word >> bits) | ((upper << 1) << (31 - bits)) for word, upper in zip(a, (*a[1:], zero), strict=True))
 
 
-def _sizes(a: Words) -> list[int]:
-    """The powers of two that sum up to every number of whole words."""
+def _powers_of_two(a: Words) -> list[int]:
+    """Numbers of words: any shift by up to all words of `a` is a sum of some of them."""
     return [1 << place for place in range(len(a).bit_length())]
 
 
 def leading_zeros(a: Words) -> jax.Array:
+    """How many bits above the highest 1 are 0, in int32."""
     *rest, word = a
     zeros = lax.clz(word).astype(jnp.int32)
     return jnp.where(word == 0, 32 + leading_zeros(tuple(rest)), zeros) if rest else zeros

@@ -1,1 +1,1 @@
-"""The specifications' formulas, as functions of arrays that know nothing of operators."""
+"""The specifications' formulas, as functions of arrays, independent of operators."""

@@ -1,4 +1,4 @@
-"""The affine maps between quantized values and real numbers, which operators and kernel epilogues share."""
+"""The affine maps between quantized values and real numbers."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 
 def dequantize(x: Quantized) -> jax.Array:
-    """``(x - zero_point) * scale`` in float32: the difference as in `offset`, one rounding."""
+    """``fl((x - zero_point) * scale)`` in float32, with the difference as in `offset`."""
     if x.scale.dtype == e8m0.DTYPE:
         return e8m0.product(offset(x), x.scale)
     return exact.product(offset(x), exact.widen(x.scale))
@@ -43,7 +43,7 @@ def quotient(x: jax.Array, scale: jax.Array, precision: np.dtype) -> jax.Array:
     if precision == jnp.float32:
         return e8m0.quotient(x, scale) if scale.dtype == e8m0.DTYPE else exact.quotient(x, scale)
     divisor = e8m0.widen(scale) if scale.dtype == e8m0.DTYPE else scale
-    dividend, divisor = (exact.widen(exact.narrow(each, precision)) for each in (x, divisor))
+    dividend, divisor = (exact.widen(exact.narrow(operand, precision)) for operand in (x, divisor))
     return exact.widen(exact.narrow(exact.quotient(dividend, divisor), precision))
 
 

@@ -1,4 +1,4 @@
-"""Blocks of elements along a dimension that share a scale."""
+"""Blocks of elements along a dimension, each of which shares a scale."""
 
 import jax
 import jax.numpy as jnp
@@ -12,21 +12,21 @@ _LANES = 8
 
 
 def repeat(x: jax.Array, axis: int, block_size: int, size: int) -> jax.Array:
-    """The value of each block, for each of its elements: `size` elements along `axis`; the last block may be partial."""
-    block_size = _within(block_size, size)
-    split = (*x.shape[: axis + 1], block_size, *x.shape[axis + 1 :])
-    each = jnp.broadcast_to(lax.expand_dims(x, (axis + 1,)), split)
-    whole = each.reshape(*x.shape[:axis], x.shape[axis] * block_size, *x.shape[axis + 1 :])
-    return lax.slice_in_dim(whole, 0, size, axis=axis)
+    """The value of each block, repeated for its elements: `size` elements along `axis`; the last block may be partial."""
+    block_size = _limited(block_size, size)
+    in_blocks = (*x.shape[: axis + 1], block_size, *x.shape[axis + 1 :])
+    repeated = jnp.broadcast_to(lax.expand_dims(x, (axis + 1,)), in_blocks)
+    repeated = repeated.reshape(*x.shape[:axis], x.shape[axis] * block_size, *x.shape[axis + 1 :])
+    return lax.slice_in_dim(repeated, 0, size, axis=axis)
 
 
 def largest_magnitude_bits(x: jax.Array, axis: int, block_size: int) -> jax.Array:
     """The bits of the largest magnitude in each block of float32 `x`; those of a NaN or infinity, if there is one.
 
-    Compared as integers, which have the order of the magnitudes, with NaN above all.
+    Magnitudes are compared as integers, which have the order of the floats, with NaN above all.
     """
-    block_size = _within(block_size, x.shape[axis])
-    magnitude = float_bits.bits(_split(x, axis, block_size)) & float_bits.MAGNITUDE
+    block_size = _limited(block_size, x.shape[axis])
+    magnitude = float_bits.bits(_in_blocks(x, axis, block_size)) & float_bits.MAGNITUDE
     if axis == x.ndim - 1 and block_size % _LANES == 0:
         # XLA:CPU does not vectorize a reduction over the last dimension: it is five times as fast in two steps.
         lanes = magnitude.reshape(*magnitude.shape[:-1], block_size // _LANES, _LANES)
@@ -34,12 +34,12 @@ def largest_magnitude_bits(x: jax.Array, axis: int, block_size: int) -> jax.Arra
     return magnitude.max(axis + 1, initial=0)
 
 
-def _within(block_size: int, size: int) -> int:
-    """The block size for a dimension of this size: a block that is longer has as many elements."""
-    return min(block_size, max(size, 1)) if isinstance(size, int) else block_size  # not a symbolic size of `jax.export`
+def _limited(block_size: int, size: int) -> int:
+    """The block size, limited to the size of the dimension, unless that is a symbolic size of `jax.export`."""
+    return min(block_size, max(size, 1)) if isinstance(size, int) else block_size
 
 
-def _split(x: jax.Array, axis: int, block_size: int) -> jax.Array:
+def _in_blocks(x: jax.Array, axis: int, block_size: int) -> jax.Array:
     """`x` with `axis` split into two dimensions, blocks and elements; zeros fill the last block."""
     size = x.shape[axis]
     blocks = -(-size // block_size)
@@ -48,9 +48,9 @@ def _split(x: jax.Array, axis: int, block_size: int) -> jax.Array:
 
 
 def from_code(code: jax.Array, dtype: np.dtype) -> jax.Array:
-    """The numbers of a narrow `dtype` from their codes. If a byte holds two of them, a CPU computes the codes first.
+    """The numbers of a narrow `dtype` from their codes, which a CPU stores first if a byte holds two of them.
 
-    XLA:CPU does not vectorize a loop that writes 4-bit numbers: one that does nothing else is short.
+    XLA:CPU does not vectorize a loop that writes 4-bit numbers. So that loop does nothing else.
     """
     if narrow_floats.format_of(dtype).bits < 8:
         code = materialize.stored_on_cpu(code)

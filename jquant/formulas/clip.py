@@ -1,4 +1,4 @@
-"""Clipping to an interval, [Min, Max]: what DirectML's clip operators and their gradients compute."""
+"""Clipping to an interval, [Min, Max], as in DirectML's clip operators, and its gradient."""
 
 from typing import NamedTuple
 
@@ -34,27 +34,27 @@ def clip(input: jax.Array, min: jax.Array | None, max: jax.Array | None, scale_b
 
 
 def gradient(input: jax.Array, input_gradient: jax.Array, min: jax.Array, max: jax.Array) -> jax.Array:
-    """The gradient of ``max(Min, min(x, Max))``, from the incoming one."""
+    """The gradient of ``max(Min, min(x, Max))`` by `input`, from the gradient by the result."""
     is_inside = _is_inside(_sealed(input), _bound(min, input.dtype), _bound(max, input.dtype))
     return jnp.where(is_inside, to_rank(_sealed(input_gradient), input.ndim), jnp.zeros((), input.dtype))
 
 
 @jax.custom_jvp
 def _max_min(x: jax.Array, min: jax.Array, max: jax.Array) -> jax.Array:
-    """Min if Min > Max; `lax.clamp` and `jnp.clip` give Max."""
+    """``max(Min, min(x, Max))``, which is Min if Min > Max; `lax.clamp` and `jnp.clip` give Max."""
     return jnp.maximum(min, jnp.minimum(x, max))
 
 
 @_max_min.defjvp
 def _max_min_jvp(primals, tangents):
-    """The derivative of x inside; elsewhere the result is a bound, and the derivative is that of the bound."""
+    """Inside the interval, the derivative of x; elsewhere, that of the bound that is the result."""
     (x, min, max), (x_dot, min_dot, max_dot) = primals, tangents
     bound_dot = jnp.where(jnp.minimum(x, max) <= min, min_dot, max_dot)
     return _max_min(*primals), jnp.where(_is_inside(x, min, max), x_dot, bound_dot)
 
 
 def _is_inside(x: jax.Array, min: jax.Array, max: jax.Array) -> jax.Array:
-    """The rule of CLIP_GRAD and CLIP_GRAD1: 0 where ``x <= Min`` or ``x >= Max``. A NaN is neither."""
+    """Where CLIP_GRAD and CLIP_GRAD1 pass the gradient on: not where ``x <= Min`` or ``x >= Max``; at a NaN, they do."""
     return ~((x <= min) | (x >= max))
 
 
@@ -63,7 +63,7 @@ def _sealed(x: jax.Array) -> jax.Array:
 
 
 def _bound(bound: jax.Array, dtype: np.dtype) -> jax.Array:
-    """A bound in the type of the tensor: FLOAT becomes an integer toward zero, and saturates."""
+    """A bound, converted to the type of the tensor: to an integer type toward zero, saturating."""
     if jnp.issubdtype(dtype, jnp.floating):
         return exact.seal(bound.astype(dtype))
     return bound if bound.dtype == dtype else rounding.saturating_cast(bound, dtype)

@@ -1,4 +1,4 @@
-"""The dimensions of two operands of any rank that a product contracts, and the equivalent matrix product."""
+"""The contracted and batch dimensions of a general dot product, and its operands as matrices."""
 
 import math
 from typing import NamedTuple
@@ -10,7 +10,7 @@ Dimensions = tuple[int, ...]
 
 
 class DotDimensions(NamedTuple):
-    """What `jax.lax.dot_general` calls the dimension numbers. The dimensions of an operand not named here are free.
+    """The dimension numbers of `jax.lax.dot_general`. The other dimensions of an operand are free.
 
     The result has the batch dimensions, then the free ones of `lhs`, then those of `rhs`.
     """
@@ -22,22 +22,23 @@ class DotDimensions(NamedTuple):
 
     @property
     def numbers(self) -> tuple[tuple[Dimensions, Dimensions], tuple[Dimensions, Dimensions]]:
-        """In JAX's form."""
+        """As `jax.lax.dot_general` takes them."""
         return (self.lhs_contracting, self.rhs_contracting), (self.lhs_batch, self.rhs_batch)
 
     def in_order_of_lhs(self) -> "DotDimensions":
-        """The same product, with the sum in the order in which the elements of `lhs` are stored."""
+        """The same product, with its sums in the order in which the elements of `lhs` are stored."""
         pairs = sorted(zip(self.lhs_contracting, self.rhs_contracting, strict=True))
-        return self._replace(lhs_contracting=tuple(one for one, _ in pairs), rhs_contracting=tuple(two for _, two in pairs))
+        lhs_contracting, rhs_contracting = zip(*pairs, strict=True) if pairs else ((), ())
+        return self._replace(lhs_contracting=lhs_contracting, rhs_contracting=rhs_contracting)
 
 
 def free(rank: int, *others: Dimensions) -> Dimensions:
-    """Those of `rank` dimensions that are in none of the others."""
-    return tuple(dimension for dimension in range(rank) if not any(dimension in group for group in others))
+    """The dimensions of an operand of this rank that are in none of `others`."""
+    return tuple(dimension for dimension in range(rank) if not any(dimension in dimensions for dimensions in others))
 
 
 def matrices(x: jax.Array, batch: Dimensions, rows: Dimensions, columns: Dimensions, *, merged: bool = True) -> jax.Array:
-    """`x` in shape (*batch, rows, columns). If not `merged`, the rows keep their dimensions, and have at least one."""
+    """`x` in shape (*batch, rows, columns). Unless `merged`, the rows keep their dimensions, or get one of size 1."""
     order = (*batch, *rows, *columns)
     x = x if order == tuple(range(x.ndim)) else lax.transpose(x, order)
     first, last = len(batch), len(batch) + len(rows)
@@ -46,5 +47,5 @@ def matrices(x: jax.Array, batch: Dimensions, rows: Dimensions, columns: Dimensi
 
 
 def reshaped(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """`x` in that shape; unchanged if it has it."""
+    """`x` reshaped to `shape`, or `x` itself if that is its shape."""
     return x if x.shape == shape else x.reshape(shape)

@@ -1,4 +1,4 @@
-"""MIN_FIRST, which several TensorFlow operators share: the lower end of a range is rounded to a multiple of its step."""
+"""TensorFlow's mode MIN_FIRST, in which the lower end of a range is rounded to a multiple of its step."""
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +9,9 @@ from jquant.formulas import ranges
 
 
 def quantize(x: jax.Array, low: jax.Array, high: jax.Array, dtype: np.dtype) -> jax.Array:
-    """``clamp(away(x * scale) - (away(low * scale) - min(T)))`` with ``scale = (2**bits - 1) / (high - low)``, as a float
+    """``clamp(away(x * scale) - (away(low * scale) - min(T)))`` with ``scale = (2**bits - 1) / (high - low)``, as a float.
 
-    `x` may be an unsealed sum or difference. The result is still to be saturated.
+    `x` may be an unsealed sum or difference. The caller saturates the result.
     """
     limits = jnp.iinfo(dtype)
     scale = jnp.where(high == low, jnp.float32(0), ranges.steps_per_unit(low, high, dtype))
@@ -29,7 +29,7 @@ def dequantize(x: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
 
 
 def rounded_low(low: jax.Array, high: jax.Array, scale: jax.Array) -> jax.Array:
-    """``away(low / scale) * scale``; the lower end itself if there are no steps."""
+    """``away(low / scale) * scale``; `low` itself if the range is a single point."""
     empty = high == low
     steps = rounding.round_half_away(exact.quotient(low, jnp.where(empty, jnp.float32(1), scale)))
     return jnp.where(empty, low, exact.product(steps, scale))

@@ -1,14 +1,15 @@
-"""Ranges of real numbers, [min, max], as in TensorFlow's operators: one, or one for each slice along an axis."""
+"""Ranges of real numbers, [min, max], as in TensorFlow's operators: one per tensor, or one per slice along an axis."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jquant.arithmetic import exact
 
 
 def scales(low: jax.Array, high: jax.Array, smallest: jax.Array, largest: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The factor from each bound to its integer; the largest float32 if that is not positive, which limits nothing."""
+    """The factor from each bound to its integer; the largest float32 if that is not positive: no limit."""
 
     def scale(integer: jax.Array, bound: jax.Array) -> jax.Array:
         is_limited = exact.product(integer, bound) > 0
@@ -44,3 +45,8 @@ def maximum(a: jax.Array, b: jax.Array) -> jax.Array:
 def clamp(x: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
     """`x` clamped to the range; NaN stays NaN."""
     return maximum(minimum(x, high), low)
+
+
+def magnitude(low: jax.Array, high: jax.Array) -> jax.Array:
+    """The largest magnitude in a range."""
+    return maximum(lax.abs(low), lax.abs(high))

@@ -13,11 +13,11 @@ from jquant.quantized_tensor import ScaleZeroPoint
 def quantization_parameters(
     min: jax.Array, max: jax.Array, dtype: np.dtype, symmetric: bool, narrow_range: bool
 ) -> ScaleZeroPoint:
-    """`scale_and_zero_point` for float32 arrays of one shape."""
+    """The formula of `jquant.scale_and_zero_point`, for float32 arrays of one shape."""
     limits = jnp.iinfo(dtype)
     smallest, largest = int(limits.min) + narrow_range, int(limits.max)
     low, high = jnp.minimum(exact.widen(min), 0), jnp.maximum(exact.widen(max), 0)
-    if symmetric:  # half of the range over half of the integers, which has no wider range than it was given
+    if symmetric:  # half of the range over half of the integers: all of it may be wider than the given range, and overflow
         low, high = -jnp.maximum(-low, high), jnp.zeros_like(high)
     steps = jnp.float32((largest - smallest) / (2 if symmetric else 1))
     scale = exact.quotient(high - low, steps)

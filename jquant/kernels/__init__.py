@@ -1,1 +1,1 @@
-"""Integer matrix products."""
+"""Integer products and convolutions, weight-only products, and their implementations by platform."""

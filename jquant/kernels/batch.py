@@ -1,4 +1,4 @@
-"""The batch of a product: which part of it a kernel can do without."""
+"""The batch dimensions of a product, joined for kernels that take one or none."""
 
 import math
 from collections.abc import Sequence
@@ -12,28 +12,28 @@ _Leaves = TypeVar("_Leaves")
 
 
 def join_rows(a: jax.Array, b: _Matrix, leaves: _Leaves, batch: Sequence[int]) -> tuple[jax.Array, _Matrix, _Leaves] | None:
-    """Operands whose batch is joined to the rows of A, which all multiply one B: each of them with a batch of (1,).
+    """The operands with the batch of A joined to its rows, which all multiply one B; the batch of each becomes (1,).
 
     None if there is more than one B, or if an array in `leaves` has different columns for each batch.
 
     Args:
       a: shape (..., M, K).
-      b: shape (..., K, N) or (..., N, K), or a tree of arrays that have one batch.
-      leaves: a tree of arrays beside the rows of A or the columns of B, with the rank of `a`.
+      b: shape (..., K, N) or (..., N, K), or a tree of arrays with one batch.
+      leaves: a tree of arrays that belong to the rows of A or the columns of B, with the rank of `a`.
       batch: the batch of the product.
     """
     m = a.shape[-2]
 
-    def is_for_all(x: jax.Array) -> bool:
+    def is_shared(x: jax.Array) -> bool:
         return math.prod(x.shape[:-1]) == 1
 
     def joined(x: jax.Array) -> jax.Array:
-        if not is_for_all(x):
+        if not is_shared(x):
             x = jnp.broadcast_to(x, (*batch, m, x.shape[-1]))
         return x.reshape(1, -1, x.shape[-1])
 
     is_one_b = all(math.prod(x.shape[:-2]) == 1 for x in jax.tree.leaves(b))
-    if not is_one_b or not all(is_for_all(x) or x.shape[-1] == 1 or x.shape[-2] > 1 for x in jax.tree.leaves(leaves)):
+    if not is_one_b or not all(is_shared(x) or x.shape[-1] == 1 or x.shape[-2] > 1 for x in jax.tree.leaves(leaves)):
         return None
     b = jax.tree.map(lambda x: x.reshape(1, *x.shape[-2:]), b)
     return a.reshape(1, -1, a.shape[-1]), b, jax.tree.map(joined, leaves)
@@ -42,7 +42,7 @@ def join_rows(a: jax.Array, b: _Matrix, leaves: _Leaves, batch: Sequence[int]) -
 def with_one_batch_axis(
     a: jax.Array, b: _Matrix, leaves: _Leaves, batch: Sequence[int]
 ) -> tuple[jax.Array, _Matrix, _Leaves]:
-    """The operands as (batch, rows, columns), the batch of each all of it or 1; it joins the rows where it can."""
+    """The operands in shape (batch, rows, columns), with `join_rows` where it can; the batch of each is all of it or 1."""
     joined = join_rows(a, b, leaves, batch)
     if joined is not None:
         return joined

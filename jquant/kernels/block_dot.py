@@ -1,7 +1,6 @@
 """The primitive behind every product with block scales: the single entry to all implementations.
 
-As in `integer_dot` for integer products, the implementation is chosen when the program is lowered, once for each platform
-that it is lowered for.
+As in `integer_dot`, the implementation is chosen when the program is lowered, once for each platform that it is lowered for.
 """
 
 import dataclasses
@@ -50,7 +49,7 @@ def block_dot(
     Args:
       a: int8 or uint8, of shape (..., M, K).
       a_zero_point: of the dtype of `a`, of shape (..., M, 1) or (..., 1, 1), or None for 0.
-      b: of shape (..., K, N) and the rank of `a`. Batch sizes of 1 broadcast; `jax.vmap` makes them different for the
+      b: of shape (..., K, N) and the rank of `a`. Batch sizes of 1 broadcast; under `jax.vmap`, they may differ between the
         arrays that it holds.
       epilogue: the steps that follow, on float32, whose arrays have the rank of `a`.
       k_parts: a power of two that divides the number of blocks.
@@ -73,35 +72,36 @@ def function_for(platform: str, implementation: Implementation | None) -> Callab
 
 
 def _call(function: Callable, *arrays, tree, k_parts, implementation=None) -> jax.Array:
-    """Applies `function` to each of the runs, as one more batch dimension; then sums them and applies the epilogue."""
+    """Applies `function` to the runs, along one more batch dimension; then adds up their sums and applies the epilogue."""
     a, a_zero_point, b, epilogue = jax.tree.unflatten(tree, arrays)
-    operands = _in_whole_blocks(*_in_whole_batches(a, a_zero_point, b))
+    operands = _padded_to_blocks(*_with_joint_batches(a, a_zero_point, b))
     if k_parts == 1:
         return epilogues.apply(epilogue, function(*operands))
-    runs = function(*_in_runs(*operands, k_parts))
-    return epilogues.apply(epilogue, _pairwise_sum(runs))
+    sums = function(*_in_runs(*operands, k_parts))
+    return epilogues.apply(epilogue, _pairwise_sum(sums))
 
 
-def _in_whole_batches(
+def _with_joint_batches(
     a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix
 ) -> tuple[jax.Array, jax.Array | None, PackedBlockMatrix]:
-    """The operands, with the batch of its zero points in A, and one batch in all arrays of B.
+    """The operands with A broadcast to the batch of its zero points, and all arrays of B to one batch.
 
-    `jax.vmap` may map any of the arrays alone.
+    They differ where `jax.vmap` maps one of the arrays alone.
     """
-    a = _with_batch_of((a, a_zero_point), a)
-    return a, a_zero_point, jax.tree.map(functools.partial(_with_batch_of, b), b)
+    a = _broadcast_to_batch((a, a_zero_point), a)
+    return a, a_zero_point, jax.tree.map(functools.partial(_broadcast_to_batch, b), b)
 
 
-def _with_batch_of(arrays: Any, x: jax.Array) -> jax.Array:
+def _broadcast_to_batch(arrays: Any, x: jax.Array) -> jax.Array:
+    """`x` broadcast to the common batch of `arrays`."""
     batch = jnp.broadcast_shapes(*(array.shape[:-2] for array in jax.tree.leaves(arrays)))
     return jnp.broadcast_to(x, (*batch, *x.shape[-2:]))
 
 
-def _in_whole_blocks(
+def _padded_to_blocks(
     a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix
 ) -> tuple[jax.Array, jax.Array | None, PackedBlockMatrix]:
-    """The operands, with columns in A that equal its zero point, so that the contents of B do not matter there."""
+    """The operands with A padded to whole blocks by its zero point, so that the padding rows of B do not matter."""
     if b.padding:
         shape = (*a.shape[:-1], b.padding)
         zero_point = jnp.zeros((), a.dtype) if a_zero_point is None else a_zero_point
@@ -110,7 +110,7 @@ def _in_whole_blocks(
 
 
 def _in_runs(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix, parts: int) -> tuple:
-    """The operands, split along K into parts, which become the last dimension of the batch."""
+    """The operands split along K into `parts` runs, which become the last dimension of the batch."""
     *batch, m, k = a.shape
     a = jnp.moveaxis(a.reshape(*batch, m, parts, k // parts), -2, -3)
     a_zero_point = None if a_zero_point is None else jnp.expand_dims(a_zero_point, -3)
@@ -118,29 +118,29 @@ def _in_runs(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix,
     return a, a_zero_point, b
 
 
-def _pairwise_sum(runs: jax.Array) -> jax.Array:
-    """The runs of shape (..., parts, M, N), added in adjacent pairs until there is one."""
-    (total,) = unless_partitioned(_pairwise_sum_of_slices, _pairwise_sum_across_devices, runs)
+def _pairwise_sum(sums: jax.Array) -> jax.Array:
+    """The sums of the runs, of shape (..., parts, M, N), added in adjacent pairs until one is left."""
+    (total,) = unless_partitioned(_pairwise_sum_of_slices, _pairwise_sum_across_devices, sums)
     return total
 
 
-def _pairwise_sum_of_slices(runs: jax.Array) -> tuple[jax.Array]:
-    axis = runs.ndim - 3
-    while (parts := runs.shape[axis]) > 1:
-        of_pairs = (lax.slice_in_dim(runs, first, parts, 2, axis) for first in (0, 1))
-        runs = exact.sum(*of_pairs)
-    return (jnp.squeeze(runs, axis),)
+def _pairwise_sum_of_slices(sums: jax.Array) -> tuple[jax.Array]:
+    axis = sums.ndim - 3
+    while (parts := sums.shape[axis]) > 1:
+        even, odd = (lax.slice_in_dim(sums, first, parts, 2, axis) for first in (0, 1))
+        sums = exact.sum(even, odd)
+    return (jnp.squeeze(sums, axis),)
 
 
-def _pairwise_sum_across_devices(runs: jax.Array) -> tuple[jax.Array]:
-    """The same for runs on several devices: collected with one integer sum, in which a run is 0 on the other devices.
+def _pairwise_sum_across_devices(sums: jax.Array) -> tuple[jax.Array]:
+    """The same over several devices: collected by one integer sum, in which the sum of a run is 0 on all other devices.
 
     XLA would send each slice separately.
     """
-    parts, dimension = runs.shape[-3], runs.ndim - 3
+    parts, dimension = sums.shape[-3], sums.ndim - 3
     places = (*(1,) * dimension, parts, parts, 1, 1)
     is_own = lax.broadcasted_iota(jnp.int32, places, dimension) == lax.broadcasted_iota(jnp.int32, places, dimension + 1)
-    bits = float_bits.bits(runs)[..., None, :, :, :]
+    bits = float_bits.bits(sums)[..., None, :, :, :]
     collected = jnp.sum(jnp.where(is_own, bits, jnp.int32(0)), axis=-3, dtype=jnp.int32)
     return _pairwise_sum_of_slices(float_bits.from_bits(collected))
 
@@ -169,7 +169,7 @@ implementations.register_lowering(_block_dot_p, _lower)
 
 
 def _batch(operands, dimensions, **parameters):
-    """The mapped dimension becomes the first of the batch."""
+    """Makes the mapped dimension the first batch dimension."""
     return _block_dot_p.bind(*mapped_first(operands, dimensions), **parameters), 0
 
 
@@ -177,9 +177,9 @@ batching.primitive_batchers[_block_dot_p] = _batch
 
 
 def _differentiate(primals, tangents, *, tree, **parameters):
-    """The derivative by the scales and the epilogue's arrays: integers have no tangents.
+    """The derivative by the scales of B and by the epilogue's arrays: integers have no tangents.
 
-    That by the scales of B needs the products of all blocks apart: int32, of shape (..., G, M, N).
+    The derivative by the scales needs the products of all blocks, int32, of shape (..., G, M, N).
     """
     a, a_zero_point, b, epilogue = jax.tree.unflatten(tree, primals)
     _, _, b_tangent, _ = jax.tree.unflatten(tree, tangents)
@@ -187,7 +187,7 @@ def _differentiate(primals, tangents, *, tree, **parameters):
     r = block_dot(a, a_zero_point, b, **parameters)
     if isinstance(b_tangent.scale, ad.Zero):
         return jax.jvp(lambda epilogue: epilogues.apply(epilogue, r), (epilogue,), (epilogue_tangent,))
-    products = xla_blocks.products(*_in_whole_blocks(*_in_whole_batches(a, a_zero_point, b)))
+    products = xla_blocks.products(*_padded_to_blocks(*_with_joint_batches(a, a_zero_point, b)))
     r_tangent = (products.astype(jnp.float32) * b_tangent.scale[..., None, :].astype(jnp.float32)).sum(-3)
     return jax.jvp(epilogues.apply, (epilogue, r), (epilogue_tangent, r_tangent))
 

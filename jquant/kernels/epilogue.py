@@ -1,8 +1,8 @@
-"""What follows an integer product: zero points, scales, the output's type.
+"""The steps that follow an integer product: zero points, bias, scales, and conversion to the output's type.
 
-Each step is a pytree, whose arrays broadcast against the product, and a function of the product. So XLA can apply
-it to a whole matrix and a kernel to one block of it, with the same arithmetic: a kernel takes the arrays apart
-with `jax.tree.flatten`, and puts their blocks together again.
+Each step is a pytree, whose arrays broadcast against the product, and a function of the product. So XLA can apply a step to
+the whole product and a kernel to one block of it, with the same arithmetic: a kernel flattens the step to its arrays with
+`jax.tree.flatten`, and unflattens it with their blocks.
 """
 
 import dataclasses
@@ -23,13 +23,13 @@ Epilogue = tuple[Step, ...]
 
 
 def apply(epilogue: Epilogue, product: jax.Array) -> jax.Array:
-    """Applies the steps, one after another, to an int32 `product` of shape (..., M, N), outside of a kernel."""
+    """Applies the steps in order to an int32 `product` of shape (..., M, N), outside a kernel."""
     result = apply_in_kernel(epilogue, product)
     return materialize.shared(result) if epilogue and jnp.issubdtype(result.dtype, jnp.integer) else result
 
 
 def apply_in_kernel(epilogue: Epilogue, product: jax.Array) -> jax.Array:
-    """The same for a block of a product, in the body of a kernel."""
+    """Applies the steps in order to a block of a product, in the body of a kernel."""
     for step in epilogue:
         product = step(product)
     return product
@@ -38,7 +38,7 @@ def apply_in_kernel(epilogue: Epilogue, product: jax.Array) -> jax.Array:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ZeroPointCorrection:
-    """``product - sum of the terms`` in int32: what zero points add to a product (see `zero_point.correction`).
+    """``product - sum of the terms`` in int32: the correction for zero points (see `zero_point.correction`).
 
     Attributes:
       terms: for each term, its factors: int32, of shape (..., M, 1), (..., 1, N) or (..., 1, 1).

@@ -1,4 +1,4 @@
-"""What the entries to several implementations share: where each kernel runs, its module, and what takes its place."""
+"""Implementations of a product by platform: the defaults, the kernels' modules, and XLA where a kernel does not run."""
 
 import functools
 import importlib
@@ -13,20 +13,20 @@ from jax.interpreters import mlir
 from jquant.modes import Implementation
 
 _PLATFORMS = {Implementation.MOSAIC_TPU: "tpu", Implementation.MOSAIC_GPU: "cuda"}
-# What None stands for: a kernel where it has been run on the platform and was faster, otherwise XLA's product.
+# For `implementation=None`: a kernel if it has been run on the platform and was faster, otherwise XLA's product.
 DEFAULTS = {"cpu": Implementation.XLA, "tpu": Implementation.XLA, "cuda": Implementation.XLA}
 
 
 def default(platform: str) -> Implementation:
-    """The implementation that None stands for in a program for `platform`."""
+    """The implementation for `implementation=None` in a program for `platform`."""
     return DEFAULTS.get(platform, Implementation.XLA)
 
 
 def module_of(implementation: Implementation, platform: str, modules: Mapping[Implementation, str]) -> ModuleType:
-    """The module of a kernel, out of `modules`, for a program for `platform`; imported only now."""
-    home = _PLATFORMS[implementation]
-    if platform != home:
-        raise NotImplementedError(f"implementation {implementation} is for {home}; this program is for {platform}")
+    """The module of a kernel, out of `modules`, for a program for `platform`; imported when it is needed."""
+    supported = _PLATFORMS[implementation]
+    if platform != supported:
+        raise NotImplementedError(f"implementation {implementation} is for {supported}; this program is for {platform}")
     try:
         return importlib.import_module(modules[implementation])
     except ImportError as error:
@@ -37,7 +37,7 @@ def module_of(implementation: Implementation, platform: str, modules: Mapping[Im
 
 @functools.cache
 def warn_of_partitioning(implementation: Implementation, where: str) -> None:
-    """Says, once, that XLA's product takes the place of a kernel that was named, and `where` it does not."""
+    """Warns, once, that XLA's product replaces a kernel that was asked for, and says `where` the kernel would run."""
     warnings.warn(
         f"implementation {implementation} cannot be partitioned by XLA, whose own product takes its place in programs "
         f"over several devices; {where}, the kernel runs on each shard",
@@ -46,7 +46,7 @@ def warn_of_partitioning(implementation: Implementation, where: str) -> None:
 
 
 def unless_declined(kernel: Callable[..., jax.Array], otherwise: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    """`kernel`, or XLA's product if the kernel declines."""
+    """`kernel`, or `otherwise` if the kernel raises `NotImplementedError`."""
 
     def function(*operands, **parameters):
         try:
@@ -58,7 +58,7 @@ def unless_declined(kernel: Callable[..., jax.Array], otherwise: Callable[..., j
 
 
 def register_lowering(primitive: Primitive, lower: Callable) -> None:
-    """Registers ``lower(platform, ...)`` for each platform, and for all that have no default."""
+    """Registers ``lower(platform, ...)`` for each platform with a default, and ``lower("other", ...)`` for all others."""
     for platform in DEFAULTS:
         mlir.register_lowering(primitive, functools.partial(lower, platform), platform=platform)
     mlir.register_lowering(primitive, functools.partial(lower, "other"))

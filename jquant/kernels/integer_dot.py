@@ -26,7 +26,7 @@ _MODULES = {
     Implementation.MOSAIC_GPU: "jquant.kernels.pallas.gpu",
 }
 
-# The longest sum: 128 * 128 * 2**16 is 2**30. Some of XLA's GPU kernels saturate (`mma.satfinite`) instead of wrapping.
+# The most terms of a sum: 128 * 128 * 2**16 is 2**30. Some of XLA's GPU kernels saturate (`mma.satfinite`), and do not wrap.
 _LONGEST_K = 2**16
 
 _integer_dot_p = Primitive("integer_dot")
@@ -61,21 +61,23 @@ def integer_dot(
             products = map(multiply, parts(a, a.ndim - 1), parts(b, b.ndim - (1 if transpose_b else 2)))
             return (functools.reduce(operator.add, products),)
 
-        whole, split = (functools.partial(sum_of_parts, parts) for parts in (_consecutive_parts, _interleaved_parts))
-        (product,) = unless_partitioned(whole, split, a, b)
+        in_order, interleaved = (
+            functools.partial(sum_of_parts, parts) for parts in (_consecutive_parts, _interleaved_parts)
+        )
+        (product,) = unless_partitioned(in_order, interleaved, a, b)
         return epilogues.apply(epilogue, product)
     arrays, steps = jax.tree.flatten(epilogue)
     return _integer_dot_p.bind(a, b, *arrays, steps=steps, transpose_b=transpose_b, implementation=implementation)
 
 
 def _consecutive_parts(x: jax.Array, axis: int) -> Iterator[jax.Array]:
-    """`x`, split along K into parts that are short enough."""
+    """`x`, split along K into parts of at most `_LONGEST_K`."""
     k = x.shape[axis]
     return (lax.slice_in_dim(x, start, min(start + _LONGEST_K, k), axis=axis) for start in range(0, k, _LONGEST_K))
 
 
 def _interleaved_parts(x: jax.Array, axis: int) -> Iterator[jax.Array]:
-    """Every n-th element along K, so that what is split along K stays where it is; only if n divides K."""
+    """The same with every n-th element in a part, if n divides K: where a mesh splits K, no element moves."""
     k, n = x.shape[axis], -(-x.shape[axis] // _LONGEST_K)
     if k % n:
         return _consecutive_parts(x, axis)
@@ -123,7 +125,7 @@ implementations.register_lowering(_integer_dot_p, _lower)
 
 
 def _batch(operands, dimensions, **parameters):
-    """The mapped dimension becomes the first of the batch."""
+    """Makes the mapped dimension the first batch dimension."""
     return _integer_dot_p.bind(*mapped_first(operands, dimensions), **parameters), 0
 
 
@@ -131,7 +133,7 @@ batching.primitive_batchers[_integer_dot_p] = _batch
 
 
 def _differentiate(primals, tangents, *, steps, **parameters):
-    """The derivative by the epilogue's arrays: the product is of integers, which have no tangents."""
+    """The derivative by the epilogue's arrays: the factors are integers, which have no tangents."""
     a, b, *arrays = primals
     product = _integer_dot_p.bind(a, b, steps=jax.tree.structure(()), **parameters)
     tangents = [ad.instantiate_zeros(tangent) for tangent in tangents[2:]]

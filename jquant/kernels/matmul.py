@@ -18,7 +18,7 @@ from jquant.lowering.partitioned import unless_partitioned
 from jquant.modes import Implementation
 from jquant.packed.matrix import PackedMatrix
 
-# Up to this many rows of A, the column sums of B are computed as one more row: the time goes into reading B.
+# Up to this many rows of A, the column sums of B are computed as one more row of the product: the time goes into reading B.
 _FEW_ROWS = 16
 
 
@@ -58,8 +58,9 @@ def matmul(
 
     if a_zero_point is not None and column_sum is None:
         if _are_few_rows(a, b):
-            at_once, apart = (functools.partial(function, product) for function in (_sums_in_the_product, _sums_apart))
-            a_b, column_sum = unless_partitioned(at_once, apart, a, b)
+            functions = _product_and_sums_at_once, _product_and_sums_separately
+            at_once, separately = (functools.partial(function, product) for function in functions)
+            a_b, column_sum = unless_partitioned(at_once, separately, a, b)
             correction = zero_points.correction(a_zero_point, b_zero_point, row_sum, column_sum, k)
             return epilogues.apply((correction, *epilogue), a_b)
         column_sum = zero_points.column_sum(b)
@@ -72,15 +73,15 @@ def _are_few_rows(a: jax.Array, b: jax.Array) -> bool:
     return m in range(1, _FEW_ROWS + 1)
 
 
-def _sums_in_the_product(product: Callable, a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """``a @ b`` and the column sums of `b`, which is read only once unless a batch has made the rows many."""
+def _product_and_sums_at_once(product: Callable, a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """``a @ b`` and the column sums of `b`, which is read only once, unless `jax.vmap` has made the rows many."""
     if not _are_few_rows(a, b):
-        return _sums_apart(product, a, b)
+        return _product_and_sums_separately(product, a, b)
     both = product(lax.concatenate([a, lax.full_like(a[..., :1, :], 1)], a.ndim - 2), b)
     return both[..., :-1, :], both[..., -1:, :]
 
 
-def _sums_apart(product: Callable, a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The same for rows that are split over devices: no row can be added to them without moving them."""
+def _product_and_sums_separately(product: Callable, a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The same in two steps, for rows that are split over devices: no row can be added to them without moving them."""
     a_b, column_sum = product(a, b), zero_points.column_sum(b)
     return a_b, jnp.broadcast_to(column_sum, (*a_b.shape[:-2], *column_sum.shape[-2:]))

@@ -1,4 +1,4 @@
-"""Makes `PackedMatrix` and `PackedBlockMatrix` from a matrix."""
+"""Packs a matrix into a `PackedMatrix` or a `PackedBlockMatrix`."""
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ def pack(b: jax.Array, zero_point: jax.Array | None, block_size: int) -> PackedM
 
 
 def block_size_for(k: int) -> int:
-    """The largest divisor of `k` that makes a good block, or `k` itself if there is none."""
+    """The largest divisor of `k` from `SMALLEST_BLOCK` to `LARGEST_BLOCK`, or `k` itself if there is none."""
     return next((size for size in range(LARGEST_BLOCK, SMALLEST_BLOCK - 1, -1) if k % size == 0), max(k, 1))
 
 
@@ -34,21 +34,29 @@ def pack_blocks(
 ) -> PackedBlockMatrix:
     """`b` of shape (..., K, N), with its scales and zero points of shape (..., G, N).
 
-    In `layout`, which must not be K-major; None lets the data type choose.
+    `layout` must not be K-major; None stands for `layout_for`.
     """
     *batch, k, _ = b.shape
     layout = layout_for(b.dtype, block_size) if layout is None else layout
     padding = scale.shape[-2] * block_size - k
-    behind = [(0, 0)] * len(batch) + [(0, padding), (0, 0)]
+    widths = [(0, 0)] * len(batch) + [(0, padding), (0, 0)]
     if layout == Layout.WORDS:
         unsigned = (b.astype(jnp.int8) + np.int8(8 if b.dtype == jnp.int4 else 0)).astype(jnp.uint16)
-        data = packed_int4.packed(jnp.pad(unsigned, behind))
+        data = packed_int4.packed(jnp.pad(unsigned, widths))
     else:
-        data = jnp.pad(signs.to_int8(b) if b.dtype == jnp.uint8 else b.astype(jnp.int8), behind)
+        data = jnp.pad(signs.to_int8(b) if b.dtype == jnp.uint8 else b.astype(jnp.int8), widths)
         if jnp.iinfo(b.dtype).bits < 8:  # XLA:GPU fails to compile slices of 4-bit integers
             data = materialize.stored(data)
     if zero_point is not None:
         zero_point = jnp.broadcast_to(zero_point.astype(zero_point_data_type(b.dtype)), scale.shape)
-    # Without weak types, and not to be merged with what a caller's program computes from it.
+    # Without a weak type, and sealed from what a caller's program computes from the scale.
     scale = lax.convert_element_type(exact.narrow(exact.widen(scale), scale.dtype), scale.dtype)
-    return PackedBlockMatrix(data, scale, zero_point, jnp.dtype(b.dtype), block_size, padding, layout)
+    return PackedBlockMatrix(
+        data=data,
+        scale=scale,
+        zero_point=zero_point,
+        dtype=jnp.dtype(b.dtype),
+        block_size=block_size,
+        padding=padding,
+        layout=layout,
+    )

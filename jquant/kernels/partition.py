@@ -1,4 +1,4 @@
-"""Running a kernel on each shard of a program that is partitioned over a mesh.
+"""Runs a kernel on each shard of a program that is partitioned over a mesh.
 
 Whether a program is partitioned is known when it is lowered (`jquant.lowering.partitioned`); how it is split is only
 known with explicit mesh axes.
@@ -22,8 +22,8 @@ def on_each_shard(
 ) -> Callable[..., jax.Array] | None:
     """Runs `product`, an integer product with its epilogue, on each shard of what is being lowered.
 
-    If K is split, the int32 products of the shards are summed, and the epilogue follows the sum. Returns None if the types
-    do not say how everything is split: unless all axes of the mesh are explicit, and K is split alike in both operands.
+    If K is split, the int32 products of the shards are summed, and the epilogue follows the sum. Returns None unless the
+    types say how everything is split: all axes of the mesh are explicit, and both operands split K alike.
     """
     types: Any = (*context.avals_in[:2], *context.avals_out)
     a_spec, b_spec, output_spec = (x.sharding.spec for x in types)
@@ -35,18 +35,18 @@ def on_each_shard(
     def split(x: jax.Array, *entries) -> PartitionSpec:
         return PartitionSpec(*(None if size == 1 else entry for size, entry in zip(x.shape, entries, strict=True)))
 
-    def on_a_shard(a: jax.Array, b: jax.Array, epilogue: Epilogue) -> jax.Array:
+    def shard_product(a: jax.Array, b: jax.Array, epilogue: Epilogue) -> jax.Array:
         if k is None:
             return product(a, b, epilogue, transpose_b=transpose_b)
         return epilogues.apply(epilogue, lax.psum(product(a, b, (), transpose_b=transpose_b), k))
 
-    def on_all(a: jax.Array, b: jax.Array, epilogue: Epilogue, *, transpose_b: bool) -> jax.Array:
+    def sharded_product(a: jax.Array, b: jax.Array, epilogue: Epilogue, *, transpose_b: bool) -> jax.Array:
         b_split = split(b, *batch, *((n, k) if transpose_b else (k, n)))
         specs = split(a, *batch, m, k), b_split, jax.tree.map(lambda x: split(x, *batch, m, n), epilogue)
         shardings = jax.tree.map(functools.partial(NamedSharding, mesh), specs)
         operands = jax.reshard((a, b, epilogue), shardings)
         # Nothing differentiates this any more; without the check, a kernel can also be interpreted.
-        placed = {"mesh": mesh, "in_specs": specs, "out_specs": output_spec, "check_vma": False}
-        return jax.shard_map(on_a_shard, **placed)(*operands)
+        mapped = jax.shard_map(shard_product, mesh=mesh, in_specs=specs, out_specs=output_spec, check_vma=False)
+        return mapped(*operands)
 
-    return on_all
+    return sharded_product

@@ -1,4 +1,4 @@
-"""The integer product in terms of XLA's own: right on every platform, and the reference for the kernels."""
+"""The integer product by XLA's own dot: for every platform, and the reference for the kernels."""
 
 import math
 
@@ -13,11 +13,11 @@ from jquant.lowering import cpu_features, materialize
 from jquant.lowering.contraction import out_sharding
 from jquant.lowering.partitioned import unless_partitioned
 
-# XLA:CPU transposes K-major weights in each call, unless they are its left operand. There, multiplying them is slower:
-# without tiles far slower, but for one row up to jax 0.10; with tiles from about 32 rows on.
+# XLA:CPU transposes K-major weights in each call, unless they are the left operand. Then the product itself is slower: on
+# processors without AMX far slower, except for one row up to jax 0.10; with AMX from about 32 rows on.
 _ONE_ROW_ON_THE_RIGHT = jax.__version_info__ < (0, 11)
 _MOST_ROWS_ON_THE_RIGHT = 16
-_LEAST_WEIGHTS_ON_THE_LEFT = 64  # columns; with fewer, it is not worth transposing the product
+_LEAST_WEIGHTS_ON_THE_LEFT = 64  # columns; with fewer, transposing the product is not worth it
 
 
 def integer_dot(a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, transpose_b: bool = False) -> jax.Array:
@@ -33,16 +33,16 @@ def integer_dot(a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, transpos
 
 
 def integer_dot_on_cpu(a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, transpose_b: bool = False) -> jax.Array:
-    """`integer_dot` where XLA has a fast matrix product but no fast one of vectors: those get a second row or column."""
+    """`integer_dot` on a CPU, where XLA multiplies matrices fast, but not vectors: those get a second row or column."""
     # A batch of rows that all multiply one B, as `jax.vmap` makes it, is a matrix.
-    one_row = a.shape[-2] == 1 and (_is_one_matrix(a) or not _is_one_matrix(b))
-    one_column = b.shape[-2 if transpose_b else -1] == 1
-    on_the_left = transpose_b and not one_column and _are_rows_for_the_right(a, b, one_row)
-    if one_row:
+    is_row = a.shape[-2] == 1 and (_is_one_matrix(a) or not _is_one_matrix(b))
+    is_column = b.shape[-2 if transpose_b else -1] == 1
+    on_the_left = transpose_b and not is_column and _is_faster_on_the_left(a, b, is_row)
+    if is_row:
         a = _with_zeros(a, axis=a.ndim - 2)
-    if one_column:
+    if is_column:
         b = _with_zeros(b, axis=b.ndim - (2 if transpose_b else 1))
-    if on_the_left and one_row:
+    if on_the_left and is_row:
         product = _product(b, a, transpose_b)[..., None, :, 0]
     elif on_the_left:  # XLA would swap the operands again to avoid the transposition
         rows = a.reshape(*(1,) * (a.ndim - 2), math.prod(a.shape[:-1]), a.shape[-1])
@@ -50,15 +50,15 @@ def integer_dot_on_cpu(a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, t
         product = product.reshape(*a.shape[:-1], b.shape[-2])
     else:
         product = _product_in_one_batch(a, b, transpose_b)
-        if epilogue:  # can take the product's memory for its result, unless XLA fuses a reshape between the two with it
+        if epilogue:  # can write its result over the product, unless XLA fuses a reshape between the two into it
             product = materialize.stored(product)
-        product = product[..., : 1 if one_row else None, : 1 if one_column else None]
+        product = product[..., : 1 if is_row else None, : 1 if is_column else None]
     return epilogues.apply(epilogue, product)
 
 
-def _are_rows_for_the_right(a: jax.Array, b: jax.Array, one_row: bool) -> bool:
-    """Whether multiplying the K-major weights `b` as the left operand is faster."""
-    if one_row:
+def _is_faster_on_the_left(a: jax.Array, b: jax.Array, is_row: bool) -> bool:
+    """Whether the product is faster with the K-major weights `b` as the left operand, and `a` as the right one."""
+    if is_row:
         return _ONE_ROW_ON_THE_RIGHT or cpu_features.has_amx_int8()
     *rows, n = *a.shape[:-1], b.shape[-2]
     is_static = all(isinstance(size, int) for size in (*rows, n))
@@ -81,7 +81,7 @@ def _product(a: jax.Array, b: jax.Array, transpose_b: bool) -> jax.Array:
         b = b.reshape(b.shape[-2:])
         batch = ()
     else:
-        a, b = _of_one_batch(a, b)
+        a, b = _with_joint_batch(a, b)
         batch = tuple(range(a.ndim - 2))
     k_axis, n_axis = (-1, -2) if transpose_b else (-2, -1)
     contraction = ((a.ndim - 1,), (b.ndim + k_axis,))
@@ -90,29 +90,29 @@ def _product(a: jax.Array, b: jax.Array, transpose_b: bool) -> jax.Array:
 
 
 def _product_in_one_batch(a: jax.Array, b: jax.Array, transpose_b: bool) -> jax.Array:
-    """The product, with its batch as one dimension, unless a mesh splits each batch dimension.
+    """The product, computed with its batch dimensions merged into one, unless XLA partitions the program.
 
-    XLA:CPU folds a transposition of the operands into the product, and then has no fast one for int8. It does not
-    look for a transposition through a reshape.
+    XLA:CPU folds a transposition of the operands into the product, for which it then has no fast int8 code. It does not look
+    for a transposition through a reshape.
     """
     if a.ndim <= 3 or _is_one_matrix(b):
         return _product(a, b, transpose_b)
 
     def at_once(a: jax.Array, b: jax.Array) -> tuple[jax.Array]:
-        a, b = _of_one_batch(a, b)
-        one, other = (x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:]) for x in (a, b))
-        product = _product(one, other, transpose_b)
+        a, b = _with_joint_batch(a, b)
+        merged_a, merged_b = (x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:]) for x in (a, b))
+        product = _product(merged_a, merged_b, transpose_b)
         return (product.reshape(*a.shape[:-2], *product.shape[-2:]),)
 
     (product,) = unless_partitioned(at_once, lambda a, b: (_product(a, b, transpose_b),), a, b)
     return product
 
 
-def _of_one_batch(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Both, broadcast to their common batch. What explicit axes split in one is split in the other."""
+def _with_joint_batch(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Both operands, broadcast to their common batch. A dimension that explicit axes split in one is split in both."""
     sizes = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     specs = (jax.typeof(x).sharding.spec[:-2] for x in (a, b))
-    axes = [one if one is not None else other for one, other in zip(*specs, strict=True)]
+    axes = [a_axes if a_axes is not None else b_axes for a_axes, b_axes in zip(*specs, strict=True)]
 
     def broadcast(x: jax.Array) -> jax.Array:
         sharding = jax.typeof(x).sharding

@@ -1,4 +1,4 @@
-"""The product with block scales in terms of XLA's own products: right everywhere, and the reference for the kernels."""
+"""The product with block scales by XLA's own dots: for every platform, and the reference for the kernels."""
 
 import functools
 import operator
@@ -34,7 +34,7 @@ def block_dot(
         *batch, m, _ = a.shape
         return jnp.zeros((*jnp.broadcast_shapes(tuple(batch), b.shape[:-2]), m, b.shape[-1]), jnp.float32)
 
-    a = _in_order_of_rows(a, b)
+    a = _reordered(a, b)
 
     def term(index: jax.Array | int) -> jax.Array:
         scale = lax.dynamic_slice_in_dim(b.scale, index, 1, b.ndim - 2)
@@ -54,7 +54,7 @@ def _product(
     size, rank = b.block_size, a.ndim
     a_block = signs.to_int8(lax.dynamic_slice_in_dim(a, index * size, size, rank - 1))
     a_offset = zero_points.shifted(a_zero_point, a.dtype, rank)
-    b_block, dtype = _rows_of_block(b, index)
+    b_block, dtype = _block(b, index)
     b_zero_point = None if b.zero_point is None else lax.dynamic_slice_in_dim(b.zero_point, index, 1, rank - 2)
     b_offset = zero_points.shifted(b_zero_point, dtype, rank)
     column_sum = None if a_offset is None else jnp.sum(b_block, -2, dtype=jnp.int32, keepdims=True)
@@ -62,8 +62,8 @@ def _product(
     return zero_points.correction(a_offset, b_offset, row_sum, column_sum, size)(dot(a_block, b_block))
 
 
-def _in_order_of_rows(a: jax.Array, b: PackedBlockMatrix) -> jax.Array:
-    """The columns of `a` in the order in which `_rows_of_block` has the rows of B."""
+def _reordered(a: jax.Array, b: PackedBlockMatrix) -> jax.Array:
+    """`a` with its columns in the order in which `_block` returns the rows of B."""
     if b.layout != Layout.WORDS:
         return a
     *rows, k = a.shape
@@ -71,11 +71,11 @@ def _in_order_of_rows(a: jax.Array, b: PackedBlockMatrix) -> jax.Array:
     return jnp.swapaxes(in_words, -1, -2).reshape(*rows, k)
 
 
-def _rows_of_block(b: PackedBlockMatrix, index: jax.Array | int) -> tuple[jax.Array, jnp.dtype]:
+def _block(b: PackedBlockMatrix, index: jax.Array | int) -> tuple[jax.Array, jnp.dtype]:
     """The integers of a block in int8, of shape (..., block_size, N), and the dtype before `signs.to_int8`.
 
-    For words, the first rows are the lowest nibbles of all words, and so on. In the order of K, each word would have to be
-    taken apart separately.
+    Of words, the lowest nibbles come first, then the next ones, and so on: in the order of K, each word would have to be
+    unpacked separately.
     """
     stored = b.data.shape[-2] // b.scale.shape[-2]
     data = lax.dynamic_slice_in_dim(b.data, index * stored, stored, b.ndim - 2)
@@ -86,7 +86,7 @@ def _rows_of_block(b: PackedBlockMatrix, index: jax.Array | int) -> tuple[jax.Ar
 
 
 def stand_in(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix) -> jax.Array:
-    """Anything of the type of `block_dot`: of its shape, split over a mesh and varying over its axes as that is."""
+    """A value with the type of the result of `block_dot`, including its sharding and the mesh axes over which it varies."""
     rows = [jnp.sum(x, -1, keepdims=True, dtype=jnp.float32) for x in (a, a_zero_point) if x is not None]
     columns = [jnp.sum(x, -2, keepdims=True, dtype=jnp.float32) for x in jax.tree.leaves(b.n_minor())]
     return functools.reduce(operator.add, (*rows, *columns))
@@ -95,5 +95,5 @@ def stand_in(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix)
 def products(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix) -> jax.Array:
     """The integer products of all blocks, of shape (..., G, M, N)."""
     b = b.n_minor()
-    a, blocks = _in_order_of_rows(a, b), jnp.arange(b.scale.shape[-2], dtype=jnp.int32)
+    a, blocks = _reordered(a, b), jnp.arange(b.scale.shape[-2], dtype=jnp.int32)
     return jnp.moveaxis(lax.map(functools.partial(_product, a, a_zero_point, b, dot=xla.integer_dot), blocks), 0, -3)

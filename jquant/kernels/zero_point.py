@@ -1,8 +1,8 @@
-"""Signs and zero points of integer products.
+"""Zero points of integer products, corrected for by row and column sums.
 
-int8 x int8 -> int32 is the one integer product that every platform has a fast unit for. Unsigned operands
-become signed by flipping their sign bit, which subtracts 128 from them and from their zero point; zero
-points are then folded into the product with row and column sums. All of it is exact modulo 2**32.
+int8 x int8 -> int32 is the one integer product that every platform has a fast unit for. Unsigned operands become signed by
+flipping their sign bit, which subtracts 128 from them and from their zero point; the zero points are then corrected for by
+row and column sums of the operands. All of this is exact modulo 2**32.
 """
 
 import jax
@@ -15,7 +15,7 @@ from jquant.lowering.partitioned import unless_partitioned
 
 
 def shifted(zero_point: jax.Array | None, dtype: np.dtype, rank: int) -> jax.Array | None:
-    """The int32 zero point, of `rank`, that belongs to ``to_int8(x)`` of an `x` of `dtype`; None stands for 0."""
+    """The zero point of ``signs.to_int8(x)``, for `x` of `dtype`: int32, of rank `rank`; None stands for 0."""
     if dtype == jnp.int8:
         return None if zero_point is None else zero_point.astype(jnp.int32)
     return jnp.full((1,) * rank, -128, jnp.int32) if zero_point is None else zero_point.astype(jnp.int32) - 128
@@ -26,8 +26,8 @@ def correction(
 ) -> ZeroPointCorrection:
     """The step from ``A @ B`` to ``(A - a_zero_point) @ (B - b_zero_point)``.
 
-    That is, minus ``a_zero_point * column_sum`` and ``(row_sum - k * a_zero_point) * b_zero_point``. A zero point per
-    tensor is multiplied into the sum beside it, which leaves no multiplication per element of the output.
+    It subtracts ``a_zero_point * column_sum`` and ``(row_sum - k * a_zero_point) * b_zero_point``. A per-tensor zero point
+    is multiplied with the sum in advance, which leaves no multiplication per element of the output.
 
     Args:
       a_zero_point: int32, of shape (..., 1, 1) or (..., M, 1), or None for 0.
@@ -67,14 +67,14 @@ def _column_sum(b: jax.Array) -> tuple[jax.Array]:
     return (jnp.sum(b, -2, dtype=jnp.int32, keepdims=True),)
 
 
-# On a CPU, a product with a few columns of ones is several times as fast as a reduction; four are faster than one. On a
-# mesh, a split of K would sum all four over the devices.
+# On a CPU, a product with a few columns of ones is several times as fast as a reduction; four columns are faster than one.
+# If a mesh splits K, all four would be summed over the devices.
 _ONES = 4
 _MANY_ROWS = 64
 
 
 def _row_sum_by_product(a: jax.Array) -> tuple[jax.Array]:
-    # A batch of matrices stays one: for more rows of one matrix, XLA would make `a` a second time in another shape.
+    # A batch of matrices stays a batch: for the rows of all as one matrix, XLA would compute `a` again in that shape.
     *batch, m, k = a.shape
     is_batch = all(isinstance(size, int) for size in (*batch, m)) and m >= _MANY_ROWS
     ones = jnp.ones((*(batch if is_batch else (1,) * len(batch)), _ONES, k), jnp.int8)

@@ -1,1 +1,1 @@
-"""What steers compilers: forms by platform, partitioned programs, values that are materialised once."""
+"""What steers compilers: implementations by platform, programs over a mesh, and values that are materialised once."""

@@ -1,8 +1,8 @@
-"""Functions with forms of their own for some platforms.
+"""Functions that are implemented differently for some platforms.
 
-`jax.lax.platform_dependent` traces every form wherever it is used, and most of what is traced is thrown away. Here, nothing
-is traced before the program is lowered for a platform, and then only the form for that platform. So the type of the result
-has to be known before: it is that of the first operand.
+`jax.lax.platform_dependent` traces every implementation wherever it is used, and most of what is traced is thrown away.
+Here, nothing is traced before the program is lowered for a platform, and then only the implementation for that platform. So
+the type of the result has to be known in advance: it is that of the first operand.
 """
 
 import functools
@@ -18,29 +18,29 @@ from jax.interpreters.xla import apply_primitive
 
 from jquant.lowering.partitioned import mapped_first
 
-Form = Callable[..., jax.Array]
+Implementation = Callable[..., jax.Array]
 _by_platform_p = Primitive("by_platform")
 
 
-def elementwise(otherwise: Form, *operands: jax.Array, cpu: Form) -> jax.Array:
+def elementwise(otherwise: Implementation, *operands: jax.Array, cpu: Implementation) -> jax.Array:
     """``cpu(*operands)`` in programs for a CPU, ``otherwise(*operands)`` in all others.
 
-    The operands have one shape and one dtype, which the result has, too. There is no derivative.
+    The operands and the result have one shape and one dtype. There is no derivative.
     """
-    return _by_platform_p.bind(*operands, forms=(("cpu", cpu),), otherwise=otherwise, elementwise=True)
+    return _by_platform_p.bind(*operands, by_platform=(("cpu", cpu),), otherwise=otherwise, elementwise=True)
 
 
-def like_first(otherwise: Form, x: jax.Array, *parameters: jax.Array, tpu: Form) -> jax.Array:
+def like_first(otherwise: Implementation, x: jax.Array, *parameters: jax.Array, tpu: Implementation) -> jax.Array:
     """``tpu(x, *parameters)`` in programs for a TPU, ``otherwise(x, *parameters)`` in all others.
 
     The result has the shape and the dtype of `x`; the parameters have one element each. The derivative is 0.
     """
     operands = map(lax.stop_gradient, (x, *parameters))
-    return _by_platform_p.bind(*operands, forms=(("tpu", tpu),), otherwise=otherwise, elementwise=False)
+    return _by_platform_p.bind(*operands, by_platform=(("tpu", tpu),), otherwise=otherwise, elementwise=False)
 
 
 def unchanged(x: jax.Array) -> jax.Array:
-    """`x`, for platforms on which nothing is to be done."""
+    """`x`: the implementation for platforms on which nothing has to be done."""
     return x
 
 
@@ -48,23 +48,23 @@ _by_platform_p.def_impl(functools.partial(apply_primitive, _by_platform_p))
 
 
 @_by_platform_p.def_abstract_eval
-def _abstract_value(first, *others, forms, otherwise, elementwise):
-    del forms, otherwise
+def _abstract_value(first, *others, by_platform, otherwise, elementwise):
+    del by_platform, otherwise
     if all(other == first for other in others):
         return first
 
     def combined(first: jax.Array, *others: jax.Array) -> jax.Array:
-        """A result with all that the types of the operands say, such as explicit axes of a mesh."""
+        """A result whose type has what the types of all operands say, such as explicit axes of a mesh."""
         parts = others if elementwise else (jnp.sum(other).astype(first.dtype) for other in others)
         return functools.reduce(operator.add, parts, first)
 
     return jax.make_jaxpr(combined)(first, *others).out_avals[0]
 
 
-def _lower(platform, context, *operands, forms, otherwise, elementwise):
+def _lower(platform, context, *operands, by_platform, otherwise, elementwise):
     del elementwise
-    form = dict(forms).get(platform, otherwise)
-    return mlir.lower_fun(form, multiple_results=False)(context, *operands)
+    implementation = dict(by_platform).get(platform, otherwise)
+    return mlir.lower_fun(implementation, multiple_results=False)(context, *operands)
 
 
 for _platform in ("cpu", "tpu"):
@@ -72,19 +72,19 @@ for _platform in ("cpu", "tpu"):
 mlir.register_lowering(_by_platform_p, functools.partial(_lower, "other"))
 
 
-def _batch(operands, dimensions, *, forms, otherwise, elementwise):
+def _batch(operands, dimensions, *, by_platform, otherwise, elementwise):
     if elementwise:
         if len(set(dimensions)) > 1:
             operands, dimensions = jnp.broadcast_arrays(*mapped_first(operands, dimensions)), [0]
-        return _by_platform_p.bind(*operands, forms=forms, otherwise=otherwise, elementwise=True), dimensions[0]
+        return _by_platform_p.bind(*operands, by_platform=by_platform, otherwise=otherwise, elementwise=True), dimensions[0]
     size = next(x.shape[d] for x, d in zip(operands, dimensions, strict=True) if d is not None)
     first, *parameters = mapped_first(operands, dimensions)
     axes = 0, *(None if d is None else 0 for d in dimensions[1:])
     parameters = [x[0] if axis is None else x for x, axis in zip(parameters, axes[1:], strict=True)]
     first = jnp.broadcast_to(first, (size, *first.shape[1:]))
-    forms = tuple((platform, jax.vmap(form, axes)) for platform, form in forms)
+    by_platform = tuple((platform, jax.vmap(implementation, axes)) for platform, implementation in by_platform)
     otherwise = jax.vmap(otherwise, axes)
-    return _by_platform_p.bind(first, *parameters, forms=forms, otherwise=otherwise, elementwise=False), 0
+    return _by_platform_p.bind(first, *parameters, by_platform=by_platform, otherwise=otherwise, elementwise=False), 0
 
 
 batching.primitive_batchers[_by_platform_p] = _batch

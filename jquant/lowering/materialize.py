@@ -1,7 +1,8 @@
 """Values that are computed once, and not again by each of their readers.
 
-XLA:CPU fuses what it takes to be cheap, with all that leads to it, into each loop that reads it. A barrier stores a value,
-even where a single loop reads it. A division, which XLA takes to be expensive, ends a loop only if it has several users.
+XLA:CPU fuses operations that it takes to be cheap, with everything before them, into each loop that reads their result. An
+optimization barrier stores a value even where a single loop reads it. A division, which XLA:CPU takes to be expensive, is
+not fused if it has several users.
 """
 
 import jax
@@ -15,8 +16,8 @@ from jquant.lowering.bitcast import bitcast
 def once(x: jax.Array) -> jax.Array:
     """`x`, computed once and in advance, not again for each element that needs it.
 
-    XLA repeats cheap computations wherever they are read. It ends a loop at a division whose result is read twice, even by 1
-    and to no effect; LLVM then removes all of it.
+    XLA repeats cheap computations wherever they are read, but does not fuse a division that has two users. So `x` is divided
+    by 1, and the quotient is read twice to no effect; LLVM then removes all of that.
     """
     if jnp.issubdtype(x.dtype, jnp.floating):
         return bitcast(once(bitcast(x, {4: jnp.int32, 2: jnp.int16}[x.dtype.itemsize])), x.dtype)
@@ -27,8 +28,8 @@ def once(x: jax.Array) -> jax.Array:
 def shared(x: jax.Array) -> jax.Array:
     """`x`, an array of integers, computed once if several loops read it. If one does, it stays part of that loop.
 
-    XLA:CPU repeats what it takes to be cheap, with all that leads to it, in each loop that needs it: in a network, every
-    loop would start again at the last product. It takes a division to be expensive; LLVM then removes this one, by 1.
+    XLA:CPU repeats cheap operations, with everything before them, in each loop that reads them: in a network, every loop
+    would start again at the last product. So `x` is divided by 1, which XLA:CPU takes to be expensive; LLVM removes that.
     """
     return by_platform.elementwise(by_platform.unchanged, x, cpu=_shared_on_cpu)
 
@@ -44,7 +45,7 @@ def once_on_cpu(x: jax.Array) -> jax.Array:
 
 
 def stored(x: jax.Array) -> jax.Array:
-    """`x`, in memory before anything reads it. No operation before it is fused with one behind it."""
+    """`x`, in memory before anything reads it: no operation before it is fused with one after it."""
     return lax.optimization_barrier(x)
 
 

@@ -1,4 +1,4 @@
-"""Two ways of computing the same: one for programs that XLA partitions over a mesh, and one for all others.
+"""Functions that are implemented differently for programs that XLA partitions over a mesh.
 
 Whether XLA partitions a program is known when it is lowered: a `jax.jit` over several devices is partitioned; the inside
 of a `jax.shard_map` over the whole mesh is not.
@@ -16,7 +16,7 @@ from jax.interpreters.xla import apply_primitive
 
 
 def is_partitioned(context: mlir.LoweringRuleContext) -> bool:
-    """Whether XLA partitions what is being lowered: it is on more than one device, and not inside a shard."""
+    """Whether XLA partitions what is being lowered: a program over several devices, outside `jax.shard_map`."""
     axes: Any = context.module_context.axis_context
     mesh = getattr(axes, "mesh", None)
     if mesh is not None:  # inside a shard_map, over all axes of the mesh or over some
@@ -40,9 +40,9 @@ def unless_partitioned(
 ) -> Sequence[jax.Array]:
     """``function(*operands)``; in a program that XLA partitions, or for explicit types, ``otherwise(*operands)``.
 
-    What is fast on one device may communicate on a mesh. Each returns a sequence of arrays, with the same values. Each also
-    takes operands with more leading dimensions, which broadcast, and all of which every result has. `on_cpu`, if there is
-    one, takes the place of `function` in programs for a CPU.
+    What is fast on one device may communicate on a mesh. All functions return the same sequence of arrays. They also take
+    operands with more leading dimensions, as `jax.vmap` adds them, which broadcast; every result has all of them. `on_cpu`,
+    if there is one, takes the place of `function` in programs for a CPU.
     """
     return _unless_partitioned_p.bind(*operands, functions=(function, otherwise, on_cpu or function))
 
@@ -58,9 +58,9 @@ def _abstract_values(*operands, functions):
 
 def _lower(is_for_cpu: bool, context, *operands, functions):
     function, otherwise, on_cpu = functions
-    at_once = on_cpu if is_for_cpu else function
-    chosen = otherwise if is_explicit(context) or is_partitioned(context) else at_once
-    return mlir.lower_fun(chosen, multiple_results=True)(context, *operands)
+    unpartitioned = on_cpu if is_for_cpu else function
+    implementation = otherwise if is_explicit(context) or is_partitioned(context) else unpartitioned
+    return mlir.lower_fun(implementation, multiple_results=True)(context, *operands)
 
 
 mlir.register_lowering(_unless_partitioned_p, functools.partial(_lower, True), platform="cpu")
@@ -68,7 +68,7 @@ mlir.register_lowering(_unless_partitioned_p, functools.partial(_lower, False))
 
 
 def mapped_first(operands: Sequence[jax.Array], dimensions: Sequence[int | None]) -> list[jax.Array]:
-    """The operands of a batching rule, with their mapped dimension first; it has size 1 if there is none."""
+    """The operands of a batching rule, with their mapped dimension first, of size 1 where an operand has none."""
     return [x[None] if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, dimensions, strict=True)]
 
 

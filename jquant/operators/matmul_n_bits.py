@@ -19,8 +19,8 @@ from jquant.arguments.statics import float_data_type, integer
 from jquant.arithmetic import exact, subbyte
 from jquant.arithmetic.broadcasting import to_rank
 from jquant.errors import DescriptorTypeError
-from jquant.kernels import weight_only
-from jquant.kernels.weight_only import StoredWeights
+from jquant.kernels.weight_only.dispatch import matmul
+from jquant.kernels.weight_only.weights import StoredWeights
 from jquant.lowering.formula import formula
 from jquant.modes import data_type_name
 from jquant.packed.block_matrix import PackedBlockMatrix
@@ -82,7 +82,7 @@ def _matmul_n_bits(
 ) -> jax.Array:
     weights = b.weights(bits) if isinstance(b, _Stored) else b.n_minor()
     rows = exact.widen(a)
-    product = weight_only.product(rows[None] if a.ndim == 1 else rows, weights, compute_dtype)
+    product = matmul(rows[None] if a.ndim == 1 else rows, weights, compute_dtype)
     product = product if bias is None else exact.sum(product, to_rank(exact.widen(bias), product.ndim))
     return exact.narrow(product[..., 0, :] if a.ndim == 1 else product, a.dtype)
 

@@ -7,6 +7,7 @@ from jax.typing import ArrayLike
 from jquant.arguments.ranges import accumulators
 from jquant.arithmetic import exact
 from jquant.formulas import requantization
+from jquant.formulas.requantization_range import actual_range
 from jquant.lowering.formula import formula
 from jquant.placement import names_arrays
 from jquant.results import QuantizeOutput
@@ -17,7 +18,7 @@ _OPERATOR = "QuantizeDownAndShrinkRange"
 @formula("quantize_down_and_shrink_range")
 def _quantize_down_and_shrink_range(input: jax.Array, input_min: jax.Array, input_max: jax.Array) -> QuantizeOutput:
     low, high = (exact.widen(bound).reshape(()) for bound in (input_min, input_max))
-    new_low, new_high = requantization.actual_range(input, low, high)
+    new_low, new_high = actual_range(input, low, high)
     output = requantization.in_range(input, low, high, new_low, new_high, jnp.dtype(jnp.uint8))
     return QuantizeOutput(output, new_low, new_high)
 

@@ -11,7 +11,7 @@ from jquant.arguments.call import Call
 from jquant.arguments.convolutions import DimensionNumbers, geometry, signatures, with_depth
 from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.windows import Padding
-from jquant.formulas.windows import Geometry
+from jquant.formulas.convolution_geometry import Geometry
 from jquant.kernels.convolution.dispatch import convolution
 from jquant.kernels.epilogue import AddBias, requantize
 from jquant.lowering.formula import formula

@@ -41,7 +41,7 @@ def _quantized_linear_sigmoid(x: Quantized, output: ScaleZeroPoint) -> jax.Array
         x, output = tree.unflatten(parameters)
         return affine.quantize(once(_sigmoid(affine.dequantize(x._replace(values=values)))), output, values.dtype)
 
-    return lookup.of_integers(quantized_sigmoid, x.values, *parameters)
+    return lookup.elementwise(quantized_sigmoid, x.values, *parameters)
 
 
 @names_arrays

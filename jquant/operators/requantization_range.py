@@ -5,7 +5,7 @@ from jax.typing import ArrayLike
 
 from jquant.arguments.ranges import accumulators
 from jquant.arithmetic import exact
-from jquant.formulas import requantization
+from jquant.formulas.requantization_range import actual_range
 from jquant.lowering.formula import formula
 from jquant.placement import names_arrays
 from jquant.results import RangeOutput
@@ -16,7 +16,7 @@ _OPERATOR = "RequantizationRange"
 @formula("requantization_range")
 def _requantization_range(input: jax.Array, input_min: jax.Array, input_max: jax.Array) -> RangeOutput:
     low, high = (exact.widen(bound).reshape(()) for bound in (input_min, input_max))
-    return requantization.actual_range(input, low, high)
+    return actual_range(input, low, high)
 
 
 @names_arrays

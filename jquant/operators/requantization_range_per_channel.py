@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from jquant.arguments.operands import optional_scalar
 from jquant.arguments.ranges import accumulators
 from jquant.arithmetic import exact
-from jquant.formulas import ranges, requantization
+from jquant.formulas import ranges
 from jquant.lowering.formula import formula
 from jquant.placement import names_arrays
 from jquant.results import RangeOutput
@@ -23,7 +23,7 @@ def _requantization_range_per_channel(
     input: jax.Array, input_min: jax.Array, input_max: jax.Array, clip_value_max: jax.Array | None
 ) -> RangeOutput:
     largest = jnp.max(lax.abs(input.astype(jnp.float32)), range(input.ndim - 1), initial=0)
-    magnitude = requantization.magnitude(exact.widen(input_min), exact.widen(input_max))
+    magnitude = ranges.magnitude(exact.widen(input_min), exact.widen(input_max))
     each = exact.product(magnitude, largest) * 2.0**-31
     output_max = jnp.max(ranges.maximum(jnp.float32(_LEAST), each), initial=_LEAST)
     if clip_value_max is not None:

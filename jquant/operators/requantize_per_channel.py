@@ -10,7 +10,7 @@ from jquant.arguments.operands import Operand, is_known
 from jquant.arguments.ranges import accumulators, range_operands, require_quantized
 from jquant.arithmetic import exact, rounding
 from jquant.arithmetic.broadcasting import shape_along
-from jquant.formulas import requantization
+from jquant.formulas import ranges
 from jquant.lowering.formula import formula
 from jquant.modes import data_type
 from jquant.placement import names_arrays
@@ -29,8 +29,8 @@ def _requantize_per_channel(
     dtype: np.dtype,
 ) -> QuantizeOutput:
     new_low, new_high = (exact.widen(bound).reshape(()) for bound in (requested_output_min, requested_output_max))
-    largest = requantization.magnitude(exact.widen(input_min), exact.widen(input_max))
-    ratio = exact.quotient(largest, requantization.magnitude(new_low, new_high)) * 2.0**-31
+    largest = ranges.magnitude(exact.widen(input_min), exact.widen(input_max))
+    ratio = exact.quotient(largest, ranges.magnitude(new_low, new_high)) * 2.0**-31
     scale = exact.product(jnp.float32(jnp.iinfo(dtype).max), ratio).reshape(shape_along(input.ndim - 1, input.ndim))
     return QuantizeOutput(rounding.nearest_integer(input.astype(jnp.float32) * scale, None, dtype), new_low, new_high)
 

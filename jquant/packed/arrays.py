@@ -1,4 +1,4 @@
-"""What prepacked matrices of both kinds have in common: the checks of their arrays, and how a mesh may split them."""
+"""Checks and shardings of the arrays that prepacked matrices hold."""
 
 import math
 from typing import Any
@@ -16,11 +16,11 @@ def require_data_type(name: str, field: str, array: Any, *allowed: np.dtype) -> 
     A cast of all arrays of a model (``jax.tree.map(lambda x: x.astype(jnp.bfloat16), model)``) casts these, too.
     """
     is_array = isinstance(array, jax.Array | np.ndarray) and not isinstance(array, np.ma.MaskedArray)
-    given = array.dtype if is_array else None
-    if given not in allowed:
-        what = f"of type {type(array).__name__}" if given is None else f"of dtype {given}"
-        made = " or ".join(dtype.name for dtype in allowed)
-        message = f"{name}: {field} of the packed matrix is {what}; pack_matrix made it {made}"
+    dtype = array.dtype if is_array else None
+    if dtype not in allowed:
+        actual = f"of type {type(array).__name__}" if dtype is None else f"of dtype {dtype}"
+        original = " or ".join(dtype.name for dtype in allowed)
+        message = f"{name}: {field} of the packed matrix is {actual}; pack_matrix made it {original}"
         raise DescriptorTypeError(f"{message}. (Was it changed by a cast of the model's arrays?)")
 
 
@@ -28,8 +28,7 @@ def entries_of(sharding: NamedSharding | PartitionSpec, matrix: Any) -> tuple:
     """For each dimension of `matrix`, (..., K, N), the axes of the mesh that split it, or None."""
     method = f"{type(matrix).__name__}.sharding_for"
     if not isinstance(sharding, NamedSharding | PartitionSpec):
-        wanted = "it must be a NamedSharding or a PartitionSpec"
-        raise DescriptorTypeError(f"{method}: sharding is {shown(sharding)}; {wanted}")
+        raise DescriptorTypeError(f"{method}: sharding is {shown(sharding)}; it must be a NamedSharding or a PartitionSpec")
     spec = sharding.spec if isinstance(sharding, NamedSharding) else sharding
     if len(spec) > matrix.ndim:
         message = f"{method}: sharding is {spec}, which has {len(spec)} entries"
@@ -37,17 +36,17 @@ def entries_of(sharding: NamedSharding | PartitionSpec, matrix: Any) -> tuple:
     return *spec, *(None,) * (matrix.ndim - len(spec))
 
 
-def require_whole_blocks(sharding: NamedSharding | PartitionSpec, axes: Any, blocks: int, has: str) -> None:
-    """Asserts that the `axes` of a mesh split K between its blocks; `has` says, in the message, who has how many."""
+def require_whole_blocks(sharding: NamedSharding | PartitionSpec, axes: Any, blocks: int, reason: str) -> None:
+    """Asserts that the `axes` of a mesh split K between blocks; `reason`, in the message, says what has how many blocks."""
     if not isinstance(sharding, NamedSharding):  # a PartitionSpec does not know the sizes
         return
     names = (axes,) if isinstance(axes, str) else axes if isinstance(axes, tuple) else ()
     parts = math.prod(sharding.mesh.shape[name] for name in names)
     if blocks % parts:
-        raise DescriptorError(f"K is split into {parts} parts over {', '.join(names)}, but {has}")
+        raise DescriptorError(f"K is split into {parts} parts over {', '.join(names)}, but {reason}")
 
 
 def placed(sharding: NamedSharding | PartitionSpec, *entries: Any) -> NamedSharding | PartitionSpec:
-    """A sharding of the same kind, and on the same mesh, with other entries."""
+    """A sharding of the same type, on the same mesh, with these entries."""
     spec = PartitionSpec(*entries)
     return NamedSharding(sharding.mesh, spec) if isinstance(sharding, NamedSharding) else spec

@@ -19,7 +19,7 @@ _FLOATS = np.dtype(np.float32), np.dtype(np.float16), jnp.dtype(jnp.bfloat16)
 
 
 class Layout(enum.StrEnum):
-    """How the integers lie in `PackedBlockMatrix.data`."""
+    """How `PackedBlockMatrix.data` stores the integers."""
 
     WORDS = "words"
     """4 bits: uint16, of shape (..., K / 4, N). The lowest 4 bits of word j are row 4 * j, as 0 to 15 (int4 plus 8)."""
@@ -34,19 +34,19 @@ class Layout(enum.StrEnum):
 _K_MAJOR = {Layout.WORDS: Layout.K_MAJOR_WORDS, Layout.BYTES: Layout.K_MAJOR_BYTES}
 _N_MINOR = {k_major: layout for layout, k_major in _K_MAJOR.items()}
 _WORDS = Layout.WORDS, Layout.K_MAJOR_WORDS
-# Of the matrix, in each element of the data.
-_ROWS = {layout: packed_int4.PER_WORD if layout in _WORDS else 1 for layout in Layout}
+ROWS_PER_ELEMENT = {layout: packed_int4.PER_WORD if layout in _WORDS else 1 for layout in Layout}
+"""How many rows of the matrix an element of the data holds."""
 _DATA_TYPES = {layout: np.dtype(np.uint16 if layout in _WORDS else np.int8) for layout in Layout}
-_OF_4_BITS = tuple(map(jnp.dtype, (jnp.int4, jnp.uint4)))
-_OF_8_BITS = tuple(map(np.dtype, (np.int8, np.uint8)))
-# Of the stored integers from those that they stand for, where the two differ.
+_INT4_TYPES = tuple(map(jnp.dtype, (jnp.int4, jnp.uint4)))
+_INT8_TYPES = tuple(map(np.dtype, (np.int8, np.uint8)))
+# How much more the stored integers are than those that they stand for, where the two differ.
 _OFFSETS = {
     (Layout.WORDS, jnp.dtype(jnp.int4)): 8,
     (Layout.K_MAJOR_WORDS, jnp.dtype(jnp.uint4)): -8,
     (Layout.BYTES, np.dtype(np.uint8)): -128,
     (Layout.K_MAJOR_BYTES, np.dtype(np.uint8)): -128,
 }
-_DTYPES = {layout: _OF_4_BITS if layout in _WORDS else (*_OF_4_BITS, *_OF_8_BITS) for layout in Layout}
+_DTYPES = {layout: _INT4_TYPES if layout in _WORDS else (*_INT4_TYPES, *_INT8_TYPES) for layout in Layout}
 
 
 @jax.tree_util.register_dataclass
@@ -79,13 +79,13 @@ class PackedBlockMatrix:
     def shape(self) -> tuple[int, ...]:
         """The shape of the matrix: (..., K, N)."""
         *batch, rows, n = self._data_shape
-        return (*batch, rows * _ROWS[self.layout] - self.padding, n)
+        return (*batch, rows * ROWS_PER_ELEMENT[self.layout] - self.padding, n)
 
     @property
     def _data_shape(self) -> tuple[int, ...]:
         """(..., rows, N)"""
-        *batch, one, other = self.data.shape
-        return (*batch, other, one) if self.layout in _N_MINOR else (*batch, one, other)
+        *batch, first, last = self.data.shape
+        return (*batch, last, first) if self.layout in _N_MINOR else (*batch, first, last)
 
     @property
     def ndim(self) -> int:
@@ -97,7 +97,7 @@ class PackedBlockMatrix:
         return _OFFSETS.get((self.layout, self.dtype), 0)
 
     def __repr__(self) -> str:
-        if hasattr(self.data, "shape") and self.layout in _ROWS:
+        if hasattr(self.data, "shape") and self.layout in ROWS_PER_ELEMENT:
             cast = "" if self.data.dtype == _DATA_TYPES[self.layout] else f", data of {self.data.dtype}"
             sizes = ",".join(map(str, self.shape))
             return f"PackedBlockMatrix({self.dtype}[{sizes}], blocks of {self.block_size}{cast})"
@@ -138,7 +138,7 @@ class PackedBlockMatrix:
         A cast of all arrays of a model (``jax.tree.map(lambda x: x.astype(jnp.bfloat16), model)``) casts the integers here,
         too. The scales may be cast, to another float type.
         """
-        if self.layout not in _ROWS:
+        if self.layout not in ROWS_PER_ELEMENT:
             allowed = ", ".join(Layout)
             raise DescriptorError(
                 f"{name}: layout of the packed matrix is {shown(self.layout)}; it must be one of {allowed}"
@@ -156,7 +156,7 @@ class PackedBlockMatrix:
         is_matrix = self.data.ndim == len(scale) >= 2
         data = self._data_shape if is_matrix else scale
         fits = is_matrix and data[:-2] == scale[:-2] and data[-1] == scale[-1]
-        fits = fits and self.block_size > 0 and data[-2] * _ROWS[self.layout] == scale[-2] * self.block_size
+        fits = fits and self.block_size > 0 and data[-2] * ROWS_PER_ELEMENT[self.layout] == scale[-2] * self.block_size
         fits = fits and self.padding in range(self.block_size if scale[-2] else 1)
         fits = fits and (self.zero_point is None or self.zero_point.shape == scale)
         if not fits:
@@ -197,8 +197,9 @@ def zero_point_data_type(dtype: np.dtype) -> np.dtype:
 
 
 def layout_for(dtype: np.dtype, block_size: int) -> Layout:
-    """Words for 4 bits, unless a block ends inside a word."""
-    return Layout.WORDS if dtype in _DTYPES[Layout.WORDS] and block_size % _ROWS[Layout.WORDS] == 0 else Layout.BYTES
+    """The default layout: words for 4 bits, unless a block ends inside a word."""
+    has_whole_words = dtype in _DTYPES[Layout.WORDS] and block_size % packed_int4.PER_WORD == 0
+    return Layout.WORDS if has_whole_words else Layout.BYTES
 
 
 def _serialize(static: tuple) -> bytes:

@@ -1,4 +1,4 @@
-"""Prepacked weights, in the order in which they are multiplied."""
+"""Prepacked 8-bit weights, in the order in which they are multiplied."""
 
 import dataclasses
 
@@ -105,8 +105,8 @@ class PackedMatrix:
         """
         *batch, k, n = entries_of(sharding, self)
         blocks = self.block_sums.shape[-2]
-        has = f"{self} has {blocks} blocks of column sums, which must not be split; pack it with a smaller block_size"
-        require_whole_blocks(sharding, k, blocks, has)
+        reason = f"{self} has {blocks} blocks of column sums, which must not be split; pack it with a smaller block_size"
+        require_whole_blocks(sharding, k, blocks, reason)
         zero_point = self.zero_point
         if zero_point is not None:
             zero_point = placed(sharding, *batch, None, n if zero_point.shape[-1] > 1 else None)

@@ -84,27 +84,24 @@ class Report(NamedTuple):
             raise ImportError("transform.Report.draw needs matplotlib: pip install matplotlib") from error
         figure = Figure(figsize=(11, 1.6 + 0.28 * len(self.sites)), layout="constrained")
         noise, size = figure.subplots(1, 2, sharey=True, width_ratios=(1.6, 1))
-        names, places = [each.name for each in self.sites], range(len(self.sites))
+        names, rows = [each.name for each in self.sites], range(len(self.sites))
         colors = {"matmul": "#3b6ea8", "convolution": "#2a9d8f", "embedding": "#8d7bb5"}
         highest = max((each.snr for each in self.sites if math.isfinite(each.snr)), default=1.0)
-        for place, each in zip(places, self.sites, strict=True):
+        for row, each in zip(rows, self.sites, strict=True):
             length = each.snr if math.isfinite(each.snr) else highest
-            noise.barh(place, length, color=colors[each.kind], height=0.7)
+            noise.barh(row, length, color=colors[each.kind], height=0.7)
             clipped = f", {each.clipped:.2%} clipped" if each.clipped else ""
-            noise.text(0, place, f"  {each.snr:.1f} dB{clipped}", color="white", va="center", fontsize=8)
+            noise.text(0, row, f"  {each.snr:.1f} dB{clipped}", color="white", va="center", fontsize=8)
         noise.axvline(self.snr, color="#c0392b", linewidth=1)
         total = f"the function: {self.snr:.1f} dB"
         noise.text(self.snr, -0.75, total, color="#c0392b", ha="center", va="bottom", fontsize=9)
-        noise.set(yticks=places, yticklabels=names, xlabel="signal to quantization noise of the output, dB")
+        noise.set(yticks=rows, yticklabels=names, xlabel="signal to quantization noise of the output, dB")
         noise.set(xlim=(0, max(highest, self.snr) * 1.25), ylim=(len(self.sites) - 0.4, -1.5))
-        noise.legend(
-            [noise.barh(0, 0, color=colors[kind]) for kind in dict.fromkeys(each.kind for each in self.sites)],
-            list(dict.fromkeys(each.kind for each in self.sites)),
-            loc="lower right",
-            fontsize=8,
-        )
-        size.barh(places, [each.float_bytes / 1e3 for each in self.sites], color="#c9d3df", height=0.7, label="float")
-        size.barh(places, [each.quantized_bytes / 1e3 for each in self.sites], color="#3b6ea8", height=0.35, label="int8")
+        kinds = list(dict.fromkeys(each.kind for each in self.sites))
+        bars = [noise.barh(0, 0, color=colors[kind]) for kind in kinds]
+        noise.legend(bars, kinds, loc="lower right", fontsize=8)
+        size.barh(rows, [each.float_bytes / 1e3 for each in self.sites], color="#c9d3df", height=0.7, label="float")
+        size.barh(rows, [each.quantized_bytes / 1e3 for each in self.sites], color="#3b6ea8", height=0.35, label="int8")
         share = self.quantized_bytes / self.float_bytes
         size.set(xlabel="weights, kB", title=f"all parameters: {share:.0%} of {self.float_bytes / 1e6:.3g} MB")
         size.legend(loc="lower right", fontsize=8)

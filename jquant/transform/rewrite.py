@@ -103,10 +103,11 @@ class _Run:
             return atom.val if isinstance(atom, Literal) else values[atom]
 
         for number, equation in enumerate(jaxpr.eqns):
-            place = *path, number
-            outputs = self._equation(equation, place, list(map(value, equation.invars)), scope)
+            inner_path = *path, number
+            outputs = self._equation(equation, inner_path, list(map(value, equation.invars)), scope)
             outputs = [
-                _materialized(output) if (place, i) in self._plan.shared else output for i, output in enumerate(outputs)
+                _materialized(output) if (inner_path, index) in self._plan.shared else output
+                for index, output in enumerate(outputs)
             ]
             values.update(zip(equation.outvars, outputs, strict=True))
         return list(map(value, jaxpr.outvars))

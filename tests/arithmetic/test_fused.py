@@ -1,4 +1,4 @@
-"""A fused multiply-add of float32 operations against exact fractions."""
+"""`jquant.arithmetic.fused` against exact fractions."""
 
 from fractions import Fraction
 
@@ -9,7 +9,7 @@ from jquant.arithmetic import fused
 
 
 def test_multiply_add():
-    """Sums of any size beside their product: near its negative, far below it, and such that the rest decides a tie."""
+    """Addends of any size: near the negative product, far smaller, and such that the product decides a tie."""
     rng = np.random.default_rng(0)
     a, b = ((rng.normal(size=40_000) * 10.0 ** rng.integers(-3, 4, 40_000)).astype(np.float32) for _ in range(2))
     c = (rng.normal(size=40_000) * 10.0 ** rng.integers(-8, 9, 40_000)).astype(np.float32)
@@ -21,6 +21,6 @@ def test_multiply_add():
         exact = Fraction(float(a[index])) * Fraction(float(b[index])) + Fraction(float(c[index]))
         error = abs(exact - Fraction(float(value)))
         neighbours = (np.nextafter(value, np.float32(side)) for side in (np.inf, -np.inf))
-        others = [abs(exact - Fraction(float(each))) for each in neighbours]
+        other_errors = [abs(exact - Fraction(float(neighbour))) for neighbour in neighbours]
         is_even = int(value.view(np.int32)) & 1 == 0
-        assert error < min(others) or (error == min(others) and is_even), (a[index], b[index], c[index])
+        assert error < min(other_errors) or (error == min(other_errors) and is_even), (a[index], b[index], c[index])

@@ -1,4 +1,4 @@
-"""`jquant.arithmetic.narrow_floats` against a search among all numbers of a type, over all inputs of 16 and 32 bits."""
+"""`jquant.arithmetic.narrow_floats` against a search among all numbers of a type, for all inputs of 16 and 32 bits."""
 
 import jax
 import jax.numpy as jnp
@@ -17,40 +17,40 @@ NAMES = [*FLOATS_OF_8_BITS, "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn"]
 DTYPES = [jnp.dtype(name) for name in NAMES if not name.startswith("float6")]
 
 
-def record(name: str) -> narrow_floats.NarrowFloat:
+def format_named(name: str) -> narrow_floats.NarrowFloat:
     return getattr(narrow_floats, name.upper())
 
 
 def every_code(name: str) -> np.ndarray:
-    return np.arange(2 ** record(name).bits, dtype=np.uint8)
+    return np.arange(2 ** format_named(name).bits, dtype=np.uint8)
 
 
 @pytest.mark.parametrize("saturate", [True, False])
 @pytest.mark.parametrize("name", NAMES)
 def test_all_numbers_of_16_bits(name, saturate):
-    """Those of float16 and bfloat16; ties, and the float32 on both sides of them."""
+    """All numbers of float16 and bfloat16; and the ties of the type, with the float32 numbers next to them."""
     with np.errstate(invalid="ignore"):  # at signalling NaN
         x = np.concatenate([*(every(dtype).astype(FLOAT32) for dtype in (np.float16, jnp.bfloat16)), ties(name)])
-    actual = jax.jit(lambda x: encode(x, record(name), saturate=saturate))(x)
+    actual = jax.jit(lambda x: encode(x, format_named(name), saturate=saturate))(x)
     assert_equal(actual, reference.encode(x, name, saturate=saturate))
 
 
 def runs(name: str, saturate: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The bits of float32 numbers at which the reference's code changes, in order, and the codes from there on.
+    """The bits of the float32 numbers from which on the reference has another code, in order, and these codes.
 
-    A bisection of the finite numbers of each sign, over which no code is less than the one before.
+    Found by bisection of the finite numbers of each sign, among which codes do not decrease.
     """
 
     def codes(bits):
         return reference.encode(bits.astype(np.uint32).view(FLOAT32), name, saturate=saturate)
 
     infinity = np.int64(0x7F800000)
-    wanted = np.arange(2 ** (record(name).bits - 1) + 1)
-    low, high = np.zeros(wanted.size, np.int64), np.full(wanted.size, infinity + 1)
+    targets = np.arange(2 ** (format_named(name).bits - 1) + 1)
+    low, high = np.zeros(targets.size, np.int64), np.full(targets.size, infinity + 1)
     while np.any(low < high):
         middle = (low + high) // 2
-        enough = codes(middle) >= wanted
-        low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
+        is_reached = codes(middle) >= targets
+        low, high = np.where(is_reached, low, middle + 1), np.where(is_reached, middle, high)
     starts = np.unique([0, *low, infinity, infinity + 1])
     starts = np.concatenate([starts, starts + 2**31])
     ends = np.append(starts[1:], 2**32)
@@ -62,28 +62,30 @@ def runs(name: str, saturate: bool) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("saturate", [True, False])
 @pytest.mark.parametrize("name", NAMES)
 def test_all_numbers_of_32_bits(name, saturate):
-    program = jax.jit(lambda bits: encode(jax.lax.bitcast_convert_type(bits, jnp.float32), record(name), saturate=saturate))
+    program = jax.jit(
+        lambda bits: encode(jax.lax.bitcast_convert_type(bits, jnp.float32), format_named(name), saturate=saturate)
+    )
     starts, codes = runs(name, saturate)
     chunk = 2**24
     for first in range(0, 2**32, chunk):
         inside = starts[(starts > first) & (starts < first + chunk)]
         lengths = np.diff([first, *inside, first + chunk])
-        from_run = np.searchsorted(starts, first, side="right") - 1
-        expected = np.repeat(codes[from_run : from_run + lengths.size], lengths)
+        first_run = np.searchsorted(starts, first, side="right") - 1
+        expected = np.repeat(codes[first_run : first_run + lengths.size], lengths)
         actual = program(np.arange(first, first + chunk, dtype=np.int64).astype(np.uint32))
         np.testing.assert_array_equal(actual, expected, f"of the bits from {first:#x} on")
 
 
 @one_in(3, "name", NAMES)
 def test_every_code_and_back(name):
-    """A number of a type is nearest to itself, and every type is a part of float32, bfloat16 and float16."""
+    """A number of the type becomes itself, and is a number of float32, bfloat16 and float16, too."""
     codes = every_code(name)
-    numbers = jax.jit(lambda code: decode(code, record(name)))(codes)
+    numbers = jax.jit(lambda code: decode(code, format_named(name)))(codes)
     assert_equal(numbers, reference.decode(codes, name))
     is_number = ~np.isnan(np.asarray(numbers))
     for saturate in (True, False):
         finite_or_kept = is_number & (np.isfinite(numbers) | (not saturate))
-        again = np.asarray(encode(numbers, record(name), saturate=saturate))
+        again = np.asarray(encode(numbers, format_named(name), saturate=saturate))
         np.testing.assert_array_equal(again[finite_or_kept], codes[finite_or_kept])
     for dtype in (jnp.bfloat16, np.float16):
         assert_equal(np.asarray(numbers).astype(dtype).astype(FLOAT32), np.asarray(numbers))
@@ -91,7 +93,7 @@ def test_every_code_and_back(name):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_arrays_of_the_type(dtype):
-    """The array holds the codes, and is read as the float32 that NumPy makes of it."""
+    """An array holds the codes, and is widened to the float32 numbers that NumPy makes of it."""
     codes = every_code(dtype.name)
     x = codes.view(dtype)
     widened = jax.jit(narrow_floats.widen)(x)
@@ -103,19 +105,19 @@ def test_arrays_of_the_type(dtype):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_as_ml_dtypes_without_saturation(name):
-    """It never saturates, but in a type without NaN; there it makes 0, of the other sign, of NaN, and ONNX the largest."""
+    """ml_dtypes saturates to types without NaN only. NaN becomes 0 there, of the other sign; in ONNX, the largest number."""
     dtype = np.dtype(name)
-    for given in (np.float16, jnp.bfloat16):
+    for source in (np.float16, jnp.bfloat16):
         with np.errstate(invalid="ignore"):
-            x = every(given).astype(FLOAT32)
+            x = every(source).astype(FLOAT32)
             theirs = x.astype(dtype)
         ours = reference.encode(x, name, saturate=False)
         is_nan = np.isnan(x)
         np.testing.assert_array_equal(ours[~is_nan], theirs.view(np.uint8)[~is_nan])
-        if record(name).saturates:
-            assert set(ours[is_nan]) == {record(name).largest}
-            of_nan = np.where(np.signbit(x[is_nan]), 0, record(name).sign_bit)
-            np.testing.assert_array_equal(theirs.view(np.uint8)[is_nan], of_nan)
+        if format_named(name).saturates:
+            assert set(ours[is_nan]) == {format_named(name).largest}
+            zeros = np.where(np.signbit(x[is_nan]), 0, format_named(name).sign_bit)
+            np.testing.assert_array_equal(theirs.view(np.uint8)[is_nan], zeros)
         else:
             assert np.isnan(theirs.astype(FLOAT32)[is_nan]).all()
             assert np.isnan(reference.decode(ours, name)[is_nan]).all()
@@ -150,6 +152,6 @@ def test_as_ml_dtypes_without_saturation(name):
 )
 def test_values_of_the_tables(name, x, saturated, unsaturated):
     for saturate, expected in ((True, saturated), (False, unsaturated)):
-        code = encode(jnp.float32(x), record(name), saturate=saturate)
-        assert_equal(decode(code, record(name)), FLOAT32(expected))
+        code = encode(jnp.float32(x), format_named(name), saturate=saturate)
+        assert_equal(decode(code, format_named(name)), FLOAT32(expected))
         assert_equal(reference.decode(reference.encode(FLOAT32(x), name, saturate=saturate), name), FLOAT32(expected))

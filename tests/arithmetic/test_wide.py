@@ -1,4 +1,4 @@
-"""`jquant.arithmetic.wide` beside Python's integers."""
+"""`jquant.arithmetic.wide` against Python's integers."""
 
 import jax
 import numpy as np
@@ -13,15 +13,15 @@ def words(numbers: list[int], count: int = 3) -> wide.Words:
 
 
 def numbers(words: wide.Words) -> list[int]:
-    return [sum(int(word) << 32 * index for index, word in enumerate(each)) for each in zip(*words, strict=True)]
+    return [sum(int(word) << 32 * index for index, word in enumerate(number)) for number in zip(*words, strict=True)]
 
 
 def draw(rng: np.random.Generator) -> list[int]:
-    """Of every length, with long carries at the end."""
-    some = [
+    """Numbers of every length, and then numbers with long carries."""
+    drawn = [
         int.from_bytes(rng.bytes(12), "little") >> (BITS - length) for length in rng.integers(0, BITS + 1, COUNT).tolist()
     ]
-    return some + rng.permutation([2**BITS - 1, 2**BITS - 2**32, 1, 0, 2**32, 2**64 - 1, 2**95] * 30).tolist()
+    return drawn + rng.permutation([2**BITS - 1, 2**BITS - 2**32, 1, 0, 2**32, 2**64 - 1, 2**95] * 30).tolist()
 
 
 @jax.jit

@@ -9,9 +9,10 @@ import pytest
 from jax import export, lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from support.collectives import collectives
 from support.comparison import assert_equal
 from support.histograms import observe
-from support.layouts import collectives, kinds
+from support.layouts import kinds
 from support.observers import BINS, CHANNELS, OBSERVERS, activations, assert_bits
 from support.sampling import one_in
 

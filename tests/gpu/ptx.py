@@ -1,7 +1,7 @@
 """The PTX that XLA makes for an H200, compiled without one, and the float instructions in it that are not exact.
 
-PTX is the last text before the chip. ptxas, which reads it, may merge or reorder only the arithmetic that names
-no rounding: `mul.rn.f32` and `add.rn.f32` stay as they stand, `mul.f32` and `add.f32` may become one `fma`.
+ptxas, which compiles PTX for the chip, may merge or reorder only arithmetic that names no rounding: `mul.rn.f32` and
+`add.rn.f32` stay as they are, `mul.f32` and `add.f32` may become one `fma`.
 """
 
 import pathlib
@@ -22,8 +22,8 @@ def compile(function: Callable, *arguments: Any) -> list["Kernel"]:
     sharding = jax.sharding.SingleDeviceSharding(chips.device("h200"))
     arguments = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), arguments)
     with tempfile.TemporaryDirectory() as folder:
-        # jax 0.10 dumps PTX without being asked for it by name; 0.12 does not. The autotuner, which has no GPU to measure
-        # on, takes a third of the time and changes no PTX.
+        # jax 0.10 dumps PTX by default; 0.12 only if it is named. The autotuner, which has no GPU to measure on, takes a
+        # third of the time and does not change the PTX.
         options = {"xla_dump_to": folder, "xla_dump_emitter_re": "ptx", "xla_gpu_autotune_level": 0}
         jax.jit(function).lower(*arguments).compile(compiler_options=options)
         return [kernel for file in pathlib.Path(folder).glob("*.ptx") for kernel in parse(file.read_text())]
@@ -50,7 +50,7 @@ def parse(text: str) -> list["Kernel"]:
 
 
 def _lines(body: str) -> Iterator[str]:
-    """The instructions. Triton's stand several in a line, or one in several lines."""
+    """The instructions. Triton writes several in a line, or one in several lines."""
     pending = ""
     for line in body.splitlines():
         line = line.split("//")[0].strip()
@@ -74,28 +74,35 @@ def _instruction(line: str) -> Instruction:
 
 
 class Kernel:
-    """Instructions, and what defines and uses each register. Registers that hold a constant are replaced by it."""
+    """Instructions, and those that define and use each register. Registers that hold a constant are replaced by it."""
 
     def __init__(self, instructions: list[Instruction]):
-        times = Counter(register for one in instructions for register in one.results)
-        moves = {one.results[0]: one.operands[0] for one in instructions if one.opcode.startswith("mov.b") and one.operands}
+        times = Counter(register for instruction in instructions for register in instruction.results)
+        moves = {
+            instruction.results[0]: instruction.operands[0]
+            for instruction in instructions
+            if instruction.opcode.startswith("mov.b") and instruction.operands
+        }
         constants = {register: x for register, x in moves.items() if times[register] == 1 and not x.startswith("%")}
-        self.instructions = [one._replace(operands=[constants.get(x, x) for x in one.operands]) for one in instructions]
+        self.instructions = [
+            instruction._replace(operands=[constants.get(x, x) for x in instruction.operands])
+            for instruction in instructions
+        ]
         self._definitions, self._uses = defaultdict(list), defaultdict(list)
-        for one in self.instructions:
-            for register in one.results:
-                self._definitions[register].append(one)
-            for operand in dict.fromkeys(one.operands):
-                self._uses[operand].append(one)
+        for instruction in self.instructions:
+            for register in instruction.results:
+                self._definitions[register].append(instruction)
+            for operand in dict.fromkeys(instruction.operands):
+                self._uses[operand].append(instruction)
 
     def definition(self, register: str) -> Instruction:
-        """What computes `register`, where that is one instruction."""
+        """The instruction that computes `register`; an empty one if there are several or none."""
         definitions = self._definitions[register]
         return definitions[0] if len(definitions) == 1 else Instruction("", "", [], [])
 
-    def uses(self, one: Instruction) -> list[Instruction]:
-        """What takes the result."""
-        return [use for register in one.results for use in self._uses[register]]
+    def uses(self, instruction: Instruction) -> list[Instruction]:
+        """The instructions that take its result."""
+        return [use for register in instruction.results for use in self._uses[register]]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -117,31 +124,40 @@ _EXACT = re.compile(
 def inexact(kernels: list[Kernel], divisors: tuple[np.floating, ...] = ()) -> list[str]:
     """The instructions whose result may differ from that of the formula, in order, for people to read.
 
-    Division counts as exact where its result is only a first guess, which integer arithmetic then puts right.
-    `divisors` are the constants that the program divides by, which XLA may do with their reciprocals.
+    Division counts as exact if its result is only an approximation, which integer arithmetic then corrects. `divisors` are
+    the constants that the program divides by, for which XLA may multiply with their reciprocals.
     """
     reciprocals = {_significand(1 / np.float32(divisor)) for divisor in divisors} - {0}
-    return [text for kernel in kernels for one in kernel.instructions for text in _inexact(kernel, one, reciprocals)]
+    return [
+        text
+        for kernel in kernels
+        for instruction in kernel.instructions
+        for text in _inexact(kernel, instruction, reciprocals)
+    ]
 
 
 def _significand(x: np.float32) -> int:
     return int(x.view(np.int32)) & 0x7FFFFF
 
 
-def _inexact(kernel: Kernel, one: Instruction, reciprocals: set[int]) -> list[str]:
-    if one.opcode == "div.full.f32" and one.operands[0] == "0f00000000":
+def _inexact(kernel: Kernel, instruction: Instruction, reciprocals: set[int]) -> list[str]:
+    if instruction.opcode == "div.full.f32" and instruction.operands[0] == "0f00000000":
         return []  # 0 or NaN
-    if one.opcode == "div.full.f32" or _multiplies_with(one, reciprocals):
-        return [f"{one.text} -> {use.text}" for use in kernel.uses(one) if not _corrects(kernel, use, one)]
-    if one.opcode == "add.rz.f32" and _rounds_half_away(kernel, one):
+    if instruction.opcode == "div.full.f32" or _multiplies_by_reciprocal(instruction, reciprocals):
+        return [
+            f"{instruction.text} -> {use.text}"
+            for use in kernel.uses(instruction)
+            if not _corrects(kernel, use, instruction)
+        ]
+    if instruction.opcode == "add.rz.f32" and _rounds_half_away(kernel, instruction):
         return []
-    is_float = _FLOAT_TYPE.search(one.opcode) or one.opcode.startswith("call")
-    return [one.text] if is_float and not _EXACT.fullmatch(one.opcode) else []
+    is_float = _FLOAT_TYPE.search(instruction.opcode) or instruction.opcode.startswith("call")
+    return [instruction.text] if is_float and not _EXACT.fullmatch(instruction.opcode) else []
 
 
-def _multiplies_with(one: Instruction, reciprocals: set[int]) -> bool:
-    constants = [int(x[2:], 16) for x in one.operands if x.startswith("0f")]
-    return one.opcode == "mul.rn.f32" and any(bits & 0x7FFFFF in reciprocals for bits in constants)
+def _multiplies_by_reciprocal(instruction: Instruction, reciprocals: set[int]) -> bool:
+    constants = [int(x[2:], 16) for x in instruction.operands if x.startswith("0f")]
+    return instruction.opcode == "mul.rn.f32" and any(bits & 0x7FFFFF in reciprocals for bits in constants)
 
 
 def _rounds_half_away(kernel: Kernel, addition: Instruction) -> bool:
@@ -153,7 +169,7 @@ def _rounds_half_away(kernel: Kernel, addition: Instruction) -> bool:
 
 
 def _corrects(kernel: Kernel, use: Instruction, division: Instruction) -> bool:
-    """Whether `use` does with a quotient that may be off what `exact.corrected_quotient` does with it."""
+    """Whether `use` corrects an approximate quotient, as `exact.corrected_quotient` does."""
     (quotient,) = division.results
     if use.opcode == "cvt.rzi.s32.f32":
         return _has_remainder(kernel, use)
@@ -170,7 +186,7 @@ def _corrects(kernel: Kernel, use: Instruction, division: Instruction) -> bool:
 
 
 def _has_remainder(kernel: Kernel, integer: Instruction) -> bool:
-    """Whether something is multiplied by the integer, once it is saturated: ``numerator - integer * divisor``."""
+    """Whether the integer, once it is saturated, is multiplied for a remainder: ``numerator - integer * divisor``."""
     uses = kernel.uses(integer)
     return any(
         x.opcode in ("mul.lo.s32", "mad.lo.s32") or (_saturates(kernel, x) and _has_remainder(kernel, x)) for x in uses
@@ -180,15 +196,15 @@ def _has_remainder(kernel: Kernel, integer: Instruction) -> bool:
 _LOWEST, _BEYOND = "0fCF000000", "0f4F000000"  # -2**31 and 2**31
 
 
-def _limits_below(one: Instruction) -> bool:
-    return one.opcode == "selp.f32" and one.operands[0] == _LOWEST
+def _limits_below(instruction: Instruction) -> bool:
+    return instruction.opcode == "selp.f32" and instruction.operands[0] == _LOWEST
 
 
-def _saturates(kernel: Kernel, one: Instruction) -> bool:
-    """Whether a converted number is replaced by the largest integer, or that of a NaN by 0."""
-    if one.opcode != "selp.b32":
+def _saturates(kernel: Kernel, instruction: Instruction) -> bool:
+    """Whether this replaces a converted number by the largest integer, or that of a NaN by 0."""
+    if instruction.opcode != "selp.b32":
         return False
-    replacement, _, predicate = one.operands
+    replacement, _, predicate = instruction.operands
     return replacement == "2147483647" or (replacement == "0" and kernel.definition(predicate).opcode == "setp.nan.f32")
 
 
@@ -197,12 +213,12 @@ def _is_normal(kernel: Kernel, predicate: str) -> bool:
     test = kernel.definition(predicate)
     if test.opcode == "and.pred":
         return all(_is_normal(kernel, operand) for operand in test.operands)
-    if test.opcode == "setp.ne.b16":  # of a parameter, which another kernel has tested
+    if test.opcode == "setp.ne.b16":  # of a boolean from memory, which another kernel has computed
         return _is_stored(kernel, test.operands[0])
-    if test.opcode == "setp.lt.u32":  # both at once: exponent - 1 < 254, without a sign
-        less = kernel.definition(test.operands[0])
-        exponent, limit = less.operands[0], test.operands[1]
-        return [less.opcode, less.operands[1], limit] == ["add.s32", "-1", "254"] and (
+    if test.opcode == "setp.lt.u32":  # both at once: exponent - 1 < 254, unsigned
+        difference = kernel.definition(test.operands[0])
+        exponent, limit = difference.operands[0], test.operands[1]
+        return [difference.opcode, difference.operands[1], limit] == ["add.s32", "-1", "254"] and (
             _is_exponent(kernel, exponent) or kernel.definition(exponent).opcode.startswith("ld.global")
         )
     if test.opcode not in ("setp.ne.b32", "setp.ne.and.b32"):
@@ -212,12 +228,13 @@ def _is_normal(kernel: Kernel, predicate: str) -> bool:
 
 
 def _is_stored(kernel: Kernel, register: str) -> bool:
-    """Whether a register is a boolean that is read from memory."""
+    """Whether a register is a boolean read from memory."""
     bit = kernel.definition(register)
     return bit.opcode == "and.b16" and bit.operands[1] == "1" and kernel.definition(bit.operands[0]).opcode.endswith(".b8")
 
 
 def _is_exponent(kernel: Kernel, register: str) -> bool:
+    """Whether a register is the biased exponent of a float32."""
     field = kernel.definition(register)
     if field.opcode == "shr.u32" and field.operands[1] == "23":  # of a number without a sign
         number = kernel.definition(field.operands[0])

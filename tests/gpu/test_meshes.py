@@ -1,4 +1,4 @@
-"""Products over 8 and 16 GPUs, compiled for them: what moves, with XLA's product and with the kernel on each shard."""
+"""Products over 8 and 16 GPUs, compiled for them: the collectives of XLA's product, and of the kernel on each shard."""
 
 import functools
 
@@ -29,7 +29,7 @@ def mesh_of(topology: str, kind: AxisType) -> jax.sharding.Mesh:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
 @topologies
-def test_xla_partitions_by_itself(topology, packed, layout):
+def test_xla_partitions_its_own_product(topology, packed, layout):
     mesh = mesh_of(topology, AxisType.Auto)
     program = compiled(mesh, layout, M, K, N, packed=packed)
     assert_only_sums_move(program, mesh, layout, M, N)
@@ -45,7 +45,7 @@ def test_the_kernel_runs_on_each_shard_of_explicit_axes(topology, layout):
 
 
 @topologies
-def test_an_output_that_is_split_is_reduced_to_its_parts(topology):
+def test_a_split_output_is_reduced_by_scattering(topology):
     mesh = mesh_of(topology, AxisType.Auto)
     a, b = (
         jax.ShapeDtypeStruct(shape, jnp.uint8, sharding=NamedSharding(mesh, spec))
@@ -57,7 +57,7 @@ def test_an_output_that_is_split_is_reduced_to_its_parts(topology):
 
 
 @topologies
-def test_a_kernel_that_xla_would_have_to_partition_gives_way(topology):
+def test_xla_replaces_a_kernel_that_it_would_have_to_partition(topology):
     mesh = mesh_of(topology, AxisType.Auto)
     program = compiled_with_a_warning(mesh, "M+K", M, K, N, implementation="mosaic_gpu")
     assert "mosaic_gpu_v2" not in program.as_text()

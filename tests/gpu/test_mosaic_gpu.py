@@ -1,4 +1,4 @@
-"""The Hopper kernel, compiled for an H200: which instructions it is made of, and that its registers suffice.
+"""The Hopper kernel, compiled for an H200: its instructions, and that no registers spill.
 
 Needs the plug-in jax-cuda13-pjrt and jax-cuda13-plugin, but no GPU and no other part of CUDA.
 """
@@ -64,8 +64,8 @@ SHAPES = [
 
 def multiplies_in_the_unit_for_int8(compiled: Compiled, shape, output):
     config = config_for(1, *shape, np.dtype(output).itemsize)
-    found = set(re.findall(r"wgmma\.mma_async\S*", compiled.text))
-    assert found == {f"wgmma.mma_async.sync.aligned.m64n{config.block_n}k32.s32.s8.s8"}
+    opcodes = set(re.findall(r"wgmma\.mma_async\S*", compiled.text))
+    assert opcodes == {f"wgmma.mma_async.sync.aligned.m64n{config.block_n}k32.s32.s8.s8"}
 
 
 def loads_and_stores_by_tma(compiled: Compiled, shape, output):
@@ -74,21 +74,21 @@ def loads_and_stores_by_tma(compiled: Compiled, shape, output):
 
 
 def buffers_are_released_after_the_multiplication_that_reads_them(compiled: Compiled, shape, output):
-    """Which the simulator cannot see: its multiplications are done when they return."""
+    """The simulator does not check this: its multiplications are complete when they return."""
     events = re.findall(r"wgmma\.mma_async|wgmma\.wait_group\.sync\.aligned\s+\d+|mbarrier\.arrive\.release", compiled.text)
-    following = {after for one, after in itertools.pairwise(events) if one == "wgmma.mma_async"}
-    assert {re.sub(r"\s+", " ", one) for one in following} == {"wgmma.mma_async", "wgmma.wait_group.sync.aligned 0"}
+    following = {after for event, after in itertools.pairwise(events) if event == "wgmma.mma_async"}
+    assert {re.sub(r"\s+", " ", event) for event in following} == {"wgmma.mma_async", "wgmma.wait_group.sync.aligned 0"}
 
 
 def stores_follow_a_fence(compiled: Compiled, shape, output):
-    """Of what a warpgroup has written to shared memory, TMA sees what a fence stands after."""
+    """TMA sees what a warpgroup has written to shared memory only after a fence."""
     events = re.findall(r"st(?:matrix|\.shared)|fence\.proxy\.async|cp\.async\.bulk\.tensor\.\dd\.global", compiled.text)
     assert {"st.shared", "stmatrix"} & set(events)
-    before = {one for one, after in itertools.pairwise(events) if after.startswith("cp.async")}
+    before = {event for event, after in itertools.pairwise(events) if after.startswith("cp.async")}
     assert before == {"fence.proxy.async"}
 
 
-def registers_suffice(compiled: Compiled, shape, output):
+def no_registers_spill(compiled: Compiled, shape, output):
     log = compiled.log
     assert re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log) == [
         ("0", "0", "0")
@@ -100,7 +100,7 @@ def float_arithmetic_of_the_epilogue_rounds_once(compiled: Compiled, shape, outp
     kernel = compiled.kernel
     assert inexact(kernel) == []
     assert merging(kernel) == []
-    opcodes = {one.opcode for one in kernel.instructions}
+    opcodes = {instruction.opcode for instruction in kernel.instructions}
     if output == "int32":
         assert not any(".f32" in opcode for opcode in opcodes)
     else:
@@ -115,7 +115,7 @@ CHECKS = (
     loads_and_stores_by_tma,
     buffers_are_released_after_the_multiplication_that_reads_them,
     stores_follow_a_fence,
-    registers_suffice,
+    no_registers_spill,
     float_arithmetic_of_the_epilogue_rounds_once,
 )
 
@@ -129,13 +129,13 @@ CHECKS = (
     ],
 )
 def test_every_kernel(shape, output):
-    """Every second pair of a shape and an output, compiled once for all that is asked of it."""
+    """Every second pair of a shape and an output, compiled once for all checks."""
     compiled = compile_product(*shape, epilogues(*shape[:2])[output])
     for check in CHECKS:
         check(compiled, shape, output)
 
 
-def test_b_that_is_not_k_major_is_multiplied_by_the_same_kernel():
+def test_the_kernel_is_the_same_if_b_is_not_k_major():
     m, n, k = 512, 512, 512
     k_major, other = (lowered(m, n, k, epilogues(m, n)["int8"], transpose_b=x).as_text() for x in (True, False))
     assert re.findall(r'kernel_hash = "[^"]*"', k_major) == re.findall(r'kernel_hash = "[^"]*"', other) != []

@@ -1,4 +1,4 @@
-"""The Hopper kernel for scales by block, compiled for an H200: which instructions it is made of, and that registers suffice.
+"""The Hopper kernel for block scales, compiled for an H200: its instructions, and that no registers spill.
 
 Needs the plug-in jax-cuda13-pjrt and jax-cuda13-plugin, but no GPU and no other part of CUDA.
 """
@@ -23,7 +23,7 @@ pytest.importorskip("jax_plugins.xla_cuda13", reason="XLA compiles for NVIDIA GP
 
 
 class Product(NamedTuple):
-    """K is 4096, or what is given; terms are the zero points that correct a product."""
+    """The shape, the blocks and the zero points of a product."""
 
     m: int
     n: int
@@ -39,6 +39,7 @@ class Product(NamedTuple):
 
     @property
     def terms(self) -> int:
+        """The number of terms that zero points subtract from the product of a block."""
         return (self.zero_point or self.dtype.startswith("u")) + self.a_zero_point
 
     @property
@@ -51,12 +52,13 @@ def lowered(product: Product, *, k_major: bool = True) -> jax.stages.Lowered:
     is_words = product.bits == 4
     rows = k // 4 if is_words else k
     layouts = (Layout.WORDS, Layout.K_MAJOR_WORDS) if is_words else (Layout.BYTES, Layout.K_MAJOR_BYTES)
+    zero_point_dtype = jnp.uint8 if dtype.startswith("u") else jnp.int8
     b = PackedBlockMatrix(
-        tensor(jnp.uint16 if is_words else jnp.int8, *((n, rows) if k_major else (rows, n))),
-        tensor(jnp.float32, k // block_size, n),
-        tensor(jnp.uint8 if dtype.startswith("u") else jnp.int8, k // block_size, n) if zero_point else None,
-        jnp.dtype(dtype),
-        block_size,
+        data=tensor(jnp.uint16 if is_words else jnp.int8, *((n, rows) if k_major else (rows, n))),
+        scale=tensor(jnp.float32, k // block_size, n),
+        zero_point=tensor(zero_point_dtype, k // block_size, n) if zero_point else None,
+        dtype=jnp.dtype(dtype),
+        block_size=block_size,
         layout=layouts[k_major],
     )
     return jax.jit(gpu_blocks.block_dot).lower(tensor(jnp.int8, m, k), tensor(jnp.int8, m, 1) if a_zero_point else None, b)
@@ -64,14 +66,15 @@ def lowered(product: Product, *, k_major: bool = True) -> jax.stages.Lowered:
 
 def multiplies_in_the_unit_for_int8_from_registers(product: Product, compiled: Compiled):
     config, steps = product.config, steps_for(product.block_size)
-    found = re.findall(r"(wgmma\.mma_async\S*) \{[^}]*\}, (\{[^}]*\}), %rd\d+, p;", compiled.text)
-    assert {opcode for opcode, _ in found} == {f"wgmma.mma_async.sync.aligned.m64n{config.tile_m}k32.s32.s8.s8"}
-    assert {registers.count("%r") for _, registers in found} == {4}
-    assert len(found) == len(re.findall("wgmma.mma_async", compiled.text)) == steps.step_k * steps.parts // 32
+    multiplications = re.findall(r"(wgmma\.mma_async\S*) \{[^}]*\}, (\{[^}]*\}), %rd\d+, p;", compiled.text)
+    assert {opcode for opcode, _ in multiplications} == {f"wgmma.mma_async.sync.aligned.m64n{config.tile_m}k32.s32.s8.s8"}
+    assert {registers.count("%r") for _, registers in multiplications} == {4}
+    count = len(re.findall("wgmma.mma_async", compiled.text))
+    assert len(multiplications) == count == steps.step_k * steps.parts // 32
 
 
 def unpacks_in_registers(product: Product, compiled: Compiled):
-    """Each of these makes two registers of int8, of which an instruction multiplies four."""
+    """Each unpacking makes two registers of int8; an instruction multiplies four."""
     unpacked = compiled.text.count(".reg .b32 sign_even, sign_odd;")
     steps = steps_for(product.block_size)
     distinct = steps.step_k * steps.parts // 32 * 4
@@ -84,35 +87,35 @@ def loads_and_stores_by_tma(product: Product, compiled: Compiled):
 
 
 def a_step_is_released_after_its_multiplications_and_a_fence(product: Product, compiled: Compiled):
-    """Which the simulator cannot see of multiplications: they are done when they return."""
+    """The simulator does not check this: its multiplications are complete when they return."""
     events = re.findall(
         r"wgmma\.mma_async|wgmma\.wait_group\.sync\.aligned\s+\d+|fence\.proxy\.async|mbarrier\.arrive\.release",
         compiled.text,
     )
     events = [re.sub(r"\s+", " ", event) for event in events]
-    following = {after for one, after in itertools.pairwise(events) if one == "wgmma.mma_async"}
+    following = {after for event, after in itertools.pairwise(events) if event == "wgmma.mma_async"}
     assert following <= {"wgmma.mma_async", "wgmma.wait_group.sync.aligned 0"}
-    assert {before for before, one in itertools.pairwise(events) if one.startswith("mbarrier")} == {"fence.proxy.async"}
+    assert {before for before, event in itertools.pairwise(events) if event.startswith("mbarrier")} == {"fence.proxy.async"}
 
 
-def registers_suffice(product: Product, compiled: Compiled):
-    """Mosaic leaves the stack frame of an array that it keeps in registers: nothing reads or writes it."""
+def no_registers_spill(product: Product, compiled: Compiled):
+    """Mosaic leaves the stack frame of an array that it keeps in registers, which nothing reads or writes."""
     log = compiled.log
     assert re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log) == [("0", "0")]
     assert "serialized" not in log  # ptxas: "wgmma.mma_async instructions are serialized due to …"
     assert re.findall(r"\b(?:ld|st)\.local\b", compiled.text) == []
 
 
-def each_sum_is_converted_scaled_and_added_apart(product: Product, compiled: Compiled):
+def each_sum_is_converted_scaled_and_added_separately(product: Product, compiled: Compiled):
     kernel, config, steps = compiled.kernel, product.config, steps_for(product.block_size)
     assert inexact(kernel) == []
-    opcodes = [one.opcode for one in kernel.instructions]
+    opcodes = [instruction.opcode for instruction in kernel.instructions]
     sums = 64 * config.tile_m // 128 * steps.blocks  # of a thread
     assert opcodes.count("cvt.rn.f32.s32") == opcodes.count("mul.rn.f32") == sums
-    # Where there is no loop, LLVM sees that the first sum adds nothing.
+    # Without a loop, LLVM sees that the first addition changes nothing.
     assert opcodes.count("add.f32") == sums - (sums // steps.blocks if product.k == steps.step_k else 0)
     assert not {opcode for opcode in opcodes if opcode.startswith(("fma", "mul.f32", "add.rn.f32"))}
-    # A product that names its rounding is what ptxas merges with nothing.
+    # ptxas does not merge a product that names its rounding.
     assert {text for text in merging(kernel) if "mul.f32" in text} == set()
 
 
@@ -121,11 +124,11 @@ CHECKS = (
     unpacks_in_registers,
     loads_and_stores_by_tma,
     a_step_is_released_after_its_multiplications_and_a_fence,
-    registers_suffice,
-    each_sum_is_converted_scaled_and_added_apart,
+    no_registers_spill,
+    each_sum_is_converted_scaled_and_added_separately,
 )
 
-# Every kernel once: Mosaic compiles none again. Those of unsigned weights are those of signed ones with zero points.
+# Each kernel once, because Mosaic compiles none twice. Unsigned weights have the kernels of signed ones with zero points.
 ZEROS = [(False, False), (True, False), (True, True)]
 PRODUCTS = [
     *(
@@ -150,7 +153,7 @@ def test_every_kernel(product):
         check(product, compiled)
 
 
-def test_other_orders_are_transposed_for_the_same_kernel():
+def test_other_layouts_are_transposed_for_the_same_kernel():
     product = Product(64, 512, 64, k=512)
     k_major, other = (lowered(product, k_major=x).as_text() for x in (True, False))
     assert re.findall(r'kernel_hash = "[^"]*"', k_major) == re.findall(r'kernel_hash = "[^"]*"', other) != []
@@ -158,8 +161,8 @@ def test_other_orders_are_transposed_for_the_same_kernel():
     assert transposed == [False, True]
 
 
-def test_k_major_words_are_copied_nowhere():
-    """XLA takes the words for integers of 4 bits without moving them."""
+def test_k_major_words_are_not_copied():
+    """XLA reads the words as 4-bit integers without a copy."""
     text = lowered(Product(64, 512, 64, k=512)).compile().as_text()
     (integers,) = re.findall(r"s4\[1,512,512\]\S* (\w+)\(", text)
     assert integers == "bitcast"

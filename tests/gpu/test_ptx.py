@@ -1,4 +1,4 @@
-"""Every float operator, compiled for an H200: the PTX holds float arithmetic that rounds as IEEE 754 does, and no other.
+"""Every float operator, compiled for an H200: its PTX has only float arithmetic that rounds as IEEE 754 does.
 
 Needs the plug-in jax-cuda13-pjrt, but no GPU and no other part of CUDA. JAX_PLATFORMS=cpu keeps jax from seeking a GPU.
 """
@@ -14,14 +14,14 @@ import pytest
 from jax import lax
 from support.sampling import one_in
 
-from jquant.arithmetic import exact
+from jquant.arithmetic import exact, significands
 from jquant.cases import CASES, VARIANTS, Case
 
 from . import ptx
 
 pytest.importorskip("jax_plugins.xla_cuda13", reason="XLA compiles for NVIDIA GPUs only where jax-cuda13-pjrt is installed")
 
-FACTOR, ADDEND = 0.1, 1.7  # what callers multiply with before an operator, and add after it
+FACTOR, ADDEND = 0.1, 1.7  # constants that callers multiply by before an operator, and add after it
 ROWS = 2**18  # enough for XLA to give each thread several elements
 PTX_TYPES = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 # A float product of matrices is promised within a bound, and is the platform's own.
@@ -29,41 +29,42 @@ EVERY = {name: case for name, case in (CASES | VARIANTS).items() if name.split("
 
 
 def traced(case: Case) -> tuple[Callable, tuple]:
-    """A program of all arguments."""
+    """A program whose parameters are all arguments of the operator."""
     return case.function, case.shapes(ROWS)
 
 
 def folded(case: Case) -> tuple[Callable, tuple]:
-    """A program of the arguments that have rows; its parameters are constants."""
+    """A program whose parameters are the arguments that have rows; the other arguments are constants."""
     arguments = case.arguments()
 
     def program(*tensors):
-        given = iter(tensors)
-        return case.function(*(next(given) if index in case.rows else value for index, value in enumerate(arguments)))
+        remaining = iter(tensors)
+        return case.function(*(next(remaining) if index in case.rows else value for index, value in enumerate(arguments)))
 
     shapes = case.shapes(ROWS)
     return program, tuple(shapes[index] for index in case.rows)
 
 
 def divisors(case: Case, program: Callable) -> list[np.floating]:
+    """The constants that the program divides by."""
     divides = program is folded and case.divisor is not None
     return [*np.ravel(case.divisor(*case.arguments()))] if divides else []
 
 
 def is_float(x) -> bool:
-    """Of a type that GPUs compute with."""
+    """Whether an array has a float type that GPUs compute with."""
     return x.dtype in PTX_TYPES.values()
 
 
 def number(x: jax.Array) -> jax.Array:
-    """What a caller computes with; of floats of 8 and 4 bits, their codes."""
+    """`x` as a float that a caller computes with: of floats of 8 and 4 bits, the codes."""
     if jnp.issubdtype(x.dtype, jnp.floating) and not is_float(x):
         x = lax.bitcast_convert_type(x, f"uint{jnp.finfo(x.dtype).bits}")
     return x if is_float(x) else x.astype(jnp.float32)
 
 
 def is_narrow(case: Case) -> bool:
-    """Whether the operator gives floats of 16 bits."""
+    """Whether the operator returns floats of 16 bits."""
     results = case.formula(*case.arguments())
     return all(is_float(y) and y.dtype.itemsize == 2 for y in jax.tree.leaves(results))
 
@@ -71,8 +72,8 @@ def is_narrow(case: Case) -> bool:
 PROGRAMS = [traced, folded]
 
 
-def by_turns(names: Iterable[str]) -> list[tuple[str, Callable]]:
-    """Each name with one of the two programs."""
+def alternately(names: Iterable[str]) -> list[tuple[str, Callable]]:
+    """Each name with one of the two programs, alternately."""
     return list(zip(names, itertools.cycle(PROGRAMS)))
 
 
@@ -84,9 +85,9 @@ def name_of(value: str | Callable) -> str:
     return value if isinstance(value, str) else value.__name__
 
 
-@one_in(3, ("name", "program"), by_turns(EVERY), ids=name_of)
+@one_in(3, ("name", "program"), alternately(EVERY), ids=name_of)
 def test_operator_alone(name, program):
-    """With its parameters traced or constant, by turns."""
+    """With traced or with constant parameters, alternately."""
     function, arguments = program(EVERY[name])
     kernels = ptx.compile(function, *arguments)
     assert len(kernels) > 0
@@ -94,7 +95,7 @@ def test_operator_alone(name, program):
 
 
 @one_in(7, ("name", "program"), in_both(EVERY), ids=name_of)
-def test_operator_amid_the_arithmetic_of_a_caller(name, program):
+def test_operator_in_a_callers_program(name, program):
     function, arguments = program(EVERY[name])
 
     def caller(*arguments):
@@ -103,7 +104,7 @@ def test_operator_amid_the_arithmetic_of_a_caller(name, program):
 
     kernels = ptx.compile(caller, *arguments)
     assert ptx.inexact(kernels, divisors(EVERY[name], program)) == []
-    # The caller's own constants stand in the program, and meet none of the operator's arithmetic.
+    # The caller's constants are still in the program, and are not merged with the operator's arithmetic.
     outputs = jax.tree.leaves(jax.eval_shape(caller, *arguments))
     factors = {x.dtype for x in jax.tree.leaves(arguments) if is_float(x)}
     assert types_of(callers_instructions(kernels, "mul.rn", FACTOR)) == factors
@@ -122,16 +123,18 @@ def test_result_is_rounded_before_a_caller_widens_it(name, program):
 
 
 def widenings(kernels: list[ptx.Kernel]) -> Iterator[str]:
-    """What gives the numbers that the caller multiplies."""
+    """The opcodes of the instructions that compute what the caller multiplies."""
     for kernel, product in callers_instructions(kernels, "mul.rn", FACTOR):
         yield from (kernel.definition(x).opcode for x in product.operands if x.startswith("%"))
 
 
 def callers_instructions(kernels: list[ptx.Kernel], operation: str, constant: float):
-    """The instructions, with their kernels, in which a constant of the caller's stands as it was written."""
+    """The instructions, with their kernels, that have the caller's constant as it was written."""
     constants = {f"{operation}.{name}": ptx_constant(constant, type) for name, type in PTX_TYPES.items()}
-    pairs = [(kernel, one) for kernel in kernels for one in kernel.instructions]
-    return [(kernel, one) for kernel, one in pairs if constants.get(one.opcode) in one.operands]
+    pairs = [(kernel, instruction) for kernel in kernels for instruction in kernel.instructions]
+    return [
+        (kernel, instruction) for kernel, instruction in pairs if constants.get(instruction.opcode) in instruction.operands
+    ]
 
 
 def ptx_type(dtype: np.dtype) -> str:
@@ -143,28 +146,28 @@ def ptx_constant(value: float, type: type) -> str:
 
 
 def types_of(instructions: list[tuple[ptx.Kernel, ptx.Instruction]]) -> set[np.dtype]:
-    return {np.dtype(PTX_TYPES[one.opcode.split(".")[-1]]) for _, one in instructions}
+    return {np.dtype(PTX_TYPES[instruction.opcode.split(".")[-1]]) for _, instruction in instructions}
 
 
 def merged(kernels: list[ptx.Kernel]) -> list[str]:
-    """The arithmetic that takes a product of the caller's or gives to a sum of theirs, with no `exact.seal` between."""
-    found = []
+    """The arithmetic next to a product or a sum of the caller, with no `exact.seal` between."""
+    texts = []
     for kernel, product in callers_instructions(kernels, "mul.rn", FACTOR):
-        found += [use.text for use in kernel.uses(product) if is_arithmetic(kernel, use)]
+        texts += [use.text for use in kernel.uses(product) if is_arithmetic(kernel, use)]
     for kernel, sum in callers_instructions(kernels, "add.rn", ADDEND):
         neighbours = [*kernel.uses(sum), *map(kernel.definition, sum.operands)]
-        found += [one.text for one in neighbours if is_arithmetic(kernel, one)]
-    return found
+        texts += [instruction.text for instruction in neighbours if is_arithmetic(kernel, instruction)]
+    return texts
 
 
-def is_arithmetic(kernel: ptx.Kernel, one: ptx.Instruction) -> bool:
-    return one.opcode.startswith(("add.r", "sub.r", "mul.r", "div.")) and not is_of_a_seal(kernel, one)
+def is_arithmetic(kernel: ptx.Kernel, instruction: ptx.Instruction) -> bool:
+    return instruction.opcode.startswith(("add.r", "sub.r", "mul.r", "div.")) and not is_of_a_seal(kernel, instruction)
 
 
-def is_of_a_seal(kernel: ptx.Kernel, one: ptx.Instruction) -> bool:
-    """``x + x`` of ``select(p, x, x + x)``; or ``x + select(p, -0.0, x)``, which LLVM makes of it if x is no NaN."""
-    a, b = one.operands
-    return one.opcode.startswith("add.rn.") and (a == b or is_zero_or(kernel, a, b) or is_zero_or(kernel, b, a))
+def is_of_a_seal(kernel: ptx.Kernel, instruction: ptx.Instruction) -> bool:
+    """Whether this is ``x + x`` of ``select(p, x, x + x)``; or ``x + select(p, -0.0, x)``, LLVM's form if x is no NaN."""
+    a, b = instruction.operands
+    return instruction.opcode.startswith("add.rn.") and (a == b or is_zero_or(kernel, a, b) or is_zero_or(kernel, b, a))
 
 
 def is_zero_or(kernel: ptx.Kernel, register: str, x: str) -> bool:
@@ -174,7 +177,7 @@ def is_zero_or(kernel: ptx.Kernel, register: str, x: str) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# That the checks can fail.
+# The checks can fail.
 
 KERNEL = """
 .visible .entry kernel(
@@ -194,7 +197,7 @@ KERNEL = """
 
 
 @pytest.mark.parametrize("opcode", ["add.rn.f32", "sub.rn.f32", "div.rn.f32", "max.NaN.f32", "add.s32", "add.rn.bf16"])
-def test_exact_instruction_is_none_to_report(opcode):
+def test_exact_instruction_is_not_reported(opcode):
     kernels = ptx.parse(KERNEL.replace("INSTRUCTION", f"{opcode} \t%r3, %r2, %r1;"))
     assert ptx.inexact(kernels) == []
 
@@ -250,7 +253,7 @@ def test_division_to_an_integer_is_reported_without_a_remainder(operation, repor
 @pytest.mark.parametrize(
     "instruction", ["mul.rn.f32 	%r3, %r2, %r1;", "add.rn.f32 	%r3, %r1, %r2;", "div.full.f32 	%r3, %r1, %r2;"]
 )
-def test_arithmetic_with_a_product_of_the_callers_is_reported(instruction):
+def test_arithmetic_with_a_callers_product_is_reported(instruction):
     assert merged(ptx.parse(KERNEL.replace("INSTRUCTION", instruction))) == [instruction]
 
 
@@ -262,12 +265,12 @@ def test_arithmetic_with_a_product_of_the_callers_is_reported(instruction):
         ("add.rn.f32 	%r6, %r1, 0f3FD9999A;\n	mul.rn.f32 	%r3, %r6, %r1;", ["mul.rn.f32 	%r3, %r6, %r1;"]),
     ],
 )
-def test_arithmetic_that_gives_to_a_sum_of_the_callers_is_reported(instruction, reported):
+def test_arithmetic_before_a_callers_sum_is_reported(instruction, reported):
     kernels = ptx.parse(KERNEL.replace("INSTRUCTION", f"sub.rn.f32 	%r4, %r1, %r5;\n	{instruction}"))
     assert merged(kernels) == reported
 
 
-def test_text_that_is_no_ptx_raises():
+def test_invalid_ptx_raises():
     with pytest.raises(ValueError, match="no PTX instruction: '%r3 = add %r1, %r2;'"):
         ptx.parse(KERNEL.replace("INSTRUCTION", "%r3 = add %r1, %r2;"))
 
@@ -283,7 +286,7 @@ def test_plain_division_is_reported():
     assert opcodes_reported(lambda x, d: jnp.round(x / d), VECTOR, SCALAR) == {"div.full.f32"}
 
 
-def test_multiplication_with_the_reciprocal_is_reported():
+def test_multiplication_by_the_reciprocal_is_reported():
     assert opcodes_reported(lambda x: jnp.round(x / 0.3), VECTOR, divisors=[np.float32(0.3)]) == {"mul.rn.f32"}
 
 
@@ -296,14 +299,15 @@ def uncorrected(numerator, divisor, approximation):
 
 
 @pytest.mark.parametrize(
-    ("name", "replacement"), [("corrected_quotient", native), ("nearest_integer_quotient", uncorrected)]
+    ("module", "name", "replacement"),
+    [(exact, "corrected_quotient", native), (significands, "nearest_integer_quotient", uncorrected)],
 )
-def test_quotient_without_its_correction_is_reported(monkeypatch, name, replacement):
+def test_quotient_without_its_correction_is_reported(monkeypatch, module, name, replacement):
     def function(x, d):
         return jnp.round(exact.quotient(x, d))
 
     assert opcodes_reported(function, VECTOR, SCALAR) == set()
     jax.clear_caches()
-    monkeypatch.setattr(exact, name, replacement)
+    monkeypatch.setattr(module, name, replacement)
     assert opcodes_reported(function, VECTOR, SCALAR) == {"div.full.f32"}
     jax.clear_caches()

@@ -1,4 +1,4 @@
-"""Every element-wise operator, compiled for an H200: its tensors are read once and its result is written once."""
+"""Every element-wise operator, compiled for an H200: its tensors are read once, and its result is written once."""
 
 import functools
 

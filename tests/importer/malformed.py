@@ -23,7 +23,7 @@ from . import valid_models
 
 SECONDS = 10  # for each model
 MEMORY = 2**31  # bytes, beyond what the process uses before the first model
-ADDRESSES = 12 * 2**30  # bytes of address space, most of which JAX reserves and never touches
+ADDRESS_SPACE = 12 * 2**30  # bytes, most of which JAX reserves and never touches
 NUMBERS = [0, -1, 1, 2, 3, 255, 2**20, 10**9, 2**31 - 1, 2**31, 2**40, 2**62, -(2**31), -(2**63), 2**63 - 1]
 
 
@@ -237,11 +237,11 @@ def mutated(number: int, folder: Path) -> tuple[bytes, str]:
     ]
     base = number % len(bases)
     model = bases[base]()
-    kind = rng.random()
-    if kind < 0.15:
+    draw = rng.random()
+    if draw < 0.15:
         data = model.SerializeToString()
         return data[: rng.randrange(len(data))], f"{base}: truncated"
-    if kind < 0.4:
+    if draw < 0.4:
         data = bytearray(model.SerializeToString())
         for _ in range(rng.choice([1, 1, 2, 5, 50])):
             data[rng.randrange(len(data))] = rng.randrange(256)
@@ -304,7 +304,7 @@ def main(first: int, count: int) -> None:
     jax.config.update("jax_platforms", "cpu")
     jax.jit(lambda x: x + 1)(1.0)
     warnings.simplefilter("ignore")
-    resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     signal.signal(signal.SIGALRM, time_out)
     with tempfile.TemporaryDirectory() as folder:
         inside = Path(folder) / "model"

@@ -16,7 +16,7 @@ BATCH = 100  # models per process
 
 
 def outcomes(first: int, count: int) -> list[dict]:
-    """How models end in a process of their own. If the process dies, the outcome of the model that it was at is "died"."""
+    """How models end in a process of their own; "died" for a model that ends the process."""
     command = [sys.executable, "-m", "importer.malformed", str(first), str(count)]
     seconds = 60 + malformed.SECONDS * 10
     run = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment(), check=False)

@@ -231,17 +231,17 @@ def test_gather(float_dtype):
 def test_matmul_n_bits():
     """Float sums differ in their last bits. The rows of an identity matrix give the weights themselves."""
     rng = np.random.default_rng(9)
-    for bits, (k, n, block), kind in itertools.product(
-        (2, 4, 8), ((64, 10, 32), (80, 7, 32), (48, 5, 16)), (None, "u", "f")
+    for bits, (k, n, block), zero_point_kind in itertools.product(
+        (2, 4, 8), ((64, 10, 32), (80, 7, 32), (48, 5, 16)), (None, "integer", "float")
     ):
-        if (bits, kind) == (8, "f"):  # onnxruntime has no kernel
+        if (bits, zero_point_kind) == (8, "float"):  # onnxruntime has no kernel
             continue
         blocks = -(-k // block)
         zero_points = {
             None: None,
-            "u": integers(rng, np.uint8, n, -(-blocks * bits // 8)),
-            "f": rng.uniform(0, 10, (n, blocks)).astype(FLOAT32),
-        }[kind]
+            "integer": integers(rng, np.uint8, n, -(-blocks * bits // 8)),
+            "float": rng.uniform(0, 10, (n, blocks)).astype(FLOAT32),
+        }[zero_point_kind]
         weights, scale = integers(rng, np.uint8, n, blocks, block * bits // 8), rng.uniform(0, 0.1, (n, blocks))
         bias = rng.normal(size=n).astype(FLOAT32)
         for a, tolerance in ((np.eye(k, dtype=FLOAT32), 1e-6), (rng.normal(size=(2, 3, k)).astype(FLOAT32), 1e-4)):

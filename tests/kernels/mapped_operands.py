@@ -1,4 +1,4 @@
-"""Products on blocks by one function, with each of their operands mapped alone by `jax.vmap`."""
+"""Products with block scales, with each of their operands mapped alone by `jax.vmap`."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,15 +11,15 @@ from jquant.kernels import block_dot
 
 
 def outputs(monkeypatch: pytest.MonkeyPatch, function: Callable, operands: Any) -> list[jax.Array]:
-    """One output for each array in `operands`: that of `block_dot` where it is mapped, and no other."""
+    """For each array in `operands`, the output of `block_dot`, implemented by `function`, with that array alone mapped."""
     monkeypatch.setattr(block_dot, "function_for", lambda platform, implementation: function)
     leaves, tree = jax.tree.flatten(operands)
 
-    def all_alone(*leaves: jax.Array) -> Iterator[jax.Array]:
+    def each_alone(*leaves: jax.Array) -> Iterator[jax.Array]:
         for place, leaf in enumerate(leaves):
             axes = [0 if other == place else None for other in range(len(leaves))]
             mapped = jnp.stack([leaf, leaf[::-1]])
             multiply = jax.vmap(lambda *leaves: block_dot.block_dot(*tree.unflatten(leaves)), axes)
             yield multiply(*leaves[:place], mapped, *leaves[place + 1 :])
 
-    return jax.jit(lambda *leaves: [*all_alone(*leaves)])(*leaves)
+    return jax.jit(lambda *leaves: [*each_alone(*leaves)])(*leaves)

@@ -1,4 +1,4 @@
-"""Products with scales by block, small enough to simulate. Run as a program, it simulates the Hopper kernel for them.
+"""Products with block scales, small enough to simulate. Run as a program, this simulates the Hopper kernel for them.
 
     python mosaic_gpu_block_cases.py CASE ...
 
@@ -12,11 +12,10 @@ import zlib
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from kernels.block_operands import Operands, integers, padded
 from kernels.mosaic_gpu_cases import differences
 
-import jquant
 from jquant import reference
 from jquant.kernels.pallas import gpu_blocks
 from jquant.kernels.pallas.gpu_block_tiles import BlockTileConfig
@@ -26,11 +25,10 @@ SMALL = BlockTileConfig(tile_m=8, warpgroups=1, stages=3, epilogue_m=8, group_n=
 WIDE = BlockTileConfig(tile_m=64, warpgroups=2, stages=2, epilogue_m=16, group_n=2, blocks=3)
 LARGE = BlockTileConfig(tile_m=128, warpgroups=2, stages=2, epilogue_m=32, blocks=2)
 SINGLE_STAGE = BlockTileConfig(tile_m=32, warpgroups=1, stages=1, epilogue_m=32, blocks=1)
-LIMITS = {"int4": (-8, 7), "uint4": (0, 15), "int8": (-128, 127), "uint8": (0, 255)}
 
 
 class Case(NamedTuple):
-    """A (M, K) by B (K, N), in blocks; and which of them have zero points."""
+    """A, (M, K), by B, (K, N), in blocks; which of them have zero points; and the scale, if all are the same."""
 
     name: str
     m: int
@@ -74,32 +72,18 @@ CASES = [
 ]
 
 
-class Operands(NamedTuple):
-    a: np.ndarray
-    a_zero_point: np.ndarray | None
-    b: np.ndarray
-    scale: np.ndarray
-    b_zero_point: np.ndarray | None
-
-
 def operands(case: Case) -> Operands:
-    """Anything, with some rows at the ends of the range; scales of either sign, with infinities and zeros."""
+    """Random integers; scales of either sign, with infinities and zeros."""
     random = np.random.default_rng(zlib.crc32(case.name.encode()))
-
-    def integers(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-        low, high = LIMITS[dtype]
-        values = random.integers(low, high, shape, endpoint=True)
-        at_end = random.random((*shape[:-1], 1)) < 0.2
-        return np.where(at_end, random.choice([low, high], (*shape[:-1], 1)), values).astype(jnp.dtype(dtype))
-
     blocks = -(-case.k // case.block_size)
-    a, b = integers(case.a_dtype, (*case.batch, case.m, case.k)), integers(case.dtype, (*case.b_batch, case.k, case.n))
+    a = integers(random, case.a_dtype, (*case.batch, case.m, case.k))
+    b = integers(random, case.dtype, (*case.b_batch, case.k, case.n))
     scale = random.normal(size=(*case.b_batch, blocks, case.n)).astype(np.float32)
     scale = np.where(random.random(scale.shape) < 0.02, random.choice(np.float32([0, -0.0, np.inf]), scale.shape), scale)
     scale = scale if case.scale is None else np.full_like(scale, case.scale)
-    a_zero_point = integers(case.a_dtype, (*case.batch, case.m, 1)) if case.a_zero_point else None
-    b_zero_point = integers(case.dtype, scale.shape) if case.zero_point else None
-    return Operands(a, a_zero_point, b, scale, b_zero_point)
+    a_zero_point = integers(random, case.a_dtype, (*case.batch, case.m, 1)) if case.a_zero_point else None
+    b_zero_point = integers(random, case.dtype, scale.shape) if case.zero_point else None
+    return Operands(a=a, a_zero_point=a_zero_point, b=b, scale=scale, b_zero_point=b_zero_point)
 
 
 def expected(case: Case) -> np.ndarray:
@@ -111,15 +95,14 @@ def expected(case: Case) -> np.ndarray:
 
 
 def matrix_and_rows(case: Case) -> tuple[PackedBlockMatrix, np.ndarray]:
-    """B, and A in whole blocks, as the primitive hands them over."""
-    a, a_zero_point, b, scale, b_zero_point = operands(case)
-    matrix = jquant.pack_matrix(b, b_zero_point, scale=scale, block_size=case.block_size, k_major=case.k_major)
-    fill = np.zeros((), a.dtype) if a_zero_point is None else a_zero_point
-    a = np.concatenate([a, np.broadcast_to(fill, (*a.shape[:-1], matrix.padding))], axis=-1)
-    return dataclasses.replace(matrix, padding=0), a
+    """B, and A in whole blocks, as the primitive hands them to a kernel."""
+    drawn = operands(case)
+    matrix = drawn.packed(case.block_size, k_major=case.k_major)
+    return dataclasses.replace(matrix, padding=0), padded(drawn.a, drawn.a_zero_point, matrix.padding)
 
 
 def result(case: Case, interpret: Any = None) -> np.ndarray:
+    """The product by the Hopper kernel."""
     matrix, a = matrix_and_rows(case)
 
     @jax.jit
@@ -130,35 +113,36 @@ def result(case: Case, interpret: Any = None) -> np.ndarray:
 
 
 def comparable(x: np.ndarray) -> np.ndarray:
-    """With one NaN for all."""
+    """`x` with the same NaN for every NaN."""
     return np.where(np.isnan(x), np.float32(np.nan), x)
 
 
 def simulate(names: list[str]) -> dict[str, list[str]]:
+    """For each case, the differences between the simulated kernel and NumPy, or the exception."""
     from jax._src.pallas.mosaic_gpu.interpret.params import InterpretGPUParams  # private, as long as it is experimental
 
     take_operands_in_registers()
-    found = {}
+    reports = {}
     for case in (case for case in CASES if case.name in names):
         try:
-            got = result(case, InterpretGPUParams(detect_races=True))
-            found[case.name] = differences(comparable(got), comparable(expected(case)))
-        except Exception as error:  # reported, each for its case
-            found[case.name] = [f"{type(error).__name__}: {error}"]
-    return found
+            actual = result(case, InterpretGPUParams(detect_races=True))
+            reports[case.name] = differences(comparable(actual), comparable(expected(case)))
+        except Exception as error:  # reported for its case
+            reports[case.name] = [f"{type(error).__name__}: {error}"]
+    return reports
 
 
 def take_operands_in_registers() -> None:
-    """Makes the simulator multiply a left operand in registers, which is an array: it knows references alone."""
+    """Makes the simulator multiply by a left operand in registers, which is an array: it supports references only."""
     from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks
 
-    of_references = gpu_callbacks.wgmma
+    multiply_references = gpu_callbacks.wgmma
 
     @gpu_callbacks.fail_on_exception
     def wgmma(*, a_allocation_key_as_array, **rest):
         a = np.asarray(a_allocation_key_as_array)
         if a.ndim == 1:  # the key of a reference
-            return of_references(a_allocation_key_as_array=a_allocation_key_as_array, **rest)
+            return multiply_references(a_allocation_key_as_array=a_allocation_key_as_array, **rest)
         memory, thread = gpu_callbacks._get_shared_memory(), rest["thread"]
         information = {
             "logging_info": gpu_callbacks.memory.GPULoggingInfo(rest["mesh_location"], thread, rest["source_info"])

@@ -1,4 +1,4 @@
-"""Products, small enough to simulate, with their results in NumPy. Run as a program, it simulates the Hopper kernel.
+"""Products, small enough to simulate, and their results in NumPy. Run as a program, this simulates the Hopper kernel.
 
     python mosaic_gpu_cases.py CASE ...
 
@@ -29,7 +29,7 @@ SINGLE_STAGE = TileConfig(block_m=64, block_n=64, stages=1, warpgroups=1, epilog
 
 
 class Case(NamedTuple):
-    """``epilogue(a @ b)``: the shapes of A and of B, (..., K, N) or K-major, and the steps, made for a shape."""
+    """``epilogue(a @ b)``: the shapes of A and of B, (..., K, N) or K-major, and functions that make the steps."""
 
     name: str
     a: tuple[int, ...]
@@ -40,32 +40,32 @@ class Case(NamedTuple):
 
 
 class Maker:
-    """Random vectors for a product of a shape (..., M, N), the same ones each time."""
+    """Makes random vectors for the product of a case, of shape (..., M, N), the same ones each time."""
 
     def __init__(self, case: Case):
         self.random = np.random.default_rng(zlib.crc32(case.name.encode()))
         batch = np.broadcast_shapes(case.a[:-2], case.b[:-2])
         self.shape = (*batch, case.a[-2], case.b[-2 if case.k_major else -1])
 
-    def sizes(self, kind: str) -> tuple[int, ...]:
+    def sizes(self, role: str) -> tuple[int, ...]:
         """The shape of a "row", "column", "scalar" or "matrix"; "batch row" and so on have one for each batch."""
         *batch, m, n = self.shape
-        batch = batch if kind.startswith("batch ") else [1] * len(batch)
-        return (*batch, m if kind.endswith(("row", "matrix")) else 1, n if kind.endswith(("column", "matrix")) else 1)
+        batch = batch if role.startswith("batch ") else [1] * len(batch)
+        return (*batch, m if role.endswith(("row", "matrix")) else 1, n if role.endswith(("column", "matrix")) else 1)
 
-    def integers(self, kind: str, bound: int = 2**31 - 1) -> np.ndarray:
-        return self.random.integers(-bound, bound, self.sizes(kind), np.int32)
+    def integers(self, role: str, bound: int = 2**31 - 1) -> np.ndarray:
+        return self.random.integers(-bound, bound, self.sizes(role), np.int32)
 
-    def floats(self, kind: str, scale: float = 1.0) -> np.ndarray:
-        return (scale * self.random.uniform(0.5, 2, self.sizes(kind))).astype(np.float32)
-
-
-def correction(*kinds: tuple[str | None, str | None]):
-    return lambda make: ZeroPointCorrection(tuple(tuple(make.integers(x) for x in pair if x is not None) for pair in kinds))
+    def floats(self, role: str, scale: float = 1.0) -> np.ndarray:
+        return (scale * self.random.uniform(0.5, 2, self.sizes(role))).astype(np.float32)
 
 
-def add_bias(kind: str):
-    return lambda make: AddBias(make.integers(kind))
+def correction(*roles: tuple[str | None, str | None]):
+    return lambda make: ZeroPointCorrection(tuple(tuple(make.integers(x) for x in pair if x is not None) for pair in roles))
+
+
+def add_bias(role: str):
+    return lambda make: AddBias(make.integers(role))
 
 
 def dequantize(a_scale: str, b_scale: str, bias: str | None, dtype: type):
@@ -168,31 +168,36 @@ def _stepped(step: Any, value: np.ndarray) -> np.ndarray:
 
 
 def result(case: Case, interpret: Any = None) -> np.ndarray:
+    """The product by the Hopper kernel."""
     a, b, epilogue = jax.tree.map(jnp.asarray, operands(case))
     options = {"transpose_b": case.k_major, "config": case.config, "interpret": interpret}
     return np.asarray(jax.jit(lambda *operands: gpu.integer_dot(*operands, **options))(a, b, epilogue))
 
 
-def differences(got: np.ndarray, wanted: np.ndarray) -> list[str]:
-    if (got.shape, got.dtype) != (wanted.shape, wanted.dtype):
-        return [f"{got.dtype}{got.shape}, not {wanted.dtype}{wanted.shape}"]
-    return [f"{index}: {got[*index]}, not {wanted[*index]}" for index in np.argwhere(bits(got) != bits(wanted)).tolist()[:5]]
+def differences(actual: np.ndarray, expected: np.ndarray) -> list[str]:
+    """The first elements whose bits differ."""
+    if (actual.shape, actual.dtype) != (expected.shape, expected.dtype):
+        return [f"{actual.dtype}{actual.shape}, not {expected.dtype}{expected.shape}"]
+    indices = np.argwhere(bits(actual) != bits(expected)).tolist()[:5]
+    return [f"{index}: {actual[*index]}, not {expected[*index]}" for index in indices]
 
 
 def bits(x: np.ndarray) -> np.ndarray:
+    """The bits of each element, as unsigned integers."""
     return x.view(f"u{x.dtype.itemsize}")
 
 
 def simulate(names: list[str]) -> dict[str, list[str]]:
+    """For each case, the differences between the simulated kernel and NumPy, or the exception."""
     from jax._src.pallas.mosaic_gpu.interpret.params import InterpretGPUParams  # private, as long as it is experimental
 
-    found = {}
+    reports = {}
     for case in (case for case in CASES if case.name in names):
         try:
-            found[case.name] = differences(result(case, InterpretGPUParams(detect_races=True)), reference(case))
-        except Exception as error:  # reported, each for its case
-            found[case.name] = [f"{type(error).__name__}: {error}"]
-    return found
+            reports[case.name] = differences(result(case, InterpretGPUParams(detect_races=True)), reference(case))
+        except Exception as error:  # reported for its case
+            reports[case.name] = [f"{type(error).__name__}: {error}"]
+    return reports
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Runs a program that simulates kernels, in a process of its own: its threads wait for each other, so it has a time-out."""
+"""Runs a program that simulates kernels in a process of its own, with a time-out: its threads wait for each other."""
 
 import json
 import os
@@ -10,19 +10,20 @@ import jax
 
 SIMULATES_THE_KERNELS = jax.__version_info__ >= (0, 11)
 TIMEOUT = 300  # seconds; it takes less than 60
-# Of XLA:CPU's threads: the simulator's would wait for each other for ever if they took all of them.
+# The number of XLA:CPU's threads: the simulator's would wait for each other for ever if they took all of them.
 _THREADS = "64"
 
 
 def run(program: str, *names: str) -> subprocess.Popen:
-    own = {"PYTHONPATH": os.pathsep.join(sys.path), "JAX_PLATFORMS": "cpu", "NPROC": _THREADS, "PJRT_NPROC": _THREADS}
+    """Starts the program, for the cases with these names."""
+    variables = {"PYTHONPATH": os.pathsep.join(sys.path), "JAX_PLATFORMS": "cpu", "NPROC": _THREADS, "PJRT_NPROC": _THREADS}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     path = str(pathlib.Path(__file__).with_name(program))
-    return subprocess.Popen([sys.executable, path, *names], env=os.environ | own, **pipes)
+    return subprocess.Popen([sys.executable, path, *names], env=os.environ | variables, **pipes)
 
 
 def differences(program: str, *names: str) -> dict[str, list[str]]:
-    """For each case, by its name, what the program says of it."""
+    """What the program reports for each case, by name."""
     with run(program, *names) as process:
         try:
             output, errors = process.communicate(timeout=TIMEOUT)

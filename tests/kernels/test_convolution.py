@@ -1,4 +1,4 @@
-"""The ways to convolve: all give the same, and each platform's program has the one that is meant for it."""
+"""The implementations of the convolution: all give the same integers, and each platform's program has the right one."""
 
 import re
 
@@ -23,20 +23,21 @@ from jquant.lowering import cpu_features
 
 @pytest.mark.parametrize("layout", [("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC")])
 @pytest.mark.parametrize("name", ["3x2, all options", "one channel", "depthwise"])
-def test_ways_agree(name, layout, monkeypatch):
-    """Shifts, matrix products, and XLA's own convolution (which TPU programs have), whichever is the default here."""
+def test_implementations_agree(name, layout, monkeypatch):
+    """Shifted multiplications, matrix products, and XLA's own convolution, which TPU programs have."""
     sizes, filter_sizes, options = GEOMETRIES[name]
     rng = np.random.default_rng(4)
     x, w = samples.integers(rng, np.uint8, *sizes), samples.integers(rng, np.uint8, *filter_sizes)
     zeros = samples.integers(rng, np.uint8), samples.integers(rng, np.uint8, filter_sizes[0])
     expected = reference.convolution_integer(x, w, *zeros, **options)
     x, w = reordered(x, "NCHW", layout[0]), reordered(w, "OIHW", layout[1])
-    way = {name: options.get(name) for name in ("strides", "padding", "dilations")}
     geometry = convolutions.geometry(
         "test",
         x,
         w,
-        **{**way, "padding": way["padding"] or "VALID"},
+        strides=options.get("strides"),
+        padding=options.get("padding") or "VALID",
+        dilations=options.get("dilations"),
         groups=options.get("groups", 1),
         dimension_numbers=layout,
     )
@@ -53,17 +54,17 @@ def test_ways_agree(name, layout, monkeypatch):
 
 
 def program(platform, sizes, filter_sizes, **options):
-    """What is lowered for a platform."""
+    """The text of `convolution_integer`, lowered for a platform."""
     shapes = jax.ShapeDtypeStruct(sizes, np.uint8), jax.ShapeDtypeStruct(filter_sizes, np.int8)
     function = jax.jit(lambda x, w: jquant.convolution_integer(x, w, 5, -3, **options))
     return function.trace(*shapes).lower(lowering_platforms=(platform,)).as_text()
 
 
 @pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
-def test_what_multiplies(platform):
-    """int8 by int8 to int32 everywhere: in a product of matrices; in a convolution of one group for a TPU, or a wide one.
+def test_int8_is_multiplied(platform):
+    """int8 by int8 to int32: in a convolution for one group on a TPU, or if it is wide on a CPU; else in a matrix product.
 
-    Wide is one of many channels, and of many windows per filter.
+    A wide convolution has many channels, and many windows per filter.
     """
     product, convolution = (
         rf"stablehlo.{operation}.*\(tensor<[\dx]+xi8>, tensor<[\dx]+xi8>\) -> tensor<[\dx]+xi32>"
@@ -75,7 +76,7 @@ def test_what_multiplies(platform):
         is_wide = platform == "cpu" and cpu_features.HAS_INT8_CONVOLUTION and size == 16 and window != (1, 1)
         by_convolution = groups == 1 and (platform == "tpu" or is_wide)
         assert len(re.findall(convolution, text)) == by_convolution
-        # The sums of a product on a CPU are products, too.
+        # On a CPU, the sums for the zero points are products, too.
         assert len(re.findall(product, text)) == (not by_convolution) + 2 * (platform == "cpu")
     text = program(platform, (2, 16, 8, 8), (32, 1, 3, 3), groups=16)
     assert not re.search("stablehlo.(dot_general|convolution)", text)
@@ -83,8 +84,8 @@ def test_what_multiplies(platform):
 
 
 @pytest.mark.parametrize("layout", [("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC")])
-def test_many_filters_are_multiplied_as_they_are(layout):
-    """Where they are much larger than the image, no copy of them is made to bring them in another order."""
+def test_many_filters_are_not_copied(layout):
+    """Filters that are much larger than the image are not copied to bring them into another order."""
     x, w = (
         reordered(np.zeros(sizes, np.int8), *orders)
         for sizes, orders in (((1, 256, 7, 7), ("NCHW", layout[0])), ((256, 256, 3, 3), ("OIHW", layout[1])))
@@ -93,7 +94,7 @@ def test_many_filters_are_multiplied_as_they_are(layout):
     assert convolution.lower(x, w).compile().memory_analysis().temp_size_in_bytes < w.size / 2
 
 
-# The sizes of input and filter, strides and dilations, of windows that are more than a few slices.
+# The sizes of input and filter, the strides and the dilations, for windows of more than a few slices.
 LONG_WINDOWS = {
     "blocks": ((2, 3, 17, 22), (4, 3, 4, 5), (4, 5), (1, 1)),
     "parts of blocks": ((1, 2, 60), (3, 2, 25), (2,), (1,)),
@@ -109,7 +110,7 @@ LONG_WINDOWS = {
 
 @pytest.mark.gate
 def test_long_windows():
-    """All geometries, channels second and last, in one program."""
+    """All geometries, with the channels second and last, in one program."""
     rng = np.random.default_rng(5)
     calls, options, expected = [], [], []
     for sizes, filter_sizes, strides, dilations in LONG_WINDOWS.values():
@@ -132,12 +133,13 @@ def test_long_windows():
             outputs.append((jquant.convolution_integer(x, w, *zeros, **windows), jnp.moveaxis(output, -1, 1)))
         return outputs
 
-    for name, outputs, wanted in zip(LONG_WINDOWS, program(calls), expected, strict=True):
+    for name, outputs, reference_output in zip(LONG_WINDOWS, program(calls), expected, strict=True):
         for output in outputs:
-            assert_equal(output, wanted, name)
+            assert_equal(output, reference_output, name)
 
 
-# And the most operations that their programs may have: a slice for each element of a window would be hundreds, or thousands.
+# The sizes of input and filter, the strides, and the most lines that the program may have. A slice for each element of a
+# window would take hundreds, or thousands.
 LARGE_FILTERS = {
     "patches of a vision transformer": ((1, 3, 224, 224), (768, 3, 16, 16), (16, 16), 200),
     "frames of a sound": ((1, 1, 16000), (80, 1, 400), (160,), 200),
@@ -162,30 +164,31 @@ def test_programs_are_small(name):
 WIDE = (8, 17, 6, 6), (8, 17, 3, 3)
 
 
-def wide_operands(*more):
+def wide_operands(*batch):
     rng = np.random.default_rng(6)
-    x, w = samples.integers(rng, np.uint8, *more, *WIDE[0]), samples.integers(rng, np.int8, *more, *WIDE[1])
+    x, w = samples.integers(rng, np.uint8, *batch, *WIDE[0]), samples.integers(rng, np.int8, *batch, *WIDE[1])
     return x, w, np.uint8(7), np.int8(-3)
 
 
 def test_wide_convolutions_are_mapped():
-    """Over images, over filters, over both: with filters mapped, a convolution would be one of groups, which is slow."""
+    """Over images, filters and both: for mapped filters, XLA would make a convolution of several groups, which is slow."""
     x, w, *zeros = wide_operands(2)
     for axes in ((0, None), (None, 0), (0, 0)):
-        given = [operand if axis == 0 else operand[0] for operand, axis in zip((x, w), axes, strict=True)]
+        operands = [operand if axis == 0 else operand[0] for operand, axis in zip((x, w), axes, strict=True)]
         function = jax.jit(jax.vmap(lambda x, w: jquant.convolution_integer(x, w, *zeros), axes))
-        lowered, mapped = function.lower(*given).as_text(), function(*given)
+        lowered, mapped = function.lower(*operands).as_text(), function(*operands)
         assert ("stablehlo.convolution" in lowered) == (cpu_features.HAS_INT8_CONVOLUTION and axes[1] is None)
         for index in range(2):
-            image, filter = (operand if axis is None else operand[index] for operand, axis in zip(given, axes, strict=True))
+            pairs = zip(operands, axes, strict=True)
+            image, filter = (operand if axis is None else operand[index] for operand, axis in pairs)
             assert_equal(mapped[index], reference.convolution_integer(image, filter, *zeros))
 
 
-@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=str)
 @pytest.mark.parametrize("specs", [(P("x"), P()), (P(), P("x"))], ids=["images", "filters"])
-def test_wide_convolutions_on_a_mesh(specs, kind):
+def test_wide_convolutions_on_a_mesh(specs, axis_type):
     x, w, *zeros = wide_operands()
-    mesh = jax.make_mesh((8,), ("x",), axis_types=(kind,))
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(axis_type,))
     operands = [jax.device_put(operand, NamedSharding(mesh, spec)) for operand, spec in zip((x, w), specs, strict=True)]
     with jax.set_mesh(mesh):
         output = jax.jit(lambda x, w: jquant.convolution_integer(x, w, *zeros))(*operands)
@@ -207,9 +210,9 @@ def test_wide_convolutions_are_exported():
     ids="-".join,
 )
 def test_xla_has_fast_code_for_wide_convolutions(layout, order):
-    """Whatever the order of the dimensions, also where the caller transposes: its loop for all others is far slower.
+    """In every order of the dimensions, even if the caller transposes: XLA's generic loop is far slower.
 
-    On processors where XLA has that loop alone, nothing may be left of a convolution.
+    On processors where XLA has only that loop, no convolution may be left.
     """
     x, w, *zeros = wide_operands()
     x, w = reordered(x, "NCHW", layout[0]), reordered(w, "OIHW", layout[1])

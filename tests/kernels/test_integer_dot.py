@@ -1,4 +1,4 @@
-"""The primitive as the door to the kernels: which of them it takes for a platform, and how they are batched."""
+"""The primitive `integer_dot`: which implementation it lowers to on a platform, and how it batches the operands."""
 
 import functools
 import re
@@ -35,7 +35,7 @@ def calls(text):
 @every_kernel
 @pytest.mark.parametrize("packed", [False, True])
 def test_by_name(name, platform, call, packed):
-    """Each operator is one call of the kernel, and no product of XLA's."""
+    """Each operator becomes one call of the kernel, and no product of XLA."""
     weights = jax.eval_shape(jquant.pack_matrix, B) if packed else B
     operators = [
         lambda a, b, az: jquant.matmul_integer(a, b, az, implementation=name),
@@ -50,14 +50,14 @@ def test_by_name(name, platform, call, packed):
 
 @pytest.mark.parametrize("platform", ["cpu", "tpu", "cuda"])
 def test_by_default(platform):
-    """No kernel has been run on its chip, so none is the default."""
+    """No kernel has been run on its chip: none is a default."""
     text = lowered(jquant.matmul_integer, A, B, ZERO_POINT, platform=platform)
     assert calls(text) == []
     assert "dot_general" in text
 
 
 @pytest.mark.parametrize("platform", ["tpu", "cuda"])
-def test_a_default_kernel_that_declines_leaves_it_to_xla(monkeypatch, platform):
+def test_xla_replaces_a_default_kernel_that_declines(monkeypatch, platform):
     kernel = {"tpu": Implementation.MOSAIC_TPU, "cuda": Implementation.MOSAIC_GPU}[platform]
     monkeypatch.setitem(implementations.DEFAULTS, platform, kernel)
     assert len(calls(lowered(lambda a, b: jquant.matmul_integer(a, b), A, B, platform=platform))) == 1
@@ -67,8 +67,8 @@ def test_a_default_kernel_that_declines_leaves_it_to_xla(monkeypatch, platform):
     assert "dot_general" in text
 
 
-def test_a_program_for_three_platforms_takes_the_default_of_each(monkeypatch):
-    """Also where two of the defaults are kernels; on a CPU, it runs."""
+def test_a_program_for_three_platforms_has_the_default_of_each(monkeypatch):
+    """Also if two of the defaults are kernels; on a CPU, the program runs."""
     monkeypatch.setitem(implementations.DEFAULTS, "tpu", Implementation.MOSAIC_TPU)
     monkeypatch.setitem(implementations.DEFAULTS, "cuda", Implementation.MOSAIC_GPU)
 
@@ -96,7 +96,7 @@ def test_vmap_is_one_call(name, platform, call):
 
 @pytest.mark.parametrize("kernel", [tpu, gpu])
 def test_a_batch_of_a_alone_joins_its_rows(monkeypatch, kernel):
-    """One B for all: the kernel sees one matrix A; the epilogue's arrays follow, whatever they have of rows and batch."""
+    """With one B for all, the kernel gets one matrix A, and the epilogue's arrays with their rows joined alike."""
     rng = np.random.default_rng(0)
     a, b = rng.integers(-128, 128, (2, 3, 5, 40), np.int8), rng.integers(-128, 128, (1, 1, 40, 9), np.int8)
 
@@ -116,36 +116,36 @@ def test_a_batch_of_a_alone_joins_its_rows(monkeypatch, kernel):
     actual = xla.integer_dot(joined_a, joined_b, jax.tree.unflatten(structure, joined))
     np.testing.assert_array_equal(actual.reshape(expected.shape), expected)
 
-    seen, join_rows = [], batch.join_rows
-    home = tpu if kernel is tpu else batch
-    monkeypatch.setattr(home, "join_rows", lambda *operands: seen.append(join_rows(*operands)) or seen[-1])
+    calls, join_rows = [], batch.join_rows
+    module = tpu if kernel is tpu else batch
+    monkeypatch.setattr(module, "join_rows", lambda *operands: calls.append(join_rows(*operands)) or calls[-1])
     jax.jit(kernel.integer_dot).trace(a, b, epilogue).lower(lowering_platforms=("tpu" if kernel is tpu else "cuda",))
-    assert seen[0][0].shape == (1, 30, 40)
+    assert calls[0][0].shape == (1, 30, 40)
 
 
-def test_other_columns_for_each_batch_do_not_join():
+def test_batches_with_different_columns_are_not_joined():
     a, b = np.ones((2, 5, 40), np.int8), np.ones((1, 40, 9), np.int8)
     assert batch.join_rows(a, b, [np.ones((2, 1, 9), np.int32)], (2,)) is None
     assert batch.join_rows(a, np.ones((2, 40, 9), np.int8), [], (2,)) is None
 
 
-@pytest.mark.parametrize("tiles", [False, True])
+@pytest.mark.parametrize("has_amx", [False, True])
 @pytest.mark.parametrize("m", [1, 2, 16, 17])
-def test_few_rows_by_packed_weights(monkeypatch, tiles, m):
-    """Where the processor has tiles, weights are the left operand, which XLA does not transpose; the bits are the same."""
-    monkeypatch.setattr(cpu_features, "has_amx_int8", lambda: tiles)
+def test_few_rows_by_packed_weights(monkeypatch, has_amx, m):
+    """With AMX, weights are the left operand, which XLA does not transpose; the bits are the same."""
+    monkeypatch.setattr(cpu_features, "has_amx_int8", lambda: has_amx)
     rng = np.random.default_rng(0)
     a, b = rng.integers(-128, 128, (m, 96), np.int8), rng.integers(-128, 128, (80, 96), np.int8)
     epilogue = (ZeroPointCorrection(((rng.integers(-999, 999, (m, 1), np.int32),),)),)
     program = jax.jit(functools.partial(xla.integer_dot_on_cpu, transpose_b=True)).lower(a, b, epilogue).compile()
     np.testing.assert_array_equal(program(a, b, epilogue), xla.integer_dot(a, b, epilogue, transpose_b=True))
     (sizes,) = re.findall(r"s32\[([\d,]+)\]\S* dot\(", program.as_text())
-    is_left = m <= 16 if tiles else m == 1 and jax.__version_info__ < (0, 11)
+    is_left = m <= 16 if has_amx else m == 1 and jax.__version_info__ < (0, 11)
     m = max(m, 2)  # a vector becomes a matrix
     assert sizes == (f"80,{m}" if is_left else f"{m},80")
 
 
-def test_rows_of_a_batch_are_few_rows(monkeypatch):
+def test_few_rows_in_a_batch_by_packed_weights(monkeypatch):
     monkeypatch.setattr(cpu_features, "has_amx_int8", lambda: True)
     rng = np.random.default_rng(0)
     a, b = rng.integers(-128, 128, (3, 5, 1, 96), np.int8), rng.integers(-128, 128, (1, 1, 80, 96), np.int8)
@@ -156,16 +156,16 @@ def test_rows_of_a_batch_are_few_rows(monkeypatch):
     assert sizes.removeprefix("1,1,") == "80,15"
 
 
-def test_the_sign_flip_of_a_batch_is_made_once():
-    """Its row sums read what the product reads."""
+def test_the_sign_flip_of_a_batch_is_computed_once():
+    """The row sums read the same array as the product."""
     a, b = jax.ShapeDtypeStruct((3, 128, 64), jnp.uint8), jax.ShapeDtypeStruct((3, 64, 96), jnp.int8)
     zero_points = jax.ShapeDtypeStruct((), jnp.uint8), jax.ShapeDtypeStruct((), jnp.int8)
     program = jax.jit(jquant.matmul_integer).lower(a, b, *zero_points).compile()
     assert program.as_text().count(" xor(") == 1
 
 
-def test_sums_in_parts():
-    """None of which can leave int32 by itself: there are units that saturate."""
+def test_long_sums_are_split():
+    """No partial sum can leave int32: some units saturate."""
     x = jax.ShapeDtypeStruct((2, 140_000), jnp.int8)
     program = jax.jit(functools.partial(integer_dot.integer_dot, transpose_b=True)).lower(x, x).as_text()
     sizes = re.findall(r"stablehlo.dot_general .*\(tensor<2x(\d+)xi8>", program)
@@ -174,7 +174,7 @@ def test_sums_in_parts():
 
 @pytest.mark.gate
 def test_without_pallas():
-    """jquant is imported and multiplies where Pallas cannot be imported; a kernel that needs it says so."""
+    """Where Pallas cannot be imported, jquant can be, and multiplies; a kernel says what it needs."""
     program = """
 import sys
 sys.modules["jax.experimental.pallas"] = None

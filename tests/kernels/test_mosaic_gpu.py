@@ -1,4 +1,4 @@
-"""The Hopper kernel as far as no GPU and no CUDA are needed: its operands, its configs, and its lowering."""
+"""The Hopper kernel without a GPU and without CUDA: its operands, tile configurations, and lowering."""
 
 import dataclasses
 import itertools
@@ -15,7 +15,7 @@ from support.sampling import one_in
 
 from jquant.arithmetic import exact
 from jquant.kernels import epilogue, xla
-from jquant.kernels.pallas import _compat, gpu, gpu_tiles
+from jquant.kernels.pallas import _compat, gpu, gpu_tiles, hopper
 from jquant.kernels.pallas.gpu_tiles import TileConfig, config_for
 
 from . import mosaic_gpu_cases
@@ -30,17 +30,18 @@ def id_of(value: Case | bool) -> str:
 
 
 @by_name
-def test_reference_in_numpy_is_that_in_xla(case):
+def test_reference_in_numpy_equals_xla(case):
     a, b, steps = jax.tree.map(jnp.asarray, mosaic_gpu_cases.operands(case))
-    got = jax.jit(xla.integer_dot, static_argnames="transpose_b")(a, b, steps, transpose_b=case.k_major)
-    assert mosaic_gpu_cases.differences(np.asarray(got), mosaic_gpu_cases.reference(case)) == []
+    actual = jax.jit(xla.integer_dot, static_argnames="transpose_b")(a, b, steps, transpose_b=case.k_major)
+    assert mosaic_gpu_cases.differences(np.asarray(actual), mosaic_gpu_cases.reference(case)) == []
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Around the kernel: batches, padding, which steps it takes. In its place, what it computes from the padded operands.
+# Around the kernel: batches, padding, and the steps that are fused.
 
 
 def kernel_in_xla(a, b, vectors, structure, roles, out_type, config, interpret):
+    """What the kernel computes from padded operands, in its place."""
     batch, m, n = out_type.shape
     assert a.dtype == b.dtype == jnp.int8
     assert len(a) in (1, batch)
@@ -71,12 +72,12 @@ INT32 = {"preferred_element_type": jnp.int32}
 @one_in(3, ("case", "by_default"), BY_DEFAULT_OR_NOT, ids=id_of)
 def test_operands_of_the_kernel(monkeypatch, case, by_default):
     monkeypatch.setattr(gpu, "_call", kernel_in_xla)
-    got = mosaic_gpu_cases.result(case._replace(config=None) if by_default else case)
-    assert mosaic_gpu_cases.differences(got, mosaic_gpu_cases.reference(case)) == []
+    actual = mosaic_gpu_cases.result(case._replace(config=None) if by_default else case)
+    assert mosaic_gpu_cases.differences(actual, mosaic_gpu_cases.reference(case)) == []
 
 
 def shapes_of_the_kernel(monkeypatch, case: Case) -> tuple:
-    """What it gets: the shapes of A and B, the roles and shapes of the vectors, and the shape and dtype of the output."""
+    """The shapes of A and B, the roles and shapes of the vectors, and the shape and dtype of the output."""
     calls = []
 
     def record(a, b, vectors, structure, roles, out_type, config, interpret):
@@ -95,13 +96,13 @@ def test_batch_of_a_joins_its_rows(monkeypatch):
     assert shapes_of_the_kernel(monkeypatch, case) == ((1, 64, 128), (1, 32, 128), vectors, ((1, 64, 32), jnp.int32))
 
 
-def test_operands_that_are_the_same_for_each_batch_are_not_repeated(monkeypatch):
+def test_operands_shared_by_a_batch_are_not_repeated(monkeypatch):
     case = Case("batch of B", (1, 16, 128), (3, 128, 32), (mosaic_gpu_cases.correction(("row", "batch column")),))
     vectors = [("row", (1, 64)), ("column", (3, 32))]
     assert shapes_of_the_kernel(monkeypatch, case) == ((1, 16, 128), (3, 32, 128), vectors, ((3, 16, 32), jnp.int32))
 
 
-def test_steps_from_the_first_with_a_matrix_on_follow_the_kernel(monkeypatch):
+def test_steps_from_the_first_one_with_a_matrix_follow_the_kernel(monkeypatch):
     steps = (
         mosaic_gpu_cases.correction((None, "column")),
         mosaic_gpu_cases.dequantize("row", "column", "matrix", np.float32),
@@ -114,14 +115,14 @@ def test_steps_from_the_first_with_a_matrix_on_follow_the_kernel(monkeypatch):
 @one_in(
     5, ("grid", "group_m"), itertools.product([(1, 1), (1, 7), (7, 1), (8, 3), (9, 3), (16, 5), (3, 16)], [1, 2, 8]), first=3
 )
-def test_snake_goes_through_each_tile_once(grid, group_m):
+def test_snake_visits_each_tile_once(grid, group_m):
     tiles = jnp.arange(math.prod(grid), dtype=jnp.int32)
-    places = [place.tolist() for place in jax.vmap(lambda tile: gpu.snake(tile, grid, group_m))(tiles)]
+    places = [place.tolist() for place in jax.vmap(lambda tile: hopper.snake(tile, grid, group_m))(tiles)]
     assert sorted(zip(*places, strict=True)) == list(itertools.product(*map(range, grid)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What it refuses.
+# What the kernel refuses.
 
 INT8 = jnp.ones((8, 128), jnp.int8)
 
@@ -151,7 +152,7 @@ def test_symbolic_sizes():
 
 @pytest.mark.parametrize("capability", ["8.0", "8.9", "10.0", "12.0"])
 def test_gpu_that_is_no_hopper(monkeypatch, capability):
-    monkeypatch.setattr(_compat, "compute_capability", lambda: capability)
+    monkeypatch.setattr(hopper, "compute_capability", lambda: capability)
     with pytest.raises(
         NotImplementedError, match=f"needs a GPU of compute capability 9.0 .*, but this one has {capability}"
     ):
@@ -171,7 +172,7 @@ def test_gpu_that_is_no_hopper(monkeypatch, capability):
         ("stages", 5, "bytes of shared memory"),
     ],
 )
-def test_plan_that_the_kernel_cannot_follow(field, value, message):
+def test_unsupported_tile_configurations(field, value, message):
     config = TileConfig(block_m=128, block_n=256, stages=4, warpgroups=2, epilogue_n=32)
     config = dataclasses.replace(config, **{field: value})
     if field == "warpgroups":
@@ -180,20 +181,20 @@ def test_plan_that_the_kernel_cannot_follow(field, value, message):
         gpu.integer_dot(INT8, INT8, (), transpose_b=True, config=config)
 
 
-def test_plan_with_too_many_accumulators():
+def test_tile_configuration_with_too_many_accumulators():
     config = TileConfig(block_m=256, block_n=256, stages=2, warpgroups=2, epilogue_n=32)
     with pytest.raises(ValueError, match="a thread has at most 128 accumulators"):
         gpu.integer_dot(INT8, INT8, (), transpose_b=True, config=config)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Plans.
+# Tile configurations.
 
 SIZES = (1, 8, 63, 64, 65, 100, 200, 512, 1000, 2048, 4096, 11008)
 
 
 @pytest.mark.parametrize("itemsize", [1, 2, 4])
-def test_every_plan_can_be_followed(itemsize):
+def test_every_tile_configuration_is_supported(itemsize):
     for batch, m, n, k in itertools.product((1, 6), SIZES, SIZES, (1, 128, 4096)):
         config = config_for(batch, m, n, k, itemsize)
         gpu_tiles.check(config, itemsize)
@@ -249,7 +250,7 @@ def test_custom_derivatives_are_inlined_where_mosaic_does_not_lower_them():
 
 
 @pytest.mark.gate
-def test_import_of_the_library_does_not_import_the_kernel():
+def test_importing_jquant_does_not_import_the_kernel():
     program = "import sys, jquant; print([x for x in sys.modules if 'mosaic' in x and x.startswith('jquant')])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert process.stdout.strip() == "[]"

@@ -1,4 +1,4 @@
-"""The Hopper kernel for scales by block as far as no GPU and no CUDA are needed: operands, configs, lowering, layouts."""
+"""The Hopper kernel for block scales without a GPU and without CUDA: operands, lowering, tile configurations, layouts."""
 
 import dataclasses
 import itertools
@@ -12,7 +12,7 @@ from support.sampling import one_in
 import jquant
 from jquant.arithmetic import exact
 from jquant.kernels import xla_blocks
-from jquant.kernels.pallas import _compat, gpu_block_tiles, gpu_blocks
+from jquant.kernels.pallas import gpu_block_tiles, gpu_blocks, hopper
 from jquant.kernels.pallas.gpu_block_tiles import BLOCK_SIZES, BlockTileConfig, config_for, steps_for
 
 from . import mapped_operands, mosaic_gpu_block_cases
@@ -21,7 +21,7 @@ from .mosaic_gpu_cases import differences
 
 
 def kernel_in_xla(a, b, scale, terms, out_type, steps, config, interpret):
-    """What the kernel computes of the padded operands."""
+    """What the kernel computes from padded operands, in its place."""
     batch, n, m = out_type.shape
     assert a.dtype == jnp.int8
     assert b.dtype in (jnp.int4, jnp.int8)
@@ -31,7 +31,7 @@ def kernel_in_xla(a, b, scale, terms, out_type, steps, config, interpret):
     assert a.shape[2] == b.shape[2] * steps.parts
     assert {x.shape[1] for x in (scale, *jax.tree.leaves(terms))} == {blocks}
     assert {x.shape[2] % 8 for x in (scale, *jax.tree.leaves(terms))} == {0}
-    size = max(steps.step_k // steps.blocks, steps.depth)  # of what is multiplied for a block
+    size = max(steps.step_k // steps.blocks, steps.depth)  # the columns of A that are multiplied for a block
     # Beyond the rows of A, TMA loads zeros.
     a, *rows = (jnp.pad(x, ((0, 0), (0, m), (0, 0)))[:, :m] for x in (a, *(jnp.swapaxes(x, 1, 2) for x, _ in terms)))
     terms = [(jnp.swapaxes(x, 1, 2), columns) for x, (_, columns) in zip(rows, terms, strict=True)]
@@ -51,49 +51,47 @@ def kernel_in_xla(a, b, scale, terms, out_type, steps, config, interpret):
 @one_in(3, "case", CASES, ids=lambda case: case.name)
 def test_operands_of_the_kernel(monkeypatch, case):
     monkeypatch.setattr(gpu_blocks, "_call", kernel_in_xla)
-    got, wanted = mosaic_gpu_block_cases.result(case), mosaic_gpu_block_cases.expected(case)
-    assert differences(*map(mosaic_gpu_block_cases.comparable, (got, wanted))) == []
+    actual, expected = mosaic_gpu_block_cases.result(case), mosaic_gpu_block_cases.expected(case)
+    assert differences(*map(mosaic_gpu_block_cases.comparable, (actual, expected))) == []
 
 
 @pytest.mark.gate
 def test_each_operand_mapped_alone(monkeypatch):
-    """By `jax.vmap`: the kernel is given one batch of A and one of B."""
+    """By `jax.vmap`: the kernel gets one batch of A and one of B."""
     monkeypatch.setattr(gpu_blocks, "_call", kernel_in_xla)
-    given = mosaic_gpu_block_cases.operands(Case("mapped", 3, 90, 10, 64, "uint4", True, "uint8", True))
-    matrix = jquant.pack_matrix(given.b, given.b_zero_point, scale=given.scale, block_size=64)
-    found, expected = (
-        mapped_operands.outputs(monkeypatch, module.block_dot, (given.a, given.a_zero_point, matrix))
+    drawn = mosaic_gpu_block_cases.operands(Case("mapped", 3, 90, 10, 64, "uint4", True, "uint8", True))
+    outputs, expected = (
+        mapped_operands.outputs(monkeypatch, module.block_dot, (drawn.a, drawn.a_zero_point, drawn.packed(64)))
         for module in (gpu_blocks, xla_blocks)
     )
-    for result, wanted in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(result, wanted)
+    for output, expected_output in zip(outputs, expected, strict=True):
+        np.testing.assert_array_equal(output, expected_output)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Lowering, which checks shapes, layouts and shared memory.
 
 
-def lowered(case: Case, platform="cuda", k_parts=1, layout_of=jquant.pack_matrix) -> str:
-    """The operator's program for weights that are packed before, with the kernel asked for."""
-    given = mosaic_gpu_block_cases.operands(case)
-    options = {"scale": given.scale, "block_size": case.block_size, "k_major": case.k_major}
-    matrix = layout_of(given.b, given.b_zero_point, **options)
-    rank = given.a.ndim
+def lowered(case: Case, platform="cuda", k_parts=1) -> str:
+    """The operator's program for prepacked weights, with the kernel asked for."""
+    drawn = mosaic_gpu_block_cases.operands(case)
+    matrix = drawn.packed(case.block_size, k_major=case.k_major)
+    rank = drawn.a.ndim
 
     def function(a, a_zero_point, matrix):
         scale = jnp.ones((1,) * rank, jnp.float32)
         options = {"k_parts": k_parts, "implementation": "mosaic_gpu"}
         return jquant.block_scaled_matmul(a, scale, a_zero_point, matrix, **options)
 
-    return jax.jit(function).trace(given.a, given.a_zero_point, matrix).lower(lowering_platforms=(platform,)).as_text()
+    return jax.jit(function).trace(drawn.a, drawn.a_zero_point, matrix).lower(lowering_platforms=(platform,)).as_text()
 
 
 @one_in(5, "case", CASES, first=1, ids=lambda case: case.name)
-def test_the_operator_takes_the_kernel(case):
+def test_the_operator_calls_the_kernel(case):
     assert lowered(case).count("stablehlo.custom_call @mosaic_gpu") == 1
 
 
-def test_the_operator_takes_the_kernel_for_each_run():
+def test_the_operator_calls_the_kernel_once_for_all_runs():
     case = Case("runs", 5, 512, 40, 64)
     assert lowered(case, k_parts=4).count("stablehlo.custom_call @mosaic_gpu") == 1
 
@@ -106,15 +104,15 @@ def test_k_major_weights_are_not_transposed():
         assert ("ui16>) -> tensor<1x64x64xui16>" in "".join(x for x in text.splitlines() if "transpose" in x)) == transposes
 
 
-def test_a_row_is_fetched_from_where_tma_can_store_it():
-    """Vectors of few rows are loaded wider than they are: each begins at a multiple of 128 bytes."""
+def test_vectors_are_aligned_for_tma():
+    """Vectors of few rows are loaded wider than they are, so that each begins at a multiple of 128 bytes."""
     for tile_m in (8, 16, 32, 64, 128):
         config = BlockTileConfig(tile_m=tile_m, warpgroups=1, stages=2, epilogue_m=8)
         assert config.loaded_m * 4 % 128 == config.tile_n * 4 % 128 == 0
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What it refuses.
+# What the kernel refuses.
 
 
 @pytest.mark.parametrize("block_size", [8, 48, 96, 512])
@@ -136,7 +134,7 @@ def test_symbolic_sizes():
 
 
 def test_gpu_that_is_no_hopper(monkeypatch):
-    monkeypatch.setattr(_compat, "compute_capability", lambda: "10.0")
+    monkeypatch.setattr(hopper, "compute_capability", lambda: "10.0")
     with pytest.raises(NotImplementedError, match=r"needs a GPU of compute capability 9.0 .*, but this one has 10.0"):
         lowered(Case("Blackwell", 8, 64, 8, 64))
 
@@ -157,7 +155,7 @@ def test_other_platforms():
         ("stages", 30, "bytes of shared memory"),
     ],
 )
-def test_plan_that_the_kernel_cannot_follow(field, value, message):
+def test_unsupported_tile_configurations(field, value, message):
     config = BlockTileConfig(tile_m=64, warpgroups=2, stages=4, epilogue_m=32)
     config = dataclasses.replace(config, **{field: value})
     with pytest.raises(ValueError, match=message):
@@ -168,7 +166,7 @@ SIZES = (1, 8, 63, 200, 1000, 4096, 11008)
 
 
 @pytest.mark.parametrize(("bits", "terms"), [*itertools.product((4, 8), (0, 1, 2))])
-def test_every_plan_can_be_followed(bits, terms):
+def test_every_tile_configuration_is_supported(bits, terms):
     for batch, m, n, k, block_size in itertools.product((1, 6), SIZES, SIZES, (64, 4096), BLOCK_SIZES):
         config = config_for(batch, m, n, k, block_size, bits, terms)
         gpu_block_tiles.check(config, steps_for(block_size), bits, terms)
@@ -181,18 +179,18 @@ def test_few_rows_have_small_tiles(block_size):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The layout, wherever it is multiplied.
+# The K-major layout, on every platform.
 
-KINDS = [*itertools.product(("int4", "uint4", "int8", "uint8"), (32, 7))]
+MATRICES = [*itertools.product(("int4", "uint4", "int8", "uint8"), (32, 7))]
 
 
 def packed(dtype: str, block_size: int, *, k_major: bool) -> tuple[np.ndarray, jquant.PackedBlockMatrix]:
-    given = mosaic_gpu_block_cases.operands(Case("layout", 1, 70, 6, block_size, dtype, zero_point=True))
-    options = {"scale": given.scale, "block_size": block_size, "k_major": k_major}
-    return given.b, jquant.pack_matrix(given.b, given.b_zero_point, **options)
+    """B, and B packed."""
+    drawn = mosaic_gpu_block_cases.operands(Case("layout", 1, 70, 6, block_size, dtype, zero_point=True))
+    return drawn.b, drawn.packed(block_size, k_major=k_major)
 
 
-@one_in(3, ("dtype", "block_size"), KINDS)
+@one_in(3, ("dtype", "block_size"), MATRICES)
 def test_k_major_matrix_is_the_same_matrix(dtype, block_size):
     b, matrix = packed(dtype, block_size, k_major=True)
     _, other = packed(dtype, block_size, k_major=False)
@@ -201,9 +199,9 @@ def test_k_major_matrix_is_the_same_matrix(dtype, block_size):
     assert repr(matrix) == repr(other)
     matrix.validate("test")
     np.testing.assert_array_equal(matrix.unpack(), b)
-    for one, wanted in ((matrix.n_minor(), other), (other.k_major(), matrix), (matrix.k_major(), matrix)):
-        assert one.layout == wanted.layout
-        np.testing.assert_array_equal(one.data, wanted.data)
+    for actual, expected in ((matrix.n_minor(), other), (other.k_major(), matrix), (matrix.k_major(), matrix)):
+        assert actual.layout == expected.layout
+        np.testing.assert_array_equal(actual.data, expected.data)
     a = np.random.default_rng(0).integers(-128, 128, (3, b.shape[0]), np.int8)
     results = [jquant.block_scaled_matmul(a, np.float32(0.5), None, x) for x in (matrix, other)]
     np.testing.assert_array_equal(*results)
@@ -227,21 +225,13 @@ def test_k_major_matrices_whose_sizes_do_not_fit_raise():
         dataclasses.replace(matrix, data=matrix.data.T).validate("test")
 
 
-def test_order_without_scales_raises():
+def test_k_major_without_scales_raises():
     with pytest.raises(jquant.DescriptorError, match="k_major is given without scale"):
         jquant.pack_matrix(np.ones((4, 4), np.int8), k_major=True)
 
 
 def test_runs_of_k_major_matrices():
-    given = mosaic_gpu_block_cases.operands(Case("runs", 3, 256, 6, 32))
-    results = [
-        jquant.block_scaled_matmul(
-            given.a,
-            np.float32(0.5),
-            None,
-            jquant.pack_matrix(given.b, scale=given.scale, k_major=k_major),
-            k_parts=4,
-        )
-        for k_major in (True, False)
-    ]
+    drawn = mosaic_gpu_block_cases.operands(Case("runs", 3, 256, 6, 32))
+    matrices = (jquant.pack_matrix(drawn.b, scale=drawn.scale, k_major=k_major) for k_major in (True, False))
+    results = [jquant.block_scaled_matmul(drawn.a, np.float32(0.5), None, matrix, k_parts=4) for matrix in matrices]
     np.testing.assert_array_equal(*results)

@@ -1,4 +1,4 @@
-"""The Hopper kernels in Pallas' GPU simulator, races included: bit for bit what NumPy says."""
+"""The Hopper kernels in Pallas' GPU simulator, which detects races: the same bits as NumPy."""
 
 import threading
 
@@ -16,19 +16,19 @@ if mosaic_gpu_simulator.SIMULATES_THE_KERNELS:
         """In one process, which imports JAX for all of them."""
         assert mosaic_gpu_simulator.differences("mosaic_gpu_cases.py", *CASES) == {name: [] for name in CASES}
 
-    def test_simulated_kernels_for_scales_by_block(full):
+    def test_simulated_kernels_for_block_scales(full):
         names = CASES_WITH_BLOCKS[:: 1 if full else 3]
         assert mosaic_gpu_simulator.differences("mosaic_gpu_block_cases.py", *names) == {name: [] for name in names}
 
 else:
 
-    def test_simulator_of_this_version_does_not_know_transposed_references():
-        """Which the kernels multiply with. The exception leaves the simulator's other threads waiting."""
+    def test_simulator_does_not_support_transposed_references():
+        """The kernels multiply by them. The exception leaves the simulator's other threads waiting."""
         with mosaic_gpu_simulator.run("mosaic_gpu_cases.py", CASES[0]) as process:
-            end = threading.Timer(mosaic_gpu_simulator.TIMEOUT, process.kill)
-            end.start()
+            timer = threading.Timer(mosaic_gpu_simulator.TIMEOUT, process.kill)
+            timer.start()
             try:
                 assert any("'TransposeTransform' object has no attribute 'indices'" in line for line in process.stderr)
             finally:
-                end.cancel()
+                timer.cancel()
                 process.kill()

@@ -1,4 +1,4 @@
-"""The TPU kernel, interpreted, against the formulas in NumPy; and lowered for TPUs, which needs none."""
+"""The TPU kernel: interpreted, against the formulas in NumPy, and lowered for TPUs, for which no TPU is needed."""
 
 import itertools
 import subprocess
@@ -24,20 +24,20 @@ from jquant.kernels.pallas import tpu
 from jquant.kernels.pallas.tpu_tiles import TileConfig
 
 float32 = np.float32
-SIGNS = tuple(itertools.product((np.int8, np.uint8), repeat=2))
+DTYPE_PAIRS = tuple(itertools.product((np.int8, np.uint8), repeat=2))
 ZERO_POINTS = ("none", "per tensor", "per row or column")
 FORMS = ("int32", "float32", "float16", "bfloat16", "int8", "uint8")
 DTYPES = {"bfloat16": ml_dtypes.bfloat16}
 BLOCKS = {"m": (8, 16, 32), "k": (8, 16, 32, 128), "n": (8, 16, 32, 128)}
-CASES_PER_PROGRAM = 48  # in the batch: one compilation is for all of them
+CASES_PER_PROGRAM = 48  # in the batch, so that they are compiled once
 
 
 def config(m: int, k: int, n: int) -> TileConfig:
-    return TileConfig(m, k, n, rows_at_once=16, vmem_limit_bytes=2**24)
+    return TileConfig(block_m=m, block_k=k, block_n=n, rows_at_once=16, vmem_limit_bytes=2**24)
 
 
 class Program(NamedTuple):
-    """Shapes, tiles and kinds of operands: what is compiled once."""
+    """Everything of a product that decides its program: shapes, tiles, dtypes, zero points and output."""
 
     m: int
     k: int
@@ -45,22 +45,32 @@ class Program(NamedTuple):
     config: TileConfig
     batch: tuple[tuple[int, ...], tuple[int, ...]]
     transpose_b: bool
-    signs: tuple[type, type]
+    dtypes: tuple[type, type]
     zero_points: tuple[str, str]
     form: str
 
 
-def program(random: np.random.Generator, form: str, signs, zero_points) -> Program:
+def program(random: np.random.Generator, form: str, dtypes, zero_points) -> Program:
     m, k, n = (int(size) for size in random.integers(1, 71, 3))
     blocks = (int(random.choice(BLOCKS[axis])) for axis in "mkn")
     count = CASES_PER_PROGRAM
     batches = (((count,), (count,)), ((count,), (1,)), ((1,), (count,)), ((3, 1), (1, count // 3)), ((2, count // 2),) * 2)
     batch = batches[random.integers(len(batches))]
-    return Program(m, k, n, config(*blocks), batch, bool(random.integers(2)), signs, zero_points, form)
+    return Program(
+        m=m,
+        k=k,
+        n=n,
+        config=config(*blocks),
+        batch=batch,
+        transpose_b=bool(random.integers(2)),
+        dtypes=dtypes,
+        zero_points=zero_points,
+        form=form,
+    )
 
 
 def operand(random: np.random.Generator, dtype, shape) -> np.ndarray:
-    """Anything, and in some matrices only the two ends of the range, for the largest sums."""
+    """Random integers; some matrices have only the two ends of the range, for the largest sums."""
     limits = np.iinfo(dtype)
     ends = random.choice(np.array([limits.min, limits.max], dtype), shape)
     is_extreme = random.random((*shape[:-2], 1, 1)) < 0.2
@@ -68,18 +78,18 @@ def operand(random: np.random.Generator, dtype, shape) -> np.ndarray:
 
 
 def factors(random: np.random.Generator, shape) -> np.ndarray:
-    """float32, far from overflow and underflow; some infinities and NaN."""
+    """Random float32 factors, far from overflow and underflow; some are infinite, NaN or 0."""
     values = (random.choice([-1, 1], shape) * 2.0 ** random.uniform(-14, 2, shape)).astype(float32)
     return np.where(random.random(shape) < 0.02, random.choice(float32([np.inf, np.nan, 0]), shape), values)
 
 
 def check(program: Program, random: np.random.Generator, interpret) -> None:
-    """Compares all cases of a program."""
-    m, k, n, config, (a_batch, b_batch), transpose_b, (a_dtype, b_dtype), (a_kind, b_kind), form = program
+    """Compares a program with NumPy, for all cases of its batch."""
+    m, k, n, config, (a_batch, b_batch), transpose_b, (a_dtype, b_dtype), (a_zero_points, b_zero_points), form = program
     batch = np.broadcast_shapes(a_batch, b_batch)
     a, b = operand(random, a_dtype, (*a_batch, m, k)), operand(random, b_dtype, (*b_batch, k, n))
-    a_shape = {"none": None, "per tensor": (*a_batch, 1, 1), "per row or column": (*a_batch, m, 1)}[a_kind]
-    b_shape = {"none": None, "per tensor": (*b_batch, 1, 1), "per row or column": (*b_batch, 1, n)}[b_kind]
+    a_shape = {"none": None, "per tensor": (*a_batch, 1, 1), "per row or column": (*a_batch, m, 1)}[a_zero_points]
+    b_shape = {"none": None, "per tensor": (*b_batch, 1, 1), "per row or column": (*b_batch, 1, n)}[b_zero_points]
     a_zero_point = None if a_shape is None else operand(random, a_dtype, a_shape)
     b_zero_point = None if b_shape is None else operand(random, b_dtype, b_shape)
     zeros = [np.int64(0) if zero is None else zero for zero in (a_zero_point, b_zero_point)]
@@ -103,18 +113,18 @@ def check(program: Program, random: np.random.Generator, interpret) -> None:
 
     result = actual(a, b, a_zero_point, b_zero_point, steps)
     assert result.dtype == expected.dtype
-    wide = np.float32 if form in ("float16", "bfloat16") else expected.dtype  # NumPy knows no NaN of bfloat16
-    np.testing.assert_array_equal(np.asarray(result).astype(wide), expected.astype(wide), err_msg=str(program))
+    dtype = np.float32 if form in ("float16", "bfloat16") else expected.dtype  # NumPy knows no NaN of bfloat16
+    np.testing.assert_array_equal(np.asarray(result).astype(dtype), expected.astype(dtype), err_msg=str(program))
 
 
 def epilogue(random: np.random.Generator, form: str, batch, product: np.ndarray):
-    """Steps with arrays of any of the shapes that broadcast, and what they make of the product."""
+    """Steps with arrays of random shapes that broadcast, and their result in NumPy."""
     m, n = product.shape[-2:]
     batches = (batch, (1,) * len(batch))
     rows, columns, scalar, full = ((m, 1), (1, n), (1, 1), (m, n))
 
-    def shape(*kinds):
-        return (*batches[random.integers(2)], *kinds[random.integers(len(kinds))])
+    def shape(*shapes):
+        return (*batches[random.integers(2)], *shapes[random.integers(len(shapes))])
 
     dtype = np.dtype(DTYPES.get(form, form))
     with np.errstate(all="ignore"):
@@ -138,7 +148,7 @@ def epilogue(random: np.random.Generator, form: str, batch, product: np.ndarray)
 
 
 def k_scale(product: np.ndarray) -> np.ndarray:
-    """What brings most products into the range of 8 bits."""
+    """The divisor that brings most products into the range of 8 bits."""
     return float32(np.abs(product.astype(np.float64)).mean() / 64 + 1)
 
 
@@ -146,33 +156,34 @@ def k_scale(product: np.ndarray) -> np.ndarray:
 @one_in(5, "form", FORMS, others="full")
 def test_random_programs(form, full):
     random = np.random.default_rng(zlib.crc32(form.encode()))
-    kinds = list(itertools.product(SIGNS, itertools.product(ZERO_POINTS, repeat=2)))
-    count = len(kinds) if full else 16 if form == "int32" else 5
-    for kind in (kinds[i] for i in random.permutation(len(kinds))[:count]):
-        check(program(random, form, *kind), random, interpret=True)
+    variants = list(itertools.product(DTYPE_PAIRS, itertools.product(ZERO_POINTS, repeat=2)))
+    count = len(variants) if full else 16 if form == "int32" else 5
+    for dtypes, zero_points in (variants[i] for i in random.permutation(len(variants))[:count]):
+        check(program(random, form, dtypes, zero_points), random, interpret=True)
 
 
 @pytest.mark.gate
 @one_in(2, ("transpose_b", "form"), itertools.product([False, True], ["int32", "bfloat16", "uint8"]), others="full")
 def test_no_races_and_no_reads_out_of_bounds(form, transpose_b, capfd):
-    """Memory that nothing has written, as the ends of ragged blocks are, holds the largest integer here."""
+    """Memory that was not written, such as the ends of ragged blocks, holds the largest integer here."""
     random = np.random.default_rng(zlib.crc32(form.encode()) + transpose_b)
     interpret = pltpu.InterpretParams(detect_races=True, num_cores_or_threads=2, random_seed=1)
-    kinds = (SIGNS[random.integers(4)], ("per tensor", "per row or column"))
-    for sizes in ((45, 300, 130), (33, 40, 200)):
-        check(Program(*sizes, config(32, 128, 128), ((1,), (2,)), transpose_b, *kinds, form), random, interpret)
+    dtypes, zero_points = DTYPE_PAIRS[random.integers(4)], ("per tensor", "per row or column")
+    for m, k, n in ((45, 300, 130), (33, 40, 200)):
+        tiles = config(32, 128, 128)
+        check(Program(m, k, n, tiles, ((1,), (2,)), transpose_b, dtypes, zero_points, form), random, interpret)
     assert "race" not in "".join(capfd.readouterr()).lower()
 
 
 @one_in(3, ("k", "transpose_b"), itertools.product([1, 127, 128, 129, 1024, 1025, 2500], [False, True]))
-def test_tails_of_k_with_its_own_tiles(k, transpose_b):
+def test_partial_blocks_of_k(k, transpose_b):
     random = np.random.default_rng(k)
     a, b = operand(random, np.int8, (5, k)), operand(random, np.int8, (k, 300))
     result = tpu.integer_dot(a, b.T if transpose_b else b, (), transpose_b=transpose_b, interpret=True)
     np.testing.assert_array_equal(result, reference.matmul_integer(a, b))
 
 
-def test_wraps_where_the_sum_leaves_int32():
+def test_sums_beyond_int32_wrap():
     a, b = np.full((1, 132_000), -128, np.int8), np.full((132_000, 1), -128, np.int8)
     result = tpu.integer_dot(a, b, (), config=config(32, 1024, 128), interpret=True)
     np.testing.assert_array_equal(result, reference.matmul_integer(a, b))
@@ -188,7 +199,7 @@ def test_a_batch_of_the_epilogue_alone():
 
 
 @pytest.mark.parametrize("form", ["int32", "bfloat16", "uint8"])
-def test_equals_the_implementation_of_xla(form):
+def test_equals_the_xla_implementation(form):
     random = np.random.default_rng(zlib.crc32(form.encode()))
     a, b = operand(random, np.int8, (2, 50, 200)), operand(random, np.int8, (1, 200, 140))
     correction = ZeroPointCorrection(
@@ -207,7 +218,7 @@ def test_equals_the_implementation_of_xla(form):
 
 
 def lower(form: str, *, m=300, k=1100, n=520, batch=(), transpose_b=False, a_dtype=jnp.int8):
-    """The text of the program for TPUs, of which nothing is known but that."""
+    """The text of the program for TPUs of an unknown version."""
     b_shape = (*(1,) * len(batch), *((n, k) if transpose_b else (k, n)))
     a, b = jax.ShapeDtypeStruct((*batch, m, k), a_dtype), jax.ShapeDtypeStruct(b_shape, jnp.int8)
     ones = (1,) * len(batch)
@@ -246,7 +257,7 @@ def test_lowers_with_64_bits_enabled(form):
         assert "tpu_custom_call" in lower(form)
 
 
-def test_varies_over_a_mesh_as_its_operands_do():
+def test_result_varies_over_a_mesh_like_the_operands():
     mesh = jax.sharding.Mesh(np.array(jax.devices("cpu")[:1]), ("x",))
     a, b = jax.ShapeDtypeStruct((64, 128), jnp.int8), jax.ShapeDtypeStruct((128, 128), jnp.int8)
 
@@ -263,7 +274,7 @@ def test_varies_over_a_mesh_as_its_operands_do():
 
 
 @pytest.mark.gate
-def test_pallas_is_imported_with_the_kernel_only():
+def test_importing_jquant_does_not_import_pallas():
     program = "import sys, jquant; assert 'jax.experimental.pallas' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
 
@@ -313,6 +324,6 @@ def test_the_chip_of_the_mesh_in_context(device_kind, chip):
         assert tpu.current_chip() == chip
 
 
-def test_the_chip_is_unknown_where_there_is_no_tpu():
+def test_the_chip_is_unknown_without_a_tpu():
     with jax.default_device(jax.devices("cpu")[0]):
         assert tpu.current_chip() is None

@@ -1,4 +1,4 @@
-"""The TPU kernel for scales by block, interpreted, against the formula in NumPy; and lowered for TPUs, which needs none."""
+"""The TPU kernel for block scales: interpreted, against the formula in NumPy, and lowered for TPUs, without a TPU."""
 
 import dataclasses
 import functools
@@ -21,13 +21,15 @@ from jquant.kernels.pallas import tpu_blocks
 from jquant.kernels.pallas.tpu_block_tiles import BlockTileConfig, config_for
 
 from . import mapped_operands
+from .block_operands import Operands, integers, padded
 
 CHIPS = ("v5e", "v5p", "v6e", "7", "7x", None)
 DTYPES = ("int4", "uint4", "int8", "uint8")
-LIMITS = {"int4": (-8, 7), "uint4": (0, 15), "int8": (-128, 127), "uint8": (0, 255)}
 
 
 class Case(NamedTuple):
+    """A, (M, K), by B, (K, N), in blocks; which of them have zero points; and their batches."""
+
     m: int
     k: int
     n: int
@@ -40,97 +42,76 @@ class Case(NamedTuple):
     b_batch: tuple[int, ...] = ()
 
 
-class Operands(NamedTuple):
-    a: np.ndarray
-    a_zero_point: np.ndarray | None
-    b: np.ndarray
-    scale: np.ndarray
-    b_zero_point: np.ndarray | None
-
-
 def operands(case: Case) -> Operands:
-    """Anything, with some rows and columns at the ends of the range; scales of either sign, with infinities and 0."""
+    """Random integers; scales of either sign, with infinities or zeros."""
     random = np.random.default_rng(zlib.crc32(repr(case).encode()))
-
-    def integers(dtype: str, shape, *, ends=0.2):
-        low, high = LIMITS[dtype]
-        values = random.integers(low, high, shape, endpoint=True)
-        at_end = random.random((*shape[:-1], 1)) < ends
-        return np.where(at_end, random.choice([low, high], (*shape[:-1], 1)), values).astype(jnp.dtype(dtype))
-
     blocks = -(-case.k // case.block_size)
-    a, b = integers(case.a_dtype, (*case.batch, case.m, case.k)), integers(case.dtype, (*case.b_batch, case.k, case.n))
+    a = integers(random, case.a_dtype, (*case.batch, case.m, case.k))
+    b = integers(random, case.dtype, (*case.b_batch, case.k, case.n))
     scale = random.normal(size=(*case.b_batch, blocks, case.n)).astype(np.float32)
     scale = np.where(random.random(scale.shape) < 0.01, np.float32(random.choice([0, np.inf, -0.0])), scale)
-    a_zero_point = integers(case.a_dtype, (*case.batch, case.m, 1)) if case.a_zero_point else None
-    b_zero_point = integers(case.dtype, scale.shape) if case.zero_point else None
-    return Operands(a, a_zero_point, b, scale, b_zero_point)
+    a_zero_point = integers(random, case.a_dtype, (*case.batch, case.m, 1)) if case.a_zero_point else None
+    b_zero_point = integers(random, case.dtype, scale.shape) if case.zero_point else None
+    return Operands(a=a, a_zero_point=a_zero_point, b=b, scale=scale, b_zero_point=b_zero_point)
 
 
-def packed(given: Operands, block_size: int) -> jquant.PackedBlockMatrix:
-    return jquant.pack_matrix(given.b, given.b_zero_point, scale=given.scale, block_size=block_size)
-
-
-def expected(given: Operands, block_size: int, k_parts: int = 1) -> np.ndarray:
-    a, a_zero_point, b, scale, b_zero_point = given
+def expected(drawn: Operands, block_size: int) -> np.ndarray:
+    """The formula, in NumPy."""
+    a, a_zero_point, b, scale, b_zero_point = drawn
     one = np.ones((1,) * a.ndim, np.float32)
     with np.errstate(all="ignore"):
-        return reference.block_scaled_matmul(
-            a, one, a_zero_point, b, scale, b_zero_point, block_size=block_size, k_parts=k_parts
-        )
+        return reference.block_scaled_matmul(a, one, a_zero_point, b, scale, b_zero_point, block_size=block_size)
 
 
-def kernel(given: Operands, block_size: int, config: BlockTileConfig, interpret=True) -> jax.Array:
-    """In whole blocks, as the primitive hands them over."""
-    a, a_zero_point, *_ = given
-    matrix = packed(given, block_size)
-    fill = np.zeros((), a.dtype) if a_zero_point is None else a_zero_point
-    a = np.concatenate([a, np.broadcast_to(fill, (*a.shape[:-1], matrix.padding))], axis=-1)
+def kernel(drawn: Operands, block_size: int, config: BlockTileConfig, interpret=True) -> jax.Array:
+    """The product by the TPU kernel, of whole blocks, as the primitive hands them to it."""
+    matrix = drawn.packed(block_size)
+    a = padded(drawn.a, drawn.a_zero_point, matrix.padding)
 
     @jax.jit
     def function(a, a_zero_point, b):
         return tpu_blocks.block_dot(a, a_zero_point, b, config=config, interpret=interpret)
 
-    matrix = dataclasses.replace(matrix, padding=0)
-    return function(a, a_zero_point, matrix)
+    return function(a, drawn.a_zero_point, dataclasses.replace(matrix, padding=0))
 
 
 def config(case: Case, *, chip="v5e", block_k=None, block_m=None, block_n=128) -> BlockTileConfig:
-    """That of a chip, in smaller tiles, so that there are several."""
+    """The tile configuration of a chip, with smaller tiles, so that there are several."""
     size = -(-case.k // case.block_size) * case.block_size
-    made = config_for(chip, case.m, size, case.n, case.block_size, 4 if "4" in case.dtype else 8)
-    changes = {"block_k": block_k or made.block_k, "block_m": block_m or made.block_m, "block_n": block_n}
-    return dataclasses.replace(made, **changes)
+    default = config_for(chip, case.m, size, case.n, case.block_size, 4 if "4" in case.dtype else 8)
+    changes = {"block_k": block_k or default.block_k, "block_m": block_m or default.block_m, "block_n": block_n}
+    return dataclasses.replace(default, **changes)
 
 
 def check(case: Case, config: BlockTileConfig, interpret=True) -> None:
-    given = operands(case)
-    result = kernel(given, case.block_size, config, interpret)
-    assert result.dtype == np.float32
-    wanted = expected(given, case.block_size)
-    np.testing.assert_array_equal(result, wanted, err_msg=str(case))
-    np.testing.assert_array_equal(np.signbit(result), np.signbit(wanted), err_msg=str(case))
+    """Compares the kernel with the formula, and the signs of zeros."""
+    drawn = operands(case)
+    actual = kernel(drawn, case.block_size, config, interpret)
+    assert actual.dtype == np.float32
+    formula = expected(drawn, case.block_size)
+    np.testing.assert_array_equal(actual, formula, err_msg=str(case))
+    np.testing.assert_array_equal(np.signbit(actual), np.signbit(formula), err_msg=str(case))
 
 
-ZEROS = (("int8", False), ("int8", True), ("uint8", False), ("uint8", True))
-KINDS = [
+A_OPERANDS = (("int8", False), ("int8", True), ("uint8", False), ("uint8", True))
+OPERANDS = [
     (dtype, zero_point, a_dtype, a_zero_point, m, block_size)
     for (block_size, dtype, zero_point, (a_dtype, a_zero_point), m) in itertools.product(
-        (32, 64, 128, 256), DTYPES, (False, True), ZEROS, (3, 40)
+        (32, 64, 128, 256), DTYPES, (False, True), A_OPERANDS, (3, 40)
     )
 ]
 
 
 @pytest.mark.gate
-@one_in(29, ("dtype", "zero_point", "a_dtype", "a_zero_point", "m", "block_size"), KINDS, others="full")
-def test_every_kind_of_operands(dtype, zero_point, a_dtype, a_zero_point, m, block_size):
-    """In three steps of K, of which the last has less blocks, and several tiles of rows and columns."""
+@one_in(29, ("dtype", "zero_point", "a_dtype", "a_zero_point", "m", "block_size"), OPERANDS, others="full")
+def test_all_operands(dtype, zero_point, a_dtype, a_zero_point, m, block_size):
+    """In three steps of K, the last of which has fewer blocks, and several tiles of rows and columns."""
     case = Case(m, 2 * 256 + block_size - 5, 200, block_size, dtype, zero_point, a_dtype, a_zero_point)
     check(case, config(case, block_k=256, block_m=8 if m == 3 else 32))
 
 
 @one_in(5, ("chip", "m"), itertools.product(["v6e", None], [1, 12, 33]))
-def test_the_tiles_of_chips(chip, m):
+def test_default_tile_configurations(chip, m):
     case = Case(m, 700, 300, 32, "int4", zero_point=m == 12)
     check(case, config_for(chip, m, 704, 300, 32, 4))
 
@@ -148,36 +129,36 @@ def test_batches(m, batch, b_batch):
 
 @pytest.mark.gate
 def test_each_operand_mapped_alone(monkeypatch):
-    """By `jax.vmap`: the kernel is given one batch of A and one of B."""
-    given = operands(Case(3, 90, 130, 32, "uint4", True, "uint8", True))
-    found, expected = (
-        mapped_operands.outputs(monkeypatch, function, (given.a, given.a_zero_point, packed(given, 32)))
+    """By `jax.vmap`: the kernel gets one batch of A and one of B."""
+    drawn = operands(Case(3, 90, 130, 32, "uint4", True, "uint8", True))
+    outputs, expected = (
+        mapped_operands.outputs(monkeypatch, function, (drawn.a, drawn.a_zero_point, drawn.packed(32)))
         for function in (functools.partial(tpu_blocks.block_dot, interpret=True), xla_blocks.block_dot)
     )
-    for result, wanted in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(result, wanted)
+    for output, expected_output in zip(outputs, expected, strict=True):
+        np.testing.assert_array_equal(output, expected_output)
 
 
 @pytest.mark.gate
-@one_in(2, ("m", "zeros"), itertools.product((3, 40), (False, True)), first=1, others="full")
-def test_no_races_and_no_reads_out_of_bounds(m, zeros, capfd):
-    """Memory that nothing has written, as the ends of ragged blocks are, holds the largest integer here."""
-    case = Case(m, 600, 200, 64, "int4", zeros, "int8", zeros)
+@one_in(2, ("m", "zero_points"), itertools.product((3, 40), (False, True)), first=1, others="full")
+def test_no_races_and_no_reads_out_of_bounds(m, zero_points, capfd):
+    """Memory that was not written, such as the ends of ragged blocks, holds the largest integer here."""
+    case = Case(m, 600, 200, 64, "int4", zero_points, "int8", zero_points)
     interpret = pltpu.InterpretParams(detect_races=True, num_cores_or_threads=2, random_seed=1)
     check(case, config(case, block_k=256, block_m=8 if m == 3 else 32), interpret)
     assert "race" not in "".join(capfd.readouterr()).lower()
 
 
-def test_sums_that_float32_must_round_to_even():
-    """Blocks whose scaled products lie between two float32: a fused product and sum would give other bits."""
+def test_products_and_sums_are_not_fused():
+    """Blocks whose scaled products lie between two float32 numbers: a fused product and sum would give other bits."""
     case = Case(40, 512, 128, 32, "int4")
-    given = operands(case)._replace(scale=np.full((16, 128), 1 / 3, np.float32))
-    np.testing.assert_array_equal(kernel(given, 32, config(case)), expected(given, 32))
-    products = (given.a.astype(int).reshape(40, 16, 32)[:, :, None] @ given.b.astype(int).reshape(16, 32, 128))[:, :, 0]
+    drawn = operands(case)._replace(scale=np.full((16, 128), 1 / 3, np.float32))
+    np.testing.assert_array_equal(kernel(drawn, 32, config(case)), expected(drawn, 32))
+    products = (drawn.a.astype(int).reshape(40, 16, 32)[:, :, None] @ drawn.b.astype(int).reshape(16, 32, 128))[:, :, 0]
     fused = np.zeros((40, 128))
     for term in np.moveaxis(products, 1, 0):
         fused = (fused + term * np.float64(np.float32(1 / 3))).astype(np.float32)
-    assert not np.array_equal(fused, expected(given, 32))
+    assert not np.array_equal(fused, expected(drawn, 32))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -198,13 +179,13 @@ def lower(m=40, k=256, n=128, block_size=32, dtype="int4", k_parts=1) -> str:
 
 @pytest.mark.parametrize("k_parts", [1, 4])
 @pytest.mark.parametrize("m", [1, 40])
-def test_the_operator_takes_the_kernel(m, k_parts):
+def test_the_operator_calls_the_kernel(m, k_parts):
     assert lower(m, k_parts=k_parts).count("tpu_custom_call") == 1
 
 
-def test_varies_over_a_mesh_as_its_operands_do():
+def test_result_varies_over_a_mesh_like_the_operands():
     mesh = jax.sharding.Mesh(np.array(jax.devices("cpu")[:1]), ("x",))
-    matrix = packed(operands(Case(4, 64, 128, 32, "int4")), 32)
+    matrix = operands(Case(4, 64, 128, 32, "int4")).packed(32)
 
     def lowered(out_spec):
         def dot(a, b):
@@ -224,9 +205,11 @@ def test_lowers_with_64_bits_enabled():
         assert "tpu_custom_call" in lower()
 
 
-@pytest.mark.parametrize(("block_size", "dtype", "what"), [(16, "int4", "blocks of 32, 64"), (512, "int8", "at most 256")])
-def test_blocks_without_a_plan_raise(block_size, dtype, what):
-    with pytest.raises(NotImplementedError, match=what):
+@pytest.mark.parametrize(
+    ("block_size", "dtype", "message"), [(16, "int4", "blocks of 32, 64"), (512, "int8", "at most 256")]
+)
+def test_unsupported_blocks_raise(block_size, dtype, message):
+    with pytest.raises(NotImplementedError, match=message):
         lower(k=1024, block_size=block_size, dtype=dtype)
 
 
@@ -252,17 +235,17 @@ def configs():
 
 
 def test_tiles_take_whole_registers_and_blocks():
-    for m, k, n, block_size, made in configs():
-        assert made.block_m % (8 if made.stacked else 32) == made.block_n % 128 == made.block_k % made.depth == 0
-        assert made.depth % block_size == made.depth % 128 == 0
-        assert made.block_m < m + 32
-        assert made.block_k < k + made.depth
-        assert made.block_n < n + 128
+    for m, k, n, block_size, config in configs():
+        assert config.block_m % (8 if config.stacked else 32) == config.block_n % 128 == config.block_k % config.depth == 0
+        assert config.depth % block_size == config.depth % 128 == 0
+        assert config.block_m < m + 32
+        assert config.block_k < k + config.depth
+        assert config.block_n < n + 128
 
 
 def test_tiles_fit_into_vector_memory():
-    for *_, made in configs():
-        assert made.vmem_limit_bytes < 40 * 2**20
+    for *_, config in configs():
+        assert config.vmem_limit_bytes < 40 * 2**20
 
 
 def test_tiles_for_chips_without_an_int8_unit_raise():

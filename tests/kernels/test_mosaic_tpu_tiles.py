@@ -1,4 +1,4 @@
-"""Tile configs: exact, within memory, and no larger than the matrices."""
+"""Tile configurations of the TPU kernel: exact, within memory, and no larger than the matrices."""
 
 import itertools
 
@@ -35,7 +35,7 @@ def test_blocks_are_no_larger_than_the_matrices_need(chip):
 
 @pytest.mark.parametrize("chip", CHIPS)
 def test_blocks_share_the_rows_and_columns_evenly(chip):
-    """What the last block sticks out of the matrix is a register or two of each block, not half of one block."""
+    """The last block extends beyond the matrix by a register or two for each block, not by half a block."""
     for (m, _, n), config in configs(chip):
         for size, block, multiple in ((m, config.block_m, LANES), (n, config.block_n, 256)):
             count = -(-size // block)
@@ -44,7 +44,7 @@ def test_blocks_share_the_rows_and_columns_evenly(chip):
 
 @pytest.mark.parametrize("chip", ["7", "7x", None])
 def test_sums_in_float32_are_exact(chip):
-    """1024 products of -128 and -128 make 2**24, the largest of the integers that float32 holds without a gap."""
+    """The sum of 1024 products of -128 and -128 is 2**24, up to which float32 represents every integer."""
     for _, config in configs(chip):
         assert config.block_k <= 1024
 
@@ -61,13 +61,13 @@ def test_memory_suffices(chip, dtype, leaves):
 
 
 @pytest.mark.parametrize("chip", ["v5e", "v5p", "v6e"])
-def test_the_whole_of_k_is_one_block_up_to_4096(chip):
+def test_k_up_to_4096_is_one_block(chip):
     assert config_for(chip, 4096, 4096, 4096, np.dtype(np.int32)).block_k == 4096
     assert config_for(chip, 1, 4096, 4096, np.dtype(np.int32)).block_k == 4096
 
 
 @pytest.mark.parametrize("chip", CHIPS)
-def test_blocks_of_few_rows_are_mebibytes_of_b(chip):
+def test_few_rows_have_blocks_of_mebibytes_of_b(chip):
     config = config_for(chip, 1, 8192, 8192, np.dtype(np.float32))
     assert config.block_m == ROWS
     assert 2**20 <= config.block_k * config.block_n <= 2**22
@@ -80,5 +80,5 @@ def test_chips_without_an_int8_unit_raise(chip):
 
 
 def test_chips_without_tiles_raise():
-    with pytest.raises(NotImplementedError, match="no tile configs for TPU 8i, only for v5e, v5p"):
+    with pytest.raises(NotImplementedError, match="no tile configurations for TPU 8i, only for v5e, v5p"):
         config_for("8i", 8, 8, 8, np.dtype(np.int32))

@@ -1,4 +1,4 @@
-"""What Linux says of the processor."""
+"""The features of a processor, as Linux lists them."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from jquant.lowering import cpu_features
 @pytest.mark.parametrize(
     ("flags", "expected"), [("fpu avx512_vnni amx_tile amx_int8", True), ("fpu avx512_vnni", False), (None, False)]
 )
-def test_tiles_of_int8(monkeypatch, tmp_path, flags, expected):
+def test_amx_int8(monkeypatch, tmp_path, flags, expected):
     path = tmp_path / "cpuinfo"
     if flags is not None:
         path.write_text(f"processor\t: 0\nflags\t\t: {flags}\nbogomips\t: 1\n")

@@ -19,7 +19,7 @@ from support.sampling import one_in
 import jquant
 from jquant import DescriptorError, DescriptorTypeError, reference
 from jquant.cases import samples
-from jquant.kernels import weight_only
+from jquant.kernels.weight_only import dense
 
 FLOAT32 = np.float32
 EPSILON = 2.0**-23
@@ -262,7 +262,7 @@ def test_no_more_than_a_part_of_the_weights_is_floats(packed, m):
     compiled = jax.jit(jquant.matmul_n_bits).lower(p.a, *operands).compile()
     allowed = {(False, 1): 5 * 2**18, (True, 1): 2**15, (False, 64): 3 * 2**19, (True, 64): 2**21}[packed, m]
     assert compiled.memory_analysis().temp_size_in_bytes <= allowed + 2 * m * 4 * 2048  # of 8 MiB
-    whole = jax.jit(functools.partial(weight_only.whole, dtype=FLOATS[0])).lower(p.a, p.packed).compile()
+    whole = jax.jit(functools.partial(dense.matmul, dtype=FLOATS[0])).lower(p.a, p.packed).compile()
     assert whole.memory_analysis().temp_size_in_bytes >= 2**23
 
 

@@ -1,15 +1,15 @@
-"""The programs that libtpu compiles for TPUs, of which none is needed, as VLIW bundles, to be counted.
+"""Counts the VLIW bundles of the programs that libtpu compiles for TPUs; no TPU is needed.
 
-A bundle is a cycle, as long as no instruction waits. So the bundles of a step, set against the cycles that its
-products take in the matrix units, are the utilisation to hope for:
+A bundle takes a cycle, unless an instruction waits. So the cycles that the products of a step take in the matrix units,
+divided by the bundles of the step, are the utilisation to expect:
 
       | matrix units | int8 TOPS | clock    | products a cycle
   v5e | 4 of 128**2  |  394      | 1.50 GHz | 394e12 / 2 / 1.50e9 = 131e3 = 2 * 4 * 128**2
   v5p | 4 of 128**2  |  459      | 1.75 GHz | 459e12 / 2 / 1.75e9 = 131e3 = 2 * 4 * 128**2    (each of its two cores)
   v6e | 2 of 256**2  | 1836      | 1.75 GHz | 1836e12 / 2 / 1.75e9 = 524e3 = 4 * 2 * 256**2
 
-The programs say the same: a `vmatmul.s8` takes 32 rows. On v5e, it follows the last one in its unit after 16 bundles,
-2 rows a cycle; on v6e after 8, 4 rows a cycle. Of K-major B, libtpu 0.0.42 makes programs for v5e of 98 % of the bundles
+The programs agree with this: a `vmatmul.s8` takes 32 rows. On v5e, it follows the last one in its unit after 16 bundles, 2
+rows a cycle; on v6e after 8, 4 rows a cycle. For K-major B, the programs of libtpu 0.0.42 for v5e have 98 % of the bundles
 that this allows: there, something waits. On 7x, a bundle is no measure of a cycle at all.
 
 libtpu reads what to dump when it is loaded: import this module before anything compiles for a TPU.
@@ -34,29 +34,30 @@ os.environ["LIBTPU_INIT_ARGS"] = (
 
 
 class Body(NamedTuple):
-    """A straight run of bundles."""
+    """Consecutive bundles without a branch."""
 
     bundles: int
     instructions: Counter[str]
 
     def count(self, prefix: str) -> int:
+        """The number of instructions whose names begin with `prefix`."""
         return sum(count for name, count in self.instructions.items() if name.startswith(prefix))
 
 
 class Program(NamedTuple):
-    """A kernel: one body for each kind of K step, in order, and the bundles of the pipeline in every grid step."""
+    """A kernel: bodies for the first, the middle and the last K steps, and the pipeline's bundles in every grid step."""
 
     bodies: list[Body]
     pipeline: int
 
     def tile(self, k_steps: int) -> int:
-        """The bundles of all the K steps of a tile."""
+        """The bundles of all K steps of a tile."""
         first, *middle, last = (body.bundles for body in self.bodies) if k_steps > 1 else (0, self.bodies[0].bundles)
         return first + sum(middle) * (k_steps - 2) + last + self.pipeline * k_steps
 
     @property
     def k_loop(self) -> Body:
-        """What most K steps are: the middle ones, if there are any."""
+        """The body of most K steps: the middle ones, if there are any."""
         return self.bodies[len(self.bodies) // 2]
 
 
@@ -74,7 +75,7 @@ _INSTRUCTION = re.compile(r"= (v[a-z][\w.]*)")
 
 
 def parse(text: str) -> Program:
-    """Splits the loop over the grid where anything branches: the runs that multiply are the bodies."""
+    """Splits the loop over the grid at its branches: the runs of bundles that multiply are the bodies."""
     runs, in_loop = [[]], False
     _, *bundles = _BUNDLE.split(text)
     for label, bundle in zip(bundles[::2], bundles[1::2], strict=True):

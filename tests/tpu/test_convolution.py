@@ -1,4 +1,4 @@
-"""Convolutions, compiled by libtpu: that the int8 unit multiplies, which a convolution of several groups would not get."""
+"""Convolutions, compiled by libtpu: they use the int8 unit, which XLA's own convolution of several groups does not."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""Products over 16 chips, compiled for them: what moves, with XLA's product and with the kernel on each shard."""
+"""Products over 16 chips, compiled for them: the collectives of XLA's product, and of the kernel on each shard."""
 
 import functools
 
@@ -24,7 +24,7 @@ def mesh_of(topology: str, kind: AxisType) -> jax.sharding.Mesh:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
 @topologies
-def test_xla_partitions_by_itself(topology, packed, layout):
+def test_xla_partitions_its_own_product(topology, packed, layout):
     mesh = mesh_of(topology, AxisType.Auto)
     program = compiled(mesh, layout, M, K, N, packed=packed)
     assert_only_sums_move(program, mesh, layout, M, N)
@@ -40,7 +40,7 @@ def test_the_kernel_runs_on_each_shard_of_explicit_axes(topology, layout):
 
 
 @topologies
-def test_a_kernel_that_xla_would_have_to_partition_gives_way(topology):
+def test_xla_replaces_a_kernel_that_it_would_have_to_partition(topology):
     mesh = mesh_of(topology, AxisType.Auto)
     program = compiled_with_a_warning(mesh, "M+K", M, K, N, implementation="mosaic_tpu")
     assert "tpu_custom_call" not in program.as_text()

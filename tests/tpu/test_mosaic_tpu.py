@@ -1,4 +1,4 @@
-"""The TPU kernel, compiled by libtpu for four chips: that it compiles, and what the bundles say of its speed.
+"""The TPU kernel, compiled by libtpu for four chips: that it compiles, and the utilisation that its bundles allow.
 
 Needs libtpu, but no TPU. JAX_PLATFORMS=cpu keeps jax from seeking one.
 """
@@ -34,7 +34,7 @@ class Compiled(NamedTuple):
 
 @functools.cache
 def compiled(chip: str, form: str, m: int, k: int, n: int, *, transpose_b=False, chip_is_known=True, batch=0) -> Compiled:
-    """With zero points per row and per column, and scales likewise."""
+    """The kernel with zero points and scales per row and per column."""
     leading = (batch,) if batch else ()
 
     def array(*shape, dtype=jnp.float32):
@@ -73,8 +73,8 @@ def test_compiles_for_few_rows(chip, m, k, n):
 
 
 @one_in(4, "chip", CHIPS)
-def test_compiles_with_a_whole_matrix_of_bias(chip):
-    """Which takes as much vector memory as the output."""
+def test_compiles_with_a_bias_for_each_element(chip):
+    """The bias takes as much vector memory as the output."""
     size = 4096
     matrix, column = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((size, size), (1, size)))
     scalar = jax.ShapeDtypeStruct((1, 1), jnp.float32)
@@ -86,7 +86,7 @@ def test_compiles_with_a_whole_matrix_of_bias(chip):
 
 
 def test_the_chip_of_a_mesh_chooses_the_tiles(monkeypatch):
-    """As under `jax.shard_map`; a sharding of the arguments alone says nothing while the kernel is traced."""
+    """Under `jax.shard_map`, for example; shardings of the arguments are not known while the kernel is traced."""
     chips = []
     monkeypatch.setattr(tpu, "config_for", lambda chip, *rest: chips.append(chip) or config_for(chip, *rest))
     mesh = jax.sharding.Mesh(np.array(tpus(TPU_TOPOLOGIES["v6e"])), ("x",))
@@ -103,14 +103,14 @@ def test_the_chip_of_a_mesh_chooses_the_tiles(monkeypatch):
 
 
 class Recorded(NamedTuple):
-    """What libtpu 0.0.42 and 0.0.50 made of a product, with zero points per row and per column.
+    """The programs of libtpu 0.0.42 and 0.0.50 for a product with zero points per row and per column.
 
     Attributes:
-      layout: of B.
-      chip_is_known: or else the config is that for any chip.
+      layout: that of B.
+      chip_is_known: whether the tile configuration is that of the chip; otherwise, it is that for an unknown chip.
       k_loop: the bundles of a K step in the middle, or of the only one.
-      tile: those of all K steps of one block of the output, with the pipeline around them.
-      utilisation: the percentages of the matrix units' peak that each of the two reaches at least.
+      tile: the bundles of all K steps of a block of the output, including the pipeline.
+      utilisation: the least percentages of the matrix units' peak in `k_loop` and in `tile`.
     """
 
     chip: str

@@ -1,4 +1,4 @@
-"""The TPU kernel for scales by block, compiled by libtpu for four chips: that it compiles, and what the bundles say.
+"""The TPU kernel for block scales, compiled by libtpu for four chips: that it compiles, and its share of the int8 unit.
 
 Needs libtpu, but no TPU. JAX_PLATFORMS=cpu keeps jax from seeking one.
 """
@@ -43,22 +43,22 @@ def compiled(
         return jax.ShapeDtypeStruct((*batch, *shape), dtype)
 
     b = PackedBlockMatrix(
-        array(jnp.int8 if is_bytes else jnp.uint16, rows, n),
-        array(jnp.float32, blocks, n),
-        array(jnp.uint8 if dtype.startswith("u") else jnp.int8, blocks, n) if zero_point else None,
-        jnp.dtype(dtype),
-        block_size,
+        data=array(jnp.int8 if is_bytes else jnp.uint16, rows, n),
+        scale=array(jnp.float32, blocks, n),
+        zero_point=array(jnp.uint8 if dtype.startswith("u") else jnp.int8, blocks, n) if zero_point else None,
+        dtype=jnp.dtype(dtype),
+        block_size=block_size,
         layout=Layout.BYTES if is_bytes else Layout.WORDS,
     )
     a = array(jnp.int8, m, blocks * block_size)
     config = config_for(chip, m, blocks * block_size, n, block_size, 8 if is_bytes else 4)
     dot = functools.partial(tpu_blocks.block_dot, config=config)
-    zeros = array(jnp.int8, m, 1) if a_zero_point else None
-    return Compiled(config, bundles.compile(chip, dot, a, zeros, b, kernel="block_dot"))
+    a_zero_points = array(jnp.int8, m, 1) if a_zero_point else None
+    return Compiled(config, bundles.compile(chip, dot, a, a_zero_points, b, kernel="block_dot"))
 
 
-def assert_multiplied_and_added_apart(config: BlockTileConfig, program: bundles.Program) -> None:
-    """One product and one sum of float32 for each register of a block's sums; and nothing that is both."""
+def assert_products_and_sums_are_not_fused(config: BlockTileConfig, program: bundles.Program) -> None:
+    """Asserts that each register of a block's sums takes one float32 product and one sum, and no fused operation."""
     for body in program.bodies:
         assert not [name for name in body.instructions if any(fused in name for fused in ("fma", "mac", "mad", "muladd"))]
         assert body.count("vmul.f32") == body.count("vcvt.s32.f32")
@@ -69,28 +69,28 @@ def assert_multiplied_and_added_apart(config: BlockTileConfig, program: bundles.
 def test_compiles_with_ragged_blocks_and_all_zero_points(chip, m, dtype):
     program = compiled(chip, m, 1100, 520, 64, dtype, zero_point=True, a_zero_point=True, batch=(4,)).program
     unit = "vmatmul.mubr" if chip in ("v6e", "7x") else "vmatmul"
-    number = "bf16" if chip == "7x" else "s8"
+    dtype_name = "bf16" if chip == "7x" else "s8"
     assert program.bodies
     for body in program.bodies:
         products = [name for name in body.instructions if name.startswith("vmatmul")]
         assert products
-        assert all(name.startswith(unit) and number in name.split(".") for name in products)
+        assert all(name.startswith(unit) and dtype_name in name.split(".") for name in products)
 
 
 @pytest.mark.gate
 @pytest.mark.parametrize("k", [32, 11008])
 @one_in(3, "chip", CHIPS, others="full")
 def test_compiles_for_one_row(chip, k):
-    assert_multiplied_and_added_apart(*compiled(chip, 1, k, 4096, 32))
+    assert_products_and_sums_are_not_fused(*compiled(chip, 1, k, 4096, 32))
 
 
 class Recorded(NamedTuple):
-    """What libtpu 0.0.42 and 0.0.50 made of a product of 2048 rows by a matrix of 4096 rows and 2048 columns.
+    """The programs of libtpu 0.0.42 and 0.0.50 for a product of 2048 rows by a matrix of 4096 rows and 2048 columns.
 
     Attributes:
-      dtype: of B.
-      zero_points: of B, and of A.
-      share: of the peak of the int8 unit, the percentage that the loop over K reaches at least.
+      dtype: that of B.
+      zero_points: whether B and A have them.
+      share: the least percentage of the int8 unit's peak in the loop over K.
     """
 
     chip: str
@@ -100,7 +100,7 @@ class Recorded(NamedTuple):
     share: float
 
 
-NONE, OF_B, OF_A, BOTH = (False, False), (True, False), (False, True), (True, True)
+NONE, B, A, BOTH = (False, False), (True, False), (False, True), (True, True)
 PLAIN = [
     Recorded("v5e", 32, "int4", NONE, 24),
     Recorded("v5e", 64, "int4", NONE, 48),
@@ -112,16 +112,16 @@ PLAIN = [
     Recorded("v6e", 256, "int4", NONE, 56),
 ]
 OTHERS = [
-    Recorded("v5e", 128, "uint4", OF_B, 92),
-    Recorded("v6e", 128, "uint4", OF_B, 26),
-    Recorded("v5e", 128, "uint4", OF_A, 48),
-    Recorded("v6e", 128, "uint4", OF_A, 26),
+    Recorded("v5e", 128, "uint4", B, 92),
+    Recorded("v6e", 128, "uint4", B, 26),
+    Recorded("v5e", 128, "uint4", A, 48),
+    Recorded("v6e", 128, "uint4", A, 26),
     Recorded("v5e", 32, "uint4", BOTH, 23.5),
     Recorded("v6e", 128, "uint4", BOTH, 24),
     Recorded("v5e", 128, "int8", NONE, 95),
-    Recorded("v5e", 128, "int8", OF_B, 49),
+    Recorded("v5e", 128, "int8", B, 49),
     Recorded("v6e", 128, "int8", NONE, 30),
-    Recorded("v6e", 128, "int8", OF_B, 16),
+    Recorded("v6e", 128, "int8", B, 16),
 ]
 
 
@@ -138,15 +138,15 @@ def test_share_of_the_int8_unit(recorded):
     cycles = config.block_m * config.block_k * config.block_n / bundles.PRODUCTS_PER_CYCLE[chip]
     assert share <= 100 * cycles / program.k_loop.bundles <= 1.1 * share
     if dtype != "int8" or not zero_point:
-        assert_multiplied_and_added_apart(config, program)
+        assert_products_and_sums_are_not_fused(config, program)
 
 
 @pytest.mark.gate
 @one_in(2, ("chip", "zero_point"), [("v5e", False), ("v5e", True), ("v6e", False), ("v6e", True)], others="full")
 def test_one_row_is_bound_by_reading_the_weights(chip, zero_point):
-    """The loop over 4096 rows and columns of weights in blocks of 32 is shorter than they take to be read.
+    """The loop over 4096 rows and columns of weights, in blocks of 32, takes less time than reading them.
 
-    Not so on v6e with zero points: of libtpu 0.0.42, it takes 15 % longer, which is recorded here.
+    Except on v6e with zero points: the program of libtpu 0.0.42 takes 15 % longer, which is recorded here.
     """
     k = n = 4096
     config, program = compiled(chip, 1, k, n, 32, "uint4", zero_point=zero_point)

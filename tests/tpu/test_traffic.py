@@ -1,4 +1,4 @@
-"""Every element-wise operator, compiled for TPUs: all but some read their tensors once, and write their result once."""
+"""Every element-wise operator, compiled for TPUs: with few exceptions, tensors are read once and results written once."""
 
 import functools
 
@@ -15,8 +15,9 @@ from benchmarks import chips
 pytest.importorskip("libtpu", reason="programs compile for TPUs only where libtpu is installed")
 
 
-# Of these the compiler makes several passes, of the formula in jax.numpy as well: it stores exponentials before their sum is
-# known; rows lie in tiles, so that neighbours in a row come together by copies; what is joined is computed apart.
+# For these the compiler makes several passes, as for the formula in jax.numpy: it stores exponentials before their sum is
+# known; rows are stored in tiles, so that neighbours in a row are brought together by copies; the inputs of a concatenation
+# are computed separately.
 EXCEPTIONS = {
     "quantized_linear_softmax",
     "dequantize_linear, blocks",
@@ -36,7 +37,7 @@ def test_each_tensor_is_moved_once(chip, name):
 
 
 def test_sigmoid_looks_nothing_up():
-    """A TPU takes longer to look up one number than to compute ten."""
+    """A TPU takes longer to look up a number than to compute ten."""
     shapes = jax.ShapeDtypeStruct((1024, 1024), np.uint8), *(jax.ShapeDtypeStruct((), np.float32),) * 2
     sigmoid = jquant.quantized_linear_sigmoid
     program = chips.compile("v5e", lambda x, x_scale, scale: sigmoid(x, x_scale, None, scale), *shapes)
@@ -45,7 +46,7 @@ def test_sigmoid_looks_nothing_up():
 
 @pytest.mark.parametrize("sizes", [(1024, 1024), (16_384, 64)])
 def test_softmax(sizes):
-    """It stores a few numbers for each element, and looks none up."""
+    """It stores a few numbers for each element, and has no look-ups."""
     softmax = functools.partial(jquant.quantized_linear_softmax, axis=1)
     shapes = jax.ShapeDtypeStruct(sizes, np.uint8), *(jax.ShapeDtypeStruct((), np.float32),) * 2
     program = chips.compile("v5e", lambda x, x_scale, scale: softmax(x, x_scale, None, scale), *shapes)

@@ -1,4 +1,4 @@
-"""Types of parameters in place of arrays: the quantized parameters are then types, too, the target for restoring them."""
+"""Parameters as `jax.ShapeDtypeStruct`: the quantized parameters are the same, as the target for restoring a checkpoint."""
 
 import jax
 import jax.numpy as jnp

@@ -1,1 +1,1 @@
-"""The convolution of quantized tensors: on the integer unit, wherever channels are reduced."""
+"""The convolution of quantized tensors: on the integer unit where channels are reduced."""

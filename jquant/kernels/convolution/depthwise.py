@@ -1,4 +1,4 @@
-"""Filters of one channel, which sum over the elements of a window alone: shifted multiplications."""
+"""Depthwise convolutions, whose filters have one channel, as shifted multiplications."""
 
 import functools
 import operator
@@ -12,12 +12,12 @@ from jquant.kernels import epilogue as epilogues
 from jquant.kernels.convolution.layout import Operands, rows
 from jquant.kernels.epilogue import Epilogue
 
-# A sum of more shifted multiplications is a loop over this many at a time: the compiled code does not grow with the filter.
+# A sum of more shifted multiplications becomes a loop over this many at a time, so that code does not grow with the filter.
 _MOST_SHIFTS, _SHIFTS_AT_ONCE = 64, 16
 
 
 def convolution(operands: Operands, epilogue: Epilogue) -> jax.Array:
-    """The sum over the elements of the windows, each times the element of the filter, for a single channel."""
+    """For each channel, the sum over the elements of a window of their products with the elements of the filter."""
     image, rank = operands.image.astype(jnp.int16), operands.image.ndim
     if operands.input_zero_point is not None:
         image = image - operands.input_zero_point.astype(jnp.int16).reshape((1,) * rank)
@@ -26,18 +26,18 @@ def convolution(operands: Operands, epilogue: Epilogue) -> jax.Array:
     if zero_point is not None:
         sizes = weights.shape[1:3] if zero_point.size > 1 else (1, 1)
         weights = weights.astype(jnp.int32) - zero_point.astype(jnp.int32).reshape(1, *sizes, 1)
-    elements = weights.shape[3]
+    count = weights.shape[3]
 
     def product(element: jax.Array, weight: jax.Array) -> jax.Array:
-        # Converted here: XLA:CPU would compute the weights in int32 in a loop of its own, which is one more to compile.
+        # Converted here: XLA:CPU would convert all weights in a separate loop, which is one more to compile.
         return element.astype(jnp.int32) * operands.by_filter(weight, rank).astype(jnp.int32)
 
-    if elements <= _MOST_SHIFTS:
-        each = enumerate(operands.windows.elements(image, operands.first_spatial))
-        total = functools.reduce(operator.add, (product(element, weights[:, :, :, index]) for index, element in each))
+    if count <= _MOST_SHIFTS:
+        elements = enumerate(operands.windows.elements(image, operands.first_spatial))
+        total = functools.reduce(operator.add, (product(element, weights[:, :, :, index]) for index, element in elements))
     else:
-        rounds = -(-(elements - 1) // _SHIFTS_AT_ONCE)
-        weights = jnp.pad(weights, [(0, 0)] * 3 + [(0, rounds * _SHIFTS_AT_ONCE + 1 - elements)])
+        rounds = -(-(count - 1) // _SHIFTS_AT_ONCE)
+        weights = jnp.pad(weights, [(0, 0)] * 3 + [(0, rounds * _SHIFTS_AT_ONCE + 1 - count)])
 
         def shifted(number: jax.Array | np.integer) -> jax.Array:
             element = operands.windows.element(image, operands.first_spatial, number)

@@ -1,14 +1,14 @@
-"""Which implementation computes a convolution."""
+"""The convolution of quantized tensors: arranges its operands, and chooses an implementation."""
 
 import jax
 
-from jquant.formulas.windows import Geometry
+from jquant.formulas.convolution_geometry import Geometry
 from jquant.kernels.convolution import depthwise, matmul, xla
 from jquant.kernels.convolution.layout import Layout, Operands
 from jquant.kernels.epilogue import Epilogue
 
-# For filters of one channel, which only sum over the elements of a window: up to this many filters per channel, shifted
-# multiplications are faster than a matrix product. On a CPU, one is three times as fast, four are level.
+# For depthwise convolutions with up to this many filters per channel, shifted multiplications are faster than a matrix
+# product. On a CPU, they are three times as fast for one filter, and as fast for four.
 _FEW_FILTERS = 4
 
 
@@ -29,13 +29,13 @@ def convolution(
       filter: int8 or uint8.
       input_zero_point: of the dtype of `input`, one element, or None.
       filter_zero_point: of the dtype of `filter`, one element or one for each filter, or None.
-      geometry: the layout of the input, of the filter and of the result; groups and windows.
+      geometry: the layouts of input, filter and result; groups and windows.
       epilogue: the steps that follow, whose arrays have one element or one for each filter.
     """
     groups, windows = geometry.groups, geometry.windows
     filters, depth = (filter.shape[dimension] for dimension in geometry.dimensions.rhs_spec[:2])
     is_depthwise = depth == 1 and filters // groups <= _FEW_FILTERS
-    # The products of several groups need each group's channels together.
+    # A product of several groups needs the channels of each group together.
     result_last = geometry.channels_last and (groups == 1 or is_depthwise)
     fast_on_cpu = groups == 1 and xla.is_fast_on_cpu(input.shape, filter.shape, geometry)
     channels_last = result_last or fast_on_cpu

@@ -1,6 +1,6 @@
-"""The convolution as a product with a matrix of patches.
+"""The convolution as a product with a matrix of patches (im2col).
 
-That matrix has the elements of each window along one dimension, and the windows along the other.
+That matrix has the elements of a window along one dimension, and the windows along the other.
 """
 
 import math
@@ -14,6 +14,7 @@ from jquant.kernels.integer_dot import integer_dot
 
 
 def product(operands: Operands, image: jax.Array, matrix: jax.Array, epilogue: Epilogue) -> jax.Array:
+    """The convolution of a padded int8 image with int8 filters, followed by the epilogue, as `Operands.matrices` has it."""
     windows, first = operands.windows, operands.first_spatial
     if operands.layout.channels_last:
         patches = operands.matrices(windows.patches(image, first, operands.channels))

@@ -1,4 +1,4 @@
-"""The convolution as a product of int8 matrices, or as XLA's own of int8, corrected for signs and zero points."""
+"""The convolution as a product of int8 matrices, or as XLA's own int8 convolution, corrected for signs and zero points."""
 
 import functools
 import math
@@ -21,7 +21,7 @@ Implementation = Callable[[Operands, jax.Array, jax.Array, Epilogue], jax.Array]
 
 
 def convolution(operands: Operands, epilogue: Epilogue, *, fast_on_cpu: bool) -> jax.Array:
-    """The product of two matrices of int8, corrected for zero points."""
+    """The convolution in int8, corrected for zero points, and followed by the epilogue."""
     by_filter = functools.partial(operands.by_filter, rank=4)
     input_zero_point, filter_zero_point = (
         zero_points.shifted(None if zero_point is None else by_filter(zero_point), x.dtype, 4)
@@ -31,8 +31,8 @@ def convolution(operands: Operands, epilogue: Epilogue, *, fast_on_cpu: bool) ->
         )
     )
     image, matrix = signs.to_int8(operands.image), signs.to_int8(operands.matrix)
-    no_value = np.int8(0) if input_zero_point is None else input_zero_point.astype(jnp.int8).reshape(())
-    image = operands.padded(image, no_value)
+    padding = np.int8(0) if input_zero_point is None else input_zero_point.astype(jnp.int8).reshape(())
+    image = operands.padded(image, padding)
     if math.prod(operands.windows.sizes) > 1:
         image = materialize.stored(image)  # otherwise XLA:CPU computes it again for each slice
     window_sum = None if filter_zero_point is None else _window_sum(operands, image)
@@ -48,14 +48,14 @@ def convolution(operands: Operands, epilogue: Epilogue, *, fast_on_cpu: bool) ->
     implementations: dict[str, Implementation] = {"tpu": xla.convolution, "default": im2col.product}
     if fast_on_cpu:
         implementations["cpu"] = xla.convolution_on_cpu
-    in_layout = {name: functools.partial(_in_layout, operands, each) for name, each in implementations.items()}
-    return lax.platform_dependent(image, matrix, steps, **in_layout)
+    by_platform = {platform: functools.partial(_in_layout, operands, each) for platform, each in implementations.items()}
+    return lax.platform_dependent(image, matrix, steps, **by_platform)
 
 
 def _in_layout(
     operands: Operands, implementation: Implementation, image: jax.Array, matrix: jax.Array, epilogue: Epilogue
 ) -> jax.Array:
-    """The convolution in the layout of the result. XLA:CPU transposes the product in the loop of the epilogue."""
+    """The convolution in the layout of the result. XLA:CPU fuses the transposition of the product into the epilogue."""
     if not operands.layout.channels_last:
         return implementation(operands, image, matrix, epilogue)
     if operands.layout.result_last:
@@ -65,21 +65,21 @@ def _in_layout(
 
 
 def _filter_sum(operands: Operands, matrix: jax.Array) -> jax.Array:
-    """The sum of each filter in int8, with its elements taken in the order that they have in memory."""
+    """The sum of each filter in int8, whose elements are read in the order in which memory has them."""
     if operands.layout.filters_last:
         return zero_points.column_sum(columns(matrix))
     return zero_points.row_sum(rows(matrix, operands.layout.by_channel))
 
 
 def _window_sum(operands: Operands, image: jax.Array) -> jax.Array:
-    """The sum over each window of a padded image in int8: over the channels first, which leaves much less to sum."""
-    summed = zero_points.row_sum if operands.layout.channels_last else zero_points.column_sum
+    """The sum over each window of a padded int8 image: over the channels first, which leaves much less to sum."""
+    sum_channels = zero_points.row_sum if operands.layout.channels_last else zero_points.column_sum
     sizes = list(image.shape)
     sizes[operands.channels] = 1
-    by_pixel = summed(operands.matrices(image))
+    by_pixel = sum_channels(operands.matrices(image))
     by_pixel = (jnp.swapaxes(by_pixel, 1, 2) if operands.layout.channels_last else by_pixel).reshape(sizes)
     sums = operands.matrices(operands.windows.sums(by_pixel, operands.first_spatial))
     if operands.layout.result_last or math.prod(operands.windows.sizes) == 1:
         return sums
-    # XLA:CPU would add up each window again for each filter, in the loop of the epilogue.
+    # Otherwise XLA:CPU sums each window again for each filter, in the loop of the epilogue.
     return materialize.once_on_cpu(sums)

@@ -1,4 +1,4 @@
-"""XLA's own convolutions, where they are on the integer unit: on TPUs, and on CPUs with many channels and windows."""
+"""XLA's own convolutions, where they use the integer unit: on TPUs, and on CPUs with many channels and windows."""
 
 import functools
 import math
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from jquant.formulas.windows import Geometry
+from jquant.formulas.convolution_geometry import Geometry
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels.convolution import im2col
 from jquant.kernels.convolution.layout import Operands
@@ -18,16 +18,16 @@ from jquant.lowering import cpu_features
 from jquant.lowering.partitioned import unless_partitioned
 
 # From this many channels on, XLA:CPU's own convolution takes a half to a quarter of the time of a product with patches, as
-# measured on x86-64. Where XLA only has its loop for all convolutions, it would take a hundred times as long.
+# measured on x86-64. Where XLA only has its generic loop, it would take a hundred times as long.
 _MANY_CHANNELS = 16
 
-# XLA's own convolution arranges the filters anew in each call. Up to this many windows per filter, that takes longer than to
+# XLA's own convolution rearranges the filters in each call. Up to this many windows per filter, that takes longer than to
 # make patches and to multiply them by the filters as they are.
 _FEW_WINDOWS = 4
 
 
 def is_fast_on_cpu(shape: Sequence[int], filter_shape: Sequence[int], geometry: Geometry) -> bool:
-    """Whether XLA:CPU's own convolution is faster than patches, for one group with the channels last."""
+    """Whether XLA:CPU's own convolution of one group, with the channels last, is faster than a product with patches."""
     dimensions, windows = geometry.dimensions, geometry.windows
     batch, _, *space = (shape[dimension] for dimension in dimensions.lhs_spec)
     filters, channels, *_ = (filter_shape[dimension] for dimension in dimensions.rhs_spec)
@@ -39,9 +39,9 @@ def is_fast_on_cpu(shape: Sequence[int], filter_shape: Sequence[int], geometry: 
 
 
 def convolution(operands: Operands, image: jax.Array, matrix: jax.Array, epilogue: Epilogue) -> jax.Array:
-    """The same without patches in memory. XLA's TPU programs for it use the int8 unit, unless there are groups.
+    """`im2col.product` without patches in memory. XLA's TPU programs for it use the int8 unit, unless there are groups.
 
-    That was read from the programs, not measured. On a CPU it is a slow loop; on GPUs it has not been tried.
+    That was read from the programs, not measured. On a CPU this is a slow loop; on GPUs it has not been tried.
     """
     filter = jnp.squeeze(jnp.moveaxis(matrix, 3, -1), (0, 1))
     group = image.ndim - 2 if operands.layout.channels_last else 1
@@ -64,35 +64,35 @@ def convolution(operands: Operands, image: jax.Array, matrix: jax.Array, epilogu
 
 
 def convolution_on_cpu(operands: Operands, image: jax.Array, matrix: jax.Array, epilogue: Epilogue) -> jax.Array:
-    """XLA:CPU's convolution; or patches, if XLA partitions the program, or if a transformation maps the filters."""
+    """XLA:CPU's own convolution; or `im2col.product`, if XLA partitions the program, or if `jax.vmap` maps the filters."""
 
     def convolve(image: jax.Array, matrix: jax.Array) -> tuple[jax.Array]:
         filters_are_mapped = math.prod(matrix.shape[: -len(operands.windows.sizes) - 2]) != 1
-        return (_mapped(multiply if filters_are_mapped else one, operands.image.ndim, image, matrix),)
+        return (_mapped(multiply if filters_are_mapped else convolve_one, operands.image.ndim, image, matrix),)
 
-    def otherwise(image: jax.Array, matrix: jax.Array) -> tuple[jax.Array]:
+    def multiply_only(image: jax.Array, matrix: jax.Array) -> tuple[jax.Array]:
         return (_mapped(multiply, operands.image.ndim, image, matrix),)
 
-    one = functools.partial(_channels_last_convolution, operands)
+    convolve_one = functools.partial(_channels_last_convolution, operands)
     multiply = functools.partial(im2col.product, operands, epilogue=())
-    (product,) = unless_partitioned(convolve, otherwise, image, matrix)
+    (product,) = unless_partitioned(convolve, multiply_only, image, matrix)
     return epilogues.apply(epilogue, product)
 
 
 def _mapped(function, rank: int, image: jax.Array, matrix: jax.Array) -> jax.Array:
-    """`function` over the leading dimensions that `unless_partitioned` adds to both, which broadcast."""
+    """`function`, mapped over the leading dimensions that `jax.vmap` has added to both operands, which broadcast."""
     if image.ndim == rank:
         return function(image, matrix)
     axes = 0 if image.shape[0] != 1 or matrix.shape[0] == 1 else None, None if matrix.shape[0] == 1 else 0
-    parts = (x[0] if axis is None else x for x, axis in zip((image, matrix), axes, strict=True))
-    return jax.vmap(functools.partial(_mapped, function, rank), axes)(*parts)
+    operands = (x[0] if axis is None else x for x, axis in zip((image, matrix), axes, strict=True))
+    return jax.vmap(functools.partial(_mapped, function, rank), axes)(*operands)
 
 
 def _channels_last_convolution(operands: Operands, image: jax.Array, matrix: jax.Array) -> jax.Array:
-    """The one form of convolution that XLA:CPU has fast code for: int8, NHWC and HWIO."""
+    """The one convolution that XLA:CPU has fast code for: int8, in the layouts NHWC and HWIO."""
     windows = operands.windows
     image = jnp.squeeze(image, -2)
-    # Between two reshapes, XLA does not see the transposition: it would fold it into the convolution, which then is a loop.
+    # XLA would fold the transposition into the convolution, which then is a loop; between two reshapes, it does not.
     filters, channels, *sizes = matrix.shape[2:]
     filter = matrix.reshape(filters, channels, math.prod(sizes))
     filter = jnp.transpose(filter, (2, 1, 0)).reshape(*sizes, channels, filters)

@@ -2,9 +2,9 @@
 
 Compiled for an H200 and simulated, but not run on one.
 
-One block for each multiprocessor goes through the tiles of the output. In a block, one warpgroup loads the
-operands to shared memory (TMA), `stages` steps of K ahead. The others multiply them (`wgmma`), each its share of
-the rows, then finish and store the output piece by piece, while the loads of the next tile begin.
+One block of threads for each multiprocessor goes through the tiles of the output. In a block, one warpgroup loads the
+operands to shared memory (TMA), `stages` steps of K ahead. The others multiply them (`wgmma`), each its share of the rows,
+and then apply the epilogue and store the output piece by piece, while the loads of the next tile begin.
 """
 
 import functools
@@ -20,10 +20,10 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels.batch import with_one_batch_axis
 from jquant.kernels.epilogue import Epilogue
-from jquant.kernels.pallas import _compat, gpu_tiles
+from jquant.kernels.pallas import _compat, gpu_tiles, hopper
 from jquant.kernels.pallas.gpu_tiles import PIECE_M, ROW_ALIGNMENT, TileConfig
+from jquant.kernels.pallas.hopper import BLOCK, WARPGROUP
 
-_BLOCK, _WARPGROUP = "block", "warpgroup"  # the axes of the grid
 _LOADING_REGISTERS = 40  # per thread that loads; those that multiply share the others
 
 
@@ -44,7 +44,7 @@ def integer_dot(
         broadcast.
       epilogue: the steps that follow, whose arrays have the rank of `a`. From the first step on that has a separate value
         for each element of the output, they run in XLA, after the kernel.
-      config: the tiles; by default `gpu_tiles.config_for`'s.
+      config: the tile configuration; by default that of `gpu_tiles.config_for`.
       interpret: parameters of Pallas' GPU simulator, to run on a CPU.
 
     Returns:
@@ -52,11 +52,11 @@ def integer_dot(
 
     Raises:
       NotImplementedError: operands that are not int8, empty matrices, symbolic sizes, or a GPU other than a Hopper.
-      ValueError: a config that the kernel cannot follow.
+      ValueError: a tile configuration that the kernel does not support.
     """
     _check_operands(a, b)
     if interpret is None:
-        require_hopper()
+        hopper.require_hopper()
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     fused = _fusible(epilogue, batch)
     if fused < len(epilogue):
@@ -77,36 +77,22 @@ def integer_dot(
 def _check_operands(a: jax.Array, b: jax.Array) -> None:
     if not a.dtype == b.dtype == jnp.int8:
         raise NotImplementedError(f"the Hopper kernel multiplies int8 by int8, not {a.dtype} by {b.dtype}")
-    sizes = (*a.shape, *b.shape)
-    if not all(isinstance(size, int) for size in sizes):
-        raise NotImplementedError(
-            f"the Hopper kernel needs sizes that are known when it compiles, not {a.shape} by {b.shape}"
-        )
-    if 0 in sizes:
-        raise NotImplementedError(f"the Hopper kernel does not multiply empty matrices: {a.shape} by {b.shape}")
-
-
-def require_hopper() -> None:
-    capability = _compat.compute_capability()
-    if capability not in (None, "9.0"):
-        raise NotImplementedError(
-            f"the Hopper kernel needs a GPU of compute capability 9.0 (H100, H200), but this one has {capability}"
-        )
+    hopper.require_sizes(a.shape, b.shape)
 
 
 def _fusible(epilogue: Epilogue, batch: tuple[int, ...]) -> int:
-    """How many of the steps have only scalars and vectors, which the kernel loads beside a block of the product."""
+    """The number of leading steps that have only scalars and vectors, which the kernel loads for a block of the product."""
 
     def is_vector(x: jax.Array) -> bool:
-        spreads = all(size in (1, other) for size, other in zip(x.shape[:-2], batch, strict=True))
-        return spreads and 1 in x.shape[-2:] and x.dtype in (jnp.int32, jnp.float32)
+        broadcasts = all(size in (1, target) for size, target in zip(x.shape[:-2], batch, strict=True))
+        return broadcasts and 1 in x.shape[-2:] and x.dtype in (jnp.int32, jnp.float32)
 
     fusible = (all(is_vector(x) for x in jax.tree.leaves(step)) for step in epilogue)
-    return next((number for number, holds in enumerate(fusible) if not holds), len(epilogue))
+    return next((number for number, is_fusible in enumerate(fusible) if not is_fusible), len(epilogue))
 
 
 def _padded_call(a, b, leaves, structure, dtype: jnp.dtype, config: TileConfig, interpret: Any) -> jax.Array:
-    """The output for operands padded to what TMA can address and vectors padded to whole tiles, less the padding."""
+    """The output, without the padding, of operands padded to what TMA can address and vectors padded to whole tiles."""
     m, n = a.shape[1], b.shape[1]
     a, b = (_padded(_padded(x, 1, ROW_ALIGNMENT), 2, config.block_k) for x in (a, b))
     vectors, roles = [], []
@@ -121,6 +107,7 @@ def _padded_call(a, b, leaves, structure, dtype: jnp.dtype, config: TileConfig, 
 
 
 def _padded(x: jax.Array, axis: int, multiple: int) -> jax.Array:
+    """`x` with zeros behind, up to a multiple of elements along `axis`."""
     widths = [(0, 0)] * x.ndim
     widths[axis] = (0, -x.shape[axis] % multiple)
     return jnp.pad(x, widths)
@@ -133,9 +120,9 @@ def _call(a, b, vectors, structure, roles, out_type: jax.ShapeDtypeStruct, confi
         functools.partial(_kernel, config=config, structure=structure, roles=roles),
         out_type=out_type,
         grid=(min(tiles, config.blocks),),
-        grid_names=(_BLOCK,),
+        grid_names=(BLOCK,),
         num_threads=config.warpgroups + 1,
-        thread_name=_WARPGROUP,
+        thread_name=WARPGROUP,
         compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
         interpret=interpret,
     )
@@ -156,7 +143,7 @@ def _kernel(*refs: Any, config: TileConfig, structure: Any, roles: tuple[str, ..
     buffers = gpu_tiles.output_buffers(config)
 
     def pipeline(multiply, context):
-        transforms = _tiled(config.block_k, a.dtype)
+        transforms = hopper.swizzled(config.block_k, 8 * a.dtype.itemsize)
         blocks = [
             plgpu.BlockSpec((size, config.block_k), lambda k: (0, k), transforms=transforms)
             for size in (config.block_m, config.block_n)
@@ -166,7 +153,7 @@ def _kernel(*refs: Any, config: TileConfig, structure: Any, roles: tuple[str, ..
             grid=(steps,),
             in_specs=blocks,
             max_concurrent_steps=config.stages,
-            wg_axis=_WARPGROUP,
+            wg_axis=WARPGROUP,
             num_compute_wgs=config.warpgroups,
             memory_registers=_LOADING_REGISTERS,
             compute_context=context,
@@ -174,38 +161,38 @@ def _kernel(*refs: Any, config: TileConfig, structure: Any, roles: tuple[str, ..
 
     @functools.partial(
         pl.run_scoped,
-        inputs=pipeline(_nothing, _nothing).get_allocations(a.at[0], b.at[0]),
+        inputs=pipeline(hopper.nothing, hopper.nothing).get_allocations(a.at[0], b.at[0]),
         outputs=plgpu.SMEM(
             (config.warpgroups, buffers, PIECE_M, config.epilogue_n),
             output.dtype,
-            transforms=_tiled(config.epilogue_n, output.dtype),
+            transforms=hopper.swizzled(config.epilogue_n, 8 * output.dtype.itemsize),
         ),
-        collective_axes=_WARPGROUP,
+        collective_axes=WARPGROUP,
     )
     def _(inputs, outputs):
-        warpgroup = lax.axis_index(_WARPGROUP)
+        warpgroup = lax.axis_index(WARPGROUP)
 
-        @plgpu.nd_loop((batch, math.prod(grid)), collective_axes=_BLOCK)
+        @plgpu.nd_loop((batch, math.prod(grid)), collective_axes=BLOCK)
         def _(loop):
             index, tile = loop.index
-            i, j = snake(tile, grid, config.group_m)
+            i, j = hopper.snake(tile, grid, config.group_m)
             top, left = i * config.block_m, j * config.block_n
             own_top = top + warpgroup * rows
 
-            def of_batch(ref):
+            def matrix(ref):
                 return ref.at[0 if ref.shape[0] == 1 else index]
 
             def multiply(_, a_block, b_block, accumulator):
                 own = a_block.at[pl.ds(warpgroup * rows, rows)]
                 plgpu.wgmma(accumulator, own, _compat.transposed(b_block))
-                # Not left running into the next step: the buffers of the last one are free to the next tile's loads.
+                # It must not run on into the next step: the next tile's loads may overwrite the buffers of the last step.
                 plgpu.wgmma_wait(0)
                 return accumulator
 
             def finish(product, i, j):
                 starts = {"scalar": 0, "row": own_top + i, "column": left + j}
                 blocks = [
-                    _vector(of_batch(x), role, starts[role], product.shape) for x, role in zip(vectors, roles, strict=True)
+                    _vector(matrix(x), role, starts[role], product.shape) for x, role in zip(vectors, roles, strict=True)
                 ]
                 return _compat.inlined(functools.partial(_epilogue, structure))(product, *blocks)
 
@@ -224,35 +211,16 @@ def _kernel(*refs: Any, config: TileConfig, structure: Any, roles: tuple[str, ..
                         plgpu.copy_smem_to_gmem(buffer, output.at[index].at[place])
 
             pipeline(multiply, compute)(
-                of_batch(a).at[pl.ds(top, config.block_m)],
-                of_batch(b).at[pl.ds(left, config.block_n)],
+                matrix(a).at[pl.ds(top, config.block_m)],
+                matrix(b).at[pl.ds(left, config.block_n)],
                 allocations=inputs,
             )
 
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
 
 
-def snake(tile: jax.Array, grid: tuple[int, int], group_m: int) -> tuple[jax.Array, jax.Array]:
-    """The position of a tile in an order that goes through `group_m` rows of tiles at a time, to the right and back."""
-    m, n = grid
-    group, within = lax.div(tile, jnp.int32(group_m * n)), lax.rem(tile, jnp.int32(group_m * n))
-    height = lax.min(m - group * group_m, jnp.int32(group_m))  # never 0, by which division is not defined
-    j = lax.div(within, height)
-    return group * group_m + lax.rem(within, height), lax.select(lax.rem(group, jnp.int32(2)) == 0, j, n - 1 - j)
-
-
-def _tiled(columns: int, dtype: jnp.dtype) -> tuple:
-    """The layout in shared memory that TMA, `wgmma` and registers exchange without bank conflicts."""
-    swizzle = columns * dtype.itemsize
-    return plgpu.TilingTransform((ROW_ALIGNMENT, columns)), plgpu.SwizzleTransform(swizzle)
-
-
-def _nothing(*_: Any) -> None:
-    """Stands in for the parts of a pipeline that have no influence on what it allocates."""
-
-
 def _vector(ref: Any, role: str, start: jax.Array | int, shape: tuple[int, int]) -> jax.Array:
-    """A part of a vector beside a piece of the product, in the layout of that and broadcast to it."""
+    """The part of a vector that belongs to a piece of the product, broadcast to the piece, in its layout."""
     if role == "scalar":
         return lax.broadcast_in_dim(ref[0], shape, ())
     axis = 0 if role == "row" else 1

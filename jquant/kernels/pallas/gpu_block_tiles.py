@@ -1,21 +1,28 @@
-"""How the Hopper kernel for block scales divides a product into tiles, by estimates that no chip has confirmed."""
+"""Tile configurations of the Hopper kernel for block scales, chosen by an estimate of cycles that no chip has confirmed."""
 
 import dataclasses
 import itertools
 import math
 
-from jquant.kernels.pallas.gpu_tiles import MULTIPROCESSORS, PIECE_M, SHARED_MEMORY, SWIZZLE
+from jquant.kernels.pallas.gpu_tiles import (
+    BYTES_IN,
+    CYCLES_PER_TILE,
+    MULTIPLICATIONS,
+    MULTIPROCESSORS,
+    OTHER_SHARED_MEMORY,
+    PIECE_M,
+    SHARED_MEMORY,
+    SWIZZLE,
+)
 
 BLOCK_SIZES = (16, 32, 64, 128, 256)
 _SHALLOWEST = 64  # the least depth that `wgmma` multiplies, with int8 in registers
 _FEWEST_LOADED = 32  # elements of a 32-bit vector, so that each begins where TMA can store it
-_OTHER_SHARED_MEMORY = 3 * 1024  # Mosaic's scratch, barriers and alignment
 _MOST_STAGES = 8
 _TILES_M, _WARPGROUPS = (8, 16, 32, 64, 128), (1, 2)
 
-# Per multiprocessor and clock cycle: multiply-accumulates, 32-bit operations, and bytes from the L2 cache.
-_MULTIPLICATIONS, _OPERATIONS, _BYTES_IN = 4096, 128, 64
-_CYCLES_PER_TILE, _CYCLES_PER_BLOCK = 1500, 150  # to fill the pipeline and leave it; to wait for one product
+_OPERATIONS = 128  # of 32 bits, per multiprocessor and clock cycle
+_CYCLES_PER_BLOCK = 150  # to wait for one product
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,7 +51,7 @@ class BlockTileConfig:
 
     @property
     def loaded_m(self) -> int:
-        """How much is loaded of a vector with an element for each row of A."""
+        """How many elements are loaded of a vector with one for each row of A."""
         return max(self.tile_m, _FEWEST_LOADED)
 
 
@@ -66,22 +73,23 @@ class Steps:
 
 
 def steps_for(block_size: int) -> Steps:
+    """How K is traversed for blocks of this size."""
     depth = min(max(block_size, _SHALLOWEST), SWIZZLE)
     step_k = max(block_size, SWIZZLE)
     return Steps(depth=depth, parts=max(depth // block_size, 1), step_k=step_k, blocks=step_k // block_size)
 
 
 def config_for(batch: int, m: int, n: int, k: int, block_size: int, bits: int, terms: int) -> BlockTileConfig:
-    """The config that takes the fewest cycles by the estimate, for (batch, m, k) x (batch, n, k).
+    """The tile configuration with the fewest estimated cycles, for (batch, m, k) x (batch, n, k).
 
     Args:
-      batch: products of one shape.
+      batch: the number of products.
       m: the rows of A.
       n: the columns of B.
       k: the columns of A.
       block_size: the rows of B that share a scale.
       bits: of an element of B.
-      terms: what is subtracted from each product of a block: one term for the zero points of B, one for those of A.
+      terms: how many terms are subtracted from the product of a block: one for the zero points of B, one for those of A.
     """
     steps = steps_for(block_size)
     tiles = [tile for tile in itertools.product(_TILES_M, _WARPGROUPS) if tile[0] <= _largest_tile_m(steps, terms)]
@@ -95,7 +103,7 @@ def config_for(batch: int, m: int, n: int, k: int, block_size: int, bits: int, t
 
 
 def _largest_tile_m(steps: Steps, terms: int) -> int:
-    """The rows whose sums a thread has registers for, beside what corrects them."""
+    """The most rows for whose sums, and the terms of zero points, a thread has registers."""
     return 128 if terms <= 1 and steps.parts == 1 else 64
 
 
@@ -103,13 +111,13 @@ def _cycles(tile_m: int, warpgroups: int, batch: int, m: int, n: int, k: int, st
     tile_n = PIECE_M * warpgroups
     blocks = k * steps.blocks / steps.step_k
     outputs = tile_m * tile_n
-    multiply = outputs * k * steps.parts / _MULTIPLICATIONS
+    multiply = outputs * k * steps.parts / MULTIPLICATIONS
     scale = blocks * (outputs * (3 + terms) / _OPERATIONS + _CYCLES_PER_BLOCK)
-    load = (min(tile_m, m) * steps.parts + tile_n * bits / 8) * k / _BYTES_IN
-    # While one warpgroup scales, the other multiplies.
+    load = (min(tile_m, m) * steps.parts + tile_n * bits / 8) * k / BYTES_IN
+    # While one warpgroup scales, the other one multiplies.
     compute = max(multiply, scale) if warpgroups > 1 else multiply + scale
     tiles = batch * math.ceil(m / tile_m) * math.ceil(n / tile_n)
-    return math.ceil(tiles / MULTIPROCESSORS) * (max(compute, load) + _CYCLES_PER_TILE)
+    return math.ceil(tiles / MULTIPROCESSORS) * (max(compute, load) + CYCLES_PER_TILE)
 
 
 def shared_memory(config: BlockTileConfig, steps: Steps, bits: int, terms: int) -> int:
@@ -117,16 +125,16 @@ def shared_memory(config: BlockTileConfig, steps: Steps, bits: int, terms: int) 
     integers = config.tile_m * steps.step_k * steps.parts + config.tile_n * steps.step_k * bits // 8
     vectors = 4 * steps.blocks * (config.tile_n * (1 + terms) + config.loaded_m * terms)
     outputs = config.warpgroups * output_buffers(config) * PIECE_M * config.epilogue_m * 4
-    return config.stages * (integers + vectors) + outputs + _OTHER_SHARED_MEMORY
+    return config.stages * (integers + vectors) + outputs + OTHER_SHARED_MEMORY
 
 
 def output_buffers(config: BlockTileConfig) -> int:
-    """The pieces of the output, for each warpgroup, of which one may be stored while the next is computed."""
+    """The buffers of each warpgroup for pieces of the output, one of which is stored while the next piece is computed."""
     return min(2, config.tile_m // config.epilogue_m)
 
 
 def check(config: BlockTileConfig, steps: Steps, bits: int, terms: int) -> None:
-    """Raises ValueError for a config that the kernel cannot follow."""
+    """Raises ValueError for a tile configuration that the kernel does not support."""
     needed, largest = shared_memory(config, steps, bits, terms), _largest_tile_m(steps, terms)
     conditions = {
         f"tile_m must be one of {_TILES_M}": config.tile_m in _TILES_M,

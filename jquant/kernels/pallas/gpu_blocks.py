@@ -2,10 +2,10 @@
 
 Compiled for an H200 and simulated, but not run on one.
 
-The product is computed transposed, as weights by activations: `wgmma` takes its left operand from registers, where
-4-bit weights become bytes on their way. Each block of K has its own product in int32, which is scaled and added to
-those before it, in order; these sums stay in registers from the first block to the last. As in `gpu`, one block of threads
-for each multiprocessor goes through the tiles of the output, and one of its warpgroups loads what the others multiply.
+The product is computed transposed, as weights by activations: `wgmma` takes its left operand from registers, where 4-bit
+weights are unpacked to bytes. Each block of K has its own product in int32, which is scaled and added to those before it, in
+order; these sums stay in registers from the first block to the last. As in `gpu`, one block of threads for each
+multiprocessor goes through the tiles of the output, and one of its warpgroups loads what the others multiply.
 """
 
 import functools
@@ -23,13 +23,14 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jquant.arithmetic import exact, signs
 from jquant.kernels import zero_point as zero_points
 from jquant.kernels.batch import with_one_batch_axis
-from jquant.kernels.pallas import _compat, gpu, gpu_block_tiles
+from jquant.kernels.pallas import _compat, gpu_block_tiles, hopper
 from jquant.kernels.pallas.gpu_block_tiles import BlockTileConfig, Steps
+from jquant.kernels.pallas.gpu_product import rounded_product
 from jquant.kernels.pallas.gpu_tiles import PIECE_M, ROW_ALIGNMENT
+from jquant.kernels.pallas.hopper import BLOCK, WARPGROUP
 from jquant.lowering.bitcast import bitcast
 from jquant.packed.block_matrix import Layout, PackedBlockMatrix
 
-_BLOCK, _WARPGROUP = "block", "warpgroup"  # the axes of the grid
 _LOADING_REGISTERS = 64  # per thread, which loads up to seven arrays; those that multiply share the others
 
 
@@ -47,7 +48,7 @@ def block_dot(
       a: int8 or uint8, of shape (..., M, K).
       a_zero_point: of the dtype of `a`, of shape (..., M, 1) or (..., 1, 1), or None.
       b: of shape (..., K, N), in whole blocks. Batch sizes of 1 broadcast. A K-major layout saves a transposition.
-      config: the tiles; by default `gpu_block_tiles.config_for`'s.
+      config: the tile configuration; by default that of `gpu_block_tiles.config_for`.
       interpret: parameters of Pallas' GPU simulator, to run on a CPU.
 
     Returns:
@@ -55,11 +56,11 @@ def block_dot(
 
     Raises:
       NotImplementedError: blocks of another size, empty matrices, symbolic sizes, or a GPU other than a Hopper.
-      ValueError: a config that the kernel cannot follow.
+      ValueError: a tile configuration that the kernel does not support.
     """
     _check(a, b)
     if interpret is None:
-        gpu.require_hopper()
+        hopper.require_hopper()
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     shape = (*batch, a.shape[-2], b.shape[-1])
     a, b, a_zero_point = with_one_batch_axis(a, b, a_zero_point, batch)
@@ -76,13 +77,7 @@ def _check(a: jax.Array, b: PackedBlockMatrix) -> None:
     if b.block_size not in gpu_block_tiles.BLOCK_SIZES:
         sizes = ", ".join(map(str, gpu_block_tiles.BLOCK_SIZES))
         raise NotImplementedError(f"the Hopper kernel takes blocks of {sizes}, not {b.block_size}")
-    sizes = (*a.shape, *b.shape)
-    if not all(isinstance(size, int) for size in sizes):
-        raise NotImplementedError(
-            f"the Hopper kernel needs sizes that are known when it compiles, not {a.shape} by {b.shape}"
-        )
-    if 0 in sizes:
-        raise NotImplementedError(f"the Hopper kernel does not multiply empty matrices: {a.shape} by {b.shape}")
+    hopper.require_sizes(a.shape, b.shape)
 
 
 def _bits(x: Any) -> int:
@@ -90,14 +85,14 @@ def _bits(x: Any) -> int:
 
 
 class _Operands(NamedTuple):
-    """What the kernel multiplies, and what it subtracts from the product of each block because of zero points.
+    """The factors, the scales, and the terms that zero points subtract from the product of each block.
 
     Attributes:
       a: int8, of shape (batch or 1, M, K).
       b: int8 or int4, of shape (batch or 1, N, K).
       scale: float32, of shape (batch or 1, G, N).
-      terms: pairs of vectors whose products are subtracted from a block's: int32, of shapes (batch or 1, G, M) and
-        (batch or 1, G, N).
+      terms: pairs of vectors whose outer products are subtracted from a block's product: int32, of shapes
+        (batch or 1, G, M) and (batch or 1, G, N).
     """
 
     a: jax.Array
@@ -107,7 +102,7 @@ class _Operands(NamedTuple):
 
 
 def _operands(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix) -> _Operands:
-    """``(A - za)(B - zb)`` of each block is ``A B - (rowsum(A) - size * za) zb - za colsum(B)``."""
+    """The operands of ``(A - za)(B - zb)``, which for each block is ``A B - (rowsum(A) - size * za) zb - za colsum(B)``."""
     b = b.k_major()
     size, scale, integers = b.block_size, exact.widen(b.scale), _integers(b)
     if b.zero_point is None:
@@ -127,39 +122,39 @@ def _operands(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix
 
 
 def _integers(b: PackedBlockMatrix) -> jax.Array:
-    """Those that a K-major `b` stores, as int4 or int8."""
+    """The integers that a K-major `b` stores, as int4 or int8."""
     if b.layout == Layout.K_MAJOR_BYTES:
         return b.data
     return bitcast(b.data, jnp.int4).reshape(*b.data.shape[:-1], -1)
 
 
 def _sums(x: jax.Array, size: int) -> jax.Array:
-    """Those of each block of the last dimension."""
+    """The sum of each block of the last dimension."""
     return jnp.sum(x.reshape(*x.shape[:-1], -1, size), axis=-1, dtype=jnp.int32)
 
 
 def _padded_call(operands: _Operands, steps: Steps, config: BlockTileConfig, interpret: Any) -> jax.Array:
-    """The product, (batch, N, M), of operands padded to whole steps of K and to what TMA can address, less the padding."""
+    """The product, (batch, N, M), of operands padded to whole steps of K and for TMA; the padding is removed from it."""
     m, n = operands.a.shape[1], operands.b.shape[1]
     a, b = (_padded(x, ROW_ALIGNMENT, steps.step_k) for x in (operands.a, operands.b))
     # A padding block contributes -0, the one number that changes no sum.
     scale = _padded(operands.scale, steps.blocks, ROW_ALIGNMENT, -0.0)
     terms = jax.tree.map(lambda x: _padded(x, steps.blocks, ROW_ALIGNMENT), operands.terms)
     if steps.parts > 1:
-        a = _apart(a, steps)
+        a = _separated(a, steps)
     m_padded = pl.cdiv(m, config.epilogue_m) * config.epilogue_m  # TMA stores whole pieces
     out_type = jax.ShapeDtypeStruct((max(len(a), len(b)), b.shape[1], m_padded), jnp.float32)
     return _call(a, b, scale, terms, out_type, steps, config, interpret)[:, :n, :m]
 
 
 def _padded(x: jax.Array, rows: int, columns: int, fill: float = 0) -> jax.Array:
-    """`x` of shape (batch, rows, columns), with multiples of these."""
-    missing = [(0, 0), (0, -x.shape[1] % rows), (0, -x.shape[2] % columns)]
-    return jnp.pad(x, missing, constant_values=fill) if any(after for _, after in missing) else x
+    """`x` of shape (batch, rows, columns), padded to multiples of `rows` and `columns`."""
+    widths = [(0, 0), (0, -x.shape[1] % rows), (0, -x.shape[2] % columns)]
+    return jnp.pad(x, widths, constant_values=fill) if any(after for _, after in widths) else x
 
 
-def _apart(a: jax.Array, steps: Steps) -> jax.Array:
-    """`a` with each block of it in a `depth` of its own, at its place there, zeros beside it."""
+def _separated(a: jax.Array, steps: Steps) -> jax.Array:
+    """`a` with a separate `depth` for each block, which is at its place there, with zeros for the other blocks."""
     batch, m, _ = a.shape
     own = jnp.eye(steps.parts, dtype=jnp.int8).reshape(1, 1, 1, steps.parts, steps.parts, 1)
     return (a.reshape(batch, m, -1, 1, steps.parts, steps.depth // steps.parts) * own).reshape(batch, m, -1)
@@ -171,14 +166,14 @@ def _call(
     batch, n, m = out_type.shape
     tiles = batch * pl.cdiv(n, config.tile_n) * pl.cdiv(m, config.tile_m)
     # The simulator runs no assembly.
-    product = _compat.rounded_product if interpret is None else exact.product
+    product = rounded_product if interpret is None else exact.product
     kernel = plgpu.kernel(
         functools.partial(_kernel, steps=steps, config=config, product=product),
         out_type=out_type,
         grid=(min(tiles, config.blocks),),
-        grid_names=(_BLOCK,),
+        grid_names=(BLOCK,),
         num_threads=config.warpgroups + 1,
-        thread_name=_WARPGROUP,
+        thread_name=WARPGROUP,
         compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
         interpret=interpret,
     )
@@ -186,7 +181,7 @@ def _call(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The kernel. A (batch or 1, M, K, or more of it), B (batch or 1, N, K), scales (batch or 1, G, N), vectors by turns
+# The kernel. A (batch or 1, M, K * steps.parts), B (batch or 1, N, K), scales (batch or 1, G, N), terms, alternately
 # (batch or 1, G, M) and (batch or 1, G, N), output (batch, N, M).
 
 
@@ -200,7 +195,7 @@ def _kernel(*refs: Any, steps: Steps, config: BlockTileConfig, product: Callable
 
     def pipeline(multiply, context):
         def integers(rows, columns, bits):
-            return plgpu.BlockSpec((rows, columns), lambda k: (0, k), transforms=_tiled(steps.depth, bits))
+            return plgpu.BlockSpec((rows, columns), lambda k: (0, k), transforms=hopper.swizzled(steps.depth, bits))
 
         def vectors(columns):
             return plgpu.BlockSpec((steps.blocks, columns), lambda k: (k, 0))
@@ -216,7 +211,7 @@ def _kernel(*refs: Any, steps: Steps, config: BlockTileConfig, product: Callable
             grid=(b.shape[-1] // steps.step_k,),
             in_specs=blocks,
             max_concurrent_steps=config.stages,
-            wg_axis=_WARPGROUP,
+            wg_axis=WARPGROUP,
             num_compute_wgs=config.warpgroups,
             memory_registers=_LOADING_REGISTERS,
             compute_context=context,
@@ -224,20 +219,22 @@ def _kernel(*refs: Any, steps: Steps, config: BlockTileConfig, product: Callable
 
     @functools.partial(
         pl.run_scoped,
-        loaded=pipeline(_nothing, _nothing).get_allocations(*(x.at[0] for x in inputs)),
+        loaded=pipeline(hopper.nothing, hopper.nothing).get_allocations(*(x.at[0] for x in inputs)),
         outputs=plgpu.SMEM(
-            (config.warpgroups, buffers, PIECE_M, config.epilogue_m), output.dtype, transforms=_tiled(config.epilogue_m, 32)
+            (config.warpgroups, buffers, PIECE_M, config.epilogue_m),
+            output.dtype,
+            transforms=hopper.swizzled(config.epilogue_m, 32),
         ),
-        collective_axes=_WARPGROUP,
+        collective_axes=WARPGROUP,
     )
     def _(loaded, outputs):
-        warpgroup = lax.axis_index(_WARPGROUP)
+        warpgroup = lax.axis_index(WARPGROUP)
         own = pl.ds(warpgroup * PIECE_M, PIECE_M)
 
-        @plgpu.nd_loop((batch, math.prod(grid)), collective_axes=_BLOCK)
+        @plgpu.nd_loop((batch, math.prod(grid)), collective_axes=BLOCK)
         def _(loop):
             index, tile = loop.index
-            i, j = gpu.snake(tile, grid, config.group_n)
+            i, j = hopper.snake(tile, grid, config.group_n)
             top, left = i * config.tile_n, j * config.tile_m
 
             def multiply(_, a_block, b_block, scale, *terms_and_total):
@@ -248,13 +245,13 @@ def _kernel(*refs: Any, steps: Steps, config: BlockTileConfig, product: Callable
                         factors = _column(columns, block, own, sums.shape), _row(rows, block, sums.shape)
                         sums = sums - factors[0] * factors[1]
                     total = total + product(sums.astype(jnp.float32), _column(scale, block, own, sums.shape))
-                # TMA writes the next step where registers were loaded from: a fence orders the two.
+                # TMA writes the next step to where registers were loaded from: a fence orders the two.
                 plgpu.commit_smem()
                 return total
 
             def compute(multiply_all):
-                nothing = jnp.full((PIECE_M, config.tile_m), -0.0, jnp.float32)  # with which the first block is itself
-                total = multiply_all(plgpu.layout_cast(nothing, plgpu.Layout.WGMMA))
+                start = jnp.full((PIECE_M, config.tile_m), -0.0, jnp.float32)  # the sum of -0 and a term is the term
+                total = multiply_all(plgpu.layout_cast(start, plgpu.Layout.WGMMA))
                 plgpu.wait_smem_to_gmem(0, wait_read_only=True)
                 for number, start in enumerate(pieces):
                     buffer = outputs.at[warpgroup, number % buffers]
@@ -266,15 +263,15 @@ def _kernel(*refs: Any, steps: Steps, config: BlockTileConfig, product: Callable
 
             along_m, along_n = (slice(None), pl.ds(left, config.loaded_m)), (slice(None), pl.ds(top, config.tile_n))
             places = pl.ds(left, config.tile_m), pl.ds(top, config.tile_n), along_n, *(along_m, along_n) * (len(terms) // 2)
-            of_batch = (ref.at[0 if ref.shape[0] == 1 else index] for ref in inputs)
-            of_tile = (ref.at[place] for ref, place in zip(of_batch, places, strict=True))
-            pipeline(multiply, compute)(*of_tile, allocations=loaded)
+            matrices = (ref.at[0 if ref.shape[0] == 1 else index] for ref in inputs)
+            tiles = (ref.at[place] for ref, place in zip(matrices, places, strict=True))
+            pipeline(multiply, compute)(*tiles, allocations=loaded)
 
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
 
 
 def _product(a_block: Any, b_block: Any, own: Any, block: int, steps: Steps, config: BlockTileConfig) -> jax.Array:
-    """That of one block of K, in int32, of shape (PIECE_M, tile_m)."""
+    """The product of one block of K, in int32, of shape (PIECE_M, tile_m)."""
     depths = max(steps.step_k // steps.blocks // steps.depth, 1)
 
     @functools.partial(pl.run_scoped, accumulator=plgpu.WGMMAAccumulatorRef((PIECE_M, config.tile_m), jnp.int32))
@@ -290,20 +287,11 @@ def _product(a_block: Any, b_block: Any, own: Any, block: int, steps: Steps, con
 
 
 def _column(ref: Any, block: int, own: Any, shape: tuple[int, ...]) -> jax.Array:
-    """A vector along N, beside the product of a block."""
+    """A vector along N, broadcast to the product of a block."""
     return lax.broadcast_in_dim(_compat.load(ref, (block, own), plgpu.Layout.WGMMA.reduce(1)), shape, (0,))
 
 
 def _row(ref: Any, block: int, shape: tuple[int, ...]) -> jax.Array:
-    """A vector along M, beside the product of a block."""
+    """A vector along M, broadcast to the product of a block."""
     place = block, pl.ds(0, shape[1])
     return lax.broadcast_in_dim(_compat.load(ref, place, plgpu.Layout.WGMMA.reduce(0)), shape, (1,))
-
-
-def _tiled(columns: int, bits: int) -> tuple:
-    """The layout in shared memory that TMA, `wgmma` and registers exchange without bank conflicts."""
-    return plgpu.TilingTransform((ROW_ALIGNMENT, columns)), plgpu.SwizzleTransform(columns * bits // 8)
-
-
-def _nothing(*_: Any) -> None:
-    """Stands in for the parts of a pipeline that have no influence on what it allocates."""

@@ -1,25 +1,26 @@
-"""How the Hopper kernel divides a product into tiles: configs are data, and choosing one is arithmetic.
+"""Tile configurations of the Hopper kernel, chosen by an estimate of its cycles.
 
-The figures are those of an H200's data sheet and of the compiler; none of the estimates has been measured on the chip.
+The figures are from an H200's data sheet and from the compiler; none of the estimates has been measured on the chip.
 """
 
 import dataclasses
 import math
+from typing import NamedTuple
 
 MULTIPROCESSORS = 132
-SHARED_MEMORY = 227 * 1024  # bytes that a block may have
+SHARED_MEMORY = 227 * 1024  # bytes that a block of threads may have
 ACCUMULATORS = 128  # registers of a thread; twice as many spill
 
 SWIZZLE = 128  # bytes: the width of a tile in shared memory
 PIECE_M = 64  # rows that one `wgmma` multiplies, and that the epilogue finishes at a time
-ROW_ALIGNMENT = 8  # of M and N, which tiles in shared memory have 8 rows of
+ROW_ALIGNMENT = 8  # of M and N: the rows of a tile in shared memory
 _OUTPUT_BUFFERS = 2
-_OTHER_SHARED_MEMORY = 3 * 1024  # Mosaic's scratch, barriers and alignment
+OTHER_SHARED_MEMORY = 3 * 1024  # Mosaic's scratch, barriers and alignment
 _MOST_STAGES = 12
 
-# Multiply-accumulates, bytes from the L2 cache and bytes to memory, per multiprocessor and clock cycle.
-_MULTIPLICATIONS, _BYTES_IN, _BYTES_OUT = 4096, 64, 20
-_CYCLES_PER_TILE = 1500  # to fill the pipeline, and to leave it
+# Per multiprocessor and clock cycle: multiply-accumulates, bytes from the L2 cache, and bytes to memory.
+MULTIPLICATIONS, BYTES_IN, _BYTES_OUT = 4096, 64, 20
+CYCLES_PER_TILE = 1500  # to fill the pipeline, and to drain it
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,7 +35,7 @@ class TileConfig:
       warpgroups: those that multiply, each a share of the rows; one more loads.
       epilogue_n: columns that the epilogue finishes and stores at a time: at most `SWIZZLE` bytes.
       group_m: consecutive tiles, one below the other, which share columns of B in the L2 cache.
-      blocks: the blocks that run at a time, and share the tiles among them.
+      blocks: the blocks of threads that run at a time, and share the tiles among them.
     """
 
     block_m: int
@@ -48,65 +49,72 @@ class TileConfig:
 
 
 def config_for(batch: int, m: int, n: int, k: int, itemsize: int) -> TileConfig:
-    """The config that takes the fewest cycles by the estimate, for (batch, m, k) x (batch, n, k) and this size of output."""
-    tile = min(_TILES, key=lambda tile: (_cycles(*tile[:2], batch, m, n, k, itemsize), tile))
-    block_m, block_n, warpgroups = tile
+    """The tile configuration with the fewest estimated cycles, for (batch, m, k) x (batch, n, k) and this size of output."""
+    tile = min(_TILES, key=lambda tile: (_cycles(tile, batch, m, n, k, itemsize), tile))
     config = TileConfig(
-        block_m=block_m,
-        block_n=block_n,
+        block_m=tile.block_m,
+        block_n=tile.block_n,
         stages=1,
-        warpgroups=warpgroups,
-        epilogue_n=min(block_n, SWIZZLE // itemsize),
+        warpgroups=tile.warpgroups,
+        epilogue_n=min(tile.block_n, SWIZZLE // itemsize),
     )
     step = shared_memory(dataclasses.replace(config, stages=2), itemsize) - shared_memory(config, itemsize)
     free = SHARED_MEMORY - shared_memory(config, itemsize)
     return dataclasses.replace(config, stages=min(1 + free // step, _MOST_STAGES))
 
 
-# (block_m, block_n, warpgroups). The first is for large products. The narrow ones spread those with few rows, which
-# are bound by reading B, over the whole chip.
+class _Tile(NamedTuple):
+    """See `TileConfig`."""
+
+    block_m: int
+    block_n: int
+    warpgroups: int
+
+
+# The first is for large products. The narrow ones spread products of few rows, which are bound by reading B, over the chip.
 _TILES = [
-    (128, 256, 2),
-    (256, 128, 2),
-    (128, 128, 2),
-    (64, 128, 1),
-    (256, 64, 2),
-    (128, 64, 2),
-    (64, 64, 1),
-    (256, 32, 2),
-    (128, 32, 2),
-    (64, 32, 1),
+    _Tile(128, 256, 2),
+    _Tile(256, 128, 2),
+    _Tile(128, 128, 2),
+    _Tile(64, 128, 1),
+    _Tile(256, 64, 2),
+    _Tile(128, 64, 2),
+    _Tile(64, 64, 1),
+    _Tile(256, 32, 2),
+    _Tile(128, 32, 2),
+    _Tile(64, 32, 1),
 ]
 
 
-def _cycles(block_m: int, block_n: int, batch: int, m: int, n: int, k: int, itemsize: int) -> float:
+def _cycles(tile: _Tile, batch: int, m: int, n: int, k: int, itemsize: int) -> float:
+    block_m, block_n, _ = tile
     tiles = batch * math.ceil(m / block_m) * math.ceil(n / block_n)
-    multiply = block_m * block_n * k / _MULTIPLICATIONS
-    load = (min(block_m, m) + block_n) * k / _BYTES_IN
+    multiply = block_m * block_n * k / MULTIPLICATIONS
+    load = (min(block_m, m) + block_n) * k / BYTES_IN
     store = min(block_m, m) * block_n * itemsize / _BYTES_OUT
-    return math.ceil(tiles / MULTIPROCESSORS) * (max(multiply, load) + store + _CYCLES_PER_TILE)
+    return math.ceil(tiles / MULTIPROCESSORS) * (max(multiply, load) + store + CYCLES_PER_TILE)
 
 
 def shared_memory(config: TileConfig, itemsize: int) -> int:
-    """The bytes of shared memory that a block needs."""
+    """The bytes of shared memory that a block of threads needs."""
     operands = config.stages * (config.block_m + config.block_n) * config.block_k
     outputs = config.warpgroups * output_buffers(config) * PIECE_M * config.epilogue_n * itemsize
-    return operands + outputs + _OTHER_SHARED_MEMORY
+    return operands + outputs + OTHER_SHARED_MEMORY
 
 
 def output_buffers(config: TileConfig) -> int:
-    """The pieces of the output, for each warpgroup, of which one may be stored while the next is computed."""
+    """The buffers of each warpgroup for pieces of the output, one of which is stored while the next piece is computed."""
     pieces = config.block_m // config.warpgroups // PIECE_M * (config.block_n // config.epilogue_n)
     return min(_OUTPUT_BUFFERS, pieces)
 
 
 def accumulators(config: TileConfig) -> int:
-    """The registers of a thread that hold the product."""
+    """The registers of a thread for the product."""
     return config.block_m // config.warpgroups * config.block_n // 128
 
 
 def check(config: TileConfig, itemsize: int) -> None:
-    """Raises ValueError for a config that the kernel cannot follow."""
+    """Raises ValueError for a tile configuration that the kernel does not support."""
     rows = config.block_m // config.warpgroups
     conditions = {
         "block_m must be 64 or 128 rows per warpgroup": rows * config.warpgroups == config.block_m and rows in (64, 128),

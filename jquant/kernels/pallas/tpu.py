@@ -1,8 +1,8 @@
 """The integer product on TPUs, in Pallas: compiled for v5e, v5p, v6e and 7x, and interpreted; not run on a TPU.
 
-The grid is (..., M, N, K) in blocks, the last one innermost. The int32 sums of a block of the output stay in vector
-memory from the first block of K to the last one, where the epilogue computes the output from them. If one block holds
-all of K, the sums never leave the registers and the compiler's buffers.
+The grid is (..., M, N, K) in blocks, the last one innermost. The int32 sums of a block of the output stay in vector memory
+from the first block of K to the last one, where the epilogue computes the output from them. If one block holds all of K, the
+sums never leave the registers and the compiler's buffers.
 """
 
 import dataclasses
@@ -43,15 +43,15 @@ def integer_dot(
       b: int8, of shape (..., K, N), or (..., N, K) with `transpose_b`. Batch sizes of 1 broadcast.
       epilogue: the steps that follow, whose arrays have the rank of `a`.
       transpose_b: whether `b` is K-major, as packed weights are.
-      config: the tiles; by default those for `current_chip` and the shapes.
+      config: the tile configuration; by default that for `current_chip` and the shapes.
       interpret: whether to interpret the kernel if there is no TPU; or how (`pltpu.InterpretParams`).
 
     Raises:
-      NotImplementedError: the chip has no configs, `a` or `b` is not int8, or a size is 0 or symbolic.
+      NotImplementedError: there are no tile configurations for the chip, `a` or `b` is not int8, or a size is 0 or symbolic.
     """
     *steps, last = epilogue or (None,)
     if isinstance(last, Dequantize) and last.dtype == jnp.float16:
-        # Mosaic does not store float16. The rounding to it is the last step of the epilogue, so it may follow the kernel.
+        # Mosaic does not store float16. Rounding to it is the last step of the epilogue, so it may follow the kernel.
         epilogue = (*steps, dataclasses.replace(last, dtype=jnp.dtype(jnp.float32)))
         return exact.narrow(
             integer_dot(a, b, epilogue, transpose_b=transpose_b, config=config, interpret=interpret), last.dtype
@@ -99,7 +99,7 @@ def integer_dot(
 
 
 def current_chip() -> str | None:
-    """The TPU that is being traced for, "v5e" for example: that of the mesh in context, or the default device.
+    """The TPU that a program is traced for, such as "v5e": that of the mesh in context, or the default device.
 
     None if that is not a TPU, as in lowering for TPUs on a machine without one.
     """
@@ -112,15 +112,19 @@ def current_chip() -> str | None:
 def _check(a: jax.Array, b: jax.Array) -> None:
     if not a.dtype == b.dtype == jnp.int8:
         raise NotImplementedError(f"the TPU kernel multiplies int8 by int8, not {a.dtype} by {b.dtype}")
-    sizes = (*a.shape, *b.shape)
-    if not all(isinstance(size, int) for size in sizes):
-        raise NotImplementedError(f"the TPU kernel needs sizes that are known, not symbolic ones: {a.shape} by {b.shape}")
-    if 0 in sizes:
-        raise NotImplementedError(f"the TPU kernel does not multiply empty matrices: {a.shape} by {b.shape}")
+    require_sizes(a.shape, b.shape)
+
+
+def require_sizes(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    """Raises NotImplementedError for symbolic sizes and empty matrices."""
+    if not all(isinstance(size, int) for size in (*a, *b)):
+        raise NotImplementedError(f"the TPU kernel needs sizes that are known, not symbolic ones: {a} by {b}")
+    if 0 in (*a, *b):
+        raise NotImplementedError(f"the TPU kernel does not multiply empty matrices: {a} by {b}")
 
 
 def _block_spec(shape: tuple[int, ...], *blocks: tuple[int, int | None]) -> pl.BlockSpec:
-    """Blocks of the last two dimensions, each with the grid axis that it follows (None: the only one); one of the batch."""
+    """Blocks of one matrix of a batch: the sizes of its two dimensions, each with its grid axis (None: only one block)."""
 
     def index_map(*indices):
         batch, matrix = indices[:-3], indices[-3:]
@@ -147,7 +151,7 @@ def _kernel(
     rows_at_once: int,
     unflatten: Callable[[list[jax.Array]], Epilogue],
 ):
-    """One grid step: a block of A, one of B, those of the epilogue's arrays, of the output, and the sums if they stay."""
+    """One grid step: blocks of A, B, the epilogue's arrays and the output; and the sums, if K has several blocks."""
     block_m, block_k = a_ref.shape
     last = pl.cdiv(k, block_k) - 1
     *leaf_refs, out_ref = refs if last == 0 else refs[:-1]
@@ -155,13 +159,13 @@ def _kernel(
     slices = [pl.ds(start, min(rows_at_once, block_m - start)) for start in range(0, block_m, rows_at_once)]
 
     def product(rows, size: int = block_k):
-        """Over the first `size` of the block of K; beyond the end of the matrices, memory may hold anything."""
+        """The product over the first `size` of the block of K; beyond the end of the matrices, memory may hold anything."""
         width = min(block_k, pl.cdiv(size, LANES) * LANES)
         a = a_ref[rows, :width]
         b = b_ref[:, :width] if transpose_b else b_ref[:width, :]
         if size < width:
-            # Zeros on one side are enough: any integer times 0 is 0. With bit operations, because a `select` of int8
-            # does not compile if A has fewer rows than a register.
+            # Zeros on one side suffice: any integer times 0 is 0. They are made by bit operations, because a `select` of
+            # int8 does not compile if A has fewer rows than a register.
             inside = lax.broadcasted_iota(jnp.int32, a.shape, 1) < size
             a &= (-inside.astype(jnp.int32)).astype(jnp.int8)
         contraction = ((1,), (1 if transpose_b else 0,))

@@ -1,7 +1,7 @@
 """Products with block scales on TPUs, in Pallas: compiled for v5e, v5p, v6e and 7x, and interpreted; not run on a TPU.
 
-Each block of K has its own product in int32, which is scaled and added to those before it, in order. The sums of a
-block of the output stay in vector memory from the first block of K to the last. 4-bit weights become bytes there.
+Each block of K has its own product in int32, which is scaled and added to those before it, in order. The sums of a block of
+the output stay in vector memory from the first block of K to the last. 4-bit weights are unpacked to bytes there.
 """
 
 import functools
@@ -18,12 +18,12 @@ from jquant.arithmetic import exact, packed_int4, signs
 from jquant.kernels import xla_blocks
 from jquant.kernels import zero_point as zero_points
 from jquant.kernels.batch import join_rows
-from jquant.kernels.pallas.tpu import current_chip
+from jquant.kernels.pallas.tpu import current_chip, require_sizes
 from jquant.kernels.pallas.tpu_block_tiles import BlockTileConfig, config_for
 from jquant.kernels.pallas.tpu_tiles import LANES
 from jquant.packed.block_matrix import Layout, PackedBlockMatrix
 
-_LARGEST_BLOCK_OF_BYTES = 256  # 255 * 255 * 256 is less than 2**24: with their zero points, sums are exact in float32
+_LARGEST_BLOCK_OF_BYTES = 256  # sums of 255 * 255 over it, less than 2**24, are exact in float32 with zero points
 
 
 def block_dot(
@@ -40,14 +40,14 @@ def block_dot(
       a: int8 or uint8, of shape (..., M, K).
       a_zero_point: of the dtype of `a`, of shape (..., M, 1) or (..., 1, 1), or None.
       b: of shape (..., K, N), in whole blocks. Batch sizes of 1 broadcast.
-      config: the tiles; by default those for `current_chip` and the shapes.
+      config: the tile configuration; by default that for `current_chip` and the shapes.
       interpret: whether to interpret the kernel if there is no TPU; or how (`pltpu.InterpretParams`).
 
     Returns:
       float32, of shape (..., M, N).
 
     Raises:
-      NotImplementedError: there are no configs for the chip or for the blocks; or a size is 0 or symbolic.
+      NotImplementedError: there are no tile configurations for the chip or for the blocks; or a size is 0 or symbolic.
     """
     _check(a, b)
     b = b.n_minor()
@@ -67,14 +67,14 @@ def block_dot(
 def _matmul(
     a: jax.Array, a_zeros: jax.Array | None, b: PackedBlockMatrix, config: BlockTileConfig, interpret: Any
 ) -> jax.Array:
-    """`block_dot` of int8 and the zero points of it, in the same shape."""
+    """`block_dot` of int8 `a`, whose zero points, `a_zeros`, have its shape."""
     scale, zero_point, dtype, block_size = exact.widen(b.scale), b.zero_point, b.dtype, b.block_size
     if dtype == jnp.uint8:  # `data` stores 128 less
         zero_point = signs.to_int8(jnp.zeros(scale.shape, jnp.uint8) if zero_point is None else zero_point)
     if zero_point is not None:
         zero_point = zero_point.astype(jnp.int8)
     *a_batch, m, _ = a.shape
-    if config.stacked:  # whole registers of few rows: otherwise memory would hold a matrix of one row
+    if config.stacked:  # pad few rows to whole registers
         a, a_zeros = jax.tree.map(lambda x: _pad(x, -2, config.block_m), (a, a_zeros))
     output = jax.eval_shape(xla_blocks.stand_in, a, a_zeros, b)
     data = b.data
@@ -95,7 +95,7 @@ def _matmul(
         a = jnp.concatenate([_stacked(x, config, block_size) for x in a_and_zeros], axis=-2)
         add("a", a, (config.block_k // config.depth, *a.shape[-2:]), lambda i, j, s: (s, 0, 0))
     else:
-        a = jnp.stack([_cut(x, -1, blocks) for x in a_and_zeros], axis=-2).reshape(*a_batch, m, -1)
+        a = jnp.stack([_split_axis(x, -1, blocks) for x in a_and_zeros], axis=-2).reshape(*a_batch, m, -1)
         add("a", a, (config.block_m, config.block_k * len(a_and_zeros)), lambda i, j, s: (i, s))
     add("b", data, (config.block_k * data.shape[-2] // (blocks * block_size), config.block_n), lambda i, j, s: (s, j))
     for name, x in (("scale", scale), ("zero_point", zero_point)):
@@ -140,38 +140,35 @@ def _check(a: jax.Array, b: PackedBlockMatrix) -> None:
         raise NotImplementedError(
             f"the TPU kernel multiplies by {b.dtype} in blocks of at most {_LARGEST_BLOCK_OF_BYTES}, not {b.block_size}"
         )
-    sizes = (*a.shape, *b.shape)
-    if not all(isinstance(size, int) for size in sizes):
-        raise NotImplementedError(f"the TPU kernel needs sizes that are known, not symbolic ones: {a.shape} by {b.shape}")
-    if 0 in sizes:
-        raise NotImplementedError(f"the TPU kernel does not multiply empty matrices: {a.shape} by {b.shape}")
+    require_sizes(a.shape, b.shape)
 
 
 def _block_spec(shape: tuple[int, ...], n_batch: int, block: tuple[int | None, ...], place: Callable) -> pl.BlockSpec:
-    """One `block` of one matrix of a batch, at ``place(row, column, step)``; batch sizes of 1 broadcast."""
+    """Blocks of one matrix of a batch: block ``place(row, column, step)`` for each grid step. Batch sizes of 1 broadcast."""
     sizes = shape[: len(shape) - len(block)]
 
     def index_map(*indices):
-        of_batch = indices[n_batch - len(sizes) : n_batch]
-        return (*(i if size > 1 else 0 for i, size in zip(of_batch, sizes, strict=True)), *place(*indices[n_batch:]))
+        batch = indices[n_batch - len(sizes) : n_batch]
+        return (*(i if size > 1 else 0 for i, size in zip(batch, sizes, strict=True)), *place(*indices[n_batch:]))
 
     return pl.BlockSpec((*[None] * len(sizes), *block), index_map)
 
 
 def _pad(x: jax.Array, axis: int, size: int) -> jax.Array:
-    missing = [(0, 0)] * x.ndim
-    missing[axis] = (0, size - x.shape[axis])
-    return jnp.pad(x, missing) if any(missing[axis]) else x
+    """`x` with zeros behind, up to `size` elements along `axis`."""
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (0, size - x.shape[axis])
+    return jnp.pad(x, widths) if any(widths[axis]) else x
 
 
-def _cut(x: jax.Array, axis: int, parts: int) -> jax.Array:
-    """`x` with equal `parts` of one dimension in a dimension before it."""
+def _split_axis(x: jax.Array, axis: int, parts: int) -> jax.Array:
+    """`x` with one dimension split into equal `parts`, which get a dimension before it."""
     axis %= x.ndim
     return x.reshape(*x.shape[:axis], parts, x.shape[axis] // parts, *x.shape[axis + 1 :])
 
 
 def _stacked(a: jax.Array, config: BlockTileConfig, block_size: int) -> jax.Array:
-    """For each `depth` of K, the rows of A once for each block of it, and zeros beside: (..., depths, rows, depth)."""
+    """The rows of A, once for each block of a `depth`, with zeros for the other blocks: (..., depths, rows, depth)."""
     *batch, _, k = a.shape
     count = config.depth // block_size
     a = _pad(a, -1, pl.cdiv(k, config.depth) * config.depth)
@@ -194,28 +191,31 @@ def _kernel(
     has_a_zeros,
     rounded,
 ):
-    """One grid step: some blocks of K for a block of the output.
+    """One grid step: some blocks of K, for a block of the output.
 
-    Arguments:
+    Args:
       refs: the blocks of "a", "b" and "scale"; and of "zero_point", if there is any.
-      step: of K.
-      blocks: in all of K.
-      dtype: of B.
-      offset: how much more B stores than its integers, where it stores words.
-      has_a_zeros: whether zero points stand below the rows of A, or where these are not stacked, behind each block of them.
-      rounded: keeps a product apart from the sum behind it. Mosaic does so by itself.
+      out_ref: the block of the output.
+      step: the index of the step along K.
+      blocks: the number of blocks in all of K.
+      block_size: the rows of B that share a scale.
+      config: the tile configuration.
+      dtype: that of B.
+      offset: how much more B stores than its integers, if it stores words.
+      has_a_zeros: whether zero points are below the rows of A or, if these are not stacked, behind each block of K.
+      rounded: keeps a product from being merged with the sum after it. Mosaic merges none by itself.
     """
     a_ref, b_ref, scale_ref = refs["a"], refs["b"], refs["scale"]
     has_b_zeros = "zero_point" in refs
     per_step, per_depth = config.block_k // block_size, config.depth // block_size
     steps = pl.cdiv(blocks, per_step)
     is_words, is_bytes = b_ref.dtype == jnp.uint16, dtype in (jnp.int8, jnp.uint8)
-    # The difference of two bytes is not a byte; and for few rows, correcting the products takes less than the weights.
+    # The difference of two bytes is not a byte; and for few rows, it takes less to correct the products than the weights.
     corrects_products = has_b_zeros and (is_bytes or config.stacked)
     corrects_weights = has_b_zeros and not corrects_products
 
     def weights(depth: int, columns) -> jax.Array:
-        """One `depth` of B, less its zero points where these correct weights: int8, or int32 to go on with."""
+        """One `depth` of B, in int8; or less its zero points, if they are subtracted from the weights, in int32."""
         start = depth * config.depth
         if not is_words:
             b = b_ref[start : start + config.depth, columns]
@@ -233,12 +233,12 @@ def _kernel(
         return b.astype(jnp.int8)
 
     def products(depth: int, b: jax.Array) -> list[jax.Array]:
-        """For each block of a `depth`, its product of A less the zero points of A."""
+        """For each block of a `depth`, the product of A, less the zero points of A, and `b`."""
         if config.stacked:
             product = _dot(a_ref[depth], b)
             if has_a_zeros:
-                product, of_zeros = jnp.split(product, 2)
-                product -= of_zeros
+                product, zeros_product = jnp.split(product, 2)
+                product -= zeros_product
             return jnp.split(product, per_depth)
         width = 2 * block_size if has_a_zeros else block_size
         first = depth * per_depth
@@ -250,17 +250,17 @@ def _kernel(
     def product_of_block(a: jax.Array, b: jax.Array) -> jax.Array:
         if not has_a_zeros:
             return _dot(a, b)
-        if is_bytes:  # their negation may not be a byte
+        if is_bytes:  # the negation of which may not be a byte
             return _dot(a[:, :block_size], b) - _dot(a[:, block_size:], b)
-        # A block fills the depth of the matrix unit by half, or less: so the other product takes no time.
+        # A block fills at most half of the depth of the matrix unit, so that the other product takes no time.
         b = b.astype(jnp.int32)
         return _dot(a, jnp.concatenate([b, -b]))
 
     def add(count: int):
-        """The first `count` blocks of this step."""
+        """Adds the first `count` blocks of this step to the output."""
         depths = range(pl.cdiv(count, per_depth))
         row_sums, zeros = [], None
-        if corrects_products:  # by the sums of the rows of A, on all lanes: the matrix unit takes no time to make them so
+        if corrects_products:  # by the row sums of A, on all lanes, which the matrix unit computes in no additional time
             ones = jnp.ones((config.depth, LANES), jnp.int8)
             row_sums = [row_sum.astype(jnp.float32) for depth in depths for row_sum in products(depth, ones)]
         for columns in _slices(config.block_n, config.columns_at_once):
@@ -280,7 +280,7 @@ def _kernel(
 
         @pl.when(step == 0)
         def _start():
-            # The sum of -0.0 and x is x, be it -0.0 itself: so the first term needs no program of its own.
+            # The sum of -0.0 and x is x, even if that is -0.0, so that the first term needs no separate program.
             out_ref[...] = jnp.full_like(out_ref, -0.0)
 
     rest = blocks - (steps - 1) * per_step
@@ -292,6 +292,7 @@ def _kernel(
 
 
 def _dot(a: jax.Array, b: jax.Array) -> jax.Array:
+    """``a @ b`` in int32, of int8 `a` and integers `b` that fit into int8."""
     return lax.dot_general(a, b.astype(jnp.int8), (((1,), (0,)), ((), ())), preferred_element_type=jnp.int32)
 
 

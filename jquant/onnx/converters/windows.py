@@ -123,7 +123,7 @@ def _automatic_padding(
 
 
 def _same_padding(size: Any, extent: int, stride: int, auto_pad: str, is_pool: bool) -> tuple[Any, Any]:
-    """The padding of one dimension that gives as many windows as windows of one element would give."""
+    """The padding of one dimension, for as many windows as there would be if each had one element."""
     is_open = jax.export.is_symbolic_dim(size)
     if stride <= extent + is_open:  # at most one element is left over after the windows, which is always the last one
         ((low, high),) = lax.padtype_to_pads([size], [extent], [stride], "SAME" if auto_pad == "SAME_UPPER" else auto_pad)

@@ -1,0 +1,45 @@
+"""The geometry of a convolution: the layouts of its operands, its groups and its windows."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jquant.formulas.windows import Windows
+
+
+class Geometry(NamedTuple):
+    """Everything about a convolution except its arrays: static, and hashable.
+
+    Attributes:
+      dimensions: the positions of the specifications' dimensions (batch, channels, height, width) in the input and in the
+        output, and of (filters, channels, height, width) in the filter.
+      groups: the number of convolutions side by side, each on an equal part of the channels.
+      windows: those of the filter over the input.
+    """
+
+    dimensions: lax.ConvDimensionNumbers
+    groups: int
+    windows: Windows
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether the channels of the input are its last dimension."""
+        return self.dimensions.lhs_spec[1] == len(self.dimensions.lhs_spec) - 1
+
+    def arranged(self, input: jax.Array, filter: jax.Array, *, channels_last: bool) -> tuple[jax.Array, jax.Array]:
+        """The input with the batch first, and the channels second or last; the filter with its dimensions in order."""
+        order = _arrangement(self.dimensions.lhs_spec, channels_last)
+        return jnp.transpose(input, order), jnp.transpose(filter, self.dimensions.rhs_spec)
+
+    def restored(self, output: jax.Array, *, channels_last: bool) -> jax.Array:
+        """An output with its dimensions arranged like the input's, in the layout of the output."""
+        order = _arrangement(self.dimensions.out_spec, channels_last)
+        return jnp.transpose(output, [order.index(dimension) for dimension in range(output.ndim)])
+
+
+def _arrangement(order: Sequence[int], channels_last: bool) -> tuple[int, ...]:
+    batch, channels, *spatial = order
+    return (batch, *spatial, channels) if channels_last else tuple(order)
