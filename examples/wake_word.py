@@ -353,7 +353,7 @@ def main() -> None:
                 differences = difference(operators[kind](layer, input), output)
                 layers[kind][engine] = layers[kind][engine].with_more(differences)
         heard[name] = Heard(probability[: len(sound)], litert)
-    print_agreement("layers, fed what LiteRT fed its own", layers)
+    print_agreement("layers, on LiteRT's inputs", layers)
     print_agreement("networks, probabilities in 256ths", networks)
     draw(arguments.output, sound, dict(zip((path.stem for path in paths), starts, strict=True)), heard)
 
