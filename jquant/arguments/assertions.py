@@ -102,8 +102,10 @@ def once_for_each_signature(check: _Check) -> _Check:
 
 def typed_as(tensor: jax.ShapeDtypeStruct, allowed: tuple[str, ...]) -> tuple[jax.ShapeDtypeStruct, np.dtype]:
     """The arguments of ``chex.assert_type`` that assert one of several types, named as in the specification."""
-    name = data_type_name(tensor.dtype)
-    return tensor, tensor.dtype if name in allowed else data_type("dtype", next(iter(allowed)))
+    if data_type_name(tensor.dtype) in allowed:
+        return tensor, tensor.dtype
+    wanted = next(iter(allowed))
+    return tensor, np.dtype(np.bool) if wanted == "BOOL" else data_type("dtype", wanted)  # which callers may not name
 
 
 @once_for_each_signature

@@ -16,7 +16,7 @@ from jax.interpreters.xla import apply_primitive
 
 
 def is_partitioned(context: mlir.LoweringRuleContext) -> bool:
-    """Whether XLA partitions what is being lowered: a program over several devices, outside `jax.shard_map`."""
+    """Whether XLA partitions what is being lowered: over several devices, outside a `jax.shard_map` of the whole mesh."""
     axes: Any = context.module_context.axis_context
     mesh = getattr(axes, "mesh", None)
     if mesh is not None:  # inside a shard_map, over all axes of the mesh or over some

@@ -100,7 +100,7 @@ REFUSED_TYPES = [
     ),
     (
         lambda: jquant.dequantize(X, 0, 1, dtype="float16"),
-        "Dequantize: dtype is FLOAT16; the operator allows FLOAT32, BFLOAT16",
+        "Dequantize: dtype is FLOAT16; it must be one of FLOAT32, BFLOAT16",
     ),
     (lambda: jquant.dequantize(X, np.float16(0), 1), "Dequantize: min_range has data type FLOAT16; it must be FLOAT32"),
 ]

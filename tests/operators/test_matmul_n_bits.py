@@ -354,7 +354,7 @@ def test_errors():
         jquant.matmul_n_bits(p.a, p.packed, p.scales)
     with raises("bits is 8; the packed weights have 4"):
         jquant.matmul_n_bits(p.a, p.packed, bits=8)
-    with raises("compute_dtype is FLOAT16; it must be FLOAT32 or BFLOAT16", DescriptorTypeError):
+    with raises("compute_dtype is FLOAT16; it must be one of FLOAT32, BFLOAT16", DescriptorTypeError):
         jquant.matmul_n_bits(p.a, p.packed, compute_dtype="FLOAT16")
     with raises(r"dimension 0 of B, of shape \(64, 6\), must be 32: K is 32 in A"):
         jquant.matmul_n_bits(p.a[:, :32], p.packed)

@@ -45,7 +45,7 @@ def test_the_first_integer_has_the_lowest_bits():
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int16", "int32", "float32", "bfloat16"])
 def test_data_types(dtype):
-    text = "it must be INT4, UINT4, INT2, UINT2"
+    text = "it must be one of INT4, UINT4, INT2, UINT2"
     with raises(f"pack_integers: x has data type {dtype.upper()}; {text}", DescriptorTypeError):
         jquant.pack_integers(jnp.zeros(3, dtype))
     with raises(f"unpack_integers: dtype is {dtype.upper()}; {text}", DescriptorTypeError):
