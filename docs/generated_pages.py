@@ -43,9 +43,7 @@ def types_page() -> str:
 
 def exact_page() -> str:
     """The page of jquant.exact."""
-    names = [name for name, value in vars(jquant.exact).items() if getattr(value, "__module__", "") == "jquant.exact"]
-    public = [name for name in names if not name.startswith("_")]
-    return _reference("jquant.exact", jquant.exact.__doc__, public, jquant.exact)
+    return _reference("jquant.exact", jquant.exact.__doc__, jquant.exact.__all__, jquant.exact)
 
 
 def transform_page() -> str:

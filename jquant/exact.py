@@ -19,12 +19,30 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant.arguments.assertions import require
+from jquant.arguments.assertions import once_for_each_signature, require
 from jquant.arguments.operands import any_float_operand, float_operand
 from jquant.arguments.statics import float_data_type
 from jquant.arithmetic import exact, rounding
 from jquant.arithmetic.broadcasting import to_rank
 from jquant.placement import explain_array_errors
+
+__all__ = [
+    "difference",
+    "narrow",
+    "product",
+    "quotient",
+    "reciprocal",
+    "round_half_away",
+    "round_half_even",
+    "round_half_up",
+    "seal",
+    "sum",
+    "widen",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -53,9 +71,14 @@ def _rounded(x: jax.Array) -> jax.Array:
 
 def _binary(name: str, operation: Callable[[jax.Array, jax.Array], jax.Array], a: ArrayLike, b: ArrayLike) -> jax.Array:
     a, b = float_operand(name, "a", a), float_operand(name, "b", b)
-    message = f"{name}: a has shape {a.shape}, b has {b.shape}; they must broadcast"
-    require(all(1 in pair or pair[0] == pair[1] for pair in zip(a.shape[::-1], b.shape[::-1], strict=False)), message)
+    _require_broadcast(name, a.shape, b.shape)
     return _binary_program(operation, a, b)
+
+
+@once_for_each_signature
+def _require_broadcast(name: str, a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    fits = all(1 in pair or pair[0] == pair[1] for pair in zip(a[::-1], b[::-1], strict=False))
+    require(fits, f"{name}: a has shape {a}, b has {b}; they must broadcast")
 
 
 @explain_array_errors

@@ -13,7 +13,6 @@ from support.documents import OPERATORS, ROOT, run_document
 from support.sampling import one_in
 
 import jquant
-from jquant.arithmetic import exact, rounding
 
 DOCS = ROOT / "docs"
 # The code of operators.md runs in its generated pages, the other pages in test_doctests.py, test_recipes.py and models.
@@ -70,12 +69,9 @@ def test_there_is_a_page_for_every_operator():
     assert [name for name in OPERATORS if f"[`{name}`](operators/{name}.md)" in overview] == OPERATORS
     assert "\n### " not in overview
     types = {name for name in dir(jquant) if name[0].isupper()}
-    arithmetic = {
-        name for name, _ in inspect.getmembers(jquant.exact, inspect.isfunction) if name in vars(exact) | vars(rounding)
-    }
     for page, names in (
         (generated_pages.types_page(), types | {"feature_level"}),
-        (generated_pages.exact_page(), arithmetic),
+        (generated_pages.exact_page(), set(jquant.exact.__all__)),
     ):
         assert set(re.findall(r"^::: .*\.(\w+)$", page, re.MULTILINE)) == names
 

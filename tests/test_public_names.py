@@ -31,6 +31,9 @@ PUBLIC = {
     "jquant.checkpoints": """
         Checkpoint CheckpointError PackedWeight QuantizedWeight load
     """,
+    "jquant.exact": """
+        difference narrow product quotient reciprocal round_half_away round_half_even round_half_up seal sum widen
+    """,
     "jquant.onnx": """
         Model ModelError load
     """,
@@ -47,6 +50,7 @@ REFERENCE = {  # the generated page that describes the types of each package
     "jquant": generated_pages.types_page,
     "jquant.calibration": generated_pages.observers_page,
     "jquant.checkpoints": generated_pages.checkpoints_page,
+    "jquant.exact": generated_pages.exact_page,
     "jquant.onnx": generated_pages.onnx_page,
     "jquant.transform": generated_pages.transform_page,
 }
