@@ -69,7 +69,7 @@ def shape_of_a_shard(array: jax.Array) -> tuple[int, ...]:
 
 
 @kinds
-@one_in(3, ("layout", "packed"), itertools.product(LAYOUTS, (False, True)))
+@one_in(5, ("layout", "packed"), itertools.product(LAYOUTS, (False, True)))
 def test_xla_partitions_by_itself(layout, packed, kind):
     """Under plain jit, nothing moves unless K is split, and then one all-reduce moves what the sums need."""
     for m in (16, 64):  # on one device, few rows have an implementation of their own
@@ -83,7 +83,7 @@ def test_xla_partitions_by_itself(layout, packed, kind):
         assert output.sharding.is_equivalent_to(NamedSharding(mesh, problem.output_spec), output.ndim)
 
 
-@one_in(3, ("layout", "packed"), itertools.product(LAYOUTS, (False, True)), first=1)
+@one_in(5, ("layout", "packed"), itertools.product(LAYOUTS, (False, True)), first=1)
 def test_fused_operators(layout, packed):
     """The epilogue runs after the sum over the devices, so it rounds as on one device."""
     problem, mesh = Problem(layout, 64), mesh_of(AxisType.Auto)
@@ -193,7 +193,7 @@ class TestKernels:
         implementations.warn_of_partitioning.cache_clear()
         return shapes
 
-    @one_in(3, ("layout", "packed"), itertools.product(LAYOUTS, (False, True)), first=2)
+    @one_in(5, ("layout", "packed"), itertools.product(LAYOUTS, (False, True)), first=2)
     def test_run_on_each_shard_of_explicit_axes(self, shapes, layout, packed):
         problem, mesh = Problem(layout, 64), mesh_of(AxisType.Explicit)
         with jax.set_mesh(mesh):

@@ -22,12 +22,12 @@ from jquant import cases
 
 COUNT = 3  # calls that a transformation batches
 every_case = pytest.mark.parametrize("name", cases.CASES)
-one_case_in_three = one_in(3, "name", cases.CASES, first=1, gate=2)
+one_case_in_five = one_in(5, "name", cases.CASES, first=1, gate=2)
 
 
-def one_case_in_four(first: int):
+def one_case_in_seven(first: int):
     """For transformations that repeat or split what `jit` compiles; the gate runs more than half of the cases of each."""
-    return one_in(4, "name", cases.CASES, first=first, gate=2)
+    return one_in(7, "name", cases.CASES, first=first, gate=2)
 
 
 def drawn(case: cases.Case) -> list[tuple]:
@@ -43,7 +43,7 @@ def is_float(x) -> bool:
     return jnp.issubdtype(x.dtype, jnp.floating)
 
 
-@one_in(3, "name", cases.CASES)
+@one_in(5, "name", cases.CASES)
 def test_jit(name):
     """Other values do not compile another program."""
     case = cases.CASES[name]
@@ -61,7 +61,7 @@ def subsets(count: int, *, full: bool) -> list[tuple[int, ...]]:
     return [subset for size in sizes for subset in itertools.combinations(range(count), size)]
 
 
-@one_case_in_three
+@one_case_in_five
 def test_vmap(name, full):
     """Over subsets of the arguments."""
     case, calls = cases.CASES[name], drawn(cases.CASES[name])
@@ -83,14 +83,14 @@ def test_vmap(name, full):
         assert_equal(output, expected, f"arguments {sorted(choice)} have a batch")
 
 
-@one_case_in_four(0)
+@one_case_in_seven(0)
 def test_scan(name):
     case, calls = cases.CASES[name], drawn(cases.CASES[name])
     _, outputs = jax.jit(lambda xs: lax.scan(lambda carry, x: (carry, case.function(*x)), 0, xs))(stacked(calls))
     assert_equal(outputs, stacked([case.formula(*call) for call in calls]))
 
 
-@one_case_in_four(1)
+@one_case_in_seven(1)
 def test_remat(name):
     case = cases.CASES[name]
     arguments = case.arguments()
@@ -111,7 +111,7 @@ def by_rows(case: cases.Case, arguments, results):
     return in_specs, jax.tree.map(lambda x: P("x") if x.shape[:1] == (cases.ROWS,) else P(), results)
 
 
-@one_case_in_four(2)
+@one_case_in_seven(2)
 def test_shard_map(name):
     case = cases.CASES[name]
     arguments = case.arguments()
@@ -124,7 +124,7 @@ def test_shard_map(name):
     assert_equal(jax.jit(mapped)(*arguments), expected)
 
 
-@one_case_in_four(3)
+@one_case_in_seven(3)
 @kinds
 def test_mesh(name, kind):
     """Under plain jit, with no collectives other than those that the case names."""
@@ -144,7 +144,7 @@ def test_mesh(name, kind):
     assert tuple(collective.kind for collective in collectives(program.as_text())) == case.collectives
 
 
-@one_case_in_three
+@one_case_in_five
 def test_derivative(name):
     """Forward, reverse and second derivatives; tangents of integers are JAX's zeros, of dtype float0."""
     case = cases.CASES[name]

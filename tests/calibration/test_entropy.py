@@ -14,7 +14,7 @@ from support.sampling import one_in
 from jquant import calibration
 
 
-@one_in(5, ("distribution", "quantized"), itertools.product(DISTRIBUTIONS, [32, 100, BINS]), first=1)
+@one_in(9, ("distribution", "quantized"), itertools.product(DISTRIBUTIONS, [32, 100, BINS]), first=1)
 def test_smallest_divergence(distribution, quantized):
     """The divergence is the smallest, or equal to it in float32."""
     observer = calibration.entropy(num_bins=BINS, num_quantized_bins=quantized)

@@ -22,7 +22,7 @@ def squared_error(x, weight, low, high, dtype, symmetric=False):
 
 
 @one_in(
-    4,
+    7,
     ("distribution", "integers"),
     itertools.product(DISTRIBUTIONS, [("int4", False), ("uint4", True), ("int8", False)]),
 )

@@ -21,7 +21,7 @@ from jquant import calibration
 every_observer = pytest.mark.parametrize("name", OBSERVERS)
 
 
-@one_in(8, "name", OBSERVERS, first=1)
+@one_in(15, "name", OBSERVERS, first=1)
 def test_transformations(name):
     """`jit`, which traces once, `scan`, and `vmap` over channels."""
     observer, x = OBSERVERS[name], activations()
@@ -68,7 +68,7 @@ def test_mesh(name, kind):
 
 
 @one_in(
-    2,
+    3,
     ("constructor", "arguments", "axis_name"),
     [
         (calibration.min_max, {"axis": 1}, "x"),
@@ -111,7 +111,7 @@ def test_export(name):
 
 
 @pytest.mark.gate
-@one_in(4, "name", ["min_max, axis", "percentile, symmetric", "entropy", "mean_squared_error"], first=2)
+@one_in(7, "name", ["min_max, axis", "percentile, symmetric", "entropy", "mean_squared_error"], first=2)
 def test_x64(name):
     observer, x = OBSERVERS[name], activations()
     expected = observer.compute_range(observe(observer, x))

@@ -27,7 +27,7 @@ def arithmetic(function: Callable, *shapes) -> Counter[str]:
     return Counter(ARITHMETIC.findall(jax.jit(function).lower(*shapes).compile().as_text()))
 
 
-@one_in(3, "name", INTEGERS)
+@one_in(5, "name", INTEGERS)
 def test_two_readers(name):
     case = INTEGERS[name]
 

@@ -20,7 +20,7 @@ from jquant.cases import samples
 from .products import INTEGERS, SHAPES, ZERO_POINTS, Problem
 
 
-@one_in(4, "shape", SHAPES, ids=str)
+@one_in(7, "shape", SHAPES, ids=str)
 def test_shapes(shape):
     """Each pair of types, plain and packed."""
     problems = []
@@ -35,7 +35,7 @@ def test_shapes(shape):
         assert_equal(result, p.expected, f"{p.a.dtype} x {p.b.dtype}")
 
 
-@one_in(3, ("a_dtype", "b_dtype"), itertools.product((np.int8, np.uint8), repeat=2))
+@one_in(5, ("a_dtype", "b_dtype"), itertools.product((np.int8, np.uint8), repeat=2))
 def test_every_zero_point(a_dtype, b_dtype):
     """None, per tensor, per row and per column in every combination, and each of their shapes."""
     rng = np.random.default_rng(0)

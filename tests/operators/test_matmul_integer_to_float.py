@@ -17,7 +17,7 @@ from jquant import reference
 from .products import FLOAT32, INTEGERS, SHAPES, ZERO_POINTS, Problem, thinned
 
 
-@one_in(5, ("a_dtype", "b_dtype", "dtype"), itertools.product(INTEGERS, INTEGERS, (np.float32, np.float16, jnp.bfloat16)))
+@one_in(9, ("a_dtype", "b_dtype", "dtype"), itertools.product(INTEGERS, INTEGERS, (np.float32, np.float16, jnp.bfloat16)))
 def test_scales_and_biases(a_dtype, b_dtype, dtype):
     """Scales per tensor, row and column, every shape of a bias, every output type."""
     cases = itertools.product(SHAPES, ("tensor", "row"), ("tensor", "column"), (None, (1, 1), (1, 0), (0, 1), (0, 0)))

@@ -108,7 +108,7 @@ def test_the_scale_has_the_data_type_of_the_input(input, scale):
     assert outcome("quantize_linear", FeatureLevel.EXTENDED, tensors) == result_of(tensors)
 
 
-@one_in(3, "dtype", TYPES, ids=str)
+@one_in(5, "dtype", TYPES, ids=str)
 def test_every_granularity(dtype):
     rng = np.random.default_rng(1)
     limits = jnp.iinfo(dtype)
@@ -158,7 +158,7 @@ def test_empty_arrays_of_every_granularity(form, sizes):
 HALVES = [np.arange(2**16, dtype=np.uint16).view(jnp.dtype(name)) for name in ("float16", "bfloat16")]
 
 
-@one_in(5, "dtype", NARROW_FLOATS, ids=str)
+@one_in(9, "dtype", NARROW_FLOATS, ids=str)
 def test_every_number_of_16_bits_to_narrow_floats(dtype):
     """With scales that are traced and constant, one of which is 1, and with both settings of `saturate`."""
     for halves in HALVES:
@@ -174,7 +174,7 @@ def test_every_number_of_16_bits_to_narrow_floats(dtype):
                 )
 
 
-@one_in(5, "dtype", NARROW_FLOATS, ids=str)
+@one_in(9, "dtype", NARROW_FLOATS, ids=str)
 def test_every_granularity_of_narrow_floats(dtype):
     """With zero points, also infinite ones and NaN, which are added to the quotients."""
     rng = np.random.default_rng(4)

@@ -18,7 +18,7 @@ from jquant.cases import samples
 from .products import FLOAT32, INTEGERS, SHAPES, ZERO_POINTS, Problem, thinned
 
 
-@one_in(3, ("a_dtype", "b_dtype", "dtype"), itertools.product(INTEGERS, repeat=3))
+@one_in(5, ("a_dtype", "b_dtype", "dtype"), itertools.product(INTEGERS, repeat=3))
 def test_scales_and_zero_points(a_dtype, b_dtype, dtype):
     """Scales per tensor, row and column, and outputs with and without saturation."""
     vectors = itertools.product(("tensor", "row"), ("tensor", "column"), ("tensor", "row"), (None, "tensor", "row"))

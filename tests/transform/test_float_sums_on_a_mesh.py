@@ -109,7 +109,7 @@ CASES = [  # without FLOAT for weights whose rows are split: its products are fl
 ]
 
 
-@one_in(7, ("split", "activations"), CASES, first=1)
+@one_in(13, ("split", "activations"), CASES, first=1)
 def test_the_bits_of_one_device(operands, split, activations):
     """If the input and the output of every product are replicated, each device computes all float code in between."""
     _, x = operands
@@ -123,14 +123,14 @@ def test_the_bits_of_one_device(operands, split, activations):
     np.testing.assert_array_equal(program(split_params, x), expected, strict=True)
 
 
-@one_in(2, "activations", ["DYNAMIC_ROW", "FLOAT"])
+@one_in(3, "activations", ["DYNAMIC_ROW", "FLOAT"])
 def test_without_constraints_float_sums_are_split(operands, activations):
     """For example, the mean of squares of `norm`."""
     quantized_apply, quantized_params = quantized(network(lambda x: x), operands, activations)
     assert float_sums(compiled(quantized_apply, placed(quantized_params, "columns"), replicated(operands[1])))
 
 
-@one_in(3, "activations", ["STATIC", "DYNAMIC_ROW", "DYNAMIC"])
+@one_in(5, "activations", ["STATIC", "DYNAMIC_ROW", "DYNAMIC"])
 def test_each_integer_site(operands, activations):
     """Its bits are those of one device for equal inputs, split by columns or by rows, without constraints."""
 
