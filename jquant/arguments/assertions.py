@@ -74,7 +74,8 @@ def forget() -> None:
 def once_for_each_signature(check: _Check) -> _Check:
     """Runs the assertions in `check` once for each combination of arguments that satisfies them.
 
-    Not remembered are: failures; anything while assertions are disabled; arguments that cannot be hashed.
+    Not remembered are: failures; anything while assertions are disabled; arguments that cannot be hashed. Arguments of
+    different types are different; for the elements of a tuple, pass their types as well where these matter.
     """
 
     @functools.lru_cache(maxsize=4096, typed=True)

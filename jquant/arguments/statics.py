@@ -55,12 +55,15 @@ def _require_boolean(operator: str, name: str, value: bool) -> None:
 
 def positive_integers(operator: str, name: str, values: Sequence[int], count: int) -> tuple[int, ...]:
     """`values`, asserting that they are `count` positive integers."""
-    _require_positive_integers(operator, name, _hashable(values), count)
+    types = tuple(map(type, values)) if is_sequence(values) else ()
+    _require_positive_integers(operator, name, _hashable(values), types, count)
     return tuple(map(int, values))
 
 
 @once_for_each_signature
-def _require_positive_integers(operator: str, name: str, values: Sequence[int], count: int) -> None:
+def _require_positive_integers(operator: str, name: str, values: Sequence[int], types: tuple[type, ...], count: int) -> None:
+    """The `types` of the values tell (1.0, 1) from (1, 1), which are equal."""
+    del types
     wanted = f"must be {count} positive Python ints, one for each spatial dimension, not"
     require(are_integers(values), f"{operator}: {name} {wanted} {_typed(values)}", DescriptorTypeError)
     is_right = len(values) == count and min(values, default=1) >= 1

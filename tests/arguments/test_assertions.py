@@ -216,3 +216,15 @@ CORRUPTING = {  # raises in any case
 def test_what_would_corrupt_a_result_raises_always(what):
     with asserts_disabled(), pytest.raises(DescriptorError):
         CORRUPTING[what]()
+
+
+@pytest.mark.parametrize("wrong", [(1.0, 1), (True, 1), (np.float32(1), 1)], ids=str)
+def test_equal_integers_of_another_type_are_not_remembered(wrong):
+    """(1.0, 1) equals (1, 1), which is remembered as right."""
+    image, filters = I8[None, None], I8[None, None, :1, :1]
+    jquant.convolution_integer(image, filters, strides=(1, 1))
+    with pytest.raises(DescriptorError, match="strides must be 2 positive Python ints"):
+        jquant.convolution_integer(image, filters, strides=wrong)
+    jquant.quantize_linear(X, X[0], axis=1)
+    with pytest.raises(DescriptorError, match="axis is the"):
+        jquant.quantize_linear(X, X[0], axis=wrong[0])
