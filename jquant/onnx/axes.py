@@ -73,23 +73,23 @@ def require(axis: int, first: int, last: int, statement: str, one_of_several: bo
         raise ModelError(f"{statement}, {which} is not in the range from {first} to {last}")
 
 
-def of_rank(rank: int) -> tuple[int, int]:
+def axis_bounds(rank: int) -> tuple[int, int]:
     """The first and the last axis of a tensor, where negative axes count from the end."""
     return -rank, rank - 1
 
 
 def _first_operand(axis: _Axis) -> tuple[int, int]:
-    return of_rank(axis.operands[0].ndim)
+    return axis_bounds(axis.operands[0].ndim)
 
 
 def _scan_input(axis: _Axis) -> tuple[int, int]:
     scanned = axis.operands[len(axis.operands) - axis.attributes["num_scan_inputs"] :]
-    return of_rank(scanned[axis.position].ndim)
+    return axis_bounds(scanned[axis.position].ndim)
 
 
 def _sequence_element(axis: _Axis) -> tuple[int, int] | None:
     elements = axis.operands[0]
-    return of_rank(elements[0].ndim + bool(axis.attributes["new_axis"])) if elements else None
+    return axis_bounds(elements[0].ndim + bool(axis.attributes["new_axis"])) if elements else None
 
 
 def _scale(axis: _Axis) -> tuple[int, int] | None:
@@ -104,14 +104,14 @@ _LIMITS: dict[tuple[str, str], Callable[[_Axis], tuple[int, int] | None]] = {
     (DEFAULT_DOMAIN, "DFT"): lambda axis: (-axis.operands[0].ndim, axis.operands[0].ndim - 2),
     (DEFAULT_DOMAIN, "Flatten"): lambda axis: (-axis.operands[0].ndim, axis.operands[0].ndim),
     (DEFAULT_DOMAIN, "GatherND"): lambda axis: (0, min(operand.ndim for operand in axis.operands) - 1),
-    (DEFAULT_DOMAIN, "OneHot"): lambda axis: of_rank(axis.operands[0].ndim + 1),
+    (DEFAULT_DOMAIN, "OneHot"): lambda axis: axis_bounds(axis.operands[0].ndim + 1),
     (DEFAULT_DOMAIN, "ReverseSequence"): lambda axis: (0, 1),
     (DEFAULT_DOMAIN, "Scan"): _scan_input,
     # The first dimension is the batch.
     (DEFAULT_DOMAIN, "TensorScatter"): lambda axis: (1 - axis.operands[0].ndim, axis.operands[0].ndim - 1),
     (DEFAULT_DOMAIN, "Transpose"): lambda axis: (0, axis.operands[0].ndim - 1),
-    (DEFAULT_DOMAIN, "Unsqueeze"): lambda axis: of_rank(axis.operands[0].ndim + axis.length),
-    (MICROSOFT, "QLinearConcat"): lambda axis: of_rank(axis.operands[2].ndim),
-    (JQUANT, "quantized_linear_concat"): lambda axis: of_rank(axis.operands[2].ndim),
+    (DEFAULT_DOMAIN, "Unsqueeze"): lambda axis: axis_bounds(axis.operands[0].ndim + axis.length),
+    (MICROSOFT, "QLinearConcat"): lambda axis: axis_bounds(axis.operands[2].ndim),
+    (JQUANT, "quantized_linear_concat"): lambda axis: axis_bounds(axis.operands[2].ndim),
     **{(domain, name): _scale for domain in ("", MICROSOFT) for name in ("QuantizeLinear", "DequantizeLinear")},
 }

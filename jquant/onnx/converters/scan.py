@@ -71,7 +71,7 @@ def scan(
     ordered = [jnp.flip(y, 0) if is_reversed else y for y, is_reversed in zip(stacked, reversals, strict=True)]
     for y, axis in zip(ordered, output_axes, strict=True):
         message = f"its attribute scan_output_axes is {output_axes}"
-        axes.require(axis, *axes.of_rank(y.ndim), message, len(output_axes) > 1)
+        axes.require(axis, *axes.axis_bounds(y.ndim), message, len(output_axes) > 1)
     return (*final, *(jnp.moveaxis(y, 0, axis) for y, axis in zip(ordered, output_axes, strict=True)))
 
 
