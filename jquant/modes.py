@@ -86,6 +86,7 @@ class Implementation(enum.StrEnum):
     """The implementations of the integer products. The strings are accepted as well."""
 
     XLA = "xla"
+    NATIVE = "native"
     MOSAIC_TPU = "mosaic_tpu"
     MOSAIC_GPU = "mosaic_gpu"
 

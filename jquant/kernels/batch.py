@@ -24,19 +24,22 @@ def join_rows(a: jax.Array, b: _Matrix, leaves: _Leaves, batch: Sequence[int]) -
     """
     m = a.shape[-2]
 
+    def rows_of(x: jax.Array) -> jax.Array:
+        return x.reshape(1, math.prod(x.shape[:-1]), x.shape[-1])
+
     def is_shared(x: jax.Array) -> bool:
         return math.prod(x.shape[:-1]) == 1
 
     def joined(x: jax.Array) -> jax.Array:
         if not is_shared(x):
             x = jnp.broadcast_to(x, (*batch, m, x.shape[-1]))
-        return x.reshape(1, -1, x.shape[-1])
+        return rows_of(x)
 
     is_one_b = all(math.prod(x.shape[:-2]) == 1 for x in jax.tree.leaves(b))
     if not is_one_b or not all(is_shared(x) or x.shape[-1] == 1 or x.shape[-2] > 1 for x in jax.tree.leaves(leaves)):
         return None
     b = jax.tree.map(lambda x: x.reshape(1, *x.shape[-2:]), b)
-    return a.reshape(1, -1, a.shape[-1]), b, jax.tree.map(joined, leaves)
+    return rows_of(a), b, jax.tree.map(joined, leaves)
 
 
 def with_one_batch_axis(

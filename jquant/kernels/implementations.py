@@ -10,16 +10,26 @@ import jax
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
+from jquant.kernels.native import library
 from jquant.modes import Implementation
 
-_PLATFORMS = {Implementation.MOSAIC_TPU: "tpu", Implementation.MOSAIC_GPU: "cuda"}
+_PLATFORMS = {Implementation.NATIVE: "cpu", Implementation.MOSAIC_TPU: "tpu", Implementation.MOSAIC_GPU: "cuda"}
 # For `implementation=None`: a kernel if it has been run on the platform and was faster, otherwise XLA's product.
-DEFAULTS = {"cpu": Implementation.XLA, "tpu": Implementation.XLA, "cuda": Implementation.XLA}
+DEFAULTS = {"cpu": Implementation.NATIVE, "tpu": Implementation.XLA, "cuda": Implementation.XLA}
 
 
 def default(platform: str) -> Implementation:
     """The implementation for `implementation=None` in a program for `platform`."""
-    return DEFAULTS.get(platform, Implementation.XLA)
+    implementation = DEFAULTS.get(platform, Implementation.XLA)
+    if implementation is Implementation.NATIVE and not library.is_default():
+        return Implementation.XLA
+    return implementation
+
+
+def exportable(implementation: Implementation, context: mlir.LoweringRuleContext) -> Implementation:
+    """`implementation`, or XLA's in place of the native one in programs for `jax.export`, which other machines may run."""
+    is_native = implementation is Implementation.NATIVE
+    return Implementation.XLA if is_native and context.module_context.lowering_parameters.for_export else implementation
 
 
 def module_of(implementation: Implementation, platform: str, modules: Mapping[Implementation, str]) -> ModuleType:
@@ -31,7 +41,7 @@ def module_of(implementation: Implementation, platform: str, modules: Mapping[Im
         return importlib.import_module(modules[implementation])
     except ImportError as error:
         raise NotImplementedError(
-            f"implementation {implementation} needs a part of Pallas that cannot be imported: {error}"
+            f"implementation {implementation} needs a package that cannot be imported: {error}"
         ) from error
 
 

@@ -15,6 +15,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.xla import apply_primitive
 
+from jquant.arithmetic import signs
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels import implementations, partition, xla
 from jquant.kernels.epilogue import Epilogue
@@ -22,6 +23,7 @@ from jquant.lowering.partitioned import is_partitioned, mapped_first, unless_par
 from jquant.modes import Implementation
 
 _MODULES = {
+    Implementation.NATIVE: "jquant.kernels.native.product",
     Implementation.MOSAIC_TPU: "jquant.kernels.pallas.tpu",
     Implementation.MOSAIC_GPU: "jquant.kernels.pallas.gpu",
 }
@@ -43,8 +45,8 @@ def integer_dot(
     """``epilogue(a @ b)``, the product in int32: the same bits from every implementation.
 
     Args:
-      a: int8, of shape (..., M, K).
-      b: int8, of shape (..., K, N), or (..., N, K) with `transpose_b`. Batch sizes of 1 broadcast.
+      a: int8, of shape (..., M, K), or uint8, which stands for the integers less 128.
+      b: the same, of shape (..., K, N), or (..., N, K) with `transpose_b`. Batch sizes of 1 broadcast.
       epilogue: the steps that follow, whose arrays have the rank of `a`.
       transpose_b: whether `b` is K-major, as packed weights are.
       implementation: None stands for the default of the platform.
@@ -89,8 +91,13 @@ def function_for(platform: str, implementation: Implementation | None) -> Callab
     """The `implementation` for a program for `platform`."""
     implementation = implementation or implementations.default(platform)
     if implementation is Implementation.XLA:
-        return xla.integer_dot_on_cpu if platform == "cpu" else xla.integer_dot
-    return implementations.module_of(implementation, platform, _MODULES).integer_dot
+        return functools.partial(_on_int8, xla.integer_dot_on_cpu if platform == "cpu" else xla.integer_dot)
+    function = implementations.module_of(implementation, platform, _MODULES).integer_dot
+    return function if implementation is Implementation.NATIVE else functools.partial(_on_int8, function)
+
+
+def _on_int8(function, a, b, epilogue=(), *, transpose_b=False):
+    return function(signs.to_int8(a), signs.to_int8(b), epilogue, transpose_b=transpose_b)
 
 
 def _call(function, a, b, *arrays, steps, transpose_b, implementation=None):
@@ -102,13 +109,13 @@ _integer_dot_p.def_impl(functools.partial(apply_primitive, _integer_dot_p))
 
 @_integer_dot_p.def_abstract_eval
 def _abstract_value(*operands, **parameters):
-    reference = functools.partial(_call, xla.integer_dot, **parameters)
+    reference = functools.partial(_call, functools.partial(_on_int8, xla.integer_dot), **parameters)
     return jax.make_jaxpr(reference)(*operands).out_avals[0]
 
 
 def _lower(platform, context, *operands, implementation, **parameters):
-    function = function_for(platform, implementation)
-    chosen = implementation or implementations.default(platform)
+    chosen = implementations.exportable(implementation or implementations.default(platform), context)
+    function = function_for(platform, chosen)
     if chosen is not Implementation.XLA and is_partitioned(context):
         function = partition.on_each_shard(function, context, parameters["transpose_b"])
         if function is None:
@@ -117,7 +124,7 @@ def _lower(platform, context, *operands, implementation, **parameters):
                 where = "inside jax.shard_map, or on a mesh of explicit axes"
                 implementations.warn_of_partitioning(implementation, where)
     if implementation is None and chosen is not Implementation.XLA:
-        function = implementations.unless_declined(function, xla.integer_dot)
+        function = implementations.unless_declined(function, function_for(platform, Implementation.XLA))
     return mlir.lower_fun(functools.partial(_call, function, **parameters), multiple_results=False)(context, *operands)
 
 

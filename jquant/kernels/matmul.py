@@ -47,23 +47,23 @@ def matmul(
         data, transpose_b, column_sum = b.data, True, b.column_sum()
         b_zero_point = b.zero_point
     else:
-        data, transpose_b, column_sum = signs.to_int8(b), False, None
+        data, transpose_b, column_sum = b, False, None
         b_zero_point = None if b_zero_point is None else as_row(b_zero_point, rank)
     a_zero_point = None if a_zero_point is None else as_column(a_zero_point, rank)
     a_zero_point = zero_points.shifted(a_zero_point, a.dtype, rank)
     b_zero_point = zero_points.shifted(b_zero_point, b.dtype, rank)
-    a, b = signs.to_int8(a), data
-    row_sum = None if b_zero_point is None else zero_points.row_sum(a)
+    b = data
+    row_sum = None if b_zero_point is None else zero_points.row_sum(signs.to_int8(a))
     product = functools.partial(integer_dot, transpose_b=transpose_b, implementation=implementation)
 
     if a_zero_point is not None and column_sum is None:
         if _are_few_rows(a, b):
             functions = _product_and_sums_at_once, _product_and_sums_separately
             at_once, separately = (functools.partial(function, product) for function in functions)
-            a_b, column_sum = unless_partitioned(at_once, separately, a, b)
+            a_b, column_sum = unless_partitioned(at_once, separately, signs.to_int8(a), signs.to_int8(b))
             correction = zero_points.correction(a_zero_point, b_zero_point, row_sum, column_sum, k)
             return epilogues.apply((correction, *epilogue), a_b)
-        column_sum = zero_points.column_sum(b)
+        column_sum = zero_points.column_sum(signs.to_int8(b))
     correction = zero_points.correction(a_zero_point, b_zero_point, row_sum, column_sum, k)
     return product(a, b, (correction, *epilogue))
 

@@ -1,0 +1,1 @@
+"""Products on CPUs by compiled code, from the package jquant-native if it is installed."""

@@ -1,0 +1,69 @@
+"""Finds jquant-native, and registers its functions with XLA, when it is first needed."""
+
+import ctypes
+import functools
+import importlib
+import threading
+import warnings
+from typing import NamedTuple
+
+import jax
+
+from jquant.lowering import cpu_features
+
+PACKAGE = "jquant_native"
+PRODUCT = "jquant_product"
+_TARGETS = (PRODUCT,)
+
+
+class Library(NamedTuple):
+    """What became of looking for the library.
+
+    Attributes:
+      instruction_set: the name of the one that is used, or None if the library cannot be used.
+      obstacle: why it cannot be used, or None.
+    """
+
+    instruction_set: str | None
+    obstacle: str | None
+
+
+_lock = threading.Lock()
+
+
+def library() -> Library:
+    """The library, loaded and registered once. Warns, once, if it is installed and cannot be used."""
+    with _lock:
+        return _load()
+
+
+@functools.cache
+def _load() -> Library:
+    try:
+        package = importlib.import_module(PACKAGE)
+    except ModuleNotFoundError as error:
+        if error.name != PACKAGE:
+            raise
+        return Library(None, "the package jquant-native is not installed")
+    try:
+        functions = ctypes.CDLL(str(package.LIBRARY))
+        functions.jquant_instruction_set.restype = ctypes.c_char_p
+        instruction_set = functions.jquant_instruction_set()
+        if instruction_set is None:
+            raise OSError("JQUANT_NATIVE_ISA names no instruction set that this processor has")
+        for target in _TARGETS:
+            handler = jax.ffi.pycapsule(getattr(functions, target))
+            jax.ffi.register_ffi_target(target, handler, platform="cpu")
+    except Exception as error:  # of the loader, or of XLA if it refuses the library
+        obstacle = f"jquant-native cannot be used: {error}"
+        warnings.warn(f"{obstacle}; XLA's products take its place", stacklevel=2)
+        return Library(None, obstacle)
+    return Library(instruction_set.decode(), None)
+
+
+def is_default() -> bool:
+    """Whether programs for a CPU use the library unless they ask for something else.
+
+    Not on processors that multiply tiles of int8 (AMX), where nobody has compared it with XLA, which uses them.
+    """
+    return library().instruction_set is not None and not cpu_features.has_amx_int8()

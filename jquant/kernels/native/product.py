@@ -1,0 +1,40 @@
+"""The integer product by the library."""
+
+import jax
+import jax.numpy as jnp
+
+from jquant.kernels import epilogue as epilogues
+from jquant.kernels.batch import with_one_batch_axis
+from jquant.kernels.epilogue import Epilogue
+from jquant.kernels.native.epilogue import NOTHING, fused
+from jquant.kernels.native.library import PRODUCT, library
+
+
+def integer_dot(a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, transpose_b: bool = False) -> jax.Array:
+    """``epilogue(a @ b)``, the product in int32.
+
+    Args:
+      a: int8 or uint8, which stands for the integers less 128, of shape (..., M, K).
+      b: the same, of shape (..., K, N), or (..., N, K) with `transpose_b`. Batch sizes of 1 broadcast.
+      epilogue: the steps that follow, whose arrays have the rank of `a`.
+      transpose_b: whether `b` is K-major, as packed weights are.
+
+    Raises:
+      NotImplementedError: the library cannot be used, or sizes are symbolic.
+    """
+    obstacle = library().obstacle
+    if obstacle is not None:
+        raise NotImplementedError(f"implementation native: {obstacle}")
+    if not all(isinstance(size, int) for size in (*a.shape, *b.shape)):
+        raise NotImplementedError("implementation native does not support symbolic sizes")
+    batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    m, n = a.shape[-2], b.shape[-2 if transpose_b else -1]
+    first = fused(epilogue)
+    # Not if jax.vmap maps nothing but the epilogue: the product would be computed for each of its arrays.
+    if any(jnp.broadcast_shapes(batch, x.shape[:-2]) != batch for x in first.arrays):
+        first = NOTHING._replace(rest=epilogue)
+    a, b, arrays = with_one_batch_axis(a, b, first.arrays, batch)
+    shape = *jnp.broadcast_shapes(a.shape[:1], b.shape[:1]), a.shape[1], n
+    call = jax.ffi.ffi_call(PRODUCT, jax.ShapeDtypeStruct(shape, first.dtype))
+    result = call(a, b, *arrays, depth_minor=transpose_b, epilogue=" ".join(first.roles)).reshape(*batch, m, n)
+    return epilogues.apply(first.rest, result) if first.rest else result

@@ -1,0 +1,32 @@
+// The inner loops of one instruction set, as the handlers call them.
+#pragma once
+
+#include <cstdint>
+
+#include "product.h"
+
+namespace jquant {
+
+// A function that computes a part, and the bytes of memory that it works in.
+template <class Operation>
+struct Loop {
+  void (*run)(const Operation&, const Part&, char* scratch);
+  int64_t (*scratch_bytes)(const Operation&, const Part&);
+};
+
+struct Loops {
+  const char* name;
+  int64_t column_unit;  // parts of a product end at a multiple of it, or at the last column
+  int64_t row_unit;     // the rows of a tile
+  Loop<Product> panels;
+  Loop<Product> few_rows;
+};
+
+// Those of each instruction set; only what this processor has may be called.
+extern const Loops kAvx512VnniLoops, kAvxVnniLoops, kAvx2Loops, kNeonDotLoops, kPortableLoops;
+
+// Those that are used: of the fastest instruction set that this processor has, or of that which JQUANT_NATIVE_ISA names.
+// Null if it names one that does not exist, or that this processor does not have.
+const Loops* chosen_loops();
+
+}  // namespace jquant

@@ -1,0 +1,17 @@
+// Compiled once for each instruction set, with JQUANT_NAMESPACE, JQUANT_LOOPS, JQUANT_NAME and the macro that vectors.h
+// asks for.
+#include "loops.h"
+
+#include "loops/product.h"
+
+namespace jquant {
+
+extern const Loops JQUANT_LOOPS = {
+    JQUANT_NAME,
+    JQUANT_NAMESPACE::kPartUnit,
+    JQUANT_NAMESPACE::kTileRows,
+    {JQUANT_NAMESPACE::multiply_in_panels, JQUANT_NAMESPACE::scratch_of_panels},
+    {JQUANT_NAMESPACE::multiply_few_rows, JQUANT_NAMESPACE::scratch_of_few_rows},
+};
+
+}  // namespace jquant

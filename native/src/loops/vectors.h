@@ -1,0 +1,193 @@
+// Vectors of the instruction set that this file is compiled for, and the one operation that differs between instruction
+// sets: sums of four products of bytes, added to 32-bit integers.
+//
+// Everything else is written with the vector types of GCC and Clang, which have the operators of C++. Nothing here may come
+// from the standard library: a function that is not inlined would be compiled for one instruction set and called in all.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__x86_64__) || defined(_M_X64)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#define JQUANT_INLINE inline __attribute__((always_inline))
+
+namespace jquant {
+namespace JQUANT_NAMESPACE {
+
+#if defined(JQUANT_AVX512_VNNI)
+constexpr int kLanes = 16;     // 32-bit integers in a vector
+constexpr int kTileRows = 12;  // the accumulators of a tile, and two vectors of weights, fill the registers
+#elif defined(JQUANT_AVX_VNNI) || defined(JQUANT_AVX2)
+constexpr int kLanes = 8;
+constexpr int kTileRows = 4;
+#elif defined(JQUANT_NEON_DOT)
+constexpr int kLanes = 4;
+constexpr int kTileRows = 8;
+#else
+constexpr int kLanes = 4;
+constexpr int kTileRows = 4;
+#endif
+
+constexpr int kTilePanels = 2;                      // vectors of columns in a tile
+constexpr int kTileColumns = kTilePanels * kLanes;  // columns of a tile
+constexpr int kBytes = 4 * kLanes;                  // bytes in a vector
+constexpr int kWord = 4;                            // bytes of K that a lane multiplies at once
+
+typedef int32_t Ints __attribute__((vector_size(kBytes)));
+typedef uint32_t Words __attribute__((vector_size(kBytes)));
+typedef float Floats __attribute__((vector_size(kBytes)));
+typedef int8_t SmallInts __attribute__((vector_size(kLanes)));
+typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
+
+template <class Vector, class Element>
+JQUANT_INLINE Vector load(const Element* source) {
+  Vector vector;
+  __builtin_memcpy(&vector, source, sizeof(Vector));
+  return vector;
+}
+
+template <class Vector, class Element>
+JQUANT_INLINE void store(Element* target, Vector vector) {
+  __builtin_memcpy(target, &vector, sizeof(Vector));
+}
+
+template <class To, class From>
+JQUANT_INLINE To bits_as(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  __builtin_memcpy(&to, &from, sizeof(To));
+  return to;
+}
+
+JQUANT_INLINE Words splat_word(uint32_t word) { return Words{} + word; }
+
+constexpr uint32_t kSignBits = 0x80808080;
+
+// Four signed bytes of activations times four bytes of weights in each lane.
+//
+// x86 multiplies unsigned by signed bytes: weights are stored with their sign bit flipped, which adds 128 to them. So a
+// sum starts at -128 times the sum of the activations.
+#if defined(__aarch64__)
+constexpr int kWeightOffset = 0;
+#else
+constexpr int kWeightOffset = 128;
+#endif
+
+#if defined(JQUANT_AVX512_VNNI)
+
+typedef Words Weights;
+typedef Words Activations;
+JQUANT_INLINE Weights weights_of(Words words) { return words; }
+JQUANT_INLINE Activations activations_of(Words words) { return words; }
+JQUANT_INLINE Ints dot4(Ints sums, Weights weights, Activations activations) {
+  return (Ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)weights, (__m512i)activations);
+}
+
+#elif defined(JQUANT_AVX_VNNI)
+
+typedef Words Weights;
+typedef Words Activations;
+JQUANT_INLINE Weights weights_of(Words words) { return words; }
+JQUANT_INLINE Activations activations_of(Words words) { return words; }
+JQUANT_INLINE Ints dot4(Ints sums, Weights weights, Activations activations) {
+  return (Ints)_mm256_dpbusd_avx_epi32((__m256i)sums, (__m256i)weights, (__m256i)activations);
+}
+
+#elif defined(JQUANT_AVX2)
+
+// In 16 bits, of which each sum of two products has 32: `vpmaddubsw`, which multiplies bytes, saturates its sums.
+struct Weights {
+  __m256i even, odd;
+};
+struct Activations {
+  __m256i even, odd;
+};
+JQUANT_INLINE Weights weights_of(Words words) {
+  return {_mm256_and_si256((__m256i)words, _mm256_set1_epi16(0xff)), _mm256_srli_epi16((__m256i)words, 8)};
+}
+JQUANT_INLINE Activations activations_of(Words words) {
+  return {_mm256_srai_epi16(_mm256_slli_epi16((__m256i)words, 8), 8), _mm256_srai_epi16((__m256i)words, 8)};
+}
+JQUANT_INLINE Ints dot4(Ints sums, Weights weights, Activations activations) {
+  const Ints even = (Ints)_mm256_madd_epi16(weights.even, activations.even);
+  return sums + even + (Ints)_mm256_madd_epi16(weights.odd, activations.odd);
+}
+
+#elif defined(JQUANT_NEON_DOT)
+
+typedef Words Weights;
+typedef Words Activations;
+JQUANT_INLINE Weights weights_of(Words words) { return words; }
+JQUANT_INLINE Activations activations_of(Words words) { return words; }
+JQUANT_INLINE Ints dot4(Ints sums, Weights weights, Activations activations) {
+  return (Ints)vdotq_s32((int32x4_t)sums, (int8x16_t)weights, (int8x16_t)activations);
+}
+
+#else  // portable
+
+typedef Words Weights;
+typedef Words Activations;
+JQUANT_INLINE Weights weights_of(Words words) { return words; }
+JQUANT_INLINE Activations activations_of(Words words) { return words; }
+JQUANT_INLINE Ints dot4(Ints sums, Weights weights, Activations activations) {
+  for (int byte = 0; byte < kWord; ++byte) {
+    const int shift = 24 - 8 * byte;
+    const Words shifted = weights << shift;
+    const Ints weight = kWeightOffset ? (Ints)(shifted >> 24) : (Ints)shifted >> 24;
+    sums += weight * ((Ints)(activations << shift) >> 24);
+  }
+  return sums;
+}
+
+#endif
+
+// How the sign bits of stored integers are to be flipped for `dot4`. Unsigned bytes stand for themselves less 128.
+constexpr uint32_t flip_of_activations(bool is_unsigned) { return is_unsigned ? kSignBits : 0; }
+constexpr uint32_t flip_of_weights(bool is_unsigned) { return is_unsigned == (kWeightOffset == 0) ? kSignBits : 0; }
+
+// The first or second half of both vectors, with their elements in turns.
+template <class Vector, int kHalf>
+JQUANT_INLINE Vector interleaved(Vector a, Vector b) {
+  constexpr int n = sizeof(Vector) / sizeof(a[0]), h = kHalf * n / 2;
+  if constexpr (n == 4) return __builtin_shufflevector(a, b, h, h + 4, h + 1, h + 5);
+  if constexpr (n == 8)
+    return __builtin_shufflevector(a, b, h, h + 8, h + 1, h + 9, h + 2, h + 10, h + 3, h + 11);
+  if constexpr (n == 16)
+    return __builtin_shufflevector(a, b, h, h + 16, h + 1, h + 17, h + 2, h + 18, h + 3, h + 19, h + 4, h + 20, h + 5,
+                                   h + 21, h + 6, h + 22, h + 7, h + 23);
+}
+
+// Transposes a square of 32-bit elements.
+JQUANT_INLINE void transpose(Words (&square)[kLanes]) {
+#pragma GCC unroll 4
+  for (int step = 1; step < kLanes; step *= 2) {
+    Words next[kLanes];
+#pragma GCC unroll 8
+    for (int i = 0; i < kLanes / 2; ++i) {
+      next[2 * i] = interleaved<Words, 0>(square[i], square[i + kLanes / 2]);
+      next[2 * i + 1] = interleaved<Words, 1>(square[i], square[i + kLanes / 2]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) square[i] = next[i];
+  }
+}
+
+// The sums of the lanes of each vector: lane i is the sum of vector i.
+JQUANT_INLINE Ints sums_of_lanes(Ints (&vectors)[kLanes]) {
+#pragma GCC unroll 4
+  for (int count = kLanes / 2; count >= 1; count /= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < count; ++i) {
+      const Ints a = vectors[i], b = vectors[i + count];
+      vectors[i] = interleaved<Ints, 0>(a, b) + interleaved<Ints, 1>(a, b);
+    }
+  }
+  return vectors[0];
+}
+
+}  // namespace JQUANT_NAMESPACE
+}  // namespace jquant

@@ -1,0 +1,136 @@
+#include "operands.h"
+
+#include <sstream>
+
+namespace jquant {
+namespace {
+
+ffi::Error read_array(std::string_view role, const ffi::AnyBuffer& array, ffi::DataType type, const Sizes& sizes,
+                      BatchedArray& target) {
+  if (target.data != nullptr) return invalid("two arrays are called " + std::string(role));
+  const auto dimensions = array.dimensions();
+  const int64_t expected[] = {sizes.batch, sizes.rows, sizes.columns};
+  bool fits = array.element_type() == type && dimensions.size() == 3;
+  for (size_t i = 0; fits && i < 3; ++i) fits = dimensions[i] == 1 || dimensions[i] == expected[i];
+  if (!fits) {
+    std::ostringstream message;
+    message << described(role, array) << " does not broadcast to (" << sizes.batch << ", " << sizes.rows << ", "
+            << sizes.columns << "), or has another type";
+    return invalid(message.str());
+  }
+  target.data = array.untyped_data();
+  target.column_stride = dimensions[2] == 1 ? 0 : 1;
+  target.row_stride = dimensions[1] == 1 ? 0 : dimensions[2];
+  target.batch_stride = dimensions[0] == 1 ? 0 : dimensions[1] * dimensions[2];
+  return ffi::Error::Success();
+}
+
+}  // namespace
+
+ffi::Error invalid(std::string message) { return ffi::Error::InvalidArgument("jquant-native: " + message); }
+
+std::string described(std::string_view name, const ffi::AnyBuffer& array) {
+  std::ostringstream text;
+  text << name << ", of shape (";
+  const auto dimensions = array.dimensions();
+  for (size_t i = 0; i < dimensions.size(); ++i) text << (i ? ", " : "") << dimensions[i];
+  text << ") and type " << static_cast<int>(array.element_type()) << ",";
+  return text.str();
+}
+
+bool is_byte(ffi::DataType type) { return type == ffi::DataType::S8 || type == ffi::DataType::U8; }
+
+ffi::Error BatchedEpilogue::read(std::string_view roles, ffi::RemainingArgs operands, ffi::DataType output_type,
+                                 const Sizes& sizes) {
+  std::istringstream words{std::string(roles)};
+  std::string role;
+  size_t position = 0;
+  int term = -1, factor = 0;
+  bool has_multiplier = false;
+  while (words >> role) {
+    const auto array = operands.get<ffi::AnyBuffer>(position++);
+    if (!array.has_value()) return invalid("there is no array for " + role);
+    const bool is_factor = role == "factor";
+    BatchedArray* target = nullptr;
+    ffi::DataType type = ffi::DataType::F32;
+    if (role == "term" || is_factor) {
+      type = ffi::DataType::S32;
+      if (is_factor) {
+        ++factor;
+      } else {
+        ++term;
+        factor = 0;
+      }
+      if (term < 0 || term >= Epilogue::kMostTerms || factor >= Epilogue::kMostFactors)
+        return invalid("too many terms or factors");
+      target = &terms_[term][factor];
+    } else if (role == "integer_bias") {
+      type = ffi::DataType::S32;
+      target = &integer_bias_;
+    } else if (role == "row_scale") {
+      target = &row_scale_;
+    } else if (role == "column_scale") {
+      target = &column_scale_;
+    } else if (role == "float_bias") {
+      target = &bias_;
+    } else if (role == "multiplier") {
+      if (column_scale_.data != nullptr) return invalid("multiplier and column_scale exclude each other");
+      has_multiplier = true;
+      target = &column_scale_;
+    } else if (role == "zero_point") {
+      type = ffi::DataType::S32;
+      target = &zero_point_;
+    } else {
+      return invalid("an array is called " + role);
+    }
+    ffi::Error error = read_array(role, *array, type, sizes, *target);
+    if (error.failure()) return error;
+  }
+  if (position != operands.size()) return invalid("there are more arrays than words in " + std::string(roles));
+
+  const bool has_scales = row_scale_.data != nullptr || (column_scale_.data != nullptr && !has_multiplier);
+  if (has_scales && (row_scale_.data == nullptr || column_scale_.data == nullptr || has_multiplier))
+    return invalid("row_scale and column_scale must both be there");
+  if (bias_.data != nullptr && !has_scales) return invalid("float_bias without scales");
+  if (zero_point_.data != nullptr && !has_multiplier) return invalid("zero_point without multiplier");
+  scaling_ = has_scales       ? Epilogue::Scaling::kDequantize
+             : has_multiplier ? Epilogue::Scaling::kRequantize
+                              : Epilogue::Scaling::kNone;
+
+  const struct {
+    ffi::DataType type;
+    Type meaning;
+    Epilogue::Scaling scaling;
+  } outputs[] = {
+      {ffi::DataType::S32, Type::kInt32, Epilogue::Scaling::kNone},
+      {ffi::DataType::F32, Type::kFloat32, Epilogue::Scaling::kDequantize},
+      {ffi::DataType::F16, Type::kFloat16, Epilogue::Scaling::kDequantize},
+      {ffi::DataType::BF16, Type::kBfloat16, Epilogue::Scaling::kDequantize},
+      {ffi::DataType::S8, Type::kInt8, Epilogue::Scaling::kRequantize},
+      {ffi::DataType::U8, Type::kUint8, Epilogue::Scaling::kRequantize},
+  };
+  for (const auto& output : outputs) {
+    if (output.type == output_type && output.scaling == scaling_) {
+      output_type_ = output.meaning;
+      return ffi::Error::Success();
+    }
+  }
+  return invalid("the arrays " + std::string(roles) + " do not lead to an output of this type");
+}
+
+Epilogue BatchedEpilogue::of_matrix(int64_t index) const {
+  Epilogue epilogue;
+  for (int term = 0; term < Epilogue::kMostTerms; ++term)
+    for (int factor = 0; factor < Epilogue::kMostFactors; ++factor)
+      epilogue.terms[term][factor] = terms_[term][factor].of_matrix<int32_t>(index);
+  epilogue.integer_bias = integer_bias_.of_matrix<int32_t>(index);
+  epilogue.scaling = scaling_;
+  epilogue.row_scale = row_scale_.of_matrix<float>(index);
+  epilogue.column_scale = column_scale_.of_matrix<float>(index);
+  epilogue.bias = bias_.of_matrix<float>(index);
+  epilogue.zero_point = zero_point_.of_matrix<int32_t>(index);
+  epilogue.output_type = output_type_;
+  return epilogue;
+}
+
+}  // namespace jquant

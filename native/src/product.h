@@ -1,0 +1,58 @@
+// What a product computes: its operands and its epilogue, as the inner loops see them. The handlers fill these in and check
+// every size; the loops rely on it.
+#pragma once
+
+#include <cstdint>
+
+namespace jquant {
+
+// An array that broadcasts against the rows and columns of a product: a stride is 0 where there is one element for all.
+// Columns are adjacent: `column_stride` is 0 or 1.
+template <class Element>
+struct Broadcast {
+  const Element* data = nullptr;
+  int64_t row_stride = 0;
+  int64_t column_stride = 0;
+
+  explicit operator bool() const { return data != nullptr; }
+};
+
+enum class Type { kInt32, kInt8, kUint8, kFloat32, kFloat16, kBfloat16 };
+
+// The steps of jquant/kernels/epilogue.py, in their order: correction for zero points, bias, scaling.
+struct Epilogue {
+  static constexpr int kMostTerms = 2;
+  static constexpr int kMostFactors = 2;
+
+  enum class Scaling {
+    kNone,        // the integers themselves
+    kDequantize,  // fl(sum * fl(row_scale * column_scale)), then fl(... + bias)
+    kRequantize,  // sat(rne(fl(sum * column_scale)) + zero_point)
+  };
+
+  Broadcast<int32_t> terms[kMostTerms][kMostFactors];  // whose products are subtracted
+  Broadcast<int32_t> integer_bias;
+  Scaling scaling = Scaling::kNone;
+  Broadcast<float> row_scale;     // of kDequantize
+  Broadcast<float> column_scale;  // of kDequantize; the multiplier of kRequantize
+  Broadcast<float> bias;
+  Broadcast<int32_t> zero_point;
+  Type output_type = Type::kInt32;
+};
+
+// A @ B of one matrix of a batch, followed by the epilogue. Unsigned bytes stand for themselves less 128.
+struct Product {
+  const void* a = nullptr;  // (rows, depth), bytes
+  const void* b = nullptr;  // (columns, depth) if `is_depth_minor`, otherwise (depth, columns), bytes
+  void* output = nullptr;   // (rows, columns)
+  int64_t rows = 0, columns = 0, depth = 0;
+  bool a_is_unsigned = false, b_is_unsigned = false, is_depth_minor = false;
+  Epilogue epilogue;
+};
+
+// A part of a product: rows [first_row, end_row) and columns [first_column, end_column) of the output.
+struct Part {
+  int64_t first_row, end_row, first_column, end_column;
+};
+
+}  // namespace jquant

@@ -1,0 +1,117 @@
+#include "threads.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <new>
+
+#if defined(__x86_64__) || defined(_M_X64)
+#include <immintrin.h>
+#endif
+
+namespace jquant {
+namespace {
+
+// Whether subnormal numbers count as 0, which the calling thread has set, and threads of the pool may not have.
+class FloatMode {
+ public:
+#if defined(__x86_64__) || defined(_M_X64)
+  static FloatMode current() { return FloatMode(_mm_getcsr()); }
+  void set() const { _mm_setcsr(mode_); }
+
+ private:
+  explicit FloatMode(unsigned mode) : mode_(mode) {}
+  unsigned mode_;
+#elif defined(__aarch64__)
+  static FloatMode current() {
+    uint64_t mode;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
+    return FloatMode(mode);
+  }
+  void set() const { __asm__ volatile("msr fpcr, %0" : : "r"(mode_)); }
+
+ private:
+  explicit FloatMode(uint64_t mode) : mode_(mode) {}
+  uint64_t mode_;
+#else
+  static FloatMode current() { return {}; }
+  void set() const {}
+#endif
+};
+
+// What the threads that work on one call share. It outlives the call for threads that come late.
+struct Work {
+  Work(int64_t count, const std::function<void(int64_t)>& task) : count(count), task(&task) {}
+
+  // Runs tasks until none is left. `task` is not touched by a thread that comes after the last.
+  void run() {
+    for (int64_t index; (index = next.fetch_add(1, std::memory_order_relaxed)) < count;) {
+      (*task)(index);
+      if (unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+        const std::lock_guard<std::mutex> lock(mutex);
+        finished.notify_one();
+      }
+    }
+  }
+
+  void wait() {
+    std::unique_lock<std::mutex> lock(mutex);
+    finished.wait(lock, [this] { return unfinished.load(std::memory_order_acquire) == 0; });
+  }
+
+  const int64_t count;
+  const std::function<void(int64_t)>* const task;
+  const FloatMode mode = FloatMode::current();
+  std::atomic<int64_t> next{0};
+  std::atomic<int64_t> unfinished{count};
+  std::mutex mutex;
+  std::condition_variable finished;
+};
+
+constexpr int kAlignment = 64;
+constexpr int64_t kKept = 1 << 20;
+
+struct Free {
+  void operator()(char* memory) const { ::operator delete[](memory, std::align_val_t{kAlignment}); }
+};
+
+struct Scratch {
+  std::unique_ptr<char[], Free> memory;
+  int64_t bytes = 0;
+};
+
+}  // namespace
+
+void parallel_for(Threads& threads, int64_t count, const std::function<void(int64_t)>& task) {
+  const int64_t helpers = std::min(count, threads.count()) - 1;
+  if (helpers <= 0) {
+    for (int64_t index = 0; index < count; ++index) task(index);
+    return;
+  }
+  const auto work = std::make_shared<Work>(count, task);
+  for (int64_t i = 0; i < helpers; ++i) {
+    threads.schedule([work] {
+      const FloatMode own = FloatMode::current();
+      work->mode.set();
+      work->run();
+      own.set();
+    });
+  }
+  work->run();
+  work->wait();
+}
+
+char* scratch_memory(int64_t bytes) {
+  thread_local Scratch scratch;
+  if (bytes > scratch.bytes || scratch.bytes > kKept) {
+    scratch = {};
+    const int64_t wanted = std::max<int64_t>(bytes, kAlignment);
+    scratch.memory.reset(static_cast<char*>(::operator new[](wanted, std::align_val_t{kAlignment}, std::nothrow)));
+    scratch.bytes = scratch.memory ? wanted : 0;
+  }
+  return scratch.memory.get();
+}
+
+}  // namespace jquant
