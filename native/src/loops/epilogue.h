@@ -85,7 +85,7 @@ struct Row {
 
   template <class L, class V>
   JQUANT_INLINE V at(int64_t column) const {
-    return columns ? load<V>(columns + column) : V{} + element;
+    return columns ? load<V>(columns + column) : element - V{};  // which is -0 for -0, as the sum with 0 is not
   }
 };
 
