@@ -110,7 +110,7 @@ JQUANT_INLINE void with_row(const Broadcast<Element>& array, int64_t row, int64_
     body([=](auto lane, int64_t) {
       typedef decltype(lane) L;
       typedef typename L::template Of<Element> Vector;
-      return Vector{} + element;
+      return element - Vector{};  // which is -0 for -0, as the sum with 0 is not
     });
   }
 }
