@@ -12,8 +12,8 @@ import numpy as np
 
 TARGET = "jquant_product"
 
-# The roles of the arrays of an epilogue, in the only order in which the library's caller names them.
-TERMS = ("term", "factor", "term", "factor")
+# The roles of arrays.
+ZERO_POINTS = ("a_zero_point", "b_zero_point", "block_sums")
 DEQUANTIZE = ("row_scale", "column_scale", "float_bias")
 REQUANTIZE = ("multiplier", "zero_point")
 
@@ -60,7 +60,7 @@ def function(*calls: Call) -> Callable[..., list[jax.Array]]:
 
     def make(operands):
         return [
-            target(*of_call, depth_minor=call.depth_minor, epilogue=" ".join(call.roles))
+            target(*of_call, depth_minor=call.depth_minor, roles=" ".join(call.roles))
             for target, call, of_call in zip(targets, calls, operands, strict=True)
         ]
 
@@ -79,18 +79,11 @@ def compute(*calls: Call) -> list[np.ndarray]:
 
 def expected(call: Call) -> np.ndarray:
     """The result in NumPy."""
-    a, b = (x.astype(np.int64) - (128 if x.dtype == np.uint8 else 0) for x in (call.a, call.b))
-    total = a @ (b.swapaxes(1, 2) if call.depth_minor else b)
-    total = np.broadcast_to(total, call.shape)
-    terms, named = [], {}
-    for role, array in zip(call.roles, call.arrays, strict=True):
-        if role == "term":
-            terms.append(array.astype(np.int64))
-        elif role == "factor":
-            terms[-1] = (terms[-1] * array).astype(np.int32).astype(np.int64)
-        else:
-            named[role] = array
-    total = (total - sum(terms) + named.get("integer_bias", 0)).astype(np.int32)
+    named = dict(zip(call.roles, call.arrays, strict=True))
+    a = call.a.astype(np.int64) - named.get("a_zero_point", 0)
+    b = (call.b.swapaxes(1, 2) if call.depth_minor else call.b).astype(np.int64) - named.get("b_zero_point", 0)
+    total = np.broadcast_to(a @ b, call.shape)
+    total = (total + named.get("integer_bias", 0)).astype(np.int32)
     with np.errstate(all="ignore"):
         if "row_scale" in named:
             return _dequantized(total, named, call.dtype)

@@ -8,7 +8,7 @@ import draw
 import jax
 import jax.numpy as jnp
 import numpy as np
-from calls import BYTES, DEQUANTIZE, FLOATS, REQUANTIZE, TARGET, TERMS, Call, check, instruction_set
+from calls import BYTES, DEQUANTIZE, FLOATS, REQUANTIZE, TARGET, ZERO_POINTS, Call, check, instruction_set
 
 TYPES = (
     np.int8,
@@ -23,7 +23,8 @@ TYPES = (
     np.bool_,
 )
 TYPES = (*TYPES, jnp.float8_e4m3fn, jnp.int4)
-ROLES = (*DEQUANTIZE, *REQUANTIZE, "term", "factor", "integer_bias")
+ROLES = (*DEQUANTIZE, *REQUANTIZE, *ZERO_POINTS, "integer_bias")
+INTEGERS = (*ZERO_POINTS, "integer_bias", "zero_point")
 
 
 class Raw:
@@ -37,7 +38,7 @@ class Raw:
 
     def make(self) -> list[jax.Array]:
         results = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in self.results]
-        attributes = {"epilogue": " ".join(self.roles), **self.attributes}
+        attributes = {"roles": " ".join(self.roles), **self.attributes}
         attributes = {name: value for name, value in attributes.items() if value is not None}
         made = jax.ffi.ffi_call(TARGET, results)(*map(jnp.asarray, self.operands), **attributes)
         return [result.block_until_ready() for result in made]
@@ -47,18 +48,22 @@ def valid(rng: np.random.Generator) -> Call:
     """A call in which every size differs from every other and from 1, apart from those of broadcast arrays."""
     batch, rows, columns, depth = rng.permutation(np.arange(2, 30))[:4].tolist()
     depth_minor = bool(rng.integers(2))
-    integer = TERMS[: rng.integers(len(TERMS) + 1)] + ("integer_bias",) * int(rng.integers(2))
+    integer = ZERO_POINTS[: rng.integers(len(ZERO_POINTS) + 1)] + ("integer_bias",) * int(rng.integers(2))
     choices = [((), np.int32)]
     choices += [(DEQUANTIZE[: rng.integers(2, 4)], dtype) for dtype in FLOATS]
     choices += [(REQUANTIZE[: rng.integers(1, 3)], dtype) for dtype in BYTES]
     scaling, dtype = choices[rng.integers(len(choices))]
     roles = (*integer, *scaling)
     b_shape = (columns, depth) if depth_minor else (depth, columns)
-    shapes = [draw.broadcast_shape(rng, (batch, rows, columns)) for _ in roles]
-    arrays = tuple(draw.array(rng, role, shape, dtype) for role, shape in zip(roles, shapes, strict=True))
     a = draw.matrix(rng, (batch, rows, depth), rng.choice(BYTES))
     b = draw.matrix(rng, (batch, *b_shape), rng.choice(BYTES))
-    return Call(a, b, arrays, roles, np.dtype(dtype), depth_minor)
+    arrays = (
+        draw.block_sums(rng, b, depth_minor)
+        if role == "block_sums"
+        else draw.array(rng, role, draw.broadcast_shape(rng, role, (batch, rows, columns)), dtype)
+        for role in roles
+    )
+    return Call(a, b, tuple(arrays), roles, np.dtype(dtype), depth_minor)
 
 
 def _of_another_size(rng, array):
@@ -79,8 +84,18 @@ def _of_another_type(rng, array, allowed):
 
 
 def wrong_operand_size(rng, raw):
-    index = rng.integers(len(raw.operands))
+    """Of any operand but the sums of blocks, of which there may be any number."""
+    index = rng.choice([i for i in range(len(raw.operands)) if i < 2 or raw.roles[i - 2] != "block_sums"])
     raw.operands[index] = _of_another_size(rng, raw.operands[index])
+
+
+def wrong_number_of_columns(rng, raw):
+    if "block_sums" not in raw.roles:
+        raw.roles.append("block_sums")
+        raw.operands.append(np.zeros((1, 1, raw.results[0][0][2]), np.int32))
+    index = 2 + raw.roles.index("block_sums")
+    batch, blocks, columns = raw.operands[index].shape
+    raw.operands[index] = np.zeros((batch, blocks, rng.choice([0, 1, columns - 1, columns + 1])), np.int32)
 
 
 def wrong_operand_rank(rng, raw):
@@ -132,7 +147,7 @@ def two_results(rng, raw):
 
 
 def unknown_role(rng, raw):
-    words = ("scale", "Term", "terms", "term,", "bias", "\0", "term\0factor", "é", "x" * 5000)
+    words = ("scale", "Zero_point", "zero_points", "multiplier,", "bias", "\0", "row_scale\0column_scale", "é", "x" * 5000)
     raw.roles.insert(rng.integers(len(raw.roles) + 1), words[rng.integers(len(words))])
 
 
@@ -145,22 +160,23 @@ def too_many_roles(rng, raw):
 
 
 def repeated_role(rng, raw):
-    """Of the roles that only one array may have; or a fifth term or factor."""
-    role = str(rng.choice([name for name in ROLES if name not in ("term", "factor")]))
+    role = str(rng.choice(ROLES))
     position = len(raw.roles) + 2
     raw.roles += [role, role]
-    raw.operands[position:] = [np.zeros((1, 1, 1), np.int32 if role in ("integer_bias", "zero_point") else np.float32)] * 2
+    shape = (1, 1, raw.results[0][0][2]) if role == "block_sums" else (1, 1, 1)
+    raw.operands[position:] = [np.zeros(shape, np.int32 if role in INTEGERS else np.float32)] * 2
 
 
-def too_many_terms(rng, raw):
-    role = str(rng.choice(["term", "factor"]))
-    raw.roles += [role] * 3
-    raw.operands += [np.zeros((1, 1, 1), np.int32)] * 3
-
-
-def factor_of_nothing(rng, raw):
-    raw.roles.insert(0, "factor")
-    raw.operands.insert(2, np.zeros((1, 1, 1), np.int32))
+def too_many_rows_or_columns(rng, raw):
+    """Of an array that has one element for each column, or for each row."""
+    role = str(rng.choice(["a_zero_point", "b_zero_point", "row_scale", "zero_point"]))
+    batch, rows, columns = raw.results[0][0]
+    scaling = {"row_scale": ["column_scale"], "zero_point": ["multiplier"]}.get(role, [])
+    raw.roles = [role, *scaling]
+    shape = (1, rows, 1) if role == "b_zero_point" else (1, 1, columns)
+    raw.operands[2:] = [np.zeros(shape, np.int32 if role in INTEGERS else np.float32)]
+    raw.operands += [np.ones((1, 1, 1), np.float32)] * len(scaling)
+    raw.results[0] = (batch, rows, columns), np.dtype({"row_scale": np.float32, "zero_point": np.int8}.get(role, np.int32))
 
 
 def both_scalings(rng, raw):
@@ -173,14 +189,14 @@ def half_of_a_scaling(rng, raw):
     choices = (["row_scale"], ["column_scale"], ["float_bias"], ["zero_point"], ["row_scale", "float_bias"])
     choices += (["row_scale", "multiplier"], ["multiplier", "float_bias"], ["row_scale", "column_scale", "zero_point"])
     raw.roles = choices[rng.integers(len(choices))]
-    raw.operands[2:] = [np.ones((1, 1, 1), np.int32 if role == "zero_point" else np.float32) for role in raw.roles]
+    raw.operands[2:] = [np.ones((1, 1, 1), np.int32 if role in INTEGERS else np.float32) for role in raw.roles]
 
 
 def wrong_attributes(rng, raw):
     values = (None, 3, np.int8(1), 0.5, "True", np.zeros(3, np.float32), {"a": 1})
-    name = ("depth_minor", "epilogue")[rng.integers(2)]
+    name = ("depth_minor", "roles")[rng.integers(2)]
     value = values[rng.integers(len(values))]
-    raw.attributes[name] = True if name == "epilogue" and isinstance(value, str) else value
+    raw.attributes[name] = True if name == "roles" and isinstance(value, str) else value
 
 
 def extra_attribute(rng, raw):

@@ -5,17 +5,13 @@ import itertools
 import draw
 import numpy as np
 import pytest
-from calls import BYTES, DEQUANTIZE, FLOATS, REQUANTIZE, TERMS, Call, check
+from calls import BYTES, DEQUANTIZE, FLOATS, REQUANTIZE, ZERO_POINTS, Call, check
 
 INTEGER_STEPS = [
-    (),
-    TERMS[:1],
-    TERMS[:2],
-    TERMS[:3],
-    TERMS,
-    ("term", "term"),
-    ("integer_bias",),
-    (*TERMS, "integer_bias"),
+    (*zero_points, *bias)
+    for count in range(len(ZERO_POINTS) + 1)
+    for zero_points in itertools.combinations(ZERO_POINTS, count)
+    for bias in ((), ("integer_bias",))
 ]
 SCALINGS = [
     ((), np.int32),
@@ -34,15 +30,20 @@ def test_every_combination_of_roles(depth_minor, scaling, dtype):
         roles = (*steps, *scaling)
         a = draw.matrix(rng, (batch, rows, 40), rng.choice(BYTES))
         b = draw.matrix(rng, (1, *((columns, 40) if depth_minor else (40, columns))), rng.choice(BYTES))
-        arrays = tuple(draw.array(rng, role, draw.broadcast_shape(rng, shape), dtype) for role in roles)
-        calls.append(Call(a, b, arrays, roles, np.dtype(dtype), depth_minor))
+        arrays = (
+            draw.block_sums(rng, b, depth_minor)
+            if role == "block_sums"
+            else draw.array(rng, role, draw.broadcast_shape(rng, role, shape), dtype)
+            for role in roles
+        )
+        calls.append(Call(a, b, tuple(arrays), roles, np.dtype(dtype), depth_minor))
     check(*calls)
 
 
 @pytest.mark.parametrize(
     ("role", "roles", "dtype"),
     [
-        *((role, (*TERMS, "integer_bias"), np.int32) for role in ("term", "factor", "integer_bias")),
+        *((role, (*ZERO_POINTS[:2], "integer_bias"), np.int32) for role in (*ZERO_POINTS[:2], "integer_bias")),
         *((role, DEQUANTIZE, np.float32) for role in DEQUANTIZE),
         *((role, REQUANTIZE, np.uint8) for role in REQUANTIZE),
     ],
@@ -50,9 +51,9 @@ def test_every_combination_of_roles(depth_minor, scaling, dtype):
 def test_every_broadcast(role, roles, dtype):
     rng = np.random.default_rng(1)
     shape, calls = (3, 14, 19), []
-    for kept in itertools.product((False, True), repeat=3):
-        of_role = tuple(size if keep else 1 for size, keep in zip(shape, kept, strict=True))
-        arrays = tuple(draw.array(rng, name, of_role if name == role else (1, 1, 1), dtype) for name in roles)
+    for is_kept in itertools.product((False, True), repeat=3):
+        shapes = (draw.kept(name, shape, is_kept) if name == role else (1, 1, 1) for name in roles)
+        arrays = tuple(draw.array(rng, name, of_role, dtype) for name, of_role in zip(roles, shapes, strict=True))
         a, b = draw.matrix(rng, (3, 14, 20), np.int8), draw.matrix(rng, (1, 20, 19), np.uint8)
         calls.append(Call(a, b, arrays, roles, np.dtype(dtype)))
     check(*calls)
@@ -113,7 +114,8 @@ def test_signs_of_zero(dtype):
     """Of scales and biases, whether there is one for all columns or one for each."""
     rng = np.random.default_rng(6)
     roles, calls = ("integer_bias", *DEQUANTIZE), []
-    for shapes in itertools.product([(1, 1, 1), (1, 1, 37), (1, 5, 1), (1, 5, 37)], repeat=3):
+    shapes_of_columns = [(1, 1, 1), (1, 1, 37), (1, 5, 1), (1, 5, 37)]
+    for shapes in itertools.product(shapes_of_columns[::2], shapes_of_columns, shapes_of_columns):
         zeros = (rng.choice(np.array([0.0, -0.0], np.float32), shape) for shape in shapes)
         calls.append(epilogue_alone((1, 5, 37), roles, (rng.integers(-9, 9, (1, 5, 37), np.int32), *zeros), dtype))
     check(*calls)
@@ -127,8 +129,8 @@ def test_requantization(dtype):
     limits = np.iinfo(dtype)
     zero_points = np.arange(limits.min, limits.max + 1, dtype=np.int32)
     for multiplier in multipliers:
-        arrays = sums.reshape(1, -1, 1), np.full((1, 1, 1), multiplier, np.float32), zero_points.reshape(1, 1, -1)
-        check(epilogue_alone((1, sums.size, 256), ("integer_bias", *REQUANTIZE), arrays, dtype))
+        arrays = sums.reshape(1, 1, -1), np.full((1, 1, 1), multiplier, np.float32), zero_points.reshape(1, -1, 1)
+        check(epilogue_alone((1, 256, sums.size), ("integer_bias", *REQUANTIZE), arrays, dtype))
 
 
 @pytest.mark.parametrize("dtype", BYTES)
@@ -140,7 +142,8 @@ def test_requantization_by_random_multipliers(dtype):
     check(epilogue_alone(sums.shape, ("integer_bias", *REQUANTIZE), (sums, multipliers, zero_point), dtype))
 
 
-def test_terms_wrap_around():
+def test_zero_points_wrap_around():
     rng = np.random.default_rng(5)
-    arrays = [rng.integers(-(2**31), 2**31, (1, 9, 21), np.int32) for _ in range(5)]
-    check(epilogue_alone((1, 9, 21), (*TERMS, "integer_bias"), arrays, np.int32))
+    a, b = draw.matrix(rng, (2, 9, 30), np.uint8), draw.matrix(rng, (2, 30, 21), np.int8)
+    points = (rng.integers(-(2**31), 2**31, shape, np.int32) for shape in ((2, 9, 1), (2, 1, 21)))
+    check(Call(a, b, tuple(points), ZERO_POINTS[:2]))

@@ -30,7 +30,7 @@ class ZeroPoints {
     if (is_by_column_)
       for (int64_t i = 0; i < count; ++i) b_zero_points_[i] = product.b_zero_point.data[part.first_column + i] - b_shift_;
     if (!product.block_sums || !has_a_zero_point(product)) return;
-    for (int64_t i = 0; i < count; ++i) column_sums_[i] = 0;
+    for (int64_t i = 0; i < count; ++i) column_sums_[i] = -b_shift_ * static_cast<int32_t>(product.depth);
     for (int64_t block = 0; block < product.blocks; ++block)
       for (int64_t i = 0; i < count; ++i)
         column_sums_[i] += product.block_sums[block * product.columns + part.first_column + i];
