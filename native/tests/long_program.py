@@ -17,7 +17,7 @@ SIZE, ROUNDS = 700, 40
 
 def multiply(x, weights):
     call = jax.ffi.ffi_call(TARGET, jax.ShapeDtypeStruct(x.shape, jnp.int32))
-    return call(x, weights, depth_minor=False, epilogue="")
+    return call(x, weights, depth_minor=False, roles="")
 
 
 @jax.jit

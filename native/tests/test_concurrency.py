@@ -20,7 +20,7 @@ def chain(seed):
         rows, columns, depth = rng.integers(1, 200, 3)
         shape = (1, rows, columns)
         b_shape = (1, columns, depth) if depth_minor else (1, depth, columns)
-        arrays = tuple(draw.array(rng, role, draw.broadcast_shape(rng, shape), np.float32) for role in DEQUANTIZE)
+        arrays = tuple(draw.array(rng, role, draw.broadcast_shape(rng, role, shape), np.float32) for role in DEQUANTIZE)
         a, b = draw.matrix(rng, (1, rows, depth), np.uint8), draw.matrix(rng, b_shape, np.int8)
         calls.append(Call(a, b, arrays, DEQUANTIZE, np.dtype(np.float32), depth_minor))
     return calls

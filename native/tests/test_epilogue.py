@@ -5,17 +5,17 @@ import itertools
 import draw
 import numpy as np
 import pytest
-from calls import BYTES, DEQUANTIZE, FLOATS, REQUANTIZE, TERMS, Call, check
+from calls import BYTES, DEQUANTIZE, FLOATS, REQUANTIZE, ZERO_POINTS, Call, block_sums, check
 
-INTEGER_STEPS = [
+INTEGER_ROLES = [
     (),
-    TERMS[:1],
-    TERMS[:2],
-    TERMS[:3],
-    TERMS,
-    ("term", "term"),
+    ZERO_POINTS[:1],
+    ZERO_POINTS[1:],
+    ZERO_POINTS,
+    ("block_sums",),
+    ("a_zero_point", "block_sums"),
     ("integer_bias",),
-    (*TERMS, "integer_bias"),
+    (*ZERO_POINTS, "block_sums", "integer_bias"),
 ]
 SCALINGS = [
     ((), np.int32),
@@ -29,12 +29,17 @@ SCALINGS = [
 def test_every_combination_of_roles(depth_minor, scaling, dtype):
     rng = np.random.default_rng(0)
     calls = []
-    for steps, shape in itertools.product(INTEGER_STEPS, [(1, 1, 1), (2, 13, 37), (1, 5, 70), (3, 1, 16)]):
+    for integer, shape in itertools.product(INTEGER_ROLES, [(1, 1, 1), (2, 13, 37), (1, 5, 70), (3, 1, 16), (1, 7, 300)]):
         batch, rows, columns = shape
-        roles = (*steps, *scaling)
+        roles = (*integer, *scaling)
         a = draw.matrix(rng, (batch, rows, 40), rng.choice(BYTES))
         b = draw.matrix(rng, (1, *((columns, 40) if depth_minor else (40, columns))), rng.choice(BYTES))
-        arrays = tuple(draw.array(rng, role, draw.broadcast_shape(rng, shape), dtype) for role in roles)
+        arrays = tuple(
+            block_sums(rng, b, depth_minor)
+            if role == "block_sums"
+            else draw.array(rng, role, draw.broadcast_shape(rng, role, shape), dtype)
+            for role in roles
+        )
         calls.append(Call(a, b, arrays, roles, np.dtype(dtype), depth_minor))
     check(*calls)
 
@@ -42,20 +47,27 @@ def test_every_combination_of_roles(depth_minor, scaling, dtype):
 @pytest.mark.parametrize(
     ("role", "roles", "dtype"),
     [
-        *((role, (*TERMS, "integer_bias"), np.int32) for role in ("term", "factor", "integer_bias")),
+        *((role, (*ZERO_POINTS, "integer_bias"), np.int32) for role in (*ZERO_POINTS, "integer_bias")),
         *((role, DEQUANTIZE, np.float32) for role in DEQUANTIZE),
         *((role, REQUANTIZE, np.uint8) for role in REQUANTIZE),
     ],
 )
 def test_every_broadcast(role, roles, dtype):
     rng = np.random.default_rng(1)
-    shape, calls = (3, 14, 19), []
-    for kept in itertools.product((False, True), repeat=3):
-        of_role = tuple(size if keep else 1 for size, keep in zip(shape, kept, strict=True))
+    calls = []
+    for of_role in draw.broadcast_shapes(role, (3, 14, 19)):
         arrays = tuple(draw.array(rng, name, of_role if name == role else (1, 1, 1), dtype) for name in roles)
         a, b = draw.matrix(rng, (3, 14, 20), np.int8), draw.matrix(rng, (1, 20, 19), np.uint8)
         calls.append(Call(a, b, arrays, roles, np.dtype(dtype)))
     check(*calls)
+
+
+def test_a_batch_of_an_array_alone():
+    rng = np.random.default_rng(7)
+    a, b = draw.matrix(rng, (1, 6, 20), np.int8), draw.matrix(rng, (1, 20, 19), np.uint8)
+    for role in (*ZERO_POINTS, "integer_bias"):
+        shape = {"a_zero_point": (3, 6, 1), "b_zero_point": (3, 1, 19)}.get(role, (3, 6, 19))
+        check(Call(a, b, (draw.array(rng, role, shape, np.int32),), (role,)))
 
 
 def epilogue_alone(shape, roles, arrays, dtype):
@@ -113,7 +125,7 @@ def test_signs_of_zero(dtype):
     """Of scales and biases, whether there is one for all columns or one for each."""
     rng = np.random.default_rng(6)
     roles, calls = ("integer_bias", *DEQUANTIZE), []
-    for shapes in itertools.product([(1, 1, 1), (1, 1, 37), (1, 5, 1), (1, 5, 37)], repeat=3):
+    for shapes in itertools.product(*(draw.broadcast_shapes(role, (1, 5, 37)) for role in DEQUANTIZE)):
         zeros = (rng.choice(np.array([0.0, -0.0], np.float32), shape) for shape in shapes)
         calls.append(epilogue_alone((1, 5, 37), roles, (rng.integers(-9, 9, (1, 5, 37), np.int32), *zeros), dtype))
     check(*calls)
@@ -127,8 +139,8 @@ def test_requantization(dtype):
     limits = np.iinfo(dtype)
     zero_points = np.arange(limits.min, limits.max + 1, dtype=np.int32)
     for multiplier in multipliers:
-        arrays = sums.reshape(1, -1, 1), np.full((1, 1, 1), multiplier, np.float32), zero_points.reshape(1, 1, -1)
-        check(epilogue_alone((1, sums.size, 256), ("integer_bias", *REQUANTIZE), arrays, dtype))
+        arrays = sums.reshape(1, 1, -1), np.full((1, 1, 1), multiplier, np.float32), zero_points.reshape(1, -1, 1)
+        check(epilogue_alone((1, 256, sums.size), ("integer_bias", *REQUANTIZE), arrays, dtype))
 
 
 @pytest.mark.parametrize("dtype", BYTES)
@@ -140,7 +152,14 @@ def test_requantization_by_random_multipliers(dtype):
     check(epilogue_alone(sums.shape, ("integer_bias", *REQUANTIZE), (sums, multipliers, zero_point), dtype))
 
 
-def test_terms_wrap_around():
+@pytest.mark.parametrize("depth_minor", [False, True])
+@pytest.mark.parametrize("rows", [3, 12])
+def test_zero_points_wrap_around(depth_minor, rows):
+    """As all arithmetic in int32 does; their values are not limited to those of bytes."""
     rng = np.random.default_rng(5)
-    arrays = [rng.integers(-(2**31), 2**31, (1, 9, 21), np.int32) for _ in range(5)]
-    check(epilogue_alone((1, 9, 21), (*TERMS, "integer_bias"), arrays, np.int32))
+    a = draw.matrix(rng, (1, rows, 40), np.uint8)
+    b = draw.matrix(rng, (1, *((21, 40) if depth_minor else (40, 21))), np.int8)
+    for roles in (ZERO_POINTS, (*ZERO_POINTS, "block_sums")):
+        arrays = [rng.integers(-(2**31), 2**31, shape, np.int32) for shape in ((1, rows, 1), (1, 1, 21))]
+        arrays += [block_sums(rng, b, depth_minor)] * (len(roles) - 2)
+        check(Call(a, b, tuple(arrays), roles, depth_minor=depth_minor))
