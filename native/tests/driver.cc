@@ -126,9 +126,12 @@ struct Operands {
   std::vector<std::vector<int32_t>> integers;
   std::vector<std::vector<float>> floats;
 
+  // One element for each row or for all, and for each column or for all.
   template <class Element, class Draw>
-  Broadcast<Element> array(Random& random, std::vector<std::vector<Element>>& arrays, const Draw& draw) {
-    const int64_t rows = random.coin() ? product.rows : 1, columns = random.coin() ? product.columns : 1;
+  Broadcast<Element> array(Random& random, std::vector<std::vector<Element>>& arrays, bool by_row, bool by_column,
+                           const Draw& draw) {
+    const int64_t rows = by_row && random.coin() ? product.rows : 1;
+    const int64_t columns = by_column && random.coin() ? product.columns : 1;
     arrays.emplace_back(rows * columns);
     for (Element& element : arrays.back()) element = draw();
     return {arrays.back().data(), rows == 1 ? 0 : columns, columns == 1 ? 0 : 1};
@@ -152,27 +155,25 @@ struct Operands {
     product.b = b.data();
 
     Epilogue& epilogue = product.epilogue;
-    const auto integer = [&] { return random.integer() >> 10; };
+    const auto integer = [&] { return random.integer(); };
     const auto number = [&] { return random.number(); };
-    const int64_t terms = random.below(Epilogue::kMostTerms + 1);
-    for (int64_t term = 0; term < terms; ++term)
-      for (int64_t factors = 1 + random.below(Epilogue::kMostFactors), factor = 0; factor < factors; ++factor)
-        epilogue.terms[term][factor] = array<int32_t>(random, integers, integer);
-    if (random.coin()) epilogue.integer_bias = array<int32_t>(random, integers, [&] { return random.integer(); });
+    if (random.coin()) product.a_zero_point = array<int32_t>(random, integers, true, false, integer);
+    if (random.coin()) product.b_zero_point = array<int32_t>(random, integers, false, true, integer);
+    if (random.coin()) add_block_sums(random);
+    if (random.coin()) epilogue.integer_bias = array<int32_t>(random, integers, true, true, integer);
     epilogue.scaling = static_cast<Epilogue::Scaling>(random.below(3));
     if (epilogue.scaling == Epilogue::Scaling::kDequantize) {
-      epilogue.row_scale = array<float>(random, floats, number);
-      epilogue.column_scale = array<float>(random, floats, number);
-      if (random.coin()) epilogue.bias = array<float>(random, floats, number);
+      epilogue.row_scale = array<float>(random, floats, true, false, number);
+      epilogue.column_scale = array<float>(random, floats, true, true, number);
+      if (random.coin()) epilogue.bias = array<float>(random, floats, true, true, number);
       const Type types[] = {Type::kFloat32, Type::kFloat16, Type::kBfloat16};
       epilogue.output_type = types[random.below(3)];
     } else if (epilogue.scaling == Epilogue::Scaling::kRequantize) {
       epilogue.output_type = random.coin() ? Type::kInt8 : Type::kUint8;
-      epilogue.column_scale = array<float>(random, floats, number);
+      epilogue.column_scale = array<float>(random, floats, true, true, number);
       const int lowest = epilogue.output_type == Type::kInt8 ? -128 : 0;
-      if (random.coin())
-        epilogue.zero_point =
-            array<int32_t>(random, integers, [&] { return static_cast<int32_t>(lowest + random.below(256)); });
+      const auto zero_point = [&] { return static_cast<int32_t>(lowest + random.below(256)); };
+      if (random.coin()) epilogue.zero_point = array<int32_t>(random, integers, true, false, zero_point);
     }
     output.resize(product.rows * product.columns * bytes_of_result());
     product.output = output.data();
@@ -183,16 +184,35 @@ struct Operands {
     return type == Type::kInt8 || type == Type::kUint8 ? 1 : type == Type::kFloat16 || type == Type::kBfloat16 ? 2 : 4;
   }
 
-  int32_t sum(int64_t row, int64_t column) const {
-    int32_t sum = 0;
-    const auto value = [](uint8_t byte, bool is_unsigned) {
-      return is_unsigned ? int32_t{byte} - 128 : int32_t{static_cast<int8_t>(byte)};
-    };
-    for (int64_t k = 0; k < product.depth; ++k) {
-      const int64_t of_b = product.is_depth_minor ? column * product.depth + k : k * product.columns + column;
-      sum += value(a[row * product.depth + k], product.a_is_unsigned) * value(b[of_b], product.b_is_unsigned);
+  // The sums of the columns of B, whose bytes stand for themselves less 128 if they are unsigned, in two blocks.
+  void add_block_sums(Random& random) {
+    std::vector<int32_t> sums(2 * product.columns);
+    for (int64_t column = 0; column < product.columns; ++column) {
+      sums[column] = random.integer();
+      sums[product.columns + column] = -sums[column];
+      for (int64_t k = 0; k < product.depth; ++k)
+        sums[column] += element_of_b(k, column) - (product.b_is_unsigned ? 128 : 0);
     }
-    return sum;
+    integers.push_back(std::move(sums));
+    product.block_sums = integers.back().data();
+    product.blocks = 2;
+  }
+
+  int32_t element_of_a(int64_t row, int64_t k) const {
+    const uint8_t byte = a[row * product.depth + k];
+    return product.a_is_unsigned ? byte : static_cast<int8_t>(byte);
+  }
+
+  int32_t element_of_b(int64_t k, int64_t column) const {
+    const uint8_t byte = b[product.is_depth_minor ? column * product.depth + k : k * product.columns + column];
+    return product.b_is_unsigned ? byte : static_cast<int8_t>(byte);
+  }
+
+  // Whether few rows may be multiplied where the weights are, for which the sums of columns must be known if they are
+  // needed.
+  bool may_be_few_rows() const {
+    const bool needs_sums = product.a_is_unsigned || product.a_zero_point;
+    return product.is_depth_minor && product.rows <= 8 && (product.block_sums != nullptr || !needs_sums);
   }
 
   // Whether an element of the output is what the formulas of product.h say. NaN equals NaN.
@@ -202,10 +222,10 @@ struct Operands {
       return array ? array.data[row * array.row_stride + column * array.column_stride] : decltype(array.data[0] + 0){};
     };
     const uint8_t* result = output.data() + (row * product.columns + column) * bytes_of_result();
-    int32_t total = sum(row, column);
-    for (const auto& factors : epilogue.terms)
-      if (factors[0]) total -= element(factors[0]) * (factors[1] ? element(factors[1]) : 1);
-    total += element(epilogue.integer_bias);
+    const int32_t a_zero_point = element(product.a_zero_point), b_zero_point = element(product.b_zero_point);
+    int32_t total = element(epilogue.integer_bias);
+    for (int64_t k = 0; k < product.depth; ++k)
+      total += (element_of_a(row, k) - a_zero_point) * (element_of_b(k, column) - b_zero_point);
     if (epilogue.scaling == Epilogue::Scaling::kNone) return read<int32_t>(result) == total;
     if (epilogue.scaling == Epilogue::Scaling::kRequantize) {
       const double lowest = epilogue.output_type == Type::kInt8 ? -128 : 0;
@@ -232,7 +252,7 @@ void multiply(Threads& threads, const Loops& loops, const Product& product, bool
   const Loop<Product>& loop = by_few_rows ? loops.few_rows : loops.panels;
   const int64_t rows = by_few_rows ? product.rows : 2 * loops.row_unit + 1, columns = loops.column_unit;
   const int64_t row_parts = (product.rows + rows - 1) / rows, column_parts = (product.columns + columns - 1) / columns;
-  parallel_for(threads, row_parts * column_parts, [&](int64_t index) {
+  parallel_for(threads, row_parts * column_parts, true, [&](int64_t index) {
     const int64_t row = index % row_parts * rows, column = index / row_parts * columns;
     const Part part{row, std::min(row + rows, product.rows), column, std::min(column + columns, product.columns)};
     loop.run(product, part, scratch_memory(loop.scratch_bytes(product, part)));
@@ -248,7 +268,7 @@ void check(Threads& threads, const Loops& loops, uint64_t seed, Counts& counts) 
   Operands operands(random);
   const Product& product = operands.product;
   for (const bool by_few_rows : {false, true}) {
-    if (product.rows == 0 || product.columns == 0 || (by_few_rows && !product.is_depth_minor)) continue;
+    if (product.rows == 0 || product.columns == 0 || (by_few_rows && !operands.may_be_few_rows())) continue;
     multiply(threads, loops, product, by_few_rows);
     for (int64_t row = 0; row < product.rows; ++row) {
       for (int64_t column = 0; column < product.columns; ++column) {
