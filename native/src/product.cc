@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kTooFewToShare = int64_t{1} << 19;
 constexpr int64_t kPackedBytes = int64_t{1} << 18;  // of weights at a time, which fit into a second-level cache
 constexpr int64_t kPartsPerThread = 4;              // so that a thread that is interrupted does not keep the others waiting
-constexpr int64_t kFewRows = 8;                     // for which weights in the order of the sum are not packed
+constexpr int64_t kFewRows = 16;                    // for which weights in the order of the sum are not packed
 constexpr int64_t kLeastRows = 96;                  // of a part, for which its weights are packed
 
 struct PartSize {
