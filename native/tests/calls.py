@@ -12,8 +12,8 @@ import numpy as np
 
 TARGET = "jquant_product"
 
-# The roles of arrays.
-ZERO_POINTS = ("a_zero_point", "b_zero_point", "block_sums")
+# The roles of the arrays of a call; there are also `block_sums` and `integer_bias`.
+ZERO_POINTS = ("a_zero_point", "b_zero_point")
 DEQUANTIZE = ("row_scale", "column_scale", "float_bias")
 REQUANTIZE = ("multiplier", "zero_point")
 
@@ -44,7 +44,7 @@ class Call(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        batch = max(self.a.shape[0], self.b.shape[0]) if self.a.shape[0] and self.b.shape[0] else 0
+        (batch,) = np.broadcast_shapes(*(array.shape[:1] for array in (self.a, self.b, *self.arrays)))
         return batch, self.a.shape[1], self.b.shape[1 if self.depth_minor else 2]
 
     def describe(self) -> str:
@@ -78,18 +78,24 @@ def compute(*calls: Call) -> list[np.ndarray]:
 
 
 def expected(call: Call) -> np.ndarray:
-    """The result in NumPy."""
+    """The result in NumPy. The sums of columns, which the library need not compute, are not looked at."""
     named = dict(zip(call.roles, call.arrays, strict=True))
     a = call.a.astype(np.int64) - named.get("a_zero_point", 0)
     b = (call.b.swapaxes(1, 2) if call.depth_minor else call.b).astype(np.int64) - named.get("b_zero_point", 0)
-    total = np.broadcast_to(a @ b, call.shape)
-    total = (total + named.get("integer_bias", 0)).astype(np.int32)
+    total = np.broadcast_to(a @ b + named.get("integer_bias", 0), call.shape).astype(np.int32)
     with np.errstate(all="ignore"):
         if "row_scale" in named:
             return _dequantized(total, named, call.dtype)
         if "multiplier" in named:
             return _requantized(total, named, call.dtype)
     return total
+
+
+def block_sums(rng: np.random.Generator, b: np.ndarray, depth_minor: bool) -> np.ndarray:
+    """The sums of the columns of B in a random number of parts."""
+    total = b.astype(np.int64).sum(2 if depth_minor else 1)[:, None]
+    parts = rng.integers(-999, 999, (len(b), rng.integers(4), total.shape[2]))
+    return np.concatenate([parts, total - parts.sum(1, keepdims=True)], 1).astype(np.int32)
 
 
 def _dequantized(total: np.ndarray, named: dict[str, np.ndarray], dtype: np.dtype) -> np.ndarray:

@@ -5,13 +5,17 @@ import itertools
 import draw
 import numpy as np
 import pytest
-from calls import BYTES, DEQUANTIZE, FLOATS, REQUANTIZE, ZERO_POINTS, Call, check
+from calls import BYTES, DEQUANTIZE, FLOATS, REQUANTIZE, ZERO_POINTS, Call, block_sums, check
 
-INTEGER_STEPS = [
-    (*zero_points, *bias)
-    for count in range(len(ZERO_POINTS) + 1)
-    for zero_points in itertools.combinations(ZERO_POINTS, count)
-    for bias in ((), ("integer_bias",))
+INTEGER_ROLES = [
+    (),
+    ZERO_POINTS[:1],
+    ZERO_POINTS[1:],
+    ZERO_POINTS,
+    ("block_sums",),
+    ("a_zero_point", "block_sums"),
+    ("integer_bias",),
+    (*ZERO_POINTS, "block_sums", "integer_bias"),
 ]
 SCALINGS = [
     ((), np.int32),
@@ -25,38 +29,45 @@ SCALINGS = [
 def test_every_combination_of_roles(depth_minor, scaling, dtype):
     rng = np.random.default_rng(0)
     calls = []
-    for steps, shape in itertools.product(INTEGER_STEPS, [(1, 1, 1), (2, 13, 37), (1, 5, 70), (3, 1, 16)]):
+    for integer, shape in itertools.product(INTEGER_ROLES, [(1, 1, 1), (2, 13, 37), (1, 5, 70), (3, 1, 16), (1, 7, 300)]):
         batch, rows, columns = shape
-        roles = (*steps, *scaling)
+        roles = (*integer, *scaling)
         a = draw.matrix(rng, (batch, rows, 40), rng.choice(BYTES))
         b = draw.matrix(rng, (1, *((columns, 40) if depth_minor else (40, columns))), rng.choice(BYTES))
-        arrays = (
-            draw.block_sums(rng, b, depth_minor)
+        arrays = tuple(
+            block_sums(rng, b, depth_minor)
             if role == "block_sums"
             else draw.array(rng, role, draw.broadcast_shape(rng, role, shape), dtype)
             for role in roles
         )
-        calls.append(Call(a, b, tuple(arrays), roles, np.dtype(dtype), depth_minor))
+        calls.append(Call(a, b, arrays, roles, np.dtype(dtype), depth_minor))
     check(*calls)
 
 
 @pytest.mark.parametrize(
     ("role", "roles", "dtype"),
     [
-        *((role, (*ZERO_POINTS[:2], "integer_bias"), np.int32) for role in (*ZERO_POINTS[:2], "integer_bias")),
+        *((role, (*ZERO_POINTS, "integer_bias"), np.int32) for role in (*ZERO_POINTS, "integer_bias")),
         *((role, DEQUANTIZE, np.float32) for role in DEQUANTIZE),
         *((role, REQUANTIZE, np.uint8) for role in REQUANTIZE),
     ],
 )
 def test_every_broadcast(role, roles, dtype):
     rng = np.random.default_rng(1)
-    shape, calls = (3, 14, 19), []
-    for is_kept in itertools.product((False, True), repeat=3):
-        shapes = (draw.kept(name, shape, is_kept) if name == role else (1, 1, 1) for name in roles)
-        arrays = tuple(draw.array(rng, name, of_role, dtype) for name, of_role in zip(roles, shapes, strict=True))
+    calls = []
+    for of_role in draw.broadcast_shapes(role, (3, 14, 19)):
+        arrays = tuple(draw.array(rng, name, of_role if name == role else (1, 1, 1), dtype) for name in roles)
         a, b = draw.matrix(rng, (3, 14, 20), np.int8), draw.matrix(rng, (1, 20, 19), np.uint8)
         calls.append(Call(a, b, arrays, roles, np.dtype(dtype)))
     check(*calls)
+
+
+def test_a_batch_of_an_array_alone():
+    rng = np.random.default_rng(7)
+    a, b = draw.matrix(rng, (1, 6, 20), np.int8), draw.matrix(rng, (1, 20, 19), np.uint8)
+    for role in (*ZERO_POINTS, "integer_bias"):
+        shape = {"a_zero_point": (3, 6, 1), "b_zero_point": (3, 1, 19)}.get(role, (3, 6, 19))
+        check(Call(a, b, (draw.array(rng, role, shape, np.int32),), (role,)))
 
 
 def epilogue_alone(shape, roles, arrays, dtype):
@@ -114,8 +125,7 @@ def test_signs_of_zero(dtype):
     """Of scales and biases, whether there is one for all columns or one for each."""
     rng = np.random.default_rng(6)
     roles, calls = ("integer_bias", *DEQUANTIZE), []
-    shapes_of_columns = [(1, 1, 1), (1, 1, 37), (1, 5, 1), (1, 5, 37)]
-    for shapes in itertools.product(shapes_of_columns[::2], shapes_of_columns, shapes_of_columns):
+    for shapes in itertools.product(*(draw.broadcast_shapes(role, (1, 5, 37)) for role in DEQUANTIZE)):
         zeros = (rng.choice(np.array([0.0, -0.0], np.float32), shape) for shape in shapes)
         calls.append(epilogue_alone((1, 5, 37), roles, (rng.integers(-9, 9, (1, 5, 37), np.int32), *zeros), dtype))
     check(*calls)
@@ -142,8 +152,14 @@ def test_requantization_by_random_multipliers(dtype):
     check(epilogue_alone(sums.shape, ("integer_bias", *REQUANTIZE), (sums, multipliers, zero_point), dtype))
 
 
-def test_zero_points_wrap_around():
+@pytest.mark.parametrize("depth_minor", [False, True])
+@pytest.mark.parametrize("rows", [3, 12])
+def test_zero_points_wrap_around(depth_minor, rows):
+    """As all arithmetic in int32 does; their values are not limited to those of bytes."""
     rng = np.random.default_rng(5)
-    a, b = draw.matrix(rng, (2, 9, 30), np.uint8), draw.matrix(rng, (2, 30, 21), np.int8)
-    points = (rng.integers(-(2**31), 2**31, shape, np.int32) for shape in ((2, 9, 1), (2, 1, 21)))
-    check(Call(a, b, tuple(points), ZERO_POINTS[:2]))
+    a = draw.matrix(rng, (1, rows, 40), np.uint8)
+    b = draw.matrix(rng, (1, *((21, 40) if depth_minor else (40, 21))), np.int8)
+    for roles in (ZERO_POINTS, (*ZERO_POINTS, "block_sums")):
+        arrays = [rng.integers(-(2**31), 2**31, shape, np.int32) for shape in ((1, rows, 1), (1, 1, 21))]
+        arrays += [block_sums(rng, b, depth_minor)] * (len(roles) - 2)
+        check(Call(a, b, tuple(arrays), roles, depth_minor=depth_minor))
