@@ -119,7 +119,7 @@ def _product_of_few_rows(a: jax.Array, b: PackedBlockMatrix, tiling: _Tiling) ->
     # What has to be added to a stored integer, or to a nibble less 8; it is added by way of the zero point.
     shift = (8 if is_words else 0) - b.offset
     row_sums = None
-    if b.zero_point is not None or shift != 0:
+    if b.zero_point is not None or b.minimum is not None or shift != 0:
         row_sums = jnp.sum(a.reshape(*a.shape[:-1], blocks, b.block_size), -1, dtype=jnp.int32)
 
     def integer_sums(chunk: jax.Array) -> jax.Array:
@@ -146,6 +146,11 @@ def _product_of_few_rows(a: jax.Array, b: PackedBlockMatrix, tiling: _Tiling) ->
             return int16_sum(0)
         return functools.reduce(operator.add, (int16_sum(number).astype(jnp.int32) for number in range(tiling.int16_sums)))
 
+    def scaled(integers: jax.Array, factors: jax.Array, index: jax.Array) -> jax.Array:
+        """The product of integers with the factors of block `index`."""
+        factor = exact.unmerged_on_cpu(exact.numerator(_row(factors, index)))
+        return exact.product(integers.astype(jnp.float32), factor)
+
     def contribution(stored: jax.Array, index: jax.Array, first: jax.Array) -> jax.Array:
         """The contribution of block `index`, of shape (batch, M, N), from the stored sums of blocks from `first` on."""
         start = (index - first) * sums
@@ -161,11 +166,12 @@ def _product_of_few_rows(a: jax.Array, b: PackedBlockMatrix, tiling: _Tiling) ->
             count = sums // tiling.stored_sums
             product = lax.fori_loop(1, count, lambda number, total: total + partial_sum(number), product)
         product = product + sums * tiling.int16_sums
-        if row_sums is not None:
-            zero_point = -shift if b.zero_point is None else _row(b.zero_point, index).astype(jnp.int32) - shift
-            product = product - zero_point * lax.dynamic_slice_in_dim(row_sums, index, 1, 2)
-        scale = exact.unmerged_on_cpu(exact.numerator(_row(b.scale, index)))
-        return exact.product(product.astype(jnp.float32), scale)
+        if row_sums is None:
+            return scaled(product, b.scale, index)
+        zero_point = -shift if b.zero_point is None else _row(b.zero_point, index).astype(jnp.int32) - shift
+        row_sum = lax.dynamic_slice_in_dim(row_sums, index, 1, 2)
+        term = scaled(product - zero_point * row_sum, b.scale, index)
+        return term if b.minimum is None else exact.unmerged_on_cpu(term + scaled(row_sum, b.minimum, index))
 
     def add_chunk(chunk: jax.Array, r: jax.Array) -> jax.Array:
         stored, first = materialize.once(integer_sums(chunk)), chunk * tiling.blocks
