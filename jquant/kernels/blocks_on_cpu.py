@@ -146,11 +146,6 @@ def _product_of_few_rows(a: jax.Array, b: PackedBlockMatrix, tiling: _Tiling) ->
             return int16_sum(0)
         return functools.reduce(operator.add, (int16_sum(number).astype(jnp.int32) for number in range(tiling.int16_sums)))
 
-    def scaled(integers: jax.Array, factors: jax.Array, index: jax.Array) -> jax.Array:
-        """The product of integers with the factors of block `index`."""
-        factor = exact.unmerged_on_cpu(exact.numerator(_row(factors, index)))
-        return exact.product(integers.astype(jnp.float32), factor)
-
     def contribution(stored: jax.Array, index: jax.Array, first: jax.Array) -> jax.Array:
         """The contribution of block `index`, of shape (batch, M, N), from the stored sums of blocks from `first` on."""
         start = (index - first) * sums
@@ -166,19 +161,32 @@ def _product_of_few_rows(a: jax.Array, b: PackedBlockMatrix, tiling: _Tiling) ->
             count = sums // tiling.stored_sums
             product = lax.fori_loop(1, count, lambda number, total: total + partial_sum(number), product)
         product = product + sums * tiling.int16_sums
-        if row_sums is None:
-            return scaled(product, b.scale, index)
-        zero_point = -shift if b.zero_point is None else _row(b.zero_point, index).astype(jnp.int32) - shift
-        row_sum = lax.dynamic_slice_in_dim(row_sums, index, 1, 2)
-        term = scaled(product - zero_point * row_sum, b.scale, index)
-        return term if b.minimum is None else exact.unmerged_on_cpu(term + scaled(row_sum, b.minimum, index))
+        if row_sums is not None:
+            zero_point = -shift if b.zero_point is None else _row(b.zero_point, index).astype(jnp.int32) - shift
+            product = product - zero_point * lax.dynamic_slice_in_dim(row_sums, index, 1, 2)
+        scale = exact.unmerged_on_cpu(exact.numerator(_row(b.scale, index)))
+        return exact.product(product.astype(jnp.float32), scale)
+
+    def minimum_terms(first: jax.Array) -> jax.Array | None:
+        """What minima add to the contributions of a chunk of blocks from `first` on, of shape (batch, M, blocks, N)."""
+        if b.minimum is None:
+            return None
+        assert row_sums is not None
+        minimum = lax.dynamic_slice_in_dim(b.minimum, first, tiling.blocks, 1)[:, None]
+        factor = lax.dynamic_slice_in_dim(row_sums, first, tiling.blocks, 2)[..., None].astype(jnp.float32)
+        # Stored, because XLA divides the loop that computes them among the processors, but not the loop that adds them.
+        return materialize.stored(exact.product(factor, exact.unmerged_on_cpu(exact.numerator(minimum))))
 
     def add_chunk(chunk: jax.Array, r: jax.Array) -> jax.Array:
         stored, first = materialize.once(integer_sums(chunk)), chunk * tiling.blocks
+        of_minima = minimum_terms(first)
 
         def add_blocks(step: jax.Array, r: jax.Array) -> jax.Array:
             for index in range(tiling.blocks_at_once):
                 term = contribution(stored, first + step * tiling.blocks_at_once + index, first)
+                if of_minima is not None:
+                    row = lax.dynamic_slice_in_dim(of_minima, step * tiling.blocks_at_once + index, 1, 2)
+                    term = exact.unmerged_on_cpu(term + row[:, :, 0])
                 r = exact.unmerged_on_cpu(r + term)
             return exact.seal(r)
 

@@ -398,16 +398,18 @@ def test_scan_over_layers(has_minimum):
 
 @one_in(5, ("block_size", "b_dtype"), itertools.product((32, 64, 128, 256), (jnp.int4, jnp.int8)))
 def test_temporaries_of_one_row(block_size, b_dtype):
-    """At most one float32 for each block is stored: the weights are not unpacked in memory."""
+    """At most one float32 for each scale and minimum of a block is stored: the weights are not unpacked in memory."""
     k, n = 4096, 1024
     # Sums of bytes have 32 bits, so that activations and outputs need memory besides.
     most = 4 * n * k // block_size + (0 if b_dtype == jnp.int4 else 2 * k + 4 * n)
     shapes = jax.ShapeDtypeStruct((k, n), b_dtype), jax.ShapeDtypeStruct((k // block_size, n), jnp.float32)
     packed_shapes = jax.eval_shape(lambda b, scale: jquant.pack_matrix(b, scale=scale), *shapes)
+    with_minimum = jax.eval_shape(lambda b, scale: jquant.pack_matrix(b, scale=scale, minimum=scale), *shapes)
     for a_dtype, a_zero_point in ((jnp.int8, None), (jnp.uint8, 3)):
         multiply = jax.jit(lambda a, b, a_zero_point=a_zero_point: jquant.block_scaled_matmul(a, 0.5, a_zero_point, b))
-        program = multiply.lower(jax.ShapeDtypeStruct((1, k), a_dtype), packed_shapes).compile()
-        assert program.memory_analysis().temp_size_in_bytes <= 1.05 * most
+        for packed_b, scales in ((packed_shapes, 1), (with_minimum, 2)):
+            program = multiply.lower(jax.ShapeDtypeStruct((1, k), a_dtype), packed_b).compile()
+            assert program.memory_analysis().temp_size_in_bytes <= 1.05 * scales * most
 
 
 @one_in(5, ("rows", "k", "block_size", "b_dtype"), [(8, 512, 128, jnp.int4), (1, 896, 128, jnp.int4), (1, 224, 32, np.int8)])
