@@ -54,10 +54,13 @@ def multiply(
     k, rank = a.shape[-1], a.ndim
     a_zero_point, b_zero_point = shifted(zero_points.a, a.dtype, rank), shifted(zero_points.b, b.dtype, rank)
     block_sums = zero_points.block_sums
+    b_is_unsigned = b.dtype == jnp.uint8
     a, b = signs.to_int8(a), signs.to_int8(b)
     product = functools.partial(product, transpose_b=transpose_b)
     row_sums = None if b_zero_point is None else row_sum(a)
-    column_sums = None if block_sums is None else jnp.sum(block_sums, -2, dtype=jnp.int32, keepdims=True)
+    column_sums = None if block_sums is None else jnp.sum(block_sums, -2, dtype=jnp.int32, keepdims=True) 
+    if column_sums is not None and b_is_unsigned:
+        column_sums = column_sums - 128 * k
     if a_zero_point is not None and column_sums is None:
         if not transpose_b and _are_few_rows(a, b):
             functions = _product_and_sums_at_once, _product_and_sums_separately

@@ -41,7 +41,7 @@ std::string described(std::string_view name, const ffi::AnyBuffer& array) {
 bool is_byte(ffi::DataType type) { return type == ffi::DataType::S8 || type == ffi::DataType::U8; }
 
 ffi::Error BatchedArrays::read(std::string_view roles, ffi::RemainingArgs operands, ffi::DataType output_type,
-                                 const Sizes& sizes) {
+                               const Sizes& sizes) {
   std::istringstream words{std::string(roles)};
   std::string role;
   size_t position = 0;

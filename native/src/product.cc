@@ -109,11 +109,11 @@ ffi::Error multiply(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffer b, ff
 }  // namespace jquant
 
 JQUANT_HANDLER(jquant_product, jquant::multiply,
-                              xla::ffi::Ffi::Bind()
-                                  .Ctx<xla::ffi::ThreadPool>()
-                                  .Arg<xla::ffi::AnyBuffer>()
-                                  .Arg<xla::ffi::AnyBuffer>()
-                                  .RemainingArgs()
-                                  .Ret<xla::ffi::AnyBuffer>()
-                                  .Attr<bool>("depth_minor")
-                                  .Attr<std::string_view>("roles"));
+               xla::ffi::Ffi::Bind()
+                   .Ctx<xla::ffi::ThreadPool>()
+                   .Arg<xla::ffi::AnyBuffer>()
+                   .Arg<xla::ffi::AnyBuffer>()
+                   .RemainingArgs()
+                   .Ret<xla::ffi::AnyBuffer>()
+                   .Attr<bool>("depth_minor")
+                   .Attr<std::string_view>("roles"));

@@ -42,8 +42,8 @@ struct Product {
   const void* b = nullptr;  // (columns, depth) if `is_depth_minor`, otherwise (depth, columns), bytes
   void* output = nullptr;   // (rows, columns)
   int64_t rows = 0, columns = 0, depth = 0;
-  Broadcast<int32_t> a_zero_point;  // by row
-  Broadcast<int32_t> b_zero_point;  // by column
+  Broadcast<int32_t> a_zero_point;      // by row
+  Broadcast<int32_t> b_zero_point;      // by column
   const int32_t* block_sums = nullptr;  // (blocks, columns), which add up to the sums of the columns of B; or null
   int64_t blocks = 0;
   bool a_is_unsigned = false, b_is_unsigned = false, is_depth_minor = false;

@@ -92,9 +92,8 @@ def expected(call: Call) -> np.ndarray:
 
 
 def block_sums(rng: np.random.Generator, b: np.ndarray, depth_minor: bool) -> np.ndarray:
-    """The sums of the columns of B in a random number of parts; uint8 stands for the integers less 128."""
-    values = b.astype(np.int64) - (128 if b.dtype == np.uint8 else 0)
-    total = values.sum(2 if depth_minor else 1)[:, None]
+    """The sums of the columns of B in a random number of parts."""
+    total = b.astype(np.int64).sum(2 if depth_minor else 1)[:, None]
     parts = rng.integers(-999, 999, (len(b), rng.integers(4), total.shape[2]))
     return np.concatenate([parts, total - parts.sum(1, keepdims=True)], 1).astype(np.int32)
 

@@ -184,14 +184,13 @@ struct Operands {
     return type == Type::kInt8 || type == Type::kUint8 ? 1 : type == Type::kFloat16 || type == Type::kBfloat16 ? 2 : 4;
   }
 
-  // The sums of the columns of B, whose bytes stand for themselves less 128 if they are unsigned, in two blocks.
+  // The sums of the columns of B, in two blocks.
   void add_block_sums(Random& random) {
     std::vector<int32_t> sums(2 * product.columns);
     for (int64_t column = 0; column < product.columns; ++column) {
       sums[column] = random.integer();
       sums[product.columns + column] = -sums[column];
-      for (int64_t k = 0; k < product.depth; ++k)
-        sums[column] += element_of_b(k, column) - (product.b_is_unsigned ? 128 : 0);
+      for (int64_t k = 0; k < product.depth; ++k) sums[column] += element_of_b(k, column);
     }
     integers.push_back(std::move(sums));
     product.block_sums = integers.back().data();
@@ -212,7 +211,7 @@ struct Operands {
   // needed.
   bool may_be_few_rows() const {
     const bool needs_sums = product.a_is_unsigned || product.a_zero_point;
-    return product.is_depth_minor && product.rows <= 8 && (product.block_sums != nullptr || !needs_sums);
+    return product.is_depth_minor && product.rows <= 16 && (product.block_sums != nullptr || !needs_sums);
   }
 
   // Whether an element of the output is what the formulas of product.h say. NaN equals NaN.

@@ -146,7 +146,8 @@ JQUANT_INLINE void subtract(int32_t* sums, int64_t count, const int32_t* columns
   });
 }
 
-JQUANT_INLINE void add_integer_bias(const Epilogue& epilogue, int32_t* sums, int64_t row, int64_t first_column, int64_t count) {
+JQUANT_INLINE void add_integer_bias(const Epilogue& epilogue, int32_t* sums, int64_t row, int64_t first_column,
+                                    int64_t count) {
   with_row(epilogue.integer_bias, row, first_column, [=](auto bias) {
     for_columns(count, [=](auto lane, int64_t column) {
       store(sums + column, load<typename decltype(lane)::Integer>(sums + column) + bias(lane, column));
@@ -154,8 +155,8 @@ JQUANT_INLINE void add_integer_bias(const Epilogue& epilogue, int32_t* sums, int
   });
 }
 
-JQUANT_INLINE void requantize(const Epilogue& epilogue, const int32_t* sums, int64_t row, int64_t first_column, int64_t count,
-                              void* output) {
+JQUANT_INLINE void requantize(const Epilogue& epilogue, const int32_t* sums, int64_t row, int64_t first_column,
+                              int64_t count, void* output) {
   const Broadcast<int32_t>& zero_points = epilogue.zero_point;
   const int32_t zero_point = zero_points ? zero_points.data[row * zero_points.row_stride] : 0;
   const int32_t lowest = epilogue.output_type == Type::kUint8 ? 0 : -128;

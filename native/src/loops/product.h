@@ -53,8 +53,8 @@ JQUANT_INLINE void pack_panel(const char* columns, int64_t stride, int64_t colum
 }
 
 // Packs four bytes of K of `kColumnUnit` columns of B, whose rows are `stride` apart, into one or more panels.
-JQUANT_INLINE void pack_word_of_rows(const char* rows, int64_t stride, int64_t row_count, int64_t column_count, uint32_t flip,
-                                     char* panels, int64_t panel_bytes) {
+JQUANT_INLINE void pack_word_of_rows(const char* rows, int64_t stride, int64_t row_count, int64_t column_count,
+                                     uint32_t flip, char* panels, int64_t panel_bytes) {
   typedef uint8_t Bytes __attribute__((vector_size(kColumnUnit)));
   typedef uint16_t Pairs __attribute__((vector_size(kColumnUnit)));
   constexpr int kPanels = kColumnUnit / kLanes, kVectors = 4, kVectorsOfPanel = kVectors / kPanels;
@@ -116,8 +116,7 @@ void multiply_tile(const char* activations, int64_t stride, const char* panels, 
   }
 #pragma GCC unroll 16
   for (int row = 0; row < kRows; ++row)
-    for (int panel = 0; panel < kTilePanels; ++panel)
-      store(sums + row * kStripColumns + panel * kLanes, totals[row][panel]);
+    for (int panel = 0; panel < kTilePanels; ++panel) store(sums + row * kStripColumns + panel * kLanes, totals[row][panel]);
 }
 
 typedef void (*MultiplyTile)(const char*, int64_t, const char*, int64_t, int64_t, const int32_t*, int32_t*);

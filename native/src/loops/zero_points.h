@@ -2,7 +2,8 @@
 //
 // With signed bytes x and y, which are those of A and B less 128 if these are unsigned, and their zero points s and t,
 //   sum (x - s) (y - t) = sum x y - s * sum y - t * (sum x - depth * s).
-// What belongs to rows alone is where a sum starts; the rest are products of an integer for each row and one for each column.
+// What belongs to rows alone is where a sum starts; the rest are products of an integer for each row and one for each
+// column.
 #pragma once
 
 #include "epilogue.h"
@@ -30,7 +31,7 @@ class ZeroPoints {
     if (is_by_column_)
       for (int64_t i = 0; i < count; ++i) b_zero_points_[i] = product.b_zero_point.data[part.first_column + i] - b_shift_;
     if (!product.block_sums || !has_a_zero_point(product)) return;
-    for (int64_t i = 0; i < count; ++i) column_sums_[i] = 0;
+    for (int64_t i = 0; i < count; ++i) column_sums_[i] = -b_shift_ * static_cast<int32_t>(product.depth);
     for (int64_t block = 0; block < product.blocks; ++block)
       for (int64_t i = 0; i < count; ++i)
         column_sums_[i] += product.block_sums[block * product.columns + part.first_column + i];
@@ -47,7 +48,8 @@ class ZeroPoints {
     const bool has_zero_point = has_a_zero_point(product_);
     const int by_row = has_zero_point ? terms.count++ : -1, by_column = is_by_column_ ? terms.count++ : -1;
     for (int i = 0; i < rows; ++i) {
-      const int32_t given = product_.a_zero_point ? product_.a_zero_point.data[(row + i) * product_.a_zero_point.row_stride] : 0;
+      const int32_t given =
+          product_.a_zero_point ? product_.a_zero_point.data[(row + i) * product_.a_zero_point.row_stride] : 0;
       const int32_t a_zero_point = given - (product_.a_is_unsigned ? 128 : 0);
       const int32_t difference = row_sums[i] - static_cast<int32_t>(product_.depth) * a_zero_point;
       starts[i] = -kWeightOffset * row_sums[i] - b_zero_point_ * difference * !is_by_column_;
