@@ -27,7 +27,7 @@ ffi::Error read_array(std::string_view role, const ffi::AnyBuffer& array, ffi::D
 
 }  // namespace
 
-ffi::Error invalid(std::string message) { return ffi::Error::InvalidArgument("jquant-native: " + message); }
+ffi::Error invalid(const std::string& message) { return ffi::Error::InvalidArgument("jquant-native: " + message); }
 
 std::string described(std::string_view name, const ffi::AnyBuffer& array) {
   std::ostringstream text;

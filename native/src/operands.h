@@ -68,7 +68,7 @@ class BatchedArrays {
 // "name: (sizes) of type", for messages.
 std::string described(std::string_view name, const ffi::AnyBuffer& array);
 
-ffi::Error invalid(std::string message);
+ffi::Error invalid(const std::string& message);
 
 bool is_byte(ffi::DataType type);
 
