@@ -2,12 +2,13 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels.batch import with_one_batch_axis
 from jquant.kernels.epilogue import Epilogue
-from jquant.kernels.native.epilogue import NOTHING, fused
-from jquant.kernels.native.library import PRODUCT, library
+from jquant.kernels.native.epilogue import fused, nothing
+from jquant.kernels.native.library import PRODUCT, require_sizes
 
 
 def integer_dot(a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, transpose_b: bool = False) -> jax.Array:
@@ -22,17 +23,13 @@ def integer_dot(a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, transpos
     Raises:
       NotImplementedError: the library cannot be used, or sizes are symbolic.
     """
-    obstacle = library().obstacle
-    if obstacle is not None:
-        raise NotImplementedError(f"implementation native: {obstacle}")
-    if not all(isinstance(size, int) for size in (*a.shape, *b.shape)):
-        raise NotImplementedError("implementation native does not support symbolic sizes")
+    require_sizes(*a.shape, *b.shape)
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     m, n = a.shape[-2], b.shape[-2 if transpose_b else -1]
     first = fused(epilogue)
     # Not if jax.vmap maps nothing but the epilogue: the product would be computed for each of its arrays.
     if any(jnp.broadcast_shapes(batch, x.shape[:-2]) != batch for x in first.arrays):
-        first = NOTHING._replace(rest=epilogue)
+        first = nothing(np.dtype(np.int32), epilogue)
     a, b, arrays = with_one_batch_axis(a, b, first.arrays, batch)
     shape = *jnp.broadcast_shapes(a.shape[:1], b.shape[:1]), a.shape[1], n
     call = jax.ffi.ffi_call(PRODUCT, jax.ShapeDtypeStruct(shape, first.dtype))

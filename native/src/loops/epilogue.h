@@ -4,7 +4,7 @@
 // the same. The compiler contracts no operations (-ffp-contract=off), so that each result is rounded by itself.
 #pragma once
 
-#include "product.h"
+#include "../product.h"
 #include "vectors.h"
 
 namespace jquant {
@@ -32,7 +32,7 @@ struct Lane<false> {
 
 template <class To, class From>
 JQUANT_INLINE To converted(From from) {
-  if constexpr (sizeof(from) <= 4) {
+  if constexpr (sizeof(From) <= 4 && sizeof(To) <= 4) {
     return static_cast<To>(from);
   } else {
     return __builtin_convertvector(from, To);

@@ -5,8 +5,8 @@
 // the sum are multiplied where they are.
 #pragma once
 
+#include "../product.h"
 #include "epilogue.h"
-#include "product.h"
 #include "vectors.h"
 
 namespace jquant {
@@ -15,6 +15,7 @@ namespace JQUANT_NAMESPACE {
 constexpr int kColumnUnit = 16;  // columns that are packed at once; tiles divide it or are a multiple
 constexpr int64_t kPartUnit = kTileColumns > kColumnUnit ? kTileColumns : kColumnUnit;
 constexpr int kGroups = (kTileRows + kLanes - 1) / kLanes;  // vectors of rows in a tile
+constexpr int kTileLanes = kGroups * kLanes;                // the rows of a tile, rounded up to vectors
 
 constexpr int64_t rounded_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 constexpr int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -27,13 +28,10 @@ JQUANT_INLINE Words bytes_of_row(const char* row, int64_t start, int64_t depth, 
   return words ^ flip;
 }
 
-// Packs up to `kTileRows` rows of A: the bytes of each word of K, for all rows, are adjacent. Writes the start of the sums.
+// Packs up to `kTileRows` rows of A: the bytes of each word of K, for all rows, are adjacent.
 //
 // `packed` has `rows` words for each word of K; as each store writes a whole vector, it needs a vector more.
-JQUANT_INLINE void pack_activations(const char* const* rows, int row_count, int64_t depth, uint32_t flip, char* packed,
-                                    int32_t* start) {
-  Ints sums[kGroups] = {};
-  const Weights ones = weights_of(splat_word(0x01010101));
+JQUANT_INLINE void pack_activations(const char* const* rows, int row_count, int64_t depth, uint32_t flip, char* packed) {
   for (int64_t k = 0; k < depth; k += kBytes) {
     Words squares[kGroups][kLanes];
     for (int group = 0; group < kGroups; ++group) {
@@ -43,15 +41,20 @@ JQUANT_INLINE void pack_activations(const char* const* rows, int row_count, int6
       }
       transpose(squares[group]);
     }
-    for (int i = 0; i < kLanes; ++i) {
-      for (int group = 0; group < kGroups; ++group) {
+    for (int i = 0; i < kLanes; ++i)
+      for (int group = 0; group < kGroups; ++group)
         if (group * kLanes < row_count) store(packed + (i * row_count + group * kLanes) * kWord, squares[group][i]);
-        if (kWeightOffset) sums[group] = dot4(sums[group], ones, activations_of(squares[group][i]));
-      }
-    }
     packed += kLanes * row_count * kWord;
   }
-  for (int group = 0; group < kGroups; ++group) store(start + group * kLanes, sums[group] * -kWeightOffset);
+}
+
+// The sums of the rows of packed activations over some words of K, of a vector of rows from `group * kLanes` on.
+JQUANT_INLINE Ints row_sums(const char* packed, int row_count, int64_t words, int group) {
+  const Weights ones = weights_of(splat_word(0x01010101));
+  Ints sum = {};
+  for (int64_t word = 0; word < words; ++word)
+    sum = dot4(sum, ones, activations_of(load<Words>(packed + (word * row_count + group * kLanes) * kWord)));
+  return sum;
 }
 
 // Packs columns of B that lie in the order of the sum into a panel.
@@ -146,12 +149,12 @@ inline int64_t panel_bytes_of(const Product& product) { return rounded_up(produc
 // The memory that `multiply_in_panels` works in: the weights of the part, and the activations of a tile.
 inline int64_t scratch_of_panels(const Product& product, const Part& part) {
   const int64_t columns = rounded_up(part.end_column - part.first_column, kPartUnit);
-  return panel_bytes_of(product) * (columns / kLanes) + rounded_up(product.depth, kBytes) * kTileRows + kBytes;
+  return panel_bytes_of(product) * (columns / kLanes) + rounded_up(product.depth, kBytes) * kTileRows + kTileLanes * kWord;
 }
 
 // A part of the product. `scratch` is aligned to a vector.
 inline void multiply_in_panels(const Product& product, const Part& part, char* scratch) {
-  const int64_t depth = product.depth, panel_bytes = panel_bytes_of(product);
+  const int64_t depth = product.depth, words = (depth + kWord - 1) / kWord, panel_bytes = panel_bytes_of(product);
   const char *a = static_cast<const char*>(product.a), *b = static_cast<const char*>(product.b);
   const uint32_t a_flip = flip_of_activations(product.a_is_unsigned), b_flip = flip_of_weights(product.b_is_unsigned);
   char* panels = scratch;
@@ -173,13 +176,15 @@ inline void multiply_in_panels(const Product& product, const Part& part, char* s
     const int rows = static_cast<int>(smaller(rows_per_tile, part.end_row - row));
     const char* row_data[kTileRows];
     for (int i = 0; i < rows; ++i) row_data[i] = a + (row + i) * depth;
-    int32_t start[kGroups * kLanes];
-    pack_activations(row_data, rows, depth, a_flip, activations, start);
+    pack_activations(row_data, rows, depth, a_flip, activations);
+    int32_t start[kTileLanes] = {};
+    for (int group = 0; kWeightOffset && group < kGroups; ++group)
+      store(start + group * kLanes, row_sums(activations, rows, words, group) * -kWeightOffset);
     const MultiplyTile multiply = tile_with_rows(rows);
     for (int64_t column = part.first_column; column < part.end_column; column += kTileColumns) {
       alignas(kBytes) int32_t sums[kTileRows * kTileColumns];
       const char* tile_panels = panels + (column - part.first_column) / kLanes * panel_bytes;
-      multiply(activations, tile_panels, (depth + kWord - 1) / kWord, panel_bytes, start, sums);
+      multiply(activations, tile_panels, words, panel_bytes, start, sums);
       const Part tile{row, row + rows, column, smaller(column + kTileColumns, part.end_column)};
       apply(product.epilogue, sums, kTileColumns, product.output, product.columns, tile);
     }
