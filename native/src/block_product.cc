@@ -1,8 +1,9 @@
 // The handler of products with block scales: checks its operands, and divides the output into parts.
+#include "block_product.h"
+
 #include <algorithm>
 #include <sstream>
 
-#include "block_product.h"
 #include "export.h"
 #include "loops.h"
 #include "operands.h"
@@ -76,14 +77,13 @@ ffi::Error read_arrays(std::string_view roles, ffi::RemainingArgs operands, ffi:
   while (words >> role) {
     const auto array = operands.get<ffi::AnyBuffer>(position++);
     if (!array.has_value()) return invalid("there is no array for " + role);
-    ffi::Error error =
-        role == "a_zero_point"
-            ? read_array(role, *array, a_type, {output.batch, output.rows, 1}, arrays.a_zero_point)
-        : role == "b_zero_point" ? read_block_array(role, *array, false, of_blocks, arrays.b_zero_point)
-        : role == "minimum"      ? read_block_array(role, *array, true, of_blocks, arrays.minimum)
-        : role == "row_scale"    ? read_array(role, *array, ffi::DataType::F32, output, arrays.row_scale)
-        : role == "float_bias"   ? read_array(role, *array, ffi::DataType::F32, output, arrays.bias)
-                                 : invalid("an array is called " + role);
+    ffi::Error error = role == "a_zero_point"
+                           ? read_array(role, *array, a_type, {output.batch, output.rows, 1}, arrays.a_zero_point)
+                       : role == "b_zero_point" ? read_block_array(role, *array, false, of_blocks, arrays.b_zero_point)
+                       : role == "minimum"      ? read_block_array(role, *array, true, of_blocks, arrays.minimum)
+                       : role == "row_scale"    ? read_array(role, *array, ffi::DataType::F32, output, arrays.row_scale)
+                       : role == "float_bias"   ? read_array(role, *array, ffi::DataType::F32, output, arrays.bias)
+                                                : invalid("an array is called " + role);
     if (error.failure()) return error;
   }
   if (position != operands.size()) return invalid("there are more arrays than words in " + std::string(roles));
@@ -92,16 +92,17 @@ ffi::Error read_arrays(std::string_view roles, ffi::RemainingArgs operands, ffi:
   return ffi::Error::Success();
 }
 
-PartSize part_size(const BlockProduct& product, const Sizes& sizes, int64_t threads) {
+// The size of the parts of each matrix of the batch, of which there are to be `wanted` in all.
+PartSize part_size(const BlockProduct& product, const Sizes& sizes, int64_t threads, int64_t wanted) {
   const int64_t depth = std::max<int64_t>(product.depth(), 1), element_bytes = product.b_is_words ? 2 : 1;
-  const int64_t wanted = parts_for(sizes.batch * sizes.rows * sizes.columns * depth, threads);
   const int64_t unit = kGroupBytes / element_bytes, least_columns = kLeastBytes / element_bytes;
   const int64_t columns = std::max(quotient_rounded_up(sizes.columns, quotient_rounded_up(wanted, sizes.batch)),
                                    std::min(least_columns, quotient_rounded_up(sizes.columns, threads)));
   const int64_t column_parts = quotient_rounded_up(sizes.columns, rounded_up(columns, unit));
   const int64_t most_rows = std::clamp(kActivationBytes / depth, kLeastRows, kMostRows);
-  const int64_t row_parts = std::max(quotient_rounded_up(sizes.rows, most_rows),
-                                     std::min(quotient_rounded_up(wanted, sizes.batch * column_parts), sizes.rows / kLeastRows));
+  const int64_t row_parts =
+      std::max(quotient_rounded_up(sizes.rows, most_rows),
+               std::min(quotient_rounded_up(wanted, sizes.batch * column_parts), sizes.rows / kLeastRows));
   return {quotient_rounded_up(sizes.rows, row_parts), rounded_up(columns, unit)};
 }
 
@@ -120,8 +121,8 @@ ffi::Error multiply_blocks(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffe
   const Sizes sizes{output_sizes[0], output_sizes[1], output_sizes[2]};
   const int64_t depth = a_sizes[2], blocks = scale_sizes[1];
   const auto broadcasts = [&](int64_t batch) { return batch == 1 || batch == sizes.batch; };
-  if (a_sizes[1] != sizes.rows || b_sizes[2] != sizes.columns ||
-      depth != b_sizes[1] * (is_words ? kNibblesPerWord : 1) || !broadcasts(a_sizes[0]) || !broadcasts(b_sizes[0]))
+  if (a_sizes[1] != sizes.rows || b_sizes[2] != sizes.columns || depth != b_sizes[1] * (is_words ? kNibblesPerWord : 1) ||
+      !broadcasts(a_sizes[0]) || !broadcasts(b_sizes[0]))
     return invalid(described("a", a) + " " + described("b", b) + " and " + described("the output", *output) + " do not fit");
   if (block_size < 1 || (is_words && block_size % kNibblesPerWord != 0) ||
       (blocks == 0 ? depth != 0 : depth % blocks != 0 || depth / blocks != block_size))
@@ -146,10 +147,13 @@ ffi::Error multiply_blocks(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffe
   product.epilogue.output_type = output_type;
 
   XlaThreads threads(pool);
+  const bool is_shared = are_shared(threads, sizes.batch * sizes.rows * sizes.columns * depth);
+  const int64_t thread_count = is_shared ? threads.count() : 1, wanted = is_shared ? thread_count * kPartsPerThread : 1;
+  const PartSize size = part_size(product, sizes, thread_count, wanted);
   const int64_t a_stride = a_sizes[0] == 1 ? 0 : sizes.rows * depth;
   const int64_t b_stride = b_sizes[0] == 1 ? 0 : sizes.columns * depth / (is_words ? 2 : 1);  // in bytes
   const int64_t output_stride = sizes.rows * sizes.columns * ffi::ByteWidth(output->element_type());
-  return run_in_parts(threads, loops->blocks, sizes, part_size(product, sizes, threads.count()), [&](int64_t matrix) {
+  return run_in_parts(threads, is_shared, loops->blocks, sizes, size, [&](int64_t matrix) {
     BlockProduct own = product;
     own.a = static_cast<const char*>(a.untyped_data()) + matrix * a_stride;
     own.b = static_cast<const char*>(b.untyped_data()) + matrix * b_stride;
@@ -177,4 +181,4 @@ JQUANT_HANDLER(jquant_block_product, jquant::multiply_blocks,
                    .Ret<xla::ffi::AnyBuffer>()
                    .Attr<int64_t>("block_size")
                    .Attr<int64_t>("offset")
-                   .Attr<std::string_view>("arrays"));
+                   .Attr<std::string_view>("roles"));

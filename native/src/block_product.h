@@ -1,5 +1,5 @@
-// What a product with block scales computes: its operands, as the inner loops see them. The handler fills these in and checks
-// every size; the loops rely on it.
+// What a product with block scales computes: its operands, as the inner loops see them. The handler fills these in and
+// checks every size; the loops rely on it.
 #pragma once
 
 #include <cstdint>

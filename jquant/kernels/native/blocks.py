@@ -31,7 +31,7 @@ def block_dot(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix
     first = fused_scale(epilogue)
     # Not if jax.vmap maps nothing but the epilogue: the product would be computed for each of its arrays.
     if any(jnp.broadcast_shapes(batch, x.shape[:-2]) != batch for x in first.arrays):
-        first = nothing(np.dtype(np.float32), epilogue)
+        first = nothing(np.float32, epilogue)
     a, b, (a_zero_point, arrays) = with_one_batch_axis(a, b, (a_zero_point, first.arrays), batch)
     of_a = {} if a_zero_point is None else {"a_zero_point": a_zero_point}
     of_b = {} if b.zero_point is None else {"b_zero_point": b.zero_point}
@@ -39,6 +39,6 @@ def block_dot(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix
     shape = max(a.shape[0], b.data.shape[0]), a.shape[1], n
     call = jax.ffi.ffi_call(BLOCK_PRODUCT, jax.ShapeDtypeStruct(shape, first.dtype))
     result = call(
-        a, b.data, b.scale, *named.values(), block_size=b.block_size, offset=b.offset, arrays=" ".join(named)
+        a, b.data, b.scale, *named.values(), block_size=b.block_size, offset=b.offset, roles=" ".join(named)
     ).reshape(*batch, m, n)
     return epilogues.apply(first.rest, result) if first.rest else result

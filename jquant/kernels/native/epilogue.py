@@ -6,9 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jquant.kernels.epilogue import AddBias, Dequantize, Epilogue, Requantize, Scale, ZeroPointCorrection
-
-_MOST_TERMS, _MOST_FACTORS = 2, 2
+from jquant.kernels.epilogue import AddBias, Dequantize, Epilogue, Requantize, Scale, Step
 
 
 class Fused(NamedTuple):
@@ -27,7 +25,7 @@ class Fused(NamedTuple):
     rest: Epilogue
 
 
-def nothing(dtype: np.dtype, epilogue: Epilogue) -> Fused:
+def nothing(dtype: type, epilogue: Epilogue) -> Fused:
     """The library writes sums of `dtype`, and all steps follow."""
     return Fused((), (), np.dtype(dtype), epilogue)
 
@@ -35,9 +33,6 @@ def nothing(dtype: np.dtype, epilogue: Epilogue) -> Fused:
 def fused(epilogue: Epilogue) -> Fused:
     """As many steps on an int32 product as the library knows, in their order."""
     steps, named = list(epilogue), []
-    if steps and isinstance(steps[0], ZeroPointCorrection) and _fits(steps[0]):
-        for factors in steps.pop(0).terms:
-            named += zip(("term", *("factor",) * (len(factors) - 1)), factors, strict=True)
     if steps and isinstance(steps[0], AddBias):
         named.append(("integer_bias", steps.pop(0).bias))
     dtype = np.dtype(np.int32)
@@ -51,22 +46,18 @@ def fused(epilogue: Epilogue) -> Fused:
         named.append(("multiplier", step.multiplier))
         named += [] if step.zero_point is None else [("zero_point", step.zero_point)]
         dtype = np.dtype(step.dtype)
-    return _fused(named, dtype, tuple(steps))
+    return _fused(named, dtype, steps)
 
 
 def fused_scale(epilogue: Epilogue) -> Fused:
     """As many steps on a float32 product as the library knows: `Scale`, if that is the first."""
     if not epilogue or not isinstance(epilogue[0], Scale):
-        return nothing(np.dtype(np.float32), epilogue)
+        return nothing(np.float32, epilogue)
     step, *rest = epilogue
     named = [("row_scale", step.scale)] + ([] if step.bias is None else [("float_bias", step.bias)])
-    return _fused(named, jnp.dtype(step.dtype), tuple(rest))
+    return _fused(named, jnp.dtype(step.dtype), rest)
 
 
-def _fused(named: list[tuple[str, jax.Array]], dtype: np.dtype, rest: Epilogue) -> Fused:
+def _fused(named: list[tuple[str, jax.Array]], dtype: np.dtype, rest: list[Step]) -> Fused:
     roles, arrays = zip(*named, strict=True) if named else ((), ())
-    return Fused(roles, arrays, dtype, rest)
-
-
-def _fits(correction: ZeroPointCorrection) -> bool:
-    return len(correction.terms) <= _MOST_TERMS and all(len(factors) <= _MOST_FACTORS for factors in correction.terms)
+    return Fused(roles, arrays, dtype, tuple(rest))

@@ -7,16 +7,17 @@
 
 #include "../block_product.h"
 #include "epilogue.h"
-#include "product.h"
-#include "vectors.h"
+#include "words.h"
 
 namespace jquant {
 namespace JQUANT_NAMESPACE {
 
-constexpr int64_t kStepWords = 16;            // words of K that are multiplied at once; longer blocks take several steps
-constexpr int64_t kSumsBytes = 24 << 10;      // of a strip of several groups
-constexpr int64_t kStepsAhead = 2;            // whose weights are loaded into the caches
-constexpr int kGroupBytes = 128;              // of a row of B, in a group of columns: two lines of a cache
+constexpr int64_t kStepWords = 16;        // words of K that are multiplied at once; longer blocks take several steps
+constexpr int64_t kSumsBytes = 24 << 10;  // of a strip of several groups
+constexpr int64_t kStepsAhead = 2;        // whose weights are loaded into the caches
+constexpr int kGroupBytes = 128;          // of a row of B, in a group of columns: two lines of a cache
+constexpr int kRowVectors = (kTileRows + kLanes - 1) / kLanes;  // of the rows of a tile, each in a lane
+constexpr int kTileLanes = kRowVectors * kLanes;
 
 // How the bytes of B are to be flipped for `dot4`, which adds `kWeightOffset` to them.
 constexpr uint32_t kFlipOfBytes = kWeightOffset ? kSignBits : 0;
@@ -47,8 +48,7 @@ JQUANT_INLINE Floats from_float16(Halves x) {
 
 // A vector of floats from `index` on, of an array of `size`.
 JQUANT_INLINE Floats floats_at(const BlockFloats& array, int64_t index, int64_t size) {
-  if (array.type == Type::kFloat32)
-    return load_at_most<Floats>(static_cast<const float*>(array.data) + index, size - index);
+  if (array.type == Type::kFloat32) return load_at_most<Floats>(static_cast<const float*>(array.data) + index, size - index);
   const Halves halves = load_at_most<Halves>(static_cast<const uint16_t*>(array.data) + index, size - index);
   return array.type == Type::kBfloat16 ? from_bfloat16(halves) : from_float16(halves);
 }
@@ -292,8 +292,8 @@ void add_step(const BlockProduct& product, const Step& step, const TileRows& row
     for (int row = 0; row < kRows; ++row) {
 #pragma GCC unroll 4
       for (int i = 0; i < kVectors; ++i)
-        sums[row][i] = step.is_first ? Ints{} + rows.start[row]
-                                     : load<Ints>(rows.partial + row * rows.stride + (first + i) * kLanes);
+        sums[row][i] =
+            step.is_first ? Ints{} + rows.start[row] : load<Ints>(rows.partial + row * rows.stride + (first + i) * kLanes);
     }
     const char* activations = rows.activations;
     for (int64_t word = 0; word < step.words; ++word) {
@@ -364,8 +364,8 @@ JQUANT_INLINE void add_step_for(int row_count, const BlockProduct& product, cons
 // Where the intermediate results of a part lie in its memory.
 template <class Stored>
 struct BlockScratch {
-  int64_t block_words;    // words of K in a block
-  int64_t padded_depth;   // the bytes of a row in whole words and vectors
+  int64_t block_words;   // words of K in a block
+  int64_t padded_depth;  // the bytes of a row in whole words and vectors
   int64_t tiles, rows_per_tile;
   int64_t strip_columns;  // whose sums are kept at a time
   int64_t padded_rows, activations, row_sums, starts, a_zero_points, panel, column_sums, partial, totals;
@@ -399,8 +399,34 @@ struct BlockScratch {
   }
 };
 
+// Packs up to `kTileRows` rows of A: the bytes of each word of K, for all rows, are adjacent.
+//
+// `packed` has `row_count` words for each word of K; as each store writes a whole vector, it needs some more.
+JQUANT_INLINE void pack_activations(const char* const* rows, int row_count, int64_t depth, uint32_t flip, char* packed) {
+  for (int64_t k = 0; k < depth; k += kBytes) {
+    for (int first = 0; first < row_count; first += kLanes) {
+      Words square[kLanes];
+      for (int i = 0; i < kLanes; ++i)
+        square[i] = first + i < row_count ? bytes_of_row(rows[first + i], k, depth, flip) : Words{};
+      transpose(square);
+      for (int i = 0; i < kLanes; ++i) store(packed + (i * row_count + first) * kWord, square[i]);
+    }
+    packed += kLanes * row_count * kWord;
+  }
+}
+
+// The sums of a vector of rows of packed activations, from row `first` on, over some words of K.
+JQUANT_INLINE Ints sums_of_rows(const char* packed, int row_count, int first, int64_t words) {
+  const Weights ones = weights_of(splat_word(0x01010101));
+  Ints sum = {};
+  for (int64_t word = 0; word < words; ++word)
+    sum = dot4(sum, ones, activations_of(load<Words>(packed + (word * row_count + first) * kWord)));
+  return sum;
+}
+
 // A row of A in blocks of whole words, of which the padding is flipped to 0.
-JQUANT_INLINE void pad_blocks(const BlockProduct& product, const char* row, int64_t block_words, uint32_t flip, char* padded) {
+JQUANT_INLINE void pad_blocks(const BlockProduct& product, const char* row, int64_t block_words, uint32_t flip,
+                              char* padded) {
   for (int64_t block = 0; block < product.blocks; ++block) {
     for (int64_t i = product.block_size; i < block_words * kWord; ++i) padded[i] = static_cast<char>(flip);
     __builtin_memcpy(padded, row, product.block_size);
@@ -436,12 +462,12 @@ void prepare_activations(const BlockProduct& product, const Part& part, const Bl
       a_zero_points[i] = static_cast<int8_t>(zero_point ^ (flip & 0xff));
     }
     for (int64_t block = 0; block < product.blocks; ++block) {
-      for (int group = 0; group < kGroups; ++group) {
+      for (int first_lane = 0; first_lane < kTileLanes; first_lane += kLanes) {
         const char* words = packed + block * places.block_words * rows * kWord;
-        const Ints zero_points = load<Ints>(a_zero_points + group * kLanes) * static_cast<int32_t>(product.block_size);
-        const Ints sum = row_sums(words, rows, places.block_words, group) - zero_points;
-        store(sums + group * kLanes, sum);
-        store(starts + group * kLanes, sum * -offset);
+        const Ints zero_points = load<Ints>(a_zero_points + first_lane) * static_cast<int32_t>(product.block_size);
+        const Ints sum = sums_of_rows(words, rows, first_lane, places.block_words) - zero_points;
+        store(sums + first_lane, sum);
+        store(starts + first_lane, sum * -offset);
       }
       sums += kTileLanes;
       starts += kTileLanes;
@@ -450,28 +476,32 @@ void prepare_activations(const BlockProduct& product, const Part& part, const Bl
   }
 }
 
-template <class L>
-JQUANT_INLINE void finish_at(const FloatEpilogue& epilogue, const Row<float, Floats>& scale, const Row<float, Floats>& bias,
-                             const float* totals, void* output, int64_t column) {
-  typedef typename L::Float Float;
-  Float value = load<Float>(totals);
-  if (epilogue.row_scale) value = value * scale.at<L, Float>(column);
-  if (epilogue.bias) value = value + bias.at<L, Float>(column);
-  store_floats<L>(value, epilogue.output_type, output, column);
-}
-
-// Applies the epilogue to the totals of `part`, whose rows are `stride` apart, and writes that part of the output.
-inline void finish(const BlockProduct& product, const float* totals, int64_t stride, const Part& part) {
+// Applies the epilogue to the totals of `part`, whose rows are `stride` apart, and writes that part of the output. The
+// totals are overwritten.
+inline void finish(const BlockProduct& product, float* totals, int64_t stride, const Part& part) {
   const FloatEpilogue& epilogue = product.epilogue;
-  for (int64_t row = part.first_row; row < part.end_row; ++row) {
-    const Row<float, Floats> scale(epilogue.row_scale, row), bias(epilogue.bias, row);
-    char* output = static_cast<char*>(product.output) + row * product.columns * size_of(epilogue.output_type);
-    const float* row_totals = totals + (row - part.first_row) * stride - part.first_column;
-    int64_t column = part.first_column;
-    for (; column + kLanes <= part.end_column; column += kLanes)
-      finish_at<Lane<true>>(epilogue, scale, bias, row_totals + column, output, column);
-    for (; column < part.end_column; ++column)
-      finish_at<Lane<false>>(epilogue, scale, bias, row_totals + column, output, column);
+  const int64_t count = part.end_column - part.first_column, size = size_of(epilogue.output_type);
+  for (int64_t row = part.first_row; row < part.end_row; ++row, totals += stride) {
+    if (epilogue.row_scale) {
+      with_row(epilogue.row_scale, row, part.first_column, [=](auto scale) {
+        for_columns(count, [=](auto lane, int64_t column) {
+          store(totals + column, load<typename decltype(lane)::Float>(totals + column) * scale(lane, column));
+        });
+      });
+    }
+    if (epilogue.bias) {
+      with_row(epilogue.bias, row, part.first_column, [=](auto bias) {
+        for_columns(count, [=](auto lane, int64_t column) {
+          store(totals + column, load<typename decltype(lane)::Float>(totals + column) + bias(lane, column));
+        });
+      });
+    }
+    char* output = static_cast<char*>(product.output) + (row * product.columns + part.first_column) * size;
+    if (epilogue.output_type == Type::kFloat32) {
+      __builtin_memcpy(output, totals, count * size);
+    } else {
+      narrow(totals, count, epilogue.output_type, output);
+    }
   }
 }
 
