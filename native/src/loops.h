@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "block_product.h"
 #include "product.h"
 
 namespace jquant {
@@ -20,6 +21,7 @@ struct Loops {
   int64_t row_unit;     // the rows of a tile
   Loop<Product> panels;
   Loop<Product> few_rows;
+  Loop<BlockProduct> blocks;
 };
 
 // Those of each instruction set; only what this processor has may be called.

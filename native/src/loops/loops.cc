@@ -2,6 +2,7 @@
 // asks for.
 #include "loops.h"
 
+#include "loops/blocks.h"
 #include "loops/product.h"
 
 namespace jquant {
@@ -12,6 +13,7 @@ extern const Loops JQUANT_LOOPS = {
     JQUANT_NAMESPACE::kTileRows,
     {JQUANT_NAMESPACE::multiply_in_panels, JQUANT_NAMESPACE::scratch_of_panels},
     {JQUANT_NAMESPACE::multiply_few_rows, JQUANT_NAMESPACE::scratch_of_few_rows},
+    {JQUANT_NAMESPACE::multiply_blocks, JQUANT_NAMESPACE::scratch_of_blocks},
 };
 
 }  // namespace jquant
