@@ -558,7 +558,7 @@ void multiply_by(const BlockProduct& product, const Part& part, char* scratch) {
     step.strip_end = smaller(step.strip + places.strip_columns, part.end_column);
     // The sum of -0 and the first contribution is that contribution, whatever its sign.
     for (int64_t i = 0; i < row_count * places.strip_columns; i += kLanes)
-      store(totals + i, Floats{} + (product.blocks ? -0.0f : 0.0f));
+      store(totals + i, (product.blocks ? -0.0f : 0.0f) - Floats{});  // the sum with 0 would not be -0
     for (step.block = 0; step.block < product.blocks; ++step.block) {
       for (int64_t word = 0; word < places.block_words; word += kStepWords) {
         step.words = smaller(kStepWords, places.block_words - word);
