@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "product.h"
+#include "weight_only.h"
 
 namespace jquant {
 
@@ -20,6 +21,7 @@ struct Loops {
   int64_t row_unit;     // the rows of a tile
   Loop<Product> panels;
   Loop<Product> few_rows;
+  Loop<WeightOnlyProduct> weight_only;
 };
 
 // Those of each instruction set; only what this processor has may be called.

@@ -3,6 +3,7 @@
 #include "loops.h"
 
 #include "loops/product.h"
+#include "loops/weight_only.h"
 
 namespace jquant {
 
@@ -12,6 +13,7 @@ extern const Loops JQUANT_LOOPS = {
     JQUANT_NAMESPACE::kTileRows,
     {JQUANT_NAMESPACE::multiply_in_panels, JQUANT_NAMESPACE::scratch_of_panels},
     {JQUANT_NAMESPACE::multiply_few_rows, JQUANT_NAMESPACE::scratch_of_few_rows},
+    {JQUANT_NAMESPACE::multiply_weight_only, JQUANT_NAMESPACE::scratch_of_weight_only},
 };
 
 }  // namespace jquant
