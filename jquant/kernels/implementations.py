@@ -11,6 +11,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from jquant.kernels.native import library
+from jquant.lowering.partitioned import is_exported
 from jquant.modes import Implementation
 
 _PLATFORMS = {Implementation.NATIVE: "cpu", Implementation.MOSAIC_TPU: "tpu", Implementation.MOSAIC_GPU: "cuda"}
@@ -28,8 +29,7 @@ def default(platform: str) -> Implementation:
 
 def exportable(implementation: Implementation, context: mlir.LoweringRuleContext) -> Implementation:
     """`implementation`, or XLA's in place of the native one in programs for `jax.export`, which other machines may run."""
-    is_native = implementation is Implementation.NATIVE
-    return Implementation.XLA if is_native and context.module_context.lowering_parameters.for_export else implementation
+    return Implementation.XLA if implementation is Implementation.NATIVE and is_exported(context) else implementation
 
 
 def module_of(implementation: Implementation, platform: str, modules: Mapping[Implementation, str]) -> ModuleType:

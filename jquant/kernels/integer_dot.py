@@ -15,10 +15,11 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.xla import apply_primitive
 
-from jquant.arithmetic import signs
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels import implementations, partition, xla
 from jquant.kernels.epilogue import Epilogue
+from jquant.kernels.native import product as native
+from jquant.kernels.zero_point import ZeroPoints, multiply
 from jquant.lowering.partitioned import is_partitioned, mapped_first, unless_partitioned
 from jquant.modes import Implementation
 
@@ -39,15 +40,17 @@ def integer_dot(
     b: jax.Array,
     epilogue: Epilogue = (),
     *,
+    zero_points: ZeroPoints = ZeroPoints(),
     transpose_b: bool = False,
     implementation: Implementation | None = None,
 ) -> jax.Array:
-    """``epilogue(a @ b)``, the product in int32: the same bits from every implementation.
+    """``epilogue((a - zero_points.a) @ (b - zero_points.b))``, the product in int32: the same bits from every implementation.
 
     Args:
-      a: int8, of shape (..., M, K), or uint8, which stands for the integers less 128.
-      b: the same, of shape (..., K, N), or (..., N, K) with `transpose_b`. Batch sizes of 1 broadcast.
+      a: int8 or uint8, of shape (..., M, K).
+      b: int8 or uint8, of shape (..., K, N), or (..., N, K) with `transpose_b`. Batch sizes of 1 broadcast.
       epilogue: the steps that follow, whose arrays have the rank of `a`.
+      zero_points: of the rank of `a`.
       transpose_b: whether `b` is K-major, as packed weights are.
       implementation: None stands for the default of the platform.
 
@@ -57,19 +60,25 @@ def integer_dot(
     """
     k = a.shape[-1]
     if isinstance(k, int) and k > _LONGEST_K:
-        multiply = functools.partial(integer_dot, transpose_b=transpose_b, implementation=implementation)
-
-        def sum_of_parts(parts, a, b):
-            products = map(multiply, parts(a, a.ndim - 1), parts(b, b.ndim - (1 if transpose_b else 2)))
-            return (functools.reduce(operator.add, products),)
-
-        in_order, interleaved = (
-            functools.partial(sum_of_parts, parts) for parts in (_consecutive_parts, _interleaved_parts)
-        )
-        (product,) = unless_partitioned(in_order, interleaved, a, b)
-        return epilogues.apply(epilogue, product)
-    arrays, steps = jax.tree.flatten(epilogue)
+        by_parts = functools.partial(_product_by_parts, implementation=implementation)
+        return multiply(by_parts, a, b, zero_points, epilogue, transpose_b=transpose_b)
+    arrays, steps = jax.tree.flatten((zero_points, epilogue))
     return _integer_dot_p.bind(a, b, *arrays, steps=steps, transpose_b=transpose_b, implementation=implementation)
+
+
+def _product_by_parts(
+    a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, transpose_b: bool, implementation: Implementation | None
+) -> jax.Array:
+    """``epilogue(a @ b)`` of int8, whose sums are too long to be computed at once."""
+    product = functools.partial(integer_dot, transpose_b=transpose_b, implementation=implementation)
+
+    def sum_of_parts(parts, a, b):
+        products = map(product, parts(a, a.ndim - 1), parts(b, b.ndim - (1 if transpose_b else 2)))
+        return (functools.reduce(operator.add, products),)
+
+    in_order, interleaved = (functools.partial(sum_of_parts, parts) for parts in (_consecutive_parts, _interleaved_parts))
+    (total,) = unless_partitioned(in_order, interleaved, a, b)
+    return epilogues.apply(epilogue, total)
 
 
 def _consecutive_parts(x: jax.Array, axis: int) -> Iterator[jax.Array]:
@@ -88,20 +97,15 @@ def _interleaved_parts(x: jax.Array, axis: int) -> Iterator[jax.Array]:
 
 
 def function_for(platform: str, implementation: Implementation | None) -> Callable[..., jax.Array]:
-    """The `implementation` for a program for `platform`."""
+    """The product of int8 by the `implementation`, for a program for `platform`."""
     implementation = implementation or implementations.default(platform)
     if implementation is Implementation.XLA:
-        return functools.partial(_on_int8, xla.integer_dot_on_cpu if platform == "cpu" else xla.integer_dot)
-    function = implementations.module_of(implementation, platform, _MODULES).integer_dot
-    return function if implementation is Implementation.NATIVE else functools.partial(_on_int8, function)
+        return xla.integer_dot_on_cpu if platform == "cpu" else xla.integer_dot
+    return implementations.module_of(implementation, platform, _MODULES).integer_dot
 
 
-def _on_int8(function, a, b, epilogue=(), *, transpose_b=False):
-    return function(signs.to_int8(a), signs.to_int8(b), epilogue, transpose_b=transpose_b)
-
-
-def _call(function, a, b, *arrays, steps, transpose_b, implementation=None):
-    return function(a, b, jax.tree.unflatten(steps, arrays), transpose_b=transpose_b)
+def _call(product, a, b, *arrays, steps, transpose_b, implementation=None):
+    return product(a, b, *jax.tree.unflatten(steps, arrays), transpose_b=transpose_b)
 
 
 _integer_dot_p.def_impl(functools.partial(apply_primitive, _integer_dot_p))
@@ -109,23 +113,28 @@ _integer_dot_p.def_impl(functools.partial(apply_primitive, _integer_dot_p))
 
 @_integer_dot_p.def_abstract_eval
 def _abstract_value(*operands, **parameters):
-    reference = functools.partial(_call, functools.partial(_on_int8, xla.integer_dot), **parameters)
+    reference = functools.partial(_call, functools.partial(multiply, xla.integer_dot), **parameters)
     return jax.make_jaxpr(reference)(*operands).out_avals[0]
 
 
 def _lower(platform, context, *operands, implementation, **parameters):
     chosen = implementations.exportable(implementation or implementations.default(platform), context)
-    function = function_for(platform, chosen)
-    if chosen is not Implementation.XLA and is_partitioned(context):
-        function = partition.on_each_shard(function, context, parameters["transpose_b"])
-        if function is None:
-            function = function_for(platform, Implementation.XLA)
-            if implementation is not None:
-                where = "inside jax.shard_map, or on a mesh of explicit axes"
-                implementations.warn_of_partitioning(implementation, where)
+    by_xla = functools.partial(multiply, function_for(platform, Implementation.XLA))
+    if chosen is Implementation.XLA:
+        product = by_xla
+    elif is_partitioned(context):
+        on_each_shard = partition.on_each_shard(function_for(platform, chosen), context, parameters["transpose_b"])
+        product = by_xla if on_each_shard is None else functools.partial(multiply, on_each_shard)
+        if on_each_shard is None and implementation is not None:
+            where = "inside jax.shard_map, or on a mesh of explicit axes"
+            implementations.warn_of_partitioning(implementation, where)
+    elif chosen is Implementation.NATIVE and platform == "cpu":  # which takes zero points, and bytes of every sign
+        product = native.multiply
+    else:
+        product = functools.partial(multiply, function_for(platform, chosen))
     if implementation is None and chosen is not Implementation.XLA:
-        function = implementations.unless_declined(function, function_for(platform, Implementation.XLA))
-    return mlir.lower_fun(functools.partial(_call, function, **parameters), multiple_results=False)(context, *operands)
+        product = implementations.unless_declined(product, by_xla)
+    return mlir.lower_fun(functools.partial(_call, product, **parameters), multiple_results=False)(context, *operands)
 
 
 implementations.register_lowering(_integer_dot_p, _lower)
@@ -142,9 +151,11 @@ batching.primitive_batchers[_integer_dot_p] = _batch
 def _differentiate(primals, tangents, *, steps, **parameters):
     """The derivative by the epilogue's arrays: the factors are integers, which have no tangents."""
     a, b, *arrays = primals
-    product = _integer_dot_p.bind(a, b, steps=jax.tree.structure(()), **parameters)
-    tangents = [ad.instantiate_zeros(tangent) for tangent in tangents[2:]]
-    return jax.jvp(lambda *arrays: epilogues.apply(jax.tree.unflatten(steps, arrays), product), arrays, tangents)
+    zero_points, epilogue = jax.tree.unflatten(steps, arrays)
+    _, epilogue_tangent = jax.tree.unflatten(steps, map(ad.instantiate_zeros, tangents[2:]))
+    points, steps = jax.tree.flatten((zero_points, ()))
+    product = _integer_dot_p.bind(a, b, *points, steps=steps, **parameters)
+    return jax.jvp(lambda epilogue: epilogues.apply(epilogue, product), (epilogue,), (epilogue_tangent,))
 
 
 ad.primitive_jvps[_integer_dot_p] = _differentiate

@@ -5,13 +5,90 @@ flipping their sign bit, which subtracts 128 from them and from their zero point
 row and column sums of the operands. All of this is exact modulo 2**32.
 """
 
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
+from jquant.arithmetic import signs
+from jquant.kernels import epilogue as epilogues
 from jquant.kernels import xla
-from jquant.kernels.epilogue import ZeroPointCorrection
+from jquant.kernels.epilogue import Epilogue, ZeroPointCorrection
 from jquant.lowering.partitioned import unless_partitioned
+
+# Up to this many rows of A, the column sums of B are computed as one more row of the product: the time goes into reading B.
+_FEW_ROWS = 16
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ZeroPoints:
+    """The zero points of the factors of a product, and the column sums of B if they are known.
+
+    Attributes:
+      a: int32, of shape (..., M, 1) or (..., 1, 1), or None for 0.
+      b: int32, of shape (..., 1, N) or (..., 1, 1), or None for 0.
+      block_sums: int32, of shape (..., G, N), whose sums over G are the column sums of B; or None.
+    """
+
+    a: jax.Array | None = None
+    b: jax.Array | None = None
+    block_sums: jax.Array | None = None
+
+
+def multiply(
+    product: Callable[..., jax.Array],
+    a: jax.Array,
+    b: jax.Array,
+    zero_points: ZeroPoints,
+    epilogue: Epilogue = (),
+    *,
+    transpose_b: bool = False,
+) -> jax.Array:
+    """``epilogue((a - zero_points.a) @ (b - zero_points.b))`` of int8 and uint8 by a `product` of int8 and its epilogue."""
+    k, rank = a.shape[-1], a.ndim
+    a_zero_point, b_zero_point = shifted(zero_points.a, a.dtype, rank), shifted(zero_points.b, b.dtype, rank)
+    block_sums = zero_points.block_sums
+    b_is_unsigned = b.dtype == jnp.uint8
+    a, b = signs.to_int8(a), signs.to_int8(b)
+    product = functools.partial(product, transpose_b=transpose_b)
+    row_sums = None if b_zero_point is None else row_sum(a)
+    column_sums = None if block_sums is None else jnp.sum(block_sums, -2, dtype=jnp.int32, keepdims=True) 
+    if column_sums is not None and b_is_unsigned:
+        column_sums = column_sums - 128 * k
+    if a_zero_point is not None and column_sums is None:
+        if not transpose_b and _are_few_rows(a, b):
+            functions = _product_and_sums_at_once, _product_and_sums_separately
+            at_once, separately = (functools.partial(function, product) for function in functions)
+            a_b, column_sums = unless_partitioned(at_once, separately, a, b)
+            steps = correction(a_zero_point, b_zero_point, row_sums, column_sums, k), *epilogue
+            return epilogues.apply(steps, a_b)
+        column_sums = column_sum(jnp.swapaxes(b, -1, -2) if transpose_b else b)
+    return product(a, b, (correction(a_zero_point, b_zero_point, row_sums, column_sums, k), *epilogue))
+
+
+def _are_few_rows(a: jax.Array, b: jax.Array) -> bool:
+    m = a.shape[-2] if math.prod(b.shape[:-2]) != 1 else math.prod(a.shape[:-1])
+    return m in range(1, _FEW_ROWS + 1)
+
+
+def _product_and_sums_at_once(product: Callable, a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """``a @ b`` and the column sums of `b`, which is read only once, unless `jax.vmap` has made the rows many."""
+    if not _are_few_rows(a, b):
+        return _product_and_sums_separately(product, a, b)
+    both = product(lax.concatenate([a, lax.full_like(a[..., :1, :], 1)], a.ndim - 2), b)
+    return both[..., :-1, :], both[..., -1:, :]
+
+
+def _product_and_sums_separately(product: Callable, a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The same in two steps, for rows that are split over devices: no row can be added to them without moving them."""
+    a_b, column_sums = product(a, b), column_sum(b)
+    return a_b, jnp.broadcast_to(column_sums, (*a_b.shape[:-2], *column_sums.shape[-2:]))
 
 
 def shifted(zero_point: jax.Array | None, dtype: np.dtype, rank: int) -> jax.Array | None:

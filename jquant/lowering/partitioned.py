@@ -25,6 +25,11 @@ def is_partitioned(context: mlir.LoweringRuleContext) -> bool:
     return getattr(axes, "num_devices", 1) > 1
 
 
+def is_exported(context: mlir.LoweringRuleContext) -> bool:
+    """Whether what is being lowered is for `jax.export`, so that another machine may run it."""
+    return context.module_context.lowering_parameters.for_export
+
+
 def is_explicit(context: mlir.LoweringRuleContext) -> bool:
     """Whether the types of the operands say how they are split; also on a mesh of one device."""
     types: Any = context.avals_in
@@ -36,15 +41,21 @@ _unless_partitioned_p.multiple_results = True
 
 
 def unless_partitioned(
-    function: Callable, otherwise: Callable, *operands: jax.Array, on_cpu: Callable | None = None
+    function: Callable,
+    otherwise: Callable,
+    *operands: jax.Array,
+    on_cpu: Callable | None = None,
+    on_this_cpu: Callable | None = None,
 ) -> Sequence[jax.Array]:
     """``function(*operands)``; in a program that XLA partitions, or for explicit types, ``otherwise(*operands)``.
 
     What is fast on one device may communicate on a mesh. All functions return the same sequence of arrays. They also take
     operands with more leading dimensions, as `jax.vmap` adds them, which broadcast; every result has all of them. `on_cpu`,
-    if there is one, takes the place of `function` in programs for a CPU.
+    if there is one, takes the place of `function` in programs for a CPU, and `on_this_cpu` that of both in programs that
+    are not for `jax.export`.
     """
-    return _unless_partitioned_p.bind(*operands, functions=(function, otherwise, on_cpu or function))
+    on_cpu = on_cpu or function
+    return _unless_partitioned_p.bind(*operands, functions=(function, otherwise, on_cpu, on_this_cpu or on_cpu))
 
 
 _unless_partitioned_p.def_impl(functools.partial(apply_primitive, _unless_partitioned_p))
@@ -52,13 +63,13 @@ _unless_partitioned_p.def_impl(functools.partial(apply_primitive, _unless_partit
 
 @_unless_partitioned_p.def_abstract_eval
 def _abstract_values(*operands, functions):
-    _, otherwise, _ = functions
+    _, otherwise, *_ = functions
     return jax.make_jaxpr(otherwise)(*operands).out_avals
 
 
 def _lower(is_for_cpu: bool, context, *operands, functions):
-    function, otherwise, on_cpu = functions
-    unpartitioned = on_cpu if is_for_cpu else function
+    function, otherwise, on_cpu, on_this_cpu = functions
+    unpartitioned = function if not is_for_cpu else on_cpu if is_exported(context) else on_this_cpu
     implementation = otherwise if is_explicit(context) or is_partitioned(context) else unpartitioned
     return mlir.lower_fun(implementation, multiple_results=True)(context, *operands)
 

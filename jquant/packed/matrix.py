@@ -83,10 +83,6 @@ class PackedMatrix:
                 f"{name}: data, block_sums and zero_point of the packed matrix do not fit together: {shapes}"
             )
 
-    def column_sum(self) -> jax.Array:
-        """The column sums of `data`, of shape (..., 1, N)."""
-        return jnp.sum(self.block_sums, axis=-2, keepdims=True, dtype=jnp.int32)
-
     def sharding_for(self, sharding: NamedSharding | PartitionSpec) -> "PackedMatrix":
         """The shardings of the arrays held here that correspond to a sharding of the matrix, (..., K, N).
 

@@ -27,7 +27,7 @@ ffi::Error read_array(std::string_view role, const ffi::AnyBuffer& array, ffi::D
 
 }  // namespace
 
-ffi::Error invalid(std::string message) { return ffi::Error::InvalidArgument("jquant-native: " + message); }
+ffi::Error invalid(const std::string& message) { return ffi::Error::InvalidArgument("jquant-native: " + message); }
 
 std::string described(std::string_view name, const ffi::AnyBuffer& array) {
   std::ostringstream text;
@@ -40,34 +40,38 @@ std::string described(std::string_view name, const ffi::AnyBuffer& array) {
 
 bool is_byte(ffi::DataType type) { return type == ffi::DataType::S8 || type == ffi::DataType::U8; }
 
-ffi::Error BatchedEpilogue::read(std::string_view roles, ffi::RemainingArgs operands, ffi::DataType output_type,
-                                 const Sizes& sizes) {
+ffi::Error BatchedArrays::read(std::string_view roles, ffi::RemainingArgs operands, ffi::DataType output_type,
+                               const Sizes& sizes) {
   std::istringstream words{std::string(roles)};
   std::string role;
   size_t position = 0;
-  int term = -1, factor = 0;
   bool has_multiplier = false;
   while (words >> role) {
     const auto array = operands.get<ffi::AnyBuffer>(position++);
     if (!array.has_value()) return invalid("there is no array for " + role);
-    const bool is_factor = role == "factor";
     BatchedArray* target = nullptr;
     ffi::DataType type = ffi::DataType::F32;
-    if (role == "term" || is_factor) {
+    Sizes expected = sizes;
+    if (role == "a_zero_point") {
       type = ffi::DataType::S32;
-      if (is_factor) {
-        ++factor;
-      } else {
-        ++term;
-        factor = 0;
-      }
-      if (term < 0 || term >= Epilogue::kMostTerms || factor >= Epilogue::kMostFactors)
-        return invalid("too many terms or factors");
-      target = &terms_[term][factor];
+      expected.columns = 1;
+      target = &a_zero_point;
+    } else if (role == "b_zero_point") {
+      type = ffi::DataType::S32;
+      expected.rows = 1;
+      target = &b_zero_point;
+    } else if (role == "block_sums") {
+      if (array->dimensions().size() == 3) blocks = array->dimensions()[1];
+      const bool has_all_columns = array->dimensions().size() == 3 && array->dimensions()[2] == sizes.columns;
+      if (!has_all_columns) return invalid(described(role, *array) + " does not have a sum for each column");
+      type = ffi::DataType::S32;
+      expected.rows = blocks;
+      target = &block_sums;
     } else if (role == "integer_bias") {
       type = ffi::DataType::S32;
       target = &integer_bias_;
     } else if (role == "row_scale") {
+      expected.columns = 1;
       target = &row_scale_;
     } else if (role == "column_scale") {
       target = &column_scale_;
@@ -79,11 +83,12 @@ ffi::Error BatchedEpilogue::read(std::string_view roles, ffi::RemainingArgs oper
       target = &column_scale_;
     } else if (role == "zero_point") {
       type = ffi::DataType::S32;
+      expected.columns = 1;
       target = &zero_point_;
     } else {
       return invalid("an array is called " + role);
     }
-    ffi::Error error = read_array(role, *array, type, sizes, *target);
+    ffi::Error error = read_array(role, *array, type, expected, *target);
     if (error.failure()) return error;
   }
   if (position != operands.size()) return invalid("there are more arrays than words in " + std::string(roles));
@@ -118,11 +123,8 @@ ffi::Error BatchedEpilogue::read(std::string_view roles, ffi::RemainingArgs oper
   return invalid("the arrays " + std::string(roles) + " do not lead to an output of this type");
 }
 
-Epilogue BatchedEpilogue::of_matrix(int64_t index) const {
+Epilogue BatchedArrays::epilogue_of_matrix(int64_t index) const {
   Epilogue epilogue;
-  for (int term = 0; term < Epilogue::kMostTerms; ++term)
-    for (int factor = 0; factor < Epilogue::kMostFactors; ++factor)
-      epilogue.terms[term][factor] = terms_[term][factor].of_matrix<int32_t>(index);
   epilogue.integer_bias = integer_bias_.of_matrix<int32_t>(index);
   epilogue.scaling = scaling_;
   epilogue.row_scale = row_scale_.of_matrix<float>(index);

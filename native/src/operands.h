@@ -42,22 +42,24 @@ struct BatchedArray {
   }
 };
 
-// The arrays of an epilogue, with which each matrix of the batch is completed.
-class BatchedEpilogue {
+// The arrays of a product beside its factors: zero points, sums of columns, and the epilogue.
+class BatchedArrays {
  public:
-  // Reads the arrays that follow the first `skipped` operands, each of which has a role, a word of `roles`:
-  //   term          int32, subtracted from the sum
-  //   factor        int32, a factor of the term before it
-  //   integer_bias  int32, added
+  // Reads the arrays of a call, each of which has a role, a word of `roles`:
+  //   a_zero_point, b_zero_point   int32, one for all or one for each row or column; see `a_zero_point` below
+  //   block_sums    int32, (batch or 1, blocks, columns); see `block_sums` below
+  //   integer_bias  int32, added to the sum
   //   row_scale, column_scale, float_bias   float32, as in Epilogue::Scaling::kDequantize
   //   multiplier    float32, of kRequantize
   //   zero_point    int32, of kRequantize
   ffi::Error read(std::string_view roles, ffi::RemainingArgs operands, ffi::DataType output_type, const Sizes& sizes);
 
-  Epilogue of_matrix(int64_t index) const;
+  Epilogue epilogue_of_matrix(int64_t index) const;
+
+  BatchedArray a_zero_point, b_zero_point, block_sums;
+  int64_t blocks = 0;
 
  private:
-  BatchedArray terms_[Epilogue::kMostTerms][Epilogue::kMostFactors];
   BatchedArray integer_bias_, row_scale_, column_scale_, bias_, zero_point_;
   Epilogue::Scaling scaling_ = Epilogue::Scaling::kNone;
   Type output_type_ = Type::kInt32;
@@ -66,8 +68,12 @@ class BatchedEpilogue {
 // "name: (sizes) of type", for messages.
 std::string described(std::string_view name, const ffi::AnyBuffer& array);
 
-ffi::Error invalid(std::string message);
+ffi::Error invalid(const std::string& message);
 
 bool is_byte(ffi::DataType type);
+
+// `a / b`, and `a` to a multiple of `b`, rounded up.
+inline int64_t quotient_rounded_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+inline int64_t rounded_up(int64_t a, int64_t b) { return quotient_rounded_up(a, b) * b; }
 
 }  // namespace jquant

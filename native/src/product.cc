@@ -14,21 +14,16 @@ namespace {
 constexpr int64_t kTooFewToShare = int64_t{1} << 19;
 constexpr int64_t kPackedBytes = int64_t{1} << 18;  // of weights at a time, which fit into a second-level cache
 constexpr int64_t kPartsPerThread = 4;              // so that a thread that is interrupted does not keep the others waiting
-constexpr int64_t kFewRows = 8;                     // for which weights in the order of the sum are not packed
+constexpr int64_t kFewRows = 16;                    // for which weights in the order of the sum are not packed
 constexpr int64_t kLeastRows = 96;                  // of a part, for which its weights are packed
 
-int64_t rounded_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
-int64_t quotient_rounded_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-// The size of the parts of a matrix of the batch.
 struct PartSize {
   int64_t rows, columns;
 };
 
-PartSize part_size(const Product& product, const Loops& loops, bool has_few_rows, int64_t batch, int64_t threads) {
-  PartSize size{std::max<int64_t>(product.rows, 1), std::max<int64_t>(product.columns, 1)};
-  const int64_t multiplications = batch * product.rows * product.columns * std::max<int64_t>(product.depth, 1);
-  const int64_t wanted = multiplications < kTooFewToShare || threads == 1 ? 1 : threads * kPartsPerThread;
+// The size of the parts of each matrix of the batch, of which there are to be `wanted` in all.
+PartSize part_size(const Product& product, const Loops& loops, bool has_few_rows, int64_t batch, int64_t wanted) {
+  PartSize size{product.rows, product.columns};
   if (!has_few_rows) {
     const int64_t most = kPackedBytes / std::max<int64_t>(product.depth, 1);
     size.columns = std::min(size.columns, std::max(loops.column_unit, most / loops.column_unit * loops.column_unit));
@@ -45,7 +40,7 @@ PartSize part_size(const Product& product, const Loops& loops, bool has_few_rows
 }
 
 ffi::Error multiply(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::RemainingArgs arrays,
-                    ffi::Result<ffi::AnyBuffer> output, bool depth_minor, std::string_view epilogue_roles) {
+                    ffi::Result<ffi::AnyBuffer> output, bool depth_minor, std::string_view roles) {
   const Loops* loops = chosen_loops();
   if (loops == nullptr) return invalid("JQUANT_NATIVE_ISA names no instruction set of this processor");
   const auto a_sizes = a.dimensions(), b_sizes = b.dimensions(), sizes = output->dimensions();
@@ -58,8 +53,8 @@ ffi::Error multiply(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffer b, ff
   if (a_sizes[1] != of_output.rows || b_columns != of_output.columns || depth != b_depth || !broadcasts(a_sizes[0]) ||
       !broadcasts(b_sizes[0]))
     return invalid(described("a", a) + " " + described("b", b) + " and " + described("the output", *output) + " do not fit");
-  BatchedEpilogue epilogue;
-  ffi::Error error = epilogue.read(epilogue_roles, arrays, output->element_type(), of_output);
+  BatchedArrays batched;
+  ffi::Error error = batched.read(roles, arrays, output->element_type(), of_output);
   if (error.failure()) return error;
   if (of_output.batch == 0 || of_output.rows == 0 || of_output.columns == 0) return ffi::Error::Success();
 
@@ -70,18 +65,23 @@ ffi::Error multiply(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffer b, ff
   product.a_is_unsigned = a.element_type() == ffi::DataType::U8;
   product.b_is_unsigned = b.element_type() == ffi::DataType::U8;
   product.is_depth_minor = depth_minor;
-  const bool has_few_rows = depth_minor && product.rows <= kFewRows;
+  const bool are_sums_known = batched.block_sums.data != nullptr;
+  const bool needs_sums = product.a_is_unsigned || batched.a_zero_point.data != nullptr;
+  const bool has_few_rows = depth_minor && product.rows <= kFewRows && (are_sums_known || !needs_sums);
   const Loop<Product>& loop = has_few_rows ? loops->few_rows : loops->panels;
 
   XlaThreads threads(pool);
-  const PartSize size = part_size(product, *loops, has_few_rows, of_output.batch, threads.count());
+  const bool is_shared =
+      threads.count() > 1 && of_output.batch * product.rows * product.columns * product.depth >= kTooFewToShare;
+  const int64_t wanted = is_shared ? threads.count() * kPartsPerThread : 1;
+  const PartSize size = part_size(product, *loops, has_few_rows, of_output.batch, wanted);
   const int64_t row_parts = quotient_rounded_up(product.rows, size.rows);
   const int64_t column_parts = quotient_rounded_up(product.columns, size.columns);
   const int64_t a_stride = a_sizes[0] == 1 ? 0 : product.rows * depth;
   const int64_t b_stride = b_sizes[0] == 1 ? 0 : product.columns * depth;
   const int64_t output_stride = product.rows * product.columns * ffi::ByteWidth(output->element_type());
   std::atomic<bool> has_memory{true};
-  parallel_for(threads, of_output.batch * row_parts * column_parts, [&](int64_t index) {
+  parallel_for(threads, of_output.batch * row_parts * column_parts, is_shared, [&](int64_t index) {
     const int64_t matrix = index / (row_parts * column_parts), in_matrix = index % (row_parts * column_parts);
     const int64_t row = in_matrix % row_parts * size.rows, column = in_matrix / row_parts * size.columns;
     const Part part{row, std::min(row + size.rows, product.rows), column, std::min(column + size.columns, product.columns)};
@@ -89,7 +89,11 @@ ffi::Error multiply(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffer b, ff
     own.a = static_cast<const char*>(a.untyped_data()) + matrix * a_stride;
     own.b = static_cast<const char*>(b.untyped_data()) + matrix * b_stride;
     own.output = static_cast<char*>(output->untyped_data()) + matrix * output_stride;
-    own.epilogue = epilogue.of_matrix(matrix);
+    own.a_zero_point = batched.a_zero_point.of_matrix<int32_t>(matrix);
+    own.b_zero_point = batched.b_zero_point.of_matrix<int32_t>(matrix);
+    own.block_sums = batched.block_sums.of_matrix<int32_t>(matrix).data;
+    own.blocks = batched.blocks;
+    own.epilogue = batched.epilogue_of_matrix(matrix);
     char* scratch = scratch_memory(loop.scratch_bytes(own, part));
     if (scratch == nullptr) {
       has_memory = false;
@@ -105,11 +109,11 @@ ffi::Error multiply(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffer b, ff
 }  // namespace jquant
 
 JQUANT_HANDLER(jquant_product, jquant::multiply,
-                              xla::ffi::Ffi::Bind()
-                                  .Ctx<xla::ffi::ThreadPool>()
-                                  .Arg<xla::ffi::AnyBuffer>()
-                                  .Arg<xla::ffi::AnyBuffer>()
-                                  .RemainingArgs()
-                                  .Ret<xla::ffi::AnyBuffer>()
-                                  .Attr<bool>("depth_minor")
-                                  .Attr<std::string_view>("epilogue"));
+               xla::ffi::Ffi::Bind()
+                   .Ctx<xla::ffi::ThreadPool>()
+                   .Arg<xla::ffi::AnyBuffer>()
+                   .Arg<xla::ffi::AnyBuffer>()
+                   .RemainingArgs()
+                   .Ret<xla::ffi::AnyBuffer>()
+                   .Attr<bool>("depth_minor")
+                   .Attr<std::string_view>("roles"));

@@ -19,38 +19,38 @@ struct Broadcast {
 
 enum class Type { kInt32, kInt8, kUint8, kFloat32, kFloat16, kBfloat16 };
 
-// The steps of jquant/kernels/epilogue.py, in their order: correction for zero points, bias, scaling.
+// The steps of jquant/kernels/epilogue.py that follow a sum, in their order: bias, scaling.
 struct Epilogue {
-  static constexpr int kMostTerms = 2;
-  static constexpr int kMostFactors = 2;
-
   enum class Scaling {
     kNone,        // the integers themselves
-    kDequantize,  // fl(sum * fl(row_scale * column_scale)), then fl(... + bias)
+    kDequantize,  // fl(sum * fl(row_scale * column_scale)), then fl(... + bias), and rounded to the type of the output
     kRequantize,  // sat(rne(fl(sum * column_scale)) + zero_point)
   };
 
-  Broadcast<int32_t> terms[kMostTerms][kMostFactors];  // whose products are subtracted
   Broadcast<int32_t> integer_bias;
   Scaling scaling = Scaling::kNone;
-  Broadcast<float> row_scale;     // of kDequantize
+  Broadcast<float> row_scale;     // of kDequantize; one for each row, or for all
   Broadcast<float> column_scale;  // of kDequantize; the multiplier of kRequantize
   Broadcast<float> bias;
-  Broadcast<int32_t> zero_point;
+  Broadcast<int32_t> zero_point;  // of kRequantize; one for each row, or for all
   Type output_type = Type::kInt32;
 };
 
-// A @ B of one matrix of a batch, followed by the epilogue. Unsigned bytes stand for themselves less 128.
+// (A - a_zero_point) @ (B - b_zero_point) of one matrix of a batch, followed by the epilogue.
 struct Product {
   const void* a = nullptr;  // (rows, depth), bytes
   const void* b = nullptr;  // (columns, depth) if `is_depth_minor`, otherwise (depth, columns), bytes
   void* output = nullptr;   // (rows, columns)
   int64_t rows = 0, columns = 0, depth = 0;
+  Broadcast<int32_t> a_zero_point;      // by row
+  Broadcast<int32_t> b_zero_point;      // by column
+  const int32_t* block_sums = nullptr;  // (blocks, columns), which add up to the sums of the columns of B; or null
+  int64_t blocks = 0;
   bool a_is_unsigned = false, b_is_unsigned = false, is_depth_minor = false;
   Epilogue epilogue;
 };
 
-// A part of a product: rows [first_row, end_row) and columns [first_column, end_column) of the output.
+// A part of a matrix: rows [first_row, end_row) and columns [first_column, end_column).
 struct Part {
   int64_t first_row, end_row, first_column, end_column;
 };

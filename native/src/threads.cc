@@ -84,8 +84,8 @@ struct Scratch {
 
 }  // namespace
 
-void parallel_for(Threads& threads, int64_t count, const std::function<void(int64_t)>& task) {
-  const int64_t helpers = std::min(count, threads.count()) - 1;
+void parallel_for(Threads& threads, int64_t count, bool is_shared, const std::function<void(int64_t)>& task) {
+  const int64_t helpers = is_shared ? std::min(count, threads.count()) - 1 : 0;
   if (helpers <= 0) {
     for (int64_t index = 0; index < count; ++index) task(index);
     return;

@@ -6,9 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jquant.kernels.epilogue import AddBias, Dequantize, Epilogue, Requantize, ZeroPointCorrection
-
-_MOST_TERMS, _MOST_FACTORS = 2, 2
+from jquant.kernels.epilogue import AddBias, Dequantize, Epilogue, Requantize
 
 
 class Fused(NamedTuple):
@@ -33,9 +31,6 @@ NOTHING = Fused((), (), np.dtype(np.int32), ())
 def fused(epilogue: Epilogue) -> Fused:
     """As many steps as the library knows, in their order."""
     steps, named = list(epilogue), []
-    if steps and isinstance(steps[0], ZeroPointCorrection) and _fits(steps[0]):
-        for factors in steps.pop(0).terms:
-            named += zip(("term", *("factor",) * (len(factors) - 1)), factors, strict=True)
     if steps and isinstance(steps[0], AddBias):
         named.append(("integer_bias", steps.pop(0).bias))
     dtype = np.dtype(np.int32)
@@ -52,6 +47,3 @@ def fused(epilogue: Epilogue) -> Fused:
     roles, arrays = zip(*named, strict=True) if named else ((), ())
     return Fused(roles, arrays, dtype, tuple(steps))
 
-
-def _fits(correction: ZeroPointCorrection) -> bool:
-    return len(correction.terms) <= _MOST_TERMS and all(len(factors) <= _MOST_FACTORS for factors in correction.terms)

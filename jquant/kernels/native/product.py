@@ -1,5 +1,7 @@
 """The integer product by the library."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -8,16 +10,18 @@ from jquant.kernels.batch import with_one_batch_axis
 from jquant.kernels.epilogue import Epilogue
 from jquant.kernels.native.epilogue import NOTHING, fused
 from jquant.kernels.native.library import PRODUCT, library
+from jquant.kernels.zero_point import ZeroPoints
 
 
 def integer_dot(a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, transpose_b: bool = False) -> jax.Array:
-    """``epilogue(a @ b)``, the product in int32.
+    """``epilogue(a @ b)`` of int8 or uint8, the product in int32; as `multiply`."""
+    return multiply(a, b, ZeroPoints(), epilogue, transpose_b=transpose_b)
 
-    Args:
-      a: int8 or uint8, which stands for the integers less 128, of shape (..., M, K).
-      b: the same, of shape (..., K, N), or (..., N, K) with `transpose_b`. Batch sizes of 1 broadcast.
-      epilogue: the steps that follow, whose arrays have the rank of `a`.
-      transpose_b: whether `b` is K-major, as packed weights are.
+
+def multiply(
+    a: jax.Array, b: jax.Array, zero_points: ZeroPoints, epilogue: Epilogue = (), *, transpose_b: bool = False
+) -> jax.Array:
+    """``epilogue((a - zero_points.a) @ (b - zero_points.b))``, as `integer_dot` defines it.
 
     Raises:
       NotImplementedError: the library cannot be used, or sizes are symbolic.
@@ -27,14 +31,25 @@ def integer_dot(a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, transpos
         raise NotImplementedError(f"implementation native: {obstacle}")
     if not all(isinstance(size, int) for size in (*a.shape, *b.shape)):
         raise NotImplementedError("implementation native does not support symbolic sizes")
-    batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     m, n = a.shape[-2], b.shape[-2 if transpose_b else -1]
     first = fused(epilogue)
+    batch = _batch(a, b, zero_points)
     # Not if jax.vmap maps nothing but the epilogue: the product would be computed for each of its arrays.
-    if any(jnp.broadcast_shapes(batch, x.shape[:-2]) != batch for x in first.arrays):
+    if _batch(a, b, zero_points, first.arrays) != batch:
         first = NOTHING._replace(rest=epilogue)
-    a, b, arrays = with_one_batch_axis(a, b, first.arrays, batch)
-    shape = *jnp.broadcast_shapes(a.shape[:1], b.shape[:1]), a.shape[1], n
+    a = jnp.broadcast_to(a, (*_batch(a, zero_points.a), *a.shape[-2:]))
+    leaves = {"a_zero_point": zero_points.a, "b_zero_point": zero_points.b, "arrays": first.arrays}
+    a, (b, block_sums), leaves = with_one_batch_axis(a, (b, zero_points.block_sums), leaves, batch)
+    named = [("a_zero_point", leaves["a_zero_point"]), ("b_zero_point", leaves["b_zero_point"]), ("block_sums", block_sums)]
+    named += zip(first.roles, leaves["arrays"], strict=True)
+    named = [(role, array) for role, array in named if array is not None]
+    shape = *jnp.broadcast_shapes(*(x.shape[:1] for x in (a, b, *(x for _, x in named)))), a.shape[1], n
     call = jax.ffi.ffi_call(PRODUCT, jax.ShapeDtypeStruct(shape, first.dtype))
-    result = call(a, b, *arrays, depth_minor=transpose_b, epilogue=" ".join(first.roles)).reshape(*batch, m, n)
+    arrays = [array for _, array in named]
+    result = call(a, b, *arrays, depth_minor=transpose_b, roles=" ".join(role for role, _ in named))
+    result = result.reshape(*batch, m, n)
     return epilogues.apply(first.rest, result) if first.rest else result
+
+
+def _batch(*arrays) -> tuple[int, ...]:
+    return functools.reduce(jnp.broadcast_shapes, (x.shape[:-2] for x in jax.tree.leaves(arrays)), ())

@@ -10,24 +10,37 @@
 namespace jquant {
 namespace JQUANT_NAMESPACE {
 
+template <class Element>
+struct VectorOf;
+template <>
+struct VectorOf<int32_t> {
+  typedef Ints Type;
+};
+template <>
+struct VectorOf<float> {
+  typedef Floats Type;
+};
+
 // The types that correspond to a vector, or to a single element.
 template <bool kIsVector>
 struct Lane {
+  template <class Element>
+  using Of = typename VectorOf<Element>::Type;
   typedef Ints Integer;
   typedef Words Word;
   typedef Floats Float;
   typedef SmallInts Byte;
   typedef Halves Half;
-  static constexpr int kCount = kLanes;
 };
 template <>
 struct Lane<false> {
+  template <class Element>
+  using Of = Element;
   typedef int32_t Integer;
   typedef uint32_t Word;
   typedef float Float;
   typedef int8_t Byte;
   typedef uint16_t Half;
-  static constexpr int kCount = 1;
 };
 
 template <class To, class From>
@@ -73,124 +86,139 @@ JQUANT_INLINE typename L::Half to_float16(typename L::Float x) {
   return converted<typename L::Half>(result | sign);
 }
 
-// One row of a `Broadcast`, from which each column, or each vector of columns, is read.
-template <class Element, class Vector>
-struct Row {
-  const Element* columns;  // null if all columns share `element`
-  Element element;
+// Calls `body(lane, column)` for every vector of columns below `count`, and for every single column after the last of them.
+template <class Body>
+JQUANT_INLINE void for_columns(int64_t count, Body body) {
+  int64_t column = 0;
+  for (; column + kLanes <= count; column += kLanes) body(Lane<true>{}, column);
+  for (; column < count; ++column) body(Lane<false>{}, column);
+}
 
-  JQUANT_INLINE Row(const Broadcast<Element>& array, int64_t row)
-      : columns(array.column_stride && array.data ? array.data + row * array.row_stride : nullptr),
-        element(array.data && !array.column_stride ? array.data[row * array.row_stride] : Element{}) {}
-
-  template <class L, class V>
-  JQUANT_INLINE V at(int64_t column) const {
-    return columns ? load<V>(columns + column) : V{} + element;
-  }
-};
-
-struct RowOfEpilogue {
-  Row<int32_t, Ints> terms[Epilogue::kMostTerms][Epilogue::kMostFactors];
-  Row<int32_t, Ints> integer_bias;
-  Row<float, Floats> row_scale, column_scale, bias;
-  Row<int32_t, Ints> zero_point;
-
-  JQUANT_INLINE RowOfEpilogue(const Epilogue& epilogue, int64_t row)
-      : terms{{{epilogue.terms[0][0], row}, {epilogue.terms[0][1], row}},
-              {{epilogue.terms[1][0], row}, {epilogue.terms[1][1], row}}},
-        integer_bias(epilogue.integer_bias, row),
-        row_scale(epilogue.row_scale, row),
-        column_scale(epilogue.column_scale, row),
-        bias(epilogue.bias, row),
-        zero_point(epilogue.zero_point, row) {}
-};
-
-template <class L>
-JQUANT_INLINE void store_floats(typename L::Float value, Type type, void* row, int64_t column) {
-  if (type == Type::kFloat32) {
-    store(static_cast<float*>(row) + column, value);
-  } else if (type == Type::kBfloat16) {
-    store(static_cast<uint16_t*>(row) + column, to_bfloat16<L>(value));
+// Calls `body(read)`, where `read(lane, column)` is an element of a row of an array, or those of a vector of columns.
+template <class Element, class Body>
+JQUANT_INLINE void with_row(const Broadcast<Element>& array, int64_t row, int64_t first_column, Body body) {
+  const Element* elements = array.data + row * array.row_stride;
+  if (array.column_stride) {
+    elements += first_column;
+    body([=](auto lane, int64_t column) {
+      typedef decltype(lane) L;
+      typedef typename L::template Of<Element> Vector;
+      return load<Vector>(elements + column);
+    });
   } else {
-    store(static_cast<uint16_t*>(row) + column, to_float16<L>(value));
+    const Element element = *elements;
+    body([=](auto lane, int64_t) {
+      typedef decltype(lane) L;
+      typedef typename L::template Of<Element> Vector;
+      return element - Vector{};  // which is -0 for -0, as the sum with 0 is not
+    });
   }
 }
 
 // sat(rne(x) + zero_point): x is limited before it is rounded, because the limits are integers; NaN becomes 0.
 template <class L>
-JQUANT_INLINE typename L::Integer nearest_integer(typename L::Float x, typename L::Integer zero_point, bool is_unsigned) {
+JQUANT_INLINE typename L::Integer nearest_integer(typename L::Float x, int32_t zero_point, int32_t lowest) {
   typedef typename L::Integer Integer;
   typedef typename L::Float Float;
   constexpr float kShift = 12582912;  // 1.5 * 2**23: the last bit of the sum has the value 1
-  const int32_t lowest = is_unsigned ? 0 : -128;
-  const Float low = converted<Float>(lowest - zero_point), high = converted<Float>(lowest + 255 - zero_point);
-  x = select(x == x, x, converted<Float>(0 - zero_point));
+  const Float low = Float{} + static_cast<float>(lowest - zero_point);
+  const Float high = Float{} + static_cast<float>(lowest + 255 - zero_point);
+  x = select(x == x, x, Float{} + static_cast<float>(-zero_point));
   x = select(x > low, x, low);
   x = select(x < high, x, high);
-  return bits_as<Integer>(x + kShift) - bits_as<int32_t>(kShift) + zero_point;
+  return bits_as<Integer>(x + kShift) + (zero_point - bits_as<int32_t>(kShift));
 }
 
-template <class L, bool kHasTerms, Epilogue::Scaling kScaling>
-JQUANT_INLINE void apply_at(const Epilogue& epilogue, const RowOfEpilogue& arrays, const int32_t* sums, void* output,
-                            int64_t column) {
-  typedef typename L::Integer Integer;
-  typedef typename L::Float Float;
-  Integer sum = load<Integer>(sums);
-  if constexpr (kHasTerms) {
-    for (int i = 0; i < Epilogue::kMostTerms; ++i) {
-      if (!epilogue.terms[i][0]) break;
-      Integer term = arrays.terms[i][0].at<L, Integer>(column);
-      if (epilogue.terms[i][1]) term *= arrays.terms[i][1].at<L, Integer>(column);
-      sum -= term;
-    }
-    if (epilogue.integer_bias) sum += arrays.integer_bias.at<L, Integer>(column);
+// Products of an integer for each row and one for each column, which are subtracted from the sums of a tile.
+struct Terms {
+  static constexpr int kMost = 2;
+
+  int count = 0;
+  int32_t rows[kMost][kTileRows];  // of the tile
+  const int32_t* columns[kMost];   // from the first of the tile on
+};
+
+// One row of a tile, a step at a time: each is a short loop over numbers in the nearest cache.
+JQUANT_INLINE void subtract(int32_t* sums, int64_t count, const int32_t* columns, int32_t row) {
+  for_columns(count, [=](auto lane, int64_t column) {
+    typedef typename decltype(lane)::Integer Integer;
+    store(sums + column, load<Integer>(sums + column) - load<Integer>(columns + column) * row);
+  });
+}
+
+JQUANT_INLINE void add_integer_bias(const Epilogue& epilogue, int32_t* sums, int64_t row, int64_t first_column,
+                                    int64_t count) {
+  with_row(epilogue.integer_bias, row, first_column, [=](auto bias) {
+    for_columns(count, [=](auto lane, int64_t column) {
+      store(sums + column, load<typename decltype(lane)::Integer>(sums + column) + bias(lane, column));
+    });
+  });
+}
+
+JQUANT_INLINE void requantize(const Epilogue& epilogue, const int32_t* sums, int64_t row, int64_t first_column,
+                              int64_t count, void* output) {
+  const Broadcast<int32_t>& zero_points = epilogue.zero_point;
+  const int32_t zero_point = zero_points ? zero_points.data[row * zero_points.row_stride] : 0;
+  const int32_t lowest = epilogue.output_type == Type::kUint8 ? 0 : -128;
+  with_row(epilogue.column_scale, row, first_column, [=](auto multiplier) {
+    for_columns(count, [=](auto lane, int64_t column) {
+      typedef decltype(lane) L;
+      const auto value = converted<typename L::Float>(load<typename L::Integer>(sums + column)) * multiplier(lane, column);
+      store(static_cast<int8_t*>(output) + column,
+            converted<typename L::Byte>(nearest_integer<L>(value, zero_point, lowest)));
+    });
+  });
+}
+
+JQUANT_INLINE void dequantize(const Epilogue& epilogue, int32_t* sums, int64_t row, int64_t first_column, int64_t count,
+                              void* output) {
+  const bool is_float32 = epilogue.output_type == Type::kFloat32;
+  float* const values = reinterpret_cast<float*>(sums);
+  float* const scaled = is_float32 && !epilogue.bias ? static_cast<float*>(output) : values;
+  const float row_scale = epilogue.row_scale.data[row * epilogue.row_scale.row_stride];
+  with_row(epilogue.column_scale, row, first_column, [=](auto column_scale) {
+    for_columns(count, [=](auto lane, int64_t column) {
+      typedef decltype(lane) L;
+      const auto multiplier = column_scale(lane, column) * row_scale;
+      store(scaled + column, converted<typename L::Float>(load<typename L::Integer>(sums + column)) * multiplier);
+    });
+  });
+  if (epilogue.bias) {
+    float* const shifted = is_float32 ? static_cast<float*>(output) : values;
+    with_row(epilogue.bias, row, first_column, [=](auto bias) {
+      for_columns(count, [=](auto lane, int64_t column) {
+        store(shifted + column, load<typename decltype(lane)::Float>(values + column) + bias(lane, column));
+      });
+    });
   }
-  if constexpr (kScaling == Epilogue::Scaling::kNone) {
-    store(static_cast<int32_t*>(output) + column, sum);
-  } else if constexpr (kScaling == Epilogue::Scaling::kDequantize) {
-    const Float multiplier = arrays.row_scale.at<L, Float>(column) * arrays.column_scale.at<L, Float>(column);
-    Float value = converted<Float>(sum) * multiplier;
-    if (epilogue.bias) value = value + arrays.bias.at<L, Float>(column);
-    store_floats<L>(value, epilogue.output_type, output, column);
-  } else {
-    const Float value = converted<Float>(sum) * arrays.column_scale.at<L, Float>(column);
-    const Integer zero_point = arrays.zero_point.at<L, Integer>(column);
-    const Integer result = nearest_integer<L>(value, zero_point, epilogue.output_type == Type::kUint8);
-    store(static_cast<int8_t*>(output) + column, converted<typename L::Byte>(result));
-  }
+  if (is_float32) return;
+  const bool is_bfloat16 = epilogue.output_type == Type::kBfloat16;
+  for_columns(count, [=](auto lane, int64_t column) {
+    typedef decltype(lane) L;
+    const auto value = load<typename L::Float>(values + column);
+    store(static_cast<uint16_t*>(output) + column, is_bfloat16 ? to_bfloat16<L>(value) : to_float16<L>(value));
+  });
 }
 
 constexpr int64_t size_of(Type type) {
   return type == Type::kInt8 || type == Type::kUint8 ? 1 : type == Type::kInt32 || type == Type::kFloat32 ? 4 : 2;
 }
 
-template <bool kHasTerms, Epilogue::Scaling kScaling>
-void apply_to_tile(const Epilogue& epilogue, const int32_t* sums, int64_t stride, char* output, int64_t output_stride,
-                   const Part& part) {
-  for (int64_t row = part.first_row; row < part.end_row; ++row) {
-    const RowOfEpilogue arrays(epilogue, row);
-    char* output_row = output + row * output_stride;
-    int64_t column = part.first_column;
-    for (; column + kLanes <= part.end_column; column += kLanes)
-      apply_at<Lane<true>, kHasTerms, kScaling>(epilogue, arrays, sums + (column - part.first_column), output_row, column);
-    for (; column < part.end_column; ++column)
-      apply_at<Lane<false>, kHasTerms, kScaling>(epilogue, arrays, sums + (column - part.first_column), output_row, column);
-    sums += stride;
+// Subtracts the terms from the sums of a tile, whose rows are `stride` apart, applies the epilogue, and writes that part of
+// the output, which has `columns` columns. The sums are overwritten.
+inline void apply(const Epilogue& epilogue, const Terms& terms, int32_t* sums, int64_t stride, void* output, int64_t columns,
+                  const Part& tile) {
+  const int64_t count = tile.end_column - tile.first_column, size = size_of(epilogue.output_type);
+  for (int64_t row = tile.first_row; row < tile.end_row; ++row, sums += stride) {
+    char* output_row = static_cast<char*>(output) + (row * columns + tile.first_column) * size;
+    for (int i = 0; i < terms.count; ++i) subtract(sums, count, terms.columns[i], terms.rows[i][row - tile.first_row]);
+    if (epilogue.integer_bias) add_integer_bias(epilogue, sums, row, tile.first_column, count);
+    if (epilogue.scaling == Epilogue::Scaling::kNone) __builtin_memcpy(output_row, sums, count * size);
+    if (epilogue.scaling == Epilogue::Scaling::kRequantize)
+      requantize(epilogue, sums, row, tile.first_column, count, output_row);
+    if (epilogue.scaling == Epilogue::Scaling::kDequantize)
+      dequantize(epilogue, sums, row, tile.first_column, count, output_row);
   }
-}
-
-// Applies the epilogue to the sums of `part`, whose rows are `stride` apart, and writes that part of the output.
-JQUANT_INLINE void apply(const Epilogue& epilogue, const int32_t* sums, int64_t stride, void* output, int64_t columns,
-                         const Part& part) {
-  typedef Epilogue::Scaling Scaling;
-  const bool has_terms = epilogue.terms[0][0] || epilogue.integer_bias;
-  const auto function = epilogue.scaling == Scaling::kNone         ? has_terms ? apply_to_tile<true, Scaling::kNone>
-                                                                               : apply_to_tile<false, Scaling::kNone>
-                        : epilogue.scaling == Scaling::kDequantize ? has_terms ? apply_to_tile<true, Scaling::kDequantize>
-                                                                               : apply_to_tile<false, Scaling::kDequantize>
-                        : has_terms                                ? apply_to_tile<true, Scaling::kRequantize>
-                                                                   : apply_to_tile<false, Scaling::kRequantize>;
-  function(epilogue, sums, stride, static_cast<char*>(output), columns * size_of(epilogue.output_type), part);
 }
 
 }  // namespace JQUANT_NAMESPACE

@@ -7,51 +7,36 @@
 
 #include "epilogue.h"
 #include "product.h"
-#include "vectors.h"
+#include "words.h"
+#include "zero_points.h"
 
 namespace jquant {
 namespace JQUANT_NAMESPACE {
 
 constexpr int kColumnUnit = 16;  // columns that are packed at once; tiles divide it or are a multiple
 constexpr int64_t kPartUnit = kTileColumns > kColumnUnit ? kTileColumns : kColumnUnit;
-constexpr int kGroups = (kTileRows + kLanes - 1) / kLanes;  // vectors of rows in a tile
+constexpr int kStripColumns = 256;  // whose sums an epilogue completes at once
 
-constexpr int64_t rounded_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
-constexpr int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+// The bytes from one row of copied activations to the next: in whole vectors, and not in multiples of the distance at which
+// the nearest cache has only a few places.
+inline int64_t activation_stride(const Product& product) { return rounded_up(product.depth, kBytes) + kBytes; }
 
-// The bytes [start, start + kBytes) of a row of `depth` bytes, with their sign bits flipped, followed by zeros.
-JQUANT_INLINE Words bytes_of_row(const char* row, int64_t start, int64_t depth, uint32_t flip) {
-  if (start + kBytes <= depth) return load<Words>(row + start) ^ flip;
-  Words words = splat_word(flip);
-  __builtin_memcpy(&words, row + start, depth - start);
-  return words ^ flip;
-}
-
-// Packs up to `kTileRows` rows of A: the bytes of each word of K, for all rows, are adjacent. Writes the start of the sums.
-//
-// `packed` has `rows` words for each word of K; as each store writes a whole vector, it needs a vector more.
-JQUANT_INLINE void pack_activations(const char* const* rows, int row_count, int64_t depth, uint32_t flip, char* packed,
-                                    int32_t* start) {
-  Ints sums[kGroups] = {};
+// Copies rows of A with their sign bits flipped, followed by zeros. Writes the sum of each.
+JQUANT_INLINE void copy_activations(const Product& product, int64_t first_row, int rows, char* copies, int32_t* row_sums) {
+  const uint32_t flip = flip_of_activations(product.a_is_unsigned);
   const Weights ones = weights_of(splat_word(0x01010101));
-  for (int64_t k = 0; k < depth; k += kBytes) {
-    Words squares[kGroups][kLanes];
-    for (int group = 0; group < kGroups; ++group) {
-      for (int i = 0; i < kLanes; ++i) {
-        const int row = group * kLanes + i;
-        squares[group][i] = row < row_count ? bytes_of_row(rows[row], k, depth, flip) : Words{};
-      }
-      transpose(squares[group]);
+  for (int row = 0; row < rows; ++row) {
+    const char* source = static_cast<const char*>(product.a) + (first_row + row) * product.depth;
+    char* copy = copies + row * activation_stride(product);
+    Ints sums = {};
+    for (int64_t k = 0; k < product.depth; k += kBytes) {
+      const Words words = bytes_of_row(source, k, product.depth, flip);
+      store(copy + k, words);
+      sums = dot4(sums, ones, activations_of(words));
     }
-    for (int i = 0; i < kLanes; ++i) {
-      for (int group = 0; group < kGroups; ++group) {
-        if (group * kLanes < row_count) store(packed + (i * row_count + group * kLanes) * kWord, squares[group][i]);
-        if (kWeightOffset) sums[group] = dot4(sums[group], ones, activations_of(squares[group][i]));
-      }
-    }
-    packed += kLanes * row_count * kWord;
+    row_sums[row] = 0;
+    for (int lane = 0; lane < kLanes; ++lane) row_sums[row] += sums[lane];
   }
-  for (int group = 0; group < kGroups; ++group) store(start + group * kLanes, sums[group] * -kWeightOffset);
 }
 
 // Packs columns of B that lie in the order of the sum into a panel.
@@ -67,42 +52,49 @@ JQUANT_INLINE void pack_panel(const char* columns, int64_t stride, int64_t colum
   }
 }
 
-// Packs `kColumnUnit` columns of B, whose rows are `stride` apart, into one or more panels.
-JQUANT_INLINE void pack_panels_of_rows(const char* rows, int64_t stride, int64_t column_count, int64_t depth, uint32_t flip,
-                                       char* panels, int64_t panel_bytes) {
+// Packs four bytes of K of `kColumnUnit` columns of B, whose rows are `stride` apart, into one or more panels.
+JQUANT_INLINE void pack_word_of_rows(const char* rows, int64_t stride, int64_t row_count, int64_t column_count,
+                                     uint32_t flip, char* panels, int64_t panel_bytes) {
   typedef uint8_t Bytes __attribute__((vector_size(kColumnUnit)));
   typedef uint16_t Pairs __attribute__((vector_size(kColumnUnit)));
-  constexpr int kPanels = kColumnUnit / kLanes, kVectors = 4;
-  for (int64_t k = 0; k < depth; k += kWord) {
-    Bytes bytes[kWord];
-    for (int i = 0; i < kWord; ++i) {
-      bytes[i] = Bytes{};
-      if (k + i >= depth) continue;
-      const char* row = rows + (k + i) * stride;
-      if (column_count >= kColumnUnit) {
-        bytes[i] = load<Bytes>(row);
-      } else {
-        __builtin_memcpy(&bytes[i], row, column_count);
-      }
+  constexpr int kPanels = kColumnUnit / kLanes, kVectors = 4, kVectorsOfPanel = kVectors / kPanels;
+  Bytes bytes[kWord];
+  for (int i = 0; i < kWord; ++i) {
+    bytes[i] = Bytes{} + static_cast<uint8_t>(flip);  // which is stored as 0
+    if (i >= row_count) continue;
+    if (column_count >= kColumnUnit) {
+      bytes[i] = load<Bytes>(rows + i * stride);
+    } else {
+      __builtin_memcpy(&bytes[i], rows + i * stride, column_count);
     }
-    const Pairs low[2] = {(Pairs)interleaved<Bytes, 0>(bytes[0], bytes[1]), (Pairs)interleaved<Bytes, 1>(bytes[0], bytes[1])};
-    const Pairs high[2] = {(Pairs)interleaved<Bytes, 0>(bytes[2], bytes[3]),
-                           (Pairs)interleaved<Bytes, 1>(bytes[2], bytes[3])};
-    Bytes words[kVectors];  // each of four columns
-    for (int i = 0; i < 2; ++i) {
-      words[2 * i] = (Bytes)interleaved<Pairs, 0>(low[i], high[i]) ^ (uint8_t)flip;
-      words[2 * i + 1] = (Bytes)interleaved<Pairs, 1>(low[i], high[i]) ^ (uint8_t)flip;
-    }
-    for (int i = 0; i < kVectors; ++i)
-      store(panels + i / (kVectors / kPanels) * panel_bytes + i % (kVectors / kPanels) * kColumnUnit, words[i]);
-    panels += kBytes;
   }
+  const Pairs low[2] = {(Pairs)interleaved<Bytes, 0>(bytes[0], bytes[1]), (Pairs)interleaved<Bytes, 1>(bytes[0], bytes[1])};
+  const Pairs high[2] = {(Pairs)interleaved<Bytes, 0>(bytes[2], bytes[3]), (Pairs)interleaved<Bytes, 1>(bytes[2], bytes[3])};
+  Bytes words[kVectors];  // each of four columns
+  for (int i = 0; i < 2; ++i) {
+    words[2 * i] = (Bytes)interleaved<Pairs, 0>(low[i], high[i]) ^ static_cast<uint8_t>(flip);
+    words[2 * i + 1] = (Bytes)interleaved<Pairs, 1>(low[i], high[i]) ^ static_cast<uint8_t>(flip);
+  }
+  for (int i = 0; i < kVectors; ++i)
+    store(panels + i / kVectorsOfPanel * panel_bytes + i % kVectorsOfPanel * kColumnUnit, words[i]);
 }
 
-// The sums of a tile: `rows` of packed activations times `kTilePanels` panels.
+// The sums of the columns of a panel, as signed bytes.
+JQUANT_INLINE Ints sums_of_panel(const char* panel, int64_t depth) {
+  const Activations ones = activations_of(splat_word(0x01010101));
+  Ints sums = Ints{} - static_cast<int32_t>(kWeightOffset * depth);
+  for (int64_t k = 0; k < depth; k += kWord) sums = dot4(sums, weights_of(load<Words>(panel + k * kLanes)), ones);
+  return sums;
+}
+
+// The sums of a tile, in rows of `kStripColumns`: `rows` of packed activations times `kTilePanels` panels.
 template <int kRows>
-void multiply_tile(const char* activations, const char* panels, int64_t words, int64_t panel_bytes, const int32_t* start,
-                   int32_t* sums) {
+void multiply_tile(const char* activations, int64_t stride, const char* panels, int64_t words, int64_t panel_bytes,
+                   const int32_t* start, int32_t* sums) {
+  constexpr int kGroup = 3;  // rows that one address and multiples of the stride reach
+  constexpr int kGroups = (kRows + kGroup - 1) / kGroup;
+  const char* groups[kGroups];
+  for (int group = 0; group < kGroups; ++group) groups[group] = activations + group * kGroup * stride;
   Ints totals[kRows][kTilePanels];
 #pragma GCC unroll 16
   for (int row = 0; row < kRows; ++row)
@@ -113,21 +105,21 @@ void multiply_tile(const char* activations, const char* panels, int64_t words, i
 #pragma GCC unroll 16
     for (int row = 0; row < kRows; ++row) {
       uint32_t bytes;
-      __builtin_memcpy(&bytes, activations + row * kWord, kWord);
+      __builtin_memcpy(&bytes, groups[row / kGroup] + row % kGroup * stride, kWord);
       const Activations activation = activations_of(splat_word(bytes));
       for (int panel = 0; panel < kTilePanels; ++panel)
         totals[row][panel] = dot4(totals[row][panel], weights[panel], activation);
     }
-    activations += kRows * kWord;
+#pragma GCC unroll 16
+    for (int group = 0; group < kGroups; ++group) groups[group] += kWord;
     panels += kBytes;
   }
 #pragma GCC unroll 16
   for (int row = 0; row < kRows; ++row)
-    for (int panel = 0; panel < kTilePanels; ++panel)
-      store(sums + row * kTileColumns + panel * kLanes, totals[row][panel]);
+    for (int panel = 0; panel < kTilePanels; ++panel) store(sums + row * kStripColumns + panel * kLanes, totals[row][panel]);
 }
 
-typedef void (*MultiplyTile)(const char*, const char*, int64_t, int64_t, const int32_t*, int32_t*);
+typedef void (*MultiplyTile)(const char*, int64_t, const char*, int64_t, int64_t, const int32_t*, int32_t*);
 
 template <int... kRows>
 constexpr MultiplyTile tile_with(int rows) {
@@ -143,45 +135,59 @@ JQUANT_INLINE MultiplyTile tile_with_rows(int rows) {
 
 inline int64_t panel_bytes_of(const Product& product) { return rounded_up(product.depth, kBytes) * kLanes; }
 
-// The memory that `multiply_in_panels` works in: the weights of the part, and the activations of a tile.
+// The memory that `multiply_in_panels` works in: the weights of the part, the activations of a tile, and zero points.
 inline int64_t scratch_of_panels(const Product& product, const Part& part) {
   const int64_t columns = rounded_up(part.end_column - part.first_column, kPartUnit);
-  return panel_bytes_of(product) * (columns / kLanes) + rounded_up(product.depth, kBytes) * kTileRows + kBytes;
+  return panel_bytes_of(product) * (columns / kLanes) + activation_stride(product) * kTileRows +
+         ZeroPoints::scratch_bytes(columns);
+}
+
+// Packs the columns of a part of B, reading it in the order in which it lies in memory.
+JQUANT_INLINE void pack_weights(const Product& product, const Part& part, char* panels) {
+  const int64_t depth = product.depth, panel_bytes = panel_bytes_of(product);
+  const char* b = static_cast<const char*>(product.b);
+  const uint32_t flip = flip_of_weights(product.b_is_unsigned);
+  if (product.is_depth_minor) {
+    for (int64_t column = part.first_column; column < part.end_column; column += kLanes)
+      pack_panel(b + column * depth, depth, smaller(part.end_column - column, kLanes), depth, flip,
+                 panels + (column - part.first_column) / kLanes * panel_bytes);
+    return;
+  }
+  for (int64_t k = 0; k < depth; k += kWord)
+    for (int64_t column = part.first_column; column < part.end_column; column += kColumnUnit)
+      pack_word_of_rows(b + k * product.columns + column, product.columns, depth - k, part.end_column - column, flip,
+                        panels + (column - part.first_column) / kLanes * panel_bytes + k * kLanes, panel_bytes);
 }
 
 // A part of the product. `scratch` is aligned to a vector.
 inline void multiply_in_panels(const Product& product, const Part& part, char* scratch) {
   const int64_t depth = product.depth, panel_bytes = panel_bytes_of(product);
-  const char *a = static_cast<const char*>(product.a), *b = static_cast<const char*>(product.b);
-  const uint32_t a_flip = flip_of_activations(product.a_is_unsigned), b_flip = flip_of_weights(product.b_is_unsigned);
+  const int64_t column_count = part.end_column - part.first_column, padded_columns = rounded_up(column_count, kPartUnit);
   char* panels = scratch;
-  const int64_t unit = product.is_depth_minor ? kLanes : kColumnUnit;
-  for (int64_t column = part.first_column; column < part.end_column; column += unit) {
-    char* target = panels + (column - part.first_column) / kLanes * panel_bytes;
-    const int64_t count = smaller(part.end_column - column, unit);
-    if (product.is_depth_minor) {
-      pack_panel(b + column * depth, depth, count, depth, b_flip, target);
-    } else {
-      pack_panels_of_rows(b + column, product.columns, count, depth, b_flip, target, panel_bytes);
-    }
-  }
-  char* activations = panels + panel_bytes * (rounded_up(part.end_column - part.first_column, kPartUnit) / kLanes);
+  char* activations = panels + panel_bytes * (padded_columns / kLanes);
+  const ZeroPoints zero_points(product, part, activations + activation_stride(product) * kTileRows);
+  pack_weights(product, part, panels);
+  if (int32_t* column_sums = zero_points.unknown_column_sums())
+    for (int64_t column = 0; column < column_count; column += kLanes)
+      store(column_sums + column, sums_of_panel(panels + column / kLanes * panel_bytes, depth));
 
+  const int64_t words = (depth + kWord - 1) / kWord;
   const int64_t row_count = part.end_row - part.first_row, tiles = (row_count + kTileRows - 1) / kTileRows;
   const int64_t rows_per_tile = (row_count + tiles - 1) / tiles;
   for (int64_t row = part.first_row; row < part.end_row; row += rows_per_tile) {
     const int rows = static_cast<int>(smaller(rows_per_tile, part.end_row - row));
-    const char* row_data[kTileRows];
-    for (int i = 0; i < rows; ++i) row_data[i] = a + (row + i) * depth;
-    int32_t start[kGroups * kLanes];
-    pack_activations(row_data, rows, depth, a_flip, activations, start);
+    int32_t row_sums[kTileRows], starts[kTileRows];
+    copy_activations(product, row, rows, activations, row_sums);
+    const Terms terms = zero_points.terms(row, rows, row_sums, starts);
     const MultiplyTile multiply = tile_with_rows(rows);
-    for (int64_t column = part.first_column; column < part.end_column; column += kTileColumns) {
-      alignas(kBytes) int32_t sums[kTileRows * kTileColumns];
-      const char* tile_panels = panels + (column - part.first_column) / kLanes * panel_bytes;
-      multiply(activations, tile_panels, (depth + kWord - 1) / kWord, panel_bytes, start, sums);
-      const Part tile{row, row + rows, column, smaller(column + kTileColumns, part.end_column)};
-      apply(product.epilogue, sums, kTileColumns, product.output, product.columns, tile);
+    for (int64_t first = 0; first < column_count; first += kStripColumns) {
+      alignas(kBytes) int32_t sums[kTileRows * kStripColumns];
+      const int64_t end = smaller(first + kStripColumns, column_count);
+      for (int64_t column = first; column < end; column += kTileColumns)
+        multiply(activations, activation_stride(product), panels + column / kLanes * panel_bytes, words, panel_bytes, starts,
+                 sums + (column - first));
+      apply(product.epilogue, beginning_at(terms, first), sums, kStripColumns, product.output, product.columns,
+            {row, row + rows, part.first_column + first, part.first_column + end});
     }
   }
 }
@@ -189,10 +195,12 @@ inline void multiply_in_panels(const Product& product, const Part& part, char* s
 // Few rows: up to `kDotRows` rows of A times `kDotColumns` columns of B at a time, along the sum.
 constexpr int kDotRows = 4;
 constexpr int kDotColumns = 4;
+constexpr int kDotStripColumns = 64;  // whose sums an epilogue completes at once
+constexpr int kMostFewRows = 16;
 
 // Adds, in each lane, the products of every kLanes-th word of `kRows` rows and `kDotColumns` columns.
 template <int kRows>
-JQUANT_INLINE void add_dots(const char* activations, int64_t padded_depth, const char* const (&columns)[kDotColumns],
+JQUANT_INLINE void add_dots(const char* activations, int64_t activation_stride, const char* const (&columns)[kDotColumns],
                             int64_t depth, uint32_t flip, Ints (&totals)[kRows][kDotColumns]) {
   for (int64_t k = 0; k < depth; k += kBytes) {
     Weights weights[kDotColumns];
@@ -200,65 +208,65 @@ JQUANT_INLINE void add_dots(const char* activations, int64_t padded_depth, const
     for (int i = 0; i < kDotColumns; ++i) weights[i] = weights_of(bytes_of_row(columns[i], k, depth, flip));
 #pragma GCC unroll 4
     for (int row = 0; row < kRows; ++row) {
-      const Activations activation = activations_of(load<Words>(activations + row * padded_depth + k));
+      const Activations activation = activations_of(load<Words>(activations + row * activation_stride + k));
 #pragma GCC unroll 4
       for (int i = 0; i < kDotColumns; ++i) totals[row][i] = dot4(totals[row][i], weights[i], activation);
     }
   }
 }
 
-// The sums of `kRows` rows and `kLanes` columns, of which the last may stand for several.
+// The sums of `kRows` rows and `kLanes` columns, of which the last may stand for several; in rows of `kDotStripColumns`.
 template <int kRows>
-void multiply_by_dots(const char* activations, const int32_t* start, const char* columns, int64_t column_count, int64_t depth,
-                      uint32_t flip, int32_t* sums) {
-  const int64_t padded_depth = rounded_up(depth, kBytes);
+void multiply_by_dots(const char* activations, int64_t stride, const int32_t* start, const char* columns,
+                      int64_t column_count, int64_t depth, uint32_t flip, int32_t* sums) {
   Ints totals[kRows][kLanes];
   for (int column = 0; column < kLanes; column += kDotColumns) {
     const char* some_columns[kDotColumns];
     for (int i = 0; i < kDotColumns; ++i) some_columns[i] = columns + smaller(column + i, column_count - 1) * depth;
     Ints dots[kRows][kDotColumns] = {};
-    add_dots<kRows>(activations, padded_depth, some_columns, depth, flip, dots);
+    add_dots<kRows>(activations, stride, some_columns, depth, flip, dots);
     for (int row = 0; row < kRows; ++row)
       for (int i = 0; i < kDotColumns; ++i) totals[row][column + i] = dots[row][i];
   }
-  for (int row = 0; row < kRows; ++row) store(sums + row * kLanes, sums_of_lanes(totals[row]) + start[row]);
+  for (int row = 0; row < kRows; ++row) store(sums + row * kDotStripColumns, sums_of_lanes(totals[row]) + start[row]);
 }
 
-// The memory that `multiply_few_rows` works in: the activations, and the starts of their sums.
+// The memory that `multiply_few_rows` works in: the activations, and zero points.
 inline int64_t scratch_of_few_rows(const Product& product, const Part& part) {
-  const int64_t rows = part.end_row - part.first_row;
-  return rows * (rounded_up(product.depth, kBytes) + static_cast<int64_t>(sizeof(int32_t)));
+  const int64_t rows = part.end_row - part.first_row, columns = part.end_column - part.first_column;
+  return rows * activation_stride(product) + ZeroPoints::scratch_bytes(columns);
 }
 
-// A part of a product with few rows, whose weights lie in the order of the sum.
+// A part of a product with few rows, whose weights lie in the order of the sum, and the sums of whose columns are known.
 inline void multiply_few_rows(const Product& product, const Part& part, char* scratch) {
-  const int64_t depth = product.depth, padded_depth = rounded_up(depth, kBytes), rows = part.end_row - part.first_row;
-  const uint32_t a_flip = flip_of_activations(product.a_is_unsigned), b_flip = flip_of_weights(product.b_is_unsigned);
+  const int64_t depth = product.depth, stride = activation_stride(product);
+  const int rows = static_cast<int>(part.end_row - part.first_row);
+  const uint32_t flip = flip_of_weights(product.b_is_unsigned);
   char* activations = scratch;
-  int32_t* starts = reinterpret_cast<int32_t*>(scratch + rows * padded_depth);
-  const Weights ones = weights_of(splat_word(0x01010101));
-  for (int64_t row = 0; row < rows; ++row) {
-    const char* source = static_cast<const char*>(product.a) + (part.first_row + row) * depth;
-    Ints sum = {};
-    for (int64_t k = 0; k < depth; k += kBytes) {
-      const Words words = bytes_of_row(source, k, depth, a_flip);
-      store(activations + row * padded_depth + k, words);
-      sum = dot4(sum, ones, activations_of(words));
+  const ZeroPoints zero_points(product, part, activations + rows * stride);
+  int32_t row_sums[kMostFewRows];
+  copy_activations(product, part.first_row, rows, activations, row_sums);
+  typedef void (*Multiply)(const char*, int64_t, const int32_t*, const char*, int64_t, int64_t, uint32_t, int32_t*);
+  constexpr Multiply functions[] = {multiply_by_dots<1>, multiply_by_dots<2>, multiply_by_dots<3>, multiply_by_dots<4>};
+  for (int64_t first = part.first_column; first < part.end_column; first += kDotStripColumns) {
+    const int64_t end = smaller(first + kDotStripColumns, part.end_column);
+    alignas(kBytes) int32_t sums[kMostFewRows * kDotStripColumns];
+    Terms terms[kMostFewRows / kDotRows];
+    int32_t starts[kMostFewRows];
+    for (int row = 0; row < rows; row += kDotRows) {
+      const int count = static_cast<int>(smaller(kDotRows, rows - row));
+      terms[row / kDotRows] = zero_points.terms(part.first_row + row, count, row_sums + row, starts + row);
     }
-    starts[row] = 0;
-    for (int lane = 0; lane < kLanes; ++lane) starts[row] -= kWeightOffset * sum[lane];
-  }
-  for (int64_t column = part.first_column; column < part.end_column; column += kLanes) {
-    const int64_t end_column = smaller(column + kLanes, part.end_column);
-    const char* columns = static_cast<const char*>(product.b) + column * depth;
+    for (int64_t column = first; column < end; column += kLanes) {
+      const char* columns = static_cast<const char*>(product.b) + column * depth;
+      for (int64_t row = 0; row < rows; row += kDotRows)
+        functions[smaller(kDotRows, rows - row) - 1](activations + row * stride, stride, starts + row, columns, end - column,
+                                                     depth, flip, sums + row * kDotStripColumns + (column - first));
+    }
     for (int64_t row = 0; row < rows; row += kDotRows) {
-      typedef void (*Multiply)(const char*, const int32_t*, const char*, int64_t, int64_t, uint32_t, int32_t*);
-      constexpr Multiply functions[] = {multiply_by_dots<1>, multiply_by_dots<2>, multiply_by_dots<3>, multiply_by_dots<4>};
-      const int64_t count = smaller(kDotRows, rows - row), first_row = part.first_row + row;
-      alignas(kBytes) int32_t sums[kDotRows * kLanes];
-      functions[count - 1](activations + row * padded_depth, starts + row, columns, end_column - column, depth, b_flip, sums);
-      apply(product.epilogue, sums, kLanes, product.output, product.columns,
-            {first_row, first_row + count, column, end_column});
+      const int64_t first_row = part.first_row + row, end_row = smaller(first_row + kDotRows, part.end_row);
+      apply(product.epilogue, beginning_at(terms[row / kDotRows], first - part.first_column), sums + row * kDotStripColumns,
+            kDotStripColumns, product.output, product.columns, {first_row, end_row, first, end});
     }
   }
 }

@@ -154,8 +154,7 @@ template <class Vector, int kHalf>
 JQUANT_INLINE Vector interleaved(Vector a, Vector b) {
   constexpr int n = sizeof(Vector) / sizeof(a[0]), h = kHalf * n / 2;
   if constexpr (n == 4) return __builtin_shufflevector(a, b, h, h + 4, h + 1, h + 5);
-  if constexpr (n == 8)
-    return __builtin_shufflevector(a, b, h, h + 8, h + 1, h + 9, h + 2, h + 10, h + 3, h + 11);
+  if constexpr (n == 8) return __builtin_shufflevector(a, b, h, h + 8, h + 1, h + 9, h + 2, h + 10, h + 3, h + 11);
   if constexpr (n == 16)
     return __builtin_shufflevector(a, b, h, h + 16, h + 1, h + 17, h + 2, h + 18, h + 3, h + 19, h + 4, h + 20, h + 5,
                                    h + 21, h + 6, h + 22, h + 7, h + 23);

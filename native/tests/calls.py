@@ -1,0 +1,132 @@
+"""Calls of the library through XLA, and the same products in NumPy, by the formulas of native/src/product.h."""
+
+import ctypes
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jquant_native
+import numpy as np
+
+TARGET = "jquant_product"
+
+# The roles of the arrays of a call; there are also `block_sums` and `integer_bias`.
+ZERO_POINTS = ("a_zero_point", "b_zero_point")
+DEQUANTIZE = ("row_scale", "column_scale", "float_bias")
+REQUANTIZE = ("multiplier", "zero_point")
+
+BYTES = (np.int8, np.uint8)
+FLOATS = (np.float32, np.float16, jnp.bfloat16)
+
+
+@functools.cache
+def instruction_set() -> str:
+    """Loads the library, registers its functions with XLA, and returns the name of the instruction set that it uses."""
+    functions = ctypes.CDLL(str(jquant_native.LIBRARY))
+    functions.jquant_instruction_set.restype = ctypes.c_char_p
+    name = functions.jquant_instruction_set()
+    assert name is not None, "JQUANT_NATIVE_ISA names no instruction set that this processor has"
+    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(getattr(functions, TARGET)), platform="cpu")
+    return name.decode()
+
+
+class Call(NamedTuple):
+    """A product. Each array has three dimensions, and goes with the role of the same position."""
+
+    a: np.ndarray
+    b: np.ndarray
+    arrays: tuple[np.ndarray, ...] = ()
+    roles: tuple[str, ...] = ()
+    dtype: np.dtype = np.dtype(np.int32)
+    depth_minor: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        (batch,) = np.broadcast_shapes(*(array.shape[:1] for array in (self.a, self.b, *self.arrays)))
+        return batch, self.a.shape[1], self.b.shape[1 if self.depth_minor else 2]
+
+    def describe(self) -> str:
+        of_arrays = ", ".join(f"{role} {array.shape}" for role, array in zip(self.roles, self.arrays, strict=True))
+        return (
+            f"{self.a.dtype}{self.a.shape} @ {self.b.dtype}{self.b.shape} to {self.dtype}, {self.depth_minor=}, {of_arrays}"
+        )
+
+
+def function(*calls: Call) -> Callable[..., list[jax.Array]]:
+    """A function of the operands of all calls, a tuple for each, that makes the calls."""
+    targets = [jax.ffi.ffi_call(TARGET, jax.ShapeDtypeStruct(call.shape, call.dtype)) for call in calls]
+
+    def make(operands):
+        return [
+            target(*of_call, depth_minor=call.depth_minor, roles=" ".join(call.roles))
+            for target, call, of_call in zip(targets, calls, operands, strict=True)
+        ]
+
+    return make
+
+
+def operands(*calls: Call) -> list[tuple[np.ndarray, ...]]:
+    return [(call.a, call.b, *call.arrays) for call in calls]
+
+
+def compute(*calls: Call) -> list[np.ndarray]:
+    """The results of the library, from one program with all calls."""
+    instruction_set()
+    return [np.asarray(result) for result in jax.jit(function(*calls))(operands(*calls))]
+
+
+def expected(call: Call) -> np.ndarray:
+    """The result in NumPy. The sums of columns, which the library need not compute, are not looked at."""
+    named = dict(zip(call.roles, call.arrays, strict=True))
+    a = call.a.astype(np.int64) - named.get("a_zero_point", 0)
+    b = (call.b.swapaxes(1, 2) if call.depth_minor else call.b).astype(np.int64) - named.get("b_zero_point", 0)
+    total = np.broadcast_to(a @ b + named.get("integer_bias", 0), call.shape).astype(np.int32)
+    with np.errstate(all="ignore"):
+        if "row_scale" in named:
+            return _dequantized(total, named, call.dtype)
+        if "multiplier" in named:
+            return _requantized(total, named, call.dtype)
+    return total
+
+
+def block_sums(rng: np.random.Generator, b: np.ndarray, depth_minor: bool) -> np.ndarray:
+    """The sums of the columns of B in a random number of parts."""
+    total = b.astype(np.int64).sum(2 if depth_minor else 1)[:, None]
+    parts = rng.integers(-999, 999, (len(b), rng.integers(4), total.shape[2]))
+    return np.concatenate([parts, total - parts.sum(1, keepdims=True)], 1).astype(np.int32)
+
+
+def _dequantized(total: np.ndarray, named: dict[str, np.ndarray], dtype: np.dtype) -> np.ndarray:
+    scale = _flushed(_flushed(named["row_scale"]) * _flushed(named["column_scale"]))
+    value = _flushed(total.astype(np.float32) * scale)
+    if "float_bias" in named:
+        value = _flushed(value + _flushed(named["float_bias"]))
+    return value.astype(dtype)
+
+
+def _requantized(total: np.ndarray, named: dict[str, np.ndarray], dtype: np.dtype) -> np.ndarray:
+    value = _flushed(total.astype(np.float32) * _flushed(named["multiplier"])).astype(np.float64)
+    value = np.rint(value) + named.get("zero_point", 0)
+    limits = np.iinfo(dtype)
+    return np.where(np.isnan(value), 0, np.clip(value, limits.min, limits.max)).astype(dtype)
+
+
+def _flushed(x: np.ndarray) -> np.ndarray:
+    """XLA's threads take subnormal numbers for 0, as operands and as results."""
+    return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)
+
+
+def bits(x: np.ndarray) -> np.ndarray:
+    """The bits of floating-point numbers, with one pattern for all NaN; integers as they are."""
+    if np.issubdtype(x.dtype, np.integer):
+        return x
+    patterns = x.view({2: np.uint16, 4: np.uint32}[x.dtype.itemsize])
+    return np.where(np.isnan(x), ~patterns.dtype.type(0), patterns)
+
+
+def check(*calls: Call) -> None:
+    """Compares the results of calls, which are made in one program, with NumPy's."""
+    for call, actual in zip(calls, compute(*calls), strict=True):
+        np.testing.assert_array_equal(bits(actual), bits(expected(call)), err_msg=call.describe())

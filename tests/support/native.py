@@ -1,0 +1,9 @@
+"""The marker of tests that need jquant-native, the compiled products on CPUs."""
+
+import pytest
+
+from jquant.kernels.native.library import library
+
+_OBSTACLE = library().obstacle
+
+requires_native = pytest.mark.skipif(_OBSTACLE is not None, reason=_OBSTACLE or "jquant-native can be used")
