@@ -41,6 +41,9 @@ class ZeroPoints:
     block_sums: jax.Array | None = None
 
 
+NO_ZERO_POINTS = ZeroPoints()
+
+
 def multiply(
     product: Callable[..., jax.Array],
     a: jax.Array,
@@ -58,7 +61,7 @@ def multiply(
     a, b = signs.to_int8(a), signs.to_int8(b)
     product = functools.partial(product, transpose_b=transpose_b)
     row_sums = None if b_zero_point is None else row_sum(a)
-    column_sums = None if block_sums is None else jnp.sum(block_sums, -2, dtype=jnp.int32, keepdims=True) 
+    column_sums = None if block_sums is None else jnp.sum(block_sums, -2, dtype=jnp.int32, keepdims=True)
     if column_sums is not None and b_is_unsigned:
         column_sums = column_sums - 128 * k
     if a_zero_point is not None and column_sums is None:

@@ -46,4 +46,3 @@ def fused(epilogue: Epilogue) -> Fused:
         dtype = np.dtype(step.dtype)
     roles, arrays = zip(*named, strict=True) if named else ((), ())
     return Fused(roles, arrays, dtype, tuple(steps))
-

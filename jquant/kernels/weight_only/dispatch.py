@@ -14,7 +14,7 @@ from jquant.lowering.partitioned import unless_partitioned
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def matmul(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
-    """``a @ ((integers - zero_point) * scale)`` in float32, of shape (..., M, N).
+    """``a @ ((integers - zero_point) * scale)``, or ``a @ (integers * scale + minimum)``: float32, of shape (..., M, N).
 
     The derivative is that of `dense.matmul`, which holds all weights as floats.
 

@@ -46,7 +46,7 @@ def batch_rank(weights: Weights) -> int:
 
 
 def dequantized(weights: Weights, k: int) -> jax.Array:
-    """``fl(fl(integers - zero_point) * scale)`` in float32, of shape (..., K, N)."""
+    """``fl(fl(integers - zero_point) * scale)``, or ``fl(fl(integers * scale) + minimum)``: float32, (..., K, N)."""
     if isinstance(weights, PackedBlockMatrix):
         return dequantized_rows(weights, weights.integers())[..., :k, :]
     groups = weights.scale.shape[-1]
@@ -69,6 +69,8 @@ def dequantized_rows(weights: PackedBlockMatrix, integers: jax.Array) -> jax.Arr
     blocks = integers.reshape(*batch, rows // weights.block_size, weights.block_size, n)
     zero_point = None if weights.zero_point is None else weights.zero_point[..., None, :]
     real = _real(blocks, weights.scale[..., None, :], zero_point)
+    if weights.minimum is not None:
+        real = exact.sum(real, exact.widen(weights.minimum[..., None, :]))
     return real.reshape(*real.shape[:-3], rows, n)
 
 
