@@ -16,11 +16,8 @@ namespace {
 typedef WeightOnlyProduct::Layout Layout;
 
 constexpr int64_t kTooFewToShare = int64_t{1} << 17;  // multiplications, which take a few microseconds
-constexpr int64_t kPartsPerThread = 4;                // so that a thread that is interrupted does not keep the others waiting
-constexpr int64_t kMostRows = 192;                    // of a part, whose activations fit into a second-level cache
-
-int64_t rounded_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
-int64_t quotient_rounded_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr int64_t kPartsPerThread = 4;  // so that a thread that is interrupted does not keep the others waiting
+constexpr int64_t kMostRows = 192;      // of a part, whose activations fit into a second-level cache
 
 // Reads the weights, whose type is that of one layout.
 ffi::Error read_weights(const ffi::AnyBuffer& weights, int64_t bits, int64_t block_size, WeightOnlyProduct& product) {
@@ -31,7 +28,8 @@ ffi::Error read_weights(const ffi::AnyBuffer& weights, int64_t bits, int64_t blo
   product.bits = static_cast<int>(bits);
   if (block_size < 1) return invalid("block_size is " + std::to_string(block_size));
   product.blocks = quotient_rounded_up(product.depth, block_size);
-  const int64_t rows = product.blocks == 1 ? block_size : product.blocks * block_size;  // less than twice the depth if several
+  const int64_t rows =
+      product.blocks == 1 ? block_size : product.blocks * block_size;  // less than twice the depth if several
   bool fits = false;
   if (type == ffi::DataType::U8 && sizes.size() == 3 && (bits == 2 || bits == 4 || bits == 8)) {
     product.layout = Layout::kColumns;
@@ -58,12 +56,23 @@ ffi::Error read_array(std::string_view role, const ffi::AnyBuffer& array, const 
   const auto sizes = array.dimensions();
   const int64_t blocks = product.is_depth_minor() ? 1 : 0;  // the dimension of blocks
   switch (array.element_type()) {
-    case ffi::DataType::F32: target.type = Type::kFloat32; break;
-    case ffi::DataType::F16: target.type = Type::kFloat16; break;
-    case ffi::DataType::BF16: target.type = Type::kBfloat16; break;
-    case ffi::DataType::S8: target.type = Type::kInt8; break;
-    case ffi::DataType::U8: target.type = Type::kUint8; break;
-    default: return invalid(described(role, array) + " has a type that it may not have");
+    case ffi::DataType::F32:
+      target.type = Type::kFloat32;
+      break;
+    case ffi::DataType::F16:
+      target.type = Type::kFloat16;
+      break;
+    case ffi::DataType::BF16:
+      target.type = Type::kBfloat16;
+      break;
+    case ffi::DataType::S8:
+      target.type = Type::kInt8;
+      break;
+    case ffi::DataType::U8:
+      target.type = Type::kUint8;
+      break;
+    default:
+      return invalid(described(role, array) + " has a type that it may not have");
   }
   if (is_byte(array.element_type()) && !may_be_bytes)
     return invalid(described(role, array) + " has a type that it may not have");
@@ -87,7 +96,7 @@ ffi::Error read_arrays(std::string_view roles, ffi::RemainingArgs operands, Weig
     if (!array.has_value()) return invalid("there is no array for " + role);
     const bool is_zero_point = role == "zero_point";
     if (!is_zero_point && role != "minimum") return invalid("an array is called " + role);
-    const ffi::Error error =
+    ffi::Error error =
         read_array(role, *array, product, is_zero_point, is_zero_point ? product.zero_point : product.minimum);
     if (error.failure()) return error;
   }
@@ -124,15 +133,15 @@ ffi::Error multiply(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffer weigh
   }
 
   XlaThreads threads(pool);
-  const int64_t multiplications = product.rows * product.columns * product.depth;
-  const int64_t wanted = multiplications < kTooFewToShare || threads.count() == 1 ? 1 : threads.count() * kPartsPerThread;
+  const bool is_shared = threads.count() > 1 && product.rows * product.columns * product.depth >= kTooFewToShare;
+  const int64_t wanted = is_shared ? threads.count() * kPartsPerThread : 1;
   const int64_t row_parts = quotient_rounded_up(product.rows, kMostRows);
   const int64_t part_rows = quotient_rounded_up(product.rows, row_parts);
   const int64_t part_columns =
       rounded_up(quotient_rounded_up(product.columns, quotient_rounded_up(wanted, row_parts)), loops->column_unit);
   const int64_t column_parts = quotient_rounded_up(product.columns, part_columns);
   std::atomic<bool> has_memory{true};
-  parallel_for(threads, row_parts * column_parts, [&](int64_t index) {
+  parallel_for(threads, row_parts * column_parts, is_shared, [&](int64_t index) {
     const int64_t row = index % row_parts * part_rows, column = index / row_parts * part_columns;
     const Part part{row, std::min(row + part_rows, product.rows), column, std::min(column + part_columns, product.columns)};
     char* scratch = scratch_memory(loops->weight_only.scratch_bytes(product, part));
@@ -160,4 +169,4 @@ JQUANT_HANDLER(jquant_weight_only, jquant::multiply,
                    .Attr<int64_t>("bits")
                    .Attr<int64_t>("block_size")
                    .Attr<int64_t>("offset")
-                   .Attr<std::string_view>("arrays"));
+                   .Attr<std::string_view>("roles"));

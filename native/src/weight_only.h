@@ -16,8 +16,8 @@ struct ByBlock {
   explicit operator bool() const { return data != nullptr; }
 };
 
-// A @ W in float32, where W is fl(fl(q - zero_point) * scale), or with a minimum fl(fl(q * scale) + minimum): q is the stored
-// integer less `offset`, and the arrays have an element for each `block_size` rows of a column.
+// A @ W in float32, where W is fl(fl(q - zero_point) * scale), or with a minimum fl(fl(q * scale) + minimum): q is the
+// stored integer less `offset`, and the arrays have an element for each `block_size` rows of a column.
 struct WeightOnlyProduct {
   enum class Layout {
     kColumns,  // (columns, blocks, bytes of a block): unsigned integers of `bits`, the first of a byte in its lowest bits
@@ -31,8 +31,8 @@ struct WeightOnlyProduct {
   int64_t rows = 0, columns = 0, depth = 0;
   int64_t block_size = 1, blocks = 0;  // the last block has whatever is left of `depth`
   Layout layout = Layout::kColumns;
-  int bits = 4;                         // 2, 4 or 8 in kColumns, 4 in kWords, 8 in kBytes
-  float offset = 0;                     // a small integer
+  int bits = 4;                        // 2, 4 or 8 in kColumns, 4 in kWords, 8 in kBytes
+  float offset = 0;                    // a small integer
   ByBlock scale, zero_point, minimum;  // (columns, blocks) for kColumns, (blocks, columns) otherwise
 
   bool is_depth_minor() const { return layout == Layout::kColumns; }

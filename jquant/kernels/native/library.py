@@ -13,7 +13,8 @@ from jquant.lowering import cpu_features
 
 PACKAGE = "jquant_native"
 PRODUCT = "jquant_product"
-_TARGETS = (PRODUCT,)
+WEIGHT_ONLY = "jquant_weight_only"
+_TARGETS = (PRODUCT, WEIGHT_ONLY)
 
 
 class Library(NamedTuple):

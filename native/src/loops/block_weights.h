@@ -51,7 +51,8 @@ struct Factors {
 
 template <Type kType>
 void read_floats_as(const void* data, int64_t index, int64_t count, int64_t size, float added, float* target) {
-  for (int64_t i = 0; i < count; i += kLanes) store(target + i, load_floats<kType>(data, index + i, size - index - i) + added);
+  for (int64_t i = 0; i < count; i += kLanes)
+    store(target + i, load_floats<kType>(data, index + i, size - index - i) + added);
 }
 
 // Writes `count` elements of an array from `index` on, plus `added`, as floats; and others, up to whole vectors.
@@ -100,13 +101,15 @@ inline void copy_vectors(const char* source, int64_t stride, int64_t count, int6
   }
 }
 
+constexpr int kRowVectors = (kTileRows + kLanes - 1) / kLanes;  // vectors of the rows of a tile
+
 // Packs rows of A: the elements of up to `kTileRows` rows are adjacent. As each store writes a whole vector, they need room
 // for one more.
 inline void pack_rows(const float* a, int64_t stride, int rows, int64_t depth, float* packed) {
   for (int64_t k = 0; k < depth; k += kLanes) {
     const int64_t count = smaller(kLanes, depth - k);
-    Words squares[kGroups][kLanes];
-    for (int group = 0; group < kGroups; ++group) {
+    Words squares[kRowVectors][kLanes];
+    for (int group = 0; group < kRowVectors; ++group) {
       for (int i = 0; i < kLanes; ++i) {
         const int row = group * kLanes + i;
         squares[group][i] = row < rows ? load_at_most<Words>(a + row * stride + k, count) : Words{};
@@ -114,14 +117,14 @@ inline void pack_rows(const float* a, int64_t stride, int rows, int64_t depth, f
       transpose(squares[group]);
     }
     for (int64_t i = 0; i < count; ++i, packed += rows) {
-      for (int group = 0; group < kGroups; ++group)
+      for (int group = 0; group < kRowVectors; ++group)
         if (group * kLanes < rows) store(packed + group * kLanes, squares[group][i]);
     }
   }
 }
 
 // The floats that packed rows take.
-inline int64_t packed_size(int64_t rows, int64_t depth) { return rounded_up(rows * depth + kGroups * kLanes, kLanes); }
+inline int64_t packed_size(int64_t rows, int64_t depth) { return rounded_up(rows * depth + kRowVectors * kLanes, kLanes); }
 
 }  // namespace JQUANT_NAMESPACE
 }  // namespace jquant

@@ -39,10 +39,11 @@ JQUANT_INLINE Floats floats_of_low_bits(Words words) {
 
 typedef uint8_t SmallWords __attribute__((vector_size(kLanes)));
 
-// Integers of 8 or 16 bits, in lanes of 32. GCC converts them in several steps, of which processors need one.
+// Integers of 8 or 16 bits, in lanes of 32. GCC converts them in several steps, of which processors need one
+// (and GCC 12 warns of instructions without a mask).
 JQUANT_INLINE Ints widened(SmallInts x) {
 #if defined(JQUANT_AVX512_VNNI)
-  return (Ints)_mm512_cvtepi8_epi32((__m128i)x);
+  return (Ints)_mm512_maskz_cvtepi8_epi32(0xffff, (__m128i)x);
 #elif defined(JQUANT_AVX_VNNI) || defined(JQUANT_AVX2)
   return (Ints)_mm256_cvtepi8_epi32(_mm_cvtsi64_si128(bits_as<int64_t>(x)));
 #else
@@ -52,7 +53,7 @@ JQUANT_INLINE Ints widened(SmallInts x) {
 
 JQUANT_INLINE Ints widened(SmallWords x) {
 #if defined(JQUANT_AVX512_VNNI)
-  return (Ints)_mm512_cvtepu8_epi32((__m128i)x);
+  return (Ints)_mm512_maskz_cvtepu8_epi32(0xffff, (__m128i)x);
 #elif defined(JQUANT_AVX_VNNI) || defined(JQUANT_AVX2)
   return (Ints)_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bits_as<int64_t>(x)));
 #else
@@ -62,7 +63,7 @@ JQUANT_INLINE Ints widened(SmallWords x) {
 
 JQUANT_INLINE Words widened(Halves x) {
 #if defined(JQUANT_AVX512_VNNI)
-  return (Words)_mm512_cvtepu16_epi32((__m256i)x);
+  return (Words)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)x);
 #elif defined(JQUANT_AVX_VNNI) || defined(JQUANT_AVX2)
   return (Words)_mm256_cvtepu16_epi32((__m128i)x);
 #elif defined(__aarch64__)

@@ -167,8 +167,8 @@ JQUANT_INLINE Words interleaved_in_groups(Words a, Words b) {
   if constexpr (kLanes == 4) return __builtin_shufflevector(a, b, h, h + 4, h + 1, h + 5);
   if constexpr (kLanes == 8) return __builtin_shufflevector(a, b, h, h + 8, h + 1, h + 9, h + 4, h + 12, h + 5, h + 13);
   if constexpr (kLanes == 16)
-    return __builtin_shufflevector(a, b, h, h + 16, h + 1, h + 17, h + 4, h + 20, h + 5, h + 21, h + 8, h + 24, h + 9, h + 25,
-                                   h + 12, h + 28, h + 13, h + 29);
+    return __builtin_shufflevector(a, b, h, h + 16, h + 1, h + 17, h + 4, h + 20, h + 5, h + 21, h + 8, h + 24, h + 9,
+                                   h + 25, h + 12, h + 28, h + 13, h + 29);
 }
 
 // The same with pairs of words.
@@ -186,12 +186,15 @@ JQUANT_INLINE Words interleaved_pairs_in_groups(Words a, Words b) {
 // Every other group of four words, of both vectors.
 template <int kFirst>
 JQUANT_INLINE Words every_other_group(Words a, Words b) {
-  typedef uint64_t Pairs __attribute__((vector_size(kBytes)));
-  constexpr int h = 2 * kFirst;
-  const Pairs x = (Pairs)a, y = (Pairs)b;
-  if constexpr (kLanes == 8) return (Words)__builtin_shufflevector(x, y, h, h + 1, h + 4, h + 5);
-  if constexpr (kLanes == 16)
-    return (Words)__builtin_shufflevector(x, y, h, h + 1, h + 4, h + 5, h + 8, h + 9, h + 12, h + 13);
+  constexpr int h = 4 * kFirst;
+  if constexpr (kLanes == 16) {
+    return __builtin_shufflevector(a, b, h, h + 1, h + 2, h + 3, h + 8, h + 9, h + 10, h + 11, h + 16, h + 17, h + 18,
+                                   h + 19, h + 24, h + 25, h + 26, h + 27);
+  } else if constexpr (kLanes == 8) {
+    return __builtin_shufflevector(a, b, h, h + 1, h + 2, h + 3, h + 8, h + 9, h + 10, h + 11);
+  } else {
+    return kFirst == 0 ? a : b;
+  }
 }
 
 // Transposes a square of words: each square of four in it, and then these.

@@ -21,7 +21,7 @@ inline void multiply_weight_only(const WeightOnlyProduct& product, const Part& p
 }
 
 inline int64_t scratch_of_weight_only(const WeightOnlyProduct& product, const Part& part) {
-  const int64_t floats = product.rows > kFewRows     ? scratch_of_tiles(product, part)
+  const int64_t floats = product.rows > kFewRows    ? scratch_of_tiles(product, part)
                          : product.is_depth_minor() ? scratch_of_columns(product, part)
                                                     : scratch_of_rows(product, part);
   return floats * static_cast<int64_t>(sizeof(float));

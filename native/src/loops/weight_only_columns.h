@@ -28,8 +28,8 @@ struct Blocks {
 // Multiplies a vector of each column, from the byte `start` on, by its elements of A. Integers from the place `left` on are
 // padding, which must not count.
 template <int kBits, int kRows, bool kHasPadding>
-JQUANT_INLINE void multiply_vectors(const float* a, const Columns& columns, int64_t start, const Blocks& blocks, int64_t left,
-                                    Floats (&totals)[kRows][kColumnsAtOnce]) {
+JQUANT_INLINE void multiply_vectors(const float* a, const Columns& columns, int64_t start, const Blocks& blocks,
+                                    int64_t left, Floats (&totals)[kRows][kColumnsAtOnce]) {
   constexpr int kIntegers = 32 / kBits;  // of a word
   Words words[kColumnsAtOnce];
   Floats scale[kColumnsAtOnce], offset[kColumnsAtOnce];

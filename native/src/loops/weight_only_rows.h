@@ -106,15 +106,15 @@ inline void multiply_by_rows(const WeightOnlyProduct& product, const Part& part,
     const int64_t end = smaller((block + 1) * product.block_size, product.depth);
     for (int64_t row = block * product.block_size; row < end; row += kRun) {
       const int64_t row_count = smaller(kRun, end - row);
-      const char* vectors = static_cast<const char*>(product.weights) + row / rows_of_vector * row_bytes +
-                            part.first_column * element_bytes;
+      const char* vectors =
+          static_cast<const char*>(product.weights) + row / rows_of_vector * row_bytes + part.first_column * element_bytes;
       add(a + row * product.rows, row_count, {vectors, row_bytes, whole}, {scale, offset, minimum}, totals, stride);
       if (rest > 0) {
         char copy[kRun * kLanes];
         const int64_t column = whole * kLanes, count = (row_count + rows_of_vector - 1) / rows_of_vector;
         copy_vectors(vectors + column * element_bytes, row_bytes, count, rest * element_bytes, bytes_of_vector, copy);
-        add(a + row * product.rows, row_count, {copy, bytes_of_vector, 1}, {scale + column, offset + column, minimum + column},
-            totals + column, stride);
+        add(a + row * product.rows, row_count, {copy, bytes_of_vector, 1},
+            {scale + column, offset + column, minimum + column}, totals + column, stride);
       }
     }
   }

@@ -1,7 +1,7 @@
 // Many rows of A times weights of few bits.
 //
-// The weights of a tile's columns, and of some of their rows, are converted to floats in the nearest cache, and multiplied by
-// all rows of A of the part.
+// The weights of a tile's columns, and of some of their rows, are converted to floats in the nearest cache, and multiplied
+// by all rows of A of the part.
 #pragma once
 
 #include "block_weights.h"
@@ -84,8 +84,8 @@ inline void read_blocks(const WeightOnlyProduct& product, const ByBlock& array, 
 }
 
 // Converts the rows [first, end) of up to a vector of columns.
-inline void convert_columns(const WeightOnlyProduct& product, Convert convert, int64_t column, int64_t columns, int64_t first,
-                            int64_t end, const ConversionMemory& memory, float* weights) {
+inline void convert_columns(const WeightOnlyProduct& product, Convert convert, int64_t column, int64_t columns,
+                            int64_t first, int64_t end, const ConversionMemory& memory, float* weights) {
   const int64_t first_block = first / product.block_size, end_block = (end + product.block_size - 1) / product.block_size;
   const auto read = [&](const ByBlock& array, float added, float* target) {
     read_blocks(product, array, added, column, columns, first_block, end_block - first_block, memory.by_column, target);
@@ -99,7 +99,8 @@ inline void convert_columns(const WeightOnlyProduct& product, Convert convert, i
   const char* vectors = memory.integers;
   const char* source = static_cast<const char*>(product.weights);
   if (product.is_depth_minor()) {
-    const int64_t bytes = (end - first + rows_of_vector - 1) / rows_of_vector * kWord, bytes_of_column = column_bytes(product);
+    const int64_t bytes = (end - first + rows_of_vector - 1) / rows_of_vector * kWord,
+                  bytes_of_column = column_bytes(product);
     source += column * bytes_of_column + first * product.bits / 8;
     pack_panel(source, bytes_of_column, columns, bytes, 0, memory.integers);
   } else {
