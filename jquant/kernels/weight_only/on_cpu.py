@@ -5,7 +5,6 @@ No form of the product holds all weights as floats, except for weights with a sc
 
 import dataclasses
 import functools
-import math
 import operator
 from typing import Any
 
@@ -20,7 +19,7 @@ from jquant.kernels.weight_only import dense
 from jquant.kernels.weight_only.weights import (
     StoredWeights,
     Weights,
-    batch_rank,
+    as_one_matrix,
     dequantized_columns,
     dequantized_rows,
 )
@@ -38,13 +37,10 @@ def matmul(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
 
     With all of them if there are several matrices of weights, or if sizes are symbolic.
     """
-    rank = batch_rank(weights)
-    leaves = jax.tree.leaves(weights)
-    is_static = all(isinstance(size, int) for x in leaves for size in x.shape)
-    if not is_static or any(math.prod(x.shape[:rank]) != 1 for x in leaves) or any(0 in x.shape for x in (a, *leaves)):
+    one_matrix = as_one_matrix(a, weights)
+    if one_matrix is None or any(0 in x.shape for x in (a, *jax.tree.leaves(weights))):
         return dense.matmul(a, weights, dtype)
-    rows = a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
-    weights = jax.tree.map(lambda x: x.reshape(x.shape[rank:]), weights)
+    rows, weights = one_matrix
     if isinstance(weights, StoredWeights):
         result = _by_panels(rows, weights, dtype)
     elif dtype == jnp.float32 and rows.shape[0] in range(1, _FEW_ROWS + 1):

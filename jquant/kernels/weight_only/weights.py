@@ -1,6 +1,7 @@
 """Weights of few bits, and their conversion to floats."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +44,19 @@ Weights = StoredWeights | PackedBlockMatrix
 def batch_rank(weights: Weights) -> int:
     """The number of batch dimensions."""
     return weights.scale.ndim - 2
+
+
+def as_one_matrix(a: jax.Array, weights: Weights) -> tuple[jax.Array, Weights] | None:
+    """All rows of `a`, of shape (M, K), and the weights without batch dimensions.
+
+    None if there are several matrices of weights, or if their sizes are symbolic.
+    """
+    rank, leaves = batch_rank(weights), jax.tree.leaves(weights)
+    is_static = all(isinstance(size, int) for x in leaves for size in x.shape)
+    if not is_static or any(math.prod(x.shape[:rank]) != 1 for x in leaves):
+        return None
+    rows = a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
+    return rows, jax.tree.map(lambda x: x.reshape(x.shape[rank:]), weights)
 
 
 def dequantized(weights: Weights, k: int) -> jax.Array:
