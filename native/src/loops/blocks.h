@@ -7,6 +7,7 @@
 
 #include "../block_product.h"
 #include "epilogue.h"
+#include "floats.h"
 #include "words.h"
 
 namespace jquant {
@@ -16,35 +17,10 @@ constexpr int64_t kStepWords = 16;        // words of K that are multiplied at o
 constexpr int64_t kSumsBytes = 24 << 10;  // of a strip of several groups
 constexpr int64_t kStepsAhead = 2;        // whose weights are loaded into the caches
 constexpr int kGroupBytes = 128;          // of a row of B, in a group of columns: two lines of a cache
-constexpr int kRowVectors = (kTileRows + kLanes - 1) / kLanes;  // of the rows of a tile, each in a lane
 constexpr int kTileLanes = kRowVectors * kLanes;
 
 // How the bytes of B are to be flipped for `dot4`, which adds `kWeightOffset` to them.
 constexpr uint32_t kFlipOfBytes = kWeightOffset ? kSignBits : 0;
-
-// Up to a vector of elements, of which `left` are in the array; the others are 0.
-template <class Vector, class Element>
-JQUANT_INLINE Vector load_at_most(const Element* source, int64_t left) {
-  constexpr int64_t kCount = sizeof(Vector) / sizeof(Element);
-  if (left >= kCount) return load<Vector>(source);
-  Vector vector = {};
-  if (left > 0) __builtin_memcpy(&vector, source, left * sizeof(Element));
-  return vector;
-}
-
-// float16 or bfloat16 to float32, which is exact; in integers, because instruction sets differ.
-JQUANT_INLINE Floats from_bfloat16(Halves x) { return bits_as<Floats>(widened(x) << 16); }
-
-JQUANT_INLINE Floats from_float16(Halves x) {
-  constexpr uint32_t kExponentOffset = 112u << 23, kSmallestNormal = 1u << 23, kInfinity = 31u << 23;
-  constexpr float kSmallest = 6.103515625e-05f;  // the smallest normal number
-  const Words bits = widened(x), sign = (bits & 0x8000) << 16, magnitude = (bits & 0x7fff) << 13;
-  const Words above_smallest = magnitude + bits_as<uint32_t>(kSmallest);  // as if it had the exponent of that
-  const Words subnormal = bits_as<Words>(bits_as<Floats>(above_smallest) - kSmallest);
-  Words result = select(magnitude < (Words{} + kSmallestNormal), subnormal, magnitude + kExponentOffset);
-  result = select(magnitude >= (Words{} + kInfinity), magnitude + 2 * kExponentOffset, result);
-  return bits_as<Floats>(result | sign);
-}
 
 // A vector of floats from `index` on, of an array of `size`.
 JQUANT_INLINE Floats floats_at(const BlockFloats& array, int64_t index, int64_t size) {

@@ -32,10 +32,11 @@ constexpr int kLanes = 4;
 constexpr int kTileRows = 4;
 #endif
 
-constexpr int kTilePanels = 2;                      // vectors of columns in a tile
-constexpr int kTileColumns = kTilePanels * kLanes;  // columns of a tile
-constexpr int kBytes = 4 * kLanes;                  // bytes in a vector
-constexpr int kWord = 4;                            // bytes of K that a lane multiplies at once
+constexpr int kRowVectors = (kTileRows + kLanes - 1) / kLanes;  // of the rows of a tile, each in a lane
+constexpr int kTilePanels = 2;                                  // vectors of columns in a tile
+constexpr int kTileColumns = kTilePanels * kLanes;              // columns of a tile
+constexpr int kBytes = 4 * kLanes;                              // bytes in a vector
+constexpr int kWord = 4;                                        // bytes of K that a lane multiplies at once
 
 typedef int32_t Ints __attribute__((vector_size(kBytes)));
 typedef uint32_t Words __attribute__((vector_size(kBytes)));
@@ -64,17 +65,6 @@ JQUANT_INLINE To bits_as(From from) {
 }
 
 JQUANT_INLINE Words splat_word(uint32_t word) { return Words{} + word; }
-
-// A conversion that GCC divides into halves, by the instruction that does it at once.
-JQUANT_INLINE Words widened(Halves x) {
-#if defined(JQUANT_AVX512_VNNI)
-  return (Words)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)x);  // GCC 12 warns of the one without a mask
-#elif defined(JQUANT_AVX_VNNI) || defined(JQUANT_AVX2)
-  return (Words)_mm256_cvtepu16_epi32((__m128i)x);
-#else
-  return __builtin_convertvector(x, Words);
-#endif
-}
 
 constexpr uint32_t kSignBits = 0x80808080;
 
