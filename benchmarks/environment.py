@@ -86,5 +86,5 @@ def summary(description: dict, *, with_revision: bool = False) -> str:
     packages = [f"{package} {number}" for package, number in description["versions"].items()]
     versions = ", ".join([*packages, f"Python {description['python']}"])
     revision = f" revision {description['revision']};" if with_revision else ""
-    products = f"products by {description['products']}"
-    return f"{machine(description)}; {products}; {versions};{revision} load average before the run {description['load average']}."
+    hardware = f"{machine(description)}; products by {description['products']}"
+    return f"{hardware}; {versions};{revision} load average before the run {description['load average']}."
