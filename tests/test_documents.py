@@ -148,6 +148,7 @@ def test_help_lists_what_is_public(module):
 
 COMMANDS = [
     r"pip install \.",
+    r"pip install \./native",
     r"python -m jquant",  # test_main.py
     r"python -m pytest (?P<paths>.+)",
     r'pip install "jax\[tpu\]" && JAX_PLATFORMS=cpu python -m benchmarks\.collectives .+',  # compiles for minutes: by hand

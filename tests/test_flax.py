@@ -52,6 +52,7 @@ def test_general_layers():
         np.testing.assert_array_equal(linen_layer.apply(parameters, X), expected)
 
 
+@pytest.mark.usefixtures("xla_by_default")
 def test_attention():
     """All of its products, with weights and of activations, are quantized."""
     attend = functools.partial(linen.dot_product_attention, einsum_dot_general=jquant.dot_general)

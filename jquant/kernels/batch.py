@@ -53,6 +53,6 @@ def with_one_batch_axis(
     def broadcast(x: jax.Array) -> jax.Array:
         if math.prod(x.shape[:-2]) > 1:
             x = jnp.broadcast_to(x, (*batch, *x.shape[-2:]))
-        return x.reshape(-1, *x.shape[-2:])
+        return x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
 
     return jax.tree.map(broadcast, (a, b, leaves))

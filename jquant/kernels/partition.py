@@ -40,7 +40,7 @@ def on_each_shard(
             return product(a, b, epilogue, transpose_b=transpose_b)
         return epilogues.apply(epilogue, lax.psum(product(a, b, (), transpose_b=transpose_b), k))
 
-    def sharded_product(a: jax.Array, b: jax.Array, epilogue: Epilogue, *, transpose_b: bool) -> jax.Array:
+    def sharded_product(a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, transpose_b: bool) -> jax.Array:
         b_split = split(b, *batch, *((n, k) if transpose_b else (k, n)))
         specs = split(a, *batch, m, k), b_split, jax.tree.map(lambda x: split(x, *batch, m, n), epilogue)
         shardings = jax.tree.map(functools.partial(NamedSharding, mesh), specs)
