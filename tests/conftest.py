@@ -8,6 +8,9 @@ import jax
 import numpy as np
 import pytest
 
+from jquant.kernels import implementations
+from jquant.modes import Implementation
+
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 8)
@@ -49,6 +52,12 @@ def as_users_have_it() -> Iterator[None]:
     """JAX's default promotion of ranks and dtypes, for code that the strict modes would reject."""
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
         yield
+
+
+@pytest.fixture
+def xla_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """XLA's products in programs for a CPU that a test lowers, whether jquant-native is installed or not."""
+    monkeypatch.setitem(implementations.DEFAULTS, "cpu", Implementation.XLA)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from jquant.packed.block_matrix import Layout, PackedBlockMatrix
 BLOCK = 32
 
 
-def packed(b, zero_point: Any, scale, block_size: int = BLOCK):
+def packed(b, zero_point: Any, scale, block_size: int = BLOCK, minimum: Any = None):
     """The documented result of `pack_matrix` for 4- or 8-bit integers with block scales, in NumPy."""
     *batch, k, n = b.shape
     *_, blocks, _ = scale.shape
@@ -31,6 +31,7 @@ def packed(b, zero_point: Any, scale, block_size: int = BLOCK):
             data=data,
             scale=scale,
             zero_point=zero_point,
+            minimum=minimum,
             dtype=np.dtype(dtype),
             block_size=block_size,
             padding=padding,
@@ -43,6 +44,7 @@ def packed(b, zero_point: Any, scale, block_size: int = BLOCK):
         data=words,
         scale=scale,
         zero_point=zero_point,
+        minimum=minimum,
         dtype=jnp.dtype(dtype),
         block_size=block_size,
         padding=padding,
@@ -64,9 +66,20 @@ def unpacked(matrix: PackedBlockMatrix):
 
 
 def case(
-    a_dtype: Any, b_dtype: Any, k: int, *, as_packed: bool, floats: Any = np.float32, has_zero_points=True, **options: Any
+    a_dtype: Any,
+    b_dtype: Any,
+    k: int,
+    *,
+    as_packed: bool,
+    floats: Any = np.float32,
+    has_zero_points=True,
+    has_minimum=False,
+    **options: Any,
 ) -> Case:
-    """`block_scaled_matmul` with a scale and a zero point per row of A and per block and column of B, and a bias."""
+    """`block_scaled_matmul` with a scale and a zero point per row of A and per block and column of B, and a bias.
+
+    Packed weights may have a minimum instead of a zero point.
+    """
     blocks = -(-k // BLOCK)
 
     def draw(rng, rows):
@@ -77,18 +90,20 @@ def case(
         b_zero_point = None
         if has_zero_points:
             a_zero_point = samples.integers(rng, a_dtype, rows, 1)
-            b_zero_point = samples.integers(rng, b_dtype, *b_scale.shape)
+            b_zero_point = None if has_minimum else samples.integers(rng, b_dtype, *b_scale.shape)
+        minimum = rng.normal(size=b_scale.shape).astype(floats) if has_minimum else None
         bias = (rng.normal(size=CHANNELS) * 100).astype(np.float32)
         if as_packed:
-            return a, a_scale, a_zero_point, packed(b, b_zero_point, b_scale), None, None, bias
+            return a, a_scale, a_zero_point, packed(b, b_zero_point, b_scale, minimum=minimum), None, None, bias
         return a, a_scale, a_zero_point, b, b_scale, b_zero_point, bias
 
     def formula(a, a_scale, a_zero_point, b, b_scale, b_zero_point, bias):
+        minimum = None
         if as_packed:
-            b_scale = np.asarray(b.scale)
+            b_scale, minimum = np.asarray(b.scale), None if b.minimum is None else np.asarray(b.minimum)
             b, b_zero_point = unpacked(b)
         operands = a, a_scale, a_zero_point, b, b_scale, b_zero_point, bias
-        return reference.block_scaled_matmul(*operands, block_size=BLOCK, **options)
+        return reference.block_scaled_matmul(*operands, minimum=minimum, block_size=BLOCK, **options)
 
     block_size = {} if as_packed else {"block_size": BLOCK}
     return Case(functools.partial(jquant.block_scaled_matmul, **block_size, **options), formula, draw, rows=(0, 1, 2))
@@ -107,15 +122,37 @@ def packing(dtype: Any) -> Case:
     return Case(function, packed, draw, rows=(0, 1, 2))
 
 
+def packing_with_a_minimum(dtype: Any) -> Case:
+    """`pack_matrix` with block scales and minima, for one matrix per row."""
+
+    def draw(rng, rows):
+        scale = samples.small_scales(rng, rows, 3, CHANNELS)
+        return samples.integers(rng, dtype, rows, 90, CHANNELS), scale, rng.normal(size=scale.shape).astype(np.float32)
+
+    def function(b, scale, minimum):
+        return jquant.pack_matrix(b, scale=scale, minimum=minimum, block_size=BLOCK)
+
+    def formula(b, scale, minimum):
+        return packed(b, None, scale, minimum=minimum)
+
+    return Case(function, formula, draw, rows=(0, 1, 2))
+
+
 # JAX 0.10 cannot split a 4-bit array over a mesh, so cases with such arguments are among the variants.
 CASES: dict[str, Case] = {
     "block_scaled_matmul": case(np.uint8, np.int8, 90, as_packed=False),
     "block_scaled_matmul, packed": case(np.uint8, jnp.uint4, 90, as_packed=True),
+    "block_scaled_matmul, minimum": case(np.uint8, jnp.uint4, 90, as_packed=True, has_minimum=True),
     "pack_matrix, blocks": packing(np.uint8),
+    "pack_matrix, minimum": packing_with_a_minimum(np.int8),
 }
 VARIANTS: dict[str, Case] = {
     "block_scaled_matmul, int4": case(np.int8, jnp.int4, 90, as_packed=False),
     "block_scaled_matmul, k_parts": case(np.int8, jnp.int4, 128, as_packed=True, has_zero_points=False, k_parts=4),
     "block_scaled_matmul, bfloat16": case(np.int8, np.uint8, 90, as_packed=True, floats=FLOATS[2]),
+    "block_scaled_matmul, minimum in float16": case(
+        np.int8, np.int8, 90, as_packed=True, floats=FLOATS[1], has_zero_points=False, has_minimum=True
+    ),
     "pack_matrix, int4": packing(jnp.int4),
+    "pack_matrix, minimum and uint4": packing_with_a_minimum(jnp.uint4),
 }

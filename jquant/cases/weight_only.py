@@ -61,19 +61,33 @@ def matmul_n_bits(dtype, bits) -> Case:
     return Case(function, formula, functools.partial(draw_stored, dtype=dtype, bits=bits))
 
 
-def draw_packed(rng, rows):
+def draw_packed(rng, rows, has_minimum):
     """Activations, a packed matrix and a bias."""
     b, zero_point = (samples.integers(rng, jnp.uint4, size, CHANNELS) for size in (DEPTH, BLOCKS))
-    matrix = packed(b, zero_point, powers_of_two(rng, BLOCKS, CHANNELS, dtype=np.float32), BLOCK)
+    scale, minimum = powers_of_two(rng, BLOCKS, CHANNELS, dtype=np.float32), None
+    if has_minimum:  # multiples of the smallest scale, which add few bits
+        zero_point, minimum = None, np.ldexp(rng.integers(-16, 16, scale.shape), -3).astype(np.float16)
+    matrix = packed(b, zero_point, scale, BLOCK, minimum)
     return activations(rng, rows, jnp.bfloat16), matrix, (rng.normal(size=CHANNELS) * 100).astype(jnp.bfloat16)
 
 
 def packed_formula(a, matrix, bias):
     """The reference of `matmul_n_bits` with a packed matrix."""
     integers, zero_point = unpacked(matrix)
-    scale, zero_point = np.asarray(matrix.scale), np.asarray(zero_point)
+    scale, zero_point = np.asarray(matrix.scale), np.asarray(0 if zero_point is None else zero_point)
     weights = reference.dequantize_linear(integers, scale, zero_point, axis=0, block_size=BLOCK)
+    if matrix.minimum is not None:
+        weights = weights + np.repeat(np.asarray(matrix.minimum), BLOCK, axis=0)[: len(weights)].astype(np.float32)
     return reference.matmul_with_weights(a, weights, bias)
+
+
+def packed_matmul_n_bits(has_minimum: bool) -> Case:
+    """`matmul_n_bits` with packed weights that have zero points or a minimum."""
+
+    def function(a, b, bias):
+        return jquant.matmul_n_bits(a, b, bias=bias)
+
+    return Case(function, packed_formula, functools.partial(draw_packed, has_minimum=has_minimum))
 
 
 def gather_block_quantized(dtype, scale_dtype, bits=4) -> Case:
@@ -93,7 +107,8 @@ def gather_block_quantized(dtype, scale_dtype, bits=4) -> Case:
 
 CASES: dict[str, Case] = {
     "matmul_n_bits": matmul_n_bits(FLOATS[0], 4),
-    "matmul_n_bits, packed": Case(lambda a, b, bias: jquant.matmul_n_bits(a, b, bias=bias), packed_formula, draw_packed),
+    "matmul_n_bits, packed": packed_matmul_n_bits(has_minimum=False),
+    "matmul_n_bits, minimum": packed_matmul_n_bits(has_minimum=True),
     "gather_block_quantized": gather_block_quantized(np.uint8, FLOATS[0]),
 }
 

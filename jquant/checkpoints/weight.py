@@ -97,23 +97,21 @@ class QuantizedWeight:
         """The packed form.
 
         Raises:
-          CheckpointError: 8-bit floats, a minimum, or zero points of another dtype than the values, which no packed matrix
-            can hold. Use `dequantize`, and multiply in float.
+          CheckpointError: 8-bit floats, zero points of another dtype than the values, or zero points together with a
+            minimum, which no packed matrix can hold. Use `dequantize`, and multiply in float.
         """
         obstacle = self._packing_obstacle()
         if obstacle is not None:
             raise CheckpointError(f"{self}: {obstacle}; dequantize() returns floats")
-        values, scale = jnp.asarray(self.values), jnp.asarray(self.scale)
-        zero_point, permutation = (
-            None if array is None else jnp.asarray(array) for array in (self.zero_point, self.permutation)
-        )
-        if scale.ndim == 2 and scale.shape[0] == 1 and values.dtype in (jnp.int8, jnp.uint8):
+        arrays = self.values, self.scale, self.zero_point, self.minimum, self.permutation
+        values, scale, zero_point, minimum, permutation = jax.tree.map(jnp.asarray, arrays)
+        has_one_block = scale.ndim == 2 and scale.shape[0] == 1
+        if has_one_block and values.dtype in (jnp.int8, jnp.uint8) and minimum is None:
             matrix = pack_matrix(values, zero_point)
             return PackedWeight(matrix=matrix, scale=scale.astype(jnp.float32), permutation=permutation)
         sizes = *scale.shape[:-1], values.shape[-1]
-        scale = jnp.broadcast_to(scale, sizes)
-        zero_point = None if zero_point is None else jnp.broadcast_to(zero_point, sizes)
-        matrix = pack_matrix(values, zero_point, scale=scale, block_size=self.block_size)
+        scale, zero_point, minimum = jax.tree.map(lambda array: jnp.broadcast_to(array, sizes), (scale, zero_point, minimum))
+        matrix = pack_matrix(values, zero_point, scale=scale, minimum=minimum, block_size=self.block_size)
         return PackedWeight(matrix=matrix, scale=None, permutation=permutation)
 
     @property
@@ -126,8 +124,8 @@ class QuantizedWeight:
         dtype = np.dtype(self.values.dtype)
         if dtype not in _INTEGERS:
             return f"packed matrices cannot be {dtype}"
-        if self.minimum is not None:
-            return "a packed matrix has integer zero points, and no minimum"
+        if self.zero_point is not None and self.minimum is not None:
+            return "a packed matrix has zero points or a minimum, not both"
         if self.zero_point is not None and self.zero_point.dtype != dtype:
             return f"its zero points are {self.zero_point.dtype}, and those of a packed matrix of {dtype} must be {dtype}"
         return None

@@ -5,6 +5,7 @@ As in `integer_dot`, the implementation is chosen when the program is lowered, o
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from jquant.arithmetic import exact, float_bits
 from jquant.kernels import blocks_on_cpu, implementations, xla_blocks
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels.epilogue import Epilogue
+from jquant.kernels.weight_only import dense
 from jquant.lowering.partitioned import is_explicit, is_partitioned, mapped_first, unless_partitioned
 from jquant.modes import Implementation
 from jquant.packed.block_matrix import PackedBlockMatrix
@@ -44,8 +46,11 @@ def block_dot(
     """``epilogue(r)``, where r is the sum of the blocks' contributions: the same bits from every implementation.
 
     For each block g, ``t = fl(fl(S) * scale[g])``, where S is the exact product, in int32, of A and B in this block, less
-    their zero points. ``r = fl(... fl(fl(t_0 + t_1) + t_2) ...)``, in the order of the blocks. With `k_parts`, the blocks
-    are divided into that many runs, each of which is summed in this way, and the sums are added in adjacent pairs.
+    their zero points. Where B has a minimum in place of zero points, ``t = fl(t + fl(fl(R) * minimum[g]))`` follows, where R
+    is the exact sum over this block, in int32, of a row of A less its zero point.
+
+    ``r = fl(... fl(fl(t_0 + t_1) + t_2) ...)``, in the order of the blocks. With `k_parts`, the blocks are divided into that
+    many runs, each of which is summed in this way, and the sums are added in adjacent pairs.
 
     Args:
       a: int8 or uint8, of shape (..., M, K).
@@ -57,8 +62,8 @@ def block_dot(
       implementation: None stands for the default of the platform.
 
     Raises:
-      NotImplementedError: while lowering, if the requested implementation does not support the platform, the chip, or the
-        shape.
+      NotImplementedError: while lowering, if the requested implementation does not support the platform, the chip, the
+        shape, or a minimum.
     """
     arrays, tree = jax.tree.flatten((a, a_zero_point, b, epilogue))
     return _block_dot_p.bind(*arrays, tree=tree, k_parts=k_parts, implementation=implementation)
@@ -190,7 +195,7 @@ batching.primitive_batchers[_block_dot_p] = _batch
 
 
 def _differentiate(primals, tangents, *, tree, **parameters):
-    """The derivative by the scales of B and by the epilogue's arrays: integers have no tangents.
+    """The derivative by the scales and minima of B and by the epilogue's arrays: integers have no tangents.
 
     The derivative by the scales needs the products of all blocks, int32, of shape (..., G, M, N).
     """
@@ -198,11 +203,18 @@ def _differentiate(primals, tangents, *, tree, **parameters):
     _, _, b_tangent, _ = jax.tree.unflatten(tree, tangents)
     *_, epilogue_tangent = jax.tree.unflatten(tree, map(ad.instantiate_zeros, tangents))
     r = block_dot(a, a_zero_point, b, **parameters)
-    if isinstance(b_tangent.scale, ad.Zero):
+    has_scale, has_minimum = (not isinstance(tangent, ad.Zero | None) for tangent in (b_tangent.scale, b_tangent.minimum))
+    if not has_scale and not has_minimum:
         return jax.jvp(lambda epilogue: epilogues.apply(epilogue, r), (epilogue,), (epilogue_tangent,))
-    products = xla_blocks.products(*_padded_to_blocks(*_with_joint_batches(a, a_zero_point, b)))
-    r_tangent = (products.astype(jnp.float32) * b_tangent.scale[..., None, :].astype(jnp.float32)).sum(-3)
-    return jax.jvp(epilogues.apply, (epilogue, r), (epilogue_tangent, r_tangent))
+    a, a_zero_point, b = _padded_to_blocks(*_with_joint_batches(a, a_zero_point, b))
+    r_tangents = []
+    if has_scale:
+        products = xla_blocks.products(a, a_zero_point, b)
+        r_tangents.append((products.astype(jnp.float32) * b_tangent.scale[..., None, :].astype(jnp.float32)).sum(-3))
+    if has_minimum:
+        row_sums = xla_blocks.row_sums(a, a_zero_point, b.block_size)
+        r_tangents.append(dense.dot(row_sums.astype(jnp.float32), b_tangent.minimum.astype(jnp.float32)))
+    return jax.jvp(epilogues.apply, (epilogue, r), (epilogue_tangent, functools.reduce(operator.add, r_tangents)))
 
 
 ad.primitive_jvps[_block_dot_p] = _differentiate

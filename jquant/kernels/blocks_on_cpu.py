@@ -119,7 +119,7 @@ def _product_of_few_rows(a: jax.Array, b: PackedBlockMatrix, tiling: _Tiling) ->
     # What has to be added to a stored integer, or to a nibble less 8; it is added by way of the zero point.
     shift = (8 if is_words else 0) - b.offset
     row_sums = None
-    if b.zero_point is not None or shift != 0:
+    if b.zero_point is not None or b.minimum is not None or shift != 0:
         row_sums = jnp.sum(a.reshape(*a.shape[:-1], blocks, b.block_size), -1, dtype=jnp.int32)
 
     def integer_sums(chunk: jax.Array) -> jax.Array:
@@ -167,12 +167,26 @@ def _product_of_few_rows(a: jax.Array, b: PackedBlockMatrix, tiling: _Tiling) ->
         scale = exact.unmerged_on_cpu(exact.numerator(_row(b.scale, index)))
         return exact.product(product.astype(jnp.float32), scale)
 
+    def minimum_terms(first: jax.Array) -> jax.Array | None:
+        """What minima add to the contributions of a chunk of blocks from `first` on, of shape (batch, M, blocks, N)."""
+        if b.minimum is None:
+            return None
+        assert row_sums is not None
+        minimum = lax.dynamic_slice_in_dim(b.minimum, first, tiling.blocks, 1)[:, None]
+        factor = lax.dynamic_slice_in_dim(row_sums, first, tiling.blocks, 2)[..., None].astype(jnp.float32)
+        # Stored, because XLA divides the loop that computes them among the processors, but not the loop that adds them.
+        return materialize.stored(exact.product(factor, exact.unmerged_on_cpu(exact.numerator(minimum))))
+
     def add_chunk(chunk: jax.Array, r: jax.Array) -> jax.Array:
         stored, first = materialize.once(integer_sums(chunk)), chunk * tiling.blocks
+        of_minima = minimum_terms(first)
 
         def add_blocks(step: jax.Array, r: jax.Array) -> jax.Array:
             for index in range(tiling.blocks_at_once):
                 term = contribution(stored, first + step * tiling.blocks_at_once + index, first)
+                if of_minima is not None:
+                    row = lax.dynamic_slice_in_dim(of_minima, step * tiling.blocks_at_once + index, 1, 2)
+                    term = exact.unmerged_on_cpu(term + row[:, :, 0])
                 r = exact.unmerged_on_cpu(r + term)
             return exact.seal(r)
 

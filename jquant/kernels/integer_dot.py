@@ -19,7 +19,7 @@ from jquant.kernels import epilogue as epilogues
 from jquant.kernels import implementations, partition, xla
 from jquant.kernels.epilogue import Epilogue
 from jquant.kernels.native import product as native
-from jquant.kernels.zero_point import ZeroPoints, multiply
+from jquant.kernels.zero_point import NO_ZERO_POINTS, ZeroPoints, multiply
 from jquant.lowering.partitioned import is_partitioned, mapped_first, unless_partitioned
 from jquant.modes import Implementation
 
@@ -40,11 +40,11 @@ def integer_dot(
     b: jax.Array,
     epilogue: Epilogue = (),
     *,
-    zero_points: ZeroPoints = ZeroPoints(),
+    zero_points: ZeroPoints = NO_ZERO_POINTS,
     transpose_b: bool = False,
     implementation: Implementation | None = None,
 ) -> jax.Array:
-    """``epilogue((a - zero_points.a) @ (b - zero_points.b))``, the product in int32: the same bits from every implementation.
+    """``epilogue((a - zero_points.a) @ (b - zero_points.b))`` with sums in int32, the same from every implementation.
 
     Args:
       a: int8 or uint8, of shape (..., M, K).

@@ -30,9 +30,14 @@ def block_size_for(k: int) -> int:
 
 
 def pack_blocks(
-    b: jax.Array, scale: jax.Array, zero_point: jax.Array | None, block_size: int, layout: Layout | None = None
+    b: jax.Array,
+    scale: jax.Array,
+    zero_point: jax.Array | None,
+    minimum: jax.Array | None,
+    block_size: int,
+    layout: Layout | None = None,
 ) -> PackedBlockMatrix:
-    """`b` of shape (..., K, N), with its scales and zero points of shape (..., G, N).
+    """`b` of shape (..., K, N), with its scales, zero points and minima of shape (..., G, N).
 
     `layout` must not be K-major; None stands for `layout_for`.
     """
@@ -49,14 +54,18 @@ def pack_blocks(
             data = materialize.stored(data)
     if zero_point is not None:
         zero_point = jnp.broadcast_to(zero_point.astype(zero_point_data_type(b.dtype)), scale.shape)
-    # Without a weak type, and sealed from what a caller's program computes from the scale.
-    scale = lax.convert_element_type(exact.narrow(exact.widen(scale), scale.dtype), scale.dtype)
     return PackedBlockMatrix(
         data=data,
-        scale=scale,
+        scale=_as_given(scale),
         zero_point=zero_point,
+        minimum=None if minimum is None else _as_given(minimum),
         dtype=jnp.dtype(b.dtype),
         block_size=block_size,
         padding=padding,
         layout=layout,
     )
+
+
+def _as_given(x: jax.Array) -> jax.Array:
+    """`x`, floats, without a weak type, and sealed from what a caller's program computes them from."""
+    return lax.convert_element_type(exact.narrow(exact.widen(x), x.dtype), x.dtype)

@@ -34,11 +34,16 @@ def block_dot(
         *batch, m, _ = a.shape
         return jnp.zeros((*jnp.broadcast_shapes(tuple(batch), b.shape[:-2]), m, b.shape[-1]), jnp.float32)
 
+    minima = None if b.minimum is None else (b.minimum, row_sums(a, a_zero_point, b.block_size))
     a = _reordered(a, b)
 
     def term(index: jax.Array | int) -> jax.Array:
         scale = lax.dynamic_slice_in_dim(b.scale, index, 1, b.ndim - 2)
-        return exact.product(_product(a, a_zero_point, b, index, dot).astype(jnp.float32), exact.widen(scale))
+        scaled = exact.product(_product(a, a_zero_point, b, index, dot).astype(jnp.float32), exact.widen(scale))
+        if minima is None:
+            return scaled
+        minimum, row_sum = (lax.dynamic_slice_in_dim(x, index, 1, axis) for x, axis in zip(minima, (-2, -1), strict=True))
+        return exact.sum(scaled, exact.product(row_sum.astype(jnp.float32), exact.widen(minimum)))
 
     return lax.fori_loop(1, blocks, lambda index, r: exact.sum(r, term(index)), term(0)) if blocks > 1 else term(0)
 
@@ -97,3 +102,10 @@ def products(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix)
     b = b.n_minor()
     a, blocks = _reordered(a, b), jnp.arange(b.scale.shape[-2], dtype=jnp.int32)
     return jnp.moveaxis(lax.map(functools.partial(_product, a, a_zero_point, b, dot=xla.integer_dot), blocks), 0, -3)
+
+
+def row_sums(a: jax.Array, a_zero_point: jax.Array | None, block_size: int) -> jax.Array:
+    """The sums over each block of the rows of A, less their zero point: int32, of shape (..., M, G)."""
+    *rows, k = a.shape
+    sums = jnp.sum(a.reshape(*rows, k // block_size, block_size), -1, dtype=jnp.int32)
+    return sums if a_zero_point is None else sums - a_zero_point.astype(jnp.int32) * block_size

@@ -41,6 +41,9 @@ class ZeroPoints:
     block_sums: jax.Array | None = None
 
 
+NO_ZERO_POINTS = ZeroPoints()
+
+
 def multiply(
     product: Callable[..., jax.Array],
     a: jax.Array,

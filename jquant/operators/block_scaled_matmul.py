@@ -84,7 +84,7 @@ def _block_scaled_matmul_of_arrays(
     output_dtype: np.dtype,
     implementation: Implementation | None,
 ) -> jax.Array:
-    matrix = pack_blocks(b, b_scale, b_zero_point, block_size, Layout.BYTES)
+    matrix = pack_blocks(b, b_scale, b_zero_point, None, block_size, Layout.BYTES)
     return _block_scaled_matmul(a, matrix, bias, k_parts, output_dtype, implementation)
 
 
@@ -117,6 +117,10 @@ def block_scaled_matmul(
     the sum starts with the first block, and adds the others in order. The product with ``a_scale`` and the sum with the bias
     follow, each rounded once, and a 16-bit output is rounded once more.
 
+    Where packed weights have minima, which they have instead of zero points, the term of a block is
+    ``float32(S[g]) * b_scale[g] + float32(R[g]) * minimum[g]``, with ``R[g, m] = sum over k in block g of
+    (a[m, k] - a_zero_point[m])``, exact in int32, and each operation rounded once.
+
     A mesh may split N freely. To split K over a mesh, set `k_parts`: the blocks are then summed in that many runs, each in
     order, and the runs are added in adjacent pairs. The roundings then differ from those of a single run, but are the same
     on any number of devices.
@@ -125,8 +129,8 @@ def block_scaled_matmul(
     8-bit weights; multiplying many rows takes more. An int8 `a` without a zero point is fastest. With any other `a`, a GPU
     and XLA compute the column sums of every block in each call, and a CPU adds up half as many products at a time.
 
-    It is differentiable in the scales and in the bias. Integers have no derivative (JAX's zero, of type float0). The
-    derivative in `b_scale` holds the products of all blocks in memory: G * M * N elements of 4 bytes.
+    It is differentiable in the scales, in minima, and in the bias. Integers have no derivative (JAX's zero, of type float0).
+    The derivative in `b_scale` holds the products of all blocks in memory: G * M * N elements of 4 bytes.
 
     Args:
       a: int8 or uint8, of shape (..., M, K), with up to six batch dimensions.
@@ -152,7 +156,7 @@ def block_scaled_matmul(
       DescriptorError: shapes that do not fit, a scale or a zero point given with packed weights, or an unknown
         implementation.
       DescriptorTypeError: a data type other than those above.
-      NotImplementedError: as for `matmul_integer`.
+      NotImplementedError: as for `matmul_integer`; and if one of Pallas' kernels is asked for weights that have minima.
 
     Example:
       >>> import jax.numpy as jnp, jquant

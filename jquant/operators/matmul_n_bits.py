@@ -134,26 +134,30 @@ def matmul_n_bits(
     ``output = a @ weights + bias``, where ``weights[k, n] = (q[k, n] - zero_points[n, g]) * scales[n, g]`` and g is the
     block of k, ``k // block_size``, or ``g_idx[k]``
 
-    A weight is rounded to float32 twice: the difference, which is exact for integers, and the product with the scale. The
-    products with `a` are added in float32, on matrix units at their highest precision. The order of these additions depends
-    on the platform and the shape, so a bound is promised instead of exact bits: before the bias, which is added in
-    float32, and the rounding to the dtype of `a`, an element is within
-    ``(K + 2) * 2**-23 * sum over k of abs(a[k] * weights[k, n])`` of the exact sum for those weights. That holds where no
-    partial sum leaves the range of float32. (On a CPU, packed weights and up to 4 rows of `a` in float32 are summed as
-    products with ``q - zero_points``, one block at a time, and each of these sums is scaled.)
+    Packed weights may have a minimum instead: ``weights[k, n] = q[k, n] * scale[g, n] + minimum[g, n]``.
 
-    It is differentiable in `a`, in scales, in zero points that are floats, and in the bias. Derivatives hold all weights as
-    floats in memory. On a CPU, the operator itself holds at most a few hundred columns or rows of them at a time, and none
-    for packed weights and up to 4 rows of `a` in float32. (It holds whole blocks if a block has more than 256 rows
-    and their number has no divisor from 32 to 256.) With `g_idx`, for weights with batch dimensions, on other platforms, and
-    in a program that is split over a mesh, the operator dequantizes the whole matrix and multiplies with that.
+    A weight is rounded to float32 twice: in the product with the scale, and in the difference, which is exact for integers,
+    or in the sum with the minimum. The products with `a` are added in float32, on matrix units at their highest precision.
+    The order of these additions depends on the platform and the shape, so a bound is promised instead of exact bits: before
+    the bias, which is added in float32, and the rounding to the dtype of `a`, an element is within
+    ``(K + 2) * 2**-23 * sum over k of abs(a[k] * weights[k, n])`` of the exact sum for those weights. That holds where no
+    partial sum leaves the range of float32. (On a CPU, packed weights without a minimum and up to 4 rows of `a` in float32
+    are summed as products with ``q - zero_points``, one block at a time, and each of these sums is scaled.)
+
+    It is differentiable in `a`, in scales, in minima, in zero points that are floats, and in the bias. Derivatives hold all
+    weights as floats in memory. On a CPU, the operator itself holds at most a few hundred columns or rows of them at a time,
+    and none for packed weights and up to 4 rows of `a` in float32 (of weights with a minimum, the last block if it is
+    partial). It holds whole blocks if a block has more than 256 rows and their number has no divisor from 32 to 256. With
+    `g_idx`, for weights with batch dimensions, on other platforms, and in a program that is split over a mesh, the operator
+    dequantizes the whole matrix and multiplies with that.
 
     Args:
       a: float32, float16 or bfloat16, of shape (..., M, K) with up to six batch dimensions, or (K,).
       b: uint8, of shape (N, G, block_size * bits / 8): for each column and block, its integers from the first row on, the
         first in the lowest bits of the first byte. The block size is a power of two, 16 or more, and G is K / block_size,
         rounded up. Or a `PackedBlockMatrix` of K rows, which is the fastest on a CPU: `pack_matrix` makes it from integers
-        of shape (..., K, N), and zero points and scales of shape (..., G, N). It holds these: do not pass them here.
+        of shape (..., K, N), and scales, and zero points or minima, of shape (..., G, N). It holds these: do not pass them
+        here.
       scales: of the dtype of `a` and of shape (N, G) or (N * G,).
       zero_points: uint8, packed as `b` is, of shape (N, ceil(G * bits / 8)); or of the dtype of `a` and of shape (N, G).
         Either may be flat. None means 2 ** (bits - 1).

@@ -46,11 +46,18 @@ _BLOCKS_DESCRIPTOR = Descriptor(
                 "INT4 UINT4 INT8 UINT8",
                 "[BatchCount] [ChannelCount] BlockCount N",
             ),
+            Tensor(
+                "BMinimumTensor",
+                "Optional input",
+                (2, 4),
+                "FLOAT32 FLOAT16 BFLOAT16",
+                "[BatchCount] [ChannelCount] BlockCount N",
+            ),
             Tensor("OutputTensor", "Output", (2, 4), "INT4 UINT4 INT8 UINT8", "[BatchCount] [ChannelCount] K N"),
         )
     ),
     same_data_type=(("BTensor", "BZeroPointTensor"),),
-    same_rank=(("BTensor", "BScaleTensor", "BZeroPointTensor"),),
+    same_rank=(("BTensor", "BScaleTensor", "BZeroPointTensor", "BMinimumTensor"),),
 )
 
 
@@ -61,9 +68,14 @@ def _pack_matrix(b: jax.Array, zero_point: jax.Array | None, block_size: int) ->
 
 @formula("pack_matrix", static=("block_size", "k_major"))
 def _pack_blocks(
-    b: jax.Array, scale: jax.Array, zero_point: jax.Array | None, block_size: int, k_major: bool
+    b: jax.Array,
+    scale: jax.Array,
+    zero_point: jax.Array | None,
+    minimum: jax.Array | None,
+    block_size: int,
+    k_major: bool,
 ) -> PackedBlockMatrix:
-    matrix = packed.pack_blocks(b, scale, zero_point, block_size)
+    matrix = packed.pack_blocks(b, scale, zero_point, minimum, block_size)
     return matrix.k_major() if k_major else matrix
 
 
@@ -82,6 +94,7 @@ def pack_matrix(
     zero_point: ArrayLike | None = None,
     *,
     scale: ArrayLike,
+    minimum: ArrayLike | None = None,
     block_size: int | None = None,
     k_major: bool = False,
 ) -> PackedBlockMatrix: ...
@@ -94,6 +107,7 @@ def pack_matrix(
     zero_point: ArrayLike | None = None,
     *,
     scale: ArrayLike | None = None,
+    minimum: ArrayLike | None = None,
     block_size: int | None = None,
     k_major: bool = False,
 ) -> PackedMatrix | PackedBlockMatrix:
@@ -103,12 +117,13 @@ def pack_matrix(
     with its column sums and its zero point. On a CPU, one row times a 4096 x 4096 matrix then takes a small part of the
     time; on a GPU, no transposition is needed. The product is the same, bit for bit.
 
-    With `scale`, of shape (..., G, N), the packed matrix keeps the order (K, N), with its scales and zero points. 4-bit
-    integers are stored in uint16 words of 4 consecutive rows each, the first in the lowest bits. With `k_major`, the
-    integers are in the order (N, K), which the kernel for Hopper GPUs (``implementation="mosaic_gpu"``) takes without a
-    transposition; all other implementations transpose them in each call. A matrix packed with `scale` does not hold
-    column sums. They would make it a tenth larger for blocks of 32, and only products of uint8, or of int8 with a zero
-    point, need them.
+    With `scale`, of shape (..., G, N), the packed matrix keeps the order (K, N), with its scales, and its zero points or
+    minima. With g the block of row k, an integer q stands for ``(q - zero_point[g, n]) * scale[g, n]``, or, as in GGUF's
+    formats Q4_1 and Q5_1, for ``q * scale[g, n] + minimum[g, n]``. 4-bit integers are stored in uint16 words of 4
+    consecutive rows each, the first in the lowest bits. With `k_major`, the integers are in the order (N, K), which the
+    kernel for Hopper GPUs (``implementation="mosaic_gpu"``) takes without a transposition; all other implementations
+    transpose them in each call. A matrix packed with `scale` does not hold column sums. They would make it a tenth larger
+    for blocks of 32, and only products of uint8, or of int8 with a zero point, need them.
 
     It is a pytree: `jax.jit`, `jax.vmap`, `jax.lax.scan`, `jax.device_put` and checkpoints take it like an array, and
     its method ``sharding_for`` returns the shardings of its arrays on a mesh.
@@ -120,6 +135,8 @@ def pack_matrix(
         `scale`, a scalar, or one for each of the scales, in their shape. None means 0, which saves the row sums of A.
       scale: None, or float32, float16 or bfloat16, of shape (..., G, N): one for each block of `block_size` rows of a
         column; the last block may have fewer rows. G is K / block_size, rounded up.
+      minimum: None, or float32, float16 or bfloat16, of the shape of `scale` but not necessarily of its dtype: what is added
+        to each scaled integer of a block. It takes the place of a zero point, and needs `scale`. None means 0.
       block_size: the number of rows of `b` that share a scale; None means K / G, if that is an integer. Without `scale`, the
         number of rows that a column sum covers, a divisor of K: a mesh can split K only between blocks. None means the
         largest divisor from 32 to 256, or K if there is none.
@@ -129,7 +146,8 @@ def pack_matrix(
       A `PackedMatrix` of the shape and dtype of `b`, or with `scale` a `PackedBlockMatrix`.
 
     Raises:
-      DescriptorError: a rank or size that no product takes, or a block size that does not fit K or G.
+      DescriptorError: a rank or size that no product takes; a block size that does not fit K or G; `minimum` together with
+        `zero_point`; or `minimum` or `k_major` without `scale`.
       DescriptorTypeError: a data type other than those above.
 
     Example:
@@ -142,11 +160,18 @@ def pack_matrix(
              [-44, -80]], dtype=int32)
       >>> jquant.pack_matrix(jnp.ones((64, 2), jnp.int4), scale=jnp.ones((2, 2)))
       PackedBlockMatrix(int4[64,2], blocks of 32)
+      >>> q, scale, minimum = jnp.array([[0, 15], [15, 3]], jnp.uint4), jnp.array([[0.5, 0.25]]), jnp.array([[-4.0, -1.0]])
+      >>> packed = jquant.pack_matrix(q, scale=scale, minimum=minimum)  # [[-4, 2.75], [3.5, -0.25]]
+      >>> packed
+      PackedBlockMatrix(uint4[2,2], blocks of 2 with a minimum)
+      >>> jquant.block_scaled_matmul(jnp.array([[2, 1]], jnp.int8), 1.0, None, packed)
+      Array([[-4.5 ,  5.25]], dtype=float32)
     """
     k_major = boolean(_OPERATOR, "k_major", k_major)
     if scale is not None:
-        return _with_scales(b, zero_point, scale, block_size, k_major)
+        return _with_scales(b, zero_point, scale, minimum, block_size, k_major)
     _require_no_order(k_major)
+    _require_no_minimum(minimum is not None)
     call = Call(_DESCRIPTOR)
     b = call.tensor("BTensor", b)
     zero_point = call.zero_point("B", zero_point, b.dtype)
@@ -166,17 +191,35 @@ def _require_no_order(k_major: bool) -> None:
 
 
 @once_for_each_signature
+def _require_no_minimum(is_given: bool) -> None:
+    require(not is_given, f"{_OPERATOR}: minimum is given without scale; only blocks with scales have minima: pass both")
+
+
+@once_for_each_signature
+def _require_at_most_one(has_zero_point: bool, has_minimum: bool) -> None:
+    message = f"{_OPERATOR}: zero_point and minimum are both given; a packed matrix has at most one of them"
+    require(not (has_zero_point and has_minimum), message)
+
+
+@once_for_each_signature
 def _require_divisor(k: int, block_size: int, what: str) -> None:
     require(k % block_size == 0, f"{_OPERATOR}: block_size is {block_size}; it must be {what}")
 
 
 def _with_scales(
-    b: ArrayLike, zero_point: ArrayLike | None, scale: ArrayLike, block_size: int | None, k_major: bool
+    b: ArrayLike,
+    zero_point: ArrayLike | None,
+    scale: ArrayLike,
+    minimum: ArrayLike | None,
+    block_size: int | None,
+    k_major: bool,
 ) -> PackedBlockMatrix:
+    _require_at_most_one(zero_point is not None, minimum is not None)
     call = Call(_BLOCKS_DESCRIPTOR)
     b, scale = call.tensor("BTensor", b), call.tensor("BScaleTensor", scale, FLOAT32)
     zero_point, covered = zero_point_of_blocks(call, "B", zero_point, b.dtype, scale)
+    minimum = call.optional_tensor("BMinimumTensor", minimum, FLOAT32)
     call.check(b.shape, b.dtype, **covered)
     names = call.descriptor.names("B")
     block_size = block_size_of(_OPERATOR, block_size, b, scale, (names.tensor, names.scale))
-    return _pack_blocks(b, scale, zero_point, block_size, k_major)
+    return _pack_blocks(b, scale, zero_point, minimum, block_size, k_major)

@@ -61,6 +61,8 @@ class PackedBlockMatrix:
       data: the integers, in whole blocks: the last row is followed by `padding` rows, whose integers do not matter.
       scale: float32, float16 or bfloat16, of shape (..., G, N), where G is the number of blocks.
       zero_point: of the shape of `scale`, int8 for a signed `dtype` and uint8 for an unsigned one, or None for 0.
+      minimum: float32, float16 or bfloat16, of the shape of `scale`: what is added to each scaled integer of a block. None
+        for 0. A matrix has zero points or minima, not both.
       dtype: int4, uint4, int8 or uint8.
       block_size: the number of rows that share a scale; the last block may have fewer.
       padding: the number of rows of the last block that the matrix does not have.
@@ -70,6 +72,7 @@ class PackedBlockMatrix:
     data: jax.Array
     scale: jax.Array
     zero_point: jax.Array | None
+    minimum: jax.Array | None
     dtype: np.dtype = dataclasses.field(metadata={"static": True})
     block_size: int = dataclasses.field(metadata={"static": True})
     padding: int = dataclasses.field(default=0, metadata={"static": True})
@@ -100,13 +103,17 @@ class PackedBlockMatrix:
         if hasattr(self.data, "shape") and self.layout in ROWS_PER_ELEMENT:
             cast = "" if self.data.dtype == _DATA_TYPES[self.layout] else f", data of {self.data.dtype}"
             sizes = ",".join(map(str, self.shape))
-            return f"PackedBlockMatrix({self.dtype}[{sizes}], blocks of {self.block_size}{cast})"
+            minimum = "" if self.minimum is None else " with a minimum"
+            return f"PackedBlockMatrix({self.dtype}[{sizes}], blocks of {self.block_size}{minimum}{cast})"
         # A transformation may put anything in place of the arrays: shardings, for example.
-        return f"PackedBlockMatrix({self.dtype}, {self.data}, {self.scale}, {self.zero_point})"
+        return f"PackedBlockMatrix({self.dtype}, {self.data}, {self.scale}, {self.zero_point}, {self.minimum})"
 
     @explain_array_errors
     def unpack(self) -> jax.Array:
-        """The integers, of shape (..., K, N) and `dtype`; they stand for ``(integers - zero_point) * scale``."""
+        """The integers, of shape (..., K, N) and `dtype`.
+
+        They stand for ``(integers - zero_point) * scale``, or for ``integers * scale + minimum``.
+        """
         self.validate("PackedBlockMatrix.unpack")
         return self.integers()[..., : self.shape[-2], :].astype(self.dtype)
 
@@ -136,7 +143,7 @@ class PackedBlockMatrix:
         """Asserts that the arrays have the dtypes and the shapes that `pack_matrix` gave them.
 
         A cast of all arrays of a model (``jax.tree.map(lambda x: x.astype(jnp.bfloat16), model)``) casts the integers here,
-        too. The scales may be cast, to another float type.
+        too. The scales and minima may be cast, to another float type.
         """
         if self.layout not in ROWS_PER_ELEMENT:
             allowed = ", ".join(Layout)
@@ -152,18 +159,22 @@ class PackedBlockMatrix:
         require_data_type(name, "scale", self.scale, *_FLOATS)
         if self.zero_point is not None:
             require_data_type(name, "zero_point", self.zero_point, zero_point_data_type(self.dtype))
+        if self.minimum is not None:
+            require_data_type(name, "minimum", self.minimum, *_FLOATS)
+        if self.zero_point is not None and self.minimum is not None:
+            raise DescriptorError(f"{name}: the packed matrix has both zero_point and minimum; it must have at most one")
         scale = self.scale.shape
         is_matrix = self.data.ndim == len(scale) >= 2
         data = self._data_shape if is_matrix else scale
         fits = is_matrix and data[:-2] == scale[:-2] and data[-1] == scale[-1]
         fits = fits and self.block_size > 0 and data[-2] * ROWS_PER_ELEMENT[self.layout] == scale[-2] * self.block_size
         fits = fits and self.padding in range(self.block_size if scale[-2] else 1)
-        fits = fits and (self.zero_point is None or self.zero_point.shape == scale)
+        fits = fits and all(array is None or array.shape == scale for array in (self.zero_point, self.minimum))
         if not fits:
-            shapes = jax.tree.map(jnp.shape, (self.data, self.scale, self.zero_point))
+            shapes = jax.tree.map(jnp.shape, (self.data, self.scale, self.zero_point, self.minimum))
             blocks = f"blocks of {shown(self.block_size)} less {shown(self.padding)}"
             raise DescriptorError(
-                f"{name}: data, scale and zero_point of the packed matrix do not fit {blocks} rows: {shapes}"
+                f"{name}: data, scale, zero_point and minimum of the packed matrix do not fit {blocks} rows: {shapes}"
             )
 
     def sharding_for(self, sharding: NamedSharding | PartitionSpec) -> "PackedBlockMatrix":
@@ -188,7 +199,8 @@ class PackedBlockMatrix:
         # All arrays are (..., K in some unit, N), except for K-major data.
         scale = placed(sharding, *batch, k, n)
         data = placed(sharding, *batch, n, k) if self.layout in _N_MINOR else scale
-        return dataclasses.replace(self, data=data, scale=scale, zero_point=None if self.zero_point is None else scale)
+        zero_point, minimum = (None if array is None else scale for array in (self.zero_point, self.minimum))
+        return dataclasses.replace(self, data=data, scale=scale, zero_point=zero_point, minimum=minimum)
 
 
 def zero_point_data_type(dtype: np.dtype) -> np.dtype:

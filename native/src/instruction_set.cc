@@ -22,8 +22,8 @@ const Loops* choose() {
 #if defined(__x86_64__) || defined(_M_X64)
       {kAvx512VnniLoops, __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
                              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")},
-      {kAvxVnniLoops, __builtin_cpu_supports("avxvnni") && __builtin_cpu_supports("avx2")},
-      {kAvx2Loops, static_cast<bool>(__builtin_cpu_supports("avx2"))},
+      {kAvxVnniLoops, __builtin_cpu_supports("avxvnni") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")},
+      {kAvx2Loops, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")},
 #elif defined(__aarch64__)
 #if defined(__linux__)
       {kNeonDotLoops, (getauxval(AT_HWCAP) & (1UL << 20)) != 0},  // HWCAP_ASIMDDP

@@ -5,6 +5,7 @@
 
 #include "block_product.h"
 #include "product.h"
+#include "weight_only.h"
 
 namespace jquant {
 
@@ -22,6 +23,7 @@ struct Loops {
   Loop<Product> panels;
   Loop<Product> few_rows;
   Loop<BlockProduct> blocks;
+  Loop<WeightOnlyProduct> weight_only;
 };
 
 // Those of each instruction set; only what this processor has may be called.

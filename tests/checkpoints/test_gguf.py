@@ -59,10 +59,20 @@ def test_blocks(type_, shape, tmp_path):
         weight = checkpoint[name]
         assert weight.values.dtype.name == BLOCKS[type_]
         assert weight.block_size == 32
-        assert (weight.minimum is not None) == (type_ in (Type.Q4_1, Type.Q5_1)) == (not weight.packable)
+        assert (weight.minimum is not None) == (type_ in (Type.Q4_1, Type.Q5_1))
+        assert weight.packable
         with np.errstate(all="ignore"):
             expected = gguf.quants.dequantize(tensor, type_)
         np.testing.assert_array_equal(weight.dequantize(), expected.swapaxes(-1, -2), strict=True)
+
+
+@pytest.mark.parametrize("type_", BLOCKS, ids=lambda type_: type_.name)
+def test_packed_blocks(type_, tmp_path):
+    """Floats times packed blocks equal floats times what gguf dequantizes: one row of A selects each row of the weight."""
+    data = gguf.quants.quantize(np.random.default_rng(0).normal(size=(5, 64)).astype(np.float32), type_)
+    weight = jquant.checkpoints.load(write(tmp_path / "x.gguf", {"x": (data, type_)}))["x"]
+    floats = jquant.matmul_n_bits(np.eye(64, dtype=np.float32), weight.pack().matrix)
+    np.testing.assert_array_equal(floats, gguf.quants.dequantize(data, type_).T, strict=True)
 
 
 @pytest.mark.parametrize("type_", OTHERS, ids=lambda type_: type_.name)

@@ -128,6 +128,32 @@ def test_matrices_of_one_block_each(rng):
     np.testing.assert_array_equal(actual, expected, strict=True)
 
 
+@pytest.mark.parametrize(("dtype", "k"), [(ml_dtypes.uint4, 96), (np.int8, 96), (np.int8, 32), (np.int8, 40)])
+@pytest.mark.parametrize("minima", [7, 1])
+def test_blocks_with_a_minimum(dtype, k, minima, rng):
+    """A weight with a minimum, of all columns or of each, is a block matrix, even if it has 8 bits and one block."""
+    values = rng.integers(0, 16, (k, 7)).astype(dtype)
+    scale, minimum = rng.uniform(0.1, 1, (-(-k // 32), 7)).astype(np.float32), rng.normal(size=(-(-k // 32), minima))
+    weight = QuantizedWeight(
+        values=values,
+        scale=scale,
+        zero_point=None,
+        minimum=minimum.astype(np.float32),
+        permutation=None,
+        block_size=32,
+    )
+    assert weight.packable
+    matrix, packed_scale, permutation = weight.pack()
+    assert packed_scale is permutation is None
+    assert (matrix.dtype, matrix.block_size) == (values.dtype, 32)
+    np.testing.assert_array_equal(matrix.unpack(), values, strict=True)
+    np.testing.assert_array_equal(matrix.scale, scale, strict=True)
+    np.testing.assert_array_equal(matrix.minimum, np.broadcast_to(weight.minimum, scale.shape), strict=True)
+    rows = np.arange(k) // 32
+    floats = np.asarray(matrix.unpack(), np.float32) * np.asarray(matrix.scale)[rows] + np.asarray(matrix.minimum)[rows]
+    np.testing.assert_array_equal(floats, weight.dequantize(), strict=True)
+
+
 def small_weight(dtype, *, zero_point=None, minimum=None):
     return QuantizedWeight(
         values=np.zeros((4, 2), dtype),
@@ -143,7 +169,10 @@ def small_weight(dtype, *, zero_point=None, minimum=None):
     ("weight", "reason"),
     [
         (small_weight(ml_dtypes.float8_e4m3fn), "packed matrices cannot be float8_e4m3fn"),
-        (small_weight(np.int8, minimum=np.ones((1, 2), np.float32)), "and no minimum"),
+        (
+            small_weight(np.int8, zero_point=np.ones((1, 2), np.int8), minimum=np.ones((1, 2), np.float32)),
+            "zero points or a minimum, not both",
+        ),
         (
             small_weight(np.uint8, zero_point=np.full((1, 2), 256, np.int16)),
             "its zero points are int16, and .* must be uint8",

@@ -57,6 +57,7 @@ def lowered(product: Product, *, k_major: bool = True) -> jax.stages.Lowered:
         data=tensor(jnp.uint16 if is_words else jnp.int8, *((n, rows) if k_major else (rows, n))),
         scale=tensor(jnp.float32, k // block_size, n),
         zero_point=tensor(zero_point_dtype, k // block_size, n) if zero_point else None,
+        minimum=None,
         dtype=jnp.dtype(dtype),
         block_size=block_size,
         layout=layouts[k_major],

@@ -48,6 +48,7 @@ def test_by_name(name, platform, call, packed):
         assert "dot_general" not in text
 
 
+@pytest.mark.usefixtures("xla_by_default")
 @pytest.mark.parametrize("platform", ["cpu", "tpu", "cuda"])
 def test_by_default(platform):
     """No kernel has been run on its chip: none is a default."""
@@ -156,6 +157,7 @@ def test_few_rows_in_a_batch_by_packed_weights(monkeypatch):
     assert sizes.removeprefix("1,1,") == "80,15"
 
 
+@pytest.mark.usefixtures("xla_by_default")
 def test_the_sign_flip_of_a_batch_is_computed_once():
     """The row sums read the same array as the product."""
     a, b = jax.ShapeDtypeStruct((3, 128, 64), jnp.uint8), jax.ShapeDtypeStruct((3, 64, 96), jnp.int8)
@@ -164,6 +166,7 @@ def test_the_sign_flip_of_a_batch_is_computed_once():
     assert program.as_text().count(" xor(") == 1
 
 
+@pytest.mark.usefixtures("xla_by_default")
 def test_long_sums_are_split():
     """No partial sum can leave int32: some units saturate."""
     x = jax.ShapeDtypeStruct((2, 140_000), jnp.int8)
@@ -191,4 +194,4 @@ except NotImplementedError as error:
     assert result.returncode == 0, result.stderr
     product, error = result.stdout.splitlines()
     assert product == "[[-4, -4], [-4, -4]]"
-    assert error.startswith("implementation mosaic_tpu needs a part of Pallas that cannot be imported: ")
+    assert error.startswith("implementation mosaic_tpu needs a package that cannot be imported: ")

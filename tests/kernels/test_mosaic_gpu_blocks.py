@@ -121,6 +121,13 @@ def test_blocks_of_another_size(block_size):
         lowered(Case("size", 8, 2 * block_size, 8, block_size))
 
 
+def test_blocks_with_a_minimum():
+    scale = np.ones((2, 8), np.float32)
+    matrix = jquant.pack_matrix(np.ones((128, 8), jnp.uint4), scale=scale, minimum=scale)
+    with pytest.raises(NotImplementedError, match="not with a minimum"):
+        gpu_blocks.block_dot(jnp.ones((8, 128), jnp.int8), None, matrix)
+
+
 def test_empty_matrices():
     with pytest.raises(NotImplementedError, match="does not multiply empty matrices"):
         lowered(Case("empty", 0, 64, 8, 64))

@@ -213,6 +213,13 @@ def test_unsupported_blocks_raise(block_size, dtype, message):
         lower(k=1024, block_size=block_size, dtype=dtype)
 
 
+def test_blocks_with_a_minimum_raise():
+    scale = np.ones((2, 128), np.float32)
+    matrix = jquant.pack_matrix(np.ones((64, 128), jnp.uint4), scale=scale, minimum=scale)
+    with pytest.raises(NotImplementedError, match="not with a minimum"):
+        tpu_blocks.block_dot(jnp.ones((8, 64), jnp.int8), None, matrix)
+
+
 def test_empty_matrices_raise():
     with pytest.raises(NotImplementedError, match="empty"):
         lower(m=0)

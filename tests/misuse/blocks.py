@@ -47,15 +47,19 @@ def calls() -> list[Call]:
     def product(a: Any, a_scale: Any, output_dtype: Any, **_: Any) -> Any:
         return abstract((a.shape[0], 3), output_dtype or dtype_of(a_scale, "float32"))
 
-    def pack(b: Any, scale: Any, zero_point: Any, block_size: Any) -> Any:
+    def pack(b: Any, scale: Any, zero_point: Any, minimum: Any, block_size: Any) -> Any:
         if scale is None:
             return jax.eval_shape(functools.partial(jquant.pack_matrix, block_size=block_size), b, zero_point)
         zero_point = None if zero_point is None else abstract((2, 3), "int8")
         arrays = {"data": abstract((4, 3), "int8"), "scale": abstract((2, 3), scale.dtype), "zero_point": zero_point}
+        arrays["minimum"] = None if minimum is None else abstract((2, 3), minimum.dtype)
         return dataclasses.replace(packed, **arrays, dtype=jnp.dtype(b.dtype))
 
     def unpack(data: Any, scale: Any, zero_point: Any, dtype: Any) -> Any:
         return dataclasses.replace(packed, data=data, scale=scale, zero_point=zero_point, dtype=dtype).unpack()
+
+    def unpack_with_minimum(minimum: Any) -> Any:
+        return dataclasses.replace(packed, zero_point=None, minimum=minimum).unpack()
 
     def sharding_for(sharding: Any) -> Any:
         return packed.sharding_for(sharding)
@@ -97,6 +101,12 @@ def calls() -> list[Call]:
                 "b": Argument(b, Tensor(f"{BYTES} int4", exactly((4, 3))), "BTensor"),
                 "scale": Argument(scales, Tensor(any_float, exactly((2, 3)), optional=True), "BScaleTensor"),
                 "zero_point": Argument(None, zero_points, "BZeroPointTensor", like=Like((2, 3), np.dtype(np.int8))),
+                "minimum": Argument(
+                    None,
+                    Tensor(any_float, exactly((2, 3)), optional=True),
+                    "BMinimumTensor",
+                    like=Like((2, 3), np.dtype(np.float32)),
+                ),
                 "block_size": integer("block_size", None, (2,), optional=True),
             },
             pack,
@@ -111,6 +121,12 @@ def calls() -> list[Call]:
             },
             lambda **_: abstract((4, 3), "int8"),
             unpack,
+        ),
+        Call(
+            "PackedBlockMatrix.unpack",
+            {"minimum": Argument(packed.scale, Field(any_float, (2, 3), optional=True), "minimum")},
+            lambda **_: abstract((4, 3), "int8"),
+            unpack_with_minimum,
         ),
         Call("PackedBlockMatrix.sharding_for", {"sharding": matrix_sharding()}, shardings, sharding_for),
     ]

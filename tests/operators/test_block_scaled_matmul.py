@@ -32,16 +32,18 @@ class Problem:
     """Random operands, and the expected results."""
 
     def __init__(self, seed, sizes, block_size, *, a_dtype=np.int8, b_dtype=jnp.int4, a_batch=(), b_batch=(), **options):
-        """`options` are the reference's, and `with_zero_points`, which says whether A and B have zero points."""
+        """`options` are the reference's; `with_zero_points`, which says whether A and B have zero points; `with_minimum`."""
         self.rng = rng = np.random.default_rng(seed)
         m, k, n = sizes
         a_has_zero_point, b_has_zero_point = options.pop("with_zero_points", (False, False))
+        has_minimum = options.pop("with_minimum", False)
         self.block_size, self.k_parts = block_size, options.get("k_parts", 1)
         self.a, self.b = samples.integers(rng, a_dtype, *a_batch, m, k), samples.integers(rng, b_dtype, *b_batch, k, n)
         self.b_scale = samples.small_scales(rng, *b_batch, -(-k // block_size), n)
         self.a_scale = samples.small_scales(rng, m, 1)
         self.a_zero_point = samples.integers(rng, a_dtype, m, 1) if a_has_zero_point else None
         self.b_zero_point = samples.integers(rng, b_dtype, *self.b_scale.shape) if b_has_zero_point else None
+        self.minimum = rng.normal(size=self.b_scale.shape).astype(FLOAT32) if has_minimum else None
         self.bias = rng.normal(size=n).astype(FLOAT32)
         self.options = options
 
@@ -51,17 +53,18 @@ class Problem:
 
     def packed(self):
         """The packed matrix, made with NumPy, which compiles nothing."""
-        return packed(self.b, self.b_zero_point, self.b_scale, self.block_size)
+        return packed(self.b, self.b_zero_point, self.b_scale, self.block_size, self.minimum)
 
     def expected(self):
         b_operands = self.b, self.b_scale, self.b_zero_point
-        options = {"block_size": self.block_size, **self.options}
+        options = {"minimum": self.minimum, "block_size": self.block_size, **self.options}
         return reference.block_scaled_matmul(*self.a_operands, *b_operands, self.bias, **options)
 
     def outputs(self):
-        """The results for B, and for B packed."""
+        """The results for B, which may be packed; it must be if it has a minimum."""
         b_operands = self.b, self.b_scale, self.b_zero_point, self.bias
-        yield jquant.block_scaled_matmul(*self.a_operands, *b_operands, block_size=self.block_size, k_parts=self.k_parts)
+        if self.minimum is None:
+            yield jquant.block_scaled_matmul(*self.a_operands, *b_operands, block_size=self.block_size, k_parts=self.k_parts)
         yield jquant.block_scaled_matmul(*self.a_operands, self.packed(), bias=self.bias, k_parts=self.k_parts)
 
     def check(self):
@@ -86,6 +89,32 @@ def test_types_and_zero_points(rows, b_dtype, a_dtype, a_has_zero_point, b_has_z
     """One row and many rows, and words of 4 bits and bytes, have different implementations."""
     options = {"a_dtype": a_dtype, "b_dtype": b_dtype, "with_zero_points": (a_has_zero_point, b_has_zero_point)}
     Problem(0, (rows, 90, 7), 32, **options).check()
+
+
+WITH_A_MINIMUM = list(itertools.product((1, 9), (*NARROW, *BYTES), BYTES, (False, True), (32, 20, 7, 90)))
+
+
+@one_in(11, ("rows", "b_dtype", "a_dtype", "a_has_zero_point", "block_size"), WITH_A_MINIMUM, gate=3)
+def test_a_minimum(rows, b_dtype, a_dtype, a_has_zero_point, block_size):
+    """Of whole blocks, and of a last block that is partial: its padding adds nothing."""
+    options = {"a_dtype": a_dtype, "b_dtype": b_dtype, "with_zero_points": (a_has_zero_point, False)}
+    Problem(0, (rows, 90, 7), block_size, with_minimum=True, **options).check()
+
+
+@pytest.mark.parametrize("rows", [1, 9])
+def test_the_roundings_of_a_minimum(rows):
+    """A sum of activations is exact, is rounded by its product with the minimum alone, and is added to its own block."""
+    a, b = np.ones((rows, 4), np.int8), np.zeros((4, 1), jnp.uint4)
+    b[0] = b[2] = 1
+    scale = np.array([[2**24], [-(2**24)]], FLOAT32)
+    minimum = np.array([[0.5], [1]], FLOAT32)
+    packed_b = jquant.pack_matrix(b, scale=scale, minimum=minimum)
+    # fl(2**24 + 1) + (-2**24 + 2), where a sum of all minima would give 3
+    assert_equal(jquant.block_scaled_matmul(a, FLOAT32(1), None, packed_b), np.full((rows, 1), 2, FLOAT32))
+    third = np.full((2, 1), 1 / 3, FLOAT32)
+    packed_b = jquant.pack_matrix(np.zeros((4, 1), jnp.uint4), scale=scale, minimum=third, block_size=3)
+    expected = FLOAT32(3) * third[:1] + third[:1]  # the second block has one row, and two of padding
+    assert_equal(jquant.block_scaled_matmul(a, FLOAT32(1), None, packed_b), np.repeat(expected, rows, axis=0))
 
 
 SHAPES = [
@@ -113,12 +142,13 @@ def test_batches(batches, rows):
     Problem(0, (rows, 64, 6), 32, a_batch=a_batch, b_batch=b_batch, with_zero_points=(True, True)).check()
 
 
-EVERY_LEAF = list(itertools.product((1, 2, 20), (jnp.uint4, np.int8), (64, 90)))
+EVERY_LEAF = list(itertools.product((1, 2, 20), (jnp.uint4, np.int8), (64, 90), (False, True)))
 
 
-@one_in(9, ("rows", "b_dtype", "k"), EVERY_LEAF, gate=2)
-def test_each_operand_mapped_alone(rows, b_dtype, k):
-    p = Problem(0, (rows, k, 3), 32, a_dtype=np.uint8, b_dtype=b_dtype, with_zero_points=(True, True))
+@one_in(9, ("rows", "b_dtype", "k", "has_minimum"), EVERY_LEAF, gate=2)
+def test_each_operand_mapped_alone(rows, b_dtype, k, has_minimum):
+    options = {"with_zero_points": (True, not has_minimum), "with_minimum": has_minimum}
+    p = Problem(0, (rows, k, 3), 32, a_dtype=np.uint8, b_dtype=b_dtype, **options)
     operands = p.a, p.a_zero_point, p.packed()
     leaves, tree = jax.tree.flatten(operands)
 
@@ -138,7 +168,7 @@ def test_each_operand_mapped_alone(rows, b_dtype, k):
             a, a_zero_point, b = tree.unflatten([*leaves[:position], values, *leaves[position + 1 :]])
             integers, zero_point = unpacked(b)
             operands = a, p.a_scale, a_zero_point, integers, b.scale, zero_point
-            assert_equal(actual, reference.block_scaled_matmul(*operands, block_size=32))
+            assert_equal(actual, reference.block_scaled_matmul(*operands, minimum=b.minimum, block_size=32))
 
 
 @pytest.mark.parametrize("sizes", [(0, 64, 3), (2, 64, 0), (2, 0, 3)], ids=str)
@@ -184,6 +214,11 @@ def test_a_first_term_of_minus_zero():
 @one_in(5, ("k_parts", "rows", "b_dtype"), [(2, 9, jnp.uint4), (4, 1, jnp.int4), (8, 1, np.uint8)])
 def test_parts_of_k(k_parts, rows, b_dtype):
     Problem(0, (rows, 250, 5), 16, b_dtype=b_dtype, k_parts=k_parts, with_zero_points=(True, True)).check()
+
+
+@pytest.mark.parametrize("rows", [1, 9])
+def test_parts_of_k_with_a_minimum(rows):
+    Problem(0, (rows, 250, 5), 16, b_dtype=jnp.uint4, k_parts=4, with_minimum=True, with_zero_points=(True, False)).check()
 
 
 def test_the_sum_of_many_parts_is_a_short_program():
@@ -298,16 +333,38 @@ def test_refuses(call, message, error):
 def test_implementations():
     p = Problem(0, (2, 64, 5), 32)
     assert_equal(jquant.block_scaled_matmul(*p.a_operands, p.packed(), bias=p.bias, implementation="xla"), p.expected())
-    for implementation in set(jquant.Implementation) - {jquant.Implementation.XLA}:
+    for implementation in (jquant.Implementation.MOSAIC_TPU, jquant.Implementation.MOSAIC_GPU):
         with pytest.raises(NotImplementedError, match=f"implementation {implementation} "):
             jquant.block_scaled_matmul(*p.a_operands, p.packed(), implementation=implementation)
     assert block_dot.function_for("cuda", None) is not blocks_on_cpu.block_dot
 
 
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_derivatives(batch):
+    """In scales and minima, together and each alone: products and sums of integers, times the scale of A."""
+    p = Problem(0, (3, 90, 5), 32, a_dtype=np.uint8, b_batch=batch, with_zero_points=(True, False), with_minimum=True)
+    p.a_scale = 2.0 ** p.rng.integers(-2, 3, (3, 1)).astype(FLOAT32)
+    cotangent = p.rng.integers(-2, 3, (*batch, 3, 5)).astype(FLOAT32)  # sums of these sizes are exact in any order
+
+    def total(scale, minimum):
+        b = dataclasses.replace(p.packed(), scale=scale, minimum=minimum)
+        return (jquant.block_scaled_matmul(*p.a_operands, b) * cotangent).sum()
+
+    a = np.pad(p.a.astype(int) - p.a_zero_point, ((0, 0), (0, 6))).reshape(3, 3, 32)
+    b = np.pad(p.b.astype(int), (*((0, 0),) * len(batch), (0, 6), (0, 0))).reshape(*batch, 3, 32, 5)
+    by_output = np.swapaxes(cotangent * p.a_scale, -1, -2)
+    by_scale = np.einsum("mgk,...gkn,...nm->...gn", a, b, by_output).astype(FLOAT32)
+    by_minimum = np.einsum("mgk,...nm->...gn", a, by_output).astype(FLOAT32)
+    for both in (jax.grad, lambda f, argnums: jax.jit(jax.jacfwd(f, argnums))):
+        assert_equal(both(total, (0, 1))(p.b_scale, p.minimum), (by_scale, by_minimum))
+    assert_equal(jax.grad(total, 0)(p.b_scale, p.minimum), by_scale)
+    assert_equal(jax.grad(total, 1)(p.b_scale, p.minimum), by_minimum)
+
+
 def test_memory_of_derivatives():
     """Only the derivative in the scales of B stores the products of all blocks."""
     m, k, n, blocks = 64, 256, 64, 16
-    p = Problem(0, (m, k, n), k // blocks)
+    p = Problem(0, (m, k, n), k // blocks, with_minimum=True)
 
     def temporaries(scale, multiply):
         program = jax.jit(lambda x: jax.jvp(multiply, (x,), (jnp.ones_like(x),))).lower(scale).compile()
@@ -318,12 +375,16 @@ def test_memory_of_derivatives():
     b_bytes = temporaries(
         p.b_scale, lambda scale: jquant.block_scaled_matmul(p.a, 0.5, None, dataclasses.replace(b, scale=scale))
     )
-    assert a_bytes < 4 * blocks * m * n <= b_bytes
+    minimum_bytes = temporaries(
+        p.minimum, lambda minimum: jquant.block_scaled_matmul(p.a, 0.5, None, dataclasses.replace(b, minimum=minimum))
+    )
+    assert max(a_bytes, minimum_bytes) < 4 * blocks * m * n <= b_bytes
 
 
-def test_scan_over_layers():
+@pytest.mark.parametrize("has_minimum", [False, True])
+def test_scan_over_layers(has_minimum):
     """Each iteration slices its layer out of a stack of packed matrices."""
-    problems = [Problem(seed, (1, 64, 64), 16) for seed in range(3)]
+    problems = [Problem(seed, (1, 64, 64), 16, with_minimum=has_minimum) for seed in range(3)]
     layers = jax.tree.map(lambda *x: jnp.stack(x), *(p.packed() for p in problems))
     a = problems[0].a
 
@@ -331,24 +392,27 @@ def test_scan_over_layers():
     def outputs(layers):
         return lax.scan(lambda _, layer: (None, jquant.block_scaled_matmul(a, 0.5, None, layer)), None, layers)[1]
 
-    expected = [reference.block_scaled_matmul(a, FLOAT32(0.5), None, p.b, p.b_scale) for p in problems]
+    expected = [reference.block_scaled_matmul(a, FLOAT32(0.5), None, p.b, p.b_scale, minimum=p.minimum) for p in problems]
     assert_equal(outputs(layers), np.stack(expected))
 
 
 @one_in(5, ("block_size", "b_dtype"), itertools.product((32, 64, 128, 256), (jnp.int4, jnp.int8)))
 def test_temporaries_of_one_row(block_size, b_dtype):
-    """At most one float32 for each block is stored: the weights are not unpacked in memory."""
+    """At most one float32 for each scale and minimum of a block is stored: the weights are not unpacked in memory."""
     k, n = 4096, 1024
     # Sums of bytes have 32 bits, so that activations and outputs need memory besides.
     most = 4 * n * k // block_size + (0 if b_dtype == jnp.int4 else 2 * k + 4 * n)
     shapes = jax.ShapeDtypeStruct((k, n), b_dtype), jax.ShapeDtypeStruct((k // block_size, n), jnp.float32)
     packed_shapes = jax.eval_shape(lambda b, scale: jquant.pack_matrix(b, scale=scale), *shapes)
+    with_minimum = jax.eval_shape(lambda b, scale: jquant.pack_matrix(b, scale=scale, minimum=scale), *shapes)
     for a_dtype, a_zero_point in ((jnp.int8, None), (jnp.uint8, 3)):
         multiply = jax.jit(lambda a, b, a_zero_point=a_zero_point: jquant.block_scaled_matmul(a, 0.5, a_zero_point, b))
-        program = multiply.lower(jax.ShapeDtypeStruct((1, k), a_dtype), packed_shapes).compile()
-        assert program.memory_analysis().temp_size_in_bytes <= 1.05 * most
+        for packed_b, scales in ((packed_shapes, 1), (with_minimum, 2)):
+            program = multiply.lower(jax.ShapeDtypeStruct((1, k), a_dtype), packed_b).compile()
+            assert program.memory_analysis().temp_size_in_bytes <= 1.05 * scales * most
 
 
+@pytest.mark.usefixtures("xla_by_default")
 @one_in(5, ("rows", "k", "block_size", "b_dtype"), [(8, 512, 128, jnp.int4), (1, 896, 128, jnp.int4), (1, 224, 32, np.int8)])
 def test_sums_of_few_rows_are_stored(rows, k, block_size, b_dtype):
     """Also of one block at a time; fused with the scales, XLA would compute them a hundred times as slowly."""
@@ -379,8 +443,9 @@ def test_a_mesh(layout, kind):
     mesh = jax.make_mesh((4,), ("x",), axis_types=(kind,), devices=jax.devices()[:4])
     parts = 4
     k_axis, n_axis = ("x", None) if layout == "K" else (None, "x")
-    for rows, b_dtype in ((1, jnp.uint4), (9, np.uint8)):
-        p = Problem(0, (rows, 256, 16), 32, b_dtype=b_dtype, k_parts=parts, with_zero_points=(True, True))
+    for (rows, b_dtype), has_minimum in itertools.product(((1, jnp.uint4), (9, np.uint8)), (False, True)):
+        options = {"with_zero_points": (True, not has_minimum), "with_minimum": has_minimum}
+        p = Problem(0, (rows, 256, 16), 32, b_dtype=b_dtype, k_parts=parts, **options)
         p.bias = None
         with jax.set_mesh(mesh):
             a = jax.device_put(p.a, NamedSharding(mesh, P(None, k_axis)))
@@ -398,7 +463,7 @@ def test_a_mesh(layout, kind):
 def test_a_split_of_k_without_parts():
     """The result is the same, but XLA gathers the blocks, which are added in order."""
     mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:4])
-    p = Problem(0, (2, 256, 16), 32)
+    p = Problem(0, (2, 256, 16), 32, with_minimum=True)
     b = jax.device_put(p.packed(), p.packed().sharding_for(NamedSharding(mesh, P("x", None))))
     output = jax.jit(lambda a, b: jquant.block_scaled_matmul(a, p.a_scale, None, b, bias=p.bias))(p.a, b)
     assert_equal(output, p.expected())
@@ -419,6 +484,7 @@ def test_sweep(full):
             "with_zero_points": tuple(rng.integers(2, size=2).astype(bool)),
             "k_parts": int(rng.choice([parts for parts in (1, 2, 4) if blocks % parts == 0])),
         }
+        options["with_minimum"] = not options["with_zero_points"][1] and bool(rng.integers(2))
         problem = Problem(count, (m, k, n), block_size, a_batch=batches[0], b_batch=batches[1], **options)
         problem.check()
         count += problem.expected().size
@@ -443,7 +509,26 @@ def test_a_default_kernel_that_declines_leaves_it_to_xla(monkeypatch):
     def kernel(*_):
         raise NotImplementedError
 
+    by_xla = block_dot.function_for("cpu", jquant.Implementation.XLA)
+    functions = {jquant.Implementation.MOSAIC_TPU: kernel, jquant.Implementation.XLA: by_xla}
     monkeypatch.setitem(implementations.DEFAULTS, "cpu", jquant.Implementation.MOSAIC_TPU)
-    monkeypatch.setattr(block_dot, "function_for", lambda platform, implementation: kernel)
+    monkeypatch.setattr(block_dot, "function_for", lambda platform, implementation: functions[implementation])
     p = Problem(0, (4, 64, 9), 32)
     assert_equal(jax.jit(jquant.block_scaled_matmul)(*p.a_operands, p.packed(), bias=p.bias), p.expected())
+
+
+@pytest.mark.parametrize(
+    ("platform", "kernel"), [("tpu", jquant.Implementation.MOSAIC_TPU), ("cuda", jquant.Implementation.MOSAIC_GPU)]
+)
+def test_the_kernels_decline_a_minimum(platform, kernel, monkeypatch):
+    """One that is asked for says why; XLA's product would take the place of a default."""
+    p = Problem(0, (4, 64, 128), 32, with_minimum=True)
+
+    def lowered(implementation):
+        multiply = functools.partial(jquant.block_scaled_matmul, implementation=implementation)
+        return jax.jit(multiply).trace(*p.a_operands, p.packed()).lower(lowering_platforms=(platform,)).as_text()
+
+    with pytest.raises(NotImplementedError, match="kernel takes blocks with zero points or without, not with a minimum"):
+        lowered(kernel)
+    monkeypatch.setitem(implementations.DEFAULTS, platform, kernel)
+    assert "dot_general" in lowered(None)

@@ -132,6 +132,7 @@ def test_vmap_over_every_argument():
     assert_equal(jax.vmap(jquant.matmul_integer)(a, b, a_zero_point, b_zero_point), expected)
 
 
+@pytest.mark.usefixtures("xla_by_default")
 @pytest.mark.parametrize("packed", [False, True])
 def test_vmap_over_rows_is_a_product_of_a_matrix(packed):
     """B is read once for all rows, and no padding is added to each row."""
@@ -156,7 +157,7 @@ def test_python_zero_points():
 
 
 def test_names_of_implementations():
-    assert [str(name) for name in jquant.Implementation] == ["xla", "mosaic_tpu", "mosaic_gpu"]
+    assert [str(name) for name in jquant.Implementation] == ["xla", "native", "mosaic_tpu", "mosaic_gpu"]
     a = jnp.ones((2, 2), jnp.int8)
     for name in ("xla", jquant.Implementation.XLA):
         assert_equal(jquant.matmul_integer(a, a, implementation=name), np.full((2, 2), 2, np.int32))

@@ -109,6 +109,85 @@ def test_packed_weights_are_within_the_bound():
         p.assert_within_the_bound(result)
 
 
+class WithMinimum:
+    """Packed weights with a minimum. Every other column has one integer in each block, whose weights nearly cancel out."""
+
+    def __init__(self, m, k, n, block, *, dtype=jnp.uint4, floats=FLOATS[0]):
+        rng = np.random.default_rng(23)
+        self.rows = np.arange(k) // block
+        self.a = (rng.normal(size=(m, k)) * 10 ** rng.uniform(-2, 2, (m, 1))).astype(FLOAT32)
+        self.b, self.scale = samples.integers(rng, dtype, k, n), rng.uniform(1e-3, 1e-1, (-(-k // block), n)).astype(FLOAT32)
+        first = self.b[::block]  # of each block
+        self.b[:, ::2] = first[self.rows, ::2]
+        self.minimum = (-self.scale * first.astype(FLOAT32)).astype(floats)
+        self.packed = jquant.pack_matrix(self.b, scale=self.scale, minimum=self.minimum, block_size=block)
+
+    @property
+    def weights(self):
+        with np.errstate(all="ignore"):
+            return self.b.astype(FLOAT32) * self.scale[self.rows] + self.minimum.astype(FLOAT32)[self.rows]
+
+
+MINIMA = list(itertools.product((1, 4, 5, 40), (jnp.uint4, np.int8), ((96, 32), (90, 32), (600, 16), (1000, 512))))
+
+
+@one_in(7, ("m", "dtype", "sizes"), MINIMA)
+def test_a_minimum_is_within_the_bound(m, dtype, sizes):
+    k, block = sizes
+    p = WithMinimum(m, k, 40, block, dtype=dtype, floats=FLOATS[1])
+    exact, size = p.a @ p.weights.astype(np.float64), abs(p.a) @ abs(p.weights.astype(np.float64))
+    error = abs(np.asarray(jquant.matmul_n_bits(p.a, p.packed)).astype(np.float64) - exact)
+    assert np.all(error <= 3 * EPSILON * size), (error / (EPSILON * size)).max()
+
+
+@pytest.mark.parametrize("m", [1, 7])
+def test_one_term_with_a_minimum(m):
+    """The weight is rounded after its product with the scale, and again after its sum with the minimum."""
+    p = WithMinimum(m, 70, 150, 32)
+    for row, number in zip((0, 1, 31, 32, 33, 68, 69), FLOAT32([1, 0.3, -7, 1e-3, 1, 2.7, -1]), strict=True):
+        a = np.zeros_like(p.a)
+        a[-1, row] = number
+        np.testing.assert_array_equal(jquant.matmul_n_bits(a, p.packed)[-1], number * p.weights[row])
+
+
+@pytest.mark.parametrize("m", [1, 6])
+def test_a_weight_of_its_minimum_is_0(m):
+    """However large the numbers are that the weight is multiplied by."""
+    scale = np.full((2, 3), 0.3, FLOAT32)
+    packed = jquant.pack_matrix(np.full((64, 3), 9, jnp.uint4), scale=scale, minimum=-(9 * scale))
+    assert_equal(jquant.matmul_n_bits(np.full((m, 64), 1e30, FLOAT32), packed), np.zeros((m, 3), FLOAT32))
+
+
+@pytest.mark.parametrize("m", [2, 8])
+def test_minima_that_are_not_finite(m):
+    """They show only in the results of their blocks, and the padding of the last block adds no NaN."""
+    p = WithMinimum(m, 289, 6, 32)
+    p.a = abs(p.a)
+    scale, minimum = p.packed.scale.at[-1, 1].set(np.inf), p.packed.minimum.at[-1, 3].set(-np.inf).at[0, 2].set(np.nan)
+    p.b[-1] = 3
+    p.scale, p.minimum = np.asarray(scale), np.asarray(minimum)
+    packed = jquant.pack_matrix(p.b, scale=scale, minimum=minimum, block_size=32)
+    expected = p.a @ p.weights
+    assert np.isinf(expected).any(0).tolist() == [False, True, False, True, False, False]
+    result = np.asarray(jquant.matmul_n_bits(p.a, packed))
+    for predicate in (np.isnan, np.isinf):
+        np.testing.assert_array_equal(predicate(result), predicate(expected))
+
+
+def test_the_derivative_in_minima():
+    p = WithMinimum(3, 70, 5, 32)
+    cotangent = np.random.default_rng(0).normal(size=(3, 5)).astype(FLOAT32)
+
+    def total(scale, minimum):
+        return (jquant.matmul_n_bits(p.a, dataclasses.replace(p.packed, scale=scale, minimum=minimum)) * cotangent).sum()
+
+    by_scale, by_minimum = jax.grad(total, (0, 1))(p.scale, p.minimum)
+    by_weight = p.a.T @ cotangent
+    for gradient, terms in ((by_scale, by_weight * p.b.astype(FLOAT32)), (by_minimum, by_weight)):
+        expected = np.add.reduceat(terms, [0, 32, 64])
+        np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-4 * abs(expected).max())  # floats in any order
+
+
 @one_in(3, "dtype", [jnp.int4, np.uint8], ids=str)
 def test_the_order_of_packed_weights_makes_no_difference(dtype):
     rng = np.random.default_rng(11)
@@ -284,9 +363,12 @@ def test_long_blocks(m, block):
     k = 2 * block - 5
     a, b = rng.integers(-8, 8, (m, k)).astype(FLOAT32), samples.integers(rng, jnp.uint4, k, 3)
     scale, zero_point = 2 ** rng.integers(-1, 2, (2, 3)).astype(FLOAT32), samples.integers(rng, jnp.uint4, 2, 3)
-    zero_points, scales = (np.repeat(x.astype(FLOAT32), block, axis=0)[:k] for x in (zero_point, scale))
+    minimum = rng.integers(-8, 8, (2, 3)).astype(FLOAT32)
+    zero_points, scales, minima = (np.repeat(x.astype(FLOAT32), block, axis=0)[:k] for x in (zero_point, scale, minimum))
     result = jquant.matmul_n_bits(a, jquant.pack_matrix(b, zero_point, scale=scale, block_size=block))
     assert_equal(result, a @ ((b.astype(FLOAT32) - zero_points) * scales))
+    result = jquant.matmul_n_bits(a, jquant.pack_matrix(b, scale=scale, minimum=minimum, block_size=block))
+    assert_equal(result, a @ (b.astype(FLOAT32) * scales + minima))
 
 
 @pytest.mark.parametrize("block", [32, 1012])

@@ -229,6 +229,22 @@ def test_with_scales_is_the_matrix(dtype, case):
     assert repr(packed) == f"PackedBlockMatrix({b.dtype}[{','.join(map(str, shape))}], blocks of {block_size})"
 
 
+@pytest.mark.parametrize("scale_dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("minimum_dtype", [np.float16, jnp.bfloat16])
+def test_with_a_minimum_is_the_matrix(scale_dtype, minimum_dtype):
+    """The minimum keeps its dtype, whatever that of the scale."""
+    rng = np.random.default_rng(0)
+    b, scale = samples.integers(rng, jnp.uint4, 2, 70, 5), samples.small_scales(rng, 2, 3, 5, dtype=scale_dtype)
+    minimum = rng.normal(size=scale.shape).astype(minimum_dtype)
+    packed = jquant.pack_matrix(b, scale=scale, minimum=minimum, block_size=32)
+    expected = packed_blocks(b, None, scale, 32, minimum)
+    assert jax.tree.structure(packed) == jax.tree.structure(expected)
+    assert_equal(jax.tree.leaves(packed), jax.tree.leaves(expected))
+    assert_equal(packed.unpack(), b)
+    assert repr(packed) == "PackedBlockMatrix(uint4[2,70,5], blocks of 32 with a minimum)"
+    assert repr(jax.tree.map(lambda _: 0, packed)) == "PackedBlockMatrix(uint4, 0, 0, None, 0)"
+
+
 def test_words():
     """A word has four rows, the first in the lowest bits; int4 is stored plus 8, as unsigned."""
     b = np.array([[-8], [-7], [7], [0], [1], [0], [0], [0]], jnp.int4)
@@ -255,6 +271,17 @@ def test_words():
             "BScaleTensor has data type INT8; the operator allows FLOAT32, FLOAT16, BFLOAT16",
         ),
         ({"scale": BLOCKS[1], "zero_point": 8}, "BZeroPointTensor is 8, outside the range of INT4"),
+        (
+            {"scale": BLOCKS[1], "minimum": BLOCKS[1], "zero_point": 1},
+            "zero_point and minimum are both given; a packed matrix has at most one of them",
+        ),
+        ({"minimum": BLOCKS[1]}, "minimum is given without scale"),
+        ({"scale": BLOCKS[1], "minimum": 0.5}, "BMinimumTensor has rank 0"),
+        ({"scale": BLOCKS[1], "minimum": BLOCKS[1][:1]}, "dimension 0 of BMinimumTensor, of shape (1, 5), must be 3"),
+        (
+            {"scale": BLOCKS[1], "minimum": BLOCKS[1].astype(np.int8)},
+            "BMinimumTensor has data type INT8; the operator allows FLOAT32, FLOAT16, BFLOAT16",
+        ),
     ],
 )
 def test_rejects_scales(arguments, message):
@@ -270,6 +297,7 @@ def test_each_array_of_blocks_is_checked():
     a = np.ones((1, 70), np.int8)
     expected = reference.block_scaled_matmul(a, np.float32(1), None, BLOCKS[0], half.scale, np.int8(1), block_size=32)
     assert_equal(jquant.block_scaled_matmul(a, 1.0, None, half), expected)
+    sizes = "data, scale, zero_point and minimum of the packed matrix do not fit"
     for changed, text in (
         (
             {"data": packed.data.astype(np.float16)},
@@ -285,9 +313,15 @@ def test_each_array_of_blocks_is_checked():
             "dtype of the packed matrix is dtype('int8'); in words it must be one of int4, uint4",
         ),
         ({"layout": "nibbles"}, "layout of the packed matrix is 'nibbles'; it must be one of words, bytes"),
-        ({"block_size": 16}, "data, scale and zero_point of the packed matrix do not fit blocks of 16 less 26 rows"),
-        ({"padding": 32}, "data, scale and zero_point of the packed matrix do not fit blocks of 32 less 32 rows"),
-        ({"scale": BLOCKS[1][:2]}, "data, scale and zero_point of the packed matrix do not fit blocks of 32 less 26 rows"),
+        ({"block_size": 16}, f"{sizes} blocks of 16 less 26 rows"),
+        ({"padding": 32}, f"{sizes} blocks of 32 less 32 rows"),
+        ({"scale": BLOCKS[1][:2]}, f"{sizes} blocks of 32 less 26 rows"),
+        ({"zero_point": None, "minimum": BLOCKS[1][:2]}, f"{sizes} blocks of 32 less 26 rows"),
+        (
+            {"zero_point": None, "minimum": BLOCKS[1].astype(np.int8)},
+            "minimum of the packed matrix is of dtype int8; pack_matrix made it float32 or",
+        ),
+        ({"minimum": BLOCKS[1]}, "the packed matrix has both zero_point and minimum; it must have at most one"),
     ):
         with pytest.raises(jquant.DescriptorError) as raised:
             jquant.block_scaled_matmul(a, 1.0, None, dataclasses.replace(packed, **changed))
@@ -297,7 +331,10 @@ def test_each_array_of_blocks_is_checked():
 def test_shardings_of_blocks():
     packed = packed_blocks(BLOCKS[0], None, BLOCKS[1], 32)
     spec = packed.sharding_for(P("k", "n"))
-    assert (spec.data, spec.scale, spec.zero_point) == (P("k", "n"), P("k", "n"), None)
+    assert (spec.data, spec.scale, spec.zero_point, spec.minimum) == (P("k", "n"), P("k", "n"), None, None)
+    with_minimum = jquant.pack_matrix(BLOCKS[0], scale=BLOCKS[1], minimum=BLOCKS[1], block_size=32, k_major=True)
+    spec_with_minimum = with_minimum.sharding_for(P("k", "n"))
+    assert (spec_with_minimum.data, spec_with_minimum.minimum) == (P("n", "k"), P("k", "n"))
     mesh = jax.make_mesh((2,), ("k",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
     with pytest.raises(
         jquant.DescriptorError, match=r"K is split into 2 parts over k, but PackedBlockMatrix.* has 3 blocks"

@@ -46,6 +46,7 @@ def compiled(
         data=array(jnp.int8 if is_bytes else jnp.uint16, rows, n),
         scale=array(jnp.float32, blocks, n),
         zero_point=array(jnp.uint8 if dtype.startswith("u") else jnp.int8, blocks, n) if zero_point else None,
+        minimum=None,
         dtype=jnp.dtype(dtype),
         block_size=block_size,
         layout=Layout.BYTES if is_bytes else Layout.WORDS,

@@ -33,9 +33,9 @@ def block_dot(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix
     if any(jnp.broadcast_shapes(batch, x.shape[:-2]) != batch for x in first.arrays):
         first = nothing(np.float32, epilogue)
     a, b, (a_zero_point, arrays) = with_one_batch_axis(a, b, (a_zero_point, first.arrays), batch)
-    of_a = {} if a_zero_point is None else {"a_zero_point": a_zero_point}
-    of_b = {} if b.zero_point is None else {"b_zero_point": b.zero_point}
-    named = {**of_a, **of_b, **dict(zip(first.roles, arrays, strict=True))}
+    named = {"a_zero_point": a_zero_point, "b_zero_point": b.zero_point, "minimum": b.minimum}
+    named = {role: array for role, array in named.items() if array is not None}
+    named |= dict(zip(first.roles, arrays, strict=True))
     shape = max(a.shape[0], b.data.shape[0]), a.shape[1], n
     call = jax.ffi.ffi_call(BLOCK_PRODUCT, jax.ShapeDtypeStruct(shape, first.dtype))
     result = call(

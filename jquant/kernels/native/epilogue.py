@@ -1,6 +1,6 @@
 """Epilogues as the library takes them: arrays, and a word for the role of each."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,8 @@ def nothing(dtype: type, epilogue: Epilogue) -> Fused:
 
 def fused(epilogue: Epilogue) -> Fused:
     """As many steps on an int32 product as the library knows, in their order."""
-    steps, named = list(epilogue), []
+    steps: list[Any] = list(epilogue)
+    named: list[tuple[str, jax.Array]] = []
     if steps and isinstance(steps[0], AddBias):
         named.append(("integer_bias", steps.pop(0).bias))
     dtype = np.dtype(np.int32)
@@ -53,7 +54,8 @@ def fused_scale(epilogue: Epilogue) -> Fused:
     """As many steps on a float32 product as the library knows: `Scale`, if that is the first."""
     if not epilogue or not isinstance(epilogue[0], Scale):
         return nothing(np.float32, epilogue)
-    step, *rest = epilogue
+    steps: list[Any] = list(epilogue)
+    step, rest = steps[0], steps[1:]
     named = [("row_scale", step.scale)] + ([] if step.bias is None else [("float_bias", step.bias)])
     return _fused(named, jnp.dtype(step.dtype), rest)
 

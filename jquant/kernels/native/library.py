@@ -14,7 +14,8 @@ from jquant.lowering import cpu_features
 PACKAGE = "jquant_native"
 PRODUCT = "jquant_product"
 BLOCK_PRODUCT = "jquant_block_product"
-_TARGETS = PRODUCT, BLOCK_PRODUCT
+WEIGHT_ONLY = "jquant_weight_only"
+_TARGETS = PRODUCT, BLOCK_PRODUCT, WEIGHT_ONLY
 
 
 class Library(NamedTuple):

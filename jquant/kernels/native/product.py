@@ -11,12 +11,12 @@ from jquant.kernels.batch import with_one_batch_axis
 from jquant.kernels.epilogue import Epilogue
 from jquant.kernels.native.epilogue import fused, nothing
 from jquant.kernels.native.library import PRODUCT, require_sizes
-from jquant.kernels.zero_point import ZeroPoints
+from jquant.kernels.zero_point import NO_ZERO_POINTS, ZeroPoints
 
 
 def integer_dot(a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, transpose_b: bool = False) -> jax.Array:
     """``epilogue(a @ b)`` of int8 or uint8, the product in int32; as `multiply`."""
-    return multiply(a, b, ZeroPoints(), epilogue, transpose_b=transpose_b)
+    return multiply(a, b, NO_ZERO_POINTS, epilogue, transpose_b=transpose_b)
 
 
 def multiply(

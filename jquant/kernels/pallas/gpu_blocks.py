@@ -55,7 +55,8 @@ def block_dot(
       float32, of shape (..., M, N).
 
     Raises:
-      NotImplementedError: blocks of another size, empty matrices, symbolic sizes, or a GPU other than a Hopper.
+      NotImplementedError: blocks of another size or with a minimum, empty matrices, symbolic sizes, or a GPU other than a
+        Hopper.
       ValueError: a tile configuration that the kernel does not support.
     """
     _check(a, b)
@@ -74,6 +75,8 @@ def block_dot(
 
 
 def _check(a: jax.Array, b: PackedBlockMatrix) -> None:
+    if b.minimum is not None:
+        raise NotImplementedError("the Hopper kernel takes blocks with zero points or without, not with a minimum")
     if b.block_size not in gpu_block_tiles.BLOCK_SIZES:
         sizes = ", ".join(map(str, gpu_block_tiles.BLOCK_SIZES))
         raise NotImplementedError(f"the Hopper kernel takes blocks of {sizes}, not {b.block_size}")

@@ -47,7 +47,8 @@ def block_dot(
       float32, of shape (..., M, N).
 
     Raises:
-      NotImplementedError: there are no tile configurations for the chip or for the blocks; or a size is 0 or symbolic.
+      NotImplementedError: there are no tile configurations for the chip or for the blocks; blocks have a minimum; or a size
+        is 0 or symbolic.
     """
     _check(a, b)
     b = b.n_minor()
@@ -136,6 +137,8 @@ def _matmul(
 
 
 def _check(a: jax.Array, b: PackedBlockMatrix) -> None:
+    if b.minimum is not None:
+        raise NotImplementedError("the TPU kernel takes blocks with zero points or without, not with a minimum")
     if b.dtype in (jnp.int8, jnp.uint8) and b.block_size > _LARGEST_BLOCK_OF_BYTES:
         raise NotImplementedError(
             f"the TPU kernel multiplies by {b.dtype} in blocks of at most {_LARGEST_BLOCK_OF_BYTES}, not {b.block_size}"

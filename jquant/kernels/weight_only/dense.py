@@ -10,7 +10,7 @@ from jquant.lowering.contraction import out_sharding
 
 
 def matmul(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
-    """``a @ ((integers - zero_point) * scale)``, of shape (..., M, N), with all weights in `dtype`."""
+    """``a @ weights``, of shape (..., M, N), with all weights in `dtype`."""
     return dot(a.astype(dtype), dequantized(weights, a.shape[-1]).astype(dtype))
 
 

@@ -1,4 +1,4 @@
-"""The product with weights of few bits: in parts on a CPU, and with all weights as floats elsewhere."""
+"""The product with weights of few bits: in compiled code or in parts on a CPU, and with all weights as floats elsewhere."""
 
 import functools
 
@@ -7,14 +7,17 @@ import numpy as np
 from jax import lax
 
 from jquant.arithmetic import exact
+from jquant.kernels import implementations
+from jquant.kernels.native import weight_only as native
 from jquant.kernels.weight_only import dense, on_cpu
 from jquant.kernels.weight_only.weights import Weights, batch_rank
 from jquant.lowering.partitioned import unless_partitioned
+from jquant.modes import Implementation
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def matmul(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
-    """``a @ ((integers - zero_point) * scale)`` in float32, of shape (..., M, N).
+    """``a @ ((integers - zero_point) * scale)``, or ``a @ (integers * scale + minimum)``: float32, of shape (..., M, N).
 
     The derivative is that of `dense.matmul`, which holds all weights as floats.
 
@@ -36,7 +39,15 @@ def matmul(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
         a, weights = tree.unflatten(leaves)
         return (on_cpu.matmul(a, weights, dtype),)
 
-    (result,) = unless_partitioned(multiply_at_once, multiply_at_once, *leaves, on_cpu=multiply_in_parts)
+    def multiply_natively(*leaves: jax.Array) -> tuple[jax.Array]:
+        a, weights = tree.unflatten(leaves)
+        is_default = implementations.default("cpu") is Implementation.NATIVE
+        multiply = implementations.unless_declined(native.matmul, on_cpu.matmul) if is_default else on_cpu.matmul
+        return (multiply(a, weights, dtype),)
+
+    (result,) = unless_partitioned(
+        multiply_at_once, multiply_at_once, *leaves, on_cpu=multiply_in_parts, on_this_cpu=multiply_natively
+    )
     return exact.seal(result)
 
 

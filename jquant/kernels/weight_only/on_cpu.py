@@ -5,7 +5,6 @@ No form of the product holds all weights as floats, except for weights with a sc
 
 import dataclasses
 import functools
-import math
 import operator
 from typing import Any
 
@@ -20,7 +19,7 @@ from jquant.kernels.weight_only import dense
 from jquant.kernels.weight_only.weights import (
     StoredWeights,
     Weights,
-    batch_rank,
+    as_one_matrix,
     dequantized_columns,
     dequantized_rows,
 )
@@ -38,13 +37,10 @@ def matmul(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
 
     With all of them if there are several matrices of weights, or if sizes are symbolic.
     """
-    rank = batch_rank(weights)
-    leaves = jax.tree.leaves(weights)
-    is_static = all(isinstance(size, int) for x in leaves for size in x.shape)
-    if not is_static or any(math.prod(x.shape[:rank]) != 1 for x in leaves) or any(0 in x.shape for x in (a, *leaves)):
+    one_matrix = as_one_matrix(a, weights)
+    if one_matrix is None or any(0 in x.shape for x in (a, *jax.tree.leaves(weights))):
         return dense.matmul(a, weights, dtype)
-    rows = a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
-    weights = jax.tree.map(lambda x: x.reshape(x.shape[rank:]), weights)
+    rows, weights = one_matrix
     if isinstance(weights, StoredWeights):
         result = _by_panels(rows, weights, dtype)
     elif dtype == jnp.float32 and rows.shape[0] in range(1, _FEW_ROWS + 1):
@@ -82,16 +78,30 @@ def _by_blocks(a: jax.Array, weights: PackedBlockMatrix) -> jax.Array:
     """One block at a time, and within it one row at a time, element-wise along N: for a few rows of A.
 
     A block is multiplied as integers less their zero point, which are exact floats, and the sum is multiplied by the scale.
+    Weights with a minimum are multiplied themselves: the two terms of a weight may cancel, and separate sums of them would
+    not, within the promised bound.
     """
+    if weights.minimum is not None and weights.padding:  # padding is no weight: it may be NaN if a scale is not finite
+        whole, last = _last_block_apart(weights)
+        k = whole.shape[0]
+        return _by_blocks(a[:, :k], whole) + dense.matmul(a[:, k:], last, np.dtype(np.float32))
     block_size, blocks = weights.block_size, weights.scale.shape[0]
     per_row = ROWS_PER_ELEMENT[weights.layout]
     unrolled = per_row * largest_divisor(block_size // per_row, _UNROLLED // per_row)
     pieces = block_size // unrolled
 
     def block(total: jax.Array, part: tuple) -> tuple[jax.Array, None]:
-        a, data, scale, zero_point = part
+        a, data, scale, zero_point, minimum = part
         offset = np.int16(weights.offset)
         zero_point = offset if zero_point is None else zero_point.astype(jnp.int16) + offset
+        scale, minimum = exact.widen(scale), None if minimum is None else exact.widen(minimum)
+
+        def factor(integers: jax.Array) -> jax.Array:
+            """The weights of a row, or without a minimum what the scale makes weights of."""
+            difference = (integers.astype(jnp.int16) - zero_point).astype(jnp.float32)
+            if minimum is None:
+                return difference
+            return exact.unmerged_on_cpu(exact.product(difference, scale) + minimum)
 
         def piece(sum: jax.Array, part: tuple) -> tuple[jax.Array, None]:
             a, data = part
@@ -99,19 +109,27 @@ def _by_blocks(a: jax.Array, weights: PackedBlockMatrix) -> jax.Array:
                 integers = data[row // per_row]
                 if per_row > 1:
                     integers = packed_int4.at(integers, row % packed_int4.PER_WORD)
-                sum = sum + a[row, :, None] * (integers.astype(jnp.int16) - zero_point).astype(jnp.float32)[None]
+                sum = sum + a[row, :, None] * factor(integers)[None]
             return sum, None
 
         a, data = (x.reshape(pieces, x.shape[0] // pieces, x.shape[1]) for x in (a, data))
         sum = jnp.zeros_like(total)
         sum, _ = piece(sum, (a[0], data[0])) if pieces < 2 else lax.scan(piece, sum, (a, data))
-        return total + sum * exact.widen(scale)[None], None
+        return total + (sum * scale[None] if minimum is None else sum), None
 
     start = _zeros(a, weights)
     a = jnp.pad(a, [(0, 0), (0, weights.padding)]).T.reshape(blocks, block_size, a.shape[0])
     data = weights.data.reshape(blocks, block_size // per_row, weights.data.shape[1])
-    total, _ = lax.scan(block, start, (a, data, weights.scale, weights.zero_point))
+    total, _ = lax.scan(block, start, (a, data, weights.scale, weights.zero_point, weights.minimum))
     return total
+
+
+def _last_block_apart(weights: PackedBlockMatrix) -> tuple[PackedBlockMatrix, PackedBlockMatrix]:
+    """All blocks but the last, and the last one, which has the padding."""
+    blocks = weights.scale.shape[0]
+    whole = jax.tree.map(lambda x: x[: -(x.shape[0] // blocks)], weights)
+    last = jax.tree.map(lambda x: x[-(x.shape[0] // blocks) :], weights)
+    return dataclasses.replace(whole, padding=0), last
 
 
 def _by_chunks(a: jax.Array, weights: PackedBlockMatrix, dtype: np.dtype) -> jax.Array:
@@ -144,8 +162,9 @@ def _with_short_blocks(weights: PackedBlockMatrix) -> PackedBlockMatrix:
     part = per_row * largest_divisor(size // per_row, _CHUNK // per_row)
     if size <= _CHUNK or part < _UNROLLED:  # products of a few rows at a time would take too long
         return weights
-    scale, zero_point = jax.tree.map(lambda x: jnp.repeat(x, size // part, axis=0), (weights.scale, weights.zero_point))
-    return dataclasses.replace(weights, scale=scale, zero_point=zero_point, block_size=part)
+    by_block = weights.scale, weights.zero_point, weights.minimum
+    scale, zero_point, minimum = jax.tree.map(lambda x: jnp.repeat(x, size // part, axis=0), by_block)
+    return dataclasses.replace(weights, scale=scale, zero_point=zero_point, minimum=minimum, block_size=part)
 
 
 def _zeros(a: jax.Array, weights: PackedBlockMatrix) -> jax.Array:

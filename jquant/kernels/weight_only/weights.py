@@ -1,6 +1,7 @@
 """Weights of few bits, and their conversion to floats."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -45,8 +46,21 @@ def batch_rank(weights: Weights) -> int:
     return weights.scale.ndim - 2
 
 
+def as_one_matrix(a: jax.Array, weights: Weights) -> tuple[jax.Array, Weights] | None:
+    """All rows of `a`, of shape (M, K), and the weights without batch dimensions.
+
+    None if there are several matrices of weights, or if their sizes are symbolic.
+    """
+    rank, leaves = batch_rank(weights), jax.tree.leaves(weights)
+    is_static = all(isinstance(size, int) for x in leaves for size in x.shape)
+    if not is_static or any(math.prod(x.shape[:rank]) != 1 for x in leaves):
+        return None
+    rows = a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
+    return rows, jax.tree.map(lambda x: x.reshape(x.shape[rank:]), weights)
+
+
 def dequantized(weights: Weights, k: int) -> jax.Array:
-    """``fl(fl(integers - zero_point) * scale)`` in float32, of shape (..., K, N)."""
+    """``fl(fl(integers - zero_point) * scale)``, or ``fl(fl(integers * scale) + minimum)``: float32, (..., K, N)."""
     if isinstance(weights, PackedBlockMatrix):
         return dequantized_rows(weights, weights.integers())[..., :k, :]
     groups = weights.scale.shape[-1]
@@ -69,6 +83,8 @@ def dequantized_rows(weights: PackedBlockMatrix, integers: jax.Array) -> jax.Arr
     blocks = integers.reshape(*batch, rows // weights.block_size, weights.block_size, n)
     zero_point = None if weights.zero_point is None else weights.zero_point[..., None, :]
     real = _real(blocks, weights.scale[..., None, :], zero_point)
+    if weights.minimum is not None:
+        real = exact.sum(real, exact.widen(weights.minimum[..., None, :]))
     return real.reshape(*real.shape[:-3], rows, n)
 
 

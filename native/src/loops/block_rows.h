@@ -8,7 +8,7 @@
 namespace jquant {
 namespace JQUANT_NAMESPACE {
 
-constexpr int kTileLanes = static_cast<int>(rounded_up(kTileRows, kLanes));  // rows of a tile, each in a lane of vectors
+constexpr int kTileLanes = kRowVectors * kLanes;
 
 // Where the intermediate results of a part lie in its memory, in bytes.
 struct BlockScratch {
@@ -60,7 +60,7 @@ JQUANT_INLINE void pad_blocks(const BlockProduct& product, const char* row, int6
 // Packs up to `kTileRows` rows of A: the bytes of each word of K, for all rows, are adjacent.
 //
 // `packed` has `row_count` words for each word of K; as each store writes a whole vector, it needs some more.
-JQUANT_INLINE void pack_rows(const char* const* rows, int row_count, int64_t depth, uint32_t flip, char* packed) {
+JQUANT_INLINE void pack_bytes_of_rows(const char* const* rows, int row_count, int64_t depth, uint32_t flip, char* packed) {
   for (int64_t k = 0; k < depth; k += kBytes) {
     for (int first = 0; first < row_count; first += kLanes) {
       Words square[kLanes];
@@ -102,7 +102,7 @@ inline void prepare_rows(const BlockProduct& product, const Part& part, const Bl
       row_data[i] = padded;
     }
     char* packed = scratch + places.activations + (first - part.first_row) * places.row_bytes;
-    pack_rows(row_data, rows, product.blocks * places.block_words * kWord, flip, packed);
+    pack_bytes_of_rows(row_data, rows, product.blocks * places.block_words * kWord, flip, packed);
     for (int i = 0; i < kTileLanes; ++i) {
       const Broadcast<uint8_t>& array = product.a_zero_point;
       const uint8_t zero_point = array && i < rows ? array.data[(first + i) * array.row_stride] : 0;

@@ -105,25 +105,24 @@ JQUANT_INLINE void add_column_sums(const Panel<Stored>& panel, const Step& step,
   }
 }
 
-// A vector of an array of (blocks, columns), from `index` on.
+// A vector of an array of shape (blocks, columns), from `index` on.
 JQUANT_INLINE Floats floats_at(const BlockProduct& product, const BlockFloats& array, int64_t index) {
   constexpr int64_t kBlocksAhead = 2;  // that are prefetched
   const int64_t left = product.blocks * product.columns - index, ahead = kBlocksAhead * product.columns;
   if (array.type == Type::kFloat32) {
-    const float* source = static_cast<const float*>(array.data) + index;
-    prefetch<sizeof(Floats)>(source + ahead);
-    return load_at_most<Floats>(source, left);
+    prefetch<sizeof(Floats)>(static_cast<const float*>(array.data) + index + ahead);
+    return load_floats<Type::kFloat32>(array.data, index, left);
   }
-  const uint16_t* source = static_cast<const uint16_t*>(array.data) + index;
-  prefetch<sizeof(Halves)>(source + ahead);
-  const Halves halves = load_at_most<Halves>(source, left);
-  return array.type == Type::kBfloat16 ? from_bfloat16(halves) : from_float16(halves);
+  prefetch<sizeof(Halves)>(static_cast<const uint16_t*>(array.data) + index + ahead);
+  return array.type == Type::kBfloat16 ? load_floats<Type::kBfloat16>(array.data, index, left)
+                                       : load_floats<Type::kFloat16>(array.data, index, left);
 }
 
 JQUANT_INLINE Ints zero_points_at(const BlockProduct& product, int64_t index) {
   const int64_t left = product.blocks * product.columns - index;
-  const Ints integers = converted<Ints>(load_at_most<SmallInts>(product.b_zero_point + index, left));
-  return product.b_zero_point_is_unsigned ? integers & 0xff : integers;
+  const uint8_t* source = product.b_zero_point + index;
+  if (product.b_zero_point_is_unsigned) return widened(load_at_most<SmallWords>(source, left));
+  return widened(load_at_most<SmallInts>(source, left));
 }
 
 // Multiplies a tile of rows by the weights of a step, and at the end of a block adds its contribution to the totals.
@@ -282,7 +281,7 @@ class BlockPart {
       const int64_t strip_end = smaller(strip + places_.strip_columns, part_.end_column);
       // The sum of -0 and the first contribution is that contribution, whatever its sign.
       for (int64_t i = 0; i < rows_ * places_.strip_columns; i += kLanes)
-        store(totals + i, Floats{} + (product_.blocks ? -0.0f : 0.0f));
+        store(totals + i, splat(product_.blocks ? -0.0f : 0.0f));
       for (int64_t block = 0; block < product_.blocks; ++block) add_block(block, strip, strip_end);
       finish(product_, totals, places_.strip_columns, {part_.first_row, part_.end_row, strip, strip_end});
     }

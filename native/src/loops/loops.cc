@@ -4,6 +4,7 @@
 
 #include "loops/blocks.h"
 #include "loops/product.h"
+#include "loops/weight_only.h"
 
 namespace jquant {
 
@@ -14,6 +15,7 @@ extern const Loops JQUANT_LOOPS = {
     {JQUANT_NAMESPACE::multiply_in_panels, JQUANT_NAMESPACE::scratch_of_panels},
     {JQUANT_NAMESPACE::multiply_few_rows, JQUANT_NAMESPACE::scratch_of_few_rows},
     {JQUANT_NAMESPACE::multiply_blocks, JQUANT_NAMESPACE::scratch_of_blocks},
+    {JQUANT_NAMESPACE::multiply_weight_only, JQUANT_NAMESPACE::scratch_of_weight_only},
 };
 
 }  // namespace jquant

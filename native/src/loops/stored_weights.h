@@ -1,7 +1,7 @@
 // Weights of 4 and 8 bits where they are in B, and expanded: words of four bytes, one for each column of a vector.
 #pragma once
 
-#include "epilogue.h"
+#include "floats.h"
 #include "vectors.h"
 
 namespace jquant {
@@ -9,16 +9,6 @@ namespace JQUANT_NAMESPACE {
 
 // How the bytes of B are to be flipped for `dot4`, which adds `kWeightOffset` to them.
 constexpr uint32_t kFlipOfBytes = kWeightOffset ? kSignBits : 0;
-
-// Up to a vector of elements, of which `left` are in the array; the others are 0.
-template <class Vector, class Element>
-JQUANT_INLINE Vector load_at_most(const Element* source, int64_t left) {
-  constexpr int64_t kCount = sizeof(Vector) / sizeof(Element);
-  if (left >= kCount) return load<Vector>(source);
-  Vector vector = {};
-  if (left > 0) __builtin_memcpy(&vector, source, left * sizeof(Element));
-  return vector;
-}
 
 // Loads what is read later, some rows below, where the processor does not foresee it.
 template <int64_t kSize>
@@ -126,20 +116,6 @@ struct Panel {
     return data + ((column / kGroupColumns * words + word) * kGroupColumns + column % kGroupColumns) * kWord;
   }
 };
-
-// float16 or bfloat16 to float32, which is exact; in integers, because instruction sets differ.
-JQUANT_INLINE Floats from_bfloat16(Halves x) { return bits_as<Floats>(widened(x) << 16); }
-
-JQUANT_INLINE Floats from_float16(Halves x) {
-  constexpr uint32_t kExponentOffset = 112u << 23, kSmallestNormal = 1u << 23, kInfinity = 31u << 23;
-  constexpr float kSmallest = 6.103515625e-05f;  // the smallest normal number
-  const Words bits = widened(x), sign = (bits & 0x8000) << 16, magnitude = (bits & 0x7fff) << 13;
-  const Words above_smallest = magnitude + bits_as<uint32_t>(kSmallest);  // as if it had the exponent of that
-  const Words subnormal = bits_as<Words>(bits_as<Floats>(above_smallest) - kSmallest);
-  Words result = select(magnitude < (Words{} + kSmallestNormal), subnormal, magnitude + kExponentOffset);
-  result = select(magnitude >= (Words{} + kInfinity), magnitude + 2 * kExponentOffset, result);
-  return bits_as<Floats>(result | sign);
-}
 
 }  // namespace JQUANT_NAMESPACE
 }  // namespace jquant

@@ -32,10 +32,11 @@ constexpr int kLanes = 4;
 constexpr int kTileRows = 4;
 #endif
 
-constexpr int kTilePanels = 2;                      // vectors of columns in a tile
-constexpr int kTileColumns = kTilePanels * kLanes;  // columns of a tile
-constexpr int kBytes = 4 * kLanes;                  // bytes in a vector
-constexpr int kWord = 4;                            // bytes of K that a lane multiplies at once
+constexpr int kRowVectors = (kTileRows + kLanes - 1) / kLanes;  // of the rows of a tile, each in a lane
+constexpr int kTilePanels = 2;                                  // vectors of columns in a tile
+constexpr int kTileColumns = kTilePanels * kLanes;              // columns of a tile
+constexpr int kBytes = 4 * kLanes;                              // bytes in a vector
+constexpr int kWord = 4;                                        // bytes of K that a lane multiplies at once
 
 typedef int32_t Ints __attribute__((vector_size(kBytes)));
 typedef uint32_t Words __attribute__((vector_size(kBytes)));
@@ -64,17 +65,6 @@ JQUANT_INLINE To bits_as(From from) {
 }
 
 JQUANT_INLINE Words splat_word(uint32_t word) { return Words{} + word; }
-
-// A conversion that GCC divides into halves, by the instruction that does it at once.
-JQUANT_INLINE Words widened(Halves x) {
-#if defined(JQUANT_AVX512_VNNI)
-  return (Words)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)x);  // GCC 12 warns of the one without a mask
-#elif defined(JQUANT_AVX_VNNI) || defined(JQUANT_AVX2)
-  return (Words)_mm256_cvtepu16_epi32((__m128i)x);
-#else
-  return __builtin_convertvector(x, Words);
-#endif
-}
 
 constexpr uint32_t kSignBits = 0x80808080;
 
@@ -182,18 +172,75 @@ JQUANT_INLINE Vector interleaved(Vector a, Vector b) {
                                    h + 21, h + 6, h + 22, h + 7, h + 23);
 }
 
-// Transposes a square of 32-bit elements.
+// As `interleaved`, but within each group of four words, of the first or second half of it.
+template <int kHalf>
+JQUANT_INLINE Words interleaved_in_groups(Words a, Words b) {
+  constexpr int h = 2 * kHalf;
+  if constexpr (kLanes == 4) return __builtin_shufflevector(a, b, h, h + 4, h + 1, h + 5);
+  if constexpr (kLanes == 8) return __builtin_shufflevector(a, b, h, h + 8, h + 1, h + 9, h + 4, h + 12, h + 5, h + 13);
+  if constexpr (kLanes == 16)
+    return __builtin_shufflevector(a, b, h, h + 16, h + 1, h + 17, h + 4, h + 20, h + 5, h + 21, h + 8, h + 24, h + 9,
+                                   h + 25, h + 12, h + 28, h + 13, h + 29);
+}
+
+// The same with pairs of words.
+template <int kHalf>
+JQUANT_INLINE Words interleaved_pairs_in_groups(Words a, Words b) {
+  typedef uint64_t Pairs __attribute__((vector_size(kBytes)));
+  constexpr int h = kHalf;
+  const Pairs x = (Pairs)a, y = (Pairs)b;
+  if constexpr (kLanes == 4) return (Words)__builtin_shufflevector(x, y, h, h + 2);
+  if constexpr (kLanes == 8) return (Words)__builtin_shufflevector(x, y, h, h + 4, h + 2, h + 6);
+  if constexpr (kLanes == 16)
+    return (Words)__builtin_shufflevector(x, y, h, h + 8, h + 2, h + 10, h + 4, h + 12, h + 6, h + 14);
+}
+
+// Every other group of four words, of both vectors.
+template <int kFirst>
+JQUANT_INLINE Words every_other_group(Words a, Words b) {
+  constexpr int h = 4 * kFirst;
+  if constexpr (kLanes == 16) {
+    return __builtin_shufflevector(a, b, h, h + 1, h + 2, h + 3, h + 8, h + 9, h + 10, h + 11, h + 16, h + 17, h + 18,
+                                   h + 19, h + 24, h + 25, h + 26, h + 27);
+  } else if constexpr (kLanes == 8) {
+    return __builtin_shufflevector(a, b, h, h + 1, h + 2, h + 3, h + 8, h + 9, h + 10, h + 11);
+  } else {
+    return kFirst == 0 ? a : b;
+  }
+}
+
+// Transposes a square of words: each square of four in it, and then these.
 JQUANT_INLINE void transpose(Words (&square)[kLanes]) {
+  constexpr int kGroup = 4;
 #pragma GCC unroll 4
-  for (int step = 1; step < kLanes; step *= 2) {
-    Words next[kLanes];
-#pragma GCC unroll 8
-    for (int i = 0; i < kLanes / 2; ++i) {
-      next[2 * i] = interleaved<Words, 0>(square[i], square[i + kLanes / 2]);
-      next[2 * i + 1] = interleaved<Words, 1>(square[i], square[i + kLanes / 2]);
+  for (int i = 0; i < kLanes; i += kGroup) {
+    Words *rows = square + i, halves[kGroup];
+#pragma GCC unroll 2
+    for (int pair = 0; pair < 2; ++pair) {
+      halves[pair] = interleaved_in_groups<0>(rows[2 * pair], rows[2 * pair + 1]);
+      halves[pair + 2] = interleaved_in_groups<1>(rows[2 * pair], rows[2 * pair + 1]);
     }
-#pragma GCC unroll 16
-    for (int i = 0; i < kLanes; ++i) square[i] = next[i];
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      rows[2 * half] = interleaved_pairs_in_groups<0>(halves[2 * half], halves[2 * half + 1]);
+      rows[2 * half + 1] = interleaved_pairs_in_groups<1>(halves[2 * half], halves[2 * half + 1]);
+    }
+  }
+  constexpr int kGroupCount = kLanes / kGroup;
+#pragma GCC unroll 4
+  for (int i = 0; i < kGroup; ++i) {
+#pragma GCC unroll 2
+    for (int step = 1; step < kGroupCount; step *= 2) {
+      Words next[kGroupCount];
+#pragma GCC unroll 2
+      for (int j = 0; j < kGroupCount / 2; ++j) {
+        const Words a = square[2 * j * kGroup + i], b = square[(2 * j + 1) * kGroup + i];
+        next[j] = every_other_group<0>(a, b);
+        next[j + kGroupCount / 2] = every_other_group<1>(a, b);
+      }
+#pragma GCC unroll 4
+      for (int j = 0; j < kGroupCount; ++j) square[j * kGroup + i] = next[j];
+    }
   }
 }
 
@@ -238,13 +285,14 @@ JQUANT_INLINE void words_of_columns(const Words (&rows)[kWord], Words (&columns)
 }
 
 // The sums of the lanes of each vector: lane i is the sum of vector i.
-JQUANT_INLINE Ints sums_of_lanes(Ints (&vectors)[kLanes]) {
+template <class Vector>
+JQUANT_INLINE Vector sums_of_lanes(Vector (&vectors)[kLanes]) {
 #pragma GCC unroll 4
   for (int count = kLanes / 2; count >= 1; count /= 2) {
 #pragma GCC unroll 8
     for (int i = 0; i < count; ++i) {
-      const Ints a = vectors[i], b = vectors[i + count];
-      vectors[i] = interleaved<Ints, 0>(a, b) + interleaved<Ints, 1>(a, b);
+      const Vector a = vectors[i], b = vectors[i + count];
+      vectors[i] = interleaved<Vector, 0>(a, b) + interleaved<Vector, 1>(a, b);
     }
   }
   return vectors[0];
