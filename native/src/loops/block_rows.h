@@ -62,7 +62,8 @@ JQUANT_INLINE void pad_blocks(const BlockProduct& product, const char* row, int6
 // `packed` has `row_count` words for each word of K; as each store writes a whole vector, it needs some more.
 JQUANT_INLINE void pack_bytes_of_rows(const char* const* rows, int row_count, int64_t depth, uint32_t flip, char* packed) {
   for (int64_t k = 0; k < depth; k += kBytes) {
-    for (int first = 0; first < row_count; first += kLanes) {
+    if (row_count == 1) store(packed, bytes_of_row(rows[0], k, depth, flip));
+    for (int first = 0; row_count > 1 && first < row_count; first += kLanes) {
       Words square[kLanes];
       for (int i = 0; i < kLanes; ++i)
         square[i] = first + i < row_count ? bytes_of_row(rows[first + i], k, depth, flip) : Words{};
