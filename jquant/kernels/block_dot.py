@@ -73,18 +73,19 @@ def function_for(platform: str, implementation: Implementation | None) -> Callab
     """The `implementation`, with its epilogue, for a program for `platform` that XLA does not partition."""
     implementation = implementation or implementations.default(platform)
     if implementation is Implementation.XLA:
-        return _with_epilogue(blocks_on_cpu.block_dot if platform == "cpu" else xla_blocks.block_dot)
+        return with_epilogue(blocks_on_cpu.block_dot if platform == "cpu" else xla_blocks.block_dot)
     function = implementations.module_of(implementation, platform, _MODULES).block_dot
-    return function if implementation is Implementation.NATIVE else _with_epilogue(function)
+    return function if implementation is Implementation.NATIVE else with_epilogue(function)
 
 
-def _with_epilogue(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+def with_epilogue(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     """`function`, followed by the steps of an epilogue, which it does not take itself."""
 
-    def with_epilogue(a, a_zero_point, b, epilogue=()):
+    @functools.wraps(function)
+    def multiply(a, a_zero_point, b, epilogue=()):
         return epilogues.apply(epilogue, function(a, a_zero_point, b))
 
-    return with_epilogue
+    return multiply
 
 
 def _call(function: Callable, *arrays, tree, k_parts, implementation=None) -> jax.Array:
@@ -166,16 +167,15 @@ _block_dot_p.def_impl(functools.partial(apply_primitive, _block_dot_p))
 
 @_block_dot_p.def_abstract_eval
 def _abstract_value(*operands, tree, **_):
-    return jax.make_jaxpr(functools.partial(_call, _with_epilogue(xla_blocks.stand_in), tree=tree, k_parts=1))(
-        *operands
-    ).out_avals[0]
+    function = functools.partial(_call, with_epilogue(xla_blocks.stand_in), tree=tree, k_parts=1)
+    return jax.make_jaxpr(function)(*operands).out_avals[0]
 
 
 def _lower(platform, context, *operands, implementation, **parameters):
     chosen = implementations.exportable(implementation or implementations.default(platform), context)
     function = function_for(platform, chosen)
     if is_partitioned(context) or is_explicit(context):
-        function = _with_epilogue(xla_blocks.block_dot)
+        function = with_epilogue(xla_blocks.block_dot)
         if implementation not in (None, Implementation.XLA):
             implementations.warn_of_partitioning(implementation, "inside jax.shard_map")
     elif implementation is None and chosen is not Implementation.XLA:

@@ -15,8 +15,8 @@ namespace {
 constexpr int64_t kLeastRows = 32;                      // of a part, for which its weights are expanded
 constexpr int64_t kMostRows = 128;                      // of a part: the sums of a group of columns stay in a nearby cache
 constexpr int64_t kActivationBytes = int64_t{1} << 19;  // of a part: they stay in the second-level cache
-constexpr int64_t kGroupBytes = 128;                    // of a row of B, which are multiplied at once
-constexpr int64_t kLeastBytes = 1024;                   // of a row of B in a part: shorter pieces are slow to read
+constexpr int64_t kColumnUnit = 64;                     // columns that are multiplied at once, or a multiple of them
+constexpr int64_t kLeastBytes = 512;                    // of a row of B in a part: shorter pieces are slow to read
 constexpr int64_t kNibblesPerWord = 4;
 
 // A type of floats; kInt32 if it is another one.
@@ -95,15 +95,15 @@ ffi::Error read_arrays(std::string_view roles, ffi::RemainingArgs operands, ffi:
 // The size of the parts of each matrix of the batch, of which there are to be `wanted` in all.
 PartSize part_size(const BlockProduct& product, const Sizes& sizes, int64_t threads, int64_t wanted) {
   const int64_t depth = std::max<int64_t>(product.depth(), 1), element_bytes = product.b_is_words ? 2 : 1;
-  const int64_t unit = kGroupBytes / element_bytes, least_columns = kLeastBytes / element_bytes;
-  const int64_t columns = std::max(quotient_rounded_up(sizes.columns, quotient_rounded_up(wanted, sizes.batch)),
-                                   std::min(least_columns, quotient_rounded_up(sizes.columns, threads)));
-  const int64_t column_parts = quotient_rounded_up(sizes.columns, rounded_up(columns, unit));
+  const int64_t least_columns = std::min(kLeastBytes / element_bytes, quotient_rounded_up(sizes.columns, threads));
+  const int64_t columns = rounded_up(
+      std::max(quotient_rounded_up(sizes.columns, quotient_rounded_up(wanted, sizes.batch)), least_columns), kColumnUnit);
+  const int64_t column_parts = quotient_rounded_up(sizes.columns, columns);
   const int64_t most_rows = std::clamp(kActivationBytes / depth, kLeastRows, kMostRows);
   const int64_t row_parts =
       std::max(quotient_rounded_up(sizes.rows, most_rows),
                std::min(quotient_rounded_up(wanted, sizes.batch * column_parts), sizes.rows / kLeastRows));
-  return {quotient_rounded_up(sizes.rows, row_parts), rounded_up(columns, unit)};
+  return {quotient_rounded_up(sizes.rows, row_parts), columns};
 }
 
 ffi::Error multiply_blocks(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer scale,

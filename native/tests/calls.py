@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import jquant_native
 import numpy as np
 
-TARGET = "jquant_product"
+PRODUCT, BLOCK_PRODUCT = "jquant_product", "jquant_block_product"
 
 # The roles of the arrays of a call; there are also `block_sums` and `integer_bias`.
 ZERO_POINTS = ("a_zero_point", "b_zero_point")
@@ -28,7 +28,8 @@ def instruction_set() -> str:
     functions.jquant_instruction_set.restype = ctypes.c_char_p
     name = functions.jquant_instruction_set()
     assert name is not None, "JQUANT_NATIVE_ISA names no instruction set that this processor has"
-    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(getattr(functions, TARGET)), platform="cpu")
+    for target in (PRODUCT, BLOCK_PRODUCT):
+        jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(functions, target)), platform="cpu")
     return name.decode()
 
 
@@ -47,6 +48,18 @@ class Call(NamedTuple):
         (batch,) = np.broadcast_shapes(*(array.shape[:1] for array in (self.a, self.b, *self.arrays)))
         return batch, self.a.shape[1], self.b.shape[1 if self.depth_minor else 2]
 
+    @property
+    def target(self) -> str:
+        return PRODUCT
+
+    @property
+    def operands(self) -> tuple[np.ndarray, ...]:
+        return self.a, self.b, *self.arrays
+
+    @property
+    def attributes(self) -> dict[str, object]:
+        return {"depth_minor": self.depth_minor}
+
     def describe(self) -> str:
         of_arrays = ", ".join(f"{role} {array.shape}" for role, array in zip(self.roles, self.arrays, strict=True))
         return (
@@ -56,11 +69,11 @@ class Call(NamedTuple):
 
 def function(*calls: Call) -> Callable[..., list[jax.Array]]:
     """A function of the operands of all calls, a tuple for each, that makes the calls."""
-    targets = [jax.ffi.ffi_call(TARGET, jax.ShapeDtypeStruct(call.shape, call.dtype)) for call in calls]
+    targets = [jax.ffi.ffi_call(call.target, jax.ShapeDtypeStruct(call.shape, call.dtype)) for call in calls]
 
     def make(operands):
         return [
-            target(*of_call, depth_minor=call.depth_minor, roles=" ".join(call.roles))
+            target(*of_call, roles=" ".join(call.roles), **call.attributes)
             for target, call, of_call in zip(targets, calls, operands, strict=True)
         ]
 
@@ -68,7 +81,7 @@ def function(*calls: Call) -> Callable[..., list[jax.Array]]:
 
 
 def operands(*calls: Call) -> list[tuple[np.ndarray, ...]]:
-    return [(call.a, call.b, *call.arrays) for call in calls]
+    return [call.operands for call in calls]
 
 
 def compute(*calls: Call) -> list[np.ndarray]:
@@ -99,21 +112,21 @@ def block_sums(rng: np.random.Generator, b: np.ndarray, depth_minor: bool) -> np
 
 
 def _dequantized(total: np.ndarray, named: dict[str, np.ndarray], dtype: np.dtype) -> np.ndarray:
-    scale = _flushed(_flushed(named["row_scale"]) * _flushed(named["column_scale"]))
-    value = _flushed(total.astype(np.float32) * scale)
+    scale = flushed(flushed(named["row_scale"]) * flushed(named["column_scale"]))
+    value = flushed(total.astype(np.float32) * scale)
     if "float_bias" in named:
-        value = _flushed(value + _flushed(named["float_bias"]))
+        value = flushed(value + flushed(named["float_bias"]))
     return value.astype(dtype)
 
 
 def _requantized(total: np.ndarray, named: dict[str, np.ndarray], dtype: np.dtype) -> np.ndarray:
-    value = _flushed(total.astype(np.float32) * _flushed(named["multiplier"])).astype(np.float64)
+    value = flushed(total.astype(np.float32) * flushed(named["multiplier"])).astype(np.float64)
     value = np.rint(value) + named.get("zero_point", 0)
     limits = np.iinfo(dtype)
     return np.where(np.isnan(value), 0, np.clip(value, limits.min, limits.max)).astype(dtype)
 
 
-def _flushed(x: np.ndarray) -> np.ndarray:
+def flushed(x: np.ndarray) -> np.ndarray:
     """XLA's threads take subnormal numbers for 0, as operands and as results."""
     return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)
 
@@ -126,7 +139,7 @@ def bits(x: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(x), ~patterns.dtype.type(0), patterns)
 
 
-def check(*calls: Call) -> None:
+def check(*calls: Call, expected: Callable[[Call], np.ndarray] = expected) -> None:
     """Compares the results of calls, which are made in one program, with NumPy's."""
     for call, actual in zip(calls, compute(*calls), strict=True):
         np.testing.assert_array_equal(bits(actual), bits(expected(call)), err_msg=call.describe())

@@ -4,18 +4,17 @@
 //   driver [PRODUCTS]    exits with 77 if this processor does not have the instruction set, with 1 if a result differs
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <deque>
 #include <mutex>
-#include <random>
 #include <thread>
 #include <vector>
 
+#include "block_operands.h"
 #include "loops.h"
+#include "product_operands.h"
 #include "threads.h"
 
 namespace jquant {
@@ -78,178 +77,9 @@ void flush_subnormal_numbers() {
 #endif
 }
 
-class Random {
- public:
-  explicit Random(uint64_t seed) : engine_(seed) {}
-  int64_t below(int64_t end) { return static_cast<int64_t>(engine_() % static_cast<uint64_t>(end)); }
-  bool coin() { return below(2) != 0; }
-  int32_t integer() { return static_cast<int32_t>(engine_()); }
-
-  // Of every magnitude; one of eight is of little use to arithmetic.
-  float number() {
-    const float unusual[] = {0.0f, -0.0f, 1e-39f, 1.2e-38f, 3e38f, INFINITY, -INFINITY, NAN};
-    if (below(8) == 0) return unusual[below(8)];
-    return std::ldexp(static_cast<float>(integer()), static_cast<int>(below(40)) - 60);
-  }
-
- private:
-  std::mt19937_64 engine_;
-};
-
-// The bits of the number of a type of 16 bits that is nearest to x, ties to even; of any NaN if x is NaN.
-uint16_t nearest_half(float x, int exponent_bits, int fraction_bits) {
-  const int bias = (1 << (exponent_bits - 1)) - 1;
-  const uint16_t sign = std::signbit(x) ? 0x8000 : 0, infinity = ((1 << exponent_bits) - 1) << fraction_bits;
-  if (std::isnan(x)) return infinity | 1;
-  if (std::isinf(x)) return sign | infinity;
-  if (x == 0) return sign;
-  int exponent;
-  std::frexp(x, &exponent);
-  exponent = std::max(exponent - 1, 1 - bias);
-  const double units = std::nearbyint(std::ldexp(std::fabs(static_cast<double>(x)), fraction_bits - exponent));
-  // A fraction that is rounded up to the next power of two has carried into the exponent.
-  const double bits = units + std::ldexp(exponent + bias - 1, fraction_bits);
-  return sign | (bits >= infinity ? infinity : static_cast<uint16_t>(bits));
-}
-
-template <class Value>
-Value read(const void* source) {
-  Value value;
-  std::memcpy(&value, source, sizeof(value));
-  return value;
-}
-
-// The operands of a product, and its epilogue.
-struct Operands {
-  Product product;
-  std::vector<uint8_t> a, b, output;
-  std::vector<std::vector<int32_t>> integers;
-  std::vector<std::vector<float>> floats;
-
-  // One element for each row or for all, and for each column or for all.
-  template <class Element, class Draw>
-  Broadcast<Element> array(Random& random, std::vector<std::vector<Element>>& arrays, bool by_row, bool by_column,
-                           const Draw& draw) {
-    const int64_t rows = by_row && random.coin() ? product.rows : 1;
-    const int64_t columns = by_column && random.coin() ? product.columns : 1;
-    arrays.emplace_back(rows * columns);
-    for (Element& element : arrays.back()) element = draw();
-    return {arrays.back().data(), rows == 1 ? 0 : columns, columns == 1 ? 0 : 1};
-  }
-
-  explicit Operands(Random& random) {
-    const int64_t sizes[] = {0, 1, 2, 3, 5, 15, 16, 17, 31, 33, 64, 97, 150};
-    const auto any_size = [&] { return random.coin() ? sizes[random.below(13)] : random.below(70); };
-    product.rows = any_size();
-    product.columns = any_size();
-    product.depth = any_size();
-    product.a_is_unsigned = random.coin();
-    product.b_is_unsigned = random.coin();
-    product.is_depth_minor = random.coin();
-    a.resize(product.rows * product.depth);
-    b.resize(product.columns * product.depth);
-    const bool is_extreme = random.below(4) == 0;
-    for (std::vector<uint8_t>* bytes : {&a, &b})
-      for (uint8_t& byte : *bytes) byte = is_extreme ? (random.coin() ? 0x80 : 0x7f) : random.below(256);
-    product.a = a.data();
-    product.b = b.data();
-
-    Epilogue& epilogue = product.epilogue;
-    const auto integer = [&] { return random.integer(); };
-    const auto number = [&] { return random.number(); };
-    if (random.coin()) product.a_zero_point = array<int32_t>(random, integers, true, false, integer);
-    if (random.coin()) product.b_zero_point = array<int32_t>(random, integers, false, true, integer);
-    if (random.coin()) add_block_sums(random);
-    if (random.coin()) epilogue.integer_bias = array<int32_t>(random, integers, true, true, integer);
-    epilogue.scaling = static_cast<Epilogue::Scaling>(random.below(3));
-    if (epilogue.scaling == Epilogue::Scaling::kDequantize) {
-      epilogue.row_scale = array<float>(random, floats, true, false, number);
-      epilogue.column_scale = array<float>(random, floats, true, true, number);
-      if (random.coin()) epilogue.bias = array<float>(random, floats, true, true, number);
-      const Type types[] = {Type::kFloat32, Type::kFloat16, Type::kBfloat16};
-      epilogue.output_type = types[random.below(3)];
-    } else if (epilogue.scaling == Epilogue::Scaling::kRequantize) {
-      epilogue.output_type = random.coin() ? Type::kInt8 : Type::kUint8;
-      epilogue.column_scale = array<float>(random, floats, true, true, number);
-      const int lowest = epilogue.output_type == Type::kInt8 ? -128 : 0;
-      const auto zero_point = [&] { return static_cast<int32_t>(lowest + random.below(256)); };
-      if (random.coin()) epilogue.zero_point = array<int32_t>(random, integers, true, false, zero_point);
-    }
-    output.resize(product.rows * product.columns * bytes_of_result());
-    product.output = output.data();
-  }
-
-  int64_t bytes_of_result() const {
-    const Type type = product.epilogue.output_type;
-    return type == Type::kInt8 || type == Type::kUint8 ? 1 : type == Type::kFloat16 || type == Type::kBfloat16 ? 2 : 4;
-  }
-
-  // The sums of the columns of B, in two blocks.
-  void add_block_sums(Random& random) {
-    std::vector<int32_t> sums(2 * product.columns);
-    for (int64_t column = 0; column < product.columns; ++column) {
-      sums[column] = random.integer();
-      sums[product.columns + column] = -sums[column];
-      for (int64_t k = 0; k < product.depth; ++k) sums[column] += element_of_b(k, column);
-    }
-    integers.push_back(std::move(sums));
-    product.block_sums = integers.back().data();
-    product.blocks = 2;
-  }
-
-  int32_t element_of_a(int64_t row, int64_t k) const {
-    const uint8_t byte = a[row * product.depth + k];
-    return product.a_is_unsigned ? byte : static_cast<int8_t>(byte);
-  }
-
-  int32_t element_of_b(int64_t k, int64_t column) const {
-    const uint8_t byte = b[product.is_depth_minor ? column * product.depth + k : k * product.columns + column];
-    return product.b_is_unsigned ? byte : static_cast<int8_t>(byte);
-  }
-
-  // Whether few rows may be multiplied where the weights are, for which the sums of columns must be known if they are
-  // needed.
-  bool may_be_few_rows() const {
-    const bool needs_sums = product.a_is_unsigned || product.a_zero_point;
-    return product.is_depth_minor && product.rows <= 16 && (product.block_sums != nullptr || !needs_sums);
-  }
-
-  // Whether an element of the output is what the formulas of product.h say. NaN equals NaN.
-  bool is_right(int64_t row, int64_t column) const {
-    const Epilogue& epilogue = product.epilogue;
-    const auto element = [&](const auto& array) {
-      return array ? array.data[row * array.row_stride + column * array.column_stride] : decltype(array.data[0] + 0){};
-    };
-    const uint8_t* result = output.data() + (row * product.columns + column) * bytes_of_result();
-    const int32_t a_zero_point = element(product.a_zero_point), b_zero_point = element(product.b_zero_point);
-    int32_t total = element(epilogue.integer_bias);
-    for (int64_t k = 0; k < product.depth; ++k)
-      total += (element_of_a(row, k) - a_zero_point) * (element_of_b(k, column) - b_zero_point);
-    if (epilogue.scaling == Epilogue::Scaling::kNone) return read<int32_t>(result) == total;
-    if (epilogue.scaling == Epilogue::Scaling::kRequantize) {
-      const double lowest = epilogue.output_type == Type::kInt8 ? -128 : 0;
-      const float scaled = static_cast<float>(total) * element(epilogue.column_scale);
-      const double rounded = std::nearbyint(static_cast<double>(scaled)) + element(epilogue.zero_point);
-      const double limited = std::fmin(std::fmax(rounded, lowest), lowest + 255);
-      return *result == static_cast<uint8_t>(std::isnan(scaled) ? 0 : static_cast<int32_t>(limited));
-    }
-    float value = static_cast<float>(total) * (element(epilogue.row_scale) * element(epilogue.column_scale));
-    if (epilogue.bias) value = value + element(epilogue.bias);
-    if (epilogue.output_type == Type::kFloat32) {
-      const auto actual = read<float>(result);
-      return std::isnan(value) ? std::isnan(actual) : read<uint32_t>(&actual) == read<uint32_t>(&value);
-    }
-    const bool is_float16 = epilogue.output_type == Type::kFloat16;
-    const uint16_t expected = is_float16 ? nearest_half(value, 5, 10) : nearest_half(value, 8, 7);
-    const auto actual = read<uint16_t>(result);
-    return std::isnan(value) ? (actual & 0x7fff) > (is_float16 ? 0x7c00 : 0x7f80) : actual == expected;
-  }
-};
-
-// Computes a product in small parts, by either loop that may compute it.
-void multiply(Threads& threads, const Loops& loops, const Product& product, bool by_few_rows) {
-  const Loop<Product>& loop = by_few_rows ? loops.few_rows : loops.panels;
-  const int64_t rows = by_few_rows ? product.rows : 2 * loops.row_unit + 1, columns = loops.column_unit;
+// Computes a product in parts of at most so many rows and columns.
+template <class Operation>
+void multiply(Threads& threads, const Loop<Operation>& loop, const Operation& product, int64_t rows, int64_t columns) {
   const int64_t row_parts = (product.rows + rows - 1) / rows, column_parts = (product.columns + columns - 1) / columns;
   parallel_for(threads, row_parts * column_parts, true, [&](int64_t index) {
     const int64_t row = index % row_parts * rows, column = index / row_parts * columns;
@@ -262,20 +92,43 @@ struct Counts {
   std::atomic<int64_t> results{0}, wrong{0};
 };
 
+// Compares the output with plain loops, and clears it.
+template <class Operands>
+void compare(Operands& operands, Counts& counts) {
+  for (int64_t row = 0; row < operands.product.rows; ++row) {
+    for (int64_t column = 0; column < operands.product.columns; ++column) {
+      if (!operands.is_right(row, column)) ++counts.wrong;
+      ++counts.results;
+    }
+  }
+  std::fill(operands.output.begin(), operands.output.end(), 0);
+}
+
+void check_integers(Threads& threads, const Loops& loops, Random& random, Counts& counts) {
+  ProductOperands operands(random);
+  const Product& product = operands.product;
+  if (product.rows == 0 || product.columns == 0) return;
+  multiply(threads, loops.panels, product, 2 * loops.row_unit + 1, loops.column_unit);
+  compare(operands, counts);
+  if (!operands.may_be_few_rows()) return;
+  multiply(threads, loops.few_rows, product, product.rows, loops.column_unit);
+  compare(operands, counts);
+}
+
+void check_blocks(Threads& threads, const Loops& loops, Random& random, Counts& counts) {
+  constexpr int64_t kColumns = 64;
+  BlockOperands operands(random);
+  if (operands.product.rows == 0 || operands.product.columns == 0) return;
+  multiply(threads, loops.blocks, operands.product, 1 + random.below(40), kColumns * (1 + random.below(4)));
+  compare(operands, counts);
+}
+
 void check(Threads& threads, const Loops& loops, uint64_t seed, Counts& counts) {
   Random random(seed);
-  Operands operands(random);
-  const Product& product = operands.product;
-  for (const bool by_few_rows : {false, true}) {
-    if (product.rows == 0 || product.columns == 0 || (by_few_rows && !operands.may_be_few_rows())) continue;
-    multiply(threads, loops, product, by_few_rows);
-    for (int64_t row = 0; row < product.rows; ++row) {
-      for (int64_t column = 0; column < product.columns; ++column) {
-        if (!operands.is_right(row, column)) ++counts.wrong;
-        ++counts.results;
-      }
-    }
-    std::fill(operands.output.begin(), operands.output.end(), 0);
+  if (random.coin()) {
+    check_integers(threads, loops, random, counts);
+  } else {
+    check_blocks(threads, loops, random, counts);
   }
 }
 

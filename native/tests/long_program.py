@@ -10,13 +10,13 @@ import draw
 import jax
 import jax.numpy as jnp
 import numpy as np
-from calls import TARGET, instruction_set
+from calls import PRODUCT, instruction_set
 
 SIZE, ROUNDS = 700, 40
 
 
 def multiply(x, weights):
-    call = jax.ffi.ffi_call(TARGET, jax.ShapeDtypeStruct(x.shape, jnp.int32))
+    call = jax.ffi.ffi_call(PRODUCT, jax.ShapeDtypeStruct(x.shape, jnp.int32))
     return call(x, weights, depth_minor=False, roles="")
 
 

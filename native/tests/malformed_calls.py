@@ -1,14 +1,16 @@
-"""A program that makes malformed calls, each of which must raise, and prints how many it made and what was not refused."""
+"""A program that makes malformed calls, each of which must raise, and prints how many it made and what was not refused.
 
-import itertools
+Its parts also serve malformed_block_calls.py.
+"""
+
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 
 import draw
 import jax
 import jax.numpy as jnp
 import numpy as np
-from calls import BYTES, DEQUANTIZE, FLOATS, REQUANTIZE, TARGET, ZERO_POINTS, Call, block_sums, check, instruction_set
+from calls import BYTES, DEQUANTIZE, FLOATS, REQUANTIZE, ZERO_POINTS, Call, block_sums, check, instruction_set
 
 TYPES = (
     np.int8,
@@ -31,16 +33,17 @@ class Raw:
     """A call that can be malformed in every way: operands, shapes and types of results, attributes."""
 
     def __init__(self, call: Call):
-        self.operands = [call.a, call.b, *call.arrays]
+        self.target = call.target
+        self.operands = list(call.operands)
         self.roles = list(call.roles)
         self.results = [(call.shape, call.dtype)]
-        self.attributes = {"depth_minor": call.depth_minor}
+        self.attributes = dict(call.attributes)
 
     def make(self) -> list[jax.Array]:
         results = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in self.results]
         attributes = {"roles": " ".join(self.roles), **self.attributes}
         attributes = {name: value for name, value in attributes.items() if value is not None}
-        made = jax.ffi.ffi_call(TARGET, results)(*self.operands, **attributes)
+        made = jax.ffi.ffi_call(self.target, results)(*self.operands, **attributes)
         return [result.block_until_ready() for result in made]
 
 
@@ -73,19 +76,19 @@ def _any_operand(rng, raw):
     return index, rng.choice([0, 2] if is_of_block_sums else 3)
 
 
-def _of_another_size(rng, array, axis):
+def of_another_size(rng, array, axis):
     """`array` with one size that fits nowhere."""
     shape = list(array.shape)
     shape[axis] += 31 + int(rng.integers(20))
     return np.zeros(shape, array.dtype)
 
 
-def _of_another_rank(rng, array):
+def of_another_rank(rng, array):
     shapes = [(), array.shape[:1], array.shape[1:], (1, *array.shape), (1, 1, *array.shape), (array.size,)]
     return np.zeros(shapes[rng.integers(len(shapes))], array.dtype)
 
 
-def _of_another_type(rng, array, allowed):
+def of_another_type(rng, array, allowed):
     types = [dtype for dtype in TYPES if dtype not in allowed]
     return np.zeros(array.shape, np.dtype(types[rng.integers(len(types))]))
 
@@ -102,20 +105,20 @@ def mutation(function):
 @mutation
 def wrong_operand_size(rng, raw):
     index, axis = _any_operand(rng, raw)
-    raw.operands[index] = _of_another_size(rng, raw.operands[index], axis)
+    raw.operands[index] = of_another_size(rng, raw.operands[index], axis)
 
 
 @mutation
 def wrong_operand_rank(rng, raw):
     index = rng.integers(len(raw.operands))
-    raw.operands[index] = _of_another_rank(rng, raw.operands[index])
+    raw.operands[index] = of_another_rank(rng, raw.operands[index])
 
 
 @mutation
 def wrong_operand_type(rng, raw):
     index = rng.integers(len(raw.operands))
     allowed = BYTES if index < 2 else (raw.operands[index].dtype,)
-    raw.operands[index] = _of_another_type(rng, raw.operands[index], allowed)
+    raw.operands[index] = of_another_type(rng, raw.operands[index], allowed)
 
 
 @mutation
@@ -129,13 +132,13 @@ def empty_operand(rng, raw):
 @mutation
 def wrong_result_size(rng, raw):
     shape, dtype = raw.results[0]
-    raw.results[0] = _of_another_size(rng, np.zeros(shape, np.int8), rng.integers(3)).shape, dtype
+    raw.results[0] = of_another_size(rng, np.zeros(shape, np.int8), rng.integers(3)).shape, dtype
 
 
 @mutation
 def wrong_result_rank(rng, raw):
     shape, dtype = raw.results[0]
-    raw.results[0] = _of_another_rank(rng, np.zeros(shape, np.int8)).shape, dtype
+    raw.results[0] = of_another_rank(rng, np.zeros(shape, np.int8)).shape, dtype
 
 
 @mutation
@@ -243,29 +246,24 @@ def the_other_order(rng, raw):
     raw.attributes["depth_minor"] = not raw.attributes["depth_minor"]
 
 
-def malformed(seed: int) -> Iterator[tuple[str, Raw]]:
-    """Calls without end, each with a description."""
-    for number in itertools.count():
-        rng = np.random.default_rng((seed, number))
-        mutate = MUTATIONS[number % len(MUTATIONS)]
-        raw = Raw(valid(rng))
-        mutate(rng, raw)
-        yield f"{mutate.__name__}, number {number}", raw
-
-
-def main(count: int) -> None:
+def main(count: int, valid: Callable, mutations: Sequence[Callable], check: Callable) -> None:
+    """Makes calls that `valid` draws and one of the `mutations` makes malformed; `check` compares valid ones."""
     instruction_set()
     check(*(valid(np.random.default_rng((0, number))) for number in range(50)))  # what is mutated below is valid
     accepted = []
-    for description, raw in itertools.islice(malformed(0), count):
+    for number in range(count):
+        rng = np.random.default_rng((0, number))
+        raw = Raw(valid(rng))
+        mutate = mutations[number % len(mutations)]
+        mutate(rng, raw)
         try:
             raw.make()
         except jax.errors.JaxRuntimeError:  # from the library, or from the reader of its arguments
             continue
-        accepted.append(description)
+        accepted.append(f"{mutate.__name__}, number {number}")
     check(valid(np.random.default_rng(0)))  # and the process works on
     print(f"{count} malformed calls, accepted: {accepted}")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), valid, MUTATIONS, check)

@@ -12,7 +12,7 @@ from jquant.kernels import block_dot
 
 def outputs(monkeypatch: pytest.MonkeyPatch, function: Callable, operands: Any) -> list[jax.Array]:
     """For each array in `operands`, the output of `block_dot`, implemented by `function`, with that array alone mapped."""
-    monkeypatch.setattr(block_dot, "function_for", lambda platform, implementation: block_dot._with_epilogue(function))
+    monkeypatch.setattr(block_dot, "function_for", lambda *_: block_dot.with_epilogue(function))
     leaves, tree = jax.tree.flatten(operands)
 
     def each_alone(*leaves: jax.Array) -> Iterator[jax.Array]:

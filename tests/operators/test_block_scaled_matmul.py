@@ -22,7 +22,7 @@ import jquant
 from jquant import reference
 from jquant.cases import samples
 from jquant.cases.blocks import packed, unpacked
-from jquant.kernels import block_dot, blocks_on_cpu, implementations
+from jquant.kernels import block_dot, blocks_on_cpu, implementations, xla_blocks
 
 FLOAT32 = np.float32
 NARROW, BYTES = (jnp.int4, jnp.uint4), (np.int8, np.uint8)
@@ -336,7 +336,9 @@ def test_implementations():
     for implementation in (jquant.Implementation.MOSAIC_TPU, jquant.Implementation.MOSAIC_GPU):
         with pytest.raises(NotImplementedError, match=f"implementation {implementation} "):
             jquant.block_scaled_matmul(*p.a_operands, p.packed(), implementation=implementation)
-    assert block_dot.function_for("cuda", None) is not blocks_on_cpu.block_dot
+    for platform, module in (("cpu", blocks_on_cpu), ("cuda", xla_blocks)):
+        function = block_dot.function_for(platform, jquant.Implementation.XLA)
+        assert function.__wrapped__ is module.block_dot
 
 
 @pytest.mark.parametrize("batch", [(), (2,)])

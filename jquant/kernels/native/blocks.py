@@ -36,9 +36,8 @@ def block_dot(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix
     named = {"a_zero_point": a_zero_point, "b_zero_point": b.zero_point, "minimum": b.minimum}
     named = {role: array for role, array in named.items() if array is not None}
     named |= dict(zip(first.roles, arrays, strict=True))
-    shape = max(a.shape[0], b.data.shape[0]), a.shape[1], n
+    shape = *jnp.broadcast_shapes(a.shape[:1], b.data.shape[:1]), a.shape[1], n
     call = jax.ffi.ffi_call(BLOCK_PRODUCT, jax.ShapeDtypeStruct(shape, first.dtype))
-    result = call(
-        a, b.data, b.scale, *named.values(), block_size=b.block_size, offset=b.offset, roles=" ".join(named)
-    ).reshape(*batch, m, n)
+    attributes = {"block_size": np.int64(b.block_size), "offset": np.int64(b.offset), "roles": " ".join(named)}
+    result = call(a, b.data, b.scale, *named.values(), **attributes).reshape(*batch, m, n)
     return epilogues.apply(first.rest, result) if first.rest else result
