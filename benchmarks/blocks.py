@@ -7,6 +7,7 @@ are larger than the last-level cache.
 """
 
 import argparse
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from benchmarks.contestant import Call, Unavailable, in_turn
 from benchmarks.contestants import onnxruntime
 from benchmarks.measure import measure, quartiles
 from jquant import reference
+from jquant.kernels import implementations
+from jquant.modes import Implementation
 
 BASELINE = "matmul_integer_to_float, int8 by packed int8"
 A_SCALE = np.float32(2**-7)
@@ -50,8 +53,8 @@ class Contestants:
         def column_scaled(a: jax.Array, b: jquant.PackedMatrix) -> jax.Array:
             return jquant.matmul_integer_to_float(a, A_SCALE, None, b, per_column)
 
-        def block_scaled(a: jax.Array, b: jquant.PackedBlockMatrix) -> jax.Array:
-            return jquant.block_scaled_matmul(a, A_SCALE, None, b)
+        def block_scaled(implementation: Implementation, a: jax.Array, b: jquant.PackedBlockMatrix) -> jax.Array:
+            return jquant.block_scaled_matmul(a, A_SCALE, None, b, implementation=implementation)
 
         int8 = [jquant.pack_matrix(b) for b in self.b]
         calls = {BASELINE: self._compiled(BASELINE, column_scaled, int8, expected)}
@@ -59,8 +62,9 @@ class Contestants:
         for bits, dtype in ((4, jnp.int4), (8, jnp.int8)):
             layers = zip(self.b, self.scales, strict=True)
             packed = [jquant.pack_matrix(b.astype(dtype), scale=scale) for b, scale in layers]
-            name = f"block_scaled_matmul, {bits} bits"
-            calls[name] = self._compiled(name, block_scaled, packed, expected)
+            for implementation in dict.fromkeys((implementations.default(jax.default_backend()), Implementation.XLA)):
+                name = f"block_scaled_matmul, {bits} bits, {implementation}"
+                calls[name] = self._compiled(name, functools.partial(block_scaled, implementation), packed, expected)
         for level in (4, 0):
             try:
                 calls[f"onnxruntime, MatMulNBits, level {level}"] = self._engine(level, expected)

@@ -10,6 +10,9 @@ from pathlib import Path
 import jax
 
 from benchmarks.contestant import cores
+from jquant.kernels import implementations
+from jquant.kernels.native.library import library
+from jquant.modes import Implementation
 
 _INTEGER_EXTENSIONS = ("avx512_vnni", "avx_vnni", "amx_int8", "i8mm", "asimddp")  # instructions for 8-bit products
 
@@ -33,6 +36,13 @@ def processor() -> str:
     return f"{fields.get('model name', platform.machine())} ({', '.join(extensions) or 'no 8-bit products'})"
 
 
+def products() -> str:
+    """The default implementation of products, with its instruction set if it has one."""
+    implementation = implementations.default(jax.default_backend())
+    instruction_set = library().instruction_set if implementation is Implementation.NATIVE else None
+    return f"{implementation}, {instruction_set}" if instruction_set else str(implementation)
+
+
 def revision() -> str:
     """The revision of this repository, with "-dirty" if files differ from it."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
@@ -51,6 +61,7 @@ def describe(packages: Sequence[str]) -> dict:
         "revision": revision(),
         "processor": processor(),
         "cores": cores(),
+        "products": products(),
         "load average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else "unknown",
         "python": platform.python_version(),
         "versions": {name: number for name, number in versions.items() if number is not None},
@@ -75,4 +86,5 @@ def summary(description: dict, *, with_revision: bool = False) -> str:
     packages = [f"{package} {number}" for package, number in description["versions"].items()]
     versions = ", ".join([*packages, f"Python {description['python']}"])
     revision = f" revision {description['revision']};" if with_revision else ""
-    return f"{machine(description)}; {versions};{revision} load average before the run {description['load average']}."
+    hardware = f"{machine(description)}; products by {description['products']}"
+    return f"{hardware}; {versions};{revision} load average before the run {description['load average']}."

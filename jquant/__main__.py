@@ -52,7 +52,7 @@ def installation() -> Iterator[tuple[str, str]]:
     for package in _PACKAGES:
         yield package, metadata.version(package)
     instruction_set, obstacle = library()
-    yield "native", obstacle if instruction_set is None else f"products in compiled code, for {instruction_set}"
+    yield "native", obstacle or f"products in compiled code, for {instruction_set}"
     devices = jax.devices()
     yield "devices", f"{len(devices)} x {devices[0].device_kind} ({jax.default_backend()})"
 

@@ -1,4 +1,6 @@
-"""jquant's products."""
+"""jquant's products, by the default of the platform unless the name says otherwise."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +20,12 @@ def _plain(problem: Problem) -> Call:
     return Call(jitted(jquant.matmul_integer, *operands, layers=problem.shape.layers), problem.product)
 
 
-def _pack(problem: Problem) -> Call:
+def _pack(problem: Problem, implementation: str | None = None) -> Call:
     if not problem.shape.weights:
         raise Unavailable("B is not a weight here: nothing to pack ahead")
-    packed = _packed(problem.b, problem.b_zero_point)
-    return Call(
-        jitted(jquant.matmul_integer, problem.a, packed, problem.a_zero_point, layers=problem.shape.layers), problem.product
-    )
+    operands = problem.a, _packed(problem.b, problem.b_zero_point), problem.a_zero_point
+    multiply = functools.partial(jquant.matmul_integer, implementation=implementation)
+    return Call(jitted(multiply, *operands, layers=problem.shape.layers), problem.product)
 
 
 def _scaled_operands(problem: Problem) -> tuple:
@@ -57,6 +58,7 @@ CONTESTANTS = (
         "matmul_integer, uint8 x int8 to int32, both zero points, B packed ahead of the call",
         _pack,
     ),
+    Contestant("jquant-packed-xla", "the same by XLA's product", functools.partial(_pack, implementation="xla")),
     Contestant(
         "jquant-to-uint8",
         f"quantized_linear_matmul, uint8 x int8 to uint8, three scales and zero points, {_PACKED}",

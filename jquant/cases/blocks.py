@@ -122,12 +122,12 @@ def packing(dtype: Any) -> Case:
     return Case(function, packed, draw, rows=(0, 1, 2))
 
 
-def packing_with_a_minimum(dtype: Any, scale_dtype: Any, minimum_dtype: Any) -> Case:
+def packing_with_a_minimum(dtype: Any) -> Case:
     """`pack_matrix` with block scales and minima, for one matrix per row."""
 
     def draw(rng, rows):
-        scale = samples.small_scales(rng, rows, 3, CHANNELS, dtype=scale_dtype)
-        return samples.integers(rng, dtype, rows, 90, CHANNELS), scale, rng.normal(size=scale.shape).astype(minimum_dtype)
+        scale = samples.small_scales(rng, rows, 3, CHANNELS)
+        return samples.integers(rng, dtype, rows, 90, CHANNELS), scale, rng.normal(size=scale.shape).astype(np.float32)
 
     def function(b, scale, minimum):
         return jquant.pack_matrix(b, scale=scale, minimum=minimum, block_size=BLOCK)
@@ -144,7 +144,7 @@ CASES: dict[str, Case] = {
     "block_scaled_matmul, packed": case(np.uint8, jnp.uint4, 90, as_packed=True),
     "block_scaled_matmul, minimum": case(np.uint8, jnp.uint4, 90, as_packed=True, has_minimum=True),
     "pack_matrix, blocks": packing(np.uint8),
-    "pack_matrix, minimum": packing_with_a_minimum(np.int8, *FLOATS[:2]),
+    "pack_matrix, minimum": packing_with_a_minimum(np.int8),
 }
 VARIANTS: dict[str, Case] = {
     "block_scaled_matmul, int4": case(np.int8, jnp.int4, 90, as_packed=False),
@@ -154,5 +154,5 @@ VARIANTS: dict[str, Case] = {
         np.int8, np.int8, 90, as_packed=True, floats=FLOATS[1], has_zero_points=False, has_minimum=True
     ),
     "pack_matrix, int4": packing(jnp.int4),
-    "pack_matrix, minimum in bfloat16": packing_with_a_minimum(jnp.uint4, FLOATS[1], FLOATS[2]),
+    "pack_matrix, minimum and uint4": packing_with_a_minimum(jnp.uint4),
 }

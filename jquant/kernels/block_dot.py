@@ -26,6 +26,7 @@ from jquant.modes import Implementation
 from jquant.packed.block_matrix import PackedBlockMatrix
 
 _MODULES = {
+    Implementation.NATIVE: "jquant.kernels.native.blocks",
     Implementation.MOSAIC_TPU: "jquant.kernels.pallas.tpu_blocks",
     Implementation.MOSAIC_GPU: "jquant.kernels.pallas.gpu_blocks",
 }
@@ -69,11 +70,21 @@ def block_dot(
 
 
 def function_for(platform: str, implementation: Implementation | None) -> Callable[..., jax.Array]:
-    """The `implementation` for a program for `platform` that XLA does not partition."""
+    """The `implementation`, with its epilogue, for a program for `platform` that XLA does not partition."""
     implementation = implementation or implementations.default(platform)
     if implementation is Implementation.XLA:
-        return blocks_on_cpu.block_dot if platform == "cpu" else xla_blocks.block_dot
-    return implementations.module_of(implementation, platform, _MODULES).block_dot
+        return _with_epilogue(blocks_on_cpu.block_dot if platform == "cpu" else xla_blocks.block_dot)
+    function = implementations.module_of(implementation, platform, _MODULES).block_dot
+    return function if implementation is Implementation.NATIVE else _with_epilogue(function)
+
+
+def _with_epilogue(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """`function`, followed by the steps of an epilogue, which it does not take itself."""
+
+    def with_epilogue(a, a_zero_point, b, epilogue=()):
+        return epilogues.apply(epilogue, function(a, a_zero_point, b))
+
+    return with_epilogue
 
 
 def _call(function: Callable, *arrays, tree, k_parts, implementation=None) -> jax.Array:
@@ -81,7 +92,7 @@ def _call(function: Callable, *arrays, tree, k_parts, implementation=None) -> ja
     a, a_zero_point, b, epilogue = jax.tree.unflatten(tree, arrays)
     operands = _padded_to_blocks(*_with_joint_batches(a, a_zero_point, b))
     if k_parts == 1:
-        return epilogues.apply(epilogue, function(*operands))
+        return function(*operands, epilogue)
     sums = function(*_in_runs(*operands, k_parts))
     return epilogues.apply(epilogue, _pairwise_sum(sums))
 
@@ -155,18 +166,20 @@ _block_dot_p.def_impl(functools.partial(apply_primitive, _block_dot_p))
 
 @_block_dot_p.def_abstract_eval
 def _abstract_value(*operands, tree, **_):
-    return jax.make_jaxpr(functools.partial(_call, xla_blocks.stand_in, tree=tree, k_parts=1))(*operands).out_avals[0]
+    return jax.make_jaxpr(functools.partial(_call, _with_epilogue(xla_blocks.stand_in), tree=tree, k_parts=1))(
+        *operands
+    ).out_avals[0]
 
 
 def _lower(platform, context, *operands, implementation, **parameters):
-    function = function_for(platform, implementation)
-    chosen = implementation or implementations.default(platform)
+    chosen = implementations.exportable(implementation or implementations.default(platform), context)
+    function = function_for(platform, chosen)
     if is_partitioned(context) or is_explicit(context):
-        function = xla_blocks.block_dot
+        function = _with_epilogue(xla_blocks.block_dot)
         if implementation not in (None, Implementation.XLA):
             implementations.warn_of_partitioning(implementation, "inside jax.shard_map")
     elif implementation is None and chosen is not Implementation.XLA:
-        function = implementations.unless_declined(function, xla_blocks.block_dot)
+        function = implementations.unless_declined(function, function_for(platform, Implementation.XLA))
     return mlir.lower_fun(functools.partial(_call, function, **parameters), multiple_results=False)(context, *operands)
 
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "block_product.h"
 #include "product.h"
 #include "weight_only.h"
 
@@ -21,6 +22,7 @@ struct Loops {
   int64_t row_unit;     // the rows of a tile
   Loop<Product> panels;
   Loop<Product> few_rows;
+  Loop<BlockProduct> blocks;
   Loop<WeightOnlyProduct> weight_only;
 };
 

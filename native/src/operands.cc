@@ -3,7 +3,6 @@
 #include <sstream>
 
 namespace jquant {
-namespace {
 
 ffi::Error read_array(std::string_view role, const ffi::AnyBuffer& array, ffi::DataType type, const Sizes& sizes,
                       BatchedArray& target) {
@@ -24,8 +23,6 @@ ffi::Error read_array(std::string_view role, const ffi::AnyBuffer& array, ffi::D
   target.batch_stride = dimensions[0] == 1 ? 0 : dimensions[1] * dimensions[2];
   return ffi::Error::Success();
 }
-
-}  // namespace
 
 ffi::Error invalid(const std::string& message) { return ffi::Error::InvalidArgument("jquant-native: " + message); }
 

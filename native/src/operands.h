@@ -42,6 +42,10 @@ struct BatchedArray {
   }
 };
 
+// Reads an array that broadcasts to `sizes`; an error if its shape or its type is another, or if the role is taken.
+ffi::Error read_array(std::string_view role, const ffi::AnyBuffer& array, ffi::DataType type, const Sizes& sizes,
+                      BatchedArray& target);
+
 // The arrays of a product beside its factors: zero points, sums of columns, and the epilogue.
 class BatchedArrays {
  public:

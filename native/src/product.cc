@@ -1,25 +1,17 @@
 // The handler of integer products: checks its operands, and divides the output into parts.
 #include <algorithm>
-#include <atomic>
 
 #include "export.h"
 #include "loops.h"
 #include "operands.h"
-#include "threads.h"
+#include "parts.h"
 
 namespace jquant {
 namespace {
 
-// Multiplications that take a few microseconds, in which no other thread would have begun.
-constexpr int64_t kTooFewToShare = int64_t{1} << 19;
 constexpr int64_t kPackedBytes = int64_t{1} << 18;  // of weights at a time, which fit into a second-level cache
-constexpr int64_t kPartsPerThread = 4;              // so that a thread that is interrupted does not keep the others waiting
 constexpr int64_t kFewRows = 16;                    // for which weights in the order of the sum are not packed
 constexpr int64_t kLeastRows = 96;                  // of a part, for which its weights are packed
-
-struct PartSize {
-  int64_t rows, columns;
-};
 
 // The size of the parts of each matrix of the batch, of which there are to be `wanted` in all.
 PartSize part_size(const Product& product, const Loops& loops, bool has_few_rows, int64_t batch, int64_t wanted) {
@@ -71,20 +63,13 @@ ffi::Error multiply(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffer b, ff
   const Loop<Product>& loop = has_few_rows ? loops->few_rows : loops->panels;
 
   XlaThreads threads(pool);
-  const bool is_shared =
-      threads.count() > 1 && of_output.batch * product.rows * product.columns * product.depth >= kTooFewToShare;
+  const bool is_shared = are_shared(threads, of_output.batch * product.rows * product.columns * product.depth);
   const int64_t wanted = is_shared ? threads.count() * kPartsPerThread : 1;
   const PartSize size = part_size(product, *loops, has_few_rows, of_output.batch, wanted);
-  const int64_t row_parts = quotient_rounded_up(product.rows, size.rows);
-  const int64_t column_parts = quotient_rounded_up(product.columns, size.columns);
   const int64_t a_stride = a_sizes[0] == 1 ? 0 : product.rows * depth;
   const int64_t b_stride = b_sizes[0] == 1 ? 0 : product.columns * depth;
   const int64_t output_stride = product.rows * product.columns * ffi::ByteWidth(output->element_type());
-  std::atomic<bool> has_memory{true};
-  parallel_for(threads, of_output.batch * row_parts * column_parts, is_shared, [&](int64_t index) {
-    const int64_t matrix = index / (row_parts * column_parts), in_matrix = index % (row_parts * column_parts);
-    const int64_t row = in_matrix % row_parts * size.rows, column = in_matrix / row_parts * size.columns;
-    const Part part{row, std::min(row + size.rows, product.rows), column, std::min(column + size.columns, product.columns)};
+  return run_in_parts(threads, is_shared, loop, of_output, size, [&](int64_t matrix) {
     Product own = product;
     own.a = static_cast<const char*>(a.untyped_data()) + matrix * a_stride;
     own.b = static_cast<const char*>(b.untyped_data()) + matrix * b_stride;
@@ -94,15 +79,8 @@ ffi::Error multiply(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffer b, ff
     own.block_sums = batched.block_sums.of_matrix<int32_t>(matrix).data;
     own.blocks = batched.blocks;
     own.epilogue = batched.epilogue_of_matrix(matrix);
-    char* scratch = scratch_memory(loop.scratch_bytes(own, part));
-    if (scratch == nullptr) {
-      has_memory = false;
-      return;
-    }
-    loop.run(own, part, scratch);
+    return own;
   });
-  if (!has_memory) return ffi::Error(ffi::ErrorCode::kResourceExhausted, "jquant-native: there is not enough memory");
-  return ffi::Error::Success();
 }
 
 }  // namespace

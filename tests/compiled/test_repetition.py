@@ -7,6 +7,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from support.sampling import one_in
 
 import jquant
@@ -40,6 +41,7 @@ def test_two_readers(name):
     assert arithmetic(caller, *case.shapes(ROWS)) == arithmetic(case.function, *case.shapes(ROWS))
 
 
+@pytest.mark.usefixtures("xla_by_default")
 def test_residual_network():
     """A product and a sum read each layer; without materialisation, every sum's loop would start at the network's input."""
     scale, zero_point, layers = np.float32(0.1), np.uint8(100), 6

@@ -60,6 +60,7 @@ def program(platform, sizes, filter_sizes, **options):
     return function.trace(*shapes).lower(lowering_platforms=(platform,)).as_text()
 
 
+@pytest.mark.usefixtures("xla_by_default")
 @pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
 def test_int8_is_multiplied(platform):
     """int8 by int8 to int32: in a convolution for one group on a TPU, or if it is wide on a CPU; else in a matrix product.

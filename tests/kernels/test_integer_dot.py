@@ -194,4 +194,4 @@ except NotImplementedError as error:
     assert result.returncode == 0, result.stderr
     product, error = result.stdout.splitlines()
     assert product == "[[-4, -4], [-4, -4]]"
-    assert error.startswith("implementation mosaic_tpu needs a part of Pallas that cannot be imported: ")
+    assert error.startswith("implementation mosaic_tpu needs a package that cannot be imported: ")

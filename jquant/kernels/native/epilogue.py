@@ -1,12 +1,12 @@
 """Epilogues as the library takes them: arrays, and a word for the role of each."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jquant.kernels.epilogue import AddBias, Dequantize, Epilogue, Requantize
+from jquant.kernels.epilogue import AddBias, Dequantize, Epilogue, Requantize, Scale, Step
 
 
 class Fused(NamedTuple):
@@ -25,12 +25,15 @@ class Fused(NamedTuple):
     rest: Epilogue
 
 
-NOTHING = Fused((), (), np.dtype(np.int32), ())
+def nothing(dtype: type, epilogue: Epilogue) -> Fused:
+    """The library writes sums of `dtype`, and all steps follow."""
+    return Fused((), (), np.dtype(dtype), epilogue)
 
 
 def fused(epilogue: Epilogue) -> Fused:
-    """As many steps as the library knows, in their order."""
-    steps, named = list(epilogue), []
+    """As many steps on an int32 product as the library knows, in their order."""
+    steps: list[Any] = list(epilogue)
+    named: list[tuple[str, jax.Array]] = []
     if steps and isinstance(steps[0], AddBias):
         named.append(("integer_bias", steps.pop(0).bias))
     dtype = np.dtype(np.int32)
@@ -44,5 +47,19 @@ def fused(epilogue: Epilogue) -> Fused:
         named.append(("multiplier", step.multiplier))
         named += [] if step.zero_point is None else [("zero_point", step.zero_point)]
         dtype = np.dtype(step.dtype)
+    return _fused(named, dtype, steps)
+
+
+def fused_scale(epilogue: Epilogue) -> Fused:
+    """As many steps on a float32 product as the library knows: `Scale`, if that is the first."""
+    if not epilogue or not isinstance(epilogue[0], Scale):
+        return nothing(np.float32, epilogue)
+    steps: list[Any] = list(epilogue)
+    step, rest = steps[0], steps[1:]
+    named = [("row_scale", step.scale)] + ([] if step.bias is None else [("float_bias", step.bias)])
+    return _fused(named, jnp.dtype(step.dtype), rest)
+
+
+def _fused(named: list[tuple[str, jax.Array]], dtype: np.dtype, rest: list[Step]) -> Fused:
     roles, arrays = zip(*named, strict=True) if named else ((), ())
-    return Fused(roles, arrays, dtype, tuple(steps))
+    return Fused(roles, arrays, dtype, tuple(rest))

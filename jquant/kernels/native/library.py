@@ -5,7 +5,7 @@ import functools
 import importlib
 import threading
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -13,8 +13,9 @@ from jquant.lowering import cpu_features
 
 PACKAGE = "jquant_native"
 PRODUCT = "jquant_product"
+BLOCK_PRODUCT = "jquant_block_product"
 WEIGHT_ONLY = "jquant_weight_only"
-_TARGETS = (PRODUCT, WEIGHT_ONLY)
+_TARGETS = PRODUCT, BLOCK_PRODUCT, WEIGHT_ONLY
 
 
 class Library(NamedTuple):
@@ -60,6 +61,15 @@ def _load() -> Library:
         warnings.warn(f"{obstacle}; XLA's products take its place", stacklevel=2)
         return Library(None, obstacle)
     return Library(instruction_set.decode(), None)
+
+
+def require_sizes(*sizes: Any) -> None:
+    """Raises `NotImplementedError` unless the library can be used for arrays of these sizes."""
+    obstacle = library().obstacle
+    if obstacle is not None:
+        raise NotImplementedError(f"implementation native: {obstacle}")
+    if not all(isinstance(size, int) for size in sizes):
+        raise NotImplementedError("implementation native does not support symbolic sizes")
 
 
 def is_default() -> bool:

@@ -4,12 +4,13 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels.batch import with_one_batch_axis
 from jquant.kernels.epilogue import Epilogue
-from jquant.kernels.native.epilogue import NOTHING, fused
-from jquant.kernels.native.library import PRODUCT, library
+from jquant.kernels.native.epilogue import fused, nothing
+from jquant.kernels.native.library import PRODUCT, require_sizes
 from jquant.kernels.zero_point import NO_ZERO_POINTS, ZeroPoints
 
 
@@ -26,17 +27,13 @@ def multiply(
     Raises:
       NotImplementedError: the library cannot be used, or sizes are symbolic.
     """
-    obstacle = library().obstacle
-    if obstacle is not None:
-        raise NotImplementedError(f"implementation native: {obstacle}")
-    if not all(isinstance(size, int) for size in (*a.shape, *b.shape)):
-        raise NotImplementedError("implementation native does not support symbolic sizes")
+    require_sizes(*a.shape, *b.shape)
     m, n = a.shape[-2], b.shape[-2 if transpose_b else -1]
     first = fused(epilogue)
     batch = _batch(a, b, zero_points)
     # Not if jax.vmap maps nothing but the epilogue: the product would be computed for each of its arrays.
     if _batch(a, b, zero_points, first.arrays) != batch:
-        first = NOTHING._replace(rest=epilogue)
+        first = nothing(np.int32, epilogue)
     a = jnp.broadcast_to(a, (*_batch(a, zero_points.a), *a.shape[-2:]))
     leaves = {"a_zero_point": zero_points.a, "b_zero_point": zero_points.b, "arrays": first.arrays}
     a, (b, block_sums), leaves = with_one_batch_axis(a, (b, zero_points.block_sums), leaves, batch)

@@ -101,8 +101,6 @@ inline void copy_vectors(const char* source, int64_t stride, int64_t count, int6
   }
 }
 
-constexpr int kRowVectors = (kTileRows + kLanes - 1) / kLanes;  // vectors of the rows of a tile
-
 // Packs rows of A: the elements of up to `kTileRows` rows are adjacent. As each store writes a whole vector, they need room
 // for one more.
 inline void pack_rows(const float* a, int64_t stride, int rows, int64_t depth, float* packed) {

@@ -4,7 +4,7 @@
 // the same. The compiler contracts no operations (-ffp-contract=off), so that each result is rounded by itself.
 #pragma once
 
-#include "product.h"
+#include "../product.h"
 #include "vectors.h"
 
 namespace jquant {
@@ -45,7 +45,7 @@ struct Lane<false> {
 
 template <class To, class From>
 JQUANT_INLINE To converted(From from) {
-  if constexpr (sizeof(from) <= 4) {
+  if constexpr (sizeof(From) <= 4 && sizeof(To) <= 4) {
     return static_cast<To>(from);
   } else {
     return __builtin_convertvector(from, To);
@@ -170,6 +170,16 @@ JQUANT_INLINE void requantize(const Epilogue& epilogue, const int32_t* sums, int
   });
 }
 
+// Writes float32 as numbers of 16 bits.
+JQUANT_INLINE void narrow(const float* values, int64_t count, Type type, void* output) {
+  const bool is_bfloat16 = type == Type::kBfloat16;
+  for_columns(count, [=](auto lane, int64_t column) {
+    typedef decltype(lane) L;
+    const auto value = load<typename L::Float>(values + column);
+    store(static_cast<uint16_t*>(output) + column, is_bfloat16 ? to_bfloat16<L>(value) : to_float16<L>(value));
+  });
+}
+
 JQUANT_INLINE void dequantize(const Epilogue& epilogue, int32_t* sums, int64_t row, int64_t first_column, int64_t count,
                               void* output) {
   const bool is_float32 = epilogue.output_type == Type::kFloat32;
@@ -191,13 +201,7 @@ JQUANT_INLINE void dequantize(const Epilogue& epilogue, int32_t* sums, int64_t r
       });
     });
   }
-  if (is_float32) return;
-  const bool is_bfloat16 = epilogue.output_type == Type::kBfloat16;
-  for_columns(count, [=](auto lane, int64_t column) {
-    typedef decltype(lane) L;
-    const auto value = load<typename L::Float>(values + column);
-    store(static_cast<uint16_t*>(output) + column, is_bfloat16 ? to_bfloat16<L>(value) : to_float16<L>(value));
-  });
+  if (!is_float32) narrow(values, count, epilogue.output_type, output);
 }
 
 constexpr int64_t size_of(Type type) {

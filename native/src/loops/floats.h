@@ -98,7 +98,7 @@ JQUANT_INLINE Vector load_at_most(const Element* source, int64_t count) {
   constexpr int64_t kCount = sizeof(Vector) / sizeof(Element);
   if (count >= kCount) return load<Vector>(source);
   Vector vector = {};
-  __builtin_memcpy(&vector, source, count * sizeof(Element));
+  if (count > 0) __builtin_memcpy(&vector, source, count * sizeof(Element));
   return vector;
 }
 

@@ -2,6 +2,7 @@
 // asks for.
 #include "loops.h"
 
+#include "loops/blocks.h"
 #include "loops/product.h"
 #include "loops/weight_only.h"
 
@@ -13,6 +14,7 @@ extern const Loops JQUANT_LOOPS = {
     JQUANT_NAMESPACE::kTileRows,
     {JQUANT_NAMESPACE::multiply_in_panels, JQUANT_NAMESPACE::scratch_of_panels},
     {JQUANT_NAMESPACE::multiply_few_rows, JQUANT_NAMESPACE::scratch_of_few_rows},
+    {JQUANT_NAMESPACE::multiply_blocks, JQUANT_NAMESPACE::scratch_of_blocks},
     {JQUANT_NAMESPACE::multiply_weight_only, JQUANT_NAMESPACE::scratch_of_weight_only},
 };
 

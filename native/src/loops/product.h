@@ -5,8 +5,8 @@
 // the sum are multiplied where they are.
 #pragma once
 
+#include "../product.h"
 #include "epilogue.h"
-#include "product.h"
 #include "words.h"
 #include "zero_points.h"
 

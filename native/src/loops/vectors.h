@@ -32,10 +32,11 @@ constexpr int kLanes = 4;
 constexpr int kTileRows = 4;
 #endif
 
-constexpr int kTilePanels = 2;                      // vectors of columns in a tile
-constexpr int kTileColumns = kTilePanels * kLanes;  // columns of a tile
-constexpr int kBytes = 4 * kLanes;                  // bytes in a vector
-constexpr int kWord = 4;                            // bytes of K that a lane multiplies at once
+constexpr int kRowVectors = (kTileRows + kLanes - 1) / kLanes;  // of the rows of a tile, each in a lane
+constexpr int kTilePanels = 2;                                  // vectors of columns in a tile
+constexpr int kTileColumns = kTilePanels * kLanes;              // columns of a tile
+constexpr int kBytes = 4 * kLanes;                              // bytes in a vector
+constexpr int kWord = 4;                                        // bytes of K that a lane multiplies at once
 
 typedef int32_t Ints __attribute__((vector_size(kBytes)));
 typedef uint32_t Words __attribute__((vector_size(kBytes)));
@@ -145,6 +146,17 @@ JQUANT_INLINE Ints dot4(Ints sums, Weights weights, Activations activations) {
 
 #endif
 
+// `dot4` for weights from 0 to 15.
+JQUANT_INLINE Ints dot4_of_nibbles(Ints sums, Words weights, Words activations) {
+#if defined(JQUANT_AVX2)
+  // Sums of two such products fit into 16 bits.
+  const __m256i pairs = _mm256_maddubs_epi16((__m256i)weights, (__m256i)activations);
+  return sums + (Ints)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+#else
+  return dot4(sums, weights_of(weights), activations_of(activations));
+#endif
+}
+
 // How the sign bits of stored integers are to be flipped for `dot4`. Unsigned bytes stand for themselves less 128.
 constexpr uint32_t flip_of_activations(bool is_unsigned) { return is_unsigned ? kSignBits : 0; }
 constexpr uint32_t flip_of_weights(bool is_unsigned) { return is_unsigned == (kWeightOffset == 0) ? kSignBits : 0; }
@@ -229,6 +241,46 @@ JQUANT_INLINE void transpose(Words (&square)[kLanes]) {
 #pragma GCC unroll 4
       for (int j = 0; j < kGroupCount; ++j) square[j * kGroup + i] = next[j];
     }
+  }
+}
+
+// The indices below `count`, for patterns of shuffles.
+template <int count, int... indices>
+struct IndicesBelow : IndicesBelow<count - 1, count - 1, indices...> {};
+template <int... indices>
+struct IndicesBelow<0, indices...> {};
+
+typedef uint8_t Bytes __attribute__((vector_size(kBytes)));
+
+// In each 16 bytes, the first or second half of those of both vectors, with `kUnit` bytes of them in turns.
+template <int kHalf, int kUnit, int... i>
+JQUANT_INLINE Bytes interleaved_in_lanes(Bytes a, Bytes b, IndicesBelow<0, i...>) {
+  return __builtin_shufflevector(
+      a, b, (i / 16 * 16 + 8 * kHalf + i % 16 / (2 * kUnit) * kUnit + i % kUnit + (i / kUnit % 2 ? kBytes : 0))...);
+}
+
+template <int kHalf, int kUnit>
+JQUANT_INLINE Bytes interleaved_in_lanes(Bytes a, Bytes b) {
+  return interleaved_in_lanes<kHalf, kUnit>(a, b, IndicesBelow<kBytes>());
+}
+
+// Such that the words of 16 adjacent bytes come from `kLanes` adjacent ones each.
+template <int... i>
+JQUANT_INLINE Words words_in_lanes(Words words, IndicesBelow<0, i...>) {
+  return __builtin_shufflevector(words, words, (i % kWord * (kLanes / kWord) + i / kWord)...);
+}
+
+// The bytes of four rows and `kBytes` columns, as the words of four vectors of columns.
+JQUANT_INLINE void words_of_columns(const Words (&rows)[kWord], Words (&columns)[kWord]) {
+  Bytes bytes[kWord];
+#pragma GCC unroll 4
+  for (int i = 0; i < kWord; ++i) bytes[i] = bits_as<Bytes>(words_in_lanes(rows[i], IndicesBelow<kLanes>()));
+  const Bytes low[2] = {interleaved_in_lanes<0, 1>(bytes[0], bytes[1]), interleaved_in_lanes<1, 1>(bytes[0], bytes[1])};
+  const Bytes high[2] = {interleaved_in_lanes<0, 1>(bytes[2], bytes[3]), interleaved_in_lanes<1, 1>(bytes[2], bytes[3])};
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    columns[2 * i] = bits_as<Words>(interleaved_in_lanes<0, 2>(low[i], high[i]));
+    columns[2 * i + 1] = bits_as<Words>(interleaved_in_lanes<1, 2>(low[i], high[i]));
   }
 }
 

@@ -6,8 +6,8 @@
 // column.
 #pragma once
 
+#include "../product.h"
 #include "epilogue.h"
-#include "product.h"
 #include "words.h"
 
 namespace jquant {
