@@ -1,5 +1,5 @@
 // Products by the inner loops of one instruction set, that which JQUANT_NATIVE_ISA names, on a pool of threads, compared
-// with three plain loops. Without XLA, so that it runs under ThreadSanitizer and in an emulator.
+// with plain loops. Without XLA, so that it runs under ThreadSanitizer and in an emulator.
 //
 //   driver [PRODUCTS]    exits with 77 if this processor does not have the instruction set, with 1 if a result differs
 #include <algorithm>
@@ -16,6 +16,7 @@
 #include "loops.h"
 #include "product_operands.h"
 #include "threads.h"
+#include "weight_only_operands.h"
 
 namespace jquant {
 namespace {
@@ -123,6 +124,14 @@ void check_blocks(Threads& threads, const Loops& loops, Random& random, Counts& 
   compare(operands, counts);
 }
 
+void check_weight_only(Threads& threads, const Loops& loops, Random& random, Counts& counts) {
+  WeightOnlyOperands operands(random);
+  const WeightOnlyProduct& product = operands.product;
+  if (product.rows == 0 || product.columns == 0 || product.depth == 0) return;
+  multiply(threads, loops.weight_only, product, 2 * loops.row_unit + 1, loops.column_unit);
+  compare(operands, counts);
+}
+
 void check(Threads& threads, const Loops& loops, uint64_t seed, Counts& counts) {
   Random random(seed);
   if (random.coin()) {
@@ -130,6 +139,7 @@ void check(Threads& threads, const Loops& loops, uint64_t seed, Counts& counts) 
   } else {
     check_blocks(threads, loops, random, counts);
   }
+  check_weight_only(threads, loops, random, counts);
 }
 
 int run(int64_t products) {

@@ -4,8 +4,9 @@ import processes
 import pytest
 
 COUNT = 1200
+PROGRAMS = ["malformed_calls.py", "malformed_block_calls.py", "malformed_weight_only_calls.py"]
 
 
-@pytest.mark.parametrize("program", ["malformed_calls.py", "malformed_block_calls.py"])
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_every_malformed_call_raises(program):
     assert processes.run(program, str(COUNT)) == f"{COUNT} malformed calls, accepted: []\n"

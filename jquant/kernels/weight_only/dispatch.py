@@ -1,6 +1,7 @@
 """The product with weights of few bits: in compiled code or in parts on a CPU, and with all weights as floats elsewhere."""
 
 import functools
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -13,6 +14,8 @@ from jquant.kernels.weight_only import dense, on_cpu
 from jquant.kernels.weight_only.weights import Weights, batch_rank
 from jquant.lowering.partitioned import unless_partitioned
 from jquant.modes import Implementation
+
+_Multiply = Callable[[jax.Array, Weights, np.dtype], jax.Array]
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
@@ -31,24 +34,31 @@ def matmul(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
     weights = jax.tree.map(lambda x: lax.expand_dims(x, range(max(excess, 0))), weights)
     leaves, tree = jax.tree.flatten((a, weights))
 
-    def multiply_at_once(*leaves: jax.Array) -> tuple[jax.Array]:
-        a, weights = tree.unflatten(leaves)
-        return (dense.matmul(a, weights, dtype),)
+    def of_leaves(multiply: _Multiply) -> Callable[..., tuple[jax.Array]]:
+        def function(*leaves: jax.Array) -> tuple[jax.Array]:
+            a, weights = tree.unflatten(leaves)
+            return (multiply(a, weights, dtype),)
 
-    def multiply_in_parts(*leaves: jax.Array) -> tuple[jax.Array]:
-        a, weights = tree.unflatten(leaves)
-        return (on_cpu.matmul(a, weights, dtype),)
+        return function
 
-    def multiply_natively(*leaves: jax.Array) -> tuple[jax.Array]:
-        a, weights = tree.unflatten(leaves)
-        is_default = implementations.default("cpu") is Implementation.NATIVE
-        multiply = implementations.unless_declined(native.matmul, on_cpu.matmul) if is_default else on_cpu.matmul
-        return (multiply(a, weights, dtype),)
+    at_once, in_parts, on_this_cpu = map(of_leaves, (_at_once, _in_parts, _on_this_cpu))
+    (result,) = unless_partitioned(at_once, at_once, *leaves, on_cpu=in_parts, on_this_cpu=on_this_cpu)
+    return result
 
-    (result,) = unless_partitioned(
-        multiply_at_once, multiply_at_once, *leaves, on_cpu=multiply_in_parts, on_this_cpu=multiply_natively
-    )
-    return exact.seal(result)
+
+def _at_once(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
+    return exact.seal(dense.matmul(a, weights, dtype))
+
+
+def _in_parts(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
+    return exact.seal(on_cpu.matmul(a, weights, dtype))
+
+
+def _on_this_cpu(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
+    """In compiled code, where that is the default; its result needs no seal, because XLA cannot look into the call."""
+    is_native = implementations.default("cpu") is Implementation.NATIVE
+    multiply = implementations.unless_declined(native.matmul, _in_parts) if is_native else _in_parts
+    return multiply(a, weights, dtype)
 
 
 @matmul.defjvp
