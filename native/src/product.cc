@@ -10,7 +10,6 @@ namespace jquant {
 namespace {
 
 constexpr int64_t kPackedBytes = int64_t{1} << 18;  // of weights at a time, which fit into a second-level cache
-constexpr int64_t kFewRows = 16;                    // for which weights in the order of the sum are not packed
 constexpr int64_t kLeastRows = 96;                  // of a part, for which its weights are packed
 
 // The size of the parts of each matrix of the batch, of which there are to be `wanted` in all.
@@ -59,7 +58,7 @@ ffi::Error multiply(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffer b, ff
   product.is_depth_minor = depth_minor;
   const bool are_sums_known = batched.block_sums.data != nullptr;
   const bool needs_sums = product.a_is_unsigned || batched.a_zero_point.data != nullptr;
-  const bool has_few_rows = depth_minor && product.rows <= kFewRows && (are_sums_known || !needs_sums);
+  const bool has_few_rows = depth_minor && product.rows <= kMostFewRows && (are_sums_known || !needs_sums);
   const Loop<Product>& loop = has_few_rows ? loops->few_rows : loops->panels;
 
   XlaThreads threads(pool);

@@ -50,6 +50,9 @@ struct Product {
   Epilogue epilogue;
 };
 
+// The most rows of A that count as few, for which weights in the order of the sum are not packed.
+constexpr int64_t kMostFewRows = 16;
+
 // A part of a matrix: rows [first_row, end_row) and columns [first_column, end_column).
 struct Part {
   int64_t first_row, end_row, first_column, end_column;

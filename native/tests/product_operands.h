@@ -80,7 +80,7 @@ struct ProductOperands {
   // needed.
   bool may_be_few_rows() const {
     const bool needs_sums = product.a_is_unsigned || product.a_zero_point;
-    return product.is_depth_minor && product.rows <= 16 && (product.block_sums != nullptr || !needs_sums);
+    return product.is_depth_minor && product.rows <= kMostFewRows && (product.block_sums != nullptr || !needs_sums);
   }
 
   // Whether an element of the output is what the formulas of product.h say. NaN equals NaN.

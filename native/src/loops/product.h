@@ -196,7 +196,6 @@ inline void multiply_in_panels(const Product& product, const Part& part, char* s
 constexpr int kDotRows = 4;
 constexpr int kDotColumns = 4;
 constexpr int kDotStripColumns = 64;  // whose sums an epilogue completes at once
-constexpr int kMostFewRows = 16;
 
 // Adds, in each lane, the products of every kLanes-th word of `kRows` rows and `kDotColumns` columns.
 template <int kRows>
