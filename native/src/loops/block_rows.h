@@ -107,7 +107,8 @@ inline void prepare_rows(const BlockProduct& product, const Part& part, const Bl
     for (int i = 0; i < kTileLanes; ++i) {
       const Broadcast<uint8_t>& array = product.a_zero_point;
       const uint8_t zero_point = array && i < rows ? array.data[(first + i) * array.row_stride] : 0;
-      a_zero_points[i] = static_cast<int8_t>(zero_point ^ (flip & 0xff));
+      const int32_t bits = zero_point ^ static_cast<int32_t>(flip & 0xff);
+      a_zero_points[i] = bits < 128 ? bits : bits - 256;
     }
     for (int64_t block = 0; block < product.blocks; ++block) {
       for (int lane = 0; lane < kTileLanes; lane += kLanes) {

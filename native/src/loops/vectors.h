@@ -173,8 +173,8 @@ JQUANT_INLINE Vector interleaved(Vector a, Vector b) {
 }
 
 // As `interleaved`, but within each group of four words, of the first or second half of it.
-template <int kHalf>
-JQUANT_INLINE Words interleaved_in_groups(Words a, Words b) {
+template <int kHalf, class Vector>
+JQUANT_INLINE Vector interleaved_in_groups(Vector a, Vector b) {
   constexpr int h = 2 * kHalf;
   if constexpr (kLanes == 4) return __builtin_shufflevector(a, b, h, h + 4, h + 1, h + 5);
   if constexpr (kLanes == 8) return __builtin_shufflevector(a, b, h, h + 8, h + 1, h + 9, h + 4, h + 12, h + 5, h + 13);
@@ -184,20 +184,20 @@ JQUANT_INLINE Words interleaved_in_groups(Words a, Words b) {
 }
 
 // The same with pairs of words.
-template <int kHalf>
-JQUANT_INLINE Words interleaved_pairs_in_groups(Words a, Words b) {
-  typedef uint64_t Pairs __attribute__((vector_size(kBytes)));
+template <int kHalf, class Vector>
+JQUANT_INLINE Vector interleaved_pairs_in_groups(Vector a, Vector b) {
+  typedef uint64_t Pairs __attribute__((vector_size(sizeof(Vector))));
   constexpr int h = kHalf;
   const Pairs x = (Pairs)a, y = (Pairs)b;
-  if constexpr (kLanes == 4) return (Words)__builtin_shufflevector(x, y, h, h + 2);
-  if constexpr (kLanes == 8) return (Words)__builtin_shufflevector(x, y, h, h + 4, h + 2, h + 6);
+  if constexpr (kLanes == 4) return (Vector)__builtin_shufflevector(x, y, h, h + 2);
+  if constexpr (kLanes == 8) return (Vector)__builtin_shufflevector(x, y, h, h + 4, h + 2, h + 6);
   if constexpr (kLanes == 16)
-    return (Words)__builtin_shufflevector(x, y, h, h + 8, h + 2, h + 10, h + 4, h + 12, h + 6, h + 14);
+    return (Vector)__builtin_shufflevector(x, y, h, h + 8, h + 2, h + 10, h + 4, h + 12, h + 6, h + 14);
 }
 
 // Every other group of four words, of both vectors.
-template <int kFirst>
-JQUANT_INLINE Words every_other_group(Words a, Words b) {
+template <int kFirst, class Vector>
+JQUANT_INLINE Vector every_other_group(Vector a, Vector b) {
   constexpr int h = 4 * kFirst;
   if constexpr (kLanes == 16) {
     return __builtin_shufflevector(a, b, h, h + 1, h + 2, h + 3, h + 8, h + 9, h + 10, h + 11, h + 16, h + 17, h + 18,
