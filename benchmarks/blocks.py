@@ -65,9 +65,9 @@ class Contestants:
             for implementation in dict.fromkeys((implementations.default(jax.default_backend()), Implementation.XLA)):
                 name = f"block_scaled_matmul, {bits} bits, {implementation}"
                 calls[name] = self._compiled(name, functools.partial(block_scaled, implementation), packed, expected)
-        for level in (4, 0):
+        for bits, level in ((4, 4), (8, 4), (4, 0)):
             try:
-                calls[f"onnxruntime, MatMulNBits, level {level}"] = self._engine(level, expected)
+                calls[f"onnxruntime, MatMulNBits, {bits} bits, level {level}"] = self._engine(bits, level, expected)
             except Unavailable as reason:
                 print(f"onnxruntime: {reason}")
         return calls
@@ -82,13 +82,15 @@ class Contestants:
 
         return Call(in_turn([call(matrix) for matrix in matrices]), expected)
 
-    def _engine(self, level: int, expected: np.ndarray) -> Call:
+    def _engine(self, bits: int, level: int, expected: np.ndarray) -> Call:
         """onnxruntime's MatMulNBits of floats; at level 4 it quantizes them by block, so its result differs slightly."""
         k, n = self.b[0].shape
-        unsigned = (self.b[0] + 8).astype(np.uint8).T.reshape(n, k // self.block_size, self.block_size)
-        stored = unsigned[..., 0::2] | unsigned[..., 1::2] << 4
+        stored = (self.b[0].astype(np.int16) + 2 ** (bits - 1)).astype(np.uint8)
+        stored = stored.T.reshape(n, k // self.block_size, self.block_size)
+        if bits == 4:
+            stored = stored[..., 0::2] | stored[..., 1::2] << 4
         operands = [("A", self.a * A_SCALE), ("B", stored), ("scales", self.scales[0].T.reshape(-1).copy())]
-        attributes = {"K": k, "N": n, "bits": 4, "block_size": self.block_size, "accuracy_level": level}
+        attributes = {"K": k, "N": n, "bits": bits, "block_size": self.block_size, "accuracy_level": level}
         tolerance = np.full(expected.shape, 0.02 * abs(expected).max())
         options = {"layers": self.layers, "tolerance": tolerance, **attributes}
         return onnxruntime.run("MatMulNBits", operands, ("A",), expected, "com.microsoft", **options)

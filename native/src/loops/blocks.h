@@ -271,7 +271,7 @@ class BlockPart {
         places_(scratch_of(product, part)),
         rows_(part.end_row - part.first_row),
         has_column_sums_(product.a_is_unsigned || product.a_zero_point),
-        is_direct_(rows_ <= kMostRowsBy<Stored> && !has_column_sums_),
+        is_direct_(rows_ <= kMostRowsBy<Stored> && !has_column_sums_ && product.block_size % kWord == 0),
         offset_(product.b_offset + Stored::kOffset) {}
 
   void multiply() {
