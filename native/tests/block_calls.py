@@ -56,9 +56,9 @@ def expected(call: BlockCall) -> np.ndarray:
     named = dict(zip(call.roles, call.arrays, strict=True))
     b = call.b.astype(np.int64)
     if call.b.dtype == np.uint16:
-        b = np.stack([b >> shift & 15 for shift in (0, 4, 8, 12)], 2).reshape(b.shape[0], -1, b.shape[2])
+        b = np.stack([b >> shift & 15 for shift in (0, 4, 8, 12)], 2).reshape(b.shape[0], 4 * b.shape[1], b.shape[2])
     a = call.a.astype(np.int64) - named.get("a_zero_point", 0)
-    b_zero_point = np.broadcast_to(named.get("b_zero_point", np.zeros((1, 1, 1), np.int8)), call.scale.shape)
+    b_zero_point = named.get("b_zero_point", np.zeros((1, *call.scale.shape[1:]), np.int8))
     total = np.full(call.shape, -0.0 if call.scale.shape[1] else 0.0, np.float32)
     with np.errstate(all="ignore"):
         for block in range(call.scale.shape[1]):

@@ -60,6 +60,8 @@ def check_interrupted(compute, result: np.ndarray) -> None:
         timer.start()
         actual = compute()
         timer.join()
+        for _ in range(1000):  # Python handles a signal between two steps of a loop
+            time.sleep(0.001)
     except KeyboardInterrupt:
         interrupted = True
     assert interrupted
