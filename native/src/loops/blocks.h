@@ -129,22 +129,28 @@ JQUANT_INLINE Ints zero_points_at(const BlockProduct& product, int64_t index) {
 //
 // `offset` is how much more the expanded weights are than what they stand for, if B has zero points.
 template <int kRows, class Source>
-void add_step(const BlockProduct& product, const Step& step, const TileRows& rows, const Source& weights, int32_t offset) {
+void add_step(const BlockProduct& product, const Step& step, const TileRows& tile, const Source& source, int32_t offset) {
   constexpr int kVectors = vectors_at_once(kRows);
-  for (int64_t column = 0; column < step.end_column - step.column; column += kVectors * kLanes) {
-    const int64_t in_strip = step.column - step.strip + column;
+  // Copies that no store can change.
+  const TileRows rows = tile;
+  const Source weights = source;
+  const int64_t words = Source::kHasOneWord ? 1 : step.words, first = step.column - step.strip;
+  const int64_t end = step.end_column - step.column;
+  const bool is_first = step.is_first, is_last = step.is_last;
+  for (int64_t column = 0; column < end; column += kVectors * kLanes) {
+    const int64_t in_strip = first + column;
     Ints sums[kRows][kVectors];
 #pragma GCC unroll 16
     for (int row = 0; row < kRows; ++row) {
 #pragma GCC unroll 4
       for (int i = 0; i < kVectors; ++i)
-        sums[row][i] = step.is_first ? Ints{} + rows.start[row]
-                                     : load<Ints>(rows.partial_sums + row * rows.stride + in_strip + i * kLanes);
+        sums[row][i] =
+            is_first ? Ints{} + rows.start[row] : load<Ints>(rows.partial_sums + row * rows.stride + in_strip + i * kLanes);
     }
     const char* activations = rows.activations;
-    for (int64_t word = 0; word < step.words; ++word) {
-      Words words[kVectors];
-      weights.read(word, column, words);
+    for (int64_t word = 0; word < words; ++word) {
+      Words bytes_of_weights[kVectors];
+      weights.read(word, column, bytes_of_weights);
 #pragma GCC unroll 16
       for (int row = 0; row < kRows; ++row) {
         uint32_t bytes;
@@ -152,12 +158,13 @@ void add_step(const BlockProduct& product, const Step& step, const TileRows& row
         const Words activation = splat_word(bytes);
 #pragma GCC unroll 4
         for (int i = 0; i < kVectors; ++i)
-          sums[row][i] = Source::kAreNibbles ? dot4_of_nibbles(sums[row][i], words[i], activation)
-                                             : dot4(sums[row][i], weights_of(words[i]), activations_of(activation));
+          sums[row][i] = Source::kAreNibbles
+                             ? dot4_of_nibbles(sums[row][i], bytes_of_weights[i], activation)
+                             : dot4(sums[row][i], weights_of(bytes_of_weights[i]), activations_of(activation));
       }
       activations += kRows * kWord;
     }
-    if (!step.is_last) {
+    if (!is_last) {
 #pragma GCC unroll 16
       for (int row = 0; row < kRows; ++row)
 #pragma GCC unroll 4

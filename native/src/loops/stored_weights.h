@@ -23,6 +23,7 @@ constexpr int64_t kGroupColumns = kWord * kLanes;  // columns whose weights are 
 struct Nibbles {
   typedef uint16_t Element;
   static constexpr bool kAreNibbles = true;
+  static constexpr bool kHasOneWord = false;  // whether a step has one word of K
   static constexpr int64_t kRowsPerElement = kWord;
   static constexpr int64_t kRowsAhead = 16;  // of elements, that are prefetched
   static constexpr int kLeastVectors = 1;    // that are read at once
@@ -60,6 +61,7 @@ struct Nibbles {
 struct Int8s {
   typedef int8_t Element;
   static constexpr bool kAreNibbles = false;
+  static constexpr bool kHasOneWord = true;
   static constexpr int64_t kRowsPerElement = 1;
   static constexpr int64_t kRowsAhead = 16;
   static constexpr int kLeastVectors = kWord;
@@ -94,6 +96,7 @@ struct Int8s {
 template <class Stored>
 struct Panel {
   static constexpr bool kAreNibbles = Stored::kAreNibbles;
+  static constexpr bool kHasOneWord = false;
   static constexpr int kLeastVectors = 1;
   char* data;
   int64_t words;
