@@ -142,14 +142,14 @@ def matmul_n_bits(
     the bias, which is added in float32, and the rounding to the dtype of `a`, an element is within
     ``(K + 2) * 2**-23 * sum over k of abs(a[k] * weights[k, n])`` of the exact sum for those weights. That holds where no
     partial sum leaves the range of float32. (On a CPU, packed weights without a minimum and up to 4 rows of `a` in float32
-    are summed as products with ``q - zero_points``, one block at a time, and each of these sums is scaled.)
+    are summed as products with ``q - zero_points``, at most one block at a time, and each of these sums is scaled.)
 
     It is differentiable in `a`, in scales, in minima, in zero points that are floats, and in the bias. Derivatives hold all
     weights as floats in memory. On a CPU, the operator itself holds at most a few hundred columns or rows of them at a time,
-    and none for packed weights and up to 4 rows of `a` in float32 (of weights with a minimum, the last block if it is
-    partial). It holds whole blocks if a block has more than 256 rows and their number has no divisor from 32 to 256. With
-    `g_idx`, for weights with batch dimensions, on other platforms, and in a program that is split over a mesh, the operator
-    dequantizes the whole matrix and multiplies with that.
+    and none for packed weights and up to 4 rows of `a` in float32. (Without jquant-native, it holds the last block of weights
+    with a minimum if that is partial, and whole blocks if a block has more than 256 rows and their number has no divisor
+    from 32 to 256.) With `g_idx`, for weights with batch dimensions, on other platforms, and in a program that is split over
+    a mesh, the operator dequantizes the whole matrix and multiplies with that.
 
     Args:
       a: float32, float16 or bfloat16, of shape (..., M, K) with up to six batch dimensions, or (K,).

@@ -2,22 +2,20 @@
 #include "weight_only.h"
 
 #include <algorithm>
-#include <atomic>
 #include <sstream>
 
 #include "export.h"
 #include "loops.h"
 #include "operands.h"
-#include "threads.h"
+#include "parts.h"
 
 namespace jquant {
 namespace {
 
 typedef WeightOnlyProduct::Layout Layout;
 
-constexpr int64_t kTooFewToShare = int64_t{1} << 17;  // multiplications, which take a few microseconds
-constexpr int64_t kPartsPerThread = 4;  // so that a thread that is interrupted does not keep the others waiting
-constexpr int64_t kMostRows = 192;      // of a part, whose activations fit into a second-level cache
+constexpr int64_t kCostOfFloats = 4;  // of a multiplication, compared with that of bytes
+constexpr int64_t kMostRows = 192;    // of a part, whose activations fit into a second-level cache
 
 // Reads the weights, whose type is that of one layout.
 ffi::Error read_weights(const ffi::AnyBuffer& weights, int64_t bits, int64_t block_size, WeightOnlyProduct& product) {
@@ -133,26 +131,13 @@ ffi::Error multiply(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffer weigh
   }
 
   XlaThreads threads(pool);
-  const bool is_shared = threads.count() > 1 && product.rows * product.columns * product.depth >= kTooFewToShare;
+  const bool is_shared = are_shared(threads, kCostOfFloats * product.rows * product.columns * product.depth);
   const int64_t wanted = is_shared ? threads.count() * kPartsPerThread : 1;
   const int64_t row_parts = quotient_rounded_up(product.rows, kMostRows);
-  const int64_t part_rows = quotient_rounded_up(product.rows, row_parts);
-  const int64_t part_columns =
-      rounded_up(quotient_rounded_up(product.columns, quotient_rounded_up(wanted, row_parts)), loops->column_unit);
-  const int64_t column_parts = quotient_rounded_up(product.columns, part_columns);
-  std::atomic<bool> has_memory{true};
-  parallel_for(threads, row_parts * column_parts, is_shared, [&](int64_t index) {
-    const int64_t row = index % row_parts * part_rows, column = index / row_parts * part_columns;
-    const Part part{row, std::min(row + part_rows, product.rows), column, std::min(column + part_columns, product.columns)};
-    char* scratch = scratch_memory(loops->weight_only.scratch_bytes(product, part));
-    if (scratch == nullptr) {
-      has_memory = false;
-      return;
-    }
-    loops->weight_only.run(product, part, scratch);
-  });
-  if (!has_memory) return ffi::Error(ffi::ErrorCode::kResourceExhausted, "jquant-native: there is not enough memory");
-  return ffi::Error::Success();
+  const int64_t columns = quotient_rounded_up(product.columns, quotient_rounded_up(wanted, row_parts));
+  const PartSize size{quotient_rounded_up(product.rows, row_parts), rounded_up(columns, loops->column_unit)};
+  return run_in_parts(threads, is_shared, loops->weight_only, {1, product.rows, product.columns}, size,
+                      [&](int64_t) { return product; });
 }
 
 }  // namespace

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jquant.kernels.native.library import WEIGHT_ONLY, library
+from jquant.kernels.native.library import WEIGHT_ONLY, require_sizes
 from jquant.kernels.weight_only.weights import Weights, as_one_matrix
 from jquant.packed.block_matrix import Layout, PackedBlockMatrix
 
@@ -42,27 +42,17 @@ def matmul(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
       NotImplementedError: the library cannot be used; `dtype` is not float32; there are several matrices of weights, or a
         scale for each row of the weights; or sizes are symbolic.
     """
-    obstacle = library().obstacle
-    if obstacle is not None:
-        raise NotImplementedError(f"implementation native: {obstacle}")
+    require_sizes(*a.shape, *(size for x in jax.tree.leaves(weights) for size in x.shape))
     one_matrix = as_one_matrix(a, weights)
-    if dtype != jnp.float32 or one_matrix is None or not all(isinstance(size, int) for size in a.shape):
-        raise NotImplementedError("implementation native needs float32, a single matrix of weights, and known sizes")
+    if dtype != jnp.float32 or one_matrix is None:
+        raise NotImplementedError("implementation native needs float32 and a single matrix of weights")
     rows, matrix = one_matrix
     of_weights = _operands(matrix)
     named = {"zero_point": of_weights.zero_point, "minimum": of_weights.minimum}
     named = {role: array for role, array in named.items() if array is not None}
     call = jax.ffi.ffi_call(WEIGHT_ONLY, jax.ShapeDtypeStruct((rows.shape[0], of_weights.columns), jnp.float32))
-    result = call(
-        rows,
-        of_weights.data,
-        of_weights.scale,
-        *named.values(),
-        bits=of_weights.bits,
-        block_size=of_weights.block_size,
-        offset=of_weights.offset,
-        roles=" ".join(named),
-    )
+    attributes = {name: np.int64(getattr(of_weights, name)) for name in ("bits", "block_size", "offset")}
+    result = call(rows, of_weights.data, of_weights.scale, *named.values(), **attributes, roles=" ".join(named))
     return result.reshape(*a.shape[:-1], of_weights.columns)
 
 

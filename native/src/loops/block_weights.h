@@ -2,9 +2,9 @@
 // blocks have in common.
 #pragma once
 
+#include "../weight_only.h"
 #include "floats.h"
 #include "product.h"
-#include "weight_only.h"
 
 namespace jquant {
 namespace JQUANT_NAMESPACE {

@@ -172,78 +172,6 @@ JQUANT_INLINE Vector interleaved(Vector a, Vector b) {
                                    h + 21, h + 6, h + 22, h + 7, h + 23);
 }
 
-// As `interleaved`, but within each group of four words, of the first or second half of it.
-template <int kHalf, class Vector>
-JQUANT_INLINE Vector interleaved_in_groups(Vector a, Vector b) {
-  constexpr int h = 2 * kHalf;
-  if constexpr (kLanes == 4) return __builtin_shufflevector(a, b, h, h + 4, h + 1, h + 5);
-  if constexpr (kLanes == 8) return __builtin_shufflevector(a, b, h, h + 8, h + 1, h + 9, h + 4, h + 12, h + 5, h + 13);
-  if constexpr (kLanes == 16)
-    return __builtin_shufflevector(a, b, h, h + 16, h + 1, h + 17, h + 4, h + 20, h + 5, h + 21, h + 8, h + 24, h + 9,
-                                   h + 25, h + 12, h + 28, h + 13, h + 29);
-}
-
-// The same with pairs of words.
-template <int kHalf, class Vector>
-JQUANT_INLINE Vector interleaved_pairs_in_groups(Vector a, Vector b) {
-  typedef uint64_t Pairs __attribute__((vector_size(sizeof(Vector))));
-  constexpr int h = kHalf;
-  const Pairs x = (Pairs)a, y = (Pairs)b;
-  if constexpr (kLanes == 4) return (Vector)__builtin_shufflevector(x, y, h, h + 2);
-  if constexpr (kLanes == 8) return (Vector)__builtin_shufflevector(x, y, h, h + 4, h + 2, h + 6);
-  if constexpr (kLanes == 16)
-    return (Vector)__builtin_shufflevector(x, y, h, h + 8, h + 2, h + 10, h + 4, h + 12, h + 6, h + 14);
-}
-
-// Every other group of four words, of both vectors.
-template <int kFirst, class Vector>
-JQUANT_INLINE Vector every_other_group(Vector a, Vector b) {
-  constexpr int h = 4 * kFirst;
-  if constexpr (kLanes == 16) {
-    return __builtin_shufflevector(a, b, h, h + 1, h + 2, h + 3, h + 8, h + 9, h + 10, h + 11, h + 16, h + 17, h + 18,
-                                   h + 19, h + 24, h + 25, h + 26, h + 27);
-  } else if constexpr (kLanes == 8) {
-    return __builtin_shufflevector(a, b, h, h + 1, h + 2, h + 3, h + 8, h + 9, h + 10, h + 11);
-  } else {
-    return kFirst == 0 ? a : b;
-  }
-}
-
-// Transposes a square of words: each square of four in it, and then these.
-JQUANT_INLINE void transpose(Words (&square)[kLanes]) {
-  constexpr int kGroup = 4;
-#pragma GCC unroll 4
-  for (int i = 0; i < kLanes; i += kGroup) {
-    Words *rows = square + i, halves[kGroup];
-#pragma GCC unroll 2
-    for (int pair = 0; pair < 2; ++pair) {
-      halves[pair] = interleaved_in_groups<0>(rows[2 * pair], rows[2 * pair + 1]);
-      halves[pair + 2] = interleaved_in_groups<1>(rows[2 * pair], rows[2 * pair + 1]);
-    }
-#pragma GCC unroll 2
-    for (int half = 0; half < 2; ++half) {
-      rows[2 * half] = interleaved_pairs_in_groups<0>(halves[2 * half], halves[2 * half + 1]);
-      rows[2 * half + 1] = interleaved_pairs_in_groups<1>(halves[2 * half], halves[2 * half + 1]);
-    }
-  }
-  constexpr int kGroupCount = kLanes / kGroup;
-#pragma GCC unroll 4
-  for (int i = 0; i < kGroup; ++i) {
-#pragma GCC unroll 2
-    for (int step = 1; step < kGroupCount; step *= 2) {
-      Words next[kGroupCount];
-#pragma GCC unroll 2
-      for (int j = 0; j < kGroupCount / 2; ++j) {
-        const Words a = square[2 * j * kGroup + i], b = square[(2 * j + 1) * kGroup + i];
-        next[j] = every_other_group<0>(a, b);
-        next[j + kGroupCount / 2] = every_other_group<1>(a, b);
-      }
-#pragma GCC unroll 4
-      for (int j = 0; j < kGroupCount; ++j) square[j * kGroup + i] = next[j];
-    }
-  }
-}
-
 // The indices below `count`, for patterns of shuffles.
 template <int count, int... indices>
 struct IndicesBelow : IndicesBelow<count - 1, count - 1, indices...> {};
@@ -268,6 +196,49 @@ JQUANT_INLINE Bytes interleaved_in_lanes(Bytes a, Bytes b) {
 template <int... i>
 JQUANT_INLINE Words words_in_lanes(Words words, IndicesBelow<0, i...>) {
   return __builtin_shufflevector(words, words, (i % kWord * (kLanes / kWord) + i / kWord)...);
+}
+
+// Every other 16 bytes of both vectors, one after the other.
+template <int kFirst, int... i>
+JQUANT_INLINE Words every_other_lane(Words a, Words b, IndicesBelow<0, i...>) {
+  constexpr int kLane = 4;  // words
+  return __builtin_shufflevector(a, b, ((2 * (i / kLane) + kFirst) * kLane + i % kLane)...);
+}
+
+// Transposes a square of words: each square of four in it, and then these.
+JQUANT_INLINE void transpose(Words (&square)[kLanes]) {
+#pragma GCC unroll 4
+  for (int i = 0; i < kLanes; i += kWord) {
+    Bytes rows[kWord], halves[kWord];
+#pragma GCC unroll 4
+    for (int j = 0; j < kWord; ++j) rows[j] = bits_as<Bytes>(square[i + j]);
+#pragma GCC unroll 2
+    for (int pair = 0; pair < 2; ++pair) {
+      halves[pair] = interleaved_in_lanes<0, 4>(rows[2 * pair], rows[2 * pair + 1]);
+      halves[pair + 2] = interleaved_in_lanes<1, 4>(rows[2 * pair], rows[2 * pair + 1]);
+    }
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      square[i + 2 * half] = bits_as<Words>(interleaved_in_lanes<0, 8>(halves[2 * half], halves[2 * half + 1]));
+      square[i + 2 * half + 1] = bits_as<Words>(interleaved_in_lanes<1, 8>(halves[2 * half], halves[2 * half + 1]));
+    }
+  }
+  constexpr int kCount = kLanes / kWord;
+#pragma GCC unroll 4
+  for (int i = 0; i < kWord; ++i) {
+#pragma GCC unroll 2
+    for (int step = 1; step < kCount; step *= 2) {
+      Words next[kCount];
+#pragma GCC unroll 2
+      for (int j = 0; j < kCount / 2; ++j) {
+        const Words a = square[2 * j * kWord + i], b = square[(2 * j + 1) * kWord + i];
+        next[j] = every_other_lane<0>(a, b, IndicesBelow<kLanes>());
+        next[j + kCount / 2] = every_other_lane<1>(a, b, IndicesBelow<kLanes>());
+      }
+#pragma GCC unroll 4
+      for (int j = 0; j < kCount; ++j) square[j * kWord + i] = next[j];
+    }
+  }
 }
 
 // The bytes of four rows and `kBytes` columns, as the words of four vectors of columns.

@@ -93,8 +93,8 @@ inline void arrange_rows(const WeightOnlyProduct& product, float* arranged) {
       for (int64_t place = 0; place < integers; place += kLanes) {
         Words square[kLanes];
         for (int64_t lane = 0; lane < kLanes; ++lane) {
-          const int64_t first = k + lane * integers + place, left = product.depth - first;
-          square[lane] = left > 0 ? load_at_most<Words>(product.a + row * product.depth + first, left) : Words{};
+          const int64_t first = k + lane * integers + place;
+          square[lane] = load_at_most<Words>(product.a + row * product.depth + first, product.depth - first);
         }
         transpose(square);
         for (int64_t i = 0; i < smaller(integers - place, kLanes); ++i)
