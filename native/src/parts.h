@@ -19,6 +19,7 @@ constexpr int64_t kPartsPerThread = 4;  // so that a thread that is interrupted 
 // The size of the parts of each matrix of the batch.
 struct PartSize {
   int64_t rows, columns;
+  bool can_be_joined = false;  // whether adjacent parts of the same columns may be one, which prepares the columns once
 };
 
 // Whether so many multiplications are shared by the threads.
@@ -33,17 +34,20 @@ ffi::Error run_in_parts(Threads& threads, bool is_shared, const Loop<Operation>&
   const int64_t row_parts = quotient_rounded_up(sizes.rows, size.rows);
   const int64_t column_parts = quotient_rounded_up(sizes.columns, size.columns);
   std::atomic<bool> has_memory{true};
-  parallel_for(threads, sizes.batch * row_parts * column_parts, is_shared, [&](int64_t index) {
-    const int64_t matrix = index / (row_parts * column_parts), in_matrix = index % (row_parts * column_parts);
-    const int64_t row = in_matrix % row_parts * size.rows, column = in_matrix / row_parts * size.columns;
-    const Part part{row, std::min(row + size.rows, sizes.rows), column, std::min(column + size.columns, sizes.columns)};
-    const Operation operation = operation_of(matrix);
-    char* scratch = scratch_memory(loop.scratch_bytes(operation, part));
-    if (scratch == nullptr) {
-      has_memory = false;
-      return;
+  parallel_for(threads, sizes.batch * column_parts * row_parts, row_parts, is_shared, [&](int64_t first, int64_t end) {
+    for (int64_t next; first < end; first = next) {
+      next = size.can_be_joined ? std::min(end, rounded_up(first + 1, row_parts)) : first + 1;
+      const int64_t matrix = first / row_parts / column_parts, column = first / row_parts % column_parts * size.columns;
+      const int64_t row = first % row_parts * size.rows, end_row = std::min(row + (next - first) * size.rows, sizes.rows);
+      const Part part{row, end_row, column, std::min(column + size.columns, sizes.columns)};
+      const Operation operation = operation_of(matrix);
+      char* scratch = scratch_memory(loop.scratch_bytes(operation, part));
+      if (scratch == nullptr) {
+        has_memory = false;
+        return;
+      }
+      loop.run(operation, part, scratch);
     }
-    loop.run(operation, part, scratch);
   });
   if (!has_memory) return ffi::Error(ffi::ErrorCode::kResourceExhausted, "jquant-native: there is not enough memory");
   return ffi::Error::Success();

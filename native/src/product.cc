@@ -19,14 +19,13 @@ PartSize part_size(const Product& product, const Loops& loops, bool has_few_rows
     const int64_t most = kPackedBytes / std::max<int64_t>(product.depth, 1);
     size.columns = std::min(size.columns, std::max(loops.column_unit, most / loops.column_unit * loops.column_unit));
   }
-  const int64_t column_parts = quotient_rounded_up(wanted, batch);
   if (has_few_rows || product.rows < 2 * kLeastRows) {
-    size.columns = std::min(size.columns, rounded_up(quotient_rounded_up(product.columns, column_parts), loops.column_unit));
-    return size;
+    const int64_t columns = quotient_rounded_up(product.columns, quotient_rounded_up(wanted, batch));
+    size.columns = std::min(size.columns, rounded_up(columns, loops.column_unit));
+  } else {
+    size.rows = rounded_up(kLeastRows, loops.row_unit);
+    size.can_be_joined = true;
   }
-  const int64_t row_parts = quotient_rounded_up(wanted, batch * quotient_rounded_up(product.columns, size.columns));
-  const int64_t rows = std::max(kLeastRows, quotient_rounded_up(product.rows, row_parts));
-  size.rows = std::min(size.rows, rounded_up(rows, loops.row_unit));
   return size;
 }
 

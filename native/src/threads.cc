@@ -43,16 +43,27 @@ class FloatMode {
 
 // What the threads that work on one call share. It outlives the call for threads that come late.
 struct Work {
-  Work(int64_t count, const std::function<void(int64_t)>& task) : count(count), task(&task) {}
+  Work(int64_t count, int64_t group, int64_t threads, const std::function<void(int64_t, int64_t)>& task)
+      : count(count), group(group), threads(threads), task(&task) {}
+
+  // The end of the range that begins at `first`: half of a fair share of what is left.
+  int64_t end_of_range(int64_t first) const {
+    const int64_t share = std::max<int64_t>((count - first) / (2 * threads), 1), in_group = first % group;
+    if (in_group == 0 && share >= group) return first + share / group * group;
+    return std::min({first + share, first - in_group + group, count});
+  }
 
   // Runs tasks until none is left. `task` is not touched by a thread that comes after the last.
   void run() {
-    for (int64_t index; (index = next.fetch_add(1, std::memory_order_relaxed)) < count;) {
-      (*task)(index);
-      if (unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    for (int64_t first = next.load(std::memory_order_relaxed); first < count;) {
+      const int64_t end = end_of_range(first);
+      if (!next.compare_exchange_weak(first, end, std::memory_order_relaxed)) continue;
+      (*task)(first, end);
+      if (unfinished.fetch_sub(end - first, std::memory_order_acq_rel) == end - first) {
         const std::lock_guard<std::mutex> lock(mutex);
         finished.notify_one();
       }
+      first = next.load(std::memory_order_relaxed);
     }
   }
 
@@ -61,8 +72,8 @@ struct Work {
     finished.wait(lock, [this] { return unfinished.load(std::memory_order_acquire) == 0; });
   }
 
-  const int64_t count;
-  const std::function<void(int64_t)>* const task;
+  const int64_t count, group, threads;
+  const std::function<void(int64_t, int64_t)>* const task;
   const FloatMode mode = FloatMode::current();
   std::atomic<int64_t> next{0};
   std::atomic<int64_t> unfinished{count};
@@ -84,13 +95,11 @@ struct Scratch {
 
 }  // namespace
 
-void parallel_for(Threads& threads, int64_t count, bool is_shared, const std::function<void(int64_t)>& task) {
+void parallel_for(Threads& threads, int64_t count, int64_t group, bool is_shared,
+                  const std::function<void(int64_t first, int64_t end)>& task) {
   const int64_t helpers = is_shared ? std::min(count, threads.count()) - 1 : 0;
-  if (helpers <= 0) {
-    for (int64_t index = 0; index < count; ++index) task(index);
-    return;
-  }
-  const auto work = std::make_shared<Work>(count, task);
+  if (helpers <= 0) return task(0, count);
+  const auto work = std::make_shared<Work>(count, group, helpers + 1, task);
   for (int64_t i = 0; i < helpers; ++i) {
     threads.schedule([work] {
       const FloatMode own = FloatMode::current();

@@ -230,32 +230,18 @@ JQUANT_INLINE void add_step_for(int row_count, const BlockProduct& product, cons
   if constexpr (kTileRows == 4) add_step_of<Source, 1, 2, 3, 4>(row_count, product, step, rows, weights, offset);
 }
 
-// Applies the epilogue to the totals of `part`, whose rows are `stride` apart, and writes that part of the output. The
-// totals are overwritten.
-inline void finish(const BlockProduct& product, float* totals, int64_t stride, const Part& part) {
+// Applies the epilogue to the totals of `part`, whose rows are `stride` apart, and writes that part of the output.
+inline void finish(const BlockProduct& product, const float* totals, int64_t stride, const Part& part) {
   const FloatEpilogue& epilogue = product.epilogue;
-  const int64_t count = part.end_column - part.first_column, size = size_of(epilogue.output_type);
+  const int64_t columns = part.end_column - part.first_column, size = size_of(epilogue.output_type);
   for (int64_t row = part.first_row; row < part.end_row; ++row, totals += stride) {
-    if (epilogue.row_scale) {
-      with_row(epilogue.row_scale, row, part.first_column, [=](auto scale) {
-        for_columns(count, [=](auto lane, int64_t column) {
-          store(totals + column, load<typename decltype(lane)::Float>(totals + column) * scale(lane, column));
-        });
-      });
-    }
-    if (epilogue.bias) {
-      with_row(epilogue.bias, row, part.first_column, [=](auto bias) {
-        for_columns(count, [=](auto lane, int64_t column) {
-          store(totals + column, load<typename decltype(lane)::Float>(totals + column) + bias(lane, column));
-        });
-      });
-    }
+    float scales[kLanes], biases[kLanes];
+    const auto scale = row_of(epilogue.row_scale, row, part.first_column, 1.0f, scales);
+    const auto bias = row_of(epilogue.bias, row, part.first_column, kNoBias, biases);
     char* output = static_cast<char*>(product.output) + (row * product.columns + part.first_column) * size;
-    if (epilogue.output_type == Type::kFloat32) {
-      __builtin_memcpy(output, totals, count * size);
-    } else {
-      narrow(totals, count, epilogue.output_type, output);
-    }
+    write_floats(epilogue.output_type, columns, output, [=](auto lane, int64_t column) {
+      return load<typename decltype(lane)::Float>(totals + column) * scale(lane, column) + bias(lane, column);
+    });
   }
 }
 

@@ -94,23 +94,44 @@ JQUANT_INLINE void for_columns(int64_t count, Body body) {
   for (; column < count; ++column) body(Lane<false>{}, column);
 }
 
-// Calls `body(read)`, where `read(lane, column)` is an element of a row of an array, or those of a vector of columns.
-template <class Element, class Body>
-JQUANT_INLINE void with_row(const Broadcast<Element>& array, int64_t row, int64_t first_column, Body body) {
-  const Element* elements = array.data + row * array.row_stride;
-  if (array.column_stride) {
-    elements += first_column;
-    body([=](auto lane, int64_t column) {
-      typedef decltype(lane) L;
-      typedef typename L::template Of<Element> Vector;
-      return load<Vector>(elements + column);
+// A row of an array that broadcasts against the sums: its element for a column, or those for a vector of columns.
+template <class Element>
+struct Row {
+  const Element* elements;
+  int64_t step;  // 0 where all columns have the same element, of which `elements` are copies
+
+  template <class L>
+  JQUANT_INLINE typename L::template Of<Element> operator()(L, int64_t column) const {
+    return load<typename L::template Of<Element>>(elements + column * step);
+  }
+};
+
+constexpr float kNoBias = -0.0f;  // whose sum with any number is that number, as the sum of 0 and -0 is not
+
+// A row from `first_column` on; `absent` everywhere if there is no array. `copies` lasts as long as the row is read.
+template <class Element>
+JQUANT_INLINE Row<Element> row_of(const Broadcast<Element>& array, int64_t row, int64_t first_column, Element absent,
+                                  Element (&copies)[kLanes]) {
+  const Element* elements = array ? array.data + row * array.row_stride : &absent;
+  if (array.column_stride) return {elements + first_column, 1};
+  for (Element& copy : copies) copy = *elements;
+  return {copies, 0};
+}
+
+// Writes the float32 `value(lane, column)` of each column, rounded to a type of floats.
+template <class Value>
+JQUANT_INLINE void write_floats(Type type, int64_t columns, void* output, Value value) {
+  const auto floats = static_cast<float*>(output);
+  const auto halves = static_cast<uint16_t*>(output);
+  if (type == Type::kFloat32) {
+    for_columns(columns, [=](auto lane, int64_t column) { store(floats + column, value(lane, column)); });
+  } else if (type == Type::kBfloat16) {
+    for_columns(columns, [=](auto lane, int64_t column) {
+      store(halves + column, to_bfloat16<decltype(lane)>(value(lane, column)));
     });
   } else {
-    const Element element = *elements;
-    body([=](auto lane, int64_t) {
-      typedef decltype(lane) L;
-      typedef typename L::template Of<Element> Vector;
-      return element - Vector{};  // which is -0 for -0, as the sum with 0 is not
+    for_columns(columns, [=](auto lane, int64_t column) {
+      store(halves + column, to_float16<decltype(lane)>(value(lane, column)));
     });
   }
 }
@@ -138,90 +159,83 @@ struct Terms {
   const int32_t* columns[kMost];   // from the first of the tile on
 };
 
-// One row of a tile, a step at a time: each is a short loop over numbers in the nearest cache.
-JQUANT_INLINE void subtract(int32_t* sums, int64_t count, const int32_t* columns, int32_t row) {
-  for_columns(count, [=](auto lane, int64_t column) {
-    typedef typename decltype(lane)::Integer Integer;
-    store(sums + column, load<Integer>(sums + column) - load<Integer>(columns + column) * row);
-  });
-}
+// The row of a tile whose epilogue is being applied.
+struct TileRow {
+  const int32_t* sums;
+  int64_t index;  // in the output
+  int64_t first_column, columns;
+  void* output;
+};
 
-JQUANT_INLINE void add_integer_bias(const Epilogue& epilogue, int32_t* sums, int64_t row, int64_t first_column,
-                                    int64_t count) {
-  with_row(epilogue.integer_bias, row, first_column, [=](auto bias) {
-    for_columns(count, [=](auto lane, int64_t column) {
-      store(sums + column, load<typename decltype(lane)::Integer>(sums + column) + bias(lane, column));
-    });
-  });
-}
-
-JQUANT_INLINE void requantize(const Epilogue& epilogue, const int32_t* sums, int64_t row, int64_t first_column,
-                              int64_t count, void* output) {
+template <class Sum>
+JQUANT_INLINE void requantize(const Epilogue& epilogue, const TileRow& row, Sum sum) {
   const Broadcast<int32_t>& zero_points = epilogue.zero_point;
-  const int32_t zero_point = zero_points ? zero_points.data[row * zero_points.row_stride] : 0;
+  const int32_t zero_point = zero_points ? zero_points.data[row.index * zero_points.row_stride] : 0;
   const int32_t lowest = epilogue.output_type == Type::kUint8 ? 0 : -128;
-  with_row(epilogue.column_scale, row, first_column, [=](auto multiplier) {
-    for_columns(count, [=](auto lane, int64_t column) {
-      typedef decltype(lane) L;
-      const auto value = converted<typename L::Float>(load<typename L::Integer>(sums + column)) * multiplier(lane, column);
-      store(static_cast<int8_t*>(output) + column,
-            converted<typename L::Byte>(nearest_integer<L>(value, zero_point, lowest)));
-    });
-  });
-}
-
-// Writes float32 as numbers of 16 bits.
-JQUANT_INLINE void narrow(const float* values, int64_t count, Type type, void* output) {
-  const bool is_bfloat16 = type == Type::kBfloat16;
-  for_columns(count, [=](auto lane, int64_t column) {
+  float copies[kLanes];
+  const auto multiplier = row_of(epilogue.column_scale, row.index, row.first_column, 1.0f, copies);
+  const auto output = static_cast<int8_t*>(row.output);
+  for_columns(row.columns, [=](auto lane, int64_t column) {
     typedef decltype(lane) L;
-    const auto value = load<typename L::Float>(values + column);
-    store(static_cast<uint16_t*>(output) + column, is_bfloat16 ? to_bfloat16<L>(value) : to_float16<L>(value));
+    const auto value = converted<typename L::Float>(sum(lane, column)) * multiplier(lane, column);
+    store(output + column, converted<typename L::Byte>(nearest_integer<L>(value, zero_point, lowest)));
   });
-}
-
-JQUANT_INLINE void dequantize(const Epilogue& epilogue, int32_t* sums, int64_t row, int64_t first_column, int64_t count,
-                              void* output) {
-  const bool is_float32 = epilogue.output_type == Type::kFloat32;
-  float* const values = reinterpret_cast<float*>(sums);
-  float* const scaled = is_float32 && !epilogue.bias ? static_cast<float*>(output) : values;
-  const float row_scale = epilogue.row_scale.data[row * epilogue.row_scale.row_stride];
-  with_row(epilogue.column_scale, row, first_column, [=](auto column_scale) {
-    for_columns(count, [=](auto lane, int64_t column) {
-      typedef decltype(lane) L;
-      const auto multiplier = column_scale(lane, column) * row_scale;
-      store(scaled + column, converted<typename L::Float>(load<typename L::Integer>(sums + column)) * multiplier);
-    });
-  });
-  if (epilogue.bias) {
-    float* const shifted = is_float32 ? static_cast<float*>(output) : values;
-    with_row(epilogue.bias, row, first_column, [=](auto bias) {
-      for_columns(count, [=](auto lane, int64_t column) {
-        store(shifted + column, load<typename decltype(lane)::Float>(values + column) + bias(lane, column));
-      });
-    });
-  }
-  if (!is_float32) narrow(values, count, epilogue.output_type, output);
 }
 
 constexpr int64_t size_of(Type type) {
   return type == Type::kInt8 || type == Type::kUint8 ? 1 : type == Type::kInt32 || type == Type::kFloat32 ? 4 : 2;
 }
 
+template <class Sum>
+JQUANT_INLINE void dequantize(const Epilogue& epilogue, const TileRow& row, Sum sum) {
+  float scales[kLanes], biases[kLanes];
+  const float row_scale = epilogue.row_scale.data[row.index * epilogue.row_scale.row_stride];
+  const auto column_scale = row_of(epilogue.column_scale, row.index, row.first_column, 1.0f, scales);
+  const auto bias = row_of(epilogue.bias, row.index, row.first_column, kNoBias, biases);
+  write_floats(epilogue.output_type, row.columns, row.output, [=](auto lane, int64_t column) {
+    const auto multiplier = column_scale(lane, column) * row_scale;
+    return converted<typename decltype(lane)::Float>(sum(lane, column)) * multiplier + bias(lane, column);
+  });
+}
+
+// The epilogue of a row with `kTerms` terms, of which this is row `number` of the tile: in one pass.
+template <int kTerms>
+void write_row(const Epilogue& epilogue, const Terms& terms, int64_t number, const TileRow& row) {
+  int32_t copies[kLanes], factors[Terms::kMost] = {};
+  const int32_t* columns[Terms::kMost] = {};
+  for (int i = 0; i < kTerms; ++i) factors[i] = terms.rows[i][number], columns[i] = terms.columns[i];
+  const int32_t* const sums = row.sums;
+  const auto bias = row_of(epilogue.integer_bias, row.index, row.first_column, 0, copies);
+  const auto sum = [=](auto lane, int64_t column) {
+    typedef typename decltype(lane)::Integer Integer;
+    Integer result = load<Integer>(sums + column) + bias(lane, column);
+    for (int i = 0; i < kTerms; ++i) result -= load<Integer>(columns[i] + column) * factors[i];
+    return result;
+  };
+  switch (epilogue.scaling) {
+    case Epilogue::Scaling::kNone: {
+      const auto output = static_cast<int32_t*>(row.output);
+      for_columns(row.columns, [=](auto lane, int64_t column) { store(output + column, sum(lane, column)); });
+      break;
+    }
+    case Epilogue::Scaling::kDequantize:
+      dequantize(epilogue, row, sum);
+      break;
+    case Epilogue::Scaling::kRequantize:
+      requantize(epilogue, row, sum);
+      break;
+  }
+}
+
 // Subtracts the terms from the sums of a tile, whose rows are `stride` apart, applies the epilogue, and writes that part of
-// the output, which has `columns` columns. The sums are overwritten.
-inline void apply(const Epilogue& epilogue, const Terms& terms, int32_t* sums, int64_t stride, void* output, int64_t columns,
-                  const Part& tile) {
+// the output, which has `columns` columns.
+inline void apply(const Epilogue& epilogue, const Terms& terms, const int32_t* sums, int64_t stride, void* output,
+                  int64_t columns, const Part& tile) {
+  constexpr decltype(&write_row<0>) functions[] = {write_row<0>, write_row<1>, write_row<2>};
   const int64_t count = tile.end_column - tile.first_column, size = size_of(epilogue.output_type);
   for (int64_t row = tile.first_row; row < tile.end_row; ++row, sums += stride) {
     char* output_row = static_cast<char*>(output) + (row * columns + tile.first_column) * size;
-    for (int i = 0; i < terms.count; ++i) subtract(sums, count, terms.columns[i], terms.rows[i][row - tile.first_row]);
-    if (epilogue.integer_bias) add_integer_bias(epilogue, sums, row, tile.first_column, count);
-    if (epilogue.scaling == Epilogue::Scaling::kNone) __builtin_memcpy(output_row, sums, count * size);
-    if (epilogue.scaling == Epilogue::Scaling::kRequantize)
-      requantize(epilogue, sums, row, tile.first_column, count, output_row);
-    if (epilogue.scaling == Epilogue::Scaling::kDequantize)
-      dequantize(epilogue, sums, row, tile.first_column, count, output_row);
+    functions[terms.count](epilogue, terms, row - tile.first_row, {sums, row, tile.first_column, count, output_row});
   }
 }
 

@@ -21,22 +21,31 @@ constexpr int kStripColumns = 256;  // whose sums an epilogue completes at once
 // the nearest cache has only a few places.
 inline int64_t activation_stride(const Product& product) { return rounded_up(product.depth, kBytes) + kBytes; }
 
-// Copies rows of A with their sign bits flipped, followed by zeros. Writes the sum of each.
-JQUANT_INLINE void copy_activations(const Product& product, int64_t first_row, int rows, char* copies, int32_t* row_sums) {
+// Copies up to `kLanes` rows of A with their sign bits flipped, followed by zeros. Writes the sum of each.
+JQUANT_INLINE void copy_rows(const Product& product, int64_t first_row, int rows, char* copies, int32_t* row_sums) {
   const uint32_t flip = flip_of_activations(product.a_is_unsigned);
   const Weights ones = weights_of(splat_word(0x01010101));
+  Ints sums[kLanes];
   for (int row = 0; row < rows; ++row) {
     const char* source = static_cast<const char*>(product.a) + (first_row + row) * product.depth;
     char* copy = copies + row * activation_stride(product);
-    Ints sums = {};
+    Ints sum = {};
     for (int64_t k = 0; k < product.depth; k += kBytes) {
       const Words words = bytes_of_row(source, k, product.depth, flip);
       store(copy + k, words);
-      sums = dot4(sums, ones, activations_of(words));
+      sum = dot4(sum, ones, activations_of(words));
     }
-    row_sums[row] = 0;
-    for (int lane = 0; lane < kLanes; ++lane) row_sums[row] += sums[lane];
+    sums[row] = sum;
   }
+  for (int row = rows; row < kLanes; ++row) sums[row] = Ints{};
+  const Ints totals = sums_of_lanes(sums);
+  for (int row = 0; row < rows; ++row) row_sums[row] = totals[row];
+}
+
+JQUANT_INLINE void copy_activations(const Product& product, int64_t first_row, int rows, char* copies, int32_t* row_sums) {
+  for (int row = 0; row < rows; row += kLanes)
+    copy_rows(product, first_row + row, static_cast<int>(smaller(rows - row, kLanes)),
+              copies + row * activation_stride(product), row_sums + row);
 }
 
 // Packs columns of B that lie in the order of the sum into a panel.
