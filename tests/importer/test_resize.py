@@ -172,6 +172,13 @@ def test_corners_are_those_of_the_result():
     assert check(np.arange(8, dtype=np.int32), [(attributes, {"scales": np.float32([0.6])})]) == 1
 
 
+def test_a_kernel_that_reaches_many_pixels():
+    """XLA computes the sums once, or this test does not end."""
+    attributes = {"mode": "cubic", "antialias": 1}
+    case = (attributes, {"sizes": np.array([2, 2, 2, 1])})
+    assert check(image((2, 2, 8, 7), np.int32), [case]) == 1
+
+
 @pytest.mark.gate
 def test_axes_and_policies():
     cases = list(partial_cases())

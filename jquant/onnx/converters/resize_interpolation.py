@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 
 from jquant.arithmetic import exact, rounding
+from jquant.lowering import materialize
 from jquant.onnx.converters.resize_coordinates import ResizedAxis
 from jquant.onnx.converters.sampling import cubic_weights
 from jquant.onnx.converters.vectors import along_axis
@@ -150,13 +151,21 @@ def _antialiased(x, resized, interpolation):
         if x.dtype in (jnp.int8, jnp.uint8):
             fixed = weights.astype(np.float64) * (1 << _ANTIALIASED_FRACTION_BITS)
             weights = (np.sign(fixed) * np.floor(np.abs(fixed) + 0.5)).astype(np.int32)
-            total = _weighted_sum(x.astype(jnp.int32), {axis: (indices, weights)})
+            total = _stored_sum(x.astype(jnp.int32), axis, indices, weights)
             total = total + (1 << _ANTIALIASED_FRACTION_BITS - 1)
             x = jnp.clip(total >> _ANTIALIASED_FRACTION_BITS, 0, 255).astype(x.dtype)  # even for int8
         else:
-            result = _weighted_sum(_as_float(x), {axis: (indices, weights)})
+            result = _stored_sum(_as_float(x), axis, indices, weights)
             x = result if result.dtype == x.dtype else rounding.round_half_away(result).astype(x.dtype)
     return x
+
+
+def _stored_sum(x, axis, indices, weights):
+    """The weighted sum along an axis, in memory: XLA:CPU would repeat it in whatever rounds it, or sums it once more.
+
+    The programs of kernels that reach many pixels would take minutes to compile.
+    """
+    return materialize.stored(_weighted_sum(x, {axis: (indices, weights)}))
 
 
 def _stretched_kernel(dimension, interpolation):
