@@ -16,7 +16,7 @@ constexpr int64_t kLeastRows = 32;                      // of a part, for which 
 constexpr int64_t kMostRows = 128;                      // of a part: the sums of a group of columns stay in a nearby cache
 constexpr int64_t kActivationBytes = int64_t{1} << 19;  // of a part: they stay in the second-level cache
 constexpr int64_t kColumnUnit = 64;                     // columns that are multiplied at once, or a multiple of them
-constexpr int64_t kLeastBytes = 1024;                   // of a row of B in a part: shorter pieces are slow to read
+constexpr int64_t kLeastBytes = 2048;                   // of a row of B in a part: shorter pieces are slow to read
 constexpr int64_t kNibblesPerWord = 4;
 
 // A type of floats; kInt32 if it is another one.

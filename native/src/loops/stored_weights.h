@@ -63,7 +63,7 @@ struct Int8s {
   static constexpr bool kAreNibbles = false;
   static constexpr bool kHasOneWord = true;
   static constexpr int64_t kRowsPerElement = 1;
-  static constexpr int64_t kRowsAhead = 16;
+  static constexpr int64_t kRowsAhead = 8;
   static constexpr int kLeastVectors = kWord;
   static constexpr int32_t kOffset = kWeightOffset;
   const Element* data;
