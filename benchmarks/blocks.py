@@ -1,4 +1,4 @@
-"""Measures `block_scaled_matmul` beside `matmul_integer_to_float` and onnxruntime's MatMulNBits.
+"""Measures products by weights in blocks beside `matmul_integer_to_float` and onnxruntime's MatMulNBits.
 
     python -m benchmarks.blocks [--rounds 200] [--rows 1] [--blocks 32 128] [--size 4096] [--layers N] [--output FILE.md]
 
@@ -10,6 +10,7 @@ import argparse
 import functools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -65,6 +66,7 @@ class Contestants:
             for implementation in dict.fromkeys((implementations.default(jax.default_backend()), Implementation.XLA)):
                 name = f"block_scaled_matmul, {bits} bits, {implementation}"
                 calls[name] = self._compiled(name, functools.partial(block_scaled, implementation), packed, expected)
+        calls |= self._of_floats()
         for bits, level in ((4, 4), (8, 4), (4, 0)):
             try:
                 calls[f"onnxruntime, MatMulNBits, {bits} bits, level {level}"] = self._engine(bits, level, expected)
@@ -72,24 +74,58 @@ class Contestants:
                 print(f"onnxruntime: {reason}")
         return calls
 
-    def _compiled(self, name: str, function: Callable, matrices: list, expected: np.ndarray) -> Call:
-        a = jnp.asarray(self.a)
+    def _of_floats(self) -> dict[str, Call]:
+        """`matmul_n_bits` with weights of 4 bits, as onnxruntime stores them and packed."""
+        a = self.a * A_SCALE
+        weights = self.b[0] * np.repeat(self.scales[0], self.block_size, axis=0)
+        expected = a.astype(np.float64) @ weights
+        tolerance = (len(weights) + 2) * 2.0**-23 * (abs(a) @ abs(weights)).astype(np.float64)
+
+        def as_stored(a: jax.Array, b: tuple[jax.Array, jax.Array]) -> jax.Array:
+            return jquant.matmul_n_bits(a, *b, bits=4)
+
+        layers = list(zip(self.b, self.scales, strict=True))
+        stored = [(jnp.asarray(self._stored(b, 4)), jnp.asarray(scale.T)) for b, scale in layers]
+        packed = [jquant.pack_matrix(b.astype(jnp.int4), scale=scale) for b, scale in layers]
+        contestants = [("as onnxruntime stores them", as_stored, stored), ("packed", jquant.matmul_n_bits, packed)]
+        names = [f"matmul_n_bits, 4 bits {how}" for how, _, _ in contestants]
+        return {
+            name: self._compiled(name, function, matrices, expected, a, tolerance)
+            for name, (_, function, matrices) in zip(names, contestants, strict=True)
+        }
+
+    def _stored(self, b: np.ndarray, bits: int) -> np.ndarray:
+        """Weights as MatMulNBits takes them."""
+        k, n = b.shape
+        stored = (b.astype(np.int16) + 2 ** (bits - 1)).astype(np.uint8).T.reshape(n, k // self.block_size, self.block_size)
+        return stored[..., 0::2] | stored[..., 1::2] << 4 if bits == 4 else stored
+
+    def _compiled(
+        self,
+        name: str,
+        function: Callable,
+        matrices: list,
+        expected: np.ndarray,
+        a: np.ndarray | None = None,
+        tolerance: np.ndarray | None = None,
+    ) -> Call:
+        a = jnp.asarray(self.a if a is None else a)
         program = jax.jit(function).lower(a, matrices[0]).compile()
         self.temporaries[name] = program.memory_analysis().temp_size_in_bytes
 
-        def call(matrix: jquant.PackedMatrix | jquant.PackedBlockMatrix) -> Callable:
+        def call(matrix: Any) -> Callable:
             return lambda: jax.block_until_ready(program(a, matrix))
 
-        return Call(in_turn([call(matrix) for matrix in matrices]), expected)
+        return Call(in_turn([call(matrix) for matrix in matrices]), expected, tolerance)
 
     def _engine(self, bits: int, level: int, expected: np.ndarray) -> Call:
         """onnxruntime's MatMulNBits of floats; at level 4 it quantizes them by block, so its result differs slightly."""
         k, n = self.b[0].shape
-        stored = (self.b[0].astype(np.int16) + 2 ** (bits - 1)).astype(np.uint8)
-        stored = stored.T.reshape(n, k // self.block_size, self.block_size)
-        if bits == 4:
-            stored = stored[..., 0::2] | stored[..., 1::2] << 4
-        operands = [("A", self.a * A_SCALE), ("B", stored), ("scales", self.scales[0].T.reshape(-1).copy())]
+        operands = [
+            ("A", self.a * A_SCALE),
+            ("B", self._stored(self.b[0], bits)),
+            ("scales", self.scales[0].T.reshape(-1).copy()),
+        ]
         attributes = {"K": k, "N": n, "bits": bits, "block_size": self.block_size, "accuracy_level": level}
         tolerance = np.full(expected.shape, 0.02 * abs(expected).max())
         options = {"layers": self.layers, "tolerance": tolerance, **attributes}
@@ -130,8 +166,8 @@ def main() -> None:
     lines = [
         f"# blocks-{environment.file_name(description)}\n",
         f"{environment.summary(description)} {arguments.rounds} rounds, in each of which every contestant has a turn, in "
-        f"random order; the weights of {layers} layers take turns. Every result of ours was checked first, by equality; "
-        "onnxruntime takes floats, and is within 2 % of the largest output.",
+        f"random order; the weights of {layers} layers take turns. Every result of ours was checked first: by equality, "
+        "and by the bound of matmul_n_bits. onnxruntime takes floats, and is within 2 % of the largest output.",
     ]
     for rows in arguments.rows:
         for block_size in arguments.blocks:
