@@ -33,8 +33,7 @@ def matmul(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
     - For more than 4 rows, the weights are converted, and each 256 products in a row are added one after another; then
       these sums are.
     - For up to 4 rows, packed weights stay integers less their zero points. Up to 32 of their products in a block are added
-      in 4 sums, or 2 for several rows, in turns; the scale multiplies the total of these. (Weights with a minimum are
-      converted.)
+      one after another, and the scale multiplies the total of these. (Weights with a minimum are converted.)
     - For up to 4 rows, weights as onnxruntime stores them are converted, and each lane of a vector adds the products of its
       words of 32 bits; then the lanes are added.
 

@@ -38,6 +38,7 @@ template <bool kHasMinimum>
 struct Factors {
   Floats scale, offset, minimum;
 
+  Factors() = default;
   JQUANT_INLINE Factors(const Scaling& scaling, int64_t column)
       : scale(load<Floats>(scaling.scale + column)), offset(load<Floats>(scaling.offset + column)), minimum{} {
     if constexpr (kHasMinimum) minimum = load<Floats>(scaling.minimum + column);

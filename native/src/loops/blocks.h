@@ -110,10 +110,10 @@ JQUANT_INLINE Floats floats_at(const BlockProduct& product, const BlockFloats& a
   constexpr int64_t kBlocksAhead = 2;  // that are prefetched
   const int64_t left = product.blocks * product.columns - index, ahead = kBlocksAhead * product.columns;
   if (array.type == Type::kFloat32) {
-    prefetch<sizeof(Floats)>(static_cast<const float*>(array.data) + index + ahead);
+    prefetch(static_cast<const float*>(array.data) + index + ahead, sizeof(Floats));
     return load_floats<Type::kFloat32>(array.data, index, left);
   }
-  prefetch<sizeof(Halves)>(static_cast<const uint16_t*>(array.data) + index + ahead);
+  prefetch(static_cast<const uint16_t*>(array.data) + index + ahead, sizeof(Halves));
   return array.type == Type::kBfloat16 ? load_floats<Type::kBfloat16>(array.data, index, left)
                                        : load_floats<Type::kFloat16>(array.data, index, left);
 }

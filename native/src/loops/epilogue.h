@@ -130,9 +130,8 @@ JQUANT_INLINE void write_floats(Type type, int64_t columns, void* output, Value 
       store(halves + column, to_bfloat16<decltype(lane)>(value(lane, column)));
     });
   } else {
-    for_columns(columns, [=](auto lane, int64_t column) {
-      store(halves + column, to_float16<decltype(lane)>(value(lane, column)));
-    });
+    for_columns(columns,
+                [=](auto lane, int64_t column) { store(halves + column, to_float16<decltype(lane)>(value(lane, column))); });
   }
 }
 

@@ -10,13 +10,6 @@ namespace JQUANT_NAMESPACE {
 // How the bytes of B are to be flipped for `dot4`, which adds `kWeightOffset` to them.
 constexpr uint32_t kFlipOfBytes = kWeightOffset ? kSignBits : 0;
 
-// Loads what is read later, some rows below, where the processor does not foresee it.
-template <int64_t kSize>
-JQUANT_INLINE void prefetch(const void* source) {
-  constexpr int64_t kLine = 64;
-  for (int64_t byte = 0; byte < kSize; byte += kLine) __builtin_prefetch(static_cast<const char*>(source) + byte);
-}
-
 constexpr int64_t kGroupColumns = kWord * kLanes;  // columns whose weights are expanded at once
 
 // uint16, (rows / 4, columns), of four 4-bit integers each, the first in the lowest bits.
@@ -35,7 +28,7 @@ struct Nibbles {
   template <int kCount>
   JQUANT_INLINE void read(int64_t word, int64_t column, Words (&words)[kCount]) const {
     const Element* source = data + word * columns + column;
-    prefetch<kCount * kLanes * sizeof(Element)>(source + kRowsAhead * columns);
+    prefetch(source + kRowsAhead * columns, kCount * kLanes * sizeof(Element));
 #pragma GCC unroll 4
     for (int i = 0; i < kCount; ++i) words[i] = expanded(load<Halves>(source + i * kLanes));
   }
@@ -74,7 +67,7 @@ struct Int8s {
     Words rows[kWord];
 #pragma GCC unroll 4
     for (int i = 0; i < kWord; ++i) {
-      prefetch<kBytes>(source + (i + kRowsAhead) * columns);
+      prefetch(source + (i + kRowsAhead) * columns, kBytes);
       rows[i] = load<Words>(source + i * columns) ^ kFlipOfBytes;
     }
     words_of_columns(rows, words);

@@ -56,6 +56,12 @@ JQUANT_INLINE void store(Element* target, Vector vector) {
   __builtin_memcpy(target, &vector, sizeof(Vector));
 }
 
+// Loads what is read later, where the processor does not foresee it. It may lie beyond the end of an array.
+JQUANT_INLINE void prefetch(const void* source, int64_t bytes) {
+  constexpr int64_t kLine = 64;
+  for (int64_t byte = 0; byte < bytes; byte += kLine) __builtin_prefetch(static_cast<const char*>(source) + byte);
+}
+
 template <class To, class From>
 JQUANT_INLINE To bits_as(From from) {
   static_assert(sizeof(To) == sizeof(From));

@@ -102,6 +102,7 @@ inline void convert_columns(const WeightOnlyProduct& product, Convert convert, i
     const int64_t bytes = (end - first + rows_of_vector - 1) / rows_of_vector * kWord,
                   bytes_of_column = column_bytes(product);
     source += column * bytes_of_column + first * product.bits / 8;
+    for (int64_t i = kLanes; i < 2 * kLanes; ++i) prefetch(source + i * bytes_of_column, bytes);
     pack_panel(source, bytes_of_column, columns, bytes, 0, memory.integers);
   } else {
     source += (first / rows_of_vector * product.columns + column) * element_bytes;
