@@ -41,6 +41,17 @@ class FloatMode {
 #endif
 };
 
+// Lets the processor know that this thread only waits.
+void pause() {
+#if defined(__x86_64__) || defined(_M_X64)
+  _mm_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("isb");
+#endif
+}
+
+constexpr int kSpins = 500;  // some microseconds
+
 // What the threads that work on one call share. It outlives the call for threads that come late.
 struct Work {
   Work(int64_t count, int64_t group, int64_t threads, const std::function<void(int64_t, int64_t)>& task)
@@ -67,7 +78,9 @@ struct Work {
     }
   }
 
+  // The others are about to finish: going to sleep and being woken would often take longer.
   void wait() {
+    for (int i = 0; i < kSpins && unfinished.load(std::memory_order_acquire) != 0; ++i) pause();
     std::unique_lock<std::mutex> lock(mutex);
     finished.wait(lock, [this] { return unfinished.load(std::memory_order_acquire) == 0; });
   }

@@ -53,8 +53,10 @@ JQUANT_INLINE void pack_panel(const char* columns, int64_t stride, int64_t colum
                               char* panel) {
   for (int64_t k = 0; k < depth; k += kBytes) {
     Words square[kLanes];
-    for (int i = 0; i < kLanes; ++i)
+    for (int i = 0; i < kLanes; ++i) {
       square[i] = i < column_count ? bytes_of_row(columns + i * stride, k, depth, flip) : Words{};
+      prefetch(columns + (kLanes + i) * stride + k, kBytes);  // of the next panel
+    }
     transpose(square);
     for (int i = 0; i < kLanes; ++i) store(panel + i * kBytes, square[i]);
     panel += kLanes * kBytes;
