@@ -140,7 +140,7 @@ def wake_word(name: str) -> Iterator[Case]:
 
 
 TITLE_KINDS = {
-    "products of integers": r"MatMul_quant.*/dot_general",
+    "products of integers": r"MatMul_quant.*/(dot_general|ffi_call)",
     "ranges, division by the scale, rounding to integers": r"QuantizeLinear.*/(reduce|div|select|round|jit)",
     "attention: scores, softmax, mixture": r"(Attention/MatMul|Softmax)",
     "norms": "layer_norm",
