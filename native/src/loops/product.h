@@ -215,7 +215,10 @@ JQUANT_INLINE void add_dots(const char* activations, int64_t activation_stride, 
   for (int64_t k = 0; k < depth; k += kBytes) {
     Weights weights[kDotColumns];
 #pragma GCC unroll 4
-    for (int i = 0; i < kDotColumns; ++i) weights[i] = weights_of(bytes_of_row(columns[i], k, depth, flip));
+    for (int i = 0; i < kDotColumns; ++i) {
+      prefetch(columns[i] + k + kDotColumns * depth, kBytes);  // of the next columns
+      weights[i] = weights_of(bytes_of_row(columns[i], k, depth, flip));
+    }
 #pragma GCC unroll 4
     for (int row = 0; row < kRows; ++row) {
       const Activations activation = activations_of(load<Words>(activations + row * activation_stride + k));
