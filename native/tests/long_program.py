@@ -45,6 +45,7 @@ def main(seed: int, interrupt: bool) -> None:
     result = expected(x, weights)
     np.testing.assert_array_equal(program(x, weights), result)
     if interrupt:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
         check_interrupted(lambda: np.asarray(program(x, weights)), result)
         np.testing.assert_array_equal(program(x, weights), result)
     print("right")
