@@ -146,10 +146,10 @@ def matmul_n_bits(
 
     It is differentiable in `a`, in scales, in minima, in zero points that are floats, and in the bias. Derivatives hold all
     weights as floats in memory. On a CPU, the operator itself holds at most a few hundred columns or rows of them at a time,
-    and none for packed weights and up to 4 rows of `a` in float32. (Without jquant-native, it holds the last block of weights
-    with a minimum if that is partial, and whole blocks if a block has more than 256 rows and their number has no divisor
-    from 32 to 256.) With `g_idx`, for weights with batch dimensions, on other platforms, and in a program that is split over
-    a mesh, the operator dequantizes the whole matrix and multiplies with that.
+    and none for packed weights and up to 4 rows of `a` in float32. (Without jquant-native, it holds the last block of
+    weights with a minimum if that is partial, and whole blocks if a block has more than 256 rows and their number has no
+    divisor from 32 to 256.) With `g_idx`, for weights with batch dimensions, on other platforms, and in a program that is
+    split over a mesh, the operator dequantizes the whole matrix and multiplies with that.
 
     Args:
       a: float32, float16 or bfloat16, of shape (..., M, K) with up to six batch dimensions, or (K,).
