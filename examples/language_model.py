@@ -14,6 +14,7 @@ writes, its perplexity on a part of Python's manual, and how long a token takes,
 import argparse
 import functools
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -43,7 +44,7 @@ ENGINE = "llama.cpp, Q4_1"
 COLOURS = {"Q4_1": "#009E73", "int": "#0072B2", "fp4": "#E69F00"}  # by a part of the format's name
 LEFT_LABELS = "int8 by column", "int4 by 128", "nvfp4"  # formats whose name is to the left of the mark
 ROUNDS = 5  # of timing, for each format
-THREADS = 1  # of llama.cpp. They wait for each other in busy loops: with more, any other load on the machine delays all.
+THREADS = os.cpu_count()  # of llama.cpp, as of XLA
 
 
 class Format(NamedTuple):
