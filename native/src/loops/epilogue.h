@@ -118,6 +118,10 @@ JQUANT_INLINE Row<Element> row_of(const Broadcast<Element>& array, int64_t row, 
   return {copies, 0};
 }
 
+constexpr int64_t size_of(Type type) {
+  return type == Type::kInt8 || type == Type::kUint8 ? 1 : type == Type::kInt32 || type == Type::kFloat32 ? 4 : 2;
+}
+
 // Writes the float32 `value(lane, column)` of each column, rounded to a type of floats.
 template <class Value>
 JQUANT_INLINE void write_floats(Type type, int64_t columns, void* output, Value value) {
@@ -179,10 +183,6 @@ JQUANT_INLINE void requantize(const Epilogue& epilogue, const TileRow& row, Sum 
     const auto value = converted<typename L::Float>(sum(lane, column)) * multiplier(lane, column);
     store(output + column, converted<typename L::Byte>(nearest_integer<L>(value, zero_point, lowest)));
   });
-}
-
-constexpr int64_t size_of(Type type) {
-  return type == Type::kInt8 || type == Type::kUint8 ? 1 : type == Type::kInt32 || type == Type::kFloat32 ? 4 : 2;
 }
 
 template <class Sum>
