@@ -57,21 +57,14 @@ JQUANT_INLINE void pad_blocks(const BlockProduct& product, const char* row, int6
   }
 }
 
-// Packs up to `kTileRows` rows of A: the bytes of each word of K, for all rows, are adjacent.
-//
-// `packed` has `row_count` words for each word of K; as each store writes a whole vector, it needs some more.
+// Packs up to `kTileRows` rows of A, as `pack_words_of_rows` does, up to a whole vector of K.
 JQUANT_INLINE void pack_bytes_of_rows(const char* const* rows, int row_count, int64_t depth, uint32_t flip, char* packed) {
-  for (int64_t k = 0; k < depth; k += kBytes) {
-    if (row_count == 1) store(packed, bytes_of_row(rows[0], k, depth, flip));
-    for (int first = 0; row_count > 1 && first < row_count; first += kLanes) {
-      Words square[kLanes];
-      for (int i = 0; i < kLanes; ++i)
-        square[i] = first + i < row_count ? bytes_of_row(rows[first + i], k, depth, flip) : Words{};
-      transpose(square);
-      for (int i = 0; i < kLanes; ++i) store(packed + (i * row_count + first) * kWord, square[i]);
-    }
-    packed += kLanes * row_count * kWord;
+  if (row_count == 1) {
+    for (int64_t k = 0; k < depth; k += kBytes) store(packed + k, bytes_of_row(rows[0], k, depth, flip));
+    return;
   }
+  pack_words_of_rows(row_count, rounded_up(depth, kBytes) / kWord, packed,
+                     [=](int row, int64_t word) { return bytes_of_row(rows[row], word * kWord, depth, flip); });
 }
 
 // The sums of a vector of packed rows, from row `first` on, over some words of K.

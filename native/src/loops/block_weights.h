@@ -102,24 +102,11 @@ inline void copy_vectors(const char* source, int64_t stride, int64_t count, int6
   }
 }
 
-// Packs rows of A: the elements of up to `kTileRows` rows are adjacent. As each store writes a whole vector, they need room
-// for one more.
+// Packs up to `kTileRows` rows of A, as `pack_words_of_rows` does.
 inline void pack_rows(const float* a, int64_t stride, int rows, int64_t depth, float* packed) {
-  for (int64_t k = 0; k < depth; k += kLanes) {
-    const int64_t count = smaller(kLanes, depth - k);
-    Words squares[kRowVectors][kLanes];
-    for (int group = 0; group < kRowVectors; ++group) {
-      for (int i = 0; i < kLanes; ++i) {
-        const int row = group * kLanes + i;
-        squares[group][i] = row < rows ? load_at_most<Words>(a + row * stride + k, count) : Words{};
-      }
-      transpose(squares[group]);
-    }
-    for (int64_t i = 0; i < count; ++i, packed += rows) {
-      for (int group = 0; group < kRowVectors; ++group)
-        if (group * kLanes < rows) store(packed + group * kLanes, squares[group][i]);
-    }
-  }
+  pack_words_of_rows(rows, depth, reinterpret_cast<char*>(packed), [=](int row, int64_t k) {
+    return load_at_most<Words>(a + row * stride + k, smaller(kLanes, depth - k));
+  });
 }
 
 // The floats that packed rows take.

@@ -17,5 +17,26 @@ JQUANT_INLINE Words bytes_of_row(const char* row, int64_t start, int64_t depth, 
   return words ^ flip;
 }
 
+// Packs up to `kTileRows` rows: the words of all rows at the same place of K are adjacent. `words_of_row(row, word)` are a
+// vector of words of a row, from `word` on. As each store writes a whole vector, `packed` needs room for one more.
+template <class WordsOfRow>
+JQUANT_INLINE void pack_words_of_rows(int row_count, int64_t word_count, char* packed, WordsOfRow words_of_row) {
+  for (int64_t word = 0; word < word_count; word += kLanes) {
+    Words squares[kRowVectors][kLanes];
+    for (int group = 0; group < kRowVectors; ++group) {
+      for (int i = 0; i < kLanes; ++i) {
+        const int row = group * kLanes + i;
+        squares[group][i] = row < row_count ? words_of_row(row, word) : Words{};
+      }
+      transpose(squares[group]);
+    }
+    // In order, because what a store writes beyond the last row belongs to the next word.
+    for (int64_t i = 0; i < smaller(kLanes, word_count - word); ++i, packed += row_count * kWord) {
+      for (int group = 0; group < kRowVectors; ++group)
+        if (group * kLanes < row_count) store(packed + group * kBytes, squares[group][i]);
+    }
+  }
+}
+
 }  // namespace JQUANT_NAMESPACE
 }  // namespace jquant
