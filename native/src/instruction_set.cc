@@ -6,6 +6,8 @@
 
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 namespace jquant {
@@ -16,6 +18,23 @@ struct InstructionSet {
   bool is_supported;
 };
 
+#if defined(__aarch64__)
+#if defined(__linux__)
+bool has_dot_products() { return (getauxval(AT_HWCAP) & (1UL << 20)) != 0; }      // HWCAP_ASIMDDP
+bool has_matrix_products() { return (getauxval(AT_HWCAP2) & (1UL << 13)) != 0; }  // HWCAP2_I8MM
+#elif defined(__APPLE__)
+bool has_dot_products() { return true; }  // every processor of Apple's
+bool has_matrix_products() {
+  int value = 0;
+  size_t size = sizeof(value);
+  return sysctlbyname("hw.optional.arm.FEAT_I8MM", &value, &size, nullptr, 0) == 0 && value != 0;
+}
+#else
+bool has_dot_products() { return false; }
+bool has_matrix_products() { return false; }
+#endif
+#endif
+
 const Loops* choose() {
   // The fastest comes first.
   const InstructionSet instruction_sets[] = {
@@ -25,11 +44,8 @@ const Loops* choose() {
       {kAvxVnniLoops, __builtin_cpu_supports("avxvnni") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")},
       {kAvx2Loops, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")},
 #elif defined(__aarch64__)
-#if defined(__linux__)
-      {kNeonDotLoops, (getauxval(AT_HWCAP) & (1UL << 20)) != 0},  // HWCAP_ASIMDDP
-#else
-      {kNeonDotLoops, true},  // every processor of Apple's has it
-#endif
+      {kNeonI8mmLoops, has_dot_products() && has_matrix_products()},
+      {kNeonDotLoops, has_dot_products()},
 #endif
       {kPortableLoops, true},
   };

@@ -27,7 +27,7 @@ struct Loops {
 };
 
 // Those of each instruction set; only what this processor has may be called.
-extern const Loops kAvx512VnniLoops, kAvxVnniLoops, kAvx2Loops, kNeonDotLoops, kPortableLoops;
+extern const Loops kAvx512VnniLoops, kAvxVnniLoops, kAvx2Loops, kNeonI8mmLoops, kNeonDotLoops, kPortableLoops;
 
 // Those that are used: of the fastest instruction set that this processor has, or of that which JQUANT_NATIVE_ISA names.
 // Null if it names one that does not exist, or that this processor does not have.

@@ -7,6 +7,7 @@
 
 #include "../product.h"
 #include "epilogue.h"
+#include "tile.h"
 #include "words.h"
 #include "zero_points.h"
 
@@ -15,7 +16,6 @@ namespace JQUANT_NAMESPACE {
 
 constexpr int kColumnUnit = 16;  // columns that are packed at once; tiles divide it or are a multiple
 constexpr int64_t kPartUnit = kTileColumns > kColumnUnit ? kTileColumns : kColumnUnit;
-constexpr int kStripColumns = 256;  // whose sums an epilogue completes at once
 
 // The bytes from one row of copied activations to the next: in whole vectors, and not in multiples of the distance at which
 // the nearest cache has only a few places.
@@ -96,38 +96,6 @@ JQUANT_INLINE Ints sums_of_panel(const char* panel, int64_t depth) {
   Ints sums = Ints{} - static_cast<int32_t>(kWeightOffset * depth);
   for (int64_t k = 0; k < depth; k += kWord) sums = dot4(sums, weights_of(load<Words>(panel + k * kLanes)), ones);
   return sums;
-}
-
-// The sums of a tile, in rows of `kStripColumns`: `rows` of packed activations times `kTilePanels` panels.
-template <int kRows>
-void multiply_tile(const char* activations, int64_t stride, const char* panels, int64_t words, int64_t panel_bytes,
-                   const int32_t* start, int32_t* sums) {
-  constexpr int kGroup = 3;  // rows that one address and multiples of the stride reach
-  constexpr int kGroups = (kRows + kGroup - 1) / kGroup;
-  const char* groups[kGroups];
-  for (int group = 0; group < kGroups; ++group) groups[group] = activations + group * kGroup * stride;
-  Ints totals[kRows][kTilePanels];
-#pragma GCC unroll 16
-  for (int row = 0; row < kRows; ++row)
-    for (int panel = 0; panel < kTilePanels; ++panel) totals[row][panel] = Ints{} + start[row];
-  for (int64_t word = 0; word < words; ++word) {
-    Weights weights[kTilePanels];
-    for (int panel = 0; panel < kTilePanels; ++panel) weights[panel] = weights_of(load<Words>(panels + panel * panel_bytes));
-#pragma GCC unroll 16
-    for (int row = 0; row < kRows; ++row) {
-      uint32_t bytes;
-      __builtin_memcpy(&bytes, groups[row / kGroup] + row % kGroup * stride, kWord);
-      const Activations activation = activations_of(splat_word(bytes));
-      for (int panel = 0; panel < kTilePanels; ++panel)
-        totals[row][panel] = dot4(totals[row][panel], weights[panel], activation);
-    }
-#pragma GCC unroll 16
-    for (int group = 0; group < kGroups; ++group) groups[group] += kWord;
-    panels += kBytes;
-  }
-#pragma GCC unroll 16
-  for (int row = 0; row < kRows; ++row)
-    for (int panel = 0; panel < kTilePanels; ++panel) store(sums + row * kStripColumns + panel * kLanes, totals[row][panel]);
 }
 
 typedef void (*MultiplyTile)(const char*, int64_t, const char*, int64_t, int64_t, const int32_t*, int32_t*);

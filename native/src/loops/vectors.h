@@ -24,7 +24,7 @@ constexpr int kTileRows = 12;  // the accumulators of a tile, and two vectors of
 #elif defined(JQUANT_AVX_VNNI) || defined(JQUANT_AVX2)
 constexpr int kLanes = 8;
 constexpr int kTileRows = 4;
-#elif defined(JQUANT_NEON_DOT)
+#elif defined(JQUANT_NEON_I8MM) || defined(JQUANT_NEON_DOT)
 constexpr int kLanes = 4;
 constexpr int kTileRows = 8;
 #else
@@ -124,7 +124,7 @@ JQUANT_INLINE Ints dot4(Ints sums, Weights weights, Activations activations) {
   return sums + even + (Ints)_mm256_madd_epi16(weights.odd, activations.odd);
 }
 
-#elif defined(JQUANT_NEON_DOT)
+#elif defined(JQUANT_NEON_I8MM) || defined(JQUANT_NEON_DOT)
 
 typedef Words Weights;
 typedef Words Activations;

@@ -1,0 +1,91 @@
+// The inner loop of products with many rows: a tile of the output, whose sums stay in registers.
+//
+// It multiplies `kRows` rows of copied activations, `stride` bytes apart, by `kTilePanels` panels. A panel has the words of
+// K of a vector of columns, one after the other; behind the last, there is memory up to a whole number of vectors of K. The
+// sums, each of which begins with the `start` of its row, are stored in rows of `kStripColumns`.
+#pragma once
+
+#include "vectors.h"
+
+namespace jquant {
+namespace JQUANT_NAMESPACE {
+
+constexpr int kStripColumns = 256;  // whose sums an epilogue completes at once
+
+#if defined(JQUANT_NEON_I8MM)
+
+// An instruction multiplies eight bytes each of two rows and two columns, and adds to their four sums.
+template <int kRows>
+void multiply_tile(const char* activations, int64_t stride, const char* panels, int64_t words, int64_t panel_bytes,
+                   const int32_t* start, int32_t* sums) {
+  constexpr int kRowPairs = (kRows + 1) / 2, kColumnPairs = kTileColumns / 2;
+  int32x4_t totals[kRowPairs][kColumnPairs] = {};
+  for (int64_t word = 0; word < words; word += 2) {
+    int8x16_t weights[kColumnPairs];
+#pragma GCC unroll 2
+    for (int panel = 0; panel < kTilePanels; ++panel) {
+      const int32x4_t first = load<int32x4_t>(panels + panel * panel_bytes);
+      const int32x4_t second = load<int32x4_t>(panels + panel * panel_bytes + kBytes);
+      weights[2 * panel] = vreinterpretq_s8_s32(vzip1q_s32(first, second));
+      weights[2 * panel + 1] = vreinterpretq_s8_s32(vzip2q_s32(first, second));
+    }
+#pragma GCC unroll 4
+    for (int pair = 0; pair < kRowPairs; ++pair) {
+      const int second_row = 2 * pair + 1 < kRows ? 2 * pair + 1 : 2 * pair;  // whose sums are not stored if it is the first
+      const int8x16_t rows =
+          vcombine_s8(load<int8x8_t>(activations + 2 * pair * stride), load<int8x8_t>(activations + second_row * stride));
+#pragma GCC unroll 4
+      for (int i = 0; i < kColumnPairs; ++i) totals[pair][i] = vmmlaq_s32(totals[pair][i], rows, weights[i]);
+    }
+    activations += 2 * kWord;
+    panels += 2 * kBytes;
+  }
+#pragma GCC unroll 8
+  for (int row = 0; row < kRows; ++row) {
+    const int32x4_t(&pair)[kColumnPairs] = totals[row / 2];
+    for (int panel = 0; panel < kTilePanels; ++panel) {
+      const int32x4_t left = pair[2 * panel], right = pair[2 * panel + 1];
+      const int32x4_t of_row = row % 2 == 0 ? vcombine_s32(vget_low_s32(left), vget_low_s32(right))
+                                            : vcombine_s32(vget_high_s32(left), vget_high_s32(right));
+      store(sums + row * kStripColumns + panel * kLanes, bits_as<Ints>(of_row) + start[row]);
+    }
+  }
+}
+
+#else
+
+template <int kRows>
+void multiply_tile(const char* activations, int64_t stride, const char* panels, int64_t words, int64_t panel_bytes,
+                   const int32_t* start, int32_t* sums) {
+  constexpr int kGroup = 3;  // rows that one address and multiples of the stride reach
+  constexpr int kGroups = (kRows + kGroup - 1) / kGroup;
+  const char* groups[kGroups];
+  for (int group = 0; group < kGroups; ++group) groups[group] = activations + group * kGroup * stride;
+  Ints totals[kRows][kTilePanels];
+#pragma GCC unroll 16
+  for (int row = 0; row < kRows; ++row)
+    for (int panel = 0; panel < kTilePanels; ++panel) totals[row][panel] = Ints{} + start[row];
+  for (int64_t word = 0; word < words; ++word) {
+    Weights weights[kTilePanels];
+    for (int panel = 0; panel < kTilePanels; ++panel) weights[panel] = weights_of(load<Words>(panels + panel * panel_bytes));
+#pragma GCC unroll 16
+    for (int row = 0; row < kRows; ++row) {
+      uint32_t bytes;
+      __builtin_memcpy(&bytes, groups[row / kGroup] + row % kGroup * stride, kWord);
+      const Activations activation = activations_of(splat_word(bytes));
+      for (int panel = 0; panel < kTilePanels; ++panel)
+        totals[row][panel] = dot4(totals[row][panel], weights[panel], activation);
+    }
+#pragma GCC unroll 16
+    for (int group = 0; group < kGroups; ++group) groups[group] += kWord;
+    panels += kBytes;
+  }
+#pragma GCC unroll 16
+  for (int row = 0; row < kRows; ++row)
+    for (int panel = 0; panel < kTilePanels; ++panel) store(sums + row * kStripColumns + panel * kLanes, totals[row][panel]);
+}
+
+#endif
+
+}  // namespace JQUANT_NAMESPACE
+}  // namespace jquant
