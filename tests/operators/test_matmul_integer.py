@@ -80,9 +80,10 @@ def test_wraps_modulo_2_to_the_32(a_value, b_value):
         assert_equal(jquant.matmul_integer(a, b, a_zero_point, b_zero_point), expected)
 
 
+@pytest.mark.usefixtures("xla_by_default")
 @pytest.mark.parametrize("batch", [(6,), (2, 3), (1, 2, 3)])
 def test_memory_of_batches(batch):
-    """On a CPU, zero points are subtracted in place: the product and the result share their memory."""
+    """On a CPU, zero points are subtracted in place: XLA's product and the result share their memory."""
     a, b = jnp.ones((*batch, 128, 16), jnp.uint8), jnp.ones((*batch, 16, 128), jnp.int8)
     function = jax.jit(jquant.matmul_integer, static_argnames="feature_level")
     memory = function.lower(a, b, np.uint8(3), np.int8(4), feature_level="EXTENDED").compile().memory_analysis()
