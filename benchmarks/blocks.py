@@ -87,12 +87,13 @@ class Contestants:
         layers = list(zip(self.b, self.scales, strict=True))
         stored = [(jnp.asarray(self._stored(b, 4)), jnp.asarray(scale.T)) for b, scale in layers]
         packed = [jquant.pack_matrix(b.astype(jnp.int4), scale=scale) for b, scale in layers]
-        contestants = [("as onnxruntime stores them", as_stored, stored), ("packed", jquant.matmul_n_bits, packed)]
-        names = [f"matmul_n_bits, 4 bits {how}" for how, _, _ in contestants]
-        return {
-            name: self._compiled(name, function, matrices, expected, a, tolerance)
-            for name, (_, function, matrices) in zip(names, contestants, strict=True)
-        }
+        calls = {}
+        for name, function, matrices in (
+            ("matmul_n_bits, 4 bits as onnxruntime stores them", as_stored, stored),
+            ("matmul_n_bits, 4 bits packed", jquant.matmul_n_bits, packed),
+        ):
+            calls[name] = self._compiled(name, function, matrices, expected, a, tolerance)
+        return calls
 
     def _stored(self, b: np.ndarray, bits: int) -> np.ndarray:
         """Weights as MatMulNBits takes them."""

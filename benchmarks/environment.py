@@ -11,7 +11,7 @@ import jax
 
 from benchmarks.contestant import cores
 from jquant.kernels import implementations
-from jquant.kernels.native.library import library
+from jquant.kernels.native.shared_library import library
 from jquant.modes import Implementation
 
 _INTEGER_EXTENSIONS = ("avx512_vnni", "avx_vnni", "amx_int8", "i8mm", "asimddp")  # instructions for 8-bit products

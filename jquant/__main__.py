@@ -19,7 +19,7 @@ from jax import lax
 
 import jquant
 from jquant import self_check
-from jquant.kernels.native.library import library
+from jquant.kernels.native.shared_library import library
 from jquant.modes import Implementation
 
 _PACKAGES = ("jax", "jaxlib", "numpy", "chex")

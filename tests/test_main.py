@@ -11,7 +11,7 @@ from support.sampling import one_in
 from jquant import __main__ as main
 from jquant import self_check
 from jquant.arithmetic import exact, rounding
-from jquant.kernels.native.library import library
+from jquant.kernels.native.shared_library import library
 
 
 @pytest.mark.gate

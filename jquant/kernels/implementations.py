@@ -10,7 +10,7 @@ import jax
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from jquant.kernels.native import library
+from jquant.kernels.native import shared_library
 from jquant.lowering.partitioned import is_exported
 from jquant.modes import Implementation
 
@@ -22,7 +22,7 @@ DEFAULTS = {"cpu": Implementation.NATIVE, "tpu": Implementation.XLA, "cuda": Imp
 def default(platform: str) -> Implementation:
     """The implementation for `implementation=None` in a program for `platform`."""
     implementation = DEFAULTS.get(platform, Implementation.XLA)
-    if implementation is Implementation.NATIVE and not library.is_default():
+    if implementation is Implementation.NATIVE and not shared_library.is_default():
         return Implementation.XLA
     return implementation
 

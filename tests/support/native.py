@@ -2,7 +2,7 @@
 
 import pytest
 
-from jquant.kernels.native.library import library
+from jquant.kernels.native.shared_library import library
 
 _OBSTACLE = library().obstacle
 

@@ -8,7 +8,7 @@ from jquant.kernels import epilogue as epilogues
 from jquant.kernels.batch import with_one_batch_axis
 from jquant.kernels.epilogue import Epilogue
 from jquant.kernels.native.epilogue import fused_scale, nothing
-from jquant.kernels.native.library import BLOCK_PRODUCT, require_sizes
+from jquant.kernels.native.shared_library import BLOCK_PRODUCT, require_sizes
 from jquant.packed.block_matrix import PackedBlockMatrix
 
 

@@ -10,7 +10,7 @@ from jquant.kernels import epilogue as epilogues
 from jquant.kernels.batch import with_one_batch_axis
 from jquant.kernels.epilogue import Epilogue
 from jquant.kernels.native.epilogue import fused, nothing
-from jquant.kernels.native.library import PRODUCT, require_sizes
+from jquant.kernels.native.shared_library import PRODUCT, require_sizes
 from jquant.kernels.zero_point import NO_ZERO_POINTS, ZeroPoints
 
 

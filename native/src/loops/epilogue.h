@@ -202,7 +202,10 @@ template <int kTerms>
 void write_row(const Epilogue& epilogue, const Terms& terms, int64_t number, const TileRow& row) {
   int32_t copies[kLanes], factors[Terms::kMost] = {};
   const int32_t* columns[Terms::kMost] = {};
-  for (int i = 0; i < kTerms; ++i) factors[i] = terms.rows[i][number], columns[i] = terms.columns[i];
+  for (int i = 0; i < kTerms; ++i) {
+    factors[i] = terms.rows[i][number];
+    columns[i] = terms.columns[i];
+  }
   const int32_t* const sums = row.sums;
   const auto bias = row_of(epilogue.integer_bias, row.index, row.first_column, 0, copies);
   const auto sum = [=](auto lane, int64_t column) {

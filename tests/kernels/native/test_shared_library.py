@@ -20,7 +20,7 @@ from support.native import requires_native
 
 import jquant
 from jquant.kernels import implementations
-from jquant.kernels.native import library
+from jquant.kernels.native import shared_library
 from jquant.modes import Implementation
 
 A, B = np.full((3, 5), 200, np.uint8), np.full((5, 2), -100, np.int8)
@@ -30,7 +30,7 @@ PRODUCT = np.full((3, 2), 5 * 200 * -100, np.int32)
 @pytest.fixture(autouse=True)
 def not_looked_for(monkeypatch):
     """The library has not been looked for, and is again what it was after the test."""
-    monkeypatch.setattr(library, "_load", functools.cache(library._load.__wrapped__))
+    monkeypatch.setattr(shared_library, "_load", functools.cache(shared_library._load.__wrapped__))
 
 
 @pytest.fixture
@@ -38,9 +38,9 @@ def install(monkeypatch):
     """Installs a package jquant_native whose library is a file with that name."""
 
     def function(path):
-        package = types.ModuleType(library.PACKAGE)
+        package = types.ModuleType(shared_library.PACKAGE)
         package.LIBRARY = path
-        monkeypatch.setitem(sys.modules, library.PACKAGE, package)
+        monkeypatch.setitem(sys.modules, shared_library.PACKAGE, package)
 
     return function
 
@@ -75,10 +75,10 @@ def check_that_xla_takes_its_place(obstacle):
     """Without another warning; by name, the error says why."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert not library.is_default()
+        assert not shared_library.is_default()
         assert implementations.default("cpu") is Implementation.XLA
         program = jax.jit(lambda a, b: jquant.matmul_integer(a, b)).lower(A, B)
-        assert f"@{library.PRODUCT}" not in program.as_text()
+        assert f"@{shared_library.PRODUCT}" not in program.as_text()
         np.testing.assert_array_equal(program.compile()(A, B), PRODUCT)
         with pytest.raises(NotImplementedError, match=f"^implementation native: {obstacle}"):
             jax.jit(lambda a, b: jquant.matmul_integer(a, b, implementation="native"))(A, B)
@@ -88,7 +88,7 @@ def check_one_warning(obstacle):
     """When the library is first looked for, from however many threads."""
     with concurrent.futures.ThreadPoolExecutor(8) as threads, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert len({*threads.map(lambda _: library.library(), range(8)), library.library()}) == 1
+        assert len({*threads.map(lambda _: shared_library.library(), range(8)), shared_library.library()}) == 1
     (warning,) = caught
     assert re.fullmatch(f"{obstacle}.*; XLA's products take its place", str(warning.message))
     check_that_xla_takes_its_place(obstacle)
@@ -96,7 +96,7 @@ def check_one_warning(obstacle):
 
 def test_not_installed(monkeypatch):
     """Nobody is warned of what is optional."""
-    monkeypatch.setitem(sys.modules, library.PACKAGE, None)
+    monkeypatch.setitem(sys.modules, shared_library.PACKAGE, None)
     check_that_xla_takes_its_place("the package jquant-native is not installed$")
 
 
@@ -104,9 +104,9 @@ def test_a_package_that_lacks_another(monkeypatch, tmp_path):
     """An error within the package is no sign that it is missing."""
     (tmp_path / "jquant_native.py").write_text("import a_package_that_is_missing")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, library.PACKAGE, raising=False)
+    monkeypatch.delitem(sys.modules, shared_library.PACKAGE, raising=False)
     with pytest.raises(ModuleNotFoundError, match="a_package_that_is_missing"):
-        library.library()
+        shared_library.library()
 
 
 def test_no_file(install, tmp_path):
@@ -153,19 +153,19 @@ for a in np.ones((2, 3, 4), np.uint8), np.ones((5, 3, 4), np.uint8):
 @requires_native
 def test_installed():
     """It is the default on processors that it is faster on, and can always be asked for by name."""
-    found = library.library()
-    assert found.obstacle is None
-    assert found.instruction_set == (os.environ.get("JQUANT_NATIVE_ISA") or found.instruction_set)
+    library = shared_library.library()
+    assert library.obstacle is None
+    assert library.instruction_set == (os.environ.get("JQUANT_NATIVE_ISA") or library.instruction_set)
     program = jax.jit(lambda a, b: jquant.matmul_integer(a, b, implementation="native")).lower(A, B)
-    assert f"custom_call @{library.PRODUCT}" in program.as_text()
+    assert f"custom_call @{shared_library.PRODUCT}" in program.as_text()
     np.testing.assert_array_equal(program.compile()(A, B), PRODUCT)
-    assert library.is_default() == (implementations.default("cpu") is Implementation.NATIVE)
+    assert shared_library.is_default() == (implementations.default("cpu") is Implementation.NATIVE)
 
 
 @requires_native
 def test_not_the_default_where_xla_multiplies_tiles(monkeypatch):
     for has_amx, name in ((True, Implementation.XLA), (False, Implementation.NATIVE)):
-        monkeypatch.setattr(library.cpu_features, "has_amx_int8", lambda has_amx=has_amx: has_amx)
+        monkeypatch.setattr(shared_library.cpu_features, "has_amx_int8", lambda has_amx=has_amx: has_amx)
         assert implementations.default("cpu") is name
 
 
@@ -177,5 +177,5 @@ def test_exported_programs_have_xlas_product(name):
     multiply = jax.jit(lambda a: jquant.matmul_integer(a, B, implementation=name))
     for size in (rows, A.shape[0]):
         program = export.export(multiply)(jax.ShapeDtypeStruct((size, A.shape[1]), jnp.uint8))
-        assert f"@{library.PRODUCT}" not in program.mlir_module()
+        assert f"@{shared_library.PRODUCT}" not in program.mlir_module()
         np.testing.assert_array_equal(program.call(A), PRODUCT)
