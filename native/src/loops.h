@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "block_product.h"
+#include "convolution.h"
 #include "product.h"
 #include "weight_only.h"
 
@@ -22,6 +23,8 @@ struct Loops {
   int64_t row_unit;     // the rows of a tile
   Loop<Product> panels;
   Loop<Product> few_rows;
+  Loop<Convolution> window_rows, window_columns;                  // with the channels last, and second
+  Loop<DepthwiseConvolution> depthwise_pixels, depthwise_planes;  // the same
   Loop<BlockProduct> blocks;
   Loop<WeightOnlyProduct> weight_only;
 };

@@ -120,6 +120,18 @@ ffi::Error BatchedArrays::read(std::string_view roles, ffi::RemainingArgs operan
   return invalid("the arrays " + std::string(roles) + " do not lead to an output of this type");
 }
 
+bool BatchedArrays::join(const Sizes& sizes, int64_t size, int64_t BatchedArray::* stride) {
+  BatchedArray* const arrays[] = {&a_zero_point,  &b_zero_point, &integer_bias_, &row_scale_,
+                                  &column_scale_, &bias_,        &zero_point_};
+  for (BatchedArray* array : arrays) {
+    const bool is_of_matrix = array->batch_stride != 0, is_of_element = array->row_stride != 0 || array->column_stride != 0;
+    if (sizes.batch > 1 && size > 1 && is_of_matrix != is_of_element) return false;
+    if (sizes.batch > 1 && size == 1) array->*stride = array->batch_stride;
+    array->batch_stride = 0;
+  }
+  return true;
+}
+
 Epilogue BatchedArrays::epilogue_of_matrix(int64_t index) const {
   Epilogue epilogue;
   epilogue.integer_bias = integer_bias_.of_matrix<int32_t>(index);

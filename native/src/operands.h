@@ -60,10 +60,17 @@ class BatchedArrays {
 
   Epilogue epilogue_of_matrix(int64_t index) const;
 
+  // Makes the matrices of a batch, each of one column or of one row, a single one with the rows or the columns of all. False
+  // if the elements of an array would not follow each other.
+  bool join_rows(const Sizes& sizes) { return join(sizes, sizes.rows, &BatchedArray::row_stride); }
+  bool join_columns(const Sizes& sizes) { return join(sizes, sizes.columns, &BatchedArray::column_stride); }
+
   BatchedArray a_zero_point, b_zero_point, block_sums;
   int64_t blocks = 0;
 
  private:
+  bool join(const Sizes& sizes, int64_t size, int64_t BatchedArray::* stride);
+
   BatchedArray integer_bias_, row_scale_, column_scale_, bias_, zero_point_;
   Epilogue::Scaling scaling_ = Epilogue::Scaling::kNone;
   Type output_type_ = Type::kInt32;

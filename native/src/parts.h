@@ -27,6 +27,26 @@ inline bool are_shared(const Threads& threads, int64_t multiplications) {
   return threads.count() > 1 && multiplications >= kTooFewToShare;
 }
 
+constexpr int64_t kPackedBytes = int64_t{1} << 18;  // of weights at a time, which fit into a second-level cache
+constexpr int64_t kLeastRows = 96;                  // of a part, for which its weights are packed
+
+// The size of the parts of each matrix of the batch, of which there are to be `wanted` in all.
+inline PartSize size_of_parts(const Product& product, const Loops& loops, bool has_few_rows, int64_t batch, int64_t wanted) {
+  PartSize size{product.rows, product.columns};
+  if (!has_few_rows) {
+    const int64_t most = kPackedBytes / std::max<int64_t>(product.depth, 1);
+    size.columns = std::min(size.columns, std::max(loops.column_unit, most / loops.column_unit * loops.column_unit));
+  }
+  if (has_few_rows || product.rows < 2 * kLeastRows) {
+    const int64_t columns = quotient_rounded_up(product.columns, quotient_rounded_up(wanted, batch));
+    size.columns = std::min(size.columns, rounded_up(columns, loops.column_unit));
+  } else {
+    size.rows = rounded_up(kLeastRows, loops.row_unit);
+    size.can_be_joined = true;
+  }
+  return size;
+}
+
 // Runs `loop` for all parts of `operation_of(matrix)`, for each matrix of the batch.
 template <class Operation, class OperationOf>
 ffi::Error run_in_parts(Threads& threads, bool is_shared, const Loop<Operation>& loop, const Sizes& sizes,

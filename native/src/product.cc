@@ -1,6 +1,4 @@
 // The handler of integer products: checks its operands, and divides the output into parts.
-#include <algorithm>
-
 #include "export.h"
 #include "loops.h"
 #include "operands.h"
@@ -8,26 +6,6 @@
 
 namespace jquant {
 namespace {
-
-constexpr int64_t kPackedBytes = int64_t{1} << 18;  // of weights at a time, which fit into a second-level cache
-constexpr int64_t kLeastRows = 96;                  // of a part, for which its weights are packed
-
-// The size of the parts of each matrix of the batch, of which there are to be `wanted` in all.
-PartSize part_size(const Product& product, const Loops& loops, bool has_few_rows, int64_t batch, int64_t wanted) {
-  PartSize size{product.rows, product.columns};
-  if (!has_few_rows) {
-    const int64_t most = kPackedBytes / std::max<int64_t>(product.depth, 1);
-    size.columns = std::min(size.columns, std::max(loops.column_unit, most / loops.column_unit * loops.column_unit));
-  }
-  if (has_few_rows || product.rows < 2 * kLeastRows) {
-    const int64_t columns = quotient_rounded_up(product.columns, quotient_rounded_up(wanted, batch));
-    size.columns = std::min(size.columns, rounded_up(columns, loops.column_unit));
-  } else {
-    size.rows = rounded_up(kLeastRows, loops.row_unit);
-    size.can_be_joined = true;
-  }
-  return size;
-}
 
 ffi::Error multiply(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::RemainingArgs arrays,
                     ffi::Result<ffi::AnyBuffer> output, bool depth_minor, std::string_view roles) {
@@ -52,6 +30,7 @@ ffi::Error multiply(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffer b, ff
   product.rows = of_output.rows;
   product.columns = of_output.columns;
   product.depth = depth;
+  product.b_stride = product.output_stride = product.columns;
   product.a_is_unsigned = a.element_type() == ffi::DataType::U8;
   product.b_is_unsigned = b.element_type() == ffi::DataType::U8;
   product.is_depth_minor = depth_minor;
@@ -63,7 +42,7 @@ ffi::Error multiply(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffer b, ff
   XlaThreads threads(pool);
   const bool is_shared = are_shared(threads, of_output.batch * product.rows * product.columns * product.depth);
   const int64_t wanted = is_shared ? threads.count() * kPartsPerThread : 1;
-  const PartSize size = part_size(product, *loops, has_few_rows, of_output.batch, wanted);
+  const PartSize size = size_of_parts(product, *loops, has_few_rows, of_output.batch, wanted);
   const int64_t a_stride = a_sizes[0] == 1 ? 0 : product.rows * depth;
   const int64_t b_stride = b_sizes[0] == 1 ? 0 : product.columns * depth;
   const int64_t output_stride = product.rows * product.columns * ffi::ByteWidth(output->element_type());

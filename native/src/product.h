@@ -42,6 +42,8 @@ struct Product {
   const void* b = nullptr;  // (columns, depth) if `is_depth_minor`, otherwise (depth, columns), bytes
   void* output = nullptr;   // (rows, columns)
   int64_t rows = 0, columns = 0, depth = 0;
+  int64_t b_stride = 0;                 // from one row of B to the next, unless it is depth minor
+  int64_t output_stride = 0;            // from one row of the output to the next, in elements
   Broadcast<int32_t> a_zero_point;      // by row
   Broadcast<int32_t> b_zero_point;      // by column
   const int32_t* block_sums = nullptr;  // (blocks, columns), which add up to the sums of the columns of B; or null

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import jquant_native
 import numpy as np
 
-PRODUCT, BLOCK_PRODUCT = "jquant_product", "jquant_block_product"
+PRODUCT, BLOCK_PRODUCT, CONVOLUTION = "jquant_product", "jquant_block_product", "jquant_convolution"
 
 # The roles of the arrays of a call; there are also `block_sums` and `integer_bias`.
 ZERO_POINTS = ("a_zero_point", "b_zero_point")
@@ -28,7 +28,7 @@ def instruction_set() -> str:
     functions.jquant_instruction_set.restype = ctypes.c_char_p
     name = functions.jquant_instruction_set()
     assert name is not None, "JQUANT_NATIVE_ISA names no instruction set that this processor has"
-    for target in (PRODUCT, BLOCK_PRODUCT):
+    for target in (PRODUCT, BLOCK_PRODUCT, CONVOLUTION):
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(functions, target)), platform="cpu")
     return name.decode()
 
@@ -95,12 +95,17 @@ def expected(call: Call) -> np.ndarray:
     named = dict(zip(call.roles, call.arrays, strict=True))
     a = call.a.astype(np.int64) - named.get("a_zero_point", 0)
     b = (call.b.swapaxes(1, 2) if call.depth_minor else call.b).astype(np.int64) - named.get("b_zero_point", 0)
-    total = np.broadcast_to(a @ b + named.get("integer_bias", 0), call.shape).astype(np.int32)
+    return completed(np.broadcast_to(a @ b, call.shape), named, call.dtype)
+
+
+def completed(total: np.ndarray, named: dict[str, np.ndarray], dtype: np.dtype) -> np.ndarray:
+    """What the arrays with these names make of sums."""
+    total = (total + named.get("integer_bias", 0)).astype(np.int32)
     with np.errstate(all="ignore"):
         if "row_scale" in named:
-            return _dequantized(total, named, call.dtype)
+            return _dequantized(total, named, dtype)
         if "multiplier" in named:
-            return _requantized(total, named, call.dtype)
+            return _requantized(total, named, dtype)
     return total
 
 

@@ -18,6 +18,7 @@ struct ProductOperands {
     product.rows = any_size();
     product.columns = any_size();
     product.depth = any_size();
+    product.b_stride = product.output_stride = product.columns;
     product.a_is_unsigned = random.coin();
     product.b_is_unsigned = random.coin();
     product.is_depth_minor = random.coin();

@@ -230,13 +230,13 @@ void write_row(const Epilogue& epilogue, const Terms& terms, int64_t number, con
 }
 
 // Subtracts the terms from the sums of a tile, whose rows are `stride` apart, applies the epilogue, and writes that part of
-// the output, which has `columns` columns.
+// the output, whose rows are `output_stride` elements apart.
 inline void apply(const Epilogue& epilogue, const Terms& terms, const int32_t* sums, int64_t stride, void* output,
-                  int64_t columns, const Part& tile) {
+                  int64_t output_stride, const Part& tile) {
   constexpr decltype(&write_row<0>) functions[] = {write_row<0>, write_row<1>, write_row<2>};
   const int64_t count = tile.end_column - tile.first_column, size = size_of(epilogue.output_type);
   for (int64_t row = tile.first_row; row < tile.end_row; ++row, sums += stride) {
-    char* output_row = static_cast<char*>(output) + (row * columns + tile.first_column) * size;
+    char* output_row = static_cast<char*>(output) + (row * output_stride + tile.first_column) * size;
     functions[terms.count](epilogue, terms, row - tile.first_row, {sums, row, tile.first_column, count, output_row});
   }
 }

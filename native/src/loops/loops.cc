@@ -3,6 +3,8 @@
 #include "loops.h"
 
 #include "loops/blocks.h"
+#include "loops/convolution.h"
+#include "loops/depthwise.h"
 #include "loops/product.h"
 #include "loops/weight_only.h"
 
@@ -12,8 +14,12 @@ extern const Loops JQUANT_LOOPS = {
     JQUANT_NAME,
     JQUANT_NAMESPACE::kPartUnit,
     JQUANT_NAMESPACE::kTileRows,
-    {JQUANT_NAMESPACE::multiply_in_panels, JQUANT_NAMESPACE::scratch_of_panels},
+    {JQUANT_NAMESPACE::multiply_stored, JQUANT_NAMESPACE::scratch_of_panels},
     {JQUANT_NAMESPACE::multiply_few_rows, JQUANT_NAMESPACE::scratch_of_few_rows},
+    {JQUANT_NAMESPACE::multiply_window_rows, JQUANT_NAMESPACE::scratch_of_window_rows},
+    {JQUANT_NAMESPACE::multiply_window_columns, JQUANT_NAMESPACE::scratch_of_window_columns},
+    {JQUANT_NAMESPACE::convolve_pixels, JQUANT_NAMESPACE::scratch_of_pixels},
+    {JQUANT_NAMESPACE::convolve_planes, JQUANT_NAMESPACE::scratch_of_planes},
     {JQUANT_NAMESPACE::multiply_blocks, JQUANT_NAMESPACE::scratch_of_blocks},
     {JQUANT_NAMESPACE::multiply_weight_only, JQUANT_NAMESPACE::scratch_of_weight_only},
 };

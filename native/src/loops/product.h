@@ -22,13 +22,14 @@ constexpr int64_t kPartUnit = kTileColumns > kColumnUnit ? kTileColumns : kColum
 inline int64_t activation_stride(const Product& product) { return rounded_up(product.depth, kBytes) + kBytes; }
 
 // Copies up to `kLanes` rows of A with their sign bits flipped, followed by zeros. Writes the sum of each.
-JQUANT_INLINE void copy_rows(const Product& product, int64_t first_row, int rows, char* copies, int32_t* row_sums) {
+template <class NextRow>
+JQUANT_INLINE void copy_rows(const Product& product, int rows, char* copies, int32_t* row_sums, NextRow& next_row) {
   const uint32_t flip = flip_of_activations(product.a_is_unsigned);
   const Weights ones = weights_of(splat_word(0x01010101));
   Ints sums[kLanes];
   for (int row = 0; row < rows; ++row) {
-    const char* source = static_cast<const char*>(product.a) + (first_row + row) * product.depth;
     char* copy = copies + row * activation_stride(product);
+    const char* source = next_row(copy);
     Ints sum = {};
     for (int64_t k = 0; k < product.depth; k += kBytes) {
       const Words words = bytes_of_row(source, k, product.depth, flip);
@@ -42,11 +43,29 @@ JQUANT_INLINE void copy_rows(const Product& product, int64_t first_row, int rows
   for (int row = 0; row < rows; ++row) row_sums[row] = totals[row];
 }
 
-JQUANT_INLINE void copy_activations(const Product& product, int64_t first_row, int rows, char* copies, int32_t* row_sums) {
+template <class NextRow>
+JQUANT_INLINE void copy_activations(const Product& product, int rows, char* copies, int32_t* row_sums, NextRow& next_row) {
   for (int row = 0; row < rows; row += kLanes)
-    copy_rows(product, first_row + row, static_cast<int>(smaller(rows - row, kLanes)),
-              copies + row * activation_stride(product), row_sums + row);
+    copy_rows(product, static_cast<int>(smaller(rows - row, kLanes)), copies + row * activation_stride(product),
+              row_sums + row, next_row);
 }
+
+// The rows of A, one after another, where they are.
+class StoredRows {
+ public:
+  StoredRows(const Product& product, int64_t first_row)
+      : row_(static_cast<const char*>(product.a) + first_row * product.depth), stride_(product.depth) {}
+
+  JQUANT_INLINE const char* operator()(char* /*copy*/) {
+    const char* row = row_;
+    row_ += stride_;
+    return row;
+  }
+
+ private:
+  const char* row_;
+  int64_t stride_;
+};
 
 // Packs columns of B that lie in the order of the sum into a panel.
 JQUANT_INLINE void pack_panel(const char* columns, int64_t stride, int64_t column_count, int64_t depth, uint32_t flip,
@@ -63,31 +82,50 @@ JQUANT_INLINE void pack_panel(const char* columns, int64_t stride, int64_t colum
   }
 }
 
-// Packs four bytes of K of `kColumnUnit` columns of B, whose rows are `stride` apart, into one or more panels.
-JQUANT_INLINE void pack_word_of_rows(const char* rows, int64_t stride, int64_t row_count, int64_t column_count,
-                                     uint32_t flip, char* panels, int64_t panel_bytes) {
-  typedef uint8_t Bytes __attribute__((vector_size(kColumnUnit)));
+typedef const char* RowsOfWord[kWord];  // four rows of B, null beyond its last
+
+// Packs four bytes of K of up to `kColumnUnit` columns of B, into one or more panels.
+JQUANT_INLINE void pack_some_columns(const RowsOfWord& rows, int64_t first, int64_t columns, uint32_t flip, char* panels,
+                                     int64_t panel_bytes) {
+  typedef uint8_t Unit __attribute__((vector_size(kColumnUnit)));
   typedef uint16_t Pairs __attribute__((vector_size(kColumnUnit)));
   constexpr int kPanels = kColumnUnit / kLanes, kVectors = 4, kVectorsOfPanel = kVectors / kPanels;
-  Bytes bytes[kWord];
+  Unit bytes[kWord];
   for (int i = 0; i < kWord; ++i) {
-    bytes[i] = Bytes{} + static_cast<uint8_t>(flip);  // which is stored as 0
-    if (i >= row_count) continue;
-    if (column_count >= kColumnUnit) {
-      bytes[i] = load<Bytes>(rows + i * stride);
+    bytes[i] = Unit{} + static_cast<uint8_t>(flip);  // which is stored as 0
+    if (rows[i] == nullptr) continue;
+    if (columns >= kColumnUnit) {
+      bytes[i] = load<Unit>(rows[i] + first);
     } else {
-      __builtin_memcpy(&bytes[i], rows + i * stride, column_count);
+      __builtin_memcpy(&bytes[i], rows[i] + first, columns);
     }
   }
-  const Pairs low[2] = {(Pairs)interleaved<Bytes, 0>(bytes[0], bytes[1]), (Pairs)interleaved<Bytes, 1>(bytes[0], bytes[1])};
-  const Pairs high[2] = {(Pairs)interleaved<Bytes, 0>(bytes[2], bytes[3]), (Pairs)interleaved<Bytes, 1>(bytes[2], bytes[3])};
-  Bytes words[kVectors];  // each of four columns
+  const Pairs low[2] = {(Pairs)interleaved<Unit, 0>(bytes[0], bytes[1]), (Pairs)interleaved<Unit, 1>(bytes[0], bytes[1])};
+  const Pairs high[2] = {(Pairs)interleaved<Unit, 0>(bytes[2], bytes[3]), (Pairs)interleaved<Unit, 1>(bytes[2], bytes[3])};
+  Unit words[kVectors];  // each of four columns
   for (int i = 0; i < 2; ++i) {
-    words[2 * i] = (Bytes)interleaved<Pairs, 0>(low[i], high[i]) ^ static_cast<uint8_t>(flip);
-    words[2 * i + 1] = (Bytes)interleaved<Pairs, 1>(low[i], high[i]) ^ static_cast<uint8_t>(flip);
+    words[2 * i] = (Unit)interleaved<Pairs, 0>(low[i], high[i]) ^ static_cast<uint8_t>(flip);
+    words[2 * i + 1] = (Unit)interleaved<Pairs, 1>(low[i], high[i]) ^ static_cast<uint8_t>(flip);
   }
   for (int i = 0; i < kVectors; ++i)
     store(panels + i / kVectorsOfPanel * panel_bytes + i % kVectorsOfPanel * kColumnUnit, words[i]);
+}
+
+// Packs four bytes of K of so many columns of B. Rows have `readable` bytes, of which those beyond the columns are packed as
+// they are.
+JQUANT_INLINE void pack_word(const RowsOfWord& rows, int64_t columns, int64_t readable, uint32_t flip, char* panels,
+                             int64_t panel_bytes) {
+  int64_t column = 0;
+  for (; column + kBytes - kPartUnit < columns && column + kBytes <= readable; column += kBytes) {
+    Words bytes[kWord], words[kWord];
+#pragma GCC unroll 4
+    for (int i = 0; i < kWord; ++i) bytes[i] = rows[i] == nullptr ? splat_word(flip) : load<Words>(rows[i] + column);
+    words_of_columns(bytes, words);
+#pragma GCC unroll 4
+    for (int i = 0; i < kWord; ++i) store(panels + (column / kLanes + i) * panel_bytes, words[i] ^ flip);
+  }
+  for (; column < columns; column += kColumnUnit)
+    pack_some_columns(rows, column, readable - column, flip, panels + column / kLanes * panel_bytes, panel_bytes);
 }
 
 // The sums of the columns of a panel, as signed bytes.
@@ -132,20 +170,25 @@ JQUANT_INLINE void pack_weights(const Product& product, const Part& part, char* 
                  panels + (column - part.first_column) / kLanes * panel_bytes);
     return;
   }
-  for (int64_t k = 0; k < depth; k += kWord)
-    for (int64_t column = part.first_column; column < part.end_column; column += kColumnUnit)
-      pack_word_of_rows(b + k * product.columns + column, product.columns, depth - k, part.end_column - column, flip,
-                        panels + (column - part.first_column) / kLanes * panel_bytes + k * kLanes, panel_bytes);
+  const int64_t columns = part.end_column - part.first_column;
+  for (int64_t k = 0; k < depth; k += kWord) {
+    RowsOfWord rows;
+    for (int i = 0; i < kWord; ++i) rows[i] = k + i < depth ? b + (k + i) * product.b_stride + part.first_column : nullptr;
+    pack_word(rows, columns, columns, flip, panels + k * kLanes, panel_bytes);
+  }
 }
 
-// A part of the product. `scratch` is aligned to a vector.
-inline void multiply_in_panels(const Product& product, const Part& part, char* scratch) {
+// A part of a product whose columns `pack_columns(panels)` packs, and each of whose rows `next_row(copy)` finds, in their
+// order: the address of its bytes, which may have been written to `copy`. `scratch` is aligned to a vector.
+template <class PackColumns, class NextRow>
+JQUANT_INLINE void multiply_in_panels(const Product& product, const Part& part, char* scratch, PackColumns pack_columns,
+                                      NextRow next_row) {
   const int64_t depth = product.depth, panel_bytes = panel_bytes_of(product);
   const int64_t column_count = part.end_column - part.first_column, padded_columns = rounded_up(column_count, kPartUnit);
   char* panels = scratch;
   char* activations = panels + panel_bytes * (padded_columns / kLanes);
   const ZeroPoints zero_points(product, part, activations + activation_stride(product) * kTileRows);
-  pack_weights(product, part, panels);
+  pack_columns(panels);
   if (int32_t* column_sums = zero_points.unknown_column_sums())
     for (int64_t column = 0; column < column_count; column += kLanes)
       store(column_sums + column, sums_of_panel(panels + column / kLanes * panel_bytes, depth));
@@ -156,7 +199,7 @@ inline void multiply_in_panels(const Product& product, const Part& part, char* s
   for (int64_t row = part.first_row; row < part.end_row; row += rows_per_tile) {
     const int rows = static_cast<int>(smaller(rows_per_tile, part.end_row - row));
     int32_t row_sums[kTileRows], starts[kTileRows];
-    copy_activations(product, row, rows, activations, row_sums);
+    copy_activations(product, rows, activations, row_sums, next_row);
     const Terms terms = zero_points.terms(row, rows, row_sums, starts);
     const MultiplyTile multiply = tile_with_rows(rows);
     for (int64_t first = 0; first < column_count; first += kStripColumns) {
@@ -165,10 +208,15 @@ inline void multiply_in_panels(const Product& product, const Part& part, char* s
       for (int64_t column = first; column < end; column += kTileColumns)
         multiply(activations, activation_stride(product), panels + column / kLanes * panel_bytes, words, panel_bytes, starts,
                  sums + (column - first));
-      apply(product.epilogue, beginning_at(terms, first), sums, kStripColumns, product.output, product.columns,
+      apply(product.epilogue, beginning_at(terms, first), sums, kStripColumns, product.output, product.output_stride,
             {row, row + rows, part.first_column + first, part.first_column + end});
     }
   }
+}
+
+inline void multiply_stored(const Product& product, const Part& part, char* scratch) {
+  const auto pack_columns = [&](char* panels) { pack_weights(product, part, panels); };
+  multiply_in_panels(product, part, scratch, pack_columns, StoredRows(product, part.first_row));
 }
 
 // Few rows: up to `kDotRows` rows of A times `kDotColumns` columns of B at a time, along the sum.
@@ -226,7 +274,8 @@ inline void multiply_few_rows(const Product& product, const Part& part, char* sc
   char* activations = scratch;
   const ZeroPoints zero_points(product, part, activations + rows * stride);
   int32_t row_sums[kMostFewRows];
-  copy_activations(product, part.first_row, rows, activations, row_sums);
+  StoredRows stored_rows(product, part.first_row);
+  copy_activations(product, rows, activations, row_sums, stored_rows);
   typedef void (*Multiply)(const char*, int64_t, const int32_t*, const char*, int64_t, int64_t, uint32_t, int32_t*);
   constexpr Multiply functions[] = {multiply_by_dots<1>, multiply_by_dots<2>, multiply_by_dots<3>, multiply_by_dots<4>};
   for (int64_t first = part.first_column; first < part.end_column; first += kDotStripColumns) {
@@ -247,7 +296,7 @@ inline void multiply_few_rows(const Product& product, const Part& part, char* sc
     for (int64_t row = 0; row < rows; row += kDotRows) {
       const int64_t first_row = part.first_row + row, end_row = smaller(first_row + kDotRows, part.end_row);
       apply(product.epilogue, beginning_at(terms[row / kDotRows], first - part.first_column), sums + row * kDotStripColumns,
-            kDotStripColumns, product.output, product.columns, {first_row, end_row, first, end});
+            kDotStripColumns, product.output, product.output_stride, {first_row, end_row, first, end});
     }
   }
 }

@@ -1,0 +1,156 @@
+// A convolution as a product, one of whose factors is read from an image, window by window: nothing of the size of all
+// windows is written to memory.
+#pragma once
+
+#include "../convolution.h"
+#include "image_rows.h"
+#include "planes.h"
+#include "product.h"
+#include "window_place.h"
+
+namespace jquant {
+namespace JQUANT_NAMESPACE {
+
+// The windows of images with the channels last, one after another from `first` on: rows of A.
+class WindowRows {
+ public:
+  WindowRows(const Convolution& convolution, int64_t first)
+      : image_(convolution.image), channels_(convolution.channels), place_(image_, first) {}
+
+  // The bytes of the next window, where they are or in `copy`.
+  JQUANT_INLINE const char* operator()(char* copy) {
+    const WindowsAlong &depth = image_.depth, &height = image_.height, &width = image_.width;
+    const char* window = copy;
+    char* target = copy;
+    for (int64_t i = 0; i < depth.size; ++i) {
+      const int64_t z = depth.place(place_.z, i);
+      for (int64_t j = 0; j < height.size; ++j, target += width.size * channels_) {
+        const int64_t y = height.place(place_.y, j), x = width.place(place_.x, 0);
+        if (!depth.contains(z) || !height.contains(y)) {
+          __builtin_memset(target, image_.padding, width.size * channels_);
+          continue;
+        }
+        const char* row = image_.row(place_.number, z, y);
+        if (image_.window_size() == 1 && width.contains(x)) {
+          window = row + x * image_.channels;
+        } else if (width.dilation == 1 && channels_ == image_.channels && x >= 0 && x + width.size <= width.image) {
+          copy_bytes(target, row + x * channels_, width.size * channels_);
+        } else {
+          copy_pixels(row, x, target);
+        }
+      }
+    }
+    place_.advance();
+    return window;
+  }
+
+ private:
+  // The elements of a window in a row of the image, from place `x` on.
+  JQUANT_INLINE void copy_pixels(const char* row, int64_t x, char* target) const {
+    for (int64_t k = 0; k < image_.width.size; ++k, x += image_.width.dilation, target += channels_) {
+      if (image_.width.contains(x)) {
+        copy_bytes(target, row + x * image_.channels, channels_);
+      } else {
+        __builtin_memset(target, image_.padding, channels_);
+      }
+    }
+  }
+
+  const Image& image_;
+  const int64_t channels_;
+  WindowPlace place_;  // of the next window
+};
+
+inline void multiply_window_rows(const Convolution& convolution, const Part& part, char* scratch) {
+  const Product& product = convolution.product;
+  const auto pack_columns = [&](char* panels) { pack_weights(product, part, panels); };
+  multiply_in_panels(product, part, scratch, pack_columns, WindowRows(convolution, part.first_row));
+}
+
+inline int64_t scratch_of_window_rows(const Convolution& convolution, const Part& part) {
+  return scratch_of_panels(convolution.product, part);
+}
+
+// The windows at one depth of an image with the channels second, some of them: columns of B.
+class WindowColumns {
+ public:
+  WindowColumns(const Convolution& convolution, const Part& part)
+      : convolution_(convolution),
+        part_(part),
+        first_row_(part.first_column / convolution.image.width.count),
+        planes_(convolution.image, first_row_, (part.end_column - 1) / convolution.image.width.count + 1 - first_row_,
+                false),
+        are_copied_(!convolution.image.depth.are_elements() || !convolution.image.height.are_elements() ||
+                    !convolution.image.width.are_elements()) {}
+
+  // Loads of whole vectors read beyond the last window.
+  int64_t scratch_bytes() const { return are_copied_ ? offset_bytes() + kKeptChannels * planes_.bytes() + kBytes : 0; }
+
+  void pack(char* panels, char* scratch) const {
+    auto* const offsets = reinterpret_cast<int64_t*>(scratch);
+    char* const copies = scratch + offset_bytes();
+    const WindowsAlong &depth = convolution_.image.depth, &height = convolution_.image.height;
+    const WindowsAlong& width = convolution_.image.width;
+    const int64_t columns = part_.end_column - part_.first_column, panel_bytes = panel_bytes_of(convolution_.product);
+    const int64_t first = part_.first_column - first_row_ * width.count;
+    const uint32_t flip = flip_of_weights(convolution_.product.b_is_unsigned);
+    RowsOfWord rows;
+    int count = 0, kept = 0;
+    if (are_copied_) {
+      int64_t* offset = offsets;
+      for (int64_t j = 0; j < height.size; ++j)
+        for (int64_t k = 0; k < width.size; ++k) *offset++ = planes_.offset(j, k) + first;
+    }
+    const auto add = [&](const char* row) {
+      rows[count++] = row;
+      if (count < kWord) return;
+      const int64_t readable = are_copied_ ? columns + kBytes : columns;
+      pack_word(rows, columns, readable, flip, panels, panel_bytes);
+      panels += kWord * kLanes;
+      count = 0;
+    };
+    for (int64_t channel = 0; channel < convolution_.channels; ++channel) {
+      for (int64_t i = 0; i < depth.size; ++i) {
+        const int64_t z = depth.place(convolution_.image.window_depth, i);
+        const char* slice = convolution_.image.data + (channel * depth.image + z) * height.image * width.image;
+        if (!are_copied_) {
+          add(slice + part_.first_column);
+          continue;
+        }
+        char* const copy = copies + kept * planes_.bytes();
+        planes_.copy(depth.contains(z) ? slice : nullptr, convolution_.image.padding, copy);
+        for (int64_t j = 0; j < height.size * width.size; ++j) add(copy + offsets[j]);
+        kept = (kept + 1) % kKeptChannels;
+      }
+    }
+    while (count > 0) add(nullptr);
+  }
+
+ private:
+  static constexpr int kKeptChannels = kWord;  // which a word may be from
+
+  int64_t offset_bytes() const {
+    return convolution_.image.height.size * convolution_.image.width.size * int64_t{sizeof(int64_t)};
+  }
+
+  const Convolution& convolution_;
+  const Part part_;
+  const int64_t first_row_;
+  const Planes planes_;
+  const bool are_copied_;
+};
+
+inline void multiply_window_columns(const Convolution& convolution, const Part& part, char* scratch) {
+  const Product& product = convolution.product;
+  const WindowColumns windows(convolution, part);
+  char* copies = scratch + rounded_up(scratch_of_panels(product, part), kBytes);
+  const auto pack_columns = [&](char* panels) { windows.pack(panels, copies); };
+  multiply_in_panels(product, part, scratch, pack_columns, StoredRows(product, part.first_row));
+}
+
+inline int64_t scratch_of_window_columns(const Convolution& convolution, const Part& part) {
+  return rounded_up(scratch_of_panels(convolution.product, part), kBytes) + WindowColumns(convolution, part).scratch_bytes();
+}
+
+}  // namespace JQUANT_NAMESPACE
+}  // namespace jquant
