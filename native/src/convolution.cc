@@ -18,7 +18,6 @@ constexpr int64_t kMost = int64_t{1} << 30;        // of an attribute
 constexpr double kMostMemory = 1099511627776.0;    // bytes; more would be an error in the attributes
 constexpr int64_t kElementsPerMultiplication = 8;  // how much longer a multiplication takes in a depthwise convolution
 constexpr int64_t kMostPlane = int64_t{1} << 14;   // windows of a part with the channels second
-constexpr int64_t kLeastPixels = 16;               // of a part with the channels last
 
 // What a call says beside its arrays.
 struct Attributes {
@@ -53,6 +52,8 @@ ffi::Error read_image(const ffi::AnyBuffer& image, const ffi::AnyBuffer& output,
       return invalid("a window's size, stride, dilation or padding is out of range");
     *all[first + i] = {sizes[position], output_sizes[position], size, stride, dilation, padding};
   }
+  result.begin = static_cast<const char*>(image.untyped_data());
+  result.end = result.begin + image.size_bytes();
   result.channels = sizes[attributes.are_channels_last ? dimensions + 1 : 1];
   result.is_unsigned = image.element_type() == ffi::DataType::U8;
   const double rows = static_cast<double>(result.height.count) +
@@ -123,7 +124,7 @@ struct Call {
   Image image_from(int64_t number, int64_t channel, int64_t depth) const {
     Image result = windows;
     const int64_t first = attributes.are_channels_last ? channel : (number * windows.channels + channel) * image_size();
-    result.data = static_cast<const char*>(image.untyped_data()) + first;
+    result.data = windows.begin + first;
     result.window_depth = depth;
     return result;
   }
@@ -197,11 +198,11 @@ ffi::Error convolve_channels(const Call& call, const BatchedArrays& arrays) {
   const int64_t rows = quotient_rounded_up(sizes.rows, quotient_rounded_up(call.wanted(is_shared), sizes.batch));
   PartSize size{rows, sizes.columns};
   if (is_last) {
-    size = {std::max(rows, kLeastPixels), sizes.columns, true};
+    size = {rounded_up(rows, call.windows.width.count), sizes.columns, true};
   } else if (sizes.columns > kMostPlane) {
     size.columns = std::max<int64_t>(kMostPlane / call.windows.width.count, 1) * call.windows.width.count;
   }
-  const Loop<DepthwiseConvolution>& loop = is_last ? call.loops.depthwise_pixels : call.loops.depthwise_planes;
+  const Loop<DepthwiseConvolution>& loop = is_last ? call.loops.depthwise_rows : call.loops.depthwise_planes;
   return run_in_parts(call.threads, is_shared, loop, sizes, size, [&](int64_t index) {
     DepthwiseConvolution own = convolution;
     own.image = call.image_from(index / depths, 0, index % depths);

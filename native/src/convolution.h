@@ -21,8 +21,9 @@ struct WindowsAlong {
 
 // An image, or several, and the windows over it. Dimensions that it lacks have size 1.
 struct Image {
-  const char* data = nullptr;  // the first channel that is convolved
-  int64_t channels = 0;        // all that it has
+  const char* data = nullptr;                   // the first channel that is convolved
+  const char *begin = nullptr, *end = nullptr;  // of all images
+  int64_t channels = 0;                         // all that it has
   bool is_unsigned = false;
   uint8_t padding = 0;  // what is beyond the image
   WindowsAlong depth, height, width;

@@ -23,8 +23,8 @@ struct Loops {
   int64_t row_unit;     // the rows of a tile
   Loop<Product> panels;
   Loop<Product> few_rows;
-  Loop<Convolution> window_rows, window_columns;                  // with the channels last, and second
-  Loop<DepthwiseConvolution> depthwise_pixels, depthwise_planes;  // the same
+  Loop<Convolution> window_rows, window_columns;                // with the channels last, and second
+  Loop<DepthwiseConvolution> depthwise_rows, depthwise_planes;  // the same
   Loop<BlockProduct> blocks;
   Loop<WeightOnlyProduct> weight_only;
 };

@@ -83,12 +83,13 @@ class WindowColumns {
         are_copied_(!convolution.image.depth.are_elements() || !convolution.image.height.are_elements() ||
                     !convolution.image.width.are_elements()) {}
 
-  // Loads of whole vectors read beyond the last window.
-  int64_t scratch_bytes() const { return are_copied_ ? offset_bytes() + kKeptChannels * planes_.bytes() + kBytes : 0; }
+  int64_t scratch_bytes() const {
+    return are_copied_ ? offset_bytes() + planes_.scratch_bytes() + kKeptChannels * planes_.bytes() : 0;
+  }
 
-  void pack(char* panels, char* scratch) const {
+  void pack(char* panels, char* scratch) {
     auto* const offsets = reinterpret_cast<int64_t*>(scratch);
-    char* const copies = scratch + offset_bytes();
+    char* const copies = scratch + offset_bytes() + planes_.scratch_bytes();
     const WindowsAlong &depth = convolution_.image.depth, &height = convolution_.image.height;
     const WindowsAlong& width = convolution_.image.width;
     const int64_t columns = part_.end_column - part_.first_column, panel_bytes = panel_bytes_of(convolution_.product);
@@ -97,6 +98,7 @@ class WindowColumns {
     RowsOfWord rows;
     int count = 0, kept = 0;
     if (are_copied_) {
+      planes_.prepare(scratch + offset_bytes());
       int64_t* offset = offsets;
       for (int64_t j = 0; j < height.size; ++j)
         for (int64_t k = 0; k < width.size; ++k) *offset++ = planes_.offset(j, k) + first;
@@ -118,7 +120,7 @@ class WindowColumns {
           continue;
         }
         char* const copy = copies + kept * planes_.bytes();
-        planes_.copy(depth.contains(z) ? slice : nullptr, convolution_.image.padding, copy);
+        planes_.copy(convolution_.image, depth.contains(z) ? slice : nullptr, copy);
         for (int64_t j = 0; j < height.size * width.size; ++j) add(copy + offsets[j]);
         kept = (kept + 1) % kKeptChannels;
       }
@@ -130,19 +132,19 @@ class WindowColumns {
   static constexpr int kKeptChannels = kWord;  // which a word may be from
 
   int64_t offset_bytes() const {
-    return convolution_.image.height.size * convolution_.image.width.size * int64_t{sizeof(int64_t)};
+    return rounded_up(convolution_.image.height.size * convolution_.image.width.size * int64_t{sizeof(int64_t)}, kBytes);
   }
 
   const Convolution& convolution_;
   const Part part_;
   const int64_t first_row_;
-  const Planes planes_;
+  Planes planes_;
   const bool are_copied_;
 };
 
 inline void multiply_window_columns(const Convolution& convolution, const Part& part, char* scratch) {
   const Product& product = convolution.product;
-  const WindowColumns windows(convolution, part);
+  WindowColumns windows(convolution, part);
   char* copies = scratch + rounded_up(scratch_of_panels(product, part), kBytes);
   const auto pack_columns = [&](char* panels) { windows.pack(panels, copies); };
   multiply_in_panels(product, part, scratch, pack_columns, StoredRows(product, part.first_row));

@@ -1,80 +1,92 @@
 // Rows of bytes of an image, copied.
 #pragma once
 
-#include "vectors.h"
+#include "words.h"
 
 namespace jquant {
 namespace JQUANT_NAMESPACE {
 
-template <class Vector>
-JQUANT_INLINE void copy_vectors(char* target, const char* source, int64_t count) {
-  constexpr int64_t kSize = sizeof(Vector);
-  for (int64_t i = 0; i + kSize < count; i += kSize) store(target + i, load<Vector>(source + i));
-  store(target + count - kSize, load<Vector>(source + count - kSize));
+typedef uint8_t Sixteen __attribute__((vector_size(16)));
+
+// Writes so many bytes by as few stores of vectors and words as possible, without calling a function: `part(vector, i)` is a
+// vector, or a word, of the bytes from `i` on. Nothing beyond the last is asked for, but some bytes may be written twice.
+template <class Part>
+JQUANT_INLINE void write_bytes(char* target, int64_t count, Part part) {
+  const auto write = [=](auto vector) {
+    constexpr int64_t kSize = sizeof(vector);
+    for (int64_t i = 0; i + kSize < count; i += kSize) store(target + i, part(vector, i));
+    store(target + count - kSize, part(vector, count - kSize));
+  };
+  if (count >= kBytes) {
+    write(Bytes{});
+  } else if (count >= 16) {
+    write(Sixteen{});
+  } else if (count >= 8) {
+    write(uint64_t{});
+  } else if (count >= 4) {
+    write(uint32_t{});
+  } else {
+    for (int64_t i = 0; i < count; ++i) store(target + i, part(uint8_t{}, i));
+  }
 }
 
-// Copies a few bytes without a call of a function, and without reading any beyond.
 JQUANT_INLINE void copy_bytes(char* target, const char* source, int64_t count) {
-  typedef uint8_t Sixteen __attribute__((vector_size(16)));
-  if (count >= kBytes) {
-    copy_vectors<Bytes>(target, source, count);
-  } else if (count >= 16) {
-    copy_vectors<Sixteen>(target, source, count);
-  } else if (count >= 8) {
-    copy_vectors<uint64_t>(target, source, count);
-  } else if (count >= 4) {
-    copy_vectors<uint32_t>(target, source, count);
-  } else {
-    for (int64_t i = 0; i < count; ++i) target[i] = source[i];
-  }
+  write_bytes(target, count, [=](auto vector, int64_t i) { return load<decltype(vector)>(source + i); });
 }
 
 JQUANT_INLINE void fill_bytes(char* target, uint8_t value, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) target[i] = static_cast<char>(value);
+  write_bytes(target, count, [=](auto vector, int64_t) {
+    uint8_t bytes[sizeof(vector)];
+    for (uint8_t& byte : bytes) byte = value;
+    return load<decltype(vector)>(bytes);
+  });
 }
 
-// A row of elements of an image, `step` apart, between padding.
-struct SteppedRow {
-  int64_t first, step;  // the place of the first; negative, or beyond the end, where it is padding
-  int64_t size, count;  // of the image, and of the elements
-  int64_t begin, end;   // of those that are in the image
+JQUANT_INLINE void copy_every_second_byte(char* target, const char* source, int64_t count) {
+  constexpr int64_t kSize = sizeof(Sixteen);
+  int64_t i = 0;
+  for (; i + kSize <= count; i += kSize) {
+    const Sixteen low = load<Sixteen>(source + 2 * i), high = load<Sixteen>(source + 2 * i + kSize - 1);
+    store(target + i, __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14, 17, 19, 21, 23, 25, 27, 29, 31));
+  }
+  for (; i < count; ++i) target[i] = source[2 * i];
+}
 
-  SteppedRow(int64_t first, int64_t step, int64_t size, int64_t count) : first(first), step(step), size(size), count(count) {
-    begin = first >= 0 ? 0 : (-first + step - 1) / step;
-    end = first >= size ? 0 : (size - 1 - first) / step + 1;
-    if (begin > count) begin = count;
-    if (end > count) end = count;
+// Pixels of an image, a row of them, `step` apart; there may be padding before and after them.
+struct RowOfPixels {
+  int64_t first, step;  // the place of the first; negative, or beyond the end, where it is padding
+  int64_t count;
+  int64_t begin, end;  // of those that are in the image
+
+  RowOfPixels(int64_t first, int64_t step, int64_t size, int64_t count) : first(first), step(step), count(count) {
+    begin = smaller(first >= 0 ? 0 : (step - 1 - first) / step, count);
+    end = smaller(first >= size ? 0 : (size - 1 - first) / step + 1, count);
     if (end < begin) end = begin;
   }
 
-  // Writes the elements of a row, or only padding where `row` is null.
-  JQUANT_INLINE void copy(const char* row, uint8_t padding, char* target) const {
+  // Copies the pixels, of so many bytes each, out of a row of the image, or only padding where that is null.
+  JQUANT_INLINE void copy(const char* row, int64_t bytes, uint8_t padding, char* target) const {
     if (row == nullptr || begin == end) {
-      fill_bytes(target, padding, count);
+      fill_bytes(target, padding, count * bytes);
       return;
     }
-    fill_bytes(target, padding, begin);
-    const char* source = row + first + begin * step;
-    const int64_t number = end - begin;
+    fill_edges(bytes, padding, target);
+    const char* source = row + (first + begin * step) * bytes;
+    target += begin * bytes;
     if (step == 1) {
-      copy_bytes(target + begin, source, number);
+      copy_bytes(target, source, (end - begin) * bytes);
+    } else if (step == 2 && bytes == 1) {
+      copy_every_second_byte(target, source, end - begin);
+    } else if (bytes == 1) {
+      for (int64_t i = 0; i < end - begin; ++i) target[i] = source[i * step];
     } else {
-      copy_every(source, number, target + begin);
+      for (int64_t i = 0; i < end - begin; ++i) copy_bytes(target + i * bytes, source + i * step * bytes, bytes);
     }
-    fill_bytes(target + end, padding, count - end);
   }
 
- private:
-  JQUANT_INLINE void copy_every(const char* source, int64_t number, char* target) const {
-    int64_t i = 0;
-    if (step == 2) {
-      typedef uint8_t Sixteen __attribute__((vector_size(16)));
-      for (; i + 16 < number; i += 16) {
-        const Sixteen a = load<Sixteen>(source + 2 * i), b = load<Sixteen>(source + 2 * i + 16);
-        store(target + i, __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30));
-      }
-    }
-    for (; i < number; ++i) target[i] = source[i * step];
+  JQUANT_INLINE void fill_edges(int64_t bytes, uint8_t padding, char* target) const {
+    fill_bytes(target, padding, begin * bytes);
+    fill_bytes(target + end * bytes, padding, (count - end) * bytes);
   }
 };
 

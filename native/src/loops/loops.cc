@@ -18,8 +18,8 @@ extern const Loops JQUANT_LOOPS = {
     {JQUANT_NAMESPACE::multiply_few_rows, JQUANT_NAMESPACE::scratch_of_few_rows},
     {JQUANT_NAMESPACE::multiply_window_rows, JQUANT_NAMESPACE::scratch_of_window_rows},
     {JQUANT_NAMESPACE::multiply_window_columns, JQUANT_NAMESPACE::scratch_of_window_columns},
-    {JQUANT_NAMESPACE::convolve_pixels, JQUANT_NAMESPACE::scratch_of_pixels},
-    {JQUANT_NAMESPACE::convolve_planes, JQUANT_NAMESPACE::scratch_of_planes},
+    {JQUANT_NAMESPACE::convolve_depthwise_rows, JQUANT_NAMESPACE::scratch_of_depthwise_rows},
+    {JQUANT_NAMESPACE::convolve_depthwise_planes, JQUANT_NAMESPACE::scratch_of_depthwise_planes},
     {JQUANT_NAMESPACE::multiply_blocks, JQUANT_NAMESPACE::scratch_of_blocks},
     {JQUANT_NAMESPACE::multiply_weight_only, JQUANT_NAMESPACE::scratch_of_weight_only},
 };

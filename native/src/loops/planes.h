@@ -52,7 +52,9 @@ class Planes {
         row_count_(rows_.size() - height_.count + rows) {}
 
   int64_t pitch() const { return columns_.size(); }
-  int64_t bytes() const { return rows_.count() * columns_.count() * bytes_of_copy(); }
+  // Of the copies of a channel, and of memory beyond them that vectors may reach into.
+  int64_t bytes() const { return rounded_up(copy_count() * bytes_of_copy(), kBytes) + kBytes; }
+  int64_t scratch_bytes() const { return are_rows_joined() ? bytes() : 0; }
 
   // Where the element of the first window is in the copies.
   int64_t offset(int64_t row, int64_t column) const {
@@ -60,33 +62,87 @@ class Planes {
            columns_.shift(column);
   }
 
-  // Copies a channel, or only padding where `channel` is null.
-  JQUANT_INLINE void copy(const char* channel, uint8_t padding, char* target) const {
-    for (int64_t i = 0; i < rows_.count(); ++i) {
-      for (int64_t j = 0; j < columns_.count(); ++j, target += bytes_of_copy()) {
-        const int64_t top = height_.place(first_row_, i), left = width_.place(0, j);
-        if (pitch() == 1 && width_.image == 1) {
-          const SteppedRow column(top, height_.stride, height_.image, row_count_);
-          column.copy(left == 0 ? channel : nullptr, padding, target);
-          continue;
-        }
-        const SteppedRow row(left, width_.stride, width_.image, pitch());
-        for (int64_t r = 0; r < row_count_; ++r) {
-          const int64_t place = top + r * height_.stride;
-          const bool is_inside = channel != nullptr && height_.contains(place);
-          row.copy(is_inside ? channel + place * width_.image : nullptr, padding, target + r * pitch());
-        }
-      }
+  // `scratch` lasts as long as channels are copied.
+  void prepare(char* scratch) {
+    masks_ = scratch;
+    if (!are_rows_joined()) return;
+    __builtin_memset(masks_, 0, bytes());
+    const RowOfPixels rows = rows_of(0);
+    for (int64_t j = 0; j < columns_.count(); ++j) {
+      const RowOfPixels row = pixels_of(j);
+      for (int64_t r = rows.begin; r < rows.end; ++r)
+        fill_bytes(masks_ + j * bytes_of_copy() + r * pitch() + row.begin, 0xff, row.end - row.begin);
+    }
+  }
+
+  // Copies a channel of the image, or only padding where `channel` is null.
+  JQUANT_INLINE void copy(const Image& image, const char* channel, char* target) const {
+    if (channel == nullptr) {
+      fill_bytes(target, image.padding, copy_count() * bytes_of_copy());
+    } else if (pitch() == 1 && width_.image == 1) {
+      copy_column(image, channel, target);
+    } else if (are_rows_joined() && are_around(image, channel)) {
+      copy_joined(image, channel, target);
+    } else {
+      copy_rows(image, channel, target);
     }
   }
 
  private:
+  int64_t copy_count() const { return rows_.count() * columns_.count(); }
   int64_t bytes_of_copy() const { return row_count_ * pitch(); }
+  RowOfPixels rows_of(int64_t i) const { return {height_.place(first_row_, i), height_.stride, height_.image, row_count_}; }
+  RowOfPixels pixels_of(int64_t j) const { return {width_.place(0, j), width_.stride, width_.image, pitch()}; }
+
+  // Whether the rows of a copy follow each other as they do in the image. Then they are copied as one, and masks say what is
+  // padding.
+  bool are_rows_joined() const { return height_.stride == 1 && width_.stride == 1 && pitch() == width_.image; }
+
+  // Whether there are as many bytes of the image around a channel as vectors of its copies are read from.
+  JQUANT_INLINE bool are_around(const Image& image, const char* channel) const {
+    const char* const first = channel + height_.place(first_row_, 0) * width_.image;
+    return first + width_.place(0, 0) >= image.begin &&
+           first + width_.place(0, columns_.count() - 1) + rounded_up(bytes_of_copy(), kBytes) <= image.end;
+  }
+
+  JQUANT_INLINE void copy_joined(const Image& image, const char* channel, char* target) const {
+    const char* masks = masks_;
+    const Words padding = splat_word(0x01010101u * image.padding);
+    for (int64_t j = 0; j < columns_.count(); ++j, target += bytes_of_copy(), masks += bytes_of_copy()) {
+      const char* const source = channel + height_.place(first_row_, 0) * width_.image + width_.place(0, j);
+      for (int64_t i = 0; i < bytes_of_copy(); i += kBytes) {
+        const Words mask = load<Words>(masks + i);
+        store(target + i, (load<Words>(source + i) & mask) | (padding & ~mask));
+      }
+    }
+  }
+
+  JQUANT_INLINE void copy_column(const Image& image, const char* channel, char* target) const {
+    for (int64_t i = 0; i < rows_.count(); ++i) {
+      for (int64_t j = 0; j < columns_.count(); ++j, target += bytes_of_copy()) {
+        const RowOfPixels pixel = pixels_of(j);
+        rows_of(i).copy(pixel.begin < pixel.end ? channel : nullptr, 1, image.padding, target);
+      }
+    }
+  }
+
+  JQUANT_INLINE void copy_rows(const Image& image, const char* channel, char* target) const {
+    for (int64_t i = 0; i < rows_.count(); ++i) {
+      const RowOfPixels rows = rows_of(i);
+      for (int64_t j = 0; j < columns_.count(); ++j, target += bytes_of_copy()) {
+        const RowOfPixels row = pixels_of(j);
+        rows.fill_edges(pitch(), image.padding, target);
+        for (int64_t r = rows.begin; r < rows.end; ++r)
+          row.copy(channel + (rows.first + r * rows.step) * width_.image, 1, image.padding, target + r * pitch());
+      }
+    }
+  }
 
   const WindowsAlong height_, width_;
   const int64_t first_row_;
   const Copies rows_, columns_;
   const int64_t row_count_;
+  char* masks_ = nullptr;
 };
 
 }  // namespace JQUANT_NAMESPACE

@@ -8,6 +8,7 @@ namespace JQUANT_NAMESPACE {
 
 constexpr int64_t rounded_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 constexpr int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+constexpr int64_t larger(int64_t a, int64_t b) { return a < b ? b : a; }
 
 // The bytes [start, start + kBytes) of a row of `depth` bytes, with their sign bits flipped, followed by zeros.
 JQUANT_INLINE Words bytes_of_row(const char* row, int64_t start, int64_t depth, uint32_t flip) {
