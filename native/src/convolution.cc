@@ -13,6 +13,8 @@ namespace {
 
 typedef ffi::Span<const int64_t> Integers;
 
+constexpr int64_t kPackedBytes = int64_t{1} << 19;  // of weights or windows at a time; more, as windows take longer to read
+constexpr int64_t kFewFilters = int64_t{1} << 18;   // in bytes
 constexpr size_t kMostDimensions = 3;
 constexpr int64_t kMost = int64_t{1} << 30;        // of an attribute
 constexpr double kMostMemory = 1099511627776.0;    // bytes; more would be an error in the attributes
@@ -141,7 +143,7 @@ ffi::Error convolve_with_channels_last(const Call& call) {
   product.a_is_unsigned = call.windows.is_unsigned;
   product.b_is_unsigned = call.filter.element_type() == ffi::DataType::U8;
   product.is_depth_minor = !call.attributes.are_filters_last;
-  const PartSize size = size_of_parts(product, call.loops, false, groups.count, call.wanted(is_shared));
+  const PartSize size = size_of_packed_parts(product, call.loops, kPackedBytes, groups.count, call.wanted(is_shared));
   const Sizes sizes{groups.count, product.rows, product.columns};
   return run_in_parts(call.threads, is_shared, call.loops.window_rows, sizes, size, [&](int64_t group) {
     Convolution own{product, call.image_from(0, group * groups.channels, 0), groups.channels};
@@ -152,6 +154,18 @@ ffi::Error convolve_with_channels_last(const Call& call) {
     own.product.epilogue = call.arrays.epilogue_of_matrix(group);
     return own;
   });
+}
+
+// The size of parts whose columns are windows. Few filters are multiplied by all of them; of many, each thread has some, and
+// packs all windows.
+PartSize size_of_window_parts(const Product& product, const Loops& loops, int64_t batch, int64_t wanted) {
+  const int64_t depth = std::max<int64_t>(product.depth, 1), most = kPackedBytes / depth;
+  const int64_t of_matrix = quotient_rounded_up(wanted, batch);
+  if (product.rows * depth <= kFewFilters)
+    return {product.rows, divided(product.columns, std::min(most, product.columns / of_matrix), loops.column_unit)};
+  const int64_t columns = divided(product.columns, most, loops.column_unit);
+  const int64_t in_rows = quotient_rounded_up(of_matrix, quotient_rounded_up(product.columns, columns));
+  return {divided(product.rows, product.rows / in_rows, loops.row_unit), columns};
 }
 
 ffi::Error convolve_with_channels_second(const Call& call) {
@@ -166,7 +180,7 @@ ffi::Error convolve_with_channels_second(const Call& call) {
   product.a_is_unsigned = call.filter.element_type() == ffi::DataType::U8;
   product.b_is_unsigned = call.windows.is_unsigned;
   const Sizes sizes{call.images() * groups.count * depths, product.rows, product.columns};
-  const PartSize size = size_of_parts(product, call.loops, false, sizes.batch, call.wanted(is_shared));
+  const PartSize size = size_of_window_parts(product, call.loops, sizes.batch, call.wanted(is_shared));
   return run_in_parts(call.threads, is_shared, call.loops.window_columns, sizes, size, [&](int64_t index) {
     const int64_t depth = index % depths, group = index / depths % groups.count, number = index / depths / groups.count;
     Convolution own{product, call.image_from(number, group * groups.channels, depth), groups.channels};
@@ -198,7 +212,7 @@ ffi::Error convolve_channels(const Call& call, const BatchedArrays& arrays) {
   const int64_t rows = quotient_rounded_up(sizes.rows, quotient_rounded_up(call.wanted(is_shared), sizes.batch));
   PartSize size{rows, sizes.columns};
   if (is_last) {
-    size = {rounded_up(rows, call.windows.width.count), sizes.columns, true};
+    size = {rounded_up(rows, call.windows.width.count), sizes.columns};
   } else if (sizes.columns > kMostPlane) {
     size.columns = std::max<int64_t>(kMostPlane / call.windows.width.count, 1) * call.windows.width.count;
   }

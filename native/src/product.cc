@@ -1,4 +1,6 @@
 // The handler of integer products: checks its operands, and divides the output into parts.
+#include <algorithm>
+
 #include "export.h"
 #include "loops.h"
 #include "operands.h"
@@ -6,6 +8,8 @@
 
 namespace jquant {
 namespace {
+
+constexpr int64_t kPackedBytes = int64_t{1} << 18;  // of weights at a time, which fit into a second-level cache
 
 ffi::Error multiply(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::RemainingArgs arrays,
                     ffi::Result<ffi::AnyBuffer> output, bool depth_minor, std::string_view roles) {
@@ -42,7 +46,11 @@ ffi::Error multiply(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffer b, ff
   XlaThreads threads(pool);
   const bool is_shared = are_shared(threads, of_output.batch * product.rows * product.columns * product.depth);
   const int64_t wanted = is_shared ? threads.count() * kPartsPerThread : 1;
-  const PartSize size = size_of_parts(product, *loops, has_few_rows, of_output.batch, wanted);
+  PartSize size = size_of_packed_parts(product, *loops, kPackedBytes, of_output.batch, wanted);
+  if (has_few_rows) {
+    const int64_t columns = quotient_rounded_up(product.columns, quotient_rounded_up(wanted, of_output.batch));
+    size = {product.rows, std::min(product.columns, rounded_up(columns, loops->column_unit))};
+  }
   const int64_t a_stride = a_sizes[0] == 1 ? 0 : product.rows * depth;
   const int64_t b_stride = b_sizes[0] == 1 ? 0 : product.columns * depth;
   const int64_t output_stride = product.rows * product.columns * ffi::ByteWidth(output->element_type());

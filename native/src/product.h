@@ -58,6 +58,7 @@ constexpr int64_t kMostFewRows = 16;
 // A part of a matrix: rows [first_row, end_row) and columns [first_column, end_column).
 struct Part {
   int64_t first_row, end_row, first_column, end_column;
+  bool are_columns_prepared = false;  // in the memory to work in, by an earlier part with the same columns
 };
 
 }  // namespace jquant

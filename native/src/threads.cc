@@ -52,9 +52,11 @@ void pause() {
 
 constexpr int kSpins = 500;  // some microseconds
 
+typedef std::function<void(int64_t, int64_t, int64_t&)> Task;
+
 // What the threads that work on one call share. It outlives the call for threads that come late.
 struct Work {
-  Work(int64_t count, int64_t group, int64_t threads, const std::function<void(int64_t, int64_t)>& task)
+  Work(int64_t count, int64_t group, int64_t threads, const Task& task)
       : count(count), group(group), threads(threads), task(&task) {}
 
   // The end of the range that begins at `first`: half of a fair share of what is left.
@@ -66,10 +68,11 @@ struct Work {
 
   // Runs tasks until none is left. `task` is not touched by a thread that comes after the last.
   void run() {
+    int64_t kept = -1;
     for (int64_t first = next.load(std::memory_order_relaxed); first < count;) {
       const int64_t end = end_of_range(first);
       if (!next.compare_exchange_weak(first, end, std::memory_order_relaxed)) continue;
-      (*task)(first, end);
+      (*task)(first, end, kept);
       if (unfinished.fetch_sub(end - first, std::memory_order_acq_rel) == end - first) {
         const std::lock_guard<std::mutex> lock(mutex);
         finished.notify_one();
@@ -86,7 +89,7 @@ struct Work {
   }
 
   const int64_t count, group, threads;
-  const std::function<void(int64_t, int64_t)>* const task;
+  const Task* const task;
   const FloatMode mode = FloatMode::current();
   std::atomic<int64_t> next{0};
   std::atomic<int64_t> unfinished{count};
@@ -95,7 +98,6 @@ struct Work {
 };
 
 constexpr int kAlignment = 64;
-constexpr int64_t kKept = 1 << 20;
 
 struct Free {
   void operator()(char* memory) const { ::operator delete[](memory, std::align_val_t{kAlignment}); }
@@ -108,10 +110,10 @@ struct Scratch {
 
 }  // namespace
 
-void parallel_for(Threads& threads, int64_t count, int64_t group, bool is_shared,
-                  const std::function<void(int64_t first, int64_t end)>& task) {
+void parallel_for(Threads& threads, int64_t count, int64_t group, bool is_shared, const Task& task) {
   const int64_t helpers = is_shared ? std::min(count, threads.count()) - 1 : 0;
-  if (helpers <= 0) return task(0, count);
+  int64_t kept = -1;
+  if (helpers <= 0) return task(0, count, kept);
   const auto work = std::make_shared<Work>(count, group, helpers + 1, task);
   for (int64_t i = 0; i < helpers; ++i) {
     threads.schedule([work] {
@@ -127,7 +129,7 @@ void parallel_for(Threads& threads, int64_t count, int64_t group, bool is_shared
 
 char* scratch_memory(int64_t bytes) {
   thread_local Scratch scratch;
-  if (bytes > scratch.bytes || scratch.bytes > kKept) {
+  if (bytes > scratch.bytes || scratch.bytes > kKeptScratch) {
     scratch = {};
     const int64_t wanted = std::max<int64_t>(bytes, kAlignment);
     scratch.memory.reset(static_cast<char*>(::operator new[](wanted, std::align_val_t{kAlignment}, std::nothrow)));

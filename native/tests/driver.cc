@@ -82,7 +82,7 @@ void flush_subnormal_numbers() {
 template <class Operation>
 void multiply(Threads& threads, const Loop<Operation>& loop, const Operation& product, int64_t rows, int64_t columns) {
   const int64_t row_parts = (product.rows + rows - 1) / rows, column_parts = (product.columns + columns - 1) / columns;
-  parallel_for(threads, row_parts * column_parts, row_parts, true, [&](int64_t first, int64_t end) {
+  parallel_for(threads, row_parts * column_parts, row_parts, true, [&](int64_t first, int64_t end, int64_t& /*kept*/) {
     for (int64_t index = first; index < end; ++index) {
       const int64_t row = index % row_parts * rows, column = index / row_parts * columns;
       const Part part{row, std::min(row + rows, product.rows), column, std::min(column + columns, product.columns)};

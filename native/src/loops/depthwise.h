@@ -28,10 +28,13 @@ class DepthwiseFilters {
   int64_t count() const { return count_ * times_; }
   int64_t scratch_bytes() const { return vectors() * (panel_bytes() + 2 * kBytes) + repeated_bytes(); }
 
-  void pack(char* scratch) {
+  void place(char* scratch) {
     panels_ = scratch;
     starts_ = panels_ + vectors() * panel_bytes();
     zero_points_ = starts_ + vectors() * kBytes;
+  }
+
+  void pack() {
     const char* filters = repeated(zero_points_ + vectors() * kBytes);
     for (int64_t vector = 0; vector * kLanes < count(); ++vector) {
       pack_vector(filters, vector, panels_ + vector * panel_bytes());
@@ -223,7 +226,8 @@ class DepthwisePlanes {
 
   void run(char* scratch) {
     const Image& image = convolution_.image;
-    filters_.pack(scratch);
+    filters_.place(scratch);
+    filters_.pack();
     scratch += rounded_up(filters_.scratch_bytes(), kBytes);
     auto* const elements = reinterpret_cast<const char**>(scratch);
     char* const copies = scratch + element_bytes();
@@ -320,16 +324,20 @@ class DepthwiseRows {
 
   // `part` has whole rows of windows.
   void run(const Part& part, char* scratch) {
-    filters_.pack(scratch);
+    filters_.place(scratch);
     scratch += rounded_up(filters_.scratch_bytes(), kBytes);
     elements_ = reinterpret_cast<const char**>(scratch);
     copies_ = scratch + bytes_of_elements(image_);
     copied_ = reinterpret_cast<int64_t*>(copies_ + rows() * bytes_of_row());
     char* const sums_at = reinterpret_cast<char*>(copied_) + rounded_up(rows() * int64_t{sizeof(int64_t)}, kBytes);
     auto* const sums = reinterpret_cast<int32_t*>(sums_at);
-    const Epilogue epilogue = repeated_epilogue(reinterpret_cast<float*>(sums_at + bytes_of_sums()));
-    for (int64_t i = 0; i < rows(); ++i) copied_[i] = kNothing;
-    fill_bytes(row_at(rows() - 1), image_.padding, bytes_of_row());
+    auto* const of_epilogue = reinterpret_cast<float*>(sums_at + bytes_of_sums());
+    if (!part.are_columns_prepared) {
+      filters_.pack();
+      for (int64_t i = 0; i < rows(); ++i) copied_[i] = kNothing;
+      fill_bytes(row_at(rows() - 1), image_.padding, bytes_of_row());
+    }
+    const Epilogue epilogue = repeated_epilogue(of_epilogue);
 
     const auto convolve = has_filter_zero_point(convolution_) ? convolve_channels<true> : convolve_channels<false>;
     const int64_t count = image_.width.count * image_.channels;

@@ -14,8 +14,9 @@
 namespace jquant {
 namespace JQUANT_NAMESPACE {
 
-constexpr int kColumnUnit = 16;  // columns that are packed at once; tiles divide it or are a multiple
+constexpr int kColumnUnit = 16;  // columns that are packed at once, at least
 constexpr int64_t kPartUnit = kTileColumns > kColumnUnit ? kTileColumns : kColumnUnit;
+static_assert(kColumnUnit % kLanes == 0, "columns are packed into whole panels");
 
 // The bytes from one row of copied activations to the next: in whole vectors, and not in multiples of the distance at which
 // the nearest cache has only a few places.
@@ -116,7 +117,7 @@ JQUANT_INLINE void pack_some_columns(const RowsOfWord& rows, int64_t first, int6
 JQUANT_INLINE void pack_word(const RowsOfWord& rows, int64_t columns, int64_t readable, uint32_t flip, char* panels,
                              int64_t panel_bytes) {
   int64_t column = 0;
-  for (; column + kBytes - kPartUnit < columns && column + kBytes <= readable; column += kBytes) {
+  for (; column + kBytes / 2 < columns && column + kBytes <= readable; column += kBytes) {
     Words bytes[kWord], words[kWord];
 #pragma GCC unroll 4
     for (int i = 0; i < kWord; ++i) bytes[i] = rows[i] == nullptr ? splat_word(flip) : load<Words>(rows[i] + column);
@@ -138,23 +139,27 @@ JQUANT_INLINE Ints sums_of_panel(const char* panel, int64_t depth) {
 
 typedef void (*MultiplyTile)(const char*, int64_t, const char*, int64_t, int64_t, const int32_t*, int32_t*);
 
-template <int... kRows>
+template <int kPanels, int... kRows>
 constexpr MultiplyTile tile_with(int rows) {
-  MultiplyTile functions[] = {multiply_tile<kRows>...};
+  MultiplyTile functions[] = {multiply_tile<kRows, kPanels>...};
   return functions[rows - 1];
 }
 
+template <int kPanels>
 JQUANT_INLINE MultiplyTile tile_with_rows(int rows) {
-  if constexpr (kTileRows == 12) return tile_with<1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12>(rows);
-  if constexpr (kTileRows == 8) return tile_with<1, 2, 3, 4, 5, 6, 7, 8>(rows);
-  if constexpr (kTileRows == 4) return tile_with<1, 2, 3, 4>(rows);
+  if constexpr (kTileRows == 12) return tile_with<kPanels, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12>(rows);
+  if constexpr (kTileRows == 8) return tile_with<kPanels, 1, 2, 3, 4, 5, 6, 7, 8>(rows);
+  if constexpr (kTileRows == 4) return tile_with<kPanels, 1, 2, 3, 4>(rows);
 }
 
 inline int64_t panel_bytes_of(const Product& product) { return rounded_up(product.depth, kBytes) * kLanes; }
 
+// Those that there is room for: a whole number of vectors of bytes.
+inline int64_t packed_columns(const Part& part) { return rounded_up(part.end_column - part.first_column, kBytes); }
+
 // The memory that `multiply_in_panels` works in: the weights of the part, the activations of a tile, and zero points.
 inline int64_t scratch_of_panels(const Product& product, const Part& part) {
-  const int64_t columns = rounded_up(part.end_column - part.first_column, kPartUnit);
+  const int64_t columns = packed_columns(part);
   return panel_bytes_of(product) * (columns / kLanes) + activation_stride(product) * kTileRows +
          ZeroPoints::scratch_bytes(columns);
 }
@@ -184,14 +189,16 @@ template <class PackColumns, class NextRow>
 JQUANT_INLINE void multiply_in_panels(const Product& product, const Part& part, char* scratch, PackColumns pack_columns,
                                       NextRow next_row) {
   const int64_t depth = product.depth, panel_bytes = panel_bytes_of(product);
-  const int64_t column_count = part.end_column - part.first_column, padded_columns = rounded_up(column_count, kPartUnit);
+  const int64_t column_count = part.end_column - part.first_column, padded_columns = packed_columns(part);
   char* panels = scratch;
   char* activations = panels + panel_bytes * (padded_columns / kLanes);
   const ZeroPoints zero_points(product, part, activations + activation_stride(product) * kTileRows);
-  pack_columns(panels);
-  if (int32_t* column_sums = zero_points.unknown_column_sums())
-    for (int64_t column = 0; column < column_count; column += kLanes)
-      store(column_sums + column, sums_of_panel(panels + column / kLanes * panel_bytes, depth));
+  if (!part.are_columns_prepared) {
+    pack_columns(panels);
+    if (int32_t* column_sums = zero_points.unknown_column_sums())
+      for (int64_t column = 0; column < column_count; column += kLanes)
+        store(column_sums + column, sums_of_panel(panels + column / kLanes * panel_bytes, depth));
+  }
 
   const int64_t words = (depth + kWord - 1) / kWord;
   const int64_t row_count = part.end_row - part.first_row, tiles = (row_count + kTileRows - 1) / kTileRows;
@@ -201,13 +208,15 @@ JQUANT_INLINE void multiply_in_panels(const Product& product, const Part& part, 
     int32_t row_sums[kTileRows], starts[kTileRows];
     copy_activations(product, rows, activations, row_sums, next_row);
     const Terms terms = zero_points.terms(row, rows, row_sums, starts);
-    const MultiplyTile multiply = tile_with_rows(rows);
+    const MultiplyTile multiply = tile_with_rows<kTilePanels>(rows), multiply_last = tile_with_rows<1>(rows);
     for (int64_t first = 0; first < column_count; first += kStripColumns) {
       alignas(kBytes) int32_t sums[kTileRows * kStripColumns];
       const int64_t end = smaller(first + kStripColumns, column_count);
-      for (int64_t column = first; column < end; column += kTileColumns)
-        multiply(activations, activation_stride(product), panels + column / kLanes * panel_bytes, words, panel_bytes, starts,
-                 sums + (column - first));
+      for (int64_t column = first; column < end; column += kTileColumns) {
+        const MultiplyTile multiply_columns = end - column <= kLanes ? multiply_last : multiply;
+        multiply_columns(activations, activation_stride(product), panels + column / kLanes * panel_bytes, words, panel_bytes,
+                         starts, sums + (column - first));
+      }
       apply(product.epilogue, beginning_at(terms, first), sums, kStripColumns, product.output, product.output_stride,
             {row, row + rows, part.first_column + first, part.first_column + end});
     }

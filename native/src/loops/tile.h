@@ -1,8 +1,9 @@
 // The inner loop of products with many rows: a tile of the output, whose sums stay in registers.
 //
-// It multiplies `kRows` rows of copied activations, `stride` bytes apart, by `kTilePanels` panels. A panel has the words of
-// K of a vector of columns, one after the other; behind the last, there is memory up to a whole number of vectors of K. The
-// sums, each of which begins with the `start` of its row, are stored in rows of `kStripColumns`.
+// It multiplies `kRows` rows of copied activations, `stride` bytes apart, by `kPanels` panels: `kTilePanels`, or one if only
+// that is left. A panel has the words of K of a vector of columns, one after the other; behind the last, there is memory up
+// to a whole number of vectors of K. The sums, each of which begins with the `start` of its row, are stored in rows of
+// `kStripColumns`.
 #pragma once
 
 #include "vectors.h"
@@ -15,15 +16,15 @@ constexpr int kStripColumns = 256;  // whose sums an epilogue completes at once
 #if defined(JQUANT_NEON_I8MM)
 
 // An instruction multiplies eight bytes each of two rows and two columns, and adds to their four sums.
-template <int kRows>
+template <int kRows, int kPanels>
 void multiply_tile(const char* activations, int64_t stride, const char* panels, int64_t words, int64_t panel_bytes,
                    const int32_t* start, int32_t* sums) {
-  constexpr int kRowPairs = (kRows + 1) / 2, kColumnPairs = kTileColumns / 2;
+  constexpr int kRowPairs = (kRows + 1) / 2, kColumnPairs = kPanels * kLanes / 2;
   int32x4_t totals[kRowPairs][kColumnPairs] = {};
   for (int64_t word = 0; word < words; word += 2) {
     int8x16_t weights[kColumnPairs];
 #pragma GCC unroll 2
-    for (int panel = 0; panel < kTilePanels; ++panel) {
+    for (int panel = 0; panel < kPanels; ++panel) {
       const int32x4_t first = load<int32x4_t>(panels + panel * panel_bytes);
       const int32x4_t second = load<int32x4_t>(panels + panel * panel_bytes + kBytes);
       weights[2 * panel] = vreinterpretq_s8_s32(vzip1q_s32(first, second));
@@ -43,7 +44,7 @@ void multiply_tile(const char* activations, int64_t stride, const char* panels, 
 #pragma GCC unroll 8
   for (int row = 0; row < kRows; ++row) {
     const int32x4_t(&pair)[kColumnPairs] = totals[row / 2];
-    for (int panel = 0; panel < kTilePanels; ++panel) {
+    for (int panel = 0; panel < kPanels; ++panel) {
       const int32x4_t left = pair[2 * panel], right = pair[2 * panel + 1];
       const int32x4_t of_row = row % 2 == 0 ? vcombine_s32(vget_low_s32(left), vget_low_s32(right))
                                             : vcombine_s32(vget_high_s32(left), vget_high_s32(right));
@@ -54,26 +55,26 @@ void multiply_tile(const char* activations, int64_t stride, const char* panels, 
 
 #else
 
-template <int kRows>
+template <int kRows, int kPanels>
 void multiply_tile(const char* activations, int64_t stride, const char* panels, int64_t words, int64_t panel_bytes,
                    const int32_t* start, int32_t* sums) {
   constexpr int kGroup = 3;  // rows that one address and multiples of the stride reach
   constexpr int kGroups = (kRows + kGroup - 1) / kGroup;
   const char* groups[kGroups];
   for (int group = 0; group < kGroups; ++group) groups[group] = activations + group * kGroup * stride;
-  Ints totals[kRows][kTilePanels];
+  Ints totals[kRows][kPanels];
 #pragma GCC unroll 16
   for (int row = 0; row < kRows; ++row)
-    for (int panel = 0; panel < kTilePanels; ++panel) totals[row][panel] = Ints{} + start[row];
+    for (int panel = 0; panel < kPanels; ++panel) totals[row][panel] = Ints{} + start[row];
   for (int64_t word = 0; word < words; ++word) {
-    Weights weights[kTilePanels];
-    for (int panel = 0; panel < kTilePanels; ++panel) weights[panel] = weights_of(load<Words>(panels + panel * panel_bytes));
+    Weights weights[kPanels];
+    for (int panel = 0; panel < kPanels; ++panel) weights[panel] = weights_of(load<Words>(panels + panel * panel_bytes));
 #pragma GCC unroll 16
     for (int row = 0; row < kRows; ++row) {
       uint32_t bytes;
       __builtin_memcpy(&bytes, groups[row / kGroup] + row % kGroup * stride, kWord);
       const Activations activation = activations_of(splat_word(bytes));
-      for (int panel = 0; panel < kTilePanels; ++panel)
+      for (int panel = 0; panel < kPanels; ++panel)
         totals[row][panel] = dot4(totals[row][panel], weights[panel], activation);
     }
 #pragma GCC unroll 16
@@ -82,7 +83,7 @@ void multiply_tile(const char* activations, int64_t stride, const char* panels, 
   }
 #pragma GCC unroll 16
   for (int row = 0; row < kRows; ++row)
-    for (int panel = 0; panel < kTilePanels; ++panel) store(sums + row * kStripColumns + panel * kLanes, totals[row][panel]);
+    for (int panel = 0; panel < kPanels; ++panel) store(sums + row * kStripColumns + panel * kLanes, totals[row][panel]);
 }
 
 #endif
