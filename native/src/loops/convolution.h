@@ -17,43 +17,64 @@ class WindowRows {
   WindowRows(const Convolution& convolution, int64_t first)
       : image_(convolution.image), channels_(convolution.channels), place_(image_, first) {}
 
-  // The bytes of the next window, where they are or in `copy`.
-  JQUANT_INLINE const char* operator()(char* copy) {
-    const WindowsAlong &depth = image_.depth, &height = image_.height, &width = image_.width;
-    const char* window = copy;
-    char* target = copy;
-    for (int64_t i = 0; i < depth.size; ++i) {
-      const int64_t z = depth.place(place_.z, i);
-      for (int64_t j = 0; j < height.size; ++j, target += width.size * channels_) {
-        const int64_t y = height.place(place_.y, j), x = width.place(place_.x, 0);
-        if (!depth.contains(z) || !height.contains(y)) {
-          __builtin_memset(target, image_.padding, width.size * channels_);
-          continue;
-        }
-        const char* row = image_.row(place_.number, z, y);
-        if (image_.window_size() == 1 && width.contains(x)) {
-          window = row + x * image_.channels;
-        } else if (width.dilation == 1 && channels_ == image_.channels && x >= 0 && x + width.size <= width.image) {
-          copy_bytes(target, row + x * channels_, width.size * channels_);
+  // Copies the next window, as `copy_flipped` does.
+  JQUANT_INLINE Ints operator()(uint32_t flip, char* copy) {
+    Ints sum = {};
+    const int64_t depth = image_.window_size() * channels_;
+    if (channels_ % kBytes == 0) {
+      visit_pixels(copy, [&](const char* source, int64_t bytes, char* target) {
+        sum += source != nullptr ? copy_flipped(source, bytes, flip, target) : fill_flipped(bytes, flip, target);
+      });
+    } else {
+      // A vector may have bytes of several pixels.
+      visit_pixels(copy, [&](const char* source, int64_t bytes, char* target) {
+        if (source != nullptr) {
+          copy_bytes(target, source, bytes);
         } else {
-          copy_pixels(row, x, target);
+          fill_bytes(target, image_.padding, bytes);
         }
-      }
+      });
+      sum = copy_flipped(copy, depth, flip, copy);
     }
     place_.advance();
-    return window;
+    return sum;
   }
 
  private:
-  // The elements of a window in a row of the image, from place `x` on.
-  JQUANT_INLINE void copy_pixels(const char* row, int64_t x, char* target) const {
-    for (int64_t k = 0; k < image_.width.size; ++k, x += image_.width.dilation, target += channels_) {
-      if (image_.width.contains(x)) {
-        copy_bytes(target, row + x * image_.channels, channels_);
-      } else {
-        __builtin_memset(target, image_.padding, channels_);
+  // Calls `visit(source, bytes, target)` for the pixels of the window, several at once where they lie side by side, which
+  // are to be written to `target`; `source` is null for padding.
+  template <class Visit>
+  JQUANT_INLINE void visit_pixels(char* target, Visit visit) const {
+    const WindowsAlong &depth = image_.depth, &height = image_.height, &width = image_.width;
+    const int64_t first = width.place(place_.x, 0), bytes = width.size * channels_;
+    const bool are_together = width.size == 1 || (width.dilation == 1 && channels_ == image_.channels);
+    const bool are_inside = first >= 0 && first + (width.size - 1) * width.dilation < width.image;
+    for (int64_t i = 0; i < depth.size; ++i) {
+      const int64_t z = depth.place(place_.z, i);
+      for (int64_t j = 0; j < height.size; ++j, target += bytes) {
+        const int64_t y = height.place(place_.y, j);
+        if (!depth.contains(z) || !height.contains(y)) {
+          visit(nullptr, bytes, target);
+          continue;
+        }
+        const char* const row = image_.row(place_.number, z, y);
+        if (are_together && are_inside) {
+          visit(row + first * image_.channels, bytes, target);
+          continue;
+        }
+        for (int64_t k = 0; k < width.size; ++k) {
+          const int64_t x = first + k * width.dilation;
+          visit(width.contains(x) ? row + x * image_.channels : nullptr, channels_, target + k * channels_);
+        }
       }
     }
+  }
+
+  JQUANT_INLINE Ints fill_flipped(int64_t bytes, uint32_t flip, char* target) const {
+    const Words words = splat_word(0x01010101u * image_.padding) ^ flip;
+    const Ints of_vector = dot4(Ints{}, weights_of(splat_word(0x01010101)), activations_of(words));
+    for (int64_t i = 0; i < bytes; i += kBytes) store(target + i, words);
+    return of_vector * static_cast<int32_t>(bytes / kBytes);
   }
 
   const Image& image_;

@@ -22,24 +22,25 @@ static_assert(kColumnUnit % kLanes == 0, "columns are packed into whole panels")
 // the nearest cache has only a few places.
 inline int64_t activation_stride(const Product& product) { return rounded_up(product.depth, kBytes) + kBytes; }
 
+// Copies bytes with their sign bits flipped, followed by zeros up to a whole number of vectors. The lanes of the result add
+// up to their sum.
+JQUANT_INLINE Ints copy_flipped(const char* source, int64_t count, uint32_t flip, char* copy) {
+  const Weights ones = weights_of(splat_word(0x01010101));
+  Ints sum = {};
+  for (int64_t k = 0; k < count; k += kBytes) {
+    const Words words = bytes_of_row(source, k, count, flip);
+    store(copy + k, words);
+    sum = dot4(sum, ones, activations_of(words));
+  }
+  return sum;
+}
+
 // Copies up to `kLanes` rows of A with their sign bits flipped, followed by zeros. Writes the sum of each.
 template <class NextRow>
 JQUANT_INLINE void copy_rows(const Product& product, int rows, char* copies, int32_t* row_sums, NextRow& next_row) {
   const uint32_t flip = flip_of_activations(product.a_is_unsigned);
-  const Weights ones = weights_of(splat_word(0x01010101));
-  Ints sums[kLanes];
-  for (int row = 0; row < rows; ++row) {
-    char* copy = copies + row * activation_stride(product);
-    const char* source = next_row(copy);
-    Ints sum = {};
-    for (int64_t k = 0; k < product.depth; k += kBytes) {
-      const Words words = bytes_of_row(source, k, product.depth, flip);
-      store(copy + k, words);
-      sum = dot4(sum, ones, activations_of(words));
-    }
-    sums[row] = sum;
-  }
-  for (int row = rows; row < kLanes; ++row) sums[row] = Ints{};
+  Ints sums[kLanes] = {};
+  for (int row = 0; row < rows; ++row) sums[row] = next_row(flip, copies + row * activation_stride(product));
   const Ints totals = sums_of_lanes(sums);
   for (int row = 0; row < rows; ++row) row_sums[row] = totals[row];
 }
@@ -57,10 +58,10 @@ class StoredRows {
   StoredRows(const Product& product, int64_t first_row)
       : row_(static_cast<const char*>(product.a) + first_row * product.depth), stride_(product.depth) {}
 
-  JQUANT_INLINE const char* operator()(char* /*copy*/) {
-    const char* row = row_;
+  JQUANT_INLINE Ints operator()(uint32_t flip, char* copy) {
+    const char* const row = row_;
     row_ += stride_;
-    return row;
+    return copy_flipped(row, stride_, flip, copy);
   }
 
  private:
@@ -152,6 +153,38 @@ JQUANT_INLINE MultiplyTile tile_with_rows(int rows) {
   if constexpr (kTileRows == 4) return tile_with<kPanels, 1, 2, 3, 4>(rows);
 }
 
+// Columns beyond the last whole panel, if they are so few that dots along K take less time than a panel of which they fill
+// little: a fourth of it at most.
+constexpr int kMostLeft = kLanes / 4;
+
+JQUANT_INLINE int64_t columns_left(int64_t columns) {
+  const int64_t left = columns % kLanes;
+  return left <= kMostLeft && columns > kLanes ? left : 0;
+}
+
+// The sums of up to `kTileRows` rows and one column, each multiplied along K. Sums are `stride` apart.
+inline void multiply_column(const char* activations, int64_t activation_stride, int rows, const char* column, int64_t depth,
+                            const int32_t* starts, int32_t* sums, int64_t stride) {
+  for (int first = 0; first < rows; first += kLanes) {
+    Ints totals[kLanes] = {};
+    const int count = static_cast<int>(smaller(rows - first, kLanes));
+    for (int i = 0; i < count; ++i) {
+      const char* row = activations + (first + i) * activation_stride;
+      Ints total = {};
+      for (int64_t k = 0; k < depth; k += kBytes)
+        total = dot4(total, weights_of(load<Words>(column + k)), activations_of(load<Words>(row + k)));
+      totals[i] = total;
+    }
+    const Ints result = sums_of_lanes(totals);
+    for (int i = 0; i < count; ++i) sums[(first + i) * stride] = result[i] + starts[first + i];
+  }
+}
+
+// The words of one column of a panel, side by side.
+inline void unpack_column(const char* panel, int64_t column, int64_t bytes, char* target) {
+  for (int64_t k = 0; k < bytes; k += kWord) store(target + k, load<uint32_t>(panel + k * kLanes + column * kWord));
+}
+
 inline int64_t panel_bytes_of(const Product& product) { return rounded_up(product.depth, kBytes) * kLanes; }
 
 // Those that there is room for: a whole number of vectors of bytes.
@@ -160,9 +193,11 @@ inline int64_t packed_columns(const Part& part) { return rounded_up(part.end_col
 // The memory that `multiply_in_panels` works in: the weights of the part, the activations of a tile, and zero points.
 inline int64_t scratch_of_panels(const Product& product, const Part& part) {
   const int64_t columns = packed_columns(part);
-  return panel_bytes_of(product) * (columns / kLanes) + activation_stride(product) * kTileRows +
+  return panel_bytes_of(product) * (columns / kLanes) + activation_stride(product) * (kTileRows + kMostLeft) +
          ZeroPoints::scratch_bytes(columns);
 }
+
+constexpr int kRowsAhead = 16;  // of B, which are prefetched
 
 // Packs the columns of a part of B, reading it in the order in which it lies in memory.
 JQUANT_INLINE void pack_weights(const Product& product, const Part& part, char* panels) {
@@ -178,13 +213,17 @@ JQUANT_INLINE void pack_weights(const Product& product, const Part& part, char* 
   const int64_t columns = part.end_column - part.first_column;
   for (int64_t k = 0; k < depth; k += kWord) {
     RowsOfWord rows;
-    for (int i = 0; i < kWord; ++i) rows[i] = k + i < depth ? b + (k + i) * product.b_stride + part.first_column : nullptr;
+    for (int i = 0; i < kWord; ++i) {
+      const char* row = b + (k + i) * product.b_stride + part.first_column;
+      rows[i] = k + i < depth ? row : nullptr;
+      prefetch(row + kRowsAhead * product.b_stride, columns);
+    }
     pack_word(rows, columns, columns, flip, panels + k * kLanes, panel_bytes);
   }
 }
 
-// A part of a product whose columns `pack_columns(panels)` packs, and each of whose rows `next_row(copy)` finds, in their
-// order: the address of its bytes, which may have been written to `copy`. `scratch` is aligned to a vector.
+// A part of a product whose columns `pack_columns(panels)` packs, and each of whose rows `next_row(flip, copy, sum)` copies
+// as `copy_flipped` does, in their order. `scratch` is aligned to a vector.
 template <class PackColumns, class NextRow>
 JQUANT_INLINE void multiply_in_panels(const Product& product, const Part& part, char* scratch, PackColumns pack_columns,
                                       NextRow next_row) {
@@ -192,12 +231,17 @@ JQUANT_INLINE void multiply_in_panels(const Product& product, const Part& part, 
   const int64_t column_count = part.end_column - part.first_column, padded_columns = packed_columns(part);
   char* panels = scratch;
   char* activations = panels + panel_bytes * (padded_columns / kLanes);
-  const ZeroPoints zero_points(product, part, activations + activation_stride(product) * kTileRows);
+  char* left_columns = activations + activation_stride(product) * kTileRows;
+  const ZeroPoints zero_points(product, part, left_columns + activation_stride(product) * kMostLeft);
+  const int64_t left = columns_left(column_count), in_panels = column_count - left;
   if (!part.are_columns_prepared) {
     pack_columns(panels);
     if (int32_t* column_sums = zero_points.unknown_column_sums())
       for (int64_t column = 0; column < column_count; column += kLanes)
         store(column_sums + column, sums_of_panel(panels + column / kLanes * panel_bytes, depth));
+    for (int64_t i = 0; i < left; ++i)
+      unpack_column(panels + in_panels / kLanes * panel_bytes, i, rounded_up(depth, kBytes),
+                    left_columns + i * activation_stride(product));
   }
 
   const int64_t words = (depth + kWord - 1) / kWord;
@@ -211,12 +255,16 @@ JQUANT_INLINE void multiply_in_panels(const Product& product, const Part& part, 
     const MultiplyTile multiply = tile_with_rows<kTilePanels>(rows), multiply_last = tile_with_rows<1>(rows);
     for (int64_t first = 0; first < column_count; first += kStripColumns) {
       alignas(kBytes) int32_t sums[kTileRows * kStripColumns];
-      const int64_t end = smaller(first + kStripColumns, column_count);
-      for (int64_t column = first; column < end; column += kTileColumns) {
-        const MultiplyTile multiply_columns = end - column <= kLanes ? multiply_last : multiply;
+      const int64_t end = smaller(first + kStripColumns, column_count), panels_end = smaller(end, in_panels);
+      for (int64_t column = first; column < panels_end; column += kTileColumns) {
+        const MultiplyTile multiply_columns = panels_end - column <= kLanes ? multiply_last : multiply;
         multiply_columns(activations, activation_stride(product), panels + column / kLanes * panel_bytes, words, panel_bytes,
                          starts, sums + (column - first));
       }
+      for (int64_t column = larger(first, in_panels); column < end; ++column)
+        multiply_column(activations, activation_stride(product), rows,
+                        left_columns + (column - in_panels) * activation_stride(product), depth, starts,
+                        sums + (column - first), kStripColumns);
       apply(product.epilogue, beginning_at(terms, first), sums, kStripColumns, product.output, product.output_stride,
             {row, row + rows, part.first_column + first, part.first_column + end});
     }
