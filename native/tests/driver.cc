@@ -1,7 +1,7 @@
-// Products by the inner loops of one instruction set, that which JQUANT_NATIVE_ISA names, on a pool of threads, compared
-// with plain loops. Without XLA, so that it runs under ThreadSanitizer and in an emulator.
+// Products and convolutions by the inner loops of one instruction set, that which JQUANT_NATIVE_ISA names, on a pool of
+// threads, compared with plain loops. Without XLA, so that it runs under ThreadSanitizer and in an emulator.
 //
-//   driver [PRODUCTS]    exits with 77 if this processor does not have the instruction set, with 1 if a result differs
+//   driver [COUNT]    exits with 77 if this processor does not have the instruction set, with 1 if a result differs
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "block_operands.h"
+#include "convolution_operands.h"
 #include "loops.h"
 #include "product_operands.h"
 #include "threads.h"
@@ -78,33 +79,52 @@ void flush_subnormal_numbers() {
 #endif
 }
 
-// Computes a product in parts of at most so many rows and columns.
+struct Size {
+  int64_t rows, columns;
+};
+
+// Computes an output of some size in parts of at most another.
+template <class Operation>
+void compute(Threads& threads, const Loop<Operation>& loop, const Operation& operation, const Size& size, const Size& most) {
+  const int64_t row_parts = (size.rows + most.rows - 1) / most.rows;
+  const int64_t column_parts = (size.columns + most.columns - 1) / most.columns;
+  const auto run = [&](int64_t first, int64_t end, int64_t& prepared) {
+    for (int64_t index = first; index < end; ++index) {
+      const int64_t row = index % row_parts * most.rows, column = index / row_parts * most.columns;
+      Part part{row, std::min(row + most.rows, size.rows), column, std::min(column + most.columns, size.columns)};
+      const int64_t bytes = loop.scratch_bytes(operation, part);
+      part.are_columns_prepared = prepared == index / row_parts && bytes <= kKeptScratch;
+      prepared = index / row_parts;
+      loop.run(operation, part, scratch_memory(bytes));
+    }
+  };
+  parallel_for(threads, row_parts * column_parts, row_parts, true, run);
+}
+
 template <class Operation>
 void multiply(Threads& threads, const Loop<Operation>& loop, const Operation& product, int64_t rows, int64_t columns) {
-  const int64_t row_parts = (product.rows + rows - 1) / rows, column_parts = (product.columns + columns - 1) / columns;
-  parallel_for(threads, row_parts * column_parts, row_parts, true, [&](int64_t first, int64_t end, int64_t& /*kept*/) {
-    for (int64_t index = first; index < end; ++index) {
-      const int64_t row = index % row_parts * rows, column = index / row_parts * columns;
-      const Part part{row, std::min(row + rows, product.rows), column, std::min(column + columns, product.columns)};
-      loop.run(product, part, scratch_memory(loop.scratch_bytes(product, part)));
-    }
-  });
+  compute(threads, loop, product, {product.rows, product.columns}, {rows, columns});
 }
 
 struct Counts {
   std::atomic<int64_t> results{0}, wrong{0};
 };
 
-// Compares the output with plain loops, and clears it.
+// Compares an output of some size with plain loops, and clears it.
 template <class Operands>
-void compare(Operands& operands, Counts& counts) {
-  for (int64_t row = 0; row < operands.product.rows; ++row) {
-    for (int64_t column = 0; column < operands.product.columns; ++column) {
+void compare(Operands& operands, const Size& size, Counts& counts) {
+  for (int64_t row = 0; row < size.rows; ++row) {
+    for (int64_t column = 0; column < size.columns; ++column) {
       if (!operands.is_right(row, column)) ++counts.wrong;
       ++counts.results;
     }
   }
   std::fill(operands.output.begin(), operands.output.end(), 0);
+}
+
+template <class Operands>
+void compare(Operands& operands, Counts& counts) {
+  compare(operands, {operands.product.rows, operands.product.columns}, counts);
 }
 
 void check_integers(Threads& threads, const Loops& loops, Random& random, Counts& counts) {
@@ -134,6 +154,22 @@ void check_weight_only(Threads& threads, const Loops& loops, Random& random, Cou
   compare(operands, counts);
 }
 
+void check_convolutions(Threads& threads, const Loops& loops, Random& random, Counts& counts) {
+  ConvolutionOperands operands(random);
+  const Size size{operands.rows(), operands.columns()};
+  if (size.rows == 0 || size.columns == 0) return;
+  const int64_t width = operands.image.width.count, rows = 1 + random.below(20), columns = 1 + random.below(99);
+  if (!operands.is_depthwise) {
+    const Loop<Convolution>& loop = operands.are_channels_last ? loops.window_rows : loops.window_columns;
+    compute(threads, loop, operands.convolution(), size, {rows, (columns / loops.column_unit + 1) * loops.column_unit});
+  } else if (operands.are_channels_last) {
+    compute(threads, loops.depthwise_rows, operands.depthwise_convolution(), size, {rows * width, size.columns});
+  } else {
+    compute(threads, loops.depthwise_planes, operands.depthwise_convolution(), size, {rows, columns * width});
+  }
+  compare(operands, size, counts);
+}
+
 void check(Threads& threads, const Loops& loops, uint64_t seed, Counts& counts) {
   Random random(seed);
   if (random.coin()) {
@@ -142,6 +178,7 @@ void check(Threads& threads, const Loops& loops, uint64_t seed, Counts& counts) 
     check_blocks(threads, loops, random, counts);
   }
   check_weight_only(threads, loops, random, counts);
+  check_convolutions(threads, loops, random, counts);
 }
 
 int run(int64_t products) {

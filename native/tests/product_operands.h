@@ -93,17 +93,7 @@ struct ProductOperands {
     int32_t total = element(epilogue.integer_bias);
     for (int64_t k = 0; k < product.depth; ++k)
       total += (element_of_a(row, k) - a_zero_point) * (element_of_b(k, column) - b_zero_point);
-    if (epilogue.scaling == Epilogue::Scaling::kNone) return read<int32_t>(result) == total;
-    if (epilogue.scaling == Epilogue::Scaling::kRequantize) {
-      const double lowest = epilogue.output_type == Type::kInt8 ? -128 : 0;
-      const float scaled = static_cast<float>(total) * element(epilogue.column_scale);
-      const double rounded = std::nearbyint(static_cast<double>(scaled)) + element(epilogue.zero_point);
-      const double limited = std::fmin(std::fmax(rounded, lowest), lowest + 255);
-      return *result == static_cast<uint8_t>(std::isnan(scaled) ? 0 : static_cast<int32_t>(limited));
-    }
-    float value = static_cast<float>(total) * (element(epilogue.row_scale) * element(epilogue.column_scale));
-    if (epilogue.bias) value = value + element(epilogue.bias);
-    return is_nearest(result, epilogue.output_type, value);
+    return is_result(epilogue, row, column, total, result);
   }
 };
 

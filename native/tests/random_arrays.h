@@ -75,6 +75,22 @@ Element element_of(const Broadcast<Element>& array, int64_t row, int64_t column)
   return array ? array.data[row * array.row_stride + column * array.column_stride] : Element{};
 }
 
+// Whether an element of the output is what the epilogue makes of a sum with its bias. NaN equals NaN.
+inline bool is_result(const Epilogue& epilogue, int64_t row, int64_t column, int32_t total, const uint8_t* result) {
+  const auto element = [&](const auto& array) { return element_of(array, row, column); };
+  if (epilogue.scaling == Epilogue::Scaling::kNone) return read<int32_t>(result) == total;
+  if (epilogue.scaling == Epilogue::Scaling::kRequantize) {
+    const double lowest = epilogue.output_type == Type::kInt8 ? -128 : 0;
+    const float scaled = static_cast<float>(total) * element(epilogue.column_scale);
+    const double rounded = std::nearbyint(static_cast<double>(scaled)) + element(epilogue.zero_point);
+    const double limited = std::fmin(std::fmax(rounded, lowest), lowest + 255);
+    return *result == static_cast<uint8_t>(std::isnan(scaled) ? 0 : static_cast<int32_t>(limited));
+  }
+  float value = static_cast<float>(total) * (element(epilogue.row_scale) * element(epilogue.column_scale));
+  if (epilogue.bias) value = value + element(epilogue.bias);
+  return is_nearest(result, epilogue.output_type, value);
+}
+
 // Arrays of random elements, which last as long as this.
 template <class Element>
 class Arrays {

@@ -6,7 +6,12 @@ import processes
 import pytest
 
 COUNT = int(os.environ.get("JQUANT_MALFORMED_CALLS", "1200"))
-PROGRAMS = ["malformed_calls.py", "malformed_block_calls.py", "malformed_weight_only_calls.py"]
+PROGRAMS = [
+    "malformed_calls.py",
+    "malformed_block_calls.py",
+    "malformed_convolution_calls.py",
+    "malformed_weight_only_calls.py",
+]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
