@@ -132,6 +132,7 @@ def test_int8_is_multiplied(platform):
     assert text.count("stablehlo.multiply") == 9
 
 
+@pytest.mark.usefixtures("xla_by_default")
 @pytest.mark.parametrize("layout", [("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC")])
 def test_many_filters_are_not_copied(layout):
     """Filters that are much larger than the image are not copied to bring them into another order."""
@@ -158,6 +159,7 @@ LONG_WINDOWS = {
 
 
 @pytest.mark.gate
+@pytest.mark.usefixtures("xla_by_default")
 def test_long_windows():
     """All geometries, with the channels second and last, in one program."""
     rng = np.random.default_rng(5)
@@ -201,6 +203,7 @@ LARGE_FILTERS = {
 }
 
 
+@pytest.mark.usefixtures("xla_by_default")
 @pytest.mark.parametrize("name", LARGE_FILTERS)
 def test_programs_are_small(name):
     sizes, filter_sizes, strides, most = LARGE_FILTERS[name]
@@ -219,6 +222,7 @@ def wide_operands(*batch):
     return x, w, np.uint8(7), np.int8(-3)
 
 
+@pytest.mark.usefixtures("xla_by_default")
 def test_wide_convolutions_are_mapped():
     """Over images, filters and both: for mapped filters, XLA would make a convolution of several groups, which is slow."""
     x, w, *zeros = wide_operands(2)
@@ -252,6 +256,7 @@ def test_wide_convolutions_are_exported():
         assert_equal(call(x[:count]), reference.convolution_integer(x[:count], w, *zeros))
 
 
+@pytest.mark.usefixtures("xla_by_default")
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (1, 2, 0, 3)], ids=str)
 @pytest.mark.parametrize(
     "layout",

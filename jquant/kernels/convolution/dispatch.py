@@ -5,6 +5,7 @@ lowered for. Until then, a program has one operation for each convolution, whose
 """
 
 import functools
+import math
 from collections.abc import Callable
 
 import jax
@@ -18,6 +19,9 @@ from jquant.kernels import epilogue as epilogues
 from jquant.kernels import implementations
 from jquant.kernels.convolution import composed
 from jquant.kernels.epilogue import Epilogue
+from jquant.kernels.native import convolution as native
+from jquant.lowering.partitioned import is_explicit, is_partitioned
+from jquant.modes import Implementation
 
 _integer_convolution_p = Primitive("integer_convolution")
 
@@ -62,6 +66,20 @@ def _compose(input: jax.Array, *operands, geometry: Geometry, **parameters) -> j
     return _call(composed.convolution, input, *operands, geometry=geometry, **parameters)
 
 
+def _call_library(input: jax.Array, *operands, geometry: Geometry, **parameters) -> jax.Array:
+    """The convolution by jquant-native, where mapped images are more images of the batch."""
+    call = functools.partial(_call, native.convolution, geometry=geometry, **parameters)
+    number = _mapped_dimensions(input, geometry)
+    if not number:
+        return call(input, *operands)
+    batch, output_batch = geometry.dimensions.lhs_spec[0], geometry.dimensions.out_spec[0]
+    images = jnp.moveaxis(input, number + batch, number)
+    sizes, rest = images.shape[: number + 1], images.shape[number + 1 :]
+    images = images.reshape(math.prod(sizes), *rest)
+    output = jnp.moveaxis(call(jnp.moveaxis(images, 0, batch), *operands), output_batch, 0)
+    return jnp.moveaxis(output.reshape(*sizes, *output.shape[1:]), number, number + output_batch)
+
+
 def _call(function: Callable[..., jax.Array], input, filter, *arrays, steps, geometry) -> jax.Array:
     input_zero_point, filter_zero_point, epilogue = jax.tree.unflatten(steps, arrays)
     return function(input, filter, input_zero_point, filter_zero_point, geometry, epilogue)
@@ -83,8 +101,12 @@ def _abstract_value(input, filter, *arrays, steps, geometry):
 
 
 def _lower(platform, context, *operands, **parameters):
-    del platform
-    return mlir.lower_fun(functools.partial(_compose, **parameters), multiple_results=False)(context, *operands)
+    chosen = implementations.exportable(implementations.default(platform), context)
+    if chosen is Implementation.NATIVE and not is_partitioned(context) and not is_explicit(context):
+        convolve = implementations.unless_declined(_call_library, _compose)
+    else:
+        convolve = _compose
+    return mlir.lower_fun(functools.partial(convolve, **parameters), multiple_results=False)(context, *operands)
 
 
 implementations.register_lowering(_integer_convolution_p, _lower)
