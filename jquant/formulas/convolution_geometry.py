@@ -29,10 +29,16 @@ class Geometry(NamedTuple):
         """Whether the channels of the input are its last dimension."""
         return self.dimensions.lhs_spec[1] == len(self.dimensions.lhs_spec) - 1
 
-    def arranged(self, input: jax.Array, filter: jax.Array, *, channels_last: bool) -> tuple[jax.Array, jax.Array]:
-        """The input with the batch first, and the channels second or last; the filter with its dimensions in order."""
-        order = _arrangement(self.dimensions.lhs_spec, channels_last)
-        return jnp.transpose(input, order), jnp.transpose(filter, self.dimensions.rhs_spec)
+    def output_shape(self, input_shape: Sequence[int], filter_shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of the output, in its own layout."""
+        batch, _, *space = (input_shape[dimension] for dimension in self.dimensions.lhs_spec)
+        sizes = batch, filter_shape[self.dimensions.rhs_spec[0]], *self.windows.counts(space)
+        by_dimension = dict(zip(self.dimensions.out_spec, sizes, strict=True))
+        return tuple(by_dimension[dimension] for dimension in range(len(sizes)))
+
+    def arranged(self, input: jax.Array, *, channels_last: bool) -> jax.Array:
+        """The input with the batch first, and the channels second or last."""
+        return jnp.transpose(input, _arrangement(self.dimensions.lhs_spec, channels_last))
 
     def restored(self, output: jax.Array, *, channels_last: bool) -> jax.Array:
         """An output with its dimensions arranged like the input's, in the layout of the output."""

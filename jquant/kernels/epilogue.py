@@ -35,6 +35,12 @@ def apply_in_kernel(epilogue: Epilogue, product: jax.Array) -> jax.Array:
     return product
 
 
+def output_dtype(epilogue: Epilogue) -> np.dtype:
+    """The dtype of the result of the steps on an int32 product."""
+    converting = (step.dtype for step in reversed(epilogue) if isinstance(step, Dequantize | Scale | Requantize))
+    return np.dtype(next(converting, np.int32))
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ZeroPointCorrection:

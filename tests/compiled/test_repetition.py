@@ -69,6 +69,7 @@ def test_one_reader_stays_in_the_loop():
     assert memory.temp_size_in_bytes == 0
 
 
+@pytest.mark.usefixtures("xla_by_default")
 def test_windows_are_summed_once():
     """The correction for the filters' zero point is the same for each filter: the last loop reads it."""
 

@@ -1,8 +1,12 @@
 """Integer convolutions compared with onnxruntime, bit for bit."""
 
+import functools
 import itertools
 
 import numpy as np
+import pytest
+from support import random_convolutions
+from support.programs import together
 from support.sampling import one_in
 
 import jquant
@@ -98,3 +102,46 @@ def test_quantized_linear_convolution(a_dtype, b_dtype):
         theirs = run("QLinearConv", *operands, *bias, **attributes)
         broadcast_bias = [values.reshape(1, -1, *(1,) * (len(sizes) - 2)) for values in bias]
         np.testing.assert_array_equal(jquant.quantized_linear_convolution(*operands, *broadcast_bias, **options), theirs)
+
+
+def drawn(rng, rank):
+    """A random convolution without negative padding, and with zero points as ConvInteger takes them, one for all filters."""
+    case = random_convolutions.draw(rng, rank, negative_padding=False)
+    zero_points = [
+        np.zeros((), x.dtype) if x_zero_point is None else x_zero_point.reshape(-1)[0]
+        for x, x_zero_point in ((case.x, case.x_zero_point), (case.w, case.w_zero_point))
+    ]
+    return case._replace(x_zero_point=zero_points[0], w_zero_point=zero_points[1])
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_random_convolutions(gate, full, count, rank):
+    """ConvInteger and QLinearConv, over one to three spatial dimensions."""
+    rng = np.random.default_rng(rank)
+    for _ in range(20 if full else 3 if gate else 1):
+        calls, theirs = [], []
+        for case in (drawn(rng, rank) for _ in range(15 if gate else 5)):
+            windows, sizes = case.windows, case.x.shape
+            attributes = {
+                "strides": windows.strides,
+                "dilations": windows.dilations,
+                "pads": [*(low for low, _ in windows.padding), *(high for _, high in windows.padding)],
+                "group": case.groups,
+            }
+            options = convolution_options(len(sizes), **attributes)
+            options |= {"feature_level": "EXTENDED"}
+            integers = case.x, case.w, case.x_zero_point, case.w_zero_point
+            calls.append((functools.partial(jquant.convolution_integer, **options), integers))
+            theirs.append(run("ConvInteger", *integers, **attributes))
+            if (case.x.dtype, case.w.dtype) == (np.int8, np.uint8):
+                continue
+            y_zero_point = case.y_zero_point.astype(case.x.dtype)
+            operands = case.x, case.x_scale, case.x_zero_point, case.w, case.w_scale, case.w_zero_point, case.y_scale
+            bias = () if case.integer_bias is None else (case.integer_bias,)
+            calls.append(
+                (functools.partial(jquant.quantized_linear_convolution, **options), (*operands, y_zero_point, *bias))
+            )
+            theirs.append(run("QLinearConv", *operands, y_zero_point, *bias, **attributes))
+        for (function, _), ours, expected in zip(calls, together(calls), theirs, strict=True):
+            np.testing.assert_array_equal(ours, expected, f"{function}", strict=True)
+        count("convolutions beside onnxruntime", len(calls))

@@ -1,4 +1,4 @@
-"""The implementations of the convolution: all give the same integers, and each platform's program has the right one."""
+"""Convolutions without jquant-native: all forms give the same integers, and each platform's program has the right one."""
 
 import re
 
@@ -16,8 +16,8 @@ import jquant
 from jquant import reference
 from jquant.arguments import convolutions
 from jquant.cases import samples
-from jquant.kernels.convolution import dispatch as kernel
-from jquant.kernels.convolution import im2col, xla
+from jquant.kernels.convolution import composed, dispatch, im2col, xla
+from jquant.kernels.epilogue import AddBias, Dequantize, Requantize
 from jquant.lowering import cpu_features
 
 
@@ -43,14 +43,62 @@ def test_implementations_agree(name, layout, monkeypatch):
     )
 
     def output():
-        return reordered(jax.jit(lambda x, w: kernel.convolution(x, w, *zeros, geometry))(x, w), layout[2], "NCHW")
+        return reordered(jax.jit(lambda x, w: composed.convolution(x, w, *zeros, geometry))(x, w), layout[2], "NCHW")
 
     assert_equal(output(), expected)
-    monkeypatch.setattr(kernel, "_FEW_FILTERS", 0)
+    monkeypatch.setattr(composed, "_FEW_FILTERS", 0)
     assert_equal(output(), expected)
     if geometry.groups == 1:
         monkeypatch.setattr(im2col, "product", xla.convolution)
         assert_equal(output(), expected)
+
+
+EPILOGUES = {
+    "none": (),
+    "int32": (AddBias(np.ones(4, np.int32)),),
+    "bfloat16": (Dequantize(np.float32(2), np.ones(4, np.float32), None, jnp.dtype(jnp.bfloat16)),),
+    "uint8": (AddBias(np.ones(4, np.int32)), Requantize(np.float32(2), None, np.dtype(np.uint8))),
+}
+
+
+@pytest.mark.parametrize("layout", [("NCHW", "OIHW", "NHWC"), ("CHWN", "IHWO", "HWNC")], ids="-".join)
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+def test_one_operation_until_a_program_is_lowered(epilogue, layout):
+    """Its result has the type of what takes its place, also if images are mapped."""
+    sizes, filter_sizes, options = GEOMETRIES["3x2, all options"]
+    x, w = (
+        reordered(np.zeros(sizes, np.int8), "NCHW", layout[0]),
+        reordered(np.zeros(filter_sizes, np.int8), "OIHW", layout[1]),
+    )
+    geometry = convolutions.geometry("test", x, w, **options, groups=1, dimension_numbers=layout)
+    images = np.stack([x] * 5, 2)
+
+    def types_and_operations(convolution):
+        def function(x):
+            return convolution(x, w, np.int8(3), None, geometry, EPILOGUES[epilogue])
+
+        program, mapped = jax.make_jaxpr(function)(x), jax.make_jaxpr(jax.vmap(function, 2))(images)
+        return (program.out_avals, mapped.out_avals), [equation.primitive.name for equation in program.eqns]
+
+    types, operations = types_and_operations(dispatch.convolution)
+    expected, many = types_and_operations(composed.convolution)
+    assert types == expected
+    assert operations == ["integer_convolution"]
+    assert len(many) > 1
+
+
+def test_types_are_known_without_composing(monkeypatch):
+    """Otherwise each convolution would be traced for its type alone, and again when the program is lowered."""
+    monkeypatch.delattr(composed, "convolution")
+    x, w = jax.ShapeDtypeStruct((5, 2, 6, 9, 9), np.uint8), jax.ShapeDtypeStruct((4, 6, 3, 3), np.int8)
+
+    def types():
+        return jax.eval_shape(jax.vmap(lambda x, w: jquant.convolution_integer(x, w, 3), (0, None)), x, w)
+
+    expected = jax.ShapeDtypeStruct((5, 2, 4, 7, 7), np.int32)
+    assert types() == expected
+    with jax.set_mesh(jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))):
+        assert types() == expected
 
 
 def program(platform, sizes, filter_sizes, **options):
@@ -84,6 +132,7 @@ def test_int8_is_multiplied(platform):
     assert text.count("stablehlo.multiply") == 9
 
 
+@pytest.mark.usefixtures("xla_by_default")
 @pytest.mark.parametrize("layout", [("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC")])
 def test_many_filters_are_not_copied(layout):
     """Filters that are much larger than the image are not copied to bring them into another order."""
@@ -110,6 +159,7 @@ LONG_WINDOWS = {
 
 
 @pytest.mark.gate
+@pytest.mark.usefixtures("xla_by_default")
 def test_long_windows():
     """All geometries, with the channels second and last, in one program."""
     rng = np.random.default_rng(5)
@@ -153,6 +203,7 @@ LARGE_FILTERS = {
 }
 
 
+@pytest.mark.usefixtures("xla_by_default")
 @pytest.mark.parametrize("name", LARGE_FILTERS)
 def test_programs_are_small(name):
     sizes, filter_sizes, strides, most = LARGE_FILTERS[name]
@@ -171,6 +222,7 @@ def wide_operands(*batch):
     return x, w, np.uint8(7), np.int8(-3)
 
 
+@pytest.mark.usefixtures("xla_by_default")
 def test_wide_convolutions_are_mapped():
     """Over images, filters and both: for mapped filters, XLA would make a convolution of several groups, which is slow."""
     x, w, *zeros = wide_operands(2)
@@ -204,6 +256,7 @@ def test_wide_convolutions_are_exported():
         assert_equal(call(x[:count]), reference.convolution_integer(x[:count], w, *zeros))
 
 
+@pytest.mark.usefixtures("xla_by_default")
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (1, 2, 0, 3)], ids=str)
 @pytest.mark.parametrize(
     "layout",

@@ -1,15 +1,29 @@
-"""The convolution of quantized tensors: arranges its operands, and chooses an implementation."""
+"""The primitive behind every convolution: the single entry to all implementations.
+
+As for the integer product, the implementation is chosen when the program is lowered, once for each platform that it is
+lowered for. Until then, a program has one operation for each convolution, whose type is known without tracing any of them.
+"""
+
+import functools
+import math
+from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jax.interpreters.xla import apply_primitive
 
 from jquant.formulas.convolution_geometry import Geometry
-from jquant.kernels.convolution import depthwise, matmul, xla
-from jquant.kernels.convolution.layout import Layout, Operands
+from jquant.kernels import epilogue as epilogues
+from jquant.kernels import implementations
+from jquant.kernels.convolution import composed
 from jquant.kernels.epilogue import Epilogue
+from jquant.kernels.native import convolution as native
+from jquant.lowering.partitioned import is_explicit, is_partitioned
+from jquant.modes import Implementation
 
-# For depthwise convolutions with up to this many filters per channel, shifted multiplications are faster than a matrix
-# product. On a CPU, they are three times as fast for one filter, and as fast for four.
-_FEW_FILTERS = 4
+_integer_convolution_p = Primitive("integer_convolution")
 
 
 def convolution(
@@ -32,36 +46,100 @@ def convolution(
       geometry: the layouts of input, filter and result; groups and windows.
       epilogue: the steps that follow, whose arrays have one element or one for each filter.
     """
-    groups, windows = geometry.groups, geometry.windows
-    filters, depth = (filter.shape[dimension] for dimension in geometry.dimensions.rhs_spec[:2])
-    is_depthwise = depth == 1 and filters // groups <= _FEW_FILTERS
-    # A product of several groups needs the channels of each group together.
-    result_last = geometry.channels_last and (groups == 1 or is_depthwise)
-    fast_on_cpu = groups == 1 and xla.is_fast_on_cpu(input.shape, filter.shape, geometry)
-    channels_last = result_last or fast_on_cpu
-    input, filter = geometry.arranged(input, filter, channels_last=channels_last)
-    # Dimensions are split or joined one reshape at a time, so that JAX can follow them over explicit axes of a mesh.
-    matrix = filter.reshape(1, groups, filters // groups, depth, *windows.sizes)
-    if channels_last:
-        batch, *space, _ = input.shape
-        image = input.reshape(batch, *space, groups, depth)
+    arrays, steps = jax.tree.flatten((input_zero_point, filter_zero_point, epilogue))
+    return _integer_convolution_p.bind(input, filter, *arrays, steps=steps, geometry=geometry)
+
+
+# The input of the primitive may have dimensions before those of the geometry, over which `jax.vmap` maps it and nothing
+# else; the result has them, too.
+
+
+def _mapped_dimensions(input: jax.Array, geometry: Geometry) -> int:
+    """How many dimensions the input has before those of the geometry."""
+    return input.ndim - len(geometry.dimensions.lhs_spec)
+
+
+def _compose(input: jax.Array, *operands, geometry: Geometry, **parameters) -> jax.Array:
+    """The convolution by `composed`."""
+    if _mapped_dimensions(input, geometry):
+        return jax.vmap(lambda input: _compose(input, *operands, geometry=geometry, **parameters))(input)
+    return _call(composed.convolution, input, *operands, geometry=geometry, **parameters)
+
+
+def _call_library(input: jax.Array, *operands, geometry: Geometry, **parameters) -> jax.Array:
+    """The convolution by jquant-native, where mapped images are more images of the batch."""
+    call = functools.partial(_call, native.convolution, geometry=geometry, **parameters)
+    number = _mapped_dimensions(input, geometry)
+    if not number:
+        return call(input, *operands)
+    batch, output_batch = geometry.dimensions.lhs_spec[0], geometry.dimensions.out_spec[0]
+    images = jnp.moveaxis(input, number + batch, number)
+    sizes, rest = images.shape[: number + 1], images.shape[number + 1 :]
+    images = images.reshape(math.prod(sizes), *rest)
+    output = jnp.moveaxis(call(jnp.moveaxis(images, 0, batch), *operands), output_batch, 0)
+    return jnp.moveaxis(output.reshape(*sizes, *output.shape[1:]), number, number + output_batch)
+
+
+def _call(function: Callable[..., jax.Array], input, filter, *arrays, steps, geometry) -> jax.Array:
+    input_zero_point, filter_zero_point, epilogue = jax.tree.unflatten(steps, arrays)
+    return function(input, filter, input_zero_point, filter_zero_point, geometry, epilogue)
+
+
+_integer_convolution_p.def_impl(functools.partial(apply_primitive, _integer_convolution_p))
+
+
+@_integer_convolution_p.def_abstract_eval
+def _abstract_value(input, filter, *arrays, steps, geometry):
+    operands = input, filter, *arrays
+    meshes = [x.sharding.mesh for x in operands]
+    if not all(mesh.empty or mesh.are_all_axes_auto for mesh in meshes):  # types say how arrays are split, or vary
+        return jax.make_jaxpr(functools.partial(_compose, steps=steps, geometry=geometry))(*operands).out_avals[0]
+    *_, epilogue = jax.tree.unflatten(steps, arrays)
+    number = _mapped_dimensions(input, geometry)
+    shape = *input.shape[:number], *geometry.output_shape(input.shape[number:], filter.shape)
+    return input.update(shape=shape, dtype=epilogues.output_dtype(epilogue), weak_type=False)
+
+
+def _lower(platform, context, *operands, **parameters):
+    chosen = implementations.exportable(implementations.default(platform), context)
+    if chosen is Implementation.NATIVE and not is_partitioned(context) and not is_explicit(context):
+        convolve = implementations.unless_declined(_call_library, _compose)
     else:
-        batch, _, *space = input.shape
-        image = input.reshape(batch, groups, depth, *space)
-    operands = Operands(
-        image=image,
-        matrix=matrix,
-        input_zero_point=input_zero_point,
-        filter_zero_point=filter_zero_point,
-        windows=windows,
-        layout=Layout(channels_last, result_last, geometry.dimensions.rhs_spec),
-    )
-    if is_depthwise:
-        product = depthwise.convolution(operands, epilogue)
-    else:
-        product = matmul.convolution(operands, epilogue, fast_on_cpu=fast_on_cpu)
-    if result_last:
-        output = product.reshape(batch, *product.shape[1:-2], filters).reshape(batch, *windows.counts(space), filters)
-    else:
-        output = product.reshape(batch, filters, *product.shape[3:]).reshape(batch, filters, *windows.counts(space))
-    return geometry.restored(output, channels_last=result_last)
+        convolve = _compose
+    return mlir.lower_fun(functools.partial(convolve, **parameters), multiple_results=False)(context, *operands)
+
+
+implementations.register_lowering(_integer_convolution_p, _lower)
+
+
+def _batch(operands, dimensions, **parameters):
+    """Makes the mapped dimension of the input its first; if other operands are mapped, each operation is."""
+    input, *others = operands
+    first, *of_others = dimensions
+    if all(dimension is None for dimension in of_others):
+        return _integer_convolution_p.bind(jnp.moveaxis(input, first, 0), *others, **parameters), 0
+    return jax.vmap(functools.partial(_compose, **parameters), tuple(dimensions))(*operands), 0
+
+
+batching.primitive_batchers[_integer_convolution_p] = _batch
+
+
+def _differentiate(primals, tangents, *, steps, geometry):
+    """The derivative by the epilogue's arrays: the factors are integers, which have no tangents."""
+    input, filter, *arrays = primals
+    *zero_points, epilogue = jax.tree.unflatten(steps, arrays)
+    *_, epilogue_tangent = jax.tree.unflatten(steps, map(ad.instantiate_zeros, tangents[2:]))
+    points, steps = jax.tree.flatten((*zero_points, ()))
+    sums = _integer_convolution_p.bind(input, filter, *points, steps=steps, geometry=geometry)
+    channels = _mapped_dimensions(input, geometry) + geometry.dimensions.out_spec[1]
+
+    def by_filter(x: jax.Array) -> jax.Array:
+        return x.reshape(*(-1 if dimension == channels else 1 for dimension in range(sums.ndim)))
+
+    def apply(epilogue: Epilogue) -> jax.Array:
+        return epilogues.apply(jax.tree.map(by_filter, epilogue), sums)
+
+    return jax.jvp(apply, (epilogue,), (epilogue_tangent,))
+
+
+ad.primitive_jvps[_integer_convolution_p] = _differentiate

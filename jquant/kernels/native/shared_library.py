@@ -15,7 +15,8 @@ PACKAGE = "jquant_native"
 PRODUCT = "jquant_product"
 BLOCK_PRODUCT = "jquant_block_product"
 WEIGHT_ONLY = "jquant_weight_only"
-_TARGETS = PRODUCT, BLOCK_PRODUCT, WEIGHT_ONLY
+CONVOLUTION = "jquant_convolution"
+_TARGETS = PRODUCT, BLOCK_PRODUCT, WEIGHT_ONLY, CONVOLUTION
 
 
 class Library(NamedTuple):

@@ -1,0 +1,102 @@
+"""The convolution by the library."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jquant.formulas.convolution_geometry import Geometry
+from jquant.kernels import epilogue as epilogues
+from jquant.kernels.epilogue import Epilogue
+from jquant.kernels.native.epilogue import Fused, fused, nothing
+from jquant.kernels.native.shared_library import CONVOLUTION, require_sizes
+
+_MOST_SPATIAL_DIMENSIONS = 3
+
+
+def convolution(
+    input: jax.Array,
+    filter: jax.Array,
+    input_zero_point: jax.Array | None,
+    filter_zero_point: jax.Array | None,
+    geometry: Geometry,
+    epilogue: Epilogue,
+) -> jax.Array:
+    """``epilogue(convolution of (input - input_zero_point) and (filter - filter_zero_point))``, as `dispatch` defines it.
+
+    The input keeps its channels where they are, last or second, and the filters stay as they lie in memory if the library
+    can read them so. It takes a product of matrices to be computed, whose rows are the windows, and whose columns are the
+    filters; with the channels second, the rows are the filters, and the columns the windows.
+
+    Raises:
+      NotImplementedError: the library cannot be used, or sizes are symbolic; an array is empty; there are more than 3
+        spatial dimensions; or the convolution is a product.
+    """
+    require_sizes(*input.shape, *filter.shape)
+    channels_last, windows = geometry.channels_last, geometry.windows
+    input = geometry.arranged(input, channels_last=channels_last)
+    batch, *space = input.shape[:-1] if channels_last else (input.shape[0], *input.shape[2:])
+    counts = windows.counts(space)
+    if not input.size * filter.size or len(space) > _MOST_SPATIAL_DIMENSIONS:
+        raise NotImplementedError("implementation native does not support empty arrays, or more than 3 spatial dimensions")
+    if set(counts) == {1} and not any(map(any, windows.padding)):
+        # The input is a matrix with a row for each image: the integer product takes it, and the filters, as they are.
+        raise NotImplementedError("implementation native leaves convolutions of one window to the integer product")
+    matrix, filters_last = _matrix(filter, geometry)
+    filters = filter.shape[geometry.dimensions.rhs_spec[0]]
+
+    def by_filter(x: jax.Array) -> jax.Array:
+        """An array of one element or one for each filter as an array of a batch of products, one for each group."""
+        if x.size == 1:
+            return x.reshape(1, 1, 1)
+        groups = geometry.groups
+        return x.reshape((groups, 1, filters // groups) if channels_last else (groups, filters // groups, 1))
+
+    first = _fused(jax.tree.map(by_filter, epilogue), channels_last)
+    points = (input_zero_point, filter_zero_point) if channels_last else (filter_zero_point, input_zero_point)
+    named = zip(("a_zero_point", "b_zero_point"), points, strict=True)
+    named = {role: by_filter(point.astype(jnp.int32)) for role, point in named if point is not None}
+    named |= zip(first.roles, first.arrays, strict=True)
+    shape = (batch, *counts, filters) if channels_last else (batch, filters, *counts)
+    output = jax.ffi.ffi_call(CONVOLUTION, jax.ShapeDtypeStruct(shape, first.dtype))(
+        input,
+        matrix,
+        *named.values(),
+        channels_last=channels_last,
+        filters_last=filters_last,
+        groups=np.int64(geometry.groups),
+        sizes=np.array(windows.sizes, np.int64),
+        strides=np.array(windows.strides, np.int64),
+        dilations=np.array(windows.dilations, np.int64),
+        padding=np.array([low for low, _ in windows.padding], np.int64),  # the shape of the output implies the rest
+        roles=" ".join(named),
+    )
+    if first.rest:
+        ones = (1,) * len(space)
+        along = (1, *ones, -1) if channels_last else (1, -1, *ones)
+        output = epilogues.apply(jax.tree.map(lambda x: x.reshape(along), first.rest), output)
+    return geometry.restored(output, channels_last=channels_last)
+
+
+def _matrix(filter: jax.Array, geometry: Geometry) -> tuple[jax.Array, bool]:
+    """The filters as the rows of a matrix, or as its columns, and whether they are columns.
+
+    They are columns if filters are the last dimension in memory, as in HWIO, and the channels of the input are last, too.
+    """
+    filters, channels, *elements = geometry.dimensions.rhs_spec
+    number, depth = filter.shape[filters], filter.size // filter.shape[filters]
+    if geometry.channels_last and filters == filter.ndim - 1:
+        return jnp.transpose(filter, (*elements, channels, filters)).reshape(depth, number), True
+    order = (filters, *elements, channels) if geometry.channels_last else (filters, channels, *elements)
+    return jnp.transpose(filter, order).reshape(number, depth), False
+
+
+def _fused(epilogue: Epilogue, channels_last: bool) -> Fused:
+    """As many steps as the library knows. With the channels last, scales of rows and zero points are one for all filters."""
+    first = fused(epilogue)
+    named = dict(zip(first.roles, first.arrays, strict=True))
+    if "row_scale" in named and named["row_scale"].size > 1:
+        named["row_scale"], named["column_scale"] = named["column_scale"], named["row_scale"]
+    of_rows = (named[role] for role in ("row_scale", "zero_point") if role in named)
+    if channels_last and any(x.size > 1 for x in of_rows):
+        return nothing(np.int32, epilogue)
+    return first._replace(arrays=tuple(named.values()))
