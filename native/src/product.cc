@@ -38,9 +38,7 @@ ffi::Error multiply(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffer b, ff
   product.a_is_unsigned = a.element_type() == ffi::DataType::U8;
   product.b_is_unsigned = b.element_type() == ffi::DataType::U8;
   product.is_depth_minor = depth_minor;
-  const bool are_sums_known = batched.block_sums.data != nullptr;
-  const bool needs_sums = product.a_is_unsigned || batched.a_zero_point.data != nullptr;
-  const bool has_few_rows = depth_minor && product.rows <= kMostFewRows && (are_sums_known || !needs_sums);
+  const bool has_few_rows = depth_minor && product.rows <= kMostFewRows;
   const Loop<Product>& loop = has_few_rows ? loops->few_rows : loops->panels;
 
   XlaThreads threads(pool);

@@ -77,12 +77,8 @@ struct ProductOperands {
     return product.b_is_unsigned ? byte : static_cast<int8_t>(byte);
   }
 
-  // Whether few rows may be multiplied where the weights are, for which the sums of columns must be known if they are
-  // needed.
-  bool may_be_few_rows() const {
-    const bool needs_sums = product.a_is_unsigned || product.a_zero_point;
-    return product.is_depth_minor && product.rows <= kMostFewRows && (product.block_sums != nullptr || !needs_sums);
-  }
+  // Whether the weights may be multiplied where they are.
+  bool may_be_few_rows() const { return product.is_depth_minor && product.rows <= kMostFewRows; }
 
   // Whether an element of the output is what the formulas of product.h say. NaN equals NaN.
   bool is_right(int64_t row, int64_t column) const {

@@ -7,8 +7,10 @@ import numpy as np
 from jquant.formulas.convolution_geometry import Geometry
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels.epilogue import Epilogue
+from jquant.kernels.native import product
 from jquant.kernels.native.epilogue import Fused, fused, nothing
 from jquant.kernels.native.shared_library import CONVOLUTION, require_sizes
+from jquant.kernels.zero_point import ZeroPoints
 
 _MOST_SPATIAL_DIMENSIONS = 3
 
@@ -28,8 +30,8 @@ def convolution(
     filters; with the channels second, the rows are the filters, and the columns the windows.
 
     Raises:
-      NotImplementedError: the library cannot be used, or sizes are symbolic; an array is empty; there are more than 3
-        spatial dimensions; or the convolution is a product.
+      NotImplementedError: the library cannot be used, or sizes are symbolic; an array is empty; or there are more than 3
+        spatial dimensions.
     """
     require_sizes(*input.shape, *filter.shape)
     channels_last, windows = geometry.channels_last, geometry.windows
@@ -38,11 +40,12 @@ def convolution(
     counts = windows.counts(space)
     if not input.size * filter.size or len(space) > _MOST_SPATIAL_DIMENSIONS:
         raise NotImplementedError("implementation native does not support empty arrays, or more than 3 spatial dimensions")
-    if set(counts) == {1} and not any(map(any, windows.padding)):
-        # The input is a matrix with a row for each image: the integer product takes it, and the filters, as they are.
-        raise NotImplementedError("implementation native leaves convolutions of one window to the integer product")
     matrix, filters_last = _matrix(filter, geometry)
     filters = filter.shape[geometry.dimensions.rhs_spec[0]]
+    shape = (batch, *counts, filters) if channels_last else (batch, filters, *counts)
+    if geometry.groups == 1 and tuple(space) == windows.sizes and not any(map(any, windows.padding)):
+        output = _of_one_window(input, matrix, input_zero_point, filter_zero_point, epilogue, transposed=not filters_last)
+        return geometry.restored(output.reshape(shape), channels_last=channels_last)
 
     def by_filter(x: jax.Array) -> jax.Array:
         """An array of one element or one for each filter as an array of a batch of products, one for each group."""
@@ -56,7 +59,6 @@ def convolution(
     named = zip(("a_zero_point", "b_zero_point"), points, strict=True)
     named = {role: by_filter(point.astype(jnp.int32)) for role, point in named if point is not None}
     named |= zip(first.roles, first.arrays, strict=True)
-    shape = (batch, *counts, filters) if channels_last else (batch, filters, *counts)
     output = jax.ffi.ffi_call(CONVOLUTION, jax.ShapeDtypeStruct(shape, first.dtype))(
         input,
         matrix,
@@ -75,6 +77,25 @@ def convolution(
         along = (1, *ones, -1) if channels_last else (1, -1, *ones)
         output = epilogues.apply(jax.tree.map(lambda x: x.reshape(along), first.rest), output)
     return geometry.restored(output, channels_last=channels_last)
+
+
+def _of_one_window(
+    input: jax.Array,
+    matrix: jax.Array,
+    input_zero_point: jax.Array | None,
+    filter_zero_point: jax.Array | None,
+    epilogue: Epilogue,
+    *,
+    transposed: bool,
+) -> jax.Array:
+    """The convolution of images that are as large as the filters: a product with a row for each image."""
+
+    def row(x: jax.Array) -> jax.Array:
+        return x.reshape(1, x.size)
+
+    points = (None if point is None else row(point.astype(jnp.int32)) for point in (input_zero_point, filter_zero_point))
+    rows = input.reshape(input.shape[0], input.size // input.shape[0])
+    return product.multiply(rows, matrix, ZeroPoints(*points), jax.tree.map(row, epilogue), transpose_b=transposed)
 
 
 def _matrix(filter: jax.Array, geometry: Geometry) -> tuple[jax.Array, bool]:

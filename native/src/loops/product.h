@@ -159,7 +159,7 @@ constexpr int kMostLeft = kLanes / 4;
 
 JQUANT_INLINE int64_t columns_left(int64_t columns) {
   const int64_t left = columns % kLanes;
-  return left <= kMostLeft && columns > kLanes ? left : 0;
+  return left <= kMostLeft ? left : 0;
 }
 
 // The sums of up to `kTileRows` rows and one column, each multiplied along K. Sums are `stride` apart.
@@ -317,39 +317,51 @@ void multiply_by_dots(const char* activations, int64_t stride, const int32_t* st
   for (int row = 0; row < kRows; ++row) store(sums + row * kDotStripColumns, sums_of_lanes(totals[row]) + start[row]);
 }
 
-// The memory that `multiply_few_rows` works in: the activations, and zero points.
+// The memory that `multiply_few_rows` works in: the activations, one more row, and zero points.
 inline int64_t scratch_of_few_rows(const Product& product, const Part& part) {
   const int64_t rows = part.end_row - part.first_row, columns = part.end_column - part.first_column;
-  return rows * activation_stride(product) + ZeroPoints::scratch_bytes(columns);
+  return (rows + 1) * activation_stride(product) + ZeroPoints::scratch_bytes(columns);
 }
 
-// A part of a product with few rows, whose weights lie in the order of the sum, and the sums of whose columns are known.
+// A part of a product with few rows, whose weights lie in the order of the sum. The sums of columns, unless they are known,
+// are one more row of the product: that of a row of ones.
 inline void multiply_few_rows(const Product& product, const Part& part, char* scratch) {
   const int64_t depth = product.depth, stride = activation_stride(product);
   const int rows = static_cast<int>(part.end_row - part.first_row);
   const uint32_t flip = flip_of_weights(product.b_is_unsigned);
   char* activations = scratch;
-  const ZeroPoints zero_points(product, part, activations + rows * stride);
+  const ZeroPoints zero_points(product, part, activations + (rows + 1) * stride);
+  int32_t* const column_sums = zero_points.unknown_column_sums();
+  const int rows_with_ones = rows + (column_sums != nullptr);
   int32_t row_sums[kMostFewRows];
   StoredRows stored_rows(product, part.first_row);
   copy_activations(product, rows, activations, row_sums, stored_rows);
+  if (column_sums != nullptr) {
+    __builtin_memset(activations + rows * stride, 1, depth);
+    __builtin_memset(activations + rows * stride + depth, 0, rounded_up(depth, kBytes) - depth);
+  }
   typedef void (*Multiply)(const char*, int64_t, const int32_t*, const char*, int64_t, int64_t, uint32_t, int32_t*);
   constexpr Multiply functions[] = {multiply_by_dots<1>, multiply_by_dots<2>, multiply_by_dots<3>, multiply_by_dots<4>};
   for (int64_t first = part.first_column; first < part.end_column; first += kDotStripColumns) {
     const int64_t end = smaller(first + kDotStripColumns, part.end_column);
-    alignas(kBytes) int32_t sums[kMostFewRows * kDotStripColumns];
+    alignas(kBytes) int32_t sums[(kMostFewRows + 1) * kDotStripColumns];
     Terms terms[kMostFewRows / kDotRows];
-    int32_t starts[kMostFewRows];
+    int32_t starts[kMostFewRows + 1];
+    starts[rows] = -kWeightOffset * static_cast<int32_t>(depth);
     for (int row = 0; row < rows; row += kDotRows) {
       const int count = static_cast<int>(smaller(kDotRows, rows - row));
       terms[row / kDotRows] = zero_points.terms(part.first_row + row, count, row_sums + row, starts + row);
     }
     for (int64_t column = first; column < end; column += kLanes) {
       const char* columns = static_cast<const char*>(product.b) + column * depth;
-      for (int64_t row = 0; row < rows; row += kDotRows)
-        functions[smaller(kDotRows, rows - row) - 1](activations + row * stride, stride, starts + row, columns, end - column,
-                                                     depth, flip, sums + row * kDotStripColumns + (column - first));
+      for (int64_t row = 0; row < rows_with_ones; row += kDotRows)
+        functions[smaller(kDotRows, rows_with_ones - row) - 1](activations + row * stride, stride, starts + row, columns,
+                                                               end - column, depth, flip,
+                                                               sums + row * kDotStripColumns + (column - first));
     }
+    if (column_sums != nullptr)
+      __builtin_memcpy(column_sums + (first - part.first_column), sums + rows * kDotStripColumns,
+                       (end - first) * int64_t{sizeof(int32_t)});
     for (int64_t row = 0; row < rows; row += kDotRows) {
       const int64_t first_row = part.first_row + row, end_row = smaller(first_row + kDotRows, part.end_row);
       apply(product.epilogue, beginning_at(terms[row / kDotRows], first - part.first_column), sums + row * kDotStripColumns,
