@@ -76,12 +76,11 @@ def expected(call: ConvolutionCall) -> np.ndarray:
     image = image.astype(np.int64) - named.get(of_image, np.zeros((1, 1, 1))).astype(np.int64).reshape(())
     windows = _windows(image, call.windows)  # (batch, channels, elements, windows)
     batch, channels, elements, count = windows.shape
-    filter = (call.filter.T if call.filters_last else call.filter).astype(np.int64)
     of_group = channels // call.groups
-    filter = filter.reshape(call.groups, call.filters // call.groups, filter.shape[1])
+    filter = (call.filter.T if call.filters_last else call.filter).astype(np.int64)
+    filter = filter.reshape(call.groups, call.filters // call.groups, of_group * elements)
     if of_filter in named:
-        zero_point = named[of_filter]
-        filter = filter - (zero_point.swapaxes(1, 2) if call.channels_last else zero_point)
+        filter = filter - (named[of_filter].swapaxes(1, 2) if call.channels_last else named[of_filter])
     if call.channels_last:
         filter = filter.reshape(*filter.shape[:2], elements, of_group).swapaxes(2, 3)
     filter = filter.reshape(*filter.shape[:2], of_group * elements)
@@ -95,17 +94,18 @@ def expected(call: ConvolutionCall) -> np.ndarray:
 
 
 def _windows(image: np.ndarray, windows: tuple[Window, ...]) -> np.ndarray:
-    for axis, window in enumerate(windows):
-        places = np.arange(window.count)[None] * window.stride + np.arange(window.size)[:, None] * window.dilation
-        places = places - window.padding
+    """The elements of all windows, of shape (batch, channels, elements, windows)."""
+    for axis, window in enumerate(windows, start=2):
+        places = np.arange(window.size)[:, None] * window.dilation + np.arange(window.count) * window.stride - window.padding
+        padding = np.zeros((*image.shape[:axis], 1, *image.shape[axis + 1 :]), np.int64)
+        padded = np.concatenate([image, padding], axis)
         inside = (places >= 0) & (places < window.image)
-        taken = np.take(image, np.where(inside, places, 0), 2 + 2 * axis) if window.image else np.zeros(
-            (*image.shape[: 2 + 2 * axis], *places.shape, *image.shape[3 + 2 * axis :]), np.int64
-        )
-        image = taken * inside.reshape(*inside.shape, *(1,) * (taken.ndim - 4 - 2 * axis))
-    order = [0, 1, *range(2, image.ndim, 2), *range(3, image.ndim, 2)]
-    sizes, counts = (math.prod(window[i] for window in windows) for i in (1, 5))
-    return image.transpose(order).reshape(*image.shape[:2], sizes, counts)
+        elements = np.take(padded, np.where(inside, places, window.image), axis)
+        image = np.moveaxis(elements, axis, -1)  # the elements of the window come last, in the order of the dimensions
+    rank = len(windows)
+    image = np.moveaxis(image, range(-rank, 0), range(2, 2 + rank))
+    sizes, counts = (math.prod(getattr(window, name) for window in windows) for name in ("size", "count"))
+    return image.reshape(*image.shape[:2], sizes, counts)
 
 
 def check(*calls_: ConvolutionCall) -> None:
@@ -164,10 +164,13 @@ def any_call(rng: np.random.Generator, most_elements: int = 400) -> ConvolutionC
     dimensions = int(rng.integers(1, 4))
     windows = tuple(window(rng, (0, most_elements // 4, 30, 8)[dimensions]) for _ in range(dimensions))
     channels_last = bool(rng.integers(2))
-    kind = rng.integers(3)
-    channels, groups = (1, int(rng.choice([1, 3, 16, 17, 40, 70, 130]))) if kind == 0 else (int(rng.choice([1, 2, 3, 5, 16, 20])), 1)
-    groups = int(rng.integers(1, 5)) if kind == 1 else groups
-    filters = int(rng.choice([1, 1, 2, 3])) if kind == 0 else int(rng.choice([1, 2, 5, 16, 17, 33]))
+    is_depthwise = rng.integers(3) == 0
+    if is_depthwise:
+        channels, groups, filters = 1, int(rng.choice([1, 3, 16, 17, 40, 70, 130])), int(rng.choice([1, 1, 2, 3]))
+    else:
+        channels, groups, filters = (
+            int(rng.choice(some)) for some in ((1, 2, 3, 5, 16, 20), (1, 1, 2, 3), (1, 2, 5, 16, 17, 33))
+        )
     integer = tuple(role for role in (*ZERO_POINTS, "integer_bias") if rng.integers(2))
     choices = [((), np.int32)] * 2
     choices += [(DEQUANTIZE[: rng.integers(2, 4)], dtype) for dtype in FLOATS[:1]]

@@ -73,7 +73,8 @@ def test_extreme_values(layout, only):
 
 @every_layout
 @pytest.mark.parametrize(
-    ("channels", "filters", "groups", "size"), [(64, 64, 1, 40), (300, 330, 1, 7), (1, 1, 200, 40), (1, 1, 16, 130), (8, 8, 9, 33)]
+    ("channels", "filters", "groups", "size"),
+    [(64, 64, 1, 40), (300, 330, 1, 7), (1, 1, 200, 40), (1, 1, 16, 130), (8, 8, 9, 33)],
 )
 def test_work_for_several_threads(layout, channels, filters, groups, size):
     rng = np.random.default_rng(5)
