@@ -2,6 +2,7 @@
 #include "convolution.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "export.h"
 #include "loops.h"
@@ -17,7 +18,7 @@ constexpr int64_t kPackedBytes = int64_t{1} << 19;  // of weights or windows at 
 constexpr int64_t kFewFilters = int64_t{1} << 18;   // in bytes
 constexpr size_t kMostDimensions = 3;
 constexpr int64_t kMost = int64_t{1} << 30;        // of an attribute
-constexpr double kMostMemory = 1099511627776.0;    // bytes; more would be an error in the attributes
+constexpr double kMostMemory = 1099511627776.0;    // bytes; whatever needs more is no convolution
 constexpr int64_t kElementsPerMultiplication = 8;  // how much longer a multiplication takes in a depthwise convolution
 constexpr int64_t kMostPlane = int64_t{1} << 14;   // windows of a part with the channels second
 
@@ -41,7 +42,7 @@ ffi::Error read_image(const ffi::AnyBuffer& image, const ffi::AnyBuffer& output,
       sizes[0] != output_sizes[0])
     return invalid(described("the image", image) + " or " + described("the output", output) + " does not have such windows");
   // One dimension is the height where channels are second, because rows share their copies, and the width where they are
-  // last.
+  // last, because the pixels of a row lie side by side.
   WindowsAlong* const all[] = {&result.depth, &result.height, &result.width};
   const size_t first = dimensions == 1 && !attributes.are_channels_last ? 1 : kMostDimensions - dimensions;
   for (size_t i = 0; i < dimensions; ++i) {
@@ -58,12 +59,12 @@ ffi::Error read_image(const ffi::AnyBuffer& image, const ffi::AnyBuffer& output,
   result.end = result.begin + image.size_bytes();
   result.channels = sizes[attributes.are_channels_last ? dimensions + 1 : 1];
   result.is_unsigned = image.element_type() == ffi::DataType::U8;
-  const double rows = static_cast<double>(result.height.count) +
-                      static_cast<double>(result.height.size) * static_cast<double>(result.height.dilation);
-  const double columns = static_cast<double>(result.width.count) +
-                         static_cast<double>(result.width.size) * static_cast<double>(result.width.dilation);
-  if (rows * columns * static_cast<double>(result.window_size()) > kMostMemory) return invalid("the windows are too large");
-  return ffi::Error::Success();
+  double memory = static_cast<double>(result.depth.size);
+  for (const WindowsAlong* along : {&result.height, &result.width}) {
+    const auto size = static_cast<double>(along->size), extent = size * static_cast<double>(along->dilation);
+    memory *= size * (static_cast<double>(along->count) + extent);
+  }
+  return memory > kMostMemory ? invalid("the windows are too large") : ffi::Error::Success();
 }
 
 // The groups, and what each has.
@@ -234,7 +235,7 @@ ffi::Error convolve(ffi::ThreadPool pool, ffi::AnyBuffer image, ffi::AnyBuffer f
   Image windows;
   ffi::Error error = read_image(image, *output, attributes, windows);
   if (error.failure()) return error;
-  Groups groups;
+  Groups groups{};
   error = read_groups(filter, *output, attributes, windows, groups);
   if (error.failure()) return error;
   BatchedArrays arrays;
@@ -250,6 +251,8 @@ ffi::Error convolve(ffi::ThreadPool pool, ffi::AnyBuffer image, ffi::AnyBuffer f
   XlaThreads threads(pool);
   const Call call{threads, *loops, image, filter, *output, attributes, arrays, groups, windows};
   const bool is_depthwise = groups.channels == 1 && (!channels_last || groups.filters == 1);
+  // The windows of one dimension are rows of a single column where each row is prepared by itself.
+  if (is_depthwise && sizes.size() == 1 && channels_last) std::swap(windows.height, windows.width);
   BatchedArrays joined = arrays;
   if (is_depthwise && (channels_last ? joined.join_columns(of_group) : joined.join_rows(of_group)))
     return convolve_channels(call, joined);

@@ -100,6 +100,19 @@ def wrong_windows(rng, raw):
 
 
 @mutation
+def windows_that_overflow(rng, raw):
+    """The number of their elements is 0 in 64 bits, as many as the filters have."""
+    raw.attributes["sizes"] = np.full(3, 2**22)
+    for name in _WINDOW_ATTRIBUTES[1:]:
+        raw.attributes[name] = np.ones(3, np.int64)
+    last, groups = raw.attributes["channels_last"], int(raw.attributes["groups"])
+    raw.operands[0] = np.zeros((1, 2, 2, 2, groups) if last else (1, groups, 2, 2, 2), np.int8)
+    raw.operands[1] = np.zeros((0, groups) if raw.attributes["filters_last"] else (groups, 0), np.int8)
+    raw.roles, raw.operands[2:] = [], []
+    raw.results[0] = (1, 1, 1, 1, groups) if last else (1, groups, 1, 1, 1), np.dtype(np.int32)
+
+
+@mutation
 def wrong_groups(rng, raw):
     groups = int(raw.attributes["groups"])
     wrong = (0, -1, -groups, 13, 2**62, -(2**63), 1)

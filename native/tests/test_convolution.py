@@ -103,3 +103,12 @@ def test_empty(layout):
     check(convolution_calls.call(rng, (THREE,), 3, 2, batch=0, **layout))
     check(convolution_calls.call(rng, (THREE,), 0, 2, **layout))
     check(convolution_calls.call(rng, (Window(3, 2, count=0),), 3, 2, **layout))
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 1), (4, 1, 1), (4, 2, 1)])
+def test_biases_of_groups(shape):
+    """The same for all groups, or for all filters of a group: not one after another for all filters."""
+    rng = np.random.default_rng(8)
+    call = convolution_calls.call(rng, (THREE, THREE), 1, 2, groups=4)
+    bias = draw.array(rng, "integer_bias", shape, np.dtype(np.int32))
+    check(call._replace(arrays=(bias,), roles=("integer_bias",)))
