@@ -1,14 +1,16 @@
 """Measures convolutions of real models beside the formula in int32 and onnxruntime.
 
-    python -m benchmarks.convolution [--rounds 100] [--output FILE.md]
+    python -m benchmarks.convolution [--rounds 100] [--batch 1] [--layers 'stem*'] [--contestants 'q*'] [--output FILE.md]
 
-Prints a table, and writes it to FILE: by default to benchmarks/results/convolution-PLATFORM-jax-VERSION.md.
+Prints a table. A run of one image with all layers and contestants, or one with --output, also writes it to FILE: by default
+to benchmarks/results/convolution-PLATFORM-jax-VERSION.md.
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -20,128 +22,216 @@ from benchmarks import environment
 from benchmarks.contestant import Call, Unavailable, jitted
 from benchmarks.contestants import onnxruntime
 from benchmarks.measure import measure, quartiles
+from benchmarks.selection import select
 from jquant import reference
+from jquant.kernels import implementations
+from jquant.kernels.native.shared_library import CONVOLUTION
+from jquant.modes import Implementation
 
 
 class Layer(NamedTuple):
-    """A convolution of one image.
+    """A convolution of square images, padded by half a filter on every side.
 
     Attributes:
-      sizes: of the input, NCHW.
-      filter_sizes: OIHW.
-      pad: the padding on every side.
+      channels: of the image.
+      size: the height and width of the image.
+      filters: how many.
+      kernel: the height and width of a filter.
+      stride: the step from one window to the next.
       groups: the number of groups of channels.
     """
 
-    sizes: tuple[int, ...]
-    filter_sizes: tuple[int, ...]
-    pad: int
-    groups: int
+    channels: int
+    size: int
+    filters: int
+    kernel: int
+    stride: int = 1
+    groups: int = 1
 
 
 LAYERS = {
-    "ResNet-50, 3 x 3, 56 x 56": Layer((1, 64, 56, 56), (64, 64, 3, 3), pad=1, groups=1),
-    "ResNet-50, 3 x 3, 28 x 28": Layer((1, 128, 28, 28), (128, 128, 3, 3), pad=1, groups=1),
-    "ResNet-50, 3 x 3, 14 x 14": Layer((1, 256, 14, 14), (256, 256, 3, 3), pad=1, groups=1),
-    "ResNet-50, 3 x 3, 7 x 7": Layer((1, 512, 7, 7), (512, 512, 3, 3), pad=1, groups=1),
-    "MobileNetV2, depthwise 3 x 3": Layer((1, 144, 56, 56), (144, 1, 3, 3), pad=1, groups=144),
-    "ResNet-50, 1 x 1": Layer((1, 256, 56, 56), (64, 256, 1, 1), pad=0, groups=1),
+    "ResNet-50, 3 x 3, 56 x 56": Layer(64, 56, 64, kernel=3),
+    "ResNet-50, 3 x 3, 28 x 28": Layer(128, 28, 128, kernel=3),
+    "ResNet-50, 3 x 3, 14 x 14": Layer(256, 14, 256, kernel=3),
+    "ResNet-50, 3 x 3, 7 x 7": Layer(512, 7, 512, kernel=3),
+    "ResNet-50, 1 x 1": Layer(256, 56, 64, kernel=1),
+    "MobileNetV2, depthwise 3 x 3": Layer(144, 56, 144, kernel=3, groups=144),
+    "MobileNetV3, depthwise 5 x 5, stride 2": Layer(72, 56, 72, kernel=5, stride=2, groups=72),
+    "ResNet-50, first layer, 7 x 7, stride 2": Layer(3, 224, 64, kernel=7, stride=2),
+    "four groups, 3 x 3": Layer(128, 28, 128, kernel=3, groups=4),
 }
-BASELINE = "int32 formula"
-HEADER = "| | median, ms | quartiles, ms | times the speed of the formula |\n|---|--:|--:|--:|"
+FORMULA, QLINEAR = "int32 formula", "onnxruntime, QLinearConv"
+HEADER = "| | median, ms | quartiles, ms | times the speed of the formula | time over QLinearConv's |\n|---|--:|--:|--:|--:|"
+NHWC = "NHWC", "HWIO", "NHWC"
 
 
-def contestants(layer: Layer) -> dict[str, Call]:
-    """Calls on uniform uint8 x int8 values: with both zero points, and without that of the filter."""
-    sizes, filter_sizes, pad, groups = layer
-    rng = np.random.default_rng(0)
-    x, w = rng.integers(0, 256, sizes, np.uint8), rng.integers(-128, 128, filter_sizes, np.int8)
+class Problem:
+    """Uniform random operands of a layer, uint8 x int8, and the windows.
+
+    The scales are powers of two, so that the requantized values are the same in whatever order they are multiplied. The ends
+    of uint8 are about three standard deviations of the sums away.
+    """
+
     x_zero_point, w_zero_point, y_zero_point = np.uint8(121), np.int8(-3), np.uint8(128)
-    x_scale, w_scale, y_scale = np.float32(2**-7), np.float32(2**-8), np.float32(2**-4)
-    windows: dict[str, Any] = {"padding": ((pad, pad), (pad, pad)), "groups": groups}
+    x_scale, w_scale = np.float32(2**-7), np.float32(2**-8)
 
-    def formula(x: jax.Array, w: jax.Array, x_zero_point: jax.Array, w_zero_point: jax.Array) -> jax.Array:
+    def __init__(self, layer: Layer, batch: int) -> None:
+        rng = np.random.default_rng(0)
+        depth = layer.channels // layer.groups, layer.kernel, layer.kernel
+        self.x = rng.integers(0, 256, (batch, layer.channels, layer.size, layer.size), np.uint8)
+        self.w = rng.integers(-128, 128, (layer.filters, *depth), np.int8)
+        reach = 3 * 256**2 / 12 * np.prod(depth) ** 0.5 * float(self.x_scale * self.w_scale)
+        self.y_scale = np.float32(2 ** np.ceil(np.log2(reach / 128)))
+        self.pad, self.stride, self.groups = layer.kernel // 2, layer.stride, layer.groups
+
+    @property
+    def integers(self) -> tuple[Any, ...]:
+        return self.x, self.w, self.x_zero_point, self.w_zero_point
+
+    @property
+    def quantized(self) -> tuple[Any, ...]:
+        """The operands of `quantized_linear_convolution` with symmetric weights, as networks have."""
+        image = self.x, self.x_scale, self.x_zero_point
+        return *image, self.w, self.w_scale, None, self.y_scale, self.y_zero_point
+
+    @property
+    def windows(self) -> dict[str, Any]:
+        """Keyword arguments of jquant's functions."""
+        return {"strides": (self.stride,) * 2, "padding": ((self.pad, self.pad),) * 2, "groups": self.groups}
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Attributes of ONNX's operators."""
+        return {"strides": [self.stride] * 2, "pads": [self.pad] * 4, "group": self.groups}
+
+
+def formula(problem: Problem) -> Callable[..., jax.Array]:
+    """The formula as written, of int32."""
+
+    def function(x: jax.Array, w: jax.Array, x_zero_point: jax.Array, w_zero_point: jax.Array) -> jax.Array:
         return lax.conv_general_dilated(
             x.astype(jnp.int32) - x_zero_point.astype(jnp.int32),
             w.astype(jnp.int32) - w_zero_point.astype(jnp.int32),
-            (1, 1),
-            windows["padding"],
+            (problem.stride,) * 2,
+            ((problem.pad, problem.pad),) * 2,
             dimension_numbers=("NCHW", "OIHW", "NCHW"),
-            feature_group_count=groups,
+            feature_group_count=problem.groups,
         )
+
+    return function
+
+
+def by_xla(function: Callable[..., jax.Array], *operands: Any) -> Callable[[], jax.Array]:
+    """A call of the jitted function in which XLA computes convolutions, whatever the default is."""
+
+    def other(*operands: jax.Array) -> jax.Array:  # of the same function, JAX would find the program that it has compiled
+        return function(*operands)
+
+    with mock.patch.dict(implementations.DEFAULTS, cpu=Implementation.XLA):
+        if CONVOLUTION in jax.jit(other).lower(*operands).as_text():
+            raise AssertionError("the program calls jquant-native")
+        run = jitted(other, *operands)
+        run()  # which compiles
+    return run
+
+
+def contestants(problem: Problem) -> dict[str, Callable[[], Call]]:
+    """What is measured, by name, and how to prepare it."""
 
     def integer(*operands: jax.Array) -> jax.Array:
-        return jquant.convolution_integer(*operands, **windows)
+        return jquant.convolution_integer(*operands, **problem.windows)
 
     def quantized(*operands: jax.Array) -> jax.Array:
-        return jquant.quantized_linear_convolution(*operands, **windows)
+        return jquant.quantized_linear_convolution(*operands, **problem.windows)
 
-    sums = reference.convolution_integer(x, w, x_zero_point, w_zero_point, **windows)
-    symmetric_sums = reference.convolution_integer(x, w, x_zero_point, **windows)
-    operands = {  # in the order of quantized_linear_convolution and of onnxruntime
-        "x": x,
-        "x_scale": x_scale,
-        "x_zero_point": x_zero_point,
-        "w": w,
-        "w_scale": w_scale,
-        "w_zero_point": w_zero_point,
-        "y_scale": y_scale,
-        "y_zero_point": y_zero_point,
+    def quantized_nhwc(*operands: jax.Array) -> jax.Array:
+        return jquant.quantized_linear_convolution(*operands, **problem.windows, dimension_numbers=NHWC)
+
+    sums = reference.convolution_integer(*problem.integers, **problem.windows)
+    symmetric_sums = reference.convolution_integer(*problem.integers[:3], **problem.windows)
+    x, *scales, w, w_scale, _, y_scale, y_zero_point = problem.quantized
+    others = w_scale, None, y_scale, y_zero_point
+    nhwc = np.ascontiguousarray(x.transpose(0, 2, 3, 1)), *scales, np.ascontiguousarray(w.transpose(2, 3, 1, 0)), *others
+    names = "x", "x_scale", "x_zero_point", "w", "w_scale", "w_zero_point", "y_scale", "y_zero_point"
+    operands = dict(zip(names, problem.quantized, strict=True)) | {"w_zero_point": np.int8(0)}  # which ONNX requires
+    requantized = reference.quantized_linear_convolution(*operands.values(), dtype=np.uint8, **problem.windows)
+    integers = {name: operands[name] for name in ("x", "w", "x_zero_point")} | {"w_zero_point": problem.w_zero_point}
+    found = {
+        FORMULA: lambda: Call(jitted(formula(problem), *problem.integers), sums),
+        "convolution_integer": lambda: Call(jitted(integer, *problem.integers), sums),
+        "convolution_integer, symmetric weights": lambda: Call(jitted(integer, *problem.integers[:3]), symmetric_sums),
+        "quantized_linear_convolution": lambda: Call(jitted(quantized, *problem.quantized), requantized),
+        "quantized_linear_convolution, NHWC": lambda: Call(
+            jitted(quantized_nhwc, *nhwc), requantized, fetch=lambda result: np.asarray(result).transpose(0, 3, 1, 2)
+        ),
     }
-    requantized = reference.quantized_linear_convolution(*operands.values(), dtype=np.uint8, **windows)
-    integers = x, w, x_zero_point, w_zero_point
-    calls = {
-        BASELINE: Call(jitted(formula, *integers), sums),
-        "convolution_integer": Call(jitted(integer, *integers), sums),
-        "convolution_integer, symmetric weights": Call(jitted(integer, *integers[:3]), symmetric_sums),
-        "quantized_linear_convolution": Call(jitted(quantized, *operands.values()), requantized),
+    if implementations.default(jax.default_backend()) is Implementation.NATIVE:
+        found["quantized_linear_convolution, XLA's"] = lambda: Call(by_xla(quantized, *problem.quantized), requantized)
+    return found | {
+        "onnxruntime, ConvInteger": lambda: onnxruntime.run(
+            "ConvInteger", [*integers.items()], ("x",), sums, **problem.attributes
+        ),
+        QLINEAR: lambda: onnxruntime.run("QLinearConv", [*operands.items()], ("x",), requantized, **problem.attributes),
     }
-    attributes = {"pads": [pad] * 4, "group": groups}
-    named_integers = ("x", x), ("w", w), ("x_zero_point", x_zero_point), ("w_zero_point", w_zero_point)
-    try:
-        calls["onnxruntime, ConvInteger"] = onnxruntime.run("ConvInteger", named_integers, ("x",), sums, **attributes)
-        calls["onnxruntime, QLinearConv"] = onnxruntime.run(
-            "QLinearConv", [*operands.items()], ("x",), requantized, **attributes
-        )
-    except Unavailable as reason:
-        print(f"onnxruntime: {reason}")
-    return calls
 
 
-def table(name: str, layer: Layer, rounds: int) -> list[str]:
-    """The lines for one layer."""
-    calls = contestants(layer)
-    for call in calls.values():
+def prepare(problem: Problem, patterns: Sequence[str]) -> dict[str, Callable[[], Any]]:
+    """The calls that are timed, whose results are right."""
+    runs = {}
+    for name, make in select(patterns, contestants(problem)).items():
+        try:
+            call = make()
+        except Unavailable as reason:
+            print(f"{name}: {reason}")
+            continue
         call.check()
-    runs: dict[str, Callable] = {contestant: call.run for contestant, call in calls.items()}
-    times = {contestant: quartiles(turns.further) for contestant, turns in measure(runs, rounds).items()}
-    baseline = times[BASELINE][1]
-    shapes = f"{layer.sizes} by {layer.filter_sizes}, padding {layer.pad}, groups {layer.groups}."
-    lines = [f"\n## {name}\n", f"{shapes}\n", HEADER]
+        runs[name] = call.run
+    return runs
+
+
+def table(name: str, layer: Layer, batch: int, rounds: int, patterns: Sequence[str]) -> list[str]:
+    """The lines for one layer."""
+    problem = Problem(layer, batch)
+    times = {name: quartiles(turns.further) for name, turns in measure(prepare(problem, patterns), rounds).items()}
+
+    def relative(of: str, over: str) -> str:
+        return f"{times[of][1] / times[over][1]:.2f}" if of in times and over in times else ""
+
+    strides = f"stride {layer.stride}, groups {layer.groups}"
+    lines = [f"\n## {name}\n", f"{problem.x.shape} by {problem.w.shape}, padding {problem.pad}, {strides}.\n", HEADER]
     for contestant, (low, median, high) in times.items():
-        lines.append(f"| {contestant} | {median:.3f} | {low:.3f} to {high:.3f} | {baseline / median:.1f} |")
+        ratios = f"{relative(FORMULA, contestant)} | {relative(contestant, QLINEAR)}"
+        lines.append(f"| {contestant} | {median:.3f} | {low:.3f} to {high:.3f} | {ratios} |")
     return lines
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.convolution", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--batch", type=int, default=1, help="how many images")
+    parser.add_argument("--layers", nargs="+", default=["*"], metavar="NAME", help="names or patterns; all by default")
+    parser.add_argument("--contestants", nargs="+", default=["*"], metavar="NAME", help="names or patterns; all by default")
     parser.add_argument("--output", type=Path, metavar="FILE.md")
     arguments = parser.parse_args()
+    layers = select(arguments.layers, LAYERS)
     description = environment.describe(["onnxruntime"])
     name = f"convolution-{environment.file_name(description)}"
     lines = [
         f"# {name}\n",
-        f"{environment.summary(description)} uint8 x int8, values uniform over all of each type, both zero points. "
+        f"{environment.summary(description)} uint8 x int8, values uniform over all of each type; a zero point for the "
+        "image, and one for the weights unless they are symmetric, as in quantized_linear_convolution and QLinearConv. "
         f"{arguments.rounds} rounds, in each of which every contestant has a turn of at least two calls, in random order; "
         "the first call of each turn does not count. Every result was checked first, by equality.",
     ]
-    for layer_name, layer in LAYERS.items():
-        lines += table(layer_name, layer, arguments.rounds)
+    for layer_name, layer in layers.items():
+        lines += table(layer_name, layer, arguments.batch, arguments.rounds, arguments.contestants)
     text = "\n".join(lines) + "\n"
     print(text)
-    output = arguments.output or Path(__file__).parent / "results" / f"{name}.md"
-    output.write_text(text)
+    everything = layers == LAYERS and arguments.contestants == ["*"] and arguments.batch == 1
+    if arguments.output or everything:
+        (arguments.output or Path(__file__).parent / "results" / f"{name}.md").write_text(text)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,17 @@ from benchmarks.problem import Problem
 _CONTRIBUTED = "com.microsoft"
 
 
+def session(model: bytes) -> Any:
+    """A session of a serialized model on the CPU, with as many threads as XLA has."""
+    onnxruntime = require("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = cores()
+    options.inter_op_num_threads = 1
+    # Threads that spin while they wait for the next call take the processor from the other contestants.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
 def run(
     operator: str,
     operands: Sequence[tuple[str, np.ndarray]],
@@ -39,7 +50,7 @@ def run(
     """
     if jax.default_backend() != "cpu":
         raise Unavailable("its integer products run on a CPU")
-    onnxruntime, onnx = require("onnxruntime"), require("onnx")
+    onnx = require("onnx")
     helper, numpy_helper = onnx.helper, onnx.numpy_helper
     values = {name: np.asarray(value) for name, value in operands}
 
@@ -55,17 +66,12 @@ def run(
     )
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid(_CONTRIBUTED, 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = cores()
-    options.inter_op_num_threads = 1
-    # Threads that spin while they wait for the next call take the processor from the other contestants.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     serialized = model.SerializeToString()
 
     def call() -> Callable[[], np.ndarray]:
-        session = onnxruntime.InferenceSession(serialized, options, providers=["CPUExecutionProvider"])
+        new = session(serialized)
         feed = {name: values[name].copy() for name in inputs}
-        return lambda: session.run(None, feed)[0]
+        return lambda: new.run(None, feed)[0]
 
     return Call(in_turn([call() for _ in range(layers)]), expected, tolerance)
 

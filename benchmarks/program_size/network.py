@@ -50,6 +50,10 @@ BLOCKS = [  # Howard et al., Searching for MobileNetV3, table 1
 IMAGE = (1, 3, 224, 224)
 
 
+def random_image() -> np.ndarray:
+    return np.random.default_rng(1).normal(size=IMAGE).astype(np.float32)
+
+
 class Quantized(NamedTuple):
     """A quantized tensor."""
 
@@ -71,7 +75,8 @@ class Network:
         self.blocks, self.take = BLOCKS[:blocks], take
         self.nodes: Counter[str] = Counter()
 
-    def __call__(self, image: jax.Array) -> jax.Array:
+    def __call__(self, image: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The logits and the probabilities. All 1000 probabilities may be the same integer, and then say little."""
         scale, zero_point = self.quantization()
         x = Quantized(self.node(jquant.quantize_linear, image, scale, zero_point), scale, zero_point)
         x = self.hard_swish(self.convolution(x, 16, 3, stride=2))
@@ -80,9 +85,9 @@ class Network:
         x = self.hard_swish(self.convolution(x, 960))
         x = self.global_average_pool(x)
         x = x._replace(values=x.values.reshape(1, 960))
-        x = self.dense(self.hard_swish(self.dense(x, 1280)), 1000)
+        logits = self.dense(self.hard_swish(self.dense(x, 1280)), 1000)
         scale, zero_point = self.quantization()
-        return self.node(jquant.quantized_linear_softmax, *x, scale, zero_point, axis=1)
+        return logits.values, self.node(jquant.quantized_linear_softmax, *logits, scale, zero_point, axis=1)
 
     def node(self, operator: Callable[..., jax.Array], *operands: Any, **options: Any) -> jax.Array:
         self.nodes[operator.__name__] += 1
@@ -163,7 +168,7 @@ def draw(blocks: int) -> tuple[list[np.ndarray], Counter[str]]:
     return parameters, network.nodes
 
 
-def program(blocks: int, parameters: list[jax.Array], image: jax.Array) -> jax.Array:
+def program(blocks: int, parameters: list[jax.Array], image: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The network as a function of its parameters."""
     remaining = iter(parameters)
     return Network(blocks, lambda make: next(remaining))(image)
