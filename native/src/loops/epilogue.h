@@ -86,12 +86,16 @@ JQUANT_INLINE typename L::Half to_float16(typename L::Float x) {
   return converted<typename L::Half>(result | sign);
 }
 
-// Calls `body(lane, column)` for every vector of columns below `count`, and for every single column after the last of them.
+// Calls `body(lane, column)` for vectors of columns that make up those below `count`, the last of which has some of another's;
+// or for every single column, if there is not one vector of them. What it writes must not be what it reads.
 template <class Body>
 JQUANT_INLINE void for_columns(int64_t count, Body body) {
-  int64_t column = 0;
-  for (; column + kLanes <= count; column += kLanes) body(Lane<true>{}, column);
-  for (; column < count; ++column) body(Lane<false>{}, column);
+  if (count < kLanes) {
+    for (int64_t column = 0; column < count; ++column) body(Lane<false>{}, column);
+    return;
+  }
+  for (int64_t column = 0; column + kLanes < count; column += kLanes) body(Lane<true>{}, column);
+  body(Lane<true>{}, count - kLanes);
 }
 
 // A row of an array that broadcasts against the sums: its element for a column, or those for a vector of columns.
