@@ -59,10 +59,11 @@ struct Work {
   Work(int64_t count, int64_t group, int64_t threads, const Task& task)
       : count(count), group(group), threads(threads), task(&task) {}
 
-  // The end of the range that begins at `first`: half of a fair share of what is left.
+  // The end of the range that begins at `first`: half of a fair share of what is left, but a group at least while there is
+  // one for each thread.
   int64_t end_of_range(int64_t first) const {
     const int64_t share = std::max<int64_t>((count - first) / (2 * threads), 1), in_group = first % group;
-    if (in_group == 0 && share >= group) return first + share / group * group;
+    if (in_group == 0 && count - first >= threads * group) return first + std::max(share / group, int64_t{1}) * group;
     return std::min({first + share, first - in_group + group, count});
   }
 
