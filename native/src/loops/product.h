@@ -185,7 +185,8 @@ inline void unpack_column(const char* panel, int64_t column, int64_t bytes, char
   for (int64_t k = 0; k < bytes; k += kWord) store(target + k, load<uint32_t>(panel + k * kLanes + column * kWord));
 }
 
-inline int64_t panel_bytes_of(const Product& product) { return rounded_up(product.depth, kBytes) * kLanes; }
+// From one panel to the next: not in multiples of the distance at which the nearest cache has only a few places.
+inline int64_t panel_bytes_of(const Product& product) { return rounded_up(product.depth, kBytes) * kLanes + kBytes; }
 
 // Those that there is room for: a whole number of vectors of bytes.
 inline int64_t packed_columns(const Part& part) { return rounded_up(part.end_column - part.first_column, kBytes); }
