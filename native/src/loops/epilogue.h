@@ -86,8 +86,8 @@ JQUANT_INLINE typename L::Half to_float16(typename L::Float x) {
   return converted<typename L::Half>(result | sign);
 }
 
-// Calls `body(lane, column)` for vectors of columns that make up those below `count`, the last of which has some of another's;
-// or for every single column, if there is not one vector of them. What it writes must not be what it reads.
+// Calls `body(lane, column)` for vectors of columns that make up those below `count`, the last of which may have columns of
+// the one before; or for every single column, if there is not a vector of them. What it writes must not be what it reads.
 template <class Body>
 JQUANT_INLINE void for_columns(int64_t count, Body body) {
   if (count < kLanes) {
