@@ -49,9 +49,8 @@ class Convolution(NamedTuple):
 
     @property
     def is_product(self) -> bool:
-        """Whether there is one window, and no padding."""
-        counts = self.windows.counts(self.x.shape[2:])
-        return set(counts) == {1} and not any(map(any, self.windows.padding))
+        """Whether the window is the whole image, so that each image is a row of a product."""
+        return self.groups == 1 and self.windows.sizes == self.x.shape[2:] and not any(map(any, self.windows.padding))
 
     @property
     def geometry(self) -> Geometry:
