@@ -1,5 +1,6 @@
 #include "operands.h"
 
+#include <algorithm>
 #include <sstream>
 
 namespace jquant {
@@ -37,15 +38,24 @@ std::string described(std::string_view name, const ffi::AnyBuffer& array) {
 
 bool is_byte(ffi::DataType type) { return type == ffi::DataType::S8 || type == ffi::DataType::U8; }
 
+namespace {
+
+// Of words with spaces between them; empty if there is none.
+std::string_view first_word(std::string_view words) {
+  words.remove_prefix(std::min(words.find_first_not_of(' '), words.size()));
+  return words.substr(0, words.find(' '));
+}
+
+}  // namespace
+
 ffi::Error BatchedArrays::read(std::string_view roles, ffi::RemainingArgs operands, ffi::DataType output_type,
                                const Sizes& sizes) {
-  std::istringstream words{std::string(roles)};
-  std::string role;
   size_t position = 0;
   bool has_multiplier = false;
-  while (words >> role) {
+  for (std::string_view role = first_word(roles), rest = roles; !role.empty(); role = first_word(rest)) {
+    rest.remove_prefix(role.data() + role.size() - rest.data());
     const auto array = operands.get<ffi::AnyBuffer>(position++);
-    if (!array.has_value()) return invalid("there is no array for " + role);
+    if (!array.has_value()) return invalid("there is no array for " + std::string(role));
     BatchedArray* target = nullptr;
     ffi::DataType type = ffi::DataType::F32;
     Sizes expected = sizes;
@@ -83,7 +93,7 @@ ffi::Error BatchedArrays::read(std::string_view roles, ffi::RemainingArgs operan
       expected.columns = 1;
       target = &zero_point_;
     } else {
-      return invalid("an array is called " + role);
+      return invalid("an array is called " + std::string(role));
     }
     ffi::Error error = read_array(role, *array, type, expected, *target);
     if (error.failure()) return error;

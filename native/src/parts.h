@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 
 #include "loops.h"
 #include "operands.h"
@@ -74,7 +75,8 @@ ffi::Error run_in_parts(Threads& threads, bool is_shared, const Loop<Operation>&
       loop.run(operation, part, scratch);
     }
   };
-  parallel_for(threads, sizes.batch * column_parts * row_parts, row_parts, is_shared, run);
+  parallel_for(threads, sizes.batch * column_parts * row_parts, row_parts, is_shared,
+               std::cref(run));  // which takes no memory
   if (!has_memory) return ffi::Error(ffi::ErrorCode::kResourceExhausted, "jquant-native: there is not enough memory");
   return ffi::Error::Success();
 }

@@ -1,5 +1,7 @@
 """The convolution by the library."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +15,10 @@ from jquant.kernels.native.shared_library import CONVOLUTION, require_sizes
 from jquant.kernels.zero_point import ZeroPoints
 
 _MOST_SPATIAL_DIMENSIONS = 3
+
+# With fewer multiplications, as in a step of a network that reads one frame at a time, a call takes longer than XLA's loops,
+# which become part of the loops around them.
+_FEWEST_MULTIPLICATIONS = 2**13
 
 
 def convolution(
@@ -30,8 +36,8 @@ def convolution(
     filters; with the channels second, the rows are the filters, and the columns the windows.
 
     Raises:
-      NotImplementedError: the library cannot be used, or sizes are symbolic; an array is empty; or there are more than 3
-        spatial dimensions.
+      NotImplementedError: the library cannot be used, or sizes are symbolic; an array is empty; there are more than 3
+        spatial dimensions; or there is little to compute.
     """
     require_sizes(*input.shape, *filter.shape)
     channels_last, windows = geometry.channels_last, geometry.windows
@@ -46,6 +52,9 @@ def convolution(
     if geometry.groups == 1 and tuple(space) == windows.sizes and not any(map(any, windows.padding)):
         output = _of_one_window(input, matrix, input_zero_point, filter_zero_point, epilogue, transposed=not filters_last)
         return geometry.restored(output.reshape(shape), channels_last=channels_last)
+
+    if batch * math.prod(counts) * filter.size < _FEWEST_MULTIPLICATIONS:
+        raise NotImplementedError("implementation native leaves convolutions of few multiplications to XLA")
 
     def by_filter(x: jax.Array) -> jax.Array:
         """An array of one element or one for each filter as an array of a batch of products, one for each group."""

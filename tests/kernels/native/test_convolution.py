@@ -51,8 +51,9 @@ BOTH_ORDERS = LAYOUTS[:2]  # of channels
 
 @pytest.fixture(autouse=True)
 def by_default(monkeypatch):
-    """The library is the default, also on processors where it is not otherwise."""
+    """The library is the default, also on processors where it is not otherwise, and for convolutions of any size."""
     monkeypatch.setattr(shared_library, "is_default", lambda: True)
+    monkeypatch.setattr(native, "_FEWEST_MULTIPLICATIONS", 0)
 
 
 def drawn(groups=1, batch=(2,)):
@@ -246,6 +247,17 @@ def test_one_window_is_a_product(size):
         text = lowered(call, x, w)
         assert (text.count(CALL), text.count(PRODUCT)) == calls
         assert_equal(jax.jit(call)(x, w), reference.convolution_integer(x, w, 9, padding=padding))
+
+
+def test_few_multiplications(monkeypatch):
+    """They are left to XLA."""
+    rng = np.random.default_rng(9)
+    x, w = samples.integers(rng, np.uint8, 1, 4, 6, 6), samples.integers(rng, np.int8, 8, 4, 3, 3)
+    multiplications = w.size * 16
+    for fewest, calls in ((multiplications, 1), (multiplications + 1, 0)):
+        jax.clear_caches()
+        monkeypatch.setattr(native, "_FEWEST_MULTIPLICATIONS", fewest)
+        assert lowered(jquant.convolution_integer, x, w).count(CALL) == calls
 
 
 def test_four_spatial_dimensions():
