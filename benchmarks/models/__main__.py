@@ -1,7 +1,7 @@
 """Measures whole int8 models beside the engines that they were made for, and says where our time goes.
 
     python -m benchmarks.models [--rounds 100] [--models NAME ...] [--output FILE.md]
-    python -m benchmarks.models --onnx FILE.onnx --sizes batch=1 length=16
+    python -m benchmarks.models --onnx FILE.onnx --sizes batch=1 length=16 [--qdq fused]
 
 Prints the tables. A run with all models, or one with --output, also writes them: by default to
 benchmarks/results/models-PLATFORM-jax-VERSION.md. With --onnx, it measures any model on random inputs beside onnxruntime; a
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks import environment
 from benchmarks.measure import measure, quartiles
-from benchmarks.models.cases import MODELS, Model, random_case
+from benchmarks.models.cases import MODELS, ONNX_KINDS, Model, random_case
 from benchmarks.models.profile import PROFILED_CALLS, compile_cost, finish, profile
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -55,13 +55,14 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=[*MODELS], metavar="NAME", help=", ".join(MODELS))
     parser.add_argument("--onnx", type=Path, metavar="FILE.onnx", help="any model, instead of these")
     parser.add_argument("--sizes", nargs="*", default=[], metavar="NAME=SIZE", help="sizes of its named dimensions")
+    parser.add_argument("--qdq", choices=("as_written", "fused"), default="as_written", help="as in jquant.onnx.load")
     parser.add_argument("--output", type=Path, metavar="FILE.md")
     arguments = parser.parse_args()
     models = {name: MODELS[name] for name in arguments.models}
     if arguments.onnx:
         sizes = {name: int(size) for name, size in (text.split("=") for text in arguments.sizes)}
-        cases = functools.partial(random_case, arguments.onnx, sizes)
-        models = {arguments.onnx.name: Model("onnxruntime", ("onnx",), {"all": ""}, cases)}
+        cases = functools.partial(random_case, arguments.onnx, sizes, arguments.qdq)
+        models = {arguments.onnx.name: Model("onnxruntime", ("onnx",), ONNX_KINDS, cases)}
     packages = dict.fromkeys(package for model in models.values() for package in (model.engine, *model.packages))
     description = environment.describe([*packages])
     file_name = f"models-{environment.file_name(description)}"

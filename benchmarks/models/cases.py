@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -80,14 +80,16 @@ def title_decoder() -> Iterator[Case]:
     yield onnx_case(f"{tokens.size} tokens behind a sentence of {hidden.shape[1]}", DECODER, inputs)
 
 
-def onnx_case(title: str, path: Path, inputs: dict[str, np.ndarray]) -> Case:
+def onnx_case(
+    title: str, path: Path, inputs: dict[str, np.ndarray], qdq: Literal["as_written", "fused"] = "as_written"
+) -> Case:
     """An unchanged ONNX file, with JAX's float functions."""
     from titles import onnxruntime_session
 
     import jquant
 
     start = time.perf_counter()
-    model, session = jquant.onnx.load(path), onnxruntime_session(path)
+    model, session = jquant.onnx.load(path, qdq=qdq), onnxruntime_session(path)
     title += f", loaded in {time.perf_counter() - start:.1f} s"
     return Case(title, {"jquant": jax.jit(model)}, (model.params, jax.device_put(inputs)), lambda: session.run(None, inputs))
 
@@ -104,10 +106,11 @@ def random_inputs(path: Path, sizes: dict[str, int]) -> dict[str, np.ndarray]:
     return inputs
 
 
-def random_case(path: Path, sizes: dict[str, int]) -> Iterator[Case]:
+def random_case(path: Path, sizes: dict[str, int], qdq: Literal["as_written", "fused"]) -> Iterator[Case]:
     """Any ONNX file, on random inputs, whose named dimensions have these sizes or else 1."""
     inputs = random_inputs(path, sizes)
-    yield onnx_case(", ".join(f"{name} {list(x.shape)}" for name, x in inputs.items()), path, inputs)
+    title = ", ".join(f"{name} {list(x.shape)}" for name, x in inputs.items())
+    yield onnx_case(f"{title}, {qdq.replace('_', ' ')}", path, inputs, qdq)
 
 
 def wake_word(name: str) -> Iterator[Case]:
@@ -151,6 +154,12 @@ WAKE_WORD_KINDS = {
     "convolutions": "quantized_linear_convolution",
     "dense layer, sigmoid": "quantized_gemm|quantized_linear_sigmoid",
     "all else: state": "",
+}
+ONNX_KINDS = {
+    "jquant-native": "ffi_call",
+    "XLA's convolutions": "conv_general_dilated",
+    "XLA's products": "dot_general",
+    "all else": "",
 }
 LITERT = "ai-edge-litert", ("pymicro-wakeword",), WAKE_WORD_KINDS
 MODELS = {
