@@ -11,7 +11,7 @@ import jax
 
 from benchmarks.contestant import cores
 from jquant.kernels import implementations
-from jquant.kernels.native.shared_library import library
+from jquant.kernels.native import shared_library
 from jquant.modes import Implementation
 
 _INTEGER_EXTENSIONS = ("avx512_vnni", "avx_vnni", "amx_int8", "i8mm", "asimddp")  # instructions for 8-bit products
@@ -39,7 +39,7 @@ def processor() -> str:
 def products() -> str:
     """The default implementation of products, with its instruction set if it has one."""
     implementation = implementations.default(jax.default_backend())
-    instruction_set = library().instruction_set if implementation is Implementation.NATIVE else None
+    instruction_set = shared_library.load().instruction_set if implementation is Implementation.NATIVE else None
     return f"{implementation}, {instruction_set}" if instruction_set else str(implementation)
 
 

@@ -19,7 +19,7 @@ from jax import lax
 
 import jquant
 from jquant import self_check
-from jquant.kernels.native.shared_library import library
+from jquant.kernels.native import shared_library
 from jquant.modes import Implementation
 
 _PACKAGES = ("jax", "jaxlib", "numpy", "chex")
@@ -51,7 +51,7 @@ def installation() -> Iterator[tuple[str, str]]:
     yield "jquant", jquant.__version__
     for package in _PACKAGES:
         yield package, metadata.version(package)
-    instruction_set, obstacle = library()
+    instruction_set, obstacle = shared_library.load()
     yield "native", obstacle or f"products in compiled code, for {instruction_set}"
     devices = jax.devices()
     yield "devices", f"{len(devices)} x {devices[0].device_kind} ({jax.default_backend()})"

@@ -11,7 +11,7 @@ from support.sampling import one_in
 from jquant import __main__ as main
 from jquant import self_check
 from jquant.arithmetic import exact, rounding
-from jquant.kernels.native.shared_library import library
+from jquant.kernels.native import shared_library
 
 
 @pytest.mark.gate
@@ -28,7 +28,7 @@ def test_everything_is_exact():
     assert operators <= {name for name, *_ in exact_lines}
     ranges = {name for name in operators if name.startswith("requantization_range")}  # they return two numbers each
     assert all(int(elements.replace(",", "")) > 1000 for name, elements, _ in exact_lines if name not in ranges)
-    implementations = ["xla"] if library().obstacle else ["xla", "native"]
+    implementations = ["xla"] if shared_library.load().obstacle else ["xla", "native"]
     rows = [row for name in implementations for row in (name, f"{name}, packed")]
     measured = lines[-2 - len(rows) - 2 : -2]
     assert [line.split("  ")[1] for line in measured] == ["M x K x N", "lax.dot_general, int8 x int8", *rows]

@@ -71,22 +71,16 @@ ffi::Error read_block_array(std::string_view role, const ffi::AnyBuffer& array, 
 ffi::Error read_arrays(std::string_view roles, ffi::RemainingArgs operands, ffi::DataType a_type, const Sizes& output,
                        int64_t blocks, Arrays& arrays) {
   const Sizes of_blocks{output.batch, blocks, output.columns};
-  std::istringstream words{std::string(roles)};
-  std::string role;
-  size_t position = 0;
-  while (words >> role) {
-    const auto array = operands.get<ffi::AnyBuffer>(position++);
-    if (!array.has_value()) return invalid("there is no array for " + role);
-    ffi::Error error = role == "a_zero_point"
-                           ? read_array(role, *array, a_type, {output.batch, output.rows, 1}, arrays.a_zero_point)
-                       : role == "b_zero_point" ? read_block_array(role, *array, false, of_blocks, arrays.b_zero_point)
-                       : role == "minimum"      ? read_block_array(role, *array, true, of_blocks, arrays.minimum)
-                       : role == "row_scale"    ? read_array(role, *array, ffi::DataType::F32, output, arrays.row_scale)
-                       : role == "float_bias"   ? read_array(role, *array, ffi::DataType::F32, output, arrays.bias)
-                                                : invalid("an array is called " + role);
-    if (error.failure()) return error;
-  }
-  if (position != operands.size()) return invalid("there are more arrays than words in " + std::string(roles));
+  const auto read_one = [&](std::string_view role, const ffi::AnyBuffer& array) {
+    return role == "a_zero_point"   ? read_array(role, array, a_type, {output.batch, output.rows, 1}, arrays.a_zero_point)
+           : role == "b_zero_point" ? read_block_array(role, array, false, of_blocks, arrays.b_zero_point)
+           : role == "minimum"      ? read_block_array(role, array, true, of_blocks, arrays.minimum)
+           : role == "row_scale"    ? read_array(role, array, ffi::DataType::F32, output, arrays.row_scale)
+           : role == "float_bias"   ? read_array(role, array, ffi::DataType::F32, output, arrays.bias)
+                                    : invalid("an array is called " + std::string(role));
+  };
+  ffi::Error error = read_arrays_of_roles(roles, operands, read_one);
+  if (error.failure()) return error;
   if (arrays.minimum.data != nullptr && arrays.b_zero_point.data != nullptr)
     return invalid("minimum and b_zero_point exclude each other");
   return ffi::Error::Success();

@@ -150,9 +150,7 @@ ffi::Error convolve_with_channels_last(const Call& call) {
     Convolution own{product, call.image_from(0, group * groups.channels, 0), groups.channels};
     own.product.b = call.filter_data() + group * (product.is_depth_minor ? call.filter_bytes() : groups.filters);
     own.product.output = call.output_at(group * groups.filters);
-    own.product.a_zero_point = call.arrays.a_zero_point.of_matrix<int32_t>(group);
-    own.product.b_zero_point = call.arrays.b_zero_point.of_matrix<int32_t>(group);
-    own.product.epilogue = call.arrays.epilogue_of_matrix(group);
+    call.arrays.add_to(own.product, group);
     return own;
   });
 }
@@ -187,9 +185,7 @@ ffi::Error convolve_with_channels_second(const Call& call) {
     Convolution own{product, call.image_from(number, group * groups.channels, depth), groups.channels};
     own.product.a = call.filter_data() + group * call.filter_bytes();
     own.product.output = call.output_at(((number * groups.count + group) * groups.filters * depths + depth) * plane);
-    own.product.a_zero_point = call.arrays.a_zero_point.of_matrix<int32_t>(group);
-    own.product.b_zero_point = call.arrays.b_zero_point.of_matrix<int32_t>(group);
-    own.product.epilogue = call.arrays.epilogue_of_matrix(group);
+    call.arrays.add_to(own.product, group);
     return own;
   });
 }

@@ -38,24 +38,15 @@ std::string described(std::string_view name, const ffi::AnyBuffer& array) {
 
 bool is_byte(ffi::DataType type) { return type == ffi::DataType::S8 || type == ffi::DataType::U8; }
 
-namespace {
-
-// Of words with spaces between them; empty if there is none.
 std::string_view first_word(std::string_view words) {
   words.remove_prefix(std::min(words.find_first_not_of(' '), words.size()));
   return words.substr(0, words.find(' '));
 }
 
-}  // namespace
-
 ffi::Error BatchedArrays::read(std::string_view roles, ffi::RemainingArgs operands, ffi::DataType output_type,
                                const Sizes& sizes) {
-  size_t position = 0;
   bool has_multiplier = false;
-  for (std::string_view role = first_word(roles), rest = roles; !role.empty(); role = first_word(rest)) {
-    rest.remove_prefix(role.data() + role.size() - rest.data());
-    const auto array = operands.get<ffi::AnyBuffer>(position++);
-    if (!array.has_value()) return invalid("there is no array for " + std::string(role));
+  const auto read_one = [&](std::string_view role, const ffi::AnyBuffer& array) {
     BatchedArray* target = nullptr;
     ffi::DataType type = ffi::DataType::F32;
     Sizes expected = sizes;
@@ -68,9 +59,9 @@ ffi::Error BatchedArrays::read(std::string_view roles, ffi::RemainingArgs operan
       expected.rows = 1;
       target = &b_zero_point;
     } else if (role == "block_sums") {
-      if (array->dimensions().size() == 3) blocks = array->dimensions()[1];
-      const bool has_all_columns = array->dimensions().size() == 3 && array->dimensions()[2] == sizes.columns;
-      if (!has_all_columns) return invalid(described(role, *array) + " does not have a sum for each column");
+      if (array.dimensions().size() == 3) blocks = array.dimensions()[1];
+      const bool has_all_columns = array.dimensions().size() == 3 && array.dimensions()[2] == sizes.columns;
+      if (!has_all_columns) return invalid(described(role, array) + " does not have a sum for each column");
       type = ffi::DataType::S32;
       expected.rows = blocks;
       target = &block_sums;
@@ -95,10 +86,10 @@ ffi::Error BatchedArrays::read(std::string_view roles, ffi::RemainingArgs operan
     } else {
       return invalid("an array is called " + std::string(role));
     }
-    ffi::Error error = read_array(role, *array, type, expected, *target);
-    if (error.failure()) return error;
-  }
-  if (position != operands.size()) return invalid("there are more arrays than words in " + std::string(roles));
+    return read_array(role, array, type, expected, *target);
+  };
+  ffi::Error error = read_arrays_of_roles(roles, operands, read_one);
+  if (error.failure()) return error;
 
   const bool has_scales = row_scale_.data != nullptr || (column_scale_.data != nullptr && !has_multiplier);
   if (has_scales && (row_scale_.data == nullptr || column_scale_.data == nullptr || has_multiplier))
@@ -128,6 +119,14 @@ ffi::Error BatchedArrays::read(std::string_view roles, ffi::RemainingArgs operan
     }
   }
   return invalid("the arrays " + std::string(roles) + " do not lead to an output of this type");
+}
+
+void BatchedArrays::add_to(Product& product, int64_t index) const {
+  product.a_zero_point = a_zero_point.of_matrix<int32_t>(index);
+  product.b_zero_point = b_zero_point.of_matrix<int32_t>(index);
+  product.block_sums = block_sums.of_matrix<int32_t>(index).data;
+  product.blocks = blocks;
+  product.epilogue = epilogue_of_matrix(index);
 }
 
 bool BatchedArrays::join(const Sizes& sizes, int64_t size, int64_t BatchedArray::* stride) {

@@ -60,6 +60,9 @@ class BatchedArrays {
 
   Epilogue epilogue_of_matrix(int64_t index) const;
 
+  // Gives a product of one matrix its zero points, block sums and epilogue.
+  void add_to(Product& product, int64_t index) const;
+
   // Makes the matrices of a batch, each of one column or of one row, a single one with the rows or the columns of all. False
   // if the elements of an array would not follow each other.
   bool join_rows(const Sizes& sizes) { return join(sizes, sizes.rows, &BatchedArray::row_stride); }
@@ -76,12 +79,34 @@ class BatchedArrays {
   Type output_type_ = Type::kInt32;
 };
 
+// The first of words with spaces between them; empty if there is none.
+std::string_view first_word(std::string_view words);
+
+// Calls `read(role, array)` for each word of `roles` and the array of the same position, until that fails; an error if there
+// are not as many arrays as words.
+template <class Read>
+ffi::Error read_arrays_of_roles(std::string_view roles, ffi::RemainingArgs operands, const Read& read);
+
 // "name: (sizes) of type", for messages.
 std::string described(std::string_view name, const ffi::AnyBuffer& array);
 
 ffi::Error invalid(const std::string& message);
 
 bool is_byte(ffi::DataType type);
+
+template <class Read>
+ffi::Error read_arrays_of_roles(std::string_view roles, ffi::RemainingArgs operands, const Read& read) {
+  size_t position = 0;
+  for (std::string_view role = first_word(roles), rest = roles; !role.empty(); role = first_word(rest)) {
+    rest.remove_prefix(role.data() + role.size() - rest.data());
+    const auto array = operands.get<ffi::AnyBuffer>(position++);
+    if (!array.has_value()) return invalid("there is no array for " + std::string(role));
+    ffi::Error error = read(role, *array);
+    if (error.failure()) return error;
+  }
+  if (position != operands.size()) return invalid("there are more arrays than words in " + std::string(roles));
+  return ffi::Error::Success();
+}
 
 // `a / b`, and `a` to a multiple of `b`, rounded up.
 inline int64_t quotient_rounded_up(int64_t a, int64_t b) { return (a + b - 1) / b; }

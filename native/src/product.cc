@@ -57,11 +57,7 @@ ffi::Error multiply(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffer b, ff
     own.a = static_cast<const char*>(a.untyped_data()) + matrix * a_stride;
     own.b = static_cast<const char*>(b.untyped_data()) + matrix * b_stride;
     own.output = static_cast<char*>(output->untyped_data()) + matrix * output_stride;
-    own.a_zero_point = batched.a_zero_point.of_matrix<int32_t>(matrix);
-    own.b_zero_point = batched.b_zero_point.of_matrix<int32_t>(matrix);
-    own.block_sums = batched.block_sums.of_matrix<int32_t>(matrix).data;
-    own.blocks = batched.blocks;
-    own.epilogue = batched.epilogue_of_matrix(matrix);
+    batched.add_to(own, matrix);
     return own;
   });
 }

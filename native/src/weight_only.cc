@@ -86,19 +86,13 @@ ffi::Error read_array(std::string_view role, const ffi::AnyBuffer& array, const 
 
 // Reads the arrays after the scale, each of which has a role, a word of `roles`: zero_point or minimum.
 ffi::Error read_arrays(std::string_view roles, ffi::RemainingArgs operands, WeightOnlyProduct& product) {
-  std::istringstream words{std::string(roles)};
-  std::string role;
-  size_t position = 0;
-  while (words >> role) {
-    const auto array = operands.get<ffi::AnyBuffer>(position++);
-    if (!array.has_value()) return invalid("there is no array for " + role);
+  const auto read_one = [&](std::string_view role, const ffi::AnyBuffer& array) {
     const bool is_zero_point = role == "zero_point";
-    if (!is_zero_point && role != "minimum") return invalid("an array is called " + role);
-    ffi::Error error =
-        read_array(role, *array, product, is_zero_point, is_zero_point ? product.zero_point : product.minimum);
-    if (error.failure()) return error;
-  }
-  if (position != operands.size()) return invalid("there are more arrays than words in " + std::string(roles));
+    if (!is_zero_point && role != "minimum") return invalid("an array is called " + std::string(role));
+    return read_array(role, array, product, is_zero_point, is_zero_point ? product.zero_point : product.minimum);
+  };
+  ffi::Error error = read_arrays_of_roles(roles, operands, read_one);
+  if (error.failure()) return error;
   if (product.minimum && product.is_depth_minor()) return invalid("weights of this type have no minimum");
   if (product.zero_point && product.minimum) return invalid("zero_point and minimum exclude each other");
   return ffi::Error::Success();

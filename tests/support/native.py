@@ -2,8 +2,8 @@
 
 import pytest
 
-from jquant.kernels.native.shared_library import library
+from jquant.kernels.native import shared_library
 
-_OBSTACLE = library().obstacle
+_OBSTACLE = shared_library.load().obstacle
 
 requires_native = pytest.mark.skipif(_OBSTACLE is not None, reason=_OBSTACLE or "jquant-native can be used")

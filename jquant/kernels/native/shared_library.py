@@ -34,14 +34,14 @@ class Library(NamedTuple):
 _lock = threading.Lock()
 
 
-def library() -> Library:
+def load() -> Library:
     """The library, loaded and registered once. Warns, once, if it is installed and cannot be used."""
     with _lock:
-        return _load()
+        return _load_once()
 
 
 @functools.cache
-def _load() -> Library:
+def _load_once() -> Library:
     try:
         package = importlib.import_module(PACKAGE)
     except ModuleNotFoundError as error:
@@ -66,7 +66,7 @@ def _load() -> Library:
 
 def require_sizes(*sizes: Any) -> None:
     """Raises `NotImplementedError` unless the library can be used for arrays of these sizes."""
-    obstacle = library().obstacle
+    obstacle = load().obstacle
     if obstacle is not None:
         raise NotImplementedError(f"implementation native: {obstacle}")
     if not all(isinstance(size, int) for size in sizes):
@@ -78,4 +78,4 @@ def is_default() -> bool:
 
     Not on processors that multiply tiles of int8 (AMX), where nobody has compared it with XLA, which uses them.
     """
-    return library().instruction_set is not None and not cpu_features.has_amx_int8()
+    return load().instruction_set is not None and not cpu_features.has_amx_int8()

@@ -30,7 +30,7 @@ PRODUCT = np.full((3, 2), 5 * 200 * -100, np.int32)
 @pytest.fixture(autouse=True)
 def not_looked_for(monkeypatch):
     """The library has not been looked for, and is again what it was after the test."""
-    monkeypatch.setattr(shared_library, "_load", functools.cache(shared_library._load.__wrapped__))
+    monkeypatch.setattr(shared_library, "_load_once", functools.cache(shared_library._load_once.__wrapped__))
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def check_one_warning(obstacle):
     """When the library is first looked for, from however many threads."""
     with concurrent.futures.ThreadPoolExecutor(8) as threads, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert len({*threads.map(lambda _: shared_library.library(), range(8)), shared_library.library()}) == 1
+        assert len({*threads.map(lambda _: shared_library.load(), range(8)), shared_library.load()}) == 1
     (warning,) = caught
     assert re.fullmatch(f"{obstacle}.*; XLA's products take its place", str(warning.message))
     check_that_xla_takes_its_place(obstacle)
@@ -106,7 +106,7 @@ def test_a_package_that_lacks_another(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, shared_library.PACKAGE, raising=False)
     with pytest.raises(ModuleNotFoundError, match="a_package_that_is_missing"):
-        shared_library.library()
+        shared_library.load()
 
 
 def test_no_file(install, tmp_path):
@@ -153,7 +153,7 @@ for a in np.ones((2, 3, 4), np.uint8), np.ones((5, 3, 4), np.uint8):
 @requires_native
 def test_installed():
     """It is the default on processors that it is faster on, and can always be asked for by name."""
-    library = shared_library.library()
+    library = shared_library.load()
     assert library.obstacle is None
     assert library.instruction_set == (os.environ.get("JQUANT_NATIVE_ISA") or library.instruction_set)
     program = jax.jit(lambda a, b: jquant.matmul_integer(a, b, implementation="native")).lower(A, B)
