@@ -16,18 +16,22 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from jax.interpreters.xla import apply_primitive
 
-from jquant.lowering.partitioned import mapped_first
+from jquant.lowering.partitioned import is_explicit, is_partitioned, mapped_first
 
 Implementation = Callable[..., jax.Array]
 _by_platform_p = Primitive("by_platform")
 
 
-def elementwise(otherwise: Implementation, *operands: jax.Array, cpu: Implementation) -> jax.Array:
+def elementwise(
+    otherwise: Implementation, *operands: jax.Array, cpu: Implementation, one_cpu: Implementation | None = None
+) -> jax.Array:
     """``cpu(*operands)`` in programs for a CPU, ``otherwise(*operands)`` in all others.
 
-    The operands and the result have one shape and one dtype. There is no derivative.
+    The operands and the result have one shape and one dtype. There is no derivative. `one_cpu`, if there is one, takes the
+    place of `cpu` in programs that XLA does not partition, where a reshape moves no element to another device.
     """
-    return _by_platform_p.bind(*operands, by_platform=(("cpu", cpu),), otherwise=otherwise, elementwise=True)
+    by_platform = ("cpu", cpu), ("one_cpu", one_cpu or cpu)
+    return _by_platform_p.bind(*operands, by_platform=by_platform, otherwise=otherwise, elementwise=True)
 
 
 def like_first(otherwise: Implementation, x: jax.Array, *parameters: jax.Array, tpu: Implementation) -> jax.Array:
@@ -63,6 +67,8 @@ def _abstract_value(first, *others, by_platform, otherwise, elementwise):
 
 def _lower(platform, context, *operands, by_platform, otherwise, elementwise):
     del elementwise
+    if platform == "cpu" and not is_explicit(context) and not is_partitioned(context):
+        platform = "one_cpu"
     implementation = dict(by_platform).get(platform, otherwise)
     return mlir.lower_fun(implementation, multiple_results=False)(context, *operands)
 

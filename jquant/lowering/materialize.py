@@ -31,7 +31,12 @@ def shared(x: jax.Array) -> jax.Array:
     XLA:CPU repeats cheap operations, with everything before them, in each loop that reads them: in a network, every loop
     would start again at the last product. So `x` is divided by 1, which XLA:CPU takes to be expensive; LLVM removes that.
     """
-    return by_platform.elementwise(by_platform.unchanged, x, cpu=_shared_on_cpu)
+    return by_platform.elementwise(by_platform.unchanged, x, cpu=_shared_on_cpu, one_cpu=_shared_in_one_dimension)
+
+
+def _shared_in_one_dimension(x: jax.Array) -> jax.Array:
+    """`_shared_on_cpu` in one dimension: XLA:CPU vectorizes loops along the last, which is 7 late in a network on images."""
+    return lax.reshape(_shared_on_cpu(lax.collapse(x, 0)), x.shape) if x.ndim > 1 else _shared_on_cpu(x)
 
 
 def _shared_on_cpu(x: jax.Array) -> jax.Array:

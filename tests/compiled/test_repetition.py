@@ -56,7 +56,8 @@ def test_residual_network():
     assert arithmetic(network, *shapes)["round-nearest-even"] == 2 * layers
 
 
-def test_one_reader_stays_in_the_loop():
+@pytest.mark.parametrize("shape", [(2**20,), (2, 2**5, 2**7, 2**7)])
+def test_one_reader_stays_in_the_loop(shape):
     """A result with one reader is not stored."""
     scale, zero_point = np.float32(0.1), np.uint8(100)
 
@@ -65,7 +66,7 @@ def test_one_reader_stays_in_the_loop():
         rectified = jquant.quantized_linear_leaky_relu(quantized, scale, zero_point, scale, zero_point)
         return jquant.dequantize_linear(rectified, scale, zero_point)
 
-    memory = jax.jit(caller).lower(jax.ShapeDtypeStruct((2**20,), jnp.float32)).compile().memory_analysis()
+    memory = jax.jit(caller).lower(jax.ShapeDtypeStruct(shape, jnp.float32)).compile().memory_analysis()
     assert memory.temp_size_in_bytes == 0
 
 
