@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 PHASES = "trace", "lower", "compile"
-RUNS = 30  # of which the median counts
+RUNS = 300  # of which the median counts: a process that has just compiled is slower for some tenths of a second
 
 
 def run_seconds(run: Callable[[], object]) -> float:
