@@ -18,10 +18,13 @@ def integers(dtype: np.dtype) -> jax.Array:
     return bitcast(lax.iota(jnp.uint8, 256), dtype)
 
 
-def elementwise(function: Callable[..., jax.Array], x: jax.Array, *parameters: jax.Array) -> jax.Array:
+def elementwise(
+    function: Callable[..., jax.Array], x: jax.Array, *parameters: jax.Array, table: jax.Array | None = None
+) -> jax.Array:
     """``function(x, *parameters)`` of 8-bit integers `x`: an element-wise function to integers of the same type.
 
-    A TPU takes 6 to 9 cycles to look up a number, in which it computes with thousands: there, no table is used.
+    A TPU takes 6 to 9 cycles to look up a number, in which it computes with thousands: there, no table is used. Elsewhere,
+    `table` is that of the function, if it has been computed before.
 
     The function also takes a function `once`, which it applies to an intermediate result: LLVM compiles a long computation
     of a few numbers much faster in two loops.
@@ -30,12 +33,23 @@ def elementwise(function: Callable[..., jax.Array], x: jax.Array, *parameters: j
     def by_table(x: jax.Array, *parameters: jax.Array) -> jax.Array:
         return look_up(function(integers(x.dtype), *parameters, once=materialize.once), x)
 
-    return by_platform.like_first(by_table, x, *parameters, tpu=functools.partial(function, once=by_platform.unchanged))
+    def by_known_table(x: jax.Array, table: jax.Array, *_: jax.Array) -> jax.Array:
+        return _taken(table, x)
+
+    on_tpu = functools.partial(function, once=by_platform.unchanged)
+    if table is None:
+        return by_platform.like_first(by_table, x, *parameters, tpu=on_tpu)
+    return by_platform.like_first(
+        by_known_table, x, table, *parameters, tpu=lambda x, _, *parameters: on_tpu(x, *parameters)
+    )
 
 
 def look_up(table: jax.Array, index: jax.Array) -> jax.Array:
     """``table[index]``, for non-negative integers or their bits; split over a mesh like the index."""
-    table = materialize.once(table)
+    return _taken(materialize.once(table), index)
+
+
+def _taken(table: jax.Array, index: jax.Array) -> jax.Array:
     index = bitcast(index, jnp.uint8) if index.dtype == jnp.int8 else index
     sharding = jax.typeof(index).sharding
     split = PartitionSpec(*sharding.spec, *(None,) * (table.ndim - 1))

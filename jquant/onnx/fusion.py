@@ -111,6 +111,7 @@ class _Fusion:
         self._arrays = arrays
         self._reads = collections.Counter(_reads(graph))
         self._producers = {name: node for node in graph.nodes for name in node.outputs if name}
+        self._emitted: dict[str, Node] = {}  # the integer nodes, by the names of their outputs
         self._integers: dict[str, Integers] = {}  # by the names of the values that a DequantizeLinear computes from them
 
     def add(self, node: Node) -> None:
@@ -142,6 +143,7 @@ class _Fusion:
     def _emit(self, node: Node, *replaced: str) -> None:
         self.nodes.append(node)
         self.replaced[node] = replaced
+        self._emitted |= dict.fromkeys(node.outputs, node)
 
     def _add_quantized(self, node: Node) -> bool:
         """Replaces a QuantizeLinear by integers that already exist, or by an operator that computes them, if it can."""
@@ -161,10 +163,13 @@ class _Fusion:
             operation = self._producers.get(source.name)
             if operation is None or source.is_shared or operation.operator not in QUANTIZED:
                 return False
-            replacement = integer_nodes.quantized(operation, target, output, self._integers, self._arrays)
+            known = self._integers, self._arrays
+            swish = integer_nodes.times_sigmoid(operation, target, output, *known, self._emitted)
+            replacement = swish or integer_nodes.quantized(operation, target, output, *known)
             if replacement is None:
                 return False
-            self._emit(replacement, operation.operator, *(() if has_clamp else source.operators))
+            replaced = operation.operator if swish is None else f"{operation.operator} with Sigmoid"
+            self._emit(replacement, replaced, *(() if has_clamp else source.operators))
         if has_clamp:
             self._emit(_clamp(node.name, output, node.outputs[0], source.low, source.high), *source.operators)
         return True

@@ -4,11 +4,13 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
+from jquant.onnx import registry
 from jquant.onnx.fusion_values import Arrays, Integers
 from jquant.onnx.graph import DEFAULT_DOMAIN, JQUANT, Node
-from jquant.onnx.qdq_patterns import DEQUANTIZED, PASSED_THROUGH, QUANTIZED
+from jquant.onnx.qdq_patterns import DEQUANTIZED, PASSED_THROUGH, QUANTIZED, TABULATED, TIMES_SIGMOID
 from jquant.onnx.quantization import Quantization
 
 _BIAS_TOLERANCE = 1e-6  # relative difference of a bias' scale from the product of the operands': a few roundings
@@ -73,7 +75,42 @@ def quantized(node: Node, target: Quantization, output: str, values: _Values, ar
     if call is None:
         return None
     inputs, attributes = call
-    return _replacement(node, QUANTIZED[node.operator], inputs, (output,), attributes)
+    replacement = _replacement(node, QUANTIZED[node.operator], inputs, (output,), attributes)
+    return _with_table(replacement, target.dtype, arrays) if replacement.operator in TABULATED else replacement
+
+
+def times_sigmoid(
+    node: Node, target: Quantization, output: str, values: _Values, arrays: Arrays, producers: Mapping[str, Node]
+) -> Node | None:
+    """The node that computes ``x * sigmoid(x)``, called `output`; None if this is not what a Mul computes.
+
+    Args:
+      producers: integer nodes, by the names of their outputs.
+    """
+    if node.operator != "Mul" or node.domain != DEFAULT_DOMAIN:
+        return None
+    a, b = (_simple(name, values) for name in node.inputs)
+    for x, gate in ((a, b), (b, a)):
+        if x is None or gate is None or not x.quantization.dtype == gate.quantization.dtype == target.dtype:
+            continue
+        sigmoid = producers.get(gate.name)
+        if sigmoid is not None and sigmoid.operator == QUANTIZED["Sigmoid"] and sigmoid.inputs[0] == x.name:
+            _, _, *sigmoid_parameters = sigmoid.inputs
+            inputs = (x.name, *sigmoid_parameters, *x.operands[1:], *gate.operands[1:], *_parameters(target))
+            return _with_table(_replacement(node, TIMES_SIGMOID, inputs, (output,), {}), target.dtype, arrays)
+    return None
+
+
+def _with_table(node: Node, dtype: np.dtype, arrays: Arrays) -> Node:
+    """A function of one operand of this dtype, with the table of its results as the second."""
+    entry = registry.find(node)
+    assert entry is not None
+    x, *parameters = node.inputs
+    integers, values = np.arange(256, dtype=np.uint8).view(dtype), (arrays.by_name.get(name) for name in parameters)
+    with jax.ensure_compile_time_eval():
+        table = entry.function(integers, None, *values, **node.attributes)
+    name = arrays.add_constant(f"{node.outputs[0]}/table", np.asarray(table))
+    return dataclasses.replace(node, inputs=(x, name, *parameters))
 
 
 def _replacement(node: Node, operator: str, inputs: _Inputs, outputs: tuple[str, ...], attributes: _Attributes) -> Node:

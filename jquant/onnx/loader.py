@@ -46,8 +46,9 @@ def load(
         of Pow, if it is a constant) are NumPy arrays. It gets the attributes for which it has keyword-only parameters; the
         others must have their defaults.
       qdq: whether QuantizeLinear and DequantizeLinear are computed "as_written", or "fused" with the operators between them.
-        ``print(model)`` shows what was fused. Scales and zero points in `params` that are equal must then stay equal, and
-        `overrides` applies to what stays float.
+        ``print(model)`` shows what was fused. Scales and zero points in `params` that are equal must then stay equal, the
+        results of Sigmoid and LeakyRelu for all integers are in tables that do not follow them, and `overrides` applies to
+        what stays float.
 
     Returns:
       A `Model`.

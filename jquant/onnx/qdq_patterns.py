@@ -18,6 +18,12 @@ QUANTIZED: Mapping[str, str] = {
     "Softmax": "quantized_linear_softmax",
 }
 
+# A Sigmoid and the product of its operand and its result, SiLU or Swish, become one look-up.
+TIMES_SIGMOID = "quantized_linear_times_sigmoid"
+
+# Functions of one operand, which are looked up in a table of their results for all integers.
+TABULATED = frozenset({"quantized_linear_leaky_relu", "quantized_linear_sigmoid", TIMES_SIGMOID})
+
 # DequantizeLinear of both operands and the operator become one integer operator with a float result.
 DEQUANTIZED: Mapping[str, str] = {
     "Conv": "convolution_integer_to_float",

@@ -10,8 +10,8 @@ import jquant.onnx  # noqa: E402
 
 RNG = np.random.default_rng(18)
 EXTENDED = jquant.FeatureLevel.EXTENDED
-SCALES = {"x": 0.05, "z": 0.03, "y": 0.11}  # none is a power of 2
-ZERO_POINTS = {"x": 119, "z": 131, "y": 107}  # of uint8; those of int8 are less by 128
+SCALES = {"x": 0.05, "z": 0.03, "y": 0.11, "v": 0.07}  # none is a power of 2
+ZERO_POINTS = {"x": 119, "z": 131, "y": 107, "v": 125}  # of uint8; those of int8 are less by 128
 OUTPUT = "\ny = QuantizeLinear(r, y_scale, y_zero)"
 SAME_SCALE = "\ny = QuantizeLinear(r, x_scale, x_zero)"
 

@@ -62,6 +62,77 @@ def test_two_operands(operator, dtypes):
     check_fused(nodes, {"x": x, "z": z}, initializers(types), expected, {operator: 1})
 
 
+def times_sigmoid(x, dtypes):
+    """The nodes of ``x * sigmoid(x)`` and their arrays, and what the two operators compute."""
+    arrays = initializers(dict(zip("xzy", dtypes, strict=True))) | {"z_scale": np.float32(1 / 256)}
+    z = arrays["z_scale"], arrays["z_zero"]
+    gate = jquant.quantized_linear_sigmoid(*operand(x, "x", dtypes[0]), *z)
+    product = jquant.quantized_linear_multiply(
+        *operand(x, "x", dtypes[0]), gate, *z, *parameters("y", dtypes[2]), output_dtype=dtypes[2]
+    )
+    return f"{qdq('x')}z = Sigmoid(xd)\n{qdq('z')}", arrays, gate, product
+
+
+@pytest.mark.parametrize("product", ["Mul(xd, zd)", "Mul(zd, xd)"])
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_times_sigmoid(dtype, product):
+    """Both operators are one table of their results for all integers, a parameter of the model."""
+    x = random_floats((4, 40))
+    nodes, arrays, _, expected = times_sigmoid(x, [dtype] * 3)
+    nodes = f"{nodes}r = {product}{OUTPUT}"
+    check_fused(nodes, {"x": x}, arrays, expected, {"Mul with Sigmoid": 1})
+    model = jquant.onnx.load(qdq_model(nodes, {"x": x.shape}, arrays, {"y": expected.dtype}), qdq="fused")
+    assert [(name, array.shape, array.dtype) for name, array in model.params.items() if name.endswith("/table")] == [
+        ("y/table", (256,), expected.dtype)
+    ]
+
+
+def test_a_clamp_after_times_sigmoid():
+    x = random_floats((4, 40))
+    nodes, arrays, _, expected = times_sigmoid(x, ["uint8"] * 3)
+    zero = arrays["y_zero"]
+    nodes = f"{nodes}p = Mul(xd, zd)\nr = Relu(p){OUTPUT}"
+    check_fused(nodes, {"x": x}, arrays, np.maximum(expected, zero), {"Mul with Sigmoid": 1, "Relu": 1})
+
+
+def test_a_sigmoid_that_something_else_reads():
+    x = random_floats((4, 40))
+    nodes, arrays, gate, expected = times_sigmoid(x, ["uint8"] * 3)
+    nodes = f"{nodes}r = Mul(xd, zd){OUTPUT}\nv = Identity(zq)"
+    proto = qdq_model(nodes, {"x": x.shape}, arrays, {"y": np.uint8, "v": np.uint8})
+    outputs, fused = run_model(proto, {"x": x}, "fused")
+    assert fused == {"Mul with Sigmoid": 1, "Sigmoid": 1}
+    np.testing.assert_array_equal(outputs["y"], expected)
+    np.testing.assert_array_equal(outputs["v"], gate)
+
+
+def test_times_sigmoid_of_another_type_is_two_operators():
+    x = random_floats((4, 40))
+    nodes, arrays, _, expected = times_sigmoid(x, ["uint8", "uint8", "int8"])
+    check_fused(f"{nodes}r = Mul(xd, zd){OUTPUT}", {"x": x}, arrays, expected, {"Mul": 1, "Sigmoid": 1})
+
+
+def test_the_sigmoid_of_another_value_is_two_operators():
+    x, v = random_floats((4, 40)), random_floats((4, 40), "v")
+    nodes, arrays, gate, _ = times_sigmoid(x, ["uint8"] * 3)
+    arrays |= initializers({"v": "uint8"})
+    z, y = (arrays["z_scale"], arrays["z_zero"]), parameters("y", "uint8")
+    expected = jquant.quantized_linear_multiply(*operand(v, "v", "uint8"), gate, *z, *y)
+    nodes = f"{qdq('v')}{nodes}r = Mul(vd, zd){OUTPUT}"
+    check_fused(nodes, {"x": x, "v": v}, arrays, expected, {"Mul": 1, "Sigmoid": 1})
+
+
+@pytest.mark.parametrize("operator", ["LeakyRelu", "Sigmoid"])
+def test_tables_are_not_used_on_a_tpu(operator):
+    """A TPU takes longer to look a number up than to compute it."""
+    call, shape, _ = UNARY[operator]
+    proto = qdq_model(f"{qdq('x')}r = {call}{OUTPUT}", {"x": shape}, initializers({"x": "uint8", "y": "uint8"}))
+    model = jquant.onnx.load(proto, qdq="fused")
+    program = jax.jit(model).trace(model.params, {"x": random_floats(shape)})
+    gathers = {platform: "gather" in program.lower(lowering_platforms=(platform,)).as_text() for platform in ("cpu", "tpu")}
+    assert gathers == {"cpu": True, "tpu": False}
+
+
 def test_concat():
     x, z = random_floats((2, 5)), random_floats((2, 7), "z")
     nodes = f"{qdq('x')}{qdq('z')}r = Concat <axis = -1> (xd, zd){OUTPUT}"

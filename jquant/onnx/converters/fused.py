@@ -7,8 +7,10 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
+from jquant.arithmetic import lookup
 from jquant.lowering import materialize
 from jquant.onnx.converters.quantized_parameters import FEATURE_LEVEL, convolution_options, flat, padding_argument
 from jquant.onnx.converters.windows import resolve_padding, resolve_pool_padding
@@ -225,14 +227,36 @@ def concat(y_scale, y_zero_point, *triples, axis, output_dtype):
     )
 
 
+def _tabulated(function, x, table, parameters):
+    """``function(x, *parameters)``, whose results for all integers may be known: then they are `table`."""
+    leaves, tree = jax.tree.flatten(tuple(map(flat, parameters)))
+
+    def of_leaves(x, *leaves, once):
+        del once
+        return function(x, *tree.unflatten(leaves))
+
+    return lookup.elementwise(of_leaves, x, *leaves, table=table)
+
+
 @_stored_converter("quantized_linear_leaky_relu")
-def leaky_relu(x, x_scale, x_zero_point, y_scale, y_zero_point, *, alpha=0.01):
-    return quantized_linear_leaky_relu(x, flat(x_scale), flat(x_zero_point), flat(y_scale), flat(y_zero_point), alpha=alpha)
+def leaky_relu(x, table, *parameters, alpha=0.01):
+    return _tabulated(functools.partial(quantized_linear_leaky_relu, alpha=alpha), x, table, parameters)
 
 
 @_stored_converter("quantized_linear_sigmoid")
-def sigmoid(x, x_scale, x_zero_point, y_scale, y_zero_point):
-    return quantized_linear_sigmoid(x, flat(x_scale), flat(x_zero_point), flat(y_scale), flat(y_zero_point))
+def sigmoid(x, table, *parameters):
+    return _tabulated(quantized_linear_sigmoid, x, table, parameters)
+
+
+@_stored_converter("quantized_linear_times_sigmoid")
+def times_sigmoid(x, table, *parameters):
+    """Its parameters are those of the sigmoid, after them those of the product."""
+
+    def function(x, s_scale, s_zero_point, gate_scale, gate_zero_point, x_scale, x_zero_point, *product_parameters):
+        gate = quantized_linear_sigmoid(x, s_scale, s_zero_point, gate_scale, gate_zero_point)
+        return quantized_linear_multiply(x, x_scale, x_zero_point, gate, *product_parameters)
+
+    return _tabulated(function, x, table, parameters)
 
 
 @_stored_converter("quantized_linear_softmax")
