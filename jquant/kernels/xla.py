@@ -5,7 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels.epilogue import Epilogue
@@ -111,12 +111,17 @@ def _product_in_one_batch(a: jax.Array, b: jax.Array, transpose_b: bool) -> jax.
 def _with_joint_batch(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Both operands, broadcast to their common batch. A dimension that explicit axes split in one is split in both."""
     sizes = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    specs = (jax.typeof(x).sharding.spec[:-2] for x in (a, b))
+    shardings = [jax.typeof(x).sharding for x in (a, b)]
+    specs = (sharding.spec[:-2] for sharding in shardings)
     axes = [a_axes if a_axes is not None else b_axes for a_axes, b_axes in zip(*specs, strict=True)]
+    mesh = shardings[shardings[0].mesh.empty].mesh
 
     def broadcast(x: jax.Array) -> jax.Array:
-        sharding = jax.typeof(x).sharding
-        split = sharding.update(spec=PartitionSpec(*axes, *sharding.spec[-2:]))
-        return jnp.broadcast_to(x, (*sizes, *x.shape[-2:]), out_sharding=split if any(axes) else None)
+        if not any(axes):
+            return jnp.broadcast_to(x, (*sizes, *x.shape[-2:]))
+        if jax.typeof(x).sharding.mesh.empty:  # such as a NumPy array
+            x = jax.sharding.reshard(x, NamedSharding(mesh, PartitionSpec()))
+        split = NamedSharding(mesh, PartitionSpec(*axes, *jax.typeof(x).sharding.spec[-2:]))
+        return jnp.broadcast_to(x, (*sizes, *x.shape[-2:]), out_sharding=split)
 
     return broadcast(a), broadcast(b)

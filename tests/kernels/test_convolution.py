@@ -248,6 +248,17 @@ def test_wide_convolutions_on_a_mesh(specs, axis_type):
     assert_equal(output, reference.convolution_integer(x, w, *zeros))
 
 
+@pytest.mark.parametrize("groups", [1, 4])
+def test_a_filter_on_no_mesh(groups):
+    """A NumPy array as the filter of images that explicit axes split."""
+    rng = np.random.default_rng(7)
+    x, w = (rng.integers(-128, 128, shape, np.int8) for shape in ((8, 4, 6, 6), (8, 4 // groups, 3, 3)))
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Explicit,))
+    output = jquant.convolution_integer(jax.device_put(x, NamedSharding(mesh, P("x"))), w, groups=groups)
+    assert jax.typeof(output).sharding.spec == P("x", None, None, None)
+    assert_equal(output, reference.convolution_integer(x, w, groups=groups))
+
+
 def test_wide_convolutions_are_exported():
     x, w, *zeros = wide_operands()
     shape = jax.ShapeDtypeStruct(export.symbolic_shape("batch, 17, 6, 6"), np.uint8)
