@@ -35,8 +35,14 @@ def shared(x: jax.Array) -> jax.Array:
 
 
 def _shared_in_one_dimension(x: jax.Array) -> jax.Array:
-    """`_shared_on_cpu` in one dimension: XLA:CPU vectorizes loops along the last, which is 7 late in a network on images."""
-    return lax.reshape(_shared_on_cpu(lax.collapse(x, 0)), x.shape) if x.ndim > 1 else _shared_on_cpu(x)
+    """`_shared_on_cpu` in one dimension: XLA:CPU vectorizes loops along the last, which is 7 late in a network on images.
+
+    32-bit integers keep their dimensions: the XLA of jax 0.10 does not compute them in the memory of a product's sums if
+    there is a reshape in between.
+    """
+    if x.ndim < 2 or x.dtype.itemsize > 1:
+        return _shared_on_cpu(x)
+    return lax.reshape(_shared_on_cpu(lax.collapse(x, 0)), x.shape)
 
 
 def _shared_on_cpu(x: jax.Array) -> jax.Array:

@@ -10,6 +10,7 @@ from jax import export
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jquant
+from jquant.lowering import materialize
 
 SHAPE = (2, 6, 5, 7)
 
@@ -26,6 +27,12 @@ def divided_shapes(text: str) -> list[str]:
 def test_one_device():
     lowered = jax.jit(quantized).lower(jax.ShapeDtypeStruct(SHAPE, jnp.float32))
     assert divided_shapes(lowered.as_text()) == ["420"]
+
+
+def test_sums_keep_their_dimensions():
+    """A reshape between a product and what is subtracted from it would cost memory, with the XLA of jax 0.10."""
+    shared = jax.jit(materialize.shared).lower(jax.ShapeDtypeStruct(SHAPE, jnp.int32)).as_text()
+    assert "tensor<2x6x5x7xi32>" in re.findall("stablehlo.divide .*", shared)[0]
 
 
 def test_mapped():
