@@ -39,7 +39,8 @@ PUBLIC = {
     """,
     "jquant.transform": """
         Activations QuantizedFunction Recipe Report Row Scheme SiteReport Sites TransformError TransformTypeError
-        calibrate dynamic_int8 quantization_aware quantize report sites static_int8 weight_only_int8
+        calibrate dynamic_int8 int4_by_rows quantization_aware quantize report sites static_int8 weight_only_float8
+        weight_only_int4 weight_only_int8 weight_only_mxfp4 weight_only_nvfp4
     """,
 }
 DOCS = ROOT / "docs"

@@ -1,11 +1,55 @@
-"""Unsigned 8-, 4- or 2-bit integers packed into bytes along the last dimension, the first in the lowest bits."""
+"""Unsigned integers of up to 8 bits packed into bytes, the first in the lowest bits."""
 
+import functools
+import math
+import operator
 from typing import TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 _Array = TypeVar("_Array", np.ndarray, jax.Array)
+
+
+def packed(integers: jax.Array, bits: int, axis: int) -> jax.Array:
+    """Integers of uint8, of which only the lowest `bits` are set, packed along a dimension; zeros fill the last bytes.
+
+    Of 6 bits, four fill three bytes.
+    """
+    if bits == 8:
+        return integers
+    axis, count, width = axis % integers.ndim, _in_group(bits), _in_group(bits) * bits // 8
+    missing = -integers.shape[axis] % count
+    padded = jnp.pad(integers, [(0, missing if dimension == axis else 0) for dimension in range(integers.ndim)])
+    words = [
+        jax.lax.slice_in_dim(padded, place, None, count, axis).astype(jnp.uint32) << np.uint32(place * bits)
+        for place in range(count)
+    ]
+    word = functools.reduce(operator.or_, words)
+    parts = [(word >> np.uint32(8 * place)).astype(jnp.uint8) for place in range(width)]
+    return jnp.stack(parts, axis + 1).reshape(*word.shape[:axis], -1, *word.shape[axis + 1 :])
+
+
+def unpacked_along(packed: jax.Array, bits: int, axis: int, size: int) -> jax.Array:
+    """The first `size` integers along a dimension that `packed` packed."""
+    if bits == 8:
+        return packed
+    axis, count, width = axis % packed.ndim, _in_group(bits), _in_group(bits) * bits // 8
+    parts = [
+        jax.lax.slice_in_dim(packed, place, None, width, axis).astype(jnp.uint8 if width == 1 else jnp.uint32)
+        for place in range(width)
+    ]
+    word = functools.reduce(operator.or_, (part << part.dtype.type(8 * place) for place, part in enumerate(parts)))
+    mask = word.dtype.type(2**bits - 1)
+    integers = [((word >> word.dtype.type(place * bits)) & mask).astype(jnp.uint8) for place in range(count)]
+    joined = jnp.stack(integers, axis + 1).reshape(*word.shape[:axis], -1, *word.shape[axis + 1 :])
+    return jax.lax.slice_in_dim(joined, 0, size, axis=axis)
+
+
+def _in_group(bits: int) -> int:
+    """How many integers fill whole bytes."""
+    return math.lcm(bits, 8) // bits
 
 
 def in_each_byte(packed: jax.Array, bits: int) -> list[jax.Array]:
@@ -16,7 +60,7 @@ def in_each_byte(packed: jax.Array, bits: int) -> list[jax.Array]:
 
 
 def unpacked(packed: _Array, bits: int) -> _Array:
-    """All integers in order: uint8, with 8 / `bits` times the last size."""
+    """All integers of 2, 4 or 8 bits, packed along the last dimension: uint8, with 8 / `bits` times the last size."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     integers = (packed[..., None] >> shifts.reshape(*(1,) * packed.ndim, -1)) & np.uint8(2**bits - 1)
     return integers.reshape(*packed.shape[:-1], packed.shape[-1] * shifts.size)

@@ -26,7 +26,7 @@ def largest_magnitude_bits(x: jax.Array, axis: int, block_size: int) -> jax.Arra
     Magnitudes are compared as integers, which have the order of the floats, with NaN above all.
     """
     block_size = _limited(block_size, x.shape[axis])
-    magnitude = float_bits.bits(_in_blocks(x, axis, block_size)) & float_bits.MAGNITUDE
+    magnitude = float_bits.bits(in_blocks(x, axis, block_size)) & float_bits.MAGNITUDE
     if axis == x.ndim - 1 and block_size % _LANES == 0:
         # XLA:CPU does not vectorize a reduction over the last dimension: it is five times as fast in two steps.
         lanes = magnitude.reshape(*magnitude.shape[:-1], block_size // _LANES, _LANES)
@@ -39,7 +39,7 @@ def _limited(block_size: int, size: int) -> int:
     return min(block_size, max(size, 1)) if isinstance(size, int) else block_size
 
 
-def _in_blocks(x: jax.Array, axis: int, block_size: int) -> jax.Array:
+def in_blocks(x: jax.Array, axis: int, block_size: int) -> jax.Array:
     """`x` with `axis` split into two dimensions, blocks and elements; zeros fill the last block."""
     size = x.shape[axis]
     blocks = -(-size // block_size)

@@ -1,4 +1,4 @@
-"""Converts functions to int8: their products, convolutions and embeddings that have parameters as weights.
+"""Converts functions to few bits: their products, convolutions and embeddings that have parameters as weights.
 
     from jquant import transform
 
@@ -15,7 +15,19 @@ from jquant.transform.calibrate import calibrate
 from jquant.transform.listing import Row, Sites, sites
 from jquant.transform.quantization_aware import quantization_aware
 from jquant.transform.quantize import QuantizedFunction, quantize
-from jquant.transform.recipe import Activations, Recipe, Scheme, dynamic_int8, static_int8, weight_only_int8
+from jquant.transform.recipe import (
+    Activations,
+    Recipe,
+    Scheme,
+    dynamic_int8,
+    int4_by_rows,
+    static_int8,
+    weight_only_float8,
+    weight_only_int4,
+    weight_only_int8,
+    weight_only_mxfp4,
+    weight_only_nvfp4,
+)
 from jquant.transform.report import Report, SiteReport, report
 
 __all__ = [
@@ -31,12 +43,17 @@ __all__ = [
     "TransformTypeError",
     "calibrate",
     "dynamic_int8",
+    "int4_by_rows",
     "quantization_aware",
     "quantize",
     "report",
     "sites",
     "static_int8",
+    "weight_only_float8",
+    "weight_only_int4",
     "weight_only_int8",
+    "weight_only_mxfp4",
+    "weight_only_nvfp4",
 ]
 
 

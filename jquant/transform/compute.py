@@ -2,27 +2,25 @@
 
 import functools
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
-from jquant.arithmetic import exact
-from jquant.formulas.extremes import largest_magnitude
-from jquant.modes import FeatureLevel, ScaleGranularity
+from jquant.modes import FeatureLevel
 from jquant.operators.convolution_integer_to_float import convolution_integer_to_float
 from jquant.operators.dequantize_linear import dequantize_linear
 from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear
-from jquant.operators.matmul_integer_to_float import matmul_integer_to_float
-from jquant.operators.pack_matrix import pack_matrix
 from jquant.operators.quantize_linear import quantize_linear
-from jquant.operators.scale_and_zero_point import scale_and_zero_point
 from jquant.quantized_tensor import ScaleZeroPoint
 from jquant.transform import jaxprs
 from jquant.transform.layouts import CONVOLUTION, EMBEDDING, MATMUL, Storage, product_dimensions
 from jquant.transform.plan import Site
 from jquant.transform.recipe import Activations
+from jquant.transform.weight_formats import Blocks, Columns, FilterFormat, Stored, TwoBits
 
 _EXTENDED = FeatureLevel.EXTENDED
 
@@ -41,46 +39,52 @@ class QuantizedInput(NamedTuple):
     zero_point: jax.Array | None
 
 
-def symmetric_scale(x: jax.Array, over: Sequence[int], dtype: str = "INT8") -> jax.Array:
-    """The scale of symmetric integers, ``max|x| / 127`` for int8, shared along the dimensions `over`, which become 1."""
-    largest = largest_magnitude(exact.numerator(x), tuple(over))
-    return scale_and_zero_point(-largest, largest, dtype, symmetric=True, narrow_range=True).scale
-
-
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def packed_weights(storage: Storage, num_levels: int, weights: jax.Array) -> dict[str, Any]:
-    """The weights of a site, quantized and packed, with their scales: what the quantized parameters hold.
+def packed_weights(storage: Storage, num_levels: int, weights: jax.Array) -> Stored:
+    """The weights of a site, quantized and packed: what the quantized parameters hold.
 
-    For a product or a table: a `PackedMatrix` of shape (batch, contracted, kept), without the batch if there is none, and a
-    scale of shape (batch, kept) or (). For a convolution: the filter as an int8 array, and a scale of shape (filters,) or
-    (). The first `num_levels` dimensions are those of the layers.
+    For a product or a table, they are a matrix of shape (batch, contracted, kept), without the batch if there is none, as
+    the format stores it; for a convolution, a filter. The first `num_levels` dimensions are those of the layers.
     """
-    pack = functools.partial(_packed_layer, storage)
+    pack = functools.partial(pack_layer, storage)
     for _ in range(num_levels):
         pack = jax.vmap(pack)
     return pack(weights)
 
 
-def _packed_layer(storage: Storage, weights: jax.Array) -> dict[str, Any]:
-    layout = storage.layout
+def pack_layer(storage: Storage, weights: jax.Array) -> Stored:
+    """The weights of one layer, quantized and packed."""
     if storage.filter is not None:
-        filter = weights.transpose(storage.filter)
-        (channel,) = (storage.filter.index(dimension) for dimension in layout.kept)
-        values, scale = quantized_weights(storage, filter, [d for d in range(filter.ndim) if d != channel])
-        return {"values": values, "scale": scale}
-    matrix = weights.transpose([dimension for dimensions in layout for dimension in dimensions])
-    sizes = [math.prod(weights.shape[dimension] for dimension in dimensions) for dimensions in layout]
-    matrix = matrix.reshape(sizes if layout.batch else sizes[1:])
-    values, scale = quantized_weights(storage, matrix, [matrix.ndim - 2])
-    return {"values": pack_matrix(values), "scale": scale}
+        return filter_format(storage).pack_filter(weights.transpose(storage.filter), _channel(storage))
+    matrix = weights.transpose([dimension for dimensions in storage.layout for dimension in dimensions])
+    return storage.format.pack(matrix.reshape(_matrix_sizes(storage, weights.shape)))
 
 
-def quantized_weights(storage: Storage, weights: jax.Array, shared: Sequence[int]) -> tuple[jax.Array, jax.Array]:
-    """The weights as integers, and their scales, which weights along the dimensions `shared` share, or the whole tensor."""
-    by_channel = storage.scales == ScaleGranularity.PER_CHANNEL
-    scale = symmetric_scale(weights, shared if by_channel else range(weights.ndim), storage.weight_type)
-    values = quantize_linear(weights, scale, output_dtype=storage.weight_type, feature_level=_EXTENDED)
-    return values.astype(jnp.int8), scale.squeeze(tuple(shared)) if by_channel else scale.reshape(())
+def unpack_layer(storage: Storage, stored: Stored, shape: Sequence[int], dtype: Any) -> jax.Array:
+    """The weights of one layer, dequantized: an array of this shape and dtype."""
+    if storage.filter is not None:
+        filter = filter_format(storage).dequantize_filter(stored, _channel(storage), dtype)
+        return filter.transpose(np.argsort(storage.filter))
+    matrix = storage.format.dequantize(stored, _matrix_sizes(storage, shape)[-2], dtype)
+    order = [dimension for dimensions in storage.layout for dimension in dimensions]
+    return matrix.reshape([shape[dimension] for dimension in order]).transpose(np.argsort(order))
+
+
+def filter_format(storage: Storage) -> FilterFormat:
+    """The format of a convolution's filter."""
+    return cast(FilterFormat, storage.format)
+
+
+def _channel(storage: Storage) -> int:
+    """The dimension of a filter, as it is stored, along which its output channels lie."""
+    assert storage.filter is not None
+    return storage.filter.index(*storage.layout.kept)
+
+
+def _matrix_sizes(storage: Storage, shape: Sequence[int]) -> list[int]:
+    """The sizes of the matrix that stores weights of this shape."""
+    sizes = [math.prod(shape[dimension] for dimension in dimensions) for dimensions in storage.layout]
+    return sizes if storage.layout.batch else sizes[1:]
 
 
 def quantize_input(site: Site, x: jax.Array, static: ScaleZeroPoint | None) -> QuantizedInput:
@@ -100,7 +104,7 @@ def quantize_input(site: Site, x: jax.Array, static: ScaleZeroPoint | None) -> Q
     return QuantizedInput(values=values, scale=scale, zero_point=None)
 
 
-def output(site: Site, stored: dict[str, Any], x: jax.Array, static: ScaleZeroPoint | None) -> jax.Array:
+def output(site: Site, stored: Stored, x: jax.Array, static: ScaleZeroPoint | None) -> jax.Array:
     """The output of a site for the operand `x` and the stored weights."""
     if site.kind == EMBEDDING:
         return embedding_output(site, stored, x)
@@ -118,19 +122,19 @@ def static_range(site: Site, static: ScaleZeroPoint) -> tuple[jax.Array, jax.Arr
     return dequantize_linear(low, static.scale, zero_point), dequantize_linear(high, static.scale, zero_point)
 
 
-def integer_output(site: Site, stored: dict[str, Any], input: QuantizedInput) -> jax.Array:
+def integer_output(site: Site, stored: Stored, input: QuantizedInput) -> jax.Array:
     """The output of a product or a convolution, computed from integers."""
     return (_convolution if site.kind == CONVOLUTION else _product)(site, stored, input)
 
 
-def _convolution(site: Site, stored: dict[str, Any], input: QuantizedInput) -> jax.Array:
+def _convolution(site: Site, stored: Stored, input: QuantizedInput) -> jax.Array:
     parameters = site.equation.params
     return convolution_integer_to_float(
         input.values,
         input.scale,
         input.zero_point,
         stored["values"],
-        stored["scale"],
+        stored["scale"].astype(jnp.float32),
         strides=parameters["window_strides"],
         padding=parameters["padding"],
         dilations=parameters["rhs_dilation"],
@@ -141,25 +145,32 @@ def _convolution(site: Site, stored: dict[str, Any], input: QuantizedInput) -> j
     )
 
 
-def _product(site: Site, stored: dict[str, Any], input: QuantizedInput) -> jax.Array:
+def _product(site: Site, stored: Stored, input: QuantizedInput) -> jax.Array:
+    format = cast(Columns | Blocks, site.storage.format)
+
+    def multiply(values: jax.Array, scale: jax.Array, stored: Stored) -> jax.Array:
+        return format.multiply(values, scale, input.zero_point, stored, site.output_type.dtype)
+
+    return _matrix_product(site, multiply, input.values, input.scale, stored)
+
+
+def _matrix_product(
+    site: Site, multiply: Callable[..., jax.Array], x: jax.Array, scale: jax.Array | None, stored: Stored
+) -> jax.Array:
+    """``multiply(rows, scale, stored)`` of the rows of an input, whose scale is one number or one for each row."""
     contracted, batch = product_dimensions(site.equation, site.input_operand)
     contracted = sorted(contracted)
-    x, scale = input.values, input.scale
     free = [dimension for dimension in range(x.ndim) if dimension not in contracted and dimension not in batch]
     order = [*batch, *free, *contracted]
     batch_sizes, free_sizes = [[x.shape[d] for d in dimensions] for dimensions in (batch, free)]
     sizes = [math.prod(batch_sizes)] if batch else []
     rows, depth = math.prod(free_sizes), math.prod(x.shape[d] for d in contracted)
-    multiply = functools.partial(matmul_integer_to_float, output_dtype=site.output_type.dtype, feature_level=_EXTENDED)
-
-    def product(values: jax.Array, scale: jax.Array, weights: Any, weight_scale: jax.Array) -> jax.Array:
-        return multiply(values, scale, input.zero_point, weights, weight_scale)
-
-    if scale.ndim:
+    if scale is not None and scale.ndim:
         scale = scale.transpose(order).reshape([*sizes, rows])
     if batch:
-        product = jax.vmap(product, (0, 0 if scale.ndim else None, 0, 0 if stored["scale"].ndim else None))
-    matrix = product(x.transpose(order).reshape([*sizes, rows, depth]), scale, stored["values"], stored["scale"])
+        scale_axes, stored_axes = jax.tree.map(lambda array: 0 if array.ndim else None, (scale, stored))
+        multiply = jax.vmap(multiply, (0, scale_axes, stored_axes))
+    matrix = multiply(x.transpose(order).reshape([*sizes, rows, depth]), scale, stored)
     return _with_output_dimensions(site, matrix, batch_sizes, free_sizes)
 
 
@@ -175,38 +186,54 @@ def _with_output_dimensions(site: Site, matrix: jax.Array, batch: Sequence[Any],
     return output.transpose([*range(first), *range(middle, output.ndim), *range(first, middle)])
 
 
-def embedding_output(site: Site, stored: dict[str, Any], indices: jax.Array) -> jax.Array:
-    """Rows of a table, looked up as integers and multiplied by their scales, which are looked up as well."""
+def embedding_output(site: Site, stored: Stored, indices: jax.Array) -> jax.Array:
+    """Rows of a table, looked up as they are stored, and dequantized."""
     parameters = site.equation.params
-    (index,) = parameters["dimension_numbers"].start_index_map
-    table = stored["values"].data  # of shape (rows, elements of a row)
-    scale = jnp.broadcast_to(stored["scale"], table.shape[:1])[:, None]
-    if index == 1:
-        table, scale = table.T, scale.T
-    # For indices beyond the table, the scale is the function's own fill value, NaN by default, and the integer is 1.
-    value_parameters = {**parameters, "fill_value": None if parameters["fill_value"] is None else 1}
-    scale_parameters = {**parameters, "slice_sizes": (1, 1)}
-    values = jaxprs.bind(site.equation.replace(params=value_parameters), table, indices)[0]
-    scales = jaxprs.bind(site.equation.replace(params=scale_parameters), scale, indices)[0]
-    return dequantize_linear(values, scales, output_dtype=site.output_type.dtype, feature_level=_EXTENDED)
+    numbers = parameters["dimension_numbers"]
+    (offset,) = numbers.offset_dims
+
+    def take(array: jax.Array, axis: int) -> jax.Array:
+        sizes = tuple(1 if dimension == axis else size for dimension, size in enumerate(array.shape))
+        changed = {
+            "dimension_numbers": numbers._replace(collapsed_slice_dims=(axis,), start_index_map=(axis,)),
+            "slice_sizes": sizes,
+            "mode": lax.GatherScatterMode.CLIP,
+            "fill_value": None,
+        }
+        taken = jaxprs.bind(site.equation.replace(params={**parameters, **changed}), array, indices)[0]
+        return jnp.expand_dims(jnp.moveaxis(taken, offset, -1), axis - 2)
+
+    (row_size,) = (site.weights.shape[dimension] for dimension in site.storage.layout.contracted)
+    rows = site.storage.format.dequantize(site.storage.format.columns(stored, take), row_size, site.output_type.dtype)
+    rows = jnp.moveaxis(rows.squeeze(-1), -1, offset)
+    if parameters["mode"] != lax.GatherScatterMode.FILL_OR_DROP:
+        return rows
+    count = site.weights.shape[site.storage.layout.kept[0]]
+    is_inside = (indices >= 0) & (indices < np.asarray(count, indices.dtype))
+    fill_value = jnp.nan if parameters["fill_value"] is None else parameters["fill_value"]
+    return jnp.where(jnp.moveaxis(is_inside, -1, offset), rows, jnp.asarray(fill_value, rows.dtype))
 
 
-def dequantized(site: Site, stored: dict[str, Any]) -> jax.Array:
+def dequantized(site: Site, stored: Stored) -> jax.Array:
     """The weights, dequantized, as the operand of the function's own product."""
     dtype = site.equation.invars[site.operand].aval.dtype
-    values, scale = stored["values"], stored["scale"]
-    if site.kind == CONVOLUTION:
-        axis = site.equation.params["dimension_numbers"].rhs_spec[0] if scale.ndim else None
-        return dequantize_linear(values, scale, axis=axis, output_dtype=dtype, feature_level=_EXTENDED)
-    scale = scale[..., None, :] if scale.ndim else scale
-    matrix = dequantize_linear(values.unpack(), scale, output_dtype=dtype, feature_level=_EXTENDED)
-    order = [dimension for dimensions in site.storage.layout for dimension in dimensions]
-    weights = matrix.reshape([site.weights.shape[dimension] for dimension in order])
-    return weights.transpose([order.index(dimension) for dimension in site.dimensions])
+    return unpack_layer(site.storage, stored, site.weights.shape, dtype).transpose(site.dimensions)
 
 
-def weight_only_output(site: Site, stored: dict[str, Any], x: jax.Array) -> jax.Array:
-    """The output of a product or a convolution in float, with dequantized weights."""
+def weight_only_output(site: Site, stored: Stored, x: jax.Array) -> jax.Array:
+    """The output of a product or a convolution of floats.
+
+    `matmul_n_bits` computes a product of integers of its formats. Otherwise, the weights are dequantized.
+    """
+    format = site.storage.format
+    if site.kind == MATMUL and isinstance(format, Blocks | TwoBits):
+        # In the wider of the two types, if the product's is not that of the operands.
+        dtype = jnp.promote_types(x.dtype, site.output_type.dtype)
+
+        def multiply(x: jax.Array, scale: None, stored: Stored) -> jax.Array:
+            return format.multiply_floats(x, stored)
+
+        return _matrix_product(site, multiply, x.astype(dtype), None, stored).astype(site.output_type.dtype)
     operands = [x, dequantized(site, stored)]
     return jaxprs.bind(site.equation, *(operands if site.operand == 1 else operands[::-1]))[0]
 

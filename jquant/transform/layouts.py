@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jquant.modes import ScaleGranularity
 from jquant.transform.jaxprs import Equation
 from jquant.transform.recipe import Activations, Scheme
+from jquant.transform.weight_formats import WeightFormat
 
 MATMUL, CONVOLUTION, EMBEDDING = "matmul", "convolution", "embedding"  # the kinds of sites
 
@@ -22,15 +22,13 @@ class Storage(NamedTuple):
     """How weights are stored. Equal weights with equal storage are stored once.
 
     Attributes:
-      layout: the dimensions. Weights along the contracted ones share a scale, if scales are per channel.
-      scales: per channel, or one for the whole tensor.
-      weight_type: the integer type, which may have fewer values than int8.
+      layout: the dimensions. Blocks lie along the contracted ones.
+      format: the format of the numbers.
       filter: the dimensions of a filter, in the order of the operand; None for a matrix.
     """
 
     layout: Layout
-    scales: ScaleGranularity
-    weight_type: str
+    format: WeightFormat
     filter: tuple[int, ...] | None
 
 

@@ -114,8 +114,7 @@ def _shape(site: Site, layers: tuple[int, ...]) -> str:
 
 
 def _scheme(site: Site) -> str:
-    scheme = site.scheme
-    weights = f"{scheme.weight_type.lower()} by {scheme.weights.removeprefix('PER_').lower()}"
+    scheme, weights = site.scheme, site.storage.format.title
     if site.kind == EMBEDDING:
         return weights.replace("channel", "row")
     if is_weight_only(site):

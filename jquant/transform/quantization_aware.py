@@ -1,4 +1,4 @@
-"""A differentiable function that rounds as int8 does, for training."""
+"""A differentiable function that rounds as the quantized one does, for training."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -77,11 +77,8 @@ def _rounded_weights(site: Site, num_levels: int, weights: jax.Array) -> jax.Arr
     """The weights, quantized and dequantized."""
 
     def rounded(weights: jax.Array) -> jax.Array:
-        constant, shared = jax.lax.stop_gradient(weights), site.storage.layout.contracted
-        values, scale = compute.quantized_weights(site.storage, constant, shared)
-        if scale.ndim:
-            scale = jnp.expand_dims(scale, shared)
-        return straight_through(_dequantized(values, scale, None, weights.dtype), weights)
+        stored = jax.lax.stop_gradient(compute.pack_layer(site.storage, jax.lax.stop_gradient(weights)))
+        return straight_through(compute.unpack_layer(site.storage, stored, weights.shape, weights.dtype), weights)
 
     for _ in range(num_levels):
         rounded = jax.vmap(rounded)

@@ -1,4 +1,4 @@
-"""Converts a function to int8: its weights are packed integers, and its sites compute with integers."""
+"""Converts a function to few bits: its weights are packed, and its sites compute with integers, or with floats."""
 
 import dataclasses
 import functools
@@ -28,26 +28,29 @@ _NAME = "transform.quantize"
 def quantize(
     apply: Callable[..., Any], params: Any, recipe: Recipe, *inputs: Any, calibration: Mapping[str, Range] | None = None
 ) -> tuple["QuantizedFunction", dict[str, dict[str, Any]]]:
-    """Converts a function to int8: its products, convolutions and embeddings that have parameters as weights.
+    """Converts a function to few bits: its products, convolutions and embeddings that have parameters as weights.
 
     Each site computes a composition of public operators, and equals that composition bit for bit. `quantize_linear` or
-    `dynamic_quantize_linear` quantizes the input, and `matmul_integer_to_float` or `convolution_integer_to_float` multiplies
-    it by the packed weights. With ``"FLOAT"`` activations, a site computes the function's own product, with weights from
-    `dequantize_linear`. Everything else is computed as before, in the types that the function has.
+    `dynamic_quantize_linear` quantizes the input, and `matmul_integer_to_float`, `block_scaled_matmul` or
+    `convolution_integer_to_float` multiplies it by the packed weights. With ``"FLOAT"`` activations, `matmul_n_bits`
+    multiplies by integers; for convolutions, and for weights that are floats, a site computes the function's own product,
+    with weights from `dequantize_linear`, `mx_dequantize` or `nvfp4_dequantize`. Everything else is computed as before, in
+    the types that the function has.
 
     Args:
       apply: a pure function of the parameters and of inputs. Bind static arguments with `functools.partial`.
       params: a pytree of arrays, or of `jax.ShapeDtypeStruct`. Then the quantized parameters are `jax.ShapeDtypeStruct`
         as well, and no calibration is needed: they are the target for restoring a checkpoint of quantized parameters in a
         program that does not have the float ones.
-      recipe: what is quantized, and how: `static_int8`, `dynamic_int8`, `weight_only_int8`, or a `Recipe` of your own.
+      recipe: what is quantized, and how: `static_int8`, `dynamic_int8`, `weight_only_int4` or another of this module, or a
+        `Recipe` of your own.
       inputs: the inputs of the function, by position: arrays, or `jax.ShapeDtypeStruct`. They are examples: the
         quantized function takes inputs of other shapes as well, as long as these lead to the same sites.
       calibration: what `calibrate` returned. Only static inputs need it.
 
     Returns:
       The quantized function, to be called as ``quantized_apply(quantized_params, *inputs)``, and its parameters: a dict with
-      the keys ``"sites"`` (the integers and scales of weights), ``"inputs"`` (the scales and zero points of static inputs)
+      the keys ``"sites"`` (the numbers and scales of weights), ``"inputs"`` (the scales and zero points of static inputs)
       and ``"float"`` (the parameters that stay float), each a dict by name. The function is pure and hashable, and works
       under `jax.jit`, `jax.vmap`, `jax.export` and the rest. It has no derivative: differentiating an integer product
       raises.

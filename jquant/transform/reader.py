@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 
 from jquant.errors import TransformError
-from jquant.modes import ScaleGranularity
 from jquant.transform import jaxprs, weight_graph
 from jquant.transform.eligibility import is_embedding, is_table, why_not
 from jquant.transform.jaxprs import Equation, Literal, Program
@@ -203,13 +202,16 @@ class _Reader:
             rule = self._recipe.rule_for(name, kind)
             scheme = None if rule is None else self._recipe.rules[rule][1]
             reason = "no pattern of the recipe matches it" if rule is None else "the recipe leaves it in float"
-        if scheme is None:
+        format = None
+        if scheme is not None:
+            format = scheme.filter_format if kind == CONVOLUTION else scheme.format
+            reason = f"convolutions take INT8 and 8-bit floats without blocks, not {scheme.format.title}"
+        if scheme is None or format is None:
             self._leave(equation, kind, reason, name)
             return False
         storage = Storage(
             layout=weight_layout(kind, equation, operand, dimensions),
-            scales=ScaleGranularity(scheme.weights),
-            weight_type=scheme.weight_type,
+            format=format,
             filter=dimensions if kind == CONVOLUTION else None,
         )
         rows = row_dimensions(kind, equation, operand, scheme)

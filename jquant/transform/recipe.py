@@ -10,9 +10,11 @@ from typing import Any, Self
 from jquant import calibration
 from jquant.arguments.statics import integer, is_sequence
 from jquant.calibration.observer import Observer
-from jquant.errors import TransformError, TransformTypeError, shown
+from jquant.errors import DescriptorTypeError, TransformError, TransformTypeError, shown
 from jquant.modes import ScaleGranularity, data_type, data_type_name, scale_granularity
+from jquant.transform import weight_formats
 from jquant.transform.checks import as_transform_errors
+from jquant.transform.weight_formats import FilterFormat, WeightFormat
 
 _OBSERVERS = {
     "min_max": calibration.min_max,
@@ -20,6 +22,13 @@ _OBSERVERS = {
     "percentile": calibration.percentile,
     "entropy": calibration.entropy,
     "mean_squared_error": calibration.mean_squared_error,
+}
+
+
+_TYPES = {
+    "weight_type": weight_formats.WEIGHT_TYPES,
+    "activation_type": ("UINT8", "INT8"),
+    "scale_type": ("FLOAT32", "FLOAT16", "BFLOAT16"),
 }
 
 
@@ -52,28 +61,46 @@ def _unknown(name: str, value: object, choices: type[enum.StrEnum]) -> Transform
 class Scheme:
     """How one site is quantized.
 
-    Weights are symmetric integers, from -127 to 127 in 8 bits. They are quantized as the parameters hold them: a cast
-    between the parameter and the product, to bfloat16 for example, is applied after the quantization.
+    Weights are quantized as the parameters hold them: a cast between the parameter and the product, to bfloat16 for example,
+    is applied after the quantization. Each is stored in its own number of bits.
+
+    - ``"INT8"``, ``"INT4"``, ``"INT2"``: integers from -127, -7 or -1 on, symmetric; the scale is ``max|x|`` over 127, 7, 1.
+    - ``"UINT8"``, ``"UINT4"``: integers from 0 to 255 or 15, with a zero point; the scale is the width of the range, which
+      holds 0, over 255 or 15.
+    - ``"FLOAT8E4M3FN"``, ``"FLOAT8E5M2"``: 8-bit floats; the scale is ``max|x|`` over 448 or 57344.
+    - ``"MXFP8E4M3FN"``, ``"MXFP8E5M2"``, ``"MXFP6E2M3FN"``, ``"MXFP6E3M2FN"``, ``"MXFP4"``, ``"MXINT8"``: what `mx_quantize`
+      computes, with a power of two for each block.
+    - ``"NVFP4"``: what `nvfp4_quantize` computes, with an 8-bit float for each block of 16, and one scale for the tensor.
+
+    The lowest integer of symmetric ones, such as -8, is not used: it has no counterpart, and a scale that reaches it clips
+    numbers of the other sign. Integers are multiplied by quantized inputs or, with ``"FLOAT"`` activations, by floats; INT2
+    and all floats, by floats alone. A convolution takes INT8 and 8-bit floats without blocks, and stays float with any other
+    type.
 
     Attributes:
       weights: ``"PER_CHANNEL"``, a scale for each output channel (and for each row of an embedding table), or
         ``"PER_TENSOR"``. Weights that a `jax.lax.scan` stacks have their own scales in each layer.
-      weight_type: ``"INT8"``; or ``"INT4"``, from -7 to 7; or ``"INT2"``, from -1 to 1. All are stored as int8: the smaller
-        types save no bytes, but show how a network behaves with fewer bits, and train it for them.
+      weight_type: a type from the table.
       activations: where the scale of the input comes from.
       activation_type: ``"UINT8"``, with a zero point, or ``"INT8"``, symmetric: 127 steps on each side of 0 (values further
         below a static range saturate at -128).
       observer: how calibration observes the input: the name of a function of `jquant.calibration`, or a list of that name
         and positional arguments, such as ``("percentile", 99.99)``.
+      block_size: how many weights of an output channel share a scale, along the dimensions that a product sums over. None:
+        all of them, or 32 in MX formats. INT2 needs one, a power of two from 16 on; that of other types of 4 bits is a
+        multiple of 4.
+      scale_type: ``"FLOAT32"``, ``"FLOAT16"`` or ``"BFLOAT16"``: the type of the scales, for integers and 8-bit floats.
 
     Raises:
-      TransformError: an unknown string, or arguments that the observer does not take.
-      TransformTypeError: an argument of the wrong type.
+      TransformError: an unknown string, arguments that the observer does not take, or fields that do not go together.
+      TransformTypeError: an argument of the wrong type, or a type of weights or inputs other than those above.
 
     Example:
       >>> from jquant import transform
       >>> transform.Scheme(activations="DYNAMIC", activation_type="INT8")
-      Scheme(weights='PER_CHANNEL', weight_type='INT8', activations='DYNAMIC', activation_type='INT8', observer=('min_max',))
+      Scheme(activations='DYNAMIC', activation_type='INT8')
+      >>> transform.Scheme(weight_type="INT4", block_size=32, scale_type="FLOAT16", activations="FLOAT")
+      Scheme(weight_type='INT4', activations='FLOAT', block_size=32, scale_type='FLOAT16')
     """
 
     weights: ScaleGranularity | str = ScaleGranularity.PER_CHANNEL
@@ -81,16 +108,20 @@ class Scheme:
     activations: Activations | str = Activations.STATIC
     activation_type: str = "UINT8"
     observer: str | Sequence[Any] = "min_max"
+    block_size: int | None = None
+    scale_type: str = "FLOAT32"
 
     @as_transform_errors()
     def __post_init__(self) -> None:
         object.__setattr__(self, "weights", scale_granularity("weights", self.weights))
         object.__setattr__(self, "activations", Activations(self.activations))
-        for name, allowed in {"weight_type": ("INT8", "INT4", "INT2"), "activation_type": ("UINT8", "INT8")}.items():
-            dtype = data_type_name(data_type(name, getattr(self, name)))
-            if dtype not in allowed:
-                raise TransformTypeError(f"Scheme: {name} is {dtype}; it must be one of {', '.join(allowed)}")
-            object.__setattr__(self, name, dtype)
+        for name, allowed in _TYPES.items():
+            object.__setattr__(self, name, _type_name(name, getattr(self, name), allowed))
+        if self.block_size is not None:
+            wanted = "a number of weights, or None"
+            size = integer("Scheme", "block_size", self.block_size, range(1, 2**31), wanted)
+            object.__setattr__(self, "block_size", size)
+        self._require_agreement()
         observer = (self.observer,) if isinstance(self.observer, str) else self.observer
         if not is_sequence(observer) or not observer or observer[0] not in _OBSERVERS:
             names = ", ".join(_OBSERVERS)
@@ -102,8 +133,50 @@ class Scheme:
         self.make_observer()  # which checks the arguments
 
     def __repr__(self) -> str:
-        fields = (f"{name}={value!r}" for name, value in _plain(self).items())
-        return f"Scheme({', '.join(fields)})"
+        """The fields that differ from their defaults."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        given = {name: value for name, value in _plain(self).items() if value not in (defaults[name], (defaults[name],))}
+        return f"Scheme({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+
+    def _require_agreement(self) -> None:
+        """Asserts that the fields for weights go together."""
+        weight_type, size = self.weight_type, self.block_size
+        name = f"Scheme: weight_type is {weight_type}"
+        by_tensor = self.weights == ScaleGranularity.PER_TENSOR
+        has_own_scales = weight_type in weight_formats.WITH_OWN_SCALES
+        _require(not (by_tensor and size), f"Scheme: block_size is {size}, but weights are PER_TENSOR, with a single scale")
+        _require(
+            not (by_tensor and (has_own_scales or weight_type == "INT2")), f"{name}, which has blocks: leave out weights"
+        )
+        is_float = self.activations == Activations.FLOAT
+        message = f"{name}, which is multiplied by floats alone: pass activations='FLOAT'"
+        _require(is_float or weight_type in weight_formats.INTEGER_PRODUCTS, message)
+        message = f"{name}, whose scales have a type of their own: leave out scale_type"
+        _require(not has_own_scales or self.scale_type == "FLOAT32", message)
+        if weight_type == "INT2":
+            _require(
+                size is not None and size >= 16 and size & (size - 1) == 0,
+                f"{name} and block_size {size}; it must be a power of two, 16 or more",
+            )
+        elif weight_type == "NVFP4":
+            _require(size in (None, 16), f"{name} and block_size {size}; its blocks have 16 elements")
+        elif weight_type.endswith("INT4"):
+            _require(size is None or size % 4 == 0, f"{name} and block_size {size}; it must be a multiple of 4")
+
+    @property
+    def format(self) -> WeightFormat:
+        """The format of a matrix or a table."""
+        by_column = self.weights == ScaleGranularity.PER_CHANNEL
+        is_float = self.activations == Activations.FLOAT
+        return weight_formats.create(self.weight_type, by_column, self.block_size, self.scale_type, is_float)
+
+    @property
+    def filter_format(self) -> FilterFormat | None:
+        """The format of a filter; None if convolutions do not take the type."""
+        by_channel = self.weights == ScaleGranularity.PER_CHANNEL
+        if self.block_size is not None:
+            return None
+        return weight_formats.create_for_filter(self.weight_type, by_channel, self.scale_type)
 
     @property
     def is_symmetric(self) -> bool:
@@ -117,6 +190,25 @@ class Scheme:
             return _OBSERVERS[name](*arguments)
         except TypeError as error:
             raise TransformTypeError(f"Scheme: observer is {shown(self.observer)}: {shown(error)}") from error
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise TransformError(message)
+
+
+def _type_name(name: str, value: Any, allowed: Sequence[str]) -> str:
+    """The name of a type, which may be passed as a dtype as well."""
+    if isinstance(value, str) and value in allowed:
+        return value
+    try:
+        dtype = data_type_name(data_type(name, value))
+    except DescriptorTypeError:
+        dtype = shown(value)
+    if dtype not in allowed:
+        by_hand = "; quantize_linear takes more types, for a composition by hand" if name == "weight_type" else ""
+        raise TransformTypeError(f"Scheme: {name} is {dtype}; it must be one of {', '.join(allowed)}{by_hand}")
+    return dtype
 
 
 def _plain(scheme: Scheme) -> dict[str, Any]:
@@ -191,6 +283,15 @@ def _is_rule(rule: object) -> bool:
     return is_sequence(rule) and len(rule) == 2 and isinstance(rule[0], str) and isinstance(rule[1], Scheme | None)
 
 
-static_int8 = Recipe([("*", Scheme())])
-dynamic_int8 = Recipe([("*", Scheme(activations=Activations.DYNAMIC))])
-weight_only_int8 = Recipe([("*", Scheme(activations=Activations.FLOAT))])
+def _everywhere(**fields: Any) -> Recipe:
+    return Recipe([("*", Scheme(**fields))])
+
+
+static_int8 = _everywhere()
+dynamic_int8 = _everywhere(activations="DYNAMIC")
+weight_only_int8 = _everywhere(activations="FLOAT")
+weight_only_int4 = _everywhere(weight_type="INT4", block_size=32, scale_type="FLOAT16", activations="FLOAT")
+int4_by_rows = _everywhere(weight_type="INT4", block_size=32, scale_type="FLOAT16", activations="DYNAMIC_ROW")
+weight_only_mxfp4 = _everywhere(weight_type="MXFP4", activations="FLOAT")
+weight_only_nvfp4 = _everywhere(weight_type="NVFP4", activations="FLOAT")
+weight_only_float8 = _everywhere(weight_type="FLOAT8E4M3FN", activations="FLOAT")

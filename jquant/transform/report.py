@@ -67,7 +67,7 @@ class Report(NamedTuple):
     quantized_bytes: int
 
     def __str__(self) -> str:
-        header = "site", "kind", "SNR, dB", "input", "clipped", "bytes", "int8 bytes"
+        header = "site", "kind", "SNR, dB", "input", "clipped", "bytes", "quantized"
         rows: list[tuple[str, ...]] = [header]
         for each in self.sites:
             measurements = f"{each.snr:.2f}", each.range, f"{each.clipped:.2%}"
@@ -101,7 +101,7 @@ class Report(NamedTuple):
         bars = [noise.barh(0, 0, color=colors[kind]) for kind in kinds]
         noise.legend(bars, kinds, loc="lower right", fontsize=8)
         size.barh(rows, [each.float_bytes / 1e3 for each in self.sites], color="#c9d3df", height=0.7, label="float")
-        size.barh(rows, [each.quantized_bytes / 1e3 for each in self.sites], color="#3b6ea8", height=0.35, label="int8")
+        size.barh(rows, [each.quantized_bytes / 1e3 for each in self.sites], color="#3b6ea8", height=0.35, label="quantized")
         share = self.quantized_bytes / self.float_bytes
         size.set(xlabel="weights, kB", title=f"all parameters: {share:.0%} of {self.float_bytes / 1e6:.3g} MB")
         size.legend(loc="lower right", fontsize=8)
@@ -139,7 +139,7 @@ def report(
       >>> from jquant import transform
       >>> kernel, x = jax.random.normal(jax.random.key(0), (2, 64, 64))
       >>> print(transform.report(lambda params, x: x @ params, kernel, transform.weight_only_int8, x))
-      site          kind    SNR, dB            input  clipped   bytes  int8 bytes
+      site          kind    SNR, dB            input  clipped   bytes   quantized
       matmul        matmul    44.61  -2.998 to 3.402    0.00%  16,384       4,608
       the function            44.61                            16,384       4,608
     """

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from support import formats
 from support.networks import SCHEMES, Float, recipe
 
 import jquant
@@ -42,6 +43,53 @@ def einsum_letters(x: Any, w: Any, contracted: tuple, batch: tuple = ((), ()), *
     output_letters = [x_letters[i] for i in batch[0]]
     output_letters += [letter for part in (free[::-1] if weights_first else free) for letter in part]
     return f"{''.join(x_letters)},{''.join(w_letters)}->{''.join(output_letters)}"
+
+
+def assert_equal_leaves(actual: Any, expected: Any) -> None:
+    """Equal leaves, whatever the trees."""
+    actual, expected = (list(map(np.asarray, jax.tree.leaves(tree))) for tree in (actual, expected))
+    assert len(actual) == len(expected)
+    for actual_leaf, expected_leaf in zip(actual, expected, strict=True):
+        assert actual_leaf.dtype == expected_leaf.dtype
+        if expected_leaf.dtype == jnp.bfloat16:
+            actual_leaf, expected_leaf = actual_leaf.astype(np.float32), expected_leaf.astype(np.float32)
+        np.testing.assert_array_equal(actual_leaf, expected_leaf, strict=True)
+
+
+class Order:
+    """The dimensions of an einsum of inputs and weights, in the order of matrices (batch, rows, K) and (batch, K, N)."""
+
+    def __init__(self, letters: str, x: Any, w: Any):
+        self._x, self._w, self._output = letters.replace("->", ",").split(",")
+        self._batch = [letter for letter in self._x if letter in self._w and letter in self._output]
+        self._contracted = [letter for letter in self._x if letter in self._w and letter not in self._output]
+        self._free = [letter for letter in self._x if letter not in self._w]
+        self._kept = [letter for letter in self._w if letter not in self._x]
+        self._sizes = dict(zip(self._x + self._w, x.shape + w.shape, strict=True))
+
+    def rows(self, x: Any) -> Any:
+        return self._matrices(x, self._x, self._free, self._contracted)
+
+    def weights(self, w: Any) -> Any:
+        return self._matrices(w, self._w, self._contracted, self._kept)
+
+    def row_scales(self, scale: Any) -> Any:
+        """The scales of rows, (batch, rows), which have 1 for each contracted dimension."""
+        ordered = scale.transpose([self._x.index(letter) for letter in self._batch + self._free + self._contracted])
+        return ordered.reshape(self._total(self._batch), self._total(self._free))
+
+    def output(self, matrices: Any) -> Any:
+        """The output from matrices (batch, rows, N)."""
+        order = self._batch + self._free + self._kept
+        output = matrices.reshape([self._sizes[letter] for letter in order])
+        return output.transpose([order.index(letter) for letter in self._output])
+
+    def _matrices(self, operand: Any, letters: str, first: list[str], second: list[str]) -> Any:
+        ordered = operand.transpose([letters.index(letter) for letter in self._batch + first + second])
+        return ordered.reshape(*map(self._total, (self._batch, first, second)))
+
+    def _total(self, letters: list[str]) -> int:
+        return math.prod(self._sizes[letter] for letter in letters)
 
 
 class ByHand:
@@ -111,10 +159,15 @@ class ByHand:
         return self._scale(-largest, largest, dtype)[0]
 
     def _quantized_weights(self, w, scheme, over):
-        """Integers and scales; the latter with 1 for each dimension of `over`."""
-        dtype = scheme.weight_type
-        scale = self._symmetric_scale(w, over if scheme.weights == ScaleGranularity.PER_CHANNEL else None, dtype)
-        return self._quantize(w, scale, None, dtype)[0].astype(np.int8), scale
+        """8-bit integers, scales, and zero points or None; the latter two with 1 for each dimension of `over`."""
+        over = over if scheme.weights == ScaleGranularity.PER_CHANNEL else None
+        if scheme.weight_type == "INT8":
+            scale, zero_point = self._symmetric_scale(w, over), None
+        else:
+            low, high = (extreme(w, over, keepdims=over is not None) for extreme in (self.array.min, self.array.max))
+            scale, zero_point = self._scale(low.astype(np.float32), high.astype(np.float32), scheme.weight_type)
+        scale = scale.astype(jnp.dtype(scheme.scale_type.lower()))
+        return self._quantize(w, scale, zero_point, scheme.weight_type)[0], scale.astype(np.float32), zero_point
 
     def product(self, letters, x, w, *, site, weights_first=False, depth=None, dtype=None):
         scheme = self._scheme(site, "matmul")
@@ -123,12 +176,21 @@ class ByHand:
         contracted = [letter for letter in x_letters if letter in w_letters and letter not in output_letters]
         if scheme is None:
             return self._float_product(letters, x, w, dtype)
-        values, scale = self._quantized_weights(w, scheme, tuple(map(w_letters.index, contracted)))
-        if scheme.activations == Activations.FLOAT:
-            return self._float_product(letters, x, self._dequantize(values, scale, x.dtype), dtype)
         rows = tuple(map(x_letters.index, contracted)) if scheme.activations == Activations.DYNAMIC_ROW else None
+        over = tuple(map(w_letters.index, contracted))
+        if scheme.activations == Activations.FLOAT:
+            return self._weight_only_product(letters, x, w, over, scheme, dtype)
         quantized = self._quantized_input(x, site, scheme, rows, depth)
-        return self._integer_product(letters, quantized, values, scale, dtype)
+        if not formats.is_in_columns(scheme):
+            return self._product_in_blocks(letters, quantized, w, scheme, dtype)
+        return self._integer_product(letters, quantized, *self._quantized_weights(w, scheme, over), dtype)
+
+    def _product_in_blocks(self, letters, quantized, w, scheme, dtype):
+        x, x_scale, zero_point = quantized
+        order = Order(letters, x, w)
+        matrix = formats.quantize(self.array, order.weights(w), scheme)
+        x_scale = order.row_scales(x_scale) if np.ndim(x_scale) else x_scale
+        return order.output(formats.multiply_integers(self.array, order.rows(x), x_scale, zero_point, matrix, dtype))
 
     def dot(self, x, w, contracted, batch=((), ()), *, site, weights_first=False):
         return self.product(einsum_letters(x, w, contracted, batch, weights_first=weights_first), x, w, site=site)
@@ -138,12 +200,13 @@ class ByHand:
 
     def convolution(self, x, w, options, *, site, depth=None):
         scheme = self._scheme(site, "convolution")
-        if scheme is None:
+        if scheme is None or not formats.is_for_filters(scheme):
             return self._float_convolution(x, w, options)
         channel = options.layout[1].index("O")
-        values, scale = self._quantized_weights(w, scheme, tuple(d for d in range(w.ndim) if d != channel))
+        over = tuple(d for d in range(w.ndim) if d != channel)
         if scheme.activations == Activations.FLOAT:
-            return self._float_convolution(x, self._dequantize(values, scale, x.dtype), options)
+            return self._float_convolution(x, formats.rounded(self.array, w, over, scheme, x.dtype), options)
+        values, scale, _ = self._quantized_weights(w, scheme, over)
         quantized = self._quantized_input(x, site, scheme, None, depth)
         return self._integer_convolution(quantized, values, scale, options, x.dtype)
 
@@ -151,8 +214,7 @@ class ByHand:
         scheme = self._scheme(site, "embedding")
         if scheme is None:
             return table[indices]
-        values, scale = self._quantized_weights(table, scheme, (1,))
-        return self._dequantize(values, scale, table.dtype)[indices]
+        return formats.rounded(self.array, table, (1,), scheme, table.dtype)[indices]
 
     def weight_product(self, a, b):
         return a @ b
@@ -242,48 +304,35 @@ class Operators(ByHand):
     def _float_product(self, letters, x, w, dtype):
         return jnp.einsum(letters, x, w, preferred_element_type=dtype)
 
+    def _weight_only_product(self, letters, x, w, over, scheme, dtype):
+        if scheme.weight_type not in formats.INTEGERS:
+            return self._float_product(letters, x, formats.rounded(jnp, w, over, scheme, x.dtype), dtype)
+        order, wider = Order(letters, x, w), jnp.promote_types(x.dtype, dtype)
+        matrix = formats.quantize(jnp, order.weights(w), scheme)
+        return order.output(formats.multiply_floats(order.rows(x.astype(wider)), matrix, scheme)).astype(dtype)
+
     def _float_convolution(self, x, w, options):
         return Float().convolution(x, w, options, site="")
 
-    def _integer_product(self, letters, quantized, w, w_scale, dtype):
+    def _integer_product(self, letters, quantized, w, w_scale, w_zero_point, dtype):
         x, x_scale, zero_point = quantized
-        x_letters, w_letters, output_letters = letters.replace("->", ",").split(",")
-        batch = [letter for letter in x_letters if letter in w_letters and letter in output_letters]
-        contracted = [letter for letter in x_letters if letter in w_letters and letter not in output_letters]
-        free = [letter for letter in x_letters if letter not in w_letters]
-        kept = [letter for letter in w_letters if letter not in x_letters]
-        sizes = dict(zip(x_letters + w_letters, x.shape + w.shape, strict=True))
-
-        def total(letters):
-            return math.prod(sizes[letter] for letter in letters)
-
-        def ordered(operand, letters, order, shape):
-            return operand.transpose([letters.index(letter) for letter in order]).reshape(shape)
-
-        x = ordered(x, x_letters, batch + free + contracted, (total(batch), total(free), total(contracted)))
-        w = ordered(w, w_letters, batch + contracted + kept, (total(batch), total(contracted), total(kept)))
+        order = Order(letters, x, w)
         x_scales, w_scales = jnp.asarray(x_scale), jnp.asarray(w_scale)
-        if x_scales.ndim:
-            x_scales = ordered(x_scales, x_letters, batch + free + contracted, (total(batch), total(free)))
-        if w_scales.ndim:
-            w_scales = ordered(w_scales, w_letters, batch + contracted + kept, (total(batch), total(kept)))
+        x_scales = order.row_scales(x_scales) if x_scales.ndim else x_scales
 
-        def multiply(x, x_scale, w, w_scale):
-            packed = jquant.pack_matrix(w)
+        def by_column(parameter):
+            return order.weights(jnp.broadcast_to(parameter, w.shape))[:, 0] if jnp.ndim(parameter) else parameter
+
+        w_scales, w_zero_points = by_column(w_scales), None if w_zero_point is None else by_column(w_zero_point)
+
+        def multiply(x, x_scale, w, w_scale, w_zero_point):
+            packed = jquant.pack_matrix(w, w_zero_point)
             return jquant.matmul_integer_to_float(
                 x, x_scale, zero_point, packed, w_scale, output_dtype=dtype, feature_level=EXTENDED
             )
 
-        if batch:
-            axes = 0, 0 if x_scales.ndim else None, 0, 0 if w_scales.ndim else None
-            result = jax.vmap(multiply, axes)(x, x_scales, w, w_scales)
-        else:
-            result = multiply(
-                x[0], x_scales[0] if x_scales.ndim else x_scales, w[0], w_scales[0] if w_scales.ndim else w_scales
-            )
-        order = batch + free + kept
-        result = result.reshape([sizes[letter] for letter in order])
-        return ordered(result, order, output_letters, [sizes[letter] for letter in output_letters])
+        operands = order.rows(x), x_scales, order.weights(w), w_scales, w_zero_points
+        return order.output(formats.for_each_matrix(multiply, operands))
 
     def _integer_convolution(self, quantized, w, w_scale, options, dtype):
         x, x_scale, zero_point = quantized
@@ -327,10 +376,14 @@ class NumPy(ByHand):
     def _float_product(self, letters, x, w, dtype):
         return np.einsum(letters, x.astype(np.float64), np.asarray(w).astype(np.float64)).astype(np.float32).astype(dtype)
 
-    def _integer_product(self, letters, quantized, w, w_scale, dtype):
+    def _weight_only_product(self, letters, x, w, over, scheme, dtype):
+        return self._float_product(letters, x, formats.rounded(np, w, over, scheme, x.dtype), dtype)
+
+    def _integer_product(self, letters, quantized, w, w_scale, w_zero_point, dtype):
         x, x_scale, zero_point = quantized
         x_letters, w_letters, output_letters = letters.replace("->", ",").split(",")
-        total = np.einsum(letters, x.astype(np.int64) - np.int64(zero_point), w.astype(np.int64)).astype(np.int32)
+        offset = 0 if w_zero_point is None else w_zero_point.astype(np.int64)
+        total = np.einsum(letters, x.astype(np.int64) - np.int64(zero_point), w.astype(np.int64) - offset).astype(np.int32)
 
         def broadcastable(scale, letters):
             """A scale with the dimensions of the output, those that it does not have of size 1."""

@@ -22,8 +22,13 @@ SCHEMES = {
     "dynamic uint8": transform.Scheme(activations="DYNAMIC"),
     "dynamic int8, tensor": transform.Scheme(weights="PER_TENSOR", activations="DYNAMIC", activation_type="INT8"),
     "dynamic row": transform.Scheme(activations="DYNAMIC_ROW"),
-    "dynamic uint8, 4 bits": transform.Scheme(weight_type="INT4", activations="DYNAMIC"),
+    "dynamic uint8, int4": transform.Scheme(weight_type="INT4", activations="DYNAMIC"),
+    "dynamic row, uint4 in blocks": transform.Scheme(
+        weight_type="UINT4", activations="DYNAMIC_ROW", block_size=8, scale_type="FLOAT16"
+    ),
+    "static int8, int8 in blocks": transform.Scheme(activation_type="INT8", block_size=4),
     "weights alone": transform.Scheme(activations="FLOAT"),
+    "weights alone, mxfp4": transform.Scheme(weight_type="MXFP4", activations="FLOAT", block_size=8),
     "weights alone, tensor": transform.Scheme(weights="PER_TENSOR", activations="FLOAT"),
 }
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.compositions import NumPy, numpy_calibration
 from support.draw import Draw
+from support.formats import is_for_filters
 from support.networks import SCHEMES, Float, convolution
 
 from jquant import transform
@@ -169,6 +170,8 @@ def draw_network(seed: int) -> Network:
     if dtype == "float16":  # which overflows soon
         parameters = jax.tree.map(lambda w: w * np.float32(0.125), parameters)
     names = [*SCHEMES] if is_exact else INTEGER_SCHEMES
+    if any(block.kind == "convolved" for block in blocks):
+        names = [name for name in names if is_for_filters(SCHEMES[name])]
     first, others = (SCHEMES[str(random.choice(names))] for _ in range(2))
     if is_exact and random.integers(4) == 0 and len(blocks) > 1:
         first = None  # the first block stays float

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from support.draw import Draw
+from support.formats import is_for_filters
 from support.networks import SCHEMES, convolution
 
 
@@ -335,8 +336,13 @@ def one_weight_twice(ops, p, x):
 
 
 def applicable_schemes(network: Network) -> list[str]:
-    """The names of the schemes to test: those with products of floats only where sums of floats are exact."""
-    return [name for name in SCHEMES if network.is_exact or not name.startswith("weights")]
+    """The names of the schemes to test: those that leave products of floats only where sums of floats are exact."""
+    has_filters = "convolution" in network.function.__name__
+
+    def leaves_floats(name: str) -> bool:
+        return name.startswith("weights") or (has_filters and not is_for_filters(SCHEMES[name]))
+
+    return [name for name in SCHEMES if not leaves_floats(name) or (network.is_exact and name.startswith("weights"))]
 
 
 def draw_operands(network: Network, scheme: str, count: int, seed: int = 0):

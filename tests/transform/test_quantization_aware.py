@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import formats
 from support.compositions import EXTENDED, ByHand, numpy_calibration
 from support.draw import Draw
 from support.networks import SCHEMES, Float, recipe
@@ -11,7 +12,7 @@ from support.sampling import one_in
 from support.small_functions import NETWORKS, applicable_schemes, draw_operands
 
 import jquant
-from jquant import ScaleGranularity, reference, transform
+from jquant import reference, transform
 from jquant.calibration import Range
 from jquant.transform import Activations
 
@@ -37,6 +38,15 @@ rounded.defvjp(
 )
 
 
+@jax.custom_vjp
+def replaced(x, value):
+    """`value`, with the derivative 1 in `x`."""
+    return value
+
+
+replaced.defvjp(lambda x, value: (value, None), lambda _, g: (g, 0 * g))
+
+
 class Rounded(Float):
     """The operations in float, with rounded operands at each site. Loops over layers are Python's."""
 
@@ -59,9 +69,8 @@ class Rounded(Float):
         return jquant.quantize_linear(x, scale, output_dtype=dtype, feature_level=EXTENDED), scale
 
     def _rounded_weights(self, w, scheme, over):
-        over = over if scheme.weights == ScaleGranularity.PER_CHANNEL else None
-        values, scale = self._quantize_symmetric(w, over, scheme.weight_type)
-        return rounded(w, values, scale, None, np.bool(True))
+        constant = jax.lax.stop_gradient(w)
+        return replaced(w, jax.lax.stop_gradient(formats.rounded(jnp, constant, over, scheme, w.dtype)))
 
     def _rounded_input(self, x, site, scheme, rows, depth):
         constant = jax.lax.stop_gradient(x)
@@ -103,6 +112,8 @@ class Rounded(Float):
 
     def convolution(self, x, w, options, *, site, depth=None):
         scheme = self._scheme(site, "convolution")
+        if not formats.is_for_filters(scheme):
+            return super().convolution(x, w, options, site=site)
         channel = options.layout[1].index("O")
         w = self._rounded_weights(w, scheme, tuple(dimension for dimension in range(w.ndim) if dimension != channel))
         x = self._rounded_input(x, site, scheme, None, depth)
