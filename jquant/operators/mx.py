@@ -22,6 +22,7 @@ from jquant.results import MxQuantizeOutput
 _INT8 = jnp.dtype(jnp.int8)
 _UINT8 = jnp.dtype(jnp.uint8)
 _ARRAYS = tuple(map(jnp.dtype, ("float8_e4m3fn", "float8_e5m2", "float4_e2m1fn")))
+_AS_CODES = *FLOATS_OF_6_BITS, jnp.dtype("float4_e2m1fn")  # the elements whose codes may be held by uint8
 _ELEMENT_NAMES = tuple(map(data_type_name, (*_ARRAYS, *FLOATS_OF_6_BITS, _INT8)))
 _FRACTION_BITS = 6  # of int8, whose integers count 64ths
 
@@ -51,8 +52,9 @@ def _numbers(values: jax.Array, code: jax.Array, element: np.dtype) -> jax.Array
     if element == _INT8:
         magnitude = e8m0.scaled_integer(lax.abs(values.astype(jnp.int32)), exponent - _FRACTION_BITS)
         numbers = lax.select(values < 0, -magnitude, magnitude)
-    elif element in FLOATS_OF_6_BITS:
-        numbers = narrow_floats.decode(values, FLOATS_OF_6_BITS[element], exponent=exponent)
+    elif values.dtype == _UINT8:
+        format = FLOATS_OF_6_BITS.get(element) or narrow_floats.format_of(element)
+        numbers = narrow_floats.decode(values, format, exponent=exponent)
     else:
         numbers = narrow_floats.widen(values, exponent=exponent)
     return float_bits.nan_where(code == e8m0.NAN, numbers)
@@ -155,10 +157,10 @@ def mx_dequantize(
     The derivative in `values` and in `scale` is 0.
 
     Args:
-      values: float8_e4m3fn, float8_e5m2, float4_e2m1fn or int8; or uint8, the codes of `element_type`, of which only the
-        lower 6 bits count.
+      values: float8_e4m3fn, float8_e5m2, float4_e2m1fn or int8; or uint8, the codes of an `element_type` of 6 or 4 bits, of
+        which only as many of the lowest bits count.
       scale: float8_e8m0fnu, of the shape of `values` except for ``ceil(values.shape[axis] / block_size)`` along `axis`.
-      element_type: float6_e2m3fn or float6_e3m2fn where `values` is uint8. None: the dtype of `values`.
+      element_type: float6_e2m3fn, float6_e3m2fn or float4_e2m1fn where `values` is uint8. None: the dtype of `values`.
       axis: the dimension along which blocks lie; a negative one counts from the end.
       block_size: the number of elements in a block; the last block may be partial.
       output_dtype: float32, float16 or bfloat16.
@@ -192,15 +194,15 @@ def mx_dequantize(
 
 @once_for_each_signature
 def _require_element(stored: np.dtype, element: np.dtype, is_default: bool) -> None:
-    """Asserts that the values are elements of a type of the specification; those of 6 bits are stored in bytes."""
+    """Asserts that the values are elements of a type of the specification; bytes hold those of 6 bits, or of 4."""
     if is_default:
         allowed = *_ARRAYS, _INT8
-        wanted = f"it must be one of {', '.join(map(data_type_name, allowed))}, or UINT8 with an element_type of 6 bits"
+        wanted = f"it must be one of {', '.join(map(data_type_name, allowed))}, or UINT8 with an element_type of 6 or 4 bits"
         message = f"mx_dequantize: values has data type {data_type_name(stored)}; {wanted}"
         require(stored in allowed, message, DescriptorTypeError)
         return
     require_named_type("mx_dequantize", "element_type", element, _ELEMENT_NAMES)
-    held = _UINT8 if element in FLOATS_OF_6_BITS else element
+    held = ([] if element in FLOATS_OF_6_BITS else [element]) + ([_UINT8] if element in _AS_CODES else [])
     subject = f"mx_dequantize: values has data type {data_type_name(stored)}"
-    message = f"{subject}; with element_type {data_type_name(element)} it must be {data_type_name(held)}"
-    require(stored == held, message, DescriptorTypeError)
+    message = f"{subject}; with element_type {data_type_name(element)} it must be {' or '.join(map(data_type_name, held))}"
+    require(stored in held, message, DescriptorTypeError)

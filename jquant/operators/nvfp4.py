@@ -55,7 +55,9 @@ def _nvfp4_dequantize(
     values: jax.Array, scale: jax.Array, tensor_scale: jax.Array, axis: int, output_dtype: np.dtype
 ) -> jax.Array:
     scales = blocks.repeat(narrow_floats.widen(scale), axis, _BLOCK_SIZE, values.shape[axis])
-    scaled = exact.product(narrow_floats.widen(values), scales)  # of 6 bits, and exact
+    is_code = values.dtype == jnp.uint8
+    elements = narrow_floats.decode(values, narrow_floats.format_of(_ELEMENT)) if is_code else narrow_floats.widen(values)
+    scaled = exact.product(elements, scales)  # of 6 bits, and exact
     return exact.narrow(exact.product(scaled, exact.widen(tensor_scale)), output_dtype)
 
 
@@ -132,7 +134,7 @@ def nvfp4_dequantize(
     It is differentiable in `tensor_scale`; the derivative in the others is 0.
 
     Args:
-      values: float4_e2m1fn.
+      values: float4_e2m1fn; or uint8, their codes, of which only the lowest 4 bits count.
       scale: float8_e4m3fn, of the shape of `values` except for ``ceil(values.shape[axis] / 16)`` along `axis`.
       tensor_scale: float32, one element. (Some checkpoints hold its reciprocal.)
       axis: the dimension along which blocks of 16 lie; a negative one counts from the end.
@@ -156,7 +158,7 @@ def nvfp4_dequantize(
       NVIDIA, "Pretraining Large Language Models with NVFP4".
     """
     values, scale = operand("nvfp4_dequantize", "values", values), operand("nvfp4_dequantize", "scale", scale)
-    require_data_type("nvfp4_dequantize", "values", values.dtype, (data_type_name(_ELEMENT),))
+    require_data_type("nvfp4_dequantize", "values", values.dtype, (data_type_name(_ELEMENT), "UINT8"))
     tensor_scale = float_scalar("nvfp4_dequantize", "tensor_scale", tensor_scale)
     output_dtype = float_data_type("nvfp4_dequantize", "output_dtype", output_dtype)
     axis = dimension("nvfp4_dequantize", axis, values.ndim)

@@ -319,7 +319,7 @@ class Microscaling(_Codes):
     def dequantize(self, stored: Stored, rows: int, dtype: np.dtype) -> jax.Array:
         element, bits = self.ELEMENTS[self.weight_type]
         codes = subbyte.unpacked_along(stored["values"], bits, -2, rows)
-        values = codes if bits == 6 else _numbers(codes, element, bits)
+        values = codes if bits < 8 else bitcast(codes, jnp.dtype(element))
         scale = bitcast(stored["scale"], jnp.float8_e8m0fnu)
         return mx_dequantize(values, scale, element_type=element, axis=-2, block_size=self.block_size, output_dtype=dtype)
 
@@ -344,8 +344,8 @@ class Nvfp4(_Codes):
 
     def dequantize(self, stored: Stored, rows: int, dtype: np.dtype) -> jax.Array:
         codes = subbyte.unpacked_along(stored["values"], 4, -2, rows)
-        values, scale = _numbers(codes, "float4_e2m1fn", 4), bitcast(stored["scale"], jnp.float8_e4m3fn)
-        return nvfp4_dequantize(values, scale, stored["tensor_scale"], axis=-2, output_dtype=dtype)
+        scale = bitcast(stored["scale"], jnp.float8_e4m3fn)
+        return nvfp4_dequantize(codes, scale, stored["tensor_scale"], axis=-2, output_dtype=dtype)
 
 
 def _without(channel: int, filter: jax.Array) -> tuple[int, ...]:
@@ -361,11 +361,6 @@ def _bytes(values: jax.Array, bits: int) -> jax.Array:
     """The codes of `values` in bytes, along K."""
     codes = bitcast(values, jnp.uint4).astype(jnp.uint8) if bits == 4 else bitcast(values, jnp.uint8)
     return subbyte.packed(codes, bits, -2)
-
-
-def _numbers(codes: jax.Array, element: str, bits: int) -> jax.Array:
-    """The elements of their codes in uint8."""
-    return bitcast(codes.astype(jnp.uint4) if bits == 4 else codes, jnp.dtype(element))
 
 
 def _largest(x: jax.Array, over: Sequence[int]) -> jax.Array:

@@ -88,7 +88,7 @@ def calls() -> list[Call]:
         Call(
             "nvfp4_dequantize",
             {
-                "values": Argument(nvfp4_values, Tensor("float4_e2m1fn", exactly(values.shape)), "values axis"),
+                "values": Argument(nvfp4_values, Tensor("float4_e2m1fn uint8", exactly(values.shape)), "values axis"),
                 "scale": Argument(nvfp4_scales, Tensor("float8_e4m3fn", exactly(scales.shape)), "scale"),
                 "tensor_scale": Argument(1.0, FLOAT, "tensor_scale"),
                 "axis": last,

@@ -151,11 +151,13 @@ def test_a_block_longer_than_the_axis(axis):
     assert_equal(*(jquant.mx_dequantize(values, scale, **options) for options in blocks))
 
 
-def test_the_lower_6_bits_count():
-    codes = np.arange(256, dtype=np.uint8)
-    scale = np.ones(8, jnp.float8_e8m0fnu)
-    all_bits, lower_bits = (jquant.mx_dequantize(x, scale, element_type="float6_e3m2fn") for x in (codes, codes % 64))
+@pytest.mark.parametrize(("element", "count"), [("float6_e3m2fn", 64), ("float4_e2m1fn", 16)])
+def test_codes_in_bytes(element, count):
+    """Of which the lower 6 or 4 bits count."""
+    codes, scale = np.arange(256, dtype=np.uint8), np.ones(8, jnp.float8_e8m0fnu)
+    all_bits, lower_bits = (jquant.mx_dequantize(x, scale, element_type=element) for x in (codes, codes % count))
     assert_equal(all_bits, lower_bits)
+    assert_equal(all_bits, narrow_floats.decode(codes % count, element).astype(FLOAT32))
 
 
 def test_it_leaves_no_tensor_behind():
@@ -174,13 +176,18 @@ def test_data_types():
     with raises(f"mx_quantize: element_type is FLOAT8E4M3FNUZ; it must be one of {elements}", DescriptorTypeError):
         jquant.mx_quantize(x, "float8_e4m3fnuz")
     values, scale = jquant.mx_quantize(x, "FLOAT6E2M3")
-    stored = "FLOAT8E4M3FN, FLOAT8E5M2, FLOAT4E2M1, INT8, or UINT8 with an element_type of 6 bits"
+    stored = "FLOAT8E4M3FN, FLOAT8E5M2, FLOAT4E2M1, INT8, or UINT8 with an element_type of 6 or 4 bits"
     with raises(f"mx_dequantize: values has data type UINT8; it must be one of {stored}", DescriptorTypeError):
         jquant.mx_dequantize(values, scale)
     with raises(f"mx_dequantize: element_type is UINT8; it must be one of {elements}", DescriptorTypeError):
         jquant.mx_dequantize(values, scale, element_type="uint8")
     with raises("mx_dequantize: values has data type UINT8; with element_type INT8 it must be INT8", DescriptorTypeError):
         jquant.mx_dequantize(values, scale, element_type="int8")
+    for element, held in (("FLOAT6E2M3", "UINT8"), ("FLOAT4E2M1", "FLOAT4E2M1 or UINT8")):
+        with raises(
+            f"mx_dequantize: values has data type INT8; with element_type {element} it must be {held}", DescriptorTypeError
+        ):
+            jquant.mx_dequantize(np.int8([1, 2, 3]), scale, element_type=element)
     with raises("mx_dequantize: scale has data type FLOAT32; it must be FLOAT8E8M0", DescriptorTypeError):
         jquant.mx_dequantize(values, x[:1], element_type="FLOAT6E2M3")
 

@@ -111,6 +111,14 @@ def test_blocks(shape, axis):
     both(np.random.default_rng(0).normal(size=shape).astype(FLOAT32), axis=axis)
 
 
+def test_codes_in_bytes():
+    """Of which the lower 4 bits count."""
+    rng = np.random.default_rng(1)
+    values, scale, tensor_scale = jquant.nvfp4_quantize(rng.normal(size=(3, 40)).astype(FLOAT32))
+    codes = np.asarray(values).view(np.uint8) & 15 | (rng.integers(16, size=values.shape).astype(np.uint8) << 4)
+    assert_equal(jquant.nvfp4_dequantize(codes, scale, tensor_scale), jquant.nvfp4_dequantize(values, scale, tensor_scale))
+
+
 def test_the_derivative_is_that_of_the_tensor_scale():
     values, scale = jnp.array([0.5, -6.0], jnp.float4_e2m1fn), jnp.array([448.0], jnp.float8_e4m3fn)
     gradient = jax.grad(lambda t: jquant.nvfp4_dequantize(values, scale, t).sum())(FLOAT32(0.5))
@@ -126,7 +134,7 @@ def test_arguments():
         jquant.nvfp4_quantize(x.astype(np.int8))
     with raises("nvfp4_quantize: tensor_scale has shape (2,), but must have 1 element"):
         jquant.nvfp4_quantize(x, np.ones(2, FLOAT32))
-    with raises("nvfp4_dequantize: values has data type FLOAT32; it must be FLOAT4E2M1", DescriptorTypeError):
+    with raises("nvfp4_dequantize: values has data type FLOAT32; it must be one of FLOAT4E2M1, UINT8", DescriptorTypeError):
         jquant.nvfp4_dequantize(x, scale, tensor_scale)
     with raises("nvfp4_dequantize: scale has data type FLOAT32; it must be FLOAT8E4M3FN", DescriptorTypeError):
         jquant.nvfp4_dequantize(values, x[:, :1], tensor_scale)
