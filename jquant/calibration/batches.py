@@ -15,13 +15,16 @@ def each_batch(name: str, batches: Iterable[Any], progress: bool) -> Iterator[An
         iterator = None
     if iterator is None:
         raise DescriptorTypeError(f"{name}: batches is {shown(batches)}; it must be an iterable of batches")
-    return iter(_with_progress(name, iterator, operator.length_hint(batches) or None)) if progress else iterator
+    return (
+        iter(with_progress(name, iterator, "calibrating", "batch", operator.length_hint(batches))) if progress else iterator
+    )
 
 
-def _with_progress(name: str, batches: Iterator[Any], count: int | None) -> Iterable[Any]:
+def with_progress(name: str, steps: Iterable[Any], what: str, unit: str, count: int = 0) -> Iterable[Any]:
+    """The steps of the function `name`, with a progress bar; `count`, their number, or 0 if only their own length tells."""
     try:
         from tqdm import tqdm
     except ImportError as error:
         message = f"{name}: progress=True needs tqdm: pip install tqdm"
         raise ImportError(message) from error
-    return tqdm(batches, desc="calibrating", unit="batch", total=count)
+    return tqdm(steps, desc=what, unit=unit, total=count or None)

@@ -47,8 +47,8 @@ def packed_weights(storage: Storage, num_levels: int, weights: jax.Array) -> Sto
     the format stores it; for a convolution, a filter. The first `num_levels` dimensions are those of the layers.
     """
     pack = functools.partial(pack_layer, storage)
-    for _ in range(num_levels):
-        pack = jax.vmap(pack)
+    for _ in range(num_levels):  # one layer at a time: all at once would take the memory of several float models
+        pack = functools.partial(lax.map, pack)
     return pack(weights)
 
 

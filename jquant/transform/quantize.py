@@ -9,12 +9,15 @@ import jax
 import jax.core
 import jax.numpy as jnp
 
+from jquant.arguments.statics import boolean
 from jquant.calibration import Range
-from jquant.errors import TransformError, TransformTypeError
+from jquant.errors import TransformError, TransformTypeError, shown
 from jquant.placement import explain_array_errors_as, raise_explained
-from jquant.transform import compute, jaxprs, rewrite, traced
+from jquant.transform import compute, jaxprs, packing, rewrite, traced
+from jquant.transform.checks import as_transform_errors
 from jquant.transform.jaxprs import Program
 from jquant.transform.layouts import EMBEDDING
+from jquant.transform.packing import Load
 from jquant.transform.parameters import Parameters, abstract, described, flattened
 from jquant.transform.plan import Plan, Site
 from jquant.transform.recipe import Recipe
@@ -26,7 +29,14 @@ _NAME = "transform.quantize"
 
 @explain_array_errors_as(_NAME, TransformError)
 def quantize(
-    apply: Callable[..., Any], params: Any, recipe: Recipe, *inputs: Any, calibration: Mapping[str, Range] | None = None
+    apply: Callable[..., Any],
+    params: Any,
+    recipe: Recipe,
+    *inputs: Any,
+    calibration: Mapping[str, Range] | None = None,
+    load: Load | None = None,
+    donate: bool = False,
+    progress: bool = False,
 ) -> tuple["QuantizedFunction", dict[str, dict[str, Any]]]:
     """Converts a function to few bits: its products, convolutions and embeddings that have parameters as weights.
 
@@ -41,12 +51,17 @@ def quantize(
       apply: a pure function of the parameters and of inputs. Bind static arguments with `functools.partial`.
       params: a pytree of arrays, or of `jax.ShapeDtypeStruct`. Then the quantized parameters are `jax.ShapeDtypeStruct`
         as well, and no calibration is needed: they are the target for restoring a checkpoint of quantized parameters in a
-        program that does not have the float ones.
+        program that does not have the float ones. With `load`, they are the types of what it returns.
       recipe: what is quantized, and how: `static_int8`, `dynamic_int8`, `weight_only_int4` or another of this module, or a
         `Recipe` of your own.
       inputs: the inputs of the function, by position: arrays, or `jax.ShapeDtypeStruct`. They are examples: the
         quantized function takes inputs of other shapes as well, as long as these lead to the same sites.
       calibration: what `calibrate` returned. Only static inputs need it.
+      load: a function that returns the parameter of a name, such as ``"blocks/up"``, where `params` has types: a model
+        whose float form does not fit into memory is quantized one weight after the other.
+      donate: whether arrays of JAX among `params` are deleted as soon as they are packed, so that the float and the
+        quantized model are never in memory together. Parameters that stay float are not deleted.
+      progress: whether to show a progress bar, which needs tqdm.
 
     Returns:
       The quantized function, to be called as ``quantized_apply(quantized_params, *inputs)``, and its parameters: a dict with
@@ -78,27 +93,31 @@ def quantize(
     """
     function = traced.checked(_NAME, apply, recipe)
     parameters = flattened(_NAME, params, allow_types=True)
+    with as_transform_errors():
+        donate, progress = boolean(_NAME, "donate", donate), boolean(_NAME, "progress", progress)
+    if load is not None and not callable(load):
+        raise TransformTypeError(f"{_NAME}: load is {shown(load)}; it must be a function that returns a parameter by name")
     analysis = traced.analyze(function, parameters, inputs)
     plan = analysis.plan
     traced.require_sites(function, plan)
-    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in parameters.leaves):
+    has_types = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in parameters.leaves)
+    is_abstract = has_types and load is None
+    if is_abstract:
         placeholders = {site.name: _placeholder(plan.sizes(site)) for site in plan.inputs()}
-        packed = jax.eval_shape(functools.partial(_packed, plan), parameters.leaves)
         static = jax.eval_shape(lambda: static_inputs(_NAME, plan, placeholders))
     else:
-        packed = _packed(plan, parameters.leaves)
         static = static_inputs(_NAME, plan, calibration)
     quantized_apply = QuantizedFunction(function, parameters, plan)
+    types = list(map(abstract, parameters.leaves))
+    packed = jax.eval_shape(functools.partial(packing.pack, plan), types)
     rewritten = quantized_apply._rewritten(analysis, packed, static, inputs)
-    floats = {parameters.names[number]: parameters.leaves[number] for number in rewritten.kept}
     quantized_apply._remember(inputs, rewritten)
+    if is_abstract:
+        floats = {parameters.names[number]: parameters.leaves[number] for number in rewritten.kept}
+    else:
+        source = packing.Source(_NAME, parameters, load, donate)
+        packed, floats = source.pack(plan, rewritten.kept, progress)
     return quantized_apply, {"sites": packed, "inputs": static, "float": floats}
-
-
-def _packed(plan: Plan, leaves: list[Any]) -> dict[str, dict[str, Any]]:
-    """The packed weights that sites store, by the name of the site."""
-    weights = traced.weights_by_site(plan, leaves)
-    return {site.name: compute.packed_weights(site.storage, len(site.levels), weights[site.name]) for site in plan.stored()}
 
 
 def _placeholder(sizes: tuple[int, ...]) -> Range:

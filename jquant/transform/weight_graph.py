@@ -7,7 +7,7 @@ values of all layers, which are computed at once.
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +18,7 @@ from jquant.transform import jaxprs
 from jquant.transform.jaxprs import Equation
 
 Level = Hashable  # a loop, by the path to its equation
+Leaves = Sequence[Any] | Mapping[int, Any]  # parameters by their number
 
 # Operations that move or repeat elements and do not change them, so that a cast may as well come after them.
 _COMMUTE_WITH_CASTS = (
@@ -188,27 +189,33 @@ def _are_cast_alike(nodes: Sequence[Node]) -> bool:
     return all(map(is_cast, nodes)) and len({(node.dtype, _uncast(node).dtype) for node in nodes}) == 1
 
 
-def values(nodes: Sequence[Node], parameters: Sequence[Any]) -> list[Any]:
+def values(nodes: Sequence[Node], parameters: Leaves) -> list[Any]:
     """The values of nodes, stacked over their levels, from the leaves of the parameters."""
-    cache: dict[Node, Any] = {}
+    return list(map(_Values(parameters).value, nodes))
 
-    def value(node: Node) -> Any:
-        if node not in cache:
-            cache[node] = compute(node)
-        return cache[node]
 
-    def compute(node: Node) -> Any:
+class _Values:
+    """The values of nodes that have been computed. (Functions that call each other would keep them alive.)"""
+
+    def __init__(self, parameters: Leaves):
+        self._parameters = parameters
+        self._computed: dict[Node, Any] = {}
+
+    def value(self, node: Node) -> Any:
+        if node not in self._computed:
+            self._computed[node] = self._compute(node)
+        return self._computed[node]
+
+    def _compute(self, node: Node) -> Any:
         match node.operation:
             case Leaf(number):
-                return parameters[number]
+                return self._parameters[number]
             case Constant(constant):
                 return constant
             case Layer(stacked):
-                return value(stacked)
+                return self.value(stacked)
             case Operation(equation, inputs, output):
                 function = functools.partial(jaxprs.bind, equation)
                 for level in reversed(node.levels):
                     function = jax.vmap(function, tuple(0 if level in each.levels else None for each in inputs))
-                return function(*map(value, inputs))[output]
-
-    return list(map(value, nodes))
+                return function(*map(self.value, inputs))[output]

@@ -220,7 +220,7 @@ def test_filters_of_8_bit_floats(name, weights):
         ({"weight_type": "MXFP4", "activations": "FLOAT", "weights": "PER_TENSOR"}, "MXFP4, which has blocks"),
         ({"weight_type": "MXFP4", "activations": "FLOAT", "scale_type": "FLOAT16"}, "leave out scale_type"),
         ({"block_size": 0}, "block_size is 0"),
-        ({"block_size": "32"}, 'block_size is "32"'),
+        ({"block_size": "32"}, "block_size is the str '32'"),
         ({"scale_type": "INT8"}, "scale_type is INT8; it must be one of FLOAT32, FLOAT16, BFLOAT16"),
         ({"weight_type": "FLOAT16"}, "weight_type is FLOAT16; it must be one of INT8, UINT8, INT4"),
         ({"weight_type": "INT3"}, "weight_type is 'INT3'; it must be one of INT8, UINT8, INT4"),

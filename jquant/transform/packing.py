@@ -1,0 +1,87 @@
+"""The parameters of a quantized function: one site after the other, and one layer after the other, to save memory."""
+
+import collections
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.core
+
+from jquant.calibration.batches import with_progress
+from jquant.errors import TransformError, TransformTypeError, shown
+from jquant.transform import compute, weight_graph
+from jquant.transform.parameters import Parameters, abstract
+from jquant.transform.plan import Plan, Site
+from jquant.transform.weight_formats import Stored
+
+Load = Callable[[str], Any]
+"""Returns the parameter of a name."""
+
+
+def pack(plan: Plan, leaves: Sequence[Any]) -> dict[str, Stored]:
+    """The packed weights that sites store, by the name of the site."""
+    return {site.name: _packed(site, leaves) for site in plan.stored()}
+
+
+def _packed(site: Site, leaves: weight_graph.Leaves) -> Stored:
+    (weights,) = weight_graph.values([site.weights], leaves)
+    return compute.packed_weights(site.storage, len(site.levels), weights)
+
+
+class Source:
+    """Where the leaves of parameters come from, and when they are let go.
+
+    Args:
+      name: of the function, for messages.
+      parameters: arrays, or the types of those that `load` returns.
+      load: returns the parameter of a name; None if all are arrays.
+      donate: whether an array of JAX is deleted after its last use.
+    """
+
+    def __init__(self, name: str, parameters: Parameters, load: Load | None, donate: bool):
+        self._name, self._parameters, self._load, self._donate = name, parameters, load, donate
+
+    def pack(self, plan: Plan, kept: Collection[int], progress: bool) -> tuple[dict[str, Stored], dict[str, Any]]:
+        """The packed weights by the name of the site, and the leaves that stay float, the numbers in `kept`, by name."""
+        sites = plan.stored()
+        uses = collections.Counter(self._identity(number) for site in sites for number in site.weights.leaves)
+        uses.update(map(self._identity, kept))
+        packed = {}
+        for site in with_progress(self._name, sites, "packing", "site") if progress else sites:
+            leaves = {number: self._leaf(number) for number in site.weights.leaves}
+            # Until it is packed: calls that return at once would hold the weights of several sites.
+            packed[site.name] = jax.block_until_ready(_packed(site, leaves))
+            if self._donate:
+                self._let_go(leaves, uses)
+            del leaves
+        return packed, {self._parameters.names[number]: self._leaf(number) for number in kept}
+
+    def _identity(self, number: int) -> int:
+        """The same for two names of one array."""
+        return id(self._parameters.leaves[number])
+
+    def _let_go(self, leaves: Mapping[int, Any], uses: collections.Counter[int]) -> None:
+        for number, leaf in leaves.items():
+            uses[self._identity(number)] -= 1
+            is_array = isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
+            if is_array and not uses[self._identity(number)]:
+                leaf.delete()
+
+    def _leaf(self, number: int) -> Any:
+        leaf = self._parameters.leaves[number]
+        if self._load is None or not isinstance(leaf, jax.ShapeDtypeStruct):
+            return leaf
+        name, wanted = self._parameters.names[number], abstract(leaf)
+        loaded = self._load(name)
+        try:
+            actual = abstract(loaded)
+        except (AttributeError, TypeError) as error:
+            raise TransformTypeError(f"{self._name}: load({name!r}) returned {shown(loaded)}, which is no array") from error
+        if (actual.shape, actual.dtype) != (wanted.shape, wanted.dtype):
+            types = f"{_type(actual)}, and params has {_type(wanted)} there"
+            raise TransformError(f"{self._name}: load({name!r}) returned an array of type {types}")
+        return loaded
+
+
+def _type(leaf: jax.ShapeDtypeStruct) -> str:
+    return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
