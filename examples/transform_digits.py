@@ -32,10 +32,10 @@ SHAPES = {
     "hidden": (64, 128),
     "head": (128, 10),
 }
-SYMMETRIC = {"activation_type": "INT8", "observer": ("percentile", 99.99)}
+SYMMETRIC = {"activations": "STATIC", "activation_type": "INT8", "observer": ("percentile", 99.99)}
 RECIPES = {
     "static": transform.static_int8,
-    "static, stem and head float": transform.Recipe([("stem/*", None), ("head/*", None), ("*", transform.Scheme())]),
+    "static, stem and head float": transform.Recipe([("stem/*", None), ("head/*", None), *transform.static_int8.rules]),
     "static, symmetric, one scale a tensor": transform.Recipe([("*", transform.Scheme(weights="PER_TENSOR", **SYMMETRIC))]),
     "dynamic": transform.dynamic_int8,
     "weight only": transform.weight_only_int8,

@@ -15,8 +15,8 @@ from jquant import transform
 SYMMETRIC = {"activation_type": "INT8"}
 RECIPES = {
     "static": transform.static_int8,
-    "static, symmetric": transform.Recipe([("*", transform.Scheme(**SYMMETRIC))]),
-    "static, percentile": transform.Recipe([("*", transform.Scheme(observer=("percentile", 99.99)))]),
+    "static, symmetric": transform.Recipe([("*", transform.Scheme(activations="STATIC", **SYMMETRIC))]),
+    "static, percentile": transform.Recipe([("*", transform.Scheme(activations="STATIC", observer=("percentile", 99.99)))]),
     "dynamic": transform.dynamic_int8,
     "dynamic, symmetric": transform.Recipe([("*", transform.Scheme(activations="DYNAMIC", **SYMMETRIC))]),
     "dynamic by row": transform.Recipe([("*", transform.Scheme(activations="DYNAMIC_ROW"))]),

@@ -51,11 +51,21 @@ def _advice(leaf: object) -> str:
         return "it has no values"
     if isinstance(leaf, bool | int | float | complex):
         return f"pass jax.numpy.asarray({leaf!r}), or close over it"
-    return (
-        "keep only the arrays in params, and close over the rest. With Equinox: params, rest = equinox.partition(model, "
-        "equinox.is_array), and equinox.combine(params, rest) in apply. With Flax NNX: graph, params = "
-        "flax.nnx.split(model), and flax.nnx.merge(graph, params) in apply"
-    )
+    equinox, flax = _SPLIT["equinox"], _SPLIT["flax"]
+    return f"keep only the arrays in params, and close over the rest. With Equinox: {equinox}. With Flax NNX: {flax}"
+
+
+_SPLIT = {
+    "equinox": "params, rest = equinox.partition(model, equinox.is_array), and equinox.combine(params, rest) in apply",
+    "flax": "graph, params = flax.nnx.split(model), and flax.nnx.merge(graph, params) in apply",
+}
+
+
+def module_advice(apply: object) -> str:
+    """How to split a module of Flax NNX or Equinox in the place of a function of parameters; "" for anything else."""
+    packages = [base.__module__.partition(".")[0] for base in type(apply).__mro__]
+    advice = next((text for package, text in _SPLIT.items() if package in packages), "")
+    return f"; a module holds its parameters, which apply takes as an argument: {advice}" if advice else ""
 
 
 def _is_array(leaf: Any) -> bool:

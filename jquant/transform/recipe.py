@@ -81,7 +81,7 @@ class Scheme:
       weights: ``"PER_CHANNEL"``, a scale for each output channel (and for each row of an embedding table), or
         ``"PER_TENSOR"``. Weights that a `jax.lax.scan` stacks have their own scales in each layer.
       weight_type: a type from the table.
-      activations: where the scale of the input comes from.
+      activations: where the scale of the input comes from; by default, from its range at each call, which needs no data.
       activation_type: ``"UINT8"``, with a zero point, or ``"INT8"``, symmetric: 127 steps on each side of 0 (values further
         below a static range saturate at -128).
       observer: how calibration observes the input: the name of a function of `jquant.calibration`, or a list of that name
@@ -97,15 +97,15 @@ class Scheme:
 
     Example:
       >>> from jquant import transform
-      >>> transform.Scheme(activations="DYNAMIC", activation_type="INT8")
-      Scheme(activations='DYNAMIC', activation_type='INT8')
+      >>> transform.Scheme(activations="STATIC", activation_type="INT8")
+      Scheme(activations='STATIC', activation_type='INT8')
       >>> transform.Scheme(weight_type="INT4", block_size=32, scale_type="FLOAT16", activations="FLOAT")
       Scheme(weight_type='INT4', activations='FLOAT', block_size=32, scale_type='FLOAT16')
     """
 
     weights: ScaleGranularity | str = ScaleGranularity.PER_CHANNEL
     weight_type: str = "INT8"
-    activations: Activations | str = Activations.STATIC
+    activations: Activations | str = Activations.DYNAMIC
     activation_type: str = "UINT8"
     observer: str | Sequence[Any] = "min_max"
     block_size: int | None = None
@@ -131,6 +131,9 @@ class Scheme:
             raise TransformError(message)
         object.__setattr__(self, "observer", tuple(observer))
         self.make_observer()  # which checks the arguments
+        is_static = self.activations == Activations.STATIC
+        message = f"Scheme: observer is {shown(self.observer)}, but nothing is observed: pass activations='STATIC'"
+        _require(is_static or self.observer == ("min_max",), message)
 
     def __repr__(self) -> str:
         """The fields that differ from their defaults."""
@@ -287,8 +290,8 @@ def _everywhere(**fields: Any) -> Recipe:
     return Recipe([("*", Scheme(**fields))])
 
 
-static_int8 = _everywhere()
-dynamic_int8 = _everywhere(activations="DYNAMIC")
+static_int8 = _everywhere(activations="STATIC")
+dynamic_int8 = _everywhere()
 weight_only_int8 = _everywhere(activations="FLOAT")
 weight_only_int4 = _everywhere(weight_type="INT4", block_size=32, scale_type="FLOAT16", activations="FLOAT")
 int4_by_rows = _everywhere(weight_type="INT4", block_size=32, scale_type="FLOAT16", activations="DYNAMIC_ROW")

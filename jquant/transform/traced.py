@@ -9,7 +9,7 @@ from jax.tree_util import keystr, tree_leaves_with_path
 
 from jquant.errors import TransformError, TransformTypeError, shown
 from jquant.transform import jaxprs, weight_graph
-from jquant.transform.parameters import Parameters, abstract, described
+from jquant.transform.parameters import Parameters, abstract, described, module_advice
 from jquant.transform.plan import Plan
 from jquant.transform.reader import read
 from jquant.transform.recipe import Recipe
@@ -35,9 +35,8 @@ def checked(name: str, apply: Any, recipe: Any) -> Function:
     if not callable(apply):
         raise TransformTypeError(f"{name}: apply is {described(apply)}; it must be a function of params and inputs")
     if not isinstance(recipe, Recipe):
-        raise TransformTypeError(
-            f"{name}: recipe is {described(recipe)}; it must be a Recipe, such as transform.static_int8"
-        )
+        wanted = f"it must be a Recipe, such as transform.static_int8{module_advice(apply)}"
+        raise TransformTypeError(f"{name}: recipe is {described(recipe)}; {wanted}")
     return Function(name, apply, recipe)
 
 
@@ -89,6 +88,7 @@ def require_sites(function: Function, plan: Plan) -> None:
         return
     reasons = "; ".join(f"{each.name} ({each.kind}): {each.reason}" for each in plan.floats[:5])
     message = f"{function.name}: apply has no site: no product, convolution or embedding with weights to quantize"
+    message += module_advice(function.apply)
     raise TransformError(f"{message}. Left in float: {reasons}" if reasons else message)
 
 

@@ -175,7 +175,7 @@ def test_transform_calibrate_names_the_site_and_the_layer():
     x = NORMAL[:16_000].reshape(1000, 16).copy()
     x[:, 3] = 0
     x[0, 3] = 1
-    recipe = transform.Recipe([("*", transform.Scheme(observer=("percentile", 99.9)))])
+    recipe = transform.Recipe([("*", transform.Scheme(activations="STATIC", observer=("percentile", 99.9)))])
     with pytest.warns(UserWarning, match="too coarse") as record:
         ranges = transform.calibrate(apply, params, [x], recipe)
     (warning,) = record

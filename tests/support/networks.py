@@ -16,17 +16,17 @@ from jquant import transform
 
 LAYOUTS = {1: ("NCW", "OIW", "NCW"), 2: ("NCHW", "OIHW", "NCHW"), 3: ("NCDHW", "OIDHW", "NCDHW")}
 SCHEMES = {
-    "static uint8": transform.Scheme(),
-    "static int8": transform.Scheme(activation_type="INT8"),
-    "static uint8, tensor": transform.Scheme(weights="PER_TENSOR"),
-    "dynamic uint8": transform.Scheme(activations="DYNAMIC"),
-    "dynamic int8, tensor": transform.Scheme(weights="PER_TENSOR", activations="DYNAMIC", activation_type="INT8"),
+    "static uint8": transform.Scheme(activations="STATIC"),
+    "static int8": transform.Scheme(activations="STATIC", activation_type="INT8"),
+    "static uint8, tensor": transform.Scheme(weights="PER_TENSOR", activations="STATIC"),
+    "dynamic uint8": transform.Scheme(),
+    "dynamic int8, tensor": transform.Scheme(weights="PER_TENSOR", activation_type="INT8"),
     "dynamic row": transform.Scheme(activations="DYNAMIC_ROW"),
-    "dynamic uint8, int4": transform.Scheme(weight_type="INT4", activations="DYNAMIC"),
+    "dynamic uint8, int4": transform.Scheme(weight_type="INT4"),
     "dynamic row, uint4 in blocks": transform.Scheme(
         weight_type="UINT4", activations="DYNAMIC_ROW", block_size=8, scale_type="FLOAT16"
     ),
-    "static int8, int8 in blocks": transform.Scheme(activation_type="INT8", block_size=4),
+    "static int8, int8 in blocks": transform.Scheme(activations="STATIC", activation_type="INT8", block_size=4),
     "weights alone": transform.Scheme(activations="FLOAT"),
     "weights alone, mxfp4": transform.Scheme(weight_type="MXFP4", activations="FLOAT", block_size=8),
     "weights alone, tensor": transform.Scheme(weights="PER_TENSOR", activations="FLOAT"),

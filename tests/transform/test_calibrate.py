@@ -16,7 +16,7 @@ from jquant import calibration, transform
 from jquant.transform import TransformTypeError
 
 DRAW = Draw(0, exact=True)  # sums of floats are exact
-STATIC = recipe(transform.Scheme())
+STATIC = recipe(transform.Scheme(activations="STATIC"))
 W, OTHER = DRAW.weights(16, 16), DRAW.weights(16, 16)
 BATCHES = [DRAW.input(count, 16) for count in (7, 3, 7, 1)]
 
@@ -102,7 +102,7 @@ def test_observers(name):
         return lax.scan(lambda x, w: (jnp.clip(jnp.round(x @ w * 2**-8), -7, 7), None), x, params["layers"])[0]
 
     params = {"a": W, "b": OTHER, "c": W.T, "layers": DRAW.weights(3, 16, 16, layers=1)}
-    ranges = transform.calibrate(apply, params, BATCHES, recipe(transform.Scheme(observer=scheme)))
+    ranges = transform.calibrate(apply, params, BATCHES, recipe(transform.Scheme(activations="STATIC", observer=scheme)))
     states = [observer.init() for _ in range(4)]
     for x in BATCHES:
         states[0] = observer.update(states[0], x)

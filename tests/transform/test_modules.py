@@ -9,6 +9,8 @@ import pytest
 from support.networks import Float
 from support.random_networks import FIRST, Network, assert_equal_to_numpy
 
+from jquant import transform
+
 nnx = pytest.importorskip("flax.nnx", reason="flax is not installed (extra: recipes)")
 eqx = pytest.importorskip("equinox", reason="equinox is not installed (extra: recipes)")
 
@@ -46,6 +48,20 @@ def in_nnx(network: Network) -> tuple[Callable, Any]:
 def in_equinox(network: Network) -> tuple[Callable, Any]:
     parameters, static = eqx.partition(equinox_module(network.parameters), eqx.is_array)
     return lambda parameters, x: network(Float(exact=network.is_exact), eqx.combine(parameters, static), x), parameters
+
+
+def test_a_module_in_place_of_a_function():
+    """The error says how to split it."""
+    parameters, x = {"w": jnp.ones((16, 16))}, jnp.ones((2, 16))
+    for module, advice in (
+        (NnxModule(parameters), "graph, params = flax.nnx.split(model)"),
+        (equinox_module(parameters), "params, rest = equinox.partition(model, equinox.is_array)"),
+    ):
+        type(module).__call__ = lambda self, x: x @ self["w"]
+        for call in (transform.quantize, transform.report):
+            with pytest.raises(transform.TransformError, match="a module holds its parameters") as caught:
+                call(module, transform.dynamic_int8, x)
+            assert advice in str(caught.value)
 
 
 @pytest.mark.parametrize("as_module", [in_nnx, in_equinox])

@@ -193,7 +193,9 @@ def test_exact_values_and_clipping(dtype):
     least = -128 if dtype == "UINT8" else -127
     calibration = {name: Range(least * scale, 127 * scale) for name, scale in scales.items()}
     apply = lambda params, x: jnp.maximum(x @ params["a"], 0) @ params["b"]  # noqa: E731
-    aware = transform.quantization_aware(apply, recipe(transform.Scheme(activation_type=dtype)), calibration)
+    aware = transform.quantization_aware(
+        apply, recipe(transform.Scheme(activations="STATIC", activation_type=dtype)), calibration
+    )
     outputs, pull_back = jax.vjp(aware, {"a": a, "b": b}, x)
 
     def round_and_clip(x, scale):
