@@ -57,7 +57,7 @@ def pack_layer(storage: Storage, weights: jax.Array) -> Stored:
     if storage.filter is not None:
         return filter_format(storage).pack_filter(weights.transpose(storage.filter), _channel(storage))
     matrix = weights.transpose([dimension for dimensions in storage.layout for dimension in dimensions])
-    return storage.format.pack(matrix.reshape(_matrix_sizes(storage, weights.shape)))
+    return storage.format.pack(matrix.reshape(matrix_sizes(storage, weights.shape)))
 
 
 def unpack_layer(storage: Storage, stored: Stored, shape: Sequence[int], dtype: Any) -> jax.Array:
@@ -65,7 +65,7 @@ def unpack_layer(storage: Storage, stored: Stored, shape: Sequence[int], dtype: 
     if storage.filter is not None:
         filter = filter_format(storage).dequantize_filter(stored, _channel(storage), dtype)
         return filter.transpose(np.argsort(storage.filter))
-    matrix = storage.format.dequantize(stored, _matrix_sizes(storage, shape)[-2], dtype)
+    matrix = storage.format.dequantize(stored, matrix_sizes(storage, shape)[-2], dtype)
     order = [dimension for dimensions in storage.layout for dimension in dimensions]
     return matrix.reshape([shape[dimension] for dimension in order]).transpose(np.argsort(order))
 
@@ -81,7 +81,7 @@ def _channel(storage: Storage) -> int:
     return storage.filter.index(*storage.layout.kept)
 
 
-def _matrix_sizes(storage: Storage, shape: Sequence[int]) -> list[int]:
+def matrix_sizes(storage: Storage, shape: Sequence[int]) -> list[int]:
     """The sizes of the matrix that stores weights of this shape."""
     sizes = [math.prod(shape[dimension] for dimension in dimensions) for dimensions in storage.layout]
     return sizes if storage.layout.batch else sizes[1:]

@@ -13,7 +13,7 @@ from jquant.arguments.statics import boolean
 from jquant.calibration import Range
 from jquant.errors import TransformError, TransformTypeError, shown
 from jquant.placement import explain_array_errors_as, raise_explained
-from jquant.transform import compute, jaxprs, packing, rewrite, traced
+from jquant.transform import compute, jaxprs, packing, rewrite, traced, weight_formats
 from jquant.transform.checks import as_transform_errors
 from jquant.transform.jaxprs import Program
 from jquant.transform.layouts import EMBEDDING
@@ -23,6 +23,7 @@ from jquant.transform.plan import Plan, Site
 from jquant.transform.recipe import Recipe
 from jquant.transform.static_inputs import static_inputs
 from jquant.transform.traced import Analysis, Function
+from jquant.transform.weight_formats import Stored
 
 _NAME = "transform.quantize"
 
@@ -111,7 +112,7 @@ def quantize(
     types = list(map(abstract, parameters.leaves))
     packed = jax.eval_shape(functools.partial(packing.pack, plan), types)
     rewritten = quantized_apply._rewritten(analysis, packed, static, inputs)
-    quantized_apply._remember(inputs, rewritten)
+    quantized_apply._remember(packed, inputs, rewritten)
     if is_abstract:
         floats = {parameters.names[number]: parameters.leaves[number] for number in rewritten.kept}
     else:
@@ -143,7 +144,12 @@ class _Rewritten:
 
 
 class QuantizedFunction:
-    """A function of quantized parameters and inputs, as `quantize` returns. It is traced once for each input shape."""
+    """A function of quantized parameters and inputs, as `quantize` returns. It is traced once for each input shape.
+
+    The weights of a site in blocks may be replaced by others of the same shape, such as those of a checkpoint, also with
+    other blocks: ``{"values": weight.matrix}`` of a `jquant.checkpoints.PackedWeight`, with its ``"permutation"`` if it has
+    one.
+    """
 
     def __init__(self, function: Function, parameters: Parameters, plan: Plan):
         self._function, self._plan = function, plan
@@ -165,12 +171,13 @@ class QuantizedFunction:
     def _called(self, params: Mapping[str, Mapping[str, Any]], inputs: tuple[Any, ...]) -> Any:
         packed, static, floats = self._parts(params)
         traced.require_arrays(self.__name__, inputs)
-        rewritten = self._programs.get(traced.input_types(inputs))
+        rewritten = self._programs.get(traced.input_types((packed, inputs)))
         if rewritten is None:
+            self._require_matrices(packed)
             analysis = traced.analyze(self._function, self._parameters, inputs)
             self._require_same_sites(analysis.plan)
             rewritten = self._rewritten(analysis, packed, static, inputs)
-            self._remember(inputs, rewritten)
+            self._remember(packed, inputs, rewritten)
         names = [self._parameters.names[number] for number in rewritten.kept]
         missing = [name for name in names if name not in floats]
         if missing:
@@ -199,10 +206,20 @@ class QuantizedFunction:
                 )
         return packed, static, floats
 
-    def _remember(self, inputs: tuple[Any, ...], rewritten: _Rewritten) -> None:
-        """Keeps the program for inputs of these types, unless it belongs to an enclosing trace."""
+    def _require_matrices(self, packed: Mapping[str, Stored]) -> None:
+        """Asserts that each site has weights of its form and shape, which may be those of a checkpoint."""
+        for site in self._plan.stored():
+            if site.storage.filter is not None:
+                continue
+            shape = (*self._plan.sizes(site), *compute.matrix_sizes(site.storage, site.weights.shape))
+            obstacle = weight_formats.why_not_stored(site.storage.format, packed[site.name], shape)
+            if obstacle is not None:
+                raise TransformError(f"{self.__name__}: the weights of {site.name}: {obstacle}")
+
+    def _remember(self, packed: Any, inputs: tuple[Any, ...], rewritten: _Rewritten) -> None:
+        """Keeps the program for weights and inputs of these types, unless it belongs to an enclosing trace."""
         if not any(isinstance(constant, jax.core.Tracer) for constant in rewritten.program.constants):
-            self._programs[traced.input_types(inputs)] = rewritten
+            self._programs[traced.input_types((packed, inputs))] = rewritten
 
     def _rewritten(self, analysis: Analysis, packed: Any, static: Any, inputs: tuple[Any, ...]) -> _Rewritten:
         """The program with quantized sites, without the parameters that it does not need."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from jquant.transform.layouts import CONVOLUTION, EMBEDDING, MATMUL, Storage, ro
 from jquant.transform.plan import Path, Plan, Site, Unquantized
 from jquant.transform.recipe import Activations, Recipe
 from jquant.transform.values import Value, carry_after, carry_inside, is_random, is_weight, unknown, why_unknown
+from jquant.transform.weight_formats import Blocks, Columns
 from jquant.transform.weight_graph import Graph, Level, Node
 
 _KINDS = {"dot_general": MATMUL, "conv_general_dilated": CONVOLUTION}
@@ -209,8 +211,13 @@ class _Reader:
         if scheme is None or format is None:
             self._leave(equation, kind, reason, name)
             return False
+        layout = weight_layout(kind, equation, operand, dimensions)
+        if kind != CONVOLUTION and isinstance(format, Columns | Blocks):
+            obstacle = format.why_not_in_parts(math.prod(weights.shape[dimension] for dimension in layout.contracted))
+            if obstacle is not None:
+                raise TransformError(f"recipe: k_parts is {scheme.k_parts} for {name}, whose {obstacle}")
         storage = Storage(
-            layout=weight_layout(kind, equation, operand, dimensions),
+            layout=layout,
             format=format,
             filter=dimensions if kind == CONVOLUTION else None,
         )

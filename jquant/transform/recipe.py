@@ -90,6 +90,8 @@ class Scheme:
         all of them, or 32 in MX formats. INT2 needs one, a power of two from 16 on; that of other types of 4 bits is a
         multiple of 4.
       scale_type: ``"FLOAT32"``, ``"FLOAT16"`` or ``"BFLOAT16"``: the type of the scales, for integers and 8-bit floats.
+      k_parts: in how many equal parts a mesh may split the dimensions that a product of integers sums over, with the bits of
+        one device: a power of two. The sums of blocks are then added in that many runs, whether there is a mesh or not.
 
     Raises:
       TransformError: an unknown string, arguments that the observer does not take, or fields that do not go together.
@@ -110,6 +112,7 @@ class Scheme:
     observer: str | Sequence[Any] = "min_max"
     block_size: int | None = None
     scale_type: str = "FLOAT32"
+    k_parts: int = 1
 
     @as_transform_errors()
     def __post_init__(self) -> None:
@@ -121,6 +124,8 @@ class Scheme:
             wanted = "a number of weights, or None"
             size = integer("Scheme", "block_size", self.block_size, range(1, 2**31), wanted)
             object.__setattr__(self, "block_size", size)
+        parts = integer("Scheme", "k_parts", self.k_parts, range(1, 2**31), "a power of two")
+        object.__setattr__(self, "k_parts", parts)
         self._require_agreement()
         observer = (self.observer,) if isinstance(self.observer, str) else self.observer
         if not is_sequence(observer) or not observer or observer[0] not in _OBSERVERS:
@@ -156,6 +161,13 @@ class Scheme:
         _require(is_float or weight_type in weight_formats.INTEGER_PRODUCTS, message)
         message = f"{name}, whose scales have a type of their own: leave out scale_type"
         _require(not has_own_scales or self.scale_type == "FLOAT32", message)
+        parts = f"Scheme: k_parts is {self.k_parts}"
+        _require(self.k_parts & (self.k_parts - 1) == 0, f"{parts}; it must be a power of two")
+        _require(
+            self.k_parts == 1 or not is_float, f"{parts}, but sums of floats depend on how they are split: leave it out"
+        )
+        in_one_block = weight_type.endswith("INT4") and size is None
+        _require(self.k_parts == 1 or not in_one_block, f"{parts}, but a column is one block: pass block_size")
         if weight_type == "INT2":
             _require(
                 size is not None and size >= 16 and size & (size - 1) == 0,
@@ -171,7 +183,8 @@ class Scheme:
         """The format of a matrix or a table."""
         by_column = self.weights == ScaleGranularity.PER_CHANNEL
         is_float = self.activations == Activations.FLOAT
-        return weight_formats.create(self.weight_type, by_column, self.block_size, self.scale_type, is_float)
+        options = self.weight_type, by_column, self.block_size, self.scale_type, self.k_parts
+        return weight_formats.create(*options, is_multiplied_by_floats=is_float)
 
     @property
     def filter_format(self) -> FilterFormat | None:

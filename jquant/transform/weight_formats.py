@@ -6,7 +6,7 @@ dict of arrays, every element in its own number of bits.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import jax
@@ -14,7 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jquant.arithmetic import exact, subbyte
+from jquant.errors import shown
 from jquant.formulas import blocks, extremes
+from jquant.kernels.packed import block_size_for
 from jquant.lowering.bitcast import bitcast
 from jquant.modes import FeatureLevel
 from jquant.operators.block_scaled_matmul import block_scaled_matmul
@@ -83,16 +85,21 @@ class Columns:
     weight_type: str
     by_column: bool
     scale_type: str
+    k_parts: int = 1
 
     @property
     def title(self) -> str:
         return _title(self.weight_type, self.by_column, None, self.scale_type)
 
+    def why_not_in_parts(self, rows: int) -> str | None:
+        return f"{rows} rows have no {self.k_parts} equal parts" if rows % self.k_parts else None
+
     def pack(self, matrix: jax.Array) -> Stored:
         values, scale, zero_point = self._quantized(matrix, (matrix.ndim - 2,))
         if self.by_column:
             scale = scale.squeeze(-2)
-        pack = pack_matrix
+        block_size = None if self.k_parts == 1 else block_size_for(matrix.shape[-2] // self.k_parts)
+        pack = functools.partial(pack_matrix, block_size=block_size)
         if zero_point is not None:
             for _ in range(matrix.ndim - 2):  # each matrix of a batch has its own zero points
                 pack = jax.vmap(pack, (0, 0 if self.by_column else None))
@@ -147,17 +154,23 @@ class Blocks:
     """Integers of 4 or 8 bits with a scale for each block of a column: what `block_scaled_matmul` and `matmul_n_bits` take.
 
     Without a block size, a column is one block; if there is one scale for the tensor, all columns hold it. Stored as
-    ``values``, a `PackedBlockMatrix`, which holds the scales.
+    ``values``, a `PackedBlockMatrix`, which holds the scales. The weights of a checkpoint, which may take their place, have
+    blocks of their own, and perhaps minima and a ``permutation``: the row of the weights that each row of the matrix holds.
     """
 
     weight_type: str
     by_column: bool
     block_size: int | None
     scale_type: str
+    k_parts: int = 1
 
     @property
     def title(self) -> str:
         return _title(self.weight_type, self.by_column, self.block_size, self.scale_type)
+
+    def why_not_in_parts(self, rows: int) -> str | None:
+        blocks = -(-rows // (self.block_size or rows))
+        return f"{blocks} blocks have no {self.k_parts} equal parts" if blocks % self.k_parts else None
 
     def pack(self, matrix: jax.Array) -> Stored:
         rows = matrix.shape[-2]
@@ -172,20 +185,29 @@ class Blocks:
     def dequantize(self, stored: Stored, rows: int, dtype: np.dtype) -> jax.Array:
         matrix: PackedBlockMatrix = stored["values"]
         zero_point = None if matrix.zero_point is None else matrix.zero_point.astype(matrix.dtype)
-        keywords = {"axis": -2, "block_size": matrix.block_size, "output_dtype": dtype, "feature_level": _EXTENDED}
-        return dequantize_linear(matrix.unpack(), matrix.scale, zero_point, **keywords)
+        keywords = {"axis": -2, "block_size": matrix.block_size, "feature_level": _EXTENDED}
+        keywords["output_dtype"] = dtype if matrix.minimum is None else jnp.float32
+        weights = dequantize_linear(matrix.unpack(), matrix.scale, zero_point, **keywords)
+        if matrix.minimum is not None:  # of a checkpoint's weights
+            minimum = blocks.repeat(exact.widen(matrix.minimum), matrix.ndim - 2, matrix.block_size, rows)
+            weights = exact.narrow(exact.sum(weights, minimum), dtype)
+        if "permutation" in stored:
+            weights = jnp.take(weights, jnp.argsort(stored["permutation"]), axis=-2)
+        return weights
 
     def columns(self, stored: Stored, take: Take) -> Stored:
-        return {"values": jax.tree.map(lambda array: take(array, 1), stored["values"])}
+        return {**stored, "values": jax.tree.map(lambda array: take(array, 1), stored["values"])}
 
     def multiply(
         self, x: jax.Array, scale: jax.Array, zero_point: jax.Array | None, stored: Stored, dtype: np.dtype
     ) -> jax.Array:
         """The product of integers, as floats of `dtype`."""
-        return block_scaled_matmul(x, scale, zero_point, stored["values"], output_dtype=dtype)
+        x = _permuted(x, stored)
+        return block_scaled_matmul(x, scale, zero_point, stored["values"], k_parts=self.k_parts, output_dtype=dtype)
 
     def multiply_floats(self, x: jax.Array, stored: Stored) -> jax.Array:
         """The product of floats and weights, in the dtype of `x`."""
+        x = _permuted(x, stored)
         return matmul_n_bits(x, stored["values"], compute_dtype="BFLOAT16" if x.dtype == jnp.bfloat16 else None)
 
 
@@ -229,6 +251,11 @@ class TwoBits:
         """The product of floats and weights, in the dtype of `x`."""
         compute_dtype = "BFLOAT16" if x.dtype == jnp.bfloat16 else None
         return matmul_n_bits(x, stored["values"], stored["scale"].astype(x.dtype), bits=2, compute_dtype=compute_dtype)
+
+
+def _permuted(x: jax.Array, stored: Stored) -> jax.Array:
+    """The columns of `x` in the order of the rows of a checkpoint's weights."""
+    return jnp.take(x, stored["permutation"], axis=-1) if "permutation" in stored else x
 
 
 class _Codes:
@@ -392,6 +419,22 @@ def _title(weight_type: str, by_column: bool, block_size: int | None, scale_type
     return f"{weight_type.lower()} {scales}" + ("" if scale_type == "FLOAT32" else f", {scale_type.lower()} scales")
 
 
+def why_not_stored(format: WeightFormat, stored: Any, shape: Sequence[int]) -> str | None:
+    """Why `stored` cannot be the weights of a matrix of this shape in a format; None if it can, or is not packed."""
+    wanted = {Columns: PackedMatrix, Blocks: PackedBlockMatrix}.get(type(format))
+    if wanted is None:
+        return None
+    fields = {"values", "scale"} if wanted is PackedMatrix else {"values"}
+    if not isinstance(stored, Mapping) or not fields <= set(stored) <= {*fields, "permutation"}:
+        return f"they must be a dict with {' and '.join(sorted(fields))}"
+    values = stored["values"]
+    if not isinstance(values, wanted):
+        return f"values is {shown(values)}; it must be a {wanted.__name__}"
+    if values.shape != tuple(shape):
+        return f"values is {values}, of shape {values.shape}; it must have shape {tuple(shape)}"
+    return None
+
+
 _FLOATS_OF_8_BITS = tuple(Float8.LARGEST)
 INTEGER_PRODUCTS = "INT8", "UINT8", "INT4", "UINT4"
 """The types of weights that are multiplied by quantized inputs."""
@@ -401,7 +444,13 @@ WEIGHT_TYPES = *INTEGER_PRODUCTS, "INT2", *_FLOATS_OF_8_BITS, *WITH_OWN_SCALES
 
 
 def create(
-    weight_type: str, by_column: bool, block_size: int | None, scale_type: str, is_multiplied_by_floats: bool
+    weight_type: str,
+    by_column: bool,
+    block_size: int | None,
+    scale_type: str,
+    k_parts: int,
+    *,
+    is_multiplied_by_floats: bool,
 ) -> WeightFormat:
     """The format of a matrix."""
     if weight_type == "NVFP4":
@@ -414,8 +463,8 @@ def create(
         assert block_size is not None
         return TwoBits(block_size, scale_type)
     if weight_type.endswith("INT8") and block_size is None and not is_multiplied_by_floats:
-        return Columns(weight_type, by_column, scale_type)
-    return Blocks(weight_type, by_column, block_size, scale_type)
+        return Columns(weight_type, by_column, scale_type, k_parts)
+    return Blocks(weight_type, by_column, block_size, scale_type, k_parts)
 
 
 def create_for_filter(weight_type: str, by_channel: bool, scale_type: str) -> FilterFormat | None:

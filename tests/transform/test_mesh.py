@@ -64,3 +64,39 @@ def test_splits(operands, split, activations):
     np.testing.assert_array_equal(compiled(placed, x), expected, strict=True)
     if activations == "STATIC":  # a dynamic range of a split tensor needs one or two more collectives
         assert collectives(compiled.as_text()) == expected_collectives
+
+
+@one_in(
+    3, "options", [{}, {"weight_type": "UINT4", "block_size": 4}, {"weight_type": "INT8", "block_size": 8}], others="gate"
+)
+def test_split_rows_of_few(options):
+    """`k_parts` lets a mesh split rows between blocks of any size, with the bits of one device."""
+    rng = np.random.default_rng(2)
+    weights, x = rng.normal(size=(64, 24)).astype(np.float32), rng.normal(size=(5, 64)).astype(np.float32)
+    apply = lambda w, x: x @ w  # noqa: E731
+    quantized: dict = {}
+    stored: dict = {}
+    for parts in (1, 8):
+        scheme = transform.Scheme(activations="DYNAMIC_ROW", k_parts=parts, **options)
+        quantized[parts], stored[parts] = transform.quantize(apply, weights, transform.Recipe([("*", scheme)]), x)
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
+    shardings = jax.tree.map(lambda _: NamedSharding(mesh, P()), stored[8])
+    split = NamedSharding(mesh, P("d"))
+    site = stored[8]["sites"]["matmul"]["values"]
+    shardings["sites"]["matmul"]["values"] = site.sharding_for(split)
+    placed = jax.device_put(stored[8], shardings)
+    expected = jax.jit(quantized[8])(stored[8], x)
+    np.testing.assert_array_equal(jax.jit(quantized[8])(placed, x), expected, strict=True)
+    if not options:  # 64 rows are one block of column sums
+        with pytest.raises(ValueError, match="must not be split"):
+            stored[1]["sites"]["matmul"]["values"].sharding_for(split)
+
+
+def test_rows_that_have_no_equal_parts():
+    for options, reason in (
+        ({"k_parts": 8}, "k_parts is 8 for matmul, whose 36 rows have no 8 equal parts"),
+        ({"k_parts": 4, "block_size": 16}, "k_parts is 4 for matmul, whose 3 blocks have no 4 equal parts"),
+    ):
+        recipe = transform.Recipe([("*", transform.Scheme(**options))])
+        with pytest.raises(transform.TransformError, match=reason):
+            transform.quantize(lambda w, x: x @ w, np.ones((36, 24), np.float32), recipe, np.ones((2, 36), np.float32))
