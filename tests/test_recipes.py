@@ -26,6 +26,7 @@ PACKAGES = {
     "transform_equinox": ["equinox"],
     "transform_haiku": ["haiku"],
     "transform_cond": [],
+    "checkpoint_in_flax": ["flax", "safetensors"],
     "transform_saved": ["orbax.checkpoint", "safetensors"],
     "key_value_cache": [],
 }

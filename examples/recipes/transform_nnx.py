@@ -1,4 +1,4 @@
-"""A Flax NNX transformer in int8: scanned layers, rematerialization, and one table for embeddings and logits.
+"""A Flax NNX transformer in int8, int4 and MXFP4: scanned layers, rematerialization, one table for embeddings and logits.
 
 pip install ".[recipes]"
 python examples/recipes/transform_nnx.py
@@ -73,6 +73,15 @@ def main() -> None:
         ratio = signal_to_noise(logits, jax.jit(quantized_apply)(quantized_params, tokens))
         assert ratio > 25
         print(f"{name}: {ratio:.0f} dB")
+    few_bits = {"int4 in blocks": transform.weight_only_int4, "by int8 rows": transform.int4_by_rows}
+    for name, recipe in (few_bits | {"MXFP4": transform.weight_only_mxfp4}).items():
+        quantized_apply, quantized_params = transform.quantize(apply, params, recipe, tokens)
+        ratio, after = (
+            signal_to_noise(logits, jax.jit(quantized_apply)(quantized_params, tokens)),
+            num_bytes(quantized_params),
+        )
+        assert ratio > 8
+        print(f"{name}: {ratio:.0f} dB, {after / before:.3f} of the bytes")
 
 
 if __name__ == "__main__":

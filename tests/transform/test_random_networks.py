@@ -3,7 +3,7 @@
 import pytest
 from support.random_networks import FIRST, assert_equal_to_numpy
 
-NETWORKS, CHUNK = 1000, 5  # how many are drawn in all, and in each test
+NETWORKS, CHUNK = 2000, 5  # how many are drawn in all, and in each test
 
 
 def chunks() -> list:
