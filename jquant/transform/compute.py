@@ -17,10 +17,11 @@ from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear
 from jquant.operators.quantize_linear import quantize_linear
 from jquant.quantized_tensor import ScaleZeroPoint
 from jquant.transform import jaxprs
+from jquant.transform.integer_formats import Blocks, Columns, TwoBits
 from jquant.transform.layouts import CONVOLUTION, EMBEDDING, MATMUL, Storage, product_dimensions
 from jquant.transform.plan import Site
 from jquant.transform.recipe import Activations
-from jquant.transform.weight_formats import Blocks, Columns, FilterFormat, Stored, TwoBits
+from jquant.transform.stored_weights import FilterFormat, Stored
 
 _EXTENDED = FeatureLevel.EXTENDED
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from jquant.transform.jaxprs import Equation
 from jquant.transform.recipe import Activations, Scheme
-from jquant.transform.weight_formats import WeightFormat
+from jquant.transform.stored_weights import WeightFormat
 
 MATMUL, CONVOLUTION, EMBEDDING = "matmul", "convolution", "embedding"  # the kinds of sites
 

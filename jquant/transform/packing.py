@@ -12,7 +12,7 @@ from jquant.errors import TransformError, TransformTypeError, shown
 from jquant.transform import compute, weight_graph
 from jquant.transform.parameters import Parameters, abstract
 from jquant.transform.plan import Plan, Site
-from jquant.transform.weight_formats import Stored
+from jquant.transform.stored_weights import Stored
 
 Load = Callable[[str], Any]
 """Returns the parameter of a name."""

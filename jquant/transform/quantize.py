@@ -22,8 +22,8 @@ from jquant.transform.parameters import Parameters, abstract, described, flatten
 from jquant.transform.plan import Plan, Site
 from jquant.transform.recipe import Recipe
 from jquant.transform.static_inputs import static_inputs
+from jquant.transform.stored_weights import Stored
 from jquant.transform.traced import Analysis, Function
-from jquant.transform.weight_formats import Stored
 
 _NAME = "transform.quantize"
 

@@ -13,12 +13,12 @@ import jax.numpy as jnp
 from jquant.errors import TransformError
 from jquant.transform import jaxprs, weight_graph
 from jquant.transform.eligibility import is_embedding, is_table, why_not
+from jquant.transform.integer_formats import Blocks, Columns
 from jquant.transform.jaxprs import Equation, Literal, Program
 from jquant.transform.layouts import CONVOLUTION, EMBEDDING, MATMUL, Storage, row_dimensions, weight_layout
 from jquant.transform.plan import Path, Plan, Site, Unquantized
 from jquant.transform.recipe import Activations, Recipe
 from jquant.transform.values import Value, carry_after, carry_inside, is_random, is_weight, unknown, why_unknown
-from jquant.transform.weight_formats import Blocks, Columns
 from jquant.transform.weight_graph import Graph, Level, Node
 
 _KINDS = {"dot_general": MATMUL, "conv_general_dilated": CONVOLUTION}

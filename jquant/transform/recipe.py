@@ -14,7 +14,7 @@ from jquant.errors import DescriptorTypeError, TransformError, TransformTypeErro
 from jquant.modes import ScaleGranularity, data_type, data_type_name, scale_granularity
 from jquant.transform import weight_formats
 from jquant.transform.checks import as_transform_errors
-from jquant.transform.weight_formats import FilterFormat, WeightFormat
+from jquant.transform.stored_weights import FilterFormat, WeightFormat
 
 _OBSERVERS = {
     "min_max": calibration.min_max,

@@ -114,6 +114,7 @@ def test_refused_weights():
         (in_blocks, packed, "the weights of w: they must be a dict with values"),
         (in_columns, {"values": packed}, "they must be a dict with scale and values"),
         (in_columns, {**stored(WEIGHTS["Q4_0"]), "scale": np.ones(N)}, "it must be a PackedMatrix"),
+        (in_columns, {"values": packed, "scale": np.ones(N), "permutation": np.arange(K)}, "a dict with scale and values"),
     ):
         with pytest.raises(transform.TransformError, match=message):
             function(with_sites(target, w=site), X)

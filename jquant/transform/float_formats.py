@@ -1,0 +1,143 @@
+"""Weights that are narrow floats, or integers with scales that are powers of two, stored as codes."""
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jquant.arithmetic import exact, subbyte
+from jquant.lowering.bitcast import bitcast
+from jquant.modes import FeatureLevel
+from jquant.operators.dequantize_linear import dequantize_linear
+from jquant.operators.mx import mx_dequantize, mx_quantize
+from jquant.operators.nvfp4 import nvfp4_dequantize, nvfp4_quantize
+from jquant.operators.quantize_linear import quantize_linear
+from jquant.transform.stored_weights import Stored, Take, dequantized_filter, largest, of_blocks, title_of, without
+
+_EXTENDED = FeatureLevel.EXTENDED
+_SMALLEST_NORMAL = np.finfo(np.float32).smallest_normal
+
+
+class _Codes:
+    """Narrow floats, stored as the codes of elements and scales, with scales for blocks along K: all arrays end with N."""
+
+    def columns(self, stored: Stored, take: Take) -> Stored:
+        return {name: take(array, 1) if array.ndim > 1 else array for name, array in stored.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Float8(_Codes):
+    """8-bit floats with a scale for each block of a column, for each column, or for all.
+
+    The scale is ``max|x| / 448`` for FLOAT8E4M3FN, and ``max|x| / 57344`` for FLOAT8E5M2. Stored as ``values``, the codes in
+    uint8, of shape (..., K, N), and ``scale``, of shape (..., G, N).
+    """
+
+    weight_type: str
+    by_column: bool
+    block_size: int | None
+    scale_type: str
+
+    LARGEST: ClassVar = {"FLOAT8E4M3FN": np.float32(448), "FLOAT8E5M2": np.float32(57344)}
+
+    @property
+    def title(self) -> str:
+        return title_of(self.weight_type, self.by_column, self.block_size, self.scale_type)
+
+    def pack(self, matrix: jax.Array) -> Stored:
+        block_size = self.block_size or matrix.shape[-2]
+        scale = self._scale(of_blocks(largest, matrix, block_size, self.by_column))
+        keywords = {"axis": -2, "block_size": block_size, "output_dtype": self.weight_type, "feature_level": _EXTENDED}
+        return {"values": bitcast(quantize_linear(matrix, scale, **keywords), jnp.uint8), "scale": scale}
+
+    def pack_filter(self, filter: jax.Array, channel: int) -> Stored:
+        over = without(channel, filter)
+        scale = self._scale(largest(filter, over if self.by_column else range(filter.ndim)))
+        scale = scale if self.by_column else scale.reshape(())
+        values = quantize_linear(filter, scale, output_dtype=self.weight_type, feature_level=_EXTENDED)
+        return {"values": bitcast(values, jnp.uint8), "scale": scale.squeeze(over) if scale.ndim else scale}
+
+    def dequantize_filter(self, stored: Stored, channel: int, dtype: np.dtype) -> jax.Array:
+        return dequantized_filter(self._numbers(stored["values"]), stored["scale"], channel, dtype)
+
+    def _scale(self, bound: jax.Array) -> jax.Array:
+        scale = exact.quotient(bound, self.LARGEST[self.weight_type])
+        return jnp.where(scale < _SMALLEST_NORMAL, np.float32(1), scale).astype(self.scale_type.lower())
+
+    def dequantize(self, stored: Stored, rows: int, dtype: np.dtype) -> jax.Array:
+        keywords = {"axis": -2, "block_size": self.block_size or rows, "output_dtype": dtype, "feature_level": _EXTENDED}
+        return dequantize_linear(self._numbers(stored["values"]), stored["scale"], **keywords)
+
+    def _numbers(self, codes: jax.Array) -> jax.Array:
+        """The 8-bit floats of their codes."""
+        return bitcast(codes, {"FLOAT8E4M3FN": jnp.float8_e4m3fn, "FLOAT8E5M2": jnp.float8_e5m2}[self.weight_type])
+
+
+@dataclasses.dataclass(frozen=True)
+class Microscaling(_Codes):
+    """A format of the OCP Microscaling specification: what `mx_quantize` computes along K.
+
+    Stored as ``values``, uint8, of shape (..., K * bits / 8, N): the codes, of which those of 4 and 6 bits follow one
+    another in the bits of bytes, the first in the lowest; and ``scale``, the codes of powers of two in uint8, of shape
+    (..., G, N).
+    """
+
+    weight_type: str
+    block_size: int
+
+    ELEMENTS: ClassVar = {
+        "MXFP8E4M3FN": ("float8_e4m3fn", 8),
+        "MXFP8E5M2": ("float8_e5m2", 8),
+        "MXFP6E2M3FN": ("float6_e2m3fn", 6),
+        "MXFP6E3M2FN": ("float6_e3m2fn", 6),
+        "MXFP4": ("float4_e2m1fn", 4),
+        "MXINT8": ("int8", 8),
+    }
+
+    @property
+    def title(self) -> str:
+        return f"{self.weight_type.lower()} in blocks of {self.block_size}"
+
+    def pack(self, matrix: jax.Array) -> Stored:
+        element, bits = self.ELEMENTS[self.weight_type]
+        values, scale = mx_quantize(matrix, element, axis=-2, block_size=self.block_size)
+        return {"values": _bytes(values, bits), "scale": bitcast(scale, jnp.uint8)}
+
+    def dequantize(self, stored: Stored, rows: int, dtype: np.dtype) -> jax.Array:
+        element, bits = self.ELEMENTS[self.weight_type]
+        codes = subbyte.unpacked_along(stored["values"], bits, -2, rows)
+        values = codes if bits < 8 else bitcast(codes, jnp.dtype(element))
+        scale = bitcast(stored["scale"], jnp.float8_e8m0fnu)
+        return mx_dequantize(values, scale, element_type=element, axis=-2, block_size=self.block_size, output_dtype=dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Nvfp4(_Codes):
+    """4-bit floats in blocks of 16: what `nvfp4_quantize` computes along K.
+
+    Stored as ``values``, uint8, of shape (..., K / 2, N), with two codes in each byte, the first in the lower bits;
+    ``scale``, the codes of 8-bit floats in uint8, of shape (..., G, N); and ``tensor_scale``, float32, of shape ().
+    """
+
+    BLOCK_SIZE: ClassVar = 16
+
+    @property
+    def title(self) -> str:
+        return f"nvfp4 in blocks of {self.BLOCK_SIZE}"
+
+    def pack(self, matrix: jax.Array) -> Stored:
+        values, scale, tensor_scale = nvfp4_quantize(matrix, axis=-2)
+        return {"values": _bytes(values, 4), "scale": bitcast(scale, jnp.uint8), "tensor_scale": tensor_scale}
+
+    def dequantize(self, stored: Stored, rows: int, dtype: np.dtype) -> jax.Array:
+        codes = subbyte.unpacked_along(stored["values"], 4, -2, rows)
+        scale = bitcast(stored["scale"], jnp.float8_e4m3fn)
+        return nvfp4_dequantize(codes, scale, stored["tensor_scale"], axis=-2, output_dtype=dtype)
+
+
+def _bytes(values: jax.Array, bits: int) -> jax.Array:
+    """The codes of `values` in bytes, along K."""
+    codes = bitcast(values, jnp.uint4).astype(jnp.uint8) if bits == 4 else bitcast(values, jnp.uint8)
+    return subbyte.packed(codes, bits, -2)

@@ -1,0 +1,218 @@
+"""Weights that are integers, with scales for columns or for blocks of them."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jquant.arithmetic import exact, subbyte
+from jquant.formulas import blocks, extremes
+from jquant.kernels.packed import block_size_for
+from jquant.modes import FeatureLevel
+from jquant.operators.block_scaled_matmul import block_scaled_matmul
+from jquant.operators.dequantize_linear import dequantize_linear
+from jquant.operators.matmul_integer_to_float import matmul_integer_to_float
+from jquant.operators.matmul_n_bits import matmul_n_bits
+from jquant.operators.pack_matrix import pack_matrix
+from jquant.operators.quantize_linear import quantize_linear
+from jquant.operators.scale_and_zero_point import scale_and_zero_point
+from jquant.packed.block_matrix import PackedBlockMatrix
+from jquant.packed.matrix import PackedMatrix
+from jquant.transform.stored_weights import Stored, Take, dequantized_filter, largest, of_blocks, title_of, without
+
+_EXTENDED = FeatureLevel.EXTENDED
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """8-bit integers with a scale for each column or one for all: what `matmul_integer_to_float` takes.
+
+    Stored as ``values``, a `PackedMatrix`, and ``scale``, of shape (..., N) or ().
+    """
+
+    weight_type: str
+    by_column: bool
+    scale_type: str
+    k_parts: int = 1
+
+    @property
+    def title(self) -> str:
+        return title_of(self.weight_type, self.by_column, None, self.scale_type)
+
+    def why_not_in_parts(self, rows: int) -> str | None:
+        return f"{rows} rows have no {self.k_parts} equal parts" if rows % self.k_parts else None
+
+    def pack(self, matrix: jax.Array) -> Stored:
+        values, scale, zero_point = self._quantized(matrix, (matrix.ndim - 2,))
+        if self.by_column:
+            scale = scale.squeeze(-2)
+        block_size = None if self.k_parts == 1 else block_size_for(matrix.shape[-2] // self.k_parts)
+        pack = functools.partial(pack_matrix, block_size=block_size)
+        if zero_point is not None:
+            for _ in range(matrix.ndim - 2):  # each matrix of a batch has its own zero points
+                pack = jax.vmap(pack, (0, 0 if self.by_column else None))
+            zero_point = zero_point.squeeze(-2) if self.by_column else zero_point
+        return {"values": pack(values, zero_point), "scale": scale}
+
+    def _quantized(self, x: jax.Array, over: Sequence[int]) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+        """Integers, scales and zero points, which elements along the dimensions `over` share, or all: they have shape ()."""
+        over = tuple(over) if self.by_column else tuple(range(x.ndim))
+        scale, zero_point = _parameters(x, over, self.weight_type)
+        if not self.by_column:
+            scale, zero_point = jax.tree.map(lambda parameter: parameter.reshape(()), (scale, zero_point))
+        scale = scale.astype(self.scale_type.lower())
+        values = quantize_linear(x, scale, zero_point, output_dtype=self.weight_type, feature_level=_EXTENDED)
+        return values, scale, zero_point
+
+    def pack_filter(self, filter: jax.Array, channel: int) -> Stored:
+        over = without(channel, filter)
+        values, scale, _ = self._quantized(filter, over)
+        return {"values": values, "scale": scale.squeeze(over) if scale.ndim else scale}
+
+    def dequantize_filter(self, stored: Stored, channel: int, dtype: np.dtype) -> jax.Array:
+        return dequantized_filter(stored["values"], stored["scale"], channel, dtype)
+
+    def dequantize(self, stored: Stored, rows: int, dtype: np.dtype) -> jax.Array:
+        values, scale, zero_point = stored["values"], stored["scale"], stored["values"].zero_point
+        scale = scale[..., None, :] if scale.ndim else scale
+        if zero_point is not None and not self.by_column:
+            zero_point = zero_point.reshape(())
+        return dequantize_linear(values.unpack(), scale, zero_point, output_dtype=dtype, feature_level=_EXTENDED)
+
+    def columns(self, stored: Stored, take: Take) -> Stored:
+        values, scale = stored["values"], stored["scale"]
+        data, zero_point = take(values.data, 0), values.zero_point
+        if zero_point is not None:
+            zero_point = take(zero_point, 1) if self.by_column else zero_point.reshape((1,) * data.ndim)
+        taken = PackedMatrix(data, take(values.block_sums, 1), zero_point, values.dtype)
+        return {"values": taken, "scale": take(scale[None], 1).squeeze(-2) if scale.ndim else scale}
+
+    def multiply(
+        self, x: jax.Array, scale: jax.Array, zero_point: jax.Array | None, stored: Stored, dtype: np.dtype
+    ) -> jax.Array:
+        """The product of integers, as floats of `dtype`."""
+        weights_scale = stored["scale"].astype(jnp.float32)
+        return matmul_integer_to_float(
+            x, scale, zero_point, stored["values"], weights_scale, output_dtype=dtype, feature_level=_EXTENDED
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """Integers of 4 or 8 bits with a scale for each block of a column: what `block_scaled_matmul` and `matmul_n_bits` take.
+
+    Without a block size, a column is one block; if there is one scale for the tensor, all columns hold it. Stored as
+    ``values``, a `PackedBlockMatrix`, which holds the scales. The weights of a checkpoint, which may take their place, have
+    blocks of their own, and perhaps minima and a ``permutation``: the row of the weights that each row of the matrix holds.
+    """
+
+    weight_type: str
+    by_column: bool
+    block_size: int | None
+    scale_type: str
+    k_parts: int = 1
+
+    @property
+    def title(self) -> str:
+        return title_of(self.weight_type, self.by_column, self.block_size, self.scale_type)
+
+    def why_not_in_parts(self, rows: int) -> str | None:
+        blocks = -(-rows // (self.block_size or rows))
+        return f"{blocks} blocks have no {self.k_parts} equal parts" if blocks % self.k_parts else None
+
+    def pack(self, matrix: jax.Array) -> Stored:
+        rows = matrix.shape[-2]
+        block_size = self.block_size or -(-rows // 4) * 4  # whole words of 4 integers of 4 bits
+        parameters = functools.partial(_parameters, dtype=self.weight_type)
+        scale, zero_point = of_blocks(parameters, matrix, block_size, self.by_column)
+        scale = scale.astype(self.scale_type.lower())
+        keywords = {"axis": -2, "block_size": block_size, "output_dtype": self.weight_type, "feature_level": _EXTENDED}
+        values = quantize_linear(matrix, scale, zero_point, **keywords)
+        return {"values": pack_matrix(values, zero_point, scale=scale, block_size=block_size)}
+
+    def dequantize(self, stored: Stored, rows: int, dtype: np.dtype) -> jax.Array:
+        matrix: PackedBlockMatrix = stored["values"]
+        zero_point = None if matrix.zero_point is None else matrix.zero_point.astype(matrix.dtype)
+        keywords = {"axis": -2, "block_size": matrix.block_size, "feature_level": _EXTENDED}
+        keywords["output_dtype"] = dtype if matrix.minimum is None else jnp.float32
+        weights = dequantize_linear(matrix.unpack(), matrix.scale, zero_point, **keywords)
+        if matrix.minimum is not None:  # of a checkpoint's weights
+            minimum = blocks.repeat(exact.widen(matrix.minimum), matrix.ndim - 2, matrix.block_size, rows)
+            weights = exact.narrow(exact.sum(weights, minimum), dtype)
+        if "permutation" in stored:
+            weights = jnp.take(weights, jnp.argsort(stored["permutation"]), axis=-2)
+        return weights
+
+    def columns(self, stored: Stored, take: Take) -> Stored:
+        return {**stored, "values": jax.tree.map(lambda array: take(array, 1), stored["values"])}
+
+    def multiply(
+        self, x: jax.Array, scale: jax.Array, zero_point: jax.Array | None, stored: Stored, dtype: np.dtype
+    ) -> jax.Array:
+        """The product of integers, as floats of `dtype`."""
+        x = _permuted(x, stored)
+        return block_scaled_matmul(x, scale, zero_point, stored["values"], k_parts=self.k_parts, output_dtype=dtype)
+
+    def multiply_floats(self, x: jax.Array, stored: Stored) -> jax.Array:
+        """The product of floats and weights, in the dtype of `x`."""
+        x = _permuted(x, stored)
+        return matmul_n_bits(x, stored["values"], compute_dtype="BFLOAT16" if x.dtype == jnp.bfloat16 else None)
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoBits:
+    """Integers from -1 to 1 in 2 bits, with a scale for each block of a column: what `matmul_n_bits` takes.
+
+    Stored in its layout: ``values``, uint8, of shape (..., N, G, block size / 4), and ``scale``, of shape (..., N, G).
+    """
+
+    block_size: int
+    scale_type: str
+
+    @property
+    def title(self) -> str:
+        return title_of("INT2", True, self.block_size, self.scale_type)
+
+    def pack(self, matrix: jax.Array) -> Stored:
+        parameters = functools.partial(_parameters, dtype="INT2")
+        scale = of_blocks(parameters, matrix, self.block_size, True)[0].astype(self.scale_type.lower())
+        keywords = {"axis": -2, "block_size": self.block_size, "output_dtype": "INT2", "feature_level": _EXTENDED}
+        codes = quantize_linear(matrix, scale, **keywords).astype(jnp.int8) + np.int8(2)
+        missing = scale.shape[-2] * self.block_size - matrix.shape[-2]
+        codes = jnp.pad(codes, [(0, 0)] * (matrix.ndim - 2) + [(0, missing), (0, 0)], constant_values=2)
+        codes = jnp.swapaxes(codes, -1, -2).reshape(*codes.shape[:-2], codes.shape[-1], scale.shape[-2], self.block_size)
+        return {"values": subbyte.packed(codes.astype(jnp.uint8), 2, -1), "scale": jnp.swapaxes(scale, -1, -2)}
+
+    def dequantize(self, stored: Stored, rows: int, dtype: np.dtype) -> jax.Array:
+        codes = subbyte.unpacked(stored["values"], 2)
+        codes = codes.reshape(*codes.shape[:-2], -1)[..., :rows].astype(jnp.int8) - np.int8(2)
+        scale = jnp.swapaxes(stored["scale"], -1, -2)
+        keywords = {"axis": -2, "block_size": self.block_size, "output_dtype": dtype, "feature_level": _EXTENDED}
+        return dequantize_linear(jnp.swapaxes(codes, -1, -2), scale, **keywords)
+
+    def columns(self, stored: Stored, take: Take) -> Stored:
+        values = stored["values"]
+        taken = take(values.reshape(values.shape[0], -1), 0)
+        return {"values": taken.reshape(*taken.shape[:-1], *values.shape[1:]), "scale": take(stored["scale"], 0)}
+
+    def multiply_floats(self, x: jax.Array, stored: Stored) -> jax.Array:
+        """The product of floats and weights, in the dtype of `x`."""
+        compute_dtype = "BFLOAT16" if x.dtype == jnp.bfloat16 else None
+        return matmul_n_bits(x, stored["values"], stored["scale"].astype(x.dtype), bits=2, compute_dtype=compute_dtype)
+
+
+def _permuted(x: jax.Array, stored: Stored) -> jax.Array:
+    """The columns of `x` in the order of the rows of a checkpoint's weights."""
+    return jnp.take(x, stored["permutation"], axis=-1) if "permutation" in stored else x
+
+
+def _parameters(x: jax.Array, over: Sequence[int], dtype: str) -> tuple[jax.Array, jax.Array | None]:
+    """The scale and the zero point, None for a signed type, that `x` shares along `over`, which keep a size of 1."""
+    if not dtype.startswith("U"):
+        bound = largest(x, over)
+        return scale_and_zero_point(-bound, bound, dtype, symmetric=True, narrow_range=True).scale, None
+    scale, zero_point = scale_and_zero_point(*extremes.range_with_zero(exact.numerator(x), tuple(over)), dtype)
+    return scale, zero_point

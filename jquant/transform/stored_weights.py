@@ -1,0 +1,85 @@
+"""What the formats of weights have in common: how a float matrix is quantized, stored and multiplied.
+
+A matrix has the shape (..., K, N), where K is the dimension that a product sums over. Whatever the format, it is stored as a
+dict of arrays, every element in its own number of bits.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jquant.arithmetic import exact
+from jquant.formulas import blocks, extremes
+from jquant.operators.dequantize_linear import dequantize_linear
+
+Stored = dict[str, Any]
+Take = Callable[[jax.Array, int], jax.Array]
+"""Selects indices along a dimension of an array of rank 2: their shape comes first, and the dimension keeps a size of 1."""
+
+
+class WeightFormat(Protocol):
+    """How weights are stored. Equal weights in equal formats are stored once."""
+
+    @property
+    def title(self) -> str:
+        """What tables call it."""
+        ...
+
+    def pack(self, matrix: jax.Array) -> Stored:
+        """The arrays that store a float matrix."""
+        ...
+
+    def dequantize(self, stored: Stored, rows: int, dtype: np.dtype) -> jax.Array:
+        """The float matrix of so many rows, (..., K, N)."""
+        ...
+
+    def columns(self, stored: Stored, take: Take) -> Stored:
+        """What stores some columns, each as a matrix of its own, (..., K, 1)."""
+        ...
+
+
+class FilterFormat(WeightFormat, Protocol):
+    """A format that filters of convolutions can have as well.
+
+    Stored as ``values``, of the shape of the filter, and ``scale``, of shape (filters,) or ().
+    """
+
+    def pack_filter(self, filter: jax.Array, channel: int) -> Stored:
+        """The arrays that store a filter, whose output channels lie along the dimension `channel`."""
+        ...
+
+    def dequantize_filter(self, stored: Stored, channel: int, dtype: np.dtype) -> jax.Array:
+        """The float filter."""
+        ...
+
+
+def title_of(weight_type: str, by_column: bool, block_size: int | None, scale_type: str) -> str:
+    scales = f"in blocks of {block_size}" if block_size else f"by {'channel' if by_column else 'tensor'}"
+    return f"{weight_type.lower()} {scales}" + ("" if scale_type == "FLOAT32" else f", {scale_type.lower()} scales")
+
+
+def largest(x: jax.Array, over: Sequence[int]) -> jax.Array:
+    """``max|x|`` along `over`, which keep a size of 1."""
+    return extremes.largest_magnitude(exact.numerator(x), tuple(over))
+
+
+def of_blocks(
+    function: Callable[[jax.Array, Sequence[int]], Any], matrix: jax.Array, block_size: int, by_column: bool
+) -> Any:
+    """What `function` computes along dimensions for each block, or for the whole matrix, in shape (..., G, N)."""
+    in_blocks = blocks.in_blocks(matrix, matrix.ndim - 2, block_size)
+    over = (in_blocks.ndim - 2,) if by_column else tuple(range(in_blocks.ndim))
+    sizes = *in_blocks.shape[:-2], 1, in_blocks.shape[-1]
+    return jax.tree.map(lambda each: jnp.broadcast_to(each, sizes).squeeze(-2), function(in_blocks, over))
+
+
+def without(channel: int, filter: jax.Array) -> tuple[int, ...]:
+    return tuple(dimension for dimension in range(filter.ndim) if dimension != channel)
+
+
+def dequantized_filter(values: jax.Array, scale: jax.Array, channel: int, dtype: np.dtype) -> jax.Array:
+    axis = channel if scale.ndim else None
+    return dequantize_linear(values, scale, axis=axis, output_dtype=dtype, feature_level="EXTENDED")
