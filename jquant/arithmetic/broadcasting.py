@@ -5,6 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
 
 
 def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
@@ -14,12 +15,24 @@ def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
 
 def broadcast(*arrays: jax.Array) -> list[jax.Array]:
     """The arrays in their common shape, as `jax.numpy.broadcast_arrays` returns them, but faster to trace."""
-    if any(any(jax.typeof(x).sharding.spec) for x in arrays):  # over explicit axes, which need a common sharding, too
-        return jnp.broadcast_arrays(*arrays)
+    if any(any(jax.typeof(x).sharding.spec) for x in arrays):
+        return _in_common_sharding(jnp.broadcast_arrays(*arrays))
     shape = lax.broadcast_shapes(*(x.shape for x in arrays))
     return [
         x if x.shape == shape else lax.broadcast_in_dim(x, shape, range(len(shape) - x.ndim, len(shape))) for x in arrays
     ]
+
+
+def _in_common_sharding(arrays: list[jax.Array]) -> list[jax.Array]:
+    """Arrays of one shape over explicit axes, split as those of them that are; unchanged if they are split differently."""
+    shardings = [jax.typeof(x).sharding for x in arrays]
+    entries = [set(filter(None, each)) for each in zip(*(each.spec for each in shardings), strict=True)]
+    if any(len(each) > 1 for each in entries):
+        return arrays
+    axes = [next(iter(each), None) for each in entries]
+    mesh = next(each.mesh for each in shardings if not each.mesh.empty)
+    common = NamedSharding(mesh, PartitionSpec(*axes))
+    return [x if each == common else jax.sharding.reshard(x, common) for x, each in zip(arrays, shardings, strict=True)]
 
 
 def elementwise(operation: Callable[[jax.Array, jax.Array], jax.Array], a: jax.Array, b: jax.Array) -> jax.Array:

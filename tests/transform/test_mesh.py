@@ -13,6 +13,7 @@ from support.sampling import one_in
 from jquant import transform
 
 P = PartitionSpec
+RECIPES = "dynamic_int8", "weight_only_int4", "weight_only_mxfp4", "weight_only_nvfp4", "weight_only_float8"
 SPLITS = {  # the specs of the two matrices and of the batch, and the collectives of the program
     "columns": (P(None, "d"), P(None, "d"), P(), ["s8 all-gather"]),  # of the input of the second product, in int8
     "rows": (P("d"), P("d"), P(), ["s32 all-reduce"] * 2),
@@ -100,3 +101,16 @@ def test_rows_that_have_no_equal_parts():
         recipe = transform.Recipe([("*", transform.Scheme(**options))])
         with pytest.raises(transform.TransformError, match=reason):
             transform.quantize(lambda w, x: x @ w, np.ones((36, 24), np.float32), recipe, np.ones((2, 36), np.float32))
+
+
+@one_in(5, ("recipe", "split"), itertools.product(RECIPES, [P(None, "x"), P("x")]))
+def test_weights_over_explicit_axes(recipe, split):
+    """They are packed with the bits of one device, however they are split."""
+    mesh = jax.make_mesh((2,), ("x",), (AxisType.Explicit,))
+    weights = np.random.default_rng(3).normal(size=(4, 64, 32)).astype(np.float32)
+    layers = lambda w, x: jax.lax.scan(lambda x, w: (jnp.tanh(x @ w) @ w.T, None), x, w)[0]  # noqa: E731
+    for function, w, spec in ((lambda w, x: x @ w, weights[0], split), (layers, weights, P(None, *split))):
+        _, expected = transform.quantize(function, w, getattr(transform, recipe), np.ones((3, 64), np.float32))
+        placed = jax.device_put(w, NamedSharding(mesh, spec))
+        _, quantized_params = transform.quantize(function, placed, getattr(transform, recipe), np.ones((3, 64), np.float32))
+        jax.tree.map(np.testing.assert_array_equal, quantized_params, expected)
