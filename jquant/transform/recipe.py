@@ -80,7 +80,7 @@ class Scheme:
     Attributes:
       weights: ``"PER_CHANNEL"``, a scale for each output channel (and for each row of an embedding table), or
         ``"PER_TENSOR"``. Weights that a `jax.lax.scan` stacks have their own scales in each layer.
-      weight_type: a type from the table.
+      weight_type: one of these types.
       activations: where the scale of the input comes from; by default, from its range at each call, which needs no data.
       activation_type: ``"UINT8"``, with a zero point, or ``"INT8"``, symmetric: 127 steps on each side of 0 (values further
         below a static range saturate at -128).
@@ -136,9 +136,9 @@ class Scheme:
             raise TransformError(message)
         object.__setattr__(self, "observer", tuple(observer))
         self.make_observer()  # which checks the arguments
-        is_static = self.activations == Activations.STATIC
-        message = f"Scheme: observer is {shown(self.observer)}, but nothing is observed: pass activations='STATIC'"
-        _require(is_static or self.observer == ("min_max",), message)
+        if self.activations != Activations.STATIC and self.observer != ("min_max",):
+            message = f"Scheme: observer is {shown(self.observer)}, but nothing is observed: pass activations='STATIC'"
+            raise TransformError(message)
 
     def __repr__(self) -> str:
         """The fields that differ from their defaults."""
@@ -148,35 +148,30 @@ class Scheme:
 
     def _require_agreement(self) -> None:
         """Asserts that the fields for weights go together."""
-        weight_type, size = self.weight_type, self.block_size
-        name = f"Scheme: weight_type is {weight_type}"
+        weight_type, size, parts = self.weight_type, self.block_size, self.k_parts
         by_tensor = self.weights == ScaleGranularity.PER_TENSOR
-        has_own_scales = weight_type in weight_formats.WITH_OWN_SCALES
-        _require(not (by_tensor and size), f"Scheme: block_size is {size}, but weights are PER_TENSOR, with a single scale")
-        _require(
-            not (by_tensor and (has_own_scales or weight_type == "INT2")), f"{name}, which has blocks: leave out weights"
-        )
         is_float = self.activations == Activations.FLOAT
-        message = f"{name}, which is multiplied by floats alone: pass activations='FLOAT'"
-        _require(is_float or weight_type in weight_formats.INTEGER_PRODUCTS, message)
-        message = f"{name}, whose scales have a type of their own: leave out scale_type"
-        _require(not has_own_scales or self.scale_type == "FLOAT32", message)
-        parts = f"Scheme: k_parts is {self.k_parts}"
-        _require(self.k_parts & (self.k_parts - 1) == 0, f"{parts}; it must be a power of two")
-        _require(
-            self.k_parts == 1 or not is_float, f"{parts}, but sums of floats depend on how they are split: leave it out"
-        )
+        has_own_scales = weight_type in weight_formats.WITH_OWN_SCALES
+        has_blocks = has_own_scales or weight_type == "INT2"
         in_one_block = weight_type.endswith("INT4") and size is None
-        _require(self.k_parts == 1 or not in_one_block, f"{parts}, but a column is one block: pass block_size")
-        if weight_type == "INT2":
-            _require(
-                size is not None and size >= 16 and size & (size - 1) == 0,
-                f"{name} and block_size {size}; it must be a power of two, 16 or more",
-            )
-        elif weight_type == "NVFP4":
-            _require(size in (None, 16), f"{name} and block_size {size}; its blocks have 16 elements")
-        elif weight_type.endswith("INT4"):
-            _require(size is None or size % 4 == 0, f"{name} and block_size {size}; it must be a multiple of 4")
+        only_floats = weight_type not in weight_formats.INTEGER_PRODUCTS
+        of_type = f"weight_type is {weight_type}"
+        of_size, of_parts = f"{of_type} and block_size {size}", f"k_parts is {parts}"
+        refused = (
+            (by_tensor and size, f"block_size is {size}, but weights are PER_TENSOR, with a single scale"),
+            (by_tensor and has_blocks, f"{of_type}, which has blocks: leave out weights"),
+            (only_floats and not is_float, f"{of_type}, which is multiplied by floats alone: pass activations='FLOAT'"),
+            (has_own_scales and self.scale_type != "FLOAT32", f"{of_type}, whose scales have a type: leave out scale_type"),
+            (weight_type == "INT2" and not _is_power_from_16(size), f"{of_size}; it must be a power of two, 16 or more"),
+            (weight_type == "NVFP4" and size not in (None, 16), f"{of_size}; its blocks have 16 elements"),
+            (weight_type.endswith("INT4") and size and size % 4, f"{of_size}; it must be a multiple of 4"),
+            (parts & (parts - 1), f"{of_parts}; it must be a power of two"),
+            (parts > 1 and is_float, f"{of_parts}, but sums of floats depend on how they are split: leave it out"),
+            (parts > 1 and in_one_block, f"{of_parts}, but a column is one block: pass block_size"),
+        )
+        for is_wrong, message in refused:
+            if is_wrong:
+                raise TransformError(f"Scheme: {message}")
 
     @property
     def format(self) -> WeightFormat:
@@ -208,9 +203,8 @@ class Scheme:
             raise TransformTypeError(f"Scheme: observer is {shown(self.observer)}: {shown(error)}") from error
 
 
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise TransformError(message)
+def _is_power_from_16(size: int | None) -> bool:
+    return size is not None and size >= 16 and size & (size - 1) == 0
 
 
 def _type_name(name: str, value: Any, allowed: Sequence[str]) -> str:
