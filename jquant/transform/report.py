@@ -139,9 +139,9 @@ def report(
       >>> from jquant import transform
       >>> kernel, x = jax.random.normal(jax.random.key(0), (2, 64, 64))
       >>> print(transform.report(lambda params, x: x @ params, kernel, transform.weight_only_int8, x))
-      site          kind    SNR, dB            input  clipped   bytes   quantized
-      matmul        matmul    44.61  -2.998 to 3.402    0.00%  16,384       4,608
-      the function            44.61                            16,384       4,608
+      site          kind    SNR, dB            input  clipped   bytes  quantized
+      matmul        matmul    44.61  -2.998 to 3.402    0.00%  16,384      4,352
+      the function            44.61                            16,384      4,352
     """
     function = traced.checked(_NAME, apply, recipe)
     parameters = flattened(_NAME, params)
