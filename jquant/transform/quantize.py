@@ -45,8 +45,8 @@ def quantize(
     `dynamic_quantize_linear` quantizes the input, and `matmul_integer_to_float`, `block_scaled_matmul` or
     `convolution_integer_to_float` multiplies it by the packed weights. With ``"FLOAT"`` activations, `matmul_n_bits`
     multiplies by integers; for convolutions, and for weights that are floats, a site computes the function's own product,
-    with weights from `dequantize_linear`, `mx_dequantize` or `nvfp4_dequantize`. Everything else is computed as before, in
-    the types that the function has.
+    with weights from `dequantize_linear`, `mx_dequantize` or `nvfp4_dequantize`. These are sums of floats, which a compiled
+    program may add in another order. Everything else is computed as before, in the types that the function has.
 
     Args:
       apply: a pure function of the parameters and of inputs. Bind static arguments with `functools.partial`.
