@@ -20,13 +20,18 @@ def packed(integers: jax.Array, bits: int, axis: int) -> jax.Array:
     if bits == 8:
         return integers
     axis, count, width = axis % integers.ndim, _in_group(bits), _in_group(bits) * bits // 8
-    missing = -integers.shape[axis] % count
-    padded = jnp.pad(integers, [(0, missing if dimension == axis else 0) for dimension in range(integers.ndim)])
-    words = [
-        jax.lax.slice_in_dim(padded, place, None, count, axis).astype(jnp.uint32) << np.uint32(place * bits)
-        for place in range(count)
-    ]
-    word = functools.reduce(operator.or_, words)
+    groups = -(-integers.shape[axis] // count)
+
+    def shifted(place: int) -> jax.Array:
+        # By strides: on TPUs, a last dimension of the integers of a byte would be padded to 128.
+        each = integers[(*(slice(None),) * axis, slice(place, None, count))]
+        each = each if width == 1 else each.astype(jnp.uint32)
+        padding = [(0, groups - each.shape[axis] if dimension == axis else 0) for dimension in range(each.ndim)]
+        return jnp.pad(each << each.dtype.type(place * bits), padding)
+
+    word = functools.reduce(operator.or_, map(shifted, range(count)))
+    if width == 1:
+        return word
     parts = [(word >> np.uint32(8 * place)).astype(jnp.uint8) for place in range(width)]
     return jnp.stack(parts, axis + 1).reshape(*word.shape[:axis], -1, *word.shape[axis + 1 :])
 

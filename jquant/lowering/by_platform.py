@@ -37,7 +37,7 @@ def elementwise(
 def like_first(otherwise: Implementation, x: jax.Array, *parameters: jax.Array, tpu: Implementation) -> jax.Array:
     """``tpu(x, *parameters)`` in programs for a TPU, ``otherwise(x, *parameters)`` in all others.
 
-    The result has the shape and the dtype of `x`; the parameters have one element each. The derivative is 0.
+    The result has the shape and the dtype of `x`, whose elements share the parameters. The derivative is 0.
     """
     operands = map(lax.stop_gradient, (x, *parameters))
     return _by_platform_p.bind(*operands, by_platform=(("tpu", tpu),), otherwise=otherwise, elementwise=False)

@@ -1,8 +1,6 @@
 """Integers of fewer than 8 bits, several in a byte, as ONNX stores them."""
 
-import functools
 import math
-import operator
 import sys
 
 import jax
@@ -19,7 +17,7 @@ from jquant.arguments.assertions import (
 )
 from jquant.arguments.operands import operand
 from jquant.arguments.statics import integer
-from jquant.arithmetic.subbyte import unpacked
+from jquant.arithmetic import subbyte
 from jquant.lowering.formula import formula
 from jquant.modes import data_type, data_type_name
 from jquant.placement import explain_array_errors
@@ -30,16 +28,7 @@ _DATA_TYPES = "INT4", "UINT4", "INT2", "UINT2"
 @formula("pack_integers")
 def _pack_integers(x: jax.Array) -> jax.Array:
     bits = jnp.iinfo(x.dtype).bits
-    count = 8 // bits
-    size = -(-x.shape[-1] // count)
-    unsigned = x.astype(jnp.uint8) & np.uint8(2**bits - 1)
-
-    def shifted(place: int) -> jax.Array:
-        # By strides: on TPUs, a last dimension of the integers of a byte would be padded to 128.
-        each = unsigned[..., place::count] << np.uint8(place * bits)
-        return jnp.pad(each, [(0, 0)] * (x.ndim - 1) + [(0, size - each.shape[-1])])
-
-    return functools.reduce(operator.or_, map(shifted, range(count)))
+    return subbyte.packed(x.astype(jnp.uint8) & np.uint8(2**bits - 1), bits, -1)
 
 
 @explain_array_errors
@@ -81,7 +70,7 @@ def pack_integers(x: ArrayLike, /) -> jax.Array:
 
 @formula("unpack_integers", static=("dtype", "size"))
 def _unpack_integers(packed: jax.Array, dtype: np.dtype, size: int) -> jax.Array:
-    flat = unpacked(packed, jnp.iinfo(dtype).bits)[..., :size].astype(jnp.int32)
+    flat = subbyte.unpacked(packed, jnp.iinfo(dtype).bits)[..., :size].astype(jnp.int32)
     sign = -int(jnp.iinfo(dtype).min)  # the highest bit of a signed type, 0 of an unsigned one
     return ((flat ^ sign) - sign).astype(dtype)
 
