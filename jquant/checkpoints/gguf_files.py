@@ -207,15 +207,16 @@ def _weight(tensor: StoredTensor) -> QuantizedWeight:
         minimum=None if minimum is None else transposed(minimum),
         permutation=None,
         block_size=32,
+        dequantized_dtype="float32",
     )
 
 
-_Parts = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # values (..., G, 32); scale and minimum, float32 (..., G)
+_Parts = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # values (..., G, 32); scale and minimum, float16 (..., G)
 
 
 def _float(blocks: np.ndarray, offset: int) -> np.ndarray:
-    """The float16 at a byte offset of each block, as float32."""
-    return np.ascontiguousarray(blocks[..., offset : offset + 2]).view("<f2")[..., 0].astype(np.float32)
+    """The float16 at a byte offset of each block."""
+    return np.ascontiguousarray(blocks[..., offset : offset + 2]).view("<f2")[..., 0].astype(np.float16)
 
 
 def _nibbles(data: np.ndarray) -> np.ndarray:

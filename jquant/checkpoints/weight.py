@@ -45,12 +45,13 @@ class QuantizedWeight:
     Attributes:
       values: int4, uint4, int8 or uint8 (2-bit integers are held in 4 bits, 5-bit ones in 8), or 8-bit floats, of shape
         (..., K, N).
-      scale: of shape (..., G, N) or (..., G, 1), for G blocks of rows, and of the dtype in the file; float32 for GGUF.
+      scale: of shape (..., G, N) or (..., G, 1), for G blocks of rows, and of the dtype in the file.
       zero_point: None for 0, or of the shape of the scale and the dtype of the values.
-      minimum: None, or float32, of the shape of the scale: Q4_1 and Q5_1 of GGUF have it instead of a zero point.
+      minimum: None, or of the shape and dtype of the scale: Q4_1 and Q5_1 of GGUF have it instead of a zero point.
       permutation: None, or int32 of shape (K,): the row of the weight that each row of `values` holds. It makes the blocks
         of an activation order contiguous.
       block_size: the number of rows in a block. The last block may be shorter.
+      dequantized_dtype: the dtype that `dequantize` computes; None: that of the scale.
     """
 
     values: Any
@@ -59,6 +60,7 @@ class QuantizedWeight:
     minimum: Any
     permutation: Any
     block_size: int = dataclasses.field(metadata={"static": True})
+    dequantized_dtype: str | None = dataclasses.field(default=None, metadata={"static": True})
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -76,10 +78,10 @@ class QuantizedWeight:
     def dequantize(self) -> np.ndarray:
         """The weight as floats, of shape (..., K, N), with the rows in the order of the file.
 
-        NumPy computes it in the dtype of the scale and rounds each operation once, as the libraries do that write these
-        files.
+        NumPy computes it in the dtype of the scale, or in float32 for GGUF, and rounds each operation once, as the libraries
+        do that write these files.
         """
-        scale = self._per_row(self.scale)
+        scale = self._per_row(self.scale).astype(self.dequantized_dtype or self.scale.dtype)
         values = np.asarray(self.values)
         with np.errstate(all="ignore"):  # the scales in a file may be anything
             if self.zero_point is not None:
