@@ -14,13 +14,22 @@ from jquant.modes import FeatureLevel
 from jquant.operators.convolution_integer_to_float import convolution_integer_to_float
 from jquant.operators.dequantize_linear import dequantize_linear
 from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear
+from jquant.operators.matmul_integer_to_float import matmul_integer_to_float
 from jquant.operators.quantize_linear import quantize_linear
 from jquant.quantized_tensor import ScaleZeroPoint
 from jquant.transform import jaxprs
 from jquant.transform.integer_formats import Blocks, Columns, TwoBits
-from jquant.transform.layouts import CONVOLUTION, EMBEDDING, MATMUL, Storage, product_dimensions
-from jquant.transform.plan import Site
-from jquant.transform.recipe import Activations
+from jquant.transform.layouts import (
+    ACTIVATION_MATMUL,
+    CONVOLUTION,
+    EMBEDDING,
+    MATMUL,
+    Storage,
+    product_dimensions,
+    row_dimensions,
+)
+from jquant.transform.plan import ActivationProduct, Site
+from jquant.transform.recipe import Activations, Scheme
 from jquant.transform.stored_weights import FilterFormat, Stored
 
 _EXTENDED = FeatureLevel.EXTENDED
@@ -90,7 +99,18 @@ def matrix_sizes(storage: Storage, shape: Sequence[int]) -> list[int]:
 
 def quantize_input(site: Site, x: jax.Array, static: ScaleZeroPoint | None) -> QuantizedInput:
     """The input of a site as integers: with the scale `static` or, if that is None, with one that depends on `x`."""
-    scheme = site.scheme
+    rows = row_dimensions(site.kind, site.equation, site.input_operand, site.scheme)
+    return _quantized(site.scheme, rows, x, static)
+
+
+def quantize_operand(product: ActivationProduct, x: jax.Array, *, operand: int) -> QuantizedInput:
+    """An operand of a product of two activations as integers."""
+    rows = row_dimensions(ACTIVATION_MATMUL, product.equation, operand, product.scheme)
+    return _quantized(product.scheme, rows, x, None)
+
+
+def _quantized(scheme: Scheme, rows: tuple[int, ...] | None, x: jax.Array, static: ScaleZeroPoint | None) -> QuantizedInput:
+    """`x` as integers, with a scale for each row, which has the dimensions `rows`, or one."""
     if static is not None:
         scale, zero_point = static
         zero_point = None if scheme.is_symmetric else zero_point
@@ -99,9 +119,7 @@ def quantize_input(site: Site, x: jax.Array, static: ScaleZeroPoint | None) -> Q
     if not scheme.is_symmetric:
         values, scale, zero_point = dynamic_quantize_linear(x, feature_level=_EXTENDED)
         return QuantizedInput(values=values, scale=scale, zero_point=zero_point)
-    by_row = scheme.activations == Activations.DYNAMIC_ROW and site.kind == MATMUL
-    axis = product_dimensions(site.equation, site.input_operand)[0] if by_row else None
-    values, scale, _ = dynamic_quantize_linear(x, axis=axis, symmetric=True, output_dtype="INT8", feature_level=_EXTENDED)
+    values, scale, _ = dynamic_quantize_linear(x, axis=rows, symmetric=True, output_dtype="INT8", feature_level=_EXTENDED)
     return QuantizedInput(values=values, scale=scale, zero_point=None)
 
 
@@ -155,12 +173,44 @@ def _product(site: Site, stored: Stored, input: QuantizedInput) -> jax.Array:
     return _matrix_product(site, multiply, input.values, input.scale, stored)
 
 
-def _matrix_product(
-    site: Site, multiply: Callable[..., jax.Array], x: jax.Array, scale: jax.Array | None, stored: Stored
-) -> jax.Array:
-    """``multiply(rows, scale, stored)`` of the rows of an input, whose scale is one number or one for each row."""
-    contracted, batch = product_dimensions(site.equation, site.input_operand)
-    contracted = sorted(contracted)
+def product_output(product: ActivationProduct, left: QuantizedInput, right: QuantizedInput) -> jax.Array:
+    """The output of a product of two activations, computed from integers."""
+    contracted, batch = product_dimensions(product.equation, 0)
+    left_rows = _rows(left.values, left.scale, sorted(contracted), batch)
+    right_rows = _rows(right.values, right.scale, *product_dimensions(product.equation, 1))
+    dtype = product.equation.outvars[0].aval.dtype
+
+    def multiply(values: jax.Array, scale: jax.Array, columns: jax.Array, column_scale: jax.Array) -> jax.Array:
+        parameters = scale, left.zero_point, columns.T, column_scale, right.zero_point
+        return matmul_integer_to_float(values, *parameters, output_dtype=dtype, feature_level=_EXTENDED)
+
+    if batch:
+        multiply = jax.vmap(multiply, (0, left_rows.scale_axis, 0, right_rows.scale_axis))
+    matrix = multiply(left_rows.values, left_rows.scale, right_rows.values, right_rows.scale)
+    return matrix.reshape([*left_rows.batch, *left_rows.free, *right_rows.free])
+
+
+class _Rows(NamedTuple):
+    """An operand of a product as a matrix (rows, contracted), or as a batch of such matrices.
+
+    Attributes:
+      values: the matrix.
+      scale: one number, or one for each row.
+      batch, free: the sizes of the operand's batch dimensions, and of those that rows stand for.
+    """
+
+    values: jax.Array
+    scale: Any
+    batch: list[Any]
+    free: list[Any]
+
+    @property
+    def scale_axis(self) -> int | None:
+        """The axis of the batch in the scale, for `jax.vmap`."""
+        return 0 if self.scale is not None and self.scale.ndim else None
+
+
+def _rows(x: jax.Array, scale: jax.Array | None, contracted: Sequence[int], batch: Sequence[int]) -> _Rows:
     free = [dimension for dimension in range(x.ndim) if dimension not in contracted and dimension not in batch]
     order = [*batch, *free, *contracted]
     batch_sizes, free_sizes = [[x.shape[d] for d in dimensions] for dimensions in (batch, free)]
@@ -168,11 +218,19 @@ def _matrix_product(
     rows, depth = math.prod(free_sizes), math.prod(x.shape[d] for d in contracted)
     if scale is not None and scale.ndim:
         scale = scale.transpose(order).reshape([*sizes, rows])
+    return _Rows(x.transpose(order).reshape([*sizes, rows, depth]), scale, batch_sizes, free_sizes)
+
+
+def _matrix_product(
+    site: Site, multiply: Callable[..., jax.Array], x: jax.Array, scale: jax.Array | None, stored: Stored
+) -> jax.Array:
+    """``multiply(rows, scale, stored)`` of the rows of an input, whose scale is one number or one for each row."""
+    contracted, batch = product_dimensions(site.equation, site.input_operand)
+    rows = _rows(x, scale, sorted(contracted), batch)
     if batch:
-        scale_axes, stored_axes = jax.tree.map(lambda array: 0 if array.ndim else None, (scale, stored))
-        multiply = jax.vmap(multiply, (0, scale_axes, stored_axes))
-    matrix = multiply(x.transpose(order).reshape([*sizes, rows, depth]), scale, stored)
-    return _with_output_dimensions(site, matrix, batch_sizes, free_sizes)
+        stored_axes = jax.tree.map(lambda array: 0 if array.ndim else None, stored)
+        multiply = jax.vmap(multiply, (0, rows.scale_axis, stored_axes))
+    return _with_output_dimensions(site, multiply(rows.values, rows.scale, stored), rows.batch, rows.free)
 
 
 def _with_output_dimensions(site: Site, matrix: jax.Array, batch: Sequence[Any], free: Sequence[Any]) -> jax.Array:

@@ -1,21 +1,24 @@
-"""Whether an equation with known weights is a site, or why it stays float."""
+"""Whether an equation is a site, or why it stays float."""
 
+import dataclasses
 import math
+from collections.abc import Sequence
 
 from jquant.transform import weight_graph
 from jquant.transform.jaxprs import Equation
-from jquant.transform.layouts import CONVOLUTION, EMBEDDING, weight_layout
+from jquant.transform.layouts import CONVOLUTION, EMBEDDING, product_dimensions, weight_layout
+from jquant.transform.recipe import Activations, Scheme
 from jquant.transform.values import Value
 from jquant.transform.weight_graph import Node
 
-
-def is_table(node: Node) -> bool:
-    """Whether a value can be the table of an embedding."""
-    return bool(node.leaves) and len(node.shape) == 2 and weight_graph.is_float(node)
+_FLOATS = "float32", "float16", "bfloat16"
 
 
-def is_embedding(equation: Equation) -> bool:
-    """Whether a gather takes whole rows or columns of a table."""
+def looks_up(equation: Equation, inputs: Sequence[Value]) -> bool:
+    """Whether an equation takes whole rows or columns of a table that is among the parameters."""
+    table = inputs[0].node if equation.primitive.name == "gather" else None
+    if table is None or not table.leaves or len(table.shape) != 2 or not weight_graph.is_float(table):
+        return False
     numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
     shape = equation.invars[0].aval.shape
     if (
@@ -33,14 +36,14 @@ def why_not(kind: str, equation: Equation, operand: int, other: Value, weights: 
     shape = weights.shape
     if not all(isinstance(size, int) for size in shape):
         return "the shape of its weights depends on the inputs"
-    if str(weights.dtype) not in ("float32", "float16", "bfloat16"):
+    if str(weights.dtype) not in _FLOATS:
         return f"its weights are {weights.dtype}"
     if math.prod(shape) < smallest:
         return f"its weights have {math.prod(shape)} elements, fewer than {smallest}"
     if kind == EMBEDDING:
         return None
     input_dtype = equation.invars[1 - operand].aval.dtype
-    if str(input_dtype) not in ("float32", "float16", "bfloat16"):
+    if str(input_dtype) not in _FLOATS:
         return f"its input is {input_dtype}"
     if kind == CONVOLUTION:
         return _why_not_convolution(equation)
@@ -52,6 +55,29 @@ def why_not(kind: str, equation: Equation, operand: int, other: Value, weights: 
         return "its weights are a vector"
     if math.prod(sizes[d] for d in layout.contracted) == 1:
         return "it sums over no dimension"
+    return None
+
+
+def why_not_activations(equation: Equation, inputs: Sequence[Value]) -> str | None:
+    """Why a product of two values that are not weights is not quantized; None if it is eligible."""
+    for operand, value in zip(equation.invars, inputs, strict=True):
+        if str(operand.aval.dtype) not in _FLOATS:
+            return f"an operand is {operand.aval.dtype}"
+        if value.is_flag:
+            return "an operand consists of zeros and ones, which select rows of the other one"
+    sizes = equation.invars[0].aval.shape
+    if math.prod(sizes[d] for d in product_dimensions(equation, 0)[0]) == 1:
+        return "it sums over no dimension"
+    return None
+
+
+def why_not_scheme(scheme: Scheme) -> str | None:
+    """Why a scheme is none for a product of two activations; None if it is one."""
+    if scheme.activations not in (Activations.DYNAMIC, Activations.DYNAMIC_ROW):
+        return f"activations is {scheme.activations}; both operands are activations: pass DYNAMIC or DYNAMIC_ROW"
+    changed = dataclasses.replace(scheme, activations=Activations.DYNAMIC, activation_type="UINT8")
+    if changed != Scheme():
+        return f"{changed} is for weights, of which it has none: leave that out"
     return None
 
 

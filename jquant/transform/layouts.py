@@ -8,6 +8,7 @@ from jquant.transform.recipe import Activations, Scheme
 from jquant.transform.stored_weights import WeightFormat
 
 MATMUL, CONVOLUTION, EMBEDDING = "matmul", "convolution", "embedding"  # the kinds of sites
+ACTIVATION_MATMUL = "activation_matmul"  # the kind of products of two activations
 
 
 class Layout(NamedTuple):
@@ -51,11 +52,11 @@ def weight_layout(kind: str, equation: Equation, operand: int, dimensions: tuple
     return Layout(batch=weight_dimensions(batch), contracted=weight_dimensions(contracted), kept=weight_dimensions(kept))
 
 
-def row_dimensions(kind: str, equation: Equation, operand: int, scheme: Scheme) -> tuple[int, ...] | None:
-    """The dimensions of the input that lie in one row, if each row has its own scale."""
-    if kind != MATMUL or scheme.activations != Activations.DYNAMIC_ROW:
+def row_dimensions(kind: str, equation: Equation, input: int, scheme: Scheme) -> tuple[int, ...] | None:
+    """The dimensions of an input, the operand of this index, that lie in one row, if each row has its own scale."""
+    if kind not in (MATMUL, ACTIVATION_MATMUL) or scheme.activations != Activations.DYNAMIC_ROW:
         return None
-    return tuple(sorted(product_dimensions(equation, 1 - operand)[0]))
+    return tuple(sorted(product_dimensions(equation, input)[0]))
 
 
 def product_dimensions(equation: Equation, operand: int) -> tuple[list[int], list[int]]:

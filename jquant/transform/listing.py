@@ -7,9 +7,9 @@ from jquant.errors import TransformError
 from jquant.placement import explain_array_errors_as
 from jquant.transform import traced
 from jquant.transform.compute import is_weight_only
-from jquant.transform.layouts import EMBEDDING
+from jquant.transform.layouts import ACTIVATION_MATMUL, EMBEDDING
 from jquant.transform.parameters import flattened
-from jquant.transform.plan import Site
+from jquant.transform.plan import ActivationProduct, Site
 from jquant.transform.recipe import Recipe, dynamic_int8
 
 _NAME = "transform.sites"
@@ -20,8 +20,8 @@ class Row(NamedTuple):
 
     Attributes:
       name: the path of its weights among the parameters; if the weights are computed from several parameters, that of the
-        first. Without such weights, its `jax.named_scope`, or "-".
-      kind: ``"matmul"``, ``"convolution"`` or ``"embedding"``.
+        first. For a product of two activations, its kind and its `jax.named_scope`; without any of these, "-".
+      kind: ``"matmul"``, ``"convolution"`` or ``"embedding"``, or ``"activation_matmul"``, for a product of two activations.
       shape: the shapes of its operands, the input first, and the number of layers if a loop stacks the weights.
       reason: why it stays float, or None if it is a site.
       scheme: how the recipe quantizes it, in brief.
@@ -61,8 +61,9 @@ def sites(apply: Callable[..., Any], params: Any, *inputs: Any, recipe: Recipe =
     """Lists the products, convolutions and embeddings of a function: what is quantized, and what stays float.
 
     A site is one whose weights depend on the parameters alone, directly or through transpositions, casts, slices or other
-    arithmetic. Sites are found inside `jax.jit`, `jax.lax.scan`, `cond` and `while_loop`, `jax.checkpoint`, `custom_jvp` and
-    `custom_vjp`. What stays float is listed with the reason.
+    arithmetic; or, for a recipe with the pattern ``"activation_matmul"``, a product of two activations. Sites are found
+    inside `jax.jit`, `jax.lax.scan`, `cond` and `while_loop`, `jax.checkpoint`, `custom_jvp` and `custom_vjp`. What stays
+    float is listed with the reason.
 
     Args:
       apply: a pure function of the parameters and of inputs. Bind static arguments with `functools.partial`.
@@ -91,19 +92,26 @@ def sites(apply: Callable[..., Any], params: Any, *inputs: Any, recipe: Recipe =
       embed  matmul  [10, 32] x [32, 64]  int8 by channel, DYNAMIC UINT8
       out    matmul  [10, 64] x [64, 8]   int8 by channel, DYNAMIC UINT8
       <BLANKLINE>
-      float  kind    operands             reason
-      -      matmul  [10, 64] x [64, 10]  neither operand depends on the parameters alone
-      -      matmul  [10, 10] x [10, 8]   neither operand depends on the parameters alone
+      float                kind               operands             reason
+      activation_matmul    activation_matmul  [10, 64] x [64, 10]  only the pattern activation_matmul matches it
+      activation_matmul#2  activation_matmul  [10, 10] x [10, 8]   only the pattern activation_matmul matches it
     """
     function = traced.checked(_NAME, apply, recipe)
     plan = traced.analyze(function, flattened(_NAME, params, allow_types=True), inputs).plan
     rows = [_row_of_site(site, plan.sizes(site)) for site in plan.sites.values()]
+    rows += map(_row_of_product, plan.products.values())
     rows += [Row(name=each.name, kind=each.kind, shape=each.shape, reason=each.reason, scheme="") for each in plan.floats]
     return Sites(rows)
 
 
 def _row_of_site(site: Site, layers: tuple[int, ...]) -> Row:
     return Row(name=site.name, kind=site.kind, shape=_shape(site, layers), reason=None, scheme=_scheme(site))
+
+
+def _row_of_product(product: ActivationProduct) -> Row:
+    left, right = (list(operand.aval.shape) for operand in product.equation.invars)
+    scheme = f"{product.scheme.activations} {'INT8' if product.scheme.is_symmetric else 'UINT8'}"
+    return Row(name=product.name, kind=ACTIVATION_MATMUL, shape=f"{left} x {right}", reason=None, scheme=f"both {scheme}")
 
 
 def _shape(site: Site, layers: tuple[int, ...]) -> str:

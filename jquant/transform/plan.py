@@ -60,6 +60,23 @@ class Site:
         return self.kind != EMBEDDING and self.scheme.activations == Activations.STATIC
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class ActivationProduct:
+    """A product of two activations, such as the scores of attention.
+
+    Attributes:
+      name: the kind, ``"activation_matmul"``, with the `jax.named_scope` around it, and a number if that name is taken.
+      equation: what the function computes there.
+      inputs: for each operand, the name of the first site or operand that quantizes the same input in the same way.
+      scheme: how both are quantized.
+    """
+
+    name: str
+    equation: Equation
+    inputs: tuple[str, str]
+    scheme: Scheme
+
+
 class Unquantized(NamedTuple):
     """A product, a convolution or an embedding that stays float, and why."""
 
@@ -76,14 +93,16 @@ class Plan:
     Attributes:
       program: the program that was read.
       sites: the sites, by the path to the equation.
+      products: the products of two activations that are quantized, likewise.
       floats: what stays float.
       loops: the lengths of the loops around sites.
-      inner: the paths to all equations that have a site inside.
+      inner: the paths to all equations that have a site or such a product inside.
       shared: the outputs of equations, by path and number, that a site quantizes and another equation reads too.
     """
 
     program: Program
     sites: dict[Path, Site]
+    products: dict[Path, ActivationProduct]
     floats: list[Unquantized]
     loops: dict[Level, int]
     inner: frozenset[Path]

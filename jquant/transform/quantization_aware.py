@@ -1,5 +1,6 @@
 """A differentiable function that rounds as the quantized one does, for training."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from jquant.placement import explain_array_errors_as
 from jquant.transform import compute, jaxprs, rewrite, traced
 from jquant.transform.layouts import EMBEDDING
 from jquant.transform.parameters import flattened
-from jquant.transform.plan import Site
+from jquant.transform.plan import ActivationProduct, Site
 from jquant.transform.recipe import Recipe
 from jquant.transform.static_inputs import static_inputs
 
@@ -67,7 +68,7 @@ def quantization_aware(
         stored = {site.name: _rounded_weights(site, len(site.levels), weights[site.name]) for site in plan.stored()}
         resources = rewrite.Resources(stored=stored, static=static_inputs(_NAME, plan, calibration))
         leaves = [*parameters.leaves, *jax.tree.leaves(inputs)]
-        outputs, _ = rewrite.run(plan, _rounded_output, leaves, resources)
+        outputs, _ = rewrite.run(plan, _rounded_output, leaves, resources, product_function=_rounded_product)
         return jax.tree.unflatten(jax.tree.structure(analysis.outputs), outputs)
 
     return aware
@@ -97,6 +98,18 @@ def _rounded_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -
     if site.kind != EMBEDDING and not compute.is_weight_only(site):
         rounded[site.input_operand] = scope.once(site.input, lambda: _rounded_input(site, operands, scope))
     return jaxprs.bind(site.equation, *rounded)[0]
+
+
+def _rounded_product(product: ActivationProduct, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
+    """A product of two activations in float, for rounded operands."""
+
+    def rounded(operand: int) -> jax.Array:
+        x = operands[operand]
+        quantized = compute.quantize_operand(product, jax.lax.stop_gradient(x), operand=operand)
+        return straight_through(_dequantized(*quantized, x.dtype), x)
+
+    both = (scope.once(name, functools.partial(rounded, operand)) for operand, name in enumerate(product.inputs))
+    return jaxprs.bind(product.equation, *both)[0]
 
 
 def _rounded_input(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:

@@ -19,7 +19,7 @@ from jquant.transform.jaxprs import Program
 from jquant.transform.layouts import EMBEDDING
 from jquant.transform.packing import Load
 from jquant.transform.parameters import Parameters, abstract, described, flattened
-from jquant.transform.plan import Plan, Site
+from jquant.transform.plan import ActivationProduct, Plan, Site
 from jquant.transform.recipe import Recipe
 from jquant.transform.static_inputs import static_inputs
 from jquant.transform.stored_weights import Stored
@@ -159,7 +159,8 @@ class QuantizedFunction:
         self.__name__ = f"quantized_{getattr(function.apply, '__name__', 'apply')}"
 
     def __repr__(self) -> str:
-        return f"<quantized function of {getattr(self._function.apply, '__name__', 'apply')}: {len(self._plan.sites)} sites>"
+        count = len(self._plan.sites) + len(self._plan.products)
+        return f"<quantized function of {getattr(self._function.apply, '__name__', 'apply')}: {count} sites>"
 
     def __call__(self, params: Mapping[str, Mapping[str, Any]], /, *inputs: Any) -> Any:
         try:
@@ -226,7 +227,8 @@ class QuantizedFunction:
 
         def function(packed: Any, static: Any, floats: list[Any], inputs: tuple[Any, ...]) -> list[Any]:
             leaves = [*floats, *jax.tree.leaves(inputs)]
-            return rewrite.run(analysis.plan, _quantized_output, leaves, rewrite.Resources(packed, static))[0]
+            resources = rewrite.Resources(packed, static)
+            return rewrite.run(analysis.plan, _quantized_output, leaves, resources, product_function=_quantized_product)[0]
 
         floats = self._parameters.leaves
         program, _ = jaxprs.trace(function, packed, static, floats, inputs)
@@ -255,10 +257,11 @@ class QuantizedFunction:
 
 def _fingerprint(plan: Plan) -> dict[str, Any]:
     """What the quantized parameters depend on, by the name of the site."""
-    return {
+    sites = {
         site.name: (site.weights.text, site.storage, site.stored, site.input, site.scheme, site.kind)
         for site in plan.sites.values()
     }
+    return sites | {product.name: product.scheme for product in plan.products.values()}
 
 
 def _quantized_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
@@ -273,7 +276,15 @@ def _quantized_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope)
     return _without_derivative(site, compute.integer_output)(stored, quantized_input)
 
 
-def _without_derivative(site: Site, compute: Callable[..., Any]) -> Callable[..., Any]:
+def _quantized_product(product: ActivationProduct, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
+    def quantized(operand: int) -> compute.QuantizedInput:
+        quantize = _without_derivative(product, functools.partial(compute.quantize_operand, operand=operand))
+        return scope.once(product.inputs[operand], lambda: quantize(operands[operand]))
+
+    return _without_derivative(product, compute.product_output)(quantized(0), quantized(1))
+
+
+def _without_derivative(site: Site | ActivationProduct, compute: Callable[..., Any]) -> Callable[..., Any]:
     """A computation at a site, whose derivative raises: it would be silently wrong."""
     function = jax.custom_jvp(functools.partial(compute, site))
 

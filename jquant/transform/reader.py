@@ -12,13 +12,30 @@ import jax.numpy as jnp
 
 from jquant.errors import TransformError
 from jquant.transform import jaxprs, weight_graph
-from jquant.transform.eligibility import is_embedding, is_table, why_not
+from jquant.transform.eligibility import looks_up, why_not, why_not_activations, why_not_scheme
 from jquant.transform.integer_formats import Blocks, Columns
 from jquant.transform.jaxprs import Equation, Literal, Program
-from jquant.transform.layouts import CONVOLUTION, EMBEDDING, MATMUL, Storage, row_dimensions, weight_layout
-from jquant.transform.plan import Path, Plan, Site, Unquantized
-from jquant.transform.recipe import Activations, Recipe
-from jquant.transform.values import Value, carry_after, carry_inside, is_random, is_weight, unknown, why_unknown
+from jquant.transform.layouts import (
+    ACTIVATION_MATMUL,
+    CONVOLUTION,
+    EMBEDDING,
+    MATMUL,
+    Storage,
+    row_dimensions,
+    weight_layout,
+)
+from jquant.transform.plan import ActivationProduct, Path, Plan, Site, Unquantized
+from jquant.transform.recipe import Activations, Recipe, Scheme
+from jquant.transform.values import (
+    Value,
+    are_activations,
+    carry_after,
+    carry_inside,
+    is_random,
+    is_weight,
+    unknown,
+    why_unknown,
+)
 from jquant.transform.weight_graph import Graph, Level, Node
 
 _KINDS = {"dot_general": MATMUL, "conv_general_dilated": CONVOLUTION}
@@ -32,9 +49,9 @@ def read(program: Program, names: Sequence[str], recipe: Recipe) -> Plan:
     leaves = [_leaf(graph, number, var.aval) for number, var in enumerate(jaxpr.invars[: len(names)])]
     inputs = [Value() for _ in jaxpr.invars[len(names) :]]
     reader.add_readers(reader.read(program, (), (), [*leaves, *inputs]))
-    inner = frozenset(path[:length] for path in reader.sites for length in range(1, len(path)))
-    used = {recipe.rule_for(name, kind) for name, kind in reader.candidates.items()}
-    patterns = [pattern for index, (pattern, _) in enumerate(recipe.rules) if index not in used]
+    paths = [*reader.sites, *reader.products]
+    inner = frozenset(path[:length] for path in paths for length in range(1, len(path)))
+    patterns = [pattern for index, (pattern, _) in enumerate(recipe.rules) if index not in reader.candidates.values()]
     unused = [pattern for pattern in patterns if not _may_be_unused(pattern)]
     if unused:
         known_names = ", ".join(reader.candidates) or "none"
@@ -44,6 +61,7 @@ def read(program: Program, names: Sequence[str], recipe: Recipe) -> Plan:
     return Plan(
         program=program,
         sites=reader.sites,
+        products=reader.products,
         floats=reader.floats,
         loops=reader.loops,
         inner=inner,
@@ -53,7 +71,7 @@ def read(program: Program, names: Sequence[str], recipe: Recipe) -> Plan:
 
 def _may_be_unused(pattern: str) -> bool:
     """Whether a pattern is general: for a whole function, or a kind. Others are meant for sites that exist."""
-    return pattern in ("*", MATMUL, CONVOLUTION, EMBEDDING)
+    return pattern in ("*", MATMUL, CONVOLUTION, EMBEDDING, ACTIVATION_MATMUL)
 
 
 def _leaf(graph: Graph, number: int, aval: Any) -> Value:
@@ -68,9 +86,10 @@ class _Reader:
     def __init__(self, names: Sequence[str], recipe: Recipe):
         self.graph = Graph()
         self.sites: dict[Path, Site] = {}
+        self.products: dict[Path, ActivationProduct] = {}
         self.floats: list[Unquantized] = []
         self.loops: dict[Level, int] = {}
-        self.candidates: dict[str, str] = {}  # the names of all eligible equations, with the kind of each
+        self.candidates: dict[str, int | None] = {}  # the names of all eligible equations, with the rule of each
         self._names, self._recipe = names, recipe
         self._num_named: Counter[str] = Counter()  # how many equations have a name
         self._stored: dict[Any, str] = {}  # the first site of weights and their storage
@@ -128,7 +147,7 @@ class _Reader:
             return [Value(self.graph.operation(equation, nodes, output, levels)) for output in range(count)]
         if not self._site(equation, path, inputs):
             self.add_readers(inputs)
-        return [unknown(equation, inputs) for _ in range(count)]
+        return [Value() if looks_up(equation, inputs) else unknown(equation, inputs) for _ in range(count)]
 
     def _scan(self, equation: Equation, path: Path, levels: tuple[Level, ...], inputs: list[Value]) -> list[Value]:
         loop = jaxprs.loop(equation)
@@ -173,9 +192,7 @@ class _Reader:
         name = equation.primitive.name
         nodes = [value.node for value in inputs[:2]]
         if name == "gather":
-            if nodes[0] is not None and is_table(nodes[0]) and is_embedding(equation):
-                return self._add(EMBEDDING, equation, path, 0, inputs)
-            return False
+            return looks_up(equation, inputs) and self._add(EMBEDDING, equation, path, 0, inputs)
         kind = _KINDS.get(name)
         if kind is None:
             if name in _UNSUPPORTED_PRODUCTS:
@@ -183,6 +200,8 @@ class _Reader:
             return False
         operand = 1 if kind == CONVOLUTION or nodes[1] is not None else 0
         node = nodes[operand]
+        if kind == MATMUL and are_activations(inputs):
+            return self._add_product(equation, path, inputs)
         if node is None:
             self._leave(equation, kind, why_unknown(inputs))
         elif not node.leaves:
@@ -200,10 +219,7 @@ class _Reader:
         reason = why_not(kind, equation, operand, input, weights, self._recipe.smallest)
         scheme = None
         if reason is None:
-            self.candidates[name] = kind
-            rule = self._recipe.rule_for(name, kind)
-            scheme = None if rule is None else self._recipe.rules[rule][1]
-            reason = "no pattern of the recipe matches it" if rule is None else "the recipe leaves it in float"
+            scheme, reason = self._scheme(name, kind)
         format = None
         if scheme is not None:
             format = scheme.filter_format if kind == CONVOLUTION else scheme.format
@@ -221,8 +237,6 @@ class _Reader:
             format=format,
             filter=dimensions if kind == CONVOLUTION else None,
         )
-        rows = row_dimensions(kind, equation, operand, scheme)
-        quantizer = scheme.activations, scheme.activation_type, scheme.observer, rows
         site = Site(
             name=name,
             kind=kind,
@@ -232,19 +246,64 @@ class _Reader:
             dimensions=dimensions,
             storage=storage,
             stored=self._stored.setdefault((weights, storage), name),
-            input=self._inputs.setdefault((input, weights.levels, quantizer), name),
+            input=self._first_reader(
+                input, weights.levels, scheme, row_dimensions(kind, equation, 1 - operand, scheme), name
+            ),
             scheme=scheme,
         )
         self.sites[path] = site
         if kind != EMBEDDING and scheme.activations != Activations.FLOAT:
             self._quantized.add(input)
-        if site.input == name:
-            self.add_readers([input])
         return True
+
+    def _add_product(self, equation: Equation, path: Path, inputs: list[Value]) -> bool:
+        """`_site` for a product of two activations."""
+        scope = jaxprs.name_stack(equation)
+        name = self._numbered(f"{ACTIVATION_MATMUL}/{scope}" if scope else ACTIVATION_MATMUL)
+        reason, scheme = why_not_activations(equation, inputs), None
+        if reason is None:
+            scheme, reason = self._scheme(name, ACTIVATION_MATMUL)
+        if scheme is None:
+            self._leave(equation, ACTIVATION_MATMUL, reason, name)
+            return False
+        obstacle = why_not_scheme(scheme)
+        if obstacle is not None:
+            raise TransformError(f"recipe: the scheme of {name}: {obstacle}")
+        rows = [row_dimensions(ACTIVATION_MATMUL, equation, operand, scheme) for operand in (0, 1)]
+        left, right = (
+            self._first_reader(value, (), scheme, dimensions, f"{name}:{operand}")
+            for operand, (value, dimensions) in enumerate(zip(inputs, rows, strict=True))
+        )
+        self.products[path] = ActivationProduct(name=name, equation=equation, inputs=(left, right), scheme=scheme)
+        self._quantized.update(inputs)
+        return True
+
+    def _scheme(self, name: str, kind: str) -> tuple[Scheme | None, str]:
+        """The scheme of an eligible equation or, if the recipe has none for it, None and the reason."""
+        rule = self._recipe.rule_for(name, kind, only_by_kind=kind == ACTIVATION_MATMUL)
+        self.candidates[name] = rule
+        if rule is not None:
+            return self._recipe.rules[rule][1], "the recipe leaves it in float"
+        if kind == ACTIVATION_MATMUL:
+            return None, f"only the pattern {ACTIVATION_MATMUL} matches it"
+        return None, "no pattern of the recipe matches it"
+
+    def _first_reader(
+        self, input: Value, levels: tuple[Level, ...], scheme: Scheme, rows: tuple[int, ...] | None, name: str
+    ) -> str:
+        """The name of the first operand that quantizes the same input in the same way: `name`, if it is the first."""
+        quantizer = scheme.activations, scheme.activation_type, scheme.observer, rows
+        of_layers = levels if scheme.activations == Activations.STATIC else ()
+        first = self._inputs.setdefault((input, of_layers, quantizer), name)
+        if first == name:
+            self.add_readers([input])
+        return first
 
     def _name(self, weights: Node, kind: str) -> str:
         """The path of the weights among the parameters, with a number if that name is taken."""
-        name = self._names[weights.leaves[0]] or kind
+        return self._numbered(self._names[weights.leaves[0]] or kind)
+
+    def _numbered(self, name: str) -> str:
         self._num_named[name] += 1
         number = self._num_named[name]
         return name if number == 1 else f"{name}#{number}"

@@ -232,7 +232,8 @@ class Recipe:
     Attributes:
       rules: pairs of a pattern and a `Scheme`, or None to leave the site in float. The first rule whose pattern is the kind
         of the site (``"matmul"``, ``"convolution"`` or ``"embedding"``) or matches its name applies; in names, ``*`` matches
-        anything. A site that no pattern matches stays float.
+        anything. A site that no pattern matches stays float. Only patterns that begin with ``"activation_matmul"`` match
+        products of two activations, such as those of attention, and their schemes are dynamic.
       smallest: the fewest elements that weights must have to be quantized.
 
     Raises:
@@ -261,10 +262,11 @@ class Recipe:
         smallest = integer("Recipe", "smallest", self.smallest, range(2**31), "a number of elements")
         object.__setattr__(self, "smallest", smallest)
 
-    def rule_for(self, name: str, kind: str) -> int | None:
-        """The index of the first rule that matches a site."""
+    def rule_for(self, name: str, kind: str, *, only_by_kind: bool = False) -> int | None:
+        """The index of the first rule that matches a site; with `only_by_kind`, among those that begin with its kind."""
         for index, (pattern, _) in enumerate(self.rules):
-            if kind == pattern or fnmatch.fnmatchcase(name, pattern):
+            may_match = pattern.startswith(kind) or not only_by_kind
+            if kind == pattern or (may_match and fnmatch.fnmatchcase(name, pattern)):
                 return index
         return None
 

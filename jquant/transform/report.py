@@ -13,9 +13,9 @@ from jquant.calibration import Range
 from jquant.errors import TransformError
 from jquant.placement import explain_array_errors_as
 from jquant.transform import compute, jaxprs, rewrite, traced
-from jquant.transform.layouts import EMBEDDING
+from jquant.transform.layouts import ACTIVATION_MATMUL, EMBEDDING
 from jquant.transform.parameters import flattened
-from jquant.transform.plan import Plan, Site
+from jquant.transform.plan import ActivationProduct, Site
 from jquant.transform.quantize import quantize
 from jquant.transform.recipe import Recipe
 
@@ -27,11 +27,12 @@ class SiteReport(NamedTuple):
 
     Attributes:
       name: the name of the site, with the index of the layer if a loop stacks its weights.
-      kind: ``"matmul"``, ``"convolution"`` or ``"embedding"``.
+      kind: ``"matmul"``, ``"convolution"`` or ``"embedding"``; ``"activation_matmul"`` for a product of two activations.
       snr: the signal-to-quantization-noise ratio of its output, in dB:
         ``10 * log10(sum(y**2) / sum((y - y_quantized)**2))``, for the input that the float function has there; infinite if
         there is no noise.
-      low, high: the smallest and the largest value of its input; for an embedding, infinity and minus infinity.
+      low, high: the smallest and the largest value of its input; infinity and minus infinity for an embedding, and for a
+        product of two activations.
       clipped: the share of its input that lies outside the range of a static input; 0 for other inputs.
       float_bytes, quantized_bytes: the bytes of its weights before and after; 0 if another site already stores the same
         weights.
@@ -85,7 +86,7 @@ class Report(NamedTuple):
         figure = Figure(figsize=(11, 1.6 + 0.28 * len(self.sites)), layout="constrained")
         noise, size = figure.subplots(1, 2, sharey=True, width_ratios=(1.6, 1))
         names, rows = [each.name for each in self.sites], range(len(self.sites))
-        colors = {"matmul": "#3b6ea8", "convolution": "#2a9d8f", "embedding": "#8d7bb5"}
+        colors = {"matmul": "#3b6ea8", "convolution": "#2a9d8f", "embedding": "#8d7bb5", ACTIVATION_MATMUL: "#b0793b"}
         highest = max((each.snr for each in self.sites if math.isfinite(each.snr)), default=1.0)
         for row, each in zip(rows, self.sites, strict=True):
             length = each.snr if math.isfinite(each.snr) else highest
@@ -149,14 +150,16 @@ def report(
     quantized_apply, quantized_params = quantize(apply, params, recipe, *inputs, calibration=calibration)
     plan = traced.analyze(function, parameters, inputs).plan
     resources = rewrite.Resources(stored=quantized_params["sites"], static=quantized_params["inputs"])
-    state = {site.name: _initial(plan, site) for site in plan.sites.values()}
+    state = {site.name: _initial(plan.sizes(site)) for site in plan.sites.values()}
+    state |= {product.name: _initial(()) for product in plan.products.values()}
 
     @jax.jit
     def measure(leaves: list[Any], resources: Any, state: Any) -> Any:
-        return rewrite.run(plan, _measured_output, leaves, resources, state)
+        return rewrite.run(plan, _measured_output, leaves, resources, state, product_function=_measured_product)
 
     outputs, state = measure([*parameters.leaves, *jax.tree.leaves(inputs)], resources, state)
     rows = [row for site in plan.sites.values() for row in _rows(site, state[site.name], quantized_params["sites"])]
+    rows += [_row(product.name, ACTIVATION_MATMUL, state[product.name]) for product in plan.products.values()]
     noisy_outputs = jax.tree.leaves(jax.jit(quantized_apply)(quantized_params, *inputs))
     powers = [_powers(*pair) for pair in zip(outputs, noisy_outputs, strict=True)]
     return Report(
@@ -178,8 +181,7 @@ class _State(NamedTuple):
     elements: jax.Array
 
 
-def _initial(plan: Plan, site: Site) -> _State:
-    sizes = plan.sizes(site)
+def _initial(sizes: tuple[int, ...]) -> _State:
     zero = jnp.zeros(sizes, jnp.float32)
     low, high = jnp.full(sizes, jnp.inf), jnp.full(sizes, -jnp.inf)
     return _State(signal=zero, noise=zero, low=low, high=high, clipped=zero, elements=zero)
@@ -209,6 +211,17 @@ def _measured_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) 
     return output
 
 
+def _measured_product(product: ActivationProduct, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
+    """A product of two activations in float. That of integers is measured beside it."""
+    output = rewrite.float_product(product, operands, scope)
+    quantized = (compute.quantize_operand(product, x, operand=operand) for operand, x in enumerate(operands))
+    signal, noise = _powers(output, compute.product_output(product, *quantized)) or (0.0, 0.0)
+    state: _State = scope.state[product.name]
+    state = state._replace(signal=state.signal + signal, noise=state.noise + noise)
+    scope.state = {**scope.state, product.name: state}
+    return output
+
+
 def _powers(exact: jax.Array, noisy: jax.Array) -> tuple[Any, Any] | None:
     """The power of a float output, and that of its noise; None for an output of another type."""
     if not jnp.issubdtype(exact.dtype, jnp.floating):
@@ -233,18 +246,22 @@ def _rows(site: Site, state: _State, stored: Mapping[str, Any]) -> list[SiteRepo
     rows = []
     for index in np.ndindex(layers):
         layer = jax.tree.map(lambda field, index=index: float(np.asarray(field)[index]), state)
-        row = SiteReport(
-            name=f"{site.name}[{','.join(map(str, index))}]" if index else site.name,
-            kind=site.kind,
-            snr=_decibels(layer.signal, layer.noise),
-            low=layer.low,
-            high=layer.high,
-            clipped=layer.clipped / layer.elements if layer.elements else 0.0,
-            float_bytes=float_bytes,
-            quantized_bytes=quantized_bytes,
-        )
-        rows.append(row)
+        name = f"{site.name}[{','.join(map(str, index))}]" if index else site.name
+        rows.append(_row(name, site.kind, layer, float_bytes, quantized_bytes))
     return rows
+
+
+def _row(name: str, kind: str, state: _State, float_bytes: int = 0, quantized_bytes: int = 0) -> SiteReport:
+    return SiteReport(
+        name=name,
+        kind=kind,
+        snr=_decibels(float(state.signal), float(state.noise)),
+        low=float(state.low),
+        high=float(state.high),
+        clipped=float(state.clipped / state.elements) if state.elements else 0.0,
+        float_bytes=float_bytes,
+        quantized_bytes=quantized_bytes,
+    )
 
 
 def _bytes(tree: Any) -> int:

@@ -12,7 +12,7 @@ from jquant.arithmetic.straight_through import straight_through
 from jquant.lowering import materialize
 from jquant.transform import jaxprs
 from jquant.transform.jaxprs import Equation, Literal, Program
-from jquant.transform.plan import Path, Plan, Site
+from jquant.transform.plan import ActivationProduct, Path, Plan, Site
 from jquant.transform.weight_graph import Level
 
 State = dict[str, Any]  # pytrees of arrays by the name of the site; inside a loop, those of the current layer
@@ -63,6 +63,14 @@ class Scope:
 
 SiteFunction = Callable[[Site, Sequence[Any], Scope], Any]
 """Computes the output of a site from the operands of its equation."""
+ProductFunction = Callable[[ActivationProduct, Sequence[Any], Scope], Any]
+"""The same for a product of two activations."""
+
+
+def float_product(product: ActivationProduct, operands: Sequence[Any], scope: Scope) -> Any:
+    """The function's own product."""
+    return jaxprs.bind(product.equation, *operands)[0]
+
 
 _NO_RESOURCES = Resources(stored={}, static={})
 
@@ -73,6 +81,8 @@ def run(
     inputs: Sequence[Any],
     resources: Resources = _NO_RESOURCES,
     state: State | None = None,
+    *,
+    product_function: ProductFunction = float_product,
 ) -> tuple[list[Any], State]:
     """The outputs of the program, and the state after it.
 
@@ -81,17 +91,18 @@ def run(
       site_function: what is computed at a site.
       inputs: the inputs of the program.
       resources, state: what sites read and update, stacked over the layers of each site.
+      product_function: what is computed at a product of two activations.
     """
     scope = Scope(resources, state or {}, collections.ChainMap())
-    outputs = _Run(plan, site_function).program(plan.program, (), inputs, scope)
+    outputs = _Run(plan, site_function, product_function).program(plan.program, (), inputs, scope)
     return outputs, scope.state
 
 
 class _Run:
     """One run of a program."""
 
-    def __init__(self, plan: Plan, site_function: SiteFunction):
-        self._plan, self._site_function = plan, site_function
+    def __init__(self, plan: Plan, site_function: SiteFunction, product_function: ProductFunction):
+        self._plan, self._site_function, self._product_function = plan, site_function, product_function
         self._levels = {site.name: site.levels for site in plan.sites.values()}
 
     def program(self, program: Program, path: Path, inputs: Sequence[Any], scope: Scope) -> list[Any]:
@@ -117,6 +128,10 @@ class _Run:
         if site is not None:
             with jax.named_scope(site.name):
                 return [self._site_function(site, inputs, scope)]
+        product = self._plan.products.get(path)
+        if product is not None:
+            with jax.named_scope(product.name):
+                return [self._product_function(product, inputs, scope)]
         if path not in self._plan.inner:
             return jaxprs.bind(equation, *inputs)
         name = equation.primitive.name
@@ -175,7 +190,7 @@ class _Run:
 
     def _divided(self, level: Level, trees: Mapping[str, Any]) -> tuple[State, State]:
         """The trees that are stacked over a loop, and the others."""
-        stacked = {name: tree for name, tree in trees.items() if level in self._levels[name]}
+        stacked = {name: tree for name, tree in trees.items() if level in self._levels.get(name, ())}
         return stacked, {name: tree for name, tree in trees.items() if name not in stacked}
 
     def _while(self, equation: Equation, path: Path, inputs: list[Any], scope: Scope) -> list[Any]:

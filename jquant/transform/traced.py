@@ -84,7 +84,7 @@ def require_arrays(name: str, inputs: tuple[Any, ...], *, allow_types: bool = Fa
 
 def require_sites(function: Function, plan: Plan) -> None:
     """Asserts that there is something to quantize."""
-    if plan.sites:
+    if plan.sites or plan.products:
         return
     reasons = "; ".join(f"{each.name} ({each.kind}): {each.reason}" for each in plan.floats[:5])
     message = f"{function.name}: apply has no site: no product, convolution or embedding with weights to quantize"

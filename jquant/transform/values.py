@@ -82,6 +82,11 @@ def is_weight(value: Value) -> bool:
     return value.node is not None and len(value.node.shape) > 1 and bool(value.node.leaves)
 
 
+def are_activations(inputs: Sequence[Value]) -> bool:
+    """Whether no operand of a product is a known value, or selected from known ones, or random."""
+    return not any(value.node is not None or value.is_random or value.origin for value in inputs)
+
+
 def why_unknown(inputs: Sequence[Value]) -> str:
     """Why neither operand of a product is a known value."""
     if any(value.is_random for value in inputs):

@@ -138,7 +138,8 @@ class ByHand:
         """Integers, scale and zero point of an input; `over`: the dimensions of one row, if rows have their own scales."""
         layer = self._layer[:depth]
         self._observe(x, site, layer)
-        key = id(x), layer, scheme.activations, scheme.activation_type, scheme.observer, over
+        of_layers = layer if scheme.activations == Activations.STATIC else ()
+        key = id(x), of_layers, scheme.activations, scheme.activation_type, scheme.observer, over
         if key not in self._shared:
             self._shared[key] = x, self._quantize_input(x, site, scheme, over, layer)  # with x, or another might get its id
             self.integers.append(np.asarray(self._shared[key][1][0]))
@@ -184,6 +185,19 @@ class ByHand:
         if not formats.is_in_columns(scheme):
             return self._product_in_blocks(letters, quantized, w, scheme, dtype)
         return self._integer_product(letters, quantized, *self._quantized_weights(w, scheme, over), dtype)
+
+    def activation_product(self, letters, x, y):
+        rule = self._recipe.rule_for("activation_matmul", "activation_matmul", only_by_kind=True)
+        scheme = None if rule is None else self._recipe.rules[rule][1]
+        if scheme is None:
+            return self._float_product(letters, x, y, x.dtype)
+        *operands, output_letters = letters.replace("->", ",").split(",")
+        quantized = []
+        for own, other, operand in zip(operands, reversed(operands), (x, y), strict=True):
+            contracted = tuple(d for d, letter in enumerate(own) if letter in other and letter not in output_letters)
+            rows = contracted if scheme.activations == Activations.DYNAMIC_ROW else None
+            quantized.append(self._quantized_input(operand, "activation_matmul", scheme, rows, None))
+        return self._integer_product(letters, quantized[0], *quantized[1], x.dtype)
 
     def _product_in_blocks(self, letters, quantized, w, scheme, dtype):
         x, x_scale, zero_point = quantized

@@ -78,6 +78,9 @@ class Float:
             return jnp.einsum(f"{w_letters},{x_letters}->{output_letters}", w, x, preferred_element_type=dtype)
         return jnp.einsum(letters, x, w, preferred_element_type=dtype)
 
+    def activation_product(self, letters, x, y):
+        return jnp.einsum(letters, x, y)
+
     def dot(self, x, w, contracted, batch=((), ()), *, site, weights_first=False):
         if weights_first:
             return lax.dot_general(w, x, (contracted[::-1], batch[::-1]))

@@ -120,11 +120,17 @@ def repeated(ops, p, x, block):
     return ops.repeat(count, lambda x: dense(ops, p["w"], x, f"{block.name}/w"), x, loop=loop)
 
 
+def paired(ops, p, x, block):
+    """Products of two activations, between which there may be one with weights."""
+    scores = ops.shrink(ops.activation_product("bd,cd->bc", x, dense(ops, p["w"], x, f"{block.name}/w")))
+    return ops.shrink(ops.activation_product("bc,cd->bd", scores, x))
+
+
 def called(ops, p, x, block):
     return ops.call(block.detail, lambda x, w: dense(ops, w, x, f"{block.name}/w"), x, p["w"])
 
 
-FUNCTIONS = one_product, wide, sharing, convolved, stacked, branch, repeated, called
+FUNCTIONS = one_product, wide, sharing, convolved, stacked, branch, repeated, called, paired
 KINDS = {function.__name__: function for function in FUNCTIONS}
 
 
@@ -159,6 +165,8 @@ def draw_network(seed: int) -> Network:
                 weights = {"w": square(2, 2) if detail[-1] else square(3)}
             case "branch":
                 weights = {"no": square(), "yes": square()}
+            case "paired":
+                weights = {"w": square()}
             case "repeated":
                 detail = int(random.integers(1, 4)), str(random.choice(["fori", "while"]))
                 weights = {"w": square()}
@@ -176,6 +184,9 @@ def draw_network(seed: int) -> Network:
     if is_exact and random.integers(4) == 0 and len(blocks) > 1:
         first = None  # the first block stays float
     rules = [("*", others)] if random.integers(2) else [("block0/*", first), ("*", others)]
+    if any(block.kind == "paired" for block in blocks) and not (is_exact and random.integers(3) == 0):
+        activations = str(random.choice(["DYNAMIC", "DYNAMIC_ROW"]))
+        rules.insert(0, ("activation_matmul", transform.Scheme(activations=activations)))
     return Network(
         blocks=blocks,
         is_tied=is_tied,
@@ -196,7 +207,7 @@ def as_function(network: Network) -> tuple[Callable, Any]:
 def recorded_integers() -> Iterator[list[np.ndarray]]:
     """The integers that sites quantize their inputs to, in the order in which they are computed."""
     integers: list[np.ndarray] = []
-    quantize = compute.quantize_input
+    quantize = compute._quantized
 
     def recording(*arguments):
         quantized = quantize(*arguments)
@@ -204,7 +215,7 @@ def recorded_integers() -> Iterator[list[np.ndarray]]:
         return quantized
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compute, "quantize_input", recording)
+        patch.setattr(compute, "_quantized", recording)
         yield integers
 
 

@@ -87,7 +87,7 @@ STAY_FLOAT = {  # function, parameters, inputs, reason
         (np.ones((7, 16), np.int8),),
         "its weights are int8",
     ),
-    "no parameters": (lambda p, x: x @ x.T, {"w": W}, (X,), "neither operand depends on the parameters alone"),
+    "no parameters": (lambda p, x: x @ x.T, {"w": W}, (X,), "only the pattern activation_matmul matches it"),
     "a constant": (lambda p, x: x @ W, {"w": W}, (X,), "its weights are not a parameter, but a constant of the function"),
 }
 
