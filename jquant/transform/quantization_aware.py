@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from jquant.arithmetic.straight_through import straight_through
 from jquant.calibration import Range
@@ -104,7 +103,4 @@ def _rounded_input(site: Site, operands: Sequence[Any], scope: rewrite.Scope) ->
     static = scope.static(site)
     quantized = compute.quantize_input(site, jax.lax.stop_gradient(x), static)
     rounded = _dequantized(*quantized, x.dtype)
-    if static is None:
-        return straight_through(rounded, x)
-    low, high = (bound.astype(x.dtype) for bound in compute.static_range(site, static))
-    return straight_through(rounded, jnp.where((low <= x) & (x <= high), x, jax.lax.stop_gradient(x)))
+    return straight_through(rounded, compute.unsaturated(site, x, static))

@@ -24,10 +24,12 @@ class Resources(NamedTuple):
     Attributes:
       stored: the weights.
       static: the scales and zero points of static inputs.
+      adapters: the low-rank matrices whose product is added to the weights.
     """
 
     stored: Mapping[str, Any]
     static: Mapping[str, Any]
+    adapters: Mapping[str, Any] = {}
 
 
 class Scope:
@@ -150,14 +152,13 @@ class _Run:
         loop = jaxprs.loop(equation)
         constants, count = inputs[: loop.num_constants], loop.num_carry
         carry, stacked = inputs[loop.num_constants :][:count], inputs[loop.num_constants + count :]
-        stored, common_stored = self._divided(path, scope.resources.stored)
-        static, common_static = self._divided(path, scope.resources.static)
+        resources, common_resources = zip(*(self._divided(path, trees) for trees in scope.resources), strict=True)
         layer_states, states = self._divided(path, scope.state)
 
         def body(carry: tuple[list[Any], State], layer: tuple) -> tuple[Any, Any]:
-            (values, states), (slices, stored, static, layer_states) = carry, layer
-            resources = Resources(stored={**common_stored, **stored}, static={**common_static, **static})
-            inner = scope.inner(resources, {**states, **layer_states})
+            (values, states), (slices, resources, layer_states) = carry, layer
+            resources = [{**common, **each} for common, each in zip(common_resources, resources, strict=True)]
+            inner = scope.inner(Resources(*resources), {**states, **layer_states})
             outputs = self.program(loop.body, path, [*constants, *values, *slices], inner)
             layer_states, states = self._divided(path, inner.state)
             return (outputs[:count], states), (outputs[count:], layer_states)
@@ -165,7 +166,7 @@ class _Run:
         (carry, states), (outputs, layer_states) = lax.scan(
             body,
             (carry, states),
-            (stacked, stored, static, layer_states),
+            (stacked, resources, layer_states),
             length=loop.length,
             reverse=loop.reverse,
             unroll=loop.unroll,
