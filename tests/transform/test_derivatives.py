@@ -293,7 +293,7 @@ def test_residuals_are_packed(scheme):
     quantized_apply, quantized_params = straight_through(apply, w, x, SCHEMES[scheme])
     _, pull_back = jax.vjp(lambda x: quantized_apply(quantized_params, x), x)
     kept, stored = (sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for tree in (pull_back, quantized_params))
-    assert stored / 2 < kept <= stored + 3 * x.nbytes < w.nbytes / 2
+    assert stored / 2 < kept <= stored + 6 * x.nbytes < w.nbytes / 2
 
 
 @pytest.mark.parametrize(
