@@ -53,6 +53,13 @@ def transform_page() -> str:
     return _reference("jquant.transform", introduction, _callables(module), module)
 
 
+def adapters_page() -> str:
+    """The page of jquant.transform.adapters."""
+    module = jquant.transform.adapters
+    introduction = "[Adapters on frozen integers](../transform.md#adapters-on-frozen-integers) shows how these are used."
+    return _reference("jquant.transform.adapters", introduction, _callables(module), module)
+
+
 def observers_page() -> str:
     """The page of jquant.calibration."""
     module = jquant.calibration
@@ -175,7 +182,7 @@ def on_config(config):
     overview, *others = groups["Operators"]
     families = [{family: [{name: f"operators/{name}.md"} for name in texts]} for family, texts in sections() if texts]
     groups["Operators"][:] = [overview, *families, "operators/types.md", *others]
-    modules = "transform", "observers", "onnx", "checkpoints", "exact"
+    modules = "transform", "adapters", "observers", "onnx", "checkpoints", "exact"
     groups["Modules"][:] = [f"operators/{name}.md" for name in modules]
     return config
 
@@ -185,6 +192,7 @@ def on_files(files, config):
 
     others = {
         "transform": transform_page(),
+        "adapters": adapters_page(),
         "observers": observers_page(),
         "onnx": onnx_page(),
         "checkpoints": checkpoints_page(),

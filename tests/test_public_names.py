@@ -39,8 +39,11 @@ PUBLIC = {
     """,
     "jquant.transform": """
         Activations QuantizedFunction Recipe Report Row Scheme SiteReport Sites TransformError TransformTypeError
-        calibrate dynamic_int8 int4_by_rows quantization_aware quantize report sites static_int8 weight_only_float8
+        adapters calibrate dynamic_int8 int4_by_rows quantization_aware quantize report sites static_int8 weight_only_float8
         weight_only_int4 weight_only_int8 weight_only_mxfp4 weight_only_nvfp4
+    """,
+    "jquant.transform.adapters": """
+        attach init merge
     """,
 }
 DOCS = ROOT / "docs"
@@ -54,6 +57,7 @@ REFERENCE = {  # the generated page that describes the types of each package
     "jquant.exact": generated_pages.exact_page,
     "jquant.onnx": generated_pages.onnx_page,
     "jquant.transform": generated_pages.transform_page,
+    "jquant.transform.adapters": generated_pages.adapters_page,
 }
 
 

@@ -29,6 +29,7 @@ PACKAGES = {
     "checkpoint_in_flax": ["flax", "safetensors"],
     "transform_saved": ["orbax.checkpoint", "safetensors"],
     "key_value_cache": [],
+    "adapters": ["flax", "equinox", "optax", "orbax.checkpoint", "safetensors"],
 }
 DOCUMENT = (ROOT / "docs" / "recipes.md").read_text()
 SECTIONS = {

@@ -11,6 +11,7 @@ raises are not changed.
 """
 
 from jquant.errors import TransformError, TransformTypeError
+from jquant.transform import adapters
 from jquant.transform.calibrate import calibrate
 from jquant.transform.listing import Row, Sites, sites
 from jquant.transform.quantization_aware import quantization_aware
@@ -41,6 +42,7 @@ __all__ = [
     "Sites",
     "TransformError",
     "TransformTypeError",
+    "adapters",
     "calibrate",
     "dynamic_int8",
     "int4_by_rows",

@@ -116,7 +116,8 @@ def _update(plan: Plan) -> Callable[..., Any]:
     """A function that maps the parameters, the inputs and the state to the new state."""
 
     def update(parameters: list[Any], inputs: tuple[Any, ...], state: Any) -> Any:
-        return rewrite.run(plan, _observed_output, [*parameters, *jax.tree.leaves(inputs)], state=state)[1]
+        functions = rewrite.Functions(_observed_output)
+        return rewrite.run(plan, functions, [*parameters, *jax.tree.leaves(inputs)], state=state)[1]
 
     return update
 

@@ -141,6 +141,19 @@ def static_range(site: Site, static: ScaleZeroPoint) -> tuple[jax.Array, jax.Arr
     return dequantize_linear(low, static.scale, zero_point), dequantize_linear(high, static.scale, zero_point)
 
 
+def dequantized_input(input: QuantizedInput, dtype: np.dtype) -> jax.Array:
+    """The floats that a quantized input stands for."""
+    return dequantize_linear(*input, output_dtype=dtype, feature_level=_EXTENDED)
+
+
+def unsaturated(site: Site, x: jax.Array, static: ScaleZeroPoint | None) -> jax.Array:
+    """`x`, with the derivative 1, or 0 outside the range of a static input."""
+    if static is None:
+        return x
+    low, high = (bound.astype(x.dtype) for bound in static_range(site, static))
+    return jnp.where((low <= x) & (x <= high), x, lax.stop_gradient(x))
+
+
 def integer_output(site: Site, stored: Stored, input: QuantizedInput) -> jax.Array:
     """The output of a product or a convolution, computed from integers."""
     return (_convolution if site.kind == CONVOLUTION else _product)(site, stored, input)
@@ -170,7 +183,7 @@ def _product(site: Site, stored: Stored, input: QuantizedInput) -> jax.Array:
     def multiply(values: jax.Array, scale: jax.Array, stored: Stored) -> jax.Array:
         return format.multiply(values, scale, input.zero_point, stored, site.output_type.dtype)
 
-    return _matrix_product(site, multiply, input.values, input.scale, stored)
+    return matrix_product(site, multiply, input.values, input.scale, stored)
 
 
 def product_output(product: ActivationProduct, left: QuantizedInput, right: QuantizedInput) -> jax.Array:
@@ -221,7 +234,7 @@ def _rows(x: jax.Array, scale: jax.Array | None, contracted: Sequence[int], batc
     return _Rows(x.transpose(order).reshape([*sizes, rows, depth]), scale, batch_sizes, free_sizes)
 
 
-def _matrix_product(
+def matrix_product(
     site: Site, multiply: Callable[..., jax.Array], x: jax.Array, scale: jax.Array | None, stored: Stored
 ) -> jax.Array:
     """``multiply(rows, scale, stored)`` of the rows of an input, whose scale is one number or one for each row."""
@@ -292,7 +305,12 @@ def weight_only_output(site: Site, stored: Stored, x: jax.Array) -> jax.Array:
         def multiply(x: jax.Array, scale: None, stored: Stored) -> jax.Array:
             return format.multiply_floats(x, stored)
 
-        return _matrix_product(site, multiply, x.astype(dtype), None, stored).astype(site.output_type.dtype)
+        return matrix_product(site, multiply, x.astype(dtype), None, stored).astype(site.output_type.dtype)
+    return product_by_dequantized(site, stored, x)
+
+
+def product_by_dequantized(site: Site, stored: Stored, x: jax.Array) -> jax.Array:
+    """The function's own product or convolution of floats and the dequantized weights."""
     operands = [x, dequantized(site, stored)]
     return jaxprs.bind(site.equation, *(operands if site.operand == 1 else operands[::-1]))[0]
 

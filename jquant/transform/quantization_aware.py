@@ -5,12 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from jquant.arithmetic.straight_through import straight_through
 from jquant.calibration import Range
 from jquant.errors import TransformError
-from jquant.operators.dequantize_linear import dequantize_linear
 from jquant.placement import explain_array_errors_as
 from jquant.transform import compute, jaxprs, rewrite, traced
 from jquant.transform.layouts import EMBEDDING
@@ -68,7 +66,7 @@ def quantization_aware(
         stored = {site.name: _rounded_weights(site, len(site.levels), weights[site.name]) for site in plan.stored()}
         resources = rewrite.Resources(stored=stored, static=static_inputs(_NAME, plan, calibration))
         leaves = [*parameters.leaves, *jax.tree.leaves(inputs)]
-        outputs, _ = rewrite.run(plan, _rounded_output, leaves, resources, product_function=_rounded_product)
+        outputs, _ = rewrite.run(plan, rewrite.Functions(_rounded_output, _rounded_product), leaves, resources)
         return jax.tree.unflatten(jax.tree.structure(analysis.outputs), outputs)
 
     return aware
@@ -86,11 +84,6 @@ def _rounded_weights(site: Site, num_levels: int, weights: jax.Array) -> jax.Arr
     return rounded(weights)
 
 
-def _dequantized(values: jax.Array, scale: jax.Array, zero_point: jax.Array | None, dtype: Any) -> jax.Array:
-    values, scale, zero_point = jax.lax.stop_gradient((values, scale, zero_point))
-    return dequantize_linear(values, scale, zero_point, output_dtype=dtype, feature_level="EXTENDED")
-
-
 def _rounded_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
     """The output of a site in float, for rounded operands."""
     rounded = list(operands)
@@ -106,7 +99,7 @@ def _rounded_product(product: ActivationProduct, operands: Sequence[Any], scope:
     def rounded(operand: int) -> jax.Array:
         x = operands[operand]
         quantized = compute.quantize_operand(product, jax.lax.stop_gradient(x), operand=operand)
-        return straight_through(_dequantized(*quantized, x.dtype), x)
+        return straight_through(compute.dequantized_input(jax.lax.stop_gradient(quantized), x.dtype), x)
 
     both = (scope.once(name, functools.partial(rounded, operand)) for operand, name in enumerate(product.inputs))
     return jaxprs.bind(product.equation, *both)[0]
@@ -116,8 +109,5 @@ def _rounded_input(site: Site, operands: Sequence[Any], scope: rewrite.Scope) ->
     x = operands[site.input_operand]
     static = scope.static(site)
     quantized = compute.quantize_input(site, jax.lax.stop_gradient(x), static)
-    rounded = _dequantized(*quantized, x.dtype)
-    if static is None:
-        return straight_through(rounded, x)
-    low, high = (bound.astype(x.dtype) for bound in compute.static_range(site, static))
-    return straight_through(rounded, jnp.where((low <= x) & (x <= high), x, jax.lax.stop_gradient(x)))
+    rounded = compute.dequantized_input(jax.lax.stop_gradient(quantized), x.dtype)
+    return straight_through(rounded, compute.unsaturated(site, x, static))

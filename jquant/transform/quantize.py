@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import jax
@@ -13,13 +13,12 @@ from jquant.arguments.statics import boolean
 from jquant.calibration import Range
 from jquant.errors import TransformError, TransformTypeError, shown
 from jquant.placement import explain_array_errors_as, raise_explained
-from jquant.transform import compute, jaxprs, packing, rewrite, traced, weight_formats
+from jquant.transform import compute, jaxprs, packing, rewrite, site_functions, traced, weight_formats
 from jquant.transform.checks import as_transform_errors
 from jquant.transform.jaxprs import Program
-from jquant.transform.layouts import EMBEDDING
 from jquant.transform.packing import Load
 from jquant.transform.parameters import Parameters, abstract, described, flattened
-from jquant.transform.plan import ActivationProduct, Plan, Site
+from jquant.transform.plan import Plan
 from jquant.transform.recipe import Recipe
 from jquant.transform.static_inputs import static_inputs
 from jquant.transform.stored_weights import Stored
@@ -38,6 +37,7 @@ def quantize(
     load: Load | None = None,
     donate: bool = False,
     progress: bool = False,
+    derivative: str | None = None,
 ) -> tuple["QuantizedFunction", dict[str, dict[str, Any]]]:
     """Converts a function to few bits: its products, convolutions and embeddings that have parameters as weights.
 
@@ -63,17 +63,25 @@ def quantize(
       donate: whether arrays of JAX among `params` are deleted as soon as they are packed, so that the float and the
         quantized model are never in memory together. Parameters that stay float are not deleted.
       progress: whether to show a progress bar, which needs tqdm.
+      derivative: ``"STRAIGHT_THROUGH"``, or None: then differentiating an integer product raises. It changes no value.
 
     Returns:
       The quantized function, to be called as ``quantized_apply(quantized_params, *inputs)``, and its parameters: a dict with
       the keys ``"sites"`` (the numbers and scales of weights), ``"inputs"`` (the scales and zero points of static inputs)
       and ``"float"`` (the parameters that stay float), each a dict by name. The function is pure and hashable, and works
-      under `jax.jit`, `jax.vmap`, `jax.export` and the rest. It has no derivative: differentiating an integer product
-      raises.
+      under `jax.jit`, `jax.vmap`, `jax.export` and the rest.
+
+      Its straight-through derivative takes the quantized parameters as they are, to train what is around them: inputs,
+      parameters that stay float, or `adapters`. In its input, each site has the derivative of the function's own product
+      by the dequantized weights, which are dequantized anew for it, one site at a time. Rounding has derivative 1, except
+      outside the range of a static input, where it has 0. The scales of weights and inputs have derivative 0; packed
+      integers have none (``jax.grad(..., allow_int=True)`` gives them zeros of type float0). A `jax.custom_vjp` or
+      `jax.custom_jvp` around a site loses its rule: what it computes is differentiated instead.
 
     Raises:
       TransformError: a function without a site, or `params` without an array; a pattern of the recipe that matches no
-        site; a static input without a range, or with one that is not finite, or whose maximum is below its minimum.
+        site; a static input without a range, or with one that is not finite, or whose maximum is below its minimum;
+        an unknown derivative.
       TransformTypeError: an argument of the wrong type, or a leaf of `params` or of the inputs that is not an array. What
         `apply` raises is not changed.
 
@@ -98,6 +106,7 @@ def quantize(
         donate, progress = boolean(_NAME, "donate", donate), boolean(_NAME, "progress", progress)
     if load is not None and not callable(load):
         raise TransformTypeError(f"{_NAME}: load is {shown(load)}; it must be a function that returns a parameter by name")
+    functions = site_functions.with_derivative(_NAME, derivative)
     analysis = traced.analyze(function, parameters, inputs)
     plan = analysis.plan
     traced.require_sites(function, plan)
@@ -108,11 +117,12 @@ def quantize(
         static = jax.eval_shape(lambda: static_inputs(_NAME, plan, placeholders))
     else:
         static = static_inputs(_NAME, plan, calibration)
-    quantized_apply = QuantizedFunction(function, parameters, plan)
+    quantized_apply = QuantizedFunction(function, parameters, plan, functions)
     types = list(map(abstract, parameters.leaves))
     packed = jax.eval_shape(functools.partial(packing.pack, plan), types)
-    rewritten = quantized_apply._rewritten(analysis, packed, static, inputs)
-    quantized_apply._remember(packed, inputs, rewritten)
+    resources = rewrite.Resources(packed, static)
+    rewritten = quantized_apply._rewritten(analysis, resources, inputs)
+    quantized_apply._remember(resources, inputs, rewritten)
     if is_abstract:
         floats = {parameters.names[number]: parameters.leaves[number] for number in rewritten.kept}
     else:
@@ -151,8 +161,8 @@ class QuantizedFunction:
     one.
     """
 
-    def __init__(self, function: Function, parameters: Parameters, plan: Plan):
-        self._function, self._plan = function, plan
+    def __init__(self, function: Function, parameters: Parameters, plan: Plan, functions: rewrite.Functions):
+        self._function, self._plan, self._functions = function, plan, functions
         self._parameters = parameters._replace(leaves=list(map(abstract, parameters.leaves)))
         self._programs: dict[Any, _Rewritten] = {}
         self._fingerprint = _fingerprint(plan)
@@ -164,21 +174,26 @@ class QuantizedFunction:
 
     def __call__(self, params: Mapping[str, Mapping[str, Any]], /, *inputs: Any) -> Any:
         try:
-            return self._called(params, inputs)
+            return self._called(params, inputs, {})
         except (RuntimeError, ValueError) as error:
             raise_explained(self.__name__, {"params": params, "inputs": inputs}, error, TransformError)
             raise
 
-    def _called(self, params: Mapping[str, Mapping[str, Any]], inputs: tuple[Any, ...]) -> Any:
+    def _with(self, functions: rewrite.Functions) -> "QuantizedFunction":
+        """The function of the same quantized parameters that computes something else at its sites."""
+        return QuantizedFunction(self._function, self._parameters, self._plan, functions)
+
+    def _called(self, params: Mapping[str, Mapping[str, Any]], inputs: tuple[Any, ...], adapters: Mapping[str, Any]) -> Any:
         packed, static, floats = self._parts(params)
         traced.require_arrays(self.__name__, inputs)
-        rewritten = self._programs.get(traced.input_types((packed, inputs)))
+        resources = rewrite.Resources(packed, static, adapters)
+        rewritten = self._programs.get(_types(resources, inputs))
         if rewritten is None:
             self._require_matrices(packed)
             analysis = traced.analyze(self._function, self._parameters, inputs)
             self._require_same_sites(analysis.plan)
-            rewritten = self._rewritten(analysis, packed, static, inputs)
-            self._remember(packed, inputs, rewritten)
+            rewritten = self._rewritten(analysis, resources, inputs)
+            self._remember(resources, inputs, rewritten)
         names = [self._parameters.names[number] for number in rewritten.kept]
         missing = [name for name in names if name not in floats]
         if missing:
@@ -186,7 +201,7 @@ class QuantizedFunction:
                 f"{self.__name__}: for inputs of these shapes, apply reads {missing[0]} unquantized, and "
                 "the quantized parameters do not contain it"
             )
-        leaves = jax.tree.leaves((packed, static, [floats[name] for name in names], inputs))
+        leaves = jax.tree.leaves((resources, [floats[name] for name in names], inputs))
         used = [leaf for leaf, is_used in zip(leaves, rewritten.used, strict=True) if is_used]
         return jax.tree.unflatten(rewritten.outputs, jaxprs.evaluate(rewritten.program, *used))
 
@@ -217,23 +232,22 @@ class QuantizedFunction:
             if obstacle is not None:
                 raise TransformError(f"{self.__name__}: the weights of {site.name}: {obstacle}")
 
-    def _remember(self, packed: Any, inputs: tuple[Any, ...], rewritten: _Rewritten) -> None:
+    def _remember(self, resources: rewrite.Resources, inputs: tuple[Any, ...], rewritten: _Rewritten) -> None:
         """Keeps the program for weights and inputs of these types, unless it belongs to an enclosing trace."""
         if not any(isinstance(constant, jax.core.Tracer) for constant in rewritten.program.constants):
-            self._programs[traced.input_types((packed, inputs))] = rewritten
+            self._programs[_types(resources, inputs)] = rewritten
 
-    def _rewritten(self, analysis: Analysis, packed: Any, static: Any, inputs: tuple[Any, ...]) -> _Rewritten:
+    def _rewritten(self, analysis: Analysis, resources: rewrite.Resources, inputs: tuple[Any, ...]) -> _Rewritten:
         """The program with quantized sites, without the parameters that it does not need."""
 
-        def function(packed: Any, static: Any, floats: list[Any], inputs: tuple[Any, ...]) -> list[Any]:
+        def function(resources: rewrite.Resources, floats: list[Any], inputs: tuple[Any, ...]) -> list[Any]:
             leaves = [*floats, *jax.tree.leaves(inputs)]
-            resources = rewrite.Resources(packed, static)
-            return rewrite.run(analysis.plan, _quantized_output, leaves, resources, product_function=_quantized_product)[0]
+            return rewrite.run(analysis.plan, self._functions, leaves, resources)[0]
 
         floats = self._parameters.leaves
-        program, _ = jaxprs.trace(function, packed, static, floats, inputs)
+        program, _ = jaxprs.trace(function, resources, floats, inputs)
         program, used = jaxprs.without_unused_inputs(program)
-        start = len(jax.tree.leaves((packed, static)))
+        start = len(jax.tree.leaves(resources))
         end = start + len(floats)
         kept = [number for number, is_used in enumerate(used[start:end]) if is_used]
         return _Rewritten(
@@ -255,6 +269,11 @@ class QuantizedFunction:
         raise TransformError(f"{message}: {', '.join(names)}. Does it branch in Python on a size of its input?")
 
 
+def _types(resources: rewrite.Resources, inputs: tuple[Any, ...]) -> Hashable:
+    """What a program is traced for: static inputs have scales of the same types in all calls."""
+    return traced.input_types((resources.stored, resources.adapters, inputs))
+
+
 def _fingerprint(plan: Plan) -> dict[str, Any]:
     """What the quantized parameters depend on, by the name of the site."""
     sites = {
@@ -262,35 +281,3 @@ def _fingerprint(plan: Plan) -> dict[str, Any]:
         for site in plan.sites.values()
     }
     return sites | {product.name: product.scheme for product in plan.products.values()}
-
-
-def _quantized_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
-    stored, x = scope.stored(site), operands[site.input_operand]
-    if site.kind == EMBEDDING:
-        return _without_derivative(site, compute.embedding_output)(stored, x)
-    if compute.is_weight_only(site):
-        return compute.weight_only_output(site, stored, x)
-    static = scope.static(site)
-    quantize = _without_derivative(site, compute.quantize_input)
-    quantized_input = scope.once(site.input, lambda: quantize(x, static))
-    return _without_derivative(site, compute.integer_output)(stored, quantized_input)
-
-
-def _quantized_product(product: ActivationProduct, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
-    def quantized(operand: int) -> compute.QuantizedInput:
-        quantize = _without_derivative(product, functools.partial(compute.quantize_operand, operand=operand))
-        return scope.once(product.inputs[operand], lambda: quantize(operands[operand]))
-
-    return _without_derivative(product, compute.product_output)(quantized(0), quantized(1))
-
-
-def _without_derivative(site: Site | ActivationProduct, compute: Callable[..., Any]) -> Callable[..., Any]:
-    """A computation at a site, whose derivative raises: it would be silently wrong."""
-    function = jax.custom_jvp(functools.partial(compute, site))
-
-    def raise_error(primals: Any, tangents: Any) -> Any:
-        message = f"the quantized function has no derivative through {site.name}: differentiate the one that"
-        raise TransformError(f"{_NAME}: {message} transform.quantization_aware returns")
-
-    function.defjvp(raise_error)
-    return function

@@ -155,7 +155,7 @@ def report(
 
     @jax.jit
     def measure(leaves: list[Any], resources: Any, state: Any) -> Any:
-        return rewrite.run(plan, _measured_output, leaves, resources, state, product_function=_measured_product)
+        return rewrite.run(plan, rewrite.Functions(_measured_output, _measured_product), leaves, resources, state)
 
     outputs, state = measure([*parameters.leaves, *jax.tree.leaves(inputs)], resources, state)
     rows = [row for site in plan.sites.values() for row in _rows(site, state[site.name], quantized_params["sites"])]

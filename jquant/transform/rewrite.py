@@ -24,10 +24,12 @@ class Resources(NamedTuple):
     Attributes:
       stored: the weights.
       static: the scales and zero points of static inputs.
+      adapters: the low-rank matrices whose product is added to the weights.
     """
 
     stored: Mapping[str, Any]
     static: Mapping[str, Any]
+    adapters: Mapping[str, Any] = {}
 
 
 class Scope:
@@ -61,15 +63,21 @@ class Scope:
         return self.shared[key]
 
 
-SiteFunction = Callable[[Site, Sequence[Any], Scope], Any]
-"""Computes the output of a site from the operands of its equation."""
-ProductFunction = Callable[[ActivationProduct, Sequence[Any], Scope], Any]
-"""The same for a product of two activations."""
-
-
 def float_product(product: ActivationProduct, operands: Sequence[Any], scope: Scope) -> Any:
     """The function's own product."""
     return jaxprs.bind(product.equation, *operands)[0]
+
+
+class Functions(NamedTuple):
+    """What is computed from the operands of an equation.
+
+    Attributes:
+      site: the output of a site.
+      product: the output of a product of two activations.
+    """
+
+    site: Callable[[Site, Sequence[Any], Scope], Any]
+    product: Callable[[ActivationProduct, Sequence[Any], Scope], Any] = float_product
 
 
 _NO_RESOURCES = Resources(stored={}, static={})
@@ -77,32 +85,29 @@ _NO_RESOURCES = Resources(stored={}, static={})
 
 def run(
     plan: Plan,
-    site_function: SiteFunction,
+    functions: Functions,
     inputs: Sequence[Any],
     resources: Resources = _NO_RESOURCES,
     state: State | None = None,
-    *,
-    product_function: ProductFunction = float_product,
 ) -> tuple[list[Any], State]:
     """The outputs of the program, and the state after it.
 
     Args:
       plan: the program and its sites.
-      site_function: what is computed at a site.
+      functions: what is computed at a site, and at a product of two activations.
       inputs: the inputs of the program.
       resources, state: what sites read and update, stacked over the layers of each site.
-      product_function: what is computed at a product of two activations.
     """
     scope = Scope(resources, state or {}, collections.ChainMap())
-    outputs = _Run(plan, site_function, product_function).program(plan.program, (), inputs, scope)
+    outputs = _Run(plan, functions).program(plan.program, (), inputs, scope)
     return outputs, scope.state
 
 
 class _Run:
     """One run of a program."""
 
-    def __init__(self, plan: Plan, site_function: SiteFunction, product_function: ProductFunction):
-        self._plan, self._site_function, self._product_function = plan, site_function, product_function
+    def __init__(self, plan: Plan, functions: Functions):
+        self._plan, self._functions = plan, functions
         self._levels = {site.name: site.levels for site in plan.sites.values()}
 
     def program(self, program: Program, path: Path, inputs: Sequence[Any], scope: Scope) -> list[Any]:
@@ -127,11 +132,11 @@ class _Run:
         site = self._plan.sites.get(path)
         if site is not None:
             with jax.named_scope(site.name):
-                return [self._site_function(site, inputs, scope)]
+                return [self._functions.site(site, inputs, scope)]
         product = self._plan.products.get(path)
         if product is not None:
             with jax.named_scope(product.name):
-                return [self._product_function(product, inputs, scope)]
+                return [self._functions.product(product, inputs, scope)]
         if path not in self._plan.inner:
             return jaxprs.bind(equation, *inputs)
         name = equation.primitive.name
@@ -165,14 +170,13 @@ class _Run:
         loop = jaxprs.loop(equation)
         constants, count = inputs[: loop.num_constants], loop.num_carry
         carry, stacked = inputs[loop.num_constants :][:count], inputs[loop.num_constants + count :]
-        stored, common_stored = self._divided(path, scope.resources.stored)
-        static, common_static = self._divided(path, scope.resources.static)
+        resources, common_resources = zip(*(self._divided(path, trees) for trees in scope.resources), strict=True)
         layer_states, states = self._divided(path, scope.state)
 
         def body(carry: tuple[list[Any], State], layer: tuple) -> tuple[Any, Any]:
-            (values, states), (slices, stored, static, layer_states) = carry, layer
-            resources = Resources(stored={**common_stored, **stored}, static={**common_static, **static})
-            inner = scope.inner(resources, {**states, **layer_states})
+            (values, states), (slices, resources, layer_states) = carry, layer
+            resources = [{**common, **each} for common, each in zip(common_resources, resources, strict=True)]
+            inner = scope.inner(Resources(*resources), {**states, **layer_states})
             outputs = self.program(loop.body, path, [*constants, *values, *slices], inner)
             layer_states, states = self._divided(path, inner.state)
             return (outputs[:count], states), (outputs[count:], layer_states)
@@ -180,7 +184,7 @@ class _Run:
         (carry, states), (outputs, layer_states) = lax.scan(
             body,
             (carry, states),
-            (stacked, stored, static, layer_states),
+            (stacked, resources, layer_states),
             length=loop.length,
             reverse=loop.reverse,
             unroll=loop.unroll,

@@ -1,0 +1,124 @@
+"""What a quantized function computes at a site, with one of its two derivatives: none, or the straight-through one."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax import lax
+
+from jquant.errors import TransformError, TransformTypeError, shown
+from jquant.transform import compute, jaxprs, rewrite
+from jquant.transform.compute import QuantizedInput
+from jquant.transform.layouts import EMBEDDING
+from jquant.transform.plan import ActivationProduct, Site
+from jquant.transform.stored_weights import Stored
+
+_STRAIGHT_THROUGH = "STRAIGHT_THROUGH"
+
+
+def with_derivative(name: str, derivative: Any) -> rewrite.Functions:
+    """What is computed, for a derivative that a caller names. Errors begin with `name`."""
+    if derivative is None:
+        return rewrite.Functions(_output, _product_output)
+    if derivative == _STRAIGHT_THROUGH and isinstance(derivative, str):
+        return rewrite.Functions(straight_through_output, straight_through_product)
+    error = TransformError if isinstance(derivative, str) else TransformTypeError
+    raise error(f"{name}: derivative is {shown(derivative)}; it must be {_STRAIGHT_THROUGH!r}, or None")
+
+
+def _output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
+    """The output of a site, which has a derivative only if its input stays float."""
+    stored, x = scope.stored(site), operands[site.input_operand]
+    if site.kind == EMBEDDING:
+        return _without_derivative(site, compute.embedding_output)(stored, x)
+    if compute.is_weight_only(site):
+        return compute.weight_only_output(site, stored, x)
+    static = scope.static(site)
+    quantize = _without_derivative(site, compute.quantize_input)
+    quantized_input = scope.once(site.input, lambda: quantize(x, static))
+    return _without_derivative(site, compute.integer_output)(stored, quantized_input)
+
+
+def _product_output(product: ActivationProduct, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
+    """The output of a product of two activations, which has no derivative."""
+
+    def quantized(operand: int) -> QuantizedInput:
+        quantize = _without_derivative(product, functools.partial(compute.quantize_operand, operand=operand))
+        return scope.once(product.inputs[operand], lambda: quantize(operands[operand]))
+
+    return _without_derivative(product, compute.product_output)(quantized(0), quantized(1))
+
+
+def _without_derivative(site: Site | ActivationProduct, compute: Callable[..., Any]) -> Callable[..., Any]:
+    """A computation at a site, whose derivative raises: it would be silently wrong."""
+    function = jax.custom_jvp(functools.partial(compute, site))
+
+    def raise_error(primals: Any, tangents: Any) -> Any:
+        message = (
+            f"transform.quantize: the quantized function has no derivative through {site.name}: differentiate the one that "
+            f"transform.quantization_aware returns, to train its weights, or pass derivative={_STRAIGHT_THROUGH!r} to "
+            "transform.quantize, to train what is around them"
+        )
+        raise TransformError(message)
+
+    function.defjvp(raise_error)
+    return function
+
+
+def straight_through_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
+    """The output of a site, with the derivative in its input of the function's own product by the dequantized weights."""
+    stored, static = lax.stop_gradient((scope.stored(site), scope.static(site)))
+    x = operands[site.input_operand]
+    if site.kind == EMBEDDING:
+        return compute.embedding_output(site, stored, x)
+    if compute.is_weight_only(site):
+        return _product(site, stored, None, x)
+
+    def quantized() -> tuple[QuantizedInput, jax.Array]:
+        return compute.quantize_input(site, lax.stop_gradient(x), static), compute.unsaturated(site, x, static)
+
+    return _product(site, stored, *scope.once(site.input, quantized))
+
+
+def straight_through_product(product: ActivationProduct, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
+    """The output of a product of two activations, with the derivative of the float product of the rounded operands."""
+
+    def quantized(operand: int) -> tuple[QuantizedInput, jax.Array]:
+        x = operands[operand]
+        quantize = functools.partial(compute.quantize_operand, product, lax.stop_gradient(x), operand=operand)
+        return scope.once(product.inputs[operand], lambda: (quantize(), x))
+
+    (left, x), (right, y) = quantized(0), quantized(1)
+    return _activation_product(product, left, right, x, y)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _activation_product(
+    product: ActivationProduct, left: QuantizedInput, right: QuantizedInput, x: jax.Array, y: jax.Array
+) -> jax.Array:
+    """The output for quantized operands. It is differentiated in the float ones, `x` and `y`."""
+    return compute.product_output(product, left, right)
+
+
+@_activation_product.defjvp
+def _activation_product_jvp(product: ActivationProduct, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    left, right, x, y = primals
+    rounded = compute.dequantized_input(left, x.dtype), compute.dequantized_input(right, y.dtype)
+    tangent = jax.jvp(lambda *operands: jaxprs.bind(product.equation, *operands)[0], rounded, tangents[2:])[1]
+    return _activation_product(product, *primals), tangent
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _product(site: Site, stored: Stored, quantized_input: QuantizedInput | None, x: jax.Array) -> jax.Array:
+    """The output for a quantized input, or for the float `x` if there is none. Either way, it is differentiated in `x`."""
+    if quantized_input is None:
+        return compute.weight_only_output(site, stored, x)
+    return compute.integer_output(site, stored, quantized_input)
+
+
+@_product.defjvp
+def _product_jvp(site: Site, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    # Rematerialized, so that the backward pass keeps the packed weights, and dequantizes those of one site at a time.
+    product = jax.checkpoint(functools.partial(compute.product_by_dequantized, site))
+    return _product(site, *primals), product(primals[0], tangents[-1])
