@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from jquant.arguments.statics import float_data_type, integer, is_sequence, number
 from jquant.arithmetic.straight_through import straight_through
@@ -141,7 +142,7 @@ def attach(quantized_apply: QuantizedFunction, *, alpha: float | None = None) ->
         without = straight_through_output(site, operands, scope)
         if site.name not in scope.resources.adapters:
             return without
-        return _adapted(site, operands[site.input_operand], without, scope.resources.adapters[site.name], alpha)
+        return _adapted(site, operands, without, scope.resources.adapters[site.name], alpha)
 
     function = quantized_apply._with(rewrite.Functions(output, straight_through_product))
 
@@ -290,15 +291,22 @@ def _factor(adapter: Mapping[str, Any], alpha: float | None) -> float:
     return 1.0 if alpha is None else alpha / adapter["a"].shape[-1]
 
 
-def _adapted(site: Site, x: jax.Array, output: jax.Array, adapter: Mapping[str, Any], alpha: float | None) -> jax.Array:
+def _adapted(
+    site: Site, operands: Sequence[Any], output: jax.Array, adapter: Mapping[str, Any], alpha: float | None
+) -> jax.Array:
     """The output of a site, with what its adapter adds."""
+    x, which = operands[site.input_operand], compute.which_matrices(site, operands)
     dtype = functools.reduce(jnp.promote_types, (x.dtype, adapter["a"].dtype, adapter["b"].dtype))
 
     def multiply(x: jax.Array, scale: None, adapter: Stored) -> jax.Array:
         return x @ adapter["a"] @ adapter["b"]
 
     matrices = {name: matrix.astype(dtype) for name, matrix in adapter.items()}
-    product = compute.matrix_product(site, multiply, x.astype(dtype), None, matrices)
+    if site.is_ragged:
+        assert which is not None
+        product = lax.ragged_dot(lax.ragged_dot(x.astype(dtype), matrices["a"], which), matrices["b"], which)
+    else:
+        product = compute.matrix_product(site, multiply, x.astype(dtype), None, matrices, which)
     product = product * dtype.type(_factor(adapter, alpha))
     wide = jnp.promote_types(dtype, output.dtype)
     total = (output.astype(wide) + product.astype(wide)).astype(output.dtype)

@@ -14,7 +14,7 @@ from jquant.calibration.coarse import warnings_about
 from jquant.calibration.observer import Observer
 from jquant.errors import TransformError, TransformTypeError
 from jquant.placement import explain_array_errors_as
-from jquant.transform import jaxprs, rewrite, traced
+from jquant.transform import rewrite, traced
 from jquant.transform.checks import as_transform_errors
 from jquant.transform.parameters import described, flattened
 from jquant.transform.plan import Plan, Site
@@ -126,7 +126,7 @@ def _observed_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) 
     """The output of a site in float. Its input is observed, unless a site that reads the same input has observed it."""
     if site.has_static_input:
         scope.once(("observed", site.input), lambda: _observe(site, operands[site.input_operand], scope))
-    return jaxprs.bind(site.equation, *operands)[0]
+    return rewrite.float_output(site, operands)
 
 
 def _observe(site: Site, x: jax.Array, scope: rewrite.Scope) -> None:

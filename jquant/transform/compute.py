@@ -17,7 +17,7 @@ from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear
 from jquant.operators.matmul_integer_to_float import matmul_integer_to_float
 from jquant.operators.quantize_linear import quantize_linear
 from jquant.quantized_tensor import ScaleZeroPoint
-from jquant.transform import jaxprs
+from jquant.transform import experts, jaxprs
 from jquant.transform.integer_formats import Blocks, Columns, TwoBits
 from jquant.transform.layouts import (
     ACTIVATION_MATMUL,
@@ -123,13 +123,21 @@ def _quantized(scheme: Scheme, rows: tuple[int, ...] | None, x: jax.Array, stati
     return QuantizedInput(values=values, scale=scale, zero_point=None)
 
 
-def output(site: Site, stored: Stored, x: jax.Array, static: ScaleZeroPoint | None) -> jax.Array:
-    """The output of a site for the operand `x` and the stored weights."""
+def which_matrices(site: Site, operands: Sequence[Any]) -> jax.Array | None:
+    """What selects the weights of a site from a stack: their numbers, or the sizes of groups of rows; None: nothing."""
+    if site.is_ragged:
+        return operands[2]
+    return operands[site.operand].numbers if site.selected else None
+
+
+def output(site: Site, stored: Stored, operands: Sequence[Any], static: ScaleZeroPoint | None) -> jax.Array:
+    """The output of a site for its operands and the stored weights."""
+    x, which = operands[site.input_operand], which_matrices(site, operands)
     if site.kind == EMBEDDING:
         return embedding_output(site, stored, x)
     if is_weight_only(site):
-        return weight_only_output(site, stored, x)
-    return integer_output(site, stored, quantize_input(site, x, static))
+        return weight_only_output(site, stored, x, which)
+    return integer_output(site, stored, quantize_input(site, x, static), which)
 
 
 def static_range(site: Site, static: ScaleZeroPoint) -> tuple[jax.Array, jax.Array]:
@@ -154,9 +162,9 @@ def unsaturated(site: Site, x: jax.Array, static: ScaleZeroPoint | None) -> jax.
     return jnp.where((low <= x) & (x <= high), x, lax.stop_gradient(x))
 
 
-def integer_output(site: Site, stored: Stored, input: QuantizedInput) -> jax.Array:
+def integer_output(site: Site, stored: Stored, input: QuantizedInput, which: jax.Array | None = None) -> jax.Array:
     """The output of a product or a convolution, computed from integers."""
-    return (_convolution if site.kind == CONVOLUTION else _product)(site, stored, input)
+    return _convolution(site, stored, input) if site.kind == CONVOLUTION else _product(site, stored, input, which)
 
 
 def _convolution(site: Site, stored: Stored, input: QuantizedInput) -> jax.Array:
@@ -177,13 +185,13 @@ def _convolution(site: Site, stored: Stored, input: QuantizedInput) -> jax.Array
     )
 
 
-def _product(site: Site, stored: Stored, input: QuantizedInput) -> jax.Array:
+def _product(site: Site, stored: Stored, input: QuantizedInput, which: jax.Array | None) -> jax.Array:
     format = cast(Columns | Blocks, site.storage.format)
 
     def multiply(values: jax.Array, scale: jax.Array, stored: Stored) -> jax.Array:
         return format.multiply(values, scale, input.zero_point, stored, site.output_type.dtype)
 
-    return matrix_product(site, multiply, input.values, input.scale, stored)
+    return matrix_product(site, multiply, input.values, input.scale, stored, which)
 
 
 def product_output(product: ActivationProduct, left: QuantizedInput, right: QuantizedInput) -> jax.Array:
@@ -235,27 +243,48 @@ def _rows(x: jax.Array, scale: jax.Array | None, contracted: Sequence[int], batc
 
 
 def matrix_product(
-    site: Site, multiply: Callable[..., jax.Array], x: jax.Array, scale: jax.Array | None, stored: Stored
+    site: Site,
+    multiply: Callable[..., jax.Array],
+    x: jax.Array,
+    scale: jax.Array | None,
+    stored: Stored,
+    which: jax.Array | None,
 ) -> jax.Array:
     """``multiply(rows, scale, stored)`` of the rows of an input, whose scale is one number or one for each row."""
     contracted, batch = product_dimensions(site.equation, site.input_operand)
     rows = _rows(x, scale, sorted(contracted), batch)
+    if site.is_ragged:
+        assert which is not None
+        return experts.product_by_groups(multiply, rows.values, rows.scale, stored, which)
+    if which is not None:
+        stored = experts.selected(site, stored, which)
+    stored_axes = jax.tree.map(lambda array: 0 if array.ndim else None, stored)
     if batch:
-        stored_axes = jax.tree.map(lambda array: 0 if array.ndim else None, stored)
         multiply = jax.vmap(multiply, (0, rows.scale_axis, stored_axes))
-    return _with_output_dimensions(site, multiply(rows.values, rows.scale, stored), rows.batch, rows.free)
+    if experts.free_dimensions(site):
+        multiply = jax.vmap(multiply, (None, None, stored_axes), out_axes=-2)
+    matrix = multiply(rows.values, rows.scale, stored)
+    return _with_output_dimensions(site, matrix, rows.batch, rows.free, which)
 
 
-def _with_output_dimensions(site: Site, matrix: jax.Array, batch: Sequence[Any], free: Sequence[Any]) -> jax.Array:
+def _with_output_dimensions(
+    site: Site, matrix: jax.Array, batch: Sequence[Any], free: Sequence[Any], which: jax.Array | None
+) -> jax.Array:
     """A matrix product, with the output dimensions of the function's own product."""
-    weights = site.equation.invars[site.operand].aval
+    sizes = site.equation.invars[site.operand].aval.shape
     contracted, weight_batch = product_dimensions(site.equation, site.operand)
-    kept = [size for d, size in enumerate(weights.shape) if d not in contracted and d not in weight_batch]
-    output = matrix.reshape([*batch, *free, *kept])
-    if site.operand == 1:
-        return output
-    first, middle = len(batch), len(batch) + len(free)  # the weights' dimensions come before those of the input
-    return output.transpose([*range(first), *range(middle, output.ndim), *range(first, middle)])
+    kept = [d for d in range(len(sizes)) if d not in contracted and d not in weight_batch]
+    of_index = experts.free_dimensions(site)
+    ordered = [*of_index, *(d for d in kept if d not in of_index)]
+    output = matrix.reshape([*batch, *free, *(sizes[d] for d in ordered)])
+    if which is not None:
+        of_batch, of_kept = ([which.shape[d] for d in dimensions] for dimensions in (weight_batch, ordered))
+        numbers = which.transpose([*weight_batch, *ordered, *contracted])
+        output = experts.nan_beyond(site, output, numbers.reshape([*of_batch, *(1 for _ in free), *of_kept]))
+    first, middle = len(batch), len(batch) + len(free)
+    free_axes, kept_axes = range(first, middle), [middle + ordered.index(d) for d in kept]
+    order = [*free_axes, *kept_axes] if site.operand == 1 else [*kept_axes, *free_axes]
+    return output.transpose([*range(first), *order])
 
 
 def embedding_output(site: Site, stored: Stored, indices: jax.Array) -> jax.Array:
@@ -286,13 +315,29 @@ def embedding_output(site: Site, stored: Stored, indices: jax.Array) -> jax.Arra
     return jnp.where(jnp.moveaxis(is_inside, -1, offset), rows, jnp.asarray(fill_value, rows.dtype))
 
 
-def dequantized(site: Site, stored: Stored) -> jax.Array:
+def dequantized(site: Site, stored: Stored, which: jax.Array | None = None) -> jax.Array:
     """The weights, dequantized, as the operand of the function's own product."""
     dtype = site.equation.invars[site.operand].aval.dtype
-    return unpack_layer(site.storage, stored, site.weights.shape, dtype).transpose(site.dimensions)
+    if which is None or site.is_ragged:
+        return as_operand(site, unpack_layer(site.storage, stored, site.weights.shape, dtype))
+    sizes = site.equation.invars[site.operand].aval.shape
+    contracted, batch = product_dimensions(site.equation, site.operand)
+    order = [*experts.free_dimensions(site), *batch, *contracted]
+    order += [d for d in range(len(sizes)) if d not in order]
+    rows = math.prod(sizes[d] for d in contracted)
+    matrices = site.storage.format.dequantize(experts.selected(site, stored, which), rows, dtype)
+    operand = matrices.reshape([sizes[d] for d in order]).transpose(np.argsort(order))
+    return experts.nan_beyond(site, operand, which)
 
 
-def weight_only_output(site: Site, stored: Stored, x: jax.Array) -> jax.Array:
+def as_operand(site: Site, weights: jax.Array, which: jax.Array | None = None) -> jax.Array:
+    """Float weights as the operand of the function's own product."""
+    if which is not None and not site.is_ragged:
+        return experts.nan_beyond(site, experts.selected_floats(site, weights, which), which)
+    return weights.transpose([site.selected[0] if dimension is None else dimension for dimension in site.dimensions])
+
+
+def weight_only_output(site: Site, stored: Stored, x: jax.Array, which: jax.Array | None = None) -> jax.Array:
     """The output of a product or a convolution of floats.
 
     `matmul_n_bits` computes a product of integers of its formats. Otherwise, the weights are dequantized.
@@ -305,14 +350,15 @@ def weight_only_output(site: Site, stored: Stored, x: jax.Array) -> jax.Array:
         def multiply(x: jax.Array, scale: None, stored: Stored) -> jax.Array:
             return format.multiply_floats(x, stored)
 
-        return matrix_product(site, multiply, x.astype(dtype), None, stored).astype(site.output_type.dtype)
-    return product_by_dequantized(site, stored, x)
+        return matrix_product(site, multiply, x.astype(dtype), None, stored, which).astype(site.output_type.dtype)
+    return product_by_dequantized(site, stored, x, which)
 
 
-def product_by_dequantized(site: Site, stored: Stored, x: jax.Array) -> jax.Array:
+def product_by_dequantized(site: Site, stored: Stored, x: jax.Array, which: jax.Array | None = None) -> jax.Array:
     """The function's own product or convolution of floats and the dequantized weights."""
-    operands = [x, dequantized(site, stored)]
-    return jaxprs.bind(site.equation, *(operands if site.operand == 1 else operands[::-1]))[0]
+    operands = [x, dequantized(site, stored, which)]
+    groups = [which] if site.is_ragged else []
+    return jaxprs.bind(site.equation, *(operands if site.operand == 1 else operands[::-1]), *groups)[0]
 
 
 def is_weight_only(site: Site) -> bool:

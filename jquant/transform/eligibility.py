@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from jquant.transform import weight_graph
 from jquant.transform.jaxprs import Equation
-from jquant.transform.layouts import CONVOLUTION, EMBEDDING, product_dimensions, weight_layout
+from jquant.transform.layouts import CONVOLUTION, EMBEDDING, Layout, product_dimensions
 from jquant.transform.recipe import Activations, Scheme
 from jquant.transform.values import Value
 from jquant.transform.weight_graph import Node
@@ -31,7 +31,9 @@ def looks_up(equation: Equation, inputs: Sequence[Value]) -> bool:
     return all(size == (1 if dimension == index else shape[dimension]) for dimension, size in enumerate(sizes))
 
 
-def why_not(kind: str, equation: Equation, operand: int, other: Value, weights: Node, smallest: int) -> str | None:
+def why_not(
+    kind: str, equation: Equation, operand: int, other: Value, weights: Node, layout: Layout, smallest: int
+) -> str | None:
     """Why an equation with known weights is not a site; None if it is eligible."""
     shape = weights.shape
     if not all(isinstance(size, int) for size in shape):
@@ -49,13 +51,23 @@ def why_not(kind: str, equation: Equation, operand: int, other: Value, weights: 
         return _why_not_convolution(equation)
     if other.is_flag:
         return "its input consists of zeros and ones, which select rows of the weights"
-    sizes = equation.invars[operand].aval.shape
-    layout = weight_layout(kind, equation, operand, tuple(range(len(sizes))))
-    if math.prod(sizes[d] for d in layout.kept) == 1:
+    if math.prod(shape[d] for d in layout.kept) == 1:
         return "its weights are a vector"
-    if math.prod(sizes[d] for d in layout.contracted) == 1:
+    if len(layout.contracted) < len(product_dimensions(equation, operand)[0]):
+        return "it sums over the matrices that an index selects"
+    if math.prod(shape[d] for d in layout.contracted) == 1:
         return "it sums over no dimension"
     return None
+
+
+def is_plainly_ragged(equation: Equation) -> bool:
+    """Whether a `ragged_dot_general` is a `jax.lax.ragged_dot`: each group of rows is multiplied by a matrix of its own."""
+    numbers = equation.params["ragged_dot_dimension_numbers"]
+    contracted, batch = numbers.dot_dimension_numbers
+    is_plain = not any(map(len, batch)) and tuple(map(len, contracted)) == (1, 1)
+    rows_are_ragged = len(numbers.lhs_ragged_dimensions) == 1 and len(numbers.rhs_group_dimensions) == 1
+    rows_are_ragged = rows_are_ragged and numbers.lhs_ragged_dimensions[0] not in contracted[0]
+    return is_plain and rows_are_ragged and equation.params["group_offset"] is None and equation.invars[0].aval.ndim == 2
 
 
 def why_not_activations(equation: Equation, inputs: Sequence[Value]) -> str | None:

@@ -79,7 +79,7 @@ class Columns:
         values, scale, zero_point = stored["values"], stored["scale"], stored["values"].zero_point
         scale = scale[..., None, :] if scale.ndim else scale
         if zero_point is not None and not self.by_column:
-            zero_point = zero_point.reshape(())
+            zero_point = zero_point.reshape(-1)[0]  # that of all matrices of a batch
         return dequantize_linear(values.unpack(), scale, zero_point, output_dtype=dtype, feature_level=_EXTENDED)
 
     def columns(self, stored: Stored, take: Take) -> Stored:

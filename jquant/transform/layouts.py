@@ -8,6 +8,7 @@ from jquant.transform.recipe import Activations, Scheme
 from jquant.transform.stored_weights import WeightFormat
 
 MATMUL, CONVOLUTION, EMBEDDING = "matmul", "convolution", "embedding"  # the kinds of sites
+RAGGED = "ragged_dot_general"  # the primitive of `jax.lax.ragged_dot`
 ACTIVATION_MATMUL = "activation_matmul"  # the kind of products of two activations
 
 
@@ -33,11 +34,18 @@ class Storage(NamedTuple):
     filter: tuple[int, ...] | None
 
 
-def weight_layout(kind: str, equation: Equation, operand: int, dimensions: tuple[int, ...]) -> Layout:
-    """The layout of the weights; `dimensions` has the dimension of the weights for each dimension of the operand."""
+def weight_layout(
+    kind: str, equation: Equation, operand: int, dimensions: Sequence[int | None], selected: tuple[int, ...]
+) -> Layout:
+    """The layout of the weights.
+
+    `dimensions` has the dimension of the weights for each dimension of the operand, or None. What is selected from the
+    dimensions `selected` of the weights is a matrix of a batch.
+    """
 
     def weight_dimensions(operand_dimensions: Sequence[int]) -> tuple[int, ...]:
-        return tuple(dimensions[dimension] for dimension in operand_dimensions)
+        corresponding = (dimensions[dimension] for dimension in operand_dimensions)
+        return tuple(dimension for dimension in corresponding if dimension is not None)
 
     batch: Sequence[int] = ()
     if kind == EMBEDDING:
@@ -49,7 +57,11 @@ def weight_layout(kind: str, equation: Equation, operand: int, dimensions: tuple
     else:
         contracted, batch = product_dimensions(equation, operand)
         kept = [d for d in range(len(dimensions)) if d not in contracted and d not in batch]
-    return Layout(batch=weight_dimensions(batch), contracted=weight_dimensions(contracted), kept=weight_dimensions(kept))
+    return Layout(
+        batch=(*selected, *weight_dimensions(batch)),
+        contracted=weight_dimensions(contracted),
+        kept=weight_dimensions(kept),
+    )
 
 
 def row_dimensions(kind: str, equation: Equation, input: int, scheme: Scheme) -> tuple[int, ...] | None:
@@ -61,6 +73,9 @@ def row_dimensions(kind: str, equation: Equation, input: int, scheme: Scheme) ->
 
 def product_dimensions(equation: Equation, operand: int) -> tuple[list[int], list[int]]:
     """The contracted and the batch dimensions of an operand, the contracted ones in the order of the other operand's."""
-    contracted, batch = equation.params["dimension_numbers"]
+    if equation.primitive.name == RAGGED:
+        contracted, batch = equation.params["ragged_dot_dimension_numbers"].dot_dimension_numbers
+    else:
+        contracted, batch = equation.params["dimension_numbers"]
     pairs = zip(contracted[1 - operand], contracted[operand], strict=True)
     return [dimension for _, dimension in sorted(pairs)], list(batch[operand])

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from jquant.transform.jaxprs import Equation, Program
-from jquant.transform.layouts import EMBEDDING, Storage
+from jquant.transform.layouts import EMBEDDING, RAGGED, Storage
 from jquant.transform.recipe import Activations, Scheme
 from jquant.transform.weight_graph import Level, Node
 
@@ -21,7 +21,10 @@ class Site:
       equation: what the function computes there.
       operand: the index of the operand that is the weights.
       weights: the weights as the parameters hold them. These are quantized.
-      dimensions: for each dimension of the operand, the corresponding dimension of `weights`.
+      dimensions: for each dimension of the operand, the corresponding dimension of `weights`; None for a dimension of the
+        index that selects them, or of the groups of a `jax.lax.ragged_dot`.
+      selected: the dimensions of `weights` that the index or the groups select from.
+      fills: whether an index beyond these dimensions selects NaN.
       storage: how the weights are stored.
       stored: the name of the first site that stores the same weights.
       input: the name of the first site that quantizes the same input in the same way.
@@ -33,7 +36,9 @@ class Site:
     equation: Equation
     operand: int
     weights: Node
-    dimensions: tuple[int, ...]
+    dimensions: tuple[int | None, ...]
+    selected: tuple[int, ...]
+    fills: bool
     storage: Storage
     stored: str
     input: str
@@ -54,6 +59,11 @@ class Site:
     @property
     def output_type(self) -> Any:
         return self.equation.outvars[0].aval
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether groups of rows are multiplied by matrices of their own: a `jax.lax.ragged_dot`."""
+        return self.equation.primitive.name == RAGGED
 
     @property
     def has_static_input(self) -> bool:
@@ -96,7 +106,8 @@ class Plan:
       products: the products of two activations that are quantized, likewise.
       floats: what stays float.
       loops: the lengths of the loops around sites.
-      inner: the paths to all equations that have a site or such a product inside.
+      selecting: the equations that select the weights of a site from a stack, or move what is selected.
+      inner: the paths to all equations that have any of these inside.
       shared: the outputs of equations, by path and number, that a site quantizes and another equation reads too.
     """
 
@@ -105,6 +116,7 @@ class Plan:
     products: dict[Path, ActivationProduct]
     floats: list[Unquantized]
     loops: dict[Level, int]
+    selecting: frozenset[Path]
     inner: frozenset[Path]
     shared: frozenset[tuple[Path, int]]
 

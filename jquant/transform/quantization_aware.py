@@ -87,7 +87,8 @@ def _rounded_weights(site: Site, num_levels: int, weights: jax.Array) -> jax.Arr
 def _rounded_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
     """The output of a site in float, for rounded operands."""
     rounded = list(operands)
-    rounded[site.operand] = scope.stored(site).transpose(site.dimensions).astype(operands[site.operand].dtype)
+    weights = compute.as_operand(site, scope.stored(site), compute.which_matrices(site, operands))
+    rounded[site.operand] = weights.astype(site.equation.invars[site.operand].aval.dtype)
     if site.kind != EMBEDDING and not compute.is_weight_only(site):
         rounded[site.input_operand] = scope.once(site.input, lambda: _rounded_input(site, operands, scope))
     return jaxprs.bind(site.equation, *rounded)[0]

@@ -12,7 +12,13 @@ import jax.numpy as jnp
 
 from jquant.errors import TransformError
 from jquant.transform import jaxprs, weight_graph
-from jquant.transform.eligibility import looks_up, why_not, why_not_activations, why_not_scheme
+from jquant.transform.eligibility import (
+    is_plainly_ragged,
+    looks_up,
+    why_not,
+    why_not_activations,
+    why_not_scheme,
+)
 from jquant.transform.integer_formats import Blocks, Columns
 from jquant.transform.jaxprs import Equation, Literal, Program
 from jquant.transform.layouts import (
@@ -20,12 +26,14 @@ from jquant.transform.layouts import (
     CONVOLUTION,
     EMBEDDING,
     MATMUL,
+    RAGGED,
     Storage,
     row_dimensions,
     weight_layout,
 )
 from jquant.transform.plan import ActivationProduct, Path, Plan, Site, Unquantized
 from jquant.transform.recipe import Activations, Recipe, Scheme
+from jquant.transform.selections import moved, selection
 from jquant.transform.values import (
     Value,
     are_activations,
@@ -34,12 +42,13 @@ from jquant.transform.values import (
     is_random,
     is_weight,
     unknown,
+    unselected,
     why_unknown,
 )
 from jquant.transform.weight_graph import Graph, Level, Node
 
 _KINDS = {"dot_general": MATMUL, "conv_general_dilated": CONVOLUTION}
-_UNSUPPORTED_PRODUCTS = "ragged_dot", "ragged_dot_general", "scaled_matmul_wrapper", "custom_call"
+_UNSUPPORTED_PRODUCTS = "ragged_dot", RAGGED, "scaled_matmul_wrapper", "custom_call"
 
 
 def read(program: Program, names: Sequence[str], recipe: Recipe) -> Plan:
@@ -49,7 +58,7 @@ def read(program: Program, names: Sequence[str], recipe: Recipe) -> Plan:
     leaves = [_leaf(graph, number, var.aval) for number, var in enumerate(jaxpr.invars[: len(names)])]
     inputs = [Value() for _ in jaxpr.invars[len(names) :]]
     reader.add_readers(reader.read(program, (), (), [*leaves, *inputs]))
-    paths = [*reader.sites, *reader.products]
+    paths = [*reader.sites, *reader.products, *reader.selecting]
     inner = frozenset(path[:length] for path in paths for length in range(1, len(path)))
     patterns = [pattern for index, (pattern, _) in enumerate(recipe.rules) if index not in reader.candidates.values()]
     unused = [pattern for pattern in patterns if not _may_be_unused(pattern)]
@@ -64,9 +73,28 @@ def read(program: Program, names: Sequence[str], recipe: Recipe) -> Plan:
         products=reader.products,
         floats=reader.floats,
         loops=reader.loops,
+        selecting=frozenset(reader.selecting),
         inner=inner,
         shared=frozenset(reader.shared(inner)),
     )
+
+
+def _weights(equation: Equation, operand: int, value: Value) -> tuple[Node, tuple[int | None, ...], tuple[int, ...]]:
+    """The weights that an operand is, or is selected from, as a parameter; and `Site.dimensions` and `Site.selected`."""
+    chosen = value.selection
+    node = value.node if chosen is None else chosen.stack
+    assert node is not None
+    weights, dimensions = weight_graph.root(node)
+    if chosen is not None:
+        return (
+            weights,
+            tuple(None if d is None else dimensions[d] for d in chosen.dimensions),
+            tuple(dimensions[d] for d in chosen.selected),
+        )
+    if equation.primitive.name != RAGGED:
+        return weights, dimensions, ()
+    (group,) = equation.params["ragged_dot_dimension_numbers"].rhs_group_dimensions
+    return weights, tuple(None if d == group else each for d, each in enumerate(dimensions)), (dimensions[group],)
 
 
 def _may_be_unused(pattern: str) -> bool:
@@ -87,6 +115,7 @@ class _Reader:
         self.graph = Graph()
         self.sites: dict[Path, Site] = {}
         self.products: dict[Path, ActivationProduct] = {}
+        self.selecting: set[Path] = set()
         self.floats: list[Unquantized] = []
         self.loops: dict[Level, int] = {}
         self.candidates: dict[str, int | None] = {}  # the names of all eligible equations, with the rule of each
@@ -147,12 +176,25 @@ class _Reader:
             return [Value(self.graph.operation(equation, nodes, output, levels)) for output in range(count)]
         if not self._site(equation, path, inputs):
             self.add_readers(inputs)
-        return [Value() if looks_up(equation, inputs) else unknown(equation, inputs) for _ in range(count)]
+        return [self._unknown(equation, path, inputs) for _ in range(count)]
+
+    def _unknown(self, equation: Equation, path: Path, inputs: list[Value]) -> Value:
+        """An output that is not a known value."""
+        if looks_up(equation, inputs):
+            return Value()
+        chosen = None
+        for first in inputs[:1]:
+            if first.node is not None:
+                chosen = selection(equation, path, first.node)
+            elif first.selection is not None:
+                chosen = moved(equation, path, first.selection)
+        return dataclasses.replace(unknown(equation, inputs), selection=chosen)
 
     def _scan(self, equation: Equation, path: Path, levels: tuple[Level, ...], inputs: list[Value]) -> list[Value]:
         loop = jaxprs.loop(equation)
         self.loops[path] = loop.length
         num_constants, num_carry = loop.num_constants, loop.num_carry
+        inputs = [*inputs[:num_constants], *map(unselected, inputs[num_constants:])]
         constants, carry = inputs[:num_constants], inputs[num_constants : num_constants + num_carry]
         layers = [self._layer(value, path) for value in inputs[num_constants + num_carry :]]
         carry = carry_inside(loop.body, num_constants, carry)
@@ -168,7 +210,7 @@ class _Reader:
         loop = jaxprs.while_loop(equation)
         self._leave_products(loop.condition.jaxpr, "it is in the condition of a loop")
         inputs = inputs[loop.num_condition_constants :]
-        constants, carry = inputs[: loop.num_body_constants], inputs[loop.num_body_constants :]
+        constants, carry = inputs[: loop.num_body_constants], list(map(unselected, inputs[loop.num_body_constants :]))
         carry = carry_inside(loop.body, loop.num_body_constants, carry)
         self.add_readers(self.read(loop.body, path, levels, [*constants, *carry]))
         return list(map(carry_after, carry))
@@ -194,10 +236,14 @@ class _Reader:
         if name == "gather":
             return looks_up(equation, inputs) and self._add(EMBEDDING, equation, path, 0, inputs)
         kind = _KINDS.get(name)
+        if name == RAGGED and nodes[1] is not None and is_plainly_ragged(equation):
+            kind = MATMUL
         if kind is None:
             if name in _UNSUPPORTED_PRODUCTS:
                 self._leave(equation, name, f"{name} has no quantized form here")
             return False
+        stacks = [value.selection and value.selection.stack for value in inputs[:2]] if kind == MATMUL else [None, None]
+        nodes = [node or stack for node, stack in zip(nodes, stacks, strict=True)]
         operand = 1 if kind == CONVOLUTION or nodes[1] is not None else 0
         node = nodes[operand]
         if kind == MATMUL and are_activations(inputs):
@@ -212,11 +258,12 @@ class _Reader:
 
     def _add(self, kind: str, equation: Equation, path: Path, operand: int, inputs: list[Value]) -> bool:
         """`_site` for an equation with known weights, those of `operand`."""
-        node, input = inputs[operand].node, inputs[1 - operand]
-        assert node is not None
-        weights, dimensions = weight_graph.root(node)
+        input = inputs[1 - operand]
+        chosen = inputs[operand].selection
+        weights, dimensions, selected = _weights(equation, operand, inputs[operand])
+        layout = weight_layout(kind, equation, operand, dimensions, selected)
         name = self._name(weights, kind)
-        reason = why_not(kind, equation, operand, input, weights, self._recipe.smallest)
+        reason = why_not(kind, equation, operand, input, weights, layout, self._recipe.smallest)
         scheme = None
         if reason is None:
             scheme, reason = self._scheme(name, kind)
@@ -227,7 +274,6 @@ class _Reader:
         if scheme is None or format is None:
             self._leave(equation, kind, reason, name)
             return False
-        layout = weight_layout(kind, equation, operand, dimensions)
         if kind != CONVOLUTION and isinstance(format, Columns | Blocks):
             obstacle = format.why_not_in_parts(math.prod(weights.shape[dimension] for dimension in layout.contracted))
             if obstacle is not None:
@@ -235,7 +281,7 @@ class _Reader:
         storage = Storage(
             layout=layout,
             format=format,
-            filter=dimensions if kind == CONVOLUTION else None,
+            filter=tuple(d for d in dimensions if d is not None) if kind == CONVOLUTION else None,
         )
         site = Site(
             name=name,
@@ -244,6 +290,8 @@ class _Reader:
             operand=operand,
             weights=weights,
             dimensions=dimensions,
+            selected=selected,
+            fills=chosen is not None and chosen.fills,
             storage=storage,
             stored=self._stored.setdefault((weights, storage), name),
             input=self._first_reader(
@@ -252,6 +300,7 @@ class _Reader:
             scheme=scheme,
         )
         self.sites[path] = site
+        self.selecting.update(chosen.equations if chosen is not None else ())
         if kind != EMBEDDING and scheme.activations != Activations.FLOAT:
             self._quantized.add(input)
         return True

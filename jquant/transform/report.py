@@ -12,7 +12,7 @@ import numpy as np
 from jquant.calibration import Range
 from jquant.errors import TransformError
 from jquant.placement import explain_array_errors_as
-from jquant.transform import compute, jaxprs, rewrite, traced
+from jquant.transform import compute, rewrite, traced
 from jquant.transform.layouts import ACTIVATION_MATMUL, EMBEDDING
 from jquant.transform.parameters import flattened
 from jquant.transform.plan import ActivationProduct, Site
@@ -189,11 +189,11 @@ def _initial(sizes: tuple[int, ...]) -> _State:
 
 def _measured_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
     """The output of a site in float. The output of its quantized form is measured beside it."""
-    output = jaxprs.bind(site.equation, *operands)[0]
+    output = rewrite.float_output(site, operands)
     state: _State = scope.state[site.name]
     x = operands[site.input_operand]
     static = scope.static(site)
-    signal, noise = _powers(output, compute.output(site, scope.stored(site), x, static)) or (0.0, 0.0)
+    signal, noise = _powers(output, compute.output(site, scope.stored(site), operands, static)) or (0.0, 0.0)
     state = state._replace(signal=state.signal + signal, noise=state.noise + noise)
     if site.kind != EMBEDDING:
         x = x.astype(jnp.float32)

@@ -13,6 +13,7 @@ from jquant.lowering import materialize
 from jquant.transform import jaxprs
 from jquant.transform.jaxprs import Equation, Literal, Program
 from jquant.transform.plan import ActivationProduct, Path, Plan, Site
+from jquant.transform.selections import Selected, numbers_after, unselected
 from jquant.transform.weight_graph import Level
 
 State = dict[str, Any]  # pytrees of arrays by the name of the site; inside a loop, those of the current layer
@@ -63,16 +64,21 @@ class Scope:
         return self.shared[key]
 
 
+def float_output(site: Site | ActivationProduct, operands: Sequence[Any]) -> Any:
+    """The output of the function's own equation."""
+    return jaxprs.bind(site.equation, *map(unselected, operands))[0]
+
+
 def float_product(product: ActivationProduct, operands: Sequence[Any], scope: Scope) -> Any:
     """The function's own product."""
-    return jaxprs.bind(product.equation, *operands)[0]
+    return float_output(product, operands)
 
 
 class Functions(NamedTuple):
     """What is computed from the operands of an equation.
 
     Attributes:
-      site: the output of a site.
+      site: the output of a site, whose weights may be `Selected`.
       product: the output of a product of two activations.
     """
 
@@ -100,7 +106,7 @@ def run(
     """
     scope = Scope(resources, state or {}, collections.ChainMap())
     outputs = _Run(plan, functions).program(plan.program, (), inputs, scope)
-    return outputs, scope.state
+    return list(map(unselected, outputs)), scope.state
 
 
 class _Run:
@@ -136,9 +142,12 @@ class _Run:
         product = self._plan.products.get(path)
         if product is not None:
             with jax.named_scope(product.name):
-                return [self._functions.product(product, inputs, scope)]
+                return [self._functions.product(product, list(map(unselected, inputs)), scope)]
         if path not in self._plan.inner:
-            return jaxprs.bind(equation, *inputs)
+            outputs = jaxprs.bind(equation, *map(unselected, inputs))
+            if path not in self._plan.selecting:
+                return outputs
+            return [Selected(outputs[0], numbers_after(equation, inputs))]
         name = equation.primitive.name
         if name in ("scan", "while", "cond"):
             return getattr(self, f"_{name}")(equation, path, inputs, scope)
@@ -169,6 +178,7 @@ class _Run:
     def _scan(self, equation: Equation, path: Path, inputs: list[Any], scope: Scope) -> list[Any]:
         loop = jaxprs.loop(equation)
         constants, count = inputs[: loop.num_constants], loop.num_carry
+        inputs = [*constants, *map(unselected, inputs[loop.num_constants :])]
         carry, stacked = inputs[loop.num_constants :][:count], inputs[loop.num_constants + count :]
         resources, common_resources = zip(*(self._divided(path, trees) for trees in scope.resources), strict=True)
         layer_states, states = self._divided(path, scope.state)
@@ -177,7 +187,7 @@ class _Run:
             (values, states), (slices, resources, layer_states) = carry, layer
             resources = [{**common, **each} for common, each in zip(common_resources, resources, strict=True)]
             inner = scope.inner(Resources(*resources), {**states, **layer_states})
-            outputs = self.program(loop.body, path, [*constants, *values, *slices], inner)
+            outputs = list(map(unselected, self.program(loop.body, path, [*constants, *values, *slices], inner)))
             layer_states, states = self._divided(path, inner.state)
             return (outputs[:count], states), (outputs[count:], layer_states)
 
@@ -200,15 +210,15 @@ class _Run:
     def _while(self, equation: Equation, path: Path, inputs: list[Any], scope: Scope) -> list[Any]:
         loop = jaxprs.while_loop(equation)
         condition_constants, inputs = inputs[: loop.num_condition_constants], inputs[loop.num_condition_constants :]
-        constants, carry = inputs[: loop.num_body_constants], inputs[loop.num_body_constants :]
+        constants, carry = inputs[: loop.num_body_constants], list(map(unselected, inputs[loop.num_body_constants :]))
 
         def condition(carry: tuple[list[Any], State]) -> Any:
-            return jaxprs.evaluate(loop.condition, *condition_constants, *carry[0])[0]
+            return jaxprs.evaluate(loop.condition, *map(unselected, condition_constants), *carry[0])[0]
 
         def body(carry: tuple[list[Any], State]) -> tuple[list[Any], State]:
             values, state = carry
             inner = scope.inner(scope.resources, state)
-            return self.program(loop.body, path, [*constants, *values], inner), inner.state
+            return list(map(unselected, self.program(loop.body, path, [*constants, *values], inner))), inner.state
 
         outputs, scope.state = lax.while_loop(condition, body, (carry, scope.state))
         return outputs
@@ -217,7 +227,7 @@ class _Run:
         def branch(number: int, program: Program) -> Callable:
             def function(inputs: list[Any], state: State) -> tuple[list[Any], State]:
                 inner = scope.inner(scope.resources, state)
-                return self.program(program, (*path, number), inputs, inner), inner.state
+                return list(map(unselected, self.program(program, (*path, number), inputs, inner))), inner.state
 
             return function
 
@@ -236,5 +246,8 @@ def _materialized(x: jax.Array) -> jax.Array:
 
 
 def _constrained(value: Any, sharding: Any) -> Any:
-    is_constraint = isinstance(sharding, jax.sharding.Sharding)
-    return lax.with_sharding_constraint(value, sharding) if is_constraint else value
+    if not isinstance(sharding, jax.sharding.Sharding):
+        return value
+    if isinstance(value, Selected):
+        return value._replace(value=_constrained(value.value, sharding))
+    return lax.with_sharding_constraint(value, sharding)

@@ -32,12 +32,13 @@ def _output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Ar
     stored, x = scope.stored(site), operands[site.input_operand]
     if site.kind == EMBEDDING:
         return _without_derivative(site, compute.embedding_output)(stored, x)
+    which = compute.which_matrices(site, operands)
     if compute.is_weight_only(site):
-        return compute.weight_only_output(site, stored, x)
+        return compute.weight_only_output(site, stored, x, which)
     static = scope.static(site)
     quantize = _without_derivative(site, compute.quantize_input)
     quantized_input = scope.once(site.input, lambda: quantize(x, static))
-    return _without_derivative(site, compute.integer_output)(stored, quantized_input)
+    return _without_derivative(site, compute.integer_output)(stored, quantized_input, which)
 
 
 def _product_output(product: ActivationProduct, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
@@ -72,13 +73,14 @@ def straight_through_output(site: Site, operands: Sequence[Any], scope: rewrite.
     x = operands[site.input_operand]
     if site.kind == EMBEDDING:
         return compute.embedding_output(site, stored, x)
+    which = compute.which_matrices(site, operands)
     if compute.is_weight_only(site):
-        return _product(site, stored, None, x)
+        return _product(site, stored, which, None, x)
 
     def quantized() -> tuple[QuantizedInput, jax.Array]:
         return compute.quantize_input(site, lax.stop_gradient(x), static), compute.unsaturated(site, x, static)
 
-    return _product(site, stored, *scope.once(site.input, quantized))
+    return _product(site, stored, which, *scope.once(site.input, quantized))
 
 
 def straight_through_product(product: ActivationProduct, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
@@ -110,15 +112,17 @@ def _activation_product_jvp(product: ActivationProduct, primals: Any, tangents: 
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _product(site: Site, stored: Stored, quantized_input: QuantizedInput | None, x: jax.Array) -> jax.Array:
+def _product(
+    site: Site, stored: Stored, which: jax.Array | None, quantized_input: QuantizedInput | None, x: jax.Array
+) -> jax.Array:
     """The output for a quantized input, or for the float `x` if there is none. Either way, it is differentiated in `x`."""
     if quantized_input is None:
-        return compute.weight_only_output(site, stored, x)
-    return compute.integer_output(site, stored, quantized_input)
+        return compute.weight_only_output(site, stored, x, which)
+    return compute.integer_output(site, stored, quantized_input, which)
 
 
 @_product.defjvp
 def _product_jvp(site: Site, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
     # Rematerialized, so that the backward pass keeps the packed weights, and dequantizes those of one site at a time.
     product = jax.checkpoint(functools.partial(compute.product_by_dequantized, site))
-    return _product(site, *primals), product(primals[0], tangents[-1])
+    return _product(site, *primals), product(primals[0], tangents[-1], primals[1])

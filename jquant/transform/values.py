@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jquant.transform.jaxprs import Equation, Program
+from jquant.transform.selections import Selection
 from jquant.transform.weight_graph import Node
 
 # Operations that select some of their elements by an index, a condition or group sizes.
@@ -35,12 +36,19 @@ class Value:
       is_flag: whether it holds truth values, perhaps as 0 and 1: a row of these, such as a one-hot vector, selects rows of
         the weights.
       origin: how its elements are selected, if they are selected from parameters: the reason why it is not a known value.
+      selection: of which parameters, if they are matrices of a stack.
     """
 
     node: Node | None = None
     is_random: bool = False
     is_flag: bool = False
     origin: str | None = None
+    selection: Selection | None = None
+
+
+def unselected(value: Value) -> Value:
+    """What is known about a value in the body of a loop that carries or slices it: not what it is selected from."""
+    return dataclasses.replace(value, selection=None) if value.selection is not None else value
 
 
 def carry_inside(body: Program, first: int, carry: list[Value]) -> list[Value]:

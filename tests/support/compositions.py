@@ -178,12 +178,17 @@ class ByHand:
         if scheme is None:
             return self._float_product(letters, x, w, dtype)
         rows = tuple(map(x_letters.index, contracted)) if scheme.activations == Activations.DYNAMIC_ROW else None
-        over = tuple(map(w_letters.index, contracted))
         if scheme.activations == Activations.FLOAT:
+            over = tuple(map(w_letters.index, contracted))
             return self._weight_only_product(letters, x, w, over, scheme, dtype)
-        quantized = self._quantized_input(x, site, scheme, rows, depth)
+        return self.multiply(letters, self._quantized_input(x, site, scheme, rows, depth), w, scheme, dtype)
+
+    def multiply(self, letters, quantized, w, scheme, dtype):
+        """The product of a quantized input and float weights, which are quantized as the scheme says."""
         if not formats.is_in_columns(scheme):
             return self._product_in_blocks(letters, quantized, w, scheme, dtype)
+        x_letters, w_letters, output_letters = letters.replace("->", ",").split(",")
+        over = tuple(d for d, letter in enumerate(w_letters) if letter in x_letters and letter not in output_letters)
         return self._integer_product(letters, quantized, *self._quantized_weights(w, scheme, over), dtype)
 
     def activation_product(self, letters, x, y):

@@ -336,13 +336,18 @@ def one_weight_twice(ops, p, x):
 
 
 def applicable_schemes(network: Network) -> list[str]:
-    """The names of the schemes to test: those that leave products of floats only where sums of floats are exact."""
+    """The names of the schemes to test: those that leave products of floats only where sums of floats are exact.
+
+    A function of a filter alone has no site in formats that convolutions do not take.
+    """
     has_filters = "convolution" in network.function.__name__
+    only_filters = list(network.parameters(Draw(0))) == ["filter"]
 
     def leaves_floats(name: str) -> bool:
         return name.startswith("weights") or (has_filters and not is_for_filters(SCHEMES[name]))
 
-    return [name for name in SCHEMES if not leaves_floats(name) or (network.is_exact and name.startswith("weights"))]
+    names = [name for name in SCHEMES if is_for_filters(SCHEMES[name]) or not only_filters]
+    return [name for name in names if not leaves_floats(name) or (network.is_exact and name.startswith("weights"))]
 
 
 def draw_operands(network: Network, scheme: str, count: int, seed: int = 0):
