@@ -119,12 +119,13 @@ def test_adapters_of_zero(name, scheme, count):
 
 def test_negative_zeros_are_kept():
     """-0.0 + 0.0 would be 0.0."""
-    params, x = {"w": np.full((16, 16), -1e-30, np.float32)}, np.full((4, 16), 1e-30, np.float32)
-    quantized_apply, quantized_params = transform.quantize(
-        lambda params, x: -(x @ jnp.abs(params["w"])), params, recipe(SCHEMES["weights alone"]), x
-    )
+    w, x = np.full((16, 16), -1e-20, np.float32), np.full((4, 16), 1e-30, np.float32)
+    quantized_apply, quantized_params = transform.quantize(lambda w, x: x @ w, w, recipe(SCHEMES["weights alone"]), x)
+    expected = quantized_apply(quantized_params, x)
+    assert np.all(expected == 0)
+    assert np.all(np.signbit(expected))
     output = adapters.attach(quantized_apply)(adapters.init(quantized_apply, KEY, 2), quantized_params, x)
-    np.testing.assert_array_equal(np.signbit(output), np.signbit(quantized_apply(quantized_params, x)), strict=True)
+    assert_equal(output, expected)
 
 
 def test_product_by_hand():
