@@ -296,7 +296,7 @@ def _adapted(
 ) -> jax.Array:
     """The output of a site, with what its adapter adds."""
     x, which = operands[site.input_operand], compute.which_matrices(site, operands)
-    dtype = functools.reduce(jnp.promote_types, (x.dtype, adapter["a"].dtype, adapter["b"].dtype))
+    dtype = compute.wider(x.dtype, adapter["a"].dtype, adapter["b"].dtype)
 
     def multiply(x: jax.Array, scale: None, adapter: Stored) -> jax.Array:
         return x @ adapter["a"] @ adapter["b"]
@@ -308,7 +308,7 @@ def _adapted(
     else:
         product = compute.matrix_product(site, multiply, x.astype(dtype), None, matrices, which)
     product = product * dtype.type(_factor(adapter, alpha))
-    wide = jnp.promote_types(dtype, output.dtype)
+    wide = compute.wider(dtype, output.dtype)
     total = (output.astype(wide) + product.astype(wide)).astype(output.dtype)
     # -0.0 + 0.0 would be 0.0: the bits of the quantized function are kept.
     return straight_through(jnp.where(product == 0, output, total), total)

@@ -345,7 +345,7 @@ def weight_only_output(site: Site, stored: Stored, x: jax.Array, which: jax.Arra
     format = site.storage.format
     if site.kind == MATMUL and isinstance(format, Blocks | TwoBits):
         # In the wider of the two types, if the product's is not that of the operands.
-        dtype = jnp.promote_types(x.dtype, site.output_type.dtype)
+        dtype = wider(x.dtype, site.output_type.dtype)
 
         def multiply(x: jax.Array, scale: None, stored: Stored) -> jax.Array:
             return format.multiply_floats(x, stored)
@@ -359,6 +359,11 @@ def product_by_dequantized(site: Site, stored: Stored, x: jax.Array, which: jax.
     operands = [x, dequantized(site, stored, which)]
     groups = [which] if site.is_ragged else []
     return jaxprs.bind(site.equation, *(operands if site.operand == 1 else operands[::-1]), *groups)[0]
+
+
+def wider(*dtypes: np.dtype) -> np.dtype:
+    """The type of floats that holds those of all these types. (`jnp.promote_types` obeys JAX's strict mode, and raises.)"""
+    return dtypes[0] if len(set(dtypes)) == 1 else np.dtype("float32")
 
 
 def is_weight_only(site: Site) -> bool:

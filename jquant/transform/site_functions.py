@@ -58,8 +58,7 @@ def _without_derivative(site: Site | ActivationProduct, compute: Callable[..., A
     def raise_error(primals: Any, tangents: Any) -> Any:
         message = (
             f"transform.quantize: the quantized function has no derivative through {site.name}: differentiate the one that "
-            f"transform.quantization_aware returns, to train its weights, or pass derivative={_STRAIGHT_THROUGH!r} to "
-            "transform.quantize, to train what is around them"
+            f"transform.quantization_aware returns, or quantize with derivative={_STRAIGHT_THROUGH!r}"
         )
         raise TransformError(message)
 

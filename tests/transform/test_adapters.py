@@ -66,7 +66,7 @@ def test_training(scheme, count):
     adapted = adapters.attach(quantized_apply, alpha=8)
     trained = adapters.init(quantized_apply, KEY, 4)
     before = jax.tree.map(np.asarray, quantized_params)
-    optimizer = optax.adam(1e-2)
+    optimizer = optax.adam(5e-3)
 
     def loss(trained, quantized_params):
         logits = adapted(trained, quantized_params, tokens)
@@ -86,7 +86,7 @@ def test_training(scheme, count):
     logits = quantized_apply(quantized_params, tokens)
     without = optax.softmax_cross_entropy_with_integer_labels(logits[:, :-1], tokens[:, 1:]).mean()
     np.testing.assert_allclose(losses[0], without, 1e-6)
-    assert losses[-1] < losses[0] / 10
+    assert losses[-1] < losses[0] / 3
     assert_equal(quantized_params, before)
     assert all(np.any(pair["a"] != 0) and np.any(pair["b"] != 0) for pair in trained.values())
     count("steps of training", len(losses))
@@ -102,13 +102,21 @@ def quantized(name, scheme="dynamic row"):
 
 
 ADAPTED = ("heads", "batch_in_the_weights", "several_contracted_dimensions", "weights_on_the_left", "nested_loops", "branch")
-ADAPTED += ("one_weight_twice", "recurrent", "tied_embedding", "cast_to_bfloat16", "shared_input", "rematerialized_layers")
+ADAPTED += (
+    "one_weight_twice",
+    "recurrent",
+    "tied_embedding",
+    "cast_to_bfloat16",
+    "shared_input",
+    "rematerialized_layers",
+    "cast_with_wider_sums",
+)
 
 
-@one_in(4, ("name", "scheme"), [(name, list(SCHEMES)[number]) for number, name in enumerate(ADAPTED)])
+@one_in(4, ("name", "scheme"), zip(ADAPTED, [*SCHEMES, "weights alone"], strict=True))
 def test_adapters_of_zero(name, scheme, count):
     """At all sites, and at one: the bits of the quantized function."""
-    quantized_apply, quantized_params, x = quantized(name, "dynamic row" if name == "cast_to_bfloat16" else scheme)
+    quantized_apply, quantized_params, x = quantized(name, scheme)
     expected = jax.jit(quantized_apply)(quantized_params, x)
     adapted = jax.jit(adapters.attach(quantized_apply))
     zero = adapters.init(quantized_apply, KEY, 2)
@@ -119,12 +127,13 @@ def test_adapters_of_zero(name, scheme, count):
 
 def test_negative_zeros_are_kept():
     """-0.0 + 0.0 would be 0.0."""
-    params, x = {"w": np.full((16, 16), -1e-30, np.float32)}, np.full((4, 16), 1e-30, np.float32)
-    quantized_apply, quantized_params = transform.quantize(
-        lambda params, x: -(x @ jnp.abs(params["w"])), params, recipe(SCHEMES["weights alone"]), x
-    )
+    w, x = np.full((16, 16), -1e-20, np.float32), np.full((4, 16), 1e-30, np.float32)
+    quantized_apply, quantized_params = transform.quantize(lambda w, x: x @ w, w, recipe(SCHEMES["weights alone"]), x)
+    expected = quantized_apply(quantized_params, x)
+    assert np.all(expected == 0)
+    assert np.all(np.signbit(expected))
     output = adapters.attach(quantized_apply)(adapters.init(quantized_apply, KEY, 2), quantized_params, x)
-    np.testing.assert_array_equal(np.signbit(output), np.signbit(quantized_apply(quantized_params, x)), strict=True)
+    assert_equal(output, expected)
 
 
 def test_product_by_hand():
