@@ -47,7 +47,7 @@ def _updated(array: jax.Array, rows: jax.Array, position: jax.Array, layer: Arra
         start = layer, 0, 0, position, *(0,) * (rows.ndim - 3)
         return lax.dynamic_update_slice(array, lax.expand_dims(rows, (0,)), start)
     # What jax.vmap makes of it would transpose the whole array, and a loop over the sequences would gather them on a mesh.
-    indices = jnp.stack([jnp.broadcast_to(layer, position.shape), position], -1)
+    indices = jnp.stack([jnp.full_like(position, layer), position], -1)
     dimensions = lax.ScatterDimensionNumbers(
         update_window_dims=tuple(range(1, rows.ndim)),
         inserted_window_dims=(0,),

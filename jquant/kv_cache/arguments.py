@@ -22,7 +22,7 @@ def position_operand(operator: str, position: ArrayLike, cache: KeyValueCache, t
     if is_known(position):
         fits = all(0 <= int(one) <= length - tokens for one in np.ravel(position))
         where = f"so that {tokens} tokens fit the cache, which has {length}"
-        require(fits, f"{operator}: position is {shown(position)}; it must be from 0 to {length - tokens}, {where}")
+        require(fits, f"{operator}: position is {shown(position.tolist())}; it must be from 0 to {length - tokens}, {where}")
     return position.astype(_INT32)
 
 

@@ -22,6 +22,7 @@ from jquant.arguments.operands import (
 from jquant.arithmetic import exact
 from jquant.arithmetic.broadcasting import aligned, broadcasts, to_rank
 from jquant.formulas import symmetric
+from jquant.formulas.softmax import softmax
 from jquant.kernels.epilogue import Dequantize
 from jquant.kernels.integer_dot import integer_dot
 from jquant.kv_cache.arguments import layer_operand, position_operand, require_integers
@@ -58,7 +59,7 @@ def _attend(
 
     query_rows = rows(query.reshape(batch, tokens, key_heads, group, width).transpose(0, 2, 1, 3, 4))
     seen = _seen(position, tokens, length, mask, window, group)
-    weights = jax.nn.softmax(tokens_and_group(_scores(query_rows, cache, scale)), where=seen)
+    weights = softmax(tokens_and_group(_scores(query_rows, cache, scale)), seen)
     if cache.value_scale is not None:
         weights = exact.product(weights, cache.value_scale[:, :, None, None, :])
     # What is not seen may be NaN: its weight is 0, but not the product.
@@ -139,7 +140,7 @@ def attend(
 ) -> jax.Array:
     """Causal attention of queries to the tokens in the cache of a layer, by products of integers.
 
-    ``weights = softmax(scale * query @ keys.T)`` over the tokens that a query sees, and ``output = weights @ values``
+    ``weights = softmax(query @ keys.T * scale)`` over the tokens that a query sees, and ``output = weights @ values``
 
     A query at a position sees the tokens of the cache from 0 to that position, its own included: `append` its key first.
     The conventions are those of `jax.nn.dot_product_attention`, grouped heads included: head h of the queries has head
@@ -150,15 +151,18 @@ def attend(
 
     - ``scores = matmul_integer_to_float(q(query), s(query) * scale, None, keys.T, key_scale)``: the scales of the keys are
       those of the columns;
-    - ``weights = softmax(scores) * value_scale``, in float32, the product rounded once. The scales of the values lie along
-      the dimension that the next product sums, so the weights take them up;
-    - ``output = matmul_integer_to_float(q(weights), s(weights), None, values, 1.0)``.
+    - ``e = exp(scores - max(scores))`` where the query sees, 0 elsewhere, and ``weights = e / sum(e)``, with each step but
+      the exponential rounded once. The sum is taken in fixed point, the same in any order: each `e` in two digits of 20 bits
+      for a length below 2**11, of 15 below 2**16 and of 12 beyond;
+    - ``shares = weights * value_scale``: the scales of the values lie along the dimension that the next product sums;
+    - ``output = matmul_integer_to_float(q(shares), s(shares), None, values, 1.0)``.
 
-    All of it is exact except for the softmax, which is XLA's: its exponential and its sum may differ by some units in the
-    last place from one program to another, and between platforms. The queries of a group are rows of one product, so keys
-    and values are not repeated. A cache of floats is multiplied in float32.
+    So all of it is exact but for the exponential, which is XLA's: programs for one platform agree, those for different ones
+    may differ by its last bits. The queries of a group are rows of one product, and keys and values are not repeated. A
+    cache of floats is multiplied in float32, in any order.
 
-    A query that sees nothing gives zeros. What is not seen does not matter, even where it is NaN.
+    A query that sees nothing gives zeros. In a cache of integers, what a query does not see does not matter, even if it is
+    NaN.
 
     Args:
       query: float32, float16 or bfloat16, of shape (batch, tokens, heads, width); `heads` is a multiple of the cache's.

@@ -12,6 +12,7 @@ from jax.typing import DTypeLike
 
 from jquant.arguments.assertions import require_named_type
 from jquant.arguments.statics import integer
+from jquant.arithmetic.fixed_point import LARGEST_COUNT
 from jquant.errors import DescriptorError, DescriptorTypeError
 from jquant.modes import data_type
 
@@ -100,7 +101,7 @@ def init(layers: int, batch: int, heads: int, length: int, width: int, dtype: DT
       layers: the number of layers, each with keys and values of its own, stacked in the first dimension.
       batch: the number of sequences.
       heads: the number of heads of the keys and values; the queries may have a multiple of it.
-      length: the most tokens that a sequence can have.
+      length: the most tokens that a sequence can have, up to 524,287.
       width: the number of elements of a key, and of a value.
       dtype: INT8 or INT4, with a scale for each row; or FLOAT32 or BFLOAT16, to compare with.
 
@@ -109,7 +110,7 @@ def init(layers: int, batch: int, heads: int, length: int, width: int, dtype: DT
       width``.
 
     Raises:
-      DescriptorError: a size below 1.
+      DescriptorError: a size below 1, or too large.
       DescriptorTypeError: a size that is not an integer, or a data type other than those above.
 
     Example:
@@ -123,7 +124,11 @@ def init(layers: int, batch: int, heads: int, length: int, width: int, dtype: DT
       [55296, 104448, 393216]
     """
     sizes = {"layers": layers, "batch": batch, "heads": heads, "length": length, "width": width}
-    *rows, width = (integer("init", name, size, range(1, 2**31), "a positive integer") for name, size in sizes.items())
+    limits = {name: LARGEST_COUNT if name == "length" else 2**31 - 1 for name in sizes}
+    *rows, width = (
+        integer("init", name, size, range(1, limits[name] + 1), f"an integer from 1 to {limits[name]}")
+        for name, size in sizes.items()
+    )
     named = data_type("dtype", dtype)
     require_named_type("init", "dtype", named, _DATA_TYPES)
     shape = *rows, stored_width(named, width)
