@@ -328,6 +328,19 @@ def test_vmap(dtype):
         np.testing.assert_array_equal(by_layer[layer], kv_cache.attend(query, cache, position, layer=layer))
 
 
+@pytest.mark.parametrize("position", [1, (1, 9)], ids=["one position", "each its own"])
+def test_64_bit_types(position):
+    """Where they are enabled, positions and layers may be int64, and nothing else changes."""
+    new, query = normal(2, BATCH, 2, KEY_HEADS, WIDTH), normal(BATCH, 2, HEADS, WIDTH)
+    cache = kv_cache.append(filled("INT4"), *new, np.array(position, np.int32), layer=1)
+    expected = kv_cache.attend(query, cache, np.array(position, np.int32), layer=1, window=4)
+    with jax.enable_x64(True):
+        position, layer = jnp.array(position, jnp.int64), jnp.int64(1)
+        assert_same(kv_cache.append(filled("INT4"), *new, position, layer=layer), cache)
+        output = kv_cache.attend(query, cache, position, layer=layer, window=jnp.int64(4))
+    np.testing.assert_array_equal(output, expected, strict=True)
+
+
 def test_export():
     """The cache is an argument and a result of an exported program, and each kind is serialized with it."""
 

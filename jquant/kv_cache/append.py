@@ -44,7 +44,8 @@ def _updated(array: jax.Array, rows: jax.Array, position: jax.Array, layer: Arra
     if layer is None:
         return lax.squeeze(_updated(lax.expand_dims(array, (0,)), rows, position, np.int32(0)), (0,))
     if position.ndim == 0:
-        start = layer, 0, 0, position, *(0,) * (rows.ndim - 3)
+        zero = np.int32(0)  # a Python int would be int64 where 64-bit types are enabled
+        start = layer, zero, zero, position, *(zero,) * (rows.ndim - 3)
         return lax.dynamic_update_slice(array, lax.expand_dims(rows, (0,)), start)
     # What jax.vmap makes of it would transpose the whole array, and a loop over the sequences would gather them on a mesh.
     indices = jnp.stack([jnp.full_like(position, layer), position], -1)
