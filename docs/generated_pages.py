@@ -67,6 +67,13 @@ def observers_page() -> str:
     return _reference("jquant.calibration", introduction, _callables(module), module)
 
 
+def kv_cache_page() -> str:
+    """The page of jquant.kv_cache."""
+    module = jquant.kv_cache
+    introduction = "[Attention and its cache](../attention.md) shows how these are used."
+    return _reference("jquant.kv_cache", introduction, _callables(module), module)
+
+
 def onnx_page() -> str:
     """The page of jquant.onnx."""
     module = importlib.import_module("jquant.onnx")
@@ -182,7 +189,7 @@ def on_config(config):
     overview, *others = groups["Operators"]
     families = [{family: [{name: f"operators/{name}.md"} for name in texts]} for family, texts in sections() if texts]
     groups["Operators"][:] = [overview, *families, "operators/types.md", *others]
-    modules = "transform", "adapters", "observers", "onnx", "checkpoints", "exact"
+    modules = "transform", "adapters", "observers", "kv_cache", "onnx", "checkpoints", "exact"
     groups["Modules"][:] = [f"operators/{name}.md" for name in modules]
     return config
 
@@ -194,6 +201,7 @@ def on_files(files, config):
         "transform": transform_page(),
         "adapters": adapters_page(),
         "observers": observers_page(),
+        "kv_cache": kv_cache_page(),
         "onnx": onnx_page(),
         "checkpoints": checkpoints_page(),
         "exact": exact_page(),

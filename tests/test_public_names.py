@@ -16,7 +16,7 @@ PUBLIC = {
         Nvfp4QuantizeOutput PackedBlockMatrix PackedMatrix QuantizeMode QuantizeOutput RangeOutput RoundMode
         ScaleBias ScaleGranularity ScaleZeroPoint __version__ block_scaled_matmul calibration checkpoints clip clip1
         clip_gradient clip_gradient1 convolution_integer convolution_integer_to_float dequantize dequantize_linear
-        dot_general dynamic_quantize_linear exact fake_quantize feature_level gather_block_quantized matmul_integer
+        dot_general dynamic_quantize_linear exact fake_quantize feature_level gather_block_quantized kv_cache matmul_integer
         matmul_integer_to_float matmul_n_bits mx_dequantize mx_quantize nvfp4_dequantize nvfp4_quantize onnx
         pack_integers pack_matrix quantize quantize_and_dequantize quantize_down_and_shrink_range quantize_linear
         quantized_gemm quantized_linear_add quantized_linear_average_pool quantized_linear_concat
@@ -33,6 +33,9 @@ PUBLIC = {
     """,
     "jquant.exact": """
         difference narrow product quotient reciprocal round_half_away round_half_even round_half_up seal sum widen
+    """,
+    "jquant.kv_cache": """
+        KeyValueCache append attend init
     """,
     "jquant.onnx": """
         Model ModelError load
@@ -55,6 +58,7 @@ REFERENCE = {  # the generated page that describes the types of each package
     "jquant.calibration": generated_pages.observers_page,
     "jquant.checkpoints": generated_pages.checkpoints_page,
     "jquant.exact": generated_pages.exact_page,
+    "jquant.kv_cache": generated_pages.kv_cache_page,
     "jquant.onnx": generated_pages.onnx_page,
     "jquant.transform": generated_pages.transform_page,
     "jquant.transform.adapters": generated_pages.adapters_page,

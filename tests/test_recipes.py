@@ -28,7 +28,7 @@ PACKAGES = {
     "transform_cond": [],
     "checkpoint_in_flax": ["flax", "safetensors"],
     "transform_saved": ["orbax.checkpoint", "safetensors"],
-    "key_value_cache": [],
+    "key_value_cache": ["flax"],
     "adapters": ["flax", "equinox", "optax", "orbax.checkpoint", "safetensors"],
 }
 DOCUMENT = (ROOT / "docs" / "recipes.md").read_text()

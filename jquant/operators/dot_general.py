@@ -19,16 +19,14 @@ from jquant.arithmetic import exact
 from jquant.arithmetic.broadcasting import to_rank
 from jquant.arithmetic.straight_through import straight_through
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
-from jquant.formulas import affine
+from jquant.formulas import affine, symmetric
 from jquant.formulas.dot_dimensions import DotDimensions, free, matrices, reshaped
-from jquant.formulas.extremes import largest_magnitude
-from jquant.formulas.scale_and_zero_point import quantization_parameters
 from jquant.kernels.epilogue import Dequantize
 from jquant.kernels.integer_dot import integer_dot
 from jquant.lowering.formula import formula
 from jquant.modes import ScaleGranularity, scale_granularity
 from jquant.placement import explain_array_errors
-from jquant.quantized_tensor import Quantized, ScaleZeroPoint
+from jquant.quantized_tensor import Quantized
 
 _OPERATOR = "dot_general"
 _INT8 = np.dtype(np.int8)
@@ -56,10 +54,8 @@ class _Product(NamedTuple):
 
 def _quantized(x: jax.Array, contracting: Sequence[int], scales: ScaleGranularity) -> Quantized:
     """`x` in symmetric int8, with a scale of the rank of `x`."""
-    value = exact.numerator(lax.stop_gradient(x))
-    largest = largest_magnitude(value, contracting if scales is ScaleGranularity.PER_CHANNEL else range(x.ndim))
-    scale, _ = quantization_parameters(-largest, largest, _INT8, symmetric=True, narrow_range=True)
-    return Quantized(affine.quantize(value, ScaleZeroPoint(scale, None), _INT8), scale, None)
+    axes = contracting if scales is ScaleGranularity.PER_CHANNEL else range(x.ndim)
+    return symmetric.quantized(lax.stop_gradient(x), axes, _INT8)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
