@@ -140,9 +140,8 @@ def attach(quantized_apply: QuantizedFunction, *, alpha: float | None = None) ->
 
     def output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
         without = straight_through_output(site, operands, scope)
-        if site.name not in scope.resources.adapters:
-            return without
-        return _adapted(site, operands, without, scope.resources.adapters[site.name], alpha)
+        adapter = scope.adapter(site)
+        return without if adapter is None else _adapted(site, operands, without, adapter, alpha)
 
     function = quantized_apply._with(rewrite.Functions(output, straight_through_product))
 

@@ -319,7 +319,7 @@ def dequantized(site: Site, stored: Stored, which: jax.Array | None = None) -> j
     """The weights, dequantized, as the operand of the function's own product."""
     dtype = site.equation.invars[site.operand].aval.dtype
     if which is None or site.is_ragged:
-        return as_operand(site, unpack_layer(site.storage, stored, site.weights.shape, dtype))
+        return as_operand(site, unpack_layer(site.storage, stored, _own_shape(site), dtype))
     sizes = site.equation.invars[site.operand].aval.shape
     contracted, batch = product_dimensions(site.equation, site.operand)
     order = [*experts.free_dimensions(site), *batch, *contracted]
@@ -328,6 +328,14 @@ def dequantized(site: Site, stored: Stored, which: jax.Array | None = None) -> j
     matrices = site.storage.format.dequantize(experts.selected(site, stored, which), rows, dtype)
     operand = matrices.reshape([sizes[d] for d in order]).transpose(np.argsort(order))
     return experts.nan_beyond(site, operand, which)
+
+
+def _own_shape(site: Site) -> list[int]:
+    """The shape of the weights, or inside `shard_map`, that of the part on a device."""
+    shape = list(site.weights.shape)
+    for size, dimension in zip(site.equation.invars[site.operand].aval.shape, site.dimensions, strict=True):
+        shape[site.selected[0] if dimension is None else dimension] = size
+    return shape
 
 
 def as_operand(site: Site, weights: jax.Array, which: jax.Array | None = None) -> jax.Array:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jquant.lowering.varying import varying_as
 from jquant.transform.layouts import product_dimensions
 from jquant.transform.plan import Site
 from jquant.transform.stored_weights import Stored
@@ -107,7 +108,9 @@ def product_by_groups(
 
     result = jax.eval_shape(product, jnp.int32(0), jnp.int32(0))
     output = jnp.zeros((padded.shape[0], result.shape[1]), result.dtype)
-    return lax.while_loop(is_unfinished, step, (jnp.int32(0), output))[1][:count]
+    arrays = [array for array in jax.tree.leaves((x, scale, stored, sizes)) if array.ndim]
+    initial = varying_as(arrays, jnp.int32(0)), varying_as(arrays, output)
+    return lax.while_loop(is_unfinished, step, initial)[1][:count]
 
 
 def _tile(count: Any, groups: int) -> int:

@@ -1,11 +1,13 @@
 """Weights that are narrow floats, or integers with scales that are powers of two, stored as codes."""
 
 import dataclasses
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from jquant.arithmetic import exact, subbyte
 from jquant.lowering.bitcast import bitcast
@@ -14,7 +16,16 @@ from jquant.operators.dequantize_linear import dequantize_linear
 from jquant.operators.mx import mx_dequantize, mx_quantize
 from jquant.operators.nvfp4 import nvfp4_dequantize, nvfp4_quantize
 from jquant.operators.quantize_linear import quantize_linear
-from jquant.transform.stored_weights import Stored, Take, dequantized_filter, largest, of_blocks, title_of, without
+from jquant.transform.stored_weights import (
+    Stored,
+    Take,
+    dequantized_filter,
+    largest,
+    of_blocks,
+    title_of,
+    why_no_whole_blocks,
+    without,
+)
 
 _EXTENDED = FeatureLevel.EXTENDED
 _SMALLEST_NORMAL = np.finfo(np.float32).smallest_normal
@@ -23,8 +34,18 @@ _SMALLEST_NORMAL = np.finfo(np.float32).smallest_normal
 class _Codes:
     """Narrow floats, stored as the codes of elements and scales, with scales for blocks along K: all arrays end with N."""
 
+    def _rows_of_a_block(self, rows: int) -> int:
+        raise NotImplementedError
+
     def columns(self, stored: Stored, take: Take) -> Stored:
         return {name: take(array, 1) if array.ndim > 1 else array for name, array in stored.items()}
+
+    def specs(self, stored: Stored, batch: Sequence[Any], rows: Any, columns: Any) -> Stored:
+        spec = PartitionSpec(*batch, rows, columns)
+        return {name: spec if array.ndim > 1 else PartitionSpec() for name, array in stored.items()}
+
+    def why_not_split(self, rows: int, parts: int) -> str | None:
+        return why_no_whole_blocks(rows, parts, self._rows_of_a_block(rows))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +82,9 @@ class Float8(_Codes):
 
     def dequantize_filter(self, stored: Stored, channel: int, dtype: np.dtype) -> jax.Array:
         return dequantized_filter(self._numbers(stored["values"]), stored["scale"], channel, dtype)
+
+    def _rows_of_a_block(self, rows: int) -> int:
+        return self.block_size or rows
 
     def _scale(self, bound: jax.Array) -> jax.Array:
         scale = exact.quotient(bound, self.LARGEST[self.weight_type])
@@ -105,6 +129,9 @@ class Microscaling(_Codes):
         values, scale = mx_quantize(matrix, element, axis=-2, block_size=self.block_size)
         return {"values": _bytes(values, bits), "scale": bitcast(scale, jnp.uint8)}
 
+    def _rows_of_a_block(self, rows: int) -> int:
+        return self.block_size
+
     def dequantize(self, stored: Stored, rows: int, dtype: np.dtype) -> jax.Array:
         element, bits = self.ELEMENTS[self.weight_type]
         codes = subbyte.unpacked_along(stored["values"], bits, -2, rows)
@@ -130,6 +157,9 @@ class Nvfp4(_Codes):
     def pack(self, matrix: jax.Array) -> Stored:
         values, scale, tensor_scale = nvfp4_quantize(matrix, axis=-2)
         return {"values": _bytes(values, 4), "scale": bitcast(scale, jnp.uint8), "tensor_scale": tensor_scale}
+
+    def _rows_of_a_block(self, rows: int) -> int:
+        return self.BLOCK_SIZE
 
     def dequantize(self, stored: Stored, rows: int, dtype: np.dtype) -> jax.Array:
         codes = subbyte.unpacked_along(stored["values"], 4, -2, rows)

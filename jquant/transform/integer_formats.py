@@ -3,10 +3,12 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from jquant.arithmetic import exact, subbyte
 from jquant.formulas import blocks, extremes
@@ -21,7 +23,16 @@ from jquant.operators.quantize_linear import quantize_linear
 from jquant.operators.scale_and_zero_point import scale_and_zero_point
 from jquant.packed.block_matrix import PackedBlockMatrix
 from jquant.packed.matrix import PackedMatrix
-from jquant.transform.stored_weights import Stored, Take, dequantized_filter, largest, of_blocks, title_of, without
+from jquant.transform.stored_weights import (
+    Stored,
+    Take,
+    dequantized_filter,
+    largest,
+    of_blocks,
+    title_of,
+    why_no_whole_blocks,
+    without,
+)
 
 _EXTENDED = FeatureLevel.EXTENDED
 
@@ -90,6 +101,16 @@ class Columns:
         taken = PackedMatrix(data, take(values.block_sums, 1), zero_point, values.dtype)
         return {"values": taken, "scale": take(scale[None], 1).squeeze(-2) if scale.ndim else scale}
 
+    def specs(self, stored: Stored, batch: Sequence[Any], rows: Any, columns: Any) -> Stored:
+        values = stored["values"].sharding_for(PartitionSpec(*batch, rows, columns))
+        return {"values": values, "scale": PartitionSpec(*batch, columns) if self.by_column else PartitionSpec()}
+
+    def why_not_split(self, rows: int, parts: int) -> str | None:
+        blocks = rows // block_size_for(rows // self.k_parts)
+        if blocks % parts == 0:
+            return None
+        return f"{parts} devices would split the blocks of column sums of its {rows} rows: pass k_parts={parts}"
+
     def multiply(
         self, x: jax.Array, scale: jax.Array, zero_point: jax.Array | None, stored: Stored, dtype: np.dtype
     ) -> jax.Array:
@@ -149,6 +170,12 @@ class Blocks:
     def columns(self, stored: Stored, take: Take) -> Stored:
         return {**stored, "values": jax.tree.map(lambda array: take(array, 1), stored["values"])}
 
+    def specs(self, stored: Stored, batch: Sequence[Any], rows: Any, columns: Any) -> Stored:
+        return {"values": stored["values"].sharding_for(PartitionSpec(*batch, rows, columns))}
+
+    def why_not_split(self, rows: int, parts: int) -> str | None:
+        return why_no_whole_blocks(rows, parts, self.block_size or rows)
+
     def multiply(
         self, x: jax.Array, scale: jax.Array, zero_point: jax.Array | None, stored: Stored, dtype: np.dtype
     ) -> jax.Array:
@@ -197,6 +224,13 @@ class TwoBits:
         values = stored["values"]
         taken = take(values.reshape(values.shape[0], -1), 0)
         return {"values": taken.reshape(*taken.shape[:-1], *values.shape[1:]), "scale": take(stored["scale"], 0)}
+
+    def specs(self, stored: Stored, batch: Sequence[Any], rows: Any, columns: Any) -> Stored:
+        spec = PartitionSpec(*batch, columns, rows)
+        return {"values": spec, "scale": spec}
+
+    def why_not_split(self, rows: int, parts: int) -> str | None:
+        return why_no_whole_blocks(rows, parts, self.block_size)
 
     def multiply_floats(self, x: jax.Array, stored: Stored) -> jax.Array:
         """The product of floats and weights, in the dtype of `x`."""

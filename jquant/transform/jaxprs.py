@@ -104,6 +104,38 @@ def while_loop(equation: Equation) -> WhileLoop:
     )
 
 
+class ShardMap(NamedTuple):
+    """A `jax.shard_map`."""
+
+    body: Program
+    mesh: Any
+    in_specs: Sequence[Any]
+    out_specs: Sequence[Any]
+    options: dict[str, Any]
+
+
+def shard_map(equation: Equation) -> ShardMap:
+    parameters = equation.params
+    return ShardMap(
+        body=closed(parameters["jaxpr"]),
+        mesh=parameters["mesh"],
+        in_specs=parameters["in_specs"],
+        out_specs=parameters["out_specs"],
+        options={"check_vma": parameters["check_vma"], "axis_names": parameters["newly_manual_axes"]},
+    )
+
+
+def varying_axes(type: Any) -> frozenset[str]:
+    """The axes of a mesh over which a value of this type may vary, inside a `jax.shard_map` that checks this."""
+    return type.mat.varying if hasattr(type, "mat") else getattr(type, "vma", frozenset())
+
+
+def vary(array: jax.Array, axes: frozenset[str]) -> jax.Array:
+    """An array that may vary over these axes as well."""
+    missing = tuple(axes - varying_axes(jax.typeof(array)))
+    return jax.lax.pcast(array, missing, to="varying") if missing else array
+
+
 _CALLS = {  # the primitives that call one program with their inputs, and the parameter that holds it
     "jit": "jaxpr",
     "pjit": "jaxpr",

@@ -62,8 +62,8 @@ def sites(apply: Callable[..., Any], params: Any, *inputs: Any, recipe: Recipe =
 
     A site is one whose weights depend on the parameters alone, directly or through transpositions, casts, slices or other
     arithmetic; or, for a recipe with the pattern ``"activation_matmul"``, a product of two activations. Sites are found
-    inside `jax.jit`, `jax.lax.scan`, `cond` and `while_loop`, `jax.checkpoint`, `custom_jvp` and `custom_vjp`. What stays
-    float is listed with the reason.
+    inside `jax.jit`, `jax.lax.scan`, `cond` and `while_loop`, `jax.checkpoint`, `custom_jvp`, `custom_vjp` and `shard_map`.
+    What stays float is listed with the reason.
 
     Args:
       apply: a pure function of the parameters and of inputs. Bind static arguments with `functools.partial`.

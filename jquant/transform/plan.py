@@ -29,6 +29,8 @@ class Site:
       stored: the name of the first site that stores the same weights.
       input: the name of the first site that quantizes the same input in the same way.
       scheme: how the site is quantized.
+      shard: the path to the `jax.shard_map` around the site; None outside of any.
+      spec: the axes of its mesh that split each dimension of the weights, or None.
     """
 
     name: str
@@ -43,6 +45,8 @@ class Site:
     stored: str
     input: str
     scheme: Scheme
+    shard: Path | None = None
+    spec: tuple[Any, ...] = ()
 
     @property
     def levels(self) -> tuple[Level, ...]:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jquant.errors import TransformError
-from jquant.transform import jaxprs, weight_graph
+from jquant.transform import jaxprs, partition, weight_graph
 from jquant.transform.eligibility import (
     is_plainly_ragged,
     looks_up,
@@ -120,6 +120,7 @@ class _Reader:
         self.loops: dict[Level, int] = {}
         self.candidates: dict[str, int | None] = {}  # the names of all eligible equations, with the rule of each
         self._names, self._recipe = names, recipe
+        self._shard: tuple[Path, jaxprs.ShardMap] | None = None  # the shard_map around what is read
         self._num_named: Counter[str] = Counter()  # how many equations have a name
         self._stored: dict[Any, str] = {}  # the first site of weights and their storage
         self._inputs: dict[Any, str] = {}  # the first site of an input and its quantizer
@@ -164,7 +165,7 @@ class _Reader:
         called = jaxprs.called(equation)
         if called is not None:
             return self.read(called, path, levels, inputs)
-        if name in ("scan", "while", "cond"):
+        if name in ("scan", "while", "cond") or (name == "shard_map" and self._shard is None):
             return getattr(self, f"_{name}")(equation, path, levels, inputs)
         count = len(equation.outvars)
         if any(True for _ in jaxprs.programs(equation)):
@@ -215,6 +216,18 @@ class _Reader:
         self.add_readers(self.read(loop.body, path, levels, [*constants, *carry]))
         return list(map(carry_after, carry))
 
+    def _shard_map(self, equation: Equation, path: Path, levels: tuple[Level, ...], inputs: list[Value]) -> list[Value]:
+        mapped = jaxprs.shard_map(equation)
+        shards = []
+        for value, spec, var in zip(inputs, mapped.in_specs, mapped.body.jaxpr.invars, strict=True):
+            node = value.node
+            shards.append(Value() if node is None else Value(self.graph.shard(node, spec, var.aval.shape)))
+        self._shard = path, mapped
+        outputs = self.read(mapped.body, path, levels, shards)
+        self._shard = None
+        self.add_readers([*inputs, *outputs])
+        return [Value() for _ in outputs]
+
     def _cond(self, equation: Equation, path: Path, levels: tuple[Level, ...], inputs: list[Value]) -> list[Value]:
         branches = [
             self.read(jaxprs.closed(branch), (*path, number), levels, inputs[1:])
@@ -261,9 +274,13 @@ class _Reader:
         input = inputs[1 - operand]
         chosen = inputs[operand].selection
         weights, dimensions, selected = _weights(equation, operand, inputs[operand])
+        shard = None if self._shard is None else self.graph.whole(weights)
+        weights = weights if shard is None else shard.whole
         layout = weight_layout(kind, equation, operand, dimensions, selected)
         name = self._name(weights, kind)
         reason = why_not(kind, equation, operand, input, weights, layout, self._recipe.smallest)
+        if self._shard is not None and (shard is None or kind != MATMUL):
+            reason = "it is inside shard_map, " + ("where its weights are computed" if kind == MATMUL else "and no product")
         scheme = None
         if reason is None:
             scheme, reason = self._scheme(name, kind)
@@ -271,8 +288,13 @@ class _Reader:
         if scheme is not None:
             format = scheme.filter_format if kind == CONVOLUTION else scheme.format
             reason = f"convolutions take INT8 and 8-bit floats without blocks, not {scheme.format.title}"
+        if scheme is not None and format is not None and self._shard is not None and shard is not None:
+            reason = partition.why_not(format, layout, weights.shape, shard.spec, self._shard[1].mesh)
+            if scheme.activations == Activations.STATIC:
+                reason = "it is inside shard_map, where ranges are not observed"
+            format = None if reason else format
         if scheme is None or format is None:
-            self._leave(equation, kind, reason, name)
+            self._leave(equation, kind, str(reason), name)
             return False
         if kind != CONVOLUTION and isinstance(format, Columns | Blocks):
             obstacle = format.why_not_in_parts(math.prod(weights.shape[dimension] for dimension in layout.contracted))
@@ -293,11 +315,13 @@ class _Reader:
             selected=selected,
             fills=chosen is not None and chosen.fills,
             storage=storage,
-            stored=self._stored.setdefault((weights, storage), name),
+            stored=self._stored.setdefault((weights, storage, shard and (shard.spec, self._shard and self._shard[0])), name),
             input=self._first_reader(
                 input, weights.levels, scheme, row_dimensions(kind, equation, 1 - operand, scheme), name
             ),
             scheme=scheme,
+            shard=self._shard and self._shard[0],
+            spec=() if shard is None else shard.spec,
         )
         self.sites[path] = site
         self.selecting.update(chosen.equations if chosen is not None else ())

@@ -54,7 +54,7 @@ class SiteReport(NamedTuple):
 
 
 class Report(NamedTuple):
-    """The measurements of a function. Prints as a table.
+    """The measurements of a function. Prints as a table. Sites inside `jax.shard_map` are left out.
 
     Attributes:
       sites: the measurements of each site, in the order of the program.
@@ -150,7 +150,8 @@ def report(
     quantized_apply, quantized_params = quantize(apply, params, recipe, *inputs, calibration=calibration)
     plan = traced.analyze(function, parameters, inputs).plan
     resources = rewrite.Resources(stored=quantized_params["sites"], static=quantized_params["inputs"])
-    state = {site.name: _initial(plan.sizes(site)) for site in plan.sites.values()}
+    measured = [site for site in plan.sites.values() if site.shard is None]
+    state = {site.name: _initial(plan.sizes(site)) for site in measured}
     state |= {product.name: _initial(()) for product in plan.products.values()}
 
     @jax.jit
@@ -158,7 +159,7 @@ def report(
         return rewrite.run(plan, rewrite.Functions(_measured_output, _measured_product), leaves, resources, state)
 
     outputs, state = measure([*parameters.leaves, *jax.tree.leaves(inputs)], resources, state)
-    rows = [row for site in plan.sites.values() for row in _rows(site, state[site.name], quantized_params["sites"])]
+    rows = [row for site in measured for row in _rows(site, state[site.name], quantized_params["sites"])]
     rows += [_row(product.name, ACTIVATION_MATMUL, state[product.name]) for product in plan.products.values()]
     noisy_outputs = jax.tree.leaves(jax.jit(quantized_apply)(quantized_params, *inputs))
     powers = [_powers(*pair) for pair in zip(outputs, noisy_outputs, strict=True)]
@@ -190,6 +191,8 @@ def _initial(sizes: tuple[int, ...]) -> _State:
 def _measured_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
     """The output of a site in float. The output of its quantized form is measured beside it."""
     output = rewrite.float_output(site, operands)
+    if site.shard is not None:
+        return output
     state: _State = scope.state[site.name]
     x = operands[site.input_operand]
     static = scope.static(site)

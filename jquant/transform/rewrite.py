@@ -10,7 +10,7 @@ from jax import lax
 
 from jquant.arithmetic.straight_through import straight_through
 from jquant.lowering import materialize
-from jquant.transform import jaxprs
+from jquant.transform import jaxprs, partition
 from jquant.transform.jaxprs import Equation, Literal, Program
 from jquant.transform.plan import ActivationProduct, Path, Plan, Site
 from jquant.transform.selections import Selected, numbers_after, unselected
@@ -47,7 +47,12 @@ class Scope:
 
     def stored(self, site: Site) -> Any:
         """The weights of a site."""
-        return self.resources.stored[site.stored]
+        return partition.varying(site, self.resources.stored[site.stored])
+
+    def adapter(self, site: Site) -> Any:
+        """The low-rank matrices whose product is added to the weights of a site; None if there are none."""
+        adapter = self.resources.adapters.get(site.name)
+        return None if adapter is None else partition.varying(site, adapter)
 
     def static(self, site: Site) -> Any:
         """The scale and zero point of a static input; None for other inputs."""
@@ -149,7 +154,7 @@ class _Run:
                 return outputs
             return [Selected(outputs[0], numbers_after(equation, inputs))]
         name = equation.primitive.name
-        if name in ("scan", "while", "cond"):
+        if name in ("scan", "while", "cond", "shard_map"):
             return getattr(self, f"_{name}")(equation, path, inputs, scope)
         if name in jaxprs.REMATERIALIZED:
             return self._rematerialized(equation, path, inputs, scope)
@@ -201,6 +206,23 @@ class _Run:
         )
         scope.state = {**states, **layer_states}
         return [*carry, *outputs]
+
+    def _shard_map(self, equation: Equation, path: Path, inputs: list[Any], scope: Scope) -> list[Any]:
+        mapped = jaxprs.shard_map(equation)
+        sites = [site for site in self._plan.sites.values() if site.shard == path]
+        stored = {site.stored: scope.resources.stored[site.stored] for site in sites}
+        names = {site.name for site in sites}
+        adapters = {name: pair for name, pair in scope.resources.adapters.items() if name in names}
+        stored_specs = {site.stored: partition.specs(site, stored[site.stored]) for site in sites}
+        adapter_specs = {site.name: partition.adapter_specs(site) for site in sites if site.name in adapters}
+
+        def body(inputs: list[Any], stored: State, adapters: State) -> list[Any]:
+            inner = Scope(Resources(stored, {}, adapters), {}, collections.ChainMap())
+            return list(map(unselected, self.program(mapped.body, path, inputs, inner)))
+
+        specs = list(mapped.in_specs), stored_specs, adapter_specs
+        options = {"mesh": mapped.mesh, "in_specs": specs, "out_specs": list(mapped.out_specs), **mapped.options}
+        return jax.shard_map(body, **options)(list(map(unselected, inputs)), stored, adapters)
 
     def _divided(self, level: Level, trees: Mapping[str, Any]) -> tuple[State, State]:
         """The trees that are stacked over a loop, and the others."""

@@ -106,6 +106,7 @@ def numbers_after(equation: Equation, operands: Sequence[Any]) -> jax.Array:
     sizes = equation.params["slice_sizes"]
     shape = [whole if size != whole else 1 for size, whole in zip(sizes, first.shape, strict=True)]
     numbers = jnp.arange(np.prod(shape), dtype=jnp.int32).reshape(shape)
+    numbers = jaxprs.vary(numbers, jaxprs.varying_axes(jax.typeof(first)))
     changed: dict[str, Any] = {"slice_sizes": (1,) * len(shape)}
     if name == "gather" and equation.params["mode"] == lax.GatherScatterMode.FILL_OR_DROP:
         changed["fill_value"] = -1

@@ -40,6 +40,14 @@ class WeightFormat(Protocol):
         """What stores some columns, each as a matrix of its own, (..., K, 1)."""
         ...
 
+    def specs(self, stored: Stored, batch: Sequence[Any], rows: Any, columns: Any) -> Stored:
+        """A `PartitionSpec` for each array, from the axes of a mesh that split the dimensions of the matrix (..., K, N)."""
+        ...
+
+    def why_not_split(self, rows: int, parts: int) -> str | None:
+        """Why equal parts of so many rows are not stored as parts of the arrays; None if they are."""
+        ...
+
 
 class FilterFormat(WeightFormat, Protocol):
     """A format that filters of convolutions can have as well.
@@ -54,6 +62,13 @@ class FilterFormat(WeightFormat, Protocol):
     def dequantize_filter(self, stored: Stored, channel: int, dtype: np.dtype) -> jax.Array:
         """The float filter."""
         ...
+
+
+def why_no_whole_blocks(rows: int, parts: int, block_size: int) -> str | None:
+    """Why equal parts of so many rows are not whole blocks; None if they are."""
+    if rows % (parts * block_size) == 0:
+        return None
+    return f"{parts} devices would split blocks of {block_size} of its {rows} rows: pass another block_size"
 
 
 def title_of(weight_type: str, by_column: bool, block_size: int | None, scale_type: str) -> str:

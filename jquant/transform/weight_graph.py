@@ -20,6 +20,7 @@ from jquant.transform.jaxprs import Equation
 Level = Hashable  # a loop, by the path to its equation
 Leaves = Sequence[Any] | Mapping[int, Any]  # parameters by their number
 
+_VARY = "pvary"  # marks a value inside shard_map as one that may differ between devices
 # Operations that move or repeat elements and do not change them, so that a cast may as well come after them.
 _COMMUTE_WITH_CASTS = (
     "transpose",
@@ -51,7 +52,7 @@ class Node:
     levels: tuple[Level, ...]
     leaves: tuple[int, ...]
     text: str
-    operation: "Operation | Leaf | Constant | Layer"
+    operation: "Operation | Leaf | Constant | Layer | Shard"
 
 
 class Leaf(NamedTuple):
@@ -70,6 +71,13 @@ class Layer(NamedTuple):
     """A slice of stacked parameters in each pass of a loop."""
 
     stacked: Node
+
+
+class Shard(NamedTuple):
+    """The part of a value on each device, inside a `jax.shard_map`; `spec` has the axes that split each dimension."""
+
+    whole: Node
+    spec: tuple[Any, ...]
 
 
 class Operation(NamedTuple):
@@ -122,6 +130,26 @@ class Graph:
         )
         return self._unique((Layer, stacked, level), node)
 
+    def shard(self, whole: Node, spec: Sequence[Any], shape: tuple[Any, ...]) -> Node:
+        """The part of a value, of this shape, on each device."""
+        if is_cast(whole):
+            return self._cast(whole, self.shard(_uncast(whole), spec, shape))
+        entries = (*spec, *(None for _ in shape[len(spec) :]))
+        text, operation = f"shard[{entries}]({whole.text})", Shard(whole, entries)
+        node = dataclasses.replace(whole, shape=shape, text=text, operation=operation)
+        return self._unique((Shard, whole, entries), node)
+
+    def whole(self, node: Node) -> Shard | None:
+        """The value that the parts of a node, inside a `jax.shard_map`, are split from; None if they are computed there."""
+        if isinstance(node.operation, Shard):
+            return node.operation
+        if not isinstance(node.operation, Layer):
+            return None
+        stacked = self.whole(node.operation.stacked)
+        if stacked is None or stacked.spec[0] is not None:
+            return None
+        return Shard(self.layer(stacked.whole, node.levels[-1]), stacked.spec[1:])
+
     def operation(self, equation: Equation, inputs: Sequence[Node], output: int, levels: Sequence[Level]) -> Node:
         """An output of an equation; `levels` are all loops around it, in their order."""
         aval = equation.outvars[output].aval
@@ -162,7 +190,7 @@ def root(node: Node) -> tuple[Node, tuple[int, ...]]:
         if name == "transpose":
             permutation = equation.params["permutation"]
             dimensions = tuple(permutation[dimension] for dimension in dimensions)
-        elif not is_cast(node):
+        elif not is_cast(node) and name != _VARY:
             break
         (node,) = node.operation.inputs
     return node, dimensions
@@ -214,6 +242,8 @@ class _Values:
                 return constant
             case Layer(stacked):
                 return self.value(stacked)
+            case Shard():
+                raise AssertionError("the parts of weights are not computed; the weights are packed outside")
             case Operation(equation, inputs, output):
                 function = functools.partial(jaxprs.bind, equation)
                 for level in reversed(node.levels):

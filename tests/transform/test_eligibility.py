@@ -25,7 +25,7 @@ def composite(params, x):
 
 def sharded(params, x):
     mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
-    return jax.shard_map(lambda x, w: x @ w, mesh=mesh, in_specs=(P(), P()), out_specs=P())(x, params["w"])
+    return jax.shard_map(lambda x, w: x @ (2 * w), mesh=mesh, in_specs=(P(), P()), out_specs=P())(x, params["w"])
 
 
 def in_a_condition(params, x):
@@ -33,21 +33,16 @@ def in_a_condition(params, x):
 
 
 TWO = {"a": W, "b": OTHER}
-EXPERTS = np.stack([W, OTHER, THIRD])
+EXPERTS = np.stack([W, OTHER, THIRD]).reshape(3, 8, 2, 16)
+COLUMNS = lax.RaggedDotDimensionNumbers((((1,), (0,)), ((), ())), [1], [])  # groups along what is summed
 IMAGE, FILTER = DRAW.input(2, 6, 5, 4), DRAW.weights(3, 3, 4, 8)
 SELECTED = "its weights are selected by a value that is known only when it runs"
 STAY_FLOAT = {  # function, parameters, inputs, reason
-    "expert": (lambda p, x, i: x @ p["w"][i], {"w": EXPERTS}, (X, np.int32(1)), SELECTED),
-    "expert of each row": (
-        lambda p, x, i: jnp.einsum("bd,bdn->bn", x, p["w"][i]),
-        {"w": EXPERTS},
-        (X, np.zeros(7, np.int32)),
-        SELECTED,
-    ),
-    "ragged_dot": (
-        lambda p, x, sizes: lax.ragged_dot(x, p["w"], sizes),
-        {"w": EXPERTS},
-        (X, np.int32([3, 2, 2])),
+    "reshaped expert": (lambda p, x, i: x @ p["w"][i].reshape(16, -1), {"w": EXPERTS}, (X, np.int32(1)), SELECTED),
+    "columns of groups": (
+        lambda p, x, sizes: lax.ragged_dot_general(x, p["w"], sizes, COLUMNS),
+        {"w": W},
+        (X, np.int32([3, 9, 4])),
         "ragged_dot_general has no quantized form here",
     ),
     "where": (lambda p, x, condition: x @ jnp.where(condition, p["a"], p["b"]), TWO, (X, np.bool(True)), SELECTED),
@@ -59,7 +54,7 @@ STAY_FLOAT = {  # function, parameters, inputs, reason
         "a branch selects its weights",
     ),
     "composite": (composite, {"w": W}, (X,), "it is inside composite, whose body is not transformed"),
-    "shard_map": (sharded, {"w": W}, (X,), "it is inside shard_map, whose body is not transformed"),
+    "shard_map": (sharded, {"w": W}, (X,), "it is inside shard_map, where its weights are computed"),
     "condition": (in_a_condition, {"w": W}, (X,), "it is in the condition of a loop"),
     "transposed convolution": (
         lambda p, x: lax.conv_transpose(x, p["w"], (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")),

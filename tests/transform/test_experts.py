@@ -1,6 +1,7 @@
 """Weights that an index or groups of rows select from a stack, such as those of experts."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from support.compositions import NumPy, Operators, assert_equal_leaves
 from support.draw import Draw
 from support.experts import ragged_product, selected_product
 from support.networks import recipe
+from support.sampling import one_in
 
 from jquant import transform
 from jquant.calibration import Range
@@ -87,8 +89,7 @@ def calibration_of(scheme, x):
     return {"w": Range(*(np.float32(0.75 * extreme) for extreme in (x.min(), x.max())))}
 
 
-@pytest.mark.parametrize("scheme", INTEGERS)
-@pytest.mark.parametrize("form", FORMS)
+@one_in(3, ("form", "scheme"), itertools.product(FORMS, INTEGERS), others="full")
 def test_selected_by_an_index(form, scheme, count):
     """One product by hand for each matrix that is selected, also in NumPy; jitted, exported and mapped."""
     params, x, index = draw_form(form)
@@ -109,8 +110,7 @@ def test_selected_by_an_index(form, scheme, count):
     count("selected products", 6 * max(index.size, 1))
 
 
-@pytest.mark.parametrize("scheme", FLOATS)
-@pytest.mark.parametrize("form", FORMS)
+@one_in(3, ("form", "scheme"), itertools.product(FORMS, FLOATS), others="full")
 def test_selected_and_multiplied_by_floats(form, scheme):
     """By rows of the identity, whose sums have one term: the numbers of the selected matrices."""
     params, x, index = draw_form(form)
@@ -123,8 +123,10 @@ def test_selected_and_multiplied_by_floats(form, scheme):
         np.testing.assert_array_equal(function(stored, x, index), expected, strict=True)
 
 
-@pytest.mark.parametrize("scheme", [*INTEGERS, *FLOATS])
-@pytest.mark.parametrize("sizes", [(1, 2, 0, 2, 1), (0, 0, 6, 0, 0), (0, 1, 2, 0, 0), (0, 0, 0, 0, 0), (40, 0, 3, 60, 17)])
+SIZES = (1, 2, 0, 2, 1), (0, 0, 6, 0, 0), (0, 1, 2, 0, 0), (0, 0, 0, 0, 0), (40, 0, 3, 60, 17)
+
+
+@one_in(3, ("sizes", "scheme"), itertools.product(SIZES, [*INTEGERS, *FLOATS]), others="full")
 def test_groups_of_rows(sizes, scheme, count):
     """`jax.lax.ragged_dot`: a product by hand for each group. Rows behind the last group are 0."""
     draw = Draw(1)
@@ -318,14 +320,14 @@ def test_training(mixture_operands, select):
     quantization = transform.Recipe([("*", Scheme(activations="DYNAMIC_ROW"))])
     straight, stored = transform.quantize(apply, params, quantization, x, derivative="STRAIGHT_THROUGH")
     aware = transform.quantization_aware(apply, quantization)
-    np.testing.assert_allclose(aware(params, x), straight(stored, x), rtol=1e-3, atol=1e-4)
-    exact = jax.grad(lambda x: apply(params, x).sum())(x)
+    np.testing.assert_allclose(jax.jit(aware)(params, x), jax.jit(straight)(stored, x), rtol=1e-3, atol=1e-4)
+    exact = jax.jit(jax.grad(lambda x: apply(params, x).sum()))(x)
     for function, arguments in ((aware, params), (straight, stored)):
-        gradient = jax.grad(lambda x, f=function, p=arguments: f(p, x).sum())(x)
+        gradient = jax.jit(jax.grad(lambda x, f=function, p=arguments: f(p, x).sum()))(x)
         assert jnp.abs(gradient - exact).max() < 0.1 * jnp.abs(exact).max()
     adapters = transform.adapters.init(straight, jax.random.key(0), 2)
     assert adapters["up"]["a"].shape == (8, 64, 2)
     adapted = transform.adapters.attach(straight)
-    np.testing.assert_array_equal(adapted(adapters, stored, x), straight(stored, x))
-    gradients = jax.grad(lambda adapters: jnp.square(adapted(adapters, stored, x)).sum())(adapters)
+    np.testing.assert_array_equal(jax.jit(adapted)(adapters, stored, x), jax.jit(straight)(stored, x))
+    gradients = jax.jit(jax.grad(lambda adapters: jnp.square(adapted(adapters, stored, x)).sum()))(adapters)
     assert all(jnp.abs(pair["b"]).max() > 0 for pair in gradients.values())
