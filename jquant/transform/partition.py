@@ -64,7 +64,7 @@ def specs(site: Site, stored: Any) -> Any:
 
 def varying(site: Site, tree: Any) -> Any:
     """Arrays of a site that vary over the axes of the mesh over which the function's own weights do, inside `shard_map`."""
-    if site.shard is None:
+    if site.shard_map is None:
         return tree
     axes = jaxprs.varying_axes(site.equation.invars[site.operand].aval)
     return jax.tree.map(lambda array: jaxprs.vary(array, axes), tree)
@@ -72,7 +72,7 @@ def varying(site: Site, tree: Any) -> Any:
 
 def _loops_inside(site: Site) -> list[None]:
     """None for each loop inside the `shard_map` that stacks the arrays of a site: no mesh splits layers."""
-    path = site.shard or ()
+    path = site.shard_map or ()
     return [None for level in site.levels if isinstance(level, tuple) and level[: len(path)] == path]
 
 

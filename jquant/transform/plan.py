@@ -29,7 +29,7 @@ class Site:
       stored: the name of the first site that stores the same weights.
       input: the name of the first site that quantizes the same input in the same way.
       scheme: how the site is quantized.
-      shard: the path to the `jax.shard_map` around the site; None outside of any.
+      shard_map: the path to the `jax.shard_map` around the site; None outside of any.
       spec: the axes of its mesh that split each dimension of the weights, or None.
     """
 
@@ -45,7 +45,7 @@ class Site:
     stored: str
     input: str
     scheme: Scheme
-    shard: Path | None = None
+    shard_map: Path | None = None
     spec: tuple[Any, ...] = ()
 
     @property

@@ -27,6 +27,7 @@ from jquant.transform.layouts import (
     EMBEDDING,
     MATMUL,
     RAGGED,
+    Layout,
     Storage,
     row_dimensions,
     weight_layout,
@@ -34,6 +35,7 @@ from jquant.transform.layouts import (
 from jquant.transform.plan import ActivationProduct, Path, Plan, Site, Unquantized
 from jquant.transform.recipe import Activations, Recipe, Scheme
 from jquant.transform.selections import moved, selection
+from jquant.transform.stored_weights import WeightFormat
 from jquant.transform.values import (
     Value,
     are_activations,
@@ -45,7 +47,7 @@ from jquant.transform.values import (
     unselected,
     why_unknown,
 )
-from jquant.transform.weight_graph import Graph, Level, Node
+from jquant.transform.weight_graph import Graph, Level, Node, Shard
 
 _KINDS = {"dot_general": MATMUL, "conv_general_dilated": CONVOLUTION}
 _UNSUPPORTED_PRODUCTS = "ragged_dot", RAGGED, "scaled_matmul_wrapper", "custom_call"
@@ -120,7 +122,8 @@ class _Reader:
         self.loops: dict[Level, int] = {}
         self.candidates: dict[str, int | None] = {}  # the names of all eligible equations, with the rule of each
         self._names, self._recipe = names, recipe
-        self._shard: tuple[Path, jaxprs.ShardMap] | None = None  # the shard_map around what is read
+        self._shard_map_path: Path | None = None  # of the shard_map around what is read
+        self._mesh: Any = None  # of that
         self._num_named: Counter[str] = Counter()  # how many equations have a name
         self._stored: dict[Any, str] = {}  # the first site of weights and their storage
         self._inputs: dict[Any, str] = {}  # the first site of an input and its quantizer
@@ -165,7 +168,7 @@ class _Reader:
         called = jaxprs.called(equation)
         if called is not None:
             return self.read(called, path, levels, inputs)
-        if name in ("scan", "while", "cond") or (name == "shard_map" and self._shard is None):
+        if name in ("scan", "while", "cond") or (name == "shard_map" and self._mesh is None):
             return getattr(self, f"_{name}")(equation, path, levels, inputs)
         count = len(equation.outvars)
         if any(True for _ in jaxprs.programs(equation)):
@@ -222,9 +225,9 @@ class _Reader:
         for value, spec, var in zip(inputs, mapped.in_specs, mapped.body.jaxpr.invars, strict=True):
             node = value.node
             shards.append(Value() if node is None else Value(self.graph.shard(node, spec, var.aval.shape)))
-        self._shard = path, mapped
+        self._shard_map_path, self._mesh = path, mapped.mesh
         outputs = self.read(mapped.body, path, levels, shards)
-        self._shard = None
+        self._shard_map_path = self._mesh = None
         self.add_readers([*inputs, *outputs])
         return [Value() for _ in outputs]
 
@@ -274,27 +277,22 @@ class _Reader:
         input = inputs[1 - operand]
         chosen = inputs[operand].selection
         weights, dimensions, selected = _weights(equation, operand, inputs[operand])
-        shard = None if self._shard is None else self.graph.whole(weights)
+        shard = None if self._mesh is None else self.graph.whole(weights)
         weights = weights if shard is None else shard.whole
         layout = weight_layout(kind, equation, operand, dimensions, selected)
         name = self._name(weights, kind)
         reason = why_not(kind, equation, operand, input, weights, layout, self._recipe.smallest)
-        if self._shard is not None and (shard is None or kind != MATMUL):
-            reason = "it is inside shard_map, " + ("where its weights are computed" if kind == MATMUL else "and no product")
-        scheme = None
+        if self._mesh is not None and kind != MATMUL:
+            reason = "it is inside shard_map, and no product"
+        elif self._mesh is not None and shard is None:
+            reason = "it is inside shard_map, where its weights are computed"
+        scheme = format = None
         if reason is None:
             scheme, reason = self._scheme(name, kind)
-        format = None
         if scheme is not None:
-            format = scheme.filter_format if kind == CONVOLUTION else scheme.format
-            reason = f"convolutions take INT8 and 8-bit floats without blocks, not {scheme.format.title}"
-        if scheme is not None and format is not None and self._shard is not None and shard is not None:
-            reason = partition.why_not(format, layout, weights.shape, shard.spec, self._shard[1].mesh)
-            if scheme.activations == Activations.STATIC:
-                reason = "it is inside shard_map, where ranges are not observed"
-            format = None if reason else format
+            format, reason = self._format(kind, scheme, layout, weights, shard)
         if scheme is None or format is None:
-            self._leave(equation, kind, str(reason), name)
+            self._leave(equation, kind, reason, name)
             return False
         if kind != CONVOLUTION and isinstance(format, Columns | Blocks):
             obstacle = format.why_not_in_parts(math.prod(weights.shape[dimension] for dimension in layout.contracted))
@@ -315,12 +313,12 @@ class _Reader:
             selected=selected,
             fills=chosen is not None and chosen.fills,
             storage=storage,
-            stored=self._stored.setdefault((weights, storage, shard and (shard.spec, self._shard and self._shard[0])), name),
+            stored=self._stored.setdefault((weights, storage, self._shard_map_path, shard and shard.spec), name),
             input=self._first_reader(
                 input, weights.levels, scheme, row_dimensions(kind, equation, 1 - operand, scheme), name
             ),
             scheme=scheme,
-            shard=self._shard and self._shard[0],
+            shard_map=self._shard_map_path,
             spec=() if shard is None else shard.spec,
         )
         self.sites[path] = site
@@ -360,6 +358,20 @@ class _Reader:
         if kind == ACTIVATION_MATMUL:
             return None, f"only the pattern {ACTIVATION_MATMUL} matches it"
         return None, "no pattern of the recipe matches it"
+
+    def _format(
+        self, kind: str, scheme: Scheme, layout: Layout, weights: Node, shard: Shard | None
+    ) -> tuple[WeightFormat | None, str]:
+        """The format of the weights of a site; if a scheme cannot store them, None and the reason."""
+        format = scheme.filter_format if kind == CONVOLUTION else scheme.format
+        if format is None:
+            return None, f"convolutions take INT8 and 8-bit floats without blocks, not {scheme.format.title}"
+        if shard is None:
+            return format, ""
+        if scheme.activations == Activations.STATIC:
+            return None, "it is inside shard_map, where ranges are not observed"
+        obstacle = partition.why_not(format, layout, weights.shape, shard.spec, self._mesh)
+        return (format, "") if obstacle is None else (None, obstacle)
 
     def _first_reader(
         self, input: Value, levels: tuple[Level, ...], scheme: Scheme, rows: tuple[int, ...] | None, name: str

@@ -150,7 +150,7 @@ def report(
     quantized_apply, quantized_params = quantize(apply, params, recipe, *inputs, calibration=calibration)
     plan = traced.analyze(function, parameters, inputs).plan
     resources = rewrite.Resources(stored=quantized_params["sites"], static=quantized_params["inputs"])
-    measured = [site for site in plan.sites.values() if site.shard is None]
+    measured = [site for site in plan.sites.values() if site.shard_map is None]
     state = {site.name: _initial(plan.sizes(site)) for site in measured}
     state |= {product.name: _initial(()) for product in plan.products.values()}
 
@@ -191,7 +191,7 @@ def _initial(sizes: tuple[int, ...]) -> _State:
 def _measured_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
     """The output of a site in float. The output of its quantized form is measured beside it."""
     output = rewrite.float_output(site, operands)
-    if site.shard is not None:
+    if site.shard_map is not None:
         return output
     state: _State = scope.state[site.name]
     x = operands[site.input_operand]

@@ -209,7 +209,7 @@ class _Run:
 
     def _shard_map(self, equation: Equation, path: Path, inputs: list[Any], scope: Scope) -> list[Any]:
         mapped = jaxprs.shard_map(equation)
-        sites = [site for site in self._plan.sites.values() if site.shard == path]
+        sites = [site for site in self._plan.sites.values() if site.shard_map == path]
         stored = {site.stored: scope.resources.stored[site.stored] for site in sites}
         names = {site.name for site in sites}
         adapters = {name: pair for name, pair in scope.resources.adapters.items() if name in names}
