@@ -149,8 +149,8 @@ def draw_network(seed: int) -> Network:
 
     for number in range(random.integers(1, 5)):
         name, kind = f"block{number}", str(random.choice([*KINDS]))
-        if kind == "paired" and dtype == "float16":  # which overflows where two activations are multiplied
-            kind = "one_product"
+        if kind == "paired" and not is_exact and (dtype == "float16" or any(block.kind == kind for block in blocks)):
+            kind = "one_product"  # powers of the input would overflow
         detail = None
         match kind:
             case "one_product":
