@@ -53,13 +53,10 @@ def why_not(format: WeightFormat, layout: Layout, shape: Sequence[int], spec: Se
 
 def specs(site: Site, stored: Any) -> Any:
     """The `PartitionSpec` of each array that stores the weights of a site, or of these as floats."""
-    loops = _loops_inside(site)
     if isinstance(stored, jax.Array):
-        return PartitionSpec(*loops, *site.spec)
-    split = split_of(site.storage.layout, site.spec)
-    assert split is not None
-    batch = [split.batch] if site.storage.layout.batch else []
-    return site.storage.format.specs(stored, (*loops, *batch), split.rows, split.columns)
+        return PartitionSpec(*_loops_inside(site), *site.spec)
+    batch, rows, columns = _entries(site)
+    return site.storage.format.specs(stored, batch, rows, columns)
 
 
 def varying(site: Site, tree: Any) -> Any:
@@ -78,7 +75,13 @@ def _loops_inside(site: Site) -> list[None]:
 
 def adapter_specs(site: Site) -> Stored:
     """Those of the low-rank matrices of a site."""
+    batch, rows, columns = _entries(site)
+    return {"a": PartitionSpec(*batch, rows, None), "b": PartitionSpec(*batch, None, columns)}
+
+
+def _entries(site: Site) -> tuple[list[Any], Any, Any]:
+    """What splits the dimensions of the stored matrices: those before the last two, the rows, and the columns."""
     split = split_of(site.storage.layout, site.spec)
     assert split is not None
-    batch = [*_loops_inside(site), *([split.batch] if site.storage.layout.batch else [])]
-    return {"a": PartitionSpec(*batch, split.rows, None), "b": PartitionSpec(*batch, None, split.columns)}
+    batch = [split.batch] if site.storage.layout.batch else []
+    return [*_loops_inside(site), *batch], split.rows, split.columns
