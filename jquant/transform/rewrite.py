@@ -110,8 +110,7 @@ def run(
       resources, state: what sites read and update, stacked over the layers of each site.
     """
     scope = Scope(resources, state or {}, collections.ChainMap())
-    outputs = _Run(plan, functions).program(plan.program, (), inputs, scope)
-    return list(map(unselected, outputs)), scope.state
+    return _Run(plan, functions).body(plan.program, (), inputs, scope), scope.state
 
 
 class _Run:
@@ -138,6 +137,10 @@ class _Run:
             ]
             values.update(zip(equation.outvars, outputs, strict=True))
         return list(map(value, jaxpr.outvars))
+
+    def body(self, program: Program, path: Path, inputs: Sequence[Any], scope: Scope) -> list[Any]:
+        """The outputs of a program that hands on no selections: of a loop, a branch or a `shard_map`, or the whole."""
+        return list(map(unselected, self.program(program, path, inputs, scope)))
 
     def _equation(self, equation: Equation, path: Path, inputs: list[Any], scope: Scope) -> Sequence[Any]:
         site = self._plan.sites.get(path)
@@ -192,7 +195,7 @@ class _Run:
             (values, states), (slices, resources, layer_states) = carry, layer
             resources = [{**common, **each} for common, each in zip(common_resources, resources, strict=True)]
             inner = scope.inner(Resources(*resources), {**states, **layer_states})
-            outputs = list(map(unselected, self.program(loop.body, path, [*constants, *values, *slices], inner)))
+            outputs = self.body(loop.body, path, [*constants, *values, *slices], inner)
             layer_states, states = self._divided(path, inner.state)
             return (outputs[:count], states), (outputs[count:], layer_states)
 
@@ -218,7 +221,7 @@ class _Run:
 
         def body(inputs: list[Any], stored: State, adapters: State) -> list[Any]:
             inner = Scope(Resources(stored, {}, adapters), {}, collections.ChainMap())
-            return list(map(unselected, self.program(mapped.body, path, inputs, inner)))
+            return self.body(mapped.body, path, inputs, inner)
 
         specs = list(mapped.in_specs), stored_specs, adapter_specs
         options = {"mesh": mapped.mesh, "in_specs": specs, "out_specs": list(mapped.out_specs), **mapped.options}
@@ -240,7 +243,7 @@ class _Run:
         def body(carry: tuple[list[Any], State]) -> tuple[list[Any], State]:
             values, state = carry
             inner = scope.inner(scope.resources, state)
-            return list(map(unselected, self.program(loop.body, path, [*constants, *values], inner))), inner.state
+            return self.body(loop.body, path, [*constants, *values], inner), inner.state
 
         outputs, scope.state = lax.while_loop(condition, body, (carry, scope.state))
         return outputs
@@ -249,7 +252,7 @@ class _Run:
         def branch(number: int, program: Program) -> Callable:
             def function(inputs: list[Any], state: State) -> tuple[list[Any], State]:
                 inner = scope.inner(scope.resources, state)
-                return list(map(unselected, self.program(program, (*path, number), inputs, inner))), inner.state
+                return self.body(program, (*path, number), inputs, inner), inner.state
 
             return function
 
