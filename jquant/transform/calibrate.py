@@ -179,7 +179,7 @@ def _observed_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) 
     x = operands[site.input_operand]
     if site.has_static_input:
         scope.once(("range", site.input), lambda: _observe_range(site, x, scope))
-    if site.storage.preparation.needs_statistics:
+    if site.needs_statistics:
         scope.once(("sums", site.statistics), lambda: _observe_sums(site, x, scope))
     return rewrite.float_output(site, operands)
 

@@ -1,5 +1,6 @@
 """Collects the sites of a program, and what stays float, from its equations."""
 
+import dataclasses
 import itertools
 import math
 from collections import Counter
@@ -73,6 +74,21 @@ class Collector:
     def add_source(self, value: Value, path: Path, output: int) -> None:
         """Notes that a value is an output of an equation."""
         self._sources.setdefault(value, []).append((path, output))
+
+    def share_tables(self) -> None:
+        """Lets look-ups read a table that is stored anyway, for a product whose inputs shaped its numbers.
+
+        A smoothed or rotated one is another table.
+        """
+        products = {
+            (site.weights, site.storage._replace(preparation=Preparation()), site.spec): site
+            for site in self.sites.values()
+            if site.kind == MATMUL and not site.storage.preparation.changes_input
+        }
+        for path, site in self.sites.items():
+            product = products.get((site.weights, site.storage._replace(preparation=Preparation()), site.spec))
+            if site.kind == EMBEDDING and product is not None:
+                self.sites[path] = dataclasses.replace(site, storage=product.storage, stored=product.stored)
 
     def shared(self, inner: frozenset[Path]) -> Iterator[tuple[Path, int]]:
         """The sources of what sites quantize and other equations read too."""

@@ -79,9 +79,14 @@ class Site:
 
     @property
     def matrix_batch(self) -> tuple[int, ...]:
-        """The number of matrices, if it is a batch of products; () for a single one, and for a stack to select from."""
+        """The number of matrices, for a batch of products; () for a single one, and for a stack to select from."""
         batch = self.storage.layout.batch
         return (math.prod(self.weights.shape[d] for d in batch),) if batch and not self.selected else ()
+
+    @property
+    def needs_statistics(self) -> bool:
+        """Whether the input is observed to prepare the weights. A look-up may read a table that is prepared for a product."""
+        return self.kind != EMBEDDING and self.storage.preparation.needs_statistics
 
     @property
     def has_static_input(self) -> bool:
@@ -148,8 +153,7 @@ class Plan:
 
     def prepared(self) -> list[Site]:
         """The sites of whose inputs statistics are observed."""
-        sites = self.sites.values()
-        return [site for site in sites if site.storage.preparation.needs_statistics and site.statistics == site.name]
+        return [site for site in self.sites.values() if site.needs_statistics and site.statistics == site.name]
 
     def sizes(self, site: Site) -> tuple[int, ...]:
         """How many layers each level of a site has."""

@@ -28,6 +28,7 @@ def read(program: Program, names: Sequence[str], recipe: Recipe) -> Plan:
     leaves = [_leaf(graph, number, var.aval) for number, var in enumerate(jaxpr.invars[: len(names)])]
     inputs = [Value() for _ in jaxpr.invars[len(names) :]]
     collector.add_readers(reader.read(program, (), (), [*leaves, *inputs]))
+    collector.share_tables()
     paths = [*collector.sites, *collector.products, *collector.selecting]
     inner = frozenset(path[:length] for path in paths for length in range(1, len(path)))
     used = collector.candidates.values()

@@ -49,15 +49,16 @@ def _quantized_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope)
     """The output of a site, which is quantized with the sums so far, and those of its input in all batches."""
     if site.shard_map is not None:
         return rewrite.float_output(site, operands)
-    x, which = operands[site.input_operand], None
-    sums = None
-    if site.storage.preparation.needs_statistics:
+    x, weights = operands[site.input_operand], scope.stored(site)[_WEIGHTS]
+    if site.kind == EMBEDDING:  # before the input of a product is known for which its table may be prepared
+        storage = site.storage._replace(preparation=site.storage.preparation.of_table())
+        return compute.embedding_output(site, compute.pack_layer(storage, weights, None)[0], x)
+    observed = None
+    if site.needs_statistics:
         sums = scope.once(("sums", site.statistics), lambda: _observe(site, x, scope))
-    observed = None if sums is None else statistics.needed(site, statistics.finished(sums))
-    stored, _ = compute.pack_layer(site.storage, scope.stored(site)[_WEIGHTS], observed)
-    if site.kind != EMBEDDING:
-        which = compute.which_matrices(site, operands)
-        x = compute.prepared_input(site, x, stored.get(SMOOTHING))
+        observed = statistics.needed(site, statistics.finished(sums))
+    stored, _ = compute.pack_layer(site.storage, weights, observed)
+    x, which = compute.prepared_input(site, x, stored.get(SMOOTHING)), compute.which_matrices(site, operands)
     return compute.output(site, without_factors(stored), x, which, scope.static(site))
 
 

@@ -104,7 +104,7 @@ def _memory() -> int:
 
 def of_sites(name: str, plan: Plan, calibration: Mapping[str, Any] | None) -> dict[str, InputStatistics]:
     """The statistics that prepare the weights of each site that stores some, by its name. Errors begin with `name`."""
-    sites = [site for site in plan.stored() if site.storage.preparation.needs_statistics]
+    sites = [site for site in plan.stored() if site.needs_statistics]
     if sites and calibration is None:
         message = f"the weights of some sites, such as {sites[0].name}, are prepared for their inputs, and need calibration="
         raise TransformError(f"{name}: {message}: transform.calibrate observes them")
@@ -158,4 +158,4 @@ def placeholder(plan: Plan, site: Site) -> InputStatistics:
 
 def placeholders(plan: Plan) -> dict[str, InputStatistics]:
     """`placeholder` of each site that needs statistics."""
-    return {site.name: placeholder(plan, site) for site in plan.stored() if site.storage.preparation.needs_statistics}
+    return {site.name: placeholder(plan, site) for site in plan.stored() if site.needs_statistics}
