@@ -10,6 +10,7 @@ from jax.interpreters import partial_eval
 
 Equation = Any  # a `jax.extend.core.JaxprEqn`, whose type says little about what it holds
 Jaxpr = Any  # a `jax.extend.core.Jaxpr`, likewise
+Path = tuple[Any, ...]  # the indices of the equations, and of the branches, that lead to an equation
 
 
 class Program(NamedTuple):

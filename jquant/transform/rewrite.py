@@ -11,8 +11,8 @@ from jax import lax
 from jquant.arithmetic.straight_through import straight_through
 from jquant.lowering import materialize
 from jquant.transform import jaxprs, partition
-from jquant.transform.jaxprs import Equation, Literal, Program
-from jquant.transform.plan import ActivationProduct, Path, Plan, Site
+from jquant.transform.jaxprs import Equation, Literal, Path, Program
+from jquant.transform.plan import ActivationProduct, Plan, Site
 from jquant.transform.selections import Selected, numbers_after, unselected
 from jquant.transform.weight_graph import Level
 
