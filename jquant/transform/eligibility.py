@@ -15,12 +15,15 @@ _FLOATS = "float32", "float16", "bfloat16"
 
 
 def looks_up(equation: Equation, inputs: Sequence[Value]) -> bool:
-    """Whether an equation takes whole rows or columns of a table, or of a stack of them, that is among the parameters."""
-    taken = parts(equation)
-    if taken is None or not is_weight(inputs[0]):
+    """Whether an equation takes whole rows or columns of a table, or of a stack of them, that is among the parameters.
+
+    It may take several that lie next to one another.
+    """
+    taken, table = parts(equation), inputs[0].node if inputs else None
+    if taken is None or table is None or not is_weight(inputs[0]) or not is_float(table):
         return False
-    table = inputs[0].node
-    return table is not None and is_float(table) and len(table.shape) - len(taken.selected) == 1
+    is_long = [equation.params["slice_sizes"][dimension] != 1 for dimension in taken.selected]
+    return len(table.shape) - len(taken.selected) == 1 and sum(is_long) <= 1
 
 
 def why_not(
