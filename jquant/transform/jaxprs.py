@@ -51,6 +51,16 @@ def evaluate(program: Program, *inputs: Any) -> list[Any]:
     return jax.core.eval_jaxpr(program.jaxpr, program.constants, *inputs)
 
 
+def without_dead_code(function: Callable) -> Callable:
+    """The same function, for the body of a `jax.lax.while_loop`, whose dead code JAX 0.10 keeps, with all that it reads."""
+
+    def alive(*arguments: Any) -> Any:
+        program, outputs = trace(function, *arguments)
+        return jax.tree.unflatten(jax.tree.structure(outputs), evaluate(program, *jax.tree.leaves(arguments)))
+
+    return alive
+
+
 def bind(equation: Equation, *values: Any) -> list[Any]:
     """The outputs of an equation for these inputs."""
     parameters = equation.primitive.get_bind_params(equation.params)

@@ -245,7 +245,7 @@ class _Run:
             inner = scope.inner(scope.resources, state)
             return self.body(loop.body, path, [*constants, *values], inner), inner.state
 
-        outputs, scope.state = lax.while_loop(condition, body, (carry, scope.state))
+        outputs, scope.state = lax.while_loop(condition, jaxprs.without_dead_code(body), (carry, scope.state))
         return outputs
 
     def _cond(self, equation: Equation, path: Path, inputs: list[Any], scope: Scope) -> list[Any]:
