@@ -9,9 +9,16 @@ from typing import Any, NamedTuple
 
 from jquant.errors import TransformError
 from jquant.transform import jaxprs, partition, weight_graph
-from jquant.transform.eligibility import is_plainly_ragged, looks_up, why_not, why_not_activations, why_not_scheme
+from jquant.transform.eligibility import (
+    is_plainly_ragged,
+    looks_up,
+    why_not,
+    why_not_activations,
+    why_not_scheme,
+    why_not_weights,
+)
 from jquant.transform.integer_formats import Blocks, Columns
-from jquant.transform.jaxprs import Equation
+from jquant.transform.jaxprs import Equation, Path
 from jquant.transform.layouts import (
     ACTIVATION_MATMUL,
     CONVOLUTION,
@@ -24,11 +31,12 @@ from jquant.transform.layouts import (
     row_dimensions,
     weight_layout,
 )
-from jquant.transform.plan import ActivationProduct, Path, Site, Unquantized
+from jquant.transform.plan import ActivationProduct, Site, Unquantized
 from jquant.transform.preparation import Preparation
 from jquant.transform.recipe import Activations, Recipe, Scheme
+from jquant.transform.selections import parts, selection
 from jquant.transform.stored_weights import WeightFormat
-from jquant.transform.values import Value, are_activations, why_unknown
+from jquant.transform.values import Value, are_activations, is_weight, why_unknown
 from jquant.transform.weight_graph import Graph, Level, Node, Shard
 
 _KINDS = {"dot_general": MATMUL, "conv_general_dilated": CONVOLUTION}
@@ -64,6 +72,7 @@ class Collector:
         self._inputs: dict[Any, str] = {}  # the first site of an input and its quantizer
         self._statistics: dict[Any, str] = {}  # the first site of an input and what is observed of it
         self._quantized: set[Value] = set()
+        self._selections: dict[Path, Unquantized] = {}  # matrices of stacks that no product has read yet
         self._num_readers: Counter[Value] = Counter()
         self._sources: dict[Value, list[tuple[Path, int]]] = {}  # the outputs of equations that are a value
 
@@ -105,15 +114,17 @@ class Collector:
         """Adds an equation to the sites, or to what stays float, and returns whether it is a site."""
         name = equation.primitive.name
         nodes = [value.node for value in inputs[:2]]
-        if name == "gather":
-            return looks_up(equation, inputs) and self._add_site(EMBEDDING, equation, path, 0, inputs)
+        if parts(equation) is not None:
+            return self._add_look_up(equation, path, inputs)
         kind = _KINDS.get(name)
         if name == RAGGED and nodes[1] is not None and is_plainly_ragged(equation):
             kind = MATMUL
         if kind is None:
             if name in _UNSUPPORTED_PRODUCTS:
+                self._mark_read(inputs)
                 self.leave(equation, name, f"{name} has no quantized form here")
             return False
+        self._mark_read(inputs)
         stacks = [value.selection and value.selection.stack for value in inputs[:2]] if kind == MATMUL else [None, None]
         nodes = [node or stack for node, stack in zip(nodes, stacks, strict=True)]
         operand = 1 if kind == CONVOLUTION or nodes[1] is not None else 0
@@ -127,6 +138,39 @@ class Collector:
         else:
             return self._add_site(kind, equation, path, operand, inputs)
         return False
+
+    def _add_look_up(self, equation: Equation, path: Path, inputs: list[Value]) -> bool:
+        """`add` for an equation that takes parts of its first operand at an index."""
+        counts = all(value.is_counter or value.node is not None for value in inputs[1:])
+        if looks_up(equation, inputs) and not counts:
+            return self._add_site(EMBEDDING, equation, path, 0, inputs)
+        table = inputs[0]
+        node = table.node if table.selection is None else table.selection.stack
+        if node is None or not is_weight(Value(node)) or not weight_graph.is_float(node):
+            return False
+        self._mark_read([table])
+        weights, _ = weight_graph.root(node)
+        name, reason = self._names[weights.leaves[0]], why_not_weights(weights, self._recipe.smallest)
+        if looks_up(equation, inputs):
+            self.leave(equation, EMBEDDING, reason or "each pass of a loop takes a vector of its own", name)
+        elif table.selection is not None:
+            self.leave(equation, EMBEDDING, reason or "its table is a matrix that an index selects", name)
+        elif selection(equation, path, node) is None:
+            self.leave(equation, EMBEDDING, reason or "what it takes are not whole rows or columns of a table", name)
+        else:
+            reason = reason or "it takes matrices of a stack, and no product reads these as they are"
+            self._selections[path] = _unquantized(equation, EMBEDDING, reason, name)
+        return False
+
+    def _mark_read(self, inputs: Iterable[Value]) -> None:
+        """Notes that an equation that is listed reads what is selected."""
+        for value in inputs:
+            if value.origin is not None and value.origin.path is not None:
+                self._selections.pop(value.origin.path, None)
+
+    def unread_selections(self) -> list[Unquantized]:
+        """The equations that select matrices of a stack that no product reads."""
+        return list(self._selections.values())
 
     def _add_site(self, kind: str, equation: Equation, path: Path, operand: int, inputs: list[Value]) -> bool:
         """`add` for an equation with known weights, those of `operand`."""
@@ -276,9 +320,7 @@ class Collector:
 
     def leave(self, equation: Equation, kind: str, reason: str, name: str | None = None) -> None:
         """Lists an equation that stays float."""
-        shape = " x ".join(str(list(var.aval.shape)) for var in equation.invars[:2])
-        name = name or jaxprs.name_stack(equation) or "-"
-        self.floats.append(Unquantized(name=name, kind=kind, shape=shape, reason=reason))
+        self.floats.append(_unquantized(equation, kind, reason, name))
 
     def leave_products(self, jaxpr: Any, reason: str) -> None:
         """Lists the products of a program that is not searched for sites."""
@@ -298,6 +340,12 @@ def _preparation(kind: str, scheme: Scheme) -> Preparation:
     if kind == CONVOLUTION:
         return Preparation()
     return scheme.preparation if kind == MATMUL else scheme.preparation.of_table()
+
+
+def _unquantized(equation: Equation, kind: str, reason: str, name: str | None) -> Unquantized:
+    """The row of an equation that stays float."""
+    shape = " x ".join(str(list(var.aval.shape)) for var in equation.invars[:2])
+    return Unquantized(name=name or jaxprs.name_stack(equation) or "-", kind=kind, shape=shape, reason=reason)
 
 
 def _weights(equation: Equation, operand: int, value: Value) -> tuple[Node, tuple[int | None, ...], tuple[int, ...]]:

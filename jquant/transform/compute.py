@@ -17,7 +17,7 @@ from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear
 from jquant.operators.matmul_integer_to_float import matmul_integer_to_float
 from jquant.operators.quantize_linear import quantize_linear
 from jquant.quantized_tensor import ScaleZeroPoint
-from jquant.transform import experts, jaxprs, prepared_weights, rotation, smoothing
+from jquant.transform import experts, jaxprs, prepared_weights, rotation, selections, smoothing
 from jquant.transform.integer_formats import Blocks, Columns, TwoBits
 from jquant.transform.layouts import (
     ACTIVATION_MATMUL,
@@ -167,10 +167,13 @@ def which_matrices(site: Site, operands: Sequence[Any]) -> jax.Array | None:
     return operands[site.operand].numbers if site.selected else None
 
 
-def output(site: Site, stored: Stored, x: jax.Array, which: jax.Array | None, static: ScaleZeroPoint | None) -> jax.Array:
-    """The output of a site for its prepared input, the stored weights, and what `which_matrices` of them."""
+def output(
+    site: Site, stored: Stored, operands: Sequence[Any], factors: jax.Array | None, static: ScaleZeroPoint | None
+) -> jax.Array:
+    """The output of a site for its operands, the stored weights, and the factors and the scale of its input."""
     if site.kind == EMBEDDING:
-        return embedding_output(site, stored, x)
+        return embedding_output(site, stored, row_numbers(site, operands))
+    x, which = prepared_input(site, operands[site.input_operand], factors), which_matrices(site, operands)
     if is_weight_only(site):
         return weight_only_output(site, stored, x, which)
     return integer_output(site, stored, quantize_input(site, x, static), which)
@@ -323,32 +326,29 @@ def _with_output_dimensions(
     return output.transpose([*range(first), *order])
 
 
-def embedding_output(site: Site, stored: Stored, indices: jax.Array) -> jax.Array:
-    """Rows of a table, looked up as they are stored, and dequantized."""
-    parameters = site.equation.params
-    numbers = parameters["dimension_numbers"]
-    (offset,) = numbers.offset_dims
+def row_numbers(site: Site, operands: Sequence[Any]) -> jax.Array:
+    """The numbers of the rows that a look-up takes from a table, as `selections.numbers_after` returns them."""
+    return selections.numbers_after(site.equation, operands)
 
-    def take(array: jax.Array, axis: int) -> jax.Array:
-        sizes = tuple(1 if dimension == axis else size for dimension, size in enumerate(array.shape))
-        changed = {
-            "dimension_numbers": numbers._replace(collapsed_slice_dims=(axis,), start_index_map=(axis,)),
-            "slice_sizes": sizes,
-            "mode": lax.GatherScatterMode.CLIP,
-            "fill_value": None,
-        }
-        taken = jaxprs.bind(site.equation.replace(params={**parameters, **changed}), array, indices)[0]
-        return jnp.expand_dims(jnp.moveaxis(taken, offset, -1), axis - 2)
+
+def embedding_output(site: Site, stored: Stored, numbers: jax.Array) -> jax.Array:
+    """Rows of a table, looked up as they are stored, and dequantized."""
+    taken = selections.parts(site.equation)
+    assert taken is not None
+    (axis,) = (axis for axis, dimension in enumerate(taken.dimensions) if dimension is not None)
+    columns = numbers.squeeze(axis)
+
+    def take(array: jax.Array, dimension: int) -> jax.Array:
+        some = jnp.take(array, columns, axis=dimension, mode="clip")
+        return jnp.expand_dims(jnp.moveaxis(some, 0 if dimension else -1, -1), dimension - 2)
 
     (row_size,) = (site.weights.shape[dimension] for dimension in site.storage.layout.contracted)
     rows = site.storage.format.dequantize(site.storage.format.columns(stored, take), row_size, site.output_type.dtype)
-    rows = jnp.moveaxis(rows.squeeze(-1), -1, offset)
-    if parameters["mode"] != lax.GatherScatterMode.FILL_OR_DROP:
+    rows = jnp.moveaxis(rows.squeeze(-1), -1, axis)
+    if not selections.fills(site.equation):
         return rows
-    count = site.weights.shape[site.storage.layout.kept[0]]
-    is_inside = (indices >= 0) & (indices < np.asarray(count, indices.dtype))
-    fill_value = jnp.nan if parameters["fill_value"] is None else parameters["fill_value"]
-    return jnp.where(jnp.moveaxis(is_inside, -1, offset), rows, jnp.asarray(fill_value, rows.dtype))
+    fill_value = site.equation.params["fill_value"]
+    return jnp.where(numbers < 0, jnp.asarray(jnp.nan if fill_value is None else fill_value, rows.dtype), rows)
 
 
 def dequantized(site: Site, stored: Stored, which: jax.Array | None = None) -> jax.Array:

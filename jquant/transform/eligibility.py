@@ -4,46 +4,36 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from jquant.transform import weight_graph
 from jquant.transform.jaxprs import Equation
 from jquant.transform.layouts import CONVOLUTION, EMBEDDING, Layout, product_dimensions
 from jquant.transform.recipe import Activations, Scheme
-from jquant.transform.values import Value
-from jquant.transform.weight_graph import Node
+from jquant.transform.selections import parts
+from jquant.transform.values import Value, is_weight
+from jquant.transform.weight_graph import Node, is_float
 
 _FLOATS = "float32", "float16", "bfloat16"
 
 
 def looks_up(equation: Equation, inputs: Sequence[Value]) -> bool:
-    """Whether an equation takes whole rows or columns of a table that is among the parameters."""
-    table = inputs[0].node if equation.primitive.name == "gather" else None
-    if table is None or not table.leaves or len(table.shape) != 2 or not weight_graph.is_float(table):
+    """Whether an equation takes whole rows or columns of a table, or of a stack of them, that is among the parameters.
+
+    It may take several that lie next to one another.
+    """
+    taken, table = parts(equation), inputs[0].node if inputs else None
+    if taken is None or table is None or not is_weight(inputs[0]) or not is_float(table):
         return False
-    numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
-    shape = equation.invars[0].aval.shape
-    if (
-        len(numbers.start_index_map) != 1
-        or numbers.operand_batching_dims
-        or numbers.collapsed_slice_dims != numbers.start_index_map
-    ):
-        return False
-    (index,) = numbers.start_index_map
-    return all(size == (1 if dimension == index else shape[dimension]) for dimension, size in enumerate(sizes))
+    is_long = [equation.params["slice_sizes"][dimension] != 1 for dimension in taken.selected]
+    return len(table.shape) - len(taken.selected) == 1 and sum(is_long) <= 1
 
 
 def why_not(
     kind: str, equation: Equation, operand: int, other: Value, weights: Node, layout: Layout, smallest: int
 ) -> str | None:
     """Why an equation with known weights is not a site; None if it is eligible."""
+    reason = why_not_weights(weights, smallest)
+    if reason is not None or kind == EMBEDDING:
+        return reason
     shape = weights.shape
-    if not all(isinstance(size, int) for size in shape):
-        return "the shape of its weights depends on the inputs"
-    if str(weights.dtype) not in _FLOATS:
-        return f"its weights are {weights.dtype}"
-    if math.prod(shape) < smallest:
-        return f"its weights have {math.prod(shape)} elements, fewer than {smallest}"
-    if kind == EMBEDDING:
-        return None
     input_dtype = equation.invars[1 - operand].aval.dtype
     if str(input_dtype) not in _FLOATS:
         return f"its input is {input_dtype}"
@@ -57,6 +47,18 @@ def why_not(
         return "it sums over the matrices that an index selects"
     if math.prod(shape[d] for d in layout.contracted) == 1:
         return "it sums over no dimension"
+    return None
+
+
+def why_not_weights(weights: Node, smallest: int) -> str | None:
+    """Why known weights are not quantized, whatever reads them; None if they may be."""
+    shape = weights.shape
+    if not all(isinstance(size, int) for size in shape):
+        return "the shape of its weights depends on the inputs"
+    if str(weights.dtype) not in _FLOATS:
+        return f"its weights are {weights.dtype}"
+    if math.prod(shape) < smallest:
+        return f"its weights have {math.prod(shape)} elements, fewer than {smallest}"
     return None
 
 

@@ -10,6 +10,7 @@ from jax.interpreters import partial_eval
 
 Equation = Any  # a `jax.extend.core.JaxprEqn`, whose type says little about what it holds
 Jaxpr = Any  # a `jax.extend.core.Jaxpr`, likewise
+Path = tuple[Any, ...]  # the indices of the equations, and of the branches, that lead to an equation
 
 
 class Program(NamedTuple):
@@ -48,6 +49,16 @@ def without_unused_inputs(program: Program) -> tuple[Program, list[bool]]:
 
 def evaluate(program: Program, *inputs: Any) -> list[Any]:
     return jax.core.eval_jaxpr(program.jaxpr, program.constants, *inputs)
+
+
+def without_dead_code(function: Callable) -> Callable:
+    """The same function, for the body of a `jax.lax.while_loop`, whose dead code JAX 0.10 keeps, with all that it reads."""
+
+    def alive(*arguments: Any) -> Any:
+        program, outputs = trace(function, *arguments)
+        return jax.tree.unflatten(jax.tree.structure(outputs), evaluate(program, *jax.tree.leaves(arguments)))
+
+    return alive
 
 
 def bind(equation: Equation, *values: Any) -> list[Any]:

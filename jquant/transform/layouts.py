@@ -6,6 +6,7 @@ from typing import NamedTuple
 from jquant.transform.jaxprs import Equation
 from jquant.transform.preparation import Preparation
 from jquant.transform.recipe import Activations, Scheme
+from jquant.transform.selections import parts
 from jquant.transform.stored_weights import WeightFormat
 
 MATMUL, CONVOLUTION, EMBEDDING = "matmul", "convolution", "embedding"  # the kinds of sites
@@ -52,7 +53,9 @@ def weight_layout(
 
     batch: Sequence[int] = ()
     if kind == EMBEDDING:
-        kept = equation.params["dimension_numbers"].start_index_map
+        taken = parts(equation)
+        assert taken is not None
+        kept = taken.selected
         contracted = [d for d in range(len(dimensions)) if d not in kept]
     elif kind == CONVOLUTION:
         kept = equation.params["dimension_numbers"].rhs_spec[:1]

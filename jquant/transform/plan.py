@@ -4,12 +4,10 @@ import dataclasses
 import math
 from typing import Any, NamedTuple
 
-from jquant.transform.jaxprs import Equation, Program
+from jquant.transform.jaxprs import Equation, Path, Program
 from jquant.transform.layouts import EMBEDDING, RAGGED, Storage
 from jquant.transform.recipe import Activations, Scheme
 from jquant.transform.weight_graph import Level, Node
-
-Path = tuple[Any, ...]  # the indices of the equations, and of the branches, that lead to an equation
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

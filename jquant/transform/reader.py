@@ -11,12 +11,12 @@ from jquant.errors import TransformError
 from jquant.transform import jaxprs
 from jquant.transform.collector import Collector, Inside
 from jquant.transform.eligibility import looks_up
-from jquant.transform.jaxprs import Equation, Literal, Program
+from jquant.transform.jaxprs import Equation, Literal, Path, Program
 from jquant.transform.layouts import ACTIVATION_MATMUL, CONVOLUTION, EMBEDDING, MATMUL
-from jquant.transform.plan import Path, Plan
+from jquant.transform.plan import Plan
 from jquant.transform.recipe import Recipe
 from jquant.transform.selections import moved, selection
-from jquant.transform.values import Value, carry_after, carry_inside, is_random, is_weight, unknown, unselected
+from jquant.transform.values import Origin, Value, carry_after, carry_inside, is_random, is_weight, unknown, unselected
 from jquant.transform.weight_graph import Graph, Level
 
 
@@ -43,7 +43,7 @@ def read(program: Program, names: Sequence[str], recipe: Recipe) -> Plan:
         program=program,
         sites=collector.sites,
         products=collector.products,
-        floats=collector.floats,
+        floats=[*collector.floats, *collector.unread_selections()],
         loops=reader.loops,
         selecting=frozenset(collector.selecting),
         inner=inner,
@@ -114,7 +114,7 @@ class _Reader:
             chosen = selection(equation, path, first.node)
         elif first.selection is not None:
             chosen = moved(equation, path, first.selection)
-        return dataclasses.replace(unknown(equation, inputs), selection=chosen)
+        return dataclasses.replace(unknown(equation, path, inputs), selection=chosen)
 
     def _scan(self, equation: Equation, path: Path, levels: tuple[Level, ...], inputs: list[Value]) -> list[Value]:
         loop = jaxprs.loop(equation)
@@ -163,6 +163,6 @@ class _Reader:
         joined = []
         for values in zip(*branches, strict=True):
             same = all(value.node is not None and value.node is values[0].node for value in values)
-            origin = "a branch selects its weights" if any(map(is_weight, values)) else None
+            origin = Origin("a branch selects its weights", None) if any(map(is_weight, values)) else None
             joined.append(values[0] if same else Value(origin=origin))
         return joined

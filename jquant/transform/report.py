@@ -193,12 +193,11 @@ def _measured_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) 
     if site.shard_map is not None:
         return output
     state: _State = scope.state[site.name]
-    x = compute.prepared_input(site, operands[site.input_operand], scope.smoothing(site))
-    static, which = scope.static(site), None if site.kind == EMBEDDING else compute.which_matrices(site, operands)
-    signal, noise = _powers(output, compute.output(site, scope.stored(site), x, which, static)) or (0.0, 0.0)
+    static, factors = scope.static(site), scope.smoothing(site)
+    signal, noise = _powers(output, compute.output(site, scope.stored(site), operands, factors, static)) or (0.0, 0.0)
     state = state._replace(signal=state.signal + signal, noise=state.noise + noise)
     if site.kind != EMBEDDING:
-        x = x.astype(jnp.float32)
+        x = compute.prepared_input(site, operands[site.input_operand], factors).astype(jnp.float32)
         state = state._replace(
             low=jnp.minimum(state.low, x.min()),
             high=jnp.maximum(state.high, x.max()),

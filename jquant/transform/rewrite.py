@@ -11,8 +11,8 @@ from jax import lax
 from jquant.arithmetic.straight_through import straight_through
 from jquant.lowering import materialize
 from jquant.transform import jaxprs, partition
-from jquant.transform.jaxprs import Equation, Literal, Program
-from jquant.transform.plan import ActivationProduct, Path, Plan, Site
+from jquant.transform.jaxprs import Equation, Literal, Path, Program
+from jquant.transform.plan import ActivationProduct, Plan, Site
 from jquant.transform.prepared_weights import SMOOTHING, without_factors
 from jquant.transform.selections import Selected, numbers_after, unselected
 from jquant.transform.weight_graph import Level
@@ -250,7 +250,7 @@ class _Run:
             inner = scope.inner(scope.resources, state)
             return self.body(loop.body, path, [*constants, *values], inner), inner.state
 
-        outputs, scope.state = lax.while_loop(condition, body, (carry, scope.state))
+        outputs, scope.state = lax.while_loop(condition, jaxprs.without_dead_code(body), (carry, scope.state))
         return outputs
 
     def _cond(self, equation: Equation, path: Path, inputs: list[Any], scope: Scope) -> list[Any]:

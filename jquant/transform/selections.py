@@ -1,7 +1,7 @@
-"""Weights that an index selects from a stack of matrices, such as those of experts: ``w[expert]``.
+"""What an index selects from parameters: matrices of a stack, such as those of experts, ``w[expert]``, or rows of a table.
 
-The numbers of the selected matrices are followed from the equation that selects to the product: they are what the same
-equations make of an array that has the number of each matrix in the place of the matrix.
+The numbers of the selected matrices or rows are what the same equation makes of an array that has the number of each in its
+place. Those of matrices are followed to the product.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,20 @@ import numpy as np
 from jax import lax
 
 from jquant.transform import jaxprs
-from jquant.transform.jaxprs import Equation
+from jquant.transform.jaxprs import Equation, Path
 from jquant.transform.weight_graph import Node, is_float
+
+
+class Parts(NamedTuple):
+    """Parts of an array that an equation takes at an index.
+
+    Attributes:
+      selected: the dimensions of the array that the index selects from.
+      dimensions: for each dimension of the output, the corresponding one of the array; None for a dimension of the index.
+    """
+
+    selected: tuple[int, ...]
+    dimensions: tuple[int | None, ...]
 
 
 class Selection(NamedTuple):
@@ -32,7 +44,7 @@ class Selection(NamedTuple):
     dimensions: tuple[int | None, ...]
     selected: tuple[int, ...]
     fills: bool
-    equations: tuple[Any, ...]
+    equations: tuple[Path, ...]
 
 
 class Selected(NamedTuple):
@@ -40,7 +52,7 @@ class Selected(NamedTuple):
 
     Attributes:
       value: the elements.
-      numbers: int32, with 1 for each dimension of the stack; -1 beyond the stack.
+      numbers: as `numbers_after` returns them.
     """
 
     value: Any
@@ -52,35 +64,43 @@ def unselected(value: Any) -> Any:
     return value.value if isinstance(value, Selected) else value
 
 
-def selection(equation: Equation, path: Any, stack: Node) -> Selection | None:
-    """What an equation selects from a stack by an index; None if it does something else, or selects no matrices."""
-    if len(stack.shape) < 3 or not stack.leaves or not is_float(stack):
+def parts(equation: Equation) -> Parts | None:
+    """The parts of its first operand that an equation takes at an index; None if it is no such equation."""
+    if equation.primitive.name not in ("gather", "dynamic_slice"):
         return None
-    name = equation.primitive.name
-    if name not in ("gather", "dynamic_slice"):
-        return None
-    sizes = equation.params["slice_sizes"]
-    selected = tuple(d for d, (size, whole) in enumerate(zip(sizes, stack.shape, strict=True)) if size != whole)
-    if len(stack.shape) - len(selected) < 2 or any(sizes[d] != 1 for d in selected):
-        return None
-    if name == "dynamic_slice":
-        dimensions = [None if d in selected else d for d in range(len(stack.shape))]
-        return Selection(stack, tuple(dimensions), selected, False, (path,))
-    numbers, fill_value = equation.params["dimension_numbers"], equation.params["fill_value"]
-    fills = equation.params["mode"] == lax.GatherScatterMode.FILL_OR_DROP
-    if numbers.operand_batching_dims or (fills and fill_value is not None and not np.isnan(fill_value)):
-        return None
-    if not set(numbers.collapsed_slice_dims) <= set(selected):
-        return None
-    kept = iter(d for d in range(len(stack.shape)) if d not in numbers.collapsed_slice_dims)
+    shape, sizes = equation.invars[0].aval.shape, equation.params["slice_sizes"]
+    numbers = equation.params.get("dimension_numbers")  # of a gather
+    removed = () if numbers is None else (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
+    selected = tuple(d for d, size in enumerate(sizes) if size != shape[d] or d in removed)
+    selected = selected or tuple(d for d, size in enumerate(sizes) if size == 1)[:1]  # the only row
+    sources = [None if d in selected else d for d in range(len(shape)) if d not in removed]
+    if numbers is None:
+        return Parts(selected, tuple(sources))
     dimensions: list[int | None] = [None] * len(equation.outvars[0].aval.shape)
-    for output in numbers.offset_dims:
-        dimension = next(kept)
-        dimensions[output] = None if dimension in selected else dimension
-    return Selection(stack, tuple(dimensions), selected, fills, (path,))
+    for output, source in zip(numbers.offset_dims, sources, strict=True):
+        dimensions[output] = source
+    return Parts(selected, tuple(dimensions))
 
 
-def moved(equation: Equation, path: Any, before: Selection) -> Selection | None:
+def fills(equation: Equation) -> bool:
+    """Whether an equation that takes parts takes a fill value beyond its first operand."""
+    return equation.params.get("mode") == lax.GatherScatterMode.FILL_OR_DROP
+
+
+def selection(equation: Equation, path: Path, stack: Node) -> Selection | None:
+    """What an equation selects from a stack by an index; None if it does something else, or selects no matrices."""
+    taken = parts(equation)
+    if taken is None or not stack.leaves or not is_float(stack) or len(stack.shape) - len(taken.selected) < 2:
+        return None
+    if not taken.selected or any(equation.params["slice_sizes"][d] != 1 for d in taken.selected):
+        return None
+    fill_value = equation.params["fill_value"] if fills(equation) else None
+    if fill_value is not None and not np.isnan(fill_value):
+        return None
+    return Selection(stack, taken.dimensions, taken.selected, fills(equation), (path,))
+
+
+def moved(equation: Equation, path: Path, before: Selection) -> Selection | None:
     """The selection after an equation that moves its dimensions or casts it; None after any other."""
     match equation.primitive.name:
         case "transpose":
@@ -98,16 +118,22 @@ def moved(equation: Equation, path: Any, before: Selection) -> Selection | None:
 
 
 def numbers_after(equation: Equation, operands: Sequence[Any]) -> jax.Array:
-    """The numbers of the matrices in the output of an equation that selects, or moves what is selected."""
+    """The numbers of the matrices or rows in the output of an equation that selects, or moves what is selected.
+
+    They are int32, of the shape of the output, but with 1 for each dimension that is not of the index; -1 where the index is
+    beyond the first operand, and the equation fills what it selects there.
+    """
     first, *others = operands
-    name = equation.primitive.name
     if isinstance(first, Selected):
-        return first.numbers if name == "convert_element_type" else jaxprs.bind(equation, first.numbers)[0]
+        is_cast = equation.primitive.name == "convert_element_type"
+        return first.numbers if is_cast else jaxprs.bind(equation, first.numbers)[0]
+    taken = parts(equation)
+    assert taken is not None
     sizes = equation.params["slice_sizes"]
-    shape = [whole if size != whole else 1 for size, whole in zip(sizes, first.shape, strict=True)]
+    shape, sizes = ([each[d] if d in taken.selected else 1 for d in range(first.ndim)] for each in (first.shape, sizes))
     numbers = jnp.arange(np.prod(shape), dtype=jnp.int32).reshape(shape)
     numbers = jaxprs.vary(numbers, jaxprs.varying_axes(jax.typeof(first)))
-    changed: dict[str, Any] = {"slice_sizes": (1,) * len(shape)}
-    if name == "gather" and equation.params["mode"] == lax.GatherScatterMode.FILL_OR_DROP:
+    changed: dict[str, Any] = {"slice_sizes": tuple(sizes)}
+    if fills(equation):
         changed["fill_value"] = -1
     return jaxprs.bind(equation.replace(params={**equation.params, **changed}), numbers, *others)[0]

@@ -52,14 +52,15 @@ def _quantized_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope)
     x, weights = operands[site.input_operand], scope.stored(site)[_WEIGHTS]
     if site.kind == EMBEDDING:  # before the input of a product is known for which its table may be prepared
         storage = site.storage._replace(preparation=site.storage.preparation.of_table())
-        return compute.embedding_output(site, compute.pack_layer(storage, weights, None)[0], x)
+        return compute.embedding_output(
+            site, compute.pack_layer(storage, weights, None)[0], compute.row_numbers(site, operands)
+        )
     observed = None
     if site.needs_statistics:
         sums = scope.once(("sums", site.statistics), lambda: _observe(site, x, scope))
         observed = statistics.needed(site, statistics.finished(sums))
     stored, _ = compute.pack_layer(site.storage, weights, observed)
-    x, which = compute.prepared_input(site, x, stored.get(SMOOTHING)), compute.which_matrices(site, operands)
-    return compute.output(site, without_factors(stored), x, which, scope.static(site))
+    return compute.output(site, without_factors(stored), operands, stored.get(SMOOTHING), scope.static(site))
 
 
 def _observe(site: Site, x: jax.Array, scope: rewrite.Scope) -> Sums:

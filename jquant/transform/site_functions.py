@@ -31,7 +31,7 @@ def _output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Ar
     """The output of a site, which has a derivative only if its input stays float."""
     stored, x = scope.stored(site), compute.prepared_input(site, operands[site.input_operand], scope.smoothing(site))
     if site.kind == EMBEDDING:
-        return _without_derivative(site, compute.embedding_output)(stored, x)
+        return _without_derivative(site, compute.embedding_output)(stored, compute.row_numbers(site, operands))
     which = compute.which_matrices(site, operands)
     if compute.is_weight_only(site):
         return compute.weight_only_output(site, stored, x, which)
@@ -71,7 +71,7 @@ def straight_through_output(site: Site, operands: Sequence[Any], scope: rewrite.
     stored, static, factors = lax.stop_gradient((scope.stored(site), scope.static(site), scope.smoothing(site)))
     x = compute.prepared_input(site, operands[site.input_operand], factors)
     if site.kind == EMBEDDING:
-        return compute.embedding_output(site, stored, x)
+        return compute.embedding_output(site, stored, compute.row_numbers(site, operands))
     which = compute.which_matrices(site, operands)
     if compute.is_weight_only(site):
         return _product(site, stored, which, None, x)

@@ -2,12 +2,13 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jquant.transform.jaxprs import Equation, Program
+from jquant.transform.jaxprs import Equation, Literal, Path, Program
 from jquant.transform.selections import Selection
 from jquant.transform.weight_graph import Node
 
@@ -26,6 +27,18 @@ _PRESERVE_ORIGIN = (
 )
 
 
+class Origin(NamedTuple):
+    """How elements are selected from parameters.
+
+    Attributes:
+      reason: why they are not a known value.
+      path: to the equation that selects; None for a branch.
+    """
+
+    reason: str
+    path: Path | None
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Value:
     """What is known about a value of a program. It is a known value if it depends on the parameters alone.
@@ -33,16 +46,18 @@ class Value:
     Attributes:
       node: its node in the weight graph, if it is a known value.
       is_random: whether it depends on a random key among the parameters, and on no input.
+      is_counter: whether it depends on the number of a loop's pass, and on no input.
       is_flag: whether it holds truth values, perhaps as 0 and 1: a row of these, such as a one-hot vector, selects rows of
         the weights.
-      origin: how its elements are selected, if they are selected from parameters: the reason why it is not a known value.
+      origin: how its elements are selected, if they are selected from parameters.
       selection: of which parameters, if they are matrices of a stack.
     """
 
     node: Node | None = None
     is_random: bool = False
+    is_counter: bool = False
     is_flag: bool = False
-    origin: str | None = None
+    origin: Origin | None = None
     selection: Selection | None = None
 
 
@@ -57,7 +72,16 @@ def carry_inside(body: Program, first: int, carry: list[Value]) -> list[Value]:
     `first` is the index of the first input of the body that is carried.
     """
     inputs, outputs = body.jaxpr.invars[first:], body.jaxpr.outvars
-    return [value if inputs[i] is outputs[i] else Value() for i, value in enumerate(carry)]
+
+    def counts(i: int) -> bool:
+        """Whether each pass adds the same number."""
+        number = carry[i].node
+        if number is None or number.leaves or number.shape:
+            return False
+        steps = (e for e in body.jaxpr.eqns if e.outvars[0] is outputs[i] and e.primitive.name == "add")
+        return any(isinstance(step.invars[1], Literal) and step.invars[0] is inputs[i] for step in steps)
+
+    return [value if inputs[i] is outputs[i] else Value(is_counter=counts(i)) for i, value in enumerate(carry)]
 
 
 def carry_after(value: Value) -> Value:
@@ -71,17 +95,19 @@ def is_random(equation: Equation) -> bool:
     return any(dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) for dtype in types)
 
 
-def unknown(equation: Equation, inputs: list[Value]) -> Value:
+def unknown(equation: Equation, path: Path, inputs: list[Value]) -> Value:
     """An output that is not a known value."""
     name = equation.primitive.name
     independent_of_inputs = all(value.node is not None or value.is_random for value in inputs)
     if independent_of_inputs and (is_random(equation) or any(value.is_random for value in inputs)):
         return Value(is_random=True)
+    if inputs and all(value.is_counter or (value.node is not None and not value.node.leaves) for value in inputs):
+        return Value(is_counter=True)
     if name in _PRESERVE_ORIGIN:
         is_flag = equation.invars[0].aval.dtype == np.bool or inputs[0].is_flag
         return Value(is_flag=is_flag, origin=inputs[0].origin)
     if name in _SELECT and any(map(is_weight, inputs)):
-        return Value(origin="its weights are selected by a value that is known only when it runs")
+        return Value(origin=Origin("its weights are selected by a value that is known only when it runs", path))
     return Value()
 
 
@@ -100,4 +126,4 @@ def why_unknown(inputs: Sequence[Value]) -> str:
     if any(value.is_random for value in inputs):
         return "its weights depend on a random key"
     origins = [value.origin for value in inputs if value.origin]
-    return origins[0] if origins else "neither operand depends on the parameters alone"
+    return origins[0].reason if origins else "neither operand depends on the parameters alone"

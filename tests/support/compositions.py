@@ -229,7 +229,7 @@ class ByHand:
         quantized = self._quantized_input(x, site, scheme, None, depth)
         return self._integer_convolution(quantized, values, scale, options, x.dtype)
 
-    def look_up(self, table, indices, *, site):
+    def look_up(self, table, indices, *, site, form="array"):
         scheme = self._scheme(site, "embedding")
         if scheme is None:
             return table[indices]

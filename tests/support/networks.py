@@ -38,6 +38,14 @@ def recipe(scheme: transform.Scheme) -> transform.Recipe:
     return transform.Recipe([("*", scheme)], smallest=1)
 
 
+LOOK_UPS = {  # how rows of a table are looked up: at once, or one by one
+    "array": lambda table, indices: table[indices],
+    "vmap": lambda table, indices: jax.vmap(lambda index: table[index])(indices),
+    "loop": lambda table, indices: lax.map(lambda index: jnp.take(table, index, axis=0), indices),
+    "slice": lambda table, indices: lax.map(lambda index: lax.dynamic_index_in_dim(table, index, keepdims=False), indices),
+}
+
+
 class Convolution(NamedTuple):
     """The static arguments of a convolution."""
 
@@ -100,8 +108,8 @@ class Float:
             dimension_numbers=options.layout,
         )
 
-    def look_up(self, table, indices, *, site):
-        return table[indices]
+    def look_up(self, table, indices, *, site, form="array"):
+        return LOOK_UPS[form](table, indices)
 
     def weight_product(self, a, b):
         """A product of parameters, which is no site."""

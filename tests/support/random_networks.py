@@ -11,7 +11,7 @@ import pytest
 from support.compositions import NumPy, numpy_calibration
 from support.draw import Draw
 from support.formats import is_for_filters
-from support.networks import SCHEMES, Float, convolution
+from support.networks import LOOK_UPS, SCHEMES, Float, convolution
 
 from jquant import transform
 from jquant.transform import compute
@@ -45,10 +45,13 @@ class Block(NamedTuple):
 
 
 class Network(NamedTuple):
-    """A function of `ops`, parameters and an input, with its operands and its recipe."""
+    """A function of `ops`, parameters and an input, with its operands and its recipe.
+
+    `look_up` is how it takes its input from a table, which is tied to its last product; None if it has no table.
+    """
 
     blocks: list[Block]
-    is_tied: bool
+    look_up: str | None
     dtype: str
     is_exact: bool
     recipe: transform.Recipe
@@ -56,13 +59,13 @@ class Network(NamedTuple):
     x: np.ndarray
 
     def __call__(self, ops, p, x):
-        if self.is_tied:
-            x = ops.shrink(ops.look_up(p["table"], x, site="table"))
+        if self.look_up is not None:
+            x = ops.shrink(ops.look_up(p["table"], x, site="table", form=self.look_up))
         x = ops.cast(x, self.dtype)
         for block in self.blocks:
             y = KINDS[block.kind](ops, p[block.name], x, block)
             x = ops.shrink(ops.add(x, y) if block.is_residual else y)
-        if self.is_tied:
+        if self.look_up is not None:
             return ops.product("bd,vd->bv", x, ops.cast_weights(p["table"], self.dtype), site="table#2")
         return x
 
@@ -191,7 +194,7 @@ def draw_network(seed: int) -> Network:
         rules.insert(0, ("activation_matmul", transform.Scheme(activations=activations)))
     return Network(
         blocks=blocks,
-        is_tied=is_tied,
+        look_up=str(np.random.default_rng([seed, 1]).choice([*LOOK_UPS])) if is_tied else None,
         dtype=dtype,
         is_exact=is_exact,
         recipe=transform.Recipe(rules, smallest=1),

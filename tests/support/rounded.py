@@ -104,9 +104,9 @@ class Rounded(Float):
         x = self._rounded_input(x, site, scheme, None, depth)
         return super().convolution(x, w.astype(x.dtype), options, site=site)
 
-    def look_up(self, table, indices, *, site):
+    def look_up(self, table, indices, *, site, form="array"):
         table = self._rounded_weights(table, self._scheme(site, "embedding"), (1,))
-        return super().look_up(table, indices, site=site)
+        return super().look_up(table, indices, site=site, form=form)
 
     def cast_weights(self, w, dtype):
         return w

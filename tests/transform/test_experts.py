@@ -180,6 +180,27 @@ def test_indices_beyond_the_stack():
         assert jnp.nanmax(jnp.abs(result - expected)) < 0.05 * jnp.nanmax(jnp.abs(expected))
 
 
+@pytest.mark.parametrize(("layers", "experts"), [(3, EXPERTS), (1, EXPERTS), (None, 1)])
+def test_a_stack_of_stacks(layers, experts):
+    """Each layer has an expert of its own, mapped over the layers; and a stack of one expert."""
+    draw, sizes = Draw(6), () if layers is None else (layers,)
+    w, x = draw.weights(*sizes, experts, DEPTH, WIDTH), draw.input(*sizes, TOKENS, DEPTH)
+    index = np.int32([experts - 1, 0, experts // 2])[:layers] if sizes else np.int32(0)
+
+    def apply(params, x, index):
+        product = lambda w, x, i: x @ w[i]  # noqa: E731
+        return (jax.vmap(product) if sizes else product)(params["w"], x, index)
+
+    scheme = recipe(INTEGERS["row"])
+    quantized_apply, stored = transform.quantize(apply, {"w": w}, scheme, x, index)
+    assert not stored["float"]
+    expected = np.empty((*sizes, TOKENS, WIDTH), np.float32)
+    for layer in np.ndindex(sizes):
+        each = (array[layer] for array in (x, w, index))
+        expected[layer] = selected_product(NumPy(scheme, {}), "td,df->tf", *each, site="w")
+    np.testing.assert_array_equal(jax.jit(quantized_apply)(stored, x, index), expected, strict=True)
+
+
 def test_two_indices():
     """One of layers, and one of experts; the stack is transposed and cast before."""
     draw = Draw(2)

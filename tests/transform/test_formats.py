@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import export
+from jax import export, lax
 from support import formats
 from support.compositions import NumPy, Operators, assert_equal_leaves, numpy_calibration
 from support.draw import Draw
@@ -110,10 +110,16 @@ def test_the_numbers_that_are_stored(scheme, count):
 def test_looked_up_rows(scheme):
     """With the parameters in 16 bits, and beyond the table."""
     table, indices = Draw(2).weights(24, 45).astype(np.float16), np.int32([[0, 23, 5], [-1, -30, 40]])
-    for apply in (lambda p, i: jnp.take(p, i, axis=0), lambda p, i: p.T.at[:, i].get(mode="fill", fill_value=7)):
+    for apply in (
+        lambda p, i: jnp.take(p, i, axis=0),
+        lambda p, i: p.T.at[:, i].get(mode="fill", fill_value=7),
+        lambda p, i: (p[i[0, 0]], p.T[:, i[1, 1]], jax.vmap(lambda i: p[i])(i[0]), lax.dynamic_slice_in_dim(p, i[0, 1], 3)),
+    ):
         quantized_apply, quantized_params = transform.quantize(apply, table, recipe(scheme), indices)
+        assert len(quantized_params["sites"]) == 1
+        assert not quantized_params["float"]
         expected = apply(jnp.asarray(formats.rounded(np, table, (1,), scheme, np.float16)), indices)
-        np.testing.assert_array_equal(jax.jit(quantized_apply)(quantized_params, indices), expected, strict=True)
+        assert_equal_leaves(jax.jit(quantized_apply)(quantized_params, indices), expected)
 
 
 BITS = {  # of each weight, with its share of the scales, where blocks have 32 elements
