@@ -266,7 +266,7 @@ def test_vectors_of_layers_stay_float(bound):
 
     def apply(params, x, length):
         def layer(number, x):
-            return jnp.tanh(x @ params["kernels"][number] + params["biases"][number])
+            return jnp.tanh(x @ params["kernels"][number] + params["biases"][number][None])
 
         return lax.fori_loop(0, length if bound is None else bound, layer, x)
 
