@@ -23,8 +23,8 @@ _STAGES = 3  # of a loop, at most
 def transform(x: jax.Array, axis: int, block_size: int) -> jax.Array:
     """The transform of each block of `x`, in its dtype, along an `axis` that is counted from the end.
 
-    Sums need no seals here, and neither does the scaling by a power of two: no products but exact ones are near them, so that
-    a compiler that contracts one gives the same bits. The operand is sealed against the caller's products.
+    Sums need no seals here, and neither does the scaling by a power of two: the only products near them are exact, so that
+    contracting one changes no bits. The operand is sealed against the caller's products.
     """
     if block_size == 1:
         return exact.narrow(exact.widen(x), x.dtype)
