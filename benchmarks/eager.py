@@ -60,6 +60,7 @@ OPERATORS: dict[str, tuple[Callable, tuple]] = {
     "dynamic_quantize_linear": (jquant.dynamic_quantize_linear, (FLOATS,)),
     "fake_quantize": (jquant.fake_quantize, RANGED),
     "gather_block_quantized": (functools.partial(jquant.gather_block_quantized, block_size=16), TABLE),
+    "hadamard_transform": (jquant.hadamard_transform, (FLOATS,)),
     "matmul_integer": (jquant.matmul_integer, (UINT8, INT8, ZERO_POINT, SIGNED_ZERO_POINT)),
     "matmul_integer, packed": (jquant.matmul_integer, (UINT8, PACKED, ZERO_POINT)),
     "matmul_integer_to_float": (jquant.matmul_integer_to_float, (*X, *W)),

@@ -13,6 +13,7 @@ from jquant.cases import (
     nonlinear,
     products,
     quantized,
+    rotations,
     tensorflow,
     weight_only,
 )
@@ -20,7 +21,10 @@ from jquant.cases.case import ROWS as ROWS
 from jquant.cases.case import Case as Case
 from jquant.cases.case import on_first_floats as on_first_floats
 
-_FAMILIES = (linear, microscaling, quantized, clip, nonlinear, products, blocks, weight_only, convolutions, tensorflow)
+_FAMILIES = (
+    *(linear, microscaling, quantized, clip, nonlinear, products, blocks, weight_only, convolutions, tensorflow),
+    rotations,
+)
 
 CASES: dict[str, Case] = {name: case for family in _FAMILIES for name, case in family.CASES.items()}
 """One or a few cases per operator, for slow checks. A case is named after its operator, which a comma may follow."""

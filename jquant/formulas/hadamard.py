@@ -23,8 +23,8 @@ _STAGES = 3  # of a loop, at most
 def transform(x: jax.Array, axis: int, block_size: int) -> jax.Array:
     """The transform of each block of `x`, in its dtype, along an `axis` that is counted from the end.
 
-    Sums need no seals here, and neither does the scaling by a power of two: no products but exact ones are near them, so that
-    a compiler that contracts one gives the same bits. The operand is sealed against the caller's products.
+    The sums need no seals here: the only products near them are by a sign, so that contracting one changes no bits. The
+    operand and the result are sealed against the caller's arithmetic.
     """
     if block_size == 1:
         return exact.narrow(exact.widen(x), x.dtype)
@@ -32,12 +32,12 @@ def transform(x: jax.Array, axis: int, block_size: int) -> jax.Array:
     first = x.ndim + axis
     blocks = x.shape[axis] // block_size
     split = *x.shape[:first], blocks, *(2**count for count in reversed(stages)), *x.shape[first + 1 :]
-    sums = exact.widen(lax.reshape(materialize.stored(x), split))
+    sums = exact.widen(lax.reshape(materialize.stored_on_cpu(x), split))
     for loop, count in enumerate(stages[:-1]):
         sums = materialize.between_loops(_butterflies(sums, first + len(stages) - loop, count))
     sums = _butterflies(sums, first + 1, stages[-1])
-    scaled = lax.mul(sums, lax.full_like(sums, scale(block_size)))
-    return lax.reshape(materialize.between_loops(exact.narrow(scaled, x.dtype)), x.shape)
+    scaled = exact.product(sums, lax.full_like(sums, scale(block_size)))
+    return lax.reshape(materialize.once_on_cpu(exact.narrow(scaled, x.dtype)), x.shape)
 
 
 def scale(block_size: int) -> np.float32:

@@ -1,7 +1,7 @@
 """Linear functions that are their own transposes, such as a product with a symmetric matrix.
 
-The derivative of such a function is the function itself. JAX would differentiate its steps instead, and transpose them one by
-one, into a program of another form, whose sums have another order.
+The derivative of such a function is the function itself. JAX would differentiate its steps instead, and transpose them one
+by one, into a program of another form, whose sums have another order.
 """
 
 import functools

@@ -30,9 +30,10 @@ def hadamard_transform(x: ArrayLike, /, *, axis: int = -1, block_size: int | Non
     block by the square root of 2: applied twice, it gives ``x / 2``, so that the inverse is twice the transform. (With the
     factor ``2 ** (-m / 2)``, each result would be rounded once more.)
 
-    The sums are float32, whatever the type of `x`, and are taken in m stages: for the distances d = 1, 2, 4, ..., 2 ** (m - 1)
-    in this order, each pair of elements a and b that are d apart becomes ``a + b`` and ``a - b``, each rounded once. The
-    result is then scaled, and rounded to the type of `x`. Its bits are the same on every platform, inside any program.
+    The sums are float32, whatever the type of `x`, and are taken in m stages: for the distances d = 1, 2, 4, ...,
+    2 ** (m - 1), in this order, the elements a and b of each pair i and i + d, where i has bit d clear, become ``a + b`` and
+    ``a - b``, each rounded once. The result is then scaled, and rounded to the type of `x`. Its bits are the same on every
+    platform, inside any program.
 
     A NaN makes its block NaN; an infinity makes it infinite or NaN. The sums come before the scaling, so float32 elements
     near the largest float32 overflow. The derivative is the transform itself, in the same arithmetic.

@@ -43,6 +43,7 @@ from jquant.reference.requantization import requantization_range as requantizati
 from jquant.reference.requantization import requantization_range_per_channel as requantization_range_per_channel
 from jquant.reference.requantization import requantize as requantize
 from jquant.reference.requantization import requantize_per_channel as requantize_per_channel
+from jquant.reference.rotations import hadamard_transform as hadamard_transform
 from jquant.reference.rounding import away as away
 from jquant.reference.rounding import saturate as saturate
 from jquant.reference.tensorflow import fake_quantize as fake_quantize

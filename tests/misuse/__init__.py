@@ -19,6 +19,7 @@ from . import (
     linear,
     matmuls,
     packed,
+    rotations,
     tensorflow,
     weight_only,
     windows,
@@ -42,6 +43,7 @@ _GROUPS = (
     exact,
     levels,
     calibration,
+    rotations,
 )
 
 
