@@ -83,7 +83,7 @@ class Site:
 
     @property
     def needs_statistics(self) -> bool:
-        """Whether the input is observed to prepare the weights. A look-up may read a table that is prepared for a product."""
+        """The number of matrices, for a batch of products; () for one, and for a stack that is selected from."""
         return self.kind != EMBEDDING and self.storage.preparation.needs_statistics
 
     @property

@@ -6,11 +6,6 @@ import jax.numpy as jnp
 from jquant.operators.hadamard_transform import hadamard_transform
 
 
-def _block_size(size: int) -> int:
-    """The largest power of two that divides a size."""
-    return size & -size
-
-
 def of_input(x: jax.Array) -> jax.Array:
     """The channels of an input, its last dimension, rotated, in the type of `x`."""
     return hadamard_transform(x)
@@ -18,9 +13,10 @@ def of_input(x: jax.Array) -> jax.Array:
 
 def of_weights(matrix: jax.Array) -> jax.Array:
     """The rows of float32 weights (..., K, N), rotated, so that the product with a rotated input is that with the input."""
-    # The transform divides by 2**ceil(m / 2), and both together must divide by 2**m.
-    m = _block_size(matrix.shape[-2]).bit_length() - 1
-    return hadamard_transform(matrix, axis=-2) * jnp.float32(2 ** (m % 2))
+    rotated = hadamard_transform(matrix, axis=-2)
+    # The transform of the transform is the identity or, for blocks of 2, 8, 32, ... rows, half of it.
+    largest_block = matrix.shape[-2] & -matrix.shape[-2]
+    return rotated * jnp.float32(1 if largest_block.bit_length() % 2 else 2)
 
 
 def undone(matrix: jax.Array) -> jax.Array:
