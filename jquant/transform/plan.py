@@ -83,7 +83,7 @@ class Site:
 
     @property
     def needs_statistics(self) -> bool:
-        """The number of matrices, for a batch of products; () for one, and for a stack that is selected from."""
+        """Whether the weights are prepared for the input. (A look-up may read a table that is prepared for a product.)"""
         return self.kind != EMBEDDING and self.storage.preparation.needs_statistics
 
     @property
