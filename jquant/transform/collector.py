@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from jquant.errors import TransformError
@@ -19,7 +19,7 @@ from jquant.transform.layouts import (
     RAGGED,
     Layout,
     Storage,
-    row_dimensions,
+    input_quantizer,
     weight_layout,
 )
 from jquant.transform.plan import ActivationProduct, Path, Site, Unquantized
@@ -153,7 +153,7 @@ class Collector:
             storage=storage,
             stored=self._stored.setdefault((weights, storage, inside, shard and shard.spec), name),
             input=self._first_reader(
-                input, weights.levels, scheme, row_dimensions(kind, equation, 1 - operand, scheme), name
+                input, weights.levels, scheme, input_quantizer(kind, equation, 1 - operand, scheme), name
             ),
             scheme=scheme,
             shard_map=inside,
@@ -178,10 +178,11 @@ class Collector:
         obstacle = why_not_scheme(scheme)
         if obstacle is not None:
             raise TransformError(f"recipe: the scheme of {name}: {obstacle}")
-        rows = [row_dimensions(ACTIVATION_MATMUL, equation, operand, scheme) for operand in (0, 1)]
         left, right = (
-            self._first_reader(value, (), scheme, dimensions, f"{name}:{operand}")
-            for operand, (value, dimensions) in enumerate(zip(inputs, rows, strict=True))
+            self._first_reader(
+                value, (), scheme, input_quantizer(ACTIVATION_MATMUL, equation, operand, scheme), f"{name}:{operand}"
+            )
+            for operand, value in enumerate(inputs)
         )
         self.products[path] = ActivationProduct(name=name, equation=equation, inputs=(left, right), scheme=scheme)
         self._quantized.update(inputs)
@@ -211,11 +212,8 @@ class Collector:
         obstacle = partition.why_not(format, layout, weights.shape, shard.spec, self.inside.mesh)
         return (format, "") if obstacle is None else (None, obstacle)
 
-    def _first_reader(
-        self, input: Value, levels: tuple[Level, ...], scheme: Scheme, rows: tuple[int, ...] | None, name: str
-    ) -> str:
+    def _first_reader(self, input: Value, levels: tuple[Level, ...], scheme: Scheme, quantizer: Hashable, name: str) -> str:
         """The name of the first operand that quantizes the same input in the same way: `name`, if it is the first."""
-        quantizer = scheme.activations, scheme.activation_type, scheme.observer, rows
         of_layers = levels if scheme.activations == Activations.STATIC else ()
         first = self._inputs.setdefault((input, of_layers, quantizer), name)
         if first == name:

@@ -1,6 +1,6 @@
 """How the weights of a site are laid out: as a matrix in products, and as they are stored."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 from jquant.transform.jaxprs import Equation
@@ -69,6 +69,11 @@ def row_dimensions(kind: str, equation: Equation, input: int, scheme: Scheme) ->
     if kind not in (MATMUL, ACTIVATION_MATMUL) or scheme.activations != Activations.DYNAMIC_ROW:
         return None
     return tuple(sorted(product_dimensions(equation, input)[0]))
+
+
+def input_quantizer(kind: str, equation: Equation, input: int, scheme: Scheme) -> Hashable:
+    """How an input, the operand of this index, is quantized: the same input is quantized once in the same way."""
+    return scheme.activations, scheme.activation_type, scheme.observer, row_dimensions(kind, equation, input, scheme)
 
 
 def product_dimensions(equation: Equation, operand: int) -> tuple[list[int], list[int]]:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from jquant.errors import TransformError
 from jquant.placement import explain_array_errors_as
-from jquant.transform import traced
+from jquant.transform import tables, traced
 from jquant.transform.compute import is_weight_only
 from jquant.transform.layouts import ACTIVATION_MATMUL, EMBEDDING
 from jquant.transform.parameters import flattened
@@ -40,20 +40,12 @@ class Sites(tuple[Row, ...]):
     def __str__(self) -> str:
         sites = [row for row in self if row.reason is None]
         floats = [row for row in self if row.reason is not None]
-        lines = _table(("site", "kind", "input x weights", "scheme"), [(r.name, r.kind, r.shape, r.scheme) for r in sites])
+        rows = [("site", "kind", "input x weights", "scheme"), *((r.name, r.kind, r.shape, r.scheme) for r in sites)]
+        lines = tables.lines(rows, left=4)
         if floats:
-            lines.append("")
-            lines += _table(
-                ("float", "kind", "operands", "reason"), [(r.name, r.kind, r.shape, str(r.reason)) for r in floats]
-            )
+            rows = [("float", "kind", "operands", "reason"), *((r.name, r.kind, r.shape, str(r.reason)) for r in floats)]
+            lines += ["", *tables.lines(rows, left=4)]
         return "\n".join(lines)
-
-
-def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
-    return [
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in (header, *rows)
-    ]
 
 
 @explain_array_errors_as(_NAME, TransformError)
