@@ -6,11 +6,10 @@ from typing import Any, NamedTuple
 from jquant.errors import TransformError
 from jquant.placement import explain_array_errors_as
 from jquant.transform import tables, traced
-from jquant.transform.compute import is_weight_only
 from jquant.transform.layouts import ACTIVATION_MATMUL, EMBEDDING
 from jquant.transform.parameters import flattened
 from jquant.transform.plan import ActivationProduct, Site
-from jquant.transform.recipe import Recipe, dynamic_int8
+from jquant.transform.recipe import Activations, Recipe, Scheme, dynamic_int8
 
 _NAME = "transform.sites"
 
@@ -102,8 +101,8 @@ def _row_of_site(site: Site, layers: tuple[int, ...]) -> Row:
 
 def _row_of_product(product: ActivationProduct) -> Row:
     left, right = (list(operand.aval.shape) for operand in product.equation.invars)
-    scheme = f"{product.scheme.activations} {'INT8' if product.scheme.is_symmetric else 'UINT8'}"
-    return Row(name=product.name, kind=ACTIVATION_MATMUL, shape=f"{left} x {right}", reason=None, scheme=f"both {scheme}")
+    scheme = f"both {input_title(product.scheme)}"
+    return Row(name=product.name, kind=ACTIVATION_MATMUL, shape=f"{left} x {right}", reason=None, scheme=scheme)
 
 
 def _shape(site: Site, layers: tuple[int, ...]) -> str:
@@ -117,6 +116,11 @@ def _scheme(site: Site) -> str:
     scheme, weights = site.scheme, site.storage.format.title
     if site.kind == EMBEDDING:
         return weights.replace("channel", "row")
-    if is_weight_only(site):
-        return f"{weights}, float input"
-    return f"{weights}, {scheme.activations} {'INT8' if scheme.is_symmetric else 'UINT8'}"
+    return f"{weights}, {input_title(scheme)}"
+
+
+def input_title(scheme: Scheme) -> str:
+    """What tables call the input of a product or a convolution."""
+    if scheme.activations == Activations.FLOAT:
+        return "float input"
+    return f"{scheme.activations} {'INT8' if scheme.is_symmetric else 'UINT8'}"

@@ -1,0 +1,343 @@
+"""Finds out at which sites bits count, and chooses a scheme for each."""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jquant.arguments.statics import boolean, integer, is_sequence, number
+from jquant.calibration import Range
+from jquant.errors import TransformError, TransformTypeError
+from jquant.placement import explain_array_errors_as
+from jquant.transform import packing, traced
+from jquant.transform.assignment_noise import AssignmentNoise
+from jquant.transform.calibrate import calibrate
+from jquant.transform.checks import as_transform_errors
+from jquant.transform.choices import Choices, Option
+from jquant.transform.frontier import Choice, frontier
+from jquant.transform.input_batches import each_inputs
+from jquant.transform.layouts import ACTIVATION_MATMUL, CONVOLUTION, EMBEDDING, MATMUL
+from jquant.transform.mixed_result import Assignment, MixedPrecision, SiteChoice
+from jquant.transform.noise import decibels
+from jquant.transform.parameters import Parameters, abstract, described, flattened, size_in_bytes
+from jquant.transform.quantize import quantize
+from jquant.transform.recipe import Recipe, Scheme
+from jquant.transform.rewrite import Resources
+from jquant.transform.static_inputs import static_inputs
+from jquant.transform.stored_arrays import StoredArrays, stored_arrays
+
+_NAME = "transform.mixed_precision"
+_NUM_MEASURED = 12  # of the best assignments, whose noise is measured and not only predicted
+
+
+@explain_array_errors_as(_NAME, TransformError)
+def mixed_precision(
+    apply: Callable[..., Any],
+    params: Any,
+    batches: Iterable[Any],
+    candidates: Sequence[Scheme | None],
+    *,
+    max_bytes: int | None = None,
+    min_decibels: float | None = None,
+    smallest: int = 256,
+    progress: bool = False,
+) -> MixedPrecision:
+    """Finds out at which sites bits count, and makes a recipe that spends them there.
+
+    For each site and each candidate, the noise of the function is measured with this site alone quantized: at the outputs
+    of the function, so that it counts what the layers behind the site make of it. As a prediction, the noise of the sites
+    adds. By that, the assignment of candidates to sites is the best: with `max_bytes`, the one with the least noise that
+    fits; with `min_decibels`, the smallest of those that were measured and reach the limit, which a bisection of the best
+    assignments finds. The noise of the result is measured, too.
+
+    A site is one of `sites`, by its name; one that a `jax.lax.scan` stacks has one choice for all of its layers. A candidate
+    that a site cannot take, such as INT4 at a convolution, is no choice for it. Products of two activations, and sites
+    inside `jax.shard_map`, stay float.
+
+    How often the function runs, for S pairs of a site and a candidate, and C candidates: each batch, S + C + 15 times, and
+    about 15 times more with `min_decibels`; and once in the calibration for each candidate with static inputs. All runs are
+    of one program, compiled once for each batch shape, that has each site in float and in all candidates. The packed weights
+    of all candidates are in memory at once, beside the parameters, and so are all batches.
+
+    Args:
+      apply, params: as for `quantize`; `params` has arrays.
+      batches: as for `calibrate`. The noise is measured on them, and the ranges of static inputs are found in them.
+      candidates: `Scheme`, and None for sites that may stay float; at least two, all different.
+      max_bytes: the bytes that all parameters may take as they are stored, as `report` counts them.
+      min_decibels: the signal-to-noise ratio that the function must have, as `report` measures it. Pass one of the two.
+      smallest: the fewest elements that weights must have to be quantized, as in a `Recipe`.
+      progress: whether to show progress bars, which need tqdm.
+
+    Returns:
+      `MixedPrecision`, which prints as a table; its `recipe` and `calibration` are for `quantize`, and
+      ``search.draw("bits.png")`` plots it.
+
+    Raises:
+      TransformError: a function without a site, without float outputs, or with outputs that are not finite or all 0; no
+        batch, or one for which the function has different sites; fewer than two candidates, or equal ones; both limits, or
+        none; a limit that no assignment keeps: the message has the best that is possible, or that was reached.
+      TransformTypeError: an argument of the wrong type, or a leaf of `params` or of a batch that is not an array. What
+        `apply` raises is not changed.
+      ImportError: `progress` is set, but tqdm is not installed.
+
+    Example:
+      >>> import jax
+      >>> from jquant import transform
+      >>> def apply(params, x):
+      ...     return jax.nn.relu(x @ params["hidden"]) @ params["head"]
+      >>> keys = jax.random.split(jax.random.key(0), 3)
+      >>> params = {"hidden": jax.random.normal(keys[0], (32, 64)), "head": jax.random.normal(keys[1], (64, 16))}
+      >>> batches = [jax.random.normal(keys[2], (8, 32))]
+      >>> candidates = [transform.Scheme(weight_type="INT4"), transform.Scheme()]
+      >>> search = transform.mixed_precision(apply, params, batches, candidates, max_bytes=2500)
+      >>> [(pattern, scheme.weight_type) for pattern, scheme in search.recipe.rules]
+      [('hidden', 'INT4'), ('head', 'INT8')]
+      >>> quantized_apply, quantized_params = transform.quantize(apply, params, search.recipe, *batches)
+    """
+    schemes = _checked_candidates(candidates)
+    with as_transform_errors():
+        max_bytes, min_decibels = _limits(max_bytes, min_decibels)
+        progress = boolean(_NAME, "progress", progress)
+    functions = {
+        index: traced.checked(_NAME, apply, Recipe([("*", scheme)], smallest=smallest))
+        for index, scheme in enumerate(schemes)
+        if scheme is not None
+    }
+    every_inputs = each_inputs(_NAME, batches, False)
+    parameters = flattened(_NAME, params)
+    kept_batches = list(every_inputs)
+    if not kept_batches:
+        raise TransformError(f"{_NAME}: batches is empty")
+    noise = AssignmentNoise(functions, parameters, kept_batches)
+    ranges = {
+        index: calibrate(apply, params, kept_batches, functions[index].recipe, progress=progress)
+        for index, plan in noise.plans.items()
+        if plan.inputs()
+    }
+    resources = _resources(noise, parameters, ranges, progress)
+    choices = noise.choices
+    kept = _kept(apply, parameters, choices, kept_batches[0], smallest)
+    stored = stored_arrays(choices, resources, parameters.leaves, kept)
+    search = _Search(noise, resources, stored, None in schemes, progress)
+    uniform = [_uniform(choices, index) for index in range(len(schemes))]
+    search.measure([*uniform, *search.path()])
+    if max_bytes is not None:
+        chosen = search.within(max_bytes)
+    else:
+        assert min_decibels is not None
+        chosen = search.reaching(min_decibels)
+    search.measure([chosen])
+    result = search.assignment(chosen)
+    return MixedPrecision(
+        recipe=_recipe(choices, chosen, smallest),
+        calibration=_calibration(choices, chosen, ranges),
+        candidates=schemes,
+        sites=_site_choices(search, stored, choices, chosen, schemes),
+        snr=result.snr,
+        predicted_snr=result.predicted_snr,
+        float_bytes=size_in_bytes(parameters.leaves),
+        quantized_bytes=result.quantized_bytes,
+        uniform=tuple(map(search.assignment, uniform)),
+        path=tuple(map(search.assignment, search.path())),
+        max_bytes=max_bytes,
+        min_decibels=min_decibels,
+    )
+
+
+def _checked_candidates(candidates: Any) -> tuple[Scheme | None, ...]:
+    """The candidates, asserting that they are schemes or None, and that there is something to choose."""
+    if not is_sequence(candidates):
+        wanted = "it must be a list of Scheme, and None for float"
+        raise TransformTypeError(f"{_NAME}: candidates is {described(candidates)}; {wanted}")
+    schemes = tuple(candidates)
+    for index, scheme in enumerate(schemes):
+        if not isinstance(scheme, Scheme | None):
+            wanted = "it must be a Scheme, or None for float"
+            wanted += "; pass the schemes of its rules" if isinstance(scheme, Recipe) else ""
+            raise TransformTypeError(f"{_NAME}: candidates[{index}] is {described(scheme)}; {wanted}")
+        if scheme in schemes[:index]:
+            raise TransformError(f"{_NAME}: candidates has {scheme} twice")
+    if len(schemes) < 2:
+        raise TransformError(f"{_NAME}: candidates is {list(schemes)}; it must have at least two, to choose from")
+    return schemes
+
+
+def _limits(max_bytes: Any, min_decibels: Any) -> tuple[int | None, float | None]:
+    """The limits, asserting that there is one."""
+    if (max_bytes is None) == (min_decibels is None):
+        given = "neither max_bytes nor min_decibels is" if max_bytes is None else "both max_bytes and min_decibels are"
+        raise TransformError(f"{_NAME}: {given} given; pass one of them")
+    if max_bytes is not None:
+        return integer(_NAME, "max_bytes", max_bytes, range(2**63), "a number of bytes"), None
+    return None, number(_NAME, "min_decibels", min_decibels, -1000, 1000)
+
+
+def _resources(
+    noise: AssignmentNoise, parameters: Parameters, ranges: Mapping[int, Mapping[str, Range]], progress: bool
+) -> Resources:
+    """What the sites read with each candidate: its packed weights, and its scales of static inputs."""
+    source = packing.Source(_NAME, parameters, None, False)
+    packed = {index: source.pack(plan, (), progress)[0] for index, plan in noise.plans.items()}
+    static = {index: static_inputs(_NAME, plan, ranges.get(index)) for index, plan in noise.plans.items()}
+    return noise.choices.resources(packed, static)
+
+
+def _kept(
+    apply: Callable[..., Any], parameters: Parameters, choices: Choices, inputs: tuple[Any, ...], smallest: int
+) -> set[int]:
+    """The numbers of the parameters that are stored in float even if all sites are quantized."""
+    types = parameters.structure.unflatten(map(abstract, parameters.leaves))
+    recipe = _recipe(choices, [1] * len(choices.options), smallest)
+    floats = quantize(apply, types, recipe, *inputs)[1]["float"]
+    return {index for index, name in enumerate(parameters.names) if name in floats}
+
+
+class _Search:
+    """The best assignments of choices to sites, and the noise of those that were measured.
+
+    An assignment is a tuple of the numbers that sites choose.
+    """
+
+    def __init__(
+        self, noise: AssignmentNoise, resources: Resources, stored: StoredArrays, may_be_float: bool, progress: bool
+    ):
+        self._noise, self._resources, self._stored, self._progress = noise, resources, stored, progress
+        self._measured: dict[tuple[int, ...], float] = {}
+        counts = [len(options) + 1 for options in noise.choices.options.values()]
+        self._alone = [[_only(len(counts), site, number) for number in range(count)] for site, count in enumerate(counts)]
+        self.measure(assignment for assignments in self._alone for assignment in assignments)
+        first = 0 if may_be_float else 1
+        self._best = frontier(
+            [
+                [Choice(number, self.alone(site, number), needs[number]) for number in range(first, len(needs))]
+                for site, needs in enumerate(stored.needs.values())
+            ],
+            stored.sizes,
+        )
+        sizes = self._best.bytes
+        evenly = np.linspace(sizes[0], sizes[-1], _NUM_MEASURED)
+        self._path = sorted(set(np.searchsorted(sizes, evenly).tolist()))
+
+    def measure(self, assignments: Iterable[tuple[int, ...]]) -> None:
+        """Measures the noise of assignments."""
+        new = [each for each in dict.fromkeys(assignments) if each not in self._measured]
+        if new:
+            self._measured.update(zip(new, self._noise.measure(self._resources, new, self._progress), strict=True))
+
+    def alone(self, site: int, number: int) -> float:
+        """The noise of a choice of one site, with the others in float."""
+        return self._measured[self._alone[site][number]]
+
+    def assignment(self, numbers: tuple[int, ...]) -> Assignment:
+        """What is known about an assignment that was measured."""
+        predicted = sum(self.alone(site, number) for site, number in enumerate(numbers))
+        return Assignment(self._stored.bytes(numbers), decibels(1, predicted), self._decibels(numbers))
+
+    def path(self) -> list[tuple[int, ...]]:
+        """Some of the best assignments, from the smallest to the largest, evenly by bytes; and those of `reaching`."""
+        return list(map(self._numbers, self._path))
+
+    def within(self, max_bytes: int) -> tuple[int, ...]:
+        """The assignment with the least noise, as predicted, in so many bytes."""
+        count = int(np.searchsorted(self._best.bytes, max_bytes - self._stored.always, side="right"))
+        if not count:
+            smallest = self._stored.always + int(self._best.bytes[0])
+            message = (
+                f"max_bytes is {max_bytes:,}, but with these candidates the parameters take at least {smallest:,} bytes"
+            )
+            raise TransformError(f"{_NAME}: {message}")
+        return self._numbers(count - 1)
+
+    def reaching(self, min_decibels: float) -> tuple[int, ...]:
+        """The smallest assignment of the best that was measured to reach a ratio, once `path` has been measured."""
+        ratios = {index: self._decibels(self._numbers(index)) for index in self._path}
+        reaching = [index for index, ratio in ratios.items() if ratio >= min_decibels]
+        if not reaching:
+            message = f"min_decibels is {min_decibels:g}, but the best that was reached is {max(ratios.values()):.2f} dB"
+            raise TransformError(f"{_NAME}: {message}")
+        enough = reaching[0]
+        too_few = max((index for index in self._path if index < enough), default=enough - 1)
+        while enough - too_few > 1:
+            middle = (enough + too_few) // 2
+            self._path = sorted([*self._path, middle])
+            self.measure([self._numbers(middle)])
+            if self._decibels(self._numbers(middle)) >= min_decibels:
+                enough = middle
+            else:
+                too_few = middle
+        return self._numbers(enough)
+
+    def _numbers(self, index: int) -> tuple[int, ...]:
+        return tuple(self._best.numbers[index].tolist())
+
+    def _decibels(self, numbers: tuple[int, ...]) -> float:
+        return decibels(1, self._measured[numbers])
+
+
+def _only(count: int, site: int, number: int) -> tuple[int, ...]:
+    """The assignment in which all sites are float but one."""
+    return tuple(number if each == site else 0 for each in range(count))
+
+
+def _uniform(choices: Choices, candidate: int) -> tuple[int, ...]:
+    """The assignment of a candidate to all sites that can take it."""
+    positions = (
+        [index for index, option in enumerate(options, 1) if option.candidate == candidate]
+        for options in choices.options.values()
+    )
+    return tuple(position[0] if position else 0 for position in positions)
+
+
+def _chosen(choices: Choices, numbers: Sequence[int]) -> dict[str, Option | None]:
+    """The option that each site chooses; None for float."""
+    each = zip(choices.options.items(), numbers, strict=True)
+    return {name: options[number - 1] if number else None for (name, options), number in each}
+
+
+def _recipe(choices: Choices, numbers: Sequence[int], smallest: int) -> Recipe:
+    """A recipe with a rule for each site."""
+    chosen = _chosen(choices, numbers)
+    return Recipe([(_pattern(name), each and each.site.scheme) for name, each in chosen.items()], smallest=smallest)
+
+
+def _pattern(name: str) -> str:
+    """The pattern that matches this name alone, and no kind."""
+    if name in (MATMUL, CONVOLUTION, EMBEDDING, ACTIVATION_MATMUL):
+        return f"[{name[0]}]{name[1:]}"
+    return re.sub(r"([*?[])", r"[\1]", name)
+
+
+def _calibration(
+    choices: Choices, numbers: Sequence[int], ranges: Mapping[int, Mapping[str, Range]]
+) -> dict[str, Range] | None:
+    """The ranges of the static inputs of an assignment, by the name of the site; None if there are none."""
+    chosen = {name: each for name, each in _chosen(choices, numbers).items() if each and each.site.has_static_input}
+    return {name: ranges[candidate][site.input] for name, (candidate, site) in chosen.items()} or None
+
+
+def _site_choices(
+    search: _Search,
+    stored: StoredArrays,
+    choices: Choices,
+    numbers: Sequence[int],
+    schemes: Sequence[Scheme | None],
+) -> tuple[SiteChoice, ...]:
+    """The rows of the table."""
+    rows, floats, arrays = [], set(), set()
+    for index, (name, option) in enumerate(_chosen(choices, numbers).items()):
+        options, needs = choices.options[name], stored.needs[name]
+        ratios = {each.candidate: decibels(1, search.alone(index, number)) for number, each in enumerate(options, 1)}
+        new_floats, new_arrays = needs[0] - floats, needs[numbers[index]] - arrays
+        floats, arrays = floats | new_floats, arrays | new_arrays
+        row = SiteChoice(
+            name=name,
+            kind=options[0].site.kind,
+            snr=tuple(math.inf if scheme is None else ratios.get(each) for each, scheme in enumerate(schemes)),
+            choice=option and option.site.scheme,
+            float_bytes=sum(stored.sizes[need] for need in new_floats),
+            quantized_bytes=sum(stored.sizes[need] for need in new_arrays),
+        )
+        rows.append(row)
+    return tuple(rows)
