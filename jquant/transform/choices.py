@@ -2,14 +2,18 @@
 
 import dataclasses
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 from jax import lax
 
+from jquant.calibration import Range
 from jquant.transform import compute, rewrite
+from jquant.transform.layouts import ACTIVATION_MATMUL, CONVOLUTION, EMBEDDING, MATMUL
 from jquant.transform.plan import Plan, Site
+from jquant.transform.recipe import Recipe
 
 
 class Option(NamedTuple):
@@ -65,6 +69,33 @@ class Choices(NamedTuple):
             return lax.switch(chosen[site.name], branches)
 
         return rewrite.run(self.plan, rewrite.Functions(output), inputs, resources)[0]
+
+    def uniform(self, candidate: int) -> tuple[int, ...]:
+        """The numbers by which all sites choose a candidate, or float if they cannot take it."""
+        candidates = ([None, *(option.candidate for option in options)] for options in self.options.values())
+        return tuple(each.index(candidate) if candidate in each else 0 for each in candidates)
+
+    def chosen(self, numbers: Sequence[int]) -> dict[str, Option | None]:
+        """The option that each site chooses; None for float."""
+        each = zip(self.options.items(), numbers, strict=True)
+        return {name: options[number - 1] if number else None for (name, options), number in each}
+
+    def recipe(self, numbers: Sequence[int], smallest: int) -> Recipe:
+        """A recipe with a rule for each site."""
+        rules = [(_pattern(name), option and option.site.scheme) for name, option in self.chosen(numbers).items()]
+        return Recipe(rules, smallest=smallest)
+
+    def calibration(self, numbers: Sequence[int], ranges: Mapping[int, Mapping[str, Range]]) -> dict[str, Range] | None:
+        """The ranges for that recipe, from those of each candidate; None if it has no static inputs."""
+        options = {name: option for name, option in self.chosen(numbers).items() if option and option.site.has_static_input}
+        return {name: ranges[candidate][site.input] for name, (candidate, site) in options.items()} or None
+
+
+def _pattern(name: str) -> str:
+    """The pattern that matches this name alone, and is not a kind."""
+    if name in (MATMUL, CONVOLUTION, EMBEDDING, ACTIVATION_MATMUL):
+        return f"[{name[0]}]{name[1:]}"
+    return re.sub(r"([*?[])", r"[\1]", name)
 
 
 def united(plans: Mapping[int, Plan]) -> Choices:

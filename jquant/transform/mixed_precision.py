@@ -1,7 +1,6 @@
 """Finds out at which sites bits count, and chooses a scheme for each."""
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,10 +14,9 @@ from jquant.transform import packing, traced
 from jquant.transform.assignment_noise import AssignmentNoise
 from jquant.transform.calibrate import calibrate
 from jquant.transform.checks import as_transform_errors
-from jquant.transform.choices import Choices, Option
+from jquant.transform.choices import Choices
 from jquant.transform.frontier import Choice, frontier
 from jquant.transform.input_batches import each_inputs
-from jquant.transform.layouts import ACTIVATION_MATMUL, CONVOLUTION, EMBEDDING, MATMUL
 from jquant.transform.mixed_result import Assignment, MixedPrecision, SiteChoice
 from jquant.transform.noise import decibels
 from jquant.transform.parameters import Parameters, abstract, described, flattened, size_in_bytes
@@ -121,7 +119,7 @@ def mixed_precision(
     kept = _kept(apply, parameters, choices, kept_batches[0], smallest)
     stored = stored_arrays(choices, resources, parameters.leaves, kept)
     search = _Search(noise, resources, stored, None in schemes, progress)
-    uniform = [_uniform(choices, index) for index in range(len(schemes))]
+    uniform = [choices.uniform(index) for index in range(len(schemes))]
     search.measure([*uniform, *search.path()])
     if max_bytes is not None:
         chosen = search.within(max_bytes)
@@ -131,8 +129,8 @@ def mixed_precision(
     search.measure([chosen])
     result = search.assignment(chosen)
     return MixedPrecision(
-        recipe=_recipe(choices, chosen, smallest),
-        calibration=_calibration(choices, chosen, ranges),
+        recipe=choices.recipe(chosen, smallest),
+        calibration=choices.calibration(chosen, ranges),
         candidates=schemes,
         sites=_site_choices(search, stored, choices, chosen, schemes),
         snr=result.snr,
@@ -189,7 +187,7 @@ def _kept(
 ) -> set[int]:
     """The numbers of the parameters that are stored in float even if all sites are quantized."""
     types = parameters.structure.unflatten(map(abstract, parameters.leaves))
-    recipe = _recipe(choices, [1] * len(choices.options), smallest)
+    recipe = choices.recipe([1] * len(choices.options), smallest)
     floats = quantize(apply, types, recipe, *inputs)[1]["float"]
     return {index for index, name in enumerate(parameters.names) if name in floats}
 
@@ -281,42 +279,6 @@ def _only(count: int, site: int, number: int) -> tuple[int, ...]:
     return tuple(number if each == site else 0 for each in range(count))
 
 
-def _uniform(choices: Choices, candidate: int) -> tuple[int, ...]:
-    """The assignment of a candidate to all sites that can take it."""
-    positions = (
-        [index for index, option in enumerate(options, 1) if option.candidate == candidate]
-        for options in choices.options.values()
-    )
-    return tuple(position[0] if position else 0 for position in positions)
-
-
-def _chosen(choices: Choices, numbers: Sequence[int]) -> dict[str, Option | None]:
-    """The option that each site chooses; None for float."""
-    each = zip(choices.options.items(), numbers, strict=True)
-    return {name: options[number - 1] if number else None for (name, options), number in each}
-
-
-def _recipe(choices: Choices, numbers: Sequence[int], smallest: int) -> Recipe:
-    """A recipe with a rule for each site."""
-    chosen = _chosen(choices, numbers)
-    return Recipe([(_pattern(name), each and each.site.scheme) for name, each in chosen.items()], smallest=smallest)
-
-
-def _pattern(name: str) -> str:
-    """The pattern that matches this name alone, and no kind."""
-    if name in (MATMUL, CONVOLUTION, EMBEDDING, ACTIVATION_MATMUL):
-        return f"[{name[0]}]{name[1:]}"
-    return re.sub(r"([*?[])", r"[\1]", name)
-
-
-def _calibration(
-    choices: Choices, numbers: Sequence[int], ranges: Mapping[int, Mapping[str, Range]]
-) -> dict[str, Range] | None:
-    """The ranges of the static inputs of an assignment, by the name of the site; None if there are none."""
-    chosen = {name: each for name, each in _chosen(choices, numbers).items() if each and each.site.has_static_input}
-    return {name: ranges[candidate][site.input] for name, (candidate, site) in chosen.items()} or None
-
-
 def _site_choices(
     search: _Search,
     stored: StoredArrays,
@@ -326,7 +288,7 @@ def _site_choices(
 ) -> tuple[SiteChoice, ...]:
     """The rows of the table."""
     rows, floats, arrays = [], set(), set()
-    for index, (name, option) in enumerate(_chosen(choices, numbers).items()):
+    for index, (name, option) in enumerate(choices.chosen(numbers).items()):
         options, needs = choices.options[name], stored.needs[name]
         ratios = {each.candidate: decibels(1, search.alone(index, number)) for number, each in enumerate(options, 1)}
         new_floats, new_arrays = needs[0] - floats, needs[numbers[index]] - arrays

@@ -1,7 +1,7 @@
 """What a search for mixed precision found, as a table and as a plot."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
