@@ -1,30 +1,25 @@
 """Finds out at which sites bits count, and chooses a scheme for each."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from jquant.arguments.statics import boolean, integer, is_sequence, number
-from jquant.calibration import Range
 from jquant.errors import TransformError, TransformTypeError
 from jquant.placement import explain_array_errors_as
-from jquant.transform import packing, traced
-from jquant.transform.assignment_noise import AssignmentNoise
-from jquant.transform.calibrate import calibrate
+from jquant.transform import traced
 from jquant.transform.checks import as_transform_errors
 from jquant.transform.choices import Choices
 from jquant.transform.frontier import Choice, frontier
 from jquant.transform.input_batches import each_inputs
 from jquant.transform.mixed_result import Assignment, MixedPrecision, SiteChoice
 from jquant.transform.noise import decibels
-from jquant.transform.parameters import Parameters, abstract, described, flattened, size_in_bytes
-from jquant.transform.quantize import quantize
+from jquant.transform.parameters import described, flattened, size_in_bytes
 from jquant.transform.recipe import Recipe, Scheme
-from jquant.transform.rewrite import Resources
-from jquant.transform.static_inputs import static_inputs
-from jquant.transform.stored_arrays import StoredArrays, stored_arrays
+from jquant.transform.stored_arrays import StoredArrays
+from jquant.transform.trials import Trials
 
 _NAME = "transform.mixed_precision"
 _NUM_MEASURED = 12  # of the best assignments, whose noise is measured and not only predicted
@@ -54,10 +49,10 @@ def mixed_precision(
     that a site cannot take, such as INT4 at a convolution, is no choice for it. Products of two activations, and sites
     inside `jax.shard_map`, stay float.
 
-    How often the function runs, for S pairs of a site and a candidate, and C candidates: each batch, S + C + 15 times, and
-    about 15 times more with `min_decibels`; and once in the calibration for each candidate with static inputs. All runs are
-    of one program, compiled once for each batch shape, that has each site in float and in all candidates. The packed weights
-    of all candidates are in memory at once, beside the parameters, and so are all batches.
+    With S pairs of a site and a scheme, and C candidates, the function runs up to S + C + 16 times on each batch, and up to
+    20 times more with `min_decibels`; and once more for each candidate with static inputs, to calibrate it. All but the
+    latter run one program, compiled once for each batch shape, that has each site in float and in all schemes. The packed
+    weights of all candidates are in memory at once, beside the parameters, and so are the batches.
 
     Args:
       apply, params: as for `quantize`; `params` has arrays.
@@ -98,27 +93,15 @@ def mixed_precision(
     with as_transform_errors():
         max_bytes, min_decibels = _limits(max_bytes, min_decibels)
         progress = boolean(_NAME, "progress", progress)
-    functions = {
-        index: traced.checked(_NAME, apply, Recipe([("*", scheme)], smallest=smallest))
-        for index, scheme in enumerate(schemes)
-        if scheme is not None
-    }
-    every_inputs = each_inputs(_NAME, batches, False)
-    parameters = flattened(_NAME, params)
-    kept_batches = list(every_inputs)
+    traced.checked(_NAME, apply, Recipe([("*", None)], smallest=smallest))
+    all_inputs = each_inputs(_NAME, batches, False)
+    float_bytes = size_in_bytes(flattened(_NAME, params).leaves)
+    kept_batches = list(all_inputs)
     if not kept_batches:
         raise TransformError(f"{_NAME}: batches is empty")
-    noise = AssignmentNoise(functions, parameters, kept_batches)
-    ranges = {
-        index: calibrate(apply, params, kept_batches, functions[index].recipe, progress=progress)
-        for index, plan in noise.plans.items()
-        if plan.inputs()
-    }
-    resources = _resources(noise, parameters, ranges, progress)
-    choices = noise.choices
-    kept = _kept(apply, parameters, choices, kept_batches[0], smallest)
-    stored = stored_arrays(choices, resources, parameters.leaves, kept)
-    search = _Search(noise, resources, stored, None in schemes, progress)
+    trials = Trials(_NAME, apply, params, kept_batches, schemes, smallest, progress)
+    search = _Search(trials, may_be_float=None in schemes)
+    choices = trials.choices
     uniform = [choices.uniform(index) for index in range(len(schemes))]
     search.measure([*uniform, *search.path()])
     if max_bytes is not None:
@@ -130,12 +113,12 @@ def mixed_precision(
     result = search.assignment(chosen)
     return MixedPrecision(
         recipe=choices.recipe(chosen, smallest),
-        calibration=choices.calibration(chosen, ranges),
+        calibration=choices.calibration(chosen, trials.ranges),
         candidates=schemes,
-        sites=_site_choices(search, stored, choices, chosen, schemes),
+        sites=_site_choices(search, trials.stored, choices, chosen, schemes),
         snr=result.snr,
         predicted_snr=result.predicted_snr,
-        float_bytes=size_in_bytes(parameters.leaves),
+        float_bytes=float_bytes,
         quantized_bytes=result.quantized_bytes,
         uniform=tuple(map(search.assignment, uniform)),
         path=tuple(map(search.assignment, search.path())),
@@ -172,47 +155,25 @@ def _limits(max_bytes: Any, min_decibels: Any) -> tuple[int | None, float | None
     return None, number(_NAME, "min_decibels", min_decibels, -1000, 1000)
 
 
-def _resources(
-    noise: AssignmentNoise, parameters: Parameters, ranges: Mapping[int, Mapping[str, Range]], progress: bool
-) -> Resources:
-    """What the sites read with each candidate: its packed weights, and its scales of static inputs."""
-    source = packing.Source(_NAME, parameters, None, False)
-    packed = {index: source.pack(plan, (), progress)[0] for index, plan in noise.plans.items()}
-    static = {index: static_inputs(_NAME, plan, ranges.get(index)) for index, plan in noise.plans.items()}
-    return noise.choices.resources(packed, static)
-
-
-def _kept(
-    apply: Callable[..., Any], parameters: Parameters, choices: Choices, inputs: tuple[Any, ...], smallest: int
-) -> set[int]:
-    """The numbers of the parameters that are stored in float even if all sites are quantized."""
-    types = parameters.structure.unflatten(map(abstract, parameters.leaves))
-    recipe = choices.recipe([1] * len(choices.options), smallest)
-    floats = quantize(apply, types, recipe, *inputs)[1]["float"]
-    return {index for index, name in enumerate(parameters.names) if name in floats}
-
-
 class _Search:
     """The best assignments of choices to sites, and the noise of those that were measured.
 
     An assignment is a tuple of the numbers that sites choose.
     """
 
-    def __init__(
-        self, noise: AssignmentNoise, resources: Resources, stored: StoredArrays, may_be_float: bool, progress: bool
-    ):
-        self._noise, self._resources, self._stored, self._progress = noise, resources, stored, progress
-        self._measured: dict[tuple[int, ...], float] = {}
-        counts = [len(options) + 1 for options in noise.choices.options.values()]
+    def __init__(self, trials: Trials, *, may_be_float: bool):
+        self._trials, self._stored = trials, trials.stored
+        self._measured = {(0,) * len(trials.choices.options): 0.0}
+        counts = [len(options) + 1 for options in trials.choices.options.values()]
         self._alone = [[_only(len(counts), site, number) for number in range(count)] for site, count in enumerate(counts)]
         self.measure(assignment for assignments in self._alone for assignment in assignments)
         first = 0 if may_be_float else 1
         self._best = frontier(
             [
                 [Choice(number, self.alone(site, number), needs[number]) for number in range(first, len(needs))]
-                for site, needs in enumerate(stored.needs.values())
+                for site, needs in enumerate(self._stored.needs.values())
             ],
-            stored.sizes,
+            self._stored.sizes,
         )
         sizes = self._best.bytes
         evenly = np.linspace(sizes[0], sizes[-1], _NUM_MEASURED)
@@ -222,7 +183,7 @@ class _Search:
         """Measures the noise of assignments."""
         new = [each for each in dict.fromkeys(assignments) if each not in self._measured]
         if new:
-            self._measured.update(zip(new, self._noise.measure(self._resources, new, self._progress), strict=True))
+            self._measured.update(zip(new, self._trials.measure(new), strict=True))
 
     def alone(self, site: int, number: int) -> float:
         """The noise of a choice of one site, with the others in float."""

@@ -8,19 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import AxisType, PartitionSpec
 from support.comparison import assert_declined, assert_equal
 from support.networks import SCHEMES
 from support.random_networks import as_function, draw_network
 from support.sampling import one_in
 
 from jquant import transform
-from jquant.transform import TransformTypeError, traced
-from jquant.transform.assignment_noise import AssignmentNoise
+from jquant.transform import TransformTypeError
 from jquant.transform.frontier import Choice, frontier
-from jquant.transform.mixed_precision import _kept, _resources
-from jquant.transform.parameters import flattened, size_in_bytes
+from jquant.transform.parameters import size_in_bytes
 from jquant.transform.recipe import Recipe, Scheme
-from jquant.transform.stored_arrays import stored_arrays
+from jquant.transform.trials import Trials
 
 INT4, INT8 = Scheme(weight_type="INT4"), Scheme()
 FLOAT_INPUT = Scheme(activations="FLOAT")
@@ -57,23 +56,8 @@ def ratio(function, params, batches, outputs):
     return 10 * np.log10(np.sum(exact**2) / np.sum(noise**2)) if noise.any() else math.inf
 
 
-class Internals:
-    """The parts of a search: the program whose sites choose, and the bytes of assignments."""
-
-    def __init__(self, function, params, batches, schemes):
-        recipes = [Recipe([("*", scheme)], smallest=1) for scheme in schemes]
-        functions = {index: traced.checked("test", function, recipe) for index, recipe in enumerate(recipes)}
-        self.params, batches = flattened("test", params), [(batch,) for batch in batches]
-        self.noise = AssignmentNoise(functions, self.params, batches)
-        self.choices = self.noise.choices
-        self.ranges = {
-            index: transform.calibrate(function, params, batches, recipes[index])
-            for index, plan in self.noise.plans.items()
-            if plan.inputs()
-        }
-        self.resources = _resources(self.noise, self.params, self.ranges, False)
-        kept = _kept(function, self.params, self.choices, batches[0], 1)
-        self.stored = stored_arrays(self.choices, self.resources, self.params.leaves, kept)
+def trials(function, params, batches, schemes):
+    return Trials("test", function, params, [(batch,) for batch in batches], schemes, 1, False)
 
 
 EXACT = [seed for seed in range(200) if draw_network(seed).is_exact]
@@ -85,19 +69,19 @@ def test_assignments_of_random_networks(seed, count):
     network, random = draw_network(seed), np.random.default_rng(seed)
     function, params = as_function(network)
     schemes = [SCHEMES[name] for name in random.choice([*SCHEMES], 3, replace=False)]
-    internals = Internals(function, params, [network.x], schemes)
-    counts = np.array([len(options) + 1 for options in internals.choices.options.values()])
+    tried = trials(function, params, [network.x], schemes)
+    counts = np.array([len(options) + 1 for options in tried.choices.options.values()])
     alone = np.where(np.arange(len(counts)) == random.integers(len(counts)), counts - 1, 0)
     for numbers in [alone, np.ones_like(counts), *random.integers(counts, size=(2, len(counts)))]:
         numbers = tuple(numbers.tolist())
         if not any(numbers):
             continue
-        recipe = internals.choices.recipe(numbers, 1)
-        calibration = internals.choices.calibration(numbers, internals.ranges)
+        recipe = tried.choices.recipe(numbers, 1)
+        calibration = tried.choices.calibration(numbers, tried.ranges)
         (expected,), size = quantized(function, params, [network.x], recipe, calibration)
-        (actual,) = internals.noise.outputs(internals.resources, numbers, (network.x,))
+        (actual,) = tried.outputs(numbers, (network.x,))
         assert_equal(actual, expected, f"network {seed}, {numbers}")
-        assert internals.stored.bytes(numbers) == size, f"network {seed}, {numbers}"
+        assert tried.stored.bytes(numbers) == size, f"network {seed}, {numbers}"
         count("assignments of random networks", 1)
 
 
@@ -108,12 +92,12 @@ def test_one_program_for_each_batch_shape():
         traces.append(x.shape)
         return apply(params, x)
 
-    internals = Internals(counted, PARAMS, [*BATCHES, BATCHES[0] + 1], [INT4, INT8])
+    tried = trials(counted, PARAMS, [*BATCHES, BATCHES[0] + 1], [INT4, INT8])
     traces.clear()
     assignments = list(itertools.product(range(3), repeat=4))[1:20]
-    internals.noise.measure(internals.resources, assignments, False)
-    assert [program._cache_size() for program in internals.noise._programs.values()] == [1, 1]
-    assert len(traces) == 2
+    tried.measure(assignments)
+    assert [program._cache_size() for program in tried._programs.values()] == [1, 1]
+    assert traces == [BATCHES[1].shape]  # the first one has been read before
 
 
 @pytest.mark.parametrize("candidate", range(2))
@@ -126,10 +110,13 @@ def test_noise_of_one_site(candidate):
         assert site.snr[candidate] == pytest.approx(ratio(apply, PARAMS, BATCHES, outputs), abs=1e-3)
 
 
-@pytest.mark.parametrize("options", [{"max_bytes": 2000}, {"min_decibels": 25}])
+@pytest.mark.parametrize("limit", ["max_bytes", "min_decibels"])
 @pytest.mark.parametrize("candidates", [(INT4, INT8, None), (STATIC_INT4, STATIC, FLOAT_INPUT)])
-def test_result(options, candidates):
+def test_result(limit, candidates):
     """Its noise and bytes are those of the function that the recipe quantizes."""
+    first, second = search(candidates=candidates).uniform[:2]
+    between = (first.quantized_bytes + second.quantized_bytes) // 2, first.snr + (second.snr - first.snr) / 8
+    options = {limit: dict(zip(("max_bytes", "min_decibels"), between, strict=True))[limit]}
     result = search(candidates=candidates, **options)
     outputs, size = quantized(apply, PARAMS, BATCHES, result.recipe, result.calibration)
     assert result.snr == pytest.approx(ratio(apply, PARAMS, BATCHES, outputs), abs=1e-3)
@@ -157,6 +144,10 @@ def test_uniform_schemes():
     assert result.uniform[2] == (result.float_bytes, math.inf, math.inf)
 
 
+def stored_bytes(recipe):
+    return size_in_bytes(transform.quantize(apply, jax.eval_shape(lambda: PARAMS), recipe, BATCHES[0])[1])
+
+
 def noise_of(decibels):
     return 10 ** (-decibels / 10)
 
@@ -168,7 +159,7 @@ def test_no_assignment_is_better(count):
     assignments = {}
     for choice in itertools.product(range(3), repeat=4):
         rules = [(site.name, candidates[number]) for site, number in zip(result.sites, choice, strict=True)]
-        size = result.float_bytes if choice == (2,) * 4 else quantized(apply, PARAMS, [], Recipe(rules, smallest=1))[1]
+        size = result.float_bytes if choice == (2,) * 4 else stored_bytes(Recipe(rules, smallest=1))
         assignments[choice] = size, sum(noise_of(site.snr[n]) for site, n in zip(result.sites, choice, strict=True))
     sizes = sorted({size for size, _ in assignments.values()})
     for limit in [*sizes[::5], sizes[-1]]:
@@ -215,7 +206,10 @@ def test_frontier_of_many_sites():
     """It keeps some of the best assignments, with the smallest and the best of all, and every one is what it says."""
     random = np.random.default_rng(0)
     sizes = {(site, n): int(random.integers(10**6)) for site in range(40) for n in range(3)}
-    sites = [[Choice(n, float(random.integers(10**6)), frozenset({(site, n)})) for n in range(3)] for site in range(40)]
+    sites = [
+        [Choice(n, float(10**7 - sizes[site, n] * random.integers(1, 9)), frozenset({(site, n)})) for n in range(3)]
+        for site in range(40)
+    ]
     best = frontier(sites, sizes)
     assert 1000 < len(best.bytes) < 10_000
     assert best.bytes[0] == sum(min(sizes[site, n] for n in range(3)) for site in range(40))
@@ -244,11 +238,11 @@ def test_tied_weights_and_layers():
     assert [(site.name, site.choice) for site in result.sites] == [("table", None), ("layers", None), ("table#2", None)]
     assert [site.float_bytes for site in result.sites] == [32 * 16 * 4, 3 * 16 * 16 * 4, 0]
     packed = 32 * (16 + 4)
-    internals = Internals(tied, TIED, TOKENS, [FLOAT_INPUT])
+    tried = trials(tied, TIED, TOKENS, [FLOAT_INPUT])
     layers = 3 * 16 * 16 * 4
     for numbers, table in (((0, 0, 0), 2048), ((1, 0, 1), packed), ((1, 0, 0), 2048 + packed), ((0, 0, 1), 2048 + packed)):
-        assert internals.stored.bytes(numbers) == table + layers
-    assert internals.stored.bytes((1, 1, 1)) == packed + 3 * 16 * (16 + 4)
+        assert tried.stored.bytes(numbers) == table + layers
+    assert tried.stored.bytes((1, 1, 1)) == packed + 3 * 16 * (16 + 4)
     together = search(tied, TIED, TOKENS, (FLOAT_INPUT, None), max_bytes=packed + layers)
     assert [site.choice for site in together.sites] == [FLOAT_INPUT, None, FLOAT_INPUT]
     assert together.quantized_bytes == packed + layers
@@ -261,11 +255,12 @@ def test_shared_static_input():
         return x @ params["q"], x @ params["k"]
 
     params = {name: jax.random.normal(key, (16, 16)) for name, key in zip("qk", KEYS, strict=False)}
-    internals = Internals(function, params, [BATCHES[0].repeat(2, axis=1)], [STATIC, STATIC_INT4])
-    columns, blocks = 16 * (16 + 4), 16 * (8 + 4)
-    assert internals.stored.bytes((1, 2)) == columns + blocks + 5
-    assert internals.stored.bytes((2, 2)) == 2 * blocks + 5
-    assert internals.stored.bytes((0, 2)) == 16 * 16 * 4 + blocks + 5
+    tried = trials(function, params, [BATCHES[0].repeat(2, axis=1)], [STATIC, STATIC_INT4])
+    float_bytes, range_bytes, stored = 16 * 16 * 4, 4 + 1, tried.stored
+    alone = {numbers: stored.bytes(numbers) - float_bytes for numbers in ((1, 0), (2, 0), (0, 1), (0, 2))}
+    assert alone[1, 0] == alone[0, 1] > 16 * 16 + range_bytes
+    for first, second in itertools.product((1, 2), repeat=2):
+        assert stored.bytes((first, second)) == alone[first, 0] + alone[0, second] - range_bytes
 
 
 def convolutional(params, x):
@@ -275,9 +270,9 @@ def convolutional(params, x):
 
 def test_convolution():
     """It takes INT8 and not INT4, and stays float without INT8."""
-    params = {"filter": jax.random.normal(KEYS[0], (3, 3, 4, 8)), "head": jax.random.normal(KEYS[1], (8, 16))}
+    params = {"filter": jax.random.normal(KEYS[0], (3, 3, 4, 32)), "head": jax.random.normal(KEYS[1], (32, 16))}
     x = jax.random.normal(KEYS[2], (2, 6, 6, 4))
-    result = search(convolutional, params, [x], (INT4, INT8), max_bytes=700)
+    result = search(convolutional, params, [x], (INT4, INT8), max_bytes=1152 + 128 + 512)
     filter, head = result.sites
     assert (filter.snr[0], filter.choice, head.choice) == (None, INT8, INT4)
     outputs, size = quantized(convolutional, params, [x], result.recipe)
@@ -298,8 +293,8 @@ def test_names_with_patterns(name):
     def function(params, x):
         return x @ params[name] @ params["other"]
 
-    internals = Internals(function, params, BATCHES, candidates[:2])
-    recipe = internals.choices.recipe((1, 2), 1)
+    tried = trials(function, params, BATCHES, candidates[:2])
+    recipe = tried.choices.recipe((1, 2), 1)
     rows = transform.sites(function, params, BATCHES[0], recipe=recipe)
     assert {row.name: row.scheme.partition(",")[0] for row in rows} == {name: "int4 by channel", "other": "int8 by channel"}
 
@@ -336,11 +331,11 @@ def test_the_smallest_that_reaches():
 
 def test_sites_in_shard_map():
     """They stay float."""
-    mesh = jax.make_mesh((2,), ("x",))
-    spec = jax.sharding.PartitionSpec("x")
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,))
+    spec = PartitionSpec("x")
 
     def function(params, x):
-        product = jax.shard_map(jnp.matmul, mesh=mesh, in_specs=(spec, jax.sharding.PartitionSpec()), out_specs=spec)
+        product = jax.shard_map(jnp.matmul, mesh=mesh, in_specs=(spec, PartitionSpec()), out_specs=spec)
         return product(x @ params["w0"], params["w1"])
 
     result = search(function, {name: PARAMS[name] for name in ("w0", "w1")}, [BATCHES[0]], (INT4, INT8))
