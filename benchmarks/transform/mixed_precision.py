@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import flax.linen as nn
 import numpy as np
+from tqdm import tqdm
 
 from benchmarks import environment
 from benchmarks.transform.networks import CharacterModel, ResidualMLP, digits, documentation, train
@@ -61,27 +62,30 @@ def compare(model: nn.Module, params: dict, train_inputs: np.ndarray, test: tupl
     """The tables of one network; `test` has inputs and labels."""
     schemes = list(CANDIDATES.values())
     trials = Trials("mixed precision", model.apply, params, [(test[0],)], schemes, 256, False)
+    exact = np.asarray(trials.outputs([0] * len(trials.choices.options), (test[0],))[0])
 
     def measured(assignments: Sequence[tuple[int, ...]]) -> tuple[np.ndarray, np.ndarray]:
-        decibels = -10 * np.log10(trials.measure(assignments))
-        logits = (trials.outputs(numbers, (test[0],))[0] for numbers in assignments)
-        return decibels, np.array([np.mean(np.argmax(each, -1) == test[1]) for each in logits])
+        decibels, accuracies = [], []
+        for numbers in tqdm(assignments, desc="measuring on test data", unit="assignment"):
+            (logits,) = trials.outputs(numbers, (test[0],))
+            decibels.append(10 * np.log10(np.sum(exact**2) / np.sum((logits - exact) ** 2)))
+            accuracies.append(np.mean(np.argmax(logits, -1) == test[1]))
+        return np.array(decibels), np.array(accuracies)
 
     def row(name: str, numbers: tuple[int, ...]) -> Row:
         (decibels,), (accuracy,) = measured([numbers])
         return Row(name, f"{trials.stored.bytes(numbers):,}", decibels, accuracy)
 
-    (exact,) = trials.outputs([0] * len(trials.choices.options), (test[0],))
     accuracy = np.mean(np.argmax(exact, -1) == test[1])
     lines = [f"float32: {trials.stored.bytes([0] * len(trials.choices.options)):,} bytes, accuracy {accuracy:.2%}", ""]
     lines += table(trials, [row(f"{name}, at all sites", trials.choices.uniform(n)) for n, name in enumerate(CANDIDATES)])
     for name in BUDGETS:
         uniform = trials.choices.uniform(list(CANDIDATES).index(name))
         budget = trials.stored.bytes(uniform)
-        batches = [train_inputs[:64], train_inputs[64:128]]
+        batches = [train_inputs[:32], train_inputs[32:64]]
         search = transform.mixed_precision(model.apply, params, batches, schemes, max_bytes=budget, progress=True)
         print(search)
-        if picture is not None and name == BUDGETS[0]:
+        if picture is not None and name == BUDGETS[1]:
             search.draw(picture)
         mixed = tuple(schemes.index(site.choice) + 1 for site in search.sites)
         assignments = within(trials, budget)
@@ -110,15 +114,15 @@ def main() -> None:
     output = arguments.output or RESULTS / f"mixed-precision-{environment.file_name(description)}.md"
     lines = ["# Bits where they count: mixed precision, uniform schemes and random assignments", ""]
     lines += [f"- {name}: {value}" for name, value in description.items()]
-    for model, data, options in (
-        (CharacterModel(), documentation(), {"steps": 400, "batch_size": 32}),
-        (ResidualMLP(), digits(), {}),
+    for model, data, size, options in (
+        (CharacterModel(), documentation(), 64, {"steps": 300, "batch_size": 32}),
+        (ResidualMLP(), digits(), 599, {}),
     ):
         train_inputs, test_inputs, train_labels, test_labels = data
         params = train(model, train_inputs, train_labels, **options)
         picture = arguments.picture if isinstance(model, CharacterModel) else None
         lines += ["", f"## {type(model).__name__}", ""]
-        lines += compare(model, params, train_inputs, (test_inputs[:256], test_labels[:256]), picture)
+        lines += compare(model, params, train_inputs, (test_inputs[:size], test_labels[:size]), picture)
     text = "\n".join(lines) + "\n"
     print(text)
     output.write_text(text)

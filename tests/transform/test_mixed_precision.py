@@ -162,7 +162,7 @@ def test_no_assignment_is_better(count):
         size = result.float_bytes if choice == (2,) * 4 else stored_bytes(Recipe(rules, smallest=1))
         assignments[choice] = size, sum(noise_of(site.snr[n]) for site, n in zip(result.sites, choice, strict=True))
     sizes = sorted({size for size, _ in assignments.values()})
-    for limit in [*sizes[::5], sizes[-1]]:
+    for limit in (sizes[0], sizes[len(sizes) // 4], sizes[len(sizes) // 2], sizes[-1]):
         best = min(noise for size, noise in assignments.values() if size <= limit)
         found = search(candidates=candidates, max_bytes=limit)
         assert found.quantized_bytes <= limit
@@ -202,8 +202,9 @@ def test_frontier(count):
         count("assignments by brute force", len(points))
 
 
-def test_frontier_of_many_sites():
+def test_frontier_of_many_sites(monkeypatch):
     """It keeps some of the best assignments, with the smallest and the best of all, and every one is what it says."""
+    monkeypatch.setattr("jquant.transform.frontier._MOST", 500)
     random = np.random.default_rng(0)
     sizes = {(site, n): int(random.integers(10**6)) for site in range(40) for n in range(3)}
     sites = [
@@ -211,12 +212,12 @@ def test_frontier_of_many_sites():
         for site in range(40)
     ]
     best = frontier(sites, sizes)
-    assert 1000 < len(best.bytes) < 10_000
+    assert 300 < len(best.bytes) <= 501
     assert best.bytes[0] == sum(min(sizes[site, n] for n in range(3)) for site in range(40))
     assert best.noise[-1] == sum(min(choice.noise for choice in site) for site in sites)
     assert (np.diff(best.bytes) > 0).all()
     assert (np.diff(best.noise) < 0).all()
-    for index in range(0, len(best.bytes), 500):
+    for index in range(0, len(best.bytes), 50):
         numbers = best.numbers[index].tolist()
         assert best.bytes[index] == sum(sizes[site, n] for site, n in enumerate(numbers))
         assert best.noise[index] == sum(sites[site][n].noise for site, n in enumerate(numbers))
@@ -246,6 +247,21 @@ def test_tied_weights_and_layers():
     together = search(tied, TIED, TOKENS, (FLOAT_INPUT, None), max_bytes=packed + layers)
     assert [site.choice for site in together.sites] == [FLOAT_INPUT, None, FLOAT_INPUT]
     assert together.quantized_bytes == packed + layers
+
+
+def test_weights_that_something_else_reads():
+    """They stay float beside what the site stores, so that float is the smallest choice."""
+
+    def function(params, x):
+        return x @ params["w0"] * jnp.sum(params["w0"])
+
+    params = {"w0": PARAMS["w0"]}
+    stored = trials(function, params, BATCHES, [INT8]).stored
+    _, size = quantized(function, params, BATCHES, Recipe([("*", INT8)], smallest=1))
+    assert (stored.bytes((0,)), stored.bytes((1,))) == (8 * 24 * 4, size)
+    assert size > 8 * 24 * 5
+    (site,) = search(function, params, BATCHES, (INT8, None)).sites
+    assert (site.choice, site.float_bytes, site.quantized_bytes) == (None, 0, 0)
 
 
 def test_shared_static_input():
