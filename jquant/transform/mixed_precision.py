@@ -70,7 +70,8 @@ def mixed_precision(
     Raises:
       TransformError: a function without a site, without float outputs, or with outputs that are not finite or all 0; no
         batch, or one for which the function has different sites; fewer than two candidates, or equal ones; both limits, or
-        none; a limit that no assignment keeps: the message has the best that is possible, or that was reached.
+        none; a limit that no assignment keeps: the message has the best that is possible, or that was reached; for static
+        candidates, what `calibrate` raises.
       TransformTypeError: an argument of the wrong type, or a leaf of `params` or of a batch that is not an array. What
         `apply` raises is not changed.
       ImportError: `progress` is set, but tqdm is not installed.
