@@ -14,6 +14,8 @@ from jquant.errors import TransformError, TransformTypeError
 from jquant.transform import adapters
 from jquant.transform.calibrate import calibrate
 from jquant.transform.listing import Row, Sites, sites
+from jquant.transform.mixed_precision import mixed_precision
+from jquant.transform.mixed_result import Assignment, MixedPrecision, SiteChoice
 from jquant.transform.quantization_aware import quantization_aware
 from jquant.transform.quantize import QuantizedFunction, quantize
 from jquant.transform.recipe import (
@@ -34,12 +36,15 @@ from jquant.transform.statistics import InputStatistics
 
 __all__ = [
     "Activations",
+    "Assignment",
     "InputStatistics",
+    "MixedPrecision",
     "QuantizedFunction",
     "Recipe",
     "Report",
     "Row",
     "Scheme",
+    "SiteChoice",
     "SiteReport",
     "Sites",
     "TransformError",
@@ -48,6 +53,7 @@ __all__ = [
     "calibrate",
     "dynamic_int8",
     "int4_by_rows",
+    "mixed_precision",
     "quantization_aware",
     "quantize",
     "report",

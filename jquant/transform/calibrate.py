@@ -9,13 +9,13 @@ import numpy as np
 
 from jquant.arguments.statics import boolean
 from jquant.calibration import Range
-from jquant.calibration.batches import each_batch
 from jquant.calibration.coarse import warnings_about
-from jquant.errors import TransformError, TransformTypeError
+from jquant.errors import TransformError
 from jquant.placement import explain_array_errors_as
 from jquant.transform import compute, rewrite, statistics, traced
 from jquant.transform.checks import as_transform_errors
-from jquant.transform.parameters import described, flattened
+from jquant.transform.input_batches import each_inputs
+from jquant.transform.parameters import flattened
 from jquant.transform.plan import Plan, Site
 from jquant.transform.recipe import Recipe
 from jquant.transform.sequential import sequential_sums
@@ -83,19 +83,14 @@ def calibrate(
       kernel -1.5 3.0
     """
     function = traced.checked(_NAME, apply, recipe)
-    if hasattr(batches, "shape"):
-        message = f"{_NAME}: batches is an array, {described(batches)}, whose rows would be the batches"
-        raise TransformTypeError(f"{message}: pass [x] for a single batch x, or a list of batches")
-    parameters = flattened(_NAME, params)
     with as_transform_errors():
         progress, sequential = boolean(_NAME, "progress", progress), boolean(_NAME, "sequential", sequential)
-        batch_iterator = each_batch(_NAME, batches, progress)
+        each_batch = each_inputs(_NAME, batches, progress)
+    parameters = flattened(_NAME, params)
     kept: list[tuple[Any, ...]] = []
     updates: dict[Any, Any] = {}
     first, state = None, {}
-    for batch in batch_iterator:
-        inputs = batch if isinstance(batch, tuple) else (batch,)
-        traced.require_arrays(_NAME, inputs)
+    for inputs in each_batch:
         types = traced.input_types(inputs)
         if types not in updates:
             plan = traced.analyze(function, parameters, inputs).plan

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from jquant.errors import TransformError
@@ -27,8 +27,9 @@ from jquant.transform.layouts import (
     RAGGED,
     Layout,
     Storage,
+    input_quantizer,
+    preparation_of,
     product_dimensions,
-    row_dimensions,
     weight_layout,
 )
 from jquant.transform.plan import ActivationProduct, Site, Unquantized
@@ -195,7 +196,7 @@ class Collector:
         if scheme is None or format is None:
             self.leave(equation, kind, reason, name)
             return False
-        preparation = _preparation(kind, scheme)
+        preparation = preparation_of(kind, scheme)
         if kind != CONVOLUTION and isinstance(format, Columns | Blocks):
             obstacle = format.why_not_in_parts(math.prod(weights.shape[dimension] for dimension in layout.contracted))
             if obstacle is not None:
@@ -211,6 +212,7 @@ class Collector:
         statistics = self._statistics.setdefault(observed, name) if preparation.needs_statistics else name
         shaped_by = statistics if preparation.needs_statistics else None
         spec = None if shard is None else shard.spec
+        quantizer = input_quantizer(kind, equation, 1 - operand, scheme)
         site = Site(
             name=name,
             kind=kind,
@@ -223,12 +225,7 @@ class Collector:
             storage=storage,
             stored=self._stored.setdefault((weights, storage, shaped_by, inside, spec), name),
             input=self._first_reader(
-                input,
-                weights.levels,
-                scheme,
-                row_dimensions(kind, equation, 1 - operand, scheme),
-                name,
-                own=(preparation.is_rotated and rows, preparation.smoothing and name),
+                input, weights.levels, scheme, (quantizer, name if preparation.smoothing else None), name
             ),
             statistics=statistics,
             scheme=scheme,
@@ -254,10 +251,11 @@ class Collector:
         obstacle = why_not_scheme(scheme)
         if obstacle is not None:
             raise TransformError(f"recipe: the scheme of {name}: {obstacle}")
-        rows = [row_dimensions(ACTIVATION_MATMUL, equation, operand, scheme) for operand in (0, 1)]
         left, right = (
-            self._first_reader(value, (), scheme, dimensions, f"{name}:{operand}")
-            for operand, (value, dimensions) in enumerate(zip(inputs, rows, strict=True))
+            self._first_reader(
+                value, (), scheme, input_quantizer(ACTIVATION_MATMUL, equation, operand, scheme), f"{name}:{operand}"
+            )
+            for operand, value in enumerate(inputs)
         )
         self.products[path] = ActivationProduct(name=name, equation=equation, inputs=(left, right), scheme=scheme)
         self._quantized.update(inputs)
@@ -289,20 +287,8 @@ class Collector:
         obstacle = partition.why_not(format, layout, weights.shape, shard.spec, self.inside.mesh)
         return (format, "") if obstacle is None else (None, obstacle)
 
-    def _first_reader(
-        self,
-        input: Value,
-        levels: tuple[Level, ...],
-        scheme: Scheme,
-        rows: tuple[int, ...] | None,
-        name: str,
-        own: Any = None,
-    ) -> str:
-        """The name of the first operand that quantizes the same input in the same way: `name`, if it is the first.
-
-        `own` is what else is done to the input before.
-        """
-        quantizer = scheme.activations, scheme.activation_type, scheme.observer, rows, own
+    def _first_reader(self, input: Value, levels: tuple[Level, ...], scheme: Scheme, quantizer: Hashable, name: str) -> str:
+        """The name of the first operand that quantizes the same input in the same way: `name`, if it is the first."""
         of_layers = levels if scheme.activations == Activations.STATIC else ()
         first = self._inputs.setdefault((input, of_layers, quantizer), name)
         if first == name:
@@ -333,13 +319,6 @@ class Collector:
     def leave_inner_products(self, equation: Equation, reason: str) -> None:
         for jaxpr in jaxprs.programs(equation):
             self.leave_products(jaxpr, reason)
-
-
-def _preparation(kind: str, scheme: Scheme) -> Preparation:
-    """What is done to the weights of a site, and to its input."""
-    if kind == CONVOLUTION:
-        return Preparation()
-    return scheme.preparation if kind == MATMUL else scheme.preparation.of_table()
 
 
 def _unquantized(equation: Equation, kind: str, reason: str, name: str | None) -> Unquantized:

@@ -1,6 +1,6 @@
 """How the weights of a site are laid out: as a matrix in products, and as they are stored."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 from jquant.transform.jaxprs import Equation
@@ -70,11 +70,28 @@ def weight_layout(
     )
 
 
+def preparation_of(kind: str, scheme: Scheme) -> Preparation:
+    """What is done to the weights and the input of a site."""
+    if kind == EMBEDDING:
+        return scheme.preparation.of_table()
+    return scheme.preparation if kind == MATMUL else Preparation()
+
+
 def row_dimensions(kind: str, equation: Equation, input: int, scheme: Scheme) -> tuple[int, ...] | None:
     """The dimensions of an input, the operand of this index, that lie in one row, if each row has its own scale."""
     if kind not in (MATMUL, ACTIVATION_MATMUL) or scheme.activations != Activations.DYNAMIC_ROW:
         return None
     return tuple(sorted(product_dimensions(equation, input)[0]))
+
+
+def input_quantizer(kind: str, equation: Equation, input: int, scheme: Scheme) -> Hashable:
+    """How an input, the operand of this index, is quantized: the same input is quantized once in the same way."""
+    preparation = preparation_of(kind, scheme)
+    changed = None
+    if preparation.changes_input:
+        changed = preparation.is_rotated, tuple(map(tuple, product_dimensions(equation, input)))
+    rows = row_dimensions(kind, equation, input, scheme)
+    return scheme.activations, scheme.activation_type, scheme.observer, rows, changed
 
 
 def product_dimensions(equation: Equation, operand: int) -> tuple[list[int], list[int]]:

@@ -5,12 +5,11 @@ from typing import Any, NamedTuple
 
 from jquant.errors import TransformError
 from jquant.placement import explain_array_errors_as
-from jquant.transform import traced
-from jquant.transform.compute import is_weight_only
+from jquant.transform import tables, traced
 from jquant.transform.layouts import ACTIVATION_MATMUL, EMBEDDING
 from jquant.transform.parameters import flattened
 from jquant.transform.plan import ActivationProduct, Site
-from jquant.transform.recipe import Recipe, dynamic_int8
+from jquant.transform.recipe import Activations, Recipe, Scheme, dynamic_int8
 
 _NAME = "transform.sites"
 
@@ -40,20 +39,12 @@ class Sites(tuple[Row, ...]):
     def __str__(self) -> str:
         sites = [row for row in self if row.reason is None]
         floats = [row for row in self if row.reason is not None]
-        lines = _table(("site", "kind", "input x weights", "scheme"), [(r.name, r.kind, r.shape, r.scheme) for r in sites])
+        rows = [("site", "kind", "input x weights", "scheme"), *((r.name, r.kind, r.shape, r.scheme) for r in sites)]
+        lines = tables.lines(rows, left=4)
         if floats:
-            lines.append("")
-            lines += _table(
-                ("float", "kind", "operands", "reason"), [(r.name, r.kind, r.shape, str(r.reason)) for r in floats]
-            )
+            rows = [("float", "kind", "operands", "reason"), *((r.name, r.kind, r.shape, str(r.reason)) for r in floats)]
+            lines += ["", *tables.lines(rows, left=4)]
         return "\n".join(lines)
-
-
-def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
-    return [
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in (header, *rows)
-    ]
 
 
 @explain_array_errors_as(_NAME, TransformError)
@@ -110,8 +101,8 @@ def _row_of_site(site: Site, layers: tuple[int, ...]) -> Row:
 
 def _row_of_product(product: ActivationProduct) -> Row:
     left, right = (list(operand.aval.shape) for operand in product.equation.invars)
-    scheme = f"{product.scheme.activations} {'INT8' if product.scheme.is_symmetric else 'UINT8'}"
-    return Row(name=product.name, kind=ACTIVATION_MATMUL, shape=f"{left} x {right}", reason=None, scheme=f"both {scheme}")
+    scheme = f"both {input_title(product.scheme)}"
+    return Row(name=product.name, kind=ACTIVATION_MATMUL, shape=f"{left} x {right}", reason=None, scheme=scheme)
 
 
 def _shape(site: Site, layers: tuple[int, ...]) -> str:
@@ -125,6 +116,11 @@ def _scheme(site: Site) -> str:
     scheme, weights = site.scheme, site.storage.format.title
     if site.kind == EMBEDDING:
         return weights.replace("channel", "row")
-    if is_weight_only(site):
-        return f"{weights}, float input"
-    return f"{weights}, {scheme.activations} {'INT8' if scheme.is_symmetric else 'UINT8'}"
+    return f"{weights}, {input_title(scheme)}"
+
+
+def input_title(scheme: Scheme) -> str:
+    """What tables call the input of a product or a convolution."""
+    if scheme.activations == Activations.FLOAT:
+        return "float input"
+    return f"{scheme.activations} {'INT8' if scheme.is_symmetric else 'UINT8'}"

@@ -1,6 +1,7 @@
 """The parameters of a function: a tree of arrays, each named by its path."""
 
 import contextlib
+import math
 from collections import Counter
 from typing import Any, NamedTuple
 
@@ -82,6 +83,11 @@ def described(value: Any) -> str:
 
 class _Type(str):
     __repr__ = str.__str__
+
+
+def size_in_bytes(tree: Any) -> int:
+    """The bytes of all arrays of a tree."""
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def abstract(leaf: Any) -> jax.ShapeDtypeStruct:

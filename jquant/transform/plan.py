@@ -156,3 +156,11 @@ class Plan:
     def sizes(self, site: Site) -> tuple[int, ...]:
         """How many layers each level of a site has."""
         return tuple(self.loops[level] for level in site.levels)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What quantized parameters depend on, by the name of the site."""
+        sites = {
+            site.name: (site.weights.text, site.storage, site.stored, site.input, site.statistics, site.scheme, site.kind)
+            for site in self.sites.values()
+        }
+        return sites | {product.name: product.scheme for product in self.products.values()}

@@ -167,7 +167,7 @@ class QuantizedFunction:
         self._function, self._plan, self._functions = function, plan, functions
         self._parameters = parameters._replace(leaves=list(map(abstract, parameters.leaves)))
         self._programs: dict[Any, _Rewritten] = {}
-        self._fingerprint = _fingerprint(plan)
+        self._fingerprint = plan.fingerprint()
         self.__name__ = f"quantized_{getattr(function.apply, '__name__', 'apply')}"
 
     def __repr__(self) -> str:
@@ -261,7 +261,7 @@ class QuantizedFunction:
 
     def _require_same_sites(self, plan: Plan) -> None:
         """Asserts that a program for other inputs has the sites that the quantized parameters were made for."""
-        expected, actual = self._fingerprint, _fingerprint(plan)
+        expected, actual = self._fingerprint, plan.fingerprint()
         if actual == expected:
             return
         names = [name for name in {**expected, **actual} if expected.get(name) != actual.get(name)]
@@ -274,12 +274,3 @@ class QuantizedFunction:
 def _types(resources: rewrite.Resources, inputs: tuple[Any, ...]) -> Hashable:
     """What a program is traced for: static inputs have scales of the same types in all calls."""
     return traced.input_types((resources.stored, resources.adapters, inputs))
-
-
-def _fingerprint(plan: Plan) -> dict[str, Any]:
-    """What the quantized parameters depend on, by the name of the site."""
-    sites = {
-        site.name: (site.weights.text, site.storage, site.stored, site.input, site.statistics, site.scheme, site.kind)
-        for site in plan.sites.values()
-    }
-    return sites | {product.name: product.scheme for product in plan.products.values()}

@@ -11,9 +11,10 @@ import numpy as np
 
 from jquant.errors import TransformError
 from jquant.placement import explain_array_errors_as
-from jquant.transform import compute, rewrite, traced
+from jquant.transform import compute, rewrite, tables, traced
 from jquant.transform.layouts import ACTIVATION_MATMUL, EMBEDDING
-from jquant.transform.parameters import flattened
+from jquant.transform.noise import decibels, powers
+from jquant.transform.parameters import flattened, size_in_bytes
 from jquant.transform.plan import ActivationProduct, Site
 from jquant.transform.quantize import quantize
 from jquant.transform.recipe import Recipe
@@ -73,8 +74,7 @@ class Report(NamedTuple):
             measurements = f"{each.snr:.2f}", each.range, f"{each.clipped:.2%}"
             rows.append((each.name, each.kind, *measurements, f"{each.float_bytes:,}", f"{each.quantized_bytes:,}"))
         rows.append(("the function", "", f"{self.snr:.2f}", "", "", f"{self.float_bytes:,}", f"{self.quantized_bytes:,}"))
-        columns = [_aligned(column, left=number < 2) for number, column in enumerate(zip(*rows, strict=True))]
-        return "\n".join("  ".join(row).rstrip() for row in zip(*columns, strict=True))
+        return "\n".join(tables.lines(rows, left=2))
 
     def draw(self, path: str | Path) -> None:
         """Plots the noise and the bytes of each site. Needs matplotlib."""
@@ -106,12 +106,6 @@ class Report(NamedTuple):
         size.set(xlabel="weights, kB", title=f"all parameters: {share:.0%} of {self.float_bytes / 1e6:.3g} MB")
         size.legend(loc="lower right", fontsize=8)
         figure.savefig(path, dpi=150)
-
-
-def _aligned(column: Sequence[str], *, left: bool) -> list[str]:
-    """The cells of a column, padded to the same width."""
-    width = max(map(len, column))
-    return [cell.ljust(width) if left else cell.rjust(width) for cell in column]
 
 
 @explain_array_errors_as(_NAME, TransformError)
@@ -161,12 +155,12 @@ def report(
     rows = [row for site in measured for row in _rows(site, state[site.name], quantized_params["sites"])]
     rows += [_row(product.name, ACTIVATION_MATMUL, state[product.name]) for product in plan.products.values()]
     noisy_outputs = jax.tree.leaves(jax.jit(quantized_apply)(quantized_params, *inputs))
-    powers = [_powers(*pair) for pair in zip(outputs, noisy_outputs, strict=True)]
+    pairs = [powers(*pair) for pair in zip(outputs, noisy_outputs, strict=True)]
     return Report(
         sites=tuple(rows),
-        snr=_decibels(*np.sum([power for power in powers if power is not None], axis=0)),
-        float_bytes=_bytes(parameters.leaves),
-        quantized_bytes=_bytes(quantized_params),
+        snr=decibels(*np.sum([pair for pair in pairs if pair is not None], axis=0)),
+        float_bytes=size_in_bytes(parameters.leaves),
+        quantized_bytes=size_in_bytes(quantized_params),
     )
 
 
@@ -194,7 +188,7 @@ def _measured_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) 
         return output
     state: _State = scope.state[site.name]
     static, factors = scope.static(site), scope.smoothing(site)
-    signal, noise = _powers(output, compute.output(site, scope.stored(site), operands, factors, static)) or (0.0, 0.0)
+    signal, noise = powers(output, compute.output(site, scope.stored(site), operands, factors, static)) or (0.0, 0.0)
     state = state._replace(signal=state.signal + signal, noise=state.noise + noise)
     if site.kind != EMBEDDING:
         x = compute.prepared_input(site, operands[site.input_operand], factors).astype(jnp.float32)
@@ -216,25 +210,11 @@ def _measured_product(product: ActivationProduct, operands: Sequence[Any], scope
     """A product of two activations in float. That of integers is measured beside it."""
     output = rewrite.float_product(product, operands, scope)
     quantized = (compute.quantize_operand(product, x, operand=operand) for operand, x in enumerate(operands))
-    signal, noise = _powers(output, compute.product_output(product, *quantized)) or (0.0, 0.0)
+    signal, noise = powers(output, compute.product_output(product, *quantized)) or (0.0, 0.0)
     state: _State = scope.state[product.name]
     state = state._replace(signal=state.signal + signal, noise=state.noise + noise)
     scope.state = {**scope.state, product.name: state}
     return output
-
-
-def _powers(exact: jax.Array, noisy: jax.Array) -> tuple[Any, Any] | None:
-    """The power of a float output, and that of its noise; None for an output of another type."""
-    if not jnp.issubdtype(exact.dtype, jnp.floating):
-        return None
-    exact, noisy = exact.astype(jnp.float32), noisy.astype(jnp.float32)
-    return jnp.sum(exact * exact), jnp.sum(jnp.square(exact - noisy))
-
-
-def _decibels(signal: float, noise: float) -> float:
-    if noise == 0:
-        return math.inf
-    return 10 * math.log10(signal / noise) if signal > 0 else -math.inf
 
 
 def _rows(site: Site, state: _State, stored: Mapping[str, Any]) -> list[SiteReport]:
@@ -243,7 +223,7 @@ def _rows(site: Site, state: _State, stored: Mapping[str, Any]) -> list[SiteRepo
     float_bytes = quantized_bytes = 0  # of one layer
     if site.stored == site.name:
         float_bytes = math.prod(site.weights.shape) * site.weights.dtype.itemsize
-        quantized_bytes = _bytes(stored[site.name]) // max(math.prod(layers), 1)
+        quantized_bytes = size_in_bytes(stored[site.name]) // max(math.prod(layers), 1)
     rows = []
     for index in np.ndindex(layers):
         layer = jax.tree.map(lambda field, index=index: float(np.asarray(field)[index]), state)
@@ -256,14 +236,10 @@ def _row(name: str, kind: str, state: _State, float_bytes: int = 0, quantized_by
     return SiteReport(
         name=name,
         kind=kind,
-        snr=_decibels(float(state.signal), float(state.noise)),
+        snr=decibels(float(state.signal), float(state.noise)),
         low=float(state.low),
         high=float(state.high),
         clipped=float(state.clipped / state.elements) if state.elements else 0.0,
         float_bytes=float_bytes,
         quantized_bytes=quantized_bytes,
     )
-
-
-def _bytes(tree: Any) -> int:
-    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

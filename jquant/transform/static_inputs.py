@@ -10,7 +10,7 @@ from jquant.operators.scale_and_zero_point import scale_and_zero_point
 from jquant.quantized_tensor import ScaleZeroPoint
 from jquant.transform.parameters import described
 from jquant.transform.plan import Plan, Site
-from jquant.transform.statistics import InputStatistics
+from jquant.transform.statistics import range_of
 
 
 def static_inputs(name: str, plan: Plan, calibration: Mapping[str, Any] | None) -> dict[str, ScaleZeroPoint]:
@@ -30,8 +30,7 @@ def _static_input(name: str, plan: Plan, site: Site, calibration: Mapping[str, A
     if site.name not in calibration:
         known_names = ", ".join(map(str, calibration)) or "none"
         raise TransformError(f"{where} is missing; calibration has: {known_names}. Calibrate with the same recipe")
-    observed = calibration[site.name]
-    range = observed.range if isinstance(observed, InputStatistics) else observed
+    range = range_of(calibration[site.name])
     try:
         low, high = (np.asarray(bound, np.float32) for bound in range or ())
     except (TypeError, ValueError) as error:

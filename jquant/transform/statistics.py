@@ -102,6 +102,11 @@ def _memory() -> int:
     return limit or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+def range_of(observed: Any) -> Any:
+    """The range of a static input, from an entry of a calibration."""
+    return observed.range if isinstance(observed, InputStatistics) else observed
+
+
 def of_sites(name: str, plan: Plan, calibration: Mapping[str, Any] | None) -> dict[str, InputStatistics]:
     """The statistics that prepare the weights of each site that stores some, by its name. Errors begin with `name`."""
     sites = [site for site in plan.stored() if site.needs_statistics]

@@ -42,16 +42,21 @@ def checked(name: str, apply: Any, recipe: Any) -> Function:
 
 def analyze(function: Function, parameters: Parameters, inputs: tuple[Any, ...]) -> Analysis:
     """Traces a function for inputs of these types, and finds its sites."""
+    program, outputs = trace(function, parameters, inputs)
+    return Analysis(read(program, parameters.names, function.recipe), outputs)
+
+
+def trace(function: Function, parameters: Parameters, inputs: tuple[Any, ...]) -> jaxprs.Traced:
+    """The program of a function for inputs of these types."""
     params = parameters.structure.unflatten(map(abstract, parameters.leaves))
     try:
-        program, outputs = jaxprs.trace(function.apply, params, *inputs)
+        return jaxprs.trace(function.apply, params, *inputs)
     except (TypeError, ValueError, OverflowError) as error:
         require_arrays(function.name, inputs, allow_types=True)
         if isinstance(error, TypeError) and not _accepts(function.apply, params, *inputs):
             count = f"params and {len(inputs)} input{'s' * (len(inputs) != 1)}"
             error.add_note(f"{function.name} calls apply with {count}. These are the inputs alone, without labels.")
         raise
-    return Analysis(read(program, parameters.names, function.recipe), outputs)
 
 
 def _accepts(function: Callable[..., Any], *arguments: Any) -> bool:

@@ -28,6 +28,8 @@ ARGUMENTS = {
     "batches": [X],
     "calibration": {"w": Range(np.float32(-2), np.float32(3))},
     "progress": False,
+    "candidates": [transform.Scheme(), None],
+    "max_bytes": 10_000,
 }
 CALLS = {  # functions of the arguments that they name
     "sites": lambda apply, params, recipe, x: transform.sites(apply, params, x, recipe=recipe),
@@ -42,6 +44,9 @@ CALLS = {  # functions of the arguments that they name
     )(params, x),
     "report": lambda apply, params, recipe, x, calibration: transform.report(
         apply, params, recipe, x, calibration=calibration
+    ),
+    "mixed_precision": lambda apply, params, batches, candidates, max_bytes, progress: transform.mixed_precision(
+        apply, params, batches, candidates, max_bytes=max_bytes, smallest=1, progress=progress
     ),
 }
 CASES = [(function, argument) for function, call in CALLS.items() for argument in inspect.signature(call).parameters]
@@ -85,17 +90,24 @@ def test_wrong_argument(function, argument):
             assert re.search(PATTERNS.get(argument, argument), str(caught.value)), f"{name}: {caught.value}"
 
 
-@pytest.mark.parametrize("function", ["calibrate", "quantization_aware", "report"])
+@pytest.mark.parametrize("function", ["calibrate", "quantization_aware", "report", "mixed_precision"])
 def test_types_in_place_of_arrays(function):
     """Where values are needed."""
     shapes = jax.eval_shape(lambda: (PARAMS, X))
     assert_declined(lambda: call(function, params=shapes[0]), "at 'w', which is not an array: it has no", TransformTypeError)
-    wrong = {"batches": [shapes[1]]} if function == "calibrate" else {"x": shapes[1]}
+    wrong = {"batches": [shapes[1]]} if (function, "batches") in CASES else {"x": shapes[1]}
     assert_declined(lambda: call(function, **wrong), ", which has no values; pass an array", TransformTypeError)
 
 
-@pytest.mark.parametrize("function", CALLS)
-@pytest.mark.parametrize(("argument", "value"), [("recipe", X), ("apply", {"w": X})])
+@pytest.mark.parametrize(
+    ("function", "argument", "value"),
+    [
+        (function, argument, value)
+        for function, argument in CASES
+        for name, value in (("recipe", X), ("apply", {"w": X}))
+        if name == argument
+    ],
+)
 def test_a_message_shows_the_types_of_arrays(function, argument, value):
     """Not their elements."""
     with pytest.raises(transform.TransformError, match=rf"{argument} is ({{'w': )?float32\[2,8\]"):
@@ -155,10 +167,11 @@ def test_one_range_for_all_layers():
 
 def test_a_pattern_matches_no_site():
     recipe = transform.Recipe([("no such site", None), ("*", transform.Scheme(activations="DYNAMIC"))], smallest=1)
-    for function in CALLS:
-        assert_declined(
-            lambda function=function: call(function, recipe=recipe), "the pattern 'no such site' matches no site"
-        )
+    for function, argument in CASES:
+        if argument == "recipe":
+            assert_declined(
+                lambda function=function: call(function, recipe=recipe), "the pattern 'no such site' matches no site"
+            )
 
 
 @pytest.mark.parametrize("field", ["weights", "weight_type", "activations", "activation_type", "observer"])

@@ -1,0 +1,25 @@
+"""Data sets whose batches are the inputs of a function."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from jquant.calibration.batches import each_batch
+from jquant.errors import TransformTypeError
+from jquant.transform import traced
+from jquant.transform.checks import as_transform_errors
+from jquant.transform.parameters import described
+
+
+def each_inputs(name: str, batches: Iterable[Any], progress: bool) -> Iterator[tuple[Any, ...]]:
+    """The inputs of the function in each batch, with a progress bar if `progress` is set. Errors begin with `name`."""
+    if hasattr(batches, "shape"):
+        message = f"{name}: batches is an array, {described(batches)}, whose rows would be the batches"
+        raise TransformTypeError(f"{message}: pass [x] for a single batch x, or a list of batches")
+    with as_transform_errors():
+        return (_inputs(name, batch) for batch in each_batch(name, batches, progress))
+
+
+def _inputs(name: str, batch: Any) -> tuple[Any, ...]:
+    inputs = batch if isinstance(batch, tuple) else (batch,)
+    traced.require_arrays(name, inputs)
+    return inputs
