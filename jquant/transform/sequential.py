@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jquant.errors import TransformError
-from jquant.transform import compute, rewrite, statistics, traced
+from jquant.transform import compute, rewrite, site_functions, statistics, traced
 from jquant.transform.layouts import EMBEDDING
 from jquant.transform.plan import Plan, Site
 from jquant.transform.prepared_weights import SMOOTHING, without_factors
@@ -38,11 +38,18 @@ def sequential_sums(
 
     def run(inputs: tuple[Any, ...], leaves: Sequence[Any], weights: Any, static: Any, state: Any) -> Any:
         resources = rewrite.Resources(weights, static)
-        functions = rewrite.Functions(_quantized_output)
+        functions = site_functions.with_derivative(name, None)._replace(site=_quantized_output)
         return rewrite.run(plan, functions, [*leaves, *jax.tree.leaves(inputs)], resources, state)[1]
 
     mapped = jax.vmap(run, in_axes=(0, None, None, None, None), out_axes=None, axis_name=_BATCHES)
-    return jax.jit(mapped)(stacked, list(leaves), weights, static, initial)
+    try:
+        return jax.jit(mapped)(stacked, list(leaves), weights, static, initial)
+    except ValueError as error:
+        if "out_axes is None" not in str(error):
+            raise
+        # Mapped, a condition that differs between batches selects between what both branches leave of the sums.
+        reason = "a branch or a loop with sites, whose condition differs between batches"
+        raise TransformError(f"{name}: sequential=True is not for {reason}: calibrate without it") from error
 
 
 def _quantized_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
