@@ -102,7 +102,7 @@ def is_rotated(value: Any) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """A choice as a scheme keeps it, as text has it too: a name, or a tuple of a name and options. Others are left as they are."""
+    """A choice as a scheme keeps it and JSON restores it: a name, or a tuple of a name and options. Others stay."""
     if not is_sequence(value):
         return value
     parts = tuple(part.item() if isinstance(part, np.generic) else part for part in value)

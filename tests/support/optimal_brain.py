@@ -91,7 +91,8 @@ def read(scheme: Any, stored: Any, rows: int) -> Stored:
             scale = scale.view(np.dtype(jnp.float8_e4m3fn)).astype(np.float32) * np.asarray(stored["tensor_scale"])
     else:
         numbers, zero_point = np.asarray(values.unpack().astype(jnp.int32)), values.zero_point
-        scale = stored["scale"] if "scale" in stored else values.scale
+        scale = getattr(values, "scale", None)
+        scale = stored["scale"] if scale is None else scale
     scales = _of_rows(np.asarray(scale, np.float64), rows, _block_size(scheme, stored, rows))
     zeros = np.zeros(()) if zero_point is None else np.asarray(zero_point.astype(jnp.int32), np.float64)
     zero_points = _of_rows(zeros, rows, _block_size(scheme, stored, rows))
@@ -128,7 +129,9 @@ class Quantized(NamedTuple):
     order: np.ndarray
 
 
-def optimal_brain(matrix: np.ndarray, hessian: np.ndarray, stored: Stored, allowed: Elements, *, by_diagonal: bool) -> Quantized:
+def optimal_brain(
+    matrix: np.ndarray, hessian: np.ndarray, stored: Stored, allowed: Elements, *, by_diagonal: bool
+) -> Quantized:
     """Optimal brain quantization, one row at a time: the rows that are left make up for the error of each.
 
     Of the rows that are left, H^-1 is what Gaussian elimination of the row that goes leaves of it.

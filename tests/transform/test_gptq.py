@@ -2,9 +2,11 @@
 
 import itertools
 
+import jax.numpy as jnp
 import numpy as np
-import pytest
+from jax import lax
 from support import optimal_brain
+from support.draw import Draw
 from support.networks import recipe
 from support.sampling import one_in
 
@@ -67,20 +69,15 @@ def multiply(w, x):
     return x @ w
 
 
-@one_in(27, ("format", "size", "options"), CASES, gate=5)
-def test_optimal_brain(format, size, options, count):
-    """The numbers are equal, but in columns where the first that differs was nearly a tie: later rows follow from it."""
-    rows, columns, *_ = SIZES[size]
-    w, x = problem(*SIZES[size])
-    scheme = transform.Scheme(**FORMATS[format], weight_rounding=("GPTQ", *options))
-    calibration = transform.calibrate(multiply, w, np.array_split(x, 2), recipe(scheme))
-    _, quantized_params = transform.quantize(multiply, w, recipe(scheme), x, calibration=calibration)
-    stored = optimal_brain.read(scheme, quantized_params["sites"]["matmul"], rows)
-    products = np.asarray(calibration["matmul"].products, np.float64)
-    damping, by_diagonal = options
-    hessian, allowed = optimal_brain.damped(products, damping), optimal_brain.elements(scheme.weight_type)
-    expected = optimal_brain.optimal_brain(w, hessian, stored, allowed, by_diagonal=by_diagonal)
+def assert_optimal_brain(scheme, w, hessian, stored, count):
+    """The numbers are equal, but in columns where the first that differs was nearly a tie: later rows follow from it.
 
+    Returns what was compared, as text.
+    """
+    _, damping, by_diagonal = scheme.weight_rounding
+    hessian, allowed = optimal_brain.damped(hessian, damping), optimal_brain.elements(scheme.weight_type)
+    expected = optimal_brain.optimal_brain(w, hessian, stored, allowed, by_diagonal=by_diagonal)
+    rows, columns = w.shape
     differs = (stored.numbers != expected.numbers)[expected.order]
     columns_that_differ = np.flatnonzero(differs.any(0))
     first = expected.order[differs.argmax(0)]
@@ -94,6 +91,56 @@ def test_optimal_brain(format, size, options, count):
     error, error_of_nearest = (
         optimal_brain.output_error(stored.real(numbers) - w, hessian) for numbers in (stored.numbers, nearest)
     )
-    print(f"{format}, {size}, {options}: {len(columns_that_differ)} of {columns} columns differ, "
-          f"{differs.sum()} numbers; error {error:.4g}, to nearest {error_of_nearest:.4g}")
     assert error < error_of_nearest or rows < 32  # there, a greedy choice may be worse
+    differing = f"{differs.sum()} numbers in {len(columns_that_differ)} of {columns} columns differ"
+    return f"{differing}; error {error:.4g}, to nearest {error_of_nearest:.4g}"
+
+
+@one_in(27, ("format", "size", "options"), CASES, gate=5)
+def test_optimal_brain(format, size, options, count):
+    rows = SIZES[size][0]
+    w, x = problem(*SIZES[size])
+    scheme = transform.Scheme(**FORMATS[format], weight_rounding=("GPTQ", *options))
+    calibration = transform.calibrate(multiply, w, np.array_split(x, 2), recipe(scheme))
+    _, quantized_params = transform.quantize(multiply, w, recipe(scheme), x, calibration=calibration)
+    stored = optimal_brain.read(scheme, quantized_params["sites"]["matmul"], rows)
+    products = np.asarray(calibration["matmul"].products, np.float64)
+    print(f"{format}, {size}, {options}: {assert_optimal_brain(scheme, w, products, stored, count)}")
+
+
+@one_in(3, "smoothing", ["AWQ", "SMOOTHQUANT", None])
+def test_prepared_weights(smoothing, count):
+    """What is rounded are the weights, divided by the factors and rotated, for the X^T X of such inputs."""
+    w, x = problem(96, 24, 150, False)
+    fields = {"weight_type": "INT4", "activations": "FLOAT", "block_size": 16, "weight_range": "mean_squared_error"}
+    scheme = transform.Scheme(**fields, rotation="HADAMARD", smoothing=smoothing, weight_rounding=("GPTQ", 0.01, True))
+    calibration = transform.calibrate(multiply, w, [x], recipe(scheme))
+    _, quantized_params = transform.quantize(multiply, w, recipe(scheme), x, calibration=calibration)
+    site = quantized_params["sites"]["matmul"]
+    stored = optimal_brain.read(scheme, site, len(w))
+    factors = np.asarray(site["smoothing"], np.float64) if smoothing else np.ones(len(w))
+    products = np.asarray(calibration["matmul"].products, np.float64) * np.outer(factors, factors)
+    changed = optimal_brain.rotated_weights(w / factors[:, None])
+    print(f"{smoothing}: {assert_optimal_brain(scheme, changed, optimal_brain.rotated_products(products), stored, count)}")
+
+
+@one_in(3, "format", ["int4 in blocks of 32", "uint8 in columns", "int8 by tensor"])
+def test_several_matrices(format):
+    """Each matrix of a batch or of layers has the integers that it has by itself; experts have X^T X of all rows."""
+    scheme, draw = transform.Scheme(**FORMATS[format], weight_rounding="GPTQ"), Draw(0, exact=True)
+    w, x = problem(40, 36, 8, False)[0].reshape(3, 40, 12), draw.input(3, 70, 40)  # with exact X^T X
+
+    def numbers(function, w, *inputs):
+        calibration = transform.calibrate(function, w, [inputs], recipe(scheme))
+        _, quantized_params = transform.quantize(function, w, recipe(scheme), *inputs, calibration=calibration)
+        return np.asarray(quantized_params["sites"]["matmul"]["values"].unpack().astype(np.int32))
+
+    each = np.stack([numbers(multiply, *operands) for operands in zip(w, x, strict=True)])
+    layers = numbers(lambda w, x: lax.scan(lambda _, layer: (0, layer[1] @ layer[0]), 0, (w, x))[1], w, x)
+    np.testing.assert_array_equal(layers, each)
+    if "tensor" not in format:  # a batch has one scale, too
+        np.testing.assert_array_equal(numbers(lambda w, x: jnp.einsum("bmk,bkn->bmn", x, w), w, x), each)
+        index = np.array([0, 2, 1], np.int32)
+        experts = numbers(lambda w, x, i: jnp.einsum("bmk,bkn->bmn", x, w[i]), w, x, index)
+        expected = np.stack([numbers(multiply, matrix, x.reshape(-1, 40)) for matrix in w])
+        np.testing.assert_array_equal(experts, expected)

@@ -156,9 +156,7 @@ CASES = {
     "a matrix in all passes": Case(repeated, W, inputs(K), rows_of_repeated),
     "while": Case(while_repeated, W, inputs(K), rows_of_repeated),
     "both kinds in a scan": Case(mixed, {"q": W["q"], "layers": STACKED}, inputs(K), rows_of_mixed),
-    "cond": Case(
-        branching, W, positive_and_negative(), lambda p, x: {"q": x + 1} if x.sum() > 0 else {"k": x - 1}
-    ),
+    "cond": Case(branching, W, positive_and_negative(), lambda p, x: {"q": x + 1} if x.sum() > 0 else {"k": x - 1}),
     "vmap": Case(jax.vmap(lambda w, x: x @ w, (None, 0)), W["q"], inputs(4, K), lambda w, x: {"matmul": x.reshape(-1, K)}),
     "jit and checkpoint": Case(
         jax.jit(lambda w, x: jax.checkpoint(scanned)(w, x)),
@@ -275,7 +273,11 @@ def test_batches_over_a_mesh(kind, name):
     observed = transform.calibrate(case.apply, params, split, scheme)
     assert_same(observed, expected_statistics(case))
     _, expected = transform.quantize(
-        case.apply, case.params, scheme, batches[0], calibration=transform.calibrate(case.apply, case.params, batches, scheme)
+        case.apply,
+        case.params,
+        scheme,
+        batches[0],
+        calibration=transform.calibrate(case.apply, case.params, batches, scheme),
     )
     _, actual = transform.quantize(case.apply, params, scheme, split[0], calibration=observed)
     jax.tree.map(np.testing.assert_array_equal, actual, expected)
@@ -285,7 +287,10 @@ def test_float_sums_over_a_mesh():
     """They differ by the order of the sums, and the rounded weights do not."""
     rng = np.random.default_rng(2)
     x, w = rng.normal(size=(512, 48)).astype(np.float32), rng.normal(size=(48, 24)).astype(np.float32)
-    apply, scheme = lambda w, x: x @ w, recipe(transform.Scheme(weight_type="INT4", activations="FLOAT", weight_rounding="GPTQ"))
+    apply, scheme = (
+        lambda w, x: x @ w,
+        recipe(transform.Scheme(weight_type="INT4", activations="FLOAT", weight_rounding="GPTQ")),
+    )
     mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
     split, replicated = (jax.device_put(array, NamedSharding(mesh, spec)) for array, spec in ((x, P("d")), (w, P())))
     observed = transform.calibrate(apply, replicated, [split], scheme)
@@ -293,7 +298,8 @@ def test_float_sums_over_a_mesh():
     limit = 2 * len(x) * 2.0**-24 * np.abs(x).T @ np.abs(x)
     assert (np.abs(np.asarray(observed["matmul"].products) - np.asarray(expected["matmul"].products)) <= limit).all()
     stored = [
-        transform.quantize(apply, w, scheme, x, calibration=jax.device_get(each))[1]["sites"] for each in (observed, expected)
+        transform.quantize(apply, w, scheme, x, calibration=jax.device_get(each))[1]["sites"]
+        for each in (observed, expected)
     ]
     jax.tree.map(np.testing.assert_array_equal, *stored)
 
@@ -307,10 +313,6 @@ def test_memory(monkeypatch):
     assert_declined(call, "X^T X of the inputs of 1 sites takes 0.0 GB, and there are 0.0 GB; matmul alone takes 0.0 GB")
     monkeypatch.setattr(statistics, "_memory", lambda: needed)
     call()
-
-
-def fails(call, message, error=transform.TransformError):
-    assert_declined(call, message, error)
 
 
 class TestWrongStatistics:
@@ -328,15 +330,20 @@ class TestWrongStatistics:
         return {"matmul": right._replace(**changed)}
 
     def test_none(self):
-        fails(lambda: self.quantize(None), "such as matmul, are prepared for their inputs, and need calibration=")
+        assert_declined(lambda: self.quantize(None), "such as matmul, are prepared for their inputs, and need calibration=")
 
     def test_missing(self):
         missing = {"another": self.observed()["matmul"]}
-        fails(lambda: self.quantize(missing), "calibration['matmul'], of the input of matmul, is missing; calibration has: another")
+        assert_declined(
+            lambda: self.quantize(missing),
+            "calibration['matmul'], of the input of matmul, is missing; calibration has: another",
+        )
 
     @pytest.mark.parametrize("wrong", [Range(np.float32(-1), np.float32(1)), None, 3, "a string", np.eye(K), (1, 2, 3, 4)])
     def test_no_statistics(self, wrong):
-        fails(lambda: self.quantize({"matmul": wrong}), "it must be a transform.InputStatistics", TransformTypeError)
+        assert_declined(
+            lambda: self.quantize({"matmul": wrong}), "it must be a transform.InputStatistics", TransformTypeError
+        )
 
     @pytest.mark.parametrize(("scheme", "field"), [(GPTQ, "products"), (SMOOTH_QUANT, "largest")])
     def test_fields(self, scheme, field):
@@ -346,21 +353,21 @@ class TestWrongStatistics:
         def of(value):
             return lambda: self.quantize(self.observed(**{field: value}), scheme)
 
-        fails(of(None), f"has no {field}. Calibrate with the same recipe")
-        fails(of(np.ones((2, *shape), np.float32)), f"has {field} of shape {(2, *shape)}; it must be {shape}")
-        fails(of(np.float32(1)), f"has {field} of shape (); it must be {shape}")
+        assert_declined(of(None), f"has no {field}. Calibrate with the same recipe")
+        assert_declined(of(np.ones((2, *shape), np.float32)), f"has {field} of shape {(2, *shape)}; it must be {shape}")
+        assert_declined(of(np.float32(1)), f"has {field} of shape (); it must be {shape}")
         for bad in (np.nan, np.inf):
-            fails(of(np.full(shape, bad, np.float32)), f"has {field} that are not all finite")
+            assert_declined(of(np.full(shape, bad, np.float32)), f"has {field} that are not all finite")
         for bad in ("a string", object(), {1}, [[1], [2, 3]]):
-            fails(of(bad), f"has {field}=", TransformTypeError)
+            assert_declined(of(bad), f"has {field}=", TransformTypeError)
 
     def test_not_positive_definite(self):
         """Without damping, X^T X of a single row has no inverse; with damping, it has."""
         ones = np.ones((K, K), np.float32)
+        undamped = transform.Scheme(activations="FLOAT", weight_rounding=("GPTQ", 0))
         for matrix in (ones, -np.eye(K, dtype=np.float32)):
-            undamped = transform.Scheme(activations="FLOAT", weight_rounding=("GPTQ", 0))
             message = "X^T X of the inputs of matmul, with damping 0.0, is not positive definite in float32"
-            fails(lambda matrix=matrix: self.quantize(self.observed(products=matrix), undamped), message)
+            assert_declined(lambda matrix=matrix: self.quantize(self.observed(products=matrix), undamped), message)
         self.quantize(self.observed(products=ones))
 
     def test_infinite_batches(self):
@@ -369,4 +376,4 @@ class TestWrongStatistics:
             x = self.X.copy()
             x[0, 0] = bad
             observed = transform.calibrate(lambda w, x: x @ w, self.W, [x], recipe(GPTQ))
-            fails(lambda observed=observed: self.quantize(observed), "are there infinities or NaN in the batches?")
+            assert_declined(lambda observed=observed: self.quantize(observed), "are there infinities or NaN in the batches?")

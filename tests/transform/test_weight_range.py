@@ -64,7 +64,9 @@ def test_smallest_error(format, count):
     error = np.where(is_taken, errors, np.inf).min(0)
     assert (error <= errors.min(0) * (1 + TOLERANCE)).all()
     assert (error <= errors[0] * (1 + TOLERANCE)).all()
-    if "INT8" not in scheme.weight_type:  # whose steps are so small that any share but the whole saturates more than it gains
+    if (
+        "INT8" not in scheme.weight_type
+    ):  # whose steps are so small that any share but the whole saturates more than it gains
         assert (error < errors[0]).any()
     count("blocks whose range was searched", error.size)
     count("blocks whose two best shares are equal but for rounding", int((error > errors.min(0)).sum()))
