@@ -124,6 +124,19 @@ def test_prepared_weights(smoothing, count):
     print(f"{smoothing}: {assert_optimal_brain(scheme, changed, optimal_brain.rotated_products(products), stored, count)}")
 
 
+def test_dead_inputs_without_damping(count):
+    """They have no part in any sum: X^T X is singular, and their rows are rounded to nearest."""
+    w, x = problem(*SIZES["128 x 20, dead inputs"])
+    scheme = transform.Scheme(**FORMATS["int4 in blocks of 32"], weight_rounding=("GPTQ", 0, True))
+    calibration = transform.calibrate(multiply, w, [x], recipe(scheme))
+    _, quantized_params = transform.quantize(multiply, w, recipe(scheme), x, calibration=calibration)
+    stored = optimal_brain.read(scheme, quantized_params["sites"]["matmul"], len(w))
+    products = np.asarray(calibration["matmul"].products, np.float64)
+    assert_optimal_brain(scheme, w, products, stored, count)
+    nearest = optimal_brain.to_nearest(w, stored, optimal_brain.elements("INT4"))
+    np.testing.assert_array_equal(stored.numbers[::7], nearest[::7])
+
+
 @one_in(3, "format", ["int4 in blocks of 32", "uint8 in columns", "int8 by tensor"])
 def test_several_matrices(format):
     """Each matrix of a batch or of layers has the integers that it has by itself; experts have X^T X of all rows."""
