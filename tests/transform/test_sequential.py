@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from support.comparison import assert_declined
 from support.draw import Draw
 from support.networks import recipe
@@ -125,6 +126,21 @@ def test_products_of_activations():
     assert not np.array_equal(rows, in_float)
 
 
+def test_an_input_that_batches_have_in_common():
+    """It counts once for each batch."""
+    scheme = recipe(transform.Scheme(activations="FLOAT", weight_rounding="GPTQ"))
+
+    def function(params, x):
+        step = lambda i, x: x + jnp.full((2, K), i + 1).astype(jnp.float32) @ params["a"]  # noqa: E731
+        return lax.fori_loop(0, 3, step, x)
+
+    batches = [x[:2] for x in BATCHES]
+    for sequential in (False, True):
+        observed = transform.calibrate(function, PARAMS, batches, scheme, sequential=sequential)["a"]
+        np.testing.assert_array_equal(observed.products, np.full((K, K), len(batches) * 2 * (1 + 4 + 9)))
+        np.testing.assert_array_equal(observed.mean, np.full(K, 2))
+
+
 def test_a_shared_input_and_a_loop():
     """Sites of one input share its statistics; a matrix that a loop reads has those of all passes."""
     scheme = transform.Scheme(activations="FLOAT", weight_rounding="GPTQ")
@@ -149,6 +165,37 @@ def test_a_shared_input_and_a_loop():
     second = [jax.jit(quantized_apply)(quantized_params, x) for x in first]
     rows = np.concatenate([*first, *second])
     np.testing.assert_array_equal(observed["c"].products, rows.T @ rows)
+
+
+def test_batches_over_a_mesh():
+    """The statistics of 8 devices are those of one."""
+    scheme = recipe(transform.Scheme(**SCHEMES["gptq"]))
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
+    batches = [np.resize(x, (16, K)) for x in BATCHES]
+    split = [jax.device_put(x, NamedSharding(mesh, PartitionSpec("d"))) for x in batches]
+    params = jax.device_put(PARAMS, NamedSharding(mesh, PartitionSpec()))
+    actual = transform.calibrate(apply, params, split, scheme, sequential=True)
+    expected = transform.calibrate(apply, PARAMS, batches, scheme, sequential=True)
+    for name in "abc":
+        assert_same(actual[name], expected[name])
+
+
+def test_a_loop_with_a_counter():
+    """A loop whose passes are counted is that of all batches."""
+    scheme = recipe(transform.Scheme(activations="FLOAT", weight_rounding="GPTQ"))
+
+    def counted(params, x):
+        step = lambda carry: (carry[0] + 1, layer(params["a"], carry[1]))  # noqa: E731
+        return lax.while_loop(lambda carry: carry[0] < 2, step, (0, x))[1] @ params["b"]
+
+    def unrolled(params, x):
+        return lax.fori_loop(0, 2, lambda _, x: layer(params["a"], x), x) @ params["b"]
+
+    actual, expected = (
+        transform.calibrate(function, PARAMS, BATCHES, scheme, sequential=True) for function in (counted, unrolled)
+    )
+    for name in "ab":
+        assert_same(actual[name], expected[name])
 
 
 def test_refused():
