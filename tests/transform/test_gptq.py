@@ -96,7 +96,7 @@ def assert_optimal_brain(scheme, w, hessian, stored, count):
     return f"{differing}; error {error:.4g}, to nearest {error_of_nearest:.4g}"
 
 
-@one_in(27, ("format", "size", "options"), CASES, gate=5)
+@one_in(41, ("format", "size", "options"), CASES, gate=12)
 def test_optimal_brain(format, size, options, count):
     rows = SIZES[size][0]
     w, x = problem(*SIZES[size])
@@ -137,7 +137,7 @@ def test_dead_inputs_without_damping(count):
     np.testing.assert_array_equal(stored.numbers[::7], nearest[::7])
 
 
-@one_in(3, "format", ["int4 in blocks of 32", "uint8 in columns", "int8 by tensor"])
+@one_in(3, "format", ["int4 in blocks of 32", "uint8 in columns", "int8 by tensor"], first=2)
 def test_several_matrices(format):
     """Each matrix of a batch or of layers has the integers that it has by itself; experts have X^T X of all rows."""
     scheme, draw = transform.Scheme(**FORMATS[format], weight_rounding="GPTQ"), Draw(0, exact=True)

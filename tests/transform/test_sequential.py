@@ -68,7 +68,7 @@ def assert_same(actual, expected):
     np.testing.assert_allclose(actual.mean, expected.mean, 2.0**-22)
 
 
-@one_in(5, ("name", "is_scan"), [(name, is_scan) for is_scan in (False, True) for name in SCHEMES], first=1)
+@one_in(10, ("name", "is_scan"), [(name, is_scan) for is_scan in (False, True) for name in SCHEMES], first=6, gate=2)
 def test_layer_by_layer(name, is_scan, count):
     """The same statistics, and the same integers and scales; without `sequential`, others."""
     scheme = transform.Scheme(**SCHEMES[name])

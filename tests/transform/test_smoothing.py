@@ -43,7 +43,7 @@ def prepared(w, x, scheme, function=multiply):
     return quantized_params["sites"]["matmul"], observed["matmul"]
 
 
-@one_in(2, "strength", [0.5, 0, 0.8, 1])
+@one_in(4, "strength", [0.8, 0, 0.5, 1], gate=3)
 def test_smooth_quant(strength, count):
     """Also for batches and stacks of matrices, which share the factors of their input's channels."""
     w, x = problem()
@@ -84,7 +84,7 @@ def test_extreme_channels():
             np.testing.assert_array_equal(factors[[0, 1]], [2.0**-14, 2.0**14])
 
 
-@one_in(5, ("format", "rotation"), itertools.product(WEIGHTS, [None, "HADAMARD"]))
+@one_in(10, ("format", "rotation"), itertools.product(WEIGHTS, [None, "HADAMARD"]), gate=3)
 def test_awq(format, rotation, count):
     """The factors of the exponent whose error of the output is the smallest."""
     w, x = problem()

@@ -215,7 +215,7 @@ def assert_same(actual, expected):
                 np.testing.assert_array_equal(observed, wanted, f"{name}: {field}")
 
 
-@one_in(3, "name", CASES, first=1)
+@one_in(4, "name", CASES, first=2)
 def test_statistics(name, count):
     """Those of all rows of all batches, which have different shapes."""
     case = CASES[name]
@@ -261,7 +261,7 @@ def test_a_branch_that_is_never_taken():
 MESHES = {"automatic": AxisType.Auto, "explicit": AxisType.Explicit}
 
 
-@one_in(2, ("kind", "name"), [(kind, name) for name in ("shared input", "scan", "batch") for kind in MESHES])
+@one_in(6, ("kind", "name"), [(kind, name) for name in ("shared input", "scan", "batch") for kind in MESHES], gate=2)
 def test_batches_over_a_mesh(kind, name):
     """The statistics of 8 devices, each with a part of the rows, are those of one, and so are the stored weights."""
     case, scheme = CASES[name], recipe(transform.Scheme(activations="FLOAT", weight_rounding="GPTQ", smoothing="AWQ"))
