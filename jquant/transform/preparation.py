@@ -1,8 +1,9 @@
 """What is done to weights before they are rounded to nearest, or in place of that, as data."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from jquant.arguments.statics import boolean, is_sequence, number
 from jquant.errors import TransformError, TransformTypeError, shown
@@ -21,8 +22,9 @@ class Gptq:
     activation_order: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "damping", number("Scheme", "damping", self.damping, 0, 1))
-        object.__setattr__(self, "activation_order", boolean("Scheme", "activation_order", self.activation_order))
+        object.__setattr__(self, "damping", number("Scheme", "the damping of weight_rounding", self.damping, 0, 1))
+        order = boolean("Scheme", "the activation order of weight_rounding", self.activation_order)
+        object.__setattr__(self, "activation_order", order)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +34,7 @@ class SmoothQuant:
     strength: float = 0.5
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "strength", number("Scheme", "strength", self.strength, 0, 1))
+        object.__setattr__(self, "strength", number("Scheme", "the strength of smoothing", self.strength, 0, 1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +76,8 @@ class Preparation(NamedTuple):
         return Preparation(searches_range=self.searches_range)
 
 
-_ROUNDINGS: dict[str, Callable[..., Gptq | None]] = {"NEAREST": lambda: None, "GPTQ": Gptq}
-_SMOOTHINGS: dict[str, Callable[..., SmoothQuant | Awq]] = {"SMOOTHQUANT": SmoothQuant, "AWQ": Awq}
+_ROUNDINGS = {"NEAREST": None, "GPTQ": Gptq}
+_SMOOTHINGS = {"SMOOTHQUANT": SmoothQuant, "AWQ": Awq}
 _RANGES = {"min_max": False, "mean_squared_error": True}
 
 
@@ -100,8 +102,11 @@ def is_rotated(value: Any) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """A choice as a scheme keeps it: a name, or a tuple of a name and options."""
-    return value if value is None or isinstance(value, str) or len(value) > 1 else value[0]
+    """A choice as a scheme keeps it and JSON restores it: a name, or a tuple of a name and options. Others stay."""
+    if not is_sequence(value):
+        return value
+    parts = tuple(part.item() if isinstance(part, np.generic) else part for part in value)
+    return parts[0] if len(parts) == 1 and isinstance(parts[0], str) else parts
 
 
 def _choice(field: str, value: Any, choices: dict[str, Any]) -> Any:
@@ -111,14 +116,14 @@ def _choice(field: str, value: Any, choices: dict[str, Any]) -> Any:
     raise error(f"Scheme: {field} is {shown(value)}; it must be {' or '.join(map(repr, choices))}")
 
 
-def _made(field: str, value: Any, choices: dict[str, Callable[..., Any]]) -> Any:
-    name_and_options: Sequence[Any] = (value,) if isinstance(value, str) else value
-    if not is_sequence(name_and_options) or not name_and_options or name_and_options[0] not in choices:
-        error = TransformError if isinstance(value, str) or is_sequence(value) else TransformTypeError
+def _made(field: str, value: Any, choices: dict[str, Any]) -> Any:
+    name, *options = value if is_sequence(value) and len(value) else [value]
+    if not isinstance(name, str) or name not in choices:
+        error = TransformError if isinstance(name, str) else TransformTypeError
         wanted = f"it must be one of {', '.join(choices)}, or a list of that and its options"
         raise error(f"Scheme: {field} is {shown(value)}; {wanted}")
-    name, *options = name_and_options
-    try:
-        return choices[name](*options)
-    except TypeError as error:
-        raise TransformTypeError(f"Scheme: {field} is {shown(value)}: {shown(error)}") from error
+    make = choices[name]
+    limit = 0 if make is None else len(dataclasses.fields(make))
+    if len(options) > limit:
+        raise TransformError(f"Scheme: {field} is {shown(value)}; {name} has {limit or 'no'} options")
+    return None if make is None else make(*options)

@@ -86,7 +86,8 @@ def _products(preparation: Preparation, statistics: InputStatistics, factors: ja
     """X^T X of the inputs, smoothed and rotated."""
     products = statistics.products
     if factors is not None:
-        products = products * factors[:, None] * factors[None]
+        of_rows = factors.reshape((1,) * (products.ndim - 2) + (-1, 1))
+        products = products * of_rows * jnp.swapaxes(of_rows, -1, -2)
     return rotation.of_products(products) if preparation.is_rotated else products
 
 

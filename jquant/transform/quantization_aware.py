@@ -66,9 +66,9 @@ def quantization_aware(
         plan = analysis.plan
         traced.require_sites(function, plan)
         weights = traced.weights_by_site(plan, parameters.leaves)
-        observed = statistics.of_sites(_NAME, plan, calibration)
+        static, observed = static_inputs(_NAME, plan, calibration), statistics.of_sites(_NAME, plan, calibration)
         stored = {site.name: _rounded(site, weights[site.name], observed.get(site.name)) for site in plan.stored()}
-        resources = rewrite.Resources(stored=stored, static=static_inputs(_NAME, plan, calibration))
+        resources = rewrite.Resources(stored=stored, static=static)
         leaves = [*parameters.leaves, *jax.tree.leaves(inputs)]
         outputs, _ = rewrite.run(plan, rewrite.Functions(_rounded_output, _rounded_product), leaves, resources)
         return jax.tree.unflatten(jax.tree.structure(analysis.outputs), outputs)

@@ -147,8 +147,7 @@ class Scheme:
         parts = integer("Scheme", "k_parts", self.k_parts, range(1, 2**31), "a power of two")
         object.__setattr__(self, "k_parts", parts)
         for name in ("weight_rounding", "smoothing"):
-            value = getattr(self, name)
-            object.__setattr__(self, name, preparation.plain(tuple(value) if is_sequence(value) else value))
+            object.__setattr__(self, name, preparation.plain(getattr(self, name)))
         if self.preparation.rounding is None:  # which checks the fields
             object.__setattr__(self, "weight_rounding", "NEAREST")
         self._require_agreement()

@@ -1,14 +1,15 @@
 """Statistics of inputs in a network whose earlier sites are quantized already."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.custom_batching import custom_vmap
 
 from jquant.errors import TransformError
-from jquant.transform import compute, rewrite, statistics, traced
+from jquant.transform import compute, rewrite, site_functions, statistics, traced
 from jquant.transform.layouts import EMBEDDING
 from jquant.transform.plan import Plan, Site
 from jquant.transform.prepared_weights import SMOOTHING, without_factors
@@ -38,11 +39,25 @@ def sequential_sums(
 
     def run(inputs: tuple[Any, ...], leaves: Sequence[Any], weights: Any, static: Any, state: Any) -> Any:
         resources = rewrite.Resources(weights, static)
-        functions = rewrite.Functions(_quantized_output)
-        return rewrite.run(plan, functions, [*leaves, *jax.tree.leaves(inputs)], resources, state)[1]
+        functions = site_functions.with_derivative(name, None)._replace(site=_quantized_output)
+        sums = rewrite.run(plan, functions, [*leaves, *jax.tree.leaves(inputs)], resources, state)[1]
+        return _refuse_differing(name)(sums)
 
     mapped = jax.vmap(run, in_axes=(0, None, None, None, None), out_axes=None, axis_name=_BATCHES)
     return jax.jit(mapped)(stacked, list(leaves), weights, static, initial)
+
+
+def _refuse_differing(name: str) -> Callable[[Any], Any]:
+    """The identity of sums that all batches have in common; others raise."""
+
+    def refuse(count: int, is_mapped: Any, sums: Any) -> Any:
+        # Mapped, a condition that differs between batches selects between what both branches leave of the sums.
+        reason = "a branch or a loop with sites, whose condition differs between batches"
+        raise TransformError(f"{name}: sequential=True is not for {reason}: calibrate without it")
+
+    common = custom_vmap(lambda sums: sums)
+    common.def_vmap(refuse)
+    return common
 
 
 def _quantized_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:

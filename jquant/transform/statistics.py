@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from jquant.calibration import Range
 from jquant.errors import TransformError, TransformTypeError, shown
@@ -63,13 +64,20 @@ def updated(sums: Sums, rows: jax.Array) -> Sums:
     products = sums.products
     if products is not None:
         subscripts = "...rk,...rl->...kl" if products.ndim == rows.ndim else "...rk,...rl->kl"
-        products = products + jnp.einsum(subscripts, rows, rows, precision=lax.Precision.HIGHEST)
+        sharding = _whole(jax.typeof(rows).sharding)
+        products = products + jnp.einsum(subscripts, rows, rows, precision=lax.Precision.HIGHEST, out_sharding=sharding)
     return Sums(
         rows=sums.rows + math.prod(rows.shape[:-1]),
         products=products,
         largest=jnp.maximum(sums.largest, magnitudes.max(over, initial=0)),
         magnitudes=sums.magnitudes + magnitudes.sum(over),
     )
+
+
+def _whole(sharding: Any) -> NamedSharding | None:
+    """What explicit axes of a mesh that split the rows leave of their sums; None if there are none."""
+    mesh = sharding.mesh
+    return NamedSharding(mesh, PartitionSpec()) if not mesh.empty and mesh.are_all_axes_explicit else None
 
 
 def finished(sums: Sums) -> InputStatistics:

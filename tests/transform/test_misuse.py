@@ -30,11 +30,12 @@ ARGUMENTS = {
     "progress": False,
     "candidates": [transform.Scheme(), None],
     "max_bytes": 10_000,
+    "sequential": False,
 }
 CALLS = {  # functions of the arguments that they name
     "sites": lambda apply, params, recipe, x: transform.sites(apply, params, x, recipe=recipe),
-    "calibrate": lambda apply, params, recipe, batches, progress: transform.calibrate(
-        apply, params, batches, recipe, progress=progress
+    "calibrate": lambda apply, params, recipe, batches, progress, sequential: transform.calibrate(
+        apply, params, batches, recipe, progress=progress, sequential=sequential
     ),
     "quantize": lambda apply, params, recipe, x, calibration: transform.quantize(
         apply, params, recipe, x, calibration=calibration
@@ -180,6 +181,99 @@ def test_wrong_field_of_a_scheme(field):
         with pytest.raises(transform.TransformError) as caught:
             transform.Scheme(**{field: wrong})
         assert field in str(caught.value), f"{name}: {caught.value}"
+
+
+PREPARATIONS = {  # of weights: values that a scheme takes, and others that it does not
+    "weight_rounding": (
+        ["NEAREST", "GPTQ", ("GPTQ", 0.05), ("GPTQ", 0, False), ["GPTQ", np.float32(0.5), np.bool(True)]],
+        [
+            *("gptq", (), [], ["*"], [["GPTQ"]], ("NEAREST", 1), ("GPTQ", -0.1), ("GPTQ", 1.5), ("GPTQ", np.nan)),
+            *(("GPTQ", None), ("GPTQ", "0.1"), ("GPTQ", True), ("GPTQ", 0.1, 1), ("GPTQ", 0.1, True, 3), {"GPTQ": 0.1}),
+            *(("AWQ",), "mean_squared_error"),
+        ],
+    ),
+    "weight_range": (
+        ["min_max", "mean_squared_error"],
+        ["MIN_MAX", "entropy", ("mean_squared_error",), [], ("min_max", 1), "GPTQ"],
+    ),
+    "smoothing": (
+        [None, "AWQ", "SMOOTHQUANT", ("SMOOTHQUANT", 0.8), ["SMOOTHQUANT", 1], ("SMOOTHQUANT", np.float32(0.25)), ("AWQ",)],
+        [
+            *("awq", (), [], [["AWQ"]], ("AWQ", 0.5), ("SMOOTHQUANT", -1), ("SMOOTHQUANT", 2), ("SMOOTHQUANT", None)),
+            *(("SMOOTHQUANT", 0.5, 0.5), ("SMOOTHQUANT", [0.5]), "GPTQ", ["HADAMARD"]),
+        ],
+    ),
+    "rotation": ([None, "HADAMARD"], ["hadamard", ("HADAMARD",), [], "AWQ", True]),
+}
+
+
+@pytest.mark.parametrize("field", PREPARATIONS)
+def test_preparation_of_weights(field):
+    """Each field of a scheme is checked, printed and written as JSON."""
+    right, wrong = PREPARATIONS[field]
+    for name, value in {**WRONG, **{repr(value): value for value in wrong}}.items():
+        if value is None and None in right:
+            continue
+        with pytest.raises(transform.TransformError) as caught:
+            transform.Scheme(**{field: value})
+        assert field in str(caught.value), f"{name}: {caught.value}"
+        assert isinstance(caught.value, TransformTypeError) or isinstance(value, str | tuple | list | np.ndarray), name
+    for value in right:
+        scheme = transform.Scheme(**{field: value})
+        plain = tuple(
+            each.item() if isinstance(each, np.generic) else each for each in np.atleast_1d(np.array(value, object))
+        )
+        plain = plain[0] if len(plain) == 1 else plain
+        assert getattr(scheme, field) == plain
+        is_default = getattr(transform.Scheme(), field) == plain
+        assert repr(scheme) == ("Scheme()" if is_default else f"Scheme({field}={plain!r})")
+        assert eval(repr(scheme), {"Scheme": transform.Scheme}) == scheme
+        restored = transform.Recipe.from_json(transform.Recipe([("*", scheme)]).to_json())
+        assert restored == transform.Recipe([("*", scheme)])
+        assert (repr(restored.rules[0][1]), hash(restored.rules[0][1])) == (repr(scheme), hash(scheme))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"smoothing": "AWQ", "activations": "STATIC"}, "smoothing is 'AWQ', which would change a static range"),
+        (
+            {"smoothing": ("SMOOTHQUANT", 0.5), "activations": "STATIC"},
+            "smoothing is ('SMOOTHQUANT', 0.5), which would change a static range",
+        ),
+        (
+            {"weight_range": "mean_squared_error", "weights": "PER_TENSOR"},
+            "weights are PER_TENSOR, and weight_range is searched by block",
+        ),
+    ],
+)
+def test_fields_that_do_not_go_together(fields, message):
+    assert_declined(lambda: transform.Scheme(**fields), message)
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, right[1]) for field, (right, _) in PREPARATIONS.items()])
+def test_preparation_of_products_of_activations(field, value):
+    """These have no weights."""
+    rules = [("activation_matmul", transform.Scheme(**{field: value})), ("*", transform.Scheme())]
+    apply = lambda p, x: jnp.einsum("bk,ck->bc", x @ p["w"], x)  # noqa: E731
+    call = lambda: transform.sites(apply, PARAMS, X, recipe=transform.Recipe(rules, smallest=1))  # noqa: E731
+    assert_declined(call, f"{field}={value!r}) is for weights, of which it has none")
+
+
+@pytest.mark.parametrize("function", ["quantize", "quantization_aware", "report"])
+@pytest.mark.parametrize("fields", [{"weight_rounding": "GPTQ"}, {"smoothing": "AWQ"}, {"smoothing": "SMOOTHQUANT"}])
+def test_missing_statistics(function, fields):
+    recipe = transform.Recipe([("*", transform.Scheme(**fields))], smallest=1)
+    message = "the weights of some sites, such as w, are prepared for their inputs, and need calibration="
+    assert_declined(lambda: call(function, recipe=recipe, calibration=None), message)
+    message = "calibration['w'], of the input of w, is missing; calibration has: a"
+    calibration = ARGUMENTS["calibration"]
+    assert_declined(lambda: call(function, recipe=recipe, calibration={"a": calibration["w"]}), message)
+    message = "it must be a transform.InputStatistics, with X^T X or maxima"
+    assert_declined(lambda: call(function, recipe=recipe, calibration=calibration), message, TransformTypeError)
+    for wrong in (3, "static", ["*"], object(), {1}):
+        with pytest.raises(TransformTypeError, match="calibration"):
+            call(function, recipe=recipe, calibration=wrong)
 
 
 def test_wrong_fields_of_a_recipe():
