@@ -10,6 +10,7 @@ from jquant.transform.compute import is_weight_only
 from jquant.transform.layouts import ACTIVATION_MATMUL, EMBEDDING
 from jquant.transform.parameters import flattened
 from jquant.transform.plan import ActivationProduct, Site
+from jquant.transform.preparation import Awq
 from jquant.transform.recipe import Recipe, dynamic_int8
 
 _NAME = "transform.sites"
@@ -122,9 +123,29 @@ def _shape(site: Site, layers: tuple[int, ...]) -> str:
 
 
 def _scheme(site: Site) -> str:
-    scheme, weights = site.scheme, site.storage.format.title
+    return ", ".join((*_weights(site), *_input(site)))
+
+
+def _weights(site: Site) -> list[str]:
+    """How the weights of a site are stored."""
+    title, preparation = site.storage.format.title, site.storage.preparation
+    parts = [title.replace("channel", "row") if site.kind == EMBEDDING else title]
+    if preparation.searches_range:
+        parts.append("searched ranges")
+    if preparation.rounding is not None:
+        parts.append("GPTQ")
+    return parts
+
+
+def _input(site: Site) -> list[str]:
+    """What the input of a site becomes; nothing for the indices of a look-up."""
     if site.kind == EMBEDDING:
-        return weights.replace("channel", "row")
-    if is_weight_only(site):
-        return f"{weights}, float input"
-    return f"{weights}, {scheme.activations} {'INT8' if scheme.is_symmetric else 'UINT8'}"
+        return []
+    scheme, preparation = site.scheme, site.storage.preparation
+    quantized = f"{scheme.activations} {'INT8' if scheme.is_symmetric else 'UINT8'}"
+    parts = ["float input" if is_weight_only(site) else quantized]
+    if preparation.smoothing is not None:
+        parts.append("smoothed by AWQ" if isinstance(preparation.smoothing, Awq) else "smoothed by SMOOTHQUANT")
+    if preparation.is_rotated:
+        parts.append("rotated")
+    return parts
