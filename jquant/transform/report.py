@@ -11,7 +11,7 @@ import numpy as np
 
 from jquant.errors import TransformError
 from jquant.placement import explain_array_errors_as
-from jquant.transform import compute, rewrite, traced
+from jquant.transform import compute, rewrite, site_functions, traced
 from jquant.transform.layouts import ACTIVATION_MATMUL, EMBEDDING
 from jquant.transform.parameters import flattened
 from jquant.transform.plan import ActivationProduct, Site
@@ -193,7 +193,7 @@ def _measured_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) 
     if site.shard_map is not None:
         return output
     state: _State = scope.state[site.name]
-    x = compute.prepared_input(site, operands[site.input_operand], scope.smoothing(site))
+    x = site_functions.prepared_input(site, operands[site.input_operand], scope.smoothing(site), scope)
     static, which = scope.static(site), None if site.kind == EMBEDDING else compute.which_matrices(site, operands)
     signal, noise = _powers(output, compute.output(site, scope.stored(site), x, which, static)) or (0.0, 0.0)
     state = state._replace(signal=state.signal + signal, noise=state.noise + noise)
