@@ -168,7 +168,7 @@ class Collector:
                 scheme,
                 row_dimensions(kind, equation, 1 - operand, scheme),
                 name,
-                own=(preparation.is_rotated and rows, preparation.smoothing and name),
+                changed=(preparation.is_rotated, rows, preparation.smoothing and name) if preparation.changes_input else None,
             ),
             statistics=statistics,
             scheme=scheme,
@@ -236,13 +236,13 @@ class Collector:
         scheme: Scheme,
         rows: tuple[int, ...] | None,
         name: str,
-        own: Any = None,
+        changed: Any = None,
     ) -> str:
         """The name of the first operand that quantizes the same input in the same way: `name`, if it is the first.
 
-        `own` is what else is done to the input before.
+        `changed` is what is done to the input before; None: nothing.
         """
-        quantizer = scheme.activations, scheme.activation_type, scheme.observer, rows, own
+        quantizer = scheme.activations, scheme.activation_type, scheme.observer, rows, changed
         of_layers = levels if scheme.activations == Activations.STATIC else ()
         first = self._inputs.setdefault((input, of_layers, quantizer), name)
         if first == name:
