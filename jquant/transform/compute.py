@@ -119,7 +119,8 @@ def prepared_input(site: Site, x: jax.Array, factors: jax.Array | None) -> jax.A
     contracted = sorted(product_dimensions(site.equation, site.input_operand)[0])
     order = [*(d for d in range(x.ndim) if d not in contracted), *contracted]
     moved = x.transpose(order)
-    channels = moved.reshape(*moved.shape[: x.ndim - len(contracted)], -1)
+    others = moved.shape[: x.ndim - len(contracted)]
+    channels = moved.reshape(*others, math.prod(moved.shape[len(others) :]))
     if factors is not None:
         channels = smoothing.smoothed(channels, factors)
     if is_rotated:

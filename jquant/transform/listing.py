@@ -9,6 +9,7 @@ from jquant.transform import tables, traced
 from jquant.transform.layouts import ACTIVATION_MATMUL, EMBEDDING
 from jquant.transform.parameters import flattened
 from jquant.transform.plan import ActivationProduct, Site
+from jquant.transform.preparation import Awq, Preparation
 from jquant.transform.recipe import Activations, Recipe, Scheme, dynamic_int8
 
 _NAME = "transform.sites"
@@ -101,7 +102,7 @@ def _row_of_site(site: Site, layers: tuple[int, ...]) -> Row:
 
 def _row_of_product(product: ActivationProduct) -> Row:
     left, right = (list(operand.aval.shape) for operand in product.equation.invars)
-    scheme = f"both {input_title(product.scheme)}"
+    scheme = f"both {_input(product.scheme, Preparation())[0]}"
     return Row(name=product.name, kind=ACTIVATION_MATMUL, shape=f"{left} x {right}", reason=None, scheme=scheme)
 
 
@@ -113,14 +114,33 @@ def _shape(site: Site, layers: tuple[int, ...]) -> str:
 
 
 def _scheme(site: Site) -> str:
-    scheme, weights = site.scheme, site.storage.format.title
+    title, preparation = site.storage.format.title, site.storage.preparation
     if site.kind == EMBEDDING:
-        return weights.replace("channel", "row")
-    return f"{weights}, {input_title(scheme)}"
+        return ", ".join(_weights(title.replace("channel", "row"), preparation))
+    return ", ".join([*_weights(title, preparation), *_input(site.scheme, preparation)])
 
 
-def input_title(scheme: Scheme) -> str:
-    """What tables call the input of a product or a convolution."""
-    if scheme.activations == Activations.FLOAT:
-        return "float input"
-    return f"{scheme.activations} {'INT8' if scheme.is_symmetric else 'UINT8'}"
+def scheme_title(scheme: Scheme) -> str:
+    """What tables call a scheme, as that of a product."""
+    return ", ".join([*_weights(scheme.format.title, scheme.preparation), *_input(scheme, scheme.preparation)])
+
+
+def _weights(title: str, preparation: Preparation) -> list[str]:
+    """How weights are stored, in a format of this title."""
+    parts = [title]
+    if preparation.searches_range:
+        parts.append("searched ranges")
+    if preparation.rounding is not None:
+        parts.append("GPTQ")
+    return parts
+
+
+def _input(scheme: Scheme, preparation: Preparation) -> list[str]:
+    """What the input of a product or a convolution becomes."""
+    quantized = f"{scheme.activations} {'INT8' if scheme.is_symmetric else 'UINT8'}"
+    parts = ["float input" if scheme.activations == Activations.FLOAT else quantized]
+    if preparation.smoothing is not None:
+        parts.append("smoothed by AWQ" if isinstance(preparation.smoothing, Awq) else "smoothed by SMOOTHQUANT")
+    if preparation.is_rotated:
+        parts.append("rotated")
+    return parts

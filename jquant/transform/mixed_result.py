@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jquant.transform import tables
-from jquant.transform.listing import input_title
+from jquant.transform.listing import scheme_title
 from jquant.transform.recipe import Recipe, Scheme
 
 
@@ -164,7 +164,7 @@ def _letter(number: int) -> str:
 
 
 def _title(scheme: Scheme | None) -> str:
-    return "float" if scheme is None else f"{scheme.format.title}, {input_title(scheme)}"
+    return "float" if scheme is None else scheme_title(scheme)
 
 
 def _is_finite(ratio: float | None) -> bool:

@@ -9,7 +9,7 @@ import jax
 from jquant.arithmetic.straight_through import straight_through
 from jquant.errors import TransformError
 from jquant.placement import explain_array_errors_as
-from jquant.transform import compute, jaxprs, prepared_weights, rewrite, statistics, traced
+from jquant.transform import compute, jaxprs, prepared_weights, rewrite, site_functions, statistics, traced
 from jquant.transform.layouts import EMBEDDING
 from jquant.transform.parameters import flattened
 from jquant.transform.plan import ActivationProduct, Site
@@ -100,7 +100,7 @@ def _rounded_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -
     rounded = list(operands)
     weights = compute.as_operand(site, scope.stored(site)[_WEIGHTS], compute.which_matrices(site, operands))
     rounded[site.operand] = weights.astype(site.equation.invars[site.operand].aval.dtype)
-    x = compute.prepared_input(site, operands[site.input_operand], scope.smoothing(site))
+    x = site_functions.prepared_input(site, operands[site.input_operand], scope.smoothing(site), scope)
     if site.kind != EMBEDDING and not compute.is_weight_only(site):
         x = scope.once(site.input, lambda: _rounded_input(site, x, scope))
     rounded[site.input_operand] = x

@@ -29,7 +29,7 @@ def with_derivative(name: str, derivative: Any) -> rewrite.Functions:
 
 def _output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
     """The output of a site, which has a derivative only if its input stays float."""
-    stored, x = scope.stored(site), compute.prepared_input(site, operands[site.input_operand], scope.smoothing(site))
+    stored, x = scope.stored(site), prepared_input(site, operands[site.input_operand], scope.smoothing(site), scope)
     if site.kind == EMBEDDING:
         return _without_derivative(site, compute.embedding_output)(stored, compute.row_numbers(site, operands))
     which = compute.which_matrices(site, operands)
@@ -39,6 +39,13 @@ def _output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Ar
     quantize = _without_derivative(site, compute.quantize_input)
     quantized_input = scope.once(site.input, lambda: quantize(x, static))
     return _without_derivative(site, compute.integer_output)(stored, quantized_input, which)
+
+
+def prepared_input(site: Site, x: jax.Array, factors: jax.Array | None, scope: rewrite.Scope) -> jax.Array:
+    """The input of a site, smoothed with its factors and rotated: once for all sites that read it so."""
+    if not site.storage.preparation.changes_input:
+        return x
+    return scope.once(("prepared", site.input), lambda: compute.prepared_input(site, x, factors))
 
 
 def _product_output(product: ActivationProduct, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
@@ -69,7 +76,7 @@ def _without_derivative(site: Site | ActivationProduct, compute: Callable[..., A
 def straight_through_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
     """The output of a site, with the derivative in its input of the function's own product by the dequantized weights."""
     stored, static, factors = lax.stop_gradient((scope.stored(site), scope.static(site), scope.smoothing(site)))
-    x = compute.prepared_input(site, operands[site.input_operand], factors)
+    x = prepared_input(site, operands[site.input_operand], factors, scope)
     if site.kind == EMBEDDING:
         return compute.embedding_output(site, stored, compute.row_numbers(site, operands))
     which = compute.which_matrices(site, operands)

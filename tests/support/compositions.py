@@ -6,7 +6,7 @@ formulas of `jquant.reference`, which share no code with the operators. Both imp
 
 import collections
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -56,22 +56,44 @@ def assert_equal_leaves(actual: Any, expected: Any) -> None:
         np.testing.assert_array_equal(actual_leaf, expected_leaf, strict=True)
 
 
+def range_of(observed: Any) -> Range:
+    """The range of an input that was calibrated."""
+    return observed.range if isinstance(observed, transform.InputStatistics) else observed
+
+
+def stacked_over_layers(by_layer: dict[tuple[int, ...], tuple], layer: tuple[int, ...] = ()) -> list[np.ndarray]:
+    """Tuples of numbers or arrays, by the indices of layers, as float32 arrays that begin with dimensions of layers."""
+    if layer in by_layer:
+        return [np.asarray(each, np.float32) for each in by_layer[layer]]
+    count = 1 + max(each[len(layer)] for each in by_layer if each[: len(layer)] == layer)
+    layers = (stacked_over_layers(by_layer, (*layer, number)) for number in range(count))
+    return [np.stack(each) for each in zip(*layers, strict=True)]
+
+
 class Order:
     """The dimensions of an einsum of inputs and weights, in the order of matrices (batch, rows, K) and (batch, K, N)."""
 
     def __init__(self, letters: str, x: Any, w: Any):
+        self.letters = letters
         self._x, self._w, self._output = letters.replace("->", ",").split(",")
         self._batch = [letter for letter in self._x if letter in self._w and letter in self._output]
         self._contracted = [letter for letter in self._x if letter in self._w and letter not in self._output]
         self._free = [letter for letter in self._x if letter not in self._w]
         self._kept = [letter for letter in self._w if letter not in self._x]
         self._sizes = dict(zip(self._x + self._w, x.shape + w.shape, strict=True))
+        self.has_batch = bool(self._batch)
 
     def rows(self, x: Any) -> Any:
         return self._matrices(x, self._x, self._free, self._contracted)
 
     def weights(self, w: Any) -> Any:
         return self._matrices(w, self._w, self._contracted, self._kept)
+
+    def from_matrices(self, matrices: Any) -> Any:
+        """The weights, from matrices as `weights` returns them."""
+        order = self._batch + self._contracted + self._kept
+        sizes = [self._sizes[letter] for letter in order]
+        return matrices.reshape(sizes).transpose([order.index(letter) for letter in self._w])
 
     def row_scales(self, scale: Any) -> Any:
         """The scales of rows, (batch, rows), which have 1 for each contracted dimension."""
@@ -92,37 +114,42 @@ class Order:
         return math.prod(self._sizes[letter] for letter in letters)
 
 
+def last(vector: Any, array: Any) -> Any:
+    """A vector along the last dimension of an array."""
+    return vector.reshape((1,) * (array.ndim - 1) + (-1,))
+
+
 class ByHand:
     """The operations with loops, branches and calls of Python. Subclasses compute the sites.
 
     Attributes:
       integers: the inputs of products in integers, in the order in which they were computed.
       extremes: the smallest and the largest value of each static input, by the name of the site, and its layer.
+
+    `stored` are the weights of a quantized function, by the name of the site. From these come the factors of smoothing, and
+    weights that are not rounded to nearest in all of their range.
     """
 
     array: Any  # the module of arrays
 
-    def __init__(self, recipe: transform.Recipe, calibration: dict[str, Range] | None = None, *, exact: bool = False):
+    def __init__(
+        self,
+        recipe: transform.Recipe,
+        calibration: Mapping[str, Any] | None = None,
+        *,
+        stored: Mapping[str, Any] | None = None,
+        exact: bool = False,
+    ):
         self.exact = exact
         self.integers: list[Any] = []
         self.extremes: dict[str, dict[tuple[int, ...], tuple[Any, Any]]] = {}
-        self._recipe, self._calibration = recipe, calibration
+        self._recipe, self._calibration, self._stored = recipe, calibration, stored or {}
         self._layer: tuple[int, ...] = ()
         self._shared: collections.ChainMap = collections.ChainMap()
 
     def calibration(self) -> dict[str, Range]:
         """The ranges of the inputs that were observed, stacked over layers."""
-
-        def stacked(extremes, bound, layer):
-            if layer in extremes:
-                return extremes[layer][bound]
-            count = 1 + max(each[len(layer)] for each in extremes if each[: len(layer)] == layer)
-            return np.stack([stacked(extremes, bound, (*layer, number)) for number in range(count)])
-
-        return {
-            site: Range(*(np.asarray(stacked(extremes, bound, ()), np.float32) for bound in (0, 1)))
-            for site, extremes in self.extremes.items()
-        }
+        return {site: Range(*stacked_over_layers(extremes)) for site, extremes in self.extremes.items()}
 
     def _scheme(self, site, kind):
         rule = self._recipe.rule_for(site, kind)
@@ -148,7 +175,7 @@ class ByHand:
     def _quantize_input(self, x, site, scheme, over, layer):
         dtype = "INT8" if scheme.is_symmetric else "UINT8"
         if scheme.activations == Activations.STATIC:
-            low, high = (np.asarray(bound)[layer] for bound in self._calibration[site])
+            low, high = (np.asarray(bound)[layer] for bound in range_of(self._calibration[site]))
             scale, zero_point = self._scale(low, high, dtype)
             return self._quantize(x, scale, None if scheme.is_symmetric else zero_point, dtype)
         if over is None and not scheme.is_symmetric:
@@ -178,15 +205,97 @@ class ByHand:
         if scheme is None:
             return self._float_product(letters, x, w, dtype)
         rows = tuple(map(x_letters.index, contracted)) if scheme.activations == Activations.DYNAMIC_ROW else None
+        x = self.prepared_input(letters, x, site, scheme)
+        w = self.prepared_weights(letters, w, site, scheme)
+        matrix = self.stored_matrix(site, scheme)
         if scheme.activations == Activations.FLOAT:
             over = tuple(map(w_letters.index, contracted))
+            if matrix is not None:
+                return self._float_product_of_stored(Order(letters, x, w), x, matrix, scheme, dtype)
             return self._weight_only_product(letters, x, w, over, scheme, dtype)
-        return self.multiply(letters, self._quantized_input(x, site, scheme, rows, depth), w, scheme, dtype)
+        return self.multiply(letters, self._quantized_input(x, site, scheme, rows, depth), w, scheme, dtype, matrix)
 
-    def multiply(self, letters, quantized, w, scheme, dtype):
-        """The product of a quantized input and float weights, which are quantized as the scheme says."""
+    def prepared_input(self, letters, x, site, scheme):
+        """An input, smoothed and rotated as the scheme says; each input and each rotation once."""
+        if scheme.smoothing is None and scheme.rotation is None:
+            return x
+        factors = self._factors(site, scheme)
+
+        def changed(rows):
+            if factors is not None:
+                rows = self._multiplied(rows.astype(np.float32), last(factors, rows)).astype(rows.dtype)
+            return rows if scheme.rotation is None else self._rotate(rows)
+
+        x_letters, w_letters, output_letters = letters.replace("->", ",").split(",")
+        contracted = (letter for letter in x_letters if letter in w_letters and letter not in output_letters)
+        channels = tuple(map(x_letters.index, contracted))
+        key = "prepared", id(x), channels, scheme.rotation, None if factors is None else site
+        if key not in self._shared:
+            self._shared[key] = x, self._with_channels_last(changed, x, channels)  # with x, or another might get its id
+        return self._shared[key][1]
+
+    def prepared_weights(self, letters, w, site, scheme):
+        """Float weights, divided by the factors of their input, and rotated with it."""
+        if scheme.smoothing is None and scheme.rotation is None:
+            return w
+        factors = self._factors(site, scheme)
+
+        def changed(columns):
+            columns = columns.astype(np.float32)
+            columns = columns if factors is None else self._divided(columns, last(factors, columns))
+            if scheme.rotation is None:
+                return columns
+            size = columns.shape[-1] & -columns.shape[-1]
+            return self._rotate(columns) * np.float32(1 if size.bit_length() % 2 else 2)  # the inverse of a rotated input
+
+        x_letters, w_letters, output_letters = letters.replace("->", ",").split(",")
+        contracted = (letter for letter in x_letters if letter in w_letters and letter not in output_letters)
+        return self._with_channels_last(changed, w, tuple(map(w_letters.index, contracted)))
+
+    def _factors(self, site, scheme):
+        """The factors of smoothing; None without smoothing."""
+        return None if scheme.smoothing is None else self.array.asarray(self.stored_site(site)["smoothing"])
+
+    def _multiplied(self, rows, factors):
+        return rows * factors
+
+    def _divided(self, columns, factors):
+        return columns / factors
+
+    def _with_channels_last(self, function, array, channels):
+        """An array whose dimensions `channels`, as one dimension, the last, have gone through a function."""
+        order = [*(dimension for dimension in range(array.ndim) if dimension not in channels), *channels]
+        moved = array.transpose(order)
+        rows = moved.reshape(*moved.shape[: array.ndim - len(channels)], math.prod(array.shape[d] for d in channels))
+        return function(rows).reshape(moved.shape).transpose(np.argsort(order))
+
+    def stored_site(self, site):
+        """The arrays that the quantized function stores for a site, in this layer."""
+        name = site if site in self._stored else site.split("#")[0]
+        return jax.tree.map(lambda array: array[self._layer], self._stored[name])
+
+    def stored_matrix(self, site, scheme):
+        """The weights (batch, K, N) as stored, if they are not those of the range of each block, rounded to nearest."""
+        if scheme.weight_range == "min_max" and scheme.weight_rounding == "NEAREST":
+            return None
+        return formats.unpacked(self.array, self.stored_site(site))
+
+    def _float_product_of_stored(self, order, x, matrix, scheme, dtype):
+        if self.array is jnp:
+            return order.output(formats.multiply_floats(order.rows(x), matrix, scheme)).astype(dtype)
+        weights = formats.dequantize(np, matrix, scheme, x.dtype)
+        return order.output(self._float_product("abk,akn->abn", order.rows(x), weights, dtype))
+
+    def multiply(self, letters, quantized, w, scheme, dtype, matrix=None):
+        """The product of a quantized input and float weights, quantized as the scheme says, or to `matrix`."""
         if not formats.is_in_columns(scheme):
-            return self._product_in_blocks(letters, quantized, w, scheme, dtype)
+            return self._product_in_blocks(letters, quantized, w, scheme, dtype, matrix)
+        if matrix is not None:
+            x, x_scale, zero_point = quantized
+            order = Order(letters, x, w)
+            x_scale = order.row_scales(x_scale)[..., None] if np.ndim(x_scale) else x_scale
+            operands = (order.rows(x), x_scale, zero_point), matrix.values, matrix.scale, matrix.zero_point
+            return order.output(self._integer_product("abk,akn->abn", *operands, dtype))
         x_letters, w_letters, output_letters = letters.replace("->", ",").split(",")
         over = tuple(d for d, letter in enumerate(w_letters) if letter in x_letters and letter not in output_letters)
         return self._integer_product(letters, quantized, *self._quantized_weights(w, scheme, over), dtype)
@@ -204,10 +313,10 @@ class ByHand:
             quantized.append(self._quantized_input(operand, "activation_matmul", scheme, rows, None))
         return self._integer_product(letters, quantized[0], *quantized[1], x.dtype)
 
-    def _product_in_blocks(self, letters, quantized, w, scheme, dtype):
+    def _product_in_blocks(self, letters, quantized, w, scheme, dtype, matrix):
         x, x_scale, zero_point = quantized
         order = Order(letters, x, w)
-        matrix = formats.quantize(self.array, order.weights(w), scheme)
+        matrix = formats.quantize(self.array, order.weights(w), scheme) if matrix is None else matrix
         x_scale = order.row_scales(x_scale) if np.ndim(x_scale) else x_scale
         return order.output(formats.multiply_integers(self.array, order.rows(x), x_scale, zero_point, matrix, dtype))
 
@@ -233,7 +342,10 @@ class ByHand:
         scheme = self._scheme(site, "embedding")
         if scheme is None:
             return table[indices]
-        return formats.rounded(self.array, table, (1,), scheme, table.dtype)[indices]
+        if scheme.weight_range == "min_max":
+            return formats.rounded(self.array, table, (1,), scheme, table.dtype)[indices]
+        matrix = formats.unpacked(self.array, self.stored_site(site))
+        return formats.dequantize(self.array, matrix, scheme, table.dtype)[0].T[indices]
 
     def weight_product(self, a, b):
         return a @ b
@@ -317,6 +429,12 @@ class Operators(ByHand):
     def _quantize_dynamically(self, x):
         return jquant.dynamic_quantize_linear(x, feature_level=EXTENDED)
 
+    def _rotate(self, rows):
+        return jquant.hadamard_transform(rows)
+
+    def _divided(self, columns, factors):
+        return jnp.asarray(np.asarray(columns) / np.asarray(factors))  # XLA would multiply by reciprocals
+
     def _dequantize(self, values, scale, dtype):
         return jquant.dequantize_linear(values, scale, output_dtype=dtype, feature_level=EXTENDED)
 
@@ -371,6 +489,18 @@ class Operators(ByHand):
         )
 
 
+def rotated(rows: np.ndarray) -> np.ndarray:
+    """`jquant.hadamard_transform` in NumPy: sums and differences of pairs, from the shortest distance to the longest."""
+    size = rows.shape[-1] & -rows.shape[-1]
+    sums = rows.astype(np.float32).reshape(-1, size)
+    distance = 1
+    while distance < size:
+        pairs = sums.reshape(-1, 2, distance)
+        sums = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], 1)
+        distance *= 2
+    return (sums.reshape(rows.shape) * np.float32(2.0 ** -(size.bit_length() // 2))).astype(rows.dtype)
+
+
 class NumPy(ByHand):
     """The formulas of the specifications, in NumPy."""
 
@@ -388,6 +518,9 @@ class NumPy(ByHand):
 
     def _quantize_dynamically(self, x):
         return reference.dynamic_quantize_linear(x)
+
+    def _rotate(self, rows):
+        return rotated(rows)
 
     def _dequantize(self, values, scale, dtype):
         return reference.dequantize_linear(values, scale, dtype=dtype)
@@ -448,20 +581,47 @@ class NumPy(ByHand):
 
 
 class RangeObserver(NumPy):
-    """Observes the inputs of all sites, also in branches that are not taken."""
+    """Observes the inputs of all sites, also in branches that are not taken.
+
+    Attributes:
+      sums: X^T X, max|x|, the sum of |x| and the number of rows of the inputs of products, as those in `extremes`.
+    """
 
     def __init__(self, *, exact: bool = False):
         super().__init__(recipe(SCHEMES["dynamic uint8"]), exact=exact)
+        self.sums: dict[str, dict[tuple[int, ...], tuple[Any, ...]]] = {}
 
     def branch(self, condition, if_true, if_false, *arguments):
         self._within(if_false if condition else if_true, *arguments)
         return super().branch(condition, if_true, if_false, *arguments)
 
+    def product(self, letters, x, w, *, site, weights_first=False, depth=None, dtype=None):
+        order = Order(letters, x, w)
+        rows = order.rows(x).astype(np.float32)
+        products, magnitudes = rows.swapaxes(-1, -2) @ rows, abs(rows)
+        if not order.has_batch:
+            (products,) = products
+        own = products, magnitudes.max((0, 1)), magnitudes.sum((0, 1)), rows.shape[0] * rows.shape[1]
+        sums = self.sums.setdefault(site, {})
+        before = sums.get(self._layer, tuple(map(np.zeros_like, own)))
+        largest = np.maximum(own[1], before[1])
+        sums[self._layer] = own[0] + before[0], largest, own[2] + before[2], own[3] + before[3]
+        options = {"weights_first": weights_first, "depth": depth, "dtype": dtype}
+        return super().product(letters, x, w, site=site, **options)
+
+    def statistics(self, site: str) -> dict[str, np.ndarray]:
+        products, largest, magnitudes, rows = stacked_over_layers(self.sums[site])
+        # With few rows, or zeros, X^T X would not be definite.
+        products = products + np.eye(products.shape[-1], dtype=np.float32) * np.float32(0.125)
+        return {"products": products, "largest": largest, "mean": magnitudes / rows[..., None]}
+
 
 def numpy_calibration(
     function: Callable, parameters: Any, x: np.ndarray, *, exact: bool = False, fraction: float = 1
-) -> dict[str, Range]:
-    """The ranges of the inputs of all sites, times `fraction`: less than 1 clips some values."""
+) -> dict[str, Any]:
+    """The ranges of all inputs, times `fraction`: less than 1 clips some values; with the statistics of those of products."""
     observer = RangeObserver(exact=exact)
     function(observer, parameters, x)
-    return jax.tree.map(lambda bound: bound * np.float32(fraction), observer.calibration())
+    ranges = jax.tree.map(lambda bound: bound * np.float32(fraction), observer.calibration())
+    statistics = {site: transform.InputStatistics(range=ranges[site], **observer.statistics(site)) for site in observer.sums}
+    return ranges | statistics

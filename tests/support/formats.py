@@ -3,6 +3,7 @@
 A matrix has the shape (..., K, N), as in `jquant.transform.weight_formats`, with which this shares no code.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -69,6 +70,18 @@ def quantize(array: Any, matrix: Any, scheme: transform.Scheme) -> Quantized:
             matrix, scale, zero_point, axis=-2, block_size=size, output_dtype=dtype, feature_level="EXTENDED"
         )
     return Quantized(values, scale, zero_point, size)
+
+
+def unpacked(array: Any, stored: Mapping[str, Any]) -> Quantized:
+    """Weights that a quantized function stores, integers of one layer, in the same form, with a dimension for a batch."""
+    values = stored["values"]
+    if isinstance(values, jquant.PackedMatrix):
+        scale, zero_point, block_size = stored["scale"][..., None, :], None, values.shape[-2]
+    else:
+        scale, zero_point, block_size = values.scale, values.zero_point, values.block_size
+    arrays = (values.unpack(), scale, zero_point if zero_point is None else zero_point.astype(values.dtype))
+    batched = (each if each is None else each.reshape(-1, *each.shape[-2:]) for each in arrays)
+    return Quantized(*(each if each is None else array.asarray(each) for each in batched), block_size)
 
 
 def _parameters(array: Any, matrix: Any, size: int, scheme: transform.Scheme, dtype: Any) -> tuple[Any, Any]:

@@ -27,7 +27,23 @@ SCHEMES = {
         weight_type="UINT4", activations="DYNAMIC_ROW", block_size=8, scale_type="FLOAT16"
     ),
     "static int8, int8 in blocks": transform.Scheme(activations="STATIC", activation_type="INT8", block_size=4),
+    "dynamic uint8, smoothed": transform.Scheme(smoothing="SMOOTHQUANT"),
+    "dynamic row, rotated": transform.Scheme(activations="DYNAMIC_ROW", rotation="HADAMARD"),
+    "static uint8, rotated": transform.Scheme(activations="STATIC", rotation="HADAMARD"),
+    "dynamic row, gptq": transform.Scheme(
+        activations="DYNAMIC_ROW", weight_rounding="GPTQ", weight_range="mean_squared_error", rotation="HADAMARD"
+    ),
+    "dynamic row, int4 in blocks, smoothed and rotated": transform.Scheme(
+        weight_type="INT4", activations="DYNAMIC_ROW", block_size=8, smoothing=("SMOOTHQUANT", 0.75), rotation="HADAMARD"
+    ),
+    "dynamic uint8, uint4 in blocks, awq and gptq": transform.Scheme(
+        weight_type="UINT4", block_size=8, scale_type="FLOAT16", smoothing="AWQ", weight_rounding=("GPTQ", 0.02, False)
+    ),
     "weights alone": transform.Scheme(activations="FLOAT"),
+    "weights alone, gptq": transform.Scheme(activations="FLOAT", weight_rounding="GPTQ", weight_range="mean_squared_error"),
+    "weights alone, mxfp4, rotated": transform.Scheme(
+        weight_type="MXFP4", activations="FLOAT", block_size=8, rotation="HADAMARD"
+    ),
     "weights alone, mxfp4": transform.Scheme(weight_type="MXFP4", activations="FLOAT", block_size=8),
     "weights alone, tensor": transform.Scheme(weights="PER_TENSOR", activations="FLOAT"),
 }

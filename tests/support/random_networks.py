@@ -237,14 +237,14 @@ def assert_equal_to_numpy(
     network = draw_network(seed)
     recipe, x = network.recipe, network.x
     calibration = numpy_calibration(network, network.parameters, x, exact=network.is_exact, fraction=0.75)
-    oracle = NumPy(recipe, calibration, exact=network.is_exact)
-    expected = network(oracle, network.parameters, x)
     apply, parameters = convert(network)
     with recorded_integers() as integers:
         quantized_apply, quantized_params = transform.quantize(apply, parameters, recipe, x, calibration=calibration)
         integers.clear()
         output = np.asarray(jax.jit(quantized_apply)(quantized_params, x))
         jax.effects_barrier()
+    oracle = NumPy(recipe, calibration, stored=quantized_params["sites"], exact=network.is_exact)
+    expected = network(oracle, network.parameters, x)
     assert len(integers) == len(oracle.integers), f"network {seed}"
     for index, (actual, expected_integers) in enumerate(zip(integers, oracle.integers, strict=True)):
         np.testing.assert_array_equal(actual, expected_integers, f"network {seed}, input {index}", strict=True)

@@ -3,12 +3,14 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 from support import formats
-from support.compositions import EXTENDED, ByHand
+from support.compositions import EXTENDED, ByHand, Order, einsum_letters, range_of
 from support.networks import Float
 
 import jquant
 from jquant import reference
+from jquant.arithmetic import exact
 from jquant.transform import Activations
 
 
@@ -32,15 +34,43 @@ def replaced(x, value):
 replaced.defjvp(lambda operands, tangents: (operands[1], tangents[0]))
 
 
+@jax.custom_jvp
+def rotated(rows):
+    """The transform, with the derivative of a product with its matrix."""
+    return jquant.hadamard_transform(rows)
+
+
+@rotated.defjvp
+def _(operands, tangents):
+    (rows,), (tangent,) = operands, tangents
+    size = rows.shape[-1] & -rows.shape[-1]
+    matrix = np.kron(np.eye(rows.shape[-1] // size), scipy.linalg.hadamard(size)) * 2.0 ** -(size.bit_length() // 2)
+    return rotated(rows), jnp.matmul(tangent, matrix.astype(tangent.dtype), precision="highest")
+
+
+class Preparing(ByHand):
+    """The composition by hand of what is done to inputs and weights before they are rounded, inside any program."""
+
+    array = jnp
+
+    def _multiplied(self, rows, factors):
+        return replaced(rows * factors, jax.lax.stop_gradient(exact.product(rows, factors)))
+
+    def _divided(self, columns, factors):
+        return replaced(columns / factors, jax.lax.stop_gradient(exact.quotient(columns, factors)))
+
+    def _rotate(self, rows):
+        return rotated(rows)
+
+
 class Rounded(Float):
     """The operations in float, with rounded operands at each site. Loops over layers are Python's."""
 
     array = jnp
 
-    def __init__(self, recipe, calibration, *, exact):
+    def __init__(self, recipe, calibration, *, stored=None, exact):
         super().__init__(exact=exact)
-        self._by_hand = ByHand(recipe, calibration, exact=exact)
-        self._by_hand.array = jnp
+        self._by_hand = Preparing(recipe, calibration, stored=stored, exact=exact)
         self.layers = self._by_hand.layers
         self._calibration = calibration
 
@@ -53,16 +83,23 @@ class Rounded(Float):
         scale = jquant.scale_and_zero_point(-largest, largest, dtype, symmetric=True, narrow_range=True).scale
         return jquant.quantize_linear(x, scale, output_dtype=dtype, feature_level=EXTENDED), scale
 
-    def _rounded_weights(self, w, scheme, over):
-        constant = jax.lax.stop_gradient(w)
-        return replaced(w, jax.lax.stop_gradient(formats.rounded(jnp, constant, over, scheme, w.dtype)))
+    def _rounded_weights(self, order, w, site, kind="matmul", over=None):
+        """Weights, prepared, rounded along the dimensions that a product sums over, or `over`, and as they are in `w`."""
+        scheme = self._scheme(site, kind)
+        matrix = None if kind == "convolution" else self._by_hand.stored_matrix(site, scheme)
+        changed = w if order is None else self._by_hand.prepared_weights(order.letters, w, site, scheme).astype(w.dtype)
+        if matrix is not None:
+            dequantized = formats.dequantize(jnp, matrix, scheme, w.dtype)
+            return replaced(changed, dequantized[0].T if order is None else order.from_matrices(dequantized))
+        constant = jax.lax.stop_gradient(changed)
+        return replaced(changed, jax.lax.stop_gradient(formats.rounded(jnp, constant, over, scheme, w.dtype)))
 
     def _rounded_input(self, x, site, scheme, rows, depth):
         constant = jax.lax.stop_gradient(x)
         if scheme.activations == Activations.FLOAT:
             return x
         if scheme.activations == Activations.STATIC:
-            low, high = (bound[self._by_hand._layer[:depth]] for bound in self._calibration[site])
+            low, high = (bound[self._by_hand._layer[:depth]] for bound in range_of(self._calibration[site]))
             symmetric, dtype = scheme.activation_type == "INT8", scheme.activation_type
             scale, zero_point = reference.scale_and_zero_point(
                 low, high, np.dtype(dtype.lower()), symmetric=symmetric, narrow_range=symmetric
@@ -81,16 +118,15 @@ class Rounded(Float):
         x_letters, w_letters, output_letters = letters.replace("->", ",").split(",")
         contracted = [letter for letter in x_letters if letter in w_letters and letter not in output_letters]
         rows = tuple(map(x_letters.index, contracted)) if scheme.activations == Activations.DYNAMIC_ROW else None
-        w = self._rounded_weights(w, scheme, tuple(map(w_letters.index, contracted))).astype(x.dtype)
+        over = tuple(map(w_letters.index, contracted))
+        w = self._rounded_weights(Order(letters, x, w), w, site, over=over).astype(x.dtype)
+        x = self._by_hand.prepared_input(letters, x, site, scheme)
         x = self._rounded_input(x, site, scheme, rows, depth)
         return super().product(letters, x, w, site=site, weights_first=weights_first, dtype=dtype)
 
     def dot(self, x, w, contracted, batch=((), ()), *, site, weights_first=False):
-        scheme = self._scheme(site, "matmul")
-        rows = tuple(contracted[0]) if scheme.activations == Activations.DYNAMIC_ROW else None
-        w = self._rounded_weights(w, scheme, tuple(contracted[1]))
-        x = self._rounded_input(x, site, scheme, rows, None)
-        return super().dot(x, w, contracted, batch, site=site, weights_first=weights_first)
+        letters = einsum_letters(x, w, contracted, batch, weights_first=weights_first)
+        return self.product(letters, x, w, site=site, weights_first=weights_first)
 
     def rows(self, x, w, *, site):
         return self.product("ij,jk->ik", x, w, site=site)
@@ -100,12 +136,13 @@ class Rounded(Float):
         if not formats.is_for_filters(scheme):
             return super().convolution(x, w, options, site=site)
         channel = options.layout[1].index("O")
-        w = self._rounded_weights(w, scheme, tuple(dimension for dimension in range(w.ndim) if dimension != channel))
+        over = tuple(dimension for dimension in range(w.ndim) if dimension != channel)
+        w = self._rounded_weights(None, w, site, "convolution", over)
         x = self._rounded_input(x, site, scheme, None, depth)
         return super().convolution(x, w.astype(x.dtype), options, site=site)
 
     def look_up(self, table, indices, *, site, form="array"):
-        table = self._rounded_weights(table, self._scheme(site, "embedding"), (1,))
+        table = self._rounded_weights(None, table, site, "embedding", (1,))
         return super().look_up(table, indices, site=site, form=form)
 
     def cast_weights(self, w, dtype):

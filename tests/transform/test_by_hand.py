@@ -40,7 +40,7 @@ def test_equal_bits(name, scheme, count, gate, full):
     calibration = numpy_calibration(network.function, parameters, x, fraction=0.75, exact=exact)
     apply = lambda params, x: network.function(Float(exact=exact), params, x)  # noqa: E731
     quantized_apply, quantized_params = transform.quantize(apply, parameters, quantization, x, calibration=calibration)
-    jitted = jax.jit(quantized_apply)
+    jitted, options = jax.jit(quantized_apply), {"stored": quantized_params["sites"], "exact": exact}
     in_turn = [*NETWORKS].index(name) % 3 if gate and not full else None
     symbolic = None
     if full or in_turn == 0:
@@ -49,7 +49,7 @@ def test_equal_bits(name, scheme, count, gate, full):
         symbolic = export.export(jitted)(quantized_params, shape)
     for number in COUNTS:
         _, x = draw_operands(network, scheme, number)
-        expected = network.function(NumPy(quantization, calibration, exact=exact), parameters, x)
+        expected = network.function(NumPy(quantization, calibration, **options), parameters, x)
         results = []
         if symbolic is not None:
             results.append(symbolic.call(quantized_params, x))
@@ -57,7 +57,7 @@ def test_equal_bits(name, scheme, count, gate, full):
             results.append(jitted(quantized_params, x))
         if full or (number == COUNTS[-1] and in_turn == 2):
             results.append(quantized_apply(quantized_params, x))
-            operators = Operators(quantization, calibration, exact=exact)
+            operators = Operators(quantization, calibration, **options)
             assert_equal_leaves(network.function(operators, *jax.tree.map(jnp.asarray, (parameters, x))), expected)
         for result in results:
             assert_equal_leaves(result, expected)
@@ -97,7 +97,7 @@ def count_operations(apply, *arguments) -> dict[str, int]:
 
 @pytest.mark.parametrize("scheme", [name for name in SCHEMES if not name.startswith("weights")])
 def test_one_quantizer_for_each_input(scheme):
-    """An input of three products is rounded once."""
+    """An input of three products is rotated and rounded once; a smoothed one, whose factors differ, for each product."""
     network, quantization = NETWORKS["shared_input"], recipe(SCHEMES[scheme])
     apply, parameters, x = as_function(network)
     calibration = numpy_calibration(network.function, parameters, x, fraction=0.75)
@@ -106,10 +106,20 @@ def test_one_quantizer_for_each_input(scheme):
     one_product = lambda params, x: x @ params["q"]  # noqa: E731
     quantized_one, one_params = transform.quantize(one_product, parameters, quantization, x, calibration=calibration)
     one = count_operations(quantized_one, one_params, x)
-    assert three["round"] == one["round"]
+    times = 3 if SCHEMES[scheme].smoothing is not None else 1
+    assert three["round"] == times * one["round"] > 0
+    assert three.get("self_adjoint", 0) == (times if SCHEMES[scheme].rotation is not None else 0)
     products = "integer_dot" if is_in_columns(SCHEMES[scheme]) else "block_dot"
     assert three[products] == 3 * one[products] > 0
     assert set(quantized_params["inputs"]) == ({"q"} if scheme.startswith("static") else set())
+
+
+@pytest.mark.parametrize("weight_type", ["INT8", "MXFP4"])
+def test_one_rotation_for_each_float_input(weight_type):
+    scheme = transform.Scheme(weight_type=weight_type, activations="FLOAT", rotation="HADAMARD")
+    apply, parameters, x = as_function(NETWORKS["shared_input"])
+    quantized_apply, quantized_params = transform.quantize(apply, parameters, recipe(scheme), x)
+    assert count_operations(quantized_apply, quantized_params, x)["self_adjoint"] == 1
 
 
 def test_one_input_with_several_schemes():

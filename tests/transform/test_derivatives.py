@@ -7,10 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from support import formats
 from support.comparison import assert_declined, assert_equal
 from support.compositions import numpy_calibration
-from support.draw import Draw
+from support.draw import Draw, calibrated
 from support.networks import SCHEMES, Float, convolution, recipe
 from support.rounded import Rounded, assert_close
 from support.sampling import one_in
@@ -23,7 +22,7 @@ DRAW = Draw(0)
 W, OTHER = DRAW.weights(16, 16), DRAW.weights(16, 16)
 PARAMS = {"a": W, "b": OTHER}
 X = DRAW.input(7, 16)
-RANGE = Range(np.float32(-2), np.float32(2))
+CALIBRATED = calibrated(-2, 2)
 DYNAMIC = recipe(SCHEMES["dynamic uint8"])
 every_integer_scheme = one_in(3, "scheme", [name for name in SCHEMES if not name.startswith("weights")], others="full")
 
@@ -35,7 +34,7 @@ def two_products(params, x):
 @every_integer_scheme
 def test_in_the_input(scheme):
     quantized_apply, quantized_params = transform.quantize(
-        two_products, PARAMS, recipe(SCHEMES[scheme]), X, calibration={"a": RANGE, "b": RANGE}
+        two_products, PARAMS, recipe(SCHEMES[scheme]), X, calibration={"a": CALIBRATED, "b": CALIBRATED}
     )
     for derivative in (jax.grad, jax.jacfwd, lambda f: jax.jit(jax.grad(f)), lambda f: lambda x: jax.linearize(f, x)):
         call = functools.partial(derivative(lambda x: quantized_apply(quantized_params, x).sum()), X)
@@ -54,7 +53,7 @@ def test_in_a_float_parameter(scheme):
         return lax.scan(body, x + params["bias"], params["layers"])[0]
 
     params = {"bias": np.ones((1, 16), np.float32), "layers": np.stack([W, OTHER])}
-    calibration = {"layers": Range(*(np.full(2, bound, np.float32) for bound in (-2, 2)))}
+    calibration = {"layers": calibrated(-2, 2, 2)}
     quantized_apply, quantized_params = transform.quantize(
         apply, params, recipe(SCHEMES[scheme]), X, calibration=calibration
     )
@@ -70,7 +69,7 @@ def test_in_a_float_parameter(scheme):
 def test_in_the_quantized_parameters(scheme):
     """Which hold scales, in float."""
     quantized_apply, quantized_params = transform.quantize(
-        two_products, PARAMS, recipe(SCHEMES[scheme]), X, calibration={"a": RANGE, "b": RANGE}
+        two_products, PARAMS, recipe(SCHEMES[scheme]), X, calibration={"a": CALIBRATED, "b": CALIBRATED}
     )
     gradient = jax.grad(lambda params: quantized_apply(params, X).sum(), allow_int=True)
     assert_declined(lambda: gradient(quantized_params), "the quantized function has no derivative through a")
@@ -150,9 +149,9 @@ def convolutions(ops, p, x):
 class Frozen(Rounded):
     """Rounded operands, where the weights are constants."""
 
-    def _rounded_weights(self, w, scheme, over):
+    def _rounded_weights(self, order, w, *arguments, **options):
         with jax.ensure_compile_time_eval():
-            return formats.rounded(jnp, jnp.asarray(w), over, scheme, w.dtype)
+            return jax.lax.stop_gradient(super()._rounded_weights(order, jnp.asarray(w), *arguments, **options))
 
 
 def of_type(weight_type: str, **options) -> transform.Scheme:
@@ -167,6 +166,11 @@ INPUTS = {
     "dynamic int8": {"activation_type": "INT8"},
     "by row": {"activations": "DYNAMIC_ROW"},
 }
+CHANGES = {
+    "rotated": {"rotation": "HADAMARD"},
+    "smoothed": {"smoothing": "AWQ"},
+    "smoothed and rotated": {"smoothing": "SMOOTHQUANT", "rotation": "HADAMARD"},
+}
 FORMATS = {
     **{
         f"{type}, {name}": of_type(type, **options)
@@ -174,6 +178,18 @@ FORMATS = {
         for name, options in INPUTS.items()
     },
     **{f"{type} alone": of_type(type, activations="FLOAT") for type in weight_formats.WEIGHT_TYPES},
+    **{
+        f"{type}, {name}, {changed}": of_type(type, **options, **CHANGES[changed])
+        for type, name, options, changed in (
+            ("INT8", "by row", INPUTS["by row"], "rotated"),
+            ("INT8", "dynamic", INPUTS["dynamic"], "smoothed and rotated"),
+            ("INT8", "static int8", INPUTS["static int8"], "rotated"),
+            ("INT4", "by row", INPUTS["by row"], "smoothed"),
+            ("INT4", "alone", {"activations": "FLOAT"}, "smoothed and rotated"),
+            ("MXFP4", "alone", {"activations": "FLOAT"}, "rotated"),
+            ("FLOAT8E4M3FN", "alone", {"activations": "FLOAT"}, "smoothed"),
+        )
+    },
 }
 
 
@@ -186,7 +202,7 @@ def assert_straight_through(function, params, x, scheme, tolerance=2**-18):
     plain, quantized_params = quantize()
     quantized_apply, same_params = quantize(derivative="STRAIGHT_THROUGH")
     assert_equal(same_params, quantized_params)
-    by_hand = Frozen(quantization, calibration, exact=False)
+    by_hand = Frozen(quantization, calibration, stored=quantized_params["sites"], exact=False)
     tangent, cotangents = np.cos(x), np.sin(np.arange(1000, dtype=np.float32))
 
     def derivatives(function, x):
@@ -260,7 +276,7 @@ def test_straight_through_in_the_quantized_parameters(scheme):
     """Scales are frozen, integers have no derivative, and a parameter that stays float has its own."""
     apply = lambda params, x: (x + params["bias"]) @ params["a"]  # noqa: E731
     params = {"a": W, "bias": np.zeros((1, 16), np.float32)}
-    quantized_apply, quantized_params = straight_through(apply, params, X, SCHEMES[scheme], calibration={"a": RANGE})
+    quantized_apply, quantized_params = straight_through(apply, params, X, SCHEMES[scheme], calibration={"a": CALIBRATED})
     gradient = jax.grad(lambda params: quantized_apply(params, X).sum(), allow_int=True)(quantized_params)
     assert jax.tree.structure(gradient) == jax.tree.structure(quantized_params)
     assert np.all(gradient.pop("float")["bias"] != 0)

@@ -37,7 +37,9 @@ def test_rounded_operands(name, scheme):
     parameters, x = jax.tree.map(jnp.asarray, (parameters, x))
     apply = lambda params, x: network.function(Float(exact=exact), params, x)  # noqa: E731
     aware = transform.quantization_aware(apply, quantization, calibration)
-    by_hand = lambda params, x: network.function(Rounded(quantization, calibration, exact=exact), params, x)  # noqa: E731
+    _, quantized_params = transform.quantize(apply, parameters, quantization, x, calibration=calibration)
+    options = {"stored": quantized_params["sites"], "exact": exact}
+    by_hand = lambda params, x: network.function(Rounded(quantization, calibration, **options), params, x)  # noqa: E731
 
     def with_derivatives(function):
         """One program for the values and the derivatives."""

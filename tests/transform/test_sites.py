@@ -7,6 +7,7 @@ from support.draw import Draw
 from support.networks import SCHEMES, recipe
 
 from jquant import transform
+from jquant.transform import Scheme
 
 DRAW = Draw(0)
 PARAMS = {"a": DRAW.weights(16, 16), "b": DRAW.weights(16, 16)}
@@ -37,3 +38,31 @@ def test_parameter_without_a_path():
     """A site is then named by its kind."""
     (row,) = transform.sites(lambda params, x: x @ params, jnp.ones((32, 32)), jnp.ones((2, 32)))
     assert row.name == "matmul"
+
+
+def test_schemes_in_brief():
+    """What is done to weights and to inputs, where it is done."""
+    rules = [
+        ("a", Scheme(weight_type="INT4", block_size=4, weight_rounding=("GPTQ", 0.02), activations="FLOAT")),
+        ("b", Scheme(activations="DYNAMIC_ROW", smoothing="SMOOTHQUANT", rotation="HADAMARD")),
+        ("c", Scheme(activations="STATIC", weight_range="mean_squared_error", rotation="HADAMARD")),
+        ("d", Scheme(weight_range="mean_squared_error", weight_rounding="GPTQ", smoothing="AWQ", rotation="HADAMARD")),
+        ("*", Scheme(weight_range="mean_squared_error", weight_rounding="GPTQ", smoothing="AWQ", rotation="HADAMARD")),
+    ]
+
+    def apply(params, tokens):
+        x = params["table"][tokens]
+        for name in "abcd":
+            x = x @ params[name]
+        return jax.lax.conv(x[None], params["filter"], (1,), "SAME")
+
+    params = {name: DRAW.weights(16, 16) for name in (*"abcd", "table")} | {"filter": DRAW.weights(8, 7, 3)}
+    listed = transform.sites(apply, params, np.arange(7), recipe=transform.Recipe(rules, smallest=1))
+    assert {row.name: row.scheme for row in listed} == {
+        "table": "int8 by row, searched ranges",
+        "a": "int4 in blocks of 4, GPTQ, float input",
+        "b": "int8 by channel, DYNAMIC_ROW INT8, smoothed by SMOOTHQUANT, rotated",
+        "c": "int8 by channel, searched ranges, STATIC UINT8, rotated",
+        "d": "int8 by channel, searched ranges, GPTQ, DYNAMIC UINT8, smoothed by AWQ, rotated",
+        "filter": "int8 by channel, DYNAMIC UINT8",
+    }

@@ -2,12 +2,11 @@
 
 import jax
 import numpy as np
-from support.draw import Draw
+from support.draw import Draw, calibrated
 from support.networks import SCHEMES, recipe
 from support.sampling import one_in
 
 from jquant import transform
-from jquant.calibration import Range
 from jquant.transform import Activations
 
 
@@ -18,7 +17,7 @@ def test_ranges_of_examples(scheme):
     params, quantization = {"w": draw.weights(16, 16)}, recipe(SCHEMES[scheme])
     x = draw.input(3, 7, 16) * np.float32([1, 10, 100])[:, None, None]
     apply = lambda params, x: jax.nn.relu(x @ params["w"])  # noqa: E731
-    calibration = {"w": Range(np.float32(-9), np.float32(20))}
+    calibration = {"w": calibrated(-9, 20)}
     one, one_params = transform.quantize(apply, params, quantization, x[0], calibration=calibration)
     one_by_one = np.stack([one(one_params, example) for example in x])
     at_once = one(one_params, x.reshape(21, 16)).reshape(x.shape)
