@@ -53,7 +53,9 @@ def calibrate(
       progress: whether to show a progress bar, which needs tqdm.
       sequential: whether the statistics for GPTQ and smoothing are those of the quantized network: each site is quantized as
         soon as its own are known, before the sites after it are reached. All batches, which must have one shape, then go
-        through the function at once, after they were read for the ranges of static inputs.
+        through the function at once, after they were read for the ranges of static inputs. Branches and loops with sites
+        must then have conditions that do not differ between batches. Weights that a loop reads in all passes are quantized
+        in each with the statistics up to it.
 
     Returns:
       A dict of `jquant.calibration.Range`, float32, keyed by the name of the site. For a site whose weights need more, it

@@ -73,10 +73,10 @@ class Scheme:
       computes, with a power of two for each block.
     - ``"NVFP4"``: what `nvfp4_quantize` computes, with an 8-bit float for each block of 16, and one scale for the tensor.
 
-    The lowest integer of symmetric ones, such as -8, is not used: it has no counterpart, and a scale that reaches it clips
-    numbers of the other sign. Integers are multiplied by quantized inputs or, with ``"FLOAT"`` activations, by floats; INT2
-    and all floats, by floats alone. A convolution takes INT8 and 8-bit floats without blocks, and stays float with any other
-    type.
+    Scales do not reach the lowest integer of symmetric ones, such as -8: it has no counterpart, and such a scale would clip
+    numbers of the other sign. Only weights beyond the range of their scale, with GPTQ or a searched range, become that
+    integer. Integers are multiplied by quantized inputs or, with ``"FLOAT"`` activations, by floats; INT2 and all floats, by
+    floats alone. A convolution takes INT8 and 8-bit floats without blocks, and stays float with any other type.
 
     Attributes:
       weights: ``"PER_CHANNEL"``, a scale for each output channel (and for each row of an embedding table), or
@@ -98,11 +98,13 @@ class Scheme:
         activation_order)``, by default 0.01 and True: what is added to the diagonal of X^T X, as a share of its mean, and
         whether the rows whose inputs are the largest are rounded first. Blocks stay those of the matrix.
       weight_range: ``"min_max"``, or ``"mean_squared_error"``: for each block, that share of its range, from 0.3 to 1 in
-        steps of 0.02, which leaves the smallest squared error. Weights beyond it saturate.
+        steps of 0.02, which leaves the smallest squared error. Weights beyond it saturate. In MX formats, whose scales are
+        powers of two: half of it, all, or twice as much.
       smoothing: factors by which the channels of a product's input are multiplied, while the rows of its weights are divided
         by them. ``"SMOOTHQUANT"``, or ``("SMOOTHQUANT", strength)``, by default 0.5: ``max|w|**(1 - strength) /
         max|x|**strength``. ``"AWQ"``: ``mean|x|**-exponent``, with the exponent from 0 to 0.95 that leaves the smallest
-        error of the output, when weights are rounded to nearest. Not for static inputs.
+        error of the output, when weights are rounded to nearest. Factors are clipped to 2**-14 and 2**14. Not for static
+        inputs.
       rotation: ``"HADAMARD"``: the channels of a product's input are mixed by `hadamard_transform`, so that large ones are
         spread over others, and the rows of its weights likewise.
 
