@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from jquant.arithmetic.straight_through import straight_through
 from jquant.errors import TransformError
@@ -81,9 +82,10 @@ def _rounded(site: Site, weights: jax.Array, statistics: InputStatistics | None)
     storage = site.storage
 
     def rounded(weights: jax.Array, statistics: InputStatistics | None) -> Stored:
-        stored, _ = jax.lax.stop_gradient(compute.pack_layer(storage, jax.lax.stop_gradient(weights), statistics))
+        stored, succeeded = jax.lax.stop_gradient(compute.pack_layer(storage, jax.lax.stop_gradient(weights), statistics))
         factors = {name: array for name, array in stored.items() if name == SMOOTHING}
         dequantized = compute.unpack_layer(storage, without_factors(stored), weights.shape, weights.dtype)
+        dequantized = jnp.where(succeeded, dequantized, jnp.nan)  # of GPTQ, where `quantize` would raise an error
         if storage.preparation.changes_input:
             matrix = compute.as_matrix(storage, weights)
             changed = prepared_weights.prepared(storage.preparation, matrix, factors.get(SMOOTHING))
