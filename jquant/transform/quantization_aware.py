@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax import lax
 
 from jquant.arithmetic.straight_through import straight_through
 from jquant.errors import TransformError
@@ -78,21 +79,23 @@ def quantization_aware(
 
 def _rounded(site: Site, weights: jax.Array, statistics: InputStatistics | None) -> Stored:
     """The weights, quantized and dequantized, as `_WEIGHTS`, and the factors of their smoothing."""
-    storage = site.storage
+    storage, num_levels = site.storage, len(site.levels)
+    # By the function that `quantize` packs with: another program might give factors that differ in their last bits.
+    stored, _ = compute.packed_weights(storage, num_levels, *lax.stop_gradient((weights, statistics)))
+    stored = lax.stop_gradient(stored)
+    factors = {name: array for name, array in stored.items() if name == SMOOTHING}
 
-    def rounded(weights: jax.Array, statistics: InputStatistics | None) -> Stored:
-        stored, _ = jax.lax.stop_gradient(compute.pack_layer(storage, jax.lax.stop_gradient(weights), statistics))
-        factors = {name: array for name, array in stored.items() if name == SMOOTHING}
-        dequantized = compute.unpack_layer(storage, without_factors(stored), weights.shape, weights.dtype)
+    def rounded(stored: Stored, factors: Stored, weights: jax.Array) -> jax.Array:
+        dequantized = compute.unpack_layer(storage, stored, weights.shape, weights.dtype)
         if storage.preparation.changes_input:
             matrix = compute.as_matrix(storage, weights)
             changed = prepared_weights.prepared(storage.preparation, matrix, factors.get(SMOOTHING))
             weights = compute.from_matrix(storage, changed.astype(weights.dtype), weights.shape)
-        return {_WEIGHTS: straight_through(dequantized, weights), **factors}
+        return straight_through(dequantized, weights)
 
-    for _ in site.levels:
+    for _ in range(num_levels):
         rounded = jax.vmap(rounded)
-    return rounded(weights, statistics)
+    return {_WEIGHTS: rounded(without_factors(stored), factors, weights), **factors}
 
 
 def _rounded_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
@@ -112,8 +115,8 @@ def _rounded_product(product: ActivationProduct, operands: Sequence[Any], scope:
 
     def rounded(operand: int) -> jax.Array:
         x = operands[operand]
-        quantized = compute.quantize_operand(product, jax.lax.stop_gradient(x), operand=operand)
-        return straight_through(compute.dequantized_input(jax.lax.stop_gradient(quantized), x.dtype), x)
+        quantized = compute.quantize_operand(product, lax.stop_gradient(x), operand=operand)
+        return straight_through(compute.dequantized_input(lax.stop_gradient(quantized), x.dtype), x)
 
     both = (scope.once(name, functools.partial(rounded, operand)) for operand, name in enumerate(product.inputs))
     return jaxprs.bind(product.equation, *both)[0]
@@ -121,6 +124,6 @@ def _rounded_product(product: ActivationProduct, operands: Sequence[Any], scope:
 
 def _rounded_input(site: Site, x: jax.Array, scope: rewrite.Scope) -> jax.Array:
     static = scope.static(site)
-    quantized = compute.quantize_input(site, jax.lax.stop_gradient(x), static)
-    rounded = compute.dequantized_input(jax.lax.stop_gradient(quantized), x.dtype)
+    quantized = compute.quantize_input(site, lax.stop_gradient(x), static)
+    rounded = compute.dequantized_input(lax.stop_gradient(quantized), x.dtype)
     return straight_through(rounded, compute.unsaturated(site, x, static))
