@@ -168,7 +168,9 @@ class Collector:
                 scheme,
                 row_dimensions(kind, equation, 1 - operand, scheme),
                 name,
-                changed=(preparation.is_rotated, rows, preparation.smoothing and name) if preparation.changes_input else None,
+                changed=(preparation.is_rotated, rows, preparation.smoothing and name)
+                if preparation.changes_input
+                else None,
             ),
             statistics=statistics,
             scheme=scheme,
