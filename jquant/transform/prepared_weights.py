@@ -86,7 +86,8 @@ def _products(preparation: Preparation, statistics: InputStatistics, factors: ja
     """X^T X of the inputs, smoothed and rotated."""
     products = statistics.products
     if factors is not None:
-        products = products * factors[:, None] * factors[None]
+        columns = factors.reshape(*(1 for _ in products.shape[1:]), -1)
+        products = products * columns.swapaxes(-1, -2) * columns
     return rotation.of_products(products) if preparation.is_rotated else products
 
 

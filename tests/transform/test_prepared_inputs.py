@@ -116,6 +116,13 @@ def test_products_of_floats(letters, scheme, dtype, count):
     count("products of smoothed and rotated inputs", expected.size)
 
 
+@pytest.mark.parametrize("letters", ["hbk,hkn->bhn", "btk,hkn->bhtn"])
+def test_awq_of_batches(letters):
+    """X^T X of each matrix of a batch, in the strict mode of JAX."""
+    quantized_apply, stored, _, x, by_hand = quantized_product(letters, "float32", FLOATS["int4, smoothed"])
+    assert_equal_leaves(quantized_apply(stored, x), by_hand(Operators, x))
+
+
 @pytest.mark.parametrize("scheme", ["int4, rotated", "int4, smoothed", "mxfp4, rotated"])
 def test_sums_of_one_term(scheme):
     """Rows that are one-hot when they are multiplied: a factor times a stored weight, compiled as well as eagerly."""
