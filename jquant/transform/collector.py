@@ -225,7 +225,7 @@ class Collector:
             storage=storage,
             stored=self._stored.setdefault((weights, storage, shaped_by, inside, spec), name),
             input=self._first_reader(
-                input, weights.levels, scheme, (quantizer, name if preparation.smoothing else None), name
+                input, weights.levels, scheme, (quantizer, name) if preparation.smoothing else quantizer, name
             ),
             statistics=statistics,
             scheme=scheme,

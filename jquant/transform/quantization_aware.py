@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from jquant.arithmetic.straight_through import straight_through
 from jquant.errors import TransformError
@@ -79,22 +80,30 @@ def quantization_aware(
 
 def _rounded(site: Site, weights: jax.Array, statistics: InputStatistics | None) -> Stored:
     """The weights, quantized and dequantized, as `_WEIGHTS`, and the factors of their smoothing."""
-    storage = site.storage
+    storage, num_levels = site.storage, len(site.levels)
+    constants = lax.stop_gradient((weights, statistics))
+    if statistics is None:  # all layers at once
+        pack: Any = lambda weights: compute.pack_layer(storage, weights, None)  # noqa: E731
+        for _ in range(num_levels):
+            pack = jax.vmap(pack)
+        stored, succeeded = pack(constants[0])
+    else:  # by the program that `quantize` packs with: another might give factors that differ in their last bits
+        stored, succeeded = compute.packed_weights(storage, num_levels, *constants)
+    stored = lax.stop_gradient(stored)
+    factors = {name: array for name, array in stored.items() if name == SMOOTHING}
 
-    def rounded(weights: jax.Array, statistics: InputStatistics | None) -> Stored:
-        stored, succeeded = jax.lax.stop_gradient(compute.pack_layer(storage, jax.lax.stop_gradient(weights), statistics))
-        factors = {name: array for name, array in stored.items() if name == SMOOTHING}
-        dequantized = compute.unpack_layer(storage, without_factors(stored), weights.shape, weights.dtype)
+    def rounded(stored: Stored, factors: Stored, succeeded: jax.Array, weights: jax.Array) -> jax.Array:
+        dequantized = compute.unpack_layer(storage, stored, weights.shape, weights.dtype)
         dequantized = jnp.where(succeeded, dequantized, jnp.nan)  # of GPTQ, where `quantize` would raise an error
         if storage.preparation.changes_input:
             matrix = compute.as_matrix(storage, weights)
             changed = prepared_weights.prepared(storage.preparation, matrix, factors.get(SMOOTHING))
             weights = compute.from_matrix(storage, changed.astype(weights.dtype), weights.shape)
-        return {_WEIGHTS: straight_through(dequantized, weights), **factors}
+        return straight_through(dequantized, weights)
 
-    for _ in site.levels:
+    for _ in range(num_levels):
         rounded = jax.vmap(rounded)
-    return rounded(weights, statistics)
+    return {_WEIGHTS: rounded(without_factors(stored), factors, succeeded, weights), **factors}
 
 
 def _rounded_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
@@ -114,8 +123,8 @@ def _rounded_product(product: ActivationProduct, operands: Sequence[Any], scope:
 
     def rounded(operand: int) -> jax.Array:
         x = operands[operand]
-        quantized = compute.quantize_operand(product, jax.lax.stop_gradient(x), operand=operand)
-        return straight_through(compute.dequantized_input(jax.lax.stop_gradient(quantized), x.dtype), x)
+        quantized = compute.quantize_operand(product, lax.stop_gradient(x), operand=operand)
+        return straight_through(compute.dequantized_input(lax.stop_gradient(quantized), x.dtype), x)
 
     both = (scope.once(name, functools.partial(rounded, operand)) for operand, name in enumerate(product.inputs))
     return jaxprs.bind(product.equation, *both)[0]
@@ -123,6 +132,6 @@ def _rounded_product(product: ActivationProduct, operands: Sequence[Any], scope:
 
 def _rounded_input(site: Site, x: jax.Array, scope: rewrite.Scope) -> jax.Array:
     static = scope.static(site)
-    quantized = compute.quantize_input(site, jax.lax.stop_gradient(x), static)
-    rounded = compute.dequantized_input(jax.lax.stop_gradient(quantized), x.dtype)
+    quantized = compute.quantize_input(site, lax.stop_gradient(x), static)
+    rounded = compute.dequantized_input(lax.stop_gradient(quantized), x.dtype)
     return straight_through(rounded, compute.unsaturated(site, x, static))

@@ -619,7 +619,7 @@ class RangeObserver(NumPy):
 def numpy_calibration(
     function: Callable, parameters: Any, x: np.ndarray, *, exact: bool = False, fraction: float = 1
 ) -> dict[str, Any]:
-    """The ranges of all inputs, times `fraction`: less than 1 clips some values; with the statistics of those of products."""
+    """The ranges of all inputs, times `fraction`: less than 1 clips some values; with statistics of those of products."""
     observer = RangeObserver(exact=exact)
     function(observer, parameters, x)
     ranges = jax.tree.map(lambda bound: bound * np.float32(fraction), observer.calibration())

@@ -9,6 +9,11 @@ from jquant import transform
 
 PARAMS = {"w": np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)}
 X = np.linspace(-2, 3, 16, dtype=np.float32).reshape(2, 8)
+SCHEMES = {
+    "static": {"activations": "STATIC"},
+    "dynamic": {},
+    "smoothed and rotated": {"activations": "DYNAMIC_ROW", "smoothing": "SMOOTHQUANT", "rotation": "HADAMARD"},
+}
 MODES = {
     "disable_jit": jax.disable_jit,
     "debug_nans": lambda: jax.debug_nans(True),
@@ -22,13 +27,13 @@ def apply(params, x):
 
 @pytest.mark.gate
 @pytest.mark.parametrize("mode", ["disable_jit", "debug_nans", pytest.param("check_tracer_leaks", marks=pytest.mark.full)])
-@pytest.mark.parametrize("activations", ["STATIC", "DYNAMIC"])
-def test_debugging(mode, activations):
+@pytest.mark.parametrize("fields", SCHEMES)
+def test_debugging(mode, fields):
     """The same calibration, quantized parameters, outputs and derivatives."""
-    recipe = transform.Recipe([("*", transform.Scheme(activations=activations))], smallest=1)
+    recipe = transform.Recipe([("*", transform.Scheme(**SCHEMES[fields]))], smallest=1)
 
     def results():
-        calibration = transform.calibrate(apply, PARAMS, [X], recipe) if activations == "STATIC" else None
+        calibration = transform.calibrate(apply, PARAMS, [X], recipe) if fields != "dynamic" else None
         quantized_apply, quantized_params = transform.quantize(apply, PARAMS, recipe, X, calibration=calibration)
         aware = transform.quantization_aware(apply, recipe, calibration)
         gradient = jax.grad(lambda params: aware(params, X).sum())(PARAMS)

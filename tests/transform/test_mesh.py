@@ -1,5 +1,6 @@
 """A quantized function on a mesh with automatic axes: the bits of one device, and what devices send each other."""
 
+import functools
 import itertools
 import re
 
@@ -65,6 +66,40 @@ def test_splits(operands, split, activations):
     np.testing.assert_array_equal(compiled(placed, x), expected, strict=True)
     if activations == "STATIC":  # a dynamic range of a split tensor needs one or two more collectives
         assert collectives(compiled.as_text()) == expected_collectives
+
+
+AUTO, EXPLICIT = AxisType.Auto, AxisType.Explicit
+
+
+@one_in(
+    2,
+    ("split", "axis_type"),
+    [("columns", AUTO), ("columns", EXPLICIT), ("rows", AUTO), ("batch", EXPLICIT), ("batch", AUTO)],
+)
+def test_smoothed_and_rotated_inputs(split, axis_type):
+    """The bits of one device, however the weights, the factors and the input are split.
+
+    On explicit axes, channels that a rotation mixes may not be split: `hadamard_transform` does not take them.
+    """
+    weights, x = jax.random.normal(jax.random.key(1), (512, 256)), jax.random.normal(jax.random.key(2), (16, 512))
+    scheme = transform.Scheme(activations="DYNAMIC_ROW", smoothing="SMOOTHQUANT", rotation="HADAMARD", k_parts=8)
+    recipe, apply = transform.Recipe([("*", scheme)]), lambda w, x: jnp.maximum(x, -1) @ w
+    calibration = transform.calibrate(apply, weights, [x], recipe)
+    quantized_apply, stored = transform.quantize(apply, weights, recipe, x, calibration=calibration)
+    expected = jax.jit(quantized_apply)(stored, x)
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(axis_type,))
+    spec, scale, factors, rows = {
+        "columns": (P(None, "d"), P("d"), P(), P()),
+        "rows": (P("d"), P(), P("d"), P(None, "d")),
+        "batch": (P(), P(), P(), P("d")),
+    }[split]
+    on = functools.partial(NamedSharding, mesh)
+    site = stored["sites"]["matmul"]
+    shardings = {"values": site["values"].sharding_for(on(spec)), "scale": on(scale), "smoothing": on(factors)}
+    placed = {**stored, "sites": {"matmul": jax.device_put(site, shardings)}}
+    with jax.set_mesh(mesh):
+        actual = jax.jit(quantized_apply)(placed, jax.device_put(x, on(rows)))
+    np.testing.assert_array_equal(actual, expected, strict=True)
 
 
 @one_in(

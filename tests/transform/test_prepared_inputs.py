@@ -1,6 +1,5 @@
 """Inputs that are smoothed and rotated, against compositions by hand, in every type and layout, and the cost of that."""
 
-import functools
 import itertools
 import re
 
@@ -9,17 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export, lax
-from support.comparison import assert_declined, assert_equal
+from support.comparison import assert_equal
 from support.compositions import NumPy, Operators, Order, assert_equal_leaves, rotated
 from support.draw import Draw, calibrated
 from support.experts import ragged_product, selected_product
-from support.formats import rounded, unpacked
-from support.networks import SCHEMES, Float, recipe
-from support.rounded import assert_close
+from support.formats import dequantize, rounded, unpacked
+from support.networks import Float, recipe
 from support.sampling import one_in
 
 from jquant import transform
-from jquant.transform import Scheme, adapters, compute, quantization_aware
+from jquant.transform import Scheme, adapters
 
 ROTATED, SMOOTHED = {"rotation": "HADAMARD"}, {"smoothing": ("SMOOTHQUANT", 0.75)}
 BOTH = {**ROTATED, **SMOOTHED}
@@ -62,8 +60,10 @@ def draw_product(letters: str, dtype: str):
 def calibration_of(letters, x, w):
     """A range, and statistics whose channels differ."""
     order = Order(letters, x, w)
-    depth = order.weights(w).shape[1]
-    return {"w": calibrated(-3, 2, channels=depth)}
+    batch, depth, _ = order.weights(w).shape
+    observed = calibrated(-3, 2, channels=depth)
+    products = np.broadcast_to(observed.products, (batch, depth, depth)) if order.has_batch else observed.products
+    return {"w": observed._replace(products=products)}
 
 
 def quantized_product(letters, dtype, scheme, **options):
@@ -87,7 +87,7 @@ def quantized_product(letters, dtype, scheme, **options):
     return quantized_apply, stored, params, x, by_hand
 
 
-@one_in(7, ("letters", "scheme", "dtype"), itertools.product(LAYOUTS, INTEGERS, TYPES), gate=5)
+@one_in(25, ("letters", "scheme", "dtype"), itertools.product(LAYOUTS, INTEGERS, TYPES), gate=12)
 def test_products_of_integers(letters, scheme, dtype, count):
     """Both compositions: eagerly, jitted, rematerialized, mapped, and exported for any number of rows."""
     quantized_apply, stored, _, x, by_hand = quantized_product(letters, dtype, INTEGERS[scheme])
@@ -107,13 +107,20 @@ def test_products_of_integers(letters, scheme, dtype, count):
     count("products of smoothed and rotated inputs", 7 * expected.size)
 
 
-@one_in(7, ("letters", "scheme", "dtype"), itertools.product(LAYOUTS, FLOATS, TYPES), gate=4)
+@one_in(31, ("letters", "scheme", "dtype"), itertools.product(LAYOUTS, FLOATS, TYPES), gate=12)
 def test_products_of_floats(letters, scheme, dtype, count):
     """The composition of public operators, eagerly. (Compiled, XLA may add in another order.)"""
     quantized_apply, stored, _, x, by_hand = quantized_product(letters, dtype, FLOATS[scheme])
     expected = by_hand(Operators, x)
     assert_equal_leaves(quantized_apply(stored, x), expected)
     count("products of smoothed and rotated inputs", expected.size)
+
+
+@pytest.mark.parametrize("letters", ["hbk,hkn->bhn", "btk,hkn->bhtn"])
+def test_awq_of_batches(letters):
+    """X^T X of each matrix of a batch, in the strict mode of JAX."""
+    quantized_apply, stored, _, x, by_hand = quantized_product(letters, "float32", FLOATS["int4, smoothed"])
+    assert_equal_leaves(quantized_apply(stored, x), by_hand(Operators, x))
 
 
 @pytest.mark.parametrize("scheme", ["int4, rotated", "int4, smoothed", "mxfp4, rotated"])
@@ -186,3 +193,118 @@ def test_experts(scheme, count):
         for result in (quantized_apply(stored, x, numbers), jax.jit(quantized_apply)(stored, x, numbers)):
             assert_equal_leaves(result, expected)
         count("products of smoothed and rotated inputs", 2 * expected.size)
+
+
+# Training
+
+
+PREPARATIONS = {
+    "gptq": {"weight_type": "INT4", "block_size": 4, "weight_rounding": "GPTQ"},
+    "awq and gptq": {"weight_type": "INT4", "block_size": 4, "weight_rounding": "GPTQ", "smoothing": "AWQ"},
+    "smoothed, searched": {"weight_range": "mean_squared_error", **SMOOTHED},
+    "rotated, gptq": {"weight_type": "UINT4", "block_size": 8, "weight_rounding": ("GPTQ", 0.05, False), **ROTATED},
+}
+
+
+@one_in(2, "preparation", PREPARATIONS)
+def test_training_rounds_to_the_stored_numbers(preparation, count):
+    """Of each layer, with a type of its own for the input: rows that are one-hot when they are multiplied."""
+    scheme, draw, size = Scheme(activations="FLOAT", **PREPARATIONS[preparation]), Draw(3), 16
+    weights, rows = draw.weights(3, size, 24), draw.input(3, 40, size)
+    x = np.eye(size, dtype=np.float32)
+    x = x if scheme.rotation is None else rotated(x)
+    observed = calibrated(0, 1, 3, channels=size)._replace(products=rows.swapaxes(1, 2) @ rows)
+    calibration = {"w": observed}
+    apply = lambda params, x: lax.scan(lambda _, w: (None, x @ w), None, params["w"])[1]  # noqa: E731
+    aware = transform.quantization_aware(apply, recipe(scheme), calibration)
+    quantized_apply, stored = transform.quantize(apply, {"w": weights}, recipe(scheme), x, calibration=calibration)
+    expected = []
+    for layer in range(3):
+        site = jax.tree.map(lambda array, layer=layer: array[layer], stored["sites"]["w"])
+        factors = np.asarray(site.get("smoothing", np.ones(size, np.float32)))
+        expected.append(factors[:, None] * dequantize(np, unpacked(np, site), scheme, np.float32)[0])
+    np.testing.assert_allclose(quantized_apply(stored, x), expected, 2**-21)
+    for function in (aware, jax.jit(aware)):
+        np.testing.assert_array_equal(function({"w": weights}, x), expected, strict=True)
+    count("weights rounded for training", weights.size)
+
+
+@pytest.mark.parametrize("scheme", ["row, both", "int4, both"])
+def test_adapters(scheme, count):
+    """A merge of zeros changes no weight, and any other is the sum, smoothed and rotated, within half a step."""
+    scheme, draw = {**INTEGERS, **FLOATS}[scheme], Draw(4)
+    w, x = draw.weights(32, 24), draw.input(5, 32)
+    calibration = {"matmul": calibrated(0, 1, channels=32)}
+    quantized_apply, stored = transform.quantize(lambda w, x: x @ w, w, recipe(scheme), x, calibration=calibration)
+    zeros = adapters.init(quantized_apply, jax.random.key(0), 2)
+    assert_equal(jax.jit(adapters.attach(quantized_apply))(zeros, stored, x), jax.jit(quantized_apply)(stored, x))
+    before = unpacked(np, stored["sites"]["matmul"])
+    unchanged = unpacked(np, adapters.merge(quantized_apply, stored, zeros)["sites"]["matmul"])
+    np.testing.assert_array_equal(unchanged.values, before.values)
+    np.testing.assert_allclose(unchanged.scale, before.scale, 2**-22)
+
+    trained = {"matmul": {"a": draw.input(32, 2), "b": draw.input(2, 24)}}
+    adapted = adapters.attach(quantized_apply, alpha=1)(trained, stored, x)
+    update = trained["matmul"]["a"] @ trained["matmul"]["b"] * np.float32(0.5)
+    np.testing.assert_allclose(adapted, quantized_apply(stored, x) + x @ update, rtol=2e-5, atol=2e-5)
+    merged = adapters.merge(quantized_apply, stored, trained, alpha=1)["sites"]["matmul"]
+    factors = np.asarray(stored["sites"]["matmul"]["smoothing"])
+    np.testing.assert_array_equal(merged["smoothing"], factors)
+    changed = rotated((update / factors[:, None]).T).T * np.float32(2)
+    after, steps = unpacked(np, merged), []
+    for matrix in (before, after):
+        groups = matrix.scale.shape[1]
+        in_blocks = matrix.values.astype(np.float32).reshape(groups, -1, 24) * matrix.scale[0][:, None]
+        steps.append(in_blocks.reshape(32, 24))
+    error = abs(steps[1] - (steps[0] + changed)).reshape(groups, -1, 24)
+    assert error.max() > 0
+    assert np.all(error <= after.scale[0][:, None] * 0.5001)
+    count("merged weights", error.size)
+
+
+# Measuring
+
+
+@pytest.mark.parametrize("scheme", ["static, rotated", "row, both"])
+def test_report(scheme):
+    """The range, the clipped share and the noise are those of what is quantized: the input as it is prepared."""
+    letters, scheme = "bhk,hkn->bn", INTEGERS[scheme]
+    quantized_apply, stored, params, x, _ = quantized_product(letters, "float32", scheme)
+    calibration = calibration_of(letters, x, params["w"])
+    apply = lambda p, x: Float().product(letters, x, p["w"], site="w")  # noqa: E731
+    (row,) = transform.report(apply, params, recipe(scheme), x, calibration=calibration).sites
+    prepared = NumPy(recipe(scheme), calibration, stored=stored["sites"]).prepared_input(letters, x, "w", scheme)
+    assert (row.low, row.high) == (prepared.min(), prepared.max())
+    exact, noisy = apply(params, x), quantized_apply(stored, x)
+    np.testing.assert_allclose(row.snr, 10 * np.log10(np.sum(exact**2) / np.sum((exact - noisy) ** 2)), rtol=1e-4)
+    assert row.snr > 10
+    if scheme.activations == "STATIC":
+        half = float(np.asarray(stored["inputs"]["w"].scale)) / 2
+        np.testing.assert_allclose(row.clipped, np.mean((prepared < -3 - half) | (prepared > 2 + half)), atol=0.02)
+        assert row.clipped > 0
+
+
+# Cost
+
+
+ROWS_AND_CHANNELS = (256, 576), (1, 576), (256, 1536)
+
+
+@one_in(3, "shape", ROWS_AND_CHANNELS)
+@pytest.mark.parametrize("scheme", ["row", "int4"])
+def test_cost(scheme, shape):
+    """What comes before is computed once. Smoothing needs no memory of its own, and a rotation that of two more inputs."""
+    options = {"activations": "DYNAMIC_ROW"} if scheme == "row" else {"weight_type": "INT4", "activations": "FLOAT"}
+    x, w = jax.ShapeDtypeStruct(shape, np.float32), np.ones((shape[1], 96), np.float32)
+    temporaries = {}
+    for name, changes in (("plain", {}), ("smoothed", SMOOTHED), ("both", BOTH)):
+        scheme = Scheme(**options, **changes)
+        calibration = {"matmul": calibrated(0, 1, channels=shape[1])}
+        apply = lambda w, x: jnp.exp(x) @ w  # noqa: E731
+        quantized_apply, stored = transform.quantize(apply, w, recipe(scheme), x, calibration=calibration)
+        compiled = jax.jit(quantized_apply).lower(stored, x).compile()
+        assert len(re.findall(r" exponential\(", compiled.as_text())) == 1
+        temporaries[name] = compiled.memory_analysis().temp_size_in_bytes
+    slack = 2**14
+    assert temporaries["smoothed"] <= temporaries["plain"] + slack
+    assert temporaries["both"] <= temporaries["plain"] + 2 * 4 * shape[0] * shape[1] + slack

@@ -235,6 +235,13 @@ def test_what_stays_float(body, spec, reason):
     assert row.reason == reason
 
 
+@pytest.mark.parametrize("fields", [{"rotation": "HADAMARD"}, {"smoothing": "AWQ"}, {"weight_rounding": "GPTQ"}])
+def test_inputs_are_not_changed(fields):
+    params, x = draw("row")
+    (row,) = transform.sites(by_columns, params, x, recipe=recipe(Scheme(activations="DYNAMIC_ROW", k_parts=4, **fields)))
+    assert row.reason == "it is inside shard_map, where inputs are neither observed nor changed"
+
+
 def test_dimensions_that_are_joined():
     """Heads and their widths are one dimension of a matrix, of which only the first may be split."""
     params, x = {"w": Draw(0).weights(4, 16, WIDTH)}, Draw(1).input(ROWS, 4, 16)
