@@ -32,10 +32,13 @@ def pack(
         return format.store(matrix, format.parameters(matrix)), succeeded
     factors = _factors(format, preparation, matrix, statistics)
     matrix = prepared(preparation, matrix, factors)
-    parameters = _parameters(format, preparation, matrix)
-    if preparation.rounding is not None:
+    products = None
+    if preparation.needs_products:
         assert statistics is not None
         products = _products(preparation, statistics, factors)
+    parameters = _parameters(format, preparation, matrix, products)
+    if preparation.rounding is not None:
+        assert products is not None
         matrix, succeeded = _rounded(format, preparation.rounding, matrix, parameters, products)
     stored = format.store(matrix, parameters)
     return stored if factors is None else {**stored, SMOOTHING: factors}, succeeded
@@ -59,8 +62,14 @@ def updated(format: WeightFormat, preparation: Preparation, stored: Stored, upda
     return result if factors is None else {**result, SMOOTHING: factors}
 
 
-def _parameters(format: WeightFormat, preparation: Preparation, matrix: jax.Array) -> Parameters:
-    return weight_range.search(format, matrix) if preparation.searches_range else format.parameters(matrix)
+def _parameters(
+    format: WeightFormat, preparation: Preparation, matrix: jax.Array, products: jax.Array | None = None
+) -> Parameters:
+    """The parameters of the blocks. In a search, weights count as much as their inputs, if X^T X of these is known."""
+    if not preparation.searches_range:
+        return format.parameters(matrix)
+    importance = None if products is None else jnp.diagonal(products, axis1=-2, axis2=-1)
+    return weight_range.search(format, matrix, importance)
 
 
 def _factors(

@@ -8,10 +8,11 @@ from jquant.formulas import blocks
 from jquant.transform.stored_weights import Parameters, WeightFormat
 
 
-def search(format: WeightFormat, matrix: jax.Array) -> Parameters:
+def search(format: WeightFormat, matrix: jax.Array, importance: jax.Array | None = None) -> Parameters:
     """The parameters of a float32 matrix, (..., K, N), from the share of each block's range with the smallest error.
 
-    Errors are sums of ``(w - rounded(w))**2`` over a block in float32. Of equal ones, the first share is taken.
+    Errors are sums of ``importance * (w - rounded(w))**2`` over a block in float32, with an importance of each row, of shape
+    (K,) or (batch, K), or 1. Of equal errors, that of the first share is taken.
     """
     block_size = format.rows_of_a_block(matrix.shape[-2])
     sizes = *matrix.shape[:-2], -(-matrix.shape[-2] // block_size), matrix.shape[-1]
@@ -19,6 +20,7 @@ def search(format: WeightFormat, matrix: jax.Array) -> Parameters:
     def errors(share: jax.Array) -> jax.Array:
         parameters = format.parameters(matrix, jnp.broadcast_to(share, sizes))
         squares = jnp.square(matrix - format.rounded(matrix, parameters))
+        squares = squares if importance is None else squares * importance[..., None]
         return blocks.in_blocks(squares, matrix.ndim - 2, block_size).sum(-2)
 
     def step(best: tuple[jax.Array, jax.Array], share: jax.Array) -> tuple[tuple[jax.Array, jax.Array], None]:

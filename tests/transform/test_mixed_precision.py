@@ -77,7 +77,7 @@ def test_assignments_of_random_networks(seed, count):
         if not any(numbers):
             continue
         recipe = tried.choices.recipe(numbers, 1)
-        calibration = tried.choices.calibration(numbers, tried.ranges)
+        calibration = tried.choices.calibration(numbers, tried.calibrations)
         (expected,), size = quantized(function, params, [network.x], recipe, calibration)
         (actual,) = tried.outputs(numbers, (network.x,))
         assert_equal(actual, expected, f"network {seed}, {numbers}")
