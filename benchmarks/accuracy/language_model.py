@@ -100,7 +100,7 @@ def load() -> Network:
         notes=(
             f"{len(evaluation) * BATCH} windows of {WINDOW} tokens are measured, from {texts.described(texts.EVALUATION)}.",
             f"Calibration: {len(calibration) * BATCH} windows, from {', '.join(texts.CALIBRATION)}.",
-            "The 120 matrices of the layers are quantized, 4 in each of the 30: queries, keys and values are joined, and so are "
+            "The 120 matrices of the layers are quantized, 4 in each of the 30: queries, keys and values are joined, as are "
             "gate and up. The table of tokens, which is also the head, has the int8 of the file everywhere, without loss.",
         ),
         run=functools.partial(run, loaded.config),

@@ -38,7 +38,7 @@ class Network(NamedTuple):
       matrices: paths of the matrices that are quantized, among the parameters, by name.
       others: the rules of a recipe for everything else.
       calibration, evaluation: batches.
-      figures: maps the outputs of the float network for the batches of `evaluation`, and those of another, to figures by name.
+      figures: maps the outputs of the float network for `evaluation`, and those of another network, to figures by name.
     """
 
     name: str
