@@ -3,17 +3,16 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
 from jquant.arguments.assertions import once_for_each_signature, require, require_named_type
 from jquant.arguments.block_scales import positive_block_size, require_scales
 from jquant.arguments.operands import any_float_operand, operand
 from jquant.arguments.statics import dimension, float_data_type
-from jquant.arithmetic import e8m0, exact, float_bits, narrow_floats, rounding
+from jquant.arithmetic import e8m0, exact
 from jquant.arithmetic.narrow_floats import FLOATS_OF_6_BITS
 from jquant.errors import DescriptorTypeError
-from jquant.formulas import blocks
+from jquant.formulas import blocks, mx
 from jquant.lowering.formula import formula
 from jquant.modes import data_type, data_type_name
 from jquant.placement import explain_array_errors
@@ -24,51 +23,15 @@ _UINT8 = jnp.dtype(jnp.uint8)
 _ARRAYS = tuple(map(jnp.dtype, ("float8_e4m3fn", "float8_e5m2", "float4_e2m1fn")))
 _AS_CODES = *FLOATS_OF_6_BITS, jnp.dtype("float4_e2m1fn")  # the elements whose codes may be held by uint8
 _ELEMENT_NAMES = tuple(map(data_type_name, (*_ARRAYS, *FLOATS_OF_6_BITS, _INT8)))
-_FRACTION_BITS = 6  # of int8, whose integers count 64ths
-
-
-def _largest_exponent(element: np.dtype) -> int:
-    """The exponent of the largest power of two among the elements."""
-    if element == _INT8:
-        return 0
-    return (FLOATS_OF_6_BITS.get(element) or narrow_floats.format_of(element)).largest_exponent
-
-
-def _elements(x: jax.Array, code: jax.Array, element: np.dtype) -> jax.Array:
-    """The nearest elements to ``x / scale``, of float32 `x` and the code of the scale."""
-    exponent = code - e8m0.BIAS
-    x = float_bits.nan_where(code == e8m0.NAN, x)
-    if element == _INT8:
-        nearest = rounding.nearest_integer(e8m0.ldexp(x, _FRACTION_BITS - exponent), None, element)
-        return lax.max(nearest, jnp.full_like(nearest, -127))
-    if element in FLOATS_OF_6_BITS:
-        return narrow_floats.encode(x, FLOATS_OF_6_BITS[element], exponent=exponent)
-    return blocks.from_code(narrow_floats.encode(x, narrow_floats.format_of(element), exponent=exponent), element)
-
-
-def _numbers(values: jax.Array, code: jax.Array, element: np.dtype) -> jax.Array:
-    """``values * scale`` in float32, of the code of the scale."""
-    exponent = code - e8m0.BIAS
-    if element == _INT8:
-        magnitude = e8m0.scaled_integer(lax.abs(values.astype(jnp.int32)), exponent - _FRACTION_BITS)
-        numbers = lax.select(values < 0, -magnitude, magnitude)
-    elif values.dtype == _UINT8:
-        format = FLOATS_OF_6_BITS.get(element) or narrow_floats.format_of(element)
-        numbers = narrow_floats.decode(values, format, exponent=exponent)
-    else:
-        numbers = narrow_floats.widen(values, exponent=exponent)
-    return float_bits.nan_where(code == e8m0.NAN, numbers)
 
 
 @formula("mx_quantize", static=("element", "axis", "block_size"))
 def _mx_quantize(x: jax.Array, element: np.dtype, axis: int, block_size: int) -> MxQuantizeOutput:
     value = exact.numerator(x)
     largest = blocks.largest_magnitude_bits(value, axis, block_size)
-    exponent = lax.max((largest >> 23) - np.int32(_largest_exponent(element)), jnp.zeros_like(largest))
-    is_finite = largest < float_bits.INFINITY
-    code = lax.select(is_finite, exponent, jnp.full_like(exponent, e8m0.NAN)).astype(jnp.uint8)
+    code = mx.scale_code(largest, element)
     exponents = blocks.repeat(code, axis, block_size, x.shape[axis]).astype(jnp.int32)
-    values = _elements(value, exponents, element)
+    values = mx.elements(value, exponents, element)
     return MxQuantizeOutput(values, e8m0.from_code(code))
 
 
@@ -77,7 +40,7 @@ def _mx_dequantize(
     values: jax.Array, scale: jax.Array, element: np.dtype, axis: int, block_size: int, output_dtype: np.dtype
 ) -> jax.Array:
     exponents = blocks.repeat(e8m0.code_of(scale), axis, block_size, values.shape[axis])
-    return exact.narrow(_numbers(values, exponents, element), output_dtype)
+    return exact.narrow(mx.numbers(values, exponents, element), output_dtype)
 
 
 @explain_array_errors

@@ -10,10 +10,8 @@ from jquant.arguments.assertions import require_data_type
 from jquant.arguments.block_scales import require_scales
 from jquant.arguments.operands import any_float_operand, float_scalar, operand
 from jquant.arguments.statics import dimension, float_data_type
-from jquant.arithmetic import exact, float_bits, narrow_floats
-from jquant.formulas import blocks
-from jquant.formulas.extremes import largest_magnitude
-from jquant.lowering import materialize
+from jquant.arithmetic import exact
+from jquant.formulas import blocks, nvfp4
 from jquant.lowering.formula import formula
 from jquant.modes import data_type_name
 from jquant.placement import explain_array_errors
@@ -21,44 +19,22 @@ from jquant.results import Nvfp4QuantizeOutput
 
 _ELEMENT = jnp.dtype("float4_e2m1fn")
 _SCALE = jnp.dtype("float8_e4m3fn")
-_LARGEST = np.float32(6)
-_LARGEST_SCALE = np.float32(448)
-_BLOCK_SIZE = 16
-_SMALLEST = np.float32(2.0**-100)  # of tensor scales: what follows from it is then never a subnormal number
-
-
-def _tensor_scale(x: jax.Array) -> jax.Array:
-    """The tensor scale of float32 `x`: the largest magnitude becomes the largest element times the largest scale."""
-    largest = largest_magnitude(x, range(x.ndim)).reshape(())
-    scale = exact.quotient(largest, _LARGEST * _LARGEST_SCALE)
-    return jnp.where(scale < _SMALLEST, np.float32(1), scale)
 
 
 @formula("nvfp4_quantize", static=("axis",))
 def _nvfp4_quantize(x: jax.Array, tensor_scale: jax.Array | None, axis: int) -> Nvfp4QuantizeOutput:
     value = lax.stop_gradient(exact.numerator(x))
-    tensor_scale = _tensor_scale(value) if tensor_scale is None else exact.widen(tensor_scale)
-    bits = blocks.largest_magnitude_bits(value, axis, _BLOCK_SIZE)
-    ratio = exact.quotient(exact.quotient(float_bits.from_bits(bits), _LARGEST), tensor_scale)
-    scale_format = narrow_floats.format_of(_SCALE)
-    code = narrow_floats.encode(float_bits.nan_where(bits >= float_bits.INFINITY, ratio), scale_format)
-    scale, scale_value = narrow_floats.from_code(code, _SCALE), narrow_floats.decode(code, scale_format)
-    step = exact.product(scale_value, tensor_scale)
-    step = materialize.once(jnp.where(scale_value == 0, np.float32(np.inf), step))
-    quotient = exact.quotient(value, blocks.repeat(step, axis, _BLOCK_SIZE, x.shape[axis]))
-    values = blocks.from_code(narrow_floats.encode(quotient, narrow_floats.format_of(_ELEMENT)), _ELEMENT)
-    return Nvfp4QuantizeOutput(values, scale, tensor_scale)
+    tensor_scale = nvfp4.tensor_scale_of(value) if tensor_scale is None else exact.widen(tensor_scale)
+    largest = blocks.largest_magnitude_bits(value, axis, nvfp4.BLOCK_SIZE)
+    scale = nvfp4.scale_of(largest, tensor_scale)
+    return Nvfp4QuantizeOutput(nvfp4.elements(value, scale, tensor_scale, axis), scale, tensor_scale)
 
 
 @formula("nvfp4_dequantize", static=("axis", "output_dtype"))
 def _nvfp4_dequantize(
     values: jax.Array, scale: jax.Array, tensor_scale: jax.Array, axis: int, output_dtype: np.dtype
 ) -> jax.Array:
-    scales = blocks.repeat(narrow_floats.widen(scale), axis, _BLOCK_SIZE, values.shape[axis])
-    is_code = values.dtype == jnp.uint8
-    elements = narrow_floats.decode(values, narrow_floats.format_of(_ELEMENT)) if is_code else narrow_floats.widen(values)
-    scaled = exact.product(elements, scales)  # of 6 bits, and exact
-    return exact.narrow(exact.product(scaled, exact.widen(tensor_scale)), output_dtype)
+    return exact.narrow(nvfp4.numbers(values, scale, tensor_scale, axis), output_dtype)
 
 
 @explain_array_errors
@@ -162,5 +138,5 @@ def nvfp4_dequantize(
     tensor_scale = float_scalar("nvfp4_dequantize", "tensor_scale", tensor_scale)
     output_dtype = float_data_type("nvfp4_dequantize", "output_dtype", output_dtype)
     axis = dimension("nvfp4_dequantize", axis, values.ndim)
-    require_scales("nvfp4_dequantize", scale, _SCALE, values, axis, _BLOCK_SIZE)
+    require_scales("nvfp4_dequantize", scale, _SCALE, values, axis, nvfp4.BLOCK_SIZE)
     return _nvfp4_dequantize(values, scale, tensor_scale, axis, output_dtype)

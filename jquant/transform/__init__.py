@@ -30,9 +30,11 @@ from jquant.transform.recipe import (
     weight_only_nvfp4,
 )
 from jquant.transform.report import Report, SiteReport, report
+from jquant.transform.statistics import InputStatistics
 
 __all__ = [
     "Activations",
+    "InputStatistics",
     "QuantizedFunction",
     "Recipe",
     "Report",

@@ -17,7 +17,7 @@ from jquant.arguments.statics import float_data_type, integer, is_sequence, numb
 from jquant.arithmetic.straight_through import straight_through
 from jquant.errors import TransformError, TransformTypeError, shown
 from jquant.placement import explain_array_errors_as, raise_explained
-from jquant.transform import compute, rewrite
+from jquant.transform import compute, prepared_weights, rewrite
 from jquant.transform.checks import as_transform_errors
 from jquant.transform.layouts import MATMUL, Storage
 from jquant.transform.parameters import described
@@ -321,7 +321,7 @@ def _merged(storage: Storage, num_levels: int, alpha: float | None, stored: Stor
         stored, adapter = layer
         a, b = (adapter[name].astype(jnp.float32) for name in "ab")
         update = a @ b * jnp.float32(_factor(adapter, alpha))
-        return storage.format.pack(storage.format.dequantize(stored, a.shape[-2], jnp.dtype("float32")) + update)
+        return prepared_weights.updated(storage.format, storage.preparation, stored, update)
 
     merge = merge_layer
     for _ in range(num_levels):

@@ -1,7 +1,7 @@
 """Finds the range of each site's input over a data set."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,22 +11,30 @@ from jquant.arguments.statics import boolean
 from jquant.calibration import Range
 from jquant.calibration.batches import each_batch
 from jquant.calibration.coarse import warnings_about
-from jquant.calibration.observer import Observer
 from jquant.errors import TransformError, TransformTypeError
 from jquant.placement import explain_array_errors_as
-from jquant.transform import rewrite, traced
+from jquant.transform import compute, rewrite, statistics, traced
 from jquant.transform.checks import as_transform_errors
 from jquant.transform.parameters import described, flattened
 from jquant.transform.plan import Plan, Site
 from jquant.transform.recipe import Recipe
+from jquant.transform.sequential import sequential_sums
+from jquant.transform.static_inputs import static_inputs
+from jquant.transform.statistics import Sums
 
 _NAME = "transform.calibrate"
 
 
 @explain_array_errors_as(_NAME, TransformError)
 def calibrate(
-    apply: Callable[..., Any], params: Any, batches: Iterable[Any], recipe: Recipe, *, progress: bool = False
-) -> dict[str, Range]:
+    apply: Callable[..., Any],
+    params: Any,
+    batches: Iterable[Any],
+    recipe: Recipe,
+    *,
+    progress: bool = False,
+    sequential: bool = False,
+) -> dict[str, Any]:
     """Observes the static inputs of all sites over a data set, and returns the range of each.
 
     The function is computed in float. Each static input is passed to the observer that the scheme of its site names. Sites
@@ -34,18 +42,26 @@ def calibrate(
     layer; a site that a loop runs repeatedly with the same weights has one range for all passes. The function and all
     observers form one program, which is compiled once for each batch shape.
 
+    Where the weights of a site are rounded by GPTQ, or smoothed, the inputs of the site are observed for that, too: X^T X in
+    float32 (K * K * 4 bytes for K rows of weights, for each layer), or the magnitudes of their channels. Sites that read the
+    same input share these. Experts of a stack share those of all rows.
+
     Args:
       apply, params, recipe: as for `quantize`.
       batches: an iterable of batches, which is read once. Each batch is a tuple of the inputs of the function, without
         labels; a single input need not be wrapped in a tuple.
       progress: whether to show a progress bar, which needs tqdm.
+      sequential: whether the statistics for GPTQ and smoothing are those of the quantized network: each site is quantized as
+        soon as its own are known, before the sites after it are reached. All batches, which must have one shape, then go
+        through the function at once, after they were read for the ranges of static inputs.
 
     Returns:
-      A dict of `jquant.calibration.Range`, float32, keyed by the name of the site. Ranges of stacked weights have shape
-      (layers,).
+      A dict of `jquant.calibration.Range`, float32, keyed by the name of the site. For a site whose weights need more, it
+      has `InputStatistics`, with the range as well. All arrays of stacked weights begin with a dimension of the layers.
 
     Raises:
-      TransformError: a recipe without static inputs, a function without sites, or no batch; a pattern of the recipe that
+      TransformError: a recipe that needs nothing observed, a function without sites, or no batch; statistics that do not
+        fit into memory; a pattern of the recipe that
         matches no site; a batch for which the function has different sites; a site that no batch reached, for example in a
         branch that was never taken.
       TransformTypeError: an argument of the wrong type, or a leaf of `params` or of a batch that is not an array.
@@ -71,10 +87,12 @@ def calibrate(
         message = f"{_NAME}: batches is an array, {described(batches)}, whose rows would be the batches"
         raise TransformTypeError(f"{message}: pass [x] for a single batch x, or a list of batches")
     parameters = flattened(_NAME, params)
-    updates: dict[Any, Any] = {}
-    state, observers = None, {}
     with as_transform_errors():
-        batch_iterator = each_batch(_NAME, batches, boolean(_NAME, "progress", progress))
+        progress, sequential = boolean(_NAME, "progress", progress), boolean(_NAME, "sequential", sequential)
+        batch_iterator = each_batch(_NAME, batches, progress)
+    kept: list[tuple[Any, ...]] = []
+    updates: dict[Any, Any] = {}
+    first, state = None, {}
     for batch in batch_iterator:
         inputs = batch if isinstance(batch, tuple) else (batch,)
         traced.require_arrays(_NAME, inputs)
@@ -82,34 +100,68 @@ def calibrate(
         if types not in updates:
             plan = traced.analyze(function, parameters, inputs).plan
             traced.require_sites(function, plan)
-            names = [site.name for site in plan.inputs()]
-            if not names:
-                raise TransformError(f"{_NAME}: the recipe has no static inputs and needs no ranges")
-            if state is None:
-                observers = {site.name: site.scheme.make_observer() for site in plan.inputs()}
-                state = {site.name: _initial(plan, site) for site in plan.inputs()}
-            if set(state) != set(names):
-                raise TransformError(
-                    f"{_NAME}: a batch has different sites from the first: {', '.join(set(state) ^ set(names))}"
-                )
-            updates[types] = jax.jit(_update(plan))
+            sites = _observed_sites(plan)
+            if first is None:
+                statistics.require_memory(_NAME, plan, plan.prepared())
+                first, state = plan, {name: _initial(plan, site, sequential) for name, site in sites.items()}
+            if state.keys() != sites.keys():
+                names = ", ".join(state.keys() ^ sites.keys())
+                raise TransformError(f"{_NAME}: a batch has different sites from the first: {names}")
+            updates[types] = jax.jit(_update(plan), donate_argnums=2)
+        if sequential:
+            kept.append(inputs)
         with as_transform_errors():
             state = updates[types](parameters.leaves, inputs, state)
-    if state is None:
+    if first is None:
         raise TransformError(f"{_NAME}: batches is empty")
-    missed = [name for name, (count, _) in state.items() if not np.all(np.asarray(count) > 0)]
+    missed = [name for name, each in state.items() if not np.all(np.asarray(each.reached) > 0)]
     if missed:
         message = f"{_NAME}: no batch reached {', '.join(missed)}"
-        raise TransformError(
-            f"{message}: is it in a branch that was never taken? Leave it in float, or make its input dynamic"
-        )
-    return {name: _ranges(name, observers[name], observed, count.shape) for name, (count, observed) in state.items()}
+        advice = "is it in a branch that was never taken? Leave it in float, or make its input dynamic, and round to nearest"
+        raise TransformError(f"{message}: {advice}")
+    ranges = {site.name: _ranges(site, state[site.name]) for site in first.inputs()}
+    if sequential:
+        sums = sequential_sums(_NAME, first, parameters.leaves, kept, static_inputs(_NAME, first, ranges))
+    else:
+        sums = {site.name: state[site.name].sums for site in first.prepared()}
+    observed: dict[str, Any] = dict(ranges)
+    for site in first.prepared():
+        observed[site.name] = statistics.finished(sums[site.name])._replace(range=ranges.get(site.name))
+    return observed
 
 
-def _initial(plan: Plan, site: Site) -> tuple[jax.Array, Any]:
-    """The state before the first batch, for all layers: how often the site was reached (at most 2), and the observer's."""
-    layer = jnp.int32(0), site.scheme.make_observer().init(site.input_type)
-    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*plan.sizes(site), *jnp.shape(leaf))), layer)
+def _observed_sites(plan: Plan) -> dict[str, Site]:
+    """The sites of whose inputs something is observed, by name."""
+    sites = {site.name: site for site in (*plan.inputs(), *plan.prepared())}
+    if not sites:
+        message = "the recipe has no static inputs, and neither smoothing nor GPTQ: it needs no calibration"
+        raise TransformError(f"{_NAME}: {message}")
+    return sites
+
+
+class _State(NamedTuple):
+    """What was observed at a site.
+
+    Attributes:
+      reached: how often, at most 2.
+      range: the state of the observer of a static input; None for others.
+      sums: what the weights are prepared with; None if nothing is needed.
+    """
+
+    reached: jax.Array
+    range: Any
+    sums: Sums | None
+
+
+def _initial(plan: Plan, site: Site, sequential: bool) -> _State:
+    """The state before the first batch, for all layers."""
+    sizes = plan.sizes(site)
+    observer_state = site.scheme.make_observer().init(site.input_type) if site.has_static_input else None
+    return _State(
+        reached=jnp.zeros(sizes, jnp.int32),
+        range=jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*sizes, *jnp.shape(leaf))), observer_state),
+        sums=statistics.initial(plan, site) if site in plan.prepared() and not sequential else None,
+    )
 
 
 def _update(plan: Plan) -> Callable[..., Any]:
@@ -124,23 +176,38 @@ def _update(plan: Plan) -> Callable[..., Any]:
 
 def _observed_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
     """The output of a site in float. Its input is observed, unless a site that reads the same input has observed it."""
+    x = operands[site.input_operand]
     if site.has_static_input:
-        scope.once(("observed", site.input), lambda: _observe(site, operands[site.input_operand], scope))
+        scope.once(("range", site.input), lambda: _observe_range(site, x, scope))
+    if site.storage.preparation.needs_statistics:
+        scope.once(("sums", site.statistics), lambda: _observe_sums(site, x, scope))
     return rewrite.float_output(site, operands)
 
 
-def _observe(site: Site, x: jax.Array, scope: rewrite.Scope) -> None:
-    count, state = scope.state[site.input]
-    updated = jnp.minimum(count, 1) + 1, site.scheme.make_observer().update(state, x)
-    scope.state = {**scope.state, site.input: updated}
+def _observe_range(site: Site, x: jax.Array, scope: rewrite.Scope) -> None:
+    state: _State = scope.state[site.input]
+    x = compute.prepared_input(site, x, None)
+    _replace(scope, site.input, range=site.scheme.make_observer().update(state.range, x))
 
 
-def _ranges(name: str, observer: Observer, states: Any, layers: tuple[int, ...]) -> Range:
+def _observe_sums(site: Site, x: jax.Array, scope: rewrite.Scope) -> None:
+    state: _State = scope.state[site.statistics]
+    sums = None if state.sums is None else statistics.updated(state.sums, compute.input_rows(site, x))
+    _replace(scope, site.statistics, sums=sums)
+
+
+def _replace(scope: rewrite.Scope, name: str, **fields: Any) -> None:
+    state: _State = scope.state[name]
+    updated = state._replace(reached=jnp.minimum(state.reached, 1) + 1, **fields)
+    scope.state = {**scope.state, name: updated}
+
+
+def _ranges(site: Site, state: _State) -> Range:
     """The range of each layer, one after the other: a warning needs values, which `jax.vmap` would trace."""
-    ranges = []
+    observer, layers, ranges = site.scheme.make_observer(), state.reached.shape, []
     for index in np.ndindex(layers):
-        with warnings_about(f"{_NAME}: {name}{list(index) if index else ''}"):
-            ranges.append(observer.compute_range(jax.tree.map(lambda leaf, index=index: leaf[index], states)))
+        with warnings_about(f"{_NAME}: {site.name}{list(index) if index else ''}"):
+            ranges.append(observer.compute_range(jax.tree.map(lambda leaf, index=index: leaf[index], state.range)))
     return Range(
         min=jnp.array([each.min for each in ranges], jnp.float32).reshape(layers),
         max=jnp.array([each.max for each in ranges], jnp.float32).reshape(layers),

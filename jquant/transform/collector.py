@@ -19,10 +19,12 @@ from jquant.transform.layouts import (
     RAGGED,
     Layout,
     Storage,
+    product_dimensions,
     row_dimensions,
     weight_layout,
 )
 from jquant.transform.plan import ActivationProduct, Path, Site, Unquantized
+from jquant.transform.preparation import Preparation
 from jquant.transform.recipe import Activations, Recipe, Scheme
 from jquant.transform.stored_weights import WeightFormat
 from jquant.transform.values import Value, are_activations, why_unknown
@@ -59,6 +61,7 @@ class Collector:
         self._num_named: Counter[str] = Counter()  # how many equations have a name
         self._stored: dict[Any, str] = {}  # the first site of weights and their storage
         self._inputs: dict[Any, str] = {}  # the first site of an input and its quantizer
+        self._statistics: dict[Any, str] = {}  # the first site of an input and what is observed of it
         self._quantized: set[Value] = set()
         self._num_readers: Counter[Value] = Counter()
         self._sources: dict[Value, list[tuple[Path, int]]] = {}  # the outputs of equations that are a value
@@ -132,6 +135,7 @@ class Collector:
         if scheme is None or format is None:
             self.leave(equation, kind, reason, name)
             return False
+        preparation = _preparation(kind, scheme)
         if kind != CONVOLUTION and isinstance(format, Columns | Blocks):
             obstacle = format.why_not_in_parts(math.prod(weights.shape[dimension] for dimension in layout.contracted))
             if obstacle is not None:
@@ -140,7 +144,13 @@ class Collector:
             layout=layout,
             format=format,
             filter=tuple(d for d in dimensions if d is not None) if kind == CONVOLUTION else None,
+            preparation=preparation,
         )
+        rows = tuple(map(tuple, product_dimensions(equation, 1 - operand))) if kind == MATMUL else None
+        observed = input, weights.levels, rows, bool(selected), preparation.needs_products
+        statistics = self._statistics.setdefault(observed, name) if preparation.needs_statistics else name
+        shaped_by = statistics if preparation.needs_statistics else None
+        spec = None if shard is None else shard.spec
         site = Site(
             name=name,
             kind=kind,
@@ -151,17 +161,23 @@ class Collector:
             selected=selected,
             fills=chosen is not None and chosen.fills,
             storage=storage,
-            stored=self._stored.setdefault((weights, storage, inside, shard and shard.spec), name),
+            stored=self._stored.setdefault((weights, storage, shaped_by, inside, spec), name),
             input=self._first_reader(
-                input, weights.levels, scheme, row_dimensions(kind, equation, 1 - operand, scheme), name
+                input,
+                weights.levels,
+                scheme,
+                row_dimensions(kind, equation, 1 - operand, scheme),
+                name,
+                own=(preparation.is_rotated and rows, preparation.smoothing and name),
             ),
+            statistics=statistics,
             scheme=scheme,
             shard_map=inside,
-            spec=() if shard is None else shard.spec,
+            spec=spec or (),
         )
         self.sites[path] = site
         self.selecting.update(chosen.equations if chosen is not None else ())
-        if kind != EMBEDDING and scheme.activations != Activations.FLOAT:
+        if kind != EMBEDDING and (scheme.activations != Activations.FLOAT or preparation.changes_input):
             self._quantized.add(input)
         return True
 
@@ -208,14 +224,25 @@ class Collector:
             return format, ""
         if scheme.activations == Activations.STATIC:
             return None, "it is inside shard_map, where ranges are not observed"
+        if scheme.preparation.needs_statistics or scheme.preparation.changes_input:
+            return None, "it is inside shard_map, where inputs are neither observed nor changed"
         obstacle = partition.why_not(format, layout, weights.shape, shard.spec, self.inside.mesh)
         return (format, "") if obstacle is None else (None, obstacle)
 
     def _first_reader(
-        self, input: Value, levels: tuple[Level, ...], scheme: Scheme, rows: tuple[int, ...] | None, name: str
+        self,
+        input: Value,
+        levels: tuple[Level, ...],
+        scheme: Scheme,
+        rows: tuple[int, ...] | None,
+        name: str,
+        own: Any = None,
     ) -> str:
-        """The name of the first operand that quantizes the same input in the same way: `name`, if it is the first."""
-        quantizer = scheme.activations, scheme.activation_type, scheme.observer, rows
+        """The name of the first operand that quantizes the same input in the same way: `name`, if it is the first.
+
+        `own` is what else is done to the input before.
+        """
+        quantizer = scheme.activations, scheme.activation_type, scheme.observer, rows, own
         of_layers = levels if scheme.activations == Activations.STATIC else ()
         first = self._inputs.setdefault((input, of_layers, quantizer), name)
         if first == name:
@@ -248,6 +275,13 @@ class Collector:
     def leave_inner_products(self, equation: Equation, reason: str) -> None:
         for jaxpr in jaxprs.programs(equation):
             self.leave_products(jaxpr, reason)
+
+
+def _preparation(kind: str, scheme: Scheme) -> Preparation:
+    """What is done to the weights of a site, and to its input."""
+    if kind == CONVOLUTION:
+        return Preparation()
+    return scheme.preparation if kind == MATMUL else scheme.preparation.of_table()
 
 
 def _weights(equation: Equation, operand: int, value: Value) -> tuple[Node, tuple[int | None, ...], tuple[int, ...]]:

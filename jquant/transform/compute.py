@@ -17,7 +17,7 @@ from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear
 from jquant.operators.matmul_integer_to_float import matmul_integer_to_float
 from jquant.operators.quantize_linear import quantize_linear
 from jquant.quantized_tensor import ScaleZeroPoint
-from jquant.transform import experts, jaxprs
+from jquant.transform import experts, jaxprs, prepared_weights, rotation, smoothing
 from jquant.transform.integer_formats import Blocks, Columns, TwoBits
 from jquant.transform.layouts import (
     ACTIVATION_MATMUL,
@@ -30,6 +30,7 @@ from jquant.transform.layouts import (
 )
 from jquant.transform.plan import ActivationProduct, Site
 from jquant.transform.recipe import Activations, Scheme
+from jquant.transform.statistics import InputStatistics
 from jquant.transform.stored_weights import FilterFormat, Stored
 
 _EXTENDED = FeatureLevel.EXTENDED
@@ -50,32 +51,45 @@ class QuantizedInput(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def packed_weights(storage: Storage, num_levels: int, weights: jax.Array) -> Stored:
-    """The weights of a site, quantized and packed: what the quantized parameters hold.
+def packed_weights(
+    storage: Storage, num_levels: int, weights: jax.Array, statistics: InputStatistics | None = None
+) -> tuple[Stored, jax.Array]:
+    """The weights of a site, quantized and packed: what the quantized parameters hold; and whether that succeeded.
 
     For a product or a table, they are a matrix of shape (batch, contracted, kept), without the batch if there is none, as
     the format stores it; for a convolution, a filter. The first `num_levels` dimensions are those of the layers.
     """
-    pack = functools.partial(pack_layer, storage)
+
+    pack: Any = lambda layer: pack_layer(storage, *layer)  # noqa: E731
     for _ in range(num_levels):  # one layer at a time: all at once would take the memory of several float models
         pack = functools.partial(lax.map, pack)
-    return pack(weights)
+    return pack((weights, statistics))
 
 
-def pack_layer(storage: Storage, weights: jax.Array) -> Stored:
-    """The weights of one layer, quantized and packed."""
+def pack_layer(storage: Storage, weights: jax.Array, statistics: InputStatistics | None) -> tuple[Stored, jax.Array]:
+    """The weights of one layer, quantized and packed, and whether that succeeded."""
     if storage.filter is not None:
-        return filter_format(storage).pack_filter(weights.transpose(storage.filter), _channel(storage))
+        stored = filter_format(storage).pack_filter(weights.transpose(storage.filter), _channel(storage))
+        return stored, jnp.bool(True)
+    return prepared_weights.pack(storage.format, storage.preparation, as_matrix(storage, weights), statistics)
+
+
+def as_matrix(storage: Storage, weights: jax.Array) -> jax.Array:
+    """The weights of one layer as a matrix, (batch, contracted, kept), without the batch if there is none."""
     matrix = weights.transpose([dimension for dimensions in storage.layout for dimension in dimensions])
-    return storage.format.pack(matrix.reshape(matrix_sizes(storage, weights.shape)))
+    return matrix.reshape(matrix_sizes(storage, weights.shape))
 
 
 def unpack_layer(storage: Storage, stored: Stored, shape: Sequence[int], dtype: Any) -> jax.Array:
-    """The weights of one layer, dequantized: an array of this shape and dtype."""
+    """The weights of one layer, dequantized: an array of this shape and dtype, smoothed and rotated as they are stored."""
     if storage.filter is not None:
         filter = filter_format(storage).dequantize_filter(stored, _channel(storage), dtype)
         return filter.transpose(np.argsort(storage.filter))
-    matrix = storage.format.dequantize(stored, matrix_sizes(storage, shape)[-2], dtype)
+    return from_matrix(storage, storage.format.dequantize(stored, matrix_sizes(storage, shape)[-2], dtype), shape)
+
+
+def from_matrix(storage: Storage, matrix: jax.Array, shape: Sequence[int]) -> jax.Array:
+    """The inverse of `as_matrix`, for weights of this shape."""
     order = [dimension for dimensions in storage.layout for dimension in dimensions]
     return matrix.reshape([shape[dimension] for dimension in order]).transpose(np.argsort(order))
 
@@ -95,6 +109,29 @@ def matrix_sizes(storage: Storage, shape: Sequence[int]) -> list[int]:
     """The sizes of the matrix that stores weights of this shape."""
     sizes = [math.prod(shape[dimension] for dimension in dimensions) for dimensions in storage.layout]
     return sizes if storage.layout.batch else sizes[1:]
+
+
+def prepared_input(site: Site, x: jax.Array, factors: jax.Array | None) -> jax.Array:
+    """The input of a product, smoothed with `factors`, unless they are None, and rotated, if that is its preparation."""
+    is_rotated = site.storage.preparation.is_rotated
+    if factors is None and not is_rotated:
+        return x
+    contracted = sorted(product_dimensions(site.equation, site.input_operand)[0])
+    order = [*(d for d in range(x.ndim) if d not in contracted), *contracted]
+    moved = x.transpose(order)
+    channels = moved.reshape(*moved.shape[: x.ndim - len(contracted)], -1)
+    if factors is not None:
+        channels = smoothing.smoothed(channels, factors)
+    if is_rotated:
+        channels = rotation.of_input(channels)
+    return channels.reshape(moved.shape).transpose(np.argsort(order))
+
+
+def input_rows(site: Site, x: jax.Array) -> jax.Array:
+    """The input of a product as a matrix (rows, K), or as a batch of these for a batch of products."""
+    contracted, batch = product_dimensions(site.equation, site.input_operand)
+    rows = _rows(x, None, sorted(contracted), batch).values
+    return rows if site.matrix_batch else rows.reshape(-1, rows.shape[-1])
 
 
 def quantize_input(site: Site, x: jax.Array, static: ScaleZeroPoint | None) -> QuantizedInput:
@@ -130,9 +167,8 @@ def which_matrices(site: Site, operands: Sequence[Any]) -> jax.Array | None:
     return operands[site.operand].numbers if site.selected else None
 
 
-def output(site: Site, stored: Stored, operands: Sequence[Any], static: ScaleZeroPoint | None) -> jax.Array:
-    """The output of a site for its operands and the stored weights."""
-    x, which = operands[site.input_operand], which_matrices(site, operands)
+def output(site: Site, stored: Stored, x: jax.Array, which: jax.Array | None, static: ScaleZeroPoint | None) -> jax.Array:
+    """The output of a site for its prepared input, the stored weights, and what `which_matrices` of them."""
     if site.kind == EMBEDDING:
         return embedding_output(site, stored, x)
     if is_weight_only(site):

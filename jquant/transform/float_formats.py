@@ -9,19 +9,23 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from jquant.arithmetic import exact, subbyte
+from jquant.arithmetic import exact, float_bits, subbyte
+from jquant.formulas import blocks, mx, nvfp4
 from jquant.lowering.bitcast import bitcast
 from jquant.modes import FeatureLevel
 from jquant.operators.dequantize_linear import dequantize_linear
-from jquant.operators.mx import mx_dequantize, mx_quantize
-from jquant.operators.nvfp4 import nvfp4_dequantize, nvfp4_quantize
+from jquant.operators.mx import mx_dequantize
+from jquant.operators.nvfp4 import nvfp4_dequantize
 from jquant.operators.quantize_linear import quantize_linear
 from jquant.transform.stored_weights import (
+    SHARES,
+    Parameters,
     Stored,
     Take,
     dequantized_filter,
     largest,
     of_blocks,
+    share_of,
     title_of,
     why_no_whole_blocks,
     without,
@@ -34,7 +38,9 @@ _SMALLEST_NORMAL = np.finfo(np.float32).smallest_normal
 class _Codes:
     """Narrow floats, stored as the codes of elements and scales, with scales for blocks along K: all arrays end with N."""
 
-    def _rows_of_a_block(self, rows: int) -> int:
+    shares: ClassVar[Sequence[float]] = SHARES
+
+    def rows_of_a_block(self, rows: int) -> int:
         raise NotImplementedError
 
     def columns(self, stored: Stored, take: Take) -> Stored:
@@ -45,7 +51,7 @@ class _Codes:
         return {name: spec if array.ndim > 1 else PartitionSpec() for name, array in stored.items()}
 
     def why_not_split(self, rows: int, parts: int) -> str | None:
-        return why_no_whole_blocks(rows, parts, self._rows_of_a_block(rows))
+        return why_no_whole_blocks(rows, parts, self.rows_of_a_block(rows))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,11 +73,22 @@ class Float8(_Codes):
     def title(self) -> str:
         return title_of(self.weight_type, self.by_column, self.block_size, self.scale_type)
 
-    def pack(self, matrix: jax.Array) -> Stored:
-        block_size = self.block_size or matrix.shape[-2]
-        scale = self._scale(of_blocks(largest, matrix, block_size, self.by_column))
-        keywords = {"axis": -2, "block_size": block_size, "output_dtype": self.weight_type, "feature_level": _EXTENDED}
-        return {"values": bitcast(quantize_linear(matrix, scale, **keywords), jnp.uint8), "scale": scale}
+    def parameters(self, matrix: jax.Array, share: jax.Array | None = None) -> Parameters:
+        bound = of_blocks(largest, matrix, self.rows_of_a_block(matrix.shape[-2]), self.by_column)
+        return {"scale": self._scale(share_of(bound, share))}
+
+    def _quantized(self, matrix: jax.Array, parameters: Parameters) -> jax.Array:
+        keywords = {"axis": -2, "block_size": self.rows_of_a_block(matrix.shape[-2]), "feature_level": _EXTENDED}
+        return quantize_linear(matrix, parameters["scale"], output_dtype=self.weight_type, **keywords)
+
+    def rounded(self, matrix: jax.Array, parameters: Parameters) -> jax.Array:
+        keywords = {"axis": -2, "block_size": self.rows_of_a_block(matrix.shape[-2]), "feature_level": _EXTENDED}
+        return dequantize_linear(
+            self._quantized(matrix, parameters), parameters["scale"], **keywords, output_dtype=jnp.float32
+        )
+
+    def store(self, matrix: jax.Array, parameters: Parameters) -> Stored:
+        return {"values": bitcast(self._quantized(matrix, parameters), jnp.uint8), "scale": parameters["scale"]}
 
     def pack_filter(self, filter: jax.Array, channel: int) -> Stored:
         over = without(channel, filter)
@@ -83,7 +100,7 @@ class Float8(_Codes):
     def dequantize_filter(self, stored: Stored, channel: int, dtype: np.dtype) -> jax.Array:
         return dequantized_filter(self._numbers(stored["values"]), stored["scale"], channel, dtype)
 
-    def _rows_of_a_block(self, rows: int) -> int:
+    def rows_of_a_block(self, rows: int) -> int:
         return self.block_size or rows
 
     def _scale(self, bound: jax.Array) -> jax.Array:
@@ -111,6 +128,7 @@ class Microscaling(_Codes):
     weight_type: str
     block_size: int
 
+    shares: ClassVar = (1.0, 2.0, 0.5)  # scales are powers of two, and the largest element may lie beyond the numbers
     ELEMENTS: ClassVar = {
         "MXFP8E4M3FN": ("float8_e4m3fn", 8),
         "MXFP8E5M2": ("float8_e5m2", 8),
@@ -124,12 +142,31 @@ class Microscaling(_Codes):
     def title(self) -> str:
         return f"{self.weight_type.lower()} in blocks of {self.block_size}"
 
-    def pack(self, matrix: jax.Array) -> Stored:
-        element, bits = self.ELEMENTS[self.weight_type]
-        values, scale = mx_quantize(matrix, element, axis=-2, block_size=self.block_size)
-        return {"values": _bytes(values, bits), "scale": bitcast(scale, jnp.uint8)}
+    def parameters(self, matrix: jax.Array, share: jax.Array | None = None) -> Parameters:
+        bound = of_blocks(largest, matrix, self.block_size, True)
+        return {"scale": mx.scale_code(float_bits.bits(share_of(bound, share)), jnp.dtype(self._element))}
 
-    def _rows_of_a_block(self, rows: int) -> int:
+    @property
+    def _element(self) -> Any:
+        return self.ELEMENTS[self.weight_type][0]
+
+    def _quantized(self, matrix: jax.Array, parameters: Parameters) -> jax.Array:
+        return mx.elements(exact.numerator(matrix), self._codes(matrix, parameters), jnp.dtype(self._element))
+
+    def _codes(self, matrix: jax.Array, parameters: Parameters) -> jax.Array:
+        """The code of the scale of each element."""
+        axis = matrix.ndim - 2
+        return blocks.repeat(parameters["scale"], axis, self.block_size, matrix.shape[axis]).astype(jnp.int32)
+
+    def rounded(self, matrix: jax.Array, parameters: Parameters) -> jax.Array:
+        values = self._quantized(matrix, parameters)
+        return mx.numbers(values, self._codes(matrix, parameters), jnp.dtype(self._element))
+
+    def store(self, matrix: jax.Array, parameters: Parameters) -> Stored:
+        bits = self.ELEMENTS[self.weight_type][1]
+        return {"values": _bytes(self._quantized(matrix, parameters), bits), "scale": parameters["scale"]}
+
+    def rows_of_a_block(self, rows: int) -> int:
         return self.block_size
 
     def dequantize(self, stored: Stored, rows: int, dtype: np.dtype) -> jax.Array:
@@ -148,17 +185,30 @@ class Nvfp4(_Codes):
     ``scale``, the codes of 8-bit floats in uint8, of shape (..., G, N); and ``tensor_scale``, float32, of shape ().
     """
 
-    BLOCK_SIZE: ClassVar = 16
+    BLOCK_SIZE: ClassVar = nvfp4.BLOCK_SIZE
 
     @property
     def title(self) -> str:
         return f"nvfp4 in blocks of {self.BLOCK_SIZE}"
 
-    def pack(self, matrix: jax.Array) -> Stored:
-        values, scale, tensor_scale = nvfp4_quantize(matrix, axis=-2)
-        return {"values": _bytes(values, 4), "scale": bitcast(scale, jnp.uint8), "tensor_scale": tensor_scale}
+    def parameters(self, matrix: jax.Array, share: jax.Array | None = None) -> Parameters:
+        tensor_scale = nvfp4.tensor_scale_of(exact.numerator(matrix))
+        bound = share_of(of_blocks(largest, matrix, self.BLOCK_SIZE, True), share)
+        scale = nvfp4.scale_of(float_bits.bits(bound), tensor_scale)
+        return {"scale": bitcast(scale, jnp.uint8), "tensor_scale": tensor_scale}
 
-    def _rows_of_a_block(self, rows: int) -> int:
+    def _quantized(self, matrix: jax.Array, parameters: Parameters) -> jax.Array:
+        scale = bitcast(parameters["scale"], jnp.float8_e4m3fn)
+        return nvfp4.elements(exact.numerator(matrix), scale, parameters["tensor_scale"], matrix.ndim - 2)
+
+    def rounded(self, matrix: jax.Array, parameters: Parameters) -> jax.Array:
+        scale = bitcast(parameters["scale"], jnp.float8_e4m3fn)
+        return nvfp4.numbers(self._quantized(matrix, parameters), scale, parameters["tensor_scale"], matrix.ndim - 2)
+
+    def store(self, matrix: jax.Array, parameters: Parameters) -> Stored:
+        return {"values": _bytes(self._quantized(matrix, parameters), 4), **parameters}
+
+    def rows_of_a_block(self, rows: int) -> int:
         return self.BLOCK_SIZE
 
     def dequantize(self, stored: Stored, rows: int, dtype: np.dtype) -> jax.Array:

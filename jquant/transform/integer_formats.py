@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -24,11 +24,14 @@ from jquant.operators.scale_and_zero_point import scale_and_zero_point
 from jquant.packed.block_matrix import PackedBlockMatrix
 from jquant.packed.matrix import PackedMatrix
 from jquant.transform.stored_weights import (
+    SHARES,
+    Parameters,
     Stored,
     Take,
     dequantized_filter,
     largest,
     of_blocks,
+    share_of,
     title_of,
     why_no_whole_blocks,
     without,
@@ -49,6 +52,8 @@ class Columns:
     scale_type: str
     k_parts: int = 1
 
+    shares: ClassVar = SHARES
+
     @property
     def title(self) -> str:
         return title_of(self.weight_type, self.by_column, None, self.scale_type)
@@ -56,8 +61,27 @@ class Columns:
     def why_not_in_parts(self, rows: int) -> str | None:
         return f"{rows} rows have no {self.k_parts} equal parts" if rows % self.k_parts else None
 
-    def pack(self, matrix: jax.Array) -> Stored:
-        values, scale, zero_point = self._quantized(matrix, (matrix.ndim - 2,))
+    def rows_of_a_block(self, rows: int) -> int:
+        return rows
+
+    def parameters(self, matrix: jax.Array, share: jax.Array | None = None) -> Parameters:
+        return self._parameters(matrix, (matrix.ndim - 2,), share)
+
+    def _parameters(self, x: jax.Array, over: Sequence[int], share: jax.Array | None = None) -> Parameters:
+        """What elements along the dimensions `over` share, which keep a size of 1, or all: then it has shape ()."""
+        over = tuple(over) if self.by_column else tuple(range(x.ndim))
+        parameters = _parameters(x, over, self.weight_type, self.scale_type, share)
+        return parameters if self.by_column else jax.tree.map(lambda each: each.reshape(()), parameters)
+
+    def _quantized(self, x: jax.Array, parameters: Parameters) -> jax.Array:
+        return quantize_linear(x, *_affine(parameters), output_dtype=self.weight_type, feature_level=_EXTENDED)
+
+    def rounded(self, matrix: jax.Array, parameters: Parameters) -> jax.Array:
+        return dequantize_linear(self._quantized(matrix, parameters), *_affine(parameters), feature_level=_EXTENDED)
+
+    def store(self, matrix: jax.Array, parameters: Parameters) -> Stored:
+        values = self._quantized(matrix, parameters)
+        scale, zero_point = _affine(parameters)
         if self.by_column:
             scale = scale.squeeze(-2)
         block_size = None if self.k_parts == 1 else block_size_for(matrix.shape[-2] // self.k_parts)
@@ -68,19 +92,10 @@ class Columns:
             zero_point = zero_point.squeeze(-2) if self.by_column else zero_point
         return {"values": pack(values, zero_point), "scale": scale}
 
-    def _quantized(self, x: jax.Array, over: Sequence[int]) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-        """Integers, scales and zero points, which elements along the dimensions `over` share, or all: they have shape ()."""
-        over = tuple(over) if self.by_column else tuple(range(x.ndim))
-        scale, zero_point = _parameters(x, over, self.weight_type)
-        if not self.by_column:
-            scale, zero_point = jax.tree.map(lambda parameter: parameter.reshape(()), (scale, zero_point))
-        scale = scale.astype(self.scale_type.lower())
-        values = quantize_linear(x, scale, zero_point, output_dtype=self.weight_type, feature_level=_EXTENDED)
-        return values, scale, zero_point
-
     def pack_filter(self, filter: jax.Array, channel: int) -> Stored:
         over = without(channel, filter)
-        values, scale, _ = self._quantized(filter, over)
+        parameters = self._parameters(filter, over)
+        values, scale = self._quantized(filter, parameters), parameters["scale"]
         return {"values": values, "scale": scale.squeeze(over) if scale.ndim else scale}
 
     def dequantize_filter(self, stored: Stored, channel: int, dtype: np.dtype) -> jax.Array:
@@ -136,6 +151,8 @@ class Blocks:
     scale_type: str
     k_parts: int = 1
 
+    shares: ClassVar = SHARES
+
     @property
     def title(self) -> str:
         return title_of(self.weight_type, self.by_column, self.block_size, self.scale_type)
@@ -144,14 +161,20 @@ class Blocks:
         blocks = -(-rows // (self.block_size or rows))
         return f"{blocks} blocks have no {self.k_parts} equal parts" if blocks % self.k_parts else None
 
-    def pack(self, matrix: jax.Array) -> Stored:
-        rows = matrix.shape[-2]
-        block_size = self.block_size or -(-rows // 4) * 4  # whole words of 4 integers of 4 bits
-        parameters = functools.partial(_parameters, dtype=self.weight_type)
-        scale, zero_point = of_blocks(parameters, matrix, block_size, self.by_column)
-        scale = scale.astype(self.scale_type.lower())
-        keywords = {"axis": -2, "block_size": block_size, "output_dtype": self.weight_type, "feature_level": _EXTENDED}
-        values = quantize_linear(matrix, scale, zero_point, **keywords)
+    def rows_of_a_block(self, rows: int) -> int:
+        return self.block_size or -(-rows // 4) * 4  # whole words of 4 integers of 4 bits
+
+    def parameters(self, matrix: jax.Array, share: jax.Array | None = None) -> Parameters:
+        block_size = self.rows_of_a_block(matrix.shape[-2])
+        return _parameters_of_blocks(matrix, block_size, self.by_column, self.weight_type, self.scale_type, share)
+
+    def rounded(self, matrix: jax.Array, parameters: Parameters) -> jax.Array:
+        return _rounded_in_blocks(matrix, parameters, self.rows_of_a_block(matrix.shape[-2]), self.weight_type)
+
+    def store(self, matrix: jax.Array, parameters: Parameters) -> Stored:
+        block_size = self.rows_of_a_block(matrix.shape[-2])
+        values = _quantized_in_blocks(matrix, parameters, block_size, self.weight_type)
+        scale, zero_point = _affine(parameters)
         return {"values": pack_matrix(values, zero_point, scale=scale, block_size=block_size)}
 
     def dequantize(self, stored: Stored, rows: int, dtype: np.dtype) -> jax.Array:
@@ -199,15 +222,24 @@ class TwoBits:
     block_size: int
     scale_type: str
 
+    shares: ClassVar = SHARES
+
     @property
     def title(self) -> str:
         return title_of("INT2", True, self.block_size, self.scale_type)
 
-    def pack(self, matrix: jax.Array) -> Stored:
-        parameters = functools.partial(_parameters, dtype="INT2")
-        scale = of_blocks(parameters, matrix, self.block_size, True)[0].astype(self.scale_type.lower())
-        keywords = {"axis": -2, "block_size": self.block_size, "output_dtype": "INT2", "feature_level": _EXTENDED}
-        codes = quantize_linear(matrix, scale, **keywords).astype(jnp.int8) + np.int8(2)
+    def rows_of_a_block(self, rows: int) -> int:
+        return self.block_size
+
+    def parameters(self, matrix: jax.Array, share: jax.Array | None = None) -> Parameters:
+        return _parameters_of_blocks(matrix, self.block_size, True, "INT2", self.scale_type, share)
+
+    def rounded(self, matrix: jax.Array, parameters: Parameters) -> jax.Array:
+        return _rounded_in_blocks(matrix, parameters, self.block_size, "INT2")
+
+    def store(self, matrix: jax.Array, parameters: Parameters) -> Stored:
+        scale = parameters["scale"]
+        codes = _quantized_in_blocks(matrix, parameters, self.block_size, "INT2").astype(jnp.int8) + np.int8(2)
         missing = scale.shape[-2] * self.block_size - matrix.shape[-2]
         codes = jnp.pad(codes, [(0, 0)] * (matrix.ndim - 2) + [(0, missing), (0, 0)], constant_values=2)
         codes = jnp.swapaxes(codes, -1, -2).reshape(*codes.shape[:-2], codes.shape[-1], scale.shape[-2], self.block_size)
@@ -243,10 +275,39 @@ def _permuted(x: jax.Array, stored: Stored) -> jax.Array:
     return jnp.take(x, stored["permutation"], axis=-1) if "permutation" in stored else x
 
 
-def _parameters(x: jax.Array, over: Sequence[int], dtype: str) -> tuple[jax.Array, jax.Array | None]:
-    """The scale and the zero point, None for a signed type, that `x` shares along `over`, which keep a size of 1."""
-    if not dtype.startswith("U"):
-        bound = largest(x, over)
-        return scale_and_zero_point(-bound, bound, dtype, symmetric=True, narrow_range=True).scale, None
-    scale, zero_point = scale_and_zero_point(*extremes.range_with_zero(exact.numerator(x), tuple(over)), dtype)
-    return scale, zero_point
+def _parameters(
+    x: jax.Array, over: Sequence[int], weight_type: str, scale_type: str, share: jax.Array | None = None
+) -> Parameters:
+    """The scale and, for an unsigned type, the zero point that `x` shares along `over`, which keep a size of 1."""
+    if not weight_type.startswith("U"):
+        bound = share_of(largest(x, over), share)
+        scale = scale_and_zero_point(-bound, bound, weight_type, symmetric=True, narrow_range=True).scale
+        return {"scale": scale.astype(scale_type.lower())}
+    bounds = extremes.range_with_zero(exact.numerator(x), tuple(over))
+    scale, zero_point = scale_and_zero_point(*(share_of(bound, share) for bound in bounds), weight_type)
+    return {"scale": scale.astype(scale_type.lower()), "zero_point": zero_point}
+
+
+def _affine(parameters: Parameters) -> tuple[jax.Array, jax.Array | None]:
+    """The scale, and the zero point or None."""
+    return parameters["scale"], parameters.get("zero_point")
+
+
+def _parameters_of_blocks(
+    matrix: jax.Array, block_size: int, by_column: bool, weight_type: str, scale_type: str, share: jax.Array | None
+) -> Parameters:
+    """`_parameters` of each block, or of the whole matrix, in shape (..., G, N)."""
+    share = None if share is None else jnp.expand_dims(share, -2)
+    parameters = functools.partial(_parameters, weight_type=weight_type, scale_type=scale_type, share=share)
+    return of_blocks(parameters, matrix, block_size, by_column)
+
+
+def _quantized_in_blocks(matrix: jax.Array, parameters: Parameters, block_size: int, weight_type: str) -> jax.Array:
+    keywords = {"axis": -2, "block_size": block_size, "output_dtype": weight_type, "feature_level": _EXTENDED}
+    return quantize_linear(matrix, *_affine(parameters), **keywords)
+
+
+def _rounded_in_blocks(matrix: jax.Array, parameters: Parameters, block_size: int, weight_type: str) -> jax.Array:
+    values = _quantized_in_blocks(matrix, parameters, block_size, weight_type)
+    keywords = {"axis": -2, "block_size": block_size, "feature_level": _EXTENDED}
+    return dequantize_linear(values, *_affine(parameters), **keywords, output_dtype=jnp.float32)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from jquant.transform.jaxprs import Equation
+from jquant.transform.preparation import Preparation
 from jquant.transform.recipe import Activations, Scheme
 from jquant.transform.stored_weights import WeightFormat
 
@@ -27,11 +28,13 @@ class Storage(NamedTuple):
       layout: the dimensions. Blocks lie along the contracted ones.
       format: the format of the numbers.
       filter: the dimensions of a filter, in the order of the operand; None for a matrix.
+      preparation: what is done to the weights before they are stored.
     """
 
     layout: Layout
     format: WeightFormat
     filter: tuple[int, ...] | None
+    preparation: Preparation = Preparation()
 
 
 def weight_layout(

@@ -6,26 +6,28 @@ from typing import Any
 
 import jax
 import jax.core
+import numpy as np
 
 from jquant.calibration.batches import with_progress
 from jquant.errors import TransformError, TransformTypeError, shown
 from jquant.transform import compute, weight_graph
 from jquant.transform.parameters import Parameters, abstract
 from jquant.transform.plan import Plan, Site
+from jquant.transform.statistics import InputStatistics
 from jquant.transform.stored_weights import Stored
 
 Load = Callable[[str], Any]
 """Returns the parameter of a name."""
 
 
-def pack(plan: Plan, leaves: Sequence[Any]) -> dict[str, Stored]:
+def pack(plan: Plan, leaves: Sequence[Any], statistics: Mapping[str, InputStatistics]) -> dict[str, Stored]:
     """The packed weights that sites store, by the name of the site."""
-    return {site.name: _packed(site, leaves) for site in plan.stored()}
+    return {site.name: _packed(site, leaves, statistics)[0] for site in plan.stored()}
 
 
-def _packed(site: Site, leaves: weight_graph.Leaves) -> Stored:
+def _packed(site: Site, leaves: weight_graph.Leaves, statistics: Mapping[str, InputStatistics]) -> tuple[Stored, jax.Array]:
     (weights,) = weight_graph.values([site.weights], leaves)
-    return compute.packed_weights(site.storage, len(site.levels), weights)
+    return compute.packed_weights(site.storage, len(site.levels), weights, statistics.get(site.name))
 
 
 class Source:
@@ -41,7 +43,9 @@ class Source:
     def __init__(self, name: str, parameters: Parameters, load: Load | None, donate: bool):
         self._name, self._parameters, self._load, self._donate = name, parameters, load, donate
 
-    def pack(self, plan: Plan, kept: Collection[int], progress: bool) -> tuple[dict[str, Stored], dict[str, Any]]:
+    def pack(
+        self, plan: Plan, statistics: Mapping[str, InputStatistics], kept: Collection[int], progress: bool
+    ) -> tuple[dict[str, Stored], dict[str, Any]]:
         """The packed weights by the name of the site, and the leaves that stay float, the numbers in `kept`, by name."""
         sites = plan.stored()
         uses = collections.Counter(self._identity(number) for site in sites for number in site.weights.leaves)
@@ -50,11 +54,19 @@ class Source:
         for site in with_progress(self._name, sites, "packing", "site") if progress else sites:
             leaves = {number: self._leaf(number) for number in site.weights.leaves}
             # Until it is packed: calls that return at once would hold the weights of several sites.
-            packed[site.name] = jax.block_until_ready(_packed(site, leaves))
+            packed[site.name], succeeded = jax.block_until_ready(_packed(site, leaves, statistics))
+            if site.storage.preparation.rounding is not None and not np.all(np.asarray(succeeded)):
+                self._raise_not_definite(site)
             if self._donate:
                 self._let_go(leaves, uses)
             del leaves
         return packed, {self._parameters.names[number]: self._leaf(number) for number in kept}
+
+    def _raise_not_definite(self, site: Site) -> None:
+        assert site.storage.preparation.rounding is not None
+        damping = site.storage.preparation.rounding.damping
+        message = f"X^T X of the inputs of {site.name}, with damping {damping}, is not positive definite in float32"
+        raise TransformError(f"{self._name}: {message}: calibrate with more rows, or pass weight_rounding=('GPTQ', damping)")
 
     def _identity(self, number: int) -> int:
         """The same for two names of one array."""

@@ -1,6 +1,7 @@
 """The sites of a program, and what stays float, with the reason."""
 
 import dataclasses
+import math
 from typing import Any, NamedTuple
 
 from jquant.transform.jaxprs import Equation, Program
@@ -28,6 +29,7 @@ class Site:
       storage: how the weights are stored.
       stored: the name of the first site that stores the same weights.
       input: the name of the first site that quantizes the same input in the same way.
+      statistics: the name of the first site whose weights are prepared with the same statistics of the same input.
       scheme: how the site is quantized.
       shard_map: the path to the `jax.shard_map` around the site; None outside of any.
       spec: the axes of its mesh that split each dimension of the weights, or None.
@@ -44,6 +46,7 @@ class Site:
     storage: Storage
     stored: str
     input: str
+    statistics: str
     scheme: Scheme
     shard_map: Path | None = None
     spec: tuple[Any, ...] = ()
@@ -68,6 +71,17 @@ class Site:
     def is_ragged(self) -> bool:
         """Whether groups of rows are multiplied by matrices of their own: a `jax.lax.ragged_dot`."""
         return self.equation.primitive.name == RAGGED
+
+    @property
+    def depth(self) -> int:
+        """How many rows the matrices of the weights have."""
+        return math.prod(self.weights.shape[dimension] for dimension in self.storage.layout.contracted)
+
+    @property
+    def matrix_batch(self) -> tuple[int, ...]:
+        """The number of matrices, if it is a batch of products; () for a single one, and for a stack to select from."""
+        batch = self.storage.layout.batch
+        return (math.prod(self.weights.shape[d] for d in batch),) if batch and not self.selected else ()
 
     @property
     def has_static_input(self) -> bool:
@@ -131,6 +145,11 @@ class Plan:
     def inputs(self) -> list[Site]:
         """The sites whose inputs are quantized with a range of their own."""
         return [site for site in self.sites.values() if site.has_static_input and site.input == site.name]
+
+    def prepared(self) -> list[Site]:
+        """The sites of whose inputs statistics are observed."""
+        sites = self.sites.values()
+        return [site for site in sites if site.storage.preparation.needs_statistics and site.statistics == site.name]
 
     def sizes(self, site: Site) -> tuple[int, ...]:
         """How many layers each level of a site has."""

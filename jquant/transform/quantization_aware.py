@@ -7,22 +7,25 @@ from typing import Any
 import jax
 
 from jquant.arithmetic.straight_through import straight_through
-from jquant.calibration import Range
 from jquant.errors import TransformError
 from jquant.placement import explain_array_errors_as
-from jquant.transform import compute, jaxprs, rewrite, traced
+from jquant.transform import compute, jaxprs, prepared_weights, rewrite, statistics, traced
 from jquant.transform.layouts import EMBEDDING
 from jquant.transform.parameters import flattened
 from jquant.transform.plan import ActivationProduct, Site
+from jquant.transform.prepared_weights import SMOOTHING, without_factors
 from jquant.transform.recipe import Recipe
 from jquant.transform.static_inputs import static_inputs
+from jquant.transform.statistics import InputStatistics
+from jquant.transform.stored_weights import Stored
 
 _NAME = "transform.quantization_aware"
+_WEIGHTS = "weights"
 
 
 @explain_array_errors_as(_NAME, TransformError)
 def quantization_aware(
-    apply: Callable[..., Any], recipe: Recipe, calibration: Mapping[str, Range] | None = None
+    apply: Callable[..., Any], recipe: Recipe, calibration: Mapping[str, Any] | None = None
 ) -> Callable[..., Any]:
     """Converts a function to one that rounds as its quantized function does, and can be trained.
 
@@ -63,7 +66,8 @@ def quantization_aware(
         plan = analysis.plan
         traced.require_sites(function, plan)
         weights = traced.weights_by_site(plan, parameters.leaves)
-        stored = {site.name: _rounded_weights(site, len(site.levels), weights[site.name]) for site in plan.stored()}
+        observed = statistics.of_sites(_NAME, plan, calibration)
+        stored = {site.name: _rounded(site, weights[site.name], observed.get(site.name)) for site in plan.stored()}
         resources = rewrite.Resources(stored=stored, static=static_inputs(_NAME, plan, calibration))
         leaves = [*parameters.leaves, *jax.tree.leaves(inputs)]
         outputs, _ = rewrite.run(plan, rewrite.Functions(_rounded_output, _rounded_product), leaves, resources)
@@ -72,25 +76,34 @@ def quantization_aware(
     return aware
 
 
-def _rounded_weights(site: Site, num_levels: int, weights: jax.Array) -> jax.Array:
-    """The weights, quantized and dequantized."""
+def _rounded(site: Site, weights: jax.Array, statistics: InputStatistics | None) -> Stored:
+    """The weights, quantized and dequantized, as `_WEIGHTS`, and the factors of their smoothing."""
+    storage = site.storage
 
-    def rounded(weights: jax.Array) -> jax.Array:
-        stored = jax.lax.stop_gradient(compute.pack_layer(site.storage, jax.lax.stop_gradient(weights)))
-        return straight_through(compute.unpack_layer(site.storage, stored, weights.shape, weights.dtype), weights)
+    def rounded(weights: jax.Array, statistics: InputStatistics | None) -> Stored:
+        stored, _ = jax.lax.stop_gradient(compute.pack_layer(storage, jax.lax.stop_gradient(weights), statistics))
+        factors = {name: array for name, array in stored.items() if name == SMOOTHING}
+        dequantized = compute.unpack_layer(storage, without_factors(stored), weights.shape, weights.dtype)
+        if storage.preparation.changes_input:
+            matrix = compute.as_matrix(storage, weights)
+            changed = prepared_weights.prepared(storage.preparation, matrix, factors.get(SMOOTHING))
+            weights = compute.from_matrix(storage, changed.astype(weights.dtype), weights.shape)
+        return {_WEIGHTS: straight_through(dequantized, weights), **factors}
 
-    for _ in range(num_levels):
+    for _ in site.levels:
         rounded = jax.vmap(rounded)
-    return rounded(weights)
+    return rounded(weights, statistics)
 
 
 def _rounded_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
     """The output of a site in float, for rounded operands."""
     rounded = list(operands)
-    weights = compute.as_operand(site, scope.stored(site), compute.which_matrices(site, operands))
+    weights = compute.as_operand(site, scope.stored(site)[_WEIGHTS], compute.which_matrices(site, operands))
     rounded[site.operand] = weights.astype(site.equation.invars[site.operand].aval.dtype)
+    x = compute.prepared_input(site, operands[site.input_operand], scope.smoothing(site))
     if site.kind != EMBEDDING and not compute.is_weight_only(site):
-        rounded[site.input_operand] = scope.once(site.input, lambda: _rounded_input(site, operands, scope))
+        x = scope.once(site.input, lambda: _rounded_input(site, x, scope))
+    rounded[site.input_operand] = x
     return jaxprs.bind(site.equation, *rounded)[0]
 
 
@@ -106,8 +119,7 @@ def _rounded_product(product: ActivationProduct, operands: Sequence[Any], scope:
     return jaxprs.bind(product.equation, *both)[0]
 
 
-def _rounded_input(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
-    x = operands[site.input_operand]
+def _rounded_input(site: Site, x: jax.Array, scope: rewrite.Scope) -> jax.Array:
     static = scope.static(site)
     quantized = compute.quantize_input(site, jax.lax.stop_gradient(x), static)
     rounded = compute.dequantized_input(jax.lax.stop_gradient(quantized), x.dtype)

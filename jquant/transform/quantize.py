@@ -13,12 +13,13 @@ from jquant.arguments.statics import boolean
 from jquant.calibration import Range
 from jquant.errors import TransformError, TransformTypeError, shown
 from jquant.placement import explain_array_errors_as, raise_explained
-from jquant.transform import compute, jaxprs, packing, rewrite, site_functions, traced, weight_formats
+from jquant.transform import compute, jaxprs, packing, rewrite, site_functions, statistics, traced, weight_formats
 from jquant.transform.checks import as_transform_errors
 from jquant.transform.jaxprs import Program
 from jquant.transform.packing import Load
 from jquant.transform.parameters import Parameters, abstract, described, flattened
 from jquant.transform.plan import Plan
+from jquant.transform.prepared_weights import SMOOTHING
 from jquant.transform.recipe import Recipe
 from jquant.transform.static_inputs import static_inputs
 from jquant.transform.stored_weights import Stored
@@ -33,7 +34,7 @@ def quantize(
     params: Any,
     recipe: Recipe,
     *inputs: Any,
-    calibration: Mapping[str, Range] | None = None,
+    calibration: Mapping[str, Any] | None = None,
     load: Load | None = None,
     donate: bool = False,
     progress: bool = False,
@@ -57,7 +58,7 @@ def quantize(
         `Recipe` of your own.
       inputs: the inputs of the function, by position: arrays, or `jax.ShapeDtypeStruct`. They are examples: the
         quantized function takes inputs of other shapes as well, as long as these lead to the same sites.
-      calibration: what `calibrate` returned. Only static inputs need it.
+      calibration: what `calibrate` returned. Static inputs need it, and schemes with GPTQ or smoothing.
       load: a function that returns the parameter of a name, such as ``"blocks/up"``, where `params` has types: a model
         whose float form does not fit into memory is quantized one weight after the other.
       donate: whether arrays of JAX among `params` are deleted as soon as they are packed, so that the float and the
@@ -115,11 +116,12 @@ def quantize(
     if is_abstract:
         placeholders = {site.name: _placeholder(plan.sizes(site)) for site in plan.inputs()}
         static = jax.eval_shape(lambda: static_inputs(_NAME, plan, placeholders))
+        observed = statistics.placeholders(plan)
     else:
-        static = static_inputs(_NAME, plan, calibration)
+        static, observed = static_inputs(_NAME, plan, calibration), statistics.of_sites(_NAME, plan, calibration)
     quantized_apply = QuantizedFunction(function, parameters, plan, functions)
     types = list(map(abstract, parameters.leaves))
-    packed = jax.eval_shape(functools.partial(packing.pack, plan), types)
+    packed = jax.eval_shape(functools.partial(packing.pack, plan), types, observed)
     resources = rewrite.Resources(packed, static)
     rewritten = quantized_apply._rewritten(analysis, resources, inputs)
     quantized_apply._remember(resources, inputs, rewritten)
@@ -127,7 +129,7 @@ def quantize(
         floats = {parameters.names[number]: parameters.leaves[number] for number in rewritten.kept}
     else:
         source = packing.Source(_NAME, parameters, load, donate)
-        packed, floats = source.pack(plan, rewritten.kept, progress)
+        packed, floats = source.pack(plan, observed, rewritten.kept, progress)
     return quantized_apply, {"sites": packed, "inputs": static, "float": floats}
 
 
@@ -228,7 +230,7 @@ class QuantizedFunction:
             if site.storage.filter is not None:
                 continue
             shape = (*self._plan.sizes(site), *compute.matrix_sizes(site.storage, site.weights.shape))
-            obstacle = weight_formats.why_not_stored(site.storage.format, packed[site.name], shape)
+            obstacle = weight_formats.why_not_stored(site.storage.format, packed[site.name], shape, optional=SMOOTHING)
             if obstacle is not None:
                 raise TransformError(f"{self.__name__}: the weights of {site.name}: {obstacle}")
 
@@ -277,7 +279,7 @@ def _types(resources: rewrite.Resources, inputs: tuple[Any, ...]) -> Hashable:
 def _fingerprint(plan: Plan) -> dict[str, Any]:
     """What the quantized parameters depend on, by the name of the site."""
     sites = {
-        site.name: (site.weights.text, site.storage, site.stored, site.input, site.scheme, site.kind)
+        site.name: (site.weights.text, site.storage, site.stored, site.input, site.statistics, site.scheme, site.kind)
         for site in plan.sites.values()
     }
     return sites | {product.name: product.scheme for product in plan.products.values()}

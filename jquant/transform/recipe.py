@@ -12,8 +12,9 @@ from jquant.arguments.statics import integer, is_sequence
 from jquant.calibration.observer import Observer
 from jquant.errors import DescriptorTypeError, TransformError, TransformTypeError, shown
 from jquant.modes import ScaleGranularity, data_type, data_type_name, scale_granularity
-from jquant.transform import weight_formats
+from jquant.transform import preparation, weight_formats
 from jquant.transform.checks import as_transform_errors
+from jquant.transform.preparation import Preparation
 from jquant.transform.stored_weights import FilterFormat, WeightFormat
 
 _OBSERVERS = {
@@ -92,6 +93,21 @@ class Scheme:
       scale_type: ``"FLOAT32"``, ``"FLOAT16"`` or ``"BFLOAT16"``: the type of the scales, for integers and 8-bit floats.
       k_parts: in how many equal parts a mesh may split the dimensions that a product of integers sums over, with the bits of
         one device: a power of two. The sums of blocks are then added in that many runs, whether there is a mesh or not.
+      weight_rounding: ``"NEAREST"``, or ``"GPTQ"``: one row of a matrix after the other, where later rows make up for the
+        error of each, as the inputs of calibration require. As a list, with its options: ``("GPTQ", damping,
+        activation_order)``, by default 0.01 and True: what is added to the diagonal of X^T X, as a share of its mean, and
+        whether the rows whose inputs are the largest are rounded first. Blocks stay those of the matrix.
+      weight_range: ``"min_max"``, or ``"mean_squared_error"``: for each block, that share of its range, from 0.3 to 1 in
+        steps of 0.02, which leaves the smallest squared error. Weights beyond it saturate.
+      smoothing: factors by which the channels of a product's input are multiplied, while the rows of its weights are divided
+        by them. ``"SMOOTHQUANT"``, or ``("SMOOTHQUANT", strength)``, by default 0.5: ``max|w|**(1 - strength) /
+        max|x|**strength``. ``"AWQ"``: ``mean|x|**-exponent``, with the exponent from 0 to 0.95 that leaves the smallest
+        error of the output, when weights are rounded to nearest. Not for static inputs.
+      rotation: ``"HADAMARD"``: the channels of a product's input are mixed by `hadamard_transform`, so that large ones are
+        spread over others, and the rows of its weights likewise.
+
+    The last four are for products. Of them, tables that are looked up have `weight_range` alone, and convolutions none.
+    GPTQ and smoothing need `transform.calibrate`. They are applied in the order smoothing, rotation, range, rounding.
 
     Raises:
       TransformError: an unknown string, arguments that the observer does not take, or fields that do not go together.
@@ -113,6 +129,10 @@ class Scheme:
     block_size: int | None = None
     scale_type: str = "FLOAT32"
     k_parts: int = 1
+    weight_rounding: str | Sequence[Any] = "NEAREST"
+    weight_range: str = "min_max"
+    smoothing: str | Sequence[Any] | None = None
+    rotation: str | None = None
 
     @as_transform_errors()
     def __post_init__(self) -> None:
@@ -126,6 +146,11 @@ class Scheme:
             object.__setattr__(self, "block_size", size)
         parts = integer("Scheme", "k_parts", self.k_parts, range(1, 2**31), "a power of two")
         object.__setattr__(self, "k_parts", parts)
+        for name in ("weight_rounding", "smoothing"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, preparation.plain(tuple(value) if is_sequence(value) else value))
+        if self.preparation.rounding is None:  # which checks the fields
+            object.__setattr__(self, "weight_rounding", "NEAREST")
         self._require_agreement()
         observer = (self.observer,) if isinstance(self.observer, str) else self.observer
         if not is_sequence(observer) or not observer or observer[0] not in _OBSERVERS:
@@ -150,7 +175,7 @@ class Scheme:
         """Asserts that the fields for weights go together."""
         weight_type, size, parts = self.weight_type, self.block_size, self.k_parts
         by_tensor = self.weights == ScaleGranularity.PER_TENSOR
-        is_float = self.activations == Activations.FLOAT
+        is_float, is_static = (self.activations == each for each in (Activations.FLOAT, Activations.STATIC))
         has_own_scales = weight_type in weight_formats.WITH_OWN_SCALES
         has_blocks = has_own_scales or weight_type == "INT2"
         in_one_block = weight_type.endswith("INT4") and size is None
@@ -165,6 +190,8 @@ class Scheme:
             (weight_type == "INT2" and not _is_power_from_16(size), f"{of_size}; it must be a power of two, 16 or more"),
             (weight_type == "NVFP4" and size not in (None, 16), f"{of_size}; its blocks have 16 elements"),
             (weight_type.endswith("INT4") and size and size % 4, f"{of_size}; it must be a multiple of 4"),
+            (by_tensor and self.weight_range != "min_max", "weights are PER_TENSOR, and weight_range is searched by block"),
+            (self.smoothing and is_static, f"smoothing is {shown(self.smoothing)}, which would change a static range"),
             (parts & (parts - 1), f"{of_parts}; it must be a power of two"),
             (parts > 1 and is_float, f"{of_parts}, but sums of floats depend on how they are split: leave it out"),
             (parts > 1 and in_one_block, f"{of_parts}, but a column is one block: pass block_size"),
@@ -188,6 +215,16 @@ class Scheme:
         if self.block_size is not None:
             return None
         return weight_formats.create_for_filter(self.weight_type, by_channel, self.scale_type)
+
+    @property
+    def preparation(self) -> Preparation:
+        """What is done to the weights and the input of a product."""
+        return Preparation(
+            smoothing=preparation.smoothing(self.smoothing),
+            is_rotated=preparation.is_rotated(self.rotation),
+            searches_range=preparation.searches_range(self.weight_range),
+            rounding=preparation.weight_rounding(self.weight_rounding),
+        )
 
     @property
     def is_symmetric(self) -> bool:

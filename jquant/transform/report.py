@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jquant.calibration import Range
 from jquant.errors import TransformError
 from jquant.placement import explain_array_errors_as
 from jquant.transform import compute, rewrite, traced
@@ -31,8 +30,8 @@ class SiteReport(NamedTuple):
       snr: the signal-to-quantization-noise ratio of its output, in dB:
         ``10 * log10(sum(y**2) / sum((y - y_quantized)**2))``, for the input that the float function has there; infinite if
         there is no noise.
-      low, high: the smallest and the largest value of its input; infinity and minus infinity for an embedding, and for a
-        product of two activations.
+      low, high: the smallest and the largest value of its input, smoothed and rotated if the scheme says so; infinity and
+        minus infinity for an embedding, and for a product of two activations.
       clipped: the share of its input that lies outside the range of a static input; 0 for other inputs.
       float_bytes, quantized_bytes: the bytes of its weights before and after; 0 if another site already stores the same
         weights.
@@ -117,7 +116,7 @@ def _aligned(column: Sequence[str], *, left: bool) -> list[str]:
 
 @explain_array_errors_as(_NAME, TransformError)
 def report(
-    apply: Callable[..., Any], params: Any, recipe: Recipe, *inputs: Any, calibration: Mapping[str, Range] | None = None
+    apply: Callable[..., Any], params: Any, recipe: Recipe, *inputs: Any, calibration: Mapping[str, Any] | None = None
 ) -> Report:
     """Measures what a recipe does to a function: the noise, input range, clipping and bytes of each site.
 
@@ -194,9 +193,9 @@ def _measured_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) 
     if site.shard_map is not None:
         return output
     state: _State = scope.state[site.name]
-    x = operands[site.input_operand]
-    static = scope.static(site)
-    signal, noise = _powers(output, compute.output(site, scope.stored(site), operands, static)) or (0.0, 0.0)
+    x = compute.prepared_input(site, operands[site.input_operand], scope.smoothing(site))
+    static, which = scope.static(site), None if site.kind == EMBEDDING else compute.which_matrices(site, operands)
+    signal, noise = _powers(output, compute.output(site, scope.stored(site), x, which, static)) or (0.0, 0.0)
     state = state._replace(signal=state.signal + signal, noise=state.noise + noise)
     if site.kind != EMBEDDING:
         x = x.astype(jnp.float32)

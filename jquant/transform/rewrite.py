@@ -13,6 +13,7 @@ from jquant.lowering import materialize
 from jquant.transform import jaxprs, partition
 from jquant.transform.jaxprs import Equation, Literal, Program
 from jquant.transform.plan import ActivationProduct, Path, Plan, Site
+from jquant.transform.prepared_weights import SMOOTHING, without_factors
 from jquant.transform.selections import Selected, numbers_after, unselected
 from jquant.transform.weight_graph import Level
 
@@ -47,7 +48,11 @@ class Scope:
 
     def stored(self, site: Site) -> Any:
         """The weights of a site."""
-        return partition.varying(site, self.resources.stored[site.stored])
+        return partition.varying(site, without_factors(self.resources.stored[site.stored]))
+
+    def smoothing(self, site: Site) -> Any:
+        """The factors of the channels of a site's input; None if they are not smoothed."""
+        return self.resources.stored[site.stored].get(SMOOTHING)
 
     def adapter(self, site: Site) -> Any:
         """The low-rank matrices whose product is added to the weights of a site; None if there are none."""

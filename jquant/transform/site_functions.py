@@ -29,7 +29,7 @@ def with_derivative(name: str, derivative: Any) -> rewrite.Functions:
 
 def _output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
     """The output of a site, which has a derivative only if its input stays float."""
-    stored, x = scope.stored(site), operands[site.input_operand]
+    stored, x = scope.stored(site), compute.prepared_input(site, operands[site.input_operand], scope.smoothing(site))
     if site.kind == EMBEDDING:
         return _without_derivative(site, compute.embedding_output)(stored, x)
     which = compute.which_matrices(site, operands)
@@ -68,8 +68,8 @@ def _without_derivative(site: Site | ActivationProduct, compute: Callable[..., A
 
 def straight_through_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
     """The output of a site, with the derivative in its input of the function's own product by the dequantized weights."""
-    stored, static = lax.stop_gradient((scope.stored(site), scope.static(site)))
-    x = operands[site.input_operand]
+    stored, static, factors = lax.stop_gradient((scope.stored(site), scope.static(site), scope.smoothing(site)))
+    x = compute.prepared_input(site, operands[site.input_operand], factors)
     if site.kind == EMBEDDING:
         return compute.embedding_output(site, stored, x)
     which = compute.which_matrices(site, operands)

@@ -1,18 +1,19 @@
 """The scales and zero points of static inputs, from the ranges that calibration observed."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from jquant.calibration import Range
 from jquant.errors import TransformError, TransformTypeError, shown
 from jquant.operators.scale_and_zero_point import scale_and_zero_point
 from jquant.quantized_tensor import ScaleZeroPoint
 from jquant.transform.parameters import described
 from jquant.transform.plan import Plan, Site
+from jquant.transform.statistics import InputStatistics
 
 
-def static_inputs(name: str, plan: Plan, calibration: Mapping[str, Range] | None) -> dict[str, ScaleZeroPoint]:
+def static_inputs(name: str, plan: Plan, calibration: Mapping[str, Any] | None) -> dict[str, ScaleZeroPoint]:
     """The scale and zero point of each static input, by the name of the site. Errors begin with `name`."""
     sites = plan.inputs()
     if calibration is not None and not isinstance(calibration, Mapping):
@@ -24,14 +25,15 @@ def static_inputs(name: str, plan: Plan, calibration: Mapping[str, Range] | None
     return {site.name: _static_input(name, plan, site, calibration or {}) for site in sites}
 
 
-def _static_input(name: str, plan: Plan, site: Site, calibration: Mapping[str, Range]) -> ScaleZeroPoint:
+def _static_input(name: str, plan: Plan, site: Site, calibration: Mapping[str, Any]) -> ScaleZeroPoint:
     where = f"{name}: calibration[{site.name!r}], of the input of that site,"
     if site.name not in calibration:
         known_names = ", ".join(map(str, calibration)) or "none"
         raise TransformError(f"{where} is missing; calibration has: {known_names}. Calibrate with the same recipe")
-    range = calibration[site.name]
+    observed = calibration[site.name]
+    range = observed.range if isinstance(observed, InputStatistics) else observed
     try:
-        low, high = (np.asarray(bound, np.float32) for bound in range)
+        low, high = (np.asarray(bound, np.float32) for bound in range or ())
     except (TypeError, ValueError) as error:
         raise TransformTypeError(f"{where} is {shown(range)}; it must be two numbers, like a calibration.Range") from error
     if low.shape != plan.sizes(site) or high.shape != low.shape:

@@ -16,6 +16,8 @@ from jquant.formulas import blocks, extremes
 from jquant.operators.dequantize_linear import dequantize_linear
 
 Stored = dict[str, Any]
+Parameters = dict[str, Any]
+"""What the elements of a block share, by name: arrays of shape (..., G, N), for G blocks along K, or of shape ()."""
 Take = Callable[[jax.Array, int], jax.Array]
 """Selects indices along a dimension of an array of rank 2: their shape comes first, and the dimension keeps a size of 1."""
 
@@ -28,8 +30,25 @@ class WeightFormat(Protocol):
         """What tables call it."""
         ...
 
-    def pack(self, matrix: jax.Array) -> Stored:
-        """The arrays that store a float matrix."""
+    def rows_of_a_block(self, rows: int) -> int:
+        """How many rows of a column of so many rows share their parameters."""
+        ...
+
+    @property
+    def shares(self) -> Sequence[float]:
+        """The shares of a range that may be better than all of it, the preferred ones first."""
+        ...
+
+    def parameters(self, matrix: jax.Array, share: jax.Array | None = None) -> Parameters:
+        """The parameters of a float matrix: from the range of each block, or from a share of it, of shape (..., G, N)."""
+        ...
+
+    def rounded(self, matrix: jax.Array, parameters: Parameters) -> jax.Array:
+        """The nearest numbers that can be stored with these parameters, float32. Rounding them again changes nothing."""
+        ...
+
+    def store(self, matrix: jax.Array, parameters: Parameters) -> Stored:
+        """The arrays that store a float matrix, rounded to nearest, with these parameters."""
         ...
 
     def dequantize(self, stored: Stored, rows: int, dtype: np.dtype) -> jax.Array:
@@ -64,6 +83,10 @@ class FilterFormat(WeightFormat, Protocol):
         ...
 
 
+SHARES = tuple(step / 50 for step in range(50, 14, -1))
+"""From all of a range down to 0.3 of it, in steps of 0.02."""
+
+
 def why_no_whole_blocks(rows: int, parts: int, block_size: int) -> str | None:
     """Why equal parts of so many rows are not whole blocks; None if they are."""
     if rows % (parts * block_size) == 0:
@@ -79,6 +102,11 @@ def title_of(weight_type: str, by_column: bool, block_size: int | None, scale_ty
 def largest(x: jax.Array, over: Sequence[int]) -> jax.Array:
     """``max|x|`` along `over`, which keep a size of 1."""
     return extremes.largest_magnitude(exact.numerator(x), tuple(over))
+
+
+def share_of(bound: jax.Array, share: jax.Array | None) -> jax.Array:
+    """The bound of a range, or of a share of it."""
+    return bound if share is None else exact.product(bound, share)
 
 
 def of_blocks(

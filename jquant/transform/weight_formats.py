@@ -49,13 +49,16 @@ def create_for_filter(weight_type: str, by_channel: bool, scale_type: str) -> Fi
     return Columns(weight_type, by_channel, scale_type) if weight_type == "INT8" else None
 
 
-def why_not_stored(format: WeightFormat, stored: Any, shape: Sequence[int]) -> str | None:
-    """Why `stored` cannot be the weights of a matrix of this shape in a format; None if it can, or is not packed."""
+def why_not_stored(format: WeightFormat, stored: Any, shape: Sequence[int], *, optional: str) -> str | None:
+    """Why `stored` cannot be the weights of a matrix of this shape in a format; None if it can, or is not packed.
+
+    It may have the array `optional` beside those of the format.
+    """
     wanted = {Columns: PackedMatrix, Blocks: PackedBlockMatrix}.get(type(format))
     if wanted is None:
         return None
-    fields, optional = ({"values", "scale"}, set()) if wanted is PackedMatrix else ({"values"}, {"permutation"})
-    if not isinstance(stored, Mapping) or not fields <= set(stored) <= fields | optional:
+    fields, others = ({"values", "scale"}, {optional}) if wanted is PackedMatrix else ({"values"}, {"permutation", optional})
+    if not isinstance(stored, Mapping) or not fields <= set(stored) <= fields | others:
         return f"they must be a dict with {' and '.join(sorted(fields))}"
     values = stored["values"]
     if not isinstance(values, wanted):

@@ -1,0 +1,103 @@
+"""Quantizes and packs a matrix of weights: smoothed, rotated, with its ranges searched, and rounded, as a scheme says."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jquant.transform import gptq, rotation, smoothing, weight_range
+from jquant.transform.preparation import Gptq, Preparation, SmoothQuant
+from jquant.transform.statistics import InputStatistics
+from jquant.transform.stored_weights import Parameters, Stored, WeightFormat
+
+SMOOTHING = "smoothing"  # the key of the factors among the arrays that a site stores
+
+
+def without_factors(stored: Stored) -> Stored:
+    """The arrays of the format alone."""
+    return {name: array for name, array in stored.items() if name != SMOOTHING}
+
+
+def pack(
+    format: WeightFormat, preparation: Preparation, matrix: jax.Array, statistics: InputStatistics | None
+) -> tuple[Stored, jax.Array]:
+    """The arrays that store a float matrix, (..., K, N), and whether that succeeded: GPTQ may not.
+
+    `statistics` are those of the inputs, if the preparation needs them.
+    """
+    succeeded = jnp.bool(True)
+    if preparation == Preparation():
+        return format.store(matrix, format.parameters(matrix)), succeeded
+    factors = _factors(format, preparation, matrix, statistics)
+    matrix = prepared(preparation, matrix, factors)
+    parameters = _parameters(format, preparation, matrix)
+    if preparation.rounding is not None:
+        assert statistics is not None
+        products = _products(preparation, statistics, factors)
+        matrix, succeeded = _rounded(format, preparation.rounding, matrix, parameters, products)
+    stored = format.store(matrix, parameters)
+    return stored if factors is None else {**stored, SMOOTHING: factors}, succeeded
+
+
+def prepared(preparation: Preparation, matrix: jax.Array, factors: jax.Array | None) -> jax.Array:
+    """The float32 matrix that is rounded: smoothed and rotated."""
+    matrix = matrix.astype(jnp.float32) if factors is None else smoothing.divided(matrix, factors)
+    return rotation.of_weights(matrix) if preparation.is_rotated else matrix
+
+
+def updated(format: WeightFormat, preparation: Preparation, stored: Stored, update: jax.Array) -> Stored:
+    """The arrays that store the weights with a float32 matrix added to them, rounded to nearest."""
+    factors = stored.get(SMOOTHING)
+    weights = without_factors(stored)
+    if preparation != Preparation():
+        update = prepared(preparation, update, factors)
+    matrix = format.dequantize(weights, update.shape[-2], np.dtype("float32")) + update
+    parameters = _parameters(format, preparation, matrix)
+    result = format.store(matrix, parameters)
+    return result if factors is None else {**result, SMOOTHING: factors}
+
+
+def _parameters(format: WeightFormat, preparation: Preparation, matrix: jax.Array) -> Parameters:
+    return weight_range.search(format, matrix) if preparation.searches_range else format.parameters(matrix)
+
+
+def _factors(
+    format: WeightFormat, preparation: Preparation, matrix: jax.Array, statistics: InputStatistics | None
+) -> jax.Array | None:
+    """The factors of smoothing; None without smoothing."""
+    if preparation.smoothing is None:
+        return None
+    assert statistics is not None
+    if isinstance(preparation.smoothing, SmoothQuant):
+        return smoothing.smooth_quant(preparation.smoothing, matrix.astype(jnp.float32), statistics.largest)
+
+    def error(factors: jax.Array) -> jax.Array:
+        changed = prepared(preparation, matrix, factors)
+        difference = format.rounded(changed, format.parameters(changed)) - changed
+        products = _products(preparation, statistics, factors)
+        return jnp.sum(difference * jnp.matmul(products, difference, precision=lax.Precision.HIGHEST))
+
+    return smoothing.awq(statistics.mean, error)
+
+
+def _products(preparation: Preparation, statistics: InputStatistics, factors: jax.Array | None) -> jax.Array:
+    """X^T X of the inputs, smoothed and rotated."""
+    products = statistics.products
+    if factors is not None:
+        products = products * factors[:, None] * factors[None]
+    return rotation.of_products(products) if preparation.is_rotated else products
+
+
+def _rounded(
+    format: WeightFormat, options: Gptq, matrix: jax.Array, parameters: Parameters, products: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The matrices, rounded by GPTQ, and whether that succeeded for all of them."""
+    if matrix.ndim == 2:
+        return gptq.rounded(format, options, matrix, parameters, products)
+    axes = {name: 0 if array.ndim else None for name, array in parameters.items()}
+    function = functools.partial(gptq.rounded, format, options)
+    axis = 0 if products.ndim > 2 else None
+    results, succeeded = jax.vmap(function, (0, axes, axis))(matrix, parameters, products)
+    return results, succeeded.all()

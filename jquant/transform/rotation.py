@@ -1,0 +1,33 @@
+"""The rotation of the inputs and of the rows of weights by `hadamard_transform`."""
+
+import jax
+import jax.numpy as jnp
+
+from jquant.operators.hadamard_transform import hadamard_transform
+
+
+def _block_size(size: int) -> int:
+    """The largest power of two that divides a size."""
+    return size & -size
+
+
+def of_input(x: jax.Array) -> jax.Array:
+    """The channels of an input, its last dimension, rotated, in the type of `x`."""
+    return hadamard_transform(x)
+
+
+def of_weights(matrix: jax.Array) -> jax.Array:
+    """The rows of float32 weights (..., K, N), rotated, so that the product with a rotated input is that with the input."""
+    # The transform divides by 2**ceil(m / 2), and both together must divide by 2**m.
+    m = _block_size(matrix.shape[-2]).bit_length() - 1
+    return hadamard_transform(matrix, axis=-2) * jnp.float32(2 ** (m % 2))
+
+
+def undone(matrix: jax.Array) -> jax.Array:
+    """The inverse of `of_weights`, but for rounding."""
+    return hadamard_transform(matrix, axis=-2)
+
+
+def of_products(products: jax.Array) -> jax.Array:
+    """X^T X of rotated inputs, from X^T X of the inputs, (..., K, K)."""
+    return hadamard_transform(hadamard_transform(products), axis=-2)

@@ -1,0 +1,75 @@
+"""Statistics of inputs in a network whose earlier sites are quantized already."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jquant.errors import TransformError
+from jquant.transform import compute, rewrite, statistics, traced
+from jquant.transform.layouts import EMBEDDING
+from jquant.transform.plan import Plan, Site
+from jquant.transform.prepared_weights import SMOOTHING, without_factors
+from jquant.transform.statistics import Sums
+
+_BATCHES = "batches"  # the name of the axis along which the batches are stacked
+_WEIGHTS = "weights"
+
+
+def sequential_sums(
+    name: str, plan: Plan, leaves: Sequence[Any], batches: Sequence[tuple[Any, ...]], static: Mapping[str, Any]
+) -> dict[str, Sums]:
+    """The sums of all batches, by the name of the site. Each site is quantized when the sums of its own input are known.
+
+    Args:
+      name: of the function, for messages.
+      plan: the sites.
+      leaves: the parameters.
+      batches: the inputs of each batch, all of one shape: they are stacked, and mapped in one program.
+      static: the scales and zero points of static inputs.
+    """
+    if len({traced.input_types(inputs) for inputs in batches}) > 1:
+        raise TransformError(f"{name}: sequential=True needs batches of one shape, which go through the function at once")
+    stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *batches)
+    weights = {site: {_WEIGHTS: value} for site, value in traced.weights_by_site(plan, list(leaves)).items()}
+    initial = {site.name: statistics.initial(plan, site) for site in plan.prepared()}
+
+    def run(inputs: tuple[Any, ...], leaves: Sequence[Any], weights: Any, static: Any, state: Any) -> Any:
+        resources = rewrite.Resources(weights, static)
+        functions = rewrite.Functions(_quantized_output)
+        return rewrite.run(plan, functions, [*leaves, *jax.tree.leaves(inputs)], resources, state)[1]
+
+    mapped = jax.vmap(run, in_axes=(0, None, None, None, None), out_axes=None, axis_name=_BATCHES)
+    return jax.jit(mapped)(stacked, list(leaves), weights, static, initial)
+
+
+def _quantized_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
+    """The output of a site, which is quantized with the sums so far, and those of its input in all batches."""
+    if site.shard_map is not None:
+        return rewrite.float_output(site, operands)
+    x, which = operands[site.input_operand], None
+    sums = None
+    if site.storage.preparation.needs_statistics:
+        sums = scope.once(("sums", site.statistics), lambda: _observe(site, x, scope))
+    observed = None if sums is None else statistics.needed(site, statistics.finished(sums))
+    stored, _ = compute.pack_layer(site.storage, scope.stored(site)[_WEIGHTS], observed)
+    if site.kind != EMBEDDING:
+        which = compute.which_matrices(site, operands)
+        x = compute.prepared_input(site, x, stored.get(SMOOTHING))
+    return compute.output(site, without_factors(stored), x, which, scope.static(site))
+
+
+def _observe(site: Site, x: jax.Array, scope: rewrite.Scope) -> Sums:
+    before: Sums = scope.state[site.statistics]
+    zero = jax.tree.map(jnp.zeros_like, before)
+    own = statistics.updated(zero, compute.input_rows(site, x))
+    sums = Sums(
+        rows=before.rows + lax.psum(own.rows, _BATCHES),
+        products=None if own.products is None else before.products + lax.psum(own.products, _BATCHES),
+        largest=jnp.maximum(before.largest, lax.pmax(own.largest, _BATCHES)),
+        magnitudes=before.magnitudes + lax.psum(own.magnitudes, _BATCHES),
+    )
+    scope.state = {**scope.state, site.statistics: sums}
+    return sums
