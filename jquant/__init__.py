@@ -21,6 +21,7 @@ from jquant.operators.dot_general import dot_general
 from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear
 from jquant.operators.fake_quantize import fake_quantize
 from jquant.operators.gather_block_quantized import gather_block_quantized
+from jquant.operators.hadamard_transform import hadamard_transform
 from jquant.operators.matmul_integer import matmul_integer
 from jquant.operators.matmul_integer_to_float import matmul_integer_to_float
 from jquant.operators.matmul_n_bits import matmul_n_bits
@@ -87,6 +88,7 @@ __all__ = [
     "fake_quantize",
     "feature_level",
     "gather_block_quantized",
+    "hadamard_transform",
     "kv_cache",
     "matmul_integer",
     "matmul_integer_to_float",

@@ -16,8 +16,9 @@ PUBLIC = {
         Nvfp4QuantizeOutput PackedBlockMatrix PackedMatrix QuantizeMode QuantizeOutput RangeOutput RoundMode
         ScaleBias ScaleGranularity ScaleZeroPoint __version__ block_scaled_matmul calibration checkpoints clip clip1
         clip_gradient clip_gradient1 convolution_integer convolution_integer_to_float dequantize dequantize_linear
-        dot_general dynamic_quantize_linear exact fake_quantize feature_level gather_block_quantized kv_cache matmul_integer
-        matmul_integer_to_float matmul_n_bits mx_dequantize mx_quantize nvfp4_dequantize nvfp4_quantize onnx
+        dot_general dynamic_quantize_linear exact fake_quantize feature_level gather_block_quantized hadamard_transform
+        kv_cache matmul_integer matmul_integer_to_float matmul_n_bits mx_dequantize mx_quantize nvfp4_dequantize
+        nvfp4_quantize onnx
         pack_integers pack_matrix quantize quantize_and_dequantize quantize_down_and_shrink_range quantize_linear
         quantized_gemm quantized_linear_add quantized_linear_average_pool quantized_linear_concat
         quantized_linear_convolution quantized_linear_global_average_pool quantized_linear_leaky_relu

@@ -128,7 +128,11 @@ class Microscaling(_Codes):
     weight_type: str
     block_size: int
 
-    shares: ClassVar = (1.0, 2.0, 0.5)  # scales are powers of two, and the largest element may lie beyond the numbers
+    shares: ClassVar[Sequence[float]] = (
+        1.0,
+        2.0,
+        0.5,
+    )  # scales are powers of two, and the largest element may lie beyond the numbers
     ELEMENTS: ClassVar = {
         "MXFP8E4M3FN": ("float8_e4m3fn", 8),
         "MXFP8E5M2": ("float8_e5m2", 8),

@@ -52,7 +52,7 @@ class Columns:
     scale_type: str
     k_parts: int = 1
 
-    shares: ClassVar = SHARES
+    shares: ClassVar[Sequence[float]] = SHARES
 
     @property
     def title(self) -> str:
@@ -151,7 +151,7 @@ class Blocks:
     scale_type: str
     k_parts: int = 1
 
-    shares: ClassVar = SHARES
+    shares: ClassVar[Sequence[float]] = SHARES
 
     @property
     def title(self) -> str:
@@ -222,7 +222,7 @@ class TwoBits:
     block_size: int
     scale_type: str
 
-    shares: ClassVar = SHARES
+    shares: ClassVar[Sequence[float]] = SHARES
 
     @property
     def title(self) -> str:
@@ -283,8 +283,8 @@ def _parameters(
         bound = share_of(largest(x, over), share)
         scale = scale_and_zero_point(-bound, bound, weight_type, symmetric=True, narrow_range=True).scale
         return {"scale": scale.astype(scale_type.lower())}
-    bounds = extremes.range_with_zero(exact.numerator(x), tuple(over))
-    scale, zero_point = scale_and_zero_point(*(share_of(bound, share) for bound in bounds), weight_type)
+    low, high = extremes.range_with_zero(exact.numerator(x), tuple(over))
+    scale, zero_point = scale_and_zero_point(share_of(low, share), share_of(high, share), weight_type)
     return {"scale": scale.astype(scale_type.lower()), "zero_point": zero_point}
 
 

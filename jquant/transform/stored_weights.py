@@ -5,7 +5,7 @@ dict of arrays, every element in its own number of bits.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,13 @@ Take = Callable[[jax.Array, int], jax.Array]
 
 
 class WeightFormat(Protocol):
-    """How weights are stored. Equal weights in equal formats are stored once."""
+    """How weights are stored. Equal weights in equal formats are stored once.
+
+    Attributes:
+      shares: the shares of a block's range that may be better than all of it, the preferred ones first.
+    """
+
+    shares: ClassVar[Sequence[float]]
 
     @property
     def title(self) -> str:
@@ -32,11 +38,6 @@ class WeightFormat(Protocol):
 
     def rows_of_a_block(self, rows: int) -> int:
         """How many rows of a column of so many rows share their parameters."""
-        ...
-
-    @property
-    def shares(self) -> Sequence[float]:
-        """The shares of a range that may be better than all of it, the preferred ones first."""
         ...
 
     def parameters(self, matrix: jax.Array, share: jax.Array | None = None) -> Parameters:
