@@ -25,6 +25,7 @@ from jquant.errors import Error
 
 RESULTS = Path(__file__).parent.parent / "results"
 NETWORKS = {"smollm2": language_model.load, "minilm": sentence_encoder.load}
+ALL_STATISTICS = transform.Scheme(activations="FLOAT", weight_rounding="GPTQ", smoothing="AWQ")
 QWIX_BLOCKS = {"by channel": None, "by 128": 128, "by 32": 32}
 
 
@@ -47,35 +48,34 @@ def nbytes(tree: Any) -> int:
     return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
 
 
-class Calibrations:
-    """What `transform.calibrate` returns, and its seconds; schemes that need the same statistics share it."""
+class Calibration:
+    """What `transform.calibrate` returns, and its seconds: once for all schemes, with X^T X, maxima and means."""
 
     def __init__(self, network: Network) -> None:
-        self._network, self._known = network, {}
+        self._network, self._known = network, None
 
-    def of(self, scheme: transform.Scheme, recipe: transform.Recipe) -> tuple[Any, float | None]:
-        needed = tuple(getattr(scheme, name, None) for name in ("weight_rounding", "smoothing"))
-        if needed in ((None, None), ("NEAREST", None)):
+    def of(self, scheme: transform.Scheme) -> tuple[Any, float | None]:
+        if (scheme.weight_rounding, scheme.smoothing) == ("NEAREST", None):
             return None, None
-        if needed not in self._known:
+        if self._known is None:
+            network, recipe = self._network, self._network.recipe(ALL_STATISTICS)
             begin = time.perf_counter()
-            network = self._network
             calibration = transform.calibrate(network.apply, network.params, network.calibration, recipe)
-            self._known[needed] = jax.block_until_ready(calibration), time.perf_counter() - begin
-        return self._known[needed]
+            self._known = jax.block_until_ready(calibration), time.perf_counter() - begin
+        return self._known
 
 
 def our_rows(network: Network, expected: list[jax.Array], names: Sequence[str]) -> Iterator[Row]:
-    calibrations = Calibrations(network)
+    calibration = Calibration(network)
     sites = {"/".join(map(str, path)) for path in network.matrices.values()}
     for name in names:
         try:
             scheme = transform.Scheme(**SCHEMES[name])
             recipe = network.recipe(scheme)
-            calibration, calibration_seconds = calibrations.of(scheme, recipe)
+            statistics, calibration_seconds = calibration.of(scheme)
             begin = time.perf_counter()
             apply, params = transform.quantize(
-                network.apply, network.params, recipe, network.evaluation[0], calibration=calibration
+                network.apply, network.params, recipe, network.evaluation[0], calibration=statistics
             )
             jax.block_until_ready(params)
             seconds = time.perf_counter() - begin
