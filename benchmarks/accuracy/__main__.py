@@ -29,18 +29,36 @@ ALL_STATISTICS = transform.Scheme(activations="FLOAT", weight_rounding="GPTQ", s
 QWIX_BLOCKS = {"by channel": None, "by 128": 128, "by 32": 32}
 
 
+class Seconds(NamedTuple):
+    """What something took on the clock and, whatever else the machine does, of the processor, on all cores."""
+
+    wall: float
+    cpu: float
+
+    @classmethod
+    def now(cls) -> "Seconds":
+        return cls(time.perf_counter(), time.process_time())
+
+    def until_now(self) -> "Seconds":
+        now = self.now()
+        return Seconds(now.wall - self.wall, now.cpu - self.cpu)
+
+    def __str__(self) -> str:
+        return f"{self.wall:.1f} ({self.cpu:.1f})"
+
+
 class Row(NamedTuple):
     """A line of a table: figures, or why there are none."""
 
     name: str
     figures: dict[str, str]
     nbytes: int = 0
-    calibration: float | None = None  # seconds, as the next
-    quantization: float | None = None
+    calibration: Seconds | None = None
+    quantization: Seconds | None = None
     reason: str = ""
 
     def cells(self) -> list[str]:
-        seconds = ("-" if value is None else f"{value:.1f}" for value in (self.calibration, self.quantization))
+        seconds = ("-" if value is None else str(value) for value in (self.calibration, self.quantization))
         return [self.name, *self.figures.values(), f"{self.nbytes:,}", *seconds]
 
 
@@ -54,14 +72,14 @@ class Calibration:
     def __init__(self, network: Network) -> None:
         self._network, self._known = network, None
 
-    def of(self, scheme: transform.Scheme) -> tuple[Any, float | None]:
+    def of(self, scheme: transform.Scheme) -> tuple[Any, Seconds | None]:
         if (scheme.weight_rounding, scheme.smoothing) == ("NEAREST", None):
             return None, None
         if self._known is None:
             network, recipe = self._network, self._network.recipe(ALL_STATISTICS)
-            begin = time.perf_counter()
+            begin = Seconds.now()
             calibration = transform.calibrate(network.apply, network.params, network.calibration, recipe)
-            self._known = jax.block_until_ready(calibration), time.perf_counter() - begin
+            self._known = jax.block_until_ready(calibration), begin.until_now()
         return self._known
 
 
@@ -73,12 +91,12 @@ def our_rows(network: Network, expected: list[jax.Array], names: Sequence[str]) 
             scheme = transform.Scheme(**SCHEMES[name])
             recipe = network.recipe(scheme)
             statistics, calibration_seconds = calibration.of(scheme)
-            begin = time.perf_counter()
+            begin = Seconds.now()
             apply, params = transform.quantize(
                 network.apply, network.params, recipe, network.evaluation[0], calibration=statistics
             )
             jax.block_until_ready(params)
-            seconds = time.perf_counter() - begin
+            seconds = begin.until_now()
             figures = network.figures(expected, network.outputs(apply, params))
             missing = sites - set(params["sites"])
             assert not missing, f"these are not quantized: {missing}"
@@ -93,18 +111,18 @@ def qwix_rows(network: Network, expected: list[jax.Array]) -> Iterator[Row]:
     if environment.version("qwix") is None:
         yield Row("Qwix", {}, reason="qwix is not installed")
         return
-    begin = time.perf_counter()
+    begin = Seconds.now()
     moments = network.moments()
-    calibration_seconds = time.perf_counter() - begin
+    calibration_seconds = begin.until_now()
     for (blocks, size), (method, algorithm) in itertools.product(QWIX_BLOCKS.items(), qwix.ALGORITHMS.items()):
-        begin, params, total = time.perf_counter(), network.params, 0
+        begin, params, total = Seconds.now(), network.params, 0
         for name, path in network.matrices.items():
             weights = read(params, path)
             fitting = fitted(size, weights.shape[-2])
             rounded = [algorithm(*layer, fitting) for layer in layers(weights, moments[name])]
             values = jax.numpy.stack([part.weights for part in rounded]).reshape(weights.shape)
             params, total = replaced(params, path, values), total + sum(part.nbytes for part in rounded)
-        seconds = time.perf_counter() - begin
+        seconds = begin.until_now()
         figures = network.figures(expected, network.outputs(network.apply, params))
         needed = None if method == "nearest" else calibration_seconds
         yield Row(f"Qwix, int4 {blocks}: {method}", figures, total, needed, seconds)
@@ -123,7 +141,7 @@ def table(network: Network, patterns: Sequence[str], *, with_qwix: bool) -> list
     expected = list(network.outputs(network.apply, network.params))
     own = network.figures(expected, expected)
     matrices = nbytes([read(network.params, path) for path in network.matrices.values()])
-    lines = [f"| | {' | '.join(own)} | bytes of the matrices | calibration, s | quantization, s |"]
+    lines = [f"| | {' | '.join(own)} | bytes of the matrices | calibration, s (of CPU) | quantization, s (of CPU) |"]
     lines.append(f"|---|{'--:|' * (len(own) + 3)}")
     names = [name for name in SCHEMES if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
     rows = our_rows(network, expected, names)

@@ -8,6 +8,7 @@ _METHODS = {
     "MSE ranges": {"weight_range": "mean_squared_error"},
     "AWQ": {"smoothing": "AWQ", "weight_range": "mean_squared_error"},
     "GPTQ": _GPTQ,
+    "GPTQ, min_max": {"weight_rounding": "GPTQ"},
     "AWQ, GPTQ": {"smoothing": "AWQ", **_GPTQ},
 }
 _BLOCKS = {
@@ -31,7 +32,6 @@ SCHEMES: dict[str, dict[str, Any]] = {
     **_int4("by channel", _FLOATS, tuple(_METHODS)),
     **_int4("by 128", _FLOATS, tuple(_METHODS)),
     **_int4("by 32", _FLOATS, tuple(_METHODS)),
-    "int4 by 32: GPTQ, min_max": {"weight_type": "INT4", **_BLOCKS["by 32"], **_FLOATS, "weight_rounding": "GPTQ"},
     "uint4 by 32: nearest": {"weight_type": "UINT4", **_BLOCKS["by 32"], **_FLOATS},
     **_int4("by 32", _ROWS, ("nearest", "MSE ranges", "GPTQ", "AWQ, GPTQ")),
     "int8 by channel: nearest": _FLOATS,
