@@ -38,6 +38,13 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "int8 by channel, int8 rows: nearest": _ROWS,
     "int8 by channel, int8 rows: SmoothQuant 0.5": {**_ROWS, "smoothing": ("SMOOTHQUANT", 0.5)},
     "int8 by channel, int8 rows: Hadamard": {**_ROWS, "rotation": "HADAMARD"},
+    "int8 by channel, int8 rows: Hadamard, GPTQ": {**_ROWS, "rotation": "HADAMARD", "weight_rounding": "GPTQ"},
+    "int8 by channel, int8 rows: SmoothQuant 0.5, Hadamard": {
+        **_ROWS,
+        "smoothing": ("SMOOTHQUANT", 0.5),
+        "rotation": "HADAMARD",
+    },
+    "int8 by 32, int8 rows: Hadamard": {**_ROWS, **_BLOCKS["by 32"], "rotation": "HADAMARD"},
     "MXFP8 (E4M3): nearest": {"weight_type": "MXFP8E4M3FN", **_FLOATS},
     "MXFP6 (E2M3): nearest": {"weight_type": "MXFP6E2M3FN", **_FLOATS},
     **{
