@@ -247,13 +247,16 @@ def range_candidates(scheme: Any, matrix: np.ndarray, block_size: int) -> Candid
     return Candidates(np.stack(scales).astype(np.float64), np.stack(zero_points))
 
 
-def block_errors(matrix: np.ndarray, candidates: Candidates, allowed: Elements, block_size: int) -> np.ndarray:
-    """The squared errors of blocks, (shares, G, N), when a matrix is rounded to nearest."""
+def block_errors(
+    matrix: np.ndarray, candidates: Candidates, allowed: Elements, block_size: int, importance: np.ndarray | None = None
+) -> np.ndarray:
+    """The squared errors of blocks, (shares, G, N), when a matrix is rounded to nearest; rows count by their importance."""
     errors = []
     for scales, zero_points in zip(*candidates, strict=True):
         scale, zero_point = (_of_rows(each, len(matrix), block_size) for each in (scales, zero_points))
         stored = Stored(np.empty(()), zero_point, scale)
         squares = np.square(matrix - stored.real(to_nearest(matrix, stored, allowed)))
+        squares = squares if importance is None else squares * importance[:, None]
         padded = np.pad(squares, [(0, -len(matrix) % block_size), (0, 0)])
         errors.append(padded.reshape(-1, block_size, matrix.shape[1]).sum(1))
     return np.stack(errors)

@@ -76,6 +76,28 @@ def test_smallest_error(format, count):
     np.testing.assert_array_equal(stored.numbers[distances > 1e-6], nearest[distances > 1e-6])
 
 
+@one_in(3, "options", [{"weight_rounding": "GPTQ"}, {"smoothing": "AWQ"}, {"weight_rounding": "GPTQ", "block_size": None}])
+def test_weights_count_as_their_inputs(options, count):
+    """Where X^T X is known, its diagonal weights the errors of rows."""
+    w, inputs = weights(), np.random.default_rng(1).normal(size=(100, ROWS)).astype(np.float32)
+    inputs *= np.geomspace(0.01, 10, ROWS, dtype=np.float32)[np.random.default_rng(2).permutation(ROWS)]
+    scheme = transform.Scheme(**{**FORMATS["int4 in blocks of 32"], "weight_range": "mean_squared_error", **options})
+    calibration = transform.calibrate(multiply, w, [inputs], recipe(scheme))
+    _, quantized_params = transform.quantize(multiply, w, recipe(scheme), inputs, calibration=calibration)
+    site = dict(quantized_params["sites"]["matmul"])
+    factors = np.asarray(site.pop("smoothing", np.ones(ROWS, np.float32)))
+    stored, block_size = optimal_brain.read(scheme, site, ROWS), scheme.block_size or ROWS
+    changed = (w.astype(np.float64) / factors[:, None]).astype(np.float32)
+    candidates = optimal_brain.range_candidates(scheme, changed, block_size)
+    importance = np.square(inputs.astype(np.float64) * factors).sum(0)
+    errors = optimal_brain.block_errors(changed, candidates, optimal_brain.elements("INT4"), block_size, importance)
+    best = np.take_along_axis(candidates.scales, errors.argmin(0)[None], 0)[0]
+    plain = optimal_brain.block_errors(changed, candidates, optimal_brain.elements("INT4"), block_size)
+    assert (errors.argmin(0) != plain.argmin(0)).any()
+    np.testing.assert_array_equal(stored.scales[::block_size], best)
+    count("blocks whose range was searched with the importance of rows", best.size)
+
+
 def test_batches_and_layers():
     """Each matrix has the numbers of a search by itself."""
     w = np.stack([weights(), 2 * weights()[::-1]])
