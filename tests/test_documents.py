@@ -30,7 +30,7 @@ specification = importlib.util.spec_from_file_location("generated_pages", DOCS /
 generated_pages = importlib.util.module_from_spec(specification)
 specification.loader.exec_module(generated_pages)
 OPERATOR_PAGES = generated_pages.pages()
-LONG = "transform.md", "tutorial.md"
+LONG = "accuracy.md", "transform.md", "tutorial.md"
 
 
 @pytest.mark.parametrize(

@@ -392,6 +392,7 @@ def test_table_and_picture(tmp_path):
         noise = (f"{ratio:.2f}" for ratio in site.snr[:2])
         assert line.split() == [site.name, "matmul", choice, *noise, f"{site.float_bytes:,}", f"{site.quantized_bytes:,}"]
     assert lines[-1].startswith(f"the function: {result.snr:.2f} dB (predicted: {result.predicted_snr:.2f}) in ")
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra: examples)")
     result.draw(tmp_path / "bits.png")
     assert (tmp_path / "bits.png").stat().st_size > 20_000
     search(min_decibels=900, candidates=(INT4, None)).draw(tmp_path / "float.png")
@@ -405,7 +406,7 @@ def test_without_matplotlib(monkeypatch, tmp_path):
 
 
 def test_progress(capsys):
-    pytest.importorskip("tqdm", reason="tqdm is not installed")
+    pytest.importorskip("tqdm", reason="tqdm is not installed (extra: examples)")
     search(candidates=(STATIC, INT4), progress=True)
     shown = capsys.readouterr().err
     assert all(f"{what}: 100%" in shown for what in ("calibrating", "packing", "measuring") if what != "calibrating")
