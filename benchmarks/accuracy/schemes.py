@@ -7,6 +7,7 @@ _METHODS = {
     "nearest": {},
     "MSE ranges": {"weight_range": "mean_squared_error"},
     "AWQ": {"smoothing": "AWQ", "weight_range": "mean_squared_error"},
+    "AWQ, min_max": {"smoothing": "AWQ"},
     "GPTQ": _GPTQ,
     "GPTQ, min_max": {"weight_rounding": "GPTQ"},
     "AWQ, GPTQ": {"smoothing": "AWQ", **_GPTQ},

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from pydoc_data.topics import topics
 
-# Some topics repeat parts of others: these share no sentence.
+# Some topics repeat parts of others. These share no text but notes such as "New in version 3.12."
 CALIBRATION = "specialnames", "types", "formatstrings", "string-methods"
 EVALUATION = "compound", "debugger", "execmodel"
 
