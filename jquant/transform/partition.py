@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec
 from jquant.transform import jaxprs
 from jquant.transform.layouts import Layout
 from jquant.transform.plan import Site
+from jquant.transform.prepared_weights import WEIGHTS
 from jquant.transform.stored_weights import Stored, WeightFormat
 
 
@@ -53,8 +54,8 @@ def why_not(format: WeightFormat, layout: Layout, shape: Sequence[int], spec: Se
 
 def specs(site: Site, stored: Any) -> Any:
     """The `PartitionSpec` of each array that stores the weights of a site, or of these as floats."""
-    if isinstance(stored, jax.Array):
-        return PartitionSpec(*_loops_inside(site), *site.spec)
+    if WEIGHTS in stored:
+        return {WEIGHTS: PartitionSpec(*_loops_inside(site), *site.spec)}
     batch, rows, columns = _entries(site)
     return site.storage.format.specs(stored, batch, rows, columns)
 

@@ -13,6 +13,7 @@ from jquant.transform.statistics import InputStatistics
 from jquant.transform.stored_weights import Parameters, Stored, WeightFormat
 
 SMOOTHING = "smoothing"  # the key of the factors among the arrays that a site stores
+WEIGHTS = "weights"  # the key of weights that are floats, in the place of such arrays
 
 
 def without_factors(stored: Stored) -> Stored:

@@ -15,14 +15,13 @@ from jquant.transform import compute, jaxprs, prepared_weights, rewrite, site_fu
 from jquant.transform.layouts import EMBEDDING
 from jquant.transform.parameters import flattened
 from jquant.transform.plan import ActivationProduct, Site
-from jquant.transform.prepared_weights import SMOOTHING, without_factors
+from jquant.transform.prepared_weights import SMOOTHING, WEIGHTS, without_factors
 from jquant.transform.recipe import Recipe
 from jquant.transform.static_inputs import static_inputs
 from jquant.transform.statistics import InputStatistics
 from jquant.transform.stored_weights import Stored
 
 _NAME = "transform.quantization_aware"
-_WEIGHTS = "weights"
 
 
 @explain_array_errors_as(_NAME, TransformError)
@@ -79,7 +78,7 @@ def quantization_aware(
 
 
 def _rounded(site: Site, weights: jax.Array, statistics: InputStatistics | None) -> Stored:
-    """The weights, quantized and dequantized, as `_WEIGHTS`, and the factors of their smoothing."""
+    """The weights, quantized and dequantized, as `WEIGHTS`, and the factors of their smoothing."""
     storage, num_levels = site.storage, len(site.levels)
     constants = lax.stop_gradient((weights, statistics))
     if statistics is None:  # all layers at once
@@ -103,13 +102,13 @@ def _rounded(site: Site, weights: jax.Array, statistics: InputStatistics | None)
 
     for _ in range(num_levels):
         rounded = jax.vmap(rounded)
-    return {_WEIGHTS: rounded(without_factors(stored), factors, succeeded, weights), **factors}
+    return {WEIGHTS: rounded(without_factors(stored), factors, succeeded, weights), **factors}
 
 
 def _rounded_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
     """The output of a site in float, for rounded operands."""
     rounded = list(operands)
-    weights = compute.as_operand(site, scope.stored(site)[_WEIGHTS], compute.which_matrices(site, operands))
+    weights = compute.as_operand(site, scope.stored(site)[WEIGHTS], compute.which_matrices(site, operands))
     rounded[site.operand] = weights.astype(site.equation.invars[site.operand].aval.dtype)
     x = site_functions.prepared_input(site, operands[site.input_operand], scope.smoothing(site), scope)
     if site.kind != EMBEDDING and not compute.is_weight_only(site):

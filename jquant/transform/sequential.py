@@ -12,11 +12,10 @@ from jquant.errors import TransformError
 from jquant.transform import compute, rewrite, site_functions, statistics, traced
 from jquant.transform.layouts import EMBEDDING
 from jquant.transform.plan import Plan, Site
-from jquant.transform.prepared_weights import SMOOTHING, without_factors
+from jquant.transform.prepared_weights import SMOOTHING, WEIGHTS, without_factors
 from jquant.transform.statistics import Sums
 
 _BATCHES = "batches"  # the name of the axis along which the batches are stacked
-_WEIGHTS = "weights"
 
 
 def sequential_sums(
@@ -34,7 +33,7 @@ def sequential_sums(
     if len({traced.input_types(inputs) for inputs in batches}) > 1:
         raise TransformError(f"{name}: sequential=True needs batches of one shape, which go through the function at once")
     stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *batches)
-    weights = {site: {_WEIGHTS: value} for site, value in traced.weights_by_site(plan, list(leaves)).items()}
+    weights = {site: {WEIGHTS: value} for site, value in traced.weights_by_site(plan, list(leaves)).items()}
     initial = {site.name: statistics.initial(plan, site) for site in plan.prepared()}
 
     def run(inputs: tuple[Any, ...], leaves: Sequence[Any], weights: Any, static: Any, state: Any) -> Any:
@@ -64,7 +63,7 @@ def _quantized_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope)
     """The output of a site, which is quantized with the sums so far, and those of its input in all batches."""
     if site.shard_map is not None:
         return rewrite.float_output(site, operands)
-    x, weights = operands[site.input_operand], scope.stored(site)[_WEIGHTS]
+    x, weights = operands[site.input_operand], scope.stored(site)[WEIGHTS]
     if site.kind == EMBEDDING:  # before the input of a product is known for which its table may be prepared
         storage = site.storage._replace(preparation=site.storage.preparation.of_table())
         return compute.embedding_output(

@@ -271,7 +271,8 @@ class ByHand:
 
     def stored_site(self, site):
         """The arrays that the quantized function stores for a site, in this layer."""
-        name = site if site in self._stored else site.split("#")[0]
+        names = site, site.split("#")[0], f"{site}#2"  # of weights that are stored for another site, before or after it
+        name = next(name for name in names if name in self._stored)
         return jax.tree.map(lambda array: array[self._layer], self._stored[name])
 
     def stored_matrix(self, site, scheme):
