@@ -63,7 +63,7 @@ def trials(function, params, batches, schemes):
 EXACT = [seed for seed in range(200) if draw_network(seed).is_exact]
 
 
-@one_in(4, "seed", EXACT[:24], gate=4)
+@one_in(8, "seed", EXACT[:24], gate=4)
 def test_assignments_of_random_networks(seed, count):
     """Each gives the bits, and stores the bytes, of the function that its recipe quantizes: sites alone, and random ones."""
     network, random = draw_network(seed), np.random.default_rng(seed)
@@ -85,6 +85,7 @@ def test_assignments_of_random_networks(seed, count):
         count("assignments of random networks", 1)
 
 
+@pytest.mark.gate
 def test_one_program_for_each_batch_shape():
     traces = []
 
@@ -100,7 +101,7 @@ def test_one_program_for_each_batch_shape():
     assert traces == [BATCHES[1].shape]  # the first one has been read before
 
 
-@pytest.mark.parametrize("candidate", range(2))
+@one_in(2, "candidate", range(2))
 def test_noise_of_one_site(candidate):
     """At the output, over all batches."""
     candidates = INT4, INT8
@@ -143,6 +144,7 @@ def test_result(limit, candidates):
     assert (result.max_bytes, result.min_decibels) == (options.get("max_bytes"), options.get("min_decibels"))
 
 
+@pytest.mark.gate
 def test_uniform_schemes():
     result = search(candidates=(INT4, INT8, None))
     for scheme, uniform in zip(result.candidates[:2], result.uniform, strict=False):
@@ -273,6 +275,7 @@ def test_weights_that_something_else_reads():
     assert (site.choice, site.float_bytes, site.quantized_bytes) == (None, 0, 0)
 
 
+@pytest.mark.gate
 def test_shared_static_input():
     """Its range is stored once, though the sites that read it choose different schemes."""
 
@@ -324,6 +327,7 @@ def test_names_with_patterns(name):
     assert {row.name: row.scheme.partition(",")[0] for row in rows} == {name: "int4 by channel", "other": "int8 by channel"}
 
 
+@pytest.mark.gate
 def test_batches_are_read_once():
     """Batches of a generator have the same result as those of a list, also if ranges are to be observed."""
     candidates = STATIC, STATIC_INT4
@@ -334,6 +338,7 @@ def test_batches_are_read_once():
     assert tuples.sites == expected.sites
 
 
+@pytest.mark.gate
 def test_limits_of_noise():
     """The best that is possible is reached, and anything above it is an error that says what was reached."""
     best = search(candidates=(INT4, INT8)).path[-1]
@@ -346,6 +351,7 @@ def test_limits_of_noise():
     assert sizes == sorted(set(sizes))
 
 
+@pytest.mark.gate
 def test_the_smallest_that_reaches():
     """All smaller ones of the best assignments that were measured reach less."""
     result = search(min_decibels=22)
