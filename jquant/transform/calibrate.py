@@ -113,9 +113,12 @@ def calibrate(
         raise TransformError(f"{_NAME}: batches is empty")
     missed = [name for name, each in state.items() if not np.all(np.asarray(each.reached) > 0)]
     if missed:
-        message = f"{_NAME}: no batch reached {', '.join(missed)}"
-        advice = "is it in a branch that was never taken? Leave it in float, or make its input dynamic, and round to nearest"
-        raise TransformError(f"{message}: {advice}")
+        message = (
+            f"{_NAME}: no batch reached {', '.join(missed)}: is it in a branch that was never taken? Leave it in float, or"
+        )
+        is_prepared = any(state[name].sums is not None for name in missed)
+        advice = "do not prepare it for its inputs" if is_prepared else "make its input dynamic"
+        raise TransformError(f"{message} {advice}")
     ranges = {site.name: _ranges(site, state[site.name]) for site in first.inputs()}
     if sequential:
         sums = sequential_sums(_NAME, first, parameters.leaves, kept, static_inputs(_NAME, first, ranges))
