@@ -17,7 +17,7 @@ from jquant.arguments.statics import float_data_type, integer, is_sequence, numb
 from jquant.arithmetic.straight_through import straight_through
 from jquant.errors import TransformError, TransformTypeError, shown
 from jquant.placement import explain_array_errors_as, raise_explained
-from jquant.transform import compute, prepared_weights, rewrite
+from jquant.transform import compute, layers, prepared_weights, rewrite
 from jquant.transform.checks import as_transform_errors
 from jquant.transform.layouts import MATMUL, Storage
 from jquant.transform.parameters import described
@@ -258,7 +258,7 @@ def _matching(plan: Plan, patterns: str | Sequence[str]) -> list[Site]:
 
 def _shape(plan: Plan, site: Site) -> tuple[int, ...]:
     """The shape of the weights as matrices: (*layers, batch, K, N), without the batch if there is none."""
-    return (*plan.sizes(site), *compute.matrix_sizes(site.storage, site.weights.shape))
+    return (*plan.sizes(site), *layers.matrix_sizes(site.storage, site.weights.shape))
 
 
 def _require_adapters(name: str, plan: Plan, adapters: Any) -> None:

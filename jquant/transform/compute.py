@@ -1,6 +1,5 @@
 """The computations at a site: compositions of the public operators."""
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
@@ -17,21 +16,19 @@ from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear
 from jquant.operators.matmul_integer_to_float import matmul_integer_to_float
 from jquant.operators.quantize_linear import quantize_linear
 from jquant.quantized_tensor import ScaleZeroPoint
-from jquant.transform import experts, jaxprs, prepared_weights, rotation, selections, smoothing
+from jquant.transform import experts, jaxprs, layers, rotation, selections, smoothing
 from jquant.transform.integer_formats import Blocks, Columns, TwoBits
 from jquant.transform.layouts import (
     ACTIVATION_MATMUL,
     CONVOLUTION,
     EMBEDDING,
     MATMUL,
-    Storage,
     product_dimensions,
     row_dimensions,
 )
 from jquant.transform.plan import ActivationProduct, Site
 from jquant.transform.recipe import Activations, Scheme
-from jquant.transform.statistics import InputStatistics
-from jquant.transform.stored_weights import FilterFormat, Stored
+from jquant.transform.stored_weights import Stored
 
 _EXTENDED = FeatureLevel.EXTENDED
 
@@ -48,67 +45,6 @@ class QuantizedInput(NamedTuple):
     values: jax.Array
     scale: jax.Array
     zero_point: jax.Array | None
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def packed_weights(
-    storage: Storage, num_levels: int, weights: jax.Array, statistics: InputStatistics | None = None
-) -> tuple[Stored, jax.Array]:
-    """The weights of a site, quantized and packed: what the quantized parameters hold; and whether that succeeded.
-
-    For a product or a table, they are a matrix of shape (batch, contracted, kept), without the batch if there is none, as
-    the format stores it; for a convolution, a filter. The first `num_levels` dimensions are those of the layers.
-    """
-
-    pack: Any = lambda layer: pack_layer(storage, *layer)  # noqa: E731
-    for _ in range(num_levels):  # one layer at a time: all at once would take the memory of several float models
-        pack = functools.partial(lax.map, pack)
-    return pack((weights, statistics))
-
-
-def pack_layer(storage: Storage, weights: jax.Array, statistics: InputStatistics | None) -> tuple[Stored, jax.Array]:
-    """The weights of one layer, quantized and packed, and whether that succeeded."""
-    if storage.filter is not None:
-        stored = filter_format(storage).pack_filter(weights.transpose(storage.filter), _channel(storage))
-        return stored, jnp.bool(True)
-    return prepared_weights.pack(storage.format, storage.preparation, as_matrix(storage, weights), statistics)
-
-
-def as_matrix(storage: Storage, weights: jax.Array) -> jax.Array:
-    """The weights of one layer as a matrix, (batch, contracted, kept), without the batch if there is none."""
-    matrix = weights.transpose([dimension for dimensions in storage.layout for dimension in dimensions])
-    return matrix.reshape(matrix_sizes(storage, weights.shape))
-
-
-def unpack_layer(storage: Storage, stored: Stored, shape: Sequence[int], dtype: Any) -> jax.Array:
-    """The weights of one layer, dequantized: an array of this shape and dtype, smoothed and rotated as they are stored."""
-    if storage.filter is not None:
-        filter = filter_format(storage).dequantize_filter(stored, _channel(storage), dtype)
-        return filter.transpose(np.argsort(storage.filter))
-    return from_matrix(storage, storage.format.dequantize(stored, matrix_sizes(storage, shape)[-2], dtype), shape)
-
-
-def from_matrix(storage: Storage, matrix: jax.Array, shape: Sequence[int]) -> jax.Array:
-    """The inverse of `as_matrix`, for weights of this shape."""
-    order = [dimension for dimensions in storage.layout for dimension in dimensions]
-    return matrix.reshape([shape[dimension] for dimension in order]).transpose(np.argsort(order))
-
-
-def filter_format(storage: Storage) -> FilterFormat:
-    """The format of a convolution's filter."""
-    return cast(FilterFormat, storage.format)
-
-
-def _channel(storage: Storage) -> int:
-    """The dimension of a filter, as it is stored, along which its output channels lie."""
-    assert storage.filter is not None
-    return storage.filter.index(*storage.layout.kept)
-
-
-def matrix_sizes(storage: Storage, shape: Sequence[int]) -> list[int]:
-    """The sizes of the matrix that stores weights of this shape."""
-    sizes = [math.prod(shape[dimension] for dimension in dimensions) for dimensions in storage.layout]
-    return sizes if storage.layout.batch else sizes[1:]
 
 
 def prepared_input(site: Site, x: jax.Array, factors: jax.Array | None) -> jax.Array:
@@ -356,7 +292,7 @@ def dequantized(site: Site, stored: Stored, which: jax.Array | None = None) -> j
     """The weights, dequantized, as the operand of the function's own product."""
     dtype = site.equation.invars[site.operand].aval.dtype
     if which is None or site.is_ragged:
-        return as_operand(site, unpack_layer(site.storage, stored, _own_shape(site), dtype))
+        return as_operand(site, layers.unpack_layer(site.storage, stored, _own_shape(site), dtype))
     sizes = site.equation.invars[site.operand].aval.shape
     contracted, batch = product_dimensions(site.equation, site.operand)
     order = [*experts.free_dimensions(site), *batch, *contracted]

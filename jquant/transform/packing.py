@@ -10,7 +10,7 @@ import numpy as np
 
 from jquant.calibration.batches import with_progress
 from jquant.errors import TransformError, TransformTypeError, shown
-from jquant.transform import compute, weight_graph
+from jquant.transform import layers, weight_graph
 from jquant.transform.parameters import Parameters, abstract
 from jquant.transform.plan import Plan, Site
 from jquant.transform.statistics import InputStatistics
@@ -27,7 +27,7 @@ def pack(plan: Plan, leaves: Sequence[Any], statistics: Mapping[str, InputStatis
 
 def _packed(site: Site, leaves: weight_graph.Leaves, statistics: Mapping[str, InputStatistics]) -> tuple[Stored, jax.Array]:
     (weights,) = weight_graph.values([site.weights], leaves)
-    return compute.packed_weights(site.storage, len(site.levels), weights, statistics.get(site.name))
+    return layers.packed_weights(site.storage, len(site.levels), weights, statistics.get(site.name))
 
 
 class Source:

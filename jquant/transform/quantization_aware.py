@@ -11,7 +11,7 @@ from jax import lax
 from jquant.arithmetic.straight_through import straight_through
 from jquant.errors import TransformError
 from jquant.placement import explain_array_errors_as
-from jquant.transform import compute, jaxprs, prepared_weights, rewrite, site_functions, statistics, traced
+from jquant.transform import compute, jaxprs, layers, prepared_weights, rewrite, site_functions, statistics, traced
 from jquant.transform.layouts import EMBEDDING
 from jquant.transform.parameters import flattened
 from jquant.transform.plan import ActivationProduct, Site
@@ -82,22 +82,22 @@ def _rounded(site: Site, weights: jax.Array, statistics: InputStatistics | None)
     storage, num_levels = site.storage, len(site.levels)
     constants = lax.stop_gradient((weights, statistics))
     if statistics is None:  # all layers at once
-        pack: Any = lambda weights: compute.pack_layer(storage, weights, None)  # noqa: E731
+        pack: Any = lambda weights: layers.pack_layer(storage, weights, None)  # noqa: E731
         for _ in range(num_levels):
             pack = jax.vmap(pack)
         stored, succeeded = pack(constants[0])
     else:  # by the program that `quantize` packs with: another might give factors that differ in their last bits
-        stored, succeeded = compute.packed_weights(storage, num_levels, *constants)
+        stored, succeeded = layers.packed_weights(storage, num_levels, *constants)
     stored = lax.stop_gradient(stored)
     factors = {name: array for name, array in stored.items() if name == SMOOTHING}
 
     def rounded(stored: Stored, factors: Stored, succeeded: jax.Array, weights: jax.Array) -> jax.Array:
-        dequantized = compute.unpack_layer(storage, stored, weights.shape, weights.dtype)
+        dequantized = layers.unpack_layer(storage, stored, weights.shape, weights.dtype)
         dequantized = jnp.where(succeeded, dequantized, jnp.nan)  # of GPTQ, where `quantize` would raise an error
         if storage.preparation.changes_input:
-            matrix = compute.as_matrix(storage, weights)
+            matrix = layers.as_matrix(storage, weights)
             changed = prepared_weights.prepared(storage.preparation, matrix, factors.get(SMOOTHING))
-            weights = compute.from_matrix(storage, changed.astype(weights.dtype), weights.shape)
+            weights = layers.from_matrix(storage, changed.astype(weights.dtype), weights.shape)
         return straight_through(dequantized, weights)
 
     for _ in range(num_levels):

@@ -13,7 +13,7 @@ from jquant.arguments.statics import boolean
 from jquant.calibration import Range
 from jquant.errors import TransformError, TransformTypeError, shown
 from jquant.placement import explain_array_errors_as, raise_explained
-from jquant.transform import compute, jaxprs, packing, rewrite, site_functions, statistics, traced, weight_formats
+from jquant.transform import jaxprs, layers, packing, rewrite, site_functions, statistics, traced, weight_formats
 from jquant.transform.checks import as_transform_errors
 from jquant.transform.jaxprs import Program
 from jquant.transform.packing import Load
@@ -229,7 +229,7 @@ class QuantizedFunction:
         for site in self._plan.stored():
             if site.storage.filter is not None:
                 continue
-            shape = (*self._plan.sizes(site), *compute.matrix_sizes(site.storage, site.weights.shape))
+            shape = (*self._plan.sizes(site), *layers.matrix_sizes(site.storage, site.weights.shape))
             obstacle = weight_formats.why_not_stored(site.storage.format, packed[site.name], shape, optional=SMOOTHING)
             if obstacle is not None:
                 raise TransformError(f"{self.__name__}: the weights of {site.name}: {obstacle}")

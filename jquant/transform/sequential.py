@@ -9,7 +9,7 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 
 from jquant.errors import TransformError
-from jquant.transform import compute, rewrite, site_functions, statistics, traced
+from jquant.transform import compute, layers, rewrite, site_functions, statistics, traced
 from jquant.transform.layouts import EMBEDDING
 from jquant.transform.plan import Plan, Site
 from jquant.transform.prepared_weights import SMOOTHING, WEIGHTS, without_factors
@@ -67,13 +67,13 @@ def _quantized_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope)
     if site.kind == EMBEDDING:  # before the input of a product is known for which its table may be prepared
         storage = site.storage._replace(preparation=site.storage.preparation.of_table())
         return compute.embedding_output(
-            site, compute.pack_layer(storage, weights, None)[0], compute.row_numbers(site, operands)
+            site, layers.pack_layer(storage, weights, None)[0], compute.row_numbers(site, operands)
         )
     observed = None
     if site.needs_statistics:
         sums = scope.once(("sums", site.statistics), lambda: _observe(site, x, scope))
         observed = statistics.needed(site, statistics.finished(sums))
-    stored, _ = compute.pack_layer(site.storage, weights, observed)
+    stored, _ = layers.pack_layer(site.storage, weights, observed)
     return compute.output(site, without_factors(stored), operands, stored.get(SMOOTHING), scope.static(site))
 
 

@@ -10,7 +10,7 @@ from jquant.operators.scale_and_zero_point import scale_and_zero_point
 from jquant.quantized_tensor import ScaleZeroPoint
 from jquant.transform.parameters import described
 from jquant.transform.plan import Plan, Site
-from jquant.transform.statistics import range_of
+from jquant.transform.statistics import entry, range_of
 
 
 def static_inputs(name: str, plan: Plan, calibration: Mapping[str, Any] | None) -> dict[str, ScaleZeroPoint]:
@@ -27,10 +27,7 @@ def static_inputs(name: str, plan: Plan, calibration: Mapping[str, Any] | None) 
 
 def _static_input(name: str, plan: Plan, site: Site, calibration: Mapping[str, Any]) -> ScaleZeroPoint:
     where = f"{name}: calibration[{site.name!r}], of the input of that site,"
-    if site.name not in calibration:
-        known_names = ", ".join(map(str, calibration)) or "none"
-        raise TransformError(f"{where} is missing; calibration has: {known_names}. Calibrate with the same recipe")
-    range = range_of(calibration[site.name])
+    range = range_of(entry(where, calibration, site.name))
     try:
         low, high = (np.asarray(bound, np.float32) for bound in range or ())
     except (TypeError, ValueError) as error:

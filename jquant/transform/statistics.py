@@ -110,6 +110,14 @@ def _memory() -> int:
     return limit or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+def entry(where: str, calibration: Mapping[str, Any], name: str) -> Any:
+    """What a calibration has for a site. Errors begin with `where`."""
+    if name not in calibration:
+        known_names = ", ".join(map(str, calibration)) or "none"
+        raise TransformError(f"{where} is missing; calibration has: {known_names}. Calibrate with the same recipe")
+    return calibration[name]
+
+
 def range_of(observed: Any) -> Any:
     """The range of a static input, from an entry of a calibration."""
     return observed.range if isinstance(observed, InputStatistics) else observed
@@ -126,10 +134,7 @@ def of_sites(name: str, plan: Plan, calibration: Mapping[str, Any] | None) -> di
 
 def _of_site(name: str, plan: Plan, site: Site, calibration: Mapping[str, Any]) -> InputStatistics:
     where = f"{name}: calibration[{site.statistics!r}], of the input of {site.name},"
-    if site.statistics not in calibration:
-        known_names = ", ".join(map(str, calibration)) or "none"
-        raise TransformError(f"{where} is missing; calibration has: {known_names}. Calibrate with the same recipe")
-    given = calibration[site.statistics]
+    given = entry(where, calibration, site.statistics)
     if not isinstance(given, InputStatistics):
         raise TransformTypeError(
             f"{where} is {described(given)}; it must be a transform.InputStatistics, with X^T X or maxima"
