@@ -113,6 +113,7 @@ def quotient(x: jax.Array, d: jax.Array) -> jax.Array:
 def _quotient_jvp(primals, tangents):
     (_, d), (x_dot, d_dot) = primals, tangents
     q = quotient(*primals)
+    d, x_dot, d_dot, _ = broadcast(d, x_dot, d_dot, q)
     return q, (x_dot - q * d_dot) / d
 
 

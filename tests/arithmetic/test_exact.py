@@ -127,6 +127,15 @@ def test_integer_difference(dtype):
     assert_same_bits(jax.jit(exact.integer_difference)(a, b), expected)
 
 
+def test_derivative_of_a_quotient_of_operands_that_broadcast():
+    """It broadcasts as well, whatever JAX's settings are."""
+    x, d = jnp.ones((3, 2, 4)), jnp.full((2, 1), 2.0)
+    with jax.numpy_rank_promotion("raise"):
+        by_x, by_d = jax.grad(lambda x, d: exact.quotient(x, d).sum(), (0, 1))(x, d)
+    assert (by_x == 0.5).all()
+    assert (by_d == -3.0).all()
+
+
 @pytest.mark.parametrize("name", ["product", "sum", "difference", "quotient"])
 def test_derivatives(name):
     """The derivatives are those of the plain operation, in both modes and to second order."""
