@@ -14,7 +14,8 @@ _Leaves = TypeVar("_Leaves")
 def join_rows(a: jax.Array, b: _Matrix, leaves: _Leaves, batch: Sequence[int]) -> tuple[jax.Array, _Matrix, _Leaves] | None:
     """The operands with the batch of A joined to its rows, which all multiply one B; the batch of each becomes (1,).
 
-    None if there is more than one B, or if an array in `leaves` has different columns for each batch.
+    None if there is more than one B, if `a` has not the whole batch, or if an array in `leaves` has different columns for
+    each batch.
 
     Args:
       a: shape (..., M, K).
@@ -36,7 +37,8 @@ def join_rows(a: jax.Array, b: _Matrix, leaves: _Leaves, batch: Sequence[int]) -
         return rows_of(x)
 
     is_one_b = all(math.prod(x.shape[:-2]) == 1 for x in jax.tree.leaves(b))
-    if not is_one_b or not all(is_shared(x) or x.shape[-1] == 1 or x.shape[-2] > 1 for x in jax.tree.leaves(leaves)):
+    is_whole = math.prod(a.shape[:-2]) == math.prod(batch)
+    if not is_one_b or not is_whole or not all(is_shared(x) or x.shape[-1] == 1 or x.shape[-2] > 1 for x in jax.tree.leaves(leaves)):
         return None
     b = jax.tree.map(lambda x: x.reshape(1, *x.shape[-2:]), b)
     return rows_of(a), b, jax.tree.map(joined, leaves)

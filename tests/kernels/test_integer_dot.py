@@ -130,6 +130,11 @@ def test_batches_with_different_columns_are_not_joined():
     assert batch.join_rows(a, np.ones((2, 40, 9), np.int8), [], (2,)) is None
 
 
+def test_rows_are_not_joined_where_only_the_epilogue_has_a_batch():
+    a, b = np.ones((1, 5, 40), np.int8), np.ones((1, 40, 9), np.int8)
+    assert batch.join_rows(a, b, [np.ones((2, 1, 1), np.int32)], (2,)) is None
+
+
 @pytest.mark.parametrize("has_amx", [False, True])
 @pytest.mark.parametrize("m", [1, 2, 16, 17])
 def test_few_rows_by_packed_weights(monkeypatch, has_amx, m):

@@ -35,10 +35,12 @@ def multiply(
     if _batch(a, b, zero_points, first.arrays) != batch:
         first = nothing(np.int32, epilogue)
     a = jnp.broadcast_to(a, (*_batch(a, zero_points.a), *a.shape[-2:]))
-    leaves = {"a_zero_point": zero_points.a, "b_zero_point": zero_points.b, "arrays": first.arrays}
-    a, (b, block_sums), leaves = with_one_batch_axis(a, (b, zero_points.block_sums), leaves, batch)
-    named = [("a_zero_point", leaves["a_zero_point"]), ("b_zero_point", leaves["b_zero_point"]), ("block_sums", block_sums)]
-    named += zip(first.roles, leaves["arrays"], strict=True)
+    # The library takes no zero point of B for each row: like B, it stays one for the rows that are joined.
+    of_b = b, zero_points.b, zero_points.block_sums
+    a, of_b, (a_zero_point, of_steps) = with_one_batch_axis(a, of_b, (zero_points.a, first.arrays), batch)
+    b, b_zero_point, block_sums = of_b
+    named = [("a_zero_point", a_zero_point), ("b_zero_point", b_zero_point), ("block_sums", block_sums)]
+    named += zip(first.roles, of_steps, strict=True)
     named = [(role, array) for role, array in named if array is not None]
     shape = *jnp.broadcast_shapes(*(x.shape[:1] for x in (a, b, *(x for _, x in named)))), a.shape[1], n
     call = jax.ffi.ffi_call(PRODUCT, jax.ShapeDtypeStruct(shape, first.dtype))

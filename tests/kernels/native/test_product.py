@@ -99,6 +99,16 @@ def test_batches(batch, b_batch):
         np.testing.assert_array_equal(*mapped)
 
 
+@pytest.mark.parametrize("axes", [(None, None, 0, 0), (None, None, None, 0), (0, None, None, 0), (0, None, 0, 0)])
+def test_vmap_over_zero_points_of_b(axes):
+    rng = np.random.default_rng(4)
+    a, b = integers(rng, (6, 5, 40), np.uint8), integers(rng, (40, 9), np.int8)
+    az, bz = integers(rng, (6,), np.uint8), integers(rng, (6,), np.int8)
+    operands = [x if axis == 0 else x[0] for x, axis in zip((a, b[None], az, bz), axes, strict=True)]
+    results = [jax.vmap(multiply(name), in_axes=axes)(*operands) for name in NAMES]
+    np.testing.assert_array_equal(*results)
+
+
 def test_vmap_over_what_follows_computes_the_product_once():
     a, b, az = operands()
     scales = jnp.linspace(0.1, 1.0, 4)
