@@ -13,6 +13,7 @@ from jax import lax
 
 from jquant.arithmetic import exact
 from jquant.arithmetic.float_bits import bits, from_bits
+from jquant.lowering import recording
 
 
 class DoubleFloat(NamedTuple):
@@ -51,6 +52,10 @@ def two_product(a: jax.Array, b: jax.Array) -> DoubleFloat:
 
 def _halves(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Two float32 numbers whose sum is `x`: with the upper 12 bits of its significand, and with the lower 12."""
+    if recording.is_active():  # by products and differences alone, with an upper half that is rounded
+        multiple = x * np.float32(2**12 + 1)
+        upper = multiple - (multiple - x)
+        return upper, x - upper
     upper = from_bits(bits(x) & np.int32(-1 << 12))
     return upper, x - upper
 

@@ -13,8 +13,11 @@ import numpy as np
 from jax import lax
 
 from jquant.arithmetic import float_bits
+from jquant.arithmetic.broadcasting import elementwise
 from jquant.arithmetic.float_bits import FRACTION, HIDDEN_BIT, INFINITY, MAGNITUDE, SIGN, from_bits, nan_where, normalized
+from jquant.lowering import recording
 from jquant.lowering.bitcast import bitcast, bitcast_unguarded
+from jquant.lowering.recording import recorded
 
 DTYPE = jnp.dtype("float8_e8m0fnu")
 NAN = 255  # its code
@@ -42,16 +45,19 @@ def narrow(x: jax.Array, *, saturate: bool = True, rounding: Rounding = "up") ->
     return from_code(jnp.where(bits & MAGNITUDE > INFINITY, NAN, code))
 
 
+@recorded("e8m0.from_code", elementwise=True)
 def from_code(code: jax.Array) -> jax.Array:
     """The numbers with these codes, which were computed from bits: biased exponents from 0 to 254, or `NAN`."""
     return bitcast_unguarded(code.astype(jnp.uint8), DTYPE)
 
 
+@recorded("e8m0.code_of", elementwise=True)
 def code_of(x: jax.Array) -> jax.Array:
     """The code of each number, its biased exponent, in int32."""
     return bitcast(x, jnp.uint8).astype(jnp.int32)
 
 
+@recorded("e8m0.widen", elementwise=True)
 def widen(x: jax.Array) -> jax.Array:
     """The float32 of each number; that of 2**-127 is subnormal."""
     code = code_of(x)
@@ -61,12 +67,16 @@ def widen(x: jax.Array) -> jax.Array:
 
 def product(x: jax.Array, scale: jax.Array) -> jax.Array:
     """``fl(x * scale)`` of float32 `x`."""
+    if recording.is_active():  # a product of floats rounds in the same way
+        return elementwise(lax.mul, x, widen(scale))
     code = code_of(scale)
     return nan_where(code == NAN, ldexp(x, code - BIAS))
 
 
 def quotient(x: jax.Array, scale: jax.Array) -> jax.Array:
     """``fl(x / scale)`` of float32 `x`."""
+    if recording.is_active():  # as in `product`
+        return elementwise(lax.div, x, widen(scale))
     code = code_of(scale)
     return nan_where(code == NAN, ldexp(x, BIAS - code))
 

@@ -19,7 +19,7 @@ from jax import lax
 from jquant.arithmetic import significands
 from jquant.arithmetic.broadcasting import broadcast, elementwise
 from jquant.arithmetic.float_bits import SIGN, bits
-from jquant.lowering import by_platform
+from jquant.lowering import by_platform, recording
 from jquant.lowering.bitcast import bitcast, bitcast_unguarded
 
 
@@ -32,6 +32,8 @@ def seal(x: jax.Array) -> jax.Array:
     bitcasts, clamps to infinity, comparisons with it and ``select(x != x, ...)`` do not work. Nor does ``abs(x) > largest``
     with the sides exchanged, which LLVM turns into a comparison with infinity.
     """
+    if recording.is_active():
+        return x
     largest = lax.full_like(x, jnp.finfo(x.dtype).max)
     return lax.select(lax.le(x, largest), x, lax.add(x, x))
 
@@ -47,7 +49,7 @@ def unmerged_on_cpu(x: jax.Array) -> jax.Array:
     This is a conversion to the precision that `x` already has. LLVM removes it, so that it adds no latency, unlike the
     comparison of a `seal`. XLA:GPU removes it as well, and may then merge constants.
     """
-    return lax.reduce_precision(x, exponent_bits=8, mantissa_bits=23)
+    return x if recording.is_active() else lax.reduce_precision(x, exponent_bits=8, mantissa_bits=23)
 
 
 def widen(x: jax.Array) -> jax.Array:
@@ -68,7 +70,7 @@ def narrow(x: jax.Array, dtype: np.dtype) -> jax.Array:
 @jax.custom_jvp
 def _as_stored(x: jax.Array) -> jax.Array:
     """A 16-bit float, rounded. XLA, which would widen it unrounded, cannot see that its bits stay the same."""
-    return bitcast(bitcast(x, jnp.uint16), x.dtype)
+    return x if recording.is_active() else bitcast(bitcast(x, jnp.uint16), x.dtype)
 
 
 @_as_stored.defjvp
@@ -91,6 +93,7 @@ def difference(a: jax.Array, b: jax.Array) -> jax.Array:
     return seal(elementwise(lax.sub, a, b))
 
 
+@recording.recorded("exact.integer_difference", elementwise=True)
 def integer_difference(a: jax.Array, b: jax.Array) -> jax.Array:
     """``fl(a - b)`` of two integer arrays of one dtype: the difference is exact, whatever its width."""
     if a.dtype.itemsize < 4:
@@ -106,6 +109,8 @@ def integer_difference(a: jax.Array, b: jax.Array) -> jax.Array:
 def quotient(x: jax.Array, d: jax.Array) -> jax.Array:
     """``fl(x / d)``, correctly rounded. `x` may be unsealed: no compiler contracts an operation with a quotient."""
     x, d = broadcast(x, d)
+    if recording.is_active():
+        return lax.div(x, d)
     return by_platform.elementwise(_sealed_corrected_quotient, x, d, cpu=native_quotient)
 
 
@@ -119,7 +124,8 @@ def _quotient_jvp(primals, tangents):
 
 def reciprocal(d: jax.Array) -> jax.Array:
     """``fl(1 / d)``, with a 1 that XLA:GPU cannot see: it would use the platform's approximate reciprocal."""
-    return seal(quotient(lax.select(d != d, d, lax.full_like(d, 1)), d))
+    one = lax.full_like(d, 1)
+    return seal(quotient(one if recording.is_active() else lax.select(d != d, d, one), d))
 
 
 def native_quotient(x: jax.Array, d: jax.Array) -> jax.Array:
@@ -171,6 +177,7 @@ def corrected_quotient(x: jax.Array, d: jax.Array) -> jax.Array:
     return lax.select(normal, finite, x / d)
 
 
+@recording.recorded("exact.quotient_of_uint32_max", elementwise=True)
 def quotient_of_uint32_max(d: jax.Array) -> jax.Array:
     """``fl((2**32 - 1) / d)`` for ``d >= 0``. The numerator is not a float32, so `quotient` cannot take it."""
     exponent, divisor = significands.decompose(d)

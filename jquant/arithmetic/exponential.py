@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.arithmetic import double_float, exact, rounding, significands
+from jquant.arithmetic import double_float, exact, lookup, rounding, significands
 from jquant.arithmetic.double_float import DoubleFloat
+from jquant.lowering import recording
 
 _LN2 = Fraction("0.69314718055994530941723212145817656807550013436026")
 
@@ -34,6 +35,7 @@ def _float32_terms(value: Fraction, *bits: int) -> np.ndarray:
 _LN2_PARTS = _float32_terms(_LN2, 16, 16, 24)
 # 1 / n!, from the last term of the series to the first.
 _COEFFICIENTS = np.stack([_float32_terms(Fraction(1, math.factorial(n)), 24, 24) for n in range(13, -1, -1)])
+_POWERS = np.append(np.float32(0), np.ldexp(np.float32(1), np.arange(-126, 1)))  # from the one that counts as 0 on
 
 
 class Exponential(NamedTuple):
@@ -59,6 +61,11 @@ def exponential(x: jax.Array) -> Exponential:
         high, low = (jnp.broadcast_to(part, x.shape) for part in coefficient)
         return double_float.add(double_float.multiply(partial, reduced), DoubleFloat(high, low)), None
 
+    if recording.is_active():  # without a loop that a model would have
+        partial = double_float.widen(lax.full_like(x, 0))
+        for coefficient in _COEFFICIENTS:
+            partial, _ = term(partial, coefficient)
+        return Exponential(partial, _power_of_two(k))
     # A loop over the terms compiles quickly, but it stores its sums in each step, which takes long for a whole tensor.
     unroll = 1 if x.shape == (256,) else len(_COEFFICIENTS)
     zero = double_float.widen(lax.full_like(x, 0))
@@ -69,6 +76,8 @@ def exponential(x: jax.Array) -> Exponential:
 def _power_of_two(exponent: jax.Array) -> jax.Array:
     """``2 ** exponent``, for integers up to 0 in float32; 0 below -126."""
     normal = exponent >= lax.full_like(exponent, -126)
+    if recording.is_active():  # looked up in place of being made of bits
+        return lookup.look_up(jnp.asarray(_POWERS), lax.max(exponent, lax.full_like(exponent, -127)).astype(jnp.int32) + 127)
     power = significands.power_of_two(lax.max(exponent, lax.full_like(exponent, -126)).astype(jnp.int32))
     return lax.select(normal, power, lax.full_like(exponent, 0))
 

@@ -14,6 +14,7 @@ from jax import lax
 
 from jquant.arithmetic import double_float, exact, rounding
 from jquant.arithmetic.double_float import DoubleFloat
+from jquant.lowering import recording
 from jquant.lowering.partitioned import unless_partitioned
 
 _FRACTION_BITS = 60
@@ -41,6 +42,8 @@ def digits(x: DoubleFloat, bits: int) -> list[jax.Array]:
 
 def summed(digits: Sequence[jax.Array], axis: int) -> Sequence[jax.Array]:
     """The sum of each digit along an axis, which keeps a size of 1."""
+    if recording.is_active():  # ONNX has no reduction of several arrays
+        return [jnp.sum(x, axis, jnp.int32, keepdims=True) for x in digits]
     from_end = axis - digits[0].ndim
     at_once, stacked = (functools.partial(function, from_end) for function in (_summed_at_once, _summed_stacked))
     return unless_partitioned(at_once, stacked, *digits)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jquant.lowering import recording
 from jquant.lowering.bitcast import bitcast
 
 SIGN = np.int32(-(2**31))
@@ -40,4 +41,6 @@ def nan_where(condition: jax.Array, x: jax.Array) -> jax.Array:
 
     Selected as integers: a NaN constant would stop `jax.debug_nans` where nothing is wrong. The derivative is 0.
     """
+    if recording.is_active():  # ONNX has no bits of floats before operator set 26
+        return jnp.where(condition, np.float32(np.nan), x)
     return from_bits(jnp.where(condition, NAN, bits(x)))

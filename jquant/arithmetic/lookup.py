@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec
 
 from jquant.lowering import by_platform, materialize
 from jquant.lowering.bitcast import bitcast
+from jquant.lowering.recording import recorded
 
 
 def integers(dtype: np.dtype) -> jax.Array:
@@ -44,6 +45,7 @@ def elementwise(
     )
 
 
+@recorded("lookup.look_up", elementwise=True, tables=("table",))
 def look_up(table: jax.Array, index: jax.Array) -> jax.Array:
     """``table[index]``, for non-negative integers or their bits; split over a mesh like the index."""
     return _taken(materialize.once(table), index)
@@ -56,6 +58,7 @@ def _taken(table: jax.Array, index: jax.Array) -> jax.Array:
     return table.at[index].get(mode="promise_in_bounds", out_sharding=sharding.update(spec=split))
 
 
+@recorded("lookup.look_up_along", static=("axis",))
 def look_up_along(axis: int, tables: jax.Array, index: jax.Array) -> jax.Array:
     """``tables[i, index[i, j, k], k]`` for `axis` 1, and so on: each slice has its own table; split like the index."""
     indices = [lax.broadcasted_iota(jnp.int32, index.shape, dimension) for dimension in range(index.ndim)]

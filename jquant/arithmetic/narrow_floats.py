@@ -18,6 +18,7 @@ from jquant.arithmetic.e8m0 import scaled_integer
 from jquant.arithmetic.float_bits import FRACTION, HIDDEN_BIT, INFINITY, MAGNITUDE, NAN, SIGN, from_bits, normalized
 from jquant.lowering import materialize
 from jquant.lowering.bitcast import bitcast, bitcast_unguarded
+from jquant.lowering.recording import recorded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,16 +96,19 @@ def format_of(dtype: np.dtype) -> NarrowFloat:
     return _FORMATS[dtype]
 
 
+@recorded("narrow_floats.narrow", static=("dtype", "saturate"), elementwise=True)
 def narrow(x: jax.Array, dtype: np.dtype, *, saturate: bool = True) -> jax.Array:
     """A sealed float32 `x`, rounded to a narrow `dtype`, ties to the even code; see `encode`."""
     return from_code(encode(x, _FORMATS[dtype], saturate=saturate), dtype)
 
 
+@recorded("narrow_floats.from_code", static=("dtype",), elementwise=True)
 def from_code(code: jax.Array, dtype: np.dtype) -> jax.Array:
     """The numbers of a narrow `dtype`, from their codes in uint8 as `encode` makes them."""
     return bitcast_unguarded(code.astype(_unsigned(dtype)), dtype)
 
 
+@recorded("narrow_floats.widen", elementwise=True)
 def widen(x: jax.Array, *, exponent: jax.Array | None = None) -> jax.Array:
     """The float32 of each number of a narrow dtype, which is exact; see `decode`."""
     code = bitcast(x, _unsigned(x.dtype))
@@ -157,6 +161,7 @@ def _scaled_down(magnitude: jax.Array, exponent: jax.Array) -> tuple[jax.Array, 
     return lax.select(magnitude == INFINITY, jnp.full_like(biased, 0xFF), biased), normal
 
 
+@recorded("narrow_floats.decode", static=("source",), elementwise=True)
 def decode(code: jax.Array, source: NarrowFloat, *, exponent: jax.Array | None = None) -> jax.Array:
     """The float32 of each number of the type `source`, from its code in uint8.
 

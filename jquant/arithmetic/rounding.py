@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from jquant.arithmetic.broadcasting import broadcast, elementwise
-from jquant.lowering import materialize
+from jquant.lowering import materialize, recording
 from jquant.lowering.bitcast import bitcast_unguarded
 
 
@@ -28,6 +28,7 @@ def round_half_up(x: jax.Array) -> jax.Array:
     return lax.floor(x + lax.full_like(x, 0.5))
 
 
+@recording.recorded("rounding.nearest_integer", static=("dtype",), elementwise=True)
 def nearest_integer(x: jax.Array, zero_point: jax.Array | None, dtype: np.dtype) -> jax.Array:
     """``sat(rne(x) + zero_point)``, for an integer `dtype` of at most 16 bits; NaN becomes 0."""
     return _shared_as(_nearest(x, zero_point, dtype), dtype)
@@ -38,6 +39,7 @@ def nearest_integer_in_kernel(x: jax.Array, zero_point: jax.Array | None, dtype:
     return _nearest(x, zero_point, dtype).astype(dtype)
 
 
+@recording.recorded("rounding.saturated", static=("dtype",), elementwise=True)
 def saturated(x: jax.Array, dtype: np.dtype) -> jax.Array:
     """``sat(x)`` of integers in float32, for an integer `dtype`; NaN becomes 0.
 
@@ -65,6 +67,8 @@ def saturating_cast(x: jax.Array, dtype: np.dtype) -> jax.Array:
 
 def integer(x: jax.Array) -> jax.Array:
     """The int32 of an integer in float32 below 2**22: the last bits of its sum with 1.5 * 2**23."""
+    if recording.is_active():  # ONNX has no bits of floats before operator set 26
+        return x.astype(jnp.int32)
     shift = np.float32(1.5 * 2**23)
     number = bitcast_unguarded(lax.add(x, lax.full_like(x, shift)), jnp.int32)
     return lax.sub(number, lax.full_like(x, shift.view(np.int32), jnp.int32))
@@ -92,5 +96,7 @@ def _limited(x: jax.Array, offset: jax.Array, dtype: np.dtype) -> jax.Array:
     zero = less_offset(0)
     x, zero, low, high = broadcast(x, zero, less_offset(limits.min) if limits.min else zero, less_offset(limits.max))
     x = lax.select(lax.eq(x, x), x, zero)
+    if recording.is_active():  # two nodes in place of four
+        return lax.min(lax.max(x, low), high)
     x = lax.select(lax.gt(x, low), x, low)
     return lax.select(lax.lt(x, high), x, high)

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jquant.lowering import recording
+
 Words = tuple[jax.Array, ...]
 _HALF = np.uint32(0xFFFF)
 
@@ -89,8 +91,20 @@ def _powers_of_two(a: Words) -> list[int]:
     return [1 << place for place in range(len(a).bit_length())]
 
 
+def leading_zeros_of_word(word: jax.Array) -> jax.Array:
+    """How many bits above the highest 1 are 0, in int32."""
+    if not recording.is_active():  # ONNX does not count zeros
+        return lax.clz(word).astype(jnp.int32)
+    zeros = jnp.zeros_like(word, jnp.int32)
+    for count in (16, 8, 4, 2, 1):
+        is_small = word < np.uint32(1 << (32 - count))
+        zeros += jnp.where(is_small, np.int32(count), np.int32(0))
+        word = jnp.where(is_small, word << np.uint32(count), word)
+    return zeros + (word == 0).astype(jnp.int32)
+
+
 def leading_zeros(a: Words) -> jax.Array:
     """How many bits above the highest 1 are 0, in int32."""
     *rest, word = a
-    zeros = lax.clz(word).astype(jnp.int32)
+    zeros = leading_zeros_of_word(word)
     return jnp.where(word == 0, 32 + leading_zeros(tuple(rest)), zeros) if rest else zeros

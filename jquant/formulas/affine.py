@@ -6,9 +6,11 @@ import numpy as np
 from jax import lax
 
 from jquant.arithmetic import e8m0, exact, narrow_floats, rounding
+from jquant.lowering.recording import recorded
 from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 
+@recorded("affine.dequantize", elementwise=True)
 def dequantize(x: Quantized) -> jax.Array:
     """``fl((x - zero_point) * scale)`` in float32, with the difference as in `offset`."""
     if x.scale.dtype == e8m0.DTYPE:
@@ -30,6 +32,7 @@ def offset(x: Quantized) -> jax.Array:
     return x.values.astype(jnp.float32) if x.zero_point is None else exact.integer_difference(x.values, x.zero_point)
 
 
+@recorded("affine.quantize", static=("dtype",), elementwise=True)
 def quantize(x: jax.Array, output: ScaleZeroPoint, dtype: np.dtype) -> jax.Array:
     """``sat(rne(x / scale) + zero_point)``, for an integer `dtype` of at most 16 bits; NaN becomes 0."""
     return rounding.nearest_integer(exact.quotient(x, exact.widen(output.scale)), output.zero_point, dtype)

@@ -6,13 +6,19 @@ import numpy as np
 from jax import lax
 
 from jquant.arithmetic import float_bits, narrow_floats
-from jquant.lowering import materialize
+from jquant.lowering import materialize, recording
 
 _LANES = 8
 
 
 def repeat(x: jax.Array, axis: int, block_size: int, size: int) -> jax.Array:
     """The value of each block, repeated for its elements: `size` elements along `axis`; the last block may be partial."""
+    if recording.is_active() and x.dtype.itemsize == 1 and jnp.issubdtype(x.dtype, jnp.integer):
+        return _repeated(x.astype(jnp.int32), axis, block_size, size).astype(x.dtype)  # ONNX moves no integers of 4 bits
+    return _repeated(x, axis, block_size, size)
+
+
+def _repeated(x: jax.Array, axis: int, block_size: int, size: int) -> jax.Array:
     block_size = _limited(block_size, size)
     in_blocks = (*x.shape[: axis + 1], block_size, *x.shape[axis + 1 :])
     repeated = jnp.broadcast_to(lax.expand_dims(x, (axis + 1,)), in_blocks)

@@ -10,6 +10,7 @@ from jax.typing import ArrayLike
 
 from jquant.arithmetic import exact, rounding
 from jquant.arithmetic.broadcasting import to_rank
+from jquant.lowering.recording import recorded
 
 
 class ScaleBias(NamedTuple):
@@ -42,6 +43,11 @@ def gradient(input: jax.Array, input_gradient: jax.Array, min: jax.Array, max: j
 @jax.custom_jvp
 def _max_min(x: jax.Array, min: jax.Array, max: jax.Array) -> jax.Array:
     """``max(Min, min(x, Max))``, which is Min if Min > Max; `lax.clamp` and `jnp.clip` give Max."""
+    return _limited(x, min, max)
+
+
+@recorded("clip.limited", elementwise=True)
+def _limited(x: jax.Array, min: jax.Array, max: jax.Array) -> jax.Array:
     return jnp.maximum(min, jnp.minimum(x, max))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 
 from jquant.arithmetic import float_bits
+from jquant.lowering import recording
 from jquant.lowering.bitcast import bitcast, bitcast_unguarded
 from jquant.lowering.partitioned import unless_partitioned
 
@@ -27,6 +28,8 @@ def largest_magnitude(x: jax.Array, axes: Sequence[int]) -> jax.Array:
 
     Computed in integers, for the reason stated in `_high_and_low`; XLA:CPU, too, skips a NaN.
     """
+    if recording.is_active():  # ONNX has extremes of floats, and no bits of them in old operator sets
+        return lax.abs(x).max(tuple(axes), keepdims=True, initial=0)
     largest, on_cpu = (functools.partial(largest, _from_end(x, axes)) for largest in (_largest, _largest_in_pairs))
     (magnitude,) = unless_partitioned(largest, largest, x, on_cpu=on_cpu)
     return magnitude
@@ -59,6 +62,10 @@ def below_largest(x: jax.Array, reverse: jax.Array, axis: int) -> jax.Array:
 
     If `reverse`, a scalar, is true, it is the difference from the smallest.
     """
+    if recording.is_active():  # in integers of 32 bits, of which ONNX has extremes and differences
+        number = x.astype(jnp.int32)
+        largest, smallest = number.max(axis, keepdims=True), number.min(axis, keepdims=True)
+        return jnp.where(reverse, number - smallest, largest - number).astype(jnp.uint8)
     ordered = x if x.dtype == jnp.uint8 else bitcast(x, jnp.uint8) ^ np.uint8(0x80)
     flipped = lax.select(reverse, np.uint8(0xFF), np.uint8(0)).reshape((1,) * x.ndim)
     functions = _largest_flipped, _largest_or_smallest
@@ -87,6 +94,8 @@ def _high_and_low(x: jax.Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.A
     Computed in integers: the bits of non-negative floats have the order of the floats, with NaN above all. The float maxima
     of libraries that reduce over several devices skip a NaN, or do not, depending on where it is.
     """
+    if recording.is_active():  # as in `largest_magnitude`
+        return x.max(axes, initial=0), x.min(axes, initial=0)
     magnitude, zero = lax.abs(x), lax.full_like(x, 0)
     sides = lax.select(x <= zero, zero, magnitude), lax.select(x >= zero, zero, magnitude)
     bits = map(float_bits.bits, sides)

@@ -29,7 +29,7 @@ def scale_of(largest: jax.Array, tensor_scale: jax.Array) -> jax.Array:
     """The scale of a block, in float8_e4m3fn, from the bits of its largest magnitude."""
     ratio = exact.quotient(exact.quotient(float_bits.from_bits(largest), _LARGEST), tensor_scale)
     finite_or_nan = float_bits.nan_where(largest >= float_bits.INFINITY, ratio)
-    return narrow_floats.from_code(narrow_floats.encode(finite_or_nan, narrow_floats.format_of(_SCALE)), _SCALE)
+    return narrow_floats.narrow(finite_or_nan, _SCALE)
 
 
 def elements(x: jax.Array, scale: jax.Array, tensor_scale: jax.Array, axis: int) -> jax.Array:

@@ -43,7 +43,7 @@ def _offset(x: jax.Array, width: jax.Array) -> tuple[jax.Array, Words]:
     half = jnp.uint32(2**31)
     steps = half + jnp.where(x < 0, -magnitude, magnitude)
     largest = x == 2.0**31  # 2**32 steps
-    zeros = jnp.where(largest, -1, lax.clz(steps).astype(jnp.int32))
+    zeros = jnp.where(largest, -1, wide.leading_zeros_of_word(steps))
     steps = jnp.where(largest, half, steps << (zeros & 31).astype(jnp.uint32))
     product = wide.product(steps, scale)  # 84 or 85 bits
     short = product[2] >> 20 == 0

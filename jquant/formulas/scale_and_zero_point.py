@@ -24,8 +24,10 @@ def quantization_parameters(
     empty = scale < jnp.finfo(jnp.float32).tiny
     scale = jnp.where(empty, jnp.float32(1), scale)
     if symmetric:
-        middle = jnp.full_like(low, round((smallest + largest) / 2), dtype)
-        zero_point = jnp.where(empty | jnp.isnan(scale), jnp.zeros_like(middle), middle)
+        middle = round((smallest + largest) / 2)
+        zero_point = jnp.full_like(low, middle, dtype)
+        if middle:
+            zero_point = jnp.where(empty | jnp.isnan(scale), jnp.zeros_like(zero_point), zero_point)
     else:
         offset = smallest - exact.quotient(low, scale)
         zero_point = rounding.nearest_integer(jnp.where(empty, jnp.float32(0), offset), None, dtype)

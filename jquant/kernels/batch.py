@@ -38,7 +38,11 @@ def join_rows(a: jax.Array, b: _Matrix, leaves: _Leaves, batch: Sequence[int]) -
 
     is_one_b = all(math.prod(x.shape[:-2]) == 1 for x in jax.tree.leaves(b))
     is_whole = math.prod(a.shape[:-2]) == math.prod(batch)
-    if not is_one_b or not is_whole or not all(is_shared(x) or x.shape[-1] == 1 or x.shape[-2] > 1 for x in jax.tree.leaves(leaves)):
+    if (
+        not is_one_b
+        or not is_whole
+        or not all(is_shared(x) or x.shape[-1] == 1 or x.shape[-2] > 1 for x in jax.tree.leaves(leaves))
+    ):
         return None
     b = jax.tree.map(lambda x: x.reshape(1, *x.shape[-2:]), b)
     return rows_of(a), b, jax.tree.map(joined, leaves)

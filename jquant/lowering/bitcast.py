@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jquant.lowering import recording
+
 
 def bitcast(x: jax.Array, dtype: np.dtype) -> jax.Array:
     """`x` with its bits read as numbers of `dtype`.
@@ -22,6 +24,8 @@ def bitcast(x: jax.Array, dtype: np.dtype) -> jax.Array:
     dtype = jnp.dtype(dtype)
     if x.dtype == dtype:
         return x
+    if recording.is_active() and not (_is_integer(x.dtype) and _is_integer(dtype)):
+        return lax.bitcast_convert_type(x, dtype)
     if _width(x.dtype) != _width(dtype) or (not _is_integer(x.dtype) and _width(x.dtype) <= 8):
         # A change of width moves data, for which XLA ends a loop anyway. A `select` of floats of 8 and 4 bits would not do:
         # XLA:CPU computes it in a wider type, which LLVM does not remove.

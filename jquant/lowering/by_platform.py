@@ -16,6 +16,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from jax.interpreters.xla import apply_primitive
 
+from jquant.lowering import recording
 from jquant.lowering.partitioned import is_explicit, is_partitioned, mapped_first
 
 Implementation = Callable[..., jax.Array]
@@ -30,6 +31,8 @@ def elementwise(
     The operands and the result have one shape and one dtype. There is no derivative. `one_cpu`, if there is one, takes the
     place of `cpu` in programs that XLA does not partition, where a reshape moves no element to another device.
     """
+    if recording.is_active():
+        return otherwise(*operands)
     by_platform = ("cpu", cpu), ("one_cpu", one_cpu or cpu)
     return _by_platform_p.bind(*operands, by_platform=by_platform, otherwise=otherwise, elementwise=True)
 
@@ -40,6 +43,8 @@ def like_first(otherwise: Implementation, x: jax.Array, *parameters: jax.Array, 
     The result has the shape and the dtype of `x`, whose elements share the parameters. The derivative is 0.
     """
     operands = map(lax.stop_gradient, (x, *parameters))
+    if recording.is_active():
+        return otherwise(*operands)
     return _by_platform_p.bind(*operands, by_platform=(("tpu", tpu),), otherwise=otherwise, elementwise=False)
 
 

@@ -5,6 +5,8 @@ from typing import TypeVar
 
 import jax
 
+from jquant.lowering.recording import recorded
+
 _Result = TypeVar("_Result")
 
 
@@ -15,6 +17,7 @@ def formula(operator: str, *, static: Sequence[str] = ()) -> Callable[[Callable[
     """
 
     def decorate(function: Callable[..., _Result]) -> Callable[..., _Result]:
-        return jax.jit(jax.named_scope(operator)(function), static_argnames=tuple(static))
+        named = recorded(operator, static=static)(jax.named_scope(operator)(function))
+        return jax.jit(named, static_argnames=tuple(static))
 
     return decorate

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jquant.lowering import by_platform
+from jquant.lowering import by_platform, recording
 from jquant.lowering.bitcast import bitcast
 
 
@@ -19,6 +19,8 @@ def once(x: jax.Array) -> jax.Array:
     XLA repeats cheap computations wherever they are read, but does not fuse a division that has two users. So `x` is divided
     by 1, and the quotient is read twice to no effect; LLVM then removes all of that.
     """
+    if recording.is_active():
+        return x
     if jnp.issubdtype(x.dtype, jnp.floating):
         return bitcast(once(bitcast(x, {4: jnp.int32, 2: jnp.int16}[x.dtype.itemsize])), x.dtype)
     number = _shared_on_cpu(x)
@@ -57,7 +59,7 @@ def once_on_cpu(x: jax.Array) -> jax.Array:
 
 def stored(x: jax.Array) -> jax.Array:
     """`x`, in memory before anything reads it: no operation before it is fused with one after it."""
-    return lax.optimization_barrier(x)
+    return x if recording.is_active() else lax.optimization_barrier(x)
 
 
 def between_loops(x: jax.Array) -> jax.Array:

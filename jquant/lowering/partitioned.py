@@ -14,6 +14,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from jax.interpreters.xla import apply_primitive
 
+from jquant.lowering import recording
+
 
 def is_partitioned(context: mlir.LoweringRuleContext) -> bool:
     """Whether XLA partitions what is being lowered: over several devices, outside a `jax.shard_map` of the whole mesh."""
@@ -54,6 +56,8 @@ def unless_partitioned(
     if there is one, takes the place of `function` in programs for a CPU, and `on_this_cpu` that of both in programs that
     are not for `jax.export`.
     """
+    if recording.is_active():
+        return function(*operands)
     on_cpu = on_cpu or function
     return _unless_partitioned_p.bind(*operands, functions=(function, otherwise, on_cpu, on_this_cpu or on_cpu))
 

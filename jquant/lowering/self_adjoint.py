@@ -13,6 +13,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.xla import apply_primitive
 
+from jquant.lowering import recording
+
 _self_adjoint_p = Primitive("self_adjoint")
 
 
@@ -22,6 +24,8 @@ def self_adjoint(function: Callable[..., jax.Array], x: jax.Array, *parameters: 
     The function returns an array of the type of `x`. It also takes arrays with more leading dimensions, as `jax.vmap` adds
     them.
     """
+    if recording.is_active():
+        return function(x, *parameters)
     return _self_adjoint_p.bind(x, function=function, parameters=parameters)
 
 

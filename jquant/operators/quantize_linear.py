@@ -16,6 +16,7 @@ from jquant.arithmetic.narrow_floats import has_infinities_or_nan
 from jquant.errors import DescriptorTypeError
 from jquant.formulas import affine
 from jquant.formulas.granularity import Granularity
+from jquant.lowering import recording
 from jquant.lowering.formula import formula
 from jquant.modes import NARROW_FLOATS, POWERS_OF_TWO, FeatureLevel, data_type_name
 from jquant.placement import explain_array_errors
@@ -84,6 +85,9 @@ def _quantize_linear(
 ) -> jax.Array:
     value = input.astype(jnp.float32) if input.dtype == jnp.int32 else exact.numerator(input)
     scale, zero_point = granularity.expand_output(output, input.shape)
+    is_integer = jnp.issubdtype(output_dtype, jnp.integer)
+    if recording.is_active() and is_integer and precision == FLOAT32 and scale.dtype == FLOAT32:  # as a single step
+        return affine.quantize(value, ScaleZeroPoint(scale, zero_point), output_dtype)
     return affine.nearest(affine.quotient(value, scale, precision), zero_point, output_dtype, saturate)
 
 

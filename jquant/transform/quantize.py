@@ -1,7 +1,9 @@
 """Converts a function to few bits: its weights are packed, and its sites compute with integers, or with floats."""
 
+import contextlib
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
@@ -12,6 +14,7 @@ import jax.numpy as jnp
 from jquant.arguments.statics import boolean
 from jquant.calibration import Range
 from jquant.errors import TransformError, TransformTypeError, shown
+from jquant.lowering import recording
 from jquant.placement import explain_array_errors_as, raise_explained
 from jquant.transform import jaxprs, layers, packing, rewrite, site_functions, statistics, traced, weight_formats
 from jquant.transform.checks import as_transform_errors
@@ -169,6 +172,8 @@ class QuantizedFunction:
         self._programs: dict[Any, _Rewritten] = {}
         self._fingerprint = plan.fingerprint()
         self.__name__ = f"quantized_{getattr(function.apply, '__name__', 'apply')}"
+        with contextlib.suppress(TypeError, ValueError):  # it has none
+            self.__signature__ = inspect.signature(function.apply)
 
     def __repr__(self) -> str:
         count = len(self._plan.sites) + len(self._plan.products)
@@ -273,4 +278,4 @@ class QuantizedFunction:
 
 def _types(resources: rewrite.Resources, inputs: tuple[Any, ...]) -> Hashable:
     """What a program is traced for: static inputs have scales of the same types in all calls."""
-    return traced.input_types((resources.stored, resources.adapters, inputs))
+    return recording.is_active(), traced.input_types((resources.stored, resources.adapters, inputs))
